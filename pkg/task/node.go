@@ -1,0 +1,70 @@
+package task
+
+import "slices"
+
+// The states of a node.
+const (
+	NodeReady    = "ready"
+	NodeDraining = "draining" // gets no shards and no new runs
+)
+
+// The roles of a node.
+const (
+	RoleScheduler = "scheduler" // may own shards
+	RoleExecutor  = "executor"  // may run tasks
+)
+
+// Node is a daemon as it announces itself under nodes/<name>.
+type Node struct {
+	Name      string            `json:"name"`
+	Instance  string            `json:"instance"`           // one start of its process
+	Leases    []string          `json:"leases,omitempty"`   // hexadecimal: its session's, its election's
+	State     string            `json:"state"`              // ready or draining
+	Address   string            `json:"address"`            // where its API answers: http://host:port
+	Version   string            `json:"version"`            // Carillon's
+	Labels    map[string]string `json:"labels"`             // node, os and arch are always there
+	Roles     []string          `json:"roles"`              // scheduler, executor
+	Slots     int               `json:"slots"`              // attempts that may run at once
+	Running   int               `json:"running"`            // attempts in its inbox, told now and then
+	Weight    int               `json:"weight"`             // its part of the shards, against the others
+	Clock     Time              `json:"clock"`              // its wall clock when this was written
+	StartedAt Time              `json:"started_at"`         //
+	Shards    int               `json:"shards"`             // how many it owns; not stored
+	Revision  int64             `json:"revision,omitempty"` // create revision of its key: one session; not stored
+}
+
+// Has reports whether the node has a role.
+func (n Node) Has(role string) bool { return slices.Contains(n.Roles, role) }
+
+// Takes reports whether the node takes new runs.
+func (n Node) Takes() bool { return n.State == NodeReady && n.Has(RoleExecutor) }
+
+// Owns reports whether the node may be given shards.
+func (n Node) Owns() bool { return n.State == NodeReady && n.Has(RoleScheduler) }
+
+// Shard is a shard as users see it.
+type Shard struct {
+	ID        int          `json:"id"`
+	Node      string       `json:"node"`
+	Fence     int64        `json:"fence"` // mod revision of its owner key
+	Since     Time         `json:"since,omitzero"`
+	Previous  []Assignment `json:"previous"` // owners before this one, the newest first
+	Watermark Time         `json:"watermark"`
+	Tasks     int          `json:"tasks"`
+	Queued    int          `json:"queued"`
+}
+
+// Assignment is one owner of a shard, and since when.
+type Assignment struct {
+	Node  string `json:"node"`
+	Since Time   `json:"since"`
+}
+
+// Cluster is what all nodes agree on; it is written once.
+type Cluster struct {
+	ID        string `json:"id"`
+	Shards    int    `json:"shards"`
+	Schema    int    `json:"schema"`
+	Epoch     int    `json:"epoch"`
+	CreatedAt Time   `json:"created_at"`
+}

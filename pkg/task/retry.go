@@ -1,0 +1,23 @@
+package task
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Wants reports whether an attempt, counted from 1, that ended in state s is to
+// be followed by another.
+func (r Retry) Wants(attempt int, s State) bool {
+	return attempt < r.Attempts && slices.Contains(r.On, s)
+}
+
+// Wait is how long after attempt n (counted from 1) ended the next may start:
+// Backoff × Factor^(n−1), at most MaxBackoff, then moved by up to ± Jitter of
+// itself. spread is a random number in [0, 1).
+func (r Retry) Wait(n int, spread float64) time.Duration {
+	d := float64(r.Backoff) * math.Pow(r.Factor, float64(n-1))
+	d = min(d, float64(r.MaxBackoff))
+	d *= 1 + r.Jitter*(2*spread-1)
+	return time.Duration(max(d, 0)).Truncate(time.Millisecond)
+}

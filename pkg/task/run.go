@@ -1,0 +1,163 @@
+package task
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+	"time"
+)
+
+// What gave rise to a run.
+const (
+	TriggerSchedule = "schedule"
+	TriggerManual   = "manual"
+	TriggerCatchUp  = "catch_up" // a tick that came to light late, run by the missed policy
+)
+
+// Why a run waits, or a tick did not run, or an attempt ended as it did.
+const (
+	ReasonOverlap   = "overlap"          // a run of the task is active
+	ReasonNoNode    = "no_matching_node" // no node that takes work matches the selector
+	ReasonManual    = "manual"           // waits for its shard's owner to take it
+	ReasonRetry     = "retry"            // waits for its next attempt
+	ReasonCatchUp   = "catch_up"         // waits for the catch-up run before it
+	ReasonHandBack  = "handed_back"      // its node drains and had not started it
+	ReasonMissed    = "came_to_light_late"
+	ReasonWindow    = "past_window" // older than missed.window
+	ReasonCancelled = "cancelled_by_user"
+	ReasonDeleted   = "task_deleted"
+	ReasonExit      = "exit_code"
+	ReasonSignal    = "signal"
+	ReasonTimeout   = "timeout"
+	ReasonStart     = "could_not_start"
+	ReasonNodeLost  = "node_lost"
+	ReasonShutdown  = "daemon_stopped"
+	ReasonBadEntry  = "unreadable_entry"
+)
+
+// Run is a run, or ticks that did not run, wherever the record lives now.
+type Run struct {
+	ID            string    `json:"id"`
+	Namespace     string    `json:"namespace"`
+	Task          string    `json:"task"`
+	UID           string    `json:"uid"`
+	ScheduledTime Time      `json:"scheduled_time"` // the tick; for a manual run the request
+	State         State     `json:"state"`
+	Reason        string    `json:"reason,omitempty"`
+	Trigger       string    `json:"trigger"`
+	Node          string    `json:"node,omitempty"`
+	Owner         string    `json:"owner,omitempty"` // the node that decided the tick
+	Shard         int       `json:"shard"`
+	Attempt       int       `json:"attempt,omitempty"`  // this attempt, counted from 1
+	Attempts      []Attempt `json:"attempts,omitempty"` // the attempts before it
+	Token         int64     `json:"token,omitempty"`    // fencing token: grows with every attempt of a task
+	CreatedAt     Time      `json:"created_at,omitzero"`
+	DispatchedAt  Time      `json:"dispatched_at,omitzero"`
+	StartedAt     Time      `json:"started_at,omitzero"`
+	EndedAt       Time      `json:"ended_at,omitzero"`
+	NotBefore     Time      `json:"not_before,omitzero"` // a queued run waits at least until then
+	ExitCode      *int      `json:"exit_code,omitempty"`
+	Signal        string    `json:"signal,omitempty"`
+	Message       string    `json:"message,omitempty"` // what went wrong, for a person
+	LatenessMS    *int64    `json:"lateness_ms,omitempty"`
+	OutputTail    string    `json:"output_tail,omitempty"`
+	OutputBytes   int64     `json:"output_bytes,omitempty"`
+	Truncated     bool      `json:"output_truncated,omitempty"`
+	CancelledBy   string    `json:"cancelled_by,omitempty"`
+
+	// A record of several ticks that did not run: the first and the last of
+	// them, and how many they are. ScheduledTime is the first.
+	Last  Time  `json:"last,omitzero"`
+	Count int64 `json:"count,omitempty"`
+}
+
+// Ticks is how many ticks the record decides: 0 for a manual run.
+func (r Run) Ticks() int64 {
+	switch {
+	case r.Trigger == TriggerManual:
+		return 0
+	case r.Count > 0:
+		return r.Count
+	}
+	return 1
+}
+
+// Attempt is how one attempt of a run ended.
+type Attempt struct {
+	Attempt   int    `json:"attempt"`
+	State     State  `json:"state"`
+	Reason    string `json:"reason,omitempty"`
+	Node      string `json:"node,omitempty"`
+	Token     int64  `json:"token,omitempty"`
+	StartedAt Time   `json:"started_at,omitzero"`
+	EndedAt   Time   `json:"ended_at,omitzero"`
+	ExitCode  *int   `json:"exit_code,omitempty"`
+	Signal    string `json:"signal,omitempty"`
+}
+
+// AsAttempt is what is kept of r when another attempt follows it.
+func (r Run) AsAttempt() Attempt {
+	return Attempt{Attempt: r.Attempt, State: r.State, Reason: r.Reason, Node: r.Node, Token: r.Token,
+		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal}
+}
+
+// Waiting is a record of a shard's queue: a run that waits, and what it needs
+// that the task's entry does not say.
+type Waiting struct {
+	Run
+	Env map[string]string `json:"env,omitempty"` // a manual run's extra environment
+}
+
+// Assigned is a record of a node's inbox: one attempt, for one instance of that
+// node. It is the durable intent: nothing starts without it.
+type Assigned struct {
+	Run
+	Instance        string            `json:"instance"`
+	Generation      int64             `json:"generation"`
+	Action          Action            `json:"action"`
+	Env             map[string]string `json:"env,omitempty"`
+	Timeout         Duration          `json:"timeout,omitzero"`
+	KillGrace       Duration          `json:"kill_grace"`
+	Retry           Retry             `json:"retry"`
+	Replaceable     bool              `json:"replaceable,omitempty"` // others may start a successor if this node falls silent
+	CancelRequested bool              `json:"cancel_requested,omitempty"`
+}
+
+// MaxRetries reports whether another attempt may follow one that ended so.
+func (a Assigned) Retries(s State) bool { return !a.CancelRequested && a.Retry.Wants(a.Attempt, s) }
+
+const idTime = "20060102T150405.000Z"
+
+// RunID is the id of the run of a tick, the same on every attempt and whoever
+// computes it: the idempotency key that the task receives.
+func RunID(tick time.Time, uid string) string {
+	return tick.UTC().Format(idTime) + "-" + shortUID(uid)
+}
+
+// ManualRunID is the id of a run that a person asked for at time at.
+func ManualRunID(at time.Time, uid string) string { return RunID(at, uid) + "-" + NewUID()[:4] }
+
+// TimeOfRunID is the time that a run's id begins with; false if it has none.
+func TimeOfRunID(id string) (time.Time, bool) {
+	if len(id) < len(idTime) {
+		return time.Time{}, false
+	}
+	t, err := time.Parse(idTime, id[:len(idTime)])
+	return t, err == nil
+}
+
+func shortUID(uid string) string {
+	if len(uid) > 4 {
+		return uid[:4]
+	}
+	return uid
+}
+
+var uidEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// NewUID returns 80 random bits as 16 letters and digits.
+func NewUID() string {
+	var b [10]byte
+	rand.Read(b[:]) // never fails: crypto/rand
+	return strings.ToLower(uidEncoding.EncodeToString(b[:]))
+}

@@ -1,0 +1,56 @@
+package task
+
+import "slices"
+
+// State is where a run is in its life.
+//
+//	           ┌────────────── retry, handed back ─────────────┐
+//	           ▼                                               │
+//	        queued ──────────────► dispatched ──────────► running
+//	           │                        │                      │
+//	           ▼                        ▼                      ▼
+//	cancelled, skipped,     succeeded, failed, timed_out, cancelled, lost
+//	missed
+//
+// A tick may also end at once as skipped or missed, without ever being a run.
+type State string
+
+// The states.
+const (
+	Queued     State = "queued"     // waits in its shard's queue
+	Dispatched State = "dispatched" // in a node's inbox, not known to have started
+	Running    State = "running"
+	Succeeded  State = "succeeded"
+	Failed     State = "failed"
+	TimedOut   State = "timed_out"
+	Cancelled  State = "cancelled"
+	Lost       State = "lost"    // its node is gone: nobody knows how it ended
+	Skipped    State = "skipped" // a tick that policy did not want to run
+	Missed     State = "missed"  // a tick that came to light too late to run
+)
+
+// next is the one table of legal transitions. A state without a row is final.
+var next = map[State][]State{
+	"":         {Queued, Dispatched, Skipped, Missed},
+	Queued:     {Dispatched, Cancelled, Skipped, Missed},
+	Dispatched: {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
+	Running:    {Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
+}
+
+// CanBecome reports whether a run may go from s to t in one step. The empty
+// state is that of a tick which nobody has decided yet.
+func (s State) CanBecome(t State) bool { return slices.Contains(next[s], t) }
+
+// Final reports whether nothing follows s.
+func (s State) Final() bool { return s.Known() && len(next[s]) == 0 }
+
+// Active reports whether s is that of an attempt in a node's inbox.
+func (s State) Active() bool { return s == Dispatched || s == Running }
+
+// Known reports whether s is one of the states.
+func (s State) Known() bool { return slices.Contains(States(), s) }
+
+// States lists all states, in the order of a run's life.
+func States() []State {
+	return []State{Queued, Dispatched, Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Skipped, Missed}
+}

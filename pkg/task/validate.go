@@ -1,0 +1,297 @@
+package task
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The limits of what a user may write. Arguments and environment stay below
+// what Linux passes to a program (128 KiB a string); the sum keeps a spec, its
+// entry and a run far below what etcd takes in one request (1.5 MiB).
+const (
+	MaxName        = 128
+	MaxDescription = 4096
+	MaxLabels      = 64
+	MaxLabel       = 63
+	MaxSelector    = 1024
+	MaxArgs        = 1024
+	MaxArg         = 64 << 10
+	MaxAction      = 128 << 10
+	MaxEnv         = 256
+	MaxAttempts    = 100
+	MaxKeep        = 10_000
+	MaxMissed      = 10_000
+	MaxTimeout     = Duration(366 * 24 * time.Hour)
+	MaxGrace       = Duration(time.Hour)
+	MaxBackoff     = Duration(7 * 24 * time.Hour)
+)
+
+var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`)
+
+// CheckName checks the name of a task, a namespace or a node.
+func CheckName(field, name string) error {
+	switch {
+	case name == "":
+		return Invalid(CodeRequired, field, "is required")
+	case len(name) > MaxName:
+		return Invalid(CodeBadName, field, "%s is %d bytes long; at most %d are allowed", Quote(name), len(name), MaxName)
+	case !namePattern.MatchString(name):
+		return Invalid(CodeBadName, field, "%s: use a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit", Quote(name))
+	case strings.Contains(name, ".."):
+		return Invalid(CodeBadName, field, "%s: two dots in a row are not allowed", Quote(name))
+	}
+	return nil
+}
+
+// Validate checks all that can be checked without knowing time: schedules and
+// zones are package schedule's. It returns the first fault, as an *Error.
+func (s *Spec) Validate() error {
+	checks := []func() error{
+		func() error { return CheckName("name", s.Name) },
+		func() error { return CheckName("namespace", s.Namespace) },
+		func() error { return checkText("description", s.Description, MaxDescription) },
+		func() error { return CheckLabels("labels", s.Labels) },
+		s.Action.validate,
+		func() error { return checkDuration("timeout", s.Timeout, 0, MaxTimeout) },
+		func() error { return checkDuration("kill_grace", s.KillGrace, 0, MaxGrace) },
+		func() error { return oneOf("overlap", s.Overlap, OverlapSkip, OverlapAllow) },
+		s.Missed.validate,
+		s.Retry.validate,
+		s.Target.validate,
+		func() error { return checkRange("history.keep", s.History.Keep, 1, MaxKeep) },
+		func() error { return oneOf("history.record", s.History.Record, RecordAll) },
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a Action) validate() error {
+	switch {
+	case a.Process == nil && a.Noop == nil:
+		return Invalid(CodeRequired, "action", "is required: process or noop")
+	case a.Process != nil && a.Noop != nil:
+		return Invalid(CodeBadValue, "action", "has both process and noop; exactly one is allowed")
+	case a.Process != nil:
+		return a.Process.validate()
+	}
+	return nil
+}
+
+func (p *Process) validate() error {
+	const field = "action.process"
+	if (len(p.Command) == 0) == (p.Shell == "") {
+		return Invalid(CodeRequired, field, "needs either command (a list) or shell (a line)")
+	}
+	if len(p.Command) > MaxArgs {
+		return Invalid(CodeTooMany, field+".command", "has %d arguments; at most %d are allowed", len(p.Command), MaxArgs)
+	}
+	if len(p.Command) > 0 && p.Command[0] == "" {
+		return Invalid(CodeRequired, field+".command[0]", "is empty; it names the program")
+	}
+	size := len(p.Shell)
+	for i, arg := range p.Command {
+		if err := checkArg(fmt.Sprintf("%s.command[%d]", field, i), arg); err != nil {
+			return err
+		}
+		size += len(arg)
+	}
+	if err := checkArg(field+".shell", p.Shell); err != nil {
+		return err
+	}
+	if err := CheckEnv(field+".env", p.Env); err != nil {
+		return err
+	}
+	for k, v := range p.Env {
+		size += len(k) + len(v)
+	}
+	if size > MaxAction {
+		return Invalid(CodeTooLong, field, "is %d bytes with its environment; at most %d are allowed", size, MaxAction)
+	}
+	if p.Dir != "" && (!filepath.IsAbs(p.Dir) || strings.ContainsRune(p.Dir, 0) || len(p.Dir) > 4095) {
+		return Invalid(CodeBadValue, field+".dir", "%s is not an absolute path", Quote(p.Dir))
+	}
+	if len(p.User) > 256 || strings.ContainsAny(p.User, "\x00:\n /") {
+		return Invalid(CodeBadValue, field+".user", "%s is not a user's name", Quote(p.User))
+	}
+	return nil
+}
+
+// CheckEnv checks environment variables: their names, and that the kernel takes them.
+func CheckEnv(field string, env map[string]string) error {
+	if len(env) > MaxEnv {
+		return Invalid(CodeTooMany, field, "has %d variables; at most %d are allowed", len(env), MaxEnv)
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if name == "" {
+			return Invalid(CodeBadEnv, field, "has a variable without a name")
+		}
+		if strings.ContainsAny(name, "=\x00") || len(name) > 256 {
+			return Invalid(CodeBadEnv, field, "%s is not a variable's name: no '=' and no NUL, at most 256 bytes", Quote(name))
+		}
+		if strings.HasPrefix(name, "CARILLON_") {
+			return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
+		}
+		if err := checkArg(field+"."+name, env[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkArg(field, v string) error {
+	if strings.ContainsRune(v, 0) {
+		return Invalid(CodeBadValue, field, "contains a NUL byte, which no program can receive")
+	}
+	if len(v) > MaxArg {
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(v), MaxArg)
+	}
+	return nil
+}
+
+func (m MissedPolicy) validate() error {
+	if err := oneOf("missed.policy", m.Policy, MissedLatest, MissedSkip, MissedAll); err != nil {
+		return err
+	}
+	if err := checkDuration("missed.grace", m.Grace, Duration(time.Second), MaxGrace); err != nil {
+		return err
+	}
+	if err := checkDuration("missed.window", m.Window, m.Grace, MaxTimeout); err != nil {
+		return err
+	}
+	return checkRange("missed.limit", m.Limit, 1, MaxMissed)
+}
+
+func (r Retry) validate() error {
+	if err := checkRange("retry.attempts", r.Attempts, 1, MaxAttempts); err != nil {
+		return err
+	}
+	if err := checkDuration("retry.backoff", r.Backoff, 0, MaxBackoff); err != nil {
+		return err
+	}
+	if err := checkDuration("retry.max_backoff", r.MaxBackoff, 0, MaxBackoff); err != nil {
+		return err
+	}
+	if !(r.Factor >= 1 && r.Factor <= 100) {
+		return Invalid(CodeOutOfRange, "retry.factor", "%v is not between 1 and 100", r.Factor)
+	}
+	if !(r.Jitter >= 0 && r.Jitter <= 1) {
+		return Invalid(CodeOutOfRange, "retry.jitter", "%v is not between 0 and 1", r.Jitter)
+	}
+	for i, s := range r.On {
+		field := fmt.Sprintf("retry.on[%d]", i)
+		if err := oneOf(field, string(s), string(Failed), string(TimedOut), string(Lost)); err != nil {
+			return err
+		}
+		if slices.Contains(r.On[:i], s) {
+			return Invalid(CodeBadValue, field, "%s stands there twice", Quote(string(s)))
+		}
+	}
+	return nil
+}
+
+func (t Target) validate() error {
+	if _, err := ParseSelector(t.Selector); err != nil {
+		return Under("target.selector", err)
+	}
+	if err := oneOf("target.strategy", t.Strategy, StrategyAuto); err != nil {
+		return err
+	}
+	return checkRange("target.count", t.Count, 1, 1)
+}
+
+// Under puts field before the field of an *Error; other errors it leaves alone.
+func Under(field string, err error) error {
+	e, ok := err.(*Error)
+	if !ok {
+		return err
+	}
+	inner := *e
+	switch {
+	case inner.Field == "":
+		inner.Field = field
+	case strings.HasPrefix(inner.Field, "["):
+		inner.Field = field + inner.Field
+	default:
+		inner.Field = field + "." + inner.Field
+	}
+	return &inner
+}
+
+// CheckLabels checks the labels of a task or a node.
+func CheckLabels(field string, labels map[string]string) error {
+	if len(labels) > MaxLabels {
+		return Invalid(CodeTooMany, field, "has %d labels; at most %d are allowed", len(labels), MaxLabels)
+	}
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		if err := checkLabelKey(k); err != nil {
+			return Under(field, err)
+		}
+		if err := checkLabelValue(labels[k]); err != nil {
+			return Under(field+"."+k, err)
+		}
+	}
+	return nil
+}
+
+var (
+	labelKey   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`)
+)
+
+func checkLabelKey(k string) error {
+	if len(k) > MaxLabel || !labelKey.MatchString(k) {
+		return Invalid(CodeBadLabel, "", "%s is not a label's key: letters, digits, '.', '_', '-' and '/', at most %d bytes", Quote(k), MaxLabel)
+	}
+	return nil
+}
+
+func checkLabelValue(v string) error {
+	if len(v) > MaxLabel || !labelValue.MatchString(v) {
+		return Invalid(CodeBadLabel, "", "%s is not a label's value: letters, digits, '.', '_' and '-', at most %d bytes", Quote(v), MaxLabel)
+	}
+	return nil
+}
+
+func checkText(field, s string, most int) error {
+	if len(s) > most {
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(s), most)
+	}
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' }) {
+		return Invalid(CodeBadValue, field, "contains control characters or is not UTF-8")
+	}
+	return nil
+}
+
+func checkDuration(field string, d, low, high Duration) error {
+	if d < low || d > high {
+		return Invalid(CodeOutOfRange, field, "%s is not between %s and %s", d, low, high)
+	}
+	return nil
+}
+
+func checkRange(field string, v, low, high int) error {
+	if v < low || v > high {
+		if low == high {
+			return Invalid(CodeOutOfRange, field, "%d: only %d is possible", v, low)
+		}
+		return Invalid(CodeOutOfRange, field, "%d is not between %d and %d", v, low, high)
+	}
+	return nil
+}
+
+func oneOf(field, v string, allowed ...string) error {
+	if slices.Contains(allowed, v) {
+		return nil
+	}
+	return Invalid(CodeBadValue, field, "%s is not one of %s", Quote(v), strings.Join(allowed, ", "))
+}
