@@ -1,0 +1,200 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+)
+
+// bound gives calls their deadline.
+type bound struct{ timeout time.Duration }
+
+func (b bound) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, b.timeout)
+}
+
+type boundKV struct {
+	clientv3.KV
+	bound
+}
+
+func (b boundKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOption) (*clientv3.PutResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return b.KV.Put(ctx, key, val, opts...)
+}
+
+func (b boundKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return repeat(ctx, func() (*clientv3.GetResponse, error) { return b.KV.Get(ctx, key, opts...) })
+}
+
+// GetStream reads in chunks, so its deadline covers the whole stream; List is the way to read a big range.
+func (b boundKV) GetStream(ctx context.Context, key string, opts ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
+	ctx, cancel := b.context(ctx)
+	in, err := b.KV.GetStream(ctx, key, opts...)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	out := make(chan clientv3.RangeStreamResponse)
+	go func() {
+		defer cancel()
+		defer close(out)
+		for r := range in {
+			select {
+			case out <- r:
+			case <-ctx.Done():
+				for range in { // the sender does not look at the context
+				}
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (b boundKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return b.KV.Delete(ctx, key, opts...)
+}
+
+func (b boundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return b.KV.Compact(ctx, rev, opts...)
+}
+
+func (b boundKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	if op.IsGet() {
+		return repeat(ctx, func() (clientv3.OpResponse, error) { return b.KV.Do(ctx, op) })
+	}
+	return b.KV.Do(ctx, op)
+}
+
+func (b boundKV) Txn(ctx context.Context) clientv3.Txn {
+	return &boundTxn{ctx: ctx, kv: b.KV, bound: b.bound}
+}
+
+// boundTxn collects a transaction and starts its clock at Commit. It keeps the context since clientv3.Txn passes it
+// before the call.
+type boundTxn struct {
+	bound
+	ctx  context.Context
+	kv   clientv3.KV
+	cmps []clientv3.Cmp
+	then []clientv3.Op
+	els  []clientv3.Op
+}
+
+func (t *boundTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.cmps = append(t.cmps, cs...)
+	return t
+}
+
+func (t *boundTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.then = append(t.then, ops...)
+	return t
+}
+
+func (t *boundTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.els = append(t.els, ops...)
+	return t
+}
+
+func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
+	ctx, cancel := t.context(t.ctx)
+	defer cancel()
+	return t.kv.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
+}
+
+// boundLease bounds all but KeepAlive, which is a stream.
+type boundLease struct {
+	clientv3.Lease
+	bound
+}
+
+// Grant is repeated while etcd is unavailable; a lease that an unanswered attempt granted expires by itself.
+func (b boundLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return repeat(ctx, func() (*clientv3.LeaseGrantResponse, error) { return b.Lease.Grant(ctx, ttl) })
+}
+
+func (b boundLease) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return repeat(ctx, func() (*clientv3.LeaseRevokeResponse, error) { return b.Lease.Revoke(ctx, id) })
+}
+
+func (b boundLease) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return repeat(ctx, func() (*clientv3.LeaseTimeToLiveResponse, error) { return b.Lease.TimeToLive(ctx, id, opts...) })
+}
+
+func (b boundLease) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return repeat(ctx, func() (*clientv3.LeaseLeasesResponse, error) { return b.Lease.Leases(ctx) })
+}
+
+func (b boundLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	ctx, cancel := b.context(ctx)
+	defer cancel()
+	return b.Lease.KeepAliveOnce(ctx, id)
+}
+
+// repeat calls until the answer is final or ctx ends; then the last error says more than the context's. Only for calls
+// that may be made twice.
+func repeat[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	wait := backoff{first: 20 * time.Millisecond, most: 500 * time.Millisecond}
+	for {
+		resp, err := call()
+		if err == nil || !transient(err) || !wait.sleep(ctx) {
+			return resp, err
+		}
+	}
+}
+
+// transient says whether a read is worth repeating. A stale token is: the client has renewed it by then.
+func transient(err error) bool {
+	return code(err) == codes.Unavailable ||
+		errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
+}
+
+// backoff waits longer each time, with jitter.
+type backoff struct {
+	first, most time.Duration
+	next        time.Duration
+}
+
+// sleep waits and says whether ctx still runs.
+func (b *backoff) sleep(ctx context.Context) bool {
+	wait := max(b.next, b.first)
+	b.next = min(2*wait, b.most)
+	t := time.NewTimer(jitter(wait))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func (b *backoff) reset() { b.next = 0 }
+
+// jitter returns between half of d and one and a half.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d+1)
+}

@@ -1,0 +1,107 @@
+package kv
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+const (
+	defaultDialTimeout = 5 * time.Second
+	defaultCallTimeout = 5 * time.Second
+
+	// keepAliveTime is the shortest interval that gRPC accepts. It also makes the kernel give up on data that stays
+	// unacknowledged for keepAliveTimeout, so that a dead connection with traffic on it is noticed after 3 s.
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 3 * time.Second
+)
+
+// Config says how to reach etcd.
+type Config struct {
+	// Endpoints are host:port, http://host:port, https://host:port or unix:///path. At least one.
+	Endpoints []string
+	// Username and Password are both set, or neither.
+	Username, Password string
+	// TLS is used for https endpoints, and for those without a scheme if it is set.
+	TLS *tls.Config
+	// DialTimeout bounds the log-in that Dial does if a username is set; default 5 s.
+	DialTimeout time.Duration
+	// CallTimeout is the deadline of every KV and Lease call that has none sooner; default 5 s.
+	CallTimeout time.Duration
+	// Logger may be nil.
+	Logger *zap.Logger
+}
+
+// Client is an etcd client whose KV and Lease calls all have deadlines, and which shares one pulse among all that
+// follow a range through it (see Follow). It is safe for concurrent use.
+type Client struct {
+	*clientv3.Client
+	streams streams
+}
+
+// Dial returns a client of the etcd at cfg.Endpoints. It does not wait for etcd, and etcd may be down, unless a
+// username is set: then it logs in. ctx bounds the dialling only: the client lives until Close.
+func Dial(ctx context.Context, cfg Config) (*Client, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("dial etcd: no endpoints")
+	}
+	if (cfg.Username == "") != (cfg.Password == "") {
+		return nil, errors.New("dial etcd: a username needs a password, and a password a username")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("dial etcd: %w", err)
+	}
+	dialTimeout := orDefault(cfg.DialTimeout, defaultDialTimeout)
+	if deadline, ok := ctx.Deadline(); ok {
+		dialTimeout = min(dialTimeout, time.Until(deadline))
+	}
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:            cfg.Endpoints,
+		Username:             cfg.Username,
+		Password:             cfg.Password,
+		TLS:                  cfg.TLS,
+		DialTimeout:          dialTimeout,
+		DialKeepAliveTime:    keepAliveTime,
+		DialKeepAliveTimeout: keepAliveTimeout,
+		// One attempt: a write that is sent twice may lose against its own first copy. bound.go repeats reads.
+		MaxUnaryRetries: 1,
+		// The send limit stays at 2 MiB, just what etcd accepts: a larger request then fails here, before it is
+		// sent, which proves that nothing was written. The receive limit is already 2 GiB.
+		Context: context.WithoutCancel(ctx),
+		Logger:  quiet(cfg.Logger, "etcd-client", zap.ErrorLevel),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
+	}
+	return Wrap(c, cfg.CallTimeout), nil
+}
+
+// Wrap puts deadlines on the KV and Lease calls of c, which it changes in place, and makes it a Client. A callTimeout
+// of 0 means 5 s. A client is wrapped once.
+func Wrap(c *clientv3.Client, callTimeout time.Duration) *Client {
+	b := bound{timeout: orDefault(callTimeout, defaultCallTimeout)}
+	c.KV = boundKV{KV: c.KV, bound: b}
+	c.Lease = boundLease{Lease: c.Lease, bound: b}
+	return &Client{Client: c}
+}
+
+// Close closes connections and watches. It is safe to call twice.
+func (c *Client) Close() error {
+	if err := c.Client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close etcd client: %w", err)
+	}
+	return nil
+}
+
+func orDefault[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}

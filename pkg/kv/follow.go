@@ -1,0 +1,256 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+const (
+	defaultStallAfter = 5 * time.Second
+	// patience is how many times StallAfter a quiet watch waits while others keep its stream busy.
+	patience = 3
+)
+
+var (
+	errWatchStalled = errors.New("watch stalled")
+	errWatchClosed  = errors.New("watch closed")
+)
+
+// Batch is one step of what Follow tells.
+type Batch struct {
+	// Reset says that KVs is the whole content at Revision: forget what was known.
+	Reset bool
+	// KVs come with Reset, in the order of their keys.
+	KVs []*mvccpb.KeyValue
+	// Events come without Reset, in order. There may be none: then only the revision has moved on.
+	Events []*clientv3.Event
+	// Revision is up to where everything in this range is told, itself included. It grows with every batch, save that
+	// a Reset may repeat it.
+	Revision int64
+}
+
+// FollowConfig says what to follow: the range [Key, End), or the one key if End is empty.
+type FollowConfig struct {
+	Key, End string
+	// Revision, if set, is that of the first list. If it is compacted by then, the newest is taken.
+	Revision int64
+	// StallAfter is how long a watch may be silent, though a sign of life is asked for three times as often; default
+	// 5 s. While other watches of the client keep the stream busy, it is three times as long.
+	StallAfter time.Duration
+	// Relist is the period, about, of a new list while all is well: a watch is a hint. 0 is never.
+	Relist time.Duration
+	Logger *zap.Logger // may be nil
+	// Name is what the logs call it; default the key.
+	Name string
+}
+
+// Follow lists the range, then watches it from the next revision on, and calls apply with each step, one at a time,
+// from the calling goroutine. It returns when ctx ends, with its error, or with apply's error.
+//
+// Compacted, closed, cancelled and stalled watches end in a new list, which apply gets as a Reset; so does a store that
+// is away, once it is back: Follow tries for ever, with a growing pause of up to about two seconds. It logs when it
+// loses the store and when it has it back, not at each attempt. A store whose revision is lower than what was told
+// (restored from a snapshot) is not told of: it counts as lost.
+//
+// While apply works, events wait in memory without a limit.
+func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) error) error {
+	cfg.StallAfter = orDefault(cfg.StallAfter, defaultStallAfter)
+	f := &follower{
+		client: c, cfg: cfg, apply: apply,
+		log:  orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
+		wait: backoff{first: 50 * time.Millisecond, most: 1500 * time.Millisecond},
+	}
+	for {
+		err := f.once(ctx)
+		var final applyError
+		switch {
+		case errors.As(err, &final):
+			return final.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		f.lose(err)
+		if !f.wait.sleep(ctx) {
+			return ctx.Err()
+		}
+	}
+}
+
+// applyError marks the consumer's error, which ends Follow.
+type applyError struct{ error }
+
+func (e applyError) Unwrap() error { return e.error }
+
+type follower struct {
+	client *Client
+	cfg    FollowConfig
+	apply  func(Batch) error
+	log    *zap.Logger
+	wait   backoff
+
+	revision int64 // told up to here
+	lost     bool
+}
+
+// once lists, then watches until that fails.
+func (f *follower) once(ctx context.Context) error {
+	if err := f.load(ctx); err != nil {
+		return err
+	}
+	return f.watch(ctx)
+}
+
+// load lists the range and tells it as a Reset.
+func (f *follower) load(ctx context.Context) error {
+	at := int64(0)
+	if f.revision == 0 {
+		at = f.cfg.Revision
+	}
+	kvs, rev, err := List(ctx, f.client, f.cfg.Key, f.cfg.End, at)
+	if at > 0 && errors.Is(err, rpctypes.ErrCompacted) {
+		kvs, rev, err = List(ctx, f.client, f.cfg.Key, f.cfg.End, 0)
+	}
+	if err != nil {
+		return err
+	}
+	if told := max(f.revision, at); rev < told {
+		return fmt.Errorf("the store has gone back from revision %d to %d", told, rev)
+	}
+	return f.tell(Batch{Reset: true, KVs: kvs, Revision: rev})
+}
+
+func (f *follower) tell(b Batch) error {
+	if err := f.apply(b); err != nil {
+		return applyError{err}
+	}
+	f.revision = b.Revision
+	return nil
+}
+
+// watch tells what happens after f.revision until the watch ends or is silent for too long.
+func (f *follower) watch(ctx context.Context) error {
+	stream := f.client.streams.pick()
+	wctx, cancel := context.WithCancel(streamContext(ctx, stream))
+	defer cancel()
+	events, err := f.open(wctx, cancel)
+	if err != nil {
+		f.client.streams.condemn(stream)
+		return err
+	}
+	// Leaving comes before cancel: a beat must find the stream, it would open another one for nobody.
+	m := f.client.streams.join(ctx, f.client, stream, f.cfg.StallAfter/3)
+	defer f.client.streams.leave(m)
+
+	heard := time.Now()
+	silence := time.NewTimer(f.cfg.StallAfter)
+	defer silence.Stop()
+	relist, stop := f.relist()
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-relist:
+			if err := f.load(ctx); err != nil {
+				return err
+			}
+			stop()
+			relist, stop = f.relist()
+		case r, ok := <-events:
+			if err := f.receive(m, r, ok); err != nil {
+				return err
+			}
+		case <-silence.C:
+			if len(events) > 0 {
+				break
+			}
+			if m.of.busy(heard) && time.Since(heard) < patience*f.cfg.StallAfter {
+				silence.Reset(f.cfg.StallAfter / 3)
+				continue
+			}
+			f.client.streams.condemn(stream)
+			return fmt.Errorf("%w: silent for %s", errWatchStalled, time.Since(heard).Round(time.Millisecond))
+		}
+		// The time that apply took is not silence.
+		heard = time.Now()
+		silence.Reset(f.cfg.StallAfter)
+	}
+}
+
+// open starts the watch. The etcd client returns from Watch only when the server has confirmed it, which a stalled
+// stream never does.
+func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv3.WatchChan, error) {
+	guard := time.AfterFunc(f.cfg.StallAfter, cancel)
+	events := f.client.Watch(ctx, f.cfg.Key, clientv3.WithRange(f.cfg.End), clientv3.WithRev(f.revision+1),
+		clientv3.WithFragment(), clientv3.WithCreatedNotify())
+	if !guard.Stop() {
+		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)
+	}
+	return events, nil
+}
+
+// relist returns the channel that calls for the next list, about a period from now, and what stops it.
+func (f *follower) relist() (<-chan time.Time, func() bool) {
+	if f.cfg.Relist <= 0 {
+		return nil, func() bool { return false }
+	}
+	t := time.NewTimer(f.cfg.Relist*3/4 + jitter(f.cfg.Relist/4))
+	return t.C, t.Stop
+}
+
+// receive takes one response of the watch.
+func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
+	if !ok {
+		return errWatchClosed
+	}
+	if err := r.Err(); err != nil {
+		return err
+	}
+	m.of.hear(r.IsProgressNotify())
+	f.found()
+	// The header of a response with events may be ahead of them; that of a progress notice is exact.
+	var b Batch
+	switch {
+	case len(r.Events) > 0:
+		b.Revision = r.Events[len(r.Events)-1].Kv.ModRevision
+		b.Events = after(r.Events, f.revision)
+	case r.IsProgressNotify():
+		b.Revision = r.Header.Revision
+	}
+	if b.Revision <= f.revision {
+		return nil
+	}
+	return f.tell(b)
+}
+
+// after cuts off the events that a list has already told.
+func after(events []*clientv3.Event, rev int64) []*clientv3.Event {
+	for i, e := range events {
+		if e.Kv.ModRevision > rev {
+			return events[i:]
+		}
+	}
+	return nil
+}
+
+func (f *follower) lose(err error) {
+	if !f.lost {
+		f.lost = true
+		f.log.Warn("lost sight of the store", zap.Int64("rev", f.revision), zap.Error(err))
+	}
+}
+
+func (f *follower) found() {
+	f.wait.reset()
+	if f.lost {
+		f.lost = false
+		f.log.Info("following the store again", zap.Int64("rev", f.revision))
+	}
+}

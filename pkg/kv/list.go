@@ -1,0 +1,57 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// page is how many keys one request reads: some 1.5 MB of tasks.
+const page = 1000
+
+// Prefix returns the range of all keys that start with p. A prefix ends in "/": "test" also reaches "test-1".
+func Prefix(p string) (key, end string) {
+	return p, clientv3.GetPrefixRangeEnd(p)
+}
+
+// List reads [key, end) in pages, all at one revision, which it returns: rev, or the newest if rev is 0. An empty end
+// means the one key; the keys come in order. If the revision is compacted away while it reads the newest, it starts
+// again; if rev itself is gone, the error is rpctypes.ErrCompacted.
+func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mvccpb.KeyValue, int64, error) {
+	const attempts = 3
+	for i := 1; ; i++ {
+		kvs, at, err := list(ctx, c, key, end, rev)
+		if err == nil {
+			return kvs, at, nil
+		}
+		if rev == 0 && i < attempts && errors.Is(err, rpctypes.ErrCompacted) {
+			continue
+		}
+		return nil, 0, fmt.Errorf("list %q: %w", key, err)
+	}
+}
+
+func list(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mvccpb.KeyValue, int64, error) {
+	var kvs []*mvccpb.KeyValue
+	for {
+		resp, err := c.Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(rev), clientv3.WithLimit(page))
+		if err != nil {
+			return nil, 0, err
+		}
+		if rev == 0 {
+			rev = resp.Header.Revision
+		}
+		if kvs == nil && !resp.More {
+			return resp.Kvs, rev, nil
+		}
+		kvs = append(kvs, resp.Kvs...)
+		if !resp.More || len(resp.Kvs) == 0 {
+			return kvs, rev, nil
+		}
+		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}

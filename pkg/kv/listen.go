@@ -1,0 +1,128 @@
+package kv
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// longestSocket is the longest path that a unix socket can have on Linux; a terminating NUL fills the 108 bytes.
+const longestSocket = 107
+
+// listener is an open address of the embedded server.
+type listener struct {
+	net.Listener
+	endpoint string
+	remove   string // a directory of ours, or empty
+}
+
+func (l listener) close() error {
+	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	if l.remove == "" {
+		return nil
+	}
+	return os.Remove(l.remove)
+}
+
+// open opens the addresses. It comes before etcd starts, so that a taken one costs nothing.
+func (s *Server) open() error {
+	if len(s.cfg.ListenClient) == 0 {
+		l, err := s.ownSocket()
+		if err != nil {
+			return err
+		}
+		s.listen = append(s.listen, l)
+	}
+	for _, addr := range s.cfg.ListenClient {
+		l, err := listenOn(addr)
+		if err != nil {
+			return err
+		}
+		s.listen = append(s.listen, l)
+	}
+	return nil
+}
+
+func listenOn(addr string) (listener, error) {
+	u, err := url.Parse(addr)
+	if err != nil {
+		return listener{}, fmt.Errorf("listen on %.200q: want unix:///path or http://ip:port", addr)
+	}
+	switch {
+	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
+		return listenUnix(u.Path)
+	case u.Scheme == "http" && u.Host != "" && u.Path == "":
+		l, err := net.Listen("tcp", u.Host)
+		if err != nil {
+			return listener{}, fmt.Errorf("listen on %s: %w", addr, err)
+		}
+		return listener{Listener: l, endpoint: "http://" + l.Addr().String()}, nil
+	}
+	return listener{}, fmt.Errorf("listen on %.200q: want unix:///path or http://ip:port", addr)
+}
+
+// ownSocket opens the socket in the data directory, or in a short private one if the path would be too long.
+func (s *Server) ownSocket() (listener, error) {
+	dir, err := filepath.Abs(s.cfg.Dir)
+	if err != nil {
+		return listener{}, err
+	}
+	path := filepath.Join(dir, "etcd.sock")
+	if len(path) <= longestSocket {
+		return listenUnix(path)
+	}
+	short, err := shortDir(dir)
+	if err != nil {
+		return listener{}, err
+	}
+	l, err := listenUnix(filepath.Join(short, "etcd.sock"))
+	l.remove = short
+	return l, err
+}
+
+// shortDir makes a private directory whose name follows from dir, so that the endpoint stays the same and a crash
+// leaves at most one behind. Its name can be guessed, hence the check that it is ours.
+func shortDir(dir string) (string, error) {
+	sum := sha256.Sum256([]byte(dir))
+	short := filepath.Join(os.TempDir(), fmt.Sprintf("carillon-%d-%x", os.Getuid(), sum[:6]))
+	if err := os.Mkdir(short, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	info, err := os.Lstat(short)
+	if err != nil {
+		return "", err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || info.Mode().Perm() != 0o700 || !ok || int(owner.Uid) != os.Getuid() {
+		return "", fmt.Errorf("%s, where the socket goes because %s is too long for one (%d bytes at most), is not a private directory of this user", short, dir, longestSocket)
+	}
+	return short, nil
+}
+
+// listenUnix replaces a socket that an earlier process left behind. The caller holds the lock of the data directory.
+func listenUnix(path string) (listener, error) {
+	if len(path) > longestSocket {
+		return listener{}, fmt.Errorf("listen on unix://%s: a socket's path has at most %d bytes, this has %d", path, longestSocket, len(path))
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
+		if err := os.Remove(path); err != nil {
+			return listener{}, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return listener{}, fmt.Errorf("listen on unix://%s: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return listener{}, errors.Join(err, l.Close())
+	}
+	return listener{Listener: l, endpoint: "unix://" + path}, nil
+}

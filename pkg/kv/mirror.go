@@ -1,0 +1,206 @@
+package kv
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Mirror is a copy of all keys of a range, kept current by Follow. It may be late, but it never goes back: per key the
+// higher mod revision wins, and a deletion counts with its revision. Run keeps it; everything else may be called at any
+// time, from anywhere.
+type Mirror struct {
+	client *Client
+	cfg    FollowConfig
+	log    *zap.Logger
+	ready  chan struct{}
+
+	mu       sync.Mutex
+	loaded   bool
+	base     []*mvccpb.KeyValue          // sorted, and never changed: snapshots share it
+	pending  map[string]*mvccpb.KeyValue // on top of base; nil is a deletion
+	revision int64
+	subs     map[chan struct{}]struct{}
+	changed  chan struct{}
+}
+
+// Snapshot is the content of a range at one revision. It does not change, nor may its reader change it.
+type Snapshot struct {
+	// KVs are sorted by key.
+	KVs []*mvccpb.KeyValue
+	// Revision is 0 before the first list.
+	Revision int64
+}
+
+// Get returns the value under key, or nil.
+func (s Snapshot) Get(key string) *mvccpb.KeyValue {
+	i, found := sort.Find(len(s.KVs), func(i int) int { return strings.Compare(key, string(s.KVs[i].Key)) })
+	if !found {
+		return nil
+	}
+	return s.KVs[i]
+}
+
+// NewMirror prepares a mirror of the range in cfg; Run fills it.
+func NewMirror(c *Client, cfg FollowConfig) *Mirror {
+	return &Mirror{
+		client: c, cfg: cfg,
+		log:     orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
+		ready:   make(chan struct{}),
+		subs:    map[chan struct{}]struct{}{},
+		changed: make(chan struct{}, 1),
+	}
+}
+
+// Run keeps the mirror current until ctx ends, and returns its error. It is called once.
+func (m *Mirror) Run(ctx context.Context) error {
+	return Follow(ctx, m.client, m.cfg, func(b Batch) error {
+		m.apply(b)
+		return nil
+	})
+}
+
+// Ready is closed after the first list.
+func (m *Mirror) Ready() <-chan struct{} { return m.ready }
+
+// Snapshot returns the content as it is known.
+func (m *Mirror) Snapshot() Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.settle()
+	return Snapshot{KVs: m.base, Revision: m.revision}
+}
+
+// Changed receives once after one or several changes of the content. It is for one consumer; others Subscribe.
+func (m *Mirror) Changed() <-chan struct{} { return m.changed }
+
+// Subscribe returns a trigger like Changed, and what ends it. It starts triggered if the mirror is loaded.
+func (m *Mirror) Subscribe() (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subs[c] = struct{}{}
+	if m.loaded {
+		c <- struct{}{}
+	}
+	return c, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.subs, c)
+	}
+}
+
+func (m *Mirror) apply(b Batch) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b.Revision < m.revision {
+		return
+	}
+	changed := false
+	if b.Reset {
+		changed = m.reset(b)
+	} else {
+		for _, e := range b.Events {
+			changed = m.event(e) || changed
+		}
+	}
+	m.revision = b.Revision
+	if changed {
+		m.trigger()
+	}
+}
+
+// reset takes a list, and says whether it brought anything new.
+func (m *Mirror) reset(b Batch) bool {
+	m.settle()
+	changed := !m.loaded || !slices.EqualFunc(m.base, b.KVs, same)
+	if m.loaded && changed {
+		m.report(b)
+	}
+	m.base = b.KVs
+	if !m.loaded {
+		m.loaded = true
+		close(m.ready)
+	}
+	return changed
+}
+
+// report logs what the watch must have missed: keys written at or before the revision that it had told completely.
+// Keys that are gone from the list may have been deleted since; they prove nothing.
+func (m *Mirror) report(b Batch) {
+	known, missed := Snapshot{KVs: m.base}, 0
+	for _, kv := range b.KVs {
+		if kv.ModRevision <= m.revision && !same(known.Get(string(kv.Key)), kv) {
+			missed++
+		}
+	}
+	if missed > 0 {
+		m.log.Warn("repaired a mirror whose watch had missed changes", zap.Int("keys", missed), zap.Int64("rev", b.Revision))
+	}
+}
+
+// event takes one change. All changes up to m.revision are in, so one compare covers puts and deletions.
+func (m *Mirror) event(e *clientv3.Event) bool {
+	if e.Kv.ModRevision <= m.revision {
+		return false
+	}
+	if m.pending == nil {
+		m.pending = map[string]*mvccpb.KeyValue{}
+	}
+	if e.Type == clientv3.EventTypeDelete {
+		m.pending[string(e.Kv.Key)] = nil
+	} else {
+		m.pending[string(e.Kv.Key)] = e.Kv
+	}
+	return true
+}
+
+// settle merges what is pending into a new base, so that a burst of events costs one copy when somebody looks.
+func (m *Mirror) settle() {
+	if len(m.pending) == 0 {
+		return
+	}
+	keys := slices.Sorted(maps.Keys(m.pending))
+	merged := make([]*mvccpb.KeyValue, 0, len(m.base)+len(keys))
+	rest := m.base
+	for _, k := range keys {
+		n := sort.Search(len(rest), func(i int) bool { return string(rest[i].Key) >= k })
+		merged, rest = append(merged, rest[:n]...), rest[n:]
+		if len(rest) > 0 && string(rest[0].Key) == k {
+			rest = rest[1:]
+		}
+		if kv := m.pending[k]; kv != nil {
+			merged = append(merged, kv)
+		}
+	}
+	m.base, m.pending = append(merged, rest...), nil
+}
+
+func (m *Mirror) trigger() {
+	poke(m.changed)
+	for c := range m.subs {
+		poke(c)
+	}
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// same compares two versions of a key; a mod revision stands for the whole.
+func same(a, b *mvccpb.KeyValue) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.ModRevision == b.ModRevision && string(a.Key) == string(b.Key)
+}

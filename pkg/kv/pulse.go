@@ -1,0 +1,150 @@
+package kv
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/metadata"
+)
+
+// streams knows the gRPC streams that carry the client's watches. All watches share the current stream; whoever finds
+// it stalled has the next ones opened on a new stream, since a new watch on a dead stream would be dead too.
+//
+// A watch on a quiet range hears nothing, alive or dead. So each stream has a pulse while anybody watches on it: a
+// progress request, which etcd answers once and the client hands to every watch of the stream. Its cost is one small
+// message per beat, however many follow.
+type streams struct {
+	mu      sync.Mutex
+	current int
+	live    map[int]*stream
+}
+
+// stream is what the watches of one gRPC stream share.
+type stream struct {
+	id         int
+	members    map[*member]time.Duration // and how often each needs a beat; guarded by streams.mu
+	faster     chan struct{}             // one slot: the interval has changed
+	stop       context.CancelFunc
+	done       chan struct{}
+	epoch      time.Time
+	heard      atomic.Int64 // when any watch received anything, since epoch
+	progressed atomic.Int64 // when any watch received an answer to a beat, since epoch
+}
+
+type member struct{ of *stream }
+
+// streamContext marks ctx so that the etcd client puts its watch on the given stream: it has one per metadata.
+func streamContext(ctx context.Context, id int) context.Context {
+	return metadata.NewOutgoingContext(ctx, metadata.Pairs(
+		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader,
+		"carillon-watch", strconv.Itoa(id)))
+}
+
+// pick returns the stream for a new watch.
+func (s *streams) pick() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// condemn makes the following watches use another stream than id.
+func (s *streams) condemn(id int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == id {
+		s.current++
+	}
+}
+
+// join adds a watch to the pulse of its stream, which then beats at least as often as every.
+func (s *streams) join(ctx context.Context, c *Client, id int, every time.Duration) *member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.live[id]
+	if st == nil {
+		pulse, stop := context.WithCancel(streamContext(context.WithoutCancel(ctx), id))
+		st = &stream{
+			id: id, members: map[*member]time.Duration{}, faster: make(chan struct{}, 1),
+			stop: stop, done: make(chan struct{}), epoch: time.Now(),
+		}
+		if s.live == nil {
+			s.live = map[int]*stream{}
+		}
+		s.live[id] = st
+		go s.beat(pulse, c, st, every)
+	}
+	m := &member{of: st}
+	st.members[m] = every
+	select {
+	case st.faster <- struct{}{}:
+	default:
+	}
+	return m
+}
+
+// leave ends a membership. The last to leave stops the pulse and waits for it.
+func (s *streams) leave(m *member) {
+	s.mu.Lock()
+	st := m.of
+	delete(st.members, m)
+	last := len(st.members) == 0
+	if last {
+		delete(s.live, st.id)
+		st.stop()
+	}
+	s.mu.Unlock()
+	if last {
+		<-st.done
+	}
+}
+
+// interval is the shortest that a member asks for.
+func (s *streams) interval(st *stream, otherwise time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range st.members {
+		otherwise = min(otherwise, d)
+	}
+	return otherwise
+}
+
+func (s *streams) beat(ctx context.Context, c *Client, st *stream, every time.Duration) {
+	defer close(st.done)
+	t := time.NewTimer(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-st.faster:
+			every = s.interval(st, time.Minute)
+		case <-t.C:
+			// An error means that there is no stream at the moment; the watches find out by themselves.
+			beat, cancel := context.WithTimeout(ctx, every)
+			_ = c.RequestProgress(beat)
+			cancel()
+		}
+		t.Reset(every)
+	}
+}
+
+// hear notes that a watch received something: an answer to a beat, or not.
+func (st *stream) hear(progress bool) {
+	now := int64(time.Since(st.epoch))
+	st.heard.Store(now)
+	if progress {
+		st.progressed.Store(now)
+	}
+}
+
+// busy says that the stream carried something since the moment given, but no answer to a beat. etcd answers only when
+// every watch of the stream has caught up, so a flood of events on one keeps the beats of all unanswered: no proof that
+// a quiet watch is dead. If another watch did hear an answer, this one should have heard it, too.
+func (st *stream) busy(since time.Time) bool {
+	at := int64(since.Sub(st.epoch))
+	return st.heard.Load() > at && st.progressed.Load() <= at
+}

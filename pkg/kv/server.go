@@ -1,0 +1,243 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	defaultQuota     = 8 << 30
+	defaultRetention = 100_000
+	stopTimeout      = time.Second
+)
+
+// ServerConfig says how to run an etcd in this process.
+type ServerConfig struct {
+	// Dir keeps the data. It is created, private; one that other users may enter is refused unless it is empty or an
+	// etcd's already: then it is made private.
+	Dir string
+	// Name is the member's; default "carillon". A directory keeps the name that it began with.
+	Name string
+	// QuotaBytes is how large the data may grow; default 8 GiB.
+	QuotaBytes int64
+	// CompactionRetention is how many revisions of history survive the compaction every five minutes; default 100,000.
+	CompactionRetention int64
+	// Tick and Election are etcd's heartbeat interval and election timeout; 0 for its defaults, 100 ms and 1 s.
+	Tick, Election time.Duration
+	// ListenClient are unix:///path or http://ip:port. The default is a socket in Dir that only this user may open,
+	// or, where Dir is too long for a socket's path, in a private directory of os.TempDir. Whoever reaches an http
+	// address may do anything: keep it on loopback, and know that other users of the host reach that.
+	ListenClient []string
+	Logger       *zap.Logger // may be nil; etcd's warnings and errors go there
+}
+
+// Server is a single-member etcd in this process. It has no peer port, no metrics and no pprof; clients outside the
+// process reach it by gRPC on its socket. A failure that etcd calls fatal (a full or broken disk) ends the process.
+type Server struct {
+	cfg    ServerConfig
+	lock   *fileutil.LockedFile
+	etcd   *embed.Etcd
+	client *Client
+	grpc   *grpc.Server
+	wg     sync.WaitGroup
+	listen []listener
+
+	done    chan struct{}
+	fail    sync.Once
+	err     error
+	closing sync.Once
+	closed  error
+}
+
+// StartServer starts etcd on cfg.Dir and returns when it serves. If another process has the directory, it fails at
+// once.
+func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
+	cfg.Name = orDefault(cfg.Name, "carillon")
+	cfg.QuotaBytes = orDefault(cfg.QuotaBytes, int64(defaultQuota))
+	cfg.CompactionRetention = orDefault(cfg.CompactionRetention, int64(defaultRetention))
+	s := &Server{cfg: cfg, done: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start etcd in %s: %w", cfg.Dir, errors.Join(err, s.Close()))
+		}
+	}()
+	if err := s.claim(); err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	conf := s.embedConfig()
+	if s.etcd, err = embed.StartEtcd(conf); err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+	case <-s.etcd.Server.StopNotify():
+		return nil, errors.New("it stopped while starting")
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.client = Wrap(v3client.New(s.etcd.Server), 0)
+	s.serve()
+	return s, nil
+}
+
+// Client is a client without a network between. It is closed with the server.
+func (s *Server) Client() *Client { return s.client }
+
+// Endpoint is where others reach the server, as etcdctl takes it: unix:///path or http://ip:port.
+func (s *Server) Endpoint() string { return s.listen[0].endpoint }
+
+// Done is closed when the server stops, asked or not; Err then says why.
+func (s *Server) Done() <-chan struct{} { return s.done }
+
+// Err is nil while the server runs and after Close.
+func (s *Server) Err() error {
+	select {
+	case <-s.done:
+		return s.err
+	default:
+		return nil
+	}
+}
+
+// Close stops the server: clients get a second to end their calls, watches are cut. It may be called several times.
+func (s *Server) Close() error {
+	s.closing.Do(func() { s.closed = s.close() })
+	return s.closed
+}
+
+func (s *Server) close() error {
+	s.finish(nil)
+	var errs []error
+	if s.client != nil {
+		errs = append(errs, s.client.Close())
+	}
+	if s.grpc != nil {
+		force := time.AfterFunc(stopTimeout, s.grpc.Stop)
+		s.grpc.GracefulStop()
+		force.Stop()
+	}
+	if s.etcd != nil {
+		s.etcd.Close()
+	}
+	s.wg.Wait()
+	for _, l := range s.listen {
+		errs = append(errs, l.close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) finish(err error) {
+	s.fail.Do(func() {
+		s.err = err
+		close(s.done)
+	})
+}
+
+// claim makes the directory ours alone: private, and locked. etcd's own locks would wait for ever, and only after it
+// has removed the other's socket.
+func (s *Server) claim() error {
+	if err := privateDir(s.cfg.Dir); err != nil {
+		return err
+	}
+	lock, err := fileutil.TryLockFile(filepath.Join(s.cfg.Dir, "carillon.lock"), os.O_WRONLY|os.O_CREATE, 0o600)
+	if errors.Is(err, fileutil.ErrLocked) {
+		return errors.New("another process uses the directory")
+	}
+	if err != nil {
+		return err
+	}
+	s.lock = lock
+	return nil
+}
+
+func privateDir(dir string) error {
+	if dir == "" {
+		return errors.New("no data directory")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil && len(entries) > 0 {
+		return fmt.Errorf("the directory has mode %04o and holds other things: it must be private (chmod 700), or empty", info.Mode().Perm())
+	}
+	return os.Chmod(dir, 0o700)
+}
+
+// embedConfig describes a member without any listener of etcd's own: its peer listener, given a socket's path, would
+// open an abstract socket, which every user of the host may enter, and its client listener takes seven seconds to stop
+// while somebody watches.
+func (s *Server) embedConfig() *embed.Config {
+	c := embed.NewConfig()
+	c.Name, c.Dir = s.cfg.Name, s.cfg.Dir
+	c.QuotaBackendBytes = s.cfg.QuotaBytes
+	c.AutoCompactionMode = embed.CompactorModeRevision
+	c.AutoCompactionRetention = strconv.FormatInt(s.cfg.CompactionRetention, 10)
+	if s.cfg.Tick > 0 {
+		c.TickMs = uint(s.cfg.Tick.Milliseconds())
+	}
+	if s.cfg.Election > 0 {
+		c.ElectionMs = uint(s.cfg.Election.Milliseconds())
+	}
+	nobody := url.URL{Scheme: "unix", Host: "no-peers"}
+	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
+	c.AdvertisePeerUrls = []url.URL{nobody}
+	c.InitialCluster = s.cfg.Name + "=" + nobody.String()
+	c.AdvertiseClientUrls = nil
+	for _, l := range s.listen {
+		if u, err := url.Parse(l.endpoint); err == nil {
+			c.AdvertiseClientUrls = append(c.AdvertiseClientUrls, *u)
+		}
+	}
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(s.cfg.Logger, "etcd", zap.WarnLevel,
+		"Running http and grpc server on single port. This is not recommended for production."))
+	return c
+}
+
+func (s *Server) serve() {
+	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil,
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	for _, l := range s.listen {
+		s.wg.Go(func() {
+			if err := s.grpc.Serve(l.Listener); err != nil && !errors.Is(err, net.ErrClosed) {
+				s.finish(fmt.Errorf("serve %s: %w", l.endpoint, err))
+			}
+		})
+	}
+	s.wg.Go(func() {
+		<-s.etcd.Server.StopNotify()
+		s.finish(errors.New("etcd stopped by itself"))
+	})
+}

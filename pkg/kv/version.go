@@ -1,0 +1,64 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/coreos/go-semver/semver"
+)
+
+// CheckVersion asks every endpoint for its version and refuses an etcd that loses or invents watch events: older than
+// 3.6.14, and 3.7.0. An endpoint that does not answer is passed over as long as another does; if none answers, the
+// error says why.
+func CheckVersion(ctx context.Context, c *Client) error {
+	endpoints := c.Endpoints()
+	if len(endpoints) == 0 {
+		endpoints = []string{""} // in the process: there is only one to ask
+	}
+	ctx, cancel := context.WithTimeout(ctx, defaultCallTimeout)
+	defer cancel()
+
+	var wg sync.WaitGroup
+	refused, silent := make([]error, len(endpoints)), make([]error, len(endpoints))
+	for i, ep := range endpoints {
+		wg.Go(func() {
+			resp, err := c.Status(ctx, ep)
+			if err != nil {
+				silent[i] = fmt.Errorf("etcd at %s: %w", ep, err)
+				return
+			}
+			if err := checkVersion(resp.Version); err != nil {
+				refused[i] = fmt.Errorf("etcd at %s: %w", orDefault(ep, "this process"), err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(refused...); err != nil {
+		return err
+	}
+	for _, err := range silent {
+		if err == nil {
+			return nil
+		}
+	}
+	return errors.Join(silent...)
+}
+
+// checkVersion knows which versions will do.
+func checkVersion(version string) error {
+	const needed = "needed is 3.6.14 or later of the 3.6 line, or 3.7.1 or later"
+	v, err := semver.NewVersion(version)
+	if err != nil {
+		return fmt.Errorf("version %.40q cannot be read; %s", version, needed)
+	}
+	tooOld := v.LessThan(semver.Version{Major: 3, Minor: 6, Patch: 14})
+	if v.Major == 3 && v.Minor == 7 {
+		tooOld = v.LessThan(semver.Version{Major: 3, Minor: 7, Patch: 1})
+	}
+	if tooOld {
+		return fmt.Errorf("version %s is too old; %s", version, needed)
+	}
+	return nil
+}
