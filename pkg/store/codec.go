@@ -1,0 +1,127 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// encode writes a value as JSON. The types of this package and of package task
+// can always be written; anything else is a mistake of ours.
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("store: encode %T: %v", v, err))
+	}
+	return string(b)
+}
+
+func decode[T any](b []byte) (T, error) {
+	var v T
+	if err := json.Unmarshal(b, &v); err != nil {
+		return v, fmt.Errorf("%w: unreadable record: %v", task.ErrInvalid, err)
+	}
+	return v, nil
+}
+
+// unkeyed is r without what its key says.
+func unkeyed(r task.Run) task.Run {
+	r.ID, r.Namespace, r.Task, r.Shard = "", "", "", 0
+	return r
+}
+
+// keyed is r with what its key says.
+func keyed(r task.Run, ref Ref, id string) task.Run {
+	r.ID, r.Namespace, r.Task, r.Shard = id, ref.Namespace, ref.Name, ref.Shard
+	return r
+}
+
+func encodeEnded(r task.Run) string { return encode(unkeyed(r)) }
+
+func encodeWaiting(w task.Waiting) string {
+	w.Run = unkeyed(w.Run)
+	return encode(w)
+}
+
+func encodeAssigned(a task.Assigned) string {
+	a.Run = unkeyed(a.Run)
+	a.Node = "" // the key's
+	a.Token = 0 // the key's create revision
+	return encode(a)
+}
+
+// DecodeEnded reads a record of history.
+func DecodeEnded(k ShardKey, value []byte) (task.Run, error) {
+	r, err := decode[task.Run](value)
+	return keyed(r, k.Ref, k.Run), err
+}
+
+// DecodeWaiting reads a record of the queue.
+func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
+	w, err := decode[task.Waiting](value)
+	w.Run = keyed(w.Run, k.Ref, k.Run)
+	return w, err
+}
+
+// DecodeAssigned reads a record of an inbox. created is the key's create
+// revision: the fencing token.
+func DecodeAssigned(k RunKey, created int64, value []byte) (task.Assigned, error) {
+	a, err := decode[task.Assigned](value)
+	a.Run = keyed(a.Run, k.Ref, k.Run)
+	a.Node, a.Token = k.Node, created
+	return a, err
+}
+
+// DecodeEntry reads an entry.
+func DecodeEntry(value []byte) (task.Entry, error) { return decode[task.Entry](value) }
+
+// DecodeTask reads a spec. modRevision is its key's.
+func DecodeTask(value []byte, modRevision int64) (task.Task, error) {
+	t, err := decode[task.Task](value)
+	t.Revision = modRevision
+	return t, err
+}
+
+// Watermark says that all ticks of a shard up to (Time, Last) are decided.
+type Watermark struct {
+	Time task.Time `json:"time"`
+	// Last is the last task, as namespace/name, that was decided at Time; ""
+	// means all of them.
+	Last string `json:"last,omitempty"`
+	// Seen: every entry created at a revision up to here is covered.
+	Seen int64 `json:"seen"`
+	// Nonce belongs to one content of one commit: it settles whose write is there.
+	Nonce string `json:"nonce"`
+}
+
+// Decided reports whether the watermark covers a tick of a covered task.
+func (w Watermark) Decided(tick task.Time, name string) bool {
+	if !tick.Equal(w.Time.Time) {
+		return tick.Before(w.Time.Time)
+	}
+	return w.Last == "" || name <= w.Last
+}
+
+// DecodeWatermark reads a watermark.
+func DecodeWatermark(value []byte) (Watermark, error) { return decode[Watermark](value) }
+
+// Owner is who may write a shard.
+type Owner struct {
+	Node     string            `json:"node"`
+	Since    task.Time         `json:"since"`
+	Term     int64             `json:"term"` // of the leader that wrote it
+	Previous []task.Assignment `json:"previous,omitempty"`
+
+	Shard int   `json:"-"`
+	Fence int64 `json:"-"` // mod revision of the key
+}
+
+// Token is an API token. The secret itself is nowhere in etcd.
+type Token struct {
+	Hash      string    `json:"hash"` // SHA-256 of the secret, hexadecimal
+	Role      string    `json:"role"`
+	Who       string    `json:"who"`
+	CreatedAt task.Time `json:"created_at"`
+	Until     task.Time `json:"until,omitzero"`
+}

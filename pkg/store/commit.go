@@ -1,0 +1,270 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ErrMoved means that another writer's watermark is there: the worker must open
+// its shard again.
+var ErrMoved = errors.New("the watermark was written by someone else")
+
+// ErrDamaged means that a shard has no watermark. It is never made anew: that
+// would decide ticks a second time.
+var ErrDamaged = errors.New("the shard has no watermark")
+
+// etcd takes 128 compares and 128 operations in a transaction
+// (--max-txn-ops) and requests of 1.5 MiB (--max-request-bytes); we stay below.
+const (
+	maxParts = 120
+	maxBytes = 1 << 20
+)
+
+// Fences are what must hold for a worker to write its shard.
+type Fences struct {
+	Owner kv.Fence // the owner key's mod revision
+	Node  kv.Fence // the own node key's create revision
+}
+
+// Commit is the one kind of write by which an owner changes its shard. Build it
+// with the methods below, then hand it to Store.Commit. Each method says what
+// the writer knows of what it touches; if that is not so, nothing is written.
+type Commit struct {
+	Shard     int
+	Fences    Fences
+	Known     int64 // the watermark's mod revision
+	Watermark Watermark
+
+	keys   Keys
+	guards []kv.Fence
+	ops    []clientv3.Op
+	bytes  int
+}
+
+// NewCommit begins a commit that, so far, writes nothing but the watermark.
+func (s *Store) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
+	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys}
+}
+
+// Fits reports whether there is room for n more records of some bytes in all.
+func (c *Commit) Fits(n, bytes int) bool {
+	return len(c.guards)+2*n+3 <= maxParts && len(c.ops)+2*n+1 <= maxParts && c.bytes+bytes <= maxBytes
+}
+
+// Empty reports whether nothing but the watermark would be written.
+func (c *Commit) Empty() bool { return len(c.ops) == 0 }
+
+func (c *Commit) guard(f kv.Fence) {
+	if !slices.Contains(c.guards, f) {
+		c.guards = append(c.guards, f)
+		c.bytes += len(f.Key) + 32
+	}
+}
+
+func (c *Commit) put(key, value string) {
+	c.ops = append(c.ops, clientv3.OpPut(key, value))
+	c.bytes += len(key) + len(value) + 32
+}
+
+func (c *Commit) delete(key string, mod int64) {
+	c.guard(kv.ModFence(key, mod))
+	c.ops = append(c.ops, clientv3.OpDelete(key))
+	c.bytes += len(key) + 32
+}
+
+// GuardEntry demands that a task's entry is the one known.
+func (c *Commit) GuardEntry(ref Ref, mod int64) { c.guard(kv.ModFence(c.keys.Entry(ref), mod)) }
+
+// PutEntry writes an entry over the one known.
+func (c *Commit) PutEntry(ref Ref, e task.Entry, mod int64) {
+	c.GuardEntry(ref, mod)
+	c.put(c.keys.Entry(ref), encode(e))
+}
+
+// Dispatch puts an attempt into a node's inbox, new, if that node's session is
+// the one known by its key's create revision.
+func (c *Commit) Dispatch(ref Ref, a task.Assigned, session int64) {
+	key := c.keys.Run(a.Node, ref, a.ID)
+	c.guard(kv.CreateFence(c.keys.Node(a.Node), session))
+	c.guard(kv.ModFence(key, 0))
+	c.put(key, encodeAssigned(a))
+}
+
+// Enqueue puts a waiting run into the queue, new.
+func (c *Commit) Enqueue(ref Ref, w task.Waiting) {
+	key := c.keys.Queued(ref, w.ID)
+	c.guard(kv.ModFence(key, 0))
+	c.put(key, encodeWaiting(w))
+}
+
+// Requeue writes a waiting run over the one known: its reason has changed.
+func (c *Commit) Requeue(ref Ref, w task.Waiting, mod int64) {
+	key := c.keys.Queued(ref, w.ID)
+	c.guard(kv.ModFence(key, mod))
+	c.put(key, encodeWaiting(w))
+}
+
+// Dequeue takes a waiting run out of the queue.
+func (c *Commit) Dequeue(ref Ref, id string, mod int64) { c.delete(c.keys.Queued(ref, id), mod) }
+
+// Record puts a record into history: a tick, or ticks, that did not run.
+func (c *Commit) Record(ref Ref, r task.Run) {
+	c.put(c.keys.Ended(ref, r.ID), encodeEnded(r))
+}
+
+// EndLost ends an attempt whose node is gone: its record is the one known, and
+// the node is still absent. next, if a retry follows, waits in the queue.
+func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
+	c.guard(kv.CreateFence(c.keys.Node(h.Node), 0))
+	c.delete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
+	if next != nil {
+		c.Enqueue(h.Ref(), *next)
+		return
+	}
+	c.Record(h.Ref(), end)
+}
+
+// AskCancel asks an attempt's node to end it.
+func (c *Commit) AskCancel(h Held, who string) {
+	key := c.keys.Run(h.Node, h.Ref(), h.ID)
+	h.CancelRequested, h.CancelledBy = true, who
+	c.guard(kv.ModFence(key, h.Mod))
+	c.put(key, encodeAssigned(h.Assigned))
+}
+
+// Purge deletes a record of history of a task that is no more.
+func (c *Commit) Purge(key string, mod int64) { c.delete(key, mod) }
+
+// Conflict is a commit that changed nothing because records are not as they
+// were known. It is a task.ErrConflict.
+type Conflict struct {
+	Records []ShardEvent // records of the shard, as they are now
+	Runs    []string     // keys of attempts
+	Nodes   []string     // nodes whose session is another, or gone
+}
+
+func (c *Conflict) Error() string {
+	return fmt.Sprintf("%d records, %d runs, %d nodes are not as they were known", len(c.Records), len(c.Runs), len(c.Nodes))
+}
+
+// Is makes a Conflict a task.ErrConflict.
+func (c *Conflict) Is(target error) bool { return target == task.ErrConflict }
+
+// Commit writes c and returns its revision, which is the watermark's new mod
+// revision. An error after which nobody knows is settled before it returns, by
+// the nonce: it tries until it knows or ctx ends.
+//
+// It returns task.ErrFenced (stop: the shard or the session is gone), ErrMoved
+// (open again), ErrDamaged, a *Conflict (decide again), or an error of etcd
+// that proves that nothing was written.
+func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
+	var nonces []string // of this content
+	var wait again
+	for {
+		c.Watermark.Nonce = task.NewUID()
+		nonces = append(nonces, c.Watermark.Nonce)
+		res, err := s.writes.Commit(ctx, c.txn())
+		if err == nil && res.Succeeded {
+			return res.Revision, nil
+		}
+		if err == nil {
+			return s.lostCommit(c, res, nonces)
+		}
+		// After a copy of unknown fate, an error that is definite for this copy
+		// says nothing of the first.
+		if !kv.Unknown(err) && len(nonces) == 1 {
+			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, task.ErrUnavailable, err)
+		}
+		// A read would settle nothing: the first copy may still arrive. The
+		// same compares with a new nonce end it, whichever copy wins.
+		if perr := wait.pause(ctx); perr != nil {
+			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, task.ErrUnknown, perr)
+		}
+	}
+}
+
+func (c *Commit) txn() kv.Txn {
+	fixed := []kv.Fence{c.Fences.Owner, c.Fences.Node, kv.ModFence(c.keys.Watermark(c.Shard), c.Known)}
+	all := append(fixed, c.guards...)
+	t := kv.Txn{Then: append(slices.Clone(c.ops), clientv3.OpPut(c.keys.Watermark(c.Shard), encode(c.Watermark)))}
+	for _, f := range all {
+		t.If = append(t.If, f.Compare())
+		t.Else = append(t.Else, clientv3.OpGet(f.Key))
+	}
+	return t
+}
+
+// lostCommit says which compare was lost.
+func (s *Store) lostCommit(c *Commit, res kv.Result, nonces []string) (int64, error) {
+	mark := readAt(res, 2)
+	if mark == nil {
+		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrDamaged)
+	}
+	if mark.ModRevision != c.Known {
+		w, err := DecodeWatermark(mark.Value)
+		if err == nil && slices.Contains(nonces, w.Nonce) {
+			return mark.ModRevision, nil // an earlier copy of this very content won
+		}
+	}
+	if !c.Fences.Owner.Holds(readAt(res, 0)) || !c.Fences.Node.Holds(readAt(res, 1)) {
+		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, task.ErrFenced)
+	}
+	if mark.ModRevision != c.Known {
+		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrMoved)
+	}
+	conflict := &Conflict{}
+	for i, g := range c.guards {
+		if now := readAt(res, 3+i); !g.Holds(now) {
+			s.addMoved(conflict, g, now)
+		}
+	}
+	return 0, conflict
+}
+
+func (s *Store) addMoved(c *Conflict, g kv.Fence, now *mvccpb.KeyValue) {
+	if _, ok := s.keys.ParseShard(g.Key); ok {
+		c.Records = append(c.Records, s.shardEvent(g.Key, now))
+		return
+	}
+	if _, ok := s.keys.ParseRun(g.Key); ok {
+		c.Runs = append(c.Runs, g.Key)
+		return
+	}
+	c.Nodes = append(c.Nodes, g.Key[len(s.keys.Nodes()):])
+}
+
+// Open opens a shard: an empty commit that ends every delayed write of any
+// earlier worker. It returns the watermark as it is from then on and its mod
+// revision, at which the shard is to be loaded.
+func (s *Store) Open(ctx context.Context, shard int, f Fences) (Watermark, int64, error) {
+	for {
+		e, err := s.getOne(ctx, s.keys.Watermark(shard))
+		if err != nil {
+			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
+		}
+		if e == nil {
+			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, ErrDamaged)
+		}
+		w, err := DecodeWatermark(e.Value)
+		if err != nil {
+			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
+		}
+		c := s.NewCommit(shard, f, e.ModRevision, w)
+		rev, err := s.Commit(ctx, c)
+		if errors.Is(err, ErrMoved) {
+			continue // a delayed write came first; this is what opening is for
+		}
+		if err != nil {
+			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
+		}
+		return c.Watermark, rev, nil
+	}
+}

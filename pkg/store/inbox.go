@@ -1,0 +1,193 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ErrLate means that an attempt had been declared lost before its result came:
+// the result is on record as late and changes no outcome.
+var ErrLate = errors.New("the attempt was declared lost before its result came")
+
+// InboxEvent is an attempt in a node's inbox as it is now, or its end.
+type InboxEvent struct {
+	Held
+	Key     string
+	Deleted bool
+	Err     error // the record cannot be read
+}
+
+// InboxBatch is what a node learns of its inbox.
+type InboxBatch struct {
+	Reset    bool // Events is the whole inbox
+	Events   []InboxEvent
+	Revision int64
+}
+
+// FollowInbox calls apply with a node's whole inbox, listed now, then with
+// every change of it, in order, until ctx ends or apply returns an error. After
+// changes may have been missed it lists again.
+func (s *Store) FollowInbox(ctx context.Context, node string, apply func(InboxBatch) error) error {
+	prefix := s.keys.Inbox(node)
+	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox"}
+	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
+		out := InboxBatch{Reset: b.Reset, Revision: b.Revision}
+		for _, e := range b.KVs {
+			h, err := s.held(e)
+			out.Events = append(out.Events, InboxEvent{Held: h, Key: string(e.Key), Err: err})
+		}
+		for _, e := range b.Events {
+			ev := InboxEvent{Key: string(e.Kv.Key), Deleted: e.Type == clientv3.EventTypeDelete}
+			if !ev.Deleted {
+				ev.Held, ev.Err = s.held(e.Kv)
+			} else if k, ok := s.keys.ParseRun(ev.Key); ok {
+				ev.Run = keyed(task.Run{Node: k.Node}, k.Ref, k.Run)
+				ev.Mod = e.Kv.ModRevision
+			}
+			out.Events = append(out.Events, ev)
+		}
+		return apply(out)
+	})
+}
+
+// Rewrite puts an attempt's record over the one known, by the node that holds
+// it, under its session: to adopt it, or to say that it runs. It returns the new
+// mod revision; task.ErrConflict if the record is another or gone,
+// task.ErrFenced if the session is.
+func (s *Store) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, error) {
+	key := s.keys.Run(h.Node, h.Ref(), h.ID)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{unchanged(key, h.Mod), session.Compare()},
+		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(h.Assigned))},
+		Else: []clientv3.Op{clientv3.OpGet(session.Key)},
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("rewrite run %s of %s: %w", h.ID, h.Ref(), err)
+	case res.Succeeded:
+		return res.Revision, nil
+	case !session.Holds(readAt(res, 0)):
+		return 0, fmt.Errorf("rewrite run %s of %s: %w", h.ID, h.Ref(), task.ErrFenced)
+	}
+	return 0, fmt.Errorf("rewrite run %s of %s: %w", h.ID, h.Ref(), task.ErrConflict)
+}
+
+// Finish records the end of an attempt, or, with next, that another attempt
+// waits. It tries until it knows or ctx ends. nil: it is on record. ErrLate: the
+// attempt had been declared lost; that stands, the result is kept beside it.
+// task.ErrConflict, only with next: the record has changed (a cancel): look again.
+func (s *Store) Finish(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
+	var wait again
+	for {
+		err := s.finishOnce(ctx, h, end, next)
+		if err == nil || errors.Is(err, ErrLate) || errors.Is(err, task.ErrConflict) {
+			return err
+		}
+		if perr := wait.pause(ctx); perr != nil {
+			return fmt.Errorf("finish run %s of %s: %w", h.ID, h.Ref(), errors.Join(perr, err))
+		}
+	}
+}
+
+func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
+	ref := h.Ref()
+	run, queued, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID), s.keys.Ended(ref, h.ID)
+	t := kv.Txn{
+		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(run), "=", h.Create)},
+		Then: []clientv3.Op{clientv3.OpDelete(run)},
+		Else: []clientv3.Op{clientv3.OpGet(run), clientv3.OpGet(queued), clientv3.OpGet(ended)},
+	}
+	if next != nil {
+		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))
+		t.Then = append(t.Then, clientv3.OpPut(queued, encodeWaiting(*next)))
+	} else {
+		t.Then = append(t.Then, clientv3.OpPut(ended, encodeEnded(end)))
+	}
+	res, err := s.write(ctx, t)
+	if err != nil || res.Succeeded {
+		return err
+	}
+	if e := readAt(res, 0); e != nil && e.CreateRevision == h.Create {
+		return fmt.Errorf("finish run %s of %s: %w", h.ID, ref, task.ErrConflict)
+	}
+	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss
+		w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: h.ID}, e.Value)
+		if err == nil && recordedAs(w.Attempts, h.Create, end.State) {
+			return nil
+		}
+	}
+	if e := readAt(res, 2); e != nil {
+		r, err := DecodeEnded(ShardKey{Kind: KindEnded, Ref: ref, Run: h.ID}, e.Value)
+		if err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r.Attempts, h.Create, end.State)) {
+			return nil
+		}
+	}
+	return s.recordLate(ctx, h, end)
+}
+
+func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
+	return slices.ContainsFunc(attempts, func(a task.Attempt) bool { return a.Token == token && a.State == state })
+}
+
+// recordLate keeps a result that came too late under a key of its own, if the
+// task is still there. An earlier copy of it may be there already.
+func (s *Store) recordLate(ctx context.Context, h Held, end task.Run) error {
+	ref := h.Ref()
+	late := s.keys.Late(ref, h.ID, h.Create)
+	_, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{absent(late), clientv3.Compare(clientv3.CreateRevision(s.keys.Entry(ref)), ">", 0)},
+		Then: []clientv3.Op{clientv3.OpPut(late, encodeEnded(end))},
+	})
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("run %s of %s: %w", h.ID, ref, ErrLate)
+}
+
+// HandBack queues an attempt again that was never started, if its record is the
+// one known. task.ErrConflict if it is not.
+func (s *Store) HandBack(ctx context.Context, h Held) error {
+	ref := h.Ref()
+	run, queued := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID)
+	w := task.Waiting{Run: h.Run, Env: h.Env}
+	w.State, w.Reason = task.Queued, task.ReasonHandBack
+	w.Node, w.Token, w.DispatchedAt, w.StartedAt = "", 0, task.Time{}, task.Time{}
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{unchanged(run, h.Mod), absent(queued)},
+		Then: []clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(queued, encodeWaiting(w))},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("hand back run %s of %s: %w", h.ID, ref, err)
+	}
+	return nil
+}
+
+// PutCleared says that no process of a dead instance is left. It may be said
+// more than once.
+func (s *Store) PutCleared(ctx context.Context, instance string, at task.Time) error {
+	key := s.keys.Cleared(instance)
+	_, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{absent(key)},
+		Then: []clientv3.Op{clientv3.OpPut(key, encode(map[string]task.Time{"at": at}))},
+	})
+	if err != nil {
+		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
+	}
+	return nil
+}
+
+// Cleared reports whether no process of that dead instance is left.
+func (s *Store) Cleared(ctx context.Context, instance string) (bool, error) {
+	e, err := s.getOne(ctx, s.keys.Cleared(instance))
+	return e != nil, err
+}

@@ -1,0 +1,215 @@
+package store
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// DefaultPrefix separates Carillon from whatever else lives in an etcd.
+const DefaultPrefix = "/carillon"
+
+// Keys builds the keys of one cluster. Every prefix it returns ends in '/',
+// so that no range reaches a neighbour (test and test-1).
+type Keys struct{ root string }
+
+// NewKeys makes the keys below prefix, which begins with '/' and has no '/' at
+// its end.
+func NewKeys(prefix string) (Keys, error) {
+	if len(prefix) < 2 || prefix[0] != '/' || strings.HasSuffix(prefix, "/") || strings.Contains(prefix, "//") ||
+		strings.ContainsFunc(prefix, func(r rune) bool { return r <= ' ' || r > '~' }) || len(prefix) > 128 {
+		return Keys{}, task.Invalid(task.CodeBadName, "prefix",
+			"%s: begin with '/', do not end with it, use printable ASCII without spaces, at most 128 bytes", task.Quote(prefix))
+	}
+	return Keys{root: prefix + "/"}, nil
+}
+
+// Root is the prefix of all keys.
+func (k Keys) Root() string { return k.root }
+
+// Cluster holds what all nodes agree on.
+func (k Keys) Cluster() string { return k.root + "cluster" }
+
+// Nodes is the prefix of the leased keys by which nodes are present.
+func (k Keys) Nodes() string { return k.root + "nodes/" }
+
+// Node is the leased key of one node.
+func (k Keys) Node(name string) string { return k.Nodes() + name }
+
+// Leader is the prefix below which etcd's election keeps its keys.
+func (k Keys) Leader() string { return k.root + "leader/" }
+
+// Tokens is the prefix of the API's tokens, kept as hashes.
+func (k Keys) Tokens() string { return k.root + "tokens/" }
+
+// Token is one of them.
+func (k Keys) Token(id string) string { return k.Tokens() + id }
+
+// Owners is the prefix of the assignment: shard → node.
+func (k Keys) Owners() string { return k.root + "owners/" }
+
+// Owner is the key whose mod revision is the shard's fence.
+func (k Keys) Owner(shard int) string { return k.Owners() + shardName(shard) }
+
+// Specs is the prefix of all tasks as their users wrote them.
+func (k Keys) Specs() string { return k.root + "tasks/" }
+
+// SpecsOf is the part of Specs that belongs to one namespace.
+func (k Keys) SpecsOf(namespace string) string { return k.Specs() + namespace + "/" }
+
+// Spec is one task as its user wrote it.
+func (k Keys) Spec(r Ref) string { return k.SpecsOf(r.Namespace) + r.Name }
+
+// Shards is the prefix of all shards.
+func (k Keys) Shards() string { return k.root + "shards/" }
+
+// Shard is the directory of one shard.
+func (k Keys) Shard(shard int) string { return k.Shards() + shardName(shard) + "/" }
+
+// Entries is the prefix of the entries in a shard.
+func (k Keys) Entries(shard int) string { return k.Shard(shard) + "tasks/" }
+
+// Entry is what firing needs of a task.
+func (k Keys) Entry(r Ref) string { return k.Entries(r.Shard) + r.Namespace + "/" + r.Name }
+
+// Queue is the prefix of the waiting runs of a shard.
+func (k Keys) Queue(shard int) string { return k.Shard(shard) + "queue/" }
+
+// QueueOf is the prefix of the waiting runs of one task.
+func (k Keys) QueueOf(r Ref) string { return k.Queue(r.Shard) + r.Namespace + "/" + r.Name + "/" }
+
+// Queued is one waiting run.
+func (k Keys) Queued(r Ref, run string) string { return k.QueueOf(r) + run }
+
+// History is the prefix of the ended runs of a shard.
+func (k Keys) History(shard int) string { return k.Shard(shard) + "history/" }
+
+// HistoryOf is the prefix of the ended runs of one task.
+func (k Keys) HistoryOf(r Ref) string { return k.History(r.Shard) + r.Namespace + "/" + r.Name + "/" }
+
+// Ended is one ended run, or ticks that did not run.
+func (k Keys) Ended(r Ref, run string) string { return k.HistoryOf(r) + run }
+
+// Late is the result of an attempt that came after it was declared lost.
+func (k Keys) Late(r Ref, run string, token int64) string {
+	return k.Ended(r, run) + lateMark + strconv.FormatInt(token, 10)
+}
+
+// Watermark is the key that every commit of a shard writes.
+func (k Keys) Watermark(shard int) string { return k.Shard(shard) + "watermark" }
+
+// Runs is the prefix of all active attempts.
+func (k Keys) Runs() string { return k.root + "runs/" }
+
+// Inbox is the prefix of the attempts of one node.
+func (k Keys) Inbox(node string) string { return k.Runs() + node + "/" }
+
+// InboxOf is the prefix of a task's attempts on one node.
+func (k Keys) InboxOf(node string, r Ref) string {
+	return k.Inbox(node) + shardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/"
+}
+
+// Run is one active attempt.
+func (k Keys) Run(node string, r Ref, run string) string { return k.InboxOf(node, r) + run }
+
+// Cleared says that no process of a dead instance is left.
+func (k Keys) Cleared(instance string) string { return k.root + "cleared/" + instance }
+
+const lateMark = "~late~"
+
+// Ref is where a task lives. The shard is the caller's to compute (package shard).
+type Ref struct {
+	Namespace string
+	Name      string
+	Shard     int
+}
+
+func (r Ref) String() string { return r.Namespace + "/" + r.Name }
+
+func shardName(shard int) string { return fmt.Sprintf("%04d", shard) }
+
+// The kinds of records in a shard.
+type Kind string
+
+const (
+	KindEntry     Kind = "tasks"
+	KindQueued    Kind = "queue"
+	KindEnded     Kind = "history"
+	KindWatermark Kind = "watermark"
+)
+
+// ShardKey is a key below shards/, taken apart.
+type ShardKey struct {
+	Kind Kind
+	Ref  Ref
+	Run  string // of queue and history; with Late without its mark
+	Late bool
+}
+
+// ParseShard takes a key below shards/ apart; false if it is none of ours.
+func (k Keys) ParseShard(key string) (ShardKey, bool) {
+	parts := strings.Split(strings.TrimPrefix(key, k.Shards()), "/")
+	if len(parts) < 2 || !strings.HasPrefix(key, k.Shards()) {
+		return ShardKey{}, false
+	}
+	shard, err := strconv.Atoi(parts[0])
+	if err != nil || shardName(shard) != parts[0] {
+		return ShardKey{}, false
+	}
+	sk := ShardKey{Kind: Kind(parts[1]), Ref: Ref{Shard: shard}}
+	if sk.Kind == KindWatermark {
+		return sk, len(parts) == 2
+	}
+	if len(parts) < 4 {
+		return ShardKey{}, false
+	}
+	sk.Ref.Namespace, sk.Ref.Name = parts[2], parts[3]
+	switch sk.Kind {
+	case KindEntry:
+		return sk, len(parts) == 4
+	case KindQueued, KindEnded:
+		if len(parts) != 5 {
+			return ShardKey{}, false
+		}
+		sk.Run, _, sk.Late = strings.Cut(parts[4], lateMark)
+		return sk, true
+	}
+	return ShardKey{}, false
+}
+
+// RunKey is a key below runs/, taken apart.
+type RunKey struct {
+	Node string
+	Ref  Ref
+	Run  string
+}
+
+// ParseRun takes a key below runs/ apart; false if it is none of ours.
+func (k Keys) ParseRun(key string) (RunKey, bool) {
+	rest, ok := strings.CutPrefix(key, k.Runs())
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) != 5 {
+		return RunKey{}, false
+	}
+	shard, err := strconv.Atoi(parts[1])
+	if err != nil || shardName(shard) != parts[1] {
+		return RunKey{}, false
+	}
+	return RunKey{Node: parts[0], Ref: Ref{Namespace: parts[2], Name: parts[3], Shard: shard}, Run: parts[4]}, true
+}
+
+// ParseOwner is the shard of a key below owners/.
+func (k Keys) ParseOwner(key string) (int, bool) {
+	rest, ok := strings.CutPrefix(key, k.Owners())
+	shard, err := strconv.Atoi(rest)
+	return shard, ok && err == nil && shardName(shard) == rest
+}
+
+// ParseSpec is the namespace and the name of a key below tasks/.
+func (k Keys) ParseSpec(key string) (namespace, name string, ok bool) {
+	rest, ok := strings.CutPrefix(key, k.Specs())
+	namespace, name, found := strings.Cut(rest, "/")
+	return namespace, name, ok && found && name != ""
+}

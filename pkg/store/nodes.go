@@ -1,0 +1,122 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func (s *Store) putNode(n task.Node, lease clientv3.LeaseID) clientv3.Op {
+	n.Shards, n.Revision = 0, 0
+	return clientv3.OpPut(s.keys.Node(n.Name), encode(n), clientv3.WithLease(lease))
+}
+
+// Register creates the leased key by which a node is present, and returns the
+// fence that every write of this session carries. task.ErrExists, with the node
+// that holds the name, if it is taken. An unknown outcome is settled by the
+// instance and the lease in the record.
+func (s *Store) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID) (kv.Fence, *task.Node, error) {
+	key := s.keys.Node(n.Name)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{absent(key)},
+		Then: []clientv3.Op{s.putNode(n, lease)},
+		Else: []clientv3.Op{clientv3.OpGet(key)},
+	})
+	if err != nil {
+		return kv.Fence{}, nil, fmt.Errorf("register node %s: %w", n.Name, err)
+	}
+	if res.Succeeded {
+		return kv.CreateFence(key, res.Revision), nil, nil
+	}
+	e := readAt(res, 0)
+	holder, _ := s.decodeNode(e) // an unreadable holder holds the name all the same
+	if e.Lease == int64(lease) && holder.Instance == n.Instance {
+		return kv.CreateFence(key, e.CreateRevision), nil, nil // an earlier copy of this very write
+	}
+	return kv.Fence{}, &holder, fmt.Errorf("register node %s: %w", n.Name, task.ErrExists)
+}
+
+// Announce rewrites the node's record: its state, its load, its clock.
+// task.ErrFenced if the session is gone.
+func (s *Store) Announce(ctx context.Context, session kv.Fence, n task.Node, lease clientv3.LeaseID) error {
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare()}, Then: []clientv3.Op{s.putNode(n, lease)}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrFenced
+	}
+	if err != nil {
+		return fmt.Errorf("announce node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// Leave deletes the node's record if its inbox is empty. task.ErrConflict if it
+// is not, or the session is gone.
+func (s *Store) Leave(ctx context.Context, session kv.Fence, node string) error {
+	inbox := s.keys.Inbox(node)
+	none := clientv3.Compare(clientv3.CreateRevision(inbox), "=", 0).WithPrefix()
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare(), none}, Then: []clientv3.Op{clientv3.OpDelete(session.Key)}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("leave as node %s: %w", node, err)
+	}
+	return nil
+}
+
+func (s *Store) decodeNode(e *mvccpb.KeyValue) (task.Node, error) {
+	n, err := decode[task.Node](e.Value)
+	n.Name, n.Revision = string(e.Key)[len(s.keys.Nodes()):], e.CreateRevision
+	return n, err
+}
+
+// DecodeNodes reads a snapshot of nodes/. What cannot be read is left out: such
+// a node gets neither shards nor runs.
+func (s *Store) DecodeNodes(all []*mvccpb.KeyValue) []task.Node {
+	nodes := make([]task.Node, 0, len(all))
+	for _, e := range all {
+		if n, err := s.decodeNode(e); err == nil {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// Nodes lists the nodes that are present.
+func (s *Store) Nodes(ctx context.Context) ([]task.Node, error) {
+	all, _, err := s.getAll(ctx, s.keys.Nodes())
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	return s.DecodeNodes(all), nil
+}
+
+// Token reads an API token's record. task.ErrNotFound if there is none.
+func (s *Store) Token(ctx context.Context, id string) (Token, error) {
+	e, err := s.getOne(ctx, s.keys.Token(id))
+	if err != nil {
+		return Token{}, fmt.Errorf("read token: %w", err)
+	}
+	if e == nil {
+		return Token{}, fmt.Errorf("token: %w", task.ErrNotFound)
+	}
+	return decode[Token](e.Value)
+}
+
+// CreateToken writes a token's record, new. task.ErrExists if there is one.
+func (s *Store) CreateToken(ctx context.Context, id string, t Token) error {
+	key := s.keys.Token(id)
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{absent(key)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(t))}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrExists
+	}
+	if err != nil {
+		return fmt.Errorf("create token: %w", err)
+	}
+	return nil
+}

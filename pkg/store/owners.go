@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// keepPrevious is how many former owners an owner key remembers.
+const keepPrevious = 5
+
+// DecodeOwners reads a snapshot of owners/. A record that cannot be read has no
+// node: its shard is assigned anew.
+func (s *Store) DecodeOwners(all []*mvccpb.KeyValue) []Owner {
+	owners := make([]Owner, 0, len(all))
+	for _, e := range all {
+		shard, ok := s.keys.ParseOwner(string(e.Key))
+		if !ok {
+			continue
+		}
+		o, err := decode[Owner](e.Value)
+		if err != nil {
+			o = Owner{}
+		}
+		o.Shard, o.Fence = shard, e.ModRevision
+		owners = append(owners, o)
+	}
+	return owners
+}
+
+// Owners lists the assignment.
+func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
+	all, _, err := s.getAll(ctx, s.keys.Owners())
+	if err != nil {
+		return nil, fmt.Errorf("list owners: %w", err)
+	}
+	return s.DecodeOwners(all), nil
+}
+
+// Fleet reads nodes/ and owners/ at one revision: what a leader plans with.
+func (s *Store) Fleet(ctx context.Context) ([]task.Node, []Owner, error) {
+	nodes, owners := s.keys.Nodes(), s.keys.Owners()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(nodes, below(nodes)), clientv3.OpGet(owners, below(owners))).Commit()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read nodes and owners: %w: %w", task.ErrUnavailable, err)
+	}
+	return s.DecodeNodes(res.Responses[0].GetResponseRange().Kvs), s.DecodeOwners(res.Responses[1].GetResponseRange().Kvs), nil
+}
+
+// Move gives a shard to another owner.
+type Move struct {
+	From Owner // as it was read; Fence 0 if the shard never had an owner
+	To   string
+}
+
+// Assign writes owners, in chunks, each under the leader's term and the owner
+// keys as they were read. task.ErrFenced if the term is over, task.ErrConflict
+// if an owner key has changed: what came before in the list is written then.
+func (s *Store) Assign(ctx context.Context, term kv.Fence, moves []Move, now task.Time) error {
+	const chunk = 100
+	for len(moves) > 0 {
+		n := min(chunk, len(moves))
+		t := kv.Txn{If: []clientv3.Cmp{term.Compare()}, Else: []clientv3.Op{clientv3.OpGet(term.Key)}}
+		for _, m := range moves[:n] {
+			key := s.keys.Owner(m.From.Shard)
+			o := Owner{Node: m.To, Since: now, Term: term.CreateRevision}
+			if m.From.Node != "" {
+				o.Previous = append([]task.Assignment{{Node: m.From.Node, Since: m.From.Since}}, m.From.Previous...)
+				o.Previous = o.Previous[:min(len(o.Previous), keepPrevious)]
+			}
+			t.If = append(t.If, unchanged(key, m.From.Fence))
+			t.Then = append(t.Then, clientv3.OpPut(key, encode(o)))
+		}
+		res, err := s.write(ctx, t)
+		switch {
+		case err != nil:
+			return fmt.Errorf("assign %d shards: %w", n, err)
+		case !res.Succeeded && !term.Holds(readAt(res, 0)):
+			return fmt.Errorf("assign %d shards: %w", n, task.ErrFenced)
+		case !res.Succeeded:
+			return fmt.Errorf("assign %d shards: %w", n, task.ErrConflict)
+		}
+		moves = moves[n:]
+	}
+	return nil
+}
+
+// ShardRecords are the watermark and the counts of one shard, for display.
+type ShardRecords struct {
+	Watermark     Watermark
+	Tasks, Queued int
+}
+
+// ShardRecords reads what there is to show of every shard.
+func (s *Store) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, error) {
+	list := make([]ShardRecords, 0, shards)
+	const chunk = 40
+	for first := 0; first < shards; first += chunk {
+		var ops []clientv3.Op
+		for id := first; id < min(first+chunk, shards); id++ {
+			entries, queue := s.keys.Entries(id), s.keys.Queue(id)
+			ops = append(ops, clientv3.OpGet(s.keys.Watermark(id)),
+				clientv3.OpGet(entries, below(entries), clientv3.WithCountOnly()),
+				clientv3.OpGet(queue, below(queue), clientv3.WithCountOnly()))
+		}
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("read shards: %w: %w", task.ErrUnavailable, err)
+		}
+		for i := 0; i+2 < len(res.Responses); i += 3 {
+			r := ShardRecords{
+				Tasks:  int(res.Responses[i+1].GetResponseRange().Count),
+				Queued: int(res.Responses[i+2].GetResponseRange().Count),
+			}
+			if e := res.Responses[i].GetResponseRange().Kvs; len(e) == 1 {
+				w, err := DecodeWatermark(e[0].Value)
+				if err != nil {
+					return nil, errors.Join(task.ErrInvalid, err)
+				}
+				r.Watermark = w
+			}
+			list = append(list, r)
+		}
+	}
+	return list, nil
+}

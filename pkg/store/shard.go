@@ -1,0 +1,162 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ShardEvent is a record of a shard as it is now, or its end.
+type ShardEvent struct {
+	ShardKey
+	Key     string
+	Mod     int64 // mod revision; of a deletion, the revision at which it happened (0 if not known)
+	Create  int64 // create revision; 0 if deleted
+	Deleted bool
+	Err     error // the record cannot be read
+
+	Entry     task.Entry   // KindEntry
+	Waiting   task.Waiting // KindQueued
+	Ended     task.Run     // KindEnded
+	Watermark Watermark    // KindWatermark
+}
+
+// ShardBatch is what a worker learns of its shard: everything as of a revision,
+// or what has happened since.
+type ShardBatch struct {
+	Reset    bool // Events is all of the shard but its history
+	Events   []ShardEvent
+	Revision int64 // everything up to here is in
+}
+
+// shardEvent decodes a record; e is nil if it is gone.
+func (s *Store) shardEvent(key string, e *mvccpb.KeyValue) ShardEvent {
+	ev := ShardEvent{Key: key}
+	var ok bool
+	if ev.ShardKey, ok = s.keys.ParseShard(key); !ok {
+		ev.Err = fmt.Errorf("%w: %q is not a key of ours", task.ErrInvalid, key)
+	}
+	if e == nil {
+		ev.Deleted = true
+		return ev
+	}
+	ev.Mod, ev.Create = e.ModRevision, e.CreateRevision
+	if !ok {
+		return ev
+	}
+	switch ev.Kind {
+	case KindEntry:
+		ev.Entry, ev.Err = DecodeEntry(e.Value)
+	case KindQueued:
+		ev.Waiting, ev.Err = DecodeWaiting(ev.ShardKey, e.Value)
+	case KindEnded:
+		ev.Ended, ev.Err = DecodeEnded(ev.ShardKey, e.Value)
+	case KindWatermark:
+		ev.Watermark, ev.Err = DecodeWatermark(e.Value)
+	}
+	return ev
+}
+
+// FollowShard calls apply with the queue, the entries and the watermark of a
+// shard as they were at revision rev, then with every change of the shard,
+// history included, in order, until ctx ends or apply returns an error. A
+// second Reset means that changes may have been missed.
+func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
+	dir := s.keys.Shard(shard)
+	cfg := kv.FollowConfig{
+		Key: s.keys.Queue(shard), End: s.keys.Watermark(shard) + "\x00",
+		WatchKey: dir, WatchEnd: clientv3.GetPrefixRangeEnd(dir),
+		Revision: rev, Name: "shard",
+	}
+	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
+		out := ShardBatch{Reset: b.Reset, Revision: b.Revision}
+		for _, e := range b.KVs {
+			out.Events = append(out.Events, s.shardEvent(string(e.Key), e))
+		}
+		for _, e := range b.Events {
+			if e.Type == clientv3.EventTypeDelete {
+				ev := s.shardEvent(string(e.Kv.Key), nil)
+				ev.Mod = e.Kv.ModRevision
+				out.Events = append(out.Events, ev)
+				continue
+			}
+			out.Events = append(out.Events, s.shardEvent(string(e.Kv.Key), e.Kv))
+		}
+		return apply(out)
+	})
+}
+
+// ActiveKey is an attempt found by its key.
+type ActiveKey struct {
+	RunKey
+	Mod, Create int64
+}
+
+// ScanActive lists the keys of all attempts in all inboxes, and the revision at
+// which it did. It reads no values.
+func (s *Store) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
+	all, rev, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, 0, fmt.Errorf("scan active runs: %w", err)
+	}
+	keys := make([]ActiveKey, 0, len(all))
+	for _, e := range all {
+		if k, ok := s.keys.ParseRun(string(e.Key)); ok {
+			keys = append(keys, ActiveKey{RunKey: k, Mod: e.ModRevision, Create: e.CreateRevision})
+		}
+	}
+	return keys, rev, nil
+}
+
+// Attempt reads an attempt and whether its node is present, at one revision.
+// task.ErrNotFound if the attempt is gone.
+func (s *Store) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool, err error) {
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Run(k.Node, k.Ref, k.Run)), clientv3.OpGet(s.keys.Node(k.Node))).Commit()
+	if err != nil {
+		return h, false, fmt.Errorf("read run %s of %s: %w: %w", k.Run, k.Ref, task.ErrUnavailable, err)
+	}
+	r := kv.Result{Responses: res.Responses}
+	e := readAt(r, 0)
+	if e == nil {
+		return h, false, fmt.Errorf("run %s of %s: %w", k.Run, k.Ref, task.ErrNotFound)
+	}
+	h, err = s.held(e)
+	return h, readAt(r, 1) != nil, err
+}
+
+// TrimHistory deletes the records of a task's history that are older than
+// before, the id of the oldest to keep. It only deletes, under the fences
+// without the watermark, so that it works while etcd is full and beside a
+// commit in flight.
+func (s *Store) TrimHistory(ctx context.Context, f Fences, ref Ref, before string) error {
+	from := s.keys.HistoryOf(ref)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()},
+		Then: []clientv3.Op{clientv3.OpDelete(from, clientv3.WithRange(s.keys.Ended(ref, before)))},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrFenced
+	}
+	if err != nil {
+		return fmt.Errorf("trim history of %s: %w", ref, err)
+	}
+	return nil
+}
+
+// HistoryIDs are the ids of a task's records in history, the oldest first.
+func (s *Store) HistoryIDs(ctx context.Context, ref Ref) ([]string, error) {
+	all, _, err := s.getAll(ctx, s.keys.HistoryOf(ref), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, fmt.Errorf("list history of %s: %w", ref, err)
+	}
+	ids := make([]string, 0, len(all))
+	for _, e := range all {
+		ids = append(ids, string(e.Key)[len(s.keys.HistoryOf(ref)):])
+	}
+	return ids, nil
+}

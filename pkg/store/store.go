@@ -1,0 +1,168 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Store reads and writes one cluster's records. It is safe for concurrent use.
+type Store struct {
+	etcd   *kv.Client
+	writes kv.Committer
+	keys   Keys
+}
+
+// New makes a Store. All conditional writes go through writes.
+func New(etcd *kv.Client, writes kv.Committer, keys Keys) *Store {
+	return &Store{etcd: etcd, writes: writes, keys: keys}
+}
+
+// Keys are the store's keys.
+func (s *Store) Keys() Keys { return s.keys }
+
+// Client is the etcd client, for the mirrors that follow whole prefixes.
+func (s *Store) Client() *kv.Client { return s.etcd }
+
+// write commits a transaction that is not settled here: an error after which
+// nobody knows is task.ErrUnknown.
+func (s *Store) write(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	res, err := s.writes.Commit(ctx, t)
+	switch {
+	case err == nil:
+		return res, nil
+	case kv.Unknown(err):
+		return res, fmt.Errorf("%w: %v", task.ErrUnknown, err)
+	}
+	return res, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+}
+
+// get reads with linearizable consistency. An error is task.ErrUnavailable.
+func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	res, err := s.etcd.Get(ctx, key, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+	}
+	return res, nil
+}
+
+// getOne reads one key; nil if it is not there.
+func (s *Store) getOne(ctx context.Context, key string) (*mvccpb.KeyValue, error) {
+	res, err := s.get(ctx, key)
+	if err != nil || len(res.Kvs) == 0 {
+		return nil, err
+	}
+	return res.Kvs[0], nil
+}
+
+// getAll reads everything below a prefix, at one revision, in pages.
+func (s *Store) getAll(ctx context.Context, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
+	const page = 2000
+	var all []*mvccpb.KeyValue
+	var rev int64
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page)}, opts...)
+		if rev > 0 {
+			o = append(o, clientv3.WithRev(rev))
+		}
+		res, err := s.get(ctx, from, o...)
+		if err != nil {
+			return nil, 0, err
+		}
+		if rev == 0 {
+			rev = res.Header.Revision
+		}
+		all = append(all, res.Kvs...)
+		if !res.More || len(res.Kvs) == 0 {
+			return all, rev, nil
+		}
+		from = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
+	}
+}
+
+func absent(key string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+}
+
+func unchanged(key string, modRevision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", modRevision)
+}
+
+func below(prefix string) clientv3.OpOption {
+	return clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix))
+}
+
+// readAt is the n-th response of a transaction, as a read of one key.
+func readAt(res kv.Result, n int) *mvccpb.KeyValue {
+	if n >= len(res.Responses) {
+		return nil
+	}
+	r := res.Responses[n].GetResponseRange()
+	if r == nil || len(r.Kvs) == 0 {
+		return nil
+	}
+	return r.Kvs[0]
+}
+
+// again waits a little before something is tried again, longer each time up to
+// a second; it returns the context's error if that ends first.
+type again struct{ wait time.Duration }
+
+func (a *again) pause(ctx context.Context) error {
+	a.wait = min(max(2*a.wait, 20*time.Millisecond), time.Second)
+	t := time.NewTimer(a.wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// Bootstrap returns the cluster's record and makes it first if there is none,
+// with the watermark of every shard at time zero. Of several nodes that start
+// together one makes it, and all get the same. made tells the one.
+func (s *Store) Bootstrap(ctx context.Context, shards int, now time.Time) (c task.Cluster, made bool, err error) {
+	for {
+		kvp, err := s.getOne(ctx, s.keys.Cluster())
+		if err != nil {
+			return c, false, fmt.Errorf("read the cluster's record: %w", err)
+		}
+		if kvp != nil {
+			c, err = decode[task.Cluster](kvp.Value)
+			return c, made && err == nil, err
+		}
+		made, err = s.makeCluster(ctx, shards, now)
+		if err != nil && !errors.Is(err, task.ErrUnknown) {
+			return c, false, fmt.Errorf("make the cluster's record: %w", err)
+		}
+	}
+}
+
+func (s *Store) makeCluster(ctx context.Context, shards int, now time.Time) (bool, error) {
+	none := absent(s.keys.Cluster())
+	const chunk = 60 // etcd takes 128 operations, nested ones included
+	for first := 0; first < shards; first += chunk {
+		t := kv.Txn{If: []clientv3.Cmp{none}}
+		for id := first; id < min(first+chunk, shards); id++ {
+			key := s.keys.Watermark(id)
+			zero := encode(Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()})
+			t.Then = append(t.Then, clientv3.OpTxn([]clientv3.Cmp{absent(key)}, []clientv3.Op{clientv3.OpPut(key, zero)}, nil))
+		}
+		if _, err := s.write(ctx, t); err != nil {
+			return false, err
+		}
+	}
+	c := task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, CreatedAt: task.At(now)}
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), encode(c))}})
+	return err == nil && res.Succeeded, err
+}

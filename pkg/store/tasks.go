@@ -1,0 +1,162 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Stored is a task as it is in etcd: its spec, its entry, and what a write
+// that changes them compares.
+type Stored struct {
+	Ref      Ref
+	Task     task.Task // Revision is the mod revision of the spec's key
+	Entry    task.Entry
+	EntryMod int64
+}
+
+// CreateTask writes a spec and its entry, both new, and returns the revision.
+// task.ErrExists if either is there.
+func (s *Store) CreateTask(ctx context.Context, ref Ref, t task.Task, e task.Entry) (int64, error) {
+	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{absent(spec), absent(entry)},
+		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, encode(e))},
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("create task %s: %w", ref, err)
+	case !res.Succeeded:
+		return 0, fmt.Errorf("create task %s: %w", ref, task.ErrExists)
+	}
+	return res.Revision, nil
+}
+
+func (s *Store) putSpec(ref Ref, t task.Task) clientv3.Op {
+	t.Revision = 0
+	return clientv3.OpPut(s.keys.Spec(ref), encode(t))
+}
+
+// Task reads a task. task.ErrNotFound if it is not there; task.ErrInvalid if a
+// record cannot be read.
+func (s *Store) Task(ctx context.Context, ref Ref) (Stored, error) {
+	st := Stored{Ref: ref}
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
+	if err != nil {
+		return st, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+	r := kv.Result{Responses: res.Responses}
+	spec, entry := readAt(r, 0), readAt(r, 1)
+	if spec == nil {
+		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+	if st.Task, err = DecodeTask(spec.Value, spec.ModRevision); err != nil {
+		return st, fmt.Errorf("task %s: %w", ref, err)
+	}
+	if entry != nil { // without an entry it does not fire; an update or a delete mends it
+		st.EntryMod = entry.ModRevision
+		if st.Entry, err = DecodeEntry(entry.Value); err != nil {
+			return st, fmt.Errorf("entry of task %s: %w", ref, err)
+		}
+	}
+	return st, nil
+}
+
+// UpdateTask writes t and e over what was read as old, if neither has changed
+// since, and returns the revision. task.ErrConflict if one has.
+func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
+	entry := s.keys.Entry(old.Ref)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(entry, old.EntryMod)},
+		Then: []clientv3.Op{s.putSpec(old.Ref, t), clientv3.OpPut(entry, encode(e))},
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("update task %s: %w", old.Ref, err)
+	case !res.Succeeded:
+		return 0, fmt.Errorf("update task %s: %w", old.Ref, task.ErrConflict)
+	}
+	return res.Revision, nil
+}
+
+// DeleteTask deletes a task with its queue and its history, if it has not
+// changed since it was read as old. Its active attempts are the owner's to
+// cancel, which sees the entry go. task.ErrConflict if the task has changed.
+func (s *Store) DeleteTask(ctx context.Context, old Stored) (int64, error) {
+	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
+	queue, history := s.keys.QueueOf(old.Ref), s.keys.HistoryOf(old.Ref)
+	res, err := s.write(ctx, kv.Txn{
+		If: []clientv3.Cmp{unchanged(spec, old.Task.Revision), unchanged(entry, old.EntryMod)},
+		Then: []clientv3.Op{
+			clientv3.OpDelete(spec), clientv3.OpDelete(entry),
+			clientv3.OpDelete(queue, below(queue)), clientv3.OpDelete(history, below(history)),
+		},
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("delete task %s: %w", old.Ref, err)
+	case !res.Succeeded:
+		return 0, fmt.Errorf("delete task %s: %w", old.Ref, task.ErrConflict)
+	}
+	return res.Revision, nil
+}
+
+// Tasks lists specs in the order of their keys: of one namespace, or of all if
+// namespace is "". after is the last key of the page before ("" for the first).
+// A spec that cannot be read is listed with its name alone.
+func (s *Store) Tasks(ctx context.Context, namespace, after string, limit int) (tasks []task.Task, next string, err error) {
+	prefix := s.keys.Specs()
+	if namespace != "" {
+		prefix = s.keys.SpecsOf(namespace)
+	}
+	from := prefix
+	if after != "" {
+		from = s.keys.Specs() + after + "\x00"
+	}
+	if from < prefix {
+		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
+	}
+	res, err := s.get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(int64(limit)))
+	if err != nil {
+		return nil, "", fmt.Errorf("list tasks: %w", err)
+	}
+	for _, e := range res.Kvs {
+		ns, name, ok := s.keys.ParseSpec(string(e.Key))
+		if !ok {
+			continue
+		}
+		t, err := DecodeTask(e.Value, e.ModRevision)
+		if err != nil {
+			t = task.Task{Spec: task.Spec{Namespace: ns, Name: name, Description: "unreadable: " + err.Error()}, Revision: e.ModRevision}
+		}
+		tasks = append(tasks, t)
+	}
+	if res.More && len(res.Kvs) > 0 {
+		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Specs()):]
+	}
+	return tasks, next, nil
+}
+
+// Enqueue puts a run into the queue of a task, new. task.ErrNotFound if the
+// task is not the one that was read as st, task.ErrExists if the run is there.
+func (s *Store) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, error) {
+	key := s.keys.Queued(st.Ref, w.ID)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{absent(key), clientv3.Compare(clientv3.ModRevision(s.keys.Entry(st.Ref)), "=", st.EntryMod)},
+		Then: []clientv3.Op{clientv3.OpPut(key, encodeWaiting(w))},
+		Else: []clientv3.Op{clientv3.OpGet(key)},
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, err)
+	case res.Succeeded:
+		return res.Revision, nil
+	case readAt(res, 0) != nil:
+		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrExists)
+	}
+	return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrConflict)
+}
