@@ -1,0 +1,197 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// DefaultServer is where a daemon's API answers unless told otherwise.
+const DefaultServer = "http://127.0.0.1:7070"
+
+const (
+	defaultTimeout = 30 * time.Second
+	maxAnswer      = 256 << 20 // bytes of one answer that are read; logs have no limit
+	maxProblem     = 1 << 20
+)
+
+// Config says how to reach the API.
+type Config struct {
+	// Server is http://host:port or https://host:port; "" is DefaultServer.
+	Server string
+	// Token is sent with every call; "" sends none.
+	Token string
+	// Timeout bounds each call, of Logs the wait for its beginning; 0 is 30 s.
+	Timeout time.Duration
+	// HTTP, if set, carries the calls. Its redirects and Timeout are not used.
+	HTTP *http.Client
+}
+
+// Client calls the API of one server. It is safe for concurrent use.
+type Client struct {
+	base    string
+	token   string
+	timeout time.Duration
+	http    *http.Client
+}
+
+// New makes a Client. It does not connect. A server or a token that cannot be
+// one is a *task.Error.
+func New(cfg Config) (*Client, error) {
+	base, err := parseServer(cfg.Server)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsFunc(cfg.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, task.Invalid(task.CodeBadValue, "token", "contains spaces or characters that no token has")
+	}
+	c := &Client{base: base, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}}
+	if c.timeout <= 0 {
+		c.timeout = defaultTimeout
+	}
+	if cfg.HTTP != nil {
+		*c.http = *cfg.HTTP
+	}
+	c.http.Timeout = 0
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c, nil
+}
+
+func parseServer(server string) (string, error) {
+	if server == "" {
+		server = DefaultServer
+	}
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", task.Invalid(task.CodeBadValue, "server", "%s is not http://host:port or https://host:port", task.Quote(server))
+	}
+	return strings.TrimSuffix(u.String(), "/"), nil
+}
+
+// Server is the address that the client calls.
+func (c *Client) Server() string { return c.base }
+
+// call is one request.
+type call struct {
+	method  string
+	path    string
+	query   url.Values
+	header  http.Header
+	body    any    // written as JSON
+	raw     []byte // or the body as it is
+	rawType string
+	stream  bool // the answer is read by the caller, without a deadline
+}
+
+func (k call) writes() bool {
+	return k.method != http.MethodGet && k.path != schedulePath
+}
+
+// do makes a call and decodes its answer into out, if out is not nil.
+func (c *Client) do(ctx context.Context, k call, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	res, err := c.send(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if out == nil {
+		return nil
+	}
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if kind != "application/json" {
+		return c.notCarillon(res)
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return c.failed(err, k.writes())
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		e := c.notCarillon(res)
+		e.Message += fmt.Sprintf(" (%v)", err)
+		return e
+	}
+	return nil
+}
+
+// send makes a call and returns its answer if that is a success.
+func (c *Client) send(ctx context.Context, k call) (*http.Response, error) {
+	req, err := c.request(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", err, cause)
+		}
+		return nil, c.failed(err, k.writes())
+	}
+	if res.StatusCode/100 == 2 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
+	if err != nil {
+		return nil, c.failed(err, k.writes())
+	}
+	return nil, c.problem(res, body, k.writes())
+}
+
+func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
+	body, kind := k.raw, k.rawType
+	if k.body != nil {
+		b, err := json.Marshal(k.body)
+		if err != nil {
+			return nil, fmt.Errorf("write %T as JSON: %w", k.body, err)
+		}
+		body, kind = b, "application/json"
+	}
+	target := c.base + k.path
+	if len(k.query) > 0 {
+		target += "?" + k.query.Encode()
+	}
+	var r io.Reader
+	if body != nil {
+		r = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, k.method, target, r)
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+	for name, values := range k.header {
+		req.Header[name] = values
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", kind)
+	}
+	if !k.stream {
+		req.Header.Set("Accept", "application/json, application/problem+json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return req, nil
+}
+
+// ifMatch makes a call conditional on a task's revision; 0 is any.
+func ifMatch(revision int64) http.Header {
+	if revision == 0 {
+		return nil
+	}
+	return http.Header{"If-Match": {fmt.Sprintf("\"%d\"", revision)}}
+}

@@ -1,0 +1,54 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Nodes are the nodes that are present.
+func (c *Client) Nodes(ctx context.Context) ([]task.Node, error) {
+	return getAll[task.Node](ctx, c, "/v1/nodes")
+}
+
+// Node is one of them.
+func (c *Client) Node(ctx context.Context, name string) (task.Node, error) {
+	var n task.Node
+	if err := task.CheckName("node", name); err != nil {
+		return n, err
+	}
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/nodes/" + name}, &n)
+	return n, err
+}
+
+// Shards are all shards, with their owners.
+func (c *Client) Shards(ctx context.Context) ([]task.Shard, error) {
+	return getAll[task.Shard](ctx, c, "/v1/shards")
+}
+
+// Cluster says how the cluster fares.
+func (c *Client) Cluster(ctx context.Context) (ClusterStatus, error) {
+	var s ClusterStatus
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &s)
+	return s, err
+}
+
+// Version says what answers.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	var v Version
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/version"}, &v)
+	return v, err
+}
+
+// Ready asks whether the server is ready for work; the error says why it is
+// not. It needs no token.
+func (c *Client) Ready(ctx context.Context) error {
+	return c.do(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
+}
+
+func getAll[T any](ctx context.Context, c *Client, path string) ([]T, error) {
+	var l List[T]
+	err := c.do(ctx, call{method: http.MethodGet, path: path}, &l)
+	return l.Items, err
+}

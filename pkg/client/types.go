@@ -1,0 +1,145 @@
+package client
+
+import (
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// List is a page of a list. Next, if set, is the token of the page after it.
+type List[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty" doc:"Token of the next page; absent on the last."`
+}
+
+// Task is a task as the API shows it: the spec as stored, and how it fares.
+type Task struct {
+	task.Task
+	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if the task is paused or has none."`
+	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
+	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
+	Active  int       `json:"active" doc:"Runs in a node's inbox."`
+	Result  string    `json:"result,omitempty" doc:"What a PUT did: created, configured or unchanged."`
+}
+
+// What an apply did: Task.Result.
+const (
+	Created    = "created"
+	Configured = "configured"
+	Unchanged  = "unchanged"
+)
+
+// Triggered is the run that a trigger queued.
+type Triggered struct {
+	task.Run
+	Paused bool `json:"paused,omitempty" doc:"The task is paused; it runs all the same, this once."`
+}
+
+// TriggerRequest is the body of a trigger; it may be left out.
+type TriggerRequest struct {
+	Env map[string]string `json:"env,omitempty" doc:"Further environment of this run."`
+}
+
+// Occurrence is one tick of a schedule.
+type Occurrence struct {
+	Time  task.Time `json:"time"`
+	Local string    `json:"local" doc:"The same instant in the schedule's zone, with its offset."`
+	Note  string    `json:"note" doc:"gap, fold, excluded, or empty."`
+}
+
+// ScheduleRequest asks for the ticks of a schedule that no task has.
+type ScheduleRequest struct {
+	Schedule task.Schedules `json:"schedule" doc:"One expression or a list."`
+	Timezone string         `json:"timezone,omitempty" doc:"A name from the tz database. Default: UTC."`
+	DST      task.DST       `json:"dst,omitzero"`
+	From     task.Time      `json:"from,omitzero" doc:"Ticks after this. Default: now."`
+	Count    int            `json:"count,omitempty" doc:"How many, at most 1000. Default: 5."`
+}
+
+// Key is a key in etcd that belongs to a task.
+type Key struct {
+	Key     string `json:"key"`
+	What    string `json:"what" doc:"spec, entry, queue, history, inbox, watermark or owner."`
+	Present bool   `json:"present"`
+}
+
+// Keys are the keys of a task, and how to look at them without Carillon.
+type Keys struct {
+	Items   []Key  `json:"items"`
+	Command string `json:"command" doc:"A command line of etcdctl that prints the spec and the entry."`
+}
+
+// ClusterStatus says how the cluster fares.
+type ClusterStatus struct {
+	ID          string       `json:"id"`
+	Shards      int          `json:"shards"`
+	Epoch       int          `json:"epoch"`
+	Schema      int          `json:"schema"`
+	CreatedAt   task.Time    `json:"created_at"`
+	Leader      string       `json:"leader" doc:"The node that writes assignments; empty if there is none just now."`
+	Nodes       int          `json:"nodes"`
+	NodesReady  int          `json:"nodes_ready"`
+	ShardsOwned int          `json:"shards_owned" doc:"Shards whose owner is present."`
+	Tasks       int64        `json:"tasks"`
+	ActiveRuns  int64        `json:"active_runs"`
+	Etcd        []EtcdMember `json:"etcd"`
+	Warnings    []string     `json:"warnings" doc:"What an operator should look at, in words."`
+}
+
+// EtcdMember is one endpoint of etcd.
+type EtcdMember struct {
+	Endpoint string   `json:"endpoint"`
+	Version  string   `json:"version,omitempty"`
+	DBSize   int64    `json:"db_size,omitempty" doc:"Bytes on disk."`
+	DBInUse  int64    `json:"db_in_use,omitempty" doc:"Bytes of them in use."`
+	DBQuota  int64    `json:"db_quota,omitempty" doc:"Bytes after which etcd takes no more writes."`
+	Leader   bool     `json:"leader"`
+	Alarms   []string `json:"alarms"`
+	Error    string   `json:"error,omitempty" doc:"Why it did not answer."`
+}
+
+// Version says what answers.
+type Version struct {
+	Version string `json:"version"`
+	Node    string `json:"node"`
+	Cluster string `json:"cluster"`
+	Go      string `json:"go"`
+}
+
+// Problem is an error as the API writes it (RFC 9457).
+type Problem struct {
+	Type   string `json:"type" doc:"about:blank: the status and the code say what it is."`
+	Title  string `json:"title" doc:"The status in words."`
+	Status int    `json:"status"`
+	Detail string `json:"detail" doc:"What is wrong, for a person: the value, quoted, and the rule."`
+	Code   string `json:"code" doc:"What is wrong, for a program."`
+	Field  string `json:"field,omitempty" doc:"The path of the field that is at fault."`
+	Hint   string `json:"hint,omitempty" doc:"What to do about it."`
+	ID     string `json:"id,omitempty" doc:"With code unknown_outcome: what may have been written."`
+}
+
+// The codes of problems that are not about a field; those are package task's.
+const (
+	CodeNotFound      = "not_found"
+	CodeNoRoute       = "no_such_route"
+	CodeMethod        = "method_not_allowed"
+	CodeExists        = "exists"
+	CodeConflict      = "conflict"
+	CodeAmbiguous     = "ambiguous"
+	CodeAlreadyEnded  = "already_ended"
+	CodeStale         = "stale"
+	CodeUnreadable    = "unreadable_record"
+	CodeNoLogs        = "no_logs"
+	CodeNodeAway      = "node_away"
+	CodeLoop          = "proxy_loop"
+	CodeUnauthorized  = "unauthorized"
+	CodeForbidden     = "forbidden"
+	CodeContentType   = "content_type"
+	CodeTooLarge      = "too_large"
+	CodeUnavailable   = "unavailable"
+	CodeUnknown       = "unknown_outcome"
+	CodeNoSpace       = "no_space"
+	CodeInternal      = "internal"
+	CodeNotAcceptable = "not_acceptable"
+	CodeBadParameter  = "bad_parameter"
+	CodeBadPage       = "bad_page"
+	CodeNotCarillon   = "not_carillon" // made by Client: what answered is no Carillon
+)
