@@ -39,6 +39,9 @@ type Batch struct {
 // FollowConfig says what to follow: the range [Key, End), or the one key if End is empty.
 type FollowConfig struct {
 	Key, End string
+	// WatchKey and WatchEnd, if set, are a wider range to watch than the one to list: what lies outside of
+	// [Key, End) is told as events only.
+	WatchKey, WatchEnd string
 	// Revision, if set, is that of the first list. If it is compacted by then, the newest is taken.
 	Revision int64
 	// StallAfter is how long a watch may be silent, though a sign of life is asked for three times as often; default
@@ -188,7 +191,11 @@ func (f *follower) watch(ctx context.Context) error {
 // stream never does.
 func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv3.WatchChan, error) {
 	guard := time.AfterFunc(f.cfg.StallAfter, cancel)
-	events := f.client.Watch(ctx, f.cfg.Key, clientv3.WithRange(f.cfg.End), clientv3.WithRev(f.revision+1),
+	key, end := f.cfg.Key, f.cfg.End
+	if f.cfg.WatchKey != "" {
+		key, end = f.cfg.WatchKey, f.cfg.WatchEnd
+	}
+	events := f.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(f.revision+1),
 		clientv3.WithFragment(), clientv3.WithCreatedNotify())
 	if !guard.Stop() {
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)

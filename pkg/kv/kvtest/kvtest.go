@@ -31,8 +31,8 @@ func StartServer(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir()}
 	s.start()
+	t.Cleanup(s.Stop) // before the clients' clean-ups, to run after them
 	s.client = s.Dial()
-	t.Cleanup(s.Stop)
 	return s
 }
 

@@ -1,0 +1,375 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+)
+
+// watcher stands before a client's watches, to spoil them.
+type watcher struct {
+	clientv3.Watcher
+	mu      sync.Mutex
+	cut     chan struct{} // closed to close the open watches
+	swallow func(key string) bool
+	opened  atomic.Int32
+	beats   atomic.Int32
+}
+
+func spoil(c *kv.Client) *watcher {
+	w := &watcher{Watcher: c.Watcher, cut: make(chan struct{}), swallow: func(string) bool { return false }}
+	c.Watcher = w
+	return w
+}
+
+func (w *watcher) RequestProgress(ctx context.Context) error {
+	w.beats.Add(1)
+	return w.Watcher.RequestProgress(ctx)
+}
+
+// closeAll closes the open watches without a word.
+func (w *watcher) closeAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.cut)
+	w.cut = make(chan struct{})
+}
+
+// stall drops what the watches on key receive from now on; opened later, too, until it is called with "".
+func (w *watcher) stall(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.swallow = func(k string) bool { return key != "" && k == key }
+}
+
+func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	w.opened.Add(1)
+	in := w.Watcher.Watch(ctx, key, opts...)
+	w.mu.Lock()
+	cut := w.cut
+	w.mu.Unlock()
+	out := make(chan clientv3.WatchResponse)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case <-cut:
+				return
+			case <-ctx.Done():
+				return
+			case r, ok := <-in:
+				if !ok {
+					return
+				}
+				w.mu.Lock()
+				drop := w.swallow(key)
+				w.mu.Unlock()
+				if drop {
+					continue
+				}
+				select {
+				case out <- r:
+				case <-cut:
+					return
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return out
+}
+
+func prefixed(p string) kv.FollowConfig {
+	key, end := kv.Prefix(p)
+	return kv.FollowConfig{Key: key, End: end}
+}
+
+func TestFollow_ListsThenWatches(t *testing.T) {
+	c := kvtest.Start(t)
+	put(t, c, "p/a", "1")
+	rev := put(t, c, "p/b", "2")
+	put(t, c, "q/a", "elsewhere")
+	f := follow(t, c, prefixed("p/"))
+	eventually(t, "the first list", func() bool { return f.revision() > rev })
+	if b := f.first(); !b.Reset || len(b.KVs) != 2 || b.Revision != rev+1 {
+		t.Errorf("the first batch is %+v", b)
+	}
+	put(t, c, "p/c", "3")
+	if _, err := c.Delete(t.Context(), "p/a"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a put and a deletion", func() bool { return f.value("p/c") == "3" && f.value("p/a") == "" })
+	if n := f.resetCount(); n != 1 {
+		t.Errorf("%d resets", n)
+	}
+}
+
+func TestFollow_InProcess(t *testing.T) {
+	c := kvtest.StartServer(t).InProcess()
+	cfg := prefixed("p/")
+	cfg.StallAfter = 300 * time.Millisecond
+	f := follow(t, c, cfg)
+	put(t, c, "p/a", "1")
+	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
+	rev := put(t, c, "q/a", "1")
+	eventually(t, "progress of a quiet range", func() bool { return f.revision() >= rev })
+	if n := f.resetCount(); n != 1 {
+		t.Errorf("%d resets", n)
+	}
+}
+
+func TestFollow_ListsInPagesAtOneRevision(t *testing.T) {
+	c := kvtest.Start(t)
+	const keys = 2500
+	for i := 0; i < keys; i += 100 {
+		var ops []clientv3.Op
+		for j := i; j < i+100; j++ {
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("p/%05d", j), "v"))
+		}
+		if _, err := kv.Direct(c).Commit(t.Context(), kv.Txn{Then: ops}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key, end := kv.Prefix("p/")
+	kvs, rev, err := kv.List(t.Context(), c, key, end, 0)
+	if err != nil || len(kvs) != keys {
+		t.Fatalf("%d keys, %v", len(kvs), err)
+	}
+	for i, e := range kvs {
+		if string(e.Key) != fmt.Sprintf("p/%05d", i) {
+			t.Fatalf("key %d is %s", i, e.Key)
+		}
+	}
+	if _, err := c.Delete(t.Context(), "p/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if old, at, err := kv.List(t.Context(), c, key, end, rev); err != nil || len(old) != keys || at != rev {
+		t.Errorf("%d keys at %d, %v", len(old), at, err)
+	}
+}
+
+func TestFollow_BeginsAtARevision(t *testing.T) {
+	c := kvtest.Start(t)
+	cfg := prefixed("p/")
+	cfg.Revision = put(t, c, "p/a", "1")
+	newest := put(t, c, "p/a", "2")
+	f := follow(t, c, cfg)
+	eventually(t, "the event after the list", func() bool { return f.value("p/a") == "2" })
+	if b := f.first(); b.Revision != cfg.Revision || string(b.KVs[0].Value) != "1" {
+		t.Errorf("the first batch is %+v", b)
+	}
+	if _, err := c.Compact(t.Context(), newest); err != nil {
+		t.Fatal(err)
+	}
+	g := follow(t, c, cfg)
+	eventually(t, "the newest list", func() bool { return g.revision() >= newest })
+	if b := g.first(); b.Revision != newest {
+		t.Errorf("after a compaction the first batch is %+v", b)
+	}
+}
+
+func TestFollow_SingleKey(t *testing.T) {
+	c := kvtest.Start(t)
+	put(t, c, "leader/1", "neighbour")
+	f := follow(t, c, kv.FollowConfig{Key: "leader"})
+	put(t, c, "leader", "me")
+	eventually(t, "the key", func() bool { return f.value("leader") == "me" })
+	if f.value("leader/1") != "" {
+		t.Error("a single key reaches its neighbours")
+	}
+}
+
+func TestFollow_SurvivesClosedWatch(t *testing.T) {
+	c := kvtest.Start(t)
+	w := spoil(c)
+	core, logs := observer.New(zap.InfoLevel)
+	cfg := prefixed("p/")
+	cfg.Logger = zap.New(core)
+	f := follow(t, c, cfg)
+	eventually(t, "the watch", func() bool { return w.opened.Load() == 1 && f.resetCount() == 1 })
+	for n := range 3 {
+		w.closeAll()
+		eventually(t, "a new list", func() bool { return f.resetCount() == n+2 })
+		put(t, c, "p/a", fmt.Sprint(n))
+		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(n) })
+	}
+	if lost, back := logs.FilterLevelExact(zap.WarnLevel).Len(), logs.FilterLevelExact(zap.InfoLevel).Len(); lost != 3 || back != 3 {
+		t.Errorf("%d losses and %d returns were logged for 3 closed watches", lost, back)
+	}
+}
+
+func TestFollow_SurvivesStalledWatch(t *testing.T) {
+	c := kvtest.Start(t)
+	w := spoil(c)
+	cfg := prefixed("p/")
+	cfg.StallAfter = 300 * time.Millisecond
+	f := follow(t, c, cfg)
+	neighbour := prefixed("q/")
+	neighbour.StallAfter = cfg.StallAfter
+	g := follow(t, c, neighbour)
+	put(t, c, "p/a", "1")
+	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
+	w.stall("p/")
+	put(t, c, "p/a", "2")
+	eventually(t, "a list after the stall", func() bool { return f.value("p/a") == "2" })
+	w.stall("")
+	put(t, c, "p/a", "3")
+	eventually(t, "a put after the stall", func() bool { return f.value("p/a") == "3" })
+	if n := g.resetCount(); n != 1 {
+		t.Errorf("the neighbour, which did not stall, was listed %d times", n)
+	}
+}
+
+func TestFollow_SurvivesFrozenConnection(t *testing.T) {
+	s := kvtest.StartServer(t)
+	p := s.Proxy()
+	cfg := prefixed("p/")
+	cfg.StallAfter = 300 * time.Millisecond
+	f := follow(t, p.Client(kv.Config{CallTimeout: 300 * time.Millisecond}), cfg)
+	put(t, s.Client(), "p/a", "1")
+	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
+	p.Freeze()
+	put(t, s.Client(), "p/a", "2")
+	time.Sleep(2 * cfg.StallAfter) // long enough to be noticed; nothing to poll for
+	p.Mend()
+	eventually(t, "what happened meanwhile", func() bool { return f.value("p/a") == "2" })
+	put(t, s.Client(), "p/a", "3")
+	eventually(t, "what happens now", func() bool { return f.value("p/a") == "3" })
+}
+
+// The connection is cut, the missed revisions are compacted away, and the etcd client resumes its watch by itself: only
+// then does a compaction reach a watch.
+func TestFollow_SurvivesCompaction(t *testing.T) {
+	s := kvtest.StartServer(t)
+	p := s.Proxy()
+	core, logs := observer.New(zap.WarnLevel)
+	cfg := prefixed("p/")
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core)
+	f := follow(t, p.Client(kv.Config{}), cfg)
+	put(t, s.Client(), "p/gone", "1")
+	eventually(t, "the put", func() bool { return f.value("p/gone") == "1" })
+	p.Cut()
+	if _, err := s.Client().Delete(t.Context(), "p/gone"); err != nil {
+		t.Fatal(err)
+	}
+	rev := put(t, s.Client(), "p/a", "2")
+	put(t, s.Client(), "q/a", "1")
+	if _, err := s.Client().Compact(t.Context(), rev+1); err != nil {
+		t.Fatal(err)
+	}
+	p.Mend()
+	eventually(t, "the content after the compaction", func() bool { return f.value("p/a") == "2" && f.value("p/gone") == "" })
+	if n := f.resetCount(); n != 2 {
+		t.Errorf("%d resets", n)
+	}
+	if n := logs.FilterFieldKey("error").Len(); n != 1 {
+		t.Errorf("%d losses were logged: %v", n, logs.All())
+	}
+}
+
+func TestFollow_SurvivesRestart(t *testing.T) {
+	s := kvtest.StartServer(t)
+	core, logs := observer.New(zap.WarnLevel)
+	cfg := prefixed("p/")
+	cfg.StallAfter, cfg.Logger = 300*time.Millisecond, zap.New(core)
+	f := follow(t, s.Client(), cfg)
+	put(t, s.Client(), "p/a", "1")
+	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
+	s.Stop()
+	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
+	s.Restart()
+	put(t, s.Client(), "p/b", "2")
+	eventually(t, "a put after the restart", func() bool { return f.value("p/a") == "1" && f.value("p/b") == "2" })
+	if n := logs.Len(); n != 1 {
+		t.Errorf("%d losses were logged: %v", n, logs.All())
+	}
+}
+
+func TestFollow_SlowApplyIsNoStall(t *testing.T) {
+	c := kvtest.Start(t)
+	hold := make(chan struct{})
+	cfg := prefixed("p/")
+	cfg.StallAfter = 100 * time.Millisecond
+	f := followHeld(t, c, cfg, hold)
+	hold <- struct{}{} // the first list
+	const writes = 300
+	for i := range writes {
+		put(t, c, "p/a", fmt.Sprint(i))
+	}
+	time.Sleep(3 * cfg.StallAfter) // apply is this slow
+	close(hold)
+	eventually(t, "all writes", func() bool { return f.value("p/a") == fmt.Sprint(writes-1) })
+	if n := f.resetCount(); n != 1 {
+		t.Errorf("%d resets", n)
+	}
+}
+
+func TestFollow_ReturnsApplysError(t *testing.T) {
+	c := kvtest.Start(t)
+	enough := errors.New("enough")
+	err := kv.Follow(t.Context(), c, prefixed("p/"), func(kv.Batch) error { return enough })
+	if !errors.Is(err, enough) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err = kv.Follow(ctx, c, prefixed("p/"), func(kv.Batch) error { cancel(); return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestFollow_Relists(t *testing.T) {
+	c := kvtest.Start(t)
+	cfg := prefixed("p/")
+	cfg.Relist = 50 * time.Millisecond
+	f := follow(t, c, cfg)
+	for i := range 200 {
+		put(t, c, "p/a", fmt.Sprint(i)) // the follower checks that nothing is told twice or backwards
+	}
+	eventually(t, "three lists, and the last write", func() bool { return f.resetCount() >= 3 && f.value("p/a") == "199" })
+}
+
+// Three hundred follow quiet ranges: one pulse keeps them all alive, and they learn how far they have got.
+func TestFollow_ManyShareOnePulse(t *testing.T) {
+	c := kvtest.Start(t)
+	w := spoil(c)
+	const many = 300
+	follows := make([]*follower, many)
+	for i := range follows {
+		cfg := prefixed(fmt.Sprintf("p/%03d/", i))
+		cfg.StallAfter = 1500 * time.Millisecond
+		follows[i] = follow(t, c, cfg)
+	}
+	eventually(t, "all watches", func() bool { return w.opened.Load() == many })
+	began, before := time.Now(), w.beats.Load()
+	rev := put(t, c, "elsewhere", "1")
+	eventually(t, "progress everywhere", func() bool {
+		for _, f := range follows {
+			if f.revision() < rev {
+				return false
+			}
+		}
+		return true
+	})
+	eventually(t, "three more beats", func() bool { return w.beats.Load() >= before+4 })
+	for _, f := range follows {
+		if n := f.resetCount(); n != 1 {
+			t.Fatalf("%d resets of a quiet range", n)
+		}
+	}
+	if beats, due := w.beats.Load()-before, int32(time.Since(began)/(500*time.Millisecond))+2; beats > due {
+		t.Errorf("%d beats in %s, at most %d are due", beats, time.Since(began), due)
+	}
+}

@@ -1,0 +1,164 @@
+package kvtest
+
+import (
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+)
+
+// Proxy stands between a client and a server, to break what is between.
+type Proxy struct {
+	t      testing.TB
+	target string
+	l      net.Listener
+	path   string
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	cut    bool
+	frozen chan struct{} // closed to thaw; nil if not frozen
+	conns  map[net.Conn]struct{}
+	closed bool
+}
+
+// Proxy starts a proxy to the server, open at first.
+func (s *Server) Proxy() *Proxy {
+	s.t.Helper()
+	dir, err := os.MkdirTemp("", "proxy")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p := &Proxy{
+		t: s.t, target: strings.TrimPrefix(s.Endpoint(), "unix://"), path: filepath.Join(dir, "sock"),
+		conns: map[net.Conn]struct{}{},
+	}
+	if p.l, err = net.Listen("unix", p.path); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(p.close)
+	p.wg.Go(p.accept)
+	return p
+}
+
+// Client returns a client that goes through the proxy.
+func (p *Proxy) Client(cfg kv.Config) *kv.Client {
+	p.t.Helper()
+	cfg.Endpoints = []string{"unix://" + p.path}
+	c, err := kv.Dial(p.t.Context(), cfg)
+	if err != nil {
+		p.t.Fatalf("dial through the proxy: %v", err)
+	}
+	p.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Cut breaks all connections, and the new ones at once, until Mend.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Freeze holds back all bytes, both ways, until Mend.
+func (p *Proxy) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen == nil {
+		p.frozen = make(chan struct{})
+	}
+}
+
+// Mend ends Cut and Freeze; what was frozen is delivered.
+func (p *Proxy) Mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = false
+	if p.frozen != nil {
+		close(p.frozen)
+		p.frozen = nil
+	}
+}
+
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	_ = p.l.Close()
+	p.Mend()
+	p.Cut()
+	p.wg.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		c, err := p.l.Accept()
+		if err != nil {
+			return
+		}
+		p.wg.Go(func() { p.serve(c) })
+	}
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("unix", p.target)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	if !p.enter(client, server) {
+		return
+	}
+	var pipes sync.WaitGroup
+	pipe := func(dst, src net.Conn) {
+		_, _ = io.Copy(dst, thawed{src, p})
+		_ = dst.Close()
+		_ = src.Close()
+	}
+	pipes.Go(func() { pipe(server, client) })
+	pipes.Go(func() { pipe(client, server) })
+	pipes.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, client)
+	delete(p.conns, server)
+}
+
+func (p *Proxy) enter(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut || p.closed {
+		return false
+	}
+	for _, c := range conns {
+		p.conns[c] = struct{}{}
+	}
+	return true
+}
+
+// thawed is a reader that passes nothing on while the proxy is frozen.
+type thawed struct {
+	net.Conn
+	p *Proxy
+}
+
+func (t thawed) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	t.p.mu.Lock()
+	frozen := t.p.frozen
+	t.p.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
+	return n, err
+}

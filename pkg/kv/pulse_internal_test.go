@@ -1,0 +1,79 @@
+package kv
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func TestStream_Busy(t *testing.T) {
+	for name, c := range map[string]struct {
+		heard, progressed bool
+		busy              bool
+	}{
+		"silent: nobody heard anything":                        {busy: false},
+		"flooded: others heard events, but no answer to beats": {heard: true, busy: true},
+		"alive: others heard an answer that this one missed":   {heard: true, progressed: true, busy: false},
+	} {
+		st := &stream{epoch: time.Now().Add(-time.Minute)}
+		since := time.Now().Add(-time.Second)
+		if c.heard {
+			st.hear(false)
+		}
+		if c.progressed {
+			st.hear(true)
+		}
+		if got := st.busy(since); got != c.busy {
+			t.Errorf("%s: busy is %v", name, got)
+		}
+	}
+}
+
+type countedBeats struct {
+	clientv3.Watcher
+	beats chan struct{}
+}
+
+func (w countedBeats) RequestProgress(context.Context) error {
+	w.beats <- struct{}{}
+	return nil
+}
+
+func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
+	raw := clientv3.NewCtxClient(t.Context())
+	beats := make(chan struct{})
+	raw.Watcher = countedBeats{beats: beats}
+	c := Wrap(raw, 0)
+	calm := c.streams.join(t.Context(), c, 0, time.Hour)
+	hasty := c.streams.join(t.Context(), c, 0, time.Millisecond)
+	for range 3 {
+		select {
+		case <-beats:
+		case <-time.After(5 * time.Second):
+			t.Fatal("no beat")
+		}
+	}
+	go func() { // a beat may be under way
+		for range beats {
+		}
+	}()
+	c.streams.leave(hasty)
+	c.streams.leave(calm) // waits for the pulse, so that nothing beats any more
+	close(beats)
+	if len(c.streams.live) != 0 {
+		t.Error("a stream without watches is kept")
+	}
+}
+
+func TestStreams_CondemnMovesOnOnce(t *testing.T) {
+	var s streams
+	first := s.pick()
+	s.condemn(first)
+	second := s.pick()
+	s.condemn(first) // by another watch of the same stream
+	if second == first || s.pick() != second {
+		t.Errorf("streams %d, %d, %d", first, second, s.pick())
+	}
+}

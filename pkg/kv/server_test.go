@@ -1,0 +1,218 @@
+package kv_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+)
+
+func server(t *testing.T, cfg kv.ServerConfig) *kv.Server {
+	t.Helper()
+	cfg.Tick, cfg.Election = 10*time.Millisecond, 100*time.Millisecond
+	s, err := kv.StartServer(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func dial(t *testing.T, endpoint string) *kv.Client {
+	t.Helper()
+	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestServer_KeepsItsData(t *testing.T) {
+	dir := t.TempDir()
+	s := server(t, kv.ServerConfig{Dir: dir})
+	rev := put(t, s.Client(), "k", "v")
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, time.Second, "done", s.Done())
+	if s.Err() != nil {
+		t.Error(s.Err())
+	}
+	s = server(t, kv.ServerConfig{Dir: dir, Name: "renamed"})
+	resp, err := s.Client().Get(t.Context(), "k")
+	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != rev {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+func TestServer_IsPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	core, logs := observer.New(zap.WarnLevel)
+	s := server(t, kv.ServerConfig{Dir: dir, Logger: zap.New(core)})
+	put(t, dial(t, s.Endpoint()), "k", "v")
+	socket := strings.TrimPrefix(s.Endpoint(), "unix://")
+	for path, want := range map[string]os.FileMode{dir: 0o700, socket: 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+	if filepath.Dir(socket) != dir {
+		t.Errorf("the socket is %s", socket)
+	}
+	open, err := os.ReadFile("/proc/self/net/unix")
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(open)) {
+		if strings.Contains(line, "@") && strings.Contains(line, "peers") {
+			t.Errorf("an abstract socket is open: %s", line)
+		}
+	}
+	for _, l := range logs.All() {
+		t.Errorf("a fresh server warns: %s %v", l.Message, l.ContextMap())
+	}
+}
+
+func TestServer_RefusesSharedDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "letter.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir})
+	if err == nil {
+		_ = s.Close()
+		t.Fatal("started in a directory that others may enter")
+	}
+	for _, part := range []string{dir, "0755", "chmod 700"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not name %s", err, part)
+		}
+	}
+}
+
+func TestServer_RefusesLockedDirectory(t *testing.T) {
+	dir := t.TempDir()
+	first := server(t, kv.ServerConfig{Dir: dir})
+	began := time.Now()
+	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir})
+	if err == nil {
+		_ = s.Close()
+		t.Fatal("two servers share a directory")
+	}
+	if !strings.Contains(err.Error(), "another process") || time.Since(began) > 5*time.Second {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	put(t, dial(t, first.Endpoint()), "k", "v") // its socket is still there
+}
+
+func TestServer_ShortSocketForLongDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 120))
+	s := server(t, kv.ServerConfig{Dir: dir})
+	socket := strings.TrimPrefix(s.Endpoint(), "unix://")
+	put(t, dial(t, s.Endpoint()), "k", "v")
+	if info, err := os.Stat(filepath.Dir(socket)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Dir(socket)); !os.IsNotExist(err) {
+		t.Errorf("the socket's directory is left behind: %v", err)
+	}
+	// Somebody else's directory of that name is not used.
+	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(filepath.Dir(socket))
+	if s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir}); err == nil {
+		_ = s.Close()
+		t.Error("started with a socket where others may enter")
+	}
+}
+
+func TestServer_Listens(t *testing.T) {
+	s := server(t, kv.ServerConfig{Dir: t.TempDir(), ListenClient: []string{"http://127.0.0.1:0"}})
+	if !strings.HasPrefix(s.Endpoint(), "http://127.0.0.1:") {
+		t.Error(s.Endpoint())
+	}
+	put(t, dial(t, s.Endpoint()), "k", "v")
+	for _, bad := range []string{"https://127.0.0.1:0", "127.0.0.1:0", "unix://relative", "unix:///" + strings.Repeat("x", 200), "http://nowhere.invalid:0"} {
+		if s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir(), ListenClient: []string{bad}}); err == nil {
+			_ = s.Close()
+			t.Errorf("%s was accepted", bad)
+		}
+	}
+}
+
+func TestServer_StopsWhileOthersWatch(t *testing.T) {
+	s := kvtest.StartServer(t)
+	for _, c := range []*kv.Client{s.Client(), s.InProcess()} {
+		events := c.Watch(t.Context(), "k", clientv3.WithCreatedNotify())
+		within(t, 5*time.Second, "the watch", (<-chan clientv3.WatchResponse)(events))
+	}
+	began := time.Now()
+	s.Stop()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("stopping took %s", took)
+	}
+	s.Restart()
+}
+
+func TestServer_InProcessClientDoesItAll(t *testing.T) {
+	c := kvtest.StartServer(t).InProcess()
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(t.Context()))
+	events := c.Watch(ctx, "k", clientv3.WithCreatedNotify())
+	if r := within(t, 5*time.Second, "the watch", (<-chan clientv3.WatchResponse)(events)); !r.Created {
+		t.Errorf("%+v", r)
+	}
+	if err := c.RequestProgress(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := within(t, 5*time.Second, "progress", (<-chan clientv3.WatchResponse)(events)); !r.IsProgressNotify() {
+		t.Errorf("%+v", r)
+	}
+	cancel()
+	if r := within(t, 5*time.Second, "the end of the watch", (<-chan clientv3.WatchResponse)(events)); r.Err() != nil {
+		t.Error(r.Err())
+	}
+
+	s, err := concurrency.NewSession(c.Client, concurrency.WithTTL(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := concurrency.NewElection(s, "leader")
+	if err := e.Campaign(t.Context(), "me"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Resign(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestServer_StartEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if s, err := kv.StartServer(ctx, kv.ServerConfig{Dir: t.TempDir()}); err == nil {
+		_ = s.Close()
+		t.Error("started under an ended context")
+	}
+}

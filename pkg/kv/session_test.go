@@ -1,0 +1,158 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+)
+
+const ttl = time.Second // the shortest that the tests' etcd grants
+
+func open(t *testing.T, ctx context.Context, c *kv.Client, cfg kv.SessionConfig) *kv.Session {
+	t.Helper()
+	if cfg.TTL == 0 {
+		cfg.TTL = ttl
+	}
+	s, err := kv.OpenSession(ctx, c, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+	})
+	return s
+}
+
+func alive(t *testing.T, c *kv.Client, lease clientv3.LeaseID) bool {
+	t.Helper()
+	resp, err := c.TimeToLive(t.Context(), lease)
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		t.Fatal(err)
+	}
+	return err == nil && resp.TTL >= 0 // in whole seconds, and -1 if it is gone
+}
+
+func TestSession_IsRenewed(t *testing.T) {
+	c := kvtest.Start(t)
+	s := open(t, t.Context(), c, kv.SessionConfig{})
+	first := s.LastRenewal()
+	eventually(t, "renewals for longer than the TTL", func() bool {
+		select {
+		case <-s.Done():
+			t.Fatalf("done: %v", s.Err())
+		default:
+		}
+		return s.LastRenewal().Sub(first) > 3*ttl/2
+	})
+	if !alive(t, c, s.Lease()) || s.TTL() != ttl || s.Err() != nil {
+		t.Errorf("ttl %s, err %v", s.TTL(), s.Err())
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, time.Second, "done", s.Done())
+	if alive(t, c, s.Lease()) {
+		t.Error("the lease outlives Close")
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Errorf("a second Close: %v", err)
+	}
+}
+
+func TestSession_SavedBeforeUse(t *testing.T) {
+	c := kvtest.Start(t)
+	var saved clientv3.LeaseID
+	s := open(t, t.Context(), c, kv.SessionConfig{Saved: func(id clientv3.LeaseID) error {
+		saved = id
+		if resp, err := c.TimeToLive(t.Context(), id, clientv3.WithAttachedKeys()); err != nil || len(resp.Keys) > 0 {
+			t.Errorf("something is attached already: %v, %v", resp, err)
+		}
+		return nil
+	}})
+	if saved == 0 || saved != s.Lease() {
+		t.Errorf("saved lease %x, used %x", saved, s.Lease())
+	}
+	full := errors.New("disk full")
+	_, err := kv.OpenSession(t.Context(), c, kv.SessionConfig{TTL: ttl, Saved: func(id clientv3.LeaseID) error {
+		saved = id
+		return full
+	}})
+	if !errors.Is(err, full) {
+		t.Errorf("%v, want the saver's error", err)
+	}
+	if alive(t, c, saved) {
+		t.Error("a lease that was not saved lives on")
+	}
+}
+
+func TestSession_DoneWhenRevoked(t *testing.T) {
+	c := kvtest.Start(t)
+	s := open(t, t.Context(), c, kv.SessionConfig{TTL: 3 * time.Second})
+	if _, err := c.Revoke(t.Context(), s.Lease()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 2*time.Second, "done, at the next renewal", s.Done())
+	if !errors.Is(s.Err(), rpctypes.ErrLeaseNotFound) {
+		t.Error(s.Err())
+	}
+}
+
+func TestSession_DoneWhenSilent(t *testing.T) {
+	server := kvtest.StartServer(t)
+	p := server.Proxy()
+	s := open(t, t.Context(), p.Client(kv.Config{}), kv.SessionConfig{TTL: 2 * time.Second})
+	p.Freeze()
+	within(t, 5*time.Second, "done", s.Done())
+	if age := time.Since(s.LastRenewal()); age < s.TTL() || age > s.TTL()+time.Second {
+		t.Errorf("done %s after the last renewal was sent, want %s", age, s.TTL())
+	}
+	p.Mend()
+}
+
+func TestSession_OutlivesShortOutage(t *testing.T) {
+	server := kvtest.StartServer(t)
+	p := server.Proxy()
+	s := open(t, t.Context(), p.Client(kv.Config{}), kv.SessionConfig{TTL: 4 * time.Second})
+	for range 2 {
+		p.Cut()
+		began := time.Now()
+		time.Sleep(50 * time.Millisecond) // the outage
+		p.Mend()
+		eventually(t, "a renewal after the outage", func() bool { return s.LastRenewal().After(began) })
+	}
+	select {
+	case <-s.Done():
+		t.Error(s.Err())
+	default:
+	}
+}
+
+func TestSession_EndsWithItsContext(t *testing.T) {
+	c := kvtest.Start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	s := open(t, ctx, c, kv.SessionConfig{})
+	cancel()
+	within(t, time.Second, "done", s.Done())
+	if !alive(t, c, s.Lease()) {
+		t.Error("the lease was revoked, not left to expire")
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSession_InProcess(t *testing.T) {
+	c := kvtest.StartServer(t).InProcess()
+	s := open(t, t.Context(), c, kv.SessionConfig{})
+	first := s.LastRenewal()
+	eventually(t, "a renewal", func() bool { return s.LastRenewal().After(first) })
+}
