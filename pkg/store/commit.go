@@ -44,7 +44,7 @@ type Commit struct {
 	Watermark Watermark
 
 	keys   Keys
-	guards []kv.Fence
+	guards []guard
 	ops    []clientv3.Op
 	bytes  int
 }
@@ -62,10 +62,38 @@ func (c *Commit) Fits(n, bytes int) bool {
 // Empty reports whether nothing but the watermark would be written.
 func (c *Commit) Empty() bool { return len(c.ops) == 0 }
 
-func (c *Commit) guard(f kv.Fence) {
-	if !slices.Contains(c.guards, f) {
-		c.guards = append(c.guards, f)
-		c.bytes += len(f.Key) + 32
+// guard is what the writer knows of a key that it touches or relies on.
+type guard struct {
+	key string
+	cmp clientv3.Cmp
+	rev int64
+	of  func(*mvccpb.KeyValue) int64
+}
+
+func (g guard) holds(e *mvccpb.KeyValue) bool {
+	if e == nil {
+		return g.rev == 0
+	}
+	return g.of(e) == g.rev
+}
+
+// knownAt demands that a record is the one known by its mod revision; 0: that
+// it is not there.
+func (c *Commit) knownAt(key string, mod int64) {
+	c.guard(guard{key, unchanged(key, mod), mod, (*mvccpb.KeyValue).GetModRevision})
+}
+
+// sameSession demands that a node's key is the one known by its create
+// revision; 0: that the node is absent.
+func (c *Commit) sameSession(node string, create int64) {
+	key := c.keys.Node(node)
+	c.guard(guard{key, clientv3.Compare(clientv3.CreateRevision(key), "=", create), create, (*mvccpb.KeyValue).GetCreateRevision})
+}
+
+func (c *Commit) guard(g guard) {
+	if !slices.ContainsFunc(c.guards, func(o guard) bool { return o.key == g.key && o.rev == g.rev }) {
+		c.guards = append(c.guards, g)
+		c.bytes += len(g.key) + 32
 	}
 }
 
@@ -75,13 +103,13 @@ func (c *Commit) put(key, value string) {
 }
 
 func (c *Commit) delete(key string, mod int64) {
-	c.guard(kv.ModFence(key, mod))
+	c.knownAt(key, mod)
 	c.ops = append(c.ops, clientv3.OpDelete(key))
 	c.bytes += len(key) + 32
 }
 
 // GuardEntry demands that a task's entry is the one known.
-func (c *Commit) GuardEntry(ref Ref, mod int64) { c.guard(kv.ModFence(c.keys.Entry(ref), mod)) }
+func (c *Commit) GuardEntry(ref Ref, mod int64) { c.knownAt(c.keys.Entry(ref), mod) }
 
 // PutEntry writes an entry over the one known.
 func (c *Commit) PutEntry(ref Ref, e task.Entry, mod int64) {
@@ -93,22 +121,22 @@ func (c *Commit) PutEntry(ref Ref, e task.Entry, mod int64) {
 // the one known by its key's create revision.
 func (c *Commit) Dispatch(ref Ref, a task.Assigned, session int64) {
 	key := c.keys.Run(a.Node, ref, a.ID)
-	c.guard(kv.CreateFence(c.keys.Node(a.Node), session))
-	c.guard(kv.ModFence(key, 0))
+	c.sameSession(a.Node, session)
+	c.knownAt(key, 0)
 	c.put(key, encodeAssigned(a))
 }
 
 // Enqueue puts a waiting run into the queue, new.
 func (c *Commit) Enqueue(ref Ref, w task.Waiting) {
 	key := c.keys.Queued(ref, w.ID)
-	c.guard(kv.ModFence(key, 0))
+	c.knownAt(key, 0)
 	c.put(key, encodeWaiting(w))
 }
 
 // Requeue writes a waiting run over the one known: its reason has changed.
 func (c *Commit) Requeue(ref Ref, w task.Waiting, mod int64) {
 	key := c.keys.Queued(ref, w.ID)
-	c.guard(kv.ModFence(key, mod))
+	c.knownAt(key, mod)
 	c.put(key, encodeWaiting(w))
 }
 
@@ -123,7 +151,7 @@ func (c *Commit) Record(ref Ref, r task.Run) {
 // EndLost ends an attempt whose node is gone: its record is the one known, and
 // the node is still absent. next, if a retry follows, waits in the queue.
 func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
-	c.guard(kv.CreateFence(c.keys.Node(h.Node), 0))
+	c.sameSession(h.Node, 0)
 	c.delete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
 	if next != nil {
 		c.Enqueue(h.Ref(), *next)
@@ -136,7 +164,7 @@ func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
 func (c *Commit) AskCancel(h Held, who string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
 	h.CancelRequested, h.CancelledBy = true, who
-	c.guard(kv.ModFence(key, h.Mod))
+	c.knownAt(key, h.Mod)
 	c.put(key, encodeAssigned(h.Assigned))
 }
 
@@ -192,12 +220,15 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 }
 
 func (c *Commit) txn() kv.Txn {
-	fixed := []kv.Fence{c.Fences.Owner, c.Fences.Node, kv.ModFence(c.keys.Watermark(c.Shard), c.Known)}
-	all := append(fixed, c.guards...)
-	t := kv.Txn{Then: append(slices.Clone(c.ops), clientv3.OpPut(c.keys.Watermark(c.Shard), encode(c.Watermark)))}
-	for _, f := range all {
-		t.If = append(t.If, f.Compare())
-		t.Else = append(t.Else, clientv3.OpGet(f.Key))
+	mark := c.keys.Watermark(c.Shard)
+	t := kv.Txn{
+		If:   []clientv3.Cmp{c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known)},
+		Then: append(slices.Clone(c.ops), clientv3.OpPut(mark, encode(c.Watermark))),
+		Else: []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
+	}
+	for _, g := range c.guards {
+		t.If = append(t.If, g.cmp)
+		t.Else = append(t.Else, clientv3.OpGet(g.key))
 	}
 	return t
 }
@@ -222,23 +253,23 @@ func (s *Store) lostCommit(c *Commit, res kv.Result, nonces []string) (int64, er
 	}
 	conflict := &Conflict{}
 	for i, g := range c.guards {
-		if now := readAt(res, 3+i); !g.Holds(now) {
-			s.addMoved(conflict, g, now)
+		if now := readAt(res, 3+i); !g.holds(now) {
+			s.addMoved(conflict, g.key, now)
 		}
 	}
 	return 0, conflict
 }
 
-func (s *Store) addMoved(c *Conflict, g kv.Fence, now *mvccpb.KeyValue) {
-	if _, ok := s.keys.ParseShard(g.Key); ok {
-		c.Records = append(c.Records, s.shardEvent(g.Key, now))
+func (s *Store) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
+	if _, ok := s.keys.ParseShard(key); ok {
+		c.Records = append(c.Records, s.shardEvent(key, now))
 		return
 	}
-	if _, ok := s.keys.ParseRun(g.Key); ok {
-		c.Runs = append(c.Runs, g.Key)
+	if _, ok := s.keys.ParseRun(key); ok {
+		c.Runs = append(c.Runs, key)
 		return
 	}
-	c.Nodes = append(c.Nodes, g.Key[len(s.keys.Nodes()):])
+	c.Nodes = append(c.Nodes, key[len(s.keys.Nodes()):])
 }
 
 // Open opens a shard: an empty commit that ends every delayed write of any

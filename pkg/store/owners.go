@@ -130,3 +130,6 @@ func (s *Store) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 	}
 	return list, nil
 }
+
+// OwnerFence is what must hold for o's node to write the shard.
+func (s *Store) OwnerFence(o Owner) kv.Fence { return kv.ModFence(s.keys.Owner(o.Shard), o.Fence) }

@@ -33,6 +33,7 @@ const (
 	ReasonNodeLost  = "node_lost"
 	ReasonShutdown  = "daemon_stopped"
 	ReasonBadEntry  = "unreadable_entry"
+	ReasonQueueFull = "queue_full" // too many runs of the task wait already
 )
 
 // Run is a run, or ticks that did not run, wherever the record lives now.

@@ -1,0 +1,169 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Store is what a scheduler needs of the store.
+type Store interface {
+	Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error)
+	NewCommit(shard int, f store.Fences, known int64, w store.Watermark) *store.Commit
+	Commit(ctx context.Context, c *store.Commit) (int64, error)
+	FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error
+	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
+	Attempt(ctx context.Context, k store.RunKey) (h store.Held, nodePresent bool, err error)
+	Cleared(ctx context.Context, instance string) (bool, error)
+	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, before string) error
+	HistoryIDs(ctx context.Context, ref store.Ref) ([]string, error)
+}
+
+// NextAttempt is the queue record of the attempt that follows one that ended,
+// by its retry policy; nil if none does.
+type NextAttempt func(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Waiting
+
+// Config says what to schedule, and with what.
+type Config struct {
+	Node        string
+	Store       Store
+	Fleet       *Fleet
+	NextAttempt NextAttempt
+	// LostAfter is how long a silent node's attempts are waited for; default 2 min.
+	LostAfter time.Duration
+	// ClearedAfter is how long those of an instance are that is proved dead; default 2 s.
+	ClearedAfter time.Duration
+	Now          func() time.Time
+	Logger       *zap.Logger
+	Registerer   prometheus.Registerer // may be nil
+}
+
+// Engine serves the shards that its node owns. Shards run side by side and
+// share the fleet, the scan for active runs and the trims of history.
+type Engine struct {
+	cfg     Config
+	scans   *scanner
+	trims   *trimmer
+	metrics *metrics
+
+	mu      sync.Mutex
+	workers map[int]*worker
+}
+
+// New makes an Engine.
+func New(cfg Config) *Engine {
+	if cfg.LostAfter == 0 {
+		cfg.LostAfter = 2 * time.Minute
+	}
+	if cfg.ClearedAfter == 0 {
+		cfg.ClearedAfter = 2 * time.Second
+	}
+	return &Engine{
+		cfg: cfg, scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
+		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{},
+	}
+}
+
+// Run serves what the shards share, until ctx ends.
+func (e *Engine) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.scans.run(ctx) })
+	g.Go(func() error { return e.trims.run(ctx) })
+	return g.Wait()
+}
+
+// Work serves one shard under its fences: until ctx ends, or until the shard is
+// no longer ours (task.ErrFenced) or is damaged (store.ErrDamaged).
+func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
+	w := newWorker(e, shard, f)
+	e.mu.Lock()
+	e.workers[shard] = w
+	e.mu.Unlock()
+	e.metrics.shards.Inc()
+	defer func() {
+		e.metrics.shards.Dec()
+		w.releaseAll()
+		e.mu.Lock()
+		if e.workers[shard] == w {
+			delete(e.workers, shard)
+		}
+		e.mu.Unlock()
+	}()
+	return w.run(ctx)
+}
+
+// Look tells all workers that nodes have come, gone or changed.
+func (e *Engine) Look() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, w := range e.workers {
+		w.poke()
+	}
+}
+
+// Overdue returns an error that names the first shard that has a tick older
+// than age which nobody has decided, or that is still being loaded after age.
+func (e *Engine) Overdue(now time.Time, age time.Duration) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, w := range e.workers {
+		since := w.undecided.Load()
+		if since > 0 && now.Sub(time.UnixMilli(since)) > age {
+			if !w.opened.Load() {
+				return fmt.Errorf("shard %d is being loaded since %s", id, task.At(time.UnixMilli(since)).Format(time.RFC3339))
+			}
+			return fmt.Errorf("shard %d has an undecided tick of %s", id, task.At(time.UnixMilli(since)).Format(time.RFC3339))
+		}
+	}
+	return nil
+}
+
+var (
+	// errReload means that the shard may have changed unseen: open it again.
+	errReload = errors.New("changes of the shard may have been missed")
+)
+
+type metrics struct {
+	ticks    *prometheus.CounterVec
+	lateness prometheus.Histogram
+	commits  *prometheus.CounterVec
+	commit   prometheus.Histogram
+	opens    prometheus.Counter
+	shards   prometheus.Gauge
+	bad      prometheus.Gauge
+	waiting  prometheus.Gauge
+	lost     prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		ticks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ticks_total",
+			Help: "Ticks decided, by outcome: run, queued, skipped, missed."}, []string{"outcome"}),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "carillon_tick_lateness_seconds",
+			Help:    "From a tick to the commit that decided it to run.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}),
+		commits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_total",
+			Help: "Commits of shards, by result: ok, conflict, fenced, moved, error."}, []string{"result"}),
+		commit: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "carillon_commit_seconds",
+			Help: "Duration of a commit, settling an unknown outcome included.", Buckets: prometheus.ExponentialBuckets(.0005, 2, 15)}),
+		opens: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_shard_opens_total",
+			Help: "Times that a shard was opened and loaded."}),
+		shards:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_shards_owned", Help: "Shards served by this node."}),
+		bad:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Entries that do not fire because they cannot be read."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
+		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_lost_attempts_total", Help: "Attempts declared lost by the owner of their shard."}),
+	}
+	if r != nil {
+		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.shards, m.bad, m.waiting, m.lost)
+	}
+	return m
+}

@@ -1,0 +1,242 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// worker serves one shard under one pair of fences. Its goroutine alone touches
+// its state; others poke it.
+type worker struct {
+	e      *Engine
+	shard  int
+	fences store.Fences
+	log    *zap.Logger
+	pokes  chan struct{}
+
+	// For readiness: since when there is something undecided, in Unix
+	// milliseconds; 0 if nothing is. While the shard is loaded, since when.
+	undecided atomic.Int64
+	opened    atomic.Bool
+
+	mark    store.Watermark
+	known   int64 // the watermark's mod revision
+	applied int64 // all events up to here are applied
+
+	tasks     map[string]*taskState
+	due       dueHeap
+	uncovered map[*taskState]struct{} // entries created after mark.Seen
+	looks     map[*taskState]struct{} // what waits for them, or their attempts, want a look
+	purges    []purge
+	gone      map[string]int64 // queue records that our commits took, until the watch has told so
+
+	endedSince map[string]int64 // runs that ended since the shard was opened; nil once the scan is in
+	wakes      time.Time        // when a waiting run or a lost attempt wants a look; zero if none
+}
+
+type purge struct {
+	ref store.Ref
+	key string
+	mod int64
+}
+
+func newWorker(e *Engine, shard int, f store.Fences) *worker {
+	w := &worker{
+		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1),
+		log: e.cfg.Logger.With(zap.Int("shard", shard)),
+	}
+	w.undecided.Store(e.cfg.Now().UnixMilli())
+	return w
+}
+
+// poke makes the worker look at all that waits.
+func (w *worker) poke() {
+	select {
+	case w.pokes <- struct{}{}:
+	default:
+	}
+}
+
+// run serves the shard, opening it again whenever changes may have been missed.
+func (w *worker) run(ctx context.Context) error {
+	for {
+		err := w.serve(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, errReload), errors.Is(err, store.ErrMoved):
+			w.log.Debug("opening the shard again", zap.Error(err))
+		case errors.Is(err, task.ErrUnavailable), errors.Is(err, task.ErrUnknown):
+			if !sleep(ctx, 200*time.Millisecond) {
+				return ctx.Err()
+			}
+		default:
+			return err
+		}
+	}
+}
+
+func (w *worker) reset() {
+	w.releaseAll()
+	w.opened.Store(false)
+	w.undecided.CompareAndSwap(0, w.e.cfg.Now().UnixMilli())
+	w.tasks, w.due = map[string]*taskState{}, nil
+	w.uncovered, w.looks = map[*taskState]struct{}{}, map[*taskState]struct{}{}
+	w.purges, w.gone = nil, map[string]int64{}
+	w.endedSince = map[string]int64{}
+	w.wakes = time.Time{}
+}
+
+// releaseAll takes what the worker counted back from what the workers share.
+func (w *worker) releaseAll() {
+	for _, t := range w.tasks {
+		for _, a := range t.active {
+			w.e.cfg.Fleet.Take(a.node)
+		}
+		w.e.metrics.waiting.Sub(float64(len(t.queue)))
+		w.setBad(t, false)
+	}
+	w.tasks = nil
+}
+
+// serve opens the shard, loads it and serves it until something ends that.
+func (w *worker) serve(ctx context.Context) error {
+	w.reset()
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.shard, w.fences)
+	if err != nil {
+		return err
+	}
+	w.e.metrics.opens.Inc()
+	w.mark, w.known = mark, rev
+
+	ctx, cancel := context.WithCancel(ctx)
+	batches := make(chan store.ShardBatch, 16)
+	followed := make(chan struct{})
+	defer func() { cancel(); <-followed }()
+	go func() {
+		defer close(followed)
+		w.follow(ctx, rev, batches)
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case b := <-batches:
+		w.apply(b)
+	}
+	return w.loop(ctx, batches, w.e.scans.ask(ctx))
+}
+
+// follow sends what happens in the shard. A second Reset ends it: what it
+// leaves out (history) may have told of an end.
+func (w *worker) follow(ctx context.Context, rev int64, batches chan<- store.ShardBatch) {
+	first := true
+	w.e.cfg.Store.FollowShard(ctx, w.shard, rev, func(b store.ShardBatch) error { // ends with ctx, or errReload
+		if b.Reset && !first {
+			close(batches)
+			return errReload
+		}
+		first = false
+		select {
+		case batches <- b:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b, ok := <-batches:
+			if !ok {
+				return errReload
+			}
+			w.apply(b)
+			if err := w.drain(batches); err != nil {
+				return err
+			}
+		case keys := <-scan:
+			scan = nil
+			w.scanned(keys[w.shard])
+			w.opened.Store(true)
+		case <-w.pokes:
+			w.lookAtAll()
+		case <-timer.C:
+		}
+		if scan != nil {
+			continue // decide nothing before the active runs are known
+		}
+		if err := w.round(ctx); err != nil {
+			return err
+		}
+		timer.Reset(w.sleepFor())
+	}
+}
+
+// drain applies what else has come, so that a round sees all of it.
+func (w *worker) drain(batches <-chan store.ShardBatch) error {
+	for {
+		select {
+		case b, ok := <-batches:
+			if !ok {
+				return errReload
+			}
+			w.apply(b)
+		default:
+			return nil
+		}
+	}
+}
+
+// sleepFor is how long nothing is due, and publishes since when something is.
+func (w *worker) sleepFor() time.Duration {
+	now := w.e.cfg.Now()
+	sleep := time.Hour
+	w.undecided.Store(0)
+	if len(w.due) > 0 {
+		w.undecided.Store(w.due[0].next.UnixMilli())
+		sleep = min(sleep, w.due[0].next.Sub(now))
+	}
+	if !w.wakes.IsZero() {
+		sleep = min(sleep, w.wakes.Sub(now))
+	}
+	return max(sleep, 0)
+}
+
+func (w *worker) lookAtAll() {
+	for _, t := range w.tasks {
+		if len(t.queue) > 0 || len(t.active) > 0 {
+			w.look(t)
+		}
+	}
+}
+
+// wakeAt makes the worker look again at t, at the latest.
+func (w *worker) wakeAt(t time.Time) {
+	if w.wakes.IsZero() || t.Before(w.wakes) {
+		w.wakes = t
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

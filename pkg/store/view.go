@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// NoSpace reports whether an error of this package came of etcd being over its
+// quota. Such a write may have been applied all the same.
+func NoSpace(err error) bool {
+	return kv.NoSpace(err) || err != nil && strings.Contains(err.Error(), rpctypes.ErrNoSpace.Error())
+}
+
+// Revisions reads what a delete of a task compares, and nothing else, so that a
+// task whose records cannot be read can be deleted all the same.
+// task.ErrNotFound if it has neither spec nor entry.
+func (s *Store) Revisions(ctx context.Context, ref Ref) (Stored, error) {
+	st := Stored{Ref: ref}
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
+	if err != nil {
+		return st, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+	r := kv.Result{Responses: res.Responses}
+	if e := readAt(r, 0); e != nil {
+		st.Task.Revision = e.ModRevision
+	}
+	if e := readAt(r, 1); e != nil {
+		st.EntryMod = e.ModRevision
+	}
+	if st.Task.Revision == 0 && st.EntryMod == 0 {
+		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+	return st, nil
+}
+
+// Entries reads the entries of several tasks; nil where there is none, or none
+// that can be read.
+func (s *Store) Entries(ctx context.Context, refs []Ref) ([]*task.Entry, error) {
+	keys := make([]string, len(refs))
+	for i, ref := range refs {
+		keys[i] = s.keys.Entry(ref)
+	}
+	list := make([]*task.Entry, 0, len(refs))
+	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
+		list = append(list, nil)
+		for _, e := range r.Kvs {
+			if entry, err := DecodeEntry(e.Value); err == nil {
+				list[len(list)-1] = &entry
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read entries: %w", err)
+	}
+	return list, nil
+}
+
+// Attempts reads several attempts; nil where one is gone or cannot be read.
+func (s *Store) Attempts(ctx context.Context, runs []RunKey) ([]*Held, error) {
+	keys := make([]string, len(runs))
+	for i, k := range runs {
+		keys[i] = s.keys.Run(k.Node, k.Ref, k.Run)
+	}
+	list := make([]*Held, 0, len(runs))
+	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
+		list = append(list, nil)
+		for _, e := range r.Kvs {
+			if h, err := s.held(e); err == nil {
+				list[len(list)-1] = &h
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	return list, nil
+}
+
+// eachOf reads keys, many in one request, and calls f for each, in order.
+func (s *Store) eachOf(ctx context.Context, keys []string, f func(*etcdserverpb.RangeResponse)) error {
+	for chunk := range slices.Chunk(keys, 100) {
+		ops := make([]clientv3.Op, len(chunk))
+		for i, key := range chunk {
+			ops[i] = clientv3.OpGet(key)
+		}
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+		}
+		for _, r := range res.Responses {
+			f(r.GetResponseRange())
+		}
+	}
+	return nil
+}
+
+// KeyOf is a key, or a prefix that ends in "/", that belongs to a task.
+type KeyOf struct {
+	Key     string
+	What    string
+	Present bool
+}
+
+// KeysOf are the keys that belong to a task: its records, and those of its
+// shard on which it depends.
+func (s *Store) KeysOf(ctx context.Context, ref Ref) ([]KeyOf, error) {
+	list := []KeyOf{
+		{Key: s.keys.Spec(ref), What: "spec"}, {Key: s.keys.Entry(ref), What: "entry"},
+		{Key: s.keys.QueueOf(ref), What: "queue"}, {Key: s.keys.HistoryOf(ref), What: "history"},
+		{Key: s.keys.Watermark(ref.Shard), What: "watermark"}, {Key: s.keys.Owner(ref.Shard), What: "owner"},
+	}
+	ops := make([]clientv3.Op, len(list))
+	for i, k := range list {
+		ops[i] = clientv3.OpGet(k.Key, clientv3.WithCountOnly())
+		if strings.HasSuffix(k.Key, "/") {
+			ops[i] = clientv3.OpGet(k.Key, below(k.Key), clientv3.WithCountOnly())
+		}
+	}
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("look for the keys of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+	for i, r := range res.Responses {
+		list[i].Present = r.GetResponseRange().Count > 0
+	}
+	active, err := s.ActiveOf(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range active {
+		list = append(list, KeyOf{Key: s.keys.Run(h.Node, ref, h.ID), What: "inbox", Present: true})
+	}
+	return list, nil
+}
+
+// Totals are counts over the whole cluster, at one revision, and its leader.
+type Totals struct {
+	Tasks, ActiveRuns int64
+	Leader            string // the node that leads; "" if none does
+}
+
+// Totals reads them.
+func (s *Store) Totals(ctx context.Context) (Totals, error) {
+	specs, runs, leader := s.keys.Specs(), s.keys.Runs(), s.keys.Leader()
+	// An election's leader is the candidate whose key was created first.
+	first := []clientv3.OpOption{below(leader), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
+	res, err := s.etcd.Txn(ctx).Then(
+		clientv3.OpGet(specs, below(specs), clientv3.WithCountOnly()),
+		clientv3.OpGet(runs, below(runs), clientv3.WithCountOnly()),
+		clientv3.OpGet(leader, first...),
+	).Commit()
+	if err != nil {
+		return Totals{}, fmt.Errorf("count tasks and runs: %w: %w", task.ErrUnavailable, err)
+	}
+	t := Totals{Tasks: res.Responses[0].GetResponseRange().Count, ActiveRuns: res.Responses[1].GetResponseRange().Count}
+	if e := readAt(kv.Result{Responses: res.Responses}, 2); e != nil {
+		t.Leader = string(e.Value)
+	}
+	return t, nil
+}
+
+// Member is an endpoint of etcd and what it says of itself.
+type Member struct {
+	Endpoint string
+	Version  string
+	Size     int64 // bytes on disk
+	InUse    int64 // bytes of them in use
+	Quota    int64 // bytes after which it takes no more writes; 0 if it does not tell
+	Leader   bool
+	Alarms   []string
+	Err      error // it did not answer
+}
+
+// Members asks every endpoint of etcd that the client knows, all at once, for
+// at most timeout. A client inside etcd's own process knows one without a name.
+func (s *Store) Members(ctx context.Context, timeout time.Duration) []Member {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	endpoints := s.etcd.Endpoints()
+	if len(endpoints) == 0 {
+		endpoints = []string{""}
+	}
+	members, ids := make([]Member, len(endpoints)), make([]uint64, len(endpoints))
+	var alarms *clientv3.AlarmResponse
+	var alarmErr error
+	var wg sync.WaitGroup
+	for i, endpoint := range endpoints {
+		wg.Go(func() { members[i], ids[i] = s.member(ctx, endpoint) })
+	}
+	wg.Go(func() { alarms, alarmErr = s.etcd.AlarmList(ctx) })
+	wg.Wait()
+	if alarmErr != nil {
+		return members
+	}
+	for _, a := range alarms.Alarms {
+		for i, id := range ids {
+			if id == a.MemberID && members[i].Err == nil {
+				members[i].Alarms = append(members[i].Alarms, a.Alarm.String())
+			}
+		}
+	}
+	return members
+}
+
+func (s *Store) member(ctx context.Context, endpoint string) (Member, uint64) {
+	m := Member{Endpoint: endpoint}
+	st, err := s.etcd.Status(ctx, endpoint)
+	if err == nil && st.Header == nil {
+		err = errors.New("its answer has no header")
+	}
+	if err != nil {
+		m.Err = fmt.Errorf("ask %s for its status: %w", endpoint, err)
+		return m, 0
+	}
+	m.Version, m.Size, m.InUse, m.Quota = st.Version, st.DbSize, st.DbSizeInUse, st.DbSizeQuota
+	m.Leader = st.Leader == st.Header.MemberId
+	return m, st.Header.MemberId
+}

@@ -1,0 +1,166 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// KeeperConfig says which shards to keep.
+type KeeperConfig struct {
+	Node string
+	// Owners is the assignment as it is known here.
+	Owners func() []store.Owner
+	// Fence is what must hold for an owner to write.
+	Fence func(store.Owner) kv.Fence
+	// Session is the fence of the node's present session; false while it has none.
+	Session func() (kv.Fence, bool)
+	// Changed says that one of them may have changed: look again.
+	Changed <-chan struct{}
+	// Work serves a shard until ctx ends or it cannot go on.
+	Work func(ctx context.Context, shard int, f store.Fences) error
+	// Reconcile is how often to look without being told; default 2 s.
+	Reconcile time.Duration
+	// RestAfterFailure is how long a shard whose worker failed is left alone; default 500 ms.
+	RestAfterFailure time.Duration
+	Logger           *zap.Logger
+}
+
+// Keeper starts and stops the workers of the shards that a node owns. It
+// compares what should run with what runs; what it was told does not matter.
+type Keeper struct {
+	cfg     KeeperConfig
+	running map[int]*worker
+	ended   chan *worker
+	count   atomic.Int64
+}
+
+type worker struct {
+	shard  int
+	fences store.Fences
+	stop   context.CancelCauseFunc
+	err    error
+	rested time.Time // an ended worker's shard is left alone until then
+	over   bool
+}
+
+var errNotOurs = errors.New("the shard is not ours under this fence any more")
+
+// NewKeeper makes a Keeper.
+func NewKeeper(cfg KeeperConfig) *Keeper {
+	if cfg.Reconcile == 0 {
+		cfg.Reconcile = 2 * time.Second
+	}
+	if cfg.RestAfterFailure == 0 {
+		cfg.RestAfterFailure = 500 * time.Millisecond
+	}
+	return &Keeper{cfg: cfg, running: map[int]*worker{}, ended: make(chan *worker)}
+}
+
+// Running is the number of workers.
+func (k *Keeper) Running() int { return int(k.count.Load()) }
+
+// Run keeps the shards until ctx ends, then stops all workers and waits for them.
+func (k *Keeper) Run(ctx context.Context) error {
+	tick := time.NewTicker(k.cfg.Reconcile)
+	defer tick.Stop()
+	rest := time.NewTimer(time.Hour)
+	defer rest.Stop()
+	for {
+		if again := k.reconcile(ctx, time.Now()); again > 0 {
+			rest.Reset(again)
+		}
+		select {
+		case <-ctx.Done():
+			k.stopAll(context.Cause(ctx))
+			return ctx.Err()
+		case <-k.cfg.Changed:
+		case <-tick.C:
+		case <-rest.C:
+		case w := <-k.ended:
+			k.reap(w)
+		}
+	}
+}
+
+// reconcile stops what should not run, starts what should, and returns when to
+// look again for the sake of a worker that rests; 0 if none does.
+func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Duration) {
+	wanted := k.wanted()
+	for id, w := range k.running {
+		f, ok := wanted[id]
+		switch {
+		case ok && f == w.fences && !w.over:
+		case !w.over:
+			w.stop(errNotOurs) // it stays in running until it has ended
+		case ok && f == w.fences && now.Before(w.rested):
+			again = max(w.rested.Sub(now), time.Millisecond)
+		default:
+			delete(k.running, id)
+		}
+	}
+	for id, f := range wanted {
+		if k.running[id] == nil {
+			k.start(ctx, id, f)
+		}
+	}
+	return again
+}
+
+func (k *Keeper) wanted() map[int]store.Fences {
+	session, ok := k.cfg.Session()
+	if !ok {
+		return nil
+	}
+	wanted := map[int]store.Fences{}
+	for _, o := range k.cfg.Owners() {
+		if o.Node == k.cfg.Node {
+			wanted[o.Shard] = store.Fences{Owner: k.cfg.Fence(o), Node: session}
+		}
+	}
+	return wanted
+}
+
+func (k *Keeper) start(ctx context.Context, id int, f store.Fences) {
+	wctx, stop := context.WithCancelCause(ctx)
+	w := &worker{shard: id, fences: f, stop: stop}
+	k.running[id] = w
+	k.count.Add(1)
+	go func() {
+		w.err = k.cfg.Work(wctx, id, f)
+		stop(nil)
+		k.ended <- w
+	}()
+}
+
+func (k *Keeper) reap(w *worker) {
+	k.count.Add(-1)
+	w.over = true
+	switch {
+	case w.err == nil || errors.Is(w.err, context.Canceled) || errors.Is(w.err, task.ErrFenced):
+		// Stopped, or fenced before the watch told us: nothing to say.
+	default:
+		k.cfg.Logger.Error("shard worker failed, starting it again", zap.Int("shard", w.shard), zap.Error(w.err))
+	}
+	w.rested = time.Now().Add(k.cfg.RestAfterFailure)
+}
+
+func (k *Keeper) stopAll(cause error) {
+	left := 0
+	for _, w := range k.running {
+		if !w.over {
+			w.stop(cause)
+			left++
+		}
+	}
+	for range left {
+		k.reap(<-k.ended)
+	}
+}
