@@ -1,0 +1,128 @@
+package executor
+
+import (
+	"cmp"
+	"container/heap"
+	"errors"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// errTooLate means that the node's deadline had passed before the fork.
+var errTooLate = errors.New("not started: the node had lost touch with etcd")
+
+// attempt is one record of the inbox, and what this node makes of it. The loop
+// owns it.
+type attempt struct {
+	store.Held // as last seen; Create is the token
+
+	key     string
+	phase   phase
+	gone    bool // its record is not in the inbox any more
+	foreign bool // it is for another instance
+	stale   bool // it had come and gone before: never to be started again
+	session int  // under which it was dispatched or adopted; 0: neither
+
+	busy      bool      // a write about it is under way
+	failedAt  int64     // the mod revision with which the last write failed
+	notBefore time.Time // the next try, unless the record changes
+	listed    bool      // in a lane's backlog
+	queued    bool      // in a heap of those that are ready
+
+	orders    *orders
+	killed    kill
+	startedAt time.Time
+	end       task.Run
+	noRetry   bool
+}
+
+func (a *attempt) noop() bool { return a.Action.Process == nil }
+
+// claims reports whether it waits for a slot.
+func (a *attempt) claims() bool { return a.phase == phaseWaiting && !a.foreign && !a.noop() }
+
+func (a *attempt) leftover() Leftover {
+	return Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: a.Create}
+}
+
+// finish fills in how the attempt ended.
+func (a *attempt) finish(node string, r Result) {
+	end := a.Run
+	end.Node, end.Token = node, a.Create
+	end.State, end.Reason, end.Message = r.State, r.Reason, r.Message
+	end.ExitCode, end.Signal = r.ExitCode, r.Signal
+	end.StartedAt, end.EndedAt = task.At(r.StartedAt), task.At(r.EndedAt)
+	end.OutputBytes, end.Truncated = r.OutputBytes, r.Truncated
+	n := tailFailed
+	if r.State == task.Succeeded {
+		n = tailSucceeded
+	}
+	end.OutputTail = tail(r.Tail, n)
+	if r.State == task.Cancelled && a.Reason == task.ReasonDeleted {
+		end.Reason = task.ReasonDeleted
+	}
+	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
+		end.LatenessMS = new(r.StartedAt.UnixMilli() - a.ScheduledTime.UnixMilli())
+	}
+	a.end = end
+}
+
+// ready orders attempts: the oldest tick first, then the oldest token.
+type ready []*attempt
+
+func (r ready) Len() int { return len(r) }
+func (r ready) Less(i, j int) bool {
+	return cmp.Or(r[i].ScheduledTime.Compare(r[j].ScheduledTime.Time), cmp.Compare(r[i].Create, r[j].Create)) < 0
+}
+func (r ready) Swap(i, j int) { r[i], r[j] = r[j], r[i] }
+func (r *ready) Push(x any)   { *r = append(*r, x.(*attempt)) }
+func (r *ready) Pop() any {
+	last := len(*r) - 1
+	a := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
+	return a
+}
+
+func (r *ready) add(a *attempt) {
+	if !a.queued {
+		a.queued = true
+		heap.Push(r, a)
+	}
+}
+
+func (r *ready) take() *attempt {
+	a := heap.Pop(r).(*attempt)
+	a.queued = false
+	return a
+}
+
+// lane is a bounded way to the writers. Attempts that find it full are looked at
+// again, in order, when there is room.
+type lane struct {
+	jobs    chan<- job
+	backlog []*attempt
+}
+
+func (l *lane) full() bool { return len(l.jobs) == cap(l.jobs) } // only the loop sends
+
+func (l *lane) later(a *attempt) {
+	if !a.listed {
+		a.listed = true
+		l.backlog = append(l.backlog, a)
+	}
+}
+
+// next is the first of the backlog, if there is room for it.
+func (l *lane) next() *attempt {
+	if len(l.backlog) == 0 || l.full() {
+		return nil
+	}
+	a := l.backlog[0]
+	l.backlog[0] = nil
+	l.backlog = l.backlog[1:]
+	a.listed = false
+	return a
+}

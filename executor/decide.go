@@ -1,0 +1,131 @@
+package executor
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// phase is where an attempt is in its life here; see the package comment.
+type phase int
+
+const (
+	phaseWaiting phase = iota // in the inbox, nothing started
+	phaseRunning              // a process runs, or is being started
+	phaseEnded                // nothing runs; the end is to be recorded
+	phaseSettled              // recorded, or handed back
+	phases
+)
+
+// action is what is to be done about an attempt now.
+type action int
+
+const (
+	doNothing  action = iota
+	doForget          // nothing of it is left
+	doAdopt           // rewrite it under the latest session
+	doReady           // start it when there is a slot
+	doCancel          // end it as cancelled, unstarted
+	doLose            // end it as lost
+	doHandBack        // queue it again
+	doKill            // end its process
+	doMark            // write that it runs
+	doRecord          // record its end
+)
+
+// view is all that a decision may rest on, beside the attempt.
+type view struct {
+	now      time.Time
+	boot     time.Duration
+	session  int  // the latest; 0: never joined
+	draining bool // start nothing, hand back
+	stopping bool // kill what runs
+	overdue  bool // the attempt's session was silent for too long, and others may replace it
+	dead     bool // the attempt's instance is another and proved dead, or has had LostAfter
+	behind   bool // an older attempt in the same place still has a process
+}
+
+// decide says what is to be done about an attempt. It depends on nothing but
+// its arguments.
+func decide(a *attempt, v view) action {
+	switch a.phase {
+	case phaseWaiting:
+		return decideWaiting(a, v)
+	case phaseRunning:
+		return decideRunning(a, v)
+	case phaseEnded:
+		if a.resting(v) {
+			return doNothing
+		}
+		return doRecord
+	case phaseSettled:
+		if a.gone {
+			return doForget
+		}
+	}
+	return doNothing
+}
+
+func decideWaiting(a *attempt, v view) action {
+	switch {
+	case a.gone && !a.busy:
+		return doForget
+	case a.gone, a.resting(v):
+		return doNothing
+	case a.foreign:
+		if v.dead {
+			return doLose
+		}
+		return doNothing
+	case a.stale:
+		return doLose
+	case a.CancelRequested:
+		return doCancel
+	case v.draining:
+		return doHandBack
+	case v.session == 0, v.behind:
+		return doNothing
+	case a.session != v.session:
+		return doAdopt
+	}
+	return doReady
+}
+
+func decideRunning(a *attempt, v view) action {
+	if k := killFor(a, v); k.cause != causeNone && (a.killed.cause == causeNone || k.grace < a.killed.grace) {
+		return doKill
+	}
+	switch {
+	case a.killed.cause != causeNone, a.resting(v):
+		return doNothing
+	case a.session != v.session:
+		return doAdopt
+	case !a.marked() && !a.startedAt.IsZero() && v.now.Sub(a.startedAt) >= markAfter:
+		return doMark
+	}
+	return doNothing
+}
+
+// killFor is the most urgent reason to end a running attempt.
+func killFor(a *attempt, v view) kill {
+	grace := a.KillGrace.Std()
+	switch {
+	case a.gone:
+		return kill{causeGone, 0} // a successor may be running by now
+	case v.overdue:
+		return kill{causeSilent, min(grace, mostGrace)}
+	case v.stopping:
+		return kill{causeShutdown, min(grace, mostGrace)}
+	case a.CancelRequested:
+		return kill{causeCancel, grace}
+	}
+	return kill{}
+}
+
+// resting reports whether no write may be tried now: one is under way, or the
+// last one failed a moment ago and nothing newer was seen since.
+func (a *attempt) resting(v view) bool {
+	return a.busy || (v.now.Before(a.notBefore) && a.Mod <= a.failedAt)
+}
+
+func (a *attempt) marked() bool { return a.State == task.Running }

@@ -1,0 +1,48 @@
+// Package executor is a node's inbox: it starts the attempts that the node was
+// given, adopts them after a rejoin, sees them to their end and records it.
+//
+// An inbox record (runs/<node>/…) is the durable intent. Its create revision is
+// the attempt's token. The life of an attempt here:
+//
+//	          ┌── cancelled, stale ───────────────┐
+//	          │                                   ▼
+//	(seen) waiting ──slot, adopted──▶ running ─▶ ended ──recorded──▶ settled ──record gone──▶ (forgotten)
+//	          │                                   ▲                    ▲
+//	          ├── another instance's, proved dead ┘                    │
+//	          └── draining: handed back ───────────────────────────────┘
+//
+// What is guaranteed:
+//
+//   - A token is started at most once by a process of this program, across new
+//     lists of the inbox and rejoins: whatever the inbox shows of a revision up to
+//     which it was already known completely is not new, and is never started.
+//   - Nothing starts before the first join, nor after the node's deadline, nor
+//     unless the attempt was dispatched, or adopted, under the latest session.
+//   - What was held before the latest join is adopted before it starts; if it
+//     runs, meanwhile it goes on. What cannot be adopted is killed.
+//   - Another instance's attempts are never started; they end as lost, at once
+//     if that instance is proved dead, else LostAfter after the first join.
+//   - While the node is silent, attempts that others may replace are killed at
+//     the last acknowledged renewal + LostAfter − a margin, on a clock that
+//     counts suspend; by the guardian, if the daemon is frozen.
+//   - A cancelled run is neither queued nor retried; a cancel that arrives while
+//     a result is being recorded stops the retry.
+//   - Every process of an attempt's group is gone before the attempt ends. If it
+//     was made to end (timeout, cancel, shutdown, …), then also processes that
+//     left the group and still carry CARILLON_RUN_ID and CARILLON_FENCING_TOKEN.
+//   - etcd being away kills nothing that nobody else may replace; results wait.
+//
+// What is not: a process that leaves its group of its own will (setsid) outlives
+// an attempt that ended by itself, as a daemon started by cron does. One that
+// also wipes its environment is never found. The result of an attempt is lost if
+// the daemon dies before etcd is back; then the attempt is lost, too.
+//
+// Keys: runs/<this node>/ (read, rewritten, deleted), and with the end of an
+// attempt history/ or queue/ of its shard; cleared/<instance> is read here and
+// written by the guardian.
+//
+// One goroutine owns the state (see Executor.Run); everybody else pokes it. Of
+// the rest, an attempt with a process has three goroutines while that lives, and
+// the writers are a fixed number. Queues are bounded by what the inbox holds; at
+// MaxUnfinished results that are not recorded nothing more starts.
+package executor

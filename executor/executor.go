@@ -1,0 +1,387 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// The executor's defaults.
+const (
+	DefaultLostAfter     = 2 * time.Minute
+	DefaultFinishers     = 256
+	DefaultMaxUnfinished = 10_000
+)
+
+const (
+	look        = 500 * time.Millisecond // between looks at clocks
+	markAfter   = time.Second            // "running" is written for what lasts longer
+	writers     = 64                     // adoptions, marks and hand-backs in flight
+	writeLimit  = 5 * time.Second        // for one of these
+	retryWrite  = 500 * time.Millisecond
+	retryFinish = 200 * time.Millisecond
+	reread      = time.Minute     // between lists of the inbox: a watch is a hint
+	mostGrace   = 5 * time.Second // of a node that must be quick: silent, or stopping
+	stopLimit   = 10 * time.Second
+)
+
+// Config says what an executor is for.
+type Config struct {
+	Node     string
+	Instance string // only its attempts are started and adopted
+	Slots    int    // processes at once; at least 1
+	Dir      string // the data directory: the spool is in it
+	Inbox    Inbox
+	Guardian *Guardian // nil: none, for tests
+	Spool    SpoolConfig
+
+	// LostAfter is how long after a node fell silent others may replace its
+	// attempts; 0 is DefaultLostAfter. It is the same on all nodes.
+	LostAfter time.Duration
+	// Dead reports whether an instance is known to be dead with all its processes,
+	// beyond what Inbox.Cleared says; nil: none is.
+	Dead func(instance string) bool
+
+	Finishers     int // results recorded at once; 0 is DefaultFinishers
+	MaxUnfinished int // results that wait, at most, before starts pause; 0 is DefaultMaxUnfinished
+
+	Logger     *zap.Logger           // nil: none
+	Registerer prometheus.Registerer // nil: none
+}
+
+// Session is the node's presence: its key's create revision, and when the lease
+// under it was last renewed.
+type Session struct {
+	Fence kv.Fence
+	// LastRenewal is when the last acknowledged renewal was sent, with a
+	// monotonic reading. It is called after the session's end, too.
+	LastRenewal func() time.Time
+}
+
+// Executor runs the attempts in one node's inbox.
+type Executor struct {
+	cfg     Config
+	log     *zap.Logger
+	metrics metrics
+	spool   *Spool
+	launch  launcher
+	margin  time.Duration // before LostAfter, for kills
+
+	batches  chan batch
+	pokes    chan struct{}
+	finishes chan job
+	writes   chan job
+	left     chan struct{} // closed when Run has returned
+
+	mu   sync.Mutex
+	mail mail
+
+	free, running atomic.Int64
+
+	state    // owned by the goroutine of Run
+	toRecord lane
+	toWrite  lane
+}
+
+// batch is a step of the inbox, and whether it was taken.
+type batch struct {
+	store.InboxBatch
+	session int
+	taken   chan error
+}
+
+// mail is what others have for the loop, until it looks. Each attempt adds at
+// most one line at a time, so it is bounded by what the inbox holds.
+type mail struct {
+	session *Session
+	news    []func() // what attempts and writers found; called by the loop
+	drain   *bool
+	stop    bool // kill what still runs
+	waiting []chan struct{}
+}
+
+// New makes an executor, without any I/O but opening /dev/null. Run runs it.
+func New(cfg Config) (*Executor, error) {
+	switch {
+	case cfg.Node == "" || cfg.Instance == "" || cfg.Dir == "" || cfg.Inbox == nil:
+		return nil, errors.New("executor: node, instance, directory and inbox are required")
+	case cfg.Slots < 1:
+		return nil, fmt.Errorf("executor: %d slots: at least 1 is needed", cfg.Slots)
+	}
+	cfg.LostAfter = orDefault(cfg.LostAfter, DefaultLostAfter)
+	cfg.Finishers = orDefault(cfg.Finishers, DefaultFinishers)
+	cfg.MaxUnfinished = orDefault(cfg.MaxUnfinished, DefaultMaxUnfinished)
+	if cfg.Dead == nil {
+		cfg.Dead = func(string) bool { return false }
+	}
+	log := orNop(cfg.Logger).Named("executor")
+	cfg.Spool.Dir, cfg.Spool.Logger, cfg.Spool.Registerer = cfg.Dir, log, cfg.Registerer
+	spawner, err := newSpawner()
+	if err != nil {
+		return nil, fmt.Errorf("executor: %w", err)
+	}
+	spool := NewSpool(cfg.Spool)
+	e := &Executor{
+		cfg: cfg, log: log, spool: spool,
+		launch:  launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), log: log},
+		margin:  min(10*time.Second, cfg.LostAfter/4),
+		batches: make(chan batch), pokes: make(chan struct{}, 1),
+		finishes: make(chan job, cfg.Finishers), writes: make(chan job, writers),
+		left: make(chan struct{}), state: newState(),
+	}
+	e.toRecord.jobs, e.toWrite.jobs = e.finishes, e.writes
+	e.metrics = newMetrics(e, cfg.Registerer)
+	e.free.Store(int64(cfg.Slots))
+	return e, nil
+}
+
+// Spool is where the output of this node's attempts is.
+func (e *Executor) Spool() *Spool { return e.spool }
+
+// Free is how many slots are neither in use nor claimed by attempts that wait in
+// the inbox.
+func (e *Executor) Free() int { return int(e.free.Load()) }
+
+// Running is how many attempts have a process, or are about to.
+func (e *Executor) Running() int { return int(e.running.Load()) }
+
+// Joined tells of a new session, at every join. The inbox is listed anew; what
+// was held before is adopted. Before the first nothing starts.
+func (e *Executor) Joined(s Session) { e.post(func(m *mail) { m.session = &s }) }
+
+// Drain starts nothing new, hands attempts back that have not started, and waits
+// for the others until ctx ends. Then they are killed, and end as failed with
+// task.ReasonShutdown, so that the retry policy may have them run elsewhere. nil
+// means that nothing of this instance is left in the inbox. Draining goes on
+// after it returns, until Resume.
+func (e *Executor) Drain(ctx context.Context) error {
+	empty := make(chan struct{})
+	yes := true
+	e.post(func(m *mail) { m.drain = &yes; m.waiting = append(m.waiting, empty) })
+	select {
+	case <-empty:
+		return nil
+	case <-e.left:
+		return errors.New("drain: the executor has stopped")
+	case <-ctx.Done():
+	}
+	e.post(func(m *mail) { m.stop = true })
+	limit := time.NewTimer(mostGrace + stopLimit)
+	defer limit.Stop()
+	select {
+	case <-empty:
+		return nil
+	case <-e.left:
+		return errors.New("drain: the executor has stopped")
+	case <-limit.C:
+		return fmt.Errorf("drain: %d attempts still run, or their ends are not recorded", e.Running())
+	}
+}
+
+// Resume ends a drain.
+func (e *Executor) Resume() {
+	no := false
+	e.post(func(m *mail) { m.drain, m.stop = &no, false })
+}
+
+func (e *Executor) post(f func(*mail)) {
+	e.mu.Lock()
+	f(&e.mail)
+	e.mu.Unlock()
+	poke(e.pokes)
+}
+
+// tell has the loop do something; it may be called from anywhere.
+func (e *Executor) tell(f func()) { e.post(func(m *mail) { m.news = append(m.news, f) }) }
+
+// Run runs attempts until ctx ends; then it kills those that still run, tries
+// for some seconds to record their ends, and returns when all that it started
+// has ended. For a gentle end, Drain first. It is called once.
+func (e *Executor) Run(ctx context.Context) error {
+	defer close(e.left)
+	// What Run started ends with these, after the loop: processes first, then
+	// the writers of their ends, then the thread that is the processes' parent.
+	life, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
+	parent, stopSpawner := context.WithCancel(context.WithoutCancel(ctx))
+	var others, attempts, spawners sync.WaitGroup
+	e.attempts = &attempts
+	for range e.cfg.Finishers {
+		others.Go(func() { e.work(life, e.finishes) })
+	}
+	for range writers {
+		others.Go(func() { e.work(life, e.writes) })
+	}
+	others.Go(func() { _ = e.spool.Run(life) })
+	spawners.Go(func() { e.launch.spawner.run(parent) })
+
+	follow := newFollowing(e)
+	e.loop(ctx, follow)
+	follow.stop()
+	e.wind(ctx)
+	stopWriters()
+	others.Wait()
+	attempts.Wait()
+	stopSpawner()
+	spawners.Wait()
+	return nil
+}
+
+// loop owns the state until ctx ends.
+func (e *Executor) loop(ctx context.Context, follow *following) {
+	clock := time.NewTicker(look)
+	defer clock.Stop()
+	for {
+		var b batch
+		all := false
+		select {
+		case <-ctx.Done():
+			return
+		case b = <-e.batches:
+		case <-e.pokes:
+		case <-clock.C:
+			all = true
+		}
+		if m := e.read(); m.session != nil {
+			e.join(*m.session)
+			follow.restart(ctx, e.session.id)
+			all = true
+		} else if m.drain != nil || m.stop {
+			all = true
+		}
+		if b.taken != nil {
+			b.taken <- e.apply(b)
+		}
+		e.advance(all)
+	}
+}
+
+// read takes the mail and does what it says, but for a new session.
+func (e *Executor) read() mail {
+	e.mu.Lock()
+	m := e.mail
+	e.mail = mail{stop: m.stop}
+	e.mu.Unlock()
+	if m.drain != nil {
+		e.draining = *m.drain
+	}
+	e.stopping = m.stop
+	e.drainers = append(e.drainers, m.waiting...)
+	for _, f := range m.news {
+		f()
+	}
+	return m
+}
+
+// wind ends what still runs after the loop, and records what can be recorded.
+func (e *Executor) wind(ctx context.Context) {
+	e.mu.Lock()
+	e.mail.drain, e.mail.stop = new(true), true
+	e.mu.Unlock()
+	if e.session.id == 0 {
+		return
+	}
+	limit := time.NewTimer(stopLimit)
+	defer limit.Stop()
+	clock := time.NewTicker(look)
+	defer clock.Stop()
+	quick := false
+	for first := true; ; first = false {
+		if !first {
+			select {
+			case <-e.pokes:
+			case <-clock.C:
+			case <-limit.C:
+				quick = true // results may be lost, processes must end
+			}
+		}
+		e.read()
+		e.advance(true)
+		if running := e.count(phaseRunning); running == 0 && (quick || e.settledAll()) {
+			if n := e.count(phaseEnded); n > 0 {
+				e.log.Warn("stopped before all ends were recorded", zap.Int("attempts", n))
+			}
+			return
+		}
+	}
+}
+
+// job is a write to etcd, off the loop.
+type job func(ctx context.Context)
+
+func (e *Executor) work(ctx context.Context, jobs <-chan job) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-jobs:
+			j(ctx)
+		}
+	}
+}
+
+// following keeps one goroutine that follows the inbox, for the latest session.
+type following struct {
+	e      *Executor
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+func newFollowing(e *Executor) *following { return &following{e: e, cancel: func() {}} }
+
+// restart follows anew. The former one may still have a batch to hand in: it
+// is told that it is too late.
+func (f *following) restart(ctx context.Context, session int) {
+	f.cancel()
+	ctx, f.cancel = context.WithCancel(ctx)
+	f.wg.Go(func() { f.e.follow(ctx, session) })
+}
+
+// stop ends following. Nobody takes batches any more.
+func (f *following) stop() {
+	f.cancel()
+	f.wg.Wait()
+}
+
+// follow hands the inbox to the loop until ctx ends, and lists it again every
+// minute or so.
+func (e *Executor) follow(ctx context.Context, session int) {
+	for ctx.Err() == nil {
+		period := reread + time.Duration(rand.Int64N(int64(reread/4)))
+		turn, cancel := context.WithTimeout(ctx, period)
+		err := e.cfg.Inbox.FollowInbox(turn, e.cfg.Node, func(b store.InboxBatch) error { return e.hand(turn, b, session) })
+		ended := turn.Err() == nil
+		cancel()
+		if ended {
+			e.log.Warn("following the inbox ended", zap.Error(err))
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+// hand gives a batch to the loop, and waits until it is taken: so the watch
+// runs no faster than the state can follow.
+func (e *Executor) hand(ctx context.Context, b store.InboxBatch, session int) error {
+	if !b.Reset && len(b.Events) == 0 {
+		return nil
+	}
+	x := batch{InboxBatch: b, session: session, taken: make(chan error, 1)}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case e.batches <- x:
+		return <-x.taken
+	}
+}

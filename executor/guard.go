@@ -1,0 +1,210 @@
+package executor
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	guardLook  = 250 * time.Millisecond // between looks at deadlines
+	guardKill  = time.Minute            // for all processes to be gone
+	guardClear = 10 * time.Second       // to say so
+)
+
+// RunGuardian is the body of the guardian: a process that outlives the daemon
+// just long enough to kill what it left.
+//
+//	hello ──lock taken──▶ watching ──bye──▶ done
+//	                         │
+//	                         └──end of input──▶ killing ──none left──▶ clear ──▶ done
+//
+// It reads the daemon's words from in and says on out when it is ready. When in
+// ends without a bye the daemon is dead: RunGuardian kills every process group
+// that it knows of and every process that carries the mark of a known attempt,
+// makes sure that none is left, and calls clear, which is to say so in etcd;
+// clear is called again until it succeeds, for some ten seconds. While the
+// daemon is frozen, it kills attempts which others may replace at their deadline.
+//
+// It holds a lock below the data directory for as long as it lives, and ignores
+// the signals by which terminals and service managers end a daemon.
+func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, clear func(context.Context, Hello) error) error {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGQUIT)
+	lines := bufio.NewReaderSize(in, 64<<10)
+	var hello Hello
+	if err := next(lines, &hello); err != nil {
+		return fmt.Errorf("guardian: read hello: %w", err)
+	}
+	lock, err := lockGuardian(ctx, hello.Dir)
+	if err != nil {
+		return fmt.Errorf("guardian: %w", err)
+	}
+	defer lock.Close()
+	if _, err := fmt.Fprintln(out, answer); err != nil {
+		return fmt.Errorf("guardian: %w", err)
+	}
+	g := guard{log: orNop(log), watch: newWatch(), warned: map[uint64]bool{}}
+	if dead := g.listen(ctx, lines); !dead {
+		return g.kill(ctx, func(ward) bool { return true }) // a bye with attempts alive: they end, too
+	}
+	g.log.Warn("the daemon is dead", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.wards)))
+	if err := g.kill(ctx, func(ward) bool { return true }); err != nil {
+		return fmt.Errorf("guardian: %w", err)
+	}
+	return sayCleared(ctx, hello, clear)
+}
+
+type guard struct {
+	log    *zap.Logger
+	watch  watch
+	warned map[uint64]bool
+}
+
+// next reads one line.
+func next(r *bufio.Reader, v any) error {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(line, v)
+}
+
+// listen keeps watch until the daemon says bye (false) or is dead (true).
+func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
+	words := make(chan word)
+	go func() { // ends with the process: nothing else ends a read
+		defer close(words)
+		for {
+			var x word
+			if err := next(r, &x); err != nil {
+				return
+			}
+			words <- x
+		}
+	}()
+	look := time.NewTicker(guardLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case x, ok := <-words:
+			if !ok {
+				return true
+			}
+			if x.Bye {
+				return false
+			}
+			g.watch.apply(x)
+		case <-look.C:
+			g.expire(ctx)
+		}
+	}
+}
+
+// expire kills what others may replace by now. A daemon that is not frozen has
+// done so before.
+func (g *guard) expire(ctx context.Context) {
+	now := boottime()
+	due := func(a ward) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
+	if h, n := g.watch.prey(due); n > 0 {
+		g.log.Warn("the daemon is silent: killing attempts that others may replace", zap.Int("attempts", n))
+		ctx, cancel := context.WithTimeout(ctx, unkillable)
+		defer cancel()
+		if _, err := h.run(ctx); err != nil {
+			g.log.Error("attempts do not end", zap.Error(err))
+			return // and tried again
+		}
+		for id, a := range g.watch.wards {
+			if g.watch.overdue(a, now) {
+				g.warned[id] = true
+			}
+		}
+	}
+	for id := range g.warned {
+		if _, ok := g.watch.wards[id]; !ok {
+			delete(g.warned, id)
+		}
+	}
+}
+
+// kill kills all wards that match, and returns nil when none is left.
+func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
+	h, n := g.watch.prey(match)
+	if n == 0 {
+		return nil
+	}
+	for pgid, b := range h.groups { // first all at once, before the slow look at every process
+		if leader, err := readStat(pgid); err == nil && b.fits(leader.start) {
+			unix.Kill(-pgid, unix.SIGKILL)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, guardKill)
+	defer cancel()
+	killed, err := h.run(ctx)
+	g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
+	return err
+}
+
+func sayCleared(ctx context.Context, hello Hello, clear func(context.Context, Hello) error) error {
+	ctx, cancel := context.WithTimeout(ctx, guardClear)
+	defer cancel()
+	for {
+		err := clear(ctx, hello)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("guardian: say that instance %s is cleared: %w", hello.Instance, err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// WaitForGuardian returns when no guardian of this data directory is left. A
+// restarted daemon calls it, under its lock of the directory, before it says
+// anything about its former instance.
+func WaitForGuardian(ctx context.Context, dir string) error {
+	lock, err := lockGuardian(ctx, dir)
+	if err != nil {
+		return fmt.Errorf("wait for the former guardian: %w", err)
+	}
+	return lock.Close()
+}
+
+// lockGuardian takes the guardian's lock, and waits for it until ctx ends.
+func lockGuardian(ctx context.Context, dir string) (*os.File, error) {
+	path := filepath.Join(dir, "guardian.lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package executor
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+const (
+	guardianStart = 2 * time.Minute // until it is ready: an older one may still be killing
+	guardianWrite = 5 * time.Second // a guardian that does not read is as good as dead
+	guardianLeave = 5 * time.Second
+)
+
+// GuardianConfig says how to start a node's guardian.
+type GuardianConfig struct {
+	Hello
+	// Command starts a process whose body is RunGuardian; nil is this very
+	// program with the argument "guardian".
+	Command []string
+	Env     []string // nil is the daemon's own
+
+	Logger     *zap.Logger           // nil: none
+	Registerer prometheus.Registerer // nil: none
+}
+
+// Guardian is the daemon's side of its guardian. No attempt starts before the
+// guardian knows of it. If the guardian dies, another one is started and told of
+// all attempts; until then none starts.
+type Guardian struct {
+	cfg      GuardianConfig
+	log      *zap.Logger
+	restarts prometheus.Counter
+	next     atomic.Uint64
+
+	mu    sync.Mutex
+	watch watch
+	pipe  *os.File      // to the guardian; nil while there is none
+	up    chan struct{} // closed while there is one
+	down  chan struct{} // one slot: writing failed
+}
+
+// NewGuardian makes a guardian. Run starts it.
+func NewGuardian(cfg GuardianConfig) *Guardian {
+	g := &Guardian{
+		cfg: cfg, log: orNop(cfg.Logger).Named("guardian"), watch: newWatch(),
+		up: make(chan struct{}), down: make(chan struct{}, 1),
+		restarts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "carillon_guardian_restarts_total", Help: "Guardians started because the one before had ended."}),
+	}
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(g.restarts)
+	}
+	return g
+}
+
+// Run keeps a guardian alive until ctx ends, and then tells it to leave. It is
+// to outlive Executor.Run: attempts that are still alive then are killed.
+func (g *Guardian) Run(ctx context.Context) error {
+	pause := 50 * time.Millisecond
+	for first := true; ctx.Err() == nil; first = false {
+		if !first {
+			g.restarts.Inc()
+		}
+		began := time.Now()
+		err := g.serve(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		g.log.Error("the guardian ended, another one is started", zap.Error(err))
+		if pause = min(2*pause, 5*time.Second); time.Since(began) > time.Minute {
+			pause = 100 * time.Millisecond
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// serve starts one guardian and sees it to its end.
+func (g *Guardian) serve(ctx context.Context) error {
+	argv := g.cfg.Command
+	if len(argv) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		argv = []string{self, "guardian"}
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = g.cfg.Env
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's and no group's signals reach it
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	cmd.Stdin = r
+	answers, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	r.Close()
+	if err != nil {
+		return fmt.Errorf("start guardian: %w", err)
+	}
+	answered := make(chan string, 1)
+	ended := make(chan error, 1)
+	go func() {
+		line, _ := bufio.NewReader(answers).ReadString('\n')
+		answered <- strings.TrimSpace(line)
+		_, _ = io.Copy(io.Discard, answers)
+		ended <- cmd.Wait()
+	}()
+	if err = g.accompany(ctx, w, answered, ended); err == nil {
+		g.part(word{Bye: true}, w)
+		select {
+		case <-ended:
+			return nil
+		case <-time.After(guardianLeave):
+		}
+	}
+	// It must be dead before the pipe is closed: to a guardian that is merely
+	// slow, the end of the pipe would mean that the daemon is dead.
+	_ = cmd.Process.Kill()
+	<-ended
+	g.part(word{}, w)
+	return err
+}
+
+// accompany greets a guardian and stays with it. nil: ctx ended, it is to leave.
+func (g *Guardian) accompany(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
+	if err := send(w, g.cfg.Hello); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(guardianStart):
+		return errors.New("the guardian does not get ready")
+	case line := <-answered:
+		if line != answer {
+			return fmt.Errorf("the guardian does not get ready: %q", line)
+		}
+	}
+	if err := g.arrive(w); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-g.down:
+		return errors.New("the guardian does not listen")
+	case err := <-ended:
+		ended <- err
+		return fmt.Errorf("the guardian is gone: %w", err)
+	}
+}
+
+// arrive tells a new guardian of all attempts and lets new ones start.
+func (g *Guardian) arrive(w *os.File) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, x := range g.watch.words() {
+		if err := send(w, x); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-g.down: // said of the one before
+	default:
+	}
+	g.pipe = w
+	close(g.up)
+	g.log.Info("the guardian is up", zap.Int("attempts", len(g.watch.wards)))
+	return nil
+}
+
+// part ends a guardian's service. With a bye the pipe is closed, too.
+func (g *Guardian) part(last word, w *os.File) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pipe != nil {
+		g.pipe, g.up = nil, make(chan struct{})
+	}
+	if last.Bye {
+		_ = send(w, last)
+		w.Close()
+	}
+}
+
+// send writes one line, at once: it is in the pipe when send returns, and the
+// guardian reads it even if the daemon dies now.
+func send(w *os.File, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_ = w.SetWriteDeadline(time.Now().Add(guardianWrite))
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// tell applies a word and passes it on, if there is a guardian. mu is held.
+func (g *Guardian) tell(x word) {
+	g.watch.apply(x)
+	if g.pipe == nil {
+		return
+	}
+	if err := send(g.pipe, x); err != nil {
+		g.log.Warn("cannot talk to the guardian", zap.Error(err))
+		g.pipe, g.up = nil, make(chan struct{})
+		poke(g.down)
+	}
+}
+
+// intend announces that an attempt is about to be started. It returns when the
+// guardian knows, however long it takes to have one, unless it is called off.
+// The function it returns is told of the process, and, with 0, of its end.
+func (g *Guardian) intend(a ward, off <-chan struct{}) (update func(pid int, b birth), err error) {
+	if g == nil {
+		return func(int, birth) {}, nil
+	}
+	a.ID = g.next.Add(1)
+	for {
+		g.mu.Lock()
+		up := g.up
+		if g.pipe != nil {
+			g.tell(word{Ward: &a})
+		}
+		known := g.pipe != nil
+		g.mu.Unlock()
+		if known {
+			return func(pid int, b birth) { g.update(a.ID, pid, b) }, nil
+		}
+		select {
+		case <-off:
+			g.update(a.ID, 0, birth{})
+			return nil, errCalledOff
+		case <-up:
+		}
+	}
+}
+
+func (g *Guardian) update(id uint64, pid int, b birth) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	a, ok := g.watch.wards[id]
+	switch {
+	case pid == 0:
+		g.tell(word{End: id})
+	case ok:
+		a.Pid, a.From, a.To = pid, b.from, b.to
+		g.tell(word{Ward: &a})
+	}
+}
+
+// cover says that attempts belong to a session from now on.
+func (g *Guardian) cover(l Leftover, session int) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, a := range g.watch.wards {
+		if a.Leftover == l && a.Session != session {
+			a.Session = session
+			g.tell(word{Ward: &a})
+		}
+	}
+}
+
+// renewed says until when the attempts of a session may live.
+func (g *Guardian) renewed(id int, until time.Duration) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if known, ok := g.watch.sessions[id]; !ok || known != until {
+		g.tell(word{Session: &session{ID: id, Until: until}})
+	}
+}

@@ -1,0 +1,20 @@
+package executor
+
+import (
+	"context"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Inbox is what the executor needs of the store; *store.Store is one.
+type Inbox interface {
+	FollowInbox(ctx context.Context, node string, apply func(store.InboxBatch) error) error
+	Rewrite(ctx context.Context, session kv.Fence, h store.Held) (mod int64, err error)
+	Finish(ctx context.Context, h store.Held, end task.Run, next *task.Waiting) error
+	HandBack(ctx context.Context, h store.Held) error
+	Cleared(ctx context.Context, instance string) (bool, error)
+}
+
+var _ Inbox = (*store.Store)(nil)

@@ -1,0 +1,45 @@
+package executor
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+type metrics struct {
+	ended      *prometheus.CounterVec
+	lateness   prometheus.Histogram
+	waiting    prometheus.Gauge
+	unrecorded prometheus.Gauge
+	unreadable prometheus.Gauge
+	adopted    prometheus.Counter
+}
+
+func newMetrics(e *Executor, r prometheus.Registerer) metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	m := metrics{
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "carillon_attempts_total", Help: "Attempts that ended on this node, by their final state."}, []string{"state"}),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "carillon_start_lateness_seconds", Help: "From the tick to the start of the first attempt; catch-up runs are left out.",
+			Buckets: []float64{.001, .002, .004, .008, .015, .03, .06, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300}}),
+		waiting:    gauge("carillon_attempts_waiting", "Attempts in this node's inbox that have not started."),
+		unrecorded: gauge("carillon_attempts_unrecorded", "Attempts that ended and whose end is not recorded yet."),
+		unreadable: gauge("carillon_inbox_unreadable", "Records in this node's inbox that cannot be read."),
+		adopted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "carillon_attempts_adopted_total", Help: "Attempts adopted after a rejoin."}),
+	}
+	for _, s := range []task.State{task.Succeeded, task.Failed, task.TimedOut, task.Cancelled, task.Lost} {
+		m.ended.WithLabelValues(string(s))
+	}
+	if r != nil {
+		slots := gauge("carillon_slots", "Processes that this node runs at once.")
+		slots.Set(float64(e.cfg.Slots))
+		r.MustRegister(m.ended, m.lateness, m.waiting, m.unrecorded, m.unreadable, m.adopted, slots, prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "carillon_attempts_running", Help: "Attempts with a process."},
+			func() float64 { return float64(e.Running()) }))
+	}
+	return m
+}

@@ -1,0 +1,252 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// procRoot is where the kernel shows processes.
+const procRoot = "/proc"
+
+// tick is the unit of start times in /proc: USER_HZ is 100 on every Linux that
+// Go runs on.
+const tick = 10 * time.Millisecond
+
+// stat is what /proc/<pid>/stat says.
+type stat struct {
+	pid, pgrp int
+	state     byte
+	start     time.Duration // since boot, to the tick
+}
+
+func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' }
+
+func readStat(pid int) (stat, error) {
+	b, err := os.ReadFile(procRoot + "/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(pid, b)
+}
+
+// parseStat reads fields from behind the last ')': the program's name may
+// contain anything.
+func parseStat(pid int, b []byte) (stat, error) {
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) < 20 {
+		return stat{}, fmt.Errorf("stat of process %d: %d fields", pid, len(f))
+	}
+	pgrp, err1 := strconv.Atoi(string(f[2]))
+	start, err2 := strconv.ParseInt(string(f[19]), 10, 64)
+	return stat{pid: pid, pgrp: pgrp, state: f[0][0], start: time.Duration(start) * tick}, errors.Join(err1, err2)
+}
+
+// processes lists all process ids.
+func processes() ([]int, error) {
+	d, err := os.Open(procRoot)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	pids := make([]int, 0, len(names))
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}
+
+// Leftover is an attempt that may have left processes behind. Namespace and
+// Task may be empty: then the run's id and the token alone decide.
+type Leftover struct {
+	Namespace string
+	Task      string
+	RunID     string
+	Token     int64
+}
+
+// birth is when a process group's leader was started, at the earliest and the
+// latest, on CLOCK_BOOTTIME: it tells the group from a later one of that number.
+type birth struct{ from, to time.Duration }
+
+func (b birth) fits(start time.Duration) bool {
+	return start >= b.from.Truncate(tick)-tick && start <= b.to+tick
+}
+
+// hunt is a set of attempts of which no process may be left: those of their
+// groups, and those that left the group but carry the attempt's mark in their
+// environment. A process that does both, leave and wipe, is not found.
+type hunt struct {
+	groups map[int]birth
+	marks  map[string][]Leftover // by run id
+}
+
+func (h *hunt) addMark(l Leftover) {
+	if h.marks == nil {
+		h.marks = map[string][]Leftover{}
+	}
+	h.marks[l.RunID] = append(h.marks[l.RunID], l)
+}
+
+func (h *hunt) addGroup(pgid int, b birth) {
+	if h.groups == nil {
+		h.groups = map[int]birth{}
+	}
+	h.groups[pgid] = b
+}
+
+// run kills until two looks in a row find nothing, and returns how many
+// processes it killed. An error means that some may be left.
+func (h *hunt) run(ctx context.Context) (killed int, err error) {
+	seen := map[int]bool{}
+	for clean, pause := 0, time.Millisecond; ; {
+		found, err := h.pass(seen)
+		if err != nil {
+			return len(seen), err
+		}
+		if found > 0 {
+			clean = 0
+		} else if clean++; clean == 2 {
+			return len(seen), nil
+		}
+		select {
+		case <-ctx.Done():
+			return len(seen), fmt.Errorf("%d processes are still there: %w", found, context.Cause(ctx))
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 100*time.Millisecond)
+	}
+}
+
+// pass kills what it finds once, and returns how many were alive.
+func (h *hunt) pass(seen map[int]bool) (int, error) {
+	pids, err := processes()
+	if err != nil {
+		return 0, fmt.Errorf("list processes: %w", err)
+	}
+	self := os.Getpid()
+	found := 0
+	for _, pid := range pids {
+		if pid == self {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil || st.dead() || !h.wanted(st) {
+			continue
+		}
+		found++
+		if h.kill(st) {
+			seen[pid] = true
+		}
+	}
+	return found, nil
+}
+
+func (h *hunt) wanted(st stat) bool { return h.inGroup(st) || h.marked(st.pid) }
+
+// inGroup reports whether a process belongs to one of the groups. If the
+// number now belongs to another leader, the group is a stranger's.
+func (h *hunt) inGroup(st stat) bool {
+	b, ok := h.groups[st.pgrp]
+	if !ok {
+		return false
+	}
+	if st.pid == st.pgrp {
+		return b.fits(st.start)
+	}
+	if leader, err := readStat(st.pgrp); err == nil {
+		return b.fits(leader.start)
+	}
+	return st.start >= b.from.Truncate(tick)-tick
+}
+
+// kill makes sure by a pidfd that the process killed is the one looked at.
+func (h *hunt) kill(st stat) bool {
+	fd, err := unix.PidfdOpen(st.pid, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	if again, err := readStat(st.pid); err != nil || again.start != st.start {
+		return false
+	}
+	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+}
+
+// The variables by which a process tells which attempt it belongs to.
+const (
+	envTask      = "CARILLON_TASK"
+	envNamespace = "CARILLON_NAMESPACE"
+	envRunID     = "CARILLON_RUN_ID"
+	envToken     = "CARILLON_FENCING_TOKEN"
+)
+
+// marked reports whether a process carries the mark of an attempt.
+func (h *hunt) marked(pid int) bool {
+	if len(h.marks) == 0 {
+		return false
+	}
+	env, err := os.ReadFile(procRoot + "/" + strconv.Itoa(pid) + "/environ")
+	if err != nil || !bytes.Contains(env, []byte(envRunID+"=")) {
+		return false
+	}
+	get := func(name string) string {
+		for entry := range bytes.SplitSeq(env, []byte{0}) {
+			if k, v, ok := bytes.Cut(entry, []byte{'='}); ok && string(k) == name {
+				return string(v)
+			}
+		}
+		return ""
+	}
+	for _, l := range h.marks[get(envRunID)] {
+		if get(envToken) == strconv.FormatInt(l.Token, 10) &&
+			(l.Task == "" || get(envTask) == l.Task) && (l.Namespace == "" || get(envNamespace) == l.Namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// KillLeftovers kills every process that carries the run id and the token of
+// one of these attempts in its environment, and returns when none is left. A
+// restarted daemon calls it for what its inbox says of its former instance.
+// After nil, and WaitForGuardian, that instance may be said to be cleared.
+func KillLeftovers(ctx context.Context, attempts []Leftover) (killed int, err error) {
+	if len(attempts) == 0 {
+		return 0, nil
+	}
+	var h hunt
+	for _, l := range attempts {
+		h.addMark(l)
+	}
+	if killed, err = h.run(ctx); err != nil {
+		return killed, fmt.Errorf("kill leftovers: %w", err)
+	}
+	return killed, nil
+}
+
+// groupAlive reports whether a process group has members that are not zombies.
+func groupAlive(pgid int) bool {
+	if unix.Kill(-pgid, 0) == unix.ESRCH {
+		return false
+	}
+	pids, err := processes()
+	if err != nil {
+		return true
+	}
+	for _, pid := range pids {
+		if st, err := readStat(pid); err == nil && st.pgrp == pgid && !st.dead() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,406 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// lingering is how long what the main process left behind in its group may
+	// take to end by itself: the last words of a pipeline.
+	lingering = 200 * time.Millisecond
+	// drained is how long output is read after the whole group has ended. Only a
+	// process that left the group can still hold the pipe then.
+	drained = 250 * time.Millisecond
+	// unkillable is how long a SIGKILL may take before it is given up.
+	unkillable = 5 * time.Second
+)
+
+// cause is why an attempt is made to end.
+type cause int
+
+const (
+	causeNone     cause = iota
+	causeTimeout        // it ran longer than it may
+	causeCancel         // somebody wants it to end
+	causeShutdown       // the daemon stops
+	causeSilent         // the node is silent, and others may start a successor
+	causeGone           // its record is gone: others decided about it
+)
+
+// kill is an order to end an attempt: SIGTERM, and after grace SIGKILL.
+type kill struct {
+	cause cause
+	grace time.Duration
+}
+
+// orders carries kills to an attempt. The first one gives the outcome its
+// reason, later ones may shorten the grace.
+type orders struct {
+	once  sync.Once
+	given chan struct{} // closed with the first
+	c     chan kill
+}
+
+func newOrders() *orders { return &orders{given: make(chan struct{}), c: make(chan kill, 8)} }
+
+func (o *orders) give(k kill) {
+	select {
+	case o.c <- k:
+	default: // eight orders wait already: it is being killed
+	}
+	o.once.Do(func() { close(o.given) })
+}
+
+// Result is how an attempt of a process ended.
+type Result struct {
+	State       task.State // succeeded, failed, timed_out, cancelled or lost
+	Reason      string
+	Message     string // for a person; empty if all is well
+	ExitCode    *int
+	Signal      string // such as "SIGKILL"
+	StartedAt   time.Time
+	EndedAt     time.Time // of the main process
+	OutputBytes int64
+	Truncated   bool   // not all output is kept
+	Tail        []byte // some KiB; not yet valid UTF-8
+
+	unstarted bool // nothing was forked, for no fault of the attempt
+}
+
+// launch is all that is needed to start one attempt.
+type launch struct {
+	process   *task.Process
+	env       []string
+	as        account
+	timeout   time.Duration // 0: none
+	grace     time.Duration
+	path      string // of the output
+	ward      ward
+	may       func() error // asked directly before the fork
+	onStarted func(at time.Time)
+}
+
+// launcher runs attempts as processes.
+type launcher struct {
+	spawner  *spawner
+	spool    *Spool
+	guardian *Guardian
+	sweeper  sweeper
+	own      account // the daemon's
+	log      *zap.Logger
+}
+
+// run starts an attempt and returns when nothing is left of it: neither its
+// main process, nor the group, nor, if it was made to end, what left the group.
+func (l *launcher) run(what launch, o *orders) Result {
+	out := l.spool.newOutput(what.path)
+	defer out.close()
+	p, err := l.start(what, out, o)
+	if err != nil {
+		return notStarted(err)
+	}
+	if what.onStarted != nil {
+		what.onStarted(p.started)
+	}
+	r := p.wait(what, o)
+	r.OutputBytes, r.Truncated, r.Tail = out.bytes, out.truncated, out.last
+	if out.broken != nil && r.Message == "" {
+		r.Message = "output is not kept: " + out.broken.Error()
+	}
+	return r
+}
+
+func notStarted(err error) Result {
+	return Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(),
+		unstarted: errors.Is(err, errCalledOff) || errors.Is(err, errTooLate)}
+}
+
+// running is an attempt whose process has been started.
+type running struct {
+	*launcher
+	spawn
+	pipe    *os.File
+	drained chan struct{} // closed when nothing reads the pipe any more
+	release func()        // ends the guardian's watch
+}
+
+func (l *launcher) start(what launch, out *output, o *orders) (*running, error) {
+	dir, err := workDir(what.process.Dir, what.as)
+	if err != nil {
+		return nil, err
+	}
+	argv := what.process.Command
+	if len(argv) == 0 {
+		argv = []string{cronShell, "-c", what.process.Shell}
+	}
+	program, err := lookPath(argv[0], lookupEnv(what.env, "PATH"), dir)
+	if err != nil {
+		return nil, err
+	}
+	pipe, w, err := newPipe()
+	if err != nil {
+		return nil, startFailure(err, argv[0], dir)
+	}
+	release, err := l.guardian.intend(what.ward, o.given)
+	if err != nil {
+		return nil, errors.Join(err, pipe.Close(), unix.Close(w))
+	}
+	p := &running{launcher: l, pipe: pipe, drained: make(chan struct{}), release: func() { release(0, birth{}) }, spawn: spawn{
+		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), may: what.may,
+	}}
+	err = l.spawner.start(&p.spawn, o.given)
+	unix.Close(w)
+	if err != nil {
+		pipe.Close()
+		p.release()
+		if errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
+			return nil, err
+		}
+		return nil, startFailure(err, program, dir)
+	}
+	release(p.pid, p.birth)
+	go func() {
+		defer close(p.drained)
+		out.drain(pipe)
+	}()
+	return p, nil
+}
+
+// newPipe makes a pipe of which the runtime polls the reading end; the writing
+// end is for the child, whose programs expect it to block.
+func newPipe() (*os.File, int, error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, 0, err
+	}
+	if err := unix.SetNonblock(p[0], true); err != nil {
+		return nil, 0, errors.Join(err, unix.Close(p[0]), unix.Close(p[1]))
+	}
+	return os.NewFile(uintptr(p[0]), "output"), p[1], nil
+}
+
+// wait sees the attempt to its end.
+func (p *running) wait(what launch, o *orders) Result {
+	var pidfd *os.File
+	if p.pidfd >= 0 && unix.SetNonblock(p.pidfd, true) == nil {
+		pidfd = os.NewFile(uintptr(p.pidfd), "pidfd")
+		defer pidfd.Close()
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- awaitExit(p.pid, pidfd) }()
+
+	why, killAt := p.until(exited, what, o)
+	r := Result{StartedAt: p.started, EndedAt: time.Now()}
+	status, err := reap(p.pid)
+	if why.cause == causeNone {
+		why, killAt = kill{grace: what.grace}, time.Now().Add(lingering+what.grace)
+		p.outlast(time.Now().Add(lingering))
+		p.signal(unix.SIGTERM)
+	}
+	p.endGroup(killAt, o)
+	if why.cause != causeNone {
+		p.sweep(what.ward.Leftover)
+	}
+	_ = p.pipe.SetReadDeadline(time.Now().Add(drained))
+	<-p.drained
+	p.pipe.Close()
+	p.release()
+
+	r.judge(status, err)
+	r.blame(why.cause, what.timeout)
+	return r
+}
+
+// until waits for the main process to end, and carries out kills until then.
+// The process is a zombie when it returns.
+func (p *running) until(exited <-chan error, what launch, o *orders) (why kill, killAt time.Time) {
+	timeout := never()
+	if what.timeout > 0 {
+		timeout = time.NewTimer(what.timeout)
+	}
+	defer timeout.Stop()
+	hard := never()
+	defer hard.Stop()
+	obey := func(k kill) {
+		at := time.Now().Add(max(k.grace, 0))
+		if why.cause == causeNone {
+			why, killAt = k, at
+			unix.Kill(-p.pid, unix.SIGTERM)
+			unix.Kill(-p.pid, unix.SIGCONT) // a stopped process does not see SIGTERM
+		} else if at.Before(killAt) {
+			killAt = at
+		}
+		hard.Reset(time.Until(killAt))
+	}
+	for {
+		select {
+		case <-exited:
+			return why, killAt
+		case <-timeout.C:
+			obey(kill{causeTimeout, what.grace})
+		case k := <-o.c:
+			obey(k)
+		case <-hard.C:
+			unix.Kill(-p.pid, unix.SIGKILL)
+		}
+	}
+}
+
+// never is a timer that does not fire until it is reset.
+func never() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}
+
+// outlast waits for the group to end by itself, until at.
+func (p *running) outlast(at time.Time) (ended bool) {
+	for pause := time.Millisecond; groupAlive(p.pid); pause = min(2*pause, 50*time.Millisecond) {
+		if !time.Now().Before(at) {
+			return false
+		}
+		time.Sleep(min(pause, time.Until(at)))
+	}
+	return true
+}
+
+// endGroup ends what the main process left behind in its group: it has had
+// SIGTERM; at killAt it gets SIGKILL.
+func (p *running) endGroup(killAt time.Time, o *orders) {
+	for !p.outlast(earlier(killAt, time.Now().Add(100*time.Millisecond))) {
+		select {
+		case k := <-o.c:
+			killAt = earlier(killAt, time.Now().Add(k.grace))
+		default:
+		}
+		if time.Now().Before(killAt) {
+			continue
+		}
+		p.signal(unix.SIGKILL)
+		if !p.outlast(time.Now().Add(unkillable)) {
+			p.log.Error("a process group does not end after SIGKILL", zap.Int("pgid", p.pid))
+			return
+		}
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// signal signals the group after its leader was reaped: not if the leader's
+// number is a new process's, whose group is its own affair.
+func (p *running) signal(sig syscall.Signal) {
+	if _, err := readStat(p.pid); err != nil {
+		unix.Kill(-p.pid, sig)
+	}
+}
+
+// sweep kills what left the group of an attempt that was made to end.
+func (p *running) sweep(l Leftover) {
+	killed, err := p.sweeper.clean(l)
+	if killed > 0 || err != nil {
+		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
+	}
+}
+
+// judge reads the outcome off the status.
+func (r *Result) judge(ws syscall.WaitStatus, err error) {
+	switch {
+	case err != nil:
+		r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, err.Error()
+	case ws.Signaled():
+		r.State, r.Reason, r.Signal = task.Failed, task.ReasonSignal, signalName(ws.Signal())
+		r.Message = "killed by " + r.Signal
+		if ws.CoreDump() {
+			r.Message += " (core dumped)"
+		}
+	default:
+		code := ws.ExitStatus()
+		r.ExitCode, r.State = &code, task.Succeeded
+		if code != 0 {
+			r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, fmt.Sprintf("exited with code %d", code)
+		}
+	}
+}
+
+func signalName(s syscall.Signal) string {
+	if name := unix.SignalName(s); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", int(s)) // a real-time signal
+}
+
+// blame overrides the outcome of an attempt that was made to end: why counts,
+// not how.
+func (r *Result) blame(c cause, timeout time.Duration) {
+	switch c {
+	case causeTimeout:
+		r.State, r.Reason = task.TimedOut, task.ReasonTimeout
+		r.Message = "ran longer than " + task.Duration(timeout).String()
+	case causeCancel:
+		r.State, r.Reason, r.Message = task.Cancelled, task.ReasonCancelled, ""
+	case causeShutdown:
+		r.State, r.Reason, r.Message = task.Failed, task.ReasonShutdown, "the daemon stopped before it had ended"
+	case causeSilent:
+		r.State, r.Reason = task.Lost, task.ReasonNodeLost
+		r.Message = "killed: the node had lost touch with etcd, so that another may start a successor"
+	case causeGone:
+		r.State, r.Reason, r.Message = task.Lost, task.ReasonNodeLost, "killed: its record is gone"
+	}
+	r.Message = strings.TrimSpace(r.Message)
+}
+
+// sweeper finds processes by the marks in their environment. A look at all
+// processes serves everybody who asked for one meanwhile.
+type sweeper struct {
+	turn sync.Mutex // held while looking
+	mu   sync.Mutex
+	next *sweep
+}
+
+type sweep struct {
+	hunt   hunt
+	done   bool
+	killed int
+	err    error
+}
+
+func (s *sweeper) clean(l Leftover) (int, error) {
+	s.mu.Lock()
+	if s.next == nil {
+		s.next = &sweep{}
+	}
+	b := s.next
+	b.hunt.addMark(l)
+	s.mu.Unlock()
+
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if b.done {
+		return 0, b.err // told to the first
+	}
+	s.mu.Lock()
+	s.next = nil
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), unkillable)
+	defer cancel()
+	b.killed, b.err = b.hunt.run(ctx)
+	b.done = true
+	return b.killed, b.err
+}

@@ -1,0 +1,138 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spawner starts all processes from one thread that lives as long as its run.
+// The kernel sends the parent-death signal when the *thread* that forked ends,
+// so that an ordinary goroutine's would come at random. Forks exclude each other
+// in a Go program anyway (syscall.ForkLock), hence one thread costs little.
+type spawner struct {
+	requests chan *spawn
+	null     *os.File
+	nullFD   uintptr
+}
+
+// spawn is one request: what to start, and what came of it.
+type spawn struct {
+	program string
+	argv    []string
+	env     []string
+	dir     string
+	as      *syscall.Credential
+	output  uintptr
+	may     func() error // asked directly before the fork; an error forbids it
+
+	reply   chan struct{}
+	pid     int
+	pidfd   int // -1 if the kernel has none
+	birth   birth
+	started time.Time
+	err     error
+}
+
+func newSpawner() (*spawner, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &spawner{requests: make(chan *spawn), null: null, nullFD: null.Fd()}, nil
+}
+
+// run serves until ctx ends. By then all that it started must have ended: it is
+// killed with the thread otherwise.
+func (s *spawner) run(ctx context.Context) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer s.null.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-s.requests:
+			s.fork(r)
+			close(r.reply)
+		}
+	}
+}
+
+// start has a process started and waits for that, unless it is called off first.
+func (s *spawner) start(r *spawn, off <-chan struct{}) error {
+	r.reply = make(chan struct{})
+	select {
+	case <-off:
+		return errCalledOff
+	case s.requests <- r:
+		<-r.reply
+		return r.err
+	}
+}
+
+func (s *spawner) fork(r *spawn) {
+	if r.err = r.may(); r.err != nil {
+		return
+	}
+	r.started, r.birth.from = time.Now(), boottime()
+	r.pid, r.err = syscall.ForkExec(r.program, r.argv, &syscall.ProcAttr{
+		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.output},
+		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd},
+	})
+	r.birth.to = boottime()
+}
+
+// errCalledOff means that nothing was started.
+var errCalledOff = errors.New("called off before the start")
+
+// awaitExit returns when the process has ended, which it leaves to be reaped:
+// until then its number, and its group's, belong to nobody else. It needs a
+// thread only on kernels without pidfds.
+func awaitExit(pid int, pidfd *os.File) error {
+	if pidfd == nil {
+		return waitid(unix.P_PID, pid, 0)
+	}
+	rc, err := pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var werr error
+	err = rc.Read(func(fd uintptr) bool {
+		werr = waitid(unix.P_PIDFD, int(fd), unix.WNOHANG)
+		return !errors.Is(werr, errRunning)
+	})
+	return errors.Join(err, werr)
+}
+
+var errRunning = errors.New("still running")
+
+func waitid(kind, id, options int) error {
+	for {
+		var info unix.Siginfo
+		switch err := unix.Waitid(kind, id, &info, unix.WEXITED|unix.WNOWAIT|options, nil); {
+		case err == unix.EINTR:
+		case err != nil:
+			return os.NewSyscallError("waitid", err)
+		case info.Signo == 0:
+			return errRunning
+		default:
+			return nil
+		}
+	}
+}
+
+// reap removes the zombie and returns its status.
+func reap(pid int) (syscall.WaitStatus, error) {
+	for {
+		var ws syscall.WaitStatus
+		if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
+			return ws, os.NewSyscallError("wait4", err)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package executor
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// What the daemon and its guardian say to each other. The daemon writes one JSON
+// object a line to the guardian's standard input: first a Hello, then words. The
+// guardian answers "ready" once, on its standard output. The end of the input
+// without a bye means that the daemon is dead.
+
+// Hello is what a guardian needs to know first.
+type Hello struct {
+	Instance string          `json:"instance"`
+	Dir      string          `json:"dir"`            // the data directory
+	Etcd     json.RawMessage `json:"etcd,omitempty"` // how to reach etcd; package daemon's own affair
+}
+
+// answer is what the guardian says when it holds its lock.
+const answer = "ready"
+
+// word is a change of what the guardian watches; one of its fields is set.
+type word struct {
+	Ward    *ward    `json:"ward,omitempty"` // new, or known better
+	End     uint64   `json:"end,omitempty"`  // the ward with this number has ended
+	Session *session `json:"session,omitempty"`
+	Bye     bool     `json:"bye,omitempty"` // the daemon ends, of its own will
+}
+
+// ward is an attempt under the guardian's eyes: from before the fork, so that
+// no process exists that it does not know of.
+type ward struct {
+	ID uint64 `json:"id"`
+	Leftover
+	Pid         int           `json:"pid,omitempty"` // and process group; 0: perhaps not yet started
+	From        time.Duration `json:"from,omitempty"`
+	To          time.Duration `json:"to,omitempty"`
+	Session     int           `json:"session,omitempty"`
+	Replaceable bool          `json:"replaceable,omitempty"`
+}
+
+// session says until when, on CLOCK_BOOTTIME, the replaceable attempts of a
+// session may live if nothing more is heard.
+type session struct {
+	ID    int           `json:"id"`
+	Until time.Duration `json:"until"`
+}
+
+// watch is what a guardian has been told. Both sides keep it: the daemon to tell
+// the next guardian.
+type watch struct {
+	wards    map[uint64]ward
+	sessions map[int]time.Duration
+}
+
+func newWatch() watch { return watch{wards: map[uint64]ward{}, sessions: map[int]time.Duration{}} }
+
+func (w watch) apply(x word) {
+	if x.Ward != nil {
+		w.wards[x.Ward.ID] = *x.Ward
+	}
+	delete(w.wards, x.End)
+	if x.Session != nil {
+		if _, known := w.sessions[x.Session.ID]; !known {
+			w.forget()
+		}
+		w.sessions[x.Session.ID] = x.Session.Until
+	}
+}
+
+// forget drops sessions that no ward belongs to.
+func (w watch) forget() {
+	used := map[int]bool{}
+	for _, a := range w.wards {
+		used[a.Session] = true
+	}
+	for id := range w.sessions {
+		if !used[id] {
+			delete(w.sessions, id)
+		}
+	}
+}
+
+// words is all that a new guardian is to be told.
+func (w watch) words() []word {
+	var all []word
+	for id, until := range w.sessions {
+		all = append(all, word{Session: &session{ID: id, Until: until}})
+	}
+	for _, a := range w.wards {
+		all = append(all, word{Ward: &a})
+	}
+	return all
+}
+
+// prey is the hunt for all wards that match.
+func (w watch) prey(match func(ward) bool) (h hunt, n int) {
+	for _, a := range w.wards {
+		if !match(a) {
+			continue
+		}
+		n++
+		h.addMark(a.Leftover)
+		if a.Pid > 0 {
+			h.addGroup(a.Pid, birth{a.From, a.To})
+		}
+	}
+	return h, n
+}
+
+// overdue reports whether a ward has outlived its session's silence.
+func (w watch) overdue(a ward, now time.Duration) bool {
+	until, ok := w.sessions[a.Session]
+	return ok && a.Replaceable && now > until
+}

@@ -1,0 +1,246 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const askAgain = 2 * time.Second
+
+// startProcess starts an attempt with a process of its own.
+func (e *Executor) startProcess(a *attempt) {
+	j := e.session
+	a.orders = newOrders()
+	a.killed, a.startedAt = kill{}, time.Time{}
+	e.move(a, phaseRunning)
+	what, o, held := launch{
+		process: a.Action.Process, as: e.launch.own, timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
+		ward: ward{Leftover: a.leftover(), Session: j.id, Replaceable: a.Replaceable},
+		may: func() error {
+			if j.expired() {
+				return errTooLate
+			}
+			return nil
+		},
+		onStarted: func(at time.Time) { e.tell(func() { e.started(a, j, at) }) },
+	}, a.orders, a.Held
+	e.attempts.Go(func() {
+		r := e.runProcess(what, held, o)
+		e.tell(func() { e.processEnded(a, r) })
+	})
+}
+
+// runProcess sees one attempt from its preparation to its end.
+func (e *Executor) runProcess(what launch, h store.Held, o *orders) Result {
+	failed := func(err error) Result {
+		return Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now()}
+	}
+	path, err := e.spool.path(h.Namespace, h.Task, h.ID, max(h.Attempt, 1))
+	if err != nil {
+		return failed(err)
+	}
+	if name := what.process.User; name != "" {
+		if what.as, err = accountOf(name); err != nil {
+			return failed(err)
+		}
+	}
+	what.path = path
+	what.env = environment(h.Assigned, h.Create, e.cfg.Node, what.as)
+	return e.launch.run(what, o)
+}
+
+// started notes that an attempt has a process. A rejoin since the launch could
+// not tell the guardian, who did not know of it yet.
+func (e *Executor) started(a *attempt, j *joined, at time.Time) {
+	a.startedAt = at
+	e.late(a, at)
+	if a.session != j.id {
+		e.cfg.Guardian.cover(a.leftover(), a.session)
+	}
+}
+
+// processEnded notes that nothing of an attempt is left.
+func (e *Executor) processEnded(a *attempt, r Result) {
+	if a.gone {
+		if e.leaving[a.key]--; e.leaving[a.key] <= 0 {
+			delete(e.leaving, a.key)
+		}
+	}
+	if r.unstarted { // the token was not used: it may still be, or be cancelled, or handed back
+		a.orders, a.killed = nil, kill{}
+		e.move(a, phaseWaiting)
+		return
+	}
+	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && a.Replaceable && e.overdue(a) {
+		r.blame(causeSilent, 0) // the guardian was faster
+	}
+	a.finish(e.cfg.Node, r)
+	e.ended(a)
+	e.log.Debug("an attempt ended", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID),
+		zap.String("state", string(r.State)), zap.String("reason", r.Reason))
+}
+
+func (e *Executor) overdue(a *attempt) bool {
+	j := e.sessions[a.session]
+	return j != nil && j.expired()
+}
+
+// rewrite adopts an attempt under the latest session; if it runs, the record
+// says so from then on. It is not waited for.
+func (e *Executor) rewrite(a *attempt) {
+	if e.toWrite.full() {
+		e.toWrite.later(a)
+		return
+	}
+	j, h := e.session, a.Held
+	if !a.startedAt.IsZero() && a.phase == phaseRunning {
+		h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
+	}
+	a.busy = true
+	e.writes <- func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, writeLimit)
+		defer cancel()
+		mod, err := e.cfg.Inbox.Rewrite(ctx, j.Fence, h)
+		e.tell(func() { e.rewritten(a, j, h, mod, err) })
+	}
+}
+
+func (e *Executor) rewritten(a *attempt, j *joined, h store.Held, mod int64, err error) {
+	if err != nil {
+		e.failed(a, h, err, "rewrite", retryWrite)
+		return
+	}
+	a.busy = false
+	if mod > a.Mod {
+		h.Mod = mod
+		a.Held = h
+	}
+	if a.session != j.id {
+		e.metrics.adopted.Inc()
+		e.adopted(a, j)
+	}
+	e.touch(a)
+}
+
+// failed notes that a write failed; it is tried again when the record is seen to
+// have changed, or after a pause. What is unknown shows itself in the inbox.
+func (e *Executor) failed(a *attempt, h store.Held, err error, what string, pause time.Duration) {
+	a.busy, a.failedAt, a.notBefore = false, h.Mod, time.Now().Add(pause)
+	if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrFenced) && !errors.Is(err, context.Canceled) {
+		e.log.Warn("cannot write an attempt", zap.String("what", what), zap.String("task", a.Namespace+"/"+a.Task),
+			zap.String("run", a.ID), zap.Error(err))
+	}
+	e.touch(a)
+}
+
+// handBack queues an unstarted attempt again.
+func (e *Executor) handBack(a *attempt) {
+	if e.toWrite.full() {
+		e.toWrite.later(a)
+		return
+	}
+	h := a.Held
+	a.busy = true
+	e.writes <- func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, writeLimit)
+		defer cancel()
+		err := e.cfg.Inbox.HandBack(ctx, h)
+		e.tell(func() {
+			if err != nil {
+				e.failed(a, h, err, "hand back", retryWrite)
+				return
+			}
+			a.busy = false
+			e.move(a, phaseSettled)
+		})
+	}
+}
+
+// record writes down how an attempt ended: in the history, or, if another
+// attempt follows, in the queue.
+func (e *Executor) record(a *attempt) {
+	if e.toRecord.full() {
+		e.toRecord.later(a)
+		return
+	}
+	h, end := a.Held, a.end
+	end.CancelledBy = h.CancelledBy // a cancel may have come since
+	var next *task.Waiting
+	if !a.gone && !a.noRetry {
+		next = Next(h.Assigned, end, time.Now(), rand.Float64())
+	}
+	a.busy = true
+	e.finishes <- func(ctx context.Context) {
+		err := e.cfg.Inbox.Finish(ctx, h, end, next)
+		e.tell(func() { e.recorded(a, h, err) })
+	}
+}
+
+func (e *Executor) recorded(a *attempt, h store.Held, err error) {
+	switch {
+	case errors.Is(err, store.ErrLate):
+		e.log.Warn("an attempt had been declared lost before its end", zap.String("task", a.Namespace+"/"+a.Task),
+			zap.String("run", a.ID), zap.String("state", string(a.end.State)))
+	case err != nil:
+		if !errors.Is(err, task.ErrConflict) {
+			a.end.OutputTail = "" // in case it is what etcd refuses
+		}
+		e.failed(a, h, err, "finish", retryFinish)
+		return
+	}
+	a.busy = false
+	a.end, a.orders = task.Run{}, nil
+	e.move(a, phaseSettled)
+}
+
+// askCleared asks, now and then, whether the instances are proved dead whose
+// attempts are in the inbox.
+func (e *Executor) askCleared(v view) {
+	foreign := map[string]bool{}
+	for a := range e.all {
+		if a.foreign && a.phase == phaseWaiting && !a.gone {
+			foreign[a.Instance] = true
+		}
+	}
+	for instance := range e.asked {
+		if !foreign[instance] {
+			delete(e.asked, instance)
+			delete(e.dead, instance)
+		}
+	}
+	for instance := range foreign {
+		if e.dead[instance] || v.now.Sub(e.asked[instance]) < askAgain || e.toWrite.full() {
+			continue
+		}
+		e.asked[instance] = v.now
+		e.writes <- func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, writeLimit)
+			defer cancel()
+			cleared, err := e.cfg.Inbox.Cleared(ctx, instance)
+			e.tell(func() { e.answered(instance, cleared, err) })
+		}
+	}
+}
+
+func (e *Executor) answered(instance string, cleared bool, err error) {
+	if err != nil {
+		e.log.Warn("cannot ask whether an instance is cleared", zap.Error(fmt.Errorf("instance %s: %w", instance, err)))
+	}
+	if !cleared {
+		return
+	}
+	e.dead[instance] = true
+	for a := range e.all {
+		if a.foreign && a.Instance == instance {
+			e.touch(a)
+		}
+	}
+}
