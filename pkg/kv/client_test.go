@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -257,5 +260,37 @@ func TestCheckVersion_AcceptsTheEmbedded(t *testing.T) {
 		if err := kv.CheckVersion(t.Context(), c); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// refusing is an etcd that answers everything with an error that clients like to retry.
+type refusing struct {
+	pb.UnimplementedKVServer
+	code codes.Code
+	txns atomic.Int32
+}
+
+func (r *refusing) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
+	r.txns.Add(1)
+	return nil, status.Error(r.code, "there is no connection available")
+}
+
+func TestClient_SendsAWriteOnce(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unavailable, codes.Canceled, codes.DeadlineExceeded} {
+		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, g := &refusing{code: code}, grpc.NewServer()
+		pb.RegisterKVServer(g, r)
+		done := make(chan struct{})
+		go func() { defer close(done); _ = g.Serve(l) }()
+		c := dial(t, "unix://"+l.Addr().String())
+		_, err = kv.Direct(c).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{clientv3.OpPut("k", "v")}})
+		if !kv.Unknown(err) || r.txns.Load() != 1 {
+			t.Errorf("%s: %v after %d requests", code, err, r.txns.Load())
+		}
+		g.Stop()
+		<-done
 	}
 }

@@ -40,7 +40,8 @@ type Batch struct {
 type FollowConfig struct {
 	Key, End string
 	// WatchKey and WatchEnd, if set, are a wider range to watch than the one to list: what lies outside of
-	// [Key, End) is told as events only.
+	// [Key, End) is told as events only, and untold if it happened before a list that the watch had not reached. So a
+	// Reset is the whole content of [Key, End), and says nothing about the rest. Not for a Mirror.
 	WatchKey, WatchEnd string
 	// Revision, if set, is that of the first list. If it is compacted by then, the newest is taken.
 	Revision int64
@@ -195,7 +196,9 @@ func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv
 	if f.cfg.WatchKey != "" {
 		key, end = f.cfg.WatchKey, f.cfg.WatchEnd
 	}
-	events := f.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(f.revision+1),
+	// From the revision told, not from the next: while one watch of a stream starts beyond the store's revision, as it
+	// would in an idle store, etcd answers no beat for any of them. receive drops what is told already.
+	events := f.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(f.revision),
 		clientv3.WithFragment(), clientv3.WithCreatedNotify())
 	if !guard.Stop() {
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)

@@ -191,6 +191,21 @@ func TestFollow_SingleKey(t *testing.T) {
 	}
 }
 
+func TestFollow_WatchesMoreThanItLists(t *testing.T) {
+	c := kvtest.Start(t)
+	put(t, c, "p/queue/a", "1")
+	put(t, c, "p/history/a", "1")
+	cfg := prefixed("p/queue/")
+	cfg.WatchKey, cfg.WatchEnd = kv.Prefix("p/")
+	f := follow(t, c, cfg)
+	eventually(t, "the list", func() bool { return f.value("p/queue/a") == "1" })
+	if f.value("p/history/a") != "" {
+		t.Error("the list reaches too far")
+	}
+	put(t, c, "p/history/b", "1")
+	eventually(t, "an event beside the list", func() bool { return f.value("p/history/b") == "1" })
+}
+
 func TestFollow_SurvivesClosedWatch(t *testing.T) {
 	c := kvtest.Start(t)
 	w := spoil(c)
@@ -372,4 +387,46 @@ func TestFollow_ManyShareOnePulse(t *testing.T) {
 	if beats, due := w.beats.Load()-before, int32(time.Since(began)/(500*time.Millisecond))+2; beats > due {
 		t.Errorf("%d beats in %s, at most %d are due", beats, time.Since(began), due)
 	}
+}
+
+// Nothing is written at all: etcd answers no progress request for a watch that starts beyond its revision.
+func TestFollow_IdleStoreIsNoStall(t *testing.T) {
+	s := kvtest.StartServer(t)
+	for _, c := range []*kv.Client{s.Client(), s.InProcess()} {
+		w := spoil(c)
+		cfg := prefixed("p/")
+		cfg.StallAfter = 300 * time.Millisecond
+		f := follow(t, c, cfg)
+		eventually(t, "twelve beats, four times what a stall takes", func() bool { return w.beats.Load() >= 12 })
+		if n := f.resetCount(); n != 1 {
+			t.Errorf("%d resets", n)
+		}
+	}
+}
+
+// A store that was restored from an old snapshot, or is another one, is not told of.
+func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
+	s, other := kvtest.StartServer(t), kvtest.StartServer(t)
+	p := s.Proxy()
+	core, logs := observer.New(zap.WarnLevel)
+	cfg := prefixed("p/")
+	cfg.StallAfter, cfg.Logger = 300*time.Millisecond, zap.New(core)
+	c := p.Client(kv.Config{})
+	w := spoil(c)
+	for i := range 10 {
+		put(t, s.Client(), "p/a", fmt.Sprint(i))
+	}
+	put(t, other.Client(), "p/a", "old")
+	f := follow(t, c, cfg)
+	eventually(t, "the last put", func() bool { return f.value("p/a") == "9" })
+	opened := w.opened.Load()
+	p.Redirect(other)
+	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
+	time.Sleep(300 * time.Millisecond) // for a few attempts
+	if f.value("p/a") != "9" || w.opened.Load() != opened {
+		t.Errorf("it tells of %q, with %d watches", f.value("p/a"), w.opened.Load())
+	}
+	p.Redirect(s)
+	put(t, s.Client(), "p/a", "10")
+	eventually(t, "a put to the right store", func() bool { return f.value("p/a") == "10" })
 }

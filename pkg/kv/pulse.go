@@ -17,11 +17,16 @@ import (
 // A watch on a quiet range hears nothing, alive or dead. So each stream has a pulse while anybody watches on it: a
 // progress request, which etcd answers once and the client hands to every watch of the stream. Its cost is one small
 // message per beat, however many follow.
+//
+// A stream that never opens stays in the etcd client until its connection ends, so that their number is bounded: the
+// ids go round.
 type streams struct {
 	mu      sync.Mutex
 	current int
 	live    map[int]*stream
 }
+
+const mostStreams = 8
 
 // stream is what the watches of one gRPC stream share.
 type stream struct {
@@ -56,7 +61,7 @@ func (s *streams) condemn(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current == id {
-		s.current++
+		s.current = (s.current + 1) % mostStreams
 	}
 }
 

@@ -118,7 +118,8 @@ func (s *Server) Err() error {
 	}
 }
 
-// Close stops the server: clients get a quarter of a second to end their calls, watches are cut. It may be called several times.
+// Close stops the server: clients get a quarter of a second to end their calls, watches are cut. It may be called
+// several times.
 func (s *Server) Close() error {
 	s.closing.Do(func() { s.closed = s.close() })
 	return s.closed

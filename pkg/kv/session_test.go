@@ -3,6 +3,7 @@ package kv_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,4 +156,39 @@ func TestSession_InProcess(t *testing.T) {
 	s := open(t, t.Context(), c, kv.SessionConfig{})
 	first := s.LastRenewal()
 	eventually(t, "a renewal", func() bool { return s.LastRenewal().After(first) })
+}
+
+// tardy answers renewals late.
+type tardy struct {
+	clientv3.Lease
+	mu   sync.Mutex
+	sent []time.Time
+}
+
+func (l *tardy) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	l.mu.Lock()
+	l.sent = append(l.sent, time.Now())
+	l.mu.Unlock()
+	resp, err := l.Lease.KeepAliveOnce(ctx, id)
+	time.Sleep(100 * time.Millisecond) // the answer's way back
+	return resp, err
+}
+
+// The lease may end TTL after etcd received the renewal, not after the answer came: only the sending is safe to count.
+func TestSession_CountsFromTheSending(t *testing.T) {
+	c := kvtest.Start(t)
+	l := &tardy{Lease: c.Lease}
+	c.Lease = l
+	s := open(t, t.Context(), c, kv.SessionConfig{})
+	first := s.LastRenewal()
+	eventually(t, "a renewal", func() bool { return s.LastRenewal().After(first) })
+	renewed := s.LastRenewal()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, sent := range l.sent {
+		if lead := sent.Sub(renewed); lead >= 0 && lead < 50*time.Millisecond {
+			return
+		}
+	}
+	t.Errorf("renewed %s after the grant, which no request was", renewed.Sub(first))
 }

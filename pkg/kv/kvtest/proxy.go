@@ -14,13 +14,13 @@ import (
 
 // Proxy stands between a client and a server, to break what is between.
 type Proxy struct {
-	t      testing.TB
-	target string
-	l      net.Listener
-	path   string
-	wg     sync.WaitGroup
+	t    testing.TB
+	l    net.Listener
+	path string
+	wg   sync.WaitGroup
 
 	mu     sync.Mutex
+	target string
 	cut    bool
 	frozen chan struct{} // closed to thaw; nil if not frozen
 	conns  map[net.Conn]struct{}
@@ -36,7 +36,7 @@ func (s *Server) Proxy() *Proxy {
 	}
 	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &Proxy{
-		t: s.t, target: strings.TrimPrefix(s.Endpoint(), "unix://"), path: filepath.Join(dir, "sock"),
+		t: s.t, target: socket(s), path: filepath.Join(dir, "sock"),
 		conns: map[net.Conn]struct{}{},
 	}
 	if p.l, err = net.Listen("unix", p.path); err != nil {
@@ -57,6 +57,17 @@ func (p *Proxy) Client(cfg kv.Config) *kv.Client {
 	}
 	p.t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+func socket(s *Server) string { return strings.TrimPrefix(s.Endpoint(), "unix://") }
+
+// Redirect breaks all connections, and leads the new ones to another server.
+func (p *Proxy) Redirect(to *Server) {
+	p.mu.Lock()
+	p.target = socket(to)
+	p.mu.Unlock()
+	p.Cut()
+	p.Mend()
 }
 
 // Cut breaks all connections, and the new ones at once, until Mend.
@@ -111,7 +122,10 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("unix", p.target)
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	server, err := net.Dial("unix", target)
 	if err != nil {
 		return
 	}
