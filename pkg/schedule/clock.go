@@ -1,0 +1,78 @@
+package schedule
+
+import "github.com/carillonhq/carillon/pkg/task"
+
+// policy is what wall-clock rules do where the clock changes.
+type policy struct {
+	skipGap  bool // gap: skip; else run-after
+	foldBoth bool // fold: both; else first
+}
+
+func newPolicy(dst task.DST) (policy, error) {
+	var p policy
+	switch dst.Gap {
+	case "", task.GapRunAfter:
+	case task.GapSkip:
+		p.skipGap = true
+	default:
+		return p, task.Invalid(task.CodeBadValue, "dst.gap", "%s is neither %q nor %q",
+			task.Quote(dst.Gap), task.GapRunAfter, task.GapSkip)
+	}
+	switch dst.Fold {
+	case "", task.FoldFirst:
+	case task.FoldBoth:
+		p.foldBoth = true
+	default:
+		return p, task.Invalid(task.CodeBadValue, "dst.fold", "%s is neither %q nor %q",
+			task.Quote(dst.Fold), task.FoldFirst, task.FoldBoth)
+	}
+	return p, nil
+}
+
+// runsAfterGap reports whether the rule ticks at the start of a stretch because
+// ticks of it fell into the gap before.
+func (r *rule) runsAfterGap(st *stretch, p policy) bool {
+	return st.gap() && !r.realTime && !p.skipGap &&
+		r.nextLocal(st.start+st.before, st.start+st.offset) != none
+}
+
+// localStart returns the local time from which the rule's ticks count in a
+// stretch: after a fold, those that had their turn before it are left out.
+func (r *rule) localStart(st *stretch, p policy) int64 {
+	if st.fold() && !r.realTime && !p.foldBoth {
+		return st.start + st.before
+	}
+	return st.start + st.offset
+}
+
+// next returns the rule's first tick not before from, an instant of 2000 to
+// 2100, or none.
+func (r *rule) next(z *zone, p policy, from int64) int64 {
+	for i := z.at(from); i < len(z.stretches); i++ {
+		st := &z.stretches[i]
+		if from <= st.start && r.runsAfterGap(st, p) {
+			return st.start
+		}
+		start := max(from+st.offset, r.localStart(st, p))
+		if local := r.nextLocal(start, st.end+st.offset); local != none {
+			return local - st.offset
+		}
+	}
+	return none
+}
+
+// previous returns the rule's last tick not after to, an instant of 2000 to
+// 2100, or none.
+func (r *rule) previous(z *zone, p policy, to int64) int64 {
+	for i := z.at(to); i >= 0; i-- {
+		st := &z.stretches[i]
+		end := min(to, st.end-1) + st.offset
+		if local := r.previousLocal(end, r.localStart(st, p)); local != none {
+			return local - st.offset
+		}
+		if r.runsAfterGap(st, p) {
+			return st.start
+		}
+	}
+	return none
+}

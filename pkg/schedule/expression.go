@@ -1,0 +1,220 @@
+package schedule
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	maxLength = 256                       // bytes of an expression
+	minPeriod = 100 * time.Millisecond    // of @every
+	maxPeriod = 10 * 365 * 24 * time.Hour // of @every: ten years, 87600h
+	maxFields = len(fields)               // with seconds
+	manual    = "@manual"
+)
+
+// nicknames are the names that crontab(5) knows, as six fields.
+var nicknames = map[string]string{
+	"@yearly":   "0 0 0 1 1 *",
+	"@annually": "0 0 0 1 1 *",
+	"@monthly":  "0 0 0 1 * *",
+	"@weekly":   "0 0 0 * * 0",
+	"@daily":    "0 0 0 * * *",
+	"@midnight": "0 0 0 * * *",
+	"@hourly":   "0 0 * * * *",
+}
+
+// An expression is one parsed expression: exactly one of its parts is set, or
+// none, which is @manual.
+type expression struct {
+	cron  *rule
+	every int64 // a period in ms
+	at    int64 // an instant in ms
+}
+
+// parseExpression parses one expression. Nothing reaches another parser before
+// it has passed the checks here. name is the user's name of the field.
+func parseExpression(name, text string) (expression, error) {
+	fail := func(code, format string, args ...any) (expression, error) {
+		return expression{}, task.Invalid(code, name, "%s: %s", task.Quote(text), fmt.Sprintf(format, args...))
+	}
+	if len(text) > maxLength {
+		return fail(task.CodeTooLong, "%d bytes are more than %d", len(text), maxLength)
+	}
+	for _, c := range []byte(text) {
+		switch {
+		case c == '\t':
+			return fail(task.CodeBadSchedule, "has a tab; separate fields with spaces")
+		case c < ' ' || c == 0x7f:
+			return fail(task.CodeBadSchedule, "has a control character")
+		case c > 0x7f:
+			return fail(task.CodeBadSchedule, "has a character that is not ASCII")
+		}
+	}
+	words := strings.Fields(text)
+	switch {
+	case len(words) == 0:
+		return fail(task.CodeRequired, "a schedule is required: a cron expression, @every, @at or @manual")
+	case strings.Contains(strings.ToUpper(text), "TZ="):
+		return fail(task.CodeBadSchedule, "an expression has no time zone of its own; use the field timezone")
+	case words[0] == "@every":
+		period, code, err := parseEvery(words[1:])
+		if err != nil {
+			return fail(code, "%v", err)
+		}
+		return expression{every: period}, nil
+	case words[0] == "@at":
+		instant, err := parseAt(words[1:])
+		if err != nil {
+			return fail(task.CodeBadTime, "%v", err)
+		}
+		return expression{at: instant}, nil
+	case words[0] == manual && len(words) == 1:
+		return expression{}, nil
+	case words[0][0] == '@':
+		sixFields, ok := nicknames[words[0]]
+		if !ok || len(words) > 1 {
+			return fail(task.CodeBadSchedule, "%s", wrongNickname(words))
+		}
+		words = strings.Fields(sixFields)
+	}
+	r, err := parseCron(words)
+	if err != nil {
+		return fail(task.CodeBadSchedule, "%v", err)
+	}
+	if r.nextDay(firstSecond/day, endSecond/day-1) == none {
+		return fail(task.CodeNeverFires, "never fires: no month that it names has such a day")
+	}
+	return expression{cron: r}, nil
+}
+
+func wrongNickname(words []string) string {
+	lower := strings.ToLower(words[0])
+	switch _, known := nicknames[lower]; {
+	case lower == "@reboot":
+		return "@reboot is not supported: a cluster does not boot"
+	case len(words) > 1 && (known || lower == manual):
+		return words[0] + " stands alone"
+	case known || lower == manual || lower == "@every" || lower == "@at":
+		return fmt.Sprintf("did you mean %q?", lower)
+	}
+	return "is none of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @manual"
+}
+
+// parseEvery returns a period in ms, or a code and what is wrong.
+func parseEvery(words []string) (int64, string, error) {
+	if len(words) != 1 {
+		return 0, task.CodeBadDuration, fmt.Errorf("@every needs one duration, such as \"@every 90s\"")
+	}
+	period, err := time.ParseDuration(words[0])
+	switch {
+	case err != nil:
+		return 0, task.CodeBadDuration, fmt.Errorf("%s is not a duration, such as 90s or 1h30m", task.Quote(words[0]))
+	case period < 0:
+		return 0, task.CodeBadDuration, fmt.Errorf("the period is negative")
+	case period < minPeriod:
+		return 0, task.CodeBadDuration, fmt.Errorf("a period is at least 100ms")
+	case period > maxPeriod:
+		return 0, task.CodeBadDuration, fmt.Errorf("a period is at most 87600h (ten years)")
+	case period%time.Millisecond != 0:
+		return 0, task.CodeBadDuration, fmt.Errorf("a period is a whole number of milliseconds")
+	}
+	return period.Milliseconds(), "", nil
+}
+
+// rfc3339 is the shape of a time. time.Parse alone also takes hours of one digit
+// and a comma before the fraction.
+var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
+
+// parseAt returns an instant in ms.
+func parseAt(words []string) (int64, error) {
+	err := fmt.Errorf("@at needs one RFC 3339 time with its offset, such as \"@at 2026-12-24T18:00:00Z\"")
+	if len(words) != 1 || !rfc3339.MatchString(words[0]) {
+		return 0, err
+	}
+	at, parseErr := time.Parse(time.RFC3339, words[0])
+	if parseErr != nil {
+		return 0, err
+	}
+	switch {
+	case at.Unix() < firstSecond || at.Unix() >= endSecond:
+		return 0, fmt.Errorf("the time is outside the years 2000 to 2100")
+	case at.Nanosecond()%int(time.Millisecond) != 0:
+		return 0, fmt.Errorf("a time is a whole number of milliseconds")
+	}
+	return at.UnixMilli(), nil
+}
+
+// cronParser turns checked fields into bit sets; it never sees what a user wrote.
+var cronParser = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
+
+// parseCron parses the words of a cron expression.
+func parseCron(words []string) (*rule, error) {
+	switch {
+	case len(words) == maxFields-1:
+		words = append([]string{"0"}, words...)
+	case len(words) == maxFields+1:
+		return nil, fmt.Errorf("has 7 fields; years are not supported")
+	case len(words) != maxFields:
+		return nil, fmt.Errorf("has %d %s; a cron expression has 5 (minute, hour, day of month, month, day of week), or 6 with seconds first",
+			len(words), plural(len(words), "field"))
+	}
+	plain := make([]string, maxFields)
+	for i := range fields {
+		text, err := fields[i].check(words[i])
+		if err != nil {
+			return nil, fmt.Errorf("%w%s", err, everyInstead(words, i))
+		}
+		plain[i] = text
+	}
+	parsed, err := cronParser.Parse(strings.Join(plain, " "))
+	if err != nil {
+		return nil, err
+	}
+	sets, ok := parsed.(*cron.SpecSchedule)
+	if !ok {
+		return nil, fmt.Errorf("is not made of fields")
+	}
+	// The star bit (the highest) of the parser is dropped: it forgets that */2
+	// starts with *. Vixie's cron looks at the first character, and so do we.
+	star := func(i int) bool { return words[i][0] == '*' }
+	return &rule{
+		seconds:  sets.Second &^ (1 << 63),
+		minutes:  sets.Minute &^ (1 << 63),
+		hours:    uint32(sets.Hour),
+		days:     uint32(sets.Dom),
+		months:   uint16(sets.Month),
+		weekdays: uint8(sets.Dow),
+		bothDays: star(3) || star(5),
+		realTime: star(2),
+	}, nil
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
+}
+
+// everyInstead suggests @every for a step that is too long for its field, where
+// every greater field is a plain *.
+func everyInstead(words []string, i int) string {
+	f := &fields[i]
+	text, ok := strings.CutPrefix(words[i], "*/")
+	if n, isStep := number(text); !ok || !isStep || n <= f.max || n > 10_000 || f.unit == "" {
+		return ""
+	}
+	for _, w := range words[i+1:] {
+		if w != "*" {
+			return ""
+		}
+	}
+	return fmt.Sprintf("; did you mean \"@every %s%s\"?", strings.TrimLeft(text, "0"), f.unit)
+}

@@ -1,0 +1,200 @@
+package schedule
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A field is one of the six fields of a cron expression.
+type field struct {
+	name     string
+	min, max int
+	names    []string // names of the values from min on
+	unit     string   // the unit of @every that a step of this field resembles
+}
+
+// The fields in the order in which they are written. 7 is Sunday, as 0 is.
+var fields = [...]field{
+	{name: "second", max: 59, unit: "s"},
+	{name: "minute", max: 59, unit: "m"},
+	{name: "hour", max: 23, unit: "h"},
+	{name: "day of month", min: 1, max: 31},
+	{name: "month", min: 1, max: 12, names: []string{
+		"JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"}},
+	{name: "day of week", max: 7, names: []string{"SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}},
+}
+
+// check refuses all that is not Vixie's language, and rewrites the rest so
+// plainly that no parser can misread it: numbers, ranges and steps only, and 0
+// for Sunday.
+func (f *field) check(text string) (string, error) {
+	items := strings.Split(text, ",")
+	for i, item := range items {
+		plain, err := f.checkItem(item)
+		if err != nil {
+			return "", err
+		}
+		items[i] = plain
+	}
+	return strings.Join(items, ","), nil
+}
+
+func (f *field) checkItem(item string) (string, error) {
+	if item == "" {
+		return "", fmt.Errorf("%s has an empty item in its list", f.name)
+	}
+	if err := f.unsupported(item); err != nil {
+		return "", err
+	}
+	values, step, stepped := strings.Cut(item, "/")
+	low, high, ranged := strings.Cut(values, "-")
+	if low == "*" && ranged {
+		return "", fmt.Errorf("%s %s: * is every value, it cannot begin a range", f.name, short(item))
+	}
+	from, to := f.min, f.max
+	if low != "*" {
+		var err error
+		if from, err = f.value(item, low); err != nil {
+			return "", err
+		}
+		to = from
+		if ranged {
+			if to, err = f.value(item, high); err != nil {
+				return "", err
+			}
+		}
+		if stepped && !ranged {
+			return "", fmt.Errorf("%s %s: a step needs a range; did you mean %d-%d/%s?", f.name, short(item), from, f.last(), short(step))
+		}
+	}
+	if from > to {
+		return "", f.backwards(item, from, to)
+	}
+	by := 1
+	if stepped {
+		var err error
+		if by, err = f.step(item, step); err != nil {
+			return "", err
+		}
+	}
+	return f.plain(from, to, by), nil
+}
+
+// plain writes a range so that it needs no knowledge of 7.
+func (f *field) plain(from, to, by int) string {
+	if to <= f.last() {
+		return fmt.Sprintf("%d-%d/%d", from, to, by)
+	}
+	var days []string
+	for n := from; n <= to; n += by {
+		days = append(days, strconv.Itoa(n%7))
+	}
+	return strings.Join(days, ",")
+}
+
+// last is the field's greatest value that no other value means too: 6 is
+// Saturday, 7 is Sunday again.
+func (f *field) last() int {
+	if f.max == 7 {
+		return 6
+	}
+	return f.max
+}
+
+// value reads a number or a name.
+func (f *field) value(item, text string) (int, error) {
+	for i, name := range f.names {
+		if strings.EqualFold(name, text) {
+			return f.min + i, nil
+		}
+	}
+	n, ok := number(text)
+	switch {
+	case text == "":
+		return 0, fmt.Errorf("%s %s: a range needs two ends", f.name, short(item))
+	case !ok && f.names != nil:
+		last := f.names[len(f.names)-1]
+		return 0, fmt.Errorf("%s %s: %s is neither a number nor a name from %s to %s", f.name, short(item), task.Quote(text), f.names[0], last)
+	case !ok:
+		return 0, fmt.Errorf("%s %s: %s is not a number", f.name, short(item), task.Quote(text))
+	case n > f.max:
+		return 0, fmt.Errorf("%s %s is beyond %d", f.name, short(text), f.max)
+	case n < f.min:
+		return 0, fmt.Errorf("%s %s is below %d", f.name, short(text), f.min)
+	}
+	return n, nil
+}
+
+func (f *field) step(item, text string) (int, error) {
+	n, ok := number(text)
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("%s %s: the step %s is not a number", f.name, short(item), task.Quote(text))
+	case n == 0:
+		return 0, fmt.Errorf("%s step 0 is below 1", f.name)
+	case n > f.max:
+		return 0, fmt.Errorf("%s step %s is beyond %d", f.name, short(text), f.max)
+	}
+	return n, nil
+}
+
+// backwards says how a range over the end of a day, year or week is written.
+func (f *field) backwards(item string, from, to int) error {
+	if f.names != nil && f.min == 0 && to == 0 {
+		return fmt.Errorf("%s %s runs backwards; did you mean %d-7?", f.name, short(item), from)
+	}
+	return fmt.Errorf("%s %s runs backwards; to wrap around, write %s,%s", f.name, short(item),
+		span(from, f.last()), span(f.min, to))
+}
+
+func span(from, to int) string {
+	if from == to {
+		return strconv.Itoa(from)
+	}
+	return fmt.Sprintf("%d-%d", from, to)
+}
+
+// unsupported names the extensions of other schedulers. They are refused, never
+// guessed, since each means different things to different programs.
+func (f *field) unsupported(item string) error {
+	text := strings.ToUpper(item)
+	switch {
+	case strings.Contains(text, "?"):
+		return fmt.Errorf("%s %s: ? is not supported; write *", f.name, short(item))
+	case strings.Contains(text, "#"):
+		return fmt.Errorf("%s %s: # (the n-th weekday of a month) is not supported", f.name, short(item))
+	case text == "H" || strings.HasPrefix(text, "H/") || strings.HasPrefix(text, "H("):
+		return fmt.Errorf("%s %s: H (a value chosen by hash) is not supported; choose one", f.name, short(item))
+	case text == "W" || text == "LW" || isNumber(strings.TrimSuffix(text, "W")) && strings.HasSuffix(text, "W"):
+		return fmt.Errorf("%s %s: W (the nearest working day) is not supported", f.name, short(item))
+	case text == "L" || strings.HasPrefix(text, "L-") || isNumber(strings.TrimSuffix(text, "L")) && strings.HasSuffix(text, "L"):
+		return fmt.Errorf("%s %s: L (the last day) is not supported", f.name, short(item))
+	}
+	return nil
+}
+
+// short keeps a message short, whatever it repeats of a user's text.
+func short(s string) string {
+	if len(s) > 20 {
+		return s[:20] + "…"
+	}
+	return s
+}
+
+func isNumber(s string) bool { _, ok := number(s); return ok }
+
+// number reads decimal digits and nothing else; what is too large for any field
+// is cut down to a value that still is.
+func number(s string) (int, bool) {
+	n := 0
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = min(n*10+int(c-'0'), 1_000_000)
+	}
+	return n, s != ""
+}

@@ -1,0 +1,224 @@
+package schedule
+
+import (
+	"math/bits"
+	"time"
+)
+
+const (
+	day  = 24 * 60 * 60 // seconds
+	none = int64(-1)    // no such day, second or instant; real ones are of 2000 to 2100
+)
+
+// A rule is one cron expression as bit sets. It knows local clocks and
+// calendars; what a zone makes of them is in clock.go.
+type rule struct {
+	seconds, minutes uint64 // bit n: second or minute n
+	hours, days      uint32 // bit n: hour n, day n of the month (1–31)
+	months           uint16 // bit n: month n (1–12)
+	weekdays         uint8  // bit n: weekday n, Sunday is 0
+	bothDays         bool   // day of month and day of week must both match; else either suffices
+	realTime         bool   // the hour field starts with *: not subject to the DST policy
+}
+
+// monthDays returns the matching days of a month as bits 1–31. first is the
+// weekday of its first day, length its number of days.
+func (r *rule) monthDays(month time.Month, first int64, length int) uint32 {
+	if r.months>>uint(month)&1 == 0 {
+		return 0
+	}
+	week := uint64(r.weekdays)
+	weeks := (week | week<<7 | week<<14 | week<<21 | week<<28 | week<<35) >> uint(first)
+	byWeekday := uint32(weeks << 1) // bit 1 is the first of the month
+	match := r.days & byWeekday
+	if !r.bothDays {
+		match = r.days | byWeekday
+	}
+	return match & ((uint32(1)<<uint(length) - 1) << 1)
+}
+
+// A month is a place in the calendar from which its days can be told.
+type month struct {
+	year  int
+	month time.Month
+	first int64 // the day number of its first day; day 0 is 1970-01-01
+}
+
+// monthOf returns the month of a day number, and the day's number in it.
+func monthOf(d int64) (month, int) {
+	y, m, n := time.Unix(d*day, 0).UTC().Date()
+	return month{y, m, d - int64(n) + 1}, n
+}
+
+func (m month) length() int {
+	switch m.month {
+	case time.April, time.June, time.September, time.November:
+		return 30
+	case time.February:
+		if m.year%4 == 0 && (m.year%100 != 0 || m.year%400 == 0) {
+			return 29
+		}
+		return 28
+	}
+	return 31
+}
+
+// weekday returns the weekday of the month's first day. Day 0 was a Thursday.
+func (m month) weekday() int64 { return (m.first + 4) % 7 }
+
+func (m month) next() month {
+	after := month{m.year, m.month + 1, m.first + int64(m.length())}
+	if after.month > time.December {
+		after.year, after.month = m.year+1, time.January
+	}
+	return after
+}
+
+func (m month) previous() month {
+	before := month{year: m.year, month: m.month - 1}
+	if before.month < time.January {
+		before.year, before.month = m.year-1, time.December
+	}
+	before.first = m.first - int64(before.length())
+	return before
+}
+
+func (r *rule) daysOf(m month) uint32 { return r.monthDays(m.month, m.weekday(), m.length()) }
+
+// nextDay returns the first matching day from d to last, or none.
+func (r *rule) nextDay(d, last int64) int64 {
+	for m, n := monthOf(d); m.first <= last; m, n = m.next(), 1 {
+		if match := r.daysOf(m) >> uint(n); match != 0 {
+			if found := m.first + int64(n-1+bits.TrailingZeros32(match)); found <= last {
+				return found
+			}
+			return none
+		}
+	}
+	return none
+}
+
+// previousDay returns the last matching day from first to d, or none.
+func (r *rule) previousDay(d, first int64) int64 {
+	for m, n := monthOf(d); ; m, n = m.previous(), 31 {
+		if match := r.daysOf(m) & (1<<uint(n+1) - 1); match != 0 {
+			if found := m.first + int64(bits.Len32(match)-2); found >= first {
+				return found
+			}
+			return none
+		}
+		if m.first <= first {
+			return none
+		}
+	}
+}
+
+// has reports whether a second of the day matches.
+func (r *rule) has(second int64) bool {
+	h, m, s := uint(second/3600), uint(second/60%60), uint(second%60)
+	return r.hours>>h&1 != 0 && r.minutes>>m&1 != 0 && r.seconds>>s&1 != 0
+}
+
+// nextSecond returns the first matching second of the day not before from, or
+// none.
+func (r *rule) nextSecond(from int64) int64 {
+	h, m, s := uint(from/3600), uint(from/60%60), uint(from%60)
+	if r.hours>>h&1 != 0 {
+		if r.minutes>>m&1 != 0 {
+			if later := r.seconds >> s; later != 0 {
+				return from + int64(bits.TrailingZeros64(later))
+			}
+		}
+		if later := r.minutes >> (m + 1); later != 0 {
+			m += 1 + uint(bits.TrailingZeros64(later))
+			return clock(h, m, uint(bits.TrailingZeros64(r.seconds)))
+		}
+	}
+	if later := r.hours >> (h + 1); later != 0 {
+		h += 1 + uint(bits.TrailingZeros32(later))
+		return clock(h, uint(bits.TrailingZeros64(r.minutes)), uint(bits.TrailingZeros64(r.seconds)))
+	}
+	return none
+}
+
+// previousSecond returns the last matching second of the day not after to, or
+// none.
+func (r *rule) previousSecond(to int64) int64 {
+	h, m, s := uint(to/3600), uint(to/60%60), uint(to%60)
+	if r.hours>>h&1 != 0 {
+		if r.minutes>>m&1 != 0 {
+			if earlier := r.seconds & (1<<(s+1) - 1); earlier != 0 {
+				return clock(h, m, highest(earlier))
+			}
+		}
+		if earlier := r.minutes & (1<<m - 1); earlier != 0 {
+			return clock(h, highest(earlier), highest(r.seconds))
+		}
+	}
+	if earlier := r.hours & (1<<h - 1); earlier != 0 {
+		return clock(highest(uint64(earlier)), highest(r.minutes), highest(r.seconds))
+	}
+	return none
+}
+
+func clock(h, m, s uint) int64 { return int64(h*3600 + m*60 + s) }
+
+func highest(set uint64) uint { return uint(bits.Len64(set)) - 1 }
+
+// nextLocal returns the first matching local time in [from, end), or none.
+func (r *rule) nextLocal(from, end int64) int64 {
+	if from >= end {
+		return none
+	}
+	d, last := from/day, (end-1)/day
+	second := from % day
+	for range 2 { // at most: this day is already over, then the first second of another
+		on := r.nextDay(d, last)
+		if on == none {
+			return none
+		}
+		if on > d {
+			second = 0
+		}
+		if s := r.nextSecond(second); s != none {
+			if local := on*day + s; local < end {
+				return local
+			}
+			return none
+		}
+		d, second = on+1, 0
+		if d > last {
+			return none
+		}
+	}
+	return none
+}
+
+// previousLocal returns the last matching local time in [start, to], or none.
+func (r *rule) previousLocal(to, start int64) int64 {
+	if to < start {
+		return none
+	}
+	d, first := to/day, start/day
+	second := to % day
+	for range 2 {
+		on := r.previousDay(d, first)
+		if on == none {
+			return none
+		}
+		if on < d {
+			second = day - 1
+		}
+		if s := r.previousSecond(second); s != none {
+			if local := on*day + s; local >= start {
+				return local
+			}
+			return none
+		}
+		d, second = on-1, day-1
+		if d < first {
+			return none
+		}
+	}
+	return none
+}

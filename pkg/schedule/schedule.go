@@ -1,0 +1,230 @@
+// Package schedule is the time of Carillon: it parses the time rules of tasks,
+// refuses what is not one, and says when they tick.
+//
+// A time rule is a cron expression of five fields, or six with seconds first, a
+// nickname such as @daily, @every, @at or @manual; a task has one or up to
+// sixteen, whose union it is. docs/schedules.md is the language.
+//
+// What it guarantees:
+//
+//   - Next(t) is later than t, a whole millisecond, and the earliest such tick.
+//   - Every method ends in bounded time, and Next allocates nothing. Ticks exist
+//     from 2000 to 2100, so that Next looks up to a century ahead, and says false
+//     when there is no more.
+//   - The same text ticks at the same instants on every host that runs the same
+//     build: time zones come from a database that is part of the package.
+//   - Nothing that a user writes makes it panic, and whatever it refuses is a
+//     *task.Error that names the field.
+//
+// How it works: an expression becomes bit sets (rule), a zone becomes stretches
+// of one offset each (zone). Inside a stretch local clocks are plain arithmetic.
+// At its start, if the clock jumped, the task's DST policy decides:
+//
+//	        stretch 1          |          stretch 2
+//	local   01:00 … 01:59:59   | 03:00 …           a gap: ticks from 02:00 to 02:59:59 have
+//	                           |                   no instant; run-after puts one tick at |
+//	local   02:00 … 02:59:59   | 02:00 … 02:59:59  a fold: these ticks have two instants;
+//	                           |                   first leaves those after | out
+//
+// Expressions whose hour field starts with * know no policy: they tick at every
+// instant at which the local clock matches.
+//
+// It has no clock of its own, touches no key, and does no input or output.
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// MaxExpressions is how many expressions a task may have.
+const MaxExpressions = 16
+
+// Schedule is the parsed time rule of a task, with its time zone. It is
+// immutable, small (tasks with equal rules share what was parsed), and safe for
+// concurrent use.
+type Schedule struct {
+	plan   *plan
+	anchor int64 // ms; only @every looks at it
+}
+
+// A plan is the part of a schedule that does not depend on the task.
+type plan struct {
+	rules  []rule
+	every  []int64 // periods in ms, ascending; none is a multiple of another
+	at     []int64 // instants in ms, ascending, distinct
+	zone   *zone
+	policy policy
+}
+
+// Parse parses the expressions of a task, 1 to MaxExpressions of them, as a
+// union: two ticks on one instant are one tick. timezone is an exact IANA name,
+// or "" for UTC; dst may have empty fields for the defaults. @every ticks at
+// anchor + k·period, k ≥ 1; anchor is the task's creation, cut to milliseconds.
+//
+// The error is a *task.Error of the field "schedule" (in a list "schedule[0]",
+// "schedule[1]", …), "timezone", "dst.gap" or "dst.fold". What never fires is
+// refused, with task.CodeNeverFires.
+func Parse(exprs []string, timezone string, dst task.DST, anchor time.Time) (*Schedule, error) {
+	p, err := plans.get(exprs, timezone, dst)
+	if err != nil {
+		return nil, err
+	}
+	return &Schedule{plan: p, anchor: milliseconds(anchor)}, nil
+}
+
+// Check refuses what Parse refuses.
+func Check(exprs []string, timezone string, dst task.DST) error {
+	_, err := plans.get(exprs, timezone, dst)
+	return err
+}
+
+func newPlan(exprs []string, timezone string, dst task.DST) (*plan, error) {
+	p := &plan{}
+	if err := p.parse(exprs); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.zone, err = findZone(timezone); err != nil {
+		return nil, err
+	}
+	if p.policy, err = newPolicy(dst); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *plan) parse(exprs []string) error {
+	switch {
+	case len(exprs) == 0:
+		return task.Invalid(task.CodeRequired, "schedule", "a schedule is required: a cron expression, @every, @at or @manual")
+	case len(exprs) > MaxExpressions:
+		return task.Invalid(task.CodeTooMany, "schedule", "%d expressions are more than %d", len(exprs), MaxExpressions)
+	}
+	for i, text := range exprs {
+		name := fieldName(exprs, i)
+		e, err := parseExpression(name, text)
+		switch {
+		case err != nil:
+			return err
+		case e.cron != nil:
+			if !slices.Contains(p.rules, *e.cron) {
+				p.rules = append(p.rules, *e.cron)
+			}
+		case e.every != 0:
+			p.every = append(p.every, e.every)
+		case e.at != 0:
+			p.at = append(p.at, e.at)
+		case len(exprs) > 1:
+			return task.Invalid(task.CodeBadSchedule, name, "%s: @manual means no ticks; it stands alone", task.Quote(text))
+		}
+	}
+	slices.Sort(p.at)
+	p.at = slices.Clip(slices.Compact(p.at))
+	p.rules = slices.Clip(p.rules)
+	slices.Sort(p.every)
+	p.every = withoutMultiples(p.every)
+	return nil
+}
+
+// fieldName is the user's name of an expression.
+func fieldName(exprs []string, i int) string {
+	if len(exprs) == 1 {
+		return "schedule"
+	}
+	return fmt.Sprintf("schedule[%d]", i)
+}
+
+// Manual reports whether the schedule has no ticks, ever, because it is @manual.
+func (s *Schedule) Manual() bool {
+	return len(s.plan.rules) == 0 && len(s.plan.every) == 0 && len(s.plan.at) == 0
+}
+
+// Location returns the schedule's time zone.
+func (s *Schedule) Location() *time.Location { return s.plan.zone.location }
+
+// Next returns the first tick later than after, in UTC and whole milliseconds.
+// It returns false if there is none up to the end of 2100.
+func (s *Schedule) Next(after time.Time) (time.Time, bool) {
+	next := s.next(milliseconds(after))
+	if next == none {
+		return time.Time{}, false
+	}
+	return time.UnixMilli(next).UTC(), true
+}
+
+// next returns the first tick later than after, in ms, or none.
+func (s *Schedule) next(after int64) int64 {
+	after = max(after, firstSecond*1000-1)
+	end := endSecond * 1000
+	if after >= end-1 {
+		return none
+	}
+	p, next := s.plan, int64(math.MaxInt64)
+	if from := after/1000 + 1; from < endSecond {
+		for i := range p.rules {
+			if tick := p.rules[i].next(p.zone, p.policy, from); tick != none {
+				next = min(next, tick*1000)
+			}
+		}
+	}
+	for _, period := range p.every {
+		ticks := max(after-s.anchor, 0) / period // up to after
+		next = min(next, s.anchor+(ticks+1)*period)
+	}
+	for _, at := range p.at {
+		if at > after {
+			next = min(next, at)
+			break
+		}
+	}
+	if next >= end {
+		return none
+	}
+	return next
+}
+
+// previous returns the last tick not later than to, in ms, or none.
+func (s *Schedule) previous(to int64) int64 {
+	to = min(to, endSecond*1000-1)
+	p, last := s.plan, none
+	for i := range p.rules {
+		if tick := p.rules[i].previous(p.zone, p.policy, to/1000); tick != none {
+			last = max(last, tick*1000)
+		}
+	}
+	for _, period := range p.every {
+		if ticks := (to - s.anchor) / period; to > s.anchor && ticks > 0 {
+			last = max(last, s.anchor+ticks*period)
+		}
+	}
+	for _, at := range p.at {
+		if at <= to {
+			last = max(last, at)
+		}
+	}
+	if last < firstSecond*1000 {
+		return none
+	}
+	return last
+}
+
+// milliseconds cuts an instant to ms, and what is absurd to the years 1 to 9999,
+// where arithmetic in ms cannot overflow.
+func milliseconds(t time.Time) int64 {
+	const (
+		year1    = -62135596800
+		year9999 = 253402300799
+	)
+	switch seconds := t.Unix(); {
+	case seconds < year1:
+		return year1 * 1000
+	case seconds > year9999:
+		return year9999 * 1000
+	}
+	return t.UnixMilli()
+}

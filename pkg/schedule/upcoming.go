@@ -1,0 +1,75 @@
+package schedule
+
+import (
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The notes of an Occurrence.
+const (
+	NoteGap  = "gap"  // stands for ticks whose local time does not exist
+	NoteFold = "fold" // its local time exists twice
+)
+
+// An Occurrence is a tick as a person wants to see it.
+type Occurrence struct {
+	Time  time.Time // in UTC
+	Local time.Time // the same instant in the schedule's zone
+	Note  string    // NoteGap, NoteFold or ""; always "" for @every and @at, which have no local time
+}
+
+// MaxUpcoming is how many occurrences Upcoming lists at most.
+const MaxUpcoming = 10_000
+
+// Upcoming lists the next ticks later than from, up to count of them (1 to
+// MaxUpcoming); fewer if there are no more. The other arguments and the errors
+// are those of Parse; a wrong count is an error of the field "count".
+func Upcoming(exprs []string, timezone string, dst task.DST, anchor, from time.Time, count int) ([]Occurrence, error) {
+	if count < 1 || count > MaxUpcoming {
+		return nil, task.Invalid(task.CodeOutOfRange, "count", "%d is not between 1 and %d", count, MaxUpcoming)
+	}
+	s, err := Parse(exprs, timezone, dst, anchor)
+	if err != nil {
+		return nil, err
+	}
+	return s.Upcoming(from, count), nil
+}
+
+// Upcoming lists the next ticks later than from, up to count of them.
+func (s *Schedule) Upcoming(from time.Time, count int) []Occurrence {
+	list := []Occurrence{}
+	for len(list) < count {
+		tick, ok := s.Next(from)
+		if !ok {
+			break
+		}
+		list = append(list, Occurrence{Time: tick, Local: tick.In(s.Location()), Note: s.note(tick)})
+		from = tick
+	}
+	return list
+}
+
+// note says what is odd about a tick.
+func (s *Schedule) note(tick time.Time) string {
+	p, instant := s.plan, tick.Unix()
+	i := p.zone.at(instant)
+	st := &p.zone.stretches[i]
+	if tick.Nanosecond() != 0 {
+		return ""
+	}
+	if instant == st.start && slices.ContainsFunc(p.rules, func(r rule) bool { return r.runsAfterGap(st, p.policy) }) {
+		return NoteGap
+	}
+	second := st.fold() && instant+st.offset < st.start+st.before
+	first := false
+	if i+1 < len(p.zone.stretches) {
+		after := &p.zone.stretches[i+1]
+		first = after.fold() && instant+st.offset >= after.start+after.offset
+	}
+	if (first || second) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.next(p.zone, p.policy, instant) == instant }) {
+		return NoteFold
+	}
+	return ""
+}

@@ -1,0 +1,206 @@
+package schedule
+
+import (
+	"archive/zip"
+	_ "embed"
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// zoneinfo is the IANA database as Go ships it in lib/time (public domain, its
+// release is in lib/time/update.bash of the Go tree). It is a file of this
+// package, and not an import of time/tzdata, because time.LoadLocation asks the
+// host's own files first: two nodes with different tzdata packages, or with a
+// file system that ignores case, would then disagree about when a task is due.
+// Read from here, a zone is the same on every host that runs the same build.
+// To move to a newer release, copy lib/time/zoneinfo.zip of a newer Go here.
+//
+//go:embed zoneinfo.zip
+var zoneinfo string
+
+// Ticks exist from 2000 to 2100. The bounds are instants in Unix seconds: the
+// first that may be a tick, and the first that may not.
+var (
+	firstSecond = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	endSecond   = time.Date(2101, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+)
+
+// A stretch is a time in which a zone keeps one offset. All times are in
+// seconds: instants since 1970 in UTC; local times as if local clocks were UTC.
+type stretch struct {
+	start, end int64 // instants, end excluded
+	offset     int64 // local = instant + offset
+	before     int64 // the offset before start; equal to offset in the first stretch
+}
+
+// gap reports whether the clock jumped forward at the start of the stretch: the
+// local times from start+before to start+offset do not exist.
+func (s *stretch) gap() bool { return s.offset > s.before }
+
+// fold reports whether the clock was set back at the start of the stretch: the
+// local times from start+offset to start+before come twice, the second time here.
+func (s *stretch) fold() bool { return s.offset < s.before }
+
+// A zone is one entry of the database, cut into stretches from 2000 to 2100.
+// Stretches are longer than any jump of the clock by days (a test looks at the
+// whole database), so that each gap and each fold concerns two neighbours only.
+type zone struct {
+	location  *time.Location
+	stretches []stretch
+}
+
+// at returns the index of the stretch that holds an instant of 2000 to 2100.
+func (z *zone) at(instant int64) int {
+	lo, hi := 0, len(z.stretches)
+	for hi-lo > 1 {
+		mid := (lo + hi) / 2
+		if z.stretches[mid].start <= instant {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// zoneFiles is the table of contents of the embedded database.
+var zoneFiles = sync.OnceValues(func() (map[string]*zip.File, error) {
+	r, err := zip.NewReader(strings.NewReader(zoneinfo), int64(len(zoneinfo)))
+	if err != nil {
+		return nil, fmt.Errorf("open the embedded time zones: %w", err)
+	}
+	files := make(map[string]*zip.File, len(r.File))
+	for _, f := range r.File {
+		if !strings.HasSuffix(f.Name, "/") {
+			files[f.Name] = f
+		}
+	}
+	return files, nil
+})
+
+// zones holds every zone that was asked for; there are some 600, of at most a
+// few KB each.
+var zones struct {
+	sync.RWMutex
+	byName map[string]*zone
+}
+
+// findZone returns a zone by its exact IANA name; "" is UTC.
+func findZone(name string) (*zone, error) {
+	if name == "" {
+		name = "UTC"
+	}
+	zones.RLock()
+	z := zones.byName[name]
+	zones.RUnlock()
+	if z != nil {
+		return z, nil
+	}
+	z, err := loadZone(name)
+	if err != nil {
+		return nil, err
+	}
+	zones.Lock()
+	defer zones.Unlock()
+	if have := zones.byName[name]; have != nil {
+		return have, nil
+	}
+	if zones.byName == nil {
+		zones.byName = make(map[string]*zone)
+	}
+	zones.byName[name] = z
+	return z, nil
+}
+
+func loadZone(name string) (*zone, error) {
+	files, err := zoneFiles()
+	if err != nil {
+		return nil, err
+	}
+	file := files[name]
+	if file == nil {
+		return nil, unknownZone(name, files)
+	}
+	r, err := file.Open()
+	if err != nil {
+		return nil, fmt.Errorf("open time zone %s: %w", name, err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read time zone %s: %w", name, err)
+	}
+	location := time.UTC
+	if name != "UTC" {
+		if location, err = time.LoadLocationFromTZData(name, data); err != nil {
+			return nil, fmt.Errorf("read time zone %s: %w", name, err)
+		}
+	}
+	return &zone{location: location, stretches: cut(location)}, nil
+}
+
+// unknownZone says why a name is refused, and the nearest right thing.
+func unknownZone(name string, files map[string]*zip.File) error {
+	if strings.EqualFold(name, "local") {
+		return task.Invalid(task.CodeBadTimezone, "timezone",
+			"%s differs from host to host; name a zone, such as \"Europe/Berlin\"", task.Quote(name))
+	}
+	for known := range files {
+		if strings.EqualFold(known, name) {
+			return task.Invalid(task.CodeBadTimezone, "timezone",
+				"%s is not a time zone; did you mean %q?", task.Quote(name), known)
+		}
+	}
+	return task.Invalid(task.CodeBadTimezone, "timezone",
+		"%s is not a time zone; use a name of the IANA database, such as \"Europe/Berlin\"", task.Quote(name))
+}
+
+// cut finds the stretches of a location. time.Time.ZoneBounds is a hint only:
+// beyond the database's table, where a rule continues it, it also reports the
+// ends of years, and on the last day of a leap year an end that is not later
+// than the time asked about. So every bound is a place to look, the step is a
+// day where there is none, and offsets alone decide.
+func cut(location *time.Location) []stretch {
+	offset := func(instant int64) int64 {
+		_, seconds := time.Unix(instant, 0).In(location).Zone()
+		return int64(seconds)
+	}
+	now, is := firstSecond, offset(firstSecond)
+	cuts := []stretch{{start: now, offset: is, before: is}}
+	for now < endSecond {
+		next := now + day
+		if _, end := time.Unix(now, 0).In(location).ZoneBounds(); end.IsZero() {
+			break
+		} else if end.Unix() > now {
+			next = end.Unix()
+		}
+		if offset(next) != is && next < endSecond {
+			// The first second in (now, next] with another offset.
+			n := sort.Search(int(next-now), func(i int) bool { return offset(now+1+int64(i)) != is })
+			next = now + 1 + int64(n)
+			cuts[len(cuts)-1].end = next
+			cuts = append(cuts, stretch{start: next, offset: offset(next), before: is})
+			is = offset(next)
+		}
+		now = next
+	}
+	cuts[len(cuts)-1].end = endSecond
+	return append([]stretch(nil), cuts...)
+}
+
+// Location returns the time zone of an exact IANA name ("" is UTC) from the
+// embedded database, for showing ticks as Next computes them. The error is a
+// *task.Error of the field "timezone".
+func Location(timezone string) (*time.Location, error) {
+	z, err := findZone(timezone)
+	if err != nil {
+		return nil, err
+	}
+	return z.location, nil
+}
