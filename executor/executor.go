@@ -133,7 +133,7 @@ func New(cfg Config) (*Executor, error) {
 	spool := NewSpool(cfg.Spool)
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch:  launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), log: log},
+		launch:  launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), node: cfg.Node, log: log},
 		margin:  min(10*time.Second, cfg.LostAfter/4),
 		batches: make(chan batch), pokes: make(chan struct{}, 1),
 		finishes: make(chan job, cfg.Finishers), writes: make(chan job, writers),

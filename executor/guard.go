@@ -34,7 +34,8 @@ const (
 // ends without a bye the daemon is dead: RunGuardian kills every process group
 // that it knows of and every process that carries the mark of a known attempt,
 // makes sure that none is left, and calls clear, which is to say so in etcd;
-// clear is called again until it succeeds, for some ten seconds. While the
+// clear is called again until it succeeds, for some ten seconds, but not at all
+// if the daemon died before this guardian knew of every attempt. While the
 // daemon is frozen, it kills attempts which others may replace at their deadline.
 //
 // It holds a lock below the data directory for as long as it lives, and ignores
@@ -54,7 +55,7 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 	if _, err := fmt.Fprintln(out, answer); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
-	g := guard{log: orNop(log), watch: newWatch(), warned: map[uint64]bool{}}
+	g := guard{log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
 	if dead := g.listen(ctx, lines); !dead {
 		return g.kill(ctx, func(ward) bool { return true }) // a bye with attempts alive: they end, too
 	}
@@ -62,13 +63,31 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 	if err := g.kill(ctx, func(ward) bool { return true }); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
+	if !g.informed {
+		return errors.New("guardian: the daemon died before it had told of all attempts: nobody knows whether any is left")
+	}
 	return sayCleared(ctx, hello, clear)
 }
 
 type guard struct {
-	log    *zap.Logger
-	watch  watch
-	warned map[uint64]bool
+	log      *zap.Logger
+	lock     *os.File
+	watch    watch
+	informed bool            // of all attempts that were there when it came
+	warned   map[uint64]bool // killed at their deadline
+}
+
+// inform notes that it knows all, and leaves its number in the lock file for
+// people who look.
+func (g *guard) inform() {
+	g.informed = true
+	err := g.lock.Truncate(0)
+	if err == nil {
+		_, err = g.lock.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
+	}
+	if err != nil {
+		g.log.Warn("cannot write to the lock file", zap.Error(err))
+	}
 }
 
 // next reads one line.
@@ -107,6 +126,9 @@ func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 				return false
 			}
 			g.watch.apply(x)
+			if x.All {
+				g.inform()
+			}
 		case <-look.C:
 			g.expire(ctx)
 		}

@@ -177,7 +177,7 @@ func (g *Guardian) accompany(ctx context.Context, w *os.File, answered <-chan st
 func (g *Guardian) arrive(w *os.File) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, x := range g.watch.words() {
+	for _, x := range append(g.watch.words(), word{All: true}) {
 		if err := send(w, x); err != nil {
 			return err
 		}

@@ -99,7 +99,28 @@ type launcher struct {
 	guardian *Guardian
 	sweeper  sweeper
 	own      account // the daemon's
+	node     string
 	log      *zap.Logger
+}
+
+// prepare finds all that an attempt needs; an error is what is wrong with it.
+func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
+	path, err := l.spool.path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
+	if err != nil {
+		return launch{}, err
+	}
+	as := l.own
+	if name := a.Action.Process.User; name != "" {
+		if as, err = accountOf(name); err != nil {
+			return launch{}, err
+		}
+	}
+	return launch{
+		process: a.Action.Process, env: environment(a, token, l.node, as), as: as, path: path,
+		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
+		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
+		may:  func() error { return nil },
+	}, nil
 }
 
 // run starts an attempt and returns when nothing is left of it: neither its

@@ -25,6 +25,7 @@ type word struct {
 	Ward    *ward    `json:"ward,omitempty"` // new, or known better
 	End     uint64   `json:"end,omitempty"`  // the ward with this number has ended
 	Session *session `json:"session,omitempty"`
+	All     bool     `json:"all,omitempty"` // a new guardian knows all by now
 	Bye     bool     `json:"bye,omitempty"` // the daemon ends, of its own will
 }
 

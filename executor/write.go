@@ -21,39 +21,26 @@ func (e *Executor) startProcess(a *attempt) {
 	a.orders = newOrders()
 	a.killed, a.startedAt = kill{}, time.Time{}
 	e.move(a, phaseRunning)
-	what, o, held := launch{
-		process: a.Action.Process, as: e.launch.own, timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
-		ward: ward{Leftover: a.leftover(), Session: j.id, Replaceable: a.Replaceable},
-		may: func() error {
-			if j.expired() {
-				return errTooLate
-			}
-			return nil
-		},
-		onStarted: func(at time.Time) { e.tell(func() { e.started(a, j, at) }) },
-	}, a.orders, a.Held
+	o, held := a.orders, a.Held
 	e.attempts.Go(func() {
-		r := e.runProcess(what, held, o)
+		r := e.runProcess(held, j, o, func(at time.Time) { e.tell(func() { e.started(a, j, at) }) })
 		e.tell(func() { e.processEnded(a, r) })
 	})
 }
 
 // runProcess sees one attempt from its preparation to its end.
-func (e *Executor) runProcess(what launch, h store.Held, o *orders) Result {
-	failed := func(err error) Result {
-		return Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now()}
-	}
-	path, err := e.spool.path(h.Namespace, h.Task, h.ID, max(h.Attempt, 1))
+func (e *Executor) runProcess(h store.Held, j *joined, o *orders, onStarted func(time.Time)) Result {
+	what, err := e.launch.prepare(h.Assigned, h.Create)
 	if err != nil {
-		return failed(err)
+		return notStarted(err)
 	}
-	if name := what.process.User; name != "" {
-		if what.as, err = accountOf(name); err != nil {
-			return failed(err)
+	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
+	what.may = func() error {
+		if j.expired() {
+			return errTooLate
 		}
+		return nil
 	}
-	what.path = path
-	what.env = environment(h.Assigned, h.Create, e.cfg.Node, what.as)
 	return e.launch.run(what, o)
 }
 

@@ -1,0 +1,271 @@
+package executor
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// daemon is another process that runs attempts under a guardian.
+type daemon struct {
+	*exec.Cmd
+	t   *testing.T
+	dir string
+}
+
+// startDaemon starts one that runs shell lines, and waits until all have begun.
+// In a line, @name is a file of the daemon's directory.
+func startDaemon(t *testing.T, silence time.Duration, lines ...string) *daemon {
+	t.Helper()
+	dir := t.TempDir()
+	lines = slices.Clone(lines)
+	for i := range lines {
+		lines[i] = strings.ReplaceAll(lines[i], "@", dir+"/")
+	}
+	b, err := json.Marshal(lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=daemon", "EXECUTOR_TEST_DIR="+dir, "EXECUTOR_TEST_LINES="+string(b))
+	if silence > 0 {
+		cmd.Env = append(cmd.Env, "EXECUTOR_TEST_SILENCE="+silence.String())
+	}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{Cmd: cmd, t: t, dir: dir}
+	t.Cleanup(d.kill)
+	says := bufio.NewScanner(out)
+	for range lines {
+		if !says.Scan() {
+			t.Fatal("the daemon has not started all attempts")
+		}
+	}
+	return d
+}
+
+func (d *daemon) kill() {
+	_ = d.Process.Signal(syscall.SIGKILL)
+	_ = d.Wait()
+	if err := WaitForGuardian(context.Background(), d.dir); err != nil {
+		d.t.Error(err)
+	}
+}
+
+func (d *daemon) pid(name string) int { return pidIn(d.t, filepath.Join(d.dir, name)) }
+
+func (d *daemon) cleared() bool {
+	b, err := os.ReadFile(filepath.Join(d.dir, "cleared.i1"))
+	return err == nil && string(b) == `{"endpoints":["x"]}`
+}
+
+var family = []string{
+	"echo $$ >@plain; exec sleep 300",
+	"sleep 300 & echo $! >@child; wait",
+	"setsid sh -c 'echo $$ >@left; exec sleep 300' & wait",
+	"setsid sh -c 'trap \"\" TERM HUP; setsid sh -c \"echo \\$\\$ >@twice; sleep 300; sleep 300\" & wait' & exec env -i sleep 300",
+	"env -i sh -c 'sleep 300 & echo $! >@wiped; wait'",
+}
+
+var familyPids = []string{"plain", "child", "left", "twice", "wiped"}
+
+func TestGuardian_KillsWhatADeadDaemonLeft(t *testing.T) {
+	d := startDaemon(t, 0, family...)
+	var pids []int
+	for _, name := range familyPids {
+		pids = append(pids, d.pid(name))
+	}
+	d.kill()
+	eventually(t, "the instance is cleared", d.cleared)
+	for i, pid := range pids {
+		if alive(pid) {
+			t.Errorf("%s (%d) is alive although the instance is said to be cleared", familyPids[i], pid)
+		}
+	}
+	if err := WaitForGuardian(t.Context(), d.dir); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
+	d := startDaemon(t, 0, family...)
+	var pids []int
+	for _, name := range familyPids {
+		pids = append(pids, d.pid(name))
+	}
+	first := d.pid("guardian.lock")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := WaitForGuardian(ctx, d.dir); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a guardian lives, and waiting for its end says %v", err)
+	}
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another guardian", func() bool { second := d.pid("guardian.lock"); return second != first && alive(second) })
+	for i, pid := range pids {
+		if !alive(pid) {
+			t.Errorf("%s (%d) died with the guardian", familyPids[i], pid)
+		}
+	}
+	d.kill()
+	eventually(t, "the instance is cleared", d.cleared)
+	for i, pid := range pids {
+		if alive(pid) {
+			t.Errorf("%s (%d) is alive", familyPids[i], pid)
+		}
+	}
+}
+
+func TestGuardian_KillsReplaceableAttemptsOfAFrozenDaemon(t *testing.T) {
+	d := startDaemon(t, 700*time.Millisecond, "echo $$ >@old; : replaceable; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@mine; sleep 300")
+	old, left, mine := d.pid("old"), d.pid("left"), d.pid("mine")
+	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replaceable attempt is dead", func() bool { return !alive(old) && !alive(left) })
+	if !alive(mine) {
+		t.Error("an attempt that nobody may replace was killed")
+	}
+	if d.cleared() {
+		t.Error("a frozen daemon's instance is said to be cleared")
+	}
+}
+
+func TestGuardian_LeavesWithAByeAndSaysNothing(t *testing.T) {
+	dir := t.TempDir()
+	g := NewGuardian(guardianConfig(dir))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	update, err := g.intend(ward{Leftover: Leftover{RunID: "r", Token: 1}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	update(0, birth{})
+	pid := pidIn(t, filepath.Join(dir, "guardian.lock"))
+	if st, err := readStat(pid); err != nil || st.pgrp != pid {
+		t.Errorf("the guardian is in group %d, %v; want its own", st.pgrp, err)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := WaitForGuardian(after(t, 50*time.Millisecond), dir); err == nil {
+		t.Error("the guardian obeyed a signal")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := WaitForGuardian(t.Context(), dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cleared.i1")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("cleared: %v", err)
+	}
+	noChildren(t)
+}
+
+func after(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
+	cfg := guardianConfig(t.TempDir())
+	cfg.Command = []string{"/bin/false"}
+	g := NewGuardian(cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	l := newLauncher(t, SpoolConfig{})
+	l.guardian = g
+	o := newOrders()
+	time.AfterFunc(200*time.Millisecond, func() { o.give(kill{causeCancel, 0}) })
+	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := l.run(what, o); !r.unstarted {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestKillLeftovers(t *testing.T) {
+	mine := exec.Command("sh", "-c", "setsid sleep 300 & exec sleep 300")
+	mine.Env = append(os.Environ(), envRunID+"=r1", envToken+"=7", envTask+"=job", envNamespace+"=default")
+	others := exec.Command("sleep", "300")
+	others.Env = append(os.Environ(), envRunID+"=r1", envToken+"=8")
+	for _, c := range []*exec.Cmd{mine, others} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() { _ = others.Process.Kill(); _ = others.Wait(); _ = mine.Wait() }()
+	h := hunt{}
+	h.addMark(Leftover{RunID: "r1", Token: 7})
+	eventually(t, "both have begun", func() bool { return len(marked(t, &h)) == 2 })
+
+	if n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: 7, Namespace: "other"}}); n != 0 || err != nil {
+		t.Errorf("killed %d of another namespace, %v", n, err)
+	}
+	n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: 7, Namespace: "default", Task: "job"}, {RunID: "r9", Token: 1}})
+	if n != 2 || err != nil {
+		t.Errorf("killed %d, %v; want 2", n, err)
+	}
+	if left := marked(t, &h); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	if !alive(others.Process.Pid) {
+		t.Error("killed an attempt with another token")
+	}
+}
+
+func marked(t *testing.T, h *hunt) (found []int) {
+	t.Helper()
+	pids, err := processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		if alive(pid) && h.marked(pid) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func TestBirth_TellsReusedNumbers(t *testing.T) {
+	b := birth{from: 1234567 * time.Microsecond, to: 1239567 * time.Microsecond}
+	for start, want := range map[time.Duration]bool{
+		1230 * time.Millisecond: true, 1220 * time.Millisecond: true, 1200 * time.Millisecond: false,
+		1240 * time.Millisecond: true, 1260 * time.Millisecond: false,
+	} {
+		if got := b.fits(start); got != want {
+			t.Errorf("a start at %s fits: %v", start, got)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The test binary plays other processes, too.
+func TestMain(m *testing.M) {
+	switch os.Getenv("EXECUTOR_TEST_ROLE") {
+	case "guardian":
+		if err := playGuardian(); err != nil {
+			fmt.Fprintln(os.Stderr, "guardian:", err)
+			os.Exit(1)
+		}
+	case "daemon":
+		if err := playDaemon(); err != nil {
+			fmt.Fprintln(os.Stderr, "daemon:", err)
+			os.Exit(1)
+		}
+	default:
+		goleak.VerifyTestMain(m)
+	}
+}
+
+// playGuardian says that an instance is cleared by a file in the directory.
+func playGuardian() error {
+	return RunGuardian(context.Background(), os.Stdin, os.Stdout, nil, func(_ context.Context, h Hello) error {
+		return os.WriteFile(filepath.Join(h.Dir, "cleared."+h.Instance), h.Etcd, 0o600)
+	})
+}
+
+// playDaemon runs shell lines, given as JSON in its last argument, under a
+// guardian until it is killed. It answers with one line per started attempt.
+func playDaemon() error {
+	dir := os.Getenv("EXECUTOR_TEST_DIR")
+	var lines []string
+	if err := json.Unmarshal([]byte(os.Getenv("EXECUTOR_TEST_LINES")), &lines); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	g := NewGuardian(guardianConfig(dir))
+	go g.Run(ctx)
+	s, err := newSpawner()
+	if err != nil {
+		return err
+	}
+	go s.run(ctx)
+	l := launcher{spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil)}
+	if d, err := time.ParseDuration(os.Getenv("EXECUTOR_TEST_SILENCE")); err == nil {
+		g.renewed(1, boottime()+d)
+	}
+	for i, line := range lines {
+		what, err := l.prepare(assigned(fmt.Sprint("run", i), &task.Process{Shell: line}), int64(100+i))
+		if err != nil {
+			return err
+		}
+		what.ward.Session, what.ward.Replaceable = 1, strings.Contains(line, "replaceable")
+		what.onStarted = func(time.Time) { fmt.Println("started", i) }
+		go l.run(what, newOrders())
+	}
+	select {}
+}
+
+func guardianConfig(dir string) GuardianConfig {
+	return GuardianConfig{
+		Hello:   Hello{Instance: "i1", Dir: dir, Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
+		Command: []string{os.Args[0]}, Env: append(os.Environ(), "EXECUTOR_TEST_ROLE=guardian"),
+	}
+}
+
+func assigned(run string, p *task.Process) task.Assigned {
+	return task.Assigned{
+		Run: task.Run{
+			ID: run, Namespace: "default", Task: "job", UID: "u", Attempt: 1, Trigger: task.TriggerSchedule,
+			ScheduledTime: task.At(time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC)), State: task.Dispatched,
+		},
+		Instance: "i1", Action: task.Action{Process: p}, KillGrace: task.Duration(10 * time.Second), Retry: task.Defaults().Retry,
+	}
+}
+
+// eventually polls until cond holds.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}

@@ -1,0 +1,584 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func newLauncher(t testing.TB, cfg SpoolConfig) *launcher {
+	t.Helper()
+	s, err := newSpawner()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); s.run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	cfg.Dir = orDefault(cfg.Dir, t.TempDir())
+	return &launcher{spawner: s, spool: NewSpool(cfg), own: ownAccount(), node: "n1", log: orNop(nil)}
+}
+
+// attempt runs a process with what is changed of an ordinary attempt.
+func (l *launcher) attempt(t testing.TB, change func(*task.Assigned), kills ...kill) Result {
+	t.Helper()
+	a := assigned("r1", &task.Process{})
+	change(&a)
+	what, err := l.prepare(a, 4711)
+	if err != nil {
+		return notStarted(err)
+	}
+	o := newOrders()
+	what.onStarted = func(time.Time) {
+		if strings.Contains(a.Action.Process.Shell, "echo ready") {
+			go giveWhenReady(t, what.path, o, kills)
+			return
+		}
+		for _, k := range kills {
+			o.give(k)
+		}
+	}
+	return l.run(what, o)
+}
+
+// giveWhenReady waits for the process's first words.
+func giveWhenReady(t testing.TB, path string, o *orders, kills []kill) {
+	for range 10_000 {
+		if info, err := os.Stat(path); err == nil && info.Size() > 0 {
+			for _, k := range kills {
+				o.give(k)
+			}
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Error("the process does not say that it is ready")
+}
+
+func (l *launcher) shell(t testing.TB, line string, kills ...kill) Result {
+	t.Helper()
+	return l.attempt(t, func(a *task.Assigned) { a.Action.Process.Shell = line }, kills...)
+}
+
+func TestProcess_Outcome(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	for name, c := range map[string]struct {
+		change  func(*task.Assigned)
+		kills   []kill
+		state   task.State
+		reason  string
+		code    int // -1: none
+		signal  string
+		message string // a part of it
+	}{
+		"success": {change: shell("exit 0"), state: task.Succeeded},
+		"code":    {change: shell("exit 3"), state: task.Failed, reason: task.ReasonExit, code: 3, message: "code 3"},
+		"signal": {change: shell("kill -SEGV $$"), state: task.Failed, reason: task.ReasonSignal, code: -1,
+			signal: "SIGSEGV", message: "SIGSEGV"},
+		"argv as it is":  {change: command("/bin/sh", "-c", `test "$1" = '* $HOME' && test "$2" = ''`, "x", "* $HOME", ""), state: task.Succeeded},
+		"stdin is empty": {change: shell("read x; test $? != 0"), state: task.Succeeded},
+		"timeout": {change: both(shell("sleep 60"), timeout(50*time.Millisecond)), state: task.TimedOut, reason: task.ReasonTimeout,
+			code: -1, signal: "SIGTERM", message: "longer than 50ms"},
+		"timeout, and SIGTERM ignored": {
+			change: both(shell("trap '' TERM; sleep 60 & wait; sleep 60"), timeout(50*time.Millisecond), grace(50*time.Millisecond)),
+			state:  task.TimedOut, reason: task.ReasonTimeout, code: -1, signal: "SIGKILL"},
+		"timeout, and a clean end": {change: both(shell("trap 'exit 0' TERM; sleep 60 & wait"), timeout(100*time.Millisecond)),
+			state: task.TimedOut, reason: task.ReasonTimeout},
+		"stopped by a signal, then timed out": {change: both(shell("kill -STOP $$"), timeout(50*time.Millisecond)),
+			state: task.TimedOut, reason: task.ReasonTimeout, code: -1, signal: "SIGTERM"},
+		"cancel": {change: shell("sleep 60"), kills: []kill{{causeCancel, time.Minute}}, state: task.Cancelled,
+			reason: task.ReasonCancelled, code: -1, signal: "SIGTERM"},
+		"cancel, then shutdown with less patience": {change: shell("trap '' TERM; echo ready; while :; do sleep 0.02; done"),
+			kills: []kill{{causeCancel, time.Hour}, {causeShutdown, 0}}, state: task.Cancelled,
+			reason: task.ReasonCancelled, code: -1, signal: "SIGKILL"},
+		"shutdown": {change: shell("sleep 60"), kills: []kill{{causeShutdown, time.Minute}}, state: task.Failed,
+			reason: task.ReasonShutdown, code: -1, signal: "SIGTERM"},
+		"no program": {change: command("no-such-program"), state: task.Failed, reason: task.ReasonStart, code: -1,
+			message: `"no-such-program" is not in PATH (/usr/bin:/bin)`},
+		"no file":        {change: command("/no/such/file"), state: task.Failed, reason: task.ReasonStart, code: -1, message: "does not exist"},
+		"not executable": {change: command("/etc/passwd"), state: task.Failed, reason: task.ReasonStart, code: -1, message: "permission denied"},
+		"no interpreter": {change: command(script(t, "#!/no/such/interpreter\n")), state: task.Failed, reason: task.ReasonStart, code: -1,
+			message: "interpreter"},
+		"no format": {change: command(script(t, "echo hello\n")), state: task.Failed, reason: task.ReasonStart, code: -1, message: "#!"},
+		"no directory": {change: both(shell("exit 0"), dir("/no/such/dir")), state: task.Failed, reason: task.ReasonStart, code: -1,
+			message: `working directory "/no/such/dir" does not exist`},
+		"directory is a file": {change: both(shell("exit 0"), dir("/etc/passwd")), state: task.Failed, reason: task.ReasonStart, code: -1,
+			message: "is not a directory"},
+		"no user": {change: both(shell("exit 0"), as("nobody-at-all")), state: task.Failed, reason: task.ReasonStart, code: -1,
+			message: `user "nobody-at-all" does not exist`},
+		"a record with a bad name": {change: both(shell("exit 0"), func(a *task.Assigned) { a.Task = "../../etc" }), state: task.Failed,
+			reason: task.ReasonStart, code: -1, message: "../../etc"},
+		"a program of the task's own PATH": {change: both(command(filepath.Base(program)), func(a *task.Assigned) {
+			a.Action.Process.Env = map[string]string{"PATH": filepath.Dir(program)}
+		}), state: task.Succeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := time.Now()
+			r := l.attempt(t, c.change, c.kills...)
+			if r.State != c.state || r.Reason != c.reason || r.Signal != c.signal || !strings.Contains(r.Message, c.message) {
+				t.Errorf("got %s, %q, %q, %q; want %s, %q, %q, %q", r.State, r.Reason, r.Signal, r.Message, c.state, c.reason, c.signal, c.message)
+			}
+			switch {
+			case c.code >= 0 && (r.ExitCode == nil || *r.ExitCode != c.code):
+				t.Errorf("got exit code %v, want %d", r.ExitCode, c.code)
+			case c.code < 0 && r.ExitCode != nil:
+				t.Errorf("got exit code %d, want none", *r.ExitCode)
+			}
+			if started := c.reason != task.ReasonStart; started == r.StartedAt.IsZero() || r.EndedAt.Before(before) {
+				t.Errorf("started %v, ended %v", r.StartedAt, r.EndedAt)
+			}
+		})
+	}
+	noChildren(t)
+}
+
+const program = "/bin/true"
+
+func shell(line string) func(*task.Assigned) {
+	return func(a *task.Assigned) { a.Action.Process.Shell = line }
+}
+func command(argv ...string) func(*task.Assigned) {
+	return func(a *task.Assigned) { a.Action.Process.Command = argv }
+}
+func timeout(d time.Duration) func(*task.Assigned) {
+	return func(a *task.Assigned) { a.Timeout = task.Duration(d) }
+}
+func grace(d time.Duration) func(*task.Assigned) {
+	return func(a *task.Assigned) { a.KillGrace = task.Duration(d) }
+}
+func dir(d string) func(*task.Assigned) {
+	return func(a *task.Assigned) { a.Action.Process.Dir = d }
+}
+func as(user string) func(*task.Assigned) {
+	return func(a *task.Assigned) { a.Action.Process.User = user }
+}
+func both(all ...func(*task.Assigned)) func(*task.Assigned) {
+	return func(a *task.Assigned) {
+		for _, f := range all {
+			f(a)
+		}
+	}
+}
+
+func script(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// noChildren fails if this process has children, zombies included.
+func noChildren(t testing.TB) {
+	t.Helper()
+	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
+		t.Errorf("there is a child left: %d, %v", pid, err)
+	}
+}
+
+func alive(pid int) bool {
+	st, err := readStat(pid)
+	return err == nil && !st.dead()
+}
+
+// pidIn reads a process id that a shell has written.
+func pidIn(t *testing.T, path string) int {
+	t.Helper()
+	pid := 0
+	eventually(t, "a process id in "+path, func() bool {
+		b, _ := os.ReadFile(path)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		return bytes.HasSuffix(b, []byte("\n"))
+	})
+	return pid
+}
+
+func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	file := filepath.Join(t.TempDir(), "pid")
+	for name, line := range map[string]string{
+		"obedient": "sleep 300 & echo $! >" + file,
+		"stubborn": "(trap '' TERM; echo >&2 ready; sleep 300; sleep 300) 2>" + file + ".err & echo $! >" + file + "; while ! test -s " + file + ".err; do sleep 0.01; done",
+	} {
+		r := l.attempt(t, both(shell(line), grace(100*time.Millisecond)))
+		if r.State != task.Succeeded {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if pid := pidIn(t, file); alive(pid) {
+			t.Errorf("%s: process %d is left", name, pid)
+		}
+	}
+}
+
+func TestProcess_PipelinesHaveTheirLastWord(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	if r := l.shell(t, "(sleep 0.05; echo last) & exit 0"); string(r.Tail) != "last\n" {
+		t.Errorf("got %q", r.Tail)
+	}
+}
+
+func TestProcess_WhatLeftTheGroup(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	file := filepath.Join(t.TempDir(), "pid")
+	// It holds the output open, and goes on.
+	line := "setsid sh -c 'echo $$ >" + file + "; exec sleep 300' & while ! test -s " + file + "; do sleep 0.01; done; echo said"
+
+	began := time.Now()
+	r := l.shell(t, line)
+	if r.State != task.Succeeded || string(r.Tail) != "said\n" {
+		t.Errorf("got %+v, %q", r, r.Tail)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the end took %s: it waited for the pipe", took)
+	}
+	pid := pidIn(t, file)
+	if !alive(pid) {
+		t.Error("a process that left the group was killed although the attempt ended by itself")
+	}
+	syscall.Kill(pid, syscall.SIGKILL)
+
+	os.Remove(file)
+	r = l.attempt(t, both(shell(line+"; sleep 300"), timeout(500*time.Millisecond)))
+	if r.State != task.TimedOut {
+		t.Errorf("got %+v", r)
+	}
+	if pid := pidIn(t, file); alive(pid) {
+		t.Errorf("process %d, which left the group, outlived the timeout", pid)
+	}
+}
+
+func TestProcess_Environment(t *testing.T) {
+	t.Setenv("SECRET_OF_THE_DAEMON", "x")
+	l := newLauncher(t, SpoolConfig{})
+	r := l.attempt(t, func(a *task.Assigned) {
+		a.Attempt = 2
+		a.Action.Process.Command = []string{"env"}
+		a.Action.Process.Env = map[string]string{"A": "task", "B": "task", "EMPTY": ""}
+		a.Env = map[string]string{"B": "run"}
+	})
+	got := strings.Split(strings.TrimSpace(string(r.Tail)), "\n")
+	me := ownAccount()
+	var parent string
+	got = slices.DeleteFunc(got, func(v string) bool {
+		rest, ok := strings.CutPrefix(v, "TRACEPARENT=")
+		if ok {
+			parent += rest
+		}
+		return ok
+	})
+	slices.Sort(got)
+	want := []string{
+		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=4711", "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
+		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z", "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
+		"LOGNAME=" + me.name, "PATH=/usr/bin:/bin", "SHELL=/bin/sh",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if len(parent) != 55 || parent[:3] != "00-" || parent[52:] != "-01" || parent[:35] != traceparent("default", "job", "r1")[:35] {
+		t.Errorf("traceparent %q", parent)
+	}
+	if a, b := traceparent("x", "y", "z"), traceparent("x", "y", "z"); a == b {
+		t.Errorf("two attempts have the same span: %s", a)
+	}
+}
+
+func TestProcess_Directory(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	for want, change := range map[string]func(*task.Assigned){
+		ownAccount().home: func(*task.Assigned) {},
+		"/usr":            dir("/usr"),
+	} {
+		if r := l.attempt(t, both(shell("pwd -P"), change)); strings.TrimSpace(string(r.Tail)) != want {
+			t.Errorf("got %q, want %q", r.Tail, want)
+		}
+	}
+	l.own.home = "/no/such/home"
+	if r := l.shell(t, "pwd -P"); string(r.Tail) != "/\n" {
+		t.Errorf("without a home: got %q (%s)", r.Tail, r.Message)
+	}
+}
+
+func TestProcess_User(t *testing.T) {
+	nobody, err := user.Lookup("nobody")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root, and a user nobody")
+	}
+	l := newLauncher(t, SpoolConfig{})
+	r := l.attempt(t, both(shell("id -u; id -g; id -G; echo $LOGNAME $HOME; kill -0 $PPID 2>&1 || echo cannot"), as("nobody")))
+	ids, err := nobody.GroupIds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%s\n%s\n%s\nnobody %s\n", nobody.Uid, nobody.Gid, strings.Join(ids, " "), nobody.HomeDir)
+	if got := string(r.Tail); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "cannot\n") {
+		t.Errorf("got %q (%s), want %q", got, r.Message, want)
+	}
+}
+
+func TestProcess_OutputLimit(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{Limit: 100_000})
+	r := l.shell(t, "head -c 5000000 /dev/zero | tr '\\0' x; echo end")
+	if r.State != task.Succeeded || r.OutputBytes != 5_000_004 || !r.Truncated || !strings.HasSuffix(string(r.Tail), "xend\n") {
+		t.Errorf("got %s, %d bytes, truncated %v, tail %.20q", r.State, r.OutputBytes, r.Truncated, r.Tail)
+	}
+	got := readOutput(t, l.spool, "r1")
+	if want := strings.Repeat("x", 100_000) + "\n[carillon: output beyond 100000 bytes is not kept]\n"; got != want {
+		t.Errorf("got %d bytes that end in %q", len(got), got[max(0, len(got)-60):])
+	}
+	r = l.shell(t, "head -c 100000 /dev/zero")
+	if r.Truncated || len(readOutput(t, l.spool, "r1")) != 100_000 {
+		t.Error("output of exactly the limit counts as too much")
+	}
+}
+
+func readOutput(t *testing.T, s *Spool, run string) string {
+	t.Helper()
+	f, err := s.Open("default", "job", run, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestProcess_OutputThatCannotBeKept(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	// A file where the spool's directory should be: as good as a full disk.
+	if err := os.WriteFile(l.spool.root, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := l.shell(t, "echo hello")
+	if r.State != task.Succeeded || string(r.Tail) != "hello\n" || !r.Truncated || !strings.Contains(r.Message, "not kept") {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestProcess_FullDisk(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	path, err := l.spool.path("default", "job", "r1", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", path); err != nil {
+		t.Fatal(err)
+	}
+	r := l.shell(t, "echo one; echo two; exit 0")
+	if r.State != task.Succeeded || string(r.Tail) != "one\ntwo\n" || !strings.Contains(r.Message, "no space left") {
+		t.Errorf("got %+v %q", r, r.Tail)
+	}
+}
+
+func TestTail(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		n    int
+		want string
+	}{
+		{"hello", 10, "hello"},
+		{"hello", 3, "llo"},
+		{"aé", 1, ""},
+		{"a\x00b", 10, "a\uFFFDb"},
+		{"\xff\xfe\xfdab", 10, "\uFFFDab"},
+		{"x\xff", 3, "\uFFFD"},
+		{"日本語", 7, "本語"},
+		{"", 5, ""},
+	} {
+		got := tail([]byte(c.in), c.n)
+		if got != c.want || !utf8.ValidString(got) {
+			t.Errorf("tail(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
+		}
+	}
+	noise := make([]byte, 5000)
+	for i := range noise {
+		noise[i] = byte(i * 7)
+	}
+	if got := tail(noise, 2048); len(got) > 2048 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
+		t.Errorf("%d bytes of tail", len(got))
+	}
+}
+
+func TestProcess_NoDescriptorsLeft(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	for range 20 {
+		l.shell(t, "echo x; sleep 0.001 &")
+		l.attempt(t, command("/no/such"))
+		l.attempt(t, both(shell("sleep 5"), timeout(time.Millisecond)))
+	}
+	before := openFiles(t)
+	for range 50 {
+		l.shell(t, "echo x; sleep 0.001 &")
+		l.attempt(t, command("/no/such"))
+		l.attempt(t, both(shell("sleep 5"), timeout(time.Millisecond)))
+	}
+	if after := openFiles(t); after > before {
+		t.Errorf("%d open files before, %d after", before, after)
+	}
+	noChildren(t)
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+func TestProcess_WithoutFileDescriptors(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	none := old
+	none.Cur = uint64(highestFile(t)) // no number above this one
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	var held []*os.File // fill the holes
+	for {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			break
+		}
+		held = append(held, f)
+	}
+	r := l.shell(t, "exit 0")
+	for _, f := range held {
+		f.Close()
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if r.State != task.Failed || r.Reason != task.ReasonStart || !strings.Contains(r.Message, "descriptors") {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func highestFile(t *testing.T) int {
+	t.Helper()
+	f, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return int(f.Fd()) + 1
+}
+
+func TestSpool_Retention(t *testing.T) {
+	s := NewSpool(SpoolConfig{Dir: t.TempDir(), Total: 10 * block, MaxAge: time.Hour})
+	now := time.Now()
+	put := func(run string, age time.Duration, size int) {
+		t.Helper()
+		path, err := s.path("default", "job", run, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.newOutput(path)
+		o.take(bytes.Repeat([]byte("x"), size))
+		if age < 0 { // still runs
+			age = -age
+			t.Cleanup(o.close)
+		} else {
+			o.close()
+		}
+		if err := os.Chtimes(path, now, now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("old", 2*time.Hour, 10)
+	put("old-but-active", -2*time.Hour, 10)
+	for i := range 12 {
+		put(fmt.Sprintf("r%02d", i), time.Duration(30-i)*time.Minute, block-1)
+	}
+	s.Sweep(t.Context(), now)
+	for run, want := range map[string]bool{"old": false, "old-but-active": true, "r00": false, "r01": false, "r02": false, "r03": true, "r11": true} {
+		f, err := s.Open("default", "job", run, 1)
+		if err == nil {
+			f.Close()
+		}
+		if got := err == nil; got != want || (err != nil && !errors.Is(err, fs.ErrNotExist)) {
+			t.Errorf("%s: there: %v, want %v (%v)", run, got, want, err)
+		}
+	}
+	if got, err := s.Attempts("default", "job", "r11"); err != nil || !slices.Equal(got, []int{1}) {
+		t.Errorf("attempts %v, %v", got, err)
+	}
+	if got, err := s.Attempts("default", "job", "r1"); err != nil || len(got) != 0 {
+		t.Errorf("attempts of a run that is not there: %v, %v", got, err)
+	}
+	if _, err := s.Open("default", "..", "r", 1); !errors.Is(err, task.ErrInvalid) {
+		t.Errorf("a path out of the spool: %v", err)
+	}
+	if _, err := s.Open("default", "job", "../../x", 1); !errors.Is(err, task.ErrInvalid) {
+		t.Errorf("a path out of the spool: %v", err)
+	}
+}
+
+func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	looked := make(chan error, 1)
+	a := assigned("r1", &task.Process{Shell: "sleep 0.1"})
+	what, err := l.prepare(a, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	what.onStarted = func(time.Time) {
+		f, err := l.spool.Open("default", "job", "r1", 1)
+		if err == nil {
+			_, err = f.Seek(0, io.SeekEnd)
+			f.Close()
+		}
+		looked <- err
+	}
+	l.run(what, newOrders())
+	if err := <-looked; err != nil {
+		t.Error(err)
+	}
+	if _, err := l.spool.Open("default", "job", "r1", 1); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func BenchmarkProcess_True(b *testing.B) {
+	for _, parallel := range []int{1, 4, 16} {
+		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
+			l := newLauncher(b, SpoolConfig{})
+			b.SetParallelism(parallel)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if r := l.attempt(b, command("/bin/true")); r.State != task.Succeeded {
+						b.Error(r.Message)
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "spawns/s")
+		})
+	}
+}
