@@ -49,11 +49,10 @@ func (c *Client) onTask(ctx context.Context, namespace, name string, k call, out
 	return c.do(ctx, k, out)
 }
 
-// Create creates a task in a namespace. task.ErrExists if it is there.
+// Create creates a task in a namespace, whatever spec says of that.
+// task.ErrExists if it is there.
 func (c *Client) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
-	if spec.Namespace == "" {
-		spec.Namespace = namespace
-	}
+	spec.Namespace = namespace
 	var t Task
 	if err := task.CheckName("namespace", namespace); err != nil {
 		return t, err

@@ -1,0 +1,106 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Config is what the API needs of its node.
+type Config struct {
+	Store   *store.Store
+	Cluster task.Cluster
+	Node    string // this one's name
+	Version string // Carillon's
+	// Ref says where a task lives.
+	Ref func(namespace, name string) store.Ref
+	// Now is the wall clock; nil is time.Now.
+	Now func() time.Time
+	// Clock, if set, says why this node's clock is not to be trusted. Changes
+	// that would write the clock's time into an entry are refused then.
+	Clock func() error
+	// Ready, if set, says why the node is not ready.
+	Ready func() error
+	// Logs is the output kept on this node; nil keeps none.
+	Logs LogSource
+	// Logger may be nil.
+	Logger *zap.Logger
+	// Registerer takes the API's metrics; nil leaves them out.
+	Registerer prometheus.Registerer
+	// Gatherer is what /metrics shows; nil shows nothing.
+	Gatherer prometheus.Gatherer
+}
+
+// LogSource is the output of attempts that is kept on this node.
+type LogSource interface {
+	// Open opens what an attempt has written so far, to be closed by the
+	// caller. os.ErrNotExist if nothing is kept, or nothing any more.
+	Open(namespace, task, run string, attempt int) (io.ReadSeekCloser, error)
+}
+
+const (
+	// requestTimeout ends what a request does, but for the streaming of logs.
+	requestTimeout = 15 * time.Second
+	maxBody        = 1 << 20
+)
+
+// New makes the handler of the API. It does no I/O and starts nothing.
+func New(cfg Config) (http.Handler, error) {
+	if cfg.Store == nil || cfg.Ref == nil || cfg.Node == "" || cfg.Cluster.Shards <= 0 {
+		return nil, errors.New("api: Store, Cluster, Node and Ref are required")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = func() error { return nil }
+	}
+	if cfg.Ready == nil {
+		cfg.Ready = func() error { return nil }
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	if cfg.Gatherer == nil {
+		cfg.Gatherer = prometheus.NewRegistry()
+	}
+	s := &server{
+		Config: cfg,
+		log:    cfg.Logger.Named("api"),
+		mux:    http.NewServeMux(),
+		tokens: newTokenCache(),
+		proxy:  newProxy(),
+	}
+	s.pages = newPageSigner(cfg.Cluster.ID)
+	var err error
+	if s.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("api: register metrics: %w", err)
+	}
+	if err := s.register(); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	return s, nil
+}
+
+// server is the handler.
+type server struct {
+	Config
+	log     *zap.Logger
+	mux     *http.ServeMux
+	tokens  *tokenCache
+	pages   pageSigner
+	proxy   *http.Transport
+	metrics metrics
+	openapi struct{ json, yaml []byte }
+}
+
+// now is the wall clock, as it is written.
+func (s *server) now() task.Time { return task.At(s.Now()) }

@@ -1,0 +1,161 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// RoleAdmin may do everything. It is the one role so far.
+const RoleAdmin = "admin"
+
+const (
+	tokenMark   = "carillon"
+	tokenRandom = 20 // bytes: 160 bits, 32 letters and digits
+	idLetters   = 16
+)
+
+var tokenEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// NewToken makes a token of the admin role that does not expire. secret is what
+// its holder sends; id and record are for Store.CreateToken, once the caller has
+// filled in Who and CreatedAt (and Until, if it shall expire).
+func NewToken() (secret, id string, record store.Token) {
+	var b [tokenRandom]byte
+	rand.Read(b[:]) // never fails: crypto/rand
+	id, part := task.NewUID(), tokenEncoding.EncodeToString(b[:])
+	sum := sha256.Sum256([]byte(part))
+	return tokenMark + "_" + id + "_" + part, id, store.Token{Hash: hex.EncodeToString(sum[:]), Role: RoleAdmin}
+}
+
+// parseToken takes a token apart. What it accepts cannot leave the prefix of
+// tokens in etcd.
+func parseToken(s string) (id, part string, ok bool) {
+	parts := strings.Split(s, "_")
+	if len(parts) != 3 || parts[0] != tokenMark || len(parts[1]) != idLetters || len(parts[2]) < idLetters || len(s) > 256 {
+		return "", "", false
+	}
+	for _, p := range parts[1:] {
+		if strings.ContainsFunc(p, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '2' || r > '7') }) {
+			return "", "", false
+		}
+	}
+	return parts[1], parts[2], true
+}
+
+// caller is who a request is from.
+type caller struct{ who, role string }
+
+type whoKey struct{}
+
+// callerOf is the caller that ServeHTTP authenticated.
+func callerOf(ctx context.Context) caller {
+	c, _ := ctx.Value(whoKey{}).(caller)
+	return c
+}
+
+// authenticate finds the holder of a request's token.
+func (s *server) authenticate(ctx context.Context, r *http.Request) (caller, error) {
+	none := func(why string) error {
+		return fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why).
+			withHint("send Authorization: Bearer TOKEN; the cluster's first node wrote one to its data directory")
+	}
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 {
+		return caller{}, none("a token is required")
+	}
+	scheme, secret, _ := strings.Cut(values[0], " ")
+	id, part, ok := parseToken(strings.TrimSpace(secret))
+	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || !ok {
+		return caller{}, none("the Authorization header is not: Bearer carillon_ID_SECRET")
+	}
+	t, err := s.token(ctx, id, sha256.Sum256([]byte(part)))
+	switch {
+	case errors.Is(err, errToken), errors.Is(err, task.ErrInvalid):
+		return caller{}, none("the token is not known")
+	case err != nil:
+		return caller{}, err
+	case !t.Until.IsZero() && !s.Now().Before(t.Until.Time):
+		return caller{}, none("the token has expired")
+	case t.Role != RoleAdmin:
+		return caller{}, fail(http.StatusForbidden, client.CodeForbidden, "the token's role %s may not do this", task.Quote(t.Role))
+	}
+	who := t.Who
+	if who == "" {
+		who = "token " + id
+	}
+	return caller{who: who, role: t.Role}, nil
+}
+
+var errToken = errors.New("no such token")
+
+// token is the record of a token whose secret has this sum.
+func (s *server) token(ctx context.Context, id string, sum [sha256.Size]byte) (store.Token, error) {
+	if t, ok := s.tokens.get(id, sum); ok {
+		return t, nil
+	}
+	t, err := s.Store.Token(ctx, id)
+	if errors.Is(err, task.ErrNotFound) {
+		return t, errToken
+	}
+	if err != nil {
+		return t, err
+	}
+	want, err := hex.DecodeString(t.Hash)
+	if err != nil || subtle.ConstantTimeCompare(want, sum[:]) != 1 {
+		return store.Token{}, errToken
+	}
+	s.tokens.put(id, sum, t)
+	return t, nil
+}
+
+// tokenCache remembers for a moment which tokens were good, so that not every
+// request reads one. A token that is deleted is refused within tokenAge.
+type tokenCache struct {
+	mu   sync.Mutex
+	good map[string]goodToken
+}
+
+type goodToken struct {
+	sum   [sha256.Size]byte
+	token store.Token
+	at    time.Time
+}
+
+const (
+	tokenAge  = 3 * time.Second
+	maxTokens = 1024
+)
+
+func newTokenCache() *tokenCache { return &tokenCache{good: map[string]goodToken{}} }
+
+func (c *tokenCache) get(id string, sum [sha256.Size]byte) (store.Token, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, ok := c.good[id]
+	if !ok || time.Since(g.at) > tokenAge || subtle.ConstantTimeCompare(g.sum[:], sum[:]) != 1 {
+		return store.Token{}, false
+	}
+	return g.token, true
+}
+
+func (c *tokenCache) put(id string, sum [sha256.Size]byte, t store.Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.good) >= maxTokens {
+		clear(c.good)
+	}
+	c.good[id] = goodToken{sum: sum, token: t, at: time.Now()}
+}

@@ -1,0 +1,229 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// call is a request whose parameters, conditions and body were found to be what
+// its route takes.
+type call struct {
+	s     *server
+	w     http.ResponseWriter
+	r     *http.Request
+	route *route
+	query url.Values
+	body  []byte
+	match int64 // If-Match: the revision asked for; 0 if none
+	fresh bool  // If-None-Match: *
+}
+
+// answer is what a handler answers; none if it wrote by itself.
+type answer struct {
+	status int
+	body   any
+	header http.Header
+}
+
+// read checks a request against its route and reads its body.
+func (s *server) read(w http.ResponseWriter, r *http.Request, rt *route) (*call, error) {
+	c := &call{s: s, w: w, r: r, route: rt}
+	var err error
+	if c.query, err = readQuery(r, rt); err != nil {
+		return nil, err
+	}
+	if err := c.readConditions(); err != nil {
+		return nil, err
+	}
+	if c.body, err = readBody(w, r, rt); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// readQuery parses the query and refuses what the route does not know.
+func readQuery(r *http.Request, rt *route) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, fail(http.StatusBadRequest, client.CodeBadParameter, "the query cannot be parsed: %s", short(err.Error()))
+	}
+	for name, values := range q {
+		known := slices.ContainsFunc(rt.params, func(p param) bool { return p.name == name })
+		if !known {
+			return nil, task.Invalid(task.CodeUnknown, cutField(name), "is not a parameter of this route")
+		}
+		if len(values) > 1 {
+			return nil, task.Invalid(task.CodeDuplicate, name, "stands there %d times", len(values))
+		}
+		if !printable(values[0]) {
+			return nil, task.Invalid(task.CodeBadValue, name, "%s contains control characters or is not UTF-8", task.Quote(values[0]))
+		}
+	}
+	return q, nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
+// cutField shortens a field's name that a caller made up.
+func cutField(name string) string { return strings.Trim(task.Quote(name), `"`) }
+
+// readConditions parses If-Match and If-None-Match. A condition that the route
+// does not know is refused: passing over it would do what was not asked for.
+func (c *call) readConditions() error {
+	match, none := c.r.Header.Values("If-Match"), c.r.Header.Values("If-None-Match")
+	reads := c.r.Method == http.MethodGet || c.r.Method == http.MethodHead
+	if reads {
+		return nil
+	}
+	if len(match) > 0 && !c.route.conditional {
+		return task.Invalid(task.CodeBadValue, "If-Match", "this route does not take a revision")
+	}
+	if len(none) > 0 && !c.route.creates {
+		return task.Invalid(task.CodeBadValue, "If-None-Match", "this route does not take it")
+	}
+	if len(none) > 0 {
+		if len(none) > 1 || strings.TrimSpace(none[0]) != "*" || len(match) > 0 {
+			return task.Invalid(task.CodeBadValue, "If-None-Match", "only * is possible, and no If-Match beside it")
+		}
+		c.fresh = true
+	}
+	if len(match) > 0 {
+		rev, ok := parseETag(match[0])
+		if !ok || len(match) > 1 {
+			return task.Invalid(task.CodeBadValue, "If-Match", "%s is not one revision in quotes, such as \"42\"", task.Quote(strings.Join(match, ", ")))
+		}
+		c.match = rev
+	}
+	return nil
+}
+
+func parseETag(s string) (int64, bool) {
+	s, open := strings.CutPrefix(strings.TrimSpace(s), `"`)
+	s, closed := strings.CutSuffix(s, `"`)
+	rev, err := strconv.ParseInt(s, 10, 64)
+	return rev, open && closed && err == nil && rev > 0 && s[0] != '+' && s[0] != '0'
+}
+
+func etag(revision int64) string { return strconv.Quote(strconv.FormatInt(revision, 10)) }
+
+// readBody reads a body that the route takes, and refuses one that it does not.
+func readBody(w http.ResponseWriter, r *http.Request, rt *route) ([]byte, error) {
+	// The body must be there as soon as the answer would; not every writer can say so.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTimeout))
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, fail(http.StatusRequestEntityTooLarge, client.CodeTooLarge, "the body is larger than %d bytes", maxBody)
+	case err != nil:
+		return nil, fail(http.StatusBadRequest, task.CodeBadJSON, "the body ends too early")
+	case len(b) == 0 && (rt.body == nil || rt.body.optional):
+		return nil, nil
+	case rt.body == nil:
+		return nil, fail(http.StatusBadRequest, task.CodeBadJSON, "this route takes no body")
+	}
+	if err := checkType(r, rt.body); err != nil {
+		return nil, err
+	}
+	if !utf8.Valid(b) {
+		return nil, fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not UTF-8")
+	}
+	return b, nil
+}
+
+func checkType(r *http.Request, b *body) error {
+	values := r.Header.Values("Content-Type")
+	kind, params, err := mime.ParseMediaType(strings.Join(values, ","))
+	charset, has := params["charset"]
+	if err != nil || len(values) != 1 || !slices.Contains(b.types, kind) || has && !strings.EqualFold(charset, "utf-8") ||
+		r.Header.Get("Content-Encoding") != "" {
+		return fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Type is %s; this route takes %s, in UTF-8, not compressed",
+			task.Quote(strings.Join(values, ", ")), strings.Join(b.types, " or ")).withField("Content-Type")
+	}
+	return nil
+}
+
+// decode reads the body into v, strictly. An optional body that is absent
+// leaves v as it is.
+func (c *call) decode(v any) error {
+	if c.body == nil {
+		return nil
+	}
+	return task.DecodeStrict(c.body, v)
+}
+
+// int is a parameter that is a whole number in a range.
+func (c *call) int(name string, otherwise, low, high int) (int, error) {
+	if !c.query.Has(name) {
+		return otherwise, nil
+	}
+	text := c.query.Get(name)
+	v, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, task.Invalid(task.CodeBadValue, name, "%s is not a whole number", task.Quote(text))
+	}
+	if v < low || v > high {
+		return 0, task.Invalid(task.CodeOutOfRange, name, "%d is not between %d and %d", v, low, high)
+	}
+	return v, nil
+}
+
+// time is a parameter that is an instant.
+func (c *call) time(name string, otherwise task.Time) (task.Time, error) {
+	if !c.query.Has(name) {
+		return otherwise, nil
+	}
+	var t task.Time
+	if err := t.UnmarshalText([]byte(c.query.Get(name))); err != nil {
+		return t, task.Under(name, err)
+	}
+	return t, checkTime(name, t)
+}
+
+// checkTime refuses times outside the years that schedules know.
+func checkTime(field string, t task.Time) error {
+	if t.Year() < 2000 || t.Year() >= 2100 {
+		return task.Invalid(task.CodeBadTime, field, "%s is not between the years 2000 and 2100", t.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// namespace is the namespace in the path, checked.
+func (c *call) namespace() (string, error) {
+	ns := c.r.PathValue("ns")
+	return ns, task.CheckName("namespace", ns)
+}
+
+// ref is the task in the path, checked.
+func (c *call) ref() (store.Ref, error) {
+	ns, err := c.namespace()
+	if err != nil {
+		return store.Ref{}, err
+	}
+	name := c.r.PathValue("name")
+	if err := task.CheckName("name", name); err != nil {
+		return store.Ref{}, err
+	}
+	return c.s.Ref(ns, name), nil
+}
+
+// ctx is the request's context.
+func (c *call) ctx() context.Context { return c.r.Context() }
+
+// who is the holder of the request's token.
+func (c *call) who() string { return callerOf(c.r.Context()).who }

@@ -1,0 +1,202 @@
+package api
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// nodes reads the nodes that are present, with how many shards each owns, and
+// the owners of all shards.
+func (s *server) nodes(c *call) ([]task.Node, []store.Owner, error) {
+	nodes, owners, err := s.Store.Fleet(c.ctx())
+	if err != nil {
+		return nil, nil, err
+	}
+	owned := map[string]int{}
+	for _, o := range owners {
+		owned[o.Node]++
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		n.Shards = owned[n.Name]
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		if n.Roles == nil {
+			n.Roles = []string{}
+		}
+	}
+	return nodes, owners, nil
+}
+
+// listNodes serves the nodes.
+func (s *server) listNodes(c *call) (answer, error) {
+	nodes, _, err := s.nodes(c)
+	if err != nil {
+		return answer{}, err
+	}
+	return all(nodes)
+}
+
+// getNode serves one of them.
+func (s *server) getNode(c *call) (answer, error) {
+	name := c.r.PathValue("node")
+	if err := task.CheckName("node", name); err != nil {
+		return answer{}, err
+	}
+	nodes, _, err := s.nodes(c)
+	if err != nil {
+		return answer{}, err
+	}
+	for _, n := range nodes {
+		if n.Name == name {
+			return answer{status: http.StatusOK, body: n}, nil
+		}
+	}
+	return answer{}, fmt.Errorf("node %s: %w", name, task.ErrNotFound)
+}
+
+// listShards serves all shards, in the order of their numbers.
+func (s *server) listShards(c *call) (answer, error) {
+	owners, err := s.Store.Owners(c.ctx())
+	if err != nil {
+		return answer{}, err
+	}
+	records, err := s.Store.ShardRecords(c.ctx(), s.Cluster.Shards)
+	if err != nil {
+		return answer{}, err
+	}
+	shards := make([]task.Shard, len(records))
+	for i, r := range records {
+		shards[i] = task.Shard{ID: i, Previous: []task.Assignment{}, Watermark: r.Watermark.Time, Tasks: r.Tasks, Queued: r.Queued}
+	}
+	for _, o := range owners {
+		if o.Shard >= len(shards) {
+			continue
+		}
+		sh := &shards[o.Shard]
+		sh.Node, sh.Fence, sh.Since = o.Node, o.Fence, o.Since
+		sh.Previous = append(sh.Previous, o.Previous...)
+	}
+	return all(shards)
+}
+
+// etcdTimeout bounds how long the members of etcd are asked how they fare.
+const etcdTimeout = 2 * time.Second
+
+// clusterStatus serves how the cluster fares.
+func (s *server) clusterStatus(c *call) (answer, error) {
+	nodes, owners, err := s.nodes(c)
+	if err != nil {
+		return answer{}, err
+	}
+	totals, err := s.Store.Totals(c.ctx())
+	if err != nil {
+		return answer{}, err
+	}
+	st := client.ClusterStatus{
+		ID: s.Cluster.ID, Shards: s.Cluster.Shards, Epoch: s.Cluster.Epoch, Schema: s.Cluster.Schema, CreatedAt: s.Cluster.CreatedAt,
+		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
+		Etcd: []client.EtcdMember{}, Warnings: []string{},
+	}
+	for _, n := range nodes {
+		if n.State == task.NodeReady {
+			st.NodesReady++
+		}
+	}
+	for _, o := range owners {
+		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
+			st.ShardsOwned++
+		}
+	}
+	for _, m := range s.Store.Members(c.ctx(), etcdTimeout) {
+		st.Etcd = append(st.Etcd, member(m))
+	}
+	st.Warnings = append(st.Warnings, warnings(st)...)
+	return answer{status: http.StatusOK, body: st}, nil
+}
+
+func member(m store.Member) client.EtcdMember {
+	out := client.EtcdMember{Endpoint: m.Endpoint, Version: m.Version, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
+		Leader: m.Leader, Alarms: append([]string{}, m.Alarms...)}
+	if out.Endpoint == "" {
+		out.Endpoint = "embedded"
+	}
+	if m.Err != nil {
+		out.Error = m.Err.Error()
+	}
+	return out
+}
+
+// warnings are what an operator should look at.
+func warnings(st client.ClusterStatus) []string {
+	var list []string
+	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	if st.Leader == "" {
+		warn("there is no leader: shards are not assigned until one is elected")
+	}
+	if st.NodesReady == 0 {
+		warn("no node is ready: nothing fires")
+	}
+	if n := st.Shards - st.ShardsOwned; n > 0 {
+		warn("%d of %d shards have no owner that is present: their tasks do not fire", n, st.Shards)
+	}
+	for _, m := range st.Etcd {
+		if m.Error != "" {
+			warn("etcd at %s does not answer: %s", m.Endpoint, m.Error)
+		}
+		for _, a := range m.Alarms {
+			warn("etcd at %s has raised the alarm %s", m.Endpoint, a)
+		}
+		if m.DBQuota > 0 && m.DBSize > m.DBQuota/100*80 {
+			warn("etcd at %s is at %d %% of its quota of %d MiB: compact and defragment it, or keep less history",
+				m.Endpoint, m.DBSize*100/m.DBQuota, m.DBQuota>>20)
+		}
+	}
+	return list
+}
+
+// version serves what answers.
+func (s *server) version(*call) (answer, error) {
+	return answer{status: http.StatusOK, body: client.Version{Version: s.Version, Node: s.Node, Cluster: s.Cluster.ID, Go: runtime.Version()}}, nil
+}
+
+// health serves whether the process answers: if this does, it does.
+func (s *server) health(c *call) (answer, error) { return plain(c, "ok\n") }
+
+// ready serves whether the node does its work.
+func (s *server) ready(c *call) (answer, error) {
+	if err := s.Ready(); err != nil {
+		return answer{}, fail(http.StatusServiceUnavailable, client.CodeNotReady, "not ready: %s", err)
+	}
+	return plain(c, "ready\n")
+}
+
+func plain(c *call, text string) (answer, error) {
+	c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(c.w, text) // the caller is gone
+	return answer{}, nil
+}
+
+// registerPlain adds what is not part of the document.
+func (s *server) registerPlain() {
+	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
+	document := func(kind string, text *[]byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			_, _ = w.Write(*text) // the caller is gone
+		}
+	}
+	s.mux.HandleFunc("GET /openapi.json", document("application/openapi+json", &s.openapi.json))
+	s.mux.HandleFunc("GET /openapi.yaml", document("application/openapi+yaml", &s.openapi.yaml))
+}

@@ -1,0 +1,51 @@
+package api
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) (metrics, error) {
+	m := metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "carillon_api_requests_total", Help: "Requests answered by the HTTP API.",
+		}, []string{"route", "method", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "carillon_api_request_duration_seconds", Help: "From a request to the end of its answer.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20},
+		}, []string{"route", "method"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.seconds} {
+		if err := reg.Register(c); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// observe counts a request. pattern is the mux's, "METHOD /path"; what it does
+// not know shares one label, so that callers cannot make new ones.
+func (m metrics) observe(pattern, method string, status int, took time.Duration) {
+	_, route, _ := strings.Cut(pattern, " ")
+	if route == "" {
+		route = "none"
+	}
+	switch method {
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
+	default:
+		method = "other"
+	}
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(route, method).Observe(took.Seconds())
+}

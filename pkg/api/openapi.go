@@ -1,0 +1,149 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+// document builds the OpenAPI document of the routes.
+type document struct {
+	doc     *huma.OpenAPI
+	schemas huma.Registry
+	problem *huma.Schema
+}
+
+func newDocument(version string) *document {
+	cfg := huma.DefaultConfig("Carillon", version)
+	cfg.AllowAdditionalPropertiesByDefault = true // fields are added, never renamed
+	reg := newRegistry(&cfg)
+	d := &document{schemas: reg, doc: cfg.OpenAPI}
+	d.doc.OpenAPI = "3.1.0"
+	d.doc.Info.Description = "A distributed cron. Times are RFC 3339 in UTC with milliseconds, durations are Go's (\"1m30s\"). " +
+		"A change is sent to etcd once: 504 means that nobody knows what became of it, and id says what may have been written."
+	d.doc.Info.License = nil
+	d.doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"token": {Type: "http", Scheme: "bearer", Description: "carillon_ID_SECRET"},
+	}
+	d.doc.Tags = []*huma.Tag{{Name: "tasks"}, {Name: "runs"}, {Name: "schedules"}, {Name: "cluster"}, {Name: "health"}}
+	d.problem = reg.Schema(reflect.TypeFor[client.Problem](), true, "")
+	return d
+}
+
+var inPath = regexp.MustCompile(`\{(\w+)\}`)
+
+var pathParams = map[string]string{
+	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
+	"id": "A run's id, or the beginning of it if no other run's id begins so.",
+}
+
+// add describes a route.
+func (d *document) add(rt *route) *huma.Operation {
+	op := &huma.Operation{
+		OperationID: rt.id, Method: rt.method, Path: rt.path, Summary: rt.summary, Description: rt.about,
+		Tags: []string{rt.tag}, Responses: map[string]*huma.Response{},
+	}
+	for _, m := range inPath.FindAllStringSubmatch(rt.path, -1) {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: m[1], In: "path", Required: true,
+			Description: pathParams[m[1]], Schema: &huma.Schema{Type: huma.TypeString}})
+	}
+	for _, p := range rt.params {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "query", Description: p.doc, Schema: &p.schema})
+	}
+	header := func(name, about string) {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "header", Description: about, Schema: &huma.Schema{Type: huma.TypeString}})
+	}
+	if rt.conditional {
+		header("If-Match", "The revision, in quotes, that the task must have; else the answer is 412.")
+	}
+	if rt.creates {
+		header("If-None-Match", "*: the task must not be there yet; else the answer is 409.")
+	}
+	if rt.body != nil {
+		op.RequestBody = d.body(rt.body)
+	}
+	if !rt.open {
+		op.Security = []map[string][]string{{"token": {}}}
+	}
+	d.responses(op, rt)
+	d.doc.AddOperation(op)
+	return op
+}
+
+func (d *document) body(b *body) *huma.RequestBody {
+	schema := &huma.Schema{Ref: "#/components/schemas/" + b.schema}
+	if b.of != nil {
+		schema = d.schemas.Schema(b.of, true, "")
+	}
+	rb := &huma.RequestBody{Required: !b.optional, Description: b.doc, Content: map[string]*huma.MediaType{}}
+	for _, t := range b.types {
+		rb.Content[t] = &huma.MediaType{Schema: schema}
+	}
+	return rb
+}
+
+func (d *document) responses(op *huma.Operation, rt *route) {
+	ok := &huma.Response{Description: http.StatusText(rt.status)}
+	switch {
+	case rt.answer != nil:
+		ok.Content = map[string]*huma.MediaType{jsonType: {Schema: d.schemas.Schema(rt.answer, true, "")}}
+	case rt.stream:
+		ok.Content = map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}
+	}
+	if rt.tagged {
+		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The task's revision, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}
+	}
+	op.Responses[strconv.Itoa(rt.status)] = ok
+	for _, status := range rt.problems() {
+		r := &huma.Response{Description: http.StatusText(status)}
+		if status >= 300 {
+			r.Content = map[string]*huma.MediaType{"application/problem+json": {Schema: d.problem}}
+		} else {
+			r.Content = ok.Content
+		}
+		op.Responses[strconv.Itoa(status)] = r
+	}
+}
+
+// problems are the statuses with which a route may fail.
+func (rt *route) problems() []int {
+	list := slices.Clone(rt.errors)
+	if rt.open {
+		return list
+	}
+	list = append(list, 400, 401, 403, 422, 500, 503)
+	if len(inPath.FindString(rt.path)) > 0 {
+		list = append(list, 404)
+	}
+	if rt.body != nil {
+		list = append(list, 413, 415)
+	}
+	if rt.conditional {
+		list = append(list, 412)
+	}
+	if rt.writes {
+		list = append(list, 504, 507)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// finish writes the document.
+func (d *document) finish() (asJSON, asYAML []byte, err error) {
+	refine(d.schemas)
+	if asJSON, err = json.Marshal(d.doc); err != nil {
+		return nil, nil, fmt.Errorf("write the OpenAPI document: %w", err)
+	}
+	if asYAML, err = d.doc.YAML(); err != nil {
+		return nil, nil, fmt.Errorf("write the OpenAPI document: %w", err)
+	}
+	return asJSON, asYAML, nil
+}

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The sizes of a page.
+const (
+	defaultLimit = 500
+	maxLimit     = 5000
+)
+
+// pageSigner makes page tokens that are good for one list of one cluster: the
+// place to go on from, and a sum over it, the list and its filters. Any node
+// reads what another made.
+type pageSigner struct{ key [sha256.Size]byte }
+
+func newPageSigner(cluster string) pageSigner {
+	return pageSigner{sha256.Sum256([]byte("carillon page token\x00" + cluster))}
+}
+
+const pageSum = 12 // bytes
+
+func (p pageSigner) sum(list, after string) []byte {
+	m := hmac.New(sha256.New, p.key[:])
+	m.Write([]byte(list + "\x00" + after))
+	return m.Sum(nil)[:pageSum]
+}
+
+func (p pageSigner) sign(list, after string) string {
+	return base64.RawURLEncoding.EncodeToString(append(p.sum(list, after), after...))
+}
+
+func (p pageSigner) open(list, token string) (after string, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(b) <= pageSum || !hmac.Equal(b[:pageSum], p.sum(list, string(b[pageSum:]))) {
+		return "", task.Invalid(client.CodeBadPage, "page", "%s is not a page of this list", task.Quote(token))
+	}
+	return string(b[pageSum:]), nil
+}
+
+// listOf names the list that a request asks for: its path and all filters, but
+// not the page and its size.
+func listOf(c *call) string {
+	q := maps.Clone(c.query)
+	q.Del("page")
+	q.Del("limit")
+	return c.r.URL.Path + "?" + q.Encode()
+}
+
+// paging is the part of a list that a request asks for.
+type paging struct {
+	list  string
+	after string // where the page before ended; "" for the first
+	limit int
+}
+
+func (c *call) paging() (paging, error) {
+	limit, err := c.int("limit", defaultLimit, 1, maxLimit)
+	if err != nil {
+		return paging{}, err
+	}
+	token, has := c.query.Get("page"), c.query.Has("page")
+	p := paging{list: listOf(c), limit: limit}
+	if has {
+		p.after, err = c.s.pages.open(p.list, token)
+	}
+	return p, err
+}
+
+// page answers with a page of a list. after is where the next one goes on; ""
+// if this is the last.
+func page[T any](c *call, p paging, items []T, after string) (answer, error) {
+	if items == nil {
+		items = []T{}
+	}
+	l := client.List[T]{Items: items}
+	if after != "" {
+		l.Next = c.s.pages.sign(p.list, after)
+	}
+	return answer{status: http.StatusOK, body: l}, nil
+}
+
+// all answers with a list that has no pages.
+func all[T any](items []T) (answer, error) {
+	if items == nil {
+		items = []T{}
+	}
+	return answer{status: http.StatusOK, body: client.List[T]{Items: items}}, nil
+}
+
+// cursor joins what a place in a list consists of; names have no spaces.
+func cursor(parts ...string) string { return strings.Join(parts, " ") }

@@ -1,0 +1,201 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// route is one operation: what it takes, what it answers, and what does it. All
+// of its document in OpenAPI follows from this.
+type route struct {
+	id, method, path string
+	tag, summary     string
+	about            string
+	params           []param // of the query: others are refused
+	body             *body   // nil: a body is refused
+	conditional      bool    // takes If-Match
+	creates          bool    // takes If-None-Match: *
+	writes           bool
+	status           int          // of success
+	answer           reflect.Type // nil: no body, or plain text if it streams
+	tagged           bool         // answers with an ETag
+	errors           []int        // beyond those that follow from the rest
+	open             bool         // needs no token
+	stream           bool         // writes by itself, without the deadline
+	serve            func(*call) (answer, error)
+}
+
+// param is a parameter of the query.
+type param struct {
+	name, doc string
+	schema    huma.Schema
+}
+
+// body is a body that a route takes.
+type body struct {
+	types    []string
+	schema   string       // the component that describes it, or
+	of       reflect.Type // the type that does
+	optional bool
+	doc      string
+}
+
+const (
+	jsonType  = "application/json"
+	patchType = "application/merge-patch+json"
+)
+
+func number(low, high int, otherwise any) huma.Schema {
+	l, h := float64(low), float64(high)
+	return huma.Schema{Type: huma.TypeInteger, Minimum: &l, Maximum: &h, Default: otherwise}
+}
+
+var (
+	limitParam    = param{"limit", "How many items a page has at most.", number(1, maxLimit, defaultLimit)}
+	pageParam     = param{"page", "The token in next of the page before.", huma.Schema{Type: huma.TypeString}}
+	selectorParam = param{"selector", "Labels: \"team = data, env in (prod, staging), !old\".", huma.Schema{Type: huma.TypeString}}
+	stateParam    = param{"state", "States, separated by commas.", huma.Schema{Type: huma.TypeString}}
+	nodeParam     = param{"node", "The node that runs it, or ran it last.", huma.Schema{Type: huma.TypeString}}
+	taskParam     = param{"task", "The name of a task.", huma.Schema{Type: huma.TypeString}}
+	countParam    = param{"count", "How many ticks.", number(1, maxCount, defaultCount)}
+	fromParam     = param{"from", "Ticks later than this time. Default: now.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
+)
+
+const (
+	inNamespace = "/v1/namespaces/{ns}"
+	ofTask      = inNamespace + "/tasks/{name}"
+	ofRun       = ofTask + "/runs/{id}"
+)
+
+// routes are all of the API, in the order of the document.
+func (s *server) routes() []*route {
+	spec := &body{types: []string{jsonType}, schema: "Spec", doc: "The task as its user writes it."}
+	patch := &body{types: []string{patchType, jsonType}, schema: "SpecPatch", doc: "A JSON merge patch (RFC 7396) of the spec; null is back to the default."}
+	env := &body{types: []string{jsonType}, of: reflect.TypeFor[client.TriggerRequest](), optional: true}
+	ask := &body{types: []string{jsonType}, of: reflect.TypeFor[client.ScheduleRequest]()}
+	var (
+		aTask       = reflect.TypeFor[client.Task]()
+		tasks       = reflect.TypeFor[client.List[client.Task]]()
+		aRun        = reflect.TypeFor[task.Run]()
+		runs        = reflect.TypeFor[client.List[task.Run]]()
+		occurrences = reflect.TypeFor[client.List[client.Occurrence]]()
+	)
+	const get, post, put, patches, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
+	return []*route{
+		{id: "list-all-tasks", method: get, path: "/v1/tasks", tag: "tasks", summary: "List tasks of all namespaces",
+			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
+		{id: "list-tasks", method: get, path: inNamespace + "/tasks", tag: "tasks", summary: "List the tasks of a namespace",
+			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
+		{id: "create-task", method: post, path: inNamespace + "/tasks", tag: "tasks", summary: "Create a task",
+			body: spec, writes: true, status: 201, answer: aTask, tagged: true, errors: []int{409}, serve: s.createTask},
+		{id: "get-task", method: get, path: ofTask, tag: "tasks", summary: "Read a task", status: 200, answer: aTask, tagged: true, serve: s.getTask},
+		{id: "apply-task", method: put, path: ofTask, tag: "tasks", summary: "Create a task, or make it what the body says",
+			about: "The field result says which: created, configured or unchanged.",
+			body:  spec, conditional: true, creates: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.applyTask},
+		{id: "update-task", method: patches, path: ofTask, tag: "tasks", summary: "Change some fields of a task",
+			body: patch, conditional: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.patchTask},
+		{id: "delete-task", method: del, path: ofTask, tag: "tasks", summary: "Delete a task with its queue and its history",
+			about:       "Its active runs are cancelled by the owner of its shard.",
+			conditional: true, writes: true, status: 204, errors: []int{409}, serve: s.deleteTask},
+		{id: "pause-task", method: post, path: ofTask + "/pause", tag: "tasks", summary: "Stop a task's ticks",
+			conditional: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.pauseTask},
+		{id: "resume-task", method: post, path: ofTask + "/resume", tag: "tasks", summary: "Let a task's ticks go on, from now",
+			conditional: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.resumeTask},
+		{id: "trigger-task", method: post, path: ofTask + "/trigger", tag: "tasks", summary: "Queue a run now, paused or not",
+			body: env, writes: true, status: 202, answer: reflect.TypeFor[client.Triggered](), errors: []int{409}, serve: s.triggerTask},
+		{id: "next-ticks", method: get, path: ofTask + "/next", tag: "tasks", summary: "The next ticks of a task, as if it were not paused",
+			params: []param{countParam, fromParam}, status: 200, answer: occurrences, serve: s.nextTicks},
+		{id: "task-keys", method: get, path: ofTask + "/keys", tag: "tasks", summary: "The keys in etcd that belong to a task",
+			status: 200, answer: reflect.TypeFor[client.Keys](), serve: s.taskKeys},
+
+		{id: "list-task-runs", method: get, path: ofTask + "/runs", tag: "runs", summary: "List the runs of a task, the newest first",
+			params: []param{stateParam, nodeParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
+		{id: "get-task-run", method: get, path: ofRun, tag: "runs", summary: "Read a run by its id, or by the beginning of it",
+			status: 200, answer: aRun, errors: []int{409}, serve: s.getTaskRun},
+		{id: "get-run-logs", method: get, path: ofRun + "/logs", tag: "runs", summary: "Read the output of an attempt, from whatever node ran it",
+			params: []param{
+				{"attempt", "Counted from 1. Default: the latest that has any.", number(1, task.MaxAttempts, nil)},
+				{"tail", "The last so many lines only.", number(1, maxTail, nil)},
+			}, status: 200, stream: true, errors: []int{206, 409, 416, 508}, serve: s.runLogs},
+		{id: "cancel-run", method: post, path: ofRun + "/cancel", tag: "runs", summary: "End a run",
+			about:  "A waiting run ends at once; the node of an active one is asked to end it.",
+			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.cancelRun},
+		{id: "list-all-runs", method: get, path: "/v1/runs", tag: "runs", summary: "List the runs of all namespaces, the newest first",
+			params: []param{stateParam, nodeParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+		{id: "list-runs", method: get, path: inNamespace + "/runs", tag: "runs", summary: "List the runs of a namespace, the newest first",
+			params: []param{taskParam, stateParam, nodeParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+		{id: "get-run", method: get, path: inNamespace + "/runs/{id}", tag: "runs", summary: "Find a run of any task by its id, or by the beginning of it",
+			status: 200, answer: aRun, errors: []int{409}, serve: s.findRun},
+
+		{id: "list-nodes", method: get, path: "/v1/nodes", tag: "cluster", summary: "List the nodes that are present",
+			status: 200, answer: reflect.TypeFor[client.List[task.Node]](), serve: s.listNodes},
+		{id: "get-node", method: get, path: "/v1/nodes/{node}", tag: "cluster", summary: "Read a node", status: 200, answer: reflect.TypeFor[task.Node](), serve: s.getNode},
+		{id: "list-shards", method: get, path: "/v1/shards", tag: "cluster", summary: "List all shards and their owners",
+			status: 200, answer: reflect.TypeFor[client.List[task.Shard]](), serve: s.listShards},
+		{id: "get-cluster", method: get, path: "/v1/cluster", tag: "cluster", summary: "How the cluster fares",
+			status: 200, answer: reflect.TypeFor[client.ClusterStatus](), serve: s.clusterStatus},
+		{id: "get-version", method: get, path: "/v1/version", tag: "cluster", summary: "What answers",
+			status: 200, answer: reflect.TypeFor[client.Version](), serve: s.version},
+		{id: "next-of-schedule", method: post, path: "/v1/schedule/next", tag: "schedules", summary: "The next ticks of a schedule that no task has",
+			body: ask, status: 200, answer: occurrences, serve: s.scheduleNext},
+
+		{id: "healthz", method: get, path: "/healthz", tag: "health", summary: "Whether the process answers", open: true, status: 200, stream: true, serve: s.health},
+		{id: "readyz", method: get, path: "/readyz", tag: "health", summary: "Whether the node does its work", open: true, status: 200, stream: true, errors: []int{503}, serve: s.ready},
+	}
+}
+
+// register puts all routes into the mux and into the document.
+func (s *server) register() error {
+	d := newDocument(s.Version)
+	adapter := humago.NewAdapter(s.mux, "")
+	for _, rt := range s.routes() {
+		op := d.add(rt)
+		adapter.Handle(op, func(hc huma.Context) {
+			r, w := humago.Unwrap(hc)
+			s.handle(w, r, rt)
+		})
+	}
+	s.registerPlain()
+	var err error
+	s.openapi.json, s.openapi.yaml, err = d.finish()
+	return err
+}
+
+// handle serves a route.
+func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *route) {
+	if !rt.stream {
+		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
+	c, err := s.read(w, r, rt)
+	if err != nil {
+		s.writeError(w, r, err)
+		return
+	}
+	a, err := rt.serve(c)
+	if err != nil {
+		s.writeError(w, r, err)
+		return
+	}
+	if a.status == 0 {
+		return // it wrote by itself
+	}
+	for name, values := range a.header {
+		w.Header()[name] = values
+	}
+	if a.body == nil {
+		w.WriteHeader(a.status)
+		return
+	}
+	w.Header().Set("Content-Type", jsonType)
+	w.WriteHeader(a.status)
+	_ = encodeTo(w, a.body) // the caller is gone
+}

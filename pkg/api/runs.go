@@ -1,0 +1,368 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// newest orders runs with the newest first, and any two of them one way only.
+func newest(a, b task.Run) int {
+	return cmp.Or(store.ByTime(a, b), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Task, b.Task))
+}
+
+// runFilter is what a list of runs asks for.
+type runFilter struct {
+	states []task.State
+	node   string
+	after  *task.Run // only those behind it; nil for the first page
+}
+
+func (c *call) runFilter(p paging) (f runFilter, err error) {
+	if text := c.query.Get("state"); text != "" {
+		for name := range strings.SplitSeq(text, ",") {
+			s := task.State(strings.TrimSpace(name))
+			if !s.Known() {
+				return f, task.Invalid(task.CodeBadValue, "state", "%s is not a state; they are %v", task.Quote(name), task.States())
+			}
+			f.states = append(f.states, s)
+		}
+	}
+	if f.node = c.query.Get("node"); f.node != "" {
+		err = task.CheckName("node", f.node)
+	}
+	if err == nil && p.after != "" {
+		f.after, err = parseRunCursor(p.after)
+	}
+	return f, err
+}
+
+func runCursor(r task.Run) string {
+	return cursor(strconv.FormatInt(r.ScheduledTime.UnixMilli(), 10), r.ID, r.Namespace, r.Task)
+}
+
+func parseRunCursor(s string) (*task.Run, error) {
+	parts := strings.Split(s, " ")
+	if len(parts) == 4 {
+		if ms, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
+			return &task.Run{ScheduledTime: task.At(time.UnixMilli(ms)), ID: parts[1], Namespace: parts[2], Task: parts[3]}, nil
+		}
+	}
+	return nil, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
+}
+
+func (f runFilter) matches(r task.Run) bool {
+	return (f.states == nil || slices.Contains(f.states, r.State)) &&
+		(f.node == "" || ranOn(r, f.node)) &&
+		(f.after == nil || newest(*f.after, r) < 0)
+}
+
+// activeOnly reports whether only attempts in inboxes can match.
+func (f runFilter) activeOnly() bool {
+	return f.states != nil && !slices.ContainsFunc(f.states, func(s task.State) bool { return !s.Active() })
+}
+
+// ranOn reports whether a run's latest attempt was on a node.
+func ranOn(r task.Run, node string) bool {
+	if r.Node == "" && len(r.Attempts) > 0 {
+		return r.Attempts[len(r.Attempts)-1].Node == node
+	}
+	return r.Node == node
+}
+
+// answerRuns answers with the page of runs that begins list; it is sorted.
+func answerRuns(c *call, p paging, list []task.Run) (answer, error) {
+	after := ""
+	if len(list) > p.limit {
+		list = list[:p.limit]
+		after = runCursor(list[p.limit-1])
+	}
+	return page(c, p, list, after)
+}
+
+// listTaskRuns serves the runs of a task.
+func (s *server) listTaskRuns(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	return s.answerRunsOf(c, ref)
+}
+
+func (s *server) answerRunsOf(c *call, ref store.Ref) (answer, error) {
+	p, err := c.paging()
+	if err != nil {
+		return answer{}, err
+	}
+	f, err := c.runFilter(p)
+	if err != nil {
+		return answer{}, err
+	}
+	runs, err := s.Store.Runs(c.ctx(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	if len(runs) == 0 {
+		if _, err := s.Store.Revisions(c.ctx(), ref); err != nil {
+			return answer{}, err // a task that is not there is not one without runs
+		}
+	}
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
+	slices.SortFunc(runs, newest)
+	return answerRuns(c, p, runs)
+}
+
+// listRuns serves the runs of many tasks.
+func (s *server) listRuns(c *call) (answer, error) {
+	ns := ""
+	if c.route.path != "/v1/runs" {
+		var err error
+		if ns, err = c.namespace(); err != nil {
+			return answer{}, err
+		}
+		if name := c.query.Get("task"); name != "" {
+			if err := task.CheckName("task", name); err != nil {
+				return answer{}, err
+			}
+			return s.answerRunsOf(c, s.Ref(ns, name))
+		}
+	}
+	p, err := c.paging()
+	if err != nil {
+		return answer{}, err
+	}
+	f, err := c.runFilter(p)
+	if err != nil {
+		return answer{}, err
+	}
+	runs, err := s.findRuns(c.ctx(), ns, f, p.limit+1)
+	if err != nil {
+		return answer{}, err
+	}
+	return answerRuns(c, p, runs)
+}
+
+// findRuns are the newest runs that match, of a namespace or of all ("").
+// Records move while they are read: queue to inbox to history. The inboxes are
+// therefore read before and after the shards, so that what moved is not missed;
+// of several records of a run the one read last counts.
+func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int) ([]task.Run, error) {
+	before, err := s.activeRuns(ctx, ns)
+	if err != nil || f.activeOnly() {
+		return f.newest(nil, before, most), err
+	}
+	var found []task.Run
+	const chunk = 16 // shards; bounds what is held at once
+	for first := 0; first < s.Cluster.Shards; first += chunk {
+		ids := make([]int, 0, chunk)
+		for id := first; id < min(first+chunk, s.Cluster.Shards); id++ {
+			ids = append(ids, id)
+		}
+		part, err := s.Store.ShardRuns(ctx, ids, ns)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range before { // what is active before and on record now has ended, or waits again
+			if slices.Contains(ids, r.Shard) && !slices.ContainsFunc(part, func(q task.Run) bool { return sameRun(q, r) }) {
+				part = append(part, r)
+			}
+		}
+		found = f.newest(found, part, most)
+	}
+	after, err := s.activeRuns(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	found = slices.DeleteFunc(found, func(q task.Run) bool {
+		return slices.ContainsFunc(after, func(r task.Run) bool { return sameRun(q, r) })
+	})
+	return f.newest(found, after, most), nil
+}
+
+func sameRun(a, b task.Run) bool {
+	return a.ID == b.ID && a.Task == b.Task && a.Namespace == b.Namespace
+}
+
+// newest adds to runs those of more that match, and keeps the newest of all.
+func (f runFilter) newest(runs, more []task.Run, most int) []task.Run {
+	for _, r := range more {
+		if f.matches(r) {
+			runs = append(runs, r)
+		}
+	}
+	slices.SortFunc(runs, newest)
+	return runs[:min(len(runs), most)]
+}
+
+func (s *server) activeRuns(ctx context.Context, ns string) ([]task.Run, error) {
+	held, err := s.Store.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var runs []task.Run
+	for _, h := range held {
+		if ns == "" || h.Namespace == ns {
+			runs = append(runs, h.Run)
+		}
+	}
+	return runs, nil
+}
+
+// runID is the id in the path, or the beginning of one.
+func (c *call) runID() (string, error) {
+	id := c.r.PathValue("id")
+	ok := !strings.ContainsFunc(id, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '.' && r != '-'
+	})
+	if id == "" || len(id) > task.MaxName || !ok {
+		return "", task.Invalid(task.CodeBadValue, "run", "%s is not a run's id, nor the beginning of one", task.Quote(id))
+	}
+	return id, nil
+}
+
+// runOf finds a run of a task by its id, or by the beginning of one.
+func (s *server) runOf(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
+	runs, err := s.Store.Runs(ctx, ref)
+	if err != nil {
+		return task.Run{}, err
+	}
+	var found []task.Run
+	for _, r := range runs {
+		if r.ID == id {
+			return r, nil
+		}
+		if strings.HasPrefix(r.ID, id) {
+			found = append(found, r)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrNotFound)
+	case 1:
+		return found[0], nil
+	}
+	ids := make([]string, len(found))
+	for i, r := range found {
+		ids[i] = r.ID
+	}
+	return task.Run{}, ambiguous(id, ids)
+}
+
+func ambiguous(id string, ids []string) error {
+	const most = 5
+	list := strings.Join(ids[:min(len(ids), most)], ", ")
+	if len(ids) > most {
+		list += ", …"
+	}
+	return fail(http.StatusConflict, client.CodeAmbiguous, "%s is the beginning of %d runs: %s", id, len(ids), list).
+		withField("run").withHint("write more of the id")
+}
+
+// getTaskRun serves a run of a task.
+func (s *server) getTaskRun(c *call) (answer, error) {
+	ref, id, err := c.refAndRun()
+	if err != nil {
+		return answer{}, err
+	}
+	run, err := s.runOf(c.ctx(), ref, id)
+	return answer{status: http.StatusOK, body: run}, err
+}
+
+func (c *call) refAndRun() (store.Ref, string, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return ref, "", err
+	}
+	id, err := c.runID()
+	return ref, id, err
+}
+
+// findRun serves a run of any task of a namespace.
+func (s *server) findRun(c *call) (answer, error) {
+	ns, err := c.namespace()
+	if err != nil {
+		return answer{}, err
+	}
+	id, err := c.runID()
+	if err != nil {
+		return answer{}, err
+	}
+	const most = 100
+	refs, ids, err := s.Store.FindRuns(c.ctx(), s.Cluster.Shards, ns, id, most)
+	if err != nil {
+		return answer{}, err
+	}
+	var exact []int
+	for i := range ids {
+		if ids[i] == id {
+			exact = append(exact, i)
+		}
+	}
+	switch {
+	case len(exact) == 1:
+		refs, ids = refs[exact[0]:exact[0]+1], ids[exact[0]:exact[0]+1]
+	case len(ids) == 0:
+		return answer{}, fmt.Errorf("run %s in namespace %s: %w", id, ns, task.ErrNotFound)
+	case len(ids) > 1:
+		for i := range ids {
+			ids[i] = refs[i].Name + "/" + ids[i]
+		}
+		return answer{}, ambiguous(id, ids)
+	}
+	run, err := s.runOf(c.ctx(), refs[0], ids[0])
+	return answer{status: http.StatusOK, body: run}, err
+}
+
+// cancelRun serves cancel. The run may move from the queue into an inbox, or
+// end, while we look: then look again.
+func (s *server) cancelRun(c *call) (answer, error) {
+	ref, id, err := c.refAndRun()
+	if err != nil {
+		return answer{}, err
+	}
+	found, err := s.runOf(c.ctx(), ref, id)
+	if err != nil {
+		return answer{}, err
+	}
+	var run task.Run
+	err = retryConflict(c.ctx(), func() error {
+		run, err = s.cancelOnce(c, ref, found.ID)
+		return about(found.ID, err)
+	})
+	return answer{status: http.StatusOK, body: run}, err
+}
+
+// cancelOnce is task.ErrConflict if the run has moved.
+func (s *server) cancelOnce(c *call, ref store.Ref, id string) (task.Run, error) {
+	run, err := s.Store.CancelQueued(c.ctx(), ref, id, c.who(), s.Now())
+	if !errors.Is(err, task.ErrNotFound) {
+		return run, err
+	}
+	held, err := s.Store.ActiveOf(c.ctx(), ref)
+	if err != nil {
+		return task.Run{}, err
+	}
+	for _, h := range held {
+		if h.ID == id {
+			return s.Store.CancelActive(c.ctx(), h, c.who())
+		}
+	}
+	run, err = s.runOf(c.ctx(), ref, id)
+	if err != nil {
+		return task.Run{}, err
+	}
+	if !run.State.Final() {
+		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
+	}
+	return task.Run{}, fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s has ended: %s", id, ref, run.State).withField("run")
+}

@@ -1,0 +1,299 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// readSpec decodes the body as a spec that belongs under the path's namespace
+// and name; "" takes the body's name.
+func (c *call) readSpec(namespace, name string) (task.Spec, error) {
+	spec, err := task.DecodeSpec(c.body)
+	if err != nil {
+		return spec, err
+	}
+	if spec.Namespace, spec.Name, err = c.identity(namespace, name); err != nil {
+		return spec, err
+	}
+	return spec, check(&spec)
+}
+
+// identity is where the body's task belongs: the path's namespace and name, from
+// which the body may not differ.
+func (c *call) identity(namespace, name string) (string, string, error) {
+	var said struct{ Name, Namespace *string }
+	if err := json.Unmarshal(c.body, &said); err != nil {
+		return "", "", task.Invalid(task.CodeBadJSON, "", "%s", err)
+	}
+	if said.Namespace != nil && *said.Namespace != namespace {
+		return "", "", task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace of the path, %s; leave it out", task.Quote(*said.Namespace), namespace)
+	}
+	switch {
+	case name == "" && said.Name == nil:
+		return namespace, "", nil
+	case name == "":
+		return namespace, *said.Name, nil
+	case said.Name != nil && *said.Name != name:
+		return "", "", task.Invalid(task.CodeBadValue, "name", "%s is not the name of the path, %s; a task cannot be renamed", task.Quote(*said.Name), name)
+	}
+	return namespace, name, nil
+}
+
+// check validates a spec in full.
+func check(spec *task.Spec) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	return schedule.Check(spec.Schedule, spec.Timezone, spec.DST)
+}
+
+// trustClock is an error if this node may not write its clock's time into an entry.
+func (s *server) trustClock() error {
+	if err := s.Clock(); err != nil {
+		return fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
+			withHint("ask another node, or set this one's clock")
+	}
+	return nil
+}
+
+// createTask serves POST …/tasks.
+func (s *server) createTask(c *call) (answer, error) {
+	ns, err := c.namespace()
+	if err != nil {
+		return answer{}, err
+	}
+	spec, err := c.readSpec(ns, "")
+	if err != nil {
+		return answer{}, err
+	}
+	st, err := s.create(c, spec)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := c.answerTask(http.StatusCreated, st, client.Created)
+	if err == nil {
+		a.header["Location"] = []string{"/v1/namespaces/" + spec.Namespace + "/tasks/" + spec.Name}
+	}
+	return a, err
+}
+
+// create writes a new task, once.
+func (s *server) create(c *call, spec task.Spec) (store.Stored, error) {
+	if err := s.trustClock(); err != nil {
+		return store.Stored{}, err
+	}
+	now := s.now()
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.who()}
+	st := store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t, Entry: task.NewEntry(t, now, now)}
+	rev, err := s.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
+	st.Task.Revision, st.EntryMod = rev, rev
+	return st, about(st.Ref.String(), err)
+}
+
+// getTask serves GET of a task.
+func (s *server) getTask(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	st, err := s.Store.Task(c.ctx(), ref)
+	if errors.Is(err, task.ErrInvalid) && st.Task.UID != "" {
+		st.EntryMod, err = 0, nil // the entry cannot be read: the spec can be shown
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return c.answerTask(http.StatusOK, st, "")
+}
+
+// listTasks serves GET of the tasks of a namespace, or of all.
+func (s *server) listTasks(c *call) (answer, error) {
+	ns := ""
+	if c.r.PathValue("ns") != "" || c.route.path != "/v1/tasks" {
+		var err error
+		if ns, err = c.namespace(); err != nil {
+			return answer{}, err
+		}
+	}
+	selector, err := task.ParseSelector(c.query.Get("selector"))
+	if err != nil {
+		return answer{}, task.Under("selector", err)
+	}
+	p, err := c.paging()
+	if err != nil {
+		return answer{}, err
+	}
+	found, after, err := s.selectTasks(c, ns, selector, p)
+	if err != nil {
+		return answer{}, err
+	}
+	refs := make([]store.Ref, len(found))
+	for i, t := range found {
+		refs[i] = s.Ref(t.Namespace, t.Name)
+	}
+	entries, err := s.Store.Entries(c.ctx(), refs)
+	if err != nil {
+		return answer{}, err
+	}
+	views, err := s.views(c.ctx(), found, entries)
+	if err != nil {
+		return answer{}, err
+	}
+	return page(c, p, views, after)
+}
+
+// maxScan bounds how many specs a page reads in search of those that match; a
+// page may hold fewer than its limit, even none, and still have a next.
+const maxScan = 20_000
+
+// selectTasks reads a page of tasks that match, and where the next goes on.
+func (s *server) selectTasks(c *call, ns string, selector task.Selector, p paging) (found []task.Task, after string, err error) {
+	size := p.limit
+	if selector != nil {
+		size = max(size, defaultLimit)
+	}
+	after = p.after
+	for scanned := 0; scanned < maxScan; {
+		batch, next, err := s.Store.Tasks(c.ctx(), ns, after, size)
+		if err != nil {
+			return nil, "", err
+		}
+		scanned += size
+		for i, t := range batch {
+			if !selector.Matches(t.Labels) {
+				continue
+			}
+			found = append(found, t)
+			if len(found) == p.limit {
+				if i == len(batch)-1 && next == "" {
+					return found, "", nil
+				}
+				return found, t.Namespace + "/" + t.Name, nil
+			}
+		}
+		if after = next; after == "" {
+			return found, "", nil
+		}
+	}
+	return found, after, nil
+}
+
+// deleteTask serves DELETE. It reads revisions only, so that what cannot be
+// decoded can be deleted.
+func (s *server) deleteTask(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	err = retryConflict(c.ctx(), func() error {
+		st, err := s.Store.Revisions(c.ctx(), ref)
+		if err != nil {
+			return err
+		}
+		if err := c.matches(ref, st.Task.Revision); err != nil {
+			return err
+		}
+		_, err = s.Store.DeleteTask(c.ctx(), st)
+		return about(ref.String(), err)
+	})
+	return answer{status: http.StatusNoContent}, err
+}
+
+// nextTicks serves the next ticks of a task.
+func (s *server) nextTicks(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	count, err := c.int("count", defaultCount, 1, maxCount)
+	if err != nil {
+		return answer{}, err
+	}
+	from, err := c.time("from", s.now())
+	if err != nil {
+		return answer{}, err
+	}
+	st, err := s.Store.Task(c.ctx(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	anchor := st.Entry.Anchor
+	if st.EntryMod == 0 {
+		anchor = st.Task.CreatedAt
+	}
+	return ticks(st.Task.Schedule, st.Task.Timezone, st.Task.DST, anchor, from, count)
+}
+
+const (
+	defaultCount = 5
+	maxCount     = 1000
+)
+
+// localLayout is an instant in a zone with its offset.
+const localLayout = "2006-01-02T15:04:05.000Z07:00"
+
+func ticks(exprs []string, zone string, dst task.DST, anchor, from task.Time, count int) (answer, error) {
+	list, err := schedule.Upcoming(exprs, zone, dst, anchor.Time, from.Time, count)
+	if err != nil {
+		return answer{}, err
+	}
+	out := make([]client.Occurrence, len(list))
+	for i, o := range list {
+		out[i] = client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), Note: o.Note}
+	}
+	return all(out)
+}
+
+// scheduleNext serves the next ticks of a schedule that no task has.
+func (s *server) scheduleNext(c *call) (answer, error) {
+	now := s.now()
+	ask := client.ScheduleRequest{Timezone: "UTC", DST: task.Defaults().DST, From: now, Count: defaultCount}
+	if err := c.decode(&ask); err != nil {
+		return answer{}, err
+	}
+	if ask.Count < 1 || ask.Count > maxCount {
+		return answer{}, task.Invalid(task.CodeOutOfRange, "count", "%d is not between 1 and %d", ask.Count, maxCount)
+	}
+	if err := checkTime("from", ask.From); err != nil {
+		return answer{}, err
+	}
+	if err := schedule.Check(ask.Schedule, ask.Timezone, ask.DST); err != nil {
+		return answer{}, err
+	}
+	return ticks(ask.Schedule, ask.Timezone, ask.DST, ask.From, ask.From, ask.Count)
+}
+
+// taskKeys serves the keys of a task.
+func (s *server) taskKeys(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	if _, err := s.Store.Revisions(c.ctx(), ref); err != nil {
+		return answer{}, err
+	}
+	keys, err := s.Store.KeysOf(c.ctx(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	k := s.Store.Keys()
+	out := client.Keys{Items: make([]client.Key, len(keys)), Command: "etcdctl get " + k.Spec(ref) + " && etcdctl get " + k.Entry(ref)}
+	for i, key := range keys {
+		out.Items[i] = client.Key(key)
+	}
+	return answer{status: http.StatusOK, body: out}, nil
+}
+
+// same reports whether two specs say the same, whatever their empty parts are made of.
+func same(a, b task.Spec) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}

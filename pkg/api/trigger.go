@@ -1,0 +1,60 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// triggerTask serves trigger: it queues a run for the owner of the shard.
+func (s *server) triggerTask(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	var ask client.TriggerRequest
+	if err := c.decode(&ask); err != nil {
+		return answer{}, err
+	}
+	if err := checkTriggerEnv(ask.Env); err != nil {
+		return answer{}, err
+	}
+	var out client.Triggered
+	err = retryConflict(c.ctx(), func() error {
+		st, err := s.Store.Task(c.ctx(), ref)
+		if err != nil {
+			return err
+		}
+		if st.EntryMod == 0 {
+			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to mend it", task.ErrInvalid, ref)
+		}
+		now := s.now()
+		run := task.Run{
+			ID: task.ManualRunID(now.Time, st.Task.UID), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
+			UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
+			State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
+		}
+		out = client.Triggered{Run: run, Paused: st.Task.Paused}
+		_, err = s.Store.Enqueue(c.ctx(), st, task.Waiting{Run: run, Env: ask.Env})
+		return about(run.ID, err)
+	})
+	return answer{status: http.StatusAccepted, body: out}, err
+}
+
+// checkTriggerEnv checks a run's further environment. Its size has the bound of
+// an action's: with it, the run must fit into one commit.
+func checkTriggerEnv(env map[string]string) error {
+	if err := task.CheckEnv("env", env); err != nil {
+		return err
+	}
+	size := 0
+	for k, v := range env {
+		size += len(k) + len(v)
+	}
+	if size > task.MaxAction {
+		return task.Invalid(task.CodeTooLong, "env", "is %d bytes in all; at most %d are allowed", size, task.MaxAction)
+	}
+	return nil
+}
