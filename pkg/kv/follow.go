@@ -198,8 +198,8 @@ func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv
 	}
 	// From the revision told, not from the next: while one watch of a stream starts beyond the store's revision, as it
 	// would in an idle store, etcd answers no beat for any of them. receive drops what is told already.
-	events := f.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(f.revision),
-		clientv3.WithFragment(), clientv3.WithCreatedNotify())
+	events := f.client.Watch(ctx, key, append(upTo(end), clientv3.WithRev(f.revision),
+		clientv3.WithFragment(), clientv3.WithCreatedNotify())...)
 	if !guard.Stop() {
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)
 	}

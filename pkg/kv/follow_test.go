@@ -247,6 +247,41 @@ func TestFollow_SurvivesStalledWatch(t *testing.T) {
 	}
 }
 
+// The header of a response with events may be far ahead of them.
+func TestFollow_BelievesEventsNotTheirHeader(t *testing.T) {
+	c := kvtest.Start(t)
+	c.Watcher = boastful{c.Watcher}
+	f := follow(t, c, prefixed("p/"))
+	for i := range 5 {
+		rev := put(t, c, "p/a", fmt.Sprint(i))
+		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(i) })
+		if got := f.revision(); got != rev {
+			t.Fatalf("revision %d is claimed, %d is told", got, rev)
+		}
+	}
+}
+
+// boastful has headers a thousand revisions ahead of their events.
+type boastful struct{ clientv3.Watcher }
+
+func (b boastful) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	in, out := b.Watcher.Watch(ctx, key, opts...), make(chan clientv3.WatchResponse)
+	go func() {
+		defer close(out)
+		for r := range in {
+			if len(r.Events) > 0 {
+				r.Header.Revision += 1000
+			}
+			select {
+			case out <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
 func TestFollow_SurvivesFrozenConnection(t *testing.T) {
 	s := kvtest.StartServer(t)
 	p := s.Proxy()

@@ -38,7 +38,7 @@ func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mv
 func list(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mvccpb.KeyValue, int64, error) {
 	var kvs []*mvccpb.KeyValue
 	for {
-		resp, err := c.Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(rev), clientv3.WithLimit(page))
+		resp, err := c.Get(ctx, key, append(upTo(end), clientv3.WithRev(rev), clientv3.WithLimit(page))...)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -54,4 +54,13 @@ func list(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mv
 		}
 		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
+}
+
+// upTo is the option for a range's end; none for the one key. An empty end must not be given as such: the in-process
+// client hands it on as a range that has no end.
+func upTo(end string) []clientv3.OpOption {
+	if end == "" {
+		return nil
+	}
+	return []clientv3.OpOption{clientv3.WithRange(end)}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,4 +192,30 @@ func TestSession_CountsFromTheSending(t *testing.T) {
 		}
 	}
 	t.Errorf("renewed %s after the grant, which no request was", renewed.Sub(first))
+}
+
+// failing fails the first renewals.
+type failing struct {
+	clientv3.Lease
+	fails atomic.Int32
+}
+
+func (l *failing) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	if l.fails.Add(-1) >= 0 {
+		return nil, rpctypes.ErrNoLeader
+	}
+	return l.Lease.KeepAliveOnce(ctx, id)
+}
+
+func TestSession_FailedRenewalIsNoLoss(t *testing.T) {
+	c := kvtest.Start(t)
+	l := &failing{Lease: c.Lease}
+	l.fails.Store(3)
+	c.Lease = l
+	s := open(t, t.Context(), c, kv.SessionConfig{TTL: 2 * time.Second})
+	first := s.LastRenewal()
+	eventually(t, "a renewal after three failures", func() bool { return s.LastRenewal().After(first) })
+	if l.fails.Load() >= 0 || s.Err() != nil {
+		t.Error(s.Err())
+	}
 }

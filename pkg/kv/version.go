@@ -9,6 +9,9 @@ import (
 	"github.com/coreos/go-semver/semver"
 )
 
+// ErrVersion is what an etcd is refused with.
+var ErrVersion = errors.New("this version of etcd will not do")
+
 // CheckVersion asks every endpoint for its version and refuses an etcd that loses or invents watch events: older than
 // 3.6.14, and 3.7.0. An endpoint that does not answer is passed over as long as another does; if none answers, the
 // error says why.
@@ -30,7 +33,7 @@ func CheckVersion(ctx context.Context, c *Client) error {
 				return
 			}
 			if err := checkVersion(resp.Version); err != nil {
-				refused[i] = fmt.Errorf("etcd at %s: %w", orDefault(ep, "this process"), err)
+				refused[i] = fmt.Errorf("%w: etcd at %s: %w", ErrVersion, orDefault(ep, "this process"), err)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func decode[T any](b []byte) (T, error) {
 
 // unkeyed is r without what its key says.
 func unkeyed(r task.Run) task.Run {
-	r.ID, r.Namespace, r.Task, r.Shard = "", "", "", 0
+	r.ID, r.Namespace, r.Task = "", "", ""
 	return r
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -172,18 +173,29 @@ func (s *Store) HandBack(ctx context.Context, h Held) error {
 	return nil
 }
 
+// clearedFor is how long it stays on record that an instance is cleared: much
+// longer than anybody waits for its attempts.
+const clearedFor = 48 * time.Hour
+
 // PutCleared says that no process of a dead instance is left. It may be said
-// more than once.
+// more than once. The record goes by itself after two days.
 func (s *Store) PutCleared(ctx context.Context, instance string, at task.Time) error {
 	key := s.keys.Cleared(instance)
-	_, err := s.write(ctx, kv.Txn{
+	lease, err := s.etcd.Grant(ctx, int64(clearedFor/time.Second))
+	if err != nil {
+		return fmt.Errorf("say that instance %s is cleared: %w: %w", instance, task.ErrUnavailable, err)
+	}
+	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encode(map[string]task.Time{"at": at}))},
+		Then: []clientv3.Op{clientv3.OpPut(key, encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
 	})
 	if err != nil {
 		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
 	}
-	return nil
+	if !res.Succeeded { // it was said before: the lease is not needed
+		_, err = s.etcd.Revoke(ctx, lease.ID)
+	}
+	return err
 }
 
 // Cleared reports whether no process of that dead instance is left.

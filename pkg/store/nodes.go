@@ -108,10 +108,29 @@ func (s *Store) Token(ctx context.Context, id string) (Token, error) {
 	return decode[Token](e.Value)
 }
 
+// HasTokens reports whether the cluster has any token.
+func (s *Store) HasTokens(ctx context.Context) (bool, error) {
+	res, err := s.get(ctx, s.keys.Tokens(), below(s.keys.Tokens()), clientv3.WithCountOnly())
+	if err != nil {
+		return false, fmt.Errorf("look for tokens: %w", err)
+	}
+	return res.Count > 0, nil
+}
+
+// CreateFirstToken writes a token's record if the cluster has no token at all.
+// task.ErrExists if it has.
+func (s *Store) CreateFirstToken(ctx context.Context, id string, t Token) error {
+	none := clientv3.Compare(clientv3.CreateRevision(s.keys.Tokens()), "=", 0).WithPrefix()
+	return s.createToken(ctx, none, id, t)
+}
+
 // CreateToken writes a token's record, new. task.ErrExists if there is one.
 func (s *Store) CreateToken(ctx context.Context, id string, t Token) error {
-	key := s.keys.Token(id)
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{absent(key)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(t))}})
+	return s.createToken(ctx, absent(s.keys.Token(id)), id, t)
+}
+
+func (s *Store) createToken(ctx context.Context, free clientv3.Cmp, id string, t Token) error {
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{free}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Token(id), encode(t))}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrExists
 	}

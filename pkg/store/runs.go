@@ -152,6 +152,12 @@ func (s *Store) Active(ctx context.Context) ([]Held, error) {
 	return s.heldOf(all), err
 }
 
+// Inbox lists the attempts of one node; those that cannot be read are left out.
+func (s *Store) Inbox(ctx context.Context, node string) ([]Held, error) {
+	all, _, err := s.getAll(ctx, s.keys.Inbox(node))
+	return s.heldOf(all), err
+}
+
 func (s *Store) heldOf(all []*mvccpb.KeyValue) []Held {
 	var list []Held
 	for _, e := range all {

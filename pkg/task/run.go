@@ -38,9 +38,9 @@ const (
 
 // Run is a run, or ticks that did not run, wherever the record lives now.
 type Run struct {
-	ID            string    `json:"id"`
-	Namespace     string    `json:"namespace"`
-	Task          string    `json:"task"`
+	ID            string    `json:"id,omitempty"`
+	Namespace     string    `json:"namespace,omitempty"`
+	Task          string    `json:"task,omitempty"`
 	UID           string    `json:"uid"`
 	ScheduledTime Time      `json:"scheduled_time"` // the tick; for a manual run the request
 	State         State     `json:"state"`

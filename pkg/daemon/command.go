@@ -1,0 +1,145 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Commands are the commands that run a node: dev, agent, and the guardian that
+// an agent starts beside itself.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{devCommand(), agentCommand(), guardianCommand()}
+}
+
+func agentCommand() *cobra.Command {
+	flags := Defaults()
+	var file string
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run a node of a cluster",
+		Long: "Run this host's node: it schedules its share of the tasks and runs what it is given, until it is told to stop.\n" +
+			"On SIGTERM it drains: others take its shards over, what runs may end within --drain-timeout. A second signal stops it at once.\n\n" +
+			"Every flag can be set in the environment, as CARILLON_DATA_DIR for --data-dir, and in a YAML file, as data_dir.\n" +
+			"Flags win over the environment, which wins over the file.",
+		Example: "  carillon agent --name web1 --etcd-endpoints http://10.0.0.1:2379,http://10.0.0.2:2379\n" +
+			"  carillon agent --config /etc/carillon/agent.yaml --label role=db --label zone=a\n" +
+			"  carillon agent --embedded --data-dir ./node",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := load(file, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with these settings")
+	bind(cmd.Flags(), &flags)
+	return cmd
+}
+
+func devCommand() *cobra.Command {
+	cfg := Defaults()
+	cfg.Name, cfg.Embedded, cfg.LogFormat, cfg.LogLevel = "dev", true, "console", "info"
+	cfg.DataDir, cfg.DrainTimeout, cfg.Shards = "", task.Duration(5*time.Second), 16
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a node with an etcd in it, for a laptop",
+		Long: "Run one node with an embedded etcd: all of Carillon in one process. Its data survives a restart.\n" +
+			"The admin token is written where the other commands find it.",
+		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cfg.DataDir == "" {
+				dir, err := userDir("XDG_DATA_HOME", ".local/share")
+				if err != nil {
+					return err
+				}
+				cfg.DataDir = filepath.Join(dir, "dev")
+			}
+			return run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, cmd.OutOrStdout()) })
+		},
+	}
+	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept (default ~/.local/share/carillon/dev)")
+	cmd.Flags().StringVar(&cfg.Listen, "listen", cfg.Listen, "address of the API")
+	cmd.Flags().StringVar(&cfg.LogLevel, "log-level", cfg.LogLevel, "debug, info, warn or error")
+	return cmd
+}
+
+// welcome publishes the token for the other commands and says what to do next.
+func welcome(n *Node, out io.Writer) error {
+	token, err := os.ReadFile(n.TokenPath())
+	if err != nil {
+		return fmt.Errorf("admin token: %w", err)
+	}
+	dir, err := userDir("XDG_CONFIG_HOME", ".config")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "token")
+	if err := writeSynced(path, token, 0o600); err != nil {
+		return err
+	}
+	server := ""
+	if n.Address() != "http://127.0.0.1:7070" {
+		server = fmt.Sprintf("  export CARILLON_SERVER=%s\n", n.Address())
+	}
+	_, err = fmt.Fprintf(out, "Carillon %s is up: %s (API description: %s/openapi.json)\n\nIn another terminal:\n%s"+
+		"  carillon task create tick --schedule '@every 5s' -- /bin/sh -c 'echo $CARILLON_SCHEDULED_TIME'\n"+
+		"  carillon task list\n  carillon logs tick\n\nLook inside:\n"+
+		"  etcdctl --endpoints %s get --prefix %s/\n\nData: %s · token: %s · stop with Ctrl-C\n\n",
+		Version(), n.Address(), n.Address(), server, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
+	return err
+}
+
+func userDir(variable, fallback string) (string, error) {
+	if dir := os.Getenv(variable); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "carillon"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no home directory: set --data-dir, or %s: %w", variable, err)
+	}
+	return filepath.Join(home, fallback, "carillon"), nil
+}
+
+// run starts a node and runs it until ctx ends. started, if set, is called once
+// the node listens.
+func run(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	log := newLogger(cfg, logs)
+	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
+	n, err := Start(ctx, cfg, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // asked to stop before it was up
+		}
+		return err
+	}
+	defer n.Close()
+	log.Info("listening", zap.String("node", cfg.Name), zap.String("address", n.Address()), zap.String("version", Version()))
+	if started != nil {
+		if err := started(n); err != nil {
+			return err
+		}
+	}
+	if err := n.Run(ctx); err != nil {
+		return err
+	}
+	log.Info("stopped", zap.String("node", cfg.Name))
+	return nil
+}

@@ -1,0 +1,192 @@
+package daemon
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Config is what an agent can be told. Flags win over CARILLON_* variables,
+// which win over the file. The JSON names are those of the file, in YAML.
+type Config struct {
+	Name      string            `json:"name"`
+	DataDir   string            `json:"data_dir"`
+	Listen    string            `json:"listen"`    // host:port of the API
+	Advertise string            `json:"advertise"` // URL under which other nodes reach it
+	Insecure  bool              `json:"insecure"`  // listen beyond loopback without TLS
+	Labels    map[string]string `json:"labels"`
+	Roles     []string          `json:"roles"`
+	Slots     int               `json:"slots"`
+	Weight    int               `json:"weight"`
+	Shards    int               `json:"shards"` // of a cluster that does not exist yet
+
+	Embedded      bool     `json:"embedded"` // run an etcd in this process
+	EtcdEndpoints []string `json:"etcd_endpoints"`
+	EtcdUser      string   `json:"etcd_user"`
+	EtcdPassword  string   `json:"etcd_password"`
+	Prefix        string   `json:"prefix"`
+
+	LeaseTTL     task.Duration `json:"lease_ttl"`
+	LostAfter    task.Duration `json:"lost_after"`
+	DrainTimeout task.Duration `json:"drain_timeout"`
+
+	SpoolLimit     int64         `json:"spool_limit"`     // bytes of output kept per attempt
+	SpoolTotal     int64         `json:"spool_total"`     // bytes of output kept in all
+	SpoolRetention task.Duration `json:"spool_retention"` // age up to which output is kept
+
+	LogFormat string `json:"log_format"` // json or console
+	LogLevel  string `json:"log_level"`
+}
+
+// Defaults is a Config with nothing set by its user.
+func Defaults() Config {
+	return Config{
+		Name: defaultName(), DataDir: "/var/lib/carillon", Listen: "127.0.0.1:7070",
+		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: max(16, 8*runtime.NumCPU()), Weight: 1, Shards: 256,
+		Prefix: store.DefaultPrefix, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
+		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
+		SpoolRetention: task.Duration(7 * 24 * time.Hour), LogFormat: "json", LogLevel: "info",
+	}
+}
+
+var notInName = regexp.MustCompile(`[^a-z0-9._-]+`)
+
+// defaultName is the host's name, made to fit.
+func defaultName() string {
+	host, _ := os.Hostname() // without one, there is a name all the same
+	name, _, _ := strings.Cut(strings.ToLower(host), ".")
+	name = strings.Trim(notInName.ReplaceAllString(name, "-"), "-._")
+	return cmp.Or(name, "node")
+}
+
+// Validate checks c and fills in what follows from the rest. It returns the
+// first fault, as a *task.Error.
+func (c *Config) Validate() error {
+	if err := task.CheckName("name", c.Name); err != nil {
+		return err
+	}
+	if err := task.CheckLabels("labels", c.Labels); err != nil {
+		return err
+	}
+	if _, err := store.NewKeys(c.Prefix); err != nil {
+		return err
+	}
+	if c.DataDir == "" {
+		return task.Invalid(task.CodeRequired, "data_dir", "is required")
+	}
+	var err error
+	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
+		return task.Invalid(task.CodeBadValue, "data_dir", "%s: %v", task.Quote(c.DataDir), err)
+	}
+	if err := c.validateAddresses(); err != nil {
+		return err
+	}
+	if c.Embedded == (len(c.EtcdEndpoints) > 0) {
+		return task.Invalid(task.CodeRequired, "etcd_endpoints", "give either the endpoints of an etcd, or embedded")
+	}
+	if len(c.Roles) == 0 {
+		return task.Invalid(task.CodeRequired, "roles", "needs at least one of scheduler, executor")
+	}
+	for _, r := range c.Roles {
+		if r != task.RoleScheduler && r != task.RoleExecutor {
+			return task.Invalid(task.CodeBadValue, "roles", "%s is not one of scheduler, executor", task.Quote(r))
+		}
+	}
+	return c.validateNumbers()
+}
+
+func (c *Config) validateNumbers() error {
+	ranges := []struct {
+		field     string
+		v, lo, hi int64
+	}{
+		{"slots", int64(c.Slots), 1, 100_000}, {"weight", int64(c.Weight), 1, 100}, {"shards", int64(c.Shards), 1, 4096},
+		{"spool_limit", c.SpoolLimit, 1024, 1 << 40}, {"spool_total", c.SpoolTotal, 1024, 1 << 50},
+	}
+	for _, r := range ranges {
+		if r.v < r.lo || r.v > r.hi {
+			return task.Invalid(task.CodeOutOfRange, r.field, "%d is not between %d and %d", r.v, r.lo, r.hi)
+		}
+	}
+	times := []struct {
+		field     string
+		v, lo, hi time.Duration
+	}{
+		{"lease_ttl", c.LeaseTTL.Std(), 2 * time.Second, 10 * time.Minute},
+		{"lost_after", c.LostAfter.Std(), c.LeaseTTL.Std() + 10*time.Second, 24 * time.Hour},
+		{"drain_timeout", c.DrainTimeout.Std(), 0, 24 * time.Hour},
+		{"spool_retention", c.SpoolRetention.Std(), time.Minute, 10 * 365 * 24 * time.Hour},
+	}
+	for _, r := range times {
+		if r.v < r.lo || r.v > r.hi {
+			return task.Invalid(task.CodeOutOfRange, r.field, "%s is not between %s and %s", r.v, r.lo, r.hi)
+		}
+	}
+	if !slices.Contains([]string{"json", "console"}, c.LogFormat) {
+		return task.Invalid(task.CodeBadValue, "log_format", "%s is not one of json, console", task.Quote(c.LogFormat))
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
+		return task.Invalid(task.CodeBadValue, "log_level", "%s is not one of debug, info, warn, error", task.Quote(c.LogLevel))
+	}
+	return nil
+}
+
+// validateAddresses keeps an API without TLS on loopback unless told otherwise.
+func (c *Config) validateAddresses() error {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil || port == "" {
+		return task.Invalid(task.CodeBadValue, "listen", "%s is not host:port", task.Quote(c.Listen))
+	}
+	if !loopback(host) && !c.Insecure {
+		return task.Invalid(task.CodeBadValue, "listen",
+			"%s is reachable from other hosts, and there is no TLS yet: listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
+	}
+	if c.Advertise == "" {
+		return nil
+	}
+	u, err := url.Parse(c.Advertise)
+	if err != nil || u.Scheme != "http" || u.Host == "" || u.Path != "" {
+		return task.Invalid(task.CodeBadValue, "advertise", "%s is not a URL such as http://10.0.0.7:7070", task.Quote(c.Advertise))
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// etcdAccess is what a guardian needs to write to etcd once its daemon is dead.
+type etcdAccess struct {
+	Endpoints []string `json:"endpoints"`
+	User      string   `json:"user"`
+	Password  string   `json:"password"`
+	Prefix    string   `json:"prefix"`
+}
+
+// access is nil for an embedded etcd: it dies with the daemon.
+func (c *Config) access() json.RawMessage {
+	if c.Embedded {
+		return nil
+	}
+	b, err := json.Marshal(etcdAccess{c.EtcdEndpoints, c.EtcdUser, c.EtcdPassword, c.Prefix})
+	if err != nil {
+		panic(fmt.Sprintf("daemon: encode the access to etcd: %v", err))
+	}
+	return b
+}

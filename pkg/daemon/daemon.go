@@ -1,0 +1,292 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/election"
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/scheduler"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/shard"
+)
+
+// Node is one node's parts, wired. Run runs them.
+type Node struct {
+	cfg      Config
+	log      *zap.Logger
+	now      func() time.Time
+	instance string
+	former   kept
+
+	state    *state
+	server   *kv.Server // the embedded etcd, or nil
+	client   *kv.Client
+	store    *store.Store
+	cluster  task.Cluster
+	listener net.Listener
+
+	nodes    *kv.Mirror
+	owners   *kv.Mirror
+	presence *presence
+	fleet    *scheduler.Fleet
+	engine   *scheduler.Engine
+	keeper   *shard.Keeper
+	keep     chan struct{} // the keeper's trigger
+	election *election.Election
+	executor *executor.Executor
+	guardian *executor.Guardian
+	http     *http.Server
+}
+
+// Start locks the data directory, reaches etcd, makes the cluster if there is
+// none, and listens. It waits for an etcd that does not answer, until ctx ends.
+// Close must be called unless it returns an error.
+func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, log: log, now: time.Now, instance: task.NewUID(), keep: make(chan struct{}, 1)}
+	defer func() {
+		if err != nil {
+			n.Close()
+		}
+	}()
+	if n.state, err = openState(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	if err := executor.WaitForGuardian(ctx, cfg.DataDir); err != nil {
+		return nil, fmt.Errorf("wait for the guardian of the former daemon: %w", err)
+	}
+	if n.former, err = n.state.begin(n.instance); err != nil {
+		return nil, err
+	}
+	if err := n.reachEtcd(ctx); err != nil {
+		return nil, err
+	}
+	keys, err := store.NewKeys(cfg.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	n.store = store.New(n.client, kv.Direct(n.client), keys)
+	if err := n.bootstrap(ctx); err != nil {
+		return nil, err
+	}
+	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", cfg.Listen, err)
+	}
+	return n, n.wire()
+}
+
+// reachEtcd starts the embedded etcd, or dials the others and checks their version.
+func (n *Node) reachEtcd(ctx context.Context) (err error) {
+	if n.cfg.Embedded {
+		n.server, err = kv.StartServer(ctx, kv.ServerConfig{Dir: filepath.Join(n.cfg.DataDir, "etcd"), Logger: n.log.Named("etcd")})
+		if err == nil {
+			n.client = n.server.Client()
+		}
+		return err
+	}
+	n.client, err = kv.Dial(ctx, kv.Config{Endpoints: n.cfg.EtcdEndpoints, Username: n.cfg.EtcdUser, Password: n.cfg.EtcdPassword, Logger: n.log.Named("etcd")})
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	return n.untilReached(ctx, func() error { return kv.CheckVersion(ctx, n.client) })
+}
+
+// untilReached tries until etcd answers; a refusal of what it is, or of
+// what it holds, is final.
+func (n *Node) untilReached(ctx context.Context, try func() error) error {
+	for told := false; ; told = true {
+		err := try()
+		if err == nil || errors.Is(err, kv.ErrVersion) || errors.Is(err, task.ErrInvalid) {
+			return err
+		}
+		if !told {
+			n.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", n.cfg.EtcdEndpoints), zap.Error(err))
+		}
+		if !pause(ctx, time.Second) {
+			return ctx.Err()
+		}
+	}
+}
+
+// bootstrap makes the cluster and its admin token, if there are none.
+func (n *Node) bootstrap(ctx context.Context) error {
+	return n.untilReached(ctx, func() error {
+		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.now())
+		if err != nil {
+			return err
+		}
+		n.cluster = c
+		if made {
+			n.log.Info("made a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
+		}
+		return n.ensureToken(ctx)
+	})
+}
+
+// TokenPath is where the node that made the cluster keeps its admin token.
+func (n *Node) TokenPath() string { return filepath.Join(n.cfg.DataDir, "token") }
+
+// ensureToken creates the admin token if the cluster has none. The secret is on
+// disk before its hash is in etcd, so that a crash in between locks nobody out.
+func (n *Node) ensureToken(ctx context.Context) error {
+	if has, err := n.store.HasTokens(ctx); has || err != nil {
+		return err
+	}
+	secret, id, record := api.NewToken()
+	record.Who, record.CreatedAt = "admin", task.At(n.now())
+	if err := writeSynced(n.TokenPath(), []byte(secret+"\n"), 0o600); err != nil {
+		return err
+	}
+	err := n.store.CreateFirstToken(ctx, id, record)
+	if errors.Is(err, task.ErrExists) { // another node was first
+		return os.Remove(n.TokenPath())
+	}
+	if err == nil {
+		n.log.Info("made the admin token", zap.String("file", n.TokenPath()))
+	}
+	return err
+}
+
+func (n *Node) wire() (err error) {
+	cfg, keys := n.cfg, n.store.Keys()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	n.nodes, n.owners = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners")
+	n.guardian = executor.NewGuardian(executor.GuardianConfig{
+		Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},
+		Logger: n.log.Named("guardian"), Registerer: registry,
+	})
+	n.executor, err = executor.New(executor.Config{
+		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Inbox: n.store, Guardian: n.guardian,
+		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
+		LostAfter: cfg.LostAfter.Std(), Logger: n.log.Named("executor"), Registerer: registry,
+		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
+	})
+	if err != nil {
+		return err
+	}
+	n.presence = n.newPresence()
+	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
+	n.engine = scheduler.New(scheduler.Config{
+		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, LostAfter: cfg.LostAfter.Std(),
+		Now: n.now, Logger: n.log.Named("scheduler"), Registerer: registry,
+	})
+	n.keeper = shard.NewKeeper(shard.KeeperConfig{
+		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },
+		Fence: n.store.OwnerFence, Session: n.presence.Session, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
+	})
+	n.election = election.New(n.client, election.Config{
+		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Logger: n.log,
+	})
+	handler, err := api.New(api.Config{
+		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Version: Version(), Ref: n.ref, Now: n.now, Ready: n.ready,
+		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: registry,
+	})
+	if err != nil {
+		return err
+	}
+	n.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: zap.NewStdLog(n.log.Named("http"))}
+	return nil
+}
+
+func (n *Node) mirror(prefix, name string) *kv.Mirror {
+	key, end := kv.Prefix(prefix)
+	return kv.NewMirror(n.client, kv.FollowConfig{Key: key, End: end, Relist: time.Minute, Name: name, Logger: n.log.Named("kv")})
+}
+
+func (n *Node) newPresence() *presence {
+	labels := map[string]string{}
+	for k, v := range n.cfg.Labels {
+		labels[k] = v
+	}
+	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
+	slots := n.cfg.Slots
+	return &presence{
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running,
+		log: n.log.Named("presence"), now: n.now, changes: make(chan struct{}, 1),
+		node: task.Node{
+			Name: n.cfg.Name, Instance: n.instance, Address: n.Address(), Version: Version(), Labels: labels, Roles: n.cfg.Roles,
+			Slots: slots, Weight: n.cfg.Weight, StartedAt: task.At(n.now()),
+		},
+		joined: func(s *kv.Session, f kv.Fence) {
+			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal})
+		},
+	}
+}
+
+func (n *Node) ref(namespace, name string) store.Ref {
+	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
+}
+
+// Address is where other nodes reach the API.
+func (n *Node) Address() string {
+	if n.cfg.Advertise != "" {
+		return n.cfg.Advertise
+	}
+	host, port, err := net.SplitHostPort(n.listener.Addr().String())
+	if err != nil {
+		return "http://" + n.listener.Addr().String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			host = name
+		}
+	}
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+// EtcdEndpoints is how etcdctl reaches the etcd of this node.
+func (n *Node) EtcdEndpoints() string {
+	if n.server != nil {
+		return n.server.Endpoint()
+	}
+	return strings.Join(n.cfg.EtcdEndpoints, ",")
+}
+
+// ready says why the node is not ready: it is, when no shard that it owns has an
+// undecided tick older than five seconds.
+func (n *Node) ready() error {
+	if _, ok := n.presence.Session(); !ok {
+		return errors.New("the node has no session with etcd")
+	}
+	return n.engine.Overdue(n.now(), 5*time.Second)
+}
+
+// Close gives up what Start took. It is safe to call more than once.
+func (n *Node) Close() {
+	if n.listener != nil {
+		n.listener.Close()
+	}
+	if n.client != nil && n.server == nil {
+		n.client.Close()
+	}
+	if n.server != nil {
+		if err := n.server.Close(); err != nil {
+			n.log.Warn("the embedded etcd did not stop well", zap.Error(err))
+		}
+	}
+	if n.state != nil {
+		n.state.close()
+	}
+}

@@ -1,0 +1,269 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// announceEvery is how often a node tells its load and its clock.
+const announceEvery = 5 * time.Second
+
+// presence keeps the node's leased key: it joins, announces, and joins again
+// when the session is lost, for as long as the process lives.
+//
+//	joining ──registered──► present ──session lost──► joining (after a jitter)
+//	   └── another process holds the name, for longer than a lease: error
+type presence struct {
+	store  *store.Store
+	state  *state
+	former kept
+	node   task.Node // as configured; the rest is filled in at each announcement
+	ttl    time.Duration
+	load   func() int
+	joined func(s *kv.Session, f kv.Fence) // told of each new session
+	log    *zap.Logger
+	now    func() time.Time
+
+	changes chan struct{} // announce at once
+	left    chan struct{} // no more sessions: the node leaves
+
+	mu       sync.Mutex
+	session  *kv.Session
+	fence    kv.Fence
+	draining bool
+	watchers []chan struct{}
+}
+
+// Session is the fence of the present session; false while there is none.
+func (p *presence) Session() (kv.Fence, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.session == nil {
+		return kv.Fence{}, false
+	}
+	select {
+	case <-p.session.Done():
+		return kv.Fence{}, false
+	default:
+		return p.fence, true
+	}
+}
+
+// subscribe returns a trigger that fires when the session changes.
+func (p *presence) subscribe() <-chan struct{} {
+	c := make(chan struct{}, 1)
+	p.mu.Lock()
+	p.watchers = append(p.watchers, c)
+	p.mu.Unlock()
+	return c
+}
+
+func (p *presence) set(s *kv.Session, f kv.Fence) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.session, p.fence = s, f
+	for _, c := range p.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// drain announces that the node takes no more shards and runs.
+func (p *presence) drain() {
+	p.mu.Lock()
+	p.draining = true
+	p.mu.Unlock()
+	p.announceSoon()
+}
+
+func (p *presence) announceSoon() {
+	select {
+	case p.changes <- struct{}{}:
+	default:
+	}
+}
+
+func (p *presence) record() task.Node {
+	n := p.node
+	n.State, n.Running, n.Clock, n.Leases = task.NodeReady, p.load(), task.At(p.now()), p.state.leases()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.draining {
+		n.State = task.NodeDraining
+	}
+	return n
+}
+
+// run keeps the node present until ctx ends. Then it leaves.
+func (p *presence) run(ctx context.Context) error {
+	for first := true; ; first = false {
+		s, f, err := p.join(ctx)
+		if err != nil {
+			return err
+		}
+		p.log.Info("joined the cluster", zap.String("node", p.node.Name), zap.Int64("rev", f.CreateRevision),
+			zap.String("instance", p.node.Instance), zap.Bool("again", !first))
+		p.joined(s, f)
+		p.set(s, f)
+		err = p.stay(ctx, s, f)
+		p.set(nil, kv.Fence{})
+		if ctx.Err() != nil {
+			return p.leave(context.WithoutCancel(ctx), s, f)
+		}
+		p.log.Warn("lost the session, joining again", zap.String("node", p.node.Name), zap.Error(err))
+		// The key may be there still (the lease ended here first); nobody else
+		// may be told that it is a stranger's.
+		p.revoke(ctx, s)
+		if !pause(ctx, 100*time.Millisecond+rand.N(400*time.Millisecond)) {
+			return ctx.Err()
+		}
+	}
+}
+
+// stay announces the node until its session ends.
+func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
+	tick := time.NewTicker(announceEvery)
+	defer tick.Stop()
+	told := p.record()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.Done():
+			return s.Err()
+		case <-tick.C:
+		case <-p.changes:
+		}
+		n := p.record()
+		err := p.store.Announce(ctx, f, n, s.Lease())
+		switch {
+		case errors.Is(err, task.ErrFenced):
+			return err
+		case err == nil && n.State != told.State:
+			p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State))
+			told = n
+		case err != nil && n.State != told.State:
+			p.announceSoon() // the state has to arrive
+			if !pause(ctx, 200*time.Millisecond) {
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+// join opens a session and registers the node under it. Only a name that stays
+// taken ends it with an error, or ctx.
+func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
+	told := false
+	var taken time.Time // since when another holds the name
+	for {
+		s, f, holder, err := p.try(ctx)
+		switch {
+		case err == nil:
+			return s, f, nil
+		case ctx.Err() != nil:
+			return nil, kv.Fence{}, ctx.Err()
+		case holder != nil && p.isOurs(holder):
+			p.revokeLeases(ctx, holder.Leases)
+			continue
+		case holder != nil && taken.IsZero():
+			taken = p.now()
+			p.log.Warn("the name is taken, waiting for one lease", zap.String("node", p.node.Name), zap.String("by", holder.Instance), zap.String("at", holder.Address))
+		case holder != nil && p.now().Sub(taken) > p.ttl+2*time.Second:
+			return nil, kv.Fence{}, fmt.Errorf("the name %q is taken by instance %s at %s, started %s: choose another with --name, or stop that one",
+				p.node.Name, holder.Instance, holder.Address, holder.StartedAt.Format(time.RFC3339))
+		case holder == nil:
+			taken = time.Time{}
+			if !told {
+				told = true
+				p.log.Warn("cannot join, trying on", zap.String("node", p.node.Name), zap.Error(err))
+			}
+		}
+		if !pause(ctx, 300*time.Millisecond+rand.N(400*time.Millisecond)) {
+			return nil, kv.Fence{}, ctx.Err()
+		}
+	}
+}
+
+// try opens a session and registers once. holder is who has the name.
+func (p *presence) try(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
+	// The session outlives everything that is done under it.
+	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{TTL: p.ttl, Saved: p.state.setSession, Logger: p.log})
+	if err != nil {
+		return nil, f, nil, err
+	}
+	f, holder, err = p.store.Register(ctx, p.record(), s.Lease())
+	if err != nil {
+		p.revoke(ctx, s)
+		return nil, f, holder, err
+	}
+	return s, f, nil, nil
+}
+
+// isOurs reports whether the holder of the name is this process, or one that is
+// dead: its lease was saved in the directory that this process has locked.
+func (p *presence) isOurs(holder *task.Node) bool {
+	if holder.Instance == p.node.Instance {
+		return true
+	}
+	return slices.Contains(p.former.Instances, holder.Instance) ||
+		p.former.Session != "" && slices.Contains(holder.Leases, p.former.Session)
+}
+
+func (p *presence) revokeLeases(ctx context.Context, leases []string) {
+	for _, l := range leases {
+		if id := parseLease(l); id != clientv3.NoLease {
+			_, err := p.store.Client().Revoke(ctx, id)
+			if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				p.log.Warn("could not revoke a former lease", zap.String("lease", l), zap.Error(err))
+				pause(ctx, 200*time.Millisecond)
+			}
+		}
+	}
+}
+
+func (p *presence) revoke(ctx context.Context, s *kv.Session) {
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := s.Close(rctx); err != nil {
+		p.log.Debug("could not revoke the session's lease; it ends by itself", zap.Error(err))
+	}
+}
+
+// leave deletes the node's key if its inbox is empty, and gives the lease up in
+// any case: what is left in the inbox is for the next instance, or is lost.
+func (p *presence) leave(ctx context.Context, s *kv.Session, f kv.Fence) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := p.store.Leave(ctx, f, p.node.Name); err != nil {
+		p.log.Info("left with attempts in the inbox", zap.String("node", p.node.Name), zap.Error(err))
+	}
+	p.revoke(ctx, s)
+	return p.state.setSession(0)
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

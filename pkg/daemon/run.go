@@ -1,0 +1,252 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/election"
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/shard"
+)
+
+// Run runs the node until ctx ends and it has drained, or a part of it cannot
+// go on. All that it started has ended when it returns.
+func (n *Node) Run(ctx context.Context) error {
+	// What the rest stands on stops last: presence, so that the node leaves
+	// only when nothing acts in its name any more, and the guardian.
+	base, stopBase := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopBase(nil)
+	ground, base := errgroup.WithContext(base)
+	work, stopWork := context.WithCancelCause(base)
+	defer stopWork(nil)
+	parts, work := errgroup.WithContext(work)
+
+	ground.Go(func() error { return n.serve(base) })
+	ground.Go(func() error { return n.nodes.Run(base) })
+	ground.Go(func() error { return n.owners.Run(base) })
+	ground.Go(func() error { return n.guardian.Run(base) })
+	ground.Go(func() error {
+		if err := n.clearFormer(base); err != nil {
+			return err
+		}
+		return n.presence.run(base)
+	})
+	ground.Go(func() error { return n.tellKeeper(base) })
+	parts.Go(func() error { return n.followFleet(work) })
+	parts.Go(func() error { return n.executor.Run(work) })
+	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
+		parts.Go(func() error { return n.engine.Run(work) })
+		parts.Go(func() error { return n.keepShards(work) })
+		parts.Go(func() error { return n.election.Run(work, n.lead) })
+	}
+
+	select {
+	case <-ctx.Done():
+		n.drain(base)
+	case <-work.Done():
+	}
+	stopWork(context.Canceled)
+	err := parts.Wait()
+	stopBase(context.Canceled)
+	return errors.Join(unlessStopped(err), unlessStopped(ground.Wait()), n.embeddedFailure())
+}
+
+func unlessStopped(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func (n *Node) embeddedFailure() error {
+	if n.server == nil || n.server.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("embedded etcd: %w", n.server.Err())
+}
+
+// serve answers the API until ctx ends: it stops listening last.
+func (n *Node) serve(ctx context.Context) error {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		if n.http.Shutdown(sctx) != nil {
+			n.http.Close()
+		}
+	}()
+	err := n.http.Serve(n.listener)
+	if errors.Is(err, http.ErrServerClosed) {
+		<-stopped
+		return nil
+	}
+	return fmt.Errorf("serve the API: %w", err)
+}
+
+// keepShards runs the keeper once both mirrors are known: before, it would see no
+// owners and placement no nodes.
+func (n *Node) keepShards(ctx context.Context) error {
+	for _, ready := range []<-chan struct{}{n.nodes.Ready(), n.owners.Ready()} {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ready:
+		}
+	}
+	return n.keeper.Run(ctx)
+}
+
+// tellKeeper passes on that owners or the session have changed.
+func (n *Node) tellKeeper(ctx context.Context) error {
+	owners, stop := n.owners.Subscribe()
+	defer stop()
+	session := n.presence.subscribe()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-owners:
+		case <-session:
+		}
+		select {
+		case n.keep <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// followFleet keeps the scheduler's view of the nodes, and has the workers look
+// again when nodes have come, gone or changed what they take.
+func (n *Node) followFleet(ctx context.Context) error {
+	changed, stop := n.nodes.Subscribe()
+	defer stop()
+	before := ""
+	for {
+		nodes := n.store.DecodeNodes(n.nodes.Snapshot().KVs)
+		n.fleet.Set(nodes)
+		if now := placementOf(nodes); now != before {
+			before = now
+			n.engine.Look()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// placementOf is what of the nodes matters for where runs may go.
+func placementOf(nodes []task.Node) string {
+	s := ""
+	for _, n := range nodes {
+		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Roles, n.Slots, n.Labels)
+	}
+	return s
+}
+
+// lead is what this node does while it is the leader.
+func (n *Node) lead(ctx context.Context, term election.Term) error {
+	n.log.Info("leading", zap.String("node", n.cfg.Name), zap.Int64("term", term.Fence.CreateRevision))
+	changed := make(chan struct{}, 1)
+	nodes, stopNodes := n.nodes.Subscribe()
+	defer stopNodes()
+	owners, stopOwners := n.owners.Subscribe()
+	defer stopOwners()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-nodes:
+			case <-owners:
+			}
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	})
+	g.Go(func() error {
+		return shard.NewRebalancer(shard.RebalancerConfig{
+			Store: n.store, Shards: n.cluster.Shards, Changed: changed, Now: n.now, Logger: n.log.Named("leader"),
+		}).Lead(ctx, term.Fence)
+	})
+	return g.Wait()
+}
+
+func (n *Node) saveElection(id clientv3.LeaseID) error {
+	err := n.state.setElection(id)
+	n.presence.announceSoon()
+	return err
+}
+
+// clearFormer kills what former processes on this data directory left running,
+// says so, and gives their leases up. The lock proves that they are dead.
+func (n *Node) clearFormer(ctx context.Context) error {
+	err := n.untilReached(ctx, func() error {
+		left := map[string][]executor.Leftover{}
+		active, err := n.store.Inbox(ctx, n.cfg.Name)
+		if err != nil {
+			return err
+		}
+		for _, h := range active {
+			if slices.Contains(n.former.Instances, h.Instance) {
+				left[h.Instance] = append(left[h.Instance], executor.Leftover{Namespace: h.Namespace, Task: h.Task, RunID: h.ID, Token: h.Create})
+			}
+		}
+		for instance, attempts := range left {
+			killed, err := executor.KillLeftovers(ctx, attempts)
+			if err != nil {
+				return fmt.Errorf("kill what instance %s left running: %w", instance, err)
+			}
+			n.log.Info("cleared a former instance", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed))
+			if err := n.store.PutCleared(ctx, instance, task.At(n.now())); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	n.presence.revokeLeases(ctx, slices.DeleteFunc([]string{n.former.Session, n.former.Election}, func(l string) bool { return l == "" }))
+	return nil
+}
+
+// drain hands over what the node does, as far as time allows: its shards to
+// other owners, its unstarted attempts to the queue; it waits for the others.
+func (n *Node) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DrainTimeout.Std())
+	defer cancel()
+	n.log.Info("draining", zap.String("node", n.cfg.Name), zap.Int("running", n.executor.Running()))
+	n.presence.drain()
+	for n.handsOver() && pause(ctx, 20*time.Millisecond) {
+	}
+	if err := n.executor.Drain(ctx); err != nil {
+		n.log.Warn("drained, but not of everything", zap.String("node", n.cfg.Name), zap.Error(err))
+	}
+}
+
+// handsOver reports whether shards are still to move to other nodes.
+func (n *Node) handsOver() bool {
+	if _, present := n.presence.Session(); !present {
+		return false
+	}
+	others := slices.ContainsFunc(n.store.DecodeNodes(n.nodes.Snapshot().KVs), func(o task.Node) bool { return o.Name != n.cfg.Name && o.Owns() })
+	ours := slices.ContainsFunc(n.store.DecodeOwners(n.owners.Snapshot().KVs), func(o store.Owner) bool { return o.Node == n.cfg.Name })
+	return others && (ours || n.keeper.Running() > 0)
+}

@@ -1,0 +1,165 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// bind makes a flag of each setting.
+func bind(f *pflag.FlagSet, c *Config) {
+	f.StringVar(&c.Name, "name", c.Name, "name of the node, unique in the cluster")
+	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "where the node keeps output, its token and its lock")
+	f.StringVar(&c.Listen, "listen", c.Listen, "address of the API")
+	f.StringVar(&c.Advertise, "advertise", c.Advertise, "URL under which other nodes reach the API (default from --listen)")
+	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "listen beyond loopback although there is no TLS")
+	f.Var((*pairs)(&c.Labels), "label", "label of the node, `key=value`; may be repeated")
+	f.Var((*list)(&c.Roles), "role", "what the node does: scheduler, executor, or both")
+	f.IntVar(&c.Slots, "slots", c.Slots, "attempts that may run at once")
+	f.IntVar(&c.Weight, "weight", c.Weight, "its part of the shards, against the other nodes'")
+	f.IntVar(&c.Shards, "shards", c.Shards, "shards of the cluster; counts only for the node that makes it")
+	f.BoolVar(&c.Embedded, "embedded", c.Embedded, "run an etcd in this process")
+	f.Var((*list)(&c.EtcdEndpoints), "etcd-endpoints", "etcd's endpoints, with commas between")
+	f.StringVar(&c.EtcdUser, "etcd-user", c.EtcdUser, "user name for etcd")
+	f.StringVar(&c.EtcdPassword, "etcd-password", c.EtcdPassword, "password for etcd; better CARILLON_ETCD_PASSWORD, or the file")
+	f.StringVar(&c.Prefix, "prefix", c.Prefix, "where in etcd the cluster lives")
+	f.Var((*duration)(&c.LeaseTTL), "lease-ttl", "after how long a silent node is taken to be gone")
+	f.Var((*duration)(&c.LostAfter), "lost-after", "after how long its attempts are lost; the same on all nodes")
+	f.Var((*duration)(&c.DrainTimeout), "drain-timeout", "how long running tasks may go on when the node is told to stop")
+	f.Int64Var(&c.SpoolLimit, "spool-limit", c.SpoolLimit, "bytes of output kept per attempt")
+	f.Int64Var(&c.SpoolTotal, "spool-total", c.SpoolTotal, "bytes of output kept in all")
+	f.Var((*duration)(&c.SpoolRetention), "spool-retention", "age up to which output is kept")
+	f.StringVar(&c.LogFormat, "log-format", c.LogFormat, "json or console")
+	f.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+}
+
+// load puts the settings together: defaults, then the file, then the
+// environment, then the flags that were given.
+func load(file string, given *pflag.FlagSet) (Config, error) {
+	cfg := Defaults()
+	if file != "" {
+		if err := readFile(file, &cfg); err != nil {
+			return cfg, err
+		}
+	}
+	all := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	bind(all, &cfg)
+	var err error
+	set := func(name, value, from string) {
+		if err == nil {
+			if e := all.Set(name, value); e != nil {
+				err = task.Invalid(task.CodeBadValue, from, "%s: %v", task.Quote(value), e)
+			}
+		}
+	}
+	all.VisitAll(func(f *pflag.Flag) {
+		variable := "CARILLON_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v, ok := os.LookupEnv(variable); ok && v != "" {
+			set(f.Name, v, variable)
+		}
+	})
+	given.Visit(func(f *pflag.Flag) {
+		if all.Lookup(f.Name) != nil {
+			set(f.Name, f.Value.String(), "--"+f.Name)
+		}
+	})
+	return cfg, err
+}
+
+func readFile(path string, cfg *Config) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	asJSON, err := yaml.YAMLToJSON(b)
+	if err != nil {
+		return fmt.Errorf("%w: configuration %s: %v", task.ErrInvalid, path, err)
+	}
+	if strings.TrimSpace(string(asJSON)) == "null" {
+		return nil // nothing but comments
+	}
+	if err := task.DecodeStrict(asJSON, cfg); err != nil {
+		return fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return nil
+}
+
+// newLogger logs as JSON, or for people.
+func newLogger(cfg Config, out io.Writer) *zap.Logger {
+	level, err := zapcore.ParseLevel(cfg.LogLevel)
+	if err != nil {
+		level = zapcore.InfoLevel // Validate has refused others
+	}
+	enc := zap.NewProductionEncoderConfig()
+	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	encoder := zapcore.NewJSONEncoder(enc)
+	if cfg.LogFormat == "console" {
+		enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+		enc.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder(enc)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level))
+}
+
+// list is a setting with commas between its values.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, ",") }
+func (l *list) Type() string   { return "list" }
+
+// Set replaces the list.
+func (l *list) Set(s string) error {
+	*l = nil
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			*l = append(*l, part)
+		}
+	}
+	return nil
+}
+
+// pairs is a setting of keys and values: "a=1,b=2". Each Set adds to it.
+type pairs map[string]string
+
+func (p *pairs) Type() string { return "key=value" }
+func (p *pairs) String() string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(*p)) {
+		parts = append(parts, k+"="+(*p)[k])
+	}
+	return strings.Join(parts, ",")
+}
+
+// Set adds pairs.
+func (p *pairs) Set(s string) error {
+	if *p == nil {
+		*p = pairs{}
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		k, v, ok := strings.Cut(part, "=")
+		if k = strings.TrimSpace(k); !ok || k == "" {
+			return fmt.Errorf("%q is not key=value", part)
+		}
+		(*p)[k] = strings.TrimSpace(v)
+	}
+	return nil
+}
+
+// duration is a setting that Go's durations spell.
+type duration task.Duration
+
+func (d *duration) String() string { return task.Duration(*d).String() }
+func (d *duration) Type() string   { return "duration" }
+
+// Set reads a Go duration.
+func (d *duration) Set(s string) error { return (*task.Duration)(d).UnmarshalText([]byte(s)) }

@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+)
+
+// state is what a daemon must know of its former processes: kept in its data
+// directory, under the lock that proves that they are dead.
+type state struct {
+	dir  string
+	lock *os.File
+
+	mu   sync.Mutex
+	kept kept
+}
+
+type kept struct {
+	// Leases are those of the present session and election, saved before
+	// anything is attached to them.
+	Session  string `json:"session,omitempty"`
+	Election string `json:"election,omitempty"`
+	// Instances are those that ran on this directory, the newest last; the
+	// last is this one. All others are dead.
+	Instances []string `json:"instances"`
+}
+
+// keepInstances is how many former instances are remembered: those whose
+// attempts may still be in the inbox.
+const keepInstances = 50
+
+// openState locks the data directory and reads what was kept. It fails at once
+// if another daemon has it.
+func openState(dir string) (*state, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("data directory %s: another daemon is running on it", dir)
+	}
+	s := &state{dir: dir, lock: lock}
+	b, err := os.ReadFile(s.path())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		lock.Close()
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if len(b) > 0 {
+		if err := json.Unmarshal(b, &s.kept); err != nil {
+			lock.Close()
+			return nil, fmt.Errorf("%s is damaged: %w", s.path(), err)
+		}
+	}
+	return s, nil
+}
+
+func (s *state) path() string { return filepath.Join(s.dir, "state.json") }
+
+// close gives the directory up.
+func (s *state) close() { s.lock.Close() }
+
+// begin takes the leases and the instances of the former process, and notes
+// that a new instance begins.
+func (s *state) begin(instance string) (former kept, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	former = s.kept
+	former.Instances = slices.Clone(former.Instances)
+	s.kept.Instances = append(slices.Clone(former.Instances), instance)
+	if n := len(s.kept.Instances); n > keepInstances {
+		s.kept.Instances = s.kept.Instances[n-keepInstances:]
+	}
+	return former, s.save()
+}
+
+// setSession and setElection save a lease before it is used; 0 when it is not any more.
+func (s *state) setSession(id clientv3.LeaseID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept.Session = leaseName(id)
+	return s.save()
+}
+
+func (s *state) setElection(id clientv3.LeaseID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept.Election = leaseName(id)
+	return s.save()
+}
+
+// leases are those that the present process holds.
+func (s *state) leases() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []string
+	for _, l := range []string{s.kept.Session, s.kept.Election} {
+		if l != "" {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// save writes the file anew, synced, and moves it into place.
+func (s *state) save() error {
+	b, err := json.Marshal(s.kept)
+	if err != nil {
+		panic(fmt.Sprintf("daemon: encode state: %v", err))
+	}
+	return writeSynced(s.path(), append(b, '\n'), 0o600)
+}
+
+func writeSynced(path string, b []byte, mode os.FileMode) error {
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func leaseName(id clientv3.LeaseID) string {
+	if id == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%x", int64(id))
+}
+
+func parseLease(s string) clientv3.LeaseID {
+	var id int64
+	if _, err := fmt.Sscanf(s, "%x", &id); err != nil {
+		return 0
+	}
+	return clientv3.LeaseID(id)
+}
