@@ -160,6 +160,29 @@ func TestElection_OneLeads(t *testing.T) {
 	}
 }
 
+// In the process, too: there an empty range end, given as such, would reach all keys behind the leader's.
+func TestElection_InProcess(t *testing.T) {
+	s := kvtest.StartServer(t)
+	if _, err := s.Client().Put(t.Context(), prefix+"nodes/a", "behind leader/"); err != nil {
+		t.Fatal(err)
+	}
+	a := campaign(t, s.InProcess(), "a", election.Config{})
+	term := within(t, 10*time.Second, "a's term", a.terms)
+	b := campaign(t, s.InProcess(), "b", election.Config{})
+	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
+	select {
+	case cause := <-a.causes:
+		t.Fatalf("a stepped down: %v", cause)
+	case <-time.After(300 * time.Millisecond): // nothing should happen
+	}
+	if err := a.end(); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if next := within(t, 5*time.Second, "b's term", b.terms); next.Fence.CreateRevision <= term.Fence.CreateRevision {
+		t.Errorf("term %d follows %d", next.Fence.CreateRevision, term.Fence.CreateRevision)
+	}
+}
+
 func TestElection_SucceedsARevokedLeader(t *testing.T) {
 	s := kvtest.StartServer(t)
 	a, b := campaign(t, s.Dial(), "a", election.Config{TTL: 30 * time.Second}), campaign(t, s.Dial(), "b", election.Config{TTL: 30 * time.Second})

@@ -12,9 +12,9 @@ import (
 // ErrVersion is what an etcd is refused with.
 var ErrVersion = errors.New("this version of etcd will not do")
 
-// CheckVersion asks every endpoint for its version and refuses an etcd that loses or invents watch events: older than
-// 3.6.14, and 3.7.0. An endpoint that does not answer is passed over as long as another does; if none answers, the
-// error says why.
+// CheckVersion asks every endpoint for its version and refuses an etcd older than 3.6.14, and 3.7.0: Carillon is neither
+// made for nor tested with them. An endpoint that does not answer is passed over as long as another does; if none
+// answers, the error says why.
 func CheckVersion(ctx context.Context, c *Client) error {
 	endpoints := c.Endpoints()
 	if len(endpoints) == 0 {
@@ -29,7 +29,7 @@ func CheckVersion(ctx context.Context, c *Client) error {
 		wg.Go(func() {
 			resp, err := c.Status(ctx, ep)
 			if err != nil {
-				silent[i] = fmt.Errorf("etcd at %s: %w", ep, err)
+				silent[i] = fmt.Errorf("etcd at %s: %w", orDefault(ep, "this process"), err)
 				return
 			}
 			if err := checkVersion(resp.Version); err != nil {
