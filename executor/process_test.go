@@ -199,7 +199,7 @@ func alive(pid int) bool {
 }
 
 // pidIn reads a process id that a shell has written.
-func pidIn(t *testing.T, path string) int {
+func pidIn(t testing.TB, path string) int {
 	t.Helper()
 	pid := 0
 	eventually(t, "a process id in "+path, func() bool {

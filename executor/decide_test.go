@@ -1,0 +1,136 @@
+package executor
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestDecide(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	ok := view{now: now, session: 2}
+	for name, c := range map[string]struct {
+		a    func(*attempt)
+		v    func(*view)
+		want action
+	}{
+		"waiting, dispatched under the session":  {func(a *attempt) { a.session = 2 }, nil, doReady},
+		"waiting, held before":                   {func(a *attempt) { a.session = 1 }, nil, doAdopt},
+		"waiting, never joined":                  {func(*attempt) {}, func(v *view) { v.session = 0 }, doNothing},
+		"waiting, a write is under way":          {func(a *attempt) { a.busy = true }, nil, doNothing},
+		"waiting, an older one still runs":       {func(a *attempt) { a.session = 2 }, func(v *view) { v.behind = true }, doNothing},
+		"waiting, cancelled":                     {func(a *attempt) { a.CancelRequested = true }, nil, doCancel},
+		"waiting, cancelled while draining":      {func(a *attempt) { a.CancelRequested = true }, func(v *view) { v.draining = true }, doCancel},
+		"waiting, draining":                      {func(*attempt) {}, func(v *view) { v.draining = true }, doHandBack},
+		"waiting, gone":                          {func(a *attempt) { a.gone = true }, nil, doForget},
+		"waiting, gone while it is written":      {func(a *attempt) { a.gone, a.busy = true, true }, nil, doNothing},
+		"waiting, came and went before":          {func(a *attempt) { a.stale = true }, nil, doLose},
+		"another's":                              {func(a *attempt) { a.foreign = true }, nil, doNothing},
+		"another's, draining":                    {func(a *attempt) { a.foreign = true }, func(v *view) { v.draining = true }, doNothing},
+		"another's, dead":                        {func(a *attempt) { a.foreign = true }, func(v *view) { v.dead = true }, doLose},
+		"failed a moment ago":                    {func(a *attempt) { a.failedAt, a.notBefore = 5, now.Add(1) }, nil, doNothing},
+		"failed a moment ago, but changed since": {func(a *attempt) { a.failedAt, a.notBefore, a.Mod = 5, now.Add(1), 6 }, nil, doAdopt},
+		"running":                                {running2, nil, doNothing},
+		"running for a while":                    {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Second) }, nil, doMark},
+		"running for a while, marked":            {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Hour); a.State = task.Running }, nil, doNothing},
+		"running, held before":                   {func(a *attempt) { running2(a); a.session = 1 }, nil, doAdopt},
+		"running, gone":                          {func(a *attempt) { running2(a); a.gone = true }, nil, doKill},
+		"running, cancelled":                     {func(a *attempt) { running2(a); a.CancelRequested = true }, nil, doKill},
+		"running, overdue":                       {running2, func(v *view) { v.overdue = true }, doKill},
+		"running, draining":                      {running2, func(v *view) { v.draining = true }, doNothing},
+		"running, stopping":                      {running2, func(v *view) { v.stopping = true }, doKill},
+		"running, killed": {func(a *attempt) {
+			running2(a)
+			a.CancelRequested, a.killed = true, kill{causeCancel, a.KillGrace.Std()}
+		}, nil, doNothing},
+		"running, killed, and gone since": {func(a *attempt) {
+			running2(a)
+			a.gone, a.killed = true, kill{causeCancel, time.Hour}
+		}, nil, doKill},
+		"ended":         {func(a *attempt) { a.phase = phaseEnded }, nil, doRecord},
+		"ended, gone":   {func(a *attempt) { a.phase, a.gone = phaseEnded, true }, nil, doRecord},
+		"settled":       {func(a *attempt) { a.phase = phaseSettled }, nil, doNothing},
+		"settled, gone": {func(a *attempt) { a.phase, a.gone = phaseSettled, true }, nil, doForget},
+	} {
+		a, v := &attempt{}, ok
+		a.KillGrace = task.Duration(10 * time.Second)
+		c.a(a)
+		if c.v != nil {
+			c.v(&v)
+		}
+		if got := decide(a, v); got != c.want {
+			t.Errorf("%s: got %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func running2(a *attempt) { a.phase, a.session = phaseRunning, 2 }
+
+func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
+		a := &attempt{
+			phase: phase(rapid.IntRange(0, int(phases)-1).Draw(t, "phase")), gone: flip("gone"), foreign: flip("foreign"), stale: flip("stale"),
+			session: rapid.IntRange(0, 2).Draw(t, "session"), busy: flip("busy"),
+		}
+		a.CancelRequested = flip("cancel")
+		v := view{session: rapid.IntRange(0, 2).Draw(t, "latest"), draining: flip("draining"), stopping: flip("stopping"),
+			overdue: flip("overdue"), dead: flip("dead"), behind: flip("behind")}
+		if decide(a, v) != doReady {
+			return
+		}
+		if a.phase != phaseWaiting || a.gone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind ||
+			v.session == 0 || a.session != v.session {
+			t.Fatalf("would start %+v in %+v", a, v)
+		}
+	})
+}
+
+func TestNext(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	base := assigned("r1", nil)
+	base.Retry = task.Retry{Attempts: 3, Backoff: task.Duration(10 * time.Second), Factor: 2, MaxBackoff: task.Duration(time.Hour),
+		On: []task.State{task.Failed, task.Lost}}
+	base.LatenessMS = new(int64(5))
+	end := base.Run
+	end.State, end.Token, end.StartedAt, end.ExitCode, end.OutputTail = task.Failed, 7, task.At(now), new(1), "x"
+	for name, c := range map[string]struct {
+		change func(*task.Assigned, *task.Run)
+		wait   time.Duration // 0: no next
+		number int
+	}{
+		"first failed":         {func(*task.Assigned, *task.Run) {}, 10 * time.Second, 2},
+		"second failed":        {func(a *task.Assigned, _ *task.Run) { a.Attempt = 2 }, 20 * time.Second, 3},
+		"third failed":         {func(a *task.Assigned, _ *task.Run) { a.Attempt = 3 }, 0, 0},
+		"without a number":     {func(a *task.Assigned, _ *task.Run) { a.Attempt = 0 }, 10 * time.Second, 2},
+		"lost":                 {func(_ *task.Assigned, r *task.Run) { r.State = task.Lost }, 10 * time.Second, 2},
+		"timed out, not in on": {func(_ *task.Assigned, r *task.Run) { r.State = task.TimedOut }, 0, 0},
+		"cancel requested":     {func(a *task.Assigned, _ *task.Run) { a.CancelRequested = true }, 0, 0},
+		"cancelled":            {func(_ *task.Assigned, r *task.Run) { r.State = task.Cancelled }, 0, 0},
+		"succeeded":            {func(_ *task.Assigned, r *task.Run) { r.State = task.Succeeded }, 0, 0},
+	} {
+		a, r := base, end
+		c.change(&a, &r)
+		w := Next(a, r, now, 0.5)
+		if (w == nil) != (c.wait == 0) {
+			t.Errorf("%s: got %+v", name, w)
+			continue
+		}
+		if w == nil {
+			continue
+		}
+		if got := w.NotBefore.Sub(now); got != c.wait || w.Attempt != c.number || w.State != task.Queued || w.ID != "r1" {
+			t.Errorf("%s: waits %s for attempt %d: %+v", name, got, w.Attempt, w)
+		}
+		last := w.Attempts[len(w.Attempts)-1]
+		if last.Token != 7 || last.State != r.State || last.Attempt != c.number-1 || *w.LatenessMS != 5 {
+			t.Errorf("%s: got %+v", name, last)
+		}
+		if w.Token != 0 || w.Node != "" || w.ExitCode != nil || w.OutputTail != "" || !w.StartedAt.IsZero() {
+			t.Errorf("%s: the next attempt carries what the last one left: %+v", name, w)
+		}
+	}
+}
