@@ -1,0 +1,298 @@
+package daemon_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// cluster is an etcd and some daemons: real processes, watched by a recorder
+// that is no part of them.
+type cluster struct {
+	t        *testing.T
+	etcd     *kvtest.Server
+	dir      string
+	keys     store.Keys
+	recorder *check.Recorder
+	nodes    map[string]*process
+	flags    []string // of every agent
+}
+
+type process struct {
+	t    *testing.T
+	name string
+	port int
+	dir  string
+	cmd  *exec.Cmd
+	logs *logBuffer
+	gone chan struct{}
+}
+
+func newCluster(t *testing.T, flags ...string) *cluster {
+	t.Helper()
+	keys, err := store.NewKeys(store.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, etcd: kvtest.StartServer(t), dir: t.TempDir(), keys: keys, nodes: map[string]*process{}, flags: flags}
+	c.recorder, err = check.Record(context.WithoutCancel(t.Context()), c.etcd.Dial(), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.recorder.Stop(context.WithoutCancel(t.Context())) })
+	t.Cleanup(c.stopAll)
+	return c
+}
+
+// start starts a daemon, or starts it again on its data, and waits until it is ready.
+func (c *cluster) start(name string, flags ...string) *process {
+	c.t.Helper()
+	p := c.nodes[name]
+	if p == nil {
+		p = &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name)}
+		c.nodes[name] = p
+	}
+	args := append([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port),
+		"--etcd-endpoints", c.etcd.Endpoint(), "--drain-timeout", "5s"}, c.flags...)
+	p.launch(append(args, flags...))
+	p.waitReady()
+	return p
+}
+
+func (p *process) launch(args []string) {
+	p.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.cmd = exec.Command(exe, args...)
+	p.cmd.Env = append(os.Environ(), asDaemon+"=1", "GORACE=halt_on_error=1")
+	p.logs = &logBuffer{}
+	p.cmd.Stdout, p.cmd.Stderr = p.logs, p.logs
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.gone = make(chan struct{})
+	go func(cmd *exec.Cmd, gone chan struct{}) {
+		cmd.Wait()
+		close(gone)
+	}(p.cmd, p.gone)
+}
+
+func (p *process) url() string { return fmt.Sprintf("http://127.0.0.1:%d", p.port) }
+
+func (p *process) waitReady() {
+	p.t.Helper()
+	eventually(p.t, 30*time.Second, func() error {
+		select {
+		case <-p.gone:
+			p.t.Fatalf("%s ended:\n%s", p.name, p.logs)
+		default:
+		}
+		res, err := http.Get(p.url() + "/readyz")
+		if err != nil {
+			return err
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("readyz: %s", res.Status)
+		}
+		return nil
+	})
+}
+
+// signal sends a signal; for one that ends the process it waits for that.
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Fatal(err)
+	}
+	if s == syscall.SIGKILL || s == syscall.SIGTERM || s == syscall.SIGINT {
+		select {
+		case <-p.gone:
+		case <-time.After(40 * time.Second):
+			p.t.Fatalf("%s did not end on %v:\n%s", p.name, s, p.logs)
+		}
+	}
+}
+
+func (c *cluster) stopAll() {
+	for _, p := range c.nodes {
+		select {
+		case <-p.gone:
+			continue
+		default:
+		}
+		p.cmd.Process.Signal(syscall.SIGCONT)
+		p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	for _, p := range c.nodes {
+		select {
+		case <-p.gone:
+		case <-time.After(20 * time.Second):
+			p.cmd.Process.Kill()
+			<-p.gone
+			c.t.Errorf("%s had to be killed:\n%s", p.name, p.logs)
+		}
+		if c.t.Failed() {
+			c.t.Logf("logs of %s:\n%s", p.name, p.logs)
+		}
+		if strings.Contains(p.logs.String(), "DATA RACE") {
+			c.t.Errorf("%s has a data race:\n%s", p.name, p.logs)
+		}
+	}
+}
+
+// client is a client of one node, with the token of the cluster.
+func (c *cluster) client(node string) *client.Client {
+	c.t.Helper()
+	var token string
+	for _, p := range c.nodes {
+		if b, err := os.ReadFile(filepath.Join(p.dir, "token")); err == nil {
+			token = strings.TrimSpace(string(b))
+		}
+	}
+	cl, err := client.New(client.Config{Server: c.nodes[node].url(), Token: token, Timeout: 20 * time.Second})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return cl
+}
+
+// everySecond creates n tasks that tick each second.
+func (c *cluster) everySecond(node string, n int, change func(i int, s *task.Spec)) {
+	c.t.Helper()
+	cl := c.client(node)
+	for i := range n {
+		s := task.Defaults()
+		s.Name = fmt.Sprintf("t%03d", i)
+		s.Schedule = task.Schedules{"* * * * * *"}
+		s.Action.Noop = &task.Noop{}
+		s.History.Keep = 500
+		if change != nil {
+			change(i, &s)
+		}
+		if _, err := cl.Create(c.t.Context(), s.Namespace, s); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// judge stops the recording and holds it against the promises.
+func (c *cluster) judge(o check.Options) check.Report {
+	c.t.Helper()
+	events, err := c.recorder.Stop(context.WithoutCancel(c.t.Context()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r := check.Check(c.keys, events, o)
+	c.t.Logf("%s", r.String())
+	if len(r.Violations) > 0 {
+		c.t.Errorf("%d violations", len(r.Violations))
+		path := filepath.Join(os.TempDir(), "carillon-history-"+strings.ReplaceAll(c.t.Name(), "/", "-")+".jsonl")
+		if f, err := os.Create(path); err == nil {
+			defer f.Close()
+			check.Save(f, events)
+			c.t.Logf("the history is kept in %s", path)
+		}
+	}
+	return r
+}
+
+// quiet waits until the tasks are paused and nothing waits or runs.
+func (c *cluster) quiet(node string) {
+	c.t.Helper()
+	cl := c.client(node)
+	var all []client.Task
+	eventually(c.t, 20*time.Second, func() error {
+		all = nil
+		for one, err := range cl.All(c.t.Context(), client.ListOptions{}) {
+			if err != nil {
+				return err
+			}
+			all = append(all, one)
+		}
+		return nil
+	})
+	for _, one := range all {
+		eventually(c.t, 20*time.Second, func() error {
+			_, err := cl.Pause(c.t.Context(), one.Namespace, one.Name, 0)
+			return err
+		})
+	}
+	eventually(c.t, 60*time.Second, func() error {
+		s, err := cl.Cluster(c.t.Context())
+		if err == nil && s.ActiveRuns > 0 {
+			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
+		}
+		return err
+	})
+}
+
+func eventually(t *testing.T, most time.Duration, try func() error) {
+	t.Helper()
+	deadline := time.Now().Add(most)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not in %s: %v", most, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// logBuffer is what a process wrote.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logBuffer) lines() (lines []string) {
+	for s := bufio.NewScanner(strings.NewReader(l.String())); s.Scan(); {
+		lines = append(lines, s.Text())
+	}
+	return lines
+}
