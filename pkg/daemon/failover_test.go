@@ -1,12 +1,17 @@
 package daemon_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // soak is how long a long test runs: CARILLON_SOAK, or what CI has time for.
@@ -55,5 +60,63 @@ func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 	r := c.judge(check.Options{Until: until, Ended: true})
 	if want := int64(tasks) * int64(length/time.Second) * 9 / 10; r.Summary.Ticks < want {
 		t.Errorf("%d ticks are decided; at least %d were due", r.Summary.Ticks, want)
+	}
+}
+
+// etcd goes away for 15 seconds under load and comes back: no daemon exits, no
+// tick is lost, no task is killed, and the logs say it once.
+func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
+	c := newCluster(t, "--shards", "16")
+	c.start("n1")
+	c.start("n2")
+	marks := t.TempDir()
+	c.everySecond("n1", 50, func(i int, s *task.Spec) {
+		if i > 0 {
+			return
+		}
+		s.Schedule = task.Schedules{"@every 1s"}
+		s.Action = task.Action{Process: &task.Process{Shell: `echo start >>` + marks + `/log; sleep 22; echo end >>` + marks + `/log`}}
+	})
+	eventually(t, 10*time.Second, func() error {
+		if b, err := os.ReadFile(filepath.Join(marks, "log")); err != nil || len(b) == 0 {
+			return errors.New("the long task has not started")
+		}
+		return nil
+	})
+	before := len(c.nodes["n1"].logs.lines())
+	c.etcd.Stop()
+	outage := time.After(15 * time.Second)
+	eventually(t, 14*time.Second, func() error { // meanwhile the API says so
+		_, err := c.client("n1").Get(t.Context(), "default", "t001")
+		if !errors.Is(err, task.ErrUnavailable) {
+			return fmt.Errorf("while etcd is away the API answers %v", err)
+		}
+		return nil
+	})
+	<-outage
+	c.etcd.Restart()
+	for _, n := range []string{"n1", "n2"} {
+		c.nodes[n].waitReady() // fails if the process ended
+	}
+	eventually(t, 30*time.Second, func() error {
+		b, err := os.ReadFile(filepath.Join(marks, "log"))
+		if err == nil && !strings.Contains(string(b), "end") {
+			err = errors.New("the long task has not ended")
+		}
+		return err
+	})
+	for _, n := range []string{"n1", "n2"} {
+		lines := c.nodes[n].logs.lines()
+		if n == "n1" {
+			lines = lines[before:]
+		}
+		if len(lines) > 40 {
+			t.Errorf("%s wrote %d lines of log:\n%s", n, len(lines), c.nodes[n].logs)
+		}
+	}
+	c.quiet("n1")
+	r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+	if n := r.Summary.Ended[task.Lost] + r.Summary.Ended[task.Failed]; n > 0 {
+		t.Errorf("%d attempts were lost or failed", n)
 	}
 }
