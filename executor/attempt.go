@@ -64,7 +64,7 @@ func (a *attempt) finish(node string, r Result) {
 		end.Reason = task.ReasonDeleted
 	}
 	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
-		end.LatenessMS = new(r.StartedAt.UnixMilli() - a.ScheduledTime.UnixMilli())
+		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.ScheduledTime.UnixMilli()))
 	}
 	a.end = end
 }

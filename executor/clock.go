@@ -29,6 +29,8 @@ func clock(id int32) time.Duration {
 type renewals struct {
 	last  func() time.Time
 	slept time.Duration // boot − monotonic at the look before
+	seen  time.Time     // the renewal of the look before
+	at    time.Duration // when that was
 }
 
 func newRenewals(last func() time.Time) *renewals {
@@ -37,8 +39,10 @@ func newRenewals(last func() time.Time) *renewals {
 
 // look returns when the last acknowledged renewal was sent.
 func (r *renewals) look() time.Duration {
-	mono := clock(unix.CLOCK_MONOTONIC)
-	at := mono - time.Since(r.last()) + r.slept
+	mono, last := clock(unix.CLOCK_MONOTONIC), r.last()
+	if !last.Equal(r.seen) || r.at == 0 {
+		r.seen, r.at = last, mono-time.Since(last)+r.slept
+	}
 	r.slept = boottime() - mono
-	return at
+	return r.at
 }

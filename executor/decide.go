@@ -38,6 +38,7 @@ type view struct {
 	now      time.Time
 	boot     time.Duration
 	session  int  // the latest; 0: never joined
+	fenced   bool // that session is known to be over: only the next one can write
 	draining bool // start nothing, hand back
 	stopping bool // kill what runs
 	overdue  bool // the attempt's session was silent for too long, and others may replace it
@@ -85,6 +86,8 @@ func decideWaiting(a *attempt, v view) action {
 		return doHandBack
 	case v.session == 0, v.behind:
 		return doNothing
+	case a.session != v.session && v.fenced:
+		return doNothing
 	case a.session != v.session:
 		return doAdopt
 	}
@@ -96,7 +99,7 @@ func decideRunning(a *attempt, v view) action {
 		return doKill
 	}
 	switch {
-	case a.killed.cause != causeNone, a.resting(v):
+	case a.killed.cause != causeNone, a.resting(v), v.fenced:
 		return doNothing
 	case a.session != v.session:
 		return doAdopt

@@ -37,6 +37,8 @@ func TestDecide(t *testing.T) {
 		"running for a while":                    {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Second) }, nil, doMark},
 		"running for a while, marked":            {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Hour); a.State = task.Running }, nil, doNothing},
 		"running, held before":                   {func(a *attempt) { running2(a); a.session = 1 }, nil, doAdopt},
+		"running, held before, fenced":           {func(a *attempt) { running2(a); a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
+		"waiting, held before, fenced":           {func(a *attempt) { a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
 		"running, gone":                          {func(a *attempt) { running2(a); a.gone = true }, nil, doKill},
 		"running, cancelled":                     {func(a *attempt) { running2(a); a.CancelRequested = true }, nil, doKill},
 		"running, overdue":                       {running2, func(v *view) { v.overdue = true }, doKill},

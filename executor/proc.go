@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -249,4 +250,43 @@ func groupAlive(pgid int) bool {
 		}
 	}
 	return false
+}
+
+// sweeper finds processes by the marks in their environment. A look at all
+// processes serves everybody who asked for one meanwhile.
+type sweeper struct {
+	turn sync.Mutex // held while looking
+	mu   sync.Mutex
+	next *sweep
+}
+
+type sweep struct {
+	hunt   hunt
+	done   bool
+	killed int
+	err    error
+}
+
+func (s *sweeper) clean(l Leftover) (int, error) {
+	s.mu.Lock()
+	if s.next == nil {
+		s.next = &sweep{}
+	}
+	b := s.next
+	b.hunt.addMark(l)
+	s.mu.Unlock()
+
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if b.done {
+		return 0, b.err // told to the first
+	}
+	s.mu.Lock()
+	s.next = nil
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), unkillable)
+	defer cancel()
+	b.killed, b.err = b.hunt.run(ctx)
+	b.done = true
+	return b.killed, b.err
 }

@@ -1,12 +1,8 @@
 package executor
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -20,64 +16,15 @@ const (
 	// lingering is how long what the main process left behind in its group may
 	// take to end by itself: the last words of a pipeline.
 	lingering = 200 * time.Millisecond
+	// leftovers is the longest grace of what was left behind: the outcome is
+	// known by then, and the task's next run may wait for it.
+	leftovers = 10 * time.Second
 	// drained is how long output is read after the whole group has ended. Only a
 	// process that left the group can still hold the pipe then.
 	drained = 250 * time.Millisecond
 	// unkillable is how long a SIGKILL may take before it is given up.
 	unkillable = 5 * time.Second
 )
-
-// cause is why an attempt is made to end.
-type cause int
-
-const (
-	causeNone     cause = iota
-	causeTimeout        // it ran longer than it may
-	causeCancel         // somebody wants it to end
-	causeShutdown       // the daemon stops
-	causeSilent         // the node is silent, and others may start a successor
-	causeGone           // its record is gone: others decided about it
-)
-
-// kill is an order to end an attempt: SIGTERM, and after grace SIGKILL.
-type kill struct {
-	cause cause
-	grace time.Duration
-}
-
-// orders carries kills to an attempt. The first one gives the outcome its
-// reason, later ones may shorten the grace.
-type orders struct {
-	once  sync.Once
-	given chan struct{} // closed with the first
-	c     chan kill
-}
-
-func newOrders() *orders { return &orders{given: make(chan struct{}), c: make(chan kill, 8)} }
-
-func (o *orders) give(k kill) {
-	select {
-	case o.c <- k:
-	default: // eight orders wait already: it is being killed
-	}
-	o.once.Do(func() { close(o.given) })
-}
-
-// Result is how an attempt of a process ended.
-type Result struct {
-	State       task.State // succeeded, failed, timed_out, cancelled or lost
-	Reason      string
-	Message     string // for a person; empty if all is well
-	ExitCode    *int
-	Signal      string // such as "SIGKILL"
-	StartedAt   time.Time
-	EndedAt     time.Time // of the main process
-	OutputBytes int64
-	Truncated   bool   // not all output is kept
-	Tail        []byte // some KiB; not yet valid UTF-8
-
-	unstarted bool // nothing was forked, for no fault of the attempt
-}
 
 // launch is all that is needed to start one attempt.
 type launch struct {
@@ -226,9 +173,10 @@ func (p *running) wait(what launch, o *orders) Result {
 	r := Result{StartedAt: p.started, EndedAt: time.Now()}
 	status, err := reap(p.pid)
 	if why.cause == causeNone {
-		why, killAt = kill{grace: what.grace}, time.Now().Add(lingering+what.grace)
-		p.outlast(time.Now().Add(lingering))
-		p.signal(unix.SIGTERM)
+		killAt = time.Now().Add(lingering + min(what.grace, leftovers))
+		if !p.outlast(time.Now().Add(lingering)) {
+			p.signal(unix.SIGTERM)
+		}
 	}
 	p.endGroup(killAt, o)
 	if why.cause != causeNone {
@@ -338,90 +286,4 @@ func (p *running) sweep(l Leftover) {
 	if killed > 0 || err != nil {
 		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
 	}
-}
-
-// judge reads the outcome off the status.
-func (r *Result) judge(ws syscall.WaitStatus, err error) {
-	switch {
-	case err != nil:
-		r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, err.Error()
-	case ws.Signaled():
-		r.State, r.Reason, r.Signal = task.Failed, task.ReasonSignal, signalName(ws.Signal())
-		r.Message = "killed by " + r.Signal
-		if ws.CoreDump() {
-			r.Message += " (core dumped)"
-		}
-	default:
-		code := ws.ExitStatus()
-		r.ExitCode, r.State = &code, task.Succeeded
-		if code != 0 {
-			r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, fmt.Sprintf("exited with code %d", code)
-		}
-	}
-}
-
-func signalName(s syscall.Signal) string {
-	if name := unix.SignalName(s); name != "" {
-		return name
-	}
-	return fmt.Sprintf("SIG%d", int(s)) // a real-time signal
-}
-
-// blame overrides the outcome of an attempt that was made to end: why counts,
-// not how.
-func (r *Result) blame(c cause, timeout time.Duration) {
-	switch c {
-	case causeTimeout:
-		r.State, r.Reason = task.TimedOut, task.ReasonTimeout
-		r.Message = "ran longer than " + task.Duration(timeout).String()
-	case causeCancel:
-		r.State, r.Reason, r.Message = task.Cancelled, task.ReasonCancelled, ""
-	case causeShutdown:
-		r.State, r.Reason, r.Message = task.Failed, task.ReasonShutdown, "the daemon stopped before it had ended"
-	case causeSilent:
-		r.State, r.Reason = task.Lost, task.ReasonNodeLost
-		r.Message = "killed: the node had lost touch with etcd, so that another may start a successor"
-	case causeGone:
-		r.State, r.Reason, r.Message = task.Lost, task.ReasonNodeLost, "killed: its record is gone"
-	}
-	r.Message = strings.TrimSpace(r.Message)
-}
-
-// sweeper finds processes by the marks in their environment. A look at all
-// processes serves everybody who asked for one meanwhile.
-type sweeper struct {
-	turn sync.Mutex // held while looking
-	mu   sync.Mutex
-	next *sweep
-}
-
-type sweep struct {
-	hunt   hunt
-	done   bool
-	killed int
-	err    error
-}
-
-func (s *sweeper) clean(l Leftover) (int, error) {
-	s.mu.Lock()
-	if s.next == nil {
-		s.next = &sweep{}
-	}
-	b := s.next
-	b.hunt.addMark(l)
-	s.mu.Unlock()
-
-	s.turn.Lock()
-	defer s.turn.Unlock()
-	if b.done {
-		return 0, b.err // told to the first
-	}
-	s.mu.Lock()
-	s.next = nil
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), unkillable)
-	defer cancel()
-	b.killed, b.err = b.hunt.run(ctx)
-	b.done = true
-	return b.killed, b.err
 }

@@ -45,6 +45,7 @@ type joined struct {
 	id int
 	Session
 	renewals *renewals
+	fenced   bool         // it is known to be over
 	until    atomic.Int64 // on CLOCK_BOOTTIME; others read it
 }
 
@@ -231,7 +232,7 @@ func (e *Executor) vanish(a *attempt) {
 
 // advance does what is to be done: about those that were touched, or about all.
 func (e *Executor) advance(all bool) {
-	v := view{now: time.Now(), boot: boottime(), session: e.session.id, draining: e.draining, stopping: e.stopping}
+	v := view{now: time.Now(), boot: boottime(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
 	if all {
 		if e.session.id > 0 {
 			e.renew()

@@ -102,6 +102,7 @@ func (e *Executor) rewrite(a *attempt) {
 
 func (e *Executor) rewritten(a *attempt, j *joined, h store.Held, mod int64, err error) {
 	if err != nil {
+		j.fenced = j.fenced || errors.Is(err, task.ErrFenced)
 		e.failed(a, h, err, "rewrite", retryWrite)
 		return
 	}

@@ -1,0 +1,115 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+type instant struct {
+	Inbox
+	batches  chan store.InboxBatch
+	finished atomic.Int64
+}
+
+func (i *instant) FollowInbox(ctx context.Context, _ string, apply func(store.InboxBatch) error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-i.batches:
+			if err := apply(b); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (i *instant) Finish(context.Context, store.Held, task.Run, *task.Waiting) error {
+	i.finished.Add(1)
+	return nil
+}
+
+func BenchmarkExecutor(b *testing.B) {
+	for name, action := range map[string]task.Action{"noop": {Noop: &task.Noop{}}, "true": {Process: &task.Process{Command: []string{"/bin/true"}}}} {
+		for _, guarded := range []bool{false, true} {
+			if guarded && name == "noop" {
+				continue
+			}
+			b.Run(fmt.Sprintf("%s/guardian=%v", name, guarded), func(b *testing.B) { benchmarkExecutor(b, action, guarded) })
+		}
+	}
+}
+
+func benchmarkExecutor(b *testing.B, action task.Action, guarded bool) {
+	in := &instant{batches: make(chan store.InboxBatch)}
+	cfg := Config{Node: "n1", Instance: "i1", Slots: 16, Dir: b.TempDir(), Inbox: in}
+	ctx, cancel := context.WithCancel(context.Background())
+	guardian := make(chan error, 1)
+	if guarded {
+		cfg.Guardian = NewGuardian(guardianConfig(cfg.Dir))
+		go func() { guardian <- cfg.Guardian.Run(ctx) }()
+	} else {
+		guardian <- nil
+	}
+	e, err := New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error, 1)
+	running, stop := context.WithCancel(ctx)
+	go func() { done <- e.Run(running) }()
+	e.Joined(Session{Fence: kv.CreateFence("n", 1), LastRenewal: time.Now})
+	in.batches <- store.InboxBatch{Reset: true, Revision: 1}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; i < b.N; {
+		rev := int64(2 + 2*i)
+		var put, gone store.InboxBatch
+		for range min(100, b.N-i) {
+			a := assigned("r"+strconv.Itoa(i), nil)
+			a.Action, a.ScheduledTime = action, task.At(time.Now())
+			put.Events = append(put.Events, store.InboxEvent{Held: store.Held{Assigned: a, Mod: rev, Create: rev}, Key: a.ID})
+			gone.Events = append(gone.Events, store.InboxEvent{Deleted: true, Held: store.Held{Mod: rev + 1}, Key: a.ID})
+			i++
+		}
+		put.Revision, gone.Revision = rev, rev+1
+		in.batches <- put
+		for in.finished.Load() < int64(i) { // as a real inbox: gone when finished
+			time.Sleep(100 * time.Microsecond)
+		}
+		in.batches <- gone
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "runs/s")
+	stop()
+	cancel()
+	if err := errors.Join(<-done, <-guardian); err != nil {
+		b.Error(err)
+	}
+}
+
+func BenchmarkProcess_True(b *testing.B) {
+	for _, parallel := range []int{1, 4, 16} {
+		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
+			l := newLauncher(b, SpoolConfig{})
+			b.SetParallelism(parallel)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if r := l.attempt(b, command("/bin/true")); r.State != task.Succeeded {
+						b.Error(r.Message)
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "spawns/s")
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+type node struct {
+	*Executor
+	t     testing.TB
+	etcd  *kv.Client
+	store *store.Store
+	keys  store.Keys
+	dir   string // for the attempts' files
+	stop  func()
+
+	renewed atomic.Pointer[time.Time] // the session's last renewal; nil: just now
+}
+
+func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
+	t.Helper()
+	keys, err := store.NewKeys("/carillon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), keys: keys, dir: t.TempDir()}
+	cfg := Config{Node: "n1", Instance: "i1", Slots: 4, Dir: t.TempDir(), Inbox: n.store, Registerer: prometheus.NewRegistry()}
+	if _, bench := t.(*testing.B); !bench {
+		cfg.Logger = zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	if n.Executor, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	stopped := false
+	n.stop = func() {
+		if cancel(); !stopped {
+			stopped = true
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(n.stop)
+	// The entry, without which a late result is not kept.
+	n.put(keys.Entry(ref), task.Entry{UID: "u"})
+	return n
+}
+
+var ref = store.Ref{Namespace: "default", Name: "job"}
+
+func (n *node) put(key string, v any) int64 {
+	n.t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	res, err := n.etcd.Put(n.t.Context(), key, string(b))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return res.Header.Revision
+}
+
+func (n *node) join() kv.Fence {
+	n.t.Helper()
+	key := n.keys.Node("n1")
+	if _, err := n.etcd.Delete(n.t.Context(), key); err != nil {
+		n.t.Fatal(err)
+	}
+	f := kv.CreateFence(key, n.put(key, task.Node{Instance: "i1"}))
+	at := n.renewed.Load()
+	n.Joined(Session{Fence: f, LastRenewal: func() time.Time {
+		if at != nil {
+			return *at
+		}
+		return time.Now()
+	}})
+	return f
+}
+
+func (n *node) assign(run, line string, change ...func(*task.Assigned)) int64 {
+	n.t.Helper()
+	a := assigned(run, &task.Process{Shell: strings.ReplaceAll(line, "@", n.dir+"/")})
+	for _, f := range change {
+		f(&a)
+	}
+	return n.put(n.keys.Run("n1", ref, run), a)
+}
+
+func noop(a *task.Assigned) { a.Action = task.Action{Noop: &task.Noop{}} }
+
+func (n *node) change(run string, f func(*task.Assigned)) int64 {
+	n.t.Helper()
+	a, _ := n.inbox(run)
+	if a == nil {
+		n.t.Fatalf("run %s is not in the inbox", run)
+	}
+	f(a)
+	return n.put(n.keys.Run("n1", ref, run), *a)
+}
+
+func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, "someone" }
+
+func read[T any](n *node, key string) (*T, int64) {
+	n.t.Helper()
+	res, err := n.etcd.Get(n.t.Context(), key)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if len(res.Kvs) == 0 {
+		return nil, 0
+	}
+	v := new(T)
+	if err := json.Unmarshal(res.Kvs[0].Value, v); err != nil {
+		n.t.Fatal(err)
+	}
+	return v, res.Kvs[0].ModRevision
+}
+
+func (n *node) inbox(run string) (*task.Assigned, int64) {
+	return read[task.Assigned](n, n.keys.Run("n1", ref, run))
+}
+func (n *node) waits(run string) *task.Waiting {
+	w, _ := read[task.Waiting](n, n.keys.Queued(ref, run))
+	return w
+}
+func (n *node) history(run string) *task.Run {
+	r, _ := read[task.Run](n, n.keys.Ended(ref, run))
+	return r
+}
+
+func (n *node) ended(run string) task.Run {
+	n.t.Helper()
+	var r *task.Run
+	eventually(n.t, "the end of "+run, func() bool { r = n.history(run); return r != nil })
+	if a, _ := n.inbox(run); a != nil {
+		n.t.Errorf("%s is still in the inbox", run)
+	}
+	return *r
+}
+
+func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
+
+func (n *node) exists(name string) bool {
+	_, err := os.Stat(n.file(name))
+	return err == nil
+}
+
+func (n *node) began(name string) int { return pidIn(n.t, n.file(name)) }
+
+func (n *node) revision() int64 {
+	n.t.Helper()
+	res, err := n.etcd.Get(n.t.Context(), n.keys.Root())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return res.Header.Revision
+}
+
+func (n *node) touch(name string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.file(name), nil, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) cancelIfThere(run string) {
+	n.t.Helper()
+	a, mod := n.inbox(run)
+	if a == nil {
+		return
+	}
+	cancelled(a)
+	b, _ := json.Marshal(a)
+	key := n.keys.Run("n1", ref, run)
+	res, err := n.etcd.Txn(n.t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=", mod)).Then(clientv3.OpPut(key, string(b))).Commit()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if !res.Succeeded {
+		return
+	}
+	r := n.ended(run)
+	if w := n.waits(run); w != nil {
+		n.t.Errorf("%s was cancelled, and waits for a retry: %+v", run, w)
+	}
+	if r.CancelledBy != "someone" {
+		n.t.Errorf("got %+v", r)
+	}
+}
+
+func value(m prometheus.Metric) float64 {
+	var d dto.Metric
+	if err := m.Write(&d); err != nil {
+		panic(err)
+	}
+	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
+}

@@ -1,0 +1,112 @@
+package executor
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// cause is why an attempt is made to end.
+type cause int
+
+const (
+	causeNone     cause = iota
+	causeTimeout        // it ran longer than it may
+	causeCancel         // somebody wants it to end
+	causeShutdown       // the daemon stops
+	causeSilent         // the node is silent, and others may start a successor
+	causeGone           // its record is gone: others decided about it
+)
+
+// kill is an order to end an attempt: SIGTERM, and after grace SIGKILL.
+type kill struct {
+	cause cause
+	grace time.Duration
+}
+
+// orders carries kills to an attempt. The first one gives the outcome its
+// reason, later ones may shorten the grace.
+type orders struct {
+	once  sync.Once
+	given chan struct{} // closed with the first
+	c     chan kill
+}
+
+func newOrders() *orders { return &orders{given: make(chan struct{}), c: make(chan kill, 8)} }
+
+func (o *orders) give(k kill) {
+	select {
+	case o.c <- k:
+	default: // eight orders wait already: it is being killed
+	}
+	o.once.Do(func() { close(o.given) })
+}
+
+// Result is how an attempt of a process ended.
+type Result struct {
+	State       task.State // succeeded, failed, timed_out, cancelled or lost
+	Reason      string
+	Message     string // for a person; empty if all is well
+	ExitCode    *int
+	Signal      string // such as "SIGKILL"
+	StartedAt   time.Time
+	EndedAt     time.Time // of the main process
+	OutputBytes int64
+	Truncated   bool   // not all output is kept
+	Tail        []byte // some KiB; not yet valid UTF-8
+
+	unstarted bool // nothing was forked, for no fault of the attempt
+}
+
+// judge reads the outcome off the status.
+func (r *Result) judge(ws syscall.WaitStatus, err error) {
+	switch {
+	case err != nil:
+		r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, err.Error()
+	case ws.Signaled():
+		r.State, r.Reason, r.Signal = task.Failed, task.ReasonSignal, signalName(ws.Signal())
+		r.Message = "killed by " + r.Signal
+		if ws.CoreDump() {
+			r.Message += " (core dumped)"
+		}
+	default:
+		code := ws.ExitStatus()
+		r.ExitCode, r.State = &code, task.Succeeded
+		if code != 0 {
+			r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, fmt.Sprintf("exited with code %d", code)
+		}
+	}
+}
+
+func signalName(s syscall.Signal) string {
+	if name := unix.SignalName(s); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", int(s)) // a real-time signal
+}
+
+// blame overrides the outcome of an attempt that was made to end: why counts,
+// not how.
+func (r *Result) blame(c cause, timeout time.Duration) {
+	switch c {
+	case causeTimeout:
+		r.State, r.Reason = task.TimedOut, task.ReasonTimeout
+		r.Message = "ran longer than " + task.Duration(timeout).String()
+	case causeCancel:
+		r.State, r.Reason, r.Message = task.Cancelled, task.ReasonCancelled, ""
+	case causeShutdown:
+		r.State, r.Reason, r.Message = task.Failed, task.ReasonShutdown, "the daemon stopped before it had ended"
+	case causeSilent:
+		r.State, r.Reason = task.Lost, task.ReasonNodeLost
+		r.Message = "killed: the node had lost touch with etcd, so that another may start a successor"
+	case causeGone:
+		r.State, r.Reason, r.Message = task.Lost, task.ReasonNodeLost, "killed: its record is gone"
+	}
+	r.Message = strings.TrimSpace(r.Message)
+}

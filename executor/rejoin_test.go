@@ -1,0 +1,327 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestExecutor_AdoptsAfterARejoin(t *testing.T) {
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n.join()
+	n.assign("runs", "echo $$ >>@runs; while ! test -e @go; do sleep 0.01; done")
+	pid := n.began("runs")
+	n.assign("waits", "echo $$ >>@waits")
+	eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
+	fence := n.join()
+	for _, run := range []string{"runs", "waits"} {
+		eventually(t, run+" is adopted", func() bool { _, mod := n.inbox(run); return mod > fence.CreateRevision })
+	}
+	if a, _ := n.inbox("runs"); a.State != task.Running || a.StartedAt.IsZero() {
+		t.Errorf("got %+v", a.Run)
+	}
+	if !alive(pid) {
+		t.Error("it did not go on")
+	}
+	n.touch("go")
+	if r := n.ended("runs"); r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+	n.ended("waits")
+	for _, run := range []string{"runs", "waits"} {
+		if b, _ := os.ReadFile(n.file(run)); strings.Count(string(b), "\n") != 1 {
+			t.Errorf("%s was started %d times", run, strings.Count(string(b), "\n"))
+		}
+	}
+}
+
+func TestExecutor_MarksWhatLasts(t *testing.T) {
+	n := newNode(t, kvtest.Start(t))
+	n.join()
+	n.assign("r1", "while ! test -e @go; do sleep 0.01; done")
+	eventually(t, "it is marked as running", func() bool { a, _ := n.inbox("r1"); return a.State == task.Running })
+	n.change("r1", cancelled) // with the mark's revision as base
+	if r := n.ended("r1"); r.State != task.Cancelled {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestExecutor_KillsWhatIsGone(t *testing.T) {
+	n := newNode(t, kvtest.Start(t))
+	n.join()
+	token := n.assign("r1", "trap '' TERM; echo $$ >@r1; while :; do sleep 0.01; done")
+	pid := n.began("r1")
+	// Its shard's owner declares it lost.
+	a, _ := n.inbox("r1")
+	end := LostEnd(*a, token, time.Now())
+	b, _ := json.Marshal(end)
+	_, err := n.etcd.Txn(t.Context()).Then(clientv3.OpDelete(n.keys.Run("n1", ref, "r1")), clientv3.OpPut(n.keys.Ended(ref, "r1"), string(b))).Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the process is dead", func() bool { return !alive(pid) })
+	eventually(t, "nothing runs", func() bool { return n.Running() == 0 })
+	if r := n.history("r1"); r.State != task.Lost {
+		t.Errorf("the outcome changed to %s", r.State)
+	}
+}
+
+type deaf struct {
+	Inbox
+	on atomic.Bool
+}
+
+func (d *deaf) FollowInbox(ctx context.Context, node string, apply func(store.InboxBatch) error) error {
+	return d.Inbox.FollowInbox(ctx, node, func(b store.InboxBatch) error {
+		if d.on.Load() {
+			return nil
+		}
+		return apply(b)
+	})
+}
+
+func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
+	d := &deaf{}
+	n := newNode(t, kvtest.Start(t), func(c *Config) { d.Inbox, c.Inbox = c.Inbox, d })
+	n.join()
+	token := n.assign("r1", "echo $$ >@r1; while ! test -e @go; do sleep 0.01; done; exit 4")
+	n.began("r1")
+	d.on.Store(true) // it ends before the node knows that it was declared lost
+	a, _ := n.inbox("r1")
+	n.put(n.keys.Ended(ref, "r1"), LostEnd(*a, token, time.Now()))
+	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "r1")); err != nil {
+		t.Fatal(err)
+	}
+	n.touch("go")
+	var late *task.Run
+	eventually(t, "the late result", func() bool {
+		late, _ = read[task.Run](n, n.keys.Late(ref, "r1", token))
+		return late != nil
+	})
+	if late.State != task.Failed || *late.ExitCode != 4 {
+		t.Errorf("got %+v", late)
+	}
+	if r := n.history("r1"); r.State != task.Lost {
+		t.Errorf("the outcome changed to %s", r.State)
+	}
+}
+
+func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 3 })
+	n.join()
+	const all = 40
+	for i := range all {
+		n.assign(fmt.Sprint("r", i), "echo $CARILLON_RUN_ID $CARILLON_FENCING_TOKEN >>@log; sleep 0.02")
+		if i%4 == 0 {
+			n.join()
+		}
+	}
+	for i := range all {
+		n.ended(fmt.Sprint("r", i))
+	}
+	b, err := os.ReadFile(n.file("log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(b)) {
+		if seen[line] {
+			t.Errorf("started twice: %s", line)
+		}
+		seen[line] = true
+	}
+	if len(seen) != all {
+		t.Errorf("%d attempts were started, want %d", len(seen), all)
+	}
+}
+
+func TestExecutor_AnotherInstancesAttempts(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		prove  func(*node)
+	}{
+		"cleared":    {func(*Config) {}, func(n *node) { n.put(n.keys.Cleared("i0"), struct{}{}) }},
+		"told":       {func(c *Config) { c.Dead = func(i string) bool { return i == "i0" } }, func(*node) {}},
+		"after long": {func(c *Config) { c.LostAfter = time.Second }, func(*node) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, kvtest.Start(t), c.change)
+			other := func(a *task.Assigned) { a.Instance = "i0" }
+			again := func(a *task.Assigned) { a.Retry.Attempts, a.Retry.On = 2, []task.State{task.Lost} }
+			token := n.assign("once", "echo $$ >@once", other)
+			n.assign("again", "echo $$ >@again", other, again)
+			joined := time.Now()
+			n.join()
+			if name == "cleared" {
+				n.assign("mine", "true")
+				n.ended("mine")
+				if a, _ := n.inbox("once"); a == nil {
+					t.Fatal("ended as lost although nothing is proved")
+				}
+			}
+			c.prove(n)
+			r := n.ended("once")
+			if r.State != task.Lost || r.Reason != task.ReasonNodeLost || r.Token != token {
+				t.Errorf("got %+v", r)
+			}
+			if took := time.Since(joined); name == "after long" && took < time.Second {
+				t.Errorf("lost after %s", took)
+			}
+			var w *task.Waiting
+			eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
+			if len(w.Attempts) != 1 || w.Attempts[0].State != task.Lost || w.Attempt != 2 {
+				t.Errorf("got %+v", w)
+			}
+			if n.exists("once") || n.exists("again") {
+				t.Error("started")
+			}
+		})
+	}
+}
+
+func TestExecutor_Silence(t *testing.T) {
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.LostAfter = 4 * time.Second }) // the deadline is at 3 s
+	last := time.Now()
+	n.renewed.Store(&last)
+	n.join()
+	n.assign("mine", "echo $$ >@mine; while ! test -e @go; do sleep 0.01; done")
+	n.assign("others", "echo $$ >@others; exec sleep 300", func(a *task.Assigned) { a.Replaceable = true })
+	mine, others := n.began("mine"), n.began("others")
+	eventually(t, "the replaceable one is dead", func() bool { return !alive(others) })
+	if took := time.Since(last); took < 2900*time.Millisecond || took > 4*time.Second {
+		t.Errorf("killed after %s of silence", took)
+	}
+	if !alive(mine) {
+		t.Error("an attempt that nobody may replace was killed")
+	}
+	if r := n.ended("others"); r.State != task.Lost || r.Reason != task.ReasonNodeLost {
+		t.Errorf("got %+v", r)
+	}
+	n.assign("late", "echo $$ >@late")
+	eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
+	time.Sleep(50 * time.Millisecond) // time to do wrong
+	if n.exists("late") {
+		t.Error("started after the node's deadline")
+	}
+	n.renewed.Store(nil)
+	n.join()
+	n.ended("late")
+	n.touch("go")
+	if r := n.ended("mine"); r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestExecutor_EtcdAway(t *testing.T) {
+	server := kvtest.StartServer(t)
+	n := newNode(t, server.Client())
+	n.join()
+	n.assign("ends", "echo $$ >@ends; while ! test -e @down; do sleep 0.01; done")
+	n.assign("lasts", "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
+	n.began("ends")
+	pid := n.began("lasts")
+	server.Stop()
+	n.touch("down")
+	eventually(t, "one ends", func() bool { return n.Running() == 1 })
+	if got := value(n.metrics.unrecorded); got != 1 {
+		t.Errorf("%v ends are unrecorded, want 1", got)
+	}
+	if n.Free() != 3 {
+		t.Errorf("%d slots are free, want 3: the process has ended", n.Free())
+	}
+	server.Restart()
+	if r := n.ended("ends"); r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+	if !alive(pid) {
+		t.Error("killed because etcd was away")
+	}
+	n.touch("go")
+	if r := n.ended("lasts"); r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestExecutor_WithGuardian(t *testing.T) {
+	dir := t.TempDir()
+	g := NewGuardian(guardianConfig(dir))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Guardian, c.Dir = g, dir })
+	n.join()
+	for i := range 20 {
+		n.assign(fmt.Sprint("r", i), "exit 0")
+	}
+	for i := range 20 {
+		n.ended(fmt.Sprint("r", i))
+	}
+	n.assign("lasts", "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
+	n.began("lasts")
+	n.join()
+	covered := func(id int) bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for _, w := range g.watch.wards {
+			return len(g.watch.wards) == 1 && w.Session == id && w.Pid > 0
+		}
+		return false
+	}
+	eventually(t, "the guardian knows the session", func() bool { return covered(2) })
+	if err := syscall.Kill(pidIn(t, filepath.Join(dir, "guardian.lock")), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another guardian", func() bool { return value(g.restarts) == 1 })
+	n.touch("go")
+	n.ended("lasts")
+	n.stop()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(g.watch.wards) != 0 {
+		t.Errorf("the guardian still watches %v", g.watch.wards)
+	}
+}
+
+func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
+	n := newNode(t, kvtest.Start(t))
+	n.join()
+	token := n.assign("r1", "echo $$ >>@r1")
+	n.ended("r1")
+	eventually(t, "it is forgotten", func() bool {
+		got := make(chan int, 1)
+		n.tell(func() { got <- len(n.all) })
+		return <-got == 0
+	})
+	// The same creation again, as after a restore of etcd from an older snapshot.
+	a := assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
+	a.Shard = 0
+	n.tell(func() {
+		ev := store.InboxEvent{Held: store.Held{Assigned: a, Mod: token, Create: token}, Key: n.keys.Run("n1", ref, "r1")}
+		n.see(ev, n.floor)
+	})
+	n.assign("r2", "true")
+	n.ended("r2")
+	eventually(t, "it is settled", func() bool {
+		got := make(chan bool, 1)
+		n.tell(func() { got <- n.settledAll() })
+		return <-got
+	})
+	if b, _ := os.ReadFile(n.file("r1")); strings.Count(string(b), "\n") != 1 {
+		t.Errorf("started %d times", strings.Count(string(b), "\n"))
+	}
+}
