@@ -1,0 +1,40 @@
+// Package check judges a cluster from outside: the promises of Carillon as a
+// checker over what etcd holds, and never over a daemon's word.
+//
+//	Recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
+//	one list ──▶ []Event ──▶ Snapshot ──▶ Report
+//	probe log ─────────────▶ CheckProbeLog ──▶ []Violation
+//
+// Check reads a history: every revision of the prefix, in order. It replays the
+// cluster's records and asks at each revision what the promises ask: who may
+// write (G1, G2), one decision per tick (G3), no tick without one (G4),
+// watermarks that never go back (G5), nothing early (G6), the entry's word (G7),
+// no overlap (G8), no retry that nobody wants (G9), no start or end without a
+// record of intent (G10), tokens that grow (G11), outcomes that stay (G12), all
+// decided by a given time (G16), the legal steps of a run's state ("state"), and
+// records that can be read ("form"). Deletes of history, by trims, purges or
+// with a task, take no outcome back: the checker has seen it.
+//
+// The ticks come from an oracle of its own (see ticks.go); schedules that it
+// does not know are left to package schedule, and the report says how many.
+//
+// What it cannot see:
+//
+//   - Which process wrote. A writer is known only by what it wrote: the owner
+//     named in a run, the instance that a run is for. A commit that writes
+//     nothing but a watermark could be anyone's; what shows is whether the owner
+//     key and its node's key stood there, and whether the first commit under a
+//     new fence or session is an opening one, as it has to be.
+//   - Whether an owner had seen an update when it moved the watermark. Ticks
+//     that only the new version has are excused for as long as the history does
+//     not prove that the owner knew, at most Options.Lag past its start.
+//   - What a missed policy or a selector should have chosen, only that each tick
+//     got one outcome; nor if skipping was right, only that overlap never was.
+//   - Ticks at or before the watermark at which the recording began.
+//   - Clocks: created_at is the owner's word.
+//   - Anything in processes; the probe log is for that.
+//
+// check observes etcd from outside. Recorder therefore reads through the etcd
+// client itself, as no package above store may that takes part in the cluster:
+// store shows what is there now, the checker needs each revision. It only reads.
+package check

@@ -1,0 +1,132 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Event is one key's change at one revision, or a key of the first list.
+type Event struct {
+	Revision       int64  `json:"revision"` // of the change; of the list, if Listed
+	Key            string `json:"key"`
+	Value          []byte `json:"value,omitempty"`
+	Deleted        bool   `json:"deleted,omitempty"`
+	Listed         bool   `json:"listed,omitempty"` // was there when the recording began
+	ModRevision    int64  `json:"mod_revision"`
+	CreateRevision int64  `json:"create_revision,omitempty"` // 0 if deleted
+	Lease          int64  `json:"lease,omitempty"`
+}
+
+// Options say what, beyond the promises that always hold, is asked of a history.
+type Options struct {
+	// Until, if set, is a time up to which every tick must be decided when the
+	// history ends, whatever the watermarks say (G16).
+	Until time.Time
+	// Ended demands that no run waits or is active when the history ends (G16).
+	Ended bool
+	// Lag is how far into a new version of a schedule its owner may not have
+	// known of it; see the package comment. Default 5 s: a watch that is further
+	// behind is given up by who follows it.
+	Lag time.Duration
+}
+
+const defaultLag = 5 * time.Second
+
+func (o Options) lag() int64 {
+	if o.Lag == 0 {
+		return defaultLag.Milliseconds()
+	}
+	return o.Lag.Milliseconds()
+}
+
+// Violation is one breach of one promise.
+type Violation struct {
+	Promise  string    `json:"promise"` // "G3"; "state" and "form" have no number
+	Revision int64     `json:"revision,omitempty"`
+	Key      string    `json:"key,omitempty"`
+	Task     string    `json:"task,omitempty"` // namespace/name
+	Tick     time.Time `json:"tick,omitzero"`
+	Message  string    `json:"message"`
+}
+
+// String is the violation on one line.
+func (v Violation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s", v.Promise)
+	if v.Revision > 0 {
+		fmt.Fprintf(&b, " at revision %d", v.Revision)
+	}
+	if v.Task != "" {
+		fmt.Fprintf(&b, ", task %s", v.Task)
+	}
+	if !v.Tick.IsZero() {
+		fmt.Fprintf(&b, ", tick %s", stamp(v.Tick))
+	}
+	fmt.Fprintf(&b, ": %s", v.Message)
+	if v.Key != "" {
+		fmt.Fprintf(&b, " (%s)", v.Key)
+	}
+	return b.String()
+}
+
+// Report is the judgement of a history or a snapshot.
+type Report struct {
+	Violations []Violation `json:"violations"`
+	// Notes are what limits the judgement, or wants a look, and is no violation.
+	Notes   []string `json:"notes,omitempty"`
+	Summary Summary  `json:"summary"`
+}
+
+// OK reports whether no promise was found broken.
+func (r Report) OK() bool { return len(r.Violations) == 0 }
+
+// Err is nil if the report is OK, else it names the first violations.
+func (r Report) Err() error {
+	if r.OK() {
+		return nil
+	}
+	return errors.New(r.list(10))
+}
+
+// String is the whole report for a test's log or a terminal: the summary, the
+// notes, and the first fifty violations.
+func (r Report) String() string {
+	var b strings.Builder
+	b.WriteString(r.Summary.String())
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "note: %s\n", n)
+	}
+	if r.OK() {
+		b.WriteString("no violations\n")
+	} else {
+		b.WriteString(r.list(50) + "\n")
+	}
+	return b.String()
+}
+
+func (r Report) list(most int) string {
+	lines := []string{count(int64(len(r.Violations)), "violation")}
+	for i, v := range r.Violations {
+		if i == most {
+			lines = append(lines, fmt.Sprintf("… and %d more", len(r.Violations)-most))
+			break
+		}
+		lines = append(lines, v.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// count spells a number of things.
+func count(n int64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// instant is the time of a tick in ms, as the checker computes with it.
+func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

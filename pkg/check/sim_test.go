@@ -1,0 +1,355 @@
+package check
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// sim is a model of the protocol, small enough to be obviously right: an etcd
+// that is a map, and what owners, nodes and the API write to it.
+type sim struct {
+	keys   store.Keys
+	rev    int64
+	now    int64 // ms
+	kv     map[string]Event
+	events []Event
+
+	sessions map[string]string // node → instance
+	term     int64
+	owners   map[int]string
+	marks    map[int]store.Watermark
+	tasks    []*simTask
+	nonce    int
+}
+
+type simTask struct {
+	ref    store.Ref
+	create int64
+	period int64 // seconds: it ticks when they divide the time
+	entry  task.Entry
+	active *simRun
+	queue  []task.Waiting
+}
+
+type simRun struct {
+	task.Assigned
+	node   string
+	create int64
+}
+
+// op is a put, or a delete if the value is nil.
+type op struct {
+	key   string
+	value any
+}
+
+var simStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).UnixMilli()
+
+func newSim(t testing.TB, shards int, nodes ...string) *sim {
+	t.Helper()
+	keys, err := store.NewKeys("/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sim{
+		keys: keys, rev: 10, now: simStart, kv: map[string]Event{},
+		sessions: map[string]string{}, owners: map[int]string{}, marks: map[int]store.Watermark{},
+	}
+	var marks []op
+	for id := range shards {
+		s.marks[id] = store.Watermark{Time: task.At(time.UnixMilli(0))}
+		marks = append(marks, op{keys.Watermark(id), s.marks[id]})
+	}
+	s.txn(marks...)
+	s.txn(op{keys.Cluster(), task.Cluster{ID: "c", Shards: shards}})
+	for _, n := range nodes {
+		s.join(n)
+	}
+	s.elect()
+	for id := range shards {
+		s.assign(id, nodes[id%len(nodes)])
+		s.open(id)
+	}
+	return s
+}
+
+// txn writes ops at one new revision, which it returns.
+func (s *sim) txn(ops ...op) int64 {
+	s.rev++
+	for _, o := range ops {
+		ev := Event{Revision: s.rev, Key: o.key, ModRevision: s.rev}
+		if o.value == nil {
+			ev.Deleted = true
+			delete(s.kv, o.key)
+		} else {
+			b, err := json.Marshal(o.value)
+			if err != nil {
+				panic(err)
+			}
+			ev.Value, ev.CreateRevision = b, cmp.Or(s.kv[o.key].CreateRevision, s.rev)
+			s.kv[o.key] = ev
+		}
+		s.events = append(s.events, ev)
+	}
+	return s.rev
+}
+
+// listed is what is there now, as the first list of a recording.
+func (s *sim) listed() []Event {
+	var all []Event
+	for _, ev := range s.kv {
+		ev.Revision, ev.Listed = s.rev, true
+		all = append(all, ev)
+	}
+	slices.SortFunc(all, func(a, b Event) int { return cmp.Compare(a.Key, b.Key) })
+	return all
+}
+
+func (s *sim) time() task.Time { return task.At(time.UnixMilli(s.now)) }
+
+func (s *sim) pass(seconds float64) { s.now += int64(seconds * 1000) }
+
+func (s *sim) join(node string) {
+	s.nonce++
+	s.sessions[node] = node + "-" + string(rune('a'+s.nonce%26))
+	s.txn(op{s.keys.Node(node), task.Node{Name: node, Instance: s.sessions[node], State: task.NodeReady}})
+}
+
+func (s *sim) elect() { s.term = s.txn(op{s.keys.Leader() + "1f", "node"}) }
+
+func (s *sim) assign(shard int, node string) {
+	s.owners[shard] = node
+	s.txn(op{s.keys.Owner(shard), store.Owner{Node: node, Since: s.time(), Term: s.term}})
+}
+
+func (s *sim) open(shard int) { s.commit(shard, s.marks[shard]) }
+
+// commit writes a watermark and what goes with it.
+func (s *sim) commit(shard int, w store.Watermark, ops ...op) int64 {
+	s.nonce++
+	w.Nonce = time.UnixMilli(int64(s.nonce)).String()
+	s.marks[shard] = w
+	return s.txn(append(ops, op{s.keys.Watermark(shard), w})...)
+}
+
+// create adds a task that ticks every period seconds.
+func (s *sim) create(name string, shard int, period int64, change func(*task.Entry)) *simTask {
+	d := task.Defaults()
+	e := task.Entry{
+		UID: task.NewUID(), Generation: 1, Timezone: "UTC", From: s.time(), Anchor: s.time(), Overlap: d.Overlap,
+		Missed: d.Missed, Retry: task.Retry{Attempts: 2, On: []task.State{task.Failed}}, History: d.History,
+	}
+	t := &simTask{ref: store.Ref{Namespace: "default", Name: name, Shard: shard}, entry: e}
+	t.schedule(period)
+	if change != nil {
+		change(&t.entry)
+	}
+	t.create = s.write(t)
+	s.tasks = append(s.tasks, t)
+	return t
+}
+
+func (t *simTask) schedule(period int64) {
+	t.period = period
+	t.entry.Schedule = task.Schedules{map[int64]string{1: "* * * * * *", 2: "*/2 * * * * *", 5: "*/5 * * * * *"}[period]}
+}
+
+// write puts a task's spec and entry, as the API does.
+func (s *sim) write(t *simTask) int64 {
+	return s.txn(op{s.keys.Spec(t.ref), map[string]string{"uid": t.entry.UID}}, op{s.keys.Entry(t.ref), t.entry})
+}
+
+func (s *sim) update(t *simTask, newTicks bool, change func()) {
+	change()
+	t.entry.Generation++
+	if newTicks {
+		t.entry.From = task.At(time.UnixMilli(max(s.now, t.entry.From.UnixMilli())))
+	}
+	s.write(t)
+}
+
+func (s *sim) pause(t *simTask) { s.update(t, false, func() { t.entry.Paused = true }) }
+
+func (s *sim) resume(t *simTask) { s.update(t, true, func() { t.entry.Paused = false }) }
+
+func (s *sim) remove(t *simTask) {
+	ops := []op{{s.keys.Spec(t.ref), nil}, {s.keys.Entry(t.ref), nil}}
+	for _, prefix := range []string{s.keys.QueueOf(t.ref), s.keys.HistoryOf(t.ref)} {
+		ops = append(ops, s.below(prefix)...)
+	}
+	s.txn(ops...)
+	s.tasks = slices.DeleteFunc(s.tasks, func(o *simTask) bool { return o == t })
+}
+
+// below are deletes of all keys under a prefix.
+func (s *sim) below(prefix string) []op {
+	var ops []op
+	for key := range s.kv {
+		if len(key) > len(prefix) && key[:len(prefix)] == prefix {
+			ops = append(ops, op{key, nil})
+		}
+	}
+	return ops
+}
+
+// due are the undecided ticks of a task.
+func (s *sim) due(t *simTask) []int64 {
+	after := t.entry.From.UnixMilli()
+	if w := s.marks[t.ref.Shard]; t.create <= w.Seen {
+		after = max(after, w.Time.UnixMilli())
+	}
+	var ticks []int64
+	for at := after/1000*1000 + 1000; at <= s.now && !t.entry.Paused; at += 1000 {
+		if at/1000%t.period == 0 {
+			ticks = append(ticks, at)
+		}
+	}
+	return ticks
+}
+
+func (s *sim) tickRun(t *simTask, tick int64, trigger string, state task.State) task.Run {
+	return task.Run{
+		ID: task.RunID(time.UnixMilli(tick), t.entry.UID), UID: t.entry.UID, ScheduledTime: task.At(time.UnixMilli(tick)),
+		State: state, Trigger: trigger, Owner: s.owners[t.ref.Shard], CreatedAt: s.time(), Attempt: 1,
+	}
+}
+
+// dispatch is the put of a new attempt.
+func (s *sim) dispatch(t *simTask, r task.Run, node string) op {
+	r.State, r.DispatchedAt = task.Dispatched, s.time()
+	a := task.Assigned{Run: r, Instance: s.sessions[node], Generation: t.entry.Generation, Retry: t.entry.Retry}
+	t.active = &simRun{Assigned: a, node: node, create: s.rev + 1}
+	return op{s.keys.Run(node, t.ref, r.ID), withoutID(a)}
+}
+
+func withoutID(a task.Assigned) task.Assigned {
+	a.ID = ""
+	return a
+}
+
+// ended is the put of a record of history.
+func (s *sim) ended(t *simTask, r task.Run) op {
+	id := r.ID
+	r.ID, r.EndedAt = "", s.time()
+	return op{s.keys.Ended(t.ref, id), r}
+}
+
+func (s *sim) waiting(t *simTask, w task.Waiting) op {
+	id := w.ID
+	w.ID = ""
+	return op{s.keys.Queued(t.ref, id), w}
+}
+
+// round decides all that is due in a shard, and takes what waits.
+func (s *sim) round(shard int) {
+	w := s.marks[shard]
+	w.Time = s.time()
+	var ops []op
+	for _, t := range s.tasks {
+		if t.ref.Shard != shard {
+			continue
+		}
+		w.Seen = max(w.Seen, t.create)
+		ops = append(ops, s.decide(t, s.due(t))...)
+		if t.active == nil && len(t.queue) > 0 {
+			// A run between two attempts is active: nothing overtakes it.
+			i := max(0, slices.IndexFunc(t.queue, func(w task.Waiting) bool { return len(w.Attempts) > 0 }))
+			next := t.queue[i]
+			t.queue = slices.Delete(t.queue, i, i+1)
+			next.Attempt = len(next.Attempts) + 1
+			ops = append(ops, op{s.keys.Queued(t.ref, next.ID), nil}, s.dispatch(t, next.Run, s.owners[shard]))
+		}
+	}
+	s.commit(shard, w, ops...)
+}
+
+// decide gives each tick its outcome: the latest runs, or is skipped; those
+// before it are missed, in one record.
+func (s *sim) decide(t *simTask, ticks []int64) []op {
+	if len(ticks) == 0 {
+		return nil
+	}
+	var ops []op
+	trigger := task.TriggerSchedule
+	if n := len(ticks) - 1; n > 0 {
+		trigger = task.TriggerCatchUp
+		r := s.tickRun(t, ticks[0], trigger, task.Missed)
+		r.Reason, r.Last, r.Count = task.ReasonMissed, task.At(time.UnixMilli(ticks[n-1])), int64(n)
+		ops = append(ops, s.ended(t, r))
+	}
+	last := s.tickRun(t, ticks[len(ticks)-1], trigger, task.Skipped)
+	retrying := slices.ContainsFunc(t.queue, func(w task.Waiting) bool { return len(w.Attempts) > 0 })
+	if t.active != nil || retrying {
+		last.Reason = task.ReasonOverlap
+		return append(ops, s.ended(t, last))
+	}
+	return append(ops, s.dispatch(t, last, s.owners[t.ref.Shard]))
+}
+
+func (s *sim) running(t *simTask) {
+	t.active.State = task.Running
+	s.txn(op{s.keys.Run(t.active.node, t.ref, t.active.ID), withoutID(t.active.Assigned)})
+}
+
+// finish ends the active attempt; a failed one waits for its next if it may.
+func (s *sim) finish(t *simTask, state task.State) {
+	a := t.active
+	t.active = nil
+	gone := op{s.keys.Run(a.node, t.ref, a.ID), nil}
+	r := a.Run
+	r.State, r.Token, r.Node, r.StartedAt, r.EndedAt = state, a.create, a.node, s.time(), s.time()
+	late := s.now - r.ScheduledTime.UnixMilli()
+	r.LatenessMS = &late
+	if !a.Retries(state) {
+		s.txn(gone, s.ended(t, r))
+		return
+	}
+	w := task.Waiting{Run: a.Run}
+	w.State, w.Reason, w.Attempts = task.Queued, task.ReasonRetry, append(slices.Clone(a.Attempts), r.AsAttempt())
+	t.queue = append(t.queue, w)
+	s.txn(gone, s.waiting(t, w))
+}
+
+// lose ends the active attempt as lost, in a commit.
+func (s *sim) lose(t *simTask) {
+	a := t.active
+	t.active = nil
+	r := a.Run
+	r.State, r.Reason, r.Token = task.Lost, task.ReasonNodeLost, a.create
+	s.commit(t.ref.Shard, s.marks[t.ref.Shard], op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.ended(t, r))
+}
+
+// handBack puts the active attempt into the queue again, unstarted.
+func (s *sim) handBack(t *simTask) {
+	a := t.active
+	t.active = nil
+	w := task.Waiting{Run: a.Run}
+	w.State, w.Reason = task.Queued, task.ReasonHandBack
+	t.queue = append([]task.Waiting{w}, t.queue...)
+	s.txn(op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.waiting(t, w))
+}
+
+func (s *sim) manual(t *simTask) {
+	w := task.Waiting{Run: s.tickRun(t, s.now, task.TriggerManual, task.Queued)}
+	w.ID, w.Owner, w.Reason = task.ManualRunID(time.UnixMilli(s.now), t.entry.UID), "", task.ReasonManual
+	t.queue = append(t.queue, w)
+	s.txn(s.waiting(t, w))
+}
+
+// crash takes a node away and gives its shards to another, which opens them.
+func (s *sim) crash(node, heir string) {
+	s.txn(op{s.keys.Node(node), nil})
+	delete(s.sessions, node)
+	for id := range len(s.owners) {
+		if s.owners[id] == node {
+			s.assign(id, heir)
+			s.open(id)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Summary is what a history amounts to. It counts what happened after the first
+// list only.
+type Summary struct {
+	Tasks     int64                `json:"tasks"`
+	Ticks     int64                `json:"ticks"`     // that had to have an outcome, by the oracle
+	Undecided int64                `json:"undecided"` // of those, the ones without
+	Runs      int64                `json:"runs"`      // that ticks gave rise to
+	Manual    int64                `json:"manual"`    // runs that did not come of a tick
+	Ended     map[task.State]int64 `json:"ended"`     // runs by how they ended
+	Skipped   map[string]int64     `json:"skipped"`   // ticks by reason
+	Missed    map[string]int64     `json:"missed"`    // ticks by reason
+	Open      int64                `json:"open"`      // runs that wait or are active at the end
+	Late      int64                `json:"late"`      // results that came after their attempt was declared lost
+
+	// Decided is from a tick to the creation of its run, Started to the start of
+	// its action, by the nodes' clocks; of runs on schedule, without catching up.
+	Decided Lateness `json:"decided"`
+	Started Lateness `json:"started"`
+
+	// Gap is the longest time between the decisions of two successive runs of
+	// one task, GapTask.
+	Gap     task.Duration `json:"gap"`
+	GapTask string        `json:"gap_task,omitempty"`
+}
+
+// Lateness is how late something was.
+type Lateness struct {
+	Count int64         `json:"count"`
+	P50   task.Duration `json:"p50"`
+	P99   task.Duration `json:"p99"`
+	Max   task.Duration `json:"max"`
+}
+
+// String is the summary on a few lines, for test logs and docs.
+func (s Summary) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "tasks %d, ticks %d, without an outcome %d\n", s.Tasks, s.Ticks, s.Undecided)
+	fmt.Fprintf(&b, "runs %d, manual %d, open %d", s.Runs, s.Manual, s.Open)
+	for _, state := range task.States() {
+		if n := s.Ended[state]; n > 0 {
+			fmt.Fprintf(&b, ", %s %d", state, n)
+		}
+	}
+	fmt.Fprintf(&b, ", late results %d\n", s.Late)
+	fmt.Fprintf(&b, "skipped %s, missed %s\n", byReason(s.Skipped), byReason(s.Missed))
+	fmt.Fprintf(&b, "tick to decision: %s\n", s.Decided)
+	fmt.Fprintf(&b, "tick to start:    %s\n", s.Started)
+	if s.GapTask != "" {
+		fmt.Fprintf(&b, "longest gap between two decisions of a task: %s (%s)\n", s.Gap, s.GapTask)
+	}
+	return b.String()
+}
+
+// String is the lateness on one line.
+func (l Lateness) String() string {
+	if l.Count == 0 {
+		return "not known"
+	}
+	return fmt.Sprintf("p50 %s, p99 %s, max %s (of %d)", l.P50, l.P99, l.Max, l.Count)
+}
+
+func byReason(m map[string]int64) string {
+	var total int64
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(m)) {
+		total += m[reason]
+		parts = append(parts, fmt.Sprintf("%s %d", reason, m[reason]))
+	}
+	if len(parts) == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d (%s)", total, strings.Join(parts, ", "))
+}
+
+// stats gather a Summary. Times are in ms.
+type stats struct {
+	Summary
+	decided, started []int64
+}
+
+func newStats() stats {
+	return stats{Summary: Summary{Ended: map[task.State]int64{}, Skipped: map[string]int64{}, Missed: map[string]int64{}}}
+}
+
+// decide counts a decision.
+func (s *stats) decide(r *run, rec *task.Run) {
+	if rec.State.Final() {
+		return // end counts it
+	}
+	s.Runs++
+	at := decisionTime(rec)
+	if at == 0 {
+		return
+	}
+	if r.trigger == task.TriggerSchedule {
+		s.decided = append(s.decided, at-r.tick)
+	}
+	if gap := milliseconds(at - r.line.last); r.line.last != 0 && gap > s.Gap {
+		s.Gap, s.GapTask = gap, r.line.ref.String()
+	}
+	r.line.last = max(r.line.last, at)
+}
+
+// end counts an outcome.
+func (s *stats) end(r *run, e *task.Run) {
+	switch e.State {
+	case task.Skipped:
+		s.Skipped[e.Reason] += max(r.count, 1)
+	case task.Missed:
+		s.Missed[e.Reason] += max(r.count, 1)
+	default:
+		s.Ended[e.State]++
+	}
+	if e.LatenessMS != nil && r.trigger == task.TriggerSchedule {
+		s.started = append(s.started, *e.LatenessMS)
+	}
+}
+
+func (s *stats) summary() Summary {
+	out := s.Summary
+	out.Decided, out.Started = lateness(s.decided), lateness(s.started)
+	return out
+}
+
+func lateness(all []int64) Lateness {
+	if len(all) == 0 {
+		return Lateness{}
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	at := func(percent int) task.Duration { return milliseconds(sorted[(len(sorted)-1)*percent/100]) }
+	return Lateness{Count: int64(len(all)), P50: at(50), P99: at(99), Max: at(100)}
+}
+
+func milliseconds(n int64) task.Duration { return task.Duration(time.Duration(n) * time.Millisecond) }
