@@ -2,6 +2,7 @@ package task
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -9,81 +10,143 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"unicode/utf8"
 )
 
 // MaxDepth is how deep a user's JSON may nest.
 const MaxDepth = 32
 
-// DecodeSpec reads a task as a user wrote it: strictly, onto the defaults.
-// The result is not yet validated.
+// DecodeSpec reads a task as a user wrote it: strictly, onto the defaults. A
+// field that is null keeps its default; an element of a list, or a value of a
+// map, cannot be null. The result is not yet validated.
 func DecodeSpec(b []byte) (Spec, error) {
 	s := Defaults()
-	err := DecodeStrict(b, &s)
+	err := decodeStrict(b, &s, false)
+	fallback := Defaults()
+	if s.Retry.On == nil { // encoding/json makes a list nil for null
+		s.Retry.On = fallback.Retry.On
+	}
+	// Empty is the default here, and is not written.
+	s.DST.Gap = cmp.Or(s.DST.Gap, fallback.DST.Gap)
+	s.DST.Fold = cmp.Or(s.DST.Fold, fallback.DST.Fold)
 	return s, err
 }
 
 // DecodeStrict reads one JSON value into v, and refuses what encoding/json lets
 // pass: keys that stand twice, keys in another case, unknown keys, more data
-// behind the value, deep nesting. Errors are *Error.
-func DecodeStrict(b []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	if err := checkValue(d, reflect.TypeOf(v), "", 0); err != nil {
+// behind the value, deep nesting, bytes that are not UTF-8, null in a list.
+// Errors are *Error.
+func DecodeStrict(b []byte, v any) error { return decodeStrict(b, v, true) }
+
+func decodeStrict(b []byte, v any, nullInMaps bool) error {
+	if !utf8.Valid(b) {
+		return Invalid(CodeBadJSON, "", "is not UTF-8") // encoding/json would put U+FFFD in its place
+	}
+	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps}
+	c.UseNumber()
+	if err := c.value(reflect.TypeOf(v), "", 0, true); err != nil {
 		return err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if _, err := c.Token(); !errors.Is(err, io.EOF) {
 		return Invalid(CodeBadJSON, "", "there is more data behind the JSON value")
 	}
 	return decodeError(json.Unmarshal(b, v))
 }
 
-// checkValue walks one value, and the Go type that will receive it beside it,
-// for the checks that encoding/json does not make.
-func checkValue(d *json.Decoder, t reflect.Type, path string, depth int) error {
+// checker walks a document, and the Go type that will receive it beside it, for
+// the checks that encoding/json does not make, and for those of which it does
+// not tell the place.
+type checker struct {
+	*json.Decoder
+	nullInMaps bool // a merge patch removes a key of a map so
+}
+
+func (c checker) value(t reflect.Type, path string, depth int, nullable bool) error {
 	if depth > MaxDepth {
 		return Invalid(CodeBadJSON, path, "nests deeper than %d levels", MaxDepth)
 	}
-	tok, err := d.Token()
+	tok, err := c.Token()
 	if err != nil {
 		return decodeError(err)
 	}
-	switch tok {
-	case json.Delim('{'):
-		return checkObject(d, t, path, depth)
-	case json.Delim('['):
-		for i := 0; d.More(); i++ {
-			if err := checkValue(d, elem(t), fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
-				return err
-			}
-		}
-		_, err = d.Token()
-		return decodeError(err)
-	}
-	if s, ok := tok.(string); ok {
-		return checkTextual(s, t, path)
-	}
-	return nil
-}
-
-// checkTextual lets a type that reads itself from text try it here, where the
-// field's path is known.
-func checkTextual(s string, t reflect.Type, path string) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t == nil {
+	if tok == nil {
+		if !nullable && t != nil && t.Kind() != reflect.Interface {
+			return Invalid(CodeBadValue, path, "cannot be null")
+		}
 		return nil
 	}
-	if u, ok := reflect.New(t).Interface().(encoding.TextUnmarshaler); ok {
-		return Under(path, u.UnmarshalText([]byte(s)))
+	if err := checkKind(tok, t, path); err != nil {
+		return err
+	}
+	switch tok {
+	case json.Delim('{'):
+		return c.object(t, path, depth)
+	case json.Delim('['):
+		return c.list(t, path, depth)
 	}
 	return nil
 }
 
-func checkObject(d *json.Decoder, t reflect.Type, path string, depth int) error {
+var (
+	readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
+	readsJSON = reflect.TypeFor[json.Unmarshaler]()
+)
+
+// checkKind refuses a value that cannot become a t. A type that reads itself
+// from text tries it here, where the field's path is known.
+func checkKind(tok json.Token, t reflect.Type, path string) error {
+	if t == nil || t.Kind() == reflect.Interface {
+		return nil
+	}
+	s, isText := tok.(string)
+	if reflect.PointerTo(t).Implements(readsText) {
+		if !isText {
+			return Invalid(CodeBadValue, path, "a JSON %s cannot be a string here", tokenName(tok))
+		}
+		return Under(path, reflect.New(t).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
+	}
+	if reflect.PointerTo(t).Implements(readsJSON) {
+		return nil
+	}
+	if got, want := tokenName(tok), kindName(t); got != want && !(got == "number" && want == "whole number") {
+		return Invalid(CodeBadValue, path, "a JSON %s cannot be a %s here", got, want)
+	}
+	return nil
+}
+
+func tokenName(tok json.Token) string {
+	switch tok.(type) {
+	case json.Delim:
+		if tok == json.Delim('{') {
+			return "object"
+		}
+		return "list"
+	case string:
+		return "string"
+	case bool:
+		return "truth value"
+	}
+	return "number"
+}
+
+func (c checker) list(t reflect.Type, path string, depth int) error {
+	for i := 0; c.More(); i++ {
+		if err := c.value(elem(t), fmt.Sprintf("%s[%d]", path, i), depth+1, false); err != nil {
+			return err
+		}
+	}
+	_, err := c.Token()
+	return decodeError(err)
+}
+
+func (c checker) object(t reflect.Type, path string, depth int) error {
 	seen := map[string]bool{}
-	for d.More() {
-		tok, err := d.Token()
+	nullable := t == nil || t.Kind() != reflect.Map || c.nullInMaps
+	for c.More() {
+		tok, err := c.Token()
 		if err != nil {
 			return decodeError(err)
 		}
@@ -103,20 +166,17 @@ func checkObject(d *json.Decoder, t reflect.Type, path string, depth int) error 
 			}
 			return Invalid(CodeUnknown, at, "is not a field")
 		}
-		if err := checkValue(d, inner, at, depth+1); err != nil {
+		if err := c.value(inner, at, depth+1, nullable); err != nil {
 			return err
 		}
 	}
-	_, err := d.Token()
+	_, err := c.Token()
 	return decodeError(err)
 }
 
 // field finds the type of a key's value: exactly as spelt. near is a field that
 // is spelt alike.
 func field(t reflect.Type, key string) (inner reflect.Type, near string, ok bool) {
-	for t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
 	if t == nil || t.Kind() == reflect.Interface {
 		return nil, "", true
 	}
@@ -146,9 +206,6 @@ func plain(s string) string {
 }
 
 func elem(t reflect.Type) reflect.Type {
-	for t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
 	if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
 		return t.Elem()
 	}
@@ -165,7 +222,7 @@ func decodeError(err error) error {
 	case errors.As(err, &ours):
 		return ours
 	case errors.As(err, &typed):
-		return Invalid(CodeBadValue, typed.Field, "a JSON %s cannot be a %s", typed.Value, kindName(typed.Type))
+		return Invalid(CodeBadValue, typed.Field, "a JSON %s cannot be a %s here", typed.Value, kindName(typed.Type))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Invalid(CodeBadJSON, "", "the JSON ends too early")
 	}
@@ -175,13 +232,15 @@ func decodeError(err error) error {
 func kindName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
-		return "JSON object here"
+		return "object"
 	case reflect.Slice, reflect.Array:
-		return "list here"
+		return "list"
 	case reflect.String:
-		return "string here"
+		return "string"
 	case reflect.Bool:
-		return "truth value here"
+		return "truth value"
+	case reflect.Float32, reflect.Float64:
+		return "number"
 	}
-	return "number here"
+	return "whole number"
 }

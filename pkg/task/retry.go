@@ -16,7 +16,8 @@ func (r Retry) Wants(attempt int, s State) bool {
 // Backoff × Factor^(n−1), at most MaxBackoff, then moved by up to ± Jitter of
 // itself. spread is a random number in [0, 1).
 func (r Retry) Wait(n int, spread float64) time.Duration {
-	d := float64(r.Backoff) * math.Pow(r.Factor, float64(n-1))
+	// Bounded before it is multiplied: 0 × ∞ is no number.
+	d := float64(r.Backoff) * min(math.Pow(r.Factor, float64(n-1)), math.MaxFloat64)
 	d = min(d, float64(r.MaxBackoff))
 	d *= 1 + r.Jitter*(2*spread-1)
 	return time.Duration(max(d, 0)).Truncate(time.Millisecond)

@@ -144,7 +144,7 @@ func TimeOfRunID(id string) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	t, err := time.Parse(idTime, id[:len(idTime)])
-	return t, err == nil
+	return t, err == nil && t.Format(idTime) == id[:len(idTime)] // package time also takes ",000Z"
 }
 
 func shortUID(uid string) string {

@@ -31,14 +31,20 @@ type Schedules []string
 
 // MarshalJSON writes a single expression as a string.
 func (s Schedules) MarshalJSON() ([]byte, error) {
-	if len(s) == 1 {
+	switch len(s) {
+	case 0:
+		return []byte("[]"), nil
+	case 1:
 		return json.Marshal(s[0])
 	}
 	return json.Marshal([]string(s))
 }
 
-// UnmarshalJSON reads a string or a list of strings.
+// UnmarshalJSON reads a string or a list of strings; null changes nothing.
 func (s *Schedules) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
 	var one string
 	if json.Unmarshal(b, &one) == nil {
 		*s = Schedules{one}

@@ -1,6 +1,7 @@
 package task
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 )
@@ -34,8 +35,12 @@ func (t Time) MarshalJSON() ([]byte, error) {
 	return append(b, '"'), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, and any RFC 3339 time.
+// UnmarshalJSON reads what MarshalJSON wrote, and any RFC 3339 time; null
+// changes nothing.
 func (t *Time) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
 	if len(b) < 2 || b[0] != '"' {
 		return Invalid(CodeBadTime, "", "%s is not a time in RFC 3339", Quote(string(b)))
 	}
@@ -45,7 +50,8 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 // UnmarshalText reads an RFC 3339 time.
 func (t *Time) UnmarshalText(b []byte) error {
 	v, err := time.Parse(time.RFC3339Nano, string(b))
-	if err != nil {
+	// Package time also takes "T8:00:00" and "00,5".
+	if err != nil || b[len("2006-01-02T15")] != ':' || bytes.ContainsRune(b, ',') {
 		return Invalid(CodeBadTime, "", "%s is not a time in RFC 3339, such as 2026-12-24T18:00:00Z", Quote(string(b)))
 	}
 	*t = At(v)

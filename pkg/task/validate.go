@@ -1,6 +1,7 @@
 package task
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -8,12 +9,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
 // The limits of what a user may write. Arguments and environment stay below
-// what Linux passes to a program (128 KiB a string); the sum keeps a spec, its
-// entry and a run far below what etcd takes in one request (1.5 MiB).
+// what Linux passes to a program (128 KiB a string); MaxAction, counted as JSON,
+// in which one byte may take six, keeps a spec and its entry, or a run and its
+// environment, far below what etcd takes in one request (1.5 MiB).
 const (
 	MaxName        = 128
 	MaxDescription = 4096
@@ -98,12 +101,10 @@ func (p *Process) validate() error {
 	if len(p.Command) > 0 && p.Command[0] == "" {
 		return Invalid(CodeRequired, field+".command[0]", "is empty; it names the program")
 	}
-	size := len(p.Shell)
 	for i, arg := range p.Command {
 		if err := checkArg(fmt.Sprintf("%s.command[%d]", field, i), arg); err != nil {
 			return err
 		}
-		size += len(arg)
 	}
 	if err := checkArg(field+".shell", p.Shell); err != nil {
 		return err
@@ -111,17 +112,23 @@ func (p *Process) validate() error {
 	if err := CheckEnv(field+".env", p.Env); err != nil {
 		return err
 	}
-	for k, v := range p.Env {
-		size += len(k) + len(v)
-	}
-	if size > MaxAction {
-		return Invalid(CodeTooLong, field, "is %d bytes with its environment; at most %d are allowed", size, MaxAction)
-	}
 	if p.Dir != "" && (!filepath.IsAbs(p.Dir) || strings.ContainsRune(p.Dir, 0) || len(p.Dir) > 4095) {
 		return Invalid(CodeBadValue, field+".dir", "%s is not an absolute path", Quote(p.Dir))
 	}
 	if len(p.User) > 256 || strings.ContainsAny(p.User, "\x00:\n /") {
 		return Invalid(CodeBadValue, field+".user", "%s is not a user's name", Quote(p.User))
+	}
+	return checkSize(field, p)
+}
+
+// checkSize checks how long v is as it is stored.
+func checkSize(field string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return Invalid(CodeBadValue, field, "%s", err)
+	}
+	if len(b) > MaxAction {
+		return Invalid(CodeTooLong, field, "is %d bytes as JSON; at most %d are allowed", len(b), MaxAction)
 	}
 	return nil
 }
@@ -145,7 +152,7 @@ func CheckEnv(field string, env map[string]string) error {
 			return err
 		}
 	}
-	return nil
+	return checkSize(field, env)
 }
 
 func checkArg(field, v string) error {
@@ -266,7 +273,7 @@ func checkText(field, s string, most int) error {
 	if len(s) > most {
 		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(s), most)
 	}
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' }) {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
 		return Invalid(CodeBadValue, field, "contains control characters or is not UTF-8")
 	}
 	return nil

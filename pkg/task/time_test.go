@@ -1,0 +1,108 @@
+package task
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestDuration_IsSpeltShortAndReadBack(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1: "1ns", time.Second: "1s", 10 * time.Second: "10s", time.Minute: "1m", 10 * time.Minute: "10m", 90 * time.Second: "1m30s",
+		time.Hour: "1h", 20 * time.Hour: "20h", time.Hour + time.Second: "1h0m1s", 70 * time.Minute: "1h10m", 1500 * time.Millisecond: "1.5s",
+		time.Minute + 500*time.Millisecond: "1m0.5s", -time.Minute: "-1m", -time.Hour: "-1h", -time.Second: "-1s", -90 * time.Second: "-1m30s",
+		100 * time.Hour: "100h", 1001 * time.Microsecond: "1.001ms",
+	} {
+		if got := Duration(d).String(); got != want {
+			t.Errorf("%d ns: %s, want %s", d, got, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		want := Duration(rapid.OneOf(rapid.Int64(), rapid.SampledFrom([]int64{math.MinInt64, math.MaxInt64}),
+			rapid.Custom(func(t *rapid.T) int64 { return int64(time.Second) * rapid.Int64Range(-1e6, 1e6).Draw(t, "s") })).Draw(t, "d"))
+		b, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Duration
+		if err := json.Unmarshal(b, &got); err != nil || got != want || got.Std() != time.Duration(want) {
+			t.Fatalf("%d became %d as %s: %v", want, got, b, err)
+		}
+	})
+}
+
+func TestTime_IsUTCInMilliseconds(t *testing.T) {
+	at := time.Date(2026, 11, 20, 23, 5, 0, 7_999_999, time.FixedZone("", 3600))
+	b, err := json.Marshal(Time{at}) // not by At: the embedded time's own method must not show
+	if want := `"2026-11-20T22:05:00.007Z"`; err != nil || string(b) != want {
+		t.Errorf("%s, want %s", b, want)
+	}
+	if text, err := (Time{at}).MarshalText(); err != nil || string(text) != "2026-11-20T22:05:00.007Z" {
+		t.Errorf("as text %s, %v", text, err)
+	}
+	if !At(time.Time{}).IsZero() {
+		t.Error("no time became one")
+	}
+	for _, ns := range []int{-1, -999_999, 1, 999_999} { // towards the past, before 1970 too
+		if got := At(time.Unix(-1, int64(ns))); got.After(time.Unix(-1, int64(ns))) || got.Sub(time.Unix(-1, int64(ns))) < -time.Millisecond {
+			t.Errorf("%d ns became %s", ns, got)
+		}
+	}
+}
+
+func TestTime_ReadBackIsTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		low, high := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)
+		want := At(time.Unix(rapid.Int64Range(low.Unix(), high.Unix()).Draw(t, "s"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")))
+		b, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Time
+		if err := json.Unmarshal(b, &got); err != nil || got != want {
+			t.Fatalf("%v became %v as %s: %v", want, got, b, err)
+		}
+	})
+	var zero Time
+	b, _ := json.Marshal(struct {
+		A Time `json:"a"`
+		B Time `json:"b,omitzero"`
+	}{})
+	if err := json.Unmarshal([]byte(`"0001-01-01T00:00:00.000Z"`), &zero); err != nil || !zero.IsZero() || string(b) != `{"a":"0001-01-01T00:00:00.000Z"}` {
+		t.Errorf("no time: %s, %v, %v", b, zero, err)
+	}
+}
+
+func TestTime_ReadsRFC3339AndNothingElse(t *testing.T) {
+	for text, want := range map[string]string{
+		"2026-12-24T18:00:00Z": "2026-12-24T18:00:00.000Z", "2026-12-24T18:00:00+01:00": "2026-12-24T17:00:00.000Z",
+		"2026-12-24T18:00:00.1239Z": "2026-12-24T18:00:00.123Z", "2028-02-29T00:00:00Z": "2028-02-29T00:00:00.000Z",
+	} {
+		var got Time
+		if err := got.UnmarshalText([]byte(text)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if b, _ := got.MarshalText(); string(b) != want {
+			t.Errorf("%s became %s, want %s", text, b, want)
+		}
+	}
+	for _, text := range []string{
+		`""`, `"now"`, `"2026-12-24"`, `"2026-12-24T18:00Z"`, `"2026-12-24T18:00:00"`, `"2026-12-24 18:00:00Z"`, `"2026-12-24t18:00:00z"`,
+		`"2026-12-24T8:00:00Z"`, `"2026-12-24T18:00:00,5Z"`, `"2026-12-24T18:00:00+25:00"`, `"2026-02-29T00:00:00Z"`, `"2026-12-24T24:00:00Z"`,
+		`"2026-12-24T18:00:60Z"`, `"12026-12-24T18:00:00Z"`, `1766599200`, `{}`, `true`,
+	} {
+		got := At(time.UnixMilli(1))
+		err := json.Unmarshal([]byte(text), &got)
+		var e *Error
+		if !errors.As(err, &e) || e.Code != CodeBadTime {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	kept := At(time.UnixMilli(1))
+	if err := json.Unmarshal([]byte("null"), &kept); err != nil || kept != At(time.UnixMilli(1)) {
+		t.Errorf("null: %v, %v", kept, err)
+	}
+}
