@@ -1,0 +1,97 @@
+# Carillon: what can be done here. `make` or `make help` lists it.
+#
+# Needed: Go, make, bash. `make test` also needs a C compiler, for the race
+# detector; RACE= does without both.
+
+.DEFAULT_GOAL := help
+
+MODULE := github.com/carillonhq/carillon
+
+# Variables that a caller may set.
+VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+RACE         ?= -race
+TEST_TIMEOUT ?= 10m
+TEST_FLAGS   ?=
+PKG          ?= ./...
+FUZZTIME     ?= 20s
+BENCH        ?= .
+BENCHTIME    ?= 1s
+SOAK         ?= 2m
+CHAOS_COUNT  ?= 3
+CHAOS_RUN    ?=
+CLEAN        ?=
+NODES        ?=
+
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK CHAOS_COUNT CHAOS_RUN CLEAN
+
+# -buildvcs=false: builds work in a checkout that belongs to another user, and
+# in none; the version comes by -X.
+BUILD := go build -buildvcs=false -trimpath
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z\/-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "Variables, with their defaults:"
+	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=10m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
+	@echo "  FUZZTIME=20s          for each fuzz target           make fuzz FUZZTIME=5m"
+	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/schedule"
+	@echo "  SOAK=2m               how long                       make soak SOAK=1h"
+	@echo "  CHAOS_COUNT=3         how often                      make chaos CHAOS_COUNT=50"
+	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
+	@echo "  NODES=                only these members             make cluster-up NODES=n2"
+	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
+
+.PHONY: build
+build: ## Build build/carillon
+	@mkdir -p build
+	$(BUILD) -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
+
+# The versions of etcd and etcdctl are those of the tool lines in go.mod.
+build/etcd: go.mod ## Build etcd, for the local cluster
+	@mkdir -p build
+	$(BUILD) -o $@ go.etcd.io/etcd/server/v3
+
+build/etcdctl: go.mod ## Build etcdctl, to look inside
+	@mkdir -p build
+	$(BUILD) -o $@ go.etcd.io/etcd/etcdctl/v3
+
+.PHONY: run
+run: build ## Run one node with the tasks in examples/ and show them; Ctrl-C ends it
+	@bash scripts/run.sh
+
+.PHONY: test
+test: ## Run all tests with the race detector; what failed comes last
+	@bash scripts/test.sh
+
+.PHONY: lint
+lint: ## Check format, go vet, staticcheck and layers
+	@bash scripts/lint.sh
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME
+	@bash scripts/fuzz.sh
+
+.PHONY: bench
+bench: ## Run the Go benchmarks
+	@bash scripts/bench.sh
+
+.PHONY: soak
+soak: ## Run the soak tests for SOAK: a cluster under load while nodes come and go
+	@bash scripts/soak.sh
+
+.PHONY: chaos
+chaos: ## Run the tests that hurt a cluster CHAOS_COUNT times
+	@bash scripts/chaos.sh
+
+.PHONY: cluster-up
+cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents on this host
+	@bash scripts/cluster-up.sh $(NODES)
+
+.PHONY: cluster-down
+cluster-down: ## Stop them; CLEAN=1 deletes their data
+	@bash scripts/cluster-down.sh $(NODES)
+
+.PHONY: clean
+clean: ## Delete build/, data of `make run` included
+	@bash scripts/clean.sh

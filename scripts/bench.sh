@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# make bench: the Go benchmarks of the packages that have any.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+packages=${PKG:-./...}
+if [[ $packages == ./... ]]; then
+	packages=$(grep -rlE --include='*_test.go' --exclude-dir=build '^func Benchmark' . | xargs -r -n 1 dirname | sort -u)
+	[[ -n $packages ]] || die "there are no benchmarks"
+fi
+# shellcheck disable=SC2086 # packages are words
+exec go test -run '^$' -bench "${BENCH:-.}" -benchtime "${BENCHTIME:-1s}" -benchmem -timeout 60m $packages

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# make cluster-up: three etcd members and three agents on this host, as processes
+# of their own. What runs already is left alone, so it also restarts what died.
+# With names (cluster-up.sh n2) only those.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/cluster.sh"
+need_linux
+
+for name in "$@"; do known "$name"; done
+for file in carillon etcd etcdctl; do
+	[[ -x build/$file ]] || die "build/$file is missing: run \`make cluster-up\`"
+done
+unset "${!CARILLON_@}" "${!ETCD_@}" 2>/dev/null || true
+
+wanted() { # NAME among the names given, or none given
+	local name=$1
+	shift
+	(($# == 0)) || [[ " $* " == *" $name "* ]]
+}
+
+check_port() { # NAME ADDRESS...
+	local name=$1 at
+	shift
+	for at in "$@"; do
+		! taken "${at##*:}" || die "port ${at##*:}, which $name wants, is taken; set CLUSTER_PORT or CLUSTER_ETCD_PORT"
+	done
+}
+
+failed() { # NAME MESSAGE
+	say "--- the end of $dir/$1.log" >&2
+	tail -n 20 "$dir/$1.log" >&2
+	die "$1 $2"
+}
+
+start_etcd() {
+	local name=$1 members= e
+	check_port "$name" "$(client "$name")" "$(peer "$name")"
+	for e in "${etcds[@]}"; do members+=",$e=http://$(peer "$e")"; done
+	start "$dir/$name.log" "$dir/$name.pid" "$root/build/etcd" --name "$name" --data-dir "$dir/$name" \
+		--listen-client-urls "http://$(client "$name")" --advertise-client-urls "http://$(client "$name")" \
+		--listen-peer-urls "http://$(peer "$name")" --initial-advertise-peer-urls "http://$(peer "$name")" \
+		--initial-cluster "${members#,}" --initial-cluster-state new --initial-cluster-token carillon-local \
+		--quota-backend-bytes $((2 << 30)) --auto-compaction-mode revision --auto-compaction-retention 100000 \
+		--log-level warn
+	say "started $name (etcd), pid $pid, http://$(client "$name")"
+}
+
+start_agent() {
+	local name=$1
+	check_port "$name" "$(listen "$name")"
+	start "$dir/$name.log" "$dir/$name.pid" "$root/build/carillon" agent --name "$name" --data-dir "$dir/$name" \
+		--listen "$(listen "$name")" --etcd-endpoints "$(endpoints)" --label "host=$name" --drain-timeout 10s
+	say "started $name (agent), pid $pid, http://$(listen "$name")"
+}
+
+# Both end the wait at once if the process is gone; the caller looks again.
+etcd_ready() { ! running "$1" || build/etcdctl --endpoints "http://$(client "$1")" --command-timeout 2s endpoint health >/dev/null 2>&1; }
+agent_ready() { ! running "$1" || ready "$(listen "$1")"; }
+
+wait_for() { # NAME SECONDS CHECK
+	until_true "$2" "$3" "$1" || failed "$1" "is not ready after $2 s"
+	running "$1" || failed "$1" "has ended"
+}
+
+fresh=()
+for name in "${etcds[@]}"; do
+	wanted "$name" "$@" || continue
+	if running "$name"; then
+		say "$name runs already"
+		continue
+	fi
+	start_etcd "$name"
+	fresh+=("$name")
+done
+for name in "${fresh[@]}"; do wait_for "$name" 30 etcd_ready; done
+
+# The first agent makes the cluster and its admin token: it goes first.
+for name in "${agents[@]}"; do
+	wanted "$name" "$@" || continue
+	if running "$name"; then
+		say "$name runs already"
+		continue
+	fi
+	start_agent "$name"
+	wait_for "$name" 60 agent_ready
+done
+
+token=
+for name in "${agents[@]}"; do
+	[[ ! -s $dir/$name/token ]] || token=$dir/$name/token
+done
+[[ -n $token ]] || die "no agent has an admin token in its data directory; \`make cluster-down CLEAN=1\` and start anew"
+
+server=
+for name in "${agents[@]}"; do
+	if [[ -z $server ]] && running "$name"; then server=http://$(listen "$name"); fi
+done
+[[ -n $server ]] || exit 0 # only etcd was asked for
+
+cat >"$dir/env" <<END
+# For a shell: . ${dir#"$root/"}/env
+export PATH="$root/build:\$PATH"
+export CARILLON_SERVER=$server
+export CARILLON_TOKEN_FILE="$token"
+export ETCDCTL_ENDPOINTS=$(endpoints)
+END
+. "$dir/env"
+
+all_owned() {
+	local status
+	status=$(carillon cluster status -o json 2>/dev/null) || return 1
+	[[ $(field leader "$status") != '""' && $(field shards "$status") == $(field shards_owned "$status") ]]
+}
+field() { sed -n "s/.*\"$1\": *\\([^,}]*\\).*/\\1/p" <<<"$2" | head -n 1; }
+until_true 30 all_owned || say "not all shards have an owner yet: see carillon cluster status"
+
+cat <<END
+
+The cluster is up. Its data, logs and pids are in ${dir#"$root/"}.
+
+  . ${dir#"$root/"}/env            sets PATH, CARILLON_SERVER=$server,
+                             CARILLON_TOKEN_FILE=${token#"$root/"}, ETCDCTL_ENDPOINTS
+  carillon node list
+  carillon apply -f examples/
+  carillon run list
+  etcdctl get --prefix --keys-only /carillon/
+
+  kill -9 \$(cat ${dir#"$root/"}/n2.pid)   a node dies; make cluster-up NODES=n2 brings it back
+  make cluster-down            stops all and keeps the data; CLEAN=1 deletes it
+END

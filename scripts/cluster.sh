@@ -1,0 +1,35 @@
+# What cluster-up and cluster-down share: who is in the local cluster, and where.
+# Sourced by bash, after lib.sh.
+#
+# CLUSTER_DIR (.cluster) keeps data, logs and pids. CLUSTER_PORT (7071) is the
+# first agent's port; CLUSTER_ETCD_PORT (23791) the first etcd member's, ten
+# above it the peers'.
+
+dir=${CLUSTER_DIR:-.cluster}
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd -P)
+etcds=(e1 e2 e3)
+agents=(n1 n2 n3)
+api_port=$((${CLUSTER_PORT:-7071}))
+etcd_port=$((${CLUSTER_ETCD_PORT:-23791}))
+
+number() { echo $((${1#?} - 1)); }
+client() { echo "127.0.0.1:$((etcd_port + $(number "$1")))"; }
+peer() { echo "127.0.0.1:$((etcd_port + 10 + $(number "$1")))"; }
+listen() { echo "127.0.0.1:$((api_port + $(number "$1")))"; }
+
+pid_of() { cat "$dir/$1.pid" 2>/dev/null || true; }
+running() { alive "$(pid_of "$1")" "--data-dir $dir/$1"; }
+
+endpoints() {
+	local e list=
+	for e in "${etcds[@]}"; do list+=",http://$(client "$e")"; done
+	echo "${list#,}"
+}
+
+# members NAMES...: checks names given on the command line.
+known() {
+	local name=$1
+	[[ " ${etcds[*]} ${agents[*]} " == *" $name "* ]] || die "$name is not a member: they are ${etcds[*]} (etcd) and ${agents[*]} (agents)"
+}
+is_etcd() { [[ $1 == e* ]]; }

@@ -1,0 +1,309 @@
+// Command layers checks that arrows point down only: that each package imports
+// what the table below allows, that outside things are imported in one place
+// each, and that nothing below main ends the process or makes a context of its
+// own. It is a part of make lint.
+//
+//	cli, daemon → api, scheduler → election, shard, executor, store → kv, schedule → task
+//
+// Tests may import what they need (a test of the executor talks to etcd), with
+// one exception: robfig/cron stays in package schedule in tests, too.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const module = "github.com/carillonhq/carillon"
+
+// allowed are the packages of this module that each package may import. A
+// package that is not in here is a fault: adding one is a decision.
+var allowed = map[string][]string{
+	"cmd/carillon": {"pkg/cli", "pkg/daemon"},
+
+	"pkg/daemon": {"pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/task"},
+	// cli talks to the API like any other client; nothing of a node is in it.
+	// It reads schedules to tell what is wrong with them before it sends them.
+	"pkg/cli":          {"pkg/cli/manifest", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/cli/manifest": {"pkg/schedule", "pkg/task"},
+
+	"pkg/api":       {"pkg/client", "pkg/store", "pkg/schedule", "pkg/task"},
+	"pkg/client":    {"pkg/task"},
+	"pkg/scheduler": {"pkg/store", "pkg/schedule", "pkg/task"},
+
+	"election":  {"pkg/kv"},
+	"shard":     {"pkg/store", "pkg/kv", "pkg/task"},
+	"executor":  {"pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/store": {"pkg/kv", "pkg/task"},
+
+	// check stands beside the house and looks at etcd from outside.
+	"pkg/check": {"pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
+
+	"pkg/kv":       {},
+	"pkg/schedule": {"pkg/task"},
+	"pkg/task":     {},
+
+	"scripts/layers": {},
+}
+
+// outside are imports from other modules that only some packages may have. The
+// first prefix that fits counts.
+var outside = []struct {
+	prefix string
+	by     []string
+	tests  bool // the rule holds for tests, too
+	why    string
+}{
+	{"go.etcd.io/etcd/server/", []string{"pkg/kv"}, false, "only kv runs an etcd"},
+	// check reads every revision, which store, that shows what is there now,
+	// has no words for. It only reads, and no part of a node imports it.
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/store", "election", "pkg/daemon", "pkg/check"}, false,
+		"only kv, store, election and daemon, and check as an observer, touch the etcd client"},
+	{"github.com/robfig/cron", []string{"pkg/schedule"}, true, "only schedule imports robfig/cron"},
+}
+
+// stdOnly may import nothing but the standard library.
+var stdOnly = []string{"pkg/task", "scripts/layers"}
+
+// isMain: it may end the process and make contexts.
+func isMain(name string) bool {
+	return strings.HasPrefix(name, "cmd/") || strings.HasPrefix(name, "scripts/")
+}
+
+// forTests: a package such as kvtest. It may do what tests may; no row of the
+// table has one, so that only tests import it.
+func forTests(name string) bool { return strings.HasSuffix(name, "test") }
+
+// banned are calls that belong into main.
+var banned = map[string]string{
+	"os.Exit":            "only main ends the process",
+	"syscall.Exit":       "only main ends the process",
+	"log.Fatal":          "only main ends the process",
+	"log.Fatalf":         "only main ends the process",
+	"log.Fatalln":        "only main ends the process",
+	"context.Background": "contexts come from main; clean-up uses context.WithoutCancel and a deadline",
+	"context.TODO":       "contexts come from main; clean-up uses context.WithoutCancel and a deadline",
+}
+
+// exceptions are calls, as package.function: call, that are right all the same.
+// One that is not needed any more is a fault.
+var exceptions = map[string]bool{
+	// One sweep serves several attempts that end at about the same time: the
+	// context of none of them may end it. It has a deadline.
+	"executor.clean: context.Background": true,
+}
+
+func main() {
+	faults, err := check()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "layers:", err)
+		os.Exit(2)
+	}
+	for _, f := range faults {
+		fmt.Println(f)
+	}
+	if len(faults) > 0 {
+		fmt.Printf("layers: %d faults; the rules are in scripts/layers/main.go\n", len(faults))
+		os.Exit(1)
+	}
+}
+
+// pkg is what go list tells of a package.
+type pkg struct {
+	ImportPath   string
+	Dir          string
+	GoFiles      []string
+	CgoFiles     []string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+func check() ([]string, error) {
+	packages, err := list()
+	if err != nil {
+		return nil, err
+	}
+	c := checker{used: map[string]bool{}}
+	for _, p := range packages {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		if strings.HasPrefix(name, "build/") {
+			continue // not part of the tree
+		}
+		c.imports(name, p)
+		if err := c.calls(name, p); err != nil {
+			return nil, err
+		}
+	}
+	for e := range exceptions {
+		if !c.used[e] {
+			c.fault("scripts/layers/main.go", "the exception %q is not needed any more: take it out", e)
+		}
+	}
+	slices.Sort(c.faults)
+	return c.faults, nil
+}
+
+func list() ([]pkg, error) {
+	// -e: a cycle of imports is for the table to name, a broken package for go vet.
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,Imports,TestImports,XTestImports", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	var packages []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what go list says: %w", err)
+		}
+		packages = append(packages, p)
+	}
+	if len(packages) == 0 {
+		return nil, errors.New("go list names no packages: run it in the repository")
+	}
+	return packages, nil
+}
+
+type checker struct {
+	faults []string
+	used   map[string]bool
+}
+
+func (c *checker) fault(where, format string, args ...any) {
+	c.faults = append(c.faults, where+": "+fmt.Sprintf(format, args...))
+}
+
+// imports checks what a package imports.
+func (c *checker) imports(name string, p pkg) {
+	may, known := allowed[name]
+	if forTests(name) {
+		p.Imports, p.TestImports = nil, slices.Concat(p.Imports, p.TestImports)
+	} else if !known {
+		c.fault(name, "the package is not in the table of scripts/layers/main.go: say there what it may import")
+	}
+	for _, path := range p.Imports {
+		inner, ours := strings.CutPrefix(path, module+"/")
+		if ours && known && !slices.Contains(may, inner) {
+			c.fault(name, "imports %s, which is not below it; it may import: %s", inner, orNothing(may))
+		}
+		if slices.Contains(stdOnly, name) && strings.Contains(first(path), ".") {
+			c.fault(name, "imports %s; it may import the standard library only", path)
+		}
+		c.outside(name, path, false)
+	}
+	for _, path := range slices.Concat(p.TestImports, p.XTestImports) {
+		c.outside(name, path, true)
+	}
+}
+
+func (c *checker) outside(name, path string, test bool) {
+	for _, rule := range outside {
+		if !strings.HasPrefix(path, rule.prefix) {
+			continue
+		}
+		if test && !rule.tests {
+			return
+		}
+		if !slices.Contains(rule.by, name) {
+			c.fault(name, "imports %s; %s", path, rule.why)
+		}
+		return
+	}
+}
+
+// calls looks for what only main may call.
+func (c *checker) calls(name string, p pkg) error {
+	if isMain(name) || forTests(name) {
+		return nil
+	}
+	for _, file := range slices.Concat(p.GoFiles, p.CgoFiles) {
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		names := importNames(f)
+		for _, d := range f.Decls {
+			ast.Inspect(d, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				at := fmt.Sprintf("%s/%s:%d", name, file, set.Position(sel.Pos()).Line)
+				x, isName := sel.X.(*ast.Ident)
+				if isName && names[x.Name] != "" {
+					call := names[x.Name] + "." + sel.Sel.Name
+					if why := banned[call]; why != "" && !c.excepted(name, d, call) {
+						c.fault(at, "uses %s; %s", call, why)
+					}
+					return true
+				}
+				// A method: of a logger, say. Tests are not looked at.
+				if m := sel.Sel.Name; m == "Fatal" || m == "Fatalf" || m == "Fatalln" {
+					c.fault(at, "uses .%s; only main ends the process", m)
+				}
+				return true
+			})
+		}
+	}
+	return nil
+}
+
+func (c *checker) excepted(name string, d ast.Decl, call string) bool {
+	f, ok := d.(*ast.FuncDecl)
+	if !ok {
+		return false
+	}
+	key := fmt.Sprintf("%s.%s: %s", name, f.Name.Name, call)
+	if !exceptions[key] {
+		return false
+	}
+	c.used[key] = true
+	return true
+}
+
+// importNames maps the names under which a file imports packages to their paths.
+func importNames(f *ast.File) map[string]string {
+	names := map[string]string{}
+	for _, i := range f.Imports {
+		path, err := strconv.Unquote(i.Path.Value)
+		if err != nil {
+			continue // the parser has accepted it
+		}
+		name := path[strings.LastIndex(path, "/")+1:]
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		names[name] = path
+	}
+	return names
+}
+
+func first(path string) string {
+	head, _, _ := strings.Cut(path, "/")
+	return head
+}
+
+func orNothing(list []string) string {
+	if len(list) == 0 {
+		return "nothing of this module"
+	}
+	return strings.Join(list, ", ")
+}

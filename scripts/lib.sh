@@ -1,0 +1,89 @@
+# What the scripts share. Sourced by bash, never run.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+cd "$root"
+
+say() { printf '%s\n' "$*"; }
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+# need_linux: agents need Linux.
+need_linux() { [[ $(uname -s) == Linux ]] || die "carillon's nodes run on Linux; this is $(uname -s)"; }
+
+# taken PORT: does anybody listen on this port of 127.0.0.1?
+taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# ready HOST:PORT: does the node there say that it is ready?
+ready() {
+	local line
+	line=$(
+		exec 2>/dev/null 3<>"/dev/tcp/${1%:*}/${1##*:}" || exit 1
+		printf 'GET /readyz HTTP/1.0\r\nHost: %s\r\n\r\n' "$1" >&3
+		IFS= read -r -t 3 status <&3 && printf '%s' "$status"
+	) || return 1
+	[[ $line == *' 200 '* ]]
+}
+
+# until_true SECONDS COMMAND...: try until it succeeds; 1 when time is up.
+until_true() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		((SECONDS < end)) || return 1
+		sleep 0.2
+	done
+}
+
+# start LOG PIDFILE COMMAND...: start a process in a group of its own, so that a
+# Ctrl-C in this terminal does not reach it. Without a PIDFILE ("") the pid is
+# only left in $pid.
+start() {
+	local log=$1 file=$2
+	shift 2
+	set -m
+	"$@" </dev/null >>"$log" 2>&1 &
+	pid=$!
+	set +m
+	disown "$pid" 2>/dev/null || true
+	[[ -z $file ]] || echo "$pid" >"$file"
+}
+
+# alive PID MARK: does this process run, and is it ours? MARK is a part of its
+# command line: a pid may have been given to somebody else since.
+alive() {
+	[[ -n $1 && -r /proc/$1/cmdline ]] || return 1
+	local state
+	state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) || return 1
+	[[ -n $state && $state != Z ]] || return 1
+	[[ $(tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null) == *"$2"* ]]
+}
+
+dead() { ! alive "$@"; }
+
+# end PID MARK SECONDS: TERM, wait, then KILL. A node takes a second TERM for
+# "at once": whoever has sent one already says so with a fourth word.
+end() {
+	alive "$1" "$2" || return 0
+	[[ -n ${4:-} ]] || kill -TERM "$1" 2>/dev/null || true
+	until_true "$3" dead "$1" "$2" && return 0
+	say "process $1 has not ended $3 s after SIGTERM: killing it"
+	kill -KILL "$1" 2>/dev/null || true
+	until_true 5 dead "$1" "$2"
+}
+
+# guardians DIR...: the pids of the guardians of data directories. A guardian
+# holds guardian.lock open; its command line does not tell whose it is.
+guardians() {
+	local dir fd
+	for dir in "$@"; do
+		[[ -e $dir/guardian.lock ]] || continue
+		for fd in $(find /proc/[0-9]*/fd -lname "$dir/guardian.lock" 2>/dev/null); do
+			fd=${fd#/proc/}
+			say "${fd%%/*}"
+		done
+	done | sort -u
+}
+
+no_guardians() { [[ -z $(guardians "$@") ]]; }

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# make lint: every check, whatever the one before said; what failed comes last.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+bad=()
+check() { # NAME COMMAND...
+	local name=$1
+	shift
+	if "$@"; then say "ok      $name"; else
+		say "FAILED  $name"
+		bad+=("$name")
+	fi
+}
+
+format() {
+	local files
+	files=$(gofmt -l . | grep -v '^build/' || true)
+	[[ -z $files ]] || {
+		say "not formatted as gofmt does it:"
+		sed 's/^/  /' <<<"$files"
+		return 1
+	}
+}
+
+check "gofmt" format
+check "go vet" go vet ./...
+check "staticcheck" go tool staticcheck ./...
+check "layers" go run -buildvcs=false ./scripts/layers
+if ((${#bad[@]} > 0)); then
+	say "make lint: FAILED: ${bad[*]}"
+	exit 1
+fi
+say "make lint: ok"

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# make run: one node with an embedded etcd, the tasks in examples/, and a view of
+# them until Ctrl-C. RUN_SECONDS=15 ends it by itself; RUN_PORT chooses the port,
+# RUN_TASKS other files than examples/.
+#
+# Everything is kept in build/dev and survives to the next run; the files of a
+# node that you run yourself are not touched.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+need_linux
+
+carillon=$root/build/carillon
+dir=$root/build/dev
+seconds=${RUN_SECONDS:-}
+port=${RUN_PORT:-7070}
+[[ -x $carillon ]] || die "build/carillon is missing: run \`make run\`, or \`make build\` first"
+[[ -z $seconds || $seconds =~ ^[0-9]+$ ]] || die "RUN_SECONDS=$seconds: must be a whole number of seconds"
+[[ $port =~ ^[0-9]+$ ]] || die "RUN_PORT=$port: must be a port"
+if [[ $port != 0 ]] && taken "$port"; then
+	[[ -z ${RUN_PORT:-} ]] || die "port $port is taken; choose another RUN_PORT, or none"
+	say "port $port is taken: using a free one"
+	port=0
+fi
+# What the caller has set for other clusters must not reach this node.
+unset "${!CARILLON_@}" 2>/dev/null || true
+
+mkdir -p "$dir/config"
+log=$dir/dev.log
+: >"$log"
+
+pid=
+stop() {
+	trap '' INT TERM HUP
+	[[ -n $pid ]] || return 0
+	say
+	say "stopping"
+	end "$pid" "--data-dir $dir" 20
+	until_true 10 no_guardians "$dir" || say "the guardian is still there: $(guardians "$dir" | tr '\n' ' ')"
+	pid=
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# dev publishes its token below XDG_CONFIG_HOME: here, not over the user's.
+start "$log" "" env XDG_CONFIG_HOME="$dir/config" "$carillon" dev --data-dir "$dir" --listen "127.0.0.1:$port"
+
+failed() {
+	say "--- the end of $log" >&2
+	tail -n 20 "$log" >&2
+	die "$1"
+}
+
+address=
+up() {
+	alive "$pid" "--data-dir $dir" || return 0 # told below
+	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\) .*|\1|p' "$log")
+	[[ -n $address ]] && ready "$address"
+}
+until_true 30 up || failed "the node is not ready after 30 s"
+alive "$pid" "--data-dir $dir" || failed "the node has ended"
+
+cat >"$dir/env" <<END
+# For a shell: . build/dev/env
+export PATH="$root/build:\$PATH"
+export CARILLON_SERVER=http://$address
+export CARILLON_TOKEN_FILE="$dir/token"
+END
+. "$dir/env"
+
+say "A node is up at http://$address. Its data: build/dev; its log: build/dev/dev.log."
+say "In another terminal:   . build/dev/env   and then   carillon task list"
+say
+carillon apply -f "${RUN_TASKS:-examples/}"
+say
+
+show() {
+	carillon task list -A 2>&1 || true
+	printf '\n'
+	carillon run list -A --limit "${1:-12}" 2>&1 || true
+}
+
+runs_shown() { # as many as fit below the tasks
+	local lines
+	lines=$(stty size 2>/dev/null | cut -d' ' -f1) || true
+	lines=$((${lines:-24} - 20))
+	echo $((lines < 5 ? 5 : lines))
+}
+
+if [[ -t 1 && -z $seconds ]]; then
+	sleep 2
+	while alive "$pid" "--data-dir $dir"; do
+		screen=$(show "$(runs_shown)")
+		printf '\033[H\033[2J%s\n\nhttp://%s · Ctrl-C ends it · elsewhere: . build/dev/env\n' "$screen" "$address"
+		sleep 2
+	done
+else
+	began=$SECONDS
+	while alive "$pid" "--data-dir $dir" && { [[ -z $seconds ]] || ((SECONDS - began < seconds)); }; do
+		sleep 5
+		printf '%s\n' "--- after $((SECONDS - began)) s"
+		show 8
+	done
+fi
+alive "$pid" "--data-dir $dir" || failed "the node has ended by itself"
+
+if [[ -n $seconds ]]; then
+	count=$(carillon run list -A -o name | wc -l)
+	bad=$(carillon run list -A --state failed -o name | wc -l)
+	say
+	say "$((count)) runs are on record, $((bad)) of them failed"
+	((count > 0)) || die "nothing has run in $seconds s"
+fi
