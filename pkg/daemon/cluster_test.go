@@ -152,7 +152,7 @@ func (c *cluster) stopAll() {
 			<-p.gone
 			c.t.Errorf("%s had to be killed:\n%s", p.name, p.logs)
 		}
-		if c.t.Failed() {
+		if c.t.Failed() || os.Getenv("CARILLON_TEST_LOGS") != "" {
 			c.t.Logf("logs of %s:\n%s", p.name, p.logs)
 		}
 		if strings.Contains(p.logs.String(), "DATA RACE") {

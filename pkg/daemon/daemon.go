@@ -174,12 +174,12 @@ func (n *Node) wire() (err error) {
 	n.nodes, n.owners = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners")
 	n.guardian = executor.NewGuardian(executor.GuardianConfig{
 		Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},
-		Logger: n.log.Named("guardian"), Registerer: registry,
+		Logger: n.log, Registerer: registry,
 	})
 	n.executor, err = executor.New(executor.Config{
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Inbox: n.store, Guardian: n.guardian,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
-		LostAfter: cfg.LostAfter.Std(), Logger: n.log.Named("executor"), Registerer: registry,
+		LostAfter: cfg.LostAfter.Std(), Logger: n.log, Registerer: registry,
 		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
 	if err != nil {

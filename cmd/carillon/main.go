@@ -1,0 +1,25 @@
+// Command carillon is all of Carillon: the daemon of a node and the tool that
+// talks to it. See "carillon --help".
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/carillonhq/carillon/pkg/cli"
+	"github.com/carillonhq/carillon/pkg/daemon"
+)
+
+func main() { os.Exit(run()) }
+
+// run ends its command at the first signal; at a second one the system's own
+// way takes over, so that nothing can keep the process from being stopped.
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version()}
+	return cli.Main(ctx, os.Args[1:], sys, daemon.Commands()...)
+}

@@ -1,0 +1,187 @@
+package daemon_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestConfig_RefusesWhatCannotBe(t *testing.T) {
+	good := func() daemon.Config {
+		c := daemon.Defaults()
+		c.EtcdEndpoints = []string{"http://127.0.0.1:2379"}
+		return c
+	}
+	if c := good(); c.Validate() != nil {
+		t.Fatalf("the defaults with an etcd are refused: %v", c.Validate())
+	}
+	for _, tc := range []struct {
+		field  string
+		change func(*daemon.Config)
+	}{
+		{"name", func(c *daemon.Config) { c.Name = "Web 1" }},
+		{"name", func(c *daemon.Config) { c.Name = "a/b" }},
+		{"labels", func(c *daemon.Config) { c.Labels = map[string]string{"a b": "c"} }},
+		{"prefix", func(c *daemon.Config) { c.Prefix = "carillon" }},
+		{"prefix", func(c *daemon.Config) { c.Prefix = "/carillon/" }},
+		{"data_dir", func(c *daemon.Config) { c.DataDir = "" }},
+		{"listen", func(c *daemon.Config) { c.Listen = "7070" }},
+		{"listen", func(c *daemon.Config) { c.Listen = "0.0.0.0:7070" }},
+		{"listen", func(c *daemon.Config) { c.Listen = "10.0.0.7:7070" }},
+		{"listen", func(c *daemon.Config) { c.Listen = ":7070" }},
+		{"advertise", func(c *daemon.Config) { c.Advertise = "10.0.0.7:7070" }},
+		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = nil }},
+		{"etcd_endpoints", func(c *daemon.Config) { c.Embedded = true }},
+		{"roles", func(c *daemon.Config) { c.Roles = nil }},
+		{"roles", func(c *daemon.Config) { c.Roles = []string{"leader"} }},
+		{"slots", func(c *daemon.Config) { c.Slots = 0 }},
+		{"weight", func(c *daemon.Config) { c.Weight = -1 }},
+		{"shards", func(c *daemon.Config) { c.Shards = 100_000 }},
+		{"lease_ttl", func(c *daemon.Config) { c.LeaseTTL = task.Duration(time.Second) }},
+		{"lost_after", func(c *daemon.Config) { c.LostAfter = c.LeaseTTL }},
+		{"drain_timeout", func(c *daemon.Config) { c.DrainTimeout = -1 }},
+		{"log_format", func(c *daemon.Config) { c.LogFormat = "xml" }},
+		{"log_level", func(c *daemon.Config) { c.LogLevel = "loud" }},
+	} {
+		c := good()
+		tc.change(&c)
+		var e *task.Error
+		if err := c.Validate(); !errors.As(err, &e) || !strings.HasPrefix(e.Field, tc.field) {
+			t.Errorf("%s: got %v", tc.field, err)
+		}
+	}
+	c := good()
+	c.Listen, c.Insecure = "0.0.0.0:7070", true
+	if err := c.Validate(); err != nil {
+		t.Errorf("--insecure does not help: %v", err)
+	}
+}
+
+// agent runs an agent that has to refuse its settings, and returns what it said.
+func agent(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, append([]string{"agent"}, args...)...)
+	cmd.Env = append(append(os.Environ(), asDaemon+"=1"), env...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err == nil {
+		t.Errorf("agent %v ran", args)
+	}
+	return out.String()
+}
+
+func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(file, []byte("name: FILE\nlabels: {role: db}\nlease_ttl: 15s\netcd_endpoints: [http://127.0.0.1:1]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The name is refused, and the message quotes it: so one sees which one won.
+	for _, tc := range []struct {
+		env  []string
+		args []string
+		want string
+	}{
+		{nil, []string{"--config", file}, `name: "FILE"`},
+		{[]string{"CARILLON_NAME=ENV"}, []string{"--config", file}, `name: "ENV"`},
+		{[]string{"CARILLON_NAME=ENV"}, []string{"--config", file, "--name", "FLAG"}, `name: "FLAG"`},
+		{[]string{"CARILLON_SLOTS=many"}, []string{"--config", file}, `CARILLON_SLOTS: "many"`},
+		{nil, []string{"--config", file, "--name", "n1", "--lost-after", "20s"}, "lost_after: 20s is not between 25s"},
+		{[]string{"CARILLON_LABEL=a=b,c"}, []string{"--config", file}, `CARILLON_LABEL`},
+	} {
+		if out := agent(t, tc.env, tc.args...); !strings.Contains(out, tc.want) {
+			t.Errorf("%v %v: said %q, want %q", tc.env, tc.args, out, tc.want)
+		}
+	}
+	for text, want := range map[string]string{
+		"nmae: n1\n":             "nmae: is not a field",
+		"name: n1\nname: n2\n":   "name",
+		"lease_ttl: soon\n":      `lease_ttl: "soon" is not a duration`,
+		"slots: many\n":          "slots",
+		"labels: [a, b]\n":       "labels",
+		"name: n1\n\tslots: 3\n": "configuration",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out := agent(t, nil, "--config", file); !strings.Contains(out, want) {
+			t.Errorf("the file %q: said %q, want %q", text, out, want)
+		}
+	}
+}
+
+func TestDev_IsANodeOfOnesOwnAndKeepsItsData(t *testing.T) {
+	home := t.TempDir()
+	start := func() *process {
+		p := &process{t: t, name: "dev", port: freePort(t)}
+		t.Setenv("HOME", home)
+		t.Setenv("XDG_CONFIG_HOME", "")
+		t.Setenv("XDG_DATA_HOME", "")
+		p.launch([]string{"dev", "--listen", fmt.Sprintf("127.0.0.1:%d", p.port)})
+		p.waitReady()
+		return p
+	}
+	connect := func(p *process) *client.Client {
+		token, err := os.ReadFile(filepath.Join(home, ".config/carillon/token"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := client.New(client.Config{Server: p.url(), Token: strings.TrimSpace(string(token))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	p := start()
+	defer func() { p.signal(syscall.SIGTERM) }()
+	data := filepath.Join(home, ".local/share/carillon/dev")
+	for _, path := range []string{data, filepath.Join(data, "etcd"), filepath.Join(data, "token"), filepath.Join(home, ".config/carillon/token")} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s is open to others: %v", path, info.Mode())
+		}
+	}
+	s := spec("hello", "echo hello")
+	s.Schedule = task.Schedules{"@every 500ms"}
+	if _, err := connect(p).Create(t.Context(), "default", s); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGTERM)
+	if strings.Contains(p.logs.String(), "ERROR") {
+		t.Errorf("it complained:\n%s", p.logs)
+	}
+	p = start()
+	eventually(t, 20*time.Second, func() error {
+		runs, err := connect(p).Runs(t.Context(), "default", "hello", client.RunFilter{State: task.Succeeded})
+		if err == nil && len(runs) < 3 {
+			err = fmt.Errorf("%d runs", len(runs))
+		}
+		return err
+	})
+	res, err := http.Get(p.url() + "/v1/tasks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a token the API answers %s", res.Status)
+	}
+}

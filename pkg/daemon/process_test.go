@@ -1,0 +1,297 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// spec is a task of a shell line that only a person starts.
+func spec(name, shell string) task.Spec {
+	s := task.Defaults()
+	s.Name, s.Schedule = name, task.Schedules{"@manual"}
+	s.Action.Process = &task.Process{Shell: shell}
+	return s
+}
+
+func (c *cluster) create(node string, s task.Spec) {
+	c.t.Helper()
+	if _, err := c.client(node).Create(c.t.Context(), s.Namespace, s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) trigger(node, name string) task.Run {
+	c.t.Helper()
+	r, err := c.client(node).Trigger(c.t.Context(), "default", name, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r.Run
+}
+
+// until waits until a run is in one of some states.
+func (c *cluster) until(node, name, id string, states ...task.State) task.Run {
+	c.t.Helper()
+	var r task.Run
+	eventually(c.t, 30*time.Second, func() (err error) {
+		if r, err = c.client(node).Run(c.t.Context(), "default", name, id); err != nil {
+			return err
+		}
+		for _, s := range states {
+			if r.State == s {
+				return nil
+			}
+		}
+		return fmt.Errorf("run %s is %s (%s), not %v", id, r.State, r.Reason, states)
+	})
+	return r
+}
+
+// pidIn waits for a file that a task writes its process id to.
+func pidIn(t *testing.T, path string) int {
+	t.Helper()
+	pid := 0
+	eventually(t, 20*time.Second, func() error {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		pid, err = strconv.Atoi(strings.TrimSpace(string(b)))
+		return err
+	})
+	return pid
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
+	c.start("n1")
+	marks := t.TempDir()
+	s := spec("long", fmt.Sprintf("echo $$ > %s/group; setsid sh -c 'echo $$ > %s/escaped; exec sleep 300' & sleep 300", marks, marks))
+	s.Target.Selector = "node = n1"
+	c.create("n1", s)
+	c.start("n2")
+	run := c.trigger("n1", "long")
+	group, escaped := pidIn(t, marks+"/group"), pidIn(t, marks+"/escaped")
+	c.nodes["n1"].signal(syscall.SIGKILL)
+	eventually(t, 10*time.Second, func() error {
+		if alive(group) || alive(escaped) {
+			return errors.New("a process of the dead daemon lives")
+		}
+		return nil
+	})
+	// The guardian says that they are gone: the run is lost long before lost_after.
+	lost := c.until("n2", "long", run.ID, task.Lost)
+	if lost.Reason != task.ReasonNodeLost {
+		t.Errorf("reason is %q", lost.Reason)
+	}
+	c.judge(check.Options{})
+}
+
+func TestDaemon_StartsALostAttemptAgainElsewhereOnlyIfAsked(t *testing.T) {
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
+	c.start("n1")
+	c.start("n2")
+	marks := t.TempDir()
+	s := spec("again", `echo "START $CARILLON_RUN_ID $CARILLON_ATTEMPT $CARILLON_FENCING_TOKEN 0 $$" >> `+marks+`/log; echo $CARILLON_NODE > `+marks+`/node.$CARILLON_ATTEMPT; [ $CARILLON_ATTEMPT = 2 ] || sleep 300`)
+	s.Retry = task.Retry{Attempts: 2, Backoff: 0, Factor: 1, MaxBackoff: 0, On: []task.State{task.Lost}}
+	c.create("n1", s)
+	run := c.trigger("n1", "again")
+	var first []byte
+	eventually(t, 20*time.Second, func() (err error) { first, err = os.ReadFile(marks + "/node.1"); return err })
+	victim := strings.TrimSpace(string(first))
+	other := map[string]string{"n1": "n2", "n2": "n1"}[victim]
+	c.nodes[victim].signal(syscall.SIGKILL)
+	end := c.until(other, "again", run.ID, task.Succeeded)
+	if end.Attempt != 2 || len(end.Attempts) != 1 || end.Attempts[0].State != task.Lost || end.Node != other {
+		t.Errorf("ended as attempt %d on %s after %+v", end.Attempt, end.Node, end.Attempts)
+	}
+	c.judge(check.Options{Ended: true})
+}
+
+func TestDaemon_TakesItsNameBackAtOnceAndRefusesToShareIt(t *testing.T) {
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "60s")
+	c.start("n1")
+	c.nodes["n1"].signal(syscall.SIGKILL)
+	began := time.Now()
+	c.start("n1") // the lease of the dead process would last a minute
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s to take the name back", took)
+	}
+	second := &process{t: t, name: "second", port: freePort(t), dir: c.nodes["n1"].dir}
+	second.launch([]string{"agent", "--name", "n9", "--data-dir", second.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", second.port), "--etcd-endpoints", c.etcd.Endpoint()})
+	<-second.gone
+	if !strings.Contains(second.logs.String(), "another daemon is running on it") {
+		t.Errorf("a second daemon on the same directory said:\n%s", second.logs)
+	}
+}
+
+func TestDaemon_RefusesANameThatAnotherHolds(t *testing.T) {
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
+	c.start("n1")
+	thief := &process{t: t, name: "thief", port: freePort(t), dir: filepath.Join(c.dir, "thief")}
+	thief.launch([]string{"agent", "--name", "n1", "--data-dir", thief.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", thief.port),
+		"--etcd-endpoints", c.etcd.Endpoint(), "--lease-ttl", "2s"})
+	select {
+	case <-thief.gone:
+	case <-time.After(30 * time.Second):
+		thief.cmd.Process.Kill()
+		t.Fatal("it waits for the name for ever")
+	}
+	if !strings.Contains(thief.logs.String(), "is taken by instance") || !strings.Contains(thief.logs.String(), c.nodes["n1"].url()) {
+		t.Errorf("it does not name the holder:\n%s", thief.logs)
+	}
+}
+
+func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
+	c := newCluster(t, "--shards", "8")
+	c.start("n1")
+	c.start("n2")
+	marks := t.TempDir()
+	s := spec("short", "echo $$ > "+marks+"/pid; sleep 2; echo done")
+	s.Target.Selector = "node = n2"
+	c.create("n1", s)
+	run := c.trigger("n1", "short")
+	pidIn(t, marks+"/pid")
+	c.nodes["n2"].signal(syscall.SIGTERM)
+	if end := c.until("n1", "short", run.ID, task.Succeeded, task.Failed, task.Lost); end.State != task.Succeeded {
+		t.Errorf("the running task ended as %s (%s) although there was time", end.State, end.Reason)
+	}
+	etcd := c.etcd.Dial()
+	res, err := etcd.Get(t.Context(), c.keys.Root(), clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range res.Kvs {
+		if k := string(kv.Key); k == c.keys.Node("n2") || strings.HasPrefix(k, c.keys.Inbox("n2")) || strings.HasPrefix(k, c.keys.Root()+"cleared/") {
+			t.Errorf("%s is left", k)
+		}
+	}
+	eventually(t, 5*time.Second, func() error { // n1's session, its election; nothing of n2's
+		leases, err := etcd.Leases(t.Context())
+		if err == nil && len(leases.Leases) > 2 {
+			err = fmt.Errorf("%d leases are left", len(leases.Leases))
+		}
+		return err
+	})
+	c.judge(check.Options{Ended: true})
+}
+
+func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
+	c := newCluster(t, "--shards", "8")
+	c.start("n1")
+	s := spec("picky", "echo here")
+	s.Target.Selector = "role = db, zone in (a, b)"
+	c.create("n1", s)
+	run := c.trigger("n1", "picky")
+	eventually(t, 10*time.Second, func() error {
+		r, err := c.client("n1").Run(t.Context(), "default", "picky", run.ID)
+		if err == nil && r.Reason != task.ReasonNoNode {
+			err = fmt.Errorf("it waits for the reason %q", r.Reason)
+		}
+		return err
+	})
+	c.start("n2", "--label", "role=db", "--label", "zone=b")
+	if end := c.until("n1", "picky", run.ID, task.Succeeded); end.Node != "n2" {
+		t.Errorf("it ran on %s", end.Node)
+	}
+	// Its output lies on n2; any node hands it out.
+	for _, n := range []string{"n1", "n2"} {
+		out, err := c.client(n).Logs(t.Context(), "default", "picky", run.ID, 0)
+		if err != nil {
+			t.Fatalf("logs from %s: %v", n, err)
+		}
+		b, err := io.ReadAll(out)
+		out.Close()
+		if err != nil || string(b) != "here\n" {
+			t.Errorf("logs from %s: %q, %v", n, b, err)
+		}
+	}
+}
+
+func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
+	c := newCluster(t, "--shards", "4")
+	c.start("n1")
+	c.everySecond("n1", 10, func(_ int, s *task.Spec) { s.Schedule = task.Schedules{"@every 100ms"} })
+	cl := c.client("n1")
+	type pause struct {
+		name string
+		at   time.Time
+	}
+	var pauses []pause
+	for round := range 5 {
+		for i := range 10 {
+			name := fmt.Sprintf("t%03d", i)
+			if _, err := cl.Pause(t.Context(), "default", name, 0); err != nil {
+				t.Fatal(err)
+			}
+			pauses = append(pauses, pause{name, time.Now()})
+			if round == 4 {
+				continue
+			}
+			if _, err := cl.Resume(t.Context(), "default", name, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	last := pauses[len(pauses)-10:]
+	time.Sleep(time.Second) // what must not come would come now
+	for _, p := range last {
+		runs, err := cl.Runs(t.Context(), "default", p.name, client.RunFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range runs {
+			if r.ScheduledTime.After(p.at) || r.CreatedAt.After(p.at) {
+				t.Errorf("%s was paused at %s and has a run of %s, created %s", p.name, p.at, r.ScheduledTime, r.CreatedAt)
+			}
+		}
+	}
+	c.judge(check.Options{})
+}
+
+func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
+	c.start("n1")
+	c.start("n2")
+	c.everySecond("n1", 20, nil)
+	c.nodes["n2"].signal(syscall.SIGSTOP)
+	eventually(t, 20*time.Second, func() error { // the other one has everything
+		shards, err := c.client("n1").Shards(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, s := range shards {
+			if s.Node != "n1" {
+				return fmt.Errorf("shard %d is %s's", s.ID, s.Node)
+			}
+		}
+		return nil
+	})
+	c.nodes["n2"].signal(syscall.SIGCONT)
+	eventually(t, 20*time.Second, func() error {
+		nodes, err := c.client("n1").Nodes(t.Context())
+		if err == nil && len(nodes) != 2 {
+			err = fmt.Errorf("%d nodes", len(nodes))
+		}
+		return err
+	})
+	c.nodes["n2"].waitReady()
+	c.quiet("n1")
+	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+}
