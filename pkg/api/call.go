@@ -123,9 +123,7 @@ func etag(revision int64) string { return strconv.Quote(strconv.FormatInt(revisi
 
 // readBody reads a body that the route takes, and refuses one that it does not.
 func readBody(w http.ResponseWriter, r *http.Request, rt *route) ([]byte, error) {
-	// The body must be there as soon as the answer would; not every writer can say so.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTimeout))
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	b, err := readAll(w, r)
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -144,6 +142,18 @@ func readBody(w http.ResponseWriter, r *http.Request, rt *route) ([]byte, error)
 		return nil, fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not UTF-8")
 	}
 	return b, nil
+}
+
+// readAll reads a body that comes within requestTimeout. The deadline is lifted
+// then: it would end what is streamed later.
+func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Body == http.NoBody {
+		return nil, nil
+	}
+	deadline := http.NewResponseController(w) // not every writer has one
+	_ = deadline.SetReadDeadline(time.Now().Add(requestTimeout))
+	defer func() { _ = deadline.SetReadDeadline(time.Time{}) }()
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 }
 
 func checkType(r *http.Request, b *body) error {
@@ -197,7 +207,7 @@ func (c *call) time(name string, otherwise task.Time) (task.Time, error) {
 
 // checkTime refuses times outside the years that schedules know.
 func checkTime(field string, t task.Time) error {
-	if t.Year() < 2000 || t.Year() >= 2100 {
+	if t.Year() < 2000 || t.Year() > 2100 {
 		return task.Invalid(task.CodeBadTime, field, "%s is not between the years 2000 and 2100", t.Format(time.RFC3339))
 	}
 	return nil

@@ -22,7 +22,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
@@ -97,6 +96,8 @@ type world struct {
 	spool   spool
 	ready   error
 	badTime error
+	panics  atomic.Bool
+	hold    atomic.Pointer[chan struct{}] // creates wait for it
 	secret  string
 	url     string
 	*client.Client
@@ -106,14 +107,17 @@ func ref(ns, name string) store.Ref {
 	return store.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, shards)}
 }
 
+var worlds atomic.Int32
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorldOn(t, kvtest.Start(t))
+	return newWorldOn(t, shared)
 }
 
 func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	t.Helper()
-	keys, err := store.NewKeys("/test")
+	prefix := fmt.Sprintf("/test-%d", worlds.Add(1))
+	keys, err := store.NewKeys(prefix)
 	must(t, err)
 	w := &world{t: t, etcd: etcd, clock: &clock{}, spool: spool{}, writes: &writes{Committer: kv.Direct(etcd)}}
 	w.clock.ms.Store(time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC).UnixMilli())
@@ -142,8 +146,18 @@ func (w *world) serve(node string) string {
 	h, err := api.New(api.Config{
 		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: w.spool, Version: "1.2.3",
 		Registerer: reg, Gatherer: reg,
-		Ready: func() error { return w.ready },
-		Clock: func() error { return w.badTime },
+		Ready: func() error {
+			if w.panics.Load() {
+				panic("on purpose")
+			}
+			return w.ready
+		},
+		Clock: func() error {
+			if hold := w.hold.Load(); hold != nil {
+				<-*hold
+			}
+			return w.badTime
+		},
 	})
 	must(w.t, err)
 	s := httptest.NewServer(h)
@@ -215,7 +229,7 @@ func (w *world) do(q request) response {
 // dump is everything in etcd, by key.
 func (w *world) dump() map[string]string {
 	w.t.Helper()
-	res, err := w.etcd.Get(w.t.Context(), "/test/", clientv3.WithPrefix())
+	res, err := w.etcd.Get(w.t.Context(), w.store.Keys().Root(), clientv3.WithPrefix())
 	must(w.t, err)
 	all := map[string]string{}
 	for _, e := range res.Kvs {

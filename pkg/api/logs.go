@@ -209,7 +209,7 @@ func (s *server) addressOf(ctx context.Context, node string) (*url.URL, error) {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return nil, fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s says that it is at %s, which is no address", node, task.Quote(n.Address))
 		}
-		return u, nil
+		return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
 	}
 	return nil, away(node).withHint("the output stays on that node; it can be read when the node is back")
 }
@@ -241,7 +241,7 @@ func (s *server) forward(c *call, target *url.URL, run task.Run, attempt task.At
 	p := httputil.ReverseProxy{
 		Transport: s.proxy,
 		Rewrite: func(pr *httputil.ProxyRequest) {
-			pr.Out.URL = target.JoinPath("/v1/namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+			pr.Out.URL = target.JoinPath("v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
 			pr.Out.URL.RawQuery = q.Encode()
 			pr.Out.Host = target.Host
 			pr.Out.Header = http.Header{forwardedBy: {s.Node}, "Authorization": pr.In.Header.Values("Authorization")}

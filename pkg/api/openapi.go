@@ -23,7 +23,6 @@ type document struct {
 
 func newDocument(version string) *document {
 	cfg := huma.DefaultConfig("Carillon", version)
-	cfg.AllowAdditionalPropertiesByDefault = true // fields are added, never renamed
 	reg := newRegistry(&cfg)
 	d := &document{schemas: reg, doc: cfg.OpenAPI}
 	d.doc.OpenAPI = "3.1.0"

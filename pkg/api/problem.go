@@ -66,7 +66,7 @@ func asFailure(err error) *failure {
 		if field.Code == task.CodeBadJSON {
 			status = http.StatusBadRequest
 		}
-		return fail(status, field.Code, "%s", field.Message).withField(field.Field)
+		return fail(status, field.Code, "%s", field.Message).withField(short(field.Field))
 	case store.NoSpace(err):
 		f = fail(http.StatusInsufficientStorage, client.CodeNoSpace,
 			"etcd is over its space quota; the change may have been made all the same").

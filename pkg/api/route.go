@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -170,7 +171,9 @@ func (s *server) register() error {
 
 // handle serves a route.
 func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *route) {
-	if !rt.stream {
+	if rt.stream {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the server's is for whole answers
+	} else {
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
 		r = r.WithContext(ctx)

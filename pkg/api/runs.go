@@ -80,12 +80,15 @@ func ranOn(r task.Run, node string) bool {
 	return r.Node == node
 }
 
-// answerRuns answers with the page of runs that begins list; it is sorted.
-func answerRuns(c *call, p paging, list []task.Run) (answer, error) {
-	after := ""
+// answerRuns answers with the page of runs that begins list, which is sorted.
+// more: there are others behind the list.
+func answerRuns(c *call, p paging, list []task.Run, more bool) (answer, error) {
 	if len(list) > p.limit {
-		list = list[:p.limit]
-		after = runCursor(list[p.limit-1])
+		list, more = list[:p.limit], true
+	}
+	after := ""
+	if more && len(list) > 0 {
+		after = runCursor(list[len(list)-1])
 	}
 	return page(c, p, list, after)
 }
@@ -119,7 +122,7 @@ func (s *server) answerRunsOf(c *call, ref store.Ref) (answer, error) {
 	}
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
 	slices.SortFunc(runs, newest)
-	return answerRuns(c, p, runs)
+	return answerRuns(c, p, runs, false)
 }
 
 // listRuns serves the runs of many tasks.
@@ -145,23 +148,37 @@ func (s *server) listRuns(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	runs, err := s.findRuns(c.ctx(), ns, f, p.limit+1)
+	runs, more, err := s.findRuns(c.ctx(), ns, f, p.limit)
 	if err != nil {
 		return answer{}, err
 	}
-	return answerRuns(c, p, runs)
+	return answerRuns(c, p, runs, more)
 }
 
-// findRuns are the newest runs that match, of a namespace or of all ("").
-// Records move while they are read: queue to inbox to history. The inboxes are
-// therefore read before and after the shards, so that what moved is not missed;
-// of several records of a run the one read last counts.
-func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int) ([]task.Run, error) {
-	before, err := s.activeRuns(ctx, ns)
-	if err != nil || f.activeOnly() {
-		return f.newest(nil, before, most), err
+// findRuns are the newest runs that match, of a namespace or of all ("");
+// more: there may be others. Records move while they are read: queue to inbox to
+// history. The inboxes are therefore read before and after the shards, so that
+// what moved is not missed; of several records of a run the one read last counts.
+func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int) (found []task.Run, more bool, err error) {
+	add := func(runs []task.Run) {
+		for _, r := range runs {
+			if f.matches(r) {
+				found = append(found, r)
+			}
+		}
+		slices.SortFunc(found, newest)
+		if len(found) > most {
+			found, more = found[:most], true
+		}
 	}
-	var found []task.Run
+	before, err := s.activeRuns(ctx, ns)
+	if err != nil {
+		return nil, false, err
+	}
+	if f.activeOnly() {
+		add(before)
+		return found, more, nil
+	}
 	const chunk = 16 // shards; bounds what is held at once
 	for first := 0; first < s.Cluster.Shards; first += chunk {
 		ids := make([]int, 0, chunk)
@@ -170,38 +187,30 @@ func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int)
 		}
 		part, err := s.Store.ShardRuns(ctx, ids, ns)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		for _, r := range before { // what is active before and on record now has ended, or waits again
-			if slices.Contains(ids, r.Shard) && !slices.ContainsFunc(part, func(q task.Run) bool { return sameRun(q, r) }) {
-				part = append(part, r)
-			}
-		}
-		found = f.newest(found, part, most)
+		active := slices.DeleteFunc(slices.Clone(before), func(r task.Run) bool { return !slices.Contains(ids, r.Shard) })
+		add(override(active, part)) // what was active and is on record has ended, or waits again
 	}
 	after, err := s.activeRuns(ctx, ns)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	found = slices.DeleteFunc(found, func(q task.Run) bool {
-		return slices.ContainsFunc(after, func(r task.Run) bool { return sameRun(q, r) })
-	})
-	return f.newest(found, after, most), nil
+	all := override(found, after)
+	found = nil
+	add(all)
+	return found, more, nil
 }
 
-func sameRun(a, b task.Run) bool {
-	return a.ID == b.ID && a.Task == b.Task && a.Namespace == b.Namespace
-}
-
-// newest adds to runs those of more that match, and keeps the newest of all.
-func (f runFilter) newest(runs, more []task.Run, most int) []task.Run {
-	for _, r := range more {
-		if f.matches(r) {
-			runs = append(runs, r)
-		}
+// override is old and newer without those of old that newer has as well.
+func override(old, newer []task.Run) []task.Run {
+	type key struct{ ns, name, id string }
+	has := make(map[key]bool, len(newer))
+	for _, r := range newer {
+		has[key{r.Namespace, r.Task, r.ID}] = true
 	}
-	slices.SortFunc(runs, newest)
-	return runs[:min(len(runs), most)]
+	old = slices.DeleteFunc(old, func(r task.Run) bool { return has[key{r.Namespace, r.Task, r.ID}] })
+	return append(old, newer...)
 }
 
 func (s *server) activeRuns(ctx context.Context, ns string) ([]task.Run, error) {

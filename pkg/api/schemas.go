@@ -74,6 +74,7 @@ func refine(reg huma.Registry) {
 				p.Nullable = false // lists are [], never null
 			}
 		}
+		s.AdditionalProperties = nil // fields are added, never renamed
 		if required, ok := strict[name]; ok {
 			s.AdditionalProperties, s.Required = false, required
 		}
@@ -91,6 +92,7 @@ func refine(reg huma.Registry) {
 func refineSpec(s *huma.Schema, d task.Spec) {
 	p := s.Properties
 	p["namespace"].Default = d.Namespace
+	p["namespace"].Description = "Of a request's body: the path's, or absent."
 	p["timezone"].Default = d.Timezone
 	p["timeout"].Default = d.Timeout.String()
 	p["kill_grace"].Default = d.KillGrace.String()
@@ -152,6 +154,9 @@ func patchOf(spec *huma.Schema) *huma.Schema {
 		any := []*huma.Schema{&field, {Type: "null"}}
 		if inner, ok := strings.CutPrefix(field.Ref, "#/components/schemas/"); ok {
 			any[0] = &huma.Schema{Type: huma.TypeObject, Description: "A merge patch of " + inner + "."}
+		}
+		if field.AdditionalProperties != nil {
+			any[0] = &huma.Schema{Type: huma.TypeObject, Description: "What is null goes, the rest is added."}
 		}
 		p.Properties[name] = &huma.Schema{AnyOf: any}
 	}

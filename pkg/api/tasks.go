@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"net/http"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -104,7 +103,7 @@ func (s *server) getTask(c *call) (answer, error) {
 		return answer{}, err
 	}
 	st, err := s.Store.Task(c.ctx(), ref)
-	if errors.Is(err, task.ErrInvalid) && st.Task.UID != "" {
+	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil // the entry cannot be read: the spec can be shown
 	}
 	if err != nil {

@@ -269,7 +269,7 @@ func TestUnreadableRecords_HurtOnlyThemselves(t *testing.T) {
 	for _, name := range []string{"bad-spec", "bad-entry", "good", "no-entry", "orphan"} {
 		w.create(name, "@hourly")
 	}
-	w.put(k.Spec(ref("default", "bad-spec")), "{nonsense")
+	w.put(k.Spec(ref("default", "bad-spec")), `{"uid": "u", "retry": 7, "name": "bad-spec"}`)
 	w.put(k.Entry(ref("default", "bad-entry")), `{"from": 7}`)
 	_, err := w.etcd.Delete(ctx, k.Entry(ref("default", "no-entry")))
 	must(t, err)
@@ -360,7 +360,7 @@ func TestNextAndKeys(t *testing.T) {
 			}
 		}
 	}
-	if present != 3 || !strings.Contains(keys.Command, "etcdctl get /test/tasks/default/gap") {
+	if present != 3 || !strings.Contains(keys.Command, "etcdctl get "+w.store.Keys().Spec(ref("default", "gap"))) {
 		t.Errorf("keys: %+v", keys)
 	}
 	_, err = w.Keys(ctx, "default", "none")

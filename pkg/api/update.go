@@ -49,7 +49,7 @@ func (c *call) matches(ref store.Ref, revision int64) error {
 func (s *server) change(c *call, ref store.Ref, edit func(task.Spec) (task.Spec, error)) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
 		old, err := s.Store.Task(c.ctx(), ref)
-		broken := errors.Is(err, task.ErrInvalid) && old.Task.UID != "" // the entry: the write mends it
+		broken := entryBroken(old, err) // the write mends it
 		if err != nil && !broken {
 			return err
 		}
@@ -74,6 +74,12 @@ func (s *server) change(c *call, ref store.Ref, edit func(task.Spec) (task.Spec,
 		return about(ref.String(), err)
 	})
 	return st, result, err
+}
+
+// entryBroken reports whether err says that a task's entry cannot be read, while
+// its spec can.
+func entryBroken(st store.Stored, err error) bool {
+	return errors.Is(err, task.ErrInvalid) && st.EntryMod != 0
 }
 
 // next is what old becomes with another spec. Where its ticks begin anew, none

@@ -17,10 +17,10 @@ type Task struct {
 	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
 	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
 	Active  int       `json:"active" doc:"Runs in a node's inbox."`
-	Result  string    `json:"result,omitempty" doc:"What a PUT did: created, configured or unchanged."`
+	Result  string    `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
 }
 
-// What an apply did: Task.Result.
+// What a change did: Task.Result.
 const (
 	Created    = "created"
 	Configured = "configured"

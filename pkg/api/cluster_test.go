@@ -1,0 +1,124 @@
+package api_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestCluster(t *testing.T) {
+	server := kvtest.StartServer(t)
+	for name, w := range map[string]*world{"over gRPC": newWorldOn(t, server.Client()), "in the process": newWorldOn(t, server.InProcess())} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			w.t = t
+			k := w.store.Keys()
+			st, err := w.Cluster(ctx)
+			must(t, err)
+			if st.ID != w.cluster.ID || st.Shards != shards || st.ShardsOwned != 0 || st.Leader != "" || len(st.Warnings) != 3 {
+				t.Errorf("empty: %+v", st)
+			}
+			w.present("node-a", w.url)
+			w.present("node-b", "http://127.0.0.1:1")
+			for i := range shards {
+				w.put(k.Owner(i), store.Owner{Node: []string{"node-a", "node-b", "node-a"}[i%3], Since: task.At(w.clock.now()), Term: 3})
+			}
+			w.put(k.Leader()+"7f", "node-b")
+			_, err = w.Apply(ctx, spec("a", "@daily"), client.ApplyOptions{})
+			must(t, err)
+			w.active("node-a", "a", id(1, "aaaa"))
+
+			st, err = w.Cluster(ctx)
+			must(t, err)
+			if st.Leader != "node-b" || st.Nodes != 2 || st.NodesReady != 2 || st.ShardsOwned != shards || st.Tasks != 1 || st.ActiveRuns != 1 || len(st.Warnings) != 0 {
+				t.Errorf("running: %+v", st)
+			}
+			if len(st.Etcd) != 1 || st.Etcd[0].Version == "" || st.Etcd[0].DBSize == 0 || !st.Etcd[0].Leader || st.Etcd[0].Error != "" || st.Etcd[0].Endpoint == "" {
+				t.Errorf("etcd: %+v", st.Etcd)
+			}
+			nodes, err := w.Nodes(ctx)
+			must(t, err)
+			if len(nodes) != 2 || nodes[0].Shards != 5 || nodes[1].Shards != 3 || nodes[0].Revision == 0 {
+				t.Errorf("nodes: %+v", nodes)
+			}
+			if n, err := w.Node(ctx, "node-b"); err != nil || n.Shards != 3 || n.Instance != "i-node-b" {
+				t.Errorf("node: %+v, %v", n, err)
+			}
+			wantError(t, second(w.Node(ctx, "node-c")), task.ErrNotFound, client.CodeNotFound)
+			all, err := w.Shards(ctx)
+			must(t, err)
+			mine := all[ref("default", "a").Shard]
+			if len(all) != shards || mine.Tasks != 1 || mine.Fence == 0 || mine.Node == "" || mine.Previous == nil {
+				t.Errorf("shards: %+v", all)
+			}
+			v, err := w.Version(ctx)
+			must(t, err)
+			if v.Version != "1.2.3" || v.Node != "node-a" || v.Cluster != w.cluster.ID {
+				t.Errorf("version: %+v", v)
+			}
+		})
+	}
+}
+
+func TestCluster_WarnsOfSpaceAndAlarms(t *testing.T) {
+	got := api.Warnings(client.ClusterStatus{Leader: "a", NodesReady: 1, Shards: 8, ShardsOwned: 8, Etcd: []client.EtcdMember{
+		{Endpoint: "one", DBSize: 81, DBQuota: 100}, {Endpoint: "two", DBSize: 80, DBQuota: 100, Alarms: []string{"NOSPACE"}},
+		{Endpoint: "three", Error: "timed out"}, {Endpoint: "four", DBSize: 1 << 40},
+	}})
+	want := []string{"one is at 81 %", "two has raised the alarm NOSPACE", "three does not answer"}
+	if len(got) != len(want) {
+		t.Fatalf("got %q", got)
+	}
+	for i := range want {
+		if !strings.Contains(got[i], want[i]) {
+			t.Errorf("got %q, want %q in it", got[i], want[i])
+		}
+	}
+}
+
+func TestPanic_Is500AndMetricsCount(t *testing.T) {
+	w := newWorld(t)
+	w.create("a", "@daily")
+	w.spool = nil
+	w.ended("a", id(1, "aaaa"), task.Succeeded, nil)
+	w.writes.set(nil, nil)
+	w.panics.Store(true)
+	r := w.do(request{method: "GET", path: "/readyz"})
+	if r.status != 500 || r.Code != client.CodeInternal || strings.Contains(r.body, "on purpose") {
+		t.Errorf("got %d %s", r.status, r.body)
+	}
+	w.panics.Store(false)
+	must(t, w.Ready(t.Context()))
+	w.do(request{method: "GET", path: "/v1/anything/" + strings.Repeat("x", 50)})
+	m := w.do(request{method: "GET", path: "/metrics"}).body
+	for _, want := range []string{
+		`carillon_api_requests_total{code="500",method="GET",route="/readyz"} 1`,
+		`carillon_api_requests_total{code="200",method="GET",route="/readyz"} 1`,
+		`carillon_api_requests_total{code="201",method="POST",route="/v1/namespaces/{ns}/tasks"} 1`,
+		`carillon_api_requests_total{code="404",method="GET",route="none"} 1`,
+		`carillon_api_request_duration_seconds_count{method="GET",route="/readyz"} 2`,
+	} {
+		if !strings.Contains(m, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+}
+
+func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
+	w := newWorld(t)
+	hold := make(chan struct{})
+	t.Cleanup(func() { close(hold) })
+	w.writes.set(nil, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	w.hold.Store(&hold)
+	wantError(t, second(w.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnknown, client.CodeUnknown)
+	w.hold.Store(nil)
+}

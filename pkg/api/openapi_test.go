@@ -1,0 +1,168 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// document reads the OpenAPI document.
+func document(t *testing.T, w *world) map[string]any {
+	t.Helper()
+	r := w.do(request{method: "GET", path: "/openapi.json", noToken: true})
+	var doc map[string]any
+	must(t, json.Unmarshal([]byte(r.body), &doc))
+	return doc
+}
+
+func at(v any, path ...string) any {
+	for _, p := range path {
+		m, _ := v.(map[string]any)
+		v = m[p]
+	}
+	return v
+}
+
+func TestOpenAPI_IsWhole(t *testing.T) {
+	w := newWorld(t)
+	doc := document(t, w)
+	if v, _ := doc["openapi"].(string); !strings.HasPrefix(v, "3.1.") || at(doc, "info", "version") != "1.2.3" {
+		t.Errorf("openapi %v, info %v", doc["openapi"], doc["info"])
+	}
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			if ref, ok := v["$ref"].(string); ok {
+				parts := strings.Split(ref, "/")
+				if parts[0] != "#" || at(doc, parts[1:]...) == nil {
+					t.Errorf("%s: %s leads nowhere", path, ref)
+				}
+			}
+			for k, inner := range v {
+				walk(path+"/"+k, inner)
+			}
+		case []any:
+			for _, inner := range v {
+				walk(path+"[]", inner)
+			}
+		}
+	}
+	walk("", doc)
+	ids := map[string]bool{}
+	count := 0
+	for path, item := range doc["paths"].(map[string]any) {
+		for method, v := range item.(map[string]any) {
+			op, where := v.(map[string]any), method+" "+path
+			id, _ := op["operationId"].(string)
+			if id == "" || ids[id] || op["summary"] == "" {
+				t.Errorf("%s: operationId %q, summary %q", where, id, op["summary"])
+			}
+			ids[id] = true
+			count++
+			if !strings.HasPrefix(path, "/v1/") {
+				continue
+			}
+			for _, status := range []string{"401", "422", "503"} {
+				if at(op, "responses", status, "content", "application/problem+json", "schema", "$ref") != "#/components/schemas/Problem" {
+					t.Errorf("%s: no problem for %s", where, status)
+				}
+			}
+			if op["security"] == nil {
+				t.Errorf("%s: no security", where)
+			}
+			var in []string
+			params, _ := op["parameters"].([]any)
+			for _, p := range params {
+				if at(p, "in") == "path" {
+					in = append(in, at(p, "name").(string))
+				}
+			}
+			if n := strings.Count(path, "{"); n != len(in) {
+				t.Errorf("%s: parameters of the path: %v", where, in)
+			}
+		}
+	}
+	routes, err := os.ReadFile("testdata/routes.txt")
+	must(t, err)
+	if want := strings.Count(string(routes), "\n"); count != want {
+		t.Errorf("%d operations, want %d", count, want)
+	}
+	if yaml := w.do(request{method: "GET", path: "/openapi.yaml", noToken: true}); !strings.Contains(yaml.body, "openapi: 3.1.") {
+		t.Errorf("YAML: %.80s", yaml.body)
+	}
+}
+
+// Every route of the contract is there, in the document and in the mux.
+func TestOpenAPI_HasEveryRoute(t *testing.T) {
+	w := newWorld(t)
+	doc := document(t, w)
+	routes, err := os.ReadFile("testdata/routes.txt")
+	must(t, err)
+	for line := range strings.Lines(string(routes)) {
+		f := strings.Fields(line)
+		method, path := f[0], f[1]
+		if at(doc, "paths", path, strings.ToLower(method)) == nil {
+			t.Errorf("%s %s is not in the document", method, path)
+		}
+		real := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
+		if r := w.do(request{method: method, path: real}); r.status == http.StatusMethodNotAllowed || r.Code == "no_such_route" {
+			t.Errorf("%s %s: %d %s", method, real, r.status, r.Code)
+		}
+	}
+}
+
+func TestOpenAPI_DescribesSpec(t *testing.T) {
+	doc := document(t, newWorld(t))
+	schema := func(path ...string) any { return at(doc, append([]string{"components", "schemas"}, path...)...) }
+	spec := schema("Spec", "properties").(map[string]any)
+
+	// Exactly the fields of the Go type, at every level that users write.
+	b, err := json.Marshal(task.Defaults())
+	must(t, err)
+	var defaults map[string]any
+	must(t, json.Unmarshal(b, &defaults))
+	for field := range defaults {
+		if spec[field] == nil {
+			t.Errorf("%s is not described", field)
+		}
+	}
+	required := schema("Spec", "required").([]any)
+	if !slices.Equal(required, []any{"name", "schedule", "action"}) || schema("Spec", "additionalProperties") != false {
+		t.Errorf("required: %v, additional: %v", required, schema("Spec", "additionalProperties"))
+	}
+	for _, c := range []struct {
+		what      string
+		got, want any
+	}{
+		{"duration", at(spec["kill_grace"], "type"), "string"},
+		{"default of a duration", at(spec["kill_grace"], "default"), "10s"},
+		{"schedule is a string", at(at(spec["schedule"], "oneOf").([]any)[0], "type"), "string"},
+		{"schedule is a list", at(at(spec["schedule"], "oneOf").([]any)[1], "type"), "array"},
+		{"zone", at(spec["timezone"], "default"), "UTC"},
+		{"retries", schema("Retry", "properties", "attempts", "maximum"), float64(task.MaxAttempts)},
+		{"strict inside", schema("Retry", "additionalProperties"), false},
+		{"open to more outside", schema("Run", "additionalProperties"), nil},
+		{"time", schema("Run", "properties", "started_at", "format"), "date-time"},
+		{"state", at(schema("Run", "properties", "state", "enum").([]any)[0]), "queued"},
+		{"a task's own field", schema("Task", "properties", "next", "format"), "date-time"},
+		{"a task's embedded field", schema("Task", "properties", "uid", "type"), "string"},
+		{"a list is never null", schema("ListTask", "properties", "items", "type"), "array"},
+		{"a patch takes null", at(schema("SpecPatch", "properties", "timeout", "anyOf").([]any)[1], "type"), "null"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v, want %v", c.what, c.got, c.want)
+		}
+	}
+	for _, overlap := range at(spec["overlap"], "enum").([]any) {
+		s := task.Defaults()
+		s.Name, s.Action, s.Overlap = "a", task.Action{Noop: &task.Noop{}}, overlap.(string)
+		must(t, s.Validate())
+	}
+}
