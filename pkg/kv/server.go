@@ -25,6 +25,7 @@ const (
 	defaultQuota     = 8 << 30
 	defaultRetention = 100_000
 	stopTimeout      = 250 * time.Millisecond
+	helloTimeout     = 2 * time.Second
 )
 
 // ServerConfig says how to run an etcd in this process.
@@ -232,7 +233,9 @@ func (s *Server) embedConfig() *embed.Config {
 
 func (s *Server) serve() {
 	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil,
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// Until a connection has said hello, Close waits for it: not for gRPC's two minutes.
+		grpc.ConnectionTimeout(helloTimeout))
 	for _, l := range s.listen {
 		s.wg.Go(func() {
 			if err := s.grpc.Serve(l.Listener); err != nil && !errors.Is(err, net.ErrClosed) {
