@@ -92,6 +92,10 @@ cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three
 cluster-down: ## Stop them; CLEAN=1 deletes their data
 	@bash scripts/cluster-down.sh $(NODES)
 
+.PHONY: docs
+docs: build ## Write docs/cli.md from the help of the commands
+	@bash scripts/cli-docs.sh
+
 .PHONY: clean
 clean: ## Delete build/, data of `make run` included
 	@bash scripts/clean.sh

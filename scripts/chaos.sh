@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # make chaos: the tests that hurt a real cluster, CHAOS_COUNT times. They are the
-# tests of package daemon that are named TestChaos…; while there are none, all
-# tests of that package that start a cluster: CHAOS_RUN says which.
+# tests of package daemon that are named TestChaos…; while there are none, those
+# that kill, stop and freeze real nodes (TestDaemon…, TestSoak…). CHAOS_RUN, an
+# expression for go test -run, chooses others.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -11,8 +12,8 @@ names=$(grep -rhoE --include='*_test.go' '^func Test[A-Za-z0-9_]+' pkg/daemon | 
 run=${CHAOS_RUN:-}
 if [[ -z $run ]]; then
 	if grep -q '^TestChaos' <<<"$names"; then run='^TestChaos'; else
-		run='^Test(Cluster|Failover|Soak)'
-		say "there are no TestChaos… yet: running the tests of failover instead"
+		run='^Test(Daemon|Soak)'
+		say "there are no TestChaos… yet: running the tests of failover, CHAOS_COUNT times"
 	fi
 fi
 matching=$(grep -E "$run" <<<"$names" | grep -v '^TestMain$' || true)

@@ -39,7 +39,7 @@ stop() {
 	pid=
 }
 trap stop EXIT
-trap 'exit 130' INT
+trap 'exit 0' INT # the way it is meant to end
 trap 'exit 143' TERM HUP
 
 # dev publishes its token below XDG_CONFIG_HOME: here, not over the user's.
@@ -65,6 +65,7 @@ cat >"$dir/env" <<END
 export PATH="$root/build:\$PATH"
 export CARILLON_SERVER=http://$address
 export CARILLON_TOKEN_FILE="$dir/token"
+export ETCDCTL_ENDPOINTS=$(sed -n 's/^ *etcdctl --endpoints \([^ ]*\) .*/\1/p' "$log")
 END
 . "$dir/env"
 

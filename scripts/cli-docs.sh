@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# make docs: write docs/cli.md from what the commands say of themselves.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+carillon=$root/build/carillon
+[[ -x $carillon ]] || die "build/carillon is missing: run \`make docs\`"
+unset "${!CARILLON_@}" 2>/dev/null || true
+
+# The global flags and how runs are named are told once. What depends on the
+# host that the page is made on is told in words.
+page() {
+	"$carillon" "$@" --help | awk '
+		/^Global flags:/ { skip = 1 }
+		/^A run is named by/ { skip = 1; print "How a run is named: see \"Run names\" below."; print ""; next }
+		/^$/ { if (skip) { skip = 0; next } }
+		/COMMAND --help" tells more/ { next }
+		!skip { print }
+	' | sed -e 's/unique in the cluster (default "[^"]*")/unique in the cluster (default: that of the host)/' \
+		-e 's/that may run at once (default [0-9]*)/that may run at once (default: 8 for each CPU, at least 16)/' \
+		-e '/^ *-h, --help /d' -e '/^Flags:$/{N;/^Flags:\n$/d;}'
+}
+
+# below COMMAND...: the commands below it, as its help groups them.
+below() {
+	"$carillon" "$@" --help | awk '
+		/^(Usage|Examples|Flags|Global flags|Topics.*):$/ || /^Topics/ { on = 0; next }
+		/^[A-Z].*:$/ { on = 1; next }
+		on && /^  [a-z]/ { print $1 }
+	' | grep -vxE 'completion|help' || true
+}
+
+section() { # LEVEL COMMAND...
+	local level=$1
+	shift
+	printf '\n%s carillon %s\n\n```\n%s\n```\n' "$level" "$*" "$(page "$@")"
+}
+
+topic() { # NAME TITLE
+	printf '\n## %s\n\n```\n%s\n```\n' "$2" "$("$carillon" help "$1" | sed '/^Usage:/,$d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
+}
+
+{
+	cat <<'END'
+# The command line
+
+One binary, `carillon`. This page is what its commands say of themselves (`make docs` writes it); `carillon COMMAND
+--help` says the same. Noun, then verb; a few words for every day stand alone.
+
+Data is on the standard output, everything else on the standard error. With `-o json` an error is a JSON object on the
+standard error: `{"code", "field", "message", "hint"}`. An empty list is `[]`. Tables are for people: programs read
+`-o json`, whose fields are added to, never renamed.
+
+The server is `--server`, or `CARILLON_SERVER`, or `http://127.0.0.1:7070`. The token is in `--token-file`, or
+`CARILLON_TOKEN`, or the file `CARILLON_TOKEN_FILE`, or `~/.config/carillon/token`, where `carillon dev` puts its own.
+END
+	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" tells more/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
+	printf '\n## Global flags\n\n```\n%s\n```\n' "$("$carillon" task list --help | sed -n '/^Global flags:/,/^$/p' | sed '1d;/^$/d')"
+	for command in $(below); do
+		section '##' "$command"
+		for sub in $(below "$command"); do section '###' "$command" "$sub"; done
+	done
+	topic run-names "Run names"
+	topic selectors "Selectors"
+	topic exit-codes "Exit codes"
+} >docs/cli.md
+say "wrote docs/cli.md: $(grep -c '^##' docs/cli.md) sections"
