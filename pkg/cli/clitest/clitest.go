@@ -1,0 +1,176 @@
+// Package clitest runs scripts of carillon commands against a server, for tests
+// only. The commands run in the test's own process, through the real command
+// tree, each with the script's environment.
+//
+// Beside testscript's own commands a script has:
+//
+//	[!] carillon WORD...   runs a command; with ! it must fail
+//	code N                 the exit code of the last carillon was N
+//	input FILE             the standard input of the next carillon
+//	background WORD...     runs a carillon while the script goes on
+//	join                   waits for it; its output is then what stdout, stderr
+//	                       and code look at
+//	eventually WORD...     runs a carillon again and again until its standard
+//	                       output matches the pattern after the last word --
+//
+// Files are named by $WORK/name: commands do not run in the script's directory.
+package clitest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/carillonhq/carillon/pkg/cli"
+)
+
+// Patience is how long one command, or one eventually, may take.
+const Patience = 30 * time.Second
+
+// Server is where a script's commands go.
+type Server struct{ URL, Token string }
+
+// Commands are further commands of scripts.
+type Commands = map[string]func(ts *testscript.TestScript, neg bool, args []string)
+
+// Run runs the scripts of a directory, each against what start returns for it.
+// further are commands that the scripts have besides.
+func Run(t *testing.T, dir string, start func(env *testscript.Env) Server, further Commands) {
+	t.Helper()
+	all := Commands{"carillon": carillon, "code": code, "input": input, "background": background, "join": join, "eventually": eventually}
+	maps.Copy(all, further)
+	testscript.Run(t, testscript.Params{
+		Dir:                dir,
+		RequireUniqueNames: true,
+		Cmds:               all,
+		Setup: func(env *testscript.Env) error {
+			s := start(env)
+			env.Setenv("CARILLON_SERVER", s.URL)
+			env.Setenv("CARILLON_TOKEN", s.Token)
+			env.Setenv("HOME", env.WorkDir)
+			env.Values[stateKey{}] = &state{}
+			return nil
+		},
+	})
+}
+
+type stateKey struct{}
+
+// state is what one script's commands leave for each other.
+type state struct {
+	code  int
+	stdin string
+	back  *running
+}
+
+func of(ts *testscript.TestScript) *state { return ts.Value(stateKey{}).(*state) }
+
+// main runs one command line.
+func (s *state) main(ts *testscript.TestScript, args []string, out, errs io.Writer) int {
+	// Not the test's context: what a script does not wait for still has an end.
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	in := strings.NewReader(s.stdin)
+	s.stdin = ""
+	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test"})
+}
+
+func carillon(ts *testscript.TestScript, neg bool, args []string) {
+	s := of(ts)
+	s.code = s.main(ts, args, ts.Stdout(), ts.Stderr())
+	if (s.code != 0) != neg {
+		ts.Fatalf("carillon %s: exit code %d", strings.Join(args, " "), s.code)
+	}
+}
+
+func code(ts *testscript.TestScript, _ bool, args []string) {
+	if got := of(ts).code; len(args) != 1 || args[0] != strconv.Itoa(got) {
+		ts.Fatalf("exit code %d, want %v", got, args)
+	}
+}
+
+func input(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: input FILE")
+	}
+	of(ts).stdin = ts.ReadFile(args[0])
+}
+
+// running is a command in the background.
+type running struct {
+	done      chan struct{}
+	code      int
+	out, errs bytes.Buffer
+}
+
+func background(ts *testscript.TestScript, _ bool, args []string) {
+	s := of(ts)
+	if s.back != nil {
+		ts.Fatalf("one command at a time may be in the background")
+	}
+	r := &running{done: make(chan struct{})}
+	s.back = r
+	in := strings.NewReader(s.stdin)
+	s.stdin = ""
+	env := map[string]string{}
+	for _, name := range []string{"CARILLON_SERVER", "CARILLON_TOKEN", "CARILLON_NAMESPACE", "HOME"} {
+		env[name] = ts.Getenv(name)
+	}
+	go func() {
+		defer close(r.done)
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		defer cancel()
+		r.code = cli.Main(ctx, args, cli.IO{In: in, Out: &r.out, Err: &r.errs,
+			Env: func(name string) string { return env[name] }, Version: "v0.0.0-test"})
+	}()
+	ts.Defer(func() { <-r.done })
+}
+
+func join(ts *testscript.TestScript, _ bool, _ []string) {
+	s := of(ts)
+	if s.back == nil {
+		ts.Fatalf("nothing is in the background")
+	}
+	<-s.back.done
+	s.code = s.back.code
+	tell(ts, ts.Stdout(), &s.back.out)
+	tell(ts, ts.Stderr(), &s.back.errs)
+	s.back = nil
+}
+
+func eventually(ts *testscript.TestScript, _ bool, args []string) {
+	at := slices.Index(args, "--")
+	if at < 0 || at != len(args)-2 {
+		ts.Fatalf("usage: eventually WORD... -- PATTERN")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[len(args)-1])
+	ts.Check(err)
+	s := of(ts)
+	var out, errs bytes.Buffer
+	for end := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
+		out.Reset()
+		errs.Reset()
+		s.code = s.main(ts, args[:at], &out, &errs)
+		if pattern.Match(out.Bytes()) {
+			break
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("carillon %s: no match for %q in\n%s%s", strings.Join(args[:at], " "), pattern, &out, &errs)
+		}
+	}
+	tell(ts, ts.Stdout(), &out)
+}
+
+func tell(ts *testscript.TestScript, w io.Writer, b *bytes.Buffer) {
+	_, err := w.Write(b.Bytes())
+	ts.Check(err)
+}

@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func (a *app) nodeCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "The daemons that are present: what they run and own"}
+	cmd.AddCommand(a.nodeList(), a.nodeGet())
+	return cmd
+}
+
+func (a *app) nodeList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the nodes that are present",
+		Example: "  carillon node list\n  carillon node list -o wide",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			nodes, err := c.Nodes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return emitList(a, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *grid { return a.nodeGrid(nodes, wide) })
+		},
+	}
+}
+
+func (a *app) nodeGrid(nodes []task.Node, wide bool) *grid {
+	g := &grid{heads: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, empty: "no node is present"}
+	if wide {
+		g.heads = append(g.heads, "WEIGHT", "INSTANCE", "LABELS")
+	}
+	for _, n := range nodes {
+		row := []string{n.Name, a.nodeState(n), oneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
+			fmt.Sprint(n.Shards), a.upWords(n), oneLine(n.Address), oneLine(n.Version)}
+		if wide {
+			row = append(row, fmt.Sprint(n.Weight), oneLine(n.Instance), labelWords(n.Labels))
+		}
+		g.add(row...)
+	}
+	return g
+}
+
+func (a *app) nodeState(n task.Node) string {
+	if n.State == task.NodeReady {
+		return a.paint(green, n.State)
+	}
+	return a.paint(yellow, oneLine(n.State))
+}
+
+func (a *app) upWords(n task.Node) string {
+	if n.StartedAt.IsZero() {
+		return a.none()
+	}
+	return span(max(a.now().Sub(n.StartedAt.Time), 0))
+}
+
+func (a *app) nodeGet() *cobra.Command {
+	return &cobra.Command{
+		Use:               "get NODE",
+		Short:             "Show a node",
+		Example:           "  carillon node get db-1",
+		Args:              args(1, 1, "the node's name"),
+		ValidArgsFunction: a.completeNodes,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			n, err := c.Node(cmd.Context(), words[0])
+			if err != nil {
+				return a.missingNode(cmd, c, words[0], err)
+			}
+			return emitOne(a, n, n.Name, func(d *details) {
+				d.field("Name", "%s", n.Name)
+				d.painted("State", a.nodeState(n))
+				d.field("Roles", "%s", strings.Join(n.Roles, ", "))
+				d.field("Labels", "%s", labelWords(n.Labels))
+				d.field("Running", "%d of %d slots", n.Running, n.Slots)
+				d.field("Shards", "%d, weight %d", n.Shards, n.Weight)
+				d.field("Address", "%s", n.Address)
+				d.field("Version", "%s", n.Version)
+				d.field("Instance", "%s, up %s", n.Instance, a.upWords(n))
+				d.field("Leases", "%s", strings.Join(n.Leases, ", "))
+			})
+		},
+	}
+}
+
+func (a *app) missingNode(cmd *cobra.Command, c *client.Client, name string, err error) error {
+	if !errors.Is(err, task.ErrNotFound) {
+		return err
+	}
+	f := a.explain(err)
+	nodes, listed := c.Nodes(cmd.Context())
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	if near := nearest(name, names); listed == nil && near != "" {
+		f.Hint = "did you mean: " + near
+	}
+	return f
+}
+
+func (a *app) shardCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "shard", Aliases: []string{"shards"}, Short: "The shards: who owns which, and how far it has come"}
+	cmd.AddCommand(&cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the shards with their owners",
+		Long:    "List the shards with their owners. All ticks up to a shard's watermark are decided.",
+		Example: "  carillon shard list\n  carillon shard list -o json | jq '.[] | select(.node == \"\")'",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			shards, err := c.Shards(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return emitList(a, shards, func(s task.Shard) string { return fmt.Sprint(s.ID) }, func(wide bool) *grid { return a.shardGrid(shards, wide) })
+		},
+	})
+	return cmd
+}
+
+func (a *app) shardGrid(shards []task.Shard, wide bool) *grid {
+	g := &grid{heads: []string{"SHARD", "NODE", "SINCE", "WATERMARK", "TASKS", "QUEUED"}, empty: "no shards"}
+	if wide {
+		g.heads = append(g.heads, "FENCE", "BEFORE")
+	}
+	for _, s := range shards {
+		watermark := a.none()
+		if s.Watermark.UnixMilli() > 0 {
+			watermark = a.gone(s.Watermark, "UTC")
+		}
+		row := []string{fmt.Sprint(s.ID), first(oneLine(s.Node), a.paint(red, "nobody")), a.gone(s.Since, "UTC"), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
+		if wide {
+			var before []string
+			for _, p := range s.Previous {
+				before = append(before, oneLine(p.Node))
+			}
+			row = append(row, fmt.Sprint(s.Fence), first(strings.Join(before, ", "), a.none()))
+		}
+		g.add(row...)
+	}
+	return g
+}
+
+func (a *app) clusterCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
+	cmd.AddCommand(only(&cobra.Command{
+		Use:     "status",
+		Short:   "Say how the cluster fares, and what to look at",
+		Example: "  carillon cluster status\n  carillon cluster status -o json",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			s, err := c.Cluster(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return emitOne(a, s, s.ID, func(d *details) { a.describeCluster(d, s) })
+		},
+	}, asTable, asWide, asJSON, asJSONL, asYAML))
+	return cmd
+}
+
+func (a *app) describeCluster(d *details, s client.ClusterStatus) {
+	d.painted("Cluster", oneLine(s.ID)+a.plain(" · ")+fmt.Sprintf("since %s", a.gone(s.CreatedAt, "UTC")))
+	d.painted("Nodes", a.share(s.NodesReady, s.Nodes, "ready"))
+	d.painted("Leader", first(oneLine(s.Leader), a.paint(red, "none just now")))
+	d.painted("Shards", a.share(s.ShardsOwned, s.Shards, "owned"))
+	d.field("Tasks", "%d", s.Tasks)
+	d.field("Active runs", "%d", s.ActiveRuns)
+	g := &grid{heads: []string{"ENDPOINT", "ROLE", "VERSION", "SIZE", "ALARMS"}}
+	for _, m := range s.Etcd {
+		role, alarms := "member", oneLine(strings.Join(m.Alarms, ", "))
+		if m.Leader {
+			role = "leader"
+		}
+		if m.Error != "" {
+			role, alarms = a.paint(red, "away"), oneLine(m.Error)
+		}
+		g.add(oneLine(m.Endpoint), role, oneLine(m.Version), a.dbSize(m), alarms)
+	}
+	d.section("etcd", a.bare(g))
+	if len(s.Warnings) > 0 {
+		var b strings.Builder
+		for _, w := range s.Warnings {
+			b.WriteString("  " + a.paint(yellow, "! "+oneLine(w)) + "\n")
+		}
+		d.section("Warnings", b.String())
+	}
+}
+
+func (a *app) share(part, whole int, what string) string {
+	words := fmt.Sprintf("%d of %d %s", part, whole, what)
+	if part < whole || whole == 0 {
+		return a.paint(yellow, words)
+	}
+	return a.paint(green, words)
+}
+
+func (a *app) dbSize(m client.EtcdMember) string {
+	if m.DBSize == 0 {
+		return a.none()
+	}
+	if m.DBQuota == 0 {
+		return size(m.DBSize)
+	}
+	return fmt.Sprintf("%s of %s (%d%%)", size(m.DBSize), size(m.DBQuota), m.DBSize*100/m.DBQuota)
+}
+
+// versionInfo is what version prints: this program, and what answers.
+type versionInfo struct {
+	Version string          `json:"version"`
+	Go      string          `json:"go"`
+	Server  *client.Version `json:"server"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the versions of this program and of the server",
+		Example: "  carillon version\n  carillon version -o json",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versionInfo{Version: a.version(), Go: runtime.Version()}
+			const limit = 2 * time.Second
+			c, err := a.connectFor(min(limit, a.timeout))
+			var server client.Version
+			if err == nil {
+				server, err = c.Version(cmd.Context())
+			}
+			if err == nil {
+				v.Server = &server
+			}
+			// A server that is away is no failure: the program's version is known.
+			return emitOne(a, v, v.Version, func(d *details) {
+				d.field("Client", "%s (%s)", v.Version, v.Go)
+				if err != nil {
+					a.note("server: %s", oneLine(err.Error()))
+					return
+				}
+				d.field("Server", "%s (%s) on node %s, cluster %s", server.Version, server.Go, server.Node, server.Cluster)
+			})
+		},
+	}
+}
+
+func (a *app) version() string {
+	if a.Version != "" {
+		return a.Version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

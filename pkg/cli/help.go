@@ -1,0 +1,97 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// usageTemplate is cobra's, with examples before everything else and the global
+// flags where they are asked for only.
+const usageTemplate = `{{if .HasExample}}Examples:
+{{.Example}}
+
+{{end}}Usage:{{if and .Runnable (not .HasAvailableSubCommands)}}
+  {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
+  {{.CommandPath}} COMMAND{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{if eq (len .Groups) 0}}
+
+Commands:{{range $cmds}}{{if (or .IsAvailableCommand (eq .Name "help"))}}
+  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{else}}{{range $group := .Groups}}
+
+{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) (or .IsAvailableCommand (eq .Name "help")))}}
+  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}` + globalFlags + `{{if .HasHelpSubCommands}}
+
+Topics ("{{.CommandPath}} help TOPIC"):{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableSubCommands}}
+
+"{{.CommandPath}} COMMAND --help" tells more of a command.{{end}}
+`
+
+const globalFlags = `{{if .HasAvailableInheritedFlags}}
+
+Global flags:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
+
+// topics are pages of help that belong to no command.
+func topics() []*cobra.Command {
+	return []*cobra.Command{
+		{Use: "exit-codes", Short: "What exit codes mean", Long: exitCodesTopic},
+		{Use: "selectors", Short: "How labels select tasks and nodes", Long: selectorsTopic},
+		{Use: "schedules", Short: "How schedules are written", Long: schedulesTopic},
+		{Use: "run-names", Short: "How a run is named", Long: runNames},
+	}
+}
+
+const exitCodesTopic = `Exit codes tell a script what kind of failure it was:
+
+  0    done
+  1    failure: what none of the others is
+  2    usage: a word, a flag or a value that cannot be; nothing was done
+  3    not found
+  4    conflict: it exists already, or is no longer at that --revision
+  5    unavailable or timed out: trying again makes sense. After a change,
+       look first: it may have been made
+  6    not authenticated, or not allowed
+  8    there is a difference or a finding
+  9    the run did not succeed (task trigger --wait)
+  130  interrupted
+
+Of several tasks, those that failed decide: their common code, or 1. With
+-o json each error is a JSON object on the standard error:
+{"code", "field", "message", "hint"}.`
+
+const selectorsTopic = `A selector picks by labels. All of its terms, separated by commas, must hold:
+
+  team = data            the label has this value (== and team=data are the same)
+  team != data           it has another value, or is not there
+  env in (prod, stage)   it has one of these values
+  env notin (test)       it has none of them, or is not there
+  gpu                    it is there
+  !gpu                   it is not there
+
+Tasks are picked with -l:            carillon task pause -l team=data
+Nodes are picked by a task's target: carillon task update x --selector 'role = db, !gpu'
+Every node has the labels node, os and arch.
+
+Names take simple patterns too, in quotes: carillon task list 'nightly-*'.
+A change of more than one task that was not named asks first; --yes goes ahead,
+--dry-run only lists.`
+
+const schedulesTopic = `A schedule is one expression or several; several are a union.
+
+  30 2 * * *             minute, hour, day of month, month, day of week
+  */15 30 2 * * *        with seconds in front
+  0 9 * * MON-FRI        names, ranges, lists (1,15) and steps (*/5, 10-40/10)
+  0 0 1,15 * SUN         the day of month OR the day of week, if neither field
+                         begins with *; else both must match
+  @hourly @daily @weekly @monthly @yearly
+  @every 90s             counted from the task's creation, whatever moves
+  @at 2026-12-24T18:00:00Z
+  @manual                never by itself; only when triggered
+
+Zones are a field of the task (--timezone Europe/Berlin), not of the expression.
+Where the clocks go forward, a tick whose local time does not exist runs once
+right after the gap (--dst-gap skip: not at all). Where they go back, a tick
+whose local time exists twice runs the first time (--dst-fold both: twice).
+Schedules with * in the hour field are not affected: they run in real time.
+
+Try one out:  carillon schedule next "30 2 * * *" --timezone Europe/Berlin`

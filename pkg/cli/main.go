@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// IO is what a command talks to.
+type IO struct {
+	In       io.Reader
+	Out, Err io.Writer
+	// Env looks an environment variable up; nil is os.Getenv.
+	Env func(string) string
+	// Version is this program's; "" is what the build recorded.
+	Version string
+}
+
+// Main runs one command line, without the program's name, and returns its exit
+// code. daemonCommands are added to the tree as they are; what they return as
+// an error is printed like any other, and one with a method ExitCode() int
+// chooses the code. When ctx ends, so does the command, with 130.
+func Main(ctx context.Context, args []string, sys IO, daemonCommands ...*cobra.Command) int {
+	return newApp(sys).run(ctx, args, daemonCommands...)
+}
+
+func newApp(sys IO) *app {
+	if sys.Env == nil {
+		sys.Env = os.Getenv
+	}
+	return &app{IO: sys, now: time.Now, terminal: terminal}
+}
+
+func (a *app) run(ctx context.Context, args []string, daemonCommands ...*cobra.Command) int {
+	a.args = args
+	root := a.root(daemonCommands)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = interrupted(err)
+	}
+	var known *failure
+	if err != nil && !a.parsed && !errors.As(err, &known) {
+		err = usage("%s", err) // cobra's, about the words themselves
+	}
+	return a.report(err)
+}
+
+// The groups of commands in the help.
+const (
+	groupEveryday = "everyday"
+	groupNouns    = "nouns"
+	groupDaemon   = "daemon"
+	groupOther    = "other"
+)
+
+func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "carillon",
+		Short: "Distributed cron: schedules tasks and runs them on a fleet",
+		Long: "Carillon is cron for a fleet: it keeps schedules, fires them on time, once, on one of many hosts,\n" +
+			"and remembers how every run ended.",
+		Example: `  carillon dev                                     a node of your own, with everything in it
+  carillon task create hello --schedule "@every 5s" -- echo hello
+  carillon task list
+  carillon logs hello -f
+  carillon apply -f tasks/`,
+		SilenceErrors:      true, // report prints them
+		SilenceUsage:       true,
+		DisableSuggestions: true, // unknownCommand makes its own
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.parsed = true
+			return a.check(cmd)
+		},
+	}
+	root.SetIn(a.In)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	root.SetFlagErrorFunc(flagError)
+	a.bind(root.PersistentFlags())
+	a.completeGlobals(root)
+
+	root.AddGroup(
+		&cobra.Group{ID: groupEveryday, Title: "Every day:"},
+		&cobra.Group{ID: groupNouns, Title: "By noun:"},
+	)
+	if len(daemonCommands) > 0 {
+		root.AddGroup(&cobra.Group{ID: groupDaemon, Title: "Nodes:"})
+	}
+	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
+	add(root, groupEveryday, a.everydayCommands()...)
+	add(root, groupNouns, a.taskCommand(), a.runCommand(), a.nodeCommand(), a.shardCommand(), a.clusterCommand(), a.scheduleCommand())
+	for _, c := range daemonCommands {
+		if c.GroupID == "" && !c.Hidden {
+			c.GroupID = groupDaemon
+		}
+		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
+		root.AddCommand(c)
+	}
+	add(root, groupOther, a.versionCommand())
+	root.AddCommand(topics()...)
+	root.SetHelpCommandGroupID(groupOther)
+	root.SetCompletionCommandGroupID(groupOther)
+	root.SetUsageTemplate(usageTemplate)
+	a.refuseUnknown(root)
+	return root
+}
+
+func (a *app) everydayCommands() []*cobra.Command {
+	next := a.taskNext()
+	next.Use = "next [TASK...]"
+	next.Short = "The ticks that come next, of a task or of all"
+	return []*cobra.Command{a.taskApply(), a.runLogs(), next}
+}
+
+func add(parent *cobra.Command, group string, commands ...*cobra.Command) {
+	for _, c := range commands {
+		c.GroupID = group
+		parent.AddCommand(c)
+	}
+}
+
+// refuseUnknown makes every command that only groups others say so when it is
+// given a word that is none of theirs; cobra would print help and succeed.
+func (a *app) refuseUnknown(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		a.refuseUnknown(c)
+	}
+	if cmd.Runnable() || !cmd.HasSubCommands() {
+		return
+	}
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return unknownCommand(cmd, args[0])
+	}
+}
+
+func unknownCommand(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+			names = append(names, c.Aliases...)
+		}
+	}
+	hint := "see " + cmd.CommandPath() + " --help"
+	if near := nearest(word, names); near != "" {
+		hint = "did you mean: " + cmd.CommandPath() + " " + near
+	}
+	return &failure{exit: exitUsage, problem: problem{Code: codeUsage, Hint: hint,
+		Message: "unknown command " + quote(word) + " for " + cmd.CommandPath()}}
+}
+
+// flagError names the flag that was meant.
+func flagError(cmd *cobra.Command, err error) error {
+	f := &failure{exit: exitUsage, problem: problem{Code: codeUsage, Message: err.Error(), Hint: "see " + cmd.CommandPath() + " --help"}}
+	word, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !unknown {
+		return f
+	}
+	var names []string
+	for _, set := range flagSets(cmd) {
+		names = append(names, set...)
+	}
+	slices.Sort(names)
+	if near := nearest(word, slices.Compact(names)); near != "" {
+		f.Hint = "did you mean: --" + near
+	}
+	return f
+}

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// TestMain_DoesWhatItsDaemonCommandsSay: they are part of the tree, and their
+// errors end it like any other.
+func TestMain_DoesWhatItsDaemonCommandsSay(t *testing.T) {
+	var out, errs bytes.Buffer
+	agent := &cobra.Command{Use: "agent", Short: "Run a node", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return exitCode(3) }}
+	code := func(args ...string) int {
+		out.Reset()
+		errs.Reset()
+		return Main(t.Context(), args, IO{In: strings.NewReader(""), Out: &out, Err: &errs}, agent)
+	}
+	if got := code("agent"); got != 3 || errs.String() != "error: a daemon's\n" {
+		t.Errorf("%d, %q", got, errs.String())
+	}
+	if got := code("agent", "x"); got != exitUsage {
+		t.Errorf("a word too much: %d, %q", got, errs.String())
+	}
+	if got := code("--help"); got != 0 || !strings.Contains(out.String(), "agent       Run a node") {
+		t.Errorf("%d, %q", got, out.String())
+	}
+}
+
+// TestMain_EndsWhenItIsInterrupted, with 130, in the middle of a call.
+func TestMain_EndsWhenItIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	var out, errs bytes.Buffer
+	code := Main(ctx, []string{"task", "list", "--server", s.URL}, IO{Out: &out, Err: &errs, Env: func(string) string { return "" }})
+	if code != exitInterrupted || out.Len() > 0 {
+		t.Errorf("%d, %q, %q", code, out.String(), errs.String())
+	}
+}
+
+// TestCompletion_NeverHangs: a server that accepts and then says nothing costs
+// no more than the limit.
+func TestCompletion_NeverHangs(t *testing.T) {
+	release := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer s.Close()
+	defer close(release)
+	var out, errs bytes.Buffer
+	start := time.Now()
+	Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, ""}, IO{Out: &out, Err: &errs, Env: func(string) string { return "" }})
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("took %s", took)
+	}
+	if got := out.String(); got != ":4\n" {
+		t.Errorf("offers %q", got)
+	}
+}

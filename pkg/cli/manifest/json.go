@@ -1,0 +1,143 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"unicode/utf8"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// readJSON reads a stream of JSON values: one, a list, or one a line.
+func readJSON(b []byte) ([]*node, *Error) {
+	r := &jsonReader{text: b, d: json.NewDecoder(bytes.NewReader(b)), line: 1}
+	r.d.UseNumber()
+	var docs []*node
+	for {
+		tok, at, err := r.token()
+		if errors.Is(err, io.EOF) {
+			return docs, nil
+		}
+		if err != nil {
+			return nil, r.fault(err)
+		}
+		n, fault := r.value(tok, at, 0)
+		if fault != nil {
+			return nil, fault
+		}
+		docs = append(docs, n)
+	}
+}
+
+// jsonReader walks a decoder's tokens and knows where each begins.
+type jsonReader struct {
+	text []byte
+	d    *json.Decoder
+
+	// How far lines have been counted: offset begins in line, which begins at
+	// start. Tokens come in order, so that each byte is looked at once.
+	offset, start, line int
+}
+
+func (r *jsonReader) token() (json.Token, position, error) {
+	from := int(r.d.InputOffset())
+	for from < len(r.text) && bytes.IndexByte([]byte(" \t\r\n,:"), r.text[from]) >= 0 {
+		from++
+	}
+	tok, err := r.d.Token()
+	return tok, r.at(from), err
+}
+
+func (r *jsonReader) at(offset int) position {
+	for ; r.offset < min(offset, len(r.text)); r.offset++ {
+		if r.text[r.offset] == '\n' {
+			r.line++
+			r.start = r.offset + 1
+		}
+	}
+	return position{r.line, 1 + utf8.RuneCount(r.text[r.start:max(r.start, min(offset, len(r.text)))])}
+}
+
+func (r *jsonReader) fault(err error) *Error {
+	offset := int(r.d.InputOffset())
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) && int(syntax.Offset) > offset {
+		offset = int(syntax.Offset) - 1
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return faultAt(r.at(len(r.text)), task.CodeBadJSON, "", "the JSON ends too early")
+	}
+	return faultAt(r.at(offset), task.CodeBadJSON, "", "%s", err)
+}
+
+func (r *jsonReader) value(tok json.Token, at position, depth int) (*node, *Error) {
+	if depth > maxDepth {
+		return nil, faultAt(at, task.CodeBadJSON, "", "nests deeper than %d levels", maxDepth)
+	}
+	n := &node{at: at}
+	switch v := tok.(type) {
+	case json.Delim:
+		if v == '[' {
+			n.kind = kindList
+			return n, r.list(n, depth)
+		}
+		n.kind = kindObject
+		return n, r.object(n, depth)
+	case string:
+		n.kind, n.scalar, n.text = kindString, quoted(v), v
+	case json.Number:
+		n.kind, n.scalar, n.text = kindNumber, v.String(), v.String()
+	case bool:
+		n.kind, n.scalar = kindBool, "false"
+		if v {
+			n.scalar = "true"
+		}
+		n.text = n.scalar
+	default:
+		n.kind, n.scalar, n.text = kindNull, "null", "null"
+	}
+	return n, nil
+}
+
+func (r *jsonReader) list(n *node, depth int) *Error {
+	for {
+		tok, at, err := r.token()
+		if err != nil {
+			return r.fault(err)
+		}
+		if tok == json.Delim(']') {
+			return nil
+		}
+		item, fault := r.value(tok, at, depth+1)
+		if fault != nil {
+			return fault
+		}
+		n.items = append(n.items, item)
+	}
+}
+
+func (r *jsonReader) object(n *node, depth int) *Error {
+	for {
+		tok, at, err := r.token()
+		if err != nil {
+			return r.fault(err)
+		}
+		if tok == json.Delim('}') {
+			return nil
+		}
+		key := tok.(string) // the decoder lets no other keys pass
+		tok, from, err := r.token()
+		if err != nil {
+			return r.fault(err)
+		}
+		value, fault := r.value(tok, from, depth+1)
+		if fault != nil {
+			return fault
+		}
+		if fault := n.set(pair{key: key, at: at, value: value}); fault != nil {
+			return fault
+		}
+	}
+}

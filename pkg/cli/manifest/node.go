@@ -1,0 +1,181 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxDepth bounds recursion here; task.DecodeStrict has the last word.
+const maxDepth = task.MaxDepth + 8
+
+// A kind is what a node is in JSON.
+type kind int
+
+const (
+	kindNull kind = iota
+	kindBool
+	kindNumber
+	kindString
+	kindList
+	kindObject
+)
+
+// node is a value of a document and where it stands: what YAML and JSON have in
+// common.
+type node struct {
+	kind   kind
+	scalar string // JSON; of null, bool, number and string
+	text   string // as it stands in the file, of scalars
+	pairs  []pair // of an object, in the file's order
+	items  []*node
+	at     position
+}
+
+type pair struct {
+	key   string
+	at    position
+	value *node
+}
+
+// position counts from 1, columns in characters.
+type position struct{ line, column int }
+
+// faultAt is an error at a place in the file.
+func faultAt(at position, code, field, format string, args ...any) *Error {
+	return &Error{Line: at.line, Column: at.column, Err: task.Invalid(code, field, format, args...)}
+}
+
+// set adds a pair to an object; a key that is there already is an error.
+func (n *node) set(p pair) *Error {
+	for _, have := range n.pairs {
+		if have.key == p.key {
+			return faultAt(p.at, task.CodeDuplicate, p.key, "stands there twice; first on line %d", have.at.line)
+		}
+	}
+	n.pairs = append(n.pairs, p)
+	return nil
+}
+
+// get is the value of a key; nil if there is none.
+func (n *node) get(key string) *node {
+	for _, p := range n.pairs {
+		if p.key == key {
+			return p.value
+		}
+	}
+	return nil
+}
+
+// without is n less some keys.
+func (n *node) without(drop map[string]bool) *node {
+	m := *n
+	m.pairs = nil
+	for _, p := range n.pairs {
+		if !drop[p.key] {
+			m.pairs = append(m.pairs, p)
+		}
+	}
+	return &m
+}
+
+func (n *node) json() []byte {
+	var b bytes.Buffer
+	n.write(&b)
+	return b.Bytes()
+}
+
+func (n *node) write(b *bytes.Buffer) {
+	switch n.kind {
+	case kindObject:
+		b.WriteByte('{')
+		for i, p := range n.pairs {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(quoted(p.key))
+			b.WriteByte(':')
+			p.value.write(b)
+		}
+		b.WriteByte('}')
+	case kindList:
+		b.WriteByte('[')
+		for i, item := range n.items {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			item.write(b)
+		}
+		b.WriteByte(']')
+	default:
+		b.WriteString(n.scalar)
+	}
+}
+
+func quoted(s string) string {
+	b, _ := json.Marshal(s) // a string always marshals
+	return string(b)
+}
+
+// find follows a field's path ("retry.on[0]", "labels.team") as far as it goes,
+// and returns the last node on it and where that one's name stands.
+func (n *node) find(path string) (*node, position) {
+	at := n.at
+	for path != "" {
+		next, where, rest := n.step(path)
+		if next == nil {
+			break
+		}
+		n, at, path = next, where, rest
+	}
+	return n, at
+}
+
+// step takes one part off a path. Keys may contain dots, so that the keys which
+// are there decide where a part ends.
+func (n *node) step(path string) (next *node, at position, rest string) {
+	var index int
+	if _, err := fmt.Sscanf(path, "[%d]", &index); err == nil && n.kind == kindList {
+		if index < 0 || index >= len(n.items) {
+			return nil, n.at, path
+		}
+		item := n.items[index]
+		_, rest, _ = strings.Cut(path, "]")
+		return item, item.at, strings.TrimPrefix(rest, ".")
+	}
+	longest := -1
+	at, rest = n.at, path
+	for _, p := range n.pairs {
+		after, ok := strings.CutPrefix(path, p.key)
+		if ok && len(p.key) > longest && (after == "" || after[0] == '.' || after[0] == '[') {
+			longest = len(p.key)
+			next, at, rest = p.value, p.at, strings.TrimPrefix(after, ".")
+		}
+	}
+	return next, at, rest
+}
+
+// unquoted is the first scalar at or in n that is not a string, for the hint
+// that it wants quotes.
+func (n *node) unquoted() *node {
+	switch n.kind {
+	case kindBool, kindNumber:
+		return n
+	case kindObject:
+		for _, p := range n.pairs {
+			if u := p.value.unquoted(); u != nil {
+				return u
+			}
+		}
+	case kindList:
+		for _, item := range n.items {
+			if u := item.unquoted(); u != nil {
+				return u
+			}
+		}
+	}
+	return nil
+}

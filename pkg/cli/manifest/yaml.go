@@ -1,0 +1,264 @@
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What one YAML document may have. The parser needs time in the square of the
+// keys of a mapping and of the depth: these keep the worst document below a
+// second.
+const (
+	maxTokens = 20_000
+	maxFlow   = maxDepth // [ and { within each other
+)
+
+// section is a YAML document's text and the number of lines before it.
+type section struct {
+	text   []byte
+	before int
+}
+
+// sections splits a stream at its document markers. The parser could do it, but
+// loses what follows an empty document.
+func sections(b []byte) []section {
+	var all []section
+	current := section{}
+	line := 0
+	for raw := range bytes.Lines(b) {
+		trimmed := bytes.TrimRight(raw, " \t\r\n")
+		begins := bytes.Equal(trimmed, []byte("---")) || bytes.HasPrefix(raw, []byte("--- ")) || bytes.HasPrefix(raw, []byte("---\t"))
+		if begins || bytes.Equal(trimmed, []byte("...")) {
+			all = append(all, current)
+			current = section{before: line}
+			raw = append([]byte("   "), raw[3:]...) // the rest keeps its column
+		}
+		current.text = append(current.text, raw...)
+		line++
+	}
+	return append(all, current)
+}
+
+// readYAML reads every document of a stream; empty ones are left out.
+func readYAML(b []byte) ([]*node, *Error) {
+	var docs []*node
+	for _, s := range sections(b) {
+		if len(bytes.TrimSpace(s.text)) == 0 {
+			continue
+		}
+		n, err := s.read()
+		if err != nil {
+			err.Line += s.before
+			return nil, err
+		}
+		if n != nil {
+			docs = append(docs, n)
+		}
+	}
+	return docs, nil
+}
+
+func (s section) read() (n *node, fault *Error) {
+	tokens := lexer.Tokenize(string(s.text))
+	if err := bounded(tokens); err != nil {
+		return nil, err
+	}
+	file, err := parse(tokens)
+	if err != nil {
+		return nil, s.syntax(err)
+	}
+	y := yamlReader{before: s.before}
+	for _, doc := range file.Docs {
+		if doc.Body == nil || doc.Body.Type() == ast.NullType && len(bytes.TrimSpace(s.text)) == 0 {
+			continue
+		}
+		if n != nil {
+			return nil, faultAt(y.at(doc.Body), task.CodeBadValue, "", "begins a document without a line of ---")
+		}
+		if n, fault = y.value(doc.Body, 0); fault != nil {
+			return nil, fault
+		}
+	}
+	return n, nil
+}
+
+// parse keeps a fault of the parser from taking the program down.
+func parse(tokens token.Tokens) (file *ast.File, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the YAML cannot be read: %v", r)
+		}
+	}()
+	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+}
+
+func bounded(tokens token.Tokens) *Error {
+	depth := 0
+	for i, t := range tokens {
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			depth++
+		case token.MappingEndType, token.SequenceEndType:
+			depth--
+		}
+		if depth > maxFlow {
+			return faultAt(where(t), task.CodeBadValue, "", "nests deeper than %d levels", maxFlow)
+		}
+		if i >= maxTokens {
+			return faultAt(where(t), task.CodeTooLong, "", "the document is too large; split it with lines of ---")
+		}
+	}
+	return nil
+}
+
+// syntax is what the parser says, with a hint where a schedule lacks quotes: the
+// mistake that everyone makes once.
+func (s section) syntax(err error) *Error {
+	var syntax yaml.Error
+	if !errors.As(err, &syntax) || syntax.GetToken() == nil {
+		return faultAt(position{1, 1}, task.CodeBadValue, "", "%s", err)
+	}
+	at := where(syntax.GetToken())
+	lines := strings.Split(string(s.text), "\n")
+	if at.line >= 1 && at.line <= len(lines) && bareSchedule.MatchString(lines[at.line-1]) {
+		return faultAt(at, task.CodeBadSchedule, "", "a value that begins with * or @ needs quotes, as in schedule: \"*/5 * * * *\"")
+	}
+	return faultAt(at, task.CodeBadValue, "", "%s", syntax.GetMessage())
+}
+
+var bareSchedule = regexp.MustCompile(`^\s*(-|- )?\s*([A-Za-z_]+:|-)\s+[*@]`)
+
+// yamlReader turns the parser's tree into nodes.
+type yamlReader struct{ before int }
+
+func where(t *token.Token) position {
+	if t == nil || t.Position == nil {
+		return position{1, 1}
+	}
+	return position{t.Position.Line, t.Position.Column}
+}
+
+// at is where a value begins. A mapping's own token is its first colon.
+func (y yamlReader) at(n ast.Node) position {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if !n.IsFlowStyle && len(n.Values) > 0 {
+			return where(n.Values[0].Key.GetToken())
+		}
+	case *ast.MappingValueNode:
+		return where(n.Key.GetToken())
+	}
+	return where(n.GetToken())
+}
+
+// placed is at, as it is in the whole file.
+func (y yamlReader) placed(n ast.Node) position {
+	p := y.at(n)
+	p.line += y.before
+	return p
+}
+
+// value turns one of the parser's nodes into ours; faults have the section's
+// lines, nodes the file's.
+func (y yamlReader) value(n ast.Node, depth int) (*node, *Error) {
+	if depth > maxDepth {
+		return nil, faultAt(y.at(n), task.CodeBadValue, "", "nests deeper than %d levels", maxDepth)
+	}
+	out := &node{at: y.placed(n), text: n.GetToken().Value}
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return out, y.object(out, n.Values, depth)
+	case *ast.MappingValueNode:
+		return out, y.object(out, []*ast.MappingValueNode{n}, depth)
+	case *ast.SequenceNode:
+		out.kind = kindList
+		for _, v := range n.Values {
+			item, err := y.value(v, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out.items = append(out.items, item)
+		}
+		return out, nil
+	case *ast.StringNode:
+		out.kind, out.scalar = kindString, quoted(n.Value)
+	case *ast.LiteralNode:
+		out.kind, out.scalar = kindString, quoted(n.Value.Value)
+	case *ast.NullNode:
+		out.kind, out.scalar = kindNull, "null"
+	case *ast.BoolNode:
+		out.kind, out.scalar = kindBool, strconv.FormatBool(n.Value)
+	case *ast.IntegerNode, *ast.FloatNode:
+		return out, y.number(out, n)
+	default:
+		return nil, y.refuse(n)
+	}
+	return out, nil
+}
+
+func (y yamlReader) object(out *node, values []*ast.MappingValueNode, depth int) *Error {
+	out.kind = kindObject
+	for _, v := range values {
+		key, ok := v.Key.(*ast.StringNode)
+		if !ok {
+			return y.refuseKey(v.Key)
+		}
+		value, err := y.value(v.Value, depth+1)
+		if err != nil {
+			return err
+		}
+		if err := out.set(pair{key: key.Value, at: y.placed(key), value: value}); err != nil {
+			err.Line -= y.before
+			return err
+		}
+	}
+	return nil
+}
+
+var decimal = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
+
+// number takes decimal numbers only: of 010, 1_000 and 0x1F YAML's versions
+// think differently.
+func (y yamlReader) number(out *node, n ast.Node) *Error {
+	if !decimal.MatchString(out.text) {
+		return faultAt(y.at(n), task.CodeBadValue, "", "%s: write a number in decimal, or put it in quotes to make it a text", task.Quote(out.text))
+	}
+	out.kind, out.scalar = kindNumber, strings.TrimPrefix(out.text, "+")
+	return nil
+}
+
+func (y yamlReader) refuseKey(key ast.MapKeyNode) *Error {
+	if _, ok := key.(*ast.MergeKeyNode); ok || key.IsMergeKey() {
+		return faultAt(y.at(key), task.CodeBadValue, "", "merge keys (<<) are not supported; write the fields out")
+	}
+	return faultAt(y.at(key), task.CodeBadValue, "", "%s: a key must be a text; put it in quotes", task.Quote(key.GetToken().Value))
+}
+
+func (y yamlReader) refuse(n ast.Node) *Error {
+	at := y.at(n)
+	switch n.(type) {
+	case *ast.AnchorNode:
+		return faultAt(at, task.CodeBadValue, "", "anchors (&) are not supported; write the value out, or put it in quotes")
+	case *ast.AliasNode:
+		return faultAt(at, task.CodeBadValue, "", "aliases (*) are not supported; a text that begins with * needs quotes")
+	case *ast.TagNode:
+		return faultAt(at, task.CodeBadValue, "", "tags (!) are not supported; a text that begins with ! needs quotes")
+	case *ast.DirectiveNode:
+		return faultAt(at, task.CodeBadValue, "", "directives (%%) are not supported")
+	case *ast.InfinityNode, *ast.NanNode:
+		return faultAt(at, task.CodeBadValue, "", "%s is not a number that a task can have", task.Quote(n.GetToken().Value))
+	}
+	return faultAt(at, task.CodeBadValue, "", "%s cannot stand here", task.Quote(n.GetToken().Value))
+}

@@ -1,0 +1,139 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// WriteYAML turns JSON into YAML that every reader understands alike, in the
+// JSON's order. A text is quoted wherever some version of YAML might take it
+// for something else; text of several lines stands as a block.
+func WriteYAML(b []byte) ([]byte, error) {
+	docs, fault := readJSON(b)
+	if fault != nil {
+		return nil, fault
+	}
+	var out bytes.Buffer
+	for _, doc := range docs {
+		w := yamlWriter{&out}
+		w.top(doc)
+	}
+	return out.Bytes(), nil
+}
+
+type yamlWriter struct{ *bytes.Buffer }
+
+func (w yamlWriter) top(n *node) {
+	if inline(n) {
+		w.WriteString(w.scalar(n, 0) + "\n")
+		return
+	}
+	w.block(n, 0)
+}
+
+// inline reports whether a value stands on its key's line.
+func inline(n *node) bool {
+	return n.kind < kindList || len(n.items)+len(n.pairs) == 0
+}
+
+// block writes a list or an object whose lines are indented by depth pairs of
+// blanks, the first one included.
+func (w yamlWriter) block(n *node, depth int) {
+	w.lines(n, depth, true)
+}
+
+func (w yamlWriter) lines(n *node, depth int, indentFirst bool) {
+	indent := strings.Repeat("  ", depth)
+	for i, p := range n.pairs {
+		if i > 0 || indentFirst {
+			w.WriteString(indent)
+		}
+		w.WriteString(w.key(p.key) + ":")
+		w.after(p.value, depth)
+	}
+	for i, item := range n.items {
+		if i > 0 || indentFirst {
+			w.WriteString(indent)
+		}
+		w.WriteString("-")
+		if inline(item) {
+			w.after(item, depth)
+			continue
+		}
+		w.WriteString(" ")
+		w.lines(item, depth+1, false)
+	}
+}
+
+// after writes what follows a key's colon or a list's dash.
+func (w yamlWriter) after(n *node, depth int) {
+	if inline(n) {
+		w.WriteString(" " + w.scalar(n, depth+1) + "\n")
+		return
+	}
+	w.WriteString("\n")
+	w.block(n, depth+1)
+}
+
+func (w yamlWriter) key(s string) string {
+	if safe(s) {
+		return s
+	}
+	return quoted(s)
+}
+
+func (w yamlWriter) scalar(n *node, depth int) string {
+	switch {
+	case n.kind == kindList:
+		return "[]"
+	case n.kind == kindObject:
+		return "{}"
+	case n.kind != kindString:
+		return n.scalar
+	case safe(n.text):
+		return n.text
+	case blockable(n.text):
+		indent := strings.Repeat("  ", depth)
+		text, last := strings.CutSuffix(n.text, "\n")
+		head := "|-"
+		if last {
+			head = "|"
+		}
+		body := indent + strings.ReplaceAll(text, "\n", "\n"+indent)
+		return head + "\n" + strings.ReplaceAll(body, indent+"\n", "\n")
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(n.text) // a string always encodes
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// plainText begins with a letter or a slash, so that it is no number, date,
+// alias or indicator; within there is no ": " and no " #".
+var plainText = regexp.MustCompile(`^[A-Za-z/]([A-Za-z0-9 ._/=+@-]*[A-Za-z0-9._/=+-])?$`)
+
+var reserved = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan"}
+
+func safe(s string) bool {
+	return plainText.MatchString(s) && !slices.Contains(reserved, strings.ToLower(s))
+}
+
+// blockable reports whether text may stand as a block: several lines, nothing
+// that cannot be seen, and no blanks that an editor would take away.
+func blockable(s string) bool {
+	trimmed := strings.TrimSuffix(s, "\n")
+	if !strings.Contains(trimmed, "\n") || strings.HasSuffix(trimmed, "\n") || trimmed[0] == ' ' || trimmed[0] == '\n' {
+		return false
+	}
+	for line := range strings.SplitSeq(trimmed, "\n") {
+		if strings.TrimRight(line, " \t") != line {
+			return false
+		}
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) })
+}

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ref names a task.
+type ref struct{ namespace, name string }
+
+func (r ref) String() string { return r.namespace + "/" + r.name }
+
+// show is a task's name as messages use it: with its namespace only where that
+// is not the one at hand.
+func (a *app) show(r ref) string {
+	if r.namespace == a.namespace() && !a.allNamespaces {
+		return r.name
+	}
+	return r.String()
+}
+
+// ref reads NAME or NAMESPACE/NAME, and checks it before anything is sent.
+func (a *app) ref(word string) (ref, error) {
+	r := ref{a.namespace(), word}
+	if ns, name, ok := strings.Cut(word, "/"); ok {
+		r = ref{ns, name}
+	}
+	if err := task.CheckName("namespace", r.namespace); err != nil {
+		return r, err
+	}
+	return r, task.CheckName("name", r.name)
+}
+
+// pick is how a verb that may take many tasks names them.
+type pick struct {
+	selector string
+	dryRun   bool
+}
+
+func (p *pick) bind(cmd *cobra.Command, changes bool) {
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
+	if changes {
+		cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "only list what would be done")
+	}
+}
+
+// choice is what was picked. Broad is set if it is more than one task and not
+// each was named: then a change asks first.
+type choice struct {
+	refs  []ref
+	broad bool
+}
+
+func isGlob(word string) bool { return strings.ContainsAny(word, "*?[") }
+
+// tasks finds the tasks that names, globs and a selector stand for, each once.
+func (a *app) tasks(ctx context.Context, c *client.Client, words []string, p pick) (choice, error) {
+	var out choice
+	broad := p.selector != ""
+	if !broad && len(words) == 0 {
+		return out, usage("which task? name one, or several, or use -l")
+	}
+	if broad && len(words) > 0 {
+		return out, usage("names and -l exclude each other")
+	}
+	var all []ref
+	if broad || slices.ContainsFunc(words, isGlob) {
+		broad = true
+		if _, err := task.ParseSelector(p.selector); err != nil {
+			return out, task.Under("selector", err)
+		}
+		for t, err := range c.All(ctx, client.ListOptions{Namespace: a.scope(), Selector: p.selector}) {
+			if err != nil {
+				return out, err
+			}
+			all = append(all, ref{t.Namespace, t.Name})
+		}
+	}
+	if p.selector != "" {
+		out.refs = all
+	}
+	for _, word := range words {
+		found, err := a.matching(word, all)
+		if err != nil {
+			return out, err
+		}
+		for _, r := range found {
+			if !slices.Contains(out.refs, r) {
+				out.refs = append(out.refs, r)
+			}
+		}
+	}
+	out.broad = broad && len(out.refs) > 1
+	return out, nil
+}
+
+// matching is the tasks that one word stands for. A glob that matches nothing
+// is an error, as it is for rm: it names something.
+func (a *app) matching(word string, all []ref) ([]ref, error) {
+	if !isGlob(word) {
+		r, err := a.ref(word)
+		return []ref{r}, err
+	}
+	var found []ref
+	for _, r := range all {
+		ok, err := path.Match(word, r.name)
+		if err != nil {
+			return nil, usage("%s is not a pattern; use *, ? and [a-z]", quote(word))
+		}
+		if ok {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return nil, notFound("no task matches %s", quote(word))
+	}
+	return found, nil
+}
+
+// approve shows what is about to be done to many and asks. severe verbs want
+// the number typed. It returns false if nothing is to be done.
+func (a *app) approve(verb string, ch choice, p pick, severe bool) (bool, error) {
+	if p.dryRun {
+		for _, r := range ch.refs {
+			fmt.Fprintf(a.Out, "would %s %s\n", verb, a.show(r))
+		}
+		return false, nil
+	}
+	if len(ch.refs) == 0 {
+		a.note("no task matches; nothing done")
+		return false, nil
+	}
+	if !ch.broad || a.yes {
+		return true, nil
+	}
+	if !a.wantsJSON() {
+		a.preview(verb, ch.refs)
+	}
+	return a.ask(fmt.Sprintf("%s %d tasks?", verb, len(ch.refs)), len(ch.refs), severe)
+}
+
+// preview says what would be done to which tasks, before the question.
+func (a *app) preview(verb string, refs []ref) {
+	const most = 20
+	for i, r := range refs {
+		if i == most {
+			fmt.Fprintf(a.Err, a.plain("… and %d more\n"), len(refs)-most)
+			return
+		}
+		fmt.Fprintf(a.Err, "%s %s\n", verb, a.show(r))
+	}
+}
+
+func (a *app) ask(question string, n int, severe bool) (bool, error) {
+	if _, tty := a.terminal(a.In); !tty || a.noInput {
+		return false, &failure{exit: exitUsage, problem: problem{Code: codeConfirm,
+			Message: strings.TrimSuffix(question, "?") + ": needs a yes, and nobody can be asked",
+			Hint:    "add --yes to go ahead, or --dry-run to see what it would be"}}
+	}
+	want := "y"
+	if severe {
+		want = strconv.Itoa(n)
+		fmt.Fprintf(a.Err, "%s Type the number %d to go ahead: ", question, n)
+	} else {
+		fmt.Fprintf(a.Err, "%s [y/N] ", question)
+	}
+	answer, _ := bufio.NewReader(a.In).ReadString('\n') // no answer is a no
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	if answer == want || (!severe && answer == "yes") {
+		return true, nil
+	}
+	return false, &failure{exit: exitFailure, problem: problem{Code: codeConfirm, Message: "not done"}}
+}
+
+// missing adds to "not found" what was probably meant.
+func (a *app) missing(ctx context.Context, c *client.Client, r ref, err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) || e.Code != client.CodeNotFound {
+		return err
+	}
+	f := a.explainRemote(e)
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	var names []string
+	const most = 5000
+	for t, err := range c.All(ctx, client.ListOptions{Limit: most}) {
+		switch {
+		case err != nil:
+			return f
+		case t.Namespace == r.namespace:
+			names = append(names, t.Name)
+		case t.Name == r.name:
+			f.Hint = fmt.Sprintf("it is in another namespace: -n %s", t.Namespace)
+		}
+	}
+	if near := nearest(r.name, names); near != "" {
+		f.Hint = "did you mean: " + near
+	}
+	return f
+}

@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const runNames = `A run is named by
+  TASK                     its latest run
+  TASK@-1                  the run before that, and so on
+  TASK@02:30               the latest tick at 02:30 in the task's time zone
+  TASK@2026-03-29T02:30    that tick
+  20261120T220500.000Z-…   its id, or a beginning of it that no other run has`
+
+// runWord is what a user typed to name a run, taken apart. Either id is set, or
+// task with at most one of back and tick.
+type runWord struct {
+	id   string
+	task string // NAME or NAMESPACE/NAME
+	back int    // how many runs before the latest
+	tick string // a tick, as typed; see tickForms
+}
+
+// A task's name has no upper case, so that the T tells an id from a task that
+// is called 20261120.
+var idStart = regexp.MustCompile(`^[0-9]{8}T[0-9.]*(Z(-[a-z0-9-]*)?)?$`)
+
+func parseRunWord(word string) (runWord, error) {
+	name, at, found := strings.Cut(word, "@")
+	switch {
+	case !found && idStart.MatchString(word):
+		return runWord{id: word}, nil
+	case !found:
+		return runWord{task: word}, nil
+	case name == "" || at == "":
+		return runWord{}, badRunWord(word)
+	case idStart.MatchString(at):
+		return runWord{task: name, id: at}, nil
+	}
+	if back, ok := strings.CutPrefix(at, "-"); ok {
+		n, err := strconv.Atoi(back)
+		if err != nil || n < 0 || back[0] < '0' || back[0] > '9' {
+			return runWord{}, badRunWord(word)
+		}
+		return runWord{task: name, back: n}, nil
+	}
+	if _, err := parseTick(at); err != nil {
+		return runWord{}, badRunWord(word)
+	}
+	return runWord{task: name, tick: at}, nil
+}
+
+func badRunWord(word string) error {
+	return usage("%s does not name a run", quote(word)).hinting("write TASK, TASK@-1, TASK@02:30, TASK@2026-03-29T02:30 or an id")
+}
+
+// A tickForm is a way to write a tick. Layout is what a run's tick is written
+// in to be compared; what it leaves out may be anything.
+type tickForm struct {
+	layout  string
+	instant bool // with a zone of its own
+}
+
+var tickForms = []tickForm{
+	{layout: "15:04"}, {layout: "15:04:05"},
+	{layout: "2006-01-02T15:04"}, {layout: "2006-01-02T15:04:05"}, {layout: "2006-01-02T15:04:05.000"},
+	{layout: time.RFC3339, instant: true}, {layout: time.RFC3339Nano, instant: true},
+}
+
+func parseTick(s string) (tickForm, error) {
+	for _, f := range tickForms {
+		t, err := time.Parse(f.layout, s)
+		if err == nil && (f.instant || t.Format(f.layout) == s) {
+			return f, nil
+		}
+	}
+	return tickForm{}, fmt.Errorf("%s is no tick", quote(s))
+}
+
+// matches reports whether a run's tick is the one that was typed.
+func (f tickForm) matches(r task.Run, typed string, zone *time.Location) bool {
+	if r.Trigger == task.TriggerManual {
+		return false
+	}
+	if f.instant {
+		t, err := time.Parse(time.RFC3339Nano, typed)
+		return err == nil && (r.ScheduledTime.Equal(t) || r.Count > 1 && !t.Before(r.ScheduledTime.Time) && !t.After(r.Last.Time))
+	}
+	if r.ScheduledTime.In(zone).Format(f.layout) == typed {
+		return true
+	}
+	if r.Count <= 1 || !strings.HasPrefix(f.layout, "2006") {
+		return false
+	}
+	// A range of ticks: what lies within it was decided with it.
+	t, err := time.ParseInLocation(f.layout, typed, zone)
+	return err == nil && !t.Before(r.ScheduledTime.Time) && !t.After(r.Last.Time)
+}
+
+// findRun finds the run that a user named.
+func (a *app) findRun(ctx context.Context, c *client.Client, word string) (task.Run, error) {
+	w, err := parseRunWord(word)
+	if err != nil {
+		return task.Run{}, err
+	}
+	if w.task == "" {
+		return a.runByID(ctx, c, a.namespace(), w.id)
+	}
+	if ns, id, ok := strings.Cut(w.task, "/"); ok && idStart.MatchString(id) {
+		return a.runByID(ctx, c, ns, id)
+	}
+	r, err := a.ref(w.task)
+	if err != nil {
+		return task.Run{}, err
+	}
+	if w.id != "" {
+		run, err := c.Run(ctx, r.namespace, r.name, w.id)
+		return run, a.missing(ctx, c, r, err)
+	}
+	runs, err := c.Runs(ctx, r.namespace, r.name, client.RunFilter{})
+	if err != nil {
+		if run, byID := c.FindRun(ctx, r.namespace, w.task); byID == nil && errors.Is(err, task.ErrNotFound) && digits(w.task) {
+			return run, nil
+		}
+		return task.Run{}, a.missing(ctx, c, r, err)
+	}
+	if w.tick == "" {
+		return a.nthRun(r, runs, w.back)
+	}
+	t, err := c.Get(ctx, r.namespace, r.name)
+	if err != nil {
+		return task.Run{}, a.missing(ctx, c, r, err)
+	}
+	zone, err := schedule.Location(t.Timezone)
+	if err != nil {
+		return task.Run{}, err
+	}
+	return a.runAtTick(r, runs, w.tick, zone)
+}
+
+func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+func (a *app) runByID(ctx context.Context, c *client.Client, namespace, id string) (task.Run, error) {
+	if !a.allNamespaces {
+		return c.FindRun(ctx, namespace, id)
+	}
+	runs, err := c.ListRuns(ctx, client.RunFilter{})
+	if err != nil {
+		return task.Run{}, err
+	}
+	var found []task.Run
+	for _, r := range runs {
+		if strings.HasPrefix(r.ID, id) {
+			found = append(found, r)
+		}
+	}
+	return a.only(found, "run "+quote(id))
+}
+
+// nthRun is the latest run, or one before it. Ticks that did not run do not
+// count: nothing was run, and there is nothing to look at.
+func (a *app) nthRun(r ref, runs []task.Run, back int) (task.Run, error) {
+	n := 0
+	for _, run := range runs {
+		if run.State == task.Skipped || run.State == task.Missed {
+			continue
+		}
+		if n == back {
+			return run, nil
+		}
+		n++
+	}
+	f := notFound("%s has %d runs on record", a.show(r), n)
+	if n == 0 {
+		f = notFound("%s has not run yet", a.show(r))
+	}
+	return task.Run{}, f.hinting("see what there is: carillon task history %s", a.show(r))
+}
+
+// runAtTick is the run of a tick. A time of day means its latest tick; a full
+// time that happened twice, when the clocks went back, is ambiguous.
+func (a *app) runAtTick(r ref, runs []task.Run, typed string, zone *time.Location) (task.Run, error) {
+	form, err := parseTick(typed)
+	if err != nil {
+		return task.Run{}, err
+	}
+	var found []task.Run
+	for _, run := range runs {
+		if form.matches(run, typed, zone) {
+			found = append(found, run)
+		}
+	}
+	if len(found) > 1 && !strings.HasPrefix(form.layout, "2006") {
+		found = found[:1] // newest first
+	}
+	run, err := a.only(found, fmt.Sprintf("run of %s at %s (%s)", a.show(r), typed, zone))
+	var f *failure
+	if errors.As(err, &f) && f.exit == exitNotFound {
+		f.Hint = "see what there is: carillon task history " + a.show(r)
+	}
+	return run, err
+}
+
+// only is the one run that was found.
+func (a *app) only(found []task.Run, what string) (task.Run, error) {
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return task.Run{}, notFound("there is no %s on record", what)
+	}
+	ids := make([]string, 0, 3)
+	for _, r := range found[:min(len(found), 3)] {
+		ids = append(ids, r.ID)
+	}
+	f := &failure{exit: exitConflict, problem: problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("there are %d of %s", len(found), what)}}
+	return task.Run{}, f.hinting("name one by its id: %s", strings.Join(ids, ", "))
+}

@@ -1,0 +1,217 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// lookLimit bounds what is asked only to make a message better.
+const lookLimit = 2 * time.Second
+
+func (a *app) taskCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "task",
+		Aliases: []string{"tasks"},
+		Short:   "What is scheduled: create, change, look at, run now",
+	}
+	cmd.AddGroup(
+		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "change", Title: "Change:"},
+		&cobra.Group{ID: "fire", Title: "Run and stop:"},
+	)
+	add(cmd, "look", a.taskList(), a.taskGet(), a.taskNext(), a.taskHistory(), a.taskKeys())
+	add(cmd, "change", a.taskCreate(), a.taskApply(), a.taskUpdate(), a.taskDelete())
+	add(cmd, "fire", a.taskTrigger(), a.taskPause(), a.taskResume())
+	return cmd
+}
+
+// verb makes cmd do one thing to each of the tasks that it is given. done is
+// the sentence for people; programs get what do returned.
+func verb[T any](a *app, cmd *cobra.Command, severe bool, name func(T) string,
+	do func(ctx context.Context, c *client.Client, r ref) (T, error), done func(r ref, t T) string) *cobra.Command {
+	p := a.manyTasks(cmd)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		c, refs, err := a.approved(cmd, words, *p, severe)
+		if err != nil {
+			return err
+		}
+		var changed []T
+		failed := together(ctx, a, refs, func(r ref) error {
+			t, err := do(ctx, c, r)
+			if err != nil {
+				return a.missing(ctx, c, r, err)
+			}
+			changed = append(changed, t)
+			a.say("%s", done(r, t))
+			return nil
+		})
+		if err := emitChanged(a, changed, len(refs), name); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+// manyTasks gives a command that changes tasks its arguments and flags.
+func (a *app) manyTasks(cmd *cobra.Command) *pick {
+	p := &pick{}
+	p.bind(cmd, true)
+	cmd.Use += " TASK... | -l SELECTOR"
+	cmd.ValidArgsFunction = a.completeTasks
+	return p
+}
+
+// approved is the tasks that a command is to change, after whoever has to was
+// asked; none if nothing is to be done.
+func (a *app) approved(cmd *cobra.Command, words []string, p pick, severe bool) (*client.Client, []ref, error) {
+	c, err := a.connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	ch, err := a.tasks(cmd.Context(), c, words, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	ok, err := a.approve(cmd.Name(), ch, p, severe)
+	if !ok {
+		return nil, nil, err
+	}
+	return c, ch.refs, nil
+}
+
+// emitChanged prints what changes returned, for programs; people have been told
+// already. One task that was asked for is an object, several are a list.
+func emitChanged[T any](a *app, changed []T, asked int, name func(T) string) error {
+	switch {
+	case a.human(), asked == 0, asked == 1 && len(changed) == 0:
+		return nil
+	case asked == 1:
+		return emitOne(a, changed[0], name(changed[0]), nil)
+	}
+	return emitList(a, changed, name, nil)
+}
+
+func (a *app) taskName(t client.Task) string { return a.named(t.Namespace, t.Name) }
+
+// named is a task's name as -o name prints it, such that it can be typed again.
+func (a *app) named(namespace, name string) string { return a.show(ref{namespace, name}) }
+
+func (a *app) taskPause() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pause",
+		Short: "Stop the ticks of tasks; what runs goes on",
+		Long:  "Stop the ticks of tasks. Runs that wait or run already go on, and a trigger still works.",
+		Example: `  carillon task pause nightly-backup
+  carillon task pause 'sync-*'
+  carillon task pause -l team=data --yes`,
+	}
+	return verb(a, cmd, false, a.taskName,
+		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
+			return c.Pause(ctx, r.namespace, r.name, 0)
+		},
+		func(r ref, _ client.Task) string { return "paused " + a.show(r) })
+}
+
+func (a *app) taskResume() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "resume",
+		Short: "Let paused tasks tick again, from now on",
+		Long:  "Let paused tasks tick again, from now on. Ticks that fell into the pause do not run later.",
+		Example: `  carillon task resume nightly-backup
+  carillon task resume -l team=data --yes`,
+	}
+	return verb(a, cmd, false, a.taskName,
+		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
+			return c.Resume(ctx, r.namespace, r.name, 0)
+		},
+		func(r ref, t client.Task) string { return "resumed " + a.show(r) + a.nextWords(t) })
+}
+
+// deleted is what a delete tells programs.
+type deleted struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Deleted   bool   `json:"deleted"`
+}
+
+func (a *app) taskDelete() *cobra.Command {
+	var revision revisionFlag
+	cmd := &cobra.Command{
+		Use:   "delete",
+		Short: "Delete tasks, with their history and what waits",
+		Long:  "Delete tasks with their history and their waiting runs. Active runs are cancelled.",
+		Example: `  carillon task delete nightly-backup
+  carillon task delete 'tmp-*' --dry-run
+  carillon task delete -l team=data --yes`,
+	}
+	revision.bind(cmd)
+	verb(a, cmd, true, func(d deleted) string { return a.named(d.Namespace, d.Name) },
+		func(ctx context.Context, c *client.Client, r ref) (deleted, error) {
+			return deleted{r.namespace, r.name, true}, c.Delete(ctx, r.namespace, r.name, int64(revision))
+		},
+		func(r ref, _ deleted) string { return "deleted " + a.show(r) })
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if revision != 0 && (len(words) != 1 || isGlob(words[0])) {
+			return usage("--revision needs exactly one task")
+		}
+		return run(cmd, words)
+	}
+	return cmd
+}
+
+// revisionFlag is a task's revision; 0 is any, and cannot be typed.
+type revisionFlag int64
+
+func (r *revisionFlag) bind(cmd *cobra.Command) {
+	cmd.Flags().Var(r, "revision", "only if the task is still at this revision; else exit code 4")
+}
+
+func (r *revisionFlag) String() string {
+	if *r == 0 {
+		return ""
+	}
+	return fmt.Sprint(int64(*r))
+}
+
+func (r *revisionFlag) Set(s string) error {
+	var n int64
+	if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 1 || fmt.Sprint(n) != s {
+		return fmt.Errorf("%s is not a revision: a whole number from task get -o json", quote(s))
+	}
+	*r = revisionFlag(n)
+	return nil
+}
+
+func (r *revisionFlag) Type() string { return "revision" }
+
+// nextWords ends a sentence with when the task runs next.
+func (a *app) nextWords(t client.Task) string {
+	var words string
+	switch {
+	case t.Paused:
+		words = "paused"
+	case t.Next.IsZero():
+		words = "no next tick"
+		if manual(t.Spec) {
+			words = "runs when triggered"
+		}
+	default:
+		left := a.left(t.Next)
+		if left != "now" {
+			left = "in " + left
+		}
+		words = fmt.Sprintf("next %s (%s)", a.dated(t.Next, t.Timezone), left)
+	}
+	return a.plain(" · ") + words
+}
+
+func manual(s task.Spec) bool { return len(s.Schedule) == 1 && s.Schedule[0] == "@manual" }

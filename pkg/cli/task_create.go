@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/manifest"
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+func (a *app) taskCreate() *cobra.Command {
+	var f taskFlags
+	cmd := &cobra.Command{
+		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...]",
+		Short: "Create a task; fails if it exists",
+		Long: "Create a task from flags. It fails if the task exists: use update to change it, or apply for files.\n" +
+			"The command runs as it stands, without a shell; use --shell for pipes, variables and globs.",
+		Example: `  carillon task create hello --schedule "@every 5s" -- echo hello
+  carillon task create nightly-backup --schedule "30 2 * * *" --timezone Europe/Berlin -- pg_dump orders
+  carillon task create report --schedule "0 9 * * MON-FRI" --retries 2 --timeout 10m --label team=data \
+      --shell 'make-report | mail -s report ops@example.org'
+  carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f.bind(cmd)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		name, command, err := a.nameAndCommand(cmd, words)
+		if err != nil {
+			return err
+		}
+		p, err := f.patch(cmd.Flags(), command)
+		if err == nil {
+			err = complain(p)
+		}
+		if err != nil {
+			return err
+		}
+		spec, err := specOf(p, name.namespace, name.name)
+		if err == nil {
+			err = manifest.Check(&spec)
+		}
+		if err != nil {
+			return err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		t, err := c.Create(cmd.Context(), name.namespace, spec)
+		if err != nil {
+			return err
+		}
+		a.say("created %s%s", a.show(name), a.nextWords(t))
+		return emitChanged(a, []client.Task{t}, 1, a.taskName)
+	}
+	return cmd
+}
+
+// complain says in the command line's words what every task needs.
+func complain(p map[string]any) error {
+	action, _ := p["action"].(map[string]any)
+	process, _ := action["process"].(map[string]any)
+	switch {
+	case p["schedule"] == nil:
+		return usage("--schedule is missing").hinting(`such as --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
+	case action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
+		return usage("there is nothing to run").hinting("give a command behind two dashes (-- command args…), or --shell, or --noop")
+	}
+	return nil
+}
+
+// nameAndCommand splits the words at --: one name before it, a command behind.
+func (a *app) nameAndCommand(cmd *cobra.Command, words []string) (ref, []string, error) {
+	at := cmd.ArgsLenAtDash()
+	var command []string
+	if at >= 0 {
+		words, command = words[:at], words[at:]
+		if len(command) == 0 {
+			return ref{}, nil, usage("there is no command after --")
+		}
+	}
+	switch {
+	case len(words) == 0:
+		return ref{}, nil, usage("%s: the task's name is missing", cmd.CommandPath()).hinting("%s", cmd.UseLine())
+	case len(words) > 1:
+		return ref{}, nil, usage("%s: %s is too much", cmd.CommandPath(), quote(words[1])).
+			hinting("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
+	}
+	r, err := a.ref(words[0])
+	return r, command, err
+}
+
+func (a *app) taskUpdate() *cobra.Command {
+	var f taskFlags
+	var revision revisionFlag
+	var clear []string
+	cmd := &cobra.Command{
+		Use:   "update TASK [flags] [-- COMMAND [ARG...]]",
+		Short: "Change the given fields of a task, and no others",
+		Long: "Change the given fields of a task, and no others. --label and --env add to what is there; KEY- takes\n" +
+			"one away; --unset sets a field back to its default.",
+		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
+  carillon task update nightly-backup --label team=data --label old- --unset retry
+  carillon task update nightly-backup --revision 812 --timeout 20m
+  carillon task update nightly-backup -- pg_dump --jobs 4 orders`,
+		ValidArgsFunction: a.completeTask,
+	}
+	f.bind(cmd)
+	revision.bind(cmd)
+	cmd.Flags().StringSliceVar(&clear, "unset", nil, "field to set back to its default, such as retry or labels.team; may be repeated")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		name, command, err := a.nameAndCommand(cmd, words)
+		if err != nil {
+			return err
+		}
+		p, err := f.patch(cmd.Flags(), command)
+		if err == nil {
+			err = unset(p, clear)
+		}
+		if err != nil {
+			return err
+		}
+		if len(p) == 0 {
+			return usage("nothing to change").hinting("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
+		}
+		body, err := json.Marshal(p)
+		if err != nil {
+			return fmt.Errorf("write the change as JSON: %w", err)
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		t, err := c.Patch(ctx, name.namespace, name.name, body, int64(revision))
+		if err != nil {
+			return a.missing(ctx, c, name, err)
+		}
+		a.say("updated %s%s", a.show(name), a.nextWords(t))
+		return emitChanged(a, []client.Task{t}, 1, a.taskName)
+	}
+	return cmd
+}

@@ -1,0 +1,265 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// taskFlags are a task's fields as flags. What was given becomes a JSON merge
+// patch, which create lays over the defaults and update sends as it is, so that
+// both mean the same by the same flag.
+type taskFlags struct {
+	labels, env []string
+	noop        bool
+	shell       string
+}
+
+// taskFlag is a flag that sets one field.
+type taskFlag struct {
+	name  string
+	path  string // of the field, with dots
+	value any    // "", 0, false or []string{}: the flag's type
+	help  string
+}
+
+var taskFields = []taskFlag{
+	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and its kin, @every 90s, @at TIME, @manual; may be repeated"},
+	{"timezone", "timezone", "", "time `ZONE` of the schedule, such as Europe/Berlin (default UTC)"},
+	{"dst-gap", "dst.gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip"},
+	{"dst-fold", "dst.fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both"},
+	{"description", "description", "", "`TEXT`: what the task is for"},
+	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
+	{"user", "action.process.user", "", "run as this `USER` (default: the daemon's)"},
+	{"timeout", "timeout", "", "limit for one attempt, a `DURATION` such as 10m (calls to the server keep their 30s)"},
+	{"kill-grace", "kill_grace", "", "`DURATION` from SIGTERM to SIGKILL (default 10s)"},
+	{"overlap", "overlap", "", "`POLICY` for a tick while the task still runs: skip (default) or allow"},
+	{"missed", "missed.policy", "", "`POLICY` for ticks that come to light late: latest (default), skip or all"},
+	{"missed-grace", "missed.grace", "", "a tick late by this `DURATION` is still on time (default 10s)"},
+	{"missed-window", "missed.window", "", "ticks older than this `DURATION` never run (default 1h)"},
+	{"missed-limit", "missed.limit", 0, "with --missed all: at most `N` (default 100)"},
+	{"retry-attempts", "retry.attempts", 0, "`N` attempts in all, the first included (default 1)"},
+	{"retry-backoff", "retry.backoff", "", "`DURATION` to wait before the second attempt (default 10s)"},
+	{"retry-factor", "retry.factor", "", "each wait is the last times `X` (default 2)"},
+	{"retry-max-backoff", "retry.max_backoff", "", "longest `DURATION` between attempts (default 5m)"},
+	{"retry-on", "retry.on", []string{}, "`STATES`: failed, timed_out, lost (default failed,timed_out)"},
+	{"selector", "target.selector", "", "`SELECTOR` of the nodes that may run it, such as role=db"},
+	{"keep", "history.keep", 0, "`N` ended runs to remember (default 20)"},
+	{"paused", "paused", false, "has no ticks until it is resumed"},
+}
+
+func (f *taskFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	for _, t := range taskFields {
+		switch t.value.(type) {
+		case int:
+			flags.Int(t.name, 0, t.help)
+		case bool:
+			flags.Bool(t.name, false, t.help)
+		case []string:
+			if t.name == "schedule" { // has commas of its own
+				flags.StringArray(t.name, nil, t.help)
+				continue
+			}
+			flags.StringSlice(t.name, nil, t.help)
+		default:
+			flags.String(t.name, "", t.help)
+		}
+	}
+	flags.Int("retries", 0, "`N` attempts after the first; the same as --retry-attempts less one")
+	flags.StringArrayVar(&f.labels, "label", nil, "label as `KEY=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.env, "env", nil, "environment variable as `NAME=VALUE`; may be repeated")
+	flags.StringVar(&f.shell, "shell", "", "a `LINE` for /bin/sh -c instead of a command")
+	flags.BoolVar(&f.noop, "noop", false, "do nothing, successfully: for tests")
+	flags.SortFlags = false
+	completeTaskFlags(cmd)
+}
+
+// patch is what the flags and the command after -- say. A pair without a value,
+// KEY-, takes a label or a variable away.
+func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
+	for _, pair := range [][2]string{{"retries", "retry-attempts"}, {"shell", "noop"}} {
+		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
+			return nil, usage("--%s and --%s exclude each other", pair[0], pair[1])
+		}
+	}
+	p := map[string]any{}
+	for _, t := range taskFields {
+		if flags.Changed(t.name) {
+			v, err := t.read(flags)
+			if err != nil {
+				return nil, err
+			}
+			put(p, t.path, v)
+		}
+	}
+	if flags.Changed("retries") {
+		n, _ := flags.GetInt("retries") // it was defined as one
+		put(p, "retry.attempts", n+1)
+	}
+	if err := putPairs(p, "label", "labels", f.labels); err != nil {
+		return nil, err
+	}
+	if err := putPairs(p, "env", "action.process.env", f.env); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(command) > 0 && (f.shell != "" || f.noop):
+		return nil, usage("a command after -- excludes --shell and --noop")
+	case len(command) > 0:
+		putAction(p, "command", command, "shell")
+	case flags.Changed("shell"):
+		putAction(p, "shell", f.shell, "command")
+	case f.noop:
+		p["action"] = map[string]any{"process": nil, "noop": map[string]any{}}
+	}
+	return p, nil
+}
+
+// putAction sets one form of a process and clears what excludes it.
+func putAction(p map[string]any, form string, value any, other string) {
+	put(p, "action.process."+form, value)
+	put(p, "action.process."+other, nil)
+	put(p, "action.noop", nil)
+}
+
+func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
+	switch t.value.(type) {
+	case int:
+		return flags.GetInt(t.name)
+	case bool:
+		return flags.GetBool(t.name)
+	case []string:
+		if t.name == "schedule" {
+			list, err := flags.GetStringArray(t.name)
+			return task.Schedules(list), err
+		}
+		return flags.GetStringSlice(t.name)
+	}
+	s, err := flags.GetString(t.name)
+	if t.name == "retry-factor" && json.Valid([]byte(s)) {
+		return json.Number(s), err
+	}
+	return s, err
+}
+
+func put(p map[string]any, path string, v any) {
+	keys := strings.Split(path, ".")
+	for _, k := range keys[:len(keys)-1] {
+		inner, ok := p[k].(map[string]any)
+		if !ok {
+			inner = map[string]any{}
+			p[k] = inner
+		}
+		p = inner
+	}
+	p[keys[len(keys)-1]] = v
+}
+
+func putPairs(p map[string]any, flag, path string, pairs []string) error {
+	values := map[string]any{}
+	for _, pair := range pairs {
+		k, v, ok := strings.Cut(pair, "=")
+		gone := !ok && strings.HasSuffix(k, "-") && len(k) > 1
+		if gone {
+			k = strings.TrimSuffix(k, "-")
+		}
+		if k == "" || (!ok && !gone) {
+			return usage("--%s %s: write key=value, or key- to take it away", flag, quote(pair))
+		}
+		if _, twice := values[k]; twice {
+			return usage("--%s %s: %s stands there twice", flag, quote(pair), quote(k))
+		}
+		values[k] = v
+		if gone {
+			values[k] = nil
+		}
+	}
+	if len(values) > 0 {
+		put(p, path, values)
+	}
+	return nil
+}
+
+// specOf lays a patch over the defaults. Nulls say "the default", which is there.
+func specOf(p map[string]any, namespace, name string) (task.Spec, error) {
+	full := withoutNulls(p)
+	full["name"], full["namespace"] = name, namespace
+	b, err := json.Marshal(full)
+	if err != nil {
+		return task.Spec{}, fmt.Errorf("write the task as JSON: %w", err)
+	}
+	return task.DecodeSpec(b)
+}
+
+func withoutNulls(p map[string]any) map[string]any {
+	out := map[string]any{}
+	for k, v := range p {
+		if inner, ok := v.(map[string]any); ok {
+			v = withoutNulls(inner)
+		}
+		if v != nil {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// shortcuts are fields that --unset also knows by their flag's name.
+func shortcuts() map[string]string {
+	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
+		"label": "labels", "labels": "labels", "retries": "retry.attempts",
+		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "history": "history"}
+	for _, t := range taskFields {
+		if _, taken := s[t.name]; !taken {
+			s[t.name] = t.path
+		}
+		s[t.path] = t.path
+	}
+	return s
+}
+
+// unset adds to a patch a null for each field that is to go back to its default.
+func unset(p map[string]any, fields []string) error {
+	known := shortcuts()
+	for _, f := range fields {
+		if f == "name" || f == "namespace" {
+			return usage("--unset %s: a task keeps its %s", f, f)
+		}
+		path, ok := known[f]
+		for _, group := range []string{"labels.", "label.", "env.", "action.process.env."} {
+			if key, found := strings.CutPrefix(f, group); found && key != "" {
+				parent := known[strings.TrimSuffix(group, ".")]
+				if parent == "" {
+					parent = strings.TrimSuffix(group, ".")
+				}
+				if err := putPairs(p, "unset", parent, []string{key + "-"}); err != nil {
+					return err
+				}
+				path, ok = "", true
+			}
+		}
+		if !ok {
+			names := make([]string, 0, len(known))
+			for k := range known {
+				names = append(names, k)
+			}
+			slices.Sort(names)
+			e := usage("--unset %s: not a field of a task", quote(f))
+			if near := nearest(f, names); near != "" {
+				return e.hinting("did you mean: --unset %s", near)
+			}
+			return e
+		}
+		if path != "" {
+			put(p, path, nil)
+		}
+	}
+	return nil
+}

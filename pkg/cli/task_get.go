@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func (a *app) taskGet() *cobra.Command {
+	var p pick
+	cmd := &cobra.Command{
+		Use:   "get TASK...",
+		Short: "Show tasks with all their fields",
+		Long:  "Show tasks with all their fields. What -o yaml prints can be edited and applied again.",
+		Example: `  carillon task get nightly-backup
+  carillon task get nightly-backup -o yaml > nightly-backup.yaml
+  carillon task get -l team=data -o json`,
+		ValidArgsFunction: a.completeTasks,
+	}
+	p.bind(cmd, false)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		ch, err := a.tasks(ctx, c, words, p)
+		if err != nil {
+			return err
+		}
+		var found []client.Task
+		failed := together(ctx, a, ch.refs, func(r ref) error {
+			t, err := c.Get(ctx, r.namespace, r.name)
+			if err != nil {
+				return a.missing(ctx, c, r, err)
+			}
+			found = append(found, t)
+			return nil
+		})
+		if failed != nil && len(found) == 0 {
+			return failed
+		}
+		if err := a.emitTasks(cmd, c, found, len(words) == 1 && !isGlob(words[0])); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+func (a *app) emitTasks(cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
+	if one && a.output != asWide {
+		t := found[0]
+		return emitOne(a, t, a.taskName(t), func(d *details) { a.describe(cmd, c, d, t) })
+	}
+	if a.output != asTable {
+		return emitList(a, found, a.taskName, func(wide bool) *grid { return a.taskGrid(found, wide) })
+	}
+	for i, t := range found {
+		if i > 0 {
+			if err := a.print("\n"); err != nil {
+				return err
+			}
+		}
+		if err := emitOne(a, t, "", func(d *details) { a.describe(cmd, c, d, t) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe writes a task for people: what differs from the defaults, what comes
+// and what was.
+func (a *app) describe(cmd *cobra.Command, c *client.Client, d *details, t client.Task) {
+	std := task.Defaults()
+	d.field("Name", "%s", t.Name)
+	d.field("Namespace", "%s", t.Namespace)
+	d.field("Description", "%s", t.Description)
+	d.field("Labels", "%s", labelWords(t.Labels))
+	d.field("Schedule", "%s", strings.Join(t.Schedule, "\n"))
+	d.field("Time zone", "%s", t.Timezone)
+	if t.DST != std.DST && t.DST != (task.DST{}) {
+		d.field("Clock changes", "gap %s, fold %s", first(t.DST.Gap, std.DST.Gap), first(t.DST.Fold, std.DST.Fold))
+	}
+	a.describeAction(d, t.Action)
+	if t.Timeout > 0 {
+		d.field("Timeout", "%s, then SIGTERM, and SIGKILL %s later", t.Timeout, t.KillGrace)
+	}
+	d.field("Overlap", "%s", t.Overlap)
+	d.field("Missed", "%s", missedWords(t.Missed))
+	d.field("Retry", "%s", retryWords(t.Retry))
+	d.field("Runs on", "%s", first(t.Target.Selector, "any node"))
+	d.field("History", "the last %d runs", t.History.Keep)
+	d.field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
+	d.field("Created", "%s", a.gone(t.CreatedAt, t.Timezone))
+	by := ""
+	if t.UpdatedBy != "" {
+		by = " by " + t.UpdatedBy
+	}
+	d.field("Changed", "%s%s", a.gone(t.UpdatedAt, t.Timezone), by)
+	d.painted("Next", strings.Join(a.nextCells(t)[:1], "")+a.leftWords(t))
+	d.section("Next ticks", a.ticksAhead(cmd, c, t))
+	d.section("Last runs", a.lastRuns(cmd, c, t))
+}
+
+func (a *app) leftWords(t client.Task) string {
+	if t.Next.IsZero() || t.Paused {
+		return ""
+	}
+	return " (" + a.left(t.Next) + ")"
+}
+
+func (a *app) describeAction(d *details, act task.Action) {
+	p := act.Process
+	if p == nil {
+		d.field("Does", "nothing, successfully (noop)")
+		return
+	}
+	if p.Shell != "" {
+		d.field("Shell", "%s", strings.TrimRight(p.Shell, "\n"))
+	} else {
+		d.field("Command", "%s", commandLine(p.Command))
+	}
+	for i, k := range slices.Sorted(maps.Keys(p.Env)) {
+		name := ""
+		if i == 0 {
+			name = "Environment"
+		}
+		d.field(name, "%s=%s", k, p.Env[k])
+	}
+	d.field("Directory", "%s", p.Dir)
+	d.field("User", "%s", p.User)
+}
+
+// commandLine is a command such that it could be pasted into a shell.
+func commandLine(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		if w == "" || strings.ContainsAny(w, " \t\n\"'`$\\|&;<>()*?[]{}~#!") {
+			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		out[i] = w
+	}
+	return strings.Join(out, " ")
+}
+
+func missedWords(m task.MissedPolicy) string {
+	words := fmt.Sprintf("%s, grace %s, window %s", m.Policy, m.Grace, m.Window)
+	if m.Policy == task.MissedAll {
+		words += fmt.Sprintf(", at most %d", m.Limit)
+	}
+	return words
+}
+
+func retryWords(r task.Retry) string {
+	if r.Attempts <= 1 {
+		return "none"
+	}
+	on := make([]string, len(r.On))
+	for i, s := range r.On {
+		on[i] = string(s)
+	}
+	return fmt.Sprintf("%d attempts on %s; %s × %v up to %s, ± %v %%",
+		r.Attempts, strings.Join(on, ", "), r.Backoff, r.Factor, r.MaxBackoff, r.Jitter*100)
+}
+
+// ticksAhead and lastRuns only round a picture off: without them it still says
+// what it must, so that their errors are not told.
+func (a *app) ticksAhead(cmd *cobra.Command, c *client.Client, t client.Task) string {
+	if t.Paused || t.Next.IsZero() {
+		return ""
+	}
+	const few = 3
+	list, err := c.Next(cmd.Context(), t.Namespace, t.Name, few, time.Time{})
+	if err != nil {
+		return ""
+	}
+	return a.bare(a.occurrenceGrid(list, t.Timezone))
+}
+
+func (a *app) lastRuns(cmd *cobra.Command, c *client.Client, t client.Task) string {
+	const few = 5
+	runs, err := c.Runs(cmd.Context(), t.Namespace, t.Name, client.RunFilter{Limit: few})
+	if err != nil || len(runs) == 0 {
+		return ""
+	}
+	return a.bare(a.runGrid(runs, false, false, zones{"": t.Timezone}))
+}
+
+// bare renders a table without its heads, indented, as part of something else.
+func (a *app) bare(g *grid) string {
+	g.empty = ""
+	part := *a
+	part.noHeaders = true
+	var b strings.Builder
+	for line := range strings.Lines(g.render(&part)) {
+		b.WriteString("  " + line)
+	}
+	return b.String()
+}

@@ -1,0 +1,232 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/cli/clitest"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/shard"
+)
+
+const shards = 8
+
+// world is a cluster of one API without a scheduler: its own keys in an etcd
+// that all scripts share. What schedulers and nodes would write, the scripts do.
+type world struct {
+	etcd  *kv.Client
+	store *store.Store
+	spool *spool
+}
+
+type worldKey struct{}
+
+func TestScripts(t *testing.T) {
+	etcd := kvtest.Start(t)
+	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server { return newWorld(env, etcd) },
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save})
+}
+
+func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
+	t := env.T().(testing.TB)
+	keys, err := store.NewKeys("/" + task.NewUID())
+	must(t, err)
+	w := &world{etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), spool: &spool{}}
+	cluster, _, err := w.store.Bootstrap(context.Background(), shards, time.Now())
+	must(t, err)
+	secret, id, token := api.NewToken()
+	token.Who = "ann"
+	must(t, w.store.CreateToken(context.Background(), id, token))
+	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool})
+	must(t, err)
+	s := httptest.NewServer(h)
+	env.Defer(s.Close)
+	env.Values[worldKey{}] = w
+	return clitest.Server{URL: s.URL, Token: secret}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ref(ns, name string) store.Ref {
+	return store.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, shards)}
+}
+
+func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+
+func (w *world) put(ts *testscript.TestScript, key string, v any) {
+	b, err := json.Marshal(v)
+	ts.Check(err)
+	_, err = w.etcd.Put(context.Background(), key, string(b))
+	ts.Check(err)
+}
+
+// record writes that a run ended: record TASK TICK STATE [exit=N] [took=D]
+// [reason=R] [count=N] [last=T] [tail=TEXT] [attempt=N] [trigger=T]. Its id is
+// put into $RUN.
+func record(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 3 {
+		ts.Fatalf("usage: record TASK TICK STATE [key=value...]")
+	}
+	w := worldOf(ts)
+	r := ref("default", args[0])
+	tick, err := time.Parse(time.RFC3339, args[1])
+	ts.Check(err)
+	late := int64(12)
+	run := task.Run{ScheduledTime: task.At(tick), State: task.State(args[2]), Trigger: task.TriggerSchedule, Owner: "node-a",
+		CreatedAt: task.At(tick), EndedAt: task.At(tick.Add(time.Second))}
+	if run.State != task.Skipped && run.State != task.Missed {
+		run.Node, run.Attempt, run.Token, run.StartedAt, run.LatenessMS = "node-a", 1, 7, task.At(tick), &late
+	}
+	for _, arg := range args[3:] {
+		ts.Check(set(&run, tick, arg))
+	}
+	t, err := w.store.Task(context.Background(), r)
+	ts.Check(err)
+	id := task.RunID(tick, t.Task.UID)
+	w.put(ts, w.store.Keys().Ended(r, id), run)
+	ts.Setenv("RUN", id)
+}
+
+func set(run *task.Run, tick time.Time, arg string) error {
+	k, v, _ := strings.Cut(arg, "=")
+	n, _ := strconv.Atoi(v)
+	switch k {
+	case "exit":
+		run.ExitCode = &n
+	case "took":
+		d, err := time.ParseDuration(v)
+		run.EndedAt = task.At(tick.Add(d))
+		return err
+	case "reason":
+		run.Reason = v
+	case "count":
+		run.Count = int64(n)
+	case "last":
+		return run.Last.UnmarshalText([]byte(v))
+	case "tail":
+		run.OutputTail, run.OutputBytes = v, int64(len(v))
+	case "attempt":
+		run.Attempt = n
+	case "trigger":
+		run.Trigger = v
+	default:
+		return fmt.Errorf("%s?", k)
+	}
+	return nil
+}
+
+// output keeps the output of a run's attempt: output TASK RUN ATTEMPT FILE.
+func output(ts *testscript.TestScript, _ bool, args []string) {
+	worldOf(ts).spool.set(strings.Join([]string{"default", args[0], args[1], args[2]}, "/"), ts.ReadFile(args[3]))
+}
+
+// node writes that a node is present: node NAME.
+func node(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	w.put(ts, w.store.Keys().Node(args[0]), task.Node{Name: args[0], Instance: "i1", State: task.NodeReady, Address: "http://10.0.0.1:7070",
+		Version: "v1.2.3", Labels: map[string]string{"node": args[0], "os": "linux"}, Roles: []string{"scheduler", "executor"}, Slots: 4,
+		Weight: 1, StartedAt: task.At(time.Now().Add(-3 * time.Hour))})
+}
+
+// owner gives a shard to a node: owner SHARD NODE.
+func owner(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	id, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	w.put(ts, w.store.Keys().Owner(id), map[string]any{"node": args[1], "since": task.At(time.Now().Add(-time.Hour))})
+}
+
+// worker ends whatever is queued, until the script ends: worker STATE [exit=N]
+// [tail=TEXT].
+func worker(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	ts.Defer(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			w.endQueued(ctx, ts, args)
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+}
+
+func (w *world) endQueued(ctx context.Context, ts *testscript.TestScript, args []string) {
+	runs, err := w.store.ShardRuns(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}, "default")
+	if err != nil {
+		return // the script is over
+	}
+	for _, run := range runs {
+		if run.State != task.Queued {
+			continue
+		}
+		r := ref(run.Namespace, run.Task)
+		id := run.ID
+		run.State, run.Node, run.Attempt, run.Token = task.State(args[0]), "node-a", 1, 9
+		run.StartedAt, run.EndedAt = task.At(time.Now()), task.At(time.Now().Add(time.Second))
+		for _, arg := range args[1:] {
+			if err := set(&run, time.Now(), arg); err != nil {
+				ts.Logf("worker: %v", err)
+			}
+		}
+		b, _ := json.Marshal(run)
+		_, _ = w.etcd.Put(ctx, w.store.Keys().Ended(r, id), string(b))
+		_, _ = w.etcd.Delete(ctx, w.store.Keys().Queued(r, id))
+	}
+}
+
+// save writes a file that only its owner can read: save FILE TEXT.
+func save(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(args[1]+"\n"), 0o600))
+}
+
+// spool is output kept in memory.
+type spool struct {
+	mu   sync.Mutex
+	text map[string]string
+}
+
+func (s *spool) set(key, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.text == nil {
+		s.text = map[string]string{}
+	}
+	s.text[key] = text
+}
+
+func (s *spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text, ok := s.text[fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)]
+	if !ok {
+		return nil, fmt.Errorf("spool: %w", os.ErrNotExist)
+	}
+	return struct {
+		io.ReadSeeker
+		io.Closer
+	}{strings.NewReader(text), io.NopCloser(nil)}, nil
+}
