@@ -1,0 +1,87 @@
+package kv_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+)
+
+// BenchmarkBatcher is the textbook fire, of 256 callers: compare one's own state, put it, put a new run.
+func BenchmarkBatcher(b *testing.B) {
+	for _, via := range []string{"inprocess", "grpc"} {
+		for _, how := range []string{"direct", "batcher"} {
+			b.Run(via+"/"+how, func(b *testing.B) { benchmarkFires(b, via, how == "batcher", kv.BatcherConfig{}) })
+		}
+	}
+}
+
+// BenchmarkBatcherTuning compares settings.
+func BenchmarkBatcherTuning(b *testing.B) {
+	for _, via := range []string{"inprocess", "grpc"} {
+		for _, inFlight := range []int{1, 2, 3, 4, 8} {
+			for _, siblings := range []int{32, 60, 96, 125} {
+				b.Run(fmt.Sprintf("%s/inflight=%d/siblings=%d", via, inFlight, siblings), func(b *testing.B) {
+					benchmarkFires(b, via, true, kv.BatcherConfig{InFlight: inFlight, MaxSiblings: siblings})
+				})
+			}
+		}
+	}
+}
+
+func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig) {
+	s, err := kv.StartServer(b.Context(), kv.ServerConfig{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	c := s.Client()
+	if via == "grpc" {
+		if c, err = kv.Dial(b.Context(), kv.Config{Endpoints: []string{s.Endpoint()}}); err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+	}
+	commits := kv.Direct(c)
+	if batched {
+		batcher := kv.NewBatcher(c, cfg)
+		ctx, cancel := context.WithCancel(b.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() { _ = batcher.Run(ctx) })
+		defer ended.Wait()
+		defer cancel()
+		commits = batcher
+	}
+	value := strings.Repeat("v", 250)
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	var callers sync.WaitGroup
+	b.ReportAllocs()
+	b.ResetTimer()
+	for caller := range 256 {
+		callers.Go(func() {
+			state := fmt.Sprintf("/carillon/shards/%04d/watermark", caller)
+			rev := int64(0)
+			for n := left.Add(-1); n >= 0; n = left.Add(-1) {
+				run := fmt.Sprintf("/carillon/runs/node-1/%04d/default/backup/20261120T220500.%09d", caller, n)
+				res, err := commits.Commit(b.Context(), kv.Txn{
+					If:   []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(state), "=", rev)},
+					Then: []clientv3.Op{clientv3.OpPut(state, value), clientv3.OpPut(run, value)},
+				})
+				if err != nil || !res.Succeeded {
+					b.Errorf("succeeded %v, %v", res.Succeeded, err)
+					return
+				}
+				rev = res.Revision
+			}
+		})
+	}
+	callers.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "txn/s")
+}

@@ -1,0 +1,197 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// sender keeps what one loop of sending uses again and again.
+type sender struct {
+	*Batcher
+	ctx context.Context // ends the waiting, never a request
+
+	pack    []*ticket
+	ops     []clientv3.Op
+	results []Result
+}
+
+// send sends one request after the other until the batcher's end.
+func (b *Batcher) send(ctx context.Context) {
+	s := &sender{Batcher: b, ctx: ctx}
+	for s.next() {
+		s.deliver(s.pack)
+		clear(s.pack)
+	}
+}
+
+// next waits for something to send and packs it.
+func (s *sender) next() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.turns.ready.first == nil && !s.over {
+		s.idle++
+		s.work.Wait()
+		s.idle--
+	}
+	if s.over {
+		return false
+	}
+	s.pack = s.fill(s.pack[:0])
+	s.wake()
+	return true
+}
+
+// fill packs as many as etcd's limits allow, the oldest first. Those that do not fit are left for the next request; a
+// few of them do not end the search.
+func (b *Batcher) fill(pack []*ticket) []*ticket {
+	const mostLeft = 32
+	first := b.turns.ready.first
+	depth, bytes, left := 0, txnBytes, 0
+	for t := first; t != nil && len(pack) < b.cfg.MaxSiblings && left < mostLeft; {
+		next := t.next
+		fits := t.puts == first.puts && len(pack)+1+max(depth, t.depth) <= b.cfg.MaxOps && bytes+t.bytes <= b.cfg.MaxBytes
+		if t == first || fits {
+			depth, bytes = max(depth, t.depth), bytes+t.bytes
+			b.turns.ready.remove(t)
+			t.state = sent
+			<-b.room
+			pack = append(pack, t)
+		} else {
+			left++
+		}
+		t = next
+	}
+	return pack
+}
+
+// deliver sends a pack whose tickets are marked as sent, and sees to it that each is answered.
+func (s *sender) deliver(pack []*ticket) {
+	wait := backoff{first: 5 * time.Millisecond, most: 500 * time.Millisecond}
+	for len(pack) > 0 {
+		results, err := s.request(pack)
+		switch {
+		case err == nil:
+			s.settle(pack, results, nil)
+			return
+		case etcdError(err) == rpctypes.ErrTooManyRequests:
+			s.metrics.busy.Inc()
+			s.refuse(pack)
+			wait.sleep(s.ctx)
+			pack = s.again(pack)
+		case len(pack) > 1 && contentRefused(err):
+			s.metrics.halved.Inc()
+			s.log.Warn("etcd refused a request of several transactions, halving it",
+				zap.Int("transactions", len(pack)), zap.Error(err))
+			s.refuse(pack)
+			half := len(pack) / 2
+			s.deliver(s.again(pack[:half]))
+			pack = s.again(pack[half:])
+		default:
+			s.settle(pack, nil, err)
+			return
+		}
+	}
+}
+
+// request sends one request. It waits for the answer even if the batcher ends.
+func (s *sender) request(pack []*ticket) ([]Result, error) {
+	s.metrics.requests.Inc()
+	s.metrics.siblings.Observe(float64(len(pack)))
+	ctx := context.WithoutCancel(s.ctx)
+	s.results = s.results[:0]
+	if len(pack) == 1 {
+		r, err := direct{s.kv}.Commit(ctx, pack[0].txn)
+		s.results = append(s.results, r)
+		return s.results, err
+	}
+	s.ops = s.ops[:0]
+	for _, t := range pack {
+		s.ops = append(s.ops, clientv3.OpTxn(t.txn.If, t.txn.Then, t.txn.Else))
+	}
+	r, err := direct{s.kv}.Commit(ctx, Txn{Then: s.ops})
+	clear(s.ops)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Responses) != len(pack) {
+		return nil, fmt.Errorf("commit: %d answers for %d transactions", len(r.Responses), len(pack))
+	}
+	for _, resp := range r.Responses {
+		nested := resp.GetResponseTxn()
+		if nested == nil {
+			return nil, errors.New("commit: an answer that is not a transaction's")
+		}
+		// Only the outer header has a revision.
+		s.results = append(s.results, Result{Succeeded: nested.Succeeded, Revision: r.Revision, Responses: nested.Responses})
+	}
+	return s.results, nil
+}
+
+// contentRefused says that etcd refused a request because of what is in it, before it applied any of it.
+func contentRefused(err error) bool {
+	switch etcdError(err) {
+	case rpctypes.ErrTooManyRequests, rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed,
+		rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrNotCapable:
+		return false
+	}
+	return !Unknown(err)
+}
+
+// refuse takes tickets back that were sent and, as is certain, came to nothing: their callers may withdraw them.
+func (b *Batcher) refuse(pack []*ticket) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range pack {
+		if t.state == sent {
+			t.state = refused
+		}
+	}
+}
+
+// again marks as sent those that were refused and whose callers still wait. The others are done with; all are, if it is
+// over.
+func (b *Batcher) again(pack []*ticket) []*ticket {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	still := pack[:0]
+	for _, t := range pack {
+		switch {
+		case t.state == abandoned:
+			b.turns.leave(t)
+		case t.state == refused && b.over:
+			t.state, t.err = settled, unsent(errBatcherEnded)
+			b.turns.leave(t)
+			t.answered <- struct{}{}
+		case t.state == refused:
+			t.state = sent
+			still = append(still, t)
+		}
+	}
+	b.wake()
+	return still
+}
+
+// settle answers.
+func (b *Batcher) settle(pack []*ticket, results []Result, err error) {
+	b.mu.Lock()
+	for i, t := range pack {
+		if t.err = err; err == nil {
+			t.result = results[i]
+		}
+		if t.state == sent {
+			t.state = settled
+		}
+		b.turns.leave(t)
+	}
+	b.wake()
+	b.mu.Unlock()
+	for _, t := range pack {
+		t.answered <- struct{}{}
+	}
+}

@@ -1,0 +1,247 @@
+package kv
+
+import (
+	"bytes"
+	"slices"
+	"sort"
+)
+
+// turns decides who waits for whom. Two transactions conflict if one writes what the other writes, reads or compares.
+// A transaction has its turn when all earlier ones that it conflicts with have left; so those that have their turn at
+// the same time never conflict, and may be sent in any order and in one request.
+//
+// It is a table of locks, shared for reads and exclusive for writes, which a transaction takes all at once when it
+// enters. Since each lock hands itself on in the order of entry, nobody waits in a circle. Point keys cost a map
+// operation each. A range locks every key in it that is in the table, which it finds by looking at all of them; keys
+// and ranges that come later look for it among the live ranges.
+type turns struct {
+	locks map[uint64]*lock
+	spare []*lock
+	spans spans
+	seq   uint64
+	ready readyList // those whose turn it is and which nobody has taken up yet
+}
+
+// lock is the state of one key that somebody touches, or waits to touch.
+type lock struct {
+	key     []byte
+	hash    uint64
+	mixed   bool // several keys of one hash share it
+	writer  bool
+	readers int
+	last    uint64 // who took it last
+	waiting []claim
+}
+
+type claim struct {
+	of     *ticket
+	writes bool
+}
+
+func (l *lock) free(writes bool) bool { return !l.writer && (!writes || l.readers == 0) }
+
+func (l *lock) grant(writes bool) {
+	if writes {
+		l.writer = true
+	} else {
+		l.readers++
+	}
+}
+
+// enter puts t behind all that it conflicts with.
+func (u *turns) enter(t *ticket) {
+	u.seq++
+	t.seq, t.before = u.seq, 0
+	// Writes first: whoever writes what it also reads locks it once, for writing.
+	for _, writes := range [...]bool{true, false} {
+		for i := range t.keys {
+			if k := &t.keys[i]; k.writes == writes && k.lock == nil {
+				u.lockKey(t, k)
+			}
+		}
+		for _, s := range t.spans {
+			if s.writes == writes {
+				u.lockSpan(t, s)
+			}
+		}
+	}
+	for i := range t.spans {
+		t.spans[i].of = t
+		u.spans.insert(t.spans[i])
+	}
+	if t.before == 0 {
+		u.ready.insert(t)
+	}
+}
+
+func (u *turns) lockKey(t *ticket, k *touched) {
+	if len(u.spans.list) > 0 {
+		u.spans.at(k.key, func(s span) { t.follow(s, k.writes) })
+	}
+	l := u.locks[k.hash]
+	switch {
+	case l == nil:
+		l = u.newLock(k)
+	case l.last == t.seq:
+		return
+	case !l.mixed && !bytes.Equal(l.key, k.key):
+		l.mixed = true
+	}
+	k.lock = l
+	l.take(t, k.writes)
+}
+
+func (u *turns) lockSpan(t *ticket, s span) {
+	u.spans.over(s, func(o span) { t.follow(o, s.writes) })
+	for _, l := range u.locks {
+		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
+			t.keys = append(t.keys, touched{writes: s.writes, lock: l})
+			l.take(t, s.writes)
+		}
+	}
+}
+
+func (l *lock) take(t *ticket, writes bool) {
+	l.last = t.seq
+	if len(l.waiting) == 0 && l.free(writes) {
+		l.grant(writes)
+		return
+	}
+	l.waiting = append(l.waiting, claim{t, writes})
+	t.before++
+}
+
+// follow makes t wait for the transaction of a range.
+func (t *ticket) follow(s span, writes bool) {
+	if s.of != nil && (s.writes || writes) {
+		s.of.after = append(s.of.after, t)
+		t.before++
+	}
+}
+
+// leave ends t's turn, or its wait for it, and lets those go on who waited for it.
+func (u *turns) leave(t *ticket) {
+	for i := range t.keys {
+		k := &t.keys[i]
+		if k.lock == nil {
+			continue
+		}
+		k.lock.release(t, k.writes)
+		u.handOn(k.lock)
+		k.lock = nil
+	}
+	for i := range t.spans {
+		u.spans.remove(t)
+		t.spans[i].of = nil
+	}
+	for _, w := range t.after {
+		u.oneLess(w)
+	}
+	clear(t.after)
+	t.after = t.after[:0]
+}
+
+func (l *lock) release(t *ticket, writes bool) {
+	if t.before > 0 { // it may still wait here
+		if i := slices.IndexFunc(l.waiting, func(c claim) bool { return c.of == t }); i >= 0 {
+			l.waiting = slices.Delete(l.waiting, i, i+1)
+			return
+		}
+	}
+	if writes {
+		l.writer = false
+	} else {
+		l.readers--
+	}
+}
+
+func (u *turns) handOn(l *lock) {
+	for len(l.waiting) > 0 && l.free(l.waiting[0].writes) {
+		c := l.waiting[0]
+		l.waiting[0] = claim{}
+		l.waiting = l.waiting[1:]
+		l.grant(c.writes)
+		u.oneLess(c.of)
+	}
+	if len(l.waiting) == 0 && l.free(true) {
+		delete(u.locks, l.hash)
+		u.spareLock(l)
+	}
+}
+
+func (u *turns) oneLess(t *ticket) {
+	if t.before--; t.before == 0 && t.state == queued {
+		u.ready.insert(t)
+	}
+}
+
+func (u *turns) newLock(k *touched) *lock {
+	var l *lock
+	if n := len(u.spare); n > 0 {
+		l, u.spare = u.spare[n-1], u.spare[:n-1]
+	} else {
+		l = new(lock)
+	}
+	l.key, l.hash = k.key, k.hash
+	u.locks[k.hash] = l
+	return l
+}
+
+func (u *turns) spareLock(l *lock) {
+	const most = 1 << 14
+	if len(u.spare) < most {
+		*l = lock{}
+		u.spare = append(u.spare, l)
+	}
+}
+
+// spans is the ranges of those that have entered and not left.
+type spans struct {
+	list []span   // by start
+	ends [][]byte // ends[i] is the last end of list[:i+1]; nil for none
+}
+
+func (s *spans) insert(n span) {
+	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, n.start) > 0 })
+	s.list = slices.Insert(s.list, i, n)
+	s.index()
+}
+
+// remove takes one range of t out.
+func (s *spans) remove(t *ticket) {
+	if i := slices.IndexFunc(s.list, func(o span) bool { return o.of == t }); i >= 0 {
+		s.list = slices.Delete(s.list, i, i+1)
+		s.index()
+	}
+}
+
+func (s *spans) index() {
+	s.ends = s.ends[:0]
+	for i, o := range s.list {
+		if i > 0 && o.end != nil {
+			if last := s.ends[i-1]; last == nil || bytes.Compare(last, o.end) > 0 {
+				o.end = last
+			}
+		}
+		s.ends = append(s.ends, o.end)
+	}
+}
+
+// at calls f with each range that has the key in it.
+func (s *spans) at(key []byte, f func(span)) {
+	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, key) > 0 })
+	for i--; i >= 0 && (s.ends[i] == nil || bytes.Compare(s.ends[i], key) > 0); i-- {
+		if s.list[i].contains(key) {
+			f(s.list[i])
+		}
+	}
+}
+
+// over calls f with each range that overlaps r.
+func (s *spans) over(r span, f func(span)) {
+	for _, o := range s.list {
+		if o.overlaps(r) {
+			f(o)
+		}
+	}
+}
