@@ -65,7 +65,7 @@ test: ## Run all tests with the race detector; what failed comes last
 	@bash scripts/test.sh
 
 .PHONY: lint
-lint: ## Check format, go vet, staticcheck and layers
+lint: ## Check format, go vet, staticcheck, layers, and the links of the docs
 	@bash scripts/lint.sh
 
 .PHONY: fuzz

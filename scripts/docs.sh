@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Checks what the pages say: links within the repository lead somewhere, and tests
+# that are named exist. A part of make lint.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+status=0
+fault() {
+	say "$*"
+	status=1
+}
+
+tests=$(grep -rhoE --include='*_test.go' --exclude-dir=build '^func (Test|Benchmark|Fuzz)[A-Za-z0-9_]+' . | awk '{print $2}')
+for page in README.md CHANGELOG.md docs/*.md; do
+	[[ -e $page ]] || continue
+	while IFS= read -r link; do
+		file=${link%%#*}
+		case $link in
+		http:* | https:* | '') continue ;;
+		'#'*) file=$(basename "$page") ;;
+		esac
+		target=$(dirname "$page")/$file
+		[[ -e $target ]] || { fault "$page: the link to $link leads nowhere"; continue; }
+		if [[ $link == *'#'* ]]; then
+			# Anchors as they are made of headings: lower case, no punctuation, dashes.
+			sed -n 's/^##* //p' "$target" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g' | grep -qx -- "${link#*#}" ||
+				fault "$page: $file has no heading for #${link#*#}"
+		fi
+	done < <(grep -oE '\]\([^)]+\)' "$page" | sed 's/^](//; s/)$//')
+	while IFS= read -r name; do
+		grep -qx -- "$name" <<<"$tests" || fault "$page: there is no $name"
+	done < <(grep -oE '\b(Test|Benchmark|Fuzz)[A-Z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\b' "$page" | sort -u)
+done
+exit "$status"
