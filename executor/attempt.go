@@ -60,9 +60,6 @@ func (a *attempt) finish(node string, r Result) {
 		n = tailSucceeded
 	}
 	end.OutputTail = tail(r.Tail, n)
-	if r.State == task.Cancelled && a.Reason == task.ReasonDeleted {
-		end.Reason = task.ReasonDeleted
-	}
 	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
 		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.ScheduledTime.UnixMilli()))
 	}

@@ -189,7 +189,7 @@ func startFailure(err error, program, dir string) error {
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("permission denied to execute %s in directory %s", q, task.Quote(dir))
 	case errors.Is(err, syscall.ENOEXEC):
-		return fmt.Errorf("program %s has no format that can be executed; a script needs a first line that begins with #!", q)
+		return fmt.Errorf("program %s has no format that can be executed; a script needs #! at the beginning of its first line", q)
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("the daemon may not start %s as that user", q)
 	case errors.Is(err, syscall.E2BIG):

@@ -148,7 +148,7 @@ func TestExecutor_Retry(t *testing.T) {
 	if w.Attempt != 2 || w.State != task.Queued || w.Reason != task.ReasonRetry || w.Env["X"] != "1" || w.LatenessMS == nil || w.ExitCode != nil {
 		t.Errorf("got %+v", w)
 	}
-	if wait := w.NotBefore.Sub(time.Now()); wait < 30*time.Second || wait > time.Minute {
+	if wait := time.Until(w.NotBefore.Time); wait < 30*time.Second || wait > time.Minute {
 		t.Errorf("it waits for %s", wait)
 	}
 	if len(w.Attempts) != 1 || w.Attempts[0].Token != token || *w.Attempts[0].ExitCode != 7 || w.Attempts[0].Node != "n1" {

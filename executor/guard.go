@@ -144,7 +144,7 @@ func (g *guard) expire(ctx context.Context) {
 		g.log.Warn("the daemon is silent: killing attempts that others may replace", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, unkillable)
 		defer cancel()
-		if _, err := h.run(ctx); err != nil {
+		if _, err := h.run(ctx.Done()); err != nil {
 			g.log.Error("attempts do not end", zap.Error(err))
 			return // and tried again
 		}
@@ -174,7 +174,7 @@ func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, guardKill)
 	defer cancel()
-	killed, err := h.run(ctx)
+	killed, err := h.run(ctx.Done())
 	g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
 	return err
 }

@@ -105,6 +105,28 @@ func TestGuardian_KillsWhatADeadDaemonLeft(t *testing.T) {
 	}
 }
 
+func TestGuardian_ThatWasNotToldAllSaysNothing(t *testing.T) {
+	dir := t.TempDir()
+	cfg := guardianConfig(dir)
+	cmd := exec.Command(cfg.Command[0])
+	cmd.Env = cfg.Env
+	cmd.Stdin = strings.NewReader(`{"instance":"i1","dir":"` + dir + `"}` + "\n" + `{"ward":{"id":1,"RunID":"r1","Token":1}}` + "\n")
+	if err := cmd.Run(); err == nil {
+		t.Error("it ended as if all were well")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cleared.i1")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("cleared: %v", err)
+	}
+}
+
+func TestProcess_DiesWithTheDaemonEvenUnguarded(t *testing.T) {
+	t.Setenv("EXECUTOR_TEST_UNGUARDED", "1")
+	d := startDaemon(t, 0, "echo $$ >@plain; exec sleep 300")
+	pid := d.pid("plain")
+	d.kill()
+	eventually(t, "the process is dead", func() bool { return !alive(pid) })
+}
+
 func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 	d := startDaemon(t, 0, family...)
 	var pids []int

@@ -105,9 +105,9 @@ func (h *hunt) addGroup(pgid int, b birth) {
 	h.groups[pgid] = b
 }
 
-// run kills until two looks in a row find nothing, and returns how many
-// processes it killed. An error means that some may be left.
-func (h *hunt) run(ctx context.Context) (killed int, err error) {
+// run kills until two looks in a row find nothing, or until done is closed, and
+// returns how many processes it killed. An error means that some may be left.
+func (h *hunt) run(done <-chan struct{}) (killed int, err error) {
 	seen := map[int]bool{}
 	for clean, pause := 0, time.Millisecond; ; {
 		found, err := h.pass(seen)
@@ -120,8 +120,8 @@ func (h *hunt) run(ctx context.Context) (killed int, err error) {
 			return len(seen), nil
 		}
 		select {
-		case <-ctx.Done():
-			return len(seen), fmt.Errorf("%d processes are still there: %w", found, context.Cause(ctx))
+		case <-done:
+			return len(seen), fmt.Errorf("%d processes do not end", found)
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, 100*time.Millisecond)
@@ -229,7 +229,7 @@ func KillLeftovers(ctx context.Context, attempts []Leftover) (killed int, err er
 	for _, l := range attempts {
 		h.addMark(l)
 	}
-	if killed, err = h.run(ctx); err != nil {
+	if killed, err = h.run(ctx.Done()); err != nil {
 		return killed, fmt.Errorf("kill leftovers: %w", err)
 	}
 	return killed, nil
@@ -284,9 +284,9 @@ func (s *sweeper) clean(l Leftover) (int, error) {
 	s.mu.Lock()
 	s.next = nil
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), unkillable)
-	defer cancel()
-	b.killed, b.err = b.hunt.run(ctx)
+	late := make(chan struct{})
+	defer time.AfterFunc(unkillable, func() { close(late) }).Stop()
+	b.killed, b.err = b.hunt.run(late)
 	b.done = true
 	return b.killed, b.err
 }

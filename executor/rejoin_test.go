@@ -119,6 +119,27 @@ func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 	}
 }
 
+func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
+	n := newNode(t, kvtest.Start(t))
+	n.join()
+	n.assign("r1", "echo $$ >@old; exec sleep 300")
+	pid := n.began("old")
+	n.launch.sweeper.turn.Lock() // the old one cannot end wholly
+	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "r1")); err != nil {
+		t.Fatal(err)
+	}
+	n.assign("r1", "echo $$ >@new", func(a *task.Assigned) { a.Attempt = 2 })
+	eventually(t, "the old process is dead", func() bool { return !alive(pid) })
+	time.Sleep(50 * time.Millisecond) // time to do wrong
+	if n.exists("new") {
+		t.Error("the next attempt began before the one before had ended")
+	}
+	n.launch.sweeper.turn.Unlock()
+	if r := n.ended("r1"); r.State != task.Succeeded || r.Attempt != 2 {
+		t.Errorf("got %+v", r)
+	}
+}
+
 func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
 	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 3 })
 	n.join()
