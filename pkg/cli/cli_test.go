@@ -264,7 +264,7 @@ func TestApprove_AsksOnlyWhereSomebodyAnswers(t *testing.T) {
 			if c.edit != nil {
 				c.edit(d)
 			}
-			ok, err := d.approve("delete", c.ch, pick{}, c.severe)
+			ok, err := d.approve(t.Context(), "delete", c.ch, pick{}, c.severe)
 			if ok != c.ok || d.report(err) != c.exit {
 				t.Errorf("%v, %v", ok, err)
 			}

@@ -1,6 +1,11 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
 
 // usageTemplate is cobra's, with examples before everything else and the global
 // flags where they are asked for only.
@@ -30,6 +35,51 @@ const globalFlags = `{{if .HasAvailableInheritedFlags}}
 
 Global flags:
 {{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
+
+// helpCommand is cobra's, but fails for what there is no help about.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	helpful := func(c *cobra.Command) bool { return c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() }
+	find := func(words []string) (*cobra.Command, error) {
+		cmd := root
+		for _, word := range words {
+			at := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == word || c.HasAlias(word) })
+			if at < 0 {
+				e := usage("there is no help about %s", quote(word)).hinting("see %s --help", cmd.CommandPath())
+				if near := nearest(word, wordsOf(cmd, helpful)); near != "" {
+					e.Hint = strings.Replace("did you mean: "+cmd.CommandPath()+" "+near, "carillon", "carillon help", 1)
+				}
+				return nil, e
+			}
+			cmd = cmd.Commands()[at]
+		}
+		return cmd, nil
+	}
+	return &cobra.Command{
+		Use:   "help [COMMAND...|TOPIC]",
+		Short: "Help about a command or a topic",
+		RunE: func(_ *cobra.Command, words []string) error {
+			cmd, err := find(words)
+			if err != nil {
+				return err
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+		ValidArgsFunction: func(_ *cobra.Command, words []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			cmd, err := find(words)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var offers []cobra.Completion
+			for _, c := range cmd.Commands() {
+				if helpful(c) && strings.HasPrefix(c.Name(), typed) {
+					offers = append(offers, cobra.CompletionWithDesc(c.Name(), c.Short))
+				}
+			}
+			return offers, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
 
 // topics are pages of help that belong to no command.
 func topics() []*cobra.Command {

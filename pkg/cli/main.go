@@ -108,6 +108,8 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)
+	root.SetHelpCommand(helpCommand(root))
+	root.InitDefaultCompletionCmd() // now, so that it is refused unknown words like the others
 	a.refuseUnknown(root)
 	return root
 }
@@ -145,19 +147,24 @@ func (a *app) refuseUnknown(cmd *cobra.Command) {
 }
 
 func unknownCommand(cmd *cobra.Command, word string) error {
-	var names []string
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			names = append(names, c.Name())
-			names = append(names, c.Aliases...)
-		}
-	}
+	names := wordsOf(cmd, (*cobra.Command).IsAvailableCommand)
 	hint := "see " + cmd.CommandPath() + " --help"
 	if near := nearest(word, names); near != "" {
 		hint = "did you mean: " + cmd.CommandPath() + " " + near
 	}
 	return &failure{exit: exitUsage, problem: problem{Code: codeUsage, Hint: hint,
 		Message: "unknown command " + quote(word) + " for " + cmd.CommandPath()}}
+}
+
+// wordsOf are the names and aliases of those commands within cmd that are wanted.
+func wordsOf(cmd *cobra.Command, wanted func(*cobra.Command) bool) []string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if wanted(c) {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
+	}
+	return names
 }
 
 // flagError names the flag that was meant.

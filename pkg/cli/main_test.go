@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -68,5 +69,29 @@ func TestCompletion_NeverHangs(t *testing.T) {
 	}
 	if got := out.String(); got != ":4\n" {
 		t.Errorf("offers %q", got)
+	}
+}
+
+// TestMain_AnInterruptEndsAReadOfStandardInput: nobody has to press Ctrl-C twice.
+func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
+	in, typing := io.Pipe()
+	defer typing.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	done := make(chan int)
+	go func() {
+		done <- Main(ctx, []string{"apply", "-f", "-"}, IO{In: in, Out: &out, Err: &errs, Env: func(string) string { return "" }})
+	}()
+	if _, err := typing.Write([]byte("name: ")); err != nil { // it reads
+		t.Fatal(err)
+	}
+	cancel()
+	select {
+	case code := <-done:
+		if code != exitInterrupted || out.Len() > 0 {
+			t.Errorf("%d, %q, %q", code, out.String(), errs.String())
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("still there")
 	}
 }

@@ -130,7 +130,7 @@ func (a *app) matching(word string, all []ref) ([]ref, error) {
 
 // approve shows what is about to be done to many and asks. severe verbs want
 // the number typed. It returns false if nothing is to be done.
-func (a *app) approve(verb string, ch choice, p pick, severe bool) (bool, error) {
+func (a *app) approve(ctx context.Context, verb string, ch choice, p pick, severe bool) (bool, error) {
 	if p.dryRun {
 		for _, r := range ch.refs {
 			fmt.Fprintf(a.Out, "would %s %s\n", verb, a.show(r))
@@ -147,7 +147,7 @@ func (a *app) approve(verb string, ch choice, p pick, severe bool) (bool, error)
 	if !a.wantsJSON() {
 		a.preview(verb, ch.refs)
 	}
-	return a.ask(fmt.Sprintf("%s %d tasks?", verb, len(ch.refs)), len(ch.refs), severe)
+	return a.ask(ctx, fmt.Sprintf("%s %d tasks?", verb, len(ch.refs)), len(ch.refs), severe)
 }
 
 // preview says what would be done to which tasks, before the question.
@@ -162,7 +162,7 @@ func (a *app) preview(verb string, refs []ref) {
 	}
 }
 
-func (a *app) ask(question string, n int, severe bool) (bool, error) {
+func (a *app) ask(ctx context.Context, question string, n int, severe bool) (bool, error) {
 	if _, tty := a.terminal(a.In); !tty || a.noInput {
 		return false, &failure{exit: exitUsage, problem: problem{Code: codeConfirm,
 			Message: strings.TrimSuffix(question, "?") + ": needs a yes, and nobody can be asked",
@@ -175,12 +175,40 @@ func (a *app) ask(question string, n int, severe bool) (bool, error) {
 	} else {
 		fmt.Fprintf(a.Err, "%s [y/N] ", question)
 	}
-	answer, _ := bufio.NewReader(a.In).ReadString('\n') // no answer is a no
+	answer, err := patiently(ctx, func() (string, error) {
+		line, _ := bufio.NewReader(a.In).ReadString('\n') // no answer is a no
+		return line, nil
+	})
+	if err != nil {
+		return false, err
+	}
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	if answer == want || (!severe && answer == "yes") {
 		return true, nil
 	}
 	return false, &failure{exit: exitFailure, problem: problem{Code: codeConfirm, Message: "not done"}}
+}
+
+// patiently reads what a person may take their time to type, or another program
+// to send, and gives up when ctx ends. The read itself cannot be ended: it is
+// left behind, and ends with the process.
+func patiently[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := read()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.v, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
 }
 
 // missing adds to "not found" what was probably meant.

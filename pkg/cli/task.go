@@ -80,7 +80,7 @@ func (a *app) approved(cmd *cobra.Command, words []string, p pick, severe bool) 
 	if err != nil {
 		return nil, nil, err
 	}
-	ok, err := a.approve(cmd.Name(), ch, p, severe)
+	ok, err := a.approve(cmd.Context(), cmd.Name(), ch, p, severe)
 	if !ok {
 		return nil, nil, err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -35,7 +36,10 @@ func (a *app) taskApply() *cobra.Command {
 			return usage("which file?").hinting("carillon apply -f FILE|DIR|-")
 		}
 		r := applying{app: a}
-		objects := r.read(paths)
+		objects, err := r.read(cmd.Context(), paths)
+		if err != nil {
+			return err
+		}
 		c, err := a.connect()
 		if err != nil {
 			return err
@@ -66,7 +70,7 @@ type applying struct {
 }
 
 // read collects the tasks of all files that can be read; the others are told.
-func (r *applying) read(paths []string) []manifest.Object {
+func (r *applying) read(ctx context.Context, paths []string) ([]manifest.Object, error) {
 	var objects []manifest.Object
 	for _, path := range paths {
 		files, err := []string{path}, error(nil)
@@ -77,21 +81,24 @@ func (r *applying) read(paths []string) []manifest.Object {
 			r.fail(err)
 		}
 		for _, file := range files {
-			found, err := r.readFile(file)
+			found, err := r.readFile(ctx, file)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 			if err != nil {
 				r.fail(err)
 			}
 			objects = append(objects, found...)
 		}
 	}
-	return objects
+	return objects, nil
 }
 
-func (r *applying) readFile(file string) ([]manifest.Object, error) {
+func (r *applying) readFile(ctx context.Context, file string) ([]manifest.Object, error) {
 	var b []byte
 	var err error
 	if file == "-" {
-		b, err = manifest.LoadFrom("standard input", r.In)
+		b, err = patiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", r.In) })
 		file = "stdin"
 	} else {
 		b, err = manifest.Load(file)
