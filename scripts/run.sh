@@ -27,6 +27,7 @@ unset "${!CARILLON_@}" 2>/dev/null || true
 mkdir -p "$dir/config"
 log=$dir/dev.log
 : >"$log"
+rm -f "$dir/env"
 
 pid=
 stop() {
@@ -35,6 +36,7 @@ stop() {
 	say
 	say "stopping"
 	end "$pid" "--data-dir $dir" 20
+	rm -f "$dir/env"
 	until_true 10 no_guardians "$dir" || say "the guardian is still there: $(guardians "$dir" | tr '\n' ' ')"
 	pid=
 }
