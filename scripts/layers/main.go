@@ -96,14 +96,6 @@ var banned = map[string]string{
 	"context.TODO":       "contexts come from main; clean-up uses context.WithoutCancel and a deadline",
 }
 
-// exceptions are calls, as package.function: call, that are right all the same.
-// One that is not needed any more is a fault.
-var exceptions = map[string]bool{
-	// One sweep serves several attempts that end at about the same time: the
-	// context of none of them may end it. It has a deadline.
-	"executor.clean: context.Background": true,
-}
-
 func main() {
 	faults, err := check()
 	if err != nil {
@@ -135,7 +127,7 @@ func check() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := checker{used: map[string]bool{}}
+	var c checker
 	for _, p := range packages {
 		name := strings.TrimPrefix(p.ImportPath, module+"/")
 		if strings.HasPrefix(name, "build/") {
@@ -144,11 +136,6 @@ func check() ([]string, error) {
 		c.imports(name, p)
 		if err := c.calls(name, p); err != nil {
 			return nil, err
-		}
-	}
-	for e := range exceptions {
-		if !c.used[e] {
-			c.fault("scripts/layers/main.go", "the exception %q is not needed any more: take it out", e)
 		}
 	}
 	slices.Sort(c.faults)
@@ -181,10 +168,7 @@ func list() ([]pkg, error) {
 	return packages, nil
 }
 
-type checker struct {
-	faults []string
-	used   map[string]bool
-}
+type checker struct{ faults []string }
 
 func (c *checker) fault(where, format string, args ...any) {
 	c.faults = append(c.faults, where+": "+fmt.Sprintf(format, args...))
@@ -240,43 +224,28 @@ func (c *checker) calls(name string, p pkg) error {
 			return err
 		}
 		names := importNames(f)
-		for _, d := range f.Decls {
-			ast.Inspect(d, func(n ast.Node) bool {
-				sel, ok := n.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				at := fmt.Sprintf("%s/%s:%d", name, file, set.Position(sel.Pos()).Line)
-				x, isName := sel.X.(*ast.Ident)
-				if isName && names[x.Name] != "" {
-					call := names[x.Name] + "." + sel.Sel.Name
-					if why := banned[call]; why != "" && !c.excepted(name, d, call) {
-						c.fault(at, "uses %s; %s", call, why)
-					}
-					return true
-				}
-				// A method: of a logger, say. Tests are not looked at.
-				if m := sel.Sel.Name; m == "Fatal" || m == "Fatalf" || m == "Fatalln" {
-					c.fault(at, "uses .%s; only main ends the process", m)
+		ast.Inspect(f, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			at := fmt.Sprintf("%s/%s:%d", name, file, set.Position(sel.Pos()).Line)
+			x, isName := sel.X.(*ast.Ident)
+			if isName && names[x.Name] != "" {
+				call := names[x.Name] + "." + sel.Sel.Name
+				if why := banned[call]; why != "" {
+					c.fault(at, "uses %s; %s", call, why)
 				}
 				return true
-			})
-		}
+			}
+			// A method: of a logger, say. Tests are not looked at.
+			if m := sel.Sel.Name; m == "Fatal" || m == "Fatalf" || m == "Fatalln" {
+				c.fault(at, "uses .%s; only main ends the process", m)
+			}
+			return true
+		})
 	}
 	return nil
-}
-
-func (c *checker) excepted(name string, d ast.Decl, call string) bool {
-	f, ok := d.(*ast.FuncDecl)
-	if !ok {
-		return false
-	}
-	key := fmt.Sprintf("%s.%s: %s", name, f.Name.Name, call)
-	if !exceptions[key] {
-		return false
-	}
-	c.used[key] = true
-	return true
 }
 
 // importNames maps the names under which a file imports packages to their paths.
