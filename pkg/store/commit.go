@@ -187,7 +187,7 @@ func (c *Conflict) Error() string {
 func (c *Conflict) Is(target error) bool { return target == task.ErrConflict }
 
 // Commit writes c and returns its revision, which is the watermark's new mod
-// revision. An error after which nobody knows is settled before it returns, by
+// revision; c.Watermark is what is there then. An error after which nobody knows is settled before it returns, by
 // the nonce: it tries until it knows or ctx ends.
 //
 // It returns task.ErrFenced (stop: the shard or the session is gone), ErrMoved
@@ -242,7 +242,8 @@ func (s *Store) lostCommit(c *Commit, res kv.Result, nonces []string) (int64, er
 	if mark.ModRevision != c.Known {
 		w, err := DecodeWatermark(mark.Value)
 		if err == nil && slices.Contains(nonces, w.Nonce) {
-			return mark.ModRevision, nil // an earlier copy of this very content won
+			c.Watermark.Nonce = w.Nonce // an earlier copy of this very content won
+			return mark.ModRevision, nil
 		}
 	}
 	if !c.Fences.Owner.Holds(readAt(res, 0)) || !c.Fences.Node.Holds(readAt(res, 1)) {

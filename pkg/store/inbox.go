@@ -99,6 +99,7 @@ func (s *Store) Finish(ctx context.Context, h Held, end task.Run, next *task.Wai
 
 func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
 	ref := h.Ref()
+	end.Token = h.Create // it is what tells our record from another's
 	run, queued, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID), s.keys.Ended(ref, h.ID)
 	t := kv.Txn{
 		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(run), "=", h.Create)},
@@ -118,19 +119,31 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 	if e := readAt(res, 0); e != nil && e.CreateRevision == h.Create {
 		return fmt.Errorf("finish run %s of %s: %w", h.ID, ref, task.ErrConflict)
 	}
+	if known, err := s.onRecord(ctx, res, h, end); known || err != nil {
+		return err
+	}
+	return s.recordLate(ctx, h, end)
+}
+
+// onRecord reports whether an earlier copy of a finish has won: then a record of
+// the run names the token with this end, wherever the run is by now. res is the
+// copy that lost, with the run's records in queue and history.
+func (s *Store) onRecord(ctx context.Context, res kv.Result, h Held, end task.Run) (bool, error) {
+	ref := h.Ref()
 	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss
 		w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: h.ID}, e.Value)
-		if err == nil && recordedAs(w.Attempts, h.Create, end.State) {
-			return nil
-		}
+		return err == nil && recordedAs(w.Attempts, h.Create, end.State), nil
 	}
 	if e := readAt(res, 2); e != nil {
 		r, err := DecodeEnded(ShardKey{Kind: KindEnded, Ref: ref, Run: h.ID}, e.Value)
-		if err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r.Attempts, h.Create, end.State)) {
-			return nil
-		}
+		return err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r.Attempts, h.Create, end.State)), nil
 	}
-	return s.recordLate(ctx, h, end)
+	// The next attempt is dispatched, on whatever node: at the same revision, or
+	// it might slip through between the reads.
+	active, err := s.activeOf(ctx, ref, res.Revision)
+	return slices.ContainsFunc(active, func(a Held) bool {
+		return a.ID == h.ID && recordedAs(a.Attempts, h.Create, end.State)
+	}), err
 }
 
 func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
@@ -153,9 +166,12 @@ func (s *Store) recordLate(ctx context.Context, h Held, end task.Run) error {
 }
 
 // HandBack queues an attempt again that was never started, if its record is the
-// one known. task.ErrConflict if it is not.
+// one known. task.ErrConflict if it is not, or if the run is cancelled.
 func (s *Store) HandBack(ctx context.Context, h Held) error {
 	ref := h.Ref()
+	if h.CancelRequested {
+		return fmt.Errorf("hand back run %s of %s: %w: it is cancelled", h.ID, ref, task.ErrConflict)
+	}
 	run, queued := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID)
 	w := task.Waiting{Run: h.Run, Env: h.Env}
 	w.State, w.Reason = task.Queued, task.ReasonHandBack

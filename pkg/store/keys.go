@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -150,12 +151,12 @@ type ShardKey struct {
 
 // ParseShard takes a key below shards/ apart; false if it is none of ours.
 func (k Keys) ParseShard(key string) (ShardKey, bool) {
-	parts := strings.Split(strings.TrimPrefix(key, k.Shards()), "/")
-	if len(parts) < 2 || !strings.HasPrefix(key, k.Shards()) {
+	parts, ok := partsBelow(k.Shards(), key)
+	if !ok || len(parts) < 2 {
 		return ShardKey{}, false
 	}
-	shard, err := strconv.Atoi(parts[0])
-	if err != nil || shardName(shard) != parts[0] {
+	shard, ok := parseShardName(parts[0])
+	if !ok {
 		return ShardKey{}, false
 	}
 	sk := ShardKey{Kind: Kind(parts[1]), Ref: Ref{Shard: shard}}
@@ -174,7 +175,7 @@ func (k Keys) ParseShard(key string) (ShardKey, bool) {
 			return ShardKey{}, false
 		}
 		sk.Run, _, sk.Late = strings.Cut(parts[4], lateMark)
-		return sk, true
+		return sk, sk.Run != ""
 	}
 	return ShardKey{}, false
 }
@@ -188,13 +189,12 @@ type RunKey struct {
 
 // ParseRun takes a key below runs/ apart; false if it is none of ours.
 func (k Keys) ParseRun(key string) (RunKey, bool) {
-	rest, ok := strings.CutPrefix(key, k.Runs())
-	parts := strings.Split(rest, "/")
+	parts, ok := partsBelow(k.Runs(), key)
 	if !ok || len(parts) != 5 {
 		return RunKey{}, false
 	}
-	shard, err := strconv.Atoi(parts[1])
-	if err != nil || shardName(shard) != parts[1] {
+	shard, ok := parseShardName(parts[1])
+	if !ok {
 		return RunKey{}, false
 	}
 	return RunKey{Node: parts[0], Ref: Ref{Namespace: parts[2], Name: parts[3], Shard: shard}, Run: parts[4]}, true
@@ -202,14 +202,32 @@ func (k Keys) ParseRun(key string) (RunKey, bool) {
 
 // ParseOwner is the shard of a key below owners/.
 func (k Keys) ParseOwner(key string) (int, bool) {
-	rest, ok := strings.CutPrefix(key, k.Owners())
-	shard, err := strconv.Atoi(rest)
-	return shard, ok && err == nil && shardName(shard) == rest
+	parts, ok := partsBelow(k.Owners(), key)
+	if !ok || len(parts) != 1 {
+		return 0, false
+	}
+	return parseShardName(parts[0])
 }
 
 // ParseSpec is the namespace and the name of a key below tasks/.
 func (k Keys) ParseSpec(key string) (namespace, name string, ok bool) {
-	rest, ok := strings.CutPrefix(key, k.Specs())
-	namespace, name, found := strings.Cut(rest, "/")
-	return namespace, name, ok && found && name != ""
+	parts, ok := partsBelow(k.Specs(), key)
+	if !ok || len(parts) != 2 {
+		return "", "", false
+	}
+	return parts[0], parts[1], true
+}
+
+// partsBelow splits what follows a prefix in a key; false if the key is not
+// below it, or if a part is empty, which no key of ours has.
+func partsBelow(prefix, key string) ([]string, bool) {
+	rest, ok := strings.CutPrefix(key, prefix)
+	parts := strings.Split(rest, "/")
+	return parts, ok && !slices.Contains(parts, "")
+}
+
+// parseShardName reads what shardName wrote: nothing else, and no number below 0.
+func parseShardName(s string) (int, bool) {
+	shard, err := strconv.Atoi(s)
+	return shard, err == nil && shard >= 0 && shardName(shard) == s
 }

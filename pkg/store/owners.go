@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -97,7 +96,8 @@ type ShardRecords struct {
 	Tasks, Queued int
 }
 
-// ShardRecords reads what there is to show of every shard.
+// ShardRecords reads what there is to show of every shard. A watermark that is
+// missing or cannot be read is zero.
 func (s *Store) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, error) {
 	list := make([]ShardRecords, 0, shards)
 	const chunk = 40
@@ -119,11 +119,9 @@ func (s *Store) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 				Queued: int(res.Responses[i+2].GetResponseRange().Count),
 			}
 			if e := res.Responses[i].GetResponseRange().Kvs; len(e) == 1 {
-				w, err := DecodeWatermark(e[0].Value)
-				if err != nil {
-					return nil, errors.Join(task.ErrInvalid, err)
+				if w, err := DecodeWatermark(e[0].Value); err == nil {
+					r.Watermark = w
 				}
-				r.Watermark = w
 			}
 			list = append(list, r)
 		}

@@ -102,7 +102,8 @@ func (s *Store) ShardRuns(ctx context.Context, shards []int, namespace string) (
 	return sortRuns(byID), nil
 }
 
-// LastEnded is, for each task, its newest record of history; nil if it has none.
+// LastEnded is, for each task, its newest record of history, results that came
+// too late left out; nil if it has none.
 func (s *Store) LastEnded(ctx context.Context, refs []Ref) ([]*task.Run, error) {
 	var last []*task.Run
 	for chunk := range slices.Chunk(refs, 100) {
@@ -115,16 +116,33 @@ func (s *Store) LastEnded(ctx context.Context, refs []Ref) ([]*task.Run, error) 
 		if err != nil {
 			return nil, fmt.Errorf("read last runs: %w: %w", task.ErrUnavailable, err)
 		}
-		for _, r := range res.Responses {
-			last = append(last, nil)
-			for _, e := range r.GetResponseRange().Kvs {
-				if run, ok := s.recorded(e); ok {
-					last[len(last)-1] = &run
-				}
+		for i, r := range res.Responses {
+			newest, err := s.newest(r.GetResponseRange().Kvs), error(nil)
+			if newest == nil && len(r.GetResponseRange().Kvs) > 0 { // it is one that does not count: look behind it
+				newest, err = s.lastEnded(ctx, chunk[i])
 			}
+			if err != nil {
+				return nil, fmt.Errorf("read last runs: %w", err)
+			}
+			last = append(last, newest)
 		}
 	}
 	return last, nil
+}
+
+func (s *Store) lastEnded(ctx context.Context, ref Ref) (*task.Run, error) {
+	all, _, err := s.getAll(ctx, s.keys.HistoryOf(ref))
+	return s.newest(all), err
+}
+
+// newest is the last of the records that counts; nil if none does.
+func (s *Store) newest(all []*mvccpb.KeyValue) *task.Run {
+	for _, e := range slices.Backward(all) {
+		if run, ok := s.recorded(e); ok {
+			return &run
+		}
+	}
+	return nil
 }
 
 // Held is an attempt in an inbox, with what a write that changes it compares.
@@ -188,7 +206,7 @@ func (s *Store) activeOf(ctx context.Context, ref Ref, rev int64) ([]Held, error
 			return list, nil
 		}
 		node, _, _ := strings.Cut(strings.TrimPrefix(string(res.Kvs[0].Key), s.keys.Runs()), "/")
-		part, _, err := s.getAll(ctx, s.keys.InboxOf(node, ref), clientv3.WithRev(rev))
+		part, _, err := s.getAllAt(ctx, s.keys.InboxOf(node, ref), rev)
 		if err != nil {
 			return nil, fmt.Errorf("find attempts of %s: %w", ref, err)
 		}

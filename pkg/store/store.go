@@ -62,17 +62,18 @@ func (s *Store) getOne(ctx context.Context, key string) (*mvccpb.KeyValue, error
 	return res.Kvs[0], nil
 }
 
-// getAll reads everything below a prefix, at one revision, in pages.
+// getAll reads everything below a prefix, in pages, all at the newest revision.
 func (s *Store) getAll(ctx context.Context, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
+	return s.getAllAt(ctx, prefix, 0, opts...)
+}
+
+// getAllAt is getAll at a revision (0: the newest).
+func (s *Store) getAllAt(ctx context.Context, prefix string, rev int64, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	const page = 2000
 	var all []*mvccpb.KeyValue
-	var rev int64
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
-		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page)}, opts...)
-		if rev > 0 {
-			o = append(o, clientv3.WithRev(rev))
-		}
+		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev)}, opts...)
 		res, err := s.get(ctx, from, o...)
 		if err != nil {
 			return nil, 0, err
@@ -132,37 +133,43 @@ func (a *again) pause(ctx context.Context) error {
 // with the watermark of every shard at time zero. Of several nodes that start
 // together one makes it, and all get the same. made tells the one.
 func (s *Store) Bootstrap(ctx context.Context, shards int, now time.Time) (c task.Cluster, made bool, err error) {
+	mine := task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, CreatedAt: task.At(now)}
+	var wait again
 	for {
-		kvp, err := s.getOne(ctx, s.keys.Cluster())
+		e, err := s.getOne(ctx, s.keys.Cluster())
 		if err != nil {
 			return c, false, fmt.Errorf("read the cluster's record: %w", err)
 		}
-		if kvp != nil {
-			c, err = decode[task.Cluster](kvp.Value)
-			return c, made && err == nil, err
+		if e != nil {
+			c, err = decode[task.Cluster](e.Value)
+			return c, err == nil && c.ID == mine.ID, err
 		}
-		made, err = s.makeCluster(ctx, shards, now)
-		if err != nil && !errors.Is(err, task.ErrUnknown) {
+		err = s.makeCluster(ctx, mine)
+		if errors.Is(err, task.ErrUnknown) { // what is there by now tells
+			err = wait.pause(ctx)
+		}
+		if err != nil {
 			return c, false, fmt.Errorf("make the cluster's record: %w", err)
 		}
 	}
 }
 
-func (s *Store) makeCluster(ctx context.Context, shards int, now time.Time) (bool, error) {
+// makeCluster writes the watermarks and then the cluster's record, unless there
+// is one by now.
+func (s *Store) makeCluster(ctx context.Context, c task.Cluster) error {
 	none := absent(s.keys.Cluster())
 	const chunk = 60 // etcd takes 128 operations, nested ones included
-	for first := 0; first < shards; first += chunk {
+	for first := 0; first < c.Shards; first += chunk {
 		t := kv.Txn{If: []clientv3.Cmp{none}}
-		for id := first; id < min(first+chunk, shards); id++ {
+		for id := first; id < min(first+chunk, c.Shards); id++ {
 			key := s.keys.Watermark(id)
 			zero := encode(Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()})
 			t.Then = append(t.Then, clientv3.OpTxn([]clientv3.Cmp{absent(key)}, []clientv3.Op{clientv3.OpPut(key, zero)}, nil))
 		}
 		if _, err := s.write(ctx, t); err != nil {
-			return false, err
+			return err
 		}
 	}
-	c := task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, CreatedAt: task.At(now)}
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), encode(c))}})
-	return err == nil && res.Succeeded, err
+	_, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), encode(c))}})
+	return err
 }

@@ -117,10 +117,11 @@ func (s *Store) Tasks(ctx context.Context, namespace, after string, limit int) (
 	if after != "" {
 		from = s.keys.Specs() + after + "\x00"
 	}
-	if from < prefix {
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	if from < prefix || from >= end {
 		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
 	}
-	res, err := s.get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(int64(limit)))
+	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
 	if err != nil {
 		return nil, "", fmt.Errorf("list tasks: %w", err)
 	}
@@ -142,11 +143,15 @@ func (s *Store) Tasks(ctx context.Context, namespace, after string, limit int) (
 }
 
 // Enqueue puts a run into the queue of a task, new. task.ErrNotFound if the
-// task is not the one that was read as st, task.ErrExists if the run is there.
+// task was read without an entry: nobody would run it. task.ErrConflict if its
+// entry is not the one that was read, task.ErrExists if the run is there.
 func (s *Store) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, error) {
+	if st.EntryMod == 0 {
+		return 0, fmt.Errorf("queue run %s of %s: its entry: %w", w.ID, st.Ref, task.ErrNotFound)
+	}
 	key := s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
-		If:   []clientv3.Cmp{absent(key), clientv3.Compare(clientv3.ModRevision(s.keys.Entry(st.Ref)), "=", st.EntryMod)},
+		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
 		Then: []clientv3.Op{clientv3.OpPut(key, encodeWaiting(w))},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})

@@ -1,0 +1,419 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// shared is one real etcd for all tests: each has a prefix of its own.
+var shared *kv.Client
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.checks", "50")
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "store")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	server, err := kv.StartServer(ctx, kv.ServerConfig{Dir: dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	if shared, err = kv.Dial(ctx, kv.Config{Endpoints: []string{server.Endpoint()}}); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	if err := errors.Join(shared.Close(), server.Close(), goleak.Find()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+const (
+	node     = "n1"
+	instance = "i1"
+)
+
+var (
+	ref   = store.Ref{Namespace: "default", Name: "a", Shard: 3}
+	noon  = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	retry = task.Retry{Attempts: 3, Factor: 2, On: []task.State{task.Failed, task.Lost}}
+)
+
+// world is a cluster below a prefix of its own, with one node that owns shard 3.
+type world struct {
+	*testing.T
+	*store.Store
+	keys   store.Keys
+	etcd   *kv.Client
+	writes *unreliable
+	fences store.Fences
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	keys, err := store.NewKeys("/" + strings.NewReplacer("/", "-", " ", "_").Replace(t.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{Committer: kv.Direct(shared)}}
+	w.Store = store.New(w.etcd, w.writes, keys)
+	if _, made, err := w.Bootstrap(t.Context(), 8, noon); err != nil || !made {
+		t.Fatalf("bootstrap: %v, %v", made, err)
+	}
+	w.fences.Node = w.register(node)
+	w.fences.Owner = w.own(ref.Shard, node)
+	return w
+}
+
+// other is the same cluster through another store, whose writes all arrive.
+func (w *world) other() *store.Store { return store.New(w.etcd, kv.Direct(w.etcd), w.keys) }
+
+func (w *world) register(name string) kv.Fence {
+	w.Helper()
+	lease, err := w.etcd.Grant(w.Context(), 600)
+	if err != nil {
+		w.Fatal(err)
+	}
+	f, _, err := w.other().Register(w.Context(), task.Node{Name: name, Instance: instance, State: task.NodeReady}, lease.ID)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return f
+}
+
+// own rewrites an owner key, as a leader does.
+func (w *world) own(shard int, name string) kv.Fence {
+	w.Helper()
+	return kv.ModFence(w.keys.Owner(shard), w.put(w.keys.Owner(shard), `{"node":"`+name+`"}`))
+}
+
+func (w *world) put(key, value string) int64 {
+	w.Helper()
+	res, err := w.etcd.Put(w.Context(), key, value)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return res.Header.Revision
+}
+
+func (w *world) del(key string) {
+	w.Helper()
+	if res, err := w.etcd.Delete(w.Context(), key); err != nil || res.Deleted != 1 {
+		w.Fatalf("delete %s: %v, %v", key, res, err)
+	}
+}
+
+// at is a key's mod and create revision and its value; zeros if it is not there.
+func (w *world) at(key string) (mod, create int64, value string) {
+	w.Helper()
+	res, err := w.etcd.Get(w.Context(), key)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if len(res.Kvs) == 0 {
+		return 0, 0, ""
+	}
+	return res.Kvs[0].ModRevision, res.Kvs[0].CreateRevision, string(res.Kvs[0].Value)
+}
+
+func (w *world) exists(key string) bool {
+	mod, _, _ := w.at(key)
+	return mod > 0
+}
+
+// below lists the keys below a prefix, without it.
+func (w *world) below(prefix string) []string {
+	w.Helper()
+	res, err := w.etcd.Get(w.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		w.Fatal(err)
+	}
+	keys := []string{}
+	for _, e := range res.Kvs {
+		keys = append(keys, strings.TrimPrefix(string(e.Key), prefix))
+	}
+	return keys
+}
+
+// changes counts the revisions in which a key was written or deleted since rev.
+func (w *world) changes(key string, rev int64) (puts, deletes int) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	defer cancel()
+	now, err := w.etcd.Get(ctx, key)
+	if err != nil {
+		w.Fatal(err)
+	}
+	last := now.Header.Revision
+	end := w.put(w.keys.Root()+"end", "")
+	for r := range w.etcd.Watch(ctx, w.keys.Root(), clientv3.WithPrefix(), clientv3.WithRev(rev+1)) {
+		for _, e := range r.Events {
+			switch {
+			case e.Kv.ModRevision == end:
+				return puts, deletes
+			case string(e.Kv.Key) == key && e.Kv.ModRevision <= last && e.Type == clientv3.EventTypeDelete:
+				deletes++
+			case string(e.Kv.Key) == key && e.Kv.ModRevision <= last:
+				puts++
+			}
+		}
+	}
+	w.Fatal("the watch ended")
+	return 0, 0
+}
+
+// mark is the watermark of shard 3 and its mod revision.
+func (w *world) mark() (store.Watermark, int64) {
+	w.Helper()
+	mod, _, value := w.at(w.keys.Watermark(ref.Shard))
+	m, err := store.DecodeWatermark([]byte(value))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return m, mod
+}
+
+// begin begins a commit that moves the watermark on by a second.
+func (w *world) begin() *store.Commit {
+	w.Helper()
+	m, mod := w.mark()
+	m.Time = task.At(m.Time.Add(time.Second))
+	return w.NewCommit(ref.Shard, w.fences, mod, m)
+}
+
+func (w *world) commit(c *store.Commit) int64 {
+	w.Helper()
+	rev, err := w.Commit(w.Context(), c)
+	if err != nil {
+		w.Fatalf("commit: %v", err)
+	}
+	return rev
+}
+
+// session is the create revision of a node's key.
+func (w *world) session(name string) int64 {
+	_, create, _ := w.at(w.keys.Node(name))
+	return create
+}
+
+func spec(r store.Ref) task.Task {
+	t := task.Task{Spec: task.Defaults(), UID: "k3f9" + strings.Repeat("a", 12), Generation: 1}
+	t.Name, t.Namespace, t.Schedule, t.Action.Noop = r.Name, r.Namespace, task.Schedules{"@daily"}, &task.Noop{}
+	return t
+}
+
+func entry(t task.Task) task.Entry { return task.NewEntry(t, task.At(noon), task.At(noon)) }
+
+// create makes a task.
+func (w *world) create(r store.Ref) store.Stored {
+	w.Helper()
+	t := spec(r)
+	if _, err := w.CreateTask(w.Context(), r, t, entry(t)); err != nil {
+		w.Fatal(err)
+	}
+	return w.stored(r)
+}
+
+func (w *world) stored(r store.Ref) store.Stored {
+	w.Helper()
+	st, err := w.Task(w.Context(), r)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return st
+}
+
+// tickRun is the run of the n-th tick of a task.
+func tickRun(r store.Ref, n int) task.Run {
+	tick := noon.Add(time.Duration(n) * time.Minute)
+	return task.Run{
+		ID: task.RunID(tick, "k3f9"), Namespace: r.Namespace, Task: r.Name, Shard: r.Shard, UID: "k3f9" + strings.Repeat("a", 12),
+		ScheduledTime: task.At(tick), State: task.Queued, Trigger: task.TriggerSchedule, Attempt: 1, CreatedAt: task.At(tick),
+	}
+}
+
+func waiting(r store.Ref, n int) task.Waiting {
+	w := task.Waiting{Run: tickRun(r, n), Env: map[string]string{"A": "b"}}
+	w.Reason = task.ReasonManual
+	return w
+}
+
+func assigned(r store.Ref, n int, name string) task.Assigned {
+	a := task.Assigned{Run: tickRun(r, n), Instance: instance, Generation: 1, Action: task.Action{Noop: &task.Noop{}}, Retry: retry}
+	a.State, a.Node = task.Dispatched, name
+	return a
+}
+
+func ended(r store.Ref, n int, s task.State) task.Run {
+	e := tickRun(r, n)
+	e.State = s
+	return e
+}
+
+// dispatch commits an attempt into a node's inbox and reads it.
+func (w *world) dispatch(r store.Ref, n int, name string) store.Held {
+	w.Helper()
+	c := w.begin()
+	c.Dispatch(r, assigned(r, n, name), w.session(name))
+	w.commit(c)
+	return w.held(store.RunKey{Node: name, Ref: r, Run: tickRun(r, n).ID})
+}
+
+func (w *world) held(k store.RunKey) store.Held {
+	w.Helper()
+	h, _, err := w.Attempt(w.Context(), k)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+// endOf is how an attempt ended on its node.
+func endOf(h store.Held, s task.State) task.Run {
+	end := h.Run
+	end.State, end.EndedAt = s, task.At(noon.Add(time.Hour))
+	return end
+}
+
+// nextOf is the queue record of the attempt that follows one that ended so.
+func nextOf(h store.Held, end task.Run) *task.Waiting {
+	w := &task.Waiting{Run: h.Run, Env: h.Env}
+	w.State, w.Reason, w.Attempt, w.Node, w.Token = task.Queued, task.ReasonRetry, h.Attempt+1, "", 0
+	w.Attempts = append(w.Attempts, end.AsAttempt())
+	return w
+}
+
+func is(t *testing.T, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Fatalf("error %v, want %v", err, target)
+	}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually polls until cond holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+var errLost = errors.New("the connection broke")
+
+// fate is what becomes of one write.
+type fate int
+
+const (
+	arrives fate = iota
+	answerLost
+	requestLost
+	delayed // no answer, and the request arrives when release is called
+	refused // by etcd, before it applied it
+)
+
+// unreliable is a Committer whose next writes have fates; then all arrive.
+type unreliable struct {
+	kv.Committer
+	mu    sync.Mutex
+	fates []fate
+	held  []kv.Txn
+	sent  int
+	// before, if set, is called before each write arrives.
+	before func(n int)
+}
+
+func (u *unreliable) next(fates ...fate) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.fates, u.sent = fates, 0
+}
+
+func (u *unreliable) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.sent
+}
+
+func (u *unreliable) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	u.mu.Lock()
+	what := arrives
+	if len(u.fates) > 0 {
+		what, u.fates = u.fates[0], u.fates[1:]
+	}
+	u.sent++
+	n, before := u.sent, u.before
+	if what == delayed {
+		u.held = append(u.held, t)
+	}
+	u.mu.Unlock()
+	if before != nil {
+		before(n)
+	}
+	switch what {
+	case answerLost:
+		if _, err := u.Committer.Commit(ctx, t); err != nil {
+			panic(err)
+		}
+		return kv.Result{}, errLost
+	case requestLost, delayed:
+		return kv.Result{}, errLost
+	case refused:
+		return kv.Result{}, errTooMany
+	}
+	return u.Committer.Commit(ctx, t)
+}
+
+// release delivers the delayed writes and returns how many of them changed something.
+func (u *unreliable) release(ctx context.Context) (n int) {
+	u.mu.Lock()
+	held := u.held
+	u.held = nil
+	u.mu.Unlock()
+	for _, t := range held {
+		res, err := u.Committer.Commit(ctx, t)
+		if err != nil {
+			panic(err)
+		}
+		if res.Succeeded {
+			n++
+		}
+	}
+	return n
+}
+
+var clientPrefix = clientv3.WithPrefix()
+
+func leaseID(id int64) clientv3.LeaseID { return clientv3.LeaseID(id) }

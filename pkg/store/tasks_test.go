@@ -1,0 +1,322 @@
+package store_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestCreateTask_WritesSpecAndEntryTogether(t *testing.T) {
+	w := newWorld(t)
+	want := spec(ref)
+	rev, err := w.CreateTask(t.Context(), ref, want, entry(want))
+	ok(t, err)
+	st := w.stored(ref)
+	want.Revision = rev
+	if !reflect.DeepEqual(st.Task, want) || st.EntryMod != rev || !reflect.DeepEqual(st.Entry, entry(want)) || st.Ref != ref {
+		t.Errorf("stored %+v", st)
+	}
+	_, err = w.CreateTask(t.Context(), ref, want, entry(want))
+	is(t, err, task.ErrExists)
+	_, _, value := w.at(w.keys.Spec(ref))
+	if !strings.Contains(value, `"name":"a"`) || strings.Contains(value, `"revision"`) {
+		t.Errorf("the spec is %s", value)
+	}
+}
+
+func TestCreateTask_NotOverHalfATask(t *testing.T) {
+	for _, key := range []func(w *world) string{func(w *world) string { return w.keys.Spec(ref) }, func(w *world) string { return w.keys.Entry(ref) }} {
+		w := newWorld(t)
+		w.put(key(w), "{}")
+		_, err := w.CreateTask(t.Context(), ref, spec(ref), entry(spec(ref)))
+		is(t, err, task.ErrExists)
+		if n := len(w.below(w.keys.Specs())) + len(w.below(w.keys.Entries(3))); n != 1 {
+			t.Errorf("%d keys", n)
+		}
+		w.etcd.Delete(t.Context(), w.keys.Root(), clientPrefix)
+	}
+}
+
+func TestTask_SaysWhatIsMissingOrUnreadable(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.Task(t.Context(), ref)
+	is(t, err, task.ErrNotFound)
+	_, err = w.Revisions(t.Context(), ref)
+	is(t, err, task.ErrNotFound)
+	st := w.create(ref)
+	w.del(w.keys.Entry(ref))
+	half := w.stored(ref)
+	if half.EntryMod != 0 || half.Task.Name != "a" {
+		t.Errorf("without its entry: %+v", half)
+	}
+	if _, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry); !errors.Is(err, task.ErrConflict) {
+		t.Errorf("an update of what was read before: %v", err)
+	}
+	_, err = w.UpdateTask(t.Context(), half, half.Task, entry(half.Task)) // mends it
+	ok(t, err)
+	w.put(w.keys.Entry(ref), "{")
+	_, err = w.Task(t.Context(), ref)
+	is(t, err, task.ErrInvalid)
+	w.put(w.keys.Spec(ref), "[]")
+	_, err = w.Task(t.Context(), ref)
+	is(t, err, task.ErrInvalid)
+	old, err := w.Revisions(t.Context(), ref)
+	ok(t, err)
+	_, err = w.DeleteTask(t.Context(), old) // what cannot be read can be deleted
+	ok(t, err)
+	if w.exists(w.keys.Spec(ref)) || w.exists(w.keys.Entry(ref)) {
+		t.Error("it is still there")
+	}
+}
+
+func TestUpdateTask_LosesAgainstWhateverCameBetween(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	changed := st.Task
+	changed.Paused, changed.Generation = true, 2
+	rev, err := w.UpdateTask(t.Context(), st, changed, entry(changed))
+	ok(t, err)
+	if now := w.stored(ref); !now.Task.Paused || !now.Entry.Paused || now.Task.Revision != rev || now.EntryMod != rev {
+		t.Errorf("stored %+v", now)
+	}
+	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
+	is(t, err, task.ErrConflict)
+	_, err = w.DeleteTask(t.Context(), st)
+	is(t, err, task.ErrConflict)
+
+	// The owner has caught up: it wrote the entry alone. What was read before is stale.
+	st = w.stored(ref)
+	c := w.begin()
+	c.PutEntry(ref, st.Entry, st.EntryMod)
+	w.commit(c)
+	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
+	is(t, err, task.ErrConflict)
+	_, err = w.DeleteTask(t.Context(), st)
+	is(t, err, task.ErrConflict)
+	_, err = w.Enqueue(t.Context(), st, waiting(ref, 1))
+	is(t, err, task.ErrConflict)
+	if len(w.below(w.keys.Queue(3))) != 0 {
+		t.Error("it waits")
+	}
+
+	// Deleted and created again: another task of the same name.
+	st = w.stored(ref)
+	_, err = w.DeleteTask(t.Context(), st)
+	ok(t, err)
+	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
+	is(t, err, task.ErrConflict)
+	w.create(ref)
+	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
+	is(t, err, task.ErrConflict)
+	_, err = w.DeleteTask(t.Context(), st)
+	is(t, err, task.ErrConflict)
+}
+
+func TestEnqueue_IsOnceAndForTheTaskThatWasRead(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	want := waiting(ref, 1)
+	rev, err := w.Enqueue(t.Context(), st, want)
+	ok(t, err)
+	if got := w.queued(ref, want.ID); got == nil || !reflect.DeepEqual(*got, want) {
+		t.Errorf("waits %+v, want %+v", got, want)
+	}
+	if mod, create, _ := w.at(w.keys.Queued(ref, want.ID)); mod != rev || create != rev {
+		t.Errorf("at %d, %d; want %d", mod, create, rev)
+	}
+	_, err = w.Enqueue(t.Context(), st, want)
+	is(t, err, task.ErrExists)
+	_, err = w.DeleteTask(t.Context(), st)
+	ok(t, err)
+	_, err = w.Enqueue(t.Context(), st, waiting(ref, 2))
+	is(t, err, task.ErrConflict)
+	st.EntryMod = 0 // read while its entry was missing
+	_, err = w.Enqueue(t.Context(), st, waiting(ref, 3))
+	is(t, err, task.ErrNotFound)
+	if left := w.below(w.keys.Queue(3)); len(left) != 0 {
+		t.Errorf("%v wait for a task that is not there", left)
+	}
+}
+
+func TestUnknownOutcomesOfTheAPIAreSaidSoAndIssuedOnce(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	fresh := store.Ref{Namespace: "default", Name: "new", Shard: 3}
+	for name, write := range map[string]func() error{
+		"create":  func() error { _, err := w.CreateTask(t.Context(), fresh, spec(fresh), entry(spec(fresh))); return err },
+		"update":  func() error { _, err := w.UpdateTask(t.Context(), st, st.Task, st.Entry); return err },
+		"delete":  func() error { _, err := w.DeleteTask(t.Context(), st); return err },
+		"enqueue": func() error { _, err := w.Enqueue(t.Context(), st, waiting(ref, 1)); return err },
+	} {
+		w.writes.next(requestLost)
+		err := write()
+		is(t, err, task.ErrUnknown)
+		if w.writes.count() != 1 || errors.Is(err, task.ErrConflict) {
+			t.Errorf("%s: %d writes, %v", name, w.writes.count(), err)
+		}
+		w.writes.next(refused)
+		err = write()
+		is(t, err, task.ErrUnavailable)
+		if errors.Is(err, task.ErrUnknown) {
+			t.Errorf("%s: a refusal is unknown", name)
+		}
+	}
+}
+
+func TestDeleteTask_TakesItsOwnAndNothingElse(t *testing.T) {
+	w := newWorld(t)
+	neighbours := []store.Ref{
+		{Namespace: "default", Name: "a-b", Shard: 3}, {Namespace: "default", Name: "a.b", Shard: 3}, {Namespace: "default", Name: "a0", Shard: 3},
+		{Namespace: "default-1", Name: "a", Shard: 3}, {Namespace: "defaul", Name: "a", Shard: 3}, {Namespace: "default", Name: "a", Shard: 4},
+	}
+	fill := func(r store.Ref) {
+		if r.Shard == 3 {
+			w.create(r)
+		}
+		w.put(w.keys.Entry(r), "{}")
+		w.put(w.keys.Queued(r, "1"), "{}")
+		w.put(w.keys.Ended(r, "1"), "{}")
+		w.put(w.keys.Late(r, "1", 7), "{}")
+		w.put(w.keys.Run(node, r, "1"), "{}")
+	}
+	for _, r := range neighbours {
+		fill(r)
+	}
+	want := w.below(w.keys.Root())
+	fill(ref)
+	w.del(w.keys.Run(node, ref, "1")) // active attempts are the owner's to cancel
+	old, err := w.Revisions(t.Context(), ref)
+	ok(t, err)
+	_, err = w.DeleteTask(t.Context(), old)
+	ok(t, err)
+	if got := w.below(w.keys.Root()); !slices.Equal(got, want) {
+		t.Errorf("left\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestTasks_ListsInPages(t *testing.T) {
+	w := newWorld(t)
+	var all []string
+	for _, ns := range []string{"a", "a-1", "b"} {
+		for n := range 3 {
+			r := store.Ref{Namespace: ns, Name: fmt.Sprint("t", n), Shard: 3}
+			w.create(r)
+			all = append(all, r.String())
+		}
+	}
+	slices.Sort(all)
+	w.put(w.keys.Specs()+"a/broken", "{")
+	w.put(w.keys.Specs()+"stray", "{}")
+	w.put(w.keys.Specs()+"a/b/c", "{}")
+	list := func(namespace string, limit int) (names []string, pages int) {
+		after := ""
+		for {
+			tasks, next, err := w.Tasks(t.Context(), namespace, after, limit)
+			ok(t, err)
+			pages++
+			for _, x := range tasks {
+				if x.Name == "broken" {
+					if !strings.HasPrefix(x.Description, "unreadable") || x.Namespace != "a" || x.Revision == 0 {
+						t.Errorf("the broken one is %+v", x)
+					}
+					continue
+				}
+				if x.Revision == 0 {
+					t.Errorf("%s has no revision", x.Name)
+				}
+				names = append(names, x.Namespace+"/"+x.Name)
+			}
+			if next == "" {
+				return names, pages
+			}
+			after = next
+		}
+	}
+	for _, limit := range []int{1, 2, 5, 100, 0} {
+		if got, _ := list("", limit); !sameSet(got, all) {
+			t.Errorf("all, by %d: %v", limit, got)
+		}
+		if got, _ := list("a", limit); !slices.Equal(got, []string{"a/t0", "a/t1", "a/t2"}) {
+			t.Errorf("of a, by %d: %v", limit, got)
+		}
+	}
+	if got, pages := list("b", 2); len(got) != 3 || pages != 2 {
+		t.Errorf("of b: %v in %d pages", got, pages)
+	}
+	if got, pages := list("nothing", 2); len(got) != 0 || pages != 1 {
+		t.Errorf("of nothing: %v in %d pages", got, pages)
+	}
+	for _, after := range []string{"a-1/t0", "a/t0", "c/x"} { // before the namespace, and behind it
+		_, _, err := w.Tasks(t.Context(), "b", after, 10)
+		is(t, err, task.ErrInvalid)
+	}
+}
+
+func sameSet(a, b []string) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(a, b)
+}
+
+// The largest task that Validate takes can be stored, updated, waited for and
+// dispatched, with the largest environment.
+func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
+	w := newWorld(t)
+	for i, text := range []string{"a", "<", "\u2028"} {
+		big := store.Ref{Namespace: "default", Name: fmt.Sprint("big", i), Shard: 3}
+		s := spec(big)
+		s.Action = task.Action{Process: &task.Process{Command: []string{"x", ""}}}
+		for _, field := range []*string{&s.Action.Process.Command[0], &s.Action.Process.Command[1]} {
+			grow(field, text, func() bool { return s.Validate() == nil })
+		}
+		env := map[string]string{}
+		for _, name := range []string{"A", "B"} {
+			var v string
+			grow(&v, text, func() bool { env[name] = v; return task.CheckEnv("env", env) == nil })
+			env[name] = v
+		}
+		if size := jsonSize(s.Action); size < task.MaxAction-100 {
+			t.Fatalf("an action of %d bytes is no large one", size)
+		}
+		ok(t, s.Validate())
+		_, err := w.CreateTask(t.Context(), big, s, entry(s))
+		ok(t, err)
+		st := w.stored(big)
+		_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
+		ok(t, err)
+		q := waiting(big, 1)
+		q.Env = env
+		_, err = w.Enqueue(t.Context(), w.stored(big), q)
+		ok(t, err)
+		a := assigned(big, 2, node)
+		a.Action, a.Env = s.Action, env
+		c := w.begin()
+		c.PutEntry(big, entry(s), w.stored(big).EntryMod)
+		c.Dispatch(big, a, w.fences.Node.CreateRevision)
+		w.commit(c)
+	}
+}
+
+// grow appends text to s as often as it stays valid.
+func grow(s *string, text string, valid func() bool) {
+	for step := 1 << 20; step > 0; step /= 2 {
+		before := *s
+		if *s += strings.Repeat(text, step); !valid() {
+			*s = before
+		}
+	}
+	valid()
+}
+
+func jsonSize(v any) int {
+	b, _ := json.Marshal(v)
+	return len(b)
+}

@@ -1,0 +1,408 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	_, err := w.Enqueue(t.Context(), st, waiting(ref, 1))
+	ok(t, err)
+	w.put(w.keys.Ended(ref, "old"), "{}")                                           // history is not loaded
+	w.put(w.keys.Entry(store.Ref{Namespace: "default", Name: "a", Shard: 4}), "{}") // a neighbour's
+	w.put(w.keys.Entries(3)+"default/bad", "{")                                     // unreadable
+	w.put(w.keys.Entries(3)+"stray", "{}")                                          // no key of ours
+	_, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
+	ok(t, err)
+	w.commit(w.begin()) // after the revision at which the shard is loaded
+	batches := follow(t, func(ctx context.Context, apply func(store.ShardBatch) error) error {
+		return w.FollowShard(ctx, ref.Shard, rev, apply)
+	})
+	counts := func(b store.ShardBatch) bool { return b.Reset || len(b.Events) > 0 }
+	b := next(t, batches, counts)
+	told := func(b store.ShardBatch) (s []string) {
+		for _, e := range b.Events {
+			x := string(e.Kind) + " " + e.Ref.String() + " " + e.Run
+			if e.Deleted {
+				x += " deleted"
+			}
+			if e.Late {
+				x += " late"
+			}
+			if e.Err != nil {
+				x += " unreadable"
+			}
+			s = append(s, x)
+		}
+		return s
+	}
+	id := tickRun(ref, 1).ID
+	if got := told(b); !b.Reset || b.Revision != rev || !slices.Equal(got, []string{"queue default/a " + id, "tasks default/a ", "tasks default/bad  unreadable", got[3], "watermark / "}) ||
+		!strings.HasSuffix(got[3], "unreadable") {
+		t.Fatalf("the load is %q at %d, opened at %d", got, b.Revision, rev)
+	}
+	if e := b.Events[1]; e.Entry.UID != st.Entry.UID || e.Mod != st.EntryMod || e.Create != st.EntryMod || e.Key != w.keys.Entry(ref) {
+		t.Errorf("the entry is told as %+v", e)
+	}
+	if e := b.Events[4]; e.Mod != rev || e.Watermark.Time.UnixMilli() != 0 {
+		t.Errorf("the watermark is told as %+v; the commit after the open must come as an event", e)
+	}
+	if got := told(next(t, batches, counts)); !slices.Equal(got, []string{"watermark / "}) {
+		t.Errorf("the next commit is told as %q", got)
+	}
+
+	mod, _, _ := w.at(w.keys.Queued(ref, id))
+	c := w.begin()
+	c.Dequeue(ref, id, mod)
+	c.Dispatch(ref, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+	rev = w.commit(c)
+	b = next(t, batches, counts)
+	got := told(b)
+	slices.Sort(got)
+	if b.Reset || b.Revision != rev || !slices.Equal(got, []string{"queue default/a " + id + " deleted", "watermark / "}) {
+		t.Errorf("a dispatch is told as %q at %d, want %d", got, b.Revision, rev)
+	}
+	for _, e := range b.Events {
+		if e.Mod != rev || e.Deleted != (e.Create == 0) {
+			t.Errorf("%s is told at %d, created at %d", e.Key, e.Mod, e.Create)
+		}
+	}
+	h := w.held(store.RunKey{Node: node, Ref: ref, Run: id})
+	ok(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil))
+	b = next(t, batches, counts)
+	if got := told(b); !slices.Equal(got, []string{"history default/a " + id}) || b.Events[0].Ended.State != task.Succeeded || b.Events[0].Ended.Token != h.Create {
+		t.Errorf("an end is told as %q, %+v", got, b.Events[0].Ended)
+	}
+	is(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil), store.ErrLate)
+	if got := told(next(t, batches, counts)); !slices.Equal(got, []string{"history default/a " + id + " late"}) {
+		t.Errorf("a late result is told as %q", got)
+	}
+	_, err = w.DeleteTask(t.Context(), w.stored(ref))
+	ok(t, err)
+	got = told(next(t, batches, counts))
+	slices.Sort(got)
+	if want := []string{"history default/a " + id + " deleted", "history default/a " + id + " deleted late", "history default/a old deleted", "tasks default/a  deleted"}; !slices.Equal(got, want) {
+		t.Errorf("a delete is told as %q", got)
+	}
+}
+
+func TestFollowShard_EndsWithApplysError(t *testing.T) {
+	w := newWorld(t)
+	_, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
+	ok(t, err)
+	stop := errors.New("enough")
+	if err := w.FollowShard(t.Context(), ref.Shard, rev, func(store.ShardBatch) error { return stop }); err != stop {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestScanActive_ListsEveryAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.register("n2")
+	a, b := w.dispatch(ref, 1, node), w.dispatch(ref, 2, "n2")
+	w.put(w.keys.Runs()+"stray", "{}")
+	rev := w.put(w.keys.Run("gone", ref, "zz"), "{")
+	keys, at, err := w.ScanActive(t.Context())
+	ok(t, err)
+	want := []store.ActiveKey{
+		{RunKey: store.RunKey{Node: "gone", Ref: ref, Run: "zz"}, Mod: rev, Create: rev},
+		{RunKey: store.RunKey{Node: node, Ref: ref, Run: a.ID}, Mod: a.Mod, Create: a.Create},
+		{RunKey: store.RunKey{Node: "n2", Ref: ref, Run: b.ID}, Mod: b.Mod, Create: b.Create},
+	}
+	if !slices.Equal(keys, want) || at != rev {
+		t.Errorf("%+v at %d, want %+v at %d", keys, at, want, rev)
+	}
+	if all, err := w.Active(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("active %+v, %v", all, err)
+	}
+	if inbox, err := w.Inbox(t.Context(), "n2"); err != nil || len(inbox) != 1 || inbox[0].ID != b.ID {
+		t.Errorf("inbox %+v, %v", inbox, err)
+	}
+}
+
+func TestAttempt_TellsWhetherItsNodeIsPresent(t *testing.T) {
+	w := newWorld(t)
+	w.register("n2")
+	w.register("n2-1")
+	h := w.dispatch(ref, 1, "n2")
+	k := store.RunKey{Node: "n2", Ref: ref, Run: h.ID}
+	got, present, err := w.Attempt(t.Context(), k)
+	if err != nil || !present || !sameHeld(got, h) {
+		t.Errorf("%+v, %v, %v", got, present, err)
+	}
+	w.del(w.keys.Node("n2"))
+	got, present, err = w.Attempt(t.Context(), k)
+	if err != nil || present || !sameHeld(got, h) {
+		t.Errorf("without its node: %+v, %v, %v", got, present, err)
+	}
+	w.put(w.keys.Run("n2", ref, h.ID), "{")
+	_, _, err = w.Attempt(t.Context(), k)
+	is(t, err, task.ErrInvalid)
+	_, _, err = w.Attempt(t.Context(), store.RunKey{Node: "n2", Ref: ref, Run: "other"})
+	is(t, err, task.ErrNotFound)
+}
+
+func ids(runs []task.Run) (s []string) {
+	for _, r := range runs {
+		s = append(s, r.Namespace+"/"+r.Task+" "+string(r.State)+" "+strings.TrimPrefix(r.ID, "20261120T"))
+	}
+	return s
+}
+
+// putEnded writes a record of history.
+func (w *world) putEnded(r store.Ref, n int, s task.State) string {
+	id := tickRun(r, n).ID
+	w.put(w.keys.Ended(r, id), fmt.Sprintf(`{"state":%q,"scheduled_time":%q,"trigger":"schedule"}`, s, tickRun(r, n).ScheduledTime.Format("2006-01-02T15:04:05.000Z")))
+	return id
+}
+
+func TestRuns_AreTheWaitingTheActiveAndTheEndedNewestFirst(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	w.register("n2")
+	w.register("n0")
+	w.putEnded(ref, 1, task.Succeeded)
+	late := w.putEnded(ref, 2, task.Lost)
+	w.put(w.keys.Late(ref, late, 7), `{"state":"succeeded"}`)
+	w.put(w.keys.Ended(ref, "20261120T120230.000Z-bad"), "{")
+	w.dispatch(ref, 3, "n2")
+	w.dispatch(ref, 4, "n0")
+	_, err := w.Enqueue(t.Context(), st, waiting(ref, 5))
+	ok(t, err)
+	for _, r := range []store.Ref{{Namespace: "default", Name: "a-1", Shard: 3}, {Namespace: "default-1", Name: "a", Shard: 3}, {Namespace: "default", Name: "a", Shard: 4}} {
+		w.putEnded(r, 6, task.Failed)
+		w.put(w.keys.Queued(r, "x"), "{}")
+		w.put(w.keys.Run("n2", r, "x"), "{}")
+	}
+	runs, err := w.Runs(t.Context(), ref)
+	ok(t, err)
+	want := []string{"default/a queued 120500.000Z-k3f9", "default/a dispatched 120400.000Z-k3f9", "default/a dispatched 120300.000Z-k3f9",
+		"default/a lost 120200.000Z-k3f9", "default/a succeeded 120100.000Z-k3f9"}
+	if got := ids(runs); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if runs[1].Node != "n0" || runs[2].Node != "n2" || runs[1].Token == 0 || runs[0].Shard != 3 {
+		t.Errorf("%+v", runs)
+	}
+	active, err := w.ActiveOf(t.Context(), ref)
+	if err != nil || len(active) != 2 || active[0].Node != "n0" || active[1].Node != "n2" {
+		t.Errorf("active %+v, %v", active, err)
+	}
+	held, err := w.Attempts(t.Context(), []store.RunKey{{Node: "n2", Ref: ref, Run: tickRun(ref, 3).ID}, {Node: "n2", Ref: ref, Run: "none"}})
+	if err != nil || len(held) != 2 || held[0] == nil || held[0].ID != tickRun(ref, 3).ID || held[1] != nil {
+		t.Errorf("attempts %+v, %v", held, err)
+	}
+	entries, err := w.Entries(t.Context(), []store.Ref{ref, {Namespace: "default", Name: "none", Shard: 3}})
+	if err != nil || len(entries) != 2 || entries[0] == nil || entries[0].UID != st.Entry.UID || entries[1] != nil {
+		t.Errorf("entries %+v, %v", entries, err)
+	}
+}
+
+func TestShardRuns_AreOfTheShardsAndTheNamespaceAsked(t *testing.T) {
+	w := newWorld(t)
+	b, x := store.Ref{Namespace: "default", Name: "b", Shard: 4}, store.Ref{Namespace: "default-1", Name: "a", Shard: 3}
+	w.putEnded(ref, 1, task.Succeeded)
+	w.putEnded(b, 2, task.Failed)
+	w.putEnded(x, 3, task.Failed)
+	w.putEnded(store.Ref{Namespace: "default", Name: "c", Shard: 5}, 4, task.Failed)
+	w.put(w.keys.Late(ref, tickRun(ref, 1).ID, 7), `{"state":"succeeded"}`)
+	_, err := w.Enqueue(t.Context(), w.create(ref), waiting(ref, 5))
+	ok(t, err)
+	for namespace, want := range map[string][]string{
+		"default":   {"default/a queued 120500.000Z-k3f9", "default/b failed 120200.000Z-k3f9", "default/a succeeded 120100.000Z-k3f9"},
+		"default-1": {"default-1/a failed 120300.000Z-k3f9"},
+		"":          {"default/a queued 120500.000Z-k3f9", "default-1/a failed 120300.000Z-k3f9", "default/b failed 120200.000Z-k3f9", "default/a succeeded 120100.000Z-k3f9"},
+		"defaul":    nil,
+	} {
+		runs, err := w.ShardRuns(t.Context(), []int{3, 4}, namespace)
+		ok(t, err)
+		if got := ids(runs); !slices.Equal(got, want) {
+			t.Errorf("of %q: %q", namespace, got)
+		}
+	}
+	many := make([]int, 200)
+	for i := range many {
+		many[i] = i
+	}
+	if runs, err := w.ShardRuns(t.Context(), many, ""); err != nil || len(runs) != 5 {
+		t.Errorf("of 200 shards: %q, %v", ids(runs), err)
+	}
+}
+
+func TestLastEnded_IsTheNewestThatCounts(t *testing.T) {
+	w := newWorld(t)
+	name := func(n string) store.Ref { return store.Ref{Namespace: "default", Name: n, Shard: 3} }
+	w.putEnded(ref, 1, task.Succeeded)
+	w.putEnded(ref, 2, task.Failed)
+	w.putEnded(name("a-1"), 9, task.Succeeded)
+	// Its newest record is that of a result which came late, after its loss.
+	lost := w.putEnded(name("late"), 3, task.Lost)
+	w.put(w.keys.Late(name("late"), lost, 7), `{"state":"succeeded"}`)
+	// The lost attempt was retried, and its run has not ended: the one before counts.
+	w.putEnded(name("retried"), 4, task.Failed)
+	for token := range int64(5) {
+		w.put(w.keys.Late(name("retried"), tickRun(ref, 5).ID, token), `{"state":"succeeded"}`)
+	}
+	w.put(w.keys.Late(name("only-late"), tickRun(ref, 5).ID, 1), `{"state":"succeeded"}`)
+	refs := []store.Ref{ref, name("none"), name("late"), name("retried"), name("only-late")}
+	for i := range 200 {
+		refs = append(refs, name(fmt.Sprint("many", i)))
+	}
+	refs = append(refs, name("a-1"))
+	last, err := w.LastEnded(t.Context(), refs)
+	ok(t, err)
+	if len(last) != len(refs) {
+		t.Fatalf("%d of %d", len(last), len(refs))
+	}
+	for i, want := range map[int]task.State{0: task.Failed, 1: "", 2: task.Lost, 3: task.Failed, 4: "", 100: "", len(refs) - 1: task.Succeeded} {
+		switch {
+		case want == "" && last[i] != nil:
+			t.Errorf("%s: %+v", refs[i], *last[i])
+		case want != "" && (last[i] == nil || last[i].State != want || last[i].Task != refs[i].Name):
+			t.Errorf("%s: %+v, want %s", refs[i], last[i], want)
+		}
+	}
+}
+
+func TestFindRuns_ByTheBeginningOfAnID(t *testing.T) {
+	w := newWorld(t)
+	b := store.Ref{Namespace: "default", Name: "b", Shard: 7}
+	w.register("n2")
+	one := w.putEnded(ref, 1, task.Lost)
+	w.put(w.keys.Late(ref, one, 7), "{}")
+	w.putEnded(b, 1, task.Failed)
+	w.putEnded(store.Ref{Namespace: "default-1", Name: "a", Shard: 3}, 1, task.Failed)
+	w.dispatch(ref, 2, "n2")
+	w.put(w.keys.Queued(ref, tickRun(ref, 2).ID), "{}") // on its way from the queue, seen twice
+	w.put(w.keys.Queued(b, tickRun(b, 13).ID), "{}")
+	for prefix, want := range map[string][]string{
+		"20261120T120100": {"default/a " + one, "default/b " + one},
+		"20261120T1202":   {"default/a " + tickRun(ref, 2).ID},
+		"20261120T1213":   {"default/b " + tickRun(b, 13).ID},
+		"20261121":        nil,
+	} {
+		refs, found, err := w.FindRuns(t.Context(), 8, "default", prefix, 10)
+		ok(t, err)
+		var got []string
+		for i := range refs {
+			got = append(got, refs[i].String()+" "+found[i])
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", prefix, got, want)
+		}
+	}
+	if _, found, err := w.FindRuns(t.Context(), 8, "default", "2026", 3); err != nil || len(found) != 3 {
+		t.Errorf("at most 3: %v, %v", found, err)
+	}
+}
+
+func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	_, err := w.Enqueue(t.Context(), st, waiting(ref, 1))
+	ok(t, err)
+	id := tickRun(ref, 1).ID
+	_, err = w.CancelQueued(t.Context(), ref, "none", "me", noon)
+	is(t, err, task.ErrNotFound)
+	w.writes.before = func(n int) { // taken just now
+		w.writes.before = nil
+		w.put(w.keys.Queued(ref, id), `{"reason":"overlap"}`)
+	}
+	_, err = w.CancelQueued(t.Context(), ref, id, "me", noon)
+	is(t, err, task.ErrConflict)
+	if w.history(ref, id) != nil {
+		t.Error("it ended all the same")
+	}
+	run, err := w.CancelQueued(t.Context(), ref, id, "me", noon)
+	ok(t, err)
+	if got := w.history(ref, id); run.State != task.Cancelled || got == nil || got.State != task.Cancelled || got.CancelledBy != "me" || !got.EndedAt.Equal(noon) || w.queued(ref, id) != nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
+	w := newWorld(t)
+	other := store.Ref{Namespace: "default", Name: "a-1", Shard: 3}
+	for n := range 10 {
+		w.putEnded(ref, n, task.Succeeded)
+		w.putEnded(other, n, task.Succeeded)
+	}
+	all, err := w.HistoryIDs(t.Context(), ref)
+	ok(t, err)
+	if len(all) != 10 || all[0] != tickRun(ref, 0).ID || all[9] != tickRun(ref, 9).ID {
+		t.Fatalf("%q", all)
+	}
+	for _, keep := range []int{10, 7, 1} {
+		_, before := w.mark()
+		ok(t, w.TrimHistory(t.Context(), w.fences, ref, all[len(all)-keep]))
+		left, err := w.HistoryIDs(t.Context(), ref)
+		ok(t, err)
+		if !slices.Equal(left, all[10-keep:]) {
+			t.Errorf("kept %q, want %d", left, keep)
+		}
+		if _, after := w.mark(); after != before {
+			t.Error("it moved the watermark: a commit in flight would be lost")
+		}
+	}
+	if left, _ := w.HistoryIDs(t.Context(), other); len(left) != 10 {
+		t.Errorf("a neighbour has %d left", len(left))
+	}
+	w.own(ref.Shard, "n2")
+	is(t, w.TrimHistory(t.Context(), w.fences, other, "9"), task.ErrFenced)
+	w.fences.Owner = w.own(ref.Shard, node)
+	w.del(w.keys.Node(node))
+	is(t, w.TrimHistory(t.Context(), w.fences, other, "9"), task.ErrFenced)
+	if left, _ := w.HistoryIDs(t.Context(), other); len(left) != 10 {
+		t.Errorf("a fenced owner left %d", len(left))
+	}
+}
+
+// More keys than a page, written to while they are read: all are of one revision.
+func TestListsOfManyKeysAreOfOneRevision(t *testing.T) {
+	w := newWorld(t)
+	const n = 2100
+	for first := 0; first < n; first += 100 {
+		var ops []clientv3.Op
+		for i := first; i < first+100; i++ {
+			ops = append(ops, clientv3.OpPut(w.keys.Run(node, ref, fmt.Sprintf("%05d", i)), "{}"))
+		}
+		_, err := w.etcd.Txn(t.Context()).Then(ops...).Commit()
+		ok(t, err)
+	}
+	keys, _, err := w.ScanActive(t.Context())
+	ok(t, err)
+	held, err := w.ActiveOf(t.Context(), ref)
+	ok(t, err)
+	if len(keys) != n || len(held) != n || keys[n-1].Run != "02099" || held[n-1].ID != "02099" {
+		t.Errorf("%d keys, %d attempts", len(keys), len(held))
+	}
+}
+
+func TestDecided_IsInTheOrderOfTimeAndTask(t *testing.T) {
+	at := task.At(noon)
+	before, after := task.At(noon.Add(-1e6)), task.At(noon.Add(1e6))
+	for _, c := range []struct {
+		last, name string
+		tick       task.Time
+		want       bool
+	}{
+		{"", "default/a", before, true}, {"", "default/a", at, true}, {"", "default/a", after, false},
+		{"default/b", "default/c", before, true}, {"default/b", "default/a", at, true}, {"default/b", "default/b", at, true},
+		{"default/b", "default/c", at, false}, {"default/b", "default/a", after, false},
+	} {
+		if got := (store.Watermark{Time: at, Last: c.last}).Decided(c.tick, c.name); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
