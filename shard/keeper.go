@@ -91,7 +91,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // reconcile stops what should not run, starts what should, and returns when to
-// look again for the sake of a worker that rests; 0 if none does.
+// look again for the sake of the first worker that has rested; 0 if none rests.
 func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Duration) {
 	wanted := k.wanted()
 	for id, w := range k.running {
@@ -101,7 +101,9 @@ func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Durat
 		case !w.over:
 			w.stop(errNotOurs) // it stays in running until it has ended
 		case ok && f == w.fences && now.Before(w.rested):
-			again = max(w.rested.Sub(now), time.Millisecond)
+			if left := w.rested.Sub(now); again == 0 || left < again {
+				again = left
+			}
 		default:
 			delete(k.running, id)
 		}

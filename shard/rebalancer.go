@@ -106,7 +106,7 @@ func Moves(shards int, nodes []task.Node, owners []store.Owner) []store.Move {
 		known[id].Shard = id
 	}
 	for _, o := range owners {
-		if o.Shard < shards {
+		if 0 <= o.Shard && o.Shard < shards { // others are not ours to mend
 			known[o.Shard] = o
 			current[o.Shard] = o.Node
 		}
