@@ -38,7 +38,9 @@ type Node struct {
 	state    *state
 	server   *kv.Server // the embedded etcd, or nil
 	client   *kv.Client
+	batcher  *kv.Batcher
 	store    *store.Store
+	registry *prometheus.Registry
 	cluster  task.Cluster
 	listener net.Listener
 
@@ -84,7 +86,10 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error
 	if err != nil {
 		return nil, err
 	}
-	n.store = store.New(n.client, kv.Direct(n.client), keys)
+	n.registry = prometheus.NewRegistry()
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
+	n.store = store.New(n.client, kv.Direct(n.client), keys).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
 		return nil, err
 	}
@@ -167,10 +172,7 @@ func (n *Node) ensureToken(ctx context.Context) error {
 }
 
 func (n *Node) wire() (err error) {
-	cfg, keys := n.cfg, n.store.Keys()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-
+	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
 	n.nodes, n.owners = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners")
 	n.guardian = executor.NewGuardian(executor.GuardianConfig{
 		Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},

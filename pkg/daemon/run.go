@@ -31,6 +31,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer stopWork(nil)
 	parts, work := errgroup.WithContext(work)
 
+	ground.Go(func() error { return n.batcher.Run(base) })
 	ground.Go(func() error { return n.serve(base) })
 	ground.Go(func() error { return n.nodes.Run(base) })
 	ground.Go(func() error { return n.owners.Run(base) })

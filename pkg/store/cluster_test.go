@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -411,7 +413,7 @@ func TestTotalsAndKeysOfATask(t *testing.T) {
 }
 
 func TestNoSpace_IsFoundBehindAnUnknownOutcome(t *testing.T) {
-	full := fmt.Errorf("create task: %w", fmt.Errorf("%w: %v", task.ErrUnknown, "etcdserver: mvcc: database space exceeded"))
+	full := fmt.Errorf("create task: %w", fmt.Errorf("%w: %w", task.ErrUnknown, rpctypes.ErrNoSpace))
 	if !store.NoSpace(full) || store.NoSpace(task.ErrUnknown) || store.NoSpace(nil) {
 		t.Error("etcd's lack of space is not told from other errors")
 	}

@@ -21,10 +21,11 @@ var ErrMoved = errors.New("the watermark was written by someone else")
 // would decide ticks a second time.
 var ErrDamaged = errors.New("the shard has no watermark")
 
-// etcd takes 128 compares and 128 operations in a transaction
-// (--max-txn-ops) and requests of 1.5 MiB (--max-request-bytes); we stay below.
+// etcd takes 128 compares and 128 operations in a transaction (--max-txn-ops),
+// of which one that shares a request leaves one to each of its siblings, and
+// requests of 1.5 MiB (--max-request-bytes). Half leaves room for 64 siblings.
 const (
-	maxParts = 120
+	maxParts = 64
 	maxBytes = 1 << 20
 )
 

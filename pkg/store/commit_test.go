@@ -511,15 +511,15 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 		atLeast        int
 		add            func(w *world, c *store.Commit, n int)
 	}{
-		"ticks that run": {1, 2048, 35, func(w *world, c *store.Commit, n int) {
+		"ticks that run": {1, 2048, 28, func(w *world, c *store.Commit, n int) {
 			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}, 0)
 			c.Dispatch(ref, assigned(ref, n, node), w.fences.Node.CreateRevision)
 		}},
-		"ticks that run on other nodes": {1, 2048, 25, func(w *world, c *store.Commit, n int) {
+		"ticks that run on other nodes": {1, 2048, 18, func(w *world, c *store.Commit, n int) {
 			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}, 0)
 			c.Dispatch(ref, assigned(ref, n, fmt.Sprint("x", n)), w.session(fmt.Sprint("x", n)))
 		}},
-		"skipped": {1, 2048, 100, func(w *world, c *store.Commit, n int) {
+		"skipped": {1, 2048, 55, func(w *world, c *store.Commit, n int) {
 			c.GuardEntry(ref, 0)
 			c.Record(ref, ended(ref, n, task.Skipped))
 		}},

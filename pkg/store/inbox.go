@@ -201,7 +201,7 @@ func (s *Store) PutCleared(ctx context.Context, instance string, at task.Time) e
 	if err != nil {
 		return fmt.Errorf("say that instance %s is cleared: %w: %w", instance, task.ErrUnavailable, err)
 	}
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key)},
 		Then: []clientv3.Op{clientv3.OpPut(key, encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
 	})

@@ -22,7 +22,7 @@ func (s *Store) putNode(n task.Node, lease clientv3.LeaseID) clientv3.Op {
 // instance and the lease in the record.
 func (s *Store) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID) (kv.Fence, *task.Node, error) {
 	key := s.keys.Node(n.Name)
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key)},
 		Then: []clientv3.Op{s.putNode(n, lease)},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
@@ -44,7 +44,7 @@ func (s *Store) Register(ctx context.Context, n task.Node, lease clientv3.LeaseI
 // Announce rewrites the node's record: its state, its load, its clock.
 // task.ErrFenced if the session is gone.
 func (s *Store) Announce(ctx context.Context, session kv.Fence, n task.Node, lease clientv3.LeaseID) error {
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare()}, Then: []clientv3.Op{s.putNode(n, lease)}})
+	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare()}, Then: []clientv3.Op{s.putNode(n, lease)}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrFenced
 	}
@@ -59,7 +59,7 @@ func (s *Store) Announce(ctx context.Context, session kv.Fence, n task.Node, lea
 func (s *Store) Leave(ctx context.Context, session kv.Fence, node string) error {
 	inbox := s.keys.Inbox(node)
 	none := clientv3.Compare(clientv3.CreateRevision(inbox), "=", 0).WithPrefix()
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare(), none}, Then: []clientv3.Op{clientv3.OpDelete(session.Key)}})
+	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare(), none}, Then: []clientv3.Op{clientv3.OpDelete(session.Key)}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
@@ -130,7 +130,7 @@ func (s *Store) CreateToken(ctx context.Context, id string, t Token) error {
 }
 
 func (s *Store) createToken(ctx context.Context, free clientv3.Cmp, id string, t Token) error {
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{free}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Token(id), encode(t))}})
+	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{free}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Token(id), encode(t))}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrExists
 	}

@@ -76,7 +76,7 @@ func (s *Store) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 			t.If = append(t.If, unchanged(key, m.From.Fence))
 			t.Then = append(t.Then, clientv3.OpPut(key, encode(o)))
 		}
-		res, err := s.write(ctx, t)
+		res, err := s.writeAlone(ctx, t)
 		switch {
 		case err != nil:
 			return fmt.Errorf("assign %d shards: %w", n, err)

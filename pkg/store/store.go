@@ -16,13 +16,23 @@ import (
 // Store reads and writes one cluster's records. It is safe for concurrent use.
 type Store struct {
 	etcd   *kv.Client
-	writes kv.Committer
+	writes kv.Committer // of tasks, runs and shards
+	alone  kv.Committer // of nodes, owners, tokens and the cluster
 	keys   Keys
 }
 
 // New makes a Store. All conditional writes go through writes.
 func New(etcd *kv.Client, writes kv.Committer, keys Keys) *Store {
-	return &Store{etcd: etcd, writes: writes, keys: keys}
+	return &Store{etcd: etcd, writes: writes, alone: writes, keys: keys}
+}
+
+// Batching is the same Store, with the many small writes of tasks, runs and
+// shards through batch. Leased keys never go that way, as a lease that has ended
+// fails a whole request; nor do the rare writes that others compare all the time.
+func (s *Store) Batching(batch kv.Committer) *Store {
+	b := *s
+	b.writes = batch
+	return &b
 }
 
 // Keys are the store's keys.
@@ -34,12 +44,21 @@ func (s *Store) Client() *kv.Client { return s.etcd }
 // write commits a transaction that is not settled here: an error after which
 // nobody knows is task.ErrUnknown.
 func (s *Store) write(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	res, err := s.writes.Commit(ctx, t)
+	return write(ctx, s.writes, t)
+}
+
+// writeAlone is write for what never shares a request.
+func (s *Store) writeAlone(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	return write(ctx, s.alone, t)
+}
+
+func write(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
+	res, err := c.Commit(ctx, t)
 	switch {
 	case err == nil:
 		return res, nil
 	case kv.Unknown(err):
-		return res, fmt.Errorf("%w: %v", task.ErrUnknown, err)
+		return res, fmt.Errorf("%w: %w", task.ErrUnknown, err)
 	}
 	return res, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 }
@@ -166,10 +185,10 @@ func (s *Store) makeCluster(ctx context.Context, c task.Cluster) error {
 			zero := encode(Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()})
 			t.Then = append(t.Then, clientv3.OpTxn([]clientv3.Cmp{absent(key)}, []clientv3.Op{clientv3.OpPut(key, zero)}, nil))
 		}
-		if _, err := s.write(ctx, t); err != nil {
+		if _, err := s.writeAlone(ctx, t); err != nil {
 			return err
 		}
 	}
-	_, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), encode(c))}})
+	_, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), encode(c))}})
 	return err
 }

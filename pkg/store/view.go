@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -20,7 +19,7 @@ import (
 // NoSpace reports whether an error of this package came of etcd being over its
 // quota. Such a write may have been applied all the same.
 func NoSpace(err error) bool {
-	return kv.NoSpace(err) || err != nil && strings.Contains(err.Error(), rpctypes.ErrNoSpace.Error())
+	return kv.NoSpace(err)
 }
 
 // Revisions reads what a delete of a task compares, and nothing else, so that a
