@@ -17,18 +17,22 @@ func (p *plan) tick(t *taskState) bool {
 	if !p.fits(t, 1, t.bytes()) {
 		return false
 	}
+	run := p.newRun(t, t.next, task.TriggerSchedule)
+	if t.holds(run.ID) {
+		p.move(t, t.next) // there is nothing else to write
+		return true
+	}
 	p.commit.GuardEntry(t.ref, t.mod)
-	p.decide(t, t.next, task.TriggerSchedule)
+	p.decide(t, run)
 	return true
 }
 
 // decide runs a tick or skips it, by the overlap policy.
-func (p *plan) decide(t *taskState, tick time.Time, trigger string) {
-	run := p.newRun(t, tick, trigger)
+func (p *plan) decide(t *taskState, run task.Run) {
 	switch {
 	case overlap(t.entry.Overlap, t.busy()) == skipped:
 		p.skip(t, run, task.ReasonOverlap)
-	case !p.dispatch(t, run, nil):
+	case !p.fire(t, run):
 		if len(t.queue) >= maxWaiting {
 			p.skip(t, run, task.ReasonQueueFull)
 			return
@@ -58,13 +62,34 @@ func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 	p.count("queued", 1)
 }
 
-// dispatch puts a run into the inbox of a node; false if none takes it.
-func (p *plan) dispatch(t *taskState, run task.Run, env map[string]string) bool {
-	n, ok := p.w.e.cfg.Fleet.Pick(t.selector, p.now)
+// fire has a node run a tick; false if none takes it.
+func (p *plan) fire(t *taskState, run task.Run) bool {
+	n, ok := p.pick(t)
 	if !ok {
 		return false
 	}
-	p.given = append(p.given, n.Name)
+	p.dispatch(t, run, nil, n)
+	p.count("run", 1)
+	late := p.now.Sub(run.ScheduledTime.Time).Seconds()
+	p.then = append(p.then, func(int64) { p.w.e.metrics.lateness.Observe(late) })
+	return true
+}
+
+// pick chooses a node for a run. If it finds none because a session is suspect,
+// what waits for a node is looked at again when the suspicion ends.
+func (p *plan) pick(t *taskState) (task.Node, bool) {
+	n, ok := p.w.e.cfg.Fleet.Pick(t.selector, p.now)
+	if !ok {
+		if until, suspect := p.w.e.cfg.Fleet.Suspected(p.now); suspect {
+			p.w.wakeAt(until)
+		}
+	}
+	return n, ok
+}
+
+// dispatch puts a run into the inbox of the node that was picked for it.
+func (p *plan) dispatch(t *taskState, run task.Run, env map[string]string, n task.Node) {
+	p.given = append(p.given, n)
 	p.started[t] = struct{}{}
 	e := &t.entry
 	run.State, run.Reason, run.Node, run.DispatchedAt, run.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
@@ -76,11 +101,6 @@ func (p *plan) dispatch(t *taskState, run task.Run, env map[string]string) bool 
 	p.then = append(p.then, func(rev int64) {
 		t.active = append(t.active, &attempt{run: run.ID, node: n.Name, create: rev})
 	})
-	if run.Trigger != task.TriggerManual && run.Attempt == 1 {
-		p.count("run", 1)
-		p.w.e.metrics.lateness.Observe(p.now.Sub(run.ScheduledTime.Time).Seconds())
-	}
-	return true
 }
 
 func (p *plan) count(outcome string, n int64) {
@@ -92,7 +112,7 @@ func (p *plan) count(outcome string, n int64) {
 // does not speak for them. false if some are left for the next commit; what is
 // decided is the oldest then.
 func (p *plan) catchUp(t *taskState, upTo time.Time) bool {
-	if !p.fits(t, 3, 2*t.bytes()) {
+	if !p.fits(t, 4, 2*t.bytes()) {
 		return false
 	}
 	c := behind(t.entry.Missed, t.schedule, t.next.Add(-time.Millisecond), upTo, p.now)
@@ -106,29 +126,42 @@ func (p *plan) catchUp(t *taskState, upTo time.Time) bool {
 		if p.now.Sub(tick) > t.entry.Missed.Grace.Std() {
 			trigger = task.TriggerCatchUp
 		}
+		run := p.newRun(t, tick, trigger)
+		// The last two go together: one that is left alone may be on time, and
+		// would then be decided as if it had not come with the others.
+		room := 1
+		if i == len(c.run)-2 {
+			room = 2
+		}
 		switch {
-		case len(c.run) == 1:
-			p.decide(t, tick, trigger)
-		case i == 0 && mayStart(t.entry.Overlap, len(t.active), t.begun(nil)) && p.dispatch(t, p.newRun(t, tick, trigger), nil):
-		case i > 0 && !p.fits(t, 1, roomForRecord):
+		case i > 0 && !p.fits(t, room, room*roomForRecord):
 			complete = false
-		default:
-			p.enqueue(t, p.newRun(t, tick, trigger), task.ReasonCatchUp)
+		case t.holds(run.ID):
+		case len(c.run) == 1 && t.entry.Missed.Policy != task.MissedAll:
+			p.decide(t, run)
+		case i == 0 && mayStart(t.entry.Overlap, len(t.active), t.begun()) && p.fire(t, run):
+		default: // whoever wants all of them wants the last one of a piece too
+			p.enqueue(t, run, task.ReasonCatchUp)
 		}
 		if !complete {
 			break
 		}
 		from = tick
 	}
-	e := t.entry
-	e.From = task.At(from)
-	p.commit.PutEntry(t.ref, e, t.mod)
-	p.then = append(p.then, func(rev int64) {
-		t.entry, t.mod = e, rev
+	p.move(t, from)
+	p.then = append(p.then, func(int64) {
 		p.w.reschedule(t)
 		p.w.look(t)
 	})
 	return complete
+}
+
+// move sets an entry's from: its ticks up to there are decided.
+func (p *plan) move(t *taskState, from time.Time) {
+	e := t.entry
+	e.From = task.At(from)
+	p.commit.PutEntry(t.ref, e, t.mod)
+	p.then = append(p.then, func(rev int64) { t.entry, t.mod = e, rev })
 }
 
 // miss records the ticks that will not run, as one range.
@@ -144,9 +177,10 @@ func (p *plan) miss(t *taskState, c catchUp) {
 
 // queue dispatches what waits and may start now.
 func (p *plan) queue(t *taskState) {
-	for _, q := range slices.Clone(t.queue) {
-		if !t.present || !t.bad && q.UID != t.entry.UID {
-			if !p.fits(t, 1, 512) {
+	begun, before := t.begun(), 0 // before q, of those that are begun
+	for _, q := range t.queue {
+		if !t.present || !t.bad && q.UID != t.entry.UID || t.holds(q.ID) {
+			if !p.fits(t, 1, roomForRecord) {
 				return
 			}
 			p.dequeue(t, q)
@@ -160,34 +194,48 @@ func (p *plan) queue(t *taskState) {
 			p.then = append(p.then, func(int64) { p.w.look(t) })
 			return
 		}
+		others := begun
+		if q.begun() {
+			// Of several that are begun the first goes on; else all would wait
+			// for each other.
+			others = before
+			before++
+		}
 		if q.NotBefore.After(p.now) {
 			p.w.wakeAt(q.NotBefore.Time)
 			continue
 		}
-		if !mayStart(t.entry.Overlap, len(t.active), t.begun(q)) {
-			continue
-		}
-		if !p.fits(t, 2, t.bytes()) {
+		if mayStart(t.entry.Overlap, len(t.active), others) && !p.start(t, q) {
 			return
 		}
-		p.start(t, q)
 	}
 }
 
-// start moves a run from the queue to an inbox, or says why it waits on.
-func (p *plan) start(t *taskState, q *waiting) {
-	if p.dispatch(t, q.Run, q.Env) {
+// start moves a run from the queue to an inbox, or says why it waits on. false:
+// there is no room.
+func (p *plan) start(t *taskState, q *waiting) bool {
+	n, ok := p.pick(t)
+	if ok {
+		if !p.fits(t, 2, t.bytes()) {
+			p.w.e.cfg.Fleet.Take(n.Name)
+			return false
+		}
+		p.dispatch(t, q.Run, q.Env, n)
 		p.commit.GuardEntry(t.ref, t.mod)
 		p.dequeue(t, q)
-		return
+		return true
 	}
-	if q.Reason == task.ReasonNoNode || q.Attempt > 1 || q.Reason == task.ReasonHandBack {
-		return // the reason says already why, or what has been
+	if q.Reason == task.ReasonNoNode || q.begun() {
+		return true // the reason says already why, or what has been
+	}
+	if !p.fits(t, 1, t.bytes()) {
+		return false
 	}
 	w := q.Waiting
 	w.Reason = task.ReasonNoNode
 	p.commit.Requeue(t.ref, w, q.mod)
 	p.then = append(p.then, func(rev int64) { q.Waiting, q.mod = w, rev })
+	return true
 }
 
 func (p *plan) dequeue(t *taskState, q *waiting) {
@@ -196,6 +244,9 @@ func (p *plan) dequeue(t *taskState, q *waiting) {
 		p.w.gone[t.name+"/"+q.ID] = rev
 		if i := slices.Index(t.queue, q); i >= 0 {
 			p.w.dequeued(t, i)
+		}
+		if t.empty() {
+			p.w.look(t) // nobody else will, to forget it
 		}
 	})
 }
@@ -214,7 +265,7 @@ func (p *plan) attempts(t *taskState) {
 				return
 			}
 			p.commit.AskCancel(a.watch.held, "")
-			a.watch.orphan = false
+			p.then = append(p.then, func(int64) { a.watch.orphan, a.watch.asked = false, true })
 		}
 	}
 }
@@ -222,7 +273,10 @@ func (p *plan) attempts(t *taskState) {
 func (p *plan) lose(t *taskState, a *attempt) {
 	end := a.watch.held.Run
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
-	next := p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64())
+	var next *task.Waiting
+	if !t.orphan(a.run) {
+		next = p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64())
+	}
 	p.commit.EndLost(a.watch.held, end, next)
 	p.then = append(p.then, func(rev int64) {
 		p.w.e.metrics.lost.Inc()
@@ -231,5 +285,4 @@ func (p *plan) lose(t *taskState, a *attempt) {
 			p.w.enqueued(t, &waiting{*next, rev})
 		}
 	})
-	a.watch = watch{}
 }

@@ -48,6 +48,11 @@ func (f *Fleet) Set(nodes []task.Node) {
 			f.taking = append(f.taking, n.Name)
 		}
 	}
+	for name, s := range f.suspect {
+		if f.nodes[name].Revision != s.session {
+			delete(f.suspect, name)
+		}
+	}
 }
 
 // Present returns a node that is present.
@@ -73,11 +78,25 @@ func (f *Fleet) count(node string, by int) {
 }
 
 // Suspect leaves a node out for a while: a commit found that its session is
-// another than the one known.
-func (f *Fleet) Suspect(node string, now time.Time) {
+// another than the one that was known when it was picked.
+func (f *Fleet) Suspect(node string, session int64, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.suspect[node] = suspect{f.nodes[node].Revision, now.Add(suspicion)}
+	if f.nodes[node].Revision == session {
+		f.suspect[node] = suspect{session, now.Add(suspicion)}
+	}
+}
+
+// Suspected tells when the first suspicion ends; false if there is none.
+func (f *Fleet) Suspected(now time.Time) (until time.Time, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.suspect {
+		if s.until.After(now) && (!ok || s.until.Before(until)) {
+			until, ok = s.until, true
+		}
+	}
+	return until, ok
 }
 
 // Pick chooses the node for a run and counts the run as given to it: the own
@@ -98,25 +117,35 @@ func (f *Fleet) pick(sel task.Selector, now time.Time) (task.Node, bool) {
 	if n, ok := f.nodes[f.self]; ok && f.local != nil && f.fit(n, sel, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
 		return n, true
 	}
-	var a, b task.Node
-	found := 0
-	for i, start := 0, rand.IntN(max(len(f.taking), 1)); i < len(f.taking) && found < 2; i++ {
-		n := f.nodes[f.taking[(start+i)%len(f.taking)]]
-		if !f.fit(n, sel, now) {
-			continue
-		}
-		if a, b = n, a; found == 0 {
-			b = n
-		}
-		found++
-	}
-	if found == 0 {
+	a, ok := f.draw(sel, now, "")
+	if !ok {
 		return task.Node{}, false
 	}
-	if f.load(b) <= f.load(a) {
+	if b, ok := f.draw(sel, now, a.Name); ok && f.load(b) < f.load(a) {
 		return b, true
 	}
 	return a, true
+}
+
+// draw chooses a node that fits at random, but not one; each is as likely as
+// any other.
+func (f *Fleet) draw(sel task.Selector, now time.Time, but string) (task.Node, bool) {
+	const tries = 4 // enough where most nodes fit
+	for range min(tries, len(f.taking)) {
+		if n := f.nodes[f.taking[rand.IntN(len(f.taking))]]; n.Name != but && f.fit(n, sel, now) {
+			return n, true
+		}
+	}
+	var drawn task.Node
+	found := 0
+	for _, name := range f.taking {
+		if n := f.nodes[name]; name != but && f.fit(n, sel, now) {
+			if found++; rand.IntN(found) == 0 {
+				drawn = n
+			}
+		}
+	}
+	return drawn, found > 0
 }
 
 func (f *Fleet) fit(n task.Node, sel task.Selector, now time.Time) bool {

@@ -17,7 +17,7 @@ type watch struct {
 	held  store.Held
 	since time.Time // when the node was read as absent, with this record; zero: not yet
 	lost  bool      // it was so all along: the attempt is lost
-	// orphan: its task is gone, and it has not been asked to end.
+	// orphan: its task is gone, and it is to be asked to end; asked: it has been.
 	orphan bool
 	asked  bool
 }
@@ -43,16 +43,17 @@ func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 }
 
 func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now time.Time, cleared map[string]bool) error {
+	a.watch.lost, a.watch.orphan = false, false
 	if _, present := w.e.cfg.Fleet.Present(a.node); present {
 		a.watch.since = time.Time{}
-		if t.present || a.watch.asked {
+		if a.watch.asked || !t.orphan(a.run) {
 			return nil
 		}
 		h, _, err := w.readAttempt(ctx, t, a)
 		if err != nil || h == nil {
 			return err
 		}
-		a.watch.held, a.watch.orphan, a.watch.asked = *h, !h.CancelRequested, true
+		a.watch.held, a.watch.orphan, a.watch.asked = *h, !h.CancelRequested, h.CancelRequested
 		return nil
 	}
 	if a.watch.since.IsZero() {
@@ -60,7 +61,7 @@ func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now
 		if err != nil || h == nil || present {
 			return err
 		}
-		a.watch.held, a.watch.since = *h, now
+		a.watch.held, a.watch.since = *h, w.e.cfg.Now() // after the reading, not before
 		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
 		return nil
 	}

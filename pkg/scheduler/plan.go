@@ -18,7 +18,7 @@ type plan struct {
 	commit  *store.Commit
 	touched map[*taskState]struct{}
 	started map[*taskState]struct{} // a run of them is dispatched: at most one in a commit
-	given   []string                // nodes on which runs are reserved
+	given   []task.Node             // on which runs are reserved, as they were known
 	then    []func(rev int64)       // when it has succeeded
 	popped  []*taskState            // taken off the heap: their tick is decided here
 	full    bool
@@ -66,8 +66,8 @@ func (p *plan) done(rev int64) {
 
 // undo puts everything back as if there had been no plan.
 func (p *plan) undo() {
-	for _, node := range p.given {
-		p.w.e.cfg.Fleet.Take(node)
+	for _, n := range p.given {
+		p.w.e.cfg.Fleet.Take(n.Name)
 	}
 	for _, t := range p.popped {
 		p.w.due.set(t, t.next)
@@ -77,8 +77,8 @@ func (p *plan) undo() {
 	}
 }
 
-// fits makes room for a task's change; false if the commit is full, or if the
-// task has to go alone because two commits failed for it.
+// fits makes room for a task's change, which has to follow; false if the commit
+// is full, or if the task has to go alone because two commits failed for it.
 func (p *plan) fits(t *taskState, records, bytes int) bool {
 	if _, in := p.touched[t]; t.failed >= 2 && !in && len(p.touched) > 0 || !p.commit.Fits(records, bytes) {
 		p.full = true
@@ -115,13 +115,18 @@ func (t *taskState) bytes() int {
 // left. It reports whether there were any.
 func (p *plan) uncovered() (owed bool) {
 	w := p.w
-	seen := w.applied
+	seen, upTo := w.applied, w.mark.Time.Time
+	if p.now.Before(upTo) {
+		upTo = p.now // the clock of an earlier owner was ahead of ours
+	}
 	for _, t := range slices.SortedFunc(maps.Keys(w.uncovered), byCreation) {
-		if t.at < 0 || t.next.After(w.mark.Time.Time) {
-			continue
+		done := false
+		if !t.next.After(upTo) {
+			owed = true
+			next, more := t.schedule.Next(upTo)
+			done = p.catchUp(t, upTo) && (!more || next.After(w.mark.Time.Time))
 		}
-		owed = true
-		if !p.catchUp(t, w.mark.Time.Time) {
+		if !done {
 			seen = min(seen, t.create-1)
 		}
 	}
@@ -192,6 +197,9 @@ func (p *plan) ticks() {
 // waiting looks at what waits, and at attempts that want something.
 func (p *plan) waiting() {
 	w := p.w
+	if p.full {
+		return
+	}
 	for _, t := range slices.SortedFunc(maps.Keys(w.looks), byName) {
 		delete(w.looks, t)
 		p.attempts(t)
@@ -210,9 +218,11 @@ func byName(a, b *taskState) int { return strings.Compare(a.name, b.name) }
 
 // purge deletes records of tasks that are no more.
 func (p *plan) purge() {
-	w := p.w
-	for len(w.purges) > 0 && p.commit.Fits(1, 256) {
-		p.commit.Purge(w.purges[0].key, w.purges[0].mod)
-		w.purges = w.purges[1:]
+	for key, mod := range p.w.purges {
+		if p.full || !p.commit.Fits(1, roomForRecord) {
+			return
+		}
+		p.commit.Purge(key, mod)
+		p.then = append(p.then, func(int64) { delete(p.w.purges, key) })
 	}
 }

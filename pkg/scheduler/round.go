@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,15 +15,18 @@ import (
 // round decides all that is due at one now: in one commit, or in as many as it
 // takes. A commit that changed nothing because something moved is decided again.
 func (w *worker) round(ctx context.Context) error {
-	now := w.e.cfg.Now().Truncate(time.Millisecond)
+	clock := w.e.cfg.Now()
+	now := clock.Truncate(time.Millisecond)
 	if !w.wakes.IsZero() && !now.Before(w.wakes) {
 		w.wakes = time.Time{}
 		w.lookAtAll()
 	}
-	if err := w.watchAttempts(ctx, now); err != nil {
+	// Not now: what is cut to milliseconds has lost its monotonic reading, and
+	// a step of the clock must not shorten a wait.
+	if err := w.watchAttempts(ctx, clock); err != nil {
 		return err
 	}
-	for {
+	for conflicts := 0; ; {
 		p := w.plan(now)
 		if p.idle() {
 			return nil
@@ -35,9 +39,18 @@ func (w *worker) round(ctx context.Context) error {
 		switch {
 		case err == nil:
 			p.done(rev)
+			conflicts = 0
 		case errors.As(err, &conflict):
 			p.undo()
 			w.settle(p, conflict, now)
+			if conflicts++; conflicts == mostConflicts {
+				// Records change faster than we commit: see first what is new.
+				w.wakeAt(now)
+				if !sleep(ctx, 20*time.Millisecond) {
+					return ctx.Err()
+				}
+				return nil
+			}
 		case errors.Is(err, task.ErrUnavailable):
 			// Nothing was written: etcd has no space, or is too busy. Later.
 			p.undo()
@@ -53,6 +66,9 @@ func (w *worker) round(ctx context.Context) error {
 		}
 	}
 }
+
+// mostConflicts is how many commits in a row a round may lose.
+const mostConflicts = 10
 
 func result(err error) string {
 	switch {
@@ -73,31 +89,61 @@ func result(err error) string {
 func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 	for _, ev := range c.Records {
 		t := w.task(ev.Ref)
-		t.failed++
 		switch ev.Kind {
 		case store.KindEntry:
 			if ev.Deleted || ev.Create != t.create {
 				w.forget(t)
-				continue
+			} else {
+				w.applyEntry(&ev)
 			}
-			w.applyEntry(&ev)
 		case store.KindQueued:
 			w.applyQueued(&ev)
+		case store.KindEnded:
+			delete(w.purges, ev.Key) // if it is there, the watch will tell
 		}
+		t.failed++
 		w.look(t)
 	}
 	for _, node := range c.Nodes {
-		w.e.cfg.Fleet.Suspect(node, now)
 		w.wakeAt(now.Add(suspicion))
-	}
-	if len(c.Runs) > 0 {
-		w.wakeAt(now.Add(100 * time.Millisecond))
-	}
-	for t := range p.touched {
-		if len(c.Runs) > 0 {
-			t.failed++ // one of them; alone it will show which
+		for _, n := range p.given {
+			if n.Name == node {
+				w.e.cfg.Fleet.Suspect(node, n.Revision, now)
+			}
 		}
-		for _, a := range t.active {
+		for t := range p.touched {
+			t.watchAnew(func(a *attempt) bool { return a.node == node })
+		}
+	}
+	for _, key := range c.Runs {
+		w.wakeAt(now.Add(100 * time.Millisecond))
+		w.settleRun(key)
+	}
+}
+
+// settleRun takes note of an attempt that a lost commit found changed, gone, or
+// there where it wanted to put it: then it is in that inbox, whoever put it there.
+func (w *worker) settleRun(key string) {
+	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
+	n := len(parts)
+	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
+	t := w.tasks[name]
+	if t == nil {
+		return
+	}
+	t.failed++
+	if t.holds(run) {
+		t.watchAnew(func(a *attempt) bool { return a.run == run })
+		return
+	}
+	t.active = append(t.active, &attempt{run: run, node: node})
+	w.e.cfg.Fleet.Give(node)
+}
+
+// watchAnew forgets what was found out of some attempts.
+func (t *taskState) watchAnew(which func(*attempt) bool) {
+	for _, a := range t.active {
+		if which(a) {
 			a.watch = watch{}
 		}
 	}

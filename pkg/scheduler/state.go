@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -47,30 +48,41 @@ type attempt struct {
 	watch  watch // of an attempt whose node is gone, or whose task is
 }
 
-func (t *taskState) policy() string {
-	if !t.present || t.bad {
-		return task.OverlapSkip
-	}
-	return t.entry.Overlap
-}
+// begun reports whether a waiting run has been dispatched before.
+func (q *waiting) begun() bool { return q.Attempt > 1 || q.Reason == task.ReasonHandBack }
 
-// begun is how many waiting runs other than but have been dispatched before:
-// they are active, though no attempt is.
-func (t *taskState) begun(but *waiting) int {
+// begun is how many waiting runs have been dispatched before: they are active,
+// though no attempt is.
+func (t *taskState) begun() int {
 	n := 0
 	for _, q := range t.queue {
-		if q != but && (q.Attempt > 1 || q.Reason == task.ReasonHandBack) {
+		if q.begun() {
 			n++
 		}
 	}
 	return n
 }
 
+// holds reports whether a run is in an inbox.
+func (t *taskState) holds(run string) bool {
+	return slices.ContainsFunc(t.active, func(a *attempt) bool { return a.run == run })
+}
+
+// orphan reports whether a run's task is gone, though another may bear its name
+// now. Of an entry that cannot be read nobody knows.
+func (t *taskState) orphan(run string) bool {
+	if !t.present || t.bad {
+		return !t.present
+	}
+	tick, ok := task.TimeOfRunID(run)
+	return ok && !strings.HasPrefix(run, task.RunID(tick, t.entry.UID))
+}
+
 // busy reports whether a new tick finds the task occupied: by an active run, or
 // by one that an earlier tick gave rise to and that waits.
 func (t *taskState) busy() bool {
 	return len(t.active) > 0 || slices.ContainsFunc(t.queue, func(q *waiting) bool {
-		return q.Trigger != task.TriggerManual || q.Attempt > 1 || q.Reason == task.ReasonHandBack
+		return q.Trigger != task.TriggerManual || q.begun()
 	})
 }
 
@@ -127,11 +139,12 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 		w.look(t)
 		return
 	}
-	again := t.create != 0 && t.create != ev.Create
-	t.present, t.entry, t.mod, t.create, t.failed = true, ev.Entry, ev.Mod, ev.Create, 0
-	if again {
-		t.added = 0
+	if t.create != ev.Create {
+		// As if some records had been added already: on average, a history is
+		// trimmed as often in a shard that changes hands after every few runs.
+		t.added = rand.IntN(trimAfter(ev.Entry.History.Keep))
 	}
+	t.present, t.entry, t.mod, t.create = true, ev.Entry, ev.Mod, ev.Create
 	err := ev.Err
 	if err == nil {
 		err = t.parse()
@@ -140,15 +153,21 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 		w.log.Error("an entry cannot be read; its task does not fire", zap.String("task", t.name), zap.Error(err))
 	}
 	w.setBad(t, err != nil)
-	if t.create > w.mark.Seen {
-		w.uncovered[t] = struct{}{}
-	}
 	w.reschedule(t)
 	w.look(t)
 }
 
+// parse reads what the entry says. It refuses what the API would have refused:
+// nothing behind it expects such values.
 func (t *taskState) parse() (err error) {
 	e := &t.entry
+	spec := task.Spec{
+		Name: t.ref.Name, Namespace: t.ref.Namespace, Action: e.Action, Timeout: e.Timeout, KillGrace: e.KillGrace, Overlap: e.Overlap,
+		Missed: e.Missed, Retry: e.Retry, Target: e.Target, History: e.History,
+	}
+	if err = spec.Validate(); err != nil {
+		return err
+	}
 	if t.schedule, err = schedule.Parse(e.Schedule, e.Timezone, e.DST, e.Anchor.Time); err != nil {
 		return err
 	}
@@ -194,13 +213,19 @@ func maxTime(a, b time.Time) time.Time {
 
 // reschedule finds the task's next undecided tick and puts it into the heap.
 func (w *worker) reschedule(t *taskState) {
+	tick, ok := time.Time{}, false
 	if t.fires() {
-		if tick, ok := w.nextUndecided(t); ok {
-			w.put(t, tick)
-			return
-		}
+		tick, ok = w.nextUndecided(t)
 	}
-	w.due.set(t, time.Time{})
+	delete(w.uncovered, t)
+	if !ok {
+		w.due.set(t, time.Time{})
+		return
+	}
+	w.put(t, tick)
+	if !w.covered(t) && !tick.After(w.mark.Time.Time) {
+		w.uncovered[t] = struct{}{}
+	}
 }
 
 // ticked moves the task on to the tick after the one just decided.
@@ -242,6 +267,10 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 	w.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
 	if ev.Err != nil {
 		w.log.Error("a queue record cannot be read; it waits for ever", zap.String("task", t.name), zap.String("run", ev.Run), zap.Error(ev.Err))
+		if i >= 0 {
+			w.dequeued(t, i)
+			w.look(t)
+		}
 		return
 	}
 	q := &waiting{Waiting: ev.Waiting, mod: ev.Mod}
@@ -276,11 +305,11 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 		w.ended(t, ev.Run, ev.Mod)
 	}
 	if !t.present || (!t.bad && ev.Err == nil && ev.Ended.UID != t.entry.UID) {
-		w.purges = append(w.purges, purge{t.ref, ev.Key, ev.Mod})
+		w.purges[ev.Key] = ev.Mod
 		return
 	}
 	t.added++
-	if keep := t.entry.History.Keep; !t.bad && w.e.trims.due(keep, t.added) && w.e.trims.ask(trim{w.fences, t.ref, keep}) {
+	if keep := t.entry.History.Keep; !t.bad && t.added >= trimAfter(keep) && w.e.trims.ask(trim{w.fences, t.ref, keep}) {
 		t.added = 0
 	}
 }

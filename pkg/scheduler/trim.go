@@ -30,9 +30,8 @@ func newTrimmer(s Store, log *zap.Logger) *trimmer {
 	return &trimmer{store: s, line: make(chan trim, 4096), log: log}
 }
 
-// due reports whether a task that keeps so many records is to be trimmed after
-// so many were added.
-func (t *trimmer) due(keep, added int) bool { return added >= max(keep/4, 1) }
+// trimAfter is how many records are added before a task that keeps so many is trimmed.
+func trimAfter(keep int) int { return max(keep/4, 1) }
 
 // ask puts a task into the line; false if the line is full.
 func (t *trimmer) ask(job trim) bool {

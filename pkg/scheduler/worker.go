@@ -32,19 +32,13 @@ type worker struct {
 
 	tasks     map[string]*taskState
 	due       dueHeap
-	uncovered map[*taskState]struct{} // entries created after mark.Seen
+	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
 	looks     map[*taskState]struct{} // what waits for them, or their attempts, want a look
-	purges    []purge
-	gone      map[string]int64 // queue records that our commits took, until the watch has told so
+	purges    map[string]int64        // records of history that are to go: key and mod revision
+	gone      map[string]int64        // queue records that our commits took, until the watch has told so
 
 	endedSince map[string]int64 // runs that ended since the shard was opened; nil once the scan is in
 	wakes      time.Time        // when a waiting run or a lost attempt wants a look; zero if none
-}
-
-type purge struct {
-	ref store.Ref
-	key string
-	mod int64
 }
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
@@ -86,10 +80,13 @@ func (w *worker) run(ctx context.Context) error {
 func (w *worker) reset() {
 	w.releaseAll()
 	w.opened.Store(false)
-	w.undecided.CompareAndSwap(0, w.e.cfg.Now().UnixMilli())
+	// What was undecided stays so; a tick that was to come is no excuse.
+	if now, since := w.e.cfg.Now().UnixMilli(), w.undecided.Load(); since == 0 || since > now {
+		w.undecided.Store(now)
+	}
 	w.tasks, w.due = map[string]*taskState{}, nil
 	w.uncovered, w.looks = map[*taskState]struct{}{}, map[*taskState]struct{}{}
-	w.purges, w.gone = nil, map[string]int64{}
+	w.purges, w.gone = map[string]int64{}, map[string]int64{}
 	w.endedSince = map[string]int64{}
 	w.wakes = time.Time{}
 }
@@ -153,7 +150,7 @@ func (w *worker) follow(ctx context.Context, rev int64, batches chan<- store.Sha
 }
 
 func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
-	timer := time.NewTimer(time.Hour)
+	timer := time.NewTimer(glance)
 	defer timer.Stop()
 	for {
 		select {
@@ -200,10 +197,14 @@ func (w *worker) drain(batches <-chan store.ShardBatch) error {
 	}
 }
 
+// glance is how long a worker sleeps at most without a look at the clock: a
+// timer counts neither the time that a laptop was suspended nor steps of the clock.
+const glance = 5 * time.Second
+
 // sleepFor is how long nothing is due, and publishes since when something is.
 func (w *worker) sleepFor() time.Duration {
 	now := w.e.cfg.Now()
-	sleep := time.Hour
+	sleep := glance
 	w.undecided.Store(0)
 	if len(w.due) > 0 {
 		w.undecided.Store(w.due[0].next.UnixMilli())

@@ -1,0 +1,147 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestCatchUp_ByPolicy(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		opts   []option
+		want   []string
+		second []string // after the first has succeeded, if that starts another
+	}{
+		{name: "latest", want: []string{"+60..+540 missed 9 came_to_light_late", "+600 dispatched"}},
+		{name: "latest late", opts: []option{cronned("30 * * * * *")},
+			want: []string{"+30..+510 missed 9 came_to_light_late", "+570 dispatched catch_up"}},
+		{name: "skip", opts: []option{cronned("30 * * * * *"), missed(task.MissedSkip, 1)},
+			want: []string{"+30..+570 missed 10 came_to_light_late"}},
+		{name: "skip within grace", opts: []option{missed(task.MissedSkip, 1)},
+			want: []string{"+60..+540 missed 9 came_to_light_late", "+600 dispatched"}},
+		{name: "all with limit", opts: []option{missed(task.MissedAll, 3)},
+			want:   []string{"+60..+420 missed 7 came_to_light_late", "+480 dispatched catch_up", "+540 queued catch_up", "+600 queued catch_up"},
+			second: []string{"+60..+420 missed 7 came_to_light_late", "+480 succeeded catch_up", "+540 dispatched catch_up", "+600 queued catch_up"}},
+		{name: "all and allow", opts: []option{missed(task.MissedAll, 3), allow},
+			want: []string{"+60..+420 missed 7 came_to_light_late", "+480 dispatched catch_up", "+540 dispatched catch_up", "+600 dispatched"}},
+		{name: "window", opts: []option{missed(task.MissedAll, 100), func(t *task.Task) { t.Missed.Window = task.Duration(2 * time.Minute) }},
+			want: []string{"+60..+420 missed 7 past_window", "+480 dispatched catch_up", "+540 queued catch_up", "+600 queued catch_up"}},
+		{name: "paused", opts: []option{paused}, want: nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", append([]option{cronned("0 * * * * *")}, c.opts...)...)
+			h.decide(600)
+			got := w.story("a")
+			for i := range got { // whether a queued one is a late tick or one on time shows in its trigger only
+				if got[i] == "+600 queued schedule" {
+					got[i] = "+600 queued catch_up"
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("\n got  %q\n want %q", got, c.want)
+			}
+			if len(c.want) > 0 && w.from("a") != 600 && w.from("a") != 570 {
+				t.Errorf("from is +%g", w.from("a"))
+			}
+			if c.second != nil {
+				w.finish("a", task.Succeeded)
+				h.decide(601)
+				w.want("a", c.second...)
+			}
+		})
+	}
+}
+
+func TestCatchUp_OneLateTickWithinItsGraceFiresAsUsual(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("0 * * * * *"), missed(task.MissedSkip, 1))
+	h.decide(70)
+	w.want("a", "+60 dispatched")
+	w.wantMark(70, "")
+}
+
+func TestCatchUp_WatermarkStaysUntilNobodyIsBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.create("z", every("100s"), allow)
+	w.work("n1").decide(100)
+	all := names(4)
+	for _, n := range all {
+		w.createAt(sec(100), n, allow, missed(task.MissedAll, 90))
+	}
+	// More than one commit: it dies after each but the last.
+	for i := 0; ; i++ {
+		h := w.work([]string{"n2", "n1"}[i%2])
+		h.door.play(pass, h.dies)
+		died := h.try(200) != nil
+		behind := slices.Min(w.froms(all...)) < 200
+		if m := w.mark(); behind && !m.Time.Equal(sec(100)) {
+			t.Fatalf("the watermark is %s while some are behind", m.Time)
+		}
+		if !died {
+			if i < 3 || behind {
+				t.Fatalf("done after %d workers, behind: %t", i, behind)
+			}
+			break
+		}
+	}
+	stories := w.stories()
+	for _, n := range all {
+		got := stories[n]
+		if len(got) != 91 || got[0] != "+101..+110 missed 10 came_to_light_late" || w.from(n) != 200 {
+			t.Fatalf("%s: from +%g, %q", n, w.from(n), got)
+		}
+	}
+	w.want("z", "+100 dispatched", "+200 dispatched")
+	w.wantMark(200, "")
+}
+
+// Where a catch-up is cut into commits must not change what becomes of a tick.
+func TestCatchUp_AllQueuesTheLastTickOfALongCatchUpToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	for ticks := 108; ticks < 120; ticks++ {
+		name := fmt.Sprintf("a%d", ticks)
+		w.createAt(sec(float64(-ticks)), name, missed(task.MissedAll, 300))
+		h.decide(0)
+		got := w.story(name)
+		if len(got) != ticks || slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, "skipped") }) {
+			t.Fatalf("%d ticks, %d runs: %q", ticks, len(got), got[max(0, len(got)-5):])
+		}
+		w.remove(name)
+	}
+}
+
+func TestCatchUp_LateTickOfABusyTaskThatSkipsIsSkipped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("0 * * * * *"))
+	h.decide(60)
+	h.decide(200)
+	w.want("a", "+60 dispatched", "+120 missed came_to_light_late", "+180 skipped catch_up overlap")
+}
+
+func TestCatchUp_WithoutANodeAllWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.judged()
+	w.create("a", cronned("0 * * * * *"), missed(task.MissedAll, 3), on("role = db"), allow)
+	h.decide(300)
+	w.join("db", "role=db")
+	h.fleet()
+	h.decide(301)
+	w.want("a", "+60..+120 missed 2 came_to_light_late", "+180 dispatched catch_up", "+240 dispatched catch_up", "+300 dispatched")
+}

@@ -1,0 +1,334 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestCommit_ChangesBetweenDecisionAndCommitWin(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		change func(w *world)
+		want   []string // of the changed task
+		after  []string // a second later
+	}{
+		{"pause", func(w *world) { w.pause("a") }, nil, nil},
+		{"delete", func(w *world) { w.remove("a") }, nil, nil},
+		{"delete and create again", func(w *world) { w.remove("a"); w.create("a", allow) }, nil, []string{"+2 dispatched"}},
+		{"other schedule", func(w *world) { w.update("a", true, cronned("*/2 * * * * *")) }, nil, []string{"+2 dispatched"}},
+		{"other policy", func(w *world) { w.update("a", false, on("role = db")) },
+			[]string{"+1 queued no_matching_node"}, []string{"+1 queued no_matching_node", "+2 queued no_matching_node"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", allow)
+			w.create("b", allow)
+			h.see()
+			h.door.play(before(func() { c.change(w) }))
+			h.blind(1)
+			w.want("a", c.want...)
+			w.want("b", "+1 dispatched")
+			h.decide(2)
+			w.want("a", c.after...)
+			w.want("b", "+1 dispatched", "+2 dispatched")
+		})
+	}
+}
+
+func TestCommit_ChangesBetweenDecisionAndCatchUpWin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", allow)
+	w.create("b", allow)
+	h.see()
+	h.door.play(before(func() { w.pause("a") }), before(func() { w.resume("a") }))
+	h.blind(5)
+	w.want("a")
+	w.want("b", "+1..+4 missed 4 came_to_light_late", "+5 dispatched")
+	h.decide(6)
+	w.want("a", "+6 dispatched")
+}
+
+func TestCommit_CancelOfAWaitingRunWins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("@manual"))
+	id := w.trigger("a")
+	h.see()
+	h.door.play(before(func() {
+		_, err := w.store.CancelQueued(w.ctx, ref("a"), id, "me", w.clock())
+		w.ok(err)
+	}))
+	h.blind(1)
+	w.want("a", "+0 cancelled manual cancelled_by_user")
+	h.decide(2)
+	w.want("a", "+0 cancelled manual cancelled_by_user")
+}
+
+// A task that is changed all the time must not hold up the others of its shard.
+func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("b", allow)
+	w.create("a", allow)
+	w.create("c", allow)
+	h.see()
+	touch := before(func() { w.update("b", false, func(t *task.Task) { t.Timeout += task.Duration(time.Second) }) })
+	var alone []string
+	h.door.play(touch, touch, pass, before(func() { alone = w.story("a"); w.update("b", false) }), touch)
+	h.blind(1)
+	if len(alone) != 1 {
+		t.Errorf("before the third time that b fails, a has %q", alone)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		w.want(name, "+1 dispatched")
+	}
+	if n := h.task(ref("b")).failed; n != 0 {
+		t.Errorf("after it went through, %d failures are counted", n)
+	}
+}
+
+// The events of what a lost commit has read already must not make it forget
+// that the record failed.
+func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", allow)
+	h.see()
+	touch := before(func() { w.update("a", false) })
+	h.door.play(touch, touch, h.dies)
+	_ = h.try(1)
+	h.see()
+	if n := h.task(ref("a")).failed; n != 2 {
+		t.Errorf("%d failures are counted, it failed twice", n)
+	}
+}
+
+func TestCommit_UnknownOutcomeIsNeverDecidedTwice(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		do   []trick
+	}{
+		{"applied, answer lost", []trick{appliedButLost}},
+		{"lost", []trick{lost}},
+		{"lost twice, then applied and lost", []trick{lost, lost, appliedButLost}},
+		{"applied, then refused", []trick{appliedButLost, refused}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", allow)
+			w.create("b")
+			w.trigger("b")
+			h.see()
+			h.door.play(c.do...)
+			h.blind(1)
+			h.decide(2)
+			w.want("a", "+1 dispatched", "+2 dispatched")
+			w.want("b", "+0 queued manual", "+1 dispatched", "+2 skipped overlap")
+		})
+	}
+}
+
+func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"before the next opens", "after the next opened", "after the next decided"} {
+		t.Run(when, func(t *testing.T) {
+			w := newWorld(t, "n1", "n2").judged()
+			w.create("a", allow)
+			w.create("b", allow)
+			h := w.work("n1")
+			h.door.play(func(send func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(send) })
+			if err := h.try(1); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			// The same node goes on, under the same fences: only the opening helps.
+			if when == "before the next opens" {
+				h.door.deliver()
+			}
+			next := w.worker("n1", h.fences)
+			next.open()
+			if when == "after the next opened" {
+				h.door.deliver()
+			}
+			next.decide(1.1)
+			h.door.deliver()
+			next.decide(2)
+			w.want("a", "+1 dispatched", "+2 dispatched")
+			w.want("b", "+1 dispatched", "+2 dispatched")
+		})
+	}
+}
+
+func TestCommit_RefusedIsTriedAgainLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", allow)
+	w.create("m", cronned("@manual"))
+	w.trigger("m")
+	h.see()
+	h.door.play(refused)
+	h.blind(1)
+	w.want("a")
+	if d := h.sleepFor(); d > time.Second {
+		t.Errorf("sleeps for %s", d)
+	}
+	if h.e.cfg.Fleet.given["n1"] != 0 {
+		t.Errorf("%d runs are counted as given", h.e.cfg.Fleet.given["n1"])
+	}
+	h.blind(1.3)
+	w.want("a", "+1 dispatched")
+	w.want("m", "+0 dispatched manual")
+}
+
+func TestWorker_StopsWhenFenced(t *testing.T) {
+	t.Parallel()
+	for name, fence := range map[string]func(w *world){
+		"moved":        func(w *world) { w.assign("n2") },
+		"back again":   func(w *world) { w.assign("n2"); w.assign("n1") },
+		"session over": func(w *world) { w.leave("n1") },
+		"next session": func(w *world) { w.leave("n1"); w.join("n1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "n1", "n2").judged()
+			w.create("a")
+			h := w.work("n1")
+			h.door.play(before(func() { fence(w) }))
+			if err := h.try(1); !errors.Is(err, task.ErrFenced) {
+				t.Errorf("a round after it was fenced: %v", err)
+			}
+			w.want("a")
+			if err := h.load(); !errors.Is(err, task.ErrFenced) {
+				t.Errorf("an opening after it was fenced: %v", err)
+			}
+		})
+	}
+}
+
+func TestWorker_StrangersWatermarkLeadsToANewLoad(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.create("a", allow)
+	h := w.work("n1")
+	other := w.worker("n1", h.fences)
+	other.open()
+	if err := h.try(1); !errors.Is(err, store.ErrMoved) {
+		t.Errorf("a round: %v", err)
+	}
+	w.want("a")
+}
+
+func TestWorker_MissingWatermarkIsDamage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.create("a", allow)
+	h := w.work("n1")
+	w.delete(w.store.Keys().Watermark(0))
+	if err := h.try(1); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("a round: %v", err)
+	}
+	if err := h.load(); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("an opening: %v", err)
+	}
+	w.want("a")
+}
+
+func TestWorker_UnreadableEntryHoldsUpNothingAndMends(t *testing.T) {
+	t.Parallel()
+	good := func(change option) func(w *world) {
+		return func(w *world) { w.update("a", false, change) }
+	}
+	for name, spoil := range map[string]func(w *world){
+		"garbage":         func(w *world) { w.put(w.store.Keys().Entry(ref("a")), "{garbage") },
+		"nothing":         func(w *world) { w.put(w.store.Keys().Entry(ref("a")), "{}") },
+		"no schedule":     good(cronned("61 * * * * *")),
+		"no zone":         good(func(t *task.Task) { t.Timezone = "Europe/Nowhere" }),
+		"no selector":     good(on("role = = db")),
+		"no overlap":      good(func(t *task.Task) { t.Overlap = "sometimes" }),
+		"negative limit":  good(missed(task.MissedAll, -1)),
+		"negative keep":   good(func(t *task.Task) { t.History.Keep = -1 }),
+		"no action":       good(func(t *task.Task) { t.Action = task.Action{} }),
+		"absurd retries":  good(retries(1<<30, time.Second, task.Failed)),
+		"huge":            good(func(t *task.Task) { t.Action = hugeAction }),
+		"unknown policy":  good(missed("perhaps", 1)),
+		"negative window": good(func(t *task.Task) { t.Missed.Window = -1 }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "n1")
+			h := w.work("n1")
+			w.create("a", allow)
+			w.create("b", allow)
+			h.see()
+			st, err := w.store.Task(w.ctx, ref("a"))
+			w.ok(err)
+			h.door.play(before(func() { spoil(w) }))
+			h.bounded(t, 1)
+			h.decide(2)
+			h.decide(15) // behind
+			w.want("a")
+			w.want("b", "+1 dispatched", "+2 dispatched", "+3..+14 missed 12 came_to_light_late", "+15 dispatched")
+			now, err := w.store.Revisions(w.ctx, ref("a"))
+			w.ok(err)
+			now.Ref = ref("a")
+			_, err = w.store.UpdateTask(w.ctx, now, st.Task, task.NewEntry(st.Task, task.At(sec(15)), st.Entry.Anchor))
+			w.ok(err)
+			h.decide(16)
+			w.want("a", "+16 dispatched")
+		})
+	}
+}
+
+var hugeAction = func() task.Action {
+	p := &task.Process{}
+	for range 10 {
+		p.Command = append(p.Command, string(make([]byte, 60<<10)))
+	}
+	for i := range p.Command {
+		b := []byte(p.Command[i])
+		for j := range b {
+			b[j] = 'x'
+		}
+		p.Command[i] = string(b)
+	}
+	return task.Action{Process: p}
+}()
+
+func TestWorker_ReloadsWhenTheWatchHasAGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	h.leave()
+	batches := make(chan store.ShardBatch, 4)
+	h.e.cfg.Store = gap{h.e.cfg.Store}
+	done := make(chan struct{})
+	go func() { defer close(done); h.follow(w.ctx, h.known, batches) }()
+	<-batches
+	<-done
+	if _, open := <-batches; open {
+		t.Error("a second Reset is passed on")
+	}
+}
+
+// gap is a store whose watches have a gap after the first list.
+type gap struct{ Store }
+
+func (g gap) FollowShard(_ context.Context, _ int, rev int64, apply func(store.ShardBatch) error) error {
+	if err := apply(store.ShardBatch{Reset: true, Revision: rev}); err != nil {
+		return err
+	}
+	return apply(store.ShardBatch{Reset: true, Revision: rev + 1})
+}

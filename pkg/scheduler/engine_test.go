@@ -1,0 +1,348 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// running is an engine whose loops run, on the real clock.
+type running struct {
+	*Engine
+	door   *door
+	fences store.Fences
+	stop   context.CancelFunc
+	work   chan error
+}
+
+// run makes a node the owner and serves the shard.
+func (w *world) run(node string, change ...func(*Engine)) *running {
+	w.Helper()
+	e, d := w.engine(node)
+	e.cfg.Now = time.Now
+	for _, f := range change {
+		f(e)
+	}
+	nodes, err := w.store.Nodes(w.ctx)
+	w.ok(err)
+	e.cfg.Fleet.Set(nodes)
+	ctx, cancel := context.WithCancel(w.ctx)
+	r := &running{Engine: e, door: d, fences: w.assign(node), stop: cancel, work: make(chan error, 1)}
+	d.die = func() {}
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = e.Run(ctx) })
+	wg.Go(func() { r.work <- e.Work(ctx, 0, r.fences) })
+	w.Cleanup(func() { cancel(); wg.Wait() })
+	return r
+}
+
+// realTime makes the world's clock the real one.
+func (w *world) realTime() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = time.Now()
+}
+
+func TestEngine_FiresOnTheRealClock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.realTime()
+	r := w.run("n1")
+	w.create("a", allow, every("200ms"))
+	w.create("b", allow, every("300ms"))
+	w.eventually("both fire", func() bool { return len(w.active("a")) > 1 && len(w.active("b")) > 0 })
+	// Another node takes over; the first stops by itself.
+	w.run("n2")
+	if err := <-r.work; !errors.Is(err, task.ErrFenced) {
+		t.Errorf("the fenced worker ends with %v", err)
+	}
+	n := len(w.active("a"))
+	w.eventually("it goes on", func() bool { return len(w.active("a")) > n+2 })
+	if len(r.workers) != 0 {
+		t.Error("the fenced worker is still there")
+	}
+}
+
+func TestEngine_RunsWhatIsTriggeredAndWhatANodeMakesPossible(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.realTime()
+	r := w.run("n1")
+	w.create("a", cronned("@manual"))
+	w.create("b", cronned("@manual"), on("role = db"))
+	w.trigger("a")
+	w.trigger("b")
+	w.eventually("a runs", func() bool { return len(w.active("a")) == 1 })
+	w.eventually("b says why it waits", func() bool {
+		runs, err := w.store.Runs(w.ctx, ref("b"))
+		w.ok(err)
+		return runs[0].Reason == task.ReasonNoNode
+	})
+	w.join("db", "role=db")
+	nodes, err := w.store.Nodes(w.ctx)
+	w.ok(err)
+	r.cfg.Fleet.Set(nodes)
+	r.Look()
+	w.eventually("b runs", func() bool { return len(w.active("b")) == 1 })
+}
+
+func TestEngine_RetriesInTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.realTime()
+	w.run("n1")
+	w.create("a", cronned("@manual"), retries(2, 300*time.Millisecond, task.Failed))
+	w.trigger("a")
+	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+	w.realTime()
+	w.finish("a", task.Failed)
+	w.eventually("it runs again", func() bool {
+		all := w.active("a")
+		return len(all) == 1 && all[0].Attempt == 2
+	})
+	if a := w.active("a")[0]; a.DispatchedAt.Before(w.clock().Add(290 * time.Millisecond)) {
+		t.Errorf("tried again at %s, it failed at %s", a.DispatchedAt, w.clock())
+	}
+}
+
+func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.realTime()
+	gaps := &gapOnce{cut: make(chan struct{})}
+	r := w.run("n1", func(e *Engine) { gaps.Store, e.cfg.Store = e.cfg.Store, gaps })
+	w.create("a", cronned("@manual"), allow)
+	w.trigger("a")
+	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+	close(gaps.cut)
+	w.eventually("the shard is opened again", func() bool { return gaps.opens() == 2 })
+	w.trigger("a")
+	w.eventually("it runs again", func() bool { return len(w.active("a")) == 2 })
+
+	_, _, err := w.store.Open(w.ctx, 0, r.fences) // a stranger with our fences
+	w.ok(err)
+	w.trigger("a")
+	w.eventually("it runs a third time", func() bool { return len(w.active("a")) == 3 })
+	if n := gaps.opens(); n != 3 {
+		t.Errorf("the shard was opened %d times", n)
+	}
+	if n := r.cfg.Fleet.given["n1"]; n != 3 {
+		t.Errorf("%d attempts are counted for n1", n)
+	}
+}
+
+// gapOnce is a store whose first watch has a gap when it is cut.
+type gapOnce struct {
+	Store
+	cut     chan struct{}
+	mu      sync.Mutex
+	follows int
+	opened  int
+}
+
+func (g *gapOnce) opens() int { g.mu.Lock(); defer g.mu.Unlock(); return g.opened }
+
+func (g *gapOnce) Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error) {
+	g.mu.Lock()
+	g.opened++
+	g.mu.Unlock()
+	return g.Store.Open(ctx, shard, f)
+}
+
+func (g *gapOnce) FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error {
+	g.mu.Lock()
+	g.follows++
+	first := g.follows == 1
+	g.mu.Unlock()
+	if !first {
+		return g.Store.FollowShard(ctx, shard, rev, apply)
+	}
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-g.cut:
+		case <-wctx.Done():
+		}
+		cancel()
+	}()
+	_ = g.Store.FollowShard(wctx, shard, rev, apply)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return apply(store.ShardBatch{Reset: true, Revision: rev})
+}
+
+func TestEngine_DamagedShardIsAnError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.delete(w.store.Keys().Watermark(0))
+	r := w.run("n1")
+	if err := <-r.work; !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("the worker ends with %v", err)
+	}
+}
+
+func TestEngine_SaysWhatIsOverdue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.hire("n1")
+	e := h.e
+	e.workers[0] = h.worker
+	overdue := func(s float64) bool { return e.Overdue(sec(s), 5*time.Second) != nil }
+	if overdue(5) || !overdue(5.1) {
+		t.Error("a shard that is not loaded is overdue after five seconds")
+	}
+	h.open()
+	w.create("a", cronned("0 0 * * * *"))
+	h.decide(10)
+	h.opened.Store(true)
+	h.sleepFor()
+	if overdue(3600) || overdue(3605) || !overdue(3605.1) {
+		t.Error("a tick at +3600 is overdue five seconds later")
+	}
+	// Opened again, and not loaded: that the next tick is in an hour is no excuse.
+	w.at(20)
+	w.ok(h.load())
+	if overdue(25) || !overdue(25.1) {
+		t.Error("a shard that is loaded again is overdue after five seconds")
+	}
+}
+
+// A timer does not count the time that a laptop sleeps, nor steps of the clock.
+func TestWorker_LooksAtTheClockNowAndThen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", cronned("0 0 * * * *"))
+	h.decide(1)
+	if d := h.sleepFor(); d > 10*time.Second {
+		t.Errorf("sleeps for %s without a look at the clock", d)
+	}
+}
+
+func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	e, _ := w.engine("n1")
+	h := &hand{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
+	h.ctx, h.die = context.WithCancel(w.ctx)
+	defer func() { h.leave() }()
+	h.fleet()
+	h.open()
+	go func() { _ = e.trims.run(h.ctx) }()
+	defer h.die()
+	w.create("a", func(t *task.Task) { t.History.Keep = 8 })
+	w.create("b", allow)
+	for s := 1; s <= 30; s++ {
+		h.decide(float64(s))
+		if s%2 == 0 {
+			w.finish("a", task.Succeeded)
+		}
+	}
+	h.decide(30.5)
+	w.eventually("the history is trimmed", func() bool {
+		ids, err := w.store.HistoryIDs(w.ctx, ref("a"))
+		w.ok(err)
+		return len(ids) >= 8 && len(ids) < 8+2
+	})
+	got := w.story("a")
+	if last := got[len(got)-1]; last != "+30 skipped overlap" {
+		t.Errorf("the newest is %q", last)
+	}
+	if n := len(w.story("b")); n != 30 {
+		t.Errorf("of another task %d runs are left", n)
+	}
+}
+
+// A shard that changes hands after every few runs is trimmed all the same.
+func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.create("a", cronned("@manual"), func(t *task.Task) { t.History.Keep = 8 })
+	asked := 0
+	for i := range 100 {
+		e, _ := w.engine("n1")
+		h := newWorker(e, 0, store.Fences{})
+		h.reset()
+		st, err := w.store.Task(w.ctx, ref("a"))
+		w.ok(err)
+		h.apply(store.ShardBatch{Reset: true, Revision: 1, Events: []store.ShardEvent{
+			{ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Mod: 5, Create: 5, Entry: st.Entry}}})
+		h.apply(store.ShardBatch{Revision: int64(i), Events: []store.ShardEvent{
+			{ShardKey: store.ShardKey{Kind: store.KindEnded, Ref: ref("a"), Run: "r"}, Mod: 6, Create: 6, Ended: task.Run{UID: st.Task.UID}}}})
+		asked += len(e.trims.line)
+	}
+	if asked < 20 || asked > 80 {
+		t.Errorf("100 owners that each saw one run end asked for %d trims; of those who see two ends one in each is due", asked)
+	}
+}
+
+func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	f := w.assign("n1")
+	e, _ := w.engine("n1")
+	for i := range 5 {
+		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprint(i)), "{}")
+	}
+	for _, keep := range []int{10, 5, 4, 1} {
+		w.ok(e.trims.trim(w.ctx, trim{f, ref("a"), keep}))
+		ids, err := w.store.HistoryIDs(w.ctx, ref("a"))
+		w.ok(err)
+		if len(ids) != min(keep, 5) || !slices.Contains(ids, "4") {
+			t.Errorf("with keep %d there are %q", keep, ids)
+		}
+	}
+	w.assign("n2")
+	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
+	if err := e.trims.trim(w.ctx, trim{f, ref("a"), 1}); !errors.Is(err, task.ErrFenced) {
+		t.Errorf("a fenced owner's trim: %v", err)
+	}
+}
+
+func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	began, goOn := make(chan int), make(chan struct{})
+	scans := 0
+	s := newScanner(func(context.Context) ([]store.ActiveKey, int64, error) {
+		scans++
+		began <- scans
+		<-goOn
+		if scans == 2 {
+			return nil, 0, errCut
+		}
+		return []store.ActiveKey{{RunKey: store.RunKey{Ref: store.Ref{Shard: 7}, Run: fmt.Sprint(scans)}}}, 0, nil
+	})
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.run(ctx) }()
+	a, b := s.ask(ctx), s.ask(ctx)
+	<-began
+	second := make(chan (<-chan map[int][]store.ActiveKey))
+	go func() { second <- s.ask(ctx) }() // while the first scan is under way
+	goOn <- struct{}{}
+	if got := (<-a)[7][0].Run + (<-b)[7][0].Run; got != "11" {
+		t.Errorf("the first two got the scans %s", got)
+	}
+	c := <-second
+	for range 2 { // one that fails, and is tried again
+		<-began
+		goOn <- struct{}{}
+	}
+	if got := (<-c)[7][0].Run; got != "3" {
+		t.Errorf("the third got scan %s", got)
+	}
+	cancel()
+	<-done
+	if s.ask(ctx) != nil {
+		t.Error("a question after the end has an answer")
+	}
+}

@@ -1,0 +1,675 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// One etcd serves all tests of the package; each has a prefix of its own.
+var (
+	etcd     *kv.Client
+	prefixes atomic.Int64
+)
+
+func TestMain(m *testing.M) { os.Exit(serveTests(m)) }
+
+func serveTests(m *testing.M) int {
+	_ = flag.Set("rapid.checks", "300")
+	_ = flag.Set("test.parallel", "8") // they wait for etcd's watches more than for a processor
+	where := ""                        // in memory, if that is there: no test here cares for what a disk does
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		where = "/dev/shm"
+	}
+	dir, err := os.MkdirTemp(where, "scheduler")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	server, err := kv.StartServer(context.Background(), kv.ServerConfig{
+		Dir: dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond,
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	if etcd, err = kv.Dial(context.Background(), kv.Config{Endpoints: []string{server.Endpoint()}}); err != nil {
+		panic(err)
+	}
+	defer etcd.Close()
+	return m.Run()
+}
+
+// A world is a cluster with one shard, in which a test plays the leader, the
+// API, the nodes' executors and the clock. Only shard 0 is there.
+type world struct {
+	testing.TB
+	ctx   context.Context
+	store *store.Store // as everybody but the workers writes
+	term  kv.Fence
+
+	mu       sync.Mutex
+	now      time.Time
+	sessions map[string]kv.Fence
+	joins    int
+	created  int
+	recorder *check.Recorder
+}
+
+// start is when all stories begin.
+var start = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// sec is so many seconds after the start.
+func sec(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+
+// newWorld makes a cluster with nodes. Its history is judged when the test ends.
+func newWorld(t testing.TB, nodes ...string) *world {
+	t.Helper()
+	keys, err := store.NewKeys(fmt.Sprintf("/t%d", prefixes.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		TB: t, ctx: t.Context(), now: start, sessions: map[string]kv.Fence{},
+		store: store.New(etcd, kv.Direct(etcd), keys),
+	}
+	if _, _, err := w.store.Bootstrap(w.ctx, 1, start); err != nil {
+		t.Fatal(err)
+	}
+	leader := keys.Leader() + "1"
+	w.term = kv.CreateFence(leader, w.put(leader, "test"))
+	for _, n := range nodes {
+		w.join(n)
+	}
+	return w
+}
+
+// judged records all that happens from now on, and has it judged when the test ends.
+func (w *world) judged() *world {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, err := check.Record(ctx, etcd, w.store.Keys())
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.recorder = r
+	w.Cleanup(func() {
+		defer cancel()
+		w.judge(check.Options{})
+	})
+	return w
+}
+
+func (w *world) judge(opts check.Options) check.Report {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := w.recorder.CatchUp(ctx); err != nil {
+		w.Error(err)
+	}
+	r := check.Check(w.store.Keys(), w.recorder.Events(), opts)
+	if !r.OK() {
+		w.Errorf("the history breaks promises:\n%s", r)
+	}
+	return r
+}
+
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+// at sets the clock, in seconds after the start.
+func (w *world) at(s float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = sec(s)
+}
+
+func (w *world) ok(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) put(key, value string) int64 {
+	w.Helper()
+	res, err := etcd.Put(w.ctx, key, value)
+	w.ok(err)
+	return res.Header.Revision
+}
+
+func (w *world) delete(key string) {
+	w.Helper()
+	_, err := etcd.Delete(w.ctx, key)
+	w.ok(err)
+}
+
+// join makes a node present, as a new instance. Labels are k=v.
+func (w *world) join(node string, labels ...string) {
+	w.Helper()
+	w.joinAs(task.Node{Name: node, Slots: 1000, State: task.NodeReady, Roles: []string{task.RoleScheduler, task.RoleExecutor}}, labels...)
+}
+
+func (w *world) joinAs(n task.Node, labels ...string) {
+	w.Helper()
+	w.joins++
+	n.Instance, n.Labels = fmt.Sprintf("%s-%d", n.Name, w.joins), map[string]string{"node": n.Name}
+	for _, l := range labels {
+		k, v, _ := strings.Cut(l, "=")
+		n.Labels[k] = v
+	}
+	session, _, err := w.store.Register(w.ctx, n, 0)
+	w.ok(err)
+	w.sessions[n.Name] = session
+}
+
+// leave ends a node's session, as the end of its lease does.
+func (w *world) leave(node string) {
+	w.Helper()
+	w.delete(w.store.Keys().Node(node))
+	delete(w.sessions, node)
+}
+
+// assign makes a node the owner of the shard, and returns its fences.
+func (w *world) assign(node string) store.Fences {
+	w.Helper()
+	owners, err := w.store.Owners(w.ctx)
+	w.ok(err)
+	move := store.Move{To: node}
+	if len(owners) > 0 {
+		move.From = owners[0]
+	}
+	w.ok(w.store.Assign(w.ctx, w.term, []store.Move{move}, task.At(w.clock())))
+	owners, err = w.store.Owners(w.ctx)
+	w.ok(err)
+	return store.Fences{Owner: w.store.OwnerFence(owners[0]), Node: w.sessions[node]}
+}
+
+// A hand is a worker driven by hand: it has no goroutine that decides.
+type hand struct {
+	*worker
+	world   *world
+	door    *door
+	batches chan store.ShardBatch
+	leave   func()
+	ctx     context.Context
+	die     context.CancelFunc
+}
+
+// hire makes a node the owner, with a worker that has not opened the shard yet.
+func (w *world) hire(node string) *hand {
+	w.Helper()
+	return w.worker(node, w.assign(node))
+}
+
+// worker makes a worker of a node under some fences.
+func (w *world) worker(node string, f store.Fences) *hand {
+	w.Helper()
+	e, d := w.engine(node)
+	h := &hand{worker: newWorker(e, 0, f), world: w, door: d, leave: func() {}}
+	h.ctx, h.die = context.WithCancel(w.ctx)
+	d.die = h.die
+	w.Cleanup(func() { h.die(); h.leave() })
+	h.fleet()
+	return h
+}
+
+func (w *world) engine(node string) (*Engine, *door) {
+	d := &door{Committer: kv.Direct(etcd)}
+	log := zap.NewNop()
+	if testing.Verbose() {
+		log = zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel))
+	}
+	return New(Config{
+		Node: node, Store: store.New(etcd, d, w.store.Keys()), Fleet: NewFleet(node, func() int { return 1000 }),
+		NextAttempt: executor.Next, Now: w.clock, Logger: log,
+	}), d
+}
+
+// work makes a node the owner, with a worker that has loaded the shard.
+func (w *world) work(node string) *hand {
+	w.Helper()
+	h := w.hire(node)
+	h.open()
+	return h
+}
+
+// open opens and loads the shard, and finds the active runs.
+func (h *hand) open() {
+	h.world.Helper()
+	h.world.ok(h.load())
+	h.scan()
+}
+
+// load opens the shard and loads it.
+func (h *hand) load() error {
+	h.leave()
+	h.reset()
+	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.fences)
+	if err != nil {
+		return err
+	}
+	h.mark, h.known = mark, rev
+	ctx, cancel := context.WithCancel(h.world.ctx)
+	batches, done := make(chan store.ShardBatch, 16), make(chan struct{})
+	go func() {
+		defer close(done)
+		h.follow(ctx, rev, batches)
+	}()
+	h.batches = batches
+	h.leave = func() { cancel(); <-done; h.leave = func() {} }
+	h.apply(<-h.batches)
+	return nil
+}
+
+// scan finds the active runs.
+func (h *hand) scan() {
+	h.world.Helper()
+	keys, _, err := h.e.cfg.Store.ScanActive(h.world.ctx)
+	h.world.ok(err)
+	h.scanned(keys)
+}
+
+// see applies all that has happened in the shard up to now.
+func (h *hand) see() {
+	h.world.Helper()
+	// The watch tells of this key in its turn; it is none that means anything.
+	rev := h.world.put(h.world.store.Keys().Shard(0)+"sync", "")
+	for h.applied < rev {
+		select {
+		case b, ok := <-h.batches:
+			if !ok {
+				h.world.Fatal("the watch has a gap")
+			}
+			h.apply(b)
+		case <-time.After(20 * time.Second):
+			h.world.Fatal("the watch does not tell")
+		}
+	}
+}
+
+// fleet takes the nodes as they are now.
+func (h *hand) fleet() {
+	h.world.Helper()
+	nodes, err := h.world.store.Nodes(h.world.ctx)
+	h.world.ok(err)
+	h.e.cfg.Fleet.Set(nodes)
+	h.lookAtAll()
+}
+
+// decide takes in what has happened and has a round at some time.
+func (h *hand) decide(at float64) {
+	h.world.Helper()
+	h.see()
+	h.blind(at)
+}
+
+// blind has a round that knows nothing of what happened since the last look.
+func (h *hand) blind(at float64) {
+	h.world.Helper()
+	h.world.ok(h.try(at))
+}
+
+// try is a blind round that may fail.
+func (h *hand) try(at float64) error {
+	h.world.at(at)
+	return h.round(h.ctx)
+}
+
+// dies is a crash at a commit, which is lost.
+func (h *hand) dies(func() (kv.Result, error)) (kv.Result, error) {
+	h.die()
+	return kv.Result{}, errCut
+}
+
+// diesAfter is a crash right after a commit.
+func (h *hand) diesAfter(send func() (kv.Result, error)) (kv.Result, error) {
+	defer h.die()
+	_, _ = send()
+	return kv.Result{}, errCut
+}
+
+// A door stands between a worker and etcd. What is put before it happens, one
+// after another, to its next commits.
+type door struct {
+	kv.Committer
+	mu      sync.Mutex
+	tricks  []trick
+	commits int
+	limit   int // commits after which the worker dies; 0: none
+	die     func()
+	held    []func() // requests in flight, to be delivered later
+}
+
+// trick treats one commit; pass sends it on.
+type trick func(pass func() (kv.Result, error)) (kv.Result, error)
+
+func (d *door) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	d.mu.Lock()
+	d.commits++
+	if d.limit > 0 && d.commits > d.limit {
+		d.mu.Unlock()
+		d.die()
+		return kv.Result{}, errTooMany
+	}
+	var now trick
+	if len(d.tricks) > 0 {
+		now, d.tricks = d.tricks[0], d.tricks[1:]
+	}
+	d.mu.Unlock()
+	pass := func() (kv.Result, error) { return d.Committer.Commit(ctx, t) }
+	if now == nil {
+		return pass()
+	}
+	return now(pass)
+}
+
+func (d *door) play(tricks ...trick) { d.tricks = append(d.tricks, tricks...) }
+
+var (
+	errCut     = errors.New("connection lost")
+	errTooMany = errors.New("too many commits")
+
+	clientPrefix = clientv3.WithPrefix()
+)
+
+// pass lets a commit through.
+func pass(send func() (kv.Result, error)) (kv.Result, error) { return send() }
+
+// appliedButLost applies the commit and loses the answer.
+func appliedButLost(send func() (kv.Result, error)) (kv.Result, error) {
+	if _, err := send(); err != nil {
+		return kv.Result{}, err
+	}
+	return kv.Result{}, errCut
+}
+
+// lost loses the commit.
+func lost(func() (kv.Result, error)) (kv.Result, error) { return kv.Result{}, errCut }
+
+// refused refuses the commit, for certain.
+func refused(func() (kv.Result, error)) (kv.Result, error) {
+	return kv.Result{}, rpctypes.ErrTooManyRequests
+}
+
+// before does something after the commit was decided and before it is sent.
+func before(f func()) trick {
+	return func(send func() (kv.Result, error)) (kv.Result, error) {
+		f()
+		return send()
+	}
+}
+
+// delayed keeps a commit in flight and reports that its connection is lost.
+func (d *door) delayed(send func() (kv.Result, error)) (kv.Result, error) {
+	d.held = append(d.held, func() { _, _ = send() })
+	return kv.Result{}, errCut
+}
+
+// deliver has the commits arrive that were in flight.
+func (d *door) deliver() {
+	for _, f := range d.held {
+		f()
+	}
+	d.held = nil
+}
+
+func ref(name string) store.Ref { return store.Ref{Namespace: "default", Name: name} }
+
+// option changes a task before it is written.
+type option func(*task.Task)
+
+func paused(t *task.Task) { t.Paused = true }
+func allow(t *task.Task)  { t.Overlap = task.OverlapAllow }
+func every(d string) option {
+	return func(t *task.Task) { t.Schedule = task.Schedules{"@every " + d} }
+}
+func cronned(expr string) option { return func(t *task.Task) { t.Schedule = task.Schedules{expr} } }
+func retries(n int, wait time.Duration, on ...task.State) option {
+	return func(t *task.Task) {
+		t.Retry = task.Retry{Attempts: n, Backoff: task.Duration(wait), MaxBackoff: task.Duration(time.Hour), Factor: 1, On: on}
+	}
+}
+func missed(policy string, limit int) option {
+	return func(t *task.Task) { t.Missed.Policy, t.Missed.Limit = policy, limit }
+}
+func on(selector string) option { return func(t *task.Task) { t.Target.Selector = selector } }
+
+// newTask is a task that ticks every second, unless options say otherwise.
+func (w *world) newTask(name string, now time.Time, opts ...option) (task.Task, task.Entry) {
+	t := task.Task{Spec: task.Defaults(), UID: task.NewUID(), Generation: 1, CreatedAt: task.At(now), UpdatedAt: task.At(now)}
+	t.Name, t.Schedule, t.Action = name, task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}
+	for _, o := range opts {
+		o(&t)
+	}
+	return t, task.NewEntry(t, task.At(now), task.At(start))
+}
+
+// create creates a task now.
+func (w *world) create(name string, opts ...option) int64 {
+	w.Helper()
+	return w.createAt(w.clock(), name, opts...)
+}
+
+// createAt creates a task through an API whose clock says something else.
+func (w *world) createAt(now time.Time, name string, opts ...option) int64 {
+	w.Helper()
+	t, e := w.newTask(name, now, opts...)
+	rev, err := w.store.CreateTask(w.ctx, ref(name), t, e)
+	w.ok(err)
+	return rev
+}
+
+// createTogether creates tasks in one transaction, as group commit may.
+func (w *world) createTogether(now time.Time, names []string, opts ...option) {
+	w.Helper()
+	var ops []clientv3.Op
+	for _, name := range names {
+		t, e := w.newTask(name, now, opts...)
+		spec, _ := json.Marshal(t)
+		entry, _ := json.Marshal(e)
+		ops = append(ops, clientv3.OpPut(w.store.Keys().Spec(ref(name)), string(spec)), clientv3.OpPut(w.store.Keys().Entry(ref(name)), string(entry)))
+	}
+	_, err := etcd.Txn(w.ctx).Then(ops...).Commit()
+	w.ok(err)
+}
+
+// update changes a task; from says that its ticks begin anew now.
+func (w *world) update(name string, from bool, opts ...option) {
+	w.Helper()
+	old, err := w.store.Task(w.ctx, ref(name))
+	w.ok(err)
+	t := old.Task
+	for _, o := range opts {
+		o(&t)
+	}
+	t.Generation++
+	since := old.Entry.From
+	if from && since.Before(w.clock()) {
+		since = task.At(w.clock())
+	}
+	_, err = w.store.UpdateTask(w.ctx, old, t, task.NewEntry(t, since, old.Entry.Anchor))
+	w.ok(err)
+}
+
+func (w *world) pause(name string) { w.Helper(); w.update(name, false, paused) }
+func (w *world) resume(name string) {
+	w.Helper()
+	w.update(name, true, func(t *task.Task) { t.Paused = false })
+}
+
+func (w *world) remove(name string) {
+	w.Helper()
+	old, err := w.store.Revisions(w.ctx, ref(name))
+	w.ok(err)
+	_, err = w.store.DeleteTask(w.ctx, old)
+	w.ok(err)
+}
+
+// trigger queues a manual run and returns its id.
+func (w *world) trigger(name string) string {
+	w.Helper()
+	st, err := w.store.Task(w.ctx, ref(name))
+	w.ok(err)
+	now := task.At(w.clock())
+	id := task.ManualRunID(now.Time, st.Task.UID)
+	_, err = w.store.Enqueue(w.ctx, st, task.Waiting{Run: task.Run{
+		ID: id, Namespace: "default", Task: name, UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
+		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
+	}})
+	w.ok(err)
+	return id
+}
+
+// active are a task's attempts, the oldest run first.
+func (w *world) active(name string) []store.Held {
+	w.Helper()
+	all, err := w.store.ActiveOf(w.ctx, ref(name))
+	w.ok(err)
+	slices.SortFunc(all, func(a, b store.Held) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// finish ends a task's oldest attempt.
+func (w *world) finish(name string, state task.State) {
+	w.Helper()
+	all := w.active(name)
+	if len(all) == 0 {
+		w.Fatalf("no run of %s is active", name)
+	}
+	w.end(all[0], state)
+}
+
+func (w *world) end(h store.Held, state task.State) {
+	w.Helper()
+	end := h.Run
+	end.State, end.EndedAt = state, task.At(w.clock())
+	w.ok(w.store.Finish(w.ctx, h, end, executor.Next(h.Assigned, end, w.clock(), 0.5)))
+}
+
+// story is what a task's runs are, the oldest first, one a line: the seconds
+// after the start, the state, the reason; of a range the last and how many.
+func (w *world) story(name string) []string {
+	w.Helper()
+	return w.stories()[name]
+}
+
+// stories are those of all tasks that have runs.
+func (w *world) stories() map[string][]string {
+	w.Helper()
+	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
+	w.ok(err)
+	active, err := w.store.Active(w.ctx)
+	w.ok(err)
+	for _, h := range active {
+		runs = append(runs, h.Run)
+	}
+	slices.SortFunc(runs, func(a, b task.Run) int { return store.ByTime(b, a) })
+	all := map[string][]string{}
+	for _, r := range runs {
+		all[r.Task] = append(all[r.Task], tell(r))
+	}
+	return all
+}
+
+func tell(r task.Run) string {
+	line := fmt.Sprintf("+%g %s", r.ScheduledTime.Sub(start).Seconds(), r.State)
+	if !r.Last.IsZero() {
+		line = fmt.Sprintf("+%g..+%g %s %d", r.ScheduledTime.Sub(start).Seconds(), r.Last.Sub(start).Seconds(), r.State, r.Count)
+	}
+	if r.Trigger != task.TriggerSchedule {
+		line += " " + r.Trigger
+	}
+	if r.Reason != "" && r.Reason != r.Trigger {
+		line += " " + r.Reason
+	}
+	if r.Attempt > 1 {
+		line += fmt.Sprintf(" #%d", r.Attempt)
+	}
+	return line
+}
+
+func (w *world) want(name string, lines ...string) {
+	w.Helper()
+	w.wantAll([]string{name}, lines...)
+}
+
+// wantAll checks that tasks have the same story.
+func (w *world) wantAll(names []string, lines ...string) {
+	w.Helper()
+	all := w.stories()
+	for _, name := range names {
+		if got := all[name]; !slices.Equal(got, lines) {
+			w.Errorf("the runs of %s:\n got  %s\n want %s", name, strings.Join(got, " | "), strings.Join(lines, " | "))
+		}
+	}
+}
+
+func (w *world) mark() store.Watermark {
+	w.Helper()
+	res, err := etcd.Get(w.ctx, w.store.Keys().Watermark(0))
+	w.ok(err)
+	m, err := store.DecodeWatermark(res.Kvs[0].Value)
+	w.ok(err)
+	return m
+}
+
+// wantMark checks the watermark: seconds after the start, and the last task.
+func (w *world) wantMark(at float64, last string) {
+	w.Helper()
+	m := w.mark()
+	if !m.Time.Equal(sec(at)) || m.Last != last {
+		w.Errorf("the watermark is +%g %q, want +%g %q", m.Time.Sub(start).Seconds(), m.Last, at, last)
+	}
+}
+
+// from is a task's from, in seconds after the start.
+func (w *world) from(name string) float64 { w.Helper(); return w.froms(name)[0] }
+
+func (w *world) froms(names ...string) []float64 {
+	w.Helper()
+	refs := make([]store.Ref, len(names))
+	for i, name := range names {
+		refs[i] = ref(name)
+	}
+	entries, err := w.store.Entries(w.ctx, refs)
+	w.ok(err)
+	list := make([]float64, len(entries))
+	for i, e := range entries {
+		list[i] = e.From.Sub(start).Seconds()
+	}
+	return list
+}
+
+// eventually polls until cond holds.
+func (w *world) eventually(what string, cond func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("not in time: %s", what)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// abandoned is a world in which node n2 has an attempt of task a since +1, and
+// is gone. Its owner has looked at +10.
+func abandoned(t *testing.T, opts ...option) (*world, *hand, store.Held) {
+	t.Helper()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", append([]option{cronned("1 * * * * *"), on("node = n2")}, opts...)...)
+	h.decide(1)
+	a := w.active("a")[0]
+	w.leave("n2")
+	h.fleet()
+	h.decide(10)
+	return w, h, a
+}
+
+func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
+	t.Parallel()
+	w, h, a := abandoned(t)
+	h.decide(129.9)
+	w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
+	if d := h.sleepFor(); d > 2*time.Second {
+		t.Errorf("sleeps for %s", d)
+	}
+	h.decide(130)
+	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap")
+	runs, err := w.store.Runs(w.ctx, ref("a"))
+	w.ok(err)
+	if last := runs[len(runs)-1]; last.Token != a.Create || last.Node != "n2" || last.EndedAt.IsZero() {
+		t.Errorf("the lost run is %+v", last)
+	}
+	if n := h.e.cfg.Fleet.given["n2"]; n != 0 {
+		t.Errorf("%d attempts are still counted for n2", n)
+	}
+	h.decide(182)
+	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap", "+181 queued no_matching_node")
+}
+
+func TestLost_SoonWhenItsInstanceIsProvedDead(t *testing.T) {
+	t.Parallel()
+	w, h, a := abandoned(t)
+	w.ok(w.store.PutCleared(w.ctx, a.Instance, task.At(sec(10))))
+	h.decide(11.9)
+	w.want("a", "+1 dispatched")
+	h.decide(12)
+	w.want("a", "+1 lost node_lost")
+}
+
+func TestLost_SoonWhenProvedDeadOnlyLater(t *testing.T) {
+	t.Parallel()
+	w, h, a := abandoned(t)
+	h.decide(20)
+	w.ok(w.store.PutCleared(w.ctx, "another", task.At(sec(20))))
+	h.decide(22)
+	w.want("a", "+1 dispatched")
+	w.ok(w.store.PutCleared(w.ctx, a.Instance, task.At(sec(22))))
+	h.decide(22 + h.sleepFor().Seconds())
+	w.want("a", "+1 lost node_lost")
+}
+
+func TestLost_WithRetryWaitsForItsNextAttempt(t *testing.T) {
+	t.Parallel()
+	w, h, a := abandoned(t, retries(2, 5*time.Second, task.Lost))
+	h.decide(130)
+	w.want("a", "+1 queued retry #2", "+61 missed came_to_light_late", "+121 skipped overlap")
+	w.join("n2")
+	h.fleet()
+	h.decide(137)
+	w.want("a", "+1 dispatched #2", "+61 missed came_to_light_late", "+121 skipped overlap")
+	next := w.active("a")[0]
+	if next.Create <= a.Create || len(next.Attempts) != 1 || next.Attempts[0].Token != a.Create || next.Attempts[0].State != task.Lost {
+		t.Errorf("the next attempt is %+v", next)
+	}
+}
+
+func TestLost_NotWhenTheNodeIsBack(t *testing.T) {
+	t.Parallel()
+	for _, seen := range []bool{true, false} { // by the mirror of the nodes
+		w, h, _ := abandoned(t)
+		h.decide(50)
+		w.join("n2")
+		if seen {
+			h.fleet()
+		}
+		h.decide(130)
+		h.decide(140)
+		w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
+		// Gone again: the wait begins anew.
+		w.leave("n2")
+		h.fleet()
+		h.decide(150)
+		h.decide(269)
+		if got := w.story("a")[0]; got != "+1 dispatched" {
+			t.Errorf("seen %t: after another 119 s: %s", seen, got)
+		}
+		h.decide(271)
+		if got := w.story("a")[0]; got != "+1 lost node_lost" {
+			t.Errorf("seen %t: after another 121 s: %s", seen, got)
+		}
+	}
+}
+
+func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
+	t.Parallel()
+	w, h, a := abandoned(t)
+	w.join("n2")
+	session := w.sessions["n2"]
+	a.Instance = "n2-3"
+	mod, err := w.store.Rewrite(w.ctx, session, a)
+	w.ok(err)
+	w.leave("n2")
+	h.decide(130)
+	w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
+	for s := 132.0; s < 250; s += 2 { // what it sees now, it has to see for two minutes
+		h.decide(s)
+	}
+	if got := w.active("a"); len(got) != 1 || got[0].Mod != mod {
+		t.Fatalf("active are %+v", got)
+	}
+}
+
+func TestLost_CommitComparesNodeAndRecordOnceMore(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *world, a store.Held){
+		"back": func(w *world, _ store.Held) { w.join("n2") },
+		"adopted": func(w *world, a store.Held) {
+			w.join("n2")
+			_, err := w.store.Rewrite(w.ctx, w.sessions["n2"], a)
+			w.ok(err)
+			w.leave("n2")
+		},
+		"ended": func(w *world, a store.Held) { w.end(a, task.Succeeded) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, h, a := abandoned(t)
+			h.decide(120)
+			h.see()
+			h.door.play(before(func() { change(w, a) }))
+			h.bounded(t, 130)
+			want := "+1 dispatched"
+			if name == "ended" {
+				want = "+1 succeeded"
+			}
+			h.decide(131)
+			h.decide(140)
+			if got := w.story("a")[0]; got != want {
+				t.Errorf("it is %s", got)
+			}
+		})
+	}
+}
+
+// What another task's record does to the same commit must not make an attempt
+// wait for two more minutes.
+func TestLost_ConflictOfAnotherTaskDoesNotBeginTheWaitAnew(t *testing.T) {
+	t.Parallel()
+	w, h, _ := abandoned(t)
+	w.create("m", cronned("@manual"))
+	h.decide(120)
+	w.trigger("m")
+	h.see()
+	h.door.play(before(func() { w.update("m", false) }))
+	h.blind(130)
+	h.decide(130.1)
+	if got := w.story("a")[0]; got != "+1 lost node_lost" {
+		t.Errorf("it is %s", got)
+	}
+}
+
+func TestLost_RefusedCommitDoesNotBeginTheWaitAnew(t *testing.T) {
+	t.Parallel()
+	w, h, _ := abandoned(t)
+	h.decide(122)
+	h.door.play(refused)
+	h.decide(130)
+	h.decide(132)
+	if got := w.story("a")[0]; got != "+1 lost node_lost" {
+		t.Errorf("it is %s", got)
+	}
+}
+
+func TestLost_OfADeletedTaskHasNoSuccessorAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w, h, _ := abandoned(t, retries(3, time.Second, task.Lost))
+	w.remove("a")
+	w.create("a", cronned("@manual"))
+	h.decide(130)
+	h.decide(140)
+	h.decide(150)
+	w.want("a")
+}
+
+func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
+	t.Parallel()
+	for _, c := range []string{"before the scan", "after the scan, told before", "after the scan, told after"} {
+		t.Run(c, func(t *testing.T) {
+			w := newWorld(t, "n1", "n2").judged()
+			w.create("a", retries(2, time.Second, task.Failed))
+			w.create("b")
+			w.work("n1").decide(1)
+			h := w.hire("n2")
+			w.ok(h.load())
+			end := func() { w.finish("a", task.Failed); w.finish("b", task.Succeeded) }
+			switch c {
+			case "before the scan":
+				end()
+				h.scan()
+				h.see()
+			case "after the scan, told before":
+				keys, _, err := w.store.ScanActive(w.ctx)
+				w.ok(err)
+				end()
+				h.see()
+				h.scanned(keys)
+			default:
+				h.scan()
+				end()
+				h.see()
+			}
+			if n := h.e.cfg.Fleet.given["n1"]; n != 0 {
+				t.Errorf("%d attempts are counted for n1", n)
+			}
+			h.blind(2)
+			w.want("a", "+1 dispatched #2", "+2 skipped overlap")
+			w.want("b", "+1 succeeded", "+2 dispatched")
+			if h.endedSince != nil {
+				t.Error("the ends since the opening are kept for ever")
+			}
+		})
+	}
+}
