@@ -26,6 +26,7 @@ const (
 	defaultRetention = 100_000
 	stopTimeout      = 250 * time.Millisecond
 	helloTimeout     = 2 * time.Second
+	slowRequest      = 10 * time.Second
 )
 
 // ServerConfig says how to run an etcd in this process.
@@ -213,6 +214,9 @@ func (s *Server) embedConfig() *embed.Config {
 	if s.cfg.Election > 0 {
 		c.ElectionMs = uint(s.cfg.Election.Milliseconds())
 	}
+	// etcd prints the whole request with these warnings: a batch is a hundred kilobytes, and comes just when there is no
+	// time to spare.
+	c.WarningApplyDuration, c.WarningUnaryRequestDuration = slowRequest, slowRequest
 	nobody := url.URL{Scheme: "unix", Host: "no-peers"}
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.AdvertisePeerUrls = []url.URL{nobody}
