@@ -26,7 +26,7 @@ export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK CHAOS_COUN
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
-BUILD := go build -buildvcs=false -trimpath
+BUILD := go build -buildvcs=false
 
 .PHONY: help
 help: ## List the targets
