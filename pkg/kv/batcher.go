@@ -66,6 +66,7 @@ type Batcher struct {
 	metrics batcherMetrics
 	room    chan struct{} // one token for each that waits to be sent
 	ended   chan struct{}
+	tickets sync.Pool // not shared with others: a channel belongs to its synctest bubble
 
 	mu      sync.Mutex
 	work    sync.Cond // there is something ready, or it is over
@@ -92,7 +93,7 @@ func NewBatcher(c clientv3.KV, cfg BatcherConfig) *Batcher {
 	b := &Batcher{
 		kv: c, cfg: cfg, log: orNop(cfg.Logger).Named("batcher"),
 		room: make(chan struct{}, cfg.Queue), ended: make(chan struct{}),
-		turns: turns{locks: map[uint64]*lock{}},
+		tickets: sync.Pool{New: newTicket}, turns: turns{locks: map[uint64]*lock{}},
 	}
 	b.work.L = &b.mu
 	b.metrics = newBatcherMetrics(b, cfg.Registerer)
@@ -128,7 +129,8 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, unsent(err)
 	}
-	t := newTicket(txn)
+	t := b.tickets.Get().(*ticket)
+	t.txn = txn
 	if err := t.measure(txn); err != nil {
 		return Result{}, unsent(err)
 	}
@@ -145,7 +147,7 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	}
 	select {
 	case <-t.answered:
-		return t.redeem()
+		return b.redeem(t)
 	case <-ctx.Done():
 		return b.giveUp(t, ctx.Err())
 	case <-b.ended:
@@ -159,7 +161,7 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	}
 	select { // it is under way, and will be answered
 	case <-t.answered:
-		return t.redeem()
+		return b.redeem(t)
 	case <-ctx.Done():
 		return b.giveUp(t, ctx.Err())
 	}
@@ -202,7 +204,7 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 		return Result{}, unsent(err)
 	case settled:
 		<-t.answered
-		return t.redeem()
+		return b.redeem(t)
 	}
 	return Result{}, fmt.Errorf("commit: the answer was not awaited: %w", err)
 }

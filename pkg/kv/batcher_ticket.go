@@ -1,7 +1,5 @@
 package kv
 
-import "sync"
-
 // ticket is a transaction on its way through a Batcher. Its fields below the line belong to Batcher.mu, the others to
 // the caller until it has entered and to the sender from then on.
 type ticket struct {
@@ -36,21 +34,15 @@ const (
 	abandoned
 )
 
-var tickets = sync.Pool{New: func() any { return &ticket{answered: make(chan struct{}, 1)} }}
-
-func newTicket(txn Txn) *ticket {
-	t := tickets.Get().(*ticket)
-	t.txn = txn
-	return t
-}
+func newTicket() any { return &ticket{answered: make(chan struct{}, 1)} }
 
 // redeem returns the answer and gives the ticket back: nobody else knows it any more. (A ticket that was withdrawn or
 // abandoned is not given back, since a sender, or one that it waited for, still does.)
-func (t *ticket) redeem() (Result, error) {
+func (b *Batcher) redeem(t *ticket) (Result, error) {
 	result, err := t.result, t.err
 	t.footprint.reset()
 	*t = ticket{footprint: t.footprint, answered: t.answered, after: t.after}
-	tickets.Put(t)
+	b.tickets.Put(t)
 	return result, err
 }
 
