@@ -21,8 +21,8 @@ import (
 func newEmpty(t *testing.T) *world {
 	t.Helper()
 	keys := testKeys(t, "/"+t.Name())
-	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{Committer: kv.Direct(shared)}}
-	w.Store = store.New(w.etcd, w.writes, keys)
+	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{}}
+	w.Store = w.writes.store(keys)
 	return w
 }
 
@@ -86,13 +86,13 @@ func TestBootstrap_GoesOnAfterACrashInTheMiddle(t *testing.T) {
 	}
 	w.writes.before = nil
 	var before int64
-	_, before, _ = w.at(w.keys.Watermark(0))
+	before, _, _ = w.at(w.keys.Watermark(0))
 	c, made, err := w.Bootstrap(t.Context(), 130, noon)
 	if err != nil || !made {
 		t.Fatalf("%v, %v", made, err)
 	}
 	w.checkMarks(c)
-	if _, create, _ := w.at(w.keys.Watermark(0)); before == 0 || create != before {
+	if mod, _, _ := w.at(w.keys.Watermark(0)); before == 0 || mod != before {
 		t.Error("a watermark was made twice")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,6 +74,7 @@ func TestCommit_StopsWhenFenced(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			c := w.begin()
 			c.Record(ref, ended(ref, 1, task.Skipped))
@@ -264,6 +266,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := setup{world: newWorld(t)}
 			s.register("n2")
 			s.st = s.create(ref)
@@ -593,5 +596,42 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 			}
 			w.commit(c)
 		})
+	}
+}
+
+// Commits of many shards at once share requests; one that is fenced harms no other.
+func TestCommit_SharesRequestsAndNotFailures(t *testing.T) {
+	w := newWorld(t)
+	const all = 8
+	var wg sync.WaitGroup
+	for id := range all {
+		owner := w.own(id, node)
+		if id%3 == 1 {
+			w.own(id, "n2")
+		}
+		wg.Go(func() {
+			mark, known, err := w.Open(t.Context(), id, store.Fences{Owner: owner, Node: w.fences.Node})
+			r := store.Ref{Namespace: "default", Name: "a", Shard: id}
+			for n := range 5 {
+				if err != nil {
+					break
+				}
+				c := w.NewCommit(id, store.Fences{Owner: owner, Node: w.fences.Node}, known, mark)
+				c.Dispatch(r, assigned(r, n, node), w.fences.Node.CreateRevision)
+				if known, err = w.Commit(t.Context(), c); err == nil {
+					if res, err := w.etcd.Get(t.Context(), w.keys.Watermark(id)); err != nil || res.Kvs[0].ModRevision != known {
+						t.Errorf("shard %d: the commit says revision %d, there is %v: %v", id, known, res, err)
+					}
+				}
+				mark = c.Watermark
+			}
+			if fenced := id%3 == 1; fenced != errors.Is(err, task.ErrFenced) || !fenced && err != nil {
+				t.Errorf("shard %d: %v", id, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(w.below(w.keys.Inbox(node))); n != 5*5 {
+		t.Errorf("%d attempts, want 25", n)
 	}
 }

@@ -205,13 +205,17 @@ func (s *Store) PutCleared(ctx context.Context, instance string, at task.Time) e
 		If:   []clientv3.Cmp{absent(key)},
 		Then: []clientv3.Op{clientv3.OpPut(key, encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
 	})
+	if errors.Is(err, task.ErrUnknown) {
+		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
+	}
+	if err != nil || !res.Succeeded { // or it was said before: the lease is not needed
+		_, rerr := s.etcd.Revoke(ctx, lease.ID)
+		err = errors.Join(err, rerr)
+	}
 	if err != nil {
 		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
 	}
-	if !res.Succeeded { // it was said before: the lease is not needed
-		_, err = s.etcd.Revoke(ctx, lease.ID)
-	}
-	return err
+	return nil
 }
 
 // Cleared reports whether no process of that dead instance is left.

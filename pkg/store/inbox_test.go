@@ -142,6 +142,7 @@ func TestFinish_AfterALossIsRecordedAsLate(t *testing.T) {
 		retry   bool // the node would retry its failed one
 	}{"for good": {false, false}, "a retry waits": {true, false}, "against a retry of its own": {true, true}, "lost for good, would retry": {false, true}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w, h := newInbox(t)
 			var next *task.Waiting
 			if c.retried {
@@ -181,6 +182,8 @@ func TestFinish_OfTheLostAttemptWhileItsSuccessorRuns(t *testing.T) {
 		t.Error("it touched its successor")
 	}
 	ok(t, w.Finish(t.Context(), second, endOf(second, task.Succeeded), nil))
+	// That its successor ended alike makes it no less late.
+	is(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil), store.ErrLate)
 	if got := w.history(ref, h.ID); got == nil || got.Token != second.Create || len(w.late(ref)) != 1 {
 		t.Errorf("the record is %+v, late %v", got, w.late(ref))
 	}
@@ -412,6 +415,8 @@ func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	if dead, err := w.Cleared(t.Context(), "i9"); dead || err != nil {
 		t.Fatalf("%v, %v", dead, err)
 	}
+	w.writes.next(refused)
+	is(t, w.PutCleared(t.Context(), "i9", task.At(noon)), task.ErrUnavailable)
 	for range 2 {
 		ok(t, w.PutCleared(t.Context(), "i9", task.At(noon)))
 	}

@@ -19,8 +19,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// shared is one real etcd for all tests: each has a prefix of its own.
-var shared *kv.Client
+// shared is one real etcd for all tests, and what shares requests to it, as in a
+// daemon: each test has a prefix of its own.
+var (
+	shared *kv.Client
+	batch  *kv.Batcher
+)
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("rapid.checks", "50")
@@ -42,8 +46,13 @@ func run(m *testing.M) int {
 	if shared, err = kv.Dial(ctx, kv.Config{Endpoints: []string{server.Endpoint()}}); err != nil {
 		panic(err)
 	}
+	batch = kv.NewBatcher(shared, kv.BatcherConfig{})
+	batching, stop := context.WithCancel(context.Background())
+	batched := make(chan error, 1)
+	go func() { batched <- batch.Run(batching) }()
 	code := m.Run()
-	if err := errors.Join(shared.Close(), server.Close(), goleak.Find()); err != nil {
+	stop()
+	if err := errors.Join(<-batched, shared.Close(), server.Close(), goleak.Find()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
@@ -77,8 +86,8 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{Committer: kv.Direct(shared)}}
-	w.Store = store.New(w.etcd, w.writes, keys)
+	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{}}
+	w.Store = w.writes.store(keys)
 	if _, made, err := w.Bootstrap(t.Context(), 8, noon); err != nil || !made {
 		t.Fatalf("bootstrap: %v, %v", made, err)
 	}
@@ -344,15 +353,29 @@ const (
 	refused // by etcd, before it applied it
 )
 
-// unreliable is a Committer whose next writes have fates; then all arrive.
+// unreliable gives the next writes their fates; then all arrive.
 type unreliable struct {
-	kv.Committer
 	mu    sync.Mutex
 	fates []fate
-	held  []kv.Txn
+	held  []func(context.Context) (kv.Result, error)
 	sent  int
 	// before, if set, is called before each write arrives.
 	before func(n int)
+}
+
+// store is a store as a daemon has it, but unreliable.
+func (u *unreliable) store(keys store.Keys) *store.Store {
+	return store.New(shared, door{u, kv.Direct(shared)}, keys).Batching(door{u, batch})
+}
+
+// door is one of the ways that writes go.
+type door struct {
+	u  *unreliable
+	to kv.Committer
+}
+
+func (d door) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	return d.u.commit(ctx, func(ctx context.Context) (kv.Result, error) { return d.to.Commit(ctx, t) })
 }
 
 func (u *unreliable) next(fates ...fate) {
@@ -367,7 +390,7 @@ func (u *unreliable) count() int {
 	return u.sent
 }
 
-func (u *unreliable) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+func (u *unreliable) commit(ctx context.Context, arrive func(context.Context) (kv.Result, error)) (kv.Result, error) {
 	u.mu.Lock()
 	what := arrives
 	if len(u.fates) > 0 {
@@ -376,7 +399,7 @@ func (u *unreliable) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	u.sent++
 	n, before := u.sent, u.before
 	if what == delayed {
-		u.held = append(u.held, t)
+		u.held = append(u.held, arrive)
 	}
 	u.mu.Unlock()
 	if before != nil {
@@ -384,7 +407,7 @@ func (u *unreliable) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	}
 	switch what {
 	case answerLost:
-		if _, err := u.Committer.Commit(ctx, t); err != nil {
+		if _, err := arrive(ctx); err != nil {
 			panic(err)
 		}
 		return kv.Result{}, errLost
@@ -393,7 +416,7 @@ func (u *unreliable) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	case refused:
 		return kv.Result{}, errTooMany
 	}
-	return u.Committer.Commit(ctx, t)
+	return arrive(ctx)
 }
 
 // release delivers the delayed writes and returns how many of them changed something.
@@ -402,8 +425,8 @@ func (u *unreliable) release(ctx context.Context) (n int) {
 	held := u.held
 	u.held = nil
 	u.mu.Unlock()
-	for _, t := range held {
-		res, err := u.Committer.Commit(ctx, t)
+	for _, arrive := range held {
+		res, err := arrive(ctx)
 		if err != nil {
 			panic(err)
 		}
