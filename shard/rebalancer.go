@@ -91,13 +91,16 @@ func (r *Rebalancer) rebalance(ctx context.Context, term kv.Fence) error {
 	return nil
 }
 
+// maxWeight bounds what a node's record may say: the ring grows with it.
+const maxWeight = 1000
+
 // Moves are the owner keys that have to change so that the assignment is that
 // of the Plan.
 func Moves(shards int, nodes []task.Node, owners []store.Owner) []store.Move {
 	var members []Member
 	for _, n := range nodes {
 		if n.Owns() {
-			members = append(members, Member{n.Name, n.Weight})
+			members = append(members, Member{n.Name, min(n.Weight, maxWeight)})
 		}
 	}
 	known := make([]store.Owner, shards)

@@ -302,6 +302,10 @@ func TestMoves(t *testing.T) {
 		n.State, n.Roles = state, roles
 		return n
 	}
+	weighs := func(n task.Node, weight int) task.Node {
+		n.Weight = weight
+		return n
+	}
 	owner := func(id int, node string) store.Owner {
 		return store.Owner{Shard: id, Node: node, Fence: int64(100 + id)}
 	}
@@ -310,19 +314,20 @@ func TestMoves(t *testing.T) {
 		owners []store.Owner
 		want   string
 	}{
-		"nobody, nothing":      {nil, nil, ""},
-		"nobody is left":       {nil, []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
-		"all to the only one":  {ready("a"), nil, "0@0:→a 1@0:→a 2@0:→a"},
-		"all is well":          {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
-		"one is missing":       {ready("a"), []store.Owner{owner(0, "a"), owner(2, "a")}, "1@0:→a"},
-		"one is unreadable":    {ready("a"), []store.Owner{owner(0, "a"), owner(1, ""), owner(2, "a")}, "1@101:→a"},
-		"one is a stranger's":  {ready("a"), []store.Owner{owner(0, "a"), owner(1, "x"), owner(2, "a")}, "1@101:x→a"},
-		"beyond the last":      {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(3, "x"), owner(9999, "a")}, ""},
-		"below the first":      {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(-1, "x")}, ""},
-		"draining gets none":   {[]task.Node{ready("a")[0], state(ready("b")[0], task.NodeDraining, task.RoleScheduler)}, []store.Owner{owner(0, "b"), owner(1, "a"), owner(2, "a")}, "0@100:b→a"},
-		"executors get none":   {[]task.Node{ready("a")[0], state(ready("b")[0], task.NodeReady, task.RoleExecutor)}, nil, "0@0:→a 1@0:→a 2@0:→a"},
-		"only executors":       {[]task.Node{state(ready("b")[0], task.NodeReady, task.RoleExecutor)}, []store.Owner{owner(0, "b")}, ""},
-		"a share for each one": {ready("a", "b", "c"), []store.Owner{owner(0, "c"), owner(1, "b"), owner(2, "a")}, ""},
+		"nobody, nothing":             {nil, nil, ""},
+		"nobody is left":              {nil, []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
+		"all to the only one":         {ready("a"), nil, "0@0:→a 1@0:→a 2@0:→a"},
+		"all is well":                 {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
+		"one is missing":              {ready("a"), []store.Owner{owner(0, "a"), owner(2, "a")}, "1@0:→a"},
+		"one is unreadable":           {ready("a"), []store.Owner{owner(0, "a"), owner(1, ""), owner(2, "a")}, "1@101:→a"},
+		"one is a stranger's":         {ready("a"), []store.Owner{owner(0, "a"), owner(1, "x"), owner(2, "a")}, "1@101:x→a"},
+		"beyond the last":             {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(3, "x"), owner(9999, "a")}, ""},
+		"below the first":             {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(-1, "x")}, ""},
+		"draining gets none":          {[]task.Node{ready("a")[0], state(ready("b")[0], task.NodeDraining, task.RoleScheduler)}, []store.Owner{owner(0, "b"), owner(1, "a"), owner(2, "a")}, "0@100:b→a"},
+		"executors get none":          {[]task.Node{ready("a")[0], state(ready("b")[0], task.NodeReady, task.RoleExecutor)}, nil, "0@0:→a 1@0:→a 2@0:→a"},
+		"only executors":              {[]task.Node{state(ready("b")[0], task.NodeReady, task.RoleExecutor)}, []store.Owner{owner(0, "b")}, ""},
+		"a weight beyond all measure": {[]task.Node{weighs(ready("a")[0], 1<<60), weighs(ready("b")[0], -1<<60)}, []store.Owner{owner(0, "a"), owner(1, "b"), owner(2, "a")}, ""},
+		"a share for each one":        {ready("a", "b", "c"), []store.Owner{owner(0, "c"), owner(1, "b"), owner(2, "a")}, ""},
 	} {
 		var got []string
 		for _, m := range shard.Moves(3, c.nodes, c.owners) {
