@@ -1,0 +1,228 @@
+package kv
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+)
+
+// anyTxn draws a transaction over few keys with all kinds of parts, of some depth.
+func anyTxn(t *rapid.T, deep int) Txn {
+	return Txn{If: anyCmps(t), Then: anyOps(t, deep), Else: anyOps(t, deep)}
+}
+
+func anyKey(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"a", "b", "c/", "c/1", "c/2", "c0", "d"}).Draw(t, "key")
+}
+
+func anyCmps(t *rapid.T) []clientv3.Cmp {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) clientv3.Cmp {
+		c := clientv3.Compare(clientv3.Value(anyKey(t)), "=", "some value")
+		if rapid.Bool().Draw(t, "of revisions") {
+			c = clientv3.Compare(clientv3.ModRevision(anyKey(t)), ">", int64(1)<<62)
+		}
+		if rapid.IntRange(0, 7).Draw(t, "range") == 0 {
+			c = c.WithRange(anyKey(t))
+		}
+		return c
+	}), 0, 2).Draw(t, "cmps")
+}
+
+func anyOps(t *rapid.T, deep int) []clientv3.Op {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) clientv3.Op {
+		key := anyKey(t)
+		switch rapid.IntRange(0, 9).Draw(t, "op") {
+		case 0, 1, 2:
+			return clientv3.OpPut(key, rapid.StringN(0, 300, 300).Draw(t, "value"), clientv3.WithLease(1<<62), clientv3.WithPrevKV())
+		case 3, 4:
+			return clientv3.OpDelete(key, clientv3.WithPrevKV())
+		case 5:
+			return clientv3.OpDelete(key, clientv3.WithRange(anyKey(t)))
+		case 6:
+			return clientv3.OpGet(key, clientv3.WithFromKey(), clientv3.WithLimit(1<<62), clientv3.WithRev(1<<62),
+				clientv3.WithSerializable(), clientv3.WithKeysOnly(), clientv3.WithCountOnly(),
+				clientv3.WithMinModRev(1<<62), clientv3.WithMaxModRev(1<<62), clientv3.WithMinCreateRev(1<<62),
+				clientv3.WithMaxCreateRev(1<<62), clientv3.WithSort(clientv3.SortByValue, clientv3.SortDescend))
+		case 7:
+			if deep > 0 {
+				n := anyTxn(t, deep-1)
+				return clientv3.OpTxn(n.If, n.Then, n.Else)
+			}
+		}
+		return clientv3.OpGet(key)
+	}), 0, 3).Draw(t, "ops")
+}
+
+func measured(t *rapid.T, txn Txn) *ticket {
+	k := newTicket().(*ticket)
+	k.txn = txn
+	if err := k.measure(txn); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// conflict says the same as turns does, the long way.
+func conflict(a, b *ticket) bool {
+	type part struct {
+		start, end []byte
+		writes     bool
+	}
+	parts := func(t *ticket) (all []part) {
+		for _, k := range t.keys {
+			if k.key != nil { // a lock within a range has none
+				all = append(all, part{k.key, append(slices.Clone(k.key), 0), k.writes})
+			}
+		}
+		for _, s := range t.spans {
+			all = append(all, part{s.start, s.end, s.writes})
+		}
+		return all
+	}
+	before := func(a, end []byte) bool { return end == nil || bytes.Compare(a, end) < 0 }
+	for _, x := range parts(a) {
+		for _, y := range parts(b) {
+			if (x.writes || y.writes) && before(x.start, y.end) && before(y.start, x.end) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		u := turns{locks: map[uint64]*lock{}}
+		var live []*ticket
+		t.Repeat(map[string]func(*rapid.T){
+			"enter": func(t *rapid.T) {
+				k := measured(t, anyTxn(t, 1))
+				u.enter(k)
+				live = append(live, k)
+			},
+			"leave": func(t *rapid.T) { // answered, or withdrawn
+				if len(live) == 0 {
+					t.Skip("nobody is there")
+				}
+				i := rapid.IntRange(0, len(live)-1).Draw(t, "who")
+				k := live[i]
+				if live = slices.Delete(live, i, i+1); k.before == 0 {
+					u.ready.remove(k)
+				}
+				k.state = withdrawn
+				u.leave(k)
+			},
+			"": func(t *rapid.T) {
+				var want, got []uint64
+				for i, k := range live {
+					if !slices.ContainsFunc(live[:i], func(o *ticket) bool { return conflict(o, k) }) {
+						want = append(want, k.seq)
+					}
+				}
+				for k := u.ready.first; k != nil; k = k.next {
+					got = append(got, k.seq)
+				}
+				if !slices.Equal(want, got) {
+					t.Fatalf("ready are %v, want %v", got, want)
+				}
+				if len(live) == 0 && (len(u.locks) > 0 || len(u.spans.list) > 0 || u.ready.last != nil) {
+					t.Fatalf("%d locks and %d ranges are left", len(u.locks), len(u.spans.list))
+				}
+			},
+		})
+	})
+}
+
+// Two keys of one hash share a lock, which then belongs to every range.
+func TestTurns_KeysOfOneHashAreNotLost(t *testing.T) {
+	u := turns{locks: map[uint64]*lock{}}
+	enter := func(txn Txn, hash uint64) *ticket {
+		k := newTicket().(*ticket)
+		if err := k.measure(txn); err != nil {
+			t.Fatal(err)
+		}
+		for i := range k.keys {
+			k.keys[i].hash = hash
+		}
+		u.enter(k)
+		return k
+	}
+	enter(Txn{Then: []clientv3.Op{clientv3.OpGet("a")}}, 1)
+	enter(Txn{Then: []clientv3.Op{clientv3.OpGet("z/1")}}, 1)
+	if k := enter(Txn{Then: []clientv3.Op{clientv3.OpDelete("z/", clientv3.WithPrefix())}}, 2); k.before != 1 {
+		t.Errorf("a range waits for %d, want 1", k.before)
+	}
+}
+
+// capture keeps the last transaction that a client sends.
+type capture struct {
+	pb.KVClient
+	txn *pb.TxnRequest
+}
+
+func (c *capture) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	c.txn = r
+	return &pb.TxnResponse{}, nil
+}
+
+func TestFootprint_IsNoSmallerThanTheRequest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := &capture{}
+		etcd := clientv3.NewKVFromKVClient(c, nil)
+		pack := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Txn { return anyTxn(t, 2) }), 1, 5).Draw(t, "pack")
+		bytes := txnBytes
+		var nested []clientv3.Op
+		for _, txn := range pack {
+			bytes += measured(t, txn).bytes
+			nested = append(nested, clientv3.OpTxn(txn.If, txn.Then, txn.Else))
+		}
+		if _, err := etcd.Txn(context.Background()).Then(nested...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if size := proto.Size(c.txn); size > bytes {
+			t.Fatalf("a request of %d bytes was taken for one of %d", size, bytes)
+		}
+	})
+}
+
+func TestBatcher_FillsWithinItsLimitsTheOldestFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := NewBatcher(nil, BatcherConfig{MaxSiblings: rapid.IntRange(1, 20).Draw(t, "siblings"), MaxBytes: 40_000})
+		n := rapid.IntRange(1, 40).Draw(t, "n")
+		for i := range n {
+			var txn Txn
+			for j := range rapid.IntRange(1, 100).Draw(t, "ops") {
+				value := make([]byte, rapid.IntRange(0, 1000).Draw(t, "bytes"))
+				txn.Then = append(txn.Then, clientv3.OpPut(fmt.Sprint(i, "/", j), string(value)))
+			}
+			b.room <- struct{}{}
+			b.turns.enter(measured(t, txn))
+		}
+		sent := 0
+		for b.turns.ready.first != nil {
+			oldest := b.turns.ready.first
+			pack := b.fill(nil)
+			depth, bytes := 0, txnBytes
+			for _, k := range pack {
+				depth, bytes = max(depth, k.depth), bytes+k.bytes
+			}
+			if sent += len(pack); pack[0] != oldest {
+				t.Fatal("the oldest was passed over")
+			}
+			if len(pack) > 1 && (len(pack) > b.cfg.MaxSiblings || len(pack)+depth > b.cfg.MaxOps || bytes > b.cfg.MaxBytes) {
+				t.Fatalf("%d transactions of up to %d operations in %d bytes", len(pack), depth, bytes)
+			}
+		}
+		if sent != n || len(b.room) != 0 {
+			t.Fatalf("%d of %d packed", sent, n)
+		}
+	})
+}
