@@ -38,7 +38,6 @@ type presence struct {
 	now    func() time.Time
 
 	changes chan struct{} // announce at once
-	left    chan struct{} // no more sessions: the node leaves
 
 	mu       sync.Mutex
 	session  *kv.Session
