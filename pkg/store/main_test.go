@@ -328,18 +328,6 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// eventually polls until cond holds.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 var errLost = errors.New("the connection broke")
 
 // fate is what becomes of one write.
