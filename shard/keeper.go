@@ -36,10 +36,11 @@ type KeeperConfig struct {
 // Keeper starts and stops the workers of the shards that a node owns. It
 // compares what should run with what runs; what it was told does not matter.
 type Keeper struct {
-	cfg     KeeperConfig
-	running map[int]*worker
-	ended   chan *worker
-	count   atomic.Int64
+	cfg      KeeperConfig
+	running  map[int]*worker
+	failures map[int]failure // by shard, of those that failed last
+	ended    chan *worker
+	count    atomic.Int64
 }
 
 type worker struct {
@@ -47,6 +48,7 @@ type worker struct {
 	fences store.Fences
 	stop   context.CancelCauseFunc
 	err    error
+	began  time.Time
 	rested time.Time // an ended worker's shard is left alone until then
 	over   bool
 }
@@ -61,7 +63,7 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 	if cfg.RestAfterFailure == 0 {
 		cfg.RestAfterFailure = 500 * time.Millisecond
 	}
-	return &Keeper{cfg: cfg, running: map[int]*worker{}, ended: make(chan *worker)}
+	return &Keeper{cfg: cfg, running: map[int]*worker{}, failures: map[int]failure{}, ended: make(chan *worker)}
 }
 
 // Running is the number of workers.
@@ -132,7 +134,7 @@ func (k *Keeper) wanted() map[int]store.Fences {
 
 func (k *Keeper) start(ctx context.Context, id int, f store.Fences) {
 	wctx, stop := context.WithCancelCause(ctx)
-	w := &worker{shard: id, fences: f, stop: stop}
+	w := &worker{shard: id, fences: f, stop: stop, began: time.Now()}
 	k.running[id] = w
 	k.count.Add(1)
 	go func() {
@@ -142,16 +144,35 @@ func (k *Keeper) start(ctx context.Context, id int, f store.Fences) {
 	}()
 }
 
+// longestRest is how long a shard is left alone at most that fails each time.
+const longestRest = time.Minute
+
+// failure is how a shard's worker failed last, and how long it rested then.
+type failure struct {
+	text string
+	rest time.Duration
+}
+
+// reap takes a worker that has ended. One that fails as it did before is told
+// of once, and rests longer each time: what is damaged stays so.
 func (k *Keeper) reap(w *worker) {
 	k.count.Add(-1)
 	w.over = true
+	rest := k.cfg.RestAfterFailure
 	switch {
 	case w.err == nil || errors.Is(w.err, context.Canceled) || errors.Is(w.err, task.ErrFenced):
 		// Stopped, or fenced before the watch told us: nothing to say.
+		delete(k.failures, w.shard)
 	default:
-		k.cfg.Logger.Error("shard worker failed, starting it again", zap.Int("shard", w.shard), zap.Error(w.err))
+		last := k.failures[w.shard]
+		if last.text == w.err.Error() && time.Since(w.began) < longestRest {
+			rest = min(2*last.rest, longestRest)
+		} else {
+			k.cfg.Logger.Error("a shard's worker failed, and is started again until it does not", zap.Int("shard", w.shard), zap.Error(w.err))
+		}
+		k.failures[w.shard] = failure{w.err.Error(), rest}
 	}
-	w.rested = time.Now().Add(k.cfg.RestAfterFailure)
+	w.rested = time.Now().Add(rest)
 }
 
 func (k *Keeper) stopAll(cause error) {

@@ -276,18 +276,41 @@ func TestKeeper_RestsAfterAFailure(t *testing.T) {
 		}
 		time.Sleep(1600 * time.Millisecond)
 		synctest.Wait()
-		if want := []time.Duration{0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond}; !slices.Equal(f.started(1), want) {
+		if want := []time.Duration{0, 500 * time.Millisecond, 1500 * time.Millisecond}; !slices.Equal(f.started(1), want) {
 			t.Errorf("started at %v, want %v", f.started(1), want)
 		}
-		if log := f.logs.All(); len(log) != 4 || !strings.Contains(fmt.Sprint(log[0].ContextMap()), store.ErrDamaged.Error()) {
+		if log := f.logs.All(); len(log) != 1 || !strings.Contains(fmt.Sprint(log[0].ContextMap()), store.ErrDamaged.Error()) {
 			t.Errorf("logged %v", log)
 		}
 		f.change(func() { delete(f.fail, 1) })
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		f.runs("1@10/1", "2@11/1")
 		if len(f.started(2)) != 1 {
 			t.Error("another shard suffered")
+		}
+	})
+}
+
+// What is damaged stays so: it is told of once, and tried ever more rarely.
+func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := keep(t)
+		defer f.stop()
+		f.change(func() { f.fail[1] = store.ErrDamaged; f.give(1, me, 10) })
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := len(f.started(1)); n < 10 || n > 20 {
+			t.Errorf("started %d times in ten minutes", n)
+		}
+		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 1 {
+			t.Errorf("told of %d times", n)
+		}
+		f.change(func() { f.fail[1] = errors.New("something else") })
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 2 {
+			t.Errorf("a new failure is told of %d times", n-1)
 		}
 	})
 }

@@ -266,13 +266,21 @@ func (n *Node) EtcdEndpoints() string {
 	return strings.Join(n.cfg.EtcdEndpoints, ",")
 }
 
-// ready says why the node is not ready: it is, when no shard that it owns has an
-// undecided tick older than five seconds.
+// ready says why the node is not ready: it is, when every shard that it owns is
+// served and has no undecided tick older than five seconds.
 func (n *Node) ready() error {
 	if _, ok := n.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
 	}
+	if owned, served := len(n.ownShards()), n.keeper.Running(); served < owned {
+		return fmt.Errorf("%d of the %d shards of this node are served", served, owned)
+	}
 	return n.engine.Overdue(n.now(), 5*time.Second)
+}
+
+// ownShards are those that the assignment gives this node, as far as it knows.
+func (n *Node) ownShards() []store.Owner {
+	return slices.DeleteFunc(n.store.DecodeOwners(n.owners.Snapshot().KVs), func(o store.Owner) bool { return o.Node != n.cfg.Name })
 }
 
 // Close gives up what Start took. It is safe to call more than once.

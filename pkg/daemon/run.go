@@ -14,7 +14,6 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -248,6 +247,5 @@ func (n *Node) handsOver() bool {
 		return false
 	}
 	others := slices.ContainsFunc(n.store.DecodeNodes(n.nodes.Snapshot().KVs), func(o task.Node) bool { return o.Name != n.cfg.Name && o.Owns() })
-	ours := slices.ContainsFunc(n.store.DecodeOwners(n.owners.Snapshot().KVs), func(o store.Owner) bool { return o.Node == n.cfg.Name })
-	return others && (ours || n.keeper.Running() > 0)
+	return others && (len(n.ownShards()) > 0 || n.keeper.Running() > 0)
 }
