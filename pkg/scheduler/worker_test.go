@@ -78,10 +78,10 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
-	// 100 tasks, of which one half ticks at +2 and the other at +1.
-	all := names(100)
-	w.createTogether(start, all[:50], cronned("2 * * * * *"))
-	w.createTogether(start, all[50:], cronned("1 * * * * *"))
+	// 60 tasks, of which the last 15 tick at +1 and the others at +2.
+	all := names(60)
+	w.createTogether(start, all[:45], cronned("2 * * * * *"))
+	w.createTogether(start, all[45:], cronned("1 * * * * *"))
 	h.door.play(pass, h.dies)
 	h.see()
 	if err := h.try(2.5); err == nil {
@@ -94,7 +94,7 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 	stories := w.stories()
 	for i, name := range all {
 		n := len(stories[name])
-		if want := i >= 50 || "default/"+name <= first.Last; (n == 1) != want {
+		if want := i >= 45 || "default/"+name <= first.Last; (n == 1) != want {
 			t.Errorf("task %s has %d runs; the watermark is %s %s", name, n, first.Time, first.Last)
 		}
 	}
@@ -103,7 +103,7 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 func TestWorker_HerdIsSplitAndNoneLostWhenTheOwnerDiesInBetween(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
-	all := names(130)
+	all := names(55)
 	for c := range slices.Chunk(all, 50) {
 		w.createTogether(start, c, every("1s"), allow)
 	}
@@ -322,4 +322,41 @@ func TestWorker_OverlapSkipsWhileARunIsActiveOrWaitsToBeRetried(t *testing.T) {
 	w.want("skip", "+1 queued retry #2", "+2 skipped overlap", "+3 skipped overlap")
 	h.decide(5.5)
 	w.want("skip", "+1 dispatched #2", "+2 skipped overlap", "+3 skipped overlap", "+4 missed came_to_light_late", "+5 skipped overlap")
+}
+
+// What our own commits did to the queue is known before the watch tells of it.
+func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", on("role = db"), cronned("1 * * * * *"))
+	h.decide(1)
+	w.want("a", "+1 queued no_matching_node")
+	w.join("db", "role=db")
+	h.fleet()
+	h.blind(1.1)
+	w.want("a", "+1 dispatched")
+	commits := h.door.commits
+	h.decide(1.2)
+	if n := len(h.task(ref("a")).queue); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
+		t.Errorf("%d runs wait, %d commits, gone %v", n, h.door.commits-commits, h.gone)
+	}
+	w.want("a", "+1 dispatched")
+}
+
+func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	s := h.task(ref("a"))
+	s.active = []*attempt{{run: "r", node: "n1", create: 10}}
+	h.ended(s, "r", 10)
+	h.ended(s, "other", 11)
+	if len(s.active) != 1 {
+		t.Fatal("the attempt ended by what was there before it")
+	}
+	h.ended(s, "r", 11)
+	if len(s.active) != 0 {
+		t.Error("the attempt did not end")
+	}
 }
