@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -225,4 +229,88 @@ func TestBatcher_FillsWithinItsLimitsTheOldestFirst(t *testing.T) {
 			t.Fatalf("%d of %d packed", sent, n)
 		}
 	})
+}
+
+// moody is an etcd that does nothing, and now and then says so.
+type moody struct{ pb.KVClient }
+
+func (moody) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	switch rand.N(10) {
+	case 0:
+		return nil, rpctypes.ErrTooManyRequests
+	case 1:
+		return nil, rpctypes.ErrTimeout
+	case 2:
+		time.Sleep(time.Millisecond)
+	}
+	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: true}
+	for _, op := range r.Success {
+		if n := op.GetRequestTxn(); n != nil {
+			if len(n.Success) > 2 {
+				return nil, rpctypes.ErrDuplicateKey
+			}
+			resp.Responses = append(resp.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: &pb.TxnResponse{}}})
+		}
+	}
+	return resp, nil
+}
+
+func TestBatcher_StressLeavesNothingBehind(t *testing.T) {
+	b := NewBatcher(clientv3.NewKVFromKVClient(moody{}, nil), BatcherConfig{Queue: 40})
+	ctx, cancel := context.WithCancel(t.Context())
+	var run, callers sync.WaitGroup
+	run.Go(func() { _ = b.Run(ctx) })
+	load := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Txn { return anyTxn(t, 1) }), 50, 50)
+	for i := range 64 {
+		txns := load.Example(i)
+		callers.Go(func() {
+			for _, txn := range txns {
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+				_, _ = b.Commit(ctx, txn)
+				cancel()
+			}
+		})
+	}
+	callers.Wait()
+	cancel()
+	run.Wait()
+	if u := &b.turns; len(b.room) > 0 || len(u.locks) > 0 || len(u.spans.list) > 0 || u.ready.first != nil {
+		t.Errorf("%d wait, %d locks, %d ranges", len(b.room), len(u.locks), len(u.spans.list))
+	}
+}
+
+// BenchmarkTurns is what the order costs a fire: three fences, its own state and a new run, while 1,000 others wait.
+func BenchmarkTurns(b *testing.B) {
+	for _, ranges := range []int{0, 1, 100} {
+		b.Run(fmt.Sprintf("ranges=%d", ranges), func(b *testing.B) {
+			u := turns{locks: map[uint64]*lock{}}
+			live := make([]*ticket, 1000)
+			for i := range live {
+				mark := fmt.Sprintf("/carillon/shards/%04d/watermark", i)
+				txn := Txn{
+					If: []clientv3.Cmp{
+						clientv3.Compare(clientv3.ModRevision(fmt.Sprintf("/carillon/owners/%04d", i)), "=", 1),
+						clientv3.Compare(clientv3.CreateRevision("/carillon/nodes/node-1"), "=", 1),
+						clientv3.Compare(clientv3.ModRevision(mark), "=", 1),
+					},
+					Then: []clientv3.Op{clientv3.OpPut(mark, "v"), clientv3.OpPut(fmt.Sprintf("/carillon/runs/node-1/%04d/default/backup/1", i), "v")},
+				}
+				if i < ranges {
+					txn = Txn{Then: []clientv3.Op{clientv3.OpDelete(fmt.Sprintf("/carillon/shards/%04d/history/", i), clientv3.WithPrefix())}}
+				}
+				live[i] = newTicket().(*ticket)
+				live[i].txn = txn
+			}
+			for i := 0; b.Loop(); i++ {
+				k := live[i%len(live)]
+				if k.seq > 0 {
+					u.ready.remove(k)
+					u.leave(k)
+				}
+				k.footprint.reset()
+				_ = k.measure(k.txn)
+				u.enter(k)
+			}
+		})
+	}
 }

@@ -185,3 +185,53 @@ func TestBatcher_EndsWhileItBacksOff(t *testing.T) {
 		t.Errorf("%v, want a definite error", got.err)
 	}
 }
+
+// What is refused after the end is not sent again, and still answered.
+func TestBatcher_EndAnswersWhatIsRefusedAfterIt(t *testing.T) {
+	c := kvtest.Start(t)
+	hold := make(chan struct{})
+	w := &wire{KV: c, before: func(int) error {
+		await(t, hold)
+		return rpctypes.ErrTooManyRequests
+	}}
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 1})
+	first := b.commit(t.Context(), putting("first"))
+	eventually(t, "it under way", func() bool { return len(w.requests()) == 1 })
+	waits := b.queue(t.Context(), putting("waits"))
+	ended := make(chan struct{})
+	go func() { defer close(ended); b.stop() }()
+	within(t, 10*time.Second, "the one that was not sent", waits) // so it has ended
+	close(hold)
+	if got := within(t, 10*time.Second, "the one under way", first); got.err == nil || kv.Unknown(got.err) {
+		t.Errorf("%v, want a definite error", got.err)
+	}
+	within(t, 10*time.Second, "Run", ended)
+}
+
+func TestBatcher_ForgetsWhoGaveUpBeforeARefusal(t *testing.T) {
+	c := kvtest.Start(t)
+	hold := make(chan struct{})
+	w := &wire{KV: c, before: func(n int) error {
+		if n > 0 {
+			return nil
+		}
+		await(t, hold)
+		return rpctypes.ErrTooManyRequests
+	}}
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := b.commit(ctx, putting("k"))
+	eventually(t, "it under way", func() bool { return len(w.requests()) == 1 })
+	cancel()
+	if got := within(t, 10*time.Second, "the cancelled one", gone); !kv.Unknown(got.err) {
+		t.Errorf("%v, want an unknown outcome", got.err)
+	}
+	behind := b.queue(t.Context(), putting("k"))
+	close(hold)
+	if got := within(t, 10*time.Second, "the one behind", behind); got.err != nil {
+		t.Error(got.err)
+	}
+	if resp, err := c.Get(t.Context(), "k"); err != nil || resp.Kvs[0].Version != 1 {
+		t.Errorf("%v, %v; want only the write of who waited", resp, err)
+	}
+}
