@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/carillonhq/carillon/pkg/bench"
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/daemon"
 )
@@ -21,5 +22,5 @@ func run() int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version()}
-	return cli.Main(ctx, os.Args[1:], sys, daemon.Commands()...)
+	return cli.Main(ctx, os.Args[1:], sys, append(daemon.Commands(), bench.Command())...)
 }

@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func version() string { return daemon.Version() }
+
+// settings are the flags of all benchmarks; each has those that concern it.
+type settings struct {
+	Site siteConfig
+	Rig  rigConfig
+
+	Tasks       int
+	Duration    time.Duration
+	Warmup      time.Duration
+	Limit       time.Duration // for the limits that belong to a rate; 0: none
+	Callers     int
+	Overlap     string
+	Keep        int
+	Outstanding int // runs that have not ended, at most
+	Rate        int // ticks a second
+	Every       time.Duration
+	Rounds      int
+	ValueBytes  int
+	Audit       bool
+	Command     []string // what a process runs
+	Profile     string   // a file; "" is none
+}
+
+// bench is one benchmark while it runs.
+type bench struct {
+	settings
+	*site
+	log      *zap.Logger
+	progress *progress
+	report   *Report
+}
+
+// limits measures shapes, so that they take d together.
+func (b *bench) limits(ctx context.Context, d time.Duration, s sizes, names ...string) ([]Result, error) {
+	l := &limiter{site: b.site, sizes: s, took: d / time.Duration(len(names)), now: b.progress.now}
+	var list []Result
+	for _, name := range names {
+		b.progress.step("%s", name)
+		res, err := l.measure(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, res)
+	}
+	return list, nil
+}
+
+// mean puts two measurements of the same together.
+func mean(before, after Result) Result {
+	r := Result{Name: before.Name}
+	r.Count, r.Seconds = before.Count+after.Count, round(before.Seconds+after.Seconds, 3)
+	r.RatePerS = round((before.RatePerS+after.RatePerS)/2, 1)
+	return r
+}
+
+// origin is where the clock of a scheduler stands before it is started: a month
+// ago, so that however fast it goes, it tells no time before which an action,
+// which lives in real time, has started.
+func origin() time.Time { return time.Now().Add(-30 * 24 * time.Hour).Truncate(time.Second) }
+
+// prepare makes the cluster with a load in it, and starts its node.
+func (b *bench) prepare(ctx context.Context, l load) (*rig, *work, error) {
+	r, err := newRig(ctx, b.site, b.Rig, b.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err = b.fill(ctx, r, l); err == nil {
+		b.progress.step("join, load %d shards", r.cluster.Shards)
+		err = r.join(ctx)
+	}
+	var w *work
+	if err == nil {
+		w, err = r.start(ctx, l)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, r.close(ctx))
+	}
+	return r, w, nil
+}
+
+// fill creates the tasks of a load, by the fastest way there is.
+func (b *bench) fill(ctx context.Context, r *rig, l load) error {
+	if l.tasks > 0 {
+		b.progress.step("create %s tasks", number(float64(l.tasks)))
+	}
+	return create(ctx, r.loader, l, r.cluster.Shards, limitCallers, func(n int64) {
+		b.progress.now("create %s tasks: %s", number(float64(l.tasks)), number(float64(n)))
+	})
+}
+
+// finish lets everything come to its end, and stops the node.
+func (b *bench) finish(ctx context.Context, r *rig, w *work) error {
+	b.progress.step("settle")
+	return errors.Join(r.settle(ctx, w), w.stop())
+}
+
+// verify reads back what happened and fills in res. It needs everything settled
+// and the node stopped.
+func (b *bench) verify(ctx context.Context, r *rig, w *work, l load, res *Result) error {
+	b.progress.step("read every revision back")
+	upTo, err := r.revision(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := r.readBack(ctx, l.period, r.cfg.Executor)
+	if err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		res.verify(err)
+		return nil
+	}
+	said := w.outcomes()
+	for _, c := range []struct {
+		what           string
+		counted, found int64
+	}{
+		{"runs dispatched", said["run"], t.Claimed}, {"ticks skipped", said["skipped"], t.Skipped}, {"ticks missed", said["missed"], t.Missed},
+		{"runs queued", said["queued"], 0}, {"runs finished", w.tap.finished.Load(), t.Finished},
+	} {
+		if c.counted != c.found {
+			t.fault("%s: %d were counted, etcd has %d", c.what, c.counted, c.found)
+		}
+	}
+	if t.Claimed == 0 {
+		t.fault("no run was dispatched")
+	}
+	res.Skipped, res.Missed = t.Skipped, t.Missed
+	res.verify(t.err())
+	if !b.Audit {
+		return nil
+	}
+	b.progress.step("audit")
+	audit, err := r.audit(ctx, r.joinedAt, upTo, r.cfg.Executor)
+	if err != nil {
+		return err
+	}
+	if s := audit.Summary; s.Runs != t.Claimed || s.Undecided != 0 {
+		res.verify(fmt.Errorf("the audit found %d runs and %d undecided ticks", s.Runs, s.Undecided))
+	}
+	if err := audit.Err(); err != nil {
+		res.verify(errors.Join(t.err(), err))
+	}
+	return nil
+}
+
+func (b *bench) add(results ...Result) { b.report.Results = append(b.report.Results, results...) }
+
+var noop = task.Action{Noop: &task.Noop{}}

@@ -1,0 +1,219 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A guardian is this very program, started anew with that word: the test binary
+// would run all tests again, and again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "guardian" {
+		fmt.Fprintln(os.Stderr, "a test must not start a guardian")
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// command executes "carillon bench" as the program does.
+func command(ctx context.Context, t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	root := &cobra.Command{Use: "carillon", SilenceErrors: true, SilenceUsage: true}
+	root.PersistentFlags().StringP("output", "o", "table", "")
+	root.AddCommand(Command())
+	var out, progress bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&progress)
+	root.SetArgs(append(append([]string{"bench"}, args...), "--temp-dir", t.TempDir()))
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		t.Logf("%s", progress.String())
+	}
+	return out.String(), err
+}
+
+func TestBench_VerifiesWhatItMeasures(t *testing.T) {
+	quick := []string{"--shards", "8", "--duration", "300ms", "--warmup", "100ms"}
+	limited := append([]string{"--limit-duration", "100ms", "--audit"}, quick...)
+	for _, c := range []struct {
+		name    string
+		args    []string
+		results []string // with a verdict
+		limits  []string
+	}{
+		{"fire", append([]string{"fire", "--tasks", "200"}, limited...), []string{"fire"}, []string{limitCommit, limitNested}},
+		{"fire one by one over grpc", append([]string{"fire", "--tasks", "200", "--commit", "direct", "--transport", "grpc", "--limit-duration", "100ms"}, quick...),
+			[]string{"fire"}, []string{limitCommit, limitNested}},
+		{"lifecycle", append([]string{"lifecycle", "--tasks", "200", "--overlap", "allow", "--keep", "3"}, limited...),
+			[]string{"lifecycle"}, []string{limitCycle}},
+		{"lifecycle with ticks that are skipped", append([]string{"lifecycle", "--tasks", "50", "--outstanding", "50"}, limited...),
+			[]string{"lifecycle"}, []string{limitCycle}},
+		{"process", append([]string{"process", "--tasks", "50", "--outstanding", "20", "--slots", "2", "--guardian=false"}, limited...),
+			[]string{"process"}, []string{limitSpawn}},
+		{"herd", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--audit"},
+			[]string{"herd/claim", "herd/start"}, nil},
+		{"herd without an executor", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--executor=false", "--overlap", "allow"},
+			[]string{"herd/claim"}, nil},
+		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil},
+		{"create", append([]string{"create", "--callers", "8", "--limit-duration", "100ms"}, quick...),
+			[]string{"create/store", "create/api"}, []string{limitCreate}},
+		{"memory", []string{"memory", "--tasks", "500", "--shards", "8"}, []string{"memory"}, nil},
+		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			out, err := command(t.Context(), t, append(c.args, "-o", "json")...)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			var r Report
+			d := json.NewDecoder(strings.NewReader(out))
+			d.DisallowUnknownFields()
+			if err := d.Decode(&r); err != nil {
+				t.Fatal(err)
+			}
+			checkReport(t, r, c.results, c.limits)
+		})
+	}
+}
+
+func checkReport(t *testing.T, r Report, results, limits []string) {
+	t.Helper()
+	if r.Machine.CPU == "" || r.Machine.Cores < 1 || r.Machine.OS == "" || r.Versions.Go == "" || !strings.HasPrefix(r.Versions.Etcd, "3.") {
+		t.Errorf("machine %+v, versions %+v", r.Machine, r.Versions)
+	}
+	if !strings.HasPrefix(r.Command, "carillon bench ") {
+		t.Errorf("the command is %q", r.Command)
+	}
+	var names []string
+	for _, res := range r.Results {
+		names = append(names, res.Name)
+		verdict := res.Verified != nil && *res.Verified
+		if slices.Contains(results, res.Name) && !verdict {
+			t.Errorf("%s is not verified: %v", res.Name, res.Faults)
+		}
+		if slices.Contains(limits, res.Name) && (res.Verified != nil || res.RatePerS <= 0) {
+			t.Errorf("%s: %g/s, verified %v", res.Name, res.RatePerS, res.Verified)
+		}
+		if !strings.Contains(res.Name, "/") && len(limits) > 0 && res.RatePerS > 0 && (res.LimitPerS <= 0 || res.Ratio <= 0 || res.LimitIs != limits[0]) {
+			t.Errorf("%s: limit %g/s, ratio %g, of %s", res.Name, res.LimitPerS, res.Ratio, res.LimitIs)
+		}
+	}
+	if want := slices.Concat(results, limits); !slices.Equal(names, want) {
+		t.Errorf("results are %v, want %v", names, want)
+	}
+}
+
+func TestBench_LeavesOtherKeysAlone(t *testing.T) {
+	etcd := kvtest.StartServer(t)
+	other := store.DefaultPrefix + "/tasks/default/backup"
+	if _, err := etcd.Client().Put(t.Context(), other, "theirs"); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"lifecycle", "--etcd-endpoints", etcd.Endpoint(), "--shards", "4", "--tasks", "50", "--warmup", "0s", "--limit-duration", "100ms"}
+	if out, err := command(t.Context(), t, append(args, "--duration", "200ms")...); err != nil || !strings.Contains(out, "external") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	onlyKey(t, etcd.Client(), other)
+
+	// Interrupted, it cleans up all the same.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for n := int64(0); n < 60 && ctx.Err() == nil; { // as soon as there is something to clean up
+			if res, err := etcd.Client().Get(ctx, "/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err == nil {
+				n = res.Count
+			}
+		}
+		cancel()
+	}()
+	if _, err := command(ctx, t, append(args, "--duration", "1m")...); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	onlyKey(t, etcd.Client(), other)
+}
+
+func onlyKey(t *testing.T, c *kv.Client, key string) {
+	t.Helper()
+	res, err := c.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range res.Kvs {
+		if string(e.Key) != key {
+			t.Errorf("%s is left", e.Key)
+		}
+	}
+	if len(res.Kvs) == 0 {
+		t.Errorf("%s is gone", key)
+	}
+}
+
+func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
+	for flag, args := range map[string][]string{
+		"--commit":  {"fire", "--commit", "both"},
+		"--overlap": {"lifecycle", "--overlap", "queue"},
+		"--every":   {"herd", "--every", "1500ms"},
+		"--tasks":   {"fire", "--tasks", "0"},
+		"--output":  {"fire", "-o", "yaml"},
+	} {
+		var e *task.Error
+		if _, err := command(t.Context(), t, args...); !errors.As(err, &e) || e.Field != flag {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestReport_FailsIfAnythingIsNotVerified(t *testing.T) {
+	var good, bad Result
+	good.Name, bad.Name = "good", "bad"
+	good.verify(nil)
+	bad.verify(errors.New("run x was dispatched 2 times"))
+	r := Report{Results: []Result{good, bad, {Name: "limit"}}}
+	var coded interface{ ExitCode() int }
+	if err := r.err(); !errors.As(err, &coded) || coded.ExitCode() != 8 || !strings.Contains(err.Error(), "bad") || strings.Contains(err.Error(), "good") {
+		t.Errorf("the error is %v", err)
+	}
+	var out bytes.Buffer
+	if err := r.write(&out, false); err != nil || !strings.Contains(out.String(), "bad: run x was dispatched 2 times") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+func TestClock_KnowsWhenItReachedATick(t *testing.T) {
+	at := time.UnixMilli(1_000_000)
+	c := newClock(at)
+	if !c.Now().Equal(at) {
+		t.Errorf("it shows %s", c.Now())
+	}
+	c.advance(1_000_010)
+	c.advance(1_000_005) // it does not go back
+	c.advance(1_000_020)
+	var got []time.Time
+	c.reached([]int64{1_000_001, 1_000_010, 1_000_011, 1_000_021}, func(at time.Time) { got = append(got, at) })
+	if want := []time.Time{c.steps[0].at, c.steps[0].at, c.steps[1].at}; !slices.Equal(got, want) {
+		t.Errorf("reached at %v, want %v", got, want)
+	}
+	c.steady(at)
+	c.hold()
+	if late := c.Now().Sub(at); late < 0 || late > time.Minute {
+		t.Errorf("steady, it went on for %s", late)
+	}
+}

@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// clock is the scheduler's. It stands still until it is started, in one of two
+// ways: steady, as fast as the wall's, or driven forward by whoever sees that
+// ticks are decided.
+//
+//	held at origin ──steady──▶ wall clock + shift
+//	      └──advance──▶ driven ──advance──▶ …
+type clock struct {
+	ms    atomic.Int64 // what it shows while it does not go by itself
+	shift atomic.Int64 // ns from the wall's to this one, if it is steady
+	goes  atomic.Bool  // it is steady
+
+	mu    sync.Mutex
+	steps []step // how a driven one came to show what it shows, oldest first
+}
+
+// step is a move of a driven clock: at a real time it came to show ms.
+type step struct {
+	ms int64
+	at time.Time
+}
+
+func newClock(at time.Time) *clock {
+	c := &clock{}
+	c.ms.Store(at.UnixMilli())
+	return c
+}
+
+// Now is what the scheduler takes for the time.
+func (c *clock) Now() time.Time {
+	if c.goes.Load() {
+		return time.Now().Add(time.Duration(c.shift.Load()))
+	}
+	return time.UnixMilli(c.ms.Load()).UTC()
+}
+
+// steady lets the clock go on by itself, from what it is to show now.
+func (c *clock) steady(from time.Time) {
+	c.shift.Store(int64(time.Until(from)))
+	c.goes.Store(true)
+}
+
+// hold stops a steady clock.
+func (c *clock) hold() {
+	c.ms.Store(c.Now().UnixMilli())
+	c.goes.Store(false)
+}
+
+// advance drives the clock forward; it never goes back.
+func (c *clock) advance(ms int64) {
+	if ms <= c.ms.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ms <= c.ms.Load() {
+		return
+	}
+	c.steps = append(c.steps, step{ms, time.Now()})
+	c.ms.Store(ms)
+}
+
+// forget drops what is not needed to tell when ticks from ms on were reached.
+func (c *clock) forget(ms int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.find(ms); n > 4096 {
+		c.steps = append([]step(nil), c.steps[n:]...)
+	}
+}
+
+func (c *clock) find(ms int64) int {
+	return sort.Search(len(c.steps), func(i int) bool { return c.steps[i].ms >= ms })
+}
+
+// reached calls f for each of some ascending ticks, in ms, with the real time at
+// which the clock reached it.
+func (c *clock) reached(ticks []int64, f func(at time.Time)) {
+	if len(ticks) == 0 {
+		return
+	}
+	if c.goes.Load() {
+		shift := time.Duration(c.shift.Load())
+		for _, t := range ticks {
+			f(time.UnixMilli(t).Add(-shift))
+		}
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := c.find(ticks[0])
+	for _, t := range ticks {
+		for i < len(c.steps) && c.steps[i].ms < t {
+			i++
+		}
+		if i < len(c.steps) {
+			f(c.steps[i].at)
+		}
+	}
+}

@@ -1,0 +1,287 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is "carillon bench". Of the global flags it knows -o: table or json.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure Carillon against what its etcd can do",
+		Long: "Measure Carillon on this machine: its real parts, in this process, against an etcd that is embedded or given.\n" +
+			"Each benchmark works under a prefix of its own, /carillon-bench-<random>, which it deletes at the end, and touches nothing else.\n" +
+			"Rates come with the limit that etcd sets to the same writes, measured in the same run. Afterwards every revision is read\n" +
+			"back: a figure is verified if each tick was decided once and each run ended once. One that is not makes the command fail.\n\n" +
+			"Do not point it at an etcd whose users would mind: it takes all that etcd has to give.",
+		Example: "  carillon bench fire\n" +
+			"  carillon bench lifecycle --commit direct --transport grpc -o json\n" +
+			"  carillon bench fire --duration 3s --tasks 1000\n" +
+			"  carillon bench process --slots 32 -- /bin/echo hello\n" +
+			"  carillon bench limit --etcd-endpoints http://127.0.0.1:2379",
+	}
+	for _, k := range kinds() {
+		cmd.AddCommand(k.command())
+	}
+	return cmd
+}
+
+// kind is one benchmark.
+type kind struct {
+	use, short, long string
+	defaults         func(*settings)
+	flags            []string // beyond those that all have
+	run              func(*bench, context.Context) error
+}
+
+func kinds() []kind {
+	load := []string{"tasks", "keep", "limit-duration", "duration", "warmup"}
+	return []kind{
+		{use: "limit", short: "What this etcd can do, without Carillon", run: (*bench).limit, flags: []string{"duration", "value-bytes"},
+			long: "Write to etcd with its client alone, in the shapes in which Carillon writes; the duration is for each.\n" +
+				"limit/fire_commit is what fire is held against, limit/fire_finish what lifecycle is.",
+			defaults: func(s *settings) { s.Duration = 4 * time.Second }},
+		{use: "fire", short: "Ticks decided and dispatched, each second", run: (*bench).fire, flags: load,
+			long: "Decide ticks and dispatch their runs as fast as that goes, into the inbox of a node that does not look at it."},
+		{use: "lifecycle", short: "Whole runs that do nothing, each second", run: (*bench).lifecycle, flags: append(load, "overlap", "outstanding"),
+			long: "Dispatch runs, start them, end them, keep and trim their history, as fast as that goes. The action does nothing.\n" +
+				"With --overlap skip a tick waits for nobody: if the run before it is active, it is skipped, and counted as such."},
+		{use: "process [-- COMMAND [ARG...]]", short: "Real processes, each second", run: (*bench).process,
+			flags:    append(load, "overlap", "outstanding", "slots", "guardian"),
+			long:     "Like lifecycle, with a process for each run, /bin/true if no other is named, and its output kept.\nThe limit is fork and exec of the same, as many at once as there are slots.",
+			defaults: func(s *settings) { s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true }},
+		{use: "create", short: "Tasks created, each second", run: (*bench).create, flags: []string{"callers", "limit-duration", "duration", "warmup"},
+			long: "Create tasks one by one with many callers, by the API over loopback and by the store below it, while a scheduler takes them up."},
+		{use: "herd", short: "Lateness of many ticks on one instant", run: (*bench).herd,
+			flags:    []string{"tasks", "keep", "overlap", "slots", "every", "rounds", "executor"},
+			long:     "Let all tasks tick on the same second, several times, and measure from the tick to when etcd had its claim.\nThe runs do nothing, but they end; --executor=false leaves them in the inbox.",
+			defaults: func(s *settings) { s.Tasks = 10_000 }},
+		{use: "latency", short: "Lateness of few ticks on an idle node", run: (*bench).latency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
+			long: "Measure from the tick to when etcd had its claim, and to when its action started, with little else to do."},
+		{use: "memory", short: "Memory and load time of a scheduler with many tasks", run: (*bench).memory, flags: []string{"tasks"},
+			long:     "Load tasks that have nothing due into a scheduler, and weigh it.",
+			defaults: func(s *settings) { s.Tasks = 100_000 }},
+	}
+}
+
+func defaults() settings {
+	return settings{
+		Site:  siteConfig{Transport: transportDirect},
+		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
+		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
+		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 4000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
+		ValueBytes: 250, Command: []string{"/bin/true"},
+	}
+}
+
+// bind makes a flag of each setting; of those that not all benchmarks have, of
+// the ones named.
+func (s *settings) bind(f *pflag.FlagSet, named []string) {
+	f.StringSliceVar(&s.Site.Endpoints, "etcd-endpoints", nil, "etcd's endpoints, with commas between (default: an embedded one)")
+	f.StringVar(&s.Site.User, "etcd-user", "", "user name for etcd; the password is CARILLON_ETCD_PASSWORD")
+	f.StringVar(&s.Site.Transport, "transport", s.Site.Transport, "how to reach an embedded etcd: in-process or grpc")
+	f.StringVar(&s.Site.Dir, "temp-dir", "", "where an embedded etcd's data and output go while it lasts (default: the system's place)")
+	f.IntVar(&s.Rig.Shards, "shards", s.Rig.Shards, "shards of the cluster")
+	f.StringVar(&s.Rig.Commit, "commit", s.Rig.Commit, "how writes go to etcd: batch (together) or direct (one by one)")
+	f.BoolVar(&s.Audit, "audit", false, "also have the checker behind carillon audit judge every revision; takes memory")
+
+	some := pflag.NewFlagSet("", pflag.ContinueOnError)
+	some.IntVar(&s.Tasks, "tasks", s.Tasks, "how many tasks")
+	some.DurationVar(&s.Duration, "duration", s.Duration, "how long to measure")
+	some.DurationVar(&s.Warmup, "warmup", s.Warmup, "how long to run before that")
+	some.DurationVar(&s.Limit, "limit-duration", s.Limit, "how long to measure the limits, in all; 0s: not")
+	some.IntVar(&s.Callers, "callers", s.Callers, "how many create at once")
+	some.StringVar(&s.Overlap, "overlap", s.Overlap, "overlap policy of the tasks: skip or allow")
+	some.IntVar(&s.Keep, "keep", s.Keep, "ended runs kept per task")
+	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "runs dispatched and not ended, at most")
+	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes at once")
+	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "with a guardian, as an agent has it")
+	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "run what is dispatched")
+	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
+	some.DurationVar(&s.Every, "every", s.Every, "time between two herds, in whole seconds")
+	some.IntVar(&s.Rounds, "rounds", s.Rounds, "herds that are measured")
+	some.IntVar(&s.ValueBytes, "value-bytes", s.ValueBytes, "size of the values written")
+	some.VisitAll(func(flag *pflag.Flag) {
+		if slices.Contains(named, flag.Name) {
+			f.AddFlag(flag)
+		}
+	})
+}
+
+func (s *settings) validate() error {
+	refuse := func(flag string, value any, rule string) error {
+		return task.Invalid(task.CodeBadValue, "--"+flag, "%v: %s", value, rule)
+	}
+	for _, n := range []struct {
+		flag             string
+		value, low, high int
+	}{
+		{"shards", s.Rig.Shards, 1, 4096}, {"tasks", s.Tasks, 1, 10_000_000}, {"callers", s.Callers, 1, 10_000}, {"slots", s.Rig.Slots, 1, 100_000},
+		{"keep", s.Keep, 1, 1000}, {"outstanding", s.Outstanding, 1, 1_000_000}, {"rate", s.Rate, 1, 10_000}, {"rounds", s.Rounds, 1, 1000},
+		{"value-bytes", s.ValueBytes, 1, 16_000},
+	} {
+		if n.value < n.low || n.value > n.high {
+			return refuse(n.flag, n.value, fmt.Sprintf("must be between %d and %d", n.low, n.high))
+		}
+	}
+	switch {
+	case s.Site.Transport != transportDirect && s.Site.Transport != transportGRPC:
+		return refuse("transport", task.Quote(s.Site.Transport), "use in-process or grpc")
+	case s.Rig.Commit != commitBatch && s.Rig.Commit != commitDirect:
+		return refuse("commit", task.Quote(s.Rig.Commit), "use batch or direct")
+	case s.Overlap != task.OverlapAllow && s.Overlap != task.OverlapSkip:
+		return refuse("overlap", task.Quote(s.Overlap), "use skip or allow")
+	case s.Every < time.Second || s.Every%time.Second != 0:
+		return refuse("every", s.Every, "must be whole seconds")
+	case s.Duration <= 0 || s.Warmup < 0 || s.Limit < 0:
+		return refuse("duration", s.Duration, "must be more than 0s, and no time less")
+	}
+	program, err := exec.LookPath(s.Command[0])
+	if err != nil {
+		return refuse("", task.Quote(s.Command[0]), "is no program")
+	}
+	s.Command = append([]string{program}, s.Command[1:]...)
+	return nil
+}
+
+func (k kind) command() *cobra.Command {
+	s := defaults()
+	if k.defaults != nil {
+		k.defaults(&s)
+	}
+	var mem string
+	cmd := &cobra.Command{Use: k.use, Short: k.short, Long: k.long, Args: cobra.NoArgs}
+	if strings.HasPrefix(k.use, "process") {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return nil }
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if len(args) > 0 {
+			s.Command = args
+		}
+		s.Site.Password = os.Getenv("CARILLON_ETCD_PASSWORD")
+		if err := s.validate(); err != nil {
+			return err
+		}
+		asJSON := false
+		if f := cmd.Flags().Lookup("output"); f != nil {
+			if asJSON = f.Value.String() == "json"; !asJSON && f.Value.String() != "table" {
+				return task.Invalid(task.CodeBadValue, "--output", "%s: use table or json", task.Quote(f.Value.String()))
+			}
+		}
+		report, err := k.measure(cmd, s)
+		if err := errors.Join(err, heapProfile(mem)); err != nil {
+			return err
+		}
+		report.Command = commandLine(cmd, args)
+		return errors.Join(report.write(cmd.OutOrStdout(), asJSON), report.err())
+	}
+	s.bind(cmd.Flags(), k.flags)
+	cmd.Flags().StringVar(&s.Profile, "cpuprofile", "", "write a CPU profile of what is measured to this file")
+	cmd.Flags().StringVar(&mem, "memprofile", "", "write a profile of all allocations to this file")
+	_ = cmd.Flags().MarkHidden("cpuprofile") // they exist
+	_ = cmd.Flags().MarkHidden("memprofile")
+	return cmd
+}
+
+// measure runs one benchmark and cleans up after it.
+func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
+	ctx := cmd.Context()
+	// Warnings of a saturated etcd are what a benchmark is about; only what breaks is told.
+	enc := zap.NewProductionEncoderConfig()
+	enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.Lock(zapcore.AddSync(cmd.ErrOrStderr())), zap.ErrorLevel))
+	b := &bench{settings: s, log: log, progress: newProgress(cmd.ErrOrStderr())}
+	defer b.progress.clear()
+	if b.site, err = openSite(ctx, s.Site, log); err != nil {
+		return nil, err
+	}
+	defer func() {
+		b.progress.step("clean up")
+		if cerr := b.site.close(ctx); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("clean up (what is left is below %s): %w", b.keys.Root(), cerr))
+		}
+	}()
+	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.where()}
+	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, 5*time.Second) {
+		if m.Err == nil {
+			b.report.Versions.Etcd = m.Version
+		}
+	}
+	return b.report, k.run(b, ctx)
+}
+
+// where says how etcd is reached, and what its data is on.
+func (b *bench) where() string {
+	if b.server == nil {
+		return "external, grpc"
+	}
+	return "embedded, " + b.Site.Transport + ", data on " + fileSystem(b.dir)
+}
+
+// limit measures all shapes.
+func (b *bench) limit(ctx context.Context) error {
+	names := []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}
+	list, err := b.limits(ctx, b.Duration*time.Duration(len(names)), plainSizes(b.ValueBytes), names...)
+	b.add(list...)
+	return err
+}
+
+// commandLine is the command that reproduces a run: what was given, and nothing
+// that does not change the figures.
+func commandLine(cmd *cobra.Command, args []string) string {
+	line := cmd.CommandPath()
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !f.Hidden && f.Name != "output" {
+			line += " --" + f.Name + "=" + strings.Trim(f.Value.String(), "[]")
+		}
+	})
+	if len(args) > 0 {
+		line += " -- " + strings.Join(args, " ")
+	}
+	return line
+}
+
+// profiled begins a CPU profile, if one is wanted; the function that it returns
+// ends it.
+func (b *bench) profiled() (func() error, error) {
+	if b.Profile == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(b.Profile)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error { pprof.StopCPUProfile(); return f.Close() }, nil
+}
+
+func heapProfile(name string) error {
+	if name == "" {
+		return nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
+}

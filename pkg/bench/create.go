@@ -1,0 +1,247 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/shard"
+)
+
+// create measures how fast tasks are created, through the API and through the
+// store below it, while a scheduler takes them up. They tick once a day.
+func (b *bench) create(ctx context.Context) (err error) {
+	b.Rig.Executor = false
+	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noop, overlap: defaultOverlap, keep: b.Keep}
+	sample := l
+	sample.tasks = 1
+	var limit *Result
+	if b.Limit > 0 {
+		list, err := b.limits(ctx, b.Limit, sizesOf(sample), limitCreate)
+		if err != nil {
+			return err
+		}
+		limit = &list[0]
+	}
+	r, w, err := b.prepare(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close(ctx)) }()
+	w.clock.steady(l.origin)
+	profiled, err := b.profiled()
+	if err != nil {
+		return errors.Join(err, w.stop())
+	}
+	var results []Result
+	var made int64
+	for _, way := range []struct {
+		name string
+		open func(context.Context, *rig) (creator, func() error, error)
+	}{{"create/store", b.byStore}, {"create/api", b.byAPI}} {
+		res, n, err := b.createBy(ctx, r, way.name, way.open)
+		if err != nil {
+			return errors.Join(err, profiled(), w.stop())
+		}
+		res.against(limit)
+		results, made = append(results, res), made+n
+	}
+	if err := errors.Join(profiled(), w.stop()); err != nil {
+		return err
+	}
+	found, err := r.countTasks(ctx)
+	if err == nil && found != [2]int64{made, made} {
+		err = fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", made, found[0], found[1])
+	}
+	for i := range results {
+		results[i].verify(err)
+	}
+	b.add(results...)
+	if limit != nil {
+		b.add(*limit)
+	}
+	return ctx.Err()
+}
+
+// creator creates one task.
+type creator func(ctx context.Context, s task.Spec) error
+
+func (b *bench) byStore(_ context.Context, r *rig) (creator, func() error, error) {
+	return func(ctx context.Context, s task.Spec) error {
+		now := task.At(time.Now())
+		t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
+		_, err := r.store.CreateTask(ctx, r.ref(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
+		return err
+	}, func() error { return nil }, nil
+}
+
+// byAPI serves the API on loopback, without TLS, and creates through its client.
+func (b *bench) byAPI(ctx context.Context, r *rig) (creator, func() error, error) {
+	secret, id, record := api.NewToken()
+	record.Who, record.CreatedAt = "bench", task.At(time.Now())
+	if err := r.plain.CreateFirstToken(ctx, id, record); err != nil {
+		return nil, nil, err
+	}
+	handler, err := api.New(api.Config{Store: r.store, Cluster: r.cluster, Node: nodeName, Ref: r.ref, Logger: r.log})
+	if err != nil {
+		return nil, nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: zap.NewStdLog(r.log)}
+	transport := &http.Transport{MaxIdleConnsPerHost: b.Callers}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	closeAll := func() error {
+		transport.CloseIdleConnections()
+		err := server.Close()
+		if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
+			err = errors.Join(err, serr)
+		}
+		return err
+	}
+	c, err := client.New(client.Config{Server: "http://" + listener.Addr().String(), Token: secret, HTTP: &http.Client{Transport: transport}})
+	if err != nil {
+		return nil, nil, errors.Join(err, closeAll())
+	}
+	return func(ctx context.Context, s task.Spec) error {
+		_, err := c.Create(ctx, s.Namespace, s)
+		return err
+	}, closeAll, nil
+}
+
+func (r *rig) ref(namespace, name string) store.Ref {
+	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, r.cluster.Shards)}
+}
+
+// createBy creates tasks with many callers for as long as is asked for, and
+// returns also how many it made in all.
+func (b *bench) createBy(ctx context.Context, r *rig, name string, open func(context.Context, *rig) (creator, func() error, error)) (res Result, made int64, err error) {
+	one, closeAll, err := open(ctx, r)
+	if err != nil {
+		return res, 0, err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	res.Name = name
+	spec := task.Defaults()
+	spec.Namespace, spec.Schedule, spec.Action = namespace, task.Schedules{"@every 24h"}, noop
+	run, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next, done atomic.Int64
+	var wg sync.WaitGroup
+	var stop atomic.Bool
+	tag := task.NewUID()
+	for range b.Callers {
+		wg.Go(func() {
+			for !stop.Load() && run.Err() == nil {
+				s := spec
+				s.Name = fmt.Sprintf("%s-%07d", tag, next.Add(1))
+				if err := one(run, s); err != nil {
+					cancel(fmt.Errorf("%s: %w", name, err))
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	b.progress.step("%s", name)
+	sleep(run, b.Warmup)
+	began, first := time.Now(), done.Load()
+	for left := b.Duration; left > 0 && sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(began) {
+		b.progress.now("%s  %s/s", name, number(float64(done.Load()-first)/time.Since(began).Seconds()))
+	}
+	res.rate(done.Load()-first, time.Since(began))
+	stop.Store(true)
+	wg.Wait()
+	return res, done.Load(), context.Cause(run)
+}
+
+// countTasks counts specs and entries.
+func (r *rig) countTasks(ctx context.Context) (n [2]int64, err error) {
+	totals, err := r.plain.Totals(ctx)
+	if err != nil {
+		return n, err
+	}
+	n[0] = totals.Tasks
+	shards, err := r.plain.ShardRecords(ctx, r.cluster.Shards)
+	for _, s := range shards {
+		n[1] += int64(s.Tasks)
+	}
+	return n, err
+}
+
+// memory measures what a scheduler takes that has tasks, beyond one that has
+// none, and how long it needs to load them. Each is measured with its workers
+// and without, so that an embedded etcd in the same process does not count.
+func (b *bench) memory(ctx context.Context) (err error) {
+	b.Rig.Executor = false
+	l := load{tasks: b.Tasks, period: 24 * time.Hour, origin: origin(), action: noop, overlap: defaultOverlap, keep: b.Keep}
+	empty := l
+	empty.tasks = 0
+	r, w, err := b.prepare(ctx, empty)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close(ctx)) }()
+	without, err := b.weigh(w)
+	if err != nil {
+		return err
+	}
+	if err := b.fill(ctx, r, l); err != nil {
+		return err
+	}
+	b.progress.step("load %d shards", r.cluster.Shards)
+	if w, err = r.start(ctx, l); err != nil {
+		return err
+	}
+	res := Result{Name: "memory", Count: int64(l.tasks), LoadMS: round(float64(w.loaded)/float64(time.Millisecond), 1)}
+	with, err := b.weigh(w)
+	if err != nil {
+		return err
+	}
+	per := func(with, without int64) *float64 { return new(round(float64(with-without)/float64(l.tasks), 1)) }
+	res.MemoryPer, res.HeapPer = per(with[0], without[0]), per(with[1], without[1])
+	found, err := r.countTasks(ctx)
+	if err == nil && found != [2]int64{int64(l.tasks), int64(l.tasks)} {
+		err = fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", l.tasks, found[0], found[1])
+	}
+	res.verify(err)
+	b.add(res)
+	return nil
+}
+
+// weigh stops the workers and returns how much less memory the process takes
+// then: resident, and heap.
+func (b *bench) weigh(w *work) (n [2]int64, err error) {
+	weight := func() [2]int64 {
+		var m runtime.MemStats
+		debug.FreeOSMemory()
+		debug.FreeOSMemory() // the first one may find finalizers to run
+		runtime.ReadMemStats(&m)
+		return [2]int64{resident(), int64(m.HeapAlloc)}
+	}
+	with := weight()
+	if err := w.stop(); err != nil {
+		return n, err
+	}
+	timetables := w.tap.cursors
+	w.tap, w.engine = nil, nil
+	without := weight()
+	runtime.KeepAlive(timetables) // ours, not the scheduler's
+	return [2]int64{with[0] - without[0], with[1] - without[1]}, nil
+}

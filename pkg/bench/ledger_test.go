@@ -1,0 +1,102 @@
+package bench
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// history is a shard with one task that ticks every 100 ms, and what happened to it.
+type history struct {
+	t      *testing.T
+	l      load
+	ref    store.Ref
+	uid    string
+	ledger ledger
+	rev    int64
+}
+
+func newHistory(t *testing.T) *history {
+	keys, err := store.NewKeys("/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &history{t: t, ref: store.Ref{Namespace: namespace, Name: name(0)}, rev: 10,
+		l:      load{tasks: 1, period: period, origin: time.UnixMilli(1_000_000), action: noop, overlap: task.OverlapAllow, keep: 20},
+		ledger: ledger{keys: keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
+	_, e := h.l.task(0)
+	h.uid = e.UID
+	h.put(keys.Entry(h.ref), e)
+	return h
+}
+
+// put is the first of a key, unless it is put again.
+func (h *history) put(key string, v any) {
+	h.rev++
+	h.ledger.take(check.Event{Revision: h.rev, Key: key, Value: mustJSON(v), ModRevision: h.rev, CreateRevision: h.rev})
+}
+
+func (h *history) id(n int) string {
+	return task.RunID(h.l.origin.Add(time.Duration(n)*period), h.uid)
+}
+
+func (h *history) fire(n int) {
+	h.put(h.ledger.keys.Run(nodeName, h.ref, h.id(n)), task.Assigned{Run: task.Run{UID: h.uid, State: task.Dispatched}})
+}
+
+func (h *history) finish(n int, s task.State) {
+	h.put(h.ledger.keys.Ended(h.ref, h.id(n)), task.Run{UID: h.uid, State: s, Trigger: task.TriggerSchedule})
+	if s == task.Succeeded || s == task.Failed {
+		h.ledger.take(check.Event{Revision: h.rev, Key: h.ledger.keys.Run(nodeName, h.ref, h.id(n)), Deleted: true, ModRevision: h.rev})
+	}
+}
+
+func (h *history) mark(n int) {
+	h.put(h.ledger.keys.Watermark(0), store.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * period)), Seen: h.rev})
+}
+
+func TestLedger_FindsWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(h *history)
+		want string // of the fault; "" is none
+	}{
+		{"all is well", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(2, task.Skipped); h.mark(2) }, ""},
+		{"a tick without an outcome", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.mark(2) }, "had 2 ticks, and 1 have an outcome"},
+		{"a tick beyond the watermark", func(h *history) { h.fire(1); h.finish(1, task.Succeeded) }, "had 0 ticks, and 1"},
+		{"a run dispatched twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.fire(1); h.mark(1) }, "was dispatched 2 times"},
+		{"a run that never ends", func(h *history) { h.fire(1); h.mark(1) }, "its end is on record 0 times"},
+		{"a run that ends twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(1, task.Succeeded); h.mark(1) }, "its end is on record 2 times"},
+		{"a run that fails", func(h *history) { h.fire(1); h.finish(1, task.Failed); h.mark(1) }, `ended as "failed"`},
+		{"a tick both run and skipped", func(h *history) { h.fire(1); h.finish(1, task.Skipped); h.finish(1, task.Succeeded); h.mark(1) }, "several outcomes"},
+		{"a run of no tick", func(h *history) {
+			h.put(h.ledger.keys.Run(nodeName, h.ref, task.RunID(h.l.origin.Add(150*time.Millisecond), h.uid)), 1)
+		}, "is no tick"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHistory(t)
+			c.do(h)
+			var got tally
+			h.ledger.judge(&got, true)
+			switch err := got.err(); {
+			case c.want == "" && err != nil:
+				t.Error(err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("the faults are %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

@@ -1,0 +1,236 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What etcd is asked for by itself, with the shapes in which Carillon writes.
+const (
+	limitPut      = "limit/put"           // one put, a request each
+	limitTextbook = "limit/fire_one"      // compare and put a state, put a run, a request each
+	limitNested   = "limit/fire_nested"   // 60 times compare, put a run, put a watermark, nested in one request
+	limitCommit   = "limit/fire_commit"   // a shard's commit: 57 runs and their entries compared, 57 runs and the watermark put
+	limitCycle    = "limit/fire_finish"   // such a commit; then 57 times compare, delete the run, put its history, nested
+	limitCreate   = "limit/create"        // compare and put a spec and an entry, a request each
+	limitSpawn    = "limit/fork_and_exec" // processes that end at once, without a record
+)
+
+const (
+	limitCallers  = 256 // of small requests
+	limitInFlight = 8   // of large ones
+	siblings      = 60
+	commitRuns    = 57 // what fits into 128 compares
+)
+
+// sizes are the bytes of the values that are written.
+type sizes struct{ run, ended, mark, spec, entry int }
+
+// plain sizes are those of docs and of comparisons with other systems.
+func plainSizes(bytes int) sizes { return sizes{bytes, bytes, bytes, bytes, bytes} }
+
+// sizesOf are those of what a load writes.
+func sizesOf(l load) sizes {
+	t, e := l.task(0)
+	now := task.At(time.Now())
+	run := task.Run{
+		UID: t.UID, ScheduledTime: now, State: task.Dispatched, Trigger: task.TriggerSchedule, Node: nodeName, Owner: nodeName,
+		Attempt: 1, CreatedAt: now, DispatchedAt: now,
+	}
+	assigned := task.Assigned{Run: run, Instance: t.UID, Generation: 1, Action: e.Action, KillGrace: e.KillGrace, Retry: e.Retry}
+	ended := run
+	ended.State, ended.StartedAt, ended.EndedAt, ended.LatenessMS, ended.Token = task.Succeeded, now, now, new(int64(1)), 1e6
+	mark := map[string]any{"time": now, "seen": 1000000, "nonce": t.UID}
+	return sizes{size(assigned), size(ended), size(mark), size(t), size(e)}
+}
+
+func size(v any) int {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("bench: encode %T: %v", v, err))
+	}
+	return len(b)
+}
+
+// limiter measures etcd itself, below a part of our prefix that it deletes again.
+type limiter struct {
+	*site
+	sizes sizes
+	took  time.Duration // for each shape
+	now   func(format string, args ...any)
+}
+
+// measure is the rate of one shape.
+func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
+	res := Result{Name: name}
+	callers := limitInFlight
+	if name == limitPut || name == limitTextbook || name == limitCreate {
+		callers = limitCallers
+	}
+	root := fmt.Sprintf("%slimit/%s/", l.keys.Root(), task.NewUID())
+	var count atomic.Int64
+	var failed sync.Once
+	var err error
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range callers {
+		one := l.caller(name, fmt.Sprintf("%s%04d/", root, i))
+		wg.Go(func() {
+			for stop.Err() == nil {
+				n, e := one(ctx)
+				if e != nil {
+					failed.Do(func() { err = e; cancel() })
+					return
+				}
+				count.Add(int64(n))
+			}
+		})
+	}
+	warm := l.took / 5
+	sleep(stop, warm)
+	began, before := time.Now(), count.Load()
+	for time.Since(began) < l.took || count.Load() == before { // one request at least
+		if !sleep(stop, min(l.took, 200*time.Millisecond)) {
+			break
+		}
+		l.now("%s  %s/s", name, number(float64(count.Load()-before)/time.Since(began).Seconds()))
+	}
+	res.rate(count.Load()-before, time.Since(began))
+	cancel()
+	wg.Wait()
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return res, fmt.Errorf("%s: %w", name, err)
+	}
+	return res, l.erase(ctx, root)
+}
+
+// caller makes one request of a shape again and again; it returns how many things were done.
+func (l *limiter) caller(name, root string) func(context.Context) (int, error) {
+	c := &caller{limiter: l, root: root, run: value(l.sizes.run), ended: value(l.sizes.ended), mark: value(l.sizes.mark),
+		spec: value(l.sizes.spec), entry: value(l.sizes.entry)}
+	return map[string]func(context.Context) (int, error){
+		limitPut: c.put, limitTextbook: c.textbook, limitNested: c.nested, limitCommit: c.commit, limitCycle: c.cycle, limitCreate: c.create,
+	}[name]
+}
+
+func value(bytes int) string { return strings.Repeat("v", bytes) }
+
+// caller is one of those that write, each below a prefix of its own.
+type caller struct {
+	*limiter
+	root                          string
+	run, ended, mark, spec, entry string
+
+	n    int
+	revs [siblings]int64 // of states and watermarks
+}
+
+func (c *caller) key(kind string) string {
+	c.n++
+	return fmt.Sprintf("%s%s/bench/t%07d/20261120T220500.%09dZ-abcd", c.root, kind, c.n%1000, c.n)
+}
+
+func (c *caller) put(ctx context.Context) (int, error) {
+	_, err := c.client.Put(ctx, c.key("runs"), c.run)
+	return 1, err
+}
+
+func (c *caller) state(i int) string { return fmt.Sprintf("%sstate/%04d", c.root, i) }
+
+func (c *caller) txn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op) (int64, error) {
+	res, err := c.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
+	switch {
+	case err != nil:
+		return 0, err
+	case !res.Succeeded:
+		return 0, fmt.Errorf("a comparison did not hold below %s", c.root)
+	}
+	for _, r := range res.Responses {
+		if t := r.GetResponseTxn(); t != nil && !t.Succeeded {
+			return 0, fmt.Errorf("a nested comparison did not hold below %s", c.root)
+		}
+	}
+	return res.Header.Revision, nil
+}
+
+func (c *caller) textbook(ctx context.Context) (int, error) {
+	state := c.state(0)
+	rev, err := c.txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(state), "=", c.revs[0])},
+		[]clientv3.Op{clientv3.OpPut(state, c.entry), clientv3.OpPut(c.key("runs"), c.run)})
+	c.revs[0] = rev
+	return 1, err
+}
+
+func (c *caller) nested(ctx context.Context) (int, error) {
+	var ops []clientv3.Op
+	for i := range siblings {
+		mark, run := c.state(i), c.key("runs")
+		ops = append(ops, clientv3.OpTxn(
+			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[i]), clientv3.Compare(clientv3.CreateRevision(run), "=", 0)},
+			[]clientv3.Op{clientv3.OpPut(run, c.run), clientv3.OpPut(mark, c.mark)}, nil))
+	}
+	rev, err := c.txn(ctx, nil, ops)
+	for i := range c.revs {
+		c.revs[i] = rev
+	}
+	return siblings, err
+}
+
+// commit writes what a full commit of a shard does. Its entries are keys that
+// are not there: a compare costs the same.
+func (c *caller) commit(ctx context.Context) (int, error) {
+	_, err := c.fire(ctx)
+	return commitRuns, err
+}
+
+func (c *caller) fire(ctx context.Context) (runs []string, err error) {
+	mark := c.state(0)
+	cmps := []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(c.state(1)), "=", 0), clientv3.Compare(clientv3.CreateRevision(c.state(2)), "=", 0),
+		clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[0]),
+	}
+	var ops []clientv3.Op
+	for i := range commitRuns {
+		run := c.key("runs")
+		runs = append(runs, run)
+		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(fmt.Sprintf("%stasks/bench/t%07d", c.root, i)), "=", 0),
+			clientv3.Compare(clientv3.ModRevision(run), "=", 0))
+		ops = append(ops, clientv3.OpPut(run, c.run))
+	}
+	c.revs[0], err = c.txn(ctx, cmps, append(ops, clientv3.OpPut(mark, c.mark)))
+	return runs, err
+}
+
+func (c *caller) cycle(ctx context.Context) (int, error) {
+	runs, err := c.fire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var ops []clientv3.Op
+	for _, run := range runs {
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(run), "=", c.revs[0])},
+			[]clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(strings.Replace(run, "/runs/", "/history/", 1), c.ended)}, nil))
+	}
+	_, err = c.txn(ctx, nil, ops)
+	return len(runs), err
+}
+
+func (c *caller) create(ctx context.Context) (int, error) {
+	spec, entry := c.key("tasks"), c.key("shards")
+	_, err := c.txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(spec), "=", 0), clientv3.Compare(clientv3.CreateRevision(entry), "=", 0)},
+		[]clientv3.Op{clientv3.OpPut(spec, c.spec), clientv3.OpPut(entry, c.entry)})
+	return 1, err
+}

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/shard"
+)
+
+const namespace = "bench"
+
+// load is the tasks of a benchmark: alike, each ticking once in every period,
+// spread over it or all at once. Task i ticks at origin + i's offset + k periods,
+// k ≥ 1.
+type load struct {
+	tasks   int
+	period  time.Duration // whole milliseconds
+	herd    bool          // all at the same instant
+	origin  time.Time     // nothing is due at or before it
+	action  task.Action
+	overlap string
+	keep    int
+}
+
+// offset is how far behind the origin the anchor of task i is.
+func (l load) offset(i int) time.Duration {
+	if l.herd {
+		return 0
+	}
+	return time.Duration(int64(i)*l.period.Milliseconds()/int64(l.tasks)) * time.Millisecond
+}
+
+func name(i int) string { return fmt.Sprintf("t%07d", i) }
+
+// task makes the spec and the entry of task i.
+func (l load) task(i int) (task.Task, task.Entry) {
+	spec := task.Defaults()
+	spec.Namespace, spec.Name = namespace, name(i)
+	spec.Schedule = task.Schedules{"@every " + l.period.String()}
+	spec.Action, spec.Overlap, spec.History.Keep = l.action, l.overlap, l.keep
+	anchor := task.At(l.origin.Add(l.offset(i)))
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: anchor, UpdatedAt: anchor, UpdatedBy: "bench"}
+	return t, task.NewEntry(t, task.At(l.origin), anchor)
+}
+
+// timetable is the ticks of a load, of one shard, in the order in which they
+// are decided.
+type timetable struct {
+	origin, period int64 // ms
+	due            []due // by offset, then name
+}
+
+type due struct {
+	offset int64 // ms
+	name   string
+}
+
+// timetables are those of all shards.
+func (l load) timetables(shards int) []timetable {
+	tables := make([]timetable, shards)
+	for i := range tables {
+		tables[i].origin, tables[i].period = l.origin.UnixMilli(), l.period.Milliseconds()
+	}
+	for i := range l.tasks {
+		t := &tables[shard.Of(namespace, name(i), shards)]
+		t.due = append(t.due, due{l.offset(i).Milliseconds(), namespace + "/" + name(i)})
+	}
+	for _, t := range tables {
+		slices.SortFunc(t.due, func(a, b due) int { return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.name, b.name)) })
+	}
+	return tables
+}
+
+// tick is the n-th tick of the shard, in ms; n counts from 0.
+func (t *timetable) tick(n int) int64 {
+	cycle, i := n/len(t.due), n%len(t.due)
+	return t.origin + int64(cycle+1)*t.period + t.due[i].offset
+}
+
+// decided reports whether a watermark speaks for the n-th tick.
+func (t *timetable) decided(n int, w store.Watermark) bool {
+	return w.Decided(task.At(time.UnixMilli(t.tick(n))), t.due[n%len(t.due)].name)
+}
+
+// create writes tasks with many callers; the first error ends it.
+func create(ctx context.Context, s *store.Store, l load, shards, callers int, done func(n int64)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next, made atomic.Int64
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(l.tasks) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				t, e := l.task(int(i))
+				ref := store.Ref{Namespace: namespace, Name: t.Name, Shard: shard.Of(namespace, t.Name, shards)}
+				if _, err := s.CreateTask(ctx, ref, t, e); err != nil {
+					cancel(fmt.Errorf("create the tasks: %w", err))
+					return
+				}
+				done(made.Add(1))
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}

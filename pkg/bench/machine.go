@@ -1,0 +1,94 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine is where a benchmark ran.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`  // that this process may use
+	Memory int64  `json:"memory"` // bytes
+	OS     string `json:"os"`
+}
+
+// String is the machine on one line.
+func (m Machine) String() string {
+	return fmt.Sprintf("%s, %d cores, %.1f GiB, %s", m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.OS)
+}
+
+// thisMachine reads what the system tells; what it does not is "unknown".
+func thisMachine() Machine {
+	m := Machine{CPU: "unknown", Cores: runtime.GOMAXPROCS(0), OS: runtime.GOOS + "/" + runtime.GOARCH}
+	if model := field("/proc/cpuinfo", "model name", ":"); model != "" {
+		m.CPU = model
+	}
+	if kib, _, _ := strings.Cut(field("/proc/meminfo", "MemTotal", ":"), " "); kib != "" {
+		n, _ := strconv.ParseInt(kib, 10, 64)
+		m.Memory = n << 10
+	}
+	if pretty := strings.Trim(field("/etc/os-release", "PRETTY_NAME", "="), `"`); pretty != "" {
+		m.OS = pretty
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.OS += ", " + unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
+	}
+	return m
+}
+
+// field is the value of the first line of a file that has that name.
+func field(path, name, separator string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if n, v, ok := strings.Cut(line, separator); ok && strings.TrimSpace(n) == name {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// fileSystem names what a directory is on: on tmpfs, syncing costs nothing, and
+// figures say little.
+func fileSystem(dir string) string {
+	var s unix.Statfs_t
+	if unix.Statfs(dir, &s) != nil {
+		return "unknown file system"
+	}
+	switch int64(s.Type) {
+	case unix.EXT4_SUPER_MAGIC:
+		return "ext4"
+	case unix.XFS_SUPER_MAGIC:
+		return "xfs"
+	case unix.BTRFS_SUPER_MAGIC:
+		return "btrfs"
+	case unix.TMPFS_MAGIC:
+		return "tmpfs: its syncs cost nothing"
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		return "overlay"
+	}
+	return fmt.Sprintf("file system %#x", s.Type)
+}
+
+// resident is this process's resident memory in bytes; 0 if the system does not tell.
+func resident() int64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(b))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize())
+}

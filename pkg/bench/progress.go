@@ -1,0 +1,57 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// progress is one line on a terminal that says what is going on; on anything
+// else, a line for each step.
+type progress struct {
+	out      io.Writer
+	terminal bool
+
+	mu   sync.Mutex
+	last string
+	at   time.Time
+}
+
+func newProgress(out io.Writer) *progress {
+	p := &progress{out: out}
+	if f, ok := out.(*os.File); ok {
+		_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		p.terminal = err == nil
+	}
+	return p
+}
+
+// step says what begins.
+func (p *progress) step(format string, args ...any) { p.show(true, fmt.Sprintf(format, args...)) }
+
+// now says how it goes; only a terminal is told.
+func (p *progress) now(format string, args ...any) { p.show(false, fmt.Sprintf(format, args...)) }
+
+func (p *progress) show(step bool, line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.terminal && step && line != p.last:
+		fmt.Fprintln(p.out, line)
+		p.last = line
+	case p.terminal && (step || time.Since(p.at) > 100*time.Millisecond):
+		fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+		p.at = time.Now()
+	}
+}
+
+// clear takes the line away.
+func (p *progress) clear() {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}

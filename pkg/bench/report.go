@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+)
+
+// Report is what a benchmark prints, as JSON or for people.
+type Report struct {
+	Machine  Machine  `json:"machine"`
+	Versions Versions `json:"versions"`
+	Command  string   `json:"command"` // reproduces it
+	Etcd     string   `json:"etcd"`    // how it was reached, and what its data is on
+	Results  []Result `json:"results"`
+}
+
+// Versions are those of what was measured.
+type Versions struct {
+	Carillon string `json:"carillon"`
+	Go       string `json:"go"`
+	Etcd     string `json:"etcd"`
+}
+
+// Result is one figure with what belongs to it. What does not apply is left out.
+type Result struct {
+	Name       string   `json:"name"`
+	Count      int64    `json:"count,omitempty"` // of what was measured
+	Seconds    float64  `json:"seconds,omitempty"`
+	RatePerS   float64  `json:"rate_per_s,omitempty"`
+	LimitPerS  float64  `json:"limit_per_s,omitempty"` // what etcd, or the kernel, can do of the same, in the same run
+	LimitIs    string   `json:"limit_is,omitempty"`    // the name of its result
+	Ratio      float64  `json:"ratio,omitempty"`
+	LatenessMS *Spread  `json:"lateness_ms,omitempty"`
+	Skipped    int64    `json:"skipped,omitempty"` // ticks, by overlap
+	Missed     int64    `json:"missed,omitempty"`  // ticks that came to light too late
+	LoadMS     float64  `json:"load_ms,omitempty"` // from the start until every shard can fire
+	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`
+	HeapPer    *float64 `json:"heap_bytes_per_task,omitempty"`
+	Verified   *bool    `json:"verified,omitempty"`
+	Faults     []string `json:"faults,omitempty"` // why it is not
+}
+
+// Spread is the distribution of a time, in milliseconds.
+type Spread struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// spread sorts its samples; nil if there are none.
+func spread(samples []time.Duration) *Spread {
+	if len(samples) == 0 {
+		return nil
+	}
+	slices.Sort(samples)
+	at := func(permille int) float64 {
+		return round(float64(samples[(len(samples)-1)*permille/1000])/float64(time.Millisecond), 3)
+	}
+	return &Spread{P50: at(500), P99: at(990), Max: at(1000)}
+}
+
+func round(x float64, digits int) float64 {
+	f := math.Pow10(digits)
+	return math.Round(x*f) / f
+}
+
+// rate fills in how many in how long.
+func (r *Result) rate(count int64, took time.Duration) {
+	r.Count, r.Seconds = count, round(took.Seconds(), 3)
+	r.RatePerS = round(float64(count)/took.Seconds(), 1)
+}
+
+// against fills in what the rate is measured against; nil: nothing.
+func (r *Result) against(limit *Result) {
+	if limit != nil && limit.RatePerS > 0 {
+		r.LimitPerS, r.LimitIs, r.Ratio = limit.RatePerS, limit.Name, round(r.RatePerS/limit.RatePerS, 3)
+	}
+}
+
+// verify fills in the judgement.
+func (r *Result) verify(err error) {
+	ok := err == nil
+	if r.Verified = &ok; !ok {
+		r.Faults = strings.Split(err.Error(), "\n")
+	}
+}
+
+// unverified is the error of a command whose figures are not to be trusted.
+type unverified struct{ names []string }
+
+func (e unverified) Error() string {
+	return "not verified: " + strings.Join(e.names, ", ") + ": what is in etcd is not what should be there"
+}
+
+// ExitCode is that of a finding.
+func (unverified) ExitCode() int { return 8 }
+
+func (r *Report) err() error {
+	var e unverified
+	for _, res := range r.Results {
+		if res.Verified != nil && !*res.Verified {
+			e.names = append(e.names, res.Name)
+		}
+	}
+	if len(e.names) > 0 {
+		return e
+	}
+	return nil
+}
+
+// write prints the report, as JSON or as a table.
+func (r *Report) write(out io.Writer, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(out)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		return e.Encode(r)
+	}
+	t := table.NewWriter()
+	style := table.StyleDefault
+	style.Options, style.Format = table.OptionsNoBordersAndSeparators, table.FormatOptions{}
+	style.Box = table.BoxStyle{PaddingRight: "  "}
+	t.SetStyle(style)
+	t.AppendHeader(table.Row{"NAME", "RATE/s", "LIMIT/s", "RATIO", "P50 ms", "P99 ms", "MAX ms", "VERIFIED", "NOTES"})
+	for _, res := range r.Results {
+		t.AppendRow(res.row())
+	}
+	var b strings.Builder
+	for line := range strings.Lines(t.Render() + "\n") {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	for _, res := range r.Results {
+		for _, f := range res.Faults {
+			fmt.Fprintf(&b, "%s: %s\n", res.Name, f)
+		}
+	}
+	fmt.Fprintf(&b, "\n%s\ncarillon %s, etcd %s (%s), %s\n%s\n", r.Machine, r.Versions.Carillon, r.Versions.Etcd, r.Etcd, r.Versions.Go, r.Command)
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func (r *Result) row() table.Row {
+	row := table.Row{r.Name, number(r.RatePerS), number(r.LimitPerS), "", "", "", "", "", r.notes()}
+	if r.Ratio > 0 {
+		row[3] = fmt.Sprintf("%.0f %%", 100*r.Ratio)
+	}
+	if l := r.LatenessMS; l != nil {
+		row[4], row[5], row[6] = fmt.Sprintf("%.1f", l.P50), fmt.Sprintf("%.1f", l.P99), fmt.Sprintf("%.1f", l.Max)
+	}
+	if r.Verified != nil {
+		row[7] = map[bool]string{true: "yes", false: "NO"}[*r.Verified]
+	}
+	return row
+}
+
+func (r *Result) notes() string {
+	var notes []string
+	for _, n := range []struct {
+		what  string
+		count int64
+	}{{"skipped", r.Skipped}, {"missed", r.Missed}} {
+		if n.count > 0 {
+			notes = append(notes, fmt.Sprintf("%s %s", number(float64(n.count)), n.what))
+		}
+	}
+	if r.LoadMS > 0 {
+		notes = append(notes, fmt.Sprintf("loaded in %s ms", number(r.LoadMS)))
+	}
+	if r.MemoryPer != nil {
+		notes = append(notes, fmt.Sprintf("%s bytes a task, %s of them heap", number(*r.MemoryPer), number(*r.HeapPer)))
+	}
+	return strings.Join(notes, ", ")
+}
+
+// number groups thousands; "" for 0.
+func number(x float64) string {
+	if x == 0 {
+		return ""
+	}
+	s := fmt.Sprintf("%.0f", x)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

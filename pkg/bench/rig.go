@@ -1,0 +1,289 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/election"
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/scheduler"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/shard"
+)
+
+// The committers.
+const (
+	commitDirect = "direct"
+	commitBatch  = "batch"
+)
+
+const (
+	nodeName  = "bench"
+	settleFor = time.Minute // at most, for what is due or runs to come to its end
+)
+
+// rigConfig says how the node is built.
+type rigConfig struct {
+	Shards   int
+	Commit   string
+	Slots    int
+	Executor bool // false: runs stay in the inbox
+	Guardian bool
+}
+
+// rig is one node of a cluster of its own, without a daemon around it: it joins
+// once, and works, stops and works again as often as a benchmark wants.
+//
+//	newRig ─► joined ─work─► working ─stop─► joined … ─close─► gone
+type rig struct {
+	*site
+	cfg     rigConfig
+	log     *zap.Logger
+	plain   *store.Store // each write a request of its own
+	store   *store.Store // through the committer under test
+	loader  *store.Store // through the fastest one, for what is not measured
+	cluster task.Cluster
+
+	base   context.Context // of what outlives a stop
+	cancel context.CancelFunc
+	ground *errgroup.Group
+
+	session  *kv.Session
+	fence    kv.Fence
+	node     task.Node
+	owners   []store.Owner
+	joinedAt int64 // etcd's revision before the node joined: what is read back begins there
+}
+
+// newRig makes the cluster. close must be called unless it fails.
+func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *rig, err error) {
+	r := &rig{site: s, cfg: cfg, log: log}
+	r.base, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	r.ground, r.base = errgroup.WithContext(r.base)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.close(ctx))
+		}
+	}()
+	r.plain = store.New(s.client, kv.Direct(s.client), s.keys)
+	batcher := kv.NewBatcher(s.client, kv.BatcherConfig{Logger: log})
+	r.ground.Go(func() error { return batcher.Run(r.base) })
+	r.loader = store.New(s.client, batcher, s.keys)
+	if r.store = r.plain; cfg.Commit == commitBatch {
+		r.store = r.loader
+	}
+	r.cluster, _, err = r.plain.Bootstrap(ctx, cfg.Shards, time.Now())
+	return r, err
+}
+
+// join registers the node and has it own every shard.
+func (r *rig) join(ctx context.Context) (err error) {
+	if r.joinedAt, err = r.revision(ctx); err != nil {
+		return err
+	}
+	r.session, err = kv.OpenSession(r.base, r.client, kv.SessionConfig{TTL: 30 * time.Second, Logger: r.log})
+	if err != nil {
+		return err
+	}
+	now := task.At(time.Now())
+	r.node = task.Node{
+		Name: nodeName, Instance: task.NewUID(), State: task.NodeReady, Version: version(),
+		Labels: map[string]string{"node": nodeName, "os": runtime.GOOS, "arch": runtime.GOARCH},
+		Roles:  []string{task.RoleScheduler, task.RoleExecutor}, Slots: r.cfg.Slots, Weight: 1, Clock: now, StartedAt: now,
+	}
+	if r.fence, _, err = r.plain.Register(ctx, r.node, r.session.Lease()); err != nil {
+		return err
+	}
+	vote := election.New(r.client, election.Config{Prefix: r.keys.Root(), Node: nodeName, TTL: 30 * time.Second, Logger: r.log})
+	r.ground.Go(func() error {
+		return vote.Run(r.base, func(ctx context.Context, t election.Term) error {
+			return shard.NewRebalancer(shard.RebalancerConfig{
+				Store: r.plain, Shards: r.cluster.Shards, Now: time.Now, Logger: r.log,
+			}).Lead(ctx, t.Fence)
+		})
+	})
+	return r.until(ctx, "every shard has an owner", func() (bool, error) {
+		r.owners, err = r.plain.Owners(ctx)
+		return len(r.owners) == r.cluster.Shards, err
+	})
+}
+
+// until polls until something is so, for a minute at most.
+func (r *rig) until(ctx context.Context, what string, is func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, fmt.Errorf("not in %s: %s", settleFor, what))
+	defer cancel()
+	for {
+		ok, err := is()
+		if ok || err != nil {
+			return err
+		}
+		if !sleep(ctx, 2*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+		if err := r.base.Err(); err != nil {
+			return fmt.Errorf("the rig is broken: %w", context.Cause(r.base))
+		}
+	}
+}
+
+// work is the parts that a benchmark starts and stops.
+type work struct {
+	tap     *tap
+	clock   *clock
+	engine  *scheduler.Engine
+	metrics *prometheus.Registry
+	loaded  time.Duration // from the start until every shard was ready to fire
+
+	cancel context.CancelFunc
+	parts  *errgroup.Group
+	ground *errgroup.Group // the guardian, which outlives them
+	leave  context.CancelFunc
+}
+
+// start starts the node's parts on a load, whose clock is held at its origin, and
+// returns when every shard is ready to fire. stop must be called unless it fails.
+func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
+	began := time.Now()
+	w := &work{clock: newClock(l.origin), metrics: prometheus.NewRegistry()}
+	w.tap = newTap(r.store, w.clock, l.timetables(r.cluster.Shards))
+	base, leave := context.WithCancel(r.base)
+	running, cancel := context.WithCancel(base)
+	w.leave, w.cancel = leave, cancel
+	w.ground, base = errgroup.WithContext(base)
+	w.parts, running = errgroup.WithContext(running)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.stop())
+		}
+	}()
+	free := func() int { return r.cfg.Slots }
+	if r.cfg.Executor {
+		e, err := r.executor(base, w)
+		if err != nil {
+			return nil, err
+		}
+		free = e.Free
+		w.parts.Go(func() error { return e.Run(running) })
+		e.Joined(executor.Session{Fence: r.fence, LastRenewal: r.session.LastRenewal})
+	}
+	fleet := scheduler.NewFleet(nodeName, free)
+	nodes, err := r.plain.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fleet.Set(nodes)
+	w.engine = scheduler.New(scheduler.Config{
+		Node: nodeName, Store: w.tap, Fleet: fleet, NextAttempt: executor.Next, Now: w.clock.Now,
+		Logger: r.log.Named("scheduler"), Registerer: w.metrics,
+	})
+	keeper := shard.NewKeeper(shard.KeeperConfig{
+		Node: nodeName, Owners: func() []store.Owner { return r.owners }, Fence: r.plain.OwnerFence,
+		Session: func() (kv.Fence, bool) { return r.fence, true }, Work: w.engine.Work, Logger: r.log.Named("keeper"),
+	})
+	w.parts.Go(func() error { return w.engine.Run(running) })
+	w.parts.Go(func() error { return keeper.Run(running) })
+	err = r.until(ctx, "every shard is loaded", func() (bool, error) {
+		return w.tap.opened.Load() >= int64(r.cluster.Shards) && w.decided(), nil
+	})
+	w.loaded = time.Since(began)
+	return w, err
+}
+
+func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error) {
+	dir := filepath.Join(r.dir, "node")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the node's directory: %w", err)
+	}
+	var guardian *executor.Guardian
+	if r.cfg.Guardian {
+		guardian = executor.NewGuardian(executor.GuardianConfig{
+			Hello: executor.Hello{Instance: r.node.Instance, Dir: dir}, Logger: r.log,
+		})
+		w.ground.Go(func() error { return guardian.Run(ctx) })
+	}
+	return executor.New(executor.Config{
+		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Inbox: w.tap, Guardian: guardian, Logger: r.log,
+	})
+}
+
+// decided reports whether no shard is being loaded, or has a tick at or before
+// what the clock shows that is not decided.
+func (w *work) decided() bool { return w.engine.Overdue(w.clock.Now(), -time.Millisecond) == nil }
+
+// settle waits until nothing that is due is undecided, and, if runs end here,
+// until all have. The clock must be held.
+func (r *rig) settle(ctx context.Context, w *work) error {
+	return r.until(ctx, "every tick is decided and every run has ended", func() (bool, error) {
+		return w.decided() && (!r.cfg.Executor || w.outcomes()["run"] == w.tap.finished.Load()), nil
+	})
+}
+
+// stop ends the parts and waits for them.
+func (w *work) stop() error {
+	w.cancel()
+	err := w.parts.Wait()
+	w.leave()
+	err = errors.Join(unlessStopped(err), unlessStopped(w.ground.Wait()))
+	if err != nil {
+		return fmt.Errorf("stop the node: %w", err)
+	}
+	return nil
+}
+
+func unlessStopped(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// outcomes are how many ticks the scheduler says it has given each outcome.
+func (w *work) outcomes() map[string]int64 {
+	all := map[string]int64{}
+	families, err := w.metrics.Gather()
+	if err != nil {
+		return all // a mistake of ours: every count is 0 then, and nothing is verified
+	}
+	for _, f := range families {
+		if f.GetName() == "carillon_ticks_total" {
+			for _, m := range f.GetMetric() {
+				all[m.GetLabel()[0].GetValue()] = int64(m.GetCounter().GetValue())
+			}
+		}
+	}
+	return all
+}
+
+// close takes the node out of the cluster and ends what newRig started.
+func (r *rig) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	var err error
+	if r.session != nil {
+		err = r.session.Close(ctx)
+	}
+	r.cancel()
+	return errors.Join(err, unlessStopped(r.ground.Wait()))
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,194 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// period is the shortest that a schedule may have: with it few tasks give many ticks.
+const period = 100 * time.Millisecond
+
+// window is how far the clock may be ahead of the first undecided tick: less
+// than a period, so that no task ever has two ticks due.
+const window = period * 9 / 10
+
+// fire measures durable fires: ticks decided and dispatched into an inbox that
+// nobody empties.
+func (b *bench) fire(ctx context.Context) error {
+	b.Rig.Executor = false
+	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: task.OverlapAllow, keep: b.Keep}
+	measure := func(d time.Duration) ([]Result, error) {
+		return b.limits(ctx, d, sizesOf(l), limitCommit, limitNested)
+	}
+	return b.saturate(ctx, "fire", l, measure)
+}
+
+// lifecycle measures whole lives of runs that do nothing: dispatched, started,
+// ended, on record, trimmed.
+func (b *bench) lifecycle(ctx context.Context) error {
+	b.Rig.Executor = true
+	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
+	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, sizesOf(l), limitCycle) }
+	return b.saturate(ctx, "lifecycle", l, measure)
+}
+
+// process measures whole lives of real processes.
+func (b *bench) process(ctx context.Context) error {
+	b.Rig.Executor = true
+	action := task.Action{Process: &task.Process{Command: b.Command}}
+	l := load{tasks: b.Tasks, period: period, origin: origin(), action: action, overlap: b.Overlap, keep: b.Keep}
+	measure := func(d time.Duration) ([]Result, error) {
+		b.progress.step(limitSpawn)
+		res, err := spawns(ctx, b.Command, b.Rig.Slots, d)
+		return []Result{res}, err
+	}
+	return b.saturate(ctx, "process", l, measure)
+}
+
+// saturate measures the rate of a load with a clock that never lets the
+// scheduler rest. The first of the limits is what it is held against.
+func (b *bench) saturate(ctx context.Context, name string, l load, limits func(time.Duration) ([]Result, error)) (err error) {
+	var before, after []Result
+	if b.Limit > 0 {
+		if before, err = limits(b.Limit / 2); err != nil {
+			return err
+		}
+	}
+	r, w, err := b.prepare(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close(ctx)) }()
+	res := Result{Name: name}
+	err = b.drive(ctx, r, w, l, &res)
+	if err = errors.Join(err, b.finish(ctx, r, w)); err != nil {
+		return err
+	}
+	res.LatenessMS = spread(w.tap.claims())
+	if b.Limit > 0 {
+		if after, err = limits(b.Limit / 2); err != nil {
+			return err
+		}
+		for i := range before {
+			before[i] = mean(before[i], after[i])
+		}
+		res.against(&before[0])
+	}
+	if err := b.verify(ctx, r, w, l, &res); err != nil {
+		return err
+	}
+	b.add(res)
+	b.add(before...)
+	return nil
+}
+
+// drive warms up, measures, and leaves the clock held.
+func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result) (err error) {
+	driving, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() { b.push(driving, r, w, l) })
+
+	count := func() int64 {
+		if r.cfg.Executor {
+			return w.tap.finished.Load()
+		}
+		return w.outcomes()["run"]
+	}
+	b.progress.step("%s: warm up", res.Name)
+	if !sleep(ctx, b.Warmup) {
+		return ctx.Err()
+	}
+	b.progress.step("%s", res.Name)
+	profiled, err := b.profiled()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, profiled()) }()
+	w.tap.measuring.Store(true)
+	began, first := time.Now(), count()
+	for left := b.Duration; left > 0; left = b.Duration - time.Since(began) {
+		if !sleep(ctx, min(left, 200*time.Millisecond)) {
+			return ctx.Err()
+		}
+		took := time.Since(began)
+		b.progress.now("%s  %.1f of %s  %s/s", res.Name, took.Seconds(), b.Duration, number(float64(count()-first)/took.Seconds()))
+	}
+	res.rate(count()-first, time.Since(began))
+	w.tap.measuring.Store(false)
+	return nil
+}
+
+// push drives the clock, as far as undecided ticks and runs that have not ended
+// allow.
+func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
+	var skipped int64
+	var looked time.Time
+	for sleep(ctx, 500*time.Microsecond) {
+		ahead := window.Milliseconds()
+		if r.cfg.Executor {
+			if time.Since(looked) > 20*time.Millisecond {
+				looked, skipped = time.Now(), w.outcomes()["skipped"]
+			}
+			// No more ticks are to fall due than there is room for runs.
+			room := b.outstanding() - (w.tap.decided.Load() - skipped - w.tap.finished.Load())
+			ahead = min(ahead, room*l.period.Milliseconds()/int64(l.tasks))
+		}
+		if first := w.tap.first(); ahead > 0 {
+			w.clock.forget(first)
+			w.clock.advance(first + ahead)
+		}
+	}
+}
+
+// outstanding is how many runs may be dispatched and not ended. Where a tick is
+// skipped while a run of its task is active, it is no more than the half of the
+// tasks: runs end in about the order in which they start, so that few are.
+func (b *bench) outstanding() int64 {
+	if b.Overlap == task.OverlapSkip {
+		return int64(min(b.Outstanding, max(b.Tasks/2, 1)))
+	}
+	return int64(b.Outstanding)
+}
+
+// spawns is how fast this process can start programs and see them end, so many
+// at once.
+func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Result, error) {
+	res := Result{Name: limitSpawn}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return res, err
+	}
+	defer null.Close()
+	var count atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, atOnce)
+	began := time.Now()
+	for i := range atOnce {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				p, err := os.StartProcess(argv[0], argv, &os.ProcAttr{Files: []*os.File{null, null, null}})
+				if err == nil {
+					_, err = p.Wait()
+				}
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				count.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	res.rate(count.Load(), time.Since(began))
+	return res, errors.Join(errs...)
+}

@@ -1,0 +1,130 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The ways to an embedded etcd.
+const (
+	transportDirect = "in-process"
+	transportGRPC   = "grpc"
+)
+
+// siteConfig says which etcd to use.
+type siteConfig struct {
+	Endpoints      []string // none: an embedded one
+	User, Password string
+	Transport      string // to an embedded one: in-process or grpc
+	Dir            string // where temporary directories go; "" is the system's place
+}
+
+// site is an etcd, and a prefix in it that is ours alone.
+type site struct {
+	server *kv.Server // nil: not ours
+	client *kv.Client
+	cfg    kv.Config // of clients over gRPC
+	keys   store.Keys
+	dir    string // temporary; holds etcd's data, and the executor's
+}
+
+// openSite starts or reaches etcd. Close must be called unless it fails.
+func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, err error) {
+	s := &site{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(ctx))
+		}
+	}()
+	if s.keys, err = store.NewKeys("/carillon-bench-" + task.NewUID()); err != nil {
+		return nil, err
+	}
+	if s.dir, err = os.MkdirTemp(cfg.Dir, "carillon-bench-"); err != nil {
+		return nil, fmt.Errorf("temporary directory: %w", err)
+	}
+	s.cfg = kv.Config{Endpoints: cfg.Endpoints, Username: cfg.User, Password: cfg.Password, CallTimeout: callLimit, Logger: log}
+	if len(cfg.Endpoints) == 0 {
+		s.server, err = kv.StartServer(ctx, kv.ServerConfig{
+			Dir: s.dir + "/etcd", Logger: log,
+			CompactionRetention: 1 << 40, // every revision is read back at the end
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.cfg.Endpoints = []string{s.server.Endpoint()}
+		if cfg.Transport == transportDirect {
+			s.client = s.server.Client()
+			return s, nil
+		}
+	}
+	if s.client, err = s.dial(ctx); err != nil {
+		return nil, err
+	}
+	return s, kv.CheckVersion(ctx, s.client)
+}
+
+// dial returns one more client, over gRPC.
+func (s *site) dial(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
+
+// callLimit is generous: a saturated etcd answers late, and a benchmark that
+// gives up after five seconds measures nothing.
+const callLimit = 20 * time.Second
+
+// revision is etcd's present one.
+func (s *site) revision(ctx context.Context) (int64, error) {
+	res, err := s.client.Get(ctx, s.keys.Cluster(), clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, fmt.Errorf("read etcd's revision: %w", err)
+	}
+	return res.Header.Revision, nil
+}
+
+// erase deletes everything below a prefix that is ours, in bites that do not
+// keep etcd from its other users.
+func (s *site) erase(ctx context.Context, prefix string) error {
+	const bite = 2000
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		res, err := s.client.Get(ctx, prefix, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(bite))
+		if err == nil && len(res.Kvs) == 0 {
+			return nil
+		}
+		if err == nil {
+			last := string(res.Kvs[len(res.Kvs)-1].Key)
+			_, err = s.client.Delete(ctx, prefix, clientv3.WithRange(last+"\x00"))
+		}
+		if err != nil {
+			return fmt.Errorf("delete what is left below %s: %w", prefix, err)
+		}
+	}
+}
+
+// close cleans up, whether ctx has ended or not, and lets go of etcd.
+func (s *site) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	var errs []error
+	if s.server == nil && s.client != nil {
+		errs = append(errs, s.erase(ctx, s.keys.Root()))
+	}
+	if s.client != nil && (s.server == nil || s.client != s.server.Client()) {
+		errs = append(errs, s.client.Close())
+	}
+	if s.server != nil {
+		errs = append(errs, s.server.Close())
+	}
+	if s.dir != "" {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	return errors.Join(errs...)
+}

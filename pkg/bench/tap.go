@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/scheduler"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// tap is the store as the scheduler and the executor get it, with an eye on what
+// they acknowledge. It changes nothing that passes through.
+type tap struct {
+	*store.Store
+	clock   *clock
+	cursors []cursor // by shard
+	// measuring says that samples count.
+	measuring atomic.Bool
+
+	opened   atomic.Int64 // shards opened, again ones included
+	decided  atomic.Int64 // ticks
+	finished atomic.Int64 // attempts whose end is on record
+	failures atomic.Int64 // ends that could not be recorded, or were late
+
+	mu      sync.Mutex
+	started []time.Duration // from the tick to the start of its action
+}
+
+var (
+	_ scheduler.Store = (*tap)(nil)
+	_ executor.Inbox  = (*tap)(nil)
+)
+
+// cursor is how far a shard's ticks are decided. Its worker alone moves it.
+type cursor struct {
+	timetable
+	n     int          // the first tick that is not
+	next  atomic.Int64 // its time in ms; 0: the shard has no tasks
+	late  []time.Duration
+	ticks []int64 // scratch
+}
+
+func newTap(s *store.Store, c *clock, tables []timetable) *tap {
+	t := &tap{Store: s, clock: c, cursors: make([]cursor, len(tables))}
+	for i := range tables {
+		t.cursors[i].timetable = tables[i]
+		if len(tables[i].due) > 0 {
+			t.cursors[i].next.Store(tables[i].tick(0))
+		}
+	}
+	return t
+}
+
+// Open counts the shards that are served.
+func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error) {
+	w, rev, err := t.Store.Open(ctx, shard, f)
+	if err == nil {
+		t.opened.Add(1)
+	}
+	return w, rev, err
+}
+
+// Commit notes the ticks that a commit has decided, when etcd has said so.
+func (t *tap) Commit(ctx context.Context, c *store.Commit) (int64, error) {
+	rev, err := t.Store.Commit(ctx, c)
+	if err == nil {
+		t.cursors[c.Shard].move(t, c.Watermark, time.Now())
+	}
+	return rev, err
+}
+
+func (c *cursor) move(t *tap, w store.Watermark, now time.Time) {
+	c.ticks = c.ticks[:0]
+	for len(c.due) > 0 && c.decided(c.n, w) {
+		c.ticks = append(c.ticks, c.tick(c.n))
+		c.n++
+	}
+	if len(c.ticks) == 0 {
+		return
+	}
+	c.next.Store(c.tick(c.n))
+	t.decided.Add(int64(len(c.ticks)))
+	if t.measuring.Load() {
+		t.clock.reached(c.ticks, func(at time.Time) { c.late = append(c.late, now.Sub(at)) })
+	}
+}
+
+// first is the earliest tick, of all shards, that is not decided, in ms.
+func (t *tap) first() int64 {
+	var first int64
+	for i := range t.cursors {
+		if next := t.cursors[i].next.Load(); next != 0 && (first == 0 || next < first) {
+			first = next
+		}
+	}
+	return first
+}
+
+// Finish notes when an action started, and that its end is on record. An action
+// that does nothing comes here as soon as it has started.
+func (t *tap) Finish(ctx context.Context, h store.Held, end task.Run, next *task.Waiting) error {
+	if t.measuring.Load() && h.Action.Noop != nil {
+		late := t.clock.Now().Sub(h.ScheduledTime.Time)
+		t.mu.Lock()
+		t.started = append(t.started, late)
+		t.mu.Unlock()
+	}
+	err := t.Store.Finish(ctx, h, end, next)
+	if err == nil {
+		t.finished.Add(1)
+	} else {
+		t.failures.Add(1)
+	}
+	return err
+}
+
+// claims are the samples of all shards; for when their workers have stopped.
+func (t *tap) claims() []time.Duration {
+	var all []time.Duration
+	for i := range t.cursors {
+		all = append(all, t.cursors[i].late...)
+	}
+	return all
+}
+
+// starts are the samples of the executor; for when it has stopped.
+func (t *tap) starts() []time.Duration { return t.started }
