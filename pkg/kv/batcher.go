@@ -44,8 +44,8 @@ const (
 // What is guaranteed:
 //
 //   - Two transactions of which one writes what the other writes, reads or compares never share a request, nor are they
-//     under way at the same time: the later one is sent when the earlier one is answered. (Comparisons of one request
-//     all see the state before it.)
+//     under way at the same time: the later one is sent when the earlier one is answered, if only with an error.
+//     (Comparisons of one request all see the state before it.)
 //   - Nothing waits for company: a transaction is sent at once if fewer than InFlight requests are under way. Batches
 //     form only while they are. One that is alone is sent as it is.
 //   - A request that etcd refuses because of what is in it is halved until only the culprit fails. One refused because

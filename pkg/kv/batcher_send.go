@@ -14,8 +14,6 @@ import (
 // sender keeps what one loop of sending uses again and again.
 type sender struct {
 	*Batcher
-	ctx context.Context // ends the waiting, never a request
-
 	pack    []*ticket
 	ops     []clientv3.Op
 	results []Result
@@ -23,9 +21,9 @@ type sender struct {
 
 // send sends one request after the other until the batcher's end.
 func (b *Batcher) send(ctx context.Context) {
-	s := &sender{Batcher: b, ctx: ctx}
+	s := &sender{Batcher: b}
 	for s.next() {
-		s.deliver(s.pack)
+		s.deliver(ctx, s.pack)
 		clear(s.pack)
 	}
 }
@@ -70,11 +68,12 @@ func (b *Batcher) fill(pack []*ticket) []*ticket {
 	return pack
 }
 
-// deliver sends a pack whose tickets are marked as sent, and sees to it that each is answered.
-func (s *sender) deliver(pack []*ticket) {
+// deliver sends a pack whose tickets are marked as sent, and sees to it that each is answered. The end of ctx cuts no
+// request short, only the waiting between them.
+func (s *sender) deliver(ctx context.Context, pack []*ticket) {
 	wait := backoff{first: 5 * time.Millisecond, most: 500 * time.Millisecond}
 	for len(pack) > 0 {
-		results, err := s.request(pack)
+		results, err := s.request(context.WithoutCancel(ctx), pack)
 		switch {
 		case err == nil:
 			s.settle(pack, results, nil)
@@ -82,7 +81,7 @@ func (s *sender) deliver(pack []*ticket) {
 		case etcdError(err) == rpctypes.ErrTooManyRequests:
 			s.metrics.busy.Inc()
 			s.refuse(pack)
-			wait.sleep(s.ctx)
+			wait.sleep(ctx)
 			pack = s.again(pack)
 		case len(pack) > 1 && contentRefused(err):
 			s.metrics.halved.Inc()
@@ -90,7 +89,7 @@ func (s *sender) deliver(pack []*ticket) {
 				zap.Int("transactions", len(pack)), zap.Error(err))
 			s.refuse(pack)
 			half := len(pack) / 2
-			s.deliver(s.again(pack[:half]))
+			s.deliver(ctx, s.again(pack[:half]))
 			pack = s.again(pack[half:])
 		default:
 			s.settle(pack, nil, err)
@@ -99,11 +98,10 @@ func (s *sender) deliver(pack []*ticket) {
 	}
 }
 
-// request sends one request. It waits for the answer even if the batcher ends.
-func (s *sender) request(pack []*ticket) ([]Result, error) {
+// request sends one request.
+func (s *sender) request(ctx context.Context, pack []*ticket) ([]Result, error) {
 	s.metrics.requests.Inc()
 	s.metrics.siblings.Observe(float64(len(pack)))
-	ctx := context.WithoutCancel(s.ctx)
 	s.results = s.results[:0]
 	if len(pack) == 1 {
 		r, err := direct{s.kv}.Commit(ctx, pack[0].txn)
