@@ -150,7 +150,8 @@ func (f *Fleet) draw(sel task.Selector, now time.Time, but string) (task.Node, b
 
 func (f *Fleet) fit(n task.Node, sel task.Selector, now time.Time) bool {
 	if s, ok := f.suspect[n.Name]; ok {
-		if s.session == n.Revision && now.Before(s.until) {
+		left := s.until.Sub(now)
+		if s.session == n.Revision && left > 0 && left <= suspicion { // more: the clock was set back
 			return false
 		}
 		delete(f.suspect, n.Name)

@@ -58,8 +58,12 @@ func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now
 	}
 	if a.watch.since.IsZero() {
 		h, present, err := w.readAttempt(ctx, t, a)
-		if err != nil || h == nil || present {
+		if err != nil || h == nil {
 			return err
+		}
+		if present { // its record cannot be read, or has not come to us
+			w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
+			return nil
 		}
 		a.watch.held, a.watch.since = *h, w.e.cfg.Now() // after the reading, not before
 		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
@@ -75,7 +79,11 @@ func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now
 		ripe = dead
 	}
 	if !ripe {
-		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
+		again := w.e.cfg.ClearedAfter
+		if waited < again {
+			again -= waited
+		}
+		w.wakeAt(now.Add(again))
 		return nil
 	}
 	h, present, err := w.readAttempt(ctx, t, a)

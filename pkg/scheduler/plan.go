@@ -208,9 +208,7 @@ func (p *plan) waiting() {
 			w.look(t)
 			return
 		}
-		if t.empty() {
-			delete(w.tasks, t.name)
-		}
+		w.drop(t)
 	}
 }
 

@@ -301,7 +301,7 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 func (h *hand) bounded(t *testing.T, at float64) {
 	t.Helper()
 	before := h.door.commits
-	h.door.limit = before + 20
+	h.door.limit = before + 8
 	if err := h.try(at); err != nil {
 		t.Fatalf("after %d commits in one round: %v", h.door.commits-before, err)
 	}

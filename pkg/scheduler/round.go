@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 func (w *worker) round(ctx context.Context) error {
 	clock := w.e.cfg.Now()
 	now := clock.Truncate(time.Millisecond)
-	if !w.wakes.IsZero() && !now.Before(w.wakes) {
-		w.wakes = time.Time{}
+	// A clock that was set back would put what waits off for as long.
+	if !w.wakes.IsZero() && (!now.Before(w.wakes) || clock.Sub(w.looked) >= glance) {
+		w.wakes, w.looked = time.Time{}, clock
 		w.lookAtAll()
 	}
 	// Not now: what is cut to milliseconds has lost its monotonic reading, and
@@ -43,6 +45,9 @@ func (w *worker) round(ctx context.Context) error {
 		case errors.As(err, &conflict):
 			p.undo()
 			w.settle(p, conflict, now)
+			if err := w.giveUp(p); err != nil {
+				return err
+			}
 			if conflicts++; conflicts == mostConflicts {
 				// Records change faster than we commit: see first what is new.
 				w.wakeAt(now)
@@ -155,4 +160,30 @@ func (w *worker) forget(t *taskState) {
 	t.present, t.schedule = false, nil
 	w.due.set(t, time.Time{})
 	delete(w.uncovered, t)
+}
+
+// mostFailures is how many commits in a row may fail for a task.
+const mostFailures = 20
+
+// giveUp ends it with a task that fails commit after commit: it goes alone, but
+// it goes first, and would hold up all others. What is known of it may be wrong:
+// the shard is opened again, once. If that does not help, the task has no ticks
+// until its records change.
+func (w *worker) giveUp(p *plan) error {
+	for t := range p.touched {
+		switch {
+		case t.failed < mostFailures:
+		case !w.stubborn[t.name]:
+			w.stubborn[t.name] = true
+			return fmt.Errorf("%w: commits for task %s fail", errReload, t.name)
+		default:
+			delete(w.stubborn, t.name)
+			w.log.Error("a task is set aside: every commit for it fails", zap.String("task", t.name))
+			w.setBad(t, true)
+			w.due.set(t, time.Time{})
+			delete(w.uncovered, t)
+			t.failed = 0
+		}
+	}
+	return nil
 }

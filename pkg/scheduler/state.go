@@ -32,8 +32,10 @@ type taskState struct {
 
 	queue  []*waiting // by run id
 	active []*attempt
-	added  int // records of history since the last trim
-	failed int // commits in a row that failed for a record of this task
+	// unreadable are the runs whose queue records cannot be read.
+	unreadable []string
+	added      int // records of history since the last trim
+	failed     int // commits in a row that failed for a record of this task
 }
 
 type waiting struct {
@@ -63,9 +65,10 @@ func (t *taskState) begun() int {
 	return n
 }
 
-// holds reports whether a run is in an inbox.
+// holds reports whether a run is in an inbox, or has a queue record that cannot
+// be read: then there is no writing another.
 func (t *taskState) holds(run string) bool {
-	return slices.ContainsFunc(t.active, func(a *attempt) bool { return a.run == run })
+	return slices.Contains(t.unreadable, run) || slices.ContainsFunc(t.active, func(a *attempt) bool { return a.run == run })
 }
 
 // orphan reports whether a run's task is gone, though another may bear its name
@@ -86,7 +89,9 @@ func (t *taskState) busy() bool {
 	})
 }
 
-func (t *taskState) empty() bool { return !t.present && len(t.queue) == 0 && len(t.active) == 0 }
+func (t *taskState) empty() bool {
+	return !t.present && len(t.queue) == 0 && len(t.active) == 0 && len(t.unreadable) == 0
+}
 
 // fires reports whether the task has ticks.
 func (t *taskState) fires() bool { return t.present && !t.bad && !t.entry.Paused }
@@ -100,6 +105,17 @@ func (w *worker) task(ref store.Ref) *taskState {
 		w.tasks[name] = t
 	}
 	return t
+}
+
+// drop forgets a task of which nothing is left. Another may bear its name by
+// now: that one stays.
+func (w *worker) drop(t *taskState) {
+	if t.empty() {
+		delete(w.looks, t)
+		if w.tasks[t.name] == t {
+			delete(w.tasks, t.name)
+		}
+	}
 }
 
 // apply takes what has happened in the shard. Of each record the higher mod
@@ -257,6 +273,7 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 	if i >= 0 && ev.Mod != 0 && ev.Mod < t.queue[i].mod {
 		return
 	}
+	t.unreadable = slices.DeleteFunc(t.unreadable, func(run string) bool { return run == ev.Run })
 	if ev.Deleted {
 		if i >= 0 {
 			w.dequeued(t, i)
@@ -266,6 +283,7 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 	}
 	w.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
 	if ev.Err != nil {
+		t.unreadable = append(t.unreadable, ev.Run)
 		w.log.Error("a queue record cannot be read; it waits for ever", zap.String("task", t.name), zap.String("run", ev.Run), zap.Error(ev.Err))
 		if i >= 0 {
 			w.dequeued(t, i)
@@ -296,9 +314,7 @@ func (w *worker) dequeued(t *taskState, i int) {
 func (w *worker) applyEnded(ev *store.ShardEvent) {
 	t := w.task(ev.Ref)
 	if ev.Deleted {
-		if t.empty() {
-			delete(w.tasks, t.name)
-		}
+		w.drop(t)
 		return
 	}
 	if !ev.Late {

@@ -38,12 +38,14 @@ type worker struct {
 	gone      map[string]int64        // queue records that our commits took, until the watch has told so
 
 	endedSince map[string]int64 // runs that ended since the shard was opened; nil once the scan is in
+	looked     time.Time        // when all that waits was looked at last
+	stubborn   map[string]bool  // tasks for which the shard was opened again
 	wakes      time.Time        // when a waiting run or a lost attempt wants a look; zero if none
 }
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
-		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1),
+		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), stubborn: map[string]bool{},
 		log: e.cfg.Logger.With(zap.Int("shard", shard)),
 	}
 	w.undecided.Store(e.cfg.Now().UnixMilli())

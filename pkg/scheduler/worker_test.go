@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -332,11 +333,19 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	w.create("a", on("role = db"), cronned("1 * * * * *"))
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
+	q := *h.task(ref("a")).queue[0]
 	w.join("db", "role=db")
 	h.fleet()
 	h.blind(1.1)
 	w.want("a", "+1 dispatched")
 	commits := h.door.commits
+	h.apply(store.ShardBatch{Revision: q.mod, Events: []store.ShardEvent{{
+		ShardKey: store.ShardKey{Kind: store.KindQueued, Ref: ref("a"), Run: q.ID}, Mod: q.mod, Create: q.mod, Waiting: q.Waiting,
+	}}})
+	if n := len(h.task(ref("a")).queue); n != 0 {
+		t.Errorf("%d runs wait after the event of the one that is dispatched", n)
+	}
+	h.blind(1.15)
 	h.decide(1.2)
 	if n := len(h.task(ref("a")).queue); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
 		t.Errorf("%d runs wait, %d commits, gone %v", n, h.door.commits-commits, h.gone)

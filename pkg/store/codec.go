@@ -103,8 +103,15 @@ func (w Watermark) Decided(tick task.Time, name string) bool {
 	return w.Last == "" || name <= w.Last
 }
 
-// DecodeWatermark reads a watermark.
-func DecodeWatermark(value []byte) (Watermark, error) { return decode[Watermark](value) }
+// DecodeWatermark reads a watermark. One without a time or a nonce is none, even
+// if it is JSON: taken at its word, it would have all ticks decided again.
+func DecodeWatermark(value []byte) (Watermark, error) {
+	w, err := decode[Watermark](value)
+	if err == nil && (w.Time.IsZero() || w.Nonce == "" || w.Seen < 0) {
+		err = fmt.Errorf("%w: unreadable record: a watermark has a time and a nonce", task.ErrInvalid)
+	}
+	return w, err
+}
 
 // Owner is who may write a shard.
 type Owner struct {

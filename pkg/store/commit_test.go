@@ -70,7 +70,7 @@ func TestCommit_StopsWhenFenced(t *testing.T) {
 		"session another":             func(w *world) { w.del(w.keys.Node(node)); w.register(node) },
 		"both, and the watermark moved": func(w *world) {
 			w.own(ref.Shard, "n2")
-			w.put(w.keys.Watermark(ref.Shard), `{"nonce":"theirs"}`)
+			w.put(w.keys.Watermark(ref.Shard), `{"time":"2026-01-01T00:00:00.000Z","nonce":"theirs"}`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

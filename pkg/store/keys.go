@@ -160,24 +160,20 @@ func (k Keys) ParseShard(key string) (ShardKey, bool) {
 		return ShardKey{}, false
 	}
 	sk := ShardKey{Kind: Kind(parts[1]), Ref: Ref{Shard: shard}}
-	if sk.Kind == KindWatermark {
-		return sk, len(parts) == 2
-	}
-	if len(parts) < 4 {
-		return ShardKey{}, false
-	}
-	sk.Ref.Namespace, sk.Ref.Name = parts[2], parts[3]
-	switch sk.Kind {
-	case KindEntry:
-		return sk, len(parts) == 4
-	case KindQueued, KindEnded:
-		if len(parts) != 5 {
-			return ShardKey{}, false
-		}
+	switch {
+	case sk.Kind == KindWatermark && len(parts) == 2:
+		return sk, true
+	case sk.Kind == KindEntry && len(parts) == 4:
+		sk.Ref.Namespace, sk.Ref.Name = parts[2], parts[3]
+		return sk, true
+	case (sk.Kind == KindQueued || sk.Kind == KindEnded) && len(parts) == 5:
+		sk.Ref.Namespace, sk.Ref.Name = parts[2], parts[3]
 		sk.Run, _, sk.Late = strings.Cut(parts[4], lateMark)
-		return sk, sk.Run != ""
+		if sk.Run != "" && (sk.Kind == KindEnded || !sk.Late) {
+			return sk, true
+		}
 	}
-	return ShardKey{}, false
+	return ShardKey{}, false // nothing of a strange key may be taken for a record's
 }
 
 // RunKey is a key below runs/, taken apart.
