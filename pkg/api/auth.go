@@ -36,8 +36,22 @@ func NewToken() (secret, id string, record store.Token) {
 	var b [tokenRandom]byte
 	rand.Read(b[:]) // never fails: crypto/rand
 	id, part := task.NewUID(), tokenEncoding.EncodeToString(b[:])
+	return tokenMark + "_" + id + "_" + part, id, store.Token{Hash: hashOf(part), Role: RoleAdmin}
+}
+
+// TokenOf is what NewToken returned with a secret: its id and its record. false
+// if it is not the secret of a token.
+func TokenOf(secret string) (id string, record store.Token, ok bool) {
+	id, part, ok := parseToken(secret)
+	if !ok {
+		return "", store.Token{}, false
+	}
+	return id, store.Token{Hash: hashOf(part), Role: RoleAdmin}, true
+}
+
+func hashOf(part string) string {
 	sum := sha256.Sum256([]byte(part))
-	return tokenMark + "_" + id + "_" + part, id, store.Token{Hash: hex.EncodeToString(sum[:]), Role: RoleAdmin}
+	return hex.EncodeToString(sum[:])
 }
 
 // parseToken takes a token apart. What it accepts cannot leave the prefix of

@@ -151,19 +151,33 @@ func (n *Node) bootstrap(ctx context.Context) error {
 func (n *Node) TokenPath() string { return filepath.Join(n.cfg.DataDir, "token") }
 
 // ensureToken creates the admin token if the cluster has none. The secret is on
-// disk before its hash is in etcd, so that a crash in between locks nobody out.
+// disk before its hash is in etcd, and one that is there is used again: an
+// answer that was lost, or a crash, must not leave a hash whose secret nobody has.
 func (n *Node) ensureToken(ctx context.Context) error {
 	if has, err := n.store.HasTokens(ctx); has || err != nil {
 		return err
 	}
 	secret, id, record := api.NewToken()
+	if kept, err := os.ReadFile(n.TokenPath()); err == nil {
+		if keptID, keptRecord, ok := api.TokenOf(strings.TrimSpace(string(kept))); ok {
+			secret, id, record = strings.TrimSpace(string(kept)), keptID, keptRecord
+		}
+	}
 	record.Who, record.CreatedAt = "admin", task.At(n.now())
 	if err := writeSynced(n.TokenPath(), []byte(secret+"\n"), 0o600); err != nil {
 		return err
 	}
 	err := n.store.CreateFirstToken(ctx, id, record)
-	if errors.Is(err, task.ErrExists) { // another node was first
-		return os.Remove(n.TokenPath())
+	if errors.Is(err, task.ErrExists) {
+		// Another node was first; or an earlier copy of this very write was.
+		there, err := n.store.Token(ctx, id)
+		switch {
+		case err == nil && there.Hash == record.Hash:
+			return nil
+		case err == nil || errors.Is(err, task.ErrNotFound):
+			return os.Remove(n.TokenPath())
+		}
+		return err
 	}
 	if err == nil {
 		n.log.Info("made the admin token", zap.String("file", n.TokenPath()))

@@ -21,58 +21,60 @@ import (
 // Run runs the node until ctx ends and it has drained, or a part of it cannot
 // go on. All that it started has ended when it returns.
 func (n *Node) Run(ctx context.Context) error {
-	// What the rest stands on stops last: presence, so that the node leaves
-	// only when nothing acts in its name any more, and the guardian.
-	base, stopBase := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer stopBase(nil)
-	ground, base := errgroup.WithContext(base)
-	work, stopWork := context.WithCancelCause(base)
-	defer stopWork(nil)
-	parts, work := errgroup.WithContext(work)
+	failed := make(chan struct{}, 1)
 
-	ground.Go(func() error { return n.batcher.Run(base) })
-	ground.Go(func() error { return n.serve(base) })
-	ground.Go(func() error { return n.nodes.Run(base) })
-	ground.Go(func() error { return n.owners.Run(base) })
-	ground.Go(func() error { return n.guardian.Run(base) })
-	ground.Go(func() error {
-		if err := n.clearFormer(base); err != nil {
-			return err
-		}
-		return n.presence.run(base)
-	})
-	ground.Go(func() error { return n.tellKeeper(base) })
-	parts.Go(func() error { return n.followFleet(work) })
-	parts.Go(func() error { return n.executor.Run(work) })
+	// Without these no part could end as it should: results are recorded
+	// through the batcher, and the guardian is told of every attempt's end.
+	floor := newLayer(ctx, failed)
+	floor.run(n.batcher.Run)
+	floor.run(n.guardian.Run)
+	floor.run(n.watchEmbedded)
+	// It listens until the node has left.
+	door := newLayer(ctx, failed)
+	door.run(n.serve)
+	// The node leaves when nothing acts in its name any more.
+	ground := newLayer(ctx, failed)
+	ground.run(n.nodes.Run)
+	ground.run(n.owners.Run)
+	ground.run(n.bePresent)
+	ground.run(n.tellKeeper)
+	parts := newLayer(ctx, failed)
+	parts.run(n.followFleet)
+	parts.run(n.executor.Run)
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
-		parts.Go(func() error { return n.engine.Run(work) })
-		parts.Go(func() error { return n.keepShards(work) })
-		parts.Go(func() error { return n.election.Run(work, n.lead) })
+		parts.run(n.engine.Run)
+		parts.run(n.keepShards)
+		parts.run(func(ctx context.Context) error { return n.election.Run(ctx, n.lead) })
 	}
 
 	select {
 	case <-ctx.Done():
-		n.drain(base)
-	case <-work.Done():
+		n.drain(context.WithoutCancel(ctx))
+	case <-failed:
 	}
-	stopWork(context.Canceled)
-	err := parts.Wait()
-	stopBase(context.Canceled)
-	return errors.Join(unlessStopped(err), unlessStopped(ground.Wait()), n.embeddedFailure())
+	return errors.Join(parts.end(), ground.end(), door.end(), floor.end())
 }
 
-func unlessStopped(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return nil
+// watchEmbedded fails when the embedded etcd stops by itself.
+func (n *Node) watchEmbedded(ctx context.Context) error {
+	if n.server == nil {
+		<-ctx.Done()
+		return ctx.Err()
 	}
-	return err
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.server.Done():
+		return fmt.Errorf("embedded etcd: %w", n.server.Err())
+	}
 }
 
-func (n *Node) embeddedFailure() error {
-	if n.server == nil || n.server.Err() == nil {
-		return nil
+// bePresent keeps the node present, once what its former processes left is cleared.
+func (n *Node) bePresent(ctx context.Context) error {
+	if err := n.clearFormer(ctx); err != nil {
+		return err
 	}
-	return fmt.Errorf("embedded etcd: %w", n.server.Err())
+	return n.presence.run(ctx)
 }
 
 // serve answers the API until ctx ends: it stops listening last.

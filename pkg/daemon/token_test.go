@@ -1,0 +1,76 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// deaf applies the first write and loses its answer; if late, it applies it only
+// when the second one comes.
+type deaf struct {
+	kv.Committer
+	late  bool
+	first *kv.Txn
+	calls int
+}
+
+func (d *deaf) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	d.calls++
+	if d.calls == 1 {
+		if d.late {
+			d.first = &t
+		} else if _, err := d.Committer.Commit(ctx, t); err != nil {
+			return kv.Result{}, err
+		}
+		return kv.Result{}, errors.New("the answer was lost")
+	}
+	if d.first != nil {
+		if _, err := d.Committer.Commit(ctx, *d.first); err != nil {
+			return kv.Result{}, err
+		}
+		d.first = nil
+	}
+	return d.Committer.Commit(ctx, t)
+}
+
+func TestEnsureToken_LeavesNobodyLockedOut(t *testing.T) {
+	for name, late := range map[string]bool{"the answer was lost": false, "the write came late": true} {
+		t.Run(name, func(t *testing.T) {
+			etcd := kvtest.Start(t)
+			keys, err := store.NewKeys("/carillon")
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := &Node{
+				cfg: Config{DataDir: t.TempDir()}, log: zap.NewNop(), now: time.Now,
+				store: store.New(etcd, &deaf{Committer: kv.Direct(etcd), late: late}, keys),
+			}
+			if n.ensureToken(t.Context()) == nil {
+				t.Fatal("a lost answer is taken for a good one")
+			}
+			if err := n.ensureToken(t.Context()); err != nil { // as it is tried again, or after a restart
+				t.Fatal(err)
+			}
+			secret, err := os.ReadFile(n.TokenPath())
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, record, ok := api.TokenOf(strings.TrimSpace(string(secret)))
+			there, err := n.store.Token(t.Context(), id)
+			if !ok || err != nil || there.Hash != record.Hash {
+				t.Errorf("the secret on disk is not that of the token in etcd: %v, %v", ok, err)
+			}
+		})
+	}
+}
