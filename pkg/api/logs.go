@@ -91,6 +91,16 @@ func (s *server) serveSpool(c *call, r task.Run, attempt, tail int) error {
 	}
 	f, err := s.Logs.Open(r.Namespace, r.Task, r.ID, attempt)
 	if errors.Is(err, os.ErrNotExist) {
+		if last := r.Attempt == attempt && r.State.Final(); last && r.OutputBytes == 0 && r.OutputTail == "" {
+			// It wrote nothing: that is what is told. What kept it from starting is
+			// all there is to say of one that did not.
+			if r.Reason == task.ReasonStart && r.Message != "" {
+				return fail(http.StatusNotFound, client.CodeNoLogs, "run %s could not start: %s", r.ID, r.Message)
+			}
+			c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			c.w.WriteHeader(http.StatusOK)
+			return nil
+		}
 		return gone
 	}
 	if err != nil {

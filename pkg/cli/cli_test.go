@@ -12,8 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/carillonhq/carillon/pkg/cli/manifest"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

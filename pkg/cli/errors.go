@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/carillonhq/carillon/pkg/cli/manifest"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -159,6 +159,9 @@ func inFile(err error, f *failure) *failure {
 
 func (a *app) explainRemote(e *client.Error) *failure {
 	f := &failure{exit: exitFailure, problem: problem{Code: e.Code, Field: e.Field, Message: e.Message, Hint: e.Hint}}
+	if f.Field == "If-Match" {
+		f.Field = "revision" // as it is called here
+	}
 	switch {
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
 		f.exit = exitAuth

@@ -74,9 +74,12 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, r task.Run, o cli
 		return err
 	}
 	defer body.Close()
-	_, err = io.Copy(a.Out, body)
+	n, err := io.Copy(a.Out, body)
 	if err != nil {
 		return fmt.Errorf("read the output of %s: %w", r.ID, err)
+	}
+	if n == 0 {
+		a.note("it has written nothing")
 	}
 	return nil
 }

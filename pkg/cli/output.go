@@ -9,7 +9,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/carillonhq/carillon/pkg/cli/manifest"
+	"github.com/carillonhq/carillon/pkg/manifest"
 )
 
 // emitList prints a list in whatever format is asked for.

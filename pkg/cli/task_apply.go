@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/cli/manifest"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

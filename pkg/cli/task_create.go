@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/cli/manifest"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
 )
 
 func (a *app) taskCreate() *cobra.Command {

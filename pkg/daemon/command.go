@@ -59,49 +59,63 @@ func devCommand() *cobra.Command {
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cfg.DataDir == "" {
+			own := cfg.DataDir != ""
+			if !own {
 				dir, err := userDir("XDG_DATA_HOME", ".local/share")
 				if err != nil {
 					return err
 				}
 				cfg.DataDir = filepath.Join(dir, "dev")
 			}
-			return run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, cmd.OutOrStdout()) })
+			return run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
 		},
 	}
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept (default ~/.local/share/carillon/dev)")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", cfg.Listen, "address of the API")
+	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", cfg.Insecure, "listen beyond loopback although there is no TLS")
 	cmd.Flags().StringVar(&cfg.LogLevel, "log-level", cfg.LogLevel, "debug, info, warn or error")
 	return cmd
 }
 
-// welcome publishes the token for the other commands and says what to do next.
-func welcome(n *Node, out io.Writer) error {
-	token, err := os.ReadFile(n.TokenPath())
-	if err != nil {
-		return fmt.Errorf("admin token: %w", err)
+// welcome says what to do next. The token of the node with the usual data
+// directory becomes the one that the other commands find; that of a node with a
+// directory of its own must not put it out of use.
+func welcome(n *Node, own bool, out io.Writer) error {
+	path, use := n.TokenPath(), ""
+	if !own {
+		var err error
+		if path, err = publishToken(path); err != nil {
+			return err
+		}
+	} else {
+		use = fmt.Sprintf("  export CARILLON_TOKEN_FILE=%s\n", path)
 	}
-	dir, err := userDir("XDG_CONFIG_HOME", ".config")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	path := filepath.Join(dir, "token")
-	if err := writeSynced(path, token, 0o600); err != nil {
-		return err
-	}
-	server := ""
 	if n.Address() != "http://127.0.0.1:7070" {
-		server = fmt.Sprintf("  export CARILLON_SERVER=%s\n", n.Address())
+		use += fmt.Sprintf("  export CARILLON_SERVER=%s\n", n.Address())
 	}
-	_, err = fmt.Fprintf(out, "Carillon %s is up: %s (API description: %s/openapi.json)\n\nIn another terminal:\n%s"+
+	_, err := fmt.Fprintf(out, "Carillon %s is up: %s (API description: %s/openapi.json)\n\nIn another terminal:\n%s"+
 		"  carillon task create tick --schedule '@every 5s' -- /bin/sh -c 'echo $CARILLON_SCHEDULED_TIME'\n"+
 		"  carillon task list\n  carillon logs tick\n\nLook inside:\n"+
 		"  etcdctl --endpoints %s get --prefix %s/\n\nData: %s · token: %s · stop with Ctrl-C\n\n",
-		Version(), n.Address(), n.Address(), server, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
+		Version(), n.Address(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
 	return err
+}
+
+// publishToken copies a token to where the other commands look for it.
+func publishToken(from string) (string, error) {
+	token, err := os.ReadFile(from)
+	if err != nil {
+		return "", fmt.Errorf("admin token: %w", err)
+	}
+	dir, err := userDir("XDG_CONFIG_HOME", ".config")
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "token")
+	return path, writeSynced(path, token, 0o600)
 }
 
 func userDir(variable, fallback string) (string, error) {

@@ -96,6 +96,11 @@ func (c *Config) Validate() error {
 	if c.Embedded == (len(c.EtcdEndpoints) > 0) {
 		return task.Invalid(task.CodeRequired, "etcd_endpoints", "give either the endpoints of an etcd, or embedded")
 	}
+	for _, e := range c.EtcdEndpoints {
+		if u, err := url.Parse(e); err != nil || !(u.Scheme == "http" && u.Port() != "" || u.Scheme == "unix" && u.Path != "") {
+			return task.Invalid(task.CodeBadValue, "etcd_endpoints", "%s is not an endpoint such as http://10.0.0.1:2379 or unix:///run/etcd.sock", task.Quote(e))
+		}
+	}
 	if len(c.Roles) == 0 {
 		return task.Invalid(task.CodeRequired, "roles", "needs at least one of scheduler, executor")
 	}

@@ -44,6 +44,8 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"advertise", func(c *daemon.Config) { c.Advertise = "10.0.0.7:7070" }},
 		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = nil }},
 		{"etcd_endpoints", func(c *daemon.Config) { c.Embedded = true }},
+		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = []string{"nonsense"} }},
+		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = []string{"http://10.0.0.1"} }},
 		{"roles", func(c *daemon.Config) { c.Roles = nil }},
 		{"roles", func(c *daemon.Config) { c.Roles = []string{"leader"} }},
 		{"slots", func(c *daemon.Config) { c.Slots = 0 }},
@@ -108,13 +110,21 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 			t.Errorf("%v %v: said %q, want %q", tc.env, tc.args, out, tc.want)
 		}
 	}
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c < 'j'; c++ { // each line is nine of the one before
+		bomb += fmt.Sprintf("%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1)
+	}
 	for text, want := range map[string]string{
-		"nmae: n1\n":             "nmae: is not a field",
-		"name: n1\nname: n2\n":   "name",
-		"lease_ttl: soon\n":      `lease_ttl: "soon" is not a duration`,
-		"slots: many\n":          "slots",
-		"labels: [a, b]\n":       "labels",
-		"name: n1\n\tslots: 3\n": "configuration",
+		"nmae: n1\n":                "nmae: is not a field",
+		"name: n1\nname: n2\n":      "name",
+		"lease_ttl: soon\n":         `lease_ttl: "soon" is not a duration`,
+		"slots: many\n":             "slots",
+		"labels: [a, b]\n":          "labels",
+		"name: n1\n\tslots: 3\n":    "agent.yaml:2:1",
+		"slots: 5\n---\nslots: 6\n": "only one document",
+		"labels: &a {x: y}\n":       "anchor",
+		"[a, b]\n":                  "mapping",
+		bomb:                        "anchor",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

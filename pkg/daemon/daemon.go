@@ -57,8 +57,8 @@ type Node struct {
 	http     *http.Server
 }
 
-// Start locks the data directory, reaches etcd, makes the cluster if there is
-// none, and listens. It waits for an etcd that does not answer, until ctx ends.
+// Start locks the data directory, listens, reaches etcd, and makes the cluster if
+// there is none. It waits for an etcd that does not answer, until ctx ends.
 // Close must be called unless it returns an error.
 func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
@@ -79,6 +79,9 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error
 	if n.former, err = n.state.begin(n.instance); err != nil {
 		return nil, err
 	}
+	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+		return nil, fmt.Errorf("API: %w", err)
+	}
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -92,9 +95,6 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error
 	n.store = store.New(n.client, kv.Direct(n.client), keys).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
 		return nil, err
-	}
-	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", cfg.Listen, err)
 	}
 	return n, n.wire()
 }

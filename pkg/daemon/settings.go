@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -76,22 +76,23 @@ func load(file string, given *pflag.FlagSet) (Config, error) {
 	return cfg, err
 }
 
+// maxFile is how large a configuration may be.
+const maxFile = 1 << 20
+
 func readFile(path string, cfg *Config) error {
-	b, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	asJSON, err := yaml.YAMLToJSON(b)
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return fmt.Errorf("%w: configuration %s: %v", task.ErrInvalid, path, err)
+		return fmt.Errorf("configuration: %w", err)
 	}
-	if strings.TrimSpace(string(asJSON)) == "null" {
-		return nil // nothing but comments
+	if len(b) > maxFile {
+		return task.Invalid(task.CodeTooLong, "config", "%s has more than %d bytes", path, maxFile)
 	}
-	if err := task.DecodeStrict(asJSON, cfg); err != nil {
-		return fmt.Errorf("configuration %s: %w", path, err)
-	}
-	return nil
+	return manifest.Document(path, b, cfg)
 }
 
 // newLogger logs as JSON, or for people.

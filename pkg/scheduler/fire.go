@@ -92,6 +92,9 @@ func (p *plan) dispatch(t *taskState, run task.Run, env map[string]string, n tas
 	p.given = append(p.given, n)
 	p.started[t] = struct{}{}
 	e := &t.entry
+	if run.Owner == "" { // a person asked for it
+		run.Owner = p.w.e.cfg.Node
+	}
 	run.State, run.Reason, run.Node, run.DispatchedAt, run.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
 	p.commit.Dispatch(t.ref, task.Assigned{
 		Run: run, Instance: n.Instance, Generation: e.Generation, Action: e.Action, Env: env,

@@ -32,13 +32,13 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/manifest", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
-	"pkg/cli":          {"pkg/cli/manifest", "pkg/client", "pkg/schedule", "pkg/task"},
-	"pkg/cli/manifest": {"pkg/schedule", "pkg/task"},
+	"pkg/cli":      {"pkg/manifest", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/manifest": {"pkg/schedule", "pkg/task"},
 
 	"pkg/api":       {"pkg/client", "pkg/store", "pkg/schedule", "pkg/task"},
 	"pkg/client":    {"pkg/task"},

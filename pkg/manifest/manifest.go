@@ -181,3 +181,24 @@ func checkText(b []byte) *Error {
 	}
 	return nil
 }
+
+// Document reads a file that holds one document, such as settings, onto v, as
+// strictly as Read reads tasks. An empty file changes nothing.
+func Document(file string, b []byte, v any) error {
+	docs, fault := documents(file, b)
+	if fault == nil && len(docs) > 1 {
+		fault = faultAt(docs[1].at, task.CodeBadValue, "", "only one document is read here")
+	}
+	if fault != nil {
+		fault.File = file
+		return fault
+	}
+	if len(docs) == 0 {
+		return nil
+	}
+	o := Object{file: file, node: docs[0]}
+	if o.node.kind != kindObject {
+		return o.Locate(task.Invalid(task.CodeBadValue, "", "the settings are a mapping of names to values"))
+	}
+	return o.Locate(o.node.explain(task.DecodeStrict(o.node.json(), v)))
+}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/cli/manifest"
+	"github.com/carillonhq/carillon/pkg/manifest"
 )
 
 func TestFiles_ListsADirectoryInOrder(t *testing.T) {

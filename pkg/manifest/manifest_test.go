@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/cli/manifest"
+	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
