@@ -20,6 +20,9 @@ type Config struct {
 	Cluster task.Cluster
 	Node    string // this one's name
 	Version string // Carillon's
+	// Etcd is how etcdctl reaches an etcd that only this node knows; empty if
+	// whoever asks knows it.
+	Etcd string
 	// Ref says where a task lives.
 	Ref func(namespace, name string) store.Ref
 	// Now is the wall clock; nil is time.Now.

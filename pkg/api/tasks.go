@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/schedule"
@@ -282,11 +283,23 @@ func (s *server) taskKeys(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	k := s.Store.Keys()
-	out := client.Keys{Items: make([]client.Key, len(keys)), Command: "etcdctl get " + k.Spec(ref) + " && etcdctl get " + k.Entry(ref)}
+	get := "etcdctl get "
+	if s.Etcd != "" {
+		get = "etcdctl --endpoints " + s.Etcd + " get "
+	}
+	out := client.Keys{Items: make([]client.Key, len(keys))}
+	var commands []string
 	for i, key := range keys {
 		out.Items[i] = client.Key(key)
+		switch {
+		case !key.Present:
+		case strings.HasSuffix(key.Key, "/"):
+			commands = append(commands, get+"--prefix "+key.Key)
+		default:
+			commands = append(commands, get+key.Key)
+		}
 	}
+	out.Command = strings.Join(commands, " && ")
 	return answer{status: http.StatusOK, body: out}, nil
 }
 

@@ -47,6 +47,7 @@ var taskFields = []taskFlag{
 	{"retry-attempts", "retry.attempts", 0, "`N` attempts in all, the first included (default 1)"},
 	{"retry-backoff", "retry.backoff", "", "`DURATION` to wait before the second attempt (default 10s)"},
 	{"retry-factor", "retry.factor", "", "each wait is the last times `X` (default 2)"},
+	{"retry-jitter", "retry.jitter", "", "spread each wait by this `PART` of it, 0 to 1 (default 0.2)"},
 	{"retry-max-backoff", "retry.max_backoff", "", "longest `DURATION` between attempts (default 5m)"},
 	{"retry-on", "retry.on", []string{}, "`STATES`: failed, timed_out, lost (default failed,timed_out)"},
 	{"selector", "target.selector", "", "`SELECTOR` of the nodes that may run it, such as role=db"},
@@ -143,7 +144,7 @@ func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
 		return flags.GetStringSlice(t.name)
 	}
 	s, err := flags.GetString(t.name)
-	if t.name == "retry-factor" && json.Valid([]byte(s)) {
+	if (t.name == "retry-factor" || t.name == "retry-jitter") && json.Valid([]byte(s)) {
 		return json.Number(s), err
 	}
 	return s, err

@@ -214,7 +214,12 @@ func (n *Node) wire() (err error) {
 	n.election = election.New(n.client, election.Config{
 		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Logger: n.log,
 	})
+	etcdctl := ""
+	if n.server != nil {
+		etcdctl = n.server.Endpoint()
+	}
 	handler, err := api.New(api.Config{
+		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Version: Version(), Ref: n.ref, Now: n.now, Ready: n.ready,
 		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: registry,
 	})
