@@ -64,7 +64,7 @@ func (b *bench) limits(ctx context.Context, d time.Duration, s sizes, names ...s
 func mean(before, after Result) Result {
 	r := Result{Name: before.Name}
 	r.Count, r.Seconds = before.Count+after.Count, round(before.Seconds+after.Seconds, 3)
-	r.RatePerS = round((before.RatePerS+after.RatePerS)/2, 1)
+	r.RatePerS, r.CPUMicros = round((before.RatePerS+after.RatePerS)/2, 1), round((before.CPUMicros+after.CPUMicros)/2, 2)
 	return r
 }
 

@@ -87,7 +87,7 @@ func defaults() settings {
 		Site:  siteConfig{Transport: transportDirect},
 		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
 		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
-		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 4000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
+		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 8000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
 		ValueBytes: 250, Command: []string{"/bin/true"},
 	}
 }
@@ -111,7 +111,7 @@ func (s *settings) bind(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.Callers, "callers", s.Callers, "how many create at once")
 	some.StringVar(&s.Overlap, "overlap", s.Overlap, "overlap policy of the tasks: skip or allow")
 	some.IntVar(&s.Keep, "keep", s.Keep, "ended runs kept per task")
-	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "runs dispatched and not ended, at most")
+	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "runs dispatched and not ended, at most; ticks fall due in herds of half as many")
 	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes at once")
 	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "with a guardian, as an agent has it")
 	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "run what is dispatched")

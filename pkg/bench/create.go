@@ -161,11 +161,11 @@ func (b *bench) createBy(ctx context.Context, r *rig, name string, open func(con
 	}
 	b.progress.step("%s", name)
 	sleep(run, b.Warmup)
-	began, first := time.Now(), done.Load()
-	for left := b.Duration; left > 0 && sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(began) {
-		b.progress.now("%s  %s/s", name, number(float64(done.Load()-first)/time.Since(began).Seconds()))
+	watch := startWatch(done.Load())
+	for left := b.Duration; left > 0 && sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(watch.began) {
+		b.progress.now("%s  %s/s", name, number(watch.rate(done.Load())))
 	}
-	res.rate(done.Load()-first, time.Since(began))
+	watch.stop(done.Load(), &res)
 	stop.Store(true)
 	wg.Wait()
 	return res, done.Load(), context.Cause(run)

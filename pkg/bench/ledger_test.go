@@ -57,7 +57,7 @@ func (h *history) finish(n int, s task.State) {
 }
 
 func (h *history) mark(n int) {
-	h.put(h.ledger.keys.Watermark(0), store.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * period)), Seen: h.rev})
+	h.put(h.ledger.keys.Watermark(0), store.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * period)), Seen: h.rev, Nonce: task.NewUID()})
 }
 
 func TestLedger_FindsWhatIsWrong(t *testing.T) {

@@ -98,14 +98,14 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 	}
 	warm := l.took / 5
 	sleep(stop, warm)
-	began, before := time.Now(), count.Load()
-	for time.Since(began) < l.took || count.Load() == before { // one request at least
+	watch := startWatch(count.Load())
+	for time.Since(watch.began) < l.took || count.Load() == watch.first { // one request at least
 		if !sleep(stop, min(l.took, 200*time.Millisecond)) {
 			break
 		}
-		l.now("%s  %s/s", name, number(float64(count.Load()-before)/time.Since(began).Seconds()))
+		l.now("%s  %s/s", name, number(watch.rate(count.Load())))
 	}
-	res.rate(count.Load()-before, time.Since(began))
+	watch.stop(count.Load(), &res)
 	cancel()
 	wg.Wait()
 	if err == nil {

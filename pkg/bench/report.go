@@ -34,13 +34,16 @@ type Result struct {
 	Count      int64    `json:"count,omitempty"` // of what was measured
 	Seconds    float64  `json:"seconds,omitempty"`
 	RatePerS   float64  `json:"rate_per_s,omitempty"`
+	CPUMicros  float64  `json:"cpu_us_each,omitempty"` // of this process, etcd included if it is embedded; tells more than rates on a busy machine
 	LimitPerS  float64  `json:"limit_per_s,omitempty"` // what etcd, or the kernel, can do of the same, in the same run
 	LimitIs    string   `json:"limit_is,omitempty"`    // the name of its result
 	Ratio      float64  `json:"ratio,omitempty"`
 	LatenessMS *Spread  `json:"lateness_ms,omitempty"`
-	Skipped    int64    `json:"skipped,omitempty"` // ticks, by overlap
-	Missed     int64    `json:"missed,omitempty"`  // ticks that came to light too late
-	LoadMS     float64  `json:"load_ms,omitempty"` // from the start until every shard can fire
+	PerCommit  float64  `json:"ticks_per_commit,omitempty"`
+	PerRequest float64  `json:"transactions_per_request,omitempty"` // to etcd, by the batching committer
+	Skipped    int64    `json:"skipped,omitempty"`                  // ticks, by overlap
+	Missed     int64    `json:"missed,omitempty"`                   // ticks that came to light too late
+	LoadMS     float64  `json:"load_ms,omitempty"`                  // from the start until every shard can fire
 	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`
 	HeapPer    *float64 `json:"heap_bytes_per_task,omitempty"`
 	Verified   *bool    `json:"verified,omitempty"`
@@ -71,10 +74,26 @@ func round(x float64, digits int) float64 {
 	return math.Round(x*f) / f
 }
 
-// rate fills in how many in how long.
-func (r *Result) rate(count int64, took time.Duration) {
-	r.Count, r.Seconds = count, round(took.Seconds(), 3)
-	r.RatePerS = round(float64(count)/took.Seconds(), 1)
+// stopwatch measures how many in how long, and what they cost.
+type stopwatch struct {
+	began time.Time
+	first int64
+	cpu   time.Duration
+}
+
+func startWatch(count int64) stopwatch { return stopwatch{time.Now(), count, cpuTime()} }
+
+// rate is how many there were each second, so far.
+func (s stopwatch) rate(count int64) float64 {
+	return float64(count-s.first) / time.Since(s.began).Seconds()
+}
+
+// stop fills in a result.
+func (s stopwatch) stop(count int64, r *Result) {
+	r.Count, r.Seconds, r.RatePerS = count-s.first, round(time.Since(s.began).Seconds(), 3), round(s.rate(count), 1)
+	if r.Count > 0 {
+		r.CPUMicros = round(float64((cpuTime()-s.cpu).Nanoseconds())/1000/float64(r.Count), 2)
+	}
 }
 
 // against fills in what the rate is measured against; nil: nothing.
@@ -128,7 +147,7 @@ func (r *Report) write(out io.Writer, asJSON bool) error {
 	style.Options, style.Format = table.OptionsNoBordersAndSeparators, table.FormatOptions{}
 	style.Box = table.BoxStyle{PaddingRight: "  "}
 	t.SetStyle(style)
-	t.AppendHeader(table.Row{"NAME", "RATE/s", "LIMIT/s", "RATIO", "P50 ms", "P99 ms", "MAX ms", "VERIFIED", "NOTES"})
+	t.AppendHeader(table.Row{"NAME", "RATE/s", "LIMIT/s", "RATIO", "CPU µs", "P50 ms", "P99 ms", "MAX ms", "VERIFIED", "NOTES"})
 	for _, res := range r.Results {
 		t.AppendRow(res.row())
 	}
@@ -147,15 +166,18 @@ func (r *Report) write(out io.Writer, asJSON bool) error {
 }
 
 func (r *Result) row() table.Row {
-	row := table.Row{r.Name, number(r.RatePerS), number(r.LimitPerS), "", "", "", "", "", r.notes()}
+	row := table.Row{r.Name, number(r.RatePerS), number(r.LimitPerS), "", "", "", "", "", "", r.notes()}
 	if r.Ratio > 0 {
 		row[3] = fmt.Sprintf("%.0f %%", 100*r.Ratio)
 	}
+	if r.CPUMicros > 0 {
+		row[4] = fmt.Sprintf("%.1f", r.CPUMicros)
+	}
 	if l := r.LatenessMS; l != nil {
-		row[4], row[5], row[6] = fmt.Sprintf("%.1f", l.P50), fmt.Sprintf("%.1f", l.P99), fmt.Sprintf("%.1f", l.Max)
+		row[5], row[6], row[7] = fmt.Sprintf("%.1f", l.P50), fmt.Sprintf("%.1f", l.P99), fmt.Sprintf("%.1f", l.Max)
 	}
 	if r.Verified != nil {
-		row[7] = map[bool]string{true: "yes", false: "NO"}[*r.Verified]
+		row[8] = map[bool]string{true: "yes", false: "NO"}[*r.Verified]
 	}
 	return row
 }
@@ -169,6 +191,12 @@ func (r *Result) notes() string {
 		if n.count > 0 {
 			notes = append(notes, fmt.Sprintf("%s %s", number(float64(n.count)), n.what))
 		}
+	}
+	if r.PerCommit > 0 {
+		notes = append(notes, fmt.Sprintf("%.1f ticks a commit", r.PerCommit))
+	}
+	if r.PerRequest > 0 {
+		notes = append(notes, fmt.Sprintf("%.1f transactions a request", r.PerRequest))
 	}
 	if r.LoadMS > 0 {
 		notes = append(notes, fmt.Sprintf("loaded in %s ms", number(r.LoadMS)))

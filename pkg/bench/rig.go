@@ -54,6 +54,7 @@ type rig struct {
 	store   *store.Store // through the committer under test
 	loader  *store.Store // through the fastest one, for what is not measured
 	cluster task.Cluster
+	metrics *prometheus.Registry // of the committer
 
 	base   context.Context // of what outlives a stop
 	cancel context.CancelFunc
@@ -68,7 +69,7 @@ type rig struct {
 
 // newRig makes the cluster. close must be called unless it fails.
 func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *rig, err error) {
-	r := &rig{site: s, cfg: cfg, log: log}
+	r := &rig{site: s, cfg: cfg, log: log, metrics: prometheus.NewRegistry()}
 	r.base, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	r.ground, r.base = errgroup.WithContext(r.base)
 	defer func() {
@@ -77,7 +78,7 @@ func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *ri
 		}
 	}()
 	r.plain = store.New(s.client, kv.Direct(s.client), s.keys)
-	batcher := kv.NewBatcher(s.client, kv.BatcherConfig{Logger: log})
+	batcher := kv.NewBatcher(s.client, kv.BatcherConfig{Logger: log, Registerer: r.metrics})
 	r.ground.Go(func() error { return batcher.Run(r.base) })
 	r.loader = store.New(s.client, batcher, s.keys)
 	if r.store = r.plain; cfg.Commit == commitBatch {
@@ -251,18 +252,57 @@ func unlessStopped(err error) error {
 // outcomes are how many ticks the scheduler says it has given each outcome.
 func (w *work) outcomes() map[string]int64 {
 	all := map[string]int64{}
-	families, err := w.metrics.Gather()
-	if err != nil {
-		return all // a mistake of ours: every count is 0 then, and nothing is verified
+	for label, n := range gather(w.metrics, "carillon_ticks_total") {
+		all[label] = int64(n)
 	}
+	return all
+}
+
+// gather reads a counter by its label, or the count and the sum of a histogram.
+// What cannot be read is 0: then nothing is verified.
+func gather(r *prometheus.Registry, name string) map[string]float64 {
+	all := map[string]float64{}
+	families, _ := r.Gather()
 	for _, f := range families {
-		if f.GetName() == "carillon_ticks_total" {
-			for _, m := range f.GetMetric() {
-				all[m.GetLabel()[0].GetValue()] = int64(m.GetCounter().GetValue())
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			label := ""
+			if l := m.GetLabel(); len(l) > 0 {
+				label = l[0].GetValue()
+			}
+			if h := m.GetHistogram(); h != nil {
+				all["count"], all["sum"] = float64(h.GetSampleCount()), h.GetSampleSum()
+			} else {
+				all[label] = m.GetCounter().GetValue()
 			}
 		}
 	}
 	return all
+}
+
+// company is how many ticks shared a commit, and how many transactions a
+// request, from one reading to the next.
+type company struct{ ticks, commits, transactions, requests float64 }
+
+func (r *rig) company(w *work) (c company) {
+	for _, n := range gather(w.metrics, "carillon_ticks_total") {
+		c.ticks += n
+	}
+	c.commits = gather(w.metrics, "carillon_commits_total")["ok"]
+	h := gather(r.metrics, "carillon_batch_transactions")
+	c.transactions, c.requests = h["sum"], h["count"]
+	return c
+}
+
+func (c company) since(before company, res *Result) {
+	if n := c.commits - before.commits; n > 0 {
+		res.PerCommit = round((c.ticks-before.ticks)/n, 1)
+	}
+	if n := c.requests - before.requests; n > 0 {
+		res.PerRequest = round((c.transactions-before.transactions)/n, 1)
+	}
 }
 
 // close takes the node out of the cluster and ends what newRig started.

@@ -113,21 +113,23 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 	}
 	defer func() { err = errors.Join(err, profiled()) }()
 	w.tap.measuring.Store(true)
-	began, first := time.Now(), count()
-	for left := b.Duration; left > 0; left = b.Duration - time.Since(began) {
+	before, watch := r.company(w), startWatch(count())
+	for left := b.Duration; left > 0; left = b.Duration - time.Since(watch.began) {
 		if !sleep(ctx, min(left, 200*time.Millisecond)) {
 			return ctx.Err()
 		}
-		took := time.Since(began)
-		b.progress.now("%s  %.1f of %s  %s/s", res.Name, took.Seconds(), b.Duration, number(float64(count()-first)/took.Seconds()))
+		b.progress.now("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, number(watch.rate(count())))
 	}
-	res.rate(count()-first, time.Since(began))
+	watch.stop(count(), res)
+	r.company(w).since(before, res)
 	w.tap.measuring.Store(false)
 	return nil
 }
 
 // push drives the clock, as far as undecided ticks and runs that have not ended
-// allow.
+// allow. Where runs end, ticks fall due in herds of half as many as may be
+// outstanding, when the former half has ended: released one by one, each would
+// be a commit of its own, which no scheduler with a backlog does.
 func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
 	var skipped int64
 	var looked time.Time
@@ -137,14 +139,16 @@ func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
 			if time.Since(looked) > 20*time.Millisecond {
 				looked, skipped = time.Now(), w.outcomes()["skipped"]
 			}
-			// No more ticks are to fall due than there is room for runs.
-			room := b.outstanding() - (w.tap.decided.Load() - skipped - w.tap.finished.Load())
-			ahead = min(ahead, room*l.period.Milliseconds()/int64(l.tasks))
+			most := b.outstanding()
+			room := most - (w.tap.decided.Load() - skipped - w.tap.finished.Load())
+			if room < most/2 {
+				continue
+			}
+			ahead = min(ahead, max(room*l.period.Milliseconds()/int64(l.tasks), 1))
 		}
-		if first := w.tap.first(); ahead > 0 {
-			w.clock.forget(first)
-			w.clock.advance(first + ahead)
-		}
+		first := w.tap.first()
+		w.clock.forget(first)
+		w.clock.advance(first + ahead)
 	}
 }
 
@@ -172,7 +176,7 @@ func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Re
 	var count atomic.Int64
 	var wg sync.WaitGroup
 	errs := make([]error, atOnce)
-	began := time.Now()
+	watch := startWatch(0)
 	for i := range atOnce {
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -189,6 +193,6 @@ func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Re
 		})
 	}
 	wg.Wait()
-	res.rate(count.Load(), time.Since(began))
+	watch.stop(count.Load(), &res)
 	return res, errors.Join(errs...)
 }
