@@ -63,7 +63,7 @@ func newSim(t testing.TB, shards int, nodes ...string) *sim {
 	}
 	var marks []op
 	for id := range shards {
-		s.marks[id] = store.Watermark{Time: task.At(time.UnixMilli(0))}
+		s.marks[id] = store.Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()}
 		marks = append(marks, op{keys.Watermark(id), s.marks[id]})
 	}
 	s.txn(marks...)

@@ -186,19 +186,28 @@ func field(t reflect.Type, key string) (inner reflect.Type, near string, ok bool
 	if t.Kind() != reflect.Struct {
 		return nil, "", true // json.Unmarshal will say what is wrong
 	}
-	for _, f := range reflect.VisibleFields(t) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" || name == "-" {
-			continue
-		}
-		if name == key {
+	fields := reflect.VisibleFields(t)
+	for _, f := range fields {
+		if key != "" && nameOf(f) == key {
 			return f.Type, "", true
 		}
-		if plain(name) == plain(key) || (len(key) > 3 && strings.HasPrefix(name, key)) {
+	}
+	for _, f := range fields {
+		name := nameOf(f)
+		if name != "" && (plain(name) == plain(key) || len(key) > 3 && strings.HasPrefix(name, key)) {
 			near = name
 		}
 	}
 	return nil, near, false
+}
+
+// nameOf is a field's name in JSON; "" if it has none.
+func nameOf(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	if name == "-" {
+		return ""
+	}
+	return name
 }
 
 func plain(s string) string {
