@@ -165,10 +165,12 @@ func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 				h.door.deliver()
 			}
 			next.decide(1.1)
+			w.finish("a", task.Succeeded) // its key is free again
+			w.finish("b", task.Succeeded)
 			h.door.deliver()
 			next.decide(2)
-			w.want("a", "+1 dispatched", "+2 dispatched")
-			w.want("b", "+1 dispatched", "+2 dispatched")
+			w.want("a", "+1 succeeded", "+2 dispatched")
+			w.want("b", "+1 succeeded", "+2 dispatched")
 		})
 	}
 }
@@ -331,4 +333,33 @@ func (g gap) FollowShard(_ context.Context, _ int, rev int64, apply func(store.S
 		return err
 	}
 	return apply(store.ShardBatch{Reset: true, Revision: rev + 1})
+}
+
+// A lost commit has read what a task is now; the events of what it was before
+// are still on their way.
+func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", allow)
+	h.see()
+	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Second) })
+	w.pause("a")
+	h.blind(1)
+	now := *h.task(ref("a"))
+	if now.fires() {
+		t.Fatal("the pause is not known")
+	}
+	between := now.entry
+	between.Paused = false
+	h.apply(store.ShardBatch{Revision: now.mod - 1, Events: []store.ShardEvent{{
+		ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Mod: now.mod - 1, Create: now.create, Entry: between,
+	}}})
+	commits := h.door.commits
+	h.blind(2)
+	if h.task(ref("a")).fires() || h.door.commits != commits {
+		t.Error("an older event has resumed the task")
+	}
+	h.decide(3)
+	w.want("a")
 }

@@ -104,6 +104,20 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	}
 }
 
+// Each time that a task is stubborn it has the shard opened anew once.
+func TestWorker_ForgetsThatATaskWasStubbornWhenItGoesThrough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a")
+	h.stubborn["default/a"] = true
+	h.decide(1)
+	w.want("a", "+1 dispatched")
+	if len(h.stubborn) != 0 {
+		t.Errorf("stubborn are %v", h.stubborn)
+	}
+}
+
 func TestWorker_WatermarkWithoutContentIsDamage(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"{}", "null", `{"time":"2026-01-02T12:00:00.000Z"}`, `{"nonce":"x"}`} {

@@ -56,6 +56,7 @@ func (p *plan) done(rev int64) {
 	}
 	for t := range p.touched {
 		t.failed = 0
+		delete(w.stubborn, t.name)
 	}
 	for t := range w.uncovered {
 		if w.covered(t) {

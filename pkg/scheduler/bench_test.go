@@ -1,0 +1,153 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// yes is an etcd that takes every commit at once.
+type yes struct{ revision int64 }
+
+func (y *yes) Commit(context.Context, kv.Txn) (kv.Result, error) {
+	y.revision++
+	return kv.Result{Succeeded: true, Revision: y.revision}, nil
+}
+
+// benchWorker is a worker with n tasks of a schedule, loaded at the start, and
+// its clock.
+func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
+	b.Helper()
+	keys, err := store.NewKeys("/bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	now := start
+	e := New(Config{
+		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: NewFleet("n1", func() int { return 1 << 30 }),
+		NextAttempt: executor.Next, Now: func() time.Time { return now }, Logger: zap.NewNop(),
+	})
+	e.cfg.Fleet.Set([]task.Node{node("n1", 1<<30)})
+	w := newWorker(e, 0, store.Fences{})
+	w.reset()
+	w.mark, w.known = store.Watermark{Time: task.At(start), Seen: 100}, 1
+	batch := store.ShardBatch{Reset: true, Revision: 100}
+	for i, name := range names(n) {
+		t, entry := (&world{TB: b}).newTask(name, start, cronned(schedule), allow)
+		t.Action = task.Action{Process: &task.Process{Command: []string{"/usr/bin/backup", "--all", name}}}
+		entry.Action = t.Action
+		batch.Events = append(batch.Events, store.ShardEvent{
+			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref(name)}, Mod: int64(i%100) + 1, Create: int64(i%100) + 1, Entry: entry,
+		})
+	}
+	w.apply(batch)
+	w.scanned(nil)
+	if err := w.round(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	return w, &now
+}
+
+// endAll ends all runs, as their nodes would.
+func (w *worker) endAll() {
+	for _, t := range w.tasks {
+		for _, a := range t.active {
+			w.e.cfg.Fleet.Take(a.node)
+		}
+		t.active = nil
+	}
+}
+
+// A round in which all tasks of a shard tick at once.
+func BenchmarkRound(b *testing.B) {
+	for _, n := range []int{100, 1000, 10_000} {
+		b.Run(fmt.Sprintf("%d due", n), func(b *testing.B) {
+			w, now := benchWorker(b, n, "* * * * * *")
+			ctx := b.Context()
+			for b.Loop() {
+				*now = now.Add(time.Second)
+				if err := w.round(ctx); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				w.endAll()
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "ticks/s")
+		})
+	}
+}
+
+// A round with nothing, or one tick, to decide, among many tasks: what a wake-up costs.
+func BenchmarkRound_AmongMany(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		w, now := benchWorker(b, n, "0 0 1 1 *")
+		ctx := b.Context()
+		b.Run(fmt.Sprintf("none due of %d", n), func(b *testing.B) {
+			for b.Loop() {
+				if err := w.round(ctx); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		_, entry := (&world{TB: b}).newTask("one", start, allow)
+		w.apply(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
+			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("one")}, Mod: 50, Create: 50, Entry: entry}}})
+		one := w.task(ref("one"))
+		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
+			for b.Loop() {
+				*now = now.Add(time.Second)
+				if err := w.round(ctx); err != nil {
+					b.Fatal(err)
+				}
+				one.active = nil
+				w.e.cfg.Fleet.Take("n1")
+			}
+		})
+	}
+}
+
+// What one commit takes to be decided.
+func BenchmarkPlan(b *testing.B) {
+	w, now := benchWorker(b, 1000, "* * * * * *")
+	*now = now.Add(time.Second)
+	at := *now
+	b.ReportAllocs()
+	for b.Loop() {
+		w.plan(at).undo()
+	}
+}
+
+// A load: all entries of a shard at once.
+func BenchmarkLoad(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		benchWorker(b, 10_000, "*/5 * * * *")
+	}
+}
+
+func BenchmarkFleet_Pick(b *testing.B) {
+	f := NewFleet("me", nil)
+	var nodes []task.Node
+	for i := range 500 {
+		nodes = append(nodes, node(fmt.Sprintf("n%03d", i), 1<<20, func(n *task.Node) { n.Labels["odd"] = fmt.Sprint(i % 2) }))
+	}
+	nodes[77].Labels["gpu"] = "yes"
+	f.Set(nodes)
+	for _, text := range []string{"", "odd = 1", "gpu"} {
+		sel, _ := task.ParseSelector(text)
+		b.Run(fmt.Sprintf("selector %q", text), func(b *testing.B) {
+			for b.Loop() {
+				f.Pick(sel, start)
+			}
+		})
+	}
+}

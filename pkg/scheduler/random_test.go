@@ -1,0 +1,497 @@
+package scheduler
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+var (
+	seeds = flag.Int("seeds", 8, "how many random histories to play")
+	seed  = flag.Uint64("seed", 0, "the one random history to play")
+)
+
+// Several workers, of which one at most is the owner, a clock that is another
+// on each node and steps, commits that are lost, late and unanswered, nodes that
+// come and go, users that change everything: whatever happens, in whatever
+// order, the history keeps the promises, and when all heals nothing is left
+// undecided or waiting.
+func TestRandomHistories_KeepThePromises(t *testing.T) {
+	t.Parallel()
+	list := []uint64{} // those that failed once come here
+	if *seed != 0 {
+		list = []uint64{*seed}
+	} else {
+		for i := range *seeds {
+			list = append(list, uint64(i)+1)
+		}
+	}
+	for _, seed := range list {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			newGame(t, seed).play()
+		})
+	}
+}
+
+// game is one random history.
+type game struct {
+	*world
+	rand    *rand.Rand
+	skew    map[string]time.Duration // of each node's clock
+	hands   []*hand                  // the owner is the last; the others do not know yet
+	nodes   []string
+	gone    map[string]string // nodes that are absent: their last instance
+	tasks   []string
+	herd    bool // more tasks tick at once than one commit holds
+	doors   []*door
+	zombies []store.Held // attempts as they were some time ago
+	steps   []string
+}
+
+func newGame(t *testing.T, seed uint64) *game {
+	g := &game{
+		world: newWorld(t), rand: rand.New(rand.NewPCG(seed, 1)), skew: map[string]time.Duration{},
+		nodes: []string{"n1", "n2", "n3"}, gone: map[string]string{},
+	}
+	for _, n := range g.nodes {
+		g.join(n)
+		g.skew[n] = time.Duration(g.rand.IntN(2000)-1000) * time.Millisecond
+	}
+	g.herd = g.chance(3)
+	g.record()
+	g.hireNew()
+	for g.herd && len(g.tasks) < 40 {
+		g.create()
+	}
+	return g
+}
+
+func (g *game) chance(of int) bool { return g.rand.IntN(of) == 0 }
+
+func pick[T any](g *game, from []T) T { return from[g.rand.IntN(len(from))] }
+
+func (g *game) say(format string, args ...any) {
+	g.steps = append(g.steps, fmt.Sprintf("%6.3f ", g.clock().Sub(start).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (g *game) play() {
+	g.Cleanup(func() {
+		if g.Failed() {
+			for _, s := range g.steps {
+				g.Log(s)
+			}
+		}
+	})
+	for range 120 {
+		g.step()
+	}
+	g.heal()
+	if !g.Failed() {
+		g.Log(g.judge(check.Options{Lag: time.Hour, Ended: true}).Summary)
+	}
+}
+
+func (g *game) step() {
+	steps := []struct {
+		weight int
+		do     func()
+	}{
+		{40, g.round}, {25, g.pass}, {10, g.finish}, {6, g.create}, {6, g.change}, {4, g.trigger}, {2, g.removeOne},
+		{3, g.handOver}, {3, g.crash}, {3, g.churn}, {3, g.zombie}, {3, g.late}, {2, g.refleet},
+	}
+	total := 0
+	for _, s := range steps {
+		total += s.weight
+	}
+	n := g.rand.IntN(total)
+	for _, s := range steps {
+		if n -= s.weight; n < 0 {
+			s.do()
+			return
+		}
+	}
+}
+
+// pass lets time go by, or back.
+func (g *game) pass() {
+	g.later(time.Duration(pick(g, []float64{
+		0.1, 0.3, 0.3, 0.5, 0.5, 0.7, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3, 13, 25, -0.4, -2,
+	}) * float64(time.Second)))
+}
+
+func (g *game) later(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now = g.now.Add(d)
+}
+
+// users is the clock of the API that serves some request.
+func (g *game) users() time.Time { return g.clock().Add(g.skew[pick(g, g.nodes)]) }
+
+func (g *game) present() []string {
+	return slices.DeleteFunc(slices.Clone(g.nodes), func(n string) bool { _, gone := g.gone[n]; return gone })
+}
+
+// hireNew has another worker, or another node, own the shard.
+func (g *game) hireNew() {
+	node := pick(g, g.present())
+	g.say("%s owns the shard", node)
+	g.takeOn(g.hire(node))
+}
+
+func (g *game) takeOn(h *hand) {
+	node := h.e.cfg.Node
+	h.e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
+	h.e.cfg.LostAfter = 20 * time.Second
+	g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
+	if len(g.hands) > 3 {
+		g.drop(g.hands[0])
+	}
+	g.reopen(h)
+}
+
+func (g *game) reopen(h *hand) {
+	err := h.load()
+	switch {
+	case errors.Is(err, task.ErrFenced), errors.Is(err, task.ErrUnknown), errors.Is(err, task.ErrUnavailable):
+		g.say("%s could not open: %v", h.e.cfg.Node, err)
+		g.drop(h)
+		return
+	}
+	g.ok(err)
+	h.scan()
+}
+
+func (g *game) drop(h *hand) {
+	h.leave()
+	g.hands = slices.DeleteFunc(g.hands, func(o *hand) bool { return o == h })
+}
+
+// handOver makes somebody the owner; the worker before may go on for a while.
+func (g *game) handOver() {
+	if len(g.present()) > 0 {
+		g.hireNew()
+	}
+}
+
+// crash ends a worker without ceremony; another under the same fences follows.
+func (g *game) crash() {
+	if len(g.hands) == 0 {
+		g.handOver()
+		return
+	}
+	h := g.hands[len(g.hands)-1]
+	g.say("the worker of %s crashes", h.e.cfg.Node)
+	g.drop(h)
+	g.takeOn(g.worker(h.e.cfg.Node, h.fences))
+}
+
+// round has a worker look, or not, and decide, through a door with its tricks.
+func (g *game) round() {
+	if len(g.hands) == 0 {
+		g.handOver()
+		return
+	}
+	h := g.hands[len(g.hands)-1]
+	if g.chance(5) {
+		h = pick(g, g.hands)
+	}
+	if !g.chance(4) {
+		h.see()
+	}
+	if g.chance(4) {
+		g.late()
+	}
+	h.door.tricks = nil
+	for range 3 {
+		h.door.play(pick(g, []trick{
+			pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, lost, appliedButLost, h.dies, h.diesAfter,
+			func(send func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(send) },
+			h.door.delayed,
+			before(g.meanwhile), before(g.meanwhile),
+		}))
+	}
+	before := h.door.commits
+	err := h.round(h.ctx)
+	g.say("%s decides, in %d commits: %v", h.e.cfg.Node, h.door.commits-before, err)
+	switch {
+	case err == nil:
+	case errors.Is(err, store.ErrMoved):
+		if !g.chance(3) {
+			g.reopen(h)
+		}
+	case errors.Is(err, task.ErrFenced):
+		g.drop(h)
+	case h.ctx.Err() != nil:
+		g.drop(h)
+		if g.chance(2) { // another worker of the same node, under the same fences
+			g.takeOn(g.worker(h.e.cfg.Node, h.fences))
+		}
+	default:
+		g.Fatal(err)
+	}
+}
+
+// meanwhile is something that happens between a decision and its commit.
+func (g *game) meanwhile() {
+	pick(g, []func(){g.change, g.change, g.trigger, g.finish, g.removeOne, g.churn})()
+}
+
+// late delivers commits that were in flight.
+func (g *game) late() {
+	for _, d := range g.doors {
+		if len(d.held) > 0 {
+			g.say("%d commits arrive late", len(d.held))
+		}
+		d.deliver()
+	}
+}
+
+func (g *game) refleet() {
+	for _, h := range g.hands {
+		h.fleet()
+	}
+}
+
+func (g *game) create() {
+	all := strings.Split("abcdef", "")
+	if g.herd {
+		all = names(60)
+	}
+	free := slices.DeleteFunc(all, func(n string) bool { return slices.Contains(g.tasks, n) })
+	if len(free) == 0 {
+		return
+	}
+	opts := []option{
+		cronned(pick(g, []string{"* * * * * *", "* * * * * *", "*/2 * * * * *", "*/5 * * * * *", "@every 700ms", "@manual"})),
+		missed(pick(g, []string{task.MissedLatest, task.MissedSkip, task.MissedAll}), 1+g.rand.IntN(8)),
+		func(t *task.Task) {
+			t.Missed.Grace = task.Duration(pick(g, []time.Duration{time.Second, 10 * time.Second}))
+		},
+	}
+	if g.chance(2) {
+		opts = append(opts, allow)
+	}
+	if g.chance(2) {
+		opts = append(opts, retries(3, time.Second, task.Failed, task.Lost))
+	}
+	if g.chance(5) {
+		opts = append(opts, on("node = n3"))
+	}
+	if g.chance(5) {
+		opts = append(opts, paused)
+	}
+	names := free[:1]
+	if g.chance(3) && len(free) > 1 {
+		names = free[:2]
+	}
+	if g.herd {
+		names = free[:min(len(free), 20)]
+		opts = append(opts, cronned("*/5 * * * * *"), on(""))
+	}
+	g.say("%v are created", names)
+	g.createTogether(g.users(), names, opts...)
+	g.tasks = append(g.tasks, names...)
+}
+
+// change pauses, resumes or changes a task.
+func (g *game) change() {
+	if len(g.tasks) == 0 {
+		return
+	}
+	name := pick(g, g.tasks)
+	old, err := g.store.Task(g.ctx, ref(name))
+	g.ok(err)
+	t, from := old.Task, old.Entry.From
+	now := task.At(g.users())
+	anew := func() {
+		if from.Before(now.Time) {
+			from = now
+		}
+	}
+	switch g.rand.IntN(4) {
+	case 0:
+		if t.Paused = !t.Paused; !t.Paused {
+			anew()
+		}
+	case 1:
+		if s := pick(g, []string{"* * * * * *", "*/3 * * * * *", "@every 900ms"}); s != t.Schedule[0] {
+			t.Schedule = task.Schedules{s}
+			anew()
+		}
+	case 2:
+		t.Timeout += task.Duration(time.Second)
+	case 3:
+		t.Missed.Policy = pick(g, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
+	}
+	t.Generation++
+	g.say("%s is changed: %v, paused %t, from %g", name, t.Schedule, t.Paused, from.Sub(start).Seconds())
+	_, err = g.store.UpdateTask(g.ctx, old, t, task.NewEntry(t, from, old.Entry.Anchor))
+	g.ok(err)
+}
+
+func (g *game) removeOne() {
+	if len(g.tasks) > 0 {
+		name := pick(g, g.tasks)
+		g.say("%s is removed", name)
+		g.remove(name)
+		g.tasks = slices.DeleteFunc(g.tasks, func(n string) bool { return n == name })
+	}
+}
+
+func (g *game) trigger() {
+	if len(g.tasks) > 0 {
+		name := pick(g, g.tasks)
+		g.say("%s is triggered", name)
+		g.world.trigger(name)
+	}
+}
+
+func (g *game) all() []store.Held {
+	all, err := g.store.Active(g.ctx)
+	g.ok(err)
+	return all
+}
+
+// finish has nodes do something with an attempt of theirs.
+func (g *game) finish() {
+	keys, _, err := g.store.ScanActive(g.ctx)
+	g.ok(err)
+	keys = slices.DeleteFunc(keys, func(k store.ActiveKey) bool { _, gone := g.gone[k.Node]; return gone })
+	if len(keys) == 0 {
+		return
+	}
+	h, _, err := g.store.Attempt(g.ctx, pick(g, keys).RunKey)
+	g.ok(err)
+	n := g.rand.IntN(6)
+	g.say("%s of %s on %s: %d", h.ID, h.Task, h.Node, n)
+	switch {
+	case n == 0 && h.State == task.Dispatched && !h.CancelRequested:
+		g.ok(g.store.HandBack(g.ctx, h))
+	case n == 1:
+		h.State = task.Running
+		_, err := g.store.Rewrite(g.ctx, g.sessions[h.Node], h)
+		g.ok(err)
+		g.zombies = append(g.zombies, h)
+	case h.CancelRequested:
+		g.end(h, task.Cancelled)
+	case n < 4:
+		g.end(h, task.Failed)
+	default:
+		g.end(h, task.Succeeded)
+	}
+}
+
+// zombie has an attempt finish of which the world may have moved on.
+func (g *game) zombie() {
+	if len(g.zombies) == 0 {
+		return
+	}
+	h := pick(g, g.zombies)
+	end := h.Run
+	end.State, end.EndedAt = pick(g, []task.State{task.Succeeded, task.Failed}), task.At(g.clock())
+	err := g.store.Finish(g.ctx, h, end, executor.Next(h.Assigned, end, g.clock(), 0.5))
+	g.say("a zombie of %s finishes: %v", h.ID, err)
+	if !errors.Is(err, store.ErrLate) && !errors.Is(err, task.ErrConflict) {
+		g.ok(err)
+	}
+	g.zombies = slices.DeleteFunc(g.zombies, func(o store.Held) bool { return o.Create == h.Create })
+}
+
+// churn has a node go, or one come back: the same instance, which adopts what it
+// had, or another, which ends it as lost.
+func (g *game) churn() {
+	node := pick(g, g.nodes)
+	instance, gone := g.gone[node]
+	if !gone {
+		nodes, err := g.store.Nodes(g.ctx)
+		g.ok(err)
+		i := slices.IndexFunc(nodes, func(n task.Node) bool { return n.Name == node })
+		g.gone[node] = nodes[i].Instance
+		g.say("%s goes", node)
+		g.leave(node)
+		if g.chance(2) {
+			g.ok(g.store.PutCleared(g.ctx, nodes[i].Instance, task.At(g.clock())))
+			delete(g.gone, node)
+			g.gone[node] = ""
+		}
+	} else {
+		g.back(node, instance)
+	}
+	if g.chance(2) {
+		g.refleet()
+	}
+}
+
+func (g *game) back(node, instance string) {
+	if g.chance(2) {
+		instance = ""
+	}
+	g.joinAs(task.Node{Name: node, Instance: instance, Slots: 1000, State: task.NodeReady, Roles: both})
+	delete(g.gone, node)
+	g.say("%s is back as %q", node, instance)
+	for _, h := range g.all() {
+		switch {
+		case h.Node != node:
+		case h.Instance == instance:
+			_, err := g.store.Rewrite(g.ctx, g.sessions[node], h)
+			g.ok(err)
+		default:
+			g.end(h, task.Lost)
+		}
+	}
+}
+
+// heal ends all faults, and has a new owner go on until nothing is left to do.
+func (g *game) heal() {
+	g.say("heal")
+	g.late()
+	for node := range g.gone {
+		g.back(node, "")
+	}
+	for _, h := range slices.Clone(g.hands) {
+		g.drop(h)
+	}
+	g.skew = map[string]time.Duration{}
+	g.later(10 * time.Second) // beyond every clock that there was, and all waits
+	g.hireNew()
+	h := g.hands[0]
+	h.see()
+	g.ok(h.round(h.ctx))
+	g.judge(check.Options{Lag: time.Hour, Until: g.clock()})
+	for _, name := range g.tasks {
+		g.update(name, false, paused)
+	}
+	for i := 0; ; i++ {
+		if i == 200 {
+			g.Fatalf("after 200 rounds there is still something to do: %v", g.stories())
+		}
+		h.see()
+		g.ok(h.round(h.ctx))
+		all := g.all()
+		for _, a := range all {
+			g.end(a, task.Succeeded)
+		}
+		h.see()
+		waits := 0
+		for _, t := range h.tasks {
+			waits += len(t.queue)
+		}
+		if len(all) == 0 && waits == 0 {
+			break
+		}
+		g.later(h.sleepFor() + time.Millisecond)
+	}
+}
