@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,6 +93,11 @@ func (g *Guardian) Run(ctx context.Context) error {
 	return nil
 }
 
+// guardianMark in the environment says that a process is a guardian. A program
+// that does not know the word "guardian", such as the binary of a test, would
+// otherwise start itself again and again.
+const guardianMark = "CARILLON_IS_GUARDIAN"
+
 // serve starts one guardian and sees it to its end.
 func (g *Guardian) serve(ctx context.Context) error {
 	argv := g.cfg.Command
@@ -100,10 +106,16 @@ func (g *Guardian) serve(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find this program: %w", err)
 		}
+		if os.Getenv(guardianMark) != "" {
+			return errors.New("this process was started as a guardian: it starts none")
+		}
 		argv = []string{self, "guardian"}
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = g.cfg.Env
+	cmd.Env = append(slices.Clone(g.cfg.Env), guardianMark+"=1")
+	if g.cfg.Env == nil {
+		cmd.Env = append(os.Environ(), guardianMark+"=1")
+	}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's and no group's signals reach it
 	r, w, err := os.Pipe()
