@@ -29,6 +29,7 @@ import (
 // One etcd serves all tests of the package; each has a prefix of its own.
 var (
 	etcd     *kv.Client
+	endpoint string
 	prefixes atomic.Int64
 )
 
@@ -53,7 +54,8 @@ func serveTests(m *testing.M) int {
 		panic(err)
 	}
 	defer server.Close()
-	if etcd, err = kv.Dial(context.Background(), kv.Config{Endpoints: []string{server.Endpoint()}}); err != nil {
+	endpoint = server.Endpoint()
+	if etcd, err = kv.Dial(context.Background(), kv.Config{Endpoints: []string{endpoint}}); err != nil {
 		panic(err)
 	}
 	defer etcd.Close()
@@ -66,6 +68,7 @@ type world struct {
 	testing.TB
 	ctx   context.Context
 	store *store.Store // as everybody but the workers writes
+	etcd  *kv.Client   // of the workers
 	term  kv.Fence
 
 	mu       sync.Mutex
@@ -92,6 +95,7 @@ func newWorld(t testing.TB, nodes ...string) *world {
 		TB: t, ctx: t.Context(), now: start, sessions: map[string]kv.Fence{},
 		store: store.New(etcd, kv.Direct(etcd), keys),
 	}
+	w.etcd = w.dial()
 	if _, _, err := w.store.Bootstrap(w.ctx, 1, start); err != nil {
 		t.Fatal(err)
 	}
@@ -111,12 +115,23 @@ func (w *world) judged() *world {
 	return w
 }
 
+// dial returns a client of its own, and so with streams of its own: on a shared
+// one, etcd's word on the progress of one watch may overtake what another has
+// yet to catch up with.
+func (w *world) dial() *kv.Client {
+	w.Helper()
+	c, err := kv.Dial(w.ctx, kv.Config{Endpoints: []string{endpoint}})
+	w.ok(err)
+	w.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // record records all that happens from now on.
 func (w *world) record() {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w.Cleanup(cancel)
-	r, err := check.Record(ctx, etcd, w.store.Keys())
+	r, err := check.Record(ctx, w.dial(), w.store.Keys())
 	w.ok(err)
 	w.recorder = r
 }
@@ -248,13 +263,13 @@ func (w *world) worker(node string, f store.Fences) *hand {
 }
 
 func (w *world) engine(node string) (*Engine, *door) {
-	d := &door{Committer: kv.Direct(etcd)}
+	d := &door{Committer: kv.Direct(w.etcd)}
 	log := zap.NewNop()
 	if testing.Verbose() {
 		log = zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel))
 	}
 	return New(Config{
-		Node: node, Store: store.New(etcd, d, w.store.Keys()), Fleet: NewFleet(node, func() int { return 1000 }),
+		Node: node, Store: store.New(w.etcd, d, w.store.Keys()), Fleet: NewFleet(node, func() int { return 1000 }),
 		NextAttempt: executor.Next, Now: w.clock, Logger: log,
 	}), d
 }
