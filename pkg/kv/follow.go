@@ -29,7 +29,7 @@ type Batch struct {
 	Reset bool
 	// KVs come with Reset, in the order of their keys.
 	KVs []*mvccpb.KeyValue
-	// Events come without Reset, in order. There may be none: then only the revision has moved on.
+	// Events come without Reset, in order.
 	Events []*clientv3.Event
 	// Revision is up to where everything in this range is told, itself included. It grows with every batch, save that
 	// a Reset may repeat it.
@@ -225,15 +225,13 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 	}
 	m.of.hear(r.IsProgressNotify())
 	f.found()
-	// The header of a response with events may be ahead of them; that of a progress notice is exact.
-	var b Batch
-	switch {
-	case len(r.Events) > 0:
-		b.Revision = r.Events[len(r.Events)-1].Kv.ModRevision
-		b.Events = after(r.Events, f.revision)
-	case r.IsProgressNotify():
-		b.Revision = r.Header.Revision
+	// Only events move the revision on. The header of a response with events may be ahead of them; and a progress notice
+	// may answer a request that is older than this watch, and overtake the events that the watch has still to catch up
+	// with: it is a sign of life, no more.
+	if len(r.Events) == 0 {
+		return nil
 	}
+	b := Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: after(r.Events, f.revision)}
 	if b.Revision <= f.revision {
 		return nil
 	}
