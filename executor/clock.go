@@ -39,10 +39,12 @@ func newRenewals(last func() time.Time) *renewals {
 
 // look returns when the last acknowledged renewal was sent.
 func (r *renewals) look() time.Duration {
+	// In this order: the time between the two readings makes a renewal older, not younger.
+	boot := boottime()
 	mono, last := clock(unix.CLOCK_MONOTONIC), r.last()
 	if !last.Equal(r.seen) || r.at == 0 {
 		r.seen, r.at = last, mono-time.Since(last)+r.slept
 	}
-	r.slept = boottime() - mono
+	r.slept = boot - mono
 	return r.at
 }

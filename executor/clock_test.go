@@ -19,8 +19,8 @@ func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 	// renewed once more: that renewal may be from before the sleep.
 	r.slept -= time.Minute
 	last = time.Now()
-	if age := boottime() - r.look(); age < time.Minute {
-		t.Errorf("a renewal that may be from before a minute's sleep counts as %s old", age)
+	if at := r.look(); boottime()-at < time.Minute {
+		t.Errorf("a renewal that may be from before a minute's sleep counts as %s old", boottime()-at)
 	}
 	// The next one is from after it.
 	last = time.Now()
