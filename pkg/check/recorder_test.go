@@ -298,7 +298,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.
 		t.Helper()
 		mark.Time, mark.Seen = task.At(tick), created
 		cm := s.NewCommit(0, fences, known, mark)
-		cm.GuardEntry(ref, created)
+		cm.GuardEntry(ref.String(), created)
 		change(cm)
 		known, err = s.Commit(ctx, cm)
 		must(err)
@@ -311,7 +311,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.
 	}
 	dispatch := func(cm *store.Commit, r task.Run) {
 		r.State, r.Node = task.Dispatched, "a"
-		cm.Dispatch(ref, task.Assigned{Run: r, Instance: "a1", Generation: 1, Retry: entry.Retry}, node.CreateRevision)
+		cm.Dispatch(&task.Assigned{Run: r, Instance: "a1", Generation: 1, Retry: entry.Retry}, `{"noop":{}}`, node.CreateRevision)
 	}
 	held := func() store.Held {
 		t.Helper()

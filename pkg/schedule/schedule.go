@@ -77,6 +77,11 @@ func Parse(exprs []string, timezone string, dst task.DST, anchor time.Time) (*Sc
 	return &Schedule{plan: p, anchor: milliseconds(anchor)}, nil
 }
 
+// Anchored is the same schedule with another anchor.
+func (s *Schedule) Anchored(anchor time.Time) Schedule {
+	return Schedule{plan: s.plan, anchor: milliseconds(anchor)}
+}
+
 // Check refuses what Parse refuses.
 func Check(exprs []string, timezone string, dst task.DST) error {
 	_, err := plans.get(exprs, timezone, dst)

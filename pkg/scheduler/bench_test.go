@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 		t.Action = task.Action{Process: &task.Process{Command: []string{"/usr/bin/backup", "--all", name}}}
 		entry.Action = t.Action
 		batch.Events = append(batch.Events, store.ShardEvent{
-			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref(name)}, Mod: int64(i%100) + 1, Create: int64(i%100) + 1, Entry: entry,
+			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: int64(i%100) + 1, Create: int64(i%100) + 1, Value: written(entry),
 		})
 	}
 	w.apply(batch)
@@ -59,10 +60,10 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 // endAll ends all runs, as their nodes would.
 func (w *worker) endAll() {
 	for _, t := range w.tasks {
-		for _, a := range t.active {
+		for _, a := range t.active() {
 			w.e.cfg.Fleet.Take(a.node)
 		}
-		t.active = nil
+		t.live = nil
 	}
 }
 
@@ -100,15 +101,15 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 		})
 		_, entry := (&world{TB: b}).newTask("one", start, allow)
 		w.apply(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
-			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("one")}, Mod: 50, Create: 50, Entry: entry}}})
-		one := w.task(ref("one"))
+			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
+		one := w.task("default/one")
 		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
 			for b.Loop() {
 				*now = now.Add(time.Second)
 				if err := w.round(ctx); err != nil {
 					b.Fatal(err)
 				}
-				one.active = nil
+				one.live = nil
 				w.e.cfg.Fleet.Take("n1")
 			}
 		})
@@ -150,4 +151,13 @@ func BenchmarkFleet_Pick(b *testing.B) {
 			}
 		})
 	}
+}
+
+// written is what a record is in etcd.
+func written(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
 }

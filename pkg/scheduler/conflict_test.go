@@ -94,7 +94,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		w.want(name, "+1 dispatched")
 	}
-	if n := h.task(ref("b")).failed; n != 0 {
+	if n := h.task("default/b").failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
 }
@@ -111,7 +111,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	h.door.play(touch, touch, h.dies)
 	_ = h.try(1)
 	h.see()
-	if n := h.task(ref("a")).failed; n != 2 {
+	if n := h.task("default/a").failed; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
 }
@@ -346,18 +346,20 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Second) })
 	w.pause("a")
 	h.blind(1)
-	now := *h.task(ref("a"))
+	now := *h.task("default/a")
 	if now.fires() {
 		t.Fatal("the pause is not known")
 	}
-	between := now.entry
+	st, err := w.store.Task(w.ctx, ref("a"))
+	w.ok(err)
+	between := st.Entry
 	between.Paused = false
 	h.apply(store.ShardBatch{Revision: now.mod - 1, Events: []store.ShardEvent{{
-		ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Mod: now.mod - 1, Create: now.create, Entry: between,
+		ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: now.mod - 1, Create: now.create, Value: written(between),
 	}}})
 	commits := h.door.commits
 	h.blind(2)
-	if h.task(ref("a")).fires() || h.door.commits != commits {
+	if h.task("default/a").fires() || h.door.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
 	h.decide(3)

@@ -55,6 +55,9 @@ type Engine struct {
 	trims   *trimmer
 	metrics *metrics
 
+	timings  *shared[timing]
+	policies *shared[policySet]
+
 	mu      sync.Mutex
 	workers map[int]*worker
 }
@@ -70,6 +73,7 @@ func New(cfg Config) *Engine {
 	return &Engine{
 		cfg: cfg, scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{},
+		timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
 }
 
@@ -134,6 +138,7 @@ var (
 
 type metrics struct {
 	ticks    *prometheus.CounterVec
+	outcome  [4]prometheus.Counter // of ticks, in the order of outcomes
 	lateness prometheus.Histogram
 	commits  *prometheus.CounterVec
 	commit   prometheus.Histogram
@@ -162,8 +167,19 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
 		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_lost_attempts_total", Help: "Attempts declared lost by the owner of their shard."}),
 	}
+	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
+		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
 	if r != nil {
 		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.shards, m.bad, m.waiting, m.lost)
 	}
 	return m
+}
+
+// decided counts ticks.
+func (m *metrics) decided(o outcomes) {
+	for i, n := range [...]int64{o.run, o.queued, o.skipped, o.missed} {
+		if n > 0 {
+			m.outcome[i].Add(float64(n))
+		}
+	}
 }

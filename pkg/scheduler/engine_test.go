@@ -275,9 +275,9 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 		st, err := w.store.Task(w.ctx, ref("a"))
 		w.ok(err)
 		h.apply(store.ShardBatch{Reset: true, Revision: 1, Events: []store.ShardEvent{
-			{ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Mod: 5, Create: 5, Entry: st.Entry}}})
+			{ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: 5, Create: 5, Value: written(st.Entry)}}})
 		h.apply(store.ShardBatch{Revision: int64(i), Events: []store.ShardEvent{
-			{ShardKey: store.ShardKey{Kind: store.KindEnded, Ref: ref("a"), Run: "r"}, Mod: 6, Create: 6, Ended: task.Run{UID: st.Task.UID}}}})
+			{ShardKey: store.ShardKey{Kind: store.KindEnded, Ref: ref("a"), Run: "r"}, Task: "default/a", Mod: 6, Create: 6}}})
 		asked += len(e.trims.line)
 	}
 	if asked < 20 || asked > 80 {

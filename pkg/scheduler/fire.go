@@ -14,71 +14,74 @@ const maxWaiting = 100
 
 // tick gives the task's next tick its outcome. false: there is no room.
 func (p *plan) tick(t *taskState) bool {
-	if !p.fits(t, 1, t.bytes()) {
+	if !p.admit(t, p.commit.FitsTick(t.bytes())) {
 		return false
 	}
-	run := p.newRun(t, t.next, task.TriggerSchedule)
-	if t.holds(run.ID) {
+	id := task.RunID(instant(t.next), t.uidText())
+	if t.holds(id) {
 		p.move(t, t.next) // there is nothing else to write
 		return true
 	}
-	p.commit.GuardEntry(t.ref, t.mod)
-	p.decide(t, run)
+	p.commit.GuardEntry(t.fullName(), t.mod)
+	p.decide(t, t.next, id, task.TriggerSchedule)
 	return true
 }
 
 // decide runs a tick or skips it, by the overlap policy.
-func (p *plan) decide(t *taskState, run task.Run) {
-	switch {
-	case overlap(t.entry.Overlap, t.busy()) == skipped:
-		p.skip(t, run, task.ReasonOverlap)
-	case !p.fire(t, run):
-		if len(t.queue) >= maxWaiting {
-			p.skip(t, run, task.ReasonQueueFull)
-			return
-		}
-		p.enqueue(t, run, task.ReasonNoNode)
+func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
+	if overlap(t.how.overlap, t.busy()) == skipped {
+		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
+		return
 	}
+	if p.fire(t, tick, id, trigger) {
+		return
+	}
+	if len(t.queue()) >= maxWaiting {
+		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonQueueFull)
+		return
+	}
+	p.enqueue(t, p.newRun(t, tick, id, trigger), task.ReasonNoNode)
 }
 
-func (p *plan) newRun(t *taskState, tick time.Time, trigger string) task.Run {
+func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
+	ref := t.ref(p.w.shard)
 	return task.Run{
-		ID: task.RunID(tick, t.entry.UID), UID: t.entry.UID, Namespace: t.ref.Namespace, Task: t.ref.Name, Shard: t.ref.Shard,
-		ScheduledTime: task.At(tick), Trigger: trigger, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now),
+		ID: id, UID: t.uidText(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
+		ScheduledTime: task.At(instant(tick)), Trigger: trigger, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
 }
 
 func (p *plan) skip(t *taskState, run task.Run, reason string) {
 	run.State, run.Reason, run.Attempt, run.EndedAt = task.Skipped, reason, 0, task.At(p.now)
-	p.commit.Record(t.ref, run)
-	p.count("skipped", 1)
+	p.commit.Record(t.ref(p.w.shard), run)
+	p.counts.skipped++
 }
 
 func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 	run.State, run.Reason = task.Queued, reason
 	q := task.Waiting{Run: run}
-	p.commit.Enqueue(t.ref, q)
+	p.commit.Enqueue(t.ref(p.w.shard), q)
 	p.then = append(p.then, func(rev int64) { p.w.enqueued(t, &waiting{q, rev}) })
-	p.count("queued", 1)
+	p.counts.queued++
 }
 
 // fire has a node run a tick; false if none takes it.
-func (p *plan) fire(t *taskState, run task.Run) bool {
+func (p *plan) fire(t *taskState, tick int64, id, trigger string) bool {
 	n, ok := p.pick(t)
 	if !ok {
 		return false
 	}
-	p.dispatch(t, run, nil, n)
-	p.count("run", 1)
-	late := p.now.Sub(run.ScheduledTime.Time).Seconds()
-	p.then = append(p.then, func(int64) { p.w.e.metrics.lateness.Observe(late) })
+	p.attempt.Run, p.attempt.Env = p.newRun(t, tick, id, trigger), nil
+	p.dispatch(t, n, p.now.Sub(instant(tick)))
+	p.commit.Claim(&p.attempt, t.action(), n.Revision)
+	p.counts.run++
 	return true
 }
 
 // pick chooses a node for a run. If it finds none because a session is suspect,
 // what waits for a node is looked at again when the suspicion ends.
-func (p *plan) pick(t *taskState) (task.Node, bool) {
-	n, ok := p.w.e.cfg.Fleet.Pick(t.selector, p.now)
+func (p *plan) pick(t *taskState) (*task.Node, bool) {
+	n, ok := p.w.e.cfg.Fleet.Pick(t.how.selector, p.now)
 	if !ok {
 		if until, suspect := p.w.e.cfg.Fleet.Suspected(p.now); suspect {
 			p.w.wakeAt(until)
@@ -87,38 +90,31 @@ func (p *plan) pick(t *taskState) (task.Node, bool) {
 	return n, ok
 }
 
-// dispatch puts a run into the inbox of the node that was picked for it.
-func (p *plan) dispatch(t *taskState, run task.Run, env map[string]string, n task.Node) {
+// dispatch makes the run in p.attempt an attempt for the node that was picked for
+// it.
+func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	p.given = append(p.given, n)
-	p.started[t] = struct{}{}
-	e := &t.entry
-	if run.Owner == "" { // a person asked for it
-		run.Owner = p.w.e.cfg.Node
+	t.started = true
+	a := &p.attempt
+	if a.Owner == "" { // a person asked for it
+		a.Owner = p.w.e.cfg.Node
 	}
-	run.State, run.Reason, run.Node, run.DispatchedAt, run.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
-	p.commit.Dispatch(t.ref, task.Assigned{
-		Run: run, Instance: n.Instance, Generation: e.Generation, Action: e.Action, Env: env,
-		Timeout: e.Timeout, KillGrace: e.KillGrace, Retry: e.Retry,
-		Replaceable: e.Overlap != task.OverlapAllow || slices.Contains(e.Retry.On, task.Lost),
-	}, n.Revision)
-	p.then = append(p.then, func(rev int64) {
-		t.active = append(t.active, &attempt{run: run.ID, node: n.Name, create: rev})
-	})
-}
-
-func (p *plan) count(outcome string, n int64) {
-	p.then = append(p.then, func(int64) { p.w.e.metrics.ticks.WithLabelValues(outcome).Add(float64(n)) })
+	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
+	a.Instance, a.Generation = n.Instance, int64(t.generation)
+	a.Timeout, a.KillGrace, a.Retry, a.Replaceable = t.how.timeout, t.how.killGrace, t.how.retry, t.how.replaceable
+	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
 }
 
 // catchUp gives all of a task's undecided ticks up to an instant their outcome,
 // by the missed policy, and sets the entry's from behind them: the watermark
 // does not speak for them. false if some are left for the next commit; what is
 // decided is the oldest then.
-func (p *plan) catchUp(t *taskState, upTo time.Time) bool {
+func (p *plan) catchUp(t *taskState, upTo int64) bool {
 	if !p.fits(t, 4, 2*t.bytes()) {
 		return false
 	}
-	c := behind(t.entry.Missed, t.schedule, t.next.Add(-time.Millisecond), upTo, p.now)
+	s := t.schedule()
+	c := behind(t.how.missed, &s, instant(t.next-1), instant(upTo), p.now)
 	from := c.last
 	if c.missed > 0 {
 		p.miss(t, c)
@@ -126,10 +122,10 @@ func (p *plan) catchUp(t *taskState, upTo time.Time) bool {
 	complete := true
 	for i, tick := range c.run {
 		trigger := task.TriggerSchedule
-		if p.now.Sub(tick) > t.entry.Missed.Grace.Std() {
+		if p.now.Sub(tick) > t.how.grace {
 			trigger = task.TriggerCatchUp
 		}
-		run := p.newRun(t, tick, trigger)
+		id, at := task.RunID(tick, t.uidText()), tick.UnixMilli()
 		// The last two go together: one that is left alone may be on time, and
 		// would then be decided as if it had not come with the others.
 		room := 1
@@ -139,19 +135,19 @@ func (p *plan) catchUp(t *taskState, upTo time.Time) bool {
 		switch {
 		case i > 0 && !p.fits(t, room, room*roomForRecord):
 			complete = false
-		case t.holds(run.ID):
-		case len(c.run) == 1 && t.entry.Missed.Policy != task.MissedAll:
-			p.decide(t, run)
-		case i == 0 && mayStart(t.entry.Overlap, len(t.active), t.begun()) && p.fire(t, run):
+		case t.holds(id):
+		case len(c.run) == 1 && t.how.missed.Policy != task.MissedAll:
+			p.decide(t, at, id, trigger)
+		case i == 0 && mayStart(t.how.overlap, len(t.active()), t.begun()) && p.fire(t, at, id, trigger):
 		default: // whoever wants all of them wants the last one of a piece too
-			p.enqueue(t, run, task.ReasonCatchUp)
+			p.enqueue(t, p.newRun(t, at, id, trigger), task.ReasonCatchUp)
 		}
 		if !complete {
 			break
 		}
 		from = tick
 	}
-	p.move(t, from)
+	p.move(t, from.UnixMilli())
 	p.then = append(p.then, func(int64) {
 		p.w.reschedule(t)
 		p.w.look(t)
@@ -160,29 +156,29 @@ func (p *plan) catchUp(t *taskState, upTo time.Time) bool {
 }
 
 // move sets an entry's from: its ticks up to there are decided.
-func (p *plan) move(t *taskState, from time.Time) {
-	e := t.entry
-	e.From = task.At(from)
-	p.commit.PutEntry(t.ref, e, t.mod)
-	p.then = append(p.then, func(rev int64) { t.entry, t.mod = e, rev })
+func (p *plan) move(t *taskState, from int64) {
+	e := t.entry()
+	e.From = task.At(instant(from))
+	p.commit.PutEntry(t.fullName(), e, t.mod)
+	p.then = append(p.then, func(rev int64) { t.from, t.mod = from, rev })
 }
 
 // miss records the ticks that will not run, as one range.
 func (p *plan) miss(t *taskState, c catchUp) {
-	r := p.newRun(t, c.first, task.TriggerSchedule)
+	r := p.newRun(t, c.first.UnixMilli(), task.RunID(c.first, t.uidText()), task.TriggerSchedule)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, c.reason, 0, task.At(p.now)
 	if c.missed > 1 {
 		r.Last, r.Count = task.At(c.last), c.missed
 	}
-	p.commit.Record(t.ref, r)
-	p.count("missed", c.missed)
+	p.commit.Record(t.ref(p.w.shard), r)
+	p.counts.missed += c.missed
 }
 
 // queue dispatches what waits and may start now.
 func (p *plan) queue(t *taskState) {
 	begun, before := t.begun(), 0 // before q, of those that are begun
-	for _, q := range t.queue {
-		if !t.present || !t.bad && q.UID != t.entry.UID || t.holds(q.ID) {
+	for _, q := range t.queue() {
+		if !t.present || !t.bad && q.UID != t.uidText() || t.holds(q.ID) {
 			if !p.fits(t, 1, roomForRecord) {
 				return
 			}
@@ -192,7 +188,7 @@ func (p *plan) queue(t *taskState) {
 		if t.bad {
 			return // what it would run cannot be read
 		}
-		if _, one := p.started[t]; one {
+		if t.started {
 			// At most one in a revision: the others in the next.
 			p.then = append(p.then, func(int64) { p.w.look(t) })
 			return
@@ -208,7 +204,7 @@ func (p *plan) queue(t *taskState) {
 			p.w.wakeAt(q.NotBefore.Time)
 			continue
 		}
-		if mayStart(t.entry.Overlap, len(t.active), others) && !p.start(t, q) {
+		if mayStart(t.how.overlap, len(t.active()), others) && !p.start(t, q) {
 			return
 		}
 	}
@@ -223,8 +219,10 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 			p.w.e.cfg.Fleet.Take(n.Name)
 			return false
 		}
-		p.dispatch(t, q.Run, q.Env, n)
-		p.commit.GuardEntry(t.ref, t.mod)
+		p.attempt.Run, p.attempt.Env = q.Run, q.Env
+		p.dispatch(t, n, -1)
+		p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
+		p.commit.GuardEntry(t.fullName(), t.mod)
 		p.dequeue(t, q)
 		return true
 	}
@@ -236,16 +234,16 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 	}
 	w := q.Waiting
 	w.Reason = task.ReasonNoNode
-	p.commit.Requeue(t.ref, w, q.mod)
+	p.commit.Requeue(t.ref(p.w.shard), w, q.mod)
 	p.then = append(p.then, func(rev int64) { q.Waiting, q.mod = w, rev })
 	return true
 }
 
 func (p *plan) dequeue(t *taskState, q *waiting) {
-	p.commit.Dequeue(t.ref, q.ID, q.mod)
+	p.commit.Dequeue(t.ref(p.w.shard), q.ID, q.mod)
 	p.then = append(p.then, func(rev int64) {
-		p.w.gone[t.name+"/"+q.ID] = rev
-		if i := slices.Index(t.queue, q); i >= 0 {
+		p.w.gone[t.fullName()+"/"+q.ID] = rev
+		if i := slices.Index(t.queue(), q); i >= 0 {
 			p.w.dequeued(t, i)
 		}
 		if t.empty() {
@@ -256,8 +254,9 @@ func (p *plan) dequeue(t *taskState, q *waiting) {
 
 // attempts ends those that are lost, and asks those to end whose task is gone.
 func (p *plan) attempts(t *taskState) {
-	for _, a := range t.active {
+	for _, a := range t.active() {
 		switch {
+		case a.watch == nil:
 		case a.watch.lost:
 			if !p.fits(t, 2, 2*roomForRecord) {
 				return

@@ -15,7 +15,7 @@ type Fleet struct {
 	local func() int // free slots of the own executor; nil if it has none
 
 	mu      sync.Mutex
-	nodes   map[string]task.Node
+	nodes   map[string]*task.Node // never changed
 	taking  []string           // names of the nodes that take runs
 	given   map[string]int     // attempts of our shards by node
 	suspect map[string]suspect // sessions that a commit found to be over
@@ -33,7 +33,7 @@ const suspicion = 3 * time.Second
 // NewFleet makes a Fleet as node self sees it. local tells how many slots of the
 // own executor are free.
 func NewFleet(self string, local func() int) *Fleet {
-	return &Fleet{self: self, local: local, nodes: map[string]task.Node{}, given: map[string]int{}, suspect: map[string]suspect{}}
+	return &Fleet{self: self, local: local, nodes: map[string]*task.Node{}, given: map[string]int{}, suspect: map[string]suspect{}}
 }
 
 // Set replaces the nodes by those that are present now.
@@ -43,20 +43,20 @@ func (f *Fleet) Set(nodes []task.Node) {
 	clear(f.nodes)
 	f.taking = f.taking[:0]
 	for _, n := range nodes {
-		f.nodes[n.Name] = n
+		f.nodes[n.Name] = &n
 		if n.Takes() {
 			f.taking = append(f.taking, n.Name)
 		}
 	}
 	for name, s := range f.suspect {
-		if f.nodes[name].Revision != s.session {
+		if n := f.nodes[name]; n == nil || n.Revision != s.session {
 			delete(f.suspect, name)
 		}
 	}
 }
 
 // Present returns a node that is present.
-func (f *Fleet) Present(name string) (task.Node, bool) {
+func (f *Fleet) Present(name string) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, ok := f.nodes[name]
@@ -82,7 +82,7 @@ func (f *Fleet) count(node string, by int) {
 func (f *Fleet) Suspect(node string, session int64, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.nodes[node].Revision == session {
+	if n := f.nodes[node]; n != nil && n.Revision == session {
 		f.suspect[node] = suspect{session, now.Add(suspicion)}
 	}
 }
@@ -103,7 +103,7 @@ func (f *Fleet) Suspected(now time.Time) (until time.Time, ok bool) {
 // node if it matches and has a free slot, else the less loaded of two matching
 // ones drawn at random (the power of two choices, Mitzenmacher 2001). false if
 // no node that takes runs matches.
-func (f *Fleet) Pick(sel task.Selector, now time.Time) (task.Node, bool) {
+func (f *Fleet) Pick(sel task.Selector, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, ok := f.pick(sel, now)
@@ -113,13 +113,13 @@ func (f *Fleet) Pick(sel task.Selector, now time.Time) (task.Node, bool) {
 	return n, ok
 }
 
-func (f *Fleet) pick(sel task.Selector, now time.Time) (task.Node, bool) {
+func (f *Fleet) pick(sel task.Selector, now time.Time) (*task.Node, bool) {
 	if n, ok := f.nodes[f.self]; ok && f.local != nil && f.fit(n, sel, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
 		return n, true
 	}
 	a, ok := f.draw(sel, now, "")
 	if !ok {
-		return task.Node{}, false
+		return nil, false
 	}
 	if b, ok := f.draw(sel, now, a.Name); ok && f.load(b) < f.load(a) {
 		return b, true
@@ -129,14 +129,14 @@ func (f *Fleet) pick(sel task.Selector, now time.Time) (task.Node, bool) {
 
 // draw chooses a node that fits at random, but not one; each is as likely as
 // any other.
-func (f *Fleet) draw(sel task.Selector, now time.Time, but string) (task.Node, bool) {
+func (f *Fleet) draw(sel task.Selector, now time.Time, but string) (*task.Node, bool) {
 	const tries = 4 // enough where most nodes fit
 	for range min(tries, len(f.taking)) {
 		if n := f.nodes[f.taking[rand.IntN(len(f.taking))]]; n.Name != but && f.fit(n, sel, now) {
 			return n, true
 		}
 	}
-	var drawn task.Node
+	var drawn *task.Node
 	found := 0
 	for _, name := range f.taking {
 		if n := f.nodes[name]; name != but && f.fit(n, sel, now) {
@@ -148,7 +148,10 @@ func (f *Fleet) draw(sel task.Selector, now time.Time, but string) (task.Node, b
 	return drawn, found > 0
 }
 
-func (f *Fleet) fit(n task.Node, sel task.Selector, now time.Time) bool {
+func (f *Fleet) fit(n *task.Node, sel task.Selector, now time.Time) bool {
+	if len(f.suspect) == 0 {
+		return n.Takes() && sel.Matches(n.Labels)
+	}
 	if s, ok := f.suspect[n.Name]; ok {
 		left := s.until.Sub(now)
 		if s.session == n.Revision && left > 0 && left <= suspicion { // more: the clock was set back
@@ -159,6 +162,6 @@ func (f *Fleet) fit(n task.Node, sel task.Selector, now time.Time) bool {
 	return n.Takes() && sel.Matches(n.Labels)
 }
 
-func (f *Fleet) load(n task.Node) float64 {
+func (f *Fleet) load(n *task.Node) float64 {
 	return float64(max(f.given[n.Name], n.Running)) / float64(max(n.Slots, 1))
 }

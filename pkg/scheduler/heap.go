@@ -1,9 +1,6 @@
 package scheduler
 
-import (
-	"container/heap"
-	"time"
-)
+import "container/heap"
 
 // dueHeap orders tasks by their next tick, then by name: the order in which
 // ticks are decided and which the watermark follows.
@@ -11,18 +8,18 @@ type dueHeap []*taskState
 
 func (h dueHeap) Len() int { return len(h) }
 func (h dueHeap) Less(i, j int) bool {
-	if !h[i].next.Equal(h[j].next) {
-		return h[i].next.Before(h[j].next)
+	if h[i].next != h[j].next {
+		return h[i].next < h[j].next
 	}
-	return h[i].name < h[j].name
+	return h[i].fullName() < h[j].fullName()
 }
 func (h dueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
+	h[i].at, h[j].at = int32(i), int32(j)
 }
 func (h *dueHeap) Push(x any) {
 	t := x.(*taskState)
-	t.at = len(*h)
+	t.at = int32(len(*h))
 	*h = append(*h, t)
 }
 func (h *dueHeap) Pop() any {
@@ -34,15 +31,15 @@ func (h *dueHeap) Pop() any {
 	return t
 }
 
-// set puts t where its next tick belongs; the zero time takes it out.
-func (h *dueHeap) set(t *taskState, next time.Time) {
+// set puts t where its next tick belongs; 0 takes it out.
+func (h *dueHeap) set(t *taskState, next int64) {
 	t.next = next
 	switch {
-	case next.IsZero() && t.at >= 0:
-		heap.Remove(h, t.at)
-	case next.IsZero():
+	case next == 0 && t.at >= 0:
+		heap.Remove(h, int(t.at))
+	case next == 0:
 	case t.at >= 0:
-		heap.Fix(h, t.at)
+		heap.Fix(h, int(t.at))
 	default:
 		heap.Push(h, t)
 	}

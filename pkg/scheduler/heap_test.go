@@ -15,8 +15,8 @@ import (
 // check fails if the heap is none, or a task does not know its place.
 func (h dueHeap) check(t interface{ Fatalf(string, ...any) }) {
 	for i, s := range h {
-		if s.at != i {
-			t.Fatalf("task %s believes to be at %d, it is at %d", s.name, s.at, i)
+		if int(s.at) != i {
+			t.Fatalf("task %s believes to be at %d, it is at %d", s.fullName(), s.at, i)
 		}
 		if i > 0 && h.Less(i, (i-1)/2) {
 			t.Fatalf("at %d the heap is out of order", i)
@@ -30,32 +30,32 @@ func TestHeap_GivesTasksByTimeThenName(t *testing.T) {
 		var h dueHeap
 		all := make([]*taskState, 12)
 		for i := range all {
-			all[i] = &taskState{name: fmt.Sprintf("t%02d", i), at: -1}
+			all[i] = &taskState{text: fmt.Sprintf("t%02d", i), name: 3, at: -1}
 		}
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			s := rapid.SampledFrom(all).Draw(rt, "task")
-			next := time.Time{}
+			next := int64(0)
 			if n := rapid.IntRange(0, 4).Draw(rt, "next"); n > 0 {
-				next = sec(float64(n))
+				next = sec(float64(n)).UnixMilli()
 			}
 			h.set(s, next)
 			h.check(rt)
 		}
 		var want []*taskState
 		for _, s := range all {
-			if (s.at >= 0) == s.next.IsZero() {
-				rt.Fatalf("task %s is at %d and ticks next at %s", s.name, s.at, s.next)
+			if (s.at >= 0) == (s.next == 0) {
+				rt.Fatalf("task %s is at %d and ticks next at %d", s.fullName(), s.at, s.next)
 			}
 			if s.at >= 0 {
 				want = append(want, s)
 			}
 		}
-		slices.SortFunc(want, func(a, b *taskState) int { return cmp.Or(a.next.Compare(b.next), strings.Compare(a.name, b.name)) })
+		slices.SortFunc(want, func(a, b *taskState) int { return cmp.Or(cmp.Compare(a.next, b.next), strings.Compare(a.fullName(), b.fullName())) })
 		for _, s := range want {
 			if h[0] != s {
-				rt.Fatalf("the heap gives %s, not %s", h[0].name, s.name)
+				rt.Fatalf("the heap gives %s, not %s", h[0].fullName(), s.fullName())
 			}
-			h.set(s, time.Time{})
+			h.set(s, 0)
 			h.check(rt)
 		}
 	})
@@ -64,9 +64,9 @@ func TestHeap_GivesTasksByTimeThenName(t *testing.T) {
 func BenchmarkHeap(b *testing.B) {
 	var h dueHeap
 	for i := range 10_000 {
-		h.set(&taskState{name: fmt.Sprintf("t%05d", i), at: -1}, sec(float64(rand.IntN(3600))))
+		h.set(&taskState{text: fmt.Sprintf("t%05d", i), name: 6, at: -1}, sec(float64(rand.IntN(3600))).UnixMilli())
 	}
 	for b.Loop() {
-		h.set(h[0], h[0].next.Add(time.Hour))
+		h.set(h[0], h[0].next+time.Hour.Milliseconds())
 	}
 }

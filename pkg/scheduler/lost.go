@@ -28,8 +28,8 @@ type watch struct {
 // its instance is proved dead; the commit compares both once more.
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 	cleared := map[string]bool{} // by instance, in this round
-	for t := range w.looks {
-		for _, a := range t.active {
+	for _, t := range w.looks {
+		for _, a := range t.active() {
 			if err := w.watchAttempt(ctx, t, a, now, cleared); err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
@@ -43,10 +43,14 @@ func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 }
 
 func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now time.Time, cleared map[string]bool) error {
-	a.watch.lost, a.watch.orphan = false, false
+	if a.watch != nil {
+		a.watch.lost, a.watch.orphan = false, false
+	}
 	if _, present := w.e.cfg.Fleet.Present(a.node); present {
-		a.watch.since = time.Time{}
-		if a.watch.asked || !t.orphan(a.run) {
+		if a.watch != nil {
+			a.watch.since = time.Time{}
+		}
+		if !t.orphan(a.run) || a.watched().asked {
 			return nil
 		}
 		h, _, err := w.readAttempt(ctx, t, a)
@@ -56,7 +60,7 @@ func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now
 		a.watch.held, a.watch.orphan, a.watch.asked = *h, !h.CancelRequested, h.CancelRequested
 		return nil
 	}
-	if a.watch.since.IsZero() {
+	if a.watched().since.IsZero() {
 		h, present, err := w.readAttempt(ctx, t, a)
 		if err != nil || h == nil {
 			return err
@@ -91,7 +95,7 @@ func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now
 	case err != nil || h == nil:
 		return err
 	case present || h.Mod != a.watch.held.Mod:
-		a.watch = watch{}
+		a.watch = nil
 		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
 	default:
 		a.watch.lost = true
@@ -113,12 +117,12 @@ func (w *worker) cleared(ctx context.Context, instance string, known map[string]
 // readAttempt reads an attempt's record and whether its node is present; nil if
 // the record is gone (the watch will tell how it ended) or unreadable.
 func (w *worker) readAttempt(ctx context.Context, t *taskState, a *attempt) (*store.Held, bool, error) {
-	h, present, err := w.e.cfg.Store.Attempt(ctx, store.RunKey{Node: a.node, Ref: t.ref, Run: a.run})
+	h, present, err := w.e.cfg.Store.Attempt(ctx, store.RunKey{Node: a.node, Ref: t.ref(w.shard), Run: a.run})
 	switch {
 	case errors.Is(err, task.ErrNotFound):
 		return nil, false, nil
 	case errors.Is(err, task.ErrInvalid):
-		w.log.Error("an attempt's record cannot be read", zap.String("task", t.name), zap.String("run", a.run), zap.Error(err))
+		w.log.Error("an attempt's record cannot be read", zap.String("task", t.fullName()), zap.String("run", a.run), zap.Error(err))
 		return nil, false, nil
 	case err != nil:
 		return nil, false, err

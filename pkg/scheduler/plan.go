@@ -16,20 +16,30 @@ type plan struct {
 	w       *worker
 	now     time.Time
 	commit  *store.Commit
-	touched map[*taskState]struct{}
-	started map[*taskState]struct{} // a run of them is dispatched: at most one in a commit
-	given   []task.Node             // on which runs are reserved, as they were known
-	then    []func(rev int64)       // when it has succeeded
-	popped  []*taskState            // taken off the heap: their tick is decided here
+	touched []*taskState      // those that it changes
+	claims  []claim           // ticks that it has run
+	given   []*task.Node      // on which runs are reserved, as they were known
+	counts  outcomes          // of the ticks that it decides
+	then    []func(rev int64) // what is rare, when it has succeeded
+	popped  []*taskState      // taken off the heap: their tick is decided here
 	full    bool
+	attempt task.Assigned // scratch
 }
+
+// claim is an attempt that a plan puts into an inbox.
+type claim struct {
+	t    *taskState
+	run  string
+	node string
+	late time.Duration // of a tick; less than 0: of what has waited
+}
+
+// outcomes count ticks.
+type outcomes struct{ run, queued, skipped, missed int64 }
 
 // plan decides what one commit can hold.
 func (w *worker) plan(now time.Time) *plan {
-	p := &plan{
-		w: w, now: now, touched: map[*taskState]struct{}{}, started: map[*taskState]struct{}{},
-		commit: w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark),
-	}
+	p := &plan{w: w, now: now, commit: w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark)}
 	// First what is owed: entries that the watermark does not cover, then tasks
 	// that are behind. A commit that pays of it leaves the watermark where it
 	// is; the next one finds what else is due.
@@ -44,19 +54,36 @@ func (w *worker) plan(now time.Time) *plan {
 // idle reports whether there is nothing to commit.
 func (p *plan) idle() bool { return p.commit.Empty() }
 
+// close ends the plan's hold on its tasks.
+func (p *plan) close() {
+	for _, t := range p.touched {
+		t.touched, t.started = false, false
+	}
+}
+
 // done takes into memory what the commit has written, at revision rev.
 func (p *plan) done(rev int64) {
+	p.close()
 	w := p.w
 	w.known, w.mark = rev, p.commit.Watermark
+	for _, c := range p.claims {
+		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev})
+		if c.late >= 0 {
+			w.e.metrics.lateness.Observe(c.late.Seconds())
+		}
+	}
+	w.e.metrics.decided(p.counts)
 	for _, f := range p.then {
 		f(rev)
 	}
 	for _, t := range p.popped {
 		w.ticked(t)
 	}
-	for t := range p.touched {
+	for _, t := range p.touched {
 		t.failed = 0
-		delete(w.stubborn, t.name)
+		if len(w.stubborn) > 0 {
+			delete(w.stubborn, t.fullName())
+		}
 	}
 	for t := range w.uncovered {
 		if w.covered(t) {
@@ -67,13 +94,14 @@ func (p *plan) done(rev int64) {
 
 // undo puts everything back as if there had been no plan.
 func (p *plan) undo() {
+	p.close()
 	for _, n := range p.given {
 		p.w.e.cfg.Fleet.Take(n.Name)
 	}
 	for _, t := range p.popped {
 		p.w.due.set(t, t.next)
 	}
-	for t := range p.touched {
+	for _, t := range p.touched {
 		p.w.look(t)
 	}
 }
@@ -81,13 +109,20 @@ func (p *plan) undo() {
 // fits makes room for a task's change, which has to follow; false if the commit
 // is full, or if the task has to go alone because two commits failed for it.
 func (p *plan) fits(t *taskState, records, bytes int) bool {
-	if _, in := p.touched[t]; t.failed >= 2 && !in && len(p.touched) > 0 || !p.commit.Fits(records, bytes) {
+	return p.admit(t, p.commit.Fits(records, bytes))
+}
+
+func (p *plan) admit(t *taskState, room bool) bool {
+	if t.failed >= 2 && !t.touched && len(p.touched) > 0 || !room {
 		p.full = true
 	}
 	if p.full {
 		return false
 	}
-	p.touched[t] = struct{}{}
+	if !t.touched {
+		t.touched = true
+		p.touched = append(p.touched, t)
+	}
 	if t.failed >= 2 {
 		p.full = true // nobody after it
 	}
@@ -97,35 +132,25 @@ func (p *plan) fits(t *taskState, records, bytes int) bool {
 // roomForRecord is a generous guess of a record's bytes beside its action.
 const roomForRecord = 2048
 
-func (t *taskState) bytes() int {
-	n := roomForRecord
-	if a := t.entry.Action.Process; a != nil {
-		n += len(a.Shell)
-		for _, arg := range a.Command {
-			n += len(arg)
-		}
-		for k, v := range a.Env {
-			n += len(k) + len(v)
-		}
-	}
-	return n
-}
+func (t *taskState) bytes() int { return roomForRecord + len(t.text) }
 
 // uncovered decides the ticks up to the watermark of entries that it does not
 // cover, the oldest creation first. seen moves past every entry that has none
 // left. It reports whether there were any.
 func (p *plan) uncovered() (owed bool) {
 	w := p.w
-	seen, upTo := w.applied, w.mark.Time.Time
-	if p.now.Before(upTo) {
-		upTo = p.now // the clock of an earlier owner was ahead of ours
+	if len(w.uncovered) == 0 {
+		p.commit.Watermark.Seen = max(w.mark.Seen, w.applied)
+		return false
 	}
+	seen, mark := w.applied, w.mark.Time.UnixMilli()
+	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
 	for _, t := range slices.SortedFunc(maps.Keys(w.uncovered), byCreation) {
 		done := false
-		if !t.next.After(upTo) {
+		if t.next <= upTo {
 			owed = true
-			next, more := t.schedule.Next(upTo)
-			done = p.catchUp(t, upTo) && (!more || next.After(w.mark.Time.Time))
+			next := t.after(upTo)
+			done = p.catchUp(t, upTo) && (next == 0 || next > mark)
 		}
 		if !done {
 			seen = min(seen, t.create-1)
@@ -136,19 +161,20 @@ func (p *plan) uncovered() (owed bool) {
 }
 
 func byCreation(a, b *taskState) int {
-	return cmp.Or(cmp.Compare(a.create, b.create), strings.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.create, b.create), strings.Compare(a.fullName(), b.fullName()))
 }
 
 func byTick(a, b *taskState) int {
-	return cmp.Or(a.next.Compare(b.next), strings.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.next, b.next), strings.Compare(a.fullName(), b.fullName()))
 }
 
 // behind decides the ticks of the tasks that are behind. It reports whether
 // there were any.
 func (p *plan) behind() bool {
-	list := p.w.behindBy(p.now)
+	now := p.now.UnixMilli()
+	list := p.w.behindBy(now)
 	for _, t := range list {
-		if !p.catchUp(t, p.now) && p.full {
+		if !p.catchUp(t, now) && p.full {
 			break
 		}
 	}
@@ -156,11 +182,11 @@ func (p *plan) behind() bool {
 }
 
 // behindBy lists the tasks that are behind at now, the oldest tick first.
-func (w *worker) behindBy(now time.Time) []*taskState {
+func (w *worker) behindBy(now int64) []*taskState {
 	var list []*taskState
 	var walk func(i int) // a heap: below a tick that is not due none is
 	walk = func(i int) {
-		if i >= len(w.due) || w.due[i].next.After(now) {
+		if i >= len(w.due) || w.due[i].next > now {
 			return
 		}
 		if w.due[i].isBehind(now) {
@@ -177,21 +203,24 @@ func (w *worker) behindBy(now time.Time) []*taskState {
 // ticks decides what is due, in (time, task) order, and moves the watermark as
 // far as that went: to now if it was everything.
 func (p *plan) ticks() {
-	w := p.w
-	mark := &p.commit.Watermark
-	for len(w.due) > 0 && !w.due[0].next.After(p.now) {
+	w, now := p.w, p.now.UnixMilli()
+	all := true
+	for len(w.due) > 0 && w.due[0].next <= now {
 		t := w.due[0]
-		if !p.tick(t) {
-			return
+		if all = p.tick(t); !all {
+			break
 		}
 		tick := t.next
-		w.due.set(t, time.Time{})
+		w.due.set(t, 0)
 		t.next = tick
 		p.popped = append(p.popped, t)
-		mark.Time, mark.Last = task.At(tick), t.name
 	}
-	if len(p.popped) > 0 {
-		mark.Time, mark.Last = task.At(p.now), ""
+	if len(p.popped) == 0 {
+		return
+	}
+	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
+	if mark.Time, mark.Last = task.At(p.now), ""; !all {
+		mark.Time, mark.Last = task.At(instant(last.next)), last.fullName()
 	}
 }
 
@@ -201,19 +230,27 @@ func (p *plan) waiting() {
 	if p.full {
 		return
 	}
-	for _, t := range slices.SortedFunc(maps.Keys(w.looks), byName) {
-		delete(w.looks, t)
+	looks := w.looks
+	w.looks = nil
+	slices.SortFunc(looks, byName)
+	for i, t := range looks {
+		t.looked = false
 		p.attempts(t)
 		p.queue(t)
 		if p.full {
-			w.look(t)
+			for _, rest := range looks[i+1:] {
+				rest.looked = false
+			}
+			for _, rest := range looks[i:] {
+				w.look(rest)
+			}
 			return
 		}
 		w.drop(t)
 	}
 }
 
-func byName(a, b *taskState) int { return strings.Compare(a.name, b.name) }
+func byName(a, b *taskState) int { return strings.Compare(a.fullName(), b.fullName()) }
 
 // purge deletes records of tasks that are no more.
 func (p *plan) purge() {

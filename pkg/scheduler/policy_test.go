@@ -182,11 +182,11 @@ func TestTaskState_BusyWithWhatIsActiveAndWhatATickGaveRiseTo(t *testing.T) {
 		beganBefore int
 	}{
 		{"nothing", taskState{}, false, 0},
-		{"active", taskState{active: []*attempt{{}}}, true, 0},
-		{"a tick's run waits", taskState{queue: []*waiting{queued(task.TriggerSchedule, task.ReasonNoNode, 1)}}, true, 0},
-		{"a manual run waits", taskState{queue: []*waiting{queued(task.TriggerManual, task.ReasonManual, 1)}}, false, 0},
-		{"a manual run's retry waits", taskState{queue: []*waiting{queued(task.TriggerManual, task.ReasonRetry, 2)}}, true, 1},
-		{"a manual run was handed back", taskState{queue: []*waiting{queued(task.TriggerManual, task.ReasonHandBack, 1)}}, true, 1},
+		{"active", taskState{live: &live{active: []*attempt{{}}}}, true, 0},
+		{"a tick's run waits", taskState{live: &live{queue: []*waiting{queued(task.TriggerSchedule, task.ReasonNoNode, 1)}}}, true, 0},
+		{"a manual run waits", taskState{live: &live{queue: []*waiting{queued(task.TriggerManual, task.ReasonManual, 1)}}}, false, 0},
+		{"a manual run's retry waits", taskState{live: &live{queue: []*waiting{queued(task.TriggerManual, task.ReasonRetry, 2)}}}, true, 1},
+		{"a manual run was handed back", taskState{live: &live{queue: []*waiting{queued(task.TriggerManual, task.ReasonHandBack, 1)}}}, true, 1},
 	} {
 		if c.t.busy() != c.busy || c.t.begun() != c.beganBefore {
 			t.Errorf("%s: busy %t, begun %d", c.name, c.t.busy(), c.t.begun())

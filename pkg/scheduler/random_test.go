@@ -268,7 +268,7 @@ func (g *game) refleet() {
 func (g *game) create() {
 	all := strings.Split("abcdef", "")
 	if g.herd {
-		all = names(60)
+		all = names(130)
 	}
 	free := slices.DeleteFunc(all, func(n string) bool { return slices.Contains(g.tasks, n) })
 	if len(free) == 0 {
@@ -487,7 +487,7 @@ func (g *game) heal() {
 		h.see()
 		waits := 0
 		for _, t := range h.tasks {
-			waits += len(t.queue)
+			waits += len(t.queue())
 		}
 		if len(all) == 0 && waits == 0 {
 			break

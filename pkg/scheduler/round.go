@@ -28,9 +28,10 @@ func (w *worker) round(ctx context.Context) error {
 	if err := w.watchAttempts(ctx, clock); err != nil {
 		return err
 	}
-	for conflicts := 0; ; {
+	for conflicts := 0; w.wants(now); {
 		p := w.plan(now)
 		if p.idle() {
+			p.close()
 			return nil
 		}
 		began := time.Now()
@@ -70,6 +71,12 @@ func (w *worker) round(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// wants reports whether there may be something to decide at now.
+func (w *worker) wants(now time.Time) bool {
+	return len(w.due) > 0 && w.due[0].next <= now.UnixMilli() || len(w.looks) > 0 || len(w.uncovered) > 0 || len(w.purges) > 0
 }
 
 // mostConflicts is how many commits in a row a round may lose.
@@ -93,7 +100,7 @@ func result(err error) string {
 // it is the same creation; else the record is gone until the watch brings news.
 func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 	for _, ev := range c.Records {
-		t := w.task(ev.Ref)
+		t := w.taskOf(&ev)
 		switch ev.Kind {
 		case store.KindEntry:
 			if ev.Deleted || ev.Create != t.create {
@@ -116,7 +123,7 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 				w.e.cfg.Fleet.Suspect(node, n.Revision, now)
 			}
 		}
-		for t := range p.touched {
+		for _, t := range p.touched {
 			t.watchAnew(func(a *attempt) bool { return a.node == node })
 		}
 	}
@@ -141,15 +148,15 @@ func (w *worker) settleRun(key string) {
 		t.watchAnew(func(a *attempt) bool { return a.run == run })
 		return
 	}
-	t.active = append(t.active, &attempt{run: run, node: node})
+	w.activate(t, &attempt{run: run, node: node})
 	w.e.cfg.Fleet.Give(node)
 }
 
 // watchAnew forgets what was found out of some attempts.
 func (t *taskState) watchAnew(which func(*attempt) bool) {
-	for _, a := range t.active {
+	for _, a := range t.active() {
 		if which(a) {
-			a.watch = watch{}
+			a.watch = nil
 		}
 	}
 }
@@ -157,9 +164,7 @@ func (t *taskState) watchAnew(which func(*attempt) bool) {
 // forget drops an entry that is gone, or another's, until the watch tells more.
 func (w *worker) forget(t *taskState) {
 	w.setBad(t, false)
-	t.present, t.schedule = false, nil
-	w.due.set(t, time.Time{})
-	delete(w.uncovered, t)
+	w.noEntry(t)
 }
 
 // mostFailures is how many commits in a row may fail for a task.
@@ -170,17 +175,17 @@ const mostFailures = 20
 // the shard is opened again, once. If that does not help, the task has no ticks
 // until its records change.
 func (w *worker) giveUp(p *plan) error {
-	for t := range p.touched {
-		switch {
+	for _, t := range p.touched {
+		switch name := t.fullName(); {
 		case t.failed < mostFailures:
-		case !w.stubborn[t.name]:
-			w.stubborn[t.name] = true
-			return fmt.Errorf("%w: commits for task %s fail", errReload, t.name)
+		case !w.stubborn[name]:
+			w.stubborn[name] = true
+			return fmt.Errorf("%w: commits for task %s fail", errReload, name)
 		default:
-			delete(w.stubborn, t.name)
-			w.log.Error("a task is set aside: every commit for it fails", zap.String("task", t.name))
+			delete(w.stubborn, name)
+			w.log.Error("a task is set aside: every commit for it fails", zap.String("task", name))
 			w.setBad(t, true)
-			w.due.set(t, time.Time{})
+			w.due.set(t, 0)
 			delete(w.uncovered, t)
 			t.failed = 0
 		}

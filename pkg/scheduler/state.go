@@ -1,6 +1,9 @@
 package scheduler
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,30 +16,94 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// taskState is what a worker knows of a task: its entry, what waits, what is active.
+// taskState is what a worker knows of a task: its entry, what waits, what is
+// active. There may be a million: it is small, holds few pointers, and leaves to
+// others what tasks have alike. Times are Unix milliseconds; 0 is none.
 type taskState struct {
-	name string // namespace/name
-	ref  store.Ref
+	text string // namespace/name, uid, action as JSON: in one piece, to spare what strings cost
+	when *timing
+	how  *policySet
+	live *live // nil for most
 
-	present  bool // the entry exists; if bad, it cannot be read and has no ticks
-	bad      bool
-	entry    task.Entry
-	mod      int64 // revisions of the entry's key
-	create   int64
-	schedule *schedule.Schedule
-	selector task.Selector
+	mod, create  int64 // revisions of the entry's key
+	from, anchor int64
+	next         int64 // the next tick that is not decided
+	second       int64 // the tick after it
+	generation   int32
 
-	next   time.Time // the next tick that is not decided; zero if there is none
-	second time.Time // the tick after it; zero if there is none
-	at     int       // place in the heap, or -1
-
-	queue  []*waiting // by run id
-	active []*attempt
-	// unreadable are the runs whose queue records cannot be read.
-	unreadable []string
-	added      int // records of history since the last trim
-	failed     int // commits in a row that failed for a record of this task
+	at      int32  // place in the heap, or -1
+	name    uint16 // length of namespace/name
+	added   uint16 // records of history since the last trim
+	uid     uint8  // length of the uid
+	failed  uint8  // commits in a row that failed for a record of this task
+	present bool   // the entry exists; if bad, it cannot be read and has no ticks
+	bad     bool
+	paused  bool
+	looked  bool // it is among the worker's looks
+	touched bool // the plan in the making changes it
+	started bool // and dispatches a run of it
 }
+
+// live is what a task has while something waits or runs.
+type live struct {
+	queue      []*waiting // by run id
+	active     []*attempt
+	unreadable []string // runs whose queue records cannot be read
+}
+
+func (t *taskState) fullName() string { return t.text[:t.name] }
+func (t *taskState) uidText() string  { return t.text[t.name : int(t.name)+int(t.uid)] }
+func (t *taskState) action() string   { return t.text[int(t.name)+int(t.uid):] }
+
+func (t *taskState) ref(shard int) store.Ref {
+	namespace, name, _ := strings.Cut(t.fullName(), "/")
+	return store.Ref{Namespace: namespace, Name: name, Shard: shard}
+}
+
+func (t *taskState) queue() []*waiting {
+	if t.live == nil {
+		return nil
+	}
+	return t.live.queue
+}
+
+func (t *taskState) active() []*attempt {
+	if t.live == nil {
+		return nil
+	}
+	return t.live.active
+}
+
+// lively is t's live, made if need be.
+func (t *taskState) lively() *live {
+	if t.live == nil {
+		t.live = &live{}
+	}
+	return t.live
+}
+
+// calm drops t's live when there is nothing in it.
+func (t *taskState) calm() {
+	if l := t.live; l != nil && len(l.queue) == 0 && len(l.active) == 0 && len(l.unreadable) == 0 {
+		t.live = nil
+	}
+}
+
+// schedule is when t ticks. Only of a task with an entry that can be read.
+func (t *taskState) schedule() schedule.Schedule { return t.when.schedule.Anchored(instant(t.anchor)) }
+
+// after is t's first tick later than an instant; 0 if there is none.
+func (t *taskState) after(at int64) int64 {
+	s := t.schedule()
+	tick, ok := s.Next(instant(at))
+	if !ok {
+		return 0
+	}
+	return tick.UnixMilli()
+}
+
+// instant is the time of ms.
+func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
 type waiting struct {
 	task.Waiting
@@ -46,8 +113,16 @@ type waiting struct {
 type attempt struct {
 	run    string
 	node   string
-	create int64 // fencing token
-	watch  watch // of an attempt whose node is gone, or whose task is
+	create int64  // fencing token
+	watch  *watch // of an attempt whose node is gone, or whose task is
+}
+
+// watched is a's watch, made if need be.
+func (a *attempt) watched() *watch {
+	if a.watch == nil {
+		a.watch = &watch{}
+	}
+	return a.watch
 }
 
 // begun reports whether a waiting run has been dispatched before.
@@ -57,7 +132,7 @@ func (q *waiting) begun() bool { return q.Attempt > 1 || q.Reason == task.Reason
 // though no attempt is.
 func (t *taskState) begun() int {
 	n := 0
-	for _, q := range t.queue {
+	for _, q := range t.queue() {
 		if q.begun() {
 			n++
 		}
@@ -68,7 +143,8 @@ func (t *taskState) begun() int {
 // holds reports whether a run is in an inbox, or has a queue record that cannot
 // be read: then there is no writing another.
 func (t *taskState) holds(run string) bool {
-	return slices.Contains(t.unreadable, run) || slices.ContainsFunc(t.active, func(a *attempt) bool { return a.run == run })
+	l := t.live
+	return l != nil && (slices.Contains(l.unreadable, run) || slices.ContainsFunc(l.active, func(a *attempt) bool { return a.run == run }))
 }
 
 // orphan reports whether a run's task is gone, though another may bear its name
@@ -77,44 +153,44 @@ func (t *taskState) orphan(run string) bool {
 	if !t.present || t.bad {
 		return !t.present
 	}
-	tick, ok := task.TimeOfRunID(run)
-	return ok && !strings.HasPrefix(run, task.RunID(tick, t.entry.UID))
+	return !task.RunBelongs(run, t.uidText())
 }
 
 // busy reports whether a new tick finds the task occupied: by an active run, or
 // by one that an earlier tick gave rise to and that waits.
 func (t *taskState) busy() bool {
-	return len(t.active) > 0 || slices.ContainsFunc(t.queue, func(q *waiting) bool {
+	l := t.live
+	return l != nil && (len(l.active) > 0 || slices.ContainsFunc(l.queue, func(q *waiting) bool {
 		return q.Trigger != task.TriggerManual || q.begun()
-	})
+	}))
 }
 
 func (t *taskState) empty() bool {
-	return !t.present && len(t.queue) == 0 && len(t.active) == 0 && len(t.unreadable) == 0
+	t.calm()
+	return !t.present && t.live == nil
 }
 
 // fires reports whether the task has ticks.
-func (t *taskState) fires() bool { return t.present && !t.bad && !t.entry.Paused }
+func (t *taskState) fires() bool { return t.present && !t.bad && !t.paused }
 
-// task returns the state of a task, made if need be.
-func (w *worker) task(ref store.Ref) *taskState {
-	name := ref.String()
+// task returns the state of a task, namespace/name, made if need be.
+func (w *worker) task(name string) *taskState {
 	t := w.tasks[name]
 	if t == nil {
-		t = &taskState{name: name, ref: ref, at: -1}
-		w.tasks[name] = t
+		t = &taskState{text: strings.Clone(name), name: uint16(len(name)), at: -1}
+		w.tasks[t.text] = t
 	}
 	return t
 }
 
+// taskOf is the task that an event is about.
+func (w *worker) taskOf(ev *store.ShardEvent) *taskState { return w.task(ev.Task) }
+
 // drop forgets a task of which nothing is left. Another may bear its name by
 // now: that one stays.
 func (w *worker) drop(t *taskState) {
-	if t.empty() {
-		delete(w.looks, t)
-		if w.tasks[t.name] == t {
-			delete(w.tasks, t.name)
-		}
+	if t.empty() && w.tasks[t.fullName()] == t {
+		delete(w.tasks, t.fullName())
 	}
 }
 
@@ -133,6 +209,9 @@ func (w *worker) apply(b store.ShardBatch) {
 			w.applyEnded(ev)
 		}
 	}
+	if b.More {
+		return
+	}
 	w.applied = max(w.applied, b.Revision)
 	for key, rev := range w.gone {
 		if rev <= w.applied {
@@ -142,53 +221,78 @@ func (w *worker) apply(b store.ShardBatch) {
 }
 
 func (w *worker) applyEntry(ev *store.ShardEvent) {
-	t := w.task(ev.Ref)
+	t := w.taskOf(ev)
 	if ev.Mod != 0 && ev.Mod < t.mod {
 		return
 	}
 	if ev.Deleted {
 		w.setBad(t, false)
-		t.present, t.entry, t.schedule = false, task.Entry{}, nil
 		t.mod, t.create = max(t.mod, ev.Mod), 0
-		w.due.set(t, time.Time{})
-		delete(w.uncovered, t)
+		w.noEntry(t)
 		w.look(t)
 		return
 	}
-	if t.create != ev.Create {
+	again := t.create != ev.Create
+	t.present, t.mod, t.create = true, ev.Mod, ev.Create
+	err := w.read(t, ev.Value)
+	if err != nil {
+		w.log.Error("an entry cannot be read; its task does not fire", zap.String("task", t.fullName()), zap.Error(err))
+	} else if again {
 		// As if some records had been added already: on average, a history is
 		// trimmed as often in a shard that changes hands after every few runs.
-		t.added = rand.IntN(trimAfter(ev.Entry.History.Keep))
-	}
-	t.present, t.entry, t.mod, t.create = true, ev.Entry, ev.Mod, ev.Create
-	err := ev.Err
-	if err == nil {
-		err = t.parse()
-	}
-	if err != nil {
-		w.log.Error("an entry cannot be read; its task does not fire", zap.String("task", t.name), zap.Error(err))
+		t.added = uint16(rand.IntN(trimAfter(t.how.history.Keep)))
 	}
 	w.setBad(t, err != nil)
 	w.reschedule(t)
-	w.look(t)
+	if t.live != nil {
+		w.look(t)
+	}
 }
 
-// parse reads what the entry says. It refuses what the API would have refused:
-// nothing behind it expects such values.
-func (t *taskState) parse() (err error) {
-	e := &t.entry
-	spec := task.Spec{
-		Name: t.ref.Name, Namespace: t.ref.Namespace, Action: e.Action, Timeout: e.Timeout, KillGrace: e.KillGrace, Overlap: e.Overlap,
-		Missed: e.Missed, Retry: e.Retry, Target: e.Target, History: e.History,
-	}
-	if err = spec.Validate(); err != nil {
+// noEntry takes a task's entry away.
+func (w *worker) noEntry(t *taskState) {
+	t.present, t.when, t.how = false, nil, nil
+	t.text, t.uid = t.text[:t.name], 0
+	w.due.set(t, 0)
+	delete(w.uncovered, t)
+}
+
+// read takes what an entry says.
+func (w *worker) read(t *taskState, value []byte) (err error) {
+	p := &w.parts
+	if err := p.Split(value); err != nil {
 		return err
 	}
-	if t.schedule, err = schedule.Parse(e.Schedule, e.Timezone, e.DST, e.Anchor.Time); err != nil {
+	namespace, name, _ := strings.Cut(t.fullName(), "/")
+	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("name", name)); err != nil {
 		return err
 	}
-	t.selector, err = task.ParseSelector(e.Target.Selector)
-	return err
+	if len(p.UID) > math.MaxUint8 || p.Generation != int64(int32(p.Generation)) {
+		return fmt.Errorf("%w: uid or generation", task.ErrInvalid)
+	}
+	if err := store.CheckAction(p.Action); err != nil {
+		return err
+	}
+	if t.how, err = w.e.policies.get(p.Policy); err != nil {
+		return err
+	}
+	if t.when, err = w.e.timings.get(p.Timing); err != nil {
+		return err
+	}
+	text := make([]byte, 0, int(t.name)+len(p.UID)+len(p.Action))
+	text = append(append(append(text, t.fullName()...), p.UID...), p.Action...)
+	t.text, t.uid = string(text), uint8(len(p.UID))
+	w.tasks[t.fullName()] = t // so that the key is no second copy of the name
+	t.from, t.anchor, t.paused, t.generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
+	return nil
+}
+
+// entry is t's entry, to be written.
+func (t *taskState) entry() store.EntryParts {
+	return store.EntryParts{
+		UID: []byte(t.uidText()), Generation: int64(t.generation), From: task.At(instant(t.from)), Anchor: task.At(instant(t.anchor)),
+		Paused: t.paused, Action: []byte(t.action()), Timing: []byte(t.when.text), Policy: []byte(t.how.text),
+	}
 }
 
 func (w *worker) setBad(t *taskState, bad bool) {
@@ -206,74 +310,69 @@ func (w *worker) setBad(t *taskState, bad bool) {
 func (w *worker) covered(t *taskState) bool { return t.create <= w.mark.Seen }
 
 // nextUndecided is the first tick that neither the entry's from nor the
-// watermark decides.
-func (w *worker) nextUndecided(t *taskState) (time.Time, bool) {
-	after := t.entry.From.Time
-	if w.covered(t) && w.mark.Time.After(after) {
+// watermark decides; 0 if there is none.
+func (w *worker) nextUndecided(t *taskState) int64 {
+	after, mark := t.from, w.mark.Time.UnixMilli()
+	if w.covered(t) && mark > after {
 		// The watermark's own instant may be decided for some tasks only.
-		tick, ok := t.schedule.Next(maxTime(after, w.mark.Time.Add(-time.Millisecond)))
-		if !ok || !w.mark.Decided(task.At(tick), t.name) {
-			return tick, ok
+		tick := t.after(max(after, mark-1))
+		if tick == 0 || !w.mark.Decided(task.At(instant(tick)), t.fullName()) {
+			return tick
 		}
-		after = w.mark.Time.Time
+		after = mark
 	}
-	return t.schedule.Next(after)
-}
-
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	return t.after(after)
 }
 
 // reschedule finds the task's next undecided tick and puts it into the heap.
 func (w *worker) reschedule(t *taskState) {
-	tick, ok := time.Time{}, false
+	tick := int64(0)
 	if t.fires() {
-		tick, ok = w.nextUndecided(t)
+		tick = w.nextUndecided(t)
 	}
 	delete(w.uncovered, t)
-	if !ok {
-		w.due.set(t, time.Time{})
+	if tick == 0 {
+		w.due.set(t, 0)
 		return
 	}
 	w.put(t, tick)
-	if !w.covered(t) && !tick.After(w.mark.Time.Time) {
+	if !w.covered(t) && tick <= w.mark.Time.UnixMilli() {
 		w.uncovered[t] = struct{}{}
 	}
 }
 
 // ticked moves the task on to the tick after the one just decided.
 func (w *worker) ticked(t *taskState) {
-	if t.second.IsZero() {
-		w.due.set(t, time.Time{})
+	if t.second == 0 {
+		w.due.set(t, 0)
 		return
 	}
 	w.put(t, t.second)
 }
 
-func (w *worker) put(t *taskState, tick time.Time) {
-	t.second, _ = t.schedule.Next(tick)
+func (w *worker) put(t *taskState, tick int64) {
+	t.second = t.after(tick)
 	w.due.set(t, tick)
 }
 
 // isBehind reports whether several of the task's ticks are due at now, or one
 // is past its grace.
-func (t *taskState) isBehind(now time.Time) bool {
-	return !t.second.IsZero() && !t.second.After(now) || now.Sub(t.next) > t.entry.Missed.Grace.Std()
+func (t *taskState) isBehind(now int64) bool {
+	return t.second != 0 && t.second <= now || now-t.next > t.how.grace.Milliseconds()
 }
 
 func (w *worker) applyQueued(ev *store.ShardEvent) {
-	t := w.task(ev.Ref)
-	if rev, ok := w.gone[t.name+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
+	t := w.taskOf(ev)
+	if rev, ok := w.gone[t.fullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
 		return
 	}
-	i := slices.IndexFunc(t.queue, func(q *waiting) bool { return q.ID == ev.Run })
-	if i >= 0 && ev.Mod != 0 && ev.Mod < t.queue[i].mod {
+	i := slices.IndexFunc(t.queue(), func(q *waiting) bool { return q.ID == ev.Run })
+	if i >= 0 && ev.Mod != 0 && ev.Mod < t.queue()[i].mod {
 		return
 	}
-	t.unreadable = slices.DeleteFunc(t.unreadable, func(run string) bool { return run == ev.Run })
+	if t.live != nil {
+		t.live.unreadable = slices.DeleteFunc(t.live.unreadable, func(run string) bool { return run == ev.Run })
+	}
 	if ev.Deleted {
 		if i >= 0 {
 			w.dequeued(t, i)
@@ -282,18 +381,19 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 		return
 	}
 	w.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
-	if ev.Err != nil {
-		t.unreadable = append(t.unreadable, ev.Run)
-		w.log.Error("a queue record cannot be read; it waits for ever", zap.String("task", t.name), zap.String("run", ev.Run), zap.Error(ev.Err))
+	decoded, err := store.DecodeWaiting(ev.ShardKey, ev.Value)
+	if err != nil {
+		t.lively().unreadable = append(t.lively().unreadable, ev.Run)
+		w.log.Error("a queue record cannot be read; it waits for ever", zap.String("task", t.fullName()), zap.String("run", ev.Run), zap.Error(err))
 		if i >= 0 {
 			w.dequeued(t, i)
 			w.look(t)
 		}
 		return
 	}
-	q := &waiting{Waiting: ev.Waiting, mod: ev.Mod}
+	q := &waiting{Waiting: decoded, mod: ev.Mod}
 	if i >= 0 {
-		t.queue[i] = q
+		t.queue()[i] = q
 	} else {
 		w.enqueued(t, q)
 	}
@@ -301,18 +401,19 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 }
 
 func (w *worker) enqueued(t *taskState, q *waiting) {
-	at, _ := slices.BinarySearchFunc(t.queue, q, func(a, b *waiting) int { return strings.Compare(a.ID, b.ID) })
-	t.queue = slices.Insert(t.queue, at, q)
+	l := t.lively()
+	at, _ := slices.BinarySearchFunc(l.queue, q, func(a, b *waiting) int { return strings.Compare(a.ID, b.ID) })
+	l.queue = slices.Insert(l.queue, at, q)
 	w.e.metrics.waiting.Inc()
 }
 
 func (w *worker) dequeued(t *taskState, i int) {
-	t.queue = slices.Delete(t.queue, i, i+1)
+	t.live.queue = slices.Delete(t.live.queue, i, i+1)
 	w.e.metrics.waiting.Dec()
 }
 
 func (w *worker) applyEnded(ev *store.ShardEvent) {
-	t := w.task(ev.Ref)
+	t := w.taskOf(ev)
 	if ev.Deleted {
 		w.drop(t)
 		return
@@ -320,12 +421,15 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 	if !ev.Late {
 		w.ended(t, ev.Run, ev.Mod)
 	}
-	if !t.present || (!t.bad && ev.Err == nil && ev.Ended.UID != t.entry.UID) {
+	if t.orphan(ev.Run) {
 		w.purges[ev.Key] = ev.Mod
 		return
 	}
+	if t.bad {
+		return
+	}
 	t.added++
-	if keep := t.entry.History.Keep; !t.bad && t.added >= trimAfter(keep) && w.e.trims.ask(trim{w.fences, t.ref, keep}) {
+	if keep := t.how.history.Keep; int(t.added) >= trimAfter(keep) && w.e.trims.ask(trim{w.fences, t.ref(w.shard), keep}) {
 		t.added = 0
 	}
 }
@@ -333,31 +437,44 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 // ended takes the attempt of a run off the active ones, if it began before rev.
 func (w *worker) ended(t *taskState, run string, rev int64) {
 	if w.endedSince != nil {
-		w.endedSince[t.name+"/"+run] = rev
+		w.endedSince[t.fullName()+"/"+run] = rev
 	}
-	i := slices.IndexFunc(t.active, func(a *attempt) bool { return a.run == run && a.create < rev })
+	i := slices.IndexFunc(t.active(), func(a *attempt) bool { return a.run == run && a.create < rev })
 	if i < 0 {
 		return
 	}
-	w.e.cfg.Fleet.Take(t.active[i].node)
-	t.active = slices.Delete(t.active, i, i+1)
-	w.look(t)
+	w.e.cfg.Fleet.Take(t.live.active[i].node)
+	t.live.active = slices.Delete(t.live.active, i, i+1)
+	t.calm()
+	if t.live != nil || !t.present {
+		w.look(t) // something may have waited for this end
+	}
 }
 
 // scanned takes the answer to the scan for active attempts: but those that have
 // ended meanwhile.
 func (w *worker) scanned(keys []store.ActiveKey) {
 	for _, k := range keys {
-		t := w.task(k.Ref)
-		if w.endedSince[t.name+"/"+k.Run] > k.Create {
+		t := w.task(k.Ref.String())
+		if w.endedSince[t.fullName()+"/"+k.Run] > k.Create {
 			continue
 		}
-		t.active = append(t.active, &attempt{run: k.Run, node: k.Node, create: k.Create})
+		w.activate(t, &attempt{run: k.Run, node: k.Node, create: k.Create})
 		w.e.cfg.Fleet.Give(k.Node)
 		w.look(t)
 	}
 	w.endedSince = nil
 }
 
+func (w *worker) activate(t *taskState, a *attempt) {
+	l := t.lively()
+	l.active = append(l.active, a)
+}
+
 // look notes that what waits for the task, or its attempts, want a look.
-func (w *worker) look(t *taskState) { w.looks[t] = struct{}{} }
+func (w *worker) look(t *taskState) {
+	if !t.looked {
+		t.looked = true
+		w.looks = append(w.looks, t)
+	}
+}

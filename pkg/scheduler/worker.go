@@ -33,12 +33,13 @@ type worker struct {
 	tasks     map[string]*taskState
 	due       dueHeap
 	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
-	looks     map[*taskState]struct{} // what waits for them, or their attempts, want a look
+	looks     []*taskState            // what waits for them, or their attempts, want a look
 	purges    map[string]int64        // records of history that are to go: key and mod revision
 	gone      map[string]int64        // queue records that our commits took, until the watch has told so
 
 	endedSince map[string]int64 // runs that ended since the shard was opened; nil once the scan is in
 	looked     time.Time        // when all that waits was looked at last
+	parts      store.EntryParts // of the entry read last
 	stubborn   map[string]bool  // tasks for which the shard was opened again
 	wakes      time.Time        // when a waiting run or a lost attempt wants a look; zero if none
 }
@@ -87,7 +88,7 @@ func (w *worker) reset() {
 		w.undecided.Store(now)
 	}
 	w.tasks, w.due = map[string]*taskState{}, nil
-	w.uncovered, w.looks = map[*taskState]struct{}{}, map[*taskState]struct{}{}
+	w.uncovered, w.looks = map[*taskState]struct{}{}, nil
 	w.purges, w.gone = map[string]int64{}, map[string]int64{}
 	w.endedSince = map[string]int64{}
 	w.wakes = time.Time{}
@@ -96,10 +97,10 @@ func (w *worker) reset() {
 // releaseAll takes what the worker counted back from what the workers share.
 func (w *worker) releaseAll() {
 	for _, t := range w.tasks {
-		for _, a := range t.active {
+		for _, a := range t.active() {
 			w.e.cfg.Fleet.Take(a.node)
 		}
-		w.e.metrics.waiting.Sub(float64(len(t.queue)))
+		w.e.metrics.waiting.Sub(float64(len(t.queue())))
 		w.setBad(t, false)
 	}
 	w.tasks = nil
@@ -209,8 +210,8 @@ func (w *worker) sleepFor() time.Duration {
 	sleep := glance
 	w.undecided.Store(0)
 	if len(w.due) > 0 {
-		w.undecided.Store(w.due[0].next.UnixMilli())
-		sleep = min(sleep, w.due[0].next.Sub(now))
+		w.undecided.Store(w.due[0].next)
+		sleep = min(sleep, instant(w.due[0].next).Sub(now))
 	}
 	if !w.wakes.IsZero() {
 		sleep = min(sleep, w.wakes.Sub(now))
@@ -220,7 +221,7 @@ func (w *worker) sleepFor() time.Duration {
 
 func (w *worker) lookAtAll() {
 	for _, t := range w.tasks {
-		if len(t.queue) > 0 || len(t.active) > 0 {
+		if t.live != nil {
 			w.look(t)
 		}
 	}

@@ -79,10 +79,12 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
-	// 60 tasks, of which the last 15 tick at +1 and the others at +2.
-	all := names(60)
-	w.createTogether(start, all[:45], cronned("2 * * * * *"))
-	w.createTogether(start, all[45:], cronned("1 * * * * *"))
+	// 150 tasks, of which the last 15 tick at +1 and the others at +2.
+	all := names(150)
+	for c := range slices.Chunk(all[:135], 50) {
+		w.createTogether(start, c, cronned("2 * * * * *"))
+	}
+	w.createTogether(start, all[135:], cronned("1 * * * * *"))
 	h.door.play(pass, h.dies)
 	h.see()
 	if err := h.try(2.5); err == nil {
@@ -95,7 +97,7 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 	stories := w.stories()
 	for i, name := range all {
 		n := len(stories[name])
-		if want := i >= 45 || "default/"+name <= first.Last; (n == 1) != want {
+		if want := i >= 135 || "default/"+name <= first.Last; (n == 1) != want {
 			t.Errorf("task %s has %d runs; the watermark is %s %s", name, n, first.Time, first.Last)
 		}
 	}
@@ -104,7 +106,7 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 func TestWorker_HerdIsSplitAndNoneLostWhenTheOwnerDiesInBetween(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
-	all := names(55)
+	all := names(250)
 	for c := range slices.Chunk(all, 50) {
 		w.createTogether(start, c, every("1s"), allow)
 	}
@@ -130,7 +132,7 @@ func TestWorker_HerdIsSplitAndNoneLostWhenTheOwnerDiesInBetween(t *testing.T) {
 func TestWorker_TasksBehindAPartialWatermarkAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
-	all := names(70)
+	all := names(250)
 	for c := range slices.Chunk(all, 50) {
 		w.createTogether(start, c, every("1s"), allow)
 	}
@@ -333,21 +335,21 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	w.create("a", on("role = db"), cronned("1 * * * * *"))
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
-	q := *h.task(ref("a")).queue[0]
+	q := *h.task("default/a").queue()[0]
 	w.join("db", "role=db")
 	h.fleet()
 	h.blind(1.1)
 	w.want("a", "+1 dispatched")
 	commits := h.door.commits
 	h.apply(store.ShardBatch{Revision: q.mod, Events: []store.ShardEvent{{
-		ShardKey: store.ShardKey{Kind: store.KindQueued, Ref: ref("a"), Run: q.ID}, Mod: q.mod, Create: q.mod, Waiting: q.Waiting,
+		ShardKey: store.ShardKey{Kind: store.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.mod, Create: q.mod, Value: written(q.Waiting),
 	}}})
-	if n := len(h.task(ref("a")).queue); n != 0 {
+	if n := len(h.task("default/a").queue()); n != 0 {
 		t.Errorf("%d runs wait after the event of the one that is dispatched", n)
 	}
 	h.blind(1.15)
 	h.decide(1.2)
-	if n := len(h.task(ref("a")).queue); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
+	if n := len(h.task("default/a").queue()); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
 		t.Errorf("%d runs wait, %d commits, gone %v", n, h.door.commits-commits, h.gone)
 	}
 	w.want("a", "+1 dispatched")
@@ -357,15 +359,15 @@ func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
-	s := h.task(ref("a"))
-	s.active = []*attempt{{run: "r", node: "n1", create: 10}}
+	s := h.task("default/a")
+	h.activate(s, &attempt{run: "r", node: "n1", create: 10})
 	h.ended(s, "r", 10)
 	h.ended(s, "other", 11)
-	if len(s.active) != 1 {
+	if len(s.active()) != 1 {
 		t.Fatal("the attempt ended by what was there before it")
 	}
 	h.ended(s, "r", 11)
-	if len(s.active) != 0 {
+	if len(s.active()) != 0 {
 		t.Error("the attempt did not end")
 	}
 }

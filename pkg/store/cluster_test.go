@@ -241,7 +241,7 @@ func TestLeave_AndADispatchExcludeEachOther(t *testing.T) {
 	w := newWorld(t)
 	f := w.register("a")
 	c := w.begin()
-	c.Dispatch(ref, assigned(ref, 1, "a"), f.CreateRevision)
+	dispatch(c, assigned(ref, 1, "a"), f.CreateRevision)
 	ok(t, w.Leave(t.Context(), f, "a"))
 	_, err := w.Commit(t.Context(), c)
 	is(t, err, task.ErrConflict)

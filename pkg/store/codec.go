@@ -7,28 +7,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// encode writes a value as JSON. The types of this package and of package task
-// can always be written; anything else is a mistake of ours.
-func encode(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("store: encode %T: %v", v, err))
-	}
-	return string(b)
-}
-
 func decode[T any](b []byte) (T, error) {
 	var v T
 	if err := json.Unmarshal(b, &v); err != nil {
-		return v, fmt.Errorf("%w: unreadable record: %v", task.ErrInvalid, err)
+		return v, unreadable(err)
 	}
 	return v, nil
 }
 
-// unkeyed is r without what its key says.
-func unkeyed(r task.Run) task.Run {
-	r.ID, r.Namespace, r.Task = "", "", ""
-	return r
+func unreadable(err error) error {
+	return fmt.Errorf("%w: unreadable record: %v", task.ErrInvalid, err)
 }
 
 // keyed is r with what its key says.
@@ -37,29 +25,15 @@ func keyed(r task.Run, ref Ref, id string) task.Run {
 	return r
 }
 
-func encodeEnded(r task.Run) string { return encode(unkeyed(r)) }
-
-func encodeWaiting(w task.Waiting) string {
-	w.Run = unkeyed(w.Run)
-	return encode(w)
-}
-
-func encodeAssigned(a task.Assigned) string {
-	a.Run = unkeyed(a.Run)
-	a.Node = "" // the key's
-	a.Token = 0 // the key's create revision
-	return encode(a)
-}
-
 // DecodeEnded reads a record of history.
 func DecodeEnded(k ShardKey, value []byte) (task.Run, error) {
-	r, err := decode[task.Run](value)
+	r, err := decodeRun(value)
 	return keyed(r, k.Ref, k.Run), err
 }
 
 // DecodeWaiting reads a record of the queue.
 func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
-	w, err := decode[task.Waiting](value)
+	w, err := decodeWaiting(value)
 	w.Run = keyed(w.Run, k.Ref, k.Run)
 	return w, err
 }
@@ -67,7 +41,7 @@ func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
 // DecodeAssigned reads a record of an inbox. created is the key's create
 // revision: the fencing token.
 func DecodeAssigned(k RunKey, created int64, value []byte) (task.Assigned, error) {
-	a, err := decode[task.Assigned](value)
+	a, err := decodeAssigned(value)
 	a.Run = keyed(a.Run, k.Ref, k.Run)
 	a.Node, a.Token = k.Node, created
 	return a, err

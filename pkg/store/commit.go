@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -23,9 +24,10 @@ var ErrDamaged = errors.New("the shard has no watermark")
 
 // etcd takes 128 compares and 128 operations in a transaction (--max-txn-ops),
 // of which one that shares a request leaves one to each of its siblings, and
-// requests of 1.5 MiB (--max-request-bytes). Half leaves room for 64 siblings.
+// requests of 1.5 MiB (--max-request-bytes). So commits of four shards that are
+// as large as can be go into one request.
 const (
-	maxParts = 64
+	maxParts = 124
 	maxBytes = 1 << 20
 )
 
@@ -44,58 +46,68 @@ type Commit struct {
 	Known     int64 // the watermark's mod revision
 	Watermark Watermark
 
-	keys   Keys
-	guards []guard
-	ops    []clientv3.Op
-	bytes  int
+	keys     Keys
+	entries  string // the prefix of the shard's entries
+	guards   []guard
+	sessions []session
+	ops      []clientv3.Op
+	bytes    int
+}
+
+// session is a node's that the commit relies on, and the prefix of what it writes
+// into its inbox.
+type session struct {
+	node   string
+	create int64
+	inbox  string
 }
 
 // NewCommit begins a commit that, so far, writes nothing but the watermark.
 func (s *Store) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
-	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys}
+	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard)}
 }
 
-// Fits reports whether there is room for n more records of some bytes in all.
-func (c *Commit) Fits(n, bytes int) bool {
-	return len(c.guards)+2*n+3 <= maxParts && len(c.ops)+2*n+1 <= maxParts && c.bytes+bytes <= maxBytes
+// Fits reports whether there is room for n more records of some bytes in all, each
+// with all that it may compare.
+func (c *Commit) Fits(n, bytes int) bool { return c.room(2*n, n, bytes) }
+
+// FitsTick is Fits for the claim of a tick: one record, which compares the entry.
+func (c *Commit) FitsTick(bytes int) bool { return c.room(1, 1, bytes) }
+
+// fixed is what every commit compares: fence, own node, watermark.
+const fixed = 3
+
+func (c *Commit) room(guards, ops, bytes int) bool {
+	// One more of each: a record may bring a node's session, and the watermark is written.
+	return fixed+len(c.guards)+len(c.sessions)+guards+1 <= maxParts && len(c.ops)+ops+2 <= maxParts && c.bytes+bytes <= maxBytes
 }
 
 // Empty reports whether nothing but the watermark would be written.
 func (c *Commit) Empty() bool { return len(c.ops) == 0 }
 
-// guard is what the writer knows of a key that it touches or relies on.
+// guard is a record that the writer touches or relies on, and the mod revision
+// that it knows of it; 0: it is not there.
 type guard struct {
 	key string
-	cmp clientv3.Cmp
-	rev int64
-	of  func(*mvccpb.KeyValue) int64
+	mod int64
 }
 
-func (g guard) holds(e *mvccpb.KeyValue) bool {
-	if e == nil {
-		return g.rev == 0
-	}
-	return g.of(e) == g.rev
-}
-
-// knownAt demands that a record is the one known by its mod revision; 0: that
-// it is not there.
 func (c *Commit) knownAt(key string, mod int64) {
-	c.guard(guard{key, unchanged(key, mod), mod, (*mvccpb.KeyValue).GetModRevision})
+	c.guards = append(c.guards, guard{key, mod})
+	c.bytes += len(key) + 32
 }
 
 // sameSession demands that a node's key is the one known by its create
 // revision; 0: that the node is absent.
-func (c *Commit) sameSession(node string, create int64) {
-	key := c.keys.Node(node)
-	c.guard(guard{key, clientv3.Compare(clientv3.CreateRevision(key), "=", create), create, (*mvccpb.KeyValue).GetCreateRevision})
-}
-
-func (c *Commit) guard(g guard) {
-	if !slices.ContainsFunc(c.guards, func(o guard) bool { return o.key == g.key && o.rev == g.rev }) {
-		c.guards = append(c.guards, g)
-		c.bytes += len(g.key) + 32
+func (c *Commit) sameSession(node string, create int64) *session {
+	for i := range c.sessions {
+		if s := &c.sessions[i]; s.node == node && s.create == create {
+			return s
+		}
 	}
+	inbox := c.keys.Inbox(node) + shardName(c.Shard) + "/"
+	c.sessions = append(c.sessions, session{node, create, inbox})
+	return &c.sessions[len(c.sessions)-1]
 }
 
 func (c *Commit) put(key, value string) {
@@ -109,22 +121,32 @@ func (c *Commit) delete(key string, mod int64) {
 	c.bytes += len(key) + 32
 }
 
-// GuardEntry demands that a task's entry is the one known.
-func (c *Commit) GuardEntry(ref Ref, mod int64) { c.knownAt(c.keys.Entry(ref), mod) }
+// GuardEntry demands that a task's entry is the one known. task is
+// namespace/name.
+func (c *Commit) GuardEntry(task string, mod int64) { c.knownAt(c.entries+task, mod) }
 
-// PutEntry writes an entry over the one known.
-func (c *Commit) PutEntry(ref Ref, e task.Entry, mod int64) {
-	c.GuardEntry(ref, mod)
-	c.put(c.keys.Entry(ref), encode(e))
+// PutEntry writes an entry over the one known. task is namespace/name.
+func (c *Commit) PutEntry(task string, e EntryParts, mod int64) {
+	c.GuardEntry(task, mod)
+	c.put(c.entries+task, encodeParts(e))
 }
 
-// Dispatch puts an attempt into a node's inbox, new, if that node's session is
-// the one known by its key's create revision.
-func (c *Commit) Dispatch(ref Ref, a task.Assigned, session int64) {
-	key := c.keys.Run(a.Node, ref, a.ID)
-	c.sameSession(a.Node, session)
-	c.knownAt(key, 0)
-	c.put(key, encodeAssigned(a))
+// Claim puts the attempt of a tick into a node's inbox, if that node's session is
+// the one known by its key's create revision. action is the attempt's as JSON.
+//
+// That the key is not there yet goes without a comparison: the run of a tick has
+// its key from the one commit that decides the tick, and two of them cannot both
+// find the watermark, the entry and the fence as they know them.
+func (c *Commit) Claim(a *task.Assigned, action string, session int64) {
+	inbox := c.sameSession(a.Node, session).inbox
+	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, encodeAssigned(a, action))
+}
+
+// Dispatch is Claim for a run that has waited: its key must not be there, since an
+// earlier attempt may have had the same.
+func (c *Commit) Dispatch(a *task.Assigned, action string, session int64) {
+	c.knownAt(c.sameSession(a.Node, session).inbox+a.Namespace+"/"+a.Task+"/"+a.ID, 0)
+	c.Claim(a, action, session)
 }
 
 // Enqueue puts a waiting run into the queue, new.
@@ -166,7 +188,7 @@ func (c *Commit) AskCancel(h Held, who string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
 	h.CancelRequested, h.CancelledBy = true, who
 	c.knownAt(key, h.Mod)
-	c.put(key, encodeAssigned(h.Assigned))
+	c.put(key, encodeAssigned(&h.Assigned, encode(h.Action)))
 }
 
 // Purge deletes a record of history of a task that is no more.
@@ -205,7 +227,7 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 			return res.Revision, nil
 		}
 		if err == nil {
-			return s.lostCommit(c, res, nonces)
+			return s.lostCommit(ctx, c, res, nonces)
 		}
 		// After a copy of unknown fate, an error that is definite for this copy
 		// says nothing of the first.
@@ -220,22 +242,28 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 	}
 }
 
+// txn is c as a transaction. Its Else reads what every commit compares; that
+// which else was found changed is read when it was, which is rare.
 func (c *Commit) txn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
-		If:   []clientv3.Cmp{c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known)},
-		Then: append(slices.Clone(c.ops), clientv3.OpPut(mark, encode(c.Watermark))),
+		If:   make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
+		Then: make([]clientv3.Op, 0, len(c.ops)+1),
 		Else: []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
-	for _, g := range c.guards {
-		t.If = append(t.If, g.cmp)
-		t.Else = append(t.Else, clientv3.OpGet(g.key))
+	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known))
+	for _, s := range c.sessions {
+		t.If = append(t.If, clientv3.Compare(clientv3.CreateRevision(c.keys.Node(s.node)), "=", s.create))
 	}
+	for _, g := range c.guards {
+		t.If = append(t.If, unchanged(g.key, g.mod))
+	}
+	t.Then = append(append(t.Then, c.ops...), clientv3.OpPut(mark, encodeMark(c.Watermark)))
 	return t
 }
 
 // lostCommit says which compare was lost.
-func (s *Store) lostCommit(c *Commit, res kv.Result, nonces []string) (int64, error) {
+func (s *Store) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces []string) (int64, error) {
 	mark := readAt(res, 2)
 	if mark == nil {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrDamaged)
@@ -253,25 +281,48 @@ func (s *Store) lostCommit(c *Commit, res kv.Result, nonces []string) (int64, er
 	if mark.ModRevision != c.Known {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrMoved)
 	}
-	conflict := &Conflict{}
-	for i, g := range c.guards {
-		if now := readAt(res, 3+i); !g.holds(now) {
-			s.addMoved(conflict, g.key, now)
-		}
+	conflict, err := s.moved(ctx, c)
+	if err != nil {
+		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, err)
 	}
 	return 0, conflict
 }
 
+// moved reads what a commit that changed nothing had taken for known, and says
+// what of it is otherwise. It may be nothing by now.
+func (s *Store) moved(ctx context.Context, c *Commit) (*Conflict, error) {
+	keys := make([]string, 0, len(c.guards)+len(c.sessions))
+	for _, g := range c.guards {
+		keys = append(keys, g.key)
+	}
+	for _, n := range c.sessions {
+		keys = append(keys, c.keys.Node(n.node))
+	}
+	conflict, i := &Conflict{}, 0
+	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
+		var now *mvccpb.KeyValue
+		if len(r.Kvs) > 0 {
+			now = r.Kvs[0]
+		}
+		switch {
+		case i >= len(c.guards):
+			if n := c.sessions[i-len(c.guards)]; now.GetCreateRevision() != n.create {
+				conflict.Nodes = append(conflict.Nodes, n.node)
+			}
+		case now.GetModRevision() != c.guards[i].mod:
+			s.addMoved(conflict, keys[i], now)
+		}
+		i++
+	})
+	return conflict, err
+}
+
 func (s *Store) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
-	if _, ok := s.keys.ParseShard(key); ok {
-		c.Records = append(c.Records, s.shardEvent(key, now))
+	if ev, ok := s.shardEvent(key, now); ok {
+		c.Records = append(c.Records, ev)
 		return
 	}
-	if _, ok := s.keys.ParseRun(key); ok {
-		c.Runs = append(c.Runs, key)
-		return
-	}
-	c.Nodes = append(c.Nodes, key[len(s.keys.Nodes()):])
+	c.Runs = append(c.Runs, key)
 }
 
 // Open opens a shard: an empty commit that ends every delayed write of any

@@ -28,8 +28,8 @@ func TestCommit_WritesAllAtOneRevision(t *testing.T) {
 	queuedMod, _, _ := w.at(w.keys.Queued(ref, queued.ID))
 	st.Entry.Generation = 7
 	c := w.begin()
-	c.PutEntry(ref, st.Entry, st.EntryMod)
-	c.Dispatch(ref, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+	putEntry(c, ref, st.Entry, st.EntryMod)
+	dispatch(c, assigned(ref, 1, node), w.fences.Node.CreateRevision)
 	c.Dequeue(ref, queued.ID, queuedMod)
 	c.Enqueue(ref, waiting(ref, 2))
 	c.Record(ref, ended(ref, 3, task.Skipped))
@@ -167,22 +167,23 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 		node   string
 	}{
 		"entry changed": {
-			build:  func(s setup, c *store.Commit) { c.GuardEntry(ref, s.st.EntryMod) },
+			build:  func(s setup, c *store.Commit) { c.GuardEntry(ref.String(), s.st.EntryMod) },
 			change: func(s setup) { s.update(s.st, func(e *task.Entry) { e.Paused = true }) },
 			record: func(s setup) string { return s.keys.Entry(ref) },
 			check: func(t *testing.T, ev store.ShardEvent) {
-				if ev.Kind != store.KindEntry || !ev.Entry.Paused || ev.Deleted || ev.Create == 0 || ev.Create == ev.Mod {
+				entry, err := store.DecodeEntry(ev.Value)
+				if err != nil || ev.Kind != store.KindEntry || ev.Task != ref.String() || !entry.Paused || ev.Deleted || ev.Create == 0 || ev.Create == ev.Mod {
 					t.Errorf("it tells %+v", ev)
 				}
 			},
 		},
 		"entry to be written changed": {
-			build:  func(s setup, c *store.Commit) { c.PutEntry(ref, s.st.Entry, s.st.EntryMod) },
+			build:  func(s setup, c *store.Commit) { putEntry(c, ref, s.st.Entry, s.st.EntryMod) },
 			change: func(s setup) { s.update(s.st, func(e *task.Entry) { e.Paused = true }) },
 			record: func(s setup) string { return s.keys.Entry(ref) },
 		},
 		"entry deleted": {
-			build: func(s setup, c *store.Commit) { c.GuardEntry(ref, s.st.EntryMod) },
+			build: func(s setup, c *store.Commit) { c.GuardEntry(ref.String(), s.st.EntryMod) },
 			change: func(s setup) {
 				if _, err := s.DeleteTask(s.Context(), s.st); err != nil {
 					s.Fatal(err)
@@ -196,11 +197,11 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			},
 		},
 		"entry unreadable": {
-			build:  func(s setup, c *store.Commit) { c.GuardEntry(ref, s.st.EntryMod) },
+			build:  func(s setup, c *store.Commit) { c.GuardEntry(ref.String(), s.st.EntryMod) },
 			change: func(s setup) { s.put(s.keys.Entry(ref), "{") },
 			record: func(s setup) string { return s.keys.Entry(ref) },
 			check: func(t *testing.T, ev store.ShardEvent) {
-				if !errors.Is(ev.Err, task.ErrInvalid) {
+				if string(ev.Value) != "{" || ev.Kind != store.KindEntry {
 					t.Errorf("it tells %+v", ev)
 				}
 			},
@@ -215,7 +216,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			change: func(s setup) { s.put(s.keys.Queued(ref, s.queued.ID), `{"reason":"handed_back"}`) },
 			record: func(s setup) string { return s.keys.Queued(ref, s.queued.ID) },
 			check: func(t *testing.T, ev store.ShardEvent) {
-				if ev.Waiting.Reason != task.ReasonHandBack || ev.Run != ev.Waiting.ID {
+				if waiting, err := store.DecodeWaiting(ev.ShardKey, ev.Value); err != nil || waiting.Reason != task.ReasonHandBack || ev.Run != waiting.ID {
 					t.Errorf("it tells %+v", ev)
 				}
 			},
@@ -233,19 +234,19 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			record: func(s setup) string { return s.keys.Ended(ref, id) },
 		},
 		"run exists": {
-			build: func(s setup, c *store.Commit) { c.Dispatch(ref, assigned(ref, 5, "n2"), s.session("n2")) },
+			build: func(s setup, c *store.Commit) { dispatch(c, assigned(ref, 5, "n2"), s.session("n2")) },
 			change: func(s setup) {
 				s.put(s.keys.Run("n2", ref, tickRun(ref, 5).ID), `{}`)
 			},
 			runs: true,
 		},
 		"node has another session": {
-			build:  func(s setup, c *store.Commit) { c.Dispatch(ref, assigned(ref, 5, "n2"), s.session("n2")) },
+			build:  func(s setup, c *store.Commit) { dispatch(c, assigned(ref, 5, "n2"), s.session("n2")) },
 			change: func(s setup) { s.del(gone(s)); s.register("n2") },
 			node:   "n2",
 		},
 		"node is gone": {
-			build:  func(s setup, c *store.Commit) { c.Dispatch(ref, assigned(ref, 5, "n2"), s.session("n2")) },
+			build:  func(s setup, c *store.Commit) { dispatch(c, assigned(ref, 5, "n2"), s.session("n2")) },
 			change: func(s setup) { s.del(gone(s)) },
 			node:   "n2",
 		},
@@ -336,7 +337,7 @@ func TestCommit_IsSettledByItsNonce(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			c := w.begin()
-			c.Dispatch(ref, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+			dispatch(c, assigned(ref, 1, node), w.fences.Node.CreateRevision)
 			_, before := w.mark()
 			w.writes.next(fates...)
 			rev := w.commit(c)
@@ -365,7 +366,7 @@ func TestCommit_IsSettledByItsNonce(t *testing.T) {
 func TestCommit_TheFirstCopyMayArriveLast(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin()
-	c.Dispatch(ref, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+	dispatch(c, assigned(ref, 1, node), w.fences.Node.CreateRevision)
 	w.writes.next(delayed)
 	arrived := 0
 	w.writes.before = func(n int) {
@@ -447,7 +448,7 @@ func TestCommit_IsUnknownWhenItsTimeEnds(t *testing.T) {
 func TestOpen_EndsADelayedWriteOfAnEarlierWorker(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin()
-	c.Dispatch(ref, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+	dispatch(c, assigned(ref, 1, node), w.fences.Node.CreateRevision)
 	ctx, cancel := context.WithCancel(t.Context())
 	w.writes.next(delayed)
 	w.writes.before = func(int) { cancel() }
@@ -469,7 +470,7 @@ func TestOpen_EndsADelayedWriteOfAnEarlierWorker(t *testing.T) {
 func TestOpen_TakesWhatADelayedWriteLeft(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin()
-	c.Dispatch(ref, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+	dispatch(c, assigned(ref, 1, node), w.fences.Node.CreateRevision)
 	want := c.Watermark.Time
 	ctx, cancel := context.WithCancel(t.Context())
 	w.writes.next(delayed)
@@ -507,6 +508,7 @@ func TestOpen_IsSettledByItsNonce(t *testing.T) {
 // scheduler uses, it must accept; Fits must also not be so careful that a commit
 // holds next to nothing.
 func TestCommit_WhatFitsIsAccepted(t *testing.T) {
+	const tick = 0 // room is asked for one
 	long := store.Ref{Namespace: strings.Repeat("n", 128), Name: strings.Repeat("t", 128), Shard: 3}
 	big := strings.Repeat("a", task.MaxArg)
 	kinds := map[string]struct {
@@ -514,36 +516,36 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 		atLeast        int
 		add            func(w *world, c *store.Commit, n int)
 	}{
-		"ticks that run": {1, 2048, 28, func(w *world, c *store.Commit, n int) {
-			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}, 0)
-			c.Dispatch(ref, assigned(ref, n, node), w.fences.Node.CreateRevision)
+		"ticks that run": {tick, 2048, 115, func(w *world, c *store.Commit, n int) {
+			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}.String(), 0)
+			claim(c, assigned(ref, n, node), w.fences.Node.CreateRevision)
 		}},
-		"ticks that run on other nodes": {1, 2048, 18, func(w *world, c *store.Commit, n int) {
-			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}, 0)
-			c.Dispatch(ref, assigned(ref, n, fmt.Sprint("x", n)), w.session(fmt.Sprint("x", n)))
+		"ticks that run on other nodes": {tick, 2048, 58, func(w *world, c *store.Commit, n int) {
+			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}.String(), 0)
+			claim(c, assigned(ref, n, fmt.Sprint("x", n)), w.session(fmt.Sprint("x", n)))
 		}},
-		"skipped": {1, 2048, 55, func(w *world, c *store.Commit, n int) {
-			c.GuardEntry(ref, 0)
+		"skipped": {tick, 2048, 55, func(w *world, c *store.Commit, n int) {
+			c.GuardEntry(ref.String(), 0)
 			c.Record(ref, ended(ref, n, task.Skipped))
 		}},
-		"queued": {1, 2048, 50, func(w *world, c *store.Commit, n int) {
-			c.GuardEntry(ref, 0)
+		"queued": {1, 2048, 55, func(w *world, c *store.Commit, n int) {
+			c.GuardEntry(ref.String(), 0)
 			c.Enqueue(ref, waiting(ref, n))
 		}},
 		"taken from the queue": {2, 2048, 25, func(w *world, c *store.Commit, n int) {
 			mod := w.put(w.keys.Queued(ref, tickRun(ref, n).ID), "{}")
-			c.GuardEntry(ref, 0)
+			c.GuardEntry(ref.String(), 0)
 			c.Dequeue(ref, tickRun(ref, n).ID, mod)
-			c.Dispatch(ref, assigned(ref, n, node), w.fences.Node.CreateRevision)
+			dispatch(c, assigned(ref, n, node), w.fences.Node.CreateRevision)
 		}},
 		"rewritten in the queue": {1, 2048, 50, func(w *world, c *store.Commit, n int) {
 			c.Requeue(ref, waiting(ref, n), w.put(w.keys.Queued(ref, tickRun(ref, n).ID), "{}"))
 		}},
 		"caught up": {3, 4096, 20, func(w *world, c *store.Commit, n int) {
 			r := store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}
-			c.PutEntry(r, entry(spec(r)), 0)
+			putEntry(c, r, entry(spec(r)), 0)
 			c.Record(r, ended(r, n, task.Missed))
-			c.Dispatch(r, assigned(r, n+1, node), w.fences.Node.CreateRevision)
+			dispatch(c, assigned(r, n+1, node), w.fences.Node.CreateRevision)
 		}},
 		"lost, and tried again": {2, 4096, 25, func(w *world, c *store.Commit, n int) {
 			h := store.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
@@ -562,20 +564,20 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 			c.Purge(w.keys.Ended(ref, tickRun(ref, n).ID), w.put(w.keys.Ended(ref, tickRun(ref, n).ID), "{}"))
 		}},
 		"long names": {2, 2048, 20, func(w *world, c *store.Commit, n int) {
-			c.GuardEntry(long, 0)
-			c.Dispatch(long, assigned(long, n, node), w.fences.Node.CreateRevision)
+			c.GuardEntry(long.String(), 0)
+			dispatch(c, assigned(long, n, node), w.fences.Node.CreateRevision)
 		}},
-		"big actions": {1, 2048 + 2*task.MaxArg, 7, func(w *world, c *store.Commit, n int) {
+		"big actions": {tick, 2048 + 2*task.MaxArg, 7, func(w *world, c *store.Commit, n int) {
 			a := assigned(ref, n, node)
 			a.Action = task.Action{Process: &task.Process{Command: []string{big, big[1:]}}}
-			c.Dispatch(ref, a, w.fences.Node.CreateRevision)
+			dispatch(c, a, w.fences.Node.CreateRevision)
 		}},
 		// The scheduler's guess leaves out a manual run's environment, which may
 		// be as large as an action.
 		"big environments": {1, 2048, 8, func(w *world, c *store.Commit, n int) {
 			a := assigned(ref, n, node)
 			a.Env = map[string]string{"A": big, "B": big}
-			c.Dispatch(ref, a, w.fences.Node.CreateRevision)
+			dispatch(c, a, w.fences.Node.CreateRevision)
 		}},
 	}
 	for name, k := range kinds {
@@ -583,12 +585,18 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			if strings.Contains(name, "other nodes") {
-				for n := range 60 {
+				for n := range 130 {
 					w.put(w.keys.Node(fmt.Sprint("x", n)), "{}")
 				}
 			}
 			c, n := w.begin(), 0
-			for ; c.Fits(k.records, k.bytes); n++ {
+			fits := func() bool {
+				if k.records == tick {
+					return c.FitsTick(k.bytes)
+				}
+				return c.Fits(k.records, k.bytes)
+			}
+			for ; fits(); n++ {
 				k.add(w, c, n)
 			}
 			if n < k.atLeast {
@@ -617,7 +625,7 @@ func TestCommit_SharesRequestsAndNotFailures(t *testing.T) {
 					break
 				}
 				c := w.NewCommit(id, store.Fences{Owner: owner, Node: w.fences.Node}, known, mark)
-				c.Dispatch(r, assigned(r, n, node), w.fences.Node.CreateRevision)
+				dispatch(c, assigned(r, n, node), w.fences.Node.CreateRevision)
 				if known, err = w.Commit(t.Context(), c); err == nil {
 					if res, err := w.etcd.Get(t.Context(), w.keys.Watermark(id)); err != nil || res.Kvs[0].ModRevision != known {
 						t.Errorf("shard %d: the commit says revision %d, there is %v: %v", id, known, res, err)

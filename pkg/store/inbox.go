@@ -66,7 +66,7 @@ func (s *Store) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, e
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod), session.Compare()},
-		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(h.Assigned))},
+		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(&h.Assigned, encode(h.Action)))},
 		Else: []clientv3.Op{clientv3.OpGet(session.Key)},
 	})
 	switch {

@@ -75,7 +75,7 @@ func (w *world) redispatch(r store.Ref, id, name string) store.Held {
 	a.State, a.Node = task.Dispatched, name
 	c := w.begin()
 	c.Dequeue(r, id, mod)
-	c.Dispatch(r, a, w.session(name))
+	dispatch(c, a, w.session(name))
 	w.commit(c)
 	return w.held(store.RunKey{Node: name, Ref: r, Run: id})
 }

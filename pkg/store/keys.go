@@ -129,7 +129,12 @@ type Ref struct {
 
 func (r Ref) String() string { return r.Namespace + "/" + r.Name }
 
-func shardName(shard int) string { return fmt.Sprintf("%04d", shard) }
+func shardName(shard int) string {
+	if shard > 9999 || shard < 0 {
+		return fmt.Sprintf("%04d", shard)
+	}
+	return string([]byte{byte('0' + shard/1000), byte('0' + shard/100%10), byte('0' + shard/10%10), byte('0' + shard%10)})
+}
 
 // The kinds of records in a shard.
 type Kind string
@@ -151,29 +156,41 @@ type ShardKey struct {
 
 // ParseShard takes a key below shards/ apart; false if it is none of ours.
 func (k Keys) ParseShard(key string) (ShardKey, bool) {
-	parts, ok := partsBelow(k.Shards(), key)
-	if !ok || len(parts) < 2 {
-		return ShardKey{}, false
+	sk, _, ok := k.parseShard(key)
+	return sk, ok
+}
+
+// parseShard also returns the part of the key that is namespace/name.
+func (k Keys) parseShard(key string) (sk ShardKey, task string, ok bool) {
+	rest, below := k.below(key, "shards/")
+	name, rest, inside := strings.Cut(rest, "/")
+	shard, ok := parseShardName(name)
+	if !below || !inside || !ok {
+		return ShardKey{}, "", false
 	}
-	shard, ok := parseShardName(parts[0])
-	if !ok {
-		return ShardKey{}, false
+	kind, rest, more := strings.Cut(rest, "/")
+	sk = ShardKey{Kind: Kind(kind), Ref: Ref{Shard: shard}}
+	if !more && sk.Kind == KindWatermark {
+		return sk, "", true
 	}
-	sk := ShardKey{Kind: Kind(parts[1]), Ref: Ref{Shard: shard}}
+	task = rest
+	var found bool
+	if sk.Ref.Namespace, rest, found = strings.Cut(rest, "/"); !found {
+		return ShardKey{}, "", false
+	}
+	sk.Ref.Name, rest, more = strings.Cut(rest, "/")
+	task = task[:len(sk.Ref.Namespace)+1+len(sk.Ref.Name)]
 	switch {
-	case sk.Kind == KindWatermark && len(parts) == 2:
-		return sk, true
-	case sk.Kind == KindEntry && len(parts) == 4:
-		sk.Ref.Namespace, sk.Ref.Name = parts[2], parts[3]
-		return sk, true
-	case (sk.Kind == KindQueued || sk.Kind == KindEnded) && len(parts) == 5:
-		sk.Ref.Namespace, sk.Ref.Name = parts[2], parts[3]
-		sk.Run, _, sk.Late = strings.Cut(parts[4], lateMark)
+	case sk.Ref.Namespace == "" || sk.Ref.Name == "":
+	case sk.Kind == KindEntry && !more:
+		return sk, task, true
+	case (sk.Kind == KindQueued || sk.Kind == KindEnded) && more && !strings.Contains(rest, "/"):
+		sk.Run, _, sk.Late = strings.Cut(rest, lateMark)
 		if sk.Run != "" && (sk.Kind == KindEnded || !sk.Late) {
-			return sk, true
+			return sk, task, true
 		}
 	}
-	return ShardKey{}, false // nothing of a strange key may be taken for a record's
+	return ShardKey{}, "", false // nothing of a strange key may be taken for a record's
 }
 
 // RunKey is a key below runs/, taken apart.
@@ -185,15 +202,19 @@ type RunKey struct {
 
 // ParseRun takes a key below runs/ apart; false if it is none of ours.
 func (k Keys) ParseRun(key string) (RunKey, bool) {
-	parts, ok := partsBelow(k.Runs(), key)
-	if !ok || len(parts) != 5 {
+	rest, below := k.below(key, "runs/")
+	var r RunKey
+	var shard string
+	r.Node, rest, _ = strings.Cut(rest, "/")
+	shard, rest, _ = strings.Cut(rest, "/")
+	r.Ref.Namespace, rest, _ = strings.Cut(rest, "/")
+	r.Ref.Name, r.Run, _ = strings.Cut(rest, "/")
+	var ok bool
+	r.Ref.Shard, ok = parseShardName(shard)
+	if !below || !ok || r.Node == "" || r.Ref.Namespace == "" || r.Ref.Name == "" || r.Run == "" || strings.Contains(r.Run, "/") {
 		return RunKey{}, false
 	}
-	shard, ok := parseShardName(parts[1])
-	if !ok {
-		return RunKey{}, false
-	}
-	return RunKey{Node: parts[0], Ref: Ref{Namespace: parts[2], Name: parts[3], Shard: shard}, Run: parts[4]}, true
+	return r, true
 }
 
 // ParseOwner is the shard of a key below owners/.
@@ -212,6 +233,15 @@ func (k Keys) ParseSpec(key string) (namespace, name string, ok bool) {
 		return "", "", false
 	}
 	return parts[0], parts[1], true
+}
+
+// below cuts the root and a directory off a key; false if it is not there.
+func (k Keys) below(key, dir string) (string, bool) {
+	rest, ok := strings.CutPrefix(key, k.root)
+	if !ok {
+		return "", false
+	}
+	return strings.CutPrefix(rest, dir)
 }
 
 // partsBelow splits what follows a prefix in a key; false if the key is not

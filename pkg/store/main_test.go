@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -285,7 +286,7 @@ func ended(r store.Ref, n int, s task.State) task.Run {
 func (w *world) dispatch(r store.Ref, n int, name string) store.Held {
 	w.Helper()
 	c := w.begin()
-	c.Dispatch(r, assigned(r, n, name), w.session(name))
+	dispatch(c, assigned(r, n, name), w.session(name))
 	w.commit(c)
 	return w.held(store.RunKey{Node: name, Ref: r, Run: tickRun(r, n).ID})
 }
@@ -428,3 +429,30 @@ func (u *unreliable) release(ctx context.Context) (n int) {
 var clientPrefix = clientv3.WithPrefix()
 
 func leaseID(id int64) clientv3.LeaseID { return clientv3.LeaseID(id) }
+
+// dispatch puts the attempt of a run that has waited into its node's inbox; claim
+// that of a tick.
+func dispatch(c *store.Commit, a task.Assigned, session int64) { c.Dispatch(&a, action(a), session) }
+
+func claim(c *store.Commit, a task.Assigned, session int64) { c.Claim(&a, action(a), session) }
+
+func action(a task.Assigned) string {
+	b, err := json.Marshal(a.Action)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// putEntry writes an entry over the one known.
+func putEntry(c *store.Commit, ref store.Ref, e task.Entry, mod int64) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		panic(err)
+	}
+	var parts store.EntryParts
+	if err := parts.Split(b); err != nil {
+		panic(err)
+	}
+	c.PutEntry(ref.String(), parts, mod)
+}

@@ -255,7 +255,7 @@ func (s *Store) CancelActive(ctx context.Context, h Held, who string) (task.Run,
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(h.Assigned))},
+		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(&h.Assigned, encode(h.Action)))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -11,61 +11,47 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ShardEvent is a record of a shard as it is now, or its end.
+// ShardEvent is a record of a shard as it is now, or its end. Its value is the
+// reader's to decode, with the functions of this package: most need not be.
 type ShardEvent struct {
 	ShardKey
 	Key     string
-	Mod     int64 // mod revision; of a deletion, the revision at which it happened (0 if not known)
-	Create  int64 // create revision; 0 if deleted
+	Task    string // namespace/name
+	Mod     int64  // mod revision; of a deletion, the revision at which it happened (0 if not known)
+	Create  int64  // create revision; 0 if deleted
 	Deleted bool
-	Err     error // the record cannot be read
-
-	Entry     task.Entry   // KindEntry
-	Waiting   task.Waiting // KindQueued
-	Ended     task.Run     // KindEnded
-	Watermark Watermark    // KindWatermark
+	Value   []byte
 }
 
 // ShardBatch is what a worker learns of its shard: everything as of a revision,
 // or what has happened since.
 type ShardBatch struct {
-	Reset    bool // Events is all of the shard but its history
+	Reset    bool // Events is a page of the shard, without its history
+	First    bool // with Reset: what was known before is void
+	More     bool // with Reset: another page follows
 	Events   []ShardEvent
-	Revision int64 // everything up to here is in
+	Revision int64 // everything up to here is in, when no page is to come
 }
 
-// shardEvent decodes a record; e is nil if it is gone.
-func (s *Store) shardEvent(key string, e *mvccpb.KeyValue) ShardEvent {
-	ev := ShardEvent{Key: key}
-	var ok bool
-	if ev.ShardKey, ok = s.keys.ParseShard(key); !ok {
-		ev.Err = fmt.Errorf("%w: %q is not a key of ours", task.ErrInvalid, key)
-	}
+// shardEvent is the event that a key of a shard has the value e; nil: it is gone.
+// false if it is no key of ours.
+func (s *Store) shardEvent(key string, e *mvccpb.KeyValue) (ShardEvent, bool) {
+	k, name, ok := s.keys.parseShard(key)
 	if e == nil {
-		ev.Deleted = true
-		return ev
+		return ShardEvent{ShardKey: k, Key: key, Task: name, Deleted: true}, ok
 	}
-	ev.Mod, ev.Create = e.ModRevision, e.CreateRevision
-	if !ok {
-		return ev
-	}
-	switch ev.Kind {
-	case KindEntry:
-		ev.Entry, ev.Err = DecodeEntry(e.Value)
-	case KindQueued:
-		ev.Waiting, ev.Err = DecodeWaiting(ev.ShardKey, e.Value)
-	case KindEnded:
-		ev.Ended, ev.Err = DecodeEnded(ev.ShardKey, e.Value)
-	case KindWatermark:
-		ev.Watermark, ev.Err = DecodeWatermark(e.Value)
-	}
-	return ev
+	return ShardEvent{ShardKey: k, Key: key, Task: name, Mod: e.ModRevision, Create: e.CreateRevision, Value: e.Value}, ok
 }
+
+// pageSize is how many records of a shard come together when it is loaded.
+const pageSize = 1000
 
 // FollowShard calls apply with the queue, the entries and the watermark of a
-// shard as they were at revision rev, then with every change of the shard,
-// history included, in order, until ctx ends or apply returns an error. A
-// second Reset means that changes may have been missed.
+// shard as they were at revision rev, in pages, then with every change of the
+// shard, history included, in order, until ctx ends or apply returns an error.
+// Another Reset means that changes may have been missed. Left out are keys that
+// are none of ours, and the watermark's changes: it changes with everything that
+// its owner does, who knows; what tells of nothing else is not told.
 func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
 	dir := s.keys.Shard(shard)
 	cfg := kv.FollowConfig{
@@ -74,18 +60,27 @@ func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply fun
 		Revision: rev, Name: "shard",
 	}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
-		out := ShardBatch{Reset: b.Reset, Revision: b.Revision}
+		out := ShardBatch{Reset: b.Reset, First: b.Reset, Revision: b.Revision}
+		out.Events = make([]ShardEvent, 0, len(b.KVs)+len(b.Events))
 		for _, e := range b.KVs {
-			out.Events = append(out.Events, s.shardEvent(string(e.Key), e))
-		}
-		for _, e := range b.Events {
-			if e.Type == clientv3.EventTypeDelete {
-				ev := s.shardEvent(string(e.Kv.Key), nil)
-				ev.Mod = e.Kv.ModRevision
+			if ev, ok := s.shardEvent(string(e.Key), e); ok {
 				out.Events = append(out.Events, ev)
+			}
+		}
+		news := b.Reset
+		for _, e := range b.Events {
+			ev, ok := s.shardEvent(string(e.Kv.Key), e.Kv)
+			if ev.Kind == KindWatermark {
 				continue
 			}
-			out.Events = append(out.Events, s.shardEvent(string(e.Kv.Key), e.Kv))
+			news = true
+			if ok {
+				ev.Deleted = e.Type == clientv3.EventTypeDelete
+				out.Events = append(out.Events, ev)
+			}
+		}
+		if !news {
+			return nil
 		}
 		return apply(out)
 	})

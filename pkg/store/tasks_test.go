@@ -94,7 +94,7 @@ func TestUpdateTask_LosesAgainstWhateverCameBetween(t *testing.T) {
 	// The owner has caught up: it wrote the entry alone. What was read before is stale.
 	st = w.stored(ref)
 	c := w.begin()
-	c.PutEntry(ref, st.Entry, st.EntryMod)
+	putEntry(c, ref, st.Entry, st.EntryMod)
 	w.commit(c)
 	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
 	is(t, err, task.ErrConflict)
@@ -299,8 +299,8 @@ func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
 		a := assigned(big, 2, node)
 		a.Action, a.Env = s.Action, env
 		c := w.begin()
-		c.PutEntry(big, entry(s), w.stored(big).EntryMod)
-		c.Dispatch(big, a, w.fences.Node.CreateRevision)
+		putEntry(c, big, entry(s), w.stored(big).EntryMod)
+		dispatch(c, a, w.fences.Node.CreateRevision)
 		w.commit(c)
 	}
 }

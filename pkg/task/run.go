@@ -132,7 +132,24 @@ const idTime = "20060102T150405.000Z"
 // RunID is the id of the run of a tick, the same on every attempt and whoever
 // computes it: the idempotency key that the task receives.
 func RunID(tick time.Time, uid string) string {
-	return tick.UTC().Format(idTime) + "-" + shortUID(uid)
+	b := make([]byte, 0, len(idTime)+1+len("abcd"))
+	return string(append(append(appendIDTime(b, tick), '-'), shortUID(uid)...))
+}
+
+// appendIDTime appends a time in the form of idTime: as it is written, without "-" and ":".
+func appendIDTime(b []byte, t time.Time) []byte {
+	u := t.UTC()
+	if year := u.Year(); year < 0 || year > 9999 {
+		return u.AppendFormat(b, idTime)
+	}
+	var text [len(timeLayout)]byte
+	written, _ := Time{u}.AppendText(text[:0])
+	for _, c := range written {
+		if c != '-' && c != ':' {
+			b = append(b, c)
+		}
+	}
+	return b
 }
 
 // ManualRunID is the id of a run that a person asked for at time at.
@@ -145,6 +162,12 @@ func TimeOfRunID(id string) (time.Time, bool) {
 	}
 	t, err := time.Parse(idTime, id[:len(idTime)])
 	return t, err == nil && t.Format(idTime) == id[:len(idTime)] // package time also takes ",000Z"
+}
+
+// RunBelongs reports whether a run's id may be that of a run of the task with
+// this uid; of an id of another form nobody knows.
+func RunBelongs(id, uid string) bool {
+	return len(id) <= len(idTime) || id[len(idTime)] != '-' || strings.HasPrefix(id[len(idTime)+1:], shortUID(uid))
 }
 
 func shortUID(uid string) string {

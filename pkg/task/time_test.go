@@ -106,3 +106,28 @@ func TestTime_ReadsRFC3339AndNothingElse(t *testing.T) {
 		t.Errorf("null: %v, %v", kept, err)
 	}
 }
+
+// What is written by hand is what package time would write, and the other way round.
+func TestTime_IsAsPackageTimeHasIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		low, high := time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(10005, 12, 31, 23, 59, 59, 0, time.UTC)
+		at := time.Unix(rapid.Int64Range(low.Unix(), high.Unix()).Draw(t, "s"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns"))
+		if got, _ := (Time{at}).AppendText(nil); string(got) != at.UTC().Format(timeLayout) {
+			t.Fatalf("%s, want %s", got, at.UTC().Format(timeLayout))
+		}
+		if got, want := RunID(at, "abcdefgh"), at.UTC().Format(idTime)+"-abcd"; got != want {
+			t.Fatalf("run %s, want %s", got, want)
+		}
+	})
+	rapid.Check(t, func(t *rapid.T) { // near misses of a time
+		text := []byte("2026-02-28T23:59:59.999Z")
+		for range rapid.IntRange(0, 3).Draw(t, "changes") {
+			text[rapid.IntRange(0, len(text)-1).Draw(t, "at")] = rapid.SampledFrom([]byte("0123456789-:.TZ+ ")).Draw(t, "byte")
+		}
+		got, ok := parseOwn(text)
+		want, err := time.Parse(timeLayout, string(text))
+		if ok && (err != nil || !got.Equal(want)) || !ok && err == nil && text[23] == 'Z' {
+			t.Fatalf("%s: %v, %t, want %v, %v", text, got, ok, want, err)
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package scheduler
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+	"weak"
+
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Most tasks are alike in most respects. What they have alike is kept once, for
+// all shards, under its text, and goes when the last task of its kind does.
+
+// timing is when tasks tick.
+type timing struct {
+	text     string // as in store.EntryParts
+	schedule *schedule.Schedule
+}
+
+// policySet is all else that tasks of a kind have alike.
+type policySet struct {
+	text               string
+	timeout, killGrace task.Duration
+	overlap            string
+	grace              time.Duration
+	missed             task.MissedPolicy
+	retry              task.Retry
+	history            task.History
+	selector           task.Selector
+	replaceable        bool
+}
+
+// newPolicySet reads what an entry says. It refuses what the API would have refused:
+// nothing behind it expects such values.
+func newPolicySet(text string) (*policySet, error) {
+	e, err := store.DecodePolicy(text)
+	if err != nil {
+		return nil, err
+	}
+	spec := task.Spec{
+		Name: "name", Namespace: "namespace", Action: task.Action{Noop: &task.Noop{}}, Timeout: e.Timeout, KillGrace: e.KillGrace,
+		Overlap: e.Overlap, Missed: e.Missed, Retry: e.Retry, Target: e.Target, History: e.History,
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	selector, err := task.ParseSelector(e.Target.Selector)
+	if err != nil {
+		return nil, err
+	}
+	return &policySet{
+		text: text, timeout: e.Timeout, killGrace: e.KillGrace, overlap: e.Overlap, grace: e.Missed.Grace.Std(), missed: e.Missed,
+		retry: e.Retry, history: e.History, selector: selector,
+		replaceable: e.Overlap != task.OverlapAllow || slices.Contains(e.Retry.On, task.Lost),
+	}, nil
+}
+
+func newTiming(text string) (*timing, error) {
+	e, err := store.DecodeTiming(text)
+	if err != nil {
+		return nil, err
+	}
+	s, err := schedule.Parse(e.Schedule, e.Timezone, e.DST, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	return &timing{text: text, schedule: s}, nil
+}
+
+// shared keeps one value for each text as long as somebody uses it.
+type shared[T any] struct {
+	read func(text string) (*T, error)
+
+	mu     sync.Mutex
+	byText map[string]weak.Pointer[T]
+}
+
+func newShared[T any](read func(string) (*T, error)) *shared[T] {
+	return &shared[T]{read: read, byText: map[string]weak.Pointer[T]{}}
+}
+
+// get returns the value of a text, which the caller may reuse.
+func (s *shared[T]) get(text []byte) (*T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.byText[string(text)].Value(); v != nil {
+		return v, nil
+	}
+	own := string(text)
+	v, err := s.read(own)
+	if err != nil {
+		return nil, err
+	}
+	s.byText[own] = weak.Make(v)
+	runtime.AddCleanup(v, s.forget, own)
+	return v, nil
+}
+
+// forget drops a text that nobody uses any more. Somebody may have begun to by now.
+func (s *shared[T]) forget(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byText[text].Value() == nil {
+		delete(s.byText, text)
+	}
+}

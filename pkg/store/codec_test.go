@@ -1,0 +1,247 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// filled draws a value with every field of its type, so that a field which the
+// codec does not know is found out.
+func filled[T any](t *rapid.T) T {
+	var v T
+	fill(t, reflect.ValueOf(&v).Elem(), "value")
+	return v
+}
+
+var text = rapid.OneOf(rapid.SampledFrom([]string{"", "a", "ü \"quoted\" \\ \n\t\x01 \u2028 <&>", "nightly-backup"}), rapid.String())
+
+func fill(t *rapid.T, v reflect.Value, name string) {
+	switch p := v.Addr().Interface().(type) {
+	case *task.Time:
+		if rapid.Bool().Draw(t, name) {
+			*p = task.At(time.UnixMilli(rapid.Int64Range(0, 4e12).Draw(t, name)))
+		}
+		return
+	case *task.Duration:
+		*p = task.Duration(rapid.Int64Range(0, 1e15).Draw(t, name))
+		return
+	case *task.Action:
+		*p = rapid.SampledFrom([]task.Action{
+			{Noop: &task.Noop{}}, {Process: &task.Process{Command: []string{"a", "b c"}, Env: map[string]string{"A": "1"}, Dir: "/x", User: "me"}},
+		}).Draw(t, name)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(t, v.Field(i), v.Type().Field(i).Name)
+		}
+	case reflect.Pointer:
+		if rapid.Bool().Draw(t, name) {
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(t, v.Elem(), name)
+		}
+	case reflect.Slice:
+		if n := rapid.IntRange(0, 2).Draw(t, name); n > 0 {
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
+		for i := range v.Len() {
+			fill(t, v.Index(i), name)
+		}
+	case reflect.Map:
+		if rapid.Bool().Draw(t, name) {
+			v.Set(reflect.ValueOf(map[string]string{text.Draw(t, name): text.Draw(t, name)}))
+		}
+	case reflect.String:
+		v.SetString(text.Draw(t, name))
+	case reflect.Bool:
+		v.SetBool(rapid.Bool().Draw(t, name))
+	case reflect.Int, reflect.Int64:
+		v.SetInt(rapid.OneOf(rapid.Int64Range(-3, 3), rapid.Int64()).Draw(t, name))
+	case reflect.Float64:
+		v.SetFloat(rapid.Float64Range(0, 10).Draw(t, name))
+	default:
+		t.Fatalf("%s is a %s: fill must learn it", name, v.Kind())
+	}
+}
+
+// keyless is r without what the key of its record says, and consistent.
+func keyless(r task.Run) task.Run {
+	r.ID, r.Namespace, r.Task, r.Shard = "", "", "", 0
+	if r.Token != 0 && r.DispatchedAt.IsZero() {
+		r.DispatchedAt = r.CreatedAt
+	}
+	return r
+}
+
+// What is written by hand reads back as it was, is JSON with the names of package
+// task, and what package encoding/json would write reads back as well.
+func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
+	same := func(t *rapid.T, what string, want, got any, err error, written string) {
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%s reads back as\n%+v, %v\nwant\n%+v\nfrom %s", what, got, err, want, written)
+		}
+		if !json.Valid([]byte(written)) {
+			t.Fatalf("%s is no JSON: %s", what, written)
+		}
+	}
+	plain := func(v any) []byte {
+		b, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		return b
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		r := keyless(filled[task.Run](t))
+		s := encodeEnded(r)
+		got, err := decodeRun([]byte(s))
+		same(t, "a run", r, got, err, s)
+		got, err = decodeRun(plain(r))
+		same(t, "a run of encoding/json", r, got, err, s)
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		w := filled[task.Waiting](t)
+		w.Run = keyless(w.Run)
+		s := encodeWaiting(w)
+		got, err := decodeWaiting([]byte(s))
+		same(t, "a waiting run", w, got, err, s)
+		got, err = decodeWaiting(plain(w))
+		same(t, "a waiting run of encoding/json", w, got, err, s)
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		a := filled[task.Assigned](t)
+		a.Run = keyless(a.Run)
+		a.Node, a.Token = "", 0
+		if a.DispatchedAt.IsZero() {
+			a.DispatchedAt = a.CreatedAt
+		}
+		if a.Retry.Attempts <= 1 { // there is nothing to say of it
+			a.Retry = task.Retry{Attempts: 1}
+		}
+		s := encodeAssigned(&a, encode(a.Action))
+		got, err := decodeAssigned([]byte(s))
+		same(t, "an attempt", a, got, err, s)
+		got, err = decodeAssigned(plain(a))
+		same(t, "an attempt of encoding/json", a, got, err, s)
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		w := filled[Watermark](t)
+		w.Time, w.Seen, w.Nonce = task.At(time.UnixMilli(7)), max(w.Seen, 0), "n"+w.Nonce
+		s := encodeMark(w)
+		got, err := DecodeWatermark([]byte(s))
+		same(t, "a watermark", w, got, err, s)
+	})
+}
+
+func TestCodec_LeavesOutWhatIsNearlyAlwaysSo(t *testing.T) {
+	at := task.At(time.UnixMilli(1_700_000_000_000))
+	a := task.Assigned{
+		Run:      task.Run{UID: "u", ScheduledTime: at, State: task.Dispatched, Trigger: task.TriggerSchedule, Attempt: 1, CreatedAt: at, DispatchedAt: at, Shard: 7},
+		Instance: "i", Generation: 1, Action: task.Action{Noop: &task.Noop{}}, KillGrace: usualGrace, Retry: task.Defaults().Retry,
+	}
+	want := `{"uid":"u","scheduled_time":"2023-11-14T22:13:20.000Z","state":"dispatched","trigger":"schedule","attempt":1,` +
+		`"created_at":"2023-11-14T22:13:20.000Z","instance":"i","generation":1,"action":{"noop":{}}}`
+	if got := encodeAssigned(&a, noop); got != want {
+		t.Errorf("written as %s", got)
+	}
+}
+
+func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
+	for _, text := range []string{
+		``, `{`, `[]`, `7`, `null`, `{"uid":7}`, `{"state":{}}`, `{"attempt":"x"}`, `{"created_at":"yesterday"}`, `{"uid":"a"}{}`, `{"uid":"a"} x`,
+		`{"token":1.5}`, `{"unknown":}`,
+	} {
+		if v, err := decodeRun([]byte(text)); err == nil {
+			t.Errorf("%s is read as %+v", text, v)
+		}
+	}
+	if _, err := decodeWaiting([]byte(`{"env":"x"}`)); err == nil {
+		t.Error("an environment that is none is read")
+	}
+	if v, err := decodeRun([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {
+		t.Errorf("null and unknown fields: %+v, %v", v, err)
+	}
+	s := encodeEnded(task.Run{UID: "a", OutputTail: "\xff!"})
+	if v, err := decodeRun([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
+		t.Errorf("what is no UTF-8 becomes %q, %v", v.OutputTail, err)
+	}
+}
+
+// An entry that is taken apart and put together again is the same, with fields
+// that this version does not know.
+func TestEntryParts_LoseNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := filled[task.Entry](t)
+		e.Schedule = task.Schedules{"* * * * *", text.Draw(t, "schedule")}
+		b, _ := json.Marshal(e)
+		doc := number(b)
+		doc["later"] = map[string]any{"x": []any{text.Draw(t, "later")}}
+		b, _ = json.Marshal(doc)
+		var parts EntryParts
+		if err := parts.Split(b); err != nil {
+			t.Fatal(err)
+		}
+		if again := number([]byte(encodeParts(parts))); !reflect.DeepEqual(again, number(b)) {
+			t.Fatalf("%s became %s", b, encodeParts(parts))
+		}
+		timing, err := DecodeTiming(string(parts.Timing))
+		policy, perr := DecodePolicy(string(parts.Policy))
+		if err != nil || perr != nil || !reflect.DeepEqual(timing.Schedule, e.Schedule) || timing.Timezone != e.Timezone || timing.DST != e.DST ||
+			policy.Overlap != e.Overlap || policy.Missed != e.Missed || policy.KillGrace != e.KillGrace || policy.History != e.History {
+			t.Fatalf("%s: timing %+v, %v; policy %+v, %v", b, timing, err, policy, perr)
+		}
+	})
+}
+
+// number reads a document and leaves numbers as they are.
+func number(b []byte) map[string]any {
+	var doc map[string]any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := d.Decode(&doc); err != nil {
+		panic(err)
+	}
+	return doc
+}
+
+func BenchmarkCodec(b *testing.B) {
+	now := task.At(time.UnixMilli(1_700_000_000_123))
+	a := task.Assigned{
+		Run: task.Run{UID: "vlzil5fydrpbdsib", ScheduledTime: now, State: task.Dispatched, Trigger: task.TriggerSchedule, Owner: "node-1",
+			Attempt: 1, CreatedAt: now, DispatchedAt: now},
+		Instance: "vlzil5fydrpbdsib", Generation: 1, Action: task.Action{Process: &task.Process{Command: []string{"/usr/bin/backup", "--all"}}},
+		KillGrace: usualGrace, Retry: task.Defaults().Retry,
+	}
+	action := encode(a.Action)
+	end := a.Run
+	end.State, end.StartedAt, end.EndedAt, end.LatenessMS, end.Token = task.Succeeded, now, now, new(int64(1)), 1e6
+	spec := task.Defaults()
+	spec.Schedule, spec.Action = task.Schedules{"*/5 * * * *"}, a.Action
+	entry := []byte(encode(task.NewEntry(task.Task{Spec: spec, UID: a.UID, Generation: 1}, now, now)))
+	assigned, ended := []byte(encodeAssigned(&a, action)), []byte(encodeEnded(end))
+	for name, f := range map[string]func() error{
+		"encode attempt": func() error { encodeAssigned(&a, action); return nil },
+		"encode end":     func() error { encodeEnded(end); return nil },
+		"decode attempt": func() error { _, err := decodeAssigned(assigned); return err },
+		"decode end":     func() error { _, err := decodeRun(ended); return err },
+		"decode entry":   func() error { _, err := DecodeEntry(entry); return err },
+		"split entry":    func() func() error { var p EntryParts; return func() error { return p.Split(entry) } }(),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := f(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

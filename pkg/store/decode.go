@@ -1,0 +1,250 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/go-faster/jx"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// reader reads what a record wrote, and fields in any order. Fields that it does
+// not know, and null, it passes by.
+type reader struct {
+	d   *jx.Decoder
+	w   jx.Writer // of those who keep text
+	err error
+}
+
+// object calls field for each field of an object; the value is the callee's to
+// read.
+func object(value []byte, field func(r *reader, name []byte)) error {
+	d := jx.GetDecoder()
+	defer jx.PutDecoder(d)
+	d.ResetBytes(value)
+	r := reader{d: d}
+	err := d.ObjBytes(func(d *jx.Decoder, name []byte) error {
+		if d.Next() == jx.Null {
+			return d.Null()
+		}
+		field(&r, name)
+		if r.err != nil {
+			return fmt.Errorf("%s: %w", name, r.err)
+		}
+		return nil
+	})
+	if err == nil && !errors.Is(d.Skip(), io.EOF) {
+		err = errors.New("something follows the record")
+	}
+	if err != nil {
+		return unreadable(err)
+	}
+	return nil
+}
+
+func (r *reader) skip() { r.err = r.d.Skip() }
+
+func (r *reader) text(v *string) { *v, r.err = r.d.Str() }
+
+func (r *reader) number(v *int64) { *v, r.err = r.d.Int64() }
+
+func (r *reader) small(v *int) { *v, r.err = r.d.Int() }
+
+func (r *reader) yes(v *bool) { *v, r.err = r.d.Bool() }
+
+func (r *reader) time(v *task.Time) {
+	var b []byte
+	if b, r.err = r.d.StrBytes(); r.err == nil {
+		r.err = v.UnmarshalText(b)
+	}
+}
+
+func (r *reader) duration(v *task.Duration) {
+	var b []byte
+	if b, r.err = r.d.StrBytes(); r.err == nil {
+		r.err = v.UnmarshalText(b)
+	}
+}
+
+// other reads what is rare by reflection.
+func (r *reader) other(v any) {
+	var b []byte
+	if b, r.err = r.d.Raw(); r.err == nil {
+		r.err = json.Unmarshal(b, v)
+	}
+}
+
+// state and trigger spare the words that each record has a copy.
+func (r *reader) state(v *task.State) {
+	b, err := r.d.StrBytes()
+	if r.err = err; err != nil {
+		return
+	}
+	for _, s := range states {
+		if string(b) == string(s) {
+			*v = s
+			return
+		}
+	}
+	*v = task.State(b)
+}
+
+var states = task.States()
+
+func (r *reader) trigger(v *string) {
+	b, err := r.d.StrBytes()
+	if r.err = err; err != nil {
+		return
+	}
+	switch string(b) {
+	case task.TriggerSchedule:
+		*v = task.TriggerSchedule
+	case task.TriggerManual:
+		*v = task.TriggerManual
+	default:
+		*v = string(b)
+	}
+}
+
+// run reads a field of a run; false if it is none.
+func (r *reader) run(name []byte, v *task.Run) bool {
+	switch string(name) {
+	case "uid":
+		r.text(&v.UID)
+	case "scheduled_time":
+		r.time(&v.ScheduledTime)
+	case "state":
+		r.state(&v.State)
+	case "reason":
+		r.text(&v.Reason)
+	case "trigger":
+		r.trigger(&v.Trigger)
+	case "node":
+		r.text(&v.Node)
+	case "owner":
+		r.text(&v.Owner)
+	case "attempt":
+		r.small(&v.Attempt)
+	case "attempts":
+		r.other(&v.Attempts)
+	case "token":
+		r.number(&v.Token)
+	case "created_at":
+		r.time(&v.CreatedAt)
+	case "dispatched_at":
+		r.time(&v.DispatchedAt)
+	case "started_at":
+		r.time(&v.StartedAt)
+	case "ended_at":
+		r.time(&v.EndedAt)
+	case "not_before":
+		r.time(&v.NotBefore)
+	case "exit_code":
+		v.ExitCode = new(int)
+		r.small(v.ExitCode)
+	case "signal":
+		r.text(&v.Signal)
+	case "message":
+		r.text(&v.Message)
+	case "lateness_ms":
+		v.LatenessMS = new(int64)
+		r.number(v.LatenessMS)
+	case "output_tail":
+		r.text(&v.OutputTail)
+	case "output_bytes":
+		r.number(&v.OutputBytes)
+	case "output_truncated":
+		r.yes(&v.Truncated)
+	case "cancelled_by":
+		r.text(&v.CancelledBy)
+	case "last":
+		r.time(&v.Last)
+	case "count":
+		r.number(&v.Count)
+	default:
+		return false
+	}
+	return true
+}
+
+// complete fills in what is left out of a run that has been dispatched.
+func complete(v *task.Run, dispatched bool) {
+	if dispatched && v.DispatchedAt.IsZero() {
+		v.DispatchedAt = v.CreatedAt
+	}
+}
+
+func decodeRun(value []byte) (v task.Run, err error) {
+	err = object(value, func(r *reader, name []byte) {
+		if !r.run(name, &v) {
+			r.skip()
+		}
+	})
+	complete(&v, hasBeen(&v))
+	return v, err
+}
+
+func decodeWaiting(value []byte) (v task.Waiting, err error) {
+	err = object(value, func(r *reader, name []byte) {
+		switch {
+		case r.run(name, &v.Run):
+		case string(name) == "env":
+			r.other(&v.Env)
+		default:
+			r.skip()
+		}
+	})
+	complete(&v.Run, hasBeen(&v.Run))
+	return v, err
+}
+
+func decodeAssigned(value []byte) (v task.Assigned, err error) {
+	v.KillGrace, v.Retry.Attempts = usualGrace, 1
+	err = object(value, func(r *reader, name []byte) {
+		if r.run(name, &v.Run) {
+			return
+		}
+		switch string(name) {
+		case "instance":
+			r.text(&v.Instance)
+		case "generation":
+			r.number(&v.Generation)
+		case "action":
+			r.action(&v.Action)
+		case "env":
+			r.other(&v.Env)
+		case "timeout":
+			r.duration(&v.Timeout)
+		case "kill_grace":
+			r.duration(&v.KillGrace)
+		case "retry":
+			r.other(&v.Retry)
+		case "replaceable":
+			r.yes(&v.Replaceable)
+		case "cancel_requested":
+			r.yes(&v.CancelRequested)
+		default:
+			r.skip()
+		}
+	})
+	complete(&v.Run, true)
+	return v, err
+}
+
+// action reads the action; the one that does nothing without reflection.
+func (r *reader) action(v *task.Action) {
+	var b []byte
+	if b, r.err = r.d.Raw(); r.err != nil {
+		return
+	}
+	if string(b) == noop {
+		v.Noop = &task.Noop{}
+		return
+	}
+	r.err = json.Unmarshal(b, v)
+}
+
+const noop = `{"noop":{}}`

@@ -1,0 +1,193 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-faster/jx"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// encode writes a value as JSON. The types of this package and of package task
+// can always be written; anything else is a mistake of ours.
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("store: encode %T: %v", v, err))
+	}
+	return string(b)
+}
+
+// A record writes one of the records of which there are many, by hand: by
+// reflection it would cost as much as all else that is done for a tick. Fields
+// have the names and the order that package task gives them. What the key says
+// is left out, and what is so in nearly every record:
+//
+//	dispatched_at  if it is created_at
+//	kill_grace     if it is 10s
+//	retry          if there is but one attempt
+type record struct {
+	w    jx.Writer
+	more bool
+}
+
+// usualGrace is what a kill_grace that is left out stands for. It belongs to the
+// format: it stays, whatever the default for users becomes.
+const usualGrace = task.Duration(10 * time.Second)
+
+func (r *record) field(name string) {
+	if r.more {
+		r.w.Comma()
+	}
+	r.more = true
+	r.w.FieldStart(name)
+}
+
+func (r *record) text(name, v string) {
+	r.field(name)
+	r.w.Str(strings.ToValidUTF8(v, "\ufffd"))
+}
+
+func (r *record) optional(name, v string) {
+	if v != "" {
+		r.text(name, v)
+	}
+}
+
+func (r *record) number(name string, v int64) {
+	r.field(name)
+	r.w.Int64(v)
+}
+
+func (r *record) count(name string, v int64) {
+	if v != 0 {
+		r.number(name, v)
+	}
+}
+
+func (r *record) yes(name string, v bool) {
+	if v {
+		r.field(name)
+		r.w.True()
+	}
+}
+
+func (r *record) time(name string, t task.Time) {
+	r.field(name)
+	b, _ := t.AppendText(append(r.w.Buf, '"')) // never fails
+	r.w.Buf = append(b, '"')
+}
+
+func (r *record) moment(name string, t task.Time) {
+	if !t.IsZero() {
+		r.time(name, t)
+	}
+}
+
+// other writes what is rare by reflection.
+func (r *record) other(name string, v any) { r.raw(name, encode(v)) }
+
+func (r *record) raw(name, json string) {
+	r.field(name)
+	r.w.RawStr(json)
+}
+
+// encoded is the text of a record; fill writes its fields.
+func encoded(fill func(*record)) string {
+	r := record{w: jx.Writer{Buf: make([]byte, 0, 512)}}
+	r.w.ObjStart()
+	fill(&r)
+	r.w.ObjEnd()
+	return string(r.w.Buf)
+}
+
+func (r *record) run(v *task.Run, dispatched bool) {
+	r.text("uid", v.UID)
+	r.time("scheduled_time", v.ScheduledTime)
+	r.text("state", string(v.State))
+	r.optional("reason", v.Reason)
+	r.text("trigger", v.Trigger)
+	r.optional("node", v.Node)
+	r.optional("owner", v.Owner)
+	r.count("attempt", int64(v.Attempt))
+	if len(v.Attempts) > 0 {
+		r.other("attempts", v.Attempts)
+	}
+	r.count("token", v.Token)
+	r.moment("created_at", v.CreatedAt)
+	if !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
+		r.moment("dispatched_at", v.DispatchedAt)
+	}
+	r.moment("started_at", v.StartedAt)
+	r.moment("ended_at", v.EndedAt)
+	r.moment("not_before", v.NotBefore)
+	if v.ExitCode != nil {
+		r.number("exit_code", int64(*v.ExitCode))
+	}
+	r.optional("signal", v.Signal)
+	r.optional("message", v.Message)
+	if v.LatenessMS != nil {
+		r.number("lateness_ms", *v.LatenessMS)
+	}
+	r.optional("output_tail", v.OutputTail)
+	r.count("output_bytes", v.OutputBytes)
+	r.yes("output_truncated", v.Truncated)
+	r.optional("cancelled_by", v.CancelledBy)
+	r.moment("last", v.Last)
+	r.count("count", v.Count)
+}
+
+// hasBeen reports whether a run on record has been dispatched: its token says so.
+func hasBeen(v *task.Run) bool { return v.Token != 0 }
+
+func encodeEnded(v task.Run) string {
+	return encoded(func(r *record) { r.run(&v, hasBeen(&v)) })
+}
+
+func encodeWaiting(v task.Waiting) string {
+	return encoded(func(r *record) {
+		r.run(&v.Run, hasBeen(&v.Run))
+		if len(v.Env) > 0 {
+			r.other("env", v.Env)
+		}
+	})
+}
+
+// encodeAssigned leaves node and token out: they are the key's. action is that
+// of v as JSON.
+func encodeAssigned(v *task.Assigned, action string) string {
+	run := v.Run
+	run.Node, run.Token = "", 0
+	return encoded(func(r *record) {
+		r.run(&run, true)
+		r.text("instance", v.Instance)
+		r.number("generation", v.Generation)
+		r.raw("action", action)
+		if len(v.Env) > 0 {
+			r.other("env", v.Env)
+		}
+		if v.Timeout != 0 {
+			r.text("timeout", v.Timeout.String())
+		}
+		if v.KillGrace != usualGrace {
+			r.text("kill_grace", v.KillGrace.String())
+		}
+		if v.Retry.Attempts > 1 {
+			r.other("retry", v.Retry)
+		}
+		r.yes("replaceable", v.Replaceable)
+		r.yes("cancel_requested", v.CancelRequested)
+	})
+}
+
+func encodeMark(m Watermark) string {
+	return encoded(func(r *record) {
+		r.time("time", m.Time)
+		r.optional("last", m.Last)
+		r.number("seen", m.Seen)
+		r.text("nonce", m.Nonce)
+	})
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"github.com/go-faster/jx"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// EntryParts is an entry taken apart, for one who keeps a million: what is the
+// task's own, and, as text, what many tasks have alike. Nothing is lost: fields
+// that this version does not know are in Policy.
+type EntryParts struct {
+	UID          []byte
+	Generation   int64
+	From, Anchor task.Time
+	Paused       bool
+	Action       []byte // JSON
+	// Timing and Policy are fields of JSON, without braces: the schedule, its zone
+	// and its way with DST; all others.
+	Timing, Policy []byte
+}
+
+// Split takes an entry apart. The parts are valid as long as value is not changed
+// and e not split again. Timing and Policy are checked no further than that they
+// are JSON.
+func (e *EntryParts) Split(value []byte) error {
+	*e = EntryParts{Timing: e.Timing[:0], Policy: e.Policy[:0]}
+	return object(value, func(r *reader, name []byte) {
+		switch string(name) {
+		case "uid":
+			e.UID, r.err = r.d.StrBytes()
+		case "generation":
+			r.number(&e.Generation)
+		case "from":
+			r.time(&e.From)
+		case "anchor":
+			r.time(&e.Anchor)
+		case "paused":
+			r.yes(&e.Paused)
+		case "action":
+			e.Action, r.err = r.d.Raw()
+		case "schedule", "timezone", "dst":
+			e.Timing = r.keep(e.Timing, name)
+		default:
+			e.Policy = r.keep(e.Policy, name)
+		}
+	})
+}
+
+// keep appends a field as it is.
+func (r *reader) keep(to, name []byte) []byte {
+	r.w.Buf = to
+	if len(to) > 0 {
+		r.w.Comma()
+	}
+	r.w.ByteStr(name)
+	r.w.RawStr(":")
+	var b jx.Raw
+	b, r.err = r.d.Raw()
+	r.w.Raw(b)
+	return r.w.Buf
+}
+
+// DecodeTiming reads a Timing into the fields of an entry.
+func DecodeTiming(timing string) (task.Entry, error) { return decode[task.Entry](braced(timing)) }
+
+// DecodePolicy reads a Policy into the fields of an entry.
+func DecodePolicy(policy string) (task.Entry, error) { return decode[task.Entry](braced(policy)) }
+
+// DecodeAction reads an Action.
+func DecodeAction(action string) (task.Action, error) { return decode[task.Action]([]byte(action)) }
+
+func braced(fields string) []byte { return []byte("{" + fields + "}") }
+
+// encodeParts puts an entry together again.
+func encodeParts(e EntryParts) string {
+	return encoded(func(r *record) {
+		r.text("uid", string(e.UID))
+		r.number("generation", e.Generation)
+		r.fields(e.Timing)
+		r.time("from", e.From)
+		r.time("anchor", e.Anchor)
+		r.yes("paused", e.Paused)
+		r.raw("action", string(e.Action))
+		r.fields(e.Policy)
+	})
+}
+
+// fields appends fields of JSON.
+func (r *record) fields(text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	if r.more {
+		r.w.Comma()
+	}
+	r.more = true
+	r.w.Raw(text)
+}
+
+// CheckAction refuses an Action that the API would have refused.
+func CheckAction(action []byte) error {
+	if string(action) == noop {
+		return nil
+	}
+	a, err := decode[task.Action](action)
+	if err != nil {
+		return err
+	}
+	return a.Validate()
+}
