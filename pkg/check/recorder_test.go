@@ -305,7 +305,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.
 	}
 	decided := func(tick time.Time, state task.State) task.Run {
 		return task.Run{
-			ID: task.RunID(tick, one.UID), UID: one.UID, ScheduledTime: task.At(tick), State: state,
+			ID: task.RunID(tick, one.UID), UID: one.UID, Namespace: ref.Namespace, Task: ref.Name, ScheduledTime: task.At(tick), State: state,
 			Trigger: task.TriggerSchedule, Owner: "a", CreatedAt: task.At(tick), Attempt: 1,
 		}
 	}

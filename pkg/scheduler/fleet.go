@@ -16,9 +16,9 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*task.Node // never changed
-	taking  []string           // names of the nodes that take runs
-	given   map[string]int     // attempts of our shards by node
-	suspect map[string]suspect // sessions that a commit found to be over
+	taking  []string              // names of the nodes that take runs
+	given   map[string]int        // attempts of our shards by node
+	suspect map[string]suspect    // sessions that a commit found to be over
 }
 
 type suspect struct {

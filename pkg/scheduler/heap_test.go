@@ -50,7 +50,9 @@ func TestHeap_GivesTasksByTimeThenName(t *testing.T) {
 				want = append(want, s)
 			}
 		}
-		slices.SortFunc(want, func(a, b *taskState) int { return cmp.Or(cmp.Compare(a.next, b.next), strings.Compare(a.fullName(), b.fullName())) })
+		slices.SortFunc(want, func(a, b *taskState) int {
+			return cmp.Or(cmp.Compare(a.next, b.next), strings.Compare(a.fullName(), b.fullName()))
+		})
 		for _, s := range want {
 			if h[0] != s {
 				rt.Fatalf("the heap gives %s, not %s", h[0].fullName(), s.fullName())
