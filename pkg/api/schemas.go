@@ -130,7 +130,7 @@ func refineParts(all map[string]*huma.Schema, d task.Spec) {
 	choice(all["Target"].Properties["strategy"], d.Target.Strategy, task.StrategyAuto)
 	within(all["Target"].Properties["count"], 1, 1, d.Target.Count)
 	within(all["History"].Properties["keep"], 1, task.MaxKeep, d.History.Keep)
-	choice(all["History"].Properties["record"], d.History.Record, task.RecordAll)
+	choice(all["History"].Properties["record"], d.History.Record, task.RecordAll, task.RecordFailures)
 	within(all["ScheduleRequest"].Properties["count"], 1, maxCount, defaultCount)
 }
 

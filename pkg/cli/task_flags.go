@@ -52,6 +52,7 @@ var taskFields = []taskFlag{
 	{"retry-on", "retry.on", []string{}, "`STATES`: failed, timed_out, lost (default failed,timed_out)"},
 	{"selector", "target.selector", "", "`SELECTOR` of the nodes that may run it, such as role=db"},
 	{"keep", "history.keep", 0, "`N` ended runs to remember (default 20)"},
+	{"record", "history.record", "", "which ended runs to remember: all (default) or `failures`"},
 	{"paused", "paused", false, "has no ticks until it is resumed"},
 }
 

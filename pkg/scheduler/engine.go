@@ -24,8 +24,8 @@ type Store interface {
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
 	Attempt(ctx context.Context, k store.RunKey) (h store.Held, nodePresent bool, err error)
 	Cleared(ctx context.Context, instance string) (bool, error)
-	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, before string) error
-	HistoryIDs(ctx context.Context, ref store.Ref) ([]string, error)
+	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
+	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, each [][]store.Past) error
 }
 
 // NextAttempt is the queue record of the attempt that follows one that ended,

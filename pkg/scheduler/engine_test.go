@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -249,9 +251,9 @@ func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
 	}
 	h.decide(30.5)
 	w.eventually("the history is trimmed", func() bool {
-		ids, err := w.store.HistoryIDs(w.ctx, ref("a"))
+		past, err := w.store.History(w.ctx, ref("a"), false)
 		w.ok(err)
-		return len(ids) >= 8 && len(ids) < 8+2
+		return len(past) >= 8 && len(past) < 8+2
 	})
 	got := w.story("a")
 	if last := got[len(got)-1]; last != "+30 skipped overlap" {
@@ -285,6 +287,75 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 	}
 }
 
+// Of a task that keeps failures only, successes go, but for the newest record;
+// failures go when they are too many.
+func TestEngine_KeepsFailuresOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	e, _ := w.engine("n1")
+	h := &hand{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
+	h.ctx, h.die = context.WithCancel(w.ctx)
+	defer func() { h.leave() }()
+	h.fleet()
+	h.open()
+	go func() { _ = e.trims.run(h.ctx) }()
+	defer h.die()
+	w.create("a", func(t *task.Task) { t.History = task.History{Keep: 3, Record: task.RecordFailures} })
+	want := []string{}
+	for s := 1; s <= 40; s++ {
+		h.decide(float64(s))
+		if s == 40 {
+			break
+		}
+		state := task.Succeeded
+		if s%9 == 0 {
+			state = task.Failed
+			want = append(want, fmt.Sprintf("+%d failed", s))
+		}
+		w.finish("a", state)
+	}
+	w.finish("a", task.Succeeded)
+	h.decide(40.5)
+	want = append(want[len(want)-2:], "+40 succeeded")
+	w.eventually("the history is trimmed", func() bool { return slices.Equal(w.story("a"), want) })
+}
+
+func TestSurplus_KeepsTheNewestAndLeavesNothingElse(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		past := make([]store.Past, rapid.IntRange(0, 40).Draw(rt, "records"))
+		for i := range past {
+			past[i] = store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded")}
+		}
+		h := task.History{Keep: rapid.IntRange(1, 12).Draw(rt, "keep"), Record: rapid.SampledFrom([]string{task.RecordAll, task.RecordFailures}).Draw(rt, "record")}
+		var want, got []store.Past // that stay
+		for i := len(past) - 1; i >= 0 && len(want) < h.Keep; i-- {
+			if h.Record == task.RecordAll || i == len(past)-1 || !past[i].Succeeded {
+				want = append(want, past[i])
+			}
+		}
+		slices.Reverse(want)
+		rows := surplus(past, h)
+		for _, p := range past {
+			within := 0
+			for _, row := range rows {
+				if row[0].ID <= p.ID && p.ID <= row[len(row)-1].ID { // as a range of keys
+					within++
+				}
+			}
+			if within > 1 {
+				rt.Fatalf("%v goes %d times", p, within)
+			}
+			if within == 0 {
+				got = append(got, p)
+			}
+		}
+		if !slices.Equal(got, want) {
+			rt.Fatalf("of %v stays %v, want %v", past, got, want)
+		}
+	})
+}
+
 func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -294,16 +365,16 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprint(i)), "{}")
 	}
 	for _, keep := range []int{10, 5, 4, 1} {
-		w.ok(e.trims.trim(w.ctx, trim{f, ref("a"), keep}))
-		ids, err := w.store.HistoryIDs(w.ctx, ref("a"))
+		w.ok(e.trims.trim(w.ctx, trim{f, ref("a"), task.History{Keep: keep, Record: task.RecordAll}}))
+		past, err := w.store.History(w.ctx, ref("a"), false)
 		w.ok(err)
-		if len(ids) != min(keep, 5) || !slices.Contains(ids, "4") {
-			t.Errorf("with keep %d there are %q", keep, ids)
+		if len(past) != min(keep, 5) || past[len(past)-1].ID != "4" {
+			t.Errorf("with keep %d there are %v", keep, past)
 		}
 	}
 	w.assign("n2")
 	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
-	if err := e.trims.trim(w.ctx, trim{f, ref("a"), 1}); !errors.Is(err, task.ErrFenced) {
+	if err := e.trims.trim(w.ctx, trim{f, ref("a"), task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
 		t.Errorf("a fenced owner's trim: %v", err)
 	}
 }

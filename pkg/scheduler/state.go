@@ -429,7 +429,7 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 		return
 	}
 	t.added++
-	if keep := t.how.history.Keep; int(t.added) >= trimAfter(keep) && w.e.trims.ask(trim{w.fences, t.ref(w.shard), keep}) {
+	if h := t.how.history; int(t.added) >= trimAfter(h.Keep) && w.e.trims.ask(trim{w.fences, t.ref(w.shard), h}) {
 		t.added = 0
 	}
 }

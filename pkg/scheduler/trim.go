@@ -3,8 +3,10 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -21,10 +23,14 @@ type trimmer struct {
 }
 
 type trim struct {
-	fences store.Fences
-	ref    store.Ref
-	keep   int
+	fences  store.Fences
+	ref     store.Ref
+	history task.History
 }
+
+// trimmers is how many histories are trimmed at once: their deletes then share
+// requests.
+const trimmers = 16
 
 func newTrimmer(s Store, log *zap.Logger) *trimmer {
 	return &trimmer{store: s, line: make(chan trim, 4096), log: log}
@@ -44,22 +50,61 @@ func (t *trimmer) ask(job trim) bool {
 }
 
 func (t *trimmer) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case job := <-t.line:
-			if err := t.trim(ctx, job); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrFenced) {
-				t.log.Debug("could not trim a history, its next end asks again", zap.String("task", job.ref.String()), zap.Error(err))
+	g, ctx := errgroup.WithContext(ctx)
+	for range trimmers {
+		g.Go(func() error {
+			for {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case job := <-t.line:
+					if err := t.trim(ctx, job); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrFenced) {
+						t.log.Debug("could not trim a history, its next end asks again", zap.String("task", job.ref.String()), zap.Error(err))
+					}
+				}
 			}
-		}
+		})
 	}
+	return g.Wait()
 }
 
 func (t *trimmer) trim(ctx context.Context, job trim) error {
-	ids, err := t.store.HistoryIDs(ctx, job.ref)
-	if err != nil || len(ids) <= job.keep {
+	past, err := t.store.History(ctx, job.ref, job.history.Record == task.RecordFailures)
+	if err != nil {
 		return err
 	}
-	return t.store.TrimHistory(ctx, job.fences, job.ref, ids[len(ids)-job.keep])
+	gone := surplus(past, job.history)
+	if len(gone) == 0 {
+		return nil
+	}
+	return t.store.TrimHistory(ctx, job.fences, job.ref, gone)
+}
+
+// surplus is what a history, the oldest record first, has too much, as rows of
+// neighbours. The newest record always stays.
+func surplus(past []store.Past, h task.History) [][]store.Past {
+	if h.Record != task.RecordFailures {
+		if len(past) <= h.Keep {
+			return nil
+		}
+		return [][]store.Past{past[:len(past)-h.Keep]}
+	}
+	var rows [][]store.Past
+	kept, end := 0, -1 // end: of the row in the making, which grows towards the past
+	flush := func(start int) {
+		if end >= 0 {
+			rows, end = append(rows, past[start:end]), -1
+		}
+	}
+	for i := range slices.Backward(past) {
+		stays := i == len(past)-1 || !past[i].Succeeded
+		if stays = stays && kept < h.Keep; stays {
+			kept++
+			flush(i + 1)
+		} else if end < 0 {
+			end = i + 1
+		}
+	}
+	flush(0)
+	return rows
 }

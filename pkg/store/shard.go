@@ -123,35 +123,3 @@ func (s *Store) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool
 	h, err = s.held(e)
 	return h, readAt(r, 1) != nil, err
 }
-
-// TrimHistory deletes the records of a task's history that are older than
-// before, the id of the oldest to keep. It only deletes, under the fences
-// without the watermark, so that it works while etcd is full and beside a
-// commit in flight.
-func (s *Store) TrimHistory(ctx context.Context, f Fences, ref Ref, before string) error {
-	from := s.keys.HistoryOf(ref)
-	res, err := s.write(ctx, kv.Txn{
-		If:   []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()},
-		Then: []clientv3.Op{clientv3.OpDelete(from, clientv3.WithRange(s.keys.Ended(ref, before)))},
-	})
-	if err == nil && !res.Succeeded {
-		err = task.ErrFenced
-	}
-	if err != nil {
-		return fmt.Errorf("trim history of %s: %w", ref, err)
-	}
-	return nil
-}
-
-// HistoryIDs are the ids of a task's records in history, the oldest first.
-func (s *Store) HistoryIDs(ctx context.Context, ref Ref) ([]string, error) {
-	all, _, err := s.getAll(ctx, s.keys.HistoryOf(ref), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, fmt.Errorf("list history of %s: %w", ref, err)
-	}
-	ids := make([]string, 0, len(all))
-	for _, e := range all {
-		ids = append(ids, string(e.Key)[len(s.keys.HistoryOf(ref)):])
-	}
-	return ids, nil
-}

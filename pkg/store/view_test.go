@@ -338,36 +338,48 @@ func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
 func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 	w := newWorld(t)
 	other := store.Ref{Namespace: "default", Name: "a-1", Shard: 3}
-	for n := range 10 {
-		w.putEnded(ref, n, task.Succeeded)
-		w.putEnded(other, n, task.Succeeded)
+	const records = 230
+	for n := range records {
+		state := task.Succeeded
+		if n%10 == 5 {
+			state = task.Failed
+		}
+		w.putEnded(ref, n, state)
+		w.putEnded(other, n, state)
 	}
-	all, err := w.HistoryIDs(t.Context(), ref)
+	all, err := w.History(t.Context(), ref, true)
 	ok(t, err)
-	if len(all) != 10 || all[0] != tickRun(ref, 0).ID || all[9] != tickRun(ref, 9).ID {
-		t.Fatalf("%q", all)
+	if len(all) != records || all[0].ID != tickRun(ref, 0).ID || all[records-1].ID != tickRun(ref, records-1).ID || !all[0].Succeeded || all[5].Succeeded {
+		t.Fatalf("%v", all)
 	}
-	for _, keep := range []int{10, 7, 1} {
+	keys, err := w.History(t.Context(), ref, false)
+	ok(t, err)
+	if len(keys) != records || keys[7].ID != all[7].ID {
+		t.Fatalf("%v", keys)
+	}
+	left := all
+	for _, gone := range [][2]int{{0, 3}, {1, 2}, {2, 100}, {1, 119}} { // from, to; of what is left
 		_, before := w.mark()
-		ok(t, w.TrimHistory(t.Context(), w.fences, ref, all[len(all)-keep]))
-		left, err := w.HistoryIDs(t.Context(), ref)
+		ok(t, w.TrimHistory(t.Context(), w.fences, ref, [][]store.Past{left[gone[0]:gone[1]], left[gone[1]+2 : gone[1]+3]}))
+		left = slices.Concat(left[:gone[0]], left[gone[1]:gone[1]+2], left[gone[1]+3:])
+		now, err := w.History(t.Context(), ref, true)
 		ok(t, err)
-		if !slices.Equal(left, all[10-keep:]) {
-			t.Errorf("kept %q, want %d", left, keep)
+		if !slices.Equal(now, left) {
+			t.Errorf("without %v there are %v, want %v", gone, now, left)
 		}
 		if _, after := w.mark(); after != before {
 			t.Error("it moved the watermark: a commit in flight would be lost")
 		}
 	}
-	if left, _ := w.HistoryIDs(t.Context(), other); len(left) != 10 {
+	if left, _ := w.History(t.Context(), other, false); len(left) != records {
 		t.Errorf("a neighbour has %d left", len(left))
 	}
 	w.own(ref.Shard, "n2")
-	is(t, w.TrimHistory(t.Context(), w.fences, other, "9"), task.ErrFenced)
+	is(t, w.TrimHistory(t.Context(), w.fences, other, [][]store.Past{all}), task.ErrFenced)
 	w.fences.Owner = w.own(ref.Shard, node)
 	w.del(w.keys.Node(node))
-	is(t, w.TrimHistory(t.Context(), w.fences, other, "9"), task.ErrFenced)
-	if left, _ := w.HistoryIDs(t.Context(), other); len(left) != 10 {
+	is(t, w.TrimHistory(t.Context(), w.fences, other, [][]store.Past{all}), task.ErrFenced)
+	if left, _ := w.History(t.Context(), other, false); len(left) != records {
 		t.Errorf("a fenced owner left %d", len(left))
 	}
 }

@@ -256,7 +256,7 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"target": {"count": 0}`), "target.count", CodeOutOfRange},
 		{doc(`"history": {"keep": 0}`), "history.keep", CodeOutOfRange},
 		{doc(`"history": {"keep": 10001}`), "history.keep", CodeOutOfRange},
-		{doc(`"history": {"record": "failures"}`), "history.record", CodeBadValue},
+		{doc(`"history": {"record": "none"}`), "history.record", CodeBadValue},
 	} {
 		_, err := read(c.doc)
 		var e *Error

@@ -121,11 +121,14 @@ const StrategyAuto = "auto"
 // History says what is kept of ended runs.
 type History struct {
 	Keep   int    `json:"keep" doc:"Ended runs kept per task. Default: 20."`
-	Record string `json:"record" doc:"all (default)."`
+	Record string `json:"record" doc:"all (default) or failures: of runs that succeed only the newest is kept."`
 }
 
-// RecordAll keeps a record of every run.
-const RecordAll = "all"
+// Which ended runs are kept.
+const (
+	RecordAll      = "all"
+	RecordFailures = "failures" // and the newest success: for what runs often and rarely fails
+)
 
 // Defaults is a Spec with nothing but defaults: decode a user's document onto it.
 func Defaults() Spec {

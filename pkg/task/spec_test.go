@@ -40,7 +40,7 @@ func drawSpec(t *rapid.T) Spec {
 			On: rapid.SliceOfNDistinct(rapid.SampledFrom([]State{Failed, TimedOut, Lost}), 0, 3, rapid.ID).Draw(t, "on"),
 		},
 		Target:  Target{Selector: rapid.SampledFrom([]string{"", "a = b, !c, d in (e, f)"}).Draw(t, "selector"), Strategy: StrategyAuto, Count: 1},
-		History: History{Keep: rapid.IntRange(1, MaxKeep).Draw(t, "keep"), Record: RecordAll},
+		History: History{Keep: rapid.IntRange(1, MaxKeep).Draw(t, "keep"), Record: rapid.SampledFrom([]string{RecordAll, RecordFailures}).Draw(t, "record")},
 		Paused:  rapid.Bool().Draw(t, "paused"),
 	}
 	s.Missed = MissedPolicy{Policy: rapid.SampledFrom([]string{MissedLatest, MissedSkip, MissedAll}).Draw(t, "policy"),

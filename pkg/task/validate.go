@@ -79,7 +79,7 @@ func (s *Spec) Validate() error {
 		s.Retry.validate,
 		s.Target.validate,
 		func() error { return checkRange("history.keep", s.History.Keep, 1, MaxKeep) },
-		func() error { return oneOf("history.record", s.History.Record, RecordAll) },
+		func() error { return oneOf("history.record", s.History.Record, RecordAll, RecordFailures) },
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
