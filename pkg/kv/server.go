@@ -14,7 +14,6 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -96,7 +95,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	s.client = Wrap(v3client.New(s.etcd.Server), 0)
+	s.client = Wrap(inProcess(s.etcd.Server), 0)
 	s.serve()
 	return s, nil
 }
