@@ -198,8 +198,11 @@ func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv
 	}
 	// From the revision told, not from the next: while one watch of a stream starts beyond the store's revision, as it
 	// would in an idle store, etcd answers no beat for any of them. receive drops what is told already.
-	events := f.client.Watch(ctx, key, append(upTo(end), clientv3.WithRev(f.revision),
-		clientv3.WithFragment(), clientv3.WithCreatedNotify())...)
+	//
+	// Without fragments, for which etcd would measure each response. A response has the events of one request (1.5 MiB),
+	// or of up to a thousand for a watch that catches up; both ends take 2 GiB, which no range of ours nears, and a watch
+	// that passed it would be closed, and its range listed. The client puts fragments together before it tells anything.
+	events := f.client.Watch(ctx, key, append(upTo(end), clientv3.WithRev(f.revision), clientv3.WithCreatedNotify())...)
 	if !guard.Stop() {
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -178,6 +179,22 @@ func TestFollow_BeginsAtARevision(t *testing.T) {
 	eventually(t, "the newest list", func() bool { return g.revision() >= newest })
 	if b := g.first(); b.Revision != newest {
 		t.Errorf("after a compaction the first batch is %+v", b)
+	}
+}
+
+// A watch that catches up gets many revisions in one response, here more than what gRPC and etcd take otherwise.
+func TestFollow_CatchesUpWithMuch(t *testing.T) {
+	c := kvtest.Start(t)
+	cfg := prefixed("p/")
+	cfg.Revision = put(t, c, "p/a", "0")
+	const writes = 30
+	for i := range writes {
+		put(t, c, "p/a", fmt.Sprint(i, strings.Repeat("v", 1<<20)))
+	}
+	f := follow(t, c, cfg)
+	eventually(t, "the last of many", func() bool { return strings.HasPrefix(f.value("p/a"), fmt.Sprint(writes-1)) })
+	if n := f.resetCount(); n != 1 {
+		t.Errorf("%d resets", n)
 	}
 }
 
