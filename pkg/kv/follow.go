@@ -45,6 +45,9 @@ type FollowConfig struct {
 	WatchKey, WatchEnd string
 	// Revision, if set, is that of the first list. If it is compacted by then, the newest is taken.
 	Revision int64
+	// Apart gives the range a stream that it shares only with others that say so: for the few on which much depends, to
+	// be served beside the many.
+	Apart bool
 	// StallAfter is how long a watch may be silent, though a sign of life is asked for three times as often; default
 	// 5 s. While other watches of the client keep the stream busy, it is three times as long.
 	StallAfter time.Duration
@@ -53,6 +56,22 @@ type FollowConfig struct {
 	Logger *zap.Logger // may be nil
 	// Name is what the logs call it; default the key.
 	Name string
+}
+
+// watched is the range to watch.
+func (cfg FollowConfig) watched() (key, end string) {
+	if cfg.WatchKey != "" {
+		return cfg.WatchKey, cfg.WatchEnd
+	}
+	return cfg.Key, cfg.End
+}
+
+func (cfg FollowConfig) lane() int {
+	if cfg.Apart {
+		return apart
+	}
+	key, _ := cfg.watched()
+	return laneOf(key)
 }
 
 // Follow lists the range, then watches it from the next revision on, and calls apply with each step, one at a time,
@@ -140,7 +159,7 @@ func (f *follower) tell(b Batch) error {
 
 // watch tells what happens after f.revision until the watch ends or is silent for too long.
 func (f *follower) watch(ctx context.Context) error {
-	stream := f.client.streams.pick()
+	stream := f.client.streams.pick(f.cfg.lane())
 	wctx, cancel := context.WithCancel(streamContext(ctx, stream))
 	defer cancel()
 	events, err := f.open(wctx, cancel)
@@ -192,10 +211,7 @@ func (f *follower) watch(ctx context.Context) error {
 // stream never does.
 func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv3.WatchChan, error) {
 	guard := time.AfterFunc(f.cfg.StallAfter, cancel)
-	key, end := f.cfg.Key, f.cfg.End
-	if f.cfg.WatchKey != "" {
-		key, end = f.cfg.WatchKey, f.cfg.WatchEnd
-	}
+	key, end := f.cfg.watched()
 	// From the revision told, not from the next: while one watch of a stream starts beyond the store's revision, as it
 	// would in an idle store, etcd answers no beat for any of them. receive drops what is told already.
 	//

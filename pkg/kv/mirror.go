@@ -48,8 +48,9 @@ func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 	return s.KVs[i]
 }
 
-// NewMirror prepares a mirror of the range in cfg; Run fills it.
+// NewMirror prepares a mirror of the range in cfg, which keeps apart from other watches; Run fills it.
 func NewMirror(c *Client, cfg FollowConfig) *Mirror {
+	cfg.Apart = true
 	return &Mirror{
 		client: c, cfg: cfg,
 		log:     orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),

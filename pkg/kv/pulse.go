@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"hash/maphash"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -11,8 +12,11 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// streams knows the gRPC streams that carry the client's watches. All watches share the current stream; whoever finds
-// it stalled has the next ones opened on a new stream, since a new watch on a dead stream would be dead too.
+// streams knows the gRPC streams that carry the client's watches. They are spread over a few lanes: one goroutine of the
+// client and one of the server serve a stream, a full buffer of a thousand responses sets all its watches back, and one
+// watch that has to catch up silences the pulse of all. A range keeps its lane. All watches of a lane share its current
+// stream; whoever finds that stalled has the next ones opened on a new stream, since a new watch on a dead stream would
+// be dead too.
 //
 // A watch on a quiet range hears nothing, alive or dead. So each stream has a pulse while anybody watches on it: a
 // progress request, which etcd answers once and the client hands to every watch of the stream. Its cost is one small
@@ -22,11 +26,15 @@ import (
 // ids go round.
 type streams struct {
 	mu      sync.Mutex
-	current int
+	current [lanes]int // how often the lane's stream was condemned, modulo streamsPerLane
 	live    map[int]*stream
 }
 
-const mostStreams = 8
+const (
+	lanes          = 5
+	apart          = lanes - 1 // the lane of the ranges that keep apart from the crowd
+	streamsPerLane = 8
+)
 
 // stream is what the watches of one gRPC stream share.
 type stream struct {
@@ -49,19 +57,24 @@ func streamContext(ctx context.Context, id int) context.Context {
 		"carillon-watch", strconv.Itoa(id)))
 }
 
-// pick returns the stream for a new watch.
-func (s *streams) pick() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.current
+// laneOf returns the lane of a range that begins at key.
+func laneOf(key string) int {
+	return int(maphash.String(keySeed, key) % apart)
 }
 
-// condemn makes the following watches use another stream than id.
+// pick returns the stream for a new watch.
+func (s *streams) pick(lane int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current[lane]*lanes + lane
+}
+
+// condemn makes the following watches of its lane use another stream than id.
 func (s *streams) condemn(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.current == id {
-		s.current = (s.current + 1) % mostStreams
+	if lane := id % lanes; s.current[lane] == id/lanes {
+		s.current[lane] = (s.current[lane] + 1) % streamsPerLane
 	}
 }
 

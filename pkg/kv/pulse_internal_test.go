@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -69,11 +70,42 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 
 func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 	var s streams
-	first := s.pick()
-	s.condemn(first)
-	second := s.pick()
-	s.condemn(first) // by another watch of the same stream
-	if second == first || s.pick() != second {
-		t.Errorf("streams %d, %d, %d", first, second, s.pick())
+	seen := map[int]bool{}
+	for lane := range lanes {
+		first := s.pick(lane)
+		s.condemn(first)
+		second := s.pick(lane)
+		s.condemn(first) // by another watch of the same stream
+		if second == first || s.pick(lane) != second {
+			t.Errorf("streams %d, %d, %d", first, second, s.pick(lane))
+		}
+		seen[first], seen[second] = true, true
+	}
+	if len(seen) != 2*lanes {
+		t.Errorf("lanes share streams: %v", seen)
+	}
+	for range 1000 {
+		s.condemn(s.pick(0))
+		seen[s.pick(0)] = true
+	}
+	if len(seen) > lanes*streamsPerLane {
+		t.Errorf("%d streams", len(seen))
+	}
+}
+
+func TestStreams_CrowdIsSpreadAndSomeKeepApart(t *testing.T) {
+	used := map[int]int{}
+	for i := range 256 {
+		used[FollowConfig{Key: fmt.Sprintf("/carillon/shards/%04d/", i)}.lane()]++
+	}
+	if len(used) != apart || used[apart] > 0 {
+		t.Errorf("watches in each lane: %v", used)
+	}
+	wide := FollowConfig{Key: "a/queue/", WatchKey: "a/", WatchEnd: "a0"}
+	if wide.lane() != laneOf("a/") {
+		t.Error("the lane is not that of the range watched")
+	}
+	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.lane() != apart {
+		t.Error("a mirror is among the crowd")
 	}
 }
