@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -25,14 +24,20 @@ var (
 
 // Batch is one step of what Follow tells.
 type Batch struct {
-	// Reset says that KVs is the whole content at Revision: forget what was known.
+	// Reset says that KVs are content at Revision: all of it, or a page of it if FollowConfig.PageSize is set. Forget what
+	// was known, an unfinished list included, unless Page is above 0.
 	Reset bool
-	// KVs come with Reset, in the order of their keys.
+	// Page counts the pages of a list from 0, and More says that the list goes on in the next batch. Only after its last
+	// page is the content whole, and true at Revision; no events come between. A list that fails starts again, with page 0
+	// and the same Revision or a later one.
+	Page int
+	More bool
+	// KVs come with Reset, in the order of their keys. Follow keeps none of them.
 	KVs []*mvccpb.KeyValue
 	// Events come without Reset, in order.
 	Events []*clientv3.Event
-	// Revision is up to where everything in this range is told, itself included. It grows with every batch, save that
-	// a Reset may repeat it.
+	// Revision is up to where everything in this range is told, itself included (once there is no More). It grows with
+	// every batch, save that a Reset may repeat it.
 	Revision int64
 }
 
@@ -45,6 +50,9 @@ type FollowConfig struct {
 	WatchKey, WatchEnd string
 	// Revision, if set, is that of the first list. If it is compacted by then, the newest is taken.
 	Revision int64
+	// PageSize, if set, has lists told in pages of that many keys at most, as they arrive; 1000 is some 1.5 MB of tasks.
+	// The next page is read while apply works on one, and none further. Not for a Mirror, which ignores it.
+	PageSize int
 	// Apart gives the range a stream that it shares only with others that say so: for the few on which much depends, to
 	// be served beside the many.
 	Apart bool
@@ -119,6 +127,7 @@ type follower struct {
 	wait   backoff
 
 	revision int64 // told up to here
+	begun    int64 // the highest that was told of, by a page of an unfinished list maybe
 	lost     bool
 }
 
@@ -130,30 +139,17 @@ func (f *follower) once(ctx context.Context) error {
 	return f.watch(ctx)
 }
 
-// load lists the range and tells it as a Reset.
-func (f *follower) load(ctx context.Context) error {
-	at := int64(0)
-	if f.revision == 0 {
-		at = f.cfg.Revision
-	}
-	kvs, rev, err := List(ctx, f.client, f.cfg.Key, f.cfg.End, at)
-	if at > 0 && errors.Is(err, rpctypes.ErrCompacted) {
-		kvs, rev, err = List(ctx, f.client, f.cfg.Key, f.cfg.End, 0)
-	}
-	if err != nil {
-		return err
-	}
-	if told := max(f.revision, at); rev < told {
-		return fmt.Errorf("the store has gone back from revision %d to %d", told, rev)
-	}
-	return f.tell(Batch{Reset: true, KVs: kvs, Revision: rev})
-}
-
 func (f *follower) tell(b Batch) error {
+	if newest := max(f.begun, f.cfg.Revision); b.Revision < newest {
+		return fmt.Errorf("the store has gone back from revision %d to %d", newest, b.Revision)
+	}
+	f.begun = b.Revision
 	if err := f.apply(b); err != nil {
 		return applyError{err}
 	}
-	f.revision = b.Revision
+	if !b.More {
+		f.revision = b.Revision
+	}
 	return nil
 }
 

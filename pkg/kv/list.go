@@ -22,37 +22,53 @@ func Prefix(p string) (key, end string) {
 // means the one key; the keys come in order. If the revision is compacted away while it reads the newest, it starts
 // again; if rev itself is gone, the error is rpctypes.ErrCompacted.
 func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mvccpb.KeyValue, int64, error) {
+	var kvs []*mvccpb.KeyValue
+	err := eachPage(ctx, c, key, end, rev, page, func(b Batch) error {
+		if rev = b.Revision; b.Page == 0 {
+			kvs = b.KVs
+		} else {
+			kvs = append(kvs, b.KVs...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return kvs, rev, nil
+}
+
+// eachPage is List, save that it tells of each page, of size keys at most, as it comes. If it starts again then with
+// page 0. It ends with tell's error.
+func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, size int, tell func(Batch) error) error {
 	const attempts = 3
 	for i := 1; ; i++ {
-		kvs, at, err := list(ctx, c, key, end, rev)
-		if err == nil {
-			return kvs, at, nil
+		err := readPages(ctx, c, key, end, rev, size, tell)
+		switch {
+		case err == nil:
+			return nil
+		case rev == 0 && i < attempts && errors.Is(err, rpctypes.ErrCompacted):
+		default:
+			return fmt.Errorf("list %q: %w", key, err)
 		}
-		if rev == 0 && i < attempts && errors.Is(err, rpctypes.ErrCompacted) {
-			continue
-		}
-		return nil, 0, fmt.Errorf("list %q: %w", key, err)
 	}
 }
 
-func list(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mvccpb.KeyValue, int64, error) {
-	var kvs []*mvccpb.KeyValue
-	for {
-		resp, err := c.Get(ctx, key, append(upTo(end), clientv3.WithRev(rev), clientv3.WithLimit(page))...)
+func readPages(ctx context.Context, c clientv3.KV, key, end string, rev int64, size int, tell func(Batch) error) error {
+	for n := 0; ; n++ {
+		resp, err := c.Get(ctx, key, append(upTo(end), clientv3.WithRev(rev), clientv3.WithLimit(int64(size)))...)
 		if err != nil {
-			return nil, 0, err
+			return err
 		}
 		if rev == 0 {
 			rev = resp.Header.Revision
 		}
-		if kvs == nil && !resp.More {
-			return resp.Kvs, rev, nil
+		more := resp.More && len(resp.Kvs) > 0
+		if more {
+			key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 		}
-		kvs = append(kvs, resp.Kvs...)
-		if !resp.More || len(resp.Kvs) == 0 {
-			return kvs, rev, nil
+		if err := tell(Batch{Reset: true, Page: n, More: more, KVs: resp.Kvs, Revision: rev}); err != nil || !more {
+			return err
 		}
-		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
 }
 

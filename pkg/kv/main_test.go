@@ -58,6 +58,8 @@ type follower struct {
 	values  map[string]string
 	rev     int64
 	resets  int
+	page    int
+	more    bool
 	hold    chan struct{} // if set, each apply waits for it
 	cancel  context.CancelFunc
 	ended   chan error
@@ -95,7 +97,13 @@ func (f *follower) apply(t *testing.T) func(kv.Batch) error {
 		if b.Revision < f.rev {
 			t.Errorf("went back from revision %d to %d", f.rev, b.Revision)
 		}
-		if b.Reset {
+		if f.more && b.Page != 0 && (b.Page != f.page+1 || b.Revision != f.rev) || !f.more && b.Page != 0 || b.More && !b.Reset {
+			t.Errorf("page %d of revision %d after page %d of revision %d", b.Page, b.Revision, f.page, f.rev)
+		}
+		if f.more && !b.Reset {
+			t.Error("events within a list")
+		}
+		if f.page, f.more = b.Page, b.More; b.Reset && b.Page == 0 {
 			f.resets++
 			f.values = map[string]string{}
 		}

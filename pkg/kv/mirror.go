@@ -50,7 +50,7 @@ func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 
 // NewMirror prepares a mirror of the range in cfg, which keeps apart from other watches; Run fills it.
 func NewMirror(c *Client, cfg FollowConfig) *Mirror {
-	cfg.Apart = true
+	cfg.Apart, cfg.PageSize = true, 0
 	return &Mirror{
 		client: c, cfg: cfg,
 		log:     orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
