@@ -1,6 +1,7 @@
 package kv
 
 import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -24,9 +25,9 @@ func CreateFence(key string, rev int64) Fence { return Fence{Key: key, CreateRev
 func (f Fence) Compare() clientv3.Cmp {
 	switch {
 	case f.ModRevision > 0 && f.CreateRevision == 0:
-		return clientv3.Compare(clientv3.ModRevision(f.Key), "=", f.ModRevision)
+		return ModIs(f.Key, f.ModRevision)
 	case f.CreateRevision > 0 && f.ModRevision == 0:
-		return clientv3.Compare(clientv3.CreateRevision(f.Key), "=", f.CreateRevision)
+		return CreateIs(f.Key, f.CreateRevision)
 	}
 	return clientv3.Compare(clientv3.CreateRevision(f.Key), "<", 0)
 }
@@ -44,4 +45,21 @@ func (f Fence) Holds(kv *mvccpb.KeyValue) bool {
 		return kv.CreateRevision == f.CreateRevision
 	}
 	return false
+}
+
+// ModIs is the comparison that holds if a key's mod revision is rev: 0 if it is absent. A commit has a hundred of them,
+// and clientv3.Compare copies each by reflection.
+func ModIs(key string, rev int64) clientv3.Cmp {
+	var c clientv3.Cmp
+	p := c.GetCompare()
+	p.Key, p.Target, p.TargetUnion = []byte(key), pb.Compare_MOD, &pb.Compare_ModRevision{ModRevision: rev}
+	return c
+}
+
+// CreateIs is ModIs with the create revision.
+func CreateIs(key string, rev int64) clientv3.Cmp {
+	var c clientv3.Cmp
+	p := c.GetCompare()
+	p.Key, p.Target, p.TargetUnion = []byte(key), pb.Compare_CREATE, &pb.Compare_CreateRevision{CreateRevision: rev}
+	return c
 }

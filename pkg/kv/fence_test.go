@@ -5,6 +5,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -54,5 +55,31 @@ func TestFence(t *testing.T) {
 	expect("created again", create, false)
 	if create.Holds(&mvccpb.KeyValue{Key: []byte("other"), CreateRevision: created}) {
 		t.Error("a fence holds for another key")
+	}
+}
+
+func TestModIsAndCreateIs_AreEtcdsOwnComparisons(t *testing.T) {
+	for _, c := range []struct{ ours, theirs clientv3.Cmp }{
+		{kv.ModIs("k", 7), clientv3.Compare(clientv3.ModRevision("k"), "=", 7)},
+		{kv.ModIs("k", 0), clientv3.Compare(clientv3.ModRevision("k"), "=", 0)},
+		{kv.CreateIs("k", 7), clientv3.Compare(clientv3.CreateRevision("k"), "=", 7)},
+	} {
+		if ours, theirs := c.ours.GetCompare(), c.theirs.GetCompare(); !proto.Equal(ours, theirs) {
+			t.Errorf("%v, want %v", ours, theirs)
+		}
+	}
+}
+
+func BenchmarkComparisons(b *testing.B) {
+	for name, f := range map[string]func(string, int64) clientv3.Cmp{
+		"kv":     kv.ModIs,
+		"client": func(k string, rev int64) clientv3.Cmp { return clientv3.Compare(clientv3.ModRevision(k), "=", rev) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := int64(1); b.Loop(); i++ {
+				_ = f("/carillon/shards/0042/tasks/default/nightly-backup", i)
+			}
+		})
 	}
 }
