@@ -38,6 +38,60 @@ func BenchmarkGroupCommitSettings(b *testing.B) {
 	}
 }
 
+// BenchmarkBatcherMix is 32 callers with commits of 120 operations beside 256 with fires. It counts the fires.
+func BenchmarkBatcherMix(b *testing.B) {
+	s, err := kv.StartServer(b.Context(), kv.ServerConfig{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	reg := prometheus.NewRegistry()
+	batcher := kv.NewBatcher(s.Client(), kv.BatcherConfig{Registerer: reg})
+	ctx, cancel := context.WithCancel(b.Context())
+	var run, callers sync.WaitGroup
+	run.Go(func() { _ = batcher.Run(ctx) })
+	defer run.Wait()
+	defer cancel()
+	value := strings.Repeat("v", 250)
+	var left, deep atomic.Int64
+	left.Store(int64(b.N))
+	b.ReportAllocs()
+	b.ResetTimer()
+	spent := cpuTime()
+	for caller := range 256 + 32 {
+		ops := 2
+		if caller >= 256 {
+			ops = 120
+		}
+		callers.Go(func() {
+			for left.Load() > 0 {
+				var txn kv.Txn
+				for i := range ops {
+					key := fmt.Sprintf("/carillon/shards/%04d/%03d", caller, i)
+					txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(key), "=", 0))
+					txn.Then, txn.Else = append(txn.Then, clientv3.OpPut(key, value)), append(txn.Else, clientv3.OpDelete(key))
+				}
+				if _, err := batcher.Commit(b.Context(), txn); err != nil {
+					b.Error(err)
+					return
+				}
+				if ops == 2 {
+					left.Add(-1)
+				} else {
+					deep.Add(1)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	all := float64(b.N)*2 + float64(deep.Load())*120
+	b.ReportMetric((cpuTime()-spent).Seconds()*1e6/all, "cpu-us/op")
+	b.ReportMetric(all/b.Elapsed().Seconds(), "ops/s")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "fires/s")
+	b.ReportMetric(float64(deep.Load())/b.Elapsed().Seconds(), "deep/s")
+	b.ReportMetric(float64(int64(b.N)+deep.Load())/counted(b, reg, "carillon_batch_requests_total"), "txn/request")
+}
+
 func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig) {
 	s, err := kv.StartServer(b.Context(), kv.ServerConfig{Dir: b.TempDir()})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -202,5 +203,34 @@ func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 	}
 	if most != 127 || len(w.requests()) > 60 {
 		t.Errorf("%d requests, the largest of %d transactions; 127 fit", len(w.requests()), most)
+	}
+}
+
+// One commit of 120 operations leaves room for seven more transactions, large or small, in its request. Most of the many
+// small ones go without such company.
+func TestBatcher_PacksLargeAmongSmall(t *testing.T) {
+	c := kvtest.Start(t)
+	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
+	var all []<-chan answer
+	for n := range 200 {
+		txn := putting(numbered(n))
+		if n%10 == 3 {
+			for i := range 119 {
+				key := fmt.Sprintf("large/%d/%d", n, i)
+				txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(key), "=", 0))
+				txn.Then = append(txn.Then, clientv3.OpPut(key, "v"))
+			}
+		}
+		all = append(all, b.queue(t.Context(), txn))
+	}
+	release()
+	for i, a := range all {
+		if got := within(t, 10*time.Second, "an answer", a); got.err != nil || !got.Succeeded {
+			t.Errorf("transaction %d: %v", i, got.err)
+		}
+	}
+	// Five at best: eight large ones in each of three, 96 small ones in each of two. Strictly in turn it would be 25.
+	if n := len(w.requests()) - 1; n > 10 || b.count("halved_total") > 0 {
+		t.Errorf("%d requests, %d halved", n, b.count("halved_total"))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -97,18 +98,26 @@ type boundTxn struct {
 }
 
 func (t *boundTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
-	t.cmps = append(t.cmps, cs...)
+	t.cmps = join(t.cmps, cs)
 	return t
 }
 
 func (t *boundTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	t.then = append(t.then, ops...)
+	t.then = join(t.then, ops)
 	return t
 }
 
 func (t *boundTxn) Else(ops ...clientv3.Op) clientv3.Txn {
-	t.els = append(t.els, ops...)
+	t.els = join(t.els, ops)
 	return t
+}
+
+// join appends, and takes the first ones as they are: an operation is a quarter of a kilobyte.
+func join[T any](a, b []T) []T {
+	if a == nil {
+		return slices.Clip(b)
+	}
+	return append(a, b...)
 }
 
 func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
