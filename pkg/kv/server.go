@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -22,10 +21,19 @@ import (
 
 const (
 	defaultQuota     = 8 << 30
-	defaultRetention = 100_000
+	defaultRetention = 30_000
+	defaultCompact   = time.Minute
 	stopTimeout      = 250 * time.Millisecond
 	helloTimeout     = 2 * time.Second
 	slowRequest      = 10 * time.Second
+
+	// Requests of group commit are large, 110 KB where these were measured, and etcd's defaults are made for small ones.
+	// It keeps applied requests in memory for followers, of which there are none: after 3,200 requests the heap was
+	// 360 MB with etcd's 5,000 entries, and 85 MB with these.
+	catchUpEntries = 500
+	// A start loads all requests since the last snapshot: 2.4 GB were allocated and 336 MB stayed, with these 1.3 GB and
+	// 30 MB. A snapshot in between costs as much as one of the ten commits of the database in each second.
+	snapshotEntries = 1000
 )
 
 // ServerConfig says how to run an etcd in this process.
@@ -37,8 +45,10 @@ type ServerConfig struct {
 	Name string
 	// QuotaBytes is how large the data may grow; default 8 GiB.
 	QuotaBytes int64
-	// CompactionRetention is how many revisions of history survive the compaction every five minutes; default 100,000.
+	// CompactionRetention is how many revisions of history survive the compaction that comes every CompactionInterval;
+	// defaults 30,000 and a minute. Who reads at an older revision, or watches from one, has to start anew.
 	CompactionRetention int64
+	CompactionInterval  time.Duration
 	// Tick and Election are etcd's heartbeat interval and election timeout; 0 for its defaults, 100 ms and 1 s.
 	Tick, Election time.Duration
 	// ListenClient are unix:///path or http://ip:port. The default is a socket in Dir that only this user may open,
@@ -59,6 +69,9 @@ type Server struct {
 	wg     sync.WaitGroup
 	listen []listener
 
+	compacting    sync.WaitGroup
+	endCompacting context.CancelFunc
+
 	done    chan struct{}
 	fail    sync.Once
 	err     error
@@ -72,6 +85,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	cfg.Name = orDefault(cfg.Name, "carillon")
 	cfg.QuotaBytes = orDefault(cfg.QuotaBytes, int64(defaultQuota))
 	cfg.CompactionRetention = orDefault(cfg.CompactionRetention, int64(defaultRetention))
+	cfg.CompactionInterval = orDefault(cfg.CompactionInterval, defaultCompact)
 	s := &Server{cfg: cfg, done: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -97,6 +111,9 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	}
 	s.client = Wrap(inProcess(s.etcd.Server), 0)
 	s.serve()
+	compacting, end := context.WithCancel(context.WithoutCancel(ctx))
+	s.endCompacting = end
+	s.compacting.Go(func() { s.compact(compacting) })
 	return s, nil
 }
 
@@ -128,6 +145,10 @@ func (s *Server) Close() error {
 
 func (s *Server) close() error {
 	s.finish(nil)
+	if s.endCompacting != nil { // it reads the store, which must not be closed under it
+		s.endCompacting()
+		s.compacting.Wait()
+	}
 	var errs []error
 	if s.client != nil {
 		errs = append(errs, s.client.Close())
@@ -205,8 +226,7 @@ func (s *Server) embedConfig() *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = s.cfg.Name, s.cfg.Dir
 	c.QuotaBackendBytes = s.cfg.QuotaBytes
-	c.AutoCompactionMode = embed.CompactorModeRevision
-	c.AutoCompactionRetention = strconv.FormatInt(s.cfg.CompactionRetention, 10)
+	c.SnapshotCatchUpEntries, c.SnapshotCount = catchUpEntries, snapshotEntries
 	if s.cfg.Tick > 0 {
 		c.TickMs = uint(s.cfg.Tick.Milliseconds())
 	}

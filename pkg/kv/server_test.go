@@ -2,12 +2,17 @@ package kv_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
@@ -215,4 +220,49 @@ func TestServer_StartEndsWithItsContext(t *testing.T) {
 		_ = s.Close()
 		t.Error("started under an ended context")
 	}
+}
+
+func TestServer_CompactsWhatIsOld(t *testing.T) {
+	s := server(t, kv.ServerConfig{Dir: t.TempDir(), CompactionRetention: 10, CompactionInterval: 5 * time.Millisecond})
+	first, last := put(t, s.Client(), "k", "first"), int64(0)
+	for range 20 {
+		last = put(t, s.Client(), "k", "v")
+	}
+	eventually(t, "a compaction", func() bool {
+		_, err := s.Client().Get(t.Context(), "k", clientv3.WithRev(first))
+		return errors.Is(err, rpctypes.ErrCompacted)
+	})
+	if _, err := s.Client().Get(t.Context(), "k", clientv3.WithRev(last-10)); err != nil {
+		t.Errorf("ten revisions back: %v", err)
+	}
+	if resp, err := s.Client().Get(t.Context(), "k"); err != nil || len(resp.Kvs) != 1 {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// What a server has applied and no follower will ask for, it forgets: with etcd's defaults this heap grows by 300 MB.
+func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
+	s := server(t, kv.ServerConfig{Dir: t.TempDir()})
+	before, value := heap(), strings.Repeat("v", 100<<10)
+	var writers sync.WaitGroup
+	for i := range 8 {
+		writers.Go(func() {
+			for range 375 {
+				if _, err := s.Client().Put(t.Context(), fmt.Sprint(i), value); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	if grown := (heap() - before) >> 20; grown > 150 {
+		t.Errorf("the heap has grown by %d MB", grown)
+	}
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
