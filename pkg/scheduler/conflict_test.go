@@ -329,10 +329,10 @@ func TestWorker_ReloadsWhenTheWatchHasAGap(t *testing.T) {
 type gap struct{ Store }
 
 func (g gap) FollowShard(_ context.Context, _ int, rev int64, apply func(store.ShardBatch) error) error {
-	if err := apply(store.ShardBatch{Reset: true, Revision: rev}); err != nil {
+	if err := apply(store.ShardBatch{Reset: true, First: true, Revision: rev}); err != nil {
 		return err
 	}
-	return apply(store.ShardBatch{Reset: true, Revision: rev + 1})
+	return apply(store.ShardBatch{Reset: true, First: true, Revision: rev + 1})
 }
 
 // A lost commit has read what a task is now; the events of what it was before

@@ -53,6 +53,7 @@ type Engine struct {
 	cfg     Config
 	scans   *scanner
 	trims   *trimmer
+	loads   slots
 	metrics *metrics
 
 	timings  *shared[timing]
@@ -73,7 +74,25 @@ func New(cfg Config) *Engine {
 	return &Engine{
 		cfg: cfg, scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{},
-		timings: newShared(newTiming), policies: newShared(newPolicySet),
+		loads: make(slots, loadsAtOnce), timings: newShared(newTiming), policies: newShared(newPolicySet),
+	}
+}
+
+// loadsAtOnce is how many shards are loaded side by side: enough to keep the
+// processors and etcd busy, and few enough that the first ones fire soon and
+// that not everything is in memory twice.
+const loadsAtOnce = 4
+
+// slots is a number of places.
+type slots chan struct{}
+
+// begin waits for a place; leave gives it back.
+func (s slots) begin(ctx context.Context) (leave func(), err error) {
+	select {
+	case s <- struct{}{}:
+		return func() { <-s }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 

@@ -179,7 +179,7 @@ func (g *gapOnce) FollowShard(ctx context.Context, shard int, rev int64, apply f
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return apply(store.ShardBatch{Reset: true, Revision: rev})
+	return apply(store.ShardBatch{Reset: true, First: true, Revision: rev})
 }
 
 func TestEngine_DamagedShardIsAnError(t *testing.T) {

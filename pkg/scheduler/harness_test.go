@@ -306,8 +306,7 @@ func (h *hand) load() error {
 	}()
 	h.batches = batches
 	h.leave = func() { cancel(); <-done; h.leave = func() {} }
-	h.apply(<-h.batches)
-	return nil
+	return h.worker.load(ctx, h.batches)
 }
 
 // scan finds the active runs.

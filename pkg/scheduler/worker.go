@@ -116,6 +116,13 @@ func (w *worker) serve(ctx context.Context) error {
 	w.e.metrics.opens.Inc()
 	w.mark, w.known = mark, rev
 
+	// One scan serves all shards that are opened together; asked for now, it has
+	// begun after the opening.
+	scan := w.e.scans.ask(ctx)
+	leave, err := w.e.loads.begin(ctx)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan store.ShardBatch, 16)
 	followed := make(chan struct{})
@@ -124,25 +131,41 @@ func (w *worker) serve(ctx context.Context) error {
 		defer close(followed)
 		w.follow(ctx, rev, batches)
 	}()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case b := <-batches:
-		w.apply(b)
+	err = w.load(ctx, batches)
+	leave()
+	if err != nil {
+		return err
 	}
-	return w.loop(ctx, batches, w.e.scans.ask(ctx))
+	return w.loop(ctx, batches, scan)
 }
 
-// follow sends what happens in the shard. A second Reset ends it: what it
-// leaves out (history) may have told of an end.
+// load takes the pages of the shard.
+func (w *worker) load(ctx context.Context, batches <-chan store.ShardBatch) error {
+	for more := true; more; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b, ok := <-batches:
+			if !ok {
+				return errReload
+			}
+			w.apply(b)
+			more = b.More
+		}
+	}
+	return nil
+}
+
+// follow sends what happens in the shard. A second load ends it: what it leaves
+// out (history) may have told of an end.
 func (w *worker) follow(ctx context.Context, rev int64, batches chan<- store.ShardBatch) {
-	first := true
+	begun := false
 	w.e.cfg.Store.FollowShard(ctx, w.shard, rev, func(b store.ShardBatch) error { // ends with ctx, or errReload
-		if b.Reset && !first {
+		if b.First && begun {
 			close(batches)
 			return errReload
 		}
-		first = false
+		begun = true
 		select {
 		case batches <- b:
 			return nil

@@ -37,7 +37,7 @@ type InboxBatch struct {
 // changes may have been missed it lists again.
 func (s *Store) FollowInbox(ctx context.Context, node string, apply func(InboxBatch) error) error {
 	prefix := s.keys.Inbox(node)
-	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox"}
+	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Apart: true}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
 		out := InboxBatch{Reset: b.Reset, Revision: b.Revision}
 		for _, e := range b.KVs {

@@ -57,10 +57,10 @@ func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply fun
 	cfg := kv.FollowConfig{
 		Key: s.keys.Queue(shard), End: s.keys.Watermark(shard) + "\x00",
 		WatchKey: dir, WatchEnd: clientv3.GetPrefixRangeEnd(dir),
-		Revision: rev, Name: "shard",
+		Revision: rev, Name: "shard", PageSize: pageSize,
 	}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
-		out := ShardBatch{Reset: b.Reset, First: b.Reset, Revision: b.Revision}
+		out := ShardBatch{Reset: b.Reset, First: b.Reset && b.Page == 0, More: b.More, Revision: b.Revision}
 		out.Events = make([]ShardEvent, 0, len(b.KVs)+len(b.Events))
 		for _, e := range b.KVs {
 			if ev, ok := s.shardEvent(string(e.Key), e); ok {
