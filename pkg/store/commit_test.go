@@ -504,6 +504,46 @@ func TestOpen_IsSettledByItsNonce(t *testing.T) {
 	}
 }
 
+// The claim of a tick does not compare that its run's key is absent. Whoever may
+// have put it there has moved something that the claim does compare.
+func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
+	build := func(w *world, entryMod int64) *store.Commit {
+		c := w.begin()
+		c.GuardEntry(ref.String(), entryMod)
+		claim(c, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+		return c
+	}
+	for name, c := range map[string]struct {
+		others func(w *world, entryMod int64) int64 // what happens in between: the tick is claimed, at that revision
+		want   error
+	}{
+		"the same worker once more": {func(w *world, mod int64) int64 { return w.commit(build(w, mod)) }, store.ErrMoved},
+		"its successor on the same node": {func(w *world, mod int64) int64 {
+			_, _, err := w.Open(t.Context(), ref.Shard, w.fences)
+			ok(t, err)
+			return w.commit(build(w, mod))
+		}, store.ErrMoved},
+		"another owner": {func(w *world, mod int64) int64 {
+			was := w.fences
+			defer func() { w.fences = was }()
+			w.fences.Owner = w.own(ref.Shard, node)
+			return w.commit(build(w, mod))
+		}, task.ErrFenced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			mod := w.create(ref).EntryMod
+			late := build(w, mod)
+			rev := c.others(w, mod)
+			_, err := w.Commit(t.Context(), late)
+			is(t, err, c.want)
+			if now, create, _ := w.at(w.keys.Run(node, ref, tickRun(ref, 1).ID)); now != rev || create != rev {
+				t.Errorf("the attempt of revision %d is of %d now, created at %d", rev, now, create)
+			}
+		})
+	}
+}
+
 // etcd takes 128 operations and 1.5 MiB. What fits, by the counts that the
 // scheduler uses, it must accept; Fits must also not be so careful that a commit
 // holds next to nothing.
