@@ -2,12 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -168,62 +165,4 @@ func (s *Store) Totals(ctx context.Context) (Totals, error) {
 		t.Leader = string(e.Value)
 	}
 	return t, nil
-}
-
-// Member is an endpoint of etcd and what it says of itself.
-type Member struct {
-	Endpoint string
-	Version  string
-	Size     int64 // bytes on disk
-	InUse    int64 // bytes of them in use
-	Quota    int64 // bytes after which it takes no more writes; 0 if it does not tell
-	Leader   bool
-	Alarms   []string
-	Err      error // it did not answer
-}
-
-// Members asks every endpoint of etcd that the client knows, all at once, for
-// at most timeout. A client inside etcd's own process knows one without a name.
-func (s *Store) Members(ctx context.Context, timeout time.Duration) []Member {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	endpoints := s.etcd.Endpoints()
-	if len(endpoints) == 0 {
-		endpoints = []string{""}
-	}
-	members, ids := make([]Member, len(endpoints)), make([]uint64, len(endpoints))
-	var alarms *clientv3.AlarmResponse
-	var alarmErr error
-	var wg sync.WaitGroup
-	for i, endpoint := range endpoints {
-		wg.Go(func() { members[i], ids[i] = s.member(ctx, endpoint) })
-	}
-	wg.Go(func() { alarms, alarmErr = s.etcd.AlarmList(ctx) })
-	wg.Wait()
-	if alarmErr != nil {
-		return members
-	}
-	for _, a := range alarms.Alarms {
-		for i, id := range ids {
-			if id == a.MemberID && members[i].Err == nil {
-				members[i].Alarms = append(members[i].Alarms, a.Alarm.String())
-			}
-		}
-	}
-	return members
-}
-
-func (s *Store) member(ctx context.Context, endpoint string) (Member, uint64) {
-	m := Member{Endpoint: endpoint}
-	st, err := s.etcd.Status(ctx, endpoint)
-	if err == nil && st.Header == nil {
-		err = errors.New("its answer has no header")
-	}
-	if err != nil {
-		m.Err = fmt.Errorf("ask %s for its status: %w", endpoint, err)
-		return m, 0
-	}
-	m.Version, m.Size, m.InUse, m.Quota = st.Version, st.DbSize, st.DbSizeInUse, st.DbSizeQuota
-	m.Leader = st.Leader == st.Header.MemberId
-	return m, st.Header.MemberId
 }
