@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -91,9 +90,6 @@ func (s *server) listShards(c *call) (answer, error) {
 	return all(shards)
 }
 
-// etcdTimeout bounds how long the members of etcd are asked how they fare.
-const etcdTimeout = 2 * time.Second
-
 // clusterStatus serves how the cluster fares.
 func (s *server) clusterStatus(c *call) (answer, error) {
 	nodes, owners, err := s.nodes(c)
@@ -107,9 +103,10 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	st := client.ClusterStatus{
 		ID: s.Cluster.ID, Shards: s.Cluster.Shards, Epoch: s.Cluster.Epoch, Schema: s.Cluster.Schema, CreatedAt: s.Cluster.CreatedAt,
 		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
-		Etcd: []client.EtcdMember{}, Warnings: []string{},
+		Etcd: []client.EtcdMember{}, Warnings: []string{}, MakeSpace: []string{},
 	}
 	for _, n := range nodes {
+		st.Unreadable += n.Unreadable
 		if n.State == task.NodeReady {
 			st.NodesReady++
 		}
@@ -119,23 +116,10 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 			st.ShardsOwned++
 		}
 	}
-	for _, m := range s.Store.Members(c.ctx(), etcdTimeout) {
-		st.Etcd = append(st.Etcd, member(m))
-	}
+	s.lookAtEtcd(c.ctx(), &st)
 	st.Warnings = append(st.Warnings, warnings(st)...)
+	st.MakeSpace = append(st.MakeSpace, makeSpace(st, s.Etcd)...)
 	return answer{status: http.StatusOK, body: st}, nil
-}
-
-func member(m store.Member) client.EtcdMember {
-	out := client.EtcdMember{Endpoint: m.Endpoint, Version: m.Version, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
-		Leader: m.Leader, Alarms: append([]string{}, m.Alarms...)}
-	if out.Endpoint == "" {
-		out.Endpoint = "embedded"
-	}
-	if m.Err != nil {
-		out.Error = m.Err.Error()
-	}
-	return out
 }
 
 // warnings are what an operator should look at.
@@ -151,19 +135,10 @@ func warnings(st client.ClusterStatus) []string {
 	if n := st.Shards - st.ShardsOwned; n > 0 {
 		warn("%d of %d shards have no owner that is present: their tasks do not fire", n, st.Shards)
 	}
-	for _, m := range st.Etcd {
-		if m.Error != "" {
-			warn("etcd at %s does not answer: %s", m.Endpoint, m.Error)
-		}
-		for _, a := range m.Alarms {
-			warn("etcd at %s has raised the alarm %s", m.Endpoint, a)
-		}
-		if m.DBQuota > 0 && m.DBSize > m.DBQuota/100*80 {
-			warn("etcd at %s is at %d %% of its quota of %d MiB: compact and defragment it, or keep less history",
-				m.Endpoint, m.DBSize*100/m.DBQuota, m.DBQuota>>20)
-		}
+	if st.Unreadable > 0 {
+		warn("%d tasks do not fire, as their entries cannot be read: the logs of the nodes name them; apply them again", st.Unreadable)
 	}
-	return list
+	return append(list, etcdWarnings(st)...)
 }
 
 // version serves what answers.

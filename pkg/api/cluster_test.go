@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -40,8 +39,9 @@ func TestCluster(t *testing.T) {
 			if st.Leader != "node-b" || st.Nodes != 2 || st.NodesReady != 2 || st.ShardsOwned != shards || st.Tasks != 1 || st.ActiveRuns != 1 || len(st.Warnings) != 0 {
 				t.Errorf("running: %+v", st)
 			}
-			if len(st.Etcd) != 1 || st.Etcd[0].Version == "" || st.Etcd[0].DBSize == 0 || !st.Etcd[0].Leader || st.Etcd[0].Error != "" || st.Etcd[0].Endpoint == "" {
-				t.Errorf("etcd: %+v", st.Etcd)
+			if len(st.Etcd) != 1 || st.Etcd[0].Version == "" || st.Etcd[0].DBSize == 0 || !st.Etcd[0].Leader || st.Etcd[0].Error != "" || st.Etcd[0].Endpoint == "" ||
+				st.Etcd[0].Fault != "" || st.Etcd[0].Applied == 0 || st.Revisions.Newest == 0 || st.Revisions.Oldest != 1 || st.Room != nil || st.MakeSpace == nil {
+				t.Errorf("etcd: %+v", st)
 			}
 			nodes, err := w.Nodes(ctx)
 			must(t, err)
@@ -64,22 +64,6 @@ func TestCluster(t *testing.T) {
 				t.Errorf("version: %+v", v)
 			}
 		})
-	}
-}
-
-func TestCluster_WarnsOfSpaceAndAlarms(t *testing.T) {
-	got := api.Warnings(client.ClusterStatus{Leader: "a", NodesReady: 1, Shards: 8, ShardsOwned: 8, Etcd: []client.EtcdMember{
-		{Endpoint: "one", DBSize: 81, DBQuota: 100}, {Endpoint: "two", DBSize: 80, DBQuota: 100, Alarms: []string{"NOSPACE"}},
-		{Endpoint: "three", Error: "timed out"}, {Endpoint: "four", DBSize: 1 << 40},
-	}})
-	want := []string{"one is at 81 %", "two has raised the alarm NOSPACE", "three does not answer"}
-	if len(got) != len(want) {
-		t.Fatalf("got %q", got)
-	}
-	for i := range want {
-		if !strings.Contains(got[i], want[i]) {
-			t.Errorf("got %q, want %q in it", got[i], want[i])
-		}
 	}
 }
 

@@ -1,4 +1,8 @@
 package api
 
-// Warnings is what the status of a cluster warns of.
-var Warnings = warnings
+// What the status of a cluster says of etcd.
+var (
+	Warnings  = warnings
+	MakeSpace = makeSpace
+	Room      = room
+)

@@ -69,8 +69,8 @@ func asFailure(err error) *failure {
 		return fail(status, field.Code, "%s", field.Message).withField(short(field.Field))
 	case store.NoSpace(err):
 		f = fail(http.StatusInsufficientStorage, client.CodeNoSpace,
-			"etcd is over its space quota; the change may have been made all the same").
-			withHint("delete what is not needed, compact and defragment etcd, then disarm its alarm")
+			"etcd is full: its space quota is used up, and it takes no writes; the change may have been made all the same").
+			withHint("make space, as carillon cluster status says; then look before you try again")
 	case errors.Is(err, task.ErrUnknown):
 		f = fail(http.StatusGatewayTimeout, client.CodeUnknown,
 			"etcd did not say what became of the change: it may have been made, or may yet be").

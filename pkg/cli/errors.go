@@ -26,6 +26,7 @@ const (
 	exitConflict    = 4
 	exitUnavailable = 5
 	exitAuth        = 6
+	exitFinding     = 8
 	exitRun         = 9
 	exitInterrupted = 130
 )

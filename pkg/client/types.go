@@ -80,8 +80,26 @@ type ClusterStatus struct {
 	ShardsOwned int          `json:"shards_owned" doc:"Shards whose owner is present."`
 	Tasks       int64        `json:"tasks"`
 	ActiveRuns  int64        `json:"active_runs"`
+	Unreadable  int          `json:"unreadable_entries" doc:"Tasks that do not fire because their entry cannot be read."`
 	Etcd        []EtcdMember `json:"etcd"`
+	Revisions   Revisions    `json:"etcd_revisions"`
+	Room        *Room        `json:"room,omitempty"`
 	Warnings    []string     `json:"warnings" doc:"What an operator should look at, in words."`
+	MakeSpace   []string     `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
+}
+
+// Revisions are those that etcd keeps.
+type Revisions struct {
+	Newest int64 `json:"newest"`
+	Oldest int64 `json:"oldest" doc:"What is older has been compacted away; 1 if nothing ever was, 0 if it could not be found out."`
+}
+
+// Room is how much the quota of etcd carries, if tasks go on to take what they
+// take now. It is left out while there are too few tasks to tell.
+type Room struct {
+	BytesPerTask   int64   `json:"bytes_per_task" doc:"All that etcd has in use, divided by the tasks: their history, old revisions and whatever else is in it are part of it."`
+	HistoryPerTask float64 `json:"history_per_task" doc:"Records of history of a task, from a sample of the shards."`
+	Tasks          int64   `json:"tasks" doc:"How many such tasks fill 80 % of the quota."`
 }
 
 // EtcdMember is one endpoint of etcd.
@@ -92,8 +110,12 @@ type EtcdMember struct {
 	DBInUse  int64    `json:"db_in_use,omitempty" doc:"Bytes of them in use."`
 	DBQuota  int64    `json:"db_quota,omitempty" doc:"Bytes after which etcd takes no more writes."`
 	Leader   bool     `json:"leader"`
+	Learner  bool     `json:"learner,omitempty"`
+	Index    int64    `json:"raft_index,omitempty" doc:"Of the last entry of its log that is committed."`
+	Applied  int64    `json:"raft_applied,omitempty" doc:"Of the last entry that is applied."`
 	Alarms   []string `json:"alarms"`
-	Error    string   `json:"error,omitempty" doc:"Why it did not answer."`
+	Fault    string   `json:"fault,omitempty" doc:"Why Carillon refuses an etcd of this version."`
+	Error    string   `json:"error,omitempty" doc:"Why it did not answer, or not well."`
 }
 
 // Version says what answers.

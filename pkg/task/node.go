@@ -16,21 +16,22 @@ const (
 
 // Node is a daemon as it announces itself under nodes/<name>.
 type Node struct {
-	Name      string            `json:"name"`
-	Instance  string            `json:"instance"`           // one start of its process
-	Leases    []string          `json:"leases,omitempty"`   // hexadecimal: its session's, its election's
-	State     string            `json:"state"`              // ready or draining
-	Address   string            `json:"address"`            // where its API answers: http://host:port
-	Version   string            `json:"version"`            // Carillon's
-	Labels    map[string]string `json:"labels"`             // node, os and arch are always there
-	Roles     []string          `json:"roles"`              // scheduler, executor
-	Slots     int               `json:"slots"`              // attempts that may run at once
-	Running   int               `json:"running"`            // attempts in its inbox, told now and then
-	Weight    int               `json:"weight"`             // its part of the shards, against the others
-	Clock     Time              `json:"clock"`              // its wall clock when this was written
-	StartedAt Time              `json:"started_at"`         //
-	Shards    int               `json:"shards"`             // how many it owns; not stored
-	Revision  int64             `json:"revision,omitempty"` // create revision of its key: one session; not stored
+	Name       string            `json:"name"`
+	Instance   string            `json:"instance"`             // one start of its process
+	Leases     []string          `json:"leases,omitempty"`     // hexadecimal: its session's, its election's
+	State      string            `json:"state"`                // ready or draining
+	Address    string            `json:"address"`              // where its API answers: http://host:port
+	Version    string            `json:"version"`              // Carillon's
+	Labels     map[string]string `json:"labels"`               // node, os and arch are always there
+	Roles      []string          `json:"roles"`                // scheduler, executor
+	Slots      int               `json:"slots"`                // attempts that may run at once
+	Running    int               `json:"running"`              // attempts in its inbox, told now and then
+	Weight     int               `json:"weight"`               // its part of the shards, against the others
+	Unreadable int               `json:"unreadable,omitempty"` // entries of its shards that do not fire because they cannot be read, told now and then
+	Clock      Time              `json:"clock"`                // its wall clock when this was written
+	StartedAt  Time              `json:"started_at"`           //
+	Shards     int               `json:"shards"`               // how many it owns; not stored
+	Revision   int64             `json:"revision,omitempty"`   // create revision of its key: one session; not stored
 }
 
 // Has reports whether the node has a role.
