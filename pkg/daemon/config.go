@@ -36,6 +36,7 @@ type Config struct {
 	EtcdEndpoints []string `json:"etcd_endpoints"`
 	EtcdUser      string   `json:"etcd_user"`
 	EtcdPassword  string   `json:"etcd_password"`
+	EtcdQuota     int64    `json:"etcd_quota"` // bytes that the embedded etcd may grow to; 0: its default, 8 GiB
 	Prefix        string   `json:"prefix"`
 
 	LeaseTTL     task.Duration `json:"lease_ttl"`
@@ -101,6 +102,9 @@ func (c *Config) Validate() error {
 			return task.Invalid(task.CodeBadValue, "etcd_endpoints", "%s is not an endpoint such as http://10.0.0.1:2379 or unix:///run/etcd.sock", task.Quote(e))
 		}
 	}
+	if c.EtcdQuota != 0 && !c.Embedded {
+		return task.Invalid(task.CodeBadValue, "etcd_quota", "is for the embedded etcd; of another one, it is set there")
+	}
 	if len(c.Roles) == 0 {
 		return task.Invalid(task.CodeRequired, "roles", "needs at least one of scheduler, executor")
 	}
@@ -113,12 +117,16 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) validateNumbers() error {
-	ranges := []struct {
+	type bounds struct {
 		field     string
 		v, lo, hi int64
-	}{
+	}
+	ranges := []bounds{
 		{"slots", int64(c.Slots), 1, 100_000}, {"weight", int64(c.Weight), 1, 100}, {"shards", int64(c.Shards), 1, 4096},
 		{"spool_limit", c.SpoolLimit, 1024, 1 << 40}, {"spool_total", c.SpoolTotal, 1024, 1 << 50},
+	}
+	if c.EtcdQuota != 0 {
+		ranges = append(ranges, bounds{"etcd_quota", c.EtcdQuota, 16 << 20, 1 << 40})
 	}
 	for _, r := range ranges {
 		if r.v < r.lo || r.v > r.hi {

@@ -41,6 +41,8 @@ type Node struct {
 	batcher  *kv.Batcher
 	store    *store.Store
 	registry *prometheus.Registry
+	counts   *prometheus.Registry // of the scheduler: the node announces one of them
+	etcd     *etcdCare
 	cluster  task.Cluster
 	listener net.Listener
 
@@ -102,7 +104,9 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error
 // reachEtcd starts the embedded etcd, or dials the others and checks their version.
 func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	if n.cfg.Embedded {
-		n.server, err = kv.StartServer(ctx, kv.ServerConfig{Dir: filepath.Join(n.cfg.DataDir, "etcd"), Logger: n.log.Named("etcd")})
+		n.server, err = kv.StartServer(ctx, kv.ServerConfig{
+			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, Logger: n.log.Named("etcd"),
+		})
 		if err == nil {
 			n.client = n.server.Client()
 		}
@@ -123,7 +127,9 @@ func (n *Node) untilReached(ctx context.Context, try func() error) error {
 		if err == nil || errors.Is(err, kv.ErrVersion) || errors.Is(err, task.ErrInvalid) {
 			return err
 		}
-		if !told {
+		if !told && kv.NoSpace(err) {
+			n.log.Warn("etcd is full, waiting for space", zap.Error(err))
+		} else if !told {
 			n.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", n.cfg.EtcdEndpoints), zap.Error(err))
 		}
 		if !pause(ctx, time.Second) {
@@ -201,11 +207,12 @@ func (n *Node) wire() (err error) {
 	if err != nil {
 		return err
 	}
+	n.counts = prometheus.NewRegistry()
 	n.presence = n.newPresence()
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, LostAfter: cfg.LostAfter.Std(),
-		Now: n.now, Logger: n.log.Named("scheduler"), Registerer: registry,
+		Now: n.now, Logger: n.log.Named("scheduler"), Registerer: n.counts,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },
@@ -214,6 +221,7 @@ func (n *Node) wire() (err error) {
 	n.election = election.New(n.client, election.Config{
 		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Logger: n.log,
 	})
+	n.etcd = newEtcdCare(n.store.Members, registry, n.log)
 	etcdctl := ""
 	if n.server != nil {
 		etcdctl = n.server.Endpoint()
@@ -221,7 +229,7 @@ func (n *Node) wire() (err error) {
 	handler, err := api.New(api.Config{
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Version: Version(), Ref: n.ref, Now: n.now, Ready: n.ready,
-		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: registry,
+		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: prometheus.Gatherers{registry, n.counts},
 	})
 	if err != nil {
 		return err
@@ -244,7 +252,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, unreadable: n.unreadable,
 		log: n.log.Named("presence"), now: n.now, changes: make(chan struct{}, 1),
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, Address: n.Address(), Version: Version(), Labels: labels, Roles: n.cfg.Roles,
@@ -254,6 +262,17 @@ func (n *Node) newPresence() *presence {
 			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal})
 		},
 	}
+}
+
+// unreadable is how many entries of the node's shards cannot be read.
+func (n *Node) unreadable() int {
+	families, _ := n.counts.Gather() // what there is of them will do
+	for _, f := range families {
+		if f.GetName() == "carillon_unreadable_entries" {
+			return int(f.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	return 0
 }
 
 func (n *Node) ref(namespace, name string) store.Ref {

@@ -33,9 +33,11 @@ type presence struct {
 	node   task.Node // as configured; the rest is filled in at each announcement
 	ttl    time.Duration
 	load   func() int
-	joined func(s *kv.Session, f kv.Fence) // told of each new session
-	log    *zap.Logger
-	now    func() time.Time
+	// unreadable is how many entries do not fire because they cannot be read.
+	unreadable func() int
+	joined     func(s *kv.Session, f kv.Fence) // told of each new session
+	log        *zap.Logger
+	now        func() time.Time
 
 	changes chan struct{} // announce at once
 
@@ -99,6 +101,7 @@ func (p *presence) announceSoon() {
 
 func (p *presence) record() task.Node {
 	n := p.node
+	n.Unreadable = p.unreadable()
 	n.State, n.Running, n.Clock, n.Leases = task.NodeReady, p.load(), task.At(p.now()), p.state.leases()
 	p.mu.Lock()
 	defer p.mu.Unlock()

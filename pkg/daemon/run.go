@@ -43,6 +43,7 @@ func (n *Node) Run(ctx context.Context) error {
 	parts.run(n.executor.Run)
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
 		parts.run(n.engine.Run)
+		parts.run(n.etcd.run)
 		parts.run(n.keepShards)
 		parts.run(func(ctx context.Context) error { return n.election.Run(ctx, n.lead) })
 	}
@@ -199,6 +200,7 @@ func (n *Node) saveElection(id clientv3.LeaseID) error {
 // clearFormer kills what former processes on this data directory left running,
 // says so, and gives their leases up. The lock proves that they are dead.
 func (n *Node) clearFormer(ctx context.Context) error {
+	killed := map[string]int{} // of an instance, over all tries
 	err := n.untilReached(ctx, func() error {
 		left := map[string][]executor.Leftover{}
 		active, err := n.store.Inbox(ctx, n.cfg.Name)
@@ -211,14 +213,15 @@ func (n *Node) clearFormer(ctx context.Context) error {
 			}
 		}
 		for instance, attempts := range left {
-			killed, err := executor.KillLeftovers(ctx, attempts)
+			some, err := executor.KillLeftovers(ctx, attempts)
+			killed[instance] += some
 			if err != nil {
 				return fmt.Errorf("kill what instance %s left running: %w", instance, err)
 			}
-			n.log.Info("cleared a former instance", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed))
 			if err := n.store.PutCleared(ctx, instance, task.At(n.now())); err != nil {
 				return err
 			}
+			n.log.Info("cleared a former instance", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed[instance]))
 		}
 		return nil
 	})

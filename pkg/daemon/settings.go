@@ -32,6 +32,7 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.Var((*list)(&c.EtcdEndpoints), "etcd-endpoints", "etcd's endpoints, with commas between")
 	f.StringVar(&c.EtcdUser, "etcd-user", c.EtcdUser, "user name for etcd")
 	f.StringVar(&c.EtcdPassword, "etcd-password", c.EtcdPassword, "password for etcd; better CARILLON_ETCD_PASSWORD, or the file")
+	f.Int64Var(&c.EtcdQuota, "etcd-quota", c.EtcdQuota, "bytes that the embedded etcd may grow to (0: 8 GiB)")
 	f.StringVar(&c.Prefix, "prefix", c.Prefix, "where in etcd the cluster lives")
 	f.Var((*duration)(&c.LeaseTTL), "lease-ttl", "after how long a silent node is taken to be gone")
 	f.Var((*duration)(&c.LostAfter), "lost-after", "after how long its attempts are lost; the same on all nodes")

@@ -1,0 +1,127 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+const (
+	etcdEvery   = 15 * time.Second // how often etcd is asked how it fares
+	etcdTimeout = 5 * time.Second  // for how long
+)
+
+// etcdCare tells how full etcd is, while there is time to do something: in
+// metrics, and in the log, once for each state that a member gets into.
+type etcdCare struct {
+	members func(context.Context, time.Duration) []store.Member
+	log     *zap.Logger
+	told    map[string]etcdState
+
+	size, inUse, quota, alarm *prometheus.GaugeVec
+}
+
+// etcdState is how full a member is.
+type etcdState int
+
+const (
+	etcdFine etcdState = iota
+	etcdFillingUp
+	etcdNearlyFull
+	etcdFull    // or it was, and its alarm still stands
+	etcdCorrupt // it says so itself
+)
+
+func stateOf(m store.Member) etcdState {
+	switch used := m.Used(); {
+	case slices.Contains(m.Alarms, store.AlarmCorrupt):
+		return etcdCorrupt
+	case slices.Contains(m.Alarms, store.AlarmNoSpace):
+		return etcdFull
+	case used >= store.NearlyFull:
+		return etcdNearlyFull
+	case used >= store.FillingUp:
+		return etcdFillingUp
+	}
+	return etcdFine
+}
+
+func newEtcdCare(members func(context.Context, time.Duration) []store.Member, r prometheus.Registerer, log *zap.Logger) *etcdCare {
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_etcd_" + name, Help: help}, append([]string{"endpoint"}, labels...))
+	}
+	e := &etcdCare{
+		members: members, log: log.Named("etcd"), told: map[string]etcdState{},
+		size:  gauge("db_bytes", "Size of a member's file, which its quota counts."),
+		inUse: gauge("db_in_use_bytes", "Bytes of a member's file that are in use."),
+		quota: gauge("quota_bytes", "Size of the file from which on a member takes no more writes."),
+		alarm: gauge("alarm", "1 if a member has raised this alarm.", "alarm"),
+	}
+	r.MustRegister(e.size, e.inUse, e.quota, e.alarm)
+	return e
+}
+
+// run looks until ctx ends.
+func (e *etcdCare) run(ctx context.Context) error {
+	tick := time.NewTicker(etcdEvery)
+	defer tick.Stop()
+	for {
+		e.look(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// look asks once. Of a member that does not answer the metrics go, as the last
+// ones prove nothing, and what was told of it stays.
+func (e *etcdCare) look(ctx context.Context) {
+	for _, m := range e.members(ctx, etcdTimeout) {
+		if m.Err != nil {
+			of := prometheus.Labels{"endpoint": m.Endpoint}
+			for _, g := range []*prometheus.GaugeVec{e.size, e.inUse, e.quota, e.alarm} {
+				g.DeletePartialMatch(of)
+			}
+			continue
+		}
+		e.size.WithLabelValues(m.Endpoint).Set(float64(m.Size))
+		e.inUse.WithLabelValues(m.Endpoint).Set(float64(m.InUse))
+		e.quota.WithLabelValues(m.Endpoint).Set(float64(m.Quota))
+		for _, a := range []string{store.AlarmNoSpace, store.AlarmCorrupt} {
+			raised := 0.0
+			if slices.Contains(m.Alarms, a) {
+				raised = 1
+			}
+			e.alarm.WithLabelValues(m.Endpoint, a).Set(raised)
+		}
+		e.tell(m)
+	}
+}
+
+func (e *etcdCare) tell(m store.Member) {
+	state := stateOf(m)
+	if state == e.told[m.Endpoint] {
+		return
+	}
+	e.told[m.Endpoint] = state
+	log := e.log.With(zap.String("endpoint", m.Endpoint), zap.Int64("bytes", m.Size), zap.Int64("in_use", m.InUse), zap.Int64("quota", m.Quota))
+	switch state {
+	case etcdFine:
+		log.Info("etcd is fine again")
+	case etcdFillingUp:
+		log.Warn("etcd is filling up: carillon cluster status says what to do")
+	case etcdNearlyFull:
+		log.Warn("etcd is nearly full, and nothing fires when it is: carillon cluster status says what to do")
+	case etcdFull:
+		log.Error("etcd takes no writes, and nothing fires: carillon cluster status says how to make space")
+	case etcdCorrupt:
+		log.Error("etcd says that its data are corrupt, and answers nothing")
+	}
+}

@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+func TestEtcdCare_TellsEachStateOnce(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	var now store.Member
+	metrics := prometheus.NewRegistry()
+	e := newEtcdCare(func(context.Context, time.Duration) []store.Member { return []store.Member{now} }, metrics, zap.New(core))
+	full := []string{store.AlarmNoSpace}
+	for _, step := range []struct {
+		m    store.Member
+		want string // the log's level; "" for none
+	}{
+		{store.Member{Size: 79}, ""},
+		{store.Member{Size: 80}, "warn"},
+		{store.Member{Size: 94}, ""},
+		{store.Member{Size: 95}, "warn"},
+		{store.Member{Err: errors.New("away")}, ""},
+		{store.Member{Size: 96}, ""},
+		{store.Member{Size: 99, Alarms: full}, "error"},
+		{store.Member{Size: 20, Alarms: full}, ""}, // it takes no writes before it is disarmed
+		{store.Member{Size: 20}, "info"},
+		{store.Member{Size: 20, Alarms: []string{store.AlarmCorrupt}}, "error"},
+	} {
+		now = step.m
+		now.Endpoint, now.Quota, now.InUse = "one", 100, now.Size/2
+		for range 2 {
+			e.look(t.Context())
+		}
+		got := ""
+		for _, l := range logs.TakeAll() {
+			got += l.Level.String()
+		}
+		if got != step.want {
+			t.Errorf("at %d with %v: logged %q, want %q", now.Size, now.Alarms, got, step.want)
+		}
+		want := "map[]"
+		if now.Err == nil {
+			raised := map[string]int{}
+			for _, a := range now.Alarms {
+				raised[a] = 1
+			}
+			want = fmt.Sprint(map[string]int64{"db": now.Size, "in_use": now.InUse, "quota": 100,
+				"CORRUPT": int64(raised[store.AlarmCorrupt]), "NOSPACE": int64(raised[store.AlarmNoSpace])})
+		}
+		if got := gauges(t, metrics); got != want {
+			t.Errorf("at %d with %v: the metrics say %s, want %s", now.Size, now.Alarms, got, want)
+		}
+	}
+}
+
+// gauges are the metrics of a member, under short names.
+func gauges(t *testing.T, r *prometheus.Registry) string {
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := map[string]string{"carillon_etcd_db_bytes": "db", "carillon_etcd_db_in_use_bytes": "in_use", "carillon_etcd_quota_bytes": "quota"}
+	all := map[string]int64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := short[f.GetName()]
+			if name == "" {
+				name = m.GetLabel()[0].GetValue() // the alarm's
+			}
+			all[name] = int64(m.GetGauge().GetValue())
+		}
+	}
+	return fmt.Sprint(all)
+}
