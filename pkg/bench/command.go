@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -204,6 +205,7 @@ func (k kind) command() *cobra.Command {
 // measure runs one benchmark and cleans up after it.
 func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	ctx := cmd.Context()
+	defer daemon.RoomForGarbage()() // as a node has it
 	// Warnings of a saturated etcd are what a benchmark is about; only what breaks is told.
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")

@@ -136,6 +136,7 @@ func run(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) er
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	defer RoomForGarbage()()
 	log := newLogger(cfg, logs)
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
 	n, err := Start(ctx, cfg, log)

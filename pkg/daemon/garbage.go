@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+)
+
+// Go collects garbage when the heap has doubled. A daemon has little in memory and
+// makes much garbage when it is busy, so it would collect dozens of times a second:
+// a fifth of the processor time of a run (docs/benchmarks.md). So the heap may grow
+// by at least this much first.
+const garbageRoom = 128 << 20
+
+// The bounds of GOGC, in percent of what is alive. A large heap is not to be
+// doubled by garbage; the smallest one may grow to garbageRoom, more or less.
+const (
+	leastGarbage = 50
+	mostGarbage  = 800
+)
+
+// RoomForGarbage lets garbage take up room before it is collected, from now on
+// until stop is called. If the user has set GOGC, that stands, and nothing is done;
+// GOMEMLIMIT holds in any case.
+func RoomForGarbage() (stop func()) {
+	if os.Getenv("GOGC") != "" {
+		return func() {}
+	}
+	r := &garbage{former: debug.SetGCPercent(100)}
+	r.collected()
+	return r.stop
+}
+
+type garbage struct {
+	former int
+
+	mu      sync.Mutex
+	over    bool
+	percent int
+}
+
+// collected is called after each collection, and has itself called after the next.
+func (g *garbage) collected() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over {
+		return
+	}
+	if p := garbagePercent(liveHeap()); p != g.percent {
+		g.percent = p
+		debug.SetGCPercent(p)
+	}
+	sentinel := new([16]byte) // nobody holds it: the next collection finds it
+	runtime.AddCleanup(sentinel, func(g *garbage) { g.collected() }, g)
+}
+
+func (g *garbage) stop() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.over {
+		g.over = true
+		debug.SetGCPercent(g.former)
+	}
+}
+
+// garbagePercent is GOGC for so many bytes alive, in steps of ten: to set it stops
+// the program for a moment.
+func garbagePercent(live uint64) int {
+	percent := garbageRoom / max(live/100, 1)
+	return int(min(max(percent, leastGarbage), mostGarbage)) / 10 * 10
+}
+
+// liveHeap is the bytes that the last collection found alive.
+func liveHeap() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}

@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"time"
+)
+
+func TestGarbagePercent_GivesRoomToASmallHeapAndLittleToALargeOne(t *testing.T) {
+	for live, want := range map[uint64]int{0: 800, 1 << 20: 800, 32 << 20: 400, 128 << 20: 100, 200 << 20: 60, 10 << 30: 50} {
+		if got := garbagePercent(live); got != want {
+			t.Errorf("%d MiB alive: GOGC %d, want %d", live>>20, got, want)
+		}
+	}
+}
+
+func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
+	t.Setenv("GOGC", "")
+	former := debug.SetGCPercent(77)
+	defer debug.SetGCPercent(former)
+	stop := RoomForGarbage()
+	percent := func() int { // there is no way to read it but to set it
+		p := debug.SetGCPercent(100)
+		debug.SetGCPercent(p)
+		return p
+	}
+	before := percent()
+	alive := make([]byte, 300<<20)
+	deadline := time.Now().Add(20 * time.Second)
+	for percent() == before && time.Now().Before(deadline) {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	if after := percent(); after >= before || after < leastGarbage {
+		t.Errorf("GOGC was %d, and is %d with %d MiB more alive", before, after, len(alive)>>20)
+	}
+	runtime.KeepAlive(alive)
+	stop()
+	if got := percent(); got != 77 {
+		t.Errorf("afterwards GOGC is %d, it was 77", got)
+	}
+	runtime.GC()
+	if got := percent(); got != 77 {
+		t.Errorf("after another collection GOGC is %d", got)
+	}
+	t.Setenv("GOGC", "300")
+	RoomForGarbage()()
+	if got := percent(); got != 77 {
+		t.Errorf("it is the user's to set GOGC, and is %d", got)
+	}
+}
