@@ -133,6 +133,25 @@ func TestFollow_BrokenListAtARevisionIsTakenUpThere(t *testing.T) {
 	}
 }
 
+func TestFollow_ListWhoseRevisionIsCompactedAwayTakesTheNewest(t *testing.T) {
+	c := kvtest.Start(t)
+	cfg := paged("p/", 10)
+	cfg.Revision = fill(t, c, 25)
+	newest := put(t, c, "p/000", "newer")
+	spoilReads(c, func(n int) error {
+		if n == 1 {
+			_, err := c.Compact(t.Context(), newest)
+			return err
+		}
+		return nil
+	})
+	f := follow(t, c, cfg)
+	eventually(t, "the whole list", func() bool { return f.value("p/024") == "24" })
+	if f.value("p/000") != "newer" || f.resetCount() != 2 {
+		t.Errorf("%q after %d lists", f.value("p/000"), f.resetCount())
+	}
+}
+
 // Between two pages the store is replaced by one that knows less.
 func TestFollow_RefusesAStoreThatWentBackWithinAList(t *testing.T) {
 	s, other := kvtest.StartServer(t), kvtest.StartServer(t)
