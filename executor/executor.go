@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -236,85 +235,6 @@ func (e *Executor) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop owns the state until ctx ends.
-func (e *Executor) loop(ctx context.Context, follow *following) {
-	clock := time.NewTicker(look)
-	defer clock.Stop()
-	for {
-		var b batch
-		all := false
-		select {
-		case <-ctx.Done():
-			return
-		case b = <-e.batches:
-		case <-e.pokes:
-		case <-clock.C:
-			all = true
-		}
-		if m := e.read(); m.session != nil {
-			e.join(*m.session)
-			follow.restart(ctx, e.session.id)
-			all = true
-		} else if m.drain != nil || m.stop {
-			all = true
-		}
-		if b.taken != nil {
-			b.taken <- e.apply(b)
-		}
-		e.advance(all)
-	}
-}
-
-// read takes the mail and does what it says, but for a new session.
-func (e *Executor) read() mail {
-	e.mu.Lock()
-	m := e.mail
-	e.mail = mail{stop: m.stop}
-	e.mu.Unlock()
-	if m.drain != nil {
-		e.draining = *m.drain
-	}
-	e.stopping = m.stop
-	e.drainers = append(e.drainers, m.waiting...)
-	for _, f := range m.news {
-		f()
-	}
-	return m
-}
-
-// wind ends what still runs after the loop, and records what can be recorded.
-func (e *Executor) wind(ctx context.Context) {
-	e.mu.Lock()
-	e.mail.drain, e.mail.stop = new(true), true
-	e.mu.Unlock()
-	if e.session.id == 0 {
-		return
-	}
-	limit := time.NewTimer(stopLimit)
-	defer limit.Stop()
-	clock := time.NewTicker(look)
-	defer clock.Stop()
-	quick := false
-	for first := true; ; first = false {
-		if !first {
-			select {
-			case <-e.pokes:
-			case <-clock.C:
-			case <-limit.C:
-				quick = true // results may be lost, processes must end
-			}
-		}
-		e.read()
-		e.advance(true)
-		if running := e.count(phaseRunning); running == 0 && (quick || e.settledAll()) {
-			if n := e.count(phaseEnded); n > 0 {
-				e.log.Warn("stopped before all ends were recorded", zap.Int("attempts", n))
-			}
-			return
-		}
-	}
-}
-
 // job is a write to etcd, off the loop.
 type job func(ctx context.Context)
 
@@ -326,62 +246,5 @@ func (e *Executor) work(ctx context.Context, jobs <-chan job) {
 		case j := <-jobs:
 			j(ctx)
 		}
-	}
-}
-
-// following keeps one goroutine that follows the inbox, for the latest session.
-type following struct {
-	e      *Executor
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-}
-
-func newFollowing(e *Executor) *following { return &following{e: e, cancel: func() {}} }
-
-// restart follows anew. The former one may still have a batch to hand in: it
-// is told that it is too late.
-func (f *following) restart(ctx context.Context, session int) {
-	f.cancel()
-	ctx, f.cancel = context.WithCancel(ctx)
-	f.wg.Go(func() { f.e.follow(ctx, session) })
-}
-
-// stop ends following. Nobody takes batches any more.
-func (f *following) stop() {
-	f.cancel()
-	f.wg.Wait()
-}
-
-// follow hands the inbox to the loop until ctx ends, and lists it again every
-// minute or so.
-func (e *Executor) follow(ctx context.Context, session int) {
-	for ctx.Err() == nil {
-		period := reread + time.Duration(rand.Int64N(int64(reread/4)))
-		turn, cancel := context.WithTimeout(ctx, period)
-		err := e.cfg.Inbox.FollowInbox(turn, e.cfg.Node, func(b store.InboxBatch) error { return e.hand(turn, b, session) })
-		ended := turn.Err() == nil
-		cancel()
-		if ended {
-			e.log.Warn("following the inbox ended", zap.Error(err))
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
-		}
-	}
-}
-
-// hand gives a batch to the loop, and waits until it is taken: so the watch
-// runs no faster than the state can follow.
-func (e *Executor) hand(ctx context.Context, b store.InboxBatch, session int) error {
-	if !b.Reset && len(b.Events) == 0 {
-		return nil
-	}
-	x := batch{InboxBatch: b, session: session, taken: make(chan error, 1)}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case e.batches <- x:
-		return <-x.taken
 	}
 }

@@ -1,0 +1,144 @@
+package executor
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// advance does what is to be done: about those that were touched, or about all.
+func (e *Executor) advance(all bool) {
+	v := view{now: time.Now(), boot: boottime(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
+	if all {
+		if e.session.id > 0 {
+			e.renew()
+		}
+		for a := range e.all {
+			e.step(a, v)
+		}
+		e.askCleared(v)
+	}
+	for again := true; again; {
+		dirty := e.dirty
+		e.dirty = nil
+		for _, a := range dirty {
+			e.step(a, v)
+		}
+		for _, l := range []*lane{&e.toRecord, &e.toWrite} {
+			for a := l.next(); a != nil; a = l.next() {
+				e.step(a, v)
+			}
+		}
+		again = e.startReady(v) || len(e.dirty) > 0
+	}
+	e.publish()
+}
+
+// publish tells the outside how full the node is.
+func (e *Executor) publish() {
+	running := e.count(phaseRunning)
+	e.running.Store(int64(running))
+	e.free.Store(int64(max(0, e.cfg.Slots-running-e.claims)))
+	e.metrics.waiting.Set(float64(e.count(phaseWaiting)))
+	e.metrics.unrecorded.Set(float64(e.count(phaseEnded)))
+	if len(e.drainers) > 0 && e.settledAll() && (e.listed || e.session.id == 0) {
+		for _, c := range e.drainers {
+			close(c)
+		}
+		e.drainers = nil
+	}
+}
+
+// step does what is to be done about one attempt.
+func (e *Executor) step(a *attempt, v view) {
+	if _, ok := e.all[a]; !ok {
+		return
+	}
+	if j := e.sessions[a.session]; j != nil {
+		v.overdue = a.Replaceable && int64(v.boot) > j.until.Load()
+	}
+	if a.foreign {
+		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+e.cfg.LostAfter || e.cfg.Dead(a.Instance)
+	}
+	v.behind = e.leaving[a.key] > 0
+	switch decide(a, v) {
+	case doForget:
+		e.forget(a)
+	case doAdopt, doMark:
+		e.rewrite(a)
+	case doReady:
+		if a.noop() {
+			e.noops.add(a)
+		} else {
+			e.processes.add(a)
+		}
+	case doCancel:
+		a.finish(e.cfg.Node, Result{State: task.Cancelled, Reason: task.ReasonCancelled, EndedAt: v.now})
+		e.ended(a)
+	case doLose:
+		a.end = LostEnd(a.Assigned, a.Create, v.now)
+		e.ended(a)
+	case doHandBack:
+		e.handBack(a)
+	case doKill:
+		k := killFor(a, v)
+		if a.killed.cause == causeNone {
+			a.killed = k
+		}
+		a.killed.grace = k.grace
+		a.orders.give(k)
+	case doRecord:
+		e.record(a)
+	}
+}
+
+// startReady starts what is ready, the oldest first, as far as slots allow; it
+// reports whether it started anything.
+func (e *Executor) startReady(v view) (started bool) {
+	if e.session.id == 0 || e.session.expired() {
+		return false
+	}
+	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
+		started = e.start(e.noops.take(), v) || started
+	}
+	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.processes) > 0 && e.count(phaseRunning) < e.cfg.Slots {
+		started = e.start(e.processes.take(), v) || started
+	}
+	return started
+}
+
+func (e *Executor) start(a *attempt, v view) bool {
+	if _, ok := e.all[a]; !ok {
+		return false
+	}
+	v.behind = e.leaving[a.key] > 0
+	if decide(a, v) != doReady {
+		e.touch(a) // what has changed since may need something else
+		return false
+	}
+	switch {
+	case a.Action.Process != nil:
+		e.startProcess(a)
+	case a.Action.Noop != nil:
+		a.finish(e.cfg.Node, Result{State: task.Succeeded, StartedAt: v.now, EndedAt: v.now})
+		e.late(a, v.now)
+		e.ended(a)
+	default:
+		a.finish(e.cfg.Node, Result{State: task.Failed, Reason: task.ReasonStart, EndedAt: v.now,
+			Message: "the action is of a kind that this node's version does not know"})
+		e.ended(a)
+	}
+	return true
+}
+
+// ended has an attempt's end recorded.
+func (e *Executor) ended(a *attempt) {
+	e.metrics.ended.WithLabelValues(string(a.end.State)).Inc()
+	e.move(a, phaseEnded)
+}
+
+func (e *Executor) late(a *attempt, started time.Time) {
+	if max(a.Attempt, 1) == 1 && a.Trigger != task.TriggerCatchUp {
+		e.metrics.lateness.Observe(started.Sub(a.ScheduledTime.Time).Seconds())
+	}
+}

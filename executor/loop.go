@@ -1,0 +1,87 @@
+package executor
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// loop owns the state until ctx ends.
+func (e *Executor) loop(ctx context.Context, follow *following) {
+	clock := time.NewTicker(look)
+	defer clock.Stop()
+	for {
+		var b batch
+		all := false
+		select {
+		case <-ctx.Done():
+			return
+		case b = <-e.batches:
+		case <-e.pokes:
+		case <-clock.C:
+			all = true
+		}
+		if m := e.read(); m.session != nil {
+			e.join(*m.session)
+			follow.restart(ctx, e.session.id)
+			all = true
+		} else if m.drain != nil || m.stop {
+			all = true
+		}
+		if b.taken != nil {
+			b.taken <- e.apply(b)
+		}
+		e.advance(all)
+	}
+}
+
+// read takes the mail and does what it says, but for a new session.
+func (e *Executor) read() mail {
+	e.mu.Lock()
+	m := e.mail
+	e.mail = mail{stop: m.stop}
+	e.mu.Unlock()
+	if m.drain != nil {
+		e.draining = *m.drain
+	}
+	e.stopping = m.stop
+	e.drainers = append(e.drainers, m.waiting...)
+	for _, f := range m.news {
+		f()
+	}
+	return m
+}
+
+// wind ends what still runs after the loop, and records what can be recorded.
+func (e *Executor) wind(ctx context.Context) {
+	e.mu.Lock()
+	e.mail.drain, e.mail.stop = new(true), true
+	e.mu.Unlock()
+	if e.session.id == 0 {
+		return
+	}
+	limit := time.NewTimer(stopLimit)
+	defer limit.Stop()
+	clock := time.NewTicker(look)
+	defer clock.Stop()
+	quick := false
+	for first := true; ; first = false {
+		if !first {
+			select {
+			case <-e.pokes:
+			case <-clock.C:
+			case <-limit.C:
+				quick = true // results may be lost, processes must end
+			}
+		}
+		e.read()
+		e.advance(true)
+		if running := e.count(phaseRunning); running == 0 && (quick || e.settledAll()) {
+			if n := e.count(phaseEnded); n > 0 {
+				e.log.Warn("stopped before all ends were recorded", zap.Int("attempts", n))
+			}
+			return
+		}
+	}
+}
