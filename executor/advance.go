@@ -13,21 +13,23 @@ func (e *Executor) advance(all bool) {
 		if e.session.id > 0 {
 			e.renew()
 		}
-		for a := range e.all {
-			e.step(a, v)
+		for i := len(e.all) - 1; i >= 0; i-- { // whoever is forgotten is replaced by the last
+			e.step(e.all[i], v)
 		}
 		e.askCleared(v)
 	}
 	for again := true; again; {
-		dirty := e.dirty
-		e.dirty = nil
-		for _, a := range dirty {
+		for i := 0; i < len(e.dirty); i++ { // it grows meanwhile
+			e.dirty[i].touched = false
+			e.step(e.dirty[i], v)
+		}
+		clear(e.dirty)
+		e.dirty = e.dirty[:0]
+		for a := e.toRecord.next(); a != nil; a = e.toRecord.next() {
 			e.step(a, v)
 		}
-		for _, l := range []*lane{&e.toRecord, &e.toWrite} {
-			for a := l.next(); a != nil; a = l.next() {
-				e.step(a, v)
-			}
+		for a := e.toWrite.next(); a != nil; a = e.toWrite.next() {
+			e.step(a, v)
 		}
 		again = e.startReady(v) || len(e.dirty) > 0
 	}
@@ -51,11 +53,12 @@ func (e *Executor) publish() {
 
 // step does what is to be done about one attempt.
 func (e *Executor) step(a *attempt, v view) {
-	if _, ok := e.all[a]; !ok {
+	if a.place < 0 {
 		return
 	}
-	if j := e.sessions[a.session]; j != nil {
-		v.overdue = a.Replaceable && int64(v.boot) > j.until.Load()
+	if a.Replaceable {
+		j := e.sessions[a.session]
+		v.overdue = j != nil && int64(v.boot) > j.until.Load()
 	}
 	if a.foreign {
 		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+e.cfg.LostAfter || e.cfg.Dead(a.Instance)
@@ -76,7 +79,7 @@ func (e *Executor) step(a *attempt, v view) {
 		a.finish(e.cfg.Node, Result{State: task.Cancelled, Reason: task.ReasonCancelled, EndedAt: v.now})
 		e.ended(a)
 	case doLose:
-		a.end = LostEnd(a.Assigned, a.Create, v.now)
+		a.end = &ending{attempt: a, run: LostEnd(a.Assigned, a.Create, v.now)}
 		e.ended(a)
 	case doHandBack:
 		e.handBack(a)
@@ -95,7 +98,7 @@ func (e *Executor) step(a *attempt, v view) {
 // startReady starts what is ready, the oldest first, as far as slots allow; it
 // reports whether it started anything.
 func (e *Executor) startReady(v view) (started bool) {
-	if e.session.id == 0 || e.session.expired() {
+	if e.session.id == 0 || int64(v.boot) > e.session.until.Load() {
 		return false
 	}
 	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
@@ -108,7 +111,7 @@ func (e *Executor) startReady(v view) (started bool) {
 }
 
 func (e *Executor) start(a *attempt, v view) bool {
-	if _, ok := e.all[a]; !ok {
+	if a.place < 0 {
 		return false
 	}
 	v.behind = e.leaving[a.key] > 0
@@ -133,7 +136,7 @@ func (e *Executor) start(a *attempt, v view) bool {
 
 // ended has an attempt's end recorded.
 func (e *Executor) ended(a *attempt) {
-	e.metrics.ended.WithLabelValues(string(a.end.State)).Inc()
+	e.metrics.endedAs[a.end.run.State].Inc()
 	e.move(a, phaseEnded)
 }
 

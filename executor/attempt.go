@@ -16,9 +16,11 @@ var errTooLate = errors.New("not started: the node had lost touch with etcd")
 // attempt is one record of the inbox, and what this node makes of it. The loop
 // owns it.
 type attempt struct {
-	store.Held // as last seen; Create is the token
+	*store.Held // as last seen; Create is the token. It is replaced, never changed: writers read it, too
 
 	key     string
+	place   int  // in state.all; -1 if forgotten
+	touched bool // in state.dirty
 	phase   phase
 	gone    bool // its record is not in the inbox any more
 	foreign bool // it is for another instance
@@ -34,8 +36,20 @@ type attempt struct {
 	orders    *orders
 	killed    kill
 	startedAt time.Time
-	end       task.Run
+	end       *ending
 	noRetry   bool
+}
+
+// ending is how an attempt ended, on its way into the record. It is the loop's,
+// but for while a finisher has it.
+type ending struct {
+	attempt *attempt
+	run     task.Run
+
+	// Of the latest try to record it:
+	held *store.Held
+	next *task.Waiting
+	err  error
 }
 
 func (a *attempt) noop() bool { return a.Action.Process == nil }
@@ -49,7 +63,8 @@ func (a *attempt) leftover() Leftover {
 
 // finish fills in how the attempt ended.
 func (a *attempt) finish(node string, r Result) {
-	end := a.Run
+	a.end = &ending{attempt: a, run: a.Run}
+	end := &a.end.run
 	end.Node, end.Token = node, a.Create
 	end.State, end.Reason, end.Message = r.State, r.Reason, r.Message
 	end.ExitCode, end.Signal = r.ExitCode, r.Signal
@@ -63,7 +78,6 @@ func (a *attempt) finish(node string, r Result) {
 	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
 		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.ScheduledTime.UnixMilli()))
 	}
-	a.end = end
 }
 
 // ready orders attempts: the oldest tick first, then the oldest token.
@@ -98,14 +112,14 @@ func (r *ready) take() *attempt {
 
 // lane is a bounded way to the writers. Attempts that find it full are looked at
 // again, in order, when there is room.
-type lane struct {
-	jobs    chan<- job
+type lane[T any] struct {
+	jobs    chan T
 	backlog []*attempt
 }
 
-func (l *lane) full() bool { return len(l.jobs) == cap(l.jobs) } // only the loop sends
+func (l *lane[T]) full() bool { return len(l.jobs) == cap(l.jobs) } // only the loop sends
 
-func (l *lane) later(a *attempt) {
+func (l *lane[T]) later(a *attempt) {
 	if !a.listed {
 		a.listed = true
 		l.backlog = append(l.backlog, a)
@@ -113,7 +127,7 @@ func (l *lane) later(a *attempt) {
 }
 
 // next is the first of the backlog, if there is room for it.
-func (l *lane) next() *attempt {
+func (l *lane[T]) next() *attempt {
 	if len(l.backlog) == 0 || l.full() {
 		return nil
 	}

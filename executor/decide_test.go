@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -57,7 +58,7 @@ func TestDecide(t *testing.T) {
 		"settled":       {func(a *attempt) { a.phase = phaseSettled }, nil, doNothing},
 		"settled, gone": {func(a *attempt) { a.phase, a.gone = phaseSettled, true }, nil, doForget},
 	} {
-		a, v := &attempt{}, ok
+		a, v := &attempt{Held: &store.Held{}}, ok
 		a.KillGrace = task.Duration(10 * time.Second)
 		c.a(a)
 		if c.v != nil {
@@ -75,7 +76,7 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
 		a := &attempt{
-			phase: phase(rapid.IntRange(0, int(phases)-1).Draw(t, "phase")), gone: flip("gone"), foreign: flip("foreign"), stale: flip("stale"),
+			Held: &store.Held{}, phase: phase(rapid.IntRange(0, int(phases)-1).Draw(t, "phase")), gone: flip("gone"), foreign: flip("foreign"), stale: flip("stale"),
 			session: rapid.IntRange(0, 2).Draw(t, "session"), busy: flip("busy"),
 		}
 		a.CancelRequested = flip("cancel")

@@ -76,11 +76,9 @@ type Executor struct {
 	launch  launcher
 	margin  time.Duration // before LostAfter, for kills
 
-	batches  chan batch
-	pokes    chan struct{}
-	finishes chan job
-	writes   chan job
-	left     chan struct{} // closed when Run has returned
+	batches chan batch
+	pokes   chan struct{}
+	left    chan struct{} // closed when Run has returned
 
 	mu   sync.Mutex
 	mail mail
@@ -88,8 +86,8 @@ type Executor struct {
 	free, running atomic.Int64
 
 	state    // owned by the goroutine of Run
-	toRecord lane
-	toWrite  lane
+	toRecord lane[*ending]
+	toWrite  lane[job]
 }
 
 // batch is a step of the inbox, and whether it was taken.
@@ -102,11 +100,12 @@ type batch struct {
 // mail is what others have for the loop, until it looks. Each attempt adds at
 // most one line at a time, so it is bounded by what the inbox holds.
 type mail struct {
-	session *Session
-	news    []func() // what attempts and writers found; called by the loop
-	drain   *bool
-	stop    bool // kill what still runs
-	waiting []chan struct{}
+	session  *Session
+	recorded []*ending // tried, with or without success
+	news     []func()  // what attempts and other writers found; called by the loop
+	drain    *bool
+	stop     bool // kill what still runs
+	waiting  []chan struct{}
 }
 
 // New makes an executor, without any I/O but opening /dev/null. Run runs it.
@@ -135,10 +134,9 @@ func New(cfg Config) (*Executor, error) {
 		launch:  launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), node: cfg.Node, log: log},
 		margin:  min(10*time.Second, cfg.LostAfter/4),
 		batches: make(chan batch), pokes: make(chan struct{}, 1),
-		finishes: make(chan job, cfg.Finishers), writes: make(chan job, writers),
 		left: make(chan struct{}), state: newState(),
 	}
-	e.toRecord.jobs, e.toWrite.jobs = e.finishes, e.writes
+	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, writers)
 	e.metrics = newMetrics(e, cfg.Registerer)
 	e.free.Store(int64(cfg.Slots))
 	return e, nil
@@ -215,10 +213,10 @@ func (e *Executor) Run(ctx context.Context) error {
 	var others, attempts, spawners sync.WaitGroup
 	e.attempts = &attempts
 	for range e.cfg.Finishers {
-		others.Go(func() { e.work(life, e.finishes) })
+		others.Go(func() { e.finish(life) })
 	}
 	for range writers {
-		others.Go(func() { e.work(life, e.writes) })
+		others.Go(func() { e.write(life) })
 	}
 	others.Go(func() { _ = e.spool.Run(life) })
 	spawners.Go(func() { e.launch.spawner.run(parent) })
@@ -228,6 +226,8 @@ func (e *Executor) Run(ctx context.Context) error {
 	follow.stop()
 	e.wind(ctx)
 	stopWriters()
+	close(e.toRecord.jobs)
+	close(e.toWrite.jobs)
 	others.Wait()
 	attempts.Wait()
 	stopSpawner()
@@ -235,16 +235,19 @@ func (e *Executor) Run(ctx context.Context) error {
 	return nil
 }
 
-// job is a write to etcd, off the loop.
+// job is a write to etcd, off the loop. With ctx it is over at once.
 type job func(ctx context.Context)
 
-func (e *Executor) work(ctx context.Context, jobs <-chan job) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case j := <-jobs:
-			j(ctx)
-		}
+func (e *Executor) write(ctx context.Context) {
+	for j := range e.toWrite.jobs {
+		j(ctx)
+	}
+}
+
+// finish records ends. Those are the most frequent writes by far.
+func (e *Executor) finish(ctx context.Context) {
+	for x := range e.toRecord.jobs {
+		x.err = e.cfg.Inbox.Finish(ctx, *x.held, x.run, x.next)
+		e.post(func(m *mail) { m.recorded = append(m.recorded, x) })
 	}
 }

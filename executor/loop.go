@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,6 +20,7 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 			return
 		case b = <-e.batches:
 		case <-e.pokes:
+			runtime.Gosched() // results come many at once: let the others speak, too
 		case <-clock.C:
 			all = true
 		}
@@ -40,13 +42,18 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 func (e *Executor) read() mail {
 	e.mu.Lock()
 	m := e.mail
-	e.mail = mail{stop: m.stop}
+	e.mail = mail{stop: m.stop, recorded: e.spare}
 	e.mu.Unlock()
 	if m.drain != nil {
 		e.draining = *m.drain
 	}
 	e.stopping = m.stop
 	e.drainers = append(e.drainers, m.waiting...)
+	for _, x := range m.recorded {
+		e.recorded(x)
+	}
+	clear(m.recorded)
+	e.spare = m.recorded[:0]
 	for _, f := range m.news {
 		f()
 	}

@@ -8,6 +8,7 @@ import (
 
 type metrics struct {
 	ended      *prometheus.CounterVec
+	endedAs    map[task.State]prometheus.Counter // the same, by state
 	lateness   prometheus.Histogram
 	waiting    prometheus.Gauge
 	unrecorded prometheus.Gauge
@@ -20,6 +21,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := metrics{
+		endedAs: map[task.State]prometheus.Counter{},
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carillon_attempts_total", Help: "Attempts that ended on this node, by their final state."}, []string{"state"}),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -32,7 +34,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 			Name: "carillon_attempts_adopted_total", Help: "Attempts adopted after a rejoin."}),
 	}
 	for _, s := range []task.State{task.Succeeded, task.Failed, task.TimedOut, task.Cancelled, task.Lost} {
-		m.ended.WithLabelValues(string(s))
+		m.endedAs[s] = m.ended.WithLabelValues(string(s))
 	}
 	if r != nil {
 		slots := gauge("carillon_slots", "Processes that this node runs at once.")

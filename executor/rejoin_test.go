@@ -333,7 +333,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	a.Shard = 0
 	n.tell(func() {
 		ev := store.InboxEvent{Held: store.Held{Assigned: a, Mod: token, Create: token}, Key: n.keys.Run("n1", ref, "r1")}
-		n.see(ev, n.floor)
+		n.see(&ev, n.floor)
 	})
 	n.assign("r2", "true")
 	n.ended("r2")

@@ -18,13 +18,14 @@ type state struct {
 	firstJoin time.Duration   // on CLOCK_BOOTTIME
 	listed    bool            // the inbox was listed under the latest session
 
-	all        map[*attempt]struct{}
+	all        []*attempt
 	byKey      map[string]*attempt // without those that are gone
 	unreadable map[string]bool
 	leaving    map[string]int // processes whose record is gone, by key
 	floor      int64          // the inbox is known completely up to here
 
 	dirty     []*attempt // to be looked at
+	spare     []*ending  // an empty slice for the mail
 	processes ready
 	noops     ready
 	counts    [phases]int
@@ -52,7 +53,7 @@ func (j *joined) expired() bool { return int64(boottime()) > j.until.Load() }
 
 func newState() state {
 	return state{
-		session: &joined{}, sessions: map[int]*joined{}, all: map[*attempt]struct{}{}, byKey: map[string]*attempt{},
+		session: &joined{}, sessions: map[int]*joined{}, byKey: map[string]*attempt{},
 		unreadable: map[string]bool{}, leaving: map[string]int{}, dead: map[string]bool{}, asked: map[string]time.Time{},
 	}
 }
@@ -82,13 +83,27 @@ func (s *state) tally(a *attempt, by int) {
 	}
 }
 
-func (s *state) touch(a *attempt) { s.dirty = append(s.dirty, a) }
+func (s *state) touch(a *attempt) {
+	if !a.touched {
+		a.touched = true
+		s.dirty = append(s.dirty, a)
+	}
+}
+
+func (s *state) learn(a *attempt) {
+	a.place = len(s.all)
+	s.all, s.byKey[a.key] = append(s.all, a), a
+	s.tally(a, 1)
+	s.touch(a)
+}
 
 func (s *state) forget(a *attempt) {
-	if _, ok := s.all[a]; ok {
-		s.tally(a, -1)
-		delete(s.all, a)
-	}
+	s.tally(a, -1)
+	last := s.all[len(s.all)-1]
+	s.all[a.place], last.place = last, a.place
+	s.all[len(s.all)-1] = nil
+	s.all = s.all[:len(s.all)-1]
+	a.place = -1
 }
 
 // join begins a session. Attempts dispatched under it need not be adopted.
@@ -99,8 +114,8 @@ func (e *Executor) join(s Session) {
 	if e.firstJoin == 0 {
 		e.firstJoin = boottime()
 	}
-	for a := range e.all {
-		if e.covered(a.Held) {
+	for _, a := range e.all {
+		if e.covered(a.Create) {
 			e.adopted(a, j)
 		}
 	}
@@ -110,7 +125,7 @@ func (e *Executor) join(s Session) {
 
 // covered reports whether an attempt was dispatched under the latest session:
 // its claim compared the node key that the session's fence names.
-func (e *Executor) covered(h store.Held) bool { return h.Create > e.session.Fence.CreateRevision }
+func (e *Executor) covered(token int64) bool { return token > e.session.Fence.CreateRevision }
 
 func (e *Executor) adopted(a *attempt, j *joined) {
 	a.session = j.id
@@ -122,7 +137,7 @@ func (e *Executor) adopted(a *attempt, j *joined) {
 // renew sets the deadlines, and drops sessions without attempts.
 func (e *Executor) renew() {
 	used := map[int]bool{e.session.id: true}
-	for a := range e.all {
+	for _, a := range e.all {
 		used[a.session] = true
 	}
 	for id, j := range e.sessions {
@@ -145,23 +160,23 @@ func (e *Executor) apply(b batch) error {
 		return errSuperseded
 	}
 	before := e.floor
-	seen := map[string]bool{}
-	if b.Reset {
-		e.listed = true
-	}
-	for _, ev := range b.Events {
-		switch {
-		case ev.Deleted:
-			delete(e.unreadable, ev.Key)
-			if a := e.byKey[ev.Key]; a != nil && a.Create < ev.Mod {
-				e.vanish(a)
-			}
-		default:
-			seen[ev.Key] = true
+	for i := range b.Events {
+		ev := &b.Events[i]
+		if !ev.Deleted {
 			e.see(ev, before)
+			continue
+		}
+		delete(e.unreadable, ev.Key)
+		if a := e.byKey[ev.Key]; a != nil && a.Create < ev.Mod {
+			e.vanish(a)
 		}
 	}
 	if b.Reset {
+		e.listed = true
+		seen := make(map[string]bool, len(b.Events))
+		for i := range b.Events {
+			seen[b.Events[i].Key] = true
+		}
 		for key, a := range e.byKey {
 			if !seen[key] && a.Mod <= b.Revision {
 				e.vanish(a)
@@ -180,7 +195,7 @@ func (e *Executor) apply(b batch) error {
 
 // see takes a record as it is now; known is up to where the inbox was known
 // completely before.
-func (e *Executor) see(ev store.InboxEvent, known int64) {
+func (e *Executor) see(ev *store.InboxEvent, known int64) {
 	if ev.Err != nil {
 		if !e.unreadable[ev.Key] {
 			e.unreadable[ev.Key] = true
@@ -195,7 +210,7 @@ func (e *Executor) see(ev store.InboxEvent, known int64) {
 		case a.Create == ev.Create:
 			if ev.Mod > a.Mod {
 				e.tally(a, -1)
-				a.Held = ev.Held
+				a.Held = new(ev.Held)
 				e.tally(a, 1)
 				e.touch(a)
 			}
@@ -205,18 +220,16 @@ func (e *Executor) see(ev store.InboxEvent, known int64) {
 		}
 		e.vanish(a)
 	}
-	a := &attempt{Held: ev.Held, key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
+	a := &attempt{Held: new(ev.Held), key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
 	if a.stale = ev.Create <= known && !mended && !a.foreign; a.stale {
 		a.noRetry = true
 		e.log.Error("an attempt is back that had been seen to its end; it is not started again",
 			zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Int64("rev", a.Create))
 	}
-	if !a.foreign && e.covered(a.Held) {
+	if !a.foreign && e.covered(a.Create) {
 		a.session = e.session.id
 	}
-	e.all[a], e.byKey[a.key] = struct{}{}, a
-	e.tally(a, 1)
-	e.touch(a)
+	e.learn(a)
 }
 
 // vanish notes that an attempt's record is gone.

@@ -29,7 +29,7 @@ func (e *Executor) startProcess(a *attempt) {
 }
 
 // runProcess sees one attempt from its preparation to its end.
-func (e *Executor) runProcess(h store.Held, j *joined, o *orders, onStarted func(time.Time)) Result {
+func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time)) Result {
 	what, err := e.launch.prepare(h.Assigned, h.Create)
 	if err != nil {
 		return notStarted(err)
@@ -87,23 +87,23 @@ func (e *Executor) rewrite(a *attempt) {
 		e.toWrite.later(a)
 		return
 	}
-	j, h := e.session, a.Held
+	j, h := e.session, new(*a.Held)
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
 		h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
 	}
 	a.busy = true
-	e.writes <- func(ctx context.Context) {
+	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
 		defer cancel()
-		mod, err := e.cfg.Inbox.Rewrite(ctx, j.Fence, h)
+		mod, err := e.cfg.Inbox.Rewrite(ctx, j.Fence, *h)
 		e.tell(func() { e.rewritten(a, j, h, mod, err) })
 	}
 }
 
-func (e *Executor) rewritten(a *attempt, j *joined, h store.Held, mod int64, err error) {
+func (e *Executor) rewritten(a *attempt, j *joined, h *store.Held, mod int64, err error) {
 	if err != nil {
 		j.fenced = j.fenced || errors.Is(err, task.ErrFenced)
-		e.failed(a, h, err, "rewrite", retryWrite)
+		e.failed(a, h.Mod, err, "rewrite", retryWrite)
 		return
 	}
 	a.busy = false
@@ -120,8 +120,8 @@ func (e *Executor) rewritten(a *attempt, j *joined, h store.Held, mod int64, err
 
 // failed notes that a write failed; it is tried again when the record is seen to
 // have changed, or after a pause. What is unknown shows itself in the inbox.
-func (e *Executor) failed(a *attempt, h store.Held, err error, what string, pause time.Duration) {
-	a.busy, a.failedAt, a.notBefore = false, h.Mod, time.Now().Add(pause)
+func (e *Executor) failed(a *attempt, mod int64, err error, what string, pause time.Duration) {
+	a.busy, a.failedAt, a.notBefore = false, mod, time.Now().Add(pause)
 	if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrFenced) && !errors.Is(err, context.Canceled) {
 		e.log.Warn("cannot write an attempt", zap.String("what", what), zap.String("task", a.Namespace+"/"+a.Task),
 			zap.String("run", a.ID), zap.Error(err))
@@ -137,13 +137,13 @@ func (e *Executor) handBack(a *attempt) {
 	}
 	h := a.Held
 	a.busy = true
-	e.writes <- func(ctx context.Context) {
+	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
 		defer cancel()
-		err := e.cfg.Inbox.HandBack(ctx, h)
+		err := e.cfg.Inbox.HandBack(ctx, *h)
 		e.tell(func() {
 			if err != nil {
-				e.failed(a, h, err, "hand back", retryWrite)
+				e.failed(a, h.Mod, err, "hand back", retryWrite)
 				return
 			}
 			a.busy = false
@@ -159,33 +159,31 @@ func (e *Executor) record(a *attempt) {
 		e.toRecord.later(a)
 		return
 	}
-	h, end := a.Held, a.end
-	end.CancelledBy = h.CancelledBy // a cancel may have come since
-	var next *task.Waiting
+	x := a.end
+	x.run.CancelledBy = a.CancelledBy // a cancel may have come since
+	x.held, x.next = a.Held, nil
 	if !a.gone && !a.noRetry {
-		next = Next(h.Assigned, end, time.Now(), rand.Float64())
+		x.next = Next(a.Assigned, x.run, time.Now(), rand.Float64())
 	}
 	a.busy = true
-	e.finishes <- func(ctx context.Context) {
-		err := e.cfg.Inbox.Finish(ctx, h, end, next)
-		e.tell(func() { e.recorded(a, h, err) })
-	}
+	e.toRecord.jobs <- x
 }
 
-func (e *Executor) recorded(a *attempt, h store.Held, err error) {
+func (e *Executor) recorded(x *ending) {
+	a, err := x.attempt, x.err
 	switch {
 	case errors.Is(err, store.ErrLate):
 		e.log.Warn("an attempt had been declared lost before its end", zap.String("task", a.Namespace+"/"+a.Task),
-			zap.String("run", a.ID), zap.String("state", string(a.end.State)))
+			zap.String("run", a.ID), zap.String("state", string(x.run.State)))
 	case err != nil:
 		if !errors.Is(err, task.ErrConflict) {
-			a.end.OutputTail = "" // in case it is what etcd refuses
+			x.run.OutputTail = "" // in case it is what etcd refuses
 		}
-		e.failed(a, h, err, "finish", retryFinish)
+		e.failed(a, x.held.Mod, err, "finish", retryFinish)
 		return
 	}
 	a.busy = false
-	a.end, a.orders = task.Run{}, nil
+	a.end, a.orders = nil, nil
 	e.move(a, phaseSettled)
 }
 
@@ -193,7 +191,7 @@ func (e *Executor) recorded(a *attempt, h store.Held, err error) {
 // attempts are in the inbox.
 func (e *Executor) askCleared(v view) {
 	foreign := map[string]bool{}
-	for a := range e.all {
+	for _, a := range e.all {
 		if a.foreign && a.phase == phaseWaiting && !a.gone {
 			foreign[a.Instance] = true
 		}
@@ -209,7 +207,7 @@ func (e *Executor) askCleared(v view) {
 			continue
 		}
 		e.asked[instance] = v.now
-		e.writes <- func(ctx context.Context) {
+		e.toWrite.jobs <- func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, writeLimit)
 			defer cancel()
 			cleared, err := e.cfg.Inbox.Cleared(ctx, instance)
@@ -226,7 +224,7 @@ func (e *Executor) answered(instance string, cleared bool, err error) {
 		return
 	}
 	e.dead[instance] = true
-	for a := range e.all {
+	for _, a := range e.all {
 		if a.foreign && a.Instance == instance {
 			e.touch(a)
 		}
