@@ -19,6 +19,7 @@ import (
 
 const (
 	guardLook  = 250 * time.Millisecond // between looks at deadlines
+	guardPause = 10 * time.Millisecond  // between reads: what is in the pipe is safe, and to wake for each word is dear
 	guardKill  = time.Minute            // for all processes to be gone
 	guardClear = 10 * time.Second       // to say so
 )
@@ -101,7 +102,7 @@ func next(r *bufio.Reader, v any) error {
 
 // listen keeps watch until the daemon says bye (false) or is dead (true).
 func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
-	words := make(chan word)
+	words := make(chan word, 64)
 	go func() { // ends with the process: nothing else ends a read
 		defer close(words)
 		for {
@@ -110,6 +111,9 @@ func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 				return
 			}
 			words <- x
+			if r.Buffered() == 0 {
+				time.Sleep(guardPause)
+			}
 		}
 	}()
 	look := time.NewTicker(guardLook)

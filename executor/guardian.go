@@ -3,7 +3,6 @@ package executor
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,11 +46,12 @@ type Guardian struct {
 	restarts prometheus.Counter
 	next     atomic.Uint64
 
-	mu    sync.Mutex
-	watch watch
-	pipe  *os.File      // to the guardian; nil while there is none
-	up    chan struct{} // closed while there is one
-	down  chan struct{} // one slot: writing failed
+	mu     sync.Mutex
+	watch  watch
+	unsaid []byte        // words that are not in the pipe yet
+	pipe   *os.File      // to the guardian; nil while there is none
+	up     chan struct{} // closed while there is one
+	down   chan struct{} // one slot: writing failed
 }
 
 // NewGuardian makes a guardian. Run starts it.
@@ -112,10 +112,11 @@ func (g *Guardian) serve(ctx context.Context) error {
 		argv = []string{self, "guardian"}
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append(slices.Clone(g.cfg.Env), guardianMark+"=1")
-	if g.cfg.Env == nil {
-		cmd.Env = append(os.Environ(), guardianMark+"=1")
+	env := g.cfg.Env
+	if env == nil {
+		env = os.Environ()
 	}
+	cmd.Env = append(slices.Clone(env), guardianMark+"=1")
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's and no group's signals reach it
 	r, w, err := os.Pipe()
@@ -158,7 +159,7 @@ func (g *Guardian) serve(ctx context.Context) error {
 
 // accompany greets a guardian and stays with it. nil: ctx ended, it is to leave.
 func (g *Guardian) accompany(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
-	if err := send(w, g.cfg.Hello); err != nil {
+	if err := write(w, line(nil, g.cfg.Hello)); err != nil {
 		return err
 	}
 	select {
@@ -166,9 +167,9 @@ func (g *Guardian) accompany(ctx context.Context, w *os.File, answered <-chan st
 		return nil
 	case <-time.After(guardianStart):
 		return errors.New("the guardian does not get ready")
-	case line := <-answered:
-		if line != answer {
-			return fmt.Errorf("the guardian does not get ready: %q", line)
+	case said := <-answered:
+		if said != answer {
+			return fmt.Errorf("the guardian does not get ready: %q", said)
 		}
 	}
 	if err := g.arrive(w); err != nil {
@@ -189,11 +190,14 @@ func (g *Guardian) accompany(ctx context.Context, w *os.File, answered <-chan st
 func (g *Guardian) arrive(w *os.File) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var all []byte
 	for _, x := range append(g.watch.words(), word{All: true}) {
-		if err := send(w, x); err != nil {
-			return err
-		}
+		all = line(all, x)
 	}
+	if err := write(w, all); err != nil {
+		return err
+	}
+	g.unsaid = g.unsaid[:0]
 	select {
 	case <-g.down: // said of the one before
 	default:
@@ -208,104 +212,17 @@ func (g *Guardian) arrive(w *os.File) error {
 func (g *Guardian) part(last word, w *os.File) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if last.Bye {
+		_ = write(w, line(g.unsaid, last))
+		w.Close()
+	}
+	g.lose()
+}
+
+// lose notes that there is no guardian any more. mu is held.
+func (g *Guardian) lose() {
 	if g.pipe != nil {
 		g.pipe, g.up = nil, make(chan struct{})
 	}
-	if last.Bye {
-		_ = send(w, last)
-		w.Close()
-	}
-}
-
-// send writes one line, at once: it is in the pipe when send returns, and the
-// guardian reads it even if the daemon dies now.
-func send(w *os.File, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_ = w.SetWriteDeadline(time.Now().Add(guardianWrite))
-	_, err = w.Write(append(b, '\n'))
-	return err
-}
-
-// tell applies a word and passes it on, if there is a guardian. mu is held.
-func (g *Guardian) tell(x word) {
-	g.watch.apply(x)
-	if g.pipe == nil {
-		return
-	}
-	if err := send(g.pipe, x); err != nil {
-		g.log.Warn("cannot talk to the guardian", zap.Error(err))
-		g.pipe, g.up = nil, make(chan struct{})
-		poke(g.down)
-	}
-}
-
-// intend announces that an attempt is about to be started. It returns when the
-// guardian knows, however long it takes to have one, unless it is called off.
-// The function it returns is told of the process, and, with 0, of its end.
-func (g *Guardian) intend(a ward, off <-chan struct{}) (update func(pid int, b birth), err error) {
-	if g == nil {
-		return func(int, birth) {}, nil
-	}
-	a.ID = g.next.Add(1)
-	for {
-		g.mu.Lock()
-		up := g.up
-		if g.pipe != nil {
-			g.tell(word{Ward: &a})
-		}
-		known := g.pipe != nil
-		g.mu.Unlock()
-		if known {
-			return func(pid int, b birth) { g.update(a.ID, pid, b) }, nil
-		}
-		select {
-		case <-off:
-			g.update(a.ID, 0, birth{})
-			return nil, errCalledOff
-		case <-up:
-		}
-	}
-}
-
-func (g *Guardian) update(id uint64, pid int, b birth) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	a, ok := g.watch.wards[id]
-	switch {
-	case pid == 0:
-		g.tell(word{End: id})
-	case ok:
-		a.Pid, a.From, a.To = pid, b.from, b.to
-		g.tell(word{Ward: &a})
-	}
-}
-
-// cover says that attempts belong to a session from now on.
-func (g *Guardian) cover(l Leftover, session int) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, a := range g.watch.wards {
-		if a.Leftover == l && a.Session != session {
-			a.Session = session
-			g.tell(word{Ward: &a})
-		}
-	}
-}
-
-// renewed says until when the attempts of a session may live.
-func (g *Guardian) renewed(id int, until time.Duration) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if known, ok := g.watch.sessions[id]; !ok || known != until {
-		g.tell(word{Session: &session{ID: id, Until: until}})
-	}
+	g.unsaid = g.unsaid[:0] // the next one is told all
 }

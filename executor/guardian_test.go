@@ -178,11 +178,10 @@ func TestGuardian_LeavesWithAByeAndSaysNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
-	update, err := g.intend(ward{Leftover: Leftover{RunID: "r", Token: 1}}, nil)
-	if err != nil {
+	if err := g.await(nil); err != nil {
 		t.Fatal(err)
 	}
-	update(0, birth{})
+	g.intend(ward{Leftover: Leftover{RunID: "r", Token: 1}}).ended()
 	pid := pidIn(t, filepath.Join(dir, "guardian.lock"))
 	if st, err := readStat(pid); err != nil || st.pgrp != pid {
 		t.Errorf("the guardian is in group %d, %v; want its own", st.pgrp, err)

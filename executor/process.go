@@ -101,7 +101,6 @@ type running struct {
 	spawn
 	pipe    *os.File
 	drained chan struct{} // closed when nothing reads the pipe any more
-	release func()        // ends the guardian's watch
 }
 
 func (l *launcher) start(what launch, out *output, o *orders) (*running, error) {
@@ -121,24 +120,24 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	if err != nil {
 		return nil, startFailure(err, argv[0], dir)
 	}
-	release, err := l.guardian.intend(what.ward, o.given)
-	if err != nil {
-		return nil, errors.Join(err, pipe.Close(), unix.Close(w))
-	}
-	p := &running{launcher: l, pipe: pipe, drained: make(chan struct{}), release: func() { release(0, birth{}) }, spawn: spawn{
+	p := &running{launcher: l, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
 		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), may: what.may,
+		guarded: l.guardian.intend(what.ward),
 	}}
-	err = l.spawner.start(&p.spawn, o.given)
+	for err = errUnguarded; errors.Is(err, errUnguarded); {
+		if err = l.guardian.await(o.given); err == nil {
+			err = l.spawner.start(&p.spawn, o.given)
+		}
+	}
 	unix.Close(w)
 	if err != nil {
 		pipe.Close()
-		p.release()
+		p.guarded.ended()
 		if errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
 			return nil, err
 		}
 		return nil, startFailure(err, program, dir)
 	}
-	release(p.pid, p.birth)
 	go func() {
 		defer close(p.drained)
 		out.drain(pipe)
@@ -185,7 +184,7 @@ func (p *running) wait(what launch, o *orders) Result {
 	_ = p.pipe.SetReadDeadline(time.Now().Add(drained))
 	<-p.drained
 	p.pipe.Close()
-	p.release()
+	p.guarded.ended()
 
 	r.judge(status, err)
 	r.blame(why.cause, what.timeout)

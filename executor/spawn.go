@@ -30,6 +30,7 @@ type spawn struct {
 	as      *syscall.Credential
 	output  uintptr
 	may     func() error // asked directly before the fork; an error forbids it
+	guarded guarded
 
 	reply   chan struct{}
 	pid     int
@@ -58,8 +59,23 @@ func (s *spawner) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case r := <-s.requests:
-			s.fork(r)
-			close(r.reply)
+			s.serve(r)
+		}
+	}
+}
+
+// serve forks until nobody waits. What is told of a process travels to the
+// guardian with the announcement of the next, or now.
+func (s *spawner) serve(r *spawn) {
+	for {
+		s.fork(r)
+		guardian := r.guarded
+		close(r.reply)
+		select {
+		case r = <-s.requests:
+		default:
+			_ = guardian.flush() // or the next guardian is told
+			return
 		}
 	}
 }
@@ -77,7 +93,10 @@ func (s *spawner) start(r *spawn, off <-chan struct{}) error {
 }
 
 func (s *spawner) fork(r *spawn) {
-	if r.err = r.may(); r.err != nil {
+	if r.err = r.guarded.flush(); r.err != nil {
+		return
+	}
+	if r.err = r.may(); r.err != nil { // last, since the guardian may have taken its time
 		return
 	}
 	r.started, r.birth.from = time.Now(), boottime()
@@ -85,7 +104,9 @@ func (s *spawner) fork(r *spawn) {
 		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.output},
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd},
 	})
-	r.birth.to = boottime()
+	if r.birth.to = boottime(); r.err == nil {
+		r.guarded.born(r.pid, r.birth)
+	}
 }
 
 // errCalledOff means that nothing was started.

@@ -1,0 +1,110 @@
+package executor
+
+import (
+	"bufio"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ear is the guardian's end of the daemon's words.
+type ear struct {
+	t     *testing.T
+	lines *bufio.Reader
+	pipe  *os.File
+}
+
+// listen has the test be the guardian.
+func listen(t *testing.T, g *Guardian) *ear {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	if err := g.arrive(w); err != nil {
+		t.Fatal(err)
+	}
+	return &ear{t: t, lines: bufio.NewReader(r), pipe: r}
+}
+
+// hear returns when the daemon has said what is waited for.
+func (e *ear) hear(what string, is func(word) bool) (x word) {
+	e.t.Helper()
+	if err := e.pipe.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		e.t.Fatal(err)
+	}
+	for {
+		x = word{}
+		if err := next(e.lines, &x); err != nil {
+			e.t.Errorf("the guardian is not told %s: %v", what, err)
+			return word{Ward: &ward{}}
+		}
+		if is(x) {
+			return x
+		}
+	}
+}
+
+func guardedLauncher(t *testing.T) (*launcher, *Guardian) {
+	l := newLauncher(t, SpoolConfig{})
+	l.guardian = NewGuardian(guardianConfig(t.TempDir()))
+	return l, l.guardian
+}
+
+func announced(x word) bool { return x.Ward != nil && x.Ward.RunID == "r1" && x.Ward.Pid == 0 }
+
+func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.T) {
+	l, g := guardedLauncher(t)
+	e := listen(t, g)
+	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exec sleep 300"}), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan uint64, 1)
+	what.may = func() error { // nothing is forked yet
+		told <- e.hear("of the attempt", announced).Ward.ID
+		return nil
+	}
+	o := newOrders()
+	ended := make(chan Result)
+	go func() { ended <- l.run(what, o) }()
+	id := <-told
+	pid := e.hear("of the process", func(x word) bool { return x.Ward != nil && x.Ward.Pid > 0 && x.Ward.ID == id }).Ward.Pid
+	if pid == 0 || !alive(pid) {
+		t.Errorf("told of process %d, which does not live", pid)
+	}
+	o.give(kill{causeCancel, 0})
+	<-ended
+	g.renewed(1, time.Minute) // as at each look
+	e.hear("of the end", func(x word) bool { return x.End == id })
+}
+
+func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
+	l, g := guardedLauncher(t)
+	listen(t, g).pipe.Close() // dead, and nobody has noticed
+	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := make(chan struct{})
+	what.may = func() error {
+		select {
+		case <-guarded:
+		default:
+			t.Error("about to be forked without a guardian")
+		}
+		return nil
+	}
+	ended := make(chan Result)
+	go func() { ended <- l.run(what, newOrders()) }()
+	<-g.down // writing failed
+	close(guarded)
+	e := listen(t, g)
+	if r := <-ended; r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+	e.hear("of the attempt", announced)
+}
