@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -90,27 +89,34 @@ func groupsOf(u *user.User) ([]uint32, error) {
 // them, the run's over these, and Carillon's own, which nothing overrides. They
 // come first, in this order.
 func environment(a task.Assigned, token int64, node string, as account) []string {
-	vars := map[string]string{
-		"PATH": cronPath, "HOME": as.home, "SHELL": cronShell, "LOGNAME": as.name,
-		"TRACEPARENT": traceparent(a.Namespace, a.Task, a.ID),
+	type variable struct{ name, value string }
+	vars := []variable{
+		{"HOME", as.home}, {"LOGNAME", as.name}, {"PATH", cronPath}, {"SHELL", cronShell},
+		{"TRACEPARENT", traceparent(a.Namespace, a.Task, a.ID)},
 	}
 	if a.Action.Process != nil {
-		maps.Copy(vars, a.Action.Process.Env)
+		for k, v := range a.Action.Process.Env {
+			vars = append(vars, variable{k, v})
+		}
 	}
-	maps.Copy(vars, a.Env)
+	for k, v := range a.Env {
+		vars = append(vars, variable{k, v})
+	}
+	slices.SortStableFunc(vars, func(x, y variable) int { return strings.Compare(x.name, y.name) })
 	scheduled, _ := a.ScheduledTime.MarshalText() // never fails
-	env := []string{
-		envRunID + "=" + a.ID,
-		envToken + "=" + strconv.FormatInt(token, 10),
-		envNamespace + "=" + a.Namespace,
-		envTask + "=" + a.Task,
-		"CARILLON_SCHEDULED_TIME=" + string(scheduled),
-		"CARILLON_ATTEMPT=" + strconv.Itoa(max(a.Attempt, 1)),
-		"CARILLON_NODE=" + node,
-	}
-	for _, k := range slices.Sorted(maps.Keys(vars)) {
-		if !strings.HasPrefix(k, "CARILLON_") {
-			env = append(env, k+"="+vars[k])
+	env := append(make([]string, 0, 7+len(vars)),
+		envRunID+"="+a.ID,
+		envToken+"="+strconv.FormatInt(token, 10),
+		envNamespace+"="+a.Namespace,
+		envTask+"="+a.Task,
+		"CARILLON_SCHEDULED_TIME="+string(scheduled),
+		"CARILLON_ATTEMPT="+strconv.Itoa(max(a.Attempt, 1)),
+		"CARILLON_NODE="+node,
+	)
+	for i, v := range vars {
+		overridden := i+1 < len(vars) && vars[i+1].name == v.name
+		if !overridden && !strings.HasPrefix(v.name, "CARILLON_") {
+			env = append(env, v.name+"="+v.value)
 		}
 	}
 	return env
@@ -123,7 +129,9 @@ func traceparent(namespace, name, run string) string {
 	var span [8]byte
 	rand.Read(span[:]) // never fails: crypto/rand
 	span[7] |= 1       // all zero is no span
-	return "00-" + hex.EncodeToString(trace[:16]) + "-" + hex.EncodeToString(span[:]) + "-01"
+	b := hex.AppendEncode([]byte("00-"), trace[:16])
+	b = hex.AppendEncode(append(b, '-'), span[:])
+	return string(append(b, "-01"...))
 }
 
 func lookupEnv(env []string, name string) string {

@@ -8,11 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -179,4 +182,19 @@ func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	if _, err := l.spool.Open("default", "job", "r1", 1); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after the end: %v", err)
 	}
+}
+
+func TestIsRun(t *testing.T) {
+	want := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`)
+	for id, is := range map[string]bool{"20261120T220500.000Z-k3f9": true, "": false, "../x": false, "a..b": false, "a.": false, "a/b": false} {
+		if isRun(id) != is {
+			t.Errorf("%q is a run's id: %v", id, isRun(id))
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		id := rapid.StringOfN(rapid.RuneFrom([]rune("azAZ09_-./~\x00é")), 0, 6, -1).Draw(t, "id")
+		if got := isRun(id); got != want.MatchString(id) {
+			t.Fatalf("%q is a run's id: %v", id, got)
+		}
+	})
 }

@@ -171,18 +171,21 @@ func (p *running) wait(what launch, o *orders) Result {
 	why, killAt := p.until(exited, what, o)
 	r := Result{StartedAt: p.started, EndedAt: time.Now()}
 	status, err := reap(p.pid)
-	if why.cause == causeNone {
-		killAt = time.Now().Add(lingering + min(what.grace, leftovers))
-		if !p.outlast(time.Now().Add(lingering)) {
-			p.signal(unix.SIGTERM)
-		}
+	if why.cause != causeNone {
+		p.endGroup(killAt, o)
+	} else if !p.outlast(r.EndedAt.Add(lingering)) {
+		p.signal(unix.SIGTERM)
+		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, leftovers)), o)
 	}
-	p.endGroup(killAt, o)
 	if why.cause != causeNone {
 		p.sweep(what.ward.Leftover)
 	}
-	_ = p.pipe.SetReadDeadline(time.Now().Add(drained))
-	<-p.drained
+	select {
+	case <-p.drained:
+	default:
+		_ = p.pipe.SetReadDeadline(time.Now().Add(drained))
+		<-p.drained
+	}
 	p.pipe.Close()
 	p.guarded.ended()
 
@@ -194,13 +197,10 @@ func (p *running) wait(what launch, o *orders) Result {
 // until waits for the main process to end, and carries out kills until then.
 // The process is a zombie when it returns.
 func (p *running) until(exited <-chan error, what launch, o *orders) (why kill, killAt time.Time) {
-	timeout := never()
+	var timeout, hard <-chan time.Time
 	if what.timeout > 0 {
-		timeout = time.NewTimer(what.timeout)
+		timeout = time.After(what.timeout)
 	}
-	defer timeout.Stop()
-	hard := never()
-	defer hard.Stop()
 	obey := func(k kill) {
 		at := time.Now().Add(max(k.grace, 0))
 		if why.cause == causeNone {
@@ -210,27 +210,20 @@ func (p *running) until(exited <-chan error, what launch, o *orders) (why kill, 
 		} else if at.Before(killAt) {
 			killAt = at
 		}
-		hard.Reset(time.Until(killAt))
+		hard = time.After(time.Until(killAt))
 	}
 	for {
 		select {
 		case <-exited:
 			return why, killAt
-		case <-timeout.C:
+		case <-timeout:
 			obey(kill{causeTimeout, what.grace})
 		case k := <-o.c:
 			obey(k)
-		case <-hard.C:
+		case <-hard:
 			unix.Kill(-p.pid, unix.SIGKILL)
 		}
 	}
-}
-
-// never is a timer that does not fire until it is reset.
-func never() *time.Timer {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return t
 }
 
 // outlast waits for the group to end by itself, until at.

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,7 +91,23 @@ func NewSpool(cfg SpoolConfig) *Spool {
 	return s
 }
 
-var runPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`)
+// isRun reports whether a run's id is words of letters, digits, "_" and "-" with
+// single dots between, and begins with a letter or a digit.
+func isRun(id string) bool {
+	last := byte('.')
+	for i := range len(id) {
+		c := id[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case (c == '_' || c == '-') && i > 0:
+		case c == '.' && last != '.':
+		default:
+			return false
+		}
+		last = c
+	}
+	return last != '.' && len(id) <= 200
+}
 
 // path is where the output of an attempt is kept. Records come from etcd, where
 // anybody may have written them, so names are checked once more.
@@ -100,7 +115,7 @@ func (s *Spool) path(namespace, name, run string, attempt int) (string, error) {
 	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("task", name)); err != nil {
 		return "", err
 	}
-	if !runPattern.MatchString(run) || len(run) > 200 || attempt < 0 {
+	if !isRun(run) || attempt < 0 {
 		return "", task.Invalid(task.CodeBadName, "run", "%s is not a run's id", task.Quote(run))
 	}
 	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+".log"), nil
