@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -396,4 +398,32 @@ func highestFile(t *testing.T) int {
 	}
 	defer f.Close()
 	return int(f.Fd()) + 1
+}
+
+func TestProcess_InheritsNoDescriptors(t *testing.T) {
+	for name, f := range map[string]func() error{"at once": closeOnExec, "one by one": closeEachOnExec} {
+		t.Run(name, func(t *testing.T) {
+			l := newLauncher(t, SpoolConfig{})
+			fd, err := unix.Dup(1) // as from a parent: not closed on exec
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+			if r := l.shell(t, fmt.Sprintf("test ! -e /proc/self/fd/%d", fd)); r.State != task.Succeeded {
+				t.Errorf("descriptor %d reaches a task: %+v", fd, r)
+			}
+		})
+	}
+	fd, err := unix.Dup(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	l := newLauncher(t, SpoolConfig{}) // does so, too
+	if r := l.shell(t, fmt.Sprintf("test ! -e /proc/self/fd/%d", fd)); r.State != task.Succeeded {
+		t.Errorf("descriptor %d reaches a task: %+v", fd, r)
+	}
 }

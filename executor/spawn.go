@@ -3,8 +3,10 @@ package executor
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -41,11 +43,34 @@ type spawn struct {
 }
 
 func newSpawner() (*spawner, error) {
+	if err := closeOnExec(); err != nil {
+		return nil, err
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
 	return &spawner{requests: make(chan *spawn), null: null, nullFD: null.Fd()}, nil
+}
+
+// closeOnExec keeps from processes what this program inherited from whoever
+// started it. All that it opens itself is closed on exec anyway.
+func closeOnExec() error {
+	err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) { // before Linux 5.11
+		return closeEachOnExec()
+	}
+	return os.NewSyscallError("close_range", err)
+}
+
+func closeEachOnExec() error {
+	open, err := os.ReadDir(procRoot + "/self/fd")
+	for _, d := range open {
+		if fd, err := strconv.Atoi(d.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return err
 }
 
 // run serves until ctx ends. By then all that it started must have ended: it is
