@@ -221,9 +221,17 @@ func TestExecutor_Silence(t *testing.T) {
 	n.assign("mine", "echo $$ >@mine; while ! test -e @go; do sleep 0.01; done")
 	n.assign("others", "echo $$ >@others; exec sleep 300", func(a *task.Assigned) { a.Replaceable = true })
 	mine, others := n.began("mine"), n.began("others")
+	renewal, deadline := n.deadline()
+	since := time.Since(last) // read before the other clock: however long that takes, the sum is not too early
+	if latest := boottime() - since; renewal > latest {
+		t.Errorf("the last renewal counts as %s younger than it is", renewal-latest)
+	}
+	if got := deadline - renewal; got != 3*time.Second {
+		t.Errorf("the deadline is %s after the last renewal", got)
+	}
 	eventually(t, "the replaceable one is dead", func() bool { return !alive(others) })
-	if took := time.Since(last); took < 2900*time.Millisecond || took > 4*time.Second {
-		t.Errorf("killed after %s of silence", took)
+	if early := deadline - boottime(); early > 0 {
+		t.Errorf("killed %s before the deadline", early)
 	}
 	if !alive(mine) {
 		t.Error("an attempt that nobody may replace was killed")
@@ -244,6 +252,18 @@ func TestExecutor_Silence(t *testing.T) {
 	if r := n.ended("mine"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
+}
+
+// deadline is the latest session's last renewal, as the executor knows it, and
+// until when its attempts may run in silence, on CLOCK_BOOTTIME.
+func (n *node) deadline() (renewal, until time.Duration) {
+	known := make(chan struct{})
+	n.tell(func() {
+		renewal, until = n.session.renewals.at, time.Duration(n.session.until.Load())
+		close(known)
+	})
+	<-known
+	return renewal, until
 }
 
 func TestExecutor_EtcdAway(t *testing.T) {
