@@ -27,6 +27,10 @@
 //     counts suspend; by the guardian, if the daemon is frozen.
 //   - A cancelled run is neither queued nor retried; a cancel that arrives while
 //     a result is being recorded stops the retry.
+//   - No process exists of which the guardian was not told before: it finds it by
+//     its environment at first, and by its group as soon as that has a number.
+//   - A process has an empty input, and its output; no other descriptor that was
+//     open in the daemon, or in whoever started that.
 //   - Every process of an attempt's group is gone before the attempt ends. If it
 //     was made to end (timeout, cancel, shutdown, …), then also processes that
 //     left the group and still carry CARILLON_RUN_ID and CARILLON_FENCING_TOKEN.

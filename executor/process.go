@@ -152,16 +152,22 @@ func newPipe() (*os.File, int, error) {
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return nil, 0, err
 	}
-	if err := unix.SetNonblock(p[0], true); err != nil {
+	if err := nonblocking(p[0]); err != nil {
 		return nil, 0, errors.Join(err, unix.Close(p[0]), unix.Close(p[1]))
 	}
 	return os.NewFile(uintptr(p[0]), "output"), p[1], nil
 }
 
+// nonblocking readies a descriptor that has no other flags for the runtime's poller.
+func nonblocking(fd int) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_NONBLOCK)
+	return os.NewSyscallError("fcntl", err)
+}
+
 // wait sees the attempt to its end.
 func (p *running) wait(what launch, o *orders) Result {
 	var pidfd *os.File
-	if p.pidfd >= 0 && unix.SetNonblock(p.pidfd, true) == nil {
+	if p.pidfd >= 0 && nonblocking(p.pidfd) == nil {
 		pidfd = os.NewFile(uintptr(p.pidfd), "pidfd")
 		defer pidfd.Close()
 	}

@@ -46,8 +46,9 @@ const (
 //   - Two transactions of which one writes what the other writes, reads or compares never share a request, nor are they
 //     under way at the same time: the later one is sent when the earlier one is answered, if only with an error.
 //     (Comparisons of one request all see the state before it.)
-//   - Nothing waits for company: a transaction is sent at once if fewer than InFlight requests are under way. Batches
-//     form only while they are. One that is alone is sent as it is.
+//   - Nothing waits for company while etcd has nothing to do: a transaction is sent at once if no request is under way,
+//     and as it is if it is alone. Another request is begun, up to InFlight, when enough has come together to be worth
+//     one; what has not goes with the next, when one is answered.
 //   - A request that etcd refuses because of what is in it is halved until only the culprit fails. One refused because
 //     etcd is behind is sent again after a while. Nothing else is ever sent again: if the outcome of a request is
 //     unknown then each caller in it gets an error of which Unknown says so. A lack of space is such an error, and
@@ -72,6 +73,7 @@ type Batcher struct {
 	work    sync.Cond // there is something ready, or it is over
 	turns   turns
 	idle    int // senders that wait for work
+	sending int // requests under way
 	started bool
 	over    bool
 }
@@ -185,7 +187,7 @@ func (b *Batcher) enter(t *ticket) bool {
 
 // wake sets a sender to work if there is work.
 func (b *Batcher) wake() {
-	if b.idle > 0 && b.turns.ready.first != nil {
+	if b.idle > 0 && b.worthwhile() {
 		b.work.Signal()
 	}
 }

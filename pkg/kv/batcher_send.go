@@ -22,6 +22,9 @@ type sender struct {
 // send sends one request after the other until the batcher's end.
 func (b *Batcher) send(ctx context.Context) {
 	s := &sender{Batcher: b}
+	b.mu.Lock()
+	b.sending++ // next takes it off
+	b.mu.Unlock()
 	for s.next() {
 		s.deliver(ctx, s.pack)
 		clear(s.pack)
@@ -32,7 +35,8 @@ func (b *Batcher) send(ctx context.Context) {
 func (s *sender) next() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.turns.ready.first == nil && !s.over {
+	s.sending--
+	for !s.worthwhile() && !s.over {
 		s.idle++
 		s.work.Wait()
 		s.idle--
@@ -40,9 +44,23 @@ func (s *sender) next() bool {
 	if s.over {
 		return false
 	}
+	s.sending++
 	s.pack = s.fill(s.pack[:0])
 	s.wake()
 	return true
+}
+
+// companionWeight is how much must be ready, for each request under way, before
+// another one is begun.
+const companionWeight = 16
+
+// worthwhile says that a request is to be begun now. If none is under way,
+// anything is: nobody waits when etcd has nothing to do. The more are under way,
+// the more must have come together, since a request costs etcd as much as dozens
+// of operations in it, and those that wait are taken along when one is answered.
+func (b *Batcher) worthwhile() bool {
+	r := &b.turns.ready
+	return r.first != nil && r.weight >= companionWeight*b.sending
 }
 
 // fill packs as many as etcd's limits allow, the oldest first. Those that do not fit are left for the next request; a

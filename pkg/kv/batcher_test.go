@@ -3,6 +3,7 @@ package kv_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +58,7 @@ func TestBatcher_SendsAtOnceWhenIdleAndTogetherWhenBusy(t *testing.T) {
 	}
 }
 
-func TestBatcher_WaitsForNobodyWhileSendersAreFree(t *testing.T) {
+func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
 	c := kvtest.Start(t)
 	hold := make(chan struct{})
 	w := &wire{KV: c, before: func(n int) error {
@@ -67,20 +68,63 @@ func TestBatcher_WaitsForNobodyWhileSendersAreFree(t *testing.T) {
 		return nil
 	}}
 	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 3})
-	one := b.commit(t.Context(), putting("a"))
+	one := b.commit(t.Context(), putting("alone")) // at once: etcd has nothing to do
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
-	two := b.commit(t.Context(), putting("b"))
+	var others []<-chan answer
+	for i := range 15 {
+		others = append(others, b.queue(t.Context(), putting(numbered(i))))
+	}
+	if n := len(w.requests()); n != 1 {
+		t.Fatalf("%d requests; fifteen puts are not worth another one yet", n)
+	}
+	others = append(others, b.commit(t.Context(), putting(numbered(15))))
 	eventually(t, "two requests under way", func() bool { return len(w.requests()) == 2 })
-	if a := within(t, 10*time.Second, "the third", b.commit(t.Context(), putting("c"))); a.err != nil {
-		t.Error(a.err)
+
+	// A large one is worth the third request, though others wait before it.
+	last := b.queue(t.Context(), putting("small"))
+	var many []string
+	for i := range 40 {
+		many = append(many, numbered(100+i))
+	}
+	for _, a := range []<-chan answer{b.commit(t.Context(), putting(many...)), last} {
+		if got := within(t, 10*time.Second, "the third request", a); got.err != nil {
+			t.Error(got.err)
+		}
 	}
 	close(hold)
-	within(t, 10*time.Second, "the first", one)
-	within(t, 10*time.Second, "the second", two)
-	for _, r := range w.requests() {
-		if siblings(r) != 1 {
-			t.Error("a transaction that was alone was not sent flat")
+	for _, a := range append(others, one) {
+		if got := within(t, 10*time.Second, "what was under way", a); got.err != nil {
+			t.Error(got.err)
 		}
+	}
+	var sizes []int
+	for _, r := range w.requests() {
+		sizes = append(sizes, siblings(r))
+	}
+	if !slices.Equal(sizes, []int{1, 16, 2}) {
+		t.Errorf("requests of %v transactions", sizes)
+	}
+}
+
+// What is not worth a request of its own goes when the one under way is answered,
+// whoever sends it.
+func TestBatcher_LeavesNobodyBehind(t *testing.T) {
+	c := kvtest.Start(t)
+	hold := make(chan struct{})
+	w := &wire{KV: c, before: func(n int) error {
+		if n == 0 {
+			await(t, hold)
+		}
+		return nil
+	}}
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4})
+	first := b.commit(t.Context(), putting("first"))
+	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
+	alone := b.queue(t.Context(), putting("a"))
+	close(hold)
+	within(t, 10*time.Second, "the first", first)
+	if a := within(t, 10*time.Second, "the one that waited", alone); a.err != nil || len(w.requests()) != 2 {
+		t.Errorf("%v, %d requests", a.err, len(w.requests()))
 	}
 }
 
@@ -112,7 +156,11 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 		writers = append(writers, b.queue(t.Context(), txn))
 		readers = append(readers, b.queue(t.Context(), kv.Txn{Then: []clientv3.Op{clientv3.OpGet("log/last")}}))
 	}
-	if free := within(t, 10*time.Second, "one that conflicts with none", b.commit(t.Context(), putting("free"))); free.err != nil {
+	var free []string // enough for a request of its own
+	for i := range 40 {
+		free = append(free, numbered(i))
+	}
+	if free := within(t, 10*time.Second, "one that conflicts with none", b.commit(t.Context(), putting(free...))); free.err != nil {
 		t.Error(free.err)
 	}
 	if n := len(w.requests()); n != 2 {

@@ -47,10 +47,14 @@ func (b *Batcher) redeem(t *ticket) (Result, error) {
 }
 
 // readyList is in the order of entry.
-type readyList struct{ first, last *ticket }
+type readyList struct {
+	first, last *ticket
+	weight      int // operations or comparisons, whichever is more, of all
+}
 
 // insert puts t in its place. That is the end for a new one, and near the beginning for one that had to wait.
 func (r *readyList) insert(t *ticket) {
+	r.weight += t.depth
 	next := (*ticket)(nil)
 	if r.last != nil && r.last.seq > t.seq {
 		for next = r.first; next.seq < t.seq; {
@@ -71,6 +75,7 @@ func (r *readyList) insert(t *ticket) {
 }
 
 func (r *readyList) remove(t *ticket) {
+	r.weight -= t.depth
 	if t.prev == nil {
 		r.first = t.next
 	} else {

@@ -253,7 +253,7 @@ func (c *Commit) txn() kv.Txn {
 	}
 	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known))
 	for _, s := range c.sessions {
-		t.If = append(t.If, clientv3.Compare(clientv3.CreateRevision(c.keys.Node(s.node)), "=", s.create))
+		t.If = append(t.If, kv.CreateIs(c.keys.Node(s.node), s.create))
 	}
 	for _, g := range c.guards {
 		t.If = append(t.If, unchanged(g.key, g.mod))

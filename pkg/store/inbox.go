@@ -102,7 +102,7 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 	end.Token = h.Create // it is what tells our record from another's
 	run, queued, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID), s.keys.Ended(ref, h.ID)
 	t := kv.Txn{
-		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(run), "=", h.Create)},
+		If:   []clientv3.Cmp{kv.CreateIs(run, h.Create)},
 		Then: []clientv3.Op{clientv3.OpDelete(run)},
 		Else: []clientv3.Op{clientv3.OpGet(run), clientv3.OpGet(queued), clientv3.OpGet(ended)},
 	}

@@ -58,7 +58,7 @@ func (s *Store) Announce(ctx context.Context, session kv.Fence, n task.Node, lea
 // is not, or the session is gone.
 func (s *Store) Leave(ctx context.Context, session kv.Fence, node string) error {
 	inbox := s.keys.Inbox(node)
-	none := clientv3.Compare(clientv3.CreateRevision(inbox), "=", 0).WithPrefix()
+	none := kv.CreateIs(inbox, 0).WithPrefix()
 	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare(), none}, Then: []clientv3.Op{clientv3.OpDelete(session.Key)}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -120,7 +120,7 @@ func (s *Store) HasTokens(ctx context.Context) (bool, error) {
 // CreateFirstToken writes a token's record if the cluster has no token at all.
 // task.ErrExists if it has.
 func (s *Store) CreateFirstToken(ctx context.Context, id string, t Token) error {
-	none := clientv3.Compare(clientv3.CreateRevision(s.keys.Tokens()), "=", 0).WithPrefix()
+	none := kv.CreateIs(s.keys.Tokens(), 0).WithPrefix()
 	return s.createToken(ctx, none, id, t)
 }
 

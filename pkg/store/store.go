@@ -109,11 +109,11 @@ func (s *Store) getAllAt(ctx context.Context, prefix string, rev int64, opts ...
 }
 
 func absent(key string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	return kv.CreateIs(key, 0)
 }
 
 func unchanged(key string, modRevision int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", modRevision)
+	return kv.ModIs(key, modRevision)
 }
 
 func below(prefix string) clientv3.OpOption {
