@@ -10,6 +10,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -41,6 +42,9 @@ func DecodeStrict(b []byte, v any) error { return decodeStrict(b, v, true) }
 func decodeStrict(b []byte, v any, nullInMaps bool) error {
 	if !utf8.Valid(b) {
 		return Invalid(CodeBadJSON, "", "is not UTF-8") // encoding/json would put U+FFFD in its place
+	}
+	if sound(b, reflect.TypeOf(v), nullInMaps) && json.Unmarshal(b, v) == nil {
+		return nil
 	}
 	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps}
 	c.UseNumber()
@@ -186,19 +190,42 @@ func field(t reflect.Type, key string) (inner reflect.Type, near string, ok bool
 	if t.Kind() != reflect.Struct {
 		return nil, "", true // json.Unmarshal will say what is wrong
 	}
-	fields := reflect.VisibleFields(t)
-	for _, f := range fields {
-		if key != "" && nameOf(f) == key {
-			return f.Type, "", true
-		}
+	fields := fieldsOf(t)
+	if inner, ok = fields.types[key]; ok {
+		return inner, "", true
 	}
-	for _, f := range fields {
-		name := nameOf(f)
-		if name != "" && (plain(name) == plain(key) || len(key) > 3 && strings.HasPrefix(name, key)) {
+	for _, name := range fields.names {
+		if plain(name) == plain(key) || len(key) > 3 && strings.HasPrefix(name, key) {
 			near = name
 		}
 	}
 	return nil, near, false
+}
+
+// fields are a struct's, by their names in JSON.
+type fields struct {
+	names []string // in their order
+	types map[string]reflect.Type
+}
+
+// known are the fields of types: to collect them takes longer than to decode.
+var known sync.Map // reflect.Type: *fields
+
+func fieldsOf(t reflect.Type) *fields {
+	if f, ok := known.Load(t); ok {
+		return f.(*fields)
+	}
+	f := &fields{types: map[string]reflect.Type{}}
+	for _, v := range reflect.VisibleFields(t) {
+		if name := nameOf(v); name != "" {
+			if _, twice := f.types[name]; !twice {
+				f.types[name] = v.Type
+			}
+			f.names = append(f.names, name)
+		}
+	}
+	known.Store(t, f)
+	return f
 }
 
 // nameOf is a field's name in JSON; "" if it has none.

@@ -1,11 +1,13 @@
 package task
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -112,11 +114,20 @@ func FuzzDecodeSpec(f *testing.F) {
 		doc(""), doc(`"schedule": ["@daily", "@hourly"], "labels": {"a": "b"}`), doc(process(`"command": ["a", "b\u0000"], "env": {"A": "é"}`)),
 		doc(`"retry": {"on": [], "factor": 1e2, "attempts": 1e1}`), doc(`"dst": {"gap": ""}`), doc(`"schedule": null, "labels": {}`),
 		doc(`"timeout": "1h0m0s", "kill_grace": "-0s"`), `{"name": "a", "Name": "a"}`, `[[[[`, `{"a":{"a":`, `null`, "\"\xff\"", `{"name":"\ud800"}`,
+		doc(`"labels": {"a": null}`), doc(`"labels": {"a": "b", "a": "b"}`), doc(`"labels": {"\u0061": "b", "a": "b"}`), doc(`"schedule": [null]`),
+		doc(`"Overlap": "skip"`), doc(`"overlop": "skip"`), doc(`"overlap": "skip"`) + `{}`, " " + doc(`"retry" : { "on" : [ "lost" , null ] }`),
 		doc(process(`"command": [], "shell": "x", "env": {}`)), doc(`"retry": {"jitter": -0.0}`),
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if into := Defaults(); utf8.Valid(b) && sound(b, reflect.TypeOf(&into), false) && json.Unmarshal(b, &into) == nil {
+			c := checker{Decoder: json.NewDecoder(bytes.NewReader(b))}
+			c.UseNumber()
+			if err := c.value(reflect.TypeOf(&into), "", 0, true); err != nil {
+				t.Fatalf("%q passes at a glance: %v", b, err)
+			}
+		}
 		s, err := read(string(b))
 		if err != nil {
 			if _, ok := err.(*Error); !ok {

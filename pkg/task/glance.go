@@ -1,0 +1,151 @@
+package task
+
+import (
+	"bytes"
+	"reflect"
+)
+
+// glance looks for what checker looks for, many times faster, and cannot say
+// what it found: where it is not certain that all is well, checker looks again.
+// Whether the document is JSON at all, json.Unmarshal says.
+type glance struct {
+	rest       []byte
+	nullInMaps bool
+}
+
+// sound reports whether checker would find nothing in b that json.Unmarshal lets
+// pass.
+func sound(b []byte, t reflect.Type, nullInMaps bool) bool {
+	g := glance{b, nullInMaps}
+	return g.value(t, 0, true)
+}
+
+// next is the first byte of the next token; 0 at the end.
+func (g *glance) next() byte {
+	for i, c := range g.rest {
+		if c > ' ' {
+			g.rest = g.rest[i:]
+			return c
+		}
+	}
+	g.rest = nil
+	return 0
+}
+
+func (g *glance) value(t reflect.Type, depth int, nullable bool) bool {
+	if depth > MaxDepth {
+		return false
+	}
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch g.next() {
+	case '{':
+		return g.object(t, depth)
+	case '[':
+		return g.list(t, depth)
+	case '"':
+		g.text()
+		return true
+	case 0:
+		return false
+	case 'n':
+		g.rest = g.rest[min(len("null"), len(g.rest)):]
+		return nullable || t == nil || t.Kind() == reflect.Interface
+	}
+	return g.word()
+}
+
+// word takes a number, true or false.
+func (g *glance) word() bool {
+	for i, c := range g.rest {
+		if c <= ' ' || c == ',' || c == ']' || c == '}' {
+			g.rest = g.rest[i:]
+			return i > 0
+		}
+	}
+	g.rest = nil
+	return true
+}
+
+// text takes a string, if there is one; plain says that nothing in it is escaped.
+func (g *glance) text() (s []byte, plain bool) {
+	if g.next() != '"' {
+		return nil, false
+	}
+	plain = true
+	for i := 1; i < len(g.rest); i++ {
+		switch g.rest[i] {
+		case '\\':
+			plain = false
+			i++
+		case '"':
+			s, g.rest = g.rest[1:i], g.rest[i+1:]
+			return s, plain
+		}
+	}
+	g.rest = nil
+	return nil, false
+}
+
+func (g *glance) list(t reflect.Type, depth int) bool {
+	g.rest = g.rest[1:]
+	for inner := elem(t); g.next() != ']'; {
+		if !g.value(inner, depth+1, false) {
+			return false
+		}
+		if g.next() == ',' {
+			g.rest = g.rest[1:]
+		}
+	}
+	g.rest = g.rest[1:]
+	return true
+}
+
+func (g *glance) object(t reflect.Type, depth int) bool {
+	const most = 64 // above that, looking through all keys is slower than checker
+	var few [16][]byte
+	seen := few[:0]
+	nullable := t == nil || t.Kind() != reflect.Map || g.nullInMaps
+	g.rest = g.rest[1:]
+	for g.next() != '}' {
+		key, plain := g.text()
+		if !plain || len(seen) == most {
+			return false
+		}
+		for _, s := range seen {
+			if bytes.Equal(s, key) {
+				return false
+			}
+		}
+		seen = append(seen, key)
+		inner, ok := innerType(t, key)
+		if !ok || g.next() != ':' {
+			return false
+		}
+		g.rest = g.rest[1:]
+		if !g.value(inner, depth+1, nullable) {
+			return false
+		}
+		if g.next() == ',' {
+			g.rest = g.rest[1:]
+		}
+	}
+	g.rest = g.rest[1:]
+	return true
+}
+
+// innerType is field, without the advice.
+func innerType(t reflect.Type, key []byte) (reflect.Type, bool) {
+	if t == nil {
+		return nil, true
+	}
+	switch t.Kind() {
+	case reflect.Map:
+		return t.Elem(), true
+	case reflect.Struct:
+		inner, ok := fieldsOf(t).types[string(key)]
+		return inner, ok
+	}
+	return nil, true
+}
