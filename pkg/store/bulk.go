@@ -1,0 +1,101 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// MaxTogether is how many tasks are written or read together at most: etcd
+// takes 128 comparisons, and as many operations, in one transaction.
+const MaxTogether = 60
+
+// Change makes of a task, as it is known to be, another.
+type Change struct {
+	Old   Stored // its Revision and EntryMod are compared; 0: not there
+	Task  task.Task
+	Entry task.Entry
+}
+
+// Found is what is there of a task: Err is task.ErrNotFound, or task.ErrInvalid
+// if a record cannot be read.
+type Found struct {
+	Stored
+	Err error
+}
+
+// ChangeTasks makes all changes, of at most MaxTogether different tasks, at one
+// revision, which it returns, or none. task.ErrConflict if one of the tasks is
+// not as its change says: found is then what is there of each, in their order.
+// The values are to be kept below etcd's limit of a request, 1.5 MiB together.
+func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, found []Found, err error) {
+	txn := kv.Txn{
+		If:   make([]clientv3.Cmp, 0, 2*len(changes)),
+		Then: make([]clientv3.Op, 0, 2*len(changes)),
+		Else: make([]clientv3.Op, 0, 2*len(changes)),
+	}
+	for _, c := range changes {
+		spec, entry := s.keys.Spec(c.Old.Ref), s.keys.Entry(c.Old.Ref)
+		txn.If = append(txn.If, unchanged(spec, c.Old.Task.Revision), unchanged(entry, c.Old.EntryMod))
+		txn.Then = append(txn.Then, s.putSpec(c.Old.Ref, c.Task), clientv3.OpPut(entry, encode(c.Entry)))
+		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
+	}
+	res, err := s.write(ctx, txn)
+	if err != nil {
+		return 0, nil, fmt.Errorf("change %d tasks: %w", len(changes), err)
+	}
+	if res.Succeeded {
+		return res.Revision, nil, nil
+	}
+	for i, c := range changes {
+		found = append(found, foundAt(res, i, c.Old.Ref))
+	}
+	return 0, found, fmt.Errorf("change %d tasks: %w", len(changes), task.ErrConflict)
+}
+
+// FindTasks reads at most MaxTogether tasks at one revision, in the order of refs.
+func (s *Store) FindTasks(ctx context.Context, refs []Ref) ([]Found, error) {
+	ops := make([]clientv3.Op, 0, 2*len(refs))
+	for _, r := range refs {
+		ops = append(ops, clientv3.OpGet(s.keys.Spec(r)), clientv3.OpGet(s.keys.Entry(r)))
+	}
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read %d tasks: %w: %w", len(refs), task.ErrUnavailable, err)
+	}
+	found := make([]Found, len(refs))
+	for i, r := range refs {
+		found[i] = foundAt(kv.Result{Responses: res.Responses}, i, r)
+	}
+	return found, nil
+}
+
+// foundAt is the task whose spec and entry are the i-th pair of what was read.
+func foundAt(res kv.Result, i int, ref Ref) Found {
+	st, err := storedFrom(ref, readAt(res, 2*i), readAt(res, 2*i+1))
+	return Found{st, err}
+}
+
+// storedFrom reads a task's two records; entry may be missing.
+func storedFrom(ref Ref, spec, entry *mvccpb.KeyValue) (Stored, error) {
+	st := Stored{Ref: ref}
+	if spec == nil {
+		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+	var err error
+	if st.Task, err = DecodeTask(spec.Value, spec.ModRevision); err != nil {
+		return st, fmt.Errorf("task %s: %w", ref, err)
+	}
+	if entry != nil {
+		st.EntryMod = entry.ModRevision
+		if st.Entry, err = DecodeEntry(entry.Value); err != nil {
+			return st, fmt.Errorf("entry of task %s: %w", ref, err)
+		}
+	}
+	return st, nil
+}
