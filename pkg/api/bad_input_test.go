@@ -135,6 +135,13 @@ func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 			if !maps.Equal(before, w.dump()) {
 				t.Error("something was written")
 			}
+			if r.status != 415 && r.status != 413 && c.what != "another namespace" && c.what != "YAML" {
+				// The same as a line of many, but for words about a body.
+				got := w.batch("", c.body)[0].Error
+				if got == nil || got.Status != r.status || got.Code != r.Code || got.Field != r.Field || got.Detail != r.Detail && c.what != "not UTF-8" {
+					t.Errorf("as a line it is %+v, alone %s", got, r.body)
+				}
+			}
 			if c.status == 422 && c.code != task.CodeRequired && strings.HasPrefix(c.body, "{") {
 				// The same in an apply.
 				if r := w.do(request{method: "PUT", path: "/v1/namespaces/default/tasks/there", body: c.body}); r.status != 422 {

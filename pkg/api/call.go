@@ -123,6 +123,9 @@ func etag(revision int64) string { return strconv.Quote(strconv.FormatInt(revisi
 
 // readBody reads a body that the route takes, and refuses one that it does not.
 func readBody(w http.ResponseWriter, r *http.Request, rt *route) ([]byte, error) {
+	if rt.body != nil && rt.body.streamed {
+		return nil, checkType(r, rt.body)
+	}
 	b, err := readAll(w, r)
 	var large *http.MaxBytesError
 	switch {
@@ -191,6 +194,21 @@ func (c *call) int(name string, otherwise, low, high int) (int, error) {
 		return 0, task.Invalid(task.CodeOutOfRange, name, "%d is not between %d and %d", v, low, high)
 	}
 	return v, nil
+}
+
+// bool is a parameter that is true or false; absent, it is false.
+func (c *call) bool(name string) (bool, error) {
+	if !c.query.Has(name) {
+		return false, nil
+	}
+	switch v := c.query.Get(name); v {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	default:
+		return false, task.Invalid(task.CodeBadValue, name, "%s is neither true nor false", task.Quote(v))
+	}
 }
 
 // time is a parameter that is an instant.

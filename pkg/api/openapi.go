@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -93,7 +94,7 @@ func (d *document) responses(op *huma.Operation, rt *route) {
 	ok := &huma.Response{Description: http.StatusText(rt.status)}
 	switch {
 	case rt.answer != nil:
-		ok.Content = map[string]*huma.MediaType{jsonType: {Schema: d.schemas.Schema(rt.answer, true, "")}}
+		ok.Content = map[string]*huma.MediaType{cmp.Or(rt.answerType, jsonType): {Schema: d.schemas.Schema(rt.answer, true, "")}}
 	case rt.stream:
 		ok.Content = map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}
 	}

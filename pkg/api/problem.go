@@ -100,14 +100,7 @@ func asFailure(err error) *failure {
 // caller's.
 func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	f := asFailure(err)
-	if f.Status >= http.StatusInternalServerError && f.cause != nil {
-		log := s.log.Warn
-		if f.Status == http.StatusInternalServerError {
-			log = s.log.Error
-		}
-		log("request failed", zap.String("method", r.Method), zap.String("path", short(r.URL.Path)),
-			zap.Int("status", f.Status), zap.Error(f.cause))
-	}
+	s.logFailure(r, f)
 	h := w.Header()
 	switch f.Status {
 	case http.StatusUnauthorized:
@@ -119,6 +112,19 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	h.Set("Content-Type", "application/problem+json")
 	w.WriteHeader(f.Status)
 	_ = encodeTo(w, f.Problem) // the caller is gone
+}
+
+// logFailure logs a failure that is not the caller's.
+func (s *server) logFailure(r *http.Request, f *failure) {
+	if f.Status < http.StatusInternalServerError || f.cause == nil {
+		return
+	}
+	log := s.log.Warn
+	if f.Status == http.StatusInternalServerError {
+		log = s.log.Error
+	}
+	log("request failed", zap.String("method", r.Method), zap.String("path", short(r.URL.Path)),
+		zap.Int("status", f.Status), zap.Error(f.cause))
 }
 
 func encodeTo(w http.ResponseWriter, v any) error {

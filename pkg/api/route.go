@@ -26,6 +26,7 @@ type route struct {
 	writes           bool
 	status           int          // of success
 	answer           reflect.Type // nil: no body, or plain text if it streams
+	answerType       string       // "": jsonType
 	tagged           bool         // answers with an ETag
 	errors           []int        // beyond those that follow from the rest
 	open             bool         // needs no token
@@ -45,12 +46,14 @@ type body struct {
 	schema   string       // the component that describes it, or
 	of       reflect.Type // the type that does
 	optional bool
+	streamed bool // read by the route itself, as it arrives
 	doc      string
 }
 
 const (
 	jsonType  = "application/json"
 	patchType = "application/merge-patch+json"
+	linesType = "application/x-ndjson"
 )
 
 func number(low, high int, otherwise any) huma.Schema {
@@ -58,15 +61,19 @@ func number(low, high int, otherwise any) huma.Schema {
 	return huma.Schema{Type: huma.TypeInteger, Minimum: &l, Maximum: &h, Default: otherwise}
 }
 
+var truth = huma.Schema{Type: huma.TypeBoolean, Default: false}
+
 var (
-	limitParam    = param{"limit", "How many items a page has at most.", number(1, maxLimit, defaultLimit)}
-	pageParam     = param{"page", "The token in next of the page before.", huma.Schema{Type: huma.TypeString}}
-	selectorParam = param{"selector", "Labels: \"team = data, env in (prod, staging), !old\".", huma.Schema{Type: huma.TypeString}}
-	stateParam    = param{"state", "States, separated by commas.", huma.Schema{Type: huma.TypeString}}
-	nodeParam     = param{"node", "The node that runs it, or ran it last.", huma.Schema{Type: huma.TypeString}}
-	taskParam     = param{"task", "The name of a task.", huma.Schema{Type: huma.TypeString}}
-	countParam    = param{"count", "How many ticks.", number(1, maxCount, defaultCount)}
-	fromParam     = param{"from", "Ticks later than this time. Default: now.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
+	limitParam      = param{"limit", "How many items a page has at most.", number(1, maxLimit, defaultLimit)}
+	pageParam       = param{"page", "The token in next of the page before.", huma.Schema{Type: huma.TypeString}}
+	selectorParam   = param{"selector", "Labels: \"team = data, env in (prod, staging), !old\".", huma.Schema{Type: huma.TypeString}}
+	stateParam      = param{"state", "States, separated by commas.", huma.Schema{Type: huma.TypeString}}
+	nodeParam       = param{"node", "The node that runs it, or ran it last.", huma.Schema{Type: huma.TypeString}}
+	taskParam       = param{"task", "The name of a task.", huma.Schema{Type: huma.TypeString}}
+	countParam      = param{"count", "How many ticks.", number(1, maxCount, defaultCount)}
+	createOnlyParam = param{"create_only", "A task that is there already fails, with the code exists.", truth}
+	fullParam       = param{"full", "Each result has the task, as it is shown when it is read.", truth}
+	fromParam       = param{"from", "Ticks later than this time. Default: now.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
 )
 
 const (
@@ -92,6 +99,11 @@ func (s *server) routes() []*route {
 	return []*route{
 		{id: "list-all-tasks", method: get, path: "/v1/tasks", tag: "tasks", summary: "List tasks of all namespaces",
 			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
+		{id: "apply-tasks", method: post, path: "/v1/tasks:batch", tag: "tasks", summary: "Create many tasks, or make them what the lines of the body say",
+			about:  batchAbout,
+			params: []param{createOnlyParam, fullParam},
+			body:   &body{types: []string{linesType}, schema: "Spec", optional: true, streamed: true, doc: "A task in each line."},
+			writes: true, status: 200, stream: true, answer: reflect.TypeFor[client.BatchResult](), answerType: linesType, serve: s.applyTasks},
 		{id: "list-tasks", method: get, path: inNamespace + "/tasks", tag: "tasks", summary: "List the tasks of a namespace",
 			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
 		{id: "create-task", method: post, path: inNamespace + "/tasks", tag: "tasks", summary: "Create a task",

@@ -86,15 +86,23 @@ func (s *server) createTask(c *call) (answer, error) {
 
 // create writes a new task, once.
 func (s *server) create(c *call, spec task.Spec) (store.Stored, error) {
+	st, err := s.fresh(c, spec)
+	if err != nil {
+		return st, err
+	}
+	rev, err := s.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
+	st.Task.Revision, st.EntryMod = rev, rev
+	return st, about(st.Ref.String(), err)
+}
+
+// fresh is a new task, as it is to be written.
+func (s *server) fresh(c *call, spec task.Spec) (store.Stored, error) {
 	if err := s.trustClock(); err != nil {
 		return store.Stored{}, err
 	}
 	now := s.now()
 	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.who()}
-	st := store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t, Entry: task.NewEntry(t, now, now)}
-	rev, err := s.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
-	st.Task.Revision, st.EntryMod = rev, rev
-	return st, about(st.Ref.String(), err)
+	return store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t, Entry: task.NewEntry(t, now, now)}, nil
 }
 
 // getTask serves GET of a task.

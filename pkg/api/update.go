@@ -115,8 +115,15 @@ func (s *server) applyTask(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	var st store.Stored
-	var result string
+	st, result, err := s.apply(c, ref, spec)
+	if err != nil {
+		return answer{}, err
+	}
+	return c.answerTask(http.StatusOK, st, result)
+}
+
+// apply makes a task what spec says, whether it is there or not.
+func (s *server) apply(c *call, ref store.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
 		if !c.fresh {
 			st, result, err = s.change(c, ref, func(task.Spec) (task.Spec, error) { return spec, nil })
@@ -134,10 +141,7 @@ func (s *server) applyTask(c *call) (answer, error) {
 		}
 		return err
 	})
-	if err != nil {
-		return answer{}, err
-	}
-	return c.answerTask(http.StatusOK, st, result)
+	return st, result, err
 }
 
 // patchTask serves PATCH.

@@ -93,7 +93,8 @@ type call struct {
 	body    any    // written as JSON
 	raw     []byte // or the body as it is
 	rawType string
-	stream  bool // the answer is read by the caller, without a deadline
+	lines   io.Reader // or NDJSON, as it comes
+	stream  bool      // the answer is read by the caller, without a deadline
 }
 
 func (k call) writes() bool {
@@ -166,7 +167,10 @@ func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
 		target += "?" + k.query.Encode()
 	}
 	var r io.Reader
-	if body != nil {
+	switch {
+	case k.lines != nil:
+		r, kind = k.lines, linesType
+	case body != nil:
 		r = bytes.NewReader(body)
 	}
 	req, err := http.NewRequestWithContext(ctx, k.method, target, r)
@@ -176,7 +180,7 @@ func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
 	for name, values := range k.header {
 		req.Header[name] = values
 	}
-	if body != nil {
+	if r != nil {
 		req.Header.Set("Content-Type", kind)
 	}
 	if !k.stream {

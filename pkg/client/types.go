@@ -27,6 +27,21 @@ const (
 	Unchanged  = "unchanged"
 )
 
+// BatchResult is what became of one line of a batch.
+type BatchResult struct {
+	Line      int       `json:"line" doc:"Of the request's body, counted from 1."`
+	Namespace string    `json:"namespace,omitempty" doc:"Absent, like name, if the line cannot be read."`
+	Name      string    `json:"name,omitempty"`
+	Result    string    `json:"result" doc:"created, configured, unchanged or failed."`
+	Revision  int64     `json:"revision,omitempty" doc:"The task's; absent if it failed."`
+	Next      task.Time `json:"next,omitzero" doc:"The next tick; absent if the task is paused or has none."`
+	Task      *Task     `json:"task,omitempty" doc:"With full=true, unless it failed."`
+	Error     *Problem  `json:"error,omitempty" doc:"Why it failed. With status 504 nobody knows whether it did."`
+}
+
+// Failed is the Result of a line that did not do what it should.
+const Failed = "failed"
+
 // Triggered is the run that a trigger queued.
 type Triggered struct {
 	task.Run

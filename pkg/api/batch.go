@@ -1,0 +1,217 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// What one batch may have under way.
+const (
+	groupLines = store.MaxTogether
+	// groupBytes keeps a group below what etcd takes in one request: a byte of a
+	// line may become twelve, six in the spec and six in the entry.
+	groupBytes  = 96 << 10
+	batchGroups = 12
+	// batchIdle is how long the next line, or the caller's reading of answers,
+	// is waited for.
+	batchIdle = 5 * time.Minute
+)
+
+const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB long; empty lines are passed over. It is read, checked, written and " +
+	"answered as it arrives, however long it is. The answer is NDJSON, too: one result for each line, in their order. A line that is wrong fails " +
+	"alone. Of lines with the same name the later wins. Read the answer while you send; who cannot sends at most some 10,000 lines at once. " +
+	"If the connection breaks, what was answered is done, and lines that were sent and not answered may be. The body may pause for five minutes at most."
+
+// batch is a request of many tasks while it is served. Lines are taken together
+// in groups, which overlap in time:
+//
+//	read ─► check ─► claim ─────────────────► write to etcd ─► answer
+//	                 in the lines' order,     together         in the lines' order
+//	                 behind all groups that
+//	                 have one of the names
+type batch struct {
+	*server
+	c          *call
+	createOnly bool
+	full       bool
+	slots      chan struct{} // one for each group under way
+	// there says that the tasks of the latest group were there already: the next
+	// one's are read before anything is tried.
+	there atomic.Bool
+
+	mu     sync.Mutex
+	claims map[string]*group // by task: the last group that has it
+}
+
+// applyTasks serves POST /v1/tasks:batch.
+func (s *server) applyTasks(c *call) (answer, error) {
+	b := &batch{server: s, c: c, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}}
+	var err error
+	if b.createOnly, err = c.bool(createOnlyParam.name); err != nil {
+		return answer{}, err
+	}
+	if b.full, err = c.bool(fullParam.name); err != nil {
+		return answer{}, err
+	}
+	b.serve()
+	return answer{}, nil
+}
+
+func (b *batch) serve() {
+	deadline := http.NewResponseController(b.c.w) // not every writer has one
+	_ = deadline.EnableFullDuplex()
+	b.c.w.Header().Set("Content-Type", linesType)
+
+	ctx, cancel := context.WithCancel(b.c.ctx())
+	defer cancel()
+	// Both have room for all groups that have a slot.
+	checking, claimed := make(chan *group, batchGroups), make(chan *group, batchGroups)
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		defer close(checking)
+		b.read(ctx, deadline, checking)
+	})
+	parts.Go(func() {
+		defer close(claimed)
+		for g := range checking {
+			<-g.checked
+			b.claim(g)
+			claimed <- g
+		}
+	})
+	if err := b.answer(deadline, claimed); err != nil {
+		cancel()
+		_ = deadline.SetReadDeadline(time.Unix(1, 0)) // nobody would learn what becomes of more lines
+		for g := range claimed {
+			<-g.done
+		}
+	}
+	parts.Wait()
+}
+
+// read makes groups of the lines, and sets each to work. It does not wait for
+// company: what has arrived is a group.
+func (b *batch) read(ctx context.Context, deadline *http.ResponseController, groups chan<- *group) {
+	in := &lines{in: bufio.NewReaderSize(b.c.r.Body, 64<<10)}
+	var g *group
+	hand := func() {
+		if g != nil {
+			go b.work(ctx, g)
+			groups <- g
+			g = nil
+		}
+	}
+	defer hand()
+	for !in.over {
+		if !in.ready() {
+			hand()
+			_ = deadline.SetReadDeadline(time.Now().Add(batchIdle))
+		}
+		line, err := in.next()
+		if len(line) == 0 && err == nil {
+			continue
+		}
+		if g != nil && (len(g.items) == groupLines || len(g.text)+len(line) > groupBytes) {
+			hand()
+		}
+		if g == nil {
+			select {
+			case b.slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			g = newGroup()
+		}
+		g.add(in.number, line, err)
+	}
+	if !in.broken { // else the rest of the body is not waited for
+		_ = deadline.SetReadDeadline(time.Time{})
+	}
+}
+
+// claim puts a group behind all that have one of its names.
+func (b *batch) claim(g *group) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range g.items {
+		if it.err != nil {
+			continue
+		}
+		name := it.ref.String()
+		if before := b.claims[name]; before != nil && before != g {
+			g.behind = append(g.behind, before)
+		}
+		b.claims[name] = g
+	}
+	close(g.claimed)
+}
+
+func (b *batch) unclaim(g *group) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range g.items {
+		if name := it.ref.String(); b.claims[name] == g {
+			delete(b.claims, name)
+		}
+	}
+}
+
+// answer writes the results of groups as they are done, and flushes when it has
+// to wait for more.
+func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
+	out := bufio.NewWriterSize(b.c.w, 32<<10)
+	told, none := true, true // all that was written has left; nothing was
+	tell := func() error {
+		if told {
+			return nil
+		}
+		told = true
+		return errors.Join(out.Flush(), flush(w))
+	}
+	for {
+		var g *group
+		var err error
+		select {
+		case g = <-groups:
+		default:
+			err = tell()
+			g = <-groups
+		}
+		if g == nil {
+			break
+		}
+		select {
+		case <-g.done:
+		default:
+			err = errors.Join(err, tell())
+			<-g.done
+		}
+		<-b.slots
+		if err == nil {
+			_ = w.SetWriteDeadline(time.Now().Add(batchIdle))
+			_, err = out.Write(g.out)
+			told, none = false, false
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if none {
+		b.c.w.WriteHeader(http.StatusOK)
+	}
+	return tell()
+}
+
+func flush(w *http.ResponseController) error {
+	if err := w.Flush(); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// group is some lines of a batch, which are written together.
+type group struct {
+	text  []byte // of all lines
+	items []*item
+	out   []byte // the answer
+
+	behind  []*group      // those that must be done before it is written
+	checked chan struct{} // closed when each item has a ref or an error
+	claimed chan struct{} // closed when behind is known
+	done    chan struct{} // closed when out is there
+}
+
+func newGroup() *group {
+	return &group{
+		items:   make([]*item, 0, groupLines),
+		checked: make(chan struct{}), claimed: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// item is one line.
+type item struct {
+	number   int
+	from, to int // in the group's text
+	spec     task.Spec
+	ref      store.Ref
+
+	found  store.Found // what is there, as far as is known
+	st     store.Stored
+	result string // "": not settled yet
+	err    error
+}
+
+func (g *group) add(number int, line []byte, err error) {
+	from := len(g.text)
+	g.text = append(g.text, line...)
+	it := &item{number: number, from: from, to: len(g.text)}
+	if err != nil {
+		it.fail(err)
+	}
+	g.items = append(g.items, it)
+}
+
+func (it *item) fail(err error) { it.result, it.err = client.Failed, err }
+
+func (it *item) settle(st store.Stored, result string) { it.st, it.result = st, result }
+
+// work sees a group through.
+func (b *batch) work(ctx context.Context, g *group) {
+	defer close(g.done)
+	b.guard(g, func() { b.check(g) })
+	close(g.checked)
+	<-g.claimed
+	for _, before := range g.behind {
+		<-before.done
+	}
+	g.behind = nil
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	b.guard(g, func() { b.write(ctx, g) })
+	b.unclaim(g)
+	b.guard(g, func() { b.render(ctx, g) })
+}
+
+// guard keeps a panic in a goroutine of ours from taking the node down.
+func (b *batch) guard(g *group, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.log.Error("panic while serving a request", zap.String("path", b.c.r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			for _, it := range g.items {
+				if it.result == "" {
+					it.fail(fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
+				}
+			}
+		}
+	}()
+	f()
+}
+
+// check decodes and validates the lines, as a request of one task is.
+func (b *batch) check(g *group) {
+	for _, it := range g.items {
+		if it.result != "" {
+			continue
+		}
+		var err error
+		if it.spec, err = task.DecodeSpec(g.text[it.from:it.to]); err == nil {
+			err = check(&it.spec)
+		}
+		if err != nil {
+			it.fail(err)
+			continue
+		}
+		it.ref = b.Ref(it.spec.Namespace, it.spec.Name)
+		it.found = store.Found{Stored: store.Stored{Ref: it.ref}, Err: task.ErrNotFound} // until we know better
+	}
+	g.text = nil
+}
+
+// write settles all items. Of those with the same name, one comes after the other.
+func (b *batch) write(ctx context.Context, g *group) {
+	left := g.items
+	for len(left) > 0 {
+		var now, later []*item
+		names := make(map[store.Ref]bool, len(left))
+		for _, it := range left {
+			switch {
+			case it.result != "":
+			case names[it.ref]:
+				later = append(later, it)
+			default:
+				names[it.ref] = true
+				now = append(now, it)
+			}
+		}
+		b.together(ctx, now)
+		left = later
+	}
+}
+
+// togethers is how often tasks are written in one transaction: the first time
+// shows what is there. After that somebody else is at work on one of them, and
+// each goes alone.
+const togethers = 3
+
+// together settles items of different names.
+func (b *batch) together(ctx context.Context, items []*item) {
+	if b.there.Load() && len(items) > 0 {
+		b.look(ctx, items)
+	}
+	for range togethers {
+		var changes []store.Change
+		if items, changes = b.decide(items); len(items) == 0 {
+			return
+		}
+		rev, found, err := b.Store.ChangeTasks(ctx, changes)
+		for i, it := range items {
+			switch {
+			case err == nil:
+				it.st.Task.Revision, it.st.EntryMod = rev, rev
+				it.settle(it.st, outcome(changes[i]))
+			case errors.Is(err, task.ErrConflict):
+				it.found = found[i]
+			default:
+				it.fail(about(it.ref.String(), err))
+			}
+		}
+		if !errors.Is(err, task.ErrConflict) {
+			return
+		}
+		b.there.Store(true)
+	}
+	b.alone(ctx, items)
+}
+
+func outcome(c store.Change) string {
+	if c.Old.Task.Revision == 0 {
+		return client.Created
+	}
+	return client.Configured
+}
+
+// look reads what is there of items, and whether it is of use to read that of
+// the next.
+func (b *batch) look(ctx context.Context, items []*item) {
+	refs := make([]store.Ref, len(items))
+	for i, it := range items {
+		refs[i] = it.ref
+	}
+	found, err := b.Store.FindTasks(ctx, refs)
+	there := false
+	for i, it := range items {
+		if err != nil {
+			it.fail(err)
+			continue
+		}
+		it.found = found[i]
+		there = there || !errors.Is(found[i].Err, task.ErrNotFound)
+	}
+	b.there.Store(there)
+}
+
+// decide settles the items for which there is nothing to write, and returns the
+// others with what they write.
+func (b *batch) decide(items []*item) (left []*item, changes []store.Change) {
+	left, changes = make([]*item, 0, len(items)), make([]store.Change, 0, len(items))
+	for _, it := range items {
+		if it.result != "" {
+			continue
+		}
+		if err := b.become(it); err != nil {
+			it.fail(about(it.ref.String(), err))
+		}
+		if it.result == "" {
+			left = append(left, it)
+			changes = append(changes, store.Change{Old: it.found.Stored, Task: it.st.Task, Entry: it.st.Entry})
+		}
+	}
+	return left, changes
+}
+
+// become says what an item makes of what is there.
+func (b *batch) become(it *item) (err error) {
+	old, err := it.found.Stored, it.found.Err
+	broken := entryBroken(old, err)
+	switch {
+	case errors.Is(err, task.ErrNotFound):
+		it.st, err = b.fresh(b.c, it.spec)
+		return err
+	case b.createOnly:
+		return fmt.Errorf("create task %s: %w", it.ref, task.ErrExists)
+	case err != nil && !broken:
+		return err
+	}
+	mend := broken || old.EntryMod == 0
+	if !mend && same(it.spec, old.Task.Spec) {
+		it.settle(old, client.Unchanged)
+		return nil
+	}
+	it.st, err = b.next(b.c, old, it.spec, mend)
+	return err
+}
+
+// alone settles items one by one, as requests of their own would.
+func (b *batch) alone(ctx context.Context, items []*item) {
+	c := *b.c
+	c.r, c.fresh = c.r.WithContext(ctx), b.createOnly
+	for _, it := range items {
+		st, result, err := b.apply(&c, it.ref, it.spec)
+		if err != nil {
+			it.fail(err)
+			continue
+		}
+		it.settle(st, result)
+	}
+}
+
+// render writes the answer.
+func (b *batch) render(ctx context.Context, g *group) {
+	var views map[*item]*client.Task
+	if b.full {
+		views = b.shown(ctx, g)
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	now := b.now()
+	logged := false
+	for _, it := range g.items {
+		r := client.BatchResult{Line: it.number, Namespace: short(it.spec.Namespace), Name: short(it.spec.Name), Result: it.result}
+		if it.err != nil {
+			f := asFailure(it.err)
+			if !logged && f.cause != nil && f.Status >= http.StatusInternalServerError {
+				b.logFailure(b.c.r, f) // most often it is the same for all
+				logged = true
+			}
+			r.Error = &f.Problem
+		} else {
+			r.Revision, r.Task = it.st.Task.Revision, views[it]
+			if next, ok := nextTick(&it.st.Entry, now.Time); ok && it.st.EntryMod != 0 {
+				r.Next = next
+			}
+		}
+		_ = e.Encode(r) // into memory
+	}
+	g.out, g.items = out.Bytes(), nil
+}
+
+// shown is how the tasks of a group are shown.
+func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
+	var tasks []task.Task
+	var entries []*task.Entry
+	var of []*item
+	for _, it := range g.items {
+		if it.err == nil {
+			tasks, entries, of = append(tasks, it.st.Task), append(entries, &it.st.Entry), append(of, it)
+		}
+	}
+	shown := make(map[*item]*client.Task, len(of))
+	views, err := b.views(ctx, tasks, entries)
+	for i, it := range of {
+		v := client.Task{Task: tidy(it.st.Task)} // written it is, whatever adorns it
+		if err == nil {
+			v = views[i]
+		}
+		v.Result = it.result
+		shown[it] = &v
+	}
+	return shown
+}

@@ -1,0 +1,289 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// BatchOptions say how many tasks are applied.
+type BatchOptions struct {
+	CreateOnly bool // a task that is there already fails, with CodeExists
+	Full       bool // each BatchResult has the task
+}
+
+const (
+	linesType = "application/x-ndjson"
+	// maxAhead is how many bytes of tasks wait to be sent at most.
+	maxAhead = 256 << 10
+)
+
+// errStalled ends a batch whose server says nothing any more.
+var errStalled = fmt.Errorf("no answer for what was sent: %w", context.DeadlineExceeded)
+
+// ApplyAll is Apply for any number of tasks, over one request: it sends while it
+// reads what became of them, in the order of tasks; Line counts them from 1. A
+// result with an Error is that task's alone.
+//
+// An error ends the results. Tasks that were yielded before it are done; what
+// became of those that came after them, as far as tasks was asked for them, is
+// unknown (task.ErrUnknown), unless the server was never reached or refused all.
+// Config.Timeout bounds the wait for the next answer while there is one to wait
+// for. Whoever stops reading results abandons what was not yet answered.
+//
+// tasks runs in a goroutine of its own, a little ahead of the results, and may
+// be asked for one more after they have ended.
+func (c *Client) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o BatchOptions) iter.Seq2[BatchResult, error] {
+	return func(yield func(BatchResult, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		out := newOutbox()
+		defer out.stop()
+		go out.fill(tasks)
+		w := watch(c.timeout, out, cancel)
+		defer w.stop()
+		q := url.Values{}
+		if o.CreateOnly {
+			q.Set("create_only", "true")
+		}
+		if o.Full {
+			q.Set("full", "true")
+		}
+		res, err := c.send(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
+		if err != nil {
+			yield(BatchResult{}, out.blame(err))
+			return
+		}
+		defer res.Body.Close()
+		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != linesType {
+			yield(BatchResult{}, c.notCarillon(res))
+			return
+		}
+		in := bufio.NewReaderSize(res.Body, 64<<10)
+		for n := int64(0); ; {
+			r, err := readResult(in)
+			switch {
+			case errors.Is(err, io.EOF) && out.complete(n):
+				if err := out.failure(); err != nil {
+					yield(BatchResult{}, err)
+				}
+				return
+			case errors.Is(err, io.EOF):
+				err = io.ErrUnexpectedEOF
+			case err == nil && int64(r.Line) > out.sent(): // it is about the body as a whole
+				yield(BatchResult{}, r.Err())
+				return
+			}
+			if err != nil {
+				if cause := context.Cause(ctx); cause != nil {
+					err = fmt.Errorf("%w: %w", err, cause)
+				}
+				yield(BatchResult{}, out.blame(c.failed(err, true)))
+				return
+			}
+			n++
+			w.answered(n)
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+func readResult(in *bufio.Reader) (r BatchResult, err error) {
+	line, err := in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		long := bytes.Clone(line)
+		line, err = in.ReadBytes('\n')
+		line = append(long, line...)
+	}
+	if err != nil {
+		if len(line) > 0 && errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return r, err
+	}
+	return r, json.Unmarshal(line, &r)
+}
+
+// Err is why the line failed; nil if it did not.
+func (r BatchResult) Err() error {
+	if r.Error == nil {
+		return nil
+	}
+	p := r.Error
+	return &Error{Status: p.Status, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
+}
+
+// outbox is the body of a batch: tasks are put in at one end and taken out as
+// lines at the other.
+type outbox struct {
+	mu     sync.Mutex
+	more   sync.Cond
+	lines  []byte
+	count  int64 // of all lines that were put in
+	over   bool  // no more are put in
+	closed bool  // no more are taken out
+	err    error // why it is over
+}
+
+func newOutbox() *outbox {
+	o := &outbox{}
+	o.more.L = &o.mu
+	return o
+}
+
+// fill puts tasks in until there are no more or nobody takes them.
+func (o *outbox) fill(tasks iter.Seq[task.Spec]) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	var err error
+	for t := range tasks {
+		b.Reset()
+		if err = e.Encode(t); err != nil {
+			err = fmt.Errorf("write task %s/%s as JSON: %w", t.Namespace, t.Name, err)
+			break
+		}
+		if !o.put(b.Bytes()) {
+			break
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over, o.err = true, err
+	o.more.Broadcast()
+}
+
+func (o *outbox) put(line []byte) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.lines) >= maxAhead && !o.closed {
+		o.more.Wait()
+	}
+	if o.closed {
+		return false
+	}
+	o.lines = append(o.lines, line...)
+	o.count++
+	o.more.Broadcast()
+	return true
+}
+
+// Read takes what is there, as soon as anything is.
+func (o *outbox) Read(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.lines) == 0 && !o.over && !o.closed {
+		o.more.Wait()
+	}
+	if o.closed {
+		return 0, io.ErrClosedPipe
+	}
+	if len(o.lines) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, o.lines)
+	o.lines = append(o.lines[:0], o.lines[n:]...)
+	o.more.Broadcast()
+	return n, nil
+}
+
+// Close is the transport's.
+func (o *outbox) Close() error { o.stop(); return nil }
+
+func (o *outbox) stop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.more.Broadcast()
+}
+
+func (o *outbox) sent() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.count
+}
+
+// complete reports whether n answers are all that can come.
+func (o *outbox) complete(n int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.over && o.count == n
+}
+
+func (o *outbox) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// blame is err, unless something went wrong here before.
+func (o *outbox) blame(err error) error {
+	if mine := o.failure(); mine != nil {
+		return mine
+	}
+	return err
+}
+
+// watchdog ends a batch that waits too long for an answer.
+type watchdog struct {
+	out     *outbox
+	quit    chan struct{}
+	mu      sync.Mutex
+	n       int64     // answers
+	waiting time.Time // since when there is one to wait for
+}
+
+func watch(limit time.Duration, out *outbox, end context.CancelCauseFunc) *watchdog {
+	w := &watchdog{out: out, quit: make(chan struct{})}
+	go func() {
+		t := time.NewTicker(max(limit/10, time.Millisecond))
+		defer t.Stop()
+		for {
+			select {
+			case <-w.quit:
+				return
+			case now := <-t.C:
+				if w.late(now, limit) {
+					end(errStalled)
+					return
+				}
+			}
+		}
+	}()
+	return w
+}
+
+func (w *watchdog) late(now time.Time, limit time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.out.sent() == w.n {
+		w.waiting = time.Time{}
+		return false
+	}
+	if w.waiting.IsZero() {
+		w.waiting = now
+	}
+	return now.Sub(w.waiting) > limit
+}
+
+func (w *watchdog) answered(n int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n, w.waiting = n, time.Time{}
+}
+
+func (w *watchdog) stop() { close(w.quit) }

@@ -1,0 +1,144 @@
+package client_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// specs are n tasks.
+func specs(n int) iter.Seq[task.Spec] {
+	return func(yield func(task.Spec) bool) {
+		for i := range n {
+			if !yield(task.Spec{Name: fmt.Sprint("t", i)}) {
+				return
+			}
+		}
+	}
+}
+
+// answering reads lines and answers the first few.
+func answering(few int, then func(w http.ResponseWriter, r *http.Request, lines *bufio.Reader)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		lines := bufio.NewReader(r.Body)
+		for i := range few {
+			if _, err := lines.ReadString('\n'); err != nil {
+				break
+			}
+			fmt.Fprintf(w, "{\"line\": %d, \"name\": \"t%d\", \"result\": \"created\"}\n", i+1, i)
+			_ = http.NewResponseController(w).Flush()
+		}
+		then(w, r, lines)
+	}
+}
+
+func drain(_ http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
+	_, _ = io.Copy(io.Discard, lines)
+}
+
+// collect reads all results, and the error that ended them.
+func collect(ctx context.Context, c *client.Client, tasks iter.Seq[task.Spec]) (n int, err error) {
+	for _, err := range c.ApplyAll(ctx, tasks, client.BatchOptions{}) {
+		if err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+func TestApplyAll_ReadsWhileItSends(t *testing.T) {
+	const tasks = 50_000 // more than any buffer on the way holds
+	c := against(t, answering(tasks, drain))
+	if n, err := collect(t.Context(), c, specs(tasks)); n != tasks || err != nil {
+		t.Errorf("%d results, %v", n, err)
+	}
+	if n, err := collect(t.Context(), c, specs(0)); n != 0 || err != nil {
+		t.Errorf("of nothing %d results, %v", n, err)
+	}
+}
+
+func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
+	cut := func(http.ResponseWriter, *http.Request, *bufio.Reader) { panic(http.ErrAbortHandler) }
+	stall := func(_ http.ResponseWriter, r *http.Request, lines *bufio.Reader) {
+		drain(nil, nil, lines)
+		<-r.Context().Done()
+	}
+	short := func(w http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
+		drain(nil, nil, lines)
+		_, _ = io.WriteString(w, `{"line": 3, "na`)
+	}
+	for what, then := range map[string]func(http.ResponseWriter, *http.Request, *bufio.Reader){"cut": cut, "stalled": stall, "too few": drain, "short": short} {
+		n, err := collect(t.Context(), against(t, answering(2, then)), specs(5))
+		if n != 2 || !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) {
+			t.Errorf("%s: %d results, then %v", what, n, err)
+		}
+	}
+	// A result of a line that was not sent is about the body.
+	over := func(w http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
+		drain(nil, nil, lines)
+		_, _ = io.WriteString(w, `{"line": 3, "result": "failed", "error": {"status": 400, "code": "bad_json", "detail": "early"}}`+"\n")
+	}
+	n, err := collect(t.Context(), against(t, answering(2, over)), specs(2))
+	var e *client.Error
+	if n != 2 || !errors.As(err, &e) || e.Status != 400 {
+		t.Errorf("%d results, then %v", n, err)
+	}
+}
+
+func TestApplyAll_FailsAsAWhole(t *testing.T) {
+	refused := against(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(401)
+		_, _ = io.WriteString(w, `{"status": 401, "code": "unauthorized", "detail": "who?"}`)
+	})
+	_, err := collect(t.Context(), refused, specs(100_000))
+	var e *client.Error
+	if !errors.As(err, &e) || e.Status != 401 {
+		t.Errorf("refused: %v", err)
+	}
+	page := against(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") })
+	if _, err = collect(t.Context(), page, specs(1)); !errors.As(err, &e) || e.Code != client.CodeNotCarillon {
+		t.Errorf("a page: %v", err)
+	}
+	away := dial(t, "http://127.0.0.1:1")
+	if _, err = collect(t.Context(), away, specs(1)); !errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// The source may be slower than the limit of a call, and whoever stops reading
+// stops the sending.
+func TestApplyAll_WaitsForItsSourceAndStopsIt(t *testing.T) {
+	c := against(t, answering(1000, drain))
+	var names []string
+	stopped := make(chan struct{})
+	source := func(yield func(task.Spec) bool) {
+		defer close(stopped)
+		for i := 0; yield(task.Spec{Name: fmt.Sprint("t", i)}); i++ {
+		}
+	}
+	for r, err := range c.ApplyAll(t.Context(), source, client.BatchOptions{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names = append(names, r.Name); len(names) == 3 {
+			break
+		}
+	}
+	<-stopped
+	if !slices.Equal(names, []string{"t0", "t1", "t2"}) {
+		t.Errorf("got %v", names)
+	}
+}
