@@ -8,7 +8,10 @@
 // is shown (uid, revision, next, …) is accepted and ignored, so that the output
 // of "task get -o yaml" can be applied again.
 //
-// It does no I/O beside Files. The work for one document is bounded before the
+// Files with one JSON object in each line need not be read as a whole: Lines
+// streams them, and a line that is wrong is wrong alone.
+//
+// It does no I/O beside Files, Load and Lines. The work for one document is bounded before the
 // parser sees it, because the parser's time grows with the square of some
 // documents' size.
 package manifest

@@ -11,7 +11,7 @@ import (
 )
 
 // extensions are those of the files that a directory's reader takes.
-var extensions = []string{".yaml", ".yml", ".json", ".jsonl"}
+var extensions = []string{".yaml", ".yml", ".json", ".jsonl", ".ndjson"}
 
 // Files lists what a path names: the file, or the task files of a directory and
 // its subdirectories in the order of their names. Hidden ones are left out.
@@ -36,7 +36,7 @@ func Files(path string) ([]string, error) {
 		return nil
 	})
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s: no task files in there; they end in .yaml, .yml, .json or .jsonl", path)
+		err = fmt.Errorf("%s: no task files in there; they end in .yaml, .yml, .json, .jsonl or .ndjson", path)
 	}
 	return files, err
 }

@@ -12,7 +12,7 @@ import (
 
 func TestFiles_ListsADirectoryInOrder(t *testing.T) {
 	dir := t.TempDir()
-	for _, f := range []string{"b.yaml", "a.yml", "sub/c.json", "sub/d.jsonl", "notes.txt", ".hidden.yaml", ".git/e.yaml"} {
+	for _, f := range []string{"b.yaml", "a.yml", "sub/c.json", "sub/d.jsonl", "sub/e.ndjson", "notes.txt", ".hidden.yaml", ".git/e.yaml"} {
 		path := filepath.Join(dir, f)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -28,7 +28,7 @@ func TestFiles_ListsADirectoryInOrder(t *testing.T) {
 	for i := range got {
 		got[i] = strings.TrimPrefix(got[i], dir+"/")
 	}
-	if want := []string{"a.yml", "b.yaml", "sub/c.json", "sub/d.jsonl"}; !slices.Equal(got, want) {
+	if want := []string{"a.yml", "b.yaml", "sub/c.json", "sub/d.jsonl", "sub/e.ndjson"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if got, err := manifest.Files(filepath.Join(dir, "notes.txt")); err != nil || len(got) != 1 {

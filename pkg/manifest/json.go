@@ -11,8 +11,9 @@ import (
 )
 
 // readJSON reads a stream of JSON values: one, a list, or one a line.
-func readJSON(b []byte) ([]*node, *Error) {
-	r := &jsonReader{text: b, d: json.NewDecoder(bytes.NewReader(b)), line: 1}
+// line is that of the first byte.
+func readJSON(b []byte, line int) ([]*node, *Error) {
+	r := &jsonReader{text: b, d: json.NewDecoder(bytes.NewReader(b)), line: line}
 	r.d.UseNumber()
 	var docs []*node
 	for {

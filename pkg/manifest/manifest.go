@@ -138,15 +138,15 @@ func (n *node) explain(err error) error {
 
 func documents(file string, b []byte) ([]*node, *Error) {
 	if len(b) > MaxFile {
-		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file has %d bytes; at most %d are read", len(b), MaxFile)
+		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file is longer than the %d bytes that are read; one task in each line of a .ndjson file has no such limit", MaxFile)
 	}
 	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
 	if fault := checkText(b); fault != nil {
 		return nil, fault
 	}
-	isJSON := strings.HasSuffix(file, ".json") || strings.HasSuffix(file, ".jsonl")
+	isJSON := strings.HasSuffix(file, ".json") || IsLines(file)
 	if start := bytes.TrimSpace(b); isJSON || (len(start) > 0 && (start[0] == '{' || start[0] == '[')) {
-		docs, fault := readJSON(b)
+		docs, fault := readJSON(b, 1)
 		if fault == nil || isJSON || fault.code() == task.CodeDuplicate {
 			return docs, fault
 		}

@@ -65,7 +65,7 @@ func TestRead_RefusesFilesThatCannotBeTasks(t *testing.T) {
 		{"JSON unknown field", "f.json", "{\n  \"name\": \"a\",\n  \"tags\": 1\n}", "f.json:3:3: tags: is not a field"},
 		{"JSON key twice", "f.json", "{\"name\": \"a\",\n \"name\": \"b\"}", "f.json:2:2: name: stands there twice"},
 		{"JSON key twice on stdin", "stdin", "{\"name\": \"a\",\n \"name\": \"b\"}", "stdin:2:2: name: stands there twice"},
-		{"too much", "f.yaml", strings.Repeat("#", manifest.MaxFile+1), "at most 16777216 are read"},
+		{"too much", "f.yaml", strings.Repeat("#", manifest.MaxFile+1), "longer than the 16777216 bytes that are read"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // JSON's order. A text is quoted wherever some version of YAML might take it
 // for something else; text of several lines stands as a block.
 func WriteYAML(b []byte) ([]byte, error) {
-	docs, fault := readJSON(b)
+	docs, fault := readJSON(b, 1)
 	if fault != nil {
 		return nil, fault
 	}

@@ -1,0 +1,154 @@
+package manifest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// MaxLine is how many bytes a line may have.
+const MaxLine = 1 << 20
+
+// IsLines reports whether a file's name says that each of its lines is a task.
+func IsLines(file string) bool {
+	return strings.HasSuffix(file, ".ndjson") || strings.HasSuffix(file, ".jsonl")
+}
+
+// CountLines counts the lines of a regular file; others cannot be read twice.
+func CountLines(path string) (int, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, plain(path, err)
+	}
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s: is no regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, plain(path, err)
+	}
+	defer f.Close()
+	last := byte('\n')
+	b := make([]byte, 64<<10)
+	for n := 0; ; {
+		got, err := f.Read(b)
+		if n += bytes.Count(b[:got], []byte("\n")); got > 0 {
+			last = b[got-1]
+		}
+		switch {
+		case errors.Is(err, io.EOF) && last != '\n':
+			return n + 1, nil
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, plain(path, err)
+		}
+	}
+}
+
+// BeginsWithLine reports whether what comes from r, which has a buffer of more
+// than a line, begins with a JSON object in one line that is not the last. It
+// waits for that line, and reads nothing.
+func BeginsWithLine(r *bufio.Reader) bool {
+	for {
+		n := r.Buffered()
+		b, _ := r.Peek(n)
+		if b = bytes.TrimLeft(b, " \t\r\n"); len(b) > 0 && b[0] != '{' {
+			return false
+		}
+		if line, _, whole := bytes.Cut(b, []byte("\n")); whole {
+			return json.Valid(line)
+		}
+		if _, err := r.Peek(n + 1); err != nil {
+			return false
+		}
+	}
+}
+
+// Lines reads tasks as they arrive, one in each line; empty lines are left out.
+// It is Read otherwise: what is wrong with a task's values is in its Err. An
+// *Error is about a line that is no task, and the others follow; any other error
+// is the last.
+func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		in := bufio.NewReaderSize(r, 64<<10)
+		for number := 1; ; number++ {
+			line, err := readLine(in)
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errLongLine) {
+				yield(Object{}, plain(file, err))
+				return
+			}
+			if errors.Is(err, errLongLine) {
+				fault := faultAt(position{number, 1}, task.CodeTooLong, "", "the line is longer than %d bytes", MaxLine)
+				fault.File = file
+				if !yield(Object{}, fault) {
+					return
+				}
+				continue
+			}
+			if len(bytes.TrimSpace(line)) > 0 {
+				if !yield(oneLine(file, line, number, namespace)) {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+var errLongLine = errors.New("line too long")
+
+// readLine reads a line, which lasts until the next is read; io.EOF with the
+// last one.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	var long []byte
+	for size := 0; ; {
+		part, err := in.ReadSlice('\n')
+		if size += len(part); size <= MaxLine+1 && (len(long) > 0 || errors.Is(err, bufio.ErrBufferFull)) {
+			long = append(long, part...)
+			part = long
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err != nil && !errors.Is(err, io.EOF):
+			return nil, err
+		case size > MaxLine+1:
+			return nil, errLongLine // what follows an end is an end
+		default:
+			return part, err
+		}
+	}
+}
+
+func oneLine(file string, line []byte, number int, namespace string) (Object, error) {
+	if number == 1 {
+		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
+	}
+	fault := checkText(line)
+	var docs []*node
+	if fault != nil {
+		fault.Line += number - 1
+	} else if docs, fault = readJSON(bytes.TrimRight(line, "\r\n"), number); fault == nil && len(docs) != 1 {
+		fault = faultAt(docs[1].at, task.CodeBadJSON, "", "a line has one task")
+	}
+	if fault != nil {
+		fault.File = file
+		return Object{}, fault
+	}
+	o := Object{file: file, node: docs[0]}
+	if err := o.decode(namespace); err != nil {
+		return Object{}, o.Locate(err)
+	}
+	o.Err = o.Locate(Check(&o.Spec))
+	return o, nil
+}
