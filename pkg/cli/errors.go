@@ -144,17 +144,13 @@ func (a *app) explain(err error) *failure {
 	return inFile(err, f)
 }
 
-// inFile keeps the place in a file with the message. What is wrong in a file is
-// no mistake of the command line's.
+// inFile keeps the place in a file with the message.
 func inFile(err error, f *failure) *failure {
 	var placed *manifest.Error
 	if !errors.As(err, &placed) {
 		return f
 	}
 	f.where = fmt.Sprintf("%s:%d:%d", placed.File, placed.Line, placed.Column)
-	if f.exit == exitUsage {
-		f.exit = exitFailure
-	}
 	return f
 }
 

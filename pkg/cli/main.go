@@ -99,6 +99,9 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
 			c.GroupID = groupDaemon
+			if c.Name() == "bench" { // it needs a node's parts, but runs none
+				c.GroupID = groupOther
+			}
 		}
 		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
 		root.AddCommand(c)

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// telling is a desk whose clock a test moves.
+func telling(tty bool) (*desk, func(time.Duration)) {
+	d := newDesk("")
+	d.terminal = func(any) (int, bool) { return 80, tty }
+	now := time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC)
+	d.now = func() time.Time { return now }
+	return d, func(by time.Duration) { now = now.Add(by) }
+}
+
+// shared is a buffer that a test reads while a bar writes.
+type shared struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *shared) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestProgress_IsABarOnATerminal(t *testing.T) {
+	d, pass := telling(true)
+	d.env["NO_COLOR"] = "1"
+	errs := &shared{}
+	d.Err = errs
+	w := d.tell(1000)
+	w.step(1, 0)
+	if w.bar != nil || errs.String() != "" {
+		t.Fatal("it shows before it is known to take long")
+	}
+	pass(time.Second)
+	w.step(300, 0)
+	w.step(400, 1)
+	for end := time.Now().Add(10 * time.Second); !strings.Contains(errs.String(), "401") && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if code := w.report(d.app, errors.New("above the bar")); code != exitFailure {
+		t.Errorf("exit code %d", code)
+	}
+	w.end()
+	w.end()
+	got := errs.String()
+	for _, want := range []string{`40\.10%`, `401`, `/s`, `error: above the bar`} {
+		if !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("no %s in %q", want, got)
+		}
+	}
+	if colours := regexp.MustCompile("\x1b\\[[0-9;]*m").FindString(got); strings.Trim(colours, "\x1b[0m") != "" {
+		t.Errorf("colour %q", colours)
+	}
+	if d.out.Len() > 0 {
+		t.Errorf("%q on the standard output", d.out.String())
+	}
+}
+
+func TestProgress_IsALineNowAndThenElsewhere(t *testing.T) {
+	d, pass := telling(false)
+	w := d.tell(1000)
+	for i := range 25 {
+		pass(time.Second)
+		w.step(10*(i+1), 0)
+	}
+	w.end()
+	if want := "100 of 1000 applied, 0 failed, 10/s\n200 of 1000 applied, 0 failed, 10/s\n"; d.errs.String() != want {
+		t.Errorf("got %q, want %q", d.errs.String(), want)
+	}
+}
+
+func TestProgress_IsNotForPrograms(t *testing.T) {
+	for what, set := range map[string]func(*desk){
+		"-o json": func(d *desk) { d.output = asJSON }, "-q": func(d *desk) { d.quiet = true }, "TERM=dumb": func(d *desk) { d.env["TERM"] = "dumb" },
+	} {
+		d, pass := telling(true)
+		set(d)
+		w := d.tell(1000)
+		pass(5 * time.Second)
+		w.step(500, 0)
+		w.end()
+		if d.errs.Len() > 0 {
+			t.Errorf("%s: %q", what, d.errs.String())
+		}
+	}
+}
