@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/api"
@@ -21,20 +23,25 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// create measures how fast tasks are created, through the API and through the
-// store below it, while a scheduler takes them up. They tick once a day.
+// create measures how fast tasks are created: in bulk through the API, by the
+// store below it, and by a request of the API each, while a scheduler takes them
+// up. They tick once a day.
 func (b *bench) create(ctx context.Context) (err error) {
 	b.Rig.Executor = false
 	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noop, overlap: defaultOverlap, keep: b.Keep}
 	sample := l
 	sample.tasks = 1
-	var limit *Result
+	limits := map[string]*Result{}
 	if b.Limit > 0 {
-		list, err := b.limits(ctx, b.Limit, sizesOf(sample), limitCreate)
+		list, err := b.limits(ctx, b.Limit/2, sizesOf(sample), limitCreate)
 		if err != nil {
 			return err
 		}
-		limit = &list[0]
+		bulk, err := b.limitBulk(ctx, b.Limit/2, sizesOf(sample))
+		if err != nil {
+			return err
+		}
+		limits[limitCreate], limits[limitCreateBulk] = &list[0], &bulk
 	}
 	r, w, err := b.prepare(ctx, l)
 	if err != nil {
@@ -42,24 +49,36 @@ func (b *bench) create(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
 	w.clock.steady(l.origin)
-	profiled, err := b.profiled()
+	api, closeAPI, err := b.serveAPI(ctx, r)
 	if err != nil {
 		return errors.Join(err, w.stop())
+	}
+	profiled, err := b.profiled()
+	if err != nil {
+		return errors.Join(err, closeAPI(), w.stop())
 	}
 	var results []Result
 	var made int64
 	for _, way := range []struct {
-		name string
-		open func(context.Context, *rig) (creator, func() error, error)
-	}{{"create/store", b.byStore}, {"create/api", b.byAPI}} {
-		res, n, err := b.createBy(ctx, r, way.name, way.open)
+		name, limit string
+		callers     int
+		create      creator
+	}{
+		{"create/bulk", limitCreateBulk, 1, inBulk(api)},
+		{"create/store", limitCreate, b.Callers, oneByOne(r.createTask)},
+		{"create/api", limitCreate, b.Callers, oneByOne(func(ctx context.Context, s task.Spec) error {
+			_, err := api.Create(ctx, s.Namespace, s)
+			return err
+		})},
+	} {
+		res, n, err := b.createBy(ctx, way.name, way.callers, way.create)
 		if err != nil {
-			return errors.Join(err, profiled(), w.stop())
+			return errors.Join(err, profiled(), closeAPI(), w.stop())
 		}
-		res.against(limit)
+		res.against(limits[way.limit])
 		results, made = append(results, res), made+n
 	}
-	if err := errors.Join(profiled(), w.stop()); err != nil {
+	if err := errors.Join(profiled(), closeAPI(), w.stop()); err != nil {
 		return err
 	}
 	found, err := r.countTasks(ctx)
@@ -70,26 +89,53 @@ func (b *bench) create(ctx context.Context) (err error) {
 		results[i].verify(err)
 	}
 	b.add(results...)
-	if limit != nil {
-		b.add(*limit)
+	for _, name := range []string{limitCreateBulk, limitCreate} {
+		if limit := limits[name]; limit != nil {
+			b.add(*limit)
+		}
 	}
 	return ctx.Err()
 }
 
-// creator creates one task.
-type creator func(ctx context.Context, s task.Spec) error
+// creator creates tasks until it gets no more, and calls done after each.
+type creator func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error
 
-func (b *bench) byStore(_ context.Context, r *rig) (creator, func() error, error) {
-	return func(ctx context.Context, s task.Spec) error {
-		now := task.At(time.Now())
-		t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
-		_, err := r.store.CreateTask(ctx, r.ref(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
-		return err
-	}, func() error { return nil }, nil
+func oneByOne(create func(context.Context, task.Spec) error) creator {
+	return func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error {
+		for s := range tasks {
+			if err := create(ctx, s); err != nil {
+				return err
+			}
+			done()
+		}
+		return nil
+	}
 }
 
-// byAPI serves the API on loopback, without TLS, and creates through its client.
-func (b *bench) byAPI(ctx context.Context, r *rig) (creator, func() error, error) {
+func inBulk(c *client.Client) creator {
+	return func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error {
+		for r, err := range c.ApplyAll(ctx, tasks, client.BatchOptions{CreateOnly: true}) {
+			if err == nil {
+				err = r.Err()
+			}
+			if err != nil {
+				return err
+			}
+			done()
+		}
+		return nil
+	}
+}
+
+func (r *rig) createTask(ctx context.Context, s task.Spec) error {
+	now := task.At(time.Now())
+	t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
+	_, err := r.store.CreateTask(ctx, r.ref(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
+	return err
+}
+
+// serveAPI serves the API on loopback, without TLS, and returns a client of it.
+func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() error, error) {
 	secret, id, record := api.NewToken()
 	record.Who, record.CreatedAt = "bench", task.At(time.Now())
 	if err := r.plain.CreateFirstToken(ctx, id, record); err != nil {
@@ -119,24 +165,16 @@ func (b *bench) byAPI(ctx context.Context, r *rig) (creator, func() error, error
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll())
 	}
-	return func(ctx context.Context, s task.Spec) error {
-		_, err := c.Create(ctx, s.Namespace, s)
-		return err
-	}, closeAll, nil
+	return c, closeAll, nil
 }
 
 func (r *rig) ref(namespace, name string) store.Ref {
 	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, r.cluster.Shards)}
 }
 
-// createBy creates tasks with many callers for as long as is asked for, and
+// createBy creates tasks with some callers for as long as is asked for, and
 // returns also how many it made in all.
-func (b *bench) createBy(ctx context.Context, r *rig, name string, open func(context.Context, *rig) (creator, func() error, error)) (res Result, made int64, err error) {
-	one, closeAll, err := open(ctx, r)
-	if err != nil {
-		return res, 0, err
-	}
-	defer func() { err = errors.Join(err, closeAll()) }()
+func (b *bench) createBy(ctx context.Context, name string, callers int, create creator) (res Result, made int64, err error) {
 	res.Name = name
 	spec := task.Defaults()
 	spec.Namespace, spec.Schedule, spec.Action = namespace, task.Schedules{"@every 24h"}, noop
@@ -146,16 +184,19 @@ func (b *bench) createBy(ctx context.Context, r *rig, name string, open func(con
 	var wg sync.WaitGroup
 	var stop atomic.Bool
 	tag := task.NewUID()
-	for range b.Callers {
+	tasks := func(yield func(task.Spec) bool) {
+		for !stop.Load() && run.Err() == nil {
+			s := spec
+			s.Name = fmt.Sprintf("%s-%07d", tag, next.Add(1))
+			if !yield(s) {
+				return
+			}
+		}
+	}
+	for range callers {
 		wg.Go(func() {
-			for !stop.Load() && run.Err() == nil {
-				s := spec
-				s.Name = fmt.Sprintf("%s-%07d", tag, next.Add(1))
-				if err := one(run, s); err != nil {
-					cancel(fmt.Errorf("%s: %w", name, err))
-					return
-				}
-				done.Add(1)
+			if err := create(run, tasks, func() { done.Add(1) }); err != nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
 			}
 		})
 	}
@@ -169,6 +210,55 @@ func (b *bench) createBy(ctx context.Context, r *rig, name string, open func(con
 	stop.Store(true)
 	wg.Wait()
 	return res, done.Load(), context.Cause(run)
+}
+
+// limitCreateBulk is what etcd can do in the shape of a batch: for as many tasks
+// as share a transaction, a spec and an entry compared and put.
+const limitCreateBulk = "limit/create_bulk"
+
+// limitBulk measures it, with as many requests under way as the batcher has.
+func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res Result, err error) {
+	b.progress.step("%s", limitCreateBulk)
+	res.Name = limitCreateBulk
+	l := &limiter{site: b.site, sizes: s}
+	root := fmt.Sprintf("%slimit/%s/", b.keys.Root(), task.NewUID())
+	run, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var count atomic.Int64
+	var wg sync.WaitGroup
+	for i := range bulkInFlight {
+		c := &caller{limiter: l, root: fmt.Sprintf("%s%04d/", root, i), spec: value(s.spec), entry: value(s.entry)}
+		wg.Go(func() {
+			for run.Err() == nil {
+				if err := c.createMany(ctx); err != nil {
+					cancel(fmt.Errorf("%s: %w", limitCreateBulk, err))
+				}
+				count.Add(store.MaxTogether)
+			}
+		})
+	}
+	sleep(run, took/5)
+	watch := startWatch(count.Load())
+	sleep(run, took)
+	watch.stop(count.Load(), &res)
+	err = context.Cause(run)
+	cancel(nil)
+	wg.Wait()
+	return res, errors.Join(err, b.erase(ctx, root))
+}
+
+const bulkInFlight = 4
+
+func (c *caller) createMany(ctx context.Context) error {
+	var cmps []clientv3.Cmp
+	var ops []clientv3.Op
+	for range store.MaxTogether {
+		spec, entry := c.key("tasks"), c.key("shards")
+		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(spec), "=", 0), clientv3.Compare(clientv3.ModRevision(entry), "=", 0))
+		ops = append(ops, clientv3.OpPut(spec, c.spec), clientv3.OpPut(entry, c.entry))
+	}
+	_, err := c.txn(ctx, cmps, ops)
+	return err
 }
 
 // countTasks counts specs and entries.
