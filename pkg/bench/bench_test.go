@@ -73,7 +73,7 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 			[]string{"herd/claim"}, nil},
 		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil},
 		{"create", append([]string{"create", "--callers", "8", "--limit-duration", "100ms"}, quick...),
-			[]string{"create/store", "create/api"}, []string{limitCreate}},
+			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}},
 		{"memory", []string{"memory", "--tasks", "500", "--shards", "8"}, []string{"memory"}, nil},
 		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}},
 	} {
