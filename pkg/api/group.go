@@ -42,9 +42,9 @@ type item struct {
 	spec     task.Spec
 	ref      store.Ref
 
-	found  store.Found // what is there, as far as is known
-	st     store.Stored
-	result string // "": not settled yet
+	found  *store.Found // what is there, as far as is known; nil: nothing
+	st     store.Stored // what is to be, or is there now
+	result string       // "": not settled yet
 	err    error
 }
 
@@ -109,7 +109,6 @@ func (b *batch) check(g *group) {
 			continue
 		}
 		it.ref = b.Ref(it.spec.Namespace, it.spec.Name)
-		it.found = store.Found{Stored: store.Stored{Ref: it.ref}, Err: task.ErrNotFound} // until we know better
 	}
 	g.text = nil
 }
@@ -155,9 +154,9 @@ func (b *batch) together(ctx context.Context, items []*item) {
 			switch {
 			case err == nil:
 				it.st.Task.Revision, it.st.EntryMod = rev, rev
-				it.settle(it.st, outcome(changes[i]))
+				it.result = outcome(changes[i])
 			case errors.Is(err, task.ErrConflict):
-				it.found = found[i]
+				it.found = &found[i]
 			default:
 				it.fail(about(it.ref.String(), err))
 			}
@@ -171,7 +170,7 @@ func (b *batch) together(ctx context.Context, items []*item) {
 }
 
 func outcome(c store.Change) string {
-	if c.Old.Task.Revision == 0 {
+	if c.Old == nil {
 		return client.Created
 	}
 	return client.Configured
@@ -191,7 +190,7 @@ func (b *batch) look(ctx context.Context, items []*item) {
 			it.fail(err)
 			continue
 		}
-		it.found = found[i]
+		it.found = &found[i]
 		there = there || !errors.Is(found[i].Err, task.ErrNotFound)
 	}
 	b.there.Store(there)
@@ -210,20 +209,29 @@ func (b *batch) decide(items []*item) (left []*item, changes []store.Change) {
 		}
 		if it.result == "" {
 			left = append(left, it)
-			changes = append(changes, store.Change{Old: it.found.Stored, Task: it.st.Task, Entry: it.st.Entry})
+			changes = append(changes, store.Change{Old: it.old(), New: &it.st})
 		}
 	}
 	return left, changes
 }
 
+// old is the task that is there; nil if there is none.
+func (it *item) old() *store.Stored {
+	if it.found == nil || errors.Is(it.found.Err, task.ErrNotFound) {
+		return nil
+	}
+	return &it.found.Stored
+}
+
 // become says what an item makes of what is there.
 func (b *batch) become(it *item) (err error) {
+	if it.old() == nil {
+		it.st, err = b.fresh(b.c, it.spec)
+		return err
+	}
 	old, err := it.found.Stored, it.found.Err
 	broken := entryBroken(old, err)
 	switch {
-	case errors.Is(err, task.ErrNotFound):
-		it.st, err = b.fresh(b.c, it.spec)
-		return err
 	case b.createOnly:
 		return fmt.Errorf("create task %s: %w", it.ref, task.ErrExists)
 	case err != nil && !broken:

@@ -17,9 +17,8 @@ const MaxTogether = 60
 
 // Change makes of a task, as it is known to be, another.
 type Change struct {
-	Old   Stored // its Revision and EntryMod are compared; 0: not there
-	Task  task.Task
-	Entry task.Entry
+	Old *Stored // its Revision and EntryMod are compared; nil: not there
+	New *Stored // its Ref, Task and Entry are written
 }
 
 // Found is what is there of a task: Err is task.ErrNotFound, or task.ErrInvalid
@@ -40,9 +39,13 @@ func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, f
 		Else: make([]clientv3.Op, 0, 2*len(changes)),
 	}
 	for _, c := range changes {
-		spec, entry := s.keys.Spec(c.Old.Ref), s.keys.Entry(c.Old.Ref)
-		txn.If = append(txn.If, unchanged(spec, c.Old.Task.Revision), unchanged(entry, c.Old.EntryMod))
-		txn.Then = append(txn.Then, s.putSpec(c.Old.Ref, c.Task), clientv3.OpPut(entry, encode(c.Entry)))
+		spec, entry := s.keys.Spec(c.New.Ref), s.keys.Entry(c.New.Ref)
+		var specMod, entryMod int64
+		if c.Old != nil {
+			specMod, entryMod = c.Old.Task.Revision, c.Old.EntryMod
+		}
+		txn.If = append(txn.If, unchanged(spec, specMod), unchanged(entry, entryMod))
+		txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, encode(&c.New.Entry)))
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
 	res, err := s.write(ctx, txn)
@@ -53,7 +56,7 @@ func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, f
 		return res.Revision, nil, nil
 	}
 	for i, c := range changes {
-		found = append(found, foundAt(res, i, c.Old.Ref))
+		found = append(found, foundAt(res, i, c.New.Ref))
 	}
 	return 0, found, fmt.Errorf("change %d tasks: %w", len(changes), task.ErrConflict)
 }

@@ -13,7 +13,7 @@ func newTasks() (changes []store.Change, refs []store.Ref) {
 	for i := range store.MaxTogether {
 		r := store.Ref{Namespace: "default", Name: fmt.Sprint("t", i), Shard: i % 5}
 		t := spec(r)
-		changes = append(changes, store.Change{Old: store.Stored{Ref: r}, Task: t, Entry: entry(t)})
+		changes = append(changes, store.Change{New: &store.Stored{Ref: r, Task: t, Entry: entry(t)}})
 		refs = append(refs, r)
 	}
 	return changes, refs
@@ -30,7 +30,8 @@ func TestChangeTasks_AllOrNone(t *testing.T) {
 		}
 	}
 	for i := range changes {
-		changes[i].Old, changes[i].Task.Generation = w.stored(refs[i]), 7
+		old := w.stored(refs[i])
+		changes[i].Old, changes[i].New.Task.Generation = &old, 7
 	}
 	w.del(w.keys.Spec(refs[1]))
 	w.put(w.keys.Entry(refs[2]), "{")
