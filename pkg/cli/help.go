@@ -95,7 +95,8 @@ const exitCodesTopic = `Exit codes tell a script what kind of failure it was:
 
   0    done
   1    failure: what none of the others is
-  2    usage: a word, a flag or a value that cannot be; nothing was done
+  2    usage: a word, a flag, a value or something in a file that cannot be;
+       nothing was done (by apply of lines: the other lines were)
   3    not found
   4    conflict: it exists already, or is no longer at that --revision
   5    unavailable or timed out: trying again makes sense. After a change,
