@@ -329,7 +329,7 @@ func TestReadLines_HalfALineIsNone(t *testing.T) {
 		{"whole", strings.NewReader("a\n\n b \r\nc"), []string{"a", "", "b", "c"}},
 		{"ended", strings.NewReader("a\n"), []string{"a", ""}},
 		{"broken", io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(io.ErrUnexpectedEOF)), []string{"a", "error bad_json"}},
-		{"long", strings.NewReader(long + "\nb\n" + long + "x\r\nc"), []string{long, "b", "error too_large", "c"}},
+		{"long", strings.NewReader(long + "\nb\n" + long + "x\nc"), []string{long, "b", "error too_large", "c"}},
 		{"byte by byte", iotest.OneByteReader(strings.NewReader("a\nb")), []string{"a", "b"}},
 	} {
 		if got := api.ReadLines(c.body); !slices.Equal(got, c.want) {

@@ -49,9 +49,10 @@ func (l *lines) next() ([]byte, error) {
 			l.over, l.broken = true, true
 			return nil, fail(http.StatusBadRequest, task.CodeBadJSON, "the body ends too early").because(err)
 		}
-		if tooLong {
+		line := bytes.TrimSpace(l.long)
+		if tooLong || len(line) > maxBody {
 			return nil, fail(http.StatusRequestEntityTooLarge, client.CodeTooLarge, "the line is longer than %d bytes", maxBody)
 		}
-		return bytes.TrimSpace(l.long), nil
+		return line, nil
 	}
 }
