@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
+	"time"
 )
 
 // Go collects garbage when the heap has doubled. A daemon has little in memory and
@@ -14,11 +15,14 @@ import (
 // by at least this much first.
 const garbageRoom = 128 << 20
 
-// The bounds of GOGC, in percent of what is alive. A large heap is not to be
-// doubled by garbage; the smallest one may grow to garbageRoom, more or less.
+// GOGC, in percent of what is alive: at most, of a small heap; at least, while the
+// node is busy, as Go has it; and of an idle one, which has time to collect and
+// need not keep as much again as it uses.
 const (
-	leastGarbage = 50
 	mostGarbage  = 800
+	busyGarbage  = 100
+	idleGarbage  = 40
+	idleInterval = 10 * time.Second // between two collections
 )
 
 // RoomForGarbage lets garbage take up room before it is collected, from now on
@@ -39,6 +43,7 @@ type garbage struct {
 	mu      sync.Mutex
 	over    bool
 	percent int
+	last    time.Time // when the last collection ended
 }
 
 // collected is called after each collection, and has itself called after the next.
@@ -48,7 +53,10 @@ func (g *garbage) collected() {
 	if g.over {
 		return
 	}
-	if p := garbagePercent(liveHeap()); p != g.percent {
+	now := time.Now()
+	idle := now.Sub(g.last) > idleInterval
+	g.last = now
+	if p := garbagePercent(liveHeap(), idle); p != g.percent {
 		g.percent = p
 		debug.SetGCPercent(p)
 	}
@@ -67,9 +75,13 @@ func (g *garbage) stop() {
 
 // garbagePercent is GOGC for so many bytes alive, in steps of ten: to set it stops
 // the program for a moment.
-func garbagePercent(live uint64) int {
+func garbagePercent(live uint64, idle bool) int {
+	least := uint64(busyGarbage)
+	if idle {
+		least = idleGarbage
+	}
 	percent := garbageRoom / max(live/100, 1)
-	return int(min(max(percent, leastGarbage), mostGarbage)) / 10 * 10
+	return int(min(max(percent, least), mostGarbage)) / 10 * 10
 }
 
 // liveHeap is the bytes that the last collection found alive.

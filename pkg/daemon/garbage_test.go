@@ -8,9 +8,11 @@ import (
 )
 
 func TestGarbagePercent_GivesRoomToASmallHeapAndLittleToALargeOne(t *testing.T) {
-	for live, want := range map[uint64]int{0: 800, 1 << 20: 800, 32 << 20: 400, 128 << 20: 100, 200 << 20: 60, 10 << 30: 50} {
-		if got := garbagePercent(live); got != want {
-			t.Errorf("%d MiB alive: GOGC %d, want %d", live>>20, got, want)
+	for live, want := range map[uint64][2]int{ // busy, idle
+		0: {800, 800}, 1 << 20: {800, 800}, 32 << 20: {400, 400}, 128 << 20: {100, 100}, 200 << 20: {100, 60}, 10 << 30: {100, 40},
+	} {
+		if busy, idle := garbagePercent(live, false), garbagePercent(live, true); busy != want[0] || idle != want[1] {
+			t.Errorf("%d MiB alive: GOGC %d, idle %d, want %v", live>>20, busy, idle, want)
 		}
 	}
 }
@@ -32,7 +34,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}
-	if after := percent(); after >= before || after < leastGarbage {
+	if after := percent(); after >= before || after < busyGarbage {
 		t.Errorf("GOGC was %d, and is %d with %d MiB more alive", before, after, len(alive)>>20)
 	}
 	runtime.KeepAlive(alive)
