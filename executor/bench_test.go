@@ -80,8 +80,8 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool) {
 		for range min(100, b.N-i) {
 			a := assigned("r"+strconv.Itoa(i), nil)
 			a.Action, a.ScheduledTime = action, task.At(time.Now())
-			put.Events = append(put.Events, store.InboxEvent{Held: store.Held{Assigned: a, Mod: rev, Create: rev}, Key: a.ID})
-			gone.Events = append(gone.Events, store.InboxEvent{Deleted: true, Held: store.Held{Mod: rev + 1}, Key: a.ID})
+			put.Events = append(put.Events, store.InboxEvent{Held: &store.Held{Assigned: a, Mod: rev, Create: rev}, Mod: rev, Key: a.ID})
+			gone.Events = append(gone.Events, store.InboxEvent{Deleted: true, Mod: rev + 1, Key: a.ID})
 			i++
 		}
 		put.Revision, gone.Revision = rev, rev+1

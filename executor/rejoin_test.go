@@ -352,7 +352,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	a := assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
 	a.Shard = 0
 	n.tell(func() {
-		ev := store.InboxEvent{Held: store.Held{Assigned: a, Mod: token, Create: token}, Key: n.keys.Run("n1", ref, "r1")}
+		ev := store.InboxEvent{Held: &store.Held{Assigned: a, Mod: token, Create: token}, Mod: token, Key: n.keys.Run("n1", ref, "r1")}
 		n.see(&ev, n.floor)
 	})
 	n.assign("r2", "true")

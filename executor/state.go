@@ -210,7 +210,7 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 		case a.Create == ev.Create:
 			if ev.Mod > a.Mod {
 				e.tally(a, -1)
-				a.Held = new(ev.Held)
+				a.Held = ev.Held
 				e.tally(a, 1)
 				e.touch(a)
 			}
@@ -220,7 +220,7 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 		}
 		e.vanish(a)
 	}
-	a := &attempt{Held: new(ev.Held), key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
+	a := &attempt{Held: ev.Held, key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
 	if a.stale = ev.Create <= known && !mended && !a.foreign; a.stale {
 		a.noRetry = true
 		e.log.Error("an attempt is back that had been seen to its end; it is not started again",

@@ -40,11 +40,16 @@ func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
 
 // DecodeAssigned reads a record of an inbox. created is the key's create
 // revision: the fencing token.
-func DecodeAssigned(k RunKey, created int64, value []byte) (task.Assigned, error) {
-	a, err := decodeAssigned(value)
-	a.Run = keyed(a.Run, k.Ref, k.Run)
-	a.Node, a.Token = k.Node, created
+func DecodeAssigned(k RunKey, created int64, value []byte) (a task.Assigned, err error) {
+	err = decodeHeld(k, created, value, &a)
 	return a, err
+}
+
+func decodeHeld(k RunKey, created int64, value []byte, a *task.Assigned) error {
+	err := decodeAssigned(value, a)
+	a.ID, a.Namespace, a.Task, a.Shard = k.Run, k.Ref.Namespace, k.Ref.Name, k.Ref.Shard
+	a.Node, a.Token = k.Node, created
+	return err
 }
 
 // DecodeEntry reads an entry.

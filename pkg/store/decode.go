@@ -201,9 +201,9 @@ func decodeWaiting(value []byte) (v task.Waiting, err error) {
 	return v, err
 }
 
-func decodeAssigned(value []byte) (v task.Assigned, err error) {
+func decodeAssigned(value []byte, v *task.Assigned) error {
 	v.KillGrace, v.Retry.Attempts = usualGrace, 1
-	err = object(value, func(r *reader, name []byte) {
+	err := object(value, func(r *reader, name []byte) {
 		if r.run(name, &v.Run) {
 			return
 		}
@@ -231,7 +231,7 @@ func decodeAssigned(value []byte) (v task.Assigned, err error) {
 		}
 	})
 	complete(&v.Run, true)
-	return v, err
+	return err
 }
 
 // action reads the action; the one that does nothing without reflection.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -19,8 +20,9 @@ var ErrLate = errors.New("the attempt was declared lost before its result came")
 
 // InboxEvent is an attempt in a node's inbox as it is now, or its end.
 type InboxEvent struct {
-	Held
+	*Held   // nil if it is gone, or cannot be read
 	Key     string
+	Mod     int64 // mod revision; of a deletion, the revision at which it happened
 	Deleted bool
 	Err     error // the record cannot be read
 }
@@ -39,23 +41,27 @@ func (s *Store) FollowInbox(ctx context.Context, node string, apply func(InboxBa
 	prefix := s.keys.Inbox(node)
 	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Apart: true}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
-		out := InboxBatch{Reset: b.Reset, Revision: b.Revision}
+		out := InboxBatch{Reset: b.Reset, Revision: b.Revision, Events: make([]InboxEvent, 0, len(b.KVs)+len(b.Events))}
 		for _, e := range b.KVs {
-			h, err := s.held(e)
-			out.Events = append(out.Events, InboxEvent{Held: h, Key: string(e.Key), Err: err})
+			out.Events = append(out.Events, s.inboxEvent(e))
 		}
 		for _, e := range b.Events {
-			ev := InboxEvent{Key: string(e.Kv.Key), Deleted: e.Type == clientv3.EventTypeDelete}
-			if !ev.Deleted {
-				ev.Held, ev.Err = s.held(e.Kv)
-			} else if k, ok := s.keys.ParseRun(ev.Key); ok {
-				ev.Run = keyed(task.Run{Node: k.Node}, k.Ref, k.Run)
-				ev.Mod = e.Kv.ModRevision
+			if e.Type == clientv3.EventTypeDelete {
+				out.Events = append(out.Events, InboxEvent{Key: string(e.Kv.Key), Mod: e.Kv.ModRevision, Deleted: true})
+				continue
 			}
-			out.Events = append(out.Events, ev)
+			out.Events = append(out.Events, s.inboxEvent(e.Kv))
 		}
 		return apply(out)
 	})
+}
+
+func (s *Store) inboxEvent(e *mvccpb.KeyValue) InboxEvent {
+	ev := InboxEvent{Key: string(e.Key), Mod: e.ModRevision, Held: new(Held)}
+	if ev.Err = s.readHeld(ev.Key, e, ev.Held); ev.Err != nil {
+		ev.Held = nil
+	}
+	return ev
 }
 
 // Rewrite puts an attempt's record over the one known, by the node that holds
@@ -101,21 +107,23 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 	ref := h.Ref()
 	end.Token = h.Create // it is what tells our record from another's
 	run, queued, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID), s.keys.Ended(ref, h.ID)
-	t := kv.Txn{
-		If:   []clientv3.Cmp{kv.CreateIs(run, h.Create)},
-		Then: []clientv3.Op{clientv3.OpDelete(run)},
-		Else: []clientv3.Op{clientv3.OpGet(run), clientv3.OpGet(queued), clientv3.OpGet(ended)},
-	}
+	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}}
 	if next != nil {
 		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))
-		t.Then = append(t.Then, clientv3.OpPut(queued, encodeWaiting(*next)))
+		t.Then = []clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(queued, encodeWaiting(*next))}
 	} else {
-		t.Then = append(t.Then, clientv3.OpPut(ended, encodeEnded(end)))
+		t.Then = []clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(ended, encodeEnded(end))}
 	}
 	res, err := s.write(ctx, t)
 	if err != nil || res.Succeeded {
 		return err
 	}
+	// Not in its Else: they would cost each finish as much as all else in it.
+	found, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(run), clientv3.OpGet(queued), clientv3.OpGet(ended)).Commit()
+	if err != nil {
+		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+	}
+	res = kv.Result{Revision: found.Header.Revision, Responses: found.Responses}
 	if e := readAt(res, 0); e != nil && e.CreateRevision == h.Create {
 		return fmt.Errorf("finish run %s of %s: %w", h.ID, ref, task.ErrConflict)
 	}
@@ -126,8 +134,8 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 }
 
 // onRecord reports whether an earlier copy of a finish has won: then a record of
-// the run names the token with this end, wherever the run is by now. res is the
-// copy that lost, with the run's records in queue and history.
+// the run names the token with this end, wherever the run is by now. res has the
+// run's records in queue and history.
 func (s *Store) onRecord(ctx context.Context, res kv.Result, h Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss

@@ -491,8 +491,8 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	})
 	counts := func(b store.InboxBatch) bool { return b.Reset || len(b.Events) > 0 }
 	b := next(t, batches, counts)
-	if !b.Reset || len(b.Events) != 3 || b.Events[0].Err != nil || !sameHeld(b.Events[0].Held, h) ||
-		!errors.Is(b.Events[1].Err, task.ErrInvalid) || b.Events[1].ID != "zz" || !errors.Is(b.Events[2].Err, task.ErrInvalid) {
+	if !b.Reset || len(b.Events) != 3 || b.Events[0].Err != nil || !sameHeld(*b.Events[0].Held, h) ||
+		!errors.Is(b.Events[1].Err, task.ErrInvalid) || b.Events[1].Held != nil || !errors.Is(b.Events[2].Err, task.ErrInvalid) {
 		t.Fatalf("the inbox is told as %+v", b)
 	}
 	_, err := w.CancelActive(t.Context(), h, "me")
@@ -504,7 +504,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	w.dispatch(ref, 3, "n2-1")
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil))
 	b = next(t, batches, counts)
-	if ev := b.Events[0]; len(b.Events) != 1 || !ev.Deleted || ev.ID != h.ID || ev.Ref() != ref || ev.Node != "n2" || ev.Mod != b.Revision || ev.Key != w.keys.Run("n2", ref, h.ID) {
+	if ev := b.Events[0]; len(b.Events) != 1 || !ev.Deleted || ev.Held != nil || ev.Mod != b.Revision || ev.Key != w.keys.Run("n2", ref, h.ID) {
 		t.Fatalf("an end is told as %+v", b)
 	}
 }

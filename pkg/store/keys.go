@@ -91,7 +91,9 @@ func (k Keys) History(shard int) string { return k.Shard(shard) + "history/" }
 func (k Keys) HistoryOf(r Ref) string { return k.History(r.Shard) + r.Namespace + "/" + r.Name + "/" }
 
 // Ended is one ended run, or ticks that did not run.
-func (k Keys) Ended(r Ref, run string) string { return k.HistoryOf(r) + run }
+func (k Keys) Ended(r Ref, run string) string {
+	return k.root + "shards/" + shardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
+}
 
 // Late is the result of an attempt that came after it was declared lost.
 func (k Keys) Late(r Ref, run string, token int64) string {
@@ -113,7 +115,9 @@ func (k Keys) InboxOf(node string, r Ref) string {
 }
 
 // Run is one active attempt.
-func (k Keys) Run(node string, r Ref, run string) string { return k.InboxOf(node, r) + run }
+func (k Keys) Run(node string, r Ref, run string) string {
+	return k.root + "runs/" + node + "/" + shardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
+}
 
 // Cleared says that no process of a dead instance is left.
 func (k Keys) Cleared(instance string) string { return k.root + "cleared/" + instance }

@@ -155,13 +155,19 @@ type Held struct {
 // Ref is where the attempt's task lives.
 func (h Held) Ref() Ref { return Ref{Namespace: h.Namespace, Name: h.Task, Shard: h.Shard} }
 
-func (s *Store) held(e *mvccpb.KeyValue) (Held, error) {
-	k, ok := s.keys.ParseRun(string(e.Key))
+func (s *Store) held(e *mvccpb.KeyValue) (h Held, err error) {
+	err = s.readHeld(string(e.Key), e, &h)
+	return h, err
+}
+
+// readHeld is held for one who has the key as a string, and a place for it.
+func (s *Store) readHeld(key string, e *mvccpb.KeyValue, h *Held) error {
+	k, ok := s.keys.ParseRun(key)
 	if !ok {
-		return Held{}, fmt.Errorf("%w: %q is not the key of a run", task.ErrInvalid, e.Key)
+		return fmt.Errorf("%w: %q is not the key of a run", task.ErrInvalid, key)
 	}
-	a, err := DecodeAssigned(k, e.CreateRevision, e.Value)
-	return Held{Assigned: a, Mod: e.ModRevision, Create: e.CreateRevision}, err
+	h.Mod, h.Create = e.ModRevision, e.CreateRevision
+	return decodeHeld(k, e.CreateRevision, e.Value, &h.Assigned)
 }
 
 // Active lists all attempts in all inboxes; those that cannot be read are left out.
