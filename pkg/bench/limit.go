@@ -3,7 +3,9 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +21,8 @@ const (
 	limitPut      = "limit/put"           // one put, a request each
 	limitTextbook = "limit/fire_one"      // compare and put a state, put a run, a request each
 	limitNested   = "limit/fire_nested"   // 60 times compare, put a run, put a watermark, nested in one request
-	limitCommit   = "limit/fire_commit"   // a shard's commit: 57 runs and their entries compared, 57 runs and the watermark put
-	limitCycle    = "limit/fire_finish"   // such a commit; then 57 times compare, delete the run, put its history, nested
+	limitCommit   = "limit/fire_commit"   // a shard's commit: fences, watermark and 120 entries compared, 120 runs and the watermark put
+	limitCycle    = "limit/fire_finish"   // such a commit; then 60 times compare, delete the run, put its history, nested, twice
 	limitCreate   = "limit/create"        // compare and put a spec and an entry, a request each
 	limitSpawn    = "limit/fork_and_exec" // processes that end at once, without a record
 )
@@ -29,7 +31,8 @@ const (
 	limitCallers  = 256 // of small requests
 	limitInFlight = 8   // of large ones
 	siblings      = 60
-	commitRuns    = 57 // what fits into 128 compares
+	commitRuns    = 120             // with fences and watermark, about what fits into 128 compares
+	heldEntries   = 10 * commitRuns // of a caller: the tasks that its commits fire in turn
 )
 
 // sizes are the bytes of the values that are written.
@@ -84,7 +87,12 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range callers {
-		one := l.caller(name, fmt.Sprintf("%s%04d/", root, i))
+		one, perr := l.caller(ctx, name, fmt.Sprintf("%s%04d/", root, i))
+		if perr != nil {
+			cancel()
+			wg.Wait()
+			return res, fmt.Errorf("%s: %w", name, errors.Join(perr, l.erase(ctx, root)))
+		}
 		wg.Go(func() {
 			for stop.Err() == nil {
 				n, e := one(ctx)
@@ -117,13 +125,19 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 	return res, l.erase(ctx, root)
 }
 
-// caller makes one request of a shape again and again; it returns how many things were done.
-func (l *limiter) caller(name, root string) func(context.Context) (int, error) {
+// caller makes one request of a shape again and again; it returns how many things
+// were done. What the shape compares with is there when caller returns.
+func (l *limiter) caller(ctx context.Context, name, root string) (func(context.Context) (int, error), error) {
 	c := &caller{limiter: l, root: root, run: value(l.sizes.run), ended: value(l.sizes.ended), mark: value(l.sizes.mark),
 		spec: value(l.sizes.spec), entry: value(l.sizes.entry)}
+	if name == limitCommit || name == limitCycle {
+		if err := c.hold(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return map[string]func(context.Context) (int, error){
 		limitPut: c.put, limitTextbook: c.textbook, limitNested: c.nested, limitCommit: c.commit, limitCycle: c.cycle, limitCreate: c.create,
-	}[name]
+	}[name], nil
 }
 
 func value(bytes int) string { return strings.Repeat("v", bytes) }
@@ -134,8 +148,10 @@ type caller struct {
 	root                          string
 	run, ended, mark, spec, entry string
 
-	n    int
-	revs [siblings]int64 // of states and watermarks
+	n     int
+	revs  [siblings]int64    // of states and watermarks
+	tasks [heldEntries]int64 // the revisions of entries
+	turn  int                // of the next entry to fire
 }
 
 func (c *caller) key(kind string) string {
@@ -150,8 +166,9 @@ func (c *caller) put(ctx context.Context) (int, error) {
 
 func (c *caller) state(i int) string { return fmt.Sprintf("%sstate/%04d", c.root, i) }
 
-func (c *caller) txn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op) (int64, error) {
-	res, err := c.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
+// txn commits a transaction that must succeed; it returns its revision.
+func (c *caller) txn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op, otherwise ...clientv3.Op) (int64, error) {
+	res, err := c.client.Txn(ctx).If(cmps...).Then(ops...).Else(otherwise...).Commit()
 	switch {
 	case err != nil:
 		return 0, err
@@ -189,28 +206,50 @@ func (c *caller) nested(ctx context.Context) (int, error) {
 	return siblings, err
 }
 
-// commit writes what a full commit of a shard does. Its entries are keys that
-// are not there: a compare costs the same.
+func (c *caller) task(i int) string { return fmt.Sprintf("%stasks/bench/t%07d", c.root, i) }
+
+// hold writes what commits compare and leave as it is: fences and entries. They
+// have their size, since etcd reads the value of what it compares.
+func (c *caller) hold(ctx context.Context) (err error) {
+	for i := 0; i < heldEntries && err == nil; i += commitRuns {
+		var ops []clientv3.Op
+		for n := range commitRuns {
+			ops = append(ops, clientv3.OpPut(c.task(i+n), c.entry))
+		}
+		var rev int64
+		rev, err = c.txn(ctx, nil, ops)
+		for n := range commitRuns {
+			c.tasks[i+n] = rev
+		}
+	}
+	if err == nil {
+		c.revs[1], err = c.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(c.state(1), c.mark), clientv3.OpPut(c.state(2), c.entry)})
+	}
+	return err
+}
+
+// commit writes what a full commit of a shard does.
 func (c *caller) commit(ctx context.Context) (int, error) {
 	_, err := c.fire(ctx)
 	return commitRuns, err
 }
 
 func (c *caller) fire(ctx context.Context) (runs []string, err error) {
-	mark := c.state(0)
+	mark, owner, node := c.state(0), c.state(1), c.state(2)
 	cmps := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(c.state(1)), "=", 0), clientv3.Compare(clientv3.CreateRevision(c.state(2)), "=", 0),
+		clientv3.Compare(clientv3.ModRevision(owner), "=", c.revs[1]), clientv3.Compare(clientv3.CreateRevision(node), "=", c.revs[1]),
 		clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[0]),
 	}
 	var ops []clientv3.Op
-	for i := range commitRuns {
+	for range commitRuns {
 		run := c.key("runs")
 		runs = append(runs, run)
-		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(fmt.Sprintf("%stasks/bench/t%07d", c.root, i)), "=", 0),
-			clientv3.Compare(clientv3.ModRevision(run), "=", 0))
+		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.task(c.turn)), "=", c.tasks[c.turn]))
 		ops = append(ops, clientv3.OpPut(run, c.run))
+		c.turn = (c.turn + 1) % heldEntries
 	}
-	c.revs[0], err = c.txn(ctx, cmps, append(ops, clientv3.OpPut(mark, c.mark)))
+	c.revs[0], err = c.txn(ctx, cmps, append(ops, clientv3.OpPut(mark, c.mark)),
+		clientv3.OpGet(owner), clientv3.OpGet(node), clientv3.OpGet(mark))
 	return runs, err
 }
 
@@ -219,13 +258,19 @@ func (c *caller) cycle(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var ops []clientv3.Op
-	for _, run := range runs {
-		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(run), "=", c.revs[0])},
-			[]clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(strings.Replace(run, "/runs/", "/history/", 1), c.ended)}, nil))
+	fired := c.revs[0]
+	for some := range slices.Chunk(runs, siblings) {
+		var ops []clientv3.Op
+		for _, run := range some {
+			ended := strings.Replace(run, "/runs/", "/history/", 1)
+			ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(run), "=", fired)},
+				[]clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(ended, c.ended)}, []clientv3.Op{clientv3.OpGet(run), clientv3.OpGet(ended)}))
+		}
+		if _, err := c.txn(ctx, nil, ops); err != nil {
+			return 0, err
+		}
 	}
-	_, err = c.txn(ctx, nil, ops)
-	return len(runs), err
+	return len(runs), nil
 }
 
 func (c *caller) create(ctx context.Context) (int, error) {
