@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,7 +34,9 @@ type settings struct {
 	ValueBytes  int
 	Audit       bool
 	Command     []string // what a process runs
-	Profile     string   // a file; "" is none
+	Base        int      // tasks to compare many with
+	CPUProfile  string   // a file; "" is none
+	MemProfile  string
 }
 
 // bench is one benchmark while it runs.
@@ -41,6 +44,7 @@ type bench struct {
 	settings
 	*site
 	log      *zap.Logger
+	errs     io.Writer // of children
 	progress *progress
 	report   *Report
 }
@@ -93,13 +97,17 @@ func (b *bench) prepare(ctx context.Context, l load) (*rig, *work, error) {
 	return r, w, nil
 }
 
-// fill creates the tasks of a load, by the fastest way there is.
+// fill creates the tasks of a load.
 func (b *bench) fill(ctx context.Context, r *rig, l load) error {
-	if l.tasks > 0 {
-		b.progress.step("create %s tasks", number(float64(l.tasks)))
+	return b.populate(ctx, r, l.tasks, l.task)
+}
+
+func (b *bench) populate(ctx context.Context, r *rig, n int, of func(i int) (task.Task, task.Entry)) error {
+	if n > 0 {
+		b.progress.step("create %s tasks", number(float64(n)))
 	}
-	return create(ctx, r.loader, l, r.cluster.Shards, limitCallers, func(n int64) {
-		b.progress.now("create %s tasks: %s", number(float64(l.tasks)), number(float64(n)))
+	return create(ctx, r.client, r.keys, r.cluster.Shards, n, of, func(made int64) {
+		b.progress.now("create %s tasks: %s", number(float64(n)), number(float64(made)))
 	})
 }
 
@@ -109,15 +117,23 @@ func (b *bench) finish(ctx context.Context, r *rig, w *work) error {
 	return errors.Join(r.settle(ctx, w), w.stop())
 }
 
+// counted is what a scheduler and an executor say that they have done.
+type counted struct {
+	Ticks    map[string]int64 // by outcome
+	Finished int64
+}
+
+func (w *work) counted() counted { return counted{w.outcomes(), w.tap.finished.Load()} }
+
 // verify reads back what happened and fills in res. It needs everything settled
-// and the node stopped.
-func (b *bench) verify(ctx context.Context, r *rig, w *work, l load, res *Result) error {
+// and the node stopped. period is that of all tasks that tick "@every" so long.
+func (b *bench) verify(ctx context.Context, r *rig, said counted, period time.Duration, res *Result) error {
 	b.progress.step("read every revision back")
 	upTo, err := r.revision(ctx)
 	if err != nil {
 		return err
 	}
-	t, err := r.readBack(ctx, l.period, r.cfg.Executor)
+	t, err := r.readBack(ctx, period, r.cfg.Executor)
 	if err != nil {
 		if ctx.Err() != nil {
 			return err
@@ -125,13 +141,12 @@ func (b *bench) verify(ctx context.Context, r *rig, w *work, l load, res *Result
 		res.verify(err)
 		return nil
 	}
-	said := w.outcomes()
 	for _, c := range []struct {
 		what           string
 		counted, found int64
 	}{
-		{"runs dispatched", said["run"], t.Claimed}, {"ticks skipped", said["skipped"], t.Skipped}, {"ticks missed", said["missed"], t.Missed},
-		{"runs queued", said["queued"], 0}, {"runs finished", w.tap.finished.Load(), t.Finished},
+		{"runs dispatched", said.Ticks["run"], t.Claimed}, {"ticks skipped", said.Ticks["skipped"], t.Skipped}, {"ticks missed", said.Ticks["missed"], t.Missed},
+		{"runs queued", said.Ticks["queued"], 0}, {"runs finished", said.Finished, t.Finished},
 	} {
 		if c.counted != c.found {
 			t.fault("%s: %d were counted, etcd has %d", c.what, c.counted, c.found)

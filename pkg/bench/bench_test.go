@@ -29,6 +29,14 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "a test must not start a guardian")
 		os.Exit(1)
 	}
+	if len(os.Args) > 1 && os.Args[1] == "bench" { // a child of bench
+		root := &cobra.Command{Use: "carillon", SilenceUsage: true}
+		root.AddCommand(Command())
+		if root.Execute() != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -74,7 +82,7 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil},
 		{"create", append([]string{"create", "--callers", "8", "--limit-duration", "100ms"}, quick...),
 			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}},
-		{"memory", []string{"memory", "--tasks", "500", "--shards", "8"}, []string{"memory"}, nil},
+		{"scale", append([]string{"scale", "--tasks", "600", "--base", "200", "--rate", "100", "--audit"}, quick...), []string{"scale", "scale/base"}, nil},
 		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,6 +98,9 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkReport(t, r, c.results, c.limits)
+			if c.name == "scale" {
+				checkScale(t, r.Results)
+			}
 		})
 	}
 }
@@ -118,6 +129,18 @@ func checkReport(t *testing.T, r Report, results, limits []string) {
 	}
 	if want := slices.Concat(results, limits); !slices.Equal(names, want) {
 		t.Errorf("results are %v, want %v", names, want)
+	}
+}
+
+func checkScale(t *testing.T, results []Result) {
+	t.Helper()
+	for _, res := range results {
+		if res.Count == 0 || res.CPUMicros <= 0 || res.LoadMS <= 0 || res.MemoryPer == nil || res.MemoryAsIs == nil || res.HeapPer == nil || *res.HeapPer == 0 || res.IdleCPU == nil {
+			t.Errorf("%s lacks a figure: %+v", res.Name, res)
+		}
+		if (res.CostRatio > 0) != (res.Name == "scale") {
+			t.Errorf("%s costs %g × that of few", res.Name, res.CostRatio)
+		}
 	}
 }
 
@@ -172,6 +195,7 @@ func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
 		"--overlap": {"lifecycle", "--overlap", "queue"},
 		"--every":   {"herd", "--every", "1500ms"},
 		"--tasks":   {"fire", "--tasks", "0"},
+		"--rate":    {"scale", "--tasks", "100", "--rate", "101"},
 		"--output":  {"fire", "-o", "yaml"},
 	} {
 		var e *task.Error

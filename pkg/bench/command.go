@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -42,6 +43,7 @@ func Command() *cobra.Command {
 	for _, k := range kinds() {
 		cmd.AddCommand(k.command())
 	}
+	cmd.AddCommand(schedulerCommand())
 	return cmd
 }
 
@@ -77,9 +79,15 @@ func kinds() []kind {
 			defaults: func(s *settings) { s.Tasks = 10_000 }},
 		{use: "latency", short: "Lateness of few ticks on an idle node", run: (*bench).latency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
 			long: "Measure from the tick to when etcd had its claim, and to when its action started, with little else to do."},
-		{use: "memory", short: "Memory and load time of a scheduler with many tasks", run: (*bench).memory, flags: []string{"tasks"},
-			long:     "Load tasks that have nothing due into a scheduler, and weigh it.",
-			defaults: func(s *settings) { s.Tasks = 100_000 }},
+		{use: "scale", short: "A scheduler with a million tasks: memory, load, cost of a fire", run: (*bench).scale,
+			flags: []string{"tasks", "base", "rate", "duration", "warmup"},
+			long: "Start a scheduler, in a process of its own, on a cluster with many tasks of which nothing is due; weigh it (VmRSS in\n" +
+				"/proc/self/status, less that of one without tasks), see what it uses while it waits, then let some tasks tick each second.\n" +
+				"The same with few tasks tells whether a fire costs more among many. A million tasks want 3 GB of disk and 8 GB of memory,\n" +
+				"most of it for etcd.",
+			defaults: func(s *settings) {
+				s.Tasks, s.Rate, s.Duration, s.Warmup = 1_000_000, 5000, 20*time.Second, 5*time.Second
+			}},
 	}
 }
 
@@ -89,7 +97,7 @@ func defaults() settings {
 		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
 		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
 		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 8000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
-		ValueBytes: 250, Command: []string{"/bin/true"},
+		ValueBytes: 250, Base: 10_000, Command: []string{"/bin/true"},
 	}
 }
 
@@ -116,6 +124,7 @@ func (s *settings) bind(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes at once")
 	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "with a guardian, as an agent has it")
 	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "run what is dispatched")
+	some.IntVar(&s.Base, "base", s.Base, "how many tasks are few, to compare with")
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
 	some.DurationVar(&s.Every, "every", s.Every, "time between two herds, in whole seconds")
 	some.IntVar(&s.Rounds, "rounds", s.Rounds, "herds that are measured")
@@ -136,7 +145,7 @@ func (s *settings) validate() error {
 		value, low, high int
 	}{
 		{"shards", s.Rig.Shards, 1, 4096}, {"tasks", s.Tasks, 1, 10_000_000}, {"callers", s.Callers, 1, 10_000}, {"slots", s.Rig.Slots, 1, 100_000},
-		{"keep", s.Keep, 1, 1000}, {"outstanding", s.Outstanding, 1, 1_000_000}, {"rate", s.Rate, 1, 10_000}, {"rounds", s.Rounds, 1, 1000},
+		{"keep", s.Keep, 1, 1000}, {"base", s.Base, 1, 1_000_000}, {"outstanding", s.Outstanding, 1, 1_000_000}, {"rate", s.Rate, 1, 10_000}, {"rounds", s.Rounds, 1, 1000},
 		{"value-bytes", s.ValueBytes, 1, 16_000},
 	} {
 		if n.value < n.low || n.value > n.high {
@@ -168,7 +177,6 @@ func (k kind) command() *cobra.Command {
 	if k.defaults != nil {
 		k.defaults(&s)
 	}
-	var mem string
 	cmd := &cobra.Command{Use: k.use, Short: k.short, Long: k.long, Args: cobra.NoArgs}
 	if strings.HasPrefix(k.use, "process") {
 		cmd.Args = func(cmd *cobra.Command, args []string) error { return nil }
@@ -188,15 +196,15 @@ func (k kind) command() *cobra.Command {
 			}
 		}
 		report, err := k.measure(cmd, s)
-		if err := errors.Join(err, heapProfile(mem)); err != nil {
+		if err != nil {
 			return err
 		}
 		report.Command = commandLine(cmd, args)
 		return errors.Join(report.write(cmd.OutOrStdout(), asJSON), report.err())
 	}
 	s.bind(cmd.Flags(), k.flags)
-	cmd.Flags().StringVar(&s.Profile, "cpuprofile", "", "write a CPU profile of what is measured to this file")
-	cmd.Flags().StringVar(&mem, "memprofile", "", "write a profile of all allocations to this file")
+	cmd.Flags().StringVar(&s.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured to this file")
+	cmd.Flags().StringVar(&s.MemProfile, "memprofile", "", "write a profile of the heap and of all allocations to this file")
 	_ = cmd.Flags().MarkHidden("cpuprofile") // they exist
 	_ = cmd.Flags().MarkHidden("memprofile")
 	return cmd
@@ -206,11 +214,8 @@ func (k kind) command() *cobra.Command {
 func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	ctx := cmd.Context()
 	defer daemon.RoomForGarbage()() // as a node has it
-	// Warnings of a saturated etcd are what a benchmark is about; only what breaks is told.
-	enc := zap.NewProductionEncoderConfig()
-	enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.Lock(zapcore.AddSync(cmd.ErrOrStderr())), zap.ErrorLevel))
-	b := &bench{settings: s, log: log, progress: newProgress(cmd.ErrOrStderr())}
+	log := newLog(cmd.ErrOrStderr())
+	b := &bench{settings: s, log: log, progress: newProgress(cmd.ErrOrStderr()), errs: cmd.ErrOrStderr()}
 	defer b.progress.clear()
 	if b.site, err = openSite(ctx, s.Site, log); err != nil {
 		return nil, err
@@ -218,7 +223,7 @@ func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	defer func() {
 		b.progress.step("clean up")
 		if cerr := b.site.close(ctx); cerr != nil {
-			err = errors.Join(err, fmt.Errorf("clean up (what is left is below %s): %w", b.keys.Root(), cerr))
+			err = errors.Join(err, fmt.Errorf("clean up (what is left is below %s): %w", b.root, cerr))
 		}
 	}()
 	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.where()}
@@ -227,7 +232,18 @@ func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 			b.report.Versions.Etcd = m.Version
 		}
 	}
-	return b.report, k.run(b, ctx)
+	if err := k.run(b, ctx); err != nil {
+		return nil, err
+	}
+	return b.report, heapProfile(b.MemProfile)
+}
+
+// newLog tells only what breaks: warnings of a saturated etcd are what a benchmark
+// is about.
+func newLog(out io.Writer) *zap.Logger {
+	enc := zap.NewProductionEncoderConfig()
+	enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.Lock(zapcore.AddSync(out)), zap.ErrorLevel))
 }
 
 // where says how etcd is reached, and what its data is on.
@@ -263,11 +279,13 @@ func commandLine(cmd *cobra.Command, args []string) string {
 
 // profiled begins a CPU profile, if one is wanted; the function that it returns
 // ends it.
-func (b *bench) profiled() (func() error, error) {
-	if b.Profile == "" {
+func (b *bench) profiled() (func() error, error) { return cpuProfile(b.CPUProfile) }
+
+func cpuProfile(name string) (func() error, error) {
+	if name == "" {
 		return func() error { return nil }, nil
 	}
-	f, err := os.Create(b.Profile)
+	f, err := os.Create(name)
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,6 @@ import (
 	"iter"
 	"net"
 	"net/http"
-	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -273,65 +271,4 @@ func (r *rig) countTasks(ctx context.Context) (n [2]int64, err error) {
 		n[1] += int64(s.Tasks)
 	}
 	return n, err
-}
-
-// memory measures what a scheduler takes that has tasks, beyond one that has
-// none, and how long it needs to load them. Each is measured with its workers
-// and without, so that an embedded etcd in the same process does not count.
-func (b *bench) memory(ctx context.Context) (err error) {
-	b.Rig.Executor = false
-	l := load{tasks: b.Tasks, period: 24 * time.Hour, origin: origin(), action: noop, overlap: defaultOverlap, keep: b.Keep}
-	empty := l
-	empty.tasks = 0
-	r, w, err := b.prepare(ctx, empty)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close(ctx)) }()
-	without, err := b.weigh(w)
-	if err != nil {
-		return err
-	}
-	if err := b.fill(ctx, r, l); err != nil {
-		return err
-	}
-	b.progress.step("load %d shards", r.cluster.Shards)
-	if w, err = r.start(ctx, l); err != nil {
-		return err
-	}
-	res := Result{Name: "memory", Count: int64(l.tasks), LoadMS: round(float64(w.loaded)/float64(time.Millisecond), 1)}
-	with, err := b.weigh(w)
-	if err != nil {
-		return err
-	}
-	per := func(with, without int64) *float64 { return new(round(float64(with-without)/float64(l.tasks), 1)) }
-	res.MemoryPer, res.HeapPer = per(with[0], without[0]), per(with[1], without[1])
-	found, err := r.countTasks(ctx)
-	if err == nil && found != [2]int64{int64(l.tasks), int64(l.tasks)} {
-		err = fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", l.tasks, found[0], found[1])
-	}
-	res.verify(err)
-	b.add(res)
-	return nil
-}
-
-// weigh stops the workers and returns how much less memory the process takes
-// then: resident, and heap.
-func (b *bench) weigh(w *work) (n [2]int64, err error) {
-	weight := func() [2]int64 {
-		var m runtime.MemStats
-		debug.FreeOSMemory()
-		debug.FreeOSMemory() // the first one may find finalizers to run
-		runtime.ReadMemStats(&m)
-		return [2]int64{resident(), int64(m.HeapAlloc)}
-	}
-	with := weight()
-	if err := w.stop(); err != nil {
-		return n, err
-	}
-	timetables := w.tap.cursors
-	w.tap, w.engine = nil, nil
-	without := weight()
-	runtime.KeepAlive(timetables) // ours, not the scheduler's
-	return [2]int64{with[0] - without[0], with[1] - without[1]}, nil
 }

@@ -1,166 +1,15 @@
 package bench
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/carillonhq/carillon/pkg/check"
-	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// tally is what the revisions of a run amount to.
-type tally struct {
-	Claimed  int64 // runs that ticks gave rise to
-	Finished int64 // of these, those that have ended
-	Skipped  int64 // ticks
-	Missed   int64 // ticks
-	Faults   []string
-}
-
-const mostFaults = 5
-
-func (t *tally) fault(format string, args ...any) {
-	if len(t.Faults) < mostFaults {
-		t.Faults = append(t.Faults, fmt.Sprintf(format, args...))
-	}
-}
-
-// err is nil if everything was as it has to be.
-func (t *tally) err() error {
-	if len(t.Faults) == 0 {
-		return nil
-	}
-	return errors.New(strings.Join(t.Faults, "; "))
-}
-
-// shardsPerReader is how many shards one client reads back. etcd goes through all
-// revisions for each thousand that it hands to a watch, but for many watches at
-// once: so there are two for each shard, side by side. They end together, and a
-// stream on which dozens do can come to a standstill: so each has few.
-const shardsPerReader = 8
-
-// readBack reads every revision since the node joined and judges it: every tick
-// up to the watermarks has one outcome, every run was dispatched once and, if
-// ends is set, ended once, in the revision that deleted its attempt. Trims take
-// nothing back: the record was there.
-func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (tally, error) {
-	upTo, err := r.revision(ctx)
-	if err != nil {
-		return tally{}, err
-	}
-	if err := r.markEnds(ctx); err != nil {
-		return tally{}, err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ledgers := make([]ledger, r.cluster.Shards)
-	var wg sync.WaitGroup
-	var client *kv.Client
-	for id := range ledgers {
-		if id%shardsPerReader == 0 {
-			if client, err = r.dial(ctx); err != nil {
-				cancel(err)
-				break
-			}
-			defer client.Close()
-		}
-		l, client := &ledgers[id], client
-		*l = ledger{keys: r.keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}
-		for _, prefix := range r.prefixes(id) {
-			wg.Go(func() {
-				if err := r.replay(ctx, client, prefix, r.joinedAt, upTo, l.take); err != nil {
-					cancel(fmt.Errorf("read back %s: %w", prefix, err))
-				}
-			})
-		}
-	}
-	wg.Wait()
-	var all tally
-	if err := context.Cause(ctx); err != nil {
-		return all, err
-	}
-	for id := range ledgers {
-		ledgers[id].judge(&all, ends)
-	}
-	return all, nil
-}
-
-// prefixes are where a shard's records are: its directory, and its part of the inbox.
-func (r *rig) prefixes(shard int) []string {
-	inbox := strings.TrimRight(r.keys.InboxOf(nodeName, store.Ref{Shard: shard}), "/") + "/"
-	return []string{r.keys.Shard(shard), inbox}
-}
-
-// markEnds writes a key into every range that is read back, behind all that is of
-// interest there, so that its reader knows when it is done.
-func (r *rig) markEnds(ctx context.Context) error {
-	var ops []clientv3.Op
-	for id := range r.cluster.Shards {
-		for _, prefix := range r.prefixes(id) {
-			ops = append(ops, clientv3.OpPut(prefix+"~", ""))
-		}
-	}
-	for chunk := range slices.Chunk(ops, 100) {
-		if _, err := r.client.Txn(ctx).Then(chunk...).Commit(); err != nil {
-			return fmt.Errorf("mark the ends: %w", err)
-		}
-	}
-	return nil
-}
-
-var errRead = errors.New("all is read")
-
-// replay tells what a range held at a revision, then each change of it up to
-// another one, which something beyond must follow.
-func (r *rig) replay(ctx context.Context, client *kv.Client, prefix string, from, upTo int64, take func(check.Event)) error {
-	key, end := kv.Prefix(prefix)
-	first := true
-	cfg := kv.FollowConfig{Key: key, End: end, Revision: from, StallAfter: settleFor, Name: "read back", Logger: r.log}
-	err := kv.Follow(ctx, client, cfg, func(b kv.Batch) error {
-		if b.Reset && (!first || b.Revision != from) {
-			return fmt.Errorf("revisions behind %d are missing (compacted?)", from)
-		}
-		first = false
-		for _, e := range b.KVs {
-			take(check.Event{Revision: from, Key: string(e.Key), Value: e.Value, Listed: true,
-				ModRevision: e.ModRevision, CreateRevision: e.CreateRevision, Lease: e.Lease})
-		}
-		for _, e := range b.Events {
-			if e.Kv.ModRevision > upTo {
-				return errRead
-			}
-			take(check.Event{Revision: e.Kv.ModRevision, Key: string(e.Kv.Key), Value: e.Kv.Value,
-				Deleted: e.Type == clientv3.EventTypeDelete, ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease})
-		}
-		return nil
-	})
-	if errors.Is(err, errRead) {
-		return nil
-	}
-	return err
-}
-
-// audit has package check judge the same revisions: another judge, who asks for
-// all of Carillon's promises. It keeps every revision in memory.
-func (r *rig) audit(ctx context.Context, from, upTo int64, ends bool) (check.Report, error) {
-	client, err := r.dial(ctx)
-	if err != nil {
-		return check.Report{}, err
-	}
-	defer client.Close()
-	var events []check.Event
-	err = r.replay(ctx, client, r.keys.Root(), from, upTo, func(e check.Event) { events = append(events, e) })
-	return check.Check(r.keys, events, check.Options{Ended: ends}), err
-}
 
 // ledger is what a shard's revisions say. Two readers fill it.
 type ledger struct {
@@ -181,6 +30,7 @@ type entry struct {
 	anchor, from, last int64 // ms
 	create             int64
 	decided            int64
+	rule               *schedule.Schedule // nil: the ledger's period
 }
 
 // run is what became of a tick, by its record's key.
@@ -232,7 +82,11 @@ func (l *ledger) put(k store.ShardKey, e check.Event) (err error) {
 			known.last = d.From.UnixMilli()
 			return nil
 		}
-		l.entries[k.Ref.Name] = &entry{uid: d.UID, anchor: d.Anchor.UnixMilli(), from: d.From.UnixMilli(), last: d.From.UnixMilli(), create: e.CreateRevision}
+		rule, err := l.rule(d)
+		if err != nil {
+			return err
+		}
+		l.entries[k.Ref.Name] = &entry{uid: d.UID, rule: rule, anchor: d.Anchor.UnixMilli(), from: d.From.UnixMilli(), last: d.From.UnixMilli(), create: e.CreateRevision}
 	case store.KindEnded:
 		d, err := store.DecodeEnded(k, e.Value)
 		if err != nil {
@@ -252,6 +106,15 @@ func (l *ledger) put(k store.ShardKey, e check.Event) (err error) {
 		}
 	}
 	return err
+}
+
+// rule is the schedule of an entry that has another period than the ledger, or
+// none: few of its ticks are due, so that there is time to ask for each.
+func (l *ledger) rule(e task.Entry) (*schedule.Schedule, error) {
+	if len(e.Schedule) == 1 && e.Schedule[0] == "@every "+(time.Duration(l.period)*time.Millisecond).String() {
+		return nil, nil
+	}
+	return schedule.Parse(e.Schedule, e.Timezone, e.DST, e.Anchor.Time)
 }
 
 func (l *ledger) run(name, id string) *run {
@@ -299,7 +162,7 @@ func (l *ledger) judge(t *tally, ends bool) {
 func (l *ledger) judgeRun(t *tally, name, id string, r *run) {
 	e := l.entries[name]
 	at, ok := task.TimeOfRunID(id)
-	if e == nil || !ok || id != task.RunID(at, e.uid) || (at.UnixMilli()-e.anchor)%l.period != 0 || at.UnixMilli() <= e.from {
+	if e == nil || !ok || id != task.RunID(at, e.uid) || at.UnixMilli() <= e.from || !e.ticksAt(at, l.period) {
 		t.fault("run %s of %s is no tick of a task of ours", id, name)
 		return
 	}
@@ -323,6 +186,22 @@ func (l *ledger) ticks(name string, e *entry) int64 {
 		}
 		until = max(until, mark)
 	}
+	if e.rule != nil {
+		n := int64(0)
+		for at, ok := e.rule.Next(time.UnixMilli(e.from)); ok && at.UnixMilli() <= until; at, ok = e.rule.Next(at) {
+			n++
+		}
+		return n
+	}
 	upTo := func(ms int64) int64 { return max(ms-e.anchor, 0) / l.period }
 	return upTo(until) - upTo(e.from)
+}
+
+// ticksAt reports whether at is a tick of the entry's.
+func (e *entry) ticksAt(at time.Time, period int64) bool {
+	if e.rule != nil {
+		next, ok := e.rule.Next(at.Add(-time.Millisecond))
+		return ok && next.Equal(at)
+	}
+	return (at.UnixMilli()-e.anchor)%period == 0
 }

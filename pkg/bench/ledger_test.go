@@ -27,7 +27,7 @@ func newHistory(t *testing.T) *history {
 		t.Fatal(err)
 	}
 	h := &history{t: t, ref: store.Ref{Namespace: namespace, Name: name(0)}, rev: 10,
-		l:      load{tasks: 1, period: period, origin: time.UnixMilli(1_000_000), action: noop, overlap: task.OverlapAllow, keep: 20},
+		l:      load{tasks: 1, period: period, origin: time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC), action: noop, overlap: task.OverlapAllow, keep: 20},
 		ledger: ledger{keys: keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
 	_, e := h.l.task(0)
 	h.uid = e.UID
@@ -56,6 +56,23 @@ func (h *history) finish(n int, s task.State) {
 	}
 }
 
+// other adds a task that ticks every 250 ms, by its own schedule, and fires its
+// tick at ms, if that is not 0.
+func (h *history) other(ms int) {
+	l := h.l
+	l.period = 250 * time.Millisecond
+	t, e := l.task(1)
+	ref := store.Ref{Namespace: namespace, Name: t.Name}
+	e.Anchor = task.At(l.origin)
+	h.put(h.ledger.keys.Entry(ref), e)
+	if ms > 0 {
+		id := task.RunID(l.origin.Add(time.Duration(ms)*time.Millisecond), e.UID)
+		h.put(h.ledger.keys.Run(nodeName, ref, id), task.Assigned{Run: task.Run{UID: e.UID, State: task.Dispatched}})
+		h.put(h.ledger.keys.Ended(ref, id), task.Run{UID: e.UID, State: task.Succeeded, Trigger: task.TriggerSchedule})
+		h.ledger.take(check.Event{Revision: h.rev, Key: h.ledger.keys.Run(nodeName, ref, id), Deleted: true, ModRevision: h.rev})
+	}
+}
+
 func (h *history) mark(n int) {
 	h.put(h.ledger.keys.Watermark(0), store.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * period)), Seen: h.rev, Nonce: task.NewUID()})
 }
@@ -74,6 +91,23 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 		{"a run that ends twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(1, task.Succeeded); h.mark(1) }, "its end is on record 2 times"},
 		{"a run that fails", func(h *history) { h.fire(1); h.finish(1, task.Failed); h.mark(1) }, `ended as "failed"`},
 		{"a tick both run and skipped", func(h *history) { h.fire(1); h.finish(1, task.Skipped); h.finish(1, task.Succeeded); h.mark(1) }, "several outcomes"},
+		{"another schedule, fired too soon", func(h *history) {
+			h.other(250)
+			h.fire(1)
+			h.fire(2)
+			h.finish(1, task.Succeeded)
+			h.finish(2, task.Succeeded)
+			h.mark(2)
+		}, "t0000001 had 0 ticks, and 1"},
+		{"another schedule's tick without an outcome", func(h *history) {
+			h.other(0)
+			for i := 1; i <= 3; i++ {
+				h.fire(i)
+				h.finish(i, task.Succeeded)
+			}
+			h.mark(3)
+		}, "t0000001 had 1 ticks, and 0"},
+		{"another schedule's run of no tick", func(h *history) { h.other(200) }, "is no tick"},
 		{"a run of no tick", func(h *history) {
 			h.put(h.ledger.keys.Run(nodeName, h.ref, task.RunID(h.l.origin.Add(150*time.Millisecond), h.uid)), 1)
 		}, "is no tick"},

@@ -79,7 +79,7 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 	if name == limitPut || name == limitTextbook || name == limitCreate {
 		callers = limitCallers
 	}
-	root := fmt.Sprintf("%slimit/%s/", l.keys.Root(), task.NewUID())
+	root := fmt.Sprintf("%slimit/%s/", l.root, task.NewUID())
 	var count atomic.Int64
 	var failed sync.Once
 	var err error

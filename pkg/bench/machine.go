@@ -82,16 +82,9 @@ func fileSystem(dir string) string {
 
 // resident is this process's resident memory in bytes; 0 if the system does not tell.
 func resident() int64 {
-	b, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(b))
-	if len(fields) < 2 {
-		return 0
-	}
-	pages, _ := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize())
+	kib, _, _ := strings.Cut(field("/proc/self/status", "VmRSS", ":"), " ")
+	n, _ := strconv.ParseInt(kib, 10, 64)
+	return n << 10
 }
 
 // cpuTime is what this process has used of the processors.

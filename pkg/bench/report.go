@@ -43,9 +43,14 @@ type Result struct {
 	PerRequest float64  `json:"transactions_per_request,omitempty"` // to etcd, by the batching committer
 	Skipped    int64    `json:"skipped,omitempty"`                  // ticks, by overlap
 	Missed     int64    `json:"missed,omitempty"`                   // ticks that came to light too late
-	LoadMS     float64  `json:"load_ms,omitempty"`                  // from the start until every shard can fire
-	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`
+	Tasks      int64    `json:"tasks,omitempty"`
+	LoadMS     float64  `json:"load_ms,omitempty"`                     // from the start of the process until every shard can fire
+	Reopened   int64    `json:"shards_reopened,omitempty"`             // times that a shard had to be loaded once more: something stalled
+	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`       // resident, more than without tasks; after collecting, what is free given back
+	MemoryAsIs *float64 `json:"memory_as_is_bytes_per_task,omitempty"` // the same, with nothing forced
 	HeapPer    *float64 `json:"heap_bytes_per_task,omitempty"`
+	IdleCPU    *float64 `json:"idle_cpu,omitempty"`   // seconds each second, while nothing is due
+	CostRatio  float64  `json:"cost_ratio,omitempty"` // of cpu_us_each to that with few tasks
 	Verified   *bool    `json:"verified,omitempty"`
 	Faults     []string `json:"faults,omitempty"` // why it is not
 }
@@ -198,11 +203,23 @@ func (r *Result) notes() string {
 	if r.PerRequest > 0 {
 		notes = append(notes, fmt.Sprintf("%.1f transactions a request", r.PerRequest))
 	}
+	if r.Tasks > 0 {
+		notes = append(notes, fmt.Sprintf("%s tasks", number(float64(r.Tasks))))
+	}
 	if r.LoadMS > 0 {
 		notes = append(notes, fmt.Sprintf("loaded in %s ms", number(r.LoadMS)))
 	}
+	if r.Reopened > 0 {
+		notes = append(notes, fmt.Sprintf("%d times a shard again", r.Reopened))
+	}
 	if r.MemoryPer != nil {
-		notes = append(notes, fmt.Sprintf("%s bytes a task, %s of them heap", number(*r.MemoryPer), number(*r.HeapPer)))
+		notes = append(notes, fmt.Sprintf("%.0f bytes a task (%.0f before collecting, %.0f heap)", *r.MemoryPer, *r.MemoryAsIs, *r.HeapPer))
+	}
+	if r.IdleCPU != nil {
+		notes = append(notes, fmt.Sprintf("idle %.2f %% of a core", 100**r.IdleCPU))
+	}
+	if r.CostRatio > 0 {
+		notes = append(notes, fmt.Sprintf("a fire costs %.2f × that of few", r.CostRatio))
 	}
 	return strings.Join(notes, ", ")
 }

@@ -52,7 +52,6 @@ type rig struct {
 	log     *zap.Logger
 	plain   *store.Store // each write a request of its own
 	store   *store.Store // through the committer under test
-	loader  *store.Store // through the fastest one, for what is not measured
 	cluster task.Cluster
 	metrics *prometheus.Registry // of the committer
 
@@ -80,9 +79,8 @@ func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *ri
 	r.plain = store.New(s.client, kv.Direct(s.client), s.keys)
 	batcher := kv.NewBatcher(s.client, kv.BatcherConfig{Logger: log, Registerer: r.metrics})
 	r.ground.Go(func() error { return batcher.Run(r.base) })
-	r.loader = store.New(s.client, batcher, s.keys)
 	if r.store = r.plain; cfg.Commit == commitBatch {
-		r.store = r.loader
+		r.store = store.New(s.client, batcher, s.keys)
 	}
 	r.cluster, _, err = r.plain.Bootstrap(ctx, cfg.Shards, time.Now())
 	return r, err

@@ -80,7 +80,7 @@ func (b *bench) saturate(ctx context.Context, name string, l load, limits func(t
 		}
 		res.against(&before[0])
 	}
-	if err := b.verify(ctx, r, w, l, &res); err != nil {
+	if err := b.verify(ctx, r, w.counted(), l.period, &res); err != nil {
 		return err
 	}
 	b.add(res)

@@ -33,9 +33,10 @@ type siteConfig struct {
 type site struct {
 	server *kv.Server // nil: not ours
 	client *kv.Client
-	cfg    kv.Config // of clients over gRPC
-	keys   store.Keys
-	dir    string // temporary; holds etcd's data, and the executor's
+	cfg    kv.Config  // of clients over gRPC
+	root   string     // of all our keys; ends in '/'
+	keys   store.Keys // of a cluster: limits are measured beside it, so that who reads it back need not read those
+	dir    string     // temporary; holds etcd's data, and the executor's
 }
 
 // openSite starts or reaches etcd. Close must be called unless it fails.
@@ -46,13 +47,14 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
-	if s.keys, err = store.NewKeys("/carillon-bench-" + task.NewUID()); err != nil {
+	s.root = "/carillon-bench-" + task.NewUID() + "/"
+	if s.keys, err = store.NewKeys(s.root + "cluster"); err != nil {
 		return nil, err
 	}
 	if s.dir, err = os.MkdirTemp(cfg.Dir, "carillon-bench-"); err != nil {
 		return nil, fmt.Errorf("temporary directory: %w", err)
 	}
-	s.cfg = kv.Config{Endpoints: cfg.Endpoints, Username: cfg.User, Password: cfg.Password, CallTimeout: callLimit, Logger: log}
+	s.cfg = cfg.client(log)
 	if len(cfg.Endpoints) == 0 {
 		s.server, err = kv.StartServer(ctx, kv.ServerConfig{
 			Dir: s.dir + "/etcd", Logger: log,
@@ -73,12 +75,21 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 	return s, kv.CheckVersion(ctx, s.client)
 }
 
+// client is how to reach an etcd over gRPC.
+func (c siteConfig) client(log *zap.Logger) kv.Config {
+	return kv.Config{Endpoints: c.Endpoints, Username: c.User, Password: c.Password, CallTimeout: callLimit, Logger: log}
+}
+
 // dial returns one more client, over gRPC.
 func (s *site) dial(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
 
 // callLimit is generous: a saturated etcd answers late, and a benchmark that
 // gives up after five seconds measures nothing.
 const callLimit = 20 * time.Second
+
+// cleanUpFor is how long deleting what a benchmark wrote may take: of a million
+// tasks, a minute or two.
+const cleanUpFor = 10 * time.Minute
 
 // revision is etcd's present one.
 func (s *site) revision(ctx context.Context) (int64, error) {
@@ -111,11 +122,11 @@ func (s *site) erase(ctx context.Context, prefix string) error {
 
 // close cleans up, whether ctx has ended or not, and lets go of etcd.
 func (s *site) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
 	defer cancel()
 	var errs []error
 	if s.server == nil && s.client != nil {
-		errs = append(errs, s.erase(ctx, s.keys.Root()))
+		errs = append(errs, s.erase(ctx, s.root))
 	}
 	if s.client != nil && (s.server == nil || s.client != s.server.Client()) {
 		errs = append(errs, s.client.Close())

@@ -21,7 +21,8 @@ type tap struct {
 	// measuring says that samples count.
 	measuring atomic.Bool
 
-	opened   atomic.Int64 // shards opened, again ones included
+	opened   atomic.Int64 // shards, once each
+	reopened atomic.Int64 // times that a shard was opened again
 	decided  atomic.Int64 // ticks
 	finished atomic.Int64 // attempts whose end is on record
 	failures atomic.Int64 // ends that could not be recorded, or were late
@@ -40,6 +41,7 @@ type cursor struct {
 	timetable
 	n     int          // the first tick that is not
 	next  atomic.Int64 // its time in ms; 0: the shard has no tasks
+	open  atomic.Bool  // it has been opened
 	late  []time.Duration
 	ticks []int64 // scratch
 }
@@ -58,7 +60,11 @@ func newTap(s *store.Store, c *clock, tables []timetable) *tap {
 // Open counts the shards that are served.
 func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error) {
 	w, rev, err := t.Store.Open(ctx, shard, f)
-	if err == nil {
+	switch {
+	case err != nil:
+	case t.cursors[shard].open.Swap(true):
+		t.reopened.Add(1)
+	default:
 		t.opened.Add(1)
 	}
 	return w, rev, err

@@ -58,7 +58,7 @@ func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration
 		return err
 	}
 	claim := Result{Name: name, Count: count, Seconds: round(took.Seconds(), 3), LatenessMS: spread(w.tap.claims())}
-	if err := b.verify(ctx, r, w, l, &claim); err != nil {
+	if err := b.verify(ctx, r, w.counted(), l.period, &claim); err != nil {
 		return err
 	}
 	start := claim

@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// idleFor is how long a scheduler is watched that has nothing to do.
+const idleFor = 10 * time.Second
+
+// scale measures a scheduler among many tasks, and among few: what it weighs, how
+// long it loads, what it uses while nothing is due, what a fire costs. It runs in
+// a process of its own; load and an embedded etcd are in this one.
+func (b *bench) scale(ctx context.Context) error {
+	b.Rig.Executor = false
+	b.Base = min(b.Base, b.Tasks)
+	if b.Rate > b.Base {
+		return task.Invalid(task.CodeBadValue, "--rate", "%d: each fire of a second is one of another of the %d tasks of --base", b.Rate, b.Base)
+	}
+	few, err := b.scaled(ctx, "scale/base", b.Base, orders{})
+	if err != nil {
+		return err
+	}
+	many, err := b.scaled(ctx, "scale", b.Tasks, orders{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
+	b.MemProfile = "" // it is the scheduler's, not ours
+	if err != nil {
+		return err
+	}
+	if few.CPUMicros > 0 {
+		many.CostRatio = round(many.CPUMicros/few.CPUMicros, 3)
+	}
+	b.add(many, few)
+	return nil
+}
+
+// scaled measures one scheduler with n tasks, in a cluster of its own. What else
+// it is to do is in o.
+func (b *bench) scaled(ctx context.Context, name string, n int, o orders) (res Result, err error) {
+	res = Result{Name: name, Tasks: int64(n)}
+	part := *b.site
+	if part.keys, err = store.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
+		return res, err
+	}
+	r, err := newRig(ctx, &part, b.Rig, b.log)
+	if err != nil {
+		return res, err
+	}
+	defer func() { err = errors.Join(err, r.close(ctx)) }()
+	p, err := newPopulation(n, b.Rate, b.Keep, origin())
+	if err != nil {
+		return res, err
+	}
+	o.Site, o.Root, o.Rig, o.Origin = b.Site, part.keys.Root(), b.Rig, p.origin
+	o.Site.Endpoints = part.cfg.Endpoints
+	empty, err := b.command(ctx, name+", no tasks", orders{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
+	if err != nil {
+		return res, err
+	}
+	if err := b.populate(ctx, r, n, p.task); err != nil {
+		return res, err
+	}
+	if r.joinedAt, err = r.revision(ctx); err != nil {
+		return res, err
+	}
+	o.Idle, o.FireAt, o.Warmup, o.Duration = min(idleFor, b.Duration), p.fireAt, b.Warmup, b.Duration
+	full, err := b.command(ctx, name, o)
+	if err != nil {
+		return res, err
+	}
+	full.Fires.fill(&res)
+	per := func(with, without int64) *float64 { return new(round(float64(with-without)/float64(n), 1)) }
+	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(round(full.IdleCPU, 5))
+	res.MemoryPer, res.MemoryAsIs, res.HeapPer = per(full.Resident, empty.Resident), per(full.AsIs, empty.AsIs), per(full.Heap, empty.Heap)
+	return res, b.verifyScaled(ctx, r, full.Said, &res)
+}
+
+func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Result) error {
+	found, err := r.countTasks(ctx)
+	if err != nil {
+		return err
+	}
+	if found != [2]int64{res.Tasks, res.Tasks} {
+		res.verify(fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", res.Tasks, found[0], found[1]))
+		return nil
+	}
+	return b.verify(ctx, r, said, time.Second, res)
+}
+
+// command has a child follow orders and returns what it found.
+func (b *bench) command(ctx context.Context, name string, o orders) (found finding, err error) {
+	o.Started = time.Now()
+	c, err := startChild(schedulerChild, o, b.errs)
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	for {
+		var w word
+		if err := c.hear(ctx, &w); errors.Is(err, io.EOF) {
+			return found, fmt.Errorf("%s: the scheduler ended before its time", name)
+		} else if err != nil {
+			return found, err
+		}
+		switch {
+		case w.Found != nil:
+			return *w.Found, nil
+		case w.Loaded:
+			w.Step = fmt.Sprintf("loaded in %s", time.Since(o.Started).Round(time.Millisecond))
+		}
+		b.progress.step("%s: %s", name, w.Step)
+	}
+}

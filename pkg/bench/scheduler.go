@@ -1,0 +1,179 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+const schedulerChild = "scheduler"
+
+// orders are those of the child that is a scheduler.
+type orders struct {
+	Site siteConfig // which has endpoints
+	Root string     // of the cluster's keys
+	Rig  rigConfig
+
+	Started  time.Time     // the process
+	Origin   time.Time     // what its clock shows until something is to fire
+	Idle     time.Duration // how long to do nothing; 0: not, and nothing fires
+	FireAt   time.Time     // what it shows then
+	Warmup   time.Duration
+	Duration time.Duration
+
+	CPUProfile, MemProfile string
+}
+
+// word is what that child says: what it is about to do, that it is loaded, and at
+// the end what it found.
+type word struct {
+	Step   string   `json:",omitempty"`
+	Loaded bool     `json:",omitempty"`
+	Found  *finding `json:",omitempty"`
+}
+
+// finding is what a scheduler measured of itself.
+type finding struct {
+	LoadMS         float64 // from the start of the process until each shard could fire
+	AsIs           int64   // bytes resident when it had idled
+	Resident, Heap int64   // the same after collecting, with what is free given back
+	IdleCPU        float64 // seconds each second
+	Reopened       int64   // times that a shard had to be loaded once more
+	Fires          fires
+	Said           counted
+}
+
+// fires are those of the time that counts.
+type fires struct {
+	Count              int64
+	Seconds, CPUMicros float64
+}
+
+func (f fires) fill(r *Result) {
+	r.Count, r.Seconds, r.CPUMicros = f.Count, f.Seconds, f.CPUMicros
+	if f.Seconds > 0 {
+		r.RatePerS = round(float64(f.Count)/f.Seconds, 1)
+	}
+}
+
+func schedulerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: schedulerChild, Short: "A scheduler for bench scale, which starts it", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var o orders
+			ctx, err := obey(cmd.Context(), cmd.InOrStdin(), &o)
+			if err != nil {
+				return err
+			}
+			return o.follow(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
+		},
+	}
+}
+
+// follow follows the orders.
+func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
+	say := json.NewEncoder(out)
+	s := &site{}
+	if s.keys, err = store.NewKeys(o.Root[:len(o.Root)-1]); err != nil {
+		return err
+	}
+	s.cfg = o.Site.client(log)
+	if s.client, err = s.dial(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.client.Close()) }()
+	r, err := newRig(ctx, s, o.Rig, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close(ctx)) }()
+	if err := r.join(ctx); err != nil {
+		return err
+	}
+	w, err := r.start(ctx, load{origin: o.Origin, period: time.Second})
+	if err != nil {
+		return err
+	}
+	found := finding{LoadMS: round(time.Since(o.Started).Seconds()*1000, 1)}
+	err = say.Encode(word{Loaded: true})
+	if err == nil {
+		err = o.measure(ctx, r, w, say, &found)
+	}
+	if err = errors.Join(err, w.stop()); err != nil {
+		return err
+	}
+	found.Said, found.Reopened = w.counted(), w.tap.reopened.Load()
+	return say.Encode(word{Found: &found})
+}
+
+func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
+	w.clock.steady(o.Origin)
+	w.engine.Look() // they sleep by a clock that stood still
+	if !sleep(ctx, time.Second) {
+		return context.Cause(ctx)
+	}
+	if o.Idle > 0 {
+		if err := say.Encode(word{Step: "nothing is due"}); err != nil {
+			return err
+		}
+		cpu, at := cpuTime(), time.Now()
+		if !sleep(ctx, o.Idle) {
+			return context.Cause(ctx)
+		}
+		found.IdleCPU = (cpuTime() - cpu).Seconds() / time.Since(at).Seconds()
+	}
+	found.AsIs = resident()
+	found.Resident, found.Heap = weigh()
+	if o.Idle == 0 {
+		return nil
+	}
+	if err := heapProfile(o.MemProfile); err != nil {
+		return err
+	}
+	if err := say.Encode(word{Step: "fire"}); err != nil {
+		return err
+	}
+	return o.fire(ctx, r, w, found)
+}
+
+// fire moves the clock to where some tasks tick each second, and measures.
+func (o orders) fire(ctx context.Context, r *rig, w *work, found *finding) error {
+	w.clock.steady(o.FireAt)
+	w.engine.Look()
+	if !sleep(ctx, o.Warmup) {
+		return context.Cause(ctx)
+	}
+	profiled, err := cpuProfile(o.CPUProfile)
+	if err != nil {
+		return err
+	}
+	watch := startWatch(w.outcomes()["run"])
+	ok := sleep(ctx, o.Duration)
+	var res Result
+	watch.stop(w.outcomes()["run"], &res)
+	found.Fires = fires{res.Count, res.Seconds, res.CPUMicros}
+	if err := profiled(); err != nil || !ok {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	w.clock.hold()
+	return r.settle(ctx, w)
+}
+
+// weigh is what the process takes when all that is garbage is gone: resident,
+// and of that the heap.
+func weigh() (bytes, heap int64) {
+	debug.FreeOSMemory()
+	debug.FreeOSMemory() // the first one may find finalizers to run
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return resident(), int64(m.HeapAlloc)
+}
