@@ -104,13 +104,19 @@ func TestOf_NeverChanges(t *testing.T) {
 	}
 }
 
+// One node of several is gone, and its shards move.
 func BenchmarkPlan(b *testing.B) {
-	members := make([]Member, 20)
-	for i := range members {
-		members[i] = Member{fmt.Sprintf("node-%d", i), 1}
-	}
-	current := Plan(4096, nil, members)
-	for b.Loop() {
-		Plan(4096, current, members[1:])
+	for _, c := range []struct{ shards, nodes int }{{256, 3}, {4096, 20}, {4096, 500}} {
+		b.Run(fmt.Sprintf("%d shards, %d nodes", c.shards, c.nodes), func(b *testing.B) {
+			members := make([]Member, c.nodes)
+			for i := range members {
+				members[i] = Member{fmt.Sprintf("node-%d", i), 1}
+			}
+			current := Plan(c.shards, nil, members)
+			b.ReportAllocs()
+			for b.Loop() {
+				Plan(c.shards, current, members[1:])
+			}
+		})
 	}
 }

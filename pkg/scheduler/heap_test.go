@@ -63,12 +63,19 @@ func TestHeap_GivesTasksByTimeThenName(t *testing.T) {
 	})
 }
 
+// A tick decided: the first of a shard's tasks moves on.
 func BenchmarkHeap(b *testing.B) {
-	var h dueHeap
-	for i := range 10_000 {
-		h.set(&taskState{text: fmt.Sprintf("t%05d", i), name: 6, at: -1}, sec(float64(rand.IntN(3600))).UnixMilli())
-	}
-	for b.Loop() {
-		h.set(h[0], h[0].next+time.Hour.Milliseconds())
+	for _, n := range []int{100, 4000, 1_000_000} { // few; a million in 256 shards; in one
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var h dueHeap
+			for i := range n {
+				text := fmt.Sprintf("t%07d", i)
+				h.set(&taskState{text: text, name: uint16(len(text)), at: -1}, sec(float64(rand.IntN(3600))).UnixMilli())
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				h.set(h[0], h[0].next+time.Hour.Milliseconds())
+			}
+		})
 	}
 }
