@@ -17,12 +17,13 @@ FUZZTIME     ?= 20s
 BENCH        ?= .
 BENCHTIME    ?= 1s
 SOAK         ?= 2m
+RATE         ?=
 CHAOS_COUNT  ?= 3
 CHAOS_RUN    ?=
 CLEAN        ?=
 NODES        ?=
 
-export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK CHAOS_COUNT CHAOS_RUN CLEAN
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE CHAOS_COUNT CHAOS_RUN CLEAN
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
@@ -37,6 +38,7 @@ help: ## List the targets
 	@echo "  FUZZTIME=20s          for each fuzz target           make fuzz FUZZTIME=5m"
 	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/schedule"
 	@echo "  SOAK=2m               how long                       make soak SOAK=1h"
+	@echo "  RATE=                 runs each second: a plateau?   make soak RATE=1000 SOAK=20m"
 	@echo "  CHAOS_COUNT=3         how often                      make chaos CHAOS_COUNT=50"
 	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
