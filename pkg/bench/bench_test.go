@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -171,6 +172,35 @@ func TestBench_LeavesOtherKeysAlone(t *testing.T) {
 		t.Errorf("interrupted: %v", err)
 	}
 	onlyKey(t, etcd.Client(), other)
+}
+
+// Whoever interrupts bench scale is rid of the scheduler too, though its orders
+// are for an hour.
+func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
+	etcd := kvtest.StartServer(t)
+	o := orders{Site: siteConfig{Endpoints: []string{etcd.Endpoint()}}, Root: "/carillon-bench-child/", Rig: rigConfig{Shards: 4, Commit: commitBatch},
+		Started: time.Now(), Origin: origin(), Idle: time.Hour}
+	c, err := startChild(schedulerChild, o, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	for {
+		var w word
+		if err := c.hear(ctx, &w); err != nil {
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("interrupted: %v", err)
+			}
+			break
+		}
+		if w.Loaded {
+			interrupt()
+		}
+	}
+	interrupt()
+	if err := c.stop(); err != nil {
+		t.Errorf("it did not end well: %v", err)
+	}
 }
 
 func onlyKey(t *testing.T, c *kv.Client, key string) {

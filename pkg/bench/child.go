@@ -78,6 +78,9 @@ func (c *child) stop() error {
 	return nil
 }
 
+// errLetGo is why a child's context ends when nobody wants it any more.
+var errLetGo = errors.New("let go")
+
 // obey reads a child's orders and returns a context that ends when its parent
 // lets it go, or dies.
 func obey(ctx context.Context, in io.Reader, orders any) (context.Context, error) {
@@ -87,7 +90,7 @@ func obey(ctx context.Context, in io.Reader, orders any) (context.Context, error
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		_, _ = io.Copy(io.Discard, in) // until it is closed
-		cancel(errors.New("let go"))
+		cancel(errLetGo)
 	}()
 	return ctx, nil
 }

@@ -30,7 +30,8 @@ const (
 
 const (
 	nodeName  = "bench"
-	settleFor = time.Minute // at most, for what is due or runs to come to its end
+	settleFor = time.Minute     // at most, for what is due or runs to come to its end
+	loadFor   = 5 * time.Minute // at most, for all shards to be loaded
 )
 
 // rigConfig says how the node is built.
@@ -120,7 +121,11 @@ func (r *rig) join(ctx context.Context) (err error) {
 
 // until polls until something is so, for a minute at most.
 func (r *rig) until(ctx context.Context, what string, is func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, fmt.Errorf("not in %s: %s", settleFor, what))
+	return r.within(ctx, settleFor, what, is)
+}
+
+func (r *rig) within(ctx context.Context, most time.Duration, what string, is func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, what))
 	defer cancel()
 	for {
 		ok, err := is()
@@ -192,9 +197,12 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 	})
 	w.parts.Go(func() error { return w.engine.Run(running) })
 	w.parts.Go(func() error { return keeper.Run(running) })
-	err = r.until(ctx, "every shard is loaded", func() (bool, error) {
+	err = r.within(ctx, loadFor, "every shard is loaded", func() (bool, error) {
 		return w.tap.opened.Load() >= int64(r.cluster.Shards) && w.decided(), nil
 	})
+	if err != nil {
+		err = fmt.Errorf("%w (%d were opened, %d times one again)", err, w.tap.opened.Load(), w.tap.reopened.Load())
+	}
 	w.loaded = time.Since(began)
 	return w, err
 }

@@ -74,7 +74,11 @@ func schedulerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.follow(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
+			err = o.follow(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
+			if errors.Is(context.Cause(ctx), errLetGo) {
+				return nil // nobody listens
+			}
+			return err
 		},
 	}
 }
