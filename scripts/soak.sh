@@ -5,7 +5,7 @@
 #
 # With RATE: so many runs each second instead, while nothing else happens; memory,
 # goroutines and etcd's size are to reach a plateau, which is judged from 15m on.
-# The history is kept in memory to be judged at the end: some 4 GB a million runs.
+# The history is kept in memory to be judged at the end: some 5 GB a million runs.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
