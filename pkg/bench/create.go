@@ -31,11 +31,15 @@ func (b *bench) create(ctx context.Context) (err error) {
 	sample.tasks = 1
 	limits := map[string]*Result{}
 	if b.Limit > 0 {
-		list, err := b.limits(ctx, b.Limit/2, sizesOf(sample), limitCreate)
+		s, err := sizesOf(ctx, sample)
 		if err != nil {
 			return err
 		}
-		bulk, err := b.limitBulk(ctx, b.Limit/2, sizesOf(sample))
+		list, err := b.limits(ctx, b.Limit/2, s, limitCreate)
+		if err != nil {
+			return err
+		}
+		bulk, err := b.limitBulk(ctx, b.Limit/2, s)
 		if err != nil {
 			return err
 		}

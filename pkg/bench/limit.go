@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,35 +33,6 @@ const (
 	commitRuns    = 120             // with fences and watermark, about what fits into 128 compares
 	heldEntries   = 10 * commitRuns // of a caller: the tasks that its commits fire in turn
 )
-
-// sizes are the bytes of the values that are written.
-type sizes struct{ run, ended, mark, spec, entry int }
-
-// plain sizes are those of docs and of comparisons with other systems.
-func plainSizes(bytes int) sizes { return sizes{bytes, bytes, bytes, bytes, bytes} }
-
-// sizesOf are those of what a load writes.
-func sizesOf(l load) sizes {
-	t, e := l.task(0)
-	now := task.At(time.Now())
-	run := task.Run{
-		UID: t.UID, ScheduledTime: now, State: task.Dispatched, Trigger: task.TriggerSchedule, Node: nodeName, Owner: nodeName,
-		Attempt: 1, CreatedAt: now, DispatchedAt: now,
-	}
-	assigned := task.Assigned{Run: run, Instance: t.UID, Generation: 1, Action: e.Action, KillGrace: e.KillGrace, Retry: e.Retry}
-	ended := run
-	ended.State, ended.StartedAt, ended.EndedAt, ended.LatenessMS, ended.Token = task.Succeeded, now, now, new(int64(1)), 1e6
-	mark := map[string]any{"time": now, "seen": 1000000, "nonce": t.UID}
-	return sizes{size(assigned), size(ended), size(mark), size(t), size(e)}
-}
-
-func size(v any) int {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("bench: encode %T: %v", v, err))
-	}
-	return len(b)
-}
 
 // limiter measures etcd itself, below a part of our prefix that it deletes again.
 type limiter struct {
@@ -239,6 +209,7 @@ func (c *caller) fire(ctx context.Context) (runs []string, err error) {
 	cmps := []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(owner), "=", c.revs[1]), clientv3.Compare(clientv3.CreateRevision(node), "=", c.revs[1]),
 		clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[0]),
+		clientv3.Compare(clientv3.CreateRevision(node), "=", c.revs[1]), // the one that is to run them
 	}
 	var ops []clientv3.Op
 	for range commitRuns {

@@ -23,9 +23,11 @@ const window = period * 9 / 10
 func (b *bench) fire(ctx context.Context) error {
 	b.Rig.Executor = false
 	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: task.OverlapAllow, keep: b.Keep}
-	measure := func(d time.Duration) ([]Result, error) {
-		return b.limits(ctx, d, sizesOf(l), limitCommit, limitNested)
+	s, err := sizesOf(ctx, l)
+	if err != nil {
+		return err
 	}
+	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, s, limitCommit, limitNested) }
 	return b.saturate(ctx, "fire", l, measure)
 }
 
@@ -34,7 +36,11 @@ func (b *bench) fire(ctx context.Context) error {
 func (b *bench) lifecycle(ctx context.Context) error {
 	b.Rig.Executor = true
 	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
-	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, sizesOf(l), limitCycle) }
+	s, err := sizesOf(ctx, l)
+	if err != nil {
+		return err
+	}
+	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, s, limitCycle) }
 	return b.saturate(ctx, "lifecycle", l, measure)
 }
 
