@@ -4,7 +4,7 @@
 # the history in etcd is judged.
 #
 # With RATE: so many runs each second instead, while nothing else happens; memory,
-# goroutines and etcd's size are to reach a plateau, which is judged from 15m on.
+# goroutines and etcd's size are to reach a plateau, which is judged from 6m on.
 # The history is kept in memory to be judged at the end: some 5 GB a million runs.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
