@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,7 +43,6 @@ type bench struct {
 	settings
 	*site
 	log      *zap.Logger
-	errs     io.Writer // of children
 	progress *progress
 	report   *Report
 }

@@ -214,8 +214,9 @@ func (k kind) command() *cobra.Command {
 func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	ctx := cmd.Context()
 	defer daemon.RoomForGarbage()() // as a node has it
-	log := newLog(cmd.ErrOrStderr())
-	b := &bench{settings: s, log: log, progress: newProgress(cmd.ErrOrStderr()), errs: cmd.ErrOrStderr()}
+	b := &bench{settings: s, progress: newProgress(cmd.ErrOrStderr())}
+	log := newLog(b.progress)
+	b.log = log
 	defer b.progress.clear()
 	if b.site, err = openSite(ctx, s.Site, log); err != nil {
 		return nil, err

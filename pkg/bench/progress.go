@@ -49,6 +49,16 @@ func (p *progress) show(step bool, line string) {
 	}
 }
 
+// Write lets others, such as a log, write where the line is.
+func (p *progress) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+	return p.out.Write(b)
+}
+
 // clear takes the line away.
 func (p *progress) clear() {
 	if p.terminal {

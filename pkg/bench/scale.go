@@ -95,7 +95,7 @@ func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Res
 // command has a child follow orders and returns what it found.
 func (b *bench) command(ctx context.Context, name string, o orders) (found finding, err error) {
 	o.Started = time.Now()
-	c, err := startChild(schedulerChild, o, b.errs)
+	c, err := startChild(schedulerChild, o, b.progress)
 	if err != nil {
 		return found, err
 	}
