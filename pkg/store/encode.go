@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-faster/jx"
@@ -97,12 +98,17 @@ func (r *record) raw(name, json string) {
 
 // encoded is the text of a record; fill writes its fields.
 func encoded(fill func(*record)) string {
-	r := record{w: jx.Writer{Buf: make([]byte, 0, 512)}}
+	r := records.Get().(*record)
+	defer records.Put(r)
+	r.w.Reset()
+	r.more = false
 	r.w.ObjStart()
-	fill(&r)
+	fill(r)
 	r.w.ObjEnd()
 	return string(r.w.Buf)
 }
+
+var records = sync.Pool{New: func() any { return new(record) }}
 
 func (r *record) run(v *task.Run, dispatched bool) {
 	r.text("uid", v.UID)
