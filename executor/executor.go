@@ -18,7 +18,7 @@ import (
 // The executor's defaults.
 const (
 	DefaultLostAfter     = 2 * time.Minute
-	DefaultFinishers     = 256
+	DefaultFinishers     = 512
 	DefaultMaxUnfinished = 10_000
 )
 
