@@ -25,6 +25,10 @@ const (
 	idleInterval = 10 * time.Second // between two collections
 )
 
+// After a burst, such as the load of many tasks, the next collection may be minutes
+// away. Whoever has been idle since then collects what is worth it.
+const worthCollecting = 32 << 20
+
 // RoomForGarbage lets garbage take up room before it is collected, from now on
 // until stop is called. If the user has set GOGC, that stands, and nothing is done;
 // GOMEMLIMIT holds in any case.
@@ -32,13 +36,16 @@ func RoomForGarbage() (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
-	r := &garbage{former: debug.SetGCPercent(100)}
-	r.collected()
-	return r.stop
+	g := &garbage{former: debug.SetGCPercent(100), ended: make(chan struct{})}
+	g.collected()
+	g.wg.Go(func() { g.tidy(idleInterval) })
+	return g.stop
 }
 
 type garbage struct {
 	former int
+	ended  chan struct{}
+	wg     sync.WaitGroup
 
 	mu      sync.Mutex
 	over    bool
@@ -64,13 +71,35 @@ func (g *garbage) collected() {
 	runtime.AddCleanup(sentinel, func(g *garbage) { g.collected() }, g)
 }
 
+// tidy collects, while nothing else does, what is worth it.
+func (g *garbage) tidy(every time.Duration) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-g.ended:
+			return
+		case <-t.C:
+		}
+		g.mu.Lock()
+		idle := time.Since(g.last) >= every
+		g.mu.Unlock()
+		if idle && heapInUse() > liveHeap()+worthCollecting {
+			runtime.GC()
+		}
+	}
+}
+
 func (g *garbage) stop() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.over {
+	first := !g.over
+	if first {
 		g.over = true
 		debug.SetGCPercent(g.former)
+		close(g.ended)
 	}
+	g.mu.Unlock()
+	g.wg.Wait()
 }
 
 // garbagePercent is GOGC for so many bytes alive, in steps of ten: to set it stops
@@ -84,9 +113,13 @@ func garbagePercent(live uint64, idle bool) int {
 	return int(min(max(percent, least), mostGarbage)) / 10 * 10
 }
 
-// liveHeap is the bytes that the last collection found alive.
-func liveHeap() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+// liveHeap is the bytes that the last collection found alive, heapInUse those that
+// are alive or garbage now.
+func liveHeap() uint64  { return measured("/gc/heap/live:bytes") }
+func heapInUse() uint64 { return measured("/memory/classes/heap/objects:bytes") }
+
+func measured(name string) uint64 {
+	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
 }

@@ -52,3 +52,24 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 		t.Errorf("it is the user's to set GOGC, and is %d", got)
 	}
 }
+
+func TestRoomForGarbage_TidiesUpAfterABurst(t *testing.T) {
+	former := debug.SetGCPercent(-1) // nobody else collects
+	defer debug.SetGCPercent(former)
+	g := &garbage{former: -1, ended: make(chan struct{})}
+	defer g.stop()
+	runtime.GC()
+	before := liveHeap()
+	for range 100 {
+		sink = make([]byte, 1<<20)
+	}
+	sink = nil
+	g.wg.Go(func() { g.tidy(time.Millisecond) })
+	for deadline := time.Now().Add(20 * time.Second); heapInUse() > before+worthCollecting; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d MiB in use, %d MiB alive", heapInUse()>>20, liveHeap()>>20)
+		}
+	}
+}
+
+var sink []byte
