@@ -106,9 +106,10 @@ func (s *Store) Finish(ctx context.Context, h Held, end task.Run, next *task.Wai
 func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
 	ref := h.Ref()
 	end.Token = h.Create // it is what tells our record from another's
-	run, queued, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID), s.keys.Ended(ref, h.ID)
+	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
 	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}}
 	if next != nil {
+		queued := s.keys.Queued(ref, h.ID)
 		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))
 		t.Then = []clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(queued, encodeWaiting(*next))}
 	} else {
@@ -119,7 +120,7 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 		return err
 	}
 	// Not in its Else: they would cost each finish as much as all else in it.
-	found, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(run), clientv3.OpGet(queued), clientv3.OpGet(ended)).Commit()
+	found, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(run), clientv3.OpGet(s.keys.Queued(ref, h.ID)), clientv3.OpGet(ended)).Commit()
 	if err != nil {
 		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 	}
