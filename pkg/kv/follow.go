@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -45,7 +46,8 @@ type Batch struct {
 type FollowConfig struct {
 	Key, End string
 	// WatchKey and WatchEnd, if set, are a wider range to watch than the one to list: what lies outside of
-	// [Key, End) is told as events only, and untold if it happened before a list that the watch had not reached. So a
+	// [Key, End) is told as events only, and untold if it happened before a list that the watch had not reached: before
+	// the first one, or in the gap that another Reset stands for. A watch that is lost and resumed misses nothing. So a
 	// Reset is the whole content of [Key, End), and says nothing about the rest. Not for a Mirror.
 	WatchKey, WatchEnd string
 	// Revision, if set, is that of the first list. If it is compacted by then, the newest is taken.
@@ -85,10 +87,13 @@ func (cfg FollowConfig) lane() int {
 // Follow lists the range, then watches it from the next revision on, and calls apply with each step, one at a time,
 // from the calling goroutine. It returns when ctx ends, with its error, or with apply's error.
 //
-// Compacted, closed, cancelled and stalled watches end in a new list, which apply gets as a Reset; so does a store that
-// is away, once it is back: Follow tries for ever, with a growing pause of up to about two seconds. It logs when it
-// loses the store and when it has it back, not at each attempt. A store whose revision is lower than what was told
-// (restored from a snapshot) is not told of: it counts as lost.
+// A watch that is closed, cancelled or stalled, or whose store is away, is resumed from the revision told: every change
+// is told once and in order, as if nothing had happened. There is another list, which apply gets as a Reset, only if
+// the revision told is compacted away, if three resumed watches in a row heard nothing though the store could be read,
+// if the store had gone back, or if Relist asks for it. Follow tries for ever, with a growing pause of up to about two
+// seconds. It logs when it loses the store and when it has it back, not at each attempt. A store whose revision is lower
+// than what was told (restored from a snapshot) is not told of: it counts as lost until it is beyond that, and is then
+// listed. If it grows beyond that unseen, it is taken for the same store.
 //
 // While apply works, events wait in memory without a limit.
 func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) error) error {
@@ -128,27 +133,22 @@ type follower struct {
 
 	revision int64 // told up to here
 	begun    int64 // the highest that was told of, by a page of an unfinished list maybe
+	whole    bool  // what was told is all there is up to revision: the next watch goes on from there
+	heard    bool  // something came by the present watch, beyond that it is open
+	silent   int   // resumed watches in a row by which nothing came
 	lost     bool
-}
-
-// once lists, then watches until that fails.
-func (f *follower) once(ctx context.Context) error {
-	if err := f.load(ctx); err != nil {
-		return err
-	}
-	return f.watch(ctx)
 }
 
 func (f *follower) tell(b Batch) error {
 	if newest := max(f.begun, f.cfg.Revision); b.Revision < newest {
-		return fmt.Errorf("the store has gone back from revision %d to %d", newest, b.Revision)
+		return wentBack(newest, b.Revision)
 	}
 	f.begun = b.Revision
 	if err := f.apply(b); err != nil {
 		return applyError{err}
 	}
 	if !b.More {
-		f.revision = b.Revision
+		f.revision, f.whole = b.Revision, true
 	}
 	return nil
 }
@@ -177,6 +177,7 @@ func (f *follower) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-relist:
+			f.whole = false // until it is through
 			if err := f.load(ctx); err != nil {
 				return err
 			}
@@ -184,6 +185,9 @@ func (f *follower) watch(ctx context.Context) error {
 			relist, stop = f.relist()
 		case r, ok := <-events:
 			if err := f.receive(m, r, ok); err != nil {
+				if errors.Is(err, errWatchBehind) {
+					f.client.streams.condemn(stream) // the next one may lead to another member
+				}
 				return err
 			}
 		case <-silence.C:
@@ -236,8 +240,15 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 		return errWatchClosed
 	}
 	if err := r.Err(); err != nil {
+		f.whole = f.whole && !errors.Is(err, rpctypes.ErrCompacted)
 		return err
 	}
+	// A watch in the member's future would silence the pulse of its stream until the member has caught up. Only this
+	// header tells: that of a progress notice may be older than the watch.
+	if r.Created && r.Header.Revision < f.revision {
+		return fmt.Errorf("%w: at revision %d, %d is told", errWatchBehind, r.Header.Revision, f.revision)
+	}
+	f.heard = f.heard || !r.Created
 	m.of.hear(r.IsProgressNotify())
 	f.found()
 	// Only events move the revision on. The header of a response with events may be ahead of them; and a progress notice

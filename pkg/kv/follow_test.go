@@ -234,10 +234,11 @@ func TestFollow_SurvivesClosedWatch(t *testing.T) {
 	eventually(t, "the watch", func() bool { return w.opened.Load() == 1 && f.resetCount() == 1 })
 	for n := range 3 {
 		w.closeAll()
-		eventually(t, "a new list", func() bool { return f.resetCount() == n+2 })
 		put(t, c, "p/a", fmt.Sprint(n))
+		eventually(t, "a new watch", func() bool { return int(w.opened.Load()) == n+2 })
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(n) })
 	}
+	toldOnce(t, f, 3)
 	if lost, back := logs.FilterLevelExact(zap.WarnLevel).Len(), logs.FilterLevelExact(zap.InfoLevel).Len(); lost != 3 || back != 3 {
 		t.Errorf("%d losses and %d returns were logged for 3 closed watches", lost, back)
 	}
@@ -256,7 +257,7 @@ func TestFollow_SurvivesStalledWatch(t *testing.T) {
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
 	w.stall("p/")
 	put(t, c, "p/a", "2")
-	eventually(t, "a list after the stall", func() bool { return f.value("p/a") == "2" })
+	eventually(t, "a list after silent watches", func() bool { return f.value("p/a") == "2" })
 	w.stall("")
 	put(t, c, "p/a", "3")
 	eventually(t, "a put after the stall", func() bool { return f.value("p/a") == "3" })
@@ -315,6 +316,9 @@ func TestFollow_SurvivesFrozenConnection(t *testing.T) {
 	eventually(t, "what happened meanwhile", func() bool { return f.value("p/a") == "2" })
 	put(t, s.Client(), "p/a", "3")
 	eventually(t, "what happens now", func() bool { return f.value("p/a") == "3" })
+	if got := f.told("p/a"); len(got) < 2 || f.resetCount() != 1 {
+		t.Errorf("events told of %v after %d lists", got, f.resetCount())
+	}
 }
 
 // The connection is cut, the missed revisions are compacted away, and the etcd client resumes its watch by itself: only
@@ -360,6 +364,9 @@ func TestFollow_SurvivesRestart(t *testing.T) {
 	s.Restart()
 	put(t, s.Client(), "p/b", "2")
 	eventually(t, "a put after the restart", func() bool { return f.value("p/a") == "1" && f.value("p/b") == "2" })
+	if n := f.resetCount(); n != 1 {
+		t.Errorf("%d lists", n)
+	}
 	if n := logs.Len(); n != 1 {
 		t.Errorf("%d losses were logged: %v", n, logs.All())
 	}

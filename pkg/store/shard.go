@@ -49,7 +49,8 @@ const pageSize = 1000
 // FollowShard calls apply with the queue, the entries and the watermark of a
 // shard as they were at revision rev, in pages, then with every change of the
 // shard, history included, in order, until ctx ends or apply returns an error.
-// Another Reset means that changes may have been missed. Left out are keys that
+// Another Reset means that changes may have been missed; a watch that is lost is
+// resumed, and misses none (see kv.Follow). Left out are keys that
 // are none of ours, and the watermark's changes: it changes with everything that
 // its owner does, who knows; what tells of nothing else is not told.
 func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
