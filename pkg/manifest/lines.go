@@ -94,6 +94,9 @@ func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] 
 				}
 				continue
 			}
+			if number == 1 {
+				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
+			}
 			if len(bytes.TrimSpace(line)) > 0 {
 				if !yield(oneLine(file, line, number, namespace)) {
 					return
@@ -131,9 +134,6 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 }
 
 func oneLine(file string, line []byte, number int, namespace string) (Object, error) {
-	if number == 1 {
-		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
-	}
 	fault := checkText(line)
 	var docs []*node
 	if fault != nil {

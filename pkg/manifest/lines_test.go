@@ -39,6 +39,21 @@ func TestLines_ABadLineIsWrongAlone(t *testing.T) {
 	}
 }
 
+// A byte order mark makes no line of an empty one.
+func TestLines_AMarkAloneIsNone(t *testing.T) {
+	for text, want := range map[string]int{"\xef\xbb\xbf": 0, "\xef\xbb\xbf \r\n": 0, "\xef\xbb\xbf\n" + aLine: 1} {
+		n := 0
+		for _, err := range manifest.Lines("f", strings.NewReader(text), "prod") {
+			if n++; err != nil {
+				t.Errorf("%q: %v", text, err)
+			}
+		}
+		if n != want {
+			t.Errorf("%q: %d tasks, want %d", text, n, want)
+		}
+	}
+}
+
 func TestLines_EndWhenTheReaderFails(t *testing.T) {
 	n := 0
 	var last error
