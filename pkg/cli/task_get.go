@@ -97,7 +97,7 @@ func (a *app) describe(cmd *cobra.Command, c *client.Client, d *details, t clien
 	d.field("Missed", "%s", missedWords(t.Missed))
 	d.field("Retry", "%s", retryWords(t.Retry))
 	d.field("Runs on", "%s", first(t.Target.Selector, "any node"))
-	d.field("History", "the last %d runs", t.History.Keep)
+	d.field("History", "%s", historyWords(t.History))
 	d.field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
 	d.field("Created", "%s", a.gone(t.CreatedAt, t.Timezone))
 	by := ""
@@ -157,6 +157,13 @@ func missedWords(m task.MissedPolicy) string {
 		words += fmt.Sprintf(", at most %d", m.Limit)
 	}
 	return words
+}
+
+func historyWords(h task.History) string {
+	if h.Record == task.RecordFailures {
+		return fmt.Sprintf("the last %d runs that did not succeed", h.Keep)
+	}
+	return fmt.Sprintf("the last %d runs", h.Keep)
 }
 
 func retryWords(r task.Retry) string {

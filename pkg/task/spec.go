@@ -121,13 +121,13 @@ const StrategyAuto = "auto"
 // History says what is kept of ended runs.
 type History struct {
 	Keep   int    `json:"keep" doc:"Ended runs kept per task. Default: 20."`
-	Record string `json:"record" doc:"all (default) or failures: of runs that succeed only the newest is kept."`
+	Record string `json:"record" doc:"all (default) or failures: runs that succeed are removed when newer ones have ended."`
 }
 
 // Which ended runs are kept.
 const (
 	RecordAll      = "all"
-	RecordFailures = "failures" // and the newest success: for what runs often and rarely fails
+	RecordFailures = "failures" // and the newest record: for what runs often and rarely fails
 )
 
 // Defaults is a Spec with nothing but defaults: decode a user's document onto it.
