@@ -163,8 +163,11 @@ func checkType(r *http.Request, b *body) error {
 	values := r.Header.Values("Content-Type")
 	kind, params, err := mime.ParseMediaType(strings.Join(values, ","))
 	charset, has := params["charset"]
-	if err != nil || len(values) != 1 || !slices.Contains(b.types, kind) || has && !strings.EqualFold(charset, "utf-8") ||
-		r.Header.Get("Content-Encoding") != "" {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
+		return fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Encoding is %s; this route takes a body as it is, not compressed",
+			task.Quote(encoding)).withField("Content-Encoding")
+	}
+	if err != nil || len(values) != 1 || !slices.Contains(b.types, kind) || has && !strings.EqualFold(charset, "utf-8") {
 		return fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Type is %s; this route takes %s, in UTF-8, not compressed",
 			task.Quote(strings.Join(values, ", ")), strings.Join(b.types, " or ")).withField("Content-Type")
 	}
