@@ -48,11 +48,12 @@ type batch struct {
 
 	mu     sync.Mutex
 	claims map[string]*group // by task: the last group that has it
+	logged map[string]bool   // codes of failures that the log has
 }
 
 // applyTasks serves POST /v1/tasks:batch.
 func (s *server) applyTasks(c *call) (answer, error) {
-	b := &batch{server: s, c: c, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}}
+	b := &batch{server: s, c: c, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
 	var err error
 	if b.createOnly, err = c.bool(createOnlyParam.name); err != nil {
 		return answer{}, err

@@ -74,7 +74,7 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 	same := w.spec("same")
 	results := w.batch("", line("a", "@daily"), "", "{nonsense}", same, "  ", `{"name": "b", "schedule": "@nope", "action": {"noop": {}}}`,
 		`{"name": "far", "namespace": "other", "schedule": "@every 1h", "action": {"noop": {}}}`, strings.Replace(same, "@daily", "@hourly", 1)+"\r", line("c", "@manual"))
-	wantSaid(t, results, "1 default/a created", "3 default/ failed bad_json", "4 default/same unchanged", "6 default/b failed bad_schedule",
+	wantSaid(t, results, "1 default/a created", "3 / failed bad_json", "4 default/same unchanged", "6 default/b failed bad_schedule",
 		"7 other/far created", "8 default/same configured", "9 default/c created")
 	for _, i := range []int{0, 4, 5, 6} {
 		got, err := w.Get(t.Context(), results[i].Namespace, results[i].Name)
@@ -259,12 +259,22 @@ func TestBatch_TellsOfEtcdForEachLine(t *testing.T) {
 		w := newWorld(t)
 		w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, answer })
 		results := w.batch("", line("a", "@daily"), "{", line("b", "@daily"))
-		wantSaid(t, results, "1 default/a failed "+code, "2 default/ failed bad_json", "3 default/b failed "+code)
+		wantSaid(t, results, "1 default/a failed "+code, "2 / failed bad_json", "3 default/b failed "+code)
 		if results[0].Error.ID != "default/a" || results[2].Error.ID != "default/b" || w.writes.committed() != 1 {
 			t.Errorf("%+v after %d commits", results, w.writes.committed())
 		}
 	}
 	w := newWorld(t)
+	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, fmt.Errorf("commit: %w", noSpace) })
+	var lines []string
+	for i := range 200 {
+		lines = append(lines, line(fmt.Sprint("t", i), "@daily"))
+	}
+	if results := w.batch("", lines...); len(results) != len(lines) || w.log.Len() != 1 {
+		t.Errorf("of %d lines that failed the log tells %d times", len(results), w.log.Len())
+	}
+
+	w = newWorld(t)
 	w.badTime = context.DeadlineExceeded
 	wantSaid(t, w.batch("", line("a", "@daily")), "1 default/a failed "+client.CodeClock)
 }

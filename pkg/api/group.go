@@ -270,15 +270,14 @@ func (b *batch) render(ctx context.Context, g *group) {
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 	now := b.now()
-	logged := false
 	for _, it := range g.items {
-		r := client.BatchResult{Line: it.number, Namespace: short(it.spec.Namespace), Name: short(it.spec.Name), Result: it.result}
+		r := client.BatchResult{Line: it.number, Name: short(it.spec.Name), Result: it.result}
+		if r.Name != "" {
+			r.Namespace = short(it.spec.Namespace)
+		}
 		if it.err != nil {
 			f := asFailure(it.err)
-			if !logged && f.cause != nil && f.Status >= http.StatusInternalServerError {
-				b.logFailure(b.c.r, f) // most often it is the same for all
-				logged = true
-			}
+			b.logOnce(f)
 			r.Error = &f.Problem
 		} else {
 			r.Revision, r.Task = it.st.Task.Revision, views[it]
@@ -289,6 +288,21 @@ func (b *batch) render(ctx context.Context, g *group) {
 		_ = e.Encode(r) // into memory
 	}
 	g.out, g.items = out.Bytes(), nil
+}
+
+// logOnce logs a failure, but of those that have a code only the first: a full
+// etcd fails every line of a batch, of which there may be a million.
+func (b *batch) logOnce(f *failure) {
+	if f.Status < http.StatusInternalServerError {
+		return
+	}
+	b.mu.Lock()
+	first := !b.logged[f.Code]
+	b.logged[f.Code] = true
+	b.mu.Unlock()
+	if first {
+		b.logFailure(b.c.r, f)
+	}
 }
 
 // shown is how the tasks of a group are shown.

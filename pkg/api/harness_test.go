@@ -18,6 +18,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -94,6 +96,8 @@ type world struct {
 	clock   *clock
 	writes  *writes
 	spool   spool
+	logger  *zap.Logger
+	log     *observer.ObservedLogs // what is a warning, or worse
 	ready   error
 	badTime error
 	panics  atomic.Bool
@@ -119,7 +123,8 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	prefix := fmt.Sprintf("/test-%d", worlds.Add(1))
 	keys, err := store.NewKeys(prefix)
 	must(t, err)
-	w := &world{t: t, etcd: etcd, clock: &clock{}, spool: spool{}, writes: &writes{Committer: kv.Direct(etcd)}}
+	core, logs := observer.New(zap.WarnLevel)
+	w := &world{t: t, log: logs, logger: zap.New(core), etcd: etcd, clock: &clock{}, spool: spool{}, writes: &writes{Committer: kv.Direct(etcd)}}
 	w.clock.ms.Store(time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC).UnixMilli())
 	w.store = store.New(etcd, w.writes, keys)
 	w.cluster, _, err = w.store.Bootstrap(t.Context(), shards, w.clock.now())
@@ -144,7 +149,7 @@ func (w *world) serve(node string) string {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
 	h, err := api.New(api.Config{
-		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: w.spool, Version: "1.2.3",
+		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: w.spool, Version: "1.2.3", Logger: w.logger,
 		Registerer: reg, Gatherer: reg,
 		Ready: func() error {
 			if w.panics.Load() {
