@@ -221,12 +221,14 @@ func onlyKey(t *testing.T, c *kv.Client, key string) {
 
 func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
 	for flag, args := range map[string][]string{
-		"--commit":  {"fire", "--commit", "both"},
-		"--overlap": {"lifecycle", "--overlap", "queue"},
-		"--every":   {"herd", "--every", "1500ms"},
-		"--tasks":   {"fire", "--tasks", "0"},
-		"--rate":    {"scale", "--tasks", "100", "--rate", "101"},
-		"--output":  {"fire", "-o", "yaml"},
+		"--commit":         {"fire", "--commit", "both"},
+		"--warmup":         {"fire", "--warmup", "-1s"},
+		"--limit-duration": {"create", "--limit-duration", "-1s"},
+		"--overlap":        {"lifecycle", "--overlap", "queue"},
+		"--every":          {"herd", "--every", "1500ms"},
+		"--tasks":          {"fire", "--tasks", "0"},
+		"--rate":           {"scale", "--tasks", "100", "--rate", "101"},
+		"--output":         {"fire", "-o", "yaml"},
 	} {
 		var e *task.Error
 		if _, err := command(t.Context(), t, args...); !errors.As(err, &e) || e.Field != flag {

@@ -72,7 +72,8 @@ func kinds() []kind {
 			long:     "Like lifecycle, with a process for each run, /bin/true if no other is named, and its output kept.\nThe limit is fork and exec of the same, as many at once as there are slots.",
 			defaults: func(s *settings) { s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true }},
 		{use: "create", short: "Tasks created, each second", run: (*bench).create, flags: []string{"callers", "limit-duration", "duration", "warmup"},
-			long: "Create tasks one by one with many callers, by the API over loopback and by the store below it, while a scheduler takes them up."},
+			long: "Create tasks in bulk through the API over loopback, then one by one with many callers, by the store below it and by the API,\n" +
+				"while a scheduler takes them up."},
 		{use: "herd", short: "Lateness of many ticks on one instant", run: (*bench).herd,
 			flags:    []string{"tasks", "keep", "overlap", "slots", "every", "rounds", "executor"},
 			long:     "Let all tasks tick on the same second, several times, and measure from the tick to when etcd had its claim.\nThe runs do nothing, but they end; --executor=false leaves them in the inbox.",
@@ -161,8 +162,12 @@ func (s *settings) validate() error {
 		return refuse("overlap", task.Quote(s.Overlap), "use skip or allow")
 	case s.Every < time.Second || s.Every%time.Second != 0:
 		return refuse("every", s.Every, "must be whole seconds")
-	case s.Duration <= 0 || s.Warmup < 0 || s.Limit < 0:
-		return refuse("duration", s.Duration, "must be more than 0s, and no time less")
+	case s.Duration <= 0:
+		return refuse("duration", s.Duration, "must be more than 0s")
+	case s.Warmup < 0:
+		return refuse("warmup", s.Warmup, "must not be less than 0s")
+	case s.Limit < 0:
+		return refuse("limit-duration", s.Limit, "must not be less than 0s")
 	}
 	program, err := exec.LookPath(s.Command[0])
 	if err != nil {
