@@ -174,6 +174,16 @@ func TestBench_LeavesOtherKeysAlone(t *testing.T) {
 	onlyKey(t, etcd.Client(), other)
 }
 
+// Of an etcd that it never reached it says only that.
+func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := command(ctx, t, "fire", "--etcd-endpoints", "http://127.0.0.1:1")
+	if err == nil || strings.Contains(err.Error(), "delete") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Whoever interrupts bench scale is rid of the scheduler too, though its orders
 // are for an hour.
 func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {

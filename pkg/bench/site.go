@@ -37,6 +37,8 @@ type site struct {
 	root   string     // of all our keys; ends in '/'
 	keys   store.Keys // of a cluster: limits are measured beside it, so that who reads it back need not read those
 	dir    string     // temporary; holds etcd's data, and the executor's
+
+	reached bool // there may be keys of ours in it
 }
 
 // openSite starts or reaches etcd. Close must be called unless it fails.
@@ -72,7 +74,11 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 	if s.client, err = s.dial(ctx); err != nil {
 		return nil, err
 	}
-	return s, kv.CheckVersion(ctx, s.client)
+	if err = kv.CheckVersion(ctx, s.client); err != nil {
+		return nil, err
+	}
+	s.reached = true
+	return s, nil
 }
 
 // client is how to reach an etcd over gRPC.
@@ -125,7 +131,7 @@ func (s *site) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
 	defer cancel()
 	var errs []error
-	if s.server == nil && s.client != nil {
+	if s.server == nil && s.reached {
 		errs = append(errs, s.erase(ctx, s.root))
 	}
 	if s.client != nil && (s.server == nil || s.client != s.server.Client()) {
