@@ -95,3 +95,29 @@ func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
 		t.Fatal("still there")
 	}
 }
+
+// TestApply_SaysHowToGoOnWhenTheConnectionBreaks: what was not answered is not in any sum.
+func TestApply_SaysHowToGoOnWhenTheConnectionBreaks(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		_, _ = io.WriteString(w, `{"line": 1, "namespace": "default", "name": "a", "result": "created"}`+"\n")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer s.Close()
+	var lines strings.Builder
+	for _, name := range []string{"a", "b", "c"} {
+		lines.WriteString(`{"name": "` + name + `", "schedule": "@daily", "action": {"noop": {}}}` + "\n")
+	}
+	for format, want := range map[string]string{asTable: "created a", asJSON: `"name": "a"`} {
+		var out, errs bytes.Buffer
+		code := Main(t.Context(), []string{"apply", "-f", "-", "--server", s.URL, "-o", format},
+			IO{In: strings.NewReader(lines.String()), Out: &out, Err: &errs, Env: func(string) string { return "" }})
+		if code != exitUnavailable || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "in all") {
+			t.Errorf("%s: %d, %q", format, code, out.String())
+		}
+		if said := strings.Contains(errs.String(), "1 tasks were applied; the same command goes on from there"); said != (format == asTable) {
+			t.Errorf("%s: %q", format, errs.String())
+		}
+	}
+}

@@ -87,13 +87,16 @@ func (r *applying) run(ctx context.Context, paths []string) error {
 	r.told = r.tell(r.total())
 	err = r.send(ctx, c)
 	r.told.end()
-	if err != nil && ctx.Err() != nil {
-		r.note("%d tasks were applied; the same command goes on from there", r.done())
-		return err
+	if err == nil {
+		r.sum()
+	} else if r.done() > 0 || ctx.Err() != nil {
+		r.list()
+		if r.human() {
+			r.note("%d tasks were applied; the same command goes on from there", r.done())
+		}
 	}
-	r.sum()
-	if eerr := r.emit(); eerr != nil {
-		return eerr
+	if ctx.Err() == nil {
+		err = errors.Join(r.emit(), err)
 	}
 	if err != nil {
 		return err
@@ -342,13 +345,18 @@ func locate(o manifest.Object, err error) error {
 	return err
 }
 
-// sum tells people what was done.
-func (r *applying) sum() {
+// list tells people of each task, if there are few.
+func (r *applying) list() {
 	if r.done() <= few {
 		for _, line := range r.held {
 			r.say("%s", line)
 		}
 	}
+}
+
+// sum tells people what was done.
+func (r *applying) sum() {
+	r.list()
 	total := r.done() + len(r.codes)
 	if total < 2 {
 		return
