@@ -116,7 +116,7 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 		return nil
 	}
 	if got, want := tokenName(tok), kindName(t); got != want && !(got == "number" && want == "whole number") {
-		return Invalid(CodeBadValue, path, "a JSON %s cannot be a %s here", got, want)
+		return Invalid(CodeBadValue, path, "a JSON %s cannot be %s here", got, oneOfKind(want))
 	}
 	return nil
 }
@@ -258,11 +258,18 @@ func decodeError(err error) error {
 	case errors.As(err, &ours):
 		return ours
 	case errors.As(err, &typed):
-		return Invalid(CodeBadValue, typed.Field, "a JSON %s cannot be a %s here", typed.Value, kindName(typed.Type))
+		return Invalid(CodeBadValue, typed.Field, "a JSON %s cannot be %s here", typed.Value, oneOfKind(kindName(typed.Type)))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Invalid(CodeBadJSON, "", "the JSON ends too early")
 	}
 	return Invalid(CodeBadJSON, "", "%s", err)
+}
+
+func oneOfKind(kind string) string {
+	if kind == "object" {
+		return "an object"
+	}
+	return "a " + kind
 }
 
 func kindName(t reflect.Type) string {

@@ -472,3 +472,13 @@ func TestSameTicks_LooksAtWhatMovesTicks(t *testing.T) {
 		}
 	}
 }
+
+func TestDecodeSpec_NamesTheKindsOfAWrongValue(t *testing.T) {
+	for text, want := range map[string]string{
+		`[]`: "a JSON list cannot be an object here", `{"labels": 1}`: "a JSON number cannot be an object here", `{"paused": {}}`: "a JSON object cannot be a truth value here",
+	} {
+		if _, err := DecodeSpec([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
