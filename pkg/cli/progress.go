@@ -37,8 +37,8 @@ func (a *app) tell(total int) teller {
 	now := a.now()
 	_, tty := a.terminal(a.Err)
 	t := teller{app: a, total: total, tty: tty && a.Env("TERM") != "dumb", begun: now, last: now}
-	t.track = &progress.Tracker{Message: "apply", Total: int64(total), RemoveOnCompletion: true}
-	t.track.Reset() // its rate counts from here
+	t.track = &progress.Tracker{Message: "apply", Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
+	t.track.Start() // its rate counts from here, not from when the bar shows
 	return t
 }
 
@@ -73,7 +73,8 @@ func (t *teller) show() {
 		style = progress.StyleDefault
 	}
 	style.Colors = progress.StyleColors{}
-	style.Visibility = progress.StyleVisibility{ETA: t.total > 0, Percentage: t.total > 0, Speed: true, Tracker: true, Value: true}
+	style.Visibility = progress.StyleVisibility{Time: true, ETA: t.total > 0, Percentage: t.total > 0, Speed: true, Tracker: true, Value: true}
+	style.Options.TimeInProgressPrecision = time.Second
 	t.bar.SetStyle(style)
 	t.bar.SetOutputWriter(t.app.Err)
 	t.bar.SetTrackerLength(30)

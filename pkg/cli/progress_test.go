@@ -46,6 +46,10 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	if w.bar != nil || errs.String() != "" {
 		t.Fatal("it shows before it is known to take long")
 	}
+	w.track.SetValue(500)
+	if w.track.ETA() == 0 {
+		t.Error("its time does not count from the start of the work")
+	}
 	pass(time.Second)
 	w.step(300, 0)
 	w.step(400, 1)
@@ -58,7 +62,7 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	w.end()
 	w.end()
 	got := errs.String()
-	for _, want := range []string{`40\.10%`, `401`, `/s`, `error: above the bar`} {
+	for _, want := range []string{`40\.10%`, `401`, `/s`, ` in [0-9.]+m?s`, `error: above the bar`} {
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("no %s in %q", want, got)
 		}
