@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -57,7 +58,11 @@ func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 	}
 	d.field("Active runs", "%d", s.ActiveRuns)
 	if r := s.Room; r != nil {
-		d.field("Room", "for some %d tasks, as one takes %s now, all told, with %.1f records of history", r.Tasks, size(r.BytesPerTask), r.HistoryPerTask)
+		history := ""
+		if r.HistoryPerTask >= 0.05 {
+			history = fmt.Sprintf(", with %.1f records of history", r.HistoryPerTask)
+		}
+		d.field("Room", "for some %s tasks, as one takes %s now, all told%s", roughly(int64(r.Tasks)), size(r.BytesPerTask), history)
 	}
 	if r := s.Revisions; r.Oldest > 0 {
 		d.field("Revisions", "%d kept, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
@@ -77,6 +82,22 @@ func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 		}
 		d.section("To make space", b.String())
 	}
+}
+
+// roughly is n to two digits: an estimate is no more exact than that.
+func roughly(n int64) string {
+	unit := int64(1)
+	for n/unit >= 100 {
+		unit *= 10
+	}
+	n = (n + unit/2) / unit * unit
+	switch {
+	case n >= 1_000_000:
+		return strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64) + " million"
+	case n >= 10_000:
+		return strconv.FormatInt(n/1000, 10) + ",000"
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 func (a *app) memberGrid(members []client.EtcdMember) *grid {

@@ -49,3 +49,11 @@ To make space
 		t.Errorf("got\n%s", got)
 	}
 }
+
+func TestRoughly_SaysNoMoreThanIsKnown(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 7: "7", 99: "99", 1349: "1300", 9960: "10,000", 83_900: "84,000", 418_256: "420,000", 4_182_560: "4.2 million", 41_825_600: "42 million"} {
+		if got := roughly(n); got != want {
+			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+	}
+}

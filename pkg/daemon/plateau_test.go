@@ -59,7 +59,11 @@ func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
 		t.Error(err)
 	}
 	r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
-	if want := int64(rate) * int64(length/time.Second) * 9 / 10; r.Summary.Ended[task.Succeeded] < want {
+	want := int64(1)
+	if length >= judgedFrom { // a plateau under another load would say nothing
+		want = int64(rate) * int64(length/time.Second) * 9 / 10
+	}
+	if r.Summary.Ended[task.Succeeded] < want {
 		t.Errorf("%d runs succeeded; at least %d were due", r.Summary.Ended[task.Succeeded], want)
 	}
 }
