@@ -21,7 +21,8 @@ import (
 type app struct {
 	IO
 	args     []string
-	parsed   bool // the words and flags are those of a command
+	parsed   bool   // the words and flags are those of a command
+	hinted   string // the hint that was told last
 	now      func() time.Time
 	terminal func(stream any) (width int, is bool) // a field, for tests
 

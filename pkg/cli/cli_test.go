@@ -85,7 +85,6 @@ func TestTimes_AreShownAsAsked(t *testing.T) {
 }
 
 func TestReport_ChoosesTheExitCode(t *testing.T) {
-	remote := func(status int, code string) error { return &client.Error{Status: status, Code: code, Message: "m"} }
 	cases := []struct {
 		err  error
 		want int
@@ -340,5 +339,20 @@ func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 	}
 	if strings.ContainsAny(d.out.String(), "\x1b\a\r") || !strings.Contains(d.out.String(), "\n\td") {
 		t.Errorf("%q", d.out.String())
+	}
+}
+
+func remote(status int, code string) error {
+	return &client.Error{Status: status, Code: code, Message: "m"}
+}
+
+func TestReport_TellsAHintOnce(t *testing.T) {
+	d := newDesk("")
+	for range 3 {
+		d.report(&client.Error{Status: 507, Code: client.CodeNoSpace, Message: "m", Hint: "make space"})
+	}
+	d.report(remote(401, client.CodeUnauthorized))
+	if n, hints := strings.Count(d.errs.String(), "error:"), strings.Count(d.errs.String(), "hint:"); n != 4 || hints != 2 {
+		t.Errorf("%d errors, %d hints:\n%s", n, hints, d.errs.String())
 	}
 }

@@ -110,8 +110,9 @@ func (a *app) report(err error) int {
 		return f.exit
 	}
 	fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(red, "error:"), printable(f.Error()))
-	if f.Hint != "" {
+	if f.Hint != "" && f.Hint != a.hinted { // a hundred errors of a kind need one
 		fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(dim, "hint:"), printable(f.Hint))
+		a.hinted = f.Hint
 	}
 	return f.exit
 }

@@ -115,6 +115,7 @@ func (t *teller) report(a *app, err error) int {
 	}
 	above.Err = &b
 	exit := above.report(err)
+	a.hinted = above.hinted
 	t.bar.Log("%s", strings.TrimSuffix(b.String(), "\n"))
 	return exit
 }
