@@ -182,6 +182,52 @@ func (g *gapOnce) FollowShard(ctx context.Context, shard int, rev int64, apply f
 	return apply(store.ShardBatch{Reset: true, First: true, Revision: rev})
 }
 
+// A shard waits for its load, and by then its revision may be compacted away: what
+// is loaded is newer then. An end in between is told by nobody, so that a scan from
+// before it would hold the attempt for active, for ever.
+func TestEngine_AnEndBetweenTheScanAndALateLoadIsNoActiveRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.realTime()
+	w.create("a", cronned("@manual"))
+	first := w.run("n1")
+	w.trigger("a")
+	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+	first.stop()
+	<-first.work
+	w.run("n1", func(e *Engine) {
+		late := &lateLoad{Store: e.cfg.Store, scanned: make(chan struct{}), before: func() { w.finish("a", task.Succeeded) }}
+		e.cfg.Store, e.scans = late, newScanner(late.ScanActive)
+	})
+	w.eventually("it has ended", func() bool { return len(w.active("a")) == 0 })
+	w.trigger("a")
+	w.eventually("it runs again", func() bool { return len(w.active("a")) == 1 })
+}
+
+// lateLoad is a store that loads the newest, as if the revision asked for were
+// compacted away, and does something between the scan and that.
+type lateLoad struct {
+	Store
+	once    sync.Once
+	scanned chan struct{}
+	before  func()
+}
+
+func (l *lateLoad) ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error) {
+	defer l.once.Do(func() { close(l.scanned) })
+	return l.Store.ScanActive(ctx)
+}
+
+func (l *lateLoad) FollowShard(ctx context.Context, shard int, _ int64, apply func(store.ShardBatch) error) error {
+	select {
+	case <-l.scanned:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	l.before()
+	return l.Store.FollowShard(ctx, shard, 0, apply)
+}
+
 func TestEngine_DamagedShardIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")

@@ -136,6 +136,11 @@ func (w *worker) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if w.applied > rev {
+		// rev was compacted away, and the shard loaded as it was later: the ends in
+		// between are not told, so the scan must have begun after them.
+		scan = w.e.scans.ask(ctx)
+	}
 	return w.loop(ctx, batches, scan)
 }
 
