@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -148,4 +150,23 @@ func TestWorker_StrangeKeyBelowAnEntryConcernsNobody(t *testing.T) {
 	w.delete(key)
 	h.decide(2)
 	w.want("a", "+1 dispatched", "+2 dispatched")
+}
+
+// No commit has room for an entry that is far larger than the API takes: it must
+// not keep the shard from all others.
+func TestWorker_AnEntryThatFitsIntoNoCommitHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", every("1s"))
+	w.create("b", every("1s"), allow)
+	key := w.store.Keys().Entry(ref("a"))
+	e, err := w.store.Client().Get(t.Context(), key)
+	w.ok(err)
+	w.put(key, strings.Replace(string(e.Kvs[0].Value), `{"noop":{}`, fmt.Sprintf(`{"noop":{},"x":%q`, strings.Repeat("x", 1_400_000)), 1))
+	for s := 1.0; s < 4; s++ {
+		h.decide(s)
+	}
+	w.want("a")
+	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched")
 }

@@ -257,8 +257,16 @@ func (w *worker) noEntry(t *taskState) {
 	delete(w.uncovered, t)
 }
 
+// mostEntry is how large an entry may be, in bytes: the API writes little more
+// than its action. A commit has room for some of them, with a run of each; one
+// that fits into none would hold up its shard.
+const mostEntry = 2 * task.MaxAction
+
 // read takes what an entry says.
 func (w *worker) read(t *taskState, value []byte) (err error) {
+	if len(value) > mostEntry {
+		return fmt.Errorf("%w: an entry of %d bytes; at most %d are read", task.ErrInvalid, len(value), mostEntry)
+	}
 	p := &w.parts
 	if err := p.Split(value); err != nil {
 		return err
