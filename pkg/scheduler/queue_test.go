@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -429,4 +430,23 @@ func valueOf(m prometheus.Metric) float64 {
 		panic(err)
 	}
 	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
+}
+
+// The watch tells of what our own commits took from the queue when the task may
+// be forgotten already: that must not bring it back.
+func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", cronned("@manual"), retries(2, time.Hour, task.Failed))
+	w.trigger("a")
+	h.decide(1)
+	w.remove("a")
+	w.finish("a", task.Failed) // a retry waits for a task that is gone
+	h.decide(2)
+	w.want("a")
+	h.decide(3)
+	if len(h.tasks) != 0 {
+		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.tasks)))
+	}
 }

@@ -372,6 +372,7 @@ func (t *taskState) isBehind(now int64) bool {
 func (w *worker) applyQueued(ev *store.ShardEvent) {
 	t := w.taskOf(ev)
 	if rev, ok := w.gone[t.fullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
+		w.drop(t) // it may have been forgotten already
 		return
 	}
 	i := slices.IndexFunc(t.queue(), func(q *waiting) bool { return q.ID == ev.Run })
