@@ -371,3 +371,19 @@ func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
 		t.Error("the attempt did not end")
 	}
 }
+
+func TestWorker_LoadsAShardOfSeveralPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	all := names(1001) // a page is 1000
+	for c := range slices.Chunk(all, 60) {
+		w.createTogether(start, c, cronned("0 * * * * *"), allow)
+	}
+	h := w.work("n1")
+	if len(h.tasks) != len(all) || h.applied != h.known {
+		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", len(h.tasks), h.applied, h.known)
+	}
+	h.decide(60)
+	w.wantAll(all, "+60 dispatched")
+	w.wantMark(60, "")
+}
