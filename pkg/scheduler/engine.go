@@ -25,7 +25,7 @@ type Store interface {
 	Attempt(ctx context.Context, k store.RunKey) (h store.Held, nodePresent bool, err error)
 	Cleared(ctx context.Context, instance string) (bool, error)
 	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
-	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, each [][]store.Past) error
+	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error
 }
 
 // NextAttempt is the queue record of the attempt that follows one that ended,

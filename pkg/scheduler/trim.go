@@ -80,31 +80,17 @@ func (t *trimmer) trim(ctx context.Context, job trim) error {
 	return t.store.TrimHistory(ctx, job.fences, job.ref, gone)
 }
 
-// surplus is what a history, the oldest record first, has too much, as rows of
-// neighbours. The newest record always stays.
-func surplus(past []store.Past, h task.History) [][]store.Past {
-	if h.Record != task.RecordFailures {
-		if len(past) <= h.Keep {
-			return nil
-		}
-		return [][]store.Past{past[:len(past)-h.Keep]}
-	}
-	var rows [][]store.Past
-	kept, end := 0, -1 // end: of the row in the making, which grows towards the past
-	flush := func(start int) {
-		if end >= 0 {
-			rows, end = append(rows, past[start:end]), -1
-		}
-	}
-	for i := range slices.Backward(past) {
-		stays := i == len(past)-1 || !past[i].Succeeded
-		if stays = stays && kept < h.Keep; stays {
+// surplus is what a history has too much; both have the oldest record first. The
+// newest record always stays.
+func surplus(past []store.Past, h task.History) (gone []store.Past) {
+	kept := 0
+	for i, p := range slices.Backward(past) {
+		if stays := h.Record != task.RecordFailures || i == len(past)-1 || !p.Succeeded; stays && kept < h.Keep {
 			kept++
-			flush(i + 1)
-		} else if end < 0 {
-			end = i + 1
+			continue
 		}
+		gone = append(gone, p)
 	}
-	flush(0)
-	return rows
+	slices.Reverse(gone)
+	return gone
 }

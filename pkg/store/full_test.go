@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -74,7 +75,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return s.TrimHistory(t.Context(), w.fences, r, [][]store.Past{past[1:2], past[3:records]})
+		return s.TrimHistory(t.Context(), w.fences, r, slices.Concat(past[1:2], past[3:records]))
 	}
 	ok(t, trim(alone, refs[0]))
 	var trims sync.WaitGroup

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -39,30 +40,19 @@ func (s *Store) History(ctx context.Context, ref Ref, states bool) ([]Past, erro
 	return past, nil
 }
 
-const (
-	fewRecords = 16 // are deleted key by key: a range has to be held against all writes under way
-	mostTrims  = 96 // deletes in one transaction
-)
+const mostTrims = 96 // deletes in one transaction
 
-// TrimHistory deletes records of a task's history. each is a row of neighbours:
-// nothing that is to stay may lie between the first and the last of it. It only
-// deletes, under the fences without the watermark, so that it works while etcd
-// is full and beside a commit in flight.
-func (s *Store) TrimHistory(ctx context.Context, f Fences, ref Ref, each [][]Past) error {
-	var ops []clientv3.Op
-	for _, row := range each {
-		if len(row) > fewRecords {
-			ops = append(ops, clientv3.OpDelete(s.keys.Ended(ref, row[0].ID), clientv3.WithRange(s.keys.Ended(ref, row[len(row)-1].ID)+"\x00")))
-			continue
+// TrimHistory deletes records of a task's history, and no others: what has come
+// since they were listed stays, wherever it lies. It only deletes, under the
+// fences without the watermark, so that it works while etcd is full and beside a
+// commit in flight.
+func (s *Store) TrimHistory(ctx context.Context, f Fences, ref Ref, gone []Past) error {
+	for some := range slices.Chunk(gone, mostTrims) {
+		ops := make([]clientv3.Op, len(some))
+		for i, p := range some {
+			ops[i] = clientv3.OpDelete(s.keys.Ended(ref, p.ID))
 		}
-		for _, p := range row {
-			ops = append(ops, clientv3.OpDelete(s.keys.Ended(ref, p.ID)))
-		}
-	}
-	for len(ops) > 0 {
-		some := ops[:min(len(ops), mostTrims)]
-		ops = ops[len(some):]
-		res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, Then: some})
+		res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, Then: ops})
 		if err == nil && !res.Succeeded {
 			err = task.ErrFenced
 		}

@@ -360,7 +360,7 @@ func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 	left := all
 	for _, gone := range [][2]int{{0, 3}, {1, 2}, {2, 100}, {1, 119}} { // from, to; of what is left
 		_, before := w.mark()
-		ok(t, w.TrimHistory(t.Context(), w.fences, ref, [][]store.Past{left[gone[0]:gone[1]], left[gone[1]+2 : gone[1]+3]}))
+		ok(t, w.TrimHistory(t.Context(), w.fences, ref, slices.Concat(left[gone[0]:gone[1]], left[gone[1]+2:gone[1]+3])))
 		left = slices.Concat(left[:gone[0]], left[gone[1]:gone[1]+2], left[gone[1]+3:])
 		now, err := w.History(t.Context(), ref, true)
 		ok(t, err)
@@ -371,14 +371,21 @@ func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 			t.Error("it moved the watermark: a commit in flight would be lost")
 		}
 	}
+	between := tickRun(ref, 60)
+	between.ID += "-late" // it has come since all were listed
+	w.put(w.keys.Ended(ref, between.ID), `{"state":"failed"}`)
+	ok(t, w.TrimHistory(t.Context(), w.fences, ref, all))
+	if now, _ := w.History(t.Context(), ref, true); len(now) != 1 || now[0].ID != between.ID {
+		t.Errorf("of what has come since stays %v", now)
+	}
 	if left, _ := w.History(t.Context(), other, false); len(left) != records {
 		t.Errorf("a neighbour has %d left", len(left))
 	}
 	w.own(ref.Shard, "n2")
-	is(t, w.TrimHistory(t.Context(), w.fences, other, [][]store.Past{all}), task.ErrFenced)
+	is(t, w.TrimHistory(t.Context(), w.fences, other, all), task.ErrFenced)
 	w.fences.Owner = w.own(ref.Shard, node)
 	w.del(w.keys.Node(node))
-	is(t, w.TrimHistory(t.Context(), w.fences, other, [][]store.Past{all}), task.ErrFenced)
+	is(t, w.TrimHistory(t.Context(), w.fences, other, all), task.ErrFenced)
 	if left, _ := w.History(t.Context(), other, false); len(left) != records {
 		t.Errorf("a fenced owner left %d", len(left))
 	}
