@@ -450,3 +450,18 @@ func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
 		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.tasks)))
 	}
 }
+
+func TestQueue_WhatDoesNotFitIntoACommitIsInTheNext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	all := names(120)
+	for c := range slices.Chunk(all, 60) {
+		w.createTogether(start, c, cronned("@manual"))
+	}
+	for _, name := range all {
+		w.trigger(name)
+	}
+	h.decide(1)
+	w.wantAll(all, "+0 dispatched manual")
+}
