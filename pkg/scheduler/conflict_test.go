@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -267,6 +268,8 @@ func TestWorker_UnreadableEntryHoldsUpNothingAndMends(t *testing.T) {
 		"absurd retries":  good(retries(1<<30, time.Second, task.Failed)),
 		"huge":            good(func(t *task.Task) { t.Action = hugeAction }),
 		"unknown policy":  good(missed("perhaps", 1)),
+		"absurd uid":      good(func(t *task.Task) { t.UID = strings.Repeat("u", 256+3) }),
+		"absurd version":  good(func(t *task.Task) { t.Generation = 1 << 32 }),
 		"negative window": good(func(t *task.Task) { t.Missed.Window = -1 }),
 	} {
 		t.Run(name, func(t *testing.T) {
