@@ -108,3 +108,20 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	}
 	e.hear("of the attempt", announced)
 }
+
+func TestGuardian_HearsEachWordOnce(t *testing.T) {
+	_, g := guardedLauncher(t)
+	e := listen(t, g)
+	a := g.intend(ward{Leftover: Leftover{RunID: "r1"}})
+	if err := g.flush(); err != nil {
+		t.Fatal(err)
+	}
+	e.hear("of the attempt", announced)
+	a.ended()
+	if err := g.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if x := e.hear("of its end", func(word) bool { return true }); x.End != a.id {
+		t.Errorf("the next word is %+v, not the end", x)
+	}
+}
