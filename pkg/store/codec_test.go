@@ -123,6 +123,9 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		if a.DispatchedAt.IsZero() {
 			a.DispatchedAt = a.CreatedAt
 		}
+		if rapid.Bool().Draw(t, "usual grace") {
+			a.KillGrace = usualGrace
+		}
 		if a.Retry.Attempts <= 1 { // there is nothing to say of it
 			a.Retry = task.Retry{Attempts: 1}
 		}

@@ -178,3 +178,21 @@ func TestNode_TakesRunsAndOwnsShardsOnlyWhenReady(t *testing.T) {
 		}
 	}
 }
+
+func TestRunBelongs_ByTheBeginningOfTheUID(t *testing.T) {
+	tick := time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC)
+	const uid, other = "k3f9abcdefgh", "k3faabcdefgh"
+	for _, id := range []string{RunID(tick, uid), ManualRunID(tick, uid), "", "r", "by-hand", RunID(tick, "")[:20]} {
+		if !RunBelongs(id, uid) {
+			t.Errorf("%q belongs to nobody", id)
+		}
+	}
+	for _, id := range []string{RunID(tick, other), ManualRunID(tick, other), RunID(tick, "k3")} {
+		if RunBelongs(id, uid) {
+			t.Errorf("%q belongs to %s", id, uid)
+		}
+	}
+	if !RunBelongs(RunID(tick, "k3"), "k3") {
+		t.Error("a short uid has no runs")
+	}
+}
