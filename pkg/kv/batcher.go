@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,7 +24,10 @@ type BatcherConfig struct {
 	// MaxBytes is the size of a request that transactions share, at most; default just below etcd's 1.5 MiB.
 	MaxBytes int
 	// Queue is how many transactions wait to be sent at most; default 8192. Beyond that, Commit blocks.
-	Queue      int
+	Queue int
+	// Patience is how long a transaction waits for others, at most, while fewer than InFlight requests are under way;
+	// default 50 ms. A request takes some milliseconds: one that takes longer is in trouble.
+	Patience   time.Duration
 	Registerer prometheus.Registerer // may be nil
 	Logger     *zap.Logger           // may be nil
 }
@@ -34,6 +38,7 @@ const (
 	defaultMaxOps      = 128
 	defaultMaxBytes    = 3<<19 - 16<<10 // the rest is for etcd's header
 	defaultQueue       = 8192
+	defaultPatience    = 50 * time.Millisecond
 )
 
 // Batcher is a Committer that sends independent transactions together: one request, one Raft entry, one fsync. Each is
@@ -48,7 +53,7 @@ const (
 //     (Comparisons of one request all see the state before it.)
 //   - Nothing waits for company while etcd has nothing to do: a transaction is sent at once if no request is under way,
 //     and as it is if it is alone. Another request is begun, up to InFlight, when enough has come together to be worth
-//     one; what has not goes with the next, when one is answered.
+//     one; what has not goes with the next, when one is answered, or after Patience.
 //   - A request that etcd refuses because of what is in it is halved until only the culprit fails. One refused because
 //     etcd is behind is sent again after a while. Nothing else is ever sent again: if the outcome of a request is
 //     unknown then each caller in it gets an error of which Unknown says so. A lack of space is such an error, and
@@ -74,8 +79,10 @@ type Batcher struct {
 	turns   turns
 	idle    int // senders that wait for work
 	sending int // requests under way
-	started bool
-	over    bool
+	// Of those that are ready but not worth a request yet: a timer runs, and it has ended.
+	waiting, impatient bool
+	started            bool
+	over               bool
 }
 
 var _ Committer = (*Batcher)(nil)
@@ -92,6 +99,7 @@ func NewBatcher(c clientv3.KV, cfg BatcherConfig) *Batcher {
 	cfg.MaxOps = orDefault(cfg.MaxOps, defaultMaxOps)
 	cfg.MaxBytes = orDefault(cfg.MaxBytes, defaultMaxBytes)
 	cfg.Queue = orDefault(cfg.Queue, defaultQueue)
+	cfg.Patience = orDefault(cfg.Patience, defaultPatience)
 	b := &Batcher{
 		kv: c, cfg: cfg, log: orNop(cfg.Logger).Named("batcher"),
 		room: make(chan struct{}, cfg.Queue), ended: make(chan struct{}),
@@ -183,13 +191,6 @@ func (b *Batcher) enter(t *ticket) bool {
 	}
 	b.wake()
 	return true
-}
-
-// wake sets a sender to work if there is work.
-func (b *Batcher) wake() {
-	if b.idle > 0 && b.worthwhile() {
-		b.work.Signal()
-	}
 }
 
 // giveUp is the end of a caller's patience: it takes t back if it was not sent, and else leaves it alone.

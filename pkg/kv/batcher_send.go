@@ -45,6 +45,7 @@ func (s *sender) next() bool {
 		return false
 	}
 	s.sending++
+	s.impatient = false
 	s.pack = s.fill(s.pack[:0])
 	s.wake()
 	return true
@@ -58,9 +59,31 @@ const companionWeight = 16
 // anything is: nobody waits when etcd has nothing to do. The more are under way,
 // the more must have come together, since a request costs etcd as much as dozens
 // of operations in it, and those that wait are taken along when one is answered.
+//
+// Nobody waits for long, though: a request that hangs must not hold up others.
 func (b *Batcher) worthwhile() bool {
 	r := &b.turns.ready
-	return r.first != nil && r.weight >= companionWeight*b.sending
+	return r.first != nil && (b.impatient || r.weight >= companionWeight*b.sending)
+}
+
+// wake sets a sender to work if there is work, now or when patience ends.
+func (b *Batcher) wake() {
+	switch {
+	case b.idle == 0 || b.turns.ready.first == nil:
+	case b.worthwhile():
+		b.work.Signal()
+	case !b.waiting:
+		b.waiting = true
+		time.AfterFunc(b.cfg.Patience, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.waiting = false
+			if b.turns.ready.first != nil {
+				b.impatient = true
+				b.work.Signal()
+			}
+		})
+	}
 }
 
 // fill packs as many as etcd's limits allow, the oldest first. Those that do not fit are left for the next request; a

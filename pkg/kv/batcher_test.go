@@ -67,7 +67,7 @@ func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
 		}
 		return nil
 	}}
-	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 3})
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 3, Patience: time.Hour})
 	one := b.commit(t.Context(), putting("alone")) // at once: etcd has nothing to do
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 	var others []<-chan answer
@@ -117,7 +117,7 @@ func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 		}
 		return nil
 	}}
-	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4})
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour})
 	first := b.commit(t.Context(), putting("first"))
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 	alone := b.queue(t.Context(), putting("a"))
@@ -126,6 +126,28 @@ func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 	if a := within(t, 10*time.Second, "the one that waited", alone); a.err != nil || len(w.requests()) != 2 {
 		t.Errorf("%v, %d requests", a.err, len(w.requests()))
 	}
+}
+
+// A request that hangs holds up nobody else for long.
+func TestBatcher_LosesPatienceWithARequestThatHangs(t *testing.T) {
+	c := kvtest.Start(t)
+	hold := make(chan struct{})
+	w := &wire{KV: c, before: func(n int) error {
+		if n == 0 {
+			await(t, hold)
+		}
+		return nil
+	}}
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 2})
+	first := b.commit(t.Context(), putting("first"))
+	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
+	for i := range 3 { // each time anew
+		if a := within(t, 10*time.Second, "one of little weight", b.commit(t.Context(), putting(numbered(i)))); a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	close(hold)
+	within(t, 10*time.Second, "the first", first)
 }
 
 func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
@@ -137,7 +159,7 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 		}
 		return nil
 	}}
-	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4}) // three senders are free to overtake
+	b := runBatcher(t, w, kv.BatcherConfig{InFlight: 4, Patience: time.Hour}) // three senders are free to overtake
 	var writers, readers []<-chan answer
 	prefix := clientv3.WithPrefix()
 	for i := range 20 {

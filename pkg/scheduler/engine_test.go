@@ -400,23 +400,30 @@ func TestSurplus_KeepsTheNewestAndLeavesNothingElse(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		past := make([]store.Past, rapid.IntRange(0, 40).Draw(rt, "records"))
 		for i := range past {
-			past[i] = store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded")}
+			past[i] = store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded"), Late: rapid.IntRange(0, 3).Draw(rt, "late") == 0}
 		}
+		isLate := func(p store.Past) bool { return p.Late }
 		h := task.History{Keep: rapid.IntRange(1, 12).Draw(rt, "keep"), Record: rapid.SampledFrom([]string{task.RecordAll, task.RecordFailures}).Draw(rt, "record")}
 		var want, got []store.Past // that stay
-		for i := len(past) - 1; i >= 0 && len(want) < h.Keep; i-- {
-			if h.Record == task.RecordAll || i == len(past)-1 || !past[i].Succeeded {
-				want = append(want, past[i])
+		runs := slices.DeleteFunc(slices.Clone(past), isLate)
+		for i := len(runs) - 1; i >= 0 && len(want) < h.Keep; i-- {
+			if h.Record == task.RecordAll || i == len(runs)-1 || !runs[i].Succeeded {
+				want = append(want, runs[i])
 			}
 		}
 		slices.Reverse(want)
 		gone := surplus(past, h)
-		for _, p := range past {
+		for _, p := range past { // beside a run that stays a late result does, too
+			if before := len(want) > 0 && p.ID > want[0].ID; p.Late && slices.Contains(gone, p) == (before || len(want) < h.Keep) {
+				rt.Fatalf("of %v, keeping %d, the late %v is not where its run is: %v goes", past, h.Keep, p, gone)
+			}
+		}
+		for _, p := range runs {
 			if !slices.Contains(gone, p) {
 				got = append(got, p)
 			}
 		}
-		if len(got)+len(gone) != len(past) {
+		if len(got)+len(slices.DeleteFunc(slices.Clone(gone), isLate)) != len(runs) {
 			rt.Fatalf("of %v goes %v", past, gone)
 		}
 		if !slices.Equal(got, want) {

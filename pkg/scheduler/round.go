@@ -99,6 +99,7 @@ func result(err error) string {
 // settle takes the records that a lost commit found changed: the new value if
 // it is the same creation; else the record is gone until the watch brings news.
 func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
+	failed := map[*taskState]bool{} // each once, however many of its records have changed
 	for _, ev := range c.Records {
 		t := w.taskOf(&ev)
 		switch ev.Kind {
@@ -113,7 +114,7 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 		case store.KindEnded:
 			delete(w.purges, ev.Key) // if it is there, the watch will tell
 		}
-		t.failed++
+		failed[t] = ev.Kind != store.KindEnded || failed[t]
 		w.look(t)
 	}
 	for _, node := range c.Nodes {
@@ -129,27 +130,35 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 	}
 	for _, key := range c.Runs {
 		w.wakeAt(now.Add(100 * time.Millisecond))
-		w.settleRun(key)
+		if t := w.settleRun(key); t != nil {
+			failed[t] = true
+		}
+	}
+	for t, yes := range failed {
+		if yes {
+			t.failed++
+		}
 	}
 }
 
 // settleRun takes note of an attempt that a lost commit found changed, gone, or
 // there where it wanted to put it: then it is in that inbox, whoever put it there.
-func (w *worker) settleRun(key string) {
+// It returns the run's task; nil if that is not known.
+func (w *worker) settleRun(key string) *taskState {
 	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
 	n := len(parts)
 	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
 	t := w.tasks[name]
 	if t == nil {
-		return
+		return nil
 	}
-	t.failed++
 	if t.holds(run) {
 		t.watchAnew(func(a *attempt) bool { return a.run == run })
-		return
+		return t
 	}
 	w.activate(t, &attempt{run: run, node: node})
 	w.e.cfg.Fleet.Give(node)
+	return t
 }
 
 // watchAnew forgets what was found out of some attempts.

@@ -81,15 +81,21 @@ func (t *trimmer) trim(ctx context.Context, job trim) error {
 }
 
 // surplus is what a history has too much; both have the oldest record first. The
-// newest record always stays.
+// newest record always stays. Late results do not count: they go with their run,
+// whose record is next to them.
 func surplus(past []store.Past, h task.History) (gone []store.Past) {
-	kept := 0
-	for i, p := range slices.Backward(past) {
-		if stays := h.Record != task.RecordFailures || i == len(past)-1 || !p.Succeeded; stays && kept < h.Keep {
-			kept++
-			continue
+	kept, newest := 0, true
+	for _, p := range slices.Backward(past) {
+		stays := kept < h.Keep && (p.Late || newest || !p.Succeeded || h.Record != task.RecordFailures)
+		if !p.Late {
+			newest = false
 		}
-		gone = append(gone, p)
+		switch {
+		case !stays:
+			gone = append(gone, p)
+		case !p.Late:
+			kept++
+		}
 	}
 	slices.Reverse(gone)
 	return gone

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -14,6 +15,7 @@ import (
 // A Past is a record of a task's history.
 type Past struct {
 	ID        string // the run's, with a mark if it is a late result
+	Late      bool   // it is no outcome of its run, but stands beside it
 	Succeeded bool   // not told by keys alone
 }
 
@@ -32,6 +34,7 @@ func (s *Store) History(ctx context.Context, ref Ref, states bool) ([]Past, erro
 	past := make([]Past, len(all))
 	for i, e := range all {
 		past[i].ID = string(e.Key)[len(prefix):]
+		past[i].Late = strings.Contains(past[i].ID, lateMark)
 		if states {
 			r, err := decodeRun(e.Value)
 			past[i].Succeeded = err == nil && r.State == task.Succeeded

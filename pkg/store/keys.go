@@ -165,7 +165,7 @@ func (k Keys) ParseShard(key string) (ShardKey, bool) {
 }
 
 // parseShard also returns the part of the key that is namespace/name.
-func (k Keys) parseShard(key string) (sk ShardKey, task string, ok bool) {
+func (k Keys) parseShard(key string) (sk ShardKey, full string, ok bool) {
 	rest, below := k.below(key, "shards/")
 	name, rest, inside := strings.Cut(rest, "/")
 	shard, ok := parseShardName(name)
@@ -177,21 +177,21 @@ func (k Keys) parseShard(key string) (sk ShardKey, task string, ok bool) {
 	if !more && sk.Kind == KindWatermark {
 		return sk, "", true
 	}
-	task = rest
+	full = rest
 	var found bool
 	if sk.Ref.Namespace, rest, found = strings.Cut(rest, "/"); !found {
 		return ShardKey{}, "", false
 	}
 	sk.Ref.Name, rest, more = strings.Cut(rest, "/")
-	task = task[:len(sk.Ref.Namespace)+1+len(sk.Ref.Name)]
+	full = full[:len(sk.Ref.Namespace)+1+len(sk.Ref.Name)]
 	switch {
-	case sk.Ref.Namespace == "" || sk.Ref.Name == "":
+	case sk.Ref.Namespace == "" || sk.Ref.Name == "" || len(sk.Ref.Namespace) > task.MaxName || len(sk.Ref.Name) > task.MaxName:
 	case sk.Kind == KindEntry && !more:
-		return sk, task, true
+		return sk, full, true
 	case (sk.Kind == KindQueued || sk.Kind == KindEnded) && more && !strings.Contains(rest, "/"):
 		sk.Run, _, sk.Late = strings.Cut(rest, lateMark)
 		if sk.Run != "" && (sk.Kind == KindEnded || !sk.Late) {
-			return sk, task, true
+			return sk, full, true
 		}
 	}
 	return ShardKey{}, "", false // nothing of a strange key may be taken for a record's

@@ -123,6 +123,7 @@ func TestKeys_WhatIsNoneOfOursIsRefused(t *testing.T) {
 		"/carillon/shards/0003/queue/default/a", "/carillon/shards/0003/queue/default/a/", "/carillon/shards/0003/queue/default//x",
 		"/carillon/shards/0003/queue/default/a/x/y", "/carillon/shards/0003/history/default/a/~late~7", "/carillon/shards/0003/other/default/a/x",
 		"/carillon/shards//tasks/default/a", "/carillon/shards/0003//default/a",
+		"/carillon/shards/0003/tasks/default/" + strings.Repeat("a", 129), "/carillon/shards/0003/tasks/" + strings.Repeat("a", 1<<16) + "/a",
 	} {
 		if got, ok := k.ParseShard(key); ok {
 			t.Errorf("%q is %+v", key, got)
