@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,14 +56,8 @@ func (r *reader) small(v *int) { *v, r.err = r.d.Int() }
 
 func (r *reader) yes(v *bool) { *v, r.err = r.d.Bool() }
 
-func (r *reader) time(v *task.Time) {
-	var b []byte
-	if b, r.err = r.d.StrBytes(); r.err == nil {
-		r.err = v.UnmarshalText(b)
-	}
-}
-
-func (r *reader) duration(v *task.Duration) {
+// parsed reads a time or a duration.
+func (r *reader) parsed(v encoding.TextUnmarshaler) {
 	var b []byte
 	if b, r.err = r.d.StrBytes(); r.err == nil {
 		r.err = v.UnmarshalText(b)
@@ -77,37 +72,25 @@ func (r *reader) other(v any) {
 	}
 }
 
-// state and trigger spare the words that each record has a copy.
-func (r *reader) state(v *task.State) {
+// word reads one of a few words, of which not each record needs a copy, or another.
+func word[T ~string](r *reader, v *T, known []T) {
 	b, err := r.d.StrBytes()
 	if r.err = err; err != nil {
 		return
 	}
-	for _, s := range states {
-		if string(b) == string(s) {
-			*v = s
+	for _, w := range known {
+		if string(b) == string(w) {
+			*v = w
 			return
 		}
 	}
-	*v = task.State(b)
+	*v = T(b)
 }
 
-var states = task.States()
-
-func (r *reader) trigger(v *string) {
-	b, err := r.d.StrBytes()
-	if r.err = err; err != nil {
-		return
-	}
-	switch string(b) {
-	case task.TriggerSchedule:
-		*v = task.TriggerSchedule
-	case task.TriggerManual:
-		*v = task.TriggerManual
-	default:
-		*v = string(b)
-	}
-}
+var (
+	states   = task.States()
+	triggers = []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp}
+)
 
 // run reads a field of a run; false if it is none.
 func (r *reader) run(name []byte, v *task.Run) bool {
@@ -115,13 +98,13 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 	case "uid":
 		r.text(&v.UID)
 	case "scheduled_time":
-		r.time(&v.ScheduledTime)
+		r.parsed(&v.ScheduledTime)
 	case "state":
-		r.state(&v.State)
+		word(r, &v.State, states)
 	case "reason":
 		r.text(&v.Reason)
 	case "trigger":
-		r.trigger(&v.Trigger)
+		word(r, &v.Trigger, triggers)
 	case "node":
 		r.text(&v.Node)
 	case "owner":
@@ -133,15 +116,15 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 	case "token":
 		r.number(&v.Token)
 	case "created_at":
-		r.time(&v.CreatedAt)
+		r.parsed(&v.CreatedAt)
 	case "dispatched_at":
-		r.time(&v.DispatchedAt)
+		r.parsed(&v.DispatchedAt)
 	case "started_at":
-		r.time(&v.StartedAt)
+		r.parsed(&v.StartedAt)
 	case "ended_at":
-		r.time(&v.EndedAt)
+		r.parsed(&v.EndedAt)
 	case "not_before":
-		r.time(&v.NotBefore)
+		r.parsed(&v.NotBefore)
 	case "exit_code":
 		v.ExitCode = new(int)
 		r.small(v.ExitCode)
@@ -161,7 +144,7 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 	case "cancelled_by":
 		r.text(&v.CancelledBy)
 	case "last":
-		r.time(&v.Last)
+		r.parsed(&v.Last)
 	case "count":
 		r.number(&v.Count)
 	default:
@@ -217,9 +200,9 @@ func decodeAssigned(value []byte, v *task.Assigned) error {
 		case "env":
 			r.other(&v.Env)
 		case "timeout":
-			r.duration(&v.Timeout)
+			r.parsed(&v.Timeout)
 		case "kill_grace":
-			r.duration(&v.KillGrace)
+			r.parsed(&v.KillGrace)
 		case "retry":
 			r.other(&v.Retry)
 		case "replaceable":

@@ -32,9 +32,9 @@ func (e *EntryParts) Split(value []byte) error {
 		case "generation":
 			r.number(&e.Generation)
 		case "from":
-			r.time(&e.From)
+			r.parsed(&e.From)
 		case "anchor":
-			r.time(&e.Anchor)
+			r.parsed(&e.Anchor)
 		case "paused":
 			r.yes(&e.Paused)
 		case "action":
