@@ -8,7 +8,7 @@ import (
 
 // advance does what is to be done: about those that were touched, or about all.
 func (e *Executor) advance(all bool) {
-	v := view{now: time.Now(), boot: boottime(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
+	v := view{now: time.Now(), boot: e.clocks.boot(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
 	if all {
 		if e.session.id > 0 {
 			e.renew()

@@ -6,9 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boottime is CLOCK_BOOTTIME: monotonic, and it counts the time in which the
+// Boottime is CLOCK_BOOTTIME: monotonic, and it counts the time in which the
 // host was suspended. Deadlines that others rely on are told on this clock.
-func boottime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
+func Boottime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
+
+// clocks are those that deadlines are told on.
+type clocks struct{ boot, mono func() time.Duration }
+
+// clocksOf are the host's, or those of one that never sleeps.
+func clocksOf(boot func() time.Duration) clocks {
+	if boot != nil {
+		return clocks{boot, boot}
+	}
+	return clocks{Boottime, func() time.Duration { return clock(unix.CLOCK_MONOTONIC) }}
+}
 
 func clock(id int32) time.Duration {
 	var ts unix.Timespec
@@ -27,21 +38,22 @@ func clock(id int32) time.Duration {
 // the one of the look before is used: if the host slept since then, the renewal
 // seems older than it was, never younger.
 type renewals struct {
+	clocks
 	last  func() time.Time
 	slept time.Duration // boot − monotonic at the look before
 	seen  time.Time     // the renewal of the look before
 	at    time.Duration // when that was
 }
 
-func newRenewals(last func() time.Time) *renewals {
-	return &renewals{last: last, slept: clock(unix.CLOCK_BOOTTIME) - clock(unix.CLOCK_MONOTONIC)}
+func newRenewals(c clocks, last func() time.Time) *renewals {
+	return &renewals{clocks: c, last: last, slept: c.boot() - c.mono()}
 }
 
 // look returns when the last acknowledged renewal was sent.
 func (r *renewals) look() time.Duration {
 	// In this order: the time between the two readings makes a renewal older, not younger.
-	boot := boottime()
-	mono, last := clock(unix.CLOCK_MONOTONIC), r.last()
+	boot := r.boot()
+	mono, last := r.mono(), r.last()
 	if !last.Equal(r.seen) || r.at == 0 {
 		r.seen, r.at = last, mono-time.Since(last)+r.slept
 	}

@@ -7,9 +7,9 @@ import (
 
 func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 	last := time.Now().Add(-3 * time.Second)
-	r := newRenewals(func() time.Time { return last })
+	r := newRenewals(clocksOf(nil), func() time.Time { return last })
 	first := r.look()
-	if age := boottime() - first; age < 3*time.Second || age > 4*time.Second {
+	if age := Boottime() - first; age < 3*time.Second || age > 4*time.Second {
 		t.Errorf("a renewal of three seconds ago is %s old", age)
 	}
 	if again := r.look(); again != first {
@@ -19,12 +19,12 @@ func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 	// renewed once more: that renewal may be from before the sleep.
 	r.slept -= time.Minute
 	last = time.Now()
-	if at := r.look(); boottime()-at < time.Minute {
-		t.Errorf("a renewal that may be from before a minute's sleep counts as %s old", boottime()-at)
+	if at := r.look(); Boottime()-at < time.Minute {
+		t.Errorf("a renewal that may be from before a minute's sleep counts as %s old", Boottime()-at)
 	}
 	// The next one is from after it.
 	last = time.Now()
-	if age := boottime() - r.look(); age > time.Second {
+	if age := Boottime() - r.look(); age > time.Second {
 		t.Errorf("a renewal of just now is %s old", age)
 	}
 }

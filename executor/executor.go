@@ -54,6 +54,9 @@ type Config struct {
 	Finishers     int // results recorded at once; 0 is DefaultFinishers
 	MaxUnfinished int // results that wait, at most, before starts pause; 0 is DefaultMaxUnfinished
 
+	// Boot is a clock that counts suspend; nil: the host's.
+	Boot func() time.Duration
+
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 }
@@ -75,6 +78,7 @@ type Executor struct {
 	spool   *Spool
 	launch  launcher
 	margin  time.Duration // before LostAfter, for kills
+	clocks  clocks
 
 	batches chan batch
 	pokes   chan struct{}
@@ -133,6 +137,7 @@ func New(cfg Config) (*Executor, error) {
 		cfg: cfg, log: log, spool: spool,
 		launch:  launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), node: cfg.Node, log: log},
 		margin:  min(10*time.Second, cfg.LostAfter/4),
+		clocks:  clocksOf(cfg.Boot),
 		batches: make(chan batch), pokes: make(chan struct{}, 1),
 		left: make(chan struct{}), state: newState(),
 	}

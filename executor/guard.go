@@ -142,7 +142,7 @@ func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 // expire kills what others may replace by now. A daemon that is not frozen has
 // done so before.
 func (g *guard) expire(ctx context.Context) {
-	now := boottime()
+	now := Boottime()
 	due := func(a ward) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
 	if h, n := g.watch.prey(due); n > 0 {
 		g.log.Warn("the daemon is silent: killing attempts that others may replace", zap.Int("attempts", n))

@@ -61,7 +61,7 @@ func playDaemon() error {
 	go s.run(ctx)
 	l := launcher{spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil)}
 	if d, err := time.ParseDuration(os.Getenv("EXECUTOR_TEST_SILENCE")); err == nil {
-		g.renewed(1, boottime()+d)
+		g.renewed(1, Boottime()+d)
 	}
 	for i, line := range lines {
 		what, err := l.prepare(assigned(fmt.Sprint("run", i), &task.Process{Shell: line}), int64(100+i))

@@ -124,12 +124,12 @@ func (s *spawner) fork(r *spawn) {
 	if r.err = r.may(); r.err != nil { // last, since the guardian may have taken its time
 		return
 	}
-	r.started, r.birth.from = time.Now(), boottime()
+	r.started, r.birth.from = time.Now(), Boottime()
 	r.pid, r.err = syscall.ForkExec(r.program, r.argv, &syscall.ProcAttr{
 		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.output},
 		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd},
 	})
-	if r.birth.to = boottime(); r.err == nil {
+	if r.birth.to = Boottime(); r.err == nil {
 		r.guarded.born(r.pid, r.birth)
 	}
 }

@@ -49,7 +49,8 @@ type joined struct {
 	until    atomic.Int64 // on CLOCK_BOOTTIME; others read it
 }
 
-func (j *joined) expired() bool { return int64(boottime()) > j.until.Load() }
+// expired reports whether the session's attempts have run in silence for too long.
+func (j *joined) expired(boot time.Duration) bool { return int64(boot) > j.until.Load() }
 
 func newState() state {
 	return state{
@@ -108,11 +109,11 @@ func (s *state) forget(a *attempt) {
 
 // join begins a session. Attempts dispatched under it need not be adopted.
 func (e *Executor) join(s Session) {
-	j := &joined{id: e.session.id + 1, Session: s, renewals: newRenewals(s.LastRenewal)}
+	j := &joined{id: e.session.id + 1, Session: s, renewals: newRenewals(e.clocks, s.LastRenewal)}
 	e.session, e.listed = j, false
 	e.sessions[j.id] = j
 	if e.firstJoin == 0 {
-		e.firstJoin = boottime()
+		e.firstJoin = e.clocks.boot()
 	}
 	for _, a := range e.all {
 		if e.covered(a.Create) {

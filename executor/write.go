@@ -36,7 +36,7 @@ func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted fun
 	}
 	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
 	what.may = func() error {
-		if j.expired() {
+		if j.expired(e.clocks.boot()) {
 			return errTooLate
 		}
 		return nil
@@ -77,7 +77,7 @@ func (e *Executor) processEnded(a *attempt, r Result) {
 
 func (e *Executor) overdue(a *attempt) bool {
 	j := e.sessions[a.session]
-	return j != nil && j.expired()
+	return j != nil && j.expired(e.clocks.boot())
 }
 
 // rewrite adopts an attempt under the latest session; if it runs, the record

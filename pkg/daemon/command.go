@@ -16,11 +16,9 @@ import (
 
 // Commands are the commands that run a node: dev, agent, and the guardian that
 // an agent starts beside itself.
-func Commands() []*cobra.Command {
-	return []*cobra.Command{devCommand(), agentCommand(), guardianCommand()}
-}
+func Commands() []*cobra.Command { return Outside{}.Commands() }
 
-func agentCommand() *cobra.Command {
+func (o Outside) agentCommand() *cobra.Command {
 	flags := Defaults()
 	var file string
 	cmd := &cobra.Command{
@@ -39,7 +37,7 @@ func agentCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
+			return o.run(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with these settings")
@@ -47,7 +45,7 @@ func agentCommand() *cobra.Command {
 	return cmd
 }
 
-func devCommand() *cobra.Command {
+func (o Outside) devCommand() *cobra.Command {
 	cfg := Defaults()
 	cfg.Name, cfg.Embedded, cfg.LogFormat, cfg.LogLevel = "dev", true, "console", "info"
 	cfg.DataDir, cfg.DrainTimeout, cfg.Shards = "", task.Duration(5*time.Second), 16
@@ -67,7 +65,7 @@ func devCommand() *cobra.Command {
 				}
 				cfg.DataDir = filepath.Join(dir, "dev")
 			}
-			return run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
+			return o.run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
 		},
 	}
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept (default ~/.local/share/carillon/dev)")
@@ -132,14 +130,14 @@ func userDir(variable, fallback string) (string, error) {
 
 // run starts a node and runs it until ctx ends. started, if set, is called once
 // the node listens.
-func run(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
+func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
 	defer RoomForGarbage()()
 	log := newLogger(cfg, logs)
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
-	n, err := Start(ctx, cfg, log)
+	n, err := o.Start(ctx, cfg, log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // asked to stop before it was up

@@ -30,8 +30,8 @@ import (
 // Node is one node's parts, wired. Run runs them.
 type Node struct {
 	cfg      Config
+	outside  Outside
 	log      *zap.Logger
-	now      func() time.Time
 	instance string
 	former   kept
 
@@ -62,11 +62,15 @@ type Node struct {
 // Start locks the data directory, listens, reaches etcd, and makes the cluster if
 // there is none. It waits for an etcd that does not answer, until ctx ends.
 // Close must be called unless it returns an error.
-func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error) {
+func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
+	return Outside{}.Start(ctx, cfg, log)
+}
+
+func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: log, now: time.Now, instance: task.NewUID(), keep: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, outside: outside, log: log, instance: task.NewUID(), keep: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -81,7 +85,7 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error
 	if n.former, err = n.state.begin(n.instance); err != nil {
 		return nil, err
 	}
-	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+	if n.listener, err = outside.Listen("tcp", cfg.Listen); err != nil {
 		return nil, fmt.Errorf("API: %w", err)
 	}
 	if err := n.reachEtcd(ctx); err != nil {
@@ -103,6 +107,10 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (_ *Node, err error
 
 // reachEtcd starts the embedded etcd, or dials the others and checks their version.
 func (n *Node) reachEtcd(ctx context.Context) (err error) {
+	if n.outside.Etcd != nil {
+		n.client, err = n.outside.Etcd(ctx, n.cfg)
+		return err
+	}
 	if n.cfg.Embedded {
 		n.server, err = kv.StartServer(ctx, kv.ServerConfig{
 			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, Logger: n.log.Named("etcd"),
@@ -141,7 +149,7 @@ func (n *Node) untilReached(ctx context.Context, try func() error) error {
 // bootstrap makes the cluster and its admin token, if there are none.
 func (n *Node) bootstrap(ctx context.Context) error {
 	return n.untilReached(ctx, func() error {
-		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.now())
+		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.outside.Now())
 		if err != nil {
 			return err
 		}
@@ -169,7 +177,7 @@ func (n *Node) ensureToken(ctx context.Context) error {
 			secret, id, record = strings.TrimSpace(string(kept)), keptID, keptRecord
 		}
 	}
-	record.Who, record.CreatedAt = "admin", task.At(n.now())
+	record.Who, record.CreatedAt = "admin", task.At(n.outside.Now())
 	if err := writeSynced(n.TokenPath(), []byte(secret+"\n"), 0o600); err != nil {
 		return err
 	}
@@ -194,14 +202,16 @@ func (n *Node) ensureToken(ctx context.Context) error {
 func (n *Node) wire() (err error) {
 	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
 	n.nodes, n.owners = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners")
-	n.guardian = executor.NewGuardian(executor.GuardianConfig{
-		Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},
-		Logger: n.log, Registerer: registry,
-	})
+	if !n.outside.Unguarded {
+		n.guardian = executor.NewGuardian(executor.GuardianConfig{
+			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},
+			Logger: n.log, Registerer: registry,
+		})
+	}
 	n.executor, err = executor.New(executor.Config{
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Inbox: n.store, Guardian: n.guardian,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
-		LostAfter: cfg.LostAfter.Std(), Logger: n.log, Registerer: registry,
+		LostAfter: cfg.LostAfter.Std(), Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
 	if err != nil {
@@ -212,7 +222,7 @@ func (n *Node) wire() (err error) {
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, LostAfter: cfg.LostAfter.Std(),
-		Now: n.now, Logger: n.log.Named("scheduler"), Registerer: n.counts,
+		Now: n.outside.Now, Logger: n.log.Named("scheduler"), Registerer: n.counts,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },
@@ -228,7 +238,7 @@ func (n *Node) wire() (err error) {
 	}
 	handler, err := api.New(api.Config{
 		Etcd:  etcdctl,
-		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Version: Version(), Ref: n.ref, Now: n.now, Ready: n.ready,
+		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Version: Version(), Ref: n.ref, Now: n.outside.Now, Ready: n.ready,
 		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: prometheus.Gatherers{registry, n.counts},
 	})
 	if err != nil {
@@ -253,10 +263,10 @@ func (n *Node) newPresence() *presence {
 	slots := n.cfg.Slots
 	return &presence{
 		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, unreadable: n.unreadable,
-		log: n.log.Named("presence"), now: n.now, changes: make(chan struct{}, 1),
+		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, Address: n.Address(), Version: Version(), Labels: labels, Roles: n.cfg.Roles,
-			Slots: slots, Weight: n.cfg.Weight, StartedAt: task.At(n.now()),
+			Slots: slots, Weight: n.cfg.Weight, StartedAt: task.At(n.outside.Now()),
 		},
 		joined: func(s *kv.Session, f kv.Fence) {
 			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal})
@@ -313,7 +323,7 @@ func (n *Node) ready() error {
 	if owned, served := len(n.ownShards()), n.keeper.Running(); served < owned {
 		return fmt.Errorf("%d of the %d shards of this node are served", served, owned)
 	}
-	return n.engine.Overdue(n.now(), 5*time.Second)
+	return n.engine.Overdue(n.outside.Now(), 5*time.Second)
 }
 
 // ownShards are those that the assignment gives this node, as far as it knows.

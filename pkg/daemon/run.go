@@ -27,7 +27,9 @@ func (n *Node) Run(ctx context.Context) error {
 	// through the batcher, and the guardian is told of every attempt's end.
 	floor := newLayer(ctx, failed)
 	floor.run(n.batcher.Run)
-	floor.run(n.guardian.Run)
+	if n.guardian != nil {
+		floor.run(n.guardian.Run)
+	}
 	floor.run(n.watchEmbedded)
 	// It listens until the node has left.
 	door := newLayer(ctx, failed)
@@ -185,7 +187,7 @@ func (n *Node) lead(ctx context.Context, term election.Term) error {
 	})
 	g.Go(func() error {
 		return shard.NewRebalancer(shard.RebalancerConfig{
-			Store: n.store, Shards: n.cluster.Shards, Changed: changed, Now: n.now, Logger: n.log.Named("leader"),
+			Store: n.store, Shards: n.cluster.Shards, Changed: changed, Now: n.outside.Now, Logger: n.log.Named("leader"),
 		}).Lead(ctx, term.Fence)
 	})
 	return g.Wait()
@@ -218,7 +220,7 @@ func (n *Node) clearFormer(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("kill what instance %s left running: %w", instance, err)
 			}
-			if err := n.store.PutCleared(ctx, instance, task.At(n.now())); err != nil {
+			if err := n.store.PutCleared(ctx, instance, task.At(n.outside.Now())); err != nil {
 				return err
 			}
 			n.log.Info("cleared a former instance", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed[instance]))

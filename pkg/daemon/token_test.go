@@ -53,7 +53,7 @@ func TestEnsureToken_LeavesNobodyLockedOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			n := &Node{
-				cfg: Config{DataDir: t.TempDir()}, log: zap.NewNop(), now: time.Now,
+				cfg: Config{DataDir: t.TempDir()}, log: zap.NewNop(), outside: Outside{Now: time.Now},
 				store: store.New(etcd, &deaf{Committer: kv.Direct(etcd), late: late}, keys),
 			}
 			if n.ensureToken(t.Context()) == nil {

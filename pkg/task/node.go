@@ -5,6 +5,7 @@ import "slices"
 // The states of a node.
 const (
 	NodeReady    = "ready"
+	NodeCordoned = "cordoned" // gets no new runs, and keeps its shards
 	NodeDraining = "draining" // gets no shards and no new runs
 )
 
@@ -19,7 +20,9 @@ type Node struct {
 	Name       string            `json:"name"`
 	Instance   string            `json:"instance"`             // one start of its process
 	Leases     []string          `json:"leases,omitempty"`     // hexadecimal: its session's, its election's
-	State      string            `json:"state"`                // ready or draining
+	State      string            `json:"state"`                // ready, cordoned or draining
+	Unfit      string            `json:"unfit,omitempty"`      // why it can own no shards at present: its clock, what it cannot decide; empty if it can
+	Format     int               `json:"format,omitempty"`     // the newest format of records that it understands; 0 is 1
 	Address    string            `json:"address"`              // where its API answers: http://host:port
 	Version    string            `json:"version"`              // Carillon's
 	Labels     map[string]string `json:"labels"`               // node, os and arch are always there
@@ -41,7 +44,9 @@ func (n Node) Has(role string) bool { return slices.Contains(n.Roles, role) }
 func (n Node) Takes() bool { return n.State == NodeReady && n.Has(RoleExecutor) }
 
 // Owns reports whether the node may be given shards.
-func (n Node) Owns() bool { return n.State == NodeReady && n.Has(RoleScheduler) }
+func (n Node) Owns() bool {
+	return (n.State == NodeReady || n.State == NodeCordoned) && n.Unfit == "" && n.Has(RoleScheduler)
+}
 
 // Shard is a shard as users see it.
 type Shard struct {

@@ -1,0 +1,56 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+)
+
+// Outside is what a node takes from outside its process. Its zero value is the
+// real world. Tests put clocks that they can move, a network in memory and an
+// etcd that misbehaves in its place: the rest of the node stays as it is.
+type Outside struct {
+	// Now is the wall clock; default time.Now.
+	Now func() time.Time
+	// Boot is a clock that counts the time in which the host was suspended;
+	// default CLOCK_BOOTTIME. One that is set here is a host that never sleeps.
+	Boot func() time.Duration
+	// Listen opens the API's listener; default net.Listen.
+	Listen func(network, address string) (net.Listener, error)
+	// Dial reaches other nodes; default net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Etcd reaches etcd; default: the embedded server, or the endpoints, of cfg.
+	// The node closes the client.
+	Etcd func(ctx context.Context, cfg Config) (*kv.Client, error)
+	// Unguarded nodes have no guardian beside them: they run no processes.
+	Unguarded bool
+}
+
+// real fills in what is not set.
+func (o Outside) real() Outside {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Listen == nil {
+		o.Listen = net.Listen
+	}
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
+	return o
+}
+
+// Start is Start with this outside.
+func (o Outside) Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
+	return start(ctx, cfg, o.real(), log)
+}
+
+// Commands are Commands with this outside.
+func (o Outside) Commands() []*cobra.Command {
+	return []*cobra.Command{o.devCommand(), o.agentCommand(), guardianCommand()}
+}
