@@ -9,6 +9,13 @@ const (
 	NodeDraining = "draining" // gets no shards and no new runs
 )
 
+// Why a node owns no shards, though it could: Node.Unfit.
+const (
+	UnfitClock    = "clock"    // its wall clock is not to be trusted
+	UnfitStalled  = "stalled"  // it did not decide what was due
+	UnfitRestored = "restored" // etcd holds an older state than the node has seen
+)
+
 // The roles of a node.
 const (
 	RoleScheduler = "scheduler" // may own shards
@@ -22,6 +29,8 @@ type Node struct {
 	Leases     []string          `json:"leases,omitempty"`     // hexadecimal: its session's, its election's
 	State      string            `json:"state"`                // ready, cordoned or draining
 	Unfit      string            `json:"unfit,omitempty"`      // why it can own no shards at present: its clock, what it cannot decide; empty if it can
+	Host       string            `json:"host,omitempty"`       // the boot of its machine, and its network: two nodes with the same reach each other by loopback
+	Epoch      int               `json:"epoch,omitempty"`      // of the cluster, as the node knows it
 	Format     int               `json:"format,omitempty"`     // the newest format of records that it understands; 0 is 1
 	Address    string            `json:"address"`              // where its API answers: http://host:port
 	Version    string            `json:"version"`              // Carillon's
