@@ -42,6 +42,8 @@ type Config struct {
 	// Leases, if set, is told of each lease before it is used for a campaign, so that it can be saved and published,
 	// and of 0 when that lease is given up. Its error ends the attempt.
 	Leases func(clientv3.LeaseID) error
+	// Alive, if set, is asked before each renewal of a lease; its error ends the attempt.
+	Alive  func() error
 	Logger *zap.Logger // may be nil
 }
 
@@ -131,7 +133,7 @@ func (e *Election) attempt(ctx context.Context, lead func(context.Context, Term)
 func (e *Election) open(ctx context.Context) (*kv.Session, error) {
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	keep := context.AfterFunc(ctx, cancel)
-	s, err := kv.OpenSession(live, e.client, kv.SessionConfig{TTL: e.cfg.TTL, Saved: e.cfg.Leases, Logger: e.log})
+	s, err := kv.OpenSession(live, e.client, kv.SessionConfig{TTL: e.cfg.TTL, Saved: e.cfg.Leases, Alive: e.cfg.Alive, Logger: e.log})
 	keep()
 	if err != nil {
 		cancel()

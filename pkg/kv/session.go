@@ -21,13 +21,16 @@ type SessionConfig struct {
 	TTL time.Duration
 	// Saved, if set, is told of the lease before anything can be attached to it, and must have persisted it when it
 	// returns. Its error ends the attempt, and the lease.
-	Saved  func(clientv3.LeaseID) error
+	Saved func(clientv3.LeaseID) error
+	// Alive, if set, is asked before each renewal. Its error ends the session: what the lease stands for is not there
+	// any more. The lease is left to expire; Close ends it at once.
+	Alive  func() error
 	Logger *zap.Logger // may be nil
 }
 
 // Session is a lease that is kept alive.
 //
-//	open ──renewed──▶ open ──revoked, or TTL without an answer, or ctx ended──▶ done
+//	open ──renewed──▶ open ──revoked, or TTL without an answer, or not alive, or ctx ended──▶ done
 //
 // Done is a hint that may come late (the lease was revoked a moment ago) but not later than the time at which etcd may
 // drop a lease that nobody renewed. Hence no write may rest on it alone.
@@ -36,6 +39,7 @@ type Session struct {
 	lease  clientv3.LeaseID
 	log    *zap.Logger
 	stop   context.CancelFunc
+	alive  func() error
 	done   chan struct{}
 	joined chan struct{}
 
@@ -56,7 +60,7 @@ func OpenSession(ctx context.Context, c *Client, cfg SessionConfig) (*Session, e
 	}
 	loop, stop := context.WithCancel(ctx)
 	s := &Session{
-		client: c, lease: granted.ID, log: orNop(cfg.Logger).With(zap.Int64("lease", int64(granted.ID))), stop: stop,
+		client: c, lease: granted.ID, log: orNop(cfg.Logger).With(zap.Int64("lease", int64(granted.ID))), stop: stop, alive: cfg.Alive,
 		done: make(chan struct{}), joined: make(chan struct{}),
 		ttl: time.Duration(granted.TTL) * time.Second, renewed: sent,
 	}
@@ -140,6 +144,11 @@ func (s *Session) renewals(ctx context.Context) error {
 		}
 		if time.Now().After(end) { // both were ready, after a pause of the process
 			continue
+		}
+		if s.alive != nil {
+			if err := s.alive(); err != nil {
+				return fmt.Errorf("lease %x is not renewed any more: %w", s.lease, err)
+			}
 		}
 		wait := s.TTL() / 3
 		failure = s.renew(ctx, end)
