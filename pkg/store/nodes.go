@@ -87,6 +87,18 @@ func (s *Store) DecodeNodes(all []*mvccpb.KeyValue) []task.Node {
 	return nodes
 }
 
+// Node reads one node that is present. task.ErrNotFound if it is not.
+func (s *Store) Node(ctx context.Context, name string) (task.Node, error) {
+	e, err := s.getOne(ctx, s.keys.Node(name))
+	if err == nil && e == nil {
+		err = task.ErrNotFound
+	}
+	if err != nil {
+		return task.Node{}, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return s.decodeNode(e)
+}
+
 // Nodes lists the nodes that are present.
 func (s *Store) Nodes(ctx context.Context) ([]task.Node, error) {
 	all, _, err := s.getAll(ctx, s.keys.Nodes())

@@ -1,0 +1,52 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Present is the cluster's record as it is in etcd now.
+type Present struct {
+	Cluster task.Cluster
+	Found   bool
+	// Mod is the record's mod revision, and Revision that of the whole of etcd: it
+	// never goes back, unless etcd is restored from an older snapshot.
+	Mod, Revision int64
+}
+
+// Present reads the cluster's record, and how far etcd has come.
+func (s *Store) Present(ctx context.Context) (p Present, err error) {
+	res, err := s.get(ctx, s.keys.Cluster())
+	if err != nil {
+		return p, fmt.Errorf("read the cluster's record: %w", err)
+	}
+	p.Revision = res.Header.Revision
+	if len(res.Kvs) == 0 {
+		return p, nil
+	}
+	p.Found, p.Mod = true, res.Kvs[0].ModRevision
+	p.Cluster, err = decode[task.Cluster](res.Kvs[0].Value)
+	return p, err
+}
+
+// BumpEpoch says that the history that etcd has now is the one to go on with: all
+// nodes of a lower epoch begin anew on it. task.ErrConflict if the record has
+// changed since it was read; after an unknown outcome (task.ErrUnknown) its epoch tells.
+func (s *Store) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
+	c := p.Cluster
+	c.Epoch++
+	key := s.keys.Cluster()
+	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, p.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(c))}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return p.Cluster, fmt.Errorf("bump the cluster's epoch to %d: %w", c.Epoch, err)
+	}
+	return c, nil
+}
