@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,8 +44,10 @@ type Config struct {
 	// ClearedAfter is how long those of an instance are that is proved dead; default 2 s.
 	ClearedAfter time.Duration
 	Now          func() time.Time
-	Logger       *zap.Logger
-	Registerer   prometheus.Registerer // may be nil
+	// May, if set, is asked before each commit; its error ends the worker.
+	May        func() error
+	Logger     *zap.Logger
+	Registerer prometheus.Registerer // may be nil
 }
 
 // Engine serves the shards that its node owns. Shards run side by side and
@@ -59,6 +62,10 @@ type Engine struct {
 	timings  *shared[timing]
 	policies *shared[policySet]
 
+	made     time.Time
+	progress progress
+	beats    atomic.Int64
+
 	mu      sync.Mutex
 	workers map[int]*worker
 }
@@ -68,11 +75,14 @@ func New(cfg Config) *Engine {
 	if cfg.LostAfter == 0 {
 		cfg.LostAfter = 2 * time.Minute
 	}
+	if cfg.May == nil {
+		cfg.May = func() error { return nil }
+	}
 	if cfg.ClearedAfter == 0 {
 		cfg.ClearedAfter = 2 * time.Second
 	}
 	return &Engine{
-		cfg: cfg, scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
+		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{},
 		loads: make(slots, loadsAtOnce), timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
@@ -101,6 +111,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.scans.run(ctx) })
 	g.Go(func() error { return e.trims.run(ctx) })
+	g.Go(func() error { return e.beat(ctx) })
 	return g.Wait()
 }
 

@@ -34,6 +34,10 @@ func (w *worker) round(ctx context.Context) error {
 			p.close()
 			return nil
 		}
+		if err := w.e.cfg.May(); err != nil {
+			p.undo()
+			return fmt.Errorf("%w: %w", task.ErrFenced, err)
+		}
 		began := time.Now()
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
 		w.e.metrics.commit.Observe(time.Since(began).Seconds())
@@ -42,6 +46,7 @@ func (w *worker) round(ctx context.Context) error {
 		switch {
 		case err == nil:
 			p.done(rev)
+			w.went()
 			conflicts = 0
 		case errors.As(err, &conflict):
 			p.undo()

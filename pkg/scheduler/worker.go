@@ -25,6 +25,8 @@ type worker struct {
 	// milliseconds; 0 if nothing is. While the shard is loaded, since when.
 	undecided atomic.Int64
 	opened    atomic.Bool
+	progress  progress
+	stop      atomic.Pointer[context.CancelCauseFunc] // ends the present serving
 
 	mark    store.Watermark
 	known   int64 // the watermark's mod revision
@@ -49,6 +51,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), stubborn: map[string]bool{},
 		log: e.cfg.Logger.With(zap.Int("shard", shard)),
 	}
+	w.progress.at.Store(int64(time.Since(e.made)))
 	w.undecided.Store(e.cfg.Now().UnixMilli())
 	return w
 }
@@ -64,10 +67,12 @@ func (w *worker) poke() {
 // run serves the shard, opening it again whenever changes may have been missed.
 func (w *worker) run(ctx context.Context) error {
 	for {
-		err := w.serve(ctx)
+		err := w.serveUntilStopped(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, errStalled):
+			w.log.Warn("opening the shard again", zap.Error(err))
 		case errors.Is(err, errReload), errors.Is(err, store.ErrMoved):
 			w.log.Debug("opening the shard again", zap.Error(err))
 		case errors.Is(err, task.ErrUnavailable), errors.Is(err, task.ErrUnknown):
@@ -78,6 +83,19 @@ func (w *worker) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// serveUntilStopped is serve, which ends with errStalled if somebody finds that it
+// stands still.
+func (w *worker) serveUntilStopped(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	w.stop.Store(&stop)
+	err := w.serve(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
+		return cause
+	}
+	return err
 }
 
 func (w *worker) reset() {
@@ -114,6 +132,7 @@ func (w *worker) serve(ctx context.Context) error {
 		return err
 	}
 	w.e.metrics.opens.Inc()
+	w.went()
 	w.mark, w.known = mark, rev
 
 	// One scan serves all shards that are opened together; asked for now, it has
@@ -155,6 +174,7 @@ func (w *worker) load(ctx context.Context, batches <-chan store.ShardBatch) erro
 				return errReload
 			}
 			w.apply(b)
+			w.went()
 			more = b.More
 		}
 	}
