@@ -87,7 +87,7 @@ type Executor struct {
 	mu   sync.Mutex
 	mail mail
 
-	free, running atomic.Int64
+	free, running, beats atomic.Int64
 
 	state    // owned by the goroutine of Run
 	toRecord lane[*ending]
@@ -189,6 +189,16 @@ func (e *Executor) Drain(ctx context.Context) error {
 		return fmt.Errorf("drain: %d attempts still run, or their ends are not recorded", e.Running())
 	}
 }
+
+// HandBack starts nothing new and hands back what has not started, like Drain,
+// without waiting and without an end for what runs. It goes on until Resume.
+func (e *Executor) HandBack() {
+	yes := true
+	e.post(func(m *mail) { m.drain = &yes })
+}
+
+// Beats grows twice a second, at least, while the executor lives.
+func (e *Executor) Beats() int64 { return e.beats.Load() }
 
 // Resume ends a drain.
 func (e *Executor) Resume() {

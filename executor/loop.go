@@ -13,6 +13,7 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 	clock := time.NewTicker(look)
 	defer clock.Stop()
 	for {
+		e.beats.Add(1)
 		var b batch
 		all := false
 		select {

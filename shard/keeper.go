@@ -41,6 +41,7 @@ type Keeper struct {
 	failures map[int]failure // by shard, of those that failed last
 	ended    chan *worker
 	count    atomic.Int64
+	beats    atomic.Int64
 }
 
 type worker struct {
@@ -69,6 +70,9 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 // Running is the number of workers.
 func (k *Keeper) Running() int { return int(k.count.Load()) }
 
+// Beats grows every Reconcile at the latest while the keeper lives.
+func (k *Keeper) Beats() int64 { return k.beats.Load() }
+
 // Run keeps the shards until ctx ends, then stops all workers and waits for them.
 func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.cfg.Reconcile)
@@ -76,6 +80,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	rest := time.NewTimer(time.Hour)
 	defer rest.Stop()
 	for {
+		k.beats.Add(1)
 		if again := k.reconcile(ctx, time.Now()); again > 0 {
 			rest.Reset(again)
 		}
