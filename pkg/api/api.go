@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
@@ -19,7 +21,9 @@ type Config struct {
 	Store   *store.Store
 	Cluster task.Cluster
 	Node    string // this one's name
-	Version string // Carillon's
+	// Instance, if set, is told in InstanceHeader: peers ask for it.
+	Instance string
+	Version  string // Carillon's
 	// Etcd is how etcdctl reaches an etcd that only this node knows; empty if
 	// whoever asks knows it.
 	Etcd string
@@ -30,6 +34,13 @@ type Config struct {
 	// Clock, if set, says why this node's clock is not to be trusted. Changes
 	// that would write the clock's time into an entry are refused then.
 	Clock func() error
+	// Writable, if set, says why this node must change nothing.
+	Writable func() error
+	// SetState, if set, has this node take a state, keep it over restarts, and
+	// announce it; it returns what it announced. ready, cordoned or draining.
+	SetState func(ctx context.Context, state string) (task.Node, error)
+	// Dial reaches other nodes; nil is net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Ready, if set, says why the node is not ready.
 	Ready func() error
 	// Logs is the output kept on this node; nil keeps none.
@@ -55,6 +66,9 @@ const (
 	maxBody        = 1 << 20
 )
 
+// InstanceHeader is the header of each answer that says which instance gives it.
+const InstanceHeader = "X-Carillon-Instance"
+
 // New makes the handler of the API. It does no I/O and starts nothing.
 func New(cfg Config) (http.Handler, error) {
 	if cfg.Store == nil || cfg.Ref == nil || cfg.Node == "" || cfg.Cluster.Shards <= 0 {
@@ -65,6 +79,12 @@ func New(cfg Config) (http.Handler, error) {
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = func() error { return nil }
+	}
+	if cfg.Writable == nil {
+		cfg.Writable = func() error { return nil }
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{}).DialContext
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
@@ -83,7 +103,7 @@ func New(cfg Config) (http.Handler, error) {
 		log:    cfg.Logger.Named("api"),
 		mux:    http.NewServeMux(),
 		tokens: newTokenCache(),
-		proxy:  newProxy(),
+		proxy:  newProxy(cfg.Dial),
 	}
 	s.pages = newPageSigner(cfg.Cluster.ID)
 	var err error

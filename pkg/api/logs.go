@@ -230,9 +230,13 @@ func away(node string) *failure {
 
 // newProxy carries requests to other nodes. It keeps no connections: such
 // requests are rare, and the handler has nothing that would close them.
-func newProxy() *http.Transport {
+func newProxy(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return dial(ctx, network, address)
+		},
 		DisableKeepAlives:     true,
 		DisableCompression:    true,
 		ResponseHeaderTimeout: requestTimeout,

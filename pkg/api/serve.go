@@ -29,6 +29,9 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Carillon-Node", s.Node)
+	if s.Instance != "" {
+		h.Set(InstanceHeader, s.Instance)
+	}
 	if r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
 		h.Set("Cache-Control", "no-store")
 		if r.Method != http.MethodOptions {
