@@ -42,6 +42,7 @@ type process struct {
 	port int
 	dir  string
 	cmd  *exec.Cmd
+	env  []string
 	logs *logBuffer
 	gone chan struct{}
 }
@@ -62,14 +63,21 @@ func newCluster(t *testing.T, flags ...string) *cluster {
 	return c
 }
 
-// start starts a daemon, or starts it again on its data, and waits until it is ready.
-func (c *cluster) start(name string, flags ...string) *process {
+// node is a daemon that is not started yet, or was.
+func (c *cluster) node(name string) *process {
 	c.t.Helper()
 	p := c.nodes[name]
 	if p == nil {
 		p = &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name)}
 		c.nodes[name] = p
 	}
+	return p
+}
+
+// start starts a daemon, or starts it again on its data, and waits until it is ready.
+func (c *cluster) start(name string, flags ...string) *process {
+	c.t.Helper()
+	p := c.node(name)
 	args := append([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port),
 		"--etcd-endpoints", c.etcd.Endpoint(), "--drain-timeout", "5s"}, c.flags...)
 	p.launch(append(args, flags...))
@@ -84,7 +92,7 @@ func (p *process) launch(args []string) {
 		p.t.Fatal(err)
 	}
 	p.cmd = exec.Command(exe, args...)
-	p.cmd.Env = append(os.Environ(), asDaemon+"=1", "GORACE=halt_on_error=1")
+	p.cmd.Env = append(append(os.Environ(), asDaemon+"=1", "GORACE=halt_on_error=1", clockFile+"="+p.clock()), p.env...)
 	p.logs = &logBuffer{}
 	p.cmd.Stdout, p.cmd.Stderr = p.logs, p.logs
 	if err := p.cmd.Start(); err != nil {
@@ -95,6 +103,20 @@ func (p *process) launch(args []string) {
 		cmd.Wait()
 		close(gone)
 	}(p.cmd, p.gone)
+}
+
+// clock is the file by which the process's wall clock is moved.
+func (p *process) clock() string { return p.dir + ".clock" }
+
+// setClock moves the process's wall clock to so far from the right time.
+func (p *process) setClock(off time.Duration) {
+	p.t.Helper()
+	if err := os.WriteFile(p.clock()+".new", []byte(off.String()), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.Rename(p.clock()+".new", p.clock()); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 func (p *process) url() string { return fmt.Sprintf("http://127.0.0.1:%d", p.port) }

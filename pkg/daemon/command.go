@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -137,6 +138,17 @@ func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started fu
 	defer RoomForGarbage()()
 	log := newLogger(cfg, logs)
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
+	for {
+		err := o.once(ctx, cfg, log, started)
+		if !errors.Is(err, errNewHistory) || ctx.Err() != nil {
+			return err
+		}
+		started = nil // it was told
+	}
+}
+
+// once is one life of a node: most processes have one.
+func (o Outside) once(ctx context.Context, cfg Config, log *zap.Logger, started func(*Node) error) error {
 	n, err := o.Start(ctx, cfg, log)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,7 +45,17 @@ type Node struct {
 	counts   *prometheus.Registry // of the scheduler: the node announces one of them
 	etcd     *etcdCare
 	cluster  task.Cluster
+	restored error // etcd had gone back when the node began
 	listener net.Listener
+
+	fitness  *fitness
+	clock    *clockCare
+	watchdog *watchdog
+	stall    *stallCare
+	history  *history
+	peers    *peers
+
+	obeying sync.Mutex // held while the executor is told what the node's state is
 
 	nodes    *kv.Mirror
 	owners   *kv.Mirror
@@ -149,6 +160,13 @@ func (n *Node) untilReached(ctx context.Context, try func() error) error {
 // bootstrap makes the cluster and its admin token, if there are none.
 func (n *Node) bootstrap(ctx context.Context) error {
 	return n.untilReached(ctx, func() error {
+		there, err := n.store.Present(ctx)
+		if err != nil {
+			return err
+		}
+		if n.restored, err = n.state.begins(there); err != nil {
+			return err
+		}
 		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.outside.Now())
 		if err != nil {
 			return err
@@ -201,6 +219,9 @@ func (n *Node) ensureToken(ctx context.Context) error {
 
 func (n *Node) wire() (err error) {
 	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
+	n.fitness = newFitness(registry, n.log, n.unfitChanged)
+	n.clock = newClockCare(cfg, n.outside, n.fitness)
+	n.watchdog = newWatchdog(n.log)
 	n.nodes, n.owners = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners")
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
@@ -222,15 +243,16 @@ func (n *Node) wire() (err error) {
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, LostAfter: cfg.LostAfter.Std(),
-		Now: n.outside.Now, Logger: n.log.Named("scheduler"), Registerer: n.counts,
+		Now: n.outside.Now, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },
-		Fence: n.store.OwnerFence, Session: n.presence.Session, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
+		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
 	})
 	n.election = election.New(n.client, election.Config{
-		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Logger: n.log,
+		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
 	})
+	n.watch()
 	n.etcd = newEtcdCare(n.store.Members, registry, n.log)
 	etcdctl := ""
 	if n.server != nil {
@@ -238,7 +260,8 @@ func (n *Node) wire() (err error) {
 	}
 	handler, err := api.New(api.Config{
 		Etcd:  etcdctl,
-		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Version: Version(), Ref: n.ref, Now: n.outside.Now, Ready: n.ready,
+		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
+		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, Ready: n.ready,
 		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: prometheus.Gatherers{registry, n.counts},
 	})
 	if err != nil {
@@ -263,9 +286,10 @@ func (n *Node) newPresence() *presence {
 	slots := n.cfg.Slots
 	return &presence{
 		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, unreadable: n.unreadable,
+		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
 		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{
-			Name: n.cfg.Name, Instance: n.instance, Address: n.Address(), Version: Version(), Labels: labels, Roles: n.cfg.Roles,
+			Name: n.cfg.Name, Instance: n.instance, Address: n.Address(), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.outside.Host,
 			Slots: slots, Weight: n.cfg.Weight, StartedAt: task.At(n.outside.Now()),
 		},
 		joined: func(s *kv.Session, f kv.Fence) {
@@ -319,6 +343,9 @@ func (n *Node) EtcdEndpoints() string {
 func (n *Node) ready() error {
 	if _, ok := n.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
+	}
+	if err := n.fitness.err(); err != nil {
+		return err
 	}
 	if owned, served := len(n.ownShards()), n.keeper.Running(); served < owned {
 		return fmt.Errorf("%d of the %d shards of this node are served", served, owned)

@@ -27,6 +27,9 @@ type Outside struct {
 	// Etcd reaches etcd; default: the embedded server, or the endpoints, of cfg.
 	// The node closes the client.
 	Etcd func(ctx context.Context, cfg Config) (*kv.Client, error)
+	// Host is the same for nodes that reach each other by loopback; default: the
+	// boot of this machine, and the network namespace of this process.
+	Host string
 	// Unguarded nodes have no guardian beside them: they run no processes.
 	Unguarded bool
 }
@@ -41,6 +44,9 @@ func (o Outside) real() Outside {
 	}
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
+	}
+	if o.Host == "" {
+		o.Host = thisHost()
 	}
 	return o
 }

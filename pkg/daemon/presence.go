@@ -24,7 +24,7 @@ const announceEvery = 5 * time.Second
 // presence keeps the node's leased key: it joins, announces, and joins again
 // when the session is lost, for as long as the process lives.
 //
-//	joining ──registered──► present ──session lost──► joining (after a jitter)
+//	joining ──registered──► present ──session lost──► joining (after a jitter that grows)
 //	   └── another process holds the name, for longer than a lease: error
 type presence struct {
 	store  *store.Store
@@ -36,6 +36,9 @@ type presence struct {
 	// unreadable is how many entries do not fire because they cannot be read.
 	unreadable func() int
 	joined     func(s *kv.Session, f kv.Fence) // told of each new session
+	unfit      func() string                   // why the node owns no shards; "" if it may
+	alive      func() error                    // why no lease may stand for this process
+	announced  func(steady time.Duration)      // told of each announcement that etcd took, and since when it took all
 	log        *zap.Logger
 	now        func() time.Time
 
@@ -45,6 +48,7 @@ type presence struct {
 	session  *kv.Session
 	fence    kv.Fence
 	draining bool
+	told     task.Node // the last record that etcd took
 	watchers []chan struct{}
 }
 
@@ -84,6 +88,12 @@ func (p *presence) set(s *kv.Session, f kv.Fence) {
 	}
 }
 
+func (p *presence) isDraining() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.draining
+}
+
 // drain announces that the node takes no more shards and runs.
 func (p *presence) drain() {
 	p.mu.Lock()
@@ -102,17 +112,20 @@ func (p *presence) announceSoon() {
 func (p *presence) record() task.Node {
 	n := p.node
 	n.Unreadable = p.unreadable()
-	n.State, n.Running, n.Clock, n.Leases = task.NodeReady, p.load(), task.At(p.now()), p.state.leases()
+	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
+	n.Epoch = p.state.epoch()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining {
 		n.State = task.NodeDraining
 	}
+	n.Clock = task.At(p.now()) // last: it is compared with other nodes'
 	return n
 }
 
 // run keeps the node present until ctx ends. Then it leaves.
 func (p *presence) run(ctx context.Context) error {
+	var lost losses
 	for first := true; ; first = false {
 		s, f, err := p.join(ctx)
 		if err != nil {
@@ -122,6 +135,7 @@ func (p *presence) run(ctx context.Context) error {
 			zap.String("instance", p.node.Instance), zap.Bool("again", !first))
 		p.joined(s, f)
 		p.set(s, f)
+		joined := time.Now()
 		err = p.stay(ctx, s, f)
 		p.set(nil, kv.Fence{})
 		if ctx.Err() != nil {
@@ -131,7 +145,7 @@ func (p *presence) run(ctx context.Context) error {
 		// The key may be there still (the lease ended here first); nobody else
 		// may be told that it is a stranger's.
 		p.revoke(ctx, s)
-		if !pause(ctx, 100*time.Millisecond+rand.N(400*time.Millisecond)) {
+		if !pause(ctx, lost.next(time.Since(joined))) {
 			return ctx.Err()
 		}
 	}
@@ -141,7 +155,7 @@ func (p *presence) run(ctx context.Context) error {
 func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
-	told := p.record()
+	told, steady := p.lastTold(), time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -153,19 +167,40 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		}
 		n := p.record()
 		err := p.store.Announce(ctx, f, n, s.Lease())
+		news := n.State != told.State || n.Unfit != told.Unfit
 		switch {
 		case errors.Is(err, task.ErrFenced):
 			return err
-		case err == nil && n.State != told.State:
-			p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State))
+		case err == nil:
+			if news {
+				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("unfit", n.Unfit))
+			}
 			told = n
-		case err != nil && n.State != told.State:
+			p.tell(n)
+			p.announced(time.Since(steady))
+		default:
+			steady = time.Now()
+		}
+		if err != nil && news {
 			p.announceSoon() // the state has to arrive
 			if !pause(ctx, 200*time.Millisecond) {
 				return ctx.Err()
 			}
 		}
 	}
+}
+
+func (p *presence) lastTold() task.Node {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.told
+}
+
+// tell keeps the record that etcd took last, for those who wait for it.
+func (p *presence) tell(n task.Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = n
 }
 
 // join opens a session and registers the node under it. Only a name that stays
@@ -204,16 +239,22 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 
 // try opens a session and registers once. holder is who has the name.
 func (p *presence) try(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
+	if err := p.alive(); err != nil {
+		return nil, f, nil, err
+	}
 	// The session outlives everything that is done under it.
-	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{TTL: p.ttl, Saved: p.state.setSession, Logger: p.log})
+	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
+		TTL: p.ttl, Saved: p.state.setSession, Alive: p.alive, Logger: p.log})
 	if err != nil {
 		return nil, f, nil, err
 	}
-	f, holder, err = p.store.Register(ctx, p.record(), s.Lease())
+	n := p.record()
+	f, holder, err = p.store.Register(ctx, n, s.Lease())
 	if err != nil {
 		p.revoke(ctx, s)
 		return nil, f, holder, err
 	}
+	p.tell(n)
 	return s, f, nil, nil
 }
 

@@ -21,6 +21,9 @@ import (
 // Run runs the node until ctx ends and it has drained, or a part of it cannot
 // go on. All that it started has ended when it returns.
 func (n *Node) Run(ctx context.Context) error {
+	if n.state.wanted() == task.NodeDraining || n.restored != nil {
+		n.executor.HandBack()
+	}
 	failed := make(chan struct{}, 1)
 
 	// Without these no part could end as it should: results are recorded
@@ -40,9 +43,13 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.owners.Run)
 	ground.run(n.bePresent)
 	ground.run(n.tellKeeper)
+	ground.run(n.history.run)
 	parts := newLayer(ctx, failed)
 	parts.run(n.followFleet)
 	parts.run(n.executor.Run)
+	parts.run(n.clock.run)
+	parts.run(n.watchdog.run)
+	parts.run(n.watchPeers)
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
 		parts.run(n.engine.Run)
 		parts.run(n.etcd.run)
@@ -100,10 +107,10 @@ func (n *Node) serve(ctx context.Context) error {
 	return fmt.Errorf("serve the API: %w", err)
 }
 
-// keepShards runs the keeper once both mirrors are known: before, it would see no
-// owners and placement no nodes.
+// keepShards runs the keeper once both mirrors are known, and the clock was compared
+// with the others': before, it would see no owners and placement no nodes.
 func (n *Node) keepShards(ctx context.Context) error {
-	for _, ready := range []<-chan struct{}{n.nodes.Ready(), n.owners.Ready()} {
+	for _, ready := range []<-chan struct{}{n.nodes.Ready(), n.owners.Ready(), n.clock.looked} {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -139,8 +146,12 @@ func (n *Node) followFleet(ctx context.Context) error {
 	defer stop()
 	before := ""
 	for {
-		nodes := n.store.DecodeNodes(n.nodes.Snapshot().KVs)
+		known := n.nodes.Snapshot()
+		nodes := n.store.DecodeNodes(known.KVs)
 		n.fleet.Set(nodes)
+		if known.Revision > 0 {
+			n.clock.hear(nodes)
+		}
 		if now := placementOf(nodes); now != before {
 			before = now
 			n.engine.Look()
@@ -151,6 +162,13 @@ func (n *Node) followFleet(ctx context.Context) error {
 		case <-changed:
 		}
 	}
+}
+
+// watchPeers keeps an eye on some other nodes.
+func (n *Node) watchPeers(ctx context.Context) error {
+	changed, stop := n.nodes.Subscribe()
+	defer stop()
+	return n.peers.run(ctx, changed, n.present)
 }
 
 // placementOf is what of the nodes matters for where runs may go.
@@ -240,7 +258,9 @@ func (n *Node) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DrainTimeout.Std())
 	defer cancel()
 	n.log.Info("draining", zap.String("node", n.cfg.Name), zap.Int("running", n.executor.Running()))
+	n.obeying.Lock()
 	n.presence.drain()
+	n.obeying.Unlock()
 	for n.handsOver() && pause(ctx, 20*time.Millisecond) {
 	}
 	if err := n.executor.Drain(ctx); err != nil {

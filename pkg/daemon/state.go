@@ -1,16 +1,20 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // state is what a daemon must know of its former processes: kept in its data
@@ -31,6 +35,14 @@ type kept struct {
 	// Instances are those that ran on this directory, the newest last; the
 	// last is this one. All others are dead.
 	Instances []string `json:"instances"`
+	// State is what an operator wants of the node: cordoned or draining; "" is ready.
+	State string `json:"state,omitempty"`
+	// Of the history of etcd that this directory belongs to: the cluster, its epoch,
+	// and the highest revision that was seen.
+	Cluster  string `json:"cluster,omitempty"`
+	Epoch    int    `json:"epoch,omitempty"`
+	Revision int64  `json:"revision,omitempty"`
+	Restored bool   `json:"restored,omitempty"` // it was found to have gone back in this epoch
 }
 
 // keepInstances is how many former instances are remembered: those whose
@@ -98,6 +110,60 @@ func (s *state) setElection(id clientv3.LeaseID) error {
 	defer s.mu.Unlock()
 	s.kept.Election = leaseName(id)
 	return s.save()
+}
+
+// wanted is the state that an operator wants the node to be in.
+func (s *state) wanted() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.kept.State, task.NodeReady)
+}
+
+// setWanted keeps it.
+func (s *state) setWanted(state string) error {
+	if state == task.NodeReady {
+		state = ""
+	}
+	return s.set(func(k *kept) { k.State = state })
+}
+
+// history is what was seen of etcd's history, as it was kept.
+func (s *state) history() (cluster string, epoch int, revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept.Cluster, s.kept.Epoch, s.kept.Revision
+}
+
+func (s *state) epoch() int {
+	_, epoch, _ := s.history()
+	return epoch
+}
+
+// restored reports whether etcd was found to have gone back in this epoch.
+func (s *state) restored() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept.Restored
+}
+
+func (s *state) setHistory(cluster string, epoch int, revision int64, restored bool) error {
+	return s.set(func(k *kept) { k.Cluster, k.Epoch, k.Revision, k.Restored = cluster, epoch, revision, restored })
+}
+
+// set changes what is kept; after an error it is as it was, here and on disk.
+func (s *state) set(change func(*kept)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.kept
+	change(&s.kept)
+	if reflect.DeepEqual(s.kept, was) {
+		return nil
+	}
+	err := s.save()
+	if err != nil {
+		s.kept = was
+	}
+	return err
 }
 
 // leases are those that the present process holds.

@@ -1,0 +1,235 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// clockTolerance is how far a clock may be off, or step at once. Clocks that
+	// are kept by NTP are within milliseconds, and it steps by at most 128 ms
+	// unless something is wrong; what a busy machine adds between reading a clock
+	// and announcing it is below a second. A tick two seconds early or late is
+	// within the grace of any task.
+	clockTolerance = 2 * time.Second
+	// clockRest is how long a node without others trusts its clock no more after a jump.
+	clockRest = time.Minute
+	// clockPatience is for how long a clock must differ from the others' before
+	// that counts: announcements may arrive late, all at once.
+	clockPatience = time.Second
+	// clockWindow is how long an announcement of a clock is good for, at least.
+	clockWindow = 30 * time.Second
+)
+
+// clockGuard judges a node's wall clock: it is not to be trusted after a jump,
+// or when it differs from the majority of the nodes' clocks. It is pure: what it
+// knows it was told, and time passes only as its readings say.
+//
+// All clocks are kept as their difference to the host's boot clock, which runs
+// evenly and counts suspend: a clock that is right has a constant one. A clock
+// that was announced is late by an unknown while (it was read, written, watched),
+// so that a node seems slower than it is, and never faster: of several
+// announcements the one that seems fastest is nearest to the truth.
+type clockGuard struct {
+	first time.Duration // how old an announcement may be whose arrival was not seen
+
+	begun  bool
+	offset time.Duration // wall − boot at the last look
+	jumped time.Duration // by how much; 0 if it did not, or is right again
+	rested time.Duration // on the boot clock: when it jumped last
+	bad    error         // the verdict
+	since  time.Duration // on the boot clock: since when it differs; 0 if it does not
+	others map[string]*otherClock
+}
+
+// reading is both clocks at one moment.
+type reading struct {
+	wall time.Time
+	boot time.Duration
+}
+
+func (r reading) offset() time.Duration { return time.Duration(r.wall.UnixNano()) - r.boot }
+
+// otherClock is what is known of another node's clock.
+type otherClock struct {
+	instance string
+	told     task.Time     // the last announcement, which came
+	at       time.Duration // then, on the boot clock
+	seen     int           // announcements whose arrival was seen
+	unfit    bool          // the node says itself that its clock is wrong
+
+	// The largest differences to the boot clock: in the present window, and in the one before.
+	best, before time.Duration
+	window       time.Duration // when the present window began
+}
+
+// fastest is where the clock is at least.
+func (o *otherClock) fastest() time.Duration { return max(o.best, o.before) }
+
+// slack is how much faster than that it may be. Each announcement that was
+// awaited makes it less likely that all of them were late.
+func (o *otherClock) slack(first time.Duration) time.Duration {
+	return max(first>>o.seen, 500*time.Millisecond)
+}
+
+func newClockGuard(ttl time.Duration) *clockGuard {
+	return &clockGuard{first: ttl + announceEvery, others: map[string]*otherClock{}}
+}
+
+// hear takes the records of the other nodes, as they are known now.
+func (g *clockGuard) hear(r reading, nodes []task.Node) {
+	present := map[string]bool{}
+	for _, n := range nodes {
+		if n.Clock.IsZero() {
+			continue
+		}
+		present[n.Name] = true
+		offset := reading{n.Clock.Time, r.boot}.offset()
+		o := g.others[n.Name]
+		switch {
+		case o != nil && o.instance == n.Instance && o.told.Equal(n.Clock.Time):
+			o.unfit = n.Unfit == task.UnfitClock
+			continue
+		case o == nil || o.instance != n.Instance || r.boot-o.at > 3*announceEvery:
+			// Nobody waited for it: it may be old.
+			o = &otherClock{instance: n.Instance, best: offset, before: offset, window: r.boot}
+			g.others[n.Name] = o
+		case offset < o.fastest()-g.first:
+			// No announcement is so late: the clock was set back.
+			o.best, o.before, o.window, o.seen = offset, offset, r.boot, 1
+		default:
+			if r.boot-o.window > clockWindow {
+				o.before, o.best, o.window = o.best, offset, r.boot
+			}
+			o.best = max(o.best, offset)
+			o.seen = min(o.seen+1, 30)
+		}
+		o.told, o.at, o.unfit = n.Clock, r.boot, n.Unfit == task.UnfitClock
+	}
+	for name := range g.others {
+		if !present[name] {
+			delete(g.others, name)
+		}
+	}
+}
+
+// step is an error from a jump of the clock on, until look finds it right
+// again: what is asked before each commit. It costs two subtractions.
+func (g *clockGuard) step(r reading) error {
+	offset := r.offset()
+	if g.begun && (offset-g.offset).Abs() > clockTolerance {
+		g.jumped, g.rested, g.since = offset-g.offset, r.boot, 0
+		g.bad = fmt.Errorf("the wall clock has jumped by %s", g.jumped.Round(time.Millisecond))
+		g.offset = offset
+	}
+	return g.bad
+}
+
+// look judges the clock anew. It is called now and then: steps and drifts below
+// the tolerance between two looks are the clock's keeper's affair, as long as
+// others agree.
+func (g *clockGuard) look(r reading) error {
+	_ = g.step(r) // part of the verdict
+	first := !g.begun
+	g.begun, g.offset = true, r.offset()
+	switch {
+	case g.jumped != 0 && !g.rightAgain(r):
+		return g.bad
+	case g.jumped != 0:
+		g.jumped, g.bad = 0, nil
+	}
+	by, differs := g.differs(r)
+	switch {
+	case !differs:
+		g.since, g.bad = 0, nil
+	case g.since == 0 && !first && g.bad == nil:
+		g.since = r.boot
+	case first || g.bad != nil || r.boot-g.since >= clockPatience:
+		g.bad = fmt.Errorf("the wall clock differs by %s from that of other nodes", by.Round(time.Millisecond))
+	}
+	return g.bad
+}
+
+// rightAgain reports whether a clock that jumped may be trusted: most nodes say
+// the same as it does, or there is no other and it has been steady for a while.
+func (g *clockGuard) rightAgain(r reading) bool {
+	all, same := 1, 1
+	for _, o := range g.fresh(r) {
+		all++
+		if o.seen >= 2 && g.agrees(o, clockTolerance) {
+			same++
+		}
+	}
+	if all == 1 {
+		return r.boot-g.rested >= clockRest
+	}
+	return 2*same > all
+}
+
+// differs reports whether more nodes agree on another time than on this clock's,
+// or as many on an earlier one; and by how much this clock is ahead of them.
+// Nodes that know that their clocks are wrong have no say.
+func (g *clockGuard) differs(r reading) (by time.Duration, yes bool) {
+	tolerance := clockTolerance
+	if g.bad != nil {
+		tolerance /= 2 // near the edge the verdict stays as it is
+	}
+	same := 1
+	var others []*otherClock
+	for _, o := range g.fresh(r) {
+		switch {
+		case o.unfit:
+		case g.agrees(o, tolerance):
+			same++
+		default:
+			others = append(others, o)
+		}
+	}
+	if same > len(others) {
+		return 0, false
+	}
+	slowest, most := g.largest(others)
+	if most < same || most == same && slowest > g.offset {
+		return 0, false
+	}
+	return g.offset - slowest, true
+}
+
+// largest is the largest number of clocks that agree with each other, and where
+// the slowest of them is; of several such groups it is the slowest one.
+func (g *clockGuard) largest(others []*otherClock) (slowest time.Duration, most int) {
+	slices.SortFunc(others, func(a, b *otherClock) int { return cmp.Compare(a.fastest(), b.fastest()) })
+	for i, low := range others {
+		n := 0
+		for _, o := range others[i:] {
+			if o.fastest()-low.fastest() <= clockTolerance+low.slack(g.first) {
+				n++
+			}
+		}
+		if n > most {
+			slowest, most = low.fastest(), n
+		}
+	}
+	return slowest, most
+}
+
+// agrees reports whether this clock and another may show the same time.
+func (g *clockGuard) agrees(o *otherClock, tolerance time.Duration) bool {
+	low := o.fastest()
+	return low-tolerance <= g.offset && g.offset <= low+o.slack(g.first)+tolerance
+}
+
+// fresh are the clocks of which something was heard of late.
+func (g *clockGuard) fresh(r reading) []*otherClock {
+	var list []*otherClock
+	for _, o := range g.others {
+		if r.boot-o.at <= clockWindow {
+			list = append(list, o)
+		}
+	}
+	return list
+}

@@ -1,0 +1,186 @@
+package daemon
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// guarded is a clock guard in a world where time passes as the test says.
+type guarded struct {
+	*clockGuard
+	at     time.Duration // since the beginning; the boot clock shows an hour more
+	off    time.Duration // how far its own clock is off
+	others map[string]*told
+}
+
+// told is another node, which announces its clock every five seconds.
+type told struct {
+	off   time.Duration // how far its clock is off
+	late  time.Duration // how long its announcements are under way
+	unfit bool
+	mute  bool
+	last  time.Duration
+	clock task.Time
+}
+
+var epoch = time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
+
+func guard(others map[string]*told) *guarded {
+	return &guarded{clockGuard: newClockGuard(10 * time.Second), others: others}
+}
+
+func (g *guarded) now() reading { return reading{epoch.Add(g.at + g.off), time.Hour + g.at} }
+
+// pass lets time pass in steps of half a second, and returns the last verdict.
+func (g *guarded) pass(d time.Duration) (err error) {
+	for end := g.at + d; ; g.at += 500 * time.Millisecond {
+		var nodes []task.Node
+		for name, o := range g.others {
+			if !o.mute && (o.clock.IsZero() || g.at-o.last >= announceEvery) {
+				o.last, o.clock = g.at, task.At(epoch.Add(g.at+o.off-o.late))
+			}
+			n := task.Node{Name: name, Instance: "i", Clock: o.clock}
+			if o.unfit {
+				n.Unfit = task.UnfitClock
+			}
+			nodes = append(nodes, n)
+		}
+		g.hear(g.now(), nodes)
+		if err = g.look(g.now()); g.at >= end {
+			return err
+		}
+	}
+}
+
+func TestClockGuard_AgreesWithTheMajority(t *testing.T) {
+	const s, h, year = time.Second, time.Hour, 365 * 24 * time.Hour
+	for _, c := range []struct {
+		name   string
+		own    time.Duration
+		others []told
+		after  time.Duration
+		bad    bool
+	}{
+		{"alone", h, nil, 0, false},
+		{"all agree", 0, []told{{off: s}, {off: -s}}, time.Minute, false},
+		{"an hour ahead, at the very first look", h, []told{{}, {}}, 0, true},
+		{"ten years ahead, at the very first look", 10 * year, []told{{}, {}}, 0, true},
+		{"an hour behind", -h, []told{{}, {}}, 0, true},
+		{"one other is wrong", 0, []told{{off: 10 * year}, {}}, time.Minute, false},
+		{"the majority is wrong: it counts", 0, []told{{off: h}, {off: h + s}}, time.Minute, true},
+		{"two, and this one is the faster", h, []told{{}}, 0, true},
+		{"two, and this one is the slower", 0, []told{{off: h}}, time.Minute, false},
+		{"two against two, and these are the faster", h, []told{{off: h}, {}, {}}, time.Minute, true},
+		{"two against two, and these are the slower", 0, []told{{}, {off: h}, {off: h}}, time.Minute, false},
+		{"three times: the slowest", 0, []told{{off: h}, {off: 2 * h}}, time.Minute, false},
+		{"three times: not the slowest", h, []told{{}, {off: 2 * h}}, time.Minute, true},
+		{"a few seconds, once announcements have been awaited", 6 * s, []told{{}, {}}, 30 * s, true},
+		{"a few seconds, which the first announcement may be old", 6 * s, []told{{}, {}}, 0, false},
+		{"announcements under way for long", 0, []told{{late: 1500 * time.Millisecond}, {late: 1500 * time.Millisecond}}, time.Minute, false},
+		{"others who know that they are wrong have no say", 0, []told{{off: -h, unfit: true}, {off: -h, unfit: true}}, time.Minute, false},
+	} {
+		others := map[string]*told{}
+		for i, o := range c.others {
+			others[fmt.Sprint(i)] = &o
+		}
+		g := guard(others)
+		g.off = c.own
+		if err := g.pass(c.after); (err != nil) != c.bad {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestClockGuard_NoticesAJumpBeforeTheNextCommit(t *testing.T) {
+	for _, by := range []time.Duration{3 * time.Second, -3 * time.Second, 87600 * time.Hour} {
+		g := guard(map[string]*told{"a": {}, "b": {}})
+		if err := g.pass(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		g.off = by
+		if err := g.step(g.now()); err == nil {
+			t.Errorf("%s: may commit", by)
+		}
+		if err := g.pass(10 * time.Minute); err == nil {
+			t.Errorf("%s: trusted again, though others say otherwise", by)
+		}
+		g.off = 0
+		if err := g.pass(10 * time.Second); err != nil {
+			t.Errorf("%s: set right, and not trusted: %v", by, err)
+		}
+	}
+}
+
+func TestClockGuard_ALoneNodeRestsAMinuteAfterAJump(t *testing.T) {
+	g := guard(nil)
+	g.pass(time.Minute)
+	g.off = time.Hour
+	if err := g.pass(59 * time.Second); err == nil {
+		t.Error("trusted before a minute was over")
+	}
+	g.off = 2 * time.Hour
+	if err := g.pass(59 * time.Second); err == nil {
+		t.Error("trusted before a minute without a jump was over")
+	}
+	if err := g.pass(2 * time.Second); err != nil {
+		t.Errorf("not trusted again: %v", err)
+	}
+}
+
+// What NTP does, what a laptop does, and what a busy machine does is no jump.
+func TestClockGuard_LeavesWhatIsNormalAlone(t *testing.T) {
+	g := guard(map[string]*told{"a": {}})
+	for range 600 { // slewing
+		g.off += 250 * time.Microsecond
+		if err := g.pass(500 * time.Millisecond); err != nil {
+			t.Fatalf("slewed by %s: %v", g.off, err)
+		}
+	}
+	g.off += time.Second // a small step
+	if err := g.pass(time.Minute); err != nil {
+		t.Errorf("a small step: %v", err)
+	}
+	g.at += 8 * time.Hour // suspend: both clocks count it. Others went on meanwhile
+	if err := g.pass(time.Minute); err != nil {
+		t.Errorf("a resumed laptop: %v", err)
+	}
+	g.others["a"].mute = true // the last announcement grows old
+	if err := g.pass(time.Hour); err != nil {
+		t.Errorf("a silent node: %v", err)
+	}
+	g.others["a"].mute = false
+	g.others["a"].late = 10 * time.Second // and is told again, at first late
+	if err := g.pass(0); err != nil {
+		t.Errorf("a node that is back: %v", err)
+	}
+}
+
+// One announcement that is late does not make a clock that was right wrong.
+func TestClockGuard_TheFastestAnnouncementIsNearestToTheTruth(t *testing.T) {
+	g := guard(map[string]*told{"a": {}})
+	g.pass(time.Minute)
+	g.others["a"].late = 9 * time.Second
+	if err := g.pass(10 * time.Second); err != nil {
+		t.Errorf("two late announcements: %v", err)
+	}
+	g.others["a"].late, g.others["a"].off = 0, -time.Hour // but this one was set back
+	if err := g.pass(10 * time.Second); err == nil {
+		t.Error("the slower of two has no say")
+	}
+}
+
+func TestClockGuard_DriftIsFoundByTheOthers(t *testing.T) {
+	g := guard(map[string]*told{"a": {}, "b": {}})
+	for range 3600 {
+		g.off += time.Millisecond
+		if g.pass(500*time.Millisecond) != nil {
+			break
+		}
+	}
+	if g.bad == nil || g.off > 2*clockTolerance {
+		t.Errorf("%s ahead: %v", g.off, g.bad)
+	}
+}

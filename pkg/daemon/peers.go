@@ -1,0 +1,330 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// peersWatched is how many nodes each node keeps an eye on: those that come
+	// next in the order of names. So the cost does not grow with the square of
+	// their number, and who watches a node may die with it.
+	peersWatched = 3
+	// greetEvery is how often a connection that nobody has closed is used, so that
+	// one that is dead without a word is found out.
+	greetEvery = 5 * time.Second
+	// greetLimit is for how long a peer may think about its answer.
+	greetLimit = 3 * time.Second
+	// refusedPause is between two refusals: nobody is listening by accident only
+	// for as long.
+	refusedPause = 100 * time.Millisecond
+	// accuseFirst and accuseMost are how long a node accuses nobody after it has:
+	// who is refused by everybody stands behind a wall, and all others live.
+	accuseFirst, accuseMost = time.Second, time.Minute
+)
+
+// peers notices that a daemon was killed long before its lease ends. It keeps a
+// connection to some other nodes. When one is closed it dials again; a peer that
+// had answered as this very instance, at this address, and is now refused twice
+// has no process that listens: what it holds is revoked, so that shards and
+// leadership move at once.
+//
+//	unknown ──answers as its instance──▶ reached ──closed, refused, refused──▶ accused
+//	                                        ▲  │ anything else: timeout, another process
+//	                                        └──┘
+//
+// That is all that a refusal proves: the fences, not this, make it safe. A
+// timeout proves nothing. Nor does a loopback address that is another host's.
+// No instance is accused twice: one that was alive all the same has joined again.
+type peers struct {
+	node, host string
+	dial       func(ctx context.Context, network, address string) (net.Conn, error)
+	read       func(ctx context.Context, name string) (task.Node, error)
+	revoke     func(ctx context.Context, leases []string) error
+	log        *zap.Logger
+	notices    *prometheus.CounterVec
+
+	mu      sync.Mutex
+	accused map[string]time.Time // by instance
+	rest    time.Duration        // after the last accusation
+	last    time.Time
+}
+
+// newPeers prepares the watching; run watches.
+func newPeers(p *peers, r prometheus.Registerer) *peers {
+	p.accused = map[string]time.Time{}
+	p.notices = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_crash_notices_total",
+		Help: "Peers that were found refused, by result: revoked, or withheld, as others were accused a moment ago."}, []string{"result"})
+	r.MustRegister(p.notices)
+	for _, result := range []string{"revoked", "withheld"} {
+		p.notices.WithLabelValues(result)
+	}
+	return p
+}
+
+// run watches the nodes that come after this one, as changed tells that they have
+// changed, until ctx ends.
+func (p *peers) run(ctx context.Context, changed <-chan struct{}, nodes func() []task.Node) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	watched := map[string]context.CancelFunc{}
+	defer func() {
+		for _, stop := range watched {
+			stop()
+		}
+	}()
+	for {
+		wanted := map[string]task.Node{}
+		for _, n := range successors(nodes(), p.node, peersWatched) {
+			wanted[session(n)] = n
+		}
+		for key, stop := range watched {
+			if _, ok := wanted[key]; !ok {
+				stop()
+				delete(watched, key)
+			}
+		}
+		for key, n := range wanted {
+			if watched[key] == nil {
+				wctx, stop := context.WithCancel(ctx)
+				watched[key] = stop
+				all.Go(func() { p.watch(wctx, n) })
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// session names one session of an instance at one address.
+func session(n task.Node) string { return fmt.Sprint(n.Instance, n.Revision, n.Address) }
+
+// successors are the nodes after name, in the order of names, which is a ring.
+func successors(nodes []task.Node, name string, most int) []task.Node {
+	others := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return n.Name == name })
+	slices.SortFunc(others, func(a, b task.Node) int {
+		if after := a.Name > name; after != (b.Name > name) {
+			if after {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return others[:min(most, len(others))]
+}
+
+// watch greets a peer for as long as its session lasts, and at once when a
+// connection to it is closed.
+func (p *peers) watch(ctx context.Context, n task.Node) {
+	g := newGreeter(p.dial, n)
+	defer g.close()
+	wait := 250 * time.Millisecond
+	for {
+		err := g.greet(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			wait = greetEvery
+		case g.reached != "" && g.refused(ctx) && pause(ctx, refusedPause) && g.refused(ctx):
+			if own(g.reached) && n.Host != p.host {
+				break // a tunnel's end, not the node
+			}
+			wait = p.accuse(ctx, n)
+		default: // it may be slow, or unreachable, or another process: nothing is proved
+			wait = min(max(2*wait, 500*time.Millisecond), 2*greetEvery)
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-g.closed:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// accuse revokes what the session of a peer holds, if it is still the one that
+// was reached. It returns when to look at the peer again.
+func (p *peers) accuse(ctx context.Context, n task.Node) (again time.Duration) {
+	now, err := p.read(ctx, n.Name)
+	switch {
+	case errors.Is(err, task.ErrNotFound):
+		return greetEvery // it has left, or somebody else was faster
+	case err != nil:
+		p.log.Warn("a peer is refused, but etcd does not answer", zap.String("node", n.Name), zap.Error(err))
+		return time.Second
+	case session(now) != session(n):
+		return greetEvery // it is another session by now
+	}
+	if rest, may := p.mayAccuse(n.Instance, time.Now()); !may {
+		p.notices.WithLabelValues("withheld").Inc()
+		return rest
+	}
+	p.log.Warn("a peer's process is gone: revoking its leases", zap.String("node", n.Name), zap.String("instance", n.Instance), zap.Strings("leases", now.Leases))
+	p.notices.WithLabelValues("revoked").Inc()
+	// All of them, though nobody watches the node any more once the first is gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := p.revoke(ctx, now.Leases); err != nil {
+		p.log.Warn("could not revoke a peer's leases; they end by themselves", zap.String("node", n.Name), zap.Error(err))
+	}
+	return greetEvery
+}
+
+// mayAccuse reports whether an instance may be accused, and notes that it was;
+// if it may not, when to ask again.
+func (p *peers) mayAccuse(instance string, now time.Time) (again time.Duration, may bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, at := range p.accused {
+		if now.Sub(at) > time.Hour { // its leases are long gone
+			delete(p.accused, i)
+		}
+	}
+	if _, done := p.accused[instance]; done {
+		return accuseMost, false
+	}
+	if left := p.rest - now.Sub(p.last); left > 0 {
+		return left, false
+	}
+	if p.rest = min(max(2*p.rest, accuseFirst), accuseMost); now.Sub(p.last) > 10*accuseMost {
+		p.rest = accuseFirst
+	}
+	p.accused[instance], p.last = now, now
+	return 0, true
+}
+
+// greeter reaches one peer over a connection that it keeps.
+type greeter struct {
+	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	peer    task.Node
+	http    http.Transport
+	closed  chan struct{} // one slot: a connection was closed
+	reached string        // where the peer has answered as itself; "" if it never has
+
+	mu     sync.Mutex
+	remote string // of the connection made last
+}
+
+func newGreeter(dial func(ctx context.Context, network, address string) (net.Conn, error), n task.Node) *greeter {
+	g := &greeter{dial: dial, peer: n, closed: make(chan struct{}, 1)}
+	g.http = http.Transport{
+		DialContext: g.connect, MaxIdleConnsPerHost: 1, DisableCompression: true,
+		ResponseHeaderTimeout: greetLimit, TLSHandshakeTimeout: greetLimit,
+	}
+	return g
+}
+
+// connect dials, and has the end of the connection noticed: the transport closes
+// an idle one as soon as the peer does.
+func (g *greeter) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := g.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.remote = address
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		g.remote = a.String() // one of several, if it is a name: the others prove nothing
+	}
+	return &noticed{Conn: c, closed: g.closed}, nil
+}
+
+// noticed is a connection whose end is noticed.
+type noticed struct {
+	net.Conn
+	closed chan<- struct{}
+}
+
+// Close closes the connection.
+func (c *noticed) Close() error {
+	select {
+	case c.closed <- struct{}{}:
+	default:
+	}
+	return c.Conn.Close()
+}
+
+// greet asks the peer who it is, and notes where it was reached.
+func (g *greeter) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, greetLimit)
+	defer cancel()
+	u, err := url.Parse(g.peer.Address)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath("healthz").String(), http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := g.http.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	var b [64]byte
+	for err == nil { // to its end, so that the connection is kept
+		_, err = res.Body.Read(b[:])
+	}
+	if who := res.Header.Get(api.InstanceHeader); who != g.peer.Instance {
+		g.reached = "" // it has to be reached anew
+		return fmt.Errorf("%s is instance %s of somebody else", g.peer.Address, task.Quote(who))
+	}
+	g.mu.Lock()
+	g.reached = g.remote
+	g.mu.Unlock()
+	return nil
+}
+
+// refused reports whether nothing listens where the peer was reached.
+func (g *greeter) refused(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, greetLimit)
+	defer cancel()
+	c, err := g.dial(ctx, "tcp", g.reached)
+	if err == nil {
+		c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func (g *greeter) close() { g.http.CloseIdleConnections() }
+
+// own reports whether an address means the host that uses it, whichever that is.
+func own(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (loopback(host) || ip != nil && ip.IsUnspecified())
+}
+
+// thisHost tells this machine's boot, and this process's network, from all
+// others: containers share the one and not the other.
+func thisHost() string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	network, err2 := os.Readlink("/proc/self/ns/net")
+	if errors.Join(err, err2) != nil {
+		return task.NewUID() // like no other: nobody takes its loopback for theirs
+	}
+	return strings.TrimSpace(string(boot)) + "/" + strings.Trim(strings.TrimPrefix(network, "net:"), "[]")
+}
