@@ -36,9 +36,9 @@ type Config struct {
 	Clock func() error
 	// Writable, if set, says why this node must change nothing.
 	Writable func() error
-	// SetState, if set, has this node take a state, keep it over restarts, and
-	// announce it; it returns what it announced. ready, cordoned or draining.
-	SetState func(ctx context.Context, state string) (task.Node, error)
+	// SetState, if set, has this node take a state (ready, cordoned or draining),
+	// keep it over restarts, and announce it: etcd has it when it returns.
+	SetState func(ctx context.Context, state string) error
 	// Dial reaches other nodes; nil is net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Ready, if set, says why the node is not ready.

@@ -105,9 +105,12 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
 		Etcd: []client.EtcdMember{}, Warnings: []string{}, MakeSpace: []string{},
 	}
+	if p, err := s.Store.Present(c.ctx()); err == nil && p.Found {
+		st.Epoch = p.Cluster.Epoch // this node may not have begun it yet
+	}
 	for _, n := range nodes {
 		st.Unreadable += n.Unreadable
-		if n.State == task.NodeReady {
+		if n.State == task.NodeReady && n.Unfit == "" {
 			st.NodesReady++
 		}
 	}
@@ -117,7 +120,7 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 		}
 	}
 	s.lookAtEtcd(c.ctx(), &st)
-	st.Warnings = append(st.Warnings, warnings(st)...)
+	st.Warnings = append(unfitWarnings(nodes), warnings(st)...)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, s.Etcd)...)
 	return answer{status: http.StatusOK, body: st}, nil
 }

@@ -57,7 +57,7 @@ func (s *server) runLogs(c *call) (answer, error) {
 	if by := c.r.Header.Get(forwardedBy); by != "" {
 		return answer{}, fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), s.Node, attempt.Node)
 	}
-	target, err := s.addressOf(ctx, attempt.Node)
+	target, err := s.addressOf(ctx, attempt.Node, away(attempt.Node).withHint("the output stays on that node; it can be read when the node is back"))
 	if err != nil {
 		return answer{}, err
 	}
@@ -205,8 +205,8 @@ func (s *section) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// addressOf is where a node's API answers.
-func (s *server) addressOf(ctx context.Context, node string) (*url.URL, error) {
+// addressOf is where a node's API answers; absent is the error if it is not present.
+func (s *server) addressOf(ctx context.Context, node string, absent error) (*url.URL, error) {
 	nodes, err := s.Store.Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func (s *server) addressOf(ctx context.Context, node string) (*url.URL, error) {
 		}
 		return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
 	}
-	return nil, away(node).withHint("the output stays on that node; it can be read when the node is back")
+	return nil, absent
 }
 
 func away(node string) *failure {
@@ -244,20 +244,29 @@ func newProxy(dial func(ctx context.Context, network, address string) (net.Conn,
 	}
 }
 
-// forward passes the request on to the node that has the output, token
-// included, and its answer back as it comes.
+// forward passes the request on to the node that has the output.
 func (s *server) forward(c *call, target *url.URL, run task.Run, attempt task.Attempt) error {
 	q := url.Values{"attempt": {fmt.Sprint(attempt.Attempt)}}
 	if c.query.Has("tail") {
 		q.Set("tail", c.query.Get("tail"))
 	}
+	to := target.JoinPath("v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+	if err := s.pass(c, to, q); err != nil {
+		return away(attempt.Node).because(err)
+	}
+	return nil
+}
+
+// pass passes a request on to another node, token included, and its answer back
+// as it comes. After an error nothing was answered.
+func (s *server) pass(c *call, to *url.URL, q url.Values) error {
 	var failed error
 	p := httputil.ReverseProxy{
 		Transport: s.proxy,
 		Rewrite: func(pr *httputil.ProxyRequest) {
-			pr.Out.URL = target.JoinPath("v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+			pr.Out.URL = to
 			pr.Out.URL.RawQuery = q.Encode()
-			pr.Out.Host = target.Host
+			pr.Out.Host = to.Host
 			pr.Out.Header = http.Header{forwardedBy: {s.Node}, "Authorization": pr.In.Header.Values("Authorization")}
 			if v := pr.In.Header.Values("Range"); len(v) > 0 {
 				pr.Out.Header["Range"] = v
@@ -274,8 +283,5 @@ func (s *server) forward(c *call, target *url.URL, run task.Run, attempt task.At
 		ErrorLog:      zap.NewStdLog(s.log),
 	}
 	p.ServeHTTP(c.w, c.r)
-	if failed != nil {
-		return away(attempt.Node).because(failed)
-	}
-	return nil
+	return failed
 }

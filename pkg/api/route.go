@@ -24,6 +24,7 @@ type route struct {
 	conditional      bool    // takes If-Match
 	creates          bool    // takes If-None-Match: *
 	writes           bool
+	mends            bool         // may write although nothing else may
 	status           int          // of success
 	answer           reflect.Type // nil: no body, or plain text if it streams
 	answerType       string       // "": jsonType
@@ -81,6 +82,8 @@ const (
 	ofTask      = inNamespace + "/tasks/{name}"
 	ofRun       = ofTask + "/runs/{id}"
 )
+
+const stateAbout = "Only the node itself can take a state, which it keeps over restarts: any other passes the request on to it."
 
 // routes are all of the API, in the order of the document.
 func (s *server) routes() []*route {
@@ -150,10 +153,20 @@ func (s *server) routes() []*route {
 		{id: "list-nodes", method: get, path: "/v1/nodes", tag: "cluster", summary: "List the nodes that are present",
 			status: 200, answer: reflect.TypeFor[client.List[task.Node]](), serve: s.listNodes},
 		{id: "get-node", method: get, path: "/v1/nodes/{node}", tag: "cluster", summary: "Read a node", status: 200, answer: reflect.TypeFor[task.Node](), serve: s.getNode},
+		{id: "drain-node", method: post, path: "/v1/nodes/{node}/drain", tag: "cluster", summary: "Have a node hand its shards and its unstarted runs over",
+			about:  "The answer comes when the node has announced it. It is drained when it has no shards and runs nothing. " + stateAbout,
+			status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{508}, serve: s.drainNode},
+		{id: "cordon-node", method: post, path: "/v1/nodes/{node}/cordon", tag: "cluster", summary: "Give a node no new runs; it keeps its shards",
+			about: stateAbout, status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{508}, serve: s.cordonNode},
+		{id: "resume-node", method: post, path: "/v1/nodes/{node}/resume", tag: "cluster", summary: "End a node's draining, or its cordon",
+			about: stateAbout, status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{508}, serve: s.resumeNode},
 		{id: "list-shards", method: get, path: "/v1/shards", tag: "cluster", summary: "List all shards and their owners",
 			status: 200, answer: reflect.TypeFor[client.List[task.Shard]](), serve: s.listShards},
 		{id: "get-cluster", method: get, path: "/v1/cluster", tag: "cluster", summary: "How the cluster fares",
 			status: 200, answer: reflect.TypeFor[client.ClusterStatus](), serve: s.clusterStatus},
+		{id: "recover-cluster", method: post, path: "/v1/cluster/recover", tag: "cluster", summary: "Go on with an etcd that was restored from an older snapshot",
+			about:  "Bumps the cluster's epoch: all nodes forget what they knew, and begin anew on what etcd holds now.",
+			writes: true, mends: true, status: 200, answer: reflect.TypeFor[task.Cluster](), errors: []int{409}, serve: s.recoverCluster},
 		{id: "get-version", method: get, path: "/v1/version", tag: "cluster", summary: "What answers",
 			status: 200, answer: reflect.TypeFor[client.Version](), serve: s.version},
 		{id: "next-of-schedule", method: post, path: "/v1/schedule/next", tag: "schedules", summary: "The next ticks of a schedule that no task has",
@@ -194,6 +207,13 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *route) {
 	if err != nil {
 		s.writeError(w, r, err)
 		return
+	}
+	if rt.writes && !rt.mends {
+		if err := s.Writable(); err != nil {
+			s.writeError(w, r, fail(http.StatusServiceUnavailable, client.CodeRestored, "nothing can be changed: %s", err).
+				withHint("if what etcd holds now is to be gone on with: carillon cluster recover"))
+			return
+		}
 	}
 	a, err := rt.serve(c)
 	if err != nil {

@@ -16,7 +16,9 @@ import (
 
 func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "The daemons that are present: what they run and own"}
-	cmd.AddCommand(a.nodeList(), a.nodeGet())
+	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
+	add(cmd, "look", a.nodeList(), a.nodeGet())
+	add(cmd, "change", a.nodeDrain(), a.nodeCordon(), a.nodeResume())
 	return cmd
 }
 
@@ -58,10 +60,28 @@ func (a *app) nodeGrid(nodes []task.Node, wide bool) *grid {
 }
 
 func (a *app) nodeState(n task.Node) string {
-	if n.State == task.NodeReady {
+	switch {
+	case n.Unfit != "": // it owns no shards, whatever its state
+		return a.paint(red, oneLine(n.State+", "+n.Unfit))
+	case n.State == task.NodeReady:
 		return a.paint(green, n.State)
 	}
 	return a.paint(yellow, oneLine(n.State))
+}
+
+// unfitWords say why a node owns no shards.
+func unfitWords(n task.Node) string {
+	switch n.Unfit {
+	case "":
+		return ""
+	case task.UnfitClock:
+		return ": owns no shards, as its clock jumped, or differs from that of other nodes"
+	case task.UnfitStalled:
+		return ": owns no shards for a while, as it did not decide what was due"
+	case task.UnfitRestored:
+		return ": owns no shards, as etcd was restored from an older snapshot"
+	}
+	return ": owns no shards"
 }
 
 func (a *app) upWords(n task.Node) string {
@@ -89,7 +109,7 @@ func (a *app) nodeGet() *cobra.Command {
 			}
 			return emitOne(a, n, n.Name, func(d *details) {
 				d.field("Name", "%s", n.Name)
-				d.painted("State", a.nodeState(n))
+				d.painted("State", a.nodeState(n)+unfitWords(n))
 				d.field("Roles", "%s", strings.Join(n.Roles, ", "))
 				d.field("Labels", "%s", labelWords(n.Labels))
 				d.field("Running", "%d of %d slots", n.Running, n.Slots)

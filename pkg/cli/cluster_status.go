@@ -12,7 +12,7 @@ import (
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
-	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML))
+	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover())
 	return cmd
 }
 
@@ -49,6 +49,9 @@ func (a *app) clusterStatus() *cobra.Command {
 
 func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 	d.painted("Cluster", oneLine(s.ID)+a.plain(" · ")+fmt.Sprintf("since %s", a.gone(s.CreatedAt, "UTC")))
+	if s.Epoch > 1 {
+		d.field("Epoch", "%d", s.Epoch)
+	}
 	d.painted("Nodes", a.share(s.NodesReady, s.Nodes, "ready"))
 	d.painted("Leader", first(oneLine(s.Leader), a.paint(red, "none just now")))
 	d.painted("Shards", a.share(s.ShardsOwned, s.Shards, "owned"))

@@ -131,34 +131,43 @@ func (a *app) matching(word string, all []ref) ([]ref, error) {
 // approve shows what is about to be done to many and asks. severe verbs want
 // the number typed. It returns false if nothing is to be done.
 func (a *app) approve(ctx context.Context, verb string, ch choice, p pick, severe bool) (bool, error) {
-	if p.dryRun {
-		for _, r := range ch.refs {
-			fmt.Fprintf(a.Out, "would %s %s\n", verb, a.show(r))
+	names := make([]string, len(ch.refs))
+	for i, r := range ch.refs {
+		names[i] = a.show(r)
+	}
+	return a.confirm(ctx, verb, "task", names, ch.broad, p.dryRun, severe)
+}
+
+// confirm is approve for things of any kind, by their names.
+func (a *app) confirm(ctx context.Context, verb, kind string, names []string, broad, dryRun, severe bool) (bool, error) {
+	if dryRun {
+		for _, name := range names {
+			fmt.Fprintf(a.Out, "would %s %s\n", verb, name)
 		}
 		return false, nil
 	}
-	if len(ch.refs) == 0 {
-		a.note("no task matches; nothing done")
+	if len(names) == 0 {
+		a.note("no %s matches; nothing done", kind)
 		return false, nil
 	}
-	if !ch.broad || a.yes {
+	if !broad || a.yes {
 		return true, nil
 	}
 	if !a.wantsJSON() {
-		a.preview(verb, ch.refs)
+		a.preview(verb, names)
 	}
-	return a.ask(ctx, fmt.Sprintf("%s %d tasks?", verb, len(ch.refs)), len(ch.refs), severe)
+	return a.ask(ctx, fmt.Sprintf("%s %d %ss?", verb, len(names), kind), len(names), severe)
 }
 
-// preview says what would be done to which tasks, before the question.
-func (a *app) preview(verb string, refs []ref) {
+// preview says what would be done to which things, before the question.
+func (a *app) preview(verb string, names []string) {
 	const most = 20
-	for i, r := range refs {
+	for i, name := range names {
 		if i == most {
-			fmt.Fprintf(a.Err, a.plain("… and %d more\n"), len(refs)-most)
+			fmt.Fprintf(a.Err, a.plain("… and %d more\n"), len(names)-most)
 			return
 		}
-		fmt.Fprintf(a.Err, "%s %s\n", verb, a.show(r))
+		fmt.Fprintf(a.Err, "%s %s\n", verb, name)
 	}
 }
 

@@ -22,6 +22,40 @@ func (c *Client) Node(ctx context.Context, name string) (task.Node, error) {
 	return n, err
 }
 
+// DrainNode has a node hand over its shards and what it has not started. It is
+// drained when its record says that it has no shards and runs nothing. Like the
+// other states, the node keeps this one over restarts.
+func (c *Client) DrainNode(ctx context.Context, name string) (task.Node, error) {
+	return c.setState(ctx, name, "drain")
+}
+
+// CordonNode keeps new runs from a node; it keeps its shards.
+func (c *Client) CordonNode(ctx context.Context, name string) (task.Node, error) {
+	return c.setState(ctx, name, "cordon")
+}
+
+// ResumeNode ends both.
+func (c *Client) ResumeNode(ctx context.Context, name string) (task.Node, error) {
+	return c.setState(ctx, name, "resume")
+}
+
+func (c *Client) setState(ctx context.Context, name, verb string) (n task.Node, err error) {
+	if err := task.CheckName("node", name); err != nil {
+		return n, err
+	}
+	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/nodes/" + name + "/" + verb}, &n)
+	return n, err
+}
+
+// Recover has all nodes go on with an etcd that was restored from an older
+// snapshot, and returns the cluster's record with its new epoch. task.ErrConflict
+// if no node says that it was restored.
+func (c *Client) Recover(ctx context.Context) (task.Cluster, error) {
+	var k task.Cluster
+	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/cluster/recover"}, &k)
+	return k, err
+}
+
 // Shards are all shards, with their owners.
 func (c *Client) Shards(ctx context.Context) ([]task.Shard, error) {
 	return getAll[task.Shard](ctx, c, "/v1/shards")

@@ -179,5 +179,6 @@ const (
 	CodeBadPage      = "bad_page"
 	CodeNotReady     = "not_ready"
 	CodeClock        = "clock_not_trusted"
+	CodeRestored     = "etcd_restored"
 	CodeNotCarillon  = "not_carillon" // made by Client: what answered is no Carillon
 )

@@ -1,0 +1,236 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const drainLimit = 10 * time.Minute
+
+func (a *app) nodeDrain() *cobra.Command {
+	wait, limit := true, drainLimit
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Hand the shards and the unstarted runs of nodes over to others",
+		Long: "Hand the shards and the unstarted runs of nodes over to other nodes, and give them nothing new. What runs\n" +
+			"there goes on, and so does the process, over restarts too, until carillon node resume. The command waits\n" +
+			"until nothing is left; when it is interrupted, or gives up, the nodes go on draining.",
+		Example: `  carillon node drain db-1 && ssh db-1 reboot
+  carillon node drain db-1 --wait=false
+  carillon node drain -l zone=a --yes`,
+	}
+	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the nodes have no shards and run nothing")
+	cmd.Flags().DurationVar(&limit, "within", limit, "give up waiting after this `DURATION`, with exit code 5")
+	return a.nodeVerb(cmd, "draining", (*client.Client).DrainNode, func(ctx context.Context, c *client.Client, names []string) error {
+		if !wait {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return a.awaitDrained(ctx, c, names, limit)
+	})
+}
+
+func (a *app) nodeCordon() *cobra.Command {
+	return a.nodeVerb(&cobra.Command{
+		Use:   "cordon",
+		Short: "Give nodes no new runs; they keep their shards",
+		Long:  "Give nodes no new runs. What is in their inboxes runs, and they keep their shards, until carillon node resume.",
+		Example: `  carillon node cordon db-1
+  carillon node cordon 'web-*' --dry-run`,
+	}, "cordoned", (*client.Client).CordonNode, nil)
+}
+
+func (a *app) nodeResume() *cobra.Command {
+	return a.nodeVerb(&cobra.Command{
+		Use:     "resume",
+		Short:   "End the draining of nodes, or their cordon",
+		Example: "  carillon node resume db-1\n  carillon node resume -l zone=a --yes",
+	}, "resumed", (*client.Client).ResumeNode, nil)
+}
+
+// nodeVerb makes cmd do one thing to each of the nodes that it is given, and then
+// what follows to all of those where that succeeded.
+func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, context.Context, string) (task.Node, error),
+	then func(ctx context.Context, c *client.Client, names []string) error) *cobra.Command {
+	var p pick
+	cmd.Use += " NODE... | -l SELECTOR"
+	cmd.ValidArgsFunction = a.completeNodes
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "nodes whose labels match, such as zone=a")
+	cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "only list what would be done")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		names, broad, err := nodesOf(ctx, c, words, p.selector)
+		if err != nil {
+			return err
+		}
+		if ok, err := a.confirm(ctx, cmd.Name(), "node", names, broad, p.dryRun, false); !ok {
+			return err
+		}
+		var changed []task.Node
+		failed := together(ctx, a, names, func(name string) error {
+			n, err := do(c, ctx, name)
+			if err != nil {
+				return a.missingNode(cmd, c, name, err)
+			}
+			changed = append(changed, n)
+			a.say("%s %s", done, n.Name)
+			return nil
+		})
+		if then != nil && len(changed) > 0 {
+			if err := then(ctx, c, nodeNames(changed)); err != nil {
+				return err
+			}
+		}
+		if err := emitChanged(a, changed, len(names), func(n task.Node) string { return n.Name }); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+func nodeNames(nodes []task.Node) []string {
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	return names
+}
+
+// nodesOf finds the nodes that names, globs and a selector stand for, each once.
+// It is broad if they are several that were not all named.
+func nodesOf(ctx context.Context, c *client.Client, words []string, selector string) (names []string, broad bool, err error) {
+	switch {
+	case selector == "" && len(words) == 0:
+		return nil, false, usage("which node? name one, or several, or use -l")
+	case selector != "" && len(words) > 0:
+		return nil, false, usage("names and -l exclude each other")
+	}
+	wanted, err := task.ParseSelector(selector)
+	if err != nil {
+		return nil, false, task.Under("selector", err)
+	}
+	var all []task.Node
+	if broad = selector != "" || slices.ContainsFunc(words, isGlob); broad {
+		if all, err = c.Nodes(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, word := range words {
+		if !isGlob(word) {
+			if err := task.CheckName("node", word); err != nil {
+				return nil, false, err
+			}
+			add(word)
+			continue
+		}
+		found := 0
+		for _, n := range all {
+			matches, err := path.Match(word, n.Name)
+			if err != nil {
+				return nil, false, usage("%s is not a pattern; use *, ? and [a-z]", quote(word))
+			}
+			if matches {
+				found++
+				add(n.Name)
+			}
+		}
+		if found == 0 {
+			return nil, false, notFound("no node matches %s", quote(word))
+		}
+	}
+	for _, n := range all {
+		if selector != "" && wanted.Matches(n.Labels) {
+			add(n.Name)
+		}
+	}
+	return names, broad && len(names) > 1, nil
+}
+
+// awaitDrained waits until nodes have no shards and run nothing, and tells how far
+// they are.
+func (a *app) awaitDrained(ctx context.Context, c *client.Client, names []string, limit time.Duration) error {
+	told, since := "", time.Time{}
+	for {
+		nodes, err := c.Nodes(ctx)
+		var left []string
+		for _, n := range nodes {
+			if slices.Contains(names, n.Name) && n.Shards+n.Running > 0 {
+				left = append(left, fmt.Sprintf("%s has %d shards, and runs %d", oneLine(n.Name), n.Shards, n.Running))
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return &failure{exit: exitUnavailable, problem: problem{Code: client.CodeUnavailable,
+					Message: fmt.Sprintf("not drained within %s: %s", limit, first(told, "no node answers")),
+					Hint:    "they go on draining: look with carillon node list, or end it with carillon node resume"}}
+			}
+			a.note("the nodes go on draining; look with: carillon node list")
+			return ctx.Err()
+		case err != nil && !errors.Is(err, task.ErrUnavailable):
+			return err
+		case err == nil && len(left) == 0:
+			a.say("drained %s", strings.Join(names, " "))
+			return nil
+		}
+		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || a.now().Sub(since) > time.Second) {
+			told, since = words, a.now()
+			a.note("%s", words)
+			if !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Owns() }) {
+				a.note("no other node can take shards at present")
+			}
+		}
+		_ = pause(ctx, pollFirst*3)
+	}
+}
+
+func (a *app) clusterRecover() *cobra.Command {
+	return only(&cobra.Command{
+		Use:   "recover",
+		Short: "Go on with an etcd that was restored from an older snapshot",
+		Long: "Go on with an etcd that was restored from an older snapshot. Nodes that notice such an etcd stop deciding and\n" +
+			"changing anything: what they know may not have happened. This bumps the cluster's epoch: all nodes forget what\n" +
+			"they know, end what they run, and begin anew on what etcd holds now. Ticks since the snapshot are decided again.\n" +
+			"Make sure first that it is the snapshot that you want, and that all members of etcd have it.",
+		Example: "  carillon cluster recover\n  carillon cluster recover --yes",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			if !a.yes {
+				if ok, err := a.ask(cmd.Context(), "go on with what etcd holds now?", 1, false); !ok {
+					return err
+				}
+			}
+			k, err := c.Recover(cmd.Context())
+			if err != nil {
+				return err
+			}
+			a.say("the cluster is at epoch %d: its nodes begin anew within seconds", k.Epoch)
+			return emitChanged(a, []task.Cluster{k}, 1, func(k task.Cluster) string { return k.ID })
+		},
+	}, asTable, asWide, asJSON, asJSONL, asYAML)
+}
