@@ -1,0 +1,34 @@
+package kvtest
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// Keep stops the server, copies its data as they are, and starts it again. What it
+// returns puts them back: a server restored from an older snapshot, without a bump
+// of its revision.
+func (s *Server) Keep() (rewind func()) {
+	s.t.Helper()
+	kept := filepath.Join(s.t.TempDir(), "member")
+	member := filepath.Join(s.dir, "member")
+	s.Stop()
+	s.copyDir(kept, member)
+	s.start()
+	return func() {
+		s.t.Helper()
+		s.Stop()
+		if err := os.RemoveAll(member); err != nil {
+			s.t.Fatal(err)
+		}
+		s.copyDir(member, kept)
+		s.start()
+	}
+}
+
+func (s *Server) copyDir(to, from string) {
+	s.t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		s.t.Fatalf("copy the test's etcd: %v", err)
+	}
+}
