@@ -77,11 +77,18 @@ func (c *cluster) node(name string) *process {
 // start starts a daemon, or starts it again on its data, and waits until it is ready.
 func (c *cluster) start(name string, flags ...string) *process {
 	c.t.Helper()
+	p := c.launchOnly(name, flags...)
+	p.waitReady()
+	return p
+}
+
+// launchOnly is start for a daemon that may not become ready.
+func (c *cluster) launchOnly(name string, flags ...string) *process {
+	c.t.Helper()
 	p := c.node(name)
 	args := append([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port),
 		"--etcd-endpoints", c.etcd.Endpoint(), "--drain-timeout", "5s"}, c.flags...)
 	p.launch(append(args, flags...))
-	p.waitReady()
 	return p
 }
 

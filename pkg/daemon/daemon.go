@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/election"
@@ -39,6 +40,7 @@ type Node struct {
 	state    *state
 	server   *kv.Server // the embedded etcd, or nil
 	client   *kv.Client
+	etcdKV   clientv3.KV // without the note of revisions
 	batcher  *kv.Batcher
 	store    *store.Store
 	registry *prometheus.Registry
@@ -48,12 +50,13 @@ type Node struct {
 	restored error // etcd had gone back when the node began
 	listener net.Listener
 
-	fitness  *fitness
-	clock    *clockCare
-	watchdog *watchdog
-	stall    *stallCare
-	history  *history
-	peers    *peers
+	fitness   *fitness
+	clock     *clockCare
+	watchdog  *watchdog
+	stall     *stallCare
+	revisions *revisions
+	history   *history
+	peers     *peers
 
 	obeying sync.Mutex // held while the executor is told what the node's state is
 
@@ -99,9 +102,12 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if n.listener, err = outside.Listen("tcp", cfg.Listen); err != nil {
 		return nil, fmt.Errorf("API: %w", err)
 	}
+	n.revisions = newRevisions(n.former.Revision)
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
+	n.etcdKV = n.client.KV
+	n.client.KV = seenKV{n.etcdKV, n.revisions}
 	keys, err := store.NewKeys(cfg.Prefix)
 	if err != nil {
 		return nil, err
@@ -164,14 +170,23 @@ func (n *Node) bootstrap(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if n.restored, err = n.state.begins(there); err != nil {
+		before := n.state.epoch()
+		if n.restored, err = n.state.begins(there, n.revisions.wentBack()); err != nil {
 			return err
+		}
+		if n.state.epoch() != before {
+			n.revisions = newRevisions(there.Revision)
+			n.client.KV = seenKV{n.etcdKV, n.revisions}
 		}
 		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.outside.Now())
 		if err != nil {
 			return err
 		}
-		n.cluster = c
+		if n.cluster = c; before == 0 {
+			if err := n.state.setHistory(c.ID, c.Epoch, n.revisions.seen.Load(), false); err != nil {
+				return err
+			}
+		}
 		if made {
 			n.log.Info("made a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
 		}

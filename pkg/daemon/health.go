@@ -23,7 +23,7 @@ func (n *Node) watch() {
 		restart: n.engine.Restart, fitness: n.fitness, log: n.log.Named("stall"),
 	}
 	n.history = &history{
-		node: n.cfg.Name, present: n.store.Present, nodes: n.present, state: n.state, fitness: n.fitness, log: n.log.Named("history"),
+		node: n.cfg.Name, present: n.store.Present, revisions: n.revisions, state: n.state, fitness: n.fitness, log: n.log.Named("history"),
 	}
 	n.peers = newPeers(&peers{
 		node: n.cfg.Name, host: n.outside.Host, dial: n.outside.Dial, read: n.store.Node, revoke: n.revoke, log: n.log.Named("peers"),
@@ -77,19 +77,19 @@ func (n *Node) revoke(ctx context.Context, leases []string) error {
 }
 
 // setState has the node take a state that an operator wants, kept over restarts,
-// and returns its record once etcd has it.
-func (n *Node) setState(ctx context.Context, state string) (task.Node, error) {
+// and returns once etcd has it.
+func (n *Node) setState(ctx context.Context, state string) error {
 	if err := n.state.setWanted(state); err != nil {
-		return task.Node{}, fmt.Errorf("keep the state of node %s: %w", n.cfg.Name, err)
+		return fmt.Errorf("keep the state of node %s: %w", n.cfg.Name, err)
 	}
 	n.obeyState()
 	n.presence.announceSoon()
 	for n.presence.lastTold().State != state {
 		if !pause(ctx, 20*time.Millisecond) {
-			return task.Node{}, fmt.Errorf("node %s keeps the state %s, but cannot announce it: %w", n.cfg.Name, state, task.ErrUnavailable)
+			return fmt.Errorf("node %s keeps the state %s, but cannot announce it: %w", n.cfg.Name, state, task.ErrUnavailable)
 		}
 	}
-	return n.store.Node(ctx, n.cfg.Name)
+	return nil
 }
 
 // obeyState has the executor do what the node's state says. What is in the inbox

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,8 +25,8 @@ const (
 // etcd holds, and nothing that the node remembers may be true.
 var errNewHistory = errors.New("the cluster has a new epoch: this node begins anew")
 
-// history notices that etcd was restored from an older snapshot: a revision that
-// was read is lower than one seen before, in this process or a former one. From
+// history keeps how far etcd has come, and notices, by revisions, that it was
+// restored from an older snapshot than this process, or a former one, has seen. From
 // then on the node decides nothing and changes nothing, since what it knows may
 // not have happened, until an operator accepts the restored state: that is a
 // higher epoch in the cluster's record.
@@ -34,22 +35,21 @@ var errNewHistory = errors.New("the cluster has a new epoch: this node begins an
 //
 // One node that has seen it stops all: a node that came later cannot know.
 type history struct {
-	node    string
-	present func(context.Context) (store.Present, error)
-	nodes   func() []task.Node
-	state   *state
-	fitness *fitness
-	log     *zap.Logger
+	node      string
+	present   func(context.Context) (store.Present, error)
+	revisions *revisions
+	state     *state
+	fitness   *fitness
+	log       *zap.Logger
 
-	seen int64 // the highest revision
 	kept time.Time
 }
 
 // begins holds what etcd has now against what was kept, before anything of etcd is
 // believed. An error is final, and task.ErrInvalid: the data directory belongs to
 // another cluster, or to one that etcd has lost altogether.
-func (s *state) begins(p store.Present) (restored error, err error) {
-	cluster, epoch, revision := s.history()
+func (s *state) begins(p store.Present, wentBack error) (restored error, err error) {
+	cluster, epoch, _ := s.history()
 	switch {
 	case cluster == "":
 		return nil, nil
@@ -60,23 +60,19 @@ func (s *state) begins(p store.Present) (restored error, err error) {
 		return nil, fmt.Errorf("%w: etcd holds cluster %s, but this node's data directory belongs to cluster %s: give it an empty one, or the right endpoints and prefix",
 			task.ErrInvalid, p.Cluster.ID, cluster)
 	case p.Cluster.Epoch > epoch:
-		return nil, s.setHistory(cluster, p.Cluster.Epoch, p.Revision, false)
-	case p.Revision < revision:
-		return wentBack(revision, p.Revision), nil
+		return nil, s.setHistory(cluster, p.Cluster.Epoch, p.Revision, false) // all is forgotten already
+	case wentBack != nil:
+		return wentBack, nil
 	case s.restored():
 		return errors.New("etcd was restored from an older snapshot"), nil
 	}
 	return nil, nil
 }
 
-func wentBack(seen, now int64) error {
-	return fmt.Errorf("etcd is at revision %d, and this node has seen %d: it was restored from an older snapshot", now, seen)
-}
-
 // run looks until ctx ends, or until the cluster has a new epoch.
 func (h *history) run(ctx context.Context) error {
-	_, _, h.seen = h.state.history()
-	defer h.keep(false)
+	defer h.keep()
+	found := h.revisions.found
 	tick := time.NewTicker(historyLook)
 	defer tick.Stop()
 	for {
@@ -86,6 +82,10 @@ func (h *history) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-found:
+			found = nil // it is told once
+			h.fitness.set(task.UnfitRestored, h.revisions.wentBack())
+			h.keep()
 		case <-tick.C:
 		}
 	}
@@ -93,65 +93,41 @@ func (h *history) run(ctx context.Context) error {
 
 // look reads once. Only errNewHistory ends the node.
 func (h *history) look(ctx context.Context) error {
-	before := h.seen // what is read from now on must not be older
 	p, err := h.present(ctx)
 	if err != nil {
 		return nil // etcd is away, or the record is damaged: it says nothing
 	}
 	cluster, epoch, _ := h.state.history()
-	if cluster == "" {
-		cluster = p.Cluster.ID
-	}
 	switch {
-	case p.Found && p.Cluster.ID == cluster && p.Cluster.Epoch > epoch && epoch > 0:
-		if err := h.state.setHistory(cluster, p.Cluster.Epoch, p.Revision, false); err != nil {
-			h.log.Error("cannot keep the cluster's epoch", zap.Error(err))
-			return nil
-		}
-		h.seen = p.Revision
+	case p.Found && p.Cluster.ID == cluster && p.Cluster.Epoch > epoch:
+		// It is kept when the node begins: until then it is one of the epoch before.
 		h.log.Warn("the cluster has a new epoch, beginning anew", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
 		return errNewHistory
-	case p.Revision < before:
-		h.stop(wentBack(before, p.Revision))
 	case p.Found && p.Cluster.ID != cluster:
-		h.stop(fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
-	case h.state.restored(): // until an operator has said that this is to be gone on with
-	default:
-		h.seen = max(h.seen, p.Revision)
-		if epoch == 0 && p.Found {
-			if err := h.state.setHistory(cluster, p.Cluster.Epoch, h.seen, false); err != nil {
-				h.log.Error("cannot keep what was seen of etcd", zap.Error(err))
-			}
-		}
-		h.fitness.set(task.UnfitRestored, h.told(epoch))
-		if time.Since(h.kept) >= historyKeep {
-			h.keep(false)
-		}
+		h.fitness.set(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
+	case time.Since(h.kept) >= historyKeep:
+		h.keep()
 	}
 	return nil
 }
 
-// stop notes, on disk too, that etcd went back.
-func (h *history) stop(why error) {
-	h.fitness.set(task.UnfitRestored, why)
-	h.keep(true)
-}
-
-// told is an error if another node of this epoch knows that etcd was restored.
-func (h *history) told(epoch int) error {
-	for _, n := range h.nodes() {
-		if n.Name != h.node && n.Unfit == task.UnfitRestored && n.Epoch == epoch {
-			return fmt.Errorf("node %s says that etcd was restored from an older snapshot", n.Name)
-		}
+// hear takes the records of all nodes: one that has seen etcd go back stops those
+// of its epoch that cannot know.
+func (h *history) hear(nodes []task.Node) {
+	epoch := h.state.epoch()
+	i := slices.IndexFunc(nodes, func(n task.Node) bool {
+		return n.Name != h.node && n.Unfit == task.UnfitRestored && n.Epoch == epoch
+	})
+	if i >= 0 && h.fitness.why(task.UnfitRestored) == nil {
+		h.fitness.set(task.UnfitRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
 	}
-	return nil
 }
 
 // keep writes to disk how far etcd has come.
-func (h *history) keep(restored bool) {
+func (h *history) keep() {
 	h.kept = time.Now()
 	cluster, epoch, _ := h.state.history()
-	if err := h.state.setHistory(cluster, epoch, h.seen, restored || h.state.restored()); err != nil {
+	if err := h.state.setHistory(cluster, epoch, h.revisions.seen.Load(), h.state.restored() || h.revisions.wentBack() != nil); err != nil {
 		h.log.Error("cannot keep what was seen of etcd", zap.Error(err))
 	}
 }

@@ -21,6 +21,9 @@ import (
 // announceEvery is how often a node tells its load and its clock.
 const announceEvery = 5 * time.Second
 
+// announceDraining is how often one does that is draining.
+const announceDraining = time.Second
+
 // presence keeps the node's leased key: it joins, announces, and joins again
 // when the session is lost, for as long as the process lives.
 //
@@ -177,6 +180,11 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 			}
 			told = n
 			p.tell(n)
+			if n.State == task.NodeDraining { // somebody waits for the end of it
+				tick.Reset(announceDraining)
+			} else {
+				tick.Reset(announceEvery)
+			}
 			p.announced(time.Since(steady))
 		default:
 			steady = time.Now()

@@ -151,6 +151,7 @@ func (n *Node) followFleet(ctx context.Context) error {
 		n.fleet.Set(nodes)
 		if known.Revision > 0 {
 			n.clock.hear(nodes)
+			n.history.hear(nodes)
 		}
 		if now := placementOf(nodes); now != before {
 			before = now

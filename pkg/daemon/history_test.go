@@ -1,0 +1,102 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// unfit waits until a node says why it owns no shards.
+func (c *cluster) unfit(ask, node, reason string) {
+	c.t.Helper()
+	eventually(c.t, 30*time.Second, func() error {
+		n, err := c.client(ask).Node(c.t.Context(), node)
+		if err == nil && n.Unfit != reason {
+			err = fmt.Errorf("%s is unfit: %q, not %q", node, n.Unfit, reason)
+		}
+		return err
+	})
+}
+
+// An etcd that is restored from an older snapshot stops all: the nodes that run,
+// the one that starts, and the one that cannot know. An operator's word has them
+// begin anew on what it holds.
+func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "4")
+	c.start("n1")
+	c.start("n2")
+	c.owned("n1", "n2")
+	c.create("n1", spec("before", "true"))
+	rewind := c.etcd.Keep()
+	c.nodes["n1"].waitReady()
+	c.nodes["n2"].waitReady()
+	c.create("n1", spec("after", "true"))
+	c.nodes["n2"].signal(syscall.SIGTERM)
+	if _, err := c.client("n1").CordonNode(t.Context(), "n1"); err != nil { // something that all nodes watch
+		t.Fatal(err)
+	}
+	if _, err := c.client("n1").Recover(t.Context()); !errors.Is(err, task.ErrConflict) {
+		t.Errorf("recovers from nothing: %v", err)
+	}
+
+	rewind()
+	c.launchOnly("n2")
+	c.launchOnly("n3")
+	for _, n := range []string{"n1", "n2", "n3"} {
+		c.unfit("n1", n, task.UnfitRestored)
+	}
+	var e *client.Error
+	for _, n := range []string{"n1", "n2", "n3"} {
+		if _, err := c.client(n).Pause(t.Context(), "default", "before", 0); !errors.As(err, &e) || e.Status != 503 || e.Code != client.CodeRestored {
+			t.Errorf("%s: a pause is answered with %v", n, err)
+		}
+		if err := c.client(n).Ready(t.Context()); err == nil {
+			t.Errorf("%s is ready", n)
+		}
+	}
+	if s, err := c.client("n1").Cluster(t.Context()); err != nil || len(s.Warnings) == 0 {
+		t.Errorf("the status warns of nothing: %+v, %v", s, err)
+	}
+
+	k, err := c.client("n2").Recover(t.Context())
+	if err != nil || k.Epoch != 2 {
+		t.Fatalf("recover: %+v, %v", k, err)
+	}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		c.unfit("n1", n, "")
+		c.nodes[n].waitReady()
+	}
+	c.owned("n1", "n2", "n3")
+	if _, err := c.client("n3").Pause(t.Context(), "default", "before", 0); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.client("n3").Get(t.Context(), "default", "after"); !errors.Is(err, task.ErrNotFound) {
+		t.Errorf("what was made after the snapshot: %v", err)
+	}
+}
+
+// A data directory belongs to one cluster: with an etcd that has lost everything,
+// no node makes a new one by itself.
+func TestHistory_ANodeDoesNotMakeAClusterInPlaceOfItsOwn(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "4")
+	rewind := c.etcd.Keep()
+	c.start("n1")
+	c.nodes["n1"].signal(syscall.SIGTERM)
+	rewind()
+	p := c.launchOnly("n1")
+	select {
+	case <-p.gone:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it runs")
+	}
+	if p.cmd.ProcessState.Success() {
+		t.Error("it ended well")
+	}
+}

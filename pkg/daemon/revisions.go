@@ -1,0 +1,105 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// revisions holds each answer of etcd against the highest revision that was seen
+// before the question: a lower one proves that etcd was restored from an older
+// snapshot, since revisions never go back otherwise. So the first answer tells,
+// before anything is written to a history that is not the node's.
+type revisions struct {
+	seen  atomic.Int64
+	lower atomic.Pointer[error]
+	found chan struct{} // closed when a lower one was found
+}
+
+func newRevisions(seen int64) *revisions {
+	r := &revisions{found: make(chan struct{})}
+	r.seen.Store(seen)
+	return r
+}
+
+// answered takes the revision of an answer to a question that was asked when
+// asked was the highest that had been seen.
+func (r *revisions) answered(asked, revision int64) {
+	if revision < asked {
+		err := fmt.Errorf("etcd is at revision %d, and this node has seen %d: it was restored from an older snapshot", revision, asked)
+		if r.lower.CompareAndSwap(nil, &err) {
+			close(r.found)
+		}
+		return
+	}
+	for seen := r.seen.Load(); revision > seen && !r.seen.CompareAndSwap(seen, revision); seen = r.seen.Load() {
+	}
+}
+
+// wentBack says that etcd was found to have gone back; nil if it was not.
+func (r *revisions) wentBack() error {
+	if err := r.lower.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// seenKV notes the revision of each answer.
+type seenKV struct {
+	clientv3.KV
+	*revisions
+}
+
+// Get reads; what is answered from one member's memory may be old, and proves nothing.
+func (s seenKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	asked := s.seen.Load()
+	res, err := s.KV.Get(ctx, key, opts...)
+	if err == nil && !clientv3.OpGet(key, opts...).IsSerializable() {
+		s.answered(asked, res.Header.GetRevision())
+	}
+	return res, err
+}
+
+// Put writes.
+func (s seenKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOption) (*clientv3.PutResponse, error) {
+	asked := s.seen.Load()
+	res, err := s.KV.Put(ctx, key, val, opts...)
+	if err == nil {
+		s.answered(asked, res.Header.GetRevision())
+	}
+	return res, err
+}
+
+// Delete deletes.
+func (s seenKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
+	asked := s.seen.Load()
+	res, err := s.KV.Delete(ctx, key, opts...)
+	if err == nil {
+		s.answered(asked, res.Header.GetRevision())
+	}
+	return res, err
+}
+
+// Txn begins a transaction.
+func (s seenKV) Txn(ctx context.Context) clientv3.Txn { return seenTxn{s.KV.Txn(ctx), s.revisions} }
+
+type seenTxn struct {
+	clientv3.Txn
+	*revisions
+}
+
+func (t seenTxn) If(cs ...clientv3.Cmp) clientv3.Txn  { return seenTxn{t.Txn.If(cs...), t.revisions} }
+func (t seenTxn) Then(op ...clientv3.Op) clientv3.Txn { return seenTxn{t.Txn.Then(op...), t.revisions} }
+func (t seenTxn) Else(op ...clientv3.Op) clientv3.Txn { return seenTxn{t.Txn.Else(op...), t.revisions} }
+
+// Commit sends the transaction.
+func (t seenTxn) Commit() (*clientv3.TxnResponse, error) {
+	asked := t.seen.Load()
+	res, err := t.Txn.Commit()
+	if err == nil {
+		t.answered(asked, res.Header.GetRevision())
+	}
+	return res, err
+}
