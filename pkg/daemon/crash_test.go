@@ -82,14 +82,13 @@ func (c *cluster) leader(ask string) (name string) {
 	return name
 }
 
-// acquainted waits until every node has been greeted by others: until the lines
-// of its access metric for /healthz say so.
+// acquainted waits until every node has reached all others.
 func (c *cluster) acquainted() {
 	c.t.Helper()
 	for _, p := range c.nodes {
 		eventually(c.t, 20*time.Second, func() error {
-			if n := p.sum("carillon_api_requests_total", "/healthz"); n < float64(len(c.nodes)-1) {
-				return fmt.Errorf("%s was greeted %v times", p.name, n)
+			if n := p.sum("carillon_peers_reached"); n != float64(len(c.nodes)-1) {
+				return fmt.Errorf("%s has reached %v nodes", p.name, n)
 			}
 			return nil
 		})

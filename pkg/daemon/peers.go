@@ -59,6 +59,7 @@ type peers struct {
 	revoke     func(ctx context.Context, leases []string) error
 	log        *zap.Logger
 	notices    *prometheus.CounterVec
+	reached    prometheus.Gauge
 
 	mu      sync.Mutex
 	accused map[string]time.Time // by instance
@@ -71,7 +72,9 @@ func newPeers(p *peers, r prometheus.Registerer) *peers {
 	p.accused = map[string]time.Time{}
 	p.notices = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_crash_notices_total",
 		Help: "Peers that were found refused, by result: revoked, or withheld, as others were accused a moment ago."}, []string{"result"})
-	r.MustRegister(p.notices)
+	p.reached = prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_peers_reached",
+		Help: "Peers whose crash this node would notice at once: it has reached them."})
+	r.MustRegister(p.notices, p.reached)
 	for _, result := range []string{"revoked", "withheld"} {
 		p.notices.WithLabelValues(result)
 	}
@@ -138,21 +141,30 @@ func successors(nodes []task.Node, name string, most int) []task.Node {
 func (p *peers) watch(ctx context.Context, n task.Node) {
 	g := newGreeter(p.dial, n)
 	defer g.close()
-	wait := 250 * time.Millisecond
-	for {
+	was := 0.0
+	defer func() { p.reached.Sub(was) }()
+	for fails := 0; ; {
+		wait := greetEvery
 		err := g.greet(ctx)
+		is := 0.0
+		if g.reached != "" {
+			is = 1
+		}
+		p.reached.Add(is - was)
+		was = is
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			wait = greetEvery
+			fails = 0
 		case g.reached != "" && g.refused(ctx) && pause(ctx, refusedPause) && g.refused(ctx):
 			if own(g.reached) && n.Host != p.host {
 				break // a tunnel's end, not the node
 			}
 			wait = p.accuse(ctx, n)
 		default: // it may be slow, or unreachable, or another process: nothing is proved
-			wait = min(max(2*wait, 500*time.Millisecond), 2*greetEvery)
+			wait = min(250*time.Millisecond<<fails, 2*greetEvery)
+			fails = min(fails+1, 10)
 		}
 		t := time.NewTimer(wait)
 		select {

@@ -1,0 +1,165 @@
+package daemon
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestLosses_WaitLongerEachTime(t *testing.T) {
+	var l losses
+	longest := func(lasted time.Duration) (most time.Duration) {
+		for range 200 { // of one and the same count
+			again := l
+			most = max(most, again.next(lasted))
+		}
+		l.next(lasted)
+		return most
+	}
+	for i, limit := range []time.Duration{1, 2, 4, 8, 16, 16} {
+		limit *= time.Second
+		if got := longest(time.Second); got > limit || got < limit/2 {
+			t.Errorf("loss %d: up to %s, want %s", i+1, got, limit)
+		}
+	}
+	if got := longest(time.Hour); got > rejoinFirst {
+		t.Errorf("after an hour: up to %s", got)
+	}
+}
+
+func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
+	w := newWatchdog(zap.NewNop())
+	var keeper, engine int64
+	w.over("keeper", func() int64 { return keeper })
+	w.over("engine", func() int64 { return engine })
+	for range 2 * watchdogLimit {
+		keeper++ // the engine has not begun: it waits for etcd
+		w.look()
+	}
+	if err := w.alive(); err != nil {
+		t.Fatal(err)
+	}
+	engine++
+	for range watchdogLimit {
+		keeper++
+		w.look()
+	}
+	if err := w.alive(); err != nil {
+		t.Errorf("too early: %v", err)
+	}
+	keeper++
+	w.look()
+	if err := w.alive(); err == nil {
+		t.Error("the engine stands still, and nobody sees it")
+	}
+	engine++
+	w.look()
+	if err := w.alive(); err != nil {
+		t.Errorf("it goes on: %v", err)
+	}
+}
+
+// stalling is a node whose shards do what the test says.
+type stalling struct {
+	*stallCare
+	shards    []int
+	all       error
+	restarted []int
+}
+
+func newStalling() *stalling {
+	s := &stalling{}
+	s.stallCare = &stallCare{
+		stalled: func(time.Duration) ([]int, error) { return s.shards, s.all }, restart: func(id int) { s.restarted = append(s.restarted, id) },
+		fitness: newFitness(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(),
+	}
+	return s
+}
+
+func TestStall_AWorkerThatStandsStillBeginsAnew(t *testing.T) {
+	s, now := newStalling(), time.Now()
+	s.shards = []int{3}
+	s.look(now, time.Minute)
+	if len(s.restarted) != 0 {
+		t.Error("at the first look: it may be the end of a pause")
+	}
+	s.look(now, time.Minute)
+	if len(s.restarted) != 1 || s.fitness.err() != nil {
+		t.Errorf("restarted %v, %v", s.restarted, s.fitness.err())
+	}
+}
+
+func TestStall_ANodeThatDecidesNothingGivesItsShardsUpForAWhile(t *testing.T) {
+	s, now := newStalling(), time.Now()
+	s.all = errors.New("nothing goes on")
+	stall := func() {
+		t.Helper()
+		s.look(now, time.Minute)
+		s.look(now, time.Minute)
+		if s.fitness.unfit() != task.UnfitStalled {
+			t.Fatalf("it is %q", s.fitness.unfit())
+		}
+	}
+	stall()
+	now = now.Add(stallFirst - time.Second)
+	s.look(now, time.Minute)
+	if s.fitness.err() == nil {
+		t.Error("it is back too early")
+	}
+	s.all, now = nil, now.Add(time.Second)
+	s.look(now, time.Minute)
+	if err := s.fitness.err(); err != nil {
+		t.Errorf("it is not back: %v", err)
+	}
+	s.all = errors.New("again")
+	stall()
+	now = now.Add(2*stallFirst - time.Second)
+	s.look(now, time.Minute)
+	if s.fitness.err() == nil {
+		t.Error("the second rest is no longer than the first")
+	}
+}
+
+func TestStall_IsNotThatEtcdIsAway(t *testing.T) {
+	s, now := newStalling(), time.Now()
+	s.shards, s.all = []int{1}, errors.New("nothing goes on")
+	for range 10 {
+		s.look(now, stallAge/2)
+	}
+	if s.fitness.err() != nil || len(s.restarted) > 0 {
+		t.Errorf("restarted %v, %v", s.restarted, s.fitness.err())
+	}
+}
+
+// Of several reasons the gravest is told, and each ends by itself.
+func TestFitness_TellsTheGravestReason(t *testing.T) {
+	changes := 0
+	var mu sync.Mutex
+	f := newFitness(prometheus.NewRegistry(), zap.NewNop(), func() { mu.Lock(); changes++; mu.Unlock() })
+	why := errors.New("why")
+	f.set(task.UnfitStalled, why)
+	if f.unfit() != task.UnfitStalled || f.forbids() != nil || f.err() == nil {
+		t.Errorf("stalled: %q, forbids %v", f.unfit(), f.forbids())
+	}
+	f.set(task.UnfitClock, why)
+	f.set(task.UnfitRestored, why)
+	f.set(task.UnfitRestored, why)
+	if f.unfit() != task.UnfitRestored || !errors.Is(f.forbids(), errUnfit) || !errors.Is(f.err(), why) {
+		t.Errorf("all: %q, %v", f.unfit(), f.err())
+	}
+	f.set(task.UnfitRestored, nil)
+	f.set(task.UnfitStalled, nil)
+	if f.unfit() != task.UnfitClock || f.forbids() == nil {
+		t.Errorf("clock: %q", f.unfit())
+	}
+	f.set(task.UnfitClock, nil)
+	if f.err() != nil || changes != 6 {
+		t.Errorf("%v, %d changes", f.err(), changes)
+	}
+}

@@ -1,0 +1,259 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// street is a node that watches another one, which is a server of this test.
+type street struct {
+	*peers
+	t        *testing.T
+	registry *prometheus.Registry
+	server   *httptest.Server
+	says     atomic.Value // the instance that the server says it is
+	refuse   atomic.Pointer[error]
+	refused  atomic.Int64 // dials that were refused
+	greeted  atomic.Int64 // answers of the server
+	dials    atomic.Int64
+
+	mu      sync.Mutex
+	record  task.Node
+	absent  bool
+	revoked [][]string
+}
+
+func newStreet(t *testing.T) *street {
+	s := &street{t: t, registry: prometheus.NewRegistry()}
+	s.says.Store("i1")
+	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(api.InstanceHeader, s.says.Load().(string))
+		s.greeted.Add(1)
+	}))
+	t.Cleanup(s.server.Close)
+	s.record = task.Node{Name: "b", Instance: "i1", Revision: 7, Address: s.server.URL, Host: "here", Leases: []string{"1", "2"}}
+	s.peers = newPeers(&peers{node: "a", host: "here", log: zap.NewNop(),
+		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			s.dials.Add(1)
+			if err := s.refuse.Load(); err != nil {
+				s.refused.Add(1)
+				return nil, *err
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+		read: func(context.Context, string) (task.Node, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.absent {
+				return task.Node{}, task.ErrNotFound
+			}
+			return s.record, nil
+		},
+		revoke: func(_ context.Context, leases []string) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.revoked = append(s.revoked, leases)
+			return nil
+		},
+	}, s.registry)
+	return s
+}
+
+var errRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+
+// watched runs the watch over the record as it is now, until stop or the test's end.
+func (s *street) watched() (stop func()) {
+	n := s.record
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.watch(ctx, n) })
+	stop = func() { cancel(); wg.Wait() }
+	s.t.Cleanup(stop)
+	return stop
+}
+
+func (s *street) isReached() bool {
+	families, err := s.registry.Gather()
+	if err != nil {
+		s.t.Error(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "carillon_peers_reached" {
+			return f.GetMetric()[0].GetGauge().GetValue() == 1
+		}
+	}
+	return false
+}
+
+func (s *street) wait(what string, ok func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (s *street) accusations() [][]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.revoked)
+}
+
+// crash closes all connections, and has err answer dials from then on.
+func (s *street) crash(err error) {
+	s.refuse.Store(&err)
+	s.server.CloseClientConnections()
+}
+
+func TestPeers_RevokeWhatAKilledInstanceHeld(t *testing.T) {
+	s := newStreet(t)
+	stop := s.watched()
+	s.wait("it is reached", s.isReached)
+	s.mu.Lock()
+	s.record.Leases = []string{"1", "3"} // it leads since
+	s.mu.Unlock()
+	s.crash(errRefused)
+	s.wait("its leases are revoked", func() bool { return len(s.accusations()) > 0 })
+	if got := s.accusations(); len(got) != 1 || !slices.Equal(got[0], []string{"1", "3"}) {
+		t.Errorf("revoked: %v", got)
+	}
+	// It was alive, and joined again as the same instance: it is left alone.
+	stop()
+	s.refuse.Store(nil)
+	s.mu.Lock()
+	s.record.Revision = 9
+	s.mu.Unlock()
+	s.watched()
+	s.wait("it is reached again", s.isReached)
+	before := s.refused.Load()
+	s.crash(errRefused)
+	s.wait("it is refused again, twice", func() bool { return s.refused.Load() >= before+3 })
+	if got := s.accusations(); len(got) != 1 {
+		t.Errorf("one instance was accused twice: %v", got)
+	}
+}
+
+func TestPeers_AccuseNobodyWithoutProof(t *testing.T) {
+	for name, c := range map[string]struct {
+		stranger bool // it is never reached
+		before   func(s *street)
+		crash    func(s *street)
+	}{
+		"a timeout":           {crash: func(s *street) { s.crash(os.ErrDeadlineExceeded) }},
+		"no route":            {crash: func(s *street) { s.crash(&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}) }},
+		"never reached":       {stranger: true, before: func(s *street) { s.crash(errRefused) }},
+		"another process":     {stranger: true, before: func(s *street) { s.says.Store("i2") }, crash: func(s *street) { s.crash(errRefused) }},
+		"it has left":         {crash: func(s *street) { s.absent = true; s.crash(errRefused) }},
+		"another instance":    {crash: func(s *street) { s.record.Instance = "i2"; s.crash(errRefused) }},
+		"another session":     {crash: func(s *street) { s.record.Revision = 8; s.crash(errRefused) }},
+		"loopback elsewhere":  {before: func(s *street) { s.record.Host = "elsewhere" }, crash: func(s *street) { s.crash(errRefused) }},
+		"a host that is mute": {before: func(s *street) { s.record.Host = "" }, crash: func(s *street) { s.crash(errRefused) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStreet(t)
+			if c.before != nil {
+				c.before(s)
+			}
+			stop := s.watched()
+			if c.stranger {
+				s.wait("what it answered is known", func() bool { return s.refused.Load() > 0 || s.greeted.Load() > 1 })
+			} else {
+				s.wait("it is reached", s.isReached)
+			}
+			if c.crash != nil {
+				s.mu.Lock()
+				c.crash(s)
+				s.mu.Unlock()
+			}
+			s.wait("it is dialled again and again", func() bool { return s.refused.Load() >= 3 })
+			stop()
+			if got := s.accusations(); len(got) != 0 {
+				t.Errorf("revoked: %v", got)
+			}
+		})
+	}
+}
+
+// Whom everybody seems to refuse stands behind a wall: one accusation, then a rest.
+func TestPeers_RestAfterAnAccusation(t *testing.T) {
+	p := newPeers(&peers{}, prometheus.NewRegistry())
+	now := time.Now()
+	if _, may := p.mayAccuse("i1", now); !may {
+		t.Error("the first is not accused")
+	}
+	again, may := p.mayAccuse("i2", now.Add(accuseFirst/2))
+	if may || again != accuseFirst/2 {
+		t.Errorf("the second at once: %s, %v", again, may)
+	}
+	if _, may := p.mayAccuse("i2", now.Add(accuseFirst)); !may {
+		t.Error("the second is never accused")
+	}
+	if _, may := p.mayAccuse("i3", now.Add(2*accuseFirst)); may {
+		t.Error("the rest does not grow")
+	}
+	if _, may := p.mayAccuse("i1", now.Add(30*time.Minute)); may {
+		t.Error("an instance is accused twice")
+	}
+}
+
+func TestPeers_WatchThoseThatComeNext(t *testing.T) {
+	var nodes []task.Node
+	for _, n := range []string{"d", "b", "a", "c", "e"} {
+		nodes = append(nodes, task.Node{Name: n})
+	}
+	watchers := map[string]int{}
+	for _, n := range nodes {
+		next := successors(nodes, n.Name, 3)
+		for _, o := range next {
+			watchers[o.Name]++
+		}
+		if slices.ContainsFunc(next, func(o task.Node) bool { return o.Name == n.Name }) {
+			t.Errorf("%s watches itself", n.Name)
+		}
+	}
+	for n, count := range watchers {
+		if count != 3 {
+			t.Errorf("%s is watched by %d", n, count)
+		}
+	}
+	if got := nodeNamesOf(successors(nodes, "d", 3)); !slices.Equal(got, []string{"e", "a", "b"}) {
+		t.Errorf("after d come %v", got)
+	}
+}
+
+func nodeNamesOf(nodes []task.Node) (names []string) {
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+func TestPeers_KnowTheirHost(t *testing.T) {
+	if a, b := thisHost(), thisHost(); a != b || a == "" {
+		t.Errorf("%q, %q", a, b)
+	}
+	for address, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true, "0.0.0.0:1": true, "10.0.0.1:1": false, "db-1:1": false, "": false,
+	} {
+		if own(address) != want {
+			t.Errorf("%s is the host's own: %v", address, !want)
+		}
+	}
+}

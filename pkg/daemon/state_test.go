@@ -1,0 +1,113 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// untilNode waits until a node's record is as it should be.
+func (c *cluster) untilNode(ask, node string, ok func(task.Node) bool) {
+	c.t.Helper()
+	eventually(c.t, 20*time.Second, func() error {
+		n, err := c.client(ask).Node(c.t.Context(), node)
+		if err == nil && !ok(n) {
+			err = fmt.Errorf("%+v", n)
+		}
+		return err
+	})
+}
+
+// A node that is drained through another one hands its shards over, lets what runs
+// go on, takes nothing new, and is still draining when it was restarted.
+func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "8")
+	c.start("n1")
+	c.start("n2")
+	c.owned("n1", "n2")
+	s := spec("long", "sleep 300")
+	s.Target.Selector = "node = n2"
+	c.create("n1", s)
+	running := c.trigger("n1", "long")
+	c.until("n1", "long", running.ID, task.Running)
+
+	if n, err := c.client("n1").DrainNode(t.Context(), "n2"); err != nil || n.State != task.NodeDraining {
+		t.Fatalf("%+v, %v", n, err)
+	}
+	c.owned("n1")
+	c.untilNode("n1", "n2", func(n task.Node) bool { return n.Running == 1 })
+	s.Name = "waits"
+	c.create("n1", s)
+	waiting := c.trigger("n1", "waits")
+	c.until("n1", "waits", waiting.ID, task.Queued)
+	if _, err := c.client("n1").Cancel(t.Context(), "default", "long", running.ID); err != nil {
+		t.Fatal(err)
+	}
+	c.untilNode("n1", "n2", func(n task.Node) bool { return n.Running == 0 && n.Shards == 0 })
+
+	c.nodes["n2"].signal(syscall.SIGKILL)
+	c.start("n2")
+	c.untilNode("n1", "n2", func(n task.Node) bool { return n.State == task.NodeDraining })
+	c.owned("n1")
+
+	if _, err := c.client("n2").CordonNode(t.Context(), "n2"); err != nil {
+		t.Fatal(err)
+	}
+	c.owned("n1", "n2") // it owns shards, and runs nothing new
+	c.until("n1", "waits", waiting.ID, task.Queued)
+	if _, err := c.client("n1").ResumeNode(t.Context(), "n2"); err != nil {
+		t.Fatal(err)
+	}
+	c.until("n1", "waits", waiting.ID, task.Running)
+	if _, err := c.client("n1").Cancel(t.Context(), "default", "waits", waiting.ID); err != nil {
+		t.Fatal(err)
+	}
+	c.until("n1", "waits", waiting.ID, task.Cancelled)
+	c.judge(check.Options{})
+}
+
+// A clock that jumps stops the node at once: its shards move, and its API writes no
+// time, until it is right again.
+func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "8")
+	for _, n := range []string{"n1", "n2", "n3"} {
+		c.start(n)
+	}
+	c.node("n4").setClock(87600 * time.Hour) // ten years
+	c.launchOnly("n4")
+	c.unfit("n1", "n4", task.UnfitClock) // at the first look
+	c.everySecond("n1", 16, nil)
+	c.owned("n1", "n2", "n3")
+
+	c.nodes["n2"].setClock(time.Hour)
+	c.unfit("n1", "n2", task.UnfitClock)
+	c.owned("n1", "n3")
+	s := spec("new", "true")
+	_, err := c.client("n2").Create(t.Context(), "default", s)
+	var e *client.Error
+	if !errors.As(err, &e) || e.Status != 503 || e.Code != client.CodeClock {
+		t.Errorf("a node with a wrong clock creates a task: %v", err)
+	}
+	if err := c.client("n2").Ready(t.Context()); err == nil {
+		t.Error("it says that it is ready")
+	}
+	if c.nodes["n2"].sum("carillon_unfit{", "clock") != 1 || c.nodes["n2"].sum("carillon_unfit_total", "clock") == 0 {
+		t.Error("no metric says so")
+	}
+	c.nodes["n2"].setClock(0)
+	c.unfit("n1", "n2", "")
+	c.owned("n1", "n2", "n3")
+	c.create("n2", s)
+	c.nodes["n4"].setClock(0)
+	c.unfit("n1", "n4", "")
+	c.quiet("n1")
+	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+}
