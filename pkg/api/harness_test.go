@@ -100,10 +100,13 @@ type world struct {
 	log     *observer.ObservedLogs // what is a warning, or worse
 	ready   error
 	badTime error
-	panics  atomic.Bool
-	hold    atomic.Pointer[chan struct{}] // creates wait for it
-	secret  string
-	url     string
+
+	restored error // why nothing may be changed
+	stubborn error // why nodes take no states
+	panics   atomic.Bool
+	hold     atomic.Pointer[chan struct{}] // creates wait for it
+	secret   string
+	url      string
 	*client.Client
 }
 
@@ -157,6 +160,8 @@ func (w *world) serve(node string) string {
 			}
 			return w.ready
 		},
+		Writable: func() error { return w.restored },
+		SetState: func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
 				<-*hold

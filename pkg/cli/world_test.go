@@ -52,7 +52,19 @@ func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
 	secret, id, token := api.NewToken()
 	token.Who = "ann"
 	must(t, w.store.CreateToken(context.Background(), id, token))
-	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool})
+	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool,
+		SetState: func(ctx context.Context, state string) error {
+			n, err := w.store.Node(ctx, "node-a")
+			if err != nil {
+				return err
+			}
+			n.State = state
+			b, err := json.Marshal(n)
+			if err == nil {
+				_, err = etcd.Put(ctx, keys.Node("node-a"), string(b))
+			}
+			return err
+		}})
 	must(t, err)
 	s := httptest.NewServer(h)
 	env.Defer(s.Close)
@@ -140,10 +152,16 @@ func output(ts *testscript.TestScript, _ bool, args []string) {
 	worldOf(ts).spool.set(strings.Join([]string{"default", args[0], args[1], args[2]}, "/"), ts.ReadFile(args[3]))
 }
 
-// node writes that a node is present: node NAME.
+// node writes that a node is present: node NAME [UNFIT [ADDRESS]].
 func node(ts *testscript.TestScript, _ bool, args []string) {
-	w := worldOf(ts)
-	w.put(ts, w.store.Keys().Node(args[0]), task.Node{Name: args[0], Instance: "i1", State: task.NodeReady, Address: "http://10.0.0.1:7070",
+	w, unfit, address := worldOf(ts), "", "http://10.0.0.1:7070"
+	if len(args) > 1 {
+		unfit = args[1]
+	}
+	if len(args) > 2 {
+		address = args[2]
+	}
+	w.put(ts, w.store.Keys().Node(args[0]), task.Node{Name: args[0], Instance: "i1", Unfit: unfit, State: task.NodeReady, Address: address,
 		Version: "v1.2.3", Labels: map[string]string{"node": args[0], "os": "linux"}, Roles: []string{"scheduler", "executor"}, Slots: 4,
 		Weight: 1, StartedAt: task.At(time.Now().Add(-3 * time.Hour))})
 }

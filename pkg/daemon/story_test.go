@@ -14,14 +14,19 @@ import (
 )
 
 // The scripts are what a person types, against a real daemon.
-func TestStory(t *testing.T) {
+func TestStory(t *testing.T) { tell(t, "testdata/script") }
+
+// These change the node, and so have one of their own.
+func TestStory_StatesOfANode(t *testing.T) { tell(t, "testdata/node") }
+
+func tell(t *testing.T, dir string) {
 	c := newCluster(t, "--shards", "8")
 	p := c.start("n1")
 	token, err := os.ReadFile(p.dir + "/token")
 	if err != nil {
 		t.Fatal(err)
 	}
-	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server {
+	clitest.Run(t, dir, func(env *testscript.Env) clitest.Server {
 		return clitest.Server{URL: p.url(), Token: strings.TrimSpace(string(token))}
 	}, clitest.Commands{"etcd": c.printEtcd})
 }

@@ -219,3 +219,22 @@ func TestSession_FailedRenewalIsNoLoss(t *testing.T) {
 		t.Error(s.Err())
 	}
 }
+
+func TestSession_EndsWhenNothingStandsBehindIt(t *testing.T) {
+	c := kvtest.Start(t)
+	var gone atomic.Bool
+	why := errors.New("the engine stands still")
+	s := open(t, t.Context(), c, kv.SessionConfig{Alive: func() error {
+		if gone.Load() {
+			return why
+		}
+		return nil
+	}})
+	first := s.LastRenewal()
+	eventually(t, "a renewal", func() bool { return s.LastRenewal().After(first) })
+	gone.Store(true)
+	eventually(t, "the end", func() bool { return s.Err() != nil })
+	if !errors.Is(s.Err(), why) {
+		t.Errorf("it ended with %v", s.Err())
+	}
+}

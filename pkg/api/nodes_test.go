@@ -1,0 +1,110 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// takes has the nodes of the world take states.
+func (w *world) takes(ctx context.Context, node, state string) error {
+	if w.stubborn != nil {
+		return w.stubborn
+	}
+	n, err := w.store.Node(ctx, node)
+	if err == nil {
+		n.State = state
+		w.put(w.store.Keys().Node(node), n)
+	}
+	return err
+}
+
+func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.present("node-a", w.url)
+	url := w.serve("node-b")
+	w.present("node-b", url)
+	w.present("node-c", "http://127.0.0.1:1")
+	w.present("node-d", url) // another one answers there
+	for who, c := range map[string]*client.Client{"itself": w.client(url), "another": w.Client} {
+		for _, step := range []struct {
+			do    func(context.Context, string) (task.Node, error)
+			state string
+		}{{c.DrainNode, task.NodeDraining}, {c.CordonNode, task.NodeCordoned}, {c.ResumeNode, task.NodeReady}} {
+			if n, err := step.do(ctx, "node-b"); err != nil || n.Name != "node-b" || n.State != step.state {
+				t.Errorf("%s: %s: %+v, %v", who, step.state, n, err)
+			}
+		}
+	}
+	wantError(t, second(w.DrainNode(ctx, "node-c")), task.ErrUnavailable, client.CodeNodeAway)
+	wantError(t, second(w.DrainNode(ctx, "node-x")), task.ErrNotFound, client.CodeNotFound)
+	if r := w.do(request{method: "POST", path: "/v1/nodes/node-d/drain"}); r.status != http.StatusLoopDetected || r.Code != client.CodeLoop {
+		t.Errorf("a node that is elsewhere: %d %s", r.status, r.body)
+	}
+	if r := w.do(request{method: "POST", path: "/v1/nodes/node-b/drain", noToken: true}); r.status != http.StatusUnauthorized {
+		t.Errorf("without a token: %d", r.status)
+	}
+	w.stubborn = task.ErrUnavailable
+	wantError(t, second(w.DrainNode(ctx, "node-a")), task.ErrUnavailable, client.CodeUnavailable)
+}
+
+func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	for _, unfit := range []string{task.UnfitClock, task.UnfitStalled, "new"} {
+		w.put(w.store.Keys().Node("n-"+unfit), task.Node{Name: "n-" + unfit, State: task.NodeReady, Unfit: unfit, Roles: []string{task.RoleScheduler}})
+	}
+	st, err := w.Cluster(ctx)
+	must(t, err)
+	all := strings.Join(st.Warnings, "\n")
+	for _, words := range []string{"n-clock owns no shards: its clock", "n-stalled owns no shards for a while", "n-new owns no shards: new", "no node is ready"} {
+		if !strings.Contains(all, words) {
+			t.Errorf("no warning %q in\n%s", words, all)
+		}
+	}
+	if st.NodesReady != 0 || st.Nodes != 3 {
+		t.Errorf("%d of %d are ready", st.NodesReady, st.Nodes)
+	}
+}
+
+func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	w.present("node-a", w.url)
+	wantError(t, second(w.Recover(ctx)), task.ErrConflict, client.CodeConflict)
+
+	w.restored = errors.New("etcd is at revision 1, and this node has seen 2")
+	w.writes.set(nil, nil)
+	wantError(t, second(w.Apply(ctx, spec("b", "@daily"), client.ApplyOptions{})), task.ErrUnavailable, client.CodeRestored)
+	wantError(t, second(w.Pause(ctx, "default", "a", 0)), task.ErrUnavailable, client.CodeRestored)
+	if r := w.do(request{method: "POST", path: "/v1/tasks:batch", body: "{}\n", header: map[string]string{"Content-Type": "application/x-ndjson"}}); r.status != http.StatusServiceUnavailable {
+		t.Errorf("a batch: %d %s", r.status, r.body)
+	}
+	if n := w.writes.committed(); n != 0 {
+		t.Errorf("%d commits", n)
+	}
+	if _, err := w.Get(ctx, "default", "a"); err != nil {
+		t.Errorf("reading: %v", err)
+	}
+	if k, err := w.Recover(ctx); err != nil || k.Epoch != 2 || k.ID != w.cluster.ID {
+		t.Errorf("recover: %+v, %v", k, err)
+	}
+	st, err := w.Cluster(ctx)
+	must(t, err)
+	if st.Epoch != 2 {
+		t.Errorf("epoch %d", st.Epoch)
+	}
+	// Any node may say so.
+	w.restored = nil
+	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored})
+	if k, err := w.Recover(ctx); err != nil || k.Epoch != 3 {
+		t.Errorf("recover: %+v, %v", k, err)
+	}
+	if st, err = w.Cluster(ctx); err != nil || !strings.Contains(strings.Join(st.Warnings, "\n"), "carillon cluster recover") {
+		t.Errorf("warnings %q, %v", st.Warnings, err)
+	}
+}
