@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -406,5 +407,41 @@ func TestElection_RecoversFromAnOutage(t *testing.T) {
 	next := within(t, 15*time.Second, "the next term", a.terms)
 	if next.Fence.CreateRevision <= term.Fence.CreateRevision {
 		t.Errorf("term %d follows %d", next.Fence.CreateRevision, term.Fence.CreateRevision)
+	}
+}
+
+func TestElection_ALeaderWithNothingBehindItLosesItsTerm(t *testing.T) {
+	c := kvtest.Start(t)
+	var gone atomic.Bool
+	why := errors.New("the engine stands still")
+	e := election.New(c, election.Config{Prefix: "/alive/", Node: "n1", TTL: time.Second, Alive: func() error {
+		if gone.Load() {
+			return why
+		}
+		return nil
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	causes := make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = e.Run(ctx, func(ctx context.Context, _ election.Term) error {
+			gone.Store(true)
+			<-ctx.Done()
+			select {
+			case causes <- context.Cause(ctx):
+			default:
+			}
+			return nil
+		})
+	})
+	defer wg.Wait()
+	defer cancel()
+	select {
+	case cause := <-causes:
+		if !errors.Is(cause, election.ErrLost) || !errors.Is(cause, why) {
+			t.Errorf("the term ended with %v", cause)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it leads on")
 	}
 }

@@ -140,8 +140,11 @@ func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started fu
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
 	for {
 		err := o.once(ctx, cfg, log, started)
-		if !errors.Is(err, errNewHistory) || ctx.Err() != nil {
+		switch {
+		case !errors.Is(err, errNewHistory):
 			return err
+		case ctx.Err() != nil:
+			return nil // it was to end anyway
 		}
 		started = nil // it was told
 	}

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/kv"
 )
 
 // asDaemon in the environment makes the test binary the program itself, so that
@@ -37,6 +39,7 @@ func TestMain(m *testing.M) {
 const (
 	clockFile = "CARILLON_TEST_CLOCK" // a file with a duration by which its wall clock is off; none, or empty: it is right
 	hostName  = "CARILLON_TEST_HOST"  // the host that it believes to be on
+	stuckFile = "CARILLON_TEST_STUCK" // while this file is there, its commits of shards never arrive
 )
 
 func outside() daemon.Outside {
@@ -44,7 +47,64 @@ func outside() daemon.Outside {
 	if file := os.Getenv(clockFile); file != "" {
 		o.Now = func() time.Time { return time.Now().Add(offsetIn(file)) }
 	}
+	if file := os.Getenv(stuckFile); file != "" {
+		o.Etcd = func(ctx context.Context, cfg daemon.Config) (*kv.Client, error) {
+			c, err := kv.Dial(ctx, kv.Config{Endpoints: cfg.EtcdEndpoints})
+			if err == nil {
+				c.KV = stuckKV{c.KV, file}
+			}
+			return c, err
+		}
+	}
 	return o
+}
+
+// stuckKV is an etcd that answers all but transactions that touch shards, while a file is there.
+type stuckKV struct {
+	clientv3.KV
+	file string
+}
+
+func (s stuckKV) Txn(ctx context.Context) clientv3.Txn {
+	return &stuckTxn{Txn: s.KV.Txn(ctx), ctx: ctx, file: s.file}
+}
+
+type stuckTxn struct {
+	clientv3.Txn
+	ctx    context.Context
+	file   string
+	shards bool
+}
+
+func (t *stuckTxn) If(cs ...clientv3.Cmp) clientv3.Txn  { t.Txn = t.Txn.If(cs...); return t }
+func (t *stuckTxn) Else(op ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(op...); return t }
+
+func (t *stuckTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn, t.shards = t.Txn.Then(ops...), t.shards || touchShards(ops)
+	return t
+}
+
+func (t *stuckTxn) Commit() (*clientv3.TxnResponse, error) {
+	if _, err := os.Stat(t.file); err != nil || !t.shards {
+		return t.Txn.Commit()
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, 2*time.Second)
+	defer cancel()
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func touchShards(ops []clientv3.Op) bool {
+	for _, op := range ops {
+		if op.IsTxn() {
+			if _, then, _ := op.Txn(); touchShards(then) {
+				return true
+			}
+		} else if op.IsPut() && strings.Contains(string(op.KeyBytes()), "/shards/") {
+			return true
+		}
+	}
+	return false
 }
 
 func offsetIn(file string) time.Duration {

@@ -3,6 +3,8 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -108,6 +110,32 @@ func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 	c.create("n2", s)
 	c.nodes["n4"].setClock(0)
 	c.unfit("n1", "n4", "")
+	c.quiet("n1")
+	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+}
+
+// A node that decides nothing, though etcd answers it, gives its shards up: they fire
+// elsewhere.
+func TestStall_ANodeThatDecidesNothingGivesItsShardsUp(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "8")
+	stuck := filepath.Join(t.TempDir(), "stuck")
+	c.node("n2").env = []string{stuckFile + "=" + stuck}
+	c.start("n1")
+	c.start("n2")
+	c.owned("n1", "n2")
+	c.everySecond("n1", 16, nil)
+	if err := os.WriteFile(stuck, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.unfit("n1", "n2", task.UnfitStalled)
+	c.owned("n1")
+	if err := c.client("n2").Ready(t.Context()); err == nil {
+		t.Error("it says that it is ready")
+	}
+	if err := os.Remove(stuck); err != nil {
+		t.Fatal(err)
+	}
 	c.quiet("n1")
 	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
 }
