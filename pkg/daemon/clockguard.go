@@ -94,7 +94,7 @@ func (g *clockGuard) hear(r reading, nodes []task.Node) {
 		case o != nil && o.instance == n.Instance && o.told.Equal(n.Clock.Time):
 			o.unfit = n.Unfit == task.UnfitClock
 			continue
-		case o == nil || o.instance != n.Instance || r.boot-o.at > 3*announceEvery:
+		case o == nil || o.instance != n.Instance:
 			// Nobody waited for it: it may be old.
 			o = &otherClock{instance: n.Instance, best: offset, before: offset, window: r.boot}
 			g.others[n.Name] = o

@@ -153,8 +153,44 @@ func TestClockGuard_LeavesWhatIsNormalAlone(t *testing.T) {
 	}
 	g.others["a"].mute = false
 	g.others["a"].late = 10 * time.Second // and is told again, at first late
-	if err := g.pass(0); err != nil {
+	if err := g.pass(3 * time.Second); err != nil {
 		t.Errorf("a node that is back: %v", err)
+	}
+}
+
+// Of two nodes that disagree, the one that has just jumped is wrong, whichever way.
+func TestClockGuard_OneOtherIsEnoughToDoubtAJump(t *testing.T) {
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		g := guard(map[string]*told{"a": {}})
+		g.pass(time.Minute)
+		g.off = by
+		if err := g.pass(10 * time.Minute); err == nil {
+			t.Errorf("%s: trusted again", by)
+		}
+	}
+	// But not one of which nothing is heard any more.
+	g := guard(map[string]*told{"a": {}})
+	g.pass(time.Minute)
+	g.others["a"].mute, g.off = true, time.Hour
+	if err := g.pass(2 * clockRest); err != nil {
+		t.Errorf("a silent node has a say: %v", err)
+	}
+}
+
+// Near the edge the verdict does not flap.
+func TestClockGuard_ComesBackOnlyWhenItIsWellWithin(t *testing.T) {
+	g := guard(map[string]*told{"a": {}, "b": {}})
+	g.off = clockTolerance + time.Second
+	if err := g.pass(time.Minute); err == nil {
+		t.Fatal("it is trusted")
+	}
+	g.off = clockTolerance
+	if err := g.pass(time.Minute); err == nil {
+		t.Error("it is trusted again at the edge")
+	}
+	g.off = clockTolerance / 2
+	if err := g.pass(time.Minute); err != nil {
+		t.Errorf("it is not trusted again: %v", err)
 	}
 }
 
@@ -166,9 +202,35 @@ func TestClockGuard_TheFastestAnnouncementIsNearestToTheTruth(t *testing.T) {
 	if err := g.pass(10 * time.Second); err != nil {
 		t.Errorf("two late announcements: %v", err)
 	}
+	for i := range 40 { // each other one
+		g.others["a"].late = time.Duration(i%2) * 9 * time.Second
+		if err := g.pass(announceEvery - 500*time.Millisecond); err != nil {
+			t.Errorf("late now and then: %v", err)
+		}
+		g.at += 500 * time.Millisecond
+	}
 	g.others["a"].late, g.others["a"].off = 0, -time.Hour // but this one was set back
 	if err := g.pass(10 * time.Second); err == nil {
 		t.Error("the slower of two has no say")
+	}
+}
+
+// After a pause of the whole process, what has come meanwhile is read at once, the
+// oldest first.
+func TestClockGuard_WaitsForTheRestOfABacklog(t *testing.T) {
+	g := guard(map[string]*told{"a": {}, "b": {}})
+	g.pass(time.Minute)
+	for late := 40 * time.Second; late >= 0; late -= 10 * time.Second {
+		for _, o := range g.others {
+			o.late, o.last = late, -time.Hour
+		}
+		if err := g.pass(0); err != nil {
+			t.Errorf("an announcement %s old: %v", late, err)
+		}
+		g.at += 10 * time.Millisecond
+	}
+	if err := g.pass(time.Minute); err != nil {
+		t.Error(err)
 	}
 }
 
