@@ -114,6 +114,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	}
 	n.registry = prometheus.NewRegistry()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.client.Register(n.registry)
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
 	n.store = store.New(n.client, kv.Direct(n.client), keys).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 const (
@@ -38,10 +39,12 @@ type Config struct {
 }
 
 // Client is an etcd client whose KV and Lease calls all have deadlines, and which shares one pulse among all that
-// follow a range through it (see Follow). It is safe for concurrent use.
+// follow a range through it (see Follow). If it was made by Dial, its watches end when their stream breaks, and are not
+// reopened behind the back of whoever listens. It is safe for concurrent use.
 type Client struct {
 	*clientv3.Client
 	streams streams
+	sight   sight
 }
 
 // Dial returns a client of the etcd at cfg.Endpoints. It does not wait for etcd, and etcd may be down, unless a
@@ -72,8 +75,9 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		MaxUnaryRetries: 1,
 		// The send limit stays at 2 MiB, just what etcd accepts: a larger request then fails here, before it is
 		// sent, which proves that nothing was written. The receive limit is already 2 GiB.
-		Context: context.WithoutCancel(ctx),
-		Logger:  quiet(cfg.Logger, "etcd-client", zap.ErrorLevel),
+		Context:     context.WithoutCancel(ctx),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches)},
+		Logger:      quiet(cfg.Logger, "etcd-client", zap.ErrorLevel),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
@@ -87,7 +91,7 @@ func Wrap(c *clientv3.Client, callTimeout time.Duration) *Client {
 	b := bound{timeout: orDefault(callTimeout, defaultCallTimeout)}
 	c.KV = boundKV{KV: c.KV, bound: b}
 	c.Lease = boundLease{Lease: c.Lease, bound: b}
-	return &Client{Client: c}
+	return &Client{Client: c, sight: newSight()}
 }
 
 // Close closes connections and watches. It is safe to call twice.

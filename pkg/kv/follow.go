@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -37,6 +38,9 @@ type Batch struct {
 	KVs []*mvccpb.KeyValue
 	// Events come without Reset, in order.
 	Events []*clientv3.Event
+	// Echo, only if FollowConfig.Echo asks for it, says that Events bring nothing new: the watch tells of what a list had
+	// told before it. Without Events, it says that a new watch begins, which tells of nothing at or before Revision.
+	Echo bool
 	// Revision is up to where everything in this range is told, itself included (once there is no More). It grows with
 	// every batch, save that a Reset may repeat it.
 	Revision int64
@@ -63,6 +67,9 @@ type FollowConfig struct {
 	StallAfter time.Duration
 	// Relist is the period, about, of a new list while all is well: a watch is a hint. 0 is never.
 	Relist time.Duration
+	// Echo asks for Batches with Echo: whoever compares lists with what it knew finds out by them what a watch had lost,
+	// and what had been on its way only.
+	Echo   bool
 	Logger *zap.Logger // may be nil
 	// Name is what the logs call it; default the key.
 	Name string
@@ -91,9 +98,10 @@ func (cfg FollowConfig) lane() int {
 // is told once and in order, as if nothing had happened. There is another list, which apply gets as a Reset, only if
 // the revision told is compacted away, if three resumed watches in a row heard nothing though the store could be read,
 // if the store had gone back, or if Relist asks for it. Follow tries for ever, with a growing pause of up to about two
-// seconds. It logs when it loses the store and when it has it back, not at each attempt. A store whose revision is lower
+// seconds. It logs when the client loses the store and when all who follow have it back, not each attempt. A store whose revision is lower
 // than what was told (restored from a snapshot) is not told of: it counts as lost until it is beyond that, and is then
-// listed. If it grows beyond that unseen, it is taken for the same store.
+// listed. If it grows beyond that unseen, it is taken for the same store. Resumptions, stalls and lists that were forced
+// are counted (see Client.Register).
 //
 // While apply works, events wait in memory without a limit.
 func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) error) error {
@@ -103,6 +111,7 @@ func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) 
 		log:  orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
 		wait: backoff{first: 50 * time.Millisecond, most: 1500 * time.Millisecond},
 	}
+	defer f.found()
 	for {
 		err := f.once(ctx)
 		var final applyError
@@ -137,6 +146,7 @@ type follower struct {
 	heard    bool  // something came by the present watch, beyond that it is open
 	silent   int   // resumed watches in a row by which nothing came
 	lost     bool
+	why      string // the content is to be listed again
 }
 
 func (f *follower) tell(b Batch) error {
@@ -144,11 +154,18 @@ func (f *follower) tell(b Batch) error {
 		return wentBack(newest, b.Revision)
 	}
 	f.begun = b.Revision
-	if err := f.apply(b); err != nil {
-		return applyError{err}
+	if err := f.hand(b); err != nil {
+		return err
 	}
 	if !b.More {
-		f.revision, f.whole = b.Revision, true
+		f.revision, f.whole, f.why = b.Revision, true, ""
+	}
+	return nil
+}
+
+func (f *follower) hand(b Batch) error {
+	if err := f.apply(b); err != nil {
+		return applyError{err}
 	}
 	return nil
 }
@@ -177,7 +194,7 @@ func (f *follower) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-relist:
-			f.whole = false // until it is through
+			f.spoil(whyBroken) // until it is through
 			if err := f.load(ctx); err != nil {
 				return err
 			}
@@ -199,6 +216,7 @@ func (f *follower) watch(ctx context.Context) error {
 				continue
 			}
 			f.client.streams.condemn(stream)
+			f.client.sight.stalls.Inc()
 			return fmt.Errorf("%w: silent for %s", errWatchStalled, time.Since(heard).Round(time.Millisecond))
 		}
 		// The time that apply took is not silence.
@@ -220,6 +238,7 @@ func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv
 	// that passed it would be closed, and its range listed. The client puts fragments together before it tells anything.
 	events := f.client.Watch(ctx, key, append(upTo(end), clientv3.WithRev(f.revision), clientv3.WithCreatedNotify())...)
 	if !guard.Stop() {
+		f.client.sight.stalls.Inc()
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)
 	}
 	return events, nil
@@ -240,7 +259,9 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 		return errWatchClosed
 	}
 	if err := r.Err(); err != nil {
-		f.whole = f.whole && !errors.Is(err, rpctypes.ErrCompacted)
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			f.spoil(whyCompacted)
+		}
 		return err
 	}
 	// A watch in the member's future would silence the pulse of its stream until the member has caught up. Only this
@@ -257,27 +278,31 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 	if len(r.Events) == 0 {
 		return nil
 	}
-	b := Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: after(r.Events, f.revision)}
-	if b.Revision <= f.revision {
-		return nil
+	told := slices.IndexFunc(r.Events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > f.revision })
+	if told < 0 {
+		told = len(r.Events)
 	}
-	return f.tell(b)
+	if err := f.echo(r.Events[:told]); err != nil || told == len(r.Events) {
+		return err
+	}
+	return f.tell(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
 }
 
-// after cuts off the events that a list has already told.
-func after(events []*clientv3.Event, rev int64) []*clientv3.Event {
-	for i, e := range events {
-		if e.Kv.ModRevision > rev {
-			return events[i:]
-		}
+// echo passes on what a list has told already.
+func (f *follower) echo(events []*clientv3.Event) error {
+	if !f.cfg.Echo || len(events) == 0 {
+		return nil
 	}
-	return nil
+	return f.hand(Batch{Echo: true, Events: events, Revision: f.revision})
 }
+
+// spoil notes why what was told leaves nothing to resume.
+func (f *follower) spoil(why string) { f.whole, f.why = false, why }
 
 func (f *follower) lose(err error) {
 	if !f.lost {
 		f.lost = true
-		f.log.Warn("lost sight of the store", zap.Int64("rev", f.revision), zap.Error(err))
+		f.client.sight.lose(f.log, zap.Int64("rev", f.revision), zap.Error(err))
 	}
 }
 
@@ -285,6 +310,6 @@ func (f *follower) found() {
 	f.wait.reset()
 	if f.lost {
 		f.lost = false
-		f.log.Info("following the store again", zap.Int64("rev", f.revision))
+		f.client.sight.find(f.log, zap.Int64("rev", f.revision))
 	}
 }

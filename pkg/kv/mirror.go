@@ -26,6 +26,7 @@ type Mirror struct {
 	loaded   bool
 	base     []*mvccpb.KeyValue          // sorted, and never changed: snapshots share it
 	pending  map[string]*mvccpb.KeyValue // on top of base; nil is a deletion
+	doubts   map[string]int64            // keys that a list had otherwise, and the first revision that explains it
 	revision int64
 	subs     map[chan struct{}]struct{}
 	changed  chan struct{}
@@ -50,7 +51,7 @@ func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 
 // NewMirror prepares a mirror of the range in cfg, which keeps apart from other watches; Run fills it.
 func NewMirror(c *Client, cfg FollowConfig) *Mirror {
-	cfg.Apart, cfg.PageSize = true, 0
+	cfg.Apart, cfg.PageSize, cfg.Echo = true, 0, true
 	return &Mirror{
 		client: c, cfg: cfg,
 		log:     orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
@@ -101,6 +102,10 @@ func (m *Mirror) Subscribe() (<-chan struct{}, func()) {
 func (m *Mirror) apply(b Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if b.Echo {
+		m.echo(b)
+		return
+	}
 	if b.Revision < m.revision {
 		return
 	}
@@ -122,8 +127,8 @@ func (m *Mirror) apply(b Batch) {
 func (m *Mirror) reset(b Batch) bool {
 	m.settle()
 	changed := !m.loaded || !slices.EqualFunc(m.base, b.KVs, same)
-	if m.loaded && changed {
-		m.report(b)
+	if m.loaded {
+		m.compare(b)
 	}
 	m.base = b.KVs
 	if !m.loaded {
@@ -133,17 +138,42 @@ func (m *Mirror) reset(b Batch) bool {
 	return changed
 }
 
-// report logs what the watch must have missed: keys written at or before the revision that it had told completely.
-// Keys that are gone from the list may have been deleted since; they prove nothing.
-func (m *Mirror) report(b Batch) {
-	known, missed := Snapshot{KVs: m.base}, 0
+// compare counts what the watch must have lost. What was written at or before the revision that it had told completely is
+// lost for certain. What else the list has otherwise may be on its way: the watch tells of it soon, as an echo, or it is
+// lost, as the next list finds.
+func (m *Mirror) compare(b Batch) {
+	known, listed := Snapshot{KVs: m.base}, Snapshot{KVs: b.KVs}
+	missed := len(m.doubts)
+	m.doubts = map[string]int64{}
 	for _, kv := range b.KVs {
-		if kv.ModRevision <= m.revision && !same(known.Get(string(kv.Key)), kv) {
+		switch {
+		case same(known.Get(string(kv.Key)), kv):
+		case kv.ModRevision <= m.revision:
 			missed++
+		default:
+			m.doubts[string(kv.Key)] = kv.ModRevision
+		}
+	}
+	for _, kv := range m.base {
+		if listed.Get(string(kv.Key)) == nil {
+			m.doubts[string(kv.Key)] = kv.ModRevision + 1
 		}
 	}
 	if missed > 0 {
+		m.client.sight.repairs.Add(float64(missed))
 		m.log.Warn("repaired a mirror whose watch had missed changes", zap.Int("keys", missed), zap.Int64("rev", b.Revision))
+	}
+}
+
+// echo takes what the watch tells after a list has told it.
+func (m *Mirror) echo(b Batch) {
+	if len(b.Events) == 0 { // a new watch, which will not
+		m.doubts = nil
+	}
+	for _, e := range b.Events {
+		if first, ok := m.doubts[string(e.Kv.Key)]; ok && e.Kv.ModRevision >= first {
+			delete(m.doubts, string(e.Kv.Key))
+		}
 	}
 }
 

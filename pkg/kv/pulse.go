@@ -22,7 +22,7 @@ import (
 // progress request, which etcd answers once and the client hands to every watch of the stream. Its cost is one small
 // message per beat, however many follow.
 //
-// A stream that never opens stays in the etcd client until its connection ends, so that their number is bounded: the
+// A stream that breaks ends its watches (see haltWatches). One that never opens stays in the etcd client until its connection ends, so that their number is bounded: the
 // ids go round.
 type streams struct {
 	mu      sync.Mutex

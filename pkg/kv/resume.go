@@ -20,8 +20,20 @@ func (f *follower) once(ctx context.Context) error {
 		if err := f.reach(ctx); err != nil {
 			return err
 		}
-	} else if err := f.load(ctx); err != nil {
-		return err
+		f.client.sight.resumptions.Inc()
+	} else {
+		why := f.why
+		if err := f.load(ctx); err != nil {
+			return err
+		}
+		if why != "" {
+			f.client.sight.relists.WithLabelValues(why).Inc()
+		}
+	}
+	if f.cfg.Echo {
+		if err := f.hand(Batch{Echo: true, Revision: f.revision}); err != nil {
+			return err
+		}
 	}
 	f.heard = false
 	err := f.watch(ctx)
@@ -30,7 +42,8 @@ func (f *follower) once(ctx context.Context) error {
 		f.silent = 0
 	default:
 		if f.silent++; f.silent == silentResumptions {
-			f.whole, f.silent = false, 0
+			f.silent = 0
+			f.spoil(whySilent)
 		}
 	}
 	return err
@@ -45,7 +58,7 @@ func (f *follower) reach(ctx context.Context) error {
 		return fmt.Errorf("read %q: %w", f.cfg.Key, err)
 	}
 	if resp.Header.Revision < f.revision {
-		f.whole = false
+		f.spoil(whyBack)
 		return wentBack(f.revision, resp.Header.Revision)
 	}
 	return nil

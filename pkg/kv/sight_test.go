@@ -1,0 +1,112 @@
+package kv_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+)
+
+// counters reads the sum of a client's counters of a name.
+func counters(t *testing.T, c *kv.Client) func(name string) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	c.Register(r)
+	return func(name string) (sum float64) {
+		t.Helper()
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == name {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+		return sum
+	}
+}
+
+// A put and a deletion that the watch drops without a word are in the mirror after the next list, and counted after the
+// one that follows; nothing else ever happens to that range.
+func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
+	c := kvtest.Start(t)
+	count := counters(t, c)
+	deaf := kvtest.Deafen(c)
+	put(t, c, "p/gone", "1")
+	cfg := prefixed("p/")
+	cfg.Relist = 500 * time.Millisecond
+	m, stop := startMirror(t.Context(), c, cfg)
+	defer stop()
+	<-m.Ready()
+	deaf.Drop(func(string) bool { return true })
+	put(t, c, "p/new", "1")
+	if _, err := c.Delete(t.Context(), "p/gone"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the repair", func() bool { s := m.Snapshot(); return s.Get("p/new") != nil && s.Get("p/gone") == nil })
+	eventually(t, "the count", func() bool { return count(kv.RepairsMetric) == 2 })
+}
+
+// Lists that come in the midst of many writes find what is on its way, and nothing that is lost.
+func TestMirror_CountsNothingWhileItsWatchIsWell(t *testing.T) {
+	c := kvtest.Start(t)
+	count := counters(t, c)
+	cfg := prefixed("p/")
+	cfg.Relist = 200 * time.Millisecond
+	m, stop := startMirror(t.Context(), c, cfg)
+	defer stop()
+	<-m.Ready()
+	for until, i := time.Now().Add(2*time.Second), 0; time.Now().Before(until); i++ {
+		put(t, c, fmt.Sprint("p/", i%7), "v")
+		if _, err := c.Delete(t.Context(), fmt.Sprint("p/", (i+3)%7)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count(kv.RepairsMetric); n != 0 {
+		t.Errorf("%v repairs", n)
+	}
+}
+
+func TestFollow_CountsResumptionsAndForcedLists(t *testing.T) {
+	s := kvtest.StartServer(t)
+	p := s.Proxy()
+	core, logs := observer.New(zap.InfoLevel)
+	c := p.Client(kv.Config{CallTimeout: 300 * time.Millisecond})
+	count := counters(t, c)
+	var all []*follower
+	for i := range 20 {
+		cfg := prefixed(fmt.Sprintf("p/%02d/", i))
+		cfg.StallAfter, cfg.Logger, cfg.Relist = 300*time.Millisecond, zap.New(core), 400*time.Millisecond
+		f := follow(t, c, cfg)
+		listed(t, f)
+		all = append(all, f)
+	}
+	if n := count("carillon_watch_relists_total"); n != 0 {
+		t.Errorf("%v forced lists while all is well", n)
+	}
+	p.Cut()
+	eventually(t, "the loss", func() bool { return logs.FilterLevelExact(zap.WarnLevel).Len() > 0 })
+	rev := put(t, s.Client(), "p/00/a", "1")
+	rev = put(t, s.Client(), "p/00/a", fmt.Sprint(rev))
+	if _, err := s.Client().Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	p.Mend()
+	eventually(t, "all ranges", func() bool { return logs.FilterMessage("following the store again").Len() == 1 })
+	eventually(t, "lists of what is compacted away", func() bool { return count("carillon_watch_relists_total") >= float64(len(all)) })
+	if n := count("carillon_watch_resumptions_total"); n < float64(len(all)) {
+		t.Errorf("%v resumptions of %d ranges", n, len(all))
+	}
+	if n := logs.FilterLevelExact(zap.WarnLevel).Len(); n > 2 {
+		t.Errorf("%d losses were logged of %d ranges that were lost together", n, len(all))
+	}
+}
