@@ -23,7 +23,7 @@ type Store interface {
 	Commit(ctx context.Context, c *store.Commit) (int64, error)
 	FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
-	Attempt(ctx context.Context, k store.RunKey) (h store.Held, nodePresent bool, err error)
+	Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error)
 	Cleared(ctx context.Context, instance string) (bool, error)
 	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
 	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error

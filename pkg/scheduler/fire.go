@@ -276,7 +276,11 @@ func (p *plan) lose(t *taskState, a *attempt) {
 	end := a.watch.held.Run
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
 	var next *task.Waiting
-	if !t.orphan(a.run) {
+	switch {
+	case a.watch.unreadable != nil: // nor does anybody know of a next one
+		end.UID, end.Owner = t.uidText(), p.w.e.cfg.Node
+		end.Message = "the record of its attempt could not be read: " + a.watch.unreadable.Error()
+	case !t.orphan(a.run):
 		next = p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64())
 	}
 	p.commit.EndLost(a.watch.held, end, next)

@@ -2,24 +2,35 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/store"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // watch is what a worker has found out of an attempt whose node is gone, or
 // whose task is.
 type watch struct {
-	held  store.Held
-	since time.Time // when the node was read as absent, with this record; zero: not yet
-	lost  bool      // it was so all along: the attempt is lost
+	held  store.Held // of a record that cannot be read, what its key says
+	since time.Time  // when the node was read as absent, with this record; zero: not yet
+	lost  bool       // it was so all along: the attempt is lost
+	// unreadable is why its record cannot be read. Nobody knows of which instance
+	// it is, so that it is never proved dead.
+	unreadable error
 	// orphan: its task is gone, and it is to be asked to end; asked: it has been.
 	orphan bool
 	asked  bool
+}
+
+// mostReadings is how many attempts are read in one round: ticks are due beside them.
+const mostReadings = 600
+
+// reading is an attempt that is to be read.
+type reading struct {
+	t      *taskState
+	a      *attempt
+	orphan bool // for its task's sake, not for its node's
 }
 
 // watchAttempts follows the attempts, of the tasks that want a look, whose node
@@ -27,22 +38,47 @@ type watch struct {
 // record unchanged at two readings that lie LostAfter apart, or ClearedAfter if
 // its instance is proved dead; the commit compares both once more.
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
+	err := w.readAttempts(ctx, now)
+	if err != nil && ctx.Err() == nil {
+		w.wakeAt(now.Add(time.Second)) // etcd is away: look again
+	}
+	return ctx.Err()
+}
+
+func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
+	var readings []reading
+	var keys []store.RunKey
 	cleared := map[string]bool{} // by instance, in this round
 	for _, t := range w.looks {
 		for _, a := range t.active() {
-			if err := w.watchAttempt(ctx, t, a, now, cleared); err != nil {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				w.wakeAt(now.Add(time.Second)) // etcd is away: look again
-				return nil
+			wanted, orphan, err := w.wantsReading(ctx, t, a, now, cleared)
+			switch {
+			case err != nil:
+				return err
+			case !wanted:
+			case len(keys) == mostReadings:
+				w.wakeAt(now)
+			default:
+				readings = append(readings, reading{t, a, orphan})
+				keys = append(keys, store.RunKey{Node: a.node, Ref: t.ref(w.shard), Run: a.run})
 			}
 		}
 	}
-	return nil
+	if len(keys) == 0 {
+		return nil
+	}
+	found, err := w.e.cfg.Store.Sightings(ctx, keys)
+	for i, v := range found {
+		if !v.Gone { // else the watch will tell how it ended
+			w.sighted(readings[i], v, now)
+		}
+	}
+	return err
 }
 
-func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now time.Time, cleared map[string]bool) error {
+// wantsReading reports whether an attempt is to be read now. If it may be later,
+// the worker wakes then.
+func (w *worker) wantsReading(ctx context.Context, t *taskState, a *attempt, now time.Time, cleared map[string]bool) (wanted, orphan bool, err error) {
 	if a.watch != nil {
 		a.watch.lost, a.watch.orphan = false, false
 	}
@@ -50,37 +86,18 @@ func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now
 		if a.watch != nil {
 			a.watch.since = time.Time{}
 		}
-		if !t.orphan(a.run) || a.watched().asked {
-			return nil
-		}
-		h, _, err := w.readAttempt(ctx, t, a)
-		if err != nil || h == nil {
-			return err
-		}
-		a.watch.held, a.watch.orphan, a.watch.asked = *h, !h.CancelRequested, h.CancelRequested
-		return nil
+		orphan = t.orphan(a.run) && !a.watched().asked
+		return orphan, orphan, nil
 	}
 	if a.watched().since.IsZero() {
-		h, present, err := w.readAttempt(ctx, t, a)
-		if err != nil || h == nil {
-			return err
-		}
-		if present { // its record cannot be read, or has not come to us
-			w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
-			return nil
-		}
-		a.watch.held, a.watch.since = *h, w.e.cfg.Now() // after the reading, not before
-		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
-		return nil
+		return true, false, nil
 	}
 	waited := now.Sub(a.watch.since)
 	ripe := waited >= w.e.cfg.LostAfter
-	if !ripe && waited >= w.e.cfg.ClearedAfter {
-		dead, err := w.cleared(ctx, a.watch.held.Instance, cleared)
-		if err != nil {
-			return err
+	if !ripe && waited >= w.e.cfg.ClearedAfter && a.watch.unreadable == nil {
+		if ripe, err = w.cleared(ctx, a.watch.held.Instance, cleared); err != nil {
+			return false, false, err
 		}
-		ripe = dead
 	}
 	if !ripe {
 		again := w.e.cfg.ClearedAfter
@@ -88,19 +105,34 @@ func (w *worker) watchAttempt(ctx context.Context, t *taskState, a *attempt, now
 			again -= waited
 		}
 		w.wakeAt(now.Add(again))
-		return nil
 	}
-	h, present, err := w.readAttempt(ctx, t, a)
+	return ripe, false, nil
+}
+
+// sighted takes what was read of an attempt.
+func (w *worker) sighted(s reading, v store.Sighting, now time.Time) {
+	watch := s.a.watched()
 	switch {
-	case err != nil || h == nil:
-		return err
-	case present || h.Mod != a.watch.held.Mod:
-		a.watch = nil
+	case s.orphan:
+		if v.Err == nil {
+			watch.held, watch.orphan, watch.asked = v.Held, !v.CancelRequested, v.CancelRequested
+		}
+	case watch.since.IsZero():
+		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
+		if v.NodePresent { // its record has not come to us
+			return
+		}
+		if v.Err != nil {
+			w.log.Error("the record of an attempt whose node is gone cannot be read; it is lost when that has been long enough",
+				zap.String("task", s.t.fullName()), zap.String("run", s.a.run), zap.Error(v.Err))
+		}
+		watch.held, watch.unreadable, watch.since = v.Held, v.Err, w.e.cfg.Now() // after the reading, not before
+	case v.NodePresent || v.Mod != watch.held.Mod:
+		s.a.watch = nil
 		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
 	default:
-		a.watch.lost = true
+		watch.lost = true
 	}
-	return nil
 }
 
 func (w *worker) cleared(ctx context.Context, instance string, known map[string]bool) (bool, error) {
@@ -112,20 +144,4 @@ func (w *worker) cleared(ctx context.Context, instance string, known map[string]
 		known[instance] = dead
 	}
 	return dead, err
-}
-
-// readAttempt reads an attempt's record and whether its node is present; nil if
-// the record is gone (the watch will tell how it ended) or unreadable.
-func (w *worker) readAttempt(ctx context.Context, t *taskState, a *attempt) (*store.Held, bool, error) {
-	h, present, err := w.e.cfg.Store.Attempt(ctx, store.RunKey{Node: a.node, Ref: t.ref(w.shard), Run: a.run})
-	switch {
-	case errors.Is(err, task.ErrNotFound):
-		return nil, false, nil
-	case errors.Is(err, task.ErrInvalid):
-		w.log.Error("an attempt's record cannot be read", zap.String("task", t.fullName()), zap.String("run", a.run), zap.Error(err))
-		return nil, false, nil
-	case err != nil:
-		return nil, false, err
-	}
-	return &h, present, nil
 }

@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -237,4 +239,105 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The record of an attempt on a node that is gone cannot be read. Its task waits
+// as long as for any silent node, whatever is said of instances, and goes on.
+func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	h := w.work("n1")
+	w.create("a", cronned("1 * * * * *"), on("node = n2"), retries(3, time.Second, task.Lost))
+	h.decide(1)
+	a := w.active("a")[0]
+	key := w.store.Keys().Run("n2", ref("a"), a.ID)
+	w.put(key, "{garbage")
+	w.leave("n2")
+	w.ok(w.store.PutCleared(w.ctx, a.Instance, task.At(sec(5))))
+	h.fleet()
+	h.decide(10)
+	h.decide(129.9)
+	if got := w.story("a"); len(got) > 0 && got[0] == "+1 lost node_lost" {
+		t.Errorf("lost too soon: %s", w.story("a"))
+	}
+	h.decide(130)
+	if got := w.story("a")[0]; got != "+1 lost node_lost" {
+		t.Fatalf("it is %s", got)
+	}
+	runs, err := w.store.Runs(w.ctx, ref("a"))
+	w.ok(err)
+	last := runs[len(runs)-1]
+	if last.Node != "n2" || last.UID == "" || last.Message == "" || last.Trigger != task.TriggerSchedule {
+		t.Errorf("the lost run is %+v", last)
+	}
+	if keys, _, err := w.store.ScanActive(w.ctx); err != nil || len(keys) != 0 {
+		t.Errorf("left in inboxes: %v, %v", keys, err)
+	}
+	w.join("n2")
+	h.fleet()
+	h.decide(182)
+	if got := w.story("a"); got[len(got)-1] != "+181 dispatched" {
+		t.Errorf("its task does not go on: %s", got)
+	}
+}
+
+// While its node is there the record is that node's affair: another version may
+// understand it, and run it.
+func TestLost_NotWhileTheNodeOfAnUnreadableRecordIsThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	h := w.work("n1")
+	w.create("a", cronned("1 * * * * *"), on("node = n2"))
+	h.decide(1)
+	w.put(w.store.Keys().Run("n2", ref("a"), w.active("a")[0].ID), "{garbage")
+	for s := 10.0; s < 300; s += 30 {
+		h.decide(s)
+	}
+	if keys, _, err := w.store.ScanActive(w.ctx); err != nil || len(keys) != 1 {
+		t.Errorf("in inboxes: %v, %v", keys, err)
+	}
+}
+
+// What hundreds of attempts of a lost node cost is requests by the hundred, not
+// one each, and other tasks' ticks do not wait for all of it.
+func TestLost_ReadsManyAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	h := w.work("n1")
+	const many = mostReadings + 100
+	for i := range many {
+		w.create(fmt.Sprintf("a%03d", i), cronned("1 * * * * *"), on("node = n2"))
+	}
+	h.decide(1)
+	w.leave("n2")
+	h.fleet()
+	counted := &sightings{Store: h.e.cfg.Store}
+	h.e.cfg.Store = counted
+	h.decide(10)
+	if counted.calls != 1 || counted.attempts != mostReadings {
+		t.Errorf("%d calls read %d attempts in the first round", counted.calls, counted.attempts)
+	}
+	if d := h.sleepFor(); d > 0 {
+		t.Errorf("the others are looked at in %s only", d)
+	}
+	h.decide(10.1)
+	if counted.attempts != many {
+		t.Errorf("%d attempts read after two rounds", counted.attempts)
+	}
+	h.decide(130.2)
+	h.decide(130.3)
+	if keys, _, err := w.store.ScanActive(w.ctx); err != nil || len(keys) != 0 {
+		t.Errorf("%d are still active, %v", len(keys), err)
+	}
+}
+
+type sightings struct {
+	Store
+	calls, attempts int
+}
+
+func (s *sightings) Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error) {
+	s.calls++
+	s.attempts += len(runs)
+	return s.Store.Sightings(ctx, runs)
 }

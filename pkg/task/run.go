@@ -164,6 +164,16 @@ func TimeOfRunID(id string) (time.Time, bool) {
 	return t, err == nil && t.Format(idTime) == id[:len(idTime)] // package time also takes ",000Z"
 }
 
+// TriggerOfRunID is what gave rise to a run, by its id alone, of one whose record
+// cannot be read: a person, if something follows the task's uid, else its
+// schedule.
+func TriggerOfRunID(id string) string {
+	if strings.Count(id, "-") > 1 {
+		return TriggerManual
+	}
+	return TriggerSchedule
+}
+
 // RunBelongs reports whether a run's id may be that of a run of the task with
 // this uid; of an id of another form nobody knows.
 func RunBelongs(id, uid string) bool {

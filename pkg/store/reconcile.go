@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ShardKeys lists the keys of a shard's queue, entries and watermark as they are
+// at one revision, which it returns, in their order and without values. etcd
+// answers from its index: it is much cheaper than to read them.
+func (s *Store) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, error) {
+	from, end, rev := s.keys.Queue(shard), s.keys.Watermark(shard)+"\x00", int64(0)
+	var all []ShardEvent
+	for {
+		page, at, more, err := s.keyPage(ctx, from, end, rev)
+		if err != nil {
+			return nil, 0, fmt.Errorf("list the keys of shard %d: %w", shard, err)
+		}
+		all, rev = append(all, s.shardEvents(page)...), at
+		if !more {
+			return all, rev, nil
+		}
+		from = string(page[len(page)-1].Key) + "\x00"
+	}
+}
+
+// HistoryKeys lists keys of a shard's history as they are now, without values: a
+// page of those after a key ("": from the first on). next is what to go on
+// after; "" says that there are no more.
+func (s *Store) HistoryKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, err error) {
+	from, end := s.keys.History(shard), clientv3.GetPrefixRangeEnd(s.keys.History(shard))
+	if after != "" {
+		from = after + "\x00"
+	}
+	page, _, more, err := s.keyPage(ctx, from, end, 0)
+	if err != nil {
+		return nil, "", fmt.Errorf("list the history of shard %d: %w", shard, err)
+	}
+	if more {
+		next = string(page[len(page)-1].Key)
+	}
+	return s.shardEvents(page), next, nil
+}
+
+func (s *Store) keyPage(ctx context.Context, from, end string, rev int64) (page []*mvccpb.KeyValue, at int64, more bool, err error) {
+	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(rev), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, 0, false, err
+	}
+	if rev == 0 {
+		rev = res.Header.Revision
+	}
+	return res.Kvs, rev, res.More && len(res.Kvs) > 0, nil
+}
+
+func (s *Store) shardEvents(kvs []*mvccpb.KeyValue) []ShardEvent {
+	events := make([]ShardEvent, 0, len(kvs))
+	for _, e := range kvs {
+		if ev, ok := s.shardEvent(string(e.Key), e); ok {
+			events = append(events, ev)
+		}
+	}
+	return events
+}
+
+// RecordsNow reads records of a shard as they are now, each as an event. One
+// that is not there is a deletion, with the revision of the reading.
+func (s *Store) RecordsNow(ctx context.Context, keys []string) ([]ShardEvent, error) {
+	events := make([]ShardEvent, 0, len(keys))
+	for some := range slices.Chunk(keys, 100) {
+		ops := make([]clientv3.Op, len(some))
+		for i, key := range some {
+			ops[i] = clientv3.OpGet(key)
+		}
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("read records: %w: %w", task.ErrUnavailable, err)
+		}
+		r := kv.Result{Responses: res.Responses}
+		for i, key := range some {
+			ev, ok := s.shardEvent(key, readAt(r, i))
+			if !ok {
+				continue
+			}
+			if ev.Deleted {
+				ev.Mod = res.Header.Revision
+			}
+			events = append(events, ev)
+		}
+	}
+	return events, nil
+}
+
+// A Sighting is what was read, at one revision, of an attempt and of its node.
+type Sighting struct {
+	Gone        bool  // the attempt's record is
+	Held              // of one that cannot be read, what its key says
+	Err         error // it cannot be read
+	NodePresent bool
+	Revision    int64
+}
+
+// Sightings reads attempts, each together with its node.
+func (s *Store) Sightings(ctx context.Context, runs []RunKey) ([]Sighting, error) {
+	list := make([]Sighting, 0, len(runs))
+	for some := range slices.Chunk(runs, 60) { // two reads each, of the 128 that etcd allows
+		ops := make([]clientv3.Op, 0, 2*len(some))
+		for _, k := range some {
+			ops = append(ops, clientv3.OpGet(s.keys.Run(k.Node, k.Ref, k.Run)), clientv3.OpGet(s.keys.Node(k.Node), clientv3.WithKeysOnly()))
+		}
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("read attempts and their nodes: %w: %w", task.ErrUnavailable, err)
+		}
+		r := kv.Result{Responses: res.Responses}
+		for i, k := range some {
+			list = append(list, s.sighting(k, readAt(r, 2*i), readAt(r, 2*i+1) != nil, res.Header.Revision))
+		}
+	}
+	return list, nil
+}
+
+func (s *Store) sighting(k RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
+	v := Sighting{Gone: e == nil, NodePresent: present, Revision: rev}
+	if e == nil {
+		return v
+	}
+	if v.Held, v.Err = s.held(e); v.Err != nil {
+		at, _ := task.TimeOfRunID(k.Run)
+		v.Held = Held{Mod: e.ModRevision, Create: e.CreateRevision, Assigned: task.Assigned{Run: task.Run{
+			ID: k.Run, Namespace: k.Ref.Namespace, Task: k.Ref.Name, Shard: k.Ref.Shard, Node: k.Node, Token: e.CreateRevision,
+			ScheduledTime: task.At(at), Attempt: 1, Trigger: task.TriggerOfRunID(k.Run),
+		}}}
+	}
+	return v
+}
