@@ -229,7 +229,8 @@ func (w *worker) scanned(keys []store.ActiveKey) {
 		w.e.cfg.Fleet.Give(k.Node)
 		w.look(t)
 	}
-	w.endedSince = nil
+	w.endedSince, w.doubts = nil, doubts{}
+	w.openings.Add(1)
 }
 
 func (w *worker) activate(t *taskState, a *attempt) {

@@ -25,6 +25,10 @@ type Store interface {
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
 	Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error)
 	Cleared(ctx context.Context, instance string) (bool, error)
+	Keys() store.Keys
+	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
+	RecordsNow(ctx context.Context, keys []string) ([]store.ShardEvent, error)
+	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
 	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
 	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error
 }
@@ -43,7 +47,9 @@ type Config struct {
 	LostAfter time.Duration
 	// ClearedAfter is how long those of an instance are that is proved dead; default 2 s.
 	ClearedAfter time.Duration
-	Now          func() time.Time
+	// Reconcile is how often, about, a shard is compared with what etcd holds; default 1 min.
+	Reconcile time.Duration
+	Now       func() time.Time
 	// May, if set, is asked before each commit; its error ends the worker.
 	May        func() error
 	Logger     *zap.Logger
@@ -53,11 +59,12 @@ type Config struct {
 // Engine serves the shards that its node owns. Shards run side by side and
 // share the fleet, the scan for active runs and the trims of history.
 type Engine struct {
-	cfg     Config
-	scans   *scanner
-	trims   *trimmer
-	loads   slots
-	metrics *metrics
+	cfg        Config
+	scans      *scanner
+	trims      *trimmer
+	loads      slots
+	reconciler *reconciler
+	metrics    *metrics
 
 	timings  *shared[timing]
 	policies *shared[policySet]
@@ -81,11 +88,13 @@ func New(cfg Config) *Engine {
 	if cfg.ClearedAfter == 0 {
 		cfg.ClearedAfter = 2 * time.Second
 	}
-	return &Engine{
+	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{},
 		loads: make(slots, loadsAtOnce), timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
+	e.reconciler = newReconciler(e)
+	return e
 }
 
 // loadsAtOnce is how many shards are loaded side by side: enough to keep the
@@ -112,6 +121,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.scans.run(ctx) })
 	g.Go(func() error { return e.trims.run(ctx) })
 	g.Go(func() error { return e.beat(ctx) })
+	g.Go(func() error { return e.reconciler.run(ctx) })
 	return g.Wait()
 }
 

@@ -28,6 +28,10 @@ type worker struct {
 	progress  progress
 	stop      atomic.Pointer[context.CancelCauseFunc] // ends the present serving
 
+	reviews  chan review  // what to compare with
+	doubts   doubts       // what was found otherwise
+	openings atomic.Int64 // how often the shard was opened and scanned
+
 	mark    store.Watermark
 	known   int64 // the watermark's mod revision
 	applied int64 // all events up to here are applied
@@ -48,7 +52,7 @@ type worker struct {
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
-		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), stubborn: map[string]bool{},
+		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), reviews: make(chan review, 4), stubborn: map[string]bool{},
 		log: e.cfg.Logger.With(zap.Int("shard", shard)),
 	}
 	w.progress.at.Store(int64(time.Since(e.made)))
@@ -219,6 +223,12 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			scan = nil
 			w.scanned(keys[w.shard])
 			w.opened.Store(true)
+		case r := <-w.reviews:
+			if scan == nil {
+				if err := w.review(ctx, r); err != nil {
+					return err
+				}
+			}
 		case <-w.pokes:
 			w.lookAtAll()
 		case <-timer.C:

@@ -1,0 +1,315 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// reconcile is a period of the reconciler without its waits.
+func (h *hand) reconcile() {
+	h.world.Helper()
+	h.world.ok(h.reconcileOnce())
+}
+
+func (h *hand) reconcileOnce() error {
+	ctx, s := h.world.ctx, h.e.cfg.Store
+	keys, rev, err := s.ShardKeys(ctx, 0)
+	h.world.ok(err)
+	runs, at, err := s.ScanActive(ctx)
+	h.world.ok(err)
+	for _, r := range []review{{keys: keys, shard: true, rev: rev}, {settle: true}, {runs: runs, active: true, rev: at}, {settle: true}} {
+		if err := h.review(ctx, r); err != nil {
+			return err
+		}
+	}
+	for after := ""; ; {
+		page, next, err := s.HistoryKeys(ctx, 0, after)
+		h.world.ok(err)
+		h.world.ok(h.review(ctx, review{history: page}))
+		if after = next; next == "" {
+			return nil
+		}
+	}
+}
+
+func (e *Engine) repairs() float64 {
+	var d dto.Metric
+	_ = e.reconciler.repairs.Write(&d)
+	return d.GetCounter().GetValue()
+}
+
+// deafened is a world whose worker's watches drop what a test wants.
+func deafened(t *testing.T, nodes ...string) (*world, *kvtest.Deaf) {
+	t.Helper()
+	w := newWorld(t, nodes...).judged()
+	return w, kvtest.Deafen(w.etcd)
+}
+
+// without does something whose events are lost, those of the shard's sync key apart.
+func without(w *world, deaf *kvtest.Deaf, h *hand, do func()) {
+	deaf.Drop(func(key string) bool {
+		return !strings.HasSuffix(key, "/sync") && !strings.HasSuffix(key, "/watermark")
+	})
+	do()
+	h.see()
+	deaf.Drop(nil)
+}
+
+func TestReconcile_RepairsWhatTheWatchOfAShardHasLost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before, lost func(w *world)
+		repairs      float64
+		want         []string
+	}{
+		"created": {func(*world) {}, func(w *world) { w.create("a") }, 1, []string{"+3 dispatched"}},
+		"paused":  {func(w *world) { w.create("a") }, func(w *world) { w.pause("a") }, 0, nil /* the commit has found out */},
+		"resumed": {func(w *world) { w.create("a", paused) }, func(w *world) { w.resume("a") }, 1, []string{"+3 dispatched"}},
+		"queued":  {func(w *world) { w.create("a", cronned("@manual")) }, func(w *world) { w.trigger("a") }, 1, []string{"+1.5 dispatched manual"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, deaf := deafened(t, "n1")
+			h := w.work("n1")
+			c.before(w)
+			h.decide(0.5)
+			w.at(1.5)
+			without(w, deaf, h, func() { c.lost(w) })
+			h.blind(2.4)
+			h.reconcile()
+			if got := h.e.repairs(); got != c.repairs {
+				t.Errorf("%v repairs, want %v", got, c.repairs)
+			}
+			h.decide(2.5)
+			h.decide(3.1)
+			got := w.story("a")
+			if len(got) > 0 && strings.HasPrefix(got[0], "+2 ") { // a tick that the watermark had passed is not lost
+				got = got[1:]
+			}
+			if name == "resumed" || name == "created" {
+				if all := w.story("a"); len(all) != 2 || all[0] != "+2 dispatched" || all[1] != "+3 skipped overlap" {
+					t.Errorf("the runs are %q", all)
+				}
+			} else if strings.Join(got, "|") != strings.Join(c.want, "|") {
+				t.Errorf("the runs are %q, want %q", got, c.want)
+			}
+			h.reconcile()
+			if got := h.e.repairs(); got != c.repairs {
+				t.Errorf("%v repairs after another period, want %v", got, c.repairs)
+			}
+		})
+	}
+}
+
+func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	deaf := kvtest.Deafen(w.etcd)
+	h := w.work("n1")
+	w.create("ends")
+	w.create("goes", every("1h"))
+	w.create("retries", every("1h"), retries(2, 0, task.Failed))
+	w.create("waits", cronned("@manual"), on("role = nowhere"))
+	w.at(0.5)
+	w.trigger("waits")
+	h.decide(1)
+	queued := w.store.Keys().Queue(0)
+	without(w, deaf, h, func() {
+		w.finish("ends", task.Succeeded)
+		w.remove("goes")
+		_, err := w.store.Client().Delete(w.ctx, queued, clientPrefix)
+		w.ok(err)
+	})
+	h.blind(2)
+	h.reconcile()
+	// The end of a run, a task that is gone, and a record of its queue.
+	if got := h.e.repairs(); got != 3 {
+		t.Errorf("%v repairs", got)
+	}
+	h.decide(3)
+	w.want("ends", "+1 succeeded", "+2 skipped overlap", "+3 dispatched")
+	w.want("goes")
+	if n := h.tasks["default/goes"]; n != nil {
+		t.Errorf("the deleted task is still known: %+v", n)
+	}
+	if h.e.cfg.Fleet.given["n1"] != 1 {
+		t.Errorf("%d attempts are counted for n1", h.e.cfg.Fleet.given["n1"])
+	}
+}
+
+// An attempt that nobody told of, as after an event of its end that was none.
+func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a")
+	h.decide(1)
+	a := h.task("default/a").active()[0]
+	h.ended(h.task("default/a"), a.run, a.create+1)
+	h.reconcile()
+	if got := h.e.repairs(); got != 1 {
+		t.Errorf("%v repairs", got)
+	}
+	h.decide(2)
+	w.want("a", "+1 dispatched", "+2 skipped overlap")
+}
+
+func TestReconcile_OpensAgainWhenTheWatermarkIsAnothers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a")
+	h.decide(1)
+	key := w.store.Keys().Watermark(0)
+	res, err := etcd.Get(w.ctx, key)
+	w.ok(err)
+	w.put(key, string(res.Kvs[0].Value))
+	if err := h.reconcileOnce(); !errors.Is(err, errReload) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What is on its way is no difference: neither an event nor a commit of its own.
+func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("goes", every("1h"))
+	w.create("a", retries(2, 0, task.Failed))
+	h.decide(1)
+	w.create("new")
+	w.trigger("a")
+	w.remove("goes")
+	w.finish("a", task.Failed)
+	keys, rev, err := w.store.ShardKeys(w.ctx, 0)
+	w.ok(err)
+	runs, _, err := w.store.ScanActive(w.ctx)
+	w.ok(err)
+	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev, runs: runs, active: true}))
+	if len(h.doubts.records) != 4 || len(h.doubts.gone) != 1 {
+		t.Errorf("in doubt are %+v", h.doubts)
+	}
+	h.decide(2) // also takes the retry out of the queue
+	w.ok(h.review(w.ctx, review{settle: true}))
+	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
+	w.ok(h.review(w.ctx, review{settle: true}))
+	if got := h.e.repairs(); got != 0 || h.doubts.any() {
+		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
+	}
+}
+
+// The history of a deleted task whose last run ended between two owners.
+func TestReconcile_PurgesHistoryOfTasksThatAreNoMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.create("gone")
+	w.create("again")
+	w.create("stays")
+	h := w.work("n1")
+	h.decide(1)
+	w.remove("gone")
+	w.remove("again")
+	w.assign("n2")
+	for _, name := range []string{"gone", "again", "stays"} {
+		w.finish(name, task.Succeeded)
+	}
+	w.create("again", every("1h"))
+	h = w.work("n2")
+	h.decide(1.1)
+	if n := len(w.story("gone")) + len(w.story("again")); n != 2 {
+		t.Fatalf("%d records of tasks that are gone", n)
+	}
+	h.reconcile()
+	h.decide(1.2)
+	w.want("gone")
+	w.want("again")
+	w.want("stays", "+1 succeeded")
+	if got := h.e.repairs(); got != 0 {
+		t.Errorf("%v repairs: nothing was lost by a watch", got)
+	}
+}
+
+// A task that the worker does not know, though it is there, keeps its history.
+func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	deaf := kvtest.Deafen(w.etcd)
+	h := w.work("n1")
+	without(w, deaf, h, func() {
+		w.create("a", every("1h"))
+		w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(0), w.uid("a"))), "{}")
+	})
+	page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
+	w.ok(err)
+	w.ok(h.review(w.ctx, review{history: page}))
+	if len(page) != 1 || len(h.purges) != 0 {
+		t.Errorf("of %d records %d are to be deleted", len(page), len(h.purges))
+	}
+}
+
+func (w *world) uid(name string) string {
+	w.Helper()
+	t, err := w.store.Task(w.ctx, ref(name))
+	w.ok(err)
+	return t.Task.UID
+}
+
+// A whole engine beside an executor that ends all at once: while all is well it
+// repairs nothing, and what its watch loses it finds by itself.
+func TestReconcile_OfAnEngineAtWork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	deaf := kvtest.Deafen(w.etcd)
+	e, _ := w.engine("n1")
+	e.cfg.Now = time.Now
+	e.reconciler.period, e.reconciler.patience = 100*time.Millisecond, 3*time.Second
+	nodes, err := w.store.Nodes(w.ctx)
+	w.ok(err)
+	e.cfg.Fleet.Set(nodes)
+	for i := range 40 {
+		w.createAt(time.Now(), fmt.Sprintf("t%02d", i), every("100ms"), retries(2, 0, task.Failed), missed(task.MissedSkip, 1))
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { _ = e.Run(ctx) })
+	fences := w.assign("n1")
+	wg.Go(func() { _ = e.Work(ctx, 0, fences) })
+	ends := 0
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			all, err := w.store.Active(ctx)
+			for _, a := range all {
+				end := a.Run
+				end.State, end.EndedAt = []task.State{task.Succeeded, task.Failed}[ends%2], task.At(time.Now())
+				if err = w.store.Finish(ctx, a, end, executor.Next(a.Assigned, end, time.Now(), 0.5)); err == nil {
+					ends++
+				}
+			}
+			sleep(ctx, time.Millisecond)
+		}
+	})
+	if !sleep(ctx, 4*time.Second) { // longer than a doubt lasts
+		t.Fatal(ctx.Err())
+	}
+	if got := e.repairs(); got != 0 {
+		t.Errorf("%v repairs while all is well", got)
+	}
+	deaf.Drop(func(key string) bool { return strings.Contains(key, "/tasks/") })
+	w.createAt(time.Now(), "late", every("100ms"))
+	w.eventually("the lost task's first run", func() bool { return len(w.story("late")) > 0 })
+	if got := e.repairs(); got != 1 {
+		t.Errorf("%v repairs of one lost event", got)
+	}
+}

@@ -1,0 +1,348 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// review is something for a worker to compare with what it knows.
+type review struct {
+	rev int64 // at which it was read
+
+	shard bool               // keys are all of the shard, but its history
+	keys  []store.ShardEvent // without values
+
+	active bool // runs are all active attempts of the shard
+	runs   []store.ActiveKey
+
+	history []store.ShardEvent // keys of history
+
+	settle bool // the time of doubt is over
+}
+
+// doubts are what a worker knows otherwise than etcd: events on their way, or
+// lost.
+type doubts struct {
+	records map[string]int64 // by key: the mod revision that etcd has; 0: it has none
+	there   []store.ActiveKey
+	gone    []*attempt // of runs that the worker takes for active
+	of      []*taskState
+	since   time.Time
+}
+
+func (d *doubts) any() bool { return len(d.records)+len(d.there)+len(d.gone) > 0 }
+
+// mostDoubts bounds what is doubted at once: whoever is as wrong as that has the
+// rest repaired in the next period.
+const mostDoubts = 1000
+
+// ask hands a review to the worker; false if it is busy with another.
+func (w *worker) ask(r review) bool {
+	select {
+	case w.reviews <- r:
+		return true
+	default:
+		return false
+	}
+}
+
+// review compares. What differs is in doubt, and is looked at again a while
+// later: only what differs still, in the same way, was lost by the watch.
+func (w *worker) review(ctx context.Context, r review) error {
+	if r.history != nil {
+		return w.reviewHistory(ctx, r.history)
+	}
+	patience := w.e.reconciler.patience
+	if w.doubts.any() { // one thing after another
+		if !r.settle && time.Since(w.doubts.since) < patience {
+			return nil
+		}
+		d := w.doubts
+		w.doubts = doubts{}
+		if err := w.settleRecords(ctx, d); err != nil {
+			return err
+		}
+		return w.settleRuns(ctx, d)
+	}
+	if r.shard {
+		w.doubts.records = w.differing(r)
+	}
+	if r.active {
+		w.reviewRuns(r)
+	}
+	if w.doubts.any() {
+		w.doubts.since = time.Now()
+		time.AfterFunc(patience, func() { w.ask(review{settle: true}) })
+	}
+	return nil
+}
+
+// differing lists the records that the worker knows otherwise than r does.
+func (w *worker) differing(r review) map[string]int64 {
+	found := map[string]int64{}
+	doubt := func(key string, mod int64) {
+		if len(found) < mostDoubts {
+			found[key] = mod
+		}
+	}
+	entries, queued := make(map[string]bool, len(r.keys)), map[string]bool{}
+	for i := range r.keys {
+		ev := &r.keys[i]
+		switch ev.Kind {
+		case store.KindEntry:
+			entries[ev.Task] = true
+		case store.KindQueued:
+			queued[ev.Key] = true
+		}
+		if w.lacks(ev) {
+			doubt(ev.Key, ev.Mod)
+		}
+	}
+	for name, t := range w.tasks {
+		if t.present && t.mod <= r.rev && !entries[name] {
+			doubt(w.keys().Entry(t.ref(w.shard)), 0)
+		}
+		if t.live == nil {
+			continue
+		}
+		for _, q := range t.live.queue {
+			if key := w.keys().Queued(t.ref(w.shard), q.ID); q.mod <= r.rev && !queued[key] {
+				doubt(key, 0)
+			}
+		}
+		for _, run := range t.live.unreadable {
+			if key := w.keys().Queued(t.ref(w.shard), run); !queued[key] {
+				doubt(key, 0)
+			}
+		}
+	}
+	return found
+}
+
+func (w *worker) keys() store.Keys { return w.e.cfg.Store.Keys() }
+
+// lacks reports whether the worker does not know that a record exists, or only
+// an older version.
+func (w *worker) lacks(ev *store.ShardEvent) bool {
+	t := w.tasks[ev.Task]
+	switch ev.Kind {
+	case store.KindEntry:
+		return t == nil || t.mod < ev.Mod
+	case store.KindQueued:
+		if rev, ok := w.gone[ev.Task+"/"+ev.Run]; ok && ev.Mod <= rev {
+			return false
+		}
+		if t == nil || t.live == nil {
+			return true
+		}
+		i := slices.IndexFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
+		return (i < 0 || t.live.queue[i].mod < ev.Mod) && !slices.Contains(t.live.unreadable, ev.Run)
+	case store.KindWatermark:
+		return w.known < ev.Mod
+	}
+	return false
+}
+
+// has reports whether the worker takes a record for existing.
+func (w *worker) has(ev *store.ShardEvent) bool {
+	t := w.tasks[ev.Task]
+	switch {
+	case t == nil:
+		return false
+	case ev.Kind == store.KindEntry:
+		return t.present
+	case t.live == nil:
+		return false
+	}
+	return slices.Contains(t.live.unreadable, ev.Run) || slices.ContainsFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
+}
+
+// settleRecords repairs what still differs, by what etcd holds now.
+func (w *worker) settleRecords(ctx context.Context, d doubts) error {
+	var keys []string
+	for key, mod := range d.records {
+		sk, ok := w.keys().ParseShard(key)
+		if !ok {
+			continue
+		}
+		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
+		if mod > 0 && w.lacks(&ev) || mod == 0 && w.has(&ev) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	events, err := w.e.cfg.Store.RecordsNow(ctx, keys)
+	if err != nil {
+		return w.postponed(err)
+	}
+	for _, ev := range events {
+		mod := d.records[ev.Key]
+		switch {
+		case ev.Kind == store.KindWatermark:
+			if w.known < ev.Mod {
+				w.repaired("the watermark", ev.Key)
+				return fmt.Errorf("%w: the watermark is another's", errReload)
+			}
+		case ev.Deleted && mod == 0 && w.has(&ev), !ev.Deleted && ev.Mod == mod && w.lacks(&ev):
+			w.repaired("a record", ev.Key)
+			w.repair(ev)
+		}
+	}
+	return nil
+}
+
+// repair takes a record that the watch has lost. The watermark may have passed
+// ticks of a task that was created, or whose ticks began anew, without the worker
+// knowing: they are not decided, for every commit for the task compares its entry.
+func (w *worker) repair(ev store.ShardEvent) {
+	create, from := int64(0), int64(0)
+	if t := w.tasks[ev.Task]; t != nil && t.present {
+		create, from = t.create, t.from
+	}
+	w.apply(store.ShardBatch{Events: []store.ShardEvent{ev}})
+	if t := w.tasks[ev.Task]; ev.Kind == store.KindEntry && t != nil && t.present && (t.create != create || t.from > from) {
+		t.overlooked = true
+		w.reschedule(t)
+	}
+}
+
+// reviewRuns doubts the attempts that are active for only one of worker and etcd.
+func (w *worker) reviewRuns(r review) {
+	found := map[store.RunKey]int64{}
+	for _, k := range r.runs {
+		found[k.RunKey] = k.Create
+		if w.attemptOf(k) == nil && len(w.doubts.there) < mostDoubts {
+			w.doubts.there = append(w.doubts.there, k)
+		}
+	}
+	for _, t := range w.tasks {
+		for _, a := range t.active() {
+			create, ok := found[w.runKey(t, a)]
+			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(w.doubts.gone) < mostDoubts {
+				w.doubts.gone, w.doubts.of = append(w.doubts.gone, a), append(w.doubts.of, t)
+			}
+		}
+	}
+}
+
+func (w *worker) runKey(t *taskState, a *attempt) store.RunKey {
+	return store.RunKey{Node: a.node, Ref: t.ref(w.shard), Run: a.run}
+}
+
+// attemptOf is what the worker knows of an attempt, or of a later one of its run; nil: nothing.
+func (w *worker) attemptOf(k store.ActiveKey) *attempt {
+	t := w.tasks[k.Ref.String()]
+	if t == nil {
+		return nil
+	}
+	for _, a := range t.active() {
+		if a.run == k.Run && (a.create >= k.Create || a.create == 0) {
+			return a
+		}
+	}
+	return nil
+}
+
+// settleRuns repairs what still differs of the active attempts.
+func (w *worker) settleRuns(ctx context.Context, d doubts) error {
+	var keys []store.RunKey
+	ended := map[int]int{} // by place in keys: in d.gone
+	for i, a := range d.gone {
+		if slices.Contains(d.of[i].active(), a) {
+			ended[len(keys)] = i
+			keys = append(keys, w.runKey(d.of[i], a))
+		}
+	}
+	for _, k := range d.there {
+		if w.attemptOf(k) == nil {
+			keys = append(keys, k.RunKey)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	found, err := w.e.cfg.Store.Sightings(ctx, keys)
+	if err != nil {
+		return w.postponed(err)
+	}
+	for at, v := range found {
+		k := keys[at]
+		if i, ok := ended[at]; ok {
+			if a := d.gone[i]; v.Gone || a.create != 0 && v.Create != a.create {
+				w.repaired("an end", k.Run)
+				w.ended(d.of[i], a.run, v.Revision+1)
+			}
+			continue
+		}
+		if i := slices.IndexFunc(d.there, func(o store.ActiveKey) bool { return o.RunKey == k }); !v.Gone && d.there[i].Create == v.Create && w.attemptOf(d.there[i]) == nil {
+			w.repaired("an attempt", k.Run)
+			t := w.task(k.Ref.String())
+			w.activate(t, &attempt{run: k.Run, node: k.Node, create: v.Create})
+			w.e.cfg.Fleet.Give(k.Node)
+			w.look(t)
+		}
+	}
+	return nil
+}
+
+// reviewHistory finds records of tasks that are no more, and has them deleted.
+// Only such as the watch would have told of are judged; and not by what is known
+// here alone, since what is deleted is gone.
+func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) error {
+	var entries []string
+	orphans := map[string][]store.ShardEvent{} // by the key of the entry
+	for _, ev := range page {
+		if t := w.tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.orphan(ev.Run) {
+			continue
+		}
+		key := w.keys().Entry(ev.Ref)
+		if orphans[key] == nil {
+			entries = append(entries, key)
+		}
+		orphans[key] = append(orphans[key], ev)
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	found, err := w.e.cfg.Store.RecordsNow(ctx, entries)
+	if err != nil {
+		return w.postponed(err)
+	}
+	n := 0
+	for _, e := range found {
+		if !e.Deleted && w.parts.Split(e.Value) != nil {
+			continue // of an entry that cannot be read nobody knows
+		}
+		for _, ev := range orphans[e.Key] {
+			if e.Deleted || !task.RunBelongs(ev.Run, string(w.parts.UID)) {
+				w.purges[ev.Key] = ev.Mod
+				n++
+			}
+		}
+	}
+	if n > 0 {
+		w.log.Info("deleting what the history holds of tasks that are no more", zap.Int("records", n))
+	}
+	return nil
+}
+
+// repaired counts a difference that the watch should have told of.
+func (w *worker) repaired(what, key string) {
+	w.e.reconciler.repairs.Inc()
+	w.log.Warn("repaired what a watch had not told", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.applied))
+}
+
+// postponed passes over what the next period will find again.
+func (w *worker) postponed(err error) error {
+	w.log.Debug("could not reconcile", zap.Error(err))
+	return nil
+}
