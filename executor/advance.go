@@ -87,6 +87,7 @@ func (e *Executor) step(a *attempt, v view) {
 		k := killFor(a, v)
 		if a.killed.cause == causeNone {
 			a.killed = k
+			e.metrics.kills.WithLabelValues(k.cause.String()).Inc()
 		}
 		a.killed.grace = k.grace
 		a.orders.give(k)

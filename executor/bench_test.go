@@ -22,7 +22,7 @@ type instant struct {
 	finished atomic.Int64
 }
 
-func (i *instant) FollowInbox(ctx context.Context, _ string, apply func(store.InboxBatch) error) error {
+func (i *instant) FollowInbox(ctx context.Context, _ string, _ time.Duration, apply func(store.InboxBatch) error) error {
 	for {
 		select {
 		case <-ctx.Done():

@@ -78,6 +78,7 @@ type Executor struct {
 	spool   *Spool
 	launch  launcher
 	margin  time.Duration // before LostAfter, for kills
+	reread  time.Duration // between lists of the inbox
 	clocks  clocks
 
 	batches chan batch
@@ -137,6 +138,7 @@ func New(cfg Config) (*Executor, error) {
 		cfg: cfg, log: log, spool: spool,
 		launch:  launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), node: cfg.Node, log: log},
 		margin:  min(10*time.Second, cfg.LostAfter/4),
+		reread:  reread,
 		clocks:  clocksOf(cfg.Boot),
 		batches: make(chan batch), pokes: make(chan struct{}, 1),
 		left: make(chan struct{}), state: newState(),

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -38,17 +37,14 @@ func (f *following) stop() {
 // minute or so.
 func (e *Executor) follow(ctx context.Context, session int) {
 	for ctx.Err() == nil {
-		period := reread + time.Duration(rand.Int64N(int64(reread/4)))
-		turn, cancel := context.WithTimeout(ctx, period)
-		err := e.cfg.Inbox.FollowInbox(turn, e.cfg.Node, func(b store.InboxBatch) error { return e.hand(turn, b, session) })
-		ended := turn.Err() == nil
-		cancel()
-		if ended {
-			e.log.Warn("following the inbox ended", zap.Error(err))
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+		err := e.cfg.Inbox.FollowInbox(ctx, e.cfg.Node, e.reread, func(b store.InboxBatch) error { return e.hand(ctx, b, session) })
+		if ctx.Err() != nil {
+			return
+		}
+		e.log.Warn("following the inbox ended", zap.Error(err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
 		}
 	}
 }
@@ -56,7 +52,7 @@ func (e *Executor) follow(ctx context.Context, session int) {
 // hand gives a batch to the loop, and waits until it is taken: so the watch
 // runs no faster than the state can follow.
 func (e *Executor) hand(ctx context.Context, b store.InboxBatch, session int) error {
-	if !b.Reset && len(b.Events) == 0 {
+	if !b.Reset && !b.Echo && len(b.Events) == 0 {
 		return nil
 	}
 	x := batch{InboxBatch: b, session: session, taken: make(chan error, 1)}

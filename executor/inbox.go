@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -10,7 +11,7 @@ import (
 
 // Inbox is what the executor needs of the store; *store.Store is one.
 type Inbox interface {
-	FollowInbox(ctx context.Context, node string, apply func(store.InboxBatch) error) error
+	FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(store.InboxBatch) error) error
 	Rewrite(ctx context.Context, session kv.Fence, h store.Held) (mod int64, err error)
 	Finish(ctx context.Context, h store.Held, end task.Run, next *task.Waiting) error
 	HandBack(ctx context.Context, h store.Held) error

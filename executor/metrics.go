@@ -3,6 +3,7 @@ package executor
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -14,6 +15,9 @@ type metrics struct {
 	unrecorded prometheus.Gauge
 	unreadable prometheus.Gauge
 	adopted    prometheus.Counter
+	late       prometheus.Counter
+	kills      *prometheus.CounterVec
+	repairs    prometheus.Counter
 }
 
 func newMetrics(e *Executor, r prometheus.Registerer) metrics {
@@ -32,6 +36,11 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 		unreadable: gauge("carillon_inbox_unreadable", "Records in this node's inbox that cannot be read."),
 		adopted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_attempts_adopted_total", Help: "Attempts adopted after a rejoin."}),
+		late: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "carillon_attempts_late_total", Help: "Results that came after their attempt was declared lost."}),
+		kills: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_attempts_killed_total",
+			Help: "Attempts that were made to end, by why: cancel, shutdown, silent (the node was, for too long), guardian (the daemon was frozen for too long), gone (others had decided about it)."}, []string{"why"}),
+		repairs: kv.NewRepairs("executor"),
 	}
 	for _, s := range []task.State{task.Succeeded, task.Failed, task.TimedOut, task.Cancelled, task.Lost} {
 		m.endedAs[s] = m.ended.WithLabelValues(string(s))
@@ -39,7 +48,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 	if r != nil {
 		slots := gauge("carillon_slots", "Processes that this node runs at once.")
 		slots.Set(float64(e.cfg.Slots))
-		r.MustRegister(m.ended, m.lateness, m.waiting, m.unrecorded, m.unreadable, m.adopted, slots, prometheus.NewGaugeFunc(
+		r.MustRegister(m.ended, m.lateness, m.waiting, m.unrecorded, m.unreadable, m.adopted, m.late, m.kills, m.repairs, slots, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_attempts_running", Help: "Attempts with a process."},
 			func() float64 { return float64(e.Running()) }))
 	}

@@ -24,6 +24,11 @@ const (
 	causeGone           // its record is gone: others decided about it
 )
 
+// String is the word for it in metrics.
+func (c cause) String() string {
+	return [...]string{"none", "timeout", "cancel", "shutdown", "silent", "gone"}[c]
+}
+
 // kill is an order to end an attempt: SIGTERM, and after grace SIGKILL.
 type kill struct {
 	cause cause

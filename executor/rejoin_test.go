@@ -84,8 +84,8 @@ type deaf struct {
 	on atomic.Bool
 }
 
-func (d *deaf) FollowInbox(ctx context.Context, node string, apply func(store.InboxBatch) error) error {
-	return d.Inbox.FollowInbox(ctx, node, func(b store.InboxBatch) error {
+func (d *deaf) FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(store.InboxBatch) error) error {
+	return d.Inbox.FollowInbox(ctx, node, relist, func(b store.InboxBatch) error {
 		if d.on.Load() {
 			return nil
 		}

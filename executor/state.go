@@ -21,8 +21,9 @@ type state struct {
 	all        []*attempt
 	byKey      map[string]*attempt // without those that are gone
 	unreadable map[string]bool
-	leaving    map[string]int // processes whose record is gone, by key
-	floor      int64          // the inbox is known completely up to here
+	leaving    map[string]int   // processes whose record is gone, by key
+	floor      int64            // the inbox is known completely up to here
+	doubts     map[string]int64 // keys that a list had otherwise, and the first revision that explains it
 
 	dirty     []*attempt // to be looked at
 	spare     []*ending  // an empty slice for the mail
@@ -159,6 +160,13 @@ var errSuperseded = errors.New("a later session follows the inbox")
 func (e *Executor) apply(b batch) error {
 	if b.session != e.session.id {
 		return errSuperseded
+	}
+	if b.Echo {
+		e.echo(b.InboxBatch)
+		return nil
+	}
+	if b.Reset {
+		e.compare(b.InboxBatch)
 	}
 	before := e.floor
 	for i := range b.Events {

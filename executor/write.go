@@ -68,6 +68,9 @@ func (e *Executor) processEnded(a *attempt, r Result) {
 	}
 	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && a.Replaceable && e.overdue(a) {
 		r.blame(causeSilent, 0) // the guardian was faster
+		if a.killed.cause == causeNone {
+			e.metrics.kills.WithLabelValues("guardian").Inc()
+		}
 	}
 	a.finish(e.cfg.Node, r)
 	e.ended(a)
@@ -173,6 +176,7 @@ func (e *Executor) recorded(x *ending) {
 	a, err := x.attempt, x.err
 	switch {
 	case errors.Is(err, store.ErrLate):
+		e.metrics.late.Inc()
 		e.log.Warn("an attempt had been declared lost before its end", zap.String("task", a.Namespace+"/"+a.Task),
 			zap.String("run", a.ID), zap.String("state", string(x.run.State)))
 	case err != nil:

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -40,7 +39,7 @@ type reconciler struct {
 
 func newReconciler(e *Engine) *reconciler {
 	r := &reconciler{
-		e: e, period: e.cfg.Reconcile, patience: doubtFor, repairs: kv.NewRepairs("worker"), log: e.cfg.Logger,
+		e: e, period: e.cfg.Reconcile, patience: doubtFor, repairs: store.NewRepairs("worker"), log: e.cfg.Logger,
 		searched: map[*worker]int64{},
 	}
 	if r.period == 0 {

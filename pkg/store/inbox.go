@@ -30,24 +30,26 @@ type InboxEvent struct {
 // InboxBatch is what a node learns of its inbox.
 type InboxBatch struct {
 	Reset    bool // Events is the whole inbox
+	Echo     bool // Events, without their records, are known by a list; none: a new watch begins, which tells of none such
 	Events   []InboxEvent
 	Revision int64
 }
 
 // FollowInbox calls apply with a node's whole inbox, listed now, then with
 // every change of it, in order, until ctx ends or apply returns an error. After
-// changes may have been missed it lists again.
-func (s *Store) FollowInbox(ctx context.Context, node string, apply func(InboxBatch) error) error {
+// changes may have been missed it lists again, and also every relist, about: then
+// the watch tells, as an echo, what the list had come before (see kv.Batch).
+func (s *Store) FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(InboxBatch) error) error {
 	prefix := s.keys.Inbox(node)
-	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Apart: true}
+	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Apart: true, Relist: relist, Echo: true}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
-		out := InboxBatch{Reset: b.Reset, Revision: b.Revision, Events: make([]InboxEvent, 0, len(b.KVs)+len(b.Events))}
+		out := InboxBatch{Reset: b.Reset, Echo: b.Echo, Revision: b.Revision, Events: make([]InboxEvent, 0, len(b.KVs)+len(b.Events))}
 		for _, e := range b.KVs {
 			out.Events = append(out.Events, s.inboxEvent(e))
 		}
 		for _, e := range b.Events {
-			if e.Type == clientv3.EventTypeDelete {
-				out.Events = append(out.Events, InboxEvent{Key: string(e.Kv.Key), Mod: e.Kv.ModRevision, Deleted: true})
+			if deleted := e.Type == clientv3.EventTypeDelete; deleted || b.Echo {
+				out.Events = append(out.Events, InboxEvent{Key: string(e.Kv.Key), Mod: e.Kv.ModRevision, Deleted: deleted})
 				continue
 			}
 			out.Events = append(out.Events, s.inboxEvent(e.Kv))

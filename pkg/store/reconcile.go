@@ -5,12 +5,17 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// NewRepairs makes the counter of what who, who reads again what a watch tells,
+// has found and repaired (see kv.RepairsMetric).
+func NewRepairs(who string) prometheus.Counter { return kv.NewRepairs(who) }
 
 // ShardKeys lists the keys of a shard's queue, entries and watermark as they are
 // at one revision, which it returns, in their order and without values. etcd
