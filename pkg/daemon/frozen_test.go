@@ -1,0 +1,141 @@
+package daemon_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// probe is a task's shell line: it writes to the log which attempt starts, and
+// whether the first process of the task lives; on the frozen node it goes on for
+// ever.
+const probe = `
+log=%[1]s/log; first=%[1]s/pid.%[2]s
+echo "START $CARILLON_RUN_ID $CARILLON_ATTEMPT $CARILLON_FENCING_TOKEN $(date +%%s) $$" >>$log
+if [ $CARILLON_NODE = n1 ] && ! [ -e %[1]s/thawed ]; then echo $$ >$first; while ! [ -e %[1]s/end.%[2]s ]; do sleep 0.1; done; exit 0; fi
+case "$(cut -d' ' -f3 /proc/$(cat $first)/stat 2>/dev/null)" in ''|Z|X) ;; *) echo %[2]s >>%[1]s/overlap;; esac
+echo "END $CARILLON_RUN_ID $CARILLON_ATTEMPT $CARILLON_FENCING_TOKEN $(date +%%s) $$" >>$log`
+
+// runs reports whether a process is there and not merely unwaited for: the
+// parent of what its guardian kills is frozen.
+func runs(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	state := b[bytes.LastIndexByte(b, ')')+2]
+	return state != 'Z' && state != 'X'
+}
+
+func mark(t *testing.T, dir, name string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A daemon stands still, past its lease and past lost_after, while it runs tasks
+// that others may replace. The guardian kills these before any other may start;
+// what nobody may replace goes on. Thawed, it changes no outcome, and takes part.
+func TestDaemon_ThatIsFrozenPastLostAfterRunsNothingThatOthersReplace(t *testing.T) {
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "12s")
+	c.start("n1")
+	marks := t.TempDir()
+	shell := func(name string) string { return fmt.Sprintf(probe, marks, name) }
+	again := spec("again", shell("again"))
+	again.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Lost}}
+	skips := spec("skips", shell("skips"))
+	skips.Schedule, skips.Overlap = task.Schedules{"@every 1s"}, task.OverlapSkip
+	alone := spec("alone", shell("alone"))
+	alone.Overlap = task.OverlapAllow
+	for _, s := range []task.Spec{again, skips, alone} {
+		c.create("n1", s)
+	}
+	lost := map[string]string{"again": c.trigger("n1", "again").ID, "alone": c.trigger("n1", "alone").ID}
+	pids := map[string]int{}
+	for _, name := range []string{"again", "skips", "alone"} {
+		pids[name] = pidIn(t, filepath.Join(marks, "pid."+name))
+	}
+	c.start("n2")
+	c.nodes["n1"].signal(syscall.SIGSTOP)
+
+	eventually(t, 20*time.Second, func() error {
+		if runs(pids["again"]) || runs(pids["skips"]) {
+			return errors.New("what others may replace still runs")
+		}
+		return nil
+	})
+	if !runs(pids["alone"]) {
+		t.Error("a task was killed that nobody may replace")
+	}
+	second := c.until("n2", "again", lost["again"], task.Succeeded)
+	if second.Node != "n2" || second.Attempt != 2 || len(second.Attempts) != 1 || second.Attempts[0].State != task.Lost {
+		t.Errorf("ended as %+v", second)
+	}
+	c.until("n2", "alone", lost["alone"], task.Lost)
+	// It ends by itself, after it was declared lost and before its daemon can say so.
+	mark(t, marks, "end.alone")
+	eventually(t, 20*time.Second, func() error {
+		if runs(pids["alone"]) {
+			return errors.New("it goes on")
+		}
+		return nil
+	})
+	eventually(t, 20*time.Second, func() error { // the other's ticks go on
+		list, err := c.client("n2").Runs(t.Context(), "default", "skips", client.RunFilter{State: task.Succeeded, Node: "n2"})
+		if err == nil && len(list) < 2 {
+			err = fmt.Errorf("%d runs of the task that skips", len(list))
+		}
+		return err
+	})
+
+	mark(t, marks, "thawed")
+	c.nodes["n1"].signal(syscall.SIGCONT)
+	eventually(t, 20*time.Second, func() error { // the result of what was lost and ended by itself is kept beside
+		res, err := c.etcd.Client().Get(t.Context(), c.keys.Shards(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil {
+			return err
+		}
+		for _, e := range res.Kvs {
+			if strings.Contains(string(e.Key), "/history/default/alone/"+lost["alone"]+"~late~") {
+				return nil
+			}
+		}
+		return errors.New("no late result")
+	})
+	if r := c.until("n2", "again", lost["again"], task.Succeeded); r.Token != second.Token {
+		t.Errorf("the outcome has changed to %+v", r)
+	}
+	c.until("n2", "alone", lost["alone"], task.Lost)
+	c.nodes["n1"].waitReady()
+	here := spec("here", "true")
+	here.Target.Selector = "node = n1"
+	c.create("n2", here)
+	if r := c.until("n2", "here", c.trigger("n2", "here").ID, task.Succeeded, task.Failed, task.Lost); r.State != task.Succeeded {
+		t.Errorf("the thawed node ended a task as %+v", r)
+	}
+	c.quiet("n2")
+	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+	if b, _ := os.ReadFile(filepath.Join(marks, "overlap")); len(b) > 0 {
+		t.Errorf("others started while these still ran: %q", b)
+	}
+	b, err := os.ReadFile(filepath.Join(marks, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range check.CheckProbeLog(bytes.NewReader(b), c.keys, c.recorder.Events()) {
+		t.Errorf("the probe log: %+v", v)
+	}
+}
