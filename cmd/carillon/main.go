@@ -5,8 +5,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/carillonhq/carillon/pkg/bench"
 	"github.com/carillonhq/carillon/pkg/cli"
@@ -18,9 +16,8 @@ func main() { os.Exit(run()) }
 // run ends its command at the first signal; at a second one the system's own
 // way takes over, so that nothing can keep the process from being stopped.
 func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := daemon.Signals(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop)
 	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version()}
 	return cli.Main(ctx, os.Args[1:], sys, append(daemon.Commands(), bench.Command())...)
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,8 +23,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asDaemon) == "" {
 		os.Exit(m.Run())
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, stop := daemon.Signals(context.Background())
+	defer stop()
 	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(outside().Commands()...)
 	if err := root.ExecuteContext(ctx); err != nil {
