@@ -366,3 +366,74 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 		t.Errorf("started %d times", strings.Count(string(b), "\n"))
 	}
 }
+
+// balky is an inbox that takes no results while it is on.
+type balky struct {
+	Inbox
+	on atomic.Bool
+}
+
+func (b *balky) Finish(ctx context.Context, h store.Held, end task.Run, next *task.Waiting) error {
+	if b.on.Load() {
+		return task.ErrUnavailable
+	}
+	return b.Inbox.Finish(ctx, h, end, next)
+}
+
+// A cancel comes after the attempt has ended, and before that is on record.
+func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
+	b := &balky{}
+	n := newNode(t, kvtest.Start(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
+	b.on.Store(true)
+	n.join()
+	again := func(a *task.Assigned) { a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}} }
+	n.assign("fails", "exit 3", again)
+	eventually(t, "its end waits", func() bool { return value(n.metrics.unrecorded) == 1 })
+	n.change("fails", cancelled)
+	known := func() bool {
+		got := make(chan bool, 1)
+		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")].CancelRequested })
+		return <-got
+	}
+	eventually(t, "the cancel is known", known)
+	b.on.Store(false)
+	if r := n.ended("fails"); r.State != task.Failed || r.CancelledBy != "someone" {
+		t.Errorf("got %+v", r)
+	}
+	if w := n.waits("fails"); w != nil {
+		t.Errorf("a cancelled run waits for a retry: %+v", w)
+	}
+}
+
+// What failed and would be tried again was declared lost meanwhile: whoever did
+// that has decided what follows.
+func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
+	b := &balky{}
+	n := newNode(t, kvtest.Start(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
+	b.on.Store(true)
+	n.join()
+	token := n.assign("fails", "exit 3", func(a *task.Assigned) {
+		a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
+	})
+	eventually(t, "its end waits", func() bool { return value(n.metrics.unrecorded) == 1 })
+	a, _ := n.inbox("fails")
+	n.put(n.keys.Ended(ref, "fails"), LostEnd(*a, token, time.Now()))
+	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "fails")); err != nil {
+		t.Fatal(err)
+	}
+	gone := func() bool {
+		got := make(chan bool, 1)
+		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")] == nil })
+		return <-got
+	}
+	eventually(t, "it is known to be gone", gone)
+	b.on.Store(false)
+	eventually(t, "the late result", func() bool {
+		late, _ := read[task.Run](n, n.keys.Late(ref, "fails", token))
+		return late != nil
+	})
+	eventually(t, "the count", func() bool { return value(n.metrics.late) == 1 })
+	if r := n.history("fails"); r.State != task.Lost || n.waits("fails") != nil {
+		t.Errorf("got %+v, waiting %+v", r, n.waits("fails"))
+	}
+}

@@ -165,7 +165,7 @@ func (e *Executor) record(a *attempt) {
 	x := a.end
 	x.run.CancelledBy = a.CancelledBy // a cancel may have come since
 	x.held, x.next = a.Held, nil
-	if !a.gone && !a.noRetry {
+	if !a.noRetry {
 		x.next = Next(a.Assigned, x.run, time.Now(), rand.Float64())
 	}
 	a.busy = true
