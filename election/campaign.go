@@ -28,7 +28,7 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 	joined := make(chan struct{})
 	go func() {
 		defer close(joined)
-		campaigned <- el.Campaign(ctx, e.cfg.Node)
+		campaigned <- e.stand(ctx, el)
 	}()
 	defer func() { cancel(); <-joined }()
 
@@ -56,6 +56,17 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 				return kv.Fence{}, 0, errNoKey
 			}
 			seen = seen || p.created > 0
+		}
+	}
+}
+
+// stand campaigns until it is over or ctx ends. A watch that is lost ends etcd's Campaign; our key, and so our place, is
+// still there for the next one.
+func (e *Election) stand(ctx context.Context, el *concurrency.Election) error {
+	for {
+		err := el.Campaign(ctx, e.cfg.Node)
+		if err == nil || ctx.Err() != nil || !sleep(ctx, firstPause) {
+			return err
 		}
 	}
 }

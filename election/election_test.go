@@ -357,6 +357,28 @@ func TestElection_LeadsThoughItsWatchIsDeaf(t *testing.T) {
 	within(t, 10*time.Second, "b's term", b.terms)
 }
 
+// The connection of one who waits breaks, and comes back: it has not lost its place.
+func TestElection_KeepsItsPlaceWhenItsConnectionBreaks(t *testing.T) {
+	s := kvtest.StartServer(t)
+	p := s.Proxy()
+	a := campaign(t, s.Client(), "a", election.Config{})
+	within(t, 10*time.Second, "the first term", a.terms)
+	b := campaign(t, p.Client(kv.Config{}), "b", election.Config{TTL: 10 * time.Second})
+	eventually(t, "two candidates", func() bool { return len(keys(t, s.Client())) == 2 })
+	place := keys(t, s.Client())[1]
+	for range 3 {
+		p.Cut()
+		p.Mend()
+		time.Sleep(200 * time.Millisecond) // for it to give up, if it would
+	}
+	if err := a.end(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if term := within(t, 4*time.Second, "the second term", b.terms); term.Fence.Key != place {
+		t.Errorf("it leads with key %s, it waited with %s", term.Fence.Key, place)
+	}
+}
+
 func TestElection_ResignsAndBacksOffWhenLeadFails(t *testing.T) {
 	c := kvtest.Start(t)
 	core, logs := observer.New(zap.ErrorLevel)
