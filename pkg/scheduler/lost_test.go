@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -96,6 +98,7 @@ func TestLost_NotWhenTheNodeIsBack(t *testing.T) {
 		h.decide(130)
 		h.decide(140)
 		w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
+		h.wantNoConflict()
 		// Gone again: the wait begins anew.
 		w.leave("n2")
 		h.fleet()
@@ -122,11 +125,22 @@ func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
 	w.leave("n2")
 	h.decide(130)
 	w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
+	h.wantNoConflict()
 	for s := 132.0; s < 250; s += 2 { // what it sees now, it has to see for two minutes
 		h.decide(s)
 	}
 	if got := w.active("a"); len(got) != 1 || got[0].Mod != mod {
 		t.Fatalf("active are %+v", got)
+	}
+}
+
+// wantNoConflict: the second reading has found out, before a commit for others had to fail for it.
+func (h *hand) wantNoConflict() {
+	h.world.Helper()
+	var d dto.Metric
+	h.world.ok(h.e.metrics.commits.WithLabelValues("conflict").Write(&d))
+	if n := d.GetCounter().GetValue(); n > 0 {
+		h.world.Errorf("%v commits had a conflict", n)
 	}
 }
 
