@@ -322,6 +322,13 @@ func TestExecutor_WithGuardian(t *testing.T) {
 		return false
 	}
 	eventually(t, "the guardian knows the session", func() bool { return covered(2) })
+	deadline := func() time.Duration {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.watch.sessions[2]
+	}
+	first := deadline()
+	eventually(t, "the guardian is told of a renewal", func() bool { return deadline() > first })
 	if err := syscall.Kill(pidIn(t, filepath.Join(dir, "guardian.lock")), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

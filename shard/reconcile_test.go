@@ -1,0 +1,77 @@
+package shard_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/shard"
+)
+
+// The watches of nodes and owners lose every event, and leader and Keeper do not
+// look by themselves: the mirrors read again, tell them, and count.
+func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing.T) {
+	f := newFleet(t)
+	registry := prometheus.NewRegistry()
+	f.etcd.Register(registry)
+	kvtest.Deafen(f.etcd).Drop(func(string) bool { return true })
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	t.Cleanup(func() { cancel(); all.Wait() })
+	mirror := func(prefix string) *kv.Mirror {
+		key, end := kv.Prefix(prefix)
+		m := kv.NewMirror(f.etcd, kv.FollowConfig{Key: key, End: end, Relist: 300 * time.Millisecond})
+		all.Go(func() { _ = m.Run(ctx) })
+		<-m.Ready()
+		return m
+	}
+	nodes, owners := mirror(f.keys.Nodes()), mirror(f.keys.Owners())
+	leader := shard.NewRebalancer(shard.RebalancerConfig{
+		Store: f.store, Shards: shards, Changed: nodes.Changed(), Quiet: time.Millisecond, Reconcile: time.Hour, Now: time.Now, Logger: zap.NewNop(),
+	})
+	term := f.elect("n1")
+	all.Go(func() { _ = leader.Lead(ctx, term) })
+	var session kv.Fence
+	var joined sync.Mutex
+	keeper := shard.NewKeeper(shard.KeeperConfig{
+		Node: "n1", Owners: func() []store.Owner { return f.store.DecodeOwners(owners.Snapshot().KVs) }, Fence: f.store.OwnerFence,
+		Session: func() (kv.Fence, bool) { joined.Lock(); defer joined.Unlock(); return session, session.Key != "" },
+		Changed: owners.Changed(), Reconcile: time.Hour, Logger: zap.NewNop(),
+		Work: func(ctx context.Context, _ int, _ store.Fences) error { <-ctx.Done(); return ctx.Err() },
+	})
+	all.Go(func() { _ = keeper.Run(ctx) })
+	joined.Lock()
+	session = f.join("n1", "ready")
+	joined.Unlock()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if keeper.Running() == shards && repairs(t, registry) == shards+1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d workers run, %v repairs are counted", keeper.Running(), repairs(t, registry))
+		}
+	}
+}
+
+func repairs(t *testing.T, g prometheus.Gatherer) (sum float64) {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == kv.RepairsMetric {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
