@@ -59,12 +59,13 @@ type Config struct {
 // Engine serves the shards that its node owns. Shards run side by side and
 // share the fleet, the scan for active runs and the trims of history.
 type Engine struct {
-	cfg        Config
-	scans      *scanner
-	trims      *trimmer
-	loads      slots
 	reconciler *reconciler
-	metrics    *metrics
+
+	cfg     Config
+	scans   *scanner
+	trims   *trimmer
+	loads   slots
+	metrics *metrics
 
 	timings  *shared[timing]
 	policies *shared[policySet]

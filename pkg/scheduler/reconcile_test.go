@@ -247,7 +247,7 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 	h := w.work("n1")
 	without(w, deaf, h, func() {
 		w.create("a", every("1h"))
-		w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(0), w.uid("a"))), "{}")
+		w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(0), w.uidOf("a"))), "{}")
 	})
 	page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
 	w.ok(err)
@@ -257,7 +257,7 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 	}
 }
 
-func (w *world) uid(name string) string {
+func (w *world) uidOf(name string) string {
 	w.Helper()
 	t, err := w.store.Task(w.ctx, ref(name))
 	w.ok(err)

@@ -28,10 +28,6 @@ type worker struct {
 	progress  progress
 	stop      atomic.Pointer[context.CancelCauseFunc] // ends the present serving
 
-	reviews  chan review  // what to compare with
-	doubts   doubts       // what was found otherwise
-	openings atomic.Int64 // how often the shard was opened and scanned
-
 	mark    store.Watermark
 	known   int64 // the watermark's mod revision
 	applied int64 // all events up to here are applied
@@ -48,6 +44,10 @@ type worker struct {
 	parts      store.EntryParts // of the entry read last
 	stubborn   map[string]bool  // tasks for which the shard was opened again
 	wakes      time.Time        // when a waiting run or a lost attempt wants a look; zero if none
+
+	reviews  chan review  // what to compare with
+	doubts   doubts       // what was found otherwise
+	openings atomic.Int64 // how often the shard was opened and scanned
 }
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
