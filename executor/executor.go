@@ -29,8 +29,9 @@ const (
 	writeLimit  = 5 * time.Second        // for one of these
 	retryWrite  = 500 * time.Millisecond
 	retryFinish = 200 * time.Millisecond
-	reread      = time.Minute     // between lists of the inbox: a watch is a hint
-	mostGrace   = 5 * time.Second // of a node that must be quick: silent, or stopping
+	patience    = 10 * time.Second // for an event to be on its way
+	reread      = time.Minute      // between lists of the inbox: a watch is a hint
+	mostGrace   = 5 * time.Second  // of a node that must be quick: silent, or stopping
 	stopLimit   = 10 * time.Second
 )
 
@@ -72,14 +73,15 @@ type Session struct {
 
 // Executor runs the attempts in one node's inbox.
 type Executor struct {
-	cfg     Config
-	log     *zap.Logger
-	metrics metrics
-	spool   *Spool
-	launch  launcher
-	margin  time.Duration // before LostAfter, for kills
-	reread  time.Duration // between lists of the inbox
-	clocks  clocks
+	cfg      Config
+	log      *zap.Logger
+	metrics  metrics
+	spool    *Spool
+	launch   launcher
+	margin   time.Duration // before LostAfter, for kills
+	reread   time.Duration // between lists of the inbox
+	patience time.Duration // how long an event may be on its way
+	clocks   clocks
 
 	batches chan batch
 	pokes   chan struct{}
@@ -136,9 +138,9 @@ func New(cfg Config) (*Executor, error) {
 	spool := NewSpool(cfg.Spool)
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch:  launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), node: cfg.Node, log: log},
-		margin:  min(10*time.Second, cfg.LostAfter/4),
-		reread:  reread,
+		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), node: cfg.Node, log: log},
+		margin: min(10*time.Second, cfg.LostAfter/4),
+		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
 		batches: make(chan batch), pokes: make(chan struct{}, 1),
 		left: make(chan struct{}), state: newState(),

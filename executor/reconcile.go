@@ -9,11 +9,10 @@ import (
 // compare counts what the watch of the inbox has lost, when a list has come and
 // before it is applied. What was written at or before the revision up to which
 // the inbox was known is lost for certain. What else the list has otherwise may
-// be on its way: the watch tells of it soon, as an echo, or it is lost, as the
-// next list finds.
+// be on its way: the watch tells of it soon, as an echo, or it is lost, as a
+// later list finds.
 func (e *Executor) compare(b store.InboxBatch) {
-	missed := len(e.doubts)
-	e.doubts = map[string]int64{}
+	missed := e.doubts.Lost(e.patience)
 	listed := make(map[string]bool, len(b.Events))
 	for i := range b.Events {
 		ev := &b.Events[i]
@@ -24,12 +23,12 @@ func (e *Executor) compare(b store.InboxBatch) {
 		case ev.Mod <= e.floor:
 			missed++
 		default:
-			e.doubts[ev.Key] = ev.Mod
+			e.doubts.Add(ev.Key, ev.Mod)
 		}
 	}
 	for key, a := range e.byKey {
 		if !listed[key] && a.Mod <= b.Revision {
-			e.doubts[key] = a.Mod + 1
+			e.doubts.Add(key, a.Mod+1)
 		}
 	}
 	if missed > 0 {
@@ -41,11 +40,9 @@ func (e *Executor) compare(b store.InboxBatch) {
 // echo takes what the watch tells after a list has told it.
 func (e *Executor) echo(b store.InboxBatch) {
 	if len(b.Events) == 0 { // a new watch, which will not
-		e.doubts = nil
+		e.doubts.Clear()
 	}
 	for i := range b.Events {
-		if first, ok := e.doubts[b.Events[i].Key]; ok && b.Events[i].Mod >= first {
-			delete(e.doubts, b.Events[i].Key)
-		}
+		e.doubts.Echo(b.Events[i].Key, b.Events[i].Mod)
 	}
 }

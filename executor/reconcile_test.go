@@ -16,7 +16,7 @@ func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
 	etcd := kvtest.Start(t)
 	deaf := kvtest.Deafen(etcd)
 	n := newNode(t, etcd)
-	n.reread = 500 * time.Millisecond
+	n.reread, n.patience = 500*time.Millisecond, 300*time.Millisecond
 	n.join()
 	n.assign("cancelled", "echo $$ >@cancelled; exec sleep 300")
 	n.assign("gone", "echo $$ >@gone; exec sleep 300")
@@ -31,7 +31,7 @@ func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
 	if _, err := etcd.Delete(t.Context(), n.keys.Run("n1", ref, "gone")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "three lost events", func() bool { return deaf.Dropped() == 3 })
+	eventually(t, "three lost events", func() bool { return deaf.Dropped() >= 3 })
 	n.began("new")
 	if r := n.ended("cancelled"); r.State != task.Cancelled {
 		t.Errorf("got %+v", r)

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -21,9 +22,9 @@ type state struct {
 	all        []*attempt
 	byKey      map[string]*attempt // without those that are gone
 	unreadable map[string]bool
-	leaving    map[string]int   // processes whose record is gone, by key
-	floor      int64            // the inbox is known completely up to here
-	doubts     map[string]int64 // keys that a list had otherwise, and the first revision that explains it
+	leaving    map[string]int // processes whose record is gone, by key
+	floor      int64          // the inbox is known completely up to here
+	doubts     kv.Doubts      // keys that a list had otherwise
 
 	dirty     []*attempt // to be looked at
 	spare     []*ending  // an empty slice for the mail

@@ -27,7 +27,7 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 	t.Cleanup(func() { cancel(); all.Wait() })
 	mirror := func(prefix string) *kv.Mirror {
 		key, end := kv.Prefix(prefix)
-		m := kv.NewMirror(f.etcd, kv.FollowConfig{Key: key, End: end, Relist: 300 * time.Millisecond})
+		m := kv.NewMirror(f.etcd, kv.FollowConfig{Key: key, End: end, Relist: 300 * time.Millisecond, StallAfter: 2 * time.Second})
 		all.Go(func() { _ = m.Run(ctx) })
 		<-m.Ready()
 		return m
@@ -50,7 +50,7 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 	joined.Lock()
 	session = f.join("n1", "ready")
 	joined.Unlock()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if keeper.Running() == shards && repairs(t, registry) == shards+1 {
 			return
 		}

@@ -26,7 +26,7 @@ type Mirror struct {
 	loaded   bool
 	base     []*mvccpb.KeyValue          // sorted, and never changed: snapshots share it
 	pending  map[string]*mvccpb.KeyValue // on top of base; nil is a deletion
-	doubts   map[string]int64            // keys that a list had otherwise, and the first revision that explains it
+	doubts   Doubts                      // keys that a list had otherwise
 	revision int64
 	subs     map[chan struct{}]struct{}
 	changed  chan struct{}
@@ -140,23 +140,22 @@ func (m *Mirror) reset(b Batch) bool {
 
 // compare counts what the watch must have lost. What was written at or before the revision that it had told completely is
 // lost for certain. What else the list has otherwise may be on its way: the watch tells of it soon, as an echo, or it is
-// lost, as the next list finds.
+// lost, as a later list finds.
 func (m *Mirror) compare(b Batch) {
 	known, listed := Snapshot{KVs: m.base}, Snapshot{KVs: b.KVs}
-	missed := len(m.doubts)
-	m.doubts = map[string]int64{}
+	missed := m.doubts.Lost(orDefault(m.cfg.StallAfter, defaultStallAfter)) // events may be late, as long as a watch may be silent
 	for _, kv := range b.KVs {
 		switch {
 		case same(known.Get(string(kv.Key)), kv):
 		case kv.ModRevision <= m.revision:
 			missed++
 		default:
-			m.doubts[string(kv.Key)] = kv.ModRevision
+			m.doubts.Add(string(kv.Key), kv.ModRevision)
 		}
 	}
 	for _, kv := range m.base {
 		if listed.Get(string(kv.Key)) == nil {
-			m.doubts[string(kv.Key)] = kv.ModRevision + 1
+			m.doubts.Add(string(kv.Key), kv.ModRevision+1)
 		}
 	}
 	if missed > 0 {
@@ -168,12 +167,10 @@ func (m *Mirror) compare(b Batch) {
 // echo takes what the watch tells after a list has told it.
 func (m *Mirror) echo(b Batch) {
 	if len(b.Events) == 0 { // a new watch, which will not
-		m.doubts = nil
+		m.doubts.Clear()
 	}
 	for _, e := range b.Events {
-		if first, ok := m.doubts[string(e.Kv.Key)]; ok && e.Kv.ModRevision >= first {
-			delete(m.doubts, string(e.Kv.Key))
-		}
+		m.doubts.Echo(string(e.Kv.Key), e.Kv.ModRevision)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
 	deaf := kvtest.Deafen(c)
 	put(t, c, "p/gone", "1")
 	cfg := prefixed("p/")
-	cfg.Relist = 500 * time.Millisecond
+	cfg.Relist, cfg.StallAfter = 500*time.Millisecond, 2*time.Second
 	m, stop := startMirror(t.Context(), c, cfg)
 	defer stop()
 	<-m.Ready()

@@ -229,7 +229,7 @@ func (w *worker) scanned(keys []store.ActiveKey) {
 		w.e.cfg.Fleet.Give(k.Node)
 		w.look(t)
 	}
-	w.endedSince, w.doubts = nil, doubts{}
+	w.endedSince, w.doubts, w.runDoubts = nil, doubts{}, doubts{}
 	w.openings.Add(1)
 }
 

@@ -28,7 +28,7 @@ func (h *hand) reconcileOnce() error {
 	h.world.ok(err)
 	runs, at, err := s.ScanActive(ctx)
 	h.world.ok(err)
-	for _, r := range []review{{keys: keys, shard: true, rev: rev}, {settle: true}, {runs: runs, active: true, rev: at}, {settle: true}} {
+	for _, r := range []review{{keys: keys, shard: true, rev: rev}, {settle: true, shard: true}, {runs: runs, active: true, rev: at}, {settle: true, active: true}} {
 		if err := h.review(ctx, r); err != nil {
 			return err
 		}
@@ -81,6 +81,7 @@ func TestReconcile_RepairsWhatTheWatchOfAShardHasLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, deaf := deafened(t, "n1")
 			h := w.work("n1")
+			w.create("b", allow) // it takes the watermark along
 			c.before(w)
 			h.decide(0.5)
 			w.at(1.5)
@@ -193,17 +194,23 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.finish("a", task.Failed)
 	keys, rev, err := w.store.ShardKeys(w.ctx, 0)
 	w.ok(err)
-	runs, _, err := w.store.ScanActive(w.ctx)
+	runs, at, err := w.store.ScanActive(w.ctx)
 	w.ok(err)
-	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev, runs: runs, active: true}))
-	if len(h.doubts.records) != 4 || len(h.doubts.gone) != 1 {
-		t.Errorf("in doubt are %+v", h.doubts)
+	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
+	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
+	if len(h.doubts.records) != 4 || len(h.runDoubts.gone) != 1 {
+		t.Errorf("in doubt are %+v and %+v", h.doubts, h.runDoubts)
 	}
 	h.decide(2) // also takes the retry out of the queue
-	w.ok(h.review(w.ctx, review{settle: true}))
+	settled := func() {
+		w.ok(h.review(w.ctx, review{settle: true, shard: true}))
+		w.ok(h.review(w.ctx, review{settle: true, active: true}))
+	}
+	settled()
 	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
-	w.ok(h.review(w.ctx, review{settle: true}))
-	if got := h.e.repairs(); got != 0 || h.doubts.any() {
+	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
+	settled()
+	if got := h.e.repairs(); got != 0 || h.doubts.any() || h.runDoubts.any() {
 		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
 	}
 }
@@ -311,7 +318,11 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 	}
 	deaf.Drop(func(key string) bool { return strings.Contains(key, "/tasks/") })
 	w.createAt(time.Now(), "late", every("100ms"))
-	w.eventually("the lost task's first run", func() bool { return len(w.story("late")) > 0 })
+	for deadline := time.Now().Add(30 * time.Second); len(w.story("late")) == 0; sleep(ctx, 20*time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the lost task does not run")
+		}
+	}
 	if got := e.repairs(); got != 1 {
 		t.Errorf("%v repairs of one lost event", got)
 	}

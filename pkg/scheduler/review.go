@@ -24,7 +24,7 @@ type review struct {
 
 	history []store.ShardEvent // keys of history
 
-	settle bool // the time of doubt is over
+	settle bool // the time of doubt is over, about the shard or the active attempts
 }
 
 // doubts are what a worker knows otherwise than etcd: events on their way, or
@@ -56,32 +56,52 @@ func (w *worker) ask(r review) bool {
 // review compares. What differs is in doubt, and is looked at again a while
 // later: only what differs still, in the same way, was lost by the watch.
 func (w *worker) review(ctx context.Context, r review) error {
-	if r.history != nil {
+	switch {
+	case r.settle:
+		return w.settleDoubts(ctx, r)
+	case r.shard:
+		if w.doubts.any() { // one thing after another
+			return w.overdueDoubts(ctx, w.doubts, r)
+		}
+		w.doubts = doubts{records: w.differing(r)}
+		w.lookAgain(&w.doubts, review{settle: true, shard: true})
+	case r.active:
+		if w.runDoubts.any() {
+			return w.overdueDoubts(ctx, w.runDoubts, r)
+		}
+		w.runDoubts = w.differingRuns(r)
+		w.lookAgain(&w.runDoubts, review{settle: true, active: true})
+	default:
 		return w.reviewHistory(ctx, r.history)
 	}
-	patience := w.e.reconciler.patience
-	if w.doubts.any() { // one thing after another
-		if !r.settle && time.Since(w.doubts.since) < patience {
-			return nil
-		}
+	return nil
+}
+
+// lookAgain has doubts settled when their time is over.
+func (w *worker) lookAgain(d *doubts, then review) {
+	if d.any() {
+		d.since = time.Now()
+		time.AfterFunc(w.e.reconciler.patience, func() { w.ask(then) })
+	}
+}
+
+// overdueDoubts settles those whose time is over, though nobody has said so.
+func (w *worker) overdueDoubts(ctx context.Context, d doubts, r review) error {
+	if time.Since(d.since) < w.e.reconciler.patience {
+		return nil
+	}
+	return w.settleDoubts(ctx, r)
+}
+
+func (w *worker) settleDoubts(ctx context.Context, r review) error {
+	if r.shard {
 		d := w.doubts
 		w.doubts = doubts{}
-		if err := w.settleRecords(ctx, d); err != nil {
-			return err
-		}
-		return w.settleRuns(ctx, d)
+		return w.settleRecords(ctx, d)
 	}
-	if r.shard {
-		w.doubts.records = w.differing(r)
-	}
-	if r.active {
-		w.reviewRuns(r)
-	}
-	if w.doubts.any() {
-		w.doubts.since = time.Now()
-		time.AfterFunc(patience, func() { w.ask(review{settle: true}) })
-	}
-	return nil
+	d := w.runDoubts
+	w.runDoubts = doubts{}
+	return w.settleRuns(ctx, d)
 }
 
 // differing lists the records that the worker knows otherwise than r does.
@@ -136,9 +156,6 @@ func (w *worker) lacks(ev *store.ShardEvent) bool {
 	case store.KindEntry:
 		return t == nil || t.mod < ev.Mod
 	case store.KindQueued:
-		if rev, ok := w.gone[ev.Task+"/"+ev.Run]; ok && ev.Mod <= rev {
-			return false
-		}
 		if t == nil || t.live == nil {
 			return true
 		}
@@ -215,23 +232,24 @@ func (w *worker) repair(ev store.ShardEvent) {
 	}
 }
 
-// reviewRuns doubts the attempts that are active for only one of worker and etcd.
-func (w *worker) reviewRuns(r review) {
+// differingRuns are the attempts that are active for only one of worker and etcd.
+func (w *worker) differingRuns(r review) (d doubts) {
 	found := map[store.RunKey]int64{}
 	for _, k := range r.runs {
 		found[k.RunKey] = k.Create
-		if w.attemptOf(k) == nil && len(w.doubts.there) < mostDoubts {
-			w.doubts.there = append(w.doubts.there, k)
+		if w.attemptOf(k) == nil && len(d.there) < mostDoubts {
+			d.there = append(d.there, k)
 		}
 	}
 	for _, t := range w.tasks {
 		for _, a := range t.active() {
 			create, ok := found[w.runKey(t, a)]
-			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(w.doubts.gone) < mostDoubts {
-				w.doubts.gone, w.doubts.of = append(w.doubts.gone, a), append(w.doubts.of, t)
+			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(d.gone) < mostDoubts {
+				d.gone, d.of = append(d.gone, a), append(d.of, t)
 			}
 		}
 	}
+	return d
 }
 
 func (w *worker) runKey(t *taskState, a *attempt) store.RunKey {

@@ -45,9 +45,10 @@ type worker struct {
 	stubborn   map[string]bool  // tasks for which the shard was opened again
 	wakes      time.Time        // when a waiting run or a lost attempt wants a look; zero if none
 
-	reviews  chan review  // what to compare with
-	doubts   doubts       // what was found otherwise
-	openings atomic.Int64 // how often the shard was opened and scanned
+	reviews   chan review  // what to compare with
+	doubts    doubts       // what was found otherwise, of records
+	runDoubts doubts       // and of active attempts
+	openings  atomic.Int64 // how often the shard was opened and scanned
 }
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
