@@ -11,7 +11,7 @@ import (
 
 // compact forgets old revisions every now and then, until ctx ends or the server stops. etcd's own compaction by revision comes
 // every five minutes, whatever is written: at 500 requests of group commit a second that is 150,000 revisions beside
-// those that are to be kept.
+// those that are to be kept. Of several members the leader does it.
 func (s *Server) compact(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CompactionInterval)
 	defer t.Stop()
@@ -24,7 +24,7 @@ func (s *Server) compact(ctx context.Context) {
 		case <-t.C:
 		}
 		upTo := s.etcd.Server.KV().Rev() - s.cfg.CompactionRetention
-		if upTo <= 0 {
+		if upTo <= 0 || s.etcd.Server.Leader() != s.etcd.Server.MemberID() {
 			continue
 		}
 		switch _, err := s.client.Compact(ctx, upTo); {

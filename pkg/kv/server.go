@@ -55,10 +55,17 @@ type ServerConfig struct {
 	// or, where Dir is too long for a socket's path, in a private directory of os.TempDir. Whoever reaches an http
 	// address may do anything: keep it on loopback, and know that other users of the host reach that.
 	ListenClient []string
-	Logger       *zap.Logger // may be nil; etcd's warnings and errors go there
+	// Peers makes it a member of several; nil: it is alone, and has no peer port.
+	Peers *Peers
+	// Waiting, if set, is told by StartServer which of the other members cannot be reached, while too few are there, and
+	// nil at the end.
+	Waiting func(missing []string)
+	Logger  *zap.Logger // may be nil; etcd's warnings and errors go there
 }
 
-// Server is a single-member etcd in this process. It has no peer port, no metrics and no pprof; clients outside the
+var errStopped = errors.New("it stopped while starting")
+
+// Server is an etcd in this process: alone, or a member of several. It has no metrics and no pprof; clients outside the
 // process reach it by gRPC on its socket. A failure that etcd calls fatal (a full or broken disk) ends the process.
 type Server struct {
 	cfg    ServerConfig
@@ -79,8 +86,8 @@ type Server struct {
 	closed  error
 }
 
-// StartServer starts etcd on cfg.Dir and returns when it serves. If another process has the directory, it fails at
-// once.
+// StartServer starts etcd on cfg.Dir and returns when it serves: with Peers, when more than half of them are there. If
+// another process has the directory, or another cluster's data are in it, it fails at once.
 func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	cfg.Name = orDefault(cfg.Name, "carillon")
 	cfg.QuotaBytes = orDefault(cfg.QuotaBytes, int64(defaultQuota))
@@ -99,16 +106,24 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 		return nil, err
 	}
 	conf := s.embedConfig()
+	if cfg.Peers != nil {
+		if err := s.withPeers(ctx, conf); err != nil {
+			return nil, err
+		}
+	}
 	if s.etcd, err = embed.StartEtcd(conf); err != nil {
+		return nil, s.explained(err)
+	}
+	if err := s.checkData(); err != nil {
 		return nil, err
 	}
-	select {
-	case <-s.etcd.Server.ReadyNotify():
-	case <-s.etcd.Server.StopNotify():
-		return nil, errors.New("it stopped while starting")
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := s.untilReady(ctx); err != nil {
+		return nil, err
 	}
+	if err := s.vote(ctx); err != nil {
+		return nil, err
+	}
+	s.compareMembers()
 	s.client = Wrap(inProcess(s.etcd.Server), 0)
 	s.serve()
 	compacting, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -236,21 +251,25 @@ func (s *Server) embedConfig() *embed.Config {
 	// etcd prints the whole request with these warnings: a batch is a hundred kilobytes, and comes just when there is no
 	// time to spare.
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = slowRequest, slowRequest
-	nobody := url.URL{Scheme: "unix", Host: "no-peers"}
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
-	c.AdvertisePeerUrls = []url.URL{nobody}
-	c.InitialCluster = s.cfg.Name + "=" + nobody.String()
+	c.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "no-peers"}}
+	c.InitialCluster = s.cfg.Name + "=" + nobody
 	c.AdvertiseClientUrls = nil
 	for _, l := range s.listen {
 		if u, err := url.Parse(l.endpoint); err == nil {
 			c.AdvertiseClientUrls = append(c.AdvertiseClientUrls, *u)
 		}
 	}
-	// What a new member always says, about a port, a log-in and a schema that are as they should be.
+	// What a new member always says, about a port, a log-in and a schema that are as they should be; and what each
+	// connection says when a peer comes or goes, of which "peer became inactive" tells.
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(s.cfg.Logger, "etcd", zap.WarnLevel,
 		"Running http and grpc server on single port. This is not recommended for production.",
 		"simple token is not cryptographically signed",
-		"Failed to detect schema version", "failed to update storage version"))
+		"Failed to detect schema version", "failed to update storage version",
+		"Failed to detect storage schema version. Please wait till wal snapshot before upgrading cluster.",
+		"lost TCP streaming connection with remote peer", "closed TCP streaming connection with remote peer",
+		"prober detected unhealthy status", "failed to find remote peer in cluster",
+		"skipped attributes update of removed member", "setting up serving from embedded etcd failed."))
 	return c
 }
 
@@ -268,6 +287,10 @@ func (s *Server) serve() {
 	}
 	s.wg.Go(func() {
 		<-s.etcd.Server.StopNotify()
-		s.finish(errors.New("etcd stopped by itself"))
+		select {
+		case <-s.done: // it was asked to
+		default:
+			s.finish(s.explained(errors.New("etcd stopped by itself")))
+		}
 	})
 }

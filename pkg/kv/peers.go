@@ -1,0 +1,272 @@
+package kv
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+)
+
+// Peers makes an embedded server a member of a cluster of several. Its clients are those of its own process alone, as
+// always: a process whose member is cut off is cut off, and what it leads or owns goes to others.
+type Peers struct {
+	// Members are the URLs at which members reach each other, by name: the own one, ServerConfig.Name, is among them.
+	// They count when the cluster is made; afterwards the members that the cluster knows do, and a difference is
+	// logged.
+	Members map[string]string
+	// Listen is the URL to listen on, with an IP; default: that of the own member, or all addresses if it has a name.
+	Listen string
+	// Join: the cluster is there and has been told of this member (see Client.MemberAddAsLearner). It counts while Dir
+	// is empty. The member learns what there is, and votes when it has caught up, before StartServer returns.
+	Join bool
+	// CertFile, KeyFile and CAFile, all or none, are for both directions between members, whose URLs are https then.
+	CertFile, KeyFile, CAFile string
+}
+
+const (
+	// A member that is further behind than this gets the whole database. It is as many seconds as a restart takes, at
+	// the rate of group commit, and at most 220 MB of its requests.
+	peerCatchUpEntries = 2000
+	firstWaitTold      = 2 * time.Second
+	waitToldEvery      = 10 * time.Second
+	peerTimeout        = 2 * time.Second
+	promoteEvery       = 250 * time.Millisecond
+)
+
+// nobody is the peer URL of one who has no peers.
+const nobody = "unix://no-peers"
+
+func (p *Peers) others(own string) []string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(p.Members)) {
+		if name != own {
+			list = append(list, p.Members[name])
+		}
+	}
+	return list
+}
+
+func (p *Peers) tls() transport.TLSInfo {
+	if p.CertFile == "" {
+		return transport.TLSInfo{}
+	}
+	return transport.TLSInfo{CertFile: p.CertFile, KeyFile: p.KeyFile, TrustedCAFile: p.CAFile, ClientCertAuth: true}
+}
+
+// listen is the URL to listen on.
+func (p *Peers) listen(own *url.URL) (*url.URL, error) {
+	if p.Listen != "" {
+		return url.Parse(p.Listen)
+	}
+	l := *own
+	if !isIP(own.Hostname()) {
+		l.Host = "0.0.0.0:" + own.Port()
+	}
+	return &l, nil
+}
+
+// withPeers adds to c what a member of several has.
+func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
+	p := s.cfg.Peers
+	own, err := url.Parse(p.Members[s.cfg.Name])
+	if err != nil || own.Host == "" {
+		return fmt.Errorf("member %q has no URL among those of the cluster", s.cfg.Name)
+	}
+	listen, err := p.listen(own)
+	if err != nil {
+		return fmt.Errorf("listen for peers: %w", err)
+	}
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*listen}, []url.URL{*own}
+	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tls(), peerCatchUpEntries
+	members := p.Members
+	if p.Join {
+		c.ClusterState = embed.ClusterStateFlagExisting
+		if !s.hasData() {
+			if members, err = s.joined(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		list = append(list, name+"="+members[name])
+	}
+	c.InitialCluster = strings.Join(list, ",")
+	return nil
+}
+
+func (s *Server) hasData() bool { return wal.Exist(filepath.Join(s.cfg.Dir, "member", "wal")) }
+
+// joined are the members of the cluster that is to be joined, of which this is one that has not run yet. It waits for
+// one that answers.
+func (s *Server) joined(ctx context.Context) (map[string]string, error) {
+	own := s.cfg.Peers.Members[s.cfg.Name]
+	waiting := s.beginWaiting()
+	defer waiting.end()
+	for {
+		remote, err := s.remote()
+		if err != nil {
+			waiting.look(ctx, s)
+			if !sleep(ctx, time.Second) {
+				return nil, context.Cause(ctx)
+			}
+			continue
+		}
+		members, found := map[string]string{}, false
+		for _, m := range remote.Members() {
+			name := cmp.Or(m.Name, "member-"+m.ID.String())
+			if slices.Contains(m.PeerURLs, own) {
+				if m.Name != "" {
+					return nil, s.lostData(m)
+				}
+				name, found = s.cfg.Name, true
+			}
+			if len(m.PeerURLs) > 0 {
+				members[name] = m.PeerURLs[0]
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("the cluster at %s knows no member at %s: add it first, with `carillon cluster member add %s --peer-url %s`",
+				strings.Join(s.cfg.Peers.others(s.cfg.Name), ", "), own, s.cfg.Name, own)
+		}
+		return members, nil
+	}
+}
+
+func (s *Server) lostData(m *membership.Member) error {
+	return fmt.Errorf("member %s runs in this cluster already, and has no data here: if they are lost, replace it: "+
+		"`carillon cluster member remove %s`, `carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
+		m.Name, m.Name, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
+}
+
+// remote asks the other members, one after the other, which members there are.
+func (s *Server) remote() (*membership.RaftCluster, error) {
+	p := s.cfg.Peers
+	rt, err := rafthttp.NewRoundTripper(p.tls(), peerTimeout)
+	if err != nil {
+		return nil, err
+	}
+	if t, ok := rt.(*http.Transport); ok {
+		defer t.CloseIdleConnections()
+	}
+	return etcdserver.GetClusterFromRemotePeers(zap.NewNop(), p.others(s.cfg.Name), rt)
+}
+
+// checkData refuses data of another cluster, as far as they say so themselves.
+func (s *Server) checkData() error {
+	self := s.etcd.Server.Cluster().Member(s.etcd.Server.MemberID())
+	if self == nil || len(self.PeerURLs) == 0 {
+		return nil // not yet known: the log is still to be applied
+	}
+	alone := self.PeerURLs[0] == nobody
+	switch {
+	case s.cfg.Peers == nil && !alone:
+		return fmt.Errorf("these are the data of member %s of a cluster of %d: give it --initial-cluster", self.Name, len(s.etcd.Server.Cluster().Members()))
+	case s.cfg.Peers != nil && alone:
+		return errors.New("these are the data of an etcd of one member, which cannot become one of several: take another directory, and restore a snapshot")
+	case s.cfg.Peers != nil && self.Name != "" && self.Name != s.cfg.Name:
+		return fmt.Errorf("these are the data of member %s, and this is %s", self.Name, s.cfg.Name)
+	}
+	return nil
+}
+
+// explained says why etcd would not start, or stopped.
+func (s *Server) explained(err error) error {
+	if s.cfg.Peers == nil {
+		return err
+	}
+	remote, rerr := s.remote()
+	if rerr != nil {
+		return err
+	}
+	if strings.Contains(err.Error(), "has already been bootstrapped") {
+		for _, m := range remote.Members() {
+			if slices.Contains(m.PeerURLs, s.cfg.Peers.Members[s.cfg.Name]) {
+				return s.lostData(m)
+			}
+		}
+	}
+	if s.etcd != nil && s.etcd.Server != nil && remote.ID() == s.etcd.Server.Cluster().ID() && remote.Member(s.etcd.Server.MemberID()) == nil {
+		return fmt.Errorf("member %s has been removed from its cluster: to make it one again, delete %s, "+
+			"`carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
+			s.cfg.Name, s.cfg.Dir, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
+	}
+	return err
+}
+
+// foreign says that another cluster is where the other members should be.
+func (s *Server) foreign() error {
+	remote, err := s.remote()
+	if err != nil || remote.ID() == s.etcd.Server.Cluster().ID() {
+		return nil
+	}
+	return fmt.Errorf("the members at %s are of another cluster of etcd (%s) than the data in this directory (%s): "+
+		"either the directory, or --initial-cluster, which has to be the same on all that start together, is not the right one",
+		strings.Join(s.cfg.Peers.others(s.cfg.Name), ", "), remote.ID(), s.etcd.Server.Cluster().ID())
+}
+
+// vote waits until this member, if it joined a cluster that was there, has caught up and votes.
+func (s *Server) vote(ctx context.Context) error {
+	for told := time.Now(); s.etcd.Server.IsLearner(); {
+		_, err := s.etcd.Server.PromoteMember(ctx, uint64(s.etcd.Server.MemberID()))
+		if err == nil {
+			orNop(s.cfg.Logger).Info("caught up, and votes", zap.String("member", s.cfg.Name))
+			return nil
+		}
+		if time.Since(told) > waitToldEvery {
+			told = time.Now()
+			orNop(s.cfg.Logger).Warn("has not caught up with the other members of etcd yet", zap.String("member", s.cfg.Name), zap.Error(err))
+		}
+		if !sleep(ctx, promoteEvery) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// compareMembers tells of settings that etcd ignores once the cluster is made.
+func (s *Server) compareMembers() {
+	if s.cfg.Peers == nil {
+		return
+	}
+	var known []string
+	for _, m := range s.etcd.Server.Cluster().Members() {
+		known = append(known, m.Name+"="+strings.Join(m.PeerURLs, ","))
+	}
+	var given []string
+	for name, u := range s.cfg.Peers.Members {
+		given = append(given, name+"="+u)
+	}
+	slices.Sort(known)
+	slices.Sort(given)
+	if !slices.Equal(known, given) {
+		orNop(s.cfg.Logger).Warn("--initial-cluster differs from the members of the cluster, and is ignored: it counts only when a cluster is made",
+			zap.Strings("given", given), zap.Strings("members", known))
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
