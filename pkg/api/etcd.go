@@ -42,7 +42,7 @@ func (s *server) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
 
 func member(m store.Member) client.EtcdMember {
 	out := client.EtcdMember{
-		Endpoint: m.Endpoint, Version: m.Version, Fault: m.Fault, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
+		Name: m.Name, ID: m.ID, PeerURL: m.Peer, Endpoint: m.Endpoint, Version: m.Version, Fault: m.Fault, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
 		Leader: m.Leader, Learner: m.Learner, Index: m.Index, Applied: m.Applied, Alarms: append([]string{}, m.Alarms...),
 	}
 	if m.Err != nil {

@@ -12,7 +12,7 @@ import (
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
-	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover())
+	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember())
 	return cmd
 }
 

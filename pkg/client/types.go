@@ -119,6 +119,9 @@ type Room struct {
 
 // EtcdMember is one endpoint of etcd.
 type EtcdMember struct {
+	Name     string   `json:"name,omitempty" doc:"Of an embedded etcd, its agent's; empty if it has never run."`
+	ID       string   `json:"id,omitempty" doc:"Hexadecimal, as etcdctl prints it."`
+	PeerURL  string   `json:"peer_url,omitempty" doc:"Where the other members reach it."`
 	Endpoint string   `json:"endpoint"`
 	Version  string   `json:"version,omitempty"`
 	DBSize   int64    `json:"db_size,omitempty" doc:"Bytes on disk."`
@@ -131,6 +134,20 @@ type EtcdMember struct {
 	Alarms   []string `json:"alarms"`
 	Fault    string   `json:"fault,omitempty" doc:"Why Carillon refuses an etcd of this version."`
 	Error    string   `json:"error,omitempty" doc:"Why it did not answer, or not well."`
+}
+
+// AddMemberRequest adds a member to an embedded etcd.
+type AddMemberRequest struct {
+	Name    string `json:"name" doc:"The name of the agent that is to be it."`
+	PeerURL string `json:"peer_url" doc:"Where the other members will reach it: http://HOST:PORT, or https."`
+}
+
+// MemberChange is what came of adding or removing a member.
+type MemberChange struct {
+	Name           string `json:"name"`
+	InitialCluster string `json:"initial_cluster" doc:"What --initial-cluster is from now on."`
+	Members        int    `json:"members"`
+	Warning        string `json:"warning,omitempty"`
 }
 
 // Version says what answers.

@@ -31,7 +31,8 @@ func (o Outside) agentCommand() *cobra.Command {
 			"Flags win over the environment, which wins over the file.",
 		Example: "  carillon agent --name web1 --etcd-endpoints http://10.0.0.1:2379,http://10.0.0.2:2379\n" +
 			"  carillon agent --config /etc/carillon/agent.yaml --label role=db --label zone=a\n" +
-			"  carillon agent --embedded --data-dir ./node",
+			"  carillon agent --embedded --data-dir ./node\n" +
+			"  carillon agent --embedded --name n1 --insecure --initial-cluster n1=http://10.0.0.1:2380,n2=http://10.0.0.2:2380,n3=http://10.0.0.3:2380",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(file, cmd.Flags())

@@ -39,6 +39,14 @@ type Config struct {
 	EtcdQuota     int64    `json:"etcd_quota"` // bytes that the embedded etcd may grow to; 0: its default, 8 GiB
 	Prefix        string   `json:"prefix"`
 
+	// The embedded etcd as one member of several, which are other agents'.
+	InitialCluster      map[string]string `json:"initial_cluster"`       // their URLs for each other, by name, the own one among them
+	InitialClusterState string            `json:"initial_cluster_state"` // new, or existing: it has been added
+	EtcdListenPeer      string            `json:"etcd_listen_peer"`      // URL; default: the own one
+	EtcdPeerCert        string            `json:"etcd_peer_cert"`        // PEM files: all three, or none
+	EtcdPeerKey         string            `json:"etcd_peer_key"`
+	EtcdPeerCA          string            `json:"etcd_peer_ca"`
+
 	LeaseTTL     task.Duration `json:"lease_ttl"`
 	LostAfter    task.Duration `json:"lost_after"`
 	DrainTimeout task.Duration `json:"drain_timeout"`
@@ -56,7 +64,7 @@ func Defaults() Config {
 	return Config{
 		Name: defaultName(), DataDir: "/var/lib/carillon", Listen: "127.0.0.1:7070",
 		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: max(16, 8*runtime.NumCPU()), Weight: 1, Shards: 256,
-		Prefix: store.DefaultPrefix, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
+		Prefix: store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
 		SpoolRetention: task.Duration(7 * 24 * time.Hour), LogFormat: "json", LogLevel: "info",
 	}
@@ -104,6 +112,9 @@ func (c *Config) Validate() error {
 	}
 	if c.EtcdQuota != 0 && !c.Embedded {
 		return task.Invalid(task.CodeBadValue, "etcd_quota", "is for the embedded etcd; of another one, it is set there")
+	}
+	if err := c.validatePeers(); err != nil {
+		return err
 	}
 	if len(c.Roles) == 0 {
 		return task.Invalid(task.CodeRequired, "roles", "needs at least one of scheduler, executor")
@@ -192,7 +203,8 @@ type etcdAccess struct {
 	Prefix    string   `json:"prefix"`
 }
 
-// access is nil for an embedded etcd: it dies with the daemon.
+// access is nil for an embedded etcd: it dies with the daemon, and others open
+// no port to clients.
 func (c *Config) access() json.RawMessage {
 	if c.Embedded {
 		return nil

@@ -49,6 +49,21 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"etcd_quota", func(c *daemon.Config) { c.EtcdQuota = 1 << 30 }},
 		{"etcd_quota", func(c *daemon.Config) { c.Embedded, c.EtcdEndpoints, c.EtcdQuota = true, nil, 1<<20 }},
 		{"etcd_quota", func(c *daemon.Config) { c.Embedded, c.EtcdEndpoints, c.EtcdQuota = true, nil, -1 }},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n1"] = "" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = c.InitialCluster["n1"] })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "10.0.0.2:2380" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "https://10.0.0.2:2380" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "http://10.0.0.2" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["N 2"] = "http://10.0.0.2:2380" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster = map[string]string{"n1": c.InitialCluster["n1"]} })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.Embedded, c.EtcdEndpoints = false, []string{"http://10.0.0.1:2379"} })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n1"] = "http://10.0.0.1:2380" })}, // without --insecure
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster, c.InitialClusterState = nil, "existing" })},
+		{"initial_cluster_state", trio(func(c *daemon.Config) { c.InitialClusterState = "old" })},
+		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.EtcdListenPeer = "http://0.0.0.0:2380" })},
+		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.EtcdListenPeer = "http://host-a:2380" })},
+		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.InitialCluster, c.EtcdListenPeer = nil, "http://127.0.0.1:2380" })},
+		{"etcd_peer_cert", trio(func(c *daemon.Config) { c.EtcdPeerCert = "/c.pem" })},
 		{"roles", func(c *daemon.Config) { c.Roles = nil }},
 		{"roles", func(c *daemon.Config) { c.Roles = []string{"leader"} }},
 		{"slots", func(c *daemon.Config) { c.Slots = 0 }},
@@ -71,6 +86,32 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 	c.Listen, c.Insecure = "0.0.0.0:7070", true
 	if err := c.Validate(); err != nil {
 		t.Errorf("--insecure does not help: %v", err)
+	}
+}
+
+// trio changes a configuration of three agents that are their own etcd.
+func trio(change func(*daemon.Config)) func(*daemon.Config) {
+	return func(c *daemon.Config) {
+		c.Name, c.Embedded, c.EtcdEndpoints = "n1", true, nil
+		c.InitialCluster = map[string]string{"n1": "http://127.0.0.1:2380", "n2": "http://10.0.0.2:2380", "n3": "http://10.0.0.3:2380"}
+		change(c)
+	}
+}
+
+func TestConfig_PeersBeyondLoopbackNeedCertificatesOrConsent(t *testing.T) {
+	for name, change := range map[string]func(*daemon.Config){
+		"loopback": func(*daemon.Config) {},
+		"consent":  func(c *daemon.Config) { c.Insecure, c.InitialCluster["n1"] = true, "http://10.0.0.1:2380" },
+		"certificates": func(c *daemon.Config) {
+			c.EtcdPeerCert, c.EtcdPeerKey, c.EtcdPeerCA = "/c.pem", "/k.pem", "/ca.pem"
+			c.InitialCluster = map[string]string{"n1": "https://host-a:2380", "n2": "https://host-b:2380"}
+		},
+	} {
+		c := daemon.Defaults()
+		trio(change)(&c)
+		if err := c.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -107,6 +148,8 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 		{[]string{"CARILLON_NAME=ENV"}, []string{"--config", file, "--name", "FLAG"}, `name: "FLAG"`},
 		{[]string{"CARILLON_SLOTS=many"}, []string{"--config", file}, `CARILLON_SLOTS: "many"`},
 		{nil, []string{"--config", file, "--name", "n1", "--lost-after", "20s"}, "lost_after: 20s is not between 25s"},
+		{[]string{"CARILLON_INITIAL_CLUSTER=n1=http://a:1,n1=http://b:2"}, []string{"--config", file}, `n1 stands in it twice`},
+		{nil, []string{"--embedded", "--name", "n4", "--initial-cluster", "n1=http://127.0.0.1:1,n2=http://127.0.0.1:2"}, `does not name this node, "n4"`},
 		{[]string{"CARILLON_LABEL=a=b,c"}, []string{"--config", file}, `CARILLON_LABEL`},
 	} {
 		if out := agent(t, tc.env, tc.args...); !strings.Contains(out, tc.want) {

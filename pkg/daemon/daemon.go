@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,7 +71,9 @@ type Node struct {
 	election *election.Election
 	executor *executor.Executor
 	guardian *executor.Guardian
-	http     *http.Server
+	door     *door
+
+	ownMember atomic.Pointer[task.Member] // of the embedded etcd
 }
 
 // Start locks the data directory, listens, reaches etcd, and makes the cluster if
@@ -103,6 +106,8 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 		return nil, fmt.Errorf("API: %w", err)
 	}
 	n.revisions = newRevisions(n.former.Revision)
+	n.door = openDoor(n.listener, &http.Server{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: zap.NewStdLog(log.Named("http"))})
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -130,9 +135,16 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		return err
 	}
 	if n.cfg.Embedded {
-		n.server, err = kv.StartServer(ctx, kv.ServerConfig{
-			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, Logger: n.log.Named("etcd"),
-		})
+		cfg := kv.ServerConfig{
+			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, Logger: n.log.Named("etcd"), Waiting: n.door.waitsFor,
+		}
+		if cfg.Peers = n.cfg.peers(); cfg.Peers != nil {
+			cfg.Name = n.cfg.Name
+			if len(cfg.Peers.Members)%2 == 0 {
+				n.log.Warn("an even number of members survives the loss of no more of them than one fewer would", zap.Int("members", len(cfg.Peers.Members)))
+			}
+		}
+		n.server, err = kv.StartServer(ctx, cfg)
 		if err == nil {
 			n.client = n.server.Client()
 		}
@@ -283,8 +295,7 @@ func (n *Node) wire() (err error) {
 	if err != nil {
 		return err
 	}
-	n.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: zap.NewStdLog(n.log.Named("http"))}
+	n.door.lets(handler)
 	return nil
 }
 
@@ -301,7 +312,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, unreadable: n.unreadable,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, unreadable: n.unreadable, member: n.member,
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
 		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{
@@ -376,8 +387,8 @@ func (n *Node) ownShards() []store.Owner {
 
 // Close gives up what Start took. It is safe to call more than once.
 func (n *Node) Close() {
-	if n.listener != nil {
-		n.listener.Close()
+	if n.door != nil {
+		n.door.close()
 	}
 	if n.client != nil && n.server == nil {
 		n.client.Close()

@@ -38,6 +38,7 @@ type presence struct {
 	load   func() int
 	// unreadable is how many entries do not fire because they cannot be read.
 	unreadable func() int
+	member     func() *task.Member             // how the embedded etcd fares
 	joined     func(s *kv.Session, f kv.Fence) // told of each new session
 	unfit      func() string                   // why the node owns no shards; "" if it may
 	alive      func() error                    // why no lease may stand for this process
@@ -114,7 +115,7 @@ func (p *presence) announceSoon() {
 
 func (p *presence) record() task.Node {
 	n := p.node
-	n.Unreadable = p.unreadable()
+	n.Unreadable, n.Member = p.unreadable(), p.member()
 	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
 	n.Epoch = p.state.epoch()
 	p.mu.Lock()

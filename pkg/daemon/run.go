@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -36,11 +35,12 @@ func (n *Node) Run(ctx context.Context) error {
 	floor.run(n.watchEmbedded)
 	// It listens until the node has left.
 	door := newLayer(ctx, failed)
-	door.run(n.serve)
+	door.run(n.door.serve)
 	// The node leaves when nothing acts in its name any more.
 	ground := newLayer(ctx, failed)
 	ground.run(n.nodes.Run)
 	ground.run(n.owners.Run)
+	ground.run(n.watchMember)
 	ground.run(n.bePresent)
 	ground.run(n.tellKeeper)
 	ground.run(n.history.run)
@@ -85,26 +85,6 @@ func (n *Node) bePresent(ctx context.Context) error {
 		return err
 	}
 	return n.presence.run(ctx)
-}
-
-// serve answers the API until ctx ends: it stops listening last.
-func (n *Node) serve(ctx context.Context) error {
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-ctx.Done()
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		if n.http.Shutdown(sctx) != nil {
-			n.http.Close()
-		}
-	}()
-	err := n.http.Serve(n.listener)
-	if errors.Is(err, http.ErrServerClosed) {
-		<-stopped
-		return nil
-	}
-	return fmt.Errorf("serve the API: %w", err)
 }
 
 // keepShards runs the keeper once both mirrors are known, and the clock was compared

@@ -34,7 +34,10 @@ const (
 
 // Member is a member of etcd and what it says of itself.
 type Member struct {
-	Endpoint string // Embedded for the one in this process
+	Name     string // "" if it has never run, or was not asked
+	ID       string // hexadecimal; "" if it is not known
+	Peer     string // where the others reach it; "" if it has no others
+	Endpoint string // Embedded for the one in this process, and in another node's; "" if it has none
 	Version  string
 	Fault    string // why Carillon would refuse that version; "" if it would not
 	Size     int64  // bytes on disk: what the quota counts
@@ -48,7 +51,7 @@ type Member struct {
 	Alarms   []string
 	Err      error // it did not answer, or not well: it knows no leader, or does not tell its alarms
 
-	id uint64
+	id, leader uint64
 }
 
 // Used is the part of the quota that is used, in percent; 0 if either is unknown.
@@ -62,6 +65,7 @@ func (m Member) Used() int {
 // Members asks every member of etcd, all at once, for at most timeout: those
 // at the endpoints that the client has, in their order, then those that only
 // etcd knows of.
+// An embedded etcd answers its own process only: the others' nodes tell.
 func (s *Store) Members(ctx context.Context, timeout time.Duration) []Member {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -81,6 +85,14 @@ func (s *Store) Members(ctx context.Context, timeout time.Duration) []Member {
 	wg.Go(func() { alarms, alarmErr = s.etcd.AlarmList(ctx) })
 	members := s.ask(ctx, endpoints)
 	wg.Wait()
+	if len(s.etcd.Endpoints()) == 0 {
+		members = append(members, s.embeddedOthers(ctx, members[0], known)...)
+		for i := range members {
+			members[i].learnAlarms(alarms, alarmErr)
+			members[i].learnName(known)
+		}
+		return members
+	}
 	var others []string
 	for _, k := range known {
 		asked := slices.ContainsFunc(members, func(m Member) bool {
@@ -94,6 +106,7 @@ func (s *Store) Members(ctx context.Context, timeout time.Duration) []Member {
 	members = append(members, s.ask(ctx, others)...)
 	for i := range members {
 		members[i].learnAlarms(alarms, alarmErr)
+		members[i].learnName(known)
 	}
 	return members
 }
@@ -136,7 +149,8 @@ func (s *Store) member(ctx context.Context, endpoint string) Member {
 		m.Err = fmt.Errorf("ask for its status: %w", err)
 		return m
 	}
-	m.id, m.Leader, m.Learner = st.Header.MemberId, st.Leader == st.Header.MemberId, st.IsLearner
+	m.id, m.leader = st.Header.MemberId, st.Leader
+	m.Leader, m.Learner = m.id == m.leader, st.IsLearner
 	m.Version, m.Size, m.InUse, m.Quota = st.Version, st.DbSize, st.DbSizeInUse, st.DbSizeQuota
 	m.Revision, m.Index, m.Applied = st.Header.Revision, int64(st.RaftIndex), int64(st.RaftAppliedIndex)
 	if err := kv.VersionFault(st.Version); err != nil {

@@ -25,25 +25,38 @@ const (
 // Node is a daemon as it announces itself under nodes/<name>.
 type Node struct {
 	Name       string            `json:"name"`
-	Instance   string            `json:"instance"`             // one start of its process
-	Leases     []string          `json:"leases,omitempty"`     // hexadecimal: its session's, its election's
-	State      string            `json:"state"`                // ready, cordoned or draining
-	Unfit      string            `json:"unfit,omitempty"`      // why it can own no shards at present: its clock, what it cannot decide; empty if it can
-	Host       string            `json:"host,omitempty"`       // the boot of its machine, and its network: two nodes with the same reach each other by loopback
-	Epoch      int               `json:"epoch,omitempty"`      // of the cluster, as the node knows it
-	Format     int               `json:"format,omitempty"`     // the newest format of records that it understands; 0 is 1
-	Address    string            `json:"address"`              // where its API answers: http://host:port
-	Version    string            `json:"version"`              // Carillon's
-	Labels     map[string]string `json:"labels"`               // node, os and arch are always there
-	Roles      []string          `json:"roles"`                // scheduler, executor
-	Slots      int               `json:"slots"`                // attempts that may run at once
-	Running    int               `json:"running"`              // attempts in its inbox, told now and then
-	Weight     int               `json:"weight"`               // its part of the shards, against the others
-	Unreadable int               `json:"unreadable,omitempty"` // entries of its shards that do not fire because they cannot be read, told now and then
-	Clock      Time              `json:"clock"`                // its wall clock when this was written
-	StartedAt  Time              `json:"started_at"`           //
-	Shards     int               `json:"shards"`               // how many it owns; not stored
-	Revision   int64             `json:"revision,omitempty"`   // create revision of its key: one session; not stored
+	Instance   string            `json:"instance"`              // one start of its process
+	Leases     []string          `json:"leases,omitempty"`      // hexadecimal: its session's, its election's
+	State      string            `json:"state"`                 // ready, cordoned or draining
+	Unfit      string            `json:"unfit,omitempty"`       // why it can own no shards at present: its clock, what it cannot decide; empty if it can
+	Host       string            `json:"host,omitempty"`        // the boot of its machine, and its network: two nodes with the same reach each other by loopback
+	Epoch      int               `json:"epoch,omitempty"`       // of the cluster, as the node knows it
+	Format     int               `json:"format,omitempty"`      // the newest format of records that it understands; 0 is 1
+	Address    string            `json:"address"`               // where its API answers: http://host:port
+	Version    string            `json:"version"`               // Carillon's
+	Labels     map[string]string `json:"labels"`                // node, os and arch are always there
+	Roles      []string          `json:"roles"`                 // scheduler, executor
+	Slots      int               `json:"slots"`                 // attempts that may run at once
+	Running    int               `json:"running"`               // attempts in its inbox, told now and then
+	Weight     int               `json:"weight"`                // its part of the shards, against the others
+	Unreadable int               `json:"unreadable,omitempty"`  // entries of its shards that do not fire because they cannot be read, told now and then
+	Member     *Member           `json:"etcd_member,omitempty"` // of the etcd in its process, if it has one
+	Clock      Time              `json:"clock"`                 // its wall clock when this was written
+	StartedAt  Time              `json:"started_at"`            //
+	Shards     int               `json:"shards"`                // how many it owns; not stored
+	Revision   int64             `json:"revision,omitempty"`    // create revision of its key: one session; not stored
+}
+
+// Member is how the embedded etcd of a node fares, told now and then: other
+// nodes cannot ask it.
+type Member struct {
+	ID      string `json:"id"` // hexadecimal
+	Version string `json:"version"`
+	DBSize  int64  `json:"db_size"`   // bytes on disk
+	DBInUse int64  `json:"db_in_use"` // bytes of them in use
+	DBQuota int64  `json:"db_quota"`
+	Index   int64  `json:"raft_index"`   // of the last entry of the log that is committed, as it knows
+	Applied int64  `json:"raft_applied"` // of the last that is applied
 }
 
 // Has reports whether the node has a role.

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+func (a *app) clusterMembers() *cobra.Command {
+	return &cobra.Command{
+		Use:     "members",
+		Short:   "List the members of etcd",
+		Example: "  carillon cluster members\n  carillon cluster members -o json | jq '.[] | select(.error)'",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			list, err := c.Members(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return emitList(a, list, memberName, func(bool) *grid { return a.membersGrid(list) })
+		},
+	}
+}
+
+func memberName(m client.EtcdMember) string { return first(m.Name, m.ID, m.Endpoint) }
+
+func (a *app) membersGrid(list []client.EtcdMember) *grid {
+	g := &grid{heads: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, empty: "etcd tells of no member"}
+	for _, m := range list {
+		role, health := "member", a.paint(green, "healthy")
+		switch {
+		case m.Leader:
+			role = "leader"
+		case m.Learner:
+			role = "learner"
+		}
+		if m.Error != "" {
+			health = a.paint(red, oneLine(m.Error))
+		} else if len(m.Alarms) > 0 {
+			health = a.paint(red, oneLine(strings.Join(m.Alarms, ", ")))
+		}
+		g.add(first(oneLine(m.Name), a.none()), first(oneLine(m.ID), a.none()), first(oneLine(m.PeerURL), oneLine(m.Endpoint)), role, health, a.dbSize(m))
+	}
+	return g
+}
+
+func (a *app) clusterMember() *cobra.Command {
+	cmd := &cobra.Command{Use: "member", Short: "Add and remove members of the embedded etcd"}
+	cmd.AddCommand(only(a.memberAdd(), asTable, asJSON, asYAML), only(a.memberRemove(), asTable, asJSON, asYAML))
+	return cmd
+}
+
+func (a *app) memberAdd() *cobra.Command {
+	var peer string
+	cmd := &cobra.Command{
+		Use:   "add NAME --peer-url URL",
+		Short: "Tell the embedded etcd of a new member, before its agent starts",
+		Long: "Tell the embedded etcd of a new member, before its agent starts. It learns what there is, and votes when it has\n" +
+			"caught up. One that is lost is removed first.",
+		Example: "  carillon cluster member remove n3\n  carillon cluster member add n3 --peer-url http://10.0.0.3:2380",
+		Args:    args(1, 1, "the agent's name"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if peer == "" {
+				return usage("--peer-url: where the other members will reach it, such as http://10.0.0.3:2380")
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			ch, err := c.AddMember(cmd.Context(), client.AddMemberRequest{Name: words[0], PeerURL: peer})
+			if err != nil {
+				return err
+			}
+			return a.memberChanged(ch, fmt.Sprintf("added %s; start it, with an empty data directory:", ch.Name),
+				fmt.Sprintf("  carillon agent --embedded --name %s --initial-cluster-state existing --initial-cluster %s", ch.Name, ch.InitialCluster))
+		},
+	}
+	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members will reach it: http://HOST:PORT, or https")
+	return cmd
+}
+
+func (a *app) memberRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a member from the embedded etcd, for good",
+		Long: "Remove a member from the embedded etcd, for good: its data are of no use afterwards, and its agent stops. It is\n" +
+			"refused where no majority would be left. A member that has never run goes by its id.",
+		Example: "  carillon cluster member remove n3",
+		Args:    args(1, 1, "the member's name, or its id"),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			ch, err := c.RemoveMember(cmd.Context(), words[0])
+			if err != nil {
+				return err
+			}
+			return a.memberChanged(ch, fmt.Sprintf("removed %s", ch.Name), "")
+		},
+	}
+}
+
+func (a *app) memberChanged(ch client.MemberChange, what, next string) error {
+	if ch.Warning != "" {
+		a.note("%s", ch.Warning)
+	}
+	return emitOne(a, ch, ch.Name, func(d *details) {
+		d.painted("Done", what)
+		if next != "" {
+			d.section("Next", next+"\n")
+		}
+	})
+}

@@ -1,0 +1,227 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// agents is a cluster whose agents are their own etcd.
+type agents struct {
+	*cluster
+	peers map[string]string
+}
+
+func newAgents(t *testing.T) *agents {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "trio") // sockets have short paths
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	keys, err := store.NewKeys(store.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &agents{cluster: &cluster{t: t, dir: dir, keys: keys, nodes: map[string]*process{}}, peers: map[string]string{}}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		tr.peers[n] = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	}
+	t.Cleanup(tr.stopAll)
+	return tr
+}
+
+func (tr *agents) initialCluster() string {
+	var list []string
+	for n, u := range tr.peers {
+		list = append(list, n+"="+u)
+	}
+	return strings.Join(list, ",")
+}
+
+// begin starts an agent, or starts it again, and does not wait for it.
+func (tr *agents) begin(name string, flags ...string) *process {
+	tr.t.Helper()
+	p := tr.nodes[name]
+	if p == nil {
+		p = &process{t: tr.t, name: name, port: freePort(tr.t), dir: filepath.Join(tr.dir, name)}
+		tr.nodes[name] = p
+	}
+	p.launch(append([]string{"agent", "--embedded", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port),
+		"--initial-cluster", tr.initialCluster(), "--shards", "12", "--lease-ttl", "3s", "--drain-timeout", "5s"}, flags...))
+	return p
+}
+
+func (tr *agents) record() {
+	tr.t.Helper()
+	var sockets []string
+	for _, p := range tr.nodes {
+		sockets = append(sockets, "unix://"+filepath.Join(p.dir, "etcd", "etcd.sock"))
+	}
+	c, err := kv.Dial(tr.t.Context(), kv.Config{Endpoints: sockets})
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	tr.t.Cleanup(func() { c.Close() })
+	if tr.recorder, err = check.Record(context.WithoutCancel(tr.t.Context()), c, tr.keys); err != nil {
+		tr.t.Fatal(err)
+	}
+	tr.t.Cleanup(func() { tr.recorder.Stop(context.WithoutCancel(tr.t.Context())) })
+}
+
+// ticks waits until every task has run after now.
+func (tr *agents) ticks(node string, tasks int) {
+	tr.t.Helper()
+	now := time.Now()
+	for i := range tasks {
+		eventually(tr.t, 30*time.Second, func() error {
+			runs, err := tr.client(node).Runs(tr.t.Context(), "default", fmt.Sprintf("t%03d", i), client.RunFilter{State: task.Succeeded})
+			if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.After(now)) {
+				err = errors.New("it does not tick")
+			}
+			return err
+		})
+	}
+}
+
+func (tr *agents) members(node string) map[string]client.EtcdMember {
+	tr.t.Helper()
+	list, err := tr.client(node).Members(tr.t.Context())
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	byName := map[string]client.EtcdMember{}
+	for _, m := range list {
+		byName[m.Name] = m
+	}
+	return byName
+}
+
+func answers(p *process, path string) (int, string) {
+	res, err := http.Get(p.url() + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
+
+// Three agents that know nothing but each other: they wait for a majority, fire,
+// lose one to kill -9, then one with all its data, and are restarted in turn.
+func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
+	t.Parallel() // it waits, most of the time
+	const tasks = 10
+	tr := newAgents(t)
+	first := tr.begin("n1")
+	eventually(t, 20*time.Second, func() error {
+		if code, body := answers(first, "/readyz"); code != 503 || !strings.Contains(body, "n2, n3") {
+			return fmt.Errorf("readyz says %d %s", code, body)
+		}
+		return nil
+	})
+	if code, body := answers(first, "/healthz"); code != 200 {
+		t.Errorf("healthz says %d %s", code, body)
+	}
+	eventually(t, 10*time.Second, func() error {
+		if !strings.Contains(first.logs.String(), "etcd waits for its other members") {
+			return errors.New("the log does not say what it waits for")
+		}
+		return nil
+	})
+	tr.begin("n2").waitReady()
+	tr.begin("n3").waitReady()
+	first.waitReady()
+	tr.record()
+	tr.everySecond("n1", tasks, nil)
+	tr.ticks("n2", tasks)
+	eventually(t, 20*time.Second, func() error {
+		leaders := 0
+		for name, m := range tr.members("n3") {
+			if m.Error != "" || m.PeerURL != tr.peers[name] || m.ID == "" || m.DBSize == 0 {
+				return fmt.Errorf("%s: %+v", name, m)
+			}
+			if m.Leader {
+				leaders++
+			}
+		}
+		if leaders != 1 {
+			return fmt.Errorf("%d leaders", leaders)
+		}
+		return nil
+	})
+
+	tr.nodes["n2"].signal(syscall.SIGKILL)
+	tr.ticks("n1", tasks)
+	eventually(t, 10*time.Second, func() error {
+		if m := tr.members("n1")["n2"]; !strings.Contains(m.Error, "not there") {
+			return fmt.Errorf("n2, which is dead: %+v", m)
+		}
+		return nil
+	})
+	tr.begin("n2").waitReady()
+
+	n3 := tr.nodes["n3"]
+	n3.signal(syscall.SIGKILL)
+	if err := os.RemoveAll(n3.dir); err != nil {
+		t.Fatal(err)
+	}
+	lost := tr.begin("n3")
+	select {
+	case <-lost.gone:
+	case <-time.After(20 * time.Second):
+		t.Error("it starts without its data as if nothing had happened")
+	}
+	if !strings.Contains(lost.logs.String(), "carillon cluster member remove n3") {
+		t.Errorf("it does not say what to do:\n%s", lost.logs)
+	}
+	cl := tr.client("n1")
+	if _, err := cl.RemoveMember(t.Context(), "n1"); !errors.Is(err, task.ErrConflict) {
+		t.Errorf("the member of the node that answers is removed: %v", err)
+	}
+	if _, err := cl.RemoveMember(t.Context(), "nobody"); !errors.Is(err, task.ErrNotFound) {
+		t.Errorf("removing nobody: %v", err)
+	}
+	if _, err := cl.AddMember(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]}); !errors.Is(err, task.ErrExists) {
+		t.Errorf("adding one that is there: %v", err)
+	}
+	if _, err := cl.RemoveMember(t.Context(), "n3"); err != nil {
+		t.Fatal(err)
+	}
+	tr.peers["n3"] = fmt.Sprintf("http://127.0.0.1:%d", freePort(t)) // another host
+	ch, err := cl.AddMember(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]})
+	if err != nil || ch.Members != 3 || !strings.Contains(ch.InitialCluster, "n3="+tr.peers["n3"]) {
+		t.Fatalf("%+v, %v", ch, err)
+	}
+	tr.begin("n3", "--initial-cluster-state", "existing").waitReady()
+	if m := tr.members("n3")["n3"]; m.Learner || m.Error != "" {
+		t.Errorf("n3 is back, but %+v", m)
+	}
+
+	for _, n := range []string{"n1", "n2", "n3"} {
+		tr.nodes[n].signal(syscall.SIGTERM)
+		tr.begin(n).waitReady()
+	}
+	tr.ticks("n3", tasks)
+	tr.quiet("n1")
+	tr.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+	for n, p := range tr.nodes {
+		if lines := p.logs.lines(); len(lines) > 60 {
+			t.Errorf("%s wrote %d lines of log:\n%s", n, len(lines), p.logs)
+		}
+	}
+}

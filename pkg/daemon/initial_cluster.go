@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Whether the etcd of several agents is made, or there already.
+const (
+	clusterNew      = "new"
+	clusterExisting = "existing"
+)
+
+// validatePeers checks what makes the embedded etcd a member of several.
+func (c *Config) validatePeers() error {
+	if len(c.InitialCluster) == 0 {
+		for field, v := range map[string]string{"etcd_listen_peer": c.EtcdListenPeer, "etcd_peer_cert": c.EtcdPeerCert,
+			"etcd_peer_key": c.EtcdPeerKey, "etcd_peer_ca": c.EtcdPeerCA} {
+			if v != "" {
+				return task.Invalid(task.CodeBadValue, field, "is for an embedded etcd of several agents: give initial_cluster, too")
+			}
+		}
+		if c.InitialClusterState == clusterExisting {
+			return task.Invalid(task.CodeRequired, "initial_cluster", "is needed to join an existing cluster")
+		}
+		return nil
+	}
+	if !c.Embedded {
+		return task.Invalid(task.CodeBadValue, "initial_cluster", "is for the embedded etcd: give embedded, too")
+	}
+	if c.InitialClusterState != clusterNew && c.InitialClusterState != clusterExisting {
+		return task.Invalid(task.CodeBadValue, "initial_cluster_state", "%s is not one of new, existing", task.Quote(c.InitialClusterState))
+	}
+	some := c.EtcdPeerCert != "" || c.EtcdPeerKey != "" || c.EtcdPeerCA != ""
+	if some && (c.EtcdPeerCert == "" || c.EtcdPeerKey == "" || c.EtcdPeerCA == "") {
+		return task.Invalid(task.CodeRequired, "etcd_peer_cert", "certificate, key and CA of peers are all given, or none")
+	}
+	scheme := "http"
+	if some {
+		scheme = "https"
+	}
+	if err := c.validateMembers(scheme); err != nil {
+		return err
+	}
+	return c.validateListenPeer(scheme)
+}
+
+func (c *Config) validateMembers(scheme string) error {
+	if c.InitialCluster[c.Name] == "" {
+		return task.Invalid(task.CodeRequired, "initial_cluster", "does not name this node, %s: it says `%s=%s://HOST:PORT` for it, and the same for the others",
+			task.Quote(c.Name), c.Name, scheme)
+	}
+	if n := len(c.InitialCluster); n < 2 || n > 9 {
+		return task.Invalid(task.CodeOutOfRange, "initial_cluster", "has %d members: 3 survive the loss of one, 5 of two; one alone needs no initial_cluster", n)
+	}
+	at := map[string]string{}
+	for name, v := range c.InitialCluster {
+		if err := task.CheckName("initial_cluster", name); err != nil {
+			return err
+		}
+		u, err := peerURL(v, scheme)
+		if err != nil {
+			return task.Invalid(task.CodeBadValue, "initial_cluster", "%s: %s %v", name, task.Quote(v), err)
+		}
+		if other, taken := at[u.Host]; taken {
+			return task.Invalid(task.CodeBadValue, "initial_cluster", "%s and %s have the same address, %s", min(name, other), max(name, other), u.Host)
+		}
+		at[u.Host] = name
+	}
+	return nil
+}
+
+// validateListenPeer keeps peers without TLS on loopback unless told otherwise:
+// whoever reaches them can become one.
+func (c *Config) validateListenPeer(scheme string) error {
+	u, err := peerURL(c.InitialCluster[c.Name], scheme)
+	field := "initial_cluster"
+	if err == nil && c.EtcdListenPeer != "" {
+		field = "etcd_listen_peer"
+		if u, err = peerURL(c.EtcdListenPeer, scheme); err == nil && net.ParseIP(u.Hostname()) == nil && u.Hostname() != "localhost" {
+			err = errors.New("has a name where the IP of an interface is needed, or 0.0.0.0")
+		}
+	}
+	if err != nil {
+		return task.Invalid(task.CodeBadValue, field, "%s %v", task.Quote(c.EtcdListenPeer), err)
+	}
+	if scheme == "http" && !c.Insecure && !loopback(u.Hostname()) {
+		return task.Invalid(task.CodeBadValue, field,
+			"%s is reachable from other hosts, without TLS: give etcd_peer_cert, etcd_peer_key and etcd_peer_ca, or accept the risk with --insecure", task.Quote(u.String()))
+	}
+	return nil
+}
+
+func peerURL(v, scheme string) (*url.URL, error) {
+	u, err := url.Parse(v)
+	if err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
+		return nil, fmt.Errorf("is not a URL such as %s://10.0.0.1:2380", scheme)
+	}
+	if u.Scheme != scheme {
+		return nil, fmt.Errorf("does not begin with %s: peers have https if they have certificates, else http", scheme)
+	}
+	return u, nil
+}
+
+// peers are the embedded etcd's, nil if it has none.
+func (c *Config) peers() *kv.Peers {
+	if len(c.InitialCluster) == 0 {
+		return nil
+	}
+	return &kv.Peers{
+		Members: c.InitialCluster, Listen: c.EtcdListenPeer, Join: c.InitialClusterState == clusterExisting,
+		CertFile: c.EtcdPeerCert, KeyFile: c.EtcdPeerKey, CAFile: c.EtcdPeerCA,
+	}
+}
+
+// members is a setting of names and URLs, "n1=http://h1:2380,n2=http://h2:2380".
+// Set replaces the list.
+type members map[string]string
+
+func (m *members) Type() string   { return "name=url,…" }
+func (m *members) String() string { return (*pairs)(m).String() }
+
+// Set reads the list; a name stands in it once.
+func (m *members) Set(s string) error {
+	var all list
+	_ = all.Set(s) // never fails
+	fresh := members{}
+	for _, one := range all {
+		var p pairs
+		if err := p.Set(one); err != nil {
+			return fmt.Errorf("%q is not name=url", one)
+		}
+		for name, v := range p {
+			if _, twice := fresh[name]; twice {
+				return fmt.Errorf("%s stands in it twice", name)
+			}
+			fresh[name] = v
+		}
+	}
+	*m = fresh
+	return nil
+}

@@ -1,0 +1,179 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ErrNotEmbedded means that the members of an etcd are not Carillon's to change.
+var ErrNotEmbedded = errors.New("the etcd of this cluster is not embedded: its members are changed with etcdctl")
+
+func hexID(id uint64) string { return strconv.FormatUint(id, 16) }
+
+func (m *Member) learnName(known []*etcdserverpb.Member) {
+	if m.id == 0 {
+		return
+	}
+	m.ID = hexID(m.id)
+	for _, k := range known {
+		if k.ID == m.id {
+			m.Name = k.Name
+			if len(k.PeerURLs) > 0 {
+				m.Peer = k.PeerURLs[0]
+			}
+		}
+	}
+}
+
+// embeddedOthers are the other members of an embedded etcd, as their nodes have
+// announced them. One whose node is not there is away: a node without its member
+// loses its session.
+func (s *Store) embeddedOthers(ctx context.Context, own Member, known []*etcdserverpb.Member) []Member {
+	if len(known) < 2 {
+		return nil
+	}
+	announced := map[string]*task.Member{}
+	nodes, err := s.Nodes(ctx)
+	for _, n := range nodes {
+		if n.Member != nil {
+			announced[n.Member.ID] = n.Member
+		}
+	}
+	var members []Member
+	for _, k := range known {
+		if k.ID == own.id {
+			continue
+		}
+		m := Member{Endpoint: Embedded, id: k.ID, Leader: k.ID == own.leader, Learner: k.IsLearner}
+		if len(k.PeerURLs) > 0 {
+			m.Endpoint = k.PeerURLs[0] // it is what tells one from the other
+		}
+		switch a := announced[hexID(k.ID)]; {
+		case a != nil:
+			m.Version, m.Size, m.InUse, m.Quota, m.Index, m.Applied = a.Version, a.DBSize, a.DBInUse, a.DBQuota, a.Index, a.Applied
+			if err := kv.VersionFault(a.Version); err != nil {
+				m.Fault = err.Error()
+			}
+		case err != nil:
+			m.Err = fmt.Errorf("ask for its status: %w", err)
+		case k.Name == "":
+			m.Err = errors.New("it has not started yet")
+		default:
+			m.Err = errors.New("its node is not there")
+		}
+		members = append(members, m)
+	}
+	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.Endpoint, b.Endpoint) })
+	return members
+}
+
+// OwnMember is how the etcd in this process fares; nil if there is none, or it
+// does not answer.
+func (s *Store) OwnMember(ctx context.Context) *task.Member {
+	if len(s.etcd.Endpoints()) > 0 {
+		return nil
+	}
+	m := s.member(ctx, "")
+	if m.id == 0 {
+		return nil
+	}
+	return &task.Member{ID: hexID(m.id), Version: m.Version, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota, Index: m.Index, Applied: m.Applied}
+}
+
+// AddMember adds a member to an embedded etcd. It learns first, and votes once
+// it has run and caught up. task.ErrExists if there is one of that name or at
+// that URL, ErrNotEmbedded, task.ErrUnavailable without a majority.
+func (s *Store) AddMember(ctx context.Context, name, peer string) error {
+	known, err := s.embeddedMembers(ctx)
+	if err != nil {
+		return fmt.Errorf("add member %s: %w", name, err)
+	}
+	for _, k := range known {
+		if k.Name == name || slices.Contains(k.PeerURLs, peer) {
+			return fmt.Errorf("add member %s: %w: %s at %v; one that is lost is removed first", name, task.ErrExists, k.Name, k.PeerURLs)
+		}
+	}
+	err = untilHealthy(ctx, func() error { _, err := s.etcd.MemberAddAsLearner(ctx, []string{peer}); return err })
+	if err != nil {
+		return fmt.Errorf("add member %s: %w", name, err)
+	}
+	return nil
+}
+
+// RemoveMember removes a member of an embedded etcd, by its name, or its id.
+// task.ErrNotFound, task.ErrConflict if the majority would be lost or it is the
+// own one, ErrNotEmbedded, task.ErrUnavailable without a majority.
+func (s *Store) RemoveMember(ctx context.Context, name string) error {
+	known, err := s.embeddedMembers(ctx)
+	if err != nil {
+		return fmt.Errorf("remove member %s: %w", name, err)
+	}
+	own := s.OwnMember(ctx)
+	for _, k := range known {
+		if k.Name != name && hexID(k.ID) != name {
+			continue
+		}
+		if own != nil && own.ID == hexID(k.ID) {
+			return fmt.Errorf("remove member %s: %w: it is the etcd of the node that answers: ask another node", name, task.ErrConflict)
+		}
+		err := untilHealthy(ctx, func() error { _, err := s.etcd.MemberRemove(ctx, k.ID); return err })
+		if err != nil {
+			return fmt.Errorf("remove member %s: %w", name, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("remove member %s: %w", name, task.ErrNotFound)
+}
+
+func (s *Store) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, error) {
+	if len(s.etcd.Endpoints()) > 0 {
+		return nil, fmt.Errorf("%w: %w", task.ErrConflict, ErrNotEmbedded)
+	}
+	res, err := s.etcd.MemberList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+	}
+	if len(res.Members) == 1 && !slices.ContainsFunc(res.Members[0].PeerURLs, isHTTP) {
+		return nil, fmt.Errorf("%w: this etcd is of one member for ever: it was started without initial_cluster", task.ErrConflict)
+	}
+	return res.Members, nil
+}
+
+func isHTTP(u string) bool { return len(u) > 4 && u[:4] == "http" }
+
+// untilHealthy tries for a while: etcd changes its members only when those that
+// are left have been in touch for five seconds.
+func untilHealthy(ctx context.Context, try func() error) error {
+	deadline := time.Now().Add(7 * time.Second)
+	var wait again
+	for {
+		err := try()
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, rpctypes.ErrMemberNotEnoughStarted):
+			return fmt.Errorf("%w: no majority of members that run would be left", task.ErrConflict)
+		case errors.Is(err, rpctypes.ErrTooManyLearners):
+			return fmt.Errorf("%w: another member has been added and has not started yet: start it, or remove it", task.ErrConflict)
+		case !errors.Is(err, rpctypes.ErrUnhealthy):
+			return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+		case time.Now().After(deadline):
+			return fmt.Errorf("%w: etcd is not healthy enough to change its members: more than half have to have run for five seconds, "+
+				"and one that is lost is removed before another is added", task.ErrUnavailable)
+		}
+		if perr := wait.pause(ctx); perr != nil {
+			return fmt.Errorf("%w: %w", task.ErrUnavailable, perr)
+		}
+	}
+}
