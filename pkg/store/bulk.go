@@ -45,7 +45,11 @@ func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, f
 			specMod, entryMod = c.Old.Task.Revision, c.Old.EntryMod
 		}
 		txn.If = append(txn.If, unchanged(spec, specMod), unchanged(entry, entryMod))
-		txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, encode(&c.New.Entry)))
+		if c.Old != nil {
+			txn.Then = append(txn.Then, s.putOver(c.Old, c.New.Task, &c.New.Entry)...)
+		} else {
+			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, encode(&c.New.Entry)))
+		}
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
 	res, err := s.write(ctx, txn)
@@ -90,12 +94,13 @@ func storedFrom(ref Ref, spec, entry *mvccpb.KeyValue) (Stored, error) {
 	if spec == nil {
 		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
+	st.rawSpec = spec.Value
 	var err error
 	if st.Task, err = DecodeTask(spec.Value, spec.ModRevision); err != nil {
 		return st, fmt.Errorf("task %s: %w", ref, err)
 	}
-	if entry != nil {
-		st.EntryMod = entry.ModRevision
+	if entry != nil { // without an entry it does not fire; an update or a delete mends it
+		st.EntryMod, st.rawEntry = entry.ModRevision, entry.Value
 		if st.Entry, err = DecodeEntry(entry.Value); err != nil {
 			return st, fmt.Errorf("entry of task %s: %w", ref, err)
 		}

@@ -72,6 +72,8 @@ type Watermark struct {
 	Seen int64 `json:"seen"`
 	// Nonce belongs to one content of one commit: it settles whose write is there.
 	Nonce string `json:"nonce"`
+	// Unknown are fields that this version does not know; they stay.
+	Unknown task.Fields `json:"-"`
 }
 
 // Decided reports whether the watermark covers a tick of a covered task.
@@ -85,7 +87,21 @@ func (w Watermark) Decided(tick task.Time, name string) bool {
 // DecodeWatermark reads a watermark. One without a time or a nonce is none, even
 // if it is JSON: taken at its word, it would have all ticks decided again.
 func DecodeWatermark(value []byte) (Watermark, error) {
-	w, err := decode[Watermark](value)
+	var w Watermark
+	err := object(value, func(r *reader, name []byte) {
+		switch string(name) {
+		case "time":
+			r.parsed(&w.Time)
+		case "last":
+			r.text(&w.Last)
+		case "seen":
+			r.number(&w.Seen)
+		case "nonce":
+			r.text(&w.Nonce)
+		default:
+			r.unknown(&w.Unknown, name)
+		}
+	})
 	if err == nil && (w.Time.IsZero() || w.Nonce == "" || w.Seen < 0) {
 		err = fmt.Errorf("%w: unreadable record: a watermark has a time and a nonce", task.ErrInvalid)
 	}
@@ -101,6 +117,8 @@ type Owner struct {
 
 	Shard int   `json:"-"`
 	Fence int64 `json:"-"` // mod revision of the key
+
+	raw []byte // as it was read
 }
 
 // Token is an API token. The secret itself is nowhere in etcd.

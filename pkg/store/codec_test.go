@@ -29,6 +29,12 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 			*p = task.At(time.UnixMilli(rapid.Int64Range(0, 4e12).Draw(t, name)))
 		}
 		return
+	case *task.Fields:
+		if rapid.Bool().Draw(t, name) {
+			b, _ := json.Marshal(map[string]any{"later": []any{text.Draw(t, name), map[string]any{"x": 7.5}}})
+			*p = task.Fields(b[1 : len(b)-1])
+		}
+		return
 	case *task.Duration:
 		*p = task.Duration(rapid.Int64Range(0, 1e15).Draw(t, name))
 		return
@@ -101,18 +107,20 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		r := keyless(filled[task.Run](t))
-		s := encodeEnded(r)
+		s := encodeEnded(r, rapid.Bool().Draw(t, "explicit"))
 		got, err := decodeRun([]byte(s))
 		same(t, "a run", r, got, err, s)
+		r.Unknown = ""
 		got, err = decodeRun(plain(r))
 		same(t, "a run of encoding/json", r, got, err, s)
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		w := filled[task.Waiting](t)
 		w.Run = keyless(w.Run)
-		s := encodeWaiting(w)
+		s := encodeWaiting(w, rapid.Bool().Draw(t, "explicit"))
 		got, err := decodeWaiting([]byte(s))
 		same(t, "a waiting run", w, got, err, s)
+		w.Unknown = ""
 		got, err = decodeWaiting(plain(w))
 		same(t, "a waiting run of encoding/json", w, got, err, s)
 	})
@@ -129,10 +137,11 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		if a.Retry.Attempts <= 1 { // there is nothing to say of it
 			a.Retry = task.Retry{Attempts: 1}
 		}
-		s := encodeAssigned(&a, encode(a.Action))
+		s := encodeAssigned(&a, encode(a.Action), rapid.Bool().Draw(t, "explicit"))
 		var got task.Assigned
 		err := decodeAssigned([]byte(s), &got)
 		same(t, "an attempt", a, got, err, s)
+		a.Unknown = ""
 		got = task.Assigned{}
 		err = decodeAssigned(plain(a), &got)
 		same(t, "an attempt of encoding/json", a, got, err, s)
@@ -154,7 +163,7 @@ func TestCodec_LeavesOutWhatIsNearlyAlwaysSo(t *testing.T) {
 	}
 	want := `{"uid":"u","scheduled_time":"2023-11-14T22:13:20.000Z","state":"dispatched","trigger":"schedule","attempt":1,` +
 		`"created_at":"2023-11-14T22:13:20.000Z","instance":"i","generation":1,"action":{"noop":{}}}`
-	if got := encodeAssigned(&a, noop); got != want {
+	if got := encodeAssigned(&a, noop, false); got != want {
 		t.Errorf("written as %s", got)
 	}
 }
@@ -174,7 +183,7 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 	if v, err := decodeRun([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {
 		t.Errorf("null and unknown fields: %+v, %v", v, err)
 	}
-	s := encodeEnded(task.Run{UID: "a", OutputTail: "\xff!"})
+	s := encodeEnded(task.Run{UID: "a", OutputTail: "\xff!"}, false)
 	if v, err := decodeRun([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
 		t.Errorf("what is no UTF-8 becomes %q, %v", v.OutputTail, err)
 	}
@@ -231,10 +240,10 @@ func BenchmarkCodec(b *testing.B) {
 	spec := task.Defaults()
 	spec.Schedule, spec.Action = task.Schedules{"*/5 * * * *"}, a.Action
 	entry := []byte(encode(task.NewEntry(task.Task{Spec: spec, UID: a.UID, Generation: 1}, now, now)))
-	assigned, ended := []byte(encodeAssigned(&a, action)), []byte(encodeEnded(end))
+	assigned, ended := []byte(encodeAssigned(&a, action, false)), []byte(encodeEnded(end, false))
 	for name, f := range map[string]func() error{
-		"encode attempt": func() error { encodeAssigned(&a, action); return nil },
-		"encode end":     func() error { encodeEnded(end); return nil },
+		"encode attempt": func() error { encodeAssigned(&a, action, false); return nil },
+		"encode end":     func() error { encodeEnded(end, false); return nil },
 		"decode attempt": func() error { return decodeAssigned(assigned, new(task.Assigned)) },
 		"decode end":     func() error { _, err := decodeRun(ended); return err },
 		"decode entry":   func() error { _, err := DecodeEntry(entry); return err },

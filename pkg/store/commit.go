@@ -48,6 +48,7 @@ type Commit struct {
 
 	keys     Keys
 	entries  string // the prefix of the shard's entries
+	explicit bool   // records of runs say all (FormatExplicit)
 	guards   []guard
 	sessions []session
 	ops      []clientv3.Op
@@ -64,7 +65,7 @@ type session struct {
 
 // NewCommit begins a commit that, so far, writes nothing but the watermark.
 func (s *Store) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
-	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard)}
+	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard), explicit: s.explicit()}
 }
 
 // Fits reports whether there is room for n more records of some bytes in all, each
@@ -139,7 +140,7 @@ func (c *Commit) PutEntry(task string, e EntryParts, mod int64) {
 // find the watermark, the entry and the fence as they know them.
 func (c *Commit) Claim(a *task.Assigned, action string, session int64) {
 	inbox := c.sameSession(a.Node, session).inbox
-	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, encodeAssigned(a, action))
+	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, encodeAssigned(a, action, c.explicit))
 }
 
 // Dispatch is Claim for a run that has waited: its key must not be there, since an
@@ -153,14 +154,14 @@ func (c *Commit) Dispatch(a *task.Assigned, action string, session int64) {
 func (c *Commit) Enqueue(ref Ref, w task.Waiting) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, 0)
-	c.put(key, encodeWaiting(w))
+	c.put(key, encodeWaiting(w, c.explicit))
 }
 
 // Requeue writes a waiting run over the one known: its reason has changed.
 func (c *Commit) Requeue(ref Ref, w task.Waiting, mod int64) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, mod)
-	c.put(key, encodeWaiting(w))
+	c.put(key, encodeWaiting(w, c.explicit))
 }
 
 // Dequeue takes a waiting run out of the queue.
@@ -168,7 +169,7 @@ func (c *Commit) Dequeue(ref Ref, id string, mod int64) { c.delete(c.keys.Queued
 
 // Record puts a record into history: a tick, or ticks, that did not run.
 func (c *Commit) Record(ref Ref, r task.Run) {
-	c.put(c.keys.Ended(ref, r.ID), encodeEnded(r))
+	c.put(c.keys.Ended(ref, r.ID), encodeEnded(r, c.explicit))
 }
 
 // EndLost ends an attempt whose node is gone: its record is the one known, and
@@ -188,7 +189,7 @@ func (c *Commit) AskCancel(h Held, who string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
 	h.CancelRequested, h.CancelledBy = true, who
 	c.knownAt(key, h.Mod)
-	c.put(key, encodeAssigned(&h.Assigned, encode(h.Action)))
+	c.put(key, encodeAssigned(&h.Assigned, encode(h.Action), c.explicit))
 }
 
 // Purge deletes a record of history of a task that is no more.

@@ -48,6 +48,11 @@ func object(value []byte, field func(r *reader, name []byte)) error {
 
 func (r *reader) skip() { r.err = r.d.Skip() }
 
+// unknown keeps a field that this version does not know.
+func (r *reader) unknown(to *task.Fields, name []byte) {
+	*to = task.Fields(r.keep([]byte(*to), name))
+}
+
 func (r *reader) text(v *string) { *v, r.err = r.d.Str() }
 
 func (r *reader) number(v *int64) { *v, r.err = r.d.Int64() }
@@ -95,6 +100,8 @@ var (
 // run reads a field of a run; false if it is none.
 func (r *reader) run(name []byte, v *task.Run) bool {
 	switch string(name) {
+	case "id", "namespace", "task", "shard": // the key says it
+		r.skip()
 	case "uid":
 		r.text(&v.UID)
 	case "scheduled_time":
@@ -163,7 +170,7 @@ func complete(v *task.Run, dispatched bool) {
 func decodeRun(value []byte) (v task.Run, err error) {
 	err = object(value, func(r *reader, name []byte) {
 		if !r.run(name, &v) {
-			r.skip()
+			r.unknown(&v.Unknown, name)
 		}
 	})
 	complete(&v, hasBeen(&v))
@@ -177,7 +184,7 @@ func decodeWaiting(value []byte) (v task.Waiting, err error) {
 		case string(name) == "env":
 			r.other(&v.Env)
 		default:
-			r.skip()
+			r.unknown(&v.Unknown, name)
 		}
 	})
 	complete(&v.Run, hasBeen(&v.Run))
@@ -210,7 +217,7 @@ func decodeAssigned(value []byte, v *task.Assigned) error {
 		case "cancel_requested":
 			r.yes(&v.CancelRequested)
 		default:
-			r.skip()
+			r.unknown(&v.Unknown, name)
 		}
 	})
 	complete(&v.Run, true)

@@ -25,7 +25,8 @@ func encode(v any) string {
 // A record writes one of the records of which there are many, by hand: by
 // reflection it would cost as much as all else that is done for a tick. Fields
 // have the names and the order that package task gives them. What the key says
-// is left out, and what is so in nearly every record:
+// is left out, and, unless all is asked for (FormatExplicit), what is so in
+// nearly every record:
 //
 //	dispatched_at  if it is created_at
 //	kill_grace     if it is 10s
@@ -33,6 +34,7 @@ func encode(v any) string {
 type record struct {
 	w    jx.Writer
 	more bool
+	all  bool
 }
 
 // usualGrace is what a kill_grace that is left out stands for. It belongs to the
@@ -97,11 +99,11 @@ func (r *record) raw(name, json string) {
 }
 
 // encoded is the text of a record; fill writes its fields.
-func encoded(fill func(*record)) string {
+func encoded(all bool, fill func(*record)) string {
 	r := records.Get().(*record)
 	defer records.Put(r)
 	r.w.Reset()
-	r.more = false
+	r.more, r.all = false, all
 	r.w.ObjStart()
 	fill(r)
 	r.w.ObjEnd()
@@ -124,7 +126,7 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	}
 	r.count("token", v.Token)
 	r.moment("created_at", v.CreatedAt)
-	if !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
+	if r.all || !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
 		r.moment("dispatched_at", v.DispatchedAt)
 	}
 	r.moment("started_at", v.StartedAt)
@@ -146,28 +148,44 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	r.count("count", v.Count)
 }
 
+// unknown writes again what was read past.
+func (r *record) unknown(f task.Fields) {
+	if f == "" {
+		return
+	}
+	if r.more {
+		r.w.Comma()
+	}
+	r.more = true
+	r.w.RawStr(string(f))
+}
+
 // hasBeen reports whether a run on record has been dispatched: its token says so.
 func hasBeen(v *task.Run) bool { return v.Token != 0 }
 
-func encodeEnded(v task.Run) string {
-	return encoded(func(r *record) { r.run(&v, hasBeen(&v)) })
+func encodeEnded(v task.Run, all bool) string {
+	return encoded(all, func(r *record) {
+		r.run(&v, hasBeen(&v))
+		r.unknown(v.Unknown)
+	})
 }
 
-func encodeWaiting(v task.Waiting) string {
-	return encoded(func(r *record) {
+func encodeWaiting(v task.Waiting, all bool) string {
+	return encoded(all, func(r *record) {
 		r.run(&v.Run, hasBeen(&v.Run))
 		if len(v.Env) > 0 {
 			r.other("env", v.Env)
 		}
+		r.unknown(v.Unknown)
 	})
 }
 
 // encodeAssigned leaves node and token out: they are the key's. action is that
 // of v as JSON.
-func encodeAssigned(v *task.Assigned, action string) string {
+func encodeAssigned(v *task.Assigned, action string, all bool) string {
 	run := v.Run
 	run.Node, run.Token = "", 0
-	return encoded(func(r *record) {
+	return encoded(all, func(r *record) {
 		r.run(&run, true)
 		r.text("instance", v.Instance)
 		r.number("generation", v.Generation)
@@ -178,22 +196,24 @@ func encodeAssigned(v *task.Assigned, action string) string {
 		if v.Timeout != 0 {
 			r.text("timeout", v.Timeout.String())
 		}
-		if v.KillGrace != usualGrace {
+		if all || v.KillGrace != usualGrace {
 			r.text("kill_grace", v.KillGrace.String())
 		}
-		if v.Retry.Attempts > 1 {
+		if all || v.Retry.Attempts > 1 {
 			r.other("retry", v.Retry)
 		}
 		r.yes("replaceable", v.Replaceable)
 		r.yes("cancel_requested", v.CancelRequested)
+		r.unknown(v.Unknown)
 	})
 }
 
 func encodeMark(m Watermark) string {
-	return encoded(func(r *record) {
+	return encoded(false, func(r *record) {
 		r.time("time", m.Time)
 		r.optional("last", m.Last)
 		r.number("seen", m.Seen)
 		r.text("nonce", m.Nonce)
+		r.unknown(m.Unknown)
 	})
 }

@@ -18,15 +18,26 @@ func (s *Store) putNode(n task.Node, lease clientv3.LeaseID) clientv3.Op {
 
 // Register creates the leased key by which a node is present, and returns the
 // fence that every write of this session carries. task.ErrExists, with the node
-// that holds the name, if it is taken. An unknown outcome is settled by the
+// that holds the name, if it is taken; ErrFormat if it could not read what the
+// others write; task.ErrConflict if the cluster's record has just changed. An unknown outcome is settled by the
 // instance and the lease in the record.
 func (s *Store) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID) (kv.Fence, *task.Node, error) {
 	key := s.keys.Node(n.Name)
+	guards := []clientv3.Cmp{absent(key)}
+	if known := s.format.cluster.Load(); known > 0 {
+		guards = append(guards, unchanged(s.keys.Cluster(), known)) // the format in force is one that it understands
+	}
+	n.Format, n.Writes = s.Understands(), s.Format()
 	res, err := s.writeAlone(ctx, kv.Txn{
-		If:   []clientv3.Cmp{absent(key)},
+		If:   guards,
 		Then: []clientv3.Op{s.putNode(n, lease)},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
+	if err == nil && !res.Succeeded && readAt(res, 0) == nil {
+		if err = s.refresh(ctx); err == nil {
+			err = fmt.Errorf("%w: the cluster's record has changed", task.ErrConflict)
+		}
+	}
 	if err != nil {
 		return kv.Fence{}, nil, fmt.Errorf("register node %s: %w", n.Name, err)
 	}
@@ -44,6 +55,7 @@ func (s *Store) Register(ctx context.Context, n task.Node, lease clientv3.LeaseI
 // Announce rewrites the node's record: its state, its load, its clock.
 // task.ErrFenced if the session is gone.
 func (s *Store) Announce(ctx context.Context, session kv.Fence, n task.Node, lease clientv3.LeaseID) error {
+	n.Format, n.Writes = s.Understands(), s.Format()
 	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare()}, Then: []clientv3.Op{s.putNode(n, lease)}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrFenced

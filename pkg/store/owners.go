@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"reflect"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -27,7 +28,7 @@ func (s *Store) DecodeOwners(all []*mvccpb.KeyValue) []Owner {
 		if err != nil {
 			o = Owner{}
 		}
-		o.Shard, o.Fence = shard, e.ModRevision
+		o.Shard, o.Fence, o.raw = shard, e.ModRevision, e.Value
 		owners = append(owners, o)
 	}
 	return owners
@@ -74,7 +75,7 @@ func (s *Store) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 				o.Previous = o.Previous[:min(len(o.Previous), keepPrevious)]
 			}
 			t.If = append(t.If, unchanged(key, m.From.Fence))
-			t.Then = append(t.Then, clientv3.OpPut(key, encode(o)))
+			t.Then = append(t.Then, clientv3.OpPut(key, graft(m.From.raw, encode(o), reflect.TypeFor[Owner]())))
 		}
 		res, err := s.writeAlone(ctx, t)
 		switch {

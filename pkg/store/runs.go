@@ -167,6 +167,9 @@ func (s *Store) readHeld(key string, e *mvccpb.KeyValue, h *Held) error {
 		return fmt.Errorf("%w: %q is not the key of a run", task.ErrInvalid, key)
 	}
 	h.Mod, h.Create = e.ModRevision, e.CreateRevision
+	if err := s.understood(e.Value); err != nil {
+		return err
+	}
 	return decodeHeld(k, e.CreateRevision, e.Value, &h.Assigned)
 }
 
@@ -240,7 +243,7 @@ func (s *Store) CancelQueued(ctx context.Context, ref Ref, id string, who string
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, e.ModRevision)},
-		Then: []clientv3.Op{clientv3.OpDelete(key), clientv3.OpPut(s.keys.Ended(ref, id), encodeEnded(end))},
+		Then: []clientv3.Op{clientv3.OpDelete(key), clientv3.OpPut(s.keys.Ended(ref, id), encodeEnded(end, s.explicit()))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -261,7 +264,7 @@ func (s *Store) CancelActive(ctx context.Context, h Held, who string) (task.Run,
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(&h.Assigned, encode(h.Action)))},
+		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(&h.Assigned, encode(h.Action), s.explicit()))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

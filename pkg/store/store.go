@@ -19,11 +19,12 @@ type Store struct {
 	writes kv.Committer // of tasks, runs and shards
 	alone  kv.Committer // of nodes, owners, tokens and the cluster
 	keys   Keys
+	format *formats
 }
 
 // New makes a Store. All conditional writes go through writes.
 func New(etcd *kv.Client, writes kv.Committer, keys Keys) *Store {
-	return &Store{etcd: etcd, writes: writes, alone: writes, keys: keys}
+	return (&Store{etcd: etcd, writes: writes, alone: writes, keys: keys}).Understanding(NewestFormat)
 }
 
 // Batching is the same Store, with the many small writes of tasks, runs and
@@ -150,9 +151,10 @@ func (a *again) pause(ctx context.Context) error {
 
 // Bootstrap returns the cluster's record and makes it first if there is none,
 // with the watermark of every shard at time zero. Of several nodes that start
-// together one makes it, and all get the same. made tells the one.
+// together one makes it, and all get the same. made tells the one. From then on
+// the store writes by it; ErrFormat if this version cannot read what is there.
 func (s *Store) Bootstrap(ctx context.Context, shards int, now time.Time) (c task.Cluster, made bool, err error) {
-	mine := task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, CreatedAt: task.At(now)}
+	mine := s.newCluster(shards, now)
 	var wait again
 	for {
 		e, err := s.getOne(ctx, s.keys.Cluster())
@@ -160,8 +162,11 @@ func (s *Store) Bootstrap(ctx context.Context, shards int, now time.Time) (c tas
 			return c, false, fmt.Errorf("read the cluster's record: %w", err)
 		}
 		if e != nil {
-			c, err = decode[task.Cluster](e.Value)
-			return c, err == nil && c.ID == mine.ID, err
+			r, err := DecodeCluster(e)
+			if err == nil {
+				err = s.Obey(r)
+			}
+			return r.Cluster, err == nil && r.ID == mine.ID, err
 		}
 		err = s.makeCluster(ctx, mine)
 		if errors.Is(err, task.ErrUnknown) { // what is there by now tells

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"reflect"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -17,6 +18,8 @@ type Stored struct {
 	Task     task.Task // Revision is the mod revision of the spec's key
 	Entry    task.Entry
 	EntryMod int64
+
+	rawSpec, rawEntry []byte // as they were read
 }
 
 // CreateTask writes a spec and its entry, both new, and returns the revision.
@@ -41,29 +44,25 @@ func (s *Store) putSpec(ref Ref, t task.Task) clientv3.Op {
 	return clientv3.OpPut(s.keys.Spec(ref), encode(t))
 }
 
+// putOver writes a spec and an entry over those of old, of which fields that
+// this version does not know stay.
+func (s *Store) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
+	t.Revision = 0
+	return []clientv3.Op{
+		clientv3.OpPut(s.keys.Spec(old.Ref), graft(old.rawSpec, encode(t), reflect.TypeFor[task.Task]())),
+		clientv3.OpPut(s.keys.Entry(old.Ref), graft(old.rawEntry, encode(e), reflect.TypeFor[task.Entry]())),
+	}
+}
+
 // Task reads a task. task.ErrNotFound if it is not there; task.ErrInvalid if a
 // record cannot be read.
 func (s *Store) Task(ctx context.Context, ref Ref) (Stored, error) {
-	st := Stored{Ref: ref}
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
 	if err != nil {
-		return st, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
+		return Stored{Ref: ref}, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
 	r := kv.Result{Responses: res.Responses}
-	spec, entry := readAt(r, 0), readAt(r, 1)
-	if spec == nil {
-		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
-	}
-	if st.Task, err = DecodeTask(spec.Value, spec.ModRevision); err != nil {
-		return st, fmt.Errorf("task %s: %w", ref, err)
-	}
-	if entry != nil { // without an entry it does not fire; an update or a delete mends it
-		st.EntryMod = entry.ModRevision
-		if st.Entry, err = DecodeEntry(entry.Value); err != nil {
-			return st, fmt.Errorf("entry of task %s: %w", ref, err)
-		}
-	}
-	return st, nil
+	return storedFrom(ref, readAt(r, 0), readAt(r, 1))
 }
 
 // UpdateTask writes t and e over what was read as old, if neither has changed
@@ -72,7 +71,7 @@ func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.
 	entry := s.keys.Entry(old.Ref)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(entry, old.EntryMod)},
-		Then: []clientv3.Op{s.putSpec(old.Ref, t), clientv3.OpPut(entry, encode(e))},
+		Then: s.putOver(&old, t, &e),
 	})
 	switch {
 	case err != nil:
@@ -152,7 +151,7 @@ func (s *Store) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, 
 	key := s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encodeWaiting(w))},
+		Then: []clientv3.Op{clientv3.OpPut(key, encodeWaiting(w, s.explicit()))},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
 	switch {

@@ -31,6 +31,7 @@ type Node struct {
 	Unfit      string            `json:"unfit,omitempty"`       // why it can own no shards at present: its clock, what it cannot decide; empty if it can
 	Host       string            `json:"host,omitempty"`        // the boot of its machine, and its network: two nodes with the same reach each other by loopback
 	Epoch      int               `json:"epoch,omitempty"`       // of the cluster, as the node knows it
+	Writes     int               `json:"writes,omitempty"`      // the format that it writes at present; 0 is 1
 	Format     int               `json:"format,omitempty"`      // the newest format of records that it understands; 0 is 1
 	Address    string            `json:"address"`               // where its API answers: http://host:port
 	Version    string            `json:"version"`               // Carillon's
@@ -58,6 +59,9 @@ type Member struct {
 	Index   int64  `json:"raft_index"`   // of the last entry of the log that is committed, as it knows
 	Applied int64  `json:"raft_applied"` // of the last that is applied
 }
+
+// Understands is the newest format of records that the node understands.
+func (n Node) Understands() int { return max(n.Format, 1) }
 
 // Has reports whether the node has a role.
 func (n Node) Has(role string) bool { return slices.Contains(n.Roles, role) }
@@ -88,11 +92,28 @@ type Assignment struct {
 	Since Time   `json:"since"`
 }
 
-// Cluster is what all nodes agree on; it is written once.
+// Cluster is what all nodes agree on.
 type Cluster struct {
-	ID        string `json:"id"`
-	Shards    int    `json:"shards"`
-	Schema    int    `json:"schema"`
-	Epoch     int    `json:"epoch"`
-	CreatedAt Time   `json:"created_at"`
+	ID     string `json:"id"`
+	Shards int    `json:"shards"`
+	Schema int    `json:"schema"`
+	Epoch  int    `json:"epoch"`
+	// Format is the newest format of records that may be there: who does not
+	// understand it cannot join. 0 is 1.
+	Format int `json:"format,omitempty"`
+	// FormatWanted, if an operator has set it, bounds the format: nodes write no
+	// newer one, and when none is left Format becomes it.
+	FormatWanted int  `json:"format_wanted,omitempty"`
+	CreatedAt    Time `json:"created_at"`
+}
+
+// InForce is the newest format of records that may be there.
+func (c Cluster) InForce() int { return max(c.Format, 1) }
+
+// Written is the format that nodes write.
+func (c Cluster) Written() int {
+	if c.FormatWanted > 0 {
+		return min(c.InForce(), c.FormatWanted)
+	}
+	return c.InForce()
 }

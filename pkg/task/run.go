@@ -70,7 +70,14 @@ type Run struct {
 	// them, and how many they are. ScheduledTime is the first.
 	Last  Time  `json:"last,omitzero"`
 	Count int64 `json:"count,omitempty"`
+
+	// Unknown are the fields of its record that this version does not know. They
+	// stay with the run.
+	Unknown Fields `json:"-"`
 }
+
+// Fields are fields of JSON, without braces, with commas between.
+type Fields string
 
 // Ticks is how many ticks the record decides: 0 for a manual run.
 func (r Run) Ticks() int64 {

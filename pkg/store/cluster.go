@@ -1,0 +1,156 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ClusterRecord is the cluster's record as it was read.
+type ClusterRecord struct {
+	task.Cluster
+	Mod int64 // mod revision of its key
+	raw []byte
+}
+
+// DecodeCluster reads the cluster's record.
+func DecodeCluster(e *mvccpb.KeyValue) (ClusterRecord, error) {
+	c, err := decode[task.Cluster](e.Value)
+	return ClusterRecord{Cluster: c, Mod: e.ModRevision, raw: e.Value}, err
+}
+
+// Cluster reads the cluster's record. task.ErrNotFound if there is none.
+func (s *Store) Cluster(ctx context.Context) (ClusterRecord, error) {
+	e, err := s.getOne(ctx, s.keys.Cluster())
+	if err == nil && e == nil {
+		err = task.ErrNotFound
+	}
+	if err != nil {
+		return ClusterRecord{}, fmt.Errorf("read the cluster's record: %w", err)
+	}
+	return DecodeCluster(e)
+}
+
+// ChangeCluster writes the cluster's record over what was read as old, if that
+// is still there and more holds; fields that this version does not know stay.
+// task.ErrConflict if not.
+func (s *Store) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more ...clientv3.Cmp) error {
+	value := graft(old.raw, encode(c), reflect.TypeFor[task.Cluster]())
+	res, err := s.writeAlone(ctx, kv.Txn{
+		If:   append([]clientv3.Cmp{unchanged(s.keys.Cluster(), old.Mod)}, more...),
+		Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), value)},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("change the cluster's record: %w", err)
+	}
+	return nil
+}
+
+// Formats are the cluster's record and the nodes that are present, at one
+// revision: what the next format follows from.
+type Formats struct {
+	Cluster  ClusterRecord
+	Nodes    []task.Node
+	Revision int64
+}
+
+// Formats reads them.
+func (s *Store) Formats(ctx context.Context) (Formats, error) {
+	nodes := s.keys.Nodes()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Cluster()), clientv3.OpGet(nodes, below(nodes))).Commit()
+	if err != nil {
+		return Formats{}, fmt.Errorf("read the cluster's record and its nodes: %w: %w", task.ErrUnavailable, err)
+	}
+	e := readAt(kv.Result{Responses: res.Responses}, 0)
+	if e == nil {
+		return Formats{}, fmt.Errorf("the cluster's record: %w", task.ErrNotFound)
+	}
+	f := Formats{Nodes: s.DecodeNodes(res.Responses[1].GetResponseRange().Kvs), Revision: res.Header.Revision}
+	f.Cluster, err = DecodeCluster(e)
+	return f, err
+}
+
+// Possible is the newest format that all nodes understand, and who keeps it
+// there: those that understand no more.
+func (f Formats) Possible() (format int, because []task.Node) {
+	for _, n := range f.Nodes {
+		switch u := n.Understands(); {
+		case format == 0 || u < format:
+			format, because = u, []task.Node{n}
+		case u == format:
+			because = append(because, n)
+		}
+	}
+	return max(format, FormatExplicit), because
+}
+
+// StillWrite are the nodes that may still write a newer format than this.
+func (f Formats) StillWrite(format int) (names []string) {
+	for _, n := range f.Nodes {
+		if n.Writes > format {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// SetFormat puts a format in force, and changes what is wanted, if nothing has
+// changed since f was read: neither the record, nor has a node joined.
+// task.ErrConflict if it has.
+func (s *Store) SetFormat(ctx context.Context, f Formats, format, wanted int) error {
+	c := f.Cluster.Cluster
+	c.Format, c.FormatWanted = format, wanted
+	joined := clientv3.Compare(clientv3.CreateRevision(s.keys.Nodes()), "<", f.Revision+1).WithPrefix()
+	return s.ChangeCluster(ctx, f.Cluster, c, joined)
+}
+
+// CompactRecords counts the attempts in inboxes, and the waiting runs, whose
+// records it takes FormatCompact to understand.
+func (s *Store) CompactRecords(ctx context.Context, shards int) (int, error) {
+	all, _, err := s.getAll(ctx, s.keys.Runs())
+	if err != nil {
+		return 0, fmt.Errorf("look for records of format %d: %w", FormatCompact, err)
+	}
+	n := 0
+	for _, e := range all {
+		if compact(e.Value) {
+			n++
+		}
+	}
+	for shard := range shards {
+		if all, _, err = s.getAll(ctx, s.keys.Queue(shard)); err != nil {
+			return 0, fmt.Errorf("look for records of format %d: %w", FormatCompact, err)
+		}
+		for _, e := range all {
+			if w, err := decodeWaiting(e.Value); err == nil && hasBeen(&w.Run) && !strings.Contains(string(e.Value), `"dispatched_at"`) {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// refresh obeys the cluster's record as it is now.
+func (s *Store) refresh(ctx context.Context) error {
+	c, err := s.Cluster(ctx)
+	if err != nil {
+		return err
+	}
+	return s.Obey(c)
+}
+
+// newCluster is the record of a cluster that is made now.
+func (s *Store) newCluster(shards int, now time.Time) task.Cluster {
+	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}
+}

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The formats of records. A cluster has one in force, in its record: no node
+// writes what takes a newer one to understand, and no node joins that does not
+// understand it. All formats are read, at any time.
+const (
+	// FormatExplicit: records of runs say all that is not in their key.
+	FormatExplicit = 1
+	// FormatCompact: what is so in nearly all of them is left out (see record); a
+	// leader may have a shard loaded before it moves it, and nodes may be unfit.
+	FormatCompact = 2
+
+	// NewestFormat is the newest that this version understands.
+	NewestFormat = FormatCompact
+)
+
+// ErrFormat means that the cluster's records have a format that this version, or
+// another one in the cluster, does not understand.
+var ErrFormat = errors.New("format of records")
+
+// formats are what a store understands, and what it writes.
+type formats struct {
+	understood int
+	writes     atomic.Int32
+	cluster    atomic.Int64 // mod revision of the cluster's record by which it does; 0: not known
+}
+
+// Understanding is the same Store, but as a version that understands formats up
+// to newest. Its Batching and it share what they write.
+func (s *Store) Understanding(newest int) *Store {
+	u := *s
+	u.format = &formats{understood: newest}
+	u.format.writes.Store(int32(newest))
+	return &u
+}
+
+// Understands is the newest format that the store reads.
+func (s *Store) Understands() int { return s.format.understood }
+
+// Format is the format that the store writes, and by which its node may act: a
+// leader has a shard loaded by its next owner first only from FormatCompact on.
+// Without a cluster's record (Bootstrap, Obey) it is the newest.
+func (s *Store) Format() int { return int(s.format.writes.Load()) }
+
+// explicit reports whether records of runs are to say all.
+func (s *Store) explicit() bool { return s.Format() < FormatCompact }
+
+// Obey writes by what the cluster's record says from now on. ErrFormat if it
+// takes a newer version to read what others may write.
+func (s *Store) Obey(c ClusterRecord) error {
+	if f := c.InForce(); f > s.format.understood {
+		return fmt.Errorf("%w: the cluster's records have format %d, and this version understands no newer one than %d: "+
+			"run a newer version, or `carillon cluster downgrade --to-format %d` by one", ErrFormat, f, s.format.understood, s.format.understood)
+	}
+	s.format.writes.Store(int32(c.Written()))
+	s.format.cluster.Store(c.Mod)
+	return nil
+}
+
+// compact reports whether a record of an inbox leaves out what FormatExplicit says.
+func compact(value []byte) bool {
+	said := 0
+	err := object(value, func(r *reader, name []byte) {
+		switch string(name) {
+		case "dispatched_at", "kill_grace", "retry":
+			said++
+		}
+		r.skip()
+	})
+	return err == nil && said < 3
+}
+
+// understood refuses what a store of an older format would misread.
+func (s *Store) understood(value []byte) error {
+	if s.format.understood < FormatCompact && compact(value) {
+		return fmt.Errorf("%w: unreadable record: %w %d", task.ErrInvalid, ErrFormat, FormatCompact)
+	}
+	return nil
+}

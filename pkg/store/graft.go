@@ -1,0 +1,95 @@
+package store
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// graft puts the fields of old that this version does not know into fresh, which
+// is a value of type t as it is written over old: at each level that both have.
+// So a record that a newer version has written keeps what it says.
+func graft(old []byte, fresh string, t reflect.Type) string {
+	if len(old) == 0 || !strange(old, t) {
+		return fresh
+	}
+	return string(grafted(old, []byte(fresh), t))
+}
+
+var (
+	actionType = reflect.TypeFor[task.Action]()
+	texts      = reflect.TypeFor[encoding.TextUnmarshaler]()
+	jsons      = reflect.TypeFor[json.Unmarshaler]()
+)
+
+func grafted(old, fresh []byte, t reflect.Type) []byte {
+	var o, f map[string]json.RawMessage
+	if json.Unmarshal(old, &o) != nil || json.Unmarshal(fresh, &f) != nil || f == nil {
+		return fresh
+	}
+	// An action is one of several: what this version knows takes the place of what
+	// it does not know.
+	another := t == actionType && len(f) > 0
+	known := fieldsOf(t)
+	for name, value := range o {
+		of, knows := known[name]
+		there, has := f[name]
+		switch {
+		case !knows && !another:
+			f[name] = value
+		case knows && has && of != nil:
+			f[name] = grafted(value, there, of)
+		}
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if e.Encode(f) != nil {
+		return fresh
+	}
+	return bytes.TrimSpace(out.Bytes())
+}
+
+// strange reports whether an object has fields that type t does not.
+func strange(value []byte, t reflect.Type) bool {
+	known, found := fieldsOf(t), false
+	_ = object(value, func(r *reader, name []byte) { // what is no object has no fields
+		of, knows := known[string(name)]
+		var raw []byte
+		raw, r.err = r.d.Raw()
+		found = found || !knows || r.err == nil && of != nil && raw[0] == '{' && strange(raw, of)
+	})
+	return found
+}
+
+var fieldsByType sync.Map // reflect.Type → map[string]reflect.Type
+
+// fieldsOf are the JSON names of a struct's fields, with the type of those that
+// are structs themselves, else nil.
+func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	if m, ok := fieldsByType.Load(t); ok {
+		return m.(map[string]reflect.Type)
+	}
+	m := map[string]reflect.Type{}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous || !f.IsExported() || name == "" || name == "-" {
+			continue
+		}
+		of := f.Type
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		if p := reflect.PointerTo(of); of.Kind() != reflect.Struct || p.Implements(texts) || p.Implements(jsons) {
+			of = nil
+		}
+		m[name] = of
+	}
+	fieldsByType.Store(t, m)
+	return m
+}
