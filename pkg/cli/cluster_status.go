@@ -12,7 +12,8 @@ import (
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
-	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember())
+	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(),
+		only(a.clusterUpgrade(), asTable, asJSON, asYAML), only(a.clusterDowngrade(), asTable, asJSON, asYAML))
 	return cmd
 }
 

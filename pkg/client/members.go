@@ -30,3 +30,21 @@ func (c *Client) RemoveMember(ctx context.Context, name string) (MemberChange, e
 	err := c.do(ctx, call{method: http.MethodDelete, path: membersPath + "/" + name}, &ch)
 	return ch, err
 }
+
+const formatPath = "/v1/cluster/format"
+
+// Format is the format of the cluster's records.
+func (c *Client) Format(ctx context.Context) (FormatStatus, error) {
+	var f FormatStatus
+	err := c.do(ctx, call{method: http.MethodGet, path: formatPath}, &f)
+	return f, err
+}
+
+// SetFormat asks for an older format of records, or, with 0, for the newest that
+// is possible. An older one is in force when its Format says so, which may take
+// as long as the runs that are active.
+func (c *Client) SetFormat(ctx context.Context, format int) (FormatStatus, error) {
+	var f FormatStatus
+	err := c.do(ctx, call{method: http.MethodPut, path: formatPath, body: FormatRequest{Format: format}}, &f)
+	return f, err
+}

@@ -136,6 +136,21 @@ type EtcdMember struct {
 	Error    string   `json:"error,omitempty" doc:"Why it did not answer, or not well."`
 }
 
+// FormatStatus is the format of the cluster's records, which says what versions
+// may run side by side.
+type FormatStatus struct {
+	Format   int    `json:"format" doc:"The newest that may be there: no node runs that does not understand it."`
+	Possible int    `json:"possible" doc:"The newest that all nodes understand."`
+	Because  string `json:"because,omitempty" doc:"The node that understands no newer one, where this server does."`
+	Wanted   int    `json:"wanted,omitempty" doc:"The newest that is wanted; 0: whatever is possible."`
+	WaitsFor string `json:"waits_for,omitempty" doc:"What is in the way of an older one that is wanted."`
+}
+
+// FormatRequest asks for a format of records.
+type FormatRequest struct {
+	Format int `json:"format,omitempty" doc:"An older one; 0: the newest that all nodes understand, at once and from now on."`
+}
+
 // AddMemberRequest adds a member to an embedded etcd.
 type AddMemberRequest struct {
 	Name    string `json:"name" doc:"The name of the agent that is to be it."`

@@ -41,8 +41,8 @@ type process struct {
 	name string
 	port int
 	dir  string
+	env  []string // besides the test's
 	cmd  *exec.Cmd
-	env  []string
 	logs *logBuffer
 	gone chan struct{}
 }

@@ -121,7 +121,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.client.Register(n.registry)
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
-	n.store = store.New(n.client, kv.Direct(n.client), keys).Batching(n.batcher)
+	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(outside.Format).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 func (n *Node) untilReached(ctx context.Context, try func() error) error {
 	for told := false; ; told = true {
 		err := try()
-		if err == nil || errors.Is(err, kv.ErrVersion) || errors.Is(err, task.ErrInvalid) {
+		if err == nil || errors.Is(err, kv.ErrVersion) || errors.Is(err, store.ErrFormat) || errors.Is(err, task.ErrInvalid) {
 			return err
 		}
 		if !told && kv.NoSpace(err) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,10 @@ import (
 // asDaemon in the environment makes the test binary the program itself, so that
 // tests run real daemons, with the race detector in them.
 const asDaemon = "CARILLON_TEST_AS_DAEMON"
+
+// ofFormat makes that program a former version, which understands no newer format
+// of records than this.
+const ofFormat = "CARILLON_TEST_FORMAT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asDaemon) == "" {
@@ -54,6 +59,7 @@ func outside() daemon.Outside {
 			return c, err
 		}
 	}
+	o.Format, _ = strconv.Atoi(os.Getenv(ofFormat)) // 0 is the newest
 	return o
 }
 

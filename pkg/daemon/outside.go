@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
 )
 
 // Outside is what a node takes from outside its process. Its zero value is the
@@ -30,6 +31,9 @@ type Outside struct {
 	// Host is the same for nodes that reach each other by loopback; default: the
 	// boot of this machine, and the network namespace of this process.
 	Host string
+	// Format is the newest format of records that the node understands; default
+	// store.NewestFormat. With an older one it is as a former version would be.
+	Format int
 	// Unguarded nodes have no guardian beside them: they run no processes.
 	Unguarded bool
 }
@@ -47,6 +51,9 @@ func (o Outside) real() Outside {
 	}
 	if o.Host == "" {
 		o.Host = thisHost()
+	}
+	if o.Format == 0 {
+		o.Format = store.NewestFormat
 	}
 	return o
 }

@@ -224,6 +224,8 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 			return s, f, nil
 		case ctx.Err() != nil:
 			return nil, kv.Fence{}, ctx.Err()
+		case errors.Is(err, store.ErrFormat):
+			return nil, kv.Fence{}, err
 		case holder != nil && p.isOurs(holder):
 			p.revokeLeases(ctx, holder.Leases)
 			continue

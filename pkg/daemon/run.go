@@ -41,6 +41,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.nodes.Run)
 	ground.run(n.owners.Run)
 	ground.run(n.watchMember)
+	ground.run(n.followCluster)
 	ground.run(n.bePresent)
 	ground.run(n.tellKeeper)
 	ground.run(n.history.run)
@@ -189,6 +190,7 @@ func (n *Node) lead(ctx context.Context, term election.Term) error {
 			Store: n.store, Shards: n.cluster.Shards, Changed: changed, Now: n.outside.Now, Logger: n.log.Named("leader"),
 		}).Lead(ctx, term.Fence)
 	})
+	g.Go(func() error { return n.keepFormat(ctx) })
 	return g.Wait()
 }
 

@@ -115,9 +115,9 @@ func (s *Store) SetFormat(ctx context.Context, f Formats, format, wanted int) er
 	return s.ChangeCluster(ctx, f.Cluster, c, joined)
 }
 
-// CompactRecords counts the attempts in inboxes, and the waiting runs, whose
+// compactRecords counts the attempts in inboxes, and the waiting runs, whose
 // records it takes FormatCompact to understand.
-func (s *Store) CompactRecords(ctx context.Context, shards int) (int, error) {
+func (s *Store) compactRecords(ctx context.Context, shards int) (int, error) {
 	all, _, err := s.getAll(ctx, s.keys.Runs())
 	if err != nil {
 		return 0, fmt.Errorf("look for records of format %d: %w", FormatCompact, err)
@@ -141,16 +141,33 @@ func (s *Store) CompactRecords(ctx context.Context, shards int) (int, error) {
 	return n, nil
 }
 
-// refresh obeys the cluster's record as it is now.
+// refresh obeys the cluster's record as it is now: of an etcd that was restored,
+// an earlier one than is known.
 func (s *Store) refresh(ctx context.Context) error {
 	c, err := s.Cluster(ctx)
 	if err != nil {
 		return err
 	}
-	return s.Obey(c)
+	return s.obey(c)
 }
 
 // newCluster is the record of a cluster that is made now.
 func (s *Store) newCluster(shards int, now time.Time) task.Cluster {
 	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}
+}
+
+// WaitsFor says what is in the way of the older format that is wanted; "" if
+// nothing is, or none is wanted.
+func (s *Store) WaitsFor(ctx context.Context, f Formats) (string, error) {
+	if f.Cluster.Written() >= f.Cluster.InForce() {
+		return "", nil
+	}
+	if names := f.StillWrite(f.Cluster.Written()); len(names) > 0 {
+		return fmt.Sprintf("nodes that have not heard of it: %s", strings.Join(names, ", ")), nil
+	}
+	left, err := s.compactRecords(ctx, f.Cluster.Shards)
+	if left > 0 {
+		return fmt.Sprintf("%d runs, waiting or active, with records of format %d", left, FormatCompact), nil
+	}
+	return "", err
 }

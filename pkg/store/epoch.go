@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -17,6 +14,8 @@ type Present struct {
 	// Mod is the record's mod revision, and Revision that of the whole of etcd: it
 	// never goes back, unless etcd is restored from an older snapshot.
 	Mod, Revision int64
+
+	raw []byte
 }
 
 // Present reads the cluster's record, and how far etcd has come.
@@ -30,7 +29,8 @@ func (s *Store) Present(ctx context.Context) (p Present, err error) {
 		return p, nil
 	}
 	p.Found, p.Mod = true, res.Kvs[0].ModRevision
-	p.Cluster, err = decode[task.Cluster](res.Kvs[0].Value)
+	p.raw = res.Kvs[0].Value
+	p.Cluster, err = decode[task.Cluster](p.raw)
 	return p, err
 }
 
@@ -40,12 +40,7 @@ func (s *Store) Present(ctx context.Context) (p Present, err error) {
 func (s *Store) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
 	c := p.Cluster
 	c.Epoch++
-	key := s.keys.Cluster()
-	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, p.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(c))}})
-	if err == nil && !res.Succeeded {
-		err = task.ErrConflict
-	}
-	if err != nil {
+	if err := s.ChangeCluster(ctx, ClusterRecord{Cluster: p.Cluster, Mod: p.Mod, raw: p.raw}, c); err != nil {
 		return p.Cluster, fmt.Errorf("bump the cluster's epoch to %d: %w", c.Epoch, err)
 	}
 	return c, nil

@@ -53,9 +53,16 @@ func (s *Store) Format() int { return int(s.format.writes.Load()) }
 // explicit reports whether records of runs are to say all.
 func (s *Store) explicit() bool { return s.Format() < FormatCompact }
 
-// Obey writes by what the cluster's record says from now on. ErrFormat if it
-// takes a newer version to read what others may write.
+// Obey writes by what the cluster's record says from now on, unless a later one
+// is known. ErrFormat if it takes a newer version to read what others may write.
 func (s *Store) Obey(c ClusterRecord) error {
+	if c.Mod < s.format.cluster.Load() {
+		return nil
+	}
+	return s.obey(c)
+}
+
+func (s *Store) obey(c ClusterRecord) error {
 	if f := c.InForce(); f > s.format.understood {
 		return fmt.Errorf("%w: the cluster's records have format %d, and this version understands no newer one than %d: "+
 			"run a newer version, or `carillon cluster downgrade --to-format %d` by one", ErrFormat, f, s.format.understood, s.format.understood)

@@ -182,14 +182,17 @@ func TestFormat_WhatIsWrittenIsWhatAnOldReaderUnderstands(t *testing.T) {
 		k := store.RunKey{Node: node, Ref: ref, Run: a.ID}
 		return k, w.held(k)
 	}
-	k, _ := dispatched(1)
+	k, first := dispatched(1)
 	if _, _, err := old.Attempt(t.Context(), k); !errors.Is(err, store.ErrFormat) || !errors.Is(err, task.ErrInvalid) {
 		t.Errorf("an old version reads a compact record: %v", err)
 	}
-	if n, err := w.CompactRecords(t.Context(), 8); n != 1 || err != nil {
-		t.Errorf("%d records are compact, %v", n, err)
-	}
 	ok(t, w.SetFormat(t.Context(), w.formats(), store.FormatCompact, store.FormatExplicit))
+	waits := func(what string) {
+		if why, err := w.WaitsFor(t.Context(), w.formats()); err != nil || !strings.Contains(why, what) || (why == "") != (what == "") {
+			t.Errorf("it waits for %q, %v; want %q", why, err, what)
+		}
+	}
+	waits(node)
 	w.obey()
 	k, want := dispatched(2)
 	got, _, err := old.Attempt(t.Context(), k)
@@ -203,9 +206,14 @@ func TestFormat_WhatIsWrittenIsWhatAnOldReaderUnderstands(t *testing.T) {
 	if !reflect.DeepEqual(plain, want.Assigned) {
 		t.Errorf("a reader that fills nothing in reads\n%+v, want\n%+v", plain, want.Assigned)
 	}
-	if n, err := w.CompactRecords(t.Context(), 8); n != 1 || err != nil {
-		t.Errorf("%d records are compact, %v", n, err)
-	}
+	w.del(w.keys.Node(node)) // it has heard, and says so
+	lease, err := w.etcd.Grant(t.Context(), 600)
+	ok(t, err)
+	_, _, err = w.Register(t.Context(), task.Node{Name: node, Instance: instance, State: task.NodeReady}, lease.ID)
+	ok(t, err)
+	waits("1 runs, waiting or active")
+	ok(t, w.Finish(t.Context(), first, endOf(first, task.Succeeded), nil))
+	waits("")
 }
 
 // The format in force and the nodes that are there never disagree, whoever is first.

@@ -1,0 +1,66 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// getFormat serves the format of records.
+func (s *server) getFormat(c *call) (answer, error) {
+	f, err := s.Store.Formats(c.ctx())
+	if err != nil {
+		return answer{}, err
+	}
+	st, err := s.formatStatus(c, f)
+	return answer{status: http.StatusOK, body: st}, err
+}
+
+func (s *server) formatStatus(c *call, f store.Formats) (client.FormatStatus, error) {
+	st := client.FormatStatus{Format: f.Cluster.InForce(), Wanted: f.Cluster.FormatWanted}
+	var because []task.Node
+	if st.Possible, because = f.Possible(); st.Possible < s.Store.Understands() && len(because) > 0 {
+		st.Because = fmt.Sprintf("node %s (%s)", because[0].Name, because[0].Version)
+	}
+	var err error
+	st.WaitsFor, err = s.Store.WaitsFor(c.ctx(), f)
+	return st, err
+}
+
+// setFormat serves upgrades and downgrades.
+func (s *server) setFormat(c *call) (answer, error) {
+	var ask client.FormatRequest
+	if err := c.decode(&ask); err != nil {
+		return answer{}, err
+	}
+	var st client.FormatStatus
+	err := retryConflict(c.ctx(), func() error {
+		f, err := s.Store.Formats(c.ctx())
+		if err != nil {
+			return err
+		}
+		is := f.Cluster.InForce()
+		if ask.Format < 0 || ask.Format > is {
+			return task.Invalid(task.CodeOutOfRange, "format", "%d is not between 1 and %d, the format in force; 0 is the newest that is possible", ask.Format, is)
+		}
+		to := is
+		if ask.Format == 0 {
+			possible, because := f.Possible()
+			if possible < is {
+				return fail(http.StatusConflict, client.CodeConflict, "node %s (%s) does not understand format %d, which is in force: stop it", because[0].Name, because[0].Version, is)
+			}
+			to = min(possible, s.Store.Understands())
+		}
+		if err := s.Store.SetFormat(c.ctx(), f, to, ask.Format); err != nil {
+			return err
+		}
+		if f, err = s.Store.Formats(c.ctx()); err == nil {
+			st, err = s.formatStatus(c, f)
+		}
+		return err
+	})
+	return answer{status: http.StatusOK, body: st}, err
+}

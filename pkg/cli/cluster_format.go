@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+func (a *app) clusterUpgrade() *cobra.Command {
+	return &cobra.Command{
+		Use:   "upgrade",
+		Short: "Use the newest format of records that all nodes understand",
+		Long: "Use the newest format of records that all nodes understand, now. By itself the cluster does so when every node has\n" +
+			"run a version that understands it for ten minutes. Afterwards no older version can join, until a downgrade.",
+		Example: "  carillon cluster upgrade",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			f, err := c.SetFormat(cmd.Context(), 0)
+			if err != nil {
+				return err
+			}
+			if f.Because != "" {
+				a.note("%s understands no newer format", f.Because)
+			}
+			return a.showFormat(f)
+		},
+	}
+}
+
+func (a *app) clusterDowngrade() *cobra.Command {
+	var to int
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "downgrade --to-format N",
+		Short: "Go back to an older format of records, so that an older version can join",
+		Long: "Go back to an older format of records, so that an older version can join. Nodes write the older one at once; it is\n" +
+			"in force when no run is left, waiting or active, that was recorded in the newer one. Broken off, it goes on by itself.",
+		Example: "  carillon cluster downgrade --to-format 1\n  carillon cluster downgrade --to-format 1 --wait 1h",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if to < 1 {
+				return usage("--to-format: the format to go back to, from 1 on")
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			f, err := c.SetFormat(cmd.Context(), to)
+			if err != nil {
+				return err
+			}
+			if f, err = a.awaitFormat(cmd.Context(), c, f, wait); err != nil {
+				return err
+			}
+			return a.showFormat(f)
+		},
+	}
+	cmd.Flags().IntVar(&to, "to-format", 0, "the format to go back to")
+	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to wait until it is in force")
+	return cmd
+}
+
+// awaitFormat waits until the format that is wanted is in force, and says what
+// that waits for.
+func (a *app) awaitFormat(ctx context.Context, c *client.Client, f client.FormatStatus, most time.Duration) (client.FormatStatus, error) {
+	deadline := time.Now().Add(most)
+	told := ""
+	for f.Format != f.Wanted {
+		if f.WaitsFor != told {
+			told = f.WaitsFor
+			if told != "" {
+				a.note("waiting for %s", oneLine(told))
+			}
+		}
+		if time.Now().After(deadline) {
+			return f, fmt.Errorf("format %d is still in force after %s, waiting for %s; it goes on by itself: carillon cluster status tells",
+				f.Format, most, first(oneLine(f.WaitsFor), "the last writes"))
+		}
+		select {
+		case <-ctx.Done():
+			return f, ctx.Err()
+		case <-time.After(time.Second):
+		}
+		var err error
+		if f, err = c.Format(ctx); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+func (a *app) showFormat(f client.FormatStatus) error {
+	return emitOne(a, f, fmt.Sprint(f.Format), func(d *details) { d.field("Format", "%s", formatWords(f)) })
+}
+
+func formatWords(f client.FormatStatus) string {
+	words := fmt.Sprintf("%d of records", f.Format)
+	switch {
+	case f.Wanted > 0 && f.Wanted < f.Format:
+		words += fmt.Sprintf(", on the way to %d", f.Wanted)
+	case f.Wanted > 0:
+		words += ", to stay: `carillon cluster upgrade` ends that"
+	case f.Possible > f.Format:
+		words += fmt.Sprintf("; all nodes understand %d, see `carillon cluster upgrade`", f.Possible)
+	}
+	return words
+}

@@ -1,0 +1,165 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// settled is how long every node has to run a version that understands a newer
+	// format before the leader puts that in force: until then, the way back to the
+	// former version is a restart.
+	settled = 10 * time.Minute
+	// formatEvery is how often the leader looks whether the format is to change,
+	// loweringEvery how often while it goes back to an older one.
+	formatEvery   = 5 * time.Second
+	loweringEvery = time.Second
+	// Writes of the former format that were under way when their node heard of
+	// another have arrived, or never will: a call has a deadline of 5 s.
+	lastWrites = 12 * time.Second
+)
+
+// followCluster writes by what the cluster's record says, as it changes.
+func (n *Node) followCluster(ctx context.Context) error {
+	key := n.store.Keys().Cluster()
+	record := kv.NewMirror(n.client, kv.FollowConfig{Key: key, Relist: time.Minute, Name: "cluster", Logger: n.log.Named("kv")})
+	changed, stop := record.Subscribe()
+	defer stop()
+	running := make(chan error, 1)
+	fctx, end := context.WithCancel(ctx)
+	defer func() { end(); <-running }()
+	go func() { running <- record.Run(fctx) }()
+	for {
+		if e := record.Snapshot().Get(key); e != nil {
+			if err := n.obeyCluster(store.DecodeCluster(e)); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-running:
+			running <- err
+			return err
+		case <-changed:
+		}
+	}
+}
+
+func (n *Node) obeyCluster(c store.ClusterRecord, err error) error {
+	if err != nil {
+		n.log.Error("the cluster's record cannot be read: the node goes by what it was", zap.Error(err))
+		return nil
+	}
+	before := n.store.Format()
+	if err := n.store.Obey(c); err != nil {
+		return err
+	}
+	if now := n.store.Format(); now != before {
+		n.log.Info("writes another format of records", zap.Int("format", now), zap.Int("before", before))
+		n.presence.announceSoon()
+	}
+	return nil
+}
+
+// keepFormat is the leader's part in the format of records: it raises it once all
+// nodes have long understood a newer one, and ends a downgrade.
+func (n *Node) keepFormat(ctx context.Context) error {
+	var down lowering
+	for {
+		if err := n.stepFormat(ctx, &down); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrConflict) {
+			n.log.Warn("the format of records could not be looked after", zap.Error(err))
+		}
+		every := formatEvery
+		if down.underWay {
+			every = loweringEvery
+		}
+		if !pause(ctx, every) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (n *Node) stepFormat(ctx context.Context, down *lowering) error {
+	f, err := n.store.Formats(ctx)
+	if err != nil {
+		return err
+	}
+	c := f.Cluster
+	if c.Written() < c.InForce() {
+		return n.lower(ctx, f, down)
+	}
+	*down = lowering{}
+	to := raised(f, n.outside.Now(), n.store.Understands())
+	if to == c.InForce() {
+		return nil
+	}
+	if err := n.store.SetFormat(ctx, f, to, c.FormatWanted); err != nil {
+		return err
+	}
+	n.log.Info("raised the format of records", zap.Int("format", to), zap.Int("before", c.InForce()))
+	return nil
+}
+
+// raised is the format that may be in force: the newest that all nodes have
+// understood for long enough, that this one knows and that is wanted; never an
+// older one than there is.
+func raised(f store.Formats, now time.Time, known int) int {
+	is := f.Cluster.InForce()
+	to, _ := f.Possible()
+	if to = min(to, known); f.Cluster.FormatWanted > 0 {
+		to = min(to, f.Cluster.FormatWanted)
+	}
+	young := slices.ContainsFunc(f.Nodes, func(n task.Node) bool { return now.Sub(n.StartedAt.Time) < settled })
+	if to <= is || young {
+		return is
+	}
+	return to
+}
+
+// lowering is a downgrade under way, as the leader sees it.
+type lowering struct {
+	underWay bool
+	told     string
+	clean    time.Time // since when nothing of the former format was found; zero: something was
+}
+
+// lower puts an older format in force when no node writes the newer one any more
+// and no record is left that takes it to be understood: seen twice, with time for
+// the last writes between.
+func (n *Node) lower(ctx context.Context, f store.Formats, down *lowering) error {
+	why, err := n.store.WaitsFor(ctx, f)
+	if err != nil {
+		return err
+	}
+	down.underWay = true
+	now := time.Now() // of a stretch of time, not of the wall
+	switch {
+	case why != "":
+		down.clean = time.Time{}
+		if why != down.told {
+			down.told = why
+			n.log.Info("lowering the format of records", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
+		}
+		return nil
+	case down.clean.IsZero():
+		down.clean = now
+		return nil
+	case now.Sub(down.clean) < lastWrites:
+		return nil
+	}
+	if err := n.store.SetFormat(ctx, f, f.Cluster.FormatWanted, f.Cluster.FormatWanted); err != nil {
+		return err
+	}
+	*down = lowering{}
+	n.log.Info("lowered the format of records", zap.Int("format", f.Cluster.FormatWanted), zap.Int("before", f.Cluster.InForce()))
+	return nil
+}

@@ -1,0 +1,113 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// old starts a daemon that understands format 1 only, as a former version would.
+func (c *cluster) old(name string) {
+	c.t.Helper()
+	c.as(name, fmt.Sprint(ofFormat, "=", store.FormatExplicit))
+}
+
+// as starts a daemon with more in its environment.
+func (c *cluster) as(name string, env ...string) {
+	c.t.Helper()
+	if c.nodes[name] == nil {
+		c.nodes[name] = &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name)}
+	}
+	c.nodes[name].env = env
+	c.start(name)
+}
+
+// format waits until a format is in force.
+func (c *cluster) format(node string, want int) {
+	c.t.Helper()
+	eventually(c.t, 60*time.Second, func() error {
+		f, err := c.client(node).Format(c.t.Context())
+		if err == nil && f.Format != want {
+			err = fmt.Errorf("%+v", f)
+		}
+		return err
+	})
+}
+
+// A cluster of a former version is upgraded node by node under load, and goes back
+// the same way. Runs that are handed from one version to the other are what they
+// are for both, and every tick has one outcome.
+func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
+	t.Parallel() // it waits, most of the time
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
+	c.old("n1")
+	c.old("n2")
+	c.everySecond("n1", 30, func(i int, s *task.Spec) {
+		if i%3 == 0 { // what misreading a record would change: retries, grace, environment
+			s.Action = task.Action{Process: &task.Process{Shell: "test $CARILLON_ATTEMPT = 2"}}
+			s.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
+			s.Schedule = task.Schedules{"*/2 * * * * *"}
+		}
+	})
+	mixed := func() { time.Sleep(2500 * time.Millisecond) } // some ticks
+	mixed()
+	c.nodes["n2"].signal(syscall.SIGTERM)
+	c.as("n2") // upgraded
+	mixed()
+	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != 1 || !strings.Contains(f.Because, "n1") {
+		t.Errorf("while n1 is an old version: %+v, %v", f, err)
+	}
+	c.nodes["n1"].signal(syscall.SIGTERM)
+	c.as("n1")
+	c.format("n1", 1) // not by itself, so soon
+	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != 2 {
+		t.Errorf("when all are upgraded: %+v, %v", f, err)
+	}
+	mixed()
+	c.refusedOld("n3")
+	if f, err := c.client("n1").SetFormat(t.Context(), 1); err != nil || f.Wanted != 1 {
+		t.Errorf("the way back: %+v, %v", f, err)
+	}
+	c.format("n1", 1)
+	for _, n := range []string{"n1", "n2"} {
+		c.nodes[n].signal(syscall.SIGTERM)
+		c.old(n)
+		mixed()
+	}
+	for _, p := range c.nodes {
+		if strings.Contains(p.logs.String(), "unreadable") {
+			t.Errorf("%s could not read a record:\n%s", p.name, p.logs)
+		}
+	}
+	c.quiet("n1")
+	r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+	if r.Summary.Ended[task.Failed] > 0 || r.Summary.Ended[task.Lost] > 0 {
+		t.Errorf("%+v", r.Summary.Ended)
+	}
+}
+
+// refusedOld starts an old version, which has to refuse and say why.
+func (c *cluster) refusedOld(name string) {
+	c.t.Helper()
+	p := &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name), env: []string{ofFormat + "=1"}}
+	p.launch([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port), "--etcd-endpoints", c.etcd.Endpoint()})
+	eventually(c.t, 20*time.Second, func() error {
+		select {
+		case <-p.gone:
+			return nil
+		default:
+			return errors.New("it runs")
+		}
+	})
+	if !strings.Contains(p.logs.String(), "format 2") || !strings.Contains(p.logs.String(), "downgrade --to-format 1") {
+		c.t.Errorf("it does not say why it refuses:\n%s", p.logs)
+	}
+}
