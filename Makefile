@@ -22,8 +22,10 @@ CHAOS_COUNT  ?= 3
 CHAOS_RUN    ?=
 CLEAN        ?=
 NODES        ?=
+FROM         ?= aeec4f0
+EMBEDDED     ?=
 
-export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE CHAOS_COUNT CHAOS_RUN CLEAN
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE CHAOS_COUNT CHAOS_RUN CLEAN FROM EMBEDDED
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
@@ -42,6 +44,8 @@ help: ## List the targets
 	@echo "  CHAOS_COUNT=3         how often                      make chaos CHAOS_COUNT=50"
 	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
+	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
+	@echo "  FROM=aeec4f0          a former commit                make upgrade FROM=6d681d9"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
 .PHONY: build
@@ -85,6 +89,10 @@ soak: ## Run the soak tests for SOAK: a cluster under load while nodes come and 
 .PHONY: chaos
 chaos: ## Run the tests that hurt a cluster CHAOS_COUNT times
 	@bash scripts/chaos.sh
+
+.PHONY: upgrade
+upgrade: ## Upgrade a cluster from the commit FROM to this, node by node, and back
+	@bash scripts/upgrade.sh
 
 .PHONY: cluster-up
 cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents on this host

@@ -120,7 +120,8 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 		}
 	}
 	s.lookAtEtcd(c.ctx(), &st)
-	st.Warnings = append(unfitWarnings(nodes), warnings(st)...)
+	s.lookAtFormat(c, &st)
+	st.Warnings = append(append(unfitWarnings(nodes), st.Warnings...), warnings(st)...)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, s.Etcd)...)
 	return answer{status: http.StatusOK, body: st}, nil
 }

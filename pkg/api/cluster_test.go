@@ -106,3 +106,51 @@ func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
 	wantError(t, second(w.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnknown, client.CodeUnknown)
 	w.hold.Store(nil)
 }
+
+// The format follows what the nodes understand and what an operator asks for.
+func TestFormat(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.present("node-a", w.url)
+	k := w.store.Keys()
+	w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Version: "v0"}) // a former version
+	st, err := w.Cluster(ctx)
+	must(t, err)
+	if st.Format.Format != 2 || st.Format.Possible != 1 || !strings.Contains(strings.Join(st.Warnings, "\n"), "node-b (v0) understands format 1") {
+		t.Errorf("with one that should not be there: %+v", st)
+	}
+	wantError(t, second(w.SetFormat(ctx, 0)), task.ErrConflict, client.CodeConflict)
+	wantError(t, second(w.SetFormat(ctx, 3)), task.ErrInvalid, task.CodeOutOfRange)
+	wantError(t, second(w.SetFormat(ctx, -1)), task.ErrInvalid, task.CodeOutOfRange)
+	f, err := w.SetFormat(ctx, 1)
+	if err != nil || f.Format != 2 || f.Wanted != 1 || f.WaitsFor != "" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	w.put(k.Node("node-a"), task.Node{Name: "node-a", State: task.NodeReady, Format: 2, Writes: 2})
+	if f, err = w.Format(ctx); err != nil || !strings.Contains(f.WaitsFor, "node-a") {
+		t.Errorf("while node-a writes format 2: %+v, %v", f, err)
+	}
+	w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Format: 2})
+	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != 2 || f.Wanted != 0 {
+		t.Errorf("the way back is broken off: %+v, %v", f, err)
+	}
+}
+
+// Members of an etcd that is not embedded in several agents are not ours to change.
+func TestMembers_OfAnotherEtcdStay(t *testing.T) {
+	server := kvtest.StartServer(t)
+	for name, w := range map[string]*world{"over gRPC": newWorldOn(t, server.Client()), "in the process": newWorldOn(t, server.InProcess())} {
+		t.Run(name, func(t *testing.T) {
+			w.t = t
+			members, err := w.Members(t.Context())
+			if err != nil || len(members) != 1 || members[0].ID == "" || members[0].Name == "" {
+				t.Errorf("%+v, %v", members, err)
+			}
+			wantError(t, second(w.RemoveMember(t.Context(), "n1")), task.ErrConflict, client.CodeConflict)
+			wantError(t, second(w.AddMember(t.Context(), client.AddMemberRequest{Name: "n1", PeerURL: "http://127.0.0.1:2380"})), task.ErrConflict, client.CodeConflict)
+			for _, u := range []string{"", "127.0.0.1:2380", "http://127.0.0.1", "ftp://a:1", "http://a:1/x"} {
+				wantError(t, second(w.AddMember(t.Context(), client.AddMemberRequest{Name: "n1", PeerURL: u})), task.ErrInvalid, task.CodeBadValue)
+			}
+		})
+	}
+}

@@ -42,7 +42,7 @@ func (s *server) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
 
 func member(m store.Member) client.EtcdMember {
 	out := client.EtcdMember{
-		Name: m.Name, ID: m.ID, PeerURL: m.Peer, Endpoint: m.Endpoint, Version: m.Version, Fault: m.Fault, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
+		Name: m.Name, ID: m.ID, PeerURL: m.Peer, Socket: m.Socket, Endpoint: m.Endpoint, Version: m.Version, Fault: m.Fault, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
 		Leader: m.Leader, Learner: m.Learner, Index: m.Index, Applied: m.Applied, Alarms: append([]string{}, m.Alarms...),
 	}
 	if m.Err != nil {
@@ -164,14 +164,20 @@ func distinct(members []client.EtcdMember, of func(client.EtcdMember) string) []
 // each stands still meanwhile; then disarm. embedded is how etcdctl reaches an
 // etcd in the process.
 func makeSpace(st client.ClusterStatus, embedded string) []string {
-	var leaders, others []string
-	needed, alarm := false, false
+	var leaders, others, here []string
+	needed, alarm, where := false, false, map[string]string{}
 	for _, m := range st.Etcd {
 		full := slices.Contains(m.Alarms, store.AlarmNoSpace)
 		needed, alarm = needed || full || used(m) >= store.FillingUp, alarm || full
 		endpoint := m.Endpoint
 		if endpoint == store.Embedded && embedded != "" {
 			endpoint = embedded
+		}
+		if m.Socket != "" { // only its own host reaches it
+			endpoint = m.Socket + " " + m.Name // hosts may have the same path
+			where[endpoint] = m.Name
+		} else if m.DBSize > 0 {
+			here = append(here, endpoint)
 		}
 		switch {
 		case m.DBSize == 0: // it is away
@@ -190,12 +196,22 @@ func makeSpace(st client.ClusterStatus, embedded string) []string {
 	at := func(endpoints string) string {
 		return "ETCDCTL_ENDPOINTS=" + endpoints + " etcdctl --command-timeout 10m "
 	}
-	all := at(strings.Join(endpoints, ","))
+	if len(here) == 0 {
+		return nil
+	}
+	if len(where) == 0 {
+		here = endpoints
+	}
+	all := at(strings.Join(here, ","))
 	var list []string
 	if st.Revisions.Newest > 0 {
 		list = append(list, fmt.Sprintf("%scompact --physical %d", all, st.Revisions.Newest))
 	}
 	for _, e := range endpoints {
+		if name := where[e]; name != "" {
+			list = append(list, fmt.Sprintf("%sdefrag # on the host of %s", at(strings.TrimSuffix(e, " "+name)), name))
+			continue
+		}
 		list = append(list, at(e)+"defrag")
 	}
 	if alarm {

@@ -90,6 +90,9 @@ func TestStatus_SaysHowToMakeSpace(t *testing.T) {
 			[]string{at("b,a", "compact --physical 150000"), at("b", "defrag"), at("a", "defrag"), at("b,a", "alarm disarm")}},
 		{"embedded", good(member("embedded", 5, true, "NOSPACE")), []string{at("unix:///s", "compact --physical 150000"),
 			at("unix:///s", "defrag"), at("unix:///s", "alarm disarm")}},
+		{"embedded, of several", good(member("embedded", 5, false, "NOSPACE"),
+			client.EtcdMember{Name: "n2", Endpoint: "http://h2:2380", Socket: "unix:///s", DBSize: 7, DBQuota: 100, Leader: true}), []string{
+			at("unix:///s", "compact --physical 150000"), at("unix:///s", "defrag"), at("unix:///s", "defrag # on the host of n2"), at("unix:///s", "alarm disarm")}},
 		{"nobody answers", good(client.EtcdMember{Endpoint: "c", Alarms: []string{"NOSPACE"}}), nil},
 	} {
 		if got := api.MakeSpace(c.st, "unix:///s"); !slices.Equal(got, c.want) {
@@ -117,7 +120,7 @@ func TestStatus_DoesTheSum(t *testing.T) {
 func TestStatus_CountsEntriesThatNobodyCanRead(t *testing.T) {
 	w := newWorld(t)
 	for name, n := range map[string]int{"a": 2, "b": 0, "c": 1} {
-		w.put(w.store.Keys().Node(name), task.Node{Name: name, State: task.NodeReady, Unreadable: n})
+		w.put(w.store.Keys().Node(name), task.Node{Name: name, State: task.NodeReady, Format: 2, Unreadable: n})
 	}
 	if st, err := w.Cluster(t.Context()); err != nil || st.Unreadable != 3 {
 		t.Errorf("got %d, %v", st.Unreadable, err)

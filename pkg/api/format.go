@@ -64,3 +64,24 @@ func (s *server) setFormat(c *call) (answer, error) {
 	})
 	return answer{status: http.StatusOK, body: st}, err
 }
+
+// lookAtFormat adds the format of records to the status, and who cannot read it:
+// a version that did not yet look before it joined.
+func (s *server) lookAtFormat(c *call, st *client.ClusterStatus) {
+	f, err := s.Store.Formats(c.ctx())
+	if err != nil {
+		return
+	}
+	if st.Format, err = s.formatStatus(c, f); err != nil {
+		st.Format.WaitsFor = err.Error()
+	}
+	for _, n := range f.Nodes {
+		if n.Understands() < f.Cluster.InForce() {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("node %s (%s) understands format %d of records only, and %d is in force: it misreads runs; stop it, or run a newer version there",
+				n.Name, n.Version, n.Understands(), f.Cluster.InForce()))
+		}
+	}
+	if st.Format.WaitsFor != "" {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("the downgrade to format %d waits for %s", st.Format.Wanted, st.Format.WaitsFor))
+	}
+}

@@ -61,6 +61,9 @@ func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 		d.painted("Unreadable", a.paint(red, fmt.Sprintf("%d entries do not fire", s.Unreadable)))
 	}
 	d.field("Active runs", "%d", s.ActiveRuns)
+	if s.Format.Format > 0 { // of a server that tells
+		d.field("Format", "%s", formatWords(s.Format))
+	}
 	if r := s.Room; r != nil {
 		history := ""
 		if r.HistoryPerTask >= 0.05 {

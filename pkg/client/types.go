@@ -99,6 +99,7 @@ type ClusterStatus struct {
 	Etcd        []EtcdMember `json:"etcd"`
 	Revisions   Revisions    `json:"etcd_revisions"`
 	Room        *Room        `json:"room,omitempty"`
+	Format      FormatStatus `json:"format" doc:"Of the records in etcd."`
 	Warnings    []string     `json:"warnings" doc:"What an operator should look at, in words."`
 	MakeSpace   []string     `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
 }
@@ -122,6 +123,7 @@ type EtcdMember struct {
 	Name     string   `json:"name,omitempty" doc:"Of an embedded etcd, its agent's; empty if it has never run."`
 	ID       string   `json:"id,omitempty" doc:"Hexadecimal, as etcdctl prints it."`
 	PeerURL  string   `json:"peer_url,omitempty" doc:"Where the other members reach it."`
+	Socket   string   `json:"socket,omitempty" doc:"Of an embedded etcd of another node: where etcdctl reaches it, on its host."`
 	Endpoint string   `json:"endpoint"`
 	Version  string   `json:"version,omitempty"`
 	DBSize   int64    `json:"db_size,omitempty" doc:"Bytes on disk."`

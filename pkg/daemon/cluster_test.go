@@ -41,6 +41,7 @@ type process struct {
 	name string
 	port int
 	dir  string
+	exe  string   // another program than the test's own; "" for that
 	env  []string // besides the test's
 	cmd  *exec.Cmd
 	logs *logBuffer
@@ -97,6 +98,9 @@ func (p *process) launch(args []string) {
 	exe, err := os.Executable()
 	if err != nil {
 		p.t.Fatal(err)
+	}
+	if p.exe != "" {
+		exe = p.exe
 	}
 	p.cmd = exec.Command(exe, args...)
 	p.cmd.Env = append(append(os.Environ(), asDaemon+"=1", "GORACE=halt_on_error=1", clockFile+"="+p.clock()), p.env...)

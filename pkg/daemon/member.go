@@ -22,6 +22,7 @@ func (n *Node) watchMember(ctx context.Context) error {
 	for {
 		asking, cancel := context.WithTimeout(ctx, announceEvery)
 		if m := n.store.OwnMember(asking); m != nil {
+			m.Socket = n.server.Endpoint()
 			n.ownMember.Store(m)
 		}
 		cancel()

@@ -37,6 +37,7 @@ type Member struct {
 	Name     string // "" if it has never run, or was not asked
 	ID       string // hexadecimal; "" if it is not known
 	Peer     string // where the others reach it; "" if it has no others
+	Socket   string // of another node's embedded etcd: where clients on its host reach it
 	Endpoint string // Embedded for the one in this process, and in another node's; "" if it has none
 	Version  string
 	Fault    string // why Carillon would refuse that version; "" if it would not

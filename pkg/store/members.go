@@ -61,6 +61,7 @@ func (s *Store) embeddedOthers(ctx context.Context, own Member, known []*etcdser
 		}
 		switch a := announced[hexID(k.ID)]; {
 		case a != nil:
+			m.Socket = a.Socket
 			m.Version, m.Size, m.InUse, m.Quota, m.Index, m.Applied = a.Version, a.DBSize, a.DBInUse, a.DBQuota, a.Index, a.Applied
 			if err := kv.VersionFault(a.Version); err != nil {
 				m.Fault = err.Error()

@@ -51,7 +51,8 @@ type Node struct {
 // Member is how the embedded etcd of a node fares, told now and then: other
 // nodes cannot ask it.
 type Member struct {
-	ID      string `json:"id"` // hexadecimal
+	ID      string `json:"id"`     // hexadecimal
+	Socket  string `json:"socket"` // where clients on its host reach it
 	Version string `json:"version"`
 	DBSize  int64  `json:"db_size"`   // bytes on disk
 	DBInUse int64  `json:"db_in_use"` // bytes of them in use

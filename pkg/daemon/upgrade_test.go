@@ -1,0 +1,71 @@
+//go:build upgrade
+
+package daemon_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A program that was really built from a former commit, at CARILLON_FORMER, is
+// upgraded to this one, node by node, under load, and back. See scripts/upgrade.sh.
+func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
+	former := os.Getenv("CARILLON_FORMER")
+	c := newCluster(t, "--shards", "16", "--lease-ttl", "3s")
+	put := func(name, exe string) {
+		if p := c.nodes[name]; p != nil {
+			p.signal(syscall.SIGTERM)
+		} else {
+			c.nodes[name] = &process{t: t, name: name, port: freePort(t), dir: filepath.Join(c.dir, name)}
+		}
+		c.nodes[name].exe = exe
+		c.start(name)
+	}
+	rest := func() { time.Sleep(5 * time.Second) } // under load
+	names := []string{"n1", "n2", "n3"}
+	for _, n := range names {
+		put(n, former)
+	}
+	c.everySecond("n1", 60, func(i int, s *task.Spec) {
+		if i%6 == 0 { // what misreading a record would change
+			s.Action = task.Action{Process: &task.Process{Shell: "test $CARILLON_ATTEMPT = 2"}}
+			s.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
+			s.Schedule = task.Schedules{"*/2 * * * * *"}
+		}
+	})
+	rest()
+	for _, n := range names {
+		put(n, "")
+		rest()
+	}
+	c.format("n1", 1)
+	if f, err := c.client("n1").SetFormat(t.Context(), 0); err != nil || f.Format != 2 {
+		t.Fatalf("upgrade: %+v, %v", f, err)
+	}
+	rest()
+	if _, err := c.client("n1").SetFormat(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	c.format("n1", 1)
+	for _, n := range names {
+		put(n, former)
+		rest()
+	}
+	for _, p := range c.nodes {
+		if strings.Contains(p.logs.String(), "unreadable") {
+			t.Errorf("%s could not read a record:\n%s", p.name, p.logs)
+		}
+	}
+	c.quiet("n1")
+	r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+	if r.Summary.Ended[task.Failed] > 0 || r.Summary.Ended[task.Lost] > 0 {
+		t.Errorf("%+v", r.Summary.Ended)
+	}
+}

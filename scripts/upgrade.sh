@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# make upgrade: build Carillon as it was at commit FROM, and upgrade a cluster of
+# three from it to what is here, node by node, under load, and back. The history
+# is judged. FROM is the last whose records of runs say all (format 1).
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+from=$(git -C "$root" rev-parse --verify --short "${FROM:-aeec4f0}^{commit}") || die "FROM=${FROM:-aeec4f0} is no commit"
+former=$root/build/former/$from
+if [[ ! -x $former/carillon ]]; then
+	say "building $from"
+	mkdir -p "$former/src"
+	git -C "$root" archive "$from" | tar -x -C "$former/src"
+	(cd "$former/src" && go build -buildvcs=false -o "$former/carillon" ./cmd/carillon)
+	rm -rf "${former:?}/src"
+fi
+cd "$root"
+CARILLON_FORMER=$former/carillon go test ${RACE:-} -count=1 -timeout "${TEST_TIMEOUT:-10m}" -tags upgrade ./pkg/daemon -run TestUpgrade -v
