@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make cluster-up: three etcd members and three agents on this host, as processes
-# of their own. What runs already is left alone, so it also restarts what died.
+# of their own; with EMBEDDED=1 three agents that are their own etcd. What runs already is left alone, so it also restarts what died.
 # With names (cluster-up.sh n2) only those.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -9,6 +9,7 @@ need_linux
 
 for name in "$@"; do known "$name"; done
 for file in carillon etcd etcdctl; do
+	[[ -z $embedded || $file != etcd ]] || continue
 	[[ -x build/$file ]] || die "build/$file is missing: run \`make cluster-up\`"
 done
 unset "${!CARILLON_@}" "${!ETCD_@}" 2>/dev/null || true
@@ -47,10 +48,17 @@ start_etcd() {
 }
 
 start_agent() {
-	local name=$1
+	local name=$1 a members= etcd
 	check_port "$name" "$(listen "$name")"
+	if [[ -n $embedded ]]; then
+		check_port "$name" "$(peer "$name")"
+		for a in "${agents[@]}"; do members+=",$a=http://$(peer "$a")"; done
+		etcd=(--embedded --initial-cluster "${members#,}")
+	else
+		etcd=(--etcd-endpoints "$(endpoints)")
+	fi
 	start "$dir/$name.log" "$dir/$name.pid" "$root/build/carillon" agent --name "$name" --data-dir "$dir/$name" \
-		--listen "$(listen "$name")" --etcd-endpoints "$(endpoints)" --label "host=$name" --drain-timeout 10s
+		--listen "$(listen "$name")" "${etcd[@]}" --label "host=$name" --drain-timeout 10s
 	say "started $name (agent), pid $pid, http://$(listen "$name")"
 }
 
@@ -75,6 +83,7 @@ for name in "${etcds[@]}"; do
 done
 for name in "${fresh[@]}"; do wait_for "$name" 30 etcd_ready; done
 
+waiting=()
 # The first agent makes the cluster and its admin token: it goes first.
 for name in "${agents[@]}"; do
 	wanted "$name" "$@" || continue
@@ -83,8 +92,9 @@ for name in "${agents[@]}"; do
 		continue
 	fi
 	start_agent "$name"
-	wait_for "$name" 60 agent_ready
+	if [[ -n $embedded ]]; then waiting+=("$name"); else wait_for "$name" 60 agent_ready; fi
 done
+for name in "${waiting[@]}"; do wait_for "$name" 60 agent_ready; done # each waits for the others
 
 token=
 for name in "${agents[@]}"; do

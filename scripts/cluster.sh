@@ -3,13 +3,16 @@
 #
 # CLUSTER_DIR (.cluster) keeps data, logs and pids. CLUSTER_PORT (7071) is the
 # first agent's port; CLUSTER_ETCD_PORT (23791) the first etcd member's, ten
-# above it the peers'.
+# above it the peers'. With EMBEDDED=1 the agents are their own etcd, and the
+# directory is .cluster-embedded.
 
-dir=${CLUSTER_DIR:-.cluster}
+embedded=${EMBEDDED:-}
+dir=${CLUSTER_DIR:-.cluster${embedded:+-embedded}}
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd -P)
 etcds=(e1 e2 e3)
 agents=(n1 n2 n3)
+[[ -z $embedded ]] || etcds=()
 api_port=$((${CLUSTER_PORT:-7071}))
 etcd_port=$((${CLUSTER_ETCD_PORT:-23791}))
 
@@ -23,6 +26,11 @@ running() { alive "$(pid_of "$1")" "--data-dir $dir/$1"; }
 
 endpoints() {
 	local e list=
+	if [[ -n $embedded ]]; then
+		for e in "${agents[@]}"; do list+=",unix://$dir/$e/etcd/etcd.sock"; done
+		echo "${list#,}"
+		return
+	fi
 	for e in "${etcds[@]}"; do list+=",http://$(client "$e")"; done
 	echo "${list#,}"
 }

@@ -78,7 +78,7 @@ func memberFailure(err error) error {
 	switch {
 	case errors.Is(err, task.ErrExists):
 		return fail(http.StatusConflict, client.CodeExists, "%s", err)
-	case errors.Is(err, store.ErrNotEmbedded), errors.Is(err, task.ErrConflict):
+	case errors.Is(err, store.ErrNotEmbedded), errors.Is(err, store.ErrRefused):
 		return fail(http.StatusConflict, client.CodeConflict, "%s", err)
 	case errors.Is(err, task.ErrUnavailable):
 		return fail(http.StatusServiceUnavailable, client.CodeUnavailable, "%s", err).

@@ -19,6 +19,9 @@ import (
 // ErrNotEmbedded means that the members of an etcd are not Carillon's to change.
 var ErrNotEmbedded = errors.New("the etcd of this cluster is not embedded: its members are changed with etcdctl")
 
+// ErrRefused means that a member cannot be added or removed as things are.
+var ErrRefused = errors.New("not possible")
+
 func hexID(id uint64) string { return strconv.FormatUint(id, 16) }
 
 func (m *Member) learnName(known []*etcdserverpb.Member) {
@@ -113,8 +116,8 @@ func (s *Store) AddMember(ctx context.Context, name, peer string) error {
 }
 
 // RemoveMember removes a member of an embedded etcd, by its name, or its id.
-// task.ErrNotFound, task.ErrConflict if the majority would be lost or it is the
-// own one, ErrNotEmbedded, task.ErrUnavailable without a majority.
+// task.ErrNotFound, ErrRefused if the majority would be lost or it is the own
+// one, ErrNotEmbedded, task.ErrUnavailable without a majority.
 func (s *Store) RemoveMember(ctx context.Context, name string) error {
 	known, err := s.embeddedMembers(ctx)
 	if err != nil {
@@ -126,7 +129,7 @@ func (s *Store) RemoveMember(ctx context.Context, name string) error {
 			continue
 		}
 		if own != nil && own.ID == hexID(k.ID) {
-			return fmt.Errorf("remove member %s: %w: it is the etcd of the node that answers: ask another node", name, task.ErrConflict)
+			return fmt.Errorf("remove member %s: %w: it is the etcd of the node that answers: ask another node", name, ErrRefused)
 		}
 		err := untilHealthy(ctx, func() error { _, err := s.etcd.MemberRemove(ctx, k.ID); return err })
 		if err != nil {
@@ -139,14 +142,14 @@ func (s *Store) RemoveMember(ctx context.Context, name string) error {
 
 func (s *Store) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	if len(s.etcd.Endpoints()) > 0 {
-		return nil, fmt.Errorf("%w: %w", task.ErrConflict, ErrNotEmbedded)
+		return nil, ErrNotEmbedded
 	}
 	res, err := s.etcd.MemberList(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 	}
 	if len(res.Members) == 1 && !slices.ContainsFunc(res.Members[0].PeerURLs, isHTTP) {
-		return nil, fmt.Errorf("%w: this etcd is of one member for ever: it was started without initial_cluster", task.ErrConflict)
+		return nil, fmt.Errorf("%w: this etcd is of one member for ever: it was started without initial_cluster", ErrRefused)
 	}
 	return res.Members, nil
 }
@@ -164,9 +167,9 @@ func untilHealthy(ctx context.Context, try func() error) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, rpctypes.ErrMemberNotEnoughStarted):
-			return fmt.Errorf("%w: no majority of members that run would be left", task.ErrConflict)
+			return fmt.Errorf("%w: no majority of members that run would be left", ErrRefused)
 		case errors.Is(err, rpctypes.ErrTooManyLearners):
-			return fmt.Errorf("%w: another member has been added and has not started yet: start it, or remove it", task.ErrConflict)
+			return fmt.Errorf("%w: another member has been added and has not started yet: start it, or remove it by its id", ErrRefused)
 		case !errors.Is(err, rpctypes.ErrUnhealthy):
 			return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 		case time.Now().After(deadline):
