@@ -1,0 +1,64 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A record of a later version, with fields that this one does not know at any
+// level, is the same after it was read and written again.
+func TestGraft_LosesNothing(t *testing.T) {
+	check := func(t *rapid.T, v any, decoded func([]byte) (any, error)) {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc := number(b)
+		sow(t, doc, reflect.TypeOf(v))
+		b, _ = json.Marshal(doc)
+		again, err := decoded(b)
+		if err != nil {
+			t.Fatalf("%s: %v", b, err)
+		}
+		if got := graft(b, encode(again), reflect.TypeOf(v)); !reflect.DeepEqual(number([]byte(got)), doc) {
+			t.Fatalf("%s became\n%s", b, got)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		check(t, filled[task.Task](t), func(b []byte) (any, error) { return decode[task.Task](b) })
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		check(t, filled[task.Entry](t), func(b []byte) (any, error) { return decode[task.Entry](b) })
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		check(t, Owner{Node: text.Draw(t, "node"), Term: rapid.Int64().Draw(t, "term"), Previous: filled[[]task.Assignment](t)},
+			func(b []byte) (any, error) { return decode[Owner](b) })
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		check(t, filled[task.Cluster](t), func(b []byte) (any, error) { return decode[task.Cluster](b) })
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		check(t, filled[task.Node](t), func(b []byte) (any, error) { return decode[task.Node](b) })
+	})
+}
+
+// sow puts unknown fields into an object and the objects in it. An action has but
+// one field: it gets no further one.
+func sow(t *rapid.T, doc map[string]any, of reflect.Type) {
+	for name, inner := range fieldsOf(of) {
+		if o, ok := doc[name].(map[string]any); ok && inner != nil {
+			sow(t, o, inner)
+		}
+	}
+	if of != actionType {
+		for range rapid.IntRange(0, 2).Draw(t, "unknown") {
+			doc[fmt.Sprint("later", rapid.IntRange(0, 9).Draw(t, "name"))] = map[string]any{"x": []any{text.Draw(t, "unknown"), true}}
+		}
+	}
+}
