@@ -127,7 +127,7 @@ func (c *checker) parse(events []Event) *delta {
 			c.parseAttempt(d, ev)
 		case "shards":
 			c.parseShard(d, ev)
-		case "cluster", "tokens", "cleared":
+		case "cluster", "tokens", "cleared", "moves":
 		default:
 			c.note("keys below %s are none that the design knows", c.keys.Root()+dir)
 		}

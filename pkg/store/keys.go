@@ -54,6 +54,12 @@ func (k Keys) Owners() string { return k.root + "owners/" }
 // Owner is the key whose mod revision is the shard's fence.
 func (k Keys) Owner(shard int) string { return k.Owners() + shardName(shard) }
 
+// Handovers is the prefix of what is about to change of the assignment.
+func (k Keys) Handovers() string { return k.root + "moves/" }
+
+// Handover names the node that is to load a shard before it owns it.
+func (k Keys) Handover(shard int) string { return k.Handovers() + shardName(shard) }
+
 // Specs is the prefix of all tasks as their users wrote them.
 func (k Keys) Specs() string { return k.root + "tasks/" }
 
@@ -222,8 +228,13 @@ func (k Keys) ParseRun(key string) (RunKey, bool) {
 }
 
 // ParseOwner is the shard of a key below owners/.
-func (k Keys) ParseOwner(key string) (int, bool) {
-	parts, ok := partsBelow(k.Owners(), key)
+func (k Keys) ParseOwner(key string) (int, bool) { return parseShardBelow(k.Owners(), key) }
+
+// ParseHandover is the shard of a key below moves/.
+func (k Keys) ParseHandover(key string) (int, bool) { return parseShardBelow(k.Handovers(), key) }
+
+func parseShardBelow(prefix, key string) (int, bool) {
+	parts, ok := partsBelow(prefix, key)
 	if !ok || len(parts) != 1 {
 		return 0, false
 	}

@@ -55,6 +55,9 @@ func TestKeys_AreTakenApartAsTheyWereBuilt(t *testing.T) {
 		if _, ok := k.ParseShard(run); ok {
 			t.Fatalf("%s is a shard's", run)
 		}
+		if shard, ok := k.ParseHandover(k.Handover(r.Shard)); !ok || shard != r.Shard {
+			t.Fatalf("handover %d: %d, %v", r.Shard, shard, ok)
+		}
 		if shard, ok := k.ParseOwner(k.Owner(r.Shard)); !ok || shard != r.Shard {
 			t.Fatalf("%s is %d, %v", k.Owner(r.Shard), shard, ok)
 		}

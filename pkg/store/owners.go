@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -57,17 +58,19 @@ func (s *Store) Fleet(ctx context.Context) ([]task.Node, []Owner, error) {
 type Move struct {
 	From Owner // as it was read; Fence 0 if the shard never had an owner
 	To   string
+	// Handover is the mod revision of the shard's handover, which ends with the
+	// move; 0 if there is none.
+	Handover int64
 }
 
-// Assign writes owners, in chunks, each under the leader's term and the owner
-// keys as they were read. task.ErrFenced if the term is over, task.ErrConflict
-// if an owner key has changed: what came before in the list is written then.
+// Assign writes owners, in chunks, each under the leader's term, the owner keys
+// and the handovers as they were read. task.ErrFenced if the term is over,
+// task.ErrConflict if one of them has changed: what came before in the list is
+// written then.
 func (s *Store) Assign(ctx context.Context, term kv.Fence, moves []Move, now task.Time) error {
-	const chunk = 100
-	for len(moves) > 0 {
-		n := min(chunk, len(moves))
-		t := kv.Txn{If: []clientv3.Cmp{term.Compare()}, Else: []clientv3.Op{clientv3.OpGet(term.Key)}}
-		for _, m := range moves[:n] {
+	return inChunks(moves, func(chunk []Move) error {
+		var t kv.Txn
+		for _, m := range chunk {
 			key := s.keys.Owner(m.From.Shard)
 			o := Owner{Node: m.To, Since: now, Term: term.CreateRevision}
 			if m.From.Node != "" {
@@ -76,17 +79,42 @@ func (s *Store) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 			}
 			t.If = append(t.If, unchanged(key, m.From.Fence))
 			t.Then = append(t.Then, clientv3.OpPut(key, graft(m.From.raw, encode(o), reflect.TypeFor[Owner]())))
+			if m.Handover != 0 {
+				ahead := s.keys.Handover(m.From.Shard)
+				t.If = append(t.If, unchanged(ahead, m.Handover))
+				t.Then = append(t.Then, clientv3.OpDelete(ahead))
+			}
 		}
-		res, err := s.writeAlone(ctx, t)
-		switch {
-		case err != nil:
-			return fmt.Errorf("assign %d shards: %w", n, err)
-		case !res.Succeeded && !term.Holds(readAt(res, 0)):
-			return fmt.Errorf("assign %d shards: %w", n, task.ErrFenced)
-		case !res.Succeeded:
-			return fmt.Errorf("assign %d shards: %w", n, task.ErrConflict)
+		if err := s.lead(ctx, term, t); err != nil {
+			return fmt.Errorf("assign %d shards: %w", len(chunk), err)
 		}
-		moves = moves[n:]
+		return nil
+	})
+}
+
+// inChunks calls do with as much of a list as one transaction holds, two
+// operations each, until all is done or it returns an error.
+func inChunks[T any](list []T, do func([]T) error) error {
+	for chunk := range slices.Chunk(list, 60) {
+		if err := do(chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lead commits what a leader writes: task.ErrFenced if its term is over,
+// task.ErrConflict if something else has changed.
+func (s *Store) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
+	t.If, t.Else = append(t.If, term.Compare()), []clientv3.Op{clientv3.OpGet(term.Key)}
+	res, err := s.writeAlone(ctx, t)
+	switch {
+	case err != nil:
+		return err
+	case !res.Succeeded && !term.Holds(readAt(res, 0)):
+		return task.ErrFenced
+	case !res.Succeeded:
+		return task.ErrConflict
 	}
 	return nil
 }

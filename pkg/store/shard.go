@@ -54,6 +54,18 @@ const pageSize = 1000
 // are none of ours, and the watermark's changes: it changes with everything that
 // its owner does, who knows; what tells of nothing else is not told.
 func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
+	return s.followShard(ctx, shard, rev, func() bool { return false }, apply)
+}
+
+// ShadowShard is FollowShard for a node that does not own the shard yet: it
+// begins with the shard as it is now, and as long as marks says so, a change of
+// the watermark is told by a batch without events, so that the reader knows up to
+// which revision it has seen everything.
+func (s *Store) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(ShardBatch) error) error {
+	return s.followShard(ctx, shard, 0, marks, apply)
+}
+
+func (s *Store) followShard(ctx context.Context, shard int, rev int64, marks func() bool, apply func(ShardBatch) error) error {
 	dir := s.keys.Shard(shard)
 	cfg := kv.FollowConfig{
 		Key: s.keys.Queue(shard), End: s.keys.Watermark(shard) + "\x00",
@@ -72,6 +84,7 @@ func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply fun
 		for _, e := range b.Events {
 			ev, ok := s.shardEvent(string(e.Kv.Key), e.Kv)
 			if ev.Kind == KindWatermark {
+				news = news || marks()
 				continue
 			}
 			news = true
