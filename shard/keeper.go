@@ -24,8 +24,16 @@ type KeeperConfig struct {
 	Session func() (kv.Fence, bool)
 	// Changed says that one of them may have changed: look again.
 	Changed <-chan struct{}
-	// Work serves a shard until ctx ends or it cannot go on.
+	// Work serves a shard until ctx ends or it cannot go on. It takes over what
+	// Preload has loaded.
 	Work func(ctx context.Context, shard int, f store.Fences) error
+	// Handovers are those in the making as they are known here; nil: there are none, ever.
+	Handovers func() []store.Handover
+	// Preload loads a shard that is to be ours and follows it, until ctx ends or
+	// Work takes it over. It calls loaded, which does not block, when it has loaded it.
+	Preload func(ctx context.Context, shard int, loaded func()) error
+	// TellReady answers a handover: the shard is loaded.
+	TellReady func(ctx context.Context, session kv.Fence, h store.Handover) error
 	// Reconcile is how often to look without being told; default 2 s.
 	Reconcile time.Duration
 	// RestAfterFailure is how long a shard whose worker failed is left alone; default 500 ms.
@@ -33,8 +41,9 @@ type KeeperConfig struct {
 	Logger           *zap.Logger
 }
 
-// Keeper starts and stops the workers of the shards that a node owns. It
-// compares what should run with what runs; what it was told does not matter.
+// Keeper starts and stops the workers of the shards that a node owns, and the
+// preloads of those that it is to own. It compares what should run with what
+// runs; what it was told does not matter.
 type Keeper struct {
 	cfg      KeeperConfig
 	running  map[int]*worker
@@ -42,6 +51,7 @@ type Keeper struct {
 	ended    chan *worker
 	count    atomic.Int64
 	beats    atomic.Int64
+	preloads preloads
 }
 
 type worker struct {
@@ -64,7 +74,7 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 	if cfg.RestAfterFailure == 0 {
 		cfg.RestAfterFailure = 500 * time.Millisecond
 	}
-	return &Keeper{cfg: cfg, running: map[int]*worker{}, failures: map[int]failure{}, ended: make(chan *worker)}
+	return &Keeper{cfg: cfg, running: map[int]*worker{}, failures: map[int]failure{}, ended: make(chan *worker), preloads: newPreloads(cfg)}
 }
 
 // Running is the number of workers.
@@ -73,7 +83,8 @@ func (k *Keeper) Running() int { return int(k.count.Load()) }
 // Beats grows every Reconcile at the latest while the keeper lives.
 func (k *Keeper) Beats() int64 { return k.beats.Load() }
 
-// Run keeps the shards until ctx ends, then stops all workers and waits for them.
+// Run keeps the shards until ctx ends, then stops all workers and preloads and
+// waits for them.
 func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.cfg.Reconcile)
 	defer tick.Stop()
@@ -84,10 +95,13 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if again := k.reconcile(ctx, time.Now()); again > 0 {
 			rest.Reset(again)
 		}
+		k.preloads.reconcile(ctx, time.Now())
 		select {
 		case <-ctx.Done():
+			k.preloads.stopAll()
 			k.stopAll(context.Cause(ctx))
 			return ctx.Err()
+		case <-k.preloads.changed:
 		case <-k.cfg.Changed:
 		case <-tick.C:
 		case <-rest.C:

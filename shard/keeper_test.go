@@ -35,6 +35,14 @@ type flat struct {
 	began   time.Time
 	logs    *observer.ObservedLogs
 
+	handovers map[int]store.Handover
+	loading   map[int]func() // what a preload calls when it has loaded its shard
+	preloads  map[int]int    // how many were begun
+	told      []string       // answers, as "shard/revision@session"
+	deaf      error          // how they end
+
+	failsToLoad error // how preloads end at once
+
 	changed chan struct{}
 	keeper  *shard.Keeper
 	cancel  context.CancelCauseFunc
@@ -52,10 +60,12 @@ func keep(t *testing.T) *flat {
 		T: t, owners: map[int]store.Owner{}, session: 1, running: map[int]store.Fences{}, starts: map[int][]time.Duration{},
 		fail: map[int]error{}, stuck: map[int]chan struct{}{}, causes: map[int]error{}, began: time.Now(), logs: logs,
 		changed: make(chan struct{}, 1), ended: make(chan error, 1),
+		handovers: map[int]store.Handover{}, loading: map[int]func(){}, preloads: map[int]int{},
 	}
 	f.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: me, Owners: f.assignment, Session: f.present, Changed: f.changed, Work: f.work, Logger: zap.New(core),
-		Fence: func(o store.Owner) kv.Fence { return kv.ModFence(fmt.Sprint("owners/", o.Shard), o.Fence) },
+		Fence:     func(o store.Owner) kv.Fence { return kv.ModFence(fmt.Sprint("owners/", o.Shard), o.Fence) },
+		Handovers: f.inTheMaking, Preload: f.preload, TellReady: f.tellReady,
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	f.cancel = cancel

@@ -1,11 +1,12 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -15,8 +16,10 @@ import (
 
 // Assignments is what the Rebalancer needs of the store.
 type Assignments interface {
-	Fleet(ctx context.Context) ([]task.Node, []store.Owner, error)
+	Lineup(ctx context.Context) (store.Lineup, error)
 	Assign(ctx context.Context, term kv.Fence, moves []store.Move, now task.Time) error
+	Prepare(ctx context.Context, term kv.Fence, list []store.Handover, now task.Time) error
+	Withdraw(ctx context.Context, term kv.Fence, list []store.Handover) error
 }
 
 // RebalancerConfig says what to rebalance.
@@ -25,35 +28,60 @@ type RebalancerConfig struct {
 	Shards int
 	// Changed says that nodes/ or owners/ may have changed: look again.
 	Changed <-chan struct{}
+	// Ready says that moves/ may have: look again soon.
+	Ready <-chan struct{}
 	// Quiet is how long nothing must have changed before a plan is made, so
 	// that nodes that start together move shards once; default 100 ms. It is
-	// waited for ten times as long at the most.
+	// waited for ten times as long at the most; after Ready a fifth of it.
 	Quiet time.Duration
 	// Reconcile is how often to look without being told; default 30 s.
 	Reconcile time.Duration
-	Now       func() time.Time
-	Logger    *zap.Logger
+	// Limit is how long a shard waits for its next owner to load it, at most,
+	// while its present one fires; default 30 s.
+	Limit time.Duration
+	// Grace is how long shards stay where they are when most nodes have vanished
+	// together: enough for a node to notice and to join again; default 5 s.
+	Grace      time.Duration
+	Now        func() time.Time
+	Logger     *zap.Logger
+	Registerer prometheus.Registerer // may be nil
 }
 
 // Rebalancer writes owners while its node leads.
-type Rebalancer struct{ cfg RebalancerConfig }
+type Rebalancer struct {
+	cfg   RebalancerConfig
+	moved *prometheus.CounterVec
+	held  prometheus.Counter
+}
 
-// NewRebalancer makes a Rebalancer.
+// NewRebalancer makes a Rebalancer, for as many terms as come.
 func NewRebalancer(cfg RebalancerConfig) *Rebalancer {
-	if cfg.Quiet == 0 {
-		cfg.Quiet = 100 * time.Millisecond
+	cfg.Quiet = cmp.Or(cfg.Quiet, 100*time.Millisecond)
+	cfg.Reconcile = cmp.Or(cfg.Reconcile, 30*time.Second)
+	cfg.Limit = cmp.Or(cfg.Limit, 30*time.Second)
+	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Second)
+	r := &Rebalancer{
+		cfg: cfg,
+		moved: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_shard_moves_total",
+			Help: "Shards that this node, as the leader, gave to another owner: loaded by it before, forced (not loaded in time), at_once (nobody fired them)."}, []string{"how"}),
+		held: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_mass_losses_total",
+			Help: "Times that this node, as the leader, saw most nodes vanish together and left shards where they were for a while."}),
 	}
-	if cfg.Reconcile == 0 {
-		cfg.Reconcile = 30 * time.Second
+	for _, how := range []string{"loaded", "forced", "at_once"} {
+		r.moved.WithLabelValues(how)
 	}
-	return &Rebalancer{cfg}
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(r.moved, r.held)
+	}
+	return r
 }
 
 // Lead keeps the assignment in shape until ctx ends or the term is over
 // (task.ErrFenced). What it reads decides, never what it was told.
 func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
+	l := &leadership{Rebalancer: r, term: term, memory: newMemory(r.cfg.Grace, r.cfg.Limit)}
 	for failures := 0; ; {
-		err := r.rebalance(ctx, term)
+		again, err := l.rebalance(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -61,10 +89,10 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 			return err
 		case err == nil:
 			failures = 0
-			if err := r.wait(ctx, r.cfg.Reconcile); err != nil {
+			if err := r.wait(ctx, again); err != nil {
 				return err
 			}
-		default: // an owner key moved under us, or etcd is away: read again
+		default: // a key moved under us, or etcd is away: read again
 			if failures++; failures == 1 {
 				r.cfg.Logger.Warn("could not assign shards, trying again", zap.Error(err))
 			}
@@ -75,53 +103,62 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 	}
 }
 
-func (r *Rebalancer) rebalance(ctx context.Context, term kv.Fence) error {
-	nodes, owners, err := r.cfg.Store.Fleet(ctx)
+// leadership is one term of a Rebalancer.
+type leadership struct {
+	*Rebalancer
+	term   kv.Fence
+	memory *memory
+	held   bool
+}
+
+// rebalance reads, plans and writes. It returns when to do so again without being
+// told.
+func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err error) {
+	lineup, err := l.cfg.Store.Lineup(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	moves := Moves(r.cfg.Shards, nodes, owners)
+	notes, again := l.memory.look(time.Now(), lineup)
+	if again = min(cmp.Or(again, l.cfg.Reconcile), l.cfg.Reconcile); notes.Hold && !l.held {
+		l.Rebalancer.held.Inc()
+		l.cfg.Logger.Warn("most nodes have vanished together: their shards stay for a while", zap.Duration("for", l.cfg.Grace), zap.Int("present", len(lineup.Nodes)))
+	}
+	l.held = notes.Hold
+	c := Moves(l.cfg.Shards, lineup, notes)
+	now := task.At(l.cfg.Now())
+	for _, moves := range []struct {
+		how  string
+		list []store.Move
+	}{{"at_once", c.AtOnce}, {"loaded", c.Loaded}, {"forced", c.Forced}} {
+		if err := l.assign(ctx, moves.how, moves.list, now); err != nil {
+			return 0, err
+		}
+	}
+	if err := l.cfg.Store.Withdraw(ctx, l.term, c.Withdraw); err != nil {
+		return 0, err
+	}
+	if err := l.cfg.Store.Prepare(ctx, l.term, c.Prepare, now); err != nil {
+		return 0, err
+	}
+	if len(c.Prepare) > 0 {
+		again = min(again, time.Second) // their time runs from when they are seen
+	}
+	if len(c.Prepare)+len(c.Withdraw) > 0 {
+		l.cfg.Logger.Info("handing shards over", zap.Int("prepared", len(c.Prepare)), zap.Int("withdrawn", len(c.Withdraw)), zap.Int("nodes", len(lineup.Nodes)), zap.Int64("term", l.term.CreateRevision))
+	}
+	return again, nil
+}
+
+func (l *leadership) assign(ctx context.Context, how string, moves []store.Move, now task.Time) error {
 	if len(moves) == 0 {
 		return nil
 	}
-	if err := r.cfg.Store.Assign(ctx, term, moves, task.At(r.cfg.Now())); err != nil {
-		return fmt.Errorf("assign: %w", err)
+	if err := l.cfg.Store.Assign(ctx, l.term, moves, now); err != nil {
+		return err
 	}
-	r.cfg.Logger.Info("assigned shards", zap.Int("moved", len(moves)), zap.Int("nodes", len(nodes)), zap.Int64("term", term.CreateRevision))
+	l.moved.WithLabelValues(how).Add(float64(len(moves)))
+	l.cfg.Logger.Info("assigned shards", zap.Int("moved", len(moves)), zap.String("how", how), zap.Int64("term", l.term.CreateRevision))
 	return nil
-}
-
-// maxWeight bounds what a node's record may say: the ring grows with it.
-const maxWeight = 1000
-
-// Moves are the owner keys that have to change so that the assignment is that
-// of the Plan.
-func Moves(shards int, nodes []task.Node, owners []store.Owner) []store.Move {
-	var members []Member
-	for _, n := range nodes {
-		if n.Owns() {
-			members = append(members, Member{n.Name, min(n.Weight, maxWeight)})
-		}
-	}
-	known := make([]store.Owner, shards)
-	current := map[int]string{}
-	for id := range known {
-		known[id].Shard = id
-	}
-	for _, o := range owners {
-		if 0 <= o.Shard && o.Shard < shards { // others are not ours to mend
-			known[o.Shard] = o
-			current[o.Shard] = o.Node
-		}
-	}
-	var moves []store.Move
-	plan := Plan(shards, current, members)
-	for id := range shards {
-		if to, ok := plan[id]; ok && to != known[id].Node {
-			moves = append(moves, store.Move{From: known[id], To: to})
-		}
-	}
-	return moves
 }
 
 // wait returns when something has changed and then been quiet, or after a while.
@@ -133,6 +170,8 @@ func (r *Rebalancer) wait(ctx context.Context, most time.Duration) error {
 		return ctx.Err()
 	case <-slow.C:
 		return nil
+	case <-r.cfg.Ready:
+		return sleep(ctx, r.cfg.Quiet/5)
 	case <-r.cfg.Changed:
 	}
 	limit := time.NewTimer(10 * r.cfg.Quiet)
@@ -150,5 +189,14 @@ func (r *Rebalancer) wait(ctx context.Context, most time.Duration) error {
 		case <-r.cfg.Changed:
 			quiet.Reset(r.cfg.Quiet)
 		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
 }

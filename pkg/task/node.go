@@ -44,8 +44,12 @@ type Node struct {
 	Member     *Member           `json:"etcd_member,omitempty"` // of the etcd in its process, if it has one
 	Clock      Time              `json:"clock"`                 // its wall clock when this was written
 	StartedAt  Time              `json:"started_at"`            //
-	Shards     int               `json:"shards"`                // how many it owns; not stored
-	Revision   int64             `json:"revision,omitempty"`    // create revision of its key: one session; not stored
+	JoinedAt   Time              `json:"joined_at,omitzero"`    // since when it has its present session
+	// HandoverWithin is how long its shards may wait at most, when it drains, for
+	// their next owners to load them; 0 is the leader's to say.
+	HandoverWithin Duration `json:"handover_within,omitempty"`
+	Shards         int      `json:"shards"`             // how many it owns; not stored
+	Revision       int64    `json:"revision,omitempty"` // create revision of its key: one session; not stored
 }
 
 // Member is how the embedded etcd of a node fares, told now and then: other
@@ -74,6 +78,10 @@ func (n Node) Takes() bool { return n.State == NodeReady && n.Has(RoleExecutor) 
 func (n Node) Owns() bool {
 	return (n.State == NodeReady || n.State == NodeCordoned) && n.Unfit == "" && n.Has(RoleScheduler)
 }
+
+// Fires reports whether the node can go on with shards that it owns until they
+// are handed over: though it is draining, say.
+func (n Node) Fires() bool { return n.Unfit == "" && n.Has(RoleScheduler) }
 
 // Shard is a shard as users see it.
 type Shard struct {
