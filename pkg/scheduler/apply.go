@@ -119,10 +119,17 @@ func (w *worker) setBad(t *taskState, bad bool) {
 	if t.bad != bad {
 		t.bad = bad
 		if bad {
-			w.e.metrics.bad.Inc()
+			w.countBad(1)
 		} else {
-			w.e.metrics.bad.Dec()
+			w.countBad(-1)
 		}
+	}
+}
+
+// countBad counts unreadable entries of a shard that is ours.
+func (w *worker) countBad(by int) {
+	if w.owner {
+		w.e.metrics.bad.Add(float64(by))
 	}
 }
 
@@ -170,17 +177,18 @@ func (w *worker) enqueued(t *taskState, q *waiting) {
 	l := t.lively()
 	at, _ := slices.BinarySearchFunc(l.queue, q, func(a, b *waiting) int { return strings.Compare(a.ID, b.ID) })
 	l.queue = slices.Insert(l.queue, at, q)
-	w.e.metrics.waiting.Inc()
+	w.countWaiting(1)
 }
 
 func (w *worker) dequeued(t *taskState, i int) {
 	t.live.queue = slices.Delete(t.live.queue, i, i+1)
-	w.e.metrics.waiting.Dec()
+	w.countWaiting(-1)
 }
 
 func (w *worker) applyEnded(ev *store.ShardEvent) {
 	t := w.taskOf(ev)
 	if ev.Deleted {
+		delete(w.purges, ev.Key)
 		w.drop(t)
 		return
 	}
@@ -194,8 +202,10 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 	if t.bad {
 		return
 	}
-	t.added++
-	if h := t.how.history; int(t.added) >= trimAfter(h.Keep) && w.e.trims.ask(trim{w.fences, t.ref(w.shard), h}) {
+	if t.added < math.MaxUint16 {
+		t.added++
+	}
+	if h := t.how.history; w.owner && int(t.added) >= trimAfter(h.Keep) && w.e.trims.ask(trim{w.fences, t.ref(w.shard), h}) {
 		t.added = 0
 	}
 }

@@ -316,15 +316,10 @@ func TestWorker_ReloadsWhenTheWatchHasAGap(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
-	h.leave()
-	batches := make(chan store.ShardBatch, 4)
 	h.e.cfg.Store = gap{h.e.cfg.Store}
-	done := make(chan struct{})
-	go func() { defer close(done); h.follow(w.ctx, h.known, batches) }()
-	<-batches
-	<-done
-	if _, open := <-batches; open {
-		t.Error("a second Reset is passed on")
+	w.ok(h.load())
+	if err := h.hear(<-h.batches); !errors.Is(err, errReload) {
+		t.Errorf("a second Reset is taken: %v", err)
 	}
 }
 

@@ -22,6 +22,7 @@ type Store interface {
 	NewCommit(shard int, f store.Fences, known int64, w store.Watermark) *store.Commit
 	Commit(ctx context.Context, c *store.Commit) (int64, error)
 	FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error
+	ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
 	Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error)
 	Cleared(ctx context.Context, instance string) (bool, error)
@@ -65,6 +66,7 @@ type Engine struct {
 	scans   *scanner
 	trims   *trimmer
 	loads   slots
+	ahead   slots // of loads that nobody waits for
 	metrics *metrics
 
 	timings  *shared[timing]
@@ -74,8 +76,9 @@ type Engine struct {
 	progress progress
 	beats    atomic.Int64
 
-	mu      sync.Mutex
-	workers map[int]*worker
+	mu       sync.Mutex
+	workers  map[int]*worker
+	preloads map[int]*preload
 }
 
 // New makes an Engine.
@@ -91,8 +94,8 @@ func New(cfg Config) *Engine {
 	}
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
-		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{},
-		loads: make(slots, loadsAtOnce), timings: newShared(newTiming), policies: newShared(newPolicySet),
+		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
+		loads: make(slots, loadsAtOnce), ahead: make(slots, loadsAtOnce), timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
 	e.reconciler = newReconciler(e)
 	return e
@@ -127,9 +130,13 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // Work serves one shard under its fences: until ctx ends, or until the shard is
-// no longer ours (task.ErrFenced) or is damaged (store.ErrDamaged).
+// no longer ours (task.ErrFenced) or is damaged (store.ErrDamaged). It goes on
+// with what Preload has loaded.
 func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	w := newWorker(e, shard, f)
+	if p := e.take(shard); p != nil {
+		w = p.handOver(f)
+	}
 	e.mu.Lock()
 	e.workers[shard] = w
 	e.mu.Unlock()
@@ -184,6 +191,7 @@ type metrics struct {
 	commits  *prometheus.CounterVec
 	commit   prometheus.Histogram
 	opens    prometheus.Counter
+	ahead    *prometheus.CounterVec
 	shards   prometheus.Gauge
 	bad      prometheus.Gauge
 	waiting  prometheus.Gauge
@@ -203,6 +211,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Duration of a commit, settling an unknown outcome included.", Buckets: prometheus.ExponentialBuckets(.0005, 2, 15)}),
 		opens: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_shard_opens_total",
 			Help: "Times that a shard was opened and loaded."}),
+		ahead: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_shard_preloads_total",
+			Help: "Shards loaded before they were owned, by what became of that: used, dropped (another became the owner, or nobody)."}, []string{"result"}),
 		shards:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_shards_owned", Help: "Shards served by this node."}),
 		bad:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Entries that do not fire because they cannot be read."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
@@ -210,8 +220,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
 		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
+	m.ahead.WithLabelValues("used")
+	m.ahead.WithLabelValues("dropped")
 	if r != nil {
-		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.shards, m.bad, m.waiting, m.lost)
+		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost)
 	}
 	return m
 }

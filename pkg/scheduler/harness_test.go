@@ -238,7 +238,7 @@ type hand struct {
 	*worker
 	world   *world
 	door    *door
-	batches chan store.ShardBatch
+	batches <-chan store.ShardBatch
 	leave   func()
 	ctx     context.Context
 	die     context.CancelFunc
@@ -298,15 +298,12 @@ func (h *hand) load() error {
 		return err
 	}
 	h.mark, h.known = mark, rev
-	ctx, cancel := context.WithCancel(h.world.ctx)
-	batches, done := make(chan store.ShardBatch, 16), make(chan struct{})
-	go func() {
-		defer close(done)
-		h.follow(ctx, rev, batches)
-	}()
-	h.batches = batches
-	h.leave = func() { cancel(); <-done; h.leave = func() {} }
-	return h.worker.load(ctx, h.batches)
+	f := follow(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
+	})
+	h.batches = f.batches
+	h.leave = func() { f.end(); h.leave = func() {} }
+	return h.worker.load(h.world.ctx, h.batches)
 }
 
 // scan finds the active runs.
@@ -324,11 +321,8 @@ func (h *hand) see() {
 	rev := h.world.put(h.world.store.Keys().Shard(0)+"sync", "")
 	for h.applied < rev {
 		select {
-		case b, ok := <-h.batches:
-			if !ok {
-				h.world.Fatal("the watch has a gap")
-			}
-			h.apply(b)
+		case b := <-h.batches:
+			h.world.ok(h.hear(b))
 		case <-time.After(20 * time.Second):
 			h.world.Fatal("the watch does not tell")
 		}

@@ -31,6 +31,24 @@ func (h *dueHeap) Pop() any {
 	return t
 }
 
+// upTo lists the tasks with a tick at or before an instant for which keep holds,
+// in no order.
+func (h dueHeap) upTo(at int64, keep func(*taskState) bool) (list []*taskState) {
+	var walk func(i int) // a heap: below a tick that is later none is earlier
+	walk = func(i int) {
+		if i >= len(h) || h[i].next > at {
+			return
+		}
+		if keep(h[i]) {
+			list = append(list, h[i])
+		}
+		walk(2*i + 1)
+		walk(2*i + 2)
+	}
+	walk(0)
+	return list
+}
+
 // set puts t where its next tick belongs; 0 takes it out.
 func (h *dueHeap) set(t *taskState, next int64) {
 	t.next = next

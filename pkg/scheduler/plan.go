@@ -183,19 +183,7 @@ func (p *plan) behind() bool {
 
 // behindBy lists the tasks that are behind at now, the oldest tick first.
 func (w *worker) behindBy(now int64) []*taskState {
-	var list []*taskState
-	var walk func(i int) // a heap: below a tick that is not due none is
-	walk = func(i int) {
-		if i >= len(w.due) || w.due[i].next > now {
-			return
-		}
-		if w.due[i].isBehind(now) {
-			list = append(list, w.due[i])
-		}
-		walk(2*i + 1)
-		walk(2*i + 2)
-	}
-	walk(0)
+	list := w.due.upTo(now, func(t *taskState) bool { return t.isBehind(now) })
 	slices.SortFunc(list, byTick)
 	return list
 }

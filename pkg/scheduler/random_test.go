@@ -57,6 +57,7 @@ type game struct {
 	herd    bool // more tasks tick at once than one commit holds
 	doors   []*door
 	zombies []store.Held // attempts as they were some time ago
+	ahead   *ahead       // a node that loads the shard before it is its own, or nil
 	steps   []string
 }
 
@@ -109,7 +110,7 @@ func (g *game) step() {
 		do     func()
 	}{
 		{40, g.round}, {25, g.pass}, {10, g.finish}, {6, g.create}, {6, g.change}, {4, g.trigger}, {2, g.removeOne},
-		{3, g.handOver}, {3, g.crash}, {3, g.churn}, {3, g.zombie}, {3, g.late}, {2, g.refleet},
+		{3, g.handOver}, {3, g.crash}, {3, g.churn}, {3, g.zombie}, {3, g.late}, {2, g.refleet}, {4, g.loadAhead},
 	}
 	total := 0
 	for _, s := range steps {
@@ -179,8 +180,35 @@ func (g *game) drop(h *hand) {
 	g.hands = slices.DeleteFunc(g.hands, func(o *hand) bool { return o == h })
 }
 
+// loadAhead has a node load the shard that is to own it, or go on with that.
+func (g *game) loadAhead() {
+	if g.ahead != nil || len(g.present()) == 0 {
+		return
+	}
+	node := pick(g, g.present())
+	g.say("%s loads the shard", node)
+	g.ahead = g.preload(node, func(e *Engine) {
+		e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
+		e.cfg.LostAfter = 20 * time.Second
+	})
+	if g.chance(2) {
+		g.ahead.isLoaded()
+	}
+}
+
 // handOver makes somebody the owner; the worker before may go on for a while.
 func (g *game) handOver() {
+	if a := g.ahead; a != nil && slices.Contains(g.present(), a.e.cfg.Node) {
+		g.say("%s owns the shard that it has loaded", a.e.cfg.Node)
+		g.ahead = nil
+		h := a.takeOver()
+		h.scan()
+		g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
+		if len(g.hands) > 3 {
+			g.drop(g.hands[0])
+		}
+		return
+	}
 	if len(g.present()) > 0 {
 		g.hireNew()
 	}

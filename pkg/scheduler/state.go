@@ -218,6 +218,9 @@ func (w *worker) nextUndecided(t *taskState) int64 {
 
 // reschedule finds the task's next undecided tick and puts it into the heap.
 func (w *worker) reschedule(t *taskState) {
+	if !w.marked {
+		return // when the watermark is known, all are
+	}
 	tick := int64(0)
 	if t.fires() {
 		tick = w.nextUndecided(t)

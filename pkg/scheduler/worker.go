@@ -28,6 +28,12 @@ type worker struct {
 	progress  progress
 	stop      atomic.Pointer[context.CancelCauseFunc] // ends the present serving
 
+	preloaded *following    // what to go on with at the first opening; nil: nothing
+	tellMarks chan struct{} // closed when what is followed need not tell of the watermark any more
+	owner     bool          // it has opened the shard: what it knows counts
+	marked    bool          // mark is known, so that the next ticks can be
+	begun     bool          // the shard's first page is applied
+
 	mark    store.Watermark
 	known   int64 // the watermark's mod revision
 	applied int64 // all events up to here are applied
@@ -115,6 +121,7 @@ func (w *worker) reset() {
 	w.purges, w.gone = map[string]int64{}, map[string]int64{}
 	w.endedSince = map[string]int64{}
 	w.wakes = time.Time{}
+	w.owner, w.marked, w.begun = true, true, false
 }
 
 // releaseAll takes what the worker counted back from what the workers share.
@@ -123,14 +130,25 @@ func (w *worker) releaseAll() {
 		for _, a := range t.active() {
 			w.e.cfg.Fleet.Take(a.node)
 		}
-		w.e.metrics.waiting.Sub(float64(len(t.queue())))
+		w.countWaiting(-len(t.queue()))
 		w.setBad(t, false)
 	}
 	w.tasks = nil
 }
 
+// countWaiting counts waiting runs of a shard that is ours.
+func (w *worker) countWaiting(by int) {
+	if w.owner {
+		w.e.metrics.waiting.Add(float64(by))
+	}
+}
+
 // serve opens the shard, loads it and serves it until something ends that.
 func (w *worker) serve(ctx context.Context) error {
+	if p := w.preloaded; p != nil {
+		w.preloaded = nil
+		return w.serveLoaded(ctx, p)
+	}
 	w.reset()
 	mark, rev, err := w.e.cfg.Store.Open(ctx, w.shard, w.fences)
 	if err != nil {
@@ -147,15 +165,11 @@ func (w *worker) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	batches := make(chan store.ShardBatch, 16)
-	followed := make(chan struct{})
-	defer func() { cancel(); <-followed }()
-	go func() {
-		defer close(followed)
-		w.follow(ctx, rev, batches)
-	}()
-	err = w.load(ctx, batches)
+	f := follow(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+		_ = w.e.cfg.Store.FollowShard(ctx, w.shard, rev, apply) // ends with ctx
+	})
+	defer f.end()
+	err = w.load(ctx, f.batches)
 	leave()
 	if err != nil {
 		return err
@@ -165,7 +179,7 @@ func (w *worker) serve(ctx context.Context) error {
 		// between are not told, so the scan must have begun after them.
 		scan = w.e.scans.ask(ctx)
 	}
-	return w.loop(ctx, batches, scan)
+	return w.loop(ctx, f.batches, scan)
 }
 
 // load takes the pages of the shard.
@@ -174,11 +188,10 @@ func (w *worker) load(ctx context.Context, batches <-chan store.ShardBatch) erro
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case b, ok := <-batches:
-			if !ok {
-				return errReload
+		case b := <-batches:
+			if err := w.hear(b); err != nil {
+				return err
 			}
-			w.apply(b)
 			w.went()
 			more = b.More
 		}
@@ -186,23 +199,47 @@ func (w *worker) load(ctx context.Context, batches <-chan store.ShardBatch) erro
 	return nil
 }
 
-// follow sends what happens in the shard. A second load ends it: what it leaves
-// out (history) may have told of an end.
-func (w *worker) follow(ctx context.Context, rev int64, batches chan<- store.ShardBatch) {
-	begun := false
-	w.e.cfg.Store.FollowShard(ctx, w.shard, rev, func(b store.ShardBatch) error { // ends with ctx, or errReload
-		if b.First && begun {
-			close(batches)
-			return errReload
-		}
-		begun = true
-		select {
-		case batches <- b:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
+// hear applies a batch. A second load ends it: what it leaves out (history) may
+// have told of an end.
+func (w *worker) hear(b store.ShardBatch) error {
+	if b.First && w.begun {
+		return errReload
+	}
+	w.begun = true
+	w.apply(b)
+	return nil
+}
+
+// following is a shard that is being followed.
+type following struct {
+	batches <-chan store.ShardBatch
+	cancel  context.CancelFunc
+	ended   chan struct{}
+}
+
+// follow begins to follow; what happens comes by batches until end is called, or
+// ctx ends.
+func follow(ctx context.Context, how func(ctx context.Context, apply func(store.ShardBatch) error)) *following {
+	ctx, cancel := context.WithCancel(ctx)
+	batches := make(chan store.ShardBatch, 16)
+	f := &following{batches: batches, cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(f.ended)
+		how(ctx, func(b store.ShardBatch) error {
+			select {
+			case batches <- b:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	return f
+}
+
+func (f *following) end() {
+	f.cancel()
+	<-f.ended
 }
 
 func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
@@ -212,11 +249,10 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case b, ok := <-batches:
-			if !ok {
-				return errReload
+		case b := <-batches:
+			if err := w.hear(b); err != nil {
+				return err
 			}
-			w.apply(b)
 			if err := w.drain(batches); err != nil {
 				return err
 			}
@@ -248,11 +284,10 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 func (w *worker) drain(batches <-chan store.ShardBatch) error {
 	for {
 		select {
-		case b, ok := <-batches:
-			if !ok {
-				return errReload
+		case b := <-batches:
+			if err := w.hear(b); err != nil {
+				return err
 			}
-			w.apply(b)
 		default:
 			return nil
 		}

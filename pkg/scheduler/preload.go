@@ -1,0 +1,247 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// preload is a shard that this node loads, and follows, before it owns it. It
+// decides nothing, counts nowhere, and becomes a worker when the shard is ours:
+//
+//	load ──► follow ◄─┐            owners/<shard> names us
+//	             │    │ events          │
+//	             └────┘                 ▼
+//	             └── handed over ──► open ──► caught up ──► scan ──► rounds
+//
+// What it knows when it opens the shard at revision R is what a load at R would
+// have told, once it has applied everything up to R: the opening writes the
+// watermark, which lies in the range that is followed, so it hears its own write.
+// Ends of runs up to R do not matter to the scan, which begins after R.
+type preload struct {
+	w      *worker
+	marks  chan struct{}   // closed: changes of the watermark are not told any more
+	wanted chan struct{}   // closed: hand over
+	handed chan *following // what is handed over; closed without: nothing
+	leave  func()          // its place among those that load; nil once it is given back
+}
+
+// Preload loads a shard and follows it, until ctx ends or Work takes it over; then
+// it returns nil. It calls loaded each time that the shard is loaded as a whole.
+func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
+	p := &preload{
+		w: newWorker(e, shard, store.Fences{}), marks: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *following, 1),
+	}
+	e.mu.Lock()
+	if e.preloads[shard] != nil {
+		e.mu.Unlock()
+		return fmt.Errorf("shard %d is being loaded already", shard)
+	}
+	e.preloads[shard] = p
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		if e.preloads[shard] == p {
+			delete(e.preloads, shard)
+		}
+		e.mu.Unlock()
+		close(p.handed)
+	}()
+	return p.run(ctx, loaded)
+}
+
+func (p *preload) run(ctx context.Context, loaded func()) error {
+	w := p.w
+	select {
+	case w.e.ahead <- struct{}{}:
+		p.leave = func() { <-w.e.ahead; p.leave = func() {} }
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.wanted:
+		return nil
+	}
+	w.doze()
+	// It goes on when this call has ended, if the shard is handed over.
+	f := follow(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
+		_ = w.e.cfg.Store.ShadowShard(ctx, w.shard, p.marked, apply) // ends with ctx
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			p.leave()
+			f.end()
+			w.e.metrics.ahead.WithLabelValues("dropped").Inc()
+			return ctx.Err()
+		case <-p.wanted:
+			p.leave()
+			if !w.begun { // nothing is gained yet, and a load at the opening's revision is simpler
+				f.end()
+				return nil
+			}
+			p.handed <- f
+			return nil
+		case b := <-f.batches:
+			if b.First && w.begun {
+				w.doze() // it may have missed something: from the beginning
+			}
+			if w.hear(b) == nil && b.Reset && !b.More {
+				p.leave()
+				w.awake(b)
+				loaded()
+			}
+		}
+	}
+}
+
+// marked reports whether changes of the watermark are to be told.
+func (p *preload) marked() bool {
+	select {
+	case <-p.marks:
+		return false
+	default:
+		return true
+	}
+}
+
+// take ends the preload of a shard for its worker to go on with; nil if there is
+// none, or nothing is loaded yet.
+func (e *Engine) take(shard int) *preload {
+	e.mu.Lock()
+	p := e.preloads[shard]
+	delete(e.preloads, shard)
+	e.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	close(p.wanted)
+	f := <-p.handed
+	if f == nil {
+		return nil
+	}
+	p.w.preloaded, p.w.tellMarks = f, p.marks
+	return p
+}
+
+// handOver makes the preload a worker under fences.
+func (p *preload) handOver(f store.Fences) *worker {
+	p.w.fences = f
+	p.w.undecided.Store(p.w.e.cfg.Now().UnixMilli())
+	return p.w
+}
+
+// doze makes the worker know nothing, and count nowhere.
+func (w *worker) doze() {
+	w.owner = false
+	w.reset()
+	w.endedSince = nil // no scan is under way that could have missed them
+	w.owner, w.marked = false, false
+}
+
+// awake finds the next ticks of all tasks, by the watermark as it was loaded. It
+// is the last of what is loaded. One that is damaged is found when the shard is opened.
+func (w *worker) awake(b store.ShardBatch) {
+	for i := len(b.Events) - 1; i >= 0; i-- {
+		if b.Events[i].Kind != store.KindWatermark {
+			continue
+		}
+		if mark, err := store.DecodeWatermark(b.Events[i].Value); err == nil {
+			w.remark(mark)
+		}
+		return
+	}
+}
+
+// remark takes a watermark that another has written, and finds the next ticks of
+// the tasks for which it matters.
+func (w *worker) remark(mark store.Watermark) {
+	before := w.mark
+	w.mark = mark
+	if !w.marked || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
+		w.marked = true
+		for _, t := range w.tasks {
+			w.reschedule(t)
+		}
+		return
+	}
+	// A tick after the watermark is the next one still, whether the watermark
+	// covers its task now or did before.
+	for _, t := range w.due.upTo(mark.Time.UnixMilli(), func(*taskState) bool { return true }) {
+		w.reschedule(t)
+	}
+}
+
+// mostCatchUp is how long the worker waits for its own opening to come by the watch.
+const mostCatchUp = 2 * time.Second
+
+// serveLoaded opens a shard that is loaded already, or nearly, and serves it.
+func (w *worker) serveLoaded(ctx context.Context, f *following) error {
+	defer f.end()
+	scan, err := w.openLoaded(ctx, f.batches)
+	if err != nil {
+		return err
+	}
+	w.e.metrics.ahead.WithLabelValues("used").Inc()
+	return w.loop(ctx, f.batches, scan)
+}
+
+// openLoaded opens the shard and applies what led up to that. The scan that it
+// returns is asked for after the opening.
+func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch) (scan <-chan map[int][]store.ActiveKey, err error) {
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.shard, w.fences)
+	if err != nil {
+		return nil, err
+	}
+	w.e.metrics.opens.Inc()
+	w.went()
+	scan = w.e.scans.ask(ctx)
+	w.own()
+	if err := w.catchUpTo(ctx, batches, rev); err != nil {
+		return nil, err
+	}
+	close(w.tellMarks)
+	w.remark(mark)
+	w.known = rev
+	return scan, nil
+}
+
+// own makes what the worker knows count.
+func (w *worker) own() {
+	w.owner = true
+	w.endedSince = map[string]int64{}
+	for _, t := range w.tasks {
+		w.countWaiting(len(t.queue()))
+		if t.bad {
+			w.countBad(1)
+		}
+	}
+}
+
+// catchUpTo applies what has happened up to rev, the end of a load included. If
+// the watch does not tell in time, the shard is opened anew, which needs no watch.
+func (w *worker) catchUpTo(ctx context.Context, batches <-chan store.ShardBatch, rev int64) error {
+	quiet := time.NewTimer(mostCatchUp)
+	defer quiet.Stop()
+	for !w.marked || w.applied < rev {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-quiet.C:
+			w.log.Info("the watch of a preloaded shard does not tell of its opening: loading it again", zap.Int64("rev", rev), zap.Int64("applied", w.applied))
+			return errReload
+		case b := <-batches:
+			if err := w.hear(b); err != nil {
+				return err
+			}
+			w.went()
+			if b.Reset && !b.More {
+				w.awake(b)
+			}
+			quiet.Reset(mostCatchUp)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,501 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ahead is a node's engine that loads the shard before it is its own.
+type ahead struct {
+	*world
+	e      *Engine
+	door   *door
+	loaded chan struct{}
+	was    bool // it was loaded once
+	ended  chan error
+	stop   context.CancelFunc
+}
+
+// preload has a node load the shard. change may put something between it and etcd.
+func (w *world) preload(node string, change func(*Engine)) *ahead {
+	w.Helper()
+	e, d := w.engine(node)
+	if change != nil {
+		change(e)
+	}
+	a := &ahead{world: w, e: e, door: d, loaded: make(chan struct{}, 100), ended: make(chan error, 1)}
+	ctx, stop := context.WithCancel(w.ctx)
+	a.stop = stop
+	go func() { a.ended <- e.Preload(ctx, 0, func() { a.loaded <- struct{}{} }) }()
+	w.Cleanup(stop)
+	nodes, err := w.store.Nodes(w.ctx)
+	w.ok(err)
+	e.cfg.Fleet.Set(nodes)
+	return a
+}
+
+func (a *ahead) isLoaded() {
+	a.Helper()
+	select {
+	case <-a.loaded:
+		a.was = true
+	case err := <-a.ended:
+		a.Fatalf("the preload ended with %v", err)
+	case <-time.After(20 * time.Second):
+		a.Fatal("the shard is not loaded")
+	}
+}
+
+// takeOver makes the node the owner; its worker has opened the shard, and has not
+// scanned yet.
+func (a *ahead) takeOver() *hand {
+	a.Helper()
+	fences := a.assign(a.e.cfg.Node)
+	p := a.e.take(0)
+	if p == nil { // nothing is loaded yet
+		h := a.worker(a.e.cfg.Node, fences)
+		h.e.cfg.Now = a.e.cfg.Now
+		a.ok(h.load())
+		return h
+	}
+	h := &hand{worker: p.handOver(fences), world: a.world, door: a.door}
+	f := h.preloaded
+	h.ctx, h.die = context.WithCancel(a.ctx)
+	a.door.die = h.die
+	h.batches, h.leave = f.batches, func() { f.end(); h.leave = func() {} }
+	a.Cleanup(func() { h.die(); h.leave() })
+	scanning, stop := context.WithCancel(a.ctx)
+	defer stop()
+	go a.e.scans.run(scanning)
+	_, err := h.openLoaded(a.ctx, h.batches)
+	a.ok(err)
+	if err := <-a.ended; err != nil {
+		a.Errorf("the preload ended with %v", err)
+	}
+	return h
+}
+
+// knows is all that a worker knows of its shard, to be compared.
+func (h *hand) knows() string {
+	var s strings.Builder
+	m := h.mark
+	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
+	for _, name := range slices.Sorted(maps.Keys(h.tasks)) {
+		t := h.tasks[name]
+		if !t.present && t.live == nil {
+			continue
+		}
+		fmt.Fprintf(&s, "%s %q present %t bad %t paused %t mod %d create %d", name, t.text, t.present, t.bad, t.paused, t.mod, t.create)
+		if t.present && !t.bad {
+			fmt.Fprintf(&s, " generation %d from %d anchor %d next %d %s %s", t.generation, t.from, t.anchor, t.next, t.when.text, t.how.text)
+		}
+		if t.next != 0 {
+			fmt.Fprintf(&s, " second %d", t.second)
+		}
+		if _, uncovered := h.uncovered[t]; uncovered {
+			s.WriteString(" uncovered")
+		}
+		for _, q := range t.queue() {
+			fmt.Fprintf(&s, "\n  waits %s %d %+v", q.ID, q.mod, q.Waiting)
+		}
+		active := slices.SortedFunc(slices.Values(t.active()), func(a, b *attempt) int { return strings.Compare(a.run, b.run) })
+		for _, a := range active {
+			fmt.Fprintf(&s, "\n  runs %s on %s %d", a.run, a.node, a.create)
+		}
+		s.WriteByte('\n')
+	}
+	fmt.Fprintf(&s, "%d due", len(h.due))
+	return s.String()
+}
+
+// While owners decide, fail and are replaced, users change everything and runs
+// end, another node loads the shard, and takes over in the middle of it all. What
+// it knows then is what a load after its opening tells.
+func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			g := newGame(t, 1000+seed)
+			for range 40 {
+				g.step()
+			}
+			g.loadAhead()
+			for range 60 {
+				g.step()
+				if g.ahead == nil {
+					g.loadAhead()
+				}
+			}
+			for len(g.present()) == 0 || g.gone[g.ahead.e.cfg.Node] != "" || g.sessions[g.ahead.e.cfg.Node].Key == "" {
+				g.churn()
+			}
+			if !g.ahead.was {
+				g.ahead.isLoaded()
+			}
+			var users sync.WaitGroup
+			users.Go(func() { // they go on meanwhile
+				for i := range 5 {
+					task, entry := g.newTask(fmt.Sprintf("late%d", i), start)
+					if _, err := g.store.CreateTask(g.ctx, ref(task.Name), task, entry); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			h := g.ahead.takeOver()
+			g.ahead = nil
+			users.Wait()
+			h.scan()
+			h.see()
+			cold := g.worker(h.e.cfg.Node, h.fences)
+			cold.open()
+			cold.see()
+			if got, want := h.knows(), cold.knows(); got != want {
+				t.Errorf("it knows\n%s\na load tells\n%s", got, want)
+			}
+			h.leave()
+			g.tasks = append(g.tasks, "late0", "late1", "late2", "late3", "late4")
+			g.takeOn(cold)
+			g.heal()
+		})
+	}
+}
+
+// A run that ended while it was looked for is not active.
+func TestPreload_AnEndBetweenTheScanAndItsAnswerIsNoActiveRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	owner := w.work("n1")
+	w.create("a")
+	a := w.preload("n2", nil)
+	a.isLoaded()
+	owner.decide(1)
+	h := a.takeOver()
+	keys, _, err := w.store.ScanActive(w.ctx)
+	w.ok(err)
+	w.finish("a", task.Succeeded)
+	h.see()
+	h.scanned(keys)
+	h.decide(2)
+	w.want("a", "+1 succeeded", "+2 dispatched")
+}
+
+// lateWatch is a store whose watch tells nothing after the load until something
+// is done with the shard's opening, and that sees what is decided before.
+type lateWatch struct {
+	Store
+	*testing.T
+	opened chan struct{}
+	once   sync.Once
+	told   chan struct{}
+	before func() // the opening
+}
+
+func (l *lateWatch) Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error) {
+	if l.before != nil {
+		l.before()
+	}
+	defer l.once.Do(func() { close(l.opened) })
+	return l.Store.Open(ctx, shard, f)
+}
+
+func (l *lateWatch) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return l.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+		if !b.Reset {
+			select {
+			case <-l.told:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return apply(b)
+	})
+}
+
+func (l *lateWatch) Commit(ctx context.Context, c *store.Commit) (int64, error) {
+	select {
+	case <-l.told:
+	default:
+		l.Error("something is decided before all is known that led up to the opening")
+	}
+	return l.Store.Commit(ctx, c)
+}
+
+// The last that happened before the opening is on its way when the shard is
+// opened: a failed attempt is to be tried again, so that the next tick is skipped.
+func TestPreload_DecidesNothingBeforeItHasSeenItsOwnOpening(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	owner := w.work("n1")
+	w.create("a", retries(2, time.Hour, task.Failed))
+	owner.decide(1)
+	late := &lateWatch{T: t, opened: make(chan struct{}), told: make(chan struct{})}
+	a := w.preload("n2", func(e *Engine) { late.Store, e.cfg.Store = e.cfg.Store, late })
+	a.isLoaded()
+	w.finish("a", task.Failed)
+	w.at(2)
+	a.works(w.assign("n2"))
+	<-late.opened
+	time.AfterFunc(100*time.Millisecond, func() { close(late.told) }) // time enough for one that does not wait
+	w.eventually("the tick is decided", func() bool { return len(w.story("a")) == 2 })
+	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
+}
+
+// What another owns counts there.
+func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	w.work("n1")
+	w.create("a", cronned("@manual"), on("node = nobody"), func(t *task.Task) { t.History.Keep = 1 })
+	w.put(w.store.Keys().Entry(ref("bad")), "{")
+	w.trigger("a")
+	metrics := prometheus.NewRegistry()
+	told := &counting{}
+	a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, newMetrics(metrics) })
+	a.isLoaded()
+	for i := range 3 { // ends, of which each asks for a trim
+		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprintf("r%d-%s", i, w.uid("a"))), "{}")
+	}
+	counted := func() string {
+		return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, metrics, "carillon_waiting_runs"), value(t, metrics, "carillon_unreadable_entries"), len(a.e.trims.line), a.e.cfg.Fleet.given)
+	}
+	before := told.batches.Load()
+	w.eventually("all is applied", func() bool { // what was told before as many batches as may be on their way
+		w.put(w.store.Keys().Shard(0)+"sync", "")
+		return told.batches.Load() > before+20
+	})
+	if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
+		t.Errorf("before the shard is ours: %s", got)
+	}
+	h := a.takeOver()
+	h.scan()
+	if got := counted(); got != "1 waiting, 1 bad, 0 trims, map[] given" {
+		t.Errorf("when it is: %s", got)
+	}
+	h.releaseAll()
+	if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
+		t.Errorf("when it is not any more: %s", got)
+	}
+}
+
+// counting is a store that counts what its shadows tell.
+type counting struct {
+	Store
+	batches atomic.Int64
+}
+
+func (c *counting) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return c.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+		c.batches.Add(1)
+		return apply(b)
+	})
+}
+
+// value is that of a metric without labels.
+func value(t *testing.T, from prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+func (w *world) uid(name string) string {
+	w.Helper()
+	st, err := w.store.Task(w.ctx, ref(name))
+	w.ok(err)
+	return st.Task.UID
+}
+
+// A watch that has lost its place tells the shard anew: what went meanwhile is gone.
+func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.work("n1").decide(0.5)
+	w.create("a")
+	w.create("b")
+	cut := make(chan struct{})
+	a := w.preload("n2", func(e *Engine) { e.cfg.Store = &shadowGap{e.cfg.Store, cut, func() { w.remove("a"); w.trigger("b") }} })
+	a.isLoaded()
+	close(cut)
+	a.isLoaded()
+	h := a.takeOver()
+	h.scan()
+	if h.tasks["default/a"] != nil || len(h.tasks["default/b"].queue()) != 1 {
+		t.Errorf("it knows %s", h.knows())
+	}
+	h.decide(1)
+	w.want("a")
+}
+
+// shadowGap is a store whose first watch is lost when it is cut, with what happens then.
+type shadowGap struct {
+	Store
+	cut       chan struct{}
+	meanwhile func()
+}
+
+func (g *shadowGap) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	first, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	go func() {
+		select {
+		case <-g.cut:
+		case <-first.Done():
+		}
+		cancel()
+	}()
+	_ = g.Store.ShadowShard(first, shard, marks, apply)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	g.meanwhile()
+	return g.Store.ShadowShard(ctx, shard, marks, apply)
+}
+
+// A gap that comes to light after the opening may hide ends that the scan could
+// not know of.
+func TestPreload_AGapAfterTheOpeningIsAReload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.work("n1")
+	w.create("a")
+	cut := make(chan struct{})
+	a := w.preload("n2", func(e *Engine) { e.cfg.Store = &shadowGap{e.cfg.Store, cut, func() {}} })
+	a.isLoaded()
+	h := a.takeOver()
+	close(cut)
+	for {
+		select {
+		case b := <-h.batches:
+			if err := h.hear(b); err != nil {
+				if !errors.Is(err, errReload) {
+					t.Error(err)
+				}
+				return
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the gap is not noticed")
+		}
+	}
+}
+
+// The owner dies before the load is through: the worker goes on with it.
+func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.work("n1")
+	all := names(1500) // a page is 1000
+	for c := range slices.Chunk(all, 60) {
+		w.createTogether(start, c, cronned("0 * * * * *"), allow)
+	}
+	paged, more := make(chan struct{}), make(chan struct{})
+	a := w.preload("n2", func(e *Engine) { e.cfg.Store = &slowPages{e.cfg.Store, paged, more} })
+	<-paged
+	w.remove(all[0])
+	w.remove(all[1499])
+	w.createTogether(start, []string{"u"}, cronned("0 * * * * *"))
+	time.AfterFunc(20*time.Millisecond, func() { close(more) })
+	h := a.takeOver()
+	h.scan()
+	h.see()
+	cold := w.worker("n2", h.fences)
+	cold.open()
+	if got, want := h.knows(), cold.knows(); got != want {
+		t.Errorf("it knows\n%s\na load tells\n%s", got, want)
+	}
+}
+
+// slowPages is a store that waits after the first page of a load.
+type slowPages struct {
+	Store
+	paged, more chan struct{}
+}
+
+func (s *slowPages) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return s.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+		err := apply(b)
+		if b.First {
+			close(s.paged)
+			select {
+			case <-s.more:
+			case <-ctx.Done():
+			}
+		}
+		return err
+	})
+}
+
+// A watch that tells nothing holds up nobody: the shard is loaded once more.
+func TestPreload_OfWhichTheWatchIsSilentIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.work("n1")
+	w.create("a")
+	a := w.preload("n2", func(e *Engine) { e.cfg.Store = silent{e.cfg.Store} })
+	a.isLoaded()
+	w.at(1)
+	a.works(w.assign("n2"))
+	w.eventually("it decides", func() bool { return len(w.story("a")) == 1 })
+}
+
+// silent is a store whose shadows tell nothing after the load.
+type silent struct{ Store }
+
+func (s silent) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return s.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+		if !b.Reset {
+			return nil
+		}
+		return apply(b)
+	})
+}
+
+func TestPreload_EndsWhenNobodyWantsItAnyMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.work("n1")
+	w.create("a")
+	a := w.preload("n2", nil)
+	a.isLoaded()
+	a.stop()
+	if err := <-a.ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	w.at(1)
+	a.works(w.assign("n2"))
+	w.eventually("it decides all the same", func() bool { return len(w.story("a")) == 1 })
+}
+
+// works has the node's engine serve the shard under fences, until the test ends.
+func (a *ahead) works(f store.Fences) (ended <-chan error) {
+	a.Helper()
+	ctx, stop := context.WithCancel(a.ctx)
+	end := make(chan error, 1)
+	var all sync.WaitGroup
+	all.Go(func() { _ = a.e.Run(ctx) })
+	all.Go(func() { end <- a.e.Work(ctx, 0, f) })
+	a.Cleanup(func() { stop(); all.Wait() })
+	return end
+}
