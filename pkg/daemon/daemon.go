@@ -63,11 +63,13 @@ type Node struct {
 
 	nodes    *kv.Mirror
 	owners   *kv.Mirror
+	moves    *kv.Mirror // shards that are about to change their owner
 	presence *presence
 	fleet    *scheduler.Fleet
 	engine   *scheduler.Engine
 	keeper   *shard.Keeper
 	keep     chan struct{} // the keeper's trigger
+	leader   *leader
 	election *election.Election
 	executor *executor.Executor
 	guardian *executor.Guardian
@@ -250,7 +252,7 @@ func (n *Node) wire() (err error) {
 	n.fitness = newFitness(registry, n.log, n.unfitChanged)
 	n.clock = newClockCare(cfg, n.outside, n.fitness)
 	n.watchdog = newWatchdog(n.log)
-	n.nodes, n.owners = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners")
+	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
 			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},
@@ -276,7 +278,10 @@ func (n *Node) wire() (err error) {
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },
 		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
+		Handovers: func() []store.Handover { return n.store.DecodeHandovers(n.moves.Snapshot().KVs) },
+		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
 	})
+	n.leader = n.newLeader()
 	n.election = election.New(n.client, election.Config{
 		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
 	})
@@ -318,6 +323,7 @@ func (n *Node) newPresence() *presence {
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, Address: n.Address(), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.outside.Host,
 			Slots: slots, Weight: n.cfg.Weight, StartedAt: task.At(n.outside.Now()),
+			HandoverWithin: n.cfg.DrainTimeout / 2, // the rest is for what runs
 		},
 		joined: func(s *kv.Session, f kv.Fence) {
 			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal})

@@ -259,6 +259,7 @@ func (p *presence) try(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *
 	if err != nil {
 		return nil, f, nil, err
 	}
+	p.node.JoinedAt = task.At(p.now())
 	n := p.record()
 	f, holder, err = p.store.Register(ctx, n, s.Lease())
 	if err != nil {

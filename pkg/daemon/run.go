@@ -9,12 +9,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/task"
-	"github.com/carillonhq/carillon/shard"
 )
 
 // Run runs the node until ctx ends and it has drained, or a part of it cannot
@@ -42,6 +39,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.owners.Run)
 	ground.run(n.watchMember)
 	ground.run(n.followCluster)
+	ground.run(n.moves.Run)
 	ground.run(n.bePresent)
 	ground.run(n.tellKeeper)
 	ground.run(n.history.run)
@@ -55,7 +53,7 @@ func (n *Node) Run(ctx context.Context) error {
 		parts.run(n.engine.Run)
 		parts.run(n.etcd.run)
 		parts.run(n.keepShards)
-		parts.run(func(ctx context.Context) error { return n.election.Run(ctx, n.lead) })
+		parts.run(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.lead) })
 	}
 
 	select {
@@ -88,10 +86,10 @@ func (n *Node) bePresent(ctx context.Context) error {
 	return n.presence.run(ctx)
 }
 
-// keepShards runs the keeper once both mirrors are known, and the clock was compared
+// keepShards runs the keeper once all mirrors are known, and the clock was compared
 // with the others': before, it would see no owners and placement no nodes.
 func (n *Node) keepShards(ctx context.Context) error {
-	for _, ready := range []<-chan struct{}{n.nodes.Ready(), n.owners.Ready(), n.clock.looked} {
+	for _, ready := range []<-chan struct{}{n.nodes.Ready(), n.owners.Ready(), n.moves.Ready(), n.clock.looked} {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -101,16 +99,19 @@ func (n *Node) keepShards(ctx context.Context) error {
 	return n.keeper.Run(ctx)
 }
 
-// tellKeeper passes on that owners or the session have changed.
+// tellKeeper passes on that owners, handovers or the session have changed.
 func (n *Node) tellKeeper(ctx context.Context) error {
 	owners, stop := n.owners.Subscribe()
 	defer stop()
+	moves, stopMoves := n.moves.Subscribe()
+	defer stopMoves()
 	session := n.presence.subscribe()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-owners:
+		case <-moves:
 		case <-session:
 		}
 		select {
@@ -160,38 +161,6 @@ func placementOf(nodes []task.Node) string {
 		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Roles, n.Slots, n.Labels)
 	}
 	return s
-}
-
-// lead is what this node does while it is the leader.
-func (n *Node) lead(ctx context.Context, term election.Term) error {
-	n.log.Info("leading", zap.String("node", n.cfg.Name), zap.Int64("term", term.Fence.CreateRevision))
-	changed := make(chan struct{}, 1)
-	nodes, stopNodes := n.nodes.Subscribe()
-	defer stopNodes()
-	owners, stopOwners := n.owners.Subscribe()
-	defer stopOwners()
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-nodes:
-			case <-owners:
-			}
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		}
-	})
-	g.Go(func() error {
-		return shard.NewRebalancer(shard.RebalancerConfig{
-			Store: n.store, Shards: n.cluster.Shards, Changed: changed, Now: n.outside.Now, Logger: n.log.Named("leader"),
-		}).Lead(ctx, term.Fence)
-	})
-	g.Go(func() error { return n.keepFormat(ctx) })
-	return g.Wait()
 }
 
 func (n *Node) saveElection(id clientv3.LeaseID) error {

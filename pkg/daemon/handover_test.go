@@ -1,0 +1,80 @@
+package daemon_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// All nodes are restarted, one after another, under tasks that tick all the time:
+// every shard is loaded by its next owner before it moves, and no tick comes so
+// late that it is missed.
+func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
+	c := newCluster(t, "--shards", "48")
+	names := []string{"n1", "n2", "n3"}
+	for _, n := range names {
+		c.start(n)
+	}
+	c.everySecond("n1", 100, func(_ int, s *task.Spec) { s.Schedule, s.Overlap = task.Schedules{"@every 250ms"}, task.OverlapAllow })
+	c.balanced(names...)
+	used, forced := 0.0, 0.0
+	count := func(n string) { // what a node has counted is gone when it is
+		used += c.metric(n, `carillon_shard_preloads_total{result="used"}`)
+		forced += c.metric(n, `carillon_shard_moves_total{how="forced"}`)
+	}
+	for _, n := range names {
+		count(n)
+		c.nodes[n].signal(syscall.SIGTERM)
+		c.start(n)
+		c.balanced(names...)
+	}
+	for _, n := range names {
+		count(n)
+	}
+	c.quiet("n1")
+	r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+	if r.Summary.Ticks < 400 {
+		t.Errorf("%d ticks prove nothing", r.Summary.Ticks)
+	}
+	if n := r.Summary.Ended[task.Lost]; n > 0 || len(r.Summary.Missed) > 0 {
+		t.Errorf("%d attempts were lost, ticks were missed: %v", n, r.Summary.Missed)
+	}
+	// Each restart moves the node's 16 shards away and as many back.
+	if used < 90 || forced > 0 {
+		t.Errorf("%g shards were loaded before they moved, %g moved without; 96 at least had to move", used, forced)
+	}
+}
+
+// balanced waits until every node owns its fair share and nothing is about to move.
+func (c *cluster) balanced(nodes ...string) {
+	c.t.Helper()
+	eventually(c.t, 30*time.Second, func() error {
+		all, err := c.client(nodes[0]).Shards(c.t.Context())
+		if err != nil {
+			return err
+		}
+		owned := map[string]int{}
+		for _, s := range all {
+			owned[s.Node]++
+		}
+		for _, n := range nodes {
+			if owned[n] < len(all)/len(nodes) {
+				return fmt.Errorf("shards are owned so: %v", owned)
+			}
+		}
+		return nil
+	})
+}
+
+func (c *cluster) metric(node, name string) float64 {
+	c.t.Helper()
+	v, err := c.nodes[node].metric(name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return v
+}
