@@ -82,6 +82,10 @@ fuzz: ## Run each fuzz target for FUZZTIME
 bench: ## Run the Go benchmarks
 	@bash scripts/bench.sh
 
+.PHONY: failover
+failover: build ## Show how long tasks stand still when nodes join, drain, restart and are killed
+	@build/carillon bench failover
+
 .PHONY: soak
 soak: ## Run the soak tests for SOAK: a cluster under load while nodes come and go
 	@bash scripts/soak.sh

@@ -34,7 +34,8 @@ type settings struct {
 	Audit       bool
 	Command     []string // what a process runs
 	Base        int      // tasks to compare many with
-	CPUProfile  string   // a file; "" is none
+	Lease       time.Duration
+	CPUProfile  string // a file; "" is none
 	MemProfile  string
 }
 

@@ -5,11 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,23 +18,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
+	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A guardian is this very program, started anew with that word: the test binary
-// would run all tests again, and again.
+// Agents, their guardians and the children of bench are this very program, started
+// anew with such a word: the test binary would run all tests again, and again.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "guardian" {
-		fmt.Fprintln(os.Stderr, "a test must not start a guardian")
-		os.Exit(1)
-	}
-	if len(os.Args) > 1 && os.Args[1] == "bench" { // a child of bench
+	if len(os.Args) > 1 && slices.Contains([]string{"bench", "agent", "guardian"}, os.Args[1]) {
 		root := &cobra.Command{Use: "carillon", SilenceUsage: true}
-		root.AddCommand(Command())
-		if root.Execute() != nil {
+		root.AddCommand(append(daemon.Commands(), Command())...)
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if root.ExecuteContext(ctx) != nil {
 			os.Exit(1)
 		}
 		return
@@ -84,6 +84,8 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		{"create", append([]string{"create", "--callers", "8", "--limit-duration", "100ms"}, quick...),
 			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}},
 		{"scale", append([]string{"scale", "--tasks", "600", "--base", "200", "--rate", "100", "--audit"}, quick...), []string{"scale", "scale/base"}, nil},
+		{"failover", []string{"failover", "--tasks", "300", "--rate", "50", "--shards", "16", "--duration", "50ms", "--lease-ttl", "2s", "--audit"},
+			[]string{"failover/steady", "failover/join", "failover/drain", "failover/rolling_restart", "failover/kill", "failover/kill_leader"}, nil},
 		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

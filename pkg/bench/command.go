@@ -89,6 +89,13 @@ func kinds() []kind {
 			defaults: func(s *settings) {
 				s.Tasks, s.Rate, s.Duration, s.Warmup = 1_000_000, 5000, 20*time.Second, 5*time.Second
 			}},
+		{use: "failover", short: "Longest pause of a task when nodes join, drain, restart and die", run: (*bench).failover,
+			flags: []string{"tasks", "rate", "keep", "duration", "lease-ttl"},
+			long: "Start three nodes, each a process of its own, on a cluster with many tasks of which --rate tick each second. One joins, one\n" +
+				"drains, all are restarted one after another, one is killed, then the leader is. For each, see in etcd when every run was\n" +
+				"decided: the longest gap is how much longer than its period a task stood still. --duration is how long to look on when all\n" +
+				"is well again.",
+			defaults: func(s *settings) { s.Tasks, s.Rate, s.Duration = 100_000, 1000, 3*time.Second }},
 	}
 }
 
@@ -98,7 +105,7 @@ func defaults() settings {
 		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
 		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
 		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 8000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
-		ValueBytes: 250, Base: 10_000, Command: []string{"/bin/true"},
+		ValueBytes: 250, Base: 10_000, Lease: 10 * time.Second, Command: []string{"/bin/true"},
 	}
 }
 
@@ -129,6 +136,7 @@ func (s *settings) bind(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
 	some.DurationVar(&s.Every, "every", s.Every, "time between two herds, in whole seconds")
 	some.IntVar(&s.Rounds, "rounds", s.Rounds, "herds that are measured")
+	some.DurationVar(&s.Lease, "lease-ttl", s.Lease, "after how long a silent node is taken to be gone")
 	some.IntVar(&s.ValueBytes, "value-bytes", s.ValueBytes, "size of the values written")
 	some.VisitAll(func(flag *pflag.Flag) {
 		if slices.Contains(named, flag.Name) {
@@ -166,6 +174,8 @@ func (s *settings) validate() error {
 		return refuse("duration", s.Duration, "must be more than 0s")
 	case s.Warmup < 0:
 		return refuse("warmup", s.Warmup, "must not be less than 0s")
+	case s.Lease < 2*time.Second || s.Lease > 10*time.Minute:
+		return refuse("lease-ttl", s.Lease, "must be between 2s and 10m")
 	case s.Limit < 0:
 		return refuse("limit-duration", s.Limit, "must not be less than 0s")
 	}

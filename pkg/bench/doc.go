@@ -21,6 +21,10 @@
 //
 // Sessions, leases and the executor always live in real time.
 //
+// One benchmark is another kind: failover starts daemons, as carillon agent does,
+// in processes of their own, and sees from outside, in etcd, when each run was
+// decided while nodes come, go and die. Their clock is the real one.
+//
 // What is guaranteed: a result is verified only if every revision of the run,
 // read back from etcd afterwards, shows each tick up to the watermarks decided
 // exactly once, and each run dispatched once, ended once, in the revision that

@@ -49,8 +49,9 @@ type Result struct {
 	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`       // resident, more than without tasks; after collecting, what is free given back
 	MemoryAsIs *float64 `json:"memory_as_is_bytes_per_task,omitempty"` // the same, with nothing forced
 	HeapPer    *float64 `json:"heap_bytes_per_task,omitempty"`
-	IdleCPU    *float64 `json:"idle_cpu,omitempty"`   // seconds each second, while nothing is due
-	CostRatio  float64  `json:"cost_ratio,omitempty"` // of cpu_us_each to that with few tasks
+	IdleCPU    *float64 `json:"idle_cpu,omitempty"`       // seconds each second, while nothing is due
+	CostRatio  float64  `json:"cost_ratio,omitempty"`     // of cpu_us_each to that with few tasks
+	GapMS      *float64 `json:"longest_gap_ms,omitempty"` // between two runs of a task, beyond its period
 	Verified   *bool    `json:"verified,omitempty"`
 	Faults     []string `json:"faults,omitempty"` // why it is not
 }
@@ -217,6 +218,9 @@ func (r *Result) notes() string {
 	}
 	if r.IdleCPU != nil {
 		notes = append(notes, fmt.Sprintf("idle %.2f %% of a core", 100**r.IdleCPU))
+	}
+	if r.GapMS != nil {
+		notes = append(notes, fmt.Sprintf("longest gap %s ms", number(*r.GapMS)))
 	}
 	if r.CostRatio > 0 {
 		notes = append(notes, fmt.Sprintf("a fire costs %.2f × that of few", r.CostRatio))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,7 +96,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
-		loads: make(slots, loadsAtOnce), ahead: make(slots, loadsAtOnce), timings: newShared(newTiming), policies: newShared(newPolicySet),
+		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
 	e.reconciler = newReconciler(e)
 	return e
@@ -105,6 +106,10 @@ func New(cfg Config) *Engine {
 // processors and etcd busy, and few enough that the first ones fire soon and
 // that not everything is in memory twice.
 const loadsAtOnce = 4
+
+// aheadAtOnce is how many shards are loaded that are not ours yet: nobody waits
+// for them, and they leave a processor to those that are taken over meanwhile.
+func aheadAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)) }
 
 // slots is a number of places.
 type slots chan struct{}

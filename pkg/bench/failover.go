@@ -1,0 +1,236 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// failover measures how long tasks stand still when nodes come, go and die. The
+// nodes are daemons in processes of their own; a witness sees in etcd when each
+// run was decided.
+func (b *bench) failover(ctx context.Context) (err error) {
+	if b.Rate > b.Tasks {
+		return task.Invalid(task.CodeBadValue, "--rate", "%d: each fire of a second is one of another of the %d --tasks", b.Rate, b.Tasks)
+	}
+	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newWitness(b.keys, time.Second)}
+	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now())
+	if err != nil {
+		return err
+	}
+	t.shards = cluster.Shards
+	if t.from, err = b.revision(ctx); err != nil {
+		return err
+	}
+	g, watching := errgroup.WithContext(ctx)
+	watching, stop := context.WithCancel(watching)
+	g.Go(func() error { return t.witness.run(watching, b.client, b.log) })
+	err = t.run(watching)
+	if b.Audit && err == nil {
+		err = t.judge(ctx)
+	}
+	err = errors.Join(err, t.agents.close(ctx))
+	stop()
+	if watched := g.Wait(); !errors.Is(watched, context.Canceled) {
+		err = errors.Join(err, watched)
+	}
+	return err
+}
+
+// trial is one failover benchmark while it runs.
+type trial struct {
+	*bench
+	store   *store.Store
+	agents  *agents
+	witness *witness
+	shards  int
+	from    int64
+}
+
+// nodes are those of a trial.
+var nodes = []string{"n1", "n2", "n3"}
+
+func (t *trial) run(ctx context.Context) error {
+	if err := t.fill(ctx); err != nil {
+		return err
+	}
+	t.progress.step("start two nodes")
+	for _, n := range nodes[:2] {
+		if err := t.agents.start(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := t.settled(ctx, nodes[:2]...); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"steady", func(context.Context) error { return nil }},
+		{"join", func(ctx context.Context) error { return t.agents.start(ctx, "n3") }},
+		{"drain", func(ctx context.Context) error { return t.agents.end(ctx, "n3", syscall.SIGTERM) }},
+		{"", func(ctx context.Context) error { return t.agents.start(ctx, "n3") }},
+		{"rolling_restart", t.restartAll},
+		{"kill", func(ctx context.Context) error { return t.kill(ctx, false) }},
+		{"", t.startMissing},
+		{"kill_leader", func(ctx context.Context) error { return t.kill(ctx, true) }},
+	} {
+		if err := t.part(ctx, part.name, part.do); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+// fill creates the tasks.
+func (t *trial) fill(ctx context.Context) error {
+	p, err := newPopulation(t.Tasks, t.Rate, t.Keep, time.Now().Truncate(time.Second))
+	if err != nil {
+		return err
+	}
+	p.fireAt = p.origin
+	t.progress.step("create %s tasks", number(float64(t.Tasks)))
+	return create(ctx, t.client, t.keys, t.shards, t.Tasks, p.task, func(int64) {})
+}
+
+// part has something happen, and measures until all is well again. One without a
+// name is not measured.
+func (t *trial) part(ctx context.Context, name string, do func(context.Context) error) error {
+	t.progress.step("%s", name)
+	began := time.Now()
+	t.witness.begin()
+	if err := do(ctx); err != nil {
+		return err
+	}
+	var present []string
+	for _, n := range nodes {
+		if t.agents.nodes[n] != nil {
+			present = append(present, n)
+		}
+	}
+	if err := t.settled(ctx, present...); err != nil {
+		return err
+	}
+	if name == "" {
+		return nil
+	}
+	seen := t.witness.end()
+	res := Result{Name: "failover/" + name, Count: seen.fired, Seconds: round(time.Since(began).Seconds(), 3), Tasks: int64(t.Tasks),
+		LatenessMS: spread(seen.late), GapMS: new(round(float64(seen.gap)/float64(time.Millisecond), 1)), Missed: seen.missing}
+	var fault error
+	if seen.twice > 0 {
+		fault = fmt.Errorf("%d ticks were decided twice", seen.twice)
+	}
+	res.verify(fault)
+	t.add(res)
+	return nil
+}
+
+// settled waits until the nodes own their shares, nothing is about to move, and
+// every task that ticks has done so, and then for as long as is to be measured.
+func (t *trial) settled(ctx context.Context, nodes ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, fmt.Errorf("the shards do not settle on %v", nodes))
+	defer cancel()
+	for {
+		l, err := t.store.Lineup(ctx)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if balanced(l, t.shards, nodes) {
+			break
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+	for after := time.Now(); !t.witness.all(t.Rate, after); {
+		if !sleep(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+	if !sleep(ctx, t.Duration) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+func balanced(l store.Lineup, shards int, nodes []string) bool {
+	owned := map[string]int{}
+	for _, o := range l.Owners {
+		owned[o.Node]++
+	}
+	fair := len(l.Handovers) == 0 && len(l.Owners) == shards && len(owned) == len(nodes)
+	for _, n := range nodes {
+		fair = fair && owned[n] >= shards/len(nodes)
+	}
+	return fair
+}
+
+// restartAll restarts the nodes, one after another.
+func (t *trial) restartAll(ctx context.Context) error {
+	for _, n := range nodes {
+		if err := t.agents.end(ctx, n, syscall.SIGTERM); err != nil {
+			return err
+		}
+		if err := t.agents.start(ctx, n); err != nil {
+			return err
+		}
+		if err := t.settled(ctx, nodes...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kill kills a node: the leader, or one that is not.
+func (t *trial) kill(ctx context.Context, leader bool) error {
+	res, err := t.client.Get(ctx, t.keys.Leader(), append(clientv3.WithFirstCreate(), clientv3.WithPrefix())...)
+	if err != nil {
+		return err
+	}
+	if len(res.Kvs) == 0 {
+		return errors.New("nobody leads")
+	}
+	victim := string(res.Kvs[0].Value)
+	if !leader {
+		victim = nodes[slices.IndexFunc(nodes, func(n string) bool { return n != victim })]
+	}
+	return t.agents.end(ctx, victim, syscall.SIGKILL)
+}
+
+func (t *trial) startMissing(ctx context.Context) error {
+	for _, n := range nodes {
+		if t.agents.nodes[n] == nil {
+			if err := t.agents.start(ctx, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// judge has package check look at every revision, while the nodes go on.
+func (t *trial) judge(ctx context.Context) error {
+	t.progress.step("audit")
+	upTo, err := t.revision(ctx)
+	if err != nil {
+		return err
+	}
+	r := &rig{site: t.site, log: t.log}
+	audit, err := r.audit(ctx, t.from, upTo, false)
+	if err == nil {
+		t.report.Results[len(t.report.Results)-1].verify(audit.Err())
+	}
+	return err
+}
