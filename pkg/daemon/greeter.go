@@ -1,0 +1,131 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// greeter reaches one peer over a connection that it keeps.
+type greeter struct {
+	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	peer    task.Node
+	http    http.Transport
+	closed  chan struct{} // one slot: a connection was closed
+	reached string        // where the peer has answered as itself; "" if it never has
+
+	mu     sync.Mutex
+	remote string // of the connection made last
+}
+
+func newGreeter(dial func(ctx context.Context, network, address string) (net.Conn, error), n task.Node) *greeter {
+	g := &greeter{dial: dial, peer: n, closed: make(chan struct{}, 1)}
+	g.http = http.Transport{
+		DialContext: g.connect, MaxIdleConnsPerHost: 1, DisableCompression: true,
+		ResponseHeaderTimeout: greetLimit, TLSHandshakeTimeout: greetLimit,
+	}
+	return g
+}
+
+// connect dials, and has the end of the connection noticed: the transport closes
+// an idle one as soon as the peer does.
+func (g *greeter) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := g.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.remote = address
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		g.remote = a.String() // one of several, if it is a name: the others prove nothing
+	}
+	return &noticed{Conn: c, closed: g.closed}, nil
+}
+
+// noticed is a connection whose end is noticed.
+type noticed struct {
+	net.Conn
+	closed chan<- struct{}
+}
+
+// Close closes the connection.
+func (c *noticed) Close() error {
+	select {
+	case c.closed <- struct{}{}:
+	default:
+	}
+	return c.Conn.Close()
+}
+
+// greet asks the peer who it is, and notes where it was reached.
+func (g *greeter) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, greetLimit)
+	defer cancel()
+	u, err := url.Parse(g.peer.Address)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath("healthz").String(), http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := g.http.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	var b [64]byte
+	for err == nil { // to its end, so that the connection is kept
+		_, err = res.Body.Read(b[:])
+	}
+	if who := res.Header.Get(api.InstanceHeader); who != g.peer.Instance {
+		g.reached = "" // it has to be reached anew
+		return fmt.Errorf("%s is instance %s of somebody else", g.peer.Address, task.Quote(who))
+	}
+	g.mu.Lock()
+	g.reached = g.remote
+	g.mu.Unlock()
+	return nil
+}
+
+// refused reports whether nothing listens where the peer was reached.
+func (g *greeter) refused(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, greetLimit)
+	defer cancel()
+	c, err := g.dial(ctx, "tcp", g.reached)
+	if err == nil {
+		c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func (g *greeter) close() { g.http.CloseIdleConnections() }
+
+// own reports whether an address means the host that uses it, whichever that is.
+func own(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (loopback(host) || ip != nil && ip.IsUnspecified())
+}
+
+// thisHost tells this machine's boot, and this process's network, from all
+// others: containers share the one and not the other.
+func thisHost() string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	network, err2 := os.Readlink("/proc/self/ns/net")
+	if errors.Join(err, err2) != nil {
+		return task.NewUID() // like no other: nobody takes its loopback for theirs
+	}
+	return strings.TrimSpace(string(boot)) + "/" + strings.Trim(strings.TrimPrefix(network, "net:"), "[]")
+}
