@@ -1,0 +1,46 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Seen is a key as it was read.
+type Seen struct {
+	Key string
+	Mod int64 // mod revision; 0: it was absent
+}
+
+// MostMended is how many keys one DeleteSeen takes, those that it only compares
+// included: a half of what etcd takes in a transaction.
+const MostMended = 64
+
+// DeleteSeen deletes keys, in one transaction, if they and all of beside are as
+// they were read. task.ErrConflict if one is not: then nothing is deleted. It
+// is for records that nobody looks after any more, not for what has an owner.
+func (s *Store) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) error {
+	var t kv.Txn
+	for _, k := range gone {
+		if k.Mod == 0 {
+			return fmt.Errorf("delete %s: %w: it was not there", k.Key, task.ErrConflict)
+		}
+		t.If = append(t.If, unchanged(k.Key, k.Mod))
+		t.Then = append(t.Then, clientv3.OpDelete(k.Key))
+	}
+	for _, k := range beside {
+		t.If = append(t.If, unchanged(k.Key, k.Mod))
+	}
+	res, err := s.writeAlone(ctx, t)
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("delete %d records: %w", len(gone), err)
+	}
+	return nil
+}

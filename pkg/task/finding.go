@@ -1,0 +1,60 @@
+package task
+
+// How grave a finding is.
+const (
+	Grave = "error"   // a promise is broken, or tasks do not fire as they should
+	Mild  = "warning" // nothing is broken by it yet
+)
+
+// Finding is something that an audit found in a cluster and that should not be.
+type Finding struct {
+	Kind     string   `json:"kind" doc:"What it is, in one word for programs."`
+	Group    string   `json:"group" doc:"shards, tasks, runs, nodes or etcd."`
+	Severity string   `json:"severity" doc:"error: a promise is broken, or tasks do not fire as they should. warning: nothing is broken by it yet."`
+	Keys     []string `json:"keys" doc:"The keys concerned, at most ten; the first is what was found, or a prefix that ends in /."`
+	Count    int64    `json:"count" doc:"How many records are concerned."`
+	Revision int64    `json:"revision,omitempty" doc:"The mod revision of the first key; absent if the key is."`
+	Message  string   `json:"message" doc:"What is so."`
+	Why      string   `json:"why" doc:"Why it matters."`
+	Do       string   `json:"do" doc:"What to do about it."`
+	Repair   string   `json:"repair,omitempty" doc:"What a repair would do; absent if a person has to."`
+}
+
+// Audit is what an audit of a cluster has found.
+type Audit struct {
+	Findings []Finding `json:"findings"`
+	Notes    []string  `json:"notes" doc:"What limits the audit."`
+	Keys     int64     `json:"keys" doc:"How many records were read."`
+	Revision int64     `json:"revision" doc:"Of etcd, at which the audit read."`
+	At       Time      `json:"at" doc:"When that was, by the clock of the node that did."`
+	Node     string    `json:"node,omitempty" doc:"The node that did."`
+}
+
+// AuditProgress says how far an audit is.
+type AuditProgress struct {
+	Stage string `json:"stage" doc:"What it reads, or waits for."`
+	Keys  int64  `json:"keys" doc:"How many records it has read."`
+}
+
+// The fates of a repair.
+const (
+	Repaired      = "repaired"
+	NotAsFound    = "changed"        // what was found is so no more; nothing was written
+	NotRepairable = "not_repairable" // a person has to
+	RepairFailed  = "failed"         // nobody knows; to try again does no harm
+)
+
+// RepairRequest names a finding to be mended as the audit told of it.
+type RepairRequest struct {
+	Kind     string `json:"kind"`
+	Key      string `json:"key" doc:"The finding's first key."`
+	Revision int64  `json:"revision" doc:"The finding's revision; 0 if it has none."`
+}
+
+// RepairResult is what became of it.
+type RepairResult struct {
+	RepairRequest
+	Result  string `json:"result" doc:"repaired; changed: it is so no more, and nothing was written; not_repairable: a person has to; failed: nobody knows, and to try again does no harm."`
+	Deleted int64  `json:"deleted" doc:"How many keys are gone."`
+	Message string `json:"message,omitempty"`
+}
