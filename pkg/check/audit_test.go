@@ -1,0 +1,458 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	sharding "github.com/carillonhq/carillon/shard"
+)
+
+const auditShards = 4
+
+// site is a cluster that is well: two nodes, a leader, owners, watermarks near
+// now, and one task that has had its ticks. A test damages it.
+type site struct {
+	*testing.T
+	ctx   context.Context
+	etcd  *kv.Client
+	store *store.Store
+	keys  store.Keys
+	now   time.Time
+	lease clientv3.LeaseID
+	one   store.Ref
+	entry task.Entry
+}
+
+func newSite(t *testing.T, etcd *kv.Client) *site {
+	t.Helper()
+	keys, err := store.NewKeys("/" + task.NewUID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	s := &site{T: t, ctx: ctx, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), keys: keys,
+		now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
+	_, _, err = s.store.Bootstrap(ctx, auditShards, s.now.Add(-time.Hour))
+	s.ok(err)
+	grant, err := etcd.Grant(ctx, 600)
+	s.ok(err)
+	s.lease = grant.ID
+	s.node("a", s.now.Add(-10*time.Minute))
+	s.node("b", s.now.Add(-10*time.Minute))
+	s.put(s.keys.Leader()+"1", "a", clientv3.WithLease(s.lease))
+	for id := range auditShards {
+		s.put(keys.Owner(id), store.Owner{Node: "a", Since: task.At(s.now.Add(-time.Hour)), Term: 1})
+	}
+	s.one = s.ref("one")
+	s.entry = s.newEntry()
+	rev := s.create(s.one, s.entry)
+	for id := range auditShards {
+		s.put(keys.Watermark(id), store.Watermark{Time: task.At(s.now), Seen: rev, Nonce: "n"})
+	}
+	return s
+}
+
+func (s *site) ok(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *site) ref(name string) store.Ref {
+	return store.Ref{Namespace: "default", Name: name, Shard: sharding.Of("default", name, auditShards)}
+}
+
+func (s *site) newEntry() task.Entry {
+	d := task.Defaults()
+	d.Schedule, d.Action = task.Schedules{"@every 1m"}, task.Action{Noop: &task.Noop{}}
+	from := task.At(s.now.Add(-time.Hour))
+	return task.NewEntry(task.Task{Spec: d, UID: task.NewUID(), Generation: 1}, from, from)
+}
+
+// create writes spec and entry, and returns the revision.
+func (s *site) create(ref store.Ref, e task.Entry) int64 {
+	s.Helper()
+	t := task.Task{Spec: task.Defaults(), UID: e.UID, Generation: 1}
+	t.Name, t.Schedule, t.Action = ref.Name, e.Schedule, e.Action
+	rev, err := s.store.CreateTask(s.ctx, ref, t, e)
+	s.ok(err)
+	return rev
+}
+
+func (s *site) put(key string, v any, opts ...clientv3.OpOption) int64 {
+	s.Helper()
+	text, ok := v.(string)
+	if !ok {
+		b, err := json.Marshal(v)
+		s.ok(err)
+		text = string(b)
+	}
+	res, err := s.etcd.Put(s.ctx, key, text, opts...)
+	s.ok(err)
+	return res.Header.Revision
+}
+
+func (s *site) drop(key string) {
+	s.Helper()
+	_, err := s.etcd.Delete(s.ctx, key)
+	s.ok(err)
+}
+
+func (s *site) node(name string, clock time.Time) {
+	s.Helper()
+	s.put(s.keys.Node(name), task.Node{Name: name, Instance: name + "-1", Leases: []string{fmt.Sprintf("%x", s.lease)}, State: task.NodeReady,
+		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: 4, Labels: map[string]string{"node": name},
+		Clock: task.At(clock), StartedAt: task.At(s.now.Add(-time.Hour))}, clientv3.WithLease(s.lease))
+}
+
+// attempt puts a run of a task into a node's inbox.
+func (s *site) attempt(ref store.Ref, node, instance, uid string, change func(*task.Assigned)) string {
+	s.Helper()
+	tick := s.now.Add(-time.Minute)
+	a := task.Assigned{Instance: instance, Run: task.Run{UID: uid, ScheduledTime: task.At(tick), State: task.Running,
+		Trigger: task.TriggerSchedule, Owner: "a", Attempt: 1, CreatedAt: task.At(tick), DispatchedAt: task.At(tick)}}
+	if change != nil {
+		change(&a)
+	}
+	key := s.keys.Run(node, ref, task.RunID(tick, uid))
+	s.put(key, a)
+	return key
+}
+
+func (s *site) waiting(ref store.Ref, uid, reason string, notBefore time.Time) string {
+	s.Helper()
+	w := task.Waiting{Run: task.Run{UID: uid, ScheduledTime: task.At(s.now), State: task.Queued, Reason: reason, Trigger: task.TriggerManual,
+		CreatedAt: task.At(s.now.Add(-10 * time.Minute)), NotBefore: task.At(notBefore)}}
+	key := s.keys.Queued(ref, task.ManualRunID(s.now, uid))
+	s.put(key, w)
+	return key
+}
+
+func (s *site) ended(ref store.Ref, uid string, n int, change func(*task.Run)) string {
+	s.Helper()
+	tick := s.now.Add(time.Duration(-n) * time.Minute)
+	r := task.Run{UID: uid, ScheduledTime: task.At(tick), State: task.Succeeded, Trigger: task.TriggerSchedule, Owner: "a", Attempt: 1, Token: 7,
+		CreatedAt: task.At(tick), EndedAt: task.At(tick)}
+	if change != nil {
+		change(&r)
+	}
+	key := s.keys.Ended(ref, task.RunID(tick, uid))
+	s.put(key, r)
+	return key
+}
+
+func (s *site) auditor() Auditor {
+	return Auditor{Store: s.store, Ref: func(ns, name string) store.Ref {
+		return store.Ref{Namespace: ns, Name: name, Shard: sharding.Of(ns, name, auditShards)}
+	},
+		Now: func() time.Time { return s.now }, Node: "a", LostAfter: 2 * time.Minute, Pause: time.Millisecond, Page: 2}
+}
+
+func (s *site) audit() task.Audit {
+	s.Helper()
+	found, err := s.auditor().Run(s.ctx)
+	s.ok(err)
+	return found
+}
+
+func kindsOf(a task.Audit) []string {
+	kinds := []string{}
+	for _, f := range a.Findings {
+		kinds = append(kinds, f.Kind)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
+
+// damages are all kinds of damage, each with what is found of it.
+var damages = []struct {
+	name   string
+	damage func(s *site)
+	kinds  []string
+}{
+	{"none", func(*site) {}, nil},
+	{"a run and its history", func(s *site) {
+		s.attempt(s.one, "a", "a-1", s.entry.UID, nil)
+		s.ended(s.one, s.entry.UID, 5, nil)
+		s.put(s.keys.Cleared("dead"), map[string]task.Time{"at": task.At(s.now)}, clientv3.WithLease(s.lease))
+		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now)})
+	}, nil},
+	{"no cluster", func(s *site) { s.drop(s.keys.Cluster()) }, []string{"no_cluster"}},
+	{"no leader", func(s *site) { s.drop(s.keys.Leader() + "1") }, []string{"no_leader"}},
+	{"a shard without an owner", func(s *site) { s.drop(s.keys.Owner(2)) }, []string{"shard_without_owner"}},
+	{"an owner that is absent", func(s *site) { s.put(s.keys.Owner(2), store.Owner{Node: "z"}) }, []string{"owner_absent"}},
+	{"an owner that cannot be read", func(s *site) { s.put(s.keys.Owner(2), "{") }, []string{"unreadable"}},
+	{"an owner of a shard that is not", func(s *site) { s.put(s.keys.Owner(9), store.Owner{Node: "a"}) }, []string{"stray_shard"}},
+	{"a strange owner", func(s *site) { s.put(s.keys.Owners()+"one", store.Owner{Node: "a"}) }, []string{"strange_key"}},
+	{"records of a shard that is not", func(s *site) { s.put(s.keys.Watermark(9), "x") }, []string{"stray_shard"}},
+	{"two owners", func(s *site) { s.attempt(s.one, "b", "b-1", s.entry.UID, func(a *task.Assigned) { a.Owner = "b" }) }, []string{"two_owners"}},
+	{"two owners, by a tick that was skipped", func(s *site) {
+		s.ended(s.one, s.entry.UID, 3, func(r *task.Run) { r.Owner, r.State, r.Token, r.Attempt = "b", task.Skipped, 0, 0 })
+	}, []string{"two_owners"}},
+	{"no watermark", func(s *site) { s.drop(s.keys.Watermark(1)) }, []string{"watermark_missing"}},
+	{"a watermark of nothing", func(s *site) { s.put(s.keys.Watermark(1), "{}") }, []string{"watermark_damaged"}},
+	{"a watermark ahead", func(s *site) {
+		s.put(s.keys.Watermark(1), store.Watermark{Time: task.At(s.now.Add(24 * time.Hour)), Nonce: "n"})
+	}, []string{"watermark_ahead"}},
+	{"a watermark that stands", func(s *site) {
+		s.put(s.keys.Watermark(s.one.Shard), store.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
+	}, []string{"watermark_stands"}},
+	{"a hand-over that stands", func(s *site) {
+		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
+	}, []string{"move_stands"}},
+	{"a hand-over that cannot be read", func(s *site) { s.put(s.keys.Root()+"moves/0001", "[]") }, []string{"unreadable"}},
+	{"a spec without its entry", func(s *site) {
+		s.ended(s.one, s.entry.UID, 5, nil) // and what belongs to it is none of its own
+		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
+		s.drop(s.keys.Entry(s.one))
+	}, []string{"spec_without_entry"}},
+	{"an entry without its spec", func(s *site) { s.drop(s.keys.Spec(s.one)) }, []string{"entry_without_spec"}},
+	{"an entry of another uid", func(s *site) { s.entry.UID = "other"; s.put(s.keys.Entry(s.one), s.entry) }, []string{"uid_differs"}},
+	{"an entry in another shard", func(s *site) {
+		wrong := s.one
+		wrong.Shard = (wrong.Shard + 1) % auditShards
+		s.put(s.keys.Entry(wrong), s.entry)
+	}, []string{"wrong_shard"}},
+	{"an entry that cannot be read", func(s *site) { s.put(s.keys.Entry(s.one), "nonsense") }, []string{"unreadable"}},
+	{"an entry with a schedule that is none", func(s *site) {
+		s.entry.Schedule = task.Schedules{"61 * * * *"}
+		s.put(s.keys.Entry(s.one), s.entry)
+	}, []string{"unreadable"}},
+	{"an entry that is too large", func(s *site) {
+		s.entry.Action = task.Action{Process: &task.Process{Command: []string{strings.Repeat("x", 300<<10)}}}
+		s.put(s.keys.Entry(s.one), s.entry)
+	}, []string{"unreadable"}},
+	{"a spec that cannot be read", func(s *site) { s.put(s.keys.Spec(s.one), "nonsense") }, []string{"unreadable"}},
+	{"a node that cannot be read", func(s *site) { s.put(s.keys.Node("b"), "nonsense", clientv3.WithLease(s.lease)) }, []string{"unreadable"}},
+	{"a token that cannot be read", func(s *site) { s.put(s.keys.Token("x"), "nonsense") }, []string{"unreadable"}},
+	{"an attempt that cannot be read", func(s *site) { s.put(s.keys.Run("a", s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
+	{"a waiting run that cannot be read", func(s *site) { s.put(s.keys.Queued(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
+	{"history that cannot be read", func(s *site) { s.put(s.keys.Ended(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
+	{"what is cleared cannot be read", func(s *site) { s.put(s.keys.Cleared("x"), "nonsense", clientv3.WithLease(s.lease)) }, []string{"unreadable"}},
+	{"keys that are none", func(s *site) {
+		s.put(s.keys.Specs()+"one", "x")
+		s.put(s.keys.Runs()+"one", "x")
+		s.put(s.keys.Queue(1)+"one", "x")
+	}, []string{"strange_key"}},
+	{"a record under a lease", func(s *site) { s.put(s.keys.Spec(s.one), task.Task{UID: s.entry.UID}, clientv3.WithLease(s.lease)) }, []string{"leased_record"}},
+	{"a candidate of nobody", func(s *site) {
+		grant, err := s.etcd.Grant(s.ctx, 600)
+		s.ok(err)
+		s.put(s.keys.Leader()+"2", "ghost", clientv3.WithLease(grant.ID))
+	}, []string{"leaked_lease"}},
+	{"an instance cleared for ever", func(s *site) {
+		s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now.Add(-72 * time.Hour))})
+	}, []string{"cleared_without_lease"}},
+	{"an unfit node", func(s *site) {
+		s.put(s.keys.Node("b"), task.Node{Instance: "b-1", Unfit: "clock", Leases: []string{fmt.Sprintf("%x", s.lease)}}, clientv3.WithLease(s.lease))
+	}, []string{"node_unfit"}},
+	{"a clock that is ahead", func(s *site) { s.node("b", s.now.Add(time.Minute)) }, []string{"clock"}},
+	{"an attempt of a former instance", func(s *site) { s.attempt(s.one, "b", "b-0", s.entry.UID, nil) }, []string{"orphan_attempt"}},
+	{"an attempt of an instance that is cleared", func(s *site) {
+		s.attempt(s.one, "c", "c-1", s.entry.UID, nil)
+		s.put(s.keys.Cleared("c-1"), map[string]task.Time{"at": task.At(s.now.Add(-time.Hour))}, clientv3.WithLease(s.lease))
+	}, []string{"orphan_attempt"}},
+	{"an attempt of a node that is gone for long", func(s *site) {
+		s.attempt(s.one, "c", "c-1", s.entry.UID, nil)
+		s.node("b", s.now.Add(-3*time.Minute))
+		s.node("a", s.now.Add(-3*time.Minute))
+		s.node("b", s.now)
+		s.node("a", s.now)
+	}, []string{"orphan_attempt"}},
+	{"an attempt of a node that has just gone", func(s *site) {
+		s.node("b", s.now.Add(-time.Minute))
+		s.node("a", s.now.Add(-time.Minute))
+		s.attempt(s.one, "c", "c-1", s.entry.UID, nil)
+		s.node("b", s.now)
+	}, nil},
+	{"an attempt of a task that is gone", func(s *site) { s.attempt(s.ref("two"), "a", "a-1", "u", nil) }, []string{"attempt_without_task"}},
+	{"an attempt of a task that is gone, asked to end", func(s *site) {
+		s.attempt(s.ref("two"), "a", "a-1", "u", func(a *task.Assigned) { a.CancelRequested = true })
+	}, nil},
+	{"an attempt of a task that was made anew", func(s *site) { s.attempt(s.one, "a", "a-1", "before", nil) }, []string{"attempt_without_task"}},
+	{"a run that nobody dispatches", func(s *site) { s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now.Add(-time.Minute)) }, []string{"stuck_queue"}},
+	{"a run that waits for its time", func(s *site) { s.waiting(s.one, s.entry.UID, task.ReasonRetry, s.now.Add(time.Minute)) }, nil},
+	{"a run that waits for another", func(s *site) {
+		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now.Add(-time.Minute))
+		s.attempt(s.one, "a", "a-1", s.entry.UID, nil)
+	}, nil},
+	{"a run that waits for a node", func(s *site) {
+		s.entry.Target.Selector = "gpu"
+		s.put(s.keys.Entry(s.one), s.entry)
+		s.waiting(s.one, s.entry.UID, task.ReasonRetry, s.now.Add(-time.Minute))
+	}, nil},
+	{"a waiting run of no task", func(s *site) { s.waiting(s.ref("two"), "u", task.ReasonManual, s.now) }, []string{"orphan_queue"}},
+	{"a waiting run of a former task", func(s *site) { s.waiting(s.one, "before", task.ReasonManual, s.now) }, []string{"orphan_queue"}},
+	{"history of no task", func(s *site) {
+		for n := range 5 {
+			s.ended(s.ref("two"), "u", n, nil)
+		}
+	}, []string{"orphan_history"}},
+	{"history of a former task", func(s *site) {
+		s.ended(s.one, "before", 1, nil)
+		s.ended(s.one, s.entry.UID, 2, nil)
+	}, []string{"orphan_history"}},
+}
+
+func TestAudit_FindsEachDamage(t *testing.T) {
+	etcd := kvtest.Start(t)
+	for _, d := range damages {
+		t.Run(d.name, func(t *testing.T) {
+			s := newSite(t, etcd)
+			d.damage(s)
+			found := s.audit()
+			if got := kindsOf(found); !slices.Equal(got, d.kinds) && len(got)+len(d.kinds) > 0 {
+				t.Errorf("found %v, want %v", found.Findings, d.kinds)
+			}
+			for _, f := range found.Findings {
+				if len(f.Keys) == 0 || f.Message == "" || f.Why == "" || f.Do == "" || !strings.HasPrefix(f.Keys[0], s.keys.Root()) {
+					t.Errorf("a finding that does not say enough: %+v", f)
+				}
+			}
+		})
+	}
+}
+
+func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
+	var found []string
+	for _, d := range damages {
+		found = append(found, d.kinds...)
+	}
+	for _, k := range []kind{kindNoCluster, kindNoLeader, kindUnfit, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
+		kindTwoOwners, kindStray, kindNoMark, kindBadMark, kindMarkAhead, kindMarkStands, kindMoveStands, kindUnreadable, kindNoEntry, kindNoSpec,
+		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan} {
+		if !slices.Contains(found, k.name) {
+			t.Errorf("no test damages a cluster so that %s is found", k.name)
+		}
+	}
+}
+
+func TestAudit_OfEtcdsHealth(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		member store.Member
+		kind   string
+	}{
+		{"well", store.Member{Size: 10, Quota: 100, Index: 5, Applied: 5}, ""},
+		{"away", store.Member{Err: context.DeadlineExceeded}, "etcd_member"},
+		{"old", store.Member{Fault: "3.5 will not do"}, "etcd_member"},
+		{"alarm", store.Member{Alarms: []string{store.AlarmNoSpace}, Size: 100, Quota: 100}, "etcd_member"},
+		{"slow", store.Member{Index: 5000, Applied: 10}, "etcd_member"},
+		{"nearly full", store.Member{Size: 96, Quota: 100}, "etcd_member"},
+		{"filling up", store.Member{Size: 85, Quota: 100}, "etcd_space"},
+	} {
+		found := memberFindings(c.member)
+		if c.kind == "" && len(found) > 0 || c.kind != "" && (len(found) != 1 || found[0].Kind != c.kind) {
+			t.Errorf("%s: %+v", c.name, found)
+		}
+	}
+}
+
+// Whatever mends itself between the two looks is no finding.
+func TestAudit_LooksTwice(t *testing.T) {
+	etcd := kvtest.Start(t)
+	for _, d := range damages {
+		if len(d.kinds) == 0 || slices.Contains(d.kinds, "clock") || slices.Contains(d.kinds, "two_owners") {
+			continue // a clock is read anew; what two owners have written is proof
+		}
+		t.Run(d.name, func(t *testing.T) {
+			s := newSite(t, etcd)
+			before := s.all()
+			d.damage(s)
+			au := s.auditor()
+			au.Tell = func(p task.AuditProgress) {
+				if p.Stage == "second look" {
+					s.restore(before)
+				}
+			}
+			found, err := au.Run(s.ctx)
+			s.ok(err)
+			// Restored, nodes announce clocks of the past.
+			found.Findings = slices.DeleteFunc(found.Findings, func(f task.Finding) bool { return f.Kind == kindClock.name })
+			if len(found.Findings) > 0 {
+				t.Errorf("it was mended in between: %+v", found.Findings)
+			}
+		})
+	}
+}
+
+// all is everything that there is, by key.
+func (s *site) all() map[string]string {
+	s.Helper()
+	res, err := s.etcd.Get(s.ctx, s.keys.Root(), clientv3.WithPrefix())
+	s.ok(err)
+	all := map[string]string{}
+	for _, e := range res.Kvs {
+		all[string(e.Key)] = string(e.Value)
+	}
+	return all
+}
+
+// restore makes everything what it was.
+func (s *site) restore(before map[string]string) {
+	s.Helper()
+	now := s.all()
+	for key := range now {
+		if _, was := before[key]; !was {
+			s.drop(key)
+		}
+	}
+	for key, value := range before {
+		if now[key] == value {
+			continue
+		}
+		opts := []clientv3.OpOption{}
+		if strings.HasPrefix(key, s.keys.Nodes()) || strings.HasPrefix(key, s.keys.Leader()) {
+			opts = append(opts, clientv3.WithLease(s.lease))
+		}
+		s.put(key, value, opts...)
+	}
+}
+
+func TestAudit_ClockBehindShowsWhenItIsAnnounced(t *testing.T) {
+	s := newSite(t, kvtest.Start(t))
+	s.node("c", s.now)
+	au := s.auditor()
+	au.Tell = func(p task.AuditProgress) {
+		if p.Stage == "second look" {
+			s.node("b", s.now.Add(-time.Minute))
+		}
+	}
+	found, err := au.Run(s.ctx)
+	s.ok(err)
+	if got := kindsOf(found); !slices.Equal(got, []string{"clock"}) || !strings.Contains(found.Findings[0].Message, "node b is 1m0s behind") {
+		t.Errorf("found %+v", found.Findings)
+	}
+}
+
+func TestAudit_GoesOnWhenEtcdIsCompacted(t *testing.T) {
+	s := newSite(t, kvtest.Start(t))
+	au, once := s.auditor(), false
+	au.Tell = func(p task.AuditProgress) {
+		if once {
+			return
+		}
+		once = true
+		rev := s.put(s.keys.Owner(2), store.Owner{Node: "z"})
+		_, err := s.etcd.Compact(s.ctx, rev)
+		s.ok(err)
+	}
+	found, err := au.Run(s.ctx)
+	s.ok(err)
+	if len(found.Notes) == 0 && !slices.Equal(kindsOf(found), []string{"owner_absent"}) {
+		t.Errorf("%+v", found)
+	}
+}

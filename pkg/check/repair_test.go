@@ -1,0 +1,162 @@
+package check
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// mendable is all damage that Repair mends, and what changes meanwhile so that
+// it must not.
+var mendable = []struct {
+	name   string
+	damage func(s *site)
+	race   func(s *site)
+	gone   int64
+}{
+	{"a waiting run of no task", func(s *site) { s.waiting(s.ref("two"), "u", task.ReasonManual, s.now) },
+		func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
+	{"a waiting run that is written anew", func(s *site) { s.waiting(s.ref("two"), "u", task.ReasonManual, s.now) },
+		func(s *site) { s.touch(s.keys.Queue(s.ref("two").Shard)) }, 1},
+	{"history of no task", func(s *site) {
+		for n := range 150 {
+			s.ended(s.ref("two"), "u", n, nil)
+		}
+	}, func(s *site) { e := s.newEntry(); e.UID = "u"; s.create(s.ref("two"), e) }, 150},
+	{"history of no task, whose spec comes first", func(s *site) { s.ended(s.ref("two"), "u", 1, nil) },
+		func(s *site) { s.put(s.keys.Spec(s.ref("two")), task.Task{UID: "u"}) }, 1},
+	{"history of a former task", func(s *site) {
+		s.ended(s.one, "before", 1, nil)
+		s.ended(s.one, s.entry.UID, 2, nil)
+	}, func(s *site) { s.entry.UID = "before"; s.put(s.keys.Entry(s.one), s.entry) }, 1},
+	{"a hand-over that stands", func(s *site) {
+		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
+	}, func(s *site) {
+		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "a", "since": task.At(s.now)})
+	}, 1},
+	{"an instance cleared for ever", func(s *site) {
+		s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now.Add(-72 * time.Hour))})
+	}, func(s *site) { s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now)}) }, 1},
+}
+
+// touch writes what is below a prefix once more, as it is.
+func (s *site) touch(prefix string) {
+	s.Helper()
+	for key, value := range s.all() {
+		if strings.HasPrefix(key, prefix) {
+			s.put(key, value)
+		}
+	}
+}
+
+func requestOf(f task.Finding) task.RepairRequest {
+	return task.RepairRequest{Kind: f.Kind, Key: f.Keys[0], Revision: f.Revision}
+}
+
+func TestRepair_MendsWhatItSays(t *testing.T) {
+	etcd := kvtest.Start(t)
+	for _, m := range mendable {
+		t.Run(m.name, func(t *testing.T) {
+			s := newSite(t, etcd)
+			m.damage(s)
+			before := s.all()
+			found := s.audit()
+			if len(found.Findings) != 1 || found.Findings[0].Repair == "" {
+				t.Fatalf("found %+v", found.Findings)
+			}
+			res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0]))
+			if err != nil || res.Result != task.Repaired || res.Deleted != m.gone {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			if left := s.all(); len(before)-len(left) != int(m.gone) {
+				t.Errorf("%d records are gone, want %d", len(before)-len(left), m.gone)
+			}
+			if again := s.audit(); len(again.Findings) > 0 {
+				t.Errorf("after the repair: %+v", again.Findings)
+			}
+			if res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0])); err != nil || res.Result != task.NotAsFound {
+				t.Errorf("a second time: %+v, %v", res, err)
+			}
+		})
+	}
+}
+
+// racing lets something happen just before a write reaches etcd.
+type racing struct {
+	kv.Committer
+	race func()
+}
+
+func (r *racing) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	if race := r.race; race != nil {
+		r.race = nil
+		race()
+	}
+	return r.Committer.Commit(ctx, t)
+}
+
+// What changes after the repair has read, and before it writes, is compared: it
+// deletes nothing.
+func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
+	etcd := kvtest.Start(t)
+	for _, m := range mendable {
+		t.Run(m.name, func(t *testing.T) {
+			s := newSite(t, etcd)
+			m.damage(s)
+			found := s.audit()
+			if len(found.Findings) != 1 {
+				t.Fatalf("found %+v", found.Findings)
+			}
+			var before map[string]string
+			au := s.auditor()
+			au.Store = store.New(etcd, &racing{kv.Direct(etcd), func() {
+				m.race(s)
+				before = s.all()
+			}}, s.keys)
+			res, err := au.Repair(s.ctx, requestOf(found.Findings[0]))
+			if err != nil || res.Result != task.NotAsFound || res.Deleted != 0 {
+				t.Errorf("%+v, %v", res, err)
+			}
+			if before == nil || !maps.Equal(before, s.all()) {
+				t.Error("something was written")
+			}
+		})
+	}
+}
+
+func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
+	s := newSite(t, kvtest.Start(t))
+	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name}
+	for _, d := range damages {
+		for _, k := range d.kinds {
+			if slices.Contains(mends, k) {
+				continue
+			}
+			res, err := s.auditor().Repair(s.ctx, task.RepairRequest{Kind: k, Key: s.keys.Owner(0), Revision: 1})
+			if err != nil || res.Result != task.NotRepairable {
+				t.Errorf("%s: %+v, %v", k, res, err)
+			}
+		}
+	}
+	// What is asked for under a false name is not touched.
+	before := s.all()
+	for _, k := range mends {
+		for key := range before {
+			res, err := s.auditor().Repair(s.ctx, task.RepairRequest{Kind: k, Key: key, Revision: 1})
+			if err != nil || res.Result == task.Repaired {
+				t.Errorf("%s of %s: %+v, %v", k, key, res, err)
+			}
+		}
+	}
+	if !maps.Equal(before, s.all()) {
+		t.Error("something was deleted")
+	}
+}
