@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,9 @@ type Config struct {
 	Ref func(namespace, name string) store.Ref
 	// Now is the wall clock; nil is time.Now.
 	Now func() time.Time
+	// LostAfter is how long others wait for the attempts of a node that is silent;
+	// an audit calls those orphans that have been waited for longer.
+	LostAfter time.Duration
 	// Clock, if set, says why this node's clock is not to be trusted. Changes
 	// that would write the clock's time into an entry are refused then.
 	Clock func() error
@@ -126,6 +130,8 @@ type server struct {
 	proxy   *http.Transport
 	metrics metrics
 	openapi struct{ json, yaml []byte }
+
+	auditing atomic.Bool
 }
 
 // now is the wall clock, as it is written.

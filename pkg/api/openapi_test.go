@@ -112,6 +112,9 @@ func TestOpenAPI_HasEveryRoute(t *testing.T) {
 			t.Errorf("%s %s is not in the document", method, path)
 		}
 		real := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
+		if path == "/v1/audit" {
+			real += "?pause=1" // not longer than it must
+		}
 		if r := w.do(request{method: method, path: real}); r.status == http.StatusMethodNotAllowed || r.Code == "no_such_route" {
 			t.Errorf("%s %s: %d %s", method, real, r.status, r.Code)
 		}

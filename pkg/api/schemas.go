@@ -62,6 +62,7 @@ func newRegistry(cfg *huma.Config) huma.Registry {
 var strict = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "TriggerRequest": nil, "ScheduleRequest": {"schedule"},
+	"Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
 }
 
 // refine adds to the schemas what the Go types do not say: defaults, the values

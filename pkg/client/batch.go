@@ -123,7 +123,11 @@ func (r BatchResult) Err() error {
 	if r.Error == nil {
 		return nil
 	}
-	p := r.Error
+	return problemError(r.Error)
+}
+
+// problemError is a problem that came within an answer.
+func problemError(p *Problem) *Error {
 	return &Error{Status: p.Status, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
 }
 

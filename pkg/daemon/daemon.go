@@ -294,7 +294,7 @@ func (n *Node) wire() (err error) {
 	handler, err := api.New(api.Config{
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
-		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, Ready: n.ready,
+		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
 		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: prometheus.Gatherers{registry, n.counts},
 	})
 	if err != nil {
