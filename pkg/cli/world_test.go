@@ -39,7 +39,7 @@ type worldKey struct{}
 func TestScripts(t *testing.T) {
 	etcd := kvtest.Start(t)
 	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server { return newWorld(env, etcd) },
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save})
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "damage": damage})
 }
 
 func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
@@ -214,6 +214,15 @@ func (w *world) endQueued(ctx context.Context, ts *testscript.TestScript, args [
 		_, _ = w.etcd.Put(ctx, w.store.Keys().Ended(r, id), string(b))
 		_, _ = w.etcd.Delete(ctx, w.store.Keys().Queued(r, id))
 	}
+}
+
+// damage leaves what a repair mends: history and a waiting run of a task that is gone.
+func damage(ts *testscript.TestScript, _ bool, _ []string) {
+	w, r := worldOf(ts), ref("default", "gone")
+	for i := range 3 {
+		w.put(ts, w.store.Keys().Ended(r, fmt.Sprintf("20261120T12000%d.000Z-aaaa", i)), task.Run{UID: "aaaa", State: task.Succeeded})
+	}
+	w.put(ts, w.store.Keys().Queued(r, "20261120T130000.000Z-aaaa"), task.Waiting{Run: task.Run{UID: "aaaa", State: task.Queued}})
 }
 
 // save writes a file that only its owner can read: save FILE TEXT.

@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// audited is what an audit prints.
+type audited struct {
+	task.Audit
+	Repairs []task.RepairResult `json:"repairs,omitempty"`
+}
+
+// auditing is the flags of an audit.
+type auditing struct {
+	repair, dryRun bool
+	pause          time.Duration
+}
+
+func (a *app) auditCommand() *cobra.Command {
+	var o auditing
+	cmd := only(&cobra.Command{
+		Use:   "audit",
+		Short: "Check the cluster against its promises",
+		Long: "Check the cluster against its promises: every record in etcd, the nodes' clocks, etcd itself. What seems wrong is\n" +
+			"looked at a second time: only what has not changed by then is a finding. Nothing is written without --repair, and\n" +
+			"with it only what nobody looks after any more is deleted, if it is still as it was found.\n\n" +
+			"The exit code is 8 if there is a finding that was not repaired, 5 if etcd or the server is away.",
+		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes",
+		Args:    args(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.audit(cmd.Context(), o) },
+	}, asTable, asWide, asJSON, asJSONL, asYAML)
+	cmd.Flags().BoolVar(&o.repair, "repair", false, "mend what is safe to mend, after a yes")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: only list what would be done")
+	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "time between the two looks, a `DURATION` of 1s to 60s")
+	return cmd
+}
+
+func (a *app) audit(ctx context.Context, o auditing) error {
+	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
+		return usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
+	}
+	if o.dryRun && !o.repair {
+		return usage("--dry-run: is for --repair; an audit alone changes nothing")
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	meter := a.auditMeter()
+	found, err := c.Audit(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.tell})
+	meter.end()
+	if err != nil {
+		return err
+	}
+	out, left := audited{Audit: found}, found.Findings
+	repairable := slices.DeleteFunc(slices.Clone(left), func(f task.Finding) bool { return f.Repair == "" })
+	var failed error
+	if o.repair && !o.dryRun && len(repairable) > 0 {
+		if a.human() {
+			err = a.print(a.auditText(found))
+		}
+		if err == nil {
+			err = a.approveRepairs(ctx, repairable)
+		}
+		if err != nil {
+			return err
+		}
+		out.Repairs, failed = a.repairAll(ctx, c, repairable)
+		left = unrepaired(left, out.Repairs)
+	}
+	if err := emitOne(a, out, "", func(d *details) { d.parts = append(d.parts, a.auditResult(out, o, repairable)) }); err != nil {
+		return err
+	}
+	switch {
+	case failed != nil:
+		return failed
+	case len(left) > 0:
+		return silently([]int{exitFinding})
+	}
+	return nil
+}
+
+func (a *app) approveRepairs(ctx context.Context, list []task.Finding) error {
+	if a.yes {
+		return nil
+	}
+	if a.human() {
+		for _, f := range list {
+			fmt.Fprintf(a.Err, "would %s: %s\n", f.Repair, oneLine(f.Keys[0]))
+		}
+	}
+	_, err := a.ask(ctx, fmt.Sprintf("repair %d findings?", len(list)), len(list), false)
+	return err
+}
+
+// repairAll has findings mended, some at a time, until one fails.
+func (a *app) repairAll(ctx context.Context, c *client.Client, list []task.Finding) ([]task.RepairResult, error) {
+	const atOnce = 20
+	var results []task.RepairResult
+	for some := range slices.Chunk(list, atOnce) {
+		asked := make([]task.RepairRequest, len(some))
+		for i, f := range some {
+			asked[i] = task.RepairRequest{Kind: f.Kind, Key: f.Keys[0], Revision: f.Revision}
+		}
+		done, err := c.Repair(ctx, asked)
+		results = append(results, done...)
+		if err != nil {
+			return results, err
+		}
+		if n := len(done); n < len(some) || done[n-1].Result == task.RepairFailed {
+			return results, &failure{exit: exitUnavailable, problem: problem{Code: client.CodeUnavailable,
+				Message: "the repair stopped half-way", Hint: "run it again: it harms nothing that was mended"}}
+		}
+	}
+	return results, nil
+}
+
+// unrepaired are the findings that are left.
+func unrepaired(all []task.Finding, results []task.RepairResult) []task.Finding {
+	return slices.DeleteFunc(slices.Clone(all), func(f task.Finding) bool {
+		return slices.ContainsFunc(results, func(r task.RepairResult) bool {
+			return r.Kind == f.Kind && len(f.Keys) > 0 && r.Key == f.Keys[0] && (r.Result == task.Repaired || r.Result == task.NotAsFound)
+		})
+	})
+}
+
+// auditResult is what a person reads: the findings, unless they were shown before
+// the question, and what became of the repairs.
+func (a *app) auditResult(out audited, o auditing, repairable []task.Finding) string {
+	if len(out.Repairs) == 0 {
+		text := a.auditText(out.Audit)
+		if o.dryRun {
+			for _, f := range repairable {
+				text += fmt.Sprintf("would %s: %s\n", f.Repair, oneLine(f.Keys[0]))
+			}
+		}
+		return text
+	}
+	var b strings.Builder
+	for _, r := range out.Repairs {
+		words := map[string]string{task.Repaired: "repaired", task.NotAsFound: "has changed by itself", task.NotRepairable: "needs a person", task.RepairFailed: "failed"}[r.Result]
+		fmt.Fprintf(&b, "%s: %s", oneLine(r.Key), words)
+		if r.Deleted > 0 {
+			fmt.Fprintf(&b, ", %d deleted", r.Deleted)
+		}
+		if r.Message != "" && r.Result == task.RepairFailed {
+			fmt.Fprintf(&b, ": %s", oneLine(r.Message))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// auditText tells the findings, by group and kind: what all of a kind have alike
+// is said once.
+func (a *app) auditText(found task.Audit) string {
+	var b strings.Builder
+	group, kind, shown := "", "", 0
+	_, tty := a.terminal(a.Out)
+	const most = 20
+	for _, f := range found.Findings {
+		if f.Group != group {
+			group = f.Group
+			fmt.Fprintf(&b, "%s\n", a.paint(bold, oneLine(group)))
+		}
+		if f.Kind != kind {
+			kind, shown = f.Kind, 0
+			a.kindText(&b, f)
+		}
+		if shown++; shown > most && tty && a.output == asTable {
+			if shown == most+1 {
+				b.WriteString(a.plain("    … -o wide shows all of them\n"))
+			}
+			continue
+		}
+		fmt.Fprintf(&b, "    %s\n", oneLine(f.Message))
+		for _, key := range f.Keys {
+			fmt.Fprintf(&b, "      %s\n", a.paint(dim, oneLine(key)))
+		}
+	}
+	for _, n := range found.Notes {
+		fmt.Fprintf(&b, "note: %s\n", oneLine(n))
+	}
+	fmt.Fprintf(&b, "%s in %d records at revision %d\n", a.verdict(found.Findings), found.Keys, found.Revision)
+	return b.String()
+}
+
+func (a *app) kindText(b *strings.Builder, f task.Finding) {
+	sign, c := "!", yellow
+	if f.Severity == task.Grave {
+		sign, c = "✗", red
+		if a.ascii {
+			sign = "x"
+		}
+	}
+	fmt.Fprintf(b, "  %s\n", a.paint(c, sign+" "+oneLine(f.Kind)+" ("+oneLine(f.Severity)+")"))
+	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", oneLine(f.Why), oneLine(f.Do))
+}
+
+func (a *app) verdict(found []task.Finding) string {
+	grave := 0
+	for _, f := range found {
+		if f.Severity == task.Grave {
+			grave++
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return a.paint(green, "no findings")
+	case grave == 0:
+		return a.paint(yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
+	}
+	return a.paint(red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
+}
+
+// auditMeter tells how far an audit is: on a terminal in one line that changes,
+// else with a line now and then.
+func (a *app) auditMeter() *auditMeter {
+	_, tty := a.terminal(a.Err)
+	return &auditMeter{app: a, tty: tty && a.Env("TERM") != "dumb", last: a.now()}
+}
+
+type auditMeter struct {
+	app  *app
+	tty  bool
+	used bool
+	last time.Time
+}
+
+func (m *auditMeter) tell(p task.AuditProgress) {
+	a := m.app
+	if a.quiet || !a.human() {
+		return
+	}
+	words := fmt.Sprintf("%s, %d records read", oneLine(p.Stage), p.Keys)
+	switch now := a.now(); {
+	case m.tty:
+		m.used = true
+		fmt.Fprintf(a.Err, "\r\x1b[K%s", words)
+	case now.Sub(m.last) >= lineEvery:
+		m.last = now
+		a.note("%s", words)
+	}
+}
+
+func (m *auditMeter) end() {
+	if m.used {
+		fmt.Fprint(m.app.Err, "\r\x1b[K")
+	}
+}
