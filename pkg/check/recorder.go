@@ -36,6 +36,10 @@ const (
 // after the last one held; nothing is ever listed twice, so that no revision is
 // left out. If etcd has compacted that revision away, or has gone back behind
 // it, the recording ends with ErrGap.
+//
+// A watch's word that it has told everything is not believed: CatchUp, and so
+// Stop, hold what was recorded against the keys that are there. If it does not
+// lead to them, all since the last time that it did is recorded anew.
 type Recorder struct {
 	client *kv.Client
 	keys   store.Keys
@@ -45,15 +49,18 @@ type Recorder struct {
 
 	mu       sync.Mutex
 	events   []Event
-	revision int64 // all up to here is held
-	failure  error // of the watch, while it is lost
-	err      error // of Run
+	revision int64         // all up to here is held, if the watch is to be believed
+	proved   proof         // up to where it is
+	again    chan struct{} // closed when a watch is to be opened anew
+	failure  error         // of the watch, while it is lost
+	err      error         // of Run
 	moved    chan struct{}
 }
 
 // NewRecorder makes a recorder of the cluster with those keys; Run fills it.
 func NewRecorder(c *kv.Client, keys store.Keys) *Recorder {
-	return &Recorder{client: c, keys: keys, ready: make(chan struct{}), done: make(chan struct{}), moved: make(chan struct{})}
+	return &Recorder{client: c, keys: keys, ready: make(chan struct{}), done: make(chan struct{}), moved: make(chan struct{}),
+		again: make(chan struct{})}
 }
 
 // Record runs a recorder beside the caller, and returns when it has its list:
@@ -124,13 +131,27 @@ func (r *Recorder) Revision() int64 {
 	return r.revision
 }
 
-// CatchUp waits until all is held that is in etcd now.
+// CatchUp waits until all is held that is in etcd now, and leads to the keys that
+// are there.
 func (r *Recorder) CatchUp(ctx context.Context) error {
-	res, err := r.client.Get(ctx, r.keys.Cluster(), clientv3.WithKeysOnly())
-	if err != nil {
-		return fmt.Errorf("recorder: read the present revision: %w", err)
+	const tries = 5
+	for i := 1; ; i++ {
+		res, err := r.client.Get(ctx, r.keys.Cluster(), clientv3.WithKeysOnly())
+		if err != nil {
+			return fmt.Errorf("recorder: read the present revision: %w", err)
+		}
+		if err := r.WaitFor(ctx, res.Header.Revision); err != nil {
+			return err
+		}
+		switch ok, err := r.prove(ctx, res.Header.Revision); {
+		case err != nil:
+			return fmt.Errorf("recorder: compare with what is there: %w", err)
+		case ok:
+			return nil
+		case i == tries:
+			return fmt.Errorf("%w: the recording does not lead to what is there, after %d tries", ErrGap, tries)
+		}
 	}
-	return r.WaitFor(ctx, res.Header.Revision)
 }
 
 // WaitFor waits until everything up to a revision is held. It returns the
@@ -172,15 +193,20 @@ func (r *Recorder) list(ctx context.Context) error {
 			ModRevision: e.ModRevision, CreateRevision: e.CreateRevision, Lease: e.Lease,
 		})
 	}
-	r.add(events, rev)
+	r.add(events, rev, r.again)
+	r.proved = proof{revision: rev, events: len(events), live: liveAfter(nil, events, rev)}
 	close(r.ready)
 	return nil
 }
 
-// add appends events and notes up to where all is held.
-func (r *Recorder) add(events []Event, revision int64) {
+// add appends events and notes up to where all is held, unless their watch is one
+// that is to be opened anew.
+func (r *Recorder) add(events []Event, revision int64, again chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if again != r.again {
+		return
+	}
 	r.events = append(r.events, events...)
 	r.revision, r.failure = max(r.revision, revision), nil
 	close(r.moved)
@@ -195,10 +221,13 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 		"carillon-recorder", strconv.Itoa(attempt))))
 	defer cancel()
 	key, end := kv.Prefix(r.keys.Root())
+	r.mu.Lock()
+	from, again := r.revision+1, r.again
+	r.mu.Unlock()
 	guard := time.AfterFunc(stalled, cancel) // Watch waits for the server's word
 	// Without fragments: a response holds whole revisions, so that the next one
 	// not held is where to resume.
-	responses := r.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(r.Revision()+1), clientv3.WithCreatedNotify())
+	responses := r.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(from), clientv3.WithCreatedNotify())
 	guard.Stop()
 
 	ask := time.NewTicker(beat)
@@ -208,11 +237,13 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-again:
+			return errors.New("it left something out")
 		case res, ok := <-responses:
 			if !ok {
 				return errors.New("the watch was closed")
 			}
-			if err := r.receive(res); err != nil {
+			if err := r.receive(res, again); err != nil {
 				return err
 			}
 			heard = time.Now()
@@ -227,7 +258,7 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 	}
 }
 
-func (r *Recorder) receive(res clientv3.WatchResponse) error {
+func (r *Recorder) receive(res clientv3.WatchResponse, again chan struct{}) error {
 	held := r.Revision()
 	if res.CompactRevision != 0 || errors.Is(res.Err(), rpctypes.ErrCompacted) {
 		return fmt.Errorf("%w: etcd has compacted up to revision %d, the recording ends at %d", ErrGap, res.CompactRevision, held)
@@ -240,7 +271,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse) error {
 	}
 	if len(res.Events) == 0 {
 		if res.IsProgressNotify() {
-			r.add(nil, res.Header.Revision)
+			r.add(nil, res.Header.Revision, again)
 		}
 		return nil
 	}
@@ -255,7 +286,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse) error {
 		})
 	}
 	// The header may be ahead of the events.
-	r.add(events, res.Events[len(res.Events)-1].Kv.ModRevision)
+	r.add(events, res.Events[len(res.Events)-1].Kv.ModRevision, again)
 	return nil
 }
 

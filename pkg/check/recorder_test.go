@@ -355,3 +355,90 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.
 		must(s.Finish(ctx, h, end, nil))
 	}
 }
+
+// forgetful is a watch that leaves out the first event of a key, and says
+// nevertheless that it has told all.
+type forgetful struct {
+	clientv3.Watcher
+	key  string
+	once sync.Once
+}
+
+func (f *forgetful) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	in, out := f.Watcher.Watch(ctx, key, opts...), make(chan clientv3.WatchResponse)
+	go func() {
+		defer close(out)
+		for res := range in {
+			var kept []*clientv3.Event
+			for _, ev := range res.Events {
+				forget := false
+				if string(ev.Kv.Key) == f.key {
+					f.once.Do(func() { forget = true })
+				}
+				if !forget {
+					kept = append(kept, ev)
+				}
+			}
+			if len(res.Events) > 0 && len(kept) == 0 {
+				continue
+			}
+			res.Events = kept
+			select {
+			case out <- res:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func TestRecorder_RecordsAnewWhatAWatchLeftOut(t *testing.T) {
+	server, keys := kvtest.StartServer(t), testKeys(t)
+	c := server.Dial()
+	c.Watcher = &forgetful{Watcher: c.Watcher, key: "/test/b"}
+	r, err := Record(limited(t), c, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, server.Client(), "/test/a", 1)
+	if err := r.CatchUp(limited(t)); err != nil {
+		t.Fatal(err)
+	}
+	early := r.Events()
+	for _, key := range []string{"b", "c"} {
+		write(t, server.Client(), "/test/"+key, 1)
+	}
+	events, err := r.Stop(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range events {
+		got = append(got, e.Key)
+	}
+	if strings.Join(got, " ") != "/test/a /test/b /test/c" || len(early) != 1 {
+		t.Errorf("recorded %v, and %d early", got, len(early))
+	}
+}
+
+// stubborn never tells of a key.
+type stubborn struct{ clientv3.Watcher }
+
+func (s stubborn) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	return (&forgetful{Watcher: s.Watcher, key: "/test/b"}).Watch(ctx, key, opts...)
+}
+
+func TestRecorder_SaysThatItHasAGapIfAWatchGoesOnLeavingOut(t *testing.T) {
+	server, keys := kvtest.StartServer(t), testKeys(t)
+	c := server.Dial()
+	c.Watcher = stubborn{c.Watcher}
+	r, err := Record(limited(t), c, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, server.Client(), "/test/b", 1)
+	if _, err := r.Stop(limited(t)); !errors.Is(err, ErrGap) {
+		t.Errorf("got %v", err)
+	}
+}
