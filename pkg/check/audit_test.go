@@ -23,7 +23,7 @@ const auditShards = 4
 // site is a cluster that is well: two nodes, a leader, owners, watermarks near
 // now, and one task that has had its ticks. A test damages it.
 type site struct {
-	*testing.T
+	testing.TB
 	ctx   context.Context
 	etcd  *kv.Client
 	store *store.Store
@@ -34,15 +34,15 @@ type site struct {
 	entry task.Entry
 }
 
-func newSite(t *testing.T, etcd *kv.Client) *site {
+func newSite(t testing.TB, etcd *kv.Client) *site {
 	t.Helper()
 	keys, err := store.NewKeys("/" + task.NewUID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	s := &site{T: t, ctx: ctx, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), keys: keys,
+	s := &site{TB: t, ctx: ctx, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), keys: keys,
 		now: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
 	_, _, err = s.store.Bootstrap(ctx, auditShards, s.now.Add(-time.Hour))
 	s.ok(err)

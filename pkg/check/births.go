@@ -37,6 +37,7 @@ func (c *checker) judgeBirth(d *delta, ch *runChange, r *run, rec *task.Run, key
 		r.line.outcomes[at] = r
 	}
 	c.judgeEarly(ch, r, rec, key)
+	c.judgeLateness(ch, r, rec, key)
 	c.judgeSealed(d, ch, r, ticks, key)
 	c.stats.decide(r, rec)
 }
@@ -208,9 +209,11 @@ func (c *checker) judgeStarts(d *delta, runs []*runChange) {
 	}
 }
 
+// judgeOverlap judges a run that becomes active. The next attempt of one that is
+// active anyway is no start: of two that a policy of then allowed, each goes on.
 func (c *checker) judgeOverlap(ch *runChange, r *run, put attemptPut) {
 	t := c.task(ch.ref)
-	if t.entry == nil || t.entry.Overlap == task.OverlapAllow {
+	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activated != c.revision {
 		return
 	}
 	for id, other := range t.active {

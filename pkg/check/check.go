@@ -13,6 +13,7 @@ import (
 // later revision, in order, as Recorder.Events returns it. A history with a gap
 // cannot be judged; Check reports the gaps that it can notice as "form".
 func Check(keys store.Keys, events []Event, opts Options) Report {
+	opts.Faults = inOrder(opts.Faults)
 	c := newChecker(keys, opts)
 	for len(events) > 0 {
 		n := 1
@@ -34,30 +35,37 @@ type checker struct {
 	keys store.Keys
 	opts Options
 
-	revision int64
-	live     map[string]int64 // the create revisions of the keys that are there
-	nodes    map[string]session
-	leaders  map[string]int64 // keys of the election and their create revisions
-	shards   map[int]*shard
-	tasks    map[store.Ref]*tasked
+	revision   int64
+	cluster    int              // how many shards there are, if the record says
+	live       map[string]int64 // the create revisions of the keys that are there
+	nodes      map[string]session
+	leaders    map[string]int64  // keys of the election and their create revisions
+	candidates map[string]string // the same keys and whose they are
+	shards     map[int]*shard
+	tasks      map[store.Ref]*tasked
 
 	violations []Violation
 	notes      map[string]int
 	stats      stats
+	moves      moves
 }
 
 // session is a node's key: one lease of one instance.
 type session struct {
 	instance string
 	create   int64
+	owns     bool // it may own shards
+	weight   int
+	joined   int64 // when it announced itself first, by its clock, in ms
 }
 
 // shard is what a shard's keys say, its tasks aside.
 type shard struct {
 	owner    store.Owner // Fence 0: there is none
 	mark     store.Watermark
-	markMod  int64 // 0: there is none
-	opened   bool  // a commit has followed the last change of fence or session
+	markMod  int64           // 0: there is none
+	opened   bool            // a commit has followed the last change of fence or session
+	bad      map[string]bool // its records that cannot be read
 	unproven map[*lineage]bool
 }
 
@@ -80,7 +88,7 @@ type entry struct {
 func newChecker(keys store.Keys, opts Options) *checker {
 	return &checker{
 		keys: keys, opts: opts, live: map[string]int64{},
-		nodes: map[string]session{}, leaders: map[string]int64{},
+		nodes: map[string]session{}, leaders: map[string]int64{}, candidates: map[string]string{},
 		shards: map[int]*shard{}, tasks: map[store.Ref]*tasked{}, notes: map[string]int{},
 		stats: newStats(),
 	}
@@ -89,7 +97,7 @@ func newChecker(keys store.Keys, opts Options) *checker {
 func (c *checker) shard(id int) *shard {
 	s := c.shards[id]
 	if s == nil {
-		s = &shard{unproven: map[*lineage]bool{}}
+		s = &shard{unproven: map[*lineage]bool{}, bad: map[string]bool{}}
 		c.shards[id] = s
 	}
 	return s
@@ -136,6 +144,7 @@ func (c *checker) step(events []Event) {
 		return
 	}
 	c.judgeOwners(d)
+	c.judgeMoves(d)
 	c.judgeMarks(d)
 	runs := d.sortedRuns()
 	for _, r := range runs {
@@ -145,6 +154,7 @@ func (c *checker) step(events []Event) {
 	c.applyEntries(d)
 	c.applyMarks(d)
 	c.applyFleet(d)
+	c.settleMoves(d)
 }
 
 // judgeGaps checks that each event follows from what is known of its key, as
@@ -181,6 +191,7 @@ func (c *checker) list(d *delta) {
 	for _, r := range d.sortedRuns() {
 		c.listRun(r)
 	}
+	c.listMoves()
 }
 
 // finish judges what only the end of the history can tell.
@@ -191,6 +202,8 @@ func (c *checker) finish() {
 		c.endTicks(t)
 		c.endRuns(t)
 	}
+	c.endOwners()
+	c.endGone()
 }
 
 func (c *checker) report() Report {

@@ -117,6 +117,9 @@ func (c *checker) parse(events []Event) *delta {
 			c.parseNode(d, ev)
 		case "leader":
 			d.leaders[ev.Key] = ev.CreateRevision
+			if c.candidates[ev.Key] = string(ev.Value); ev.Deleted {
+				delete(c.candidates, ev.Key)
+			}
 		case "owners":
 			c.parseOwner(d, ev)
 		case "tasks":
@@ -127,7 +130,9 @@ func (c *checker) parse(events []Event) *delta {
 			c.parseAttempt(d, ev)
 		case "shards":
 			c.parseShard(d, ev)
-		case "cluster", "tokens", "cleared", "moves":
+		case "cluster":
+			c.parseCluster(ev)
+		case "tokens", "cleared", "moves":
 		default:
 			c.note("keys below %s are none that the design knows", c.keys.Root()+dir)
 		}
@@ -137,6 +142,27 @@ func (c *checker) parse(events []Event) *delta {
 
 func (c *checker) unreadable(ev Event, err error) {
 	c.breach("form", ev.Key, "unreadable record: %v", err)
+	c.bad(ev, true)
+}
+
+// bad keeps which records of a shard cannot be read.
+func (c *checker) bad(ev Event, is bool) {
+	k, ok := c.keys.ParseShard(ev.Key)
+	if !ok {
+		return
+	}
+	if s := c.shard(k.Ref.Shard); is {
+		s.bad[ev.Key] = true
+	} else {
+		delete(s.bad, ev.Key)
+	}
+}
+
+func (c *checker) parseCluster(ev Event) {
+	var cluster task.Cluster
+	if !ev.Deleted && json.Unmarshal(ev.Value, &cluster) == nil {
+		c.cluster = cluster.Shards
+	}
 }
 
 func (c *checker) parseNode(d *delta, ev Event) {
@@ -149,7 +175,11 @@ func (c *checker) parseNode(d *delta, ev Event) {
 	if err := json.Unmarshal(ev.Value, &n); err != nil {
 		c.unreadable(ev, err)
 	}
-	d.nodes[name] = &session{instance: n.Instance, create: ev.CreateRevision}
+	s := &session{instance: n.Instance, create: ev.CreateRevision, owns: n.Owns(), weight: max(n.Weight, 1), joined: ms(n.Clock)}
+	if before, there := c.nodes[name]; there && before.create == s.create {
+		s.joined = before.joined
+	}
+	d.nodes[name] = s
 }
 
 func (c *checker) parseOwner(d *delta, ev Event) {
@@ -193,6 +223,7 @@ func (c *checker) parseShard(d *delta, ev Event) {
 		c.note("key %s is none that the design knows", ev.Key)
 		return
 	}
+	c.bad(ev, false)
 	switch k.Kind {
 	case store.KindWatermark:
 		m := &marked{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, gone: ev.Deleted}
@@ -210,6 +241,7 @@ func (c *checker) parseShard(d *delta, ev Event) {
 			var err error
 			if e.entry, err = store.DecodeEntry(ev.Value); err != nil {
 				c.note("entry %s cannot be read and has no ticks", k.Ref)
+				c.bad(ev, true)
 				e.bad = true
 			}
 		}

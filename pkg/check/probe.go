@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,9 +14,11 @@ import (
 )
 
 // probe is a line of a probe log, to which test tasks append whatever the
-// scheduler believes: "START|END run attempt token time pid".
+// scheduler believes: "START|BEAT|END run attempt token time pid". BEAT, which
+// need not be, says that the process lives.
 type probe struct {
 	end     bool
+	beat    bool
 	run     string
 	attempt int
 	token   int64
@@ -29,7 +32,10 @@ type probe struct {
 // inbox record with its token (G10); of tasks that are against overlap the
 // tokens grow from start to start (G11) and no run starts while another goes on
 // (G8, seen only if that one lived to write its END); an attempt after a lost
-// one is there only if the policy wants it (G9).
+// one is there only if the policy wants it (G9); and of an attempt that had been
+// declared lost no process starts (G9), nor lives on where others may replace it
+// (G17): a line of its own below the START of a token that is younger than the
+// loss proves that it did.
 //
 // Run ids hold a part of the task's uid only, so that those of two tasks may be
 // equal at one tick. The events tell them apart; the log alone may not.
@@ -47,15 +53,18 @@ func CheckProbeLog(rd io.Reader, keys store.Keys, events []Event) []Violation {
 		started:    map[attemptID][]probe{},
 		ended:      map[attemptID][]probe{},
 		last:       map[string]probe{},
-		newest:     map[string]int64{},
+		newest:     map[string]intent{},
+		lost:       lostAt(keys, events),
 	}
 	for _, same := range c.intents {
 		c.names[same[0].ID] = same[0].name
 	}
 	for _, p := range lines {
-		if p.end {
+		c.alive(p)
+		switch {
+		case p.end:
 			c.end(p)
-		} else {
+		case !p.beat:
 			c.start(p)
 		}
 	}
@@ -66,9 +75,16 @@ func CheckProbeLog(rd io.Reader, keys store.Keys, events []Event) []Violation {
 // intent is an inbox record by its token.
 type intent struct {
 	task.Assigned
-	name    string
-	overlap string
+	name string
+	// activated is the token of the run's first attempt, overlap the policy that
+	// was in force when that was dispatched; "" if the events do not tell.
+	activated int64
+	overlap   string
 }
+
+// alone reports whether, when it was dispatched, no other run of the task may
+// have been active.
+func (in intent) alone() bool { return in.overlap != "" && in.overlap != task.OverlapAllow }
 
 type probeChecker struct {
 	violations     []Violation
@@ -76,8 +92,10 @@ type probeChecker struct {
 	known          bool
 	names          map[string]string // a task for each run id
 	started, ended map[attemptID][]probe
-	last           map[string]probe // by run: what started last
-	newest         map[string]int64 // per task: the highest token that has started
+	last           map[string]probe    // by run: what started last
+	newest         map[string]intent   // per task: what has started with the highest token
+	lost           map[attemptID]int64 // attempts that were declared lost: when
+	proved         int64               // the highest token that has started: etcd was there by then
 }
 
 // attemptID is an attempt as a log knows it.
@@ -125,11 +143,14 @@ func (c *probeChecker) start(p probe) {
 	if last, again := c.last[c.key(p)]; again && last.token != p.token && allowed < 2 {
 		c.successor(p, last)
 	}
-	if ok && in.overlap != "" && in.overlap != task.OverlapAllow {
-		if newest := c.newest[in.name]; p.token < newest {
-			c.breach(p, "G11", "token %d starts after token %d of the same task", p.token, newest)
+	if ok {
+		newest := c.newest[in.name]
+		if p.token < newest.Token && newest.alone() {
+			c.breach(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
 		}
-		c.newest[in.name] = max(c.newest[in.name], p.token)
+		if in.Token > newest.Token {
+			c.newest[in.name] = in
+		}
 	}
 	c.started[p.id()] = append(before, p)
 	c.last[c.key(p)] = p
@@ -166,26 +187,57 @@ func (c *probeChecker) end(p probe) {
 	c.ended[p.id()] = append(before, p)
 }
 
+// alive judges a sign of life of an attempt that had been declared lost: the
+// line stands below a token that is younger than the loss.
+func (c *probeChecker) alive(p probe) {
+	in, ok := c.intent(p)
+	if rev, lost := c.lost[p.id()]; ok && lost && c.proved > rev {
+		switch {
+		case !p.end && !p.beat:
+			c.breach(p, "G9", "run %s, attempt %d, started after it was declared lost at revision %d", p.run, p.attempt, rev)
+		case in.Replaceable:
+			c.breach(p, "G17", "run %s, attempt %d, as process %s, lived on after it was declared lost at revision %d, from when on others could replace it",
+				p.run, p.attempt, p.pid, rev)
+		}
+	}
+	if ok && !p.end && !p.beat {
+		c.proved = max(c.proved, p.token)
+	}
+}
+
 // overlaps looks for starts between the start and the end of another run of the
-// same task.
+// same task, where the policy was against it when the later of the two was
+// dispatched first.
 func (c *probeChecker) overlaps(lines []probe) {
-	open := map[string]probe{} // by task: what has started and will write its END
+	open := map[string]map[string]probe{} // by task and run: what has started and will write its END
 	for _, p := range lines {
 		in, ok := c.intent(p)
-		if !ok || in.overlap == "" || in.overlap == task.OverlapAllow {
+		if !ok || p.beat {
 			continue
 		}
+		runs := open[in.name]
+		if runs == nil {
+			runs = map[string]probe{}
+			open[in.name] = runs
+		}
 		if p.end {
-			if open[in.name].token == p.token {
-				delete(open, in.name)
+			if runs[p.run].token == p.token {
+				delete(runs, p.run)
 			}
 			continue
 		}
-		if other, busy := open[in.name]; busy {
-			c.breach(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, other.run, c.ended[other.id()][0].line)
+		for _, run := range slices.Sorted(maps.Keys(runs)) {
+			other := runs[run]
+			later, _ := c.intent(other)
+			if in.activated > later.activated {
+				later = in
+			}
+			if run != p.run && later.alone() {
+				c.breach(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.id()][0].line)
+			}
 		}
 		if len(c.ended[p.id()]) > 0 {
-			open[in.name] = p
+			runs[p.run] = p
 		}
 	}
 }
@@ -194,6 +246,41 @@ func (c *probeChecker) overlaps(lines []probe) {
 func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 	all := map[attemptID][]intent{}
 	overlap := map[store.Ref]string{}
+	first := map[runRef]intent{}
+	for at := 0; at < len(events); {
+		end := at + 1
+		for end < len(events) && events[end].Revision == events[at].Revision && events[end].Listed == events[at].Listed {
+			end++
+		}
+		if events[at].Listed { // what was dispatched before goes by what is there
+			policies(keys, events[at:end], overlap)
+		}
+		for _, ev := range events[at:end] {
+			k, ok := keys.ParseRun(ev.Key)
+			if !ok || ev.Deleted || (ev.CreateRevision != ev.ModRevision && !ev.Listed) {
+				continue
+			}
+			a, err := store.DecodeAssigned(k, ev.CreateRevision, ev.Value)
+			if err != nil {
+				continue
+			}
+			run := runRef{k.Ref, k.Run}
+			if _, known := first[run]; !known {
+				first[run] = intent{activated: ev.CreateRevision, overlap: overlap[k.Ref]}
+			}
+			in := first[run]
+			in.Assigned, in.name = a, k.Ref.String()
+			id := attemptID{ev.CreateRevision, k.Run}
+			all[id] = append(all[id], in)
+		}
+		policies(keys, events[at:end], overlap)
+		at = end
+	}
+	return all
+}
+
+// policies takes what the entries say of overlap from their next revision on.
+func policies(keys store.Keys, events []Event, overlap map[store.Ref]string) {
 	for _, ev := range events {
 		if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == store.KindEntry && !ev.Deleted {
 			if e, err := store.DecodeEntry(ev.Value); err == nil {
@@ -201,17 +288,6 @@ func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 			}
 		}
 	}
-	for _, ev := range events {
-		k, ok := keys.ParseRun(ev.Key)
-		if !ok || ev.Deleted || (ev.CreateRevision != ev.ModRevision && !ev.Listed) {
-			continue
-		}
-		if a, err := store.DecodeAssigned(k, ev.CreateRevision, ev.Value); err == nil {
-			id := attemptID{ev.CreateRevision, k.Run}
-			all[id] = append(all[id], intent{Assigned: a, name: k.Ref.String(), overlap: overlap[k.Ref]})
-		}
-	}
-	return all
 }
 
 func readProbes(rd io.Reader) ([]probe, []Violation) {
@@ -234,10 +310,10 @@ func readProbes(rd io.Reader) ([]probe, []Violation) {
 }
 
 func parseProbe(words []string) (probe, bool) {
-	if len(words) != 6 || (words[0] != "START" && words[0] != "END") {
+	if len(words) != 6 || (words[0] != "START" && words[0] != "END" && words[0] != "BEAT") {
 		return probe{}, false
 	}
 	attempt, err1 := strconv.Atoi(words[2])
 	token, err2 := strconv.ParseInt(words[3], 10, 64)
-	return probe{end: words[0] == "END", run: words[1], attempt: attempt, token: token, pid: words[5]}, err1 == nil && err2 == nil
+	return probe{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, pid: words[5]}, err1 == nil && err2 == nil
 }

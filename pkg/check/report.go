@@ -30,6 +30,34 @@ type Options struct {
 	// known of it; see the package comment. Default 5 s: a watch that is further
 	// behind is given up by who follows it.
 	Lag time.Duration
+
+	// Faults are the times in which something was broken on purpose, by the
+	// observer's clock, in any order. What is due in one of them may be late.
+	Faults []Fault
+	// Converge, if set, is how long after a tick, or after the end of the faults
+	// that it fell into, its outcome must be decided (G16). DefaultConverge is
+	// what is promised.
+	Converge time.Duration
+	// Lateness, if set, is how late a decision may be in a shard that neither
+	// changes hands nor loses its owner's session, outside of Faults (G15, or G19
+	// where a record of the shard cannot be read).
+	Lateness time.Duration
+	// Moves demands that only the shards move that must (G15).
+	Moves bool
+	// Settled demands that at the end every shard has an owner, which is present (G16).
+	Settled bool
+	// Gone are nodes that were drained for good: at the end, nothing of them is
+	// left (G20).
+	Gone []string
+}
+
+// DefaultConverge is how soon after a fault has healed all must be decided.
+const DefaultConverge = 20 * time.Second
+
+// Fault is a time in which something was broken.
+type Fault struct {
+	Name     string    `json:"name,omitempty"`
+	From, To time.Time // To: when it was healed
 }
 
 const defaultLag = 5 * time.Second

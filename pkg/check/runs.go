@@ -26,8 +26,12 @@ type run struct {
 	ended    bool
 	purged   bool // it went with its task
 	text     string
+	token    int64 // of the attempt whose outcome is the run's; 0: none
 	tokens   []int64
 	decided  int64 // revision; 0 if before the history begins
+	// activated is the revision since which it is active: from its dispatch, a
+	// wait for the next attempt included, to its outcome.
+	activated int64
 }
 
 // attempt is a record in an inbox.
@@ -193,7 +197,7 @@ func (c *checker) judgeEnded(ch *runChange, r *run, from task.State, taken *atte
 		c.breachOf("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d, which no inbox had", ch.id, e.Token)
 	}
 	c.judgeTokens(ch, r, e.Attempts, e.Token, ch.endedKey)
-	r.ended, r.reason, r.text = true, e.Reason, ch.endedText
+	r.ended, r.reason, r.text, r.token = true, e.Reason, ch.endedText, e.Token
 	c.stats.end(r, e)
 }
 
@@ -229,6 +233,9 @@ func (c *checker) judgeLate(ch *runChange, r *run) {
 		if l.Token != 0 && !slices.Contains(r.tokens, l.Token) && r.decided > 0 {
 			c.breachOf("G10", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, which no inbox had", ch.id, l.Token)
 		}
+		if r.ended && l.Token == r.token && r.state != task.Lost {
+			c.breachOf("G12", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, whose outcome is %s, not lost", ch.id, l.Token, r.state)
+		}
 		c.stats.Late++
 	}
 }
@@ -262,6 +269,9 @@ func (c *checker) judgePlaces(d *delta, ch *runChange, r *run) {
 		r.purged = true
 	}
 	if len(r.in) > 0 || (r.queued && r.retrying) {
+		if t.active[ch.id] == nil {
+			r.activated = c.revision
+		}
 		t.active[ch.id] = r
 	} else {
 		delete(t.active, ch.id)

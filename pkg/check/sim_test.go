@@ -118,7 +118,8 @@ func (s *sim) pass(seconds float64) { s.now += int64(seconds * 1000) }
 func (s *sim) join(node string) {
 	s.nonce++
 	s.sessions[node] = node + "-" + string(rune('a'+s.nonce%26))
-	s.txn(op{s.keys.Node(node), task.Node{Name: node, Instance: s.sessions[node], State: task.NodeReady}})
+	s.txn(op{s.keys.Node(node), task.Node{Name: node, Instance: s.sessions[node], State: task.NodeReady,
+		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Weight: 1, Clock: s.time()}})
 }
 
 func (s *sim) elect() { s.term = s.txn(op{s.keys.Leader() + "1f", "node"}) }

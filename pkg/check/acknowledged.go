@@ -1,0 +1,165 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Acknowledged is a change that the API has acknowledged: one of its kinds.
+type Acknowledged struct {
+	Namespace, Name string
+	// Revision is the task's revision in the answer to a create, an update, a pause
+	// or a resume: its spec was written then. With Deleted it is the last that was
+	// known before: the spec was deleted later.
+	Revision int64
+	UID      string // the task's; "" if it is not known
+	Deleted  bool
+	Run      string // of a trigger: the run that was queued; of a cancel, with Cancelled
+	// Cancelled: the run was asked to end, or has ended.
+	Cancelled bool
+}
+
+// String names the change.
+func (a Acknowledged) String() string {
+	switch {
+	case a.Cancelled:
+		return "the cancel of run " + a.Run
+	case a.Run != "":
+		return "the trigger of run " + a.Run
+	case a.Deleted:
+		return fmt.Sprintf("the delete after revision %d", a.Revision)
+	}
+	return fmt.Sprintf("the change at revision %d", a.Revision)
+}
+
+// CheckAcknowledged checks that all that was acknowledged is in the history
+// (G13). The history has to begin before the first of the calls.
+func CheckAcknowledged(keys store.Keys, events []Event, calls []Acknowledged) []Violation {
+	type write struct {
+		key string
+		rev int64
+	}
+	specs := map[write]string{}   // what was written: its uid
+	deletes := map[string]int64{} // of specs: the latest
+	runs := map[string]bool{}     // that were on record at all, by task and id
+	ends := map[string]bool{}     // of runs: asked for, or there
+	alive := map[string]string{}  // specs: their uid
+	for _, ev := range events {
+		if ns, name, ok := keys.ParseSpec(ev.Key); ok {
+			if ev.Deleted {
+				deletes[ev.Key] = ev.Revision
+				delete(alive, ev.Key)
+				continue
+			}
+			t, _ := store.DecodeTask(ev.Value, ev.ModRevision)
+			alive[ev.Key], specs[write{keys.Spec(store.Ref{Namespace: ns, Name: name}), ev.ModRevision}] = t.UID, t.UID
+			continue
+		}
+		if k, ok := keys.ParseRun(ev.Key); ok && !ev.Deleted {
+			a, _ := store.DecodeAssigned(k, ev.CreateRevision, ev.Value)
+			id := k.Ref.String() + "/" + k.Run
+			runs[id] = true
+			ends[id] = ends[id] || a.CancelRequested
+		}
+		if k, ok := keys.ParseShard(ev.Key); ok && !ev.Deleted && k.Run != "" {
+			id := k.Ref.String() + "/" + k.Run
+			runs[id] = true
+			ends[id] = ends[id] || k.Kind == store.KindEnded
+		}
+	}
+	var lost []Violation
+	for _, a := range calls {
+		ref := store.Ref{Namespace: a.Namespace, Name: a.Name}
+		key, id := keys.Spec(ref), ref.String()+"/"+a.Run
+		uid, written := specs[write{key, a.Revision}]
+		gone := deletes[key] > 0 // with its task go its runs
+		var there bool
+		switch {
+		case a.Cancelled:
+			there = ends[id] || gone
+		case a.Run != "":
+			there = runs[id]
+		case a.Deleted:
+			there = deletes[key] > a.Revision && (a.UID == "" || alive[key] != a.UID)
+		default:
+			there = written && (a.UID == "" || uid == a.UID)
+		}
+		if !there {
+			lost = append(lost, Violation{Promise: "G13", Revision: a.Revision, Key: key, Task: ref.String(),
+				Message: a.String() + " was acknowledged, and is not in the history"})
+		}
+	}
+	return lost
+}
+
+// Matches checks that a history leads to what a list, taken at a revision that
+// it covers, shows: what was written is still there, and nothing is there that
+// was not (G13).
+func Matches(events, list []Event) []Violation {
+	if len(list) == 0 {
+		return nil
+	}
+	at := list[0].Revision
+	live := map[string]int64{}
+	for _, ev := range events {
+		if ev.Revision > at {
+			break
+		}
+		if live[ev.Key] = ev.ModRevision; ev.Deleted {
+			delete(live, ev.Key)
+		}
+	}
+	var wrong []Violation
+	add := func(key string, rev int64, format string, args ...any) {
+		wrong = append(wrong, Violation{Promise: "G13", Revision: rev, Key: key, Message: fmt.Sprintf(format, args...)})
+	}
+	for _, e := range list {
+		switch mod, known := live[e.Key]; {
+		case !known:
+			add(e.Key, e.ModRevision, "it is there, and the history does not lead to it")
+		case mod != e.ModRevision:
+			add(e.Key, e.ModRevision, "it is at revision %d, and the history leads to %d", e.ModRevision, mod)
+		}
+		delete(live, e.Key)
+	}
+	for key, mod := range live {
+		add(key, mod, "the history leads to it, and it is not there")
+	}
+	return wrong
+}
+
+// lostAt finds when attempts were declared lost, by run and token.
+func lostAt(keys store.Keys, events []Event) map[attemptID]int64 {
+	lost := map[attemptID]int64{}
+	note := func(run string, token, rev int64) {
+		id := attemptID{token, run}
+		if before, known := lost[id]; token != 0 && (!known || rev < before) {
+			lost[id] = rev
+		}
+	}
+	for _, ev := range events {
+		k, ok := keys.ParseShard(ev.Key)
+		if !ok || ev.Deleted || k.Run == "" || k.Late || !strings.Contains(string(ev.Value), string(task.Lost)) {
+			continue
+		}
+		var r task.Run
+		if k.Kind == store.KindEnded {
+			r, _ = store.DecodeEnded(k, ev.Value)
+		} else {
+			w, _ := store.DecodeWaiting(k, ev.Value)
+			r = w.Run
+		}
+		if r.State == task.Lost {
+			note(k.Run, r.Token, ev.ModRevision)
+		}
+		for _, a := range r.Attempts {
+			if a.State == task.Lost {
+				note(k.Run, a.Token, ev.ModRevision)
+			}
+		}
+	}
+	return lost
+}
