@@ -4,6 +4,8 @@
 //	Recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
 //	one list ──▶ []Event ──▶ Snapshot ──▶ Report
 //	probe log ─────────────▶ CheckProbeLog ──▶ []Violation
+//	acknowledged calls ────▶ CheckAcknowledged ──▶ []Violation
+//	live cluster ──▶ Auditor ──▶ task.Audit: findings ──▶ Repair
 //
 // Check reads a history: every revision of the prefix, in order. It replays the
 // cluster's records and asks at each revision what the promises ask: who may
@@ -11,7 +13,9 @@
 // watermarks that never go back (G5), nothing early (G6), the entry's word (G7),
 // no overlap (G8), no retry that nobody wants (G9), no start or end without a
 // record of intent (G10), tokens that grow (G11), outcomes that stay (G12), all
-// decided by a given time (G16), the legal steps of a run's state ("state"), and
+// decided by a given time (G16), and, where Options ask for it, that no more
+// shards move than must (G15), that nothing is late but where faults were (G15,
+// G16, G19), and that nothing is left of drained nodes (G20); the legal steps of a run's state ("state"), and
 // records that can be read ("form"). Deletes of history, by trims, purges or
 // with a task, take no outcome back: the checker has seen it.
 //
@@ -36,5 +40,7 @@
 //
 // check observes etcd from outside. Recorder therefore reads through the etcd
 // client itself, as no package above store may that takes part in the cluster:
-// store shows what is there now, the checker needs each revision. It only reads.
+// store shows what is there now, the checker needs each revision. It only reads;
+// what Repair deletes goes through store, in transactions that compare all that
+// was read.
 package check
