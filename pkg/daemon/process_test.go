@@ -274,6 +274,13 @@ func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 	c.start("n1")
 	c.start("n2")
 	c.everySecond("n1", 20, nil)
+	eventually(t, 20*time.Second, func() error { // without shards it would have nothing to lose
+		n, err := c.client("n1").Node(t.Context(), "n2")
+		if err == nil && n.Shards == 0 {
+			err = errors.New("n2 owns no shard")
+		}
+		return err
+	})
 	c.nodes["n2"].signal(syscall.SIGSTOP)
 	eventually(t, 20*time.Second, func() error { // the other one has everything
 		shards, err := c.client("n1").Shards(t.Context())
@@ -287,6 +294,9 @@ func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 		}
 		return nil
 	})
+	if _, err := c.client("n1").Node(t.Context(), "n2"); !errors.Is(err, task.ErrNotFound) {
+		t.Fatalf("its lease has not ended: %v", err)
+	}
 	c.nodes["n2"].signal(syscall.SIGCONT)
 	eventually(t, 20*time.Second, func() error {
 		nodes, err := c.client("n1").Nodes(t.Context())
@@ -297,5 +307,7 @@ func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 	})
 	c.nodes["n2"].waitReady()
 	c.quiet("n1")
-	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+	if r := c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true}); r.Summary.Ticks == 0 {
+		t.Error("no tick was judged")
+	}
 }
