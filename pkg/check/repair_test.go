@@ -147,10 +147,21 @@ func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 		}
 	}
 	// What is asked for under a false name is not touched.
+	s.ended(s.one, s.entry.UID, 1, nil)
+	s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
+	s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now)})
+	s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now)})
+	s.drop(s.keys.Entry(s.one)) // its spec keeps what is its own
 	before := s.all()
 	for _, k := range mends {
-		for key := range before {
-			res, err := s.auditor().Repair(s.ctx, task.RepairRequest{Kind: k, Key: key, Revision: 1})
+		for _, key := range append(slices.Sorted(maps.Keys(before)), s.keys.HistoryOf(s.one)) {
+			there, err := s.etcd.Get(s.ctx, key)
+			s.ok(err)
+			rev := int64(0)
+			if len(there.Kvs) > 0 {
+				rev = there.Kvs[0].ModRevision
+			}
+			res, err := s.auditor().Repair(s.ctx, task.RepairRequest{Kind: k, Key: key, Revision: rev})
 			if err != nil || res.Result == task.Repaired {
 				t.Errorf("%s of %s: %+v, %v", k, key, res, err)
 			}
