@@ -132,6 +132,22 @@ func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 	}
 }
 
+// Between the audit and the repair a record was written anew: it is no longer
+// what was found, whatever it says.
+func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
+	s := newSite(t, kvtest.Start(t))
+	key := s.waiting(s.ref("two"), "u", task.ReasonManual, s.now)
+	found := s.audit()
+	if len(found.Findings) != 1 {
+		t.Fatalf("found %+v", found.Findings)
+	}
+	s.touch(key)
+	res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0]))
+	if err != nil || res.Result != task.NotAsFound || s.all()[key] == "" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Start(t))
 	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name}
