@@ -120,7 +120,7 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 			s.tick()
 		}},
 		{"a shard that moved to one who was there is late", "", func(s *sim, _, two *simTask, _ *Options) {
-			for range 2 {
+			for range 3 {
 				s.pass(1)
 				s.round(1)
 				s.finish(two, task.Succeeded)
