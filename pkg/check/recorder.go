@@ -96,6 +96,12 @@ func (r *Recorder) Run(ctx context.Context) error {
 		if err == nil || errors.Is(err, ErrGap) || ctx.Err() != nil {
 			break
 		}
+		if errors.Is(err, errBehind) {
+			if gap := r.wentBack(ctx); gap != nil {
+				err = gap
+				break
+			}
+		}
 		r.mu.Lock()
 		r.failure = err
 		r.mu.Unlock()
@@ -258,6 +264,22 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 	}
 }
 
+// errBehind means that the member that the watch is on has not caught up, or
+// that etcd has gone back.
+var errBehind = errors.New("the watch is on a member that is behind")
+
+// wentBack asks etcd as a whole, by a linearizable read, whether it has gone
+// back behind what is held. No answer is none.
+func (r *Recorder) wentBack(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stalled)
+	defer cancel()
+	res, err := r.client.Get(ctx, r.keys.Cluster(), clientv3.WithKeysOnly())
+	if held := r.Revision(); err == nil && res.Header.Revision < held {
+		return fmt.Errorf("%w: etcd has gone back to revision %d, the recording ends at %d", ErrGap, res.Header.Revision, held)
+	}
+	return nil
+}
+
 func (r *Recorder) receive(res clientv3.WatchResponse, again chan struct{}) error {
 	held := r.Revision()
 	if res.CompactRevision != 0 || errors.Is(res.Err(), rpctypes.ErrCompacted) {
@@ -267,7 +289,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse, again chan struct{}) erro
 		return err
 	}
 	if res.Header.Revision < held {
-		return fmt.Errorf("%w: etcd has gone back to revision %d, the recording ends at %d", ErrGap, res.Header.Revision, held)
+		return fmt.Errorf("%w: at revision %d, and %d is held", errBehind, res.Header.Revision, held)
 	}
 	if len(res.Events) == 0 {
 		if res.IsProgressNotify() {
