@@ -1,0 +1,138 @@
+// Package apitest says what callers of the API may see of one task, for tests
+// that hold what they did see against it.
+package apitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Op is a call on one task: to read it, to make it say something, to make it say
+// something else if it is at a revision, to delete it.
+type Op struct {
+	Kind     string // get, put, cas, delete
+	Value    string
+	Revision int64
+}
+
+// Result is what a call returned: a task, or why there is none. With unknown it
+// may have taken place or not.
+type Result struct {
+	State
+	Err string // "", absent, stale, unknown
+}
+
+// State is a task: absent (the zero value), or what it says, and how often it
+// was changed. The revision is -1 where nobody was told it.
+type State struct {
+	Value      string
+	Generation int64
+	Revision   int64
+}
+
+// Model is a task as a caller may think of it: one register; each write that
+// changes it adds one to its generation and makes its revision grow.
+var Model = porcupine.NondeterministicModel{
+	Init: func() []any { return []any{State{}} },
+	Step: func(s, in, out any) []any {
+		st, o, r := s.(State), in.(Op), out.(Result)
+		if r.Err == "unknown" {
+			return []any{st, unknownAfter(st, o)}
+		}
+		if next, ok := step(st, o, r); ok {
+			return []any{next}
+		}
+		return nil
+	},
+	Equal:             func(a, b any) bool { return a == b },
+	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v → %+v", in, out) },
+}
+
+// unknownAfter is what a task is if a call of unknown outcome took place after all.
+func unknownAfter(st State, o Op) State {
+	switch {
+	case o.Kind == "delete":
+		return State{}
+	case o.Kind == "cas" && (st == State{} || !st.at(o.Revision)), st.Value == o.Value:
+		return st
+	}
+	return State{Value: o.Value, Generation: st.Generation + 1, Revision: -1}
+}
+
+// at reports whether a task may be at a revision.
+func (s State) at(revision int64) bool { return s.Revision == revision || s.Revision == -1 }
+
+// step is what a task becomes by a call that returned r; false if it cannot
+// have returned that.
+func step(st State, o Op, r Result) (State, bool) {
+	absent := st == State{}
+	read := st.Value == r.Value && st.Generation == r.Generation && st.at(r.Revision)
+	wrote := r.Value == o.Value && r.Generation == st.Generation+1 && r.Revision > st.Revision
+	switch {
+	case r.Err == "absent":
+		return st, absent && o.Kind != "put"
+	case r.Err == "stale":
+		return st, !absent && st.Revision != o.Revision
+	case o.Kind == "delete":
+		return State{}, !absent
+	case o.Kind == "get":
+		return r.State, !absent && read
+	case o.Kind == "cas" && (absent || !st.at(o.Revision)):
+		return st, false
+	case !absent && st.Value == o.Value: // nothing to do
+		return r.State, read
+	}
+	return r.State, wrote
+}
+
+// Perform makes a call on a task, whose description is what it says. ok is false
+// if the call certainly did nothing, and says nothing either: too many conflicts,
+// or nobody to answer it. An error is what no call may return.
+func Perform(ctx context.Context, c *client.Client, namespace, name string, o Op) (r Result, ok bool, err error) {
+	var got client.Task
+	switch o.Kind {
+	case "get":
+		got, err = c.Get(ctx, namespace, name)
+	case "put":
+		s := task.Defaults()
+		s.Namespace, s.Name, s.Schedule, s.Action.Noop = namespace, name, task.Schedules{"@daily"}, &task.Noop{}
+		s.Description = o.Value
+		got, err = c.Apply(ctx, s, client.ApplyOptions{})
+	case "cas":
+		got, err = c.Patch(ctx, namespace, name, fmt.Appendf(nil, `{"description": %q}`, o.Value), o.Revision)
+	default:
+		err = c.Delete(ctx, namespace, name, 0)
+	}
+	switch {
+	case err == nil:
+		return Result{State: State{got.Description, got.Generation, got.Revision}}, true, nil
+	case errors.Is(err, task.ErrNotFound):
+		return Result{Err: "absent"}, true, nil
+	case errors.Is(err, task.ErrStale):
+		return Result{Err: "stale"}, true, nil
+	case errors.Is(err, task.ErrUnknown):
+		return Result{Err: "unknown"}, true, nil
+	case errors.Is(err, task.ErrConflict), errors.Is(err, task.ErrUnavailable):
+		return Result{}, false, nil
+	}
+	return Result{}, false, err
+}
+
+// Check tells whether the calls on one task can have been made one after
+// another. porcupine.Unknown: it would take longer than that to find out.
+func Check(history []porcupine.Operation, most time.Duration) porcupine.CheckResult {
+	// One caller's calls follow each other; of unknown ones, which last, each is a caller's own.
+	for i := range history {
+		if history[i].Output.(Result).Err == "unknown" {
+			history[i].ClientId = 1000 + i
+		}
+	}
+	return porcupine.CheckOperationsTimeout(Model.ToModel(), history, most)
+}
