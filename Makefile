@@ -18,14 +18,15 @@ BENCH        ?= .
 BENCHTIME    ?= 1s
 SOAK         ?= 2m
 RATE         ?=
-CHAOS_COUNT  ?= 3
-CHAOS_RUN    ?=
+DURATION     ?= 5m
+SEED         ?= 1
+FAULTS       ?=
 CLEAN        ?=
 NODES        ?=
 FROM         ?= aeec4f0
 EMBEDDED     ?=
 
-export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE CHAOS_COUNT CHAOS_RUN CLEAN FROM EMBEDDED
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED FAULTS CLEAN FROM EMBEDDED
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
@@ -41,7 +42,8 @@ help: ## List the targets
 	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/schedule"
 	@echo "  SOAK=2m               how long                       make soak SOAK=1h"
 	@echo "  RATE=                 runs each second: a plateau?   make soak RATE=1000 SOAK=20m"
-	@echo "  CHAOS_COUNT=3         how often                      make chaos CHAOS_COUNT=50"
+	@echo "  DURATION=5m SEED=1    how long, which faults         make chaos DURATION=20m SEED=7"
+	@echo "  FAULTS=               only these kinds of faults     make chaos FAULTS=kill-all,quorum-lost"
 	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
@@ -91,7 +93,7 @@ soak: ## Run the soak tests for SOAK: a cluster under load while nodes come and 
 	@bash scripts/soak.sh
 
 .PHONY: chaos
-chaos: ## Run the tests that hurt a cluster CHAOS_COUNT times
+chaos: ## Hurt a cluster for DURATION, by faults that SEED draws, and judge what came of it
 	@bash scripts/chaos.sh
 
 .PHONY: upgrade

@@ -1,0 +1,65 @@
+package chaos_test
+
+import (
+	"bufio"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// counts are a node's counters, summed over its processes. What a process
+// counts after it was last asked is lost with it: the sums are a little low.
+type counts struct {
+	before, now map[string]float64
+}
+
+// settle takes what the process before has counted for good.
+func (c *counts) settle() {
+	c.before, c.now = c.sum(), nil
+}
+
+func (c *counts) sum() map[string]float64 {
+	sum := map[string]float64{}
+	for _, m := range []map[string]float64{c.before, c.now} {
+		for name, v := range m {
+			sum[name] += v
+		}
+	}
+	return sum
+}
+
+// scrape asks a node for its counters, if it answers.
+func (w *world) scrape(n *node) {
+	if !n.process.running() {
+		return
+	}
+	c := http.Client{Timeout: 500 * time.Millisecond}
+	res, err := c.Get("http://" + n.address + "/metrics")
+	if err != nil {
+		return
+	}
+	defer res.Body.Close()
+	now := map[string]float64{}
+	for s := bufio.NewScanner(res.Body); s.Scan(); {
+		series, value, ok := strings.Cut(s.Text(), " ")
+		name, _, _ := strings.Cut(series, "{")
+		counter := strings.HasPrefix(name, "carillon_") && strings.HasSuffix(name, "_total") && !strings.HasPrefix(name, "carillon_api_")
+		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && counter {
+			now[series] = v
+		}
+	}
+	n.counts.now = now
+}
+
+// counters are the sums over all nodes.
+func (w *world) counters() map[string]float64 {
+	sum := map[string]float64{}
+	for _, n := range w.nodes {
+		w.scrape(n)
+		for series, v := range n.counts.sum() {
+			sum[series] += v
+		}
+	}
+	return sum
+}

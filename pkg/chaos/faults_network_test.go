@@ -1,0 +1,57 @@
+package chaos_test
+
+import "time"
+
+var networkFaults = []*fault{
+	{name: "node-cut-off", group: "network", quick: true, what: "a node cut off from etcd and from the other nodes", hold: lasting(4, 9), inject: onNode(
+		func(_ *world, _ *injection, n *node) error {
+			n.weather(cut)
+			return n.set(func(c *control) { c.CutPeers = true })
+		},
+		func(_ *world, n *node) error {
+			n.weather(weather{})
+			return n.set(func(c *control) { c.CutPeers = false })
+		})},
+	{name: "node-cut-off-past-lost-after", group: "network", what: "the same, for longer than lost_after", hold: lasting(15, 17), inject: weathered(cut)},
+	{name: "node-deaf", group: "network", what: "a node whose requests reach etcd, but no answer comes", hold: lasting(4, 9), inject: weathered(deaf)},
+	{name: "node-mute", group: "network", what: "a node whose requests do not reach etcd, while watches go on", hold: lasting(4, 9), inject: weathered(mute)},
+	{name: "delay", group: "network", what: "500 ms of round trip between a node and etcd", hold: lasting(4, 8), inject: weathered(slow)},
+	{name: "loss", group: "network", what: "30 % of what goes between a node and etcd comes late and holds up the rest, as lost packets do", hold: lasting(4, 8), inject: weathered(losing)},
+	{name: "resets", group: "network", what: "connections between a node and etcd are reset within a second", hold: lasting(4, 8), inject: weathered(resets)},
+	{name: "peers-cut-off", group: "network", what: "a node that cannot reach the other nodes, but etcd", hold: lasting(3, 6),
+		inject: controlled(func(c *control) { c.CutPeers = true }, func(c *control) { c.CutPeers = false })},
+	{name: "watches-stall", group: "network", what: "no watch of a node tells anything", hold: lasting(4, 12),
+		inject: controlled(func(c *control) { c.StallWatches = true }, func(c *control) { c.StallWatches = false })},
+	{name: "answers-lost", group: "network", quick: true, what: "of 30 % of a node's writes the answer is lost after they took place", hold: lasting(4, 8),
+		inject: controlled(func(c *control) { c.LoseAnswers = 30 }, func(c *control) { c.LoseAnswers = 0 })},
+	{name: "writes-late", group: "network", what: "20 % of a node's writes fail, and are delivered up to four seconds later", hold: lasting(4, 8),
+		inject: controlled(func(c *control) { c.DelayWrites, c.DelayBy = 20, 4*time.Second }, func(c *control) { c.DelayWrites = 0 })},
+	{name: "answers-lost-writes-late", group: "network", what: "both, at all nodes", hold: lasting(3, 6), alone: true, inject: lossEverywhere},
+}
+
+// weathered is bad weather between a node and etcd.
+func weathered(sky weather) func(*world, *injection) (func() error, error) {
+	return onNode(
+		func(_ *world, _ *injection, n *node) error { n.weather(sky); return nil },
+		func(_ *world, n *node) error { n.weather(weather{}); return nil })
+}
+
+// controlled is what a node's control file does.
+func controlled(do, undo func(*control)) func(*world, *injection) (func() error, error) {
+	return onNode(
+		func(_ *world, _ *injection, n *node) error { return n.set(do) },
+		func(_ *world, n *node) error { return n.set(undo) })
+}
+
+func lossEverywhere(w *world, _ *injection) (func() error, error) {
+	all := w.up()
+	set := func(lose, delay int) (err error) {
+		for _, n := range all {
+			if e := n.set(func(c *control) { c.LoseAnswers, c.DelayWrites, c.DelayBy = lose, delay, 3*time.Second }); e != nil {
+				err = e
+			}
+		}
+		return err
+	}
+	return func() error { return set(0, 0) }, set(15, 10)
+}

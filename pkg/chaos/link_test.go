@@ -1,0 +1,243 @@
+package chaos_test
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// weather is what a link does to the bytes on it. Up is from who dialled, down
+// the way back.
+type weather struct {
+	CutUp, CutDown bool          // bytes wait until this ends, as in a network that swallows packets
+	Delay          time.Duration // of every byte, each way
+	Loss           int           // of 100 pieces, which come late and hold up those behind: what packet loss does to TCP
+	Reset          bool          // connections are reset, old and new ones, after a moment
+}
+
+var (
+	cut     = weather{CutUp: true, CutDown: true}
+	deaf    = weather{CutDown: true}
+	mute    = weather{CutUp: true}
+	slow    = weather{Delay: 250 * time.Millisecond}
+	losing  = weather{Loss: 30}
+	resets  = weather{Reset: true}
+	retries = []time.Duration{200, 400, 800} // ms, as a kernel sends again
+)
+
+// link is a TCP proxy in front of one server. It tells who dialled by a header
+// of their first request, if it is told which.
+type link struct {
+	target string
+	header string // "": all traffic is one caller's, named ""
+	l      net.Listener
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	skies   map[string]weather // by caller
+	changed chan struct{}
+	conns   map[net.Conn]string // and who dialled
+	closed  bool
+}
+
+func openLink(listen, target, header string) (*link, error) {
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, err
+	}
+	k := &link{target: target, header: header, l: l, skies: map[string]weather{}, changed: make(chan struct{}), conns: map[net.Conn]string{}}
+	k.wg.Go(k.accept)
+	return k, nil
+}
+
+// set changes the weather for a caller.
+func (k *link) set(caller string, w weather) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.skies[caller] = w
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+func (k *link) sky(caller string) (weather, <-chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.skies[caller], k.changed
+}
+
+func (k *link) close() {
+	k.mu.Lock()
+	k.closed = true
+	for c := range k.conns {
+		c.Close()
+	}
+	close(k.changed)
+	k.changed = make(chan struct{})
+	k.mu.Unlock()
+	k.l.Close()
+	k.wg.Wait()
+}
+
+func (k *link) accept() {
+	for {
+		c, err := k.l.Accept()
+		if err != nil {
+			return
+		}
+		k.wg.Go(func() { k.serve(c.(*net.TCPConn)) })
+	}
+}
+
+func (k *link) serve(client *net.TCPConn) {
+	defer client.Close()
+	if !k.enter(client, "") {
+		return
+	}
+	defer k.leave(client)
+	caller, head := "", []byte(nil)
+	if k.header != "" {
+		if caller, head = firstHeader(client, k.header); !k.enter(client, caller) {
+			return
+		}
+	}
+	server, err := net.DialTimeout("tcp", k.target, 5*time.Second)
+	if err != nil {
+		client.SetLinger(0) // nobody listens there: what a host says to that
+		return
+	}
+	defer server.Close()
+	if !k.enter(server, caller) {
+		return
+	}
+	defer k.leave(server)
+	done := make(chan struct{})
+	both := sync.OnceFunc(func() { close(done); client.Close(); server.Close() })
+	var pipes sync.WaitGroup
+	pipes.Go(func() {
+		defer both()
+		k.pipe(server, io.MultiReader(bytes.NewReader(head), client), caller, true, done)
+	})
+	pipes.Go(func() { defer both(); k.pipe(client, server, caller, false, done) })
+	pipes.Go(func() { defer both(); k.resetting(client, caller, done) })
+	pipes.Wait()
+}
+
+func (k *link) enter(c net.Conn, caller string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return false
+	}
+	k.conns[c] = caller
+	return true
+}
+
+func (k *link) leave(c net.Conn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.conns, c)
+}
+
+// piece is some bytes and when they are due.
+type piece struct {
+	b   []byte
+	due time.Time
+}
+
+func (k *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <-chan struct{}) {
+	pieces := make(chan piece, 64)
+	go func() {
+		defer close(pieces)
+		for buf := make([]byte, 32<<10); ; {
+			n, err := from.Read(buf)
+			if n > 0 {
+				w, _ := k.sky(caller)
+				p := piece{bytes.Clone(buf[:n]), time.Now().Add(w.Delay)}
+				if rand.IntN(100) < w.Loss {
+					p.due = p.due.Add(retries[rand.IntN(len(retries))] * time.Millisecond)
+				}
+				select {
+				case pieces <- p:
+				case <-done:
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for p := range pieces {
+		if !k.pass(caller, up, p.due, done) {
+			return
+		}
+		if _, err := to.Write(p.b); err != nil {
+			return
+		}
+	}
+}
+
+// pass waits until bytes that are due then may go on; false when the connection ends.
+func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{}) bool {
+	if wait := time.Until(due); wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-done:
+			return false
+		}
+	}
+	for {
+		w, changed := k.sky(caller)
+		if blocked := up && w.CutUp || !up && w.CutDown; !blocked {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-done:
+			return false
+		}
+	}
+}
+
+// resetting ends the connection with a reset, a moment after the weather turns
+// to that.
+func (k *link) resetting(client *net.TCPConn, caller string, done <-chan struct{}) {
+	for {
+		w, changed := k.sky(caller)
+		var moment <-chan time.Time
+		if w.Reset {
+			moment = time.After(rand.N(time.Second))
+		}
+		select {
+		case <-moment:
+			client.SetLinger(0)
+			return
+		case <-changed:
+		case <-done:
+			return
+		}
+	}
+}
+
+// firstHeader reads up to the end of the first request's headers, and returns
+// the value of one of them with all that was read.
+func firstHeader(c net.Conn, name string) (value string, head []byte) {
+	c.SetReadDeadline(time.Now().Add(2 * time.Second))
+	defer c.SetReadDeadline(time.Time{})
+	for buf := make([]byte, 4096); len(head) < 64<<10 && !bytes.Contains(head, []byte("\r\n\r\n")); {
+		n, err := c.Read(buf)
+		head = append(head, buf[:n]...)
+		if err != nil {
+			break
+		}
+	}
+	for line := range bytes.SplitSeq(head, []byte("\r\n")) {
+		if key, v, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(key, []byte(name)) {
+			return string(bytes.TrimSpace(v)), head
+		}
+	}
+	return "", head
+}

@@ -1,0 +1,150 @@
+package chaos_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// kind is a kind of task: how many of them there are in a run of full size, and
+// what they are like.
+type kind struct {
+	name     string
+	many     int
+	schedule string
+	shell    string // "": noop
+	change   func(i int, s *task.Spec)
+}
+
+// namespace of the load; the callers have others.
+const loadSpace = "load"
+
+// ticker names the tasks whose silence is measured: noops of every second.
+const ticker = "tick"
+
+// replaceable in a task's environment says that others may start a successor of
+// its attempt once its node is silent for long enough.
+const replaceable = "CHAOS_REPLACEABLE"
+
+// escaped in its environment marks a process that has left its attempt's group:
+// it may outlive an attempt that has ended, as the executor says.
+const escaped = "CHAOS_ESCAPED"
+
+// probed is a shell line between the two lines of a probe.
+func probed(body string) string {
+	line := ` $CARILLON_RUN_ID $CARILLON_ATTEMPT $CARILLON_FENCING_TOKEN $t $$" >>"$PROBES"`
+	return `read t _ </proc/uptime; echo "START` + line + "\n" + body + "\n" + `read t _ </proc/uptime; echo "END` + line
+}
+
+func seconds(n float64) task.Duration { return task.Duration(n * float64(time.Second)) }
+
+func again(attempts int, on ...task.State) task.Retry {
+	return task.Retry{Attempts: attempts, Backoff: seconds(.5), Factor: 1, MaxBackoff: seconds(1), On: on}
+}
+
+var kinds = []kind{
+	{ticker, 80, "* * * * * *", "", func(i int, s *task.Spec) {
+		s.Missed.Policy = []string{task.MissedLatest, task.MissedSkip, task.MissedAll}[i%3]
+		s.Missed.Limit = 5
+		s.Overlap = []string{task.OverlapSkip, task.OverlapAllow}[i/3%2]
+	}},
+	{"two", 40, "*/2 * * * * *", "", nil},
+	{"five", 40, "@every 5s", "", nil},
+	{"minute", 20, "* * * * *", "", nil},
+	{"quick", 4, "@every 250ms", "", func(_ int, s *task.Spec) { s.History.Record = task.RecordFailures }},
+	{"probe", 24, "@every 3s", probed("sleep 0.05"), nil},
+	{"beside", 8, "@every 2s", probed("sleep 3"), func(_ int, s *task.Spec) { s.Overlap = task.OverlapAllow }},
+	{"replace", 12, "@every 6s", probed("sleep 2"), func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed, task.Lost) }},
+	{"once", 12, "@every 6s", probed("sleep 2"), func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
+	{"fails", 8, "@every 5s", probed(`[ "$CARILLON_ATTEMPT" -gt 1 ] || exit 1`), func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
+	{"long", 6, "@every 10s", probed("sleep 10"), func(i int, s *task.Spec) {
+		if i%2 == 0 {
+			s.Retry = again(3, task.Lost)
+		}
+	}},
+	{"stubborn", 3, "@every 20s", probed("trap '' TERM INT HUP; sleep 60"), func(_ int, s *task.Spec) { s.Timeout, s.KillGrace = seconds(2), seconds(1) }},
+	{"forks", 3, "@every 20s", probed(escaped + "=1 setsid sleep 30 >/dev/null 2>&1 </dev/null & sleep 0.1"), nil},
+	{"holds", 3, "@every 20s", probed("sleep 6 & sleep 0.1"), nil},
+	{"floods", 2, "@every 20s", probed("head -c 4000000 /dev/zero | tr '\\0' x"), nil},
+}
+
+// kindOf is the kind with a name.
+func kindOf(name string) kind {
+	return kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })]
+}
+
+// spec makes the i-th task of a kind.
+func (w *world) spec(k kind, i int) task.Spec {
+	s := task.Defaults()
+	s.Namespace, s.Name = loadSpace, fmt.Sprintf("%s-%03d", k.name, i)
+	s.Schedule, s.History.Keep = task.Schedules{k.schedule}, 5
+	if k.shell == "" {
+		s.Action.Noop = &task.Noop{}
+	} else {
+		s.Action.Process = &task.Process{Shell: k.shell, Env: map[string]string{"PROBES": w.probes, markName: w.mark}}
+	}
+	if k.change != nil {
+		k.change(i, &s)
+	}
+	if p := s.Action.Process; p != nil && (s.Overlap != task.OverlapAllow || slices.Contains(s.Retry.On, task.Lost)) {
+		p.Env[replaceable] = "1"
+	}
+	return s
+}
+
+// load creates the tasks, at least one of each kind, and a ticker in each shard.
+func (w *world) load(scale float64) error {
+	var all []task.Spec
+	for _, k := range kinds {
+		for i := range max(1, int(float64(k.many)*scale)) {
+			all = append(all, w.spec(k, i))
+		}
+	}
+	if err := w.create(all...); err != nil {
+		return err
+	}
+	for i := 1000; i < 2000; i++ { // until the names have fallen into each shard
+		if err := w.recorder.CatchUp(w.ctx); err != nil {
+			return err
+		}
+		for _, e := range w.recorder.Events() {
+			if k, ok := w.keys.ParseShard(e.Key); ok && k.Kind == store.KindEntry && k.Ref.Namespace == loadSpace && strings.HasPrefix(k.Ref.Name, ticker) {
+				w.ticking[k.Ref.Shard] = true
+			}
+		}
+		if len(w.ticking) == w.shards {
+			return nil
+		}
+		if err := w.create(w.spec(kindOf(ticker), i)); err != nil {
+			return err
+		}
+	}
+	return errors.New("the tasks do not spread over the shards")
+}
+
+// create creates tasks in bulk, through any node.
+func (w *world) create(all ...task.Spec) error {
+	return w.eventually(30*time.Second, func() error {
+		var last error
+		for _, n := range w.up() {
+			var err error
+			for r, e := range n.client.ApplyAll(w.ctx, slices.Values(all), client.BatchOptions{}) {
+				if e == nil {
+					e = r.Err()
+				}
+				err = errors.Join(err, e)
+			}
+			if err == nil {
+				return nil
+			}
+			last = err
+		}
+		return fmt.Errorf("no node creates the tasks: %w", last)
+	})
+}

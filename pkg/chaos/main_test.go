@@ -1,0 +1,32 @@
+package chaos_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// asDaemon in the environment makes the test binary the program itself, in a
+// world that the test controls. It is the path of the daemon's control file.
+const asDaemon = "CHAOS_CONTROL"
+
+func TestMain(m *testing.M) {
+	control := os.Getenv(asDaemon)
+	if control == "" {
+		go forkAll()
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(outside(ctx, control).Commands()...)
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}

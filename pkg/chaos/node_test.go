@@ -1,0 +1,149 @@
+package chaos_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+// node is a daemon that the world may start, stop and hurt.
+type node struct {
+	name    string
+	address string
+	dir     string
+	control string // file
+	log     string
+	argv    []string
+	links   []*link // to each member of etcd
+	process *process
+	client  *client.Client
+
+	sky    control
+	counts counts // of the processes before this one, and of this one
+	exits  bool   // it is meant to be away
+	busy   bool   // a fault concerns it
+}
+
+const (
+	leaseTTL  = 3 * time.Second
+	lostAfter = 13 * time.Second // the least that a daemon accepts with it
+)
+
+// addNode makes a node; startNode starts its daemon.
+func (w *world) addNode(i int) (*node, error) {
+	name := fmt.Sprintf("n%d", i)
+	n := &node{name: name, address: w.ip(10+i) + ":7070", dir: filepath.Join(w.dir, name),
+		control: filepath.Join(w.dir, name+".control"), log: filepath.Join(w.logs, name+".log")}
+	var endpoints []string
+	for j, m := range w.members {
+		at := fmt.Sprintf("%s:%d", w.ip(10+i), 2379+j)
+		k, err := openLink(at, m.client, "")
+		if err != nil {
+			return nil, err
+		}
+		w.links, n.links = append(w.links, k), append(n.links, k)
+		endpoints = append(endpoints, "http://"+at)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--etcd-endpoints", strings.Join(endpoints, ","),
+		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--lost-after", lostAfter.String(), "--drain-timeout", "3s",
+		"--slots", "64", "--spool-limit", "65536"}
+	w.nodes = append(w.nodes, n)
+	return n, n.sky.write(n.control)
+}
+
+// startNode starts a node's daemon, again maybe. It does not wait for it.
+func (w *world) startNode(n *node) (err error) {
+	if n.process.running() {
+		return nil
+	}
+	n.counts.settle()
+	n.exits = false
+	env := w.environ(asDaemon+"="+n.control, "GORACE=halt_on_error=1")
+	if w.mutant != "" {
+		env = append(env, mutantName+"="+w.mutant)
+	}
+	n.process, err = launch(n.log, env, n.argv...)
+	return err
+}
+
+// stopNode ends a node's daemon by a signal.
+func (w *world) stopNode(n *node, s syscall.Signal) error {
+	w.scrape(n)
+	n.exits = true
+	return n.process.end(s, 30*time.Second)
+}
+
+func (n *node) ready() error {
+	if !n.process.running() {
+		return fmt.Errorf("%s has ended", n.name)
+	}
+	c := http.Client{Timeout: time.Second}
+	res, err := c.Get("http://" + n.address + "/readyz")
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s is not ready: %s", n.name, res.Status)
+	}
+	return nil
+}
+
+// set changes what surrounds the daemon.
+func (n *node) set(change func(*control)) error {
+	change(&n.sky)
+	return n.sky.write(n.control)
+}
+
+// weather sets that of all its ways to etcd.
+func (n *node) weather(w weather) {
+	for _, k := range n.links {
+		k.set("", w)
+	}
+}
+
+// token is the cluster's admin token, which its first node has written.
+func (w *world) token() (string, error) {
+	for _, n := range w.nodes {
+		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
+			return strings.TrimSpace(string(b)), nil
+		}
+	}
+	return "", errors.New("no node has the cluster's token")
+}
+
+// connect makes the clients of the nodes' APIs.
+func (w *world) connect() error {
+	token, err := w.token()
+	if err != nil {
+		return err
+	}
+	for _, n := range w.nodes {
+		n.client, err = client.New(client.Config{Server: "http://" + n.address, Token: token, Timeout: 8 * time.Second})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// up are the nodes whose daemon runs and is meant to.
+func (w *world) up() (up []*node) {
+	for _, n := range w.nodes {
+		if n.process.running() && !n.exits {
+			up = append(up, n)
+		}
+	}
+	return up
+}
