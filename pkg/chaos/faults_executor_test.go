@@ -164,13 +164,16 @@ func burst(name string, many int, cancel bool) func(*world, *injection) (func() 
 	}
 }
 
+// mountPoint is where the node with the small disk has it.
+func (w *world) mountPoint() string { return filepath.Join(w.dir, "n2") }
+
 // smallDisk puts a node's data directory on a file system of its own, so that
 // it can be full. That takes root.
 func (w *world) smallDisk(n *node) {
 	w.noSmallDisk = ""
 	err := os.MkdirAll(n.dir, 0o700)
 	if err == nil {
-		err = unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=24m,mode=0700")
+		err = unix.Mount("tmpfs", w.mountPoint(), "tmpfs", 0, "size=24m,mode=0700")
 	}
 	if err != nil {
 		w.noSmallDisk = fmt.Sprintf("a small file system cannot be mounted here: %v", err)

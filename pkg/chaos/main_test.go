@@ -17,6 +17,10 @@ const asDaemon = "CHAOS_CONTROL"
 
 func TestMain(m *testing.M) {
 	control := os.Getenv(asDaemon)
+	if mark := os.Getenv(asReaper); mark != "" {
+		reap(mark, os.Getenv(asReaper+"_MOUNT"))
+		return
+	}
 	if control == "" {
 		go forkAll()
 		os.Exit(m.Run())

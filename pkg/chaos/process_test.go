@@ -125,7 +125,7 @@ func find(mark string) (all []found) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
 		env, err := os.ReadFile(dir + "/environ")
-		if err != nil || !bytes.Contains(env, []byte(markName+"="+mark)) {
+		if err != nil || !bytes.Contains(env, []byte(markName+"="+mark+"\x00")) {
 			continue
 		}
 		stat, err := os.ReadFile(dir + "/stat")

@@ -80,6 +80,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 	w.must(os.Mkdir(w.logs, 0o700))
 	t.Cleanup(func() { w.end(); cancel() })
 
+	w.must(w.startReaper())
 	w.must(w.startEtcd(ctx))
 	observer, err := w.dial(w.members...)
 	w.must(err)
