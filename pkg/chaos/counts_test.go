@@ -45,8 +45,13 @@ func (w *world) scrape(n *node) {
 		series, value, ok := strings.Cut(s.Text(), " ")
 		name, _, _ := strings.Cut(series, "{")
 		counter := strings.HasPrefix(name, "carillon_") && strings.HasSuffix(name, "_total") && !strings.HasPrefix(name, "carillon_api_")
-		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && counter {
+		v, err := strconv.ParseFloat(value, 64)
+		switch {
+		case !ok || err != nil:
+		case counter:
 			now[series] = v
+		case series == "go_goroutines":
+			n.goroutines = int(v)
 		}
 	}
 	n.counts.now = now

@@ -41,6 +41,7 @@ func (w *world) judge(c *callers) verdict {
 	}
 	until := time.Now().Add(-2 * time.Second)
 	w.finalCounts = w.counters()
+	w.judgeGoroutines()
 	w.leave()
 	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 	defer cancel()
@@ -172,6 +173,17 @@ func (w *world) nothingLeft() error {
 		}
 	}
 	return nil
+}
+
+// judgeGoroutines holds what is left in idle daemons against what was there
+// before the load (G18). Connections of the test's own clients come and go.
+func (w *world) judgeGoroutines() {
+	for _, n := range w.up() {
+		w.say("%s has %d goroutines, and had %d before the load", n.name, n.goroutines, n.idle)
+		if n.idle > 0 && n.goroutines > 2*n.idle+100 {
+			w.fail("G18", "%s has %d goroutines, and had %d before the load", n.name, n.goroutines, n.idle)
+		}
+	}
 }
 
 func (w *world) judgeProbes(events []check.Event) {

@@ -25,10 +25,12 @@ type node struct {
 	process *process
 	client  *client.Client
 
-	sky    control
-	counts counts // of the processes before this one, and of this one
-	exits  bool   // it is meant to be away
-	busy   bool   // a fault concerns it
+	sky        control
+	counts     counts // of the processes before this one, and of this one
+	goroutines int    // when it was asked last
+	idle       int    // goroutines before there was any load
+	exits      bool   // it is meant to be away
+	busy       bool   // a fault concerns it
 }
 
 const (

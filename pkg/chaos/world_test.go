@@ -101,6 +101,10 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 		w.must(w.eventually(60*time.Second, n.ready))
 	}
 	w.must(w.connect())
+	for _, n := range w.nodes {
+		w.scrape(n)
+		n.idle = n.goroutines
+	}
 	w.must(w.load(s.load))
 	return w
 }
