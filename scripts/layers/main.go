@@ -89,9 +89,15 @@ func isMain(name string) bool {
 	return strings.HasPrefix(name, "cmd/") || strings.HasPrefix(name, "scripts/")
 }
 
-// forTests: a package such as kvtest. It may do what tests may; no row of the
-// table has one, so that only tests import it.
-func forTests(name string) bool { return strings.HasSuffix(name, "test") }
+// testsOnly are packages that nothing but tests may import, beside those whose
+// name says so, such as kvtest.
+var testsOnly = []string{"pkg/mutant"}
+
+// forTests: such a package may do what tests may; no row of the table has one,
+// so that only tests import it.
+func forTests(name string) bool {
+	return strings.HasSuffix(name, "test") || slices.Contains(testsOnly, name)
+}
 
 // banned are calls that belong into main.
 var banned = map[string]string{

@@ -1,0 +1,57 @@
+// Package mutant breaks Carillon's protocol on purpose. A checker that never
+// fails proves nothing: each of these mutants, put under a cluster of real nodes,
+// must be caught by the simulation or by chaos.
+//
+// A mutant lives between a node and its etcd: it decorates the KV, Watcher and
+// Lease of the node's client, takes comparisons out of transactions, forges
+// answers, loses events. The product has no switch that a mutant turns.
+//
+// It is for tests.
+package mutant
+
+import (
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// Mutant is one rule of the protocol, broken.
+type Mutant struct {
+	Name string
+	// Breaks is the rule, in a sentence.
+	Breaks string
+	// New returns what breaks the rule in the clients of one cluster's nodes. It
+	// is called for each client before the node uses it.
+	New func(keys store.Keys) func(node string, c *clientv3.Client)
+}
+
+// All are the mutants, in the order of the rules in docs/guarantees.md.
+var All = []Mutant{
+	{"no-owner-fence", "commits do not compare the owner key", without(ownerFence)},
+	{"no-session-fence", "commits do not compare the own node's key", without(sessionFence)},
+	{"no-watermark-compare", "commits do not compare the watermark", without(watermarkKnown)},
+	{"no-entry-compare", "commits do not compare the entries that they decide for", without(entryKnown)},
+	{"no-queue-compare", "a waiting run is taken whether or not it is still there", without(queueKnown)},
+	{"no-run-compare", "ends, adoptions and cancels do not compare the attempt's record", without(runKnown)},
+	{"no-term-compare", "a leader writes owners whether or not it still leads", without(termKnown)},
+	{"open-without-commit", "a worker opens its shard by a read", transactions(openByRead)},
+	{"seen-ahead", "the watermark claims to have seen what the owner has not", transactions(seenAhead)},
+	{"tick-again", "the watermark stands before the ticks that a commit decides", transactions(tickAgain)},
+	{"error-is-done", "an unknown outcome is taken for a success", errorIsDone},
+	{"stale-scan", "active runs are scanned as they were before the shards were opened", staleScan},
+	{"anyones-attempt", "a node starts attempts that were meant for another instance", anyonesAttempt},
+	{"cleared-unseen", "every instance counts as proved dead", clearedUnseen},
+	{"forged-renewals", "a lease that etcd does not renew counts as renewed", forgedRenewals},
+	{"start-before-commit", "an attempt is started before its record is written", startBeforeCommit},
+	{"conflicts-together", "transactions that conflict share a request", conflictsTogether},
+}
+
+// Named returns the mutant of that name.
+func Named(name string) (Mutant, bool) {
+	for _, m := range All {
+		if m.Name == name {
+			return m, true
+		}
+	}
+	return Mutant{}, false
+}

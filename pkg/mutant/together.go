@@ -1,0 +1,120 @@
+package mutant
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// conflictsTogether sends transactions of all nodes that come within some
+// milliseconds as one request, whatever they compare and write: each is judged
+// by the state before all of them. Only what etcd itself refuses is kept apart:
+// two puts of one key, and a put of a key that another deletes.
+func conflictsTogether(keysOf) func(string, *clientv3.Client) {
+	g := &gatherer{}
+	return func(_ string, c *clientv3.Client) { c.KV = tampered{KV: c.KV, txn: g.send} }
+}
+
+const gatherFor = 3 * time.Millisecond
+
+type gatherer struct {
+	mu      sync.Mutex
+	waiting *request
+}
+
+// request is what is sent together.
+type request struct {
+	parts   []txn
+	written map[string]bool // by a put: nobody else may write it
+	deleted map[string]bool
+	done    chan struct{}
+	resp    *clientv3.TxnResponse
+	err     error
+}
+
+func (g *gatherer) send(ctx context.Context, t txn, next send) (*clientv3.TxnResponse, error) {
+	g.mu.Lock()
+	r, first := g.waiting, false
+	if r == nil || !r.takes(t) {
+		r, first = &request{written: map[string]bool{}, deleted: map[string]bool{}, done: make(chan struct{})}, true
+		r.takes(t)
+		g.waiting = r
+	}
+	mine := len(r.parts)
+	r.parts = append(r.parts, t)
+	g.mu.Unlock()
+	if !first {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		return r.answer(mine)
+	}
+	select {
+	case <-time.After(gatherFor):
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	if g.waiting == r {
+		g.waiting = nil
+	}
+	g.mu.Unlock()
+	if len(r.parts) == 1 {
+		r.resp, r.err = next(ctx, t)
+		close(r.done)
+		return r.resp, r.err
+	}
+	ops := make([]clientv3.Op, len(r.parts))
+	for i, p := range r.parts {
+		ops[i] = clientv3.OpTxn(p.If, p.Then, p.Else)
+	}
+	r.resp, r.err = next(ctx, txn{Then: ops})
+	close(r.done)
+	return r.answer(mine)
+}
+
+// answer is what became of one part.
+func (r *request) answer(i int) (*clientv3.TxnResponse, error) {
+	if r.err != nil || len(r.parts) == 1 {
+		return r.resp, r.err
+	}
+	part := r.resp.Responses[i].GetResponseTxn()
+	return &clientv3.TxnResponse{Header: r.resp.Header, Succeeded: part.Succeeded, Responses: part.Responses}, nil
+}
+
+// takes notes what t writes, unless etcd would refuse it beside the others.
+func (r *request) takes(t txn) bool {
+	var puts, deletes []string
+	ok, ops := true, 0
+	t.each(func(t txn) txn {
+		for _, branch := range [][]clientv3.Op{t.Then, t.Else} {
+			for _, op := range branch {
+				ops++
+				key := string(op.KeyBytes())
+				switch {
+				case op.IsPut():
+					puts = append(puts, key)
+					ok = ok && !r.written[key] && !r.deleted[key]
+				case op.IsDelete():
+					deletes = append(deletes, key)
+					ok = ok && !r.written[key] && len(op.RangeBytes()) == 0
+				}
+			}
+		}
+		return t
+	})
+	// Only what is small: etcd's limits are the Batcher's business.
+	if ok = ok && ops < 40 && len(r.parts) < 8; !ok {
+		return false
+	}
+	for _, k := range puts {
+		r.written[k] = true
+	}
+	for _, k := range deletes {
+		r.deleted[k] = true
+	}
+	return true
+}
