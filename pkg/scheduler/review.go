@@ -181,7 +181,9 @@ func (w *worker) has(ev *store.ShardEvent) bool {
 	return slices.Contains(t.live.unreadable, ev.Run) || slices.ContainsFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
 }
 
-// settleRecords repairs what still differs, by what etcd holds now.
+// settleRecords repairs what still differs, by what etcd holds now. Ticks that
+// the watermark has passed meanwhile are decided by it, as of every task that it
+// covers: to decide them would be to decide them again.
 func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 	var keys []string
 	for key, mod := range d.records {
@@ -211,25 +213,10 @@ func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 			}
 		case ev.Deleted && mod == 0 && w.has(&ev), !ev.Deleted && ev.Mod == mod && w.lacks(&ev):
 			w.repaired("a record", ev.Key)
-			w.repair(ev)
+			w.apply(store.ShardBatch{Events: []store.ShardEvent{ev}})
 		}
 	}
 	return nil
-}
-
-// repair takes a record that the watch has lost. The watermark may have passed
-// ticks of a task that was created, or whose ticks began anew, without the worker
-// knowing: they are not decided, for every commit for the task compares its entry.
-func (w *worker) repair(ev store.ShardEvent) {
-	create, from := int64(0), int64(0)
-	if t := w.tasks[ev.Task]; t != nil && t.present {
-		create, from = t.create, t.from
-	}
-	w.apply(store.ShardBatch{Events: []store.ShardEvent{ev}})
-	if t := w.tasks[ev.Task]; ev.Kind == store.KindEntry && t != nil && t.present && (t.create != create || t.from > from) {
-		t.overlooked = true
-		w.reschedule(t)
-	}
 }
 
 // differingRuns are the attempts that are active for only one of worker and etcd.

@@ -36,8 +36,6 @@ type taskState struct {
 	looked  bool // it is among the worker's looks
 	touched bool // the plan in the making changes it
 	started bool // and dispatches a run of it
-	// overlooked: the watermark does not speak for it, though it should.
-	overlooked bool
 }
 
 // live is what a task has while something waits or runs.
@@ -199,7 +197,7 @@ func (t *taskState) entry() store.EntryParts {
 }
 
 // covered reports whether the watermark speaks for the task.
-func (w *worker) covered(t *taskState) bool { return t.create <= w.mark.Seen && !t.overlooked }
+func (w *worker) covered(t *taskState) bool { return t.create <= w.mark.Seen }
 
 // nextUndecided is the first tick that neither the entry's from nor the
 // watermark decides; 0 if there is none.
@@ -224,9 +222,6 @@ func (w *worker) reschedule(t *taskState) {
 	tick := int64(0)
 	if t.fires() {
 		tick = w.nextUndecided(t)
-	}
-	if tick == 0 || tick > w.mark.Time.UnixMilli() {
-		t.overlooked = false // from now on it does
 	}
 	delete(w.uncovered, t)
 	if tick == 0 {
