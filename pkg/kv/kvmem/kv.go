@@ -1,0 +1,136 @@
+package kvmem
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// remote is the store as etcd's own client sees it: clientv3 makes the requests.
+type remote struct{ door }
+
+var _ pb.KVClient = remote{}
+
+func (s remote) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+	if err := checkRange(r); err != nil {
+		return nil, err
+	}
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	if err := s.readable(r); err != nil {
+		return nil, err
+	}
+	resp := s.read(r, s.revision)
+	resp.Header = s.header()
+	return resp, nil
+}
+
+func (s remote) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
+	return nil, status.Error(codes.Unimplemented, "kvmem streams no ranges")
+}
+
+func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
+	resp, err := s.Txn(ctx, single(&pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}))
+	if err != nil {
+		return nil, err
+	}
+	one := resp.Responses[0].GetResponsePut()
+	one.Header = resp.Header
+	return one, nil
+}
+
+func (s remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	resp, err := s.Txn(ctx, single(&pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}))
+	if err != nil {
+		return nil, err
+	}
+	one := resp.Responses[0].GetResponseDeleteRange()
+	one.Header = resp.Header
+	return one, nil
+}
+
+func single(op *pb.RequestOp) *pb.TxnRequest { return &pb.TxnRequest{Success: []*pb.RequestOp{op}} }
+
+func (s remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	switch {
+	case r.Revision <= s.compacted:
+		return nil, rpctypes.ErrGRPCCompacted
+	case r.Revision > s.revision:
+		return nil, rpctypes.ErrGRPCFutureRev
+	}
+	s.compact(r.Revision)
+	return &pb.CompactionResponse{Header: s.header()}, nil
+}
+
+// readable refuses revisions that are not there yet, or not any more.
+func (s *Store) readable(r *pb.RangeRequest) error {
+	switch {
+	case r.Revision > s.revision:
+		return rpctypes.ErrGRPCFutureRev
+	case r.Revision > 0 && r.Revision < s.compacted:
+		return rpctypes.ErrGRPCCompacted
+	}
+	return nil
+}
+
+// read answers a range request; now is the revision that is read if it names none.
+func (s *Store) read(r *pb.RangeRequest, now int64) *pb.RangeResponse {
+	at := cmp.Or(max(r.Revision, 0), now)
+	resp := &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: now}}
+	sorted := r.SortOrder != pb.RangeRequest_NONE || r.SortTarget != pb.RangeRequest_KEY
+	s.each(spanOf(r.Key, r.RangeEnd), at, func(key string, v *version) {
+		resp.Count++
+		if !r.CountOnly && v.within(r) && (sorted || r.Limit == 0 || int64(len(resp.Kvs)) <= r.Limit) {
+			resp.Kvs = append(resp.Kvs, v.keyValue(key))
+		}
+	})
+	order(resp.Kvs, r)
+	if r.Limit > 0 && int64(len(resp.Kvs)) > r.Limit {
+		resp.Kvs, resp.More = resp.Kvs[:r.Limit], true
+	}
+	if r.KeysOnly {
+		for _, kv := range resp.Kvs {
+			kv.Value = nil
+			if r.SortTarget != pb.RangeRequest_VALUE {
+				kv.Lease = 0 // etcd answers from its index, which knows of no leases
+			}
+		}
+	}
+	return resp
+}
+
+func (v *version) within(r *pb.RangeRequest) bool {
+	return v.mod >= r.MinModRevision && (r.MaxModRevision == 0 || v.mod <= r.MaxModRevision) &&
+		v.create >= r.MinCreateRevision && (r.MaxCreateRevision == 0 || v.create <= r.MaxCreateRevision)
+}
+
+// order sorts as the request says. Where etcd leaves the order of equals open, they stay in the order of their keys.
+func order(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
+	by := map[pb.RangeRequest_SortTarget]func(a, b *mvccpb.KeyValue) int{
+		pb.RangeRequest_KEY:     func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) },
+		pb.RangeRequest_VERSION: func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.Version, b.Version) },
+		pb.RangeRequest_CREATE:  func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) },
+		pb.RangeRequest_MOD:     func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) },
+		pb.RangeRequest_VALUE:   func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Value, b.Value) },
+	}[r.SortTarget]
+	switch {
+	case r.SortOrder == pb.RangeRequest_DESCEND:
+		slices.SortStableFunc(kvs, func(a, b *mvccpb.KeyValue) int { return by(b, a) })
+	case r.SortTarget != pb.RangeRequest_KEY:
+		slices.SortStableFunc(kvs, by)
+	}
+}

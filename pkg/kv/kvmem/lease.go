@@ -1,0 +1,193 @@
+package kvmem
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const maxTTL = 9_000_000_000 // seconds
+
+// lease is the server's side of one.
+type lease struct {
+	id, ttl int64
+	keys    map[string]struct{}
+	expiry  time.Time
+	timer   *time.Timer
+}
+
+func (l *lease) renew() {
+	d := time.Duration(l.ttl) * time.Second
+	l.expiry = time.Now().Add(d)
+	l.timer.Reset(d)
+}
+
+// expire is called by a lease's timer.
+func (s *Store) expire(l *lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frozen == nil && !s.closed && s.leases[l.id] == l && !time.Now().Before(l.expiry) {
+		s.revoke(l)
+	}
+}
+
+// revoke drops a lease and its keys, in one revision.
+func (s *Store) revoke(l *lease) {
+	l.timer.Stop()
+	c := s.begin()
+	for _, key := range keysOf(l.keys) {
+		c.delete(span{key: key})
+	}
+	delete(s.leases, l.id)
+	c.end()
+}
+
+// Revoke ends a lease from outside, before its time; it reports whether there was one.
+func (s *Store) Revoke(id clientv3.LeaseID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.leases[int64(id)]
+	if l != nil {
+		s.revoke(l)
+	}
+	return l != nil
+}
+
+// Leases are the ids of those that live, in the order of their grants.
+func (s *Store) Leases() (ids []clientv3.LeaseID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.sortedLeases() {
+		ids = append(ids, clientv3.LeaseID(l.id))
+	}
+	return ids
+}
+
+func (s *Store) sortedLeases() []*lease {
+	return slices.SortedFunc(maps.Values(s.leases), func(a, b *lease) int { return cmp.Compare(a.id, b.id) })
+}
+
+// leases is clientv3.Lease.
+type leases struct{ door }
+
+var _ clientv3.Lease = leases{}
+
+func (s leases) enter(ctx context.Context) error {
+	return clientv3.ContextError(ctx, s.door.enter(ctx))
+}
+
+// Grant gives out ids in order, so that a run of a simulation can be repeated.
+func (s leases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	switch {
+	case ttl > maxTTL:
+		return nil, rpctypes.ErrLeaseTTLTooLarge
+	case s.full:
+		return nil, rpctypes.ErrNoSpace
+	}
+	s.lastLease++
+	l := &lease{id: s.lastLease, ttl: max(ttl, s.cfg.MinTTL), keys: map[string]struct{}{}}
+	l.timer = time.AfterFunc(time.Duration(l.ttl)*time.Second, func() { s.expire(l) })
+	l.renew()
+	s.Store.leases[l.id] = l
+	return &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(l.id), TTL: l.ttl}, nil
+}
+
+func (s leases) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	l := s.Store.leases[int64(id)]
+	if l == nil {
+		return nil, rpctypes.ErrLeaseNotFound
+	}
+	s.revoke(l)
+	return &clientv3.LeaseRevokeResponse{Header: s.header()}, nil
+}
+
+func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	resp := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: s.header(), ID: id, TTL: -1}
+	l := s.Store.leases[int64(id)]
+	if l == nil {
+		return resp, nil
+	}
+	resp.TTL, resp.GrantedTTL = int64(time.Until(l.expiry)/time.Second), l.ttl
+	// Whether keys are wanted is hidden in opts: any option means that they are.
+	if len(opts) > 0 {
+		for _, key := range keysOf(l.keys) {
+			resp.Keys = append(resp.Keys, []byte(key))
+		}
+	}
+	return resp, nil
+}
+
+func (s leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	resp := &clientv3.LeaseLeasesResponse{ResponseHeader: s.header()}
+	for _, l := range s.sortedLeases() {
+		resp.Leases = append(resp.Leases, clientv3.LeaseStatus{ID: clientv3.LeaseID(l.id)})
+	}
+	return resp, nil
+}
+
+func (s leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	l := s.Store.leases[int64(id)]
+	if l == nil {
+		return nil, rpctypes.ErrLeaseNotFound
+	}
+	l.renew()
+	return &clientv3.LeaseKeepAliveResponse{ResponseHeader: s.header(), ID: id, TTL: l.ttl}, nil
+}
+
+// KeepAlive renews every third of the lease's time until ctx or the client ends, or the lease is gone. Answers that
+// nobody takes are dropped.
+func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.life, cancel)
+	answers := make(chan *clientv3.LeaseKeepAliveResponse, clientv3.LeaseResponseChSize)
+	go func() {
+		defer close(answers)
+		defer cancel()
+		defer stop()
+		for {
+			resp, err := s.KeepAliveOnce(ctx, id)
+			if err != nil {
+				return
+			}
+			select {
+			case answers <- resp:
+			default:
+			}
+			wait := time.NewTimer(time.Duration(resp.TTL) * time.Second / 3)
+			select {
+			case <-wait.C:
+			case <-ctx.Done():
+				wait.Stop()
+				return
+			}
+		}
+	}()
+	return answers, nil
+}
+
+func (s leases) Close() error { return nil }

@@ -1,0 +1,154 @@
+package kvmem
+
+import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// The limits of an etcd with the usual settings.
+const (
+	maxOps     = 128
+	maxRequest = 3 << 19 // bytes: 1.5 MiB
+)
+
+// checkRequest refuses what etcd refuses before anything is looked up.
+func checkRequest(r *pb.TxnRequest) error {
+	if err := checkTxn(r, maxOps); err != nil {
+		return err
+	}
+	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
+		if _, err := written(side); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTxn counts operations as etcd does: what a level uses is not left for those nested in it.
+func checkTxn(r *pb.TxnRequest, most int) error {
+	n := max(len(r.Compare), len(r.Success), len(r.Failure))
+	if n > most {
+		return rpctypes.ErrGRPCTooManyOps
+	}
+	for _, c := range r.Compare {
+		if len(c.Key) == 0 {
+			return rpctypes.ErrGRPCEmptyKey
+		}
+	}
+	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
+		for _, op := range side {
+			if err := checkOp(op, most-n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkOp(op *pb.RequestOp, most int) error {
+	switch op := op.Request.(type) {
+	case *pb.RequestOp_RequestRange:
+		return checkRange(op.RequestRange)
+	case *pb.RequestOp_RequestPut:
+		switch r := op.RequestPut; {
+		case len(r.Key) == 0:
+			return rpctypes.ErrGRPCEmptyKey
+		case r.IgnoreValue && len(r.Value) > 0:
+			return rpctypes.ErrGRPCValueProvided
+		case r.IgnoreLease && r.Lease != 0:
+			return rpctypes.ErrGRPCLeaseProvided
+		}
+		return nil
+	case *pb.RequestOp_RequestDeleteRange:
+		if len(op.RequestDeleteRange.Key) == 0 {
+			return rpctypes.ErrGRPCEmptyKey
+		}
+		return nil
+	case *pb.RequestOp_RequestTxn:
+		return checkTxn(op.RequestTxn, most)
+	}
+	return rpctypes.ErrGRPCKeyNotFound
+}
+
+func checkRange(r *pb.RangeRequest) error {
+	if len(r.Key) == 0 {
+		return rpctypes.ErrGRPCEmptyKey
+	}
+	_, order := pb.RangeRequest_SortOrder_name[int32(r.SortOrder)]
+	_, target := pb.RangeRequest_SortTarget_name[int32(r.SortTarget)]
+	if !order || !target {
+		return rpctypes.ErrGRPCInvalidSortOption
+	}
+	return nil
+}
+
+// writes are the keys that one side of a transaction puts, and the ranges that it deletes.
+type writes struct {
+	puts    map[string]bool
+	deletes []span
+}
+
+// written refuses a side that puts a key twice, or puts what it deletes. The two sides of one nested transaction may
+// write the same.
+func written(ops []*pb.RequestOp) (writes, error) {
+	w := writes{puts: map[string]bool{}}
+	for _, op := range ops {
+		if d := op.GetRequestDeleteRange(); d != nil {
+			w.deletes = append(w.deletes, spanOf(d.Key, d.RangeEnd))
+		}
+	}
+	for _, op := range ops {
+		t := op.GetRequestTxn()
+		if t == nil {
+			continue
+		}
+		then, err := written(t.Success)
+		if err != nil {
+			return w, err
+		}
+		otherwise, err := written(t.Failure)
+		if err != nil {
+			return w, err
+		}
+		if !w.take(then.puts, nil) || !w.take(otherwise.puts, then.puts) {
+			return w, rpctypes.ErrGRPCDuplicateKey
+		}
+		w.deletes = append(append(w.deletes, then.deletes...), otherwise.deletes...)
+	}
+	for _, op := range ops {
+		if p := op.GetRequestPut(); p != nil && !w.take(map[string]bool{string(p.Key): true}, nil) {
+			return w, rpctypes.ErrGRPCDuplicateKey
+		}
+	}
+	return w, nil
+}
+
+// take adds puts, unless one collides with what is there; but may collide are those of the other side.
+func (w *writes) take(puts, but map[string]bool) bool {
+	for key := range puts {
+		if w.puts[key] && !but[key] {
+			return false
+		}
+		for _, d := range w.deletes {
+			if d.has(key) {
+				return false
+			}
+		}
+	}
+	for key := range puts {
+		w.puts[key] = true
+	}
+	return true
+}
+
+// puts says whether a request may put anything: that is what an etcd without space refuses.
+func puts(r *pb.TxnRequest) bool {
+	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
+		for _, op := range side {
+			if op.GetRequestPut() != nil || op.GetRequestTxn() != nil && puts(op.GetRequestTxn()) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,182 @@
+package kvmem
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// Txn applies a request as etcd does: all compares, those of nested transactions included, see the state before it;
+// then what was chosen is checked; then it is executed, and each operation sees those before it.
+func (s remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	if err := checkRequest(r); err != nil {
+		return nil, err
+	}
+	if proto.Size(r) > maxRequest {
+		return nil, rpctypes.ErrGRPCRequestTooLarge
+	}
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	chosen := s.choose(r)
+	if err := s.permit(chosen); err != nil {
+		return nil, err
+	}
+	if s.full && puts(r) {
+		return nil, rpctypes.ErrGRPCNoSpace
+	}
+	c := s.begin()
+	resp := c.execute(chosen)
+	c.end()
+	resp.Header = s.header()
+	return resp, nil
+}
+
+// branch is a transaction of which one side was chosen.
+type branch struct {
+	succeeded bool
+	ops       []*pb.RequestOp
+	nested    []branch // those among ops, in order
+}
+
+func (s *Store) choose(r *pb.TxnRequest) branch {
+	b := branch{succeeded: true, ops: r.Success}
+	for _, c := range r.Compare {
+		if !s.holds(c) {
+			b = branch{ops: r.Failure}
+			break
+		}
+	}
+	for _, op := range b.ops {
+		if t := op.GetRequestTxn(); t != nil {
+			b.nested = append(b.nested, s.choose(t))
+		}
+	}
+	return b
+}
+
+// holds says whether a comparison holds for every key of its range. An absent key, or an empty range, counts as one of
+// zeros, and has no value at all.
+func (s *Store) holds(c *pb.Compare) bool {
+	found, all := false, true
+	s.each(spanOf(c.Key, c.RangeEnd), s.revision, func(_ string, v *version) {
+		found, all = true, all && compare(c, v)
+	})
+	if !found {
+		return c.Target != pb.Compare_VALUE && compare(c, &version{})
+	}
+	return all
+}
+
+func compare(c *pb.Compare, v *version) bool {
+	result := 0
+	switch c.Target {
+	case pb.Compare_VALUE:
+		result = bytes.Compare(v.value, c.GetValue())
+	case pb.Compare_CREATE:
+		result = cmp.Compare(v.create, c.GetCreateRevision())
+	case pb.Compare_MOD:
+		result = cmp.Compare(v.mod, c.GetModRevision())
+	case pb.Compare_VERSION:
+		result = cmp.Compare(v.number, c.GetVersion())
+	case pb.Compare_LEASE:
+		result = cmp.Compare(v.lease, c.GetLease())
+	}
+	switch c.Result {
+	case pb.Compare_EQUAL:
+		return result == 0
+	case pb.Compare_NOT_EQUAL:
+		return result != 0
+	case pb.Compare_GREATER:
+		return result > 0
+	case pb.Compare_LESS:
+		return result < 0
+	}
+	return true
+}
+
+// permit checks what of a request can only be known now, in the order of its operations.
+func (s *Store) permit(b branch) error {
+	nested := b.nested
+	for _, op := range b.ops {
+		if op.GetRequestTxn() != nil {
+			if err := s.permit(nested[0]); err != nil {
+				return err
+			}
+			nested = nested[1:]
+		}
+		if r := op.GetRequestRange(); r != nil {
+			if err := s.readable(r); err != nil {
+				return err
+			}
+		}
+		if p := op.GetRequestPut(); p != nil {
+			if p.Lease != 0 && s.leases[p.Lease] == nil {
+				return rpctypes.ErrGRPCLeaseNotFound
+			}
+			if it := s.items[string(p.Key)]; (p.IgnoreValue || p.IgnoreLease) && (it == nil || it.at(s.revision) == nil) {
+				return rpctypes.ErrGRPCKeyNotFound
+			}
+		}
+	}
+	return nil
+}
+
+// execute does what was chosen. A nested transaction's header has no revision.
+func (c *change) execute(b branch) *pb.TxnResponse {
+	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: b.succeeded}
+	nested := b.nested
+	for _, op := range b.ops {
+		var r *pb.ResponseOp
+		switch op := op.Request.(type) {
+		case *pb.RequestOp_RequestRange:
+			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: c.read(op.RequestRange, c.now())}}
+		case *pb.RequestOp_RequestPut:
+			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: c.putRequest(op.RequestPut)}}
+		case *pb.RequestOp_RequestDeleteRange:
+			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: c.deleteRequest(op.RequestDeleteRange)}}
+		case *pb.RequestOp_RequestTxn:
+			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: c.execute(nested[0])}}
+			nested = nested[1:]
+		}
+		resp.Responses = append(resp.Responses, r)
+	}
+	return resp
+}
+
+func (c *change) putRequest(r *pb.PutRequest) *pb.PutResponse {
+	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: c.revision}}
+	key, value, lease := string(r.Key), r.Value, r.Lease
+	if it := c.items[key]; it != nil {
+		if old := it.at(c.revision); old != nil {
+			if r.PrevKv {
+				resp.PrevKv = old.keyValue(key)
+			}
+			if r.IgnoreValue {
+				value = old.value
+			}
+			if r.IgnoreLease {
+				lease = old.lease
+			}
+		}
+	}
+	c.put(key, value, lease)
+	return resp
+}
+
+func (c *change) deleteRequest(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
+	resp := &pb.DeleteRangeResponse{}
+	within := spanOf(r.Key, r.RangeEnd)
+	if r.PrevKv {
+		c.each(within, c.revision, func(key string, v *version) { resp.PrevKvs = append(resp.PrevKvs, v.keyValue(key)) })
+	}
+	resp.Deleted = c.delete(within)
+	resp.Header = &pb.ResponseHeader{Revision: c.now()}
+	return resp
+}
