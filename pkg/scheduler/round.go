@@ -19,7 +19,9 @@ func (w *worker) round(ctx context.Context) error {
 	clock := w.e.cfg.Now()
 	now := clock.Truncate(time.Millisecond)
 	// A clock that was set back would put what waits off for as long.
-	if !w.wakes.IsZero() && (!now.Before(w.wakes) || clock.Sub(w.looked) >= glance) {
+	// (clock, not now: a wake-up between two milliseconds would be waited for
+	// without a pause.)
+	if !w.wakes.IsZero() && (!clock.Before(w.wakes) || clock.Sub(w.looked) >= glance) {
 		w.wakes, w.looked = time.Time{}, clock
 		w.lookAtAll()
 	}
