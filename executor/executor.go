@@ -55,6 +55,8 @@ type Config struct {
 	Finishers     int // results recorded at once; 0 is DefaultFinishers
 	MaxUnfinished int // results that wait, at most, before starts pause; 0 is DefaultMaxUnfinished
 
+	// Act, if set, takes the place of processes.
+	Act Act
 	// Boot is a clock that counts suspend; nil: the host's.
 	Boot func() time.Duration
 

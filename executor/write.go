@@ -30,17 +30,21 @@ func (e *Executor) startProcess(a *attempt) {
 
 // runProcess sees one attempt from its preparation to its end.
 func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time)) Result {
-	what, err := e.launch.prepare(h.Assigned, h.Create)
-	if err != nil {
-		return notStarted(err)
-	}
-	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
-	what.may = func() error {
+	may := func() error {
 		if j.expired(e.clocks.boot()) {
 			return errTooLate
 		}
 		return nil
 	}
+	if e.cfg.Act != nil {
+		return e.act(h.Assigned, h.Create, may, o, onStarted)
+	}
+	what, err := e.launch.prepare(h.Assigned, h.Create)
+	if err != nil {
+		return notStarted(err)
+	}
+	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
+	what.may = may
 	return e.launch.run(what, o)
 }
 

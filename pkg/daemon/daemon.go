@@ -262,7 +262,7 @@ func (n *Node) wire() (err error) {
 	n.executor, err = executor.New(executor.Config{
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Inbox: n.store, Guardian: n.guardian,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
-		LostAfter: cfg.LostAfter.Std(), Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
+		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
 	if err != nil {
@@ -295,7 +295,7 @@ func (n *Node) wire() (err error) {
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
 		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
-		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: prometheus.Gatherers{registry, n.counts},
+		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {
 		return err
@@ -345,6 +345,12 @@ func (n *Node) unreadable() int {
 func (n *Node) ref(namespace, name string) store.Ref {
 	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
 }
+
+// Instance is the id of this start of the node.
+func (n *Node) Instance() string { return n.instance }
+
+// Metrics are what /metrics shows.
+func (n *Node) Metrics() prometheus.Gatherer { return prometheus.Gatherers{n.registry, n.counts} }
 
 // Address is where other nodes reach the API.
 func (n *Node) Address() string {

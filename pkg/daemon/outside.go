@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 )
@@ -36,6 +37,8 @@ type Outside struct {
 	Format int
 	// Unguarded nodes have no guardian beside them: they run no processes.
 	Unguarded bool
+	// Act, if set, takes the place of processes.
+	Act executor.Act
 }
 
 // real fills in what is not set.
