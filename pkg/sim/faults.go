@@ -1,0 +1,162 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// fault is something that goes wrong. It draws what it needs from the scenario's dice, and says how to end it; nil if it
+// is over at once.
+type fault struct {
+	name   string
+	weight int
+	begin  func(w *world) (end func(w *world))
+}
+
+// faults are all there are.
+var faults = []fault{
+	{"kill", 6, func(w *world) func(*world) { return w.killOne(false) }},
+	{"kill host", 3, func(w *world) func(*world) { return w.killOne(true) }},
+	{"drain", 4, drainOne},
+	{"join", 2, joinOne},
+	{"cut", 5, linkFault(cut)},
+	{"deaf", 4, linkFault(deaf)},
+	{"held", 5, linkFault(held)},
+	{"stall watches", 5, stallOne},
+	{"break watches", 5, func(w *world) func(*world) {
+		if n := w.someNode(); n != nil {
+			n.proc.link.breakWatches()
+		}
+		return nil
+	}},
+	{"revoke a lease", 5, revokeOne},
+	{"revoke all leases", 2, func(w *world) func(*world) {
+		for _, id := range w.store.Leases() {
+			w.store.Revoke(id)
+		}
+		return nil
+	}},
+	{"etcd without a leader", 3, func(w *world) func(*world) {
+		w.store.Freeze()
+		extend := w.rng.IntN(3) > 0
+		return func(w *world) { w.store.Thaw(extend) }
+	}},
+	{"compact", 6, compact},
+	{"etcd full", 2, func(w *world) func(*world) {
+		w.store.SetFull(true)
+		return func(w *world) { w.store.SetFull(false) }
+	}},
+	{"clock", 3, skewOne},
+}
+
+// someNode draws one that runs; nil if none does.
+func (w *world) someNode() *node {
+	var up []*node
+	for _, name := range w.names {
+		if w.nodes[name].proc != nil {
+			up = append(up, w.nodes[name])
+		}
+	}
+	if len(up) == 0 {
+		return nil
+	}
+	return pick(w.rng, up)
+}
+
+func (w *world) up() (n int) {
+	for _, one := range w.nodes {
+		if one.proc != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// killOne kills a node, and starts it again when the fault ends.
+func (w *world) killOne(host bool) func(*world) {
+	n := w.someNode()
+	if n == nil {
+		return nil
+	}
+	n.kill(host)
+	return func(*world) { n.restart() }
+}
+
+// restart starts a daemon unless what is left of its former one is in its way; then heal does.
+func (n *node) restart() {
+	if n.proc == nil && isClosed(n.former) {
+		n.start()
+	}
+}
+
+func drainOne(w *world) func(*world) {
+	n := w.someNode()
+	if n == nil || w.up() < 2 {
+		return nil
+	}
+	n.drain()
+	return func(*world) { n.restart() }
+}
+
+func joinOne(w *world) func(*world) {
+	if len(w.nodes) >= mostNodes {
+		return nil
+	}
+	w.addNode().start()
+	return nil
+}
+
+func linkFault(m mode) func(*world) func(*world) {
+	return func(w *world) func(*world) {
+		n := w.someNode()
+		if n == nil {
+			return nil
+		}
+		l, silent := n.proc.link, w.rng.IntN(2) == 0
+		l.set(m)
+		if silent { // the whole host is cut off, not only its way to etcd
+			w.net.silence(n.address, true)
+		}
+		return func(w *world) {
+			l.set(open)
+			w.net.silence(n.address, false)
+		}
+	}
+}
+
+func stallOne(w *world) func(*world) {
+	n := w.someNode()
+	if n == nil {
+		return nil
+	}
+	l := n.proc.link
+	l.stall(true)
+	return func(*world) { l.stall(false) }
+}
+
+func revokeOne(w *world) func(*world) {
+	if ids := w.store.Leases(); len(ids) > 0 {
+		w.store.Revoke(pick(w.rng, ids))
+	}
+	return nil
+}
+
+func compact(w *world) func(*world) {
+	rev := w.store.Revision() - w.rng.Int64N(50)
+	ctx, cancel := context.WithTimeout(w.life, time.Second)
+	defer cancel()
+	if _, err := w.etcd.Compact(ctx, rev); err != nil && err != rpctypes.ErrCompacted {
+		w.log("> not compacted: %v", err)
+	}
+	return nil
+}
+
+func skewOne(w *world) func(*world) {
+	n := w.nodes[pick(w.rng, w.names)]
+	d := between(w.rng, -maxSkew, maxSkew)
+	w.log("> the clock of %s jumps to %+d ms", n.name, d.Milliseconds())
+	n.skew.Store(int64(d))
+	return func(*world) { n.skew.Store(0) }
+}

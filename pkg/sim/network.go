@@ -1,0 +1,143 @@
+package sim
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// network joins the nodes' APIs and their clients, in memory.
+type network struct {
+	mu    sync.Mutex
+	doors map[string]*door // by address
+}
+
+func newNetwork() *network { return &network{doors: map[string]*door{}} }
+
+// door is a listener. One that is shut refuses calls, one that is silent leaves them unanswered.
+type door struct {
+	net    *network
+	at     address
+	calls  chan net.Conn
+	shut   chan struct{}
+	silent bool
+	conns  map[net.Conn]struct{}
+}
+
+type address string
+
+func (a address) Network() string { return "tcp" }
+func (a address) String() string  { return string(a) }
+
+// listen opens an address. It is an error if it is open.
+func (n *network) listen(at string) (net.Listener, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.doors[at] != nil {
+		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: address(at), Err: syscall.EADDRINUSE}
+	}
+	d := &door{net: n, at: address(at), calls: make(chan net.Conn), shut: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	n.doors[at] = d
+	return d, nil
+}
+
+func (d *door) Accept() (net.Conn, error) {
+	select {
+	case c := <-d.calls:
+		return c, nil
+	case <-d.shut:
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: d.at, Err: net.ErrClosed}
+	}
+}
+
+func (d *door) Close() error {
+	d.net.mu.Lock()
+	defer d.net.mu.Unlock()
+	if d.net.doors[string(d.at)] == d {
+		delete(d.net.doors, string(d.at))
+		close(d.shut)
+	}
+	return nil
+}
+
+func (d *door) Addr() net.Addr { return d.at }
+
+// sever shuts an address and breaks its connections, as the death of its process does.
+func (n *network) sever(at string) {
+	n.mu.Lock()
+	d := n.doors[at]
+	var conns []net.Conn
+	if d != nil {
+		for c := range d.conns {
+			conns = append(conns, c)
+		}
+	}
+	n.mu.Unlock()
+	if d == nil {
+		return
+	}
+	d.Close()
+	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// silence has an address answer no more calls, or answer again.
+func (n *network) silence(at string, yes bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if d := n.doors[at]; d != nil {
+		d.silent = yes
+	}
+}
+
+// dialLimit is how long a call that nobody answers waits; http's dials have no other end.
+const dialLimit = 5 * time.Second
+
+// dial reaches an address, from nowhere in particular.
+func (n *network) dial(ctx context.Context, _, at string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	n.mu.Lock()
+	d := n.doors[at]
+	silent := d != nil && d.silent
+	n.mu.Unlock()
+	failed := func(err error) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: address(at), Err: err}
+	}
+	if d == nil {
+		return failed(syscall.ECONNREFUSED)
+	}
+	if silent {
+		<-ctx.Done()
+		return failed(ctx.Err())
+	}
+	here, there := net.Pipe()
+	select {
+	case d.calls <- there:
+		n.mu.Lock()
+		d.conns[there] = struct{}{}
+		n.mu.Unlock()
+		return &conn{Conn: here, gone: func() {
+			n.mu.Lock()
+			delete(d.conns, there)
+			n.mu.Unlock()
+		}}, nil
+	case <-d.shut:
+		return failed(syscall.ECONNREFUSED)
+	case <-ctx.Done():
+		return failed(ctx.Err())
+	}
+}
+
+type conn struct {
+	net.Conn
+	gone func()
+}
+
+func (c *conn) Close() error {
+	c.gone()
+	return c.Conn.Close()
+}

@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// node is a host: a name, an address, a clock, and the daemon that runs on it, if any.
+type node struct {
+	*world
+	name    string
+	address string
+	dir     string
+	starts  int
+	skew    atomic.Int64 // of its wall clock, in ns
+
+	proc   *process        // nil: none runs
+	former <-chan struct{} // closed when the one before is no more in the way of the next
+}
+
+// process is one start of a daemon.
+type process struct {
+	link   *link
+	daemon atomic.Pointer[daemon.Node]
+	stop   context.CancelFunc
+	gone   chan struct{} // closed when all of it has ended
+	killed chan struct{} // closed when its attempts are killed with it
+}
+
+func (w *world) addNode() *node {
+	n := &node{world: w, name: fmt.Sprintf("n%d", len(w.nodes)+1), address: fmt.Sprintf("127.0.0.%d:7070", len(w.nodes)+1)}
+	n.dir = filepath.Join(w.dir, n.name)
+	w.nodes[n.name], w.names = n, append(w.names, n.name)
+	return n
+}
+
+// start starts the daemon on what its former process left.
+func (n *node) start() {
+	n.starts++
+	p := &process{link: newLink(n.world, n.name, n.rng.Uint64()), gone: make(chan struct{}), killed: make(chan struct{})}
+	ctx, stop := context.WithCancel(n.life)
+	p.stop, n.proc = stop, p
+	n.world.all = append(n.world.all, p)
+	n.log("> start %s", n.name)
+	cfg := daemon.Defaults()
+	cfg.Name, cfg.DataDir, cfg.Listen, cfg.EtcdEndpoints = n.name, n.dir, n.address, []string{"http://memory:2379"}
+	cfg.Shards, cfg.Slots = n.opts.Shards, 8
+	cfg.LeaseTTL, cfg.LostAfter, cfg.DrainTimeout = task.Duration(leaseTTL), task.Duration(lostAfter), task.Duration(drainTimeout)
+	go func() {
+		defer close(p.gone)
+		defer stop()
+		if err := n.run(ctx, p, cfg); err != nil && ctx.Err() == nil {
+			n.log("> %s has ended by itself: %v", n.name, err)
+			n.count("a daemon ended by itself")
+		}
+	}()
+}
+
+func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
+	boot := time.Now().Add(-time.Hour)
+	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
+		TimeKey: "t", LevelKey: "l", NameKey: "n", MessageKey: "m", EncodeLevel: zapcore.LowercaseLevelEncoder,
+		EncodeTime: zapcore.TimeEncoderOfLayout("15:04:05.000"), EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: " ",
+	}), n.world, zap.InfoLevel)).Named(fmt.Sprintf("%s.%d", n.name, n.starts))
+	d, err := daemon.Outside{
+		Now:    func() time.Time { return time.Now().Add(time.Duration(n.skew.Load())) },
+		Boot:   func() time.Duration { return time.Since(boot) },
+		Listen: func(_, at string) (net.Listener, error) { return n.net.listen(at) },
+		Dial:   n.net.dial,
+		Etcd: func(context.Context, daemon.Config) (*kv.Client, error) {
+			// What is still under way when the daemon closes its client may arrive all the same.
+			inner := n.store.Client(n.life)
+			c := clientv3.NewCtxClient(n.life)
+			c.KV, c.Watcher, c.Lease, c.Maintenance, c.Cluster = inner.KV, inner.Watcher, inner.Lease, inner.Maintenance, inner.Cluster
+			p.link.put(c)
+			if n.opts.Mutate != nil {
+				n.opts.Mutate(n.name, c)
+			}
+			return kv.Wrap(c, 0), nil
+		},
+		Unguarded: true,
+		Act:       p.act(n),
+	}.Start(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	p.daemon.Store(d)
+	err = d.Run(ctx)
+	n.gather(d)
+	return err
+}
+
+// kill ends the daemon as SIGKILL does: nothing that it does from now on has an effect. Its guardian kills its attempts a
+// moment later, and says so, unless the whole host is dead.
+func (n *node) kill(host bool) {
+	p := n.proc
+	n.proc, n.former = nil, p.killed
+	n.log("> kill %s, its host too: %t", n.name, host)
+	p.link.set(dead)
+	n.net.sever(n.address)
+	n.moveDir()
+	p.stop()
+	if host {
+		close(p.killed)
+	} else {
+		instance, delay := "", between(n.rng, 0, 400*time.Millisecond)
+		if d := p.daemon.Load(); d != nil {
+			instance = d.Instance()
+		}
+		n.background.Go(func() {
+			sleep(n.life, delay)
+			close(p.killed)
+			if instance != "" && n.life.Err() == nil {
+				ctx, cancel := context.WithTimeout(n.life, 10*time.Second)
+				defer cancel()
+				if err := n.admin.PutCleared(ctx, instance, task.At(time.Now())); err != nil {
+					n.log("> the guardian of %s cannot say that it is gone: %v", n.name, err)
+				}
+			}
+		})
+	}
+}
+
+// moveDir gives the next process a copy of the data directory: what is left of the dead one still writes to its own.
+func (n *node) moveDir() {
+	next := filepath.Join(n.world.dir, fmt.Sprintf("%s.%d", n.name, n.starts))
+	if err := os.MkdirAll(next, 0o700); err != nil {
+		n.fail(err)
+	}
+	for _, name := range []string{"state.json", "token"} {
+		b, err := os.ReadFile(filepath.Join(n.dir, name))
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(next, name), b, 0o600)
+		}
+		if err != nil {
+			n.fail(err)
+		}
+	}
+	n.dir = next
+}
+
+// drain ends the daemon as SIGTERM does.
+func (n *node) drain() {
+	p := n.proc
+	n.proc, n.former = nil, p.gone
+	n.log("> drain %s", n.name)
+	p.stop()
+}
+
+// act carries out attempts: "sim DURATION EXIT-CODE".
+func (p *process) act(n *node) func(<-chan struct{}, task.Assigned, int64) int {
+	return func(killed <-chan struct{}, a task.Assigned, token int64) int {
+		var d time.Duration
+		code := 0
+		if c := a.Action.Process.Command; len(c) == 3 {
+			d, _ = time.ParseDuration(c[1])
+			fmt.Sscan(c[2], &code)
+		}
+		one := n.probes.start(n.name, a, token)
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			n.probes.end(one, true)
+			return code
+		case <-killed:
+		case <-p.killed:
+		}
+		n.probes.end(one, false)
+		return 137
+	}
+}
+
+// http is a client that reaches the nodes' addresses, each call by a connection of its own.
+func (w *world) http() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: w.net.dial, DisableKeepAlives: true}}
+}

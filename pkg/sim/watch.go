@@ -1,0 +1,93 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// linkedWatcher passes watches through the link: they are late, stall, and break with it.
+type linkedWatcher struct {
+	clientv3.Watcher
+	link *link
+}
+
+func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	l := w.link
+	out := make(chan clientv3.WatchResponse, 1)
+	l.mu.Lock()
+	broken := l.broken
+	l.mu.Unlock()
+	if !l.passes(ctx, broken, 0) {
+		close(out)
+		return out
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	in := w.Watcher.Watch(ctx, key, opts...)
+	l.world.background.Go(func() {
+		defer close(out)
+		defer cancel()
+		for {
+			var r clientv3.WatchResponse
+			var ok bool
+			select {
+			case r, ok = <-in:
+			case <-broken:
+			}
+			if !ok || !l.passes(ctx, broken, l.delay()) {
+				return
+			}
+			select {
+			case out <- r:
+			case <-broken:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return out
+}
+
+// delay is how long an event takes.
+func (l *link) delay() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rng.IntN(1000) < l.weather.slow {
+		return time.Duration(l.rng.IntN(3000)) * time.Millisecond
+	}
+	return time.Duration(50+l.rng.IntN(1000)) * time.Microsecond
+}
+
+// passes waits until the link lets a watch say something.
+func (l *link) passes(ctx context.Context, broken <-chan struct{}, delay time.Duration) bool {
+	if !sleep(ctx, delay) {
+		return false
+	}
+	for {
+		l.mu.Lock()
+		free, moved := l.mode == open && !l.stalled, l.moved
+		l.mu.Unlock()
+		if free {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-broken:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (w linkedWatcher) RequestProgress(ctx context.Context) error {
+	if !sleep(ctx, w.link.delay()) {
+		return ctx.Err()
+	}
+	if m, _ := w.link.is(); m != open {
+		return nil // sent, and lost
+	}
+	return w.Watcher.RequestProgress(ctx)
+}

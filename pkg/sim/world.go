@@ -1,0 +1,160 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// begin is when simulations begin: bubbles begin in 2000, which is no time for tasks.
+var begin = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// world is a cluster and all that is around it, in one bubble.
+type world struct {
+	t       testing.TB
+	opts    Options
+	rng     *rand.Rand // of the scenario: one goroutine draws from it
+	weather weather
+	dir     string
+
+	store *kvmem.Store
+	net   *network
+	admin *store.Store // the simulation's own eyes and hands, without faults
+	etcd  *kv.Client
+	names []string // of all nodes there will be
+	nodes map[string]*node
+	all   []*process        // that ever were
+	fault map[string]func() // how to end what is wrong now
+
+	life       context.Context // ends with the simulation
+	background sync.WaitGroup  // what outlives the calls that began it
+	probes     probes
+	acks       acks
+
+	mu     sync.Mutex
+	story  []string
+	counts map[string]int
+}
+
+func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world {
+	w := &world{
+		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
+		nodes: map[string]*node{}, fault: map[string]func(){}, life: life, counts: map[string]int{},
+	}
+	w.etcd = kv.Wrap(w.store.Client(life), 0)
+	keys, err := store.NewKeys(store.DefaultPrefix)
+	if err != nil {
+		w.fail(err)
+	}
+	w.admin = store.New(w.etcd, kv.Direct(w.etcd), keys)
+	return w
+}
+
+// fail ends a simulation that cannot go on.
+func (w *world) fail(err error) {
+	w.t.Helper()
+	w.t.Error(err)
+	w.t.FailNow()
+}
+
+// log adds a line to the story of the simulation.
+func (w *world) log(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story = append(w.story, fmt.Sprintf("%s %s", time.Now().UTC().Format("15:04:05.000"), fmt.Sprintf(format, args...)))
+}
+
+// Write takes the nodes' log lines into the story.
+func (w *world) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story = append(w.story, strings.TrimRight(string(b), "\n"))
+	return len(b), nil
+}
+
+func (w *world) Sync() error { return nil }
+
+// count notes that something was reached.
+func (w *world) count(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[what]++
+}
+
+// client is a client of a node's API; nil before there is a token.
+func (w *world) client(n *node) *client.Client {
+	token := ""
+	for _, n := range w.nodes {
+		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
+			token = strings.TrimSpace(string(b))
+		}
+	}
+	if token == "" {
+		return nil
+	}
+	c, err := client.New(client.Config{Server: "http://" + n.address, Token: token, Timeout: 8 * time.Second, HTTP: w.http()})
+	if err != nil {
+		w.fail(err)
+	}
+	return c
+}
+
+// beyond is a context for what outlives its caller; it keeps the caller's values, and ends with the simulation.
+func (w *world) beyond(ctx context.Context) context.Context { return outliving{w.life, ctx} }
+
+type outliving struct {
+	context.Context
+	values context.Context
+}
+
+func (o outliving) Value(key any) any { return o.values.Value(key) }
+
+// pick draws one of a list.
+func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+
+// between draws a duration.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1)).Truncate(time.Millisecond)
+}
+
+// pass lets virtual time go by.
+func (w *world) pass(d time.Duration) { sleep(w.life, d) }
+
+// until waits until a condition holds, for at most a time.
+func (w *world) until(most time.Duration, holds func() bool) bool {
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); w.pass(100 * time.Millisecond) {
+		if holds() {
+			return true
+		}
+	}
+	return holds()
+}
+
+// quiet says whether nothing waits or runs.
+func (w *world) quiet() bool {
+	for _, prefix := range []string{w.admin.Keys().Runs(), w.admin.Keys().Root() + "shards/"} {
+		resp, err := w.etcd.Get(w.life, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil {
+			w.fail(fmt.Errorf("look whether all is quiet: %w", err))
+		}
+		for _, kv := range resp.Kvs {
+			if prefix == w.admin.Keys().Runs() || strings.Contains(string(kv.Key), "/queue/") {
+				return false
+			}
+		}
+	}
+	return true
+}
