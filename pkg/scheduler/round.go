@@ -107,6 +107,14 @@ func result(err error) string {
 // it is the same creation; else the record is gone until the watch brings news.
 func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 	failed := map[*taskState]bool{} // each once, however many of its records have changed
+	// Attempts first: a queue record may tell that one of them has ended, and it
+	// must not be taken for one that is there after all.
+	for _, key := range c.Runs {
+		w.wakeAt(now.Add(100 * time.Millisecond))
+		if t := w.settleRun(key); t != nil {
+			failed[t] = true
+		}
+	}
 	for _, ev := range c.Records {
 		t := w.taskOf(&ev)
 		switch ev.Kind {
@@ -133,12 +141,6 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 		}
 		for _, t := range p.touched {
 			t.watchAnew(func(a *attempt) bool { return a.node == node })
-		}
-	}
-	for _, key := range c.Runs {
-		w.wakeAt(now.Add(100 * time.Millisecond))
-		if t := w.settleRun(key); t != nil {
-			failed[t] = true
 		}
 	}
 	for t, yes := range failed {

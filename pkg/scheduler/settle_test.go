@@ -1,0 +1,48 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// An owner wants to declare an attempt lost; its node, which is back, has just
+// ended it, and the next attempt waits. Both show in the lost commit: the
+// attempt's record is gone, and the run is in the queue. The simulation found
+// that the owner then believed the run to be in an inbox, and deleted it.
+func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
+	keys, err := store.NewKeys("/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := New(Config{
+		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: NewFleet("n1", func() int { return 1 }),
+		NextAttempt: executor.Next, Now: func() time.Time { return start }, Logger: zap.NewNop(),
+	})
+	w := newWorker(e, 0, store.Fences{})
+	w.reset()
+	run := task.RunID(start, "abcdefgh")
+	s := w.task("default/a")
+	w.activate(s, &attempt{run: run, node: "n2", create: 50})
+	waits, err := json.Marshal(task.Waiting{Run: task.Run{UID: "abcdefgh", State: task.Queued, Reason: task.ReasonRetry, Attempt: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plan{w: w, now: start}
+	w.settle(p, &store.Conflict{
+		Runs: []string{keys.Run("n2", ref("a"), run)},
+		Records: []store.ShardEvent{{
+			ShardKey: store.ShardKey{Kind: store.KindQueued, Ref: ref("a"), Run: run}, Key: keys.Queued(ref("a"), run),
+			Task: "default/a", Mod: 90, Create: 90, Value: waits,
+		}},
+	}, start)
+	if s.holds(run) || len(s.queue()) != 1 {
+		t.Errorf("held: %t, %d wait; want the run to wait, and no attempt", s.holds(run), len(s.queue()))
+	}
+}
