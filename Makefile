@@ -18,15 +18,16 @@ BENCH        ?= .
 BENCHTIME    ?= 1s
 SOAK         ?= 2m
 RATE         ?=
-DURATION     ?= 5m
+DURATION     ?=
 SEED         ?= 1
+SEEDS        ?= 100
 FAULTS       ?=
 CLEAN        ?=
 NODES        ?=
 FROM         ?= aeec4f0
 EMBEDDED     ?=
 
-export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED FAULTS CLEAN FROM EMBEDDED
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED SEEDS FAULTS CLEAN FROM EMBEDDED
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
@@ -44,6 +45,7 @@ help: ## List the targets
 	@echo "  RATE=                 runs each second: a plateau?   make soak RATE=1000 SOAK=20m"
 	@echo "  DURATION=5m SEED=1    how long, which faults         make chaos DURATION=20m SEED=7"
 	@echo "  FAULTS=               only these kinds of faults     make chaos FAULTS=kill-all,quorum-lost"
+	@echo "  SEED=1 SEEDS=100      of simulated clusters          make sim SEED=4711 SEEDS=1 DURATION=1m"
 	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
@@ -99,6 +101,14 @@ chaos: ## Hurt a cluster for DURATION, by faults that SEED draws, and judge what
 .PHONY: upgrade
 upgrade: ## Upgrade a cluster from the commit FROM to this, node by node, and back
 	@bash scripts/upgrade.sh
+
+.PHONY: sim
+sim: ## Live through SEEDS clusters in virtual time, from SEED on, with DURATION of trouble each
+	@bash scripts/sim.sh
+
+.PHONY: mutants
+mutants: ## Break the protocol on purpose, and see that the simulation notices
+	go test -tags mutants -count=1 -timeout $(TEST_TIMEOUT) -run Mutants ./pkg/sim
 
 .PHONY: cluster-up
 cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents on this host

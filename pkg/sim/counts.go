@@ -2,10 +2,33 @@ package sim
 
 import (
 	"errors"
+	"strings"
 
+	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// Hard are the paths that a batch of simulations has to reach, or it tests nothing. They are counters of the nodes, and
+// what links, attempts and the history show.
+var Hard = []string{
+	"carillon_commits_total fenced",
+	"carillon_commits_total conflict",
+	"commit unknown, applied by then: true",
+	"commit unknown, applied by then: false",
+	"watch compacted",
+	"carillon_attempts_adopted_total",
+	"carillon_attempts_total lost",
+	"attempt after the first",
+	"run ended as lost",
+	"catch-up run",
+	"tick missed: came_to_light_late",
+	"tick skipped: overlap",
+	"write delivered late",
+	"write delivered twice",
+	"write delivered after a hold",
+	"API answers unknown_outcome",
+}
 
 func isNotFound(err error) bool { return errors.Is(err, task.ErrNotFound) }
 
@@ -19,7 +42,7 @@ func (n *node) gather(d *daemon.Node) {
 	defer n.mu.Unlock()
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if m.GetCounter() == nil {
+			if m.GetCounter() == nil || !strings.HasPrefix(f.GetName(), "carillon_") {
 				continue
 			}
 			name := f.GetName()
@@ -27,6 +50,30 @@ func (n *node) gather(d *daemon.Node) {
 				name += " " + l.GetValue()
 			}
 			n.counts[name] += int(m.GetCounter().GetValue())
+		}
+	}
+}
+
+// countHistory adds what the history shows. mu is held.
+func (w *world) countHistory(s check.Summary) {
+	w.counts["late result"] += int(s.Late)
+	for state, n := range s.Ended {
+		w.counts["run ended as "+string(state)] += int(n)
+	}
+	for reason, n := range s.Skipped {
+		w.counts["tick skipped: "+reason] += int(n)
+	}
+	for reason, n := range s.Missed {
+		w.counts["tick missed: "+reason] += int(n)
+	}
+	w.probes.mu.Lock()
+	defer w.probes.mu.Unlock()
+	for _, p := range w.probes.runs {
+		if p.Trigger == task.TriggerCatchUp {
+			w.counts["catch-up run"]++
+		}
+		if p.Attempt > 1 {
+			w.counts["attempt after the first"]++
 		}
 	}
 }

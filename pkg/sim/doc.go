@@ -16,9 +16,9 @@
 // leader, whose leases are prolonged or all lost afterwards; compaction; no space; clocks that jump. And at any time, by
 // the weather: requests and answers lost, writes delivered late or twice, slow calls and events.
 //
-// One kind of write is never delivered twice: what puts a person's run into the queue. Nothing but the run's absence
-// guards it, so that a copy that comes when the run has left the queue has it run again. Neither etcd's client nor a node
-// sends such a write twice; a proxy that does would break this.
+// One kind of write is never delivered twice: what only creates, a task or a person's run in the queue. Nothing but
+// absence guards it, so that a copy that comes when the task is deleted, or the run has left the queue, makes it anew.
+// Neither etcd's client nor a node sends such a write twice; a proxy that does would break this.
 //
 // After the trouble all is healed; within 20 s every due tick must have its outcome (G16). Then all tasks are paused,
 // what runs may end, and the history is judged.

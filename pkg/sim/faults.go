@@ -114,12 +114,17 @@ func linkFault(m mode) func(*world) func(*world) {
 		if n == nil {
 			return nil
 		}
+		if now, _ := n.proc.link.is(); now != open {
+			return nil // it is in trouble already, and stays so for as long as that lasts
+		}
 		l, silent := n.proc.link, w.rng.IntN(2) == 0
+		w.log("> the link of %s: mode %d, silent %t", n.name, m, silent)
 		l.set(m)
 		if silent { // the whole host is cut off, not only its way to etcd
 			w.net.silence(n.address, true)
 		}
 		return func(w *world) {
+			w.log("> the link of %s is open again", n.name)
 			l.set(open)
 			w.net.silence(n.address, false)
 		}
@@ -132,8 +137,12 @@ func stallOne(w *world) func(*world) {
 		return nil
 	}
 	l := n.proc.link
+	w.log("> the watches of %s stall", n.name)
 	l.stall(true)
-	return func(*world) { l.stall(false) }
+	return func(*world) {
+		w.log("> the watches of %s go on", n.name)
+		l.stall(false)
+	}
 }
 
 func revokeOne(w *world) func(*world) {

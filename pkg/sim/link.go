@@ -3,14 +3,18 @@ package sim
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/around"
 )
 
@@ -224,21 +228,38 @@ func (l *link) released(ctx context.Context) bool {
 // put puts the link between a client and its store.
 func (l *link) put(c *clientv3.Client) {
 	c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
-		return call(ctx, l, around.Writes(op),
-			func(ctx context.Context) (clientv3.OpResponse, error) { return next(ctx, op) },
+		applied := atomic.Bool{}
+		r, err := call(ctx, l, around.Writes(op),
+			func(ctx context.Context) (clientv3.OpResponse, error) {
+				r, err := next(ctx, op)
+				if err == nil {
+					applied.Store(true)
+				}
+				return r, err
+			},
 			func(ctx context.Context) (clientv3.OpResponse, error) {
 				if op, ok := repeatable(op); ok {
 					return next(ctx, op)
 				}
 				return clientv3.OpResponse{}, nil
 			})
+		if err != nil && kv.Unknown(err) && commits(op) {
+			l.world.count(fmt.Sprintf("commit unknown, applied by then: %t", applied.Load()))
+		}
+		return r, err
 	})
 	c.Lease = linkedLease{Lease: c.Lease, link: l}
 	c.Watcher = linkedWatcher{Watcher: c.Watcher, link: l}
 }
 
-// repeatable is a write of which etcd may get a second copy. Left out is what puts a person's run into the queue: only the
-// run's absence guards that, so that a copy that comes when the run has left the queue has it run again. Neither etcd's
+// commits says whether a write has commits of shards in it.
+func commits(op clientv3.Op) bool {
+	_, then, _ := op.Txn()
+	return op.IsPut() && bytes.HasSuffix(op.KeyBytes(), []byte("/watermark")) || slices.ContainsFunc(then, commits)
+}
+
+// repeatable is a write of which etcd may get a second copy. Left out is what only creates: a task, or a person's run in
+// the queue. Nothing but absence guards that, so that a copy that comes when all is over makes it anew. Neither etcd's
 // client nor a node ever sends it twice.
 func repeatable(op clientv3.Op) (clientv3.Op, bool) {
 	if !op.IsTxn() {
@@ -246,6 +267,7 @@ func repeatable(op clientv3.Op) (clientv3.Op, bool) {
 	}
 	cmps, then, els := op.Txn()
 	var rest []clientv3.Op
+	queues := false
 	for _, o := range then {
 		if o.IsTxn() {
 			inner, ok := repeatable(o)
@@ -253,12 +275,20 @@ func repeatable(op clientv3.Op) (clientv3.Op, bool) {
 				continue
 			}
 			o = inner
-		} else if o.IsPut() && len(then) == 1 && bytes.Contains(o.KeyBytes(), []byte("/queue/")) {
-			return op, false
+		} else if o.IsPut() {
+			queues = queues || len(then) == 1 && bytes.Contains(o.KeyBytes(), []byte("/queue/"))
+			if queues || !slices.ContainsFunc(cmps, pins) {
+				return op, false
+			}
 		}
 		rest = append(rest, o)
 	}
 	return clientv3.OpTxn(cmps, rest, els), len(rest) > 0
+}
+
+// pins says whether a comparison asks for a revision at which something is, not for its absence.
+func pins(c clientv3.Cmp) bool {
+	return c.GetCompare().GetModRevision() > 0 || c.GetCompare().GetCreateRevision() > 0
 }
 
 // linkedLease passes what a node calls through the link.

@@ -25,12 +25,16 @@ const (
 	mostNodes    = 6
 )
 
+// unseen is for how long an owner whose watch stalls may not know of a new schedule: it decides on meanwhile, so that ticks
+// which only the new version has are passed over. It ends with the fault.
+const unseen = time.Minute
+
 // Options are what a simulation is made of; zero values are drawn from the seed, or the defaults.
 type Options struct {
 	Nodes    int           // at first; default 3 to 5
 	Shards   int           // default 8 to 32
 	Tasks    int           // names that tasks have; default 6 to 14
-	Duration time.Duration // of the trouble; default 45 s
+	Duration time.Duration // of the trouble; default a minute
 	// Only, if set, names the faults that there are; "calm" stands for none.
 	Only []string
 	// Mutate, if set, changes a node's etcd client before it is used: it may put its own KV, Watcher and Lease around
@@ -74,7 +78,7 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	w.log("> all is well")
 	w.pass(settleTime)
 	w.pauseAll()
-	quiet := w.until(10*time.Minute, w.quiet)
+	quiet := w.until(time.Hour, w.quiet) // long attempts may wait for one another
 	w.log("> quiet: %t", quiet)
 	w.stop()
 	end()
@@ -96,7 +100,7 @@ func (w *world) settle() {
 	draw(&o.Shards, 8, 32)
 	draw(&o.Tasks, 6, 14)
 	if o.Duration == 0 {
-		o.Duration = 45 * time.Second
+		o.Duration = time.Minute
 	}
 	if len(o.Only) == 0 {
 		w.weather = pick(w.rng, []weather{
@@ -142,7 +146,7 @@ func (w *world) trouble() {
 		f := pick(w.rng, all)
 		w.log("> fault: %s", f.name)
 		w.count("fault " + f.name)
-		length := pick(w.rng, []time.Duration{time.Second, 5 * time.Second, 25 * time.Second})
+		length := pick(w.rng, []time.Duration{time.Second, 5 * time.Second, 35 * time.Second})
 		if end := f.begin(w); end != nil {
 			ends = append(ends, pending{time.Now().Add(between(w.rng, length/10, length)), end, f.name})
 		}
@@ -220,11 +224,12 @@ func (w *world) stop() {
 func (w *world) report(seed uint64, until time.Time) Report {
 	events := history(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
-		w.probes.judge(), w.acks.judge(events))
+		w.probes.judge(), w.acks.judge(keys, events))
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.countHistory(r.Summary)
 	r.Story, r.Counts = strings.Join(w.story, "\n"), w.counts
 	return r
 }

@@ -36,9 +36,12 @@ func (u *user) call(ctx context.Context, what string) {
 	if c == nil {
 		return
 	}
-	name := u.name()
-	err := u.act(ctx, c, what, name)
+	name, mark := u.name(), u.acks.mark()
+	err := u.act(ctx, c, what, name, mark)
 	var problem *client.Error
+	if err != nil && !errors.Is(err, task.ErrUnknown) && errors.As(err, &problem) && problem.Status != 0 && problem.Code != client.CodeNoSpace {
+		u.acks.refuse(mark, what+" of "+name+": "+problem.Code)
+	}
 	switch {
 	case err == nil:
 		u.log("> user: %s %s", what, name)
@@ -61,17 +64,19 @@ func (u *user) anyNode() *client.Client {
 func (u *user) name() string { return fmt.Sprintf("t%02d", u.rng.IntN(u.opts.Tasks)) }
 
 // act makes one call, and notes what was acknowledged.
-func (u *user) act(ctx context.Context, c *client.Client, what, name string) (err error) {
+func (u *user) act(ctx context.Context, c *client.Client, what, name, mark string) (err error) {
 	var t client.Task
 	switch what {
 	case "apply":
-		t, err = c.Apply(ctx, u.spec(name), client.ApplyOptions{})
+		s := u.spec(name)
+		s.Description = mark
+		t, err = c.Apply(ctx, s, client.ApplyOptions{})
 	case "pause":
 		t, err = c.Pause(ctx, namespace, name, 0)
 	case "resume":
 		t, err = c.Resume(ctx, namespace, name, 0)
 	case "patch":
-		patch, _ := json.Marshal(map[string]any{"schedule": drawSchedule(u.rng)})
+		patch, _ := json.Marshal(map[string]any{"schedule": drawSchedule(u.rng), "description": mark})
 		t, err = c.Patch(ctx, namespace, name, patch, 0)
 	case "delete":
 		err = c.Delete(ctx, namespace, name, 0)
@@ -119,7 +124,7 @@ func (u *user) spec(name string) task.Spec {
 	s.Overlap = overlapOf(name)
 	s.Missed.Policy = pick(r, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
 	s.Missed.Grace = task.Duration(between(r, 0, 10*time.Second))
-	s.Missed.Limit = 1 + r.IntN(20)
+	s.Missed.Limit = 1 + r.IntN(6)
 	s.History.Keep = 5 + r.IntN(100)
 	s.KillGrace = task.Duration(between(r, 0, 3*time.Second))
 	if r.IntN(3) == 0 {
@@ -134,7 +139,7 @@ func (u *user) spec(name string) task.Spec {
 	if r.IntN(4) == 0 {
 		s.Timeout = task.Duration(between(r, time.Second, 10*time.Second))
 	}
-	length := pick(r, []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 20 * time.Second})
+	length := pick(r, []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 8 * time.Second, 45 * time.Second})
 	code := "0"
 	if r.IntN(4) == 0 {
 		code = "1"

@@ -40,6 +40,9 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 			}
 			select {
 			case out <- r:
+				if r.CompactRevision > 0 {
+					l.world.count("watch compacted")
+				}
 			case <-broken:
 				return
 			case <-ctx.Done():
