@@ -26,6 +26,7 @@ type Store interface {
 	ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
 	Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error)
+	Queue(ctx context.Context, shard int) ([]store.ShardEvent, error)
 	Cleared(ctx context.Context, instance string) (bool, error)
 	Keys() store.Keys
 	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)

@@ -311,7 +311,7 @@ func (h *hand) scan() {
 	h.world.Helper()
 	keys, _, err := h.e.cfg.Store.ScanActive(h.world.ctx)
 	h.world.ok(err)
-	h.scanned(keys)
+	h.world.ok(h.found(h.world.ctx, keys))
 }
 
 // see applies all that has happened in the shard up to now.

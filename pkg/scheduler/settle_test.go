@@ -46,3 +46,21 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 		t.Errorf("held: %t, %d wait; want the run to wait, and no attempt", s.holds(run), len(s.queue()))
 	}
 }
+
+// The attempt of an earlier owner ends between the load of the shard and the
+// scan, with a retry: the scan does not find it any more, and the watch has yet
+// to tell. The run is active all the same (G8).
+func TestOpen_SeesARetryThatWasQueuedBeforeTheScan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	before := w.work("n1")
+	w.create("a", every("1s"), retries(2, 5*time.Second, task.Failed))
+	before.decide(1)
+	w.want("a", "+1 dispatched")
+	h := w.hire("n1")
+	w.ok(h.load())
+	w.finish("a", task.Failed)
+	h.scan()
+	h.blind(2)
+	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
+}

@@ -258,7 +258,9 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			}
 		case keys := <-scan:
 			scan = nil
-			w.scanned(keys[w.shard])
+			if err := w.found(ctx, keys[w.shard]); err != nil {
+				return err
+			}
 			w.opened.Store(true)
 		case r := <-w.reviews:
 			if scan == nil {
@@ -278,6 +280,21 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 		}
 		timer.Reset(w.sleepFor())
 	}
+}
+
+// found takes the answer to the scan. It may be newer than what the watch has
+// told: of an attempt that the scan did not find any more, the retry waits in
+// the queue already, and the run is active. So the queue is read after it.
+func (w *worker) found(ctx context.Context, keys []store.ActiveKey) error {
+	queue, err := w.e.cfg.Store.Queue(ctx, w.shard)
+	if err != nil {
+		return err
+	}
+	for i := range queue {
+		w.applyQueued(&queue[i])
+	}
+	w.scanned(keys)
+	return nil
 }
 
 // drain applies what else has come, so that a round sees all of it.

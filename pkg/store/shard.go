@@ -122,6 +122,21 @@ func (s *Store) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
 	return keys, rev, nil
 }
 
+// Queue lists what waits in a shard now.
+func (s *Store) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
+	all, _, err := s.getAll(ctx, s.keys.Queue(shard))
+	if err != nil {
+		return nil, fmt.Errorf("list the queue of shard %d: %w", shard, err)
+	}
+	events := make([]ShardEvent, 0, len(all))
+	for _, e := range all {
+		if ev, ok := s.shardEvent(string(e.Key), e); ok {
+			events = append(events, ev)
+		}
+	}
+	return events, nil
+}
+
 // Attempt reads an attempt and whether its node is present, at one revision.
 // task.ErrNotFound if the attempt is gone.
 func (s *Store) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool, err error) {
