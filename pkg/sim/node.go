@@ -44,6 +44,8 @@ type process struct {
 func (w *world) addNode() *node {
 	n := &node{world: w, name: fmt.Sprintf("n%d", len(w.nodes)+1), address: fmt.Sprintf("127.0.0.%d:7070", len(w.nodes)+1)}
 	n.dir = filepath.Join(w.dir, n.name)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.nodes[n.name], w.names = n, append(w.names, n.name)
 	return n
 }
@@ -154,6 +156,8 @@ func (n *node) moveDir() {
 			n.fail(err)
 		}
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.dir = next
 }
 

@@ -56,9 +56,9 @@ func (u *user) call(ctx context.Context, what string) {
 
 func (u *user) anyNode() *client.Client {
 	u.mu.Lock()
-	names := u.names
+	n := u.nodes[pick(u.rng, u.names)]
 	u.mu.Unlock()
-	return u.client(u.nodes[pick(u.rng, names)])
+	return u.client(n)
 }
 
 func (u *user) name() string { return fmt.Sprintf("t%02d", u.rng.IntN(u.opts.Tasks)) }
@@ -123,7 +123,7 @@ func (u *user) spec(name string) task.Spec {
 	}
 	s.Overlap = overlapOf(name)
 	s.Missed.Policy = pick(r, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
-	s.Missed.Grace = task.Duration(between(r, 0, 10*time.Second))
+	s.Missed.Grace = task.Duration(between(r, 0, 3*time.Second))
 	s.Missed.Limit = 1 + r.IntN(6)
 	s.History.Keep = 5 + r.IntN(100)
 	s.KillGrace = task.Duration(between(r, 0, 3*time.Second))

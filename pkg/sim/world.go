@@ -97,11 +97,13 @@ func (w *world) count(what string) {
 // client is a client of a node's API; nil before there is a token.
 func (w *world) client(n *node) *client.Client {
 	token := ""
+	w.mu.Lock()
 	for _, n := range w.nodes {
 		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
 			token = strings.TrimSpace(string(b))
 		}
 	}
+	w.mu.Unlock()
 	if token == "" {
 		return nil
 	}
