@@ -64,3 +64,18 @@ func TestOpen_SeesARetryThatWasQueuedBeforeTheScan(t *testing.T) {
 	h.blind(2)
 	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
 }
+
+// A task is created and triggered between the load of the shard and the scan: the
+// watch has yet to tell of both. The run is not taken for an orphan.
+func TestOpen_LeavesWhatWaitsForAnUntoldTaskToTheWatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.hire("n1")
+	w.ok(h.load())
+	w.create("a", every("1h"))
+	w.trigger("a")
+	h.scan()
+	h.blind(1)
+	h.decide(1)
+	w.want("a", "+0 dispatched manual")
+}

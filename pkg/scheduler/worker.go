@@ -284,14 +284,18 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 
 // found takes the answer to the scan. It may be newer than what the watch has
 // told: of an attempt that the scan did not find any more, the retry waits in
-// the queue already, and the run is active. So the queue is read after it.
+// the queue already, and the run is active. So the queue is read after it. What
+// waits for a task that the watch has yet to tell of is left to the watch: it
+// would be taken for a record that nobody looks after, and purged.
 func (w *worker) found(ctx context.Context, keys []store.ActiveKey) error {
 	queue, err := w.e.cfg.Store.Queue(ctx, w.shard)
 	if err != nil {
 		return err
 	}
 	for i := range queue {
-		w.applyQueued(&queue[i])
+		if t := w.tasks[queue[i].Task]; t != nil && !t.orphan(queue[i].Run) {
+			w.applyQueued(&queue[i])
+		}
 	}
 	w.scanned(keys)
 	return nil
