@@ -139,6 +139,10 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 // onRecord reports whether an earlier copy of a finish has won: then a record of
 // the run names the token with this end, wherever the run is by now. res has the
 // run's records in queue and history.
+//
+// If there is none at all, whatever was on record of the run has been trimmed or
+// purged: our copy's record, or that of a loss. Nobody can tell, and there is
+// nothing left that a late result would stand beside.
 func (s *Store) onRecord(ctx context.Context, res kv.Result, h Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss
@@ -152,8 +156,9 @@ func (s *Store) onRecord(ctx context.Context, res kv.Result, h Held, end task.Ru
 	// The next attempt is dispatched, on whatever node: at the same revision, or
 	// it might slip through between the reads.
 	active, err := s.activeOf(ctx, ref, res.Revision)
-	return slices.ContainsFunc(active, func(a Held) bool {
-		return a.ID == h.ID && recordedAs(a.Attempts, h.Create, end.State)
+	active = slices.DeleteFunc(active, func(a Held) bool { return a.ID != h.ID })
+	return err == nil && len(active) == 0 || slices.ContainsFunc(active, func(a Held) bool {
+		return recordedAs(a.Attempts, h.Create, end.State)
 	}), err
 }
 
