@@ -66,13 +66,14 @@ const (
 //
 // A failed comparison's Result.Revision, too, is the one after the whole request. A Batcher touches no keys of its own.
 type Batcher struct {
-	kv      clientv3.KV
-	cfg     BatcherConfig
-	log     *zap.Logger
-	metrics batcherMetrics
-	room    chan struct{} // one token for each that waits to be sent
-	ended   chan struct{}
-	tickets sync.Pool // not shared with others: a channel belongs to its synctest bubble
+	kv       clientv3.KV
+	cfg      BatcherConfig
+	log      *zap.Logger
+	metrics  batcherMetrics
+	deadline deadline
+	room     chan struct{} // one token for each that waits to be sent
+	ended    chan struct{}
+	tickets  sync.Pool // not shared with others: a channel belongs to its synctest bubble
 
 	mu      sync.Mutex
 	work    sync.Cond // there is something ready, or it is over

@@ -144,6 +144,15 @@ func (s *sender) request(ctx context.Context, pack []*ticket) ([]Result, error) 
 	s.metrics.requests.Inc()
 	s.metrics.siblings.Observe(float64(len(pack)))
 	s.results = s.results[:0]
+	if allSettled(pack) {
+		begun := time.Now()
+		impatient, cancel := context.WithTimeout(ctx, s.deadline.now())
+		ctx = impatient
+		defer func() {
+			cancel()
+			s.deadline.learn(time.Since(begun), errors.Is(impatient.Err(), context.DeadlineExceeded))
+		}()
+	}
 	if len(pack) == 1 {
 		r, err := direct{s.kv}.Commit(ctx, pack[0].txn)
 		s.results = append(s.results, r)

@@ -248,9 +248,10 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 func (c *Commit) txn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
-		If:   make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
-		Then: make([]clientv3.Op, 0, len(c.ops)+1),
-		Else: []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
+		Settled: true, // by the nonce
+		If:      make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
+		Then:    make([]clientv3.Op, 0, len(c.ops)+1),
+		Else:    []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
 	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known))
 	for _, s := range c.sessions {

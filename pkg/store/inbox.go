@@ -109,7 +109,7 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 	ref := h.Ref()
 	end.Token = h.Create // it is what tells our record from another's
 	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
-	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}}
+	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}, Settled: true}
 	if next != nil {
 		queued := s.keys.Queued(ref, h.ID)
 		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))
