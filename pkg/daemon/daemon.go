@@ -216,8 +216,12 @@ func (n *Node) TokenPath() string { return filepath.Join(n.cfg.DataDir, "token")
 // disk before its hash is in etcd, and one that is there is used again: an
 // answer that was lost, or a crash, must not leave a hash whose secret nobody has.
 func (n *Node) ensureToken(ctx context.Context) error {
-	if has, err := n.store.HasTokens(ctx); has || err != nil {
+	has, err := n.store.HasTokens(ctx)
+	if err != nil {
 		return err
+	}
+	if has {
+		return n.dropStrangeToken(ctx)
 	}
 	secret, id, record := api.NewToken()
 	if kept, err := os.ReadFile(n.TokenPath()); err == nil {
@@ -229,20 +233,37 @@ func (n *Node) ensureToken(ctx context.Context) error {
 	if err := writeSynced(n.TokenPath(), []byte(secret+"\n"), 0o600); err != nil {
 		return err
 	}
-	err := n.store.CreateFirstToken(ctx, id, record)
+	err = n.store.CreateFirstToken(ctx, id, record)
 	if errors.Is(err, task.ErrExists) {
-		// Another node was first; or an earlier copy of this very write was.
-		there, err := n.store.Token(ctx, id)
-		switch {
-		case err == nil && there.Hash == record.Hash:
-			return nil
-		case err == nil || errors.Is(err, task.ErrNotFound):
-			return os.Remove(n.TokenPath())
-		}
-		return err
+		return n.dropStrangeToken(ctx)
 	}
 	if err == nil {
 		n.log.Info("made the admin token", zap.String("file", n.TokenPath()))
+	}
+	return err
+}
+
+// dropStrangeToken removes the token of the data directory if the cluster does
+// not know it: another node made the first one, while this one's answer was lost.
+func (n *Node) dropStrangeToken(ctx context.Context) error {
+	kept, err := os.ReadFile(n.TokenPath())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("admin token: %w", err)
+	}
+	id, record, ok := api.TokenOf(strings.TrimSpace(string(kept)))
+	if !ok {
+		return nil // whatever it is, it is not ours
+	}
+	there, err := n.store.Token(ctx, id)
+	switch {
+	case err == nil && there.Hash == record.Hash:
+		return nil
+	case err == nil || errors.Is(err, task.ErrNotFound):
+		n.log.Warn("removed an admin token that the cluster does not know: another node made it", zap.String("file", n.TokenPath()))
+		return os.Remove(n.TokenPath())
 	}
 	return err
 }

@@ -44,6 +44,33 @@ func (d *deaf) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return d.Committer.Commit(ctx, t)
 }
 
+// The first write comes to nothing, and another node is first before it is tried
+// again: what this node has kept is nobody's token.
+func TestEnsureToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
+	etcd := kvtest.Start(t)
+	keys, err := store.NewKeys("/carillon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := func(writes kv.Committer) *Node {
+		return &Node{cfg: Config{DataDir: t.TempDir()}, log: zap.NewNop(), outside: Outside{Now: time.Now}, store: store.New(etcd, writes, keys)}
+	}
+	late := node(&deaf{Committer: kv.Direct(etcd), late: true})
+	if late.ensureToken(t.Context()) == nil {
+		t.Fatal("a lost write is taken for a good one")
+	}
+	first := node(kv.Direct(etcd))
+	if err := errors.Join(first.ensureToken(t.Context()), late.ensureToken(t.Context()), first.ensureToken(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(first.TokenPath()); err != nil {
+		t.Errorf("the token of the first: %v", err)
+	}
+	if _, err := os.Stat(late.TokenPath()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the other's token is still there: %v", err)
+	}
+}
+
 func TestEnsureToken_LeavesNobodyLockedOut(t *testing.T) {
 	for name, late := range map[string]bool{"the answer was lost": false, "the write came late": true} {
 		t.Run(name, func(t *testing.T) {
