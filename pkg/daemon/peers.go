@@ -26,6 +26,9 @@ const (
 	greetEvery = 5 * time.Second
 	// greetLimit is for how long a peer may think about its answer.
 	greetLimit = 3 * time.Second
+	// peerFirst is after how long a peer is greeted again, at first, that gave no
+	// answer, or that closed the connection as soon as it had.
+	peerFirst = 250 * time.Millisecond
 	// refusedPause is between two refusals: nobody is listening by accident only
 	// for as long.
 	refusedPause = 100 * time.Millisecond
@@ -139,7 +142,12 @@ func (p *peers) watch(ctx context.Context, n task.Node) {
 	was := 0.0
 	defer func() { p.reached.Sub(was) }()
 	for fails := 0; ; {
-		wait := greetEvery
+		select {
+		case <-g.closed: // whatever that was about, this greeting finds out
+		default:
+		}
+		wait, closed, began := greetEvery, g.closed, time.Now()
+		later := min(peerFirst<<fails, 2*greetEvery)
 		err := g.greet(ctx)
 		is := 0.0
 		if g.reached != "" {
@@ -151,21 +159,31 @@ func (p *peers) watch(ctx context.Context, n task.Node) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			fails = 0
 		case g.reached != "" && g.refused(ctx) && pause(ctx, refusedPause) && g.refused(ctx):
+			closed = nil
 			if own(g.reached) && n.Host != p.host {
 				break // a tunnel's end, not the node
 			}
 			wait = p.accuse(ctx, n)
 		default: // it may be slow, or unreachable, or another process: nothing is proved
-			wait = min(250*time.Millisecond<<fails, 2*greetEvery)
+			wait, closed = later, nil // the end of this connection is no news
 			fails = min(fails+1, 10)
 		}
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-g.closed:
+		case <-closed:
+			if time.Since(began) >= peerFirst {
+				fails = 0
+				break
+			}
+			// Or what stands before it keeps no connections.
+			fails = min(fails+1, 10)
+			pause(ctx, later)
 		case <-t.C:
+			if err == nil {
+				fails = 0
+			}
 		}
 		t.Stop()
 	}

@@ -1,0 +1,45 @@
+package daemon
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// A connection whose end says nothing new is no reason to dial again at once: that
+// of a greeting that failed, or one that the peer, or what stands before it, closes
+// after each answer.
+func TestPeers_DoNotDialInALoop(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve http.HandlerFunc
+		https bool
+	}{
+		"closed after each answer": {serve: func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") }},
+		"closed without an answer": {serve: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
+		"another protocol":         {serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "?") }, https: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStreet(t)
+			inner := s.server.Config.Handler
+			s.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				inner.ServeHTTP(w, r)
+				c.serve(w, r)
+			})
+			if c.https {
+				_, port, err := net.SplitHostPort(s.server.Listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.record.Address = "https://127.0.0.1:" + port
+			}
+			s.watched()
+			s.wait("two dials", func() bool { return s.dials.Load() >= 2 })
+			time.Sleep(700 * time.Millisecond)
+			if n := s.dials.Load(); n > 6 {
+				t.Errorf("dialled %d times in less than a second", n)
+			}
+		})
+	}
+}
