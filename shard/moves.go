@@ -8,7 +8,7 @@ import (
 // Changes are what a leader has to write so that the assignment becomes that of
 // the Plan.
 type Changes struct {
-	// AtOnce are shards that nobody fires now; Loaded those that their next owner
+	// AtOnce are shards that nobody fires now, or of which nobody can be told ahead; Loaded those that their next owner
 	// has loaded; Forced those whose next owner has had its time.
 	AtOnce, Loaded, Forced []store.Move
 	// Prepare are handovers to be written, in the place of others maybe; Withdraw
@@ -22,6 +22,8 @@ type Notes struct {
 	Hold bool
 	// Newcomers get no shards yet: they have come and gone too often.
 	Newcomers map[string]bool
+	// Unprepared: a node may be there that does not know of handovers.
+	Unprepared bool
 	// Late are the shards whose next owners have had their time to load them.
 	Late map[int]bool
 }
@@ -38,12 +40,19 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 		return c
 	}
 	nodes := map[string]task.Node{}
-	var members []Member
+	var members, newcomers []Member
 	for _, n := range l.Nodes {
 		nodes[n.Name] = n
-		if n.Owns() && !notes.Newcomers[n.Name] {
-			members = append(members, Member{n.Name, min(n.Weight, maxWeight)})
+		switch m := (Member{n.Name, min(n.Weight, maxWeight)}); {
+		case !n.Owns():
+		case notes.Newcomers[n.Name]:
+			newcomers = append(newcomers, m)
+		default:
+			members = append(members, m)
 		}
+	}
+	if len(members) == 0 {
+		members = newcomers // better than nobody
 	}
 	owners := make([]store.Owner, shards)
 	current := map[int]string{}
@@ -75,7 +84,7 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 			if h.Revision != 0 {
 				c.Withdraw = append(c.Withdraw, h)
 			}
-		case !present || !from.Fires():
+		case !present || !from.Fires() || notes.Unprepared:
 			c.AtOnce = append(c.AtOnce, move)
 		case h.To != to:
 			c.Prepare = append(c.Prepare, store.Handover{Shard: id, To: to, Revision: h.Revision})
