@@ -60,6 +60,9 @@ func (s *server) recoverCluster(c *call) (answer, error) {
 	if !p.Found {
 		return answer{}, fail(http.StatusConflict, client.CodeConflict, "etcd holds no cluster: restore it from a snapshot that does")
 	}
+	for _, n := range nodes { // a snapshot that is restored again is of an epoch before theirs
+		p.Cluster.Epoch = max(p.Cluster.Epoch, n.Epoch)
+	}
 	next, err := s.Store.BumpEpoch(c.ctx(), p)
 	if err != nil {
 		return answer{}, about(fmt.Sprintf("epoch %d", next.Epoch+1), err)

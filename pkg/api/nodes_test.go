@@ -104,6 +104,11 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 	if k, err := w.Recover(ctx); err != nil || k.Epoch != 3 {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
+	// The snapshot is older than an epoch that was begun before.
+	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored, Epoch: 7})
+	if k, err := w.Recover(ctx); err != nil || k.Epoch != 8 {
+		t.Errorf("recover: %+v, %v", k, err)
+	}
 	if st, err = w.Cluster(ctx); err != nil || !strings.Contains(strings.Join(st.Warnings, "\n"), "carillon cluster recover") {
 		t.Errorf("warnings %q, %v", st.Warnings, err)
 	}
