@@ -63,10 +63,18 @@ func (s *state) begins(p store.Present, wentBack error) (restored error, err err
 		return nil, s.setHistory(cluster, p.Cluster.Epoch, p.Revision, false) // all is forgotten already
 	case wentBack != nil:
 		return wentBack, nil
+	case p.Cluster.Epoch < epoch:
+		return olderEpoch(p.Cluster.Epoch, epoch), nil
 	case s.restored():
 		return errors.New("etcd was restored from an older snapshot"), nil
 	}
 	return nil, nil
+}
+
+// olderEpoch proves the same as a lower revision, and does so still when etcd has
+// grown beyond what was seen.
+func olderEpoch(is, was int) error {
+	return fmt.Errorf("etcd holds epoch %d of the cluster, and this node is of epoch %d: it was restored from an older snapshot", is, was)
 }
 
 // run looks until ctx ends, or until the cluster has a new epoch.
@@ -105,6 +113,8 @@ func (h *history) look(ctx context.Context) error {
 		return errNewHistory
 	case p.Found && p.Cluster.ID != cluster:
 		h.fitness.set(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
+	case p.Found && p.Cluster.Epoch < epoch:
+		h.fitness.set(task.UnfitRestored, olderEpoch(p.Cluster.Epoch, epoch))
 	case time.Since(h.kept) >= historyKeep:
 		h.keep()
 	}

@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What a node's directory says of etcd is held against what etcd holds, when the
+// node begins and while it runs.
+func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
+	lower := errors.New("a lower revision")
+	for name, c := range map[string]struct {
+		there     store.Present
+		wentBack  error
+		foreign   bool // it is not the node's
+		restored  bool
+		epoch     int // of the node, then
+		beginsNew bool
+	}{
+		"nothing has changed":      {there: present("c", 2), epoch: 2},
+		"a lower revision":         {there: present("c", 2), wentBack: lower, restored: true, epoch: 2},
+		"an older epoch":           {there: present("c", 1), restored: true, epoch: 2},
+		"a new epoch":              {there: present("c", 3), epoch: 3, beginsNew: true},
+		"a new epoch, lower":       {there: present("c", 3), wentBack: lower, epoch: 3, beginsNew: true},
+		"another cluster":          {there: present("d", 2), foreign: true, epoch: 2, restored: true},
+		"no cluster, and no proof": {there: store.Present{}, foreign: true, epoch: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := openState(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			if err := s.setHistory("c", 2, 100, false); err != nil {
+				t.Fatal(err)
+			}
+			h := &history{
+				state: s, fitness: newFitness(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(), revisions: newRevisions(100),
+				present: func(context.Context) (store.Present, error) { return c.there, nil },
+			}
+			if err := h.look(t.Context()); (err != nil) != c.beginsNew {
+				t.Errorf("while it runs: %v", err)
+			}
+			if why := h.fitness.why(task.UnfitRestored); c.wentBack == nil && (why != nil) != c.restored {
+				t.Errorf("while it runs it is unfit as %v", why)
+			}
+			restored, err := s.begins(c.there, c.wentBack)
+			if errors.Is(err, task.ErrInvalid) != c.foreign || !c.foreign && (err != nil || (restored != nil) != c.restored) {
+				t.Errorf("when it begins: %v, %v", restored, err)
+			}
+			if got := s.epoch(); got != c.epoch {
+				t.Errorf("it is of epoch %d, want %d", got, c.epoch)
+			}
+		})
+	}
+}
+
+func present(cluster string, epoch int) store.Present {
+	return store.Present{Found: true, Revision: 101, Cluster: task.Cluster{ID: cluster, Epoch: epoch}}
+}
