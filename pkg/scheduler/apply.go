@@ -164,7 +164,10 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 		}
 		return
 	}
-	q := &waiting{Waiting: decoded, mod: ev.Mod}
+	q := &waiting{Waiting: decoded, mod: ev.Mod, seen: w.e.cfg.Now().UnixMilli()}
+	if i >= 0 && t.queue()[i].mod == q.mod {
+		q.seen = t.queue()[i].seen // it is told twice
+	}
 	if i >= 0 {
 		t.queue()[i] = q
 	} else {

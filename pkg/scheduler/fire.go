@@ -61,7 +61,7 @@ func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 	run.State, run.Reason = task.Queued, reason
 	q := task.Waiting{Run: run}
 	p.commit.Enqueue(t.ref(p.w.shard), q)
-	p.then = append(p.then, func(rev int64) { p.w.enqueued(t, &waiting{q, rev}) })
+	p.then = append(p.then, func(rev int64) { p.w.enqueued(t, &waiting{Waiting: q, mod: rev}) })
 	p.counts.queued++
 }
 
@@ -200,8 +200,8 @@ func (p *plan) queue(t *taskState) {
 			others = before
 			before++
 		}
-		if q.NotBefore.After(p.now) {
-			p.w.wakeAt(q.NotBefore.Time)
+		if at := t.notBefore(q); at.After(p.now) {
+			p.w.wakeAt(at)
 			continue
 		}
 		if mayStart(t.how.overlap, len(t.active()), others) && !p.start(t, q) {
@@ -288,7 +288,7 @@ func (p *plan) lose(t *taskState, a *attempt) {
 		p.w.e.metrics.lost.Inc()
 		p.w.ended(t, a.run, rev+1)
 		if next != nil {
-			p.w.enqueued(t, &waiting{*next, rev})
+			p.w.enqueued(t, &waiting{Waiting: *next, mod: rev})
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -46,6 +47,27 @@ func TestQueue_ManualRunsOfATaskThatSkipsWaitForEachOther(t *testing.T) {
 	w.finish("a", task.Succeeded)
 	h.decide(4)
 	w.want("a", "+0 succeeded manual", "+1 dispatched manual", "+2 queued manual")
+}
+
+// The clock of the node that ran an attempt is years ahead: the retry, and all of
+// the task's ticks that must not overlap with it, do not wait for that.
+func TestQueue_ARetryWaitsNoLongerThanItsPolicySays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 * * * * *"), retries(3, 5*time.Second, task.Failed))
+	h.decide(1)
+	w.at(2)
+	a := w.active("a")[0]
+	end := a.Run
+	end.State, end.EndedAt = task.Failed, task.At(w.clock())
+	w.ok(w.store.Finish(w.ctx, a, end, executor.Next(a.Assigned, end, w.clock().AddDate(10, 0, 0), 0.5)))
+	h.decide(2)
+	w.want("a", "+1 queued retry #2")
+	h.decide(6)
+	w.want("a", "+1 queued retry #2")
+	h.decide(7)
+	w.want("a", "+1 dispatched #2")
 }
 
 func TestQueue_RetryWaitsItsTimeAndTheWorkerWakesForIt(t *testing.T) {

@@ -101,7 +101,8 @@ func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
 type waiting struct {
 	task.Waiting
-	mod int64
+	mod  int64
+	seen int64 // when it came, by the owner's clock; 0: the owner made it
 }
 
 type attempt struct {
@@ -117,6 +118,24 @@ func (a *attempt) watched() *watch {
 		a.watch = &watch{}
 	}
 	return a.watch
+}
+
+// clockSlack is how far the clock of a node may be ahead of the owner's.
+const clockSlack = 5 * time.Second
+
+// notBefore is when a waiting run may start. A retry's time was set by the clock of
+// the node that ran the last attempt, which nobody guards: it waits no longer than
+// its policy says since it came.
+func (t *taskState) notBefore(q *waiting) time.Time {
+	at := q.NotBefore.Time
+	if q.seen == 0 || at.IsZero() {
+		return at
+	}
+	latest := instant(q.seen).Add(t.how.retry.Wait(max(q.Attempt-1, 1), 1))
+	if at.After(latest.Add(clockSlack)) {
+		return latest
+	}
+	return at
 }
 
 // begun reports whether a waiting run has been dispatched before.
