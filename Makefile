@@ -111,7 +111,7 @@ mutants: ## Break the protocol on purpose, and see that the simulation notices
 	go test -tags mutants -count=1 -timeout $(TEST_TIMEOUT) -run Mutants ./pkg/sim
 
 .PHONY: cluster-up
-cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents on this host
+cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents here; EMBEDDED=1: agents only
 	@bash scripts/cluster-up.sh $(NODES)
 
 .PHONY: cluster-down

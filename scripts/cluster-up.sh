@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # make cluster-up: three etcd members and three agents on this host, as processes
-# of their own; with EMBEDDED=1 three agents that are their own etcd. What runs already is left alone, so it also restarts what died.
-# With names (cluster-up.sh n2) only those.
+# of their own; with EMBEDDED=1 three agents that are their own etcd. What runs
+# already is left alone, so it also restarts what died. With names
+# (cluster-up.sh n2) only those.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/cluster.sh"
@@ -136,6 +137,6 @@ The cluster is up. Its data, logs and pids are in ${dir#"$root/"}.
   carillon run list
   etcdctl get --prefix --keys-only /carillon/
 
-  kill -9 \$(cat ${dir#"$root/"}/n2.pid)   a node dies; make cluster-up NODES=n2 brings it back
-  make cluster-down            stops all and keeps the data; CLEAN=1 deletes it
+  kill -9 \$(cat ${dir#"$root/"}/n2.pid)   a node dies; make cluster-up NODES=n2${embedded:+ EMBEDDED=1} brings it back
+  make cluster-down${embedded:+ EMBEDDED=1}            stops all and keeps the data; CLEAN=1 deletes it
 END
