@@ -78,7 +78,7 @@ var (
 
 	kindUnreadable = kind{"unreadable", groupTasks, task.Grave,
 		"what cannot be read is not done; all else goes on",
-		"apply the task again if it is one, else restore the record from a backup or delete it: etcdctl del KEY", ""}
+		"a task: carillon apply -f writes its entry anew, a damaged spec wants carillon task delete NAME first; else restore the record from a backup, or etcdctl del KEY", ""}
 	kindNoEntry = kind{"spec_without_entry", groupTasks, task.Grave,
 		"the task is listed, and never fires",
 		"carillon task update NAME with any change, or carillon apply -f, writes the entry anew", ""}

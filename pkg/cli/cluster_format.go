@@ -49,6 +49,9 @@ func (a *app) clusterDowngrade() *cobra.Command {
 			if to < 1 {
 				return usage("--to-format: the format to go back to, from 1 on")
 			}
+			if wait < 0 {
+				return usage("--wait %s: must not be negative", wait)
+			}
 			c, err := a.connect()
 			if err != nil {
 				return err
@@ -64,7 +67,7 @@ func (a *app) clusterDowngrade() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&to, "to-format", 0, "the format to go back to")
-	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to wait until it is in force")
+	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to wait until it is in force, a `DURATION`; exit code 5 afterwards")
 	return cmd
 }
 
@@ -81,8 +84,9 @@ func (a *app) awaitFormat(ctx context.Context, c *client.Client, f client.Format
 			}
 		}
 		if time.Now().After(deadline) {
-			return f, fmt.Errorf("format %d is still in force after %s, waiting for %s; it goes on by itself: carillon cluster status tells",
-				f.Format, most, first(oneLine(f.WaitsFor), "the last writes"))
+			return f, &failure{exit: exitUnavailable, problem: problem{Code: client.CodeUnavailable,
+				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", f.Format, most, first(oneLine(f.WaitsFor), "the last writes")),
+				Hint:    "it goes on by itself: carillon cluster status tells"}}
 		}
 		select {
 		case <-ctx.Done():

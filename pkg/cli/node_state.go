@@ -31,13 +31,19 @@ func (a *app) nodeDrain() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the nodes have no shards and run nothing")
 	cmd.Flags().DurationVar(&limit, "within", limit, "give up waiting after this `DURATION`, with exit code 5")
-	return a.nodeVerb(cmd, "draining", (*client.Client).DrainNode, func(ctx context.Context, c *client.Client, names []string) error {
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if limit <= 0 {
+			return usage("--within %s: must be more than 0", limit)
+		}
+		return nil
+	}
+	return a.nodeVerb(cmd, "draining", (*client.Client).DrainNode, func(ctx context.Context, c *client.Client, changed []task.Node) error {
 		if !wait {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		return a.awaitDrained(ctx, c, names, limit)
+		return a.awaitDrained(ctx, c, changed, limit)
 	})
 }
 
@@ -60,9 +66,9 @@ func (a *app) nodeResume() *cobra.Command {
 }
 
 // nodeVerb makes cmd do one thing to each of the nodes that it is given, and then
-// what follows to all of those where that succeeded.
+// what follows to all of those where that succeeded; it may bring them up to date.
 func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, context.Context, string) (task.Node, error),
-	then func(ctx context.Context, c *client.Client, names []string) error) *cobra.Command {
+	then func(ctx context.Context, c *client.Client, changed []task.Node) error) *cobra.Command {
 	var p pick
 	cmd.Use += " NODE... | -l SELECTOR"
 	cmd.ValidArgsFunction = a.completeNodes
@@ -92,7 +98,7 @@ func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, 
 			return nil
 		})
 		if then != nil && len(changed) > 0 {
-			if err := then(ctx, c, nodeNames(changed)); err != nil {
+			if err := then(ctx, c, changed); err != nil {
 				return err
 			}
 		}
@@ -168,14 +174,19 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 }
 
 // awaitDrained waits until nodes have no shards and run nothing, and tells how far
-// they are.
-func (a *app) awaitDrained(ctx context.Context, c *client.Client, names []string, limit time.Duration) error {
+// they are. Drained are then as they were seen last.
+func (a *app) awaitDrained(ctx context.Context, c *client.Client, drained []task.Node, limit time.Duration) error {
 	told, since := "", time.Time{}
+	names := nodeNames(drained)
 	for {
 		nodes, err := c.Nodes(ctx)
 		var left []string
 		for _, n := range nodes {
-			if slices.Contains(names, n.Name) && n.Shards+n.Running > 0 {
+			i := slices.Index(names, n.Name)
+			if i < 0 {
+				continue
+			}
+			if drained[i] = n; n.Shards+n.Running > 0 {
 				left = append(left, fmt.Sprintf("%s has %d shards, and runs %d", oneLine(n.Name), n.Shards, n.Running))
 			}
 		}
@@ -221,7 +232,11 @@ func (a *app) clusterRecover() *cobra.Command {
 				return err
 			}
 			if !a.yes {
-				if ok, err := a.ask(cmd.Context(), "go on with what etcd holds now?", 1, false); !ok {
+				ok, err := a.ask(cmd.Context(), "go on with what etcd holds now?", 1, false)
+				if f := new(failure); errors.As(err, &f) && f.exit == exitUsage {
+					return f.hinting("add --yes to go ahead") // there is no --dry-run
+				}
+				if !ok {
 					return err
 				}
 			}

@@ -60,6 +60,7 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n1"] = "http://10.0.0.1:2380" })}, // without --insecure
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster, c.InitialClusterState = nil, "existing" })},
 		{"initial_cluster_state", trio(func(c *daemon.Config) { c.InitialClusterState = "old" })},
+		{"initial_cluster_state", func(c *daemon.Config) { c.InitialClusterState = "old" }},
 		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.EtcdListenPeer = "http://0.0.0.0:2380" })},
 		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.EtcdListenPeer = "http://host-a:2380" })},
 		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.InitialCluster, c.EtcdListenPeer = nil, "http://127.0.0.1:2380" })},

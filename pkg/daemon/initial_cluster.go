@@ -18,6 +18,9 @@ const (
 
 // validatePeers checks what makes the embedded etcd a member of several.
 func (c *Config) validatePeers() error {
+	if c.InitialClusterState != clusterNew && c.InitialClusterState != clusterExisting {
+		return task.Invalid(task.CodeBadValue, "initial_cluster_state", "%s is not one of new, existing", task.Quote(c.InitialClusterState))
+	}
 	if len(c.InitialCluster) == 0 {
 		for field, v := range map[string]string{"etcd_listen_peer": c.EtcdListenPeer, "etcd_peer_cert": c.EtcdPeerCert,
 			"etcd_peer_key": c.EtcdPeerKey, "etcd_peer_ca": c.EtcdPeerCA} {
@@ -32,9 +35,6 @@ func (c *Config) validatePeers() error {
 	}
 	if !c.Embedded {
 		return task.Invalid(task.CodeBadValue, "initial_cluster", "is for the embedded etcd: give embedded, too")
-	}
-	if c.InitialClusterState != clusterNew && c.InitialClusterState != clusterExisting {
-		return task.Invalid(task.CodeBadValue, "initial_cluster_state", "%s is not one of new, existing", task.Quote(c.InitialClusterState))
 	}
 	some := c.EtcdPeerCert != "" || c.EtcdPeerKey != "" || c.EtcdPeerCA != ""
 	if some && (c.EtcdPeerCert == "" || c.EtcdPeerKey == "" || c.EtcdPeerCA == "") {
