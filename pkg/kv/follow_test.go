@@ -235,7 +235,7 @@ func TestFollow_SurvivesClosedWatch(t *testing.T) {
 	for n := range 3 {
 		w.closeAll()
 		put(t, c, "p/a", fmt.Sprint(n))
-		eventually(t, "a new watch", func() bool { return int(w.opened.Load()) == n+2 })
+		eventually(t, "a new watch", func() bool { return int(w.opened.Load()) >= n+2 }) // a busy machine may need more than one
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(n) })
 	}
 	toldOnce(t, f, 3)
