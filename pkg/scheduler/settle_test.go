@@ -79,3 +79,20 @@ func TestOpen_LeavesWhatWaitsForAnUntoldTaskToTheWatch(t *testing.T) {
 	h.decide(1)
 	w.want("a", "+0 dispatched manual")
 }
+
+// The task is another by then, under the same name: its run is not taken for one
+// of the task that is known.
+func TestOpen_LeavesWhatWaitsForARecreatedTaskToTheWatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.create("a", every("1h"))
+	h := w.hire("n1")
+	w.ok(h.load())
+	w.remove("a")
+	w.create("a", every("1h"))
+	w.trigger("a")
+	h.scan()
+	h.blind(1)
+	h.decide(1)
+	w.want("a", "+0 dispatched manual")
+}
