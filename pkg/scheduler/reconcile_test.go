@@ -207,6 +207,37 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	}
 }
 
+// The watch is late for longer than a difference is doubted. A task is created and
+// triggered, and changes once more before the difference is repaired: its run is not
+// taken for one of a task that is no more.
+func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]func(w *world){
+		"created":   func(*world) {},
+		"recreated": func(w *world) { w.remove("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			if name == "recreated" {
+				w.create("a", every("1h"))
+			}
+			h.decide(0.5)
+			first(w)
+			w.create("a", every("1h"))
+			w.trigger("a")
+			keys, rev, err := w.store.ShardKeys(w.ctx, 0)
+			w.ok(err)
+			w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
+			w.update("a", false, allow)
+			w.ok(h.review(w.ctx, review{settle: true, shard: true}))
+			h.blind(1)
+			h.decide(1)
+			w.want("a", "+0.5 dispatched manual")
+		})
+	}
+}
+
 // The history of a deleted task whose last run ended between two owners.
 func TestReconcile_PurgesHistoryOfTasksThatAreNoMore(t *testing.T) {
 	t.Parallel()

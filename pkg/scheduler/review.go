@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -184,8 +185,12 @@ func (w *worker) has(ev *store.ShardEvent) bool {
 // settleRecords repairs what still differs, by what etcd holds now. Ticks that
 // the watermark has passed meanwhile are decided by it, as of every task that it
 // covers: to decide them would be to decide them again.
+//
+// What waits is taken if its task is known as etcd has it: else it would pass for a
+// run of a task that is no more, and be deleted.
 func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 	var keys []string
+	beside := map[string]bool{} // entries of what waits
 	for key, mod := range d.records {
 		sk, ok := w.keys().ParseShard(key)
 		if !ok {
@@ -194,18 +199,33 @@ func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
 		if mod > 0 && w.lacks(&ev) || mod == 0 && w.has(&ev) {
 			keys = append(keys, key)
+			if sk.Kind == store.KindQueued {
+				beside[w.keys().Entry(sk.Ref)] = true
+			}
 		}
 	}
 	if len(keys) == 0 {
 		return nil
 	}
+	keys = slices.AppendSeq(keys, maps.Keys(beside))
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	slices.Reverse(keys) // entries before what waits
 	events, err := w.e.cfg.Store.RecordsNow(ctx, keys)
 	if err != nil {
 		return w.postponed(err)
 	}
+	entries := map[string]int64{} // by task: the mod revision, if it is there
 	for _, ev := range events {
-		mod := d.records[ev.Key]
+		mod, doubted := d.records[ev.Key]
+		if ev.Kind == store.KindEntry && !ev.Deleted {
+			entries[ev.Task] = ev.Mod
+		}
+		t := w.tasks[ev.Task]
 		switch {
+		case !doubted:
+		case ev.Kind == store.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.mod < entries[ev.Task]):
+			// The watch, or the next period, brings the entry.
 		case ev.Kind == store.KindWatermark:
 			if w.known < ev.Mod {
 				w.repaired("the watermark", ev.Key)
