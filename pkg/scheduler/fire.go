@@ -13,8 +13,13 @@ import (
 const maxWaiting = 100
 
 // tick gives the task's next tick its outcome. false: there is no room.
+//
+// The commit's watermark speaks for the task, unless it is known before the watch
+// has told of it: then the entry has to say that the tick is decided.
 func (p *plan) tick(t *taskState) bool {
-	if !p.admit(t, p.commit.FitsTick(t.bytes())) {
+	covered := t.create <= p.commit.Watermark.Seen
+	room := covered && p.commit.FitsTick(t.bytes()) || !covered && p.commit.Fits(2, 2*t.bytes())
+	if !p.admit(t, room) {
 		return false
 	}
 	id := task.RunID(instant(t.next), t.uidText())
@@ -22,7 +27,11 @@ func (p *plan) tick(t *taskState) bool {
 		p.move(t, t.next) // there is nothing else to write
 		return true
 	}
-	p.commit.GuardEntry(t.fullName(), t.mod)
+	if covered {
+		p.commit.GuardEntry(t.fullName(), t.mod)
+	} else {
+		p.move(t, t.next)
+	}
 	p.decide(t, t.next, id, task.TriggerSchedule)
 	return true
 }

@@ -238,6 +238,26 @@ func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
 	}
 }
 
+// A task that is known before the watch has come as far is not covered by what is
+// decided meanwhile: its ticks stay decided all the same, for the next owner too.
+func TestReconcile_TicksOfATaskThatTheWatchHasYetToTellOfStayDecided(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("b", allow)
+	h.decide(0.5)
+	w.create("a", allow)
+	h.reconcile()
+	h.blind(1)
+	h.blind(2)
+	for w.at(2.5); len(w.active("a")) > 0; {
+		w.finish("a", task.Succeeded)
+	}
+	h = w.work("n1")
+	h.decide(2.5)
+	w.want("a", "+1 succeeded", "+2 succeeded")
+}
+
 // The history of a deleted task whose last run ended between two owners.
 func TestReconcile_PurgesHistoryOfTasksThatAreNoMore(t *testing.T) {
 	t.Parallel()
