@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,7 +41,9 @@ func (s *server) audit(c *call) (answer, error) {
 	if !s.auditing.CompareAndSwap(false, true) {
 		return answer{}, fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", s.Node).withHint("wait for it, or ask another node")
 	}
-	defer s.auditing.Store(false)
+	// Over before the last line: who reads that may ask again at once.
+	over := sync.OnceFunc(func() { s.auditing.Store(false) })
+	defer over()
 	begun := false
 	tell := func(l client.AuditLine) {
 		if !begun {
@@ -54,6 +57,7 @@ func (s *server) audit(c *call) (answer, error) {
 	au.Pause = time.Duration(pause) * time.Second
 	au.Tell = func(p task.AuditProgress) { tell(client.AuditLine{Progress: &p}) }
 	found, err := au.Run(c.ctx())
+	over()
 	switch {
 	case err == nil:
 		tell(client.AuditLine{Audit: &found})

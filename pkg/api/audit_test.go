@@ -66,6 +66,15 @@ func TestAudit_OneAtATimeOnANode(t *testing.T) {
 	}
 }
 
+// Who has read the last line of an audit may ask for the next one.
+func TestAudit_IsOverWithItsLastLine(t *testing.T) {
+	w := newWorld(t)
+	for range 3 {
+		_, err := w.Audit(t.Context(), client.AuditOptions{Pause: time.Second})
+		must(t, err)
+	}
+}
+
 func TestAudit_WithoutEtcdIsUnavailable(t *testing.T) {
 	w := newWorldOn(t, kvtest.Start(t))
 	_, err := w.Version(t.Context()) // the token is known for a moment
