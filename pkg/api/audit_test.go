@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"strings"
@@ -69,9 +70,22 @@ func TestAudit_OneAtATimeOnANode(t *testing.T) {
 // Who has read the last line of an audit may ask for the next one.
 func TestAudit_IsOverWithItsLastLine(t *testing.T) {
 	w := newWorld(t)
-	for range 3 {
-		_, err := w.Audit(t.Context(), client.AuditOptions{Pause: time.Second})
-		must(t, err)
+	next := make(chan struct{})
+	defer close(next)
+	w.wrote = func(line []byte) {
+		if bytes.HasPrefix(line, []byte(`{"audit":`)) {
+			<-next // the handler has yet to end
+		}
+	}
+	c := w.client(w.serve("node-b"))
+	_, err := c.Audit(t.Context(), client.AuditOptions{Pause: time.Second})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	begun := false
+	_, err = c.Audit(ctx, client.AuditOptions{Pause: time.Second, Tell: func(task.AuditProgress) { begun = true; cancel() }})
+	if !begun {
+		t.Errorf("the next one: %v", err)
 	}
 }
 

@@ -105,6 +105,7 @@ type world struct {
 	stubborn error // why nodes take no states
 	panics   atomic.Bool
 	hold     atomic.Pointer[chan struct{}] // creates wait for it
+	wrote    func(answer []byte)           // called after each write of an answer, if set before serve
 	secret   string
 	url      string
 	*client.Client
@@ -170,9 +171,29 @@ func (w *world) serve(node string) string {
 		},
 	})
 	must(w.t, err)
-	s := httptest.NewServer(h)
+	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if w.wrote != nil {
+			rw = overheard{rw, w.wrote}
+		}
+		h.ServeHTTP(rw, r)
+	}))
 	w.t.Cleanup(s.Close)
 	return s.URL
+}
+
+// overheard tells of each write, when it has gone out.
+type overheard struct {
+	http.ResponseWriter
+	wrote func([]byte)
+}
+
+func (t overheard) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+func (t overheard) Write(b []byte) (int, error) {
+	n, err := t.ResponseWriter.Write(b)
+	_ = http.NewResponseController(t.ResponseWriter).Flush()
+	t.wrote(b)
+	return n, err
 }
 
 func (w *world) client(url string) *client.Client {
