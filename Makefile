@@ -22,12 +22,13 @@ DURATION     ?=
 SEED         ?= 1
 SEEDS        ?= 100
 FAULTS       ?=
+HOLD         ?=
 CLEAN        ?=
 NODES        ?=
 FROM         ?= aeec4f0
 EMBEDDED     ?=
 
-export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED SEEDS FAULTS CLEAN FROM EMBEDDED
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED SEEDS FAULTS HOLD CLEAN FROM EMBEDDED
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
@@ -45,6 +46,7 @@ help: ## List the targets
 	@echo "  RATE=                 runs each second: a plateau?   make soak RATE=1000 SOAK=20m"
 	@echo "  DURATION=5m SEED=1    how long, which faults         make chaos DURATION=20m SEED=7"
 	@echo "  FAULTS=               only these kinds of faults     make chaos FAULTS=kill-all,quorum-lost"
+	@echo "  HOLD=                 how long each of them lasts    make chaos FAULTS=node-cut-off HOLD=5m DURATION=5m"
 	@echo "  SEED=1 SEEDS=100      of simulated clusters          make sim SEED=4711 SEEDS=1 DURATION=1m"
 	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"

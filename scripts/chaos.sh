@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # make chaos: a cluster of real daemons over an etcd of three members, hurt by
 # faults that SEED draws, for DURATION (such as 90s, 20m, 1h); then its history is
-# judged. docs/chaos.md tells what is done to it. FAULTS=kill-all,herd: only those.
+# judged. docs/chaos.md tells what is done to it. FAULTS=kill-all,herd: only those;
+# HOLD=5m: each for as long.
 #
 # Without the race detector, which the short run in `make test` has. The history
 # is kept in memory to be judged at the end: some 300 MB for 20 minutes. What the
@@ -21,7 +22,7 @@ esac
 
 mkdir -p build
 log=build/chaos-$seed.log
-export CARILLON_CHAOS_DURATION=$duration CARILLON_CHAOS_SEED=$seed CARILLON_CHAOS_FAULTS=${FAULTS:-}
+export CARILLON_CHAOS_DURATION=$duration CARILLON_CHAOS_SEED=$seed CARILLON_CHAOS_FAULTS=${FAULTS:-} CARILLON_CHAOS_HOLD=${HOLD:-}
 export CARILLON_CHAOS_REPORT=$root/build/chaos-$seed.json
 run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v ./pkg/chaos)
 # A small disk is mounted for one of the faults: in a name space of its own, it

@@ -12,7 +12,7 @@ import (
 // A cluster of daemons over a real etcd of three keeps its promises whatever is
 // done to it. In CI a few quick faults are; CARILLON_CHAOS_DURATION asks for a
 // long run, CARILLON_CHAOS_SEED for another one, CARILLON_CHAOS_FAULTS for some
-// kinds only.
+// kinds only, CARILLON_CHAOS_HOLD for faults that last as long.
 func TestChaos_PromisesHold(t *testing.T) {
 	began := time.Now()
 	length := duration(t, "CARILLON_CHAOS_DURATION")
@@ -71,6 +71,11 @@ func chosen(t *testing.T, names string, all bool) (some []*fault) {
 	for _, f := range allFaults() {
 		if names == "" && (all || f.quick) || slices.Contains(strings.Split(names, ","), f.name) {
 			some = append(some, f)
+		}
+	}
+	if d := duration(t, "CARILLON_CHAOS_HOLD"); d > 0 {
+		for _, f := range some {
+			f.hold = [2]time.Duration{d, d}
 		}
 	}
 	if len(some) == 0 {
