@@ -202,6 +202,8 @@ type metrics struct {
 	bad      prometheus.Gauge
 	waiting  prometheus.Gauge
 	lost     prometheus.Counter
+	settled  *prometheus.CounterVec
+	aside    prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -223,13 +225,19 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		bad:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Entries that do not fire because they cannot be read."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
 		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_lost_attempts_total", Help: "Attempts declared lost by the owner of their shard."}),
+		settled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_settled_total",
+			Help: "Commits of unknown outcome, by what was found: ours (an earlier copy had been written), not_ours."}, []string{"as"}),
+		aside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
+			Help: "Tasks without ticks from then on, since every commit for them failed."}),
 	}
 	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
 		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
 	m.ahead.WithLabelValues("used")
 	m.ahead.WithLabelValues("dropped")
+	m.settled.WithLabelValues(store.SettledOurs)
+	m.settled.WithLabelValues(store.SettledNotOurs)
 	if r != nil {
-		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost)
+		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside)
 	}
 	return m
 }

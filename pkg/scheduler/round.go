@@ -44,6 +44,9 @@ func (w *worker) round(ctx context.Context) error {
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
 		w.e.metrics.commit.Observe(time.Since(began).Seconds())
 		w.e.metrics.commits.WithLabelValues(result(err)).Inc()
+		if p.commit.Settled != "" {
+			w.e.metrics.settled.WithLabelValues(p.commit.Settled).Inc()
+		}
 		var conflict *store.Conflict
 		switch {
 		case err == nil:
@@ -202,6 +205,7 @@ func (w *worker) giveUp(p *plan) error {
 		default:
 			delete(w.stubborn, name)
 			w.log.Error("a task is set aside: every commit for it fails", zap.String("task", name))
+			w.e.metrics.aside.Inc()
 			w.setBad(t, true)
 			w.due.set(t, 0)
 			delete(w.uncovered, t)

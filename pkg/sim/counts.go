@@ -14,6 +14,8 @@ import (
 var Hard = []string{
 	"carillon_commits_total fenced",
 	"carillon_commits_total conflict",
+	"carillon_commits_settled_total ours",
+	"carillon_commits_settled_total not_ours",
 	"commit unknown, applied by then: true",
 	"commit unknown, applied by then: false",
 	"watch compacted",

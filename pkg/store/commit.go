@@ -45,6 +45,9 @@ type Commit struct {
 	Fences    Fences
 	Known     int64 // the watermark's mod revision
 	Watermark Watermark
+	// Settled is how an outcome that nobody knew was settled: SettledOurs or
+	// SettledNotOurs; empty if it was known at once. Store.Commit sets it.
+	Settled string
 
 	keys     Keys
 	entries  string // the prefix of the shard's entries
@@ -54,6 +57,13 @@ type Commit struct {
 	ops      []clientv3.Op
 	bytes    int
 }
+
+// How an unknown outcome was settled: an earlier copy of the commit had been
+// written, or none had.
+const (
+	SettledOurs    = "ours"
+	SettledNotOurs = "not_ours"
+)
 
 // session is a node's that the commit relies on, and the prefix of what it writes
 // into its inbox.
@@ -222,7 +232,9 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 	var wait again
 	for {
 		c.Watermark.Nonce = task.NewUID()
-		nonces = append(nonces, c.Watermark.Nonce)
+		if nonces = append(nonces, c.Watermark.Nonce); len(nonces) > 1 {
+			c.Settled = SettledNotOurs // unless we find one of them
+		}
 		res, err := s.writes.Commit(ctx, c.txn())
 		if err == nil && res.Succeeded {
 			return res.Revision, nil
@@ -273,7 +285,7 @@ func (s *Store) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces
 	if mark.ModRevision != c.Known {
 		w, err := DecodeWatermark(mark.Value)
 		if err == nil && slices.Contains(nonces, w.Nonce) {
-			c.Watermark.Nonce = w.Nonce // an earlier copy of this very content won
+			c.Watermark.Nonce, c.Settled = w.Nonce, SettledOurs // an earlier copy of this very content won
 			return mark.ModRevision, nil
 		}
 	}

@@ -344,6 +344,9 @@ func TestCommit_IsSettledByItsNonce(t *testing.T) {
 			if again := w.writes.release(t.Context()); again != 0 {
 				t.Errorf("%d late copies changed something", again)
 			}
+			if want := map[bool]string{true: store.SettledOurs, false: store.SettledNotOurs}[slices.Contains(fates, answerLost)]; c.Settled != want {
+				t.Errorf("settled as %q, want %q", c.Settled, want)
+			}
 			mark, mod := w.mark()
 			if mod != rev || mark != c.Watermark {
 				t.Errorf("the watermark is %+v at %d; the commit says %+v at %d", mark, mod, c.Watermark, rev)
