@@ -258,6 +258,24 @@ func TestReconcile_TicksOfATaskThatTheWatchHasYetToTellOfStayDecided(t *testing.
 	w.want("a", "+1 succeeded", "+2 succeeded")
 }
 
+// The watch has yet to tell that an attempt has ended and that the next one waits:
+// the run is active all along.
+func TestReconcile_AnEndWithARetryLeavesTheRunActive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", retries(2, 10*time.Second, task.Failed))
+	h.decide(1)
+	w.at(1.5)
+	w.finish("a", task.Failed)
+	runs, at, err := w.store.ScanActive(w.ctx)
+	w.ok(err)
+	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
+	w.ok(h.review(w.ctx, review{settle: true, active: true}))
+	h.blind(2)
+	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
+}
+
 // The history of a deleted task whose last run ended between two owners.
 func TestReconcile_PurgesHistoryOfTasksThatAreNoMore(t *testing.T) {
 	t.Parallel()

@@ -299,6 +299,11 @@ func (w *worker) settleRuns(ctx context.Context, d doubts) error {
 	if err != nil {
 		return w.postponed(err)
 	}
+	if len(ended) > 0 { // an attempt that ended with a retry leaves the run active
+		if err := w.readQueue(ctx); err != nil {
+			return w.postponed(err)
+		}
+	}
 	for at, v := range found {
 		k := keys[at]
 		if i, ok := ended[at]; ok {

@@ -288,6 +288,15 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 // waits for a task that the watch has yet to tell of is left to the watch: it
 // would be taken for a record that nobody looks after, and purged.
 func (w *worker) found(ctx context.Context, keys []store.ActiveKey) error {
+	if err := w.readQueue(ctx); err != nil {
+		return err
+	}
+	w.scanned(keys)
+	return nil
+}
+
+// readQueue takes what waits now, of tasks that are known.
+func (w *worker) readQueue(ctx context.Context) error {
 	queue, err := w.e.cfg.Store.Queue(ctx, w.shard)
 	if err != nil {
 		return err
@@ -297,7 +306,6 @@ func (w *worker) found(ctx context.Context, keys []store.ActiveKey) error {
 			w.applyQueued(&queue[i])
 		}
 	}
-	w.scanned(keys)
 	return nil
 }
 
