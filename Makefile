@@ -110,7 +110,7 @@ sim: ## Live through SEEDS clusters in virtual time, from SEED on, with DURATION
 
 .PHONY: mutants
 mutants: ## Break the protocol on purpose, and see that the simulation notices
-	go test -tags mutants -count=1 -timeout $(TEST_TIMEOUT) -run Mutants ./pkg/sim
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_AreCaught$$' $(TEST_FLAGS) ./pkg/sim
 
 .PHONY: cluster-up
 cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents here; EMBEDDED=1: agents only

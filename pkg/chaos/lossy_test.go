@@ -51,6 +51,11 @@ func (k lossyKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, e
 	if op.IsGet() {
 		return k.KV.Do(ctx, op)
 	}
+	if op.IsTxn() {
+		cmps, then, els := op.Txn()
+		r, err := k.Txn(ctx).If(cmps...).Then(then...).Else(els...).Commit()
+		return r.OpResponse(), err
+	}
 	return lossy(ctx, k.controls, func(ctx context.Context) (clientv3.OpResponse, error) { return k.KV.Do(ctx, op) })
 }
 

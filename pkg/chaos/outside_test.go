@@ -7,19 +7,17 @@ import (
 	"os"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/mutant"
+	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// mutantName in a daemon's environment names the mutant that it is.
+// mutantName in a daemon's environment names the one of package mutant that it
+// is. The suite is worth what it finds of them.
 const mutantName = "CHAOS_MUTANT"
-
-// mutants break the protocol on purpose, by what they put around the etcd
-// client of a daemon. The suite is worth what it finds of them.
-var mutants = map[string]func(*clientv3.Client){}
 
 // outside is a daemon's world: the real one, but for what the control file says.
 func outside(ctx context.Context, path string) daemon.Outside {
@@ -52,11 +50,15 @@ func dialEtcd(ctx context.Context, c *controls, cfg daemon.Config) (*kv.Client, 
 	client.KV = lossyKV{client.KV, c}
 	client.Watcher = stallingWatcher{client.Watcher, c}
 	if name := os.Getenv(mutantName); name != "" {
-		mutate := mutants[name]
-		if mutate == nil {
+		m, ok := mutant.Named(name)
+		if !ok {
 			return nil, fmt.Errorf("there is no mutant %q", name)
 		}
-		mutate(client.Client)
+		keys, err := store.NewKeys(cfg.Prefix)
+		if err != nil {
+			return nil, err
+		}
+		m.New(keys)(cfg.Name, client.Client)
 	}
 	return client, nil
 }

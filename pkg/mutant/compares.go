@@ -1,17 +1,18 @@
 package mutant
 
 import (
+	"context"
+	"slices"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/kv/around"
 )
 
-type keysOf = store.Keys
-
 // without is a mutant that leaves comparisons out.
-func without(dropped func(k keysOf, t txn, key string) bool) func(k keysOf) func(string, *clientv3.Client) {
+func without(dropped func(k keysOf, t txn, key string) bool) func(k keysOf) infect {
 	return transactions(func(k keysOf, t txn) txn {
 		var kept []clientv3.Cmp
 		for _, c := range t.If {
@@ -44,7 +45,29 @@ func queueKnown(k keysOf, t txn, key string) bool {
 
 func runKnown(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Runs()) }
 
-func termKnown(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Leader()) }
+// noTerm leaves the comparison of a leader's term out, and has what a leader
+// writes come a second later, whether or not it leads by then: a leader that knows
+// that it is deposed writes nothing, so that the comparison is for what is on its way.
+func noTerm(k keysOf) infect {
+	without := without(func(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Leader()) })(k)
+	return func(node string, c *clientv3.Client) {
+		without(node, c)
+		c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+			leads := false
+			editedTxns(op, func(t txn) txn {
+				leads = leads || slices.ContainsFunc(t.If, func(c clientv3.Cmp) bool { return strings.HasPrefix(string(c.KeyBytes()), k.Leader()) })
+				return t
+			})
+			if !leads {
+				return next(ctx, op)
+			}
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			return next(ctx, op)
+		})
+	}
+}
 
 // isCommit says that t is an owner's commit: nothing else writes a watermark.
 func isCommit(k keysOf, t txn) bool {

@@ -1,10 +1,22 @@
 // Package mutant breaks Carillon's protocol on purpose. A checker that never
 // fails proves nothing: each of these mutants, put under a cluster of real nodes,
-// must be caught by the simulation or by chaos.
+// must be caught by the simulation (TestMutants_AreCaught of package sim).
 //
 // A mutant lives between a node and its etcd: it decorates the KV, Watcher and
-// Lease of the node's client, takes comparisons out of transactions, forges
-// answers, loses events. The product has no switch that a mutant turns.
+// Lease of the node's client (see package around), takes comparisons out of
+// transactions, forges answers, loses events. The product has no switch that a
+// mutant turns. What is not the client's to break is broken by what it shows the
+// node, or makes of what the node writes:
+//
+//	no fence compare         no-owner-fence, no-session-fence, no-term-compare
+//	no watermark compare     no-watermark-compare
+//	start before commit      start-before-commit: a node is told of attempts that are not written
+//	error = not applied      error-is-nothing; and its contrary, error-is-done
+//	lost_after = 0           cleared-unseen: proof of death is all that shortens the wait
+//	Next(t) = t              tick-again: what was decided lies after the watermark
+//	watch without reconcile  deaf-watches: events lost, and the lists that would show it refused
+//	conflicts in a request   conflicts-together
+//	open without its commit  open-without-commit: a read takes its place
 //
 // It is for tests.
 package mutant
@@ -33,16 +45,18 @@ var All = []Mutant{
 	{"no-entry-compare", "commits do not compare the entries that they decide for", without(entryKnown)},
 	{"no-queue-compare", "a waiting run is taken whether or not it is still there", without(queueKnown)},
 	{"no-run-compare", "ends, adoptions and cancels do not compare the attempt's record", without(runKnown)},
-	{"no-term-compare", "a leader writes owners whether or not it still leads", without(termKnown)},
-	{"open-without-commit", "a worker opens its shard by a read", transactions(openByRead)},
+	{"no-term-compare", "a leader writes owners whether or not it still leads", noTerm},
+	{"open-without-commit", "a worker opens its shard by a read", openByRead},
 	{"seen-ahead", "the watermark claims to have seen what the owner has not", transactions(seenAhead)},
 	{"tick-again", "the watermark stands before the ticks that a commit decides", transactions(tickAgain)},
+	{"error-is-nothing", "an unknown outcome is taken for a write that did not take place", errorIsNothing},
 	{"error-is-done", "an unknown outcome is taken for a success", errorIsDone},
 	{"stale-scan", "active runs are scanned as they were before the shards were opened", staleScan},
 	{"anyones-attempt", "a node starts attempts that were meant for another instance", anyonesAttempt},
-	{"cleared-unseen", "every instance counts as proved dead", clearedUnseen},
+	{"cleared-unseen", "every absent instance counts as proved dead: nothing waits for lost_after", clearedUnseen},
 	{"forged-renewals", "a lease that etcd does not renew counts as renewed", forgedRenewals},
 	{"start-before-commit", "an attempt is started before its record is written", startBeforeCommit},
+	{"deaf-watches", "what watches lose is never found out", deafWatches},
 	{"conflicts-together", "transactions that conflict share a request", conflictsTogether},
 }
 

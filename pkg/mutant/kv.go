@@ -5,90 +5,31 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv/around"
+	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// txn is a transaction on its way to etcd.
+type keysOf = store.Keys
+
+// infect puts a mutant into the client of a node.
+type infect = func(node string, c *clientv3.Client)
+
+// txn is a transaction, or one of those that share its request.
 type txn struct {
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
 }
 
-// send passes a transaction on.
-type send func(ctx context.Context, t txn) (*clientv3.TxnResponse, error)
-
-// tampered is a KV whose transactions go through txn and whose reads go through
-// read; nil: as they are.
-type tampered struct {
-	clientv3.KV
-	txn  func(ctx context.Context, t txn, next send) (*clientv3.TxnResponse, error)
-	read func(op clientv3.Op, resp *clientv3.GetResponse)
-}
-
-func (k tampered) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	resp, err := k.KV.Get(ctx, key, opts...)
-	if err == nil && k.read != nil {
-		k.read(clientv3.OpGet(key, opts...), resp)
-	}
-	return resp, err
-}
-
-func (k tampered) Txn(ctx context.Context) clientv3.Txn {
-	if k.txn == nil {
-		return k.KV.Txn(ctx)
-	}
-	return &collected{ctx: ctx, kv: k}
-}
-
-// collected is a clientv3.Txn that is sent as a whole. It keeps the context, as
-// that interface demands.
-type collected struct {
-	ctx context.Context
-	kv  tampered
-	t   txn
-}
-
-func (c *collected) If(cs ...clientv3.Cmp) clientv3.Txn {
-	c.t.If = append(c.t.If, cs...)
-	return c
-}
-
-func (c *collected) Then(ops ...clientv3.Op) clientv3.Txn {
-	c.t.Then = append(c.t.Then, ops...)
-	return c
-}
-
-func (c *collected) Else(ops ...clientv3.Op) clientv3.Txn {
-	c.t.Else = append(c.t.Else, ops...)
-	return c
-}
-
-func (c *collected) Commit() (*clientv3.TxnResponse, error) {
-	return c.kv.txn(c.ctx, c.t, func(ctx context.Context, t txn) (*clientv3.TxnResponse, error) {
-		return c.kv.KV.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
+// editedTxns returns op with every transaction in it, itself included, edited.
+func editedTxns(op clientv3.Op, edit func(txn) txn) clientv3.Op {
+	return around.Each(op, func(cmps []clientv3.Cmp, then, els []clientv3.Op) clientv3.Op {
+		t := edit(txn{cmps, then, els})
+		return clientv3.OpTxn(t.If, t.Then, t.Else)
 	})
 }
 
-// each returns t with every transaction in it, itself included, edited. A request
-// of the Batcher is a transaction of transactions.
-func (t txn) each(edit func(txn) txn) txn {
-	t.Then, t.Else = eachOf(t.Then, edit), eachOf(t.Else, edit)
-	return edit(t)
-}
-
-func eachOf(ops []clientv3.Op, edit func(txn) txn) []clientv3.Op {
-	out := make([]clientv3.Op, len(ops))
-	for i, op := range ops {
-		if out[i] = op; op.IsTxn() {
-			var in txn
-			in.If, in.Then, in.Else = op.Txn()
-			in = in.each(edit)
-			out[i] = clientv3.OpTxn(in.If, in.Then, in.Else)
-		}
-	}
-	return out
-}
-
-// puts reports whether t itself, or what is in it, puts a key that is wanted.
+// puts reports whether t itself, not what is in it, puts a key that is wanted.
 func (t txn) puts(wanted func(key string) bool) bool {
 	for _, op := range t.Then {
 		if op.IsPut() && wanted(string(op.KeyBytes())) {
@@ -99,14 +40,25 @@ func (t txn) puts(wanted func(key string) bool) bool {
 }
 
 // transactions is a mutant that edits transactions.
-func transactions(edit func(k keysOf, t txn) txn) func(k keysOf) func(string, *clientv3.Client) {
-	return func(k keysOf) func(string, *clientv3.Client) {
+func transactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
+	return func(k keysOf) infect {
 		return func(_ string, c *clientv3.Client) {
-			c.KV = tampered{KV: c.KV, txn: func(ctx context.Context, t txn, next send) (*clientv3.TxnResponse, error) {
-				return next(ctx, t.each(func(t txn) txn { return edit(k, t) }))
-			}}
+			c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+				return next(ctx, editedTxns(op, func(t txn) txn { return edit(k, t) }))
+			})
 		}
 	}
+}
+
+// reads returns a KV that edits the answers to reads that are no transactions.
+func reads(kv clientv3.KV, edit func(op clientv3.Op, resp *clientv3.GetResponse)) clientv3.KV {
+	return around.KV(kv, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+		r, err := next(ctx, op)
+		if err == nil && op.IsGet() {
+			edit(op, r.Get())
+		}
+		return r, err
+	})
 }
 
 // done is the answer to ops that have all succeeded at a revision.

@@ -8,7 +8,7 @@ import (
 
 // forgedRenewals answers every renewal with a success: a node that is cut off
 // never learns that its lease has ended, and never kills what others replace.
-func forgedRenewals(keysOf) func(string, *clientv3.Client) {
+func forgedRenewals(keysOf) infect {
 	return func(_ string, c *clientv3.Client) { c.Lease = forged{c.Lease} }
 }
 

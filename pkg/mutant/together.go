@@ -6,18 +6,20 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv/around"
 )
 
-// conflictsTogether sends transactions of all nodes that come within some
-// milliseconds as one request, whatever they compare and write: each is judged
-// by the state before all of them. Only what etcd itself refuses is kept apart:
-// two puts of one key, and a put of a key that another deletes.
-func conflictsTogether(keysOf) func(string, *clientv3.Client) {
+// conflictsTogether sends transactions of all nodes that come within a tenth of a
+// second as one request, whatever they compare and write: each is judged by the
+// state before all of them. Only what etcd itself refuses is kept apart: two puts
+// of one key, and a put of a key that another deletes.
+func conflictsTogether(keysOf) infect {
 	g := &gatherer{}
-	return func(_ string, c *clientv3.Client) { c.KV = tampered{KV: c.KV, txn: g.send} }
+	return func(_ string, c *clientv3.Client) { c.KV = around.KV(c.KV, g.send) }
 }
 
-const gatherFor = 3 * time.Millisecond
+const gatherFor = 100 * time.Millisecond
 
 type gatherer struct {
 	mu      sync.Mutex
@@ -26,30 +28,33 @@ type gatherer struct {
 
 // request is what is sent together.
 type request struct {
-	parts   []txn
+	parts   []clientv3.Op
 	written map[string]bool // by a put: nobody else may write it
 	deleted map[string]bool
 	done    chan struct{}
-	resp    *clientv3.TxnResponse
+	resp    clientv3.OpResponse
 	err     error
 }
 
-func (g *gatherer) send(ctx context.Context, t txn, next send) (*clientv3.TxnResponse, error) {
+func (g *gatherer) send(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+	if !op.IsTxn() {
+		return next(ctx, op)
+	}
 	g.mu.Lock()
 	r, first := g.waiting, false
-	if r == nil || !r.takes(t) {
+	if r == nil || !r.takes(op) {
 		r, first = &request{written: map[string]bool{}, deleted: map[string]bool{}, done: make(chan struct{})}, true
-		r.takes(t)
+		r.takes(op)
 		g.waiting = r
 	}
 	mine := len(r.parts)
-	r.parts = append(r.parts, t)
+	r.parts = append(r.parts, op)
 	g.mu.Unlock()
 	if !first {
 		select {
 		case <-r.done:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return clientv3.OpResponse{}, ctx.Err()
 		}
 		return r.answer(mine)
 	}
@@ -63,33 +68,30 @@ func (g *gatherer) send(ctx context.Context, t txn, next send) (*clientv3.TxnRes
 	}
 	g.mu.Unlock()
 	if len(r.parts) == 1 {
-		r.resp, r.err = next(ctx, t)
+		r.resp, r.err = next(ctx, op)
 		close(r.done)
 		return r.resp, r.err
 	}
-	ops := make([]clientv3.Op, len(r.parts))
-	for i, p := range r.parts {
-		ops[i] = clientv3.OpTxn(p.If, p.Then, p.Else)
-	}
-	r.resp, r.err = next(ctx, txn{Then: ops})
+	r.resp, r.err = next(ctx, clientv3.OpTxn(nil, r.parts, nil))
 	close(r.done)
 	return r.answer(mine)
 }
 
 // answer is what became of one part.
-func (r *request) answer(i int) (*clientv3.TxnResponse, error) {
+func (r *request) answer(i int) (clientv3.OpResponse, error) {
 	if r.err != nil || len(r.parts) == 1 {
 		return r.resp, r.err
 	}
-	part := r.resp.Responses[i].GetResponseTxn()
-	return &clientv3.TxnResponse{Header: r.resp.Header, Succeeded: part.Succeeded, Responses: part.Responses}, nil
+	whole := r.resp.Txn()
+	part := whole.Responses[i].GetResponseTxn()
+	return (&clientv3.TxnResponse{Header: whole.Header, Succeeded: part.Succeeded, Responses: part.Responses}).OpResponse(), nil
 }
 
-// takes notes what t writes, unless etcd would refuse it beside the others.
-func (r *request) takes(t txn) bool {
+// takes notes what a transaction writes, unless etcd would refuse it beside the others.
+func (r *request) takes(op clientv3.Op) bool {
 	var puts, deletes []string
 	ok, ops := true, 0
-	t.each(func(t txn) txn {
+	editedTxns(op, func(t txn) txn {
 		for _, branch := range [][]clientv3.Op{t.Then, t.Else} {
 			for _, op := range branch {
 				ops++
@@ -107,7 +109,7 @@ func (r *request) takes(t txn) bool {
 		return t
 	})
 	// Only what is small: etcd's limits are the Batcher's business.
-	if ok = ok && ops < 40 && len(r.parts) < 8; !ok {
+	if ok = ok && ops < 120 && len(r.parts) < 8; !ok {
 		return false
 	}
 	for _, k := range puts {

@@ -9,9 +9,11 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/around"
 )
 
 // seenAhead lets the watermark claim a revision that no owner can have seen: a
@@ -67,49 +69,54 @@ func edited(value []byte, edit func(m map[string]any)) []byte {
 	return b
 }
 
-// openByRead answers the opening commit, which writes nothing but the watermark
-// under an owner key and a node key, with what a read finds.
-func openByRead(k keysOf, t txn) txn {
-	if len(t.Then) != 1 || len(t.If) != 3 || !isCommit(k, t) {
-		return t
-	}
-	mark := string(t.Then[0].KeyBytes())
-	// A put that changes nothing has no revision of its own: as good as none, for
-	// whoever relies on an opening commit.
-	t.Then = []clientv3.Op{clientv3.OpGet(mark)}
-	return t
-}
-
 // errorIsDone answers what nobody knows with a success.
-func errorIsDone(keysOf) func(string, *clientv3.Client) {
+func errorIsDone(keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		var mu sync.Mutex
 		var newest pb.ResponseHeader
-		c.KV = tampered{KV: c.KV, txn: func(ctx context.Context, t txn, next send) (*clientv3.TxnResponse, error) {
-			resp, err := next(ctx, t)
+		c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+			r, err := next(ctx, op)
+			if !op.IsTxn() {
+				return r, err
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
-				newest.Revision = max(newest.Revision, resp.Header.GetRevision())
-				return resp, nil
+				newest.Revision = max(newest.Revision, r.Txn().Header.GetRevision())
+				return r, nil
 			}
 			if !kv.Unknown(err) || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
-				return resp, err
+				return r, err
 			}
+			_, then, _ := op.Txn()
 			header := &pb.ResponseHeader{Revision: newest.Revision}
-			return &clientv3.TxnResponse{Header: header, Succeeded: true, Responses: done(t.Then, header)}, nil
-		}}
+			return (&clientv3.TxnResponse{Header: header, Succeeded: true, Responses: done(then, header)}).OpResponse(), nil
+		})
+	}
+}
+
+// errorIsNothing answers what nobody knows with an error which says that nothing
+// was written.
+func errorIsNothing(keysOf) infect {
+	return func(_ string, c *clientv3.Client) {
+		c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+			r, err := next(ctx, op)
+			if kv.Unknown(err) && around.Writes(op) {
+				err = rpctypes.ErrNotCapable // of those that prove it, one for which nothing is sent again
+			}
+			return r, err
+		})
 	}
 }
 
 // staleScan answers scans of all active runs with what an earlier scan found,
 // for up to half a minute.
-func staleScan(k keysOf) func(string, *clientv3.Client) {
+func staleScan(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		var mu sync.Mutex
 		var kept *clientv3.GetResponse
 		var at time.Time
-		c.KV = tampered{KV: c.KV, read: func(op clientv3.Op, resp *clientv3.GetResponse) {
+		c.KV = reads(c.KV, func(op clientv3.Op, resp *clientv3.GetResponse) {
 			if string(op.KeyBytes()) != k.Runs() || !op.IsKeysOnly() {
 				return
 			}
@@ -120,20 +127,20 @@ func staleScan(k keysOf) func(string, *clientv3.Client) {
 				return
 			}
 			resp.Kvs, resp.More, resp.Count = kept.Kvs, kept.More, kept.Count
-		}}
+		})
 	}
 }
 
 // clearedUnseen answers that whatever instance is asked for has been cleared.
-func clearedUnseen(k keysOf) func(string, *clientv3.Client) {
+func clearedUnseen(k keysOf) infect {
 	prefix := strings.TrimSuffix(k.Cleared("x"), "x")
 	return func(_ string, c *clientv3.Client) {
-		c.KV = tampered{KV: c.KV, read: func(op clientv3.Op, resp *clientv3.GetResponse) {
+		c.KV = reads(c.KV, func(op clientv3.Op, resp *clientv3.GetResponse) {
 			if key := op.KeyBytes(); strings.HasPrefix(string(key), prefix) && len(resp.Kvs) == 0 {
 				rev := resp.Header.GetRevision()
 				resp.Kvs = []*mvccpb.KeyValue{{Key: key, Value: []byte(`{}`), CreateRevision: rev, ModRevision: rev}}
 				resp.Count = 1
 			}
-		}}
+		})
 	}
 }

@@ -6,7 +6,10 @@ import (
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv/around"
 )
 
 // watched is a Watcher whose events go through see, and that can be told events
@@ -54,7 +57,7 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 
 // anyonesAttempt shows a node every attempt in its inbox as its own instance's:
 // a daemon that was started again starts what the former one had.
-func anyonesAttempt(k keysOf) func(string, *clientv3.Client) {
+func anyonesAttempt(k keysOf) infect {
 	return func(node string, c *clientv3.Client) {
 		inbox := k.Inbox(node)
 		mine := &own{key: k.Node(node)}
@@ -68,13 +71,13 @@ func anyonesAttempt(k keysOf) func(string, *clientv3.Client) {
 				Value: edited(e.Value, func(m map[string]any) { m["instance"] = instance }),
 			}
 		}
-		c.KV = tampered{KV: c.KV, txn: mine.learn, read: func(_ clientv3.Op, resp *clientv3.GetResponse) {
+		c.KV = reads(mine.learns(c.KV), func(_ clientv3.Op, resp *clientv3.GetResponse) {
 			kvs := make([]*mvccpb.KeyValue, len(resp.Kvs))
 			for i, e := range resp.Kvs {
 				kvs[i] = show(e)
 			}
 			resp.Kvs = kvs
-		}}
+		})
 		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
 			events := make([]*clientv3.Event, len(r.Events))
 			for i, ev := range r.Events {
@@ -100,22 +103,30 @@ func (o *own) instance() string {
 	return o.name
 }
 
-func (o *own) learn(ctx context.Context, t txn, next send) (*clientv3.TxnResponse, error) {
-	for _, op := range t.Then {
-		if op.IsPut() && string(op.KeyBytes()) == o.key {
-			edited(op.ValueBytes(), func(m map[string]any) {
-				o.mu.Lock()
-				defer o.mu.Unlock()
-				o.name = asText(m["instance"])
-			})
-		}
-	}
-	return next(ctx, t)
+func (o *own) learns(kv clientv3.KV) clientv3.KV {
+	return around.KV(kv, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+		return next(ctx, editedTxns(op, func(t txn) txn {
+			for _, op := range t.Then {
+				if op.IsPut() && string(op.KeyBytes()) == o.key {
+					o.learn(op.ValueBytes())
+				}
+			}
+			return t
+		}))
+	})
+}
+
+func (o *own) learn(value []byte) {
+	edited(value, func(m map[string]any) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.name = asText(m["instance"])
+	})
 }
 
 // startBeforeCommit tells a node of the attempts that its own commits put into
 // its inbox before it sends them; every fourth of these commits is then lost.
-func startBeforeCommit(k keysOf) func(string, *clientv3.Client) {
+func startBeforeCommit(k keysOf) infect {
 	return func(node string, c *clientv3.Client) {
 		inbox := k.Inbox(node)
 		var mu sync.Mutex
@@ -135,9 +146,9 @@ func startBeforeCommit(k keysOf) func(string, *clientv3.Client) {
 			}
 		}}
 		newest := int64(0)
-		c.KV = tampered{KV: c.KV, txn: func(ctx context.Context, t txn, next send) (*clientv3.TxnResponse, error) {
+		c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
 			var events []*clientv3.Event
-			t.each(func(t txn) txn {
+			editedTxns(op, func(t txn) txn {
 				for _, op := range t.Then {
 					if key := op.KeyBytes(); op.IsPut() && strings.HasPrefix(string(key), inbox) && isCommit(k, t) {
 						events = append(events, &clientv3.Event{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{Key: key, Value: op.ValueBytes()}})
@@ -161,15 +172,32 @@ func startBeforeCommit(k keysOf) func(string, *clientv3.Client) {
 			lost := len(events) > 0 && commits > 0 && commits%4 == 0
 			mu.Unlock()
 			if lost {
-				return nil, context.DeadlineExceeded
+				return clientv3.OpResponse{}, context.DeadlineExceeded
 			}
-			resp, err := next(ctx, t)
-			if err == nil {
+			r, err := next(ctx, op)
+			if err == nil && op.IsTxn() {
 				mu.Lock()
-				newest = max(newest, resp.Header.GetRevision())
+				newest = max(newest, r.Txn().Header.GetRevision())
 				mu.Unlock()
 			}
-			return resp, err
+			return r, err
+		})
+	}
+}
+
+// deafWatches tells a node nothing but that its watches live, and refuses the
+// lists by which it would find out what they have lost.
+func deafWatches(k keysOf) infect {
+	return func(_ string, c *clientv3.Client) {
+		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
+			r.Events = nil
+			return r
 		}}
+		c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
+			if op.IsGet() && op.IsKeysOnly() && strings.HasPrefix(string(op.KeyBytes()), k.Shards()) {
+				return clientv3.OpResponse{}, rpctypes.ErrTooManyRequests
+			}
+			return next(ctx, op)
+		})
 	}
 }

@@ -32,5 +32,5 @@
 // data directory. Not simulated: a frozen process (its timers run on; a held link comes close), and anything of the
 // kernel. That is for chaos tests with real daemons.
 //
-// For mutants see Options.Mutate, and package around.
+// It has to notice when the protocol is broken: see Options.Mutate, package mutant, and TestMutants_AreCaught.
 package sim

@@ -1,73 +1,121 @@
-//go:build mutants
-
 package sim_test
 
 import (
-	"context"
-	"strings"
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/around"
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/mutant"
 	"github.com/carillonhq/carillon/pkg/sim"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestMutants breaks the protocol on purpose: a simulation that does not notice is worth nothing.
-func TestMutants(t *testing.T) {
-	blind := func(part string) func(string, *clientv3.Client) {
-		return func(_ string, c *clientv3.Client) {
-			c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
-				return next(ctx, around.Without(op, func(c clientv3.Cmp) bool { return strings.Contains(string(c.KeyBytes()), part) }))
-			})
-		}
-	}
-	mutants := map[string]func(node string, c *clientv3.Client){
-		"no fence compare":     blind("/owners/"),
-		"no watermark compare": blind("/watermark"),
-		"no entry compare":     blind("/tasks/"),
-		"no inbox compare":     blind("/runs/"),
-		"an error is taken as not applied": func(_ string, c *clientv3.Client) {
-			c.KV = around.KV(c.KV, func(ctx context.Context, op clientv3.Op, next around.Do) (clientv3.OpResponse, error) {
-				r, err := next(ctx, op)
-				if kv.Unknown(err) && around.Writes(op) {
-					err = rpctypes.ErrTooManyRequests
-				}
-				return r, err
-			})
-		},
-		"watches without events": func(_ string, c *clientv3.Client) { c.Watcher = deafWatcher{c.Watcher} },
-	}
-	for name, mutate := range mutants {
-		t.Run(name, func(t *testing.T) {
-			const tries = 20
-			for seed := uint64(1); seed <= tries; seed++ {
-				if r := sim.Run(t, seed, sim.Options{Mutate: mutate}); !r.OK() {
-					t.Logf("caught by seed %d: %s", seed, r.Violations[0])
-					return
-				}
-			}
-			t.Errorf("not caught by %d seeds", tries)
-		})
+// hunt is how a mutant is looked for.
+type hunt struct {
+	by []string // promises, of which the mutant breaks one
+	in scenario
+}
+
+// scenario is what mutants live through; it has a name so that a healthy cluster need not live through it for each of them.
+type scenario struct {
+	name string
+	sim.Options
+}
+
+var (
+	calm      = scenario{"calm", sim.Options{Only: []string{"calm"}, Duration: 10 * time.Second}}
+	rough     = scenario{"rough", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Rough: true}}
+	moving    = scenario{"moving", sim.Options{Only: []string{"join", "drain", "kill", "held", "stall watches"}, Duration: 40 * time.Second}}
+	killed    = scenario{"killed", sim.Options{Only: []string{"kill", "kill host"}, Duration: 30 * time.Second}}
+	revoked   = scenario{"revoked", sim.Options{Only: []string{"revoke a lease"}, Duration: 30 * time.Second}}
+	deposed   = scenario{"deposed", sim.Options{Only: []string{"revoke a lease", "kill", "drain", "join"}, Duration: 30 * time.Second}}
+	late      = scenario{"late", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"pause", "resume", "resume", "delete", "apply", "patch"}}}
+	waiting   = scenario{"waiting", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"cancel", "trigger"}, Shape: retried(4 * time.Second)}}
+	cancelled = scenario{"cancelled", sim.Options{Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Calls: []string{"cancel", "trigger"}, Shape: retried(500 * time.Millisecond)}}
+	lost      = scenario{"lost", sim.Options{Only: []string{"cut"}, Duration: time.Minute, Shape: replaceable}}
+)
+
+// hunts are by mutant. Faults that make it bite save time; others would do, given enough seeds.
+var hunts = map[string]hunt{
+	"no-owner-fence":       {[]string{"G1"}, moving},
+	"no-session-fence":     {[]string{"G2"}, revoked},
+	"no-watermark-compare": {[]string{"G3", "G5"}, rough},
+	"no-entry-compare":     {[]string{"G7"}, late},
+	"no-queue-compare":     {[]string{"G3", "G12"}, waiting},
+	"no-run-compare":       {[]string{"G9", "G12", "state"}, lost},
+	"no-term-compare":      {[]string{"G2"}, deposed},
+	"open-without-commit":  {[]string{"G1"}, calm},
+	"seen-ahead":           {[]string{"G5"}, calm},
+	"tick-again":           {[]string{"G3"}, calm},
+	"error-is-nothing":     {[]string{"G3", "G12", "G13"}, rough},
+	"error-is-done":        {[]string{"G13"}, rough},
+	"stale-scan":           {[]string{"G8"}, killed},
+	"anyones-attempt":      {[]string{"G9"}, killed},
+	"cleared-unseen":       {[]string{"G17"}, lost},
+	"forged-renewals":      {[]string{"G17"}, lost},
+	"start-before-commit":  {[]string{"G10"}, calm},
+	"deaf-watches":         {[]string{"G16"}, calm},
+	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelled},
+}
+
+// replaceable are tasks that run for long, and start again elsewhere when they are lost.
+func replaceable(s *task.Spec) {
+	s.Schedule, s.Timeout = task.Schedules{"*/5 * * * * *"}, 0
+	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(100*time.Millisecond), []task.State{task.Lost}
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "40s", "0"}}}
+}
+
+// retried are tasks that fail, and wait for a moment to be tried again.
+func retried(backoff time.Duration) func(*task.Spec) {
+	return func(s *task.Spec) {
+		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(backoff), []task.State{task.Failed}
+		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "1"}}}
 	}
 }
 
-// deafWatcher tells of nothing but that it lives.
-type deafWatcher struct{ clientv3.Watcher }
-
-func (w deafWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	in, out := w.Watcher.Watch(ctx, key, opts...), make(chan clientv3.WatchResponse, 1)
-	go func() {
-		defer close(out)
-		for r := range in {
-			r.Events = nil
-			select {
-			case out <- r:
-			case <-ctx.Done():
-			}
+// TestMutants_AreCaught breaks the protocol on purpose: each mutant has to break a promise that its rule is for, and what
+// it lives through is clean without it.
+func TestMutants_AreCaught(t *testing.T) {
+	keys, err := store.NewKeys(store.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		most     = 40               // simulations; each takes about a second
+		patience = 90 * time.Second // of mutants: there may be no end
+	)
+	clean := map[string]bool{}
+	for _, m := range mutant.All {
+		h, known := hunts[m.Name]
+		if !known {
+			t.Errorf("nobody looks for %s", m.Name)
+			continue
 		}
-	}()
-	return out
+		t.Run(m.Name, func(t *testing.T) {
+			for seed := uint64(1); seed <= most; seed++ {
+				o := h.in.Options
+				o.Patience = patience
+				o.Mutate = m.New(keys)
+				r := sim.Run(t, seed, o)
+				i := slices.IndexFunc(r.Violations, func(v check.Violation) bool { return slices.Contains(h.by, v.Promise) })
+				if i < 0 {
+					continue
+				}
+				t.Logf("caught by %s in %q, seed %d: %s", r.Violations[i].Promise, h.in.name, seed, r.Violations[i])
+				if story := fmt.Sprint(h.in.name, seed); !clean[story] {
+					o = h.in.Options
+					if slices.Contains(h.by, "G16") {
+						o.Patience = patience
+					}
+					live(t, seed, o)
+					clean[story] = true
+				}
+				return
+			}
+			t.Errorf("not caught by %v in %d simulations of %q", h.by, most, h.in.name)
+		})
+	}
 }

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // The cluster's times, short, so that much happens in a minute.
@@ -35,8 +36,15 @@ type Options struct {
 	Shards   int           // default 8 to 32
 	Tasks    int           // names that tasks have; default 6 to 14
 	Duration time.Duration // of the trouble; default a minute
+	Patience time.Duration // in which all runs must have ended at last; default an hour: long ones may wait for one another
 	// Only, if set, names the faults that there are; "calm" stands for none.
 	Only []string
+	// Rough has calls to etcd be slow, get lost, come late and twice, whatever Only says.
+	Rough bool
+	// Shape, if set, changes each task before users apply it.
+	Shape func(*task.Spec)
+	// Calls are what users do, once each task was applied; what is in it twice is done twice as often.
+	Calls []string
 	// Mutate, if set, changes a node's etcd client before it is used: it may put its own KV, Watcher and Lease around
 	// those that are there. It is called at each start of the node. Such a simulation is expected to fail.
 	Mutate func(node string, c *clientv3.Client)
@@ -78,7 +86,7 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	w.log("> all is well")
 	w.pass(settleTime)
 	w.pauseAll()
-	quiet := w.until(time.Hour, w.quiet) // long attempts may wait for one another
+	quiet := w.until(w.opts.Patience, w.quiet)
 	w.log("> quiet: %t", quiet)
 	w.stop()
 	end()
@@ -102,7 +110,16 @@ func (w *world) settle() {
 	if o.Duration == 0 {
 		o.Duration = time.Minute
 	}
-	if len(o.Only) == 0 {
+	if o.Patience == 0 {
+		o.Patience = time.Hour
+	}
+	if len(o.Calls) == 0 {
+		o.Calls = []string{"apply", "apply", "apply", "pause", "resume", "resume", "delete", "trigger", "trigger", "cancel", "patch"}
+	}
+	switch {
+	case o.Rough:
+		w.weather = weather{requestLost: 20, answerLost: 250, late: 80, twice: 80, slow: 100}
+	case len(o.Only) == 0:
 		w.weather = pick(w.rng, []weather{
 			{}, {requestLost: 20, answerLost: 20, late: 20, twice: 20, slow: 20}, {requestLost: 60, answerLost: 80, late: 80, twice: 50, slow: 50}, {answerLost: 200, late: 50, twice: 100},
 		})

@@ -27,7 +27,7 @@ func (u *user) run(ctx context.Context) {
 		u.call(ctx, "apply")
 	}
 	for sleep(ctx, between(u.rng, 100*time.Millisecond, 2*time.Second)) {
-		u.call(ctx, pick(u.rng, []string{"apply", "apply", "apply", "pause", "resume", "resume", "delete", "trigger", "trigger", "cancel", "patch"}))
+		u.call(ctx, pick(u.rng, u.opts.Calls))
 	}
 }
 
@@ -69,6 +69,9 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	switch what {
 	case "apply":
 		s := u.spec(name)
+		if u.opts.Shape != nil {
+			u.opts.Shape(&s)
+		}
 		s.Description = mark
 		t, err = c.Apply(ctx, s, client.ApplyOptions{})
 	case "pause":
