@@ -128,11 +128,15 @@ func (s *site) erase(ctx context.Context, prefix string) error {
 
 // close cleans up, whether ctx has ended or not, and lets go of etcd.
 func (s *site) close(ctx context.Context) error {
+	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
 	defer cancel()
 	var errs []error
 	if s.server == nil && s.reached {
 		errs = append(errs, s.erase(ctx, s.root))
+		if interrupted {
+			errs = append(errs, s.eraseStragglers(ctx))
+		}
 	}
 	if s.client != nil && (s.server == nil || s.client != s.server.Client()) {
 		errs = append(errs, s.client.Close())
@@ -144,4 +148,28 @@ func (s *site) close(ctx context.Context) error {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}
 	return errors.Join(errs...)
+}
+
+// eraseStragglers erases what is written after the end: etcd may still carry out a
+// request that nobody waits for any more. It is through when nothing was there
+// for a second.
+func (s *site) eraseStragglers(ctx context.Context) error {
+	for quiet := 0; quiet < 5; quiet++ {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+		left, err := s.client.Get(ctx, s.root, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return err
+		}
+		if left.Count > 0 {
+			quiet = -1
+			if err := s.erase(ctx, s.root); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
