@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
 )
 
 const (
@@ -21,6 +22,14 @@ const (
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
 )
+
+// reconnect is how a connection is tried again. gRPC's default waits longer each
+// time, up to two minutes: after an outage of some minutes a node stayed away for
+// as long again. And an attempt that nobody answers takes 20 s by default.
+var reconnect = grpc.ConnectParams{
+	Backoff:           grpcbackoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	MinConnectTimeout: 3 * time.Second,
+}
 
 // Config says how to reach etcd.
 type Config struct {
@@ -76,7 +85,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		// The send limit stays at 2 MiB, just what etcd accepts: a larger request then fails here, before it is
 		// sent, which proves that nothing was written. The receive limit is already 2 GiB.
 		Context:     context.WithoutCancel(ctx),
-		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches)},
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(reconnect)},
 		Logger:      quiet(cfg.Logger, "etcd-client", zap.ErrorLevel),
 	})
 	if err != nil {

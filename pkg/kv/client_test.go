@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -292,5 +293,42 @@ func TestClient_SendsAWriteOnce(t *testing.T) {
 		}
 		g.Stop()
 		<-done
+	}
+}
+
+// gRPC's own way of trying again would come to the seventh attempt after 26 s.
+func TestDial_TriesAgainSoonHoweverLongEtcdIsAway(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var attempts atomic.Int64
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			attempts.Add(1)
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); accepting.Wait() })
+	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{l.Addr().String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for attempts.Load() < 7 && ctx.Err() == nil {
+		short, done := context.WithTimeout(ctx, 100*time.Millisecond)
+		_, _ = c.Get(short, "a") // somebody has to want the connection
+		done()
+	}
+	if n := attempts.Load(); n < 7 {
+		t.Errorf("%d attempts in 20 s", n)
 	}
 }
