@@ -246,3 +246,23 @@ func TestClockGuard_DriftIsFoundByTheOthers(t *testing.T) {
 		t.Errorf("%s ahead: %v", g.off, g.bad)
 	}
 }
+
+// What a node says first may be old news. It counts for a clock that jumped only
+// when it has said so twice.
+func TestClockGuard_OneAnnouncementDoesNotPutAJumpRight(t *testing.T) {
+	g := guard(map[string]*told{"a": {}})
+	if err := g.pass(30 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	g.off = time.Hour
+	if g.pass(time.Second) == nil {
+		t.Fatal("a jump of an hour goes unnoticed")
+	}
+	g.others["b"], g.others["c"] = &told{off: time.Hour}, &told{off: time.Hour}
+	if g.pass(2*time.Second) == nil {
+		t.Error("right again by what two nodes have said once")
+	}
+	if err := g.pass(10 * time.Second); err != nil {
+		t.Errorf("most say the same, again and again: %v", err)
+	}
+}
