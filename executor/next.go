@@ -16,7 +16,7 @@ import (
 // its token, as the last of Attempts; its Attempt is the number of the next.
 // LatenessMS stays that of the first attempt.
 func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Waiting {
-	if a.Attempt = max(a.Attempt, 1); !a.Retries(end.State) {
+	if a.Attempt = max(a.Attempt, 1); !a.Retries(end.State, end.ExitCode) {
 		return nil
 	}
 	end.Attempt = a.Attempt
@@ -29,6 +29,8 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 			CreatedAt:  a.CreatedAt,
 			NotBefore:  task.At(now.Add(a.Retry.Wait(a.Attempt, spread))),
 			LatenessMS: end.LatenessMS,
+			DueAt:      a.DueAt,
+			RetryOf:    a.RetryOf,
 		},
 		Env: a.Env,
 	}

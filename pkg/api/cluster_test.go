@@ -116,22 +116,22 @@ func TestFormat(t *testing.T) {
 	w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Version: "v0"}) // a former version
 	st, err := w.Cluster(ctx)
 	must(t, err)
-	if st.Format.Format != 2 || st.Format.Possible != 1 || !strings.Contains(strings.Join(st.Warnings, "\n"), "node-b (v0) understands format 1") {
+	if st.Format.Format != store.NewestFormat || st.Format.Possible != 1 || !strings.Contains(strings.Join(st.Warnings, "\n"), "node-b (v0) understands format 1") {
 		t.Errorf("with one that should not be there: %+v", st)
 	}
 	wantError(t, second(w.SetFormat(ctx, 0)), task.ErrConflict, client.CodeConflict)
-	wantError(t, second(w.SetFormat(ctx, 3)), task.ErrInvalid, task.CodeOutOfRange)
+	wantError(t, second(w.SetFormat(ctx, store.NewestFormat+1)), task.ErrInvalid, task.CodeOutOfRange)
 	wantError(t, second(w.SetFormat(ctx, -1)), task.ErrInvalid, task.CodeOutOfRange)
 	f, err := w.SetFormat(ctx, 1)
-	if err != nil || f.Format != 2 || f.Wanted != 1 || f.WaitsFor != "" {
+	if err != nil || f.Format != store.NewestFormat || f.Wanted != 1 || f.WaitsFor != "" {
 		t.Errorf("%+v, %v", f, err)
 	}
-	w.put(k.Node("node-a"), task.Node{Name: "node-a", State: task.NodeReady, Format: 2, Writes: 2})
+	w.put(k.Node("node-a"), task.Node{Name: "node-a", State: task.NodeReady, Format: store.NewestFormat, Writes: store.NewestFormat})
 	if f, err = w.Format(ctx); err != nil || !strings.Contains(f.WaitsFor, "node-a") {
 		t.Errorf("while node-a writes format 2: %+v, %v", f, err)
 	}
-	w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Format: 2})
-	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != 2 || f.Wanted != 0 {
+	w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Format: store.NewestFormat})
+	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != store.NewestFormat || f.Wanted != 0 {
 		t.Errorf("the way back is broken off: %+v, %v", f, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // present puts a node into etcd.
 func (w *world) present(name, address string) {
 	w.t.Helper()
-	w.put(w.store.Keys().Node(name), task.Node{Name: name, Instance: "i-" + name, State: task.NodeReady, Format: 2, Address: address,
+	w.put(w.store.Keys().Node(name), task.Node{Name: name, Instance: "i-" + name, State: task.NodeReady, Format: 3, Address: address,
 		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: 4})
 }
 

@@ -51,7 +51,7 @@ func check(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	return schedule.Check(spec.Schedule, spec.Timezone, spec.DST)
+	return schedule.Check(spec.Timing())
 }
 
 // trustClock is an error if this node may not write its clock's time into an entry.
@@ -236,7 +236,7 @@ func (s *server) nextTicks(c *call) (answer, error) {
 	if st.EntryMod == 0 {
 		anchor = st.Task.CreatedAt
 	}
-	return ticks(st.Task.Schedule, st.Task.Timezone, st.Task.DST, anchor, from, count)
+	return ticks(st.Task.Timing(), anchor, from, count)
 }
 
 const (
@@ -247,8 +247,8 @@ const (
 // localLayout is an instant in a zone with its offset.
 const localLayout = "2006-01-02T15:04:05.000Z07:00"
 
-func ticks(exprs []string, zone string, dst task.DST, anchor, from task.Time, count int) (answer, error) {
-	list, err := schedule.Upcoming(exprs, zone, dst, anchor.Time, from.Time, count)
+func ticks(t task.Timing, anchor, from task.Time, count int) (answer, error) {
+	list, err := schedule.Upcoming(t, anchor.Time, from.Time, count)
 	if err != nil {
 		return answer{}, err
 	}
@@ -272,10 +272,11 @@ func (s *server) scheduleNext(c *call) (answer, error) {
 	if err := checkTime("from", ask.From); err != nil {
 		return answer{}, err
 	}
-	if err := schedule.Check(ask.Schedule, ask.Timezone, ask.DST); err != nil {
+	timing := task.Timing{Schedule: ask.Schedule, Timezone: ask.Timezone, DST: ask.DST}
+	if err := schedule.Check(timing); err != nil {
 		return answer{}, err
 	}
-	return ticks(ask.Schedule, ask.Timezone, ask.DST, ask.From, ask.From, ask.Count)
+	return ticks(timing, ask.From, ask.From, ask.Count)
 }
 
 // taskKeys serves the keys of a task.

@@ -88,7 +88,7 @@ func nextTick(e *task.Entry, now time.Time) (task.Time, bool) {
 	if e == nil || e.Paused {
 		return task.Time{}, false
 	}
-	sched, err := schedule.Parse(e.Schedule, e.Timezone, e.DST, e.Anchor.Time)
+	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil {
 		return task.Time{}, false // the owner raises the alarm
 	}

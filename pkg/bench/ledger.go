@@ -114,7 +114,7 @@ func (l *ledger) rule(e task.Entry) (*schedule.Schedule, error) {
 	if len(e.Schedule) == 1 && e.Schedule[0] == "@every "+(time.Duration(l.period)*time.Millisecond).String() {
 		return nil, nil
 	}
-	return schedule.Parse(e.Schedule, e.Timezone, e.DST, e.Anchor.Time)
+	return schedule.Parse(e.Timing(), e.Anchor.Time)
 }
 
 func (l *ledger) run(name, id string) *run {

@@ -29,7 +29,7 @@ const quiet = 2 * time.Hour
 func newPopulation(tasks, firing, keep int, origin time.Time) (population, error) {
 	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin.Add(quiet / 2)}
 	for _, r := range rules() {
-		s, err := schedule.Parse([]string{r.expr}, r.zone, task.DST{}, origin)
+		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{r.expr}, Timezone: r.zone}, origin)
 		if err != nil {
 			return p, fmt.Errorf("%s: %w", r.expr, err)
 		}

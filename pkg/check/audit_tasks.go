@@ -151,7 +151,7 @@ func (a *audit) lookAtTicks(s *shardLook, ref store.Ref, e *entry) {
 	if s.markMod == 0 {
 		return // told
 	}
-	sched, err := schedule.Parse(e.Schedule, e.Timezone, e.DST, e.Anchor.Time)
+	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil {
 		return
 	}
@@ -180,7 +180,7 @@ func readEntry(value []byte) (task.Entry, error) {
 	}
 	spec := task.Spec{Name: "name", Namespace: "namespace", Action: e.Action, Schedule: e.Schedule, Timezone: e.Timezone,
 		Timeout: e.Timeout, KillGrace: e.KillGrace, Overlap: e.Overlap, Missed: e.Missed, Retry: e.Retry, Target: e.Target, History: e.History}
-	if err := schedule.Check(e.Schedule, e.Timezone, e.DST); err != nil {
+	if err := schedule.Check(e.Timing()); err != nil {
 		return e, err
 	}
 	return e, spec.Validate()

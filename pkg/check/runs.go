@@ -167,7 +167,7 @@ func (c *checker) judgeRetry(ch *runChange, r *run, taken *attempt, w *task.Wait
 	if last.Token != taken.create {
 		c.breachOf("G10", ch.ref, r.tick, ch.queueKey, "run %s waits after an attempt with token %d; the attempt that ended has %d", ch.id, last.Token, taken.create)
 	}
-	if !taken.Retries(last.State) {
+	if !taken.Retries(last.State, last.ExitCode) {
 		c.breachOf("G9", ch.ref, r.tick, ch.queueKey, "run %s is to be tried again after attempt %d ended as %s, which its policy does not want (or it was cancelled)",
 			ch.id, taken.Attempt, last.State)
 	}

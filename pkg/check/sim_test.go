@@ -307,7 +307,7 @@ func (s *sim) finish(t *simTask, state task.State) {
 	r.State, r.Token, r.Node, r.StartedAt, r.EndedAt = state, a.create, a.node, s.time(), s.time()
 	late := s.now - r.ScheduledTime.UnixMilli()
 	r.LatenessMS = &late
-	if !a.Retries(state) {
+	if !a.Retries(state, nil) {
 		s.txn(gone, s.ended(t, r))
 		return
 	}

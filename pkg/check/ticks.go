@@ -30,7 +30,7 @@ func newTicker(e task.Entry) (t ticker, own bool, err error) {
 	for _, expr := range e.Schedule {
 		t, ok := ownTicker(expr, e.Timezone, e.Anchor.UnixMilli())
 		if !ok {
-			s, err := schedule.Parse(e.Schedule, e.Timezone, e.DST, e.Anchor.Time)
+			s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 			return borrowed{s}, false, err
 		}
 		all = append(all, t)

@@ -77,7 +77,7 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 			t.Errorf("%q is not the oracle's own: %v", expr, err)
 			continue
 		}
-		s, err := schedule.Parse([]string{expr}, "UTC", task.DST{}, anchor)
+		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{expr}}, anchor)
 		if err != nil {
 			t.Fatal(err)
 		}

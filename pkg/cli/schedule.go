@@ -53,7 +53,7 @@ func (a *app) scheduleNext() *cobra.Command {
 		if from.IsZero() {
 			from = a.now()
 		}
-		ticks, err := schedule.Upcoming(exprs, f.timezone, f.dst, from, from, f.count)
+		ticks, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: f.timezone, DST: f.dst}, from, from, f.count)
 		if err != nil {
 			return unquotedHint(err, exprs)
 		}

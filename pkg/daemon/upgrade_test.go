@@ -46,7 +46,7 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 		rest()
 	}
 	c.format("n1", 1)
-	if f, err := c.client("n1").SetFormat(t.Context(), 0); err != nil || f.Format != 2 {
+	if f, err := c.client("n1").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat {
 		t.Fatalf("upgrade: %+v, %v", f, err)
 	}
 	rest()

@@ -68,7 +68,7 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	c.nodes["n1"].signal(syscall.SIGTERM)
 	c.as("n1")
 	c.format("n1", 1) // not by itself, so soon
-	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != 2 {
+	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat {
 		t.Errorf("when all are upgraded: %+v, %v", f, err)
 	}
 	mixed()
@@ -107,7 +107,7 @@ func (c *cluster) refusedOld(name string) {
 			return errors.New("it runs")
 		}
 	})
-	if !strings.Contains(p.logs.String(), "format 2") || !strings.Contains(p.logs.String(), "downgrade --to-format 1") {
+	if !strings.Contains(p.logs.String(), "format 3") || !strings.Contains(p.logs.String(), "downgrade --to-format 1") {
 		c.t.Errorf("it does not say why it refuses:\n%s", p.logs)
 	}
 }

@@ -98,7 +98,7 @@ func Check(s *task.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	return schedule.Check(s.Schedule, s.Timezone, s.DST)
+	return schedule.Check(s.Timing())
 }
 
 // served are the fields that a server adds to a task when it shows it.

@@ -49,7 +49,7 @@ func BenchmarkParse(b *testing.B) {
 		exprs := []string{"30 2 * * 1-5"}
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := schedule.Parse(exprs, "Europe/Berlin", task.DST{}, anchor); err != nil {
+			if _, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin", DST: task.DST{}}, anchor); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -58,7 +58,7 @@ func BenchmarkParse(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			expr := fmt.Sprintf("%d %d %d %d 1-5", i%60, i/60%24, i/1440%28+1, i/40320%12+1)
-			if _, err := schedule.Parse([]string{expr}, "Europe/Berlin", task.DST{}, anchor); err != nil {
+			if _, err := schedule.Parse(task.Timing{Schedule: []string{expr}, Timezone: "Europe/Berlin", DST: task.DST{}}, anchor); err != nil {
 				b.Fatal(err)
 			}
 		}

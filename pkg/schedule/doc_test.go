@@ -61,7 +61,7 @@ func TestDocs_TellTheTruthAboutClockChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := schedule.Upcoming(exprs, zone, dst, after, after, strings.Count(row[5], ",")+1)
+		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, after, after, strings.Count(row[5], ",")+1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestDocs_NameOnlyWhatIsAccepted(t *testing.T) {
 	for _, header := range []string{"| expression | ticks |", "| expression | ticks at midnight |"} {
 		for _, row := range rows(t, header) {
 			for _, expr := range quoted(row[0]) {
-				if err := schedule.Check([]string{expr}, "", noDST); err != nil {
+				if err := schedule.Check(task.Timing{Schedule: []string{expr}, Timezone: "", DST: noDST}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -115,7 +115,7 @@ func TestDocs_NameWhatIsRefused(t *testing.T) {
 				text += " * * * *" // a field
 			}
 			expr, zone := []string{text}, strings.Fields(text)[0]
-			if schedule.Check(expr, "", noDST) == nil {
+			if schedule.Check(task.Timing{Schedule: expr, Timezone: "", DST: noDST}) == nil {
 				t.Errorf("%q is accepted", text)
 			}
 			if _, err := schedule.Location(zone); err == nil {

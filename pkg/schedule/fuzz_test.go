@@ -24,7 +24,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("@daily", "../x", int64(-1<<62))
 	f.Add("@daily", "Local", int64(1<<62))
 	f.Fuzz(func(t *testing.T, expr, zone string, seconds int64) {
-		s, err := schedule.Parse([]string{expr}, zone, task.DST{}, time.Unix(1_700_000_000, 0))
+		s, err := schedule.Parse(task.Timing{Schedule: []string{expr}, Timezone: zone, DST: task.DST{}}, time.Unix(1_700_000_000, 0))
 		if err != nil {
 			var e *task.Error
 			if !errors.As(err, &e) || e.Field != "schedule" && e.Field != "timezone" || e.Code == "" || len(e.Message) > 300 {

@@ -12,7 +12,7 @@ import (
 
 func parse(t testing.TB, zone string, dst task.DST, exprs ...string) *schedule.Schedule {
 	t.Helper()
-	s, err := schedule.Parse(exprs, zone, dst, anchor)
+	s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, anchor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestNext_LooksUpToACenturyAhead(t *testing.T) {
 
 func TestNext_KeepsToTheYears2000To2100(t *testing.T) {
 	for _, exprs := range [][]string{{"* * * * * *"}, {"@every 1s"}, {"@at 2000-01-01T00:00:00Z", "@at 2100-12-31T23:59:59Z"}} {
-		s, err := schedule.Parse(exprs, "", noDST, instant(t, "1999-12-31 23:59:59"))
+		s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: "", DST: noDST}, instant(t, "1999-12-31 23:59:59"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +161,7 @@ func TestNext_TakesTwoTicksOnOneInstantForOne(t *testing.T) {
 
 func TestNext_EveryKeepsItsPhase(t *testing.T) {
 	created := instant(t, "2026-03-01 10:00:00.123").Add(456 * time.Microsecond)
-	s, err := schedule.Parse([]string{"@every 7s"}, "Europe/Berlin", noDST, created)
+	s, err := schedule.Parse(task.Timing{Schedule: []string{"@every 7s"}, Timezone: "Europe/Berlin", DST: noDST}, created)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestSchedule_IsSafeForConcurrentUse(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 50 {
-				s, err := schedule.Parse([]string{"*/5 * * * *", "@every 7s"}, []string{"Asia/Kolkata", "Asia/Tokyo"}[(i+j)%2], noDST, anchor)
+				s, err := schedule.Parse(task.Timing{Schedule: []string{"*/5 * * * *", "@every 7s"}, Timezone: []string{"Asia/Kolkata", "Asia/Tokyo"}[(i+j)%2], DST: noDST}, anchor)
 				if err != nil {
 					t.Error(err)
 					return
@@ -272,7 +272,7 @@ func TestMissed_CountsYearsOfSeconds(t *testing.T) {
 		{"* * * * * 1;* * * * * 2", noDST, 2 * 52 * 86400},
 		{"@daily;@at 2026-06-01T00:00:00+02:00;@at 2026-06-01T00:00:01+02:00", noDST, 366},
 	} {
-		s, err := schedule.Parse(strings.Split(c.exprs, ";"), "Europe/Berlin", c.dst, instant(t, "2025-01-01"))
+		s, err := schedule.Parse(task.Timing{Schedule: strings.Split(c.exprs, ";"), Timezone: "Europe/Berlin", DST: c.dst}, instant(t, "2025-01-01"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,7 +342,7 @@ func TestUpcoming_NotesGapsAndFolds(t *testing.T) {
 	} {
 		exprs := []string{c.expr}
 		n := strings.Count(c.want, ",") + 1
-		list, err := schedule.Upcoming(exprs, "Europe/Berlin", c.dst, anchor, instant(t, c.after), n)
+		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin", DST: c.dst}, anchor, instant(t, c.after), n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -360,11 +360,11 @@ func TestUpcoming_NotesGapsAndFolds(t *testing.T) {
 }
 
 func TestUpcoming_EndsWithTheSchedule(t *testing.T) {
-	list, err := schedule.Upcoming([]string{"@at 2026-12-24T18:00:00Z"}, "", noDST, anchor, anchor, 5)
+	list, err := schedule.Upcoming(task.Timing{Schedule: []string{"@at 2026-12-24T18:00:00Z"}, Timezone: "", DST: noDST}, anchor, anchor, 5)
 	if err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
-	list, err = schedule.Upcoming([]string{"@manual"}, "", noDST, anchor, anchor, 5)
+	list, err = schedule.Upcoming(task.Timing{Schedule: []string{"@manual"}, Timezone: "", DST: noDST}, anchor, anchor, 5)
 	if err != nil || list == nil || len(list) != 0 {
 		t.Errorf("%#v, %v; want an empty list", list, err)
 	}

@@ -250,7 +250,7 @@ func TestNext_AgreesWithOracleToTheSecond(t *testing.T) {
 // same compares Next, Missed and Upcoming with a list.
 func same(t *testing.T, name string, exprs []string, zone string, dst task.DST, from, upTo time.Time, want []time.Time) {
 	t.Helper()
-	s, err := schedule.Parse(exprs, zone, dst, anchor)
+	s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, anchor)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,9 @@ func cronGen(seconds bool) *rapid.Generator[string] {
 			rapid.OneOf(star, star, fieldGen(1, 12)).Draw(t, "month"),
 			rapid.OneOf(star, fieldGen(0, 7)).Draw(t, "weekday"))
 		return strings.Join(words, " ")
-	}).Filter(func(expr string) bool { return schedule.Check([]string{expr}, "", noDST) == nil })
+	}).Filter(func(expr string) bool {
+		return schedule.Check(task.Timing{Schedule: []string{expr}, Timezone: "", DST: noDST}) == nil
+	})
 }
 
 // nearChange draws an instant within a day of a change of the clock, if the zone
@@ -78,7 +80,7 @@ func TestNext_AgreesWithOracleOnAnything(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := schedule.Parse(exprs, zone, dst, anchor)
+		s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, anchor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +108,7 @@ func anyGen() *rapid.Generator[[]string] {
 func TestNext_IsLaterAndMonotone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone := zoneGen.Draw(t, "zone")
-		s, err := schedule.Parse(anyGen().Draw(t, "exprs"), zone, dstGen.Draw(t, "dst"), nearChange(t, zone))
+		s, err := schedule.Parse(task.Timing{Schedule: anyGen().Draw(t, "exprs"), Timezone: zone, DST: dstGen.Draw(t, "dst")}, nearChange(t, zone))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +134,7 @@ func TestNext_IsLaterAndMonotone(t *testing.T) {
 func TestMissed_AgreesWithWalk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone := zoneGen.Draw(t, "zone")
-		s, err := schedule.Parse(anyGen().Draw(t, "exprs"), zone, dstGen.Draw(t, "dst"), nearChange(t, zone))
+		s, err := schedule.Parse(task.Timing{Schedule: anyGen().Draw(t, "exprs"), Timezone: zone, DST: dstGen.Draw(t, "dst")}, nearChange(t, zone))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +174,7 @@ func TestMissed_AgreesWithWalkOverMonths(t *testing.T) {
 		start := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
 		end := start.AddDate(1, 1, 0)
 		for _, created := range []time.Time{start.AddDate(0, 0, -3), start.AddDate(0, 2, 3).Add(7 * time.Hour)} {
-			s, err := schedule.Parse(c.exprs, c.zone, c.dst, created)
+			s, err := schedule.Parse(task.Timing{Schedule: c.exprs, Timezone: c.zone, DST: c.dst}, created)
 			if err != nil {
 				t.Fatal(err)
 			}

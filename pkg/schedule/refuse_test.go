@@ -137,9 +137,9 @@ func TestCheck_RefusesBadExpressions(t *testing.T) {
 		{"@at 1999-12-31T23:59:59Z", task.CodeBadTime, "outside the years 2000 to 2100"},
 		{"@at 2101-01-01T00:00:00Z", task.CodeBadTime, "outside the years 2000 to 2100"},
 	} {
-		err := schedule.Check([]string{c.expr}, "", noDST)
+		err := schedule.Check(task.Timing{Schedule: []string{c.expr}, Timezone: "", DST: noDST})
 		wantError(t, c.expr, err, c.code, "schedule", c.says)
-		if _, parseErr := schedule.Parse([]string{c.expr}, "", noDST, anchor); parseErr == nil || err == nil || parseErr.Error() != err.Error() {
+		if _, parseErr := schedule.Parse(task.Timing{Schedule: []string{c.expr}, Timezone: "", DST: noDST}, anchor); parseErr == nil || err == nil || parseErr.Error() != err.Error() {
 			t.Errorf("%q: Parse says %v, Check says %v", c.expr, parseErr, err)
 		}
 	}
@@ -163,7 +163,7 @@ func TestCheck_RefusesBadLists(t *testing.T) {
 		{[]string{ok, "@manual"}, task.CodeBadSchedule, "schedule[1]", "stands alone"},
 		{[]string{"@manual", "@manual"}, task.CodeBadSchedule, "schedule[0]", "stands alone"},
 	} {
-		wantError(t, strings.Join(c.exprs, "; "), schedule.Check(c.exprs, "", noDST), c.code, c.field, c.says)
+		wantError(t, strings.Join(c.exprs, "; "), schedule.Check(task.Timing{Schedule: c.exprs, Timezone: "", DST: noDST}), c.code, c.field, c.says)
 	}
 }
 
@@ -189,31 +189,31 @@ func TestCheck_RefusesBadZonesAndPolicies(t *testing.T) {
 		{"Europe/Berlin\x00", "is not a time zone"},
 		{strings.Repeat("x", 10_000), "xxx…"},
 	} {
-		wantError(t, c.zone, schedule.Check([]string{"@daily"}, c.zone, noDST), task.CodeBadTimezone, "timezone", c.says)
+		wantError(t, c.zone, schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: c.zone, DST: noDST}), task.CodeBadTimezone, "timezone", c.says)
 		_, err := schedule.Location(c.zone)
 		wantError(t, c.zone, err, task.CodeBadTimezone, "timezone", c.says)
 	}
-	wantError(t, "gap", schedule.Check([]string{"@daily"}, "", task.DST{Gap: "Skip"}), task.CodeBadValue, "dst.gap", `neither "run-after" nor "skip"`)
-	wantError(t, "fold", schedule.Check([]string{"@daily"}, "", task.DST{Fold: "last"}), task.CodeBadValue, "dst.fold", `neither "first" nor "both"`)
+	wantError(t, "gap", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Gap: "Skip"}}), task.CodeBadValue, "dst.gap", `neither "run-after" nor "skip"`)
+	wantError(t, "fold", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Fold: "last"}}), task.CodeBadValue, "dst.fold", `neither "first" nor "both"`)
 }
 
 func TestUpcoming_RefusesBadCounts(t *testing.T) {
 	for _, n := range []int{-1, 0, schedule.MaxUpcoming + 1} {
-		_, err := schedule.Upcoming([]string{"@daily"}, "", noDST, anchor, anchor, n)
+		_, err := schedule.Upcoming(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: noDST}, anchor, anchor, n)
 		wantError(t, "count", err, task.CodeOutOfRange, "count", "is not between 1 and 10000")
 	}
-	_, err := schedule.Upcoming([]string{"@daily", "x"}, "", noDST, anchor, anchor, 1)
+	_, err := schedule.Upcoming(task.Timing{Schedule: []string{"@daily", "x"}, Timezone: "", DST: noDST}, anchor, anchor, 1)
 	wantError(t, "list", err, task.CodeBadSchedule, "schedule[1]", "has 1 field")
 }
 
 // A text that is refused stays refused when a schedule that resembles it is
 // already known.
 func TestCheck_RefusesWhatResemblesAKnownSchedule(t *testing.T) {
-	if err := schedule.Check([]string{"1 1 * * *", "2 2 * * *"}, "UTC", noDST); err != nil {
+	if err := schedule.Check(task.Timing{Schedule: []string{"1 1 * * *", "2 2 * * *"}, Timezone: "UTC", DST: noDST}); err != nil {
 		t.Fatal(err)
 	}
 	for _, sep := range []string{"\n", "\x00", "\t", " ", "", "\x09"} {
-		if schedule.Check([]string{"1 1 * * *" + sep + "2 2 * * *"}, "UTC", noDST) == nil {
+		if schedule.Check(task.Timing{Schedule: []string{"1 1 * * *" + sep + "2 2 * * *"}, Timezone: "UTC", DST: noDST}) == nil {
 			t.Errorf("two expressions joined by %q pass as one", sep)
 		}
 	}

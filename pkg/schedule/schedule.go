@@ -69,8 +69,8 @@ type plan struct {
 // The error is a *task.Error of the field "schedule" (in a list "schedule[0]",
 // "schedule[1]", …), "timezone", "dst.gap" or "dst.fold". What never fires is
 // refused, with task.CodeNeverFires.
-func Parse(exprs []string, timezone string, dst task.DST, anchor time.Time) (*Schedule, error) {
-	p, err := plans.get(exprs, timezone, dst)
+func Parse(t task.Timing, anchor time.Time) (*Schedule, error) {
+	p, err := plans.get(t.Schedule, t.Timezone, t.DST)
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +83,8 @@ func (s *Schedule) Anchored(anchor time.Time) Schedule {
 }
 
 // Check refuses what Parse refuses.
-func Check(exprs []string, timezone string, dst task.DST) error {
-	_, err := plans.get(exprs, timezone, dst)
+func Check(t task.Timing) error {
+	_, err := plans.get(t.Schedule, t.Timezone, t.DST)
 	return err
 }
 

@@ -26,11 +26,11 @@ const MaxUpcoming = 10_000
 // Upcoming lists the next ticks later than from, up to count of them (1 to
 // MaxUpcoming); fewer if there are no more. The other arguments and the errors
 // are those of Parse; a wrong count is an error of the field "count".
-func Upcoming(exprs []string, timezone string, dst task.DST, anchor, from time.Time, count int) ([]Occurrence, error) {
+func Upcoming(t task.Timing, anchor, from time.Time, count int) ([]Occurrence, error) {
 	if count < 1 || count > MaxUpcoming {
 		return nil, task.Invalid(task.CodeOutOfRange, "count", "%d is not between 1 and %d", count, MaxUpcoming)
 	}
-	s, err := Parse(exprs, timezone, dst, anchor)
+	s, err := Parse(t, anchor)
 	if err != nil {
 		return nil, err
 	}

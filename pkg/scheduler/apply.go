@@ -107,6 +107,14 @@ func (w *worker) read(t *taskState, value []byte) (err error) {
 	if t.when, err = w.e.timings.get(p.Timing); err != nil {
 		return err
 	}
+	t.own = nil
+	if len(p.Own) > 0 {
+		own, err := store.DecodeOwn(p.Own)
+		if err != nil {
+			return err
+		}
+		t.own = &own
+	}
 	text := make([]byte, 0, int(t.name)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.fullName()...), p.UID...), p.Action...)
 	t.text, t.uid = string(text), uint8(len(p.UID))

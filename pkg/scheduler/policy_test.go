@@ -96,7 +96,7 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 			{"* * * * * *"}, {"*/7 * * * * *"}, {"30 2 * * *"}, {"@every 13s"}, {"@every 500ms"},
 			{"*/5 * * * *", "@every 90s"}, {"@at 2026-01-02T12:30:00Z"}, {"* 2 * * *", "0 0 1 * *"},
 		}).Draw(rt, "schedule")
-		s, err := schedule.Parse(exprs, "Europe/Berlin", task.DST{}, start)
+		s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin"}, start)
 		if err != nil {
 			rt.Fatal(err)
 		}

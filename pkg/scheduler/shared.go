@@ -43,7 +43,8 @@ func newPolicySet(text string) (*policySet, error) {
 	}
 	spec := task.Spec{
 		Name: "name", Namespace: "namespace", Action: task.Action{Noop: &task.Noop{}}, Timeout: e.Timeout, KillGrace: e.KillGrace,
-		Overlap: e.Overlap, Missed: e.Missed, Retry: e.Retry, Target: e.Target, History: e.History,
+		MaxRuns: e.MaxRuns, TTL: e.TTL, Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline,
+		PauseAfter: e.PauseAfter, Retry: e.Retry, Target: e.Target, History: e.History,
 	}
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func newTiming(text string) (*timing, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := schedule.Parse(e.Schedule, e.Timezone, e.DST, time.Time{})
+	s, err := schedule.Parse(e.Timing(), time.Time{})
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,8 @@ type taskState struct {
 	text string // namespace/name, uid, action as JSON: in one piece, to spare what strings cost
 	when *timing
 	how  *policySet
-	live *live // nil for most
+	live *live     // nil for most
+	own  *task.Own // nil for most
 
 	mod, create  int64 // revisions of the entry's key
 	from, anchor int64
@@ -212,6 +213,7 @@ func (t *taskState) entry() store.EntryParts {
 	return store.EntryParts{
 		UID: []byte(t.uidText()), Generation: int64(t.generation), From: task.At(instant(t.from)), Anchor: task.At(instant(t.anchor)),
 		Paused: t.paused, Action: []byte(t.action()), Timing: []byte(t.when.text), Policy: []byte(t.how.text),
+		Own: store.EncodeOwn(t.own),
 	}
 }
 

@@ -106,6 +106,10 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.text(&v.UID)
 	case "scheduled_time":
 		r.parsed(&v.ScheduledTime)
+	case "due_at":
+		r.parsed(&v.DueAt)
+	case "start_before":
+		r.parsed(&v.StartBefore)
 	case "state":
 		word(r, &v.State, states)
 	case "reason":
@@ -150,6 +154,8 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.yes(&v.Truncated)
 	case "cancelled_by":
 		r.text(&v.CancelledBy)
+	case "retry_of":
+		r.text(&v.RetryOf)
 	case "last":
 		r.parsed(&v.Last)
 	case "count":
@@ -216,6 +222,8 @@ func decodeAssigned(value []byte, v *task.Assigned) error {
 			r.yes(&v.Replaceable)
 		case "cancel_requested":
 			r.yes(&v.CancelRequested)
+		case "cancel_reason":
+			r.text(&v.CancelReason)
 		default:
 			r.unknown(&v.Unknown, name)
 		}

@@ -115,6 +115,8 @@ var records = sync.Pool{New: func() any { return new(record) }}
 func (r *record) run(v *task.Run, dispatched bool) {
 	r.text("uid", v.UID)
 	r.time("scheduled_time", v.ScheduledTime)
+	r.moment("due_at", v.DueAt)
+	r.moment("start_before", v.StartBefore)
 	r.text("state", string(v.State))
 	r.optional("reason", v.Reason)
 	r.text("trigger", v.Trigger)
@@ -144,6 +146,7 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	r.count("output_bytes", v.OutputBytes)
 	r.yes("output_truncated", v.Truncated)
 	r.optional("cancelled_by", v.CancelledBy)
+	r.optional("retry_of", v.RetryOf)
 	r.moment("last", v.Last)
 	r.count("count", v.Count)
 }
@@ -204,6 +207,7 @@ func encodeAssigned(v *task.Assigned, action string, all bool) string {
 		}
 		r.yes("replaceable", v.Replaceable)
 		r.yes("cancel_requested", v.CancelRequested)
+		r.optional("cancel_reason", v.CancelReason)
 		r.unknown(v.Unknown)
 	})
 }

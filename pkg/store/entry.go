@@ -15,8 +15,9 @@ type EntryParts struct {
 	From, Anchor task.Time
 	Paused       bool
 	Action       []byte // JSON
-	// Timing and Policy are fields of JSON, without braces: the schedule, its zone
-	// and its way with DST; all others.
+	Own          []byte // JSON of a task.Own; empty for most
+	// Timing and Policy are fields of JSON, without braces: those of task.Timing;
+	// all others.
 	Timing, Policy []byte
 }
 
@@ -39,7 +40,9 @@ func (e *EntryParts) Split(value []byte) error {
 			r.yes(&e.Paused)
 		case "action":
 			e.Action, r.err = r.d.Raw()
-		case "schedule", "timezone", "dst":
+		case "own":
+			e.Own, r.err = r.d.Raw()
+		case "schedule", "timezone", "dst", "start", "end", "jitter":
 			e.Timing = r.keep(e.Timing, name)
 		default:
 			e.Policy = r.keep(e.Policy, name)
@@ -67,6 +70,17 @@ func DecodeTiming(timing string) (task.Entry, error) { return decode[task.Entry]
 // DecodePolicy reads a Policy into the fields of an entry.
 func DecodePolicy(policy string) (task.Entry, error) { return decode[task.Entry](braced(policy)) }
 
+// DecodeOwn reads an Own.
+func DecodeOwn(own []byte) (task.Own, error) { return decode[task.Own](own) }
+
+// EncodeOwn is o as EntryParts has it; nil if there is nothing in it.
+func EncodeOwn(o *task.Own) []byte {
+	if o == nil || o.Runs == 0 && o.Failures == 0 && o.Counted == 0 && len(o.Pauses) == 0 {
+		return nil
+	}
+	return []byte(encode(o))
+}
+
 // DecodeAction reads an Action.
 func DecodeAction(action string) (task.Action, error) { return decode[task.Action]([]byte(action)) }
 
@@ -83,6 +97,9 @@ func encodeParts(e EntryParts) string {
 		r.yes("paused", e.Paused)
 		r.raw("action", string(e.Action))
 		r.fields(e.Policy)
+		if len(e.Own) > 0 {
+			r.raw("own", string(e.Own))
+		}
 	})
 }
 

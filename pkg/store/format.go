@@ -18,9 +18,25 @@ const (
 	// leader may have a shard loaded before it moves it, and nodes may be unfit.
 	FormatCompact = 2
 
+	// FormatPolicies: specs and entries may have the fields and values for which
+	// FormatOf says so; there may be freezes.
+	FormatPolicies = 3
+
 	// NewestFormat is the newest that this version understands.
-	NewestFormat = FormatCompact
+	NewestFormat = FormatPolicies
 )
+
+// FormatOf is the format that a task needs: a version that does not understand it
+// would fire it otherwise than its user said, or not at all.
+func FormatOf(s task.Spec) int {
+	policies := s.Overlap != task.OverlapSkip && s.Overlap != task.OverlapAllow ||
+		s.MaxActive != 0 || !s.Start.IsZero() || !s.End.IsZero() || s.Jitter != 0 || s.MaxRuns != 0 || s.TTL != 0 ||
+		s.Deadline != 0 || s.PauseAfter != 0 || !s.PausedUntil.IsZero() || len(s.Retry.ExitCodes) > 0
+	if policies {
+		return FormatPolicies
+	}
+	return FormatExplicit
+}
 
 // ErrFormat means that the cluster's records have a format that this version, or
 // another one in the cluster, does not understand.

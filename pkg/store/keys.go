@@ -101,6 +101,32 @@ func (k Keys) Ended(r Ref, run string) string {
 	return k.root + "shards/" + shardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
 }
 
+// Dead is the prefix of a task's dead runs: they have used up their attempts, and
+// wait for a person.
+func (k Keys) Dead(r Ref) string {
+	return k.Shard(r.Shard) + "dead/" + r.Namespace + "/" + r.Name + "/"
+}
+
+// DeadRun is one of them.
+func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
+
+// Freezes is the record of the switches that stop firing. Every commit compares it.
+func (k Keys) Freezes() string { return k.root + "freezes" }
+
+// Versions is the prefix of a task's former versions.
+func (k Keys) Versions(r Ref) string { return k.root + "versions/" + r.Namespace + "/" + r.Name + "/" }
+
+// Version is one of them; they sort by generation.
+func (k Keys) Version(r Ref, generation int64) string {
+	return k.Versions(r) + fmt.Sprintf("%012d", generation)
+}
+
+// Tombstones is the prefix of what is remembered of deleted tasks.
+func (k Keys) Tombstones() string { return k.root + "deleted/" }
+
+// Tombstone says who deleted a task, and when.
+func (k Keys) Tombstone(r Ref) string { return k.Tombstones() + r.Namespace + "/" + r.Name }
+
 // Late is the result of an attempt that came after it was declared lost.
 func (k Keys) Late(r Ref, run string, token int64) string {
 	return k.Ended(r, run) + lateMark + strconv.FormatInt(token, 10)
@@ -153,6 +179,7 @@ const (
 	KindEntry     Kind = "tasks"
 	KindQueued    Kind = "queue"
 	KindEnded     Kind = "history"
+	KindDead      Kind = "dead"
 	KindWatermark Kind = "watermark"
 )
 
@@ -194,7 +221,7 @@ func (k Keys) parseShard(key string) (sk ShardKey, full string, ok bool) {
 	case sk.Ref.Namespace == "" || sk.Ref.Name == "" || len(sk.Ref.Namespace) > task.MaxName || len(sk.Ref.Name) > task.MaxName:
 	case sk.Kind == KindEntry && !more:
 		return sk, full, true
-	case (sk.Kind == KindQueued || sk.Kind == KindEnded) && more && !strings.Contains(rest, "/"):
+	case (sk.Kind == KindQueued || sk.Kind == KindEnded || sk.Kind == KindDead) && more && !strings.Contains(rest, "/"):
 		sk.Run, _, sk.Late = strings.Cut(rest, lateMark)
 		if sk.Run != "" && (sk.Kind == KindEnded || !sk.Late) {
 			return sk, full, true

@@ -227,7 +227,26 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		// Policies.
 		{doc(`"overlap": ""`), "overlap", CodeBadValue},
 		{doc(`"overlap": "Skip"`), "overlap", CodeBadValue},
-		{doc(`"overlap": "queue"`), "overlap", CodeBadValue},
+		{doc(`"overlap": "wait"`), "overlap", CodeBadValue},
+		{doc(`"queue": {"limit": 3}`), "queue", CodeBadValue},
+		{doc(`"overlap": "queue", "queue": {"limit": 101}`), "queue.limit", CodeOutOfRange},
+		{doc(`"overlap": "queue", "queue": {"drop": "all"}`), "queue.drop", CodeBadValue},
+		{doc(`"max_active": 3`), "max_active", CodeBadValue},
+		{doc(`"overlap": "allow", "max_active": -1`), "max_active", CodeOutOfRange},
+		{doc(`"start": "1999-01-01T00:00:00Z"`), "start", CodeBadTime},
+		{doc(`"end": "2101-01-01T00:00:00Z"`), "end", CodeBadTime},
+		{doc(`"start": "2027-01-01T00:00:00Z", "end": "2026-01-01T00:00:00Z"`), "end", CodeBadTime},
+		{doc(`"jitter": "-1s"`), "jitter", CodeOutOfRange},
+		{doc(`"jitter": "25h"`), "jitter", CodeOutOfRange},
+		{doc(`"max_runs": -1`), "max_runs", CodeOutOfRange},
+		{doc(`"ttl": "1ms"`), "ttl", CodeOutOfRange},
+		{doc(`"start_deadline": "1ms"`), "start_deadline", CodeOutOfRange},
+		{doc(`"pause_after_failures": -1`), "pause_after_failures", CodeOutOfRange},
+		{doc(`"paused_until": "2027-01-01T00:00:00Z"`), "paused_until", CodeBadValue},
+		{doc(`"pause_reason": "x"`), "pause_reason", CodeBadValue},
+		{doc(`"retry": {"exit_codes": [0]}`), "retry.exit_codes[0]", CodeOutOfRange},
+		{doc(`"retry": {"exit_codes": [75, 75]}`), "retry.exit_codes[1]", CodeBadValue},
+		{doc(`"retry": {"on": ["lost"], "exit_codes": [75]}`), "retry.exit_codes", CodeBadValue},
 		{doc(`"missed": {"policy": "none"}`), "missed.policy", CodeBadValue},
 		{doc(`"missed": {"grace": "0s"}`), "missed.grace", CodeOutOfRange},
 		{doc(`"missed": {"grace": "61m", "window": "2h"}`), "missed.grace", CodeOutOfRange},
@@ -428,9 +447,13 @@ func TestQuote_CutsBetweenCharacters(t *testing.T) {
 }
 
 func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
-	full := Task{Spec: mustRead(t, doc(`"dst": {"gap": "skip"}, "timeout": "1m", "paused": true, "labels": {"a": "b"}, "target": {"selector": "a"}`)), UID: "u", Generation: 3}
+	full := Task{Spec: mustRead(t, doc(`"dst": {"gap": "skip"}, "timeout": "1m", "paused": true, "labels": {"a": "b"}, "target": {"selector": "a"},
+		"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "jitter": "1s", "max_runs": 9, "ttl": "1h", "overlap": "queue", "queue": {"limit": 3},
+		"start_deadline": "1m", "pause_after_failures": 5`)), UID: "u", Generation: 3}
+	full.MaxActive = 2 // which does not go with queue
 	now := At(time.Now())
 	e := NewEntry(full, now, now)
+	e.Own = &Own{} // what has happened is not the spec's to say
 	v, spec := reflect.ValueOf(e), reflect.ValueOf(full.Spec)
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		if from := spec.FieldByName(f.Name); from.IsValid() && !reflect.DeepEqual(v.FieldByIndex(f.Index).Interface(), from.Interface()) {
@@ -440,7 +463,7 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 			t.Errorf("the entry's %s is not set", f.Name)
 		}
 	}
-	not := map[string]bool{"Name": true, "Namespace": true, "Description": true, "Labels": true}
+	not := map[string]bool{"PausedUntil": true, "PauseReason": true, "Name": true, "Namespace": true, "Description": true, "Labels": true}
 	fields := maps.Collect(func(yield func(string, bool) bool) {
 		for _, f := range reflect.VisibleFields(spec.Type()) {
 			yield(f.Name, true)

@@ -30,6 +30,7 @@ type Node struct {
 	State      string            `json:"state"`                 // ready, cordoned or draining
 	Unfit      string            `json:"unfit,omitempty"`       // why it can own no shards at present: its clock, what it cannot decide; empty if it can
 	Host       string            `json:"host,omitempty"`        // the boot of its machine, and its network: two nodes with the same reach each other by loopback
+	Froze      int64             `json:"froze,omitempty"`       // the mod revision of the record of freezes that its executor obeys
 	Epoch      int               `json:"epoch,omitempty"`       // of the cluster, as the node knows it
 	Writes     int               `json:"writes,omitempty"`      // the format that it writes at present; 0 is 1
 	Format     int               `json:"format,omitempty"`      // the newest format of records that it understands; 0 is 1
@@ -112,8 +113,23 @@ type Cluster struct {
 	Format int `json:"format,omitempty"`
 	// FormatWanted, if an operator has set it, bounds the format: nodes write no
 	// newer one, and when none is left Format becomes it.
-	FormatWanted int  `json:"format_wanted,omitempty"`
-	CreatedAt    Time `json:"created_at"`
+	FormatWanted int `json:"format_wanted,omitempty"`
+	// CatchUpRate is how many runs per second are started, in the whole cluster, of
+	// ticks that came to light late; 0 is DefaultCatchUpRate.
+	CatchUpRate int  `json:"catch_up_rate,omitempty"`
+	CreatedAt   Time `json:"created_at"`
+}
+
+// DefaultCatchUpRate is how many runs of late ticks start per second in a cluster
+// that does not say otherwise.
+const DefaultCatchUpRate = 100
+
+// CatchUp is how many runs of late ticks start per second.
+func (c Cluster) CatchUp() int {
+	if c.CatchUpRate > 0 {
+		return c.CatchUpRate
+	}
+	return DefaultCatchUpRate
 }
 
 // InForce is the newest format of records that may be there.

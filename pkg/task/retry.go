@@ -7,9 +7,18 @@ import (
 )
 
 // Wants reports whether an attempt, counted from 1, that ended in state s is to
-// be followed by another.
-func (r Retry) Wants(attempt int, s State) bool {
-	return attempt < r.Attempts && slices.Contains(r.On, s)
+// be followed by another. exitCode is that of its process; nil if it has none.
+func (r Retry) Wants(attempt int, s State, exitCode *int) bool {
+	return attempt < r.Attempts && r.Retryable(s, exitCode)
+}
+
+// Retryable reports whether an attempt that ended so is followed by another as
+// long as there are any left.
+func (r Retry) Retryable(s State, exitCode *int) bool {
+	if !slices.Contains(r.On, s) {
+		return false
+	}
+	return s != Failed || len(r.ExitCodes) == 0 || exitCode != nil && slices.Contains(r.ExitCodes, *exitCode)
 }
 
 // Wait is how long after attempt n (counted from 1) ended the next may start:

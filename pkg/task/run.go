@@ -14,35 +14,15 @@ const (
 	TriggerCatchUp  = "catch_up" // a tick that came to light late, run by the missed policy
 )
 
-// Why a run waits, or a tick did not run, or an attempt ended as it did.
-const (
-	ReasonOverlap   = "overlap"          // a run of the task is active
-	ReasonNoNode    = "no_matching_node" // no node that takes work matches the selector
-	ReasonManual    = "manual"           // waits for its shard's owner to take it
-	ReasonRetry     = "retry"            // waits for its next attempt
-	ReasonCatchUp   = "catch_up"         // waits for the catch-up run before it
-	ReasonHandBack  = "handed_back"      // its node drains and had not started it
-	ReasonMissed    = "came_to_light_late"
-	ReasonWindow    = "past_window" // older than missed.window
-	ReasonCancelled = "cancelled_by_user"
-	ReasonDeleted   = "task_deleted"
-	ReasonExit      = "exit_code"
-	ReasonSignal    = "signal"
-	ReasonTimeout   = "timeout"
-	ReasonStart     = "could_not_start"
-	ReasonNodeLost  = "node_lost"
-	ReasonShutdown  = "daemon_stopped"
-	ReasonBadEntry  = "unreadable_entry"
-	ReasonQueueFull = "queue_full" // too many runs of the task wait already
-)
-
 // Run is a run, or ticks that did not run, wherever the record lives now.
 type Run struct {
 	ID            string    `json:"id,omitempty"`
 	Namespace     string    `json:"namespace,omitempty"`
 	Task          string    `json:"task,omitempty"`
 	UID           string    `json:"uid"`
-	ScheduledTime Time      `json:"scheduled_time"` // the tick; for a manual run the request
+	ScheduledTime Time      `json:"scheduled_time"`        // the tick; for a manual run the request
+	DueAt         Time      `json:"due_at,omitzero"`       // when the tick fell due, if jitter put it off
+	StartBefore   Time      `json:"start_before,omitzero"` // start deadline: not started by then, the run is missed
 	State         State     `json:"state"`
 	Reason        string    `json:"reason,omitempty"`
 	Trigger       string    `json:"trigger"`
@@ -65,6 +45,7 @@ type Run struct {
 	OutputBytes   int64     `json:"output_bytes,omitempty"`
 	Truncated     bool      `json:"output_truncated,omitempty"`
 	CancelledBy   string    `json:"cancelled_by,omitempty"`
+	RetryOf       string    `json:"retry_of,omitempty"` // the dead run that a person had run again by this one
 
 	// A record of several ticks that did not run: the first and the last of
 	// them, and how many they are. ScheduledTime is the first.
@@ -129,10 +110,13 @@ type Assigned struct {
 	Retry           Retry             `json:"retry"`
 	Replaceable     bool              `json:"replaceable,omitempty"` // others may start a successor if this node falls silent
 	CancelRequested bool              `json:"cancel_requested,omitempty"`
+	CancelReason    string            `json:"cancel_reason,omitempty"` // empty: ReasonCancelled
 }
 
 // MaxRetries reports whether another attempt may follow one that ended so.
-func (a Assigned) Retries(s State) bool { return !a.CancelRequested && a.Retry.Wants(a.Attempt, s) }
+func (a Assigned) Retries(s State, exitCode *int) bool {
+	return !a.CancelRequested && a.Retry.Wants(a.Attempt, s, exitCode)
+}
 
 const idTime = "20060102T150405.000Z"
 

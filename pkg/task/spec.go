@@ -1,6 +1,7 @@
 package task
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"time"
@@ -15,15 +16,40 @@ type Spec struct {
 	Schedule    Schedules         `json:"schedule" doc:"One expression or a list: cron with 5 or 6 fields, @hourly and its kin, @every 90s, @at 2026-12-24T18:00:00Z, @manual."`
 	Timezone    string            `json:"timezone" doc:"A name from the tz database. Default: UTC."`
 	DST         DST               `json:"dst,omitzero"`
+	Start       Time              `json:"start,omitzero" doc:"No ticks before this instant."`
+	End         Time              `json:"end,omitzero" doc:"No ticks after this instant."`
+	Jitter      Duration          `json:"jitter,omitzero" doc:"Each tick falls due up to this much later, by a stable hash, and before the next one."`
+	MaxRuns     int64             `json:"max_runs,omitempty" doc:"So many ticks run; then the schedule has ended. 0 is without end."`
+	TTL         Duration          `json:"ttl,omitzero" doc:"The task is deleted this long after its schedule has ended and its last run is over; 0s is never."`
 	Action      Action            `json:"action"`
 	Timeout     Duration          `json:"timeout,omitzero" doc:"Per attempt; 0s is none."`
 	KillGrace   Duration          `json:"kill_grace" doc:"From SIGTERM to SIGKILL. Default: 10s."`
-	Overlap     string            `json:"overlap" doc:"skip (default) or allow."`
+	Overlap     string            `json:"overlap" doc:"skip (default), queue, replace or allow."`
+	Queue       QueuePolicy       `json:"queue,omitzero" doc:"With overlap queue: how many may wait."`
+	MaxActive   int               `json:"max_active,omitempty" doc:"With overlap allow: at most so many runs at once; 0 is no limit."`
 	Missed      MissedPolicy      `json:"missed"`
+	Deadline    Duration          `json:"start_deadline,omitzero" doc:"A run of a tick that has not started this long after it fell due is missed; 0s is none."`
 	Retry       Retry             `json:"retry"`
 	Target      Target            `json:"target"`
 	History     History           `json:"history"`
+	PauseAfter  int               `json:"pause_after_failures,omitempty" doc:"The task is paused when so many runs in a row have failed; 0 is never."`
 	Paused      bool              `json:"paused,omitempty"`
+	PausedUntil Time              `json:"paused_until,omitzero" doc:"With paused: ticks come again after this instant."`
+	PauseReason string            `json:"pause_reason,omitempty" doc:"With paused: why."`
+}
+
+// Timing is all that a task's ticks follow from, but the anchor of @every.
+type Timing struct {
+	Schedule   Schedules
+	Timezone   string
+	DST        DST
+	Start, End Time     // zero: none; ticks lie between them, both included
+	Jitter     Duration // of when ticks fall due; 0: none
+}
+
+// Timing is when the task ticks.
+func (s Spec) Timing() Timing {
+	return Timing{Schedule: s.Schedule, Timezone: s.Timezone, DST: s.DST, Start: s.Start, End: s.End, Jitter: s.Jitter}
 }
 
 // Schedules is one expression or several. In JSON a single one is a plain string.
@@ -78,9 +104,27 @@ type Noop struct{}
 
 // The overlap policies: what happens to a tick while a run of its task is active.
 const (
-	OverlapSkip  = "skip"  // the tick is skipped
-	OverlapAllow = "allow" // it runs beside the others
+	OverlapSkip    = "skip"    // the tick is skipped
+	OverlapAllow   = "allow"   // it runs beside the others
+	OverlapQueue   = "queue"   // it waits for the others
+	OverlapReplace = "replace" // the others are cancelled, then it runs
 )
+
+// QueuePolicy bounds the ticks that wait with the overlap policy queue.
+type QueuePolicy struct {
+	Limit int    `json:"limit,omitempty" doc:"So many may wait. Default: 10."`
+	Drop  string `json:"drop,omitempty" doc:"Which is skipped when one more comes: newest (default) or oldest."`
+}
+
+// The values of QueuePolicy.Drop, and the default of its Limit.
+const (
+	DropNewest   = "newest"
+	DropOldest   = "oldest"
+	DefaultQueue = 10
+)
+
+// Room is how many ticks may wait.
+func (q QueuePolicy) Room() int { return cmp.Or(q.Limit, DefaultQueue) }
 
 // The missed policies: what happens to ticks that come to light too late.
 const (
@@ -106,6 +150,7 @@ type Retry struct {
 	MaxBackoff Duration `json:"max_backoff" doc:"Default: 5m."`
 	Jitter     float64  `json:"jitter" doc:"Spread of the wait, 0 to 1. Default: 0.2."`
 	On         []State  `json:"on" doc:"Of failed, timed_out, lost. Default: failed, timed_out."`
+	ExitCodes  []int    `json:"exit_codes,omitempty" doc:"With failed in on: only attempts that ended with one of these exit codes are retried. Default: any."`
 }
 
 // Target says where runs of a task may run.
@@ -154,6 +199,7 @@ type Task struct {
 	CreatedAt  Time   `json:"created_at"`
 	UpdatedAt  Time   `json:"updated_at"`
 	UpdatedBy  string `json:"updated_by,omitempty"`
+	Change     string `json:"change,omitempty"` // what made this version, one of the Change words
 	// Revision is the mod revision of the task's key: what --revision and
 	// If-Match compare. It is not stored, etcd has it.
 	Revision int64 `json:"revision,omitempty"`
@@ -167,30 +213,120 @@ type Entry struct {
 	Schedule   Schedules    `json:"schedule"`
 	Timezone   string       `json:"timezone"`
 	DST        DST          `json:"dst,omitzero"`
+	Start      Time         `json:"start,omitzero"`
+	End        Time         `json:"end,omitzero"`
+	Jitter     Duration     `json:"jitter,omitzero"`
 	From       Time         `json:"from"`   // ticks up to here are decided
 	Anchor     Time         `json:"anchor"` // @every counts from here
 	Paused     bool         `json:"paused,omitempty"`
 	Action     Action       `json:"action"`
 	Timeout    Duration     `json:"timeout,omitzero"`
 	KillGrace  Duration     `json:"kill_grace"`
+	MaxRuns    int64        `json:"max_runs,omitempty"`
+	TTL        Duration     `json:"ttl,omitzero"`
 	Overlap    string       `json:"overlap"`
+	Queue      QueuePolicy  `json:"queue,omitzero"`
+	MaxActive  int          `json:"max_active,omitempty"`
 	Missed     MissedPolicy `json:"missed"`
+	Deadline   Duration     `json:"start_deadline,omitzero"`
+	PauseAfter int          `json:"pause_after_failures,omitempty"`
 	Retry      Retry        `json:"retry"`
 	Target     Target       `json:"target"`
 	History    History      `json:"history"`
+	Own        *Own         `json:"own,omitempty"` // nil for most
+}
+
+// Timing is when the task ticks.
+func (e Entry) Timing() Timing {
+	return Timing{Schedule: e.Schedule, Timezone: e.Timezone, DST: e.DST, Start: e.Start, End: e.End, Jitter: e.Jitter}
+}
+
+// Own is what an entry knows that its spec does not say: what has happened.
+type Own struct {
+	Runs     int64 `json:"runs,omitempty"`     // ticks that became runs; counted with max_runs only
+	Failures int   `json:"failures,omitempty"` // runs in a row that failed; counted with pause_after_failures only
+	// Counted is the mod revision of the last record of history that Failures has
+	// counted.
+	Counted int64 `json:"counted,omitempty"`
+	// Pauses are the latest pauses, the newest last. Paused is the present one's.
+	Pauses []Pause `json:"pauses,omitempty"`
+}
+
+// Pause is a time without ticks.
+type Pause struct {
+	Since   Time   `json:"since"`
+	By      string `json:"by,omitempty"` // who paused; PausedByFailures if it was not a person
+	Reason  string `json:"reason,omitempty"`
+	Until   Time   `json:"until,omitzero"` // it ends by itself then
+	Ended   Time   `json:"ended,omitzero"` // when somebody ended it, before Until if that is set
+	EndedBy string `json:"ended_by,omitempty"`
+}
+
+// PausedByFailures is who paused a task that failed too often.
+const PausedByFailures = "carillon"
+
+// KeepPauses is how many pauses an entry remembers.
+const KeepPauses = 5
+
+// Over reports whether the pause has ended at an instant that is not before it.
+func (p Pause) Over(at time.Time) bool {
+	return !p.Ended.IsZero() && !at.Before(p.Ended.Time) || !p.Until.IsZero() && at.After(p.Until.Time)
+}
+
+// Pause is the pause that a paused entry is in; nil if it is not paused, or if
+// nothing is known of it but that it is.
+func (e Entry) Pause() *Pause {
+	if !e.Paused || e.Own == nil || len(e.Own.Pauses) == 0 {
+		return nil
+	}
+	if p := &e.Own.Pauses[len(e.Own.Pauses)-1]; p.Ended.IsZero() {
+		return p
+	}
+	return nil
+}
+
+// Silence is until when a paused entry has no ticks: up to that instant,
+// included. false: it is not paused, or paused without an end.
+func (e Entry) Silence() (Time, bool) {
+	p := e.Pause()
+	if p == nil || p.Until.IsZero() {
+		return Time{}, false
+	}
+	return p.Until, true
+}
+
+// Ticks reports whether the entry has any: it is not paused, or its pause has an end.
+func (e Entry) Ticks() bool {
+	_, ends := e.Silence()
+	return !e.Paused || ends
 }
 
 // NewEntry makes the entry of t. from and anchor are the caller's to decide.
 func NewEntry(t Task, from, anchor Time) Entry {
 	return Entry{
 		UID: t.UID, Generation: t.Generation, Schedule: t.Schedule, Timezone: t.Timezone, DST: t.DST,
+		Start: t.Start, End: t.End, Jitter: t.Jitter, MaxRuns: t.MaxRuns, TTL: t.TTL,
 		From: from, Anchor: anchor, Paused: t.Paused, Action: t.Action, Timeout: t.Timeout, KillGrace: t.KillGrace,
-		Overlap: t.Overlap, Missed: t.Missed, Retry: t.Retry, Target: t.Target, History: t.History,
+		Overlap: t.Overlap, Queue: t.Queue, MaxActive: t.MaxActive, Missed: t.Missed, Deadline: t.Deadline,
+		PauseAfter: t.PauseAfter, Retry: t.Retry, Target: t.Target, History: t.History,
 	}
 }
 
 // SameTicks reports whether two specs have the same ticks: if not, the new
 // schedule has none before it was written.
-func SameTicks(a, b Spec) bool {
-	return slices.Equal(a.Schedule, b.Schedule) && a.Timezone == b.Timezone && a.DST == b.DST
+func SameTicks(a, b Spec) bool { return a.Timing().Same(b.Timing()) }
+
+// Same reports whether two timings have the same ticks, due at the same instants.
+func (t Timing) Same(u Timing) bool {
+	return slices.Equal(t.Schedule, u.Schedule) && t.Timezone == u.Timezone && t.DST == u.DST &&
+		t.Start.Equal(u.Start.Time) && t.End.Equal(u.End.Time) && t.Jitter == u.Jitter
 }
+
+// What made a version of a task: Task.Change.
+const (
+	ChangeCreated    = "created"
+	ChangeUpdated    = "updated"
+	ChangePaused     = "paused"
+	ChangeResumed    = "resumed"
+	ChangeRolledBack = "rolled_back"
+)

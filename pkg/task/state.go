@@ -9,8 +9,8 @@ import "slices"
 //	        queued ──────────────► dispatched ──────────► running
 //	           │                        │                      │
 //	           ▼                        ▼                      ▼
-//	cancelled, skipped,     succeeded, failed, timed_out, cancelled, lost
-//	missed
+//	cancelled, skipped,     succeeded, failed, timed_out, cancelled, lost;
+//	missed                  missed, if it has not started
 //
 // A tick may also end at once as skipped or missed, without ever being a run.
 type State string
@@ -33,7 +33,7 @@ const (
 var next = map[State][]State{
 	"":         {Queued, Dispatched, Skipped, Missed},
 	Queued:     {Dispatched, Cancelled, Skipped, Missed},
-	Dispatched: {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
+	Dispatched: {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed, Queued},
 	Running:    {Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
 }
 

@@ -14,7 +14,7 @@ import (
 var diagram = map[State][]State{
 	"":         {Queued, Dispatched, Skipped, Missed},
 	Queued:     {Dispatched, Cancelled, Skipped, Missed},
-	Dispatched: {Queued, Running, Succeeded, Failed, TimedOut, Cancelled, Lost},
+	Dispatched: {Queued, Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed},
 	Running:    {Queued, Succeeded, Failed, TimedOut, Cancelled, Lost},
 }
 
@@ -48,16 +48,16 @@ func TestRetry_WantsAnotherAttemptOnlyOfWhatItNames(t *testing.T) {
 	r := Retry{Attempts: 3, On: []State{Failed, Lost}}
 	for _, s := range States() {
 		for attempt := 1; attempt <= 4; attempt++ {
-			if want := attempt < 3 && (s == Failed || s == Lost); r.Wants(attempt, s) != want {
+			if want := attempt < 3 && (s == Failed || s == Lost); r.Wants(attempt, s, nil) != want {
 				t.Errorf("after attempt %d, %s: %v", attempt, s, !want)
 			}
 		}
 	}
 	a := Assigned{Run: Run{Attempt: 1}, Retry: r, CancelRequested: true}
-	if a.Retries(Failed) {
+	if a.Retries(Failed, nil) {
 		t.Error("a cancelled run is retried")
 	}
-	if a.CancelRequested = false; !a.Retries(Failed) {
+	if a.CancelRequested = false; !a.Retries(Failed, nil) {
 		t.Error("a failed attempt is not retried")
 	}
 }

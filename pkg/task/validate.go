@@ -33,6 +33,13 @@ const (
 	MaxTimeout     = Duration(366 * 24 * time.Hour)
 	MaxGrace       = Duration(time.Hour)
 	MaxBackoff     = Duration(7 * 24 * time.Hour)
+	MaxJitter      = Duration(24 * time.Hour)
+	MaxTTL         = Duration(10 * 366 * 24 * time.Hour)
+	MaxRuns        = 1_000_000_000
+	MaxQueue       = 100
+	MaxActive      = 1000
+	MaxFailures    = 1000
+	MaxReason      = 256
 )
 
 // CheckName checks the name of a task, a namespace or a node.
@@ -74,8 +81,11 @@ func (s *Spec) Validate() error {
 		s.Action.Validate,
 		func() error { return checkDuration("timeout", s.Timeout, 0, MaxTimeout) },
 		func() error { return checkDuration("kill_grace", s.KillGrace, 0, MaxGrace) },
-		func() error { return oneOf("overlap", s.Overlap, OverlapSkip, OverlapAllow) },
+		s.validateTiming,
+		s.validateOverlap,
 		s.Missed.validate,
+		func() error { return checkOptional("start_deadline", s.Deadline, Duration(time.Second), MaxTimeout) },
+		s.validatePause,
 		s.Retry.validate,
 		s.Target.validate,
 		func() error { return checkRange("history.keep", s.History.Keep, 1, MaxKeep) },
@@ -87,6 +97,69 @@ func (s *Spec) Validate() error {
 		}
 	}
 	return nil
+}
+
+func (s *Spec) validateTiming() error {
+	for _, at := range []struct {
+		field string
+		Time
+	}{{"start", s.Start}, {"end", s.End}, {"paused_until", s.PausedUntil}} {
+		if year := at.Year(); !at.IsZero() && (year < 2000 || year > 2100) {
+			return Invalid(CodeBadTime, at.field, "%s is not in the years 2000 to 2100", at.Format(time.RFC3339))
+		}
+	}
+	if !s.Start.IsZero() && !s.End.IsZero() && s.End.Before(s.Start.Time) {
+		return Invalid(CodeBadTime, "end", "%s is before start, %s", s.End.Format(time.RFC3339), s.Start.Format(time.RFC3339))
+	}
+	if err := checkOptional("jitter", s.Jitter, Duration(time.Millisecond), MaxJitter); err != nil {
+		return err
+	}
+	if s.MaxRuns < 0 || s.MaxRuns > MaxRuns {
+		return Invalid(CodeOutOfRange, "max_runs", "%d is not between 0 and %d", s.MaxRuns, int64(MaxRuns))
+	}
+	return checkOptional("ttl", s.TTL, Duration(time.Second), MaxTTL)
+}
+
+func (s *Spec) validateOverlap() error {
+	if err := oneOf("overlap", s.Overlap, OverlapSkip, OverlapQueue, OverlapReplace, OverlapAllow); err != nil {
+		return err
+	}
+	if s.Queue != (QueuePolicy{}) && s.Overlap != OverlapQueue {
+		return Invalid(CodeBadValue, "queue", "is for overlap: queue, and overlap is %s", s.Overlap)
+	}
+	if err := checkRange("queue.limit", s.Queue.Limit, 0, MaxQueue); err != nil {
+		return err
+	}
+	if s.Queue.Drop != "" {
+		if err := oneOf("queue.drop", s.Queue.Drop, DropNewest, DropOldest); err != nil {
+			return err
+		}
+	}
+	if s.MaxActive != 0 && s.Overlap != OverlapAllow {
+		return Invalid(CodeBadValue, "max_active", "is for overlap: allow, and overlap is %s", s.Overlap)
+	}
+	return checkRange("max_active", s.MaxActive, 0, MaxActive)
+}
+
+func (s *Spec) validatePause() error {
+	if err := checkRange("pause_after_failures", s.PauseAfter, 0, MaxFailures); err != nil {
+		return err
+	}
+	if !s.Paused && !s.PausedUntil.IsZero() {
+		return Invalid(CodeBadValue, "paused_until", "is for a task that is paused: set paused to true, or leave it out")
+	}
+	if !s.Paused && s.PauseReason != "" {
+		return Invalid(CodeBadValue, "pause_reason", "is for a task that is paused: set paused to true, or leave it out")
+	}
+	return checkText("pause_reason", s.PauseReason, MaxReason)
+}
+
+// checkOptional is checkDuration for what may be left out: 0s.
+func checkOptional(field string, d, low, high Duration) error {
+	if d == 0 {
+		return nil
+	}
+	return checkDuration(field, d, low, high)
 }
 
 // Validate checks that the action is one, and what it says.
@@ -213,6 +286,18 @@ func (r Retry) validate() error {
 		}
 		if slices.Contains(r.On[:i], s) {
 			return Invalid(CodeBadValue, field, "%s stands there twice", Quote(string(s)))
+		}
+	}
+	if len(r.ExitCodes) > 0 && !slices.Contains(r.On, Failed) {
+		return Invalid(CodeBadValue, "retry.exit_codes", "are for attempts that failed, and retry.on does not have %s", Failed)
+	}
+	for i, code := range r.ExitCodes {
+		field := fmt.Sprintf("retry.exit_codes[%d]", i)
+		if err := checkRange(field, code, 1, 255); err != nil {
+			return err
+		}
+		if slices.Contains(r.ExitCodes[:i], code) {
+			return Invalid(CodeBadValue, field, "%d stands there twice", code)
 		}
 	}
 	return nil

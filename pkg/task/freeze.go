@@ -1,0 +1,58 @@
+package task
+
+import "time"
+
+// Freeze is a switch that stops firing, of a namespace or of the whole cluster:
+// while it holds, ticks are skipped, what waits waits on, and nothing starts.
+type Freeze struct {
+	Namespace string `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
+	Since     Time   `json:"since"`
+	By        string `json:"by,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+	Ended     Time   `json:"ended,omitzero"`
+	EndedBy   string `json:"ended_by,omitempty"`
+}
+
+// Freezes is the cluster's record of them: those that hold, at most one for each
+// namespace and one for the cluster, and the latest that ended, the newest first.
+type Freezes struct {
+	Holding []Freeze `json:"holding"`
+	Past    []Freeze `json:"past,omitempty"`
+}
+
+// KeepFreezes is how many that ended are remembered.
+const KeepFreezes = 50
+
+// Of is the freeze that holds for a namespace, the cluster's first; nil if none does.
+func (f *Freezes) Of(namespace string) *Freeze {
+	if f == nil {
+		return nil
+	}
+	for i := range f.Holding {
+		if f.Holding[i].Namespace == "" {
+			return &f.Holding[i]
+		}
+	}
+	for i := range f.Holding {
+		if f.Holding[i].Namespace == namespace {
+			return &f.Holding[i]
+		}
+	}
+	return nil
+}
+
+// At is a freeze that held for a namespace at an instant, as far as is remembered.
+func (f *Freezes) At(namespace string, at time.Time) *Freeze {
+	if f == nil {
+		return nil
+	}
+	for _, list := range [][]Freeze{f.Holding, f.Past} {
+		for i := range list {
+			z := &list[i]
+			if (z.Namespace == "" || z.Namespace == namespace) && !at.Before(z.Since.Time) && (z.Ended.IsZero() || at.Before(z.Ended.Time)) {
+				return z
+			}
+		}
+	}
+	return nil
+}

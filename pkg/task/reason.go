@@ -1,0 +1,89 @@
+package task
+
+import "slices"
+
+// Why a run waits, a tick did not run, or an attempt ended as it did. The list is
+// closed: every record that is not a success has one of these, and Reasons says
+// which states each belongs to.
+const (
+	// Of what waits.
+	ReasonManual   = "manual"           // waits for its shard's owner to take it
+	ReasonRetry    = "retry"            // waits for its next attempt
+	ReasonCatchUp  = "catch_up"         // waits for the catch-up run before it, or for its turn
+	ReasonHandBack = "handed_back"      // its node drains and had not started it
+	ReasonNoNode   = "no_matching_node" // no node that takes work matches the selector
+	ReasonOverlap  = "overlap"          // waits for runs of the task that are active; skipped for them
+	ReasonLimit    = "max_active"       // as many runs as max_active allows are active
+	ReasonFrozen   = "frozen"           // its namespace, or the cluster, is frozen; skipped for that
+
+	// Of ticks that were skipped.
+	ReasonQueueFull = "queue_full" // too many runs of the task wait already
+	ReasonDropped   = "dropped"    // it waited, and gave way to a newer tick (drop: oldest)
+
+	// Of ticks that were missed.
+	ReasonNoOwner  = "no_owner"           // its shard had no owner when it fell due, and missed.policy wants no more of it
+	ReasonMissed   = "came_to_light_late" // its owner came to it too late, and missed.policy wants no more of it
+	ReasonWindow   = "past_window"        // older than missed.window when it came to light
+	ReasonDeadline = "start_deadline"     // it could not start before its deadline
+
+	// Of attempts and runs that ended.
+	ReasonCancelled = "cancelled_by_user"
+	ReasonReplaced  = "replaced" // gave way to a newer tick (overlap: replace)
+	ReasonDeleted   = "task_deleted"
+	ReasonExit      = "exit_code"
+	ReasonSignal    = "signal"
+	ReasonTimeout   = "timeout"
+	ReasonStart     = "could_not_start"
+	ReasonNodeLost  = "node_lost"
+	ReasonShutdown  = "daemon_stopped"
+	ReasonBadEntry  = "unreadable_entry"
+)
+
+// A Reason is an entry of the closed list of reasons.
+type Reason struct {
+	Name   string
+	States []State // with which it stands
+	Means  string  // for a person: a clause that follows "because"
+}
+
+// Reasons lists all reasons there are.
+func Reasons() []Reason { return slices.Clone(reasons) }
+
+// ReasonOf is the reason with a name; false if there is none.
+func ReasonOf(name string) (Reason, bool) {
+	i := slices.IndexFunc(reasons, func(r Reason) bool { return r.Name == name })
+	if i < 0 {
+		return Reason{}, false
+	}
+	return reasons[i], true
+}
+
+// Explains reports whether the reason may stand with a state.
+func (r Reason) Explains(s State) bool { return slices.Contains(r.States, s) }
+
+var reasons = []Reason{
+	{ReasonManual, []State{Queued}, "it waits for the owner of its shard to take it"},
+	{ReasonRetry, []State{Queued}, "it waits for its next attempt"},
+	{ReasonCatchUp, []State{Queued}, "it is caught up with after others of its task, at the pace of catching up"},
+	{ReasonHandBack, []State{Queued}, "its node drained before it had started the run, and gave it back"},
+	{ReasonNoNode, []State{Queued, Skipped, Missed}, "no node that takes work matches its selector"},
+	{ReasonOverlap, []State{Queued, Skipped}, "another run of the task was active"},
+	{ReasonLimit, []State{Queued}, "as many runs of the task were active as max_active allows"},
+	{ReasonFrozen, []State{Queued, Skipped}, "its namespace, or the cluster, was frozen"},
+	{ReasonQueueFull, []State{Skipped}, "as many runs of the task were waiting as may"},
+	{ReasonDropped, []State{Skipped}, "it was the oldest that waited, and a newer tick took its place"},
+	{ReasonNoOwner, []State{Missed}, "its shard had no owner when it fell due, and missed.policy did not have it run afterwards"},
+	{ReasonMissed, []State{Missed}, "its owner came to it too late, and missed.policy did not have it run afterwards"},
+	{ReasonWindow, []State{Missed}, "it came to light after missed.window had passed"},
+	{ReasonDeadline, []State{Missed}, "it could not start before its start deadline"},
+	{ReasonCancelled, []State{Cancelled}, "somebody cancelled it"},
+	{ReasonReplaced, []State{Cancelled}, "a newer tick replaced it"},
+	{ReasonDeleted, []State{Cancelled}, "its task was deleted"},
+	{ReasonExit, []State{Failed}, "its process ended with an exit code other than 0"},
+	{ReasonSignal, []State{Failed}, "a signal ended its process"},
+	{ReasonTimeout, []State{TimedOut}, "it took longer than its timeout"},
+	{ReasonStart, []State{Failed}, "its process could not be started"},
+	{ReasonNodeLost, []State{Lost}, "its node was lost while it ran"},
+	{ReasonShutdown, []State{Lost, Failed, Cancelled}, "its daemon was stopped"},
+	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},
+}
