@@ -45,7 +45,7 @@ func (r *rule) localStart(st *stretch, p policy) int64 {
 	return st.start + st.offset
 }
 
-// next returns the rule's first tick not before from, an instant of 2000 to
+// next returns the rule's first tick not before from, an instant of 1970 to
 // 2100, or none.
 func (r *rule) next(z *zone, p policy, from int64) int64 {
 	for i := z.at(from); i < len(z.stretches); i++ {
@@ -61,7 +61,7 @@ func (r *rule) next(z *zone, p policy, from int64) int64 {
 	return none
 }
 
-// previous returns the rule's last tick not after to, an instant of 2000 to
+// previous returns the rule's last tick not after to, an instant of 1970 to
 // 2100, or none.
 func (r *rule) previous(z *zone, p policy, to int64) int64 {
 	for i := z.at(to); i >= 0; i-- {

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ const (
 	maxPeriod = 10 * 365 * 24 * time.Hour // of @every: ten years, 87600h
 	maxFields = len(fields)               // with seconds
 	manual    = "@manual"
+	in        = "@in"
 )
 
 // nicknames are the names that crontab(5) knows, as six fields.
@@ -35,12 +37,15 @@ var nicknames = map[string]string{
 type expression struct {
 	cron  *rule
 	every int64 // a period in ms
+	after int64 // a period in ms, counted from the end of each run
 	at    int64 // an instant in ms
+	in    int64 // a duration in ms from when it is written
 }
 
 // parseExpression parses one expression. Nothing reaches another parser before
-// it has passed the checks here. name is the user's name of the field.
-func parseExpression(name, text string) (expression, error) {
+// it has passed the checks here. name is the user's name of the field; written
+// says that H and @in may be in it, with some value in H's place.
+func parseExpression(name, text string, written bool) (expression, error) {
 	fail := func(code, format string, args ...any) (expression, error) {
 		return expression{}, task.Invalid(code, name, "%s: %s", task.Quote(text), fmt.Sprintf(format, args...))
 	}
@@ -64,11 +69,23 @@ func parseExpression(name, text string) (expression, error) {
 	case strings.Contains(strings.ToUpper(text), "TZ="):
 		return fail(task.CodeBadSchedule, "an expression has no time zone of its own; use the field timezone")
 	case words[0] == "@every":
-		period, code, err := parseEvery(words[1:])
+		period, err := parseEvery(words[1:])
 		if err != nil {
-			return fail(code, "%v", err)
+			return fail(task.CodeBadDuration, "%v", err)
+		}
+		if len(words) > 2 {
+			return expression{after: period}, nil
 		}
 		return expression{every: period}, nil
+	case words[0] == in:
+		wait, err := parseIn(words[1:])
+		if err != nil {
+			return fail(task.CodeBadDuration, "%v", err)
+		}
+		if !written {
+			return fail(task.CodeBadSchedule, "@in counts from when a task is written; it is \"@at\" from then on")
+		}
+		return expression{in: wait}, nil
 	case words[0] == "@at":
 		instant, err := parseAt(words[1:])
 		if err != nil {
@@ -83,6 +100,18 @@ func parseExpression(name, text string) (expression, error) {
 			return fail(task.CodeBadSchedule, "%s", wrongNickname(words))
 		}
 		words = strings.Fields(sixFields)
+	}
+	if slices.ContainsFunc(words, hasH) {
+		if !written {
+			return fail(task.CodeBadSchedule, "H stands for a value that follows from a task's name, and there is none here")
+		}
+		if len(text) > maxSpread {
+			return fail(task.CodeTooLong, "%d bytes are more than %d, with H", len(text), maxSpread)
+		}
+		var err error
+		if words, err = spreadWords(words, "", ""); err != nil {
+			return fail(task.CodeBadSchedule, "%v", err)
+		}
 	}
 	r, err := parseCron(words)
 	if err != nil {
@@ -101,31 +130,48 @@ func wrongNickname(words []string) string {
 		return "@reboot is not supported: a cluster does not boot"
 	case len(words) > 1 && (known || lower == manual):
 		return words[0] + " stands alone"
-	case known || lower == manual || lower == "@every" || lower == "@at":
+	case known || lower == manual || lower == "@every" || lower == "@at" || lower == in:
 		return fmt.Sprintf("did you mean %q?", lower)
 	}
-	return "is none of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @manual"
+	return "is none of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
 }
 
-// parseEvery returns a period in ms, or a code and what is wrong.
-func parseEvery(words []string) (int64, string, error) {
-	if len(words) != 1 {
-		return 0, task.CodeBadDuration, fmt.Errorf("@every needs one duration, such as \"@every 90s\"")
+// parseEvery returns the period in ms of @every, with or without "after completion".
+func parseEvery(words []string) (int64, error) {
+	switch {
+	case len(words) == 3 && words[1] == "after" && words[2] == "completion":
+	case len(words) > 1 && strings.HasPrefix(strings.ToLower(words[1]), "after"):
+		return 0, fmt.Errorf("did you mean \"@every %s after completion\"?", short(words[0]))
+	case len(words) != 1:
+		return 0, fmt.Errorf("@every needs one duration, such as \"@every 90s\"")
 	}
-	period, err := time.ParseDuration(words[0])
+	return parseDuration("period", words[0])
+}
+
+// parseIn returns in ms what @in waits.
+func parseIn(words []string) (int64, error) {
+	if len(words) != 1 {
+		return 0, fmt.Errorf("@in needs one duration, such as \"@in 10m\"")
+	}
+	return parseDuration("wait", words[0])
+}
+
+// parseDuration returns a duration in ms. noun is what the user takes it for.
+func parseDuration(noun, text string) (int64, error) {
+	d, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return 0, task.CodeBadDuration, fmt.Errorf("%s is not a duration, such as 90s or 1h30m", task.Quote(words[0]))
-	case period < 0:
-		return 0, task.CodeBadDuration, fmt.Errorf("the period is negative")
-	case period < minPeriod:
-		return 0, task.CodeBadDuration, fmt.Errorf("a period is at least 100ms")
-	case period > maxPeriod:
-		return 0, task.CodeBadDuration, fmt.Errorf("a period is at most 87600h (ten years)")
-	case period%time.Millisecond != 0:
-		return 0, task.CodeBadDuration, fmt.Errorf("a period is a whole number of milliseconds")
+		return 0, fmt.Errorf("%s is not a duration, such as 90s or 1h30m", task.Quote(text))
+	case d < 0:
+		return 0, fmt.Errorf("the %s is negative", noun)
+	case d < minPeriod:
+		return 0, fmt.Errorf("a %s is at least 100ms", noun)
+	case d > maxPeriod:
+		return 0, fmt.Errorf("a %s is at most 87600h (ten years)", noun)
+	case d%time.Millisecond != 0:
+		return 0, fmt.Errorf("a %s is a whole number of milliseconds", noun)
 	}
-	return period.Milliseconds(), "", nil
+	return d.Milliseconds(), nil
 }
 
 // rfc3339 is the shape of a time. time.Parse alone also takes hours of one digit
@@ -143,7 +189,7 @@ func parseAt(words []string) (int64, error) {
 		return 0, err
 	}
 	switch {
-	case at.Unix() < firstSecond || at.Unix() >= endSecond:
+	case at.Unix() < firstWritten || at.Unix() >= endSecond:
 		return 0, fmt.Errorf("the time is outside the years 2000 to 2100")
 	case at.Nanosecond()%int(time.Millisecond) != 0:
 		return 0, fmt.Errorf("a time is a whole number of milliseconds")

@@ -166,8 +166,6 @@ func (f *field) unsupported(item string) error {
 		return fmt.Errorf("%s %s: ? is not supported; write *", f.name, short(item))
 	case strings.Contains(text, "#"):
 		return fmt.Errorf("%s %s: # (the n-th weekday of a month) is not supported", f.name, short(item))
-	case text == "H" || strings.HasPrefix(text, "H/") || strings.HasPrefix(text, "H("):
-		return fmt.Errorf("%s %s: H (a value chosen by hash) is not supported; choose one", f.name, short(item))
 	case text == "W" || text == "LW" || isNumber(strings.TrimSuffix(text, "W")) && strings.HasSuffix(text, "W"):
 		return fmt.Errorf("%s %s: W (the nearest working day) is not supported", f.name, short(item))
 	case text == "L" || strings.HasPrefix(text, "L-") || isNumber(strings.TrimSuffix(text, "L")) && strings.HasSuffix(text, "L"):

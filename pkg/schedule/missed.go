@@ -41,6 +41,9 @@ func (s *Schedule) Missed(after, upTo time.Time, newest int) (first, last time.T
 // count counts the ticks from lo to hi, both included, in ms.
 func (s *Schedule) count(lo, hi int64) int64 {
 	p := s.plan
+	if p.after != 0 {
+		return 1 // there is no other
+	}
 	n := countMultiples(hi-s.anchor, p.every) - countMultiples(lo-1-s.anchor, p.every)
 	if len(p.rules) > 0 {
 		c := newCounter(s)

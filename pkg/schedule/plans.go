@@ -20,19 +20,19 @@ type planCache struct {
 	plans map[string]*plan
 }
 
-func (c *planCache) get(exprs []string, timezone string, dst task.DST) (*plan, error) {
-	if !cacheable(exprs) {
-		return newPlan(exprs, timezone, dst)
+func (c *planCache) get(t task.Timing) (*plan, error) {
+	if !cacheable(t.Schedule) {
+		return newPlan(t)
 	}
 	var space [128]byte
-	key := appendKey(space[:0], exprs, timezone, dst)
+	key := appendKey(space[:0], t)
 	c.mu.RLock()
 	p := c.plans[string(key)]
 	c.mu.RUnlock()
 	if p != nil {
 		return p, nil
 	}
-	p, err := newPlan(exprs, timezone, dst)
+	p, err := newPlan(t)
 	if err != nil {
 		return nil, err
 	}
@@ -72,14 +72,24 @@ func cacheable(exprs []string) bool {
 	return true
 }
 
-// appendKey writes the texts with their lengths, so that no text, right or
-// wrong, can pass for two. The last three are always the zone and the policy.
-func appendKey(key []byte, exprs []string, timezone string, dst task.DST) []byte {
-	for _, text := range exprs {
+// appendKey writes the texts with their number and lengths, so that no text,
+// right or wrong, can pass for two; then the zone, the policy, and the bounds and
+// the jitter, if there are any.
+func appendKey(key []byte, t task.Timing) []byte {
+	key = binary.AppendUvarint(key, uint64(len(t.Schedule)))
+	for _, text := range t.Schedule {
 		key = append(binary.AppendUvarint(key, uint64(len(text))), text...)
 	}
-	for _, text := range [...]string{timezone, dst.Gap, dst.Fold} {
+	for _, text := range [...]string{t.Timezone, t.DST.Gap, t.DST.Fold} {
 		key = append(binary.AppendUvarint(key, uint64(len(text))), text...)
+	}
+	if !t.Start.IsZero() || !t.End.IsZero() || t.Jitter != 0 {
+		// In seconds and nanoseconds, which overflow for no time at all: the bounds
+		// are not checked yet.
+		for _, at := range [...]task.Time{t.Start, t.End} {
+			key = binary.AppendVarint(binary.AppendVarint(key, at.Unix()), int64(at.Nanosecond()))
+		}
+		key = binary.AppendVarint(key, int64(t.Jitter))
 	}
 	return key
 }

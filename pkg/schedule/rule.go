@@ -7,7 +7,7 @@ import (
 
 const (
 	day  = 24 * 60 * 60 // seconds
-	none = int64(-1)    // no such day, second or instant; real ones are of 2000 to 2100
+	none = int64(-1)    // no such day, second or instant; real ones are of 1970 to 2100
 )
 
 // A rule is one cron expression as bit sets. It knows local clocks and

@@ -3,14 +3,19 @@
 //
 // A time rule is a cron expression of five fields, or six with seconds first, a
 // nickname such as @daily, @every, @at or @manual; a task has one or up to
-// sixteen, whose union it is. docs/schedules.md is the language.
+// sixteen, whose union it is, between a start and an end if it has them.
+// docs/schedules.md is the language. Two things are written by a user but are not
+// yet a rule: H, a value that follows from the task's name (Spread), and @in, a
+// time from now (ResolveIn). Check accepts them, Parse wants them resolved.
 //
 // What it guarantees:
 //
 //   - Next(t) is later than t, a whole millisecond, and the earliest such tick.
 //   - Every method ends in bounded time, and Next allocates nothing. Ticks exist
-//     from 2000 to 2100, so that Next looks up to a century ahead, and says false
-//     when there is no more.
+//     from 1970-01-02 to 2100, so that Next looks up to a century ahead, and says
+//     false when there is no more.
+//   - A tick falls due at its time, or with jitter a little later (Due), but before
+//     the next tick: the order in which ticks fall due is their own.
 //   - The same text ticks at the same instants on every host that runs the same
 //     build: time zones come from a database that is part of the package.
 //   - Nothing that a user writes makes it panic, and whatever it refuses is a
@@ -49,7 +54,7 @@ const MaxExpressions = 16
 // concurrent use.
 type Schedule struct {
 	plan   *plan
-	anchor int64 // ms; only @every looks at it
+	anchor int64 // ms; only @every and completion look at it
 }
 
 // A plan is the part of a schedule that does not depend on the task.
@@ -57,20 +62,28 @@ type plan struct {
 	rules  []rule
 	every  []int64 // periods in ms, ascending; none is a multiple of another
 	at     []int64 // instants in ms, ascending, distinct
+	after  int64   // the period in ms of @every … after completion, which stands alone; else 0
 	zone   *zone
 	policy policy
+
+	first, last int64 // ms; ticks lie between them, both included
+	jitter      int64 // ms
 }
 
 // Parse parses the expressions of a task, 1 to MaxExpressions of them, as a
 // union: two ticks on one instant are one tick. timezone is an exact IANA name,
 // or "" for UTC; dst may have empty fields for the defaults. @every ticks at
 // anchor + k·period, k ≥ 1; anchor is the task's creation, cut to milliseconds.
+// @every … after completion ticks once, at anchor + period (at the start, if that
+// is later); anchor is the creation, then the end of each run. Ticks lie between
+// start and end, both included, which are of 2000 to 2100; jitter is 0 to 24 hours.
 //
 // The error is a *task.Error of the field "schedule" (in a list "schedule[0]",
-// "schedule[1]", …), "timezone", "dst.gap" or "dst.fold". What never fires is
-// refused, with task.CodeNeverFires.
+// "schedule[1]", …), "timezone", "dst.gap", "dst.fold", "start", "end" or "jitter".
+// What never fires, whatever the anchor, is refused, with task.CodeNeverFires; H
+// and @in are refused, too.
 func Parse(t task.Timing, anchor time.Time) (*Schedule, error) {
-	p, err := plans.get(t.Schedule, t.Timezone, t.DST)
+	p, err := plans.get(t)
 	if err != nil {
 		return nil, err
 	}
@@ -82,28 +95,51 @@ func (s *Schedule) Anchored(anchor time.Time) Schedule {
 	return Schedule{plan: s.plan, anchor: milliseconds(anchor)}
 }
 
-// Check refuses what Parse refuses.
+// Check refuses what no task may have: what Parse refuses, but for H and @in, if
+// they are well written.
 func Check(t task.Timing) error {
-	_, err := plans.get(t.Schedule, t.Timezone, t.DST)
-	return err
-}
-
-func newPlan(exprs []string, timezone string, dst task.DST) (*plan, error) {
+	if !slices.ContainsFunc(t.Schedule, unresolved) {
+		_, err := plans.get(t)
+		return err
+	}
 	p := &plan{}
-	if err := p.parse(exprs); err != nil {
-		return nil, err
+	if err := p.parse(t.Schedule, true); err != nil {
+		return err
 	}
-	var err error
-	if p.zone, err = findZone(timezone); err != nil {
-		return nil, err
-	}
-	if p.policy, err = newPolicy(dst); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p.place(t)
 }
 
-func (p *plan) parse(exprs []string) error {
+// unresolved reports whether an expression is one that Parse refuses and Check
+// accepts.
+func unresolved(expr string) bool {
+	return spreads(expr) || waits(expr)
+}
+
+func newPlan(t task.Timing) (*plan, error) {
+	p := &plan{}
+	if err := p.parse(t.Schedule, false); err != nil {
+		return nil, err
+	}
+	if err := p.place(t); err != nil {
+		return nil, err
+	}
+	return p, p.checkFires(t)
+}
+
+// place sets all but the expressions.
+func (p *plan) place(t task.Timing) (err error) {
+	if p.zone, err = findZone(t.Timezone); err != nil {
+		return err
+	}
+	if p.policy, err = newPolicy(t.DST); err != nil {
+		return err
+	}
+	return p.bound(t)
+}
+
+// parse reads the expressions. written says that they may be as a user writes
+// them, with H and @in; these are then checked, and the plan is of no other use.
+func (p *plan) parse(exprs []string, written bool) error {
 	switch {
 	case len(exprs) == 0:
 		return task.Invalid(task.CodeRequired, "schedule", "a schedule is required: a cron expression, @every, @at or @manual")
@@ -112,10 +148,15 @@ func (p *plan) parse(exprs []string) error {
 	}
 	for i, text := range exprs {
 		name := fieldName(exprs, i)
-		e, err := parseExpression(name, text)
+		e, err := parseExpression(name, text, written)
 		switch {
 		case err != nil:
 			return err
+		case e.after != 0 && len(exprs) > 1:
+			return task.Invalid(task.CodeBadSchedule, name, "%s: what counts from the end of a run stands alone", task.Quote(text))
+		case e.after != 0:
+			p.after = e.after
+		case e.in != 0:
 		case e.cron != nil:
 			if !slices.Contains(p.rules, *e.cron) {
 				p.rules = append(p.rules, *e.cron)
@@ -145,15 +186,17 @@ func fieldName(exprs []string, i int) string {
 }
 
 // Manual reports whether the schedule has no ticks, ever, because it is @manual.
-func (s *Schedule) Manual() bool {
-	return len(s.plan.rules) == 0 && len(s.plan.every) == 0 && len(s.plan.at) == 0
+func (s *Schedule) Manual() bool { return s.plan.manual() }
+
+func (p *plan) manual() bool {
+	return len(p.rules) == 0 && len(p.every) == 0 && len(p.at) == 0 && p.after == 0
 }
 
 // Location returns the schedule's time zone.
 func (s *Schedule) Location() *time.Location { return s.plan.zone.location }
 
 // Next returns the first tick later than after, in UTC and whole milliseconds.
-// It returns false if there is none up to the end of 2100.
+// It returns false if there is none up to the schedule's end, or that of 2100.
 func (s *Schedule) Next(after time.Time) (time.Time, bool) {
 	next := s.next(milliseconds(after))
 	if next == none {
@@ -164,12 +207,11 @@ func (s *Schedule) Next(after time.Time) (time.Time, bool) {
 
 // next returns the first tick later than after, in ms, or none.
 func (s *Schedule) next(after int64) int64 {
-	after = max(after, firstSecond*1000-1)
-	end := endSecond * 1000
-	if after >= end-1 {
+	p, next := s.plan, int64(math.MaxInt64)
+	after = max(after, p.first-1)
+	if after >= p.last {
 		return none
 	}
-	p, next := s.plan, int64(math.MaxInt64)
 	if from := after/1000 + 1; from < endSecond {
 		for i := range p.rules {
 			if tick := p.rules[i].next(p.zone, p.policy, from); tick != none {
@@ -187,7 +229,12 @@ func (s *Schedule) next(after int64) int64 {
 			break
 		}
 	}
-	if next >= end {
+	if p.after != 0 {
+		if tick := s.completion(); tick > after {
+			next = tick
+		}
+	}
+	if next > p.last {
 		return none
 	}
 	return next
@@ -195,8 +242,11 @@ func (s *Schedule) next(after int64) int64 {
 
 // previous returns the last tick not later than to, in ms, or none.
 func (s *Schedule) previous(to int64) int64 {
-	to = min(to, endSecond*1000-1)
 	p, last := s.plan, none
+	to = min(to, p.last)
+	if to < p.first {
+		return none
+	}
 	for i := range p.rules {
 		if tick := p.rules[i].previous(p.zone, p.policy, to/1000); tick != none {
 			last = max(last, tick*1000)
@@ -212,7 +262,12 @@ func (s *Schedule) previous(to int64) int64 {
 			last = max(last, at)
 		}
 	}
-	if last < firstSecond*1000 {
+	if p.after != 0 {
+		if tick := s.completion(); tick <= to {
+			last = tick
+		}
+	}
+	if last < p.first {
 		return none
 	}
 	return last

@@ -17,7 +17,11 @@ const (
 type Occurrence struct {
 	Time  time.Time // in UTC
 	Local time.Time // the same instant in the schedule's zone
-	Note  string    // NoteGap, NoteFold or ""; always "" for @every and @at, which have no local time
+	Due   time.Time // when it falls due, by its task's uid; zero if that is not known
+	// Before is the first instant by which it is due, whatever the uid; Time itself
+	// if there is no jitter.
+	Before time.Time
+	Note   string // NoteGap, NoteFold or ""; always "" for @every and @at, which have no local time
 }
 
 // MaxUpcoming is how many occurrences Upcoming lists at most.
@@ -34,18 +38,23 @@ func Upcoming(t task.Timing, anchor, from time.Time, count int) ([]Occurrence, e
 	if err != nil {
 		return nil, err
 	}
-	return s.Upcoming(from, count), nil
+	return s.Upcoming(from, count, ""), nil
 }
 
-// Upcoming lists the next ticks later than from, up to count of them.
-func (s *Schedule) Upcoming(from time.Time, count int) []Occurrence {
+// Upcoming lists the next ticks later than from, up to count of them. uid is that
+// of the task whose ticks they are, or "" if there is none: Due is zero then.
+func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence {
 	list := []Occurrence{}
 	for len(list) < count {
 		tick, ok := s.Next(from)
 		if !ok {
 			break
 		}
-		list = append(list, Occurrence{Time: tick, Local: tick.In(s.Location()), Note: s.note(tick)})
+		o := Occurrence{Time: tick, Local: tick.In(s.Location()), Before: s.DueBefore(tick), Note: s.note(tick)}
+		if uid != "" {
+			o.Due = s.Due(tick, uid)
+		}
+		list = append(list, o)
 		from = tick
 	}
 	return list

@@ -24,11 +24,13 @@ import (
 //go:embed zoneinfo.zip
 var zoneinfo string
 
-// Ticks exist from 2000 to 2100. The bounds are instants in Unix seconds: the
-// first that may be a tick, and the first that may not.
-var (
-	firstSecond = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
-	endSecond   = time.Date(2101, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+// Ticks exist from 1970-01-02 to 2100, the second day so that no local time is
+// before 1970. The bounds are instants in Unix seconds: the first that may be a
+// tick, and the first that may not. What users write is of 2000 to 2100.
+const (
+	firstSecond  = int64(day)
+	firstWritten = 946684800  // 2000-01-01
+	endSecond    = 4133980800 // 2101-01-01
 )
 
 // A stretch is a time in which a zone keeps one offset. All times are in
@@ -47,7 +49,7 @@ func (s *stretch) gap() bool { return s.offset > s.before }
 // local times from start+offset to start+before come twice, the second time here.
 func (s *stretch) fold() bool { return s.offset < s.before }
 
-// A zone is one entry of the database, cut into stretches from 2000 to 2100.
+// A zone is one entry of the database, cut into stretches from 1970 to 2100.
 // Stretches are longer than any jump of the clock by days (a test looks at the
 // whole database), so that each gap and each fold concerns two neighbours only.
 type zone struct {
@@ -55,7 +57,7 @@ type zone struct {
 	stretches []stretch
 }
 
-// at returns the index of the stretch that holds an instant of 2000 to 2100.
+// at returns the index of the stretch that holds an instant of 1970 to 2100.
 func (z *zone) at(instant int64) int {
 	lo, hi := 0, len(z.stretches)
 	for hi-lo > 1 {

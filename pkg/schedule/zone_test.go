@@ -39,7 +39,7 @@ func TestZones_HaveLongStretches(t *testing.T) {
 		}
 		s := z.stretches
 		if s[0].start != firstSecond || s[len(s)-1].end != endSecond || s[0].before != s[0].offset {
-			t.Errorf("%s: stretches do not cover 2000 to 2100", name)
+			t.Errorf("%s: stretches do not cover 1970 to 2100", name)
 		}
 		for i := 1; i < len(s); i++ {
 			jump := max(s[i].offset-s[i].before, s[i].before-s[i].offset)
@@ -119,21 +119,21 @@ func TestPlanCache_IsBoundedAndShares(t *testing.T) {
 	c := planCache{limit: 10}
 	for i := range 60 {
 		exprs := []string{fields[1].plain(i, i, 1) + " * * * *"}
-		p, err := c.get(exprs, "", task.DST{})
+		p, err := c.get(task.Timing{Schedule: exprs})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, _ := c.get(exprs, "", task.DST{}); again != p {
+		if again, _ := c.get(task.Timing{Schedule: exprs}); again != p {
 			t.Errorf("%q was parsed twice", exprs)
 		}
-		if other, _ := c.get(exprs, "Europe/Berlin", task.DST{}); other == p {
+		if other, _ := c.get(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin"}); other == p {
 			t.Errorf("%q has one plan in two zones", exprs)
 		}
 		if len(c.plans) > c.limit {
 			t.Fatalf("%d plans are more than %d", len(c.plans), c.limit)
 		}
 	}
-	if _, err := c.get([]string{"@at 2026-12-24T18:00:00Z"}, "", task.DST{}); err != nil || len(c.plans) > c.limit {
+	if _, err := c.get(task.Timing{Schedule: []string{"@at 2026-12-24T18:00:00Z"}}); err != nil || len(c.plans) > c.limit {
 		t.Error(err)
 	}
 }

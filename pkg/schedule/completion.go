@@ -1,0 +1,16 @@
+package schedule
+
+import "time"
+
+// AfterCompletion returns the period of a schedule that counts from the end of
+// the run before: @every 1h after completion. Such a schedule has one tick for
+// each anchor, and whoever knows the end of a run makes it the next anchor.
+func (s *Schedule) AfterCompletion() (period time.Duration, ok bool) {
+	return time.Duration(s.plan.after) * time.Millisecond, s.plan.after != 0
+}
+
+// completion returns the one tick of a schedule that counts from the end of a
+// run. A start that is later than it is the tick.
+func (s *Schedule) completion() int64 {
+	return max(s.anchor+s.plan.after, s.plan.first)
+}

@@ -1,0 +1,161 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxSpread is how many bytes an expression with H may have. With numbers in
+// their places it is less than twice as long, which maxLength allows.
+const maxSpread = maxLength / 2
+
+// Spread puts numbers in the places of H, so that tasks with the same schedule
+// tick at different times, but each always at the same. The number follows from
+// the task's namespace and name, and from the field that it is in:
+//
+//	H          any value of the field; of the days of a month 1 to 28
+//	H(2-5)     one of these
+//	H/15       every 15th value, from one of the first 15 on
+//	H(2-9)/3   every third of these, from one of the first three on
+//
+// Expressions without H stay as they are, unchecked. The error is a *task.Error
+// of the field "schedule" or "schedule[i]".
+func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
+	list := slices.Clone(task.Schedules(exprs))
+	for i, text := range exprs {
+		if !spreads(text) {
+			continue
+		}
+		field := fieldName(exprs, i)
+		if _, err := parseExpression(field, text, true); err != nil {
+			return nil, err
+		}
+		words, err := spreadWords(strings.Fields(text), namespace, name)
+		if err != nil {
+			return nil, err // it cannot be: it was parsed
+		}
+		list[i] = strings.Join(words, " ")
+	}
+	return list, nil
+}
+
+// spreads reports whether an expression has H in it.
+func spreads(expr string) bool {
+	words := strings.Fields(expr)
+	return len(words) > 0 && words[0][0] != '@' && slices.ContainsFunc(words, hasH)
+}
+
+// waits reports whether an expression is an @in.
+func waits(expr string) bool {
+	words := strings.Fields(expr)
+	return len(words) > 0 && words[0] == in
+}
+
+// hasH reports whether a field has an item that begins with H.
+func hasH(word string) bool {
+	return word[0] == 'H' || word[0] == 'h' || strings.Contains(word, ",H") || strings.Contains(word, ",h")
+}
+
+// spreadWords resolves H in the fields of an expression.
+func spreadWords(words []string, namespace, name string) ([]string, error) {
+	first := maxFields - len(words)
+	if first < 0 || first > 1 {
+		return words, nil // not cron; its parser says so
+	}
+	words = slices.Clone(words)
+	for i, word := range words {
+		if !hasH(word) {
+			continue
+		}
+		f := &fields[first+i]
+		hash := xxhash.Sum64String(namespace + "/" + name + "/" + f.name)
+		items := strings.Split(word, ",")
+		for j, item := range items {
+			if item == "" || item[0]|0x20 != 'h' {
+				continue
+			}
+			plain, err := f.spread(item, hash)
+			if err != nil {
+				return nil, err
+			}
+			items[j] = plain
+		}
+		words[i] = strings.Join(items, ",")
+	}
+	return words, nil
+}
+
+// spread resolves one item that begins with H.
+func (f *field) spread(item string, hash uint64) (string, error) {
+	low, high := f.min, f.last()
+	if f.max == 31 {
+		high = 28 // so that every month has the day
+	}
+	values, step, stepped := strings.Cut(item[1:], "/")
+	if values != "" {
+		inner, ok := strings.CutPrefix(values, "(")
+		inner, closed := strings.CutSuffix(inner, ")")
+		from, to, ranged := strings.Cut(inner, "-")
+		if !ok || !closed || !ranged {
+			return "", fmt.Errorf("%s %s: H is written H, H(%d-%d), H/2 or H(%d-%d)/2", f.name, short(item), low, high, low, high)
+		}
+		greatest := high
+		var err error
+		if low, err = f.value(item, from); err != nil {
+			return "", err
+		}
+		if high, err = f.value(item, to); err != nil {
+			return "", err
+		}
+		switch {
+		case low > high:
+			return "", fmt.Errorf("%s %s runs backwards; H takes one range", f.name, short(item))
+		case high > greatest:
+			return "", fmt.Errorf("%s %s is beyond %d, up to which H goes", f.name, short(item), greatest)
+		}
+	}
+	count := high - low + 1
+	if !stepped {
+		return strconv.Itoa(low + int(hash%uint64(count))), nil
+	}
+	by, err := f.step(item, step)
+	if err != nil {
+		return "", err
+	}
+	from := low + int(hash%uint64(min(by, count)))
+	return fmt.Sprintf("%d-%d/%d", from, high, by), nil
+}
+
+// ResolveIn puts @at in the place of @in: the time that is so long after now.
+// Other expressions stay as they are, unchecked. The error is a *task.Error of
+// the field "schedule" or "schedule[i]".
+func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
+	list := slices.Clone(task.Schedules(exprs))
+	for i, text := range exprs {
+		if !waits(text) {
+			continue
+		}
+		field := fieldName(exprs, i)
+		e, err := parseExpression(field, text, true)
+		if err != nil {
+			return nil, err
+		}
+		at := task.At(instant(milliseconds(now) + e.in))
+		if at.Unix() < firstWritten || at.Unix() >= endSecond {
+			return nil, task.Invalid(task.CodeBadTime, field, "%s: the time is outside the years 2000 to 2100", task.Quote(text))
+		}
+		text, err := at.MarshalText()
+		if err != nil {
+			return nil, fmt.Errorf("write a time: %w", err)
+		}
+		list[i] = "@at " + string(text)
+	}
+	return list, nil
+}
