@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -197,6 +198,9 @@ func parseAt(words []string) (int64, error) {
 	return at.UnixMilli(), nil
 }
 
+// nothing is passed to the parser for a field of which nothing plain is left.
+const nothing = "1"
+
 // cronParser turns checked fields into bit sets; it never sees what a user wrote.
 var cronParser = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
@@ -211,13 +215,17 @@ func parseCron(words []string) (*rule, error) {
 		return nil, fmt.Errorf("has %d %s; a cron expression has 5 (minute, hour, day of month, month, day of week), or 6 with seconds first",
 			len(words), plural(len(words), "field"))
 	}
+	var days special
 	plain := make([]string, maxFields)
 	for i := range fields {
-		text, err := fields[i].check(words[i])
+		text, err := days.take(&fields[i], words[i])
+		if err == nil && text != "" {
+			text, err = fields[i].check(text)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%w%s", err, everyInstead(words, i))
 		}
-		plain[i] = text
+		plain[i] = cmp.Or(text, nothing)
 	}
 	parsed, err := cronParser.Parse(strings.Join(plain, " "))
 	if err != nil {
@@ -230,7 +238,7 @@ func parseCron(words []string) (*rule, error) {
 	// The star bit (the highest) of the parser is dropped: it forgets that */2
 	// starts with *. Vixie's cron looks at the first character, and so do we.
 	star := func(i int) bool { return words[i][0] == '*' }
-	return &rule{
+	r := &rule{
 		seconds:  sets.Second &^ (1 << 63),
 		minutes:  sets.Minute &^ (1 << 63),
 		hours:    uint32(sets.Hour),
@@ -239,7 +247,16 @@ func parseCron(words []string) (*rule, error) {
 		weekdays: uint8(sets.Dow),
 		bothDays: star(3) || star(5),
 		realTime: star(2),
-	}, nil
+		special:  days,
+	}
+	r.hasSpecial = days != special{}
+	if plain[3] == nothing {
+		r.days = 0
+	}
+	if plain[5] == nothing {
+		r.weekdays = 0
+	}
+	return r, nil
 }
 
 func plural(n int, noun string) string {

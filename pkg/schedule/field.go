@@ -27,6 +27,8 @@ var fields = [...]field{
 	{name: "day of week", max: 7, names: []string{"SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}},
 }
 
+var dayOfMonth, dayOfWeek = &fields[3], &fields[5]
+
 // check refuses all that is not Vixie's language, and rewrites the rest so
 // plainly that no parser can misread it: numbers, ranges and steps only, and 0
 // for Sunday.
@@ -43,9 +45,6 @@ func (f *field) check(text string) (string, error) {
 }
 
 func (f *field) checkItem(item string) (string, error) {
-	if item == "" {
-		return "", fmt.Errorf("%s has an empty item in its list", f.name)
-	}
 	if err := f.unsupported(item); err != nil {
 		return "", err
 	}
@@ -157,19 +156,20 @@ func span(from, to int) string {
 	return fmt.Sprintf("%d-%d", from, to)
 }
 
-// unsupported names the extensions of other schedulers. They are refused, never
-// guessed, since each means different things to different programs.
+// unsupported names the extensions of other schedulers, and ours where they do
+// not belong. They are refused, never guessed, since each means different things
+// to different programs.
 func (f *field) unsupported(item string) error {
 	text := strings.ToUpper(item)
 	switch {
 	case strings.Contains(text, "?"):
 		return fmt.Errorf("%s %s: ? is not supported; write *", f.name, short(item))
 	case strings.Contains(text, "#"):
-		return fmt.Errorf("%s %s: # (the n-th weekday of a month) is not supported", f.name, short(item))
+		return fmt.Errorf("%s %s: # is for the day of week, such as 5#3, the third Friday", f.name, short(item))
 	case text == "W" || text == "LW" || isNumber(strings.TrimSuffix(text, "W")) && strings.HasSuffix(text, "W"):
-		return fmt.Errorf("%s %s: W (the nearest working day) is not supported", f.name, short(item))
+		return fmt.Errorf("%s %s: W, a working day, is for the day of month, such as 15W or LW", f.name, short(item))
 	case text == "L" || strings.HasPrefix(text, "L-") || isNumber(strings.TrimSuffix(text, "L")) && strings.HasSuffix(text, "L"):
-		return fmt.Errorf("%s %s: L (the last day) is not supported", f.name, short(item))
+		return fmt.Errorf("%s %s: L, the last one, is for the days: L in the day of month, 5L in the day of week", f.name, short(item))
 	}
 	return nil
 }

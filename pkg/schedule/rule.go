@@ -17,8 +17,10 @@ type rule struct {
 	hours, days      uint32 // bit n: hour n, day n of the month (1–31)
 	months           uint16 // bit n: month n (1–12)
 	weekdays         uint8  // bit n: weekday n, Sunday is 0
+	hasSpecial       bool   // special is not empty
 	bothDays         bool   // day of month and day of week must both match; else either suffices
 	realTime         bool   // the hour field starts with *: not subject to the DST policy
+	special          special
 }
 
 // monthDays returns the matching days of a month as bits 1–31. first is the
@@ -27,12 +29,14 @@ func (r *rule) monthDays(month time.Month, first int64, length int) uint32 {
 	if r.months>>uint(month)&1 == 0 {
 		return 0
 	}
-	week := uint64(r.weekdays)
-	weeks := (week | week<<7 | week<<14 | week<<21 | week<<28 | week<<35) >> uint(first)
-	byWeekday := uint32(weeks << 1) // bit 1 is the first of the month
-	match := r.days & byWeekday
+	byDay, byWeekday := r.days, inMonth(r.weekdays, first)
+	if r.hasSpecial {
+		byDay |= r.special.monthDays(first, length)
+		byWeekday |= r.special.weekDays(first, length)
+	}
+	match := byDay & byWeekday
 	if !r.bothDays {
-		match = r.days | byWeekday
+		match = byDay | byWeekday
 	}
 	return match & ((uint32(1)<<uint(length) - 1) << 1)
 }

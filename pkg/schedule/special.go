@@ -1,0 +1,148 @@
+package schedule
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+	"time"
+)
+
+// special are the days that a rule names by their place in a month: L, LW, 15W in
+// the day of the month; 5#3, 5L in the day of the week.
+type special struct {
+	lastDay     bool     // L
+	lastWorkday bool     // LW
+	nearest     uint32   // bit n: nW, the working day nearest to day n, in the same month
+	nth         [5]uint8 // of the first, second, … occurrence in a month: bit n: weekday n
+	last        uint8    // of the last occurrence: bit n: weekday n
+}
+
+// monthDays returns the days of a month that the day of the month names, as bits
+// 1–31. first is the weekday of the month's first day, length its number of days.
+func (s *special) monthDays(first int64, length int) uint32 {
+	var days uint32
+	if s.lastDay {
+		days |= 1 << uint(length)
+	}
+	if s.lastWorkday {
+		days |= 1 << uint(workday(length, first, length))
+	}
+	for set := s.nearest & (1<<uint(length+1) - 1); set != 0; set &= set - 1 {
+		days |= 1 << uint(workday(bits.TrailingZeros32(set), first, length))
+	}
+	return days
+}
+
+// workday returns the day from Monday to Friday that is nearest to a day of a
+// month, in that month.
+func workday(n int, first int64, length int) int {
+	switch weekday := time.Weekday((first + int64(n) - 1) % 7); {
+	case weekday == time.Saturday && n == 1:
+		return n + 2
+	case weekday == time.Saturday:
+		return n - 1
+	case weekday == time.Sunday && n == length:
+		return n - 2
+	case weekday == time.Sunday:
+		return n + 1
+	}
+	return n
+}
+
+// weekDays returns the days of a month that the day of the week names.
+func (s *special) weekDays(first int64, length int) uint32 {
+	var days uint32
+	for n, weekdays := range s.nth {
+		const week = 1<<7 - 1
+		days |= inMonth(weekdays, first) & (week << uint(1+7*n))
+	}
+	return days | inMonth(s.last, first)&^(1<<uint(length-6)-1)
+}
+
+// inMonth returns the days of a month that are one of some weekdays, as bits from
+// 1 on, and beyond the month's last day.
+func inMonth(weekdays uint8, first int64) uint32 {
+	week := uint64(weekdays)
+	weeks := (week | week<<7 | week<<14 | week<<21 | week<<28 | week<<35) >> uint(first)
+	return uint32(weeks << 1) // bit 1 is the first of the month
+}
+
+// take takes the special items out of a field, and returns what is left of it.
+func (s *special) take(f *field, text string) (string, error) {
+	var rest []string
+	for _, item := range strings.Split(text, ",") {
+		if item == "" {
+			return "", fmt.Errorf("%s has an empty item in its list", f.name)
+		}
+		taken, err := false, error(nil)
+		switch f {
+		case dayOfMonth:
+			taken, err = s.takeDay(item)
+		case dayOfWeek:
+			taken, err = s.takeWeekday(item)
+		}
+		if err != nil {
+			return "", err
+		}
+		if !taken {
+			rest = append(rest, item)
+		}
+	}
+	return strings.Join(rest, ","), nil
+}
+
+func (s *special) takeDay(item string) (bool, error) {
+	text := strings.ToUpper(item)
+	day, near := strings.CutSuffix(text, "W")
+	switch {
+	case text == "L":
+		s.lastDay = true
+	case text == "LW":
+		s.lastWorkday = true
+	case strings.HasPrefix(text, "L"):
+		return false, fmt.Errorf("day of month %s: L, the last day, and LW, the last working day, take nothing more", short(item))
+	case near && day == "":
+		return false, fmt.Errorf("day of month %s: W needs a day; did you mean 15W, or LW, the last working day?", short(item))
+	case near && !isNumber(day):
+		return false, fmt.Errorf("day of month %s: W takes one day, such as 15W; the last working day is LW", short(item))
+	case near:
+		n, err := dayOfMonth.value(item, day)
+		if err != nil {
+			return false, err
+		}
+		s.nearest |= 1 << uint(n)
+	default:
+		return false, nil
+	}
+	return true, nil
+}
+
+func (s *special) takeWeekday(item string) (bool, error) {
+	text := strings.ToUpper(item)
+	day, place, isNth := strings.Cut(text, "#")
+	if isNth {
+		n, ok := number(place)
+		if !ok || n < 1 || n > len(s.nth) {
+			return false, fmt.Errorf("day of week %s: # takes a place in the month from 1 to 5, such as 5#3, the third Friday; the last one is 5L", short(item))
+		}
+		weekday, err := dayOfWeek.value(item, day)
+		if err != nil {
+			return false, err
+		}
+		s.nth[n-1] |= 1 << uint(weekday%7)
+		return true, nil
+	}
+	day, isLast := strings.CutSuffix(text, "L")
+	switch {
+	case !isLast:
+		return false, nil
+	case day == "":
+		return false, fmt.Errorf("day of week %s: L needs a day, such as 5L, the last Friday", short(item))
+	}
+	weekday, err := dayOfWeek.value(item, day)
+	if err != nil {
+		return false, err
+	}
+	s.last |= 1 << uint(weekday%7)
+	return true, nil
+}
