@@ -71,13 +71,7 @@ func (s *Schedule) note(tick time.Time) string {
 	if instant == st.start && slices.ContainsFunc(p.rules, func(r rule) bool { return r.runsAfterGap(st, p.policy) }) {
 		return NoteGap
 	}
-	second := st.fold() && instant+st.offset < st.start+st.before
-	first := false
-	if i+1 < len(p.zone.stretches) {
-		after := &p.zone.stretches[i+1]
-		first = after.fold() && instant+st.offset >= after.start+after.offset
-	}
-	if (first || second) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.next(p.zone, p.policy, instant) == instant }) {
+	if (p.zone.again(i, instant) || p.zone.twice(i, instant)) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.next(p.zone, p.policy, instant) == instant }) {
 		return NoteFold
 	}
 	return ""

@@ -1,0 +1,170 @@
+package schedule
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A Change is a place at which a zone's clock is put forward or back.
+type Change struct {
+	At       time.Time // the first instant of the new offset, in UTC
+	From, To string    // what the clock would have shown then, and what it shows: 2006-01-02 15:04:05
+}
+
+// Gap reports whether the clock is put forward: the local times from From to To
+// do not exist. If not, those from To to From come twice.
+func (c *Change) Gap() bool { return c.From < c.To }
+
+// A Moment is a local time of a zone.
+type Moment struct {
+	Local    string      // 2006-01-02 15:04:05, with milliseconds if there are any
+	Instants []time.Time // in UTC, ascending: one; none in a gap; two in a fold
+	Change   *Change     // the gap or the fold that it lies in, or nil
+
+	seconds int64 // of the local clock
+	whole   bool  // no milliseconds
+}
+
+const clockLayout = "2006-01-02 15:04:05"
+
+var localLayouts = []string{"2006-01-02", "2006-01-02 15:04", clockLayout, "2006-01-02 15:04:05.000"}
+
+// ReadLocal reads a local time of a zone: a date with or without a time of day
+// (2026-03-29 02:30; a T may stand between them), or an RFC 3339 time with an
+// offset, which is one instant even in a fold. It is of 2000 to 2100.
+//
+// The error is a *task.Error of the field "at" or "timezone".
+func ReadLocal(text, timezone string) (Moment, error) {
+	z, err := findZone(timezone)
+	if err != nil {
+		return Moment{}, err
+	}
+	var local time.Time
+	instants, isInstant := []time.Time(nil), rfc3339.MatchString(text)
+	if isInstant {
+		var at time.Time
+		if at, err = time.Parse(time.RFC3339, text); err == nil {
+			at = at.UTC().Truncate(time.Millisecond)
+			instants = []time.Time{at}
+			_, offset := at.In(z.location).Zone()
+			local = at.Add(time.Duration(offset) * time.Second)
+		}
+	} else {
+		local, err = parseLocal(text)
+	}
+	if err != nil {
+		return Moment{}, task.Invalid(task.CodeBadTime, "at", "%s is not a time, such as 2026-03-29 02:30 or 2026-03-29T00:30:00Z", task.Quote(text))
+	}
+	if s := local.Unix(); s < firstWritten || s >= endSecond {
+		return Moment{}, task.Invalid(task.CodeBadTime, "at", "%s is not in the years 2000 to 2100", task.Quote(text))
+	}
+	m := z.moment(local)
+	if isInstant {
+		m.Instants = instants
+	}
+	return m, nil
+}
+
+func parseLocal(text string) (time.Time, error) {
+	text = strings.Replace(text, "T", " ", 1)
+	for _, layout := range localLayouts {
+		if at, err := time.Parse(layout, text); err == nil && len(text) == len(layout) {
+			return at, nil
+		}
+	}
+	return time.Time{}, task.Invalid(task.CodeBadTime, "at", "is not a time")
+}
+
+// moment finds the instants of what a local clock shows, given as if it were UTC.
+func (z *zone) moment(local time.Time) Moment {
+	m := Moment{Local: local.Format(clockLayout), seconds: local.Unix(), whole: local.Nanosecond() == 0}
+	if !m.whole {
+		m.Local = local.Format(localLayouts[3])
+	}
+	const apart = 2 * day // farther than any clock is from UTC
+	for i := z.at(m.seconds - apart); i < len(z.stretches) && z.stretches[i].start < m.seconds+apart; i++ {
+		st := &z.stretches[i]
+		if at := m.seconds - st.offset; st.start <= at && at < st.end {
+			m.Instants = append(m.Instants, local.Add(time.Duration(-st.offset)*time.Second))
+		}
+		if from, to := st.start+st.before, st.start+st.offset; min(from, to) <= m.seconds && m.seconds < max(from, to) {
+			m.Change = st.change()
+		}
+	}
+	return m
+}
+
+// change is the change of the clock with which a stretch begins.
+func (s *stretch) change() *Change {
+	show := func(local int64) string { return time.Unix(local, 0).UTC().Format(clockLayout) }
+	return &Change{At: time.Unix(s.start, 0).UTC(), From: show(s.start + s.before), To: show(s.start + s.offset)}
+}
+
+// Names reports whether a cron expression names this local time, whether it
+// exists or not. A moment in a gap that is named has no tick of its own: with
+// gap: run-after the instant of the change is one, and At tells so.
+func (s *Schedule) Names(m Moment) bool {
+	return m.whole && slices.ContainsFunc(s.plan.rules, func(r rule) bool {
+		return r.nextLocal(m.seconds, m.seconds+1) == m.seconds
+	})
+}
+
+// A Reading is what a schedule says of an instant.
+type Reading struct {
+	Tick     bool      // it is one
+	Previous time.Time // the last tick before it, in UTC; zero if there is none
+	Next     time.Time // the first tick after it
+	Note     string    // of a tick: NoteGap, NoteFold or ""
+	Change   *Change   // the gap that ends at it, or the fold in which it lies; nil if neither
+}
+
+// At tells what the schedule says of an instant, cut to milliseconds. A tick is
+// a time; when it falls due is Due's to say.
+func (s *Schedule) At(at time.Time) Reading {
+	ms := milliseconds(at)
+	r := Reading{Tick: ms >= s.plan.first && s.previous(ms) == ms}
+	if before := s.previous(ms - 1); before != none {
+		r.Previous = instant(before)
+	}
+	if next := s.next(ms); next != none {
+		r.Next = instant(next)
+	}
+	if r.Tick {
+		r.Note = s.note(instant(ms))
+	}
+	if second := ms / 1000; second >= firstSecond && second < endSecond {
+		r.Change = s.plan.zone.changeOf(second, ms%1000 == 0)
+	}
+	return r
+}
+
+// changeOf is the gap that ends at an instant, or the fold in which it lies.
+func (z *zone) changeOf(at int64, whole bool) *Change {
+	i := z.at(at)
+	st := &z.stretches[i]
+	if st.gap() && st.start == at && whole || z.again(i, at) {
+		return st.change()
+	}
+	if z.twice(i, at) {
+		return z.stretches[i+1].change()
+	}
+	return nil
+}
+
+// again reports whether the local time of an instant, in stretch i, was there
+// before; twice, whether it will be there again.
+func (z *zone) again(i int, at int64) bool {
+	st := &z.stretches[i]
+	return st.fold() && at+st.offset < st.start+st.before
+}
+
+func (z *zone) twice(i int, at int64) bool {
+	if i+1 == len(z.stretches) {
+		return false
+	}
+	after := &z.stretches[i+1]
+	return after.fold() && at+z.stretches[i].offset >= after.start+after.offset
+}
