@@ -254,7 +254,7 @@ func ticks(t task.Timing, anchor, from task.Time, count int) (answer, error) {
 	}
 	out := make([]client.Occurrence, len(list))
 	for i, o := range list {
-		out[i] = client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), Note: o.Note}
+		out[i] = client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), DueBefore: dueBefore(o), Note: o.Note}
 	}
 	return all(out)
 }
@@ -272,8 +272,8 @@ func (s *server) scheduleNext(c *call) (answer, error) {
 	if err := checkTime("from", ask.From); err != nil {
 		return answer{}, err
 	}
-	timing := task.Timing{Schedule: ask.Schedule, Timezone: ask.Timezone, DST: ask.DST}
-	if err := schedule.Check(timing); err != nil {
+	timing, err := timingOf(ask)
+	if err != nil {
 		return answer{}, err
 	}
 	return ticks(timing, ask.From, ask.From, ask.Count)

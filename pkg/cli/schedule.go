@@ -2,7 +2,9 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,17 +21,20 @@ func (a *app) scheduleCommand() *cobra.Command {
 
 func (a *app) scheduleNext() *cobra.Command {
 	var f struct {
-		timezone, from string
-		count          int
-		dst            task.DST
+		timezone, from, start, end, name string
+		count                            int
+		dst                              task.DST
+		jitter                           time.Duration
 	}
 	cmd := &cobra.Command{
 		Use:   "next EXPR...",
 		Short: "Show when a schedule ticks, without a server",
 		Long: "Show when a schedule ticks, computed here, without a server. Several expressions count as one schedule.\n" +
-			"@every counts from --from.",
+			"@every and @in count from --from; H follows from --name and --namespace.",
 		Example: `  carillon schedule next "30 2 * * *" --timezone Europe/Berlin
   carillon schedule next "30 2 * * *" --timezone Europe/Berlin --from 2027-03-27 --count 3
+  carillon schedule next "H H(2-5) * * *" --name nightly-backup --jitter 30s
+  carillon schedule next "0 9 LW * *" --start 2027-01-01 --end 2027-06-30
   carillon schedule next "@every 90s" -o json`,
 		Args:              args(1, -1, "the expression"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -39,6 +44,10 @@ func (a *app) scheduleNext() *cobra.Command {
 	cmd.Flags().IntVar(&f.count, "count", 5, "how many")
 	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "ticks whose local time does not exist: run-after (default) or skip")
 	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "ticks whose local time exists twice: first (default) or both")
+	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this time")
+	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this time")
+	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "how much later than its time a tick may fall due")
+	cmd.Flags().StringVar(&f.name, "name", "", "the task whose schedule it would be, for H")
 	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
@@ -46,25 +55,75 @@ func (a *app) scheduleNext() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		from, err := readFrom(f.from, zone)
-		if err != nil {
-			return err
+		var times [3]time.Time
+		for i, flag := range []struct{ name, text string }{{"--from", f.from}, {"--start", f.start}, {"--end", f.end}} {
+			if times[i], err = readFlag(flag.name, flag.text, zone); err != nil {
+				return err
+			}
 		}
+		from := times[0]
 		if from.IsZero() {
 			from = a.now()
 		}
-		ticks, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: f.timezone, DST: f.dst}, from, from, f.count)
+		timing := task.Timing{
+			Schedule: exprs, Timezone: f.timezone, DST: f.dst,
+			Start: task.At(times[1]), End: task.At(times[2]), Jitter: task.Duration(f.jitter),
+		}
+		ticks, err := a.upcoming(timing, from, f.name, f.count)
 		if err != nil {
 			return unquotedHint(err, exprs)
 		}
 		list := make([]client.Occurrence, len(ticks))
 		for i, t := range ticks {
 			list[i] = client.Occurrence{Time: task.At(t.Time), Local: t.Local.Format("2006-01-02T15:04:05.000Z07:00"), Note: t.Note}
+			if f.jitter > 0 {
+				list[i].DueBefore = task.At(t.Before)
+			}
 		}
 		return emitList(a, list, func(o client.Occurrence) string { return stamp(o.Time) },
-			func(bool) *grid { return a.occurrenceGrid(list, f.timezone) })
+			func(bool) *grid { return a.withDueBefore(a.occurrenceGrid(list, f.timezone), list, f.timezone) })
 	}
 	return cmd
+}
+
+// upcoming lists ticks of what a task of this name would have; without a name
+// there is no H.
+func (a *app) upcoming(t task.Timing, from time.Time, name string, count int) ([]schedule.Occurrence, error) {
+	exprs, err := schedule.ResolveIn(t.Schedule, from)
+	if err != nil {
+		return nil, err
+	}
+	if t.Schedule = exprs; name != "" {
+		if err := task.CheckName("name", name); err != nil {
+			return nil, err
+		}
+		if t.Schedule, err = schedule.Spread(exprs, a.namespace(), name); err != nil {
+			return nil, err
+		}
+	}
+	return schedule.Upcoming(t, from, from, count)
+}
+
+// withDueBefore adds a column of by when ticks are due at the latest, if there is
+// jitter.
+func (a *app) withDueBefore(g *grid, list []client.Occurrence, timezone string) *grid {
+	if len(list) == 0 || list[0].DueBefore.IsZero() {
+		return g
+	}
+	g.heads = slices.Insert(g.heads, 1, "DUE BEFORE")
+	for i, o := range list {
+		g.rows[i] = slices.Insert(g.rows[i], 1, exact(o.DueBefore.In(a.zone(timezone))))
+	}
+	return g
+}
+
+// readFlag reads the time that a flag names, as readFrom does.
+func readFlag(name, text string, zone *time.Location) (time.Time, error) {
+	at, err := readFrom(text, zone)
+	if err != nil {
+		return at, usage("%s %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", name, quote(text))
+	}
+	return at, nil
 }
 
 // unquotedHint notices an expression that the shell took apart.

@@ -58,6 +58,9 @@ type Occurrence struct {
 	Time  task.Time `json:"time"`
 	Local string    `json:"local" doc:"The same instant in the schedule's zone, with its offset."`
 	Note  string    `json:"note" doc:"gap, fold, excluded, or empty."`
+	// DueBefore is set where jitter is, and the task is not known whose uid tells
+	// when the tick falls due.
+	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: it falls due from time on, before this."`
 }
 
 // ScheduleRequest asks for the ticks of a schedule that no task has.
@@ -65,8 +68,14 @@ type ScheduleRequest struct {
 	Schedule task.Schedules `json:"schedule" doc:"One expression or a list."`
 	Timezone string         `json:"timezone,omitempty" doc:"A name from the tz database. Default: UTC."`
 	DST      task.DST       `json:"dst,omitzero"`
-	From     task.Time      `json:"from,omitzero" doc:"Ticks after this. Default: now."`
-	Count    int            `json:"count,omitempty" doc:"How many, at most 1000. Default: 5."`
+	Start    task.Time      `json:"start,omitzero" doc:"No ticks before this."`
+	End      task.Time      `json:"end,omitzero" doc:"No ticks after this."`
+	Jitter   task.Duration  `json:"jitter,omitzero" doc:"How much later than its time a tick may fall due."`
+	// H stands for a value that follows from these.
+	Namespace string    `json:"namespace,omitempty" doc:"With name. Default: default."`
+	Name      string    `json:"name,omitempty" doc:"The task whose schedule it would be: H follows from it."`
+	From      task.Time `json:"from,omitzero" doc:"Ticks after this; @every and @in count from it. Default: now."`
+	Count     int       `json:"count,omitempty" doc:"How many, at most 1000. Default: 5."`
 }
 
 // Key is a key in etcd that belongs to a task.

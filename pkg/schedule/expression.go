@@ -104,7 +104,7 @@ func parseExpression(name, text string, written bool) (expression, error) {
 	}
 	if slices.ContainsFunc(words, hasH) {
 		if !written {
-			return fail(task.CodeBadSchedule, "H stands for a value that follows from a task's name, and there is none here")
+			return fail(task.CodeBadSchedule, "H stands for a value that follows from the task's name; name the task")
 		}
 		if len(text) > maxSpread {
 			return fail(task.CodeTooLong, "%d bytes are more than %d, with H", len(text), maxSpread)
