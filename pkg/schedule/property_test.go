@@ -37,6 +37,19 @@ func fieldGen(low, high int) *rapid.Generator[string] {
 	})
 }
 
+// dayGen makes a day of the month by its place, among others.
+var dayGen = rapid.Custom(func(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"", "1,", "10-20/3,"}).Draw(t, "first") +
+		rapid.SampledFrom([]string{"L", "l", "LW", "1W", "lW,15w", "L,LW", fmt.Sprintf("%dW", rapid.IntRange(1, 31).Draw(t, "day"))}).Draw(t, "place")
+})
+
+// weekdayGen makes a day of the week by its place, among others.
+var weekdayGen = rapid.Custom(func(t *rapid.T) string {
+	day := rapid.SampledFrom([]string{"0", "1", "5", "6", "7", "sun", "SAT", "Wed"}).Draw(t, "day")
+	return rapid.SampledFrom([]string{"", "1,", "*/2,", "mon-FRI/2,"}).Draw(t, "first") +
+		rapid.SampledFrom([]string{day + "L", day + "l", fmt.Sprintf("%s#%d", day, rapid.IntRange(1, 5).Draw(t, "n")), day + "#1," + day + "L"}).Draw(t, "place")
+})
+
 // cronGen makes a cron expression that ticks, with seconds or without.
 func cronGen(seconds bool) *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
@@ -47,9 +60,9 @@ func cronGen(seconds bool) *rapid.Generator[string] {
 		words = append(words, fieldGen(0, 59).Draw(t, "minute"), fieldGen(0, 23).Draw(t, "hour"))
 		star := rapid.Just("*")
 		words = append(words,
-			rapid.OneOf(star, fieldGen(1, 31)).Draw(t, "day"),
+			rapid.OneOf(star, fieldGen(1, 31), dayGen).Draw(t, "day"),
 			rapid.OneOf(star, star, fieldGen(1, 12)).Draw(t, "month"),
-			rapid.OneOf(star, fieldGen(0, 7)).Draw(t, "weekday"))
+			rapid.OneOf(star, fieldGen(0, 7), weekdayGen).Draw(t, "weekday"))
 		return strings.Join(words, " ")
 	}).Filter(func(expr string) bool {
 		return schedule.Check(task.Timing{Schedule: []string{expr}, Timezone: "", DST: noDST}) == nil
@@ -58,12 +71,15 @@ func cronGen(seconds bool) *rapid.Generator[string] {
 
 // nearChange draws an instant within a day of a change of the clock, if the zone
 // has one after a random instant, and else that instant.
-func nearChange(t *rapid.T, zone string) time.Time {
+func nearChange(t *rapid.T, zone string) time.Time { return nearChangeSince(t, zone, 1970) }
+
+func nearChangeSince(t *rapid.T, zone string, year int) time.Time {
 	location, err := schedule.Location(zone)
 	if err != nil {
 		t.Fatal(err)
 	}
-	random := time.Unix(rapid.Int64Range(947_000_000, 4_102_444_800).Draw(t, "instant"), 0).UTC()
+	first := time.Date(year, 1, 4, 0, 0, 0, 0, time.UTC).Unix()
+	random := time.Unix(rapid.Int64Range(first, 4_102_444_800).Draw(t, "instant"), 0).UTC()
 	if _, change := random.In(location).ZoneBounds(); !change.IsZero() && change.Year() <= 2099 {
 		random = change.UTC()
 	}
