@@ -80,6 +80,10 @@ test: ## Run all tests with the race detector; what failed comes last
 lint: ## Check format, go vet, staticcheck, layers, and the links of the docs
 	@bash scripts/lint.sh
 
+.PHONY: oracle
+oracle: ## Hold schedules against the oracle: all zones, all changes of clocks from 1970 to 2040
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '_AgreesWithOracle' $(TEST_FLAGS) ./pkg/schedule -everything
+
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME
 	@bash scripts/fuzz.sh

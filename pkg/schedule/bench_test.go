@@ -18,6 +18,7 @@ func BenchmarkNext(b *testing.B) {
 		{"secondly", "Europe/Berlin", []string{"* * * * * *"}},
 		{"daily", "Europe/Berlin", []string{"30 2 * * *"}},
 		{"sparse", "Europe/Berlin", []string{"0 0 29 2 */7"}},
+		{"places", "Europe/Berlin", []string{"30 2 LW * *", "0 9 * * 1#1"}},
 		{"every", "UTC", []string{"@every 90s"}},
 		{"sixteen", "Europe/Berlin", sixteen()},
 	} {
@@ -33,6 +34,44 @@ func BenchmarkNext(b *testing.B) {
 				now = next
 			}
 		})
+	}
+}
+
+// The slowest there is, found by trying rare expressions in all zones: what means
+// a time that is in a gap each year, and with gap: skip never ticks again, as
+// often as a task may say so. All that looks for a tick looks through a century.
+func BenchmarkWorst(b *testing.B) {
+	var exprs []string
+	for i := range schedule.MaxExpressions {
+		exprs = append(exprs, fmt.Sprintf("%d 2 * 3 0L", i))
+	}
+	timing := task.Timing{Schedule: exprs, Timezone: "Europe/Zagreb", DST: task.DST{Gap: task.GapSkip}, Jitter: task.Duration(time.Hour)}
+	s := mustParse(b, timing, anchor)
+	early, late := instant(b, "1985-01-01"), instant(b, "2100-12-31")
+	for _, c := range []struct {
+		name string
+		call func()
+	}{
+		{"next", func() { s.Next(early) }},
+		{"lastDue", func() { s.LastDue(late, "k3f9") }},
+		{"at", func() { s.At(late) }},
+		{"missed", func() { s.Missed(early, late, 1) }},
+		{"check", func() { _ = schedule.Check(task.Timing{Schedule: append(exprs[1:], "0 0 31W * */7")}) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				c.call()
+			}
+		})
+	}
+}
+
+func BenchmarkDue(b *testing.B) {
+	s := mustParse(b, task.Timing{Schedule: []string{"30 2 * * *"}, Timezone: "Europe/Berlin", Jitter: task.Duration(time.Minute)}, anchor)
+	tick, _ := s.Next(anchor)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Due(tick, "k3f9abcdefgh")
 	}
 }
 

@@ -125,9 +125,13 @@ type Reading struct {
 // a time; when it falls due is Due's to say.
 func (s *Schedule) At(at time.Time) Reading {
 	ms := milliseconds(at)
-	r := Reading{Tick: ms >= s.plan.first && s.previous(ms) == ms}
-	if before := s.previous(ms - 1); before != none {
-		r.Previous = instant(before)
+	last := s.previous(ms)
+	r := Reading{Tick: last != none && last == ms}
+	if r.Tick {
+		last = s.previous(ms - 1)
+	}
+	if last != none {
+		r.Previous = instant(last)
 	}
 	if next := s.next(ms); next != none {
 		r.Next = instant(next)
