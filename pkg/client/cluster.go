@@ -68,6 +68,13 @@ func (c *Client) Cluster(ctx context.Context) (ClusterStatus, error) {
 	return s, err
 }
 
+// SetCluster changes settings of the cluster, and returns those that hold then.
+func (c *Client) SetCluster(ctx context.Context, set ClusterSettings) (ClusterSettings, error) {
+	var now ClusterSettings
+	err := c.do(ctx, call{method: http.MethodPatch, path: "/v1/cluster", body: set}, &now)
+	return now, err
+}
+
 // Version says what answers.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	var v Version

@@ -172,6 +172,29 @@ func (c *Client) Pause(ctx context.Context, namespace, name string, revision int
 	return t, err
 }
 
+// PauseWith is Pause with an end, or a reason.
+func (c *Client) PauseWith(ctx context.Context, namespace, name string, how PauseRequest, revision int64) (Task, error) {
+	var t Task
+	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: how}, &t, "pause")
+	return t, err
+}
+
+// Versions are the versions of a task, the one in force first: as many former
+// ones as are kept.
+func (c *Client) Versions(ctx context.Context, namespace, name string) ([]TaskVersion, error) {
+	var l List[TaskVersion]
+	err := c.onTask(ctx, namespace, name, call{method: http.MethodGet}, &l, "versions")
+	return l.Items, err
+}
+
+// Rollback gives a task the spec of a former version, in a new one; whether it is
+// paused stays. task.ErrConflict if that changes nothing. revision is as for Patch.
+func (c *Client) Rollback(ctx context.Context, namespace, name string, r RollbackRequest, revision int64) (RolledBack, error) {
+	var t RolledBack
+	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: r}, &t, "rollback")
+	return t, err
+}
+
 // Resume lets a task's ticks go on, from now. revision is as for Patch.
 func (c *Client) Resume(ctx context.Context, namespace, name string, revision int64) (Task, error) {
 	var t Task

@@ -17,7 +17,12 @@ type Task struct {
 	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
 	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
 	Active  int       `json:"active" doc:"Runs in a node's inbox."`
-	Result  string    `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
+	// What has happened to the task, as opposed to what its user wrote.
+	Pause    *task.Pause `json:"pause,omitempty" doc:"Of a paused task: since when, by whom, why, and until when."`
+	Counted  int64       `json:"counted_runs,omitempty" doc:"With max_runs: how many ticks have become runs."`
+	Failures int         `json:"failures_in_a_row,omitempty" doc:"With pause_after_failures: how many runs in a row have failed."`
+	NoNext   string      `json:"no_next,omitempty" doc:"Why there is no next tick, ever, in words; absent if the task is paused, or @manual."`
+	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
 }
 
 // What a change did: Task.Result.
@@ -61,6 +66,40 @@ type Occurrence struct {
 	// DueBefore is set where jitter is, and the task is not known whose uid tells
 	// when the tick falls due.
 	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: it falls due from time on, before this."`
+	DueAt task.Time `json:"due_at,omitzero" doc:"When it falls due, if jitter makes that later than time."`
+}
+
+// PauseRequest is the body of a pause; it may be left out. What is left out of it
+// stays as it is, if the task is paused already.
+type PauseRequest struct {
+	Until  task.Time     `json:"until,omitzero" doc:"Ticks come again after this instant."`
+	For    task.Duration `json:"for,omitzero" doc:"Instead of until: how long, from now on the server's clock."`
+	Reason string        `json:"reason,omitempty" doc:"At most 256 bytes."`
+}
+
+// TaskVersion is a version of a task.
+type TaskVersion struct {
+	task.Task
+	Changed []string `json:"changed" doc:"What it has otherwise than the version before, as far as that is kept: \"timeout: 10m → 20m\"."`
+}
+
+// RollbackRequest asks for a former version.
+type RollbackRequest struct {
+	To     int64 `json:"to,omitempty" doc:"Its generation. Default: the newest that differs by more than a pause."`
+	DryRun bool  `json:"dry_run,omitempty" doc:"Only say what would change."`
+}
+
+// RolledBack is a task as a rollback left it, or would.
+type RolledBack struct {
+	Task
+	To      int64    `json:"to" doc:"The generation whose spec it has now."`
+	Changed []string `json:"changed" doc:"What that changed: \"timeout: 20m → 10m\"."`
+}
+
+// ClusterSettings is what an operator may set of the cluster's record. What is
+// left out stays.
+type ClusterSettings struct {
+	CatchUpRate *int `json:"catch_up_rate,omitempty" doc:"How many runs of ticks that came to light late start per second in the whole cluster; 0 is the default, 100."`
 }
 
 // ScheduleRequest asks for the ticks of a schedule that no task has.
@@ -81,7 +120,7 @@ type ScheduleRequest struct {
 // Key is a key in etcd that belongs to a task.
 type Key struct {
 	Key     string `json:"key"`
-	What    string `json:"what" doc:"spec, entry, queue, history, inbox, watermark or owner."`
+	What    string `json:"what" doc:"spec, entry, queue, history, dead, versions, inbox, watermark or owner."`
 	Present bool   `json:"present"`
 }
 
@@ -109,6 +148,7 @@ type ClusterStatus struct {
 	Revisions   Revisions    `json:"etcd_revisions"`
 	Room        *Room        `json:"room,omitempty"`
 	Format      FormatStatus `json:"format" doc:"Of the records in etcd."`
+	CatchUpRate int          `json:"catch_up_rate" doc:"How many runs of ticks that came to light late start per second in the whole cluster."`
 	Warnings    []string     `json:"warnings" doc:"What an operator should look at, in words."`
 	MakeSpace   []string     `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
 }

@@ -28,10 +28,38 @@ type Found struct {
 	Err error
 }
 
-// ChangeTasks makes all changes, of at most MaxTogether different tasks, at one
-// revision, which it returns, or none. task.ErrConflict if one of the tasks is
-// not as its change says: found is then what is there of each, in their order.
+// What one transaction of ChangeTasks may have.
+const (
+	maxChangeOps = 2 * MaxTogether
+	// maxFormer bounds the bytes of the specs that become versions. What is written
+	// over them is the caller's to bound.
+	maxFormer = 256 << 10
+)
+
+// Fitting is how many of the first of changes fit into one transaction, at least
+// one: a task that is there takes more than a new one, as its spec is kept.
+func Fitting(changes []Change) int {
+	ops, former := 0, 0
+	for i, c := range changes {
+		ops += 2
+		if c.Old != nil {
+			ops += 2
+			former += len(c.Old.rawSpec)
+		}
+		if i > 0 && (ops > maxChangeOps || former > maxFormer) {
+			return i
+		}
+	}
+	return len(changes)
+}
+
+// ChangeTasks makes all changes, of different tasks and as many as are Fitting,
+// at one revision, which it returns, or none. task.ErrConflict if one of the tasks
+// is not as its change says: found is then what is there of each, in their order.
 // The values are to be kept below etcd's limit of a request, 1.5 MiB together.
+//
+// What is remembered of deleted tasks goes when their names are created again, as
+// far as there is room in the transaction; else a leader sees to it.
 func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, found []Found, err error) {
 	txn := kv.Txn{
 		If:   make([]clientv3.Cmp, 0, 2*len(changes)),
@@ -51,6 +79,11 @@ func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, f
 			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, encode(&c.New.Entry)))
 		}
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
+	}
+	for _, c := range changes {
+		if c.Old == nil && len(txn.Then) < maxChangeOps {
+			txn.Then = append(txn.Then, clientv3.OpDelete(s.keys.Tombstone(c.New.Ref)))
+		}
 	}
 	res, err := s.write(ctx, txn)
 	if err != nil {

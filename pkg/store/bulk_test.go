@@ -33,13 +33,15 @@ func TestChangeTasks_AllOrNone(t *testing.T) {
 		old := w.stored(refs[i])
 		changes[i].Old, changes[i].New.Task.Generation = &old, 7
 	}
+	n := store.Fitting(changes)
+	changes, refs = changes[:n], refs[:n]
 	w.del(w.keys.Spec(refs[1]))
 	w.put(w.keys.Entry(refs[2]), "{")
 	w.put(w.keys.Spec(refs[3]), "[]")
-	w.put(w.keys.Entry(refs[59]), w.entryText(refs[59])) // its owner's write
+	w.put(w.keys.Entry(refs[n-1]), w.entryText(refs[n-1])) // its owner's write
 	_, found, err = w.ChangeTasks(t.Context(), changes)
 	is(t, err, task.ErrConflict)
-	if len(found) != len(refs) || found[0].Task.Generation == 7 || found[0].EntryMod != rev || found[59].EntryMod <= rev || found[59].Ref != refs[59] {
+	if len(found) != len(refs) || found[0].Task.Generation == 7 || found[0].EntryMod != rev || found[n-1].EntryMod <= rev || found[n-1].Ref != refs[n-1] {
 		t.Errorf("found %+v … %+v", found[0].Stored, found[len(found)-1].Stored)
 	}
 	is(t, found[1].Err, task.ErrNotFound)
@@ -48,7 +50,7 @@ func TestChangeTasks_AllOrNone(t *testing.T) {
 	if found[2].EntryMod == 0 || found[3].EntryMod != 0 {
 		t.Errorf("which record is unreadable cannot be told: %+v, %+v", found[2], found[3])
 	}
-	for _, i := range []int{0, 58} {
+	for _, i := range []int{0, n - 2} {
 		if st := w.stored(refs[i]); st.Task.Revision != rev || st.Task.Generation == 7 {
 			t.Errorf("%s was changed beside a conflict", refs[i])
 		}

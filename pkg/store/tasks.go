@@ -22,13 +22,14 @@ type Stored struct {
 	rawSpec, rawEntry []byte // as they were read
 }
 
-// CreateTask writes a spec and its entry, both new, and returns the revision.
-// task.ErrExists if either is there.
+// CreateTask writes a spec and its entry, both new, and returns the revision; what
+// is remembered of a deleted task of that name goes. task.ErrExists if either is
+// there.
 func (s *Store) CreateTask(ctx context.Context, ref Ref, t task.Task, e task.Entry) (int64, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(spec), absent(entry)},
-		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, encode(e))},
+		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))},
 	})
 	switch {
 	case err != nil:
@@ -45,13 +46,13 @@ func (s *Store) putSpec(ref Ref, t task.Task) clientv3.Op {
 }
 
 // putOver writes a spec and an entry over those of old, of which fields that
-// this version does not know stay.
+// this version does not know stay, and keeps the former spec as a version.
 func (s *Store) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
 	t.Revision = 0
-	return []clientv3.Op{
+	return append([]clientv3.Op{
 		clientv3.OpPut(s.keys.Spec(old.Ref), graft(old.rawSpec, encode(t), reflect.TypeFor[task.Task]())),
 		clientv3.OpPut(s.keys.Entry(old.Ref), graft(old.rawEntry, encode(e), reflect.TypeFor[task.Entry]())),
-	}
+	}, s.putVersion(old)...)
 }
 
 // Task reads a task. task.ErrNotFound if it is not there; task.ErrInvalid if a
@@ -82,18 +83,24 @@ func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.
 	return res.Revision, nil
 }
 
-// DeleteTask deletes a task with its queue and its history, if it has not
-// changed since it was read as old. Its active attempts are the owner's to
-// cancel, which sees the entry go. task.ErrConflict if the task has changed.
+// DeleteTask deletes a task with all that is its own, and remembers nothing: its
+// queue, its history, its dead runs and its versions, if it has not changed since
+// it was read as old. Its active attempts are the owner's to cancel, which sees
+// the entry go. task.ErrConflict if the task has changed.
 func (s *Store) DeleteTask(ctx context.Context, old Stored) (int64, error) {
+	return s.remove(ctx, old)
+}
+
+// BuryTask is DeleteTask, and puts a tombstone in the task's place.
+func (s *Store) BuryTask(ctx context.Context, old Stored, t Tombstone) (int64, error) {
+	return s.remove(ctx, old, s.PutTombstone(old.Ref, t))
+}
+
+func (s *Store) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
 	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
-	queue, history := s.keys.QueueOf(old.Ref), s.keys.HistoryOf(old.Ref)
 	res, err := s.write(ctx, kv.Txn{
-		If: []clientv3.Cmp{unchanged(spec, old.Task.Revision), unchanged(entry, old.EntryMod)},
-		Then: []clientv3.Op{
-			clientv3.OpDelete(spec), clientv3.OpDelete(entry),
-			clientv3.OpDelete(queue, below(queue)), clientv3.OpDelete(history, below(history)),
-		},
+		If:   []clientv3.Cmp{unchanged(spec, old.Task.Revision), unchanged(entry, old.EntryMod)},
+		Then: append(s.Removal(old.Ref), more...),
 	})
 	switch {
 	case err != nil:
@@ -102,6 +109,15 @@ func (s *Store) DeleteTask(ctx context.Context, old Stored) (int64, error) {
 		return 0, fmt.Errorf("delete task %s: %w", old.Ref, task.ErrConflict)
 	}
 	return res.Revision, nil
+}
+
+// Removal is what deletes all that is a task's own.
+func (s *Store) Removal(ref Ref) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
+	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
+		ops = append(ops, clientv3.OpDelete(prefix, below(prefix)))
+	}
+	return ops
 }
 
 // Tasks lists specs in the order of their keys: of one namespace, or of all if

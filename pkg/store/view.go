@@ -19,8 +19,8 @@ func NoSpace(err error) bool {
 	return kv.NoSpace(err)
 }
 
-// Revisions reads what a delete of a task compares, and nothing else, so that a
-// task whose records cannot be read can be deleted all the same.
+// Revisions reads what a delete of a task compares, and of its spec what can be
+// read: a task whose records cannot be can be deleted all the same.
 // task.ErrNotFound if it has neither spec nor entry.
 func (s *Store) Revisions(ctx context.Context, ref Ref) (Stored, error) {
 	st := Stored{Ref: ref}
@@ -30,7 +30,7 @@ func (s *Store) Revisions(ctx context.Context, ref Ref) (Stored, error) {
 	}
 	r := kv.Result{Responses: res.Responses}
 	if e := readAt(r, 0); e != nil {
-		st.Task.Revision = e.ModRevision
+		st.Task, _ = DecodeTask(e.Value, e.ModRevision) // as far as it can be read
 	}
 	if e := readAt(r, 1); e != nil {
 		st.EntryMod = e.ModRevision
@@ -115,6 +115,7 @@ func (s *Store) KeysOf(ctx context.Context, ref Ref) ([]KeyOf, error) {
 	list := []KeyOf{
 		{Key: s.keys.Spec(ref), What: "spec"}, {Key: s.keys.Entry(ref), What: "entry"},
 		{Key: s.keys.QueueOf(ref), What: "queue"}, {Key: s.keys.HistoryOf(ref), What: "history"},
+		{Key: s.keys.Dead(ref), What: "dead"}, {Key: s.keys.Versions(ref), What: "versions"},
 		{Key: s.keys.Watermark(ref.Shard), What: "watermark"}, {Key: s.keys.Owner(ref.Shard), What: "owner"},
 	}
 	ops := make([]clientv3.Op, len(list))

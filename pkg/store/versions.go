@@ -1,0 +1,156 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// KeepVersions is how many former versions of a task stay; the one in force is
+// its spec.
+const KeepVersions = 10
+
+// putVersion keeps the spec that is about to be written over, as it stands in
+// etcd, and removes those that are too old. Generations grow by one with each
+// write, so that a range of keys says which.
+func (s *Store) putVersion(old *Stored) []clientv3.Op {
+	if len(old.rawSpec) == 0 {
+		return nil
+	}
+	generation := old.Task.Generation
+	ops := []clientv3.Op{clientv3.OpPut(s.keys.Version(old.Ref, generation), string(old.rawSpec))}
+	if generation > KeepVersions {
+		ops = append(ops, clientv3.OpDelete(s.keys.Versions(old.Ref), clientv3.WithRange(s.keys.Version(old.Ref, generation-KeepVersions+1))))
+	}
+	return ops
+}
+
+// Versions reads the versions of a task at one revision, the newest first: the
+// one in force, whose Revision is its key's, and the former ones that are left.
+// One that cannot be read has nothing but its generation. If the task is not
+// there, gone says who deleted it, if that is remembered, and the error is
+// task.ErrNotFound.
+func (s *Store) Versions(ctx context.Context, ref Ref) (list []task.Task, gone *Tombstone, err error) {
+	former := s.keys.Versions(ref)
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(former, below(former)), clientv3.OpGet(s.keys.Tombstone(ref))).Commit()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the versions of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+	read := kv.Result{Responses: res.Responses}
+	spec := readAt(read, 0)
+	if spec == nil {
+		gone, err := tombstoneFrom(readAt(read, 2))
+		if err != nil {
+			return nil, nil, fmt.Errorf("tombstone of task %s: %w", ref, err)
+		}
+		return nil, gone, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+	t, err := DecodeTask(spec.Value, spec.ModRevision)
+	if err != nil {
+		return nil, nil, fmt.Errorf("task %s: %w", ref, err)
+	}
+	list = append(list, t)
+	kvs := res.Responses[1].GetResponseRange().Kvs
+	for _, e := range slices.Backward(kvs) {
+		v, err := DecodeTask(e.Value, 0)
+		if err != nil {
+			n, _ := strconv.ParseInt(strings.TrimPrefix(string(e.Key), former), 10, 64)
+			v = task.Task{Generation: n}
+		}
+		list = append(list, v)
+	}
+	return list, nil, nil
+}
+
+// Tombstone is what is remembered of a deleted task, until one of its name is
+// created again, or a leader removes it.
+type Tombstone struct {
+	UID        string    `json:"uid,omitempty"`
+	Generation int64     `json:"generation,omitempty"`
+	DeletedAt  task.Time `json:"deleted_at"`
+	DeletedBy  string    `json:"deleted_by,omitempty"`
+	Why        string    `json:"why,omitempty"` // in words, if it was not a person
+}
+
+// Tombstone reads who deleted a task; nil if nobody did, or nobody remembers.
+func (s *Store) Tombstone(ctx context.Context, ref Ref) (*Tombstone, error) {
+	e, err := s.getOne(ctx, s.keys.Tombstone(ref))
+	if err != nil {
+		return nil, fmt.Errorf("read the tombstone of %s: %w", ref, err)
+	}
+	return tombstoneFrom(e)
+}
+
+func tombstoneFrom(e *mvccpb.KeyValue) (*Tombstone, error) {
+	if e == nil {
+		return nil, nil
+	}
+	t, err := decode[Tombstone](e.Value)
+	return &t, err
+}
+
+// PutTombstone is the part of a delete that remembers it.
+func (s *Store) PutTombstone(ref Ref, t Tombstone) clientv3.Op {
+	return clientv3.OpPut(s.keys.Tombstone(ref), encode(t))
+}
+
+// sweepPage is how many tombstones a sweep reads at once; it deletes those that
+// are old, each if nobody has written it since, in one transaction.
+const sweepPage = 100
+
+// SweepTombstones removes the tombstones of tasks that were deleted before an
+// instant, and those that cannot be read. It looks at no more than most of them,
+// beginning after the key where the last sweep ended ("" at first), and returns
+// where to go on: "" after the last.
+func (s *Store) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
+	prefix := s.keys.Tombstones()
+	from := max(prefix, after+"\x00")
+	for looked := 0; looked < most; looked += sweepPage {
+		res, err := s.get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(sweepPage))
+		if err != nil {
+			return removed, next, fmt.Errorf("look for old tombstones: %w", err)
+		}
+		n, err := s.removeTombstones(ctx, res.Kvs, before)
+		removed += n
+		if err != nil {
+			return removed, next, err
+		}
+		if !res.More || len(res.Kvs) == 0 {
+			return removed, "", nil
+		}
+		next = string(res.Kvs[len(res.Kvs)-1].Key)
+		from = next + "\x00"
+	}
+	return removed, next, nil
+}
+
+func (s *Store) removeTombstones(ctx context.Context, found []*mvccpb.KeyValue, before task.Time) (int, error) {
+	var t kv.Txn
+	for _, e := range found {
+		if stone, err := decode[Tombstone](e.Value); err == nil && !stone.DeletedAt.Before(before.Time) {
+			continue
+		}
+		key := string(e.Key)
+		t.If = append(t.If, unchanged(key, e.ModRevision))
+		t.Then = append(t.Then, clientv3.OpDelete(key))
+	}
+	if len(t.Then) == 0 {
+		return 0, nil
+	}
+	res, err := s.write(ctx, t)
+	if err != nil {
+		return 0, fmt.Errorf("remove old tombstones: %w", err)
+	}
+	if !res.Succeeded { // one was written meanwhile: the next sweep sees to the others
+		return 0, nil
+	}
+	return len(t.Then), nil
+}
