@@ -102,11 +102,12 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	}
 	st := client.ClusterStatus{
 		ID: s.Cluster.ID, Shards: s.Cluster.Shards, Epoch: s.Cluster.Epoch, Schema: s.Cluster.Schema, CreatedAt: s.Cluster.CreatedAt,
+		CatchUpRate: s.Cluster.CatchUp(),
 		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
 		Etcd: []client.EtcdMember{}, Warnings: []string{}, MakeSpace: []string{},
 	}
 	if p, err := s.Store.Present(c.ctx()); err == nil && p.Found {
-		st.Epoch = p.Cluster.Epoch // this node may not have begun it yet
+		st.Epoch, st.CatchUpRate = p.Cluster.Epoch, p.Cluster.CatchUp() // this node may not have heard of it yet
 	}
 	for _, n := range nodes {
 		st.Unreadable += n.Unreadable

@@ -102,7 +102,7 @@ func (b *batch) check(g *group) {
 		}
 		var err error
 		if it.spec, err = task.DecodeSpec(g.text[it.from:it.to]); err == nil {
-			err = check(&it.spec)
+			err = b.server.check(&it.spec)
 		}
 		if err != nil {
 			it.fail(err)
@@ -149,24 +149,37 @@ func (b *batch) together(ctx context.Context, items []*item) {
 		if items, changes = b.decide(items); len(items) == 0 {
 			return
 		}
-		rev, found, err := b.Store.ChangeTasks(ctx, changes)
-		for i, it := range items {
-			switch {
-			case err == nil:
-				it.st.Task.Revision, it.st.EntryMod = rev, rev
-				it.result = outcome(changes[i])
-			case errors.Is(err, task.ErrConflict):
-				it.found = &found[i]
-			default:
-				it.fail(about(it.ref.String(), err))
-			}
+		conflict := false
+		for rest := items; len(rest) > 0; {
+			n := store.Fitting(changes)
+			conflict = b.commit(ctx, rest[:n], changes[:n]) || conflict
+			rest, changes = rest[n:], changes[n:]
 		}
-		if !errors.Is(err, task.ErrConflict) {
+		if !conflict {
 			return
 		}
 		b.there.Store(true)
 	}
 	b.alone(ctx, items)
+}
+
+// commit makes changes in one transaction, and settles their items; true if
+// something is otherwise than was known, and nothing was done.
+func (b *batch) commit(ctx context.Context, items []*item, changes []store.Change) (conflict bool) {
+	rev, found, err := b.Store.ChangeTasks(ctx, changes)
+	conflict = errors.Is(err, task.ErrConflict)
+	for i, it := range items {
+		switch {
+		case err == nil:
+			it.st.Task.Revision, it.st.EntryMod = rev, rev
+			it.result = outcome(changes[i])
+		case conflict:
+			it.found = &found[i]
+		default:
+			it.fail(about(it.ref.String(), err))
+		}
+	}
+	return conflict
 }
 
 func outcome(c store.Change) string {
@@ -238,19 +251,22 @@ func (b *batch) become(it *item) (err error) {
 		return err
 	}
 	mend := broken || old.EntryMod == 0
-	if !mend && same(it.spec, old.Task.Spec) {
+	if !mend && b.nothingNew(old, it.spec, false) {
 		it.settle(old, client.Unchanged)
 		return nil
 	}
-	it.st, err = b.next(b.c, old, it.spec, mend)
+	it.st, err = b.next(b.c, old, it.spec, as(it.spec), mend)
 	return err
 }
 
-// alone settles items one by one, as requests of their own would.
+// alone settles those that are left one by one, as requests of their own would.
 func (b *batch) alone(ctx context.Context, items []*item) {
 	c := *b.c
 	c.r, c.fresh = c.r.WithContext(ctx), b.createOnly
 	for _, it := range items {
+		if it.result != "" {
+			continue
+		}
 		st, result, err := b.apply(&c, it.ref, it.spec)
 		if err != nil {
 			it.fail(err)
@@ -281,8 +297,10 @@ func (b *batch) render(ctx context.Context, g *group) {
 			r.Error = &f.Problem
 		} else {
 			r.Revision, r.Task = it.st.Task.Revision, views[it]
-			if next, ok := nextTick(&it.st.Entry, now.Time); ok && it.st.EntryMod != 0 {
-				r.Next = next
+			if it.st.EntryMod != 0 {
+				if next, ok, _ := nextTick(&it.st.Entry, now.Time); ok {
+					r.Next = next
+				}
 			}
 		}
 		_ = e.Encode(r) // into memory

@@ -62,7 +62,7 @@ func newRegistry(cfg *huma.Config) huma.Registry {
 var strict = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "TriggerRequest": nil, "ScheduleRequest": {"schedule"},
-	"Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
+	"QueuePolicy": nil, "PauseRequest": nil, "RollbackRequest": nil, "ClusterSettings": nil, "Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
 }
 
 // refine adds to the schemas what the Go types do not say: defaults, the values
@@ -97,8 +97,13 @@ func refineSpec(s *huma.Schema, d task.Spec) {
 	p["timezone"].Default = d.Timezone
 	p["timeout"].Default = d.Timeout.String()
 	p["kill_grace"].Default = d.KillGrace.String()
-	choice(p["overlap"], d.Overlap, task.OverlapSkip, task.OverlapAllow)
+	choice(p["overlap"], d.Overlap, task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
+	within(p["max_active"], 0, task.MaxActive, 0)
+	within(p["max_runs"], 0, task.MaxRuns, 0)
+	within(p["pause_after_failures"], 0, task.MaxFailures, 0)
 	p["paused"].Default = false
+	reason := task.MaxReason
+	p["pause_reason"].MaxLength = &reason
 	for _, field := range []string{"name", "namespace"} {
 		most := task.MaxName
 		p[field].MaxLength, p[field].Pattern = &most, "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"
@@ -127,6 +132,14 @@ func refineParts(all map[string]*huma.Schema, d task.Spec) {
 	r["on"].Default = values(d.Retry.On...)
 	r["on"].Items = &huma.Schema{Type: huma.TypeString, Enum: values(task.Failed, task.TimedOut, task.Lost)}
 	r["on"].UniqueItems = true
+	lowest, highest := 1.0, 255.0
+	r["exit_codes"].Items = &huma.Schema{Type: huma.TypeInteger, Minimum: &lowest, Maximum: &highest}
+	r["exit_codes"].UniqueItems = true
+
+	q := all["QueuePolicy"].Properties
+	within(q["limit"], 1, task.MaxQueue, task.DefaultQueue)
+	choice(q["drop"], task.DropNewest, task.DropNewest, task.DropOldest)
+	within(all["ClusterSettings"].Properties["catch_up_rate"], 0, maxCatchUpRate, nil)
 
 	choice(all["Target"].Properties["strategy"], d.Target.Strategy, task.StrategyAuto)
 	within(all["Target"].Properties["count"], 1, 1, d.Target.Count)

@@ -22,7 +22,7 @@ func (c *call) readSpec(namespace, name string) (task.Spec, error) {
 	if spec.Namespace, spec.Name, err = c.identity(namespace, name); err != nil {
 		return spec, err
 	}
-	return spec, check(&spec)
+	return spec, c.s.check(&spec)
 }
 
 // identity is where the body's task belongs: the path's namespace and name, from
@@ -46,12 +46,34 @@ func (c *call) identity(namespace, name string) (string, string, error) {
 	return namespace, name, nil
 }
 
-// check validates a spec in full.
-func check(spec *task.Spec) error {
+// check validates a spec in full, and puts the time that it is now into @in.
+func (s *server) check(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	return schedule.Check(spec.Timing())
+	if err := schedule.Check(spec.Timing()); err != nil {
+		return err
+	}
+	var err error
+	if spec.Schedule, err = schedule.ResolveIn(spec.Schedule, s.Now()); err != nil {
+		return err
+	}
+	timing, err := spread(spec)
+	if err != nil {
+		return err
+	}
+	if err := schedule.Check(timing); err != nil {
+		return err
+	}
+	return s.allowed(spec)
+}
+
+// spread is when a task ticks: H stands for what follows from its name.
+func spread(spec *task.Spec) (task.Timing, error) {
+	timing := spec.Timing()
+	var err error
+	timing.Schedule, err = schedule.Spread(spec.Schedule, spec.Namespace, spec.Name)
+	return timing, err
 }
 
 // trustClock is an error if this node may not write its clock's time into an entry.
@@ -101,8 +123,22 @@ func (s *server) fresh(c *call, spec task.Spec) (store.Stored, error) {
 		return store.Stored{}, err
 	}
 	now := s.now()
-	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.who()}
-	return store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t, Entry: task.NewEntry(t, now, now)}, nil
+	spec = settled(spec, now.Time)
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.who(), Change: task.ChangeCreated}
+	st := store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t}
+	var err error
+	if st.Entry, err = entryOf(t, now, now); err == nil {
+		pausing{now: now, who: c.who()}.over(store.Stored{}, spec, &st.Entry)
+	}
+	return st, err
+}
+
+// entryOf is the entry of a task, less what it knows of itself.
+func entryOf(t task.Task, from, anchor task.Time) (task.Entry, error) {
+	timing, err := spread(&t.Spec)
+	e := task.NewEntry(t, from, anchor)
+	e.Schedule = timing.Schedule
+	return e, err
 }
 
 // getTask serves GET of a task.
@@ -193,8 +229,7 @@ func (s *server) selectTasks(c *call, ns string, selector task.Selector, p pagin
 	return found, after, nil
 }
 
-// deleteTask serves DELETE. It reads revisions only, so that what cannot be
-// decoded can be deleted.
+// deleteTask serves DELETE, also of what cannot be decoded.
 func (s *server) deleteTask(c *call) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
@@ -208,7 +243,7 @@ func (s *server) deleteTask(c *call) (answer, error) {
 		if err := c.matches(ref, st.Task.Revision); err != nil {
 			return err
 		}
-		_, err = s.Store.DeleteTask(c.ctx(), st)
+		_, err = s.Store.BuryTask(c.ctx(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: s.now(), DeletedBy: c.who()})
 		return about(ref.String(), err)
 	})
 	return answer{status: http.StatusNoContent}, err

@@ -36,7 +36,8 @@ func (s *server) triggerTask(c *call) (answer, error) {
 			UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
 			State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
 		}
-		out = client.Triggered{Run: run, Paused: st.Task.Paused}
+		_, paused := inForce(&st.Entry, now.Time)
+		out = client.Triggered{Run: run, Paused: paused}
 		_, err = s.Store.Enqueue(c.ctx(), st, task.Waiting{Run: run, Env: ask.Env})
 		return about(run.ID, err)
 	})

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,10 +44,27 @@ func (c *call) matches(ref store.Ref, revision int64) error {
 	return nil
 }
 
-// change makes of a task what edit makes of its spec, if that is anything else.
-// If the task changes in between, edit sees what it has become; with If-Match
+// edit is a change of a task.
+type edit struct {
+	// spec says what becomes of a spec, which is given as it is stored and as it is
+	// shown, paused if the task is. What comes of it is valid.
+	spec func(stored, shown task.Spec) (task.Spec, error)
+	// resume ends a pause even if the spec does not know of one.
+	resume bool
+	// is what made the version: one of the Change words; "" if that follows from
+	// what is changed.
+	is string
+}
+
+// as is the edit after which a task has this spec.
+func as(spec task.Spec) edit {
+	return edit{spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }}
+}
+
+// change makes of a task what ed makes of it, if that is anything else.
+// If the task changes in between, ed sees what it has become; with If-Match
 // that is task.ErrStale.
-func (s *server) change(c *call, ref store.Ref, edit func(task.Spec) (task.Spec, error)) (st store.Stored, result string, err error) {
+func (s *server) change(c *call, ref store.Ref, ed edit) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
 		old, err := s.Store.Task(c.ctx(), ref)
 		broken := entryBroken(old, err) // the write mends it
@@ -56,16 +74,16 @@ func (s *server) change(c *call, ref store.Ref, edit func(task.Spec) (task.Spec,
 		if err := c.matches(ref, old.Task.Revision); err != nil {
 			return err
 		}
-		spec, err := edit(old.Task.Spec)
+		spec, err := ed.spec(settled(old.Task.Spec, s.Now()), shownAs(old.Task.Spec, &old.Entry, s.Now()))
 		if err != nil {
 			return err
 		}
 		mend := broken || old.EntryMod == 0
-		if !mend && same(spec, old.Task.Spec) {
+		if !mend && s.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged
 			return nil
 		}
-		st, err = s.next(c, old, spec, mend)
+		st, err = s.next(c, old, spec, ed, mend)
 		if err != nil {
 			return err
 		}
@@ -74,6 +92,17 @@ func (s *server) change(c *call, ref store.Ref, edit func(task.Spec) (task.Spec,
 		return about(ref.String(), err)
 	})
 	return st, result, err
+}
+
+// nothingNew reports whether a task is what spec says: as it is stored, or as it
+// is shown.
+func (s *server) nothingNew(old store.Stored, spec task.Spec, resume bool) bool {
+	now := s.Now()
+	if _, paused := inForce(&old.Entry, now); paused && resume {
+		return false
+	}
+	spec = settled(spec, now)
+	return same(spec, settled(old.Task.Spec, now)) || same(spec, shownAs(old.Task.Spec, &old.Entry, now))
 }
 
 // entryBroken reports whether err says that a task's entry cannot be read, while
@@ -85,24 +114,45 @@ func entryBroken(st store.Stored, err error) bool {
 // next is what old becomes with another spec. Where its ticks begin anew, none
 // up to now are left to be decided; else from and anchor stay, or ticks would be
 // lost or decided twice.
-func (s *server) next(c *call, old store.Stored, spec task.Spec, mend bool) (store.Stored, error) {
+func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend bool) (store.Stored, error) {
 	now := s.now()
+	spec = settled(spec, now.Time)
 	t := old.Task
 	t.Spec, t.Generation, t.UpdatedAt, t.UpdatedBy = spec, old.Task.Generation+1, now, c.who()
+	t.Change = cmp.Or(ed.is, changeOf(old.Task.Spec, spec))
 	from, anchor := old.Entry.From, old.Entry.Anchor
-	moved := !task.SameTicks(old.Task.Spec, spec)
-	if moved || mend {
+	anew := mend || !task.SameTicks(old.Task.Spec, spec)
+	if anew {
 		anchor = now
 	}
-	if moved || mend || old.Task.Paused && !spec.Paused {
+	e, err := entryOf(t, from, anchor)
+	if err != nil {
+		return store.Stored{}, err
+	}
+	since := pausing{now: now, who: c.who(), resume: ed.resume}.over(old, spec, &e)
+	if anew {
+		since = now
+	}
+	if !since.IsZero() {
 		if err := s.trustClock(); err != nil {
 			return store.Stored{}, err
 		}
-		if from.Before(now.Time) {
-			from = now
-		}
 	}
-	return store.Stored{Ref: old.Ref, Task: t, Entry: task.NewEntry(t, from, anchor)}, nil
+	if e.From.Before(since.Time) {
+		e.From = since
+	}
+	return store.Stored{Ref: old.Ref, Task: t, Entry: e}, nil
+}
+
+// changeOf says what kind of a change makes one spec of another.
+func changeOf(old, spec task.Spec) string {
+	switch {
+	case !same(unpaused(old), unpaused(spec)) || same(old, spec):
+		return task.ChangeUpdated
+	case spec.Paused:
+		return task.ChangePaused
+	}
+	return task.ChangeResumed
 }
 
 // applyTask serves PUT.
@@ -126,7 +176,7 @@ func (s *server) applyTask(c *call) (answer, error) {
 func (s *server) apply(c *call, ref store.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
 		if !c.fresh {
-			st, result, err = s.change(c, ref, func(task.Spec) (task.Spec, error) { return spec, nil })
+			st, result, err = s.change(c, ref, as(spec))
 			if !errors.Is(err, task.ErrNotFound) {
 				return err
 			}
@@ -154,11 +204,11 @@ func (s *server) patchTask(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	st, result, err := s.change(c, ref, func(old task.Spec) (task.Spec, error) { return applyPatch(old, patch) })
-	if err != nil {
-		return answer{}, err
+	ed := edit{spec: func(old, _ task.Spec) (task.Spec, error) { return s.applyPatch(old, patch) }}
+	if paused, said := patch["paused"]; said {
+		ed.resume = paused != true
 	}
-	return c.answerTask(http.StatusOK, st, result)
+	return s.edited(c, ed)
 }
 
 // readPatch decodes the body as a merge patch of a spec, of which every key must
@@ -183,7 +233,7 @@ func (c *call) readPatch(ref store.Ref) (map[string]any, error) {
 }
 
 // applyPatch merges a patch into a spec, and validates what comes out.
-func applyPatch(old task.Spec, patch map[string]any) (task.Spec, error) {
+func (s *server) applyPatch(old task.Spec, patch map[string]any) (task.Spec, error) {
 	b, err := json.Marshal(old)
 	if err != nil {
 		return old, fmt.Errorf("write the spec: %w", err)
@@ -199,7 +249,7 @@ func applyPatch(old task.Spec, patch map[string]any) (task.Spec, error) {
 	if err != nil {
 		return old, err
 	}
-	return spec, check(&spec)
+	return spec, s.check(&spec)
 }
 
 // merge is RFC 7396: null removes, objects are merged, all else replaces.
@@ -219,25 +269,4 @@ func merge(doc, patch map[string]any) map[string]any {
 		}
 	}
 	return doc
-}
-
-// pauseTask serves pause.
-func (s *server) pauseTask(c *call) (answer, error) { return s.setPaused(c, true) }
-
-// resumeTask serves resume.
-func (s *server) resumeTask(c *call) (answer, error) { return s.setPaused(c, false) }
-
-func (s *server) setPaused(c *call, paused bool) (answer, error) {
-	ref, err := c.ref()
-	if err != nil {
-		return answer{}, err
-	}
-	st, result, err := s.change(c, ref, func(spec task.Spec) (task.Spec, error) {
-		spec.Paused = paused
-		return spec, nil
-	})
-	if err != nil {
-		return answer{}, err
-	}
-	return c.answerTask(http.StatusOK, st, result)
 }

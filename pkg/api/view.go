@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -39,11 +40,27 @@ func (s *server) views(ctx context.Context, tasks []task.Task, entries []*task.E
 	views := make([]client.Task, len(tasks))
 	for i, t := range tasks {
 		views[i] = client.Task{Task: tidy(t), LastRun: last[i]}
-		if next, ok := nextTick(entries[i], now.Time); ok {
-			views[i].Next, views[i].LeftMS = next, next.Sub(now.Time).Milliseconds()
+		if e := entries[i]; e != nil {
+			fromEntry(&views[i], e, now)
 		}
 	}
 	return views, s.addActive(ctx, views, at)
+}
+
+// fromEntry shows what the entry of a task knows: how its firing stands.
+func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
+	v.Spec = shownAs(v.Spec, e, now.Time)
+	v.Pause, _ = inForce(e, now.Time)
+	if !v.Paused {
+		v.Pause = nil
+	}
+	if e.Own != nil {
+		v.Counted, v.Failures = e.Own.Runs, e.Own.Failures
+	}
+	next, ok, why := nextTick(e, now.Time)
+	if v.NoNext = why; ok {
+		v.Next, v.LeftMS = next, next.Sub(now.Time).Milliseconds()
+	}
 }
 
 // addActive counts the active runs of tasks, and shows the newest where it is
@@ -83,20 +100,34 @@ func (s *server) addActive(ctx context.Context, views []client.Task, at map[stor
 	return nil
 }
 
-// nextTick is the next tick of an entry after now; false if it has none.
-func nextTick(e *task.Entry, now time.Time) (task.Time, bool) {
-	if e == nil || e.Paused {
-		return task.Time{}, false
+// nextTick is the next tick of an entry after now; false if it has none, and why,
+// if that is for good.
+func nextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string) {
+	if !e.Ticks() {
+		return next, false, ""
+	}
+	if runsLeft(e, 1) == 0 {
+		return next, false, fmt.Sprintf("max_runs: all %d have run", e.MaxRuns)
 	}
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
-	if err != nil {
-		return task.Time{}, false // the owner raises the alarm
+	if err != nil || sched.Manual() {
+		return next, false, "" // the owner raises the alarm
 	}
 	if e.From.After(now) {
 		now = e.From.Time // ticks up to there are decided
 	}
-	next, ok := sched.Next(now)
-	return task.At(next), ok
+	if until, ends := e.Silence(); ends && until.After(now) {
+		now = until.Time
+	}
+	tick, ok := sched.Next(now)
+	switch {
+	case ok:
+	case !e.End.IsZero() && now.After(e.End.Time):
+		why = "ended " + e.End.Format(time.RFC3339)
+	default:
+		why = "its last tick has passed"
+	}
+	return task.At(tick), ok, why
 }
 
 // tidy gives a task that was read with fields missing its empty lists.

@@ -1,0 +1,206 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A pause stands in two places. The spec says that a user paused the task, until
+// when, and why. The entry is what holds: its owner sets it, too, when the task has
+// failed too often, and the spec does not know. Both are kept in step so:
+//
+//   - What a user writes over a spec that says paused decides: if it says so no more,
+//     the task ticks again.
+//   - A pause that only the entry knows stays until somebody resumes the task: to
+//     apply the same file again must not end it.
+//   - A pause whose end has passed is none, wherever it stands. It is cleared by the
+//     next write.
+
+// inForce is the pause of an entry at an instant: whether there is one, and what is
+// known of it.
+func inForce(e *task.Entry, now time.Time) (*task.Pause, bool) {
+	if !e.Paused {
+		return nil, false
+	}
+	p := e.Pause()
+	return p, p == nil || !p.Over(now)
+}
+
+// settled is a spec without a pause that is over.
+func settled(s task.Spec, now time.Time) task.Spec {
+	if s.Paused && !s.PausedUntil.IsZero() && now.After(s.PausedUntil.Time) {
+		return unpaused(s)
+	}
+	return s
+}
+
+func unpaused(s task.Spec) task.Spec {
+	s.Paused, s.PausedUntil, s.PauseReason = false, task.Time{}, ""
+	return s
+}
+
+// shownAs is a spec as users see it: paused if the task is.
+func shownAs(s task.Spec, e *task.Entry, now time.Time) task.Spec {
+	p, paused := inForce(e, now)
+	switch {
+	case !paused:
+		return unpaused(s)
+	case p != nil:
+		s.PausedUntil, s.PauseReason = p.Until, p.Reason
+	}
+	s.Paused = true
+	return s
+}
+
+// pausing is a write over a task, as far as pauses go.
+type pausing struct {
+	now    task.Time
+	who    string
+	resume bool // somebody asks for it: a pause ends that only the entry knows
+}
+
+// over makes the pause of the entry that is written over old what spec says. since
+// is what the entry's from is to be at least: ticks of a pause never run later.
+func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since task.Time) {
+	own := task.Own{}
+	if o := old.Entry.Own; o != nil {
+		own = *o
+		own.Pauses = append([]task.Pause(nil), o.Pauses...)
+	}
+	was, holds := inForce(&old.Entry, p.now.Time)
+	until, _ := old.Entry.Silence()
+	e.Paused = spec.Paused || holds && !old.Task.Paused && !p.resume
+	begin := func() {
+		if n := len(own.Pauses); n > 0 && own.Pauses[n-1].Ended.IsZero() && own.Pauses[n-1].Until.IsZero() {
+			own.Pauses[n-1].Ended = p.now // by a version that keeps no record of it
+		}
+		own.Pauses = append(own.Pauses, task.Pause{Since: p.now, By: p.who, Reason: spec.PauseReason, Until: spec.PausedUntil})
+		own.Pauses = own.Pauses[max(0, len(own.Pauses)-task.KeepPauses):]
+	}
+	end := func() {
+		if n := len(own.Pauses); n > 0 && own.Pauses[n-1].Ended.IsZero() {
+			own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = p.now, p.who
+		}
+		if !e.Paused || was != nil && was.By == task.PausedByFailures {
+			own.Failures = 0
+		}
+	}
+	switch {
+	case holds && !e.Paused:
+		end()
+		since = p.now
+	case holds && spec.Paused && !agrees(was, spec):
+		end()
+		begin()
+	case old.Entry.Paused && !holds: // it ended by itself
+		since, own.Failures = until, 0
+		if e.Paused {
+			begin()
+		}
+	case !holds && e.Paused:
+		begin()
+	}
+	e.Own = kept(own, old, spec)
+	return since
+}
+
+// agrees reports whether a pause that holds is the one that a spec asks for.
+func agrees(p *task.Pause, s task.Spec) bool {
+	if p == nil {
+		return s.PauseReason == "" && s.PausedUntil.IsZero()
+	}
+	return p.Reason == s.PauseReason && p.Until.Equal(s.PausedUntil.Time)
+}
+
+// kept is what an entry goes on knowing under another spec: what is not counted
+// any more begins anew when it is counted again. nil if that is nothing.
+func kept(own task.Own, old store.Stored, spec task.Spec) *task.Own {
+	if spec.MaxRuns == 0 {
+		own.Runs = 0
+	}
+	if spec.PauseAfter == 0 {
+		own.Failures, own.Counted = 0, 0
+	} else if old.Task.PauseAfter == 0 { // what failed before does not count
+		own.Counted = max(own.Counted, old.EntryMod, old.Task.Revision)
+	}
+	if own.Runs == 0 && own.Failures == 0 && own.Counted == 0 && len(own.Pauses) == 0 {
+		return nil
+	}
+	return &own
+}
+
+// pauseTask serves pause. Of a task that is paused already, what is not given
+// stays.
+func (s *server) pauseTask(c *call) (answer, error) {
+	var ask client.PauseRequest
+	if err := c.decode(&ask); err != nil {
+		return answer{}, err
+	}
+	if err := s.checkPause(&ask); err != nil {
+		return answer{}, err
+	}
+	return s.edited(c, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
+		shown.Paused = true
+		if !ask.Until.IsZero() {
+			shown.PausedUntil = ask.Until
+		}
+		if ask.Reason != "" {
+			shown.PauseReason = ask.Reason
+		}
+		return shown, nil
+	}})
+}
+
+// checkPause checks a pause, and makes an instant of its end.
+func (s *server) checkPause(ask *client.PauseRequest) error {
+	now := s.now()
+	if ask.For != 0 {
+		if !ask.Until.IsZero() {
+			return task.Invalid(task.CodeBadValue, "for", "is instead of until: give one of them")
+		}
+		if ask.For < task.Duration(time.Second) || ask.For > task.MaxTimeout {
+			return task.Invalid(task.CodeOutOfRange, "for", "%s is not between 1s and %s", ask.For, task.MaxTimeout)
+		}
+		if err := s.trustClock(); err != nil {
+			return err
+		}
+		ask.Until = task.At(now.Add(ask.For.Std()))
+	}
+	probe := task.Defaults()
+	probe.Name, probe.Action.Noop = "x", &task.Noop{}
+	probe.Paused, probe.PausedUntil, probe.PauseReason = true, ask.Until, ask.Reason
+	var fault *task.Error
+	if err := probe.Validate(); errors.As(err, &fault) { // of a spec's fields; the request's have shorter names
+		field := map[string]string{"paused_until": "until", "pause_reason": "reason"}[fault.Field]
+		return task.Invalid(fault.Code, field, "%s", fault.Message)
+	}
+	if !ask.Until.IsZero() && !ask.Until.After(now.Time) {
+		return task.Invalid(task.CodeBadTime, "until", "%s has passed", ask.Until.Format(time.RFC3339))
+	}
+	return s.allowed(&probe)
+}
+
+// resumeTask serves resume.
+func (s *server) resumeTask(c *call) (answer, error) {
+	return s.edited(c, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
+		return unpaused(spec), nil
+	}})
+}
+
+// edited answers with the task in the path after a change.
+func (s *server) edited(c *call, ed edit) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	st, result, err := s.change(c, ref, ed)
+	if err != nil {
+		return answer{}, err
+	}
+	return c.answerTask(http.StatusOK, st, result)
+}

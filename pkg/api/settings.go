@@ -1,0 +1,41 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxCatchUpRate is how many late runs a cluster may start per second at most.
+const maxCatchUpRate = 100_000
+
+// setCluster serves changes of the cluster's settings, which all nodes follow.
+func (s *server) setCluster(c *call) (answer, error) {
+	var ask client.ClusterSettings
+	if err := c.decode(&ask); err != nil {
+		return answer{}, err
+	}
+	if ask.CatchUpRate != nil && (*ask.CatchUpRate < 0 || *ask.CatchUpRate > maxCatchUpRate) {
+		return answer{}, task.Invalid(task.CodeOutOfRange, "catch_up_rate", "%d is not between 1 and %d; 0 is the default, %d",
+			*ask.CatchUpRate, maxCatchUpRate, task.DefaultCatchUpRate)
+	}
+	var now client.ClusterSettings
+	err := retryConflict(c.ctx(), func() error {
+		old, err := s.Store.Cluster(c.ctx())
+		if err != nil {
+			return err
+		}
+		record := old.Cluster
+		if ask.CatchUpRate != nil {
+			record.CatchUpRate = *ask.CatchUpRate
+		}
+		rate := record.CatchUp()
+		now = client.ClusterSettings{CatchUpRate: &rate}
+		if record == old.Cluster {
+			return nil
+		}
+		return s.Store.ChangeCluster(c.ctx(), old, record)
+	})
+	return answer{status: http.StatusOK, body: now}, err
+}

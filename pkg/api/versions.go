@@ -1,0 +1,131 @@
+package api
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// taskVersions serves the versions of a task, the newest first.
+func (s *server) taskVersions(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	list, err := s.versions(c, ref)
+	if err != nil {
+		return answer{}, err
+	}
+	out := make([]client.TaskVersion, len(list))
+	for i, t := range list {
+		out[i] = client.TaskVersion{Task: tidy(t), Changed: []string{}}
+		if i+1 < len(list) && list[i+1].Name != "" {
+			out[i].Changed = task.Differences(list[i+1].Spec, t.Spec)
+		}
+	}
+	return all(out)
+}
+
+// versions reads the versions of a task; if it is not there, the error says who
+// deleted it.
+func (s *server) versions(c *call, ref store.Ref) ([]task.Task, error) {
+	list, gone, err := s.Store.Versions(c.ctx(), ref)
+	if errors.Is(err, task.ErrNotFound) && gone != nil {
+		return nil, fmt.Errorf("%w: it was deleted at %s by %s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy, gone.Why, "nobody knows whom"))
+	}
+	return list, err
+}
+
+// rollbackTask serves rollback: a new version that says what a former one said,
+// but for the pause, which is no matter of what the task does.
+func (s *server) rollbackTask(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	var ask client.RollbackRequest
+	if err := c.decode(&ask); err != nil {
+		return answer{}, err
+	}
+	if ask.To < 0 {
+		return answer{}, task.Invalid(task.CodeOutOfRange, "to", "%d is not a generation", ask.To)
+	}
+	var out client.RolledBack
+	err = retryConflict(c.ctx(), func() error {
+		list, err := s.versions(c, ref)
+		if err != nil {
+			return err
+		}
+		if err := c.matches(ref, list[0].Revision); err != nil {
+			return err
+		}
+		to, err := rollbackTarget(list, ask.To)
+		if err != nil {
+			return err
+		}
+		spec := samePause(to.Spec, list[0].Spec)
+		if err := s.check(&spec); err != nil {
+			return err
+		}
+		out = client.RolledBack{To: to.Generation, Changed: task.Differences(list[0].Spec, spec)}
+		if ask.DryRun {
+			st, err := s.Store.Task(c.ctx(), ref)
+			if err == nil {
+				out.Task, err = s.view(c.ctx(), st)
+			}
+			out.Result = client.Unchanged
+			return err
+		}
+		once := *c
+		once.match = list[0].Revision // what was compared is what is written over
+		st, result, err := s.change(&once, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
+		if errors.Is(err, task.ErrStale) && c.match == 0 {
+			return fmt.Errorf("%w: task %s", task.ErrConflict, ref)
+		}
+		if err == nil {
+			a, _ := c.answerTask(http.StatusOK, st, result) // it is written
+			out.Task, _ = a.body.(client.Task)
+		}
+		return err
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusOK, body: out, header: map[string][]string{"Etag": {etag(out.Revision)}}}, nil
+}
+
+// samePause is a spec with another's pause.
+func samePause(s, as task.Spec) task.Spec {
+	s.Paused, s.PausedUntil, s.PauseReason = as.Paused, as.PausedUntil, as.PauseReason
+	return s
+}
+
+// rollbackTarget is the version with a generation; 0 is the newest that says
+// something else than the one in force, which is the first of list.
+func rollbackTarget(list []task.Task, generation int64) (task.Task, error) {
+	now, former := list[0], list[1:]
+	differs := func(t task.Task) bool { return t.Name != "" && !same(samePause(t.Spec, now.Spec), now.Spec) }
+	if generation == 0 {
+		if i := slices.IndexFunc(former, differs); i >= 0 {
+			return former[i], nil
+		}
+		return now, fail(http.StatusConflict, client.CodeConflict, "no version is kept that says something else than the one in force, %d", now.Generation).withField("to")
+	}
+	i := slices.IndexFunc(list, func(t task.Task) bool { return t.Generation == generation })
+	switch {
+	case i < 0:
+		return now, fail(http.StatusNotFound, client.CodeNotFound, "version %d is not kept: there are %d to %d", generation, list[len(list)-1].Generation, now.Generation).withField("to")
+	case list[i].Name == "":
+		return now, fail(http.StatusConflict, client.CodeConflict, "version %d cannot be read", generation).withField("to")
+	case !differs(list[i]):
+		return now, fail(http.StatusConflict, client.CodeConflict, "version %d says the same as the one in force, %d", generation, now.Generation).withField("to")
+	}
+	return list[i], nil
+}

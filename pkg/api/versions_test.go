@@ -1,0 +1,139 @@
+package api_test
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	w.clock.advance(time.Hour)
+	_, err := w.Patch(ctx, "default", "a", []byte(`{"timeout": "10m"}`), 0)
+	must(t, err)
+	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0)
+	must(t, err)
+	_, err = w.Resume(ctx, "default", "a", 0)
+	must(t, err)
+	list, err := w.Versions(ctx, "default", "a")
+	must(t, err)
+	var told []string
+	for _, v := range list {
+		told = append(told, v.Change+" by "+v.UpdatedBy+": "+strings.Join(v.Changed, "; "))
+	}
+	want := []string{
+		"resumed by ann: pause_reason: x → none; paused: true → none", "paused by ann: pause_reason: none → x; paused: none → true",
+		"updated by ann: timeout: none → 10m", "created by ann: ",
+	}
+	if !slices.Equal(told, want) || list[0].Generation != 4 || !list[3].UpdatedAt.Equal(w.clock.now().Add(-time.Hour)) || list[0].Revision == 0 {
+		t.Errorf("got\n%s", strings.Join(told, "\n"))
+	}
+
+	must(t, w.Delete(ctx, "default", "a", 0))
+	_, err = w.Versions(ctx, "default", "a")
+	if e := wantError(t, err, task.ErrNotFound, client.CodeNotFound); !strings.Contains(e.Message, "it was deleted at 2026-11-20T23:05:00Z by ann") {
+		t.Errorf("after the delete: %s", e.Message)
+	}
+	gone, err := w.store.Tombstone(ctx, ref("default", "a"))
+	if must(t, err); gone == nil || gone.UID != list[0].UID || gone.Generation != 4 {
+		t.Errorf("tombstone: %+v", gone)
+	}
+	w.batch("", line("a", "@daily")) // created again
+	if gone, err = w.store.Tombstone(ctx, ref("default", "a")); err != nil || gone != nil {
+		t.Errorf("tombstone of a task that is there: %+v, %v", gone, err)
+	}
+	if list, err = w.Versions(ctx, "default", "a"); err != nil || len(list) != 1 {
+		t.Errorf("%d versions of the new one, %v", len(list), err)
+	}
+}
+
+func TestRollback(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily") // 1
+	back := func(r client.RollbackRequest, revision int64) (client.RolledBack, error) {
+		return w.Rollback(ctx, "default", "a", r, revision)
+	}
+	_, err := back(client.RollbackRequest{}, 0)
+	wantError(t, err, task.ErrConflict, client.CodeConflict)
+	for _, patch := range []string{`{"timeout": "1m"}`, `{"timeout": "2m", "schedule": "@hourly"}`} { // 2, 3
+		w.clock.advance(time.Minute)
+		_, err := w.Patch(ctx, "default", "a", []byte(patch), 0)
+		must(t, err)
+	}
+	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0) // 4
+	must(t, err)
+
+	before := w.dump()
+	got, err := back(client.RollbackRequest{DryRun: true}, 0)
+	must(t, err)
+	if want := []string{"schedule: @hourly → @daily", "timeout: 2m → 1m"}; got.To != 2 || !slices.Equal(got.Changed, want) || !maps.Equal(before, w.dump()) {
+		t.Errorf("dry: to %d, %q", got.To, got.Changed)
+	}
+	_, err = back(client.RollbackRequest{}, 1)
+	wantError(t, err, task.ErrStale, client.CodeStale)
+	_, err = back(client.RollbackRequest{To: 3}, 0)
+	if e := wantError(t, err, task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "says the same") {
+		t.Errorf("to what differs by a pause alone: %s", e.Message)
+	}
+	_, err = back(client.RollbackRequest{To: 9}, 0)
+	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
+
+	w.clock.advance(time.Hour)
+	got, err = back(client.RollbackRequest{}, w.get("a").Revision)
+	must(t, err)
+	e := w.entry(ref("default", "a"))
+	if got.Generation != 5 || got.Schedule[0] != "@daily" || got.Timeout != task.Duration(time.Minute) || !got.Paused || got.PauseReason != "x" || got.Change != task.ChangeRolledBack ||
+		e.Schedule[0] != "@daily" || !e.Paused || !e.From.Equal(w.clock.now()) {
+		t.Errorf("rolled back: %+v, entry %+v", got.Task, e)
+	}
+	got, err = back(client.RollbackRequest{To: 1}, 0)
+	if must(t, err); got.Timeout != 0 || got.Generation != 6 {
+		t.Errorf("to the first: %+v", got.Task)
+	}
+	list, err := w.Versions(ctx, "default", "a")
+	if must(t, err); len(list) != 6 || list[0].Change != task.ChangeRolledBack {
+		t.Errorf("versions: %+v", list)
+	}
+	_, err = w.Rollback(ctx, "default", "none", client.RollbackRequest{}, 0)
+	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
+
+	// What this version would refuse cannot be gone back to.
+	old := list[len(list)-1].Task
+	old.Schedule = task.Schedules{"61 * * * *"}
+	w.put(w.store.Keys().Version(ref("default", "a"), 1), old)
+	_, err = back(client.RollbackRequest{To: 1}, 0)
+	wantError(t, err, task.ErrInvalid, task.CodeBadSchedule)
+}
+
+func TestSetCluster_CatchUpRate(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	rate := func() int {
+		st, err := w.Cluster(ctx)
+		must(t, err)
+		return st.CatchUpRate
+	}
+	if rate() != task.DefaultCatchUpRate {
+		t.Errorf("by default %d", rate())
+	}
+	for _, c := range []struct{ set, want int }{{25, 25}, {25, 25}, {0, task.DefaultCatchUpRate}} {
+		now, err := w.SetCluster(ctx, client.ClusterSettings{CatchUpRate: &c.set})
+		must(t, err)
+		if *now.CatchUpRate != c.want || rate() != c.want {
+			t.Errorf("set to %d it is %d, %d", c.set, *now.CatchUpRate, rate())
+		}
+	}
+	before := w.dump()
+	if _, err := w.SetCluster(ctx, client.ClusterSettings{}); err != nil || !maps.Equal(before, w.dump()) {
+		t.Errorf("nothing to set: %v", err)
+	}
+	if r := w.do(request{method: http.MethodPatch, path: "/v1/cluster"}); r.status != 400 && r.status != 415 {
+		t.Errorf("without a body: %d", r.status)
+	}
+}
