@@ -103,7 +103,7 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	st := client.ClusterStatus{
 		ID: s.Cluster.ID, Shards: s.Cluster.Shards, Epoch: s.Cluster.Epoch, Schema: s.Cluster.Schema, CreatedAt: s.Cluster.CreatedAt,
 		CatchUpRate: s.Cluster.CatchUp(),
-		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
+		Leader:      totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
 		Etcd: []client.EtcdMember{}, Warnings: []string{}, MakeSpace: []string{},
 	}
 	if p, err := s.Store.Present(c.ctx()); err == nil && p.Found {

@@ -13,6 +13,7 @@ import (
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
 	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(),
+		only(a.clusterSet(), asTable, asJSON, asYAML),
 		only(a.clusterUpgrade(), asTable, asJSON, asYAML), only(a.clusterDowngrade(), asTable, asJSON, asYAML))
 	return cmd
 }
@@ -63,6 +64,9 @@ func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 	d.field("Active runs", "%d", s.ActiveRuns)
 	if s.Format.Format > 0 { // of a server that tells
 		d.field("Format", "%s", formatWords(s.Format))
+	}
+	if s.CatchUpRate > 0 {
+		d.field("Catching up", "%s", catchUpWords(s.CatchUpRate))
 	}
 	if r := s.Room; r != nil {
 		history := ""

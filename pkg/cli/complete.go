@@ -122,7 +122,8 @@ func (a *app) completeGlobals(root *cobra.Command) {
 }
 
 func completeTaskFlags(cmd *cobra.Command) {
-	completeFixed(cmd, "overlap", task.OverlapSkip, task.OverlapAllow)
+	completeFixed(cmd, "overlap", task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
+	completeFixed(cmd, "queue-drop", task.DropNewest, task.DropOldest)
 	completeFixed(cmd, "missed", task.MissedLatest, task.MissedSkip, task.MissedAll)
 	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)

@@ -26,7 +26,7 @@ func (a *app) taskCommand() *cobra.Command {
 		&cobra.Group{ID: "fire", Title: "Run and stop:"},
 	)
 	add(cmd, "look", a.taskList(), a.taskGet(), a.taskNext(), a.taskHistory(), a.taskKeys())
-	add(cmd, "change", a.taskCreate(), a.taskApply(), a.taskUpdate(), a.taskDelete())
+	add(cmd, "change", a.taskCreate(), a.taskApply(), a.taskUpdate(), a.taskRollback(), a.taskDelete())
 	add(cmd, "fire", a.taskTrigger(), a.taskPause(), a.taskResume())
 	return cmd
 }
@@ -104,37 +104,6 @@ func (a *app) taskName(t client.Task) string { return a.named(t.Namespace, t.Nam
 // named is a task's name as -o name prints it, such that it can be typed again.
 func (a *app) named(namespace, name string) string { return a.show(ref{namespace, name}) }
 
-func (a *app) taskPause() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "pause",
-		Short: "Stop the ticks of tasks; what runs goes on",
-		Long:  "Stop the ticks of tasks. Runs that wait or run already go on, and a trigger still works.",
-		Example: `  carillon task pause nightly-backup
-  carillon task pause 'sync-*'
-  carillon task pause -l team=data --yes`,
-	}
-	return verb(a, cmd, false, a.taskName,
-		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
-			return c.Pause(ctx, r.namespace, r.name, 0)
-		},
-		func(r ref, _ client.Task) string { return "paused " + a.show(r) })
-}
-
-func (a *app) taskResume() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "resume",
-		Short: "Let paused tasks tick again, from now on",
-		Long:  "Let paused tasks tick again, from now on. Ticks that fell into the pause do not run later.",
-		Example: `  carillon task resume nightly-backup
-  carillon task resume -l team=data --yes`,
-	}
-	return verb(a, cmd, false, a.taskName,
-		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
-			return c.Resume(ctx, r.namespace, r.name, 0)
-		},
-		func(r ref, t client.Task) string { return "resumed " + a.show(r) + a.nextWords(t) })
-}
-
 // deleted is what a delete tells programs.
 type deleted struct {
 	Namespace string `json:"namespace"`
@@ -158,14 +127,7 @@ func (a *app) taskDelete() *cobra.Command {
 			return deleted{r.namespace, r.name, true}, c.Delete(ctx, r.namespace, r.name, int64(revision))
 		},
 		func(r ref, _ deleted) string { return "deleted " + a.show(r) })
-	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if revision != 0 && (len(words) != 1 || isGlob(words[0])) {
-			return usage("--revision needs exactly one task")
-		}
-		return run(cmd, words)
-	}
-	return cmd
+	return revision.ofOne(cmd)
 }
 
 // revisionFlag is a task's revision; 0 is any, and cannot be typed.
@@ -173,6 +135,18 @@ type revisionFlag int64
 
 func (r *revisionFlag) bind(cmd *cobra.Command) {
 	cmd.Flags().Var(r, "revision", "only if the task is still at this revision; else exit code 4")
+}
+
+// ofOne has a verb refuse a revision for more than one task.
+func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if *r != 0 && (len(words) != 1 || isGlob(words[0])) {
+			return usage("--revision needs exactly one task")
+		}
+		return run(cmd, words)
+	}
+	return cmd
 }
 
 func (r *revisionFlag) String() string {
@@ -198,11 +172,13 @@ func (a *app) nextWords(t client.Task) string {
 	var words string
 	switch {
 	case t.Paused:
-		words = "paused"
+		words = a.pausedWords(t)
 	case t.Next.IsZero():
 		words = "no next tick"
 		if manual(t.Spec) {
 			words = "runs when triggered"
+		} else if t.NoNext != "" {
+			words = "no more ticks: " + t.NoNext
 		}
 	default:
 		left := a.left(t.Next)

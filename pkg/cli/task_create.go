@@ -8,6 +8,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func (a *app) taskCreate() *cobra.Command {
@@ -21,6 +22,8 @@ func (a *app) taskCreate() *cobra.Command {
   carillon task create nightly-backup --schedule "30 2 * * *" --timezone Europe/Berlin -- pg_dump orders
   carillon task create report --schedule "0 9 * * MON-FRI" --retries 2 --timeout 10m --label team=data \
       --shell 'make-report | mail -s report ops@example.org'
+  carillon task create campaign --schedule "H 9 * * *" --start 2026-12-01 --end "2026-12-24 18:00" --jitter 10m --ttl 168h -- ./mail
+  carillon task create reminder --schedule "@in 10m" --ttl 1h --shell 'echo tea | wall'
   carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -33,6 +36,9 @@ func (a *app) taskCreate() *cobra.Command {
 		p, err := f.patch(cmd.Flags(), command)
 		if err == nil {
 			err = complain(p)
+		}
+		if err == nil {
+			err = readTimes(p, func() (string, error) { return task.Defaults().Timezone, nil })
 		}
 		if err != nil {
 			return err
@@ -126,13 +132,20 @@ func (a *app) taskUpdate() *cobra.Command {
 		if len(p) == 0 {
 			return usage("nothing to change").hinting("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
 		}
-		body, err := json.Marshal(p)
-		if err != nil {
-			return fmt.Errorf("write the change as JSON: %w", err)
-		}
 		c, err := a.connect()
 		if err != nil {
 			return err
+		}
+		err = readTimes(p, func() (string, error) {
+			t, err := c.Get(ctx, name.namespace, name.name)
+			return t.Timezone, a.missing(ctx, c, name, err)
+		})
+		if err != nil {
+			return err
+		}
+		body, err := json.Marshal(p)
+		if err != nil {
+			return fmt.Errorf("write the change as JSON: %w", err)
 		}
 		t, err := c.Patch(ctx, name.namespace, name.name, body, int64(revision))
 		if err != nil {

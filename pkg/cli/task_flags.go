@@ -25,31 +25,42 @@ type taskFlags struct {
 type taskFlag struct {
 	name  string
 	path  string // of the field, with dots
-	value any    // "", 0, false or []string{}: the flag's type
+	value any    // "", 0, false, []string{} or []int{}: the flag's type
 	help  string
 }
 
 var taskFields = []taskFlag{
-	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and its kin, @every 90s, @at TIME, @manual; may be repeated"},
+	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and its kin, @every 90s, @at TIME, @in 10m, @manual; may be repeated"},
 	{"timezone", "timezone", "", "time `ZONE` of the schedule, such as Europe/Berlin (default UTC)"},
 	{"dst-gap", "dst.gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip"},
 	{"dst-fold", "dst.fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both"},
+	{"start", "start", "", "no ticks before this `TIME`: RFC 3339, or local in the schedule's zone"},
+	{"end", "end", "", "no ticks after this `TIME`"},
+	{"jitter", "jitter", "", "each tick falls due up to this `DURATION` later, always by the same"},
+	{"max-runs", "max_runs", 0, "`N` ticks run, then no more (default: without end)"},
+	{"ttl", "ttl", "", "`DURATION` after which a task whose schedule has ended is deleted"},
 	{"description", "description", "", "`TEXT`: what the task is for"},
 	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
 	{"user", "action.process.user", "", "run as this `USER` (default: the daemon's)"},
 	{"timeout", "timeout", "", "limit for one attempt, a `DURATION` such as 10m (calls to the server keep their 30s)"},
 	{"kill-grace", "kill_grace", "", "`DURATION` from SIGTERM to SIGKILL (default 10s)"},
-	{"overlap", "overlap", "", "`POLICY` for a tick while the task still runs: skip (default) or allow"},
+	{"overlap", "overlap", "", "`POLICY` for a tick while the task still runs: skip (default), queue, replace or allow"},
+	{"queue-limit", "queue.limit", 0, "with --overlap queue: `N` ticks may wait (default 10)"},
+	{"queue-drop", "queue.drop", "", "with --overlap queue: `WHICH` is skipped when it is full: newest (default) or oldest"},
+	{"max-active", "max_active", 0, "with --overlap allow: at most `N` runs at once"},
 	{"missed", "missed.policy", "", "`POLICY` for ticks that come to light late: latest (default), skip or all"},
 	{"missed-grace", "missed.grace", "", "a tick late by this `DURATION` is still on time (default 10s)"},
 	{"missed-window", "missed.window", "", "ticks older than this `DURATION` never run (default 1h)"},
 	{"missed-limit", "missed.limit", 0, "with --missed all: at most `N` (default 100)"},
+	{"start-deadline", "start_deadline", "", "a tick that has not started this `DURATION` after it fell due is missed"},
 	{"retry-attempts", "retry.attempts", 0, "`N` attempts in all, the first included (default 1)"},
 	{"retry-backoff", "retry.backoff", "", "`DURATION` to wait before the second attempt (default 10s)"},
 	{"retry-factor", "retry.factor", "", "each wait is the last times `X` (default 2)"},
 	{"retry-jitter", "retry.jitter", "", "spread each wait by this `PART` of it, 0 to 1 (default 0.2)"},
 	{"retry-max-backoff", "retry.max_backoff", "", "longest `DURATION` between attempts (default 5m)"},
 	{"retry-on", "retry.on", []string{}, "`STATES`: failed, timed_out, lost (default failed,timed_out)"},
+	{"retry-exit-codes", "retry.exit_codes", []int{}, "retry failed attempts with these exit `CODES` only (default: any)"},
+	{"pause-after-failures", "pause_after_failures", 0, "pause the task when `N` runs in a row have failed"},
 	{"selector", "target.selector", "", "`SELECTOR` of the nodes that may run it, such as role=db"},
 	{"keep", "history.keep", 0, "`N` ended runs to remember (default 20)"},
 	{"record", "history.record", "", "which ended runs to remember: all (default) or `failures`"},
@@ -64,6 +75,8 @@ func (f *taskFlags) bind(cmd *cobra.Command) {
 			flags.Int(t.name, 0, t.help)
 		case bool:
 			flags.Bool(t.name, false, t.help)
+		case []int:
+			flags.IntSlice(t.name, nil, t.help)
 		case []string:
 			if t.name == "schedule" { // has commas of its own
 				flags.StringArray(t.name, nil, t.help)
@@ -137,6 +150,8 @@ func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
 		return flags.GetInt(t.name)
 	case bool:
 		return flags.GetBool(t.name)
+	case []int:
+		return flags.GetIntSlice(t.name)
 	case []string:
 		if t.name == "schedule" {
 			list, err := flags.GetStringArray(t.name)
@@ -217,7 +232,8 @@ func withoutNulls(p map[string]any) map[string]any {
 func shortcuts() map[string]string {
 	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
 		"label": "labels", "labels": "labels", "retries": "retry.attempts",
-		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "history": "history"}
+		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "history": "history",
+		"queue": "queue", "paused_until": "paused_until", "pause_reason": "pause_reason"}
 	for _, t := range taskFields {
 		if _, taken := s[t.name]; !taken {
 			s[t.name] = t.path

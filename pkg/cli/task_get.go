@@ -15,21 +15,34 @@ import (
 
 func (a *app) taskGet() *cobra.Command {
 	var p pick
+	var generation int64
 	cmd := &cobra.Command{
 		Use:   "get TASK...",
 		Short: "Show tasks with all their fields",
 		Long:  "Show tasks with all their fields. What -o yaml prints can be edited and applied again.",
 		Example: `  carillon task get nightly-backup
   carillon task get nightly-backup -o yaml > nightly-backup.yaml
+  carillon task get nightly-backup --generation 7
   carillon task get -l team=data -o json`,
 		ValidArgsFunction: a.completeTasks,
 	}
 	p.bind(cmd, false)
+	cmd.Flags().Int64Var(&generation, "generation", 0, "the task as its `VERSION` said, if that is kept (task history --versions)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		c, err := a.connect()
 		if err != nil {
 			return err
+		}
+		if cmd.Flags().Changed("generation") {
+			if len(words) != 1 || isGlob(words[0]) || generation < 1 {
+				return usage("--generation needs a number from 1 on, and exactly one task")
+			}
+			r, err := a.ref(words[0])
+			if err != nil {
+				return err
+			}
+			return a.showVersion(cmd, c, r, generation)
 		}
 		ch, err := a.tasks(ctx, c, words, p)
 		if err != nil {
@@ -79,6 +92,32 @@ func (a *app) emitTasks(cmd *cobra.Command, c *client.Client, found []client.Tas
 // describe writes a task for people: what differs from the defaults, what comes
 // and what was.
 func (a *app) describe(cmd *cobra.Command, c *client.Client, d *details, t client.Task) {
+	a.describeSpec(d, t)
+	a.describePause(d, t)
+	d.field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
+	d.field("Created", "%s", a.gone(t.CreatedAt, t.Timezone))
+	a.describeWritten(d, t)
+	d.painted("Next", strings.Join(a.nextCells(t)[:1], "")+a.leftWords(t))
+	if t.NoNext != "" {
+		d.field("No more ticks", "%s", t.NoNext)
+	}
+	d.section("Next ticks", a.ticksAhead(cmd, c, t))
+	d.section("Last runs", a.lastRuns(cmd, c, t))
+}
+
+func (a *app) describeWritten(d *details, t client.Task) {
+	words := a.gone(t.UpdatedAt, t.Timezone)
+	if t.UpdatedBy != "" {
+		words += " by " + t.UpdatedBy
+	}
+	if t.Change != "" {
+		words += ": " + strings.ReplaceAll(t.Change, "_", " ")
+	}
+	d.field("Changed", "%s", words)
+}
+
+// describeSpec writes what a task's user wrote.
+func (a *app) describeSpec(d *details, t client.Task) {
 	std := task.Defaults()
 	d.field("Name", "%s", t.Name)
 	d.field("Namespace", "%s", t.Namespace)
@@ -89,25 +128,59 @@ func (a *app) describe(cmd *cobra.Command, c *client.Client, d *details, t clien
 	if t.DST != std.DST && t.DST != (task.DST{}) {
 		d.field("Clock changes", "gap %s, fold %s", first(t.DST.Gap, std.DST.Gap), first(t.DST.Fold, std.DST.Fold))
 	}
+	a.describeBounds(d, t)
 	a.describeAction(d, t.Action)
 	if t.Timeout > 0 {
 		d.field("Timeout", "%s, then SIGTERM, and SIGKILL %s later", t.Timeout, t.KillGrace)
 	}
-	d.field("Overlap", "%s", t.Overlap)
+	d.field("Overlap", "%s", overlapWords(t.Spec))
 	d.field("Missed", "%s", missedWords(t.Missed))
+	if t.Deadline > 0 {
+		d.field("Start deadline", "%s after it falls due", t.Deadline)
+	}
 	d.field("Retry", "%s", retryWords(t.Retry))
+	if t.PauseAfter > 0 {
+		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
+		if t.Failures > 0 {
+			words += fmt.Sprintf("; %d have", t.Failures)
+		}
+		d.field("Pauses when", "%s", words)
+	}
 	d.field("Runs on", "%s", first(t.Target.Selector, "any node"))
 	d.field("History", "%s", historyWords(t.History))
-	d.field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
-	d.field("Created", "%s", a.gone(t.CreatedAt, t.Timezone))
-	by := ""
-	if t.UpdatedBy != "" {
-		by = " by " + t.UpdatedBy
+}
+
+// describeBounds writes what bounds the ticks of a task, and what blurs them.
+func (a *app) describeBounds(d *details, t client.Task) {
+	if !t.Start.IsZero() {
+		d.field("Starts", "%s", a.dated(t.Start, t.Timezone))
 	}
-	d.field("Changed", "%s%s", a.gone(t.UpdatedAt, t.Timezone), by)
-	d.painted("Next", strings.Join(a.nextCells(t)[:1], "")+a.leftWords(t))
-	d.section("Next ticks", a.ticksAhead(cmd, c, t))
-	d.section("Last runs", a.lastRuns(cmd, c, t))
+	if !t.End.IsZero() {
+		d.field("Ends", "%s", a.dated(t.End, t.Timezone))
+	}
+	if t.Jitter > 0 {
+		d.field("Jitter", "up to %s", t.Jitter)
+	}
+	if t.MaxRuns > 0 {
+		d.field("Runs", "%s", runsLeftWords(t))
+	}
+	if t.TTL > 0 {
+		d.field("Deleted", "%s after its last run, when no tick is left", t.TTL)
+	}
+}
+
+func runsLeftWords(t client.Task) string {
+	return fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns)
+}
+
+func overlapWords(s task.Spec) string {
+	switch {
+	case s.Overlap == task.OverlapQueue:
+		return fmt.Sprintf("queue, at most %d; when it is full the %s is skipped", s.Queue.Room(), first(s.Queue.Drop, task.DropNewest))
+	case s.MaxActive > 0:
+		return fmt.Sprintf("allow, at most %d at once", s.MaxActive)
+	}
+	return s.Overlap
 }
 
 func (a *app) leftWords(t client.Task) string {
@@ -174,6 +247,10 @@ func retryWords(r task.Retry) string {
 	for i, s := range r.On {
 		on[i] = string(s)
 	}
+	if len(r.ExitCodes) > 0 {
+		codes := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.ExitCodes), " ", ", "), "[]")
+		on[slices.Index(r.On, task.Failed)] = "failed with exit code " + codes
+	}
 	return fmt.Sprintf("%d attempts on %s; %s × %v up to %s, ± %v %%",
 		r.Attempts, strings.Join(on, ", "), r.Backoff, r.Factor, r.MaxBackoff, r.Jitter*100)
 }
@@ -181,7 +258,7 @@ func retryWords(r task.Retry) string {
 // ticksAhead and lastRuns only round a picture off: without them it still says
 // what it must, so that their errors are not told.
 func (a *app) ticksAhead(cmd *cobra.Command, c *client.Client, t client.Task) string {
-	if t.Paused || t.Next.IsZero() {
+	if t.Next.IsZero() {
 		return ""
 	}
 	const few = 3

@@ -158,9 +158,11 @@ func scheduleWords(s task.Spec) string {
 func (a *app) nextCells(t client.Task) []string {
 	switch {
 	case t.Paused:
-		return []string{a.paint(yellow, "paused"), a.none()}
+		return []string{a.paint(yellow, a.pausedWords(t)), a.none()}
 	case t.Next.IsZero() && manual(t.Spec):
 		return []string{"when triggered", a.none()}
+	case t.NoNext != "":
+		return []string{"no more ticks", a.none()}
 	case t.Next.IsZero():
 		return []string{a.none(), a.none()}
 	}

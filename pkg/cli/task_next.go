@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -75,12 +74,28 @@ func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, count
 			return err
 		}
 		zone = t.Timezone
-		if t.Paused {
-			a.note("%s is paused: none of these comes unless it is resumed", a.show(r))
-		}
+		a.noteNext(r, t, len(list))
 	}
 	return emitList(a, list, func(o client.Occurrence) string { return stamp(o.Time) },
 		func(bool) *grid { return a.occurrenceGrid(list, zone) })
+}
+
+// noteNext says what ticks alone do not.
+func (a *app) noteNext(r ref, t client.Task, listed int) {
+	switch {
+	case t.Paused && !t.PausedUntil.IsZero():
+		a.note("%s is %s: these come after that", a.show(r), a.pausedWords(t))
+	case t.Paused:
+		a.note("%s is %s: none of these comes unless it is resumed", a.show(r), a.pausedWords(t))
+	case t.NoNext != "":
+		a.note("no more ticks: %s", t.NoNext)
+	}
+	if t.MaxRuns > 0 && t.NoNext == "" {
+		a.note("%s", runsLeftWords(t))
+	}
+	if listed > 0 && !t.End.IsZero() {
+		a.note("it ends %s", a.dated(t.End, t.Timezone))
+	}
 }
 
 // nextOfMany merges the ticks of several tasks; paused ones have none.
@@ -90,7 +105,7 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, p
 		return err
 	}
 	// Only the tasks that come first can be among the first count ticks.
-	tasks = slices.DeleteFunc(tasks, func(t client.Task) bool { return t.Paused || t.Next.IsZero() })
+	tasks = slices.DeleteFunc(tasks, func(t client.Task) bool { return t.Next.IsZero() })
 	slices.SortStableFunc(tasks, orders["next"])
 	if start.IsZero() && len(tasks) > count {
 		tasks = tasks[:count]
@@ -110,20 +125,37 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, p
 	return emitList(a, list, func(o coming) string { return a.named(o.Namespace, o.Task) }, func(bool) *grid {
 		g := &grid{heads: []string{"NEXT", "LEFT", "TASK", "NOTE"}, empty: "nothing comes" + a.inScope()}
 		for _, o := range list {
-			g.add(a.coming(o.Time, o.timezone), a.left(o.Time), a.named(o.Namespace, o.Task), noteWords(o.Note))
+			g.add(a.coming(o.Time, o.timezone), a.left(dueAt(o.Occurrence)), a.named(o.Namespace, o.Task), noteWords(o.Note))
 		}
 		return g
 	})
 }
 
-// occurrenceGrid shows ticks in a zone, and beside it in UTC.
+// occurrenceGrid shows ticks in a zone, beside it in UTC, and when they fall due
+// where jitter makes that later.
 func (a *app) occurrenceGrid(list []client.Occurrence, timezone string) *grid {
+	jitter := slices.ContainsFunc(list, func(o client.Occurrence) bool { return !o.DueAt.IsZero() })
 	g := &grid{heads: []string{"TIME", "UTC", "LEFT", "NOTE"}, empty: "no tick comes"}
+	if jitter {
+		g.heads = slices.Insert(g.heads, 2, "DUE")
+	}
 	for _, o := range list {
-		local := o.Time.In(a.zone(timezone))
-		g.add(local.Format("Mon ")+exact(local), o.Time.UTC().Format("2006-01-02 15:04:05"), a.left(o.Time), noteWords(o.Note))
+		local, due := o.Time.In(a.zone(timezone)), dueAt(o)
+		row := []string{local.Format("Mon ") + exact(local), o.Time.UTC().Format("2006-01-02 15:04:05"), a.left(due), noteWords(o.Note)}
+		if jitter {
+			row = slices.Insert(row, 2, due.In(a.zone(timezone)).Format("15:04:05.000"))
+		}
+		g.add(row...)
 	}
 	return g
+}
+
+// dueAt is when a tick falls due.
+func dueAt(o client.Occurrence) task.Time {
+	if o.DueAt.IsZero() {
+		return o.Time
+	}
+	return o.DueAt
 }
 
 func noteWords(note string) string {
@@ -157,101 +189,4 @@ func readFrom(s string, zone *time.Location) (time.Time, error) {
 		}
 	}
 	return time.Time{}, usage("--from %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", quote(s))
-}
-
-func (a *app) taskHistory() *cobra.Command {
-	var state string
-	var limit int
-	cmd := &cobra.Command{
-		Use:   "history TASK",
-		Short: "Show how the runs of a task ended, newest first",
-		Long:  "Show the runs of a task, newest first: what waits and runs, what ended, and ticks that did not run.",
-		Example: `  carillon task history nightly-backup
-  carillon task history nightly-backup --state failed --limit 5
-  carillon task history nightly-backup -o jsonl`,
-		Args:              args(1, 1, "the task's name"),
-		ValidArgsFunction: a.completeTask,
-	}
-	bindRunFilter(cmd, &state, &limit)
-	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		r, err := a.ref(words[0])
-		if err != nil {
-			return err
-		}
-		f, err := runFilter(state, limit)
-		if err != nil {
-			return err
-		}
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
-		runs, err := c.Runs(cmd.Context(), r.namespace, r.name, f)
-		if err != nil {
-			return a.missing(cmd.Context(), c, r, err)
-		}
-		z := zones{}
-		if a.human() {
-			t, err := c.Get(cmd.Context(), r.namespace, r.name)
-			if err != nil {
-				return err
-			}
-			z[""] = t.Timezone
-		}
-		return emitList(a, runs, runName, func(wide bool) *grid {
-			g := a.runGrid(runs, false, wide, z)
-			g.empty = a.show(r) + " has not run yet"
-			if state != "" {
-				g.empty = "no run of " + a.show(r) + " is " + state
-			}
-			return g
-		})
-	}
-	return cmd
-}
-
-func (a *app) taskKeys() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "keys TASK",
-		Short: "Show where a task lives in etcd, and how to look at it",
-		Long:  "Show the keys in etcd that belong to a task, and the etcdctl line that prints them without Carillon.",
-		Example: `  carillon task keys nightly-backup
-  carillon task keys nightly-backup -o name`,
-		Args:              args(1, 1, "the task's name"),
-		ValidArgsFunction: a.completeTask,
-	}
-	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		r, err := a.ref(words[0])
-		if err != nil {
-			return err
-		}
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
-		keys, err := c.Keys(cmd.Context(), r.namespace, r.name)
-		if err != nil {
-			return a.missing(cmd.Context(), c, r, err)
-		}
-		switch a.output {
-		case asJSON, asYAML, asJSONL:
-			return emitOne(a, keys, "", nil)
-		}
-		err = emitList(a, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *grid {
-			g := &grid{heads: []string{"WHAT", "THERE", "KEY"}}
-			for _, k := range keys.Items {
-				there := "yes"
-				if !k.Present {
-					there = a.none()
-				}
-				g.add(oneLine(k.What), there, oneLine(k.Key))
-			}
-			return g
-		})
-		if err == nil && a.human() && keys.Command != "" {
-			err = a.print(fmt.Sprintf("\n%s\n", printable(keys.Command)))
-		}
-		return err
-	}
-	return cmd
 }

@@ -39,7 +39,7 @@ type worldKey struct{}
 func TestScripts(t *testing.T) {
 	etcd := kvtest.Start(t)
 	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server { return newWorld(env, etcd) },
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "damage": damage})
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "damage": damage, "own": own})
 }
 
 func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
@@ -223,6 +223,33 @@ func damage(ts *testscript.TestScript, _ bool, _ []string) {
 		w.put(ts, w.store.Keys().Ended(r, fmt.Sprintf("20261120T12000%d.000Z-aaaa", i)), task.Run{UID: "aaaa", State: task.Succeeded})
 	}
 	w.put(ts, w.store.Keys().Queued(r, "20261120T130000.000Z-aaaa"), task.Waiting{Run: task.Run{UID: "aaaa", State: task.Queued}})
+}
+
+// own writes what the owner of a task knows of it: own TASK runs=N | failures=N | pause=REASON.
+func own(ts *testscript.TestScript, _ bool, args []string) {
+	w, r := worldOf(ts), ref("default", args[0])
+	st, err := w.store.Task(context.Background(), r)
+	ts.Check(err)
+	e := st.Entry
+	if e.Own == nil {
+		e.Own = &task.Own{}
+	}
+	for _, arg := range args[1:] {
+		k, v, _ := strings.Cut(arg, "=")
+		n, _ := strconv.Atoi(v)
+		switch k {
+		case "runs":
+			e.Own.Runs = int64(n)
+		case "failures":
+			e.Own.Failures = n
+		case "pause":
+			e.Paused = true
+			e.Own.Pauses = append(e.Own.Pauses, task.Pause{Since: task.At(time.Now()), By: task.PausedByFailures, Reason: v})
+		default:
+			ts.Fatalf("own %s?", arg)
+		}
+	}
+	w.put(ts, w.store.Keys().Entry(r), e)
 }
 
 // save writes a file that only its owner can read: save FILE TEXT.

@@ -104,7 +104,8 @@ func Check(s *task.Spec) error {
 // served are the fields that a server adds to a task when it shows it.
 var served = map[string]bool{
 	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,
-	"next": true, "left_ms": true, "last_run": true, "active": true, "result": true,
+	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true,
+	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true,
 }
 
 func (o *Object) decode(namespace string) error {
@@ -114,6 +115,9 @@ func (o *Object) decode(namespace string) error {
 	n := o.node.without(served)
 	if n.get("namespace") == nil {
 		n.pairs = append(n.pairs, pair{key: "namespace", at: n.at, value: &node{kind: kindString, scalar: quoted(namespace), at: n.at}})
+	}
+	if err := n.localTimes(); err != nil {
+		return err
 	}
 	spec, err := task.DecodeSpec(n.json())
 	o.Spec = spec

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+func (a *app) taskHistory() *cobra.Command {
+	var state string
+	var limit int
+	var versions bool
+	cmd := &cobra.Command{
+		Use:   "history TASK",
+		Short: "Show how the runs of a task ended, newest first",
+		Long: "Show the runs of a task, newest first: what waits and runs, what ended, and ticks that did not run.\n" +
+			"With --versions: what the task itself has been, who changed it, when, and what.",
+		Example: `  carillon task history nightly-backup
+  carillon task history nightly-backup --state failed --limit 5
+  carillon task history nightly-backup -o jsonl
+  carillon task history nightly-backup --versions`,
+		Args:              args(1, 1, "the task's name"),
+		ValidArgsFunction: a.completeTask,
+	}
+	bindRunFilter(cmd, &state, &limit)
+	cmd.Flags().BoolVar(&versions, "versions", false, "the versions of the task instead of its runs")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		r, err := a.ref(words[0])
+		if err != nil {
+			return err
+		}
+		f, err := runFilter(state, limit)
+		if err != nil {
+			return err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		if versions {
+			if state != "" {
+				return usage("--state is of runs, and --versions has none")
+			}
+			return a.showVersions(cmd, c, r, limit)
+		}
+		runs, err := c.Runs(cmd.Context(), r.namespace, r.name, f)
+		if err != nil {
+			return a.missing(cmd.Context(), c, r, err)
+		}
+		z := zones{}
+		if a.human() {
+			t, err := c.Get(cmd.Context(), r.namespace, r.name)
+			if err != nil {
+				return err
+			}
+			z[""] = t.Timezone
+		}
+		return emitList(a, runs, runName, func(wide bool) *grid {
+			g := a.runGrid(runs, false, wide, z)
+			g.empty = a.show(r) + " has not run yet"
+			if state != "" {
+				g.empty = "no run of " + a.show(r) + " is " + state
+			}
+			return g
+		})
+	}
+	return cmd
+}
+
+func (a *app) taskKeys() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys TASK",
+		Short: "Show where a task lives in etcd, and how to look at it",
+		Long:  "Show the keys in etcd that belong to a task, and the etcdctl line that prints them without Carillon.",
+		Example: `  carillon task keys nightly-backup
+  carillon task keys nightly-backup -o name`,
+		Args:              args(1, 1, "the task's name"),
+		ValidArgsFunction: a.completeTask,
+	}
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		r, err := a.ref(words[0])
+		if err != nil {
+			return err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		keys, err := c.Keys(cmd.Context(), r.namespace, r.name)
+		if err != nil {
+			return a.missing(cmd.Context(), c, r, err)
+		}
+		switch a.output {
+		case asJSON, asYAML, asJSONL:
+			return emitOne(a, keys, "", nil)
+		}
+		err = emitList(a, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *grid {
+			g := &grid{heads: []string{"WHAT", "THERE", "KEY"}}
+			for _, k := range keys.Items {
+				there := "yes"
+				if !k.Present {
+					there = a.none()
+				}
+				g.add(oneLine(k.What), there, oneLine(k.Key))
+			}
+			return g
+		})
+		if err == nil && a.human() && keys.Command != "" {
+			err = a.print(fmt.Sprintf("\n%s\n", printable(keys.Command)))
+		}
+		return err
+	}
+	return cmd
+}

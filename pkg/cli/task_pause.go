@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func (a *app) taskPause() *cobra.Command {
+	var revision revisionFlag
+	var until, reason string
+	cmd := &cobra.Command{
+		Use:   "pause",
+		Short: "Stop the ticks of tasks; what runs goes on",
+		Long: "Stop the ticks of tasks. Runs that wait or run already go on, and a trigger still works. With --until ticks\n" +
+			"come again by themselves after that time; those that fell into the pause do not run later. Of a task that\n" +
+			"is paused already, what is given changes.",
+		Example: `  carillon task pause nightly-backup
+  carillon task pause nightly-backup --until 18:00 --reason "disk is being replaced"
+  carillon task pause 'sync-*' --until 2h --yes
+  carillon task pause -l team=data --until "2026-12-27 08:00" --yes`,
+	}
+	revision.bind(cmd)
+	cmd.Flags().StringVar(&until, "until", "", "`TIME` or duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone, or RFC 3339 (default: until it is resumed)")
+	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT`: why, for whoever looks at the task")
+	verb(a, cmd, false, a.taskName,
+		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
+			how, err := a.until(until, func() (string, error) {
+				t, err := c.Get(ctx, r.namespace, r.name)
+				return t.Timezone, err
+			})
+			if err != nil {
+				return client.Task{}, err
+			}
+			if how.Reason = reason; how == (client.PauseRequest{}) {
+				return c.Pause(ctx, r.namespace, r.name, int64(revision))
+			}
+			return c.PauseWith(ctx, r.namespace, r.name, how, int64(revision))
+		},
+		func(r ref, t client.Task) string {
+			if t.PausedUntil.IsZero() {
+				return "paused " + a.show(r)
+			}
+			return fmt.Sprintf("paused %s until %s (%s)", a.show(r), a.dated(t.PausedUntil, t.Timezone), a.left(t.PausedUntil))
+		})
+	return revision.ofOne(cmd)
+}
+
+func (a *app) taskResume() *cobra.Command {
+	var revision revisionFlag
+	cmd := &cobra.Command{
+		Use:   "resume",
+		Short: "Let paused tasks tick again, from now on",
+		Long: "Let paused tasks tick again, from now on, whoever paused them: a user, or Carillon after too many failures,\n" +
+			"which are counted anew then. Ticks that fell into the pause do not run later.",
+		Example: `  carillon task resume nightly-backup
+  carillon task resume -l team=data --yes`,
+	}
+	revision.bind(cmd)
+	verb(a, cmd, false, a.taskName,
+		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
+			return c.Resume(ctx, r.namespace, r.name, int64(revision))
+		},
+		func(r ref, t client.Task) string { return "resumed " + a.show(r) + a.nextWords(t) })
+	return revision.ofOne(cmd)
+}
+
+// pausedWords are short enough for a list: "paused until 18:00 (ann)".
+func (a *app) pausedWords(t client.Task) string {
+	words, by := "paused", ""
+	if p := t.Pause; p != nil {
+		by = oneLine(p.By)
+		if p.By == task.PausedByFailures {
+			by = "after failures"
+		}
+	}
+	if !t.PausedUntil.IsZero() {
+		words += " until " + a.soon(t.PausedUntil, t.Timezone)
+	}
+	if by != "" {
+		words += " (" + by + ")"
+	}
+	return words
+}
+
+// soon is a time in the task's zone; one of today without its day.
+func (a *app) soon(t task.Time, timezone string) string {
+	zone := a.zone(timezone)
+	if local, now := t.In(zone), a.now().In(zone); a.timeMode == timeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {
+		if local.Second() != 0 {
+			return local.Format("15:04:05")
+		}
+		return local.Format("15:04")
+	}
+	return a.coming(t, timezone)
+}
+
+// describePause tells all that is known of a pause.
+func (a *app) describePause(d *details, t client.Task) {
+	if !t.Paused {
+		return
+	}
+	words := "yes"
+	if p := t.Pause; p != nil {
+		words = "since " + a.gone(p.Since, t.Timezone)
+		if p.By == task.PausedByFailures {
+			words += ", after too many failures"
+		} else if p.By != "" {
+			words += " by " + p.By
+		}
+	}
+	if !t.PausedUntil.IsZero() {
+		words += ", until " + a.dated(t.PausedUntil, t.Timezone)
+	}
+	if t.PauseReason != "" {
+		words += ": " + t.PauseReason
+	}
+	d.field("Paused", "%s", words)
+}
