@@ -301,6 +301,7 @@ func (b *batch) render(ctx context.Context, g *group) {
 				if next, ok, _ := nextTick(&it.st.Entry, now.Time); ok {
 					r.Next = next
 				}
+				_, r.Paused = inForce(&it.st.Entry, now.Time)
 			}
 		}
 		_ = e.Encode(r) // into memory

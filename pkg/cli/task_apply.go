@@ -313,6 +313,7 @@ func (r *applying) answered(o manifest.Object, b client.BatchResult) error {
 	}
 	r.counts[b.Result]++
 	t := client.Task{Task: task.Task{Spec: o.Spec, Revision: b.Revision}, Next: b.Next, Result: b.Result}
+	t.Paused = b.Paused || t.Paused && b.Next.IsZero() // a former server does not say
 	if b.Task != nil {
 		t = *b.Task
 	}

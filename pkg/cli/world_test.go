@@ -225,7 +225,8 @@ func damage(ts *testscript.TestScript, _ bool, _ []string) {
 	w.put(ts, w.store.Keys().Queued(r, "20261120T130000.000Z-aaaa"), task.Waiting{Run: task.Run{UID: "aaaa", State: task.Queued}})
 }
 
-// own writes what the owner of a task knows of it: own TASK runs=N | failures=N | pause=REASON.
+// own writes what the owner of a task knows of it: own TASK runs=N, failures=N,
+// pause=REASON, until=TIME (of the last pause).
 func own(ts *testscript.TestScript, _ bool, args []string) {
 	w, r := worldOf(ts), ref("default", args[0])
 	st, err := w.store.Task(context.Background(), r)
@@ -245,6 +246,8 @@ func own(ts *testscript.TestScript, _ bool, args []string) {
 		case "pause":
 			e.Paused = true
 			e.Own.Pauses = append(e.Own.Pauses, task.Pause{Since: task.At(time.Now()), By: task.PausedByFailures, Reason: v})
+		case "until":
+			ts.Check(e.Own.Pauses[len(e.Own.Pauses)-1].Until.UnmarshalText([]byte(v)))
 		default:
 			ts.Fatalf("own %s?", arg)
 		}

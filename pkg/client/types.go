@@ -13,7 +13,7 @@ type List[T any] struct {
 // Task is a task as the API shows it: the spec as stored, and how it fares.
 type Task struct {
 	task.Task
-	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if the task is paused or has none."`
+	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if there is none, or the task is paused without an end."`
 	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
 	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
 	Active  int       `json:"active" doc:"Runs in a node's inbox."`
@@ -40,6 +40,7 @@ type BatchResult struct {
 	Result    string    `json:"result" doc:"created, configured, unchanged or failed."`
 	Revision  int64     `json:"revision,omitempty" doc:"The task's; absent if it failed."`
 	Next      task.Time `json:"next,omitzero" doc:"The next tick; absent if the task is paused or has none."`
+	Paused    bool      `json:"paused,omitempty" doc:"The task is paused: by the line, or because it has failed too often."`
 	Task      *Task     `json:"task,omitempty" doc:"With full=true, unless it failed."`
 	Error     *Problem  `json:"error,omitempty" doc:"Why it failed. With status 504 nobody knows whether it did."`
 }
