@@ -136,6 +136,11 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 			t.Errorf("%s is not described", field)
 		}
 	}
+	for _, field := range []string{"start", "end", "jitter", "max_runs", "ttl", "queue", "max_active", "start_deadline", "pause_after_failures", "paused_until", "pause_reason"} {
+		if spec[field] == nil || at(schema("SpecPatch", "properties"), field) == nil {
+			t.Errorf("%s is not described", field)
+		}
+	}
 	required := schema("Spec", "required").([]any)
 	if !slices.Equal(required, []any{"name", "schedule", "action"}) || schema("Spec", "additionalProperties") != false {
 		t.Errorf("required: %v, additional: %v", required, schema("Spec", "additionalProperties"))
@@ -150,6 +155,11 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 		{"schedule is a list", at(at(spec["schedule"], "oneOf").([]any)[1], "type"), "array"},
 		{"zone", at(spec["timezone"], "default"), "UTC"},
 		{"retries", schema("Retry", "properties", "attempts", "maximum"), float64(task.MaxAttempts)},
+		{"a limit of runs", at(spec["max_active"], "maximum"), float64(task.MaxActive)},
+		{"a default of the queue", schema("QueuePolicy", "properties", "limit", "default"), float64(task.DefaultQueue)},
+		{"strict in the queue", schema("QueuePolicy", "additionalProperties"), false},
+		{"exit codes", at(schema("Retry", "properties", "exit_codes"), "items", "maximum"), 255.0},
+		{"a pause", schema("PauseRequest", "additionalProperties"), false},
 		{"strict inside", schema("Retry", "additionalProperties"), false},
 		{"open to more outside", schema("Run", "additionalProperties"), nil},
 		{"time", schema("Run", "properties", "started_at", "format"), "date-time"},

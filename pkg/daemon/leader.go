@@ -33,8 +33,8 @@ func (n *Node) newLeader() *leader {
 	return l
 }
 
-// lead writes the assignment, and looks after the format of records, until ctx
-// ends or the term is over.
+// lead writes the assignment, and looks after the format of records and what is
+// remembered of deleted tasks, until ctx ends or the term is over.
 func (l *leader) lead(ctx context.Context, term election.Term) error {
 	l.node.log.Info("leading", zap.String("node", l.node.cfg.Name), zap.Int64("term", term.Fence.CreateRevision))
 	g, ctx := errgroup.WithContext(ctx)
@@ -43,6 +43,7 @@ func (l *leader) lead(ctx context.Context, term election.Term) error {
 	g.Go(func() error { return pass(ctx, l.node.moves, l.ready) })
 	g.Go(func() error { return l.rebalancer.Lead(ctx, term.Fence) })
 	g.Go(func() error { return l.node.keepFormat(ctx) })
+	g.Go(func() error { return l.node.sweepTombstones(ctx) })
 	return g.Wait()
 }
 

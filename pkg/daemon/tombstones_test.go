@@ -1,0 +1,38 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Whoever leads forgets tasks that were deleted a week ago, and no others.
+func TestLeader_ForgetsDeletedTasks(t *testing.T) {
+	c := newCluster(t)
+	etcd := c.etcd.Dial()
+	ref := func(name string) store.Ref { return store.Ref{Namespace: "default", Name: name} }
+	for name, age := range map[string]time.Duration{"old": 7*24*time.Hour + time.Minute, "young": 7*24*time.Hour - time.Hour} {
+		b, err := json.Marshal(store.Tombstone{DeletedAt: task.At(time.Now().Add(-age))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := etcd.Put(t.Context(), c.keys.Tombstone(ref(name)), string(b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.start("n1")
+	eventually(t, 20*time.Second, func() error {
+		res, err := etcd.Get(t.Context(), c.keys.Tombstone(ref("old")))
+		if err == nil && len(res.Kvs) > 0 {
+			err = errors.New("the old one is remembered")
+		}
+		return err
+	})
+	if res, err := etcd.Get(t.Context(), c.keys.Tombstone(ref("young"))); err != nil || len(res.Kvs) != 1 {
+		t.Errorf("the young one is forgotten: %v", err)
+	}
+}
