@@ -64,7 +64,7 @@ func runsLeft(e *task.Entry, otherwise int64) int64 {
 func occurrences(list []schedule.Occurrence) (answer, error) {
 	out := make([]client.Occurrence, len(list))
 	for i, o := range list {
-		out[i] = client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), Note: o.Note}
+		out[i] = client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), DueBefore: dueBefore(o), Note: o.Note}
 		if !o.Due.IsZero() && !o.Due.Equal(o.Time) {
 			out[i].DueAt = task.At(o.Due)
 		}
@@ -85,8 +85,8 @@ func (s *server) scheduleNext(c *call) (answer, error) {
 	if err := checkTime("from", ask.From); err != nil {
 		return answer{}, err
 	}
-	timing := task.Timing{Schedule: ask.Schedule, Timezone: ask.Timezone, DST: ask.DST}
-	if err := schedule.Check(timing); err != nil {
+	timing, err := timingOf(ask)
+	if err != nil {
 		return answer{}, err
 	}
 	list, err := schedule.Upcoming(timing, ask.From.Time, ask.From.Time, ask.Count)
