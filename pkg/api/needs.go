@@ -2,9 +2,6 @@ package api
 
 import (
 	"net/http"
-	"regexp"
-	"slices"
-	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -17,7 +14,9 @@ var policies = []struct {
 	field string
 	has   func(*task.Spec) bool
 }{
-	{"schedule", func(s *task.Spec) bool { return slices.ContainsFunc(s.Schedule, newLanguage) }},
+	{"schedule", func(s *task.Spec) bool {
+		return store.FormatOf(task.Spec{Schedule: s.Schedule, Overlap: task.OverlapSkip}) >= store.FormatPolicies
+	}},
 	{"overlap", func(s *task.Spec) bool { return s.Overlap == task.OverlapQueue || s.Overlap == task.OverlapReplace }},
 	{"max_active", func(s *task.Spec) bool { return s.MaxActive != 0 }},
 	{"start", func(s *task.Spec) bool { return !s.Start.IsZero() }},
@@ -31,30 +30,18 @@ var policies = []struct {
 	{"retry.exit_codes", func(s *task.Spec) bool { return len(s.Retry.ExitCodes) > 0 }},
 }
 
-// grown is what the language of schedules has learnt since format 2: L, LW, 15W,
-// 5L, 5#3, H.
-var grown = regexp.MustCompile(`(?i)(^|[\s,])(L|LW|L-\d+|\d+W|(\d+|sun|mon|tue|wed|thu|fri|sat)L|\w+#\d|H(\(\d+-\d+\))?(/\d+)?)($|[\s,])`)
-
-// newLanguage reports whether a former version would refuse a schedule, or, in an
-// entry that is written over, not fire.
-func newLanguage(expr string) bool {
-	if strings.HasPrefix(expr, "@") {
-		return strings.HasSuffix(strings.Join(strings.Fields(expr), " "), " after completion")
-	}
-	return grown.MatchString(expr)
-}
-
 // allowed refuses what the format of the cluster's records has no room for.
 func (s *server) allowed(spec *task.Spec) error {
 	writes := s.Store.Format()
-	if writes >= store.FormatPolicies {
+	if store.FormatOf(*spec) <= writes {
 		return nil
 	}
+	f := fail(http.StatusConflict, client.CodeConflict, "this takes format %d of the cluster's records, and nodes write %d: some would fire the task otherwise",
+		store.FormatPolicies, writes).withHint("run this version on all nodes, then: carillon cluster upgrade")
 	for _, p := range policies {
 		if p.has(spec) {
-			return fail(http.StatusConflict, client.CodeConflict, "this takes format %d of the cluster's records, and nodes write %d: some would fire the task otherwise",
-				store.FormatPolicies, writes).withField(p.field).withHint("run this version on all nodes, then: carillon cluster upgrade")
+			return f.withField(p.field)
 		}
 	}
-	return nil
+	return f
 }

@@ -141,6 +141,25 @@ func (s *Store) compactRecords(ctx context.Context, shards int) (int, error) {
 	return n, nil
 }
 
+// needing is a task that takes a newer format than this; "" if there is none.
+func (s *Store) needing(ctx context.Context, format int) (string, error) {
+	const page = 500
+	for after := ""; ; {
+		tasks, next, err := s.Tasks(ctx, "", after, page)
+		if err != nil {
+			return "", fmt.Errorf("look for tasks of format %d: %w", FormatPolicies, err)
+		}
+		for _, t := range tasks {
+			if t.UID != "" && FormatOf(t.Spec) > format { // else it cannot be read, by any version
+				return t.Namespace + "/" + t.Name, nil
+			}
+		}
+		if after = next; after == "" {
+			return "", nil
+		}
+	}
+}
+
 // refresh obeys the cluster's record as it is now: of an etcd that was restored,
 // an earlier one than is known.
 func (s *Store) refresh(ctx context.Context) error {
@@ -164,6 +183,14 @@ func (s *Store) WaitsFor(ctx context.Context, f Formats) (string, error) {
 	}
 	if names := f.StillWrite(f.Cluster.Written()); len(names) > 0 {
 		return fmt.Sprintf("nodes that have not heard of it: %s", strings.Join(names, ", ")), nil
+	}
+	if f.Cluster.Written() < FormatPolicies {
+		if name, err := s.needing(ctx, f.Cluster.Written()); err != nil || name != "" {
+			return fmt.Sprintf("tasks that take format %d, such as %s: carillon task update --unset, or delete them", FormatPolicies, name), err
+		}
+	}
+	if f.Cluster.Written() >= FormatCompact {
+		return "", nil
 	}
 	left, err := s.compactRecords(ctx, f.Cluster.Shards)
 	if left > 0 {

@@ -3,6 +3,9 @@ package store
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -31,11 +34,24 @@ const (
 func FormatOf(s task.Spec) int {
 	policies := s.Overlap != task.OverlapSkip && s.Overlap != task.OverlapAllow ||
 		s.MaxActive != 0 || !s.Start.IsZero() || !s.End.IsZero() || s.Jitter != 0 || s.MaxRuns != 0 || s.TTL != 0 ||
-		s.Deadline != 0 || s.PauseAfter != 0 || !s.PausedUntil.IsZero() || len(s.Retry.ExitCodes) > 0
+		s.Deadline != 0 || s.PauseAfter != 0 || !s.PausedUntil.IsZero() || len(s.Retry.ExitCodes) > 0 ||
+		slices.ContainsFunc(s.Schedule, grown)
 	if policies {
 		return FormatPolicies
 	}
 	return FormatExplicit
+}
+
+// placed are the words of cron that FormatPolicies brought: L, LW, 15W, 5L, 5#3, H.
+var placed = regexp.MustCompile(`(?i)(^|[\s,])(L|LW|\d+W|(\d+|sun|mon|tue|wed|thu|fri|sat)L|\w+#\d|H(\(\d+-\d+\))?(/\d+)?)($|[\s,])`)
+
+// grown reports whether a former version would not know an expression: its task
+// would not fire.
+func grown(expr string) bool {
+	if strings.HasPrefix(expr, "@") {
+		return strings.HasSuffix(strings.Join(strings.Fields(expr), " "), " after completion")
+	}
+	return placed.MatchString(expr)
 }
 
 // ErrFormat means that the cluster's records have a format that this version, or

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -254,4 +255,41 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	if names := w.formats().StillWrite(1); len(names) != 1 || names[0] != node {
 		t.Errorf("%v still write what is new", names)
 	}
+}
+
+func TestFormatOf_KnowsTheLanguageOfSchedules(t *testing.T) {
+	for expr, isNew := range map[string]bool{
+		"0 0 L * *": true, "0 0 LW * *": true, "0 0 15W * *": true, "0 0 1,15w * *": true, "0 0 * * 5L": true, "0 0 * * friL": true, "0 0 * * 5#3": true,
+		"0 0 * * FRI#2": true, "h * * * *": true, "0,H(3-9)/2 * * * *": true, "@every 1h  after completion": true,
+		"0 0 * JUL *": false, "0 0 * 1-jul *": false, "0 0 * * WED,THU": false, "0 0 1 MAR-JUL SUN": false, "@hourly": false, "@at 2026-12-24T18:00:00Z": false, "*/5 * * * *": false,
+	} {
+		s := spec(ref).Spec
+		if s.Schedule = (task.Schedules{"@daily", expr}); (store.FormatOf(s) == store.FormatPolicies) != isNew {
+			t.Errorf("%s takes format %d", expr, store.FormatOf(s))
+		}
+	}
+}
+
+// A cluster does not go back to a version that would fire a task otherwise.
+func TestDowngrade_WaitsForTasksThatTakeThePolicies(t *testing.T) {
+	w := newWorld(t)
+	waits := func(wanted int, what string) {
+		t.Helper()
+		ok(t, w.SetFormat(t.Context(), w.formats(), store.NewestFormat, wanted))
+		if why, err := w.WaitsFor(t.Context(), w.formats()); err != nil || !strings.Contains(why, what) || (why == "") != (what == "") {
+			t.Errorf("to format %d it waits for %q, %v", wanted, why, err)
+		}
+	}
+	w.del(w.keys.Node(node)) // it would write what is newer
+	w.create(ref)
+	w.put(w.keys.Spec(store.Ref{Namespace: "default", Name: "unreadable"}), "[]")
+	waits(store.FormatCompact, "")
+	st := w.stored(ref)
+	next := st.Task
+	next.Jitter = task.Duration(time.Minute)
+	_, err := w.UpdateTask(t.Context(), st, next, st.Entry)
+	ok(t, err)
+	waits(store.FormatCompact, "such as "+ref.String())
+	waits(store.FormatExplicit, "such as "+ref.String())
+	waits(store.FormatPolicies, "")
 }
