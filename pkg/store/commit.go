@@ -142,6 +142,19 @@ func (c *Commit) PutEntry(task string, e EntryParts, mod int64) {
 	c.put(c.entries+task, encodeParts(e))
 }
 
+// ChangeEntry writes another entry than the one that PutEntry was given for a task.
+func (c *Commit) ChangeEntry(task string, e EntryParts) {
+	key := c.entries + task
+	for i := len(c.ops) - 1; i >= 0; i-- {
+		if op := c.ops[i]; op.IsPut() && string(op.KeyBytes()) == key {
+			value := encodeParts(e)
+			c.ops[i] = clientv3.OpPut(key, value)
+			c.bytes += len(value) - len(op.ValueBytes())
+			return
+		}
+	}
+}
+
 // Claim puts the attempt of a tick into a node's inbox, if that node's session is
 // the one known by its key's create revision. action is the attempt's as JSON.
 //

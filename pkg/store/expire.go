@@ -1,0 +1,37 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ExpireTask buries a task that is over, as the owner of its shard: if the fences
+// hold, the entry is still the one known by its mod revision, and nothing of the
+// task waits. That nothing of it is active is the caller's to know. It returns
+// task.ErrConflict if anything of that is otherwise; then nothing is changed.
+func (s *Store) ExpireTask(ctx context.Context, f Fences, ref Ref, entryMod int64, t Tombstone) error {
+	old, err := s.Revisions(ctx, ref)
+	if err != nil {
+		return err
+	}
+	queue := s.keys.QueueOf(ref)
+	res, err := s.write(ctx, kv.Txn{
+		If: []clientv3.Cmp{
+			f.Owner.Compare(), f.Node.Compare(), unchanged(s.keys.Spec(ref), old.Task.Revision), unchanged(s.keys.Entry(ref), entryMod),
+			absent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
+		},
+		Then: append(s.Removal(ref), s.PutTombstone(ref, t)),
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("delete task %s, which is over: %w", ref, err)
+	}
+	return nil
+}
