@@ -53,6 +53,9 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 		return
 	}
 	again := t.create != ev.Create
+	if again {
+		t.past = nil
+	}
 	t.present, t.mod, t.create = true, ev.Mod, ev.Create
 	err := w.read(t, ev.Value)
 	if err != nil {
@@ -64,17 +67,19 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 	}
 	w.setBad(t, err != nil)
 	w.reschedule(t)
-	if t.live != nil {
+	if t.live != nil || t.depends() {
 		w.look(t)
 	}
 }
 
 // noEntry takes a task's entry away.
 func (w *worker) noEntry(t *taskState) {
-	t.present, t.when, t.how = false, nil, nil
+	t.present, t.when, t.how, t.past = false, nil, nil, nil
 	t.text, t.uid = t.text[:t.name], 0
 	w.due.set(t, 0)
 	delete(w.uncovered, t)
+	delete(w.unread, t)
+	delete(w.rests, t)
 }
 
 // mostEntry is how large an entry may be, in bytes: the API writes little more
@@ -107,14 +112,15 @@ func (w *worker) read(t *taskState, value []byte) (err error) {
 	if t.when, err = w.e.timings.get(p.Timing); err != nil {
 		return err
 	}
-	t.own = nil
+	var own *task.Own
 	if len(p.Own) > 0 {
-		own, err := store.DecodeOwn(p.Own)
+		o, err := store.DecodeOwn(p.Own)
 		if err != nil {
 			return err
 		}
-		t.own = &own
+		own = &o
 	}
+	t.setOwn(own)
 	text := make([]byte, 0, int(t.name)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.fullName()...), p.UID...), p.Action...)
 	t.text, t.uid = string(text), uint8(len(p.UID))
@@ -192,6 +198,7 @@ func (w *worker) enqueued(t *taskState, q *waiting) {
 }
 
 func (w *worker) dequeued(t *taskState, i int) {
+	t.unsure()
 	t.live.queue = slices.Delete(t.live.queue, i, i+1)
 	w.countWaiting(-1)
 }
@@ -213,6 +220,10 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 	if t.bad {
 		return
 	}
+	if t.past != nil && t.depends() {
+		t.told(ev, w.e.cfg.Now().UnixMilli())
+		w.look(t)
+	}
 	if t.added < math.MaxUint16 {
 		t.added++
 	}
@@ -232,8 +243,9 @@ func (w *worker) ended(t *taskState, run string, rev int64) {
 	}
 	w.e.cfg.Fleet.Take(t.live.active[i].node)
 	t.live.active = slices.Delete(t.live.active, i, i+1)
+	t.unsure()
 	t.calm()
-	if t.live != nil || !t.present {
+	if t.live != nil || !t.present || t.depends() {
 		w.look(t) // something may have waited for this end
 	}
 }
@@ -257,6 +269,7 @@ func (w *worker) scanned(keys []store.ActiveKey) {
 func (w *worker) activate(t *taskState, a *attempt) {
 	l := t.lively()
 	l.active = append(l.active, a)
+	t.unsure()
 }
 
 // look notes that what waits for the task, or its attempts, want a look.

@@ -33,6 +33,8 @@ type Store interface {
 	RecordsNow(ctx context.Context, keys []string) ([]store.ShardEvent, error)
 	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
 	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
+	HistoriesOf(ctx context.Context, refs []store.Ref) (keys [][]store.ShardEvent, rev int64, err error)
+	ExpireTask(ctx context.Context, f store.Fences, ref store.Ref, entryMod int64, t store.Tombstone) error
 	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error
 }
 
@@ -67,6 +69,7 @@ type Engine struct {
 	cfg     Config
 	scans   *scanner
 	trims   *trimmer
+	burials *burials
 	loads   slots
 	ahead   slots // of loads that nobody waits for
 	metrics *metrics
@@ -99,6 +102,7 @@ func New(cfg Config) *Engine {
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
+	e.burials = newBurials(cfg.Store, e.metrics.buried.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
 	return e
 }
@@ -130,6 +134,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.scans.run(ctx) })
 	g.Go(func() error { return e.trims.run(ctx) })
+	g.Go(func() error { return e.burials.run(ctx) })
 	g.Go(func() error { return e.beat(ctx) })
 	g.Go(func() error { return e.reconciler.run(ctx) })
 	return g.Wait()
@@ -204,6 +209,8 @@ type metrics struct {
 	lost     prometheus.Counter
 	settled  *prometheus.CounterVec
 	aside    prometheus.Counter
+	paused   prometheus.Counter
+	buried   prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -229,6 +236,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Commits of unknown outcome, by what was found: ours (an earlier copy had been written), not_ours."}, []string{"as"}),
 		aside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
 			Help: "Tasks without ticks from then on, since every commit for them failed."}),
+		paused: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many of their runs in a row failed."}),
+		buried: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl was over."}),
 	}
 	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
 		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
@@ -237,7 +246,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.settled.WithLabelValues(store.SettledOurs)
 	m.settled.WithLabelValues(store.SettledNotOurs)
 	if r != nil {
-		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside)
+		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside, m.paused, m.buried)
 	}
 	return m
 }

@@ -18,7 +18,8 @@ const maxWaiting = 100
 // has told of it: then the entry has to say that the tick is decided.
 func (p *plan) tick(t *taskState) bool {
 	covered := t.create <= p.commit.Watermark.Seen
-	room := covered && p.commit.FitsTick(t.bytes()) || !covered && p.commit.Fits(2, 2*t.bytes())
+	light := covered && t.how.maxRuns == 0 // it does not write the entry
+	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2, 2*t.bytes())
 	if !p.admit(t, room) {
 		return false
 	}
@@ -54,10 +55,14 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 
 func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
 	ref := t.ref(p.w.shard)
-	return task.Run{
+	r := task.Run{
 		ID: id, UID: t.uidText(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
 		ScheduledTime: task.At(instant(tick)), Trigger: trigger, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
+	if due := t.due(tick); due != tick {
+		r.DueAt = task.At(instant(due))
+	}
+	return r
 }
 
 func (p *plan) skip(t *taskState, run task.Run, reason string) {
@@ -70,6 +75,7 @@ func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 	run.State, run.Reason = task.Queued, reason
 	q := task.Waiting{Run: run}
 	p.commit.Enqueue(t.ref(p.w.shard), q)
+	p.ran(t, run.ScheduledTime.UnixMilli())
 	p.then = append(p.then, func(rev int64) { p.w.enqueued(t, &waiting{Waiting: q, mod: rev}) })
 	p.counts.queued++
 }
@@ -83,6 +89,7 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) bool {
 	p.attempt.Run, p.attempt.Env = p.newRun(t, tick, id, trigger), nil
 	p.dispatch(t, n, p.now.Sub(instant(tick)))
 	p.commit.Claim(&p.attempt, t.action(), n.Revision)
+	p.ran(t, tick)
 	p.counts.run++
 	return true
 }
@@ -123,7 +130,7 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 		return false
 	}
 	s := t.schedule()
-	c := behind(t.how.missed, &s, instant(t.next-1), instant(upTo), p.now)
+	c := behind(t.how.missed, &s, instant(t.next-1), instant(t.lastDue(upTo)), p.now)
 	from := c.last
 	if c.missed > 0 {
 		p.miss(t, c)
@@ -155,6 +162,9 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 			break
 		}
 		from = tick
+		if p.spends(t) {
+			break
+		}
 	}
 	p.move(t, from.UnixMilli())
 	p.then = append(p.then, func(int64) {
@@ -166,10 +176,7 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 
 // move sets an entry's from: its ticks up to there are decided.
 func (p *plan) move(t *taskState, from int64) {
-	e := t.entry()
-	e.From = task.At(instant(from))
-	p.commit.PutEntry(t.fullName(), e, t.mod)
-	p.then = append(p.then, func(rev int64) { t.from, t.mod = from, rev })
+	p.change(t, func(d *draft) { d.from = from })
 }
 
 // miss records the ticks that will not run, as one range.
@@ -185,6 +192,9 @@ func (p *plan) miss(t *taskState, c catchUp) {
 
 // queue dispatches what waits and may start now.
 func (p *plan) queue(t *taskState) {
+	if t.buried() {
+		return
+	}
 	begun, before := t.begun(), 0 // before q, of those that are begun
 	for _, q := range t.queue() {
 		if !t.present || !t.bad && q.UID != t.uidText() || t.holds(q.ID) {

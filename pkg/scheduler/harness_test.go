@@ -82,7 +82,9 @@ type world struct {
 var start = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // sec is so many seconds after the start.
-func sec(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+func sec(s float64) time.Time {
+	return start.Add(time.Duration(s * float64(time.Second)).Round(time.Microsecond))
+}
 
 // newWorld makes a cluster with nodes. Its history is judged when the test ends.
 func newWorld(t testing.TB, nodes ...string) *world {

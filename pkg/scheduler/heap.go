@@ -2,14 +2,14 @@ package scheduler
 
 import "container/heap"
 
-// dueHeap orders tasks by their next tick, then by name: the order in which
-// ticks are decided and which the watermark follows.
+// dueHeap orders tasks by when their next tick falls due, then by name: the order
+// in which ticks are decided and which the watermark follows.
 type dueHeap []*taskState
 
 func (h dueHeap) Len() int { return len(h) }
 func (h dueHeap) Less(i, j int) bool {
-	if h[i].next != h[j].next {
-		return h[i].next < h[j].next
+	if a, b := h[i].dueAt(), h[j].dueAt(); a != b {
+		return a < b
 	}
 	return h[i].fullName() < h[j].fullName()
 }
@@ -31,12 +31,12 @@ func (h *dueHeap) Pop() any {
 	return t
 }
 
-// upTo lists the tasks with a tick at or before an instant for which keep holds,
+// upTo lists the tasks with a tick that is due at an instant for which keep holds,
 // in no order.
 func (h dueHeap) upTo(at int64, keep func(*taskState) bool) (list []*taskState) {
-	var walk func(i int) // a heap: below a tick that is later none is earlier
+	var walk func(i int) // a heap: below one that is due later none is due earlier
 	walk = func(i int) {
-		if i >= len(h) || h[i].next > at {
+		if i >= len(h) || h[i].dueAt() > at {
 			return
 		}
 		if keep(h[i]) {
@@ -52,6 +52,9 @@ func (h dueHeap) upTo(at int64, keep func(*taskState) bool) (list []*taskState) 
 // set puts t where its next tick belongs; 0 takes it out.
 func (h *dueHeap) set(t *taskState, next int64) {
 	t.next = next
+	if next != 0 {
+		t.delay = int32(t.due(next) - next)
+	}
 	switch {
 	case next == 0 && t.at >= 0:
 		heap.Remove(h, int(t.at))

@@ -16,12 +16,13 @@ type plan struct {
 	w       *worker
 	now     time.Time
 	commit  *store.Commit
-	touched []*taskState      // those that it changes
-	claims  []claim           // ticks that it has run
-	given   []*task.Node      // on which runs are reserved, as they were known
-	counts  outcomes          // of the ticks that it decides
-	then    []func(rev int64) // what is rare, when it has succeeded
-	popped  []*taskState      // taken off the heap: their tick is decided here
+	touched []*taskState          // those that it changes
+	claims  []claim               // ticks that it has run
+	given   []*task.Node          // on which runs are reserved, as they were known
+	counts  outcomes              // of the ticks that it decides
+	then    []func(rev int64)     // what is rare, when it has succeeded
+	popped  []*taskState          // taken off the heap: their tick is decided here
+	drafts  map[*taskState]*draft // entries that it writes
 	full    bool
 	attempt task.Assigned // scratch
 }
@@ -73,11 +74,21 @@ func (p *plan) done(rev int64) {
 		}
 	}
 	w.e.metrics.decided(p.counts)
+	for t, d := range p.drafts {
+		d.keep(t, rev)
+	}
 	for _, f := range p.then {
 		f(rev)
 	}
 	for _, t := range p.popped {
-		w.ticked(t)
+		if p.drafts[t] == nil {
+			w.ticked(t)
+		}
+		w.decided(t)
+	}
+	for t := range p.drafts {
+		w.reschedule(t)
+		w.decided(t)
 	}
 	for _, t := range p.touched {
 		t.failed = 0
@@ -147,10 +158,10 @@ func (p *plan) uncovered() (owed bool) {
 	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
 	for _, t := range slices.SortedFunc(maps.Keys(w.uncovered), byCreation) {
 		done := false
-		if t.next <= upTo {
+		if t.dueAt() <= upTo {
 			owed = true
-			next := t.after(upTo)
-			done = p.catchUp(t, upTo) && (next == 0 || next > mark)
+			next := t.after(t.lastDue(upTo))
+			done = p.catchUp(t, upTo) && (next == 0 || t.due(next) > mark)
 		}
 		if !done {
 			seen = min(seen, t.create-1)
@@ -164,8 +175,8 @@ func byCreation(a, b *taskState) int {
 	return cmp.Or(cmp.Compare(a.create, b.create), strings.Compare(a.fullName(), b.fullName()))
 }
 
-func byTick(a, b *taskState) int {
-	return cmp.Or(cmp.Compare(a.next, b.next), strings.Compare(a.fullName(), b.fullName()))
+func byDue(a, b *taskState) int {
+	return cmp.Or(cmp.Compare(a.dueAt(), b.dueAt()), strings.Compare(a.fullName(), b.fullName()))
 }
 
 // behind decides the ticks of the tasks that are behind. It reports whether
@@ -184,16 +195,16 @@ func (p *plan) behind() bool {
 // behindBy lists the tasks that are behind at now, the oldest tick first.
 func (w *worker) behindBy(now int64) []*taskState {
 	list := w.due.upTo(now, func(t *taskState) bool { return t.isBehind(now) })
-	slices.SortFunc(list, byTick)
+	slices.SortFunc(list, byDue)
 	return list
 }
 
-// ticks decides what is due, in (time, task) order, and moves the watermark as
+// ticks decides what is due, in (due, task) order, and moves the watermark as
 // far as that went: to now if it was everything.
 func (p *plan) ticks() {
 	w, now := p.w, p.now.UnixMilli()
 	all := true
-	for len(w.due) > 0 && w.due[0].next <= now {
+	for len(w.due) > 0 && w.due[0].dueAt() <= now {
 		t := w.due[0]
 		if all = p.tick(t); !all {
 			break
@@ -208,7 +219,7 @@ func (p *plan) ticks() {
 	}
 	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
-		mark.Time, mark.Last = task.At(instant(last.next)), last.fullName()
+		mark.Time, mark.Last = task.At(instant(last.dueAt())), last.fullName()
 	}
 }
 
@@ -225,6 +236,7 @@ func (p *plan) waiting() {
 		t.looked = false
 		p.attempts(t)
 		p.queue(t)
+		p.followUp(t)
 		if p.full {
 			for _, rest := range looks[i+1:] {
 				rest.looked = false

@@ -30,10 +30,18 @@ func (w *worker) round(ctx context.Context) error {
 	if err := w.watchAttempts(ctx, clock); err != nil {
 		return err
 	}
-	for conflicts := 0; w.wants(now); {
+	w.rested(now.UnixMilli())
+	for conflicts := 0; ; {
+		w.studies(ctx, now.UnixMilli())
+		if !w.wants(now) {
+			return nil
+		}
 		p := w.plan(now)
 		if p.idle() {
 			p.close()
+			if len(w.unread) > 0 {
+				continue
+			}
 			return nil
 		}
 		if err := w.e.cfg.May(); err != nil {
@@ -81,12 +89,11 @@ func (w *worker) round(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
 }
 
 // wants reports whether there may be something to decide at now.
 func (w *worker) wants(now time.Time) bool {
-	return len(w.due) > 0 && w.due[0].next <= now.UnixMilli() || len(w.looks) > 0 || len(w.uncovered) > 0 || len(w.purges) > 0
+	return len(w.due) > 0 && w.due[0].dueAt() <= now.UnixMilli() || len(w.looks) > 0 || len(w.uncovered) > 0 || len(w.purges) > 0 || len(w.unread) > 0
 }
 
 // mostConflicts is how many commits in a row a round may lose.

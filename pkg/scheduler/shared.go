@@ -19,6 +19,10 @@ import (
 type timing struct {
 	text     string // as in store.EntryParts
 	schedule *schedule.Schedule
+	jittered bool
+	manual   bool
+	period   int64 // ms from the end of a run to the next tick; 0: the schedule does not count from there
+	end      int64 // ms; 0: none
 }
 
 // policySet is all else that tasks of a kind have alike.
@@ -32,6 +36,9 @@ type policySet struct {
 	history            task.History
 	selector           task.Selector
 	replaceable        bool
+	maxRuns            int64
+	pauseAfter         int   // runs that fail in a row
+	ttl                int64 // ms
 }
 
 // newPolicySet reads what an entry says. It refuses what the API would have refused:
@@ -57,6 +64,7 @@ func newPolicySet(text string) (*policySet, error) {
 		text: text, timeout: e.Timeout, killGrace: e.KillGrace, overlap: e.Overlap, grace: e.Missed.Grace.Std(), missed: e.Missed,
 		retry: e.Retry, history: e.History, selector: selector,
 		replaceable: e.Overlap != task.OverlapAllow || slices.Contains(e.Retry.On, task.Lost),
+		maxRuns:     e.MaxRuns, pauseAfter: e.PauseAfter, ttl: e.TTL.Std().Milliseconds(),
 	}, nil
 }
 
@@ -69,7 +77,14 @@ func newTiming(text string) (*timing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &timing{text: text, schedule: s}, nil
+	w := &timing{text: text, schedule: s, jittered: e.Jitter > 0, manual: s.Manual()}
+	if period, ok := s.AfterCompletion(); ok {
+		w.period = period.Milliseconds()
+	}
+	if !e.End.IsZero() {
+		w.end = e.End.UnixMilli()
+	}
+	return w, nil
 }
 
 // shared keeps one value for each text as long as somebody uses it.

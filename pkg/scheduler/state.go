@@ -17,13 +17,14 @@ type taskState struct {
 	text string // namespace/name, uid, action as JSON: in one piece, to spare what strings cost
 	when *timing
 	how  *policySet
-	live *live     // nil for most
-	own  *task.Own // nil for most
+	live *live // nil for most
+	past *past // nil for most
 
 	mod, create  int64 // revisions of the entry's key
 	from, anchor int64
 	next         int64 // the next tick that is not decided
 	second       int64 // the tick after it
+	delay        int32 // ms after its time that the next tick falls due: jitter
 	generation   int32
 
 	at      int32  // place in the heap, or -1
@@ -91,6 +92,33 @@ func (t *taskState) schedule() schedule.Schedule { return t.when.schedule.Anchor
 func (t *taskState) after(at int64) int64 {
 	s := t.schedule()
 	tick, ok := s.Next(instant(at))
+	if !ok {
+		return 0
+	}
+	return tick.UnixMilli()
+}
+
+// due is when one of t's ticks falls due, which is the order of decisions: at its
+// time, or with jitter a little later, but always before the next one does.
+func (t *taskState) due(tick int64) int64 {
+	if t.when == nil || !t.when.jittered {
+		return tick
+	}
+	s := t.schedule()
+	return s.Due(instant(tick), t.uidText()).UnixMilli()
+}
+
+// dueAt is when t's next tick falls due.
+func (t *taskState) dueAt() int64 { return t.next + int64(t.delay) }
+
+// lastDue is an instant up to which are all of t's ticks that are due at another,
+// and no others.
+func (t *taskState) lastDue(at int64) int64 {
+	if !t.when.jittered {
+		return at
+	}
+	s := t.schedule()
+	tick, ok := s.LastDue(instant(at), t.uidText())
 	if !ok {
 		return 0
 	}
@@ -184,8 +212,17 @@ func (t *taskState) empty() bool {
 	return !t.present && t.live == nil
 }
 
-// fires reports whether the task has ticks.
-func (t *taskState) fires() bool { return t.present && !t.bad && !t.paused }
+// fires reports whether the task has ticks, now or later.
+func (t *taskState) fires() bool {
+	if !t.present || t.bad || t.spent() {
+		return false
+	}
+	if t.paused {
+		_, ends := t.silence()
+		return ends
+	}
+	return true
+}
 
 // task returns the state of a task, namespace/name, made if need be.
 func (w *worker) task(name string) *taskState {
@@ -213,7 +250,6 @@ func (t *taskState) entry() store.EntryParts {
 	return store.EntryParts{
 		UID: []byte(t.uidText()), Generation: int64(t.generation), From: task.At(instant(t.from)), Anchor: task.At(instant(t.anchor)),
 		Paused: t.paused, Action: []byte(t.action()), Timing: []byte(t.when.text), Policy: []byte(t.how.text),
-		Own: store.EncodeOwn(t.own),
 	}
 }
 
@@ -224,15 +260,20 @@ func (w *worker) covered(t *taskState) bool { return t.create <= w.mark.Seen }
 // watermark decides; 0 if there is none.
 func (w *worker) nextUndecided(t *taskState) int64 {
 	after, mark := t.from, w.mark.Time.UnixMilli()
-	if w.covered(t) && mark > after {
-		// The watermark's own instant may be decided for some tasks only.
-		tick := t.after(max(after, mark-1))
-		if tick == 0 || !w.mark.Decided(task.At(instant(tick)), t.fullName()) {
-			return tick
-		}
-		after = mark
+	if t.paused {
+		until, _ := t.silence()
+		after = max(after, until)
 	}
-	return t.after(after)
+	covered := w.covered(t)
+	if covered && mark > after {
+		// The watermark's own instant may be decided for some tasks only.
+		after = max(after, t.lastDue(mark-1))
+	}
+	tick := t.after(after)
+	if covered && tick != 0 && w.mark.Decided(task.At(instant(t.due(tick))), t.fullName()) {
+		return t.after(tick)
+	}
+	return tick
 }
 
 // reschedule finds the task's next undecided tick and puts it into the heap.
@@ -250,7 +291,7 @@ func (w *worker) reschedule(t *taskState) {
 		return
 	}
 	w.put(t, tick)
-	if !w.covered(t) && tick <= w.mark.Time.UnixMilli() {
+	if !w.covered(t) && t.dueAt() <= w.mark.Time.UnixMilli() {
 		w.uncovered[t] = struct{}{}
 	}
 }
@@ -272,5 +313,5 @@ func (w *worker) put(t *taskState, tick int64) {
 // isBehind reports whether several of the task's ticks are due at now, or one
 // is past its grace.
 func (t *taskState) isBehind(now int64) bool {
-	return t.second != 0 && t.second <= now || now-t.next > t.how.grace.Milliseconds()
+	return t.second != 0 && t.second <= now && t.due(t.second) <= now || now-t.dueAt() > t.how.grace.Milliseconds()
 }

@@ -42,6 +42,9 @@ type worker struct {
 	due       dueHeap
 	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
 	looks     []*taskState            // what waits for them, or their attempts, want a look
+	unread    pasts                   // their histories are to be read
+	rests     map[*taskState]int64    // until when they want no look; Unix milliseconds
+	restUntil int64                   // the first of them; 0: none
 	purges    map[string]int64        // records of history that are to go: key and mod revision
 	gone      map[string]int64        // queue records that our commits took, until the watch has told so
 
@@ -118,6 +121,7 @@ func (w *worker) reset() {
 	}
 	w.tasks, w.due = map[string]*taskState{}, nil
 	w.uncovered, w.looks = map[*taskState]struct{}{}, nil
+	w.unread, w.rests, w.restUntil = pasts{}, map[*taskState]int64{}, 0
 	w.purges, w.gone = map[string]int64{}, map[string]int64{}
 	w.endedSince = map[string]int64{}
 	w.wakes = time.Time{}
@@ -333,11 +337,15 @@ func (w *worker) sleepFor() time.Duration {
 	sleep := glance
 	w.undecided.Store(0)
 	if len(w.due) > 0 {
-		w.undecided.Store(w.due[0].next)
-		sleep = min(sleep, instant(w.due[0].next).Sub(now))
+		due := w.due[0].dueAt()
+		w.undecided.Store(due)
+		sleep = min(sleep, instant(due).Sub(now))
 	}
 	if !w.wakes.IsZero() {
 		sleep = min(sleep, w.wakes.Sub(now))
+	}
+	if w.restUntil != 0 {
+		sleep = min(sleep, instant(w.restUntil).Sub(now))
 	}
 	return max(sleep, 0)
 }

@@ -1,0 +1,168 @@
+package scheduler
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func ttl(d time.Duration) option { return func(t *task.Task) { t.TTL = task.Duration(d) } }
+
+// bury does what the engine does beside its workers.
+func (h *hand) bury() {
+	for {
+		select {
+		case b := <-h.e.burials.line:
+			h.e.burials.bury(h.world.ctx, b)
+			h.lookAtAll()
+		default:
+			return
+		}
+	}
+}
+
+func (w *world) wantThere(name string, there bool) {
+	w.Helper()
+	_, err := w.store.Task(w.ctx, ref(name))
+	if gone := errors.Is(err, task.ErrNotFound); gone == there {
+		w.Errorf("%s: %v", name, err)
+	}
+}
+
+func TestTTL_DeletesWhatIsOver(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		opts  []option
+		keeps bool
+		at    float64 // its run ends at +20, and it goes at this time, not before
+	}{
+		{"the last run's end counts", []option{cronned("@at 2026-01-02T12:00:10Z")}, false, 50},
+		{"max runs", []option{every("10s"), maxRuns(1)}, false, 50},
+		{"an end", []option{every("10s"), func(t *task.Task) { t.End = task.At(sec(40)) }}, false, 70},
+		{"after completion", []option{after("10s"), func(t *task.Task) { t.End = task.At(sec(15)) }}, false, 50},
+		{"jitter", []option{cronned("@at 2026-01-02T12:00:09Z"), jitter(1 * time.Second)}, false, 50},
+		{"ticks to come", []option{every("10s")}, true, 0},
+		{"ticks to come, far away", []option{cronned("10 0 12 2 1 *")}, true, 0},
+		{"manual", []option{cronned("@manual")}, true, 0},
+		{"after completion, always", []option{after("10s")}, true, 0},
+		{"no ttl", []option{cronned("@at 2026-01-02T12:00:10Z"), ttl(0)}, true, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1", "n2")
+			h := w.work("n1")
+			w.create("a", append([]option{ttl(30 * time.Second)}, c.opts...)...)
+			h.decide(10)
+			if len(w.active("a")) > 0 {
+				w.endAs("a", task.Succeeded, 20)
+			}
+			last := c.at
+			if c.keeps {
+				last = 10_000
+			}
+			for at := 20.0; at < last; at += max(1, math.Floor(last/50)) {
+				h.decide(at)
+				h.bury()
+				for _, a := range w.active("a") {
+					w.end(a, task.Succeeded)
+				}
+			}
+			w.wantThere("a", true)
+			h = w.work("n2")
+			h.decide(last - 0.001)
+			h.bury()
+			w.wantThere("a", true)
+			h.decide(last)
+			h.bury()
+			w.wantThere("a", c.keeps)
+			if c.keeps {
+				return
+			}
+			stone, err := w.store.Tombstone(w.ctx, ref("a"))
+			w.ok(err)
+			if stone == nil || stone.Why == "" || stone.DeletedBy != buriedBy || !stone.DeletedAt.Equal(sec(last)) {
+				t.Errorf("the tombstone: %+v", stone)
+			}
+			h.decide(last + 1)
+			if len(h.tasks) != 0 {
+				t.Error("the worker remembers it")
+			}
+			if len(w.story("a")) != 0 {
+				t.Errorf("left: %v", w.story("a"))
+			}
+		})
+	}
+}
+
+func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("active", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second))
+	w.create("waits", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second), on("role = none"))
+	w.create("asked", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second), missed(task.MissedSkip, 1))
+	for _, at := range []float64{10, 20, 40} {
+		h.decide(at)
+		if at < 20 {
+			h.bury()
+		}
+	}
+	for _, name := range []string{"active", "waits"} {
+		w.wantThere(name, true)
+	}
+	w.finish("asked", task.Succeeded)
+	h.decide(41)
+	h.decide(46) // asked for
+	w.trigger("asked")
+	h.decide(46)
+	if len(w.active("asked")) != 0 {
+		t.Error("it is dispatched while the task is being deleted")
+	}
+	h.bury() // finds that something waits
+	w.wantThere("asked", true)
+	h.decide(46)
+	if len(w.active("asked")) != 1 {
+		t.Error("it does not run")
+	}
+	w.finish("asked", task.Succeeded)
+	h.decide(47)
+	h.decide(51)
+	w.write("asked", func(e *task.Entry) { e.TTL = task.Duration(time.Hour) })
+	h.bury() // the entry is another
+	w.wantThere("asked", true)
+}
+
+func TestTTL_OfAnOwnerThatIsFenced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	w.create("a", cronned("@at 2026-01-02T12:00:10Z"), ttl(time.Second))
+	st, err := w.store.Task(w.ctx, ref("a"))
+	w.ok(err)
+	f := w.assign("n1")
+	w.assign("n2")
+	if err := w.store.ExpireTask(w.ctx, f, ref("a"), st.EntryMod, store.Tombstone{}); !errors.Is(err, task.ErrConflict) {
+		t.Errorf("a fenced owner's: %v", err)
+	}
+	w.wantThere("a", true)
+}
+
+func TestTTL_OnTheRealClock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.realTime()
+	w.run("n1")
+	now := w.clock()
+	w.create("a", cronned("@at "+now.Add(time.Second).UTC().Format(time.RFC3339)), ttl(time.Second), func(t *task.Task) { t.Action = task.Action{Noop: &task.Noop{}} })
+	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+	w.realTime()
+	w.finish("a", task.Succeeded)
+	w.eventually("it is deleted", func() bool {
+		_, err := w.store.Task(w.ctx, ref("a"))
+		return errors.Is(err, task.ErrNotFound)
+	})
+}

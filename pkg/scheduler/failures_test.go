@@ -1,0 +1,239 @@
+package scheduler
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func pauseAfter(n int) option { return func(t *task.Task) { t.PauseAfter = n } }
+
+// endAs ends the oldest attempt of a task, and has the owner see it or not.
+func (w *world) endAs(name string, state task.State, at float64) {
+	w.Helper()
+	w.at(at)
+	w.finish(name, state)
+}
+
+func (w *world) wantPaused(name string, failures int) {
+	w.Helper()
+	e, own := w.entry(name), w.own(name)
+	if !e.Paused || len(own.Pauses) == 0 || own.Pauses[len(own.Pauses)-1].By != task.PausedByFailures || own.Failures != failures ||
+		!strings.Contains(own.Pauses[len(own.Pauses)-1].Reason, fmt.Sprint(failures)) {
+		w.Errorf("paused %t, %+v", e.Paused, own)
+	}
+}
+
+func TestPauseAfterFailures_InARow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", every("10s"), pauseAfter(3))
+	at := 10.0
+	next := func(state task.State) {
+		h.decide(at)
+		w.endAs("a", state, at+1)
+		at += 10
+	}
+	next(task.Succeeded)
+	h.decide(at - 9)
+	if own := w.own("a"); own.Counted != 0 {
+		t.Errorf("a success that changes nothing was written: %+v", own)
+	}
+	for _, s := range []task.State{task.Failed, task.TimedOut, task.Succeeded, task.Failed, task.Cancelled, task.Lost} {
+		next(s)
+	}
+	h.decide(at - 9)
+	if e, own := w.entry("a"), w.own("a"); e.Paused || own.Failures != 2 {
+		t.Fatalf("paused %t, %+v", e.Paused, own)
+	}
+	next(task.TimedOut)
+	h.decide(at - 8)
+	w.wantPaused("a", 3)
+	n := len(w.story("a"))
+	h.decide(at + 50)
+	if got := w.story("a"); len(got) != n {
+		t.Errorf("it fires though it is paused: %v", got)
+	}
+	// Resumed, it counts from nothing.
+	w.write("a", func(e *task.Entry) {
+		e.Paused, e.From, e.Own.Failures = false, task.At(sec(at+50)), 0
+		e.Own.Pauses[0].Ended = task.At(sec(at + 50))
+	})
+	at += 60
+	next(task.Failed)
+	next(task.Failed)
+	h.decide(at - 8)
+	if w.entry("a").Paused {
+		t.Error("failures before the pause count after it")
+	}
+	next(task.Failed)
+	h.decide(at - 8)
+	w.wantPaused("a", 3)
+	if n := len(w.own("a").Pauses); n != 2 {
+		t.Errorf("%d pauses", n)
+	}
+}
+
+func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", every("10s"), pauseAfter(2), retries(2, 0, task.Failed))
+	w.create("b", every("10s"))
+	h.decide(1)
+	w.trigger("a")
+	h.decide(2)
+	w.endAs("a", task.Failed, 3) // the first attempt: a retry follows
+	h.decide(4)
+	w.endAs("a", task.Failed, 5)
+	h.decide(10)
+	if own := w.own("a"); own.Failures != 1 {
+		t.Fatalf("%+v", own)
+	}
+	zombie := w.active("a")[0]
+	w.endAs("b", task.Failed, 11)
+	h.decide(11)
+	h.decide(20)
+	w.endAs("b", task.Failed, 21)
+	w.end(zombie, task.Failed)
+	h.decide(21)
+	w.endAs("a", task.Succeeded, 22)
+	h.decide(22)
+	if own := w.own("a"); own.Failures != 0 || w.entry("a").Paused || w.entry("b").Paused {
+		t.Fatalf("%+v", own)
+	}
+}
+
+// Whatever the owners have seen, and whenever they died, each end counts once.
+func TestPauseAfterFailures_OverFailover(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]func(w *world, h *hand) *hand{
+		"nobody saw the ends": func(w *world, _ *hand) *hand { return w.work("n2") },
+		"the owner counted some": func(w *world, h *hand) *hand {
+			h.decide(14)
+			return w.work("n2")
+		},
+		"it died when it counted": func(w *world, h *hand) *hand {
+			h.see()
+			h.door.play(h.dies)
+			_ = h.try(14)
+			return w.work("n2")
+		},
+		"it counted and died": func(w *world, h *hand) *hand {
+			h.see()
+			h.door.play(h.diesAfter)
+			_ = h.try(14)
+			return w.work("n2")
+		},
+		"its count arrives late": func(w *world, h *hand) *hand {
+			h.see()
+			h.door.play(func(s func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(s) })
+			_ = h.try(14)
+			h2 := w.work("n2")
+			h.door.deliver()
+			return h2
+		},
+		"the next owner saw them before": func(w *world, _ *hand) *hand {
+			a := w.preload("n2", nil)
+			a.isLoaded()
+			h := a.takeOver()
+			h.scan()
+			return h
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1", "n2")
+			h := w.work("n1")
+			w.create("a", every("10s"), allow, pauseAfter(3))
+			w.create("b", every("10s"), allow, pauseAfter(3))
+			h.decide(10)
+			h.decide(20)
+			w.endAs("a", task.Failed, 21)
+			h.decide(22)
+			h.decide(30)
+			w.endAs("a", task.Failed, 31)
+			w.endAs("b", task.Succeeded, 31)
+			w.endAs("b", task.Failed, 32)
+			h = then(w, h)
+			h.decide(33)
+			if e, own := w.entry("a"), w.own("a"); e.Paused || own.Failures != 2 {
+				t.Fatalf("a: paused %t, %+v", e.Paused, own)
+			}
+			if own := w.own("b"); own.Failures != 1 {
+				t.Fatalf("b: %+v", own)
+			}
+			w.endAs("a", task.Failed, 34)
+			w.endAs("b", task.Failed, 34)
+			h = w.work("n1")
+			h.decide(35)
+			w.wantPaused("a", 3)
+			h.decide(36)
+			w.work("n2").decide(37)
+			w.wantPaused("a", 3)
+			if own := w.own("b"); own.Failures != 2 || w.entry("b").Paused || len(w.own("a").Pauses) != 1 {
+				t.Fatalf("b: %+v", own)
+			}
+		})
+	}
+}
+
+func TestPauseAfterFailures_CutsAPauseWithAnEndShort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", every("10s"), allow, pauseAfter(2))
+	h.decide(10)
+	h.decide(20)
+	w.pauseUntil("a", 60)
+	w.endAs("a", task.Failed, 21)
+	w.endAs("a", task.Failed, 22)
+	h.decide(23)
+	w.wantPaused("a", 2)
+	h.decide(100)
+	if got := w.story("a"); len(got) != 2 {
+		t.Errorf("it fires: %v", got)
+	}
+	if p := w.own("a").Pauses; len(p) != 2 || !p[0].Ended.Equal(sec(23)) {
+		t.Errorf("%+v", p)
+	}
+}
+
+// What the history holds is read no further back than matters.
+func TestPauseAfterFailures_OfALongHistory(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	w.create("a", every("10s"), pauseAfter(5))
+	st, err := w.store.Task(w.ctx, ref("a"))
+	w.ok(err)
+	record := func(at float64, state task.State) {
+		id := task.RunID(sec(at), st.Task.UID)
+		w.put(w.store.Keys().Ended(ref("a"), id), fmt.Sprintf(`{"uid":"%s","scheduled_time":"2026-01-02T12:00:00Z","state":"%s","trigger":"schedule","ended_at":"2026-01-02T12:00:00Z"}`, st.Task.UID, state))
+	}
+	for i := range 30 {
+		record(float64(-1000+i), task.Failed)
+	}
+	record(-900, task.Succeeded)
+	for i := range 3 {
+		record(float64(-100-i), task.Failed) // the order of keys is not that of ends
+		record(float64(-90-i), task.Skipped)
+	}
+	w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(-80), st.Task.UID)+"~late~1"), `{"state":"failed"}`)
+	w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(-70), "zzzz")), `{"state":"failed"}`)
+	h := w.work("n1")
+	h.decide(1)
+	if own := w.own("a"); own.Failures != 3 || w.entry("a").Paused {
+		t.Fatalf("%+v", own)
+	}
+	for i := range 12 {
+		record(float64(-60+i), task.Failed)
+	}
+	w.work("n2").decide(2)
+	if e := w.entry("a"); !e.Paused {
+		t.Fatalf("%+v", e.Own)
+	}
+}

@@ -1,0 +1,117 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// followUp draws the conclusions from what has happened to a task: failures in a
+// row pause it, the end of a run makes the next tick of a schedule that counts
+// from there, and the end of everything has it deleted.
+func (p *plan) followUp(t *taskState) {
+	if !t.depends() {
+		return
+	}
+	delete(p.w.rests, t)
+	p.countEnds(t)
+	p.anchorAnew(t)
+	p.bury(t)
+}
+
+// decided notes that a tick of t was decided: if there is no other, something
+// follows from that.
+func (w *worker) decided(t *taskState) {
+	if t.next == 0 && t.depends() {
+		t.unsure()
+		w.look(t)
+	}
+}
+
+// countEnds counts runs that failed in a row, and pauses the task after so many.
+// What changes nothing is not written: who comes later counts it again, from the
+// history, with the same result.
+func (p *plan) countEnds(t *taskState) {
+	if !t.counts() {
+		return
+	}
+	past := t.history()
+	if !past.studied {
+		p.w.study(t)
+		return
+	}
+	ends := past.uncounted()
+	failures := inARow(past.own.Failures, ends)
+	if len(ends) == 0 || failures == past.own.Failures {
+		past.ends = nil
+		return
+	}
+	if !p.fits(t, 2, 2*t.bytes()) {
+		return
+	}
+	_, pauseEnds := t.silence()
+	pause := failures >= t.how.pauseAfter && failures > past.own.Failures && (!t.paused || pauseEnds)
+	p.change(t, func(d *draft) {
+		d.own.Failures, d.own.Counted = failures, ends[len(ends)-1].mod
+		if pause {
+			d.paused = true
+			d.own.Pauses = pausedByFailures(d.own.Pauses, failures, p.now)
+		}
+	})
+	if pause {
+		p.then = append(p.then, func(int64) {
+			p.w.e.metrics.paused.Inc()
+			p.w.log.Info("a task is paused: it failed too often", zap.String("task", t.fullName()), zap.Int("failures", failures))
+		})
+	}
+	p.then = append(p.then, func(int64) { past.ends = past.uncounted() })
+}
+
+// pausedByFailures adds a pause to the latest. A pause with an end that it cuts
+// short ends with its beginning.
+func pausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.Pause {
+	if n := len(pauses); n > 0 && !pauses[n-1].Over(now) {
+		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.PausedByFailures
+	}
+	pauses = append(pauses, task.Pause{
+		Since: task.At(now), By: task.PausedByFailures, Reason: fmt.Sprintf("%d runs in a row failed", failures),
+	})
+	return pauses[max(0, len(pauses)-task.KeepPauses):]
+}
+
+// anchorAnew gives a task whose schedule counts from the end of its last run its
+// next tick, when that run and all else of the task has ended.
+func (p *plan) anchorAnew(t *taskState) {
+	if !t.follows() || !t.fires() || t.next != 0 || !t.idle() || p.drafts[t] != nil {
+		return
+	}
+	now := p.now.UnixMilli()
+	if until, ends := t.silence(); t.paused && ends && now <= until {
+		p.w.rest(t, until+1)
+		return
+	}
+	if !t.history().known {
+		p.w.study(t)
+		return
+	}
+	decided := max(now, p.w.mark.Time.UnixMilli(), t.from)
+	anchor := anchorAfter(t.past.ended, now, decided, t.when.period)
+	s := t.when.schedule.Anchored(instant(anchor))
+	if _, ok := s.Next(instant(decided)); !ok {
+		return // it would be after the schedule's end
+	}
+	if !p.fits(t, 2, 2*t.bytes()) {
+		return
+	}
+	p.change(t, func(d *draft) { d.anchor = anchor })
+}
+
+// anchorAfter is from when the period counts after which a task ticks again: from
+// the end of its last run, as of a node's clock, or from so much later that the
+// tick is not among those that are decided already. All in ms.
+func anchorAfter(end, now, decided, period int64) int64 {
+	return max(min(end, now), decided+1-period)
+}

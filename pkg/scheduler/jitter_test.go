@@ -1,0 +1,204 @@
+package scheduler
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func jitter(d time.Duration) option { return func(t *task.Task) { t.Jitter = task.Duration(d) } }
+
+func uid(uid string) option { return func(t *task.Task) { t.UID = uid } }
+
+// dues are when ticks of a task in etcd fall due, in seconds after the start: those
+// of some time from the start on.
+func (w *world) dues(name string, until float64) (ticks, dues []float64) {
+	w.Helper()
+	st, err := w.store.Task(w.ctx, ref(name))
+	w.ok(err)
+	s, err := schedule.Parse(st.Entry.Timing(), st.Entry.Anchor.Time)
+	w.ok(err)
+	for at, ok := s.Next(start); ok && !at.After(sec(until)); at, ok = s.Next(at) {
+		ticks, dues = append(ticks, at.Sub(start).Seconds()), append(dues, s.Due(at, st.Entry.UID).Sub(start).Seconds())
+	}
+	return ticks, dues
+}
+
+// A worker that knows entries by hand, and has no etcd.
+func bareWorker(tb interface{ Fatal(...any) }) *worker {
+	keys, err := store.NewKeys("/bare")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	e := New(Config{
+		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: NewFleet("n1", func() int { return 1 << 30 }),
+		Now: func() time.Time { return start }, Logger: zap.NewNop(),
+	})
+	w := newWorker(e, 0, store.Fences{})
+	w.reset()
+	return w
+}
+
+// give has the worker know an entry.
+func (w *worker) give(name string, e task.Entry, create int64) *taskState {
+	w.applyEntry(&store.ShardEvent{ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
+	return w.task("default/" + name)
+}
+
+// What is decided, and what is due, follows from when ticks fall due, tick by tick.
+func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		moment := func(name string) time.Time { return sec(float64(rapid.IntRange(-40, 200).Draw(rt, name)) / 2) }
+		spec := task.Task{Spec: task.Defaults(), UID: rapid.StringMatching("[a-z]{6}").Draw(rt, "uid")}
+		spec.Schedule = task.Schedules{rapid.SampledFrom([]string{"*/7 * * * * *", "* * * * * *", "@every 11s", "@at 2026-01-02T12:00:20Z"}).Draw(rt, "schedule")}
+		spec.Jitter = task.Duration(rapid.SampledFrom([]time.Duration{0, time.Second, 5 * time.Second, time.Minute}).Draw(rt, "jitter"))
+		spec.Action = task.Action{Noop: &task.Noop{}}
+		from := moment("from")
+		e := task.NewEntry(spec, task.At(from), task.At(start.Add(-time.Minute)))
+		silence := time.Time{}
+		if rapid.Bool().Draw(rt, "paused") {
+			silence = moment("silence")
+			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(from), Until: task.At(silence)}}}
+		}
+		mark := store.Watermark{Time: task.At(moment("mark")), Last: rapid.SampledFrom([]string{"", "default/a", "default/z"}).Draw(rt, "last"), Seen: 10}
+		create := int64(rapid.IntRange(10, 11).Draw(rt, "create"))
+		now := moment("now")
+
+		w := bareWorker(t)
+		w.mark = mark
+		s := w.give("m", e, create)
+
+		sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		var undecided, due []time.Time
+		for at, ok := sched.Next(start.Add(-time.Hour)); ok && at.Before(start.Add(time.Hour)); at, ok = sched.Next(at) {
+			d := sched.Due(at, e.UID)
+			if !at.After(from) || !at.After(silence) || create <= mark.Seen && mark.Decided(task.At(d), "default/m") {
+				continue
+			}
+			if undecided = append(undecided, at); !d.After(now) {
+				due = append(due, at)
+			}
+		}
+		want := int64(0)
+		if len(undecided) > 0 {
+			want = undecided[0].UnixMilli()
+		}
+		if s.next != want {
+			rt.Fatalf("the next tick is %s, want %s", instant(s.next), instant(want))
+		}
+		if s.next == 0 {
+			return
+		}
+		if d := sched.Due(undecided[0], e.UID).UnixMilli(); s.dueAt() != d || w.due[0] != s {
+			rt.Fatalf("it is due at %s, want %s", instant(s.dueAt()), instant(d))
+		}
+		late := len(due) > 0 && now.Sub(sched.Due(due[0], e.UID)) > e.Missed.Grace.Std()
+		if behind := len(due) > 1 || late; s.isBehind(now.UnixMilli()) != behind {
+			rt.Fatalf("%d are due: behind %t", len(due), !behind)
+		}
+		if len(due) > 0 {
+			bound := instant(s.lastDue(now.UnixMilli()))
+			_, last, n, _ := sched.Missed(instant(s.next-1), bound, 0)
+			if n != int64(len(due)) || !last.Equal(due[len(due)-1]) {
+				rt.Fatalf("%d up to %s are due, want %d up to %s", n, last, len(due), due[len(due)-1])
+			}
+		}
+	})
+}
+
+func TestJitter_TicksAreDecidedWhenTheyFallDueInThatOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	all := []string{"a", "b", "c", "d"}
+	for _, name := range all {
+		w.create(name, cronned("0 * * * * *"), jitter(30*time.Second), allow)
+	}
+	var order []string
+	at := map[string]float64{}
+	for _, name := range all {
+		_, dues := w.dues(name, 60)
+		at[name] = dues[0]
+		order = append(order, name)
+	}
+	slices.SortFunc(order, func(a, b string) int { return int(1000 * (at[a] - at[b])) })
+	for i, name := range order {
+		h.decide(at[name] - 0.001)
+		if got := w.active(name); len(got) != 0 && (i == 0 || at[order[i-1]] < at[name]-0.001) {
+			t.Fatalf("%s fires before it is due, at +%g", name, at[name])
+		}
+		h.decide(at[name])
+		got := w.active(name)
+		if len(got) != 1 || !got[0].ScheduledTime.Equal(sec(60)) || !got[0].DueAt.Equal(sec(at[name])) || got[0].ID[:20] != "20260102T120100.000Z" {
+			t.Fatalf("%s, due at +%g: %+v", name, at[name], got)
+		}
+	}
+}
+
+// Between a tick and its due time the owner changes, the entry is written, others
+// fire, and a schedule is replaced.
+func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	h := w.work("n1")
+	w.create("a", cronned("0 * * * * *"), jitter(50*time.Second), allow, uid("aaaa")) // due at +70.157
+	w.create("b", cronned("0 * * * * *"), jitter(50*time.Second), allow, uid("bbbb"))
+	w.create("z", every("100ms"), allow, missed(task.MissedSkip, 1), func(t *task.Task) { t.Missed.Grace = task.Duration(time.Millisecond) })
+	_, a := w.dues("a", 120)
+	_, b := w.dues("b", 120)
+	if min(a[0], b[0]) < 61 {
+		t.Fatalf("nothing is between: %g, %g; choose others", a[0], b[0])
+	}
+	h.decide(60.5) // the watermark is between
+	w.want("a")
+	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Hour) }) // keeps its ticks
+	w.update("b", true, jitter(40*time.Second))                                       // has others from now on
+	w.createAt(sec(60.2), "late", cronned("0 * * * * *"), jitter(50*time.Second), allow)
+	h2 := w.work("n2")
+	h2.decide(a[0] - 0.001)
+	w.want("a")
+	h2.decide(a[0])
+	w.want("a", "+60 dispatched")
+	w.work("n1").decide(115)
+	w.want("a", "+60 dispatched")
+	w.want("b")
+	w.want("late")
+}
+
+// An entry that the watermark does not cover gets its ticks, each once, though the
+// watermark has passed them, and some have not fallen due.
+func TestJitter_OfAnEntryThatIsNotCovered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	w.create("z", every("1s"), allow)
+	w.work("n1").decide(100)
+	w.createAt(sec(0.5), "a", cronned("*/10 * * * * *"), jitter(9*time.Second), allow, missed(task.MissedAll, 50))
+	h := w.work("n2")
+	h.decide(100.5)
+	ticks, dues := w.dues("a", 100)
+	var want []string
+	for i, d := range dues {
+		if d <= 100.5 {
+			want = append(want, strings.Fields(tell(task.Run{ScheduledTime: task.At(sec(ticks[i])), Trigger: task.TriggerSchedule}))[0])
+		}
+	}
+	got := w.story("a")
+	for i := range got {
+		got[i] = strings.Fields(got[i])[0]
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("ran %v, want %v; due %v", got, want, dues)
+	}
+}
