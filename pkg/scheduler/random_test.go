@@ -105,13 +105,20 @@ func (g *game) play() {
 }
 
 func (g *game) step() {
-	steps := []struct {
-		weight int
-		do     func()
-	}{
+	steps := []stepOf{
 		{40, g.round}, {25, g.pass}, {10, g.finish}, {6, g.create}, {6, g.change}, {4, g.trigger}, {2, g.removeOne},
 		{3, g.handOver}, {3, g.crash}, {3, g.churn}, {3, g.zombie}, {3, g.late}, {2, g.refleet}, {4, g.loadAhead},
 	}
+	g.draw(steps)
+}
+
+// stepOf is something that may happen, the more often the more it weighs.
+type stepOf struct {
+	weight int
+	do     func()
+}
+
+func (g *game) draw(steps []stepOf) {
 	total := 0
 	for _, s := range steps {
 		total += s.weight
@@ -482,8 +489,8 @@ func (g *game) back(node, instance string) {
 	}
 }
 
-// heal ends all faults, and has a new owner go on until nothing is left to do.
-func (g *game) heal() {
+// mend ends all faults, and has a new owner decide all that is due.
+func (g *game) mend() *hand {
 	g.say("heal")
 	g.late()
 	for node := range g.gone {
@@ -498,6 +505,12 @@ func (g *game) heal() {
 	h := g.hands[0]
 	h.see()
 	g.ok(h.round(h.ctx))
+	return h
+}
+
+// heal ends all faults, and has a new owner go on until nothing is left to do.
+func (g *game) heal() {
+	h := g.mend()
 	g.judge(check.Options{Lag: time.Hour, Until: g.clock()})
 	for _, name := range g.tasks {
 		g.update(name, false, paused)

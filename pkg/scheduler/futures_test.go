@@ -1,0 +1,179 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Tasks whose ticks depend on more than a clock, under the faults of the random
+// histories: whoever owned the shard, and whatever became of its commits, they had
+// the ticks that they should have, each once.
+func TestRandomFutures_AreThoseOfOneOwner(t *testing.T) {
+	t.Parallel()
+	list := []uint64{*seed}
+	for i := range *seeds {
+		if *seed == 0 {
+			list = append(list, uint64(i)+1)
+		}
+	}
+	for _, seed := range list {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			g := &game{
+				world: newWorld(t), rand: rand.New(rand.NewPCG(seed, 2)), skew: map[string]time.Duration{},
+				nodes: []string{"n1", "n2", "n3"}, gone: map[string]string{},
+			}
+			t.Cleanup(func() {
+				for _, s := range g.steps {
+					if t.Failed() {
+						t.Log(s)
+					}
+				}
+			})
+			for _, n := range g.nodes {
+				g.join(n)
+				g.skew[n] = time.Duration(g.rand.IntN(2000)-1000) * time.Millisecond
+			}
+			all := missed(task.MissedAll, 1000)
+			g.world.create("jitter", jitter(800*time.Millisecond), all, allow)
+			g.world.create("count", maxRuns(9), all, allow)
+			g.world.create("silence", all, allow, paused)
+			g.pauseUntil("silence", 30)
+			g.world.create("completion", after("2s"), pick(g, []option{all, missed(task.MissedSkip, 1)}))
+			g.world.create("failures", pauseAfter(3), missed(task.MissedLatest, 1), retries(2, time.Second, task.Lost))
+			g.hireNew()
+			for range 100 {
+				g.draw([]stepOf{{40, g.round}, {25, g.pass}, {15, g.finish}, {4, g.handOver}, {4, g.crash}, {3, g.churn}, {3, g.late}, {3, g.zombie}, {2, g.refleet}, {4, g.loadAhead}})
+			}
+			h := g.mend()
+			g.wantTicks("jitter", 0, 0)
+			g.wantTicks("count", 0, 9)
+			g.wantTicks("silence", 30, 0)
+			g.wantFailures(h)
+			g.wantOneTickForEachAnchor(h)
+		})
+	}
+}
+
+// ticksOf are the ticks of a task that became runs, in their order.
+func (w *world) ticksOf(name string) (ticks []float64) {
+	w.Helper()
+	runs, err := w.store.Runs(w.ctx, ref(name))
+	w.ok(err)
+	for _, r := range runs {
+		if r.Trigger != task.TriggerManual {
+			ticks = append(ticks, r.ScheduledTime.Sub(start).Seconds())
+		}
+	}
+	slices.Sort(ticks)
+	return ticks
+}
+
+// wantTicks checks that a task ran at all of its ticks that are due, but for those
+// up to after, and at most so many.
+func (g *game) wantTicks(name string, after float64, most int) {
+	g.Helper()
+	e := g.entry(name)
+	s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
+	g.ok(err)
+	var want []float64
+	for at, ok := s.Next(sec(after)); ok && !s.Due(at, e.UID).After(g.clock()) && (most == 0 || len(want) < most); at, ok = s.Next(at) {
+		want = append(want, at.Sub(start).Seconds())
+	}
+	if got := g.ticksOf(name); !slices.Equal(got, want) {
+		g.Errorf("%s ran at %v, want %v", name, got, want)
+	}
+	if n := g.own(name).Runs; most > 0 && n != int64(len(want)) {
+		g.Errorf("%d runs are counted", n)
+	}
+}
+
+// wantFailures checks the count against the history, in the order in which it was
+// written.
+func (g *game) wantFailures(h *hand) {
+	g.Helper()
+	keys, _, err := g.store.HistoriesOf(g.ctx, []store.Ref{ref("failures")})
+	g.ok(err)
+	slices.SortFunc(keys[0], func(a, b store.ShardEvent) int { return cmp.Compare(a.Mod, b.Mod) })
+	failures, paused := 0, false
+	for _, ev := range keys[0] {
+		read, err := g.store.RecordsNow(g.ctx, []string{ev.Key})
+		g.ok(err)
+		r, err := store.DecodeEnded(ev.ShardKey, read[0].Value)
+		g.ok(err)
+		switch r.State {
+		case task.Failed, task.Lost, task.TimedOut:
+			failures++
+		case task.Succeeded:
+			failures = 0
+		}
+		paused = paused || failures >= 3
+	}
+	e := g.entry("failures")
+	if n := g.own("failures").Failures; n != failures || e.Paused != paused {
+		g.Errorf("%d failures in a row are counted, paused %t; want %d, %t", n, e.Paused, failures, paused)
+	}
+}
+
+// wantOneTickForEachAnchor checks that of each anchor that a task has had the one
+// tick has one outcome, and that there is another when its run has ended.
+func (g *game) wantOneTickForEachAnchor(h *hand) {
+	g.Helper()
+	for range 3 {
+		for _, a := range g.active("completion") {
+			g.end(a, task.Succeeded)
+		}
+		h.see()
+		g.ok(h.round(h.ctx))
+		g.later(2500 * time.Millisecond)
+		h.see()
+		g.ok(h.round(h.ctx))
+	}
+	var want []float64
+	for _, e := range g.versions("completion") {
+		if tick := e.Anchor.Add(2 * time.Second).Sub(start).Seconds(); !slices.Contains(want, tick) {
+			want = append(want, tick)
+		}
+	}
+	got := g.ticksOf("completion")
+	if len(got) == 0 || len(got) < len(want)-1 || !slices.Equal(got, want[:len(got)]) {
+		g.Errorf("completion ticked at %v, want %v", got, want)
+	}
+	if n := len(want); n < 4 || want[n-1] < g.clock().Sub(start).Seconds()-2.5 {
+		g.Errorf("at +%g the latest ticks are %v", g.clock().Sub(start).Seconds(), want)
+	}
+}
+
+// versions are all entries that a task has had, the first one first.
+func (w *world) versions(name string) (list []task.Entry) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+	defer cancel()
+	key := w.store.Keys().Entry(ref(name))
+	now, err := etcd.Get(ctx, key)
+	w.ok(err)
+	for res := range etcd.Watch(ctx, key, clientv3.WithRev(now.Kvs[0].CreateRevision)) {
+		w.ok(res.Err())
+		for _, ev := range res.Events {
+			e, err := store.DecodeEntry(ev.Kv.Value)
+			w.ok(err)
+			list = append(list, e)
+			if ev.Kv.ModRevision == now.Kvs[0].ModRevision {
+				return list
+			}
+		}
+	}
+	w.Fatal("the watch does not tell")
+	return nil
+}
