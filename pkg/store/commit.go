@@ -195,6 +195,13 @@ func (c *Commit) Record(ref Ref, r task.Run) {
 	c.put(c.keys.Ended(ref, r.ID), encodeEnded(r, c.explicit))
 }
 
+// Extend writes a record of history over the one known: more ticks that did not run.
+func (c *Commit) Extend(ref Ref, r task.Run, mod int64) {
+	key := c.keys.Ended(ref, r.ID)
+	c.knownAt(key, mod)
+	c.put(key, encodeEnded(r, c.explicit))
+}
+
 // EndLost ends an attempt whose node is gone: its record is the one known, and
 // the node is still absent. next, if a retry follows, waits in the queue.
 func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
