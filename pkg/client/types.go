@@ -67,7 +67,7 @@ type Occurrence struct {
 	// DueBefore is set where jitter is, and the task is not known whose uid tells
 	// when the tick falls due.
 	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: it falls due from time on, before this."`
-	DueAt task.Time `json:"due_at,omitzero" doc:"When it falls due, if jitter makes that later than time."`
+	DueAt     task.Time `json:"due_at,omitzero" doc:"When it falls due, if jitter makes that later than time."`
 }
 
 // PauseRequest is the body of a pause; it may be left out. What is left out of it

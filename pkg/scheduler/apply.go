@@ -74,6 +74,7 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 
 // noEntry takes a task's entry away.
 func (w *worker) noEntry(t *taskState) {
+	w.spanEnds(t)
 	t.present, t.when, t.how, t.past = false, nil, nil, nil
 	t.text, t.uid = t.text[:t.name], 0
 	w.due.set(t, 0)
@@ -224,7 +225,7 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 		t.told(ev, w.e.cfg.Now().UnixMilli())
 		w.look(t)
 	}
-	if t.added < math.MaxUint16 {
+	if ev.Mod == ev.Create && t.added < math.MaxUint16 { // else it was extended
 		t.added++
 	}
 	if h := t.how.history; w.owner && int(t.added) >= trimAfter(h.Keep) && w.e.trims.ask(trim{w.fences, t.ref(w.shard), h}) {

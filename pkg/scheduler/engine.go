@@ -55,6 +55,9 @@ type Config struct {
 	// Reconcile is how often, about, a shard is compared with what etcd holds; default 1 min.
 	Reconcile time.Duration
 	Now       func() time.Time
+	// Cluster, if set, is what the cluster's record says: of its shards this node may
+	// catch up with its part of the rate. Without it, with all of the default rate.
+	Cluster func() task.Cluster
 	// May, if set, is asked before each commit; its error ends the worker.
 	May        func() error
 	Logger     *zap.Logger
@@ -70,6 +73,7 @@ type Engine struct {
 	scans   *scanner
 	trims   *trimmer
 	burials *burials
+	pace    *pace
 	loads   slots
 	ahead   slots // of loads that nobody waits for
 	metrics *metrics
@@ -104,6 +108,7 @@ func New(cfg Config) *Engine {
 	}
 	e.burials = newBurials(cfg.Store, e.metrics.buried.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
+	e.pace = &pace{rate: e.catchUpRate}
 	return e
 }
 

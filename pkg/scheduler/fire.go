@@ -17,14 +17,15 @@ const maxWaiting = 100
 // The commit's watermark speaks for the task, unless it is known before the watch
 // has told of it: then the entry has to say that the tick is decided.
 func (p *plan) tick(t *taskState) bool {
-	covered := t.create <= p.commit.Watermark.Seen
-	light := covered && t.how.maxRuns == 0 // it does not write the entry
-	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2, 2*t.bytes())
+	covered, records := t.create <= p.commit.Watermark.Seen, 2*t.drops()
+	light := covered && t.how.maxRuns == 0 && records == 0 // one record, and not the entry
+	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2+records, 2*t.bytes()+records*roomForRecord)
 	if !p.admit(t, room) {
 		return false
 	}
 	id := task.RunID(instant(t.next), t.uidText())
 	if t.holds(id) {
+		p.w.spanEnds(t)
 		p.move(t, t.next) // there is nothing else to write
 		return true
 	}
@@ -37,20 +38,57 @@ func (p *plan) tick(t *taskState) bool {
 	return true
 }
 
-// decide runs a tick or skips it, by the overlap policy.
+// decide gives a tick that is due now its outcome, by the policies of overlap and
+// of the start deadline.
 func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
-	if overlap(t.how.overlap, t.busy()) == skipped {
+	if deadline := t.startBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
+		p.miss(t, missedTicks{instant(tick), instant(tick), 1, task.ReasonDeadline})
+		return
+	}
+	d, rule, reason := t.doing(), t.how.rule, ""
+	fate := rule.fate(d)
+	if fate == fires {
+		if reason = p.fire(t, tick, id, trigger); reason == "" {
+			return
+		}
+		fate = rule.waiting(d)
+	} else if reason = rule.reason(d); reason == "" {
+		reason = t.newestReason()
+	}
+	switch fate {
+	case skipped:
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
-		return
-	}
-	if p.fire(t, tick, id, trigger) {
-		return
-	}
-	if len(t.queue()) >= maxWaiting {
+	case full:
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonQueueFull)
-		return
+	default:
+		if fate == drops {
+			p.drop(t, rule.drops(d))
+		}
+		p.enqueue(t, p.newTickRun(t, tick, id, trigger), reason)
 	}
-	p.enqueue(t, p.newRun(t, tick, id, trigger), task.ReasonNoNode)
+}
+
+// drops is how many ticks of t may give way to one that comes.
+func (t *taskState) drops() int {
+	if t.live == nil || !t.how.rule.oldest {
+		return 0
+	}
+	return t.how.rule.drops(t.doing())
+}
+
+// startBefore is the start deadline of a tick; zero: it has none.
+func (t *taskState) startBefore(tick int64) task.Time {
+	if t.how.deadline == 0 {
+		return task.Time{}
+	}
+	return task.At(instant(t.due(tick)).Add(t.how.deadline))
+}
+
+// newTickRun is the run that a tick becomes.
+func (p *plan) newTickRun(t *taskState, tick int64, id, trigger string) task.Run {
+	run := p.newRun(t, tick, id, trigger)
+	run.StartBefore = t.startBefore(tick)
+	return run
 }
 
 func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
@@ -65,13 +103,8 @@ func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
 	return r
 }
 
-func (p *plan) skip(t *taskState, run task.Run, reason string) {
-	run.State, run.Reason, run.Attempt, run.EndedAt = task.Skipped, reason, 0, task.At(p.now)
-	p.commit.Record(t.ref(p.w.shard), run)
-	p.counts.skipped++
-}
-
 func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
+	p.w.spanEnds(t)
 	run.State, run.Reason = task.Queued, reason
 	q := task.Waiting{Run: run}
 	p.commit.Enqueue(t.ref(p.w.shard), q)
@@ -80,18 +113,26 @@ func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 	p.counts.queued++
 }
 
-// fire has a node run a tick; false if none takes it.
-func (p *plan) fire(t *taskState, tick int64, id, trigger string) bool {
+// fire has a node run a tick. If that cannot be, it says why the tick waits.
+func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string) {
+	paced := trigger == task.TriggerCatchUp
+	if paced && !p.token(t) {
+		return task.ReasonCatchUp
+	}
 	n, ok := p.pick(t)
 	if !ok {
-		return false
+		if paced {
+			p.giveBack()
+		}
+		return task.ReasonNoNode
 	}
-	p.attempt.Run, p.attempt.Env = p.newRun(t, tick, id, trigger), nil
-	p.dispatch(t, n, p.now.Sub(instant(tick)))
+	p.w.spanEnds(t)
+	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
+	p.dispatch(t, n, p.now.Sub(instant(t.due(tick))))
 	p.commit.Claim(&p.attempt, t.action(), n.Revision)
 	p.ran(t, tick)
 	p.counts.run++
-	return true
+	return ""
 }
 
 // pick chooses a node for a run. If it finds none because a session is suspect,
@@ -126,19 +167,24 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 // does not speak for them. false if some are left for the next commit; what is
 // decided is the oldest then.
 func (p *plan) catchUp(t *taskState, upTo int64) bool {
-	if !p.fits(t, 4, 2*t.bytes()) {
+	if p.full {
 		return false
 	}
 	s := t.schedule()
-	c := behind(t.how.missed, &s, instant(t.next-1), instant(t.lastDue(upTo)), p.now)
+	l := lateness{t.how.missed, t.how.deadline, p.w.opening.at}
+	c := behind(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
+	drops := t.drops()
+	if !p.fits(t, 3+len(c.missed)+2*drops, 2*t.bytes()+(len(c.missed)+2*drops)*roomForRecord) {
+		return false
+	}
 	from := c.last
-	if c.missed > 0 {
-		p.miss(t, c)
+	for _, m := range c.missed {
+		p.miss(t, m)
 	}
 	complete := true
 	for i, tick := range c.run {
 		trigger := task.TriggerSchedule
-		if p.now.Sub(tick) > t.how.grace {
+		if p.now.Sub(instant(t.due(tick.UnixMilli()))) > t.how.grace {
 			trigger = task.TriggerCatchUp
 		}
 		id, at := task.RunID(tick, t.uidText()), tick.UnixMilli()
@@ -154,9 +200,9 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 		case t.holds(id):
 		case len(c.run) == 1 && t.how.missed.Policy != task.MissedAll:
 			p.decide(t, at, id, trigger)
-		case i == 0 && mayStart(t.how.overlap, len(t.active()), t.begun()) && p.fire(t, at, id, trigger):
+		case i == 0 && p.goesFirst(t) && p.fire(t, at, id, trigger) == "":
 		default: // whoever wants all of them wants the last one of a piece too
-			p.enqueue(t, p.newRun(t, at, id, trigger), task.ReasonCatchUp)
+			p.enqueue(t, p.newTickRun(t, at, id, trigger), task.ReasonCatchUp)
 		}
 		if !complete {
 			break
@@ -179,23 +225,20 @@ func (p *plan) move(t *taskState, from int64) {
 	p.change(t, func(d *draft) { d.from = from })
 }
 
-// miss records the ticks that will not run, as one range.
-func (p *plan) miss(t *taskState, c catchUp) {
-	r := p.newRun(t, c.first.UnixMilli(), task.RunID(c.first, t.uidText()), task.TriggerSchedule)
-	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, c.reason, 0, task.At(p.now)
-	if c.missed > 1 {
-		r.Last, r.Count = task.At(c.last), c.missed
-	}
-	p.commit.Record(t.ref(p.w.shard), r)
-	p.counts.missed += c.missed
+// goesFirst reports whether the first of several late ticks may start at once.
+func (p *plan) goesFirst(t *taskState) bool {
+	d := t.doing()
+	return t.how.rule.free(d) && (t.how.rule.most == 0 || d.ticks == 0)
 }
 
-// queue dispatches what waits and may start now.
+// queue dispatches what waits and may start now, and ends what is not to start.
 func (p *plan) queue(t *taskState) {
 	if t.buried() {
 		return
 	}
+	now := p.now.UnixMilli()
 	begun, before := t.begun(), 0 // before q, of those that are begun
+	replacer := t.replacer(func(q *waiting) bool { return q.expired(now) })
 	for _, q := range t.queue() {
 		if !t.present || !t.bad && q.UID != t.uidText() || t.holds(q.ID) {
 			if !p.fits(t, 1, roomForRecord) {
@@ -212,32 +255,50 @@ func (p *plan) queue(t *taskState) {
 			p.then = append(p.then, func(int64) { p.w.look(t) })
 			return
 		}
+		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.begun(), expired: q.expired(now), replacer: q == replacer}
 		others := begun
-		if q.begun() {
+		if c.begun {
 			// Of several that are begun the first goes on; else all would wait
 			// for each other.
 			others = before
 			before++
 		}
-		if at := t.notBefore(q); at.After(p.now) {
-			p.w.wakeAt(at)
-			continue
-		}
-		if mayStart(t.how.overlap, len(t.active()), others) && !p.start(t, q) {
+		if !p.take(t, q, t.how.rule.turn(c, replacer != nil, len(t.active()), others)) {
 			return
 		}
 	}
 }
 
+// take does with a waiting run what its turn is. false: there is no room.
+func (p *plan) take(t *taskState, q *waiting, what turn) bool {
+	switch what {
+	case expires:
+		return p.expire(t, q)
+	case givesWay:
+		return p.end(t, q, task.Cancelled, task.ReasonReplaced)
+	}
+	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
+		p.w.wakeAt(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
+	}
+	if at := t.notBefore(q); at.After(p.now) {
+		p.w.wakeAt(at)
+		return true
+	}
+	return what != starts || p.start(t, q)
+}
+
+// deadlineStep is how far apart the looks at runs are whose start deadlines pass:
+// what is past its own starts no more, it is only the record of it that can wait.
+const deadlineStep = 100 * time.Millisecond
+
 // start moves a run from the queue to an inbox, or says why it waits on. false:
 // there is no room.
 func (p *plan) start(t *taskState, q *waiting) bool {
+	if q.paced() && !p.token(t) {
+		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
+	}
 	n, ok := p.pick(t)
-	if ok {
-		if !p.fits(t, 2, t.bytes()) {
-			p.w.e.cfg.Fleet.Take(n.Name)
-			return false
-		}
+	if ok && p.fits(t, 2, t.bytes()) {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
 		p.dispatch(t, n, -1)
 		p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
@@ -245,14 +306,27 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 		p.dequeue(t, q)
 		return true
 	}
-	if q.Reason == task.ReasonNoNode || q.begun() {
-		return true // the reason says already why, or what has been
+	if q.paced() {
+		p.giveBack()
+	}
+	if ok {
+		p.w.e.cfg.Fleet.Take(n.Name)
+		return false
+	}
+	return p.waitsFor(t, q, task.ReasonNoNode)
+}
+
+// waitsFor says why a run waits, if its record does not say so, nor what has been.
+// false: there is no room.
+func (p *plan) waitsFor(t *taskState, q *waiting, reason string) bool {
+	if q.Reason == reason || q.begun() {
+		return true
 	}
 	if !p.fits(t, 1, t.bytes()) {
 		return false
 	}
 	w := q.Waiting
-	w.Reason = task.ReasonNoNode
+	w.Reason = reason
 	p.commit.Requeue(t.ref(p.w.shard), w, q.mod)
 	p.then = append(p.then, func(rev int64) { q.Waiting, q.mod = w, rev })
 	return true
@@ -271,7 +345,7 @@ func (p *plan) dequeue(t *taskState, q *waiting) {
 	})
 }
 
-// attempts ends those that are lost, and asks those to end whose task is gone.
+// attempts ends those that are lost, and asks those to end that are unwanted.
 func (p *plan) attempts(t *taskState) {
 	for _, a := range t.active() {
 		switch {
@@ -281,14 +355,23 @@ func (p *plan) attempts(t *taskState) {
 				return
 			}
 			p.lose(t, a)
-		case a.watch.orphan:
-			if !p.fits(t, 1, 2*roomForRecord) {
+		case a.watch.ask:
+			if !p.fits(t, 2, 2*roomForRecord) {
 				return
 			}
-			p.commit.AskCancel(a.watch.held, "")
-			p.then = append(p.then, func(int64) { a.watch.orphan, a.watch.asked = false, true })
+			p.askCancel(t, a)
 		}
 	}
+}
+
+func (p *plan) askCancel(t *taskState, a *attempt) {
+	held := a.watch.held
+	if held.CancelReason = task.ReasonDeleted; !t.orphan(a.run) {
+		held.CancelReason = task.ReasonReplaced
+		p.commit.GuardEntry(t.fullName(), t.mod) // whose policy it is
+	}
+	p.commit.AskCancel(held, "")
+	p.then = append(p.then, func(int64) { a.watch.ask, a.watch.asked = false, true })
 }
 
 func (p *plan) lose(t *taskState, a *attempt) {

@@ -300,6 +300,7 @@ func (h *hand) load() error {
 		return err
 	}
 	h.mark, h.known = mark, rev
+	h.opens(mark)
 	f := follow(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
 	})

@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// watch is what a worker has found out of an attempt whose node is gone, or
-// whose task is.
+// watch is what a worker has found out of an attempt whose node is gone, or that
+// is to end: its task is gone, or a newer tick replaces it.
 type watch struct {
 	held  store.Held // of a record that cannot be read, what its key says
 	since time.Time  // when the node was read as absent, with this record; zero: not yet
@@ -18,9 +18,9 @@ type watch struct {
 	// unreadable is why its record cannot be read. Nobody knows of which instance
 	// it is, so that it is never proved dead.
 	unreadable error
-	// orphan: its task is gone, and it is to be asked to end; asked: it has been.
-	orphan bool
-	asked  bool
+	// ask: it is to be asked to end; asked: it has been.
+	ask   bool
+	asked bool
 }
 
 // mostReadings is how many attempts are read in one round: ticks are due beside them.
@@ -28,13 +28,13 @@ const mostReadings = 600
 
 // reading is an attempt that is to be read.
 type reading struct {
-	t      *taskState
-	a      *attempt
-	orphan bool // for its task's sake, not for its node's
+	t   *taskState
+	a   *attempt
+	ask bool // to have it end, not for its node's sake
 }
 
 // watchAttempts follows the attempts, of the tasks that want a look, whose node
-// is gone or whose task is. An attempt is lost when its node was absent and its
+// is gone, and has those asked to end that are unwanted. An attempt is lost when its node was absent and its
 // record unchanged at two readings that lie LostAfter apart, or ClearedAfter if
 // its instance is proved dead; the commit compares both once more.
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
@@ -51,7 +51,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 	cleared := map[string]bool{} // by instance, in this round
 	for _, t := range w.looks {
 		for _, a := range t.active() {
-			wanted, orphan, err := w.wantsReading(ctx, t, a, now, cleared)
+			wanted, ask, err := w.wantsReading(ctx, t, a, now, cleared)
 			switch {
 			case err != nil:
 				return err
@@ -59,7 +59,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 			case len(keys) == mostReadings:
 				w.wakeAt(now)
 			default:
-				readings = append(readings, reading{t, a, orphan})
+				readings = append(readings, reading{t, a, ask})
 				keys = append(keys, store.RunKey{Node: a.node, Ref: t.ref(w.shard), Run: a.run})
 			}
 		}
@@ -78,16 +78,16 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 
 // wantsReading reports whether an attempt is to be read now. If it may be later,
 // the worker wakes then.
-func (w *worker) wantsReading(ctx context.Context, t *taskState, a *attempt, now time.Time, cleared map[string]bool) (wanted, orphan bool, err error) {
+func (w *worker) wantsReading(ctx context.Context, t *taskState, a *attempt, now time.Time, cleared map[string]bool) (wanted, ask bool, err error) {
 	if a.watch != nil {
-		a.watch.lost, a.watch.orphan = false, false
+		a.watch.lost, a.watch.ask = false, false
 	}
 	if _, present := w.e.cfg.Fleet.Present(a.node); present {
 		if a.watch != nil {
 			a.watch.since = time.Time{}
 		}
-		orphan = t.orphan(a.run) && !a.watched().asked
-		return orphan, orphan, nil
+		ask = (t.orphan(a.run) || t.replaces(now.UnixMilli())) && !a.watched().asked
+		return ask, ask, nil
 	}
 	if a.watched().since.IsZero() {
 		return true, false, nil
@@ -113,9 +113,9 @@ func (w *worker) wantsReading(ctx context.Context, t *taskState, a *attempt, now
 func (w *worker) sighted(s reading, v store.Sighting, now time.Time) {
 	watch := s.a.watched()
 	switch {
-	case s.orphan:
+	case s.ask:
 		if v.Err == nil {
-			watch.held, watch.orphan, watch.asked = v.Held, !v.CancelRequested, v.CancelRequested
+			watch.held, watch.ask, watch.asked = v.Held, !v.CancelRequested, v.CancelRequested
 		}
 	case watch.since.IsZero():
 		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))

@@ -24,6 +24,7 @@ type plan struct {
 	popped  []*taskState          // taken off the heap: their tick is decided here
 	drafts  map[*taskState]*draft // entries that it writes
 	full    bool
+	tokens  int           // taken for late ticks
 	attempt task.Assigned // scratch
 }
 
@@ -108,6 +109,9 @@ func (p *plan) undo() {
 	p.close()
 	for _, n := range p.given {
 		p.w.e.cfg.Fleet.Take(n.Name)
+	}
+	if p.tokens > 0 {
+		p.w.e.pace.give(p.tokens)
 	}
 	for _, t := range p.popped {
 		p.w.due.set(t, t.next)

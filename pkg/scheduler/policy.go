@@ -6,72 +6,92 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Ticks answers what a schedule has between two instants.
+// Ticks answers what a task's schedule has between two instants.
 type Ticks interface {
 	// Missed is all ticks in (after, upTo]: the first, the last, how many, and
 	// the newest of them in ascending order.
 	Missed(after, upTo time.Time, newest int) (first, last time.Time, count int64, ticks []time.Time)
+	// DueBy is an instant such that the ticks up to it are those that are due at at,
+	// or before it.
+	DueBy(at time.Time) time.Time
 }
 
 // catchUp is what becomes of the ticks of a task that is behind: the oldest are
-// missed, as one range, the newest run.
+// missed, the newest run.
 type catchUp struct {
-	missed      int64
-	first, last time.Time // of the missed
-	reason      string
-	run         []time.Time // ascending
+	missed []missedTicks // ascending; one for each reason
+	run    []time.Time   // ascending
+	last   time.Time     // of the missed
 }
 
-// behind gives every tick of (after, upTo] its fate by policy, as of now.
+// missedTicks are ticks in a row that are missed for the same reason.
+type missedTicks struct {
+	first, last time.Time
+	count       int64
+	reason      string
+}
+
+// lateness is what decides over late ticks.
+type lateness struct {
+	policy   task.MissedPolicy
+	deadline time.Duration // for the start, after a tick falls due; 0: none
+	opened   time.Time     // when the owner opened the shard
+}
+
+// behind gives every tick after an instant that is due at upTo its fate, as of now.
 //
 //	latest  the newest runs, if it is within the window
 //	all     the newest Limit within the window run
 //	skip    none runs, but the newest if it is still within its grace
-func behind(p task.MissedPolicy, s Ticks, after, upTo, now time.Time) catchUp {
-	want, oldest := 1, now.Add(-p.Window.Std())
-	switch p.Policy {
+//
+// None runs that is past its start deadline.
+func behind(l lateness, s Ticks, after, upTo, now time.Time) catchUp {
+	want, oldest := 1, now.Add(-l.policy.Window.Std())
+	switch l.policy.Policy {
 	case task.MissedAll:
-		want = p.Limit
+		want = l.policy.Limit
 	case task.MissedSkip:
-		oldest = now.Add(-p.Grace.Std())
+		oldest = now.Add(-l.policy.Grace.Std())
 	}
-	first, _, count, newest := s.Missed(after, upTo, want+1)
-	run := newest[max(0, len(newest)-want):]
-	for len(run) > 0 && run[0].Before(oldest) {
+	if expired := now.Add(-l.deadline); l.deadline > 0 && expired.After(oldest) {
+		oldest = expired
+	}
+	end := s.DueBy(upTo)
+	_, _, count, run := s.Missed(after, end, want)
+	tooOld := s.DueBy(oldest.Add(-1))
+	for len(run) > 0 && !run[0].After(tooOld) {
 		run = run[1:]
 	}
-	c := catchUp{run: run, missed: count - int64(len(run))}
-	if c.missed > 0 {
-		c.first = first
-		c.last = newest[len(newest)-len(run)-1]
-		c.reason = task.ReasonMissed
-		if c.last.Before(now.Add(-p.Window.Std())) {
-			c.reason = task.ReasonWindow
-		}
+	c := catchUp{run: run}
+	if int64(len(run)) == count {
+		return c
 	}
+	if len(run) > 0 {
+		end = run[0].Add(-1)
+	}
+	c.explain(l, s, after, end, now)
 	return c
 }
 
-// fate is what becomes of one tick that is on time.
-type fate int
-
-const (
-	fires fate = iota
-	skipped
-)
-
-// overlap decides a tick by what its task is doing: busy says that a run of it
-// is active, or that one which a tick gave rise to waits.
-func overlap(policy string, busy bool) fate {
-	if busy && policy == task.OverlapSkip {
-		return skipped
+// explain gives the ticks in (after, end], which are missed, their reasons: the
+// oldest ones the first that fits.
+func (c *catchUp) explain(l lateness, s Ticks, after, end, now time.Time) {
+	reason := func(name string, upTo time.Time) {
+		if upTo.After(end) {
+			upTo = end
+		}
+		if !upTo.After(after) {
+			return
+		}
+		if first, last, n, _ := s.Missed(after, upTo, 0); n > 0 {
+			c.missed, c.last = append(c.missed, missedTicks{first, last, n, name}), last
+		}
+		after = upTo
 	}
-	return fires
-}
-
-// mayStart reports whether a waiting run may be dispatched now. active is the
-// number of the task's attempts in inboxes, begun that of its other waiting
-// runs which have been dispatched before (retries, handed back).
-func mayStart(policy string, active, begun int) bool {
-	return policy == task.OverlapAllow || active == 0 && begun == 0
+	if l.deadline > 0 {
+		reason(task.ReasonDeadline, s.DueBy(now.Add(-l.deadline-1)))
+	}
+	reason(task.ReasonWindow, s.DueBy(now.Add(-l.policy.Window.Std()-1)))
+	reason(task.ReasonNoOwner, s.DueBy(l.opened.Add(-1)))
+	reason(task.ReasonMissed, end)
 }

@@ -29,6 +29,14 @@ func (l listed) Missed(after, upTo time.Time, newest int) (first, last time.Time
 	return first, last, count, ticks[max(0, len(ticks)-newest):]
 }
 
+// DueBy: no jitter.
+func (l listed) DueBy(at time.Time) time.Time { return at }
+
+// unjittered is a schedule whose ticks are due at once.
+type unjittered struct{ *schedule.Schedule }
+
+func (unjittered) DueBy(at time.Time) time.Time { return at }
+
 func policy(name string, grace, window time.Duration, limit int) task.MissedPolicy {
 	return task.MissedPolicy{Policy: name, Grace: task.Duration(grace), Window: task.Duration(window), Limit: limit}
 }
@@ -36,8 +44,8 @@ func policy(name string, grace, window time.Duration, limit int) task.MissedPoli
 // tell is a catchUp in words.
 func (c catchUp) tell() string {
 	var parts []string
-	if c.missed > 0 {
-		parts = append(parts, fmt.Sprintf("missed %d from %g to %g: %s", c.missed, c.first.Sub(start).Seconds(), c.last.Sub(start).Seconds(), c.reason))
+	for _, m := range c.missed {
+		parts = append(parts, fmt.Sprintf("missed %d from %g to %g: %s", m.count, m.first.Sub(start).Seconds(), m.last.Sub(start).Seconds(), m.reason))
 	}
 	if len(c.run) > 0 {
 		text := "run"
@@ -75,16 +83,66 @@ func TestBehind_GivesTicksTheirFateByPolicy(t *testing.T) {
 		{"all runs its limit", policy(task.MissedAll, time.Second, time.Hour, 2), minutes, 0, 300, 300, "missed 3 from 60 to 180: came_to_light_late; run 240 300"},
 		{"all with a limit of just as many", policy(task.MissedAll, time.Second, time.Hour, 5), minutes, 0, 300, 300, "run 60 120 180 240 300"},
 		{"all within the window", policy(task.MissedAll, time.Second, 2*time.Minute, 100), minutes, 0, 300, 300, "missed 2 from 60 to 120: past_window; run 180 240 300"},
-		{"all within window and limit", policy(task.MissedAll, time.Second, 2*time.Minute, 2), minutes, 0, 300, 300, "missed 3 from 60 to 180: came_to_light_late; run 240 300"},
+		{"all within window and limit", policy(task.MissedAll, time.Second, 2*time.Minute, 2), minutes, 0, 300, 300,
+			"missed 2 from 60 to 120: past_window; missed 1 from 180 to 180: came_to_light_late; run 240 300"},
 		{"only those after and up to", all, minutes, 60, 240, 300, "run 120 180 240"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := behind(c.policy, c.ticks, sec(c.after), sec(c.upTo), sec(c.now)).tell()
+			l := lateness{policy: c.policy, opened: sec(c.after)}
+			got := behind(l, c.ticks, sec(c.after), sec(c.upTo), sec(c.now)).tell()
 			if got != c.want {
 				t.Errorf("\n got  %s\n want %s", got, c.want)
 			}
 		})
 	}
+}
+
+// The reasons of missed ticks are in the order of their thresholds: past the start
+// deadline, past the window, before the owner came, the rest.
+func TestBehind_SaysWhyTicksAreMissed(t *testing.T) {
+	t.Parallel()
+	minutes := listed{60, 120, 180, 240, 300, 360, 420, 480, 540, 600}
+	all := policy(task.MissedAll, time.Second, 5*time.Minute, 1)
+	for _, c := range []struct {
+		name             string
+		policy           task.MissedPolicy
+		deadline, opened float64
+		now              float64
+		want             string
+	}{
+		{"nobody owned the shard", policy(task.MissedLatest, time.Second, time.Hour, 1), 0, 605, 610,
+			"missed 9 from 60 to 540: no_owner; run 600"},
+		{"somebody did, for the last part", policy(task.MissedLatest, time.Second, time.Hour, 1), 0, 300, 610,
+			"missed 4 from 60 to 240: no_owner; missed 5 from 300 to 540: came_to_light_late; run 600"},
+		{"window, owner and limit", all, 0, 450, 610,
+			"missed 5 from 60 to 300: past_window; missed 2 from 360 to 420: no_owner; missed 2 from 480 to 540: came_to_light_late; run 600"},
+		{"the deadline is later than the window", all, 480, 450, 610, "missed 2 from 60 to 120: start_deadline; " +
+			"missed 3 from 180 to 300: past_window; missed 2 from 360 to 420: no_owner; missed 2 from 480 to 540: came_to_light_late; run 600"},
+		{"the deadline is earlier than the window", all, 60, 450, 610,
+			"missed 9 from 60 to 540: start_deadline; run 600"},
+		{"at the deadline one still runs", all, 10, 450, 610, "missed 9 from 60 to 540: start_deadline; run 600"},
+		{"none runs past the deadline", all, 10, 450, 610.001, "missed 10 from 60 to 600: start_deadline"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := lateness{policy: c.policy, deadline: time.Duration(c.deadline * float64(time.Second)), opened: sec(c.opened)}
+			if got := behind(l, minutes, start, sec(c.now), sec(c.now)).tell(); got != c.want {
+				t.Errorf("\n got  %s\n want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// whyMissed is the reason of a missed tick, by itself.
+func (l lateness) whyMissed(tick, now time.Time) string {
+	switch late := now.Sub(tick); {
+	case l.deadline > 0 && late > l.deadline:
+		return task.ReasonDeadline
+	case late > l.policy.Window.Std():
+		return task.ReasonWindow
+	case tick.Before(l.opened):
+		return task.ReasonNoOwner
+	}
+	return task.ReasonMissed
 }
 
 // Every tick of (after, upTo] has one fate, whatever the schedule: the oldest
@@ -112,21 +170,34 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 		for tick, ok := s.Next(after); ok && !tick.After(upTo); tick, ok = s.Next(tick) {
 			ticks = append(ticks, tick)
 		}
-		c := behind(p, s, after, upTo, now)
-		if int(c.missed)+len(c.run) != len(ticks) {
-			rt.Fatalf("%d ticks: %s", len(ticks), c.tell())
-		}
-		older, newer := ticks[:c.missed], ticks[c.missed:]
+		l := lateness{policy: p, deadline: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "deadline")) * time.Second,
+			opened: after.Add(time.Duration(rapid.IntRange(-10, 7000).Draw(rt, "opened")) * time.Second)}
+		c := behind(l, unjittered{s}, after, upTo, now)
+		older, newer := ticks[:len(ticks)-len(c.run)], ticks[len(ticks)-len(c.run):]
 		if !slices.EqualFunc(c.run, newer, time.Time.Equal) {
 			rt.Fatalf("those that run are not the newest: %s", c.tell())
 		}
-		if c.missed > 0 && (!c.first.Equal(older[0]) || !c.last.Equal(older[len(older)-1])) {
-			rt.Fatalf("the range is not exact: %s", c.tell())
+		for i, m := range c.missed {
+			if int(m.count) > len(older) || !m.first.Equal(older[0]) || !m.last.Equal(older[m.count-1]) || i > 0 && c.missed[i-1].reason == m.reason {
+				rt.Fatalf("the ranges are not exact: %s", c.tell())
+			}
+			for _, tick := range older[:m.count] {
+				if why := l.whyMissed(tick, now); why != m.reason {
+					rt.Fatalf("the tick of %s is missed for %s: %s", tick, why, c.tell())
+				}
+			}
+			older = older[m.count:]
+		}
+		if len(older) > 0 || len(c.missed) > 0 && !c.last.Equal(c.missed[len(c.missed)-1].last) {
+			rt.Fatalf("%d ticks: %s", len(ticks), c.tell())
 		}
 		most := map[string]int{task.MissedLatest: 1, task.MissedSkip: 1, task.MissedAll: p.Limit}[p.Policy]
 		oldest := now.Add(-p.Window.Std())
 		if p.Policy == task.MissedSkip {
 			oldest = now.Add(-p.Grace.Std())
+		}
+		if expired := now.Add(-l.deadline); l.deadline > 0 && expired.After(oldest) {
+			oldest = expired
 		}
 		wanted := 0
 		for i := len(ticks) - 1; i >= 0 && wanted < most && !ticks[i].Before(oldest); i-- {
@@ -138,58 +209,159 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 	})
 }
 
-func TestOverlap_SkipsOnlyTheBusyThatSkip(t *testing.T) {
+func rule(overlap string, change ...func(*task.Entry)) overlapRule {
+	e := task.Entry{Overlap: overlap}
+	for _, c := range change {
+		c(&e)
+	}
+	return newOverlapRule(e)
+}
+
+func most(n int) func(*task.Entry) { return func(e *task.Entry) { e.MaxActive = n } }
+func queueOf(n int, drop string) func(*task.Entry) {
+	return func(e *task.Entry) { e.Queue = task.QueuePolicy{Limit: n, Drop: drop} }
+}
+
+func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 	t.Parallel()
+	skip, queue, replace, all := rule(task.OverlapSkip), rule(task.OverlapQueue, queueOf(2, "")), rule(task.OverlapReplace), rule(task.OverlapAllow)
+	oldest, two := rule(task.OverlapQueue, queueOf(2, task.DropOldest)), rule(task.OverlapAllow, most(2))
 	for _, c := range []struct {
-		policy string
-		busy   bool
+		name   string
+		rule   overlapRule
+		doing  doing
 		want   fate
+		reason string
 	}{
-		{task.OverlapSkip, false, fires}, {task.OverlapSkip, true, skipped},
-		{task.OverlapAllow, false, fires}, {task.OverlapAllow, true, fires},
+		{"skip, idle", skip, doing{}, fires, ""},
+		{"skip, active", skip, doing{active: 1}, skipped, ""},
+		{"skip, a retry waits", skip, doing{begun: 1, all: 1}, skipped, ""},
+		{"skip, a tick waits for a node", skip, doing{ticks: 1, all: 1}, skipped, ""},
+		{"skip, a late tick waits for its turn", skip, doing{ticks: 1, late: 1, all: 1}, fires, ""},
+		{"skip, a manual run waits", skip, doing{all: 1}, fires, ""},
+		{"queue, idle", queue, doing{}, fires, ""},
+		{"queue, active", queue, doing{active: 1}, waits, task.ReasonOverlap},
+		{"queue, a retry waits", queue, doing{begun: 1, all: 1}, waits, task.ReasonOverlap},
+		{"queue, others wait for a node", queue, doing{ticks: 1, all: 1}, waits, ""},
+		{"queue, late ticks wait for their turn", queue, doing{ticks: 7, late: 7, all: 7}, fires, ""},
+		{"queue, manual runs do not count", queue, doing{active: 1, ticks: 1, all: 9}, waits, task.ReasonOverlap},
+		{"queue is full", queue, doing{active: 1, ticks: 2, held: 2, all: 2}, full, task.ReasonOverlap},
+		{"queue is full, the oldest goes", oldest, doing{active: 1, ticks: 2, held: 2, all: 2}, drops, task.ReasonOverlap},
+		{"replace, idle", replace, doing{}, fires, ""},
+		{"replace, active", replace, doing{active: 1}, waits, task.ReasonOverlap},
+		{"replace, whatever waits", replace, doing{ticks: 1, late: 1, all: 400}, waits, task.ReasonOverlap},
+		{"replace, a manual run waits", replace, doing{all: 1}, fires, ""},
+		{"allow", all, doing{active: 7, begun: 3, ticks: 4, held: 4, all: 7}, fires, ""},
+		{"two, one active", two, doing{active: 1}, fires, ""},
+		{"two, both active", two, doing{active: 1, begun: 1, all: 1}, waits, task.ReasonLimit},
+		{"two, behind one that waits", two, doing{active: 1, ticks: 1, held: 1, all: 1}, waits, ""},
+		{"two, beside late ones", two, doing{active: 1, ticks: 1, late: 1, all: 1}, fires, ""},
+		{"two, full", two, doing{active: 2, ticks: maxWaiting, held: maxWaiting, all: maxWaiting}, full, task.ReasonLimit},
 	} {
-		if got := overlap(c.policy, c.busy); got != c.want {
-			t.Errorf("overlap(%s, %t) = %v", c.policy, c.busy, got)
+		got := c.rule.fate(c.doing)
+		if got != c.want || got != fires && got != skipped && c.rule.reason(c.doing) != c.reason {
+			t.Errorf("%s: fate %d, reason %q", c.name, got, c.rule.reason(c.doing))
 		}
+	}
+	if n := oldest.drops(doing{ticks: 2}); n != 1 {
+		t.Errorf("a full queue drops %d", n)
+	}
+	if n := oldest.drops(doing{ticks: 100}); n != mostDrops || rule(task.OverlapQueue).drops(doing{ticks: 100}) != 0 {
+		t.Errorf("a queue whose limit was lowered drops %d", n)
 	}
 }
 
-func TestMayStart_HoldsBackWhatWouldOverlap(t *testing.T) {
+func TestOverlapRule_MayStartHoldsBackWhatWouldOverlap(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		policy        string
-		active, begun int
-		want          bool
+		most, active, begun int
+		want                bool
 	}{
-		{task.OverlapSkip, 0, 0, true}, {task.OverlapSkip, 1, 0, false}, {task.OverlapSkip, 0, 1, false},
-		{task.OverlapAllow, 0, 0, true}, {task.OverlapAllow, 5, 0, true}, {task.OverlapAllow, 0, 5, true},
+		{1, 0, 0, true}, {1, 1, 0, false}, {1, 0, 1, false},
+		{0, 0, 0, true}, {0, 5, 0, true}, {0, 0, 5, true},
+		{3, 2, 0, true}, {3, 1, 1, true}, {3, 2, 1, false}, {3, 0, 3, false},
 	} {
-		if got := mayStart(c.policy, c.active, c.begun); got != c.want {
-			t.Errorf("mayStart(%s, %d, %d) = %t", c.policy, c.active, c.begun, got)
+		if got := mayStart(c.most, c.active, c.begun); got != c.want {
+			t.Errorf("mayStart(%d, %d, %d) = %t", c.most, c.active, c.begun, got)
 		}
 	}
 }
 
-func TestTaskState_BusyWithWhatIsActiveAndWhatATickGaveRiseTo(t *testing.T) {
+// Whatever waits: of those that have begun one goes on, if none is active; a
+// replacement ends whatever else has begun, and none that a person asked for.
+func TestOverlapRule_TurnsNeverLock(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		r := rapid.SampledFrom([]overlapRule{
+			rule(task.OverlapSkip), rule(task.OverlapQueue), rule(task.OverlapReplace), rule(task.OverlapAllow), rule(task.OverlapAllow, most(2)),
+		}).Draw(rt, "rule")
+		queue := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) candidate {
+			c := candidate{manual: rapid.Bool().Draw(rt, "manual"), begun: rapid.Bool().Draw(rt, "begun")}
+			c.expired = !c.begun && !c.manual && rapid.Bool().Draw(rt, "expired")
+			return c
+		}), 1, 6).Draw(rt, "queue")
+		replacing := false
+		if r.policy == task.OverlapReplace {
+			for i := len(queue) - 1; i >= 0 && !replacing; i-- {
+				if c := &queue[i]; !c.begun && !c.manual && !c.expired {
+					c.replacer, replacing = true, true
+				}
+			}
+		}
+		begun, moves := 0, 0
+		for _, c := range queue {
+			if c.begun {
+				begun++
+			}
+		}
+		before := 0
+		for _, c := range queue {
+			others := begun
+			if c.begun {
+				others = before
+				before++
+			}
+			what := r.turn(c, replacing, 0, others)
+			if what != rests {
+				moves++
+			}
+			switch {
+			case what == givesWay && (!replacing || c.replacer || c.manual && !c.begun):
+				rt.Fatalf("%+v gives way", c)
+			case what == starts && (c.expired || replacing && !c.replacer):
+				rt.Fatalf("%+v starts", c)
+			case what == starts && r.most > 0 && !c.begun && begun >= r.most:
+				rt.Fatalf("%+v starts beside %d that have begun", c, begun)
+			}
+		}
+		if moves == 0 {
+			rt.Fatalf("all wait for each other: %+v", queue)
+		}
+	})
+}
+
+func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 	t.Parallel()
 	queued := func(trigger, reason string, attempt int) *waiting {
 		return &waiting{Waiting: task.Waiting{Run: task.Run{ID: "r", Trigger: trigger, Reason: reason, Attempt: attempt}}}
 	}
+	waits := func(list ...*waiting) taskState { return taskState{live: &live{queue: list}} }
 	for _, c := range []struct {
-		name        string
-		t           taskState
-		busy        bool
-		beganBefore int
+		name string
+		t    taskState
+		want doing
 	}{
-		{"nothing", taskState{}, false, 0},
-		{"active", taskState{live: &live{active: []*attempt{{}}}}, true, 0},
-		{"a tick's run waits", taskState{live: &live{queue: []*waiting{queued(task.TriggerSchedule, task.ReasonNoNode, 1)}}}, true, 0},
-		{"a manual run waits", taskState{live: &live{queue: []*waiting{queued(task.TriggerManual, task.ReasonManual, 1)}}}, false, 0},
-		{"a manual run's retry waits", taskState{live: &live{queue: []*waiting{queued(task.TriggerManual, task.ReasonRetry, 2)}}}, true, 1},
-		{"a manual run was handed back", taskState{live: &live{queue: []*waiting{queued(task.TriggerManual, task.ReasonHandBack, 1)}}}, true, 1},
+		{"nothing", taskState{}, doing{}},
+		{"active", taskState{live: &live{active: []*attempt{{}}}}, doing{active: 1}},
+		{"a tick's run waits", waits(queued(task.TriggerSchedule, task.ReasonNoNode, 1)), doing{ticks: 1, all: 1}},
+		{"for others", waits(queued(task.TriggerSchedule, task.ReasonOverlap, 1), queued(task.TriggerCatchUp, task.ReasonLimit, 1)), doing{ticks: 2, held: 2, all: 2}},
+		{"for its turn", waits(queued(task.TriggerCatchUp, task.ReasonCatchUp, 1)), doing{ticks: 1, late: 1, all: 1}},
+		{"a manual run waits", waits(queued(task.TriggerManual, task.ReasonManual, 1)), doing{all: 1}},
+		{"a manual run's retry waits", waits(queued(task.TriggerManual, task.ReasonRetry, 2)), doing{begun: 1, all: 1}},
+		{"a run was handed back", waits(queued(task.TriggerCatchUp, task.ReasonHandBack, 1)), doing{begun: 1, all: 1}},
 	} {
-		if c.t.busy() != c.busy || c.t.begun() != c.beganBefore {
-			t.Errorf("%s: busy %t, begun %d", c.name, c.t.busy(), c.t.begun())
+		if got := c.t.doing(); got != c.want || got.begun != c.t.begun() {
+			t.Errorf("%s: %+v", c.name, got)
 		}
 	}
 }

@@ -196,6 +196,7 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 		return nil, err
 	}
 	w.e.metrics.opens.Inc()
+	w.opens(mark)
 	w.went()
 	scan = w.e.scans.ask(ctx)
 	w.own()

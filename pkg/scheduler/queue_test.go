@@ -132,7 +132,7 @@ func TestQueue_FullQueueSkipsTicks(t *testing.T) {
 		h.decide(float64(s))
 	}
 	got := w.story("a")
-	if len(got) != maxWaiting+2 || got[maxWaiting-1] != "+100 queued no_matching_node" || got[maxWaiting] != "+101 skipped queue_full" {
+	if len(got) != maxWaiting+1 || got[maxWaiting-1] != "+100 queued no_matching_node" || got[maxWaiting] != "+101..+102 skipped 2 queue_full" {
 		t.Errorf("%q", got[len(got)-4:])
 	}
 }

@@ -25,6 +25,7 @@ func (w *worker) round(ctx context.Context) error {
 		w.wakes, w.looked = time.Time{}, clock
 		w.lookAtAll()
 	}
+	w.goOn(clock)
 	// Not now: what is cut to milliseconds has lost its monotonic reading, and
 	// a step of the clock must not shorten a wait.
 	if err := w.watchAttempts(ctx, clock); err != nil {
@@ -138,6 +139,7 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 			w.applyQueued(&ev)
 		case store.KindEnded:
 			delete(w.purges, ev.Key) // if it is there, the watch will tell
+			w.spanEnds(t)            // it cannot be extended
 		}
 		failed[t] = ev.Kind != store.KindEnded || failed[t]
 		w.look(t)

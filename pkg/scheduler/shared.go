@@ -30,6 +30,8 @@ type policySet struct {
 	text               string
 	timeout, killGrace task.Duration
 	overlap            string
+	rule               overlapRule
+	deadline           time.Duration // for the start of a tick's run; 0: none
 	grace              time.Duration
 	missed             task.MissedPolicy
 	retry              task.Retry
@@ -62,8 +64,8 @@ func newPolicySet(text string) (*policySet, error) {
 	}
 	return &policySet{
 		text: text, timeout: e.Timeout, killGrace: e.KillGrace, overlap: e.Overlap, grace: e.Missed.Grace.Std(), missed: e.Missed,
-		retry: e.Retry, history: e.History, selector: selector,
-		replaceable: e.Overlap != task.OverlapAllow || slices.Contains(e.Retry.On, task.Lost),
+		retry: e.Retry, history: e.History, selector: selector, rule: newOverlapRule(e), deadline: e.Deadline.Std(),
+		replaceable: e.Overlap != task.OverlapAllow || e.MaxActive > 0 || slices.Contains(e.Retry.On, task.Lost),
 		maxRuns:     e.MaxRuns, pauseAfter: e.PauseAfter, ttl: e.TTL.Std().Milliseconds(),
 	}, nil
 }

@@ -37,7 +37,7 @@ type taskState struct {
 	paused  bool
 	looked  bool // it is among the worker's looks
 	touched bool // the plan in the making changes it
-	started bool // and dispatches a run of it
+	started bool // and dispatches, or drops, a run of it
 }
 
 // live is what a task has while something waits or runs.
@@ -45,6 +45,7 @@ type live struct {
 	queue      []*waiting // by run id
 	active     []*attempt
 	unreadable []string // runs whose queue records cannot be read
+	inLine     bool     // a late tick waits for its turn, in the worker's line
 }
 
 func (t *taskState) fullName() string { return t.text[:t.name] }
@@ -198,15 +199,6 @@ func (t *taskState) orphan(run string) bool {
 	return !task.RunBelongs(run, t.uidText())
 }
 
-// busy reports whether a new tick finds the task occupied: by an active run, or
-// by one that an earlier tick gave rise to and that waits.
-func (t *taskState) busy() bool {
-	l := t.live
-	return l != nil && (len(l.active) > 0 || slices.ContainsFunc(l.queue, func(q *waiting) bool {
-		return q.Trigger != task.TriggerManual || q.begun()
-	}))
-}
-
 func (t *taskState) empty() bool {
 	t.calm()
 	return !t.present && t.live == nil
@@ -242,6 +234,7 @@ func (w *worker) taskOf(ev *store.ShardEvent) *taskState { return w.task(ev.Task
 func (w *worker) drop(t *taskState) {
 	if t.empty() && w.tasks[t.fullName()] == t {
 		delete(w.tasks, t.fullName())
+		w.spanEnds(t)
 	}
 }
 

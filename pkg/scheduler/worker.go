@@ -48,11 +48,14 @@ type worker struct {
 	purges    map[string]int64        // records of history that are to go: key and mod revision
 	gone      map[string]int64        // queue records that our commits took, until the watch has told so
 
-	endedSince map[string]int64 // runs that ended since the shard was opened; nil once the scan is in
-	looked     time.Time        // when all that waits was looked at last
-	parts      store.EntryParts // of the entry read last
-	stubborn   map[string]bool  // tasks for which the shard was opened again
-	wakes      time.Time        // when a waiting run or a lost attempt wants a look; zero if none
+	endedSince map[string]int64     // runs that ended since the shard was opened; nil once the scan is in
+	looked     time.Time            // when all that waits was looked at last
+	parts      store.EntryParts     // of the entry read last
+	spans      map[*taskState]*span // of tasks whose last ticks were skipped
+	line       line                 // late ticks that wait for their turn
+	opening    opening              // how it found the shard at first
+	stubborn   map[string]bool      // tasks for which the shard was opened again
+	wakes      time.Time            // when a waiting run or a lost attempt wants a look; zero if none
 
 	reviews   chan review  // what to compare with
 	doubts    doubts       // what was found otherwise, of records
@@ -124,6 +127,7 @@ func (w *worker) reset() {
 	w.unread, w.rests, w.restUntil = pasts{}, map[*taskState]int64{}, 0
 	w.purges, w.gone = map[string]int64{}, map[string]int64{}
 	w.endedSince = map[string]int64{}
+	w.spans, w.line = map[*taskState]*span{}, line{}
 	w.wakes = time.Time{}
 	w.owner, w.marked, w.begun = true, true, false
 }
@@ -137,6 +141,7 @@ func (w *worker) releaseAll() {
 		w.countWaiting(-len(t.queue()))
 		w.setBad(t, false)
 	}
+	w.e.pace.done(w)
 	w.tasks = nil
 }
 
@@ -161,6 +166,7 @@ func (w *worker) serve(ctx context.Context) error {
 	w.e.metrics.opens.Inc()
 	w.went()
 	w.mark, w.known = mark, rev
+	w.opens(mark)
 
 	// One scan serves all shards that are opened together; asked for now, it has
 	// begun after the opening.
@@ -346,6 +352,9 @@ func (w *worker) sleepFor() time.Duration {
 	}
 	if w.restUntil != 0 {
 		sleep = min(sleep, instant(w.restUntil).Sub(now))
+	}
+	if len(w.line.tasks) > 0 {
+		sleep = min(sleep, w.line.turn.Sub(now))
 	}
 	return max(sleep, 0)
 }

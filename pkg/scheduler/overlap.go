@@ -1,0 +1,205 @@
+package scheduler
+
+import "github.com/carillonhq/carillon/pkg/task"
+
+// overlapRule is what a task's policy says of runs beside each other. A run is
+// active from its dispatch to its outcome: while it waits to be retried, or to be
+// started after it was handed back, too.
+type overlapRule struct {
+	policy string
+	most   int  // so many runs may be active; 0: any number
+	room   int  // so many ticks may wait; with other policies than queue, so many runs
+	oldest bool // the oldest that waits gives way to one more; else that one does
+}
+
+func newOverlapRule(e task.Entry) overlapRule {
+	r := overlapRule{policy: e.Overlap, most: 1, room: maxWaiting}
+	switch e.Overlap {
+	case task.OverlapAllow:
+		r.most = e.MaxActive
+	case task.OverlapQueue:
+		r.room, r.oldest = e.Queue.Room(), e.Queue.Drop == task.DropOldest
+	}
+	return r
+}
+
+// doing is what a task does when one of its ticks comes.
+type doing struct {
+	active int // attempts in inboxes
+	begun  int // waiting runs that have been dispatched before
+	ticks  int // ticks that wait to be dispatched for the first time
+	held   int // of these, those that wait for active runs to end
+	late   int // of these, those that wait for their turn to be caught up with
+	all    int // whatever waits
+}
+
+// fate is what becomes of a tick that is not late.
+type fate int
+
+const (
+	fires   fate = iota // at once; if no node takes it, it waits
+	waits               // for active runs to end, or behind ticks that wait
+	drops               // waits, and the oldest ticks that wait are skipped for it
+	skipped             // for the runs that are active
+	full                // skipped: as many wait as may
+)
+
+// fate decides a tick by what its task is doing. Late ticks that wait for their
+// turn hold up none that is on time.
+func (r overlapRule) fate(d doing) fate {
+	free := r.free(d)
+	switch {
+	case r.policy == task.OverlapSkip && (!free || d.ticks > d.late):
+		return skipped
+	case r.policy == task.OverlapReplace && (!free || d.ticks > 0):
+		return waits // the others give way, however many
+	case free && r.passes(d):
+		return fires
+	}
+	return r.waiting(d)
+}
+
+// free reports whether one more run may be active.
+func (r overlapRule) free(d doing) bool { return mayStart(r.most, d.active, d.begun) }
+
+// passes reports whether a tick need not wait behind others that wait.
+func (r overlapRule) passes(d doing) bool {
+	switch r.policy {
+	case task.OverlapQueue:
+		return d.ticks == d.late
+	case task.OverlapAllow:
+		return r.most == 0 || d.held == 0
+	}
+	return true
+}
+
+// waiting is the fate of a tick that does not fire at once.
+func (r overlapRule) waiting(d doing) fate {
+	n := d.all
+	if r.policy == task.OverlapQueue {
+		n = d.ticks
+	}
+	switch {
+	case n < r.room || r.policy == task.OverlapReplace:
+		return waits
+	case r.oldest:
+		return drops
+	}
+	return full
+}
+
+// mostDrops bounds how many ticks one that comes drops: more than one are too
+// many only when the limit was lowered.
+const mostDrops = 8
+
+// drops is how many ticks give way to one more.
+func (r overlapRule) drops(d doing) int {
+	if !r.oldest {
+		return 0
+	}
+	return max(0, min(d.ticks+1-r.room, mostDrops))
+}
+
+// reason is why a tick waits that does not fire at once; empty: for the same
+// reason as those before it.
+func (r overlapRule) reason(d doing) string {
+	switch {
+	case r.policy == task.OverlapReplace:
+		return task.ReasonOverlap // by which every owner knows that it replaces
+	case r.free(d):
+		return ""
+	case r.policy == task.OverlapAllow:
+		return task.ReasonLimit
+	}
+	return task.ReasonOverlap
+}
+
+// mayStart reports whether a waiting run may be dispatched now. most is how many
+// runs of the task may be active, active the number of its attempts in inboxes,
+// begun that of its other waiting runs which have been dispatched before.
+func mayStart(most, active, begun int) bool { return most == 0 || active+begun < most }
+
+// turn is what becomes of a run that waits.
+type turn int
+
+const (
+	rests    turn = iota
+	starts        // if its time has come, and a node takes it
+	expires       // it is past its start deadline
+	givesWay      // it is replaced
+)
+
+// candidate is a run that waits.
+type candidate struct {
+	manual   bool
+	begun    bool // it has been dispatched before
+	expired  bool // it has not, and its start deadline has passed
+	replacer bool // it is the newest tick that waits to replace others
+}
+
+// turn decides a run that waits. replacing says that a tick waits to replace
+// others, others is how many begun ones go before it.
+//
+// What has begun gives way to a replacement; of a person's runs that have not,
+// none does: they wait until the replacement has started.
+func (r overlapRule) turn(c candidate, replacing bool, active, others int) turn {
+	switch {
+	case c.expired:
+		return expires
+	case replacing && !c.replacer && (c.begun || !c.manual):
+		return givesWay
+	case replacing && !c.replacer:
+		return rests
+	case mayStart(r.most, active, others):
+		return starts
+	}
+	return rests
+}
+
+// doing is what t does now.
+func (t *taskState) doing() (d doing) {
+	if t.live == nil {
+		return d
+	}
+	d.active, d.all = len(t.live.active), len(t.live.queue)
+	for _, q := range t.live.queue {
+		switch {
+		case q.begun():
+			d.begun++
+		case q.Trigger != task.TriggerManual:
+			d.ticks++
+			switch q.Reason {
+			case task.ReasonCatchUp:
+				d.late++
+			case task.ReasonOverlap, task.ReasonLimit:
+				d.held++
+			}
+		}
+	}
+	return d
+}
+
+// replacer is the newest tick of t that waits to replace others; nil if none does.
+func (t *taskState) replacer(expired func(*waiting) bool) *waiting {
+	if t.how == nil || t.how.overlap != task.OverlapReplace {
+		return nil
+	}
+	for i := len(t.queue()) - 1; i >= 0; i-- {
+		q := t.queue()[i]
+		if q.Trigger != task.TriggerManual && !q.begun() && q.Reason == task.ReasonOverlap && !expired(q) {
+			return q
+		}
+	}
+	return nil
+}
+
+// replaces reports whether t's active attempts are to end for a tick that waits.
+func (t *taskState) replaces(now int64) bool {
+	return len(t.active()) > 0 && t.replacer(func(q *waiting) bool { return q.expired(now) }) != nil
+}
+
+// expired reports whether a waiting run can not start any more: it has not begun,
+// and its start deadline has passed. Handed back, it has not begun to run.
+func (q *waiting) expired(now int64) bool {
+	return !q.StartBefore.IsZero() && q.Attempt <= 1 && now > q.StartBefore.UnixMilli()
+}

@@ -1,0 +1,378 @@
+package scheduler
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func replaces(t *task.Task) { t.Overlap = task.OverlapReplace }
+func queues(limit int, drop string) option {
+	return func(t *task.Task) {
+		t.Overlap, t.Queue = task.OverlapQueue, task.QueuePolicy{Limit: limit, Drop: drop}
+	}
+}
+func atMost(n int) option {
+	return func(t *task.Task) { t.Overlap, t.MaxActive = task.OverlapAllow, n }
+}
+
+func TestOverlap_QueueRunsTicksOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", queues(2, ""))
+	for s := 1; s <= 5; s++ {
+		h.decide(float64(s))
+	}
+	w.want("a", "+1 dispatched", "+2 queued overlap", "+3 queued overlap", "+4..+5 skipped 2 queue_full")
+	w.pause("a")
+	w.finish("a", task.Succeeded)
+	h.decide(6)
+	w.want("a", "+1 succeeded", "+2 dispatched", "+3 queued overlap", "+4..+5 skipped 2 queue_full")
+	h = w.work("n1") // another owner goes on
+	w.finish("a", task.Failed)
+	h.decide(7)
+	w.want("a", "+1 succeeded", "+2 failed", "+3 dispatched", "+4..+5 skipped 2 queue_full")
+}
+
+func TestOverlap_QueueDropsTheOldest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", queues(2, task.DropOldest))
+	for s := 1; s <= 5; s++ {
+		h.decide(float64(s))
+	}
+	w.want("a", "+1 dispatched", "+2 skipped dropped", "+3 skipped dropped", "+4 queued overlap", "+5 queued overlap")
+	w.update("a", false, queues(1, task.DropOldest)) // too many wait now: they go with the next tick
+	h.decide(6)
+	w.want("a", "+1 dispatched", "+2 skipped dropped", "+3 skipped dropped", "+4 skipped dropped", "+5 skipped dropped", "+6 queued overlap")
+}
+
+// A retry is the run that goes on: it goes before ticks that wait, and neither is
+// dropped nor counts among them.
+func TestOverlap_QueueLetsRetriesGoFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", queues(1, task.DropOldest), retries(2, 2*time.Second, task.Failed))
+	h.decide(1)
+	w.finish("a", task.Failed)
+	h.decide(2)
+	h.decide(2.5)
+	w.want("a", "+1 queued retry #2", "+2 queued overlap")
+	h.decide(3)
+	w.want("a", "+1 dispatched #2", "+2 skipped dropped", "+3 queued overlap")
+	w.ok(w.store.HandBack(w.ctx, w.active("a")[0]))
+	h.decide(3.5)
+	w.want("a", "+1 dispatched #2", "+2 skipped dropped", "+3 queued overlap")
+}
+
+func TestOverlap_QueueKeepsTicksInOrderWithoutANode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", queues(3, ""), on("role = db"))
+	h.decide(1)
+	h.decide(2)
+	w.want("a", "+1 queued no_matching_node", "+2 queued no_matching_node")
+	w.join("db", "role=db")
+	h.fleet()
+	h.decide(3)
+	w.want("a", "+1 dispatched", "+2 queued no_matching_node", "+3 queued no_matching_node")
+}
+
+func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", replaces)
+	h.decide(1)
+	h.decide(2)
+	h.decide(2) // it has been told of what waits
+	w.want("a", "+1 dispatched", "+2 queued overlap")
+	a := w.active("a")[0]
+	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced || a.CancelledBy != "" {
+		t.Fatalf("the attempt that is to give way: %+v", a)
+	}
+	commits := h.door.commits
+	h.decide(2.5)
+	if h.door.commits != commits {
+		t.Error("it is asked more than once")
+	}
+	h.decide(3) // a third, before the first has ended: the second never runs
+	h.decide(3)
+	w.want("a", "+1 dispatched", "+2 cancelled replaced", "+3 queued overlap")
+	w.finish("a", task.Cancelled)
+	h.decide(3.5)
+	w.want("a", "+1 cancelled", "+2 cancelled replaced", "+3 dispatched")
+}
+
+// A replacement is on record, and so any owner sees it through: it asks again what
+// may not have been asked.
+func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", replaces)
+	h.decide(1)
+	h.decide(2)
+	w.want("a", "+1 dispatched", "+2 queued overlap")
+	if w.active("a")[0].CancelRequested {
+		t.Fatal("asked too early for this test")
+	}
+	h = w.work("n2")
+	h.decide(2.5)
+	if !w.active("a")[0].CancelRequested {
+		t.Error("the next owner does not ask")
+	}
+	h = w.work("n1")
+	commits := h.door.commits
+	h.decide(2.6)
+	if h.door.commits != commits {
+		t.Error("what is asked is asked again")
+	}
+	w.finish("a", task.Cancelled)
+	h.decide(2.7)
+	w.want("a", "+1 cancelled", "+2 dispatched")
+}
+
+// The attempt that is to be cancelled fails, runs, or is handed back at the same
+// moment: it gives way all the same.
+func TestOverlap_ReplaceWhileTheAttemptChanges(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *world, a store.Held){
+		"runs": func(w *world, a store.Held) {
+			a.State = task.Running
+			_, err := w.store.Rewrite(w.ctx, w.sessions["n1"], a)
+			w.ok(err)
+		},
+		"fails":          func(w *world, a store.Held) { w.end(a, task.Failed) },
+		"is handed back": func(w *world, a store.Held) { w.ok(w.store.HandBack(w.ctx, a)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", replaces, retries(3, time.Hour, task.Failed))
+			h.decide(1)
+			h.decide(2)
+			h.see()
+			h.door.play(before(func() { change(w, w.active("a")[0]) }))
+			h.blind(2)
+			for s := 2.1; s < 2.9; s += 0.2 {
+				h.decide(s)
+			}
+			if name == "runs" {
+				if a := w.active("a")[0]; !a.CancelRequested || a.State != task.Running {
+					t.Fatalf("%+v", a)
+				}
+				w.finish("a", task.Cancelled)
+				h.decide(2.9)
+				w.want("a", "+1 cancelled", "+2 dispatched")
+				return
+			}
+			got := w.story("a")
+			if len(got) != 2 || !slices.Contains([]string{"+1 cancelled replaced", "+1 cancelled replaced #2"}, got[0]) || got[1] != "+2 dispatched" {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
+
+func TestOverlap_ReplaceEndsRetriesAndLeavesManualRunsWaiting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", replaces, retries(2, time.Hour, task.Failed), cronned("*/10 * * * * *"))
+	w.at(1)
+	w.trigger("a")
+	h.decide(1)
+	w.at(2)
+	w.trigger("a")
+	w.finish("a", task.Failed)
+	h.decide(2)
+	w.want("a", "+1 queued manual retry #2", "+2 queued manual")
+	h.decide(10)
+	h.decide(10.1)
+	w.want("a", "+1 cancelled manual replaced #2", "+2 queued manual", "+10 dispatched")
+	w.finish("a", task.Succeeded)
+	h.decide(11)
+	w.want("a", "+1 cancelled manual replaced #2", "+2 dispatched manual", "+10 succeeded")
+	h.decide(20) // and a person's run that has begun gives way
+	h.decide(20)
+	if !w.active("a")[0].CancelRequested {
+		t.Error("the manual run stays")
+	}
+}
+
+// The node of the run that is to give way is silent: what replaces it waits until
+// that is lost.
+func TestOverlap_ReplaceWaitsForASilentNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", replaces, on("node = n2"), cronned("*/10 * * * * *"))
+	h.decide(10)
+	w.update("a", false, on("node = n1"))
+	w.leave("n2")
+	h.fleet()
+	h.decide(20)
+	h.decide(25)
+	w.want("a", "+10 dispatched", "+20 queued overlap")
+	w.pause("a")
+	for s := 30.; s <= 150; s += 60 {
+		h.decide(s)
+	}
+	w.want("a", "+10 lost node_lost", "+20 dispatched")
+}
+
+func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	h.pace(1)
+	w.create("a", replaces, cronned("30 * * * * *"))
+	h.decide(30)
+	if !h.e.pace.take(w.clock()) {
+		t.Fatal("no token")
+	}
+	h.decide(110) // the tick of +90 is late
+	h.decide(110)
+	w.want("a", "+30 dispatched", "+90 queued catch_up overlap")
+	if !h.e.pace.take(w.clock()) {
+		t.Fatal("no token")
+	}
+	w.finish("a", task.Cancelled)
+	h.decide(110.1)
+	w.want("a", "+30 cancelled", "+90 queued catch_up")
+	h.decide(111.2)
+	w.want("a", "+30 cancelled", "+90 dispatched catch_up")
+}
+
+func TestOverlap_AtMostSoManyAreActive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", atMost(2), retries(2, 10*time.Second, task.Failed))
+	for s := 1; s <= 4; s++ {
+		h.decide(float64(s))
+	}
+	w.want("a", "+1 dispatched", "+2 dispatched", "+3 queued max_active", "+4 queued max_active")
+	w.pause("a")
+	w.finish("a", task.Failed) // its retry waits: it is one of the two
+	h.decide(5)
+	w.want("a", "+1 queued retry #2", "+2 dispatched", "+3 queued max_active", "+4 queued max_active")
+	w.trigger("a")
+	w.finish("a", task.Succeeded)
+	h.decide(6)
+	w.want("a", "+1 queued retry #2", "+2 succeeded", "+3 dispatched", "+4 queued max_active", "+5 queued manual")
+	h.decide(14)
+	w.want("a", "+1 dispatched #2", "+2 succeeded", "+3 dispatched", "+4 queued max_active", "+5 queued manual")
+	w.finish("a", task.Succeeded)
+	w.finish("a", task.Succeeded)
+	h.decide(15)
+	w.want("a", "+1 succeeded #2", "+2 succeeded", "+3 succeeded", "+4 dispatched", "+5 dispatched manual")
+}
+
+// The same, whatever the moment at which another owner takes over: what is active
+// beside each other is judged at every revision.
+func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opt  option
+		want []string
+	}{
+		"queue":   {queues(2, task.DropOldest), []string{"+1 succeeded", "+2 skipped dropped", "+3 skipped dropped", "+4 succeeded", "+5 succeeded"}},
+		"replace": {replaces, []string{"+1 cancelled", "+2 cancelled replaced", "+3 cancelled replaced", "+4 cancelled replaced", "+5 succeeded"}},
+		"two":     {atMost(2), []string{"+1 succeeded", "+2 succeeded", "+3 succeeded", "+4 succeeded", "+5 succeeded"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1", "n2")
+			w.record()
+			w.create("a", c.opt)
+			for s := 1; s <= 5; s++ {
+				for i := range 3 { // two owners die, before or after their commit
+					h := w.work([]string{"n1", "n2"}[i%2])
+					h.door.play([]trick{h.dies, h.diesAfter, pass}[i])
+					_ = h.try(float64(s))
+				}
+			}
+			w.pause("a")
+			h := w.work("n1")
+			for i := range 12 {
+				h.decide(6 + float64(i)/10)
+				h.decide(6 + float64(i)/10)
+				for _, a := range w.active("a") {
+					if a.CancelRequested {
+						w.end(a, task.Cancelled)
+					} else if name != "replace" || len(w.story("a")) == 5 && a.ScheduledTime.Equal(sec(5)) {
+						w.end(a, task.Succeeded)
+					}
+				}
+			}
+			w.want("a", c.want...)
+			w.judge(check.Options{Ended: true})
+		})
+	}
+}
+
+// What is queued past its start deadline is missed, by the owner that finds it so;
+// the worker wakes for it.
+func TestDeadline_OfWhatWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	deadline := func(t *task.Task) { t.Deadline = task.Duration(4 * time.Second) }
+	w.create("a", queues(3, ""), deadline, cronned("*/2 * * * * *"))
+	w.create("b", on("role = db"), deadline, cronned("2 * * * * *"))
+	w.create("c", deadline, cronned("2 * * * * *"), retries(2, time.Hour, task.Failed))
+	h.decide(2)
+	if a := w.active("a"); len(a) != 1 || !a[0].StartBefore.Equal(sec(6)) {
+		t.Fatalf("%+v", a)
+	}
+	w.finish("c", task.Failed)
+	h.decide(4)
+	w.pause("a")
+	h.decide(6)
+	w.want("a", "+2 dispatched", "+4 queued overlap")
+	w.want("b", "+2 queued no_matching_node")
+	if d := h.sleepFor(); d <= 0 || d > 100*time.Millisecond {
+		t.Errorf("it sleeps for %s", d)
+	}
+	h.blind(6.2)
+	w.want("b", "+2 missed no_matching_node")
+	h = w.work("n1")
+	h.decide(8)
+	w.want("a", "+2 dispatched", "+4 queued overlap")
+	h.decide(8.01)
+	w.want("a", "+2 dispatched", "+4 missed start_deadline")
+	w.want("c", "+2 queued retry #2") // it has started
+}
+
+// Handed back, a run has not started: its deadline holds.
+func TestDeadline_OfWhatWasHandedBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("2 * * * * *"), func(t *task.Task) { t.Deadline = task.Duration(4 * time.Second) })
+	h.decide(2)
+	w.ok(w.store.HandBack(w.ctx, w.active("a")[0]))
+	h.decide(7)
+	w.want("a", "+2 missed start_deadline")
+}
+
+func TestDeadline_OfATickThatIsDecidedLate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("0 * * * * *"), func(t *task.Task) { t.Deadline = task.Duration(4 * time.Second) })
+	h.decide(64) // on time, by its grace
+	h.decide(125)
+	h.decide(400) // late: 180, 240, 300, 360
+	w.want("a", "+60 dispatched", "+120 missed start_deadline", "+180..+360 missed 4 start_deadline")
+}

@@ -1,0 +1,277 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// pace has the worker's node catch up with so many runs per second.
+func (h *hand) pace(rate int) {
+	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: rate} }
+}
+
+// In any stretch of time there are no more tokens than the rate gives, and what the
+// bucket holds at first; and no fewer, if they are asked for. The clock may be told
+// late, and be set back.
+func TestBucket_KeepsItsRate(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		rate := rapid.SampledFrom([]float64{0.1, 1, 3, 100, 2500}).Draw(rt, "rate")
+		p := pace{rate: func() float64 { return rate }}
+		now, taken := start, 0
+		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
+			step := time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond
+			now = now.Add(step)
+			for i := rapid.IntRange(0, 5).Draw(rt, "wanted"); i > 0; i-- {
+				at := now.Add(-time.Duration(rapid.IntRange(0, 2000).Draw(rt, "late")) * time.Millisecond)
+				if p.take(at) {
+					taken++
+				}
+			}
+		}
+		if most := (now.Sub(start).Seconds()+2)*rate + max(rate, 1) + 1e-3; float64(taken) > most {
+			rt.Fatalf("%d tokens, at most %g", taken, most)
+		}
+		for p.take(now) {
+			taken++
+		}
+		if p.take(now.Add(-time.Hour)) || p.take(now.Add(-time.Hour)) {
+			rt.Fatal("a clock that was set back gives tokens")
+		}
+		if got := p.take(now.Add(-time.Hour + time.Duration(1.01/rate*float64(time.Second)))); !got {
+			rt.Fatal("after the clock was set back there are no more tokens")
+		}
+	})
+}
+
+// Workers that wait have their turn one after another, and all tokens are used.
+func TestPace_SharesAmongTheWorkersOfANode(t *testing.T) {
+	t.Parallel()
+	const rate = 20
+	p := pace{rate: func() float64 { return rate }}
+	for p.take(start) {
+	}
+	workers := []*worker{{}, {}, {}}
+	next, got := make([]time.Time, len(workers)), make([]int, len(workers))
+	for ms := range 10_000 {
+		now := start.Add(time.Duration(ms) * time.Millisecond)
+		for i, w := range workers { // the first always asks first
+			if now.Before(next[i]) {
+				continue
+			}
+			n, again := p.turn(w, now)
+			next[i] = now.Add(again)
+			for range n {
+				if p.take(now) {
+					got[i]++
+				}
+			}
+		}
+	}
+	total := got[0] + got[1] + got[2]
+	if total < 10*rate*9/10 || total > 10*rate || slices.Min(got) < total/4 {
+		t.Errorf("in 10 s, at %d per second: %v", rate, got)
+	}
+}
+
+func TestEngine_TakesItsPartOfTheRate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.hire("n1")
+	if got := h.e.catchUpRate(); got != task.DefaultCatchUpRate {
+		t.Errorf("alone: %g", got)
+	}
+	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 8, CatchUpRate: 40} }
+	if got := h.e.catchUpRate(); got != 5 {
+		t.Errorf("of 8 shards one: %g", got)
+	}
+	for i := range 4 {
+		h.e.workers[i] = &worker{}
+	}
+	if got := h.e.catchUpRate(); got != 20 {
+		t.Errorf("of 8 shards four: %g", got)
+	}
+}
+
+// count counts the lines that end so in the stories of tasks.
+func (w *world) count(all []string, line string) (n int) {
+	stories := w.stories()
+	for _, name := range all {
+		for _, l := range stories[name] {
+			if strings.HasSuffix(l, line) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Tasks that are behind all at once: their late ticks start at the pace, others on
+// time, the watermark follows, and the next owner goes on.
+func TestPace_OfManyThatAreBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	all := names(30)
+	w.createTogether(start, all, cronned("0 * * * * *"))
+	w.create("z", cronned("31 1 * * * *"))
+	h := w.work("n1")
+	h.pace(5)
+	h.decide(90)
+	if n := w.count(all, "dispatched catch_up"); n != 5 {
+		t.Fatalf("%d start at once", n)
+	}
+	w.want(all[29], "+60 queued catch_up")
+	commits := h.door.commits
+	for ms := 0; ms < 1900; ms += 50 {
+		h.decide(90.05 + float64(ms)/1000)
+	}
+	if n := w.count(all, "dispatched catch_up"); n != 14 {
+		t.Errorf("%d have started after 1.9 s", n)
+	}
+	if n := h.door.commits - commits; n > 11 {
+		t.Errorf("%d commits for 9 starts and a tick", n)
+	}
+	w.want("z", "+91 dispatched")
+	w.wantMark(91, "")
+	h.decide(91.9)
+	h = w.work("n2")
+	h.pace(5)
+	for s := 92.; s < 97; s++ {
+		h.decide(s)
+	}
+	if n := w.count(all, "dispatched catch_up"); n != 30 {
+		t.Errorf("%d have started in the end", n)
+	}
+	if len(h.line.tasks) != 0 || len(h.e.pace.turns) != 0 {
+		t.Errorf("%d in line, %d turns", len(h.line.tasks), len(h.e.pace.turns))
+	}
+}
+
+// A tick on time goes past late ones of its task that wait for their turn, and they
+// never run beside it.
+func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opt  option
+		want []string
+	}{
+		"skip":    {func(*task.Task) {}, []string{"+60 queued catch_up", "+120 dispatched"}},
+		"queue":   {queues(1, ""), []string{"+60 queued catch_up", "+120 dispatched"}},
+		"allow":   {allow, []string{"+60 queued catch_up", "+120 dispatched"}},
+		"two":     {atMost(2), []string{"+60 queued catch_up", "+120 dispatched"}},
+		"replace": {replaces, []string{"+60 cancelled catch_up replaced", "+120 dispatched"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			h.pace(1)
+			w.create("a", c.opt, cronned("0 * * * * *"))
+			w.at(119)
+			h.e.pace.take(w.clock())
+			h.decide(119)
+			w.want("a", "+60 queued catch_up")
+			w.at(120)
+			h.e.pace.take(w.clock())
+			h.decide(120)
+			h.see()
+			h.blind(120)
+			w.want("a", c.want...)
+			if name == "replace" {
+				return
+			}
+			h.decide(125)
+			if name == "allow" || name == "two" {
+				w.want("a", "+60 dispatched catch_up", "+120 dispatched")
+				return
+			}
+			w.want("a", c.want...)
+			w.finish("a", task.Succeeded)
+			h.decide(126)
+			w.want("a", "+60 dispatched catch_up", "+120 succeeded")
+		})
+	}
+}
+
+// No tokens are lost by commits that fail, nor by a node that is not there.
+func TestPace_UnusedTokensGoBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	h.pace(1)
+	w.create("b", on("role = db"), cronned("0 * * * * *"))
+	h.decide(90)
+	w.want("b", "+60 queued catch_up no_matching_node")
+	h.door.play(refused)
+	w.create("a", cronned("0 * * * * *"))
+	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Second) })
+	h.see()
+	w.createAt(start, "c", cronned("0 * * * * *"))
+	h.decide(90)
+	if got := w.story("c"); len(got) != 0 {
+		t.Fatalf("refused, but %q", got)
+	}
+	h.decide(90.5)
+	w.want("c", "+60 dispatched catch_up")
+}
+
+// However many wait, a token is the work of one task.
+func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	h.pace(5)
+	all := names(200)
+	w.createTogether(start, all[:60], cronned("0 * * * * *"))
+	w.createTogether(start, all[60:120], cronned("0 * * * * *"))
+	h.decide(90)
+	h.decide(90)
+	if n := len(h.line.tasks); n != 115 {
+		t.Fatalf("%d in line", n)
+	}
+	w.at(91)
+	h.goOn(w.clock())
+	if n := len(h.looks); n != 5 {
+		t.Errorf("it looks at %d", n)
+	}
+	h.blind(92) // of those and five more, five
+	if n := len(h.line.tasks); n != 110 {
+		t.Errorf("%d in line", n)
+	}
+	w.remove(all[119])
+	h.decide(92.1)
+	for s := 93.; s < 120; s++ {
+		h.decide(s)
+	}
+	if n := w.count(all, "dispatched catch_up"); n != 119 || len(h.line.tasks) != 0 {
+		t.Errorf("%d have started, %d in line", n, len(h.line.tasks))
+	}
+}
+
+// BenchmarkPace is the work for a token while many wait.
+func BenchmarkPace(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("%d wait", n), func(b *testing.B) {
+			w, now := benchWorker(b, n, "0 0 * * * *")
+			w.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: 10} }
+			*now = now.Add(90 * time.Minute)
+			if err := w.round(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				*now = now.Add(100 * time.Millisecond)
+				if err := w.round(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(w.line.tasks)), "left")
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// span is a worker's last record of skipped ticks of a task: the next tick that is
+// skipped for the same reason extends it. Nothing else has become of one of the
+// task's ticks since.
+type span struct {
+	first, last, created int64
+	count, mod           int64
+	generation           int32
+	reason               string
+	trigger, message     string
+}
+
+// skip records that a tick does not run, or as many as run says. The record of
+// those before it is extended, if they were skipped for the same reason by the
+// same version of the task.
+func (p *plan) skip(t *taskState, run task.Run, reason string) {
+	now := span{
+		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
+		generation: t.generation, reason: reason, trigger: run.Trigger, message: run.Message,
+	}
+	if !run.Last.IsZero() {
+		now.last = run.Last.UnixMilli()
+	}
+	before := p.w.spans[t]
+	extends := before != nil && before.reason == reason && before.generation == t.generation && before.last < now.first
+	if extends {
+		now.first, now.created, now.trigger, now.message = before.first, before.created, before.trigger, before.message
+		now.count += before.count
+	}
+	record := p.newRun(t, now.first, task.RunID(instant(now.first), t.uidText()), now.trigger)
+	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0
+	record.CreatedAt, record.EndedAt = task.At(instant(now.created)), task.At(p.now)
+	if now.count > 1 {
+		record.Last, record.Count = task.At(instant(now.last)), now.count
+	}
+	if extends {
+		p.commit.Extend(t.ref(p.w.shard), record, before.mod)
+	} else {
+		p.commit.Record(t.ref(p.w.shard), record)
+	}
+	p.then = append(p.then, func(rev int64) {
+		now.mod = rev
+		p.w.spans[t] = &now
+	})
+	p.counts.skipped += max(run.Count, 1)
+}
+
+// spanEnds notes that something else becomes of a tick of t.
+func (w *worker) spanEnds(t *taskState) {
+	if len(w.spans) > 0 {
+		delete(w.spans, t)
+	}
+}
+
+// miss records ticks that will not run, as one range.
+func (p *plan) miss(t *taskState, m missedTicks) {
+	p.w.spanEnds(t)
+	r := p.newRun(t, m.first.UnixMilli(), task.RunID(m.first, t.uidText()), task.TriggerSchedule)
+	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.reason, 0, task.At(p.now)
+	if m.count > 1 {
+		r.Last, r.Count = task.At(m.last), m.count
+	}
+	r.Message = p.w.opening.evidence(m.reason, p, t)
+	p.commit.Record(t.ref(p.w.shard), r)
+	p.counts.missed += m.count
+}
+
+// opening is how a worker found its shard when it became the owner.
+type opening struct {
+	at   time.Time // by the owner's clock
+	mark time.Time // up to which ticks had been decided
+}
+
+// opened notes what the shard's watermark was, if this is the first opening: those
+// after it belong to the same time of ownership.
+func (w *worker) opens(mark store.Watermark) {
+	if w.opening.at.IsZero() {
+		w.opening = opening{at: w.e.cfg.Now(), mark: mark.Time.Time}
+	}
+}
+
+// evidence says in words why ticks were missed.
+func (o opening) evidence(reason string, p *plan, t *taskState) string {
+	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
+	switch reason {
+	case task.ReasonNoOwner:
+		return fmt.Sprintf("%s opened shard %d at %s; the ticks of its tasks had been decided up to %s",
+			p.w.e.cfg.Node, p.w.shard, at(o.at), at(o.mark))
+	case task.ReasonWindow:
+		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.how.missed.Window, o.since(p))
+	case task.ReasonDeadline:
+		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.how.deadline), o.since(p))
+	}
+	return fmt.Sprintf("decided at %s; %s", at(p.now), o.since(p))
+}
+
+func (o opening) since(p *plan) string {
+	return fmt.Sprintf("%s has owned shard %d since %s, and had decided up to %s", p.w.e.cfg.Node, p.w.shard,
+		task.At(o.at).Format(time.RFC3339Nano), p.w.mark.Time.Format(time.RFC3339Nano))
+}

@@ -1,0 +1,183 @@
+package scheduler
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestRange_TicksSkippedForTheSameReasonAreOneRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a")
+	for s := 1; s <= 4; s++ {
+		h.decide(float64(s))
+	}
+	w.want("a", "+1 dispatched", "+2..+4 skipped 3 overlap")
+	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
+	w.ok(err)
+	if r := runs[0]; len(runs) != 1 || !r.CreatedAt.Equal(sec(2)) || !r.EndedAt.Equal(sec(4)) || !strings.HasPrefix(r.ID, "20260102T120002") {
+		t.Errorf("%+v", runs)
+	}
+	h = w.work("n2") // which does not know of it
+	h.decide(5)
+	h.decide(6)
+	w.want("a", "+1 dispatched", "+2..+4 skipped 3 overlap", "+5..+6 skipped 2 overlap")
+	w.finish("a", task.Succeeded)
+	h.decide(7)
+	h.decide(8)
+	w.want("a", "+1 succeeded", "+2..+4 skipped 3 overlap", "+5..+6 skipped 2 overlap", "+7 dispatched", "+8 skipped overlap")
+}
+
+// What lies between two skipped ticks, and other versions of the task, end a range.
+func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", queues(1, ""))
+	for s := 1; s <= 4; s++ {
+		h.decide(float64(s))
+	}
+	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+4 skipped 2 queue_full")
+	w.update("a", false, func(t *task.Task) { t.Overlap, t.Queue = task.OverlapSkip, task.QueuePolicy{} })
+	h.decide(5)
+	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+4 skipped 2 queue_full", "+5 skipped overlap")
+	w.update("a", true, every("2s"))
+	h.decide(6)
+	h.decide(8)
+	w.pause("a")
+	h.decide(10)
+	w.at(11)
+	w.resume("a")
+	h.decide(12)
+	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+4 skipped 2 queue_full", "+5 skipped overlap", "+6..+8 skipped 2 overlap", "+12 skipped overlap")
+	if len(h.spans) != 1 {
+		t.Errorf("%d ranges are remembered", len(h.spans))
+	}
+	w.remove("a")
+	h.decide(13)
+	if len(h.spans) != 0 {
+		t.Error("the range of a task that is gone is remembered")
+	}
+}
+
+// The record is trimmed, or changed: the next begins a new one.
+func TestRange_BeginsAnewIfItsRecordIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a")
+	for s := 1; s <= 3; s++ {
+		h.decide(float64(s))
+	}
+	past, err := w.store.History(w.ctx, ref("a"), false)
+	w.ok(err)
+	h.door.play(before(func() { w.ok(w.store.TrimHistory(w.ctx, h.fences, ref("a"), past)) }))
+	h.decide(4)
+	h.decide(5)
+	w.want("a", "+1 dispatched", "+4..+5 skipped 2 overlap")
+	if len(h.due) != 1 || h.tasks["default/a"].bad {
+		t.Error("the task is set aside")
+	}
+}
+
+// A commit of unknown outcome counts once.
+func TestRange_ThroughUnknownOutcomes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a")
+	h.decide(1)
+	h.decide(2)
+	h.door.play(appliedButLost)
+	h.decide(3)
+	h.door.play(lost)
+	h.decide(4)
+	h.door.play(refused)
+	h.decide(5)
+	h.decide(5)
+	h.decide(6)
+	w.want("a", "+1 dispatched", "+2..+6 skipped 5 overlap")
+}
+
+func TestMissed_SaysWhyAndWhatProvesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.create("a", cronned("0 * * * * *"), func(t *task.Task) { t.Missed.Window = task.Duration(5 * time.Minute) })
+	w.work("n1").decide(60)
+	w.at(400)
+	h := w.work("n2")
+	h.decide(600)
+	w.want("a", "+60 dispatched", "+120..+240 missed 3 past_window", "+300..+360 missed 2 no_owner", "+420..+540 missed 3 came_to_light_late", "+600 skipped overlap")
+	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
+	w.ok(err)
+	for _, r := range runs {
+		says := map[string][]string{
+			task.ReasonNoOwner: {"n2 opened shard 0 at 2026-01-02T12:06:40Z", "decided up to 2026-01-02T12:01:00Z"},
+			task.ReasonWindow:  {"decided at 2026-01-02T12:10:00Z", "missed.window is 5m"},
+			task.ReasonMissed:  {"decided at 2026-01-02T12:10:00Z", "n2 has owned shard 0 since 2026-01-02T12:06:40Z"},
+		}[r.Reason]
+		for _, words := range says {
+			if !strings.Contains(r.Message, words) {
+				t.Errorf("%s: %q does not say %q", r.Reason, r.Message, words)
+			}
+		}
+	}
+}
+
+// To open the shard again, unseen changes, is no new time of ownership.
+func TestMissed_BelongToTheOwnerThatOpensAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.create("a", cronned("0 * * * * *"))
+	h := w.work("n1")
+	w.at(300)
+	h.open()
+	h.decide(300)
+	w.want("a", "+60..+240 missed 4 came_to_light_late", "+300 dispatched")
+}
+
+// A task that ticks each second, and of which nobody heard for ten years: decided
+// at once, in few records, whatever the policy.
+func TestMissed_TenYearsOfSecondsAreArithmetic(t *testing.T) {
+	t.Parallel()
+	s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{"* * * * * *"}, Timezone: "Europe/Berlin"}, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, now := start.AddDate(-10, 0, 0), start
+	want := int64(now.Sub(after) / time.Second)
+	for _, p := range []task.MissedPolicy{policy(task.MissedLatest, time.Second, time.Hour, 1), policy(task.MissedAll, time.Second, 1000*time.Hour, 10_000)} {
+		calls := &counted{Ticks: unjittered{s}}
+		c := behind(lateness{policy: p, deadline: 900 * time.Hour, opened: now.Add(-time.Hour)}, calls, after, now, now)
+		n := int64(len(c.run))
+		for _, m := range c.missed {
+			n += m.count
+		}
+		if n != want || len(c.missed) > 4 || calls.n > 5 {
+			t.Errorf("%s: %d ticks of %d, in %d records, by %d questions", p.Policy, n, want, len(c.missed), calls.n)
+		}
+	}
+	w := newWorld(t, "n1") // not judged: the checker walks
+	w.createAt(after, "a", missed(task.MissedAll, 3))
+	h := w.work("n1")
+	h.decide(0)
+	if got := w.story("a"); len(got) != 5 || h.door.commits > 4 {
+		t.Errorf("%q, in %d commits", got, h.door.commits)
+	}
+}
+
+// counted counts questions to a schedule, none of which is for many ticks.
+type counted struct {
+	Ticks
+	n int
+}
+
+func (c *counted) Missed(after, upTo time.Time, newest int) (first, last time.Time, count int64, ticks []time.Time) {
+	c.n++
+	return c.Ticks.Missed(after, upTo, newest)
+}

@@ -1,0 +1,57 @@
+package scheduler
+
+import "github.com/carillonhq/carillon/pkg/task"
+
+// end ends a run that waits, without its having run. false: there is no room.
+func (p *plan) end(t *taskState, q *waiting, state task.State, reason string) bool {
+	if !p.fits(t, 2, 2*roomForRecord) {
+		return false
+	}
+	p.commit.GuardEntry(t.fullName(), t.mod)
+	p.finish(t, q, state, reason)
+	return true
+}
+
+// finish takes a run out of the queue and puts its end into history. What else is
+// said of the task in this revision must not touch the run again.
+func (p *plan) finish(t *taskState, q *waiting, state task.State, reason string) {
+	end := q.Run
+	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
+	p.dequeue(t, q)
+	p.commit.Record(t.ref(p.w.shard), end)
+	p.then = append(p.then, func(int64) { p.w.look(t) }) // another may start now
+}
+
+// drop ends the oldest ticks that wait, so many, for one that comes. There has to
+// be room.
+func (p *plan) drop(t *taskState, n int) {
+	for _, q := range t.queue() {
+		if n == 0 {
+			return
+		}
+		if q.Trigger != task.TriggerManual && !q.begun() && !t.holds(q.ID) {
+			p.finish(t, q, task.Skipped, task.ReasonDropped)
+			t.started = true // so that the queue is left alone in this revision
+			n--
+		}
+	}
+}
+
+// expire ends a run that could not start before its deadline.
+func (p *plan) expire(t *taskState, q *waiting) bool {
+	reason := task.ReasonDeadline
+	if q.Reason == task.ReasonNoNode && t.how.rule.free(t.doing()) {
+		reason = task.ReasonNoNode
+	}
+	return p.end(t, q, task.Missed, reason)
+}
+
+// newestReason is why the newest tick of t waits that has not begun.
+func (t *taskState) newestReason() string {
+	for i := len(t.queue()) - 1; i >= 0; i-- {
+		if q := t.queue()[i]; q.Trigger != task.TriggerManual && !q.begun() {
+			return q.Reason
+		}
+	}
+	return task.ReasonOverlap
+}
