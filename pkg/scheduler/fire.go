@@ -365,12 +365,12 @@ func (p *plan) attempts(t *taskState) {
 }
 
 func (p *plan) askCancel(t *taskState, a *attempt) {
-	held := a.watch.held
-	if held.CancelReason = task.ReasonDeleted; !t.orphan(a.run) {
-		held.CancelReason = task.ReasonReplaced
+	reason := task.ReasonDeleted
+	if !t.orphan(a.run) {
+		reason = task.ReasonReplaced
 		p.commit.GuardEntry(t.fullName(), t.mod) // whose policy it is
 	}
-	p.commit.AskCancel(held, "")
+	p.commit.AskCancel(a.watch.held, "", reason)
 	p.then = append(p.then, func(int64) { a.watch.ask, a.watch.asked = false, true })
 }
 

@@ -188,6 +188,13 @@ func (s *Store) WaitsFor(ctx context.Context, f Formats) (string, error) {
 		if name, err := s.needing(ctx, f.Cluster.Written()); err != nil || name != "" {
 			return fmt.Sprintf("tasks that take format %d, such as %s: carillon task update --unset, or delete them", FormatPolicies, name), err
 		}
+		z, err := s.Freezes(ctx)
+		if err != nil {
+			return "", err
+		}
+		if n := len(z.Holding); n > 0 {
+			return fmt.Sprintf("%d freezes, which older versions take no notice of: `carillon cluster unfreeze`", n), nil
+		}
 	}
 	if f.Cluster.Written() >= FormatCompact {
 		return "", nil

@@ -45,6 +45,10 @@ type Commit struct {
 	Fences    Fences
 	Known     int64 // the watermark's mod revision
 	Watermark Watermark
+	// Freezes is the mod revision of the record of freezes by which the writer
+	// decided; 0: there is none. Every commit compares it, so that none is decided
+	// without a freeze from that freeze's revision on.
+	Freezes int64
 	// Settled is how an outcome that nobody knew was settled: SettledOurs or
 	// SettledNotOurs; empty if it was known at once. Store.Commit sets it.
 	Settled string
@@ -52,6 +56,7 @@ type Commit struct {
 	keys     Keys
 	entries  string // the prefix of the shard's entries
 	explicit bool   // records of runs say all (FormatExplicit)
+	buries   bool   // there may be dead runs (FormatPolicies)
 	guards   []guard
 	sessions []session
 	ops      []clientv3.Op
@@ -75,7 +80,10 @@ type session struct {
 
 // NewCommit begins a commit that, so far, writes nothing but the watermark.
 func (s *Store) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
-	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard), explicit: s.explicit()}
+	return &Commit{
+		Shard: shard, Fences: f, Known: known, Watermark: w,
+		keys: s.keys, entries: s.keys.Entries(shard), explicit: s.explicit(), buries: s.buries(),
+	}
 }
 
 // Fits reports whether there is room for n more records of some bytes in all, each
@@ -85,8 +93,8 @@ func (c *Commit) Fits(n, bytes int) bool { return c.room(2*n, n, bytes) }
 // FitsTick is Fits for the claim of a tick: one record, which compares the entry.
 func (c *Commit) FitsTick(bytes int) bool { return c.room(1, 1, bytes) }
 
-// fixed is what every commit compares: fence, own node, watermark.
-const fixed = 3
+// fixed is what every commit compares: fence, own node, watermark, freezes.
+const fixed = 4
 
 func (c *Commit) room(guards, ops, bytes int) bool {
 	// One more of each: a record may bring a node's session, and the watermark is written.
@@ -203,7 +211,8 @@ func (c *Commit) Extend(ref Ref, r task.Run, mod int64) {
 }
 
 // EndLost ends an attempt whose node is gone: its record is the one known, and
-// the node is still absent. next, if a retry follows, waits in the queue.
+// the node is still absent. next, if a retry follows, waits in the queue; if none
+// does, see Bury.
 func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
 	c.sameSession(h.Node, 0)
 	c.delete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
@@ -214,10 +223,14 @@ func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
 	c.Record(h.Ref(), end)
 }
 
-// AskCancel asks an attempt's node to end it.
-func (c *Commit) AskCancel(h Held, who string) {
+// AskCancel asks an attempt's node to end it, for a reason: it becomes that of
+// its end ("": task.ReasonCancelled). Of one that is asked already, the first
+// reason stays.
+func (c *Commit) AskCancel(h Held, who, reason string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
-	h.CancelRequested, h.CancelledBy = true, who
+	if !h.CancelRequested {
+		h.CancelRequested, h.CancelledBy, h.CancelReason = true, who, reason
+	}
 	c.knownAt(key, h.Mod)
 	c.put(key, encodeAssigned(&h.Assigned, encode(h.Action), c.explicit))
 }
@@ -231,10 +244,17 @@ type Conflict struct {
 	Records []ShardEvent // records of the shard, as they are now
 	Runs    []string     // keys of attempts
 	Nodes   []string     // nodes whose session is another, or gone
+	// Freezes is the record of freezes as it is now, if it is not the one by which
+	// the commit was decided; else nil.
+	Freezes *FreezeRecord
 }
 
 func (c *Conflict) Error() string {
-	return fmt.Sprintf("%d records, %d runs, %d nodes are not as they were known", len(c.Records), len(c.Runs), len(c.Nodes))
+	freezes := 0
+	if c.Freezes != nil {
+		freezes = 1
+	}
+	return fmt.Sprintf("%d records, %d runs, %d nodes, %d freezes are not as they were known", len(c.Records), len(c.Runs), len(c.Nodes), freezes)
 }
 
 // Is makes a Conflict a task.ErrConflict.
@@ -275,8 +295,9 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 	}
 }
 
-// txn is c as a transaction. Its Else reads what every commit compares; that
-// which else was found changed is read when it was, which is rare.
+// txn is c as a transaction. Its Else reads what tells whether the writer is to
+// stop or to open again; what else was found changed is read when it was, which
+// is rare.
 func (c *Commit) txn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
@@ -285,7 +306,7 @@ func (c *Commit) txn() kv.Txn {
 		Then:    make([]clientv3.Op, 0, len(c.ops)+1),
 		Else:    []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
-	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known))
+	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known), unchanged(c.keys.Freezes(), c.Freezes))
 	for _, s := range c.sessions {
 		t.If = append(t.If, kv.CreateIs(c.keys.Node(s.node), s.create))
 	}
@@ -325,13 +346,14 @@ func (s *Store) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces
 // moved reads what a commit that changed nothing had taken for known, and says
 // what of it is otherwise. It may be nothing by now.
 func (s *Store) moved(ctx context.Context, c *Commit) (*Conflict, error) {
-	keys := make([]string, 0, len(c.guards)+len(c.sessions))
+	keys := make([]string, 0, len(c.guards)+len(c.sessions)+1)
 	for _, g := range c.guards {
 		keys = append(keys, g.key)
 	}
 	for _, n := range c.sessions {
 		keys = append(keys, c.keys.Node(n.node))
 	}
+	keys = append(keys, c.keys.Freezes())
 	conflict, i := &Conflict{}, 0
 	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
 		var now *mvccpb.KeyValue
@@ -339,6 +361,10 @@ func (s *Store) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 			now = r.Kvs[0]
 		}
 		switch {
+		case i == len(keys)-1:
+			if now.GetModRevision() != c.Freezes {
+				conflict.Freezes = new(freezeRecord(now, r.Header.GetRevision()))
+			}
 		case i >= len(c.guards):
 			if n := c.sessions[i-len(c.guards)]; now.GetCreateRevision() != n.create {
 				conflict.Nodes = append(conflict.Nodes, n.node)
@@ -364,10 +390,12 @@ func (s *Store) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
 // revision, at which the shard is to be loaded.
 func (s *Store) Open(ctx context.Context, shard int, f Fences) (Watermark, int64, error) {
 	for {
-		e, err := s.getOne(ctx, s.keys.Watermark(shard))
+		res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Watermark(shard)), clientv3.OpGet(s.keys.Freezes())).Commit()
 		if err != nil {
-			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
+			return Watermark{}, 0, fmt.Errorf("open shard %d: %w: %w", shard, task.ErrUnavailable, err)
 		}
+		read := kv.Result{Responses: res.Responses}
+		e := readAt(read, 0)
 		if e == nil {
 			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, ErrDamaged)
 		}
@@ -376,9 +404,10 @@ func (s *Store) Open(ctx context.Context, shard int, f Fences) (Watermark, int64
 			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
 		}
 		c := s.NewCommit(shard, f, e.ModRevision, w)
+		c.Freezes = readAt(read, 1).GetModRevision()
 		rev, err := s.Commit(ctx, c)
-		if errors.Is(err, ErrMoved) {
-			continue // a delayed write came first; this is what opening is for
+		if errors.Is(err, ErrMoved) || errors.Is(err, task.ErrConflict) {
+			continue // a delayed write, or a freeze, came first
 		}
 		if err != nil {
 			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)

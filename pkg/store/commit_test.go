@@ -261,7 +261,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			runs:   true,
 		},
 		"attempt to cancel ended": {
-			build:  func(s setup, c *store.Commit) { c.AskCancel(s.held, "me") },
+			build:  func(s setup, c *store.Commit) { c.AskCancel(s.held, "me", "") },
 			change: func(s setup) { s.del(s.keys.Run("n2", ref, s.held.ID)) },
 			runs:   true,
 		},
@@ -601,7 +601,7 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 		}},
 		"asked to end": {1, 4096, 50, func(w *world, c *store.Commit, n int) {
 			h := store.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
-			c.AskCancel(h, "me")
+			c.AskCancel(h, "me", "")
 		}},
 		"purged": {1, 256, 50, func(w *world, c *store.Commit, n int) {
 			c.Purge(w.keys.Ended(ref, tickRun(ref, n).ID), w.put(w.keys.Ended(ref, tickRun(ref, n).ID), "{}"))

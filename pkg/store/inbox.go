@@ -89,7 +89,8 @@ func (s *Store) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, e
 }
 
 // Finish records the end of an attempt, or, with next, that another attempt
-// waits. It tries until it knows or ctx ends. nil: it is on record. ErrLate: the
+// waits. A run that did not succeed and has no next is put among the dead of its
+// task, too, unless somebody wanted it to end. It tries until it knows or ctx ends. nil: it is on record. ErrLate: the
 // attempt had been declared lost; that stands, the result is kept beside it.
 // task.ErrConflict, only with next: the record has changed (a cancel): look again.
 func (s *Store) Finish(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
@@ -116,6 +117,9 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 		t.Then = []clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(queued, encodeWaiting(*next, s.explicit()))}
 	} else {
 		t.Then = []clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(ended, encodeEnded(end, s.explicit()))}
+		if s.buries() && died(h, end) {
+			t.Then = append(t.Then, clientv3.OpPut(s.keys.DeadRun(ref, h.ID), encodeDead(h, end, s.explicit())))
+		}
 	}
 	res, err := s.write(ctx, t)
 	if err != nil || res.Succeeded {

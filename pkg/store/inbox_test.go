@@ -403,10 +403,10 @@ func TestEndLost_RecordsOrRetries(t *testing.T) {
 func TestAskCancel_AndCancelActive(t *testing.T) {
 	w, h := newInbox(t)
 	c := w.begin()
-	c.AskCancel(h, "owner")
+	c.AskCancel(h, "owner", task.ReasonReplaced)
 	w.commit(c)
 	now := w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID})
-	if !now.CancelRequested || now.CancelledBy != "owner" || now.Create != h.Create {
+	if !now.CancelRequested || now.CancelledBy != "owner" || now.CancelReason != task.ReasonReplaced || now.Create != h.Create {
 		t.Errorf("the attempt is %+v", now)
 	}
 	_, err := w.CancelActive(t.Context(), h, "me")

@@ -36,11 +36,11 @@ func (s *Store) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, 
 	}
 }
 
-// HistoryKeys lists keys of a shard's history as they are now, without values: a
-// page of those after a key ("": from the first on). next is what to go on
+// HistoryKeys lists keys of a shard's history, and of its dead runs, as they are
+// now, without values: a page of those after a key ("": from the first on). next is what to go on
 // after; "" says that there are no more.
 func (s *Store) HistoryKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, err error) {
-	from, end := s.keys.History(shard), clientv3.GetPrefixRangeEnd(s.keys.History(shard))
+	from, end := s.keys.Shard(shard)+"dead/", clientv3.GetPrefixRangeEnd(s.keys.History(shard)) // one beside the other
 	if after != "" {
 		from = after + "\x00"
 	}

@@ -1,6 +1,9 @@
 package task
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Freeze is a switch that stops firing, of a namespace or of the whole cluster:
 // while it holds, ticks are skipped, what waits waits on, and nothing starts.
@@ -55,4 +58,30 @@ func (f *Freezes) At(namespace string, at time.Time) *Freeze {
 		}
 	}
 	return nil
+}
+
+// Freeze is f and z besides; f itself, and false, if one holds for that very
+// namespace, or for the cluster, already.
+func (f Freezes) Freeze(z Freeze) (Freezes, bool) {
+	if f.exactly(z.Namespace) >= 0 {
+		return f, false
+	}
+	return Freezes{Holding: append(slices.Clone(f.Holding), z), Past: f.Past}, true
+}
+
+// Unfreeze is f without the freeze of that very namespace, or of the cluster (""),
+// which is the first of the past ones then; false if there is none.
+func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze, bool) {
+	i := f.exactly(namespace)
+	if i < 0 {
+		return f, Freeze{}, false
+	}
+	z := f.Holding[i]
+	z.Ended, z.EndedBy = at, by
+	past := append([]Freeze{z}, f.Past...)
+	return Freezes{Holding: slices.Delete(slices.Clone(f.Holding), i, i+1), Past: past[:min(len(past), KeepFreezes)]}, z, true
+}
+
+func (f Freezes) exactly(namespace string) int {
+	return slices.IndexFunc(f.Holding, func(z Freeze) bool { return z.Namespace == namespace })
 }

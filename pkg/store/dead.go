@@ -1,0 +1,166 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Dead is a run whose last attempt failed, timed out or was lost, and that has no
+// attempt left: it waits for a person, who has it run again or dismisses it.
+type Dead struct {
+	task.Waiting
+	Mod int64 // mod revision of its record
+}
+
+// KeepDead is how many dead runs of a task stay on record.
+const KeepDead = 100
+
+// deadTail is how much of a dead run's output is kept with it, in bytes: the rest
+// is in its history and on its node.
+const deadTail = 256
+
+// buries reports whether dead runs are put on record: older versions would leave
+// those of a deleted task behind.
+func (s *Store) buries() bool { return s.Format() >= FormatPolicies }
+
+// died reports whether a run that ended so, with no attempt to follow, is dead.
+// One that somebody wanted to end is not: nobody waits for it.
+func died(h Held, end task.Run) bool {
+	return !h.CancelRequested && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
+}
+
+func encodeDead(h Held, end task.Run, explicit bool) string {
+	if n := len(end.OutputTail); n > deadTail {
+		end.OutputTail = strings.ToValidUTF8(end.OutputTail[n-deadTail:], "")
+	}
+	return encodeWaiting(task.Waiting{Run: end, Env: h.Env}, explicit)
+}
+
+// Bury puts the run of an attempt that EndLost has ended, without another to
+// follow, among the dead of its task; nothing if somebody wanted it to end.
+func (c *Commit) Bury(h Held, end task.Run) {
+	if c.buries && died(h, end) {
+		c.put(c.keys.DeadRun(h.Ref(), h.ID), encodeDead(h, end, c.explicit))
+	}
+}
+
+func (s *Store) dead(e *mvccpb.KeyValue) (Dead, bool) {
+	k, ok := s.keys.ParseShard(string(e.Key))
+	if !ok || k.Kind != KindDead {
+		return Dead{}, false
+	}
+	w, err := DecodeWaiting(k, e.Value)
+	return Dead{Waiting: w, Mod: e.ModRevision}, err == nil
+}
+
+// DeadRuns are a task's, the newest first. Those that cannot be read are left out.
+func (s *Store) DeadRuns(ctx context.Context, ref Ref) ([]Dead, error) {
+	all, _, err := s.getAll(ctx, s.keys.Dead(ref))
+	if err != nil {
+		return nil, fmt.Errorf("list the dead runs of %s: %w", ref, err)
+	}
+	var list []Dead
+	for _, e := range all {
+		if d, ok := s.dead(e); ok {
+			list = append(list, d)
+		}
+	}
+	slices.SortFunc(list, func(a, b Dead) int { return ByTime(a.Run, b.Run) })
+	return list, nil
+}
+
+// ShardDead are the dead runs of several shards, of one namespace or of all (""),
+// in no order.
+func (s *Store) ShardDead(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
+	var runs []task.Run
+	prefixes := make([]string, len(shards))
+	for i, id := range shards {
+		prefixes[i] = s.keys.Shard(id) + "dead/"
+		if namespace != "" {
+			prefixes[i] += namespace + "/"
+		}
+	}
+	for chunk := range slices.Chunk(prefixes, 100) {
+		ops := make([]clientv3.Op, len(chunk))
+		for i, p := range chunk {
+			ops[i] = clientv3.OpGet(p, below(p))
+		}
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("list dead runs: %w: %w", task.ErrUnavailable, err)
+		}
+		for _, r := range res.Responses {
+			for _, e := range r.GetResponseRange().Kvs {
+				if d, ok := s.dead(e); ok {
+					runs = append(runs, d.Run)
+				}
+			}
+		}
+	}
+	return runs, nil
+}
+
+// Revive queues a run in place of a dead one, in one transaction. task.ErrConflict
+// if the task or the dead run has changed since they were read, task.ErrUnknown if
+// nobody knows whether it happened.
+func (s *Store) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) error {
+	if st.EntryMod == 0 {
+		return fmt.Errorf("run %s of %s again: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
+	}
+	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{unchanged(dead, d.Mod), absent(queued), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
+		Then: []clientv3.Op{clientv3.OpDelete(dead), clientv3.OpPut(queued, encodeWaiting(w, s.explicit()))},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("run %s of %s again: %w", d.ID, st.Ref, err)
+	}
+	return nil
+}
+
+// Dismiss takes a dead run off the record. task.ErrConflict if it has changed.
+func (s *Store) Dismiss(ctx context.Context, ref Ref, d Dead) error {
+	key := s.keys.DeadRun(ref, d.ID)
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, d.Mod)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("dismiss run %s of %s: %w", d.ID, ref, err)
+	}
+	return nil
+}
+
+// TrimDead deletes all but the newest KeepDead of a task's dead runs, under the
+// fences, as TrimHistory does.
+func (s *Store) TrimDead(ctx context.Context, f Fences, ref Ref) error {
+	all, _, err := s.getAll(ctx, s.keys.Dead(ref), clientv3.WithKeysOnly())
+	if err != nil || len(all) <= KeepDead {
+		return err
+	}
+	for some := range slices.Chunk(all[:len(all)-KeepDead], mostTrims) { // ids begin with their time
+		t := kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}}
+		for _, e := range some {
+			t.Then = append(t.Then, clientv3.OpDelete(string(e.Key)))
+		}
+		res, err := s.write(ctx, t)
+		if err == nil && !res.Succeeded {
+			err = task.ErrFenced
+		}
+		if err != nil {
+			return fmt.Errorf("trim the dead runs of %s: %w", ref, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// freeze freezes the whole cluster and returns the record as it is then.
+func (w *world) freeze() store.FreezeRecord {
+	w.Helper()
+	old, err := w.Freezes(w.Context())
+	ok(w.T, err)
+	f, changed := old.Freeze(task.Freeze{Since: task.At(noon), By: "ann", Reason: "a move"})
+	if !changed {
+		w.Fatal("it is frozen already")
+	}
+	mod, err := w.SetFreezes(w.Context(), old, f)
+	ok(w.T, err)
+	r, err := w.Freezes(w.Context())
+	ok(w.T, err)
+	if r.Mod != mod || r.Revision < mod || r.Of("any").By != "ann" {
+		w.Fatalf("the record is %+v, written at %d", r, mod)
+	}
+	return r
+}
+
+func TestSetFreezes_OnlyOverTheOneThatWasRead(t *testing.T) {
+	w := newWorld(t)
+	old, err := w.Freezes(t.Context())
+	if err != nil || old.Mod != 0 || old.Of("any") != nil {
+		t.Fatalf("%+v, %v", old, err)
+	}
+	r := w.freeze()
+	_, err = w.SetFreezes(t.Context(), old, task.Freezes{})
+	is(t, err, task.ErrConflict)
+	f, z, _ := r.Unfreeze("", task.At(noon.Add(time.Hour)), "bob")
+	if _, err = w.SetFreezes(t.Context(), r, f); err != nil || z.Reason != "a move" {
+		t.Fatal(z, err)
+	}
+	if r, err = w.Freezes(t.Context()); err != nil || r.Of("any") != nil || r.At("any", noon.Add(time.Minute)).EndedBy != "bob" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// What nobody can read may be a freeze of anything; to unfreeze all mends it.
+func TestFreezes_ThatCannotBeReadStopEverything(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.keys.Freezes(), "{")
+	r, err := w.Freezes(t.Context())
+	if err != nil || r.Of("any") == nil {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	f, _, _ := r.Unfreeze("", task.At(noon), "ann")
+	_, err = w.SetFreezes(t.Context(), r, f)
+	ok(t, err)
+	if r, err = w.Freezes(t.Context()); err != nil || r.Of("any") != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestSetFreezes_NotWhileAnOlderVersionMayRun(t *testing.T) {
+	w := newWorld(t)
+	f, err := w.Formats(t.Context())
+	ok(t, err)
+	frozen := task.Freezes{Holding: []task.Freeze{{Reason: "a move"}}}
+	ok(t, w.SetFormat(t.Context(), f, store.FormatPolicies, store.FormatCompact)) // on its way back
+	_, err = w.SetFreezes(t.Context(), store.FreezeRecord{}, frozen)
+	is(t, err, task.ErrConflict)
+	is(t, err, store.ErrFormat)
+	if f, err = w.Formats(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, w.SetFormat(t.Context(), f, store.FormatPolicies, 0))
+	_, err = w.SetFreezes(t.Context(), store.FreezeRecord{}, frozen)
+	ok(t, err)
+	// And not the other way round: the way back waits for the end of it.
+	if f, err = w.Formats(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.Cluster.FormatWanted, f.Nodes = store.FormatCompact, nil
+	if why, err := w.WaitsFor(t.Context(), f); err != nil || !strings.Contains(why, "1 freezes") {
+		t.Errorf("the way back waits for %q, %v", why, err)
+	}
+	r, err := w.Freezes(t.Context())
+	ok(t, err)
+	_, err = w.SetFreezes(t.Context(), r, task.Freezes{})
+	ok(t, err)
+	if why, err := w.WaitsFor(t.Context(), f); err != nil || why != "" {
+		t.Errorf("the way back waits for %q, %v", why, err)
+	}
+}
+
+func TestCommit_NoneSucceedsThatDoesNotKnowTheFreezes(t *testing.T) {
+	w := newWorld(t)
+	stale := w.begin()
+	stale.Record(ref, ended(ref, 1, task.Skipped))
+	r := w.freeze()
+	_, err := w.Commit(t.Context(), stale)
+	var conflict *store.Conflict
+	if !errors.As(err, &conflict) || conflict.Freezes == nil || conflict.Freezes.Mod != r.Mod || conflict.Freezes.Of("any").Reason != "a move" || len(conflict.Records) > 0 {
+		t.Fatalf("%+v, %v", conflict, err)
+	}
+	empty := w.begin() // of a worker that decides nothing
+	_, err = w.Commit(t.Context(), empty)
+	is(t, err, task.ErrConflict)
+	c := w.begin()
+	c.Freezes = r.Mod
+	w.commit(c)
+	// Another record's change is not blamed on them.
+	c = w.begin()
+	c.Freezes = r.Mod
+	c.GuardEntry(ref.String(), 7)
+	if _, err = w.Commit(t.Context(), c); !errors.As(err, &conflict) || conflict.Freezes != nil || len(conflict.Records) != 1 {
+		t.Errorf("%+v, %v", conflict, err)
+	}
+}
+
+// A freeze that comes between what opening a shard reads and what it writes makes
+// it read again.
+func TestOpen_ComparesTheFreezes(t *testing.T) {
+	w := newWorld(t)
+	w.freeze()
+	_, _, err := w.Open(t.Context(), ref.Shard, w.fences)
+	ok(t, err)
+	w.writes.next()
+	w.writes.before = func(n int) {
+		if n == 1 {
+			w.put(w.keys.Freezes(), `{"holding":[]}`)
+		}
+	}
+	_, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
+	ok(t, err)
+	if _, mod := w.mark(); w.writes.count() != 2 || mod != rev {
+		t.Errorf("%d commits; the watermark is of %d, and was opened at %d", w.writes.count(), mod, rev)
+	}
+}
+
+type never struct{ *testing.T }
+
+func (n never) Commit(context.Context, kv.Txn) (kv.Result, error) {
+	n.Error("it goes with others")
+	return kv.Result{}, errors.New("refused")
+}
+
+// All commits compare it: in a request that others share it would hold them up.
+func TestSetFreezes_GoesAlone(t *testing.T) {
+	w := newWorld(t)
+	w.Store = w.other().Batching(never{t})
+	w.freeze()
+}
+
+func TestFollowFreezes_TellsWhatIsAndWhatChanges(t *testing.T) {
+	w := newWorld(t)
+	ctx, stop := context.WithCancel(t.Context())
+	told := make(chan store.FreezeRecord)
+	done := make(chan error, 1)
+	go func() {
+		done <- w.FollowFreezes(ctx, time.Minute, func(r store.FreezeRecord) error {
+			select {
+			case told <- r:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	if r := <-told; r.Mod != 0 || r.Revision == 0 || r.Of("any") != nil {
+		t.Errorf("at first %+v", r)
+	}
+	now := w.freeze()
+	if r := <-told; r.Mod != now.Mod || r.Of("any") == nil {
+		t.Errorf("then %+v", r)
+	}
+	w.del(w.keys.Freezes())
+	if r := <-told; r.Mod != 0 || r.Of("any") != nil {
+		t.Errorf("in the end %+v", r)
+	}
+	stop()
+	is(t, <-done, context.Canceled)
+}
