@@ -27,6 +27,8 @@ func (w *worker) apply(b store.ShardBatch) {
 			w.applyQueued(ev)
 		case store.KindEnded:
 			w.applyEnded(ev)
+		case store.KindDead:
+			w.applyDead(ev)
 		}
 	}
 	if b.More {
@@ -64,6 +66,7 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 		// As if some records had been added already: on average, a history is
 		// trimmed as often in a shard that changes hands after every few runs.
 		t.added = uint16(rand.IntN(trimAfter(t.how.history.Keep)))
+		t.dead = uint8(rand.IntN(trimAfter(store.KeepDead)))
 	}
 	w.setBad(t, err != nil)
 	w.reschedule(t)
@@ -228,7 +231,7 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 	if ev.Mod == ev.Create && t.added < math.MaxUint16 { // else it was extended
 		t.added++
 	}
-	if h := t.how.history; w.owner && int(t.added) >= trimAfter(h.Keep) && w.e.trims.ask(trim{w.fences, t.ref(w.shard), h}) {
+	if h := t.how.history; w.owner && int(t.added) >= trimAfter(h.Keep) && w.e.trims.ask(trim{fences: w.fences, ref: t.ref(w.shard), history: h}) {
 		t.added = 0
 	}
 }

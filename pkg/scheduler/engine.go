@@ -36,6 +36,7 @@ type Store interface {
 	HistoriesOf(ctx context.Context, refs []store.Ref) (keys [][]store.ShardEvent, rev int64, err error)
 	ExpireTask(ctx context.Context, f store.Fences, ref store.Ref, entryMod int64, t store.Tombstone) error
 	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error
+	TrimDead(ctx context.Context, f store.Fences, ref store.Ref) error
 }
 
 // NextAttempt is the queue record of the attempt that follows one that ended,
@@ -58,6 +59,10 @@ type Config struct {
 	// Cluster, if set, is what the cluster's record says: of its shards this node may
 	// catch up with its part of the rate. Without it, with all of the default rate.
 	Cluster func() task.Cluster
+	// Freezes are the freezes as they are known, and their record's mod revision;
+	// nil: none. They may be old: a commit that did not know the newest fails, and
+	// tells them. Look says that they have changed.
+	Freezes func() (*task.Freezes, int64)
 	// May, if set, is asked before each commit; its error ends the worker.
 	May        func() error
 	Logger     *zap.Logger
@@ -70,6 +75,7 @@ type Engine struct {
 	reconciler *reconciler
 
 	cfg     Config
+	freezes freezes
 	scans   *scanner
 	trims   *trimmer
 	burials *burials
@@ -97,6 +103,9 @@ func New(cfg Config) *Engine {
 	}
 	if cfg.May == nil {
 		cfg.May = func() error { return nil }
+	}
+	if cfg.Freezes == nil {
+		cfg.Freezes = func() (*task.Freezes, int64) { return nil, 0 }
 	}
 	if cfg.ClearedAfter == 0 {
 		cfg.ClearedAfter = 2 * time.Second
@@ -169,7 +178,7 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	return w.run(ctx)
 }
 
-// Look tells all workers that nodes have come, gone or changed.
+// Look tells all workers that nodes have come, gone or changed, or freezes have.
 func (e *Engine) Look() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

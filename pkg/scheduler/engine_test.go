@@ -441,7 +441,7 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprint(i)), "{}")
 	}
 	for _, keep := range []int{10, 5, 4, 1} {
-		w.ok(e.trims.trim(w.ctx, trim{f, ref("a"), task.History{Keep: keep, Record: task.RecordAll}}))
+		w.ok(e.trims.trim(w.ctx, trim{fences: f, ref: ref("a"), history: task.History{Keep: keep, Record: task.RecordAll}}))
 		past, err := w.store.History(w.ctx, ref("a"), false)
 		w.ok(err)
 		if len(past) != min(keep, 5) || past[len(past)-1].ID != "4" {
@@ -450,7 +450,7 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	}
 	w.assign("n2")
 	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
-	if err := e.trims.trim(w.ctx, trim{f, ref("a"), task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
+	if err := e.trims.trim(w.ctx, trim{fences: f, ref: ref("a"), history: task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
 		t.Errorf("a fenced owner's trim: %v", err)
 	}
 }

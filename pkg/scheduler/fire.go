@@ -41,6 +41,10 @@ func (p *plan) tick(t *taskState) bool {
 // decide gives a tick that is due now its outcome, by the policies of overlap and
 // of the start deadline.
 func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
+	if p.isFrozen(t) {
+		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
+		return
+	}
 	if deadline := t.startBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
 		p.miss(t, missedTicks{instant(tick), instant(tick), 1, task.ReasonDeadline})
 		return
@@ -170,6 +174,9 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 	if p.full {
 		return false
 	}
+	if p.isFrozen(t) {
+		return p.skipFrozen(t, upTo)
+	}
 	s := t.schedule()
 	l := lateness{t.how.missed, t.how.deadline, p.w.opening.at}
 	c := behind(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
@@ -249,6 +256,16 @@ func (p *plan) queue(t *taskState) {
 		}
 		if t.bad {
 			return // what it would run cannot be read
+		}
+		if p.isFrozen(t) { // looked at again when that has changed
+			what := rests
+			if q.expired(now) {
+				what = expires
+			}
+			if !p.take(t, q, what) {
+				return
+			}
+			continue
 		}
 		if t.started {
 			// At most one in a revision: the others in the next.
@@ -351,7 +368,7 @@ func (p *plan) attempts(t *taskState) {
 		switch {
 		case a.watch == nil:
 		case a.watch.lost:
-			if !p.fits(t, 2, 2*roomForRecord) {
+			if !p.fits(t, 3, 3*roomForRecord) {
 				return
 			}
 			p.lose(t, a)
@@ -386,6 +403,9 @@ func (p *plan) lose(t *taskState, a *attempt) {
 		next = p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64())
 	}
 	p.commit.EndLost(a.watch.held, end, next)
+	if next == nil && a.watch.unreadable == nil && !t.orphan(a.run) {
+		p.commit.Bury(a.watch.held, end)
+	}
 	p.then = append(p.then, func(rev int64) {
 		p.w.e.metrics.lost.Inc()
 		p.w.ended(t, a.run, rev+1)

@@ -16,6 +16,7 @@ type plan struct {
 	w       *worker
 	now     time.Time
 	commit  *store.Commit
+	freezes *task.Freezes         // nil: none
 	touched []*taskState          // those that it changes
 	claims  []claim               // ticks that it has run
 	given   []*task.Node          // on which runs are reserved, as they were known
@@ -42,6 +43,7 @@ type outcomes struct{ run, queued, skipped, missed int64 }
 // plan decides what one commit can hold.
 func (w *worker) plan(now time.Time) *plan {
 	p := &plan{w: w, now: now, commit: w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark)}
+	p.freezes, p.commit.Freezes = w.e.frozen()
 	// First what is owed: entries that the watermark does not cover, then tasks
 	// that are behind. A commit that pays of it leaves the watermark where it
 	// is; the next one finds what else is due.

@@ -137,12 +137,16 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 			}
 		case store.KindQueued:
 			w.applyQueued(&ev)
-		case store.KindEnded:
+		case store.KindEnded, store.KindDead:
 			delete(w.purges, ev.Key) // if it is there, the watch will tell
 			w.spanEnds(t)            // it cannot be extended
 		}
-		failed[t] = ev.Kind != store.KindEnded || failed[t]
+		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead || failed[t]
 		w.look(t)
+	}
+	if c.Freezes != nil {
+		w.e.learn(c.Freezes)
+		w.lookAtAll()
 	}
 	for _, node := range c.Nodes {
 		w.wakeAt(now.Add(suspicion))

@@ -32,6 +32,7 @@ type taskState struct {
 	added   uint16 // records of history since the last trim
 	uid     uint8  // length of the uid
 	failed  uint8  // commits in a row that failed for a record of this task
+	dead    uint8  // dead runs since the last trim
 	present bool   // the entry exists; if bad, it cannot be read and has no ticks
 	bad     bool
 	paused  bool

@@ -26,6 +26,7 @@ type trim struct {
 	fences  store.Fences
 	ref     store.Ref
 	history task.History
+	dead    bool // not its history, but its dead runs
 }
 
 // trimmers is how many histories are trimmed at once: their deletes then share
@@ -69,6 +70,9 @@ func (t *trimmer) run(ctx context.Context) error {
 }
 
 func (t *trimmer) trim(ctx context.Context, job trim) error {
+	if job.dead {
+		return t.store.TrimDead(ctx, job.fences, job.ref)
+	}
 	past, err := t.store.History(ctx, job.ref, job.history.Record == task.RecordFailures)
 	if err != nil {
 		return err
