@@ -43,6 +43,7 @@ func (e *Executor) publish() {
 	e.free.Store(int64(max(0, e.cfg.Slots-running-e.claims)))
 	e.metrics.waiting.Set(float64(e.count(phaseWaiting)))
 	e.metrics.unrecorded.Set(float64(e.count(phaseEnded)))
+	e.obey()
 	if len(e.drainers) > 0 && e.settledAll() && (e.listed || e.session.id == 0) {
 		for _, c := range e.drainers {
 			close(c)
@@ -63,7 +64,7 @@ func (e *Executor) step(a *attempt, v view) {
 	if a.foreign {
 		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+e.cfg.LostAfter || e.cfg.Dead(a.Instance)
 	}
-	v.behind = e.leaving[a.key] > 0
+	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	switch decide(a, v) {
 	case doForget:
 		e.forget(a)
@@ -76,7 +77,11 @@ func (e *Executor) step(a *attempt, v view) {
 			e.processes.add(a)
 		}
 	case doCancel:
-		a.finish(e.cfg.Node, Result{State: task.Cancelled, Reason: task.ReasonCancelled, EndedAt: v.now})
+		a.finish(e.cfg.Node, Result{State: task.Cancelled, Reason: a.cancelReason(), EndedAt: v.now})
+		e.ended(a)
+	case doMiss:
+		a.finish(e.cfg.Node, Result{State: task.Missed, Reason: task.ReasonDeadline, EndedAt: v.now,
+			Message: "it was in the inbox of " + e.cfg.Node + " and had not started"})
 		e.ended(a)
 	case doLose:
 		a.end = &ending{attempt: a, run: LostEnd(a.Assigned, a.Create, v.now)}
@@ -99,7 +104,7 @@ func (e *Executor) step(a *attempt, v view) {
 // startReady starts what is ready, the oldest first, as far as slots allow; it
 // reports whether it started anything.
 func (e *Executor) startReady(v view) (started bool) {
-	if e.session.id == 0 || int64(v.boot) > e.session.until.Load() {
+	if e.session.id == 0 || !e.session.mayStart(v.boot) {
 		return false
 	}
 	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
@@ -115,7 +120,7 @@ func (e *Executor) start(a *attempt, v view) bool {
 	if a.place < 0 {
 		return false
 	}
-	v.behind = e.leaving[a.key] > 0
+	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	if decide(a, v) != doReady {
 		e.touch(a) // what has changed since may need something else
 		return false
@@ -143,6 +148,6 @@ func (e *Executor) ended(a *attempt) {
 
 func (e *Executor) late(a *attempt, started time.Time) {
 	if max(a.Attempt, 1) == 1 && a.Trigger != task.TriggerCatchUp {
-		e.metrics.lateness.Observe(started.Sub(a.ScheduledTime.Time).Seconds())
+		e.metrics.lateness.Observe(started.Sub(a.due()).Seconds())
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// errTooLate means that the node's deadline had passed before the fork.
-var errTooLate = errors.New("not started: the node had lost touch with etcd")
+// errTooLate means that the node's deadline, or the attempt's, had passed before the fork.
+var errTooLate = errors.New("not started: the node had lost touch with etcd, or it was too late for that")
 
 // attempt is one record of the inbox, and what this node makes of it. The loop
 // owns it.
@@ -76,9 +76,20 @@ func (a *attempt) finish(node string, r Result) {
 	}
 	end.OutputTail = tail(r.Tail, n)
 	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
-		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.ScheduledTime.UnixMilli()))
+		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.due().UnixMilli()))
 	}
 }
+
+// due is when the attempt's run was to start.
+func (a *attempt) due() time.Time {
+	if !a.DueAt.IsZero() {
+		return a.DueAt.Time
+	}
+	return a.ScheduledTime.Time
+}
+
+// cancelReason is why somebody wants the attempt to end.
+func (a *attempt) cancelReason() string { return cmp.Or(a.CancelReason, task.ReasonCancelled) }
 
 // ready orders attempts: the oldest tick first, then the oldest token.
 type ready []*attempt

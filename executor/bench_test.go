@@ -35,6 +35,14 @@ func (i *instant) FollowInbox(ctx context.Context, _ string, _ time.Duration, ap
 	}
 }
 
+func (i *instant) FollowFreezes(ctx context.Context, _ time.Duration, apply func(store.FreezeRecord) error) error {
+	if err := apply(store.FreezeRecord{Revision: 1}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func (i *instant) Finish(context.Context, store.Held, task.Run, *task.Waiting) error {
 	i.finished.Add(1)
 	return nil

@@ -3,6 +3,7 @@ package executor
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -27,6 +28,7 @@ const (
 	doReady           // start it when there is a slot
 	doCancel          // end it as cancelled, unstarted
 	doLose            // end it as lost
+	doMiss            // end it as missed, unstarted: its start deadline has passed
 	doHandBack        // queue it again
 	doKill            // end its process
 	doMark            // write that it runs
@@ -44,6 +46,7 @@ type view struct {
 	overdue  bool // the attempt's session was silent for too long, and others may replace it
 	dead     bool // the attempt's instance is another and proved dead, or has had LostAfter
 	behind   bool // an older attempt in the same place still has a process
+	frozen   bool // its namespace is frozen, or nobody knows yet
 }
 
 // decide says what is to be done about an attempt. It depends on nothing but
@@ -82,6 +85,8 @@ func decideWaiting(a *attempt, v view) action {
 		return doLose
 	case a.CancelRequested:
 		return doCancel
+	case tooLate(a.Held, v.now):
+		return doMiss
 	case v.draining:
 		return doHandBack
 	case v.session == 0, v.behind:
@@ -90,8 +95,16 @@ func decideWaiting(a *attempt, v view) action {
 		return doNothing
 	case a.session != v.session:
 		return doAdopt
+	case v.frozen:
+		return doNothing
 	}
 	return doReady
+}
+
+// tooLate reports whether the start deadline of a tick has passed: a retry, and
+// what a person asked for, have none.
+func tooLate(h *store.Held, now time.Time) bool {
+	return !h.StartBefore.IsZero() && max(h.Attempt, 1) == 1 && h.Trigger != task.TriggerManual && now.After(h.StartBefore.Time)
 }
 
 func decideRunning(a *attempt, v view) action {

@@ -18,14 +18,24 @@ func TestDecide(t *testing.T) {
 		v    func(*view)
 		want action
 	}{
-		"waiting, dispatched under the session":  {func(a *attempt) { a.session = 2 }, nil, doReady},
-		"waiting, held before":                   {func(a *attempt) { a.session = 1 }, nil, doAdopt},
-		"waiting, never joined":                  {func(*attempt) {}, func(v *view) { v.session = 0 }, doNothing},
-		"waiting, a write is under way":          {func(a *attempt) { a.busy = true }, nil, doNothing},
-		"waiting, an older one still runs":       {func(a *attempt) { a.session = 2 }, func(v *view) { v.behind = true }, doNothing},
-		"waiting, cancelled":                     {func(a *attempt) { a.CancelRequested = true }, nil, doCancel},
-		"waiting, cancelled while draining":      {func(a *attempt) { a.CancelRequested = true }, func(v *view) { v.draining = true }, doCancel},
-		"waiting, draining":                      {func(*attempt) {}, func(v *view) { v.draining = true }, doHandBack},
+		"waiting, dispatched under the session": {func(a *attempt) { a.session = 2 }, nil, doReady},
+		"waiting, held before":                  {func(a *attempt) { a.session = 1 }, nil, doAdopt},
+		"waiting, never joined":                 {func(*attempt) {}, func(v *view) { v.session = 0 }, doNothing},
+		"waiting, a write is under way":         {func(a *attempt) { a.busy = true }, nil, doNothing},
+		"waiting, an older one still runs":      {func(a *attempt) { a.session = 2 }, func(v *view) { v.behind = true }, doNothing},
+		"waiting, cancelled":                    {func(a *attempt) { a.CancelRequested = true }, nil, doCancel},
+		"waiting, cancelled while draining":     {func(a *attempt) { a.CancelRequested = true }, func(v *view) { v.draining = true }, doCancel},
+		"waiting, draining":                     {func(*attempt) {}, func(v *view) { v.draining = true }, doHandBack},
+		"waiting, frozen":                       {func(a *attempt) { a.session = 2 }, func(v *view) { v.frozen = true }, doNothing},
+		"waiting, frozen, held before":          {func(a *attempt) { a.session = 1 }, func(v *view) { v.frozen = true }, doAdopt},
+		"waiting, in time":                      {func(a *attempt) { a.session, a.StartBefore = 2, task.At(now) }, nil, doReady},
+		"waiting, too late":                     {func(a *attempt) { a.session, a.StartBefore = 2, task.At(now.Add(-time.Millisecond)) }, nil, doMiss},
+		"waiting, too late, frozen":             {func(a *attempt) { a.StartBefore = task.At(now.Add(-time.Second)) }, func(v *view) { v.frozen = true }, doMiss},
+		"waiting, too late, cancelled":          {func(a *attempt) { a.StartBefore, a.CancelRequested = task.At(now.Add(-time.Second)), true }, nil, doCancel},
+		"waiting, late for a retry":             {func(a *attempt) { a.session, a.StartBefore, a.Attempt = 2, task.At(now.Add(-time.Second)), 2 }, nil, doReady},
+		"waiting, late for a person": {func(a *attempt) {
+			a.session, a.StartBefore, a.Trigger = 2, task.At(now.Add(-time.Second)), task.TriggerManual
+		}, nil, doReady},
 		"waiting, gone":                          {func(a *attempt) { a.gone = true }, nil, doForget},
 		"waiting, gone while it is written":      {func(a *attempt) { a.gone, a.busy = true, true }, nil, doNothing},
 		"waiting, came and went before":          {func(a *attempt) { a.stale = true }, nil, doLose},
@@ -81,11 +91,11 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 		}
 		a.CancelRequested = flip("cancel")
 		v := view{session: rapid.IntRange(0, 2).Draw(t, "latest"), draining: flip("draining"), stopping: flip("stopping"),
-			overdue: flip("overdue"), dead: flip("dead"), behind: flip("behind")}
+			overdue: flip("overdue"), dead: flip("dead"), behind: flip("behind"), frozen: flip("frozen")}
 		if decide(a, v) != doReady {
 			return
 		}
-		if a.phase != phaseWaiting || a.gone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind ||
+		if a.phase != phaseWaiting || a.gone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind || v.frozen ||
 			v.session == 0 || a.session != v.session {
 			t.Fatalf("would start %+v in %+v", a, v)
 		}
@@ -114,6 +124,13 @@ func TestNext(t *testing.T) {
 		"cancel requested":     {func(a *task.Assigned, _ *task.Run) { a.CancelRequested = true }, 0, 0},
 		"cancelled":            {func(_ *task.Assigned, r *task.Run) { r.State = task.Cancelled }, 0, 0},
 		"succeeded":            {func(_ *task.Assigned, r *task.Run) { r.State = task.Succeeded }, 0, 0},
+		"missed":               {func(_ *task.Assigned, r *task.Run) { r.State = task.Missed }, 0, 0},
+		"an exit code that is": {func(a *task.Assigned, r *task.Run) { a.Retry.ExitCodes = []int{75, 1} }, 10 * time.Second, 2},
+		"one that is not":      {func(a *task.Assigned, r *task.Run) { a.Retry.ExitCodes = []int{75} }, 0, 0},
+		"no exit code":         {func(a *task.Assigned, r *task.Run) { a.Retry.ExitCodes, r.ExitCode = []int{75}, nil }, 0, 0},
+		"lost, with codes": {func(a *task.Assigned, r *task.Run) {
+			a.Retry.ExitCodes, r.State, r.ExitCode = []int{75}, task.Lost, nil
+		}, 10 * time.Second, 2},
 	} {
 		a, r := base, end
 		c.change(&a, &r)

@@ -4,7 +4,7 @@
 // An inbox record (runs/<node>/…) is the durable intent. Its create revision is
 // the attempt's token. The life of an attempt here:
 //
-//	          ┌── cancelled, stale ───────────────┐
+//	          ┌── cancelled, stale, too late ─────┐
 //	          │                                   ▼
 //	(seen) waiting ──slot, adopted──▶ running ─▶ ended ──recorded──▶ settled ──record gone──▶ (forgotten)
 //	          │                                   ▲                    ▲
@@ -18,6 +18,12 @@
 //     which it was already known completely is not new, and is never started.
 //   - Nothing starts before the first join, nor after the node's deadline, nor
 //     unless the attempt was dispatched, or adopted, under the latest session.
+//   - Nothing of a namespace starts once Froze says that its freeze is obeyed, nor
+//     before the freezes were read under the latest session, nor when that may have
+//     ended unnoticed: whoever waits for all nodes that are present waits for this
+//     one. What is frozen stays in the inbox.
+//   - What a tick gave rise to and has not started by its start deadline ends as
+//     missed, frozen or not; a retry and a manual run have none.
 //   - What was held before the latest join is adopted before it starts; if it
 //     runs, meanwhile it goes on. What cannot be adopted is killed.
 //   - Another instance's attempts are never started; they end as lost, at once
@@ -41,8 +47,8 @@
 // also wipes its environment is never found. The result of an attempt is lost if
 // the daemon dies before etcd is back; then the attempt is lost, too.
 //
-// Keys: runs/<this node>/ (read, rewritten, deleted), and with the end of an
-// attempt history/ or queue/ of its shard; cleared/<instance> is read here and
+// Keys: runs/<this node>/ (read, rewritten, deleted), freezes (read), and with the
+// end of an attempt history/, dead/ or queue/ of its shard; cleared/<instance> is read here and
 // written by the guardian.
 //
 // One goroutine owns the state (see Executor.Run); everybody else pokes it. Of

@@ -57,6 +57,8 @@ type Config struct {
 
 	// Act, if set, takes the place of processes.
 	Act Act
+	// Obeyed, if set, is called when Froze has changed. It does not block.
+	Obeyed func()
 	// Boot is a clock that counts suspend; nil: the host's.
 	Boot func() time.Duration
 
@@ -71,6 +73,10 @@ type Session struct {
 	// LastRenewal is when the last acknowledged renewal was sent, with a
 	// monotonic reading. It is called after the session's end, too.
 	LastRenewal func() time.Time
+	// TTL is how long the session outlives its last renewal, at least; 0: nobody
+	// asks. After that it may be over, and others may take the node for gone: it
+	// starts nothing until it hears of etcd again.
+	TTL time.Duration
 }
 
 // Executor runs the attempts in one node's inbox.
@@ -92,7 +98,7 @@ type Executor struct {
 	mu   sync.Mutex
 	mail mail
 
-	free, running, beats atomic.Int64
+	free, running, beats, froze atomic.Int64
 
 	state    // owned by the goroutine of Run
 	toRecord lane[*ending]

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// following keeps one goroutine that follows the inbox, for the latest session.
+// following keeps those who follow the inbox and the freezes, for the latest session.
 type following struct {
 	e      *Executor
 	cancel context.CancelFunc
@@ -25,6 +25,7 @@ func (f *following) restart(ctx context.Context, session int) {
 	f.cancel()
 	ctx, f.cancel = context.WithCancel(ctx)
 	f.wg.Go(func() { f.e.follow(ctx, session) })
+	f.wg.Go(func() { f.e.followFreezes(ctx, session) })
 }
 
 // stop ends following. Nobody takes batches any more.

@@ -12,6 +12,7 @@ import (
 // Inbox is what the executor needs of the store; *store.Store is one.
 type Inbox interface {
 	FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(store.InboxBatch) error) error
+	FollowFreezes(ctx context.Context, relist time.Duration, apply func(store.FreezeRecord) error) error
 	Rewrite(ctx context.Context, session kv.Fence, h store.Held) (mod int64, err error)
 	Finish(ctx context.Context, h store.Held, end task.Run, next *task.Waiting) error
 	HandBack(ctx context.Context, h store.Held) error

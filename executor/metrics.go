@@ -29,7 +29,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carillon_attempts_total", Help: "Attempts that ended on this node, by their final state."}, []string{"state"}),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "carillon_start_lateness_seconds", Help: "From the tick to the start of the first attempt; catch-up runs are left out.",
+			Name: "carillon_start_lateness_seconds", Help: "From when a tick falls due to the start of the first attempt; catch-up runs are left out.",
 			Buckets: []float64{.001, .002, .004, .008, .015, .03, .06, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300}}),
 		waiting:    gauge("carillon_attempts_waiting", "Attempts in this node's inbox that have not started."),
 		unrecorded: gauge("carillon_attempts_unrecorded", "Attempts that ended and whose end is not recorded yet."),
@@ -42,7 +42,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 			Help: "Attempts that were made to end, by why: cancel, shutdown, silent (the node was, for too long), guardian (the daemon was frozen for too long), gone (others had decided about it)."}, []string{"why"}),
 		repairs: kv.NewRepairs("executor"),
 	}
-	for _, s := range []task.State{task.Succeeded, task.Failed, task.TimedOut, task.Cancelled, task.Lost} {
+	for _, s := range []task.State{task.Succeeded, task.Failed, task.TimedOut, task.Cancelled, task.Lost, task.Missed} {
 		m.endedAs[s] = m.ended.WithLabelValues(string(s))
 	}
 	if r != nil {

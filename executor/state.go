@@ -18,6 +18,7 @@ type state struct {
 	sessions  map[int]*joined // those that attempts still belong to
 	firstJoin time.Duration   // on CLOCK_BOOTTIME
 	listed    bool            // the inbox was listed under the latest session
+	freezes   freezes
 
 	all        []*attempt
 	byKey      map[string]*attempt // without those that are gone
@@ -49,10 +50,17 @@ type joined struct {
 	renewals *renewals
 	fenced   bool         // it is known to be over
 	until    atomic.Int64 // on CLOCK_BOOTTIME; others read it
+	starts   atomic.Int64 // likewise: until when attempts may start in silence
 }
 
 // expired reports whether the session's attempts have run in silence for too long.
 func (j *joined) expired(boot time.Duration) bool { return int64(boot) > j.until.Load() }
+
+// mayStart reports whether the node is present, as far as it can know: whoever has
+// something stop on all nodes that are present (a freeze) waits for this one.
+func (j *joined) mayStart(boot time.Duration) bool {
+	return !j.expired(boot) && int64(boot) <= j.starts.Load()
+}
 
 func newState() state {
 	return state{
@@ -112,7 +120,7 @@ func (s *state) forget(a *attempt) {
 // join begins a session. Attempts dispatched under it need not be adopted.
 func (e *Executor) join(s Session) {
 	j := &joined{id: e.session.id + 1, Session: s, renewals: newRenewals(e.clocks, s.LastRenewal)}
-	e.session, e.listed = j, false
+	e.session, e.listed, e.freezes.known = j, false, false
 	e.sessions[j.id] = j
 	if e.firstJoin == 0 {
 		e.firstJoin = e.clocks.boot()
@@ -148,8 +156,12 @@ func (e *Executor) renew() {
 			delete(e.sessions, id)
 			continue
 		}
-		until := j.renewals.look() + e.cfg.LostAfter - e.margin
+		renewed := j.renewals.look()
+		until := renewed + e.cfg.LostAfter - e.margin
 		j.until.Store(int64(until))
+		if j.starts.Store(int64(until)); j.TTL > 0 {
+			j.starts.Store(int64(renewed + j.TTL))
+		}
 		// The daemon's own kill comes first, and has time for its grace.
 		e.cfg.Guardian.renewed(id, until+e.margin*6/10)
 	}

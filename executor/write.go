@@ -31,7 +31,7 @@ func (e *Executor) startProcess(a *attempt) {
 // runProcess sees one attempt from its preparation to its end.
 func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time)) Result {
 	may := func() error {
-		if j.expired(e.clocks.boot()) {
+		if !j.mayStart(e.clocks.boot()) || tooLate(h, time.Now()) {
 			return errTooLate
 		}
 		return nil
@@ -75,6 +75,9 @@ func (e *Executor) processEnded(a *attempt, r Result) {
 		if a.killed.cause == causeNone {
 			e.metrics.kills.WithLabelValues("guardian").Inc()
 		}
+	}
+	if r.Reason == task.ReasonCancelled {
+		r.Reason = a.cancelReason()
 	}
 	a.finish(e.cfg.Node, r)
 	e.ended(a)

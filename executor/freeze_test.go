@@ -1,0 +1,139 @@
+package executor
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// freeze writes which namespaces are frozen, and returns the record's mod revision.
+func (n *node) freeze(namespaces ...string) int64 {
+	n.t.Helper()
+	f := task.Freezes{Holding: []task.Freeze{}}
+	for _, ns := range namespaces {
+		f, _ = f.Freeze(task.Freeze{Namespace: ns})
+	}
+	return n.put(n.keys.Freezes(), f)
+}
+
+func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
+	told := make(chan struct{}, 10)
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Obeyed = func() { told <- struct{}{} } })
+	n.join()
+	n.assign("before", "echo $$ >@before; while ! test -e @go; do sleep 0.01; done")
+	n.began("before")
+	rev := n.freeze("default")
+	<-told
+	if n.Froze() != rev {
+		t.Errorf("it obeys the record of revision %d, want %d", n.Froze(), rev)
+	}
+	n.assign("r1", "")
+	n.assign("r2", "", noop)
+	a := assigned("r3", nil)
+	noop(&a)
+	other := store.Ref{Namespace: "other", Name: "job"}
+	n.put(n.keys.Run("n1", other, "r3"), a)
+	eventually(t, "what is not frozen runs", func() bool { r, _ := read[task.Run](n, n.keys.Ended(other, "r3")); return r != nil })
+	n.touch("go") // what runs goes on
+	n.ended("before")
+	for _, run := range []string{"r1", "r2"} {
+		if a, _ := n.inbox(run); a == nil || n.history(run) != nil {
+			t.Errorf("%s has not stayed in the inbox", run)
+		}
+	}
+	n.freeze()
+	n.ended("r1")
+	n.ended("r2")
+}
+
+// The one that joins may have missed a freeze: it reads them before it starts anything.
+type lateFreezes struct {
+	Inbox
+	begin chan struct{}
+}
+
+func (l *lateFreezes) FollowFreezes(ctx context.Context, relist time.Duration, apply func(store.FreezeRecord) error) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.begin:
+	}
+	return l.Inbox.FollowFreezes(ctx, relist, apply)
+}
+
+func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
+	late := &lateFreezes{begin: make(chan struct{}, 10)}
+	n := newNode(t, kvtest.Start(t), func(c *Config) { late.Inbox, c.Inbox = c.Inbox, late })
+	for join := range 2 { // the second time it knows what was, and not what is
+		if join == 1 {
+			n.freeze()
+			n.touch("go")
+			n.ended("r0")
+		}
+		n.join()
+		run := []string{"r0", "r1"}[join]
+		n.assign(run, "while ! test -e @go; do sleep 0.01; done", func(a *task.Assigned) { a.Action.Process.Shell += "; true" })
+		waits := func() bool { return value(n.metrics.waiting) == 1 && n.Running() == 0 }
+		eventually(t, run+" waits", waits)
+		rev := n.freeze("default")
+		late.begin <- struct{}{}
+		eventually(t, "it obeys", func() bool { return n.Froze() == rev })
+		if !waits() {
+			t.Fatalf("%s was started", run)
+		}
+	}
+}
+
+// What is about to start when a freeze comes may start: until it has, the node does
+// not say that it obeys.
+func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
+	told := 0
+	e := &Executor{cfg: Config{Obeyed: func() { told++ }}, state: newState()}
+	frozen, other := &attempt{Held: &store.Held{}, phase: phaseRunning}, &attempt{Held: &store.Held{}, phase: phaseRunning}
+	frozen.Namespace, other.Namespace = "default", "other"
+	e.all = []*attempt{frozen, other}
+	f, _ := task.Freezes{}.Freeze(task.Freeze{Namespace: "default"})
+	e.hearFreezes(0, store.FreezeRecord{Freezes: f, Mod: 7})
+	e.obey()
+	if e.Froze() != 0 || told != 0 {
+		t.Fatal("it obeys while an attempt is about to start")
+	}
+	frozen.startedAt = time.Now()
+	e.obey()
+	e.obey()
+	if e.Froze() != 7 || told != 1 {
+		t.Errorf("it obeys %d, told %d times", e.Froze(), told)
+	}
+	e.hearFreezes(3, store.FreezeRecord{Mod: 9}) // of a session that is over
+	e.obey()
+	if e.Froze() != 7 {
+		t.Error("it obeys what was read under another session")
+	}
+}
+
+// Others may take it for gone by then, and a freeze for obeyed by all.
+func TestExecutor_StartsNothingWhenItsSessionMayBeOver(t *testing.T) {
+	n := newNode(t, kvtest.Start(t))
+	var renewed atomic.Int64 // before now
+	renewed.Store(int64(11 * time.Second))
+	key := n.keys.Node("n1")
+	f := kv.CreateFence(key, n.put(key, task.Node{Instance: "i1"}))
+	n.Joined(Session{Fence: f, TTL: 10 * time.Second, LastRenewal: func() time.Time { return time.Now().Add(-time.Duration(renewed.Load())) }})
+	n.assign("r1", "", noop)
+	n.assign("r2", "")
+	eventually(t, "both are seen", func() bool { return value(n.metrics.waiting) == 2 })
+	beats := n.Beats()
+	eventually(t, "it looks again", func() bool { return n.Beats() > beats+1 })
+	if n.Running() > 0 || n.history("r1") != nil {
+		t.Fatal("it started something")
+	}
+	renewed.Store(int64(time.Second))
+	n.ended("r1")
+	n.ended("r2")
+}
