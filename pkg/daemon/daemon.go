@@ -72,6 +72,7 @@ type Node struct {
 	leader   *leader
 	election *election.Election
 	executor *executor.Executor
+	freezes  freezes
 	guardian *executor.Guardian
 	door     *door
 
@@ -284,7 +285,8 @@ func (n *Node) wire() (err error) {
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Inbox: n.store, Guardian: n.guardian,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
 		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
-		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
+		Obeyed: func() { n.presence.announceSoon() }, // which is there before it runs
+		Dead:   func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
 	if err != nil {
 		return err
@@ -294,7 +296,7 @@ func (n *Node) wire() (err error) {
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, LostAfter: cfg.LostAfter.Std(),
-		Now: n.outside.Now, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
+		Freezes: n.freezes.known, Now: n.outside.Now, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },
@@ -338,7 +340,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, unreadable: n.unreadable, member: n.member,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member,
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
 		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{
@@ -347,7 +349,7 @@ func (n *Node) newPresence() *presence {
 			HandoverWithin: n.cfg.DrainTimeout / 2, // the rest is for what runs
 		},
 		joined: func(s *kv.Session, f kv.Fence) {
-			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal})
+			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal, TTL: s.TTL()})
 		},
 	}
 }

@@ -36,6 +36,7 @@ type presence struct {
 	node   task.Node // as configured; the rest is filled in at each announcement
 	ttl    time.Duration
 	load   func() int
+	froze  func() int64 // the record of freezes that the executor obeys
 	// unreadable is how many entries do not fire because they cannot be read.
 	unreadable func() int
 	member     func() *task.Member             // how the embedded etcd fares
@@ -117,7 +118,7 @@ func (p *presence) record() task.Node {
 	n := p.node
 	n.Unreadable, n.Member = p.unreadable(), p.member()
 	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
-	n.Epoch = p.state.epoch()
+	n.Epoch, n.Froze = p.state.epoch(), p.froze()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining {
@@ -171,13 +172,13 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		}
 		n := p.record()
 		err := p.store.Announce(ctx, f, n, s.Lease())
-		news := n.State != told.State || n.Unfit != told.Unfit
+		news := n.State != told.State || n.Unfit != told.Unfit || n.Froze != told.Froze
 		switch {
 		case errors.Is(err, task.ErrFenced):
 			return err
 		case err == nil:
 			if news {
-				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("unfit", n.Unfit))
+				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("unfit", n.Unfit), zap.Int64("froze", n.Froze))
 			}
 			told = n
 			p.tell(n)

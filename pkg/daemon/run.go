@@ -39,6 +39,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.owners.Run)
 	ground.run(n.watchMember)
 	ground.run(n.followCluster)
+	ground.run(n.followFreezes)
 	ground.run(n.moves.Run)
 	ground.run(n.bePresent)
 	ground.run(n.tellKeeper)
