@@ -45,6 +45,8 @@ type Config struct {
 	SetState func(ctx context.Context, state string) error
 	// Dial reaches other nodes; nil is net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// FreezeWithin is how long a freeze waits for the nodes to confirm it; 0 is 12 s.
+	FreezeWithin time.Duration
 	// Ready, if set, says why the node is not ready.
 	Ready func() error
 	// Logs is the output kept on this node; nil keeps none.
@@ -92,6 +94,9 @@ func New(cfg Config) (http.Handler, error) {
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
+	}
+	if cfg.FreezeWithin == 0 {
+		cfg.FreezeWithin = confirmWithin
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()

@@ -101,13 +101,14 @@ type world struct {
 	ready   error
 	badTime error
 
-	restored error // why nothing may be changed
-	stubborn error // why nodes take no states
-	panics   atomic.Bool
-	hold     atomic.Pointer[chan struct{}] // creates wait for it
-	wrote    func(answer []byte)           // called after each write of an answer, if set before serve
-	secret   string
-	url      string
+	freezeWithin time.Duration // 0: as usual
+	restored     error         // why nothing may be changed
+	stubborn     error         // why nodes take no states
+	panics       atomic.Bool
+	hold         atomic.Pointer[chan struct{}] // creates wait for it
+	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
+	secret       string
+	url          string
 	*client.Client
 }
 
@@ -161,7 +162,7 @@ func (w *world) serve(node string) string {
 			}
 			return w.ready
 		},
-		Writable: func() error { return w.restored },
+		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin,
 		SetState: func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {

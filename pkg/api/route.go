@@ -70,6 +70,7 @@ var (
 	selectorParam   = param{"selector", "Labels: \"team = data, env in (prod, staging), !old\".", huma.Schema{Type: huma.TypeString}}
 	stateParam      = param{"state", "States, separated by commas.", huma.Schema{Type: huma.TypeString}}
 	nodeParam       = param{"node", "The node that runs it, or ran it last.", huma.Schema{Type: huma.TypeString}}
+	deadParam       = param{"dead", "Only runs that failed, timed out or were lost and have no attempt left, as long as nobody had them run again or dismissed them.", truth}
 	taskParam       = param{"task", "The name of a task.", huma.Schema{Type: huma.TypeString}}
 	countParam      = param{"count", "How many ticks.", number(1, maxCount, defaultCount)}
 	createOnlyParam = param{"create_only", "A task that is there already fails, with the code exists.", truth}
@@ -81,9 +82,14 @@ const (
 	inNamespace = "/v1/namespaces/{ns}"
 	ofTask      = inNamespace + "/tasks/{name}"
 	ofRun       = ofTask + "/runs/{id}"
+
+	clusterFreeze = "/v1/cluster/freeze"
 )
 
 const stateAbout = "Only the node itself can take a state, which it keeps over restarts: any other passes the request on to it."
+
+const freezeAbout = "Answers when it holds: no tick is decided to run any more, and no node that is present starts anything. " +
+	"Ticks are skipped, what waits waits on, what runs goes on. One that holds already stays as it is."
 
 // routes are all of the API, in the order of the document.
 func (s *server) routes() []*route {
@@ -96,6 +102,8 @@ func (s *server) routes() []*route {
 		tasks       = reflect.TypeFor[client.List[client.Task]]()
 		aRun        = reflect.TypeFor[task.Run]()
 		runs        = reflect.TypeFor[client.List[task.Run]]()
+		freeze      = reflect.TypeFor[client.FreezeStatus]()
+		freezeBody  = &body{types: []string{jsonType}, of: reflect.TypeFor[client.FreezeRequest]()}
 		occurrences = reflect.TypeFor[client.List[client.Occurrence]]()
 	)
 	const get, post, put, patches, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
@@ -140,7 +148,7 @@ func (s *server) routes() []*route {
 			status: 200, answer: reflect.TypeFor[client.Keys](), serve: s.taskKeys},
 
 		{id: "list-task-runs", method: get, path: ofTask + "/runs", tag: "runs", summary: "List the runs of a task, the newest first",
-			params: []param{stateParam, nodeParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
+			params: []param{stateParam, nodeParam, deadParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
 		{id: "get-task-run", method: get, path: ofRun, tag: "runs", summary: "Read a run by its id, or by the beginning of it",
 			status: 200, answer: aRun, errors: []int{409}, serve: s.getTaskRun},
 		{id: "get-run-logs", method: get, path: ofRun + "/logs", tag: "runs", summary: "Read the output of an attempt, from whatever node ran it",
@@ -151,10 +159,15 @@ func (s *server) routes() []*route {
 		{id: "cancel-run", method: post, path: ofRun + "/cancel", tag: "runs", summary: "End a run",
 			about:  "A waiting run ends at once; the node of an active one is asked to end it.",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.cancelRun},
+		{id: "retry-run", method: post, path: ofRun + "/retry", tag: "runs", summary: "Queue a run in place of a dead one",
+			about:  "With the environment that the dead one had. It is not on the list of dead runs from then on.",
+			writes: true, status: 202, answer: reflect.TypeFor[client.Triggered](), errors: []int{409}, serve: s.retryRun},
+		{id: "dismiss-run", method: post, path: ofRun + "/dismiss", tag: "runs", summary: "Take a run off the list of dead ones; its history stays",
+			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.dismissRun},
 		{id: "list-all-runs", method: get, path: "/v1/runs", tag: "runs", summary: "List the runs of all namespaces, the newest first",
-			params: []param{stateParam, nodeParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{stateParam, nodeParam, deadParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "list-runs", method: get, path: inNamespace + "/runs", tag: "runs", summary: "List the runs of a namespace, the newest first",
-			params: []param{taskParam, stateParam, nodeParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{taskParam, stateParam, nodeParam, deadParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "get-run", method: get, path: inNamespace + "/runs/{id}", tag: "runs", summary: "Find a run of any task by its id, or by the beginning of it",
 			status: 200, answer: aRun, errors: []int{409}, serve: s.findRun},
 
@@ -183,6 +196,16 @@ func (s *server) routes() []*route {
 		{id: "set-format", method: put, path: "/v1/cluster/format", tag: "cluster", summary: "Use the newest format of records that is possible, or go back to an older one",
 			body: &body{types: []string{jsonType}, of: reflect.TypeFor[client.FormatRequest]()}, writes: true, status: 200,
 			answer: reflect.TypeFor[client.FormatStatus](), errors: []int{409}, serve: s.setFormat},
+		{id: "get-freeze", method: get, path: clusterFreeze, tag: "cluster", summary: "Whether the cluster is frozen", status: 200, answer: freeze, serve: s.getFreeze},
+		{id: "freeze", method: put, path: clusterFreeze, tag: "cluster", summary: "Stop all firing", about: freezeAbout,
+			body: freezeBody, writes: true, status: 200, answer: freeze, errors: []int{409, 504}, serve: s.putFreeze},
+		{id: "unfreeze", method: del, path: clusterFreeze, tag: "cluster", summary: "Let firing go on, from now",
+			writes: true, status: 200, answer: freeze, errors: []int{404, 409}, serve: s.deleteFreeze},
+		{id: "get-namespace-freeze", method: get, path: inNamespace + "/freeze", tag: "cluster", summary: "Whether a namespace is frozen", status: 200, answer: freeze, serve: s.getFreeze},
+		{id: "freeze-namespace", method: put, path: inNamespace + "/freeze", tag: "cluster", summary: "Stop all firing in a namespace", about: freezeAbout,
+			body: freezeBody, writes: true, status: 200, answer: freeze, errors: []int{409, 504}, serve: s.putFreeze},
+		{id: "unfreeze-namespace", method: del, path: inNamespace + "/freeze", tag: "cluster", summary: "Let firing go on in a namespace, from now",
+			writes: true, status: 200, answer: freeze, errors: []int{404, 409}, serve: s.deleteFreeze},
 		{id: "list-members", method: get, path: "/v1/cluster/members", tag: "cluster", summary: "List the members of etcd",
 			status: 200, answer: reflect.TypeFor[client.List[client.EtcdMember]](), serve: s.listMembers},
 		{id: "add-member", method: post, path: "/v1/cluster/members", tag: "cluster", summary: "Add a member to the embedded etcd",

@@ -111,6 +111,12 @@ func (s *server) answerRunsOf(c *call, ref store.Ref) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if dead, err := c.bool("dead"); dead || err != nil {
+		if err != nil {
+			return answer{}, err
+		}
+		return s.answerDeadOf(c, ref, p, f)
+	}
 	runs, err := s.Store.Runs(c.ctx(), ref)
 	if err != nil {
 		return answer{}, err
@@ -147,6 +153,12 @@ func (s *server) listRuns(c *call) (answer, error) {
 	f, err := c.runFilter(p)
 	if err != nil {
 		return answer{}, err
+	}
+	if dead, err := c.bool("dead"); dead || err != nil {
+		if err != nil {
+			return answer{}, err
+		}
+		return s.answerDead(c, ns, p, f)
 	}
 	runs, more, err := s.findRuns(c.ctx(), ns, f, p.limit)
 	if err != nil {

@@ -30,17 +30,15 @@ func (s *server) triggerTask(c *call) (answer, error) {
 		if st.EntryMod == 0 {
 			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to mend it", task.ErrInvalid, ref)
 		}
-		now := s.now()
-		run := task.Run{
-			ID: task.ManualRunID(now.Time, st.Task.UID), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
-			UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
-			State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
-		}
-		_, paused := inForce(&st.Entry, now.Time)
+		run := s.manualRun(st)
+		_, paused := inForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
 		_, err = s.Store.Enqueue(c.ctx(), st, task.Waiting{Run: run, Env: ask.Env})
 		return about(run.ID, err)
 	})
+	if err == nil {
+		out.Frozen = s.frozen(c.ctx(), ref.Namespace)
+	}
 	return answer{status: http.StatusAccepted, body: out}, err
 }
 

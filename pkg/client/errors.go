@@ -55,7 +55,7 @@ func (e *Error) Is(target error) bool {
 			return true
 		}
 	case task.ErrUnavailable:
-		return e.Code == CodeUnavailable || e.Code == CodeNoSpace ||
+		return e.Code == CodeUnavailable || e.Code == CodeNoSpace || e.Code == CodeNotConfirmed ||
 			e.Status == http.StatusServiceUnavailable || e.Status == http.StatusBadGateway
 	case task.ErrUnknown:
 		return e.Code == CodeUnknown

@@ -19,6 +19,7 @@ type RunFilter struct {
 	Task      string     // of ListRuns; needs a Namespace
 	State     task.State // "" is any
 	Node      string     // "" is any
+	Dead      bool       // only those that have no attempt left, and wait for a person
 	Limit     int        // at most so many; 0 is all
 }
 
@@ -26,6 +27,9 @@ func (f RunFilter) query() url.Values {
 	q := url.Values{}
 	set(q, "state", string(f.State))
 	set(q, "node", f.Node)
+	if f.Dead {
+		q.Set("dead", "true")
+	}
 	return q
 }
 

@@ -52,6 +52,8 @@ const Failed = "failed"
 type Triggered struct {
 	task.Run
 	Paused bool `json:"paused,omitempty" doc:"The task is paused; it runs all the same, this once."`
+	// Frozen is the freeze that the run waits for; nil if there is none.
+	Frozen *task.Freeze `json:"frozen,omitempty" doc:"Its namespace, or the cluster, is frozen: it waits for the end of that."`
 }
 
 // TriggerRequest is the body of a trigger; it may be left out.
@@ -133,25 +135,26 @@ type Keys struct {
 
 // ClusterStatus says how the cluster fares.
 type ClusterStatus struct {
-	ID          string       `json:"id"`
-	Shards      int          `json:"shards"`
-	Epoch       int          `json:"epoch"`
-	Schema      int          `json:"schema"`
-	CreatedAt   task.Time    `json:"created_at"`
-	Leader      string       `json:"leader" doc:"The node that writes assignments; empty if there is none just now."`
-	Nodes       int          `json:"nodes"`
-	NodesReady  int          `json:"nodes_ready"`
-	ShardsOwned int          `json:"shards_owned" doc:"Shards whose owner is present."`
-	Tasks       int64        `json:"tasks"`
-	ActiveRuns  int64        `json:"active_runs"`
-	Unreadable  int          `json:"unreadable_entries" doc:"Tasks that do not fire because their entry cannot be read."`
-	Etcd        []EtcdMember `json:"etcd"`
-	Revisions   Revisions    `json:"etcd_revisions"`
-	Room        *Room        `json:"room,omitempty"`
-	Format      FormatStatus `json:"format" doc:"Of the records in etcd."`
-	CatchUpRate int          `json:"catch_up_rate" doc:"How many runs of ticks that came to light late start per second in the whole cluster."`
-	Warnings    []string     `json:"warnings" doc:"What an operator should look at, in words."`
-	MakeSpace   []string     `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
+	ID          string        `json:"id"`
+	Shards      int           `json:"shards"`
+	Epoch       int           `json:"epoch"`
+	Schema      int           `json:"schema"`
+	CreatedAt   task.Time     `json:"created_at"`
+	Leader      string        `json:"leader" doc:"The node that writes assignments; empty if there is none just now."`
+	Nodes       int           `json:"nodes"`
+	NodesReady  int           `json:"nodes_ready"`
+	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
+	Tasks       int64         `json:"tasks"`
+	ActiveRuns  int64         `json:"active_runs"`
+	Unreadable  int           `json:"unreadable_entries" doc:"Tasks that do not fire because their entry cannot be read."`
+	Etcd        []EtcdMember  `json:"etcd"`
+	Revisions   Revisions     `json:"etcd_revisions"`
+	Room        *Room         `json:"room,omitempty"`
+	Format      FormatStatus  `json:"format" doc:"Of the records in etcd."`
+	Freezes     []task.Freeze `json:"freezes" doc:"Those that hold: nothing of what they freeze starts."`
+	CatchUpRate int           `json:"catch_up_rate" doc:"How many runs of ticks that came to light late start per second in the whole cluster."`
+	Warnings    []string      `json:"warnings" doc:"What an operator should look at, in words."`
+	MakeSpace   []string      `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
 }
 
 // Revisions are those that etcd keeps.
@@ -262,6 +265,7 @@ const (
 	CodeBadParameter = "bad_parameter"
 	CodeBadPage      = "bad_page"
 	CodeNotReady     = "not_ready"
+	CodeNotConfirmed = "not_confirmed" // it is written, and holds, but not everywhere yet
 	CodeClock        = "clock_not_trusted"
 	CodeRestored     = "etcd_restored"
 	CodeNotCarillon  = "not_carillon" // made by Client: what answered is no Carillon

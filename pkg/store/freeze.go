@@ -49,6 +49,19 @@ func (s *Store) Freezes(ctx context.Context) (FreezeRecord, error) {
 	return freezeRecord(e, res.Header.Revision), nil
 }
 
+// CountTasks counts the tasks of a namespace, "" for all: those that a freeze stops.
+func (s *Store) CountTasks(ctx context.Context, namespace string) (int64, error) {
+	prefix := s.keys.Specs()
+	if namespace != "" {
+		prefix = s.keys.SpecsOf(namespace)
+	}
+	res, err := s.get(ctx, prefix, below(prefix), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("count tasks: %w", err)
+	}
+	return res.Count, nil
+}
+
 // SetFreezes writes the freezes over those that were read as old, and returns the
 // record's mod revision: no commit of any owner succeeds from then on that does not
 // know them. task.ErrConflict if the record has changed; ErrFormat, which is a

@@ -2,6 +2,7 @@ package task
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -84,4 +85,12 @@ func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze
 
 func (f Freezes) exactly(namespace string) int {
 	return slices.IndexFunc(f.Holding, func(z Freeze) bool { return z.Namespace == namespace })
+}
+
+// CheckReason checks why somebody freezes: for whoever wonders why nothing runs.
+func CheckReason(field, reason string) error {
+	if strings.TrimSpace(reason) == "" {
+		return Invalid(CodeRequired, field, "is required: whoever wonders why nothing runs will read it")
+	}
+	return checkText(field, reason, MaxReason)
 }

@@ -1,0 +1,202 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// confirmWithin is how long a freeze waits for all nodes to say that they obey: a
+// node that has died is gone by then, with a lease of the usual length.
+const confirmWithin = 12 * time.Second
+
+// frozenScope is the namespace in the path; "" where there is none: the cluster.
+func (c *call) frozenScope() (string, error) {
+	if c.route.path == clusterFreeze {
+		return "", nil
+	}
+	return c.namespace()
+}
+
+// getFreeze serves whether a namespace, or the cluster, is frozen.
+func (s *server) getFreeze(c *call) (answer, error) {
+	ns, err := c.frozenScope()
+	if err != nil {
+		return answer{}, err
+	}
+	r, err := s.Store.Freezes(c.ctx())
+	if err != nil {
+		return answer{}, err
+	}
+	return s.answerFreeze(c, ns, r, false)
+}
+
+func (s *server) answerFreeze(c *call, ns string, r store.FreezeRecord, changed bool) (answer, error) {
+	st := client.FreezeStatus{Namespace: ns, Freeze: r.Of(ns), Revision: r.Mod, Changed: changed}
+	var err error
+	if st.Tasks, err = s.Store.CountTasks(c.ctx(), ns); err != nil {
+		return answer{}, err
+	}
+	st.Unconfirmed, err = s.unconfirmed(c.ctx(), r.Mod)
+	return answer{status: http.StatusOK, body: st}, err
+}
+
+// unconfirmed are the nodes that are present and may still start what an older
+// record of freezes than that of a revision lets start.
+func (s *server) unconfirmed(ctx context.Context, rev int64) ([]string, error) {
+	nodes, err := s.Store.Nodes(ctx)
+	names := []string{}
+	for _, n := range nodes {
+		if n.Has(task.RoleExecutor) && n.Froze < rev {
+			names = append(names, n.Name)
+		}
+	}
+	return names, err
+}
+
+// putFreeze serves freezes. One that holds already stays as it is: to ask for it
+// again is to wait for its nodes again.
+func (s *server) putFreeze(c *call) (answer, error) {
+	ns, err := c.frozenScope()
+	if err != nil {
+		return answer{}, err
+	}
+	var ask client.FreezeRequest
+	if err := c.decode(&ask); err != nil {
+		return answer{}, err
+	}
+	if err := task.CheckReason("reason", ask.Reason); err != nil {
+		return answer{}, err
+	}
+	var r store.FreezeRecord
+	var changed bool
+	err = retryConflict(c.ctx(), func() error {
+		if r, err = s.Store.Freezes(c.ctx()); err != nil {
+			return err
+		}
+		var next task.Freezes
+		if next, changed = r.Freeze(task.Freeze{Namespace: ns, Since: s.now(), By: c.who(), Reason: ask.Reason}); !changed {
+			return nil
+		}
+		mod, err := s.Store.SetFreezes(c.ctx(), r, next)
+		if errors.Is(err, store.ErrFormat) {
+			return fail(http.StatusConflict, client.CodeConflict, "nodes of an older version may be there, which would take no notice of a freeze").
+				withHint("when all run this version: carillon cluster upgrade")
+		}
+		r.Freezes, r.Mod = next, mod
+		return about("freeze of "+scopeName(ns), err)
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	if err := s.untilObeyed(c.ctx(), ns, r.Mod); err != nil {
+		return answer{}, err
+	}
+	return s.answerFreeze(c, ns, r, changed)
+}
+
+// untilObeyed waits until no node that is present starts anything that is frozen.
+func (s *server) untilObeyed(ctx context.Context, ns string, rev int64) error {
+	deadline := time.NewTimer(s.FreezeWithin)
+	defer deadline.Stop()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
+		names, err := s.unconfirmed(ctx, rev)
+		if err == nil && len(names) == 0 {
+			return nil
+		}
+		pause := time.NewTimer(wait)
+		select {
+		case <-pause.C:
+			continue
+		case <-deadline.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+		who := strings.Join(names[:min(len(names), 10)], ", ")
+		if err != nil {
+			who = "the nodes, which could not be read just now"
+		}
+		return fail(http.StatusGatewayTimeout, client.CodeNotConfirmed, "%s is frozen, and nothing of it is decided to run any more; "+
+			"but what was handed out before may still start, as these have not confirmed: %s", scopeName(ns), who).
+			withHint("freeze again to wait on; a node that is dead is not waited for once its lease has ended").because(err)
+	}
+}
+
+func scopeName(ns string) string {
+	if ns == "" {
+		return "the cluster"
+	}
+	return "namespace " + ns
+}
+
+// deleteFreeze serves the end of a freeze.
+func (s *server) deleteFreeze(c *call) (answer, error) {
+	ns, err := c.frozenScope()
+	if err != nil {
+		return answer{}, err
+	}
+	var r store.FreezeRecord
+	err = retryConflict(c.ctx(), func() error {
+		if r, err = s.Store.Freezes(c.ctx()); err != nil {
+			return err
+		}
+		next, _, ok := r.Unfreeze(ns, s.now(), c.who())
+		if !ok {
+			return notFrozen(ns, r)
+		}
+		mod, err := s.Store.SetFreezes(c.ctx(), r, next)
+		r.Freezes, r.Mod = next, mod
+		return about("end of the freeze of "+scopeName(ns), err)
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return s.answerFreeze(c, ns, r, true)
+}
+
+func notFrozen(ns string, r store.FreezeRecord) error {
+	f := fail(http.StatusNotFound, client.CodeNotFound, "%s is not frozen", scopeName(ns))
+	switch {
+	case r.Of(ns) != nil:
+		f.Hint = "the whole cluster is: carillon cluster unfreeze"
+	case ns == "" && len(r.Holding) > 0:
+		f.Hint = fmt.Sprintf("namespace %s is: carillon cluster unfreeze --namespace %s", r.Holding[0].Namespace, r.Holding[0].Namespace)
+	}
+	return f
+}
+
+// lookAtFreezes adds the freezes to the status: what stands still on purpose is
+// easily forgotten.
+func (s *server) lookAtFreezes(c *call, st *client.ClusterStatus) {
+	st.Freezes = []task.Freeze{}
+	r, err := s.Store.Freezes(c.ctx())
+	if err != nil || len(r.Holding) == 0 {
+		return
+	}
+	st.Freezes = r.Holding
+	for _, z := range r.Holding {
+		end := "carillon cluster unfreeze"
+		if z.Namespace != "" {
+			end += " --namespace " + z.Namespace
+		}
+		since := "some time ago"
+		if !z.Since.IsZero() {
+			since = "since " + z.Since.Format(time.RFC3339)
+		}
+		by := ""
+		if z.By != "" {
+			by = " by " + z.By
+		}
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
+	}
+	if names, err := s.unconfirmed(c.ctx(), r.Mod); err == nil && len(names) > 0 {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("nodes that may still start what they had before it was frozen: %s", strings.Join(names, ", ")))
+	}
+}
