@@ -14,6 +14,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
 	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(),
 		only(a.clusterSet(), asTable, asJSON, asYAML),
+		only(a.clusterFreeze(), asTable, asJSON, asYAML), only(a.clusterUnfreeze(), asTable, asJSON, asYAML),
 		only(a.clusterUpgrade(), asTable, asJSON, asYAML), only(a.clusterDowngrade(), asTable, asJSON, asYAML))
 	return cmd
 }

@@ -15,10 +15,10 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
 		Aliases: []string{"runs"},
-		Short:   "What ran, runs or waits: look, read output, cancel",
+		Short:   "What ran, runs or waits: look, read output, cancel, retry",
 		Long:    "What ran, runs or waits.\n\n" + runNames,
 	}
-	cmd.AddCommand(a.runList(), a.runGet(), a.runLogs(), a.runCancel())
+	cmd.AddCommand(a.runList(), a.runGet(), a.runLogs(), a.runCancel(), a.runRetry(), a.runDismiss())
 	return cmd
 }
 
@@ -54,25 +54,36 @@ func runFilter(state string, limit int) (client.RunFilter, error) {
 func (a *app) runList() *cobra.Command {
 	var state, taskWord, node string
 	var limit int
+	var dead bool
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List runs, newest first",
-		Long:    "List runs, newest first: what waits and runs, what ended, and ticks that did not run.",
+		Long: "List runs, newest first: what waits and runs, what ended, and ticks that did not run. With --dead only those that\n" +
+			"failed, timed out or were lost and have no attempt left: `carillon run retry` and `dismiss` take them off that list;\n" +
+			"it has the newest 100 of a task.",
 		Example: `  carillon run list --limit 20
   carillon run list --state running -A
-  carillon run list --task nightly-backup --node db-1 -o json`,
-		Args: args(0, 0, ""),
+  carillon run list --task nightly-backup --node db-1 -o json
+  carillon run list --dead -A
+  carillon run list --dead nightly-backup`,
+		ValidArgsFunction: a.completeTasks,
 	}
+	cmd.Flags().BoolVar(&dead, "dead", false, "only runs that have no attempt left, of the tasks that are named or of all")
 	bindRunFilter(cmd, &state, &limit)
 	cmd.Flags().StringVar(&taskWord, "task", "", "only runs of this task")
 	cmd.Flags().StringVar(&node, "node", "", "only runs on this node")
 	_ = cmd.RegisterFlagCompletionFunc("task", a.completeTasks) // the flag is there
 	_ = cmd.RegisterFlagCompletionFunc("node", a.completeNodes)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		f, err := runFilter(state, limit)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case len(words) > 0 && !dead:
+			return deadOnly(words[0])
+		case len(words) > 0 && taskWord != "":
+			return usage("names and --task exclude each other")
 		}
 		f.Namespace, f.Node = a.scope(), node
 		var r ref
@@ -86,7 +97,12 @@ func (a *app) runList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		runs, err := c.ListRuns(cmd.Context(), f)
+		var runs []task.Run
+		if dead {
+			runs, err = a.listDead(cmd.Context(), c, f, words)
+		} else {
+			runs, err = c.ListRuns(cmd.Context(), f)
+		}
 		if err != nil && taskWord != "" {
 			err = a.missing(cmd.Context(), c, r, err)
 		}
@@ -99,7 +115,9 @@ func (a *app) runList() *cobra.Command {
 		}
 		return emitList(a, runs, runName, func(wide bool) *grid {
 			g := a.runGrid(runs, true, wide, z)
-			g.empty = "no runs" + a.inScope()
+			if g.empty = "no runs" + a.inScope(); dead {
+				g.empty = "no dead runs" + a.inScope()
+			}
 			return g
 		})
 	}
@@ -297,6 +315,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 	}
 	d.field("Decided by", "%s", deciderWords(r))
 	d.field("Cancelled by", "%s", r.CancelledBy)
+	d.field("In place of", "%s", r.RetryOf)
 	if len(r.Attempts) > 0 {
 		g := &grid{heads: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
 		for _, t := range r.Attempts {

@@ -48,9 +48,7 @@ func (a *app) taskTrigger() *cobra.Command {
 			}
 			runs = append(runs, t.Run)
 			a.say("triggered %s · run %s", a.show(r), t.ID)
-			if t.Paused {
-				a.note("%s is paused; this run starts all the same", a.show(r))
-			}
+			a.noteHeld(r, t)
 			return nil
 		})
 		if failed == nil && f.wait {

@@ -93,8 +93,8 @@ func (w *world) put(ts *testscript.TestScript, key string, v any) {
 }
 
 // record writes that a run ended: record TASK TICK STATE [exit=N] [took=D]
-// [reason=R] [count=N] [last=T] [tail=TEXT] [attempt=N] [trigger=T]. Its id is
-// put into $RUN.
+// [reason=R] [count=N] [last=T] [tail=TEXT] [attempt=N] [trigger=T] [dead=yes].
+// Its id is put into $RUN.
 func record(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) < 3 {
 		ts.Fatalf("usage: record TASK TICK STATE [key=value...]")
@@ -109,12 +109,20 @@ func record(ts *testscript.TestScript, _ bool, args []string) {
 	if run.State != task.Skipped && run.State != task.Missed {
 		run.Node, run.Attempt, run.Token, run.StartedAt, run.LatenessMS = "node-a", 1, 7, task.At(tick), &late
 	}
+	dead := false
 	for _, arg := range args[3:] {
+		if arg == "dead=yes" {
+			dead = true
+			continue
+		}
 		ts.Check(set(&run, tick, arg))
 	}
 	t, err := w.store.Task(context.Background(), r)
 	ts.Check(err)
 	id := task.RunID(tick, t.Task.UID)
+	if run.UID = t.Task.UID; dead {
+		w.put(ts, w.store.Keys().DeadRun(r, id), run)
+	}
 	w.put(ts, w.store.Keys().Ended(r, id), run)
 	ts.Setenv("RUN", id)
 }

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What is frozen is the namespace of the command line: one that is set for all
+// commands (CARILLON_NAMESPACE) does not narrow it.
+
+func (a *app) clusterFreeze() *cobra.Command {
+	var reason string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "freeze --reason TEXT",
+		Short: "Stop all firing, in the cluster or in a namespace",
+		Long: "Stop all firing, in the cluster or, with --namespace, in one namespace. Ticks are skipped, and not caught up with later;\n" +
+			"what waits waits on, also what is triggered; what runs goes on. The command returns when that holds: nothing is\n" +
+			"decided to run any more, and no node starts anything. With exit code 5 it holds but for what the nodes it names\n" +
+			"had been given before.",
+		Example: "  carillon cluster freeze --reason 'the database moves'\n  carillon cluster freeze --namespace billing --reason 'INC-42' --yes",
+		Args:    args(0, 0, ""),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for whoever wonders that nothing runs; required")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be frozen")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := task.CheckReason("reason", reason); err != nil {
+			return err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		st, err := c.Freezing(cmd.Context(), a.ns)
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("freeze %s with its %s", frozenName(a.ns), plural(st.Tasks, "task"))
+		if dryRun {
+			return a.print("would " + what + "\n")
+		}
+		if !a.yes {
+			if ok, err := a.ask(cmd.Context(), what+"?", int(st.Tasks), true); !ok {
+				return err
+			}
+		}
+		if st, err = c.Freeze(cmd.Context(), a.ns, reason); err != nil {
+			return err
+		}
+		if st.Changed {
+			a.say("froze %s · %s; end it with: carillon cluster unfreeze%s", frozenName(a.ns), standing(st.Tasks), namespaceFlag(a.ns))
+		} else {
+			a.say("%s was frozen already, %s", frozenName(a.ns), a.freezeWords(*st.Freeze))
+		}
+		return a.showFreeze(st)
+	}
+	return cmd
+}
+
+func (a *app) clusterUnfreeze() *cobra.Command {
+	return &cobra.Command{
+		Use:     "unfreeze",
+		Short:   "Let firing go on, from now",
+		Long:    "Let firing go on, from now: end the freeze of the cluster or, with --namespace, that of a namespace. What has waited starts.",
+		Example: "  carillon cluster unfreeze\n  carillon cluster unfreeze --namespace billing",
+		Args:    args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			st, err := c.Unfreeze(cmd.Context(), a.ns)
+			if err != nil {
+				return err
+			}
+			a.say("unfroze %s", frozenName(a.ns))
+			if z := st.Freeze; z != nil {
+				a.note("the whole cluster is frozen still, %s", a.freezeWords(*z))
+			}
+			return a.showFreeze(st)
+		},
+	}
+}
+
+// showFreeze is for programs; people have been told.
+func (a *app) showFreeze(st client.FreezeStatus) error {
+	if a.human() {
+		return nil
+	}
+	return emitOne(a, st, first(st.Namespace, "cluster"), nil)
+}
+
+func frozenName(ns string) string {
+	if ns == "" {
+		return "the whole cluster"
+	}
+	return "namespace " + ns
+}
+
+func namespaceFlag(ns string) string {
+	if ns == "" {
+		return ""
+	}
+	return " --namespace " + ns
+}
+
+func plural(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func standing(tasks int64) string {
+	if tasks == 1 {
+		return "1 task stands still"
+	}
+	return fmt.Sprintf("%d tasks stand still", tasks)
+}
+
+// freezeWords say since when something is frozen, by whom and why.
+func (a *app) freezeWords(z task.Freeze) string {
+	var words []string
+	if !z.Since.IsZero() {
+		words = append(words, "since "+a.gone(z.Since, readersZone))
+	}
+	if z.By != "" {
+		words = append(words, "by "+oneLine(z.By))
+	}
+	return strings.Join(words, " ") + ": " + oneLine(z.Reason)
+}
