@@ -1,0 +1,84 @@
+package daemon_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// While the cluster is frozen nodes come and go: nothing starts, every tick is
+// skipped and on record, and all goes on afterwards.
+func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
+	c.start("n1")
+	c.start("n2")
+	c.owned("n1", "n2")
+	c.everySecond("n1", 20, nil)
+	cl := c.client("n1")
+	ran := func(after time.Time) error {
+		runs, err := cl.ListRuns(t.Context(), client.RunFilter{State: task.Succeeded, Limit: 1})
+		if err == nil && (len(runs) == 0 || !runs[0].StartedAt.After(after)) {
+			err = fmt.Errorf("nothing has run since %s", after)
+		}
+		return err
+	}
+	eventually(t, 20*time.Second, func() error { return ran(time.Time{}) })
+
+	st, err := cl.Freeze(t.Context(), "", "a move")
+	holds := time.Now()
+	if err != nil || len(st.Unconfirmed) > 0 || st.Tasks != 20 {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	waits, err := cl.Trigger(t.Context(), "default", "t000", nil)
+	if err != nil || waits.Frozen == nil {
+		t.Errorf("triggered: %+v, %v", waits, err)
+	}
+	c.nodes["n2"].signal(syscall.SIGKILL)
+	c.owned("n1")
+	c.start("n2")
+	eventually(t, 20*time.Second, func() error { // who joins reads it first
+		n, err := cl.Node(t.Context(), "n2")
+		if err == nil && n.Froze != st.Revision {
+			err = fmt.Errorf("n2 goes by the freezes of revision %d, not %d", n.Froze, st.Revision)
+		}
+		return err
+	})
+	if r, err := cl.Run(t.Context(), "default", "t000", waits.ID); err != nil || r.State != task.Queued || r.Reason != task.ReasonManual {
+		t.Errorf("what was triggered: %+v, %v", r, err)
+	}
+	ends := time.Now()
+	if _, err := cl.Unfreeze(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, func() error {
+		r, err := cl.Run(t.Context(), "default", "t000", waits.ID)
+		if err == nil && r.State != task.Succeeded {
+			err = fmt.Errorf("what was triggered is %s", r.State)
+		}
+		return err
+	})
+	eventually(t, 20*time.Second, func() error { return ran(ends) })
+	runs, err := cl.ListRuns(t.Context(), client.RunFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frozen := int64(0)
+	for _, r := range runs {
+		if r.StartedAt.After(holds) && r.StartedAt.Before(ends) {
+			t.Errorf("%s of %s started while it was frozen", r.ID, r.Task)
+		}
+		if r.Reason == task.ReasonFrozen {
+			frozen += r.Ticks()
+		}
+	}
+	if least := 20 * (int64(ends.Sub(holds)/time.Second) - 1); frozen < least {
+		t.Errorf("%d ticks are on record as frozen; %d were due at least", frozen, least)
+	}
+	c.quiet("n1")
+	c.judge(check.Options{Until: time.Now().Add(-time.Second), Ended: true})
+}
