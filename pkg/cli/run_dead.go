@@ -79,11 +79,12 @@ func (a *app) deadVerb(cmd *cobra.Command, p *deadPick, do func(context.Context,
 			return err
 		}
 		broad := p.selector != "" || p.all
+		var known map[string]task.Run
 		if broad {
 			if len(words) > 0 || p.all && p.selector != "" {
 				return usage("names, -l and --all exclude each other")
 			}
-			if words, err = a.deadWords(ctx, c, p); err != nil {
+			if words, known, err = a.deadOf(ctx, c, p); err != nil {
 				return err
 			}
 		} else if len(words) == 0 {
@@ -93,9 +94,11 @@ func (a *app) deadVerb(cmd *cobra.Command, p *deadPick, do func(context.Context,
 			return err
 		}
 		failed := together(ctx, a, words, func(word string) error {
-			r, err := a.findDead(ctx, c, word)
-			if err != nil {
-				return err
+			r, found := known[word]
+			if !found {
+				if r, err = a.findDead(ctx, c, word); err != nil {
+					return err
+				}
 			}
 			return do(ctx, c, r)
 		})
@@ -107,16 +110,16 @@ func (a *app) deadVerb(cmd *cobra.Command, p *deadPick, do func(context.Context,
 	return cmd
 }
 
-// deadWords name the dead runs that a selector of tasks, or --all, stands for.
-func (a *app) deadWords(ctx context.Context, c *client.Client, p *deadPick) ([]string, error) {
+// deadOf is the dead runs that a selector of tasks, or --all, stands for, and their names.
+func (a *app) deadOf(ctx context.Context, c *client.Client, p *deadPick) (words []string, known map[string]task.Run, err error) {
 	runs, err := c.ListRuns(ctx, client.RunFilter{Namespace: a.scope(), Dead: true})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if p.selector != "" {
 		chosen, err := a.tasks(ctx, c, nil, p.pick)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		of := map[ref]bool{}
 		for _, r := range chosen.refs {
@@ -124,11 +127,12 @@ func (a *app) deadWords(ctx context.Context, c *client.Client, p *deadPick) ([]s
 		}
 		runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !of[ref{r.Namespace, r.Task}] })
 	}
-	words := make([]string, len(runs))
-	for i, r := range runs {
-		words[i] = r.Namespace + "/" + r.Task + "@" + r.ID
+	known = map[string]task.Run{}
+	for _, r := range runs {
+		word := r.Namespace + "/" + r.Task + "@" + r.ID
+		words, known[word] = append(words, word), r
 	}
-	return words, nil
+	return words, known, nil
 }
 
 // findDead finds the run that a user named, as findRun does. A dead run may have
