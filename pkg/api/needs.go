@@ -33,7 +33,7 @@ var policies = []struct {
 // allowed refuses what the format of the cluster's records has no room for.
 func (s *server) allowed(spec *task.Spec) error {
 	writes := s.Store.Format()
-	if store.FormatOf(*spec) <= writes {
+	if writes >= store.NewestFormat || store.FormatOf(*spec) <= writes {
 		return nil
 	}
 	f := fail(http.StatusConflict, client.CodeConflict, "this takes format %d of the cluster's records, and nodes write %d: some would fire the task otherwise",
