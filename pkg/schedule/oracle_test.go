@@ -13,48 +13,48 @@ import (
 // at every minute (or second) of a window, one after the other, asks package time
 // what the local clock shows, and matches that against the text.
 
-// A reading is what a local clock shows.
-type reading struct {
-	date    int // in the window's dates
-	h, m, s int
-}
-
-// An oracleStep is an instant of a window.
-type oracleStep struct {
-	instant time.Time
-	shows   reading
-	again   bool      // the same was shown before
-	twice   bool      // the same will be shown again
-	lost    []reading // since the step before it, which the clock never showed
-}
+// A reading is what a local clock shows. It is small: millions are looked at.
+type reading struct{ date, h, m, s uint8 } // date is one of the window's
 
 // A window is what the local clock shows from one instant to another, and for
 // four hours before, so that the readings before a fold are known (the longest is
 // of three hours).
 type window struct {
 	after, upTo time.Time
-	steps       []oracleStep
+	instants    []time.Time
+	shows       []reading   // at each instant
+	again       []bool      // the same was shown before
+	twice       []bool      // the same will be shown again
+	lost        [][]reading // since the instant before it, what the clock never showed
+	first       int         // the first instant later than after
 	dates       []time.Time // midnights, as if they were in UTC
 }
 
 func newWindow(location *time.Location, after, upTo time.Time, step time.Duration) *window {
 	w := &window{after: after, upTo: upTo}
-	seen := map[time.Time]int{}
+	seen := map[int64]int{}
 	var before time.Time // what was shown last, as if it were in UTC
 	for instant := after.Add(-4 * time.Hour).Truncate(step); !instant.After(upTo); instant = instant.Add(step) {
+		i := len(w.instants)
 		l := instant.In(location)
 		shown := time.Date(l.Year(), l.Month(), l.Day(), l.Hour(), l.Minute(), l.Second(), 0, time.UTC)
-		s := oracleStep{instant: instant, shows: w.reading(shown)}
-		if first, ok := seen[shown]; ok {
-			s.again, w.steps[first].twice = true, true
+		first, again := seen[shown.Unix()]
+		if again {
+			w.twice[first] = true
 		}
-		seen[shown] = len(w.steps)
+		seen[shown.Unix()] = i
+		w.lost = append(w.lost, nil)
 		if !before.IsZero() {
 			for lost := before.Add(step); lost.Before(shown); lost = lost.Add(step) {
-				s.lost = append(s.lost, w.reading(lost))
+				w.lost[i] = append(w.lost[i], w.reading(lost))
 			}
 		}
-		w.steps, before = append(w.steps, s), shown
+		if !instant.After(after) {
+			w.first = i + 1
+		}
+		w.instants, w.shows = append(w.instants, instant.UTC()), append(w.shows, w.reading(shown))
+		w.again, w.twice = append(w.again, again), append(w.twice, false)
+		before = shown
 	}
 	return w
 }
@@ -67,7 +67,7 @@ func (w *window) reading(shown time.Time) reading {
 		w.dates = append(w.dates, date)
 	}
 	h, m, s := shown.Clock()
-	return reading{i, h, m, s}
+	return reading{uint8(i), uint8(h), uint8(m), uint8(s)}
 }
 
 // A noted tick is one with what Upcoming says about it.
@@ -97,39 +97,41 @@ func (w *window) noted(rules []*oracleRule, dst task.DST) []noted {
 		}
 	}
 	var list []noted
-	for i := range w.steps {
-		step := &w.steps[i]
-		if !step.instant.After(w.after) {
-			continue
-		}
+	for i := w.first; i < len(w.instants); i++ {
 		ticks, note := false, ""
-		for i, r := range rules {
-			if r.match(&step.shows, days[i]) && (r.realTime || dst.Fold == task.FoldBoth || !step.again) {
+		for n, r := range rules {
+			if r.match(w.shows[i], days[n]) && (r.realTime || dst.Fold == task.FoldBoth || !w.again[i]) {
 				ticks = true
-				if note == "" && (step.again || step.twice) {
+				if note == "" && (w.again[i] || w.twice[i]) {
 					note = schedule.NoteFold
 				}
 			}
-			if r.realTime || dst.Gap == task.GapSkip {
-				continue
-			}
-			for j := range step.lost {
-				if r.match(&step.lost[j], days[i]) {
-					ticks, note = true, schedule.NoteGap
-					break
-				}
-			}
+		}
+		if w.lost[i] != nil && dst.Gap != task.GapSkip && w.stands(rules, days, w.lost[i]) {
+			ticks, note = true, schedule.NoteGap
 		}
 		if ticks {
-			list = append(list, noted{step.instant.UTC(), note})
+			list = append(list, noted{w.instants[i], note})
 		}
 	}
 	return list
 }
 
+// stands reports whether a rule names one of the readings that were lost.
+func (w *window) stands(rules []*oracleRule, days [][]bool, lost []reading) bool {
+	for _, shows := range lost {
+		for n, r := range rules {
+			if !r.realTime && r.match(shows, days[n]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // match reports whether the rule names what a clock shows. days says on which of
 // the window's dates it ticks.
-func (r *oracleRule) match(shows *reading, days []bool) bool {
+func (r *oracleRule) match(shows reading, days []bool) bool {
 	return r.minutes[shows.m] && r.hours[shows.h] && r.seconds[shows.s] && days[shows.date]
 }
 
