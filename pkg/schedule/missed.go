@@ -171,14 +171,13 @@ func (c *counter) piece(start, end, offset int64, rules ruleSet) {
 	}
 	from, to := start+offset, end+offset
 	var match [MaxExpressions]uint32 // by rule: the days of the month
-	var m month
-	n := 0
+	m, n := monthOf(from / day)
 	for d := from / day; d*day < to; d, n = d+1, n+1 {
-		if d == from/day || n > m.length() {
+		if d == from/day || n > int(calendar[m].length) {
 			m, n = monthOf(d)
 			for set := rules; set != 0; set &= set - 1 {
 				i := bits.TrailingZeros32(uint32(set))
-				match[i] = c.plan.rules[i].daysOf(m)
+				match[i] = c.plan.rules[i].daysOf(&calendar[m])
 			}
 		}
 		var today ruleSet

@@ -1,9 +1,6 @@
 package schedule
 
-import (
-	"math/bits"
-	"time"
-)
+import "math/bits"
 
 const (
 	day  = 24 * 60 * 60 // seconds
@@ -23,77 +20,29 @@ type rule struct {
 	special          special
 }
 
-// monthDays returns the matching days of a month as bits 1–31. first is the
-// weekday of its first day, length its number of days.
-func (r *rule) monthDays(month time.Month, first int64, length int) uint32 {
-	if r.months>>uint(month)&1 == 0 {
+// daysOf returns the matching days of a month as bits 1–31.
+func (r *rule) daysOf(m *month) uint32 {
+	if r.months>>m.number&1 == 0 {
 		return 0
 	}
-	byDay, byWeekday := r.days, inMonth(r.weekdays, first)
+	byDay, byWeekday := r.days, inMonth(r.weekdays, m.weekday)
 	if r.hasSpecial {
-		byDay |= r.special.monthDays(first, length)
-		byWeekday |= r.special.weekDays(first, length)
+		byDay |= r.special.monthDays(m.weekday, m.length)
+		byWeekday |= r.special.weekDays(m.weekday, m.length)
 	}
 	match := byDay & byWeekday
 	if !r.bothDays {
 		match = byDay | byWeekday
 	}
-	return match & ((uint32(1)<<uint(length) - 1) << 1)
+	return match & ((uint32(1)<<m.length - 1) << 1)
 }
-
-// A month is a place in the calendar from which its days can be told.
-type month struct {
-	year  int
-	month time.Month
-	first int64 // the day number of its first day; day 0 is 1970-01-01
-}
-
-// monthOf returns the month of a day number, and the day's number in it.
-func monthOf(d int64) (month, int) {
-	y, m, n := time.Unix(d*day, 0).UTC().Date()
-	return month{y, m, d - int64(n) + 1}, n
-}
-
-func (m month) length() int {
-	switch m.month {
-	case time.April, time.June, time.September, time.November:
-		return 30
-	case time.February:
-		if m.year%4 == 0 && (m.year%100 != 0 || m.year%400 == 0) {
-			return 29
-		}
-		return 28
-	}
-	return 31
-}
-
-// weekday returns the weekday of the month's first day. Day 0 was a Thursday.
-func (m month) weekday() int64 { return (m.first + 4) % 7 }
-
-func (m month) next() month {
-	after := month{m.year, m.month + 1, m.first + int64(m.length())}
-	if after.month > time.December {
-		after.year, after.month = m.year+1, time.January
-	}
-	return after
-}
-
-func (m month) previous() month {
-	before := month{year: m.year, month: m.month - 1}
-	if before.month < time.January {
-		before.year, before.month = m.year-1, time.December
-	}
-	before.first = m.first - int64(before.length())
-	return before
-}
-
-func (r *rule) daysOf(m month) uint32 { return r.monthDays(m.month, m.weekday(), m.length()) }
 
 // nextDay returns the first matching day from d to last, or none.
 func (r *rule) nextDay(d, last int64) int64 {
-	for m, n := monthOf(d); m.first <= last; m, n = m.next(), 1 {
-		if match := r.daysOf(m) >> uint(n); match != 0 {
-			if found := m.first + int64(n-1+bits.TrailingZeros32(match)); found <= last {
+	i, n := monthOf(d)
+	for ; i < len(calendar) && calendar[i].first <= last; i, n = i+1, 1 {
+		if match := r.daysOf(&calendar[i]) >> uint(n); match != 0 {
+			if found := calendar[i].first + int64(n-1+bits.TrailingZeros32(match)); found <= last {
 				return found
 			}
 			return none
@@ -104,7 +53,9 @@ func (r *rule) nextDay(d, last int64) int64 {
 
 // previousDay returns the last matching day from first to d, or none.
 func (r *rule) previousDay(d, first int64) int64 {
-	for m, n := monthOf(d); ; m, n = m.previous(), 31 {
+	i, n := monthOf(d)
+	for ; i >= 0; i, n = i-1, 31 {
+		m := &calendar[i]
 		if match := r.daysOf(m) & (1<<uint(n+1) - 1); match != 0 {
 			if found := m.first + int64(bits.Len32(match)-2); found >= first {
 				return found
@@ -115,6 +66,7 @@ func (r *rule) previousDay(d, first int64) int64 {
 			return none
 		}
 	}
+	return none
 }
 
 // has reports whether a second of the day matches.

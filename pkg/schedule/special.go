@@ -19,24 +19,24 @@ type special struct {
 
 // monthDays returns the days of a month that the day of the month names, as bits
 // 1–31. first is the weekday of the month's first day, length its number of days.
-func (s *special) monthDays(first int64, length int) uint32 {
+func (s *special) monthDays(first, length uint8) uint32 {
 	var days uint32
 	if s.lastDay {
-		days |= 1 << uint(length)
+		days |= 1 << length
 	}
 	if s.lastWorkday {
-		days |= 1 << uint(workday(length, first, length))
+		days |= 1 << workday(length, first, length)
 	}
-	for set := s.nearest & (1<<uint(length+1) - 1); set != 0; set &= set - 1 {
-		days |= 1 << uint(workday(bits.TrailingZeros32(set), first, length))
+	for set := s.nearest & (1<<(length+1) - 1); set != 0; set &= set - 1 {
+		days |= 1 << workday(uint8(bits.TrailingZeros32(set)), first, length)
 	}
 	return days
 }
 
 // workday returns the day from Monday to Friday that is nearest to a day of a
 // month, in that month.
-func workday(n int, first int64, length int) int {
-	switch weekday := time.Weekday((first + int64(n) - 1) % 7); {
+func workday(n, first, length uint8) uint8 {
+	switch weekday := time.Weekday((first + n - 1) % 7); {
 	case weekday == time.Saturday && n == 1:
 		return n + 2
 	case weekday == time.Saturday:
@@ -50,20 +50,20 @@ func workday(n int, first int64, length int) int {
 }
 
 // weekDays returns the days of a month that the day of the week names.
-func (s *special) weekDays(first int64, length int) uint32 {
+func (s *special) weekDays(first, length uint8) uint32 {
 	var days uint32
 	for n, weekdays := range s.nth {
 		const week = 1<<7 - 1
 		days |= inMonth(weekdays, first) & (week << uint(1+7*n))
 	}
-	return days | inMonth(s.last, first)&^(1<<uint(length-6)-1)
+	return days | inMonth(s.last, first)&^(1<<(length-6)-1)
 }
 
 // inMonth returns the days of a month that are one of some weekdays, as bits from
 // 1 on, and beyond the month's last day.
-func inMonth(weekdays uint8, first int64) uint32 {
+func inMonth(weekdays, first uint8) uint32 {
 	week := uint64(weekdays)
-	weeks := (week | week<<7 | week<<14 | week<<21 | week<<28 | week<<35) >> uint(first)
+	weeks := (week | week<<7 | week<<14 | week<<21 | week<<28 | week<<35) >> first
 	return uint32(weeks << 1) // bit 1 is the first of the month
 }
 

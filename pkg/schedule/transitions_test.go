@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// make oracle: every expression at every change of every zone, two minutes of
+// make oracle: every expression at every change of every zone, minutes of
 // work; else one in eight of them, and at each some of the expressions.
 var everything = flag.Bool("everything", false, "hold Next against the oracle everywhere")
 

@@ -1,0 +1,40 @@
+package schedule
+
+import "time"
+
+// A month is one in the calendar.
+type month struct {
+	first   int64 // the day number of its first day; day 0 is 1970-01-01
+	number  uint8 // 1–12
+	weekday uint8 // of its first day; Sunday is 0
+	length  uint8 // in days
+}
+
+// calendar is every month from January 1970 to January 2101: all in which a local
+// clock can be at an instant of 1970-01-02 to 2100.
+var calendar = func() (months [131*12 + 1]month) {
+	for i := range months {
+		first := time.Date(1970, time.January+time.Month(i), 1, 0, 0, 0, 0, time.UTC)
+		months[i] = month{
+			first:   first.Unix() / day,
+			number:  uint8(first.Month()),
+			weekday: uint8(first.Weekday()),
+			length:  uint8(first.AddDate(0, 1, -1).Day()),
+		}
+	}
+	return months
+}()
+
+// monthOf returns the month of a day number, as its place in the calendar, and
+// the day's number in it.
+func monthOf(d int64) (i, n int) {
+	// A month has 30.44 days: this is the month, or one beside it.
+	i = min(int(d*100/3044), len(calendar)-1)
+	for i > 0 && calendar[i].first > d {
+		i--
+	}
+	for i+1 < len(calendar) && calendar[i+1].first <= d {
+		i++
+	}
+	return i, int(d-calendar[i].first) + 1
+}
