@@ -47,8 +47,9 @@ type Node struct {
 	registry *prometheus.Registry
 	counts   *prometheus.Registry // of the scheduler: the node announces one of them
 	etcd     *etcdCare
-	cluster  task.Cluster
-	restored error // etcd had gone back when the node began
+	cluster  task.Cluster                 // as it was at the start
+	record   atomic.Pointer[task.Cluster] // as it is now; nil until it is followed
+	restored error                        // etcd had gone back when the node began
 	listener net.Listener
 
 	fitness   *fitness
@@ -296,7 +297,7 @@ func (n *Node) wire() (err error) {
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, LostAfter: cfg.LostAfter.Std(),
-		Freezes: n.freezes.known, Now: n.outside.Now, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
+		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.clusterNow, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },

@@ -63,11 +63,20 @@ func (n *Node) obeyCluster(c store.ClusterRecord, err error) error {
 	if err := n.store.Obey(c); err != nil {
 		return err
 	}
+	n.record.Store(&c.Cluster)
 	if now := n.store.Format(); now != before {
 		n.log.Info("writes another format of records", zap.Int("format", now), zap.Int("before", before))
 		n.presence.announceSoon()
 	}
 	return nil
+}
+
+// clusterNow is what the cluster's record says, as it is known.
+func (n *Node) clusterNow() task.Cluster {
+	if c := n.record.Load(); c != nil {
+		return *c
+	}
+	return n.cluster
 }
 
 // keepFormat is the leader's part in the format of records: it raises it once all

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -30,5 +32,20 @@ func TestRaised_WhenAllHaveLongUnderstood(t *testing.T) {
 		if got := raised(store.Formats{Cluster: store.ClusterRecord{Cluster: tc.cluster}, Nodes: tc.nodes}, now, 2); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
+	}
+}
+
+func TestObeyCluster_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
+	keys, err := store.NewKeys("/t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{store: store.New(nil, nil, keys), log: zap.NewNop(), cluster: task.Cluster{Shards: 4}}
+	if c := n.clusterNow(); c.CatchUp() != task.DefaultCatchUpRate || c.Shards != 4 {
+		t.Errorf("at the start: %+v", c)
+	}
+	is := task.Cluster{Shards: 4, Format: store.NewestFormat, CatchUpRate: 7}
+	if err := n.obeyCluster(store.ClusterRecord{Cluster: is, Mod: 5}, nil); err != nil || n.clusterNow() != is {
+		t.Errorf("%+v, %v", n.clusterNow(), err)
 	}
 }

@@ -588,6 +588,9 @@ func (w *world) end(h store.Held, state task.State) {
 	w.Helper()
 	end := h.Run
 	end.State, end.EndedAt = state, task.At(w.clock())
+	if state == task.Cancelled {
+		end.Reason = h.CancelReason
+	}
 	w.ok(w.store.Finish(w.ctx, h, end, executor.Next(h.Assigned, end, w.clock(), 0.5)))
 }
 

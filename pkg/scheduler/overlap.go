@@ -88,9 +88,9 @@ func (r overlapRule) waiting(d doing) fate {
 	return full
 }
 
-// mostDrops bounds how many ticks one that comes drops: more than one are too
-// many only when the limit was lowered.
-const mostDrops = 8
+// mostDrops bounds how many ticks one that comes drops, so that a commit has room
+// for them: more than one are too many only when the limit was lowered.
+const mostDrops = 16
 
 // drops is how many ticks give way to one more.
 func (r overlapRule) drops(d doing) int {

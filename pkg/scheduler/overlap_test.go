@@ -109,7 +109,7 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 	w.want("a", "+1 dispatched", "+2 cancelled replaced", "+3 queued overlap")
 	w.finish("a", task.Cancelled)
 	h.decide(3.5)
-	w.want("a", "+1 cancelled", "+2 cancelled replaced", "+3 dispatched")
+	w.want("a", "+1 cancelled replaced", "+2 cancelled replaced", "+3 dispatched")
 }
 
 // A replacement is on record, and so any owner sees it through: it asks again what
@@ -138,7 +138,7 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 	}
 	w.finish("a", task.Cancelled)
 	h.decide(2.7)
-	w.want("a", "+1 cancelled", "+2 dispatched")
+	w.want("a", "+1 cancelled replaced", "+2 dispatched")
 }
 
 // The attempt that is to be cancelled fails, runs, or is handed back at the same
@@ -172,7 +172,7 @@ func TestOverlap_ReplaceWhileTheAttemptChanges(t *testing.T) {
 				}
 				w.finish("a", task.Cancelled)
 				h.decide(2.9)
-				w.want("a", "+1 cancelled", "+2 dispatched")
+				w.want("a", "+1 cancelled replaced", "+2 dispatched")
 				return
 			}
 			got := w.story("a")
@@ -248,9 +248,9 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	}
 	w.finish("a", task.Cancelled)
 	h.decide(110.1)
-	w.want("a", "+30 cancelled", "+90 queued catch_up")
+	w.want("a", "+30 cancelled replaced", "+90 queued catch_up")
 	h.decide(111.2)
-	w.want("a", "+30 cancelled", "+90 dispatched catch_up")
+	w.want("a", "+30 cancelled replaced", "+90 dispatched catch_up")
 }
 
 func TestOverlap_AtMostSoManyAreActive(t *testing.T) {
@@ -287,7 +287,7 @@ func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 		want []string
 	}{
 		"queue":   {queues(2, task.DropOldest), []string{"+1 succeeded", "+2 skipped dropped", "+3 skipped dropped", "+4 succeeded", "+5 succeeded"}},
-		"replace": {replaces, []string{"+1 cancelled", "+2 cancelled replaced", "+3 cancelled replaced", "+4 cancelled replaced", "+5 succeeded"}},
+		"replace": {replaces, []string{"+1 cancelled replaced", "+2 cancelled replaced", "+3 cancelled replaced", "+4 cancelled replaced", "+5 succeeded"}},
 		"two":     {atMost(2), []string{"+1 succeeded", "+2 succeeded", "+3 succeeded", "+4 succeeded", "+5 succeeded"}},
 	} {
 		t.Run(name, func(t *testing.T) {

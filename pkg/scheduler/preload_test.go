@@ -98,7 +98,10 @@ func (h *hand) knows() string {
 		if !t.present && t.live == nil {
 			continue
 		}
-		fmt.Fprintf(&s, "%s %q present %t bad %t paused %t mod %d create %d", name, t.text, t.present, t.bad, t.paused, t.mod, t.create)
+		fmt.Fprintf(&s, "%s %q present %t bad %t", name, t.text, t.present, t.bad)
+		if t.present {
+			fmt.Fprintf(&s, " paused %t mod %d create %d", t.paused, t.mod, t.create)
+		}
 		if t.present && !t.bad {
 			fmt.Fprintf(&s, " generation %d from %d anchor %d next %d %s %s", t.generation, t.from, t.anchor, t.next, t.when.text, t.how.text)
 		}

@@ -54,6 +54,7 @@ type game struct {
 	nodes   []string
 	gone    map[string]string // nodes that are absent: their last instance
 	tasks   []string
+	rate    int  // of catching up
 	herd    bool // more tasks tick at once than one commit holds
 	doors   []*door
 	zombies []store.Held // attempts as they were some time ago
@@ -70,7 +71,7 @@ func newGame(t *testing.T, seed uint64) *game {
 		g.join(n)
 		g.skew[n] = time.Duration(g.rand.IntN(2000)-1000) * time.Millisecond
 	}
-	g.herd = g.chance(3)
+	g.herd, g.rate = g.chance(3), pick(g, []int{1, 10, 1000})
 	g.record()
 	g.hireNew()
 	for g.herd && len(g.tasks) < 40 {
@@ -163,6 +164,7 @@ func (g *game) takeOn(h *hand) {
 	node := h.e.cfg.Node
 	h.e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
 	h.e.cfg.LostAfter = 20 * time.Second
+	h.pace(g.rate)
 	g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
 	if len(g.hands) > 3 {
 		g.drop(g.hands[0])
@@ -197,6 +199,7 @@ func (g *game) loadAhead() {
 	g.ahead = g.preload(node, func(e *Engine) {
 		e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
 		e.cfg.LostAfter = 20 * time.Second
+		e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: g.rate} }
 	})
 	if g.chance(2) {
 		g.ahead.isLoaded()
@@ -316,8 +319,9 @@ func (g *game) create() {
 			t.Missed.Grace = task.Duration(pick(g, []time.Duration{time.Second, 10 * time.Second}))
 		},
 	}
-	if g.chance(2) {
-		opts = append(opts, allow)
+	opts = append(opts, g.overlap())
+	if g.chance(4) {
+		opts = append(opts, func(t *task.Task) { t.Deadline = task.Duration(time.Duration(1+g.rand.IntN(6)) * time.Second) })
 	}
 	if g.chance(2) {
 		opts = append(opts, retries(3, time.Second, task.Failed, task.Lost))
@@ -341,6 +345,19 @@ func (g *game) create() {
 	g.tasks = append(g.tasks, names...)
 }
 
+func (g *game) overlap() option {
+	return pick(g, []option{
+		func(t *task.Task) { t.Overlap, t.Queue, t.MaxActive = task.OverlapSkip, task.QueuePolicy{}, 0 },
+		func(t *task.Task) { t.Overlap, t.Queue, t.MaxActive = task.OverlapAllow, task.QueuePolicy{}, 0 },
+		func(t *task.Task) { t.Overlap, t.Queue, t.MaxActive = task.OverlapAllow, task.QueuePolicy{}, 2 },
+		func(t *task.Task) { t.Overlap, t.Queue, t.MaxActive = task.OverlapReplace, task.QueuePolicy{}, 0 },
+		func(t *task.Task) { t.Overlap, t.Queue, t.MaxActive = task.OverlapQueue, task.QueuePolicy{Limit: 3}, 0 },
+		func(t *task.Task) {
+			t.Overlap, t.Queue, t.MaxActive = task.OverlapQueue, task.QueuePolicy{Limit: 2, Drop: task.DropOldest}, 0
+		},
+	})
+}
+
 // change pauses, resumes or changes a task.
 func (g *game) change() {
 	if len(g.tasks) == 0 {
@@ -356,7 +373,9 @@ func (g *game) change() {
 			from = now
 		}
 	}
-	switch g.rand.IntN(4) {
+	switch g.rand.IntN(5) {
+	case 4:
+		g.overlap()(&t)
 	case 0:
 		if t.Paused = !t.Paused; !t.Paused {
 			anew()
@@ -412,6 +431,9 @@ func (g *game) finish() {
 	g.ok(err)
 	n := g.rand.IntN(6)
 	g.say("%s of %s on %s: %d", h.ID, h.Task, h.Node, n)
+	if n != 1 { // it ends, and no node says of an attempt that it has ended otherwise
+		g.zombies = slices.DeleteFunc(g.zombies, func(o store.Held) bool { return o.Create == h.Create })
+	}
 	switch {
 	case n == 0 && h.State == task.Dispatched && !h.CancelRequested:
 		g.ok(g.store.HandBack(g.ctx, h))
@@ -500,6 +522,7 @@ func (g *game) mend() *hand {
 		g.drop(h)
 	}
 	g.skew = map[string]time.Duration{}
+	g.rate = 1000
 	g.later(10 * time.Second) // beyond every clock that there was, and all waits
 	g.hireNew()
 	h := g.hands[0]
