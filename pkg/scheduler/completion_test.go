@@ -137,6 +137,27 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.decide(13)
 			w.want("a", "+10 lost node_lost")
 		}, 13, 23},
+		{"lost after one that succeeded", []option{on("node = n2")}, func(w *world, h *hand) {
+			h.decide(10)
+			w.at(12)
+			w.finish("a", task.Succeeded)
+			h.decide(12)
+			h.decide(22)
+			w.ok(w.store.PutCleared(w.ctx, w.active("a")[0].Instance, task.At(w.clock())))
+			w.leave("n2")
+			h.fleet()
+			h.decide(23)
+			h.decide(25)
+			w.want("a", "+10 succeeded", "+22 lost node_lost")
+		}, 25, 35},
+		{"missed after one that succeeded", []option{missed(task.MissedSkip, 1)}, func(w *world, h *hand) {
+			h.decide(10)
+			w.at(12)
+			w.finish("a", task.Succeeded)
+			h.decide(12)
+			h.decide(100)
+			w.want("a", "+10 succeeded", "+22 missed came_to_light_late")
+		}, 100, 110},
 		{"retried", []option{retries(2, time.Second, task.Failed)}, func(w *world, h *hand) {
 			h.decide(10)
 			w.at(12)

@@ -182,6 +182,32 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	}
 }
 
+func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	w.create("a", every("10s"), pauseAfter(3))
+	w.work("n1").decide(10)
+	h := w.work("n2")
+	w.endAs("a", task.Failed, 11)
+	h.blind(12) // it reads the history
+	if n := w.own("a").Failures; n != 1 {
+		t.Errorf("%d failures are counted", n)
+	}
+	h.decide(13) // the watch has told of it, too
+	if n := w.own("a").Failures; n != 1 {
+		t.Errorf("%d failures are counted", n)
+	}
+	// The count may be in etcd while its commit's answer is lost.
+	h.decide(20)
+	w.endAs("a", task.Failed, 21)
+	h.door.play(appliedButLost)
+	h.decide(22)
+	h.decide(23)
+	if n := w.own("a").Failures; n != 2 {
+		t.Errorf("%d failures are counted", n)
+	}
+}
+
 func TestPauseAfterFailures_CutsAPauseWithAnEndShort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")

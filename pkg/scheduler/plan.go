@@ -84,9 +84,7 @@ func (p *plan) done(rev int64) {
 		f(rev)
 	}
 	for _, t := range p.popped {
-		if p.drafts[t] == nil {
-			w.ticked(t)
-		}
+		w.ticked(t)
 		w.decided(t)
 	}
 	for t := range p.drafts {
