@@ -155,17 +155,20 @@ func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", cronned("0 * * * * *"), jitter(50*time.Second), allow, uid("aaaa")) // due at +70.157
 	w.create("b", cronned("0 * * * * *"), jitter(50*time.Second), allow, uid("bbbb"))
-	w.create("z", every("100ms"), allow, missed(task.MissedSkip, 1), func(t *task.Task) { t.Missed.Grace = task.Duration(time.Millisecond) })
+	w.create("z", every("13s"), allow)
 	_, a := w.dues("a", 120)
 	_, b := w.dues("b", 120)
-	if min(a[0], b[0]) < 61 {
+	if min(a[0], b[0]) < 66 {
 		t.Fatalf("nothing is between: %g, %g; choose others", a[0], b[0])
 	}
-	h.decide(60.5) // the watermark is between
+	for _, at := range []float64{13, 26, 39, 52, 65} {
+		h.decide(at)
+	}
+	w.wantMark(65, "") // it is between
 	w.want("a")
 	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Hour) }) // keeps its ticks
 	w.update("b", true, jitter(40*time.Second))                                       // has others from now on
-	w.createAt(sec(60.2), "late", cronned("0 * * * * *"), jitter(50*time.Second), allow)
+	w.createAt(sec(65.2), "late", cronned("0 * * * * *"), jitter(50*time.Second), allow)
 	h2 := w.work("n2")
 	h2.decide(a[0] - 0.001)
 	w.want("a")
