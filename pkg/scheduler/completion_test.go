@@ -121,6 +121,12 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.finish("a", task.Cancelled)
 			h.decide(13)
 		}, 12, 22},
+		{"ended by a clock that is far ahead", nil, func(w *world, h *hand) {
+			h.decide(10)
+			w.at(10_000)
+			w.finish("a", task.Succeeded)
+			h.decide(12)
+		}, 17, 27},
 		{"cancelled while it waits", []option{on("role = none")}, func(w *world, h *hand) {
 			h.decide(10)
 			w.at(12)

@@ -98,7 +98,7 @@ func (p *plan) anchorAnew(t *taskState) {
 		return
 	}
 	decided := max(now, p.w.mark.Time.UnixMilli(), t.from)
-	anchor := anchorAfter(t.past.ended, now, decided, t.when.period)
+	anchor := anchorAfter(t.past.ended, decided, t.when.period)
 	s := t.when.schedule.Anchored(instant(anchor))
 	if _, ok := s.Next(instant(decided)); !ok {
 		return // it would be after the schedule's end
@@ -110,8 +110,6 @@ func (p *plan) anchorAnew(t *taskState) {
 }
 
 // anchorAfter is from when the period counts after which a task ticks again: from
-// the end of its last run, as of a node's clock, or from so much later that the
-// tick is not among those that are decided already. All in ms.
-func anchorAfter(end, now, decided, period int64) int64 {
-	return max(min(end, now), decided+1-period)
-}
+// the end of its last run, or from so much later that the tick is not among those
+// that are decided already. All in ms.
+func anchorAfter(end, decided, period int64) int64 { return max(end, decided+1-period) }

@@ -97,10 +97,16 @@ func (t *taskState) told(ev *store.ShardEvent, now int64) {
 	if err != nil {
 		return // nobody knows; study passes it by, too
 	}
-	p.known, p.ended = true, min(r.EndedAt.UnixMilli(), now) // a node's clock may be wrong
+	p.setEnded(r.EndedAt.UnixMilli(), now)
 	if p.studied && t.counts() {
 		p.ends = append(p.ends, end{ev.Mod, r.State})
 	}
+}
+
+// setEnded notes when the last of what has ended did, in ms. Nobody guards the clock
+// of the node that says so.
+func (p *past) setEnded(at, now int64) {
+	p.known, p.ended = true, min(at, now+clockSlack.Milliseconds())
 }
 
 // unsure has t's history read when it matters: something has ended, or a tick was

@@ -130,7 +130,7 @@ func (s *retrospect) conclude(now int64) {
 	}
 	p := s.t.history()
 	p.studied, p.upTo = true, s.rev
-	p.known, p.ended = true, min(s.last, now)
+	p.setEnded(s.last, now)
 	slices.Reverse(s.ends)
 	p.ends = s.ends
 }
