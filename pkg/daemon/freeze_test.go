@@ -20,6 +20,11 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	c.owned("n1", "n2")
 	c.everySecond("n1", 20, nil)
 	cl := c.client("n1")
+	asked := task.Defaults()
+	asked.Name, asked.Schedule, asked.Action.Noop = "asked", task.Schedules{"@manual"}, &task.Noop{}
+	if _, err := cl.Create(t.Context(), asked.Namespace, asked); err != nil {
+		t.Fatal(err)
+	}
 	ran := func(after time.Time) error {
 		runs, err := cl.ListRuns(t.Context(), client.RunFilter{State: task.Succeeded, Limit: 1})
 		if err == nil && (len(runs) == 0 || !runs[0].StartedAt.After(after)) {
@@ -31,10 +36,10 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 
 	st, err := cl.Freeze(t.Context(), "", "a move")
 	holds := time.Now()
-	if err != nil || len(st.Unconfirmed) > 0 || st.Tasks != 20 {
+	if err != nil || len(st.Unconfirmed) > 0 || st.Tasks != 21 {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	waits, err := cl.Trigger(t.Context(), "default", "t000", nil)
+	waits, err := cl.Trigger(t.Context(), "default", "asked", nil)
 	if err != nil || waits.Frozen == nil {
 		t.Errorf("triggered: %+v, %v", waits, err)
 	}
@@ -48,7 +53,7 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 		}
 		return err
 	})
-	if r, err := cl.Run(t.Context(), "default", "t000", waits.ID); err != nil || r.State != task.Queued || r.Reason != task.ReasonManual {
+	if r, err := cl.Run(t.Context(), "default", "asked", waits.ID); err != nil || r.State != task.Queued || r.Reason != task.ReasonManual {
 		t.Errorf("what was triggered: %+v, %v", r, err)
 	}
 	ends := time.Now()
@@ -56,7 +61,7 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, 20*time.Second, func() error {
-		r, err := cl.Run(t.Context(), "default", "t000", waits.ID)
+		r, err := cl.Run(t.Context(), "default", "asked", waits.ID)
 		if err == nil && r.State != task.Succeeded {
 			err = fmt.Errorf("what was triggered is %s", r.State)
 		}

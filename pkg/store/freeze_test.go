@@ -49,6 +49,24 @@ func TestSetFreezes_OnlyOverTheOneThatWasRead(t *testing.T) {
 	}
 }
 
+// The way back to an older format begins while a freeze is on its way.
+func TestSetFreezes_ComparesTheClustersRecord(t *testing.T) {
+	w := newWorld(t)
+	f, err := w.Formats(t.Context())
+	ok(t, err)
+	w.writes.next()
+	w.writes.before = func(n int) {
+		if n == 1 {
+			ok(t, w.other().SetFormat(t.Context(), f, store.FormatPolicies, store.FormatCompact))
+		}
+	}
+	_, err = w.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Reason: "a move"}}})
+	is(t, err, task.ErrConflict)
+	if r, err := w.Freezes(t.Context()); err != nil || r.Mod != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // What nobody can read may be a freeze of anything; to unfreeze all mends it.
 func TestFreezes_ThatCannotBeReadStopEverything(t *testing.T) {
 	w := newWorld(t)
