@@ -190,7 +190,7 @@ func TestMutants_OpenByARead(t *testing.T) {
 	s := kvtest.StartServer(t)
 	at := put(t, s.Client(), keys.Watermark(3), `{"time":"2026-01-01T00:00:00.000Z","nonce":"x"}`)
 	open := kv.Txn{
-		If:   []clientv3.Cmp{kv.ModIs(keys.Owner(3), 0), kv.CreateIs(keys.Node("n1"), 0), kv.ModIs(keys.Watermark(3), at)},
+		If:   []clientv3.Cmp{kv.ModIs(keys.Owner(3), 0), kv.CreateIs(keys.Node("n1"), 0), kv.ModIs(keys.Watermark(3), at), kv.ModIs(keys.Freezes(), 0)},
 		Then: []clientv3.Op{clientv3.OpPut(keys.Watermark(3), `{"time":"2026-01-01T00:00:00.000Z","nonce":"y"}`)},
 	}
 	r, err := kv.Direct(infect(t, s, "open-without-commit")).Commit(t.Context(), open)

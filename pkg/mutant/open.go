@@ -46,7 +46,7 @@ func (o *opener) call(ctx context.Context, op clientv3.Op, next around.Do) (clie
 			}
 		}
 		t.If = cmps
-		if len(t.Then) == 1 && len(t.If) == 3 && isCommit(o.keys, t) {
+		if len(t.Then) == 1 && len(t.If) == 4 && isCommit(o.keys, t) {
 			mark := string(t.Then[0].KeyBytes())
 			t.Then, read[mark] = []clientv3.Op{clientv3.OpGet(mark)}, known
 		}
