@@ -584,13 +584,22 @@ func (w *world) finish(name string, state task.State) {
 	w.end(all[0], state)
 }
 
+// usual is why attempts end that are not lost.
+var usual = map[task.State]string{task.Failed: task.ReasonExit, task.TimedOut: task.ReasonTimeout, task.Cancelled: task.ReasonCancelled, task.Lost: task.ReasonShutdown}
+
+// why is the reason of an attempt's end.
+func why(h store.Held, state task.State) string {
+	if state == task.Cancelled && h.CancelReason != "" {
+		return h.CancelReason
+	}
+	return usual[state]
+}
+
 func (w *world) end(h store.Held, state task.State) {
 	w.Helper()
 	end := h.Run
 	end.State, end.EndedAt = state, task.At(w.clock())
-	if state == task.Cancelled {
-		end.Reason = h.CancelReason
-	}
+	end.Reason = why(h, state)
 	w.ok(w.store.Finish(w.ctx, h, end, executor.Next(h.Assigned, end, w.clock(), 0.5)))
 }
 
@@ -627,7 +636,7 @@ func tell(r task.Run) string {
 	if r.Trigger != task.TriggerSchedule {
 		line += " " + r.Trigger
 	}
-	if r.Reason != "" && r.Reason != r.Trigger {
+	if r.Reason != "" && r.Reason != r.Trigger && r.Reason != usual[r.State] {
 		line += " " + r.Reason
 	}
 	if r.Attempt > 1 {

@@ -61,6 +61,7 @@ func TestQueue_ARetryWaitsNoLongerThanItsPolicySays(t *testing.T) {
 	a := w.active("a")[0]
 	end := a.Run
 	end.State, end.EndedAt = task.Failed, task.At(w.clock())
+	end.Reason = task.ReasonExit
 	w.ok(w.store.Finish(w.ctx, a, end, executor.Next(a.Assigned, end, w.clock().AddDate(10, 0, 0), 0.5)))
 	h.decide(2)
 	w.want("a", "+1 queued retry #2")

@@ -459,6 +459,7 @@ func (g *game) zombie() {
 	h := pick(g, g.zombies)
 	end := h.Run
 	end.State, end.EndedAt = pick(g, []task.State{task.Succeeded, task.Failed}), task.At(g.clock())
+	end.Reason = why(h, end.State)
 	err := g.store.Finish(g.ctx, h, end, executor.Next(h.Assigned, end, g.clock(), 0.5))
 	g.say("a zombie of %s finishes: %v", h.ID, err)
 	if !errors.Is(err, store.ErrLate) && !errors.Is(err, task.ErrConflict) {

@@ -363,6 +363,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 			for _, a := range all {
 				end := a.Run
 				end.State, end.EndedAt = []task.State{task.Succeeded, task.Failed}[ends%2], task.At(time.Now())
+				end.Reason = why(a, end.State)
 				if w.store.Finish(ctx, a, end, executor.Next(a.Assigned, end, time.Now(), 0.5)) == nil {
 					ends++
 				}
