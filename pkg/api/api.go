@@ -51,6 +51,8 @@ type Config struct {
 	Ready func() error
 	// Logs is the output kept on this node; nil keeps none.
 	Logs LogSource
+	// Ends, if set, is closed when the node stops answering: streams end then.
+	Ends <-chan struct{}
 	// Logger may be nil.
 	Logger *zap.Logger
 	// Registerer takes the API's metrics; nil leaves them out.
@@ -136,7 +138,8 @@ type server struct {
 	metrics metrics
 	openapi struct{ json, yaml []byte }
 
-	auditing atomic.Bool
+	auditing  atomic.Bool
+	streaming atomic.Int32 // callers that read events
 }
 
 // now is the wall clock, as it is written.

@@ -33,7 +33,7 @@ func newDocument(version string) *document {
 	d.doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "carillon_ID_SECRET"},
 	}
-	d.doc.Tags = []*huma.Tag{{Name: "tasks"}, {Name: "runs"}, {Name: "schedules"}, {Name: "cluster"}, {Name: "health"}}
+	d.doc.Tags = []*huma.Tag{{Name: "tasks"}, {Name: "runs"}, {Name: "events"}, {Name: "schedules"}, {Name: "cluster"}, {Name: "health"}}
 	d.problem = reg.Schema(reflect.TypeFor[client.Problem](), true, "")
 	return d
 }
@@ -67,6 +67,9 @@ func (d *document) add(rt *route) *huma.Operation {
 	if rt.creates {
 		header("If-None-Match", "*: the task must not be there yet; else the answer is 409.")
 	}
+	if rt.events != nil {
+		header("Last-Event-ID", "The id of the event that came last, as EventSource sends it: the stream goes on after it.")
+	}
 	if rt.body != nil {
 		op.RequestBody = d.body(rt.body)
 	}
@@ -97,6 +100,9 @@ func (d *document) responses(op *huma.Operation, rt *route) {
 		ok.Content = map[string]*huma.MediaType{cmp.Or(rt.answerType, jsonType): {Schema: d.schemas.Schema(rt.answer, true, "")}}
 	case rt.stream:
 		ok.Content = map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}
+	}
+	if rt.events != nil {
+		ok.Content[streamType] = &huma.MediaType{Schema: d.schemas.Schema(rt.events, true, "")}
 	}
 	if rt.tagged {
 		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The task's revision, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}

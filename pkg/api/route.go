@@ -32,6 +32,7 @@ type route struct {
 	errors           []int        // beyond those that follow from the rest
 	open             bool         // needs no token
 	stream           bool         // writes by itself, without the deadline
+	events           reflect.Type // each message, if it is a stream of events to who asks for one
 	serve            func(*call) (answer, error)
 }
 
@@ -170,6 +171,13 @@ func (s *server) routes() []*route {
 			params: []param{taskParam, stateParam, nodeParam, deadParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "get-run", method: get, path: inNamespace + "/runs/{id}", tag: "runs", summary: "Find a run of any task by its id, or by the beginning of it",
 			status: 200, answer: aRun, errors: []int{409}, serve: s.findRun},
+
+		{id: "list-all-events", method: get, path: "/v1/events", tag: "events", summary: "Follow what happens in the cluster, or read what has happened",
+			about: eventsAbout, params: eventParams, status: 200, stream: true, answer: reflect.TypeFor[client.EventPage](), events: reflect.TypeFor[task.Event](),
+			errors: []int{429}, serve: s.listEvents},
+		{id: "list-events", method: get, path: inNamespace + "/events", tag: "events", summary: "Follow what happens in a namespace, or read what has happened",
+			about: eventsAbout, params: append([]param{taskParam}, eventParams...), status: 200, stream: true, answer: reflect.TypeFor[client.EventPage](),
+			events: reflect.TypeFor[task.Event](), errors: []int{429}, serve: s.listEvents},
 
 		{id: "list-nodes", method: get, path: "/v1/nodes", tag: "cluster", summary: "List the nodes that are present",
 			status: 200, answer: reflect.TypeFor[client.List[task.Node]](), serve: s.listNodes},

@@ -56,7 +56,7 @@ func (e *Error) Is(target error) bool {
 		}
 	case task.ErrUnavailable:
 		return e.Code == CodeUnavailable || e.Code == CodeNoSpace || e.Code == CodeNotConfirmed ||
-			e.Status == http.StatusServiceUnavailable || e.Status == http.StatusBadGateway
+			e.Status == http.StatusServiceUnavailable || e.Status == http.StatusBadGateway || e.Status == http.StatusTooManyRequests
 	case task.ErrUnknown:
 		return e.Code == CodeUnknown
 	}

@@ -268,5 +268,6 @@ const (
 	CodeNotConfirmed = "not_confirmed" // it is written, and holds, but not everywhere yet
 	CodeClock        = "clock_not_trusted"
 	CodeRestored     = "etcd_restored"
+	CodeBusy         = "busy"
 	CodeNotCarillon  = "not_carillon" // made by Client: what answered is no Carillon
 )

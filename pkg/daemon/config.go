@@ -39,6 +39,10 @@ type Config struct {
 	EtcdQuota     int64    `json:"etcd_quota"` // bytes that the embedded etcd may grow to; 0: its default, 8 GiB
 	Prefix        string   `json:"prefix"`
 
+	// EventRetention is how long the embedded etcd keeps revisions, and so events, at
+	// least; 0: the last 30,000 revisions, which it keeps in any case.
+	EventRetention task.Duration `json:"event_retention"`
+
 	// The embedded etcd as one member of several, which are other agents'.
 	InitialCluster      map[string]string `json:"initial_cluster"`       // their URLs for each other, by name, the own one among them
 	InitialClusterState string            `json:"initial_cluster_state"` // new, or existing: it has been added
@@ -113,6 +117,9 @@ func (c *Config) Validate() error {
 	if c.EtcdQuota != 0 && !c.Embedded {
 		return task.Invalid(task.CodeBadValue, "etcd_quota", "is for the embedded etcd; of another one, it is set there")
 	}
+	if c.EventRetention != 0 && !c.Embedded {
+		return task.Invalid(task.CodeBadValue, "event_retention", "is for the embedded etcd; another one has --auto-compaction-retention")
+	}
 	if err := c.validatePeers(); err != nil {
 		return err
 	}
@@ -151,6 +158,7 @@ func (c *Config) validateNumbers() error {
 		{"lease_ttl", c.LeaseTTL.Std(), 2 * time.Second, 10 * time.Minute},
 		{"lost_after", c.LostAfter.Std(), c.LeaseTTL.Std() + 10*time.Second, 24 * time.Hour},
 		{"drain_timeout", c.DrainTimeout.Std(), 0, 24 * time.Hour},
+		{"event_retention", c.EventRetention.Std(), 0, 7 * 24 * time.Hour},
 		{"spool_retention", c.SpoolRetention.Std(), time.Minute, 10 * 365 * 24 * time.Hour},
 	}
 	for _, r := range times {

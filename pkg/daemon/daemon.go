@@ -140,7 +140,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	}
 	if n.cfg.Embedded {
 		cfg := kv.ServerConfig{
-			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, Logger: n.log.Named("etcd"), Waiting: n.door.waitsFor,
+			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.door.waitsFor,
 		}
 		if cfg.Peers = n.cfg.peers(); cfg.Peers != nil {
 			cfg.Name = n.cfg.Name
@@ -319,7 +319,7 @@ func (n *Node) wire() (err error) {
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
 		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
-		Logs: n.executor.Spool(), Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
+		Logs: n.executor.Spool(), Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -18,13 +19,15 @@ type door struct {
 	http    *http.Server
 	handler atomic.Pointer[http.Handler]
 	waits   atomic.Pointer[string]
+	closing chan struct{} // closed when nobody is let in any more: who stays long is to go
 	done    chan struct{}
 	err     error // once done is closed
 }
 
 func openDoor(l net.Listener, server *http.Server) *door {
-	d := &door{http: server, done: make(chan struct{})}
+	d := &door{http: server, closing: make(chan struct{}), done: make(chan struct{})}
 	server.Handler = d
+	server.RegisterOnShutdown(sync.OnceFunc(func() { close(d.closing) }))
 	go func() {
 		defer close(d.done)
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -33,6 +33,7 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.EtcdUser, "etcd-user", c.EtcdUser, "user name for etcd")
 	f.StringVar(&c.EtcdPassword, "etcd-password", c.EtcdPassword, "password for etcd; better CARILLON_ETCD_PASSWORD, or the file")
 	f.Int64Var(&c.EtcdQuota, "etcd-quota", c.EtcdQuota, "bytes that the embedded etcd may grow to (0: 8 GiB)")
+	f.Var((*duration)(&c.EventRetention), "event-retention", "how long the embedded etcd keeps events at least (0s: its last 30,000 revisions, however old)")
 	f.Var((*members)(&c.InitialCluster), "initial-cluster", "the agents whose embedded etcds are one, this one included: n1=http://h1:2380,n2=…")
 	f.StringVar(&c.InitialClusterState, "initial-cluster-state", c.InitialClusterState, "new, or existing: an empty data directory joins a cluster that has been told of it")
 	f.StringVar(&c.EtcdListenPeer, "etcd-listen-peer", c.EtcdListenPeer, "URL on which the embedded etcd listens for the others (default its own in --initial-cluster)")

@@ -15,6 +15,8 @@ import (
 func (s *Server) compact(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CompactionInterval)
 	defer t.Stop()
+	ages := ages{keep: s.cfg.CompactionAge}
+	ages.note(time.Now(), s.etcd.Server.KV().Rev())
 	for {
 		select {
 		case <-ctx.Done():
@@ -23,7 +25,12 @@ func (s *Server) compact(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		upTo := s.etcd.Server.KV().Rev() - s.cfg.CompactionRetention
+		now, rev := time.Now(), s.etcd.Server.KV().Rev()
+		ages.note(now, rev)
+		upTo := rev - s.cfg.CompactionRetention
+		if s.etcd.Server.Backend().SizeInUse() <= s.cfg.QuotaBytes/2 {
+			upTo = min(upTo, ages.old(now))
+		}
 		if upTo <= 0 || s.etcd.Server.Leader() != s.etcd.Server.MemberID() {
 			continue
 		}
@@ -35,4 +42,35 @@ func (s *Server) compact(ctx context.Context) {
 			orNop(s.cfg.Logger).Warn("old revisions were not compacted", zap.Int64("rev", upTo), zap.Error(err))
 		}
 	}
+}
+
+// ages knows how old revisions are, to the interval in which it is told: etcd does not.
+type ages struct {
+	keep  time.Duration // 0: no revision is too young
+	known []age         // the oldest first; the first is old enough, or the only one
+}
+
+type age struct {
+	at  time.Time
+	rev int64 // the newest at that time
+}
+
+func (a *ages) note(now time.Time, rev int64) {
+	if a.keep > 0 {
+		a.known = append(a.known, age{now, rev})
+	}
+}
+
+// old is the newest revision that is older than keep; 0 if it knows of none.
+func (a *ages) old(now time.Time) int64 {
+	if a.keep == 0 {
+		return 1<<63 - 1
+	}
+	for len(a.known) > 1 && now.Sub(a.known[1].at) >= a.keep {
+		a.known = a.known[1:]
+	}
+	if len(a.known) == 0 || now.Sub(a.known[0].at) < a.keep {
+		return 0
+	}
+	return a.known[0].rev
 }

@@ -62,6 +62,12 @@ type FollowConfig struct {
 	// Apart gives the range a stream that it shares only with others that say so: for the few on which much depends, to
 	// be served beside the many.
 	Apart bool
+	// Aside gives the range a stream that it shares only with others that say so: for readers on whom nothing depends, so
+	// that one who has much to catch up with holds up nobody else.
+	Aside bool
+	// Previous asks for what each key held before, as PrevKv of an event: etcd reads it when it tells the event, so that it
+	// is missing, of a key that was there, if that revision is compacted away by then.
+	Previous bool
 	// StallAfter is how long a watch may be silent, though a sign of life is asked for three times as often; default
 	// 5 s. While other watches of the client keep the stream busy, it is three times as long.
 	StallAfter time.Duration
@@ -84,8 +90,11 @@ func (cfg FollowConfig) watched() (key, end string) {
 }
 
 func (cfg FollowConfig) lane() int {
-	if cfg.Apart {
+	switch {
+	case cfg.Apart:
 		return apart
+	case cfg.Aside:
+		return aside
 	}
 	key, _ := cfg.watched()
 	return laneOf(key)
@@ -236,7 +245,11 @@ func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv
 	// Without fragments, for which etcd would measure each response. A response has the events of one request (1.5 MiB),
 	// or of up to a thousand for a watch that catches up; both ends take 2 GiB, which no range of ours nears, and a watch
 	// that passed it would be closed, and its range listed. The client puts fragments together before it tells anything.
-	events := f.client.Watch(ctx, key, append(upTo(end), clientv3.WithRev(f.revision), clientv3.WithCreatedNotify())...)
+	opts := append(upTo(end), clientv3.WithRev(f.revision), clientv3.WithCreatedNotify())
+	if f.cfg.Previous {
+		opts = append(opts, clientv3.WithPrevKV())
+	}
+	events := f.client.Watch(ctx, key, opts...)
 	if !guard.Stop() {
 		f.client.sight.stalls.Inc()
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)

@@ -31,8 +31,9 @@ type streams struct {
 }
 
 const (
-	lanes          = 5
-	apart          = lanes - 1 // the lane of the ranges that keep apart from the crowd
+	lanes          = 6
+	apart          = lanes - 2 // the lane of the ranges that keep apart from the crowd
+	aside          = lanes - 1 // the lane of readers on whom nothing depends
 	streamsPerLane = 8
 )
 

@@ -49,6 +49,9 @@ type ServerConfig struct {
 	// defaults 30,000 and a minute. Who reads at an older revision, or watches from one, has to start anew.
 	CompactionRetention int64
 	CompactionInterval  time.Duration
+	// CompactionAge keeps more than that: all revisions that are younger, as long as the data in use take no more than
+	// half of the quota. How old those are that were there before a start is not known: they count as young as the start.
+	CompactionAge time.Duration
 	// Tick and Election are etcd's heartbeat interval and election timeout; 0 for its defaults, 100 ms and 1 s.
 	Tick, Election time.Duration
 	// ListenClient are unix:///path or http://ip:port. The default is a socket in Dir that only this user may open,

@@ -1,0 +1,295 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// maxStreams is how many callers follow events at one node, or read pages of
+	// them: each costs etcd a watch, which reads what was there before each change.
+	maxStreams = 32
+	heartbeat  = 15 * time.Second
+	// writeLimit ends a stream whose caller has stopped reading.
+	writeLimit = 30 * time.Second
+	// A page ends when everything is told that had happened when it began; when
+	// nothing was told for pageQuiet, which an etcd does that others use; and at
+	// last after pageLimit.
+	pageQuiet = 2 * time.Second
+	pageLimit = 10 * time.Second
+
+	streamType = "text/event-stream"
+)
+
+const eventsAbout = "With Accept: text/event-stream it is a stream of server-sent events that goes on: from now, or from where after, since or " +
+	"Last-Event-ID say. Each message is one event, its id the event's; an id alone, and a comment, are signs of life. Otherwise it is a page, " +
+	"which ends with what has happened by now: after=<last> is the next one. Events last as long as etcd keeps its revisions; an event of the kind gap says what is missing."
+
+var eventParams = []param{
+	{"after", "The id of an event, or last of a page: only what came after it. Last-Event-ID goes before it.", huma.Schema{Type: huma.TypeString}},
+	{"since", "Only what happened from this time on, or a few seconds before. Not together with after.", huma.Schema{Type: huma.TypeString, Format: "date-time"}},
+	{"kind", "Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are told only if they are asked for.", huma.Schema{Type: huma.TypeString}},
+	limitParam,
+}
+
+// listEvents serves events, as a stream or as a page.
+func (s *server) listEvents(c *call) (answer, error) {
+	q, f, err := c.eventQuery()
+	if err != nil {
+		return answer{}, err
+	}
+	limit, err := c.int("limit", defaultLimit, 1, maxLimit)
+	if err != nil {
+		return answer{}, err
+	}
+	if s.streaming.Add(1) > maxStreams {
+		s.streaming.Add(-1)
+		c.w.Header().Set("Retry-After", "2")
+		return answer{}, fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow events at node %s already", maxStreams, s.Node).
+			withHint("try again, or ask another node")
+	}
+	defer s.streaming.Add(-1)
+	q.Wants = f.Wants
+	if wantsStream(c.r) {
+		return answer{}, s.streamEvents(c, q)
+	}
+	return s.pageOfEvents(c, q, limit)
+}
+
+func wantsStream(r *http.Request) bool {
+	return r.Method == http.MethodGet && slices.ContainsFunc(strings.Split(strings.Join(r.Header.Values("Accept"), ","), ","), func(part string) bool {
+		kind, _, err := mime.ParseMediaType(part)
+		return err == nil && kind == streamType
+	})
+}
+
+// eventQuery reads which events are asked for.
+func (c *call) eventQuery() (q store.EventQuery, f task.EventFilter, err error) {
+	if c.r.PathValue("ns") != "" {
+		if f.Namespace, err = c.namespace(); err != nil {
+			return q, f, err
+		}
+	}
+	if f.Task = c.query.Get("task"); f.Task != "" {
+		if err := task.CheckName("task", f.Task); err != nil {
+			return q, f, err
+		}
+	}
+	if c.query.Has("kind") {
+		f.Kinds = strings.Split(c.query.Get("kind"), ",")
+		for _, k := range f.Kinds {
+			if !slices.Contains(task.EventKinds(), k) {
+				return q, f, task.Invalid(task.CodeBadValue, "kind", "%s is not one of %s", task.Quote(k), strings.Join(task.EventKinds(), ", "))
+			}
+		}
+	}
+	after, field := c.query.Get("after"), "after"
+	if id := c.r.Header.Get("Last-Event-ID"); id != "" {
+		after, field = id, "Last-Event-ID"
+	}
+	switch {
+	case after != "":
+		p, err := task.ParsePlace(after)
+		if err != nil {
+			return q, f, task.Invalid(task.CodeBadValue, field, "%s is not the id of an event, such as 1234 or 1234.2", task.Quote(after))
+		}
+		q.After = &p
+	case c.query.Has("since"):
+		at, err := c.time("since", task.Time{})
+		if err != nil {
+			return q, f, err
+		}
+		p, err := c.s.Store.PlaceOf(c.ctx(), at.Time)
+		if err != nil {
+			return q, f, err
+		}
+		q.After = &p
+	case !wantsStream(c.r):
+		q.After = &task.Place{}
+	}
+	if c.query.Has("after") && c.query.Has("since") {
+		err = task.Invalid(task.CodeBadValue, "since", "not together with after")
+	}
+	return q, f, err
+}
+
+var (
+	errPageFull = errors.New("the page is full")
+	errQuiet    = errors.New("nothing is told any more")
+)
+
+// pageOfEvents answers with events up to now, at most limit of them.
+func (s *server) pageOfEvents(c *call, q store.EventQuery, limit int) (answer, error) {
+	ctx, cancel := context.WithCancelCause(c.ctx())
+	defer cancel(nil)
+	there, err := s.Store.Present(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	page := client.EventPage{Items: []task.Event{}, Last: q.After.String()}
+	if *q.After == task.After(there.Revision) {
+		return answer{status: http.StatusOK, body: page}, nil
+	}
+	quiet := time.AfterFunc(pageLimit, func() { cancel(errQuiet) })
+	defer quiet.Stop()
+	over := time.AfterFunc(pageLimit, func() { cancel(errPageFull) })
+	defer over.Stop()
+	err = s.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
+		quiet.Reset(pageQuiet)
+		page.Items, page.Last = append(page.Items, b.Events...), b.Told.String()
+		if len(page.Items) >= limit {
+			if len(page.Items) > limit {
+				page.Items = page.Items[:limit]
+				page.Last = page.Items[limit-1].ID
+			}
+			return errPageFull
+		}
+		if b.Told.Revision >= there.Revision {
+			return errQuiet
+		}
+		return nil
+	})
+	if cause := context.Cause(ctx); cause != nil && c.ctx().Err() == nil {
+		err = cause
+	}
+	switch {
+	case errors.Is(err, errPageFull):
+		page.More = true
+	case !errors.Is(err, errQuiet):
+		return answer{}, err
+	}
+	return answer{status: http.StatusOK, body: page}, nil
+}
+
+// streamEvents sends events until the caller goes, its token ends, or the node
+// stops.
+func (s *server) streamEvents(c *call, q store.EventQuery) error {
+	ctx, cancel := context.WithCancel(c.ctx())
+	batches, followed := make(chan store.EventBatch), make(chan error, 1)
+	go func() {
+		followed <- s.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
+			select {
+			case batches <- b:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	over := false
+	defer func() {
+		cancel()
+		if !over {
+			<-followed
+		}
+	}()
+	out := eventStream{call: c}
+	out.begin(q.After)
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for out.err == nil {
+		select {
+		case b := <-batches:
+			out.tell(b)
+		case <-beat.C:
+			if _, err := s.authenticate(ctx, c.r); err != nil && asFailure(err).Status < http.StatusInternalServerError {
+				return nil // the token is none any more
+			}
+			out.beat()
+		case <-s.Ends:
+			out.comment("the node stops")
+			return nil
+		case <-ctx.Done():
+			return nil
+		case err := <-followed: // of what it cannot be: it tries for as long as ctx lasts
+			over = true
+			f := asFailure(err)
+			s.logFailure(c.r, f)
+			return nil
+		}
+	}
+	return nil
+}
+
+// eventStream writes server-sent events.
+type eventStream struct {
+	*call
+	err  error
+	told task.Place // all up to here is told
+	sent task.Place // as an id
+}
+
+func (o *eventStream) begin(after *task.Place) {
+	h := o.w.Header()
+	h.Set("Content-Type", streamType)
+	h.Set("X-Accel-Buffering", "no") // proxies would hold them back
+	var b bytes.Buffer
+	b.WriteString("retry: 2000\n")
+	if after != nil && *after != (task.Place{}) {
+		o.told, o.sent = *after, *after
+		fmt.Fprintf(&b, "id: %s\n", after)
+	}
+	b.WriteByte('\n')
+	o.write(b.Bytes())
+}
+
+// tell sends a batch. Where it begins is told at once: a caller that is cut off
+// before the first event goes on from there.
+func (o *eventStream) tell(batch store.EventBatch) {
+	o.told = batch.Told
+	if len(batch.Events) == 0 {
+		if o.sent == (task.Place{}) {
+			o.beat()
+		}
+		return
+	}
+	var b bytes.Buffer
+	for i := range batch.Events {
+		e := &batch.Events[i]
+		text, err := json.Marshal(e)
+		if err != nil {
+			o.err = err
+			return
+		}
+		fmt.Fprintf(&b, "id: %s\ndata: %s\n\n", e.ID, text)
+	}
+	last, _ := task.ParsePlace(batch.Events[len(batch.Events)-1].ID)
+	o.sent = last
+	o.write(b.Bytes())
+}
+
+// beat is a sign of life: how far all is told, if that is news.
+func (o *eventStream) beat() {
+	if !o.sent.Before(o.told) {
+		o.comment("")
+		return
+	}
+	o.sent = o.told
+	o.write(fmt.Appendf(nil, "id: %s\n\n", o.told))
+}
+
+func (o *eventStream) comment(text string) { o.write([]byte(": " + text + "\n\n")) }
+
+func (o *eventStream) write(b []byte) {
+	w := http.NewResponseController(o.w)
+	_ = w.SetWriteDeadline(time.Now().Add(writeLimit)) // not every writer has one
+	if _, err := o.w.Write(b); err != nil {
+		o.err = err
+		return
+	}
+	o.err = w.Flush()
+}

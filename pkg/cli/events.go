@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// watching is the flags of events.
+type watching struct {
+	follow bool
+	since  string
+	task   string
+	kinds  []string
+}
+
+// usualSince is from when on events are listed, unless that is said.
+const usualSince = time.Hour
+
+func (a *app) eventsCommand() *cobra.Command {
+	var o watching
+	cmd := only(&cobra.Command{
+		Use:     "events",
+		Aliases: []string{"event"},
+		Short:   "What happens, and what has happened: tasks, runs, shards, nodes",
+		Long: "What has happened to tasks, runs, shards, nodes and the cluster, in order, and who did it. With -f it goes on, over\n" +
+			"restarts of the server too. Events of shards, nodes and the cluster are shown with -A, or if --kind names them.\n\n" +
+			"Events last as long as etcd keeps its revisions: carillon cluster status tells the oldest. What is missing is said.",
+		Example: `  carillon events
+  carillon events -f
+  carillon events --since 15m --task nightly-backup
+  carillon events -f -A --kind shard,node
+  carillon events --since 2026-11-20T22:00:00Z -o jsonl`,
+		Args: args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.events(cmd.Context(), o) },
+	}, asTable, asJSON, asJSONL)
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, from now on unless --since says otherwise")
+	cmd.Flags().StringVar(&o.since, "since", "", "from a `TIME` on, for a duration such as 15m, or from a revision of etcd on (default 1h, or with -f now)")
+	cmd.Flags().StringVar(&o.task, "task", "", "only events of this task and its runs")
+	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "only these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
+	completeFixed(cmd, "kind", task.EventKinds()...)
+	_ = cmd.RegisterFlagCompletionFunc("task", a.completeTasks) // the flag is there
+	return cmd
+}
+
+func (a *app) events(ctx context.Context, o watching) error {
+	opts, err := a.eventOptions(o)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	if !o.follow {
+		return a.printEvents(c.Events(ctx, opts), a.output == asJSON)
+	}
+	opts.Lost = func(err error) {
+		if err == nil {
+			a.note("the server is back")
+			return
+		}
+		a.note("waiting for the server: %s", err)
+	}
+	return a.printEvents(c.Follow(ctx, opts), false)
+}
+
+func (a *app) eventOptions(o watching) (client.EventOptions, error) {
+	opts := client.EventOptions{Namespace: a.scope(), Kinds: o.kinds}
+	for _, k := range o.kinds {
+		if !slices.Contains(task.EventKinds(), k) {
+			e := usage("--kind %s: use %s", quote(k), strings.Join(task.EventKinds(), ", "))
+			if near := nearest(k, task.EventKinds()); near != "" {
+				e.Hint = "did you mean: --kind " + near
+			}
+			return opts, e
+		}
+	}
+	if o.task != "" {
+		r, err := a.ref(o.task)
+		if err != nil {
+			return opts, err
+		}
+		opts.Namespace, opts.Task = r.namespace, r.name
+	}
+	return opts, a.since(o, &opts)
+}
+
+// since reads from when on events are wanted.
+func (a *app) since(o watching, opts *client.EventOptions) error {
+	if o.since == "" {
+		if !o.follow {
+			opts.Since = a.now().Add(-usualSince)
+		}
+		return nil
+	}
+	if p, err := task.ParsePlace(o.since); err == nil {
+		if p.Index == task.Whole && p.Revision > 0 { // that revision itself is wanted
+			p.Revision--
+		}
+		opts.After = p.String()
+		return nil
+	}
+	if d, err := time.ParseDuration(o.since); err == nil && d > 0 {
+		opts.Since = a.now().Add(-d)
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339, o.since)
+	if err != nil {
+		return usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", quote(o.since))
+	}
+	opts.Since = t
+	return nil
+}
+
+// printEvents prints events as they come; as an array only if they have an end.
+func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error {
+	list := []task.Event{}
+	n := 0
+	for e, err := range events {
+		if err != nil {
+			return err
+		}
+		n++
+		switch {
+		case array:
+			list = append(list, e)
+		case a.output == asJSON:
+			err = a.emitJSON(e)
+		case a.output == asJSONL:
+			err = a.emitLines(1, func(int) ([]byte, error) { return compact(e) })
+		default:
+			if n == 1 && !a.noHeaders {
+				err = a.print(eventRow("TIME", "KIND", "WHAT", "EVENT"))
+			}
+			if err == nil {
+				err = a.print(a.eventLine(e))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if array {
+		return a.emitJSON(list)
+	}
+	if n == 0 && a.human() {
+		a.note("no events%s", a.inScope())
+	}
+	return nil
+}
+
+// eventRow has columns of a width that most fit into: lines come one by one.
+func eventRow(at, kind, what, words string) string {
+	return fmt.Sprintf("%-19s  %-7s  %-28s  %s\n", at, kind, what, words)
+}
+
+func (a *app) eventLine(e task.Event) string {
+	at := a.none()
+	if !e.Time.IsZero() {
+		local := e.Time.In(a.zone(readersZone))
+		if a.timeMode == timeUTC {
+			local = e.Time.UTC()
+		}
+		at = local.Format(time.DateTime)
+	}
+	what := ""
+	switch {
+	case e.Task != "" && (a.allNamespaces || e.Namespace != a.namespace()):
+		what = e.Namespace + "/" + e.Task
+	case e.Task != "":
+		what = e.Task
+	case e.Kind == task.EventShard && e.Shard != nil:
+		what = fmt.Sprint(*e.Shard)
+	case e.Kind == task.EventNode:
+		what = e.Node
+	case e.Kind == task.EventCluster:
+		what = e.Namespace
+	}
+	words := oneLine(a.eventWords(e))
+	if e.Kind == task.EventGap {
+		words = a.paint(yellow, words)
+	}
+	return eventRow(at, e.Kind, oneLine(first(what, a.none())), words)
+}
+
+// eventWords say what happened, who did it, and why.
+func (a *app) eventWords(e task.Event) string {
+	by := ""
+	if e.Actor != "" {
+		by = " by " + e.Actor
+	}
+	more := ""
+	if e.Detail != "" {
+		more = ": " + e.Detail
+	}
+	switch e.Kind {
+	case task.EventRun:
+		return a.runEventWords(e, by) + more
+	case task.EventShard:
+		return a.plain(fmt.Sprintf("%s → %s", first(e.Previous, "–"), first(e.Node, "–"))) + by + more
+	case task.EventGap:
+		if e.From == 0 {
+			return fmt.Sprintf("events up to revision %d are gone", e.To) + more
+		}
+		return fmt.Sprintf("events of revisions %d to %d are gone", e.From, e.To) + more
+	case task.EventNode:
+		by = "" // itself
+	case task.EventCluster:
+		if e.Action == task.ActionLeader {
+			return first(e.Node, "nobody") + " leads" + leaderWas(e.Previous)
+		}
+	}
+	words := strings.ReplaceAll(e.Action, "_", " ") + by
+	if e.Generation > 0 {
+		words += fmt.Sprintf(", generation %d", e.Generation)
+	}
+	if e.Reason != "" {
+		more += ": " + e.Reason
+	}
+	return words + more
+}
+
+func leaderWas(previous string) string {
+	if previous == "" {
+		return ""
+	}
+	return ", after " + previous
+}
+
+func (a *app) runEventWords(e task.Event, by string) string {
+	words := strings.ReplaceAll(e.Action, "_", " ")
+	switch {
+	case e.Action == task.ActionEnded:
+		words = strings.ReplaceAll(e.State, "_", " ")
+	case e.Action == task.ActionDispatched:
+		words += " to " + e.Node
+	case e.Action == task.ActionStarted:
+		words += " on " + e.Node
+		by = ""
+	}
+	if e.Reason != "" {
+		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
+	}
+	if e.Count > 1 {
+		words += a.plain(fmt.Sprintf(" ×%d", e.Count))
+	}
+	if e.Attempt > 1 {
+		words += fmt.Sprintf(", attempt %d", e.Attempt)
+	}
+	if e.Dead {
+		words += ", and is dead"
+	}
+	return e.Run + " " + words + by
+}

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// runChange is what a revision did to the keys of one run. A run is in one place
+// at a time: who moves it deletes it here and puts it there at one revision.
+type runChange struct {
+	ref                          Ref
+	id                           string
+	queue, inbox, history, taken *change // taken: out of a second inbox, if it went from one to another
+	late                         []*change
+	dead                         *change
+	node                         string // of inbox
+	takenFrom                    string // of taken
+}
+
+// inboxes sorts the changes of two inboxes: into one, out of the other.
+func (c *runChange) inInbox(node string, ch *change) {
+	switch {
+	case c.inbox == nil:
+		c.inbox, c.node = ch, node
+	case ch.after != nil:
+		c.taken, c.takenFrom = c.inbox, c.node
+		c.inbox, c.node = ch, node
+	default:
+		c.taken, c.takenFrom = ch, node
+	}
+}
+
+func put(c *change) bool     { return c != nil && c.after != nil }
+func removed(c *change) bool { return c != nil && c.before != nil && c.after == nil }
+
+// events are those of the run. gone is the event of its task's end, if that has
+// come at the same revision.
+func (t *translator) runEvents(c *runChange, gone *task.Event) (list []task.Event) {
+	switch {
+	case put(c.history):
+		list = t.intoHistory(c)
+	case put(c.inbox):
+		list = t.intoInbox(c)
+	case put(c.queue):
+		list = t.intoQueue(c)
+	case removed(c.inbox), removed(c.queue):
+		list = t.purged(c, gone)
+	}
+	for _, l := range c.late {
+		if put(l) {
+			r, err := decodeRun(l.after.Value)
+			e := t.runEvent(c, task.ActionLate, r, err)
+			e.Actor, e.Time = r.Node, r.EndedAt
+			e.Detail = string(r.State) + ", but it had been declared lost"
+			e.State = "" // it changes nothing
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// runEvent begins an event with what the run's record says.
+func (t *translator) runEvent(c *runChange, action string, r task.Run, err error) task.Event {
+	shard := c.ref.Shard
+	e := task.Event{Kind: task.EventRun, Action: action, Namespace: c.ref.Namespace, Task: c.ref.Name, Run: c.id, Shard: &shard,
+		UID: r.UID, State: string(r.State), Reason: r.Reason, Trigger: r.Trigger, ScheduledTime: r.ScheduledTime,
+		Attempt: r.Attempt, Node: r.Node, Last: r.Last, Count: r.Count}
+	if err != nil {
+		e.Detail = unreadableRecord
+	}
+	return e
+}
+
+func (t *translator) intoHistory(c *runChange) []task.Event {
+	r, err := decodeRun(c.history.after.Value)
+	e := t.runEvent(c, task.ActionEnded, r, err)
+	e.Time, e.Dead, e.Detail = r.EndedAt, put(c.dead), words{e.Detail, r.Message}.said()
+	owner := t.owners[c.ref.Shard]
+	switch {
+	case removed(c.inbox):
+		e.Node = c.node
+		e.Actor = c.node
+		if r.State == task.Lost && !t.present[c.node] { // an owner's commit demands that its node is absent
+			e.Actor = owner
+		}
+	case removed(c.queue):
+		e.Actor = owner
+	case c.history.before != nil:
+		before, _ := decodeRun(c.history.before.Value)
+		if before.State == r.State && before.Count == r.Count && before.Last.Equal(r.Last.Time) {
+			return nil // a repair, or another's message
+		}
+		e.Action, e.Actor = task.ActionExtended, owner
+	default:
+		e.Actor = owner
+		switch r.State {
+		case task.Skipped:
+			e.Action = task.ActionSkipped
+		case task.Missed:
+			e.Action = task.ActionMissed
+		}
+	}
+	if r.State == task.Cancelled && r.CancelledBy != "" {
+		e.Actor = r.CancelledBy
+	}
+	return []task.Event{e}
+}
+
+func (t *translator) intoInbox(c *runChange) (list []task.Event) {
+	var r, before task.Assigned
+	err := decodeAssigned(c.inbox.after.Value, &r)
+	r.Node, r.Token = c.node, c.inbox.after.CreateRevision
+	if c.inbox.before == nil {
+		if err != nil {
+			r.State = task.Dispatched
+		}
+		e := t.runEvent(c, task.ActionDispatched, r.Run, err)
+		e.Generation, e.Time, e.Actor, e.Previous = r.Generation, r.DispatchedAt, t.owners[c.ref.Shard], c.takenFrom
+		return []task.Event{e}
+	}
+	if err != nil || decodeAssigned(c.inbox.before.Value, &before) != nil {
+		return nil // damage, which the audit finds: the run is where it was
+	}
+	if before.State != r.State {
+		e := t.runEvent(c, task.ActionStarted, r.Run, nil)
+		e.Time, e.Actor = r.StartedAt, c.node
+		list = append(list, e)
+	}
+	if r.CancelRequested && !before.CancelRequested {
+		e := t.runEvent(c, task.ActionCancelling, r.Run, nil)
+		e.Actor, e.Reason = r.CancelledBy, r.CancelReason
+		if e.Reason == "" {
+			e.Reason = task.ReasonCancelled
+		}
+		if e.Actor == "" {
+			e.Actor = t.owners[c.ref.Shard]
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func (t *translator) intoQueue(c *runChange) []task.Event {
+	w, err := decodeWaiting(c.queue.after.Value)
+	if err != nil {
+		w.State = task.Queued
+	}
+	e := t.runEvent(c, task.ActionQueued, w.Run, err)
+	e.Actor, e.Time = t.owners[c.ref.Shard], w.CreatedAt
+	switch {
+	case removed(c.inbox) && w.Reason == task.ReasonHandBack:
+		e.Action, e.Actor, e.Previous, e.Time = task.ActionHandedBack, c.node, c.node, task.Time{}
+	case removed(c.inbox):
+		e.Action, e.Previous, e.Time = task.ActionRetrying, c.node, task.Time{}
+		if n := len(w.Attempts); n > 0 {
+			last := w.Attempts[n-1]
+			e.Time, e.Detail = last.EndedAt, attemptWords(last)
+			if last.State != task.Lost || t.present[c.node] {
+				e.Actor = c.node
+			}
+		}
+	case c.queue.before != nil:
+		before, _ := decodeWaiting(c.queue.before.Value)
+		if before.Reason == w.Reason {
+			return nil
+		}
+		e.Action, e.Time = task.ActionWaiting, task.Time{}
+	case w.Trigger == task.TriggerManual:
+		e.Actor = "" // a person, whom the record does not name
+		if w.RetryOf != "" {
+			e.Detail = "again, after " + w.RetryOf
+		}
+	}
+	return []task.Event{e}
+}
+
+func attemptWords(a task.Attempt) string {
+	return words{"attempt ended: " + string(a.State), a.Reason}.said()
+}
+
+// said joins what is not empty.
+func (w words) said() string {
+	var all words
+	for _, s := range w {
+		if s != "" {
+			all = append(all, s)
+		}
+	}
+	return all.String()
+}
+
+// purged is the end of a run that leaves no record: with its task, or by a repair.
+func (t *translator) purged(c *runChange, gone *task.Event) []task.Event {
+	var r task.Run
+	if removed(c.queue) {
+		r, _ = decodeRun(c.queue.before.Value)
+	} else {
+		r, _ = decodeRun(c.inbox.before.Value)
+		r.Node = c.node
+	}
+	e := t.runEvent(c, task.ActionDeleted, r, nil)
+	e.State, e.Reason, e.Previous = "", "", string(r.State)
+	if gone != nil {
+		e.Reason, e.Actor, e.Time = task.ReasonDeleted, gone.Actor, gone.Time
+	}
+	return []task.Event{e}
+}

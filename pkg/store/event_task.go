@@ -1,0 +1,101 @@
+package store
+
+import (
+	"bytes"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// taskChange is what a revision did to the keys of one task.
+type taskChange struct {
+	ref               Ref
+	spec, entry, tomb *change
+}
+
+// tombstone is what an event needs of what is remembered of a deleted task.
+type tombstone struct {
+	DeletedAt task.Time `json:"deleted_at"`
+	DeletedBy string    `json:"deleted_by"`
+	Why       string    `json:"why"`
+}
+
+func (c taskChange) tombstone() (t tombstone) {
+	if c.tomb != nil && c.tomb.after != nil {
+		t, _ = decode[tombstone](c.tomb.after.Value)
+	}
+	return t
+}
+
+// deleted reports whether the task is gone.
+func (c taskChange) deleted() bool { return c.spec != nil && c.spec.after == nil }
+
+// event is the one of the task itself; false if nothing of it is new for its user.
+func (c taskChange) event() (task.Event, bool) {
+	e := task.Event{Kind: task.EventTask, Namespace: c.ref.Namespace, Task: c.ref.Name}
+	switch {
+	case c.spec == nil:
+		return c.ofEntry(e)
+	case c.deleted():
+		t := c.tombstone()
+		e.Action, e.Time, e.Actor, e.Detail = task.ActionDeleted, t.DeletedAt, t.DeletedBy, t.Why
+		if before, err := DecodeTask(c.spec.before.Value, 0); err == nil {
+			e.UID = before.UID
+		}
+		return e, true
+	case c.spec.before != nil && bytes.Equal(c.spec.before.Value, c.spec.after.Value):
+		return e, false
+	}
+	after, err := DecodeTask(c.spec.after.Value, 0)
+	if err != nil {
+		e.Action, e.Detail = task.ChangeUpdated, unreadableRecord
+		return e, true
+	}
+	e.UID, e.Generation, e.Time, e.Actor, e.Action = after.UID, after.Generation, after.UpdatedAt, after.UpdatedBy, after.Change
+	var before task.Task
+	if c.spec.before != nil {
+		before, _ = DecodeTask(c.spec.before.Value, 0)
+	}
+	switch {
+	case c.spec.before == nil:
+		e.Action = task.ChangeCreated
+	case e.Action == "" || e.Action == task.ChangeCreated || after.Generation == before.Generation:
+		e.Action = task.ChangeUpdated // a version that does not say so
+		if before.Paused != after.Paused {
+			e.Action = paused(after.Paused)
+		}
+	}
+	if e.Action == task.ChangePaused {
+		e.Reason = after.PauseReason
+	}
+	return e, true
+}
+
+func paused(is bool) string {
+	if is {
+		return task.ChangePaused
+	}
+	return task.ChangeResumed
+}
+
+// ofEntry is the event of an entry that its owner has written: that the task is
+// paused, because it failed too often.
+func (c taskChange) ofEntry(e task.Event) (task.Event, bool) {
+	if c.entry == nil || c.entry.before == nil || c.entry.after == nil {
+		return e, false
+	}
+	before, err := DecodeEntry(c.entry.before.Value)
+	after, err2 := DecodeEntry(c.entry.after.Value)
+	if err != nil || err2 != nil || before.Paused == after.Paused || before.UID != after.UID {
+		return e, false
+	}
+	e.UID, e.Generation, e.Action = after.UID, after.Generation, paused(after.Paused)
+	if after.Own != nil && len(after.Own.Pauses) > 0 {
+		switch p := after.Own.Pauses[len(after.Own.Pauses)-1]; {
+		case after.Paused:
+			e.Time, e.Actor, e.Reason = p.Since, p.By, p.Reason
+		default:
+			e.Time, e.Actor = p.Ended, p.EndedBy
+		}
+	}
+	return e, true
+}

@@ -1,0 +1,201 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// did is a key, what it held before, and what after; "" is that it was not there.
+type did struct{ key, before, after string }
+
+const (
+	inQueue   = "shards/0003/queue/ops/a/r1"
+	inHistory = "shards/0003/history/ops/a/r1"
+	inInbox   = "runs/n1/0003/ops/a/r1"
+	itsDead   = "shards/0003/dead/ops/a/r1"
+	itsSpec   = "tasks/ops/a"
+	itsEntry  = "shards/0003/tasks/ops/a"
+
+	entryRuns   = `{"uid":"u","generation":2,"schedule":"@hourly","timezone":"UTC","from":"2026-11-20T12:00:00Z","anchor":"2026-11-20T12:00:00Z"`
+	waits       = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"overlap","trigger":"schedule","attempt":1}`
+	waitsManual = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"manual","trigger":"manual","attempt":1}`
+	waitsRetry  = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"failed","reason":"exit_code","node":"n1"}]}`
+	waitsLost   = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"lost","reason":"node_lost","node":"gone"}]}`
+	waitsAgain  = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"schedule","attempt":1}`
+	sent        = `{"uid":"u","state":"dispatched","trigger":"schedule","attempt":1,"created_at":"2026-11-20T12:00:00Z","generation":2,"instance":"i","action":{"noop":{}}}`
+	runs        = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"started_at":"2026-11-20T12:00:01Z","generation":2,"instance":"i","action":{"noop":{}}}`
+	runsAsked   = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancelled_by":"ann"}`
+	runsGone    = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancel_reason":"replaced"}`
+	ended       = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh"}`
+	lost        = `{"uid":"u","state":"lost","reason":"node_lost","trigger":"schedule"}`
+	cancelled   = `{"uid":"u","state":"cancelled","reason":"cancelled_by_user","trigger":"schedule","cancelled_by":"ann"}`
+	dropped     = `{"uid":"u","state":"skipped","reason":"dropped","trigger":"schedule"}`
+	skipped     = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule"}`
+	skipped2    = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":2}`
+	missed      = `{"uid":"u","state":"missed","reason":"no_owner","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":7}`
+)
+
+// story is an event in a line.
+func story(e task.Event) string {
+	words := []string{e.Kind, e.Action}
+	add := func(name, value string) {
+		if value != "" {
+			words = append(words, name+"="+value)
+		}
+	}
+	add("by", e.Actor)
+	add("in", e.Namespace)
+	add("task", e.Task)
+	add("run", e.Run)
+	add("state", e.State)
+	add("was", e.Previous)
+	add("node", e.Node)
+	add("reason", e.Reason)
+	if e.Generation > 0 {
+		add("generation", fmt.Sprint(e.Generation))
+	}
+	if e.Count > 0 {
+		add("count", fmt.Sprint(e.Count))
+	}
+	if e.Dead {
+		add("dead", "yes")
+	}
+	if e.Shard != nil && e.Kind == task.EventShard {
+		add("shard", fmt.Sprint(*e.Shard))
+	}
+	add("detail", e.Detail)
+	return strings.Join(words, " ")
+}
+
+func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
+	const run = " in=ops task=a run=r1"
+	tests := []struct {
+		name string
+		did  []did
+		want []string
+	}{
+		{"a watermark", []did{{"shards/0003/watermark", "x", "y"}}, nil},
+		{"a token", []did{{"tokens/x", "", "{}"}}, nil},
+		{"a strange key", []did{{"shards/3/tasks/ops/a", "", "{}"}, {"else", "", ""}, {"runs/n1/x", "", "{}"}}, nil},
+
+		{"a task is created", []did{{itsSpec, "", `{"generation":1,"updated_by":"ann","change":"created"}`}, {itsEntry, "", entryRuns + "}"}},
+			[]string{"task created by=ann in=ops task=a generation=1"}},
+		{"a task is created by an older version", []did{{itsSpec, "", `{"generation":1,"updated_by":"ann"}`}},
+			[]string{"task created by=ann in=ops task=a generation=1"}},
+		{"a task is changed", []did{{itsSpec, `{"generation":1,"change":"created"}`, `{"generation":2,"change":"updated","updated_by":"bob"}`},
+			{"versions/ops/a/000000000001", "", "{}"}, {itsEntry, entryRuns + "}", entryRuns + "}"}},
+			[]string{"task updated by=bob in=ops task=a generation=2"}},
+		{"a task is paused", []did{{itsSpec, `{"generation":1}`, `{"generation":2,"paused":true,"change":"paused","pause_reason":"move","updated_by":"bob"}`}},
+			[]string{"task paused by=bob in=ops task=a reason=move generation=2"}},
+		{"a task is paused by an older version", []did{{itsSpec, `{"generation":1}`, `{"generation":2,"paused":true}`}},
+			[]string{"task paused in=ops task=a generation=2"}},
+		{"a task is resumed", []did{{itsSpec, `{"generation":1,"paused":true}`, `{"generation":2,"change":"resumed","updated_by":"bob"}`}},
+			[]string{"task resumed by=bob in=ops task=a generation=2"}},
+		{"a task is rolled back", []did{{itsSpec, `{"generation":1}`, `{"generation":2,"change":"rolled_back"}`}},
+			[]string{"task rolled_back in=ops task=a generation=2"}},
+		{"a spec is written again as it was", []did{{itsSpec, `{"generation":1}`, `{"generation":1}`}}, nil},
+		{"a task is deleted with what waits", []did{{itsSpec, `{"uid":"u"}`, ""}, {itsEntry, entryRuns + "}", ""}, {inQueue, waits, ""}, {inHistory + "0", ended, ""}, {itsDead, "{}", ""},
+			{"deleted/ops/a", "", `{"uid":"u","deleted_by":"ann","why":"ttl"}`}},
+			[]string{"task deleted by=ann in=ops task=a detail=ttl", "run deleted by=ann" + run + " was=queued reason=task_deleted"}},
+		{"a task is deleted by an older version", []did{{itsSpec, `{"uid":"u"}`, ""}}, []string{"task deleted in=ops task=a"}},
+		{"a tombstone goes", []did{{"deleted/ops/a", `{}`, ""}}, nil},
+		{"an owner counts", []did{{itsEntry, entryRuns + `,"own":{"runs":1}}`, entryRuns + `,"own":{"runs":2}}`}}, nil},
+		{"a task has failed too often", []did{{itsEntry, entryRuns + "}", entryRuns + `,"paused":true,"own":{"pauses":[{"since":"2026-11-20T12:00:00Z","by":"carillon","reason":"5 in a row"}]}}`}, {inInbox, runs, ""}, {inHistory, "", ended}},
+			[]string{"task paused by=carillon in=ops task=a reason=5 in a row generation=2", "run ended by=n1" + run + " state=failed node=n1 reason=exit_code detail=oh"}},
+		{"a spec that cannot be read", []did{{itsSpec, "", "{"}}, []string{"task updated in=ops task=a detail=" + unreadableRecord}},
+
+		{"a tick is dispatched", []did{{inInbox, "", sent}, {"shards/0003/watermark", "x", "y"}}, []string{"run dispatched by=owner" + run + " state=dispatched node=n1 generation=2"}},
+		{"a tick waits", []did{{inQueue, "", waits}}, []string{"run queued by=owner" + run + " state=queued reason=overlap"}},
+		{"a person asks", []did{{inQueue, "", waitsManual}}, []string{"run queued" + run + " state=queued reason=manual"}},
+		{"it waits for something else", []did{{inQueue, waitsManual, waits}}, []string{"run waiting by=owner" + run + " state=queued reason=overlap"}},
+		{"it waits for the same", []did{{inQueue, waits, waits}}, nil},
+		{"what waited is dispatched", []did{{inQueue, waits, ""}, {inInbox, "", sent}}, []string{"run dispatched by=owner" + run + " state=dispatched node=n1 generation=2"}},
+		{"it starts", []did{{inInbox, sent, runs}}, []string{"run started by=n1" + run + " state=running node=n1"}},
+		{"it is adopted", []did{{inInbox, runs, runs}}, nil},
+		{"it is to be cancelled", []did{{inInbox, runs, runsAsked}}, []string{"run cancelling by=ann" + run + " state=running node=n1 reason=cancelled_by_user"}},
+		{"it is to be replaced", []did{{inInbox, runs, runsGone}}, []string{"run cancelling by=owner" + run + " state=running node=n1 reason=replaced"}},
+		{"it starts, and is to be cancelled", []did{{inInbox, sent, runsAsked}}, []string{"run started by=n1" + run + " state=running node=n1", "run cancelling by=ann" + run + " state=running node=n1 reason=cancelled_by_user"}},
+		{"it ends", []did{{inInbox, runs, ""}, {inHistory, "", ended}, {itsDead, "", ended}}, []string{"run ended by=n1" + run + " state=failed node=n1 reason=exit_code dead=yes detail=oh"}},
+		{"it is retried", []did{{inInbox, runs, ""}, {inQueue, "", waitsRetry}}, []string{"run retrying by=n1" + run + " state=queued was=n1 reason=retry detail=attempt ended: failed; exit_code"}},
+		{"it is handed back", []did{{inInbox, sent, ""}, {inQueue, "", waitsAgain}}, []string{"run handed_back by=n1" + run + " state=queued was=n1 reason=handed_back"}},
+		{"it is cancelled while it waits", []did{{inQueue, waits, ""}, {inHistory, "", cancelled}}, []string{"run ended by=ann" + run + " state=cancelled reason=cancelled_by_user"}},
+		{"it is dropped", []did{{inQueue, waits, ""}, {inHistory, "", dropped}}, []string{"run ended by=owner" + run + " state=skipped reason=dropped"}},
+		{"its node says that it is lost", []did{{inInbox, runs, ""}, {inHistory, "", lost}}, []string{"run ended by=n1" + run + " state=lost node=n1 reason=node_lost"}},
+		{"its node is gone", []did{{"runs/gone/0003/ops/a/r1", runs, ""}, {inHistory, "", lost}}, []string{"run ended by=owner" + run + " state=lost node=gone reason=node_lost"}},
+		{"its node is gone, and it is retried", []did{{"runs/gone/0003/ops/a/r1", runs, ""}, {inQueue, "", waitsLost}},
+			[]string{"run retrying by=owner" + run + " state=queued was=gone reason=retry detail=attempt ended: lost; node_lost"}},
+		{"from one inbox to another", []did{{"runs/gone/0003/ops/a/r1", sent, ""}, {inInbox, "", sent}}, []string{"run dispatched by=owner" + run + " state=dispatched was=gone node=n1 generation=2"}},
+		{"from one inbox to another, told otherwise", []did{{inInbox, "", sent}, {"runs/gone/0003/ops/a/r1", sent, ""}}, []string{"run dispatched by=owner" + run + " state=dispatched was=gone node=n1 generation=2"}},
+		{"a tick is skipped", []did{{inHistory, "", skipped}}, []string{"run skipped by=owner" + run + " state=skipped reason=overlap"}},
+		{"so is the next", []did{{inHistory, skipped, skipped2}}, []string{"run extended by=owner" + run + " state=skipped reason=overlap count=2"}},
+		{"ticks are missed", []did{{inHistory, "", missed}}, []string{"run missed by=owner" + run + " state=missed reason=no_owner count=7"}},
+		{"a record is written again", []did{{inHistory, ended, ended}}, nil},
+		{"a record is trimmed", []did{{inHistory, ended, ""}, {itsDead, "{}", ""}}, nil},
+		{"a late result", []did{{inHistory + "~late~77", "", ended}}, []string{"run late" + run + " reason=exit_code detail=failed, but it had been declared lost"}},
+		{"an attempt is purged", []did{{inInbox, runs, ""}}, []string{"run deleted" + run + " was=running node=n1"}},
+		{"an attempt that cannot be read", []did{{inInbox, "", "{"}}, []string{"run dispatched by=owner" + run + " state=dispatched node=n1 detail=" + unreadableRecord}},
+		{"two runs, a task and an owner", []did{{inInbox, "", sent}, {itsSpec, "", `{}`}, {"owners/0007", "", `{"node":"n2","term":9}`}, {"shards/0003/history/ops/b/r9", "", skipped}},
+			[]string{"shard assigned by=boss node=n2 shard=7", "task created in=ops task=a", "run dispatched by=owner" + run + " state=dispatched node=n1 generation=2",
+				"run skipped by=owner in=ops task=b run=r9 state=skipped reason=overlap"}},
+
+		{"a shard moves", []did{{"owners/0003", `{"node":"owner"}`, `{"node":"n1","term":9}`}, {"moves/0003", "{}", ""}}, []string{"shard assigned by=boss was=owner node=n1 shard=3"}},
+		{"a shard has no owner", []did{{"owners/0003", `{"node":"owner"}`, ""}}, []string{"shard unassigned was=owner shard=3"}},
+		{"a node joins", []did{{"nodes/n5", "", `{"instance":"i5","state":"ready"}`}}, []string{"node joined by=n5 state=ready node=n5 detail=instance i5"}},
+		{"a node tells its load", []did{{"nodes/n1", `{"state":"ready","running":3,"clock":"2026-11-20T12:00:00Z"}`, `{"state":"ready","running":4,"clock":"2026-11-20T12:00:05Z"}`}}, nil},
+		{"a node drains", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"draining"}`}}, []string{"node changed by=n1 state=draining was=ready node=n1 detail=state: ready → draining"}},
+		{"a node is unfit", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"ready","unfit":"clock","slots":4}`}}, []string{"node changed by=n1 state=ready node=n1 detail=unfit: – → clock; slots: 0 → 4"}},
+		{"a node goes", []did{{"nodes/n1", `{"state":"draining"}`, ""}}, []string{"node left was=draining node=n1"}},
+		{"a leader goes", []did{{"leader/a", "boss", ""}}, []string{"cluster leader by=next was=boss node=next"}},
+		{"a candidate comes", []did{{"leader/c", "", "third"}}, nil},
+		{"a leader confirms", []did{{"leader/a", "boss", "boss"}}, nil},
+		{"a cluster is made", []did{{"cluster", "", `{"shards":8}`}}, []string{"cluster made detail=8 shards"}},
+		{"an epoch", []did{{"cluster", `{"epoch":1}`, `{"epoch":2,"catch_up_rate":5}`}}, []string{"cluster changed detail=epoch: 1 → 2; catch-up rate: 100 → 5"}},
+		{"a freeze", []did{{"freezes", "", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann","reason":"move"}]}`}}, []string{"cluster frozen by=ann in=ops reason=move"}},
+		{"another, and the end of one", []did{{"freezes", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann"}]}`,
+			`{"holding":[{"since":"2026-11-20T13:00:00Z","by":"bob"}],"past":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann","ended":"2026-11-20T13:00:00Z","ended_by":"eve"}]}`}},
+			[]string{"cluster frozen by=bob", "cluster unfrozen by=eve in=ops"}},
+	}
+	keys, err := NewKeys("/c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(key, value string, create int64) *mvccpb.KeyValue {
+		if value == "" {
+			return nil
+		}
+		return &mvccpb.KeyValue{Key: []byte(keys.Root() + key), Value: []byte(value), CreateRevision: create, ModRevision: 50}
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := newTranslator(keys, []*mvccpb.KeyValue{
+				at("leader/a", "boss", 9), at("leader/b", "next", 12), at("nodes/n1", `{"state":"ready"}`, 5), at("owners/0003", `{"node":"owner"}`, 20),
+			})
+			var changes []change
+			for _, d := range tt.did {
+				create := int64(10)
+				switch {
+				case d.before == "":
+					create = 50
+				case d.key == "leader/a":
+					create = 9
+				}
+				changes = append(changes, change{keys.Root() + d.key, at(d.key, d.before, create), at(d.key, d.after, create)})
+			}
+			var got []string
+			for i, e := range tr.revision(50, changes) {
+				if e.Revision != 50 || e.ID != fmt.Sprintf("50.%d", i+1) {
+					t.Errorf("event %d: id %q at %d", i, e.ID, e.Revision)
+				}
+				got = append(got, story(e))
+			}
+			if fmt.Sprint(got) != fmt.Sprint(tt.want) {
+				t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(tt.want, "\n  "))
+			}
+		})
+	}
+}
