@@ -53,6 +53,8 @@ type Config struct {
 	Logs LogSource
 	// Ends, if set, is closed when the node stops answering: streams end then.
 	Ends <-chan struct{}
+	// Heartbeat is how often a stream gives a sign of life; 0 is 15 s.
+	Heartbeat time.Duration
 	// Logger may be nil.
 	Logger *zap.Logger
 	// Registerer takes the API's metrics; nil leaves them out.
@@ -102,6 +104,9 @@ func New(cfg Config) (http.Handler, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
+	}
+	if cfg.Heartbeat <= 0 {
+		cfg.Heartbeat = 15 * time.Second
 	}
 	if cfg.Version == "" {
 		cfg.Version = "unknown"

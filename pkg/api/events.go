@@ -23,7 +23,6 @@ const (
 	// maxStreams is how many callers follow events at one node, or read pages of
 	// them: each costs etcd a watch, which reads what was there before each change.
 	maxStreams = 32
-	heartbeat  = 15 * time.Second
 	// writeLimit ends a stream whose caller has stopped reading.
 	writeLimit = 30 * time.Second
 	// A page ends when everything is told that had happened when it began; when
@@ -199,7 +198,7 @@ func (s *server) streamEvents(c *call, q store.EventQuery) error {
 	}()
 	out := eventStream{call: c}
 	out.begin(q.After)
-	beat := time.NewTicker(heartbeat)
+	beat := time.NewTicker(s.Heartbeat)
 	defer beat.Stop()
 	for out.err == nil {
 		select {

@@ -104,6 +104,8 @@ type world struct {
 	freezeWithin time.Duration // 0: as usual
 	restored     error         // why nothing may be changed
 	stubborn     error         // why nodes take no states
+	ends         chan struct{} // closed: streams end
+	beat         time.Duration // of streams
 	panics       atomic.Bool
 	hold         atomic.Pointer[chan struct{}] // creates wait for it
 	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
@@ -155,7 +157,7 @@ func (w *world) serve(node string) string {
 	reg := prometheus.NewRegistry()
 	h, err := api.New(api.Config{
 		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: w.spool, Version: "1.2.3", Logger: w.logger,
-		Registerer: reg, Gatherer: reg,
+		Registerer: reg, Gatherer: reg, Ends: w.ends, Heartbeat: w.beat,
 		Ready: func() error {
 			if w.panics.Load() {
 				panic("on purpose")

@@ -37,23 +37,26 @@ func (s *Store) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 	if there.Oldest > 1 && (known.at == 0 || !known.clock.Before(instant)) {
 		return task.Place{}, nil
 	}
-	// The clock at low is before the instant, or nobody knows; that at high is not.
-	for low, high := there.Oldest, there.Newest+1; ; {
-		rev, c, err := s.clockBefore(ctx, low+(high-low)/2, low)
+	// The clock at high is not before the instant; that at low is, or nobody knows.
+	// Clocks go on with revisions: one that is before it is so for all before that.
+	for low, high := there.Oldest, there.Newest+1; high-low > 1; {
+		middle := low + (high-low)/2
+		rev, c, err := s.clockBefore(ctx, middle, low)
 		switch {
 		case err != nil:
 			return task.Place{}, err
-		case c.at == 0: // nobody told the time between
-			if known.at < there.Oldest && there.Oldest > 1 {
-				return task.Place{}, nil
-			}
-			return task.After(max(known.at, 1)), nil
+		case c.at == 0:
+			low = middle // what was told before stands
 		case c.clock.Before(instant):
-			low, known = rev, c
+			low, known = middle, c
 		default:
 			high = rev
 		}
 	}
+	if known.at < there.Oldest && there.Oldest > 1 {
+		return task.Place{}, nil
+	}
+	return task.After(max(known.at, 1)), nil
 }
 
 // clockBefore is what the clocks showed at a revision, or at one before it that is

@@ -1,0 +1,432 @@
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// newEventWorld is a world on an etcd of its own, which a test may compact.
+func newEventWorld(t *testing.T) *world {
+	t.Helper()
+	keys, err := store.NewKeys("/events")
+	ok(t, err)
+	w := &world{T: t, keys: keys, etcd: kvtest.Start(t)}
+	w.Store = w.other()
+	_, _, err = w.Bootstrap(t.Context(), 8, noon)
+	ok(t, err)
+	w.fences.Node, w.fences.Owner = w.register(node), w.own(ref.Shard, node)
+	return w
+}
+
+var errEnough = errors.New("enough")
+
+// eventsFrom are the events after a place, up to now.
+func (w *world) eventsFrom(after task.Place) []task.Event {
+	w.Helper()
+	events, err := w.readEvents(after)
+	ok(w.T, err)
+	return events
+}
+
+func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
+	there, err := w.Present(w.Context())
+	if err != nil || !after.Before(task.After(there.Revision)) && after.Revision == there.Revision {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+	defer cancel()
+	err = w.FollowEvents(ctx, store.EventQuery{After: &after}, func(b store.EventBatch) error {
+		events = append(events, b.Events...)
+		if b.Told.Revision >= there.Revision {
+			return errEnough
+		}
+		return nil
+	})
+	if !errors.Is(err, errEnough) {
+		return nil, fmt.Errorf("events after %s: %w, after %d events", after, err, len(events))
+	}
+	return events, nil
+}
+
+// picture is what keys hold, or what events lead to.
+type picture struct {
+	Tasks  map[string]int64
+	Runs   map[string]task.State
+	Owners map[int]string
+	Nodes  map[string]string
+	Leader string
+}
+
+func newPicture() picture {
+	return picture{map[string]int64{}, map[string]task.State{}, map[int]string{}, map[string]string{}, ""}
+}
+
+// replay is what events lead to.
+func replay(events []task.Event) picture {
+	p := newPicture()
+	for _, e := range events {
+		name := e.Namespace + "/" + e.Task
+		switch {
+		case e.Kind == task.EventTask && e.Action == task.ActionDeleted:
+			delete(p.Tasks, name)
+		case e.Kind == task.EventTask:
+			p.Tasks[name] = e.Generation
+		case e.Kind == task.EventRun && e.Action == task.ActionDeleted:
+			delete(p.Runs, name+"/"+e.Run)
+		case e.Kind == task.EventRun && e.Action != task.ActionLate:
+			p.Runs[name+"/"+e.Run] = task.State(e.State)
+		case e.Kind == task.EventShard:
+			p.Owners[*e.Shard] = e.Node
+		case e.Kind == task.EventNode && e.Action == task.ActionLeft:
+			delete(p.Nodes, e.Node)
+		case e.Kind == task.EventNode:
+			p.Nodes[e.Node] = e.State
+		case e.Action == task.ActionLeader:
+			p.Leader = e.Node
+		}
+	}
+	return p
+}
+
+// picture is what the keys hold now.
+func (w *world) picture() picture {
+	w.Helper()
+	p := newPicture()
+	all, _, err := kv.List(w.Context(), w.etcd, w.keys.Root(), clientv3.GetPrefixRangeEnd(w.keys.Root()), 0)
+	ok(w.T, err)
+	oldest := int64(0)
+	for _, e := range all {
+		key := string(e.Key)
+		var r struct {
+			State      task.State
+			Node       string
+			Generation int64
+		}
+		_ = json.Unmarshal(e.Value, &r)
+		if ns, name, ok := w.keys.ParseSpec(key); ok {
+			p.Tasks[ns+"/"+name] = r.Generation
+		}
+		if k, ok := w.keys.ParseShard(key); ok && !k.Late && (k.Kind == store.KindQueued || k.Kind == store.KindEnded) {
+			p.Runs[k.Ref.String()+"/"+k.Run] = r.State
+		}
+		if k, ok := w.keys.ParseRun(key); ok {
+			p.Runs[k.Ref.String()+"/"+k.Run] = r.State
+		}
+		if shard, ok := w.keys.ParseOwner(key); ok {
+			p.Owners[shard] = r.Node
+		}
+		if name, ok := strings.CutPrefix(key, w.keys.Nodes()); ok {
+			p.Nodes[name] = string(r.State)
+		}
+		if strings.HasPrefix(key, w.keys.Leader()) && (oldest == 0 || e.CreateRevision < oldest) {
+			oldest, p.Leader = e.CreateRevision, string(e.Value)
+		}
+	}
+	return p
+}
+
+// sameAs compares what events lead to with what the keys hold. Of runs that have
+// ended, and whose record is gone, only events tell.
+func (p picture) sameAs(t *testing.T, keys picture) {
+	t.Helper()
+	maps.DeleteFunc(p.Runs, func(run string, s task.State) bool {
+		_, there := keys.Runs[run]
+		return !there && s.Final()
+	})
+	a, _ := json.MarshalIndent(p, "", " ")
+	b, _ := json.MarshalIndent(keys, "", " ")
+	if string(a) != string(b) {
+		t.Errorf("events lead to\n%s\nthe keys hold\n%s", a, b)
+	}
+}
+
+// walk does something that a cluster does, as far as it can be done just now.
+func (w *world) walk(r *rand.Rand, n int) {
+	w.Helper()
+	ctx := w.Context()
+	at := store.Ref{Namespace: []string{"default", "ops"}[r.IntN(2)], Name: string(rune('a' + r.IntN(2))), Shard: ref.Shard}
+	st, err := w.Task(ctx, at)
+	if errors.Is(err, task.ErrNotFound) {
+		w.create(at)
+		return
+	}
+	ok(w.T, err)
+	active, err := w.ActiveOf(ctx, at)
+	ok(w.T, err)
+	queued := w.below(w.keys.QueueOf(at))
+	waits := func() (task.Waiting, int64) {
+		mod, _, value := w.at(w.keys.Queued(at, queued[0]))
+		q, err := store.DecodeWaiting(store.ShardKey{Ref: at, Run: queued[0]}, []byte(value))
+		ok(w.T, err)
+		return q, mod
+	}
+	switch what := r.IntN(16); {
+	case what == 0 && n%5 == 0:
+		_, err = w.DeleteTask(ctx, st)
+	case what == 1:
+		t := st.Task
+		t.Generation++
+		t.Paused, t.UpdatedBy = !t.Paused, "ann"
+		_, err = w.UpdateTask(ctx, st, t, st.Entry)
+	case what == 2:
+		_, err = w.Enqueue(ctx, st, waiting(at, n))
+	case what == 3 && len(queued) > 0:
+		_, err = w.CancelQueued(ctx, at, queued[0], "ann", noon)
+	case what == 4 && len(queued) > 0:
+		q, mod := waits()
+		c := w.begin()
+		q.Reason = task.ReasonOverlap
+		c.Requeue(at, q, mod)
+		w.commit(c)
+	case what <= 6 && len(queued) > 0: // several at one revision
+		q, mod := waits()
+		c := w.begin()
+		c.Dequeue(at, q.ID, mod)
+		a := assigned(at, n, node)
+		a.Run = q.Run
+		a.State, a.Node = task.Dispatched, node
+		dispatch(c, a, w.session(node))
+		skip := ended(at, n, task.Skipped)
+		skip.ID += "-s"
+		c.Record(at, skip)
+		w.commit(c)
+	case what <= 9 && len(active) < 4:
+		w.dispatch(at, n, node)
+	case what == 10 && len(active) > 0 && !active[0].CancelRequested:
+		err = w.HandBack(ctx, active[0])
+	case what == 11 && len(active) > 0:
+		_, err = w.CancelActive(ctx, active[0], "ann")
+	case what == 12 && len(active) > 0:
+		h := active[0]
+		h.State = task.Running
+		_, err = w.Rewrite(ctx, w.fences.Node, h)
+	case what == 13 && len(active) > 0 && !active[0].CancelRequested:
+		end := endOf(active[0], task.Failed)
+		err = w.Finish(ctx, active[0], end, nextOf(active[0], end))
+	case what <= 14 && len(active) > 0:
+		err = w.Finish(ctx, active[0], endOf(active[0], task.Succeeded), nil)
+	default:
+		w.own(1+r.IntN(2), []string{"n1", "n2"}[r.IntN(2)])
+		if name := fmt.Sprint("x", r.IntN(2)); w.exists(w.keys.Node(name)) {
+			w.del(w.keys.Node(name))
+			w.del(w.keys.Leader() + name)
+		} else {
+			w.register(name)
+			w.put(w.keys.Leader()+name, name)
+		}
+	}
+	ok(w.T, err)
+}
+
+// Whatever happens, its events lead to what is there; and from every place on they
+// are the same, none missing and none twice.
+func TestEvents_LeadToWhatIsThereFromEveryPlaceOn(t *testing.T) {
+	w := newEventWorld(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for n := range 110 {
+		w.walk(r, n)
+	}
+	all := w.eventsFrom(task.Place{})
+	if all[0].Action != task.ActionMade {
+		t.Errorf("the first event is %+v", all[0])
+	}
+	replay(all).sameAs(t, w.picture())
+	place := func(i int) task.Place {
+		p, err := task.ParsePlace(all[i].ID)
+		ok(t, err)
+		return p
+	}
+	for i := 1; i < len(all); i++ {
+		if !place(i - 1).Before(place(i)) {
+			t.Fatalf("%s comes after %s", all[i].ID, all[i-1].ID)
+		}
+	}
+	var places errgroup.Group
+	places.SetLimit(32) // each waits for etcd, which looks after new watches now and then
+	for i := range all {
+		for after, want := range map[task.Place][]task.Event{place(i): all[i+1:], task.After(all[i].Revision): later(all, all[i].Revision)} {
+			places.Go(func() error {
+				got, err := w.readEvents(after)
+				if err == nil {
+					err = differ(got, want)
+				}
+				if err != nil {
+					return fmt.Errorf("after %s: %w", after, err)
+				}
+				return nil
+			})
+		}
+	}
+	ok(t, places.Wait())
+
+	// The first half is compacted away: that is said, and the second is told.
+	gone := all[len(all)/2].Revision
+	_, err := w.etcd.Compact(t.Context(), gone)
+	ok(t, err)
+	after := task.After(all[3].Revision)
+	got := w.eventsFrom(after)
+	if g := got[0]; g.Kind != task.EventGap || g.Action != task.ActionCompacted || g.From != after.Revision+1 || g.To != gone || g.ID != fmt.Sprint(gone) {
+		t.Errorf("the gap is %+v", g)
+	}
+	sameEvents(t, "after the gap", got[1:], later(all, gone))
+	sameEvents(t, "after what is compacted just now", w.eventsFrom(task.After(gone)), later(all, gone))
+	if got := w.eventsFrom(task.Place{}); got[0].Kind != task.EventGap || got[0].From != 0 || got[0].To != gone {
+		t.Errorf("from the oldest: %+v", got[0])
+	}
+	if got := w.eventsFrom(task.Place{Revision: gone, Index: 1}); got[0].Kind != task.EventGap || got[0].From != gone {
+		t.Errorf("in the middle of what is compacted: %+v", got[0])
+	}
+	last := all[len(all)-1].Revision
+	if got := w.eventsFrom(task.Place{Revision: last + 1000, Index: 1}); len(got) != 1 || got[0].Action != task.ActionRestored || got[0].To != last {
+		t.Errorf("after what etcd has not: %+v", got)
+	}
+}
+
+func later(all []task.Event, revision int64) []task.Event {
+	return all[slices.IndexFunc(append(all, task.Event{Revision: 1 << 62}), func(e task.Event) bool { return e.Revision > revision }):]
+}
+
+func sameEvents(t *testing.T, what string, got, want []task.Event) {
+	t.Helper()
+	if err := differ(got, want); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// differ says how what is told differs from what is to be told.
+func differ(got, want []task.Event) error {
+	a, _ := json.Marshal(got)
+	b, _ := json.Marshal(want)
+	if len(got) != len(want) || len(got) > 0 && string(a) != string(b) {
+		return fmt.Errorf("%d events, want %d\n%.2000s\n%.2000s", len(got), len(want), a, b)
+	}
+	return nil
+}
+
+// many writes some thousand events, a hundred at each revision.
+func (w *world) many(from, to int) {
+	w.Helper()
+	for i := from; i < to; i++ {
+		var ops []clientv3.Op
+		for j := range 100 {
+			ops = append(ops, clientv3.OpPut(w.keys.Spec(store.Ref{Namespace: "many", Name: fmt.Sprintf("t%d-%d", i, j)}), `{"generation":1}`))
+		}
+		_, err := w.etcd.Txn(w.Context()).Then(ops...).Commit()
+		ok(w.T, err)
+	}
+}
+
+// What waits for a slow reader is bounded; it misses nothing but what etcd forgets
+// meanwhile, and that is told.
+func TestEvents_OfASlowReaderWaitInEtcd(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		t.Run(fmt.Sprint("compacted ", compacted), func(t *testing.T) {
+			w := newEventWorld(t)
+			begun, slow, largest := make(chan struct{}), make(chan struct{}), 0
+			var events []task.Event
+			done := make(chan error, 1)
+			var end int64
+			go func() {
+				first := true
+				done <- w.FollowEvents(t.Context(), store.EventQuery{Wants: task.EventFilter{Namespace: "many"}.Wants}, func(b store.EventBatch) error {
+					if first {
+						first = false
+						close(begun)
+						<-slow
+					}
+					largest = max(largest, len(b.Events))
+					if events = append(events, b.Events...); b.Told.Revision >= end {
+						return errEnough
+					}
+					return nil
+				})
+			}()
+			<-begun
+			w.many(0, 150)
+			there, err := w.Present(t.Context())
+			ok(t, err)
+			if end = there.Revision; compacted {
+				_, err := w.etcd.Compact(t.Context(), end-5)
+				ok(t, err)
+			}
+			close(slow)
+			if err := <-done; !errors.Is(err, errEnough) {
+				t.Fatal(err)
+			}
+			if largest > 4096+100*100 { // and one response of etcd
+				t.Errorf("%d events have waited", largest)
+			}
+			told, gaps := map[string]bool{}, int64(0)
+			for _, e := range events {
+				if e.Kind == task.EventGap {
+					gaps += e.To - e.From + 1
+					continue
+				}
+				if told[e.ID] {
+					t.Fatalf("%s twice", e.ID)
+				}
+				told[e.ID] = true
+			}
+			if len(told)+100*int(gaps) != 15_000 || (gaps > 0) != compacted {
+				t.Errorf("%d events, and %d revisions are said to be lost", len(told), gaps)
+			}
+		})
+	}
+}
+
+func TestPlaceOf_FindsWhatHappenedAfterAnInstant(t *testing.T) {
+	w := newEventWorld(t)
+	at := func(minute int) time.Time { return noon.Add(time.Duration(minute) * time.Minute) }
+	place := func(minute int) task.Place {
+		p, err := w.PlaceOf(t.Context(), at(minute))
+		ok(t, err)
+		return p
+	}
+	announced, wrote := map[int]int64{}, map[int]int64{}
+	for m := range 40 {
+		if m < 20 || m >= 30 { // for ten minutes no node is present
+			announced[m] = w.put(w.keys.Node("n9"), fmt.Sprintf(`{"state":"ready","clock":%q}`, at(m).Format(time.RFC3339)))
+		} else if m == 20 {
+			w.del(w.keys.Node("n9"))
+		}
+		wrote[m] = w.put(w.keys.Spec(ref), fmt.Sprintf(`{"generation":%d}`, m+1))
+	}
+	for m := range 40 {
+		p := place(m)
+		if p.Revision >= wrote[m] || p.Index != task.Whole {
+			t.Errorf("of minute %d: %s leaves out what was written at %d", m, p, wrote[m])
+		}
+		if prior := announced[m-2]; prior > p.Revision {
+			t.Errorf("of minute %d: %s, though the time was told at %d", m, p, prior)
+		}
+	}
+	if p := place(-60); p.Revision >= announced[0] {
+		t.Errorf("of an hour before: %s", p)
+	}
+	_, err := w.etcd.Compact(t.Context(), wrote[10])
+	ok(t, err)
+	if p := place(5); p != (task.Place{}) {
+		t.Errorf("of what is compacted: %s", p)
+	}
+	if p := place(14); p.Revision >= wrote[14] || p.Revision < wrote[10] {
+		t.Errorf("of what is not: %s", p)
+	}
+}
