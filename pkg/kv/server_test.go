@@ -240,6 +240,20 @@ func TestServer_CompactsWhatIsOld(t *testing.T) {
 	}
 }
 
+func TestServer_KeepsWhatIsYoung(t *testing.T) {
+	s := server(t, kv.ServerConfig{Dir: t.TempDir(), CompactionRetention: 1, CompactionInterval: 5 * time.Millisecond, CompactionAge: 200 * time.Millisecond})
+	first, began := put(t, s.Client(), "k", "first"), time.Now()
+	put(t, s.Client(), "k", "v")
+	put(t, s.Client(), "k", "v")
+	eventually(t, "a compaction", func() bool {
+		_, err := s.Client().Get(t.Context(), "k", clientv3.WithRev(first))
+		return errors.Is(err, rpctypes.ErrCompacted)
+	})
+	if age := time.Since(began); age < 200*time.Millisecond {
+		t.Errorf("compacted at the age of %s", age)
+	}
+}
+
 // What a server has applied and no follower will ask for, it forgets: with etcd's defaults this heap grows by 300 MB.
 func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
 	s := server(t, kv.ServerConfig{Dir: t.TempDir()})
