@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -343,7 +342,7 @@ func (w *world) proxy(to string, cuts chan struct{}) string {
 				if !ok {
 					return
 				}
-				_, _ = io.WriteString(rw, string(b))
+				_, _ = rw.Write(b)
 				_ = http.NewResponseController(rw).Flush()
 			}
 		}
