@@ -1,0 +1,65 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// BenchmarkFollowEvents is what one reader costs for each run that is dispatched
+// and ends, all of them having happened before: etcd's part, which is in the same
+// process, is in it.
+func BenchmarkFollowEvents(b *testing.B) {
+	keys, err := store.NewKeys("/bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	etcd := kvtest.StartServer(b).InProcess()
+	s := store.New(etcd, kv.Direct(etcd), keys)
+	if _, _, err := s.Bootstrap(b.Context(), 8, noon); err != nil {
+		b.Fatal(err)
+	}
+	begin, err := s.Present(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	commit := func(ops ...clientv3.Op) {
+		ops = append(ops, clientv3.OpPut(keys.Watermark(3), fmt.Sprintf(`{"time":"2026-11-20T12:00:00Z","seen":1,"nonce":%q}`, time.Now())))
+		if _, err := etcd.Txn(b.Context()).Then(ops...).Commit(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	const each = 20 // runs in a commit
+	n := 0
+	for ; n < b.N; n += each {
+		var sent, ended []clientv3.Op
+		for i := range each {
+			id := tickRun(ref, n+i).ID
+			in, out := keys.Run(node, ref, id), keys.Ended(ref, id)
+			sent = append(sent, clientv3.OpPut(in, `{"uid":"k3f9aaaaaaaaaaaa","scheduled_time":"2026-11-20T12:00:00.000Z","state":"dispatched","trigger":"schedule","owner":"n1","attempt":1,"created_at":"2026-11-20T12:00:00.001Z","instance":"i1","generation":1,"action":{"noop":{}}}`))
+			ended = append(ended, clientv3.OpDelete(in), clientv3.OpPut(out, `{"uid":"k3f9aaaaaaaaaaaa","scheduled_time":"2026-11-20T12:00:00.000Z","state":"succeeded","trigger":"schedule","node":"n1","owner":"n1","attempt":1,"token":77,"created_at":"2026-11-20T12:00:00.001Z","started_at":"2026-11-20T12:00:00.002Z","ended_at":"2026-11-20T12:00:00.003Z","exit_code":0,"lateness_ms":2}`))
+		}
+		commit(sent...)
+		commit(ended...)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	after, told := task.After(begin.Revision), 0
+	err = s.FollowEvents(b.Context(), store.EventQuery{After: &after}, func(batch store.EventBatch) error {
+		if told += len(batch.Events); told >= 2*n {
+			return errEnough
+		}
+		return nil
+	})
+	if !errors.Is(err, errEnough) || told != 2*n {
+		b.Fatalf("%d events of %d runs: %v", told, n, err)
+	}
+}
