@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/store"
@@ -17,6 +18,7 @@ func (c *checker) judgeBirth(d *delta, ch *runChange, r *run, rec *task.Run, key
 		c.breachOf("G7", ch.ref, r.tick, key, "run %s of a task that is not there (uid %s)", ch.id, r.line.uid)
 	}
 	if !scheduled(r.trigger) {
+		c.judgeRetryOf(d, ch, r, rec, key)
 		c.stats.Manual++
 		return
 	}
@@ -29,14 +31,13 @@ func (c *checker) judgeBirth(d *delta, ch *runChange, r *run, rec *task.Run, key
 		delete(s.unproven, r.line) // the commit compared the entry
 	}
 	ticks := c.ticksDecided(ch, r, rec, key)
-	for _, at := range ticks {
-		if other := r.line.outcomes[at]; other != nil && other != r {
-			c.breachOf("G3", ch.ref, at, key, "the tick has two outcomes: %s and %s", other.id, r.id)
-			continue
-		}
-		r.line.outcomes[at] = r
-	}
+	c.take(ch, r, ticks, key)
+	c.judgeDue(t, r, rec, key)
 	c.judgeEarly(ch, r, rec, key)
+	c.judgeFrozen(d, ch, r, rec, key)
+	if !rec.State.Final() {
+		c.judgeCounted(d, ch, r, key)
+	}
 	c.judgeLateness(ch, r, rec, key)
 	c.judgeSealed(d, ch, r, ticks, key)
 	c.stats.decide(r, rec)
@@ -50,12 +51,14 @@ func (c *checker) ticksDecided(ch *runChange, r *run, rec *task.Run, key string)
 	switch {
 	case t.entry == nil || t.entry.line != r.line:
 		return []int64{r.tick} // reported
-	case t.entry.Paused:
+	case !t.entry.Ticks():
 		c.breachOf("G7", ch.ref, r.tick, key, "a tick of a paused task is decided")
 		return []int64{r.tick}
 	case st.ticks == nil:
-		c.breachOf("G7", ch.ref, r.tick, key, "a tick of an entry that has none, or cannot be read")
+		c.breachOf("G7", ch.ref, r.tick, key, "a tick of an entry that has none: its runs are used up, or it cannot be read")
 		return []int64{r.tick}
+	case r.tick <= st.silent:
+		c.breachOf("G7", ch.ref, r.tick, key, "a tick of a task that was paused until %s is decided", stamp(instant(st.silent)))
 	}
 	if !hasTick(st.ticks, r.tick) {
 		c.breachOf("G7", ch.ref, r.tick, key, "the schedule in force, %q in %s, has no such tick", []string(t.entry.Schedule), t.entry.Timezone)
@@ -90,6 +93,9 @@ func rangeTicks(t ticker, rec task.Run) ([]int64, bool) {
 // judgeEarly checks that a tick is not decided before it is due (G6).
 func (c *checker) judgeEarly(ch *runChange, r *run, rec *task.Run, key string) {
 	due := max(r.tick, ms(rec.Last))
+	if ticks := r.line.stretch.ticks; hasTiming(ticks, due) {
+		due = ticks.due(due)
+	}
 	at := decisionTime(rec)
 	switch {
 	case at == 0 && !rec.State.Final():
@@ -102,11 +108,14 @@ func (c *checker) judgeEarly(ch *runChange, r *run, rec *task.Run, key string) {
 // decisionTime is when a tick was decided, by the owner's clock, as the record
 // has it; 0: it does not say.
 func decisionTime(rec *task.Run) int64 {
-	if at := ms(rec.CreatedAt); at != 0 {
+	if at := ms(rec.CreatedAt); at != 0 && rec.Last.IsZero() {
 		return at
 	}
-	return ms(rec.EndedAt)
+	return cmp.Or(ms(rec.EndedAt), ms(rec.CreatedAt)) // a range may have grown since it was created
 }
+
+// hasTiming reports whether a tick is one of a timing that puts ticks off.
+func hasTiming(t *timing, tick int64) bool { return t != nil && t.jitter > 0 && hasTick(t, tick) }
 
 // judgeSealed checks that a decision is of ticks that were not decided yet, and
 // that what its own commit writes, watermark or from, counts them as decided:
@@ -141,6 +150,7 @@ func (c *checker) judgeAttempt(d *delta, ch *runChange, r *run, put attemptPut) 
 		c.judgeDispatch(d, ch, r, put)
 	} else if known {
 		c.judgeRewrite(ch, r, before, put)
+		c.judgeAsk(d, ch, r, before, put)
 	} // else judgeGaps has said it
 	r.in[put.node] = attempt{Assigned: put.Assigned, create: put.create}
 	if !slices.Contains(r.tokens, put.create) {
@@ -166,6 +176,7 @@ func (c *checker) judgeDispatch(d *delta, ch *runChange, r *run, put attemptPut)
 	if put.State != task.Dispatched {
 		c.breachOf("state", ch.ref, r.tick, put.key, "run %s begins in an inbox as %q", ch.id, put.State)
 	}
+	c.judgeThawed(d, ch, r, put)
 	switch e := c.task(ch.ref).entry; {
 	case e == nil || e.UID != r.line.uid:
 		if r.state != "" { // else judgeBirth has said it
@@ -181,6 +192,12 @@ func (c *checker) judgeDispatch(d *delta, ch *runChange, r *run, put attemptPut)
 func (c *checker) judgeRewrite(ch *runChange, r *run, before attempt, put attemptPut) {
 	if before.CancelRequested && !put.CancelRequested {
 		c.breachOf("state", ch.ref, r.tick, put.key, "a cancel of run %s was overwritten", ch.id)
+	}
+	if before.State != put.State {
+		if put.Attempt <= 1 {
+			c.judgeStartedAt(ch, r, put.StartBefore, put.StartedAt, put.key)
+		}
+		c.judgeFrozenStart(ch, r, put.node, put.StartedAt, put.key)
 	}
 	if before.State == put.State && before.Instance == put.Instance {
 		return
@@ -205,6 +222,7 @@ func (c *checker) judgeStarts(d *delta, runs []*runChange) {
 			}
 			started[ch.ref] = ch.id
 			c.judgeOverlap(ch, r, put)
+			c.judgeRoom(ch, r, put)
 		}
 	}
 }

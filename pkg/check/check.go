@@ -36,6 +36,7 @@ type checker struct {
 	opts Options
 
 	revision   int64
+	began      int64            // the revision of the first list; 0: there was nothing yet
 	cluster    int              // how many shards there are, if the record says
 	live       map[string]int64 // the create revisions of the keys that are there
 	nodes      map[string]session
@@ -43,6 +44,8 @@ type checker struct {
 	candidates map[string]string // the same keys and whose they are
 	shards     map[int]*shard
 	tasks      map[store.Ref]*tasked
+	freezes    freezes
+	known      known // specs, former versions, tombstones
 
 	violations []Violation
 	notes      map[string]int
@@ -57,6 +60,8 @@ type session struct {
 	owns     bool // it may own shards
 	weight   int
 	joined   int64 // when it announced itself first, by its clock, in ms
+	froze    int64 // the mod revision of the freezes that it obeys
+	frozeAt  int64 // when it said so first, by its clock, in ms
 }
 
 // shard is what a shard's keys say, its tasks aside.
@@ -76,6 +81,7 @@ type tasked struct {
 	lines  map[string]*lineage
 	runs   map[string]*run
 	active map[string]*run // those in an inbox or between two attempts
+	dead   map[string]bool // runs that wait for a person
 }
 
 // entry is an entry as it stands in its shard.
@@ -83,6 +89,7 @@ type entry struct {
 	task.Entry
 	create, mod int64
 	line        *lineage
+	ticks       *timing // nil: it has none
 }
 
 func newChecker(keys store.Keys, opts Options) *checker {
@@ -90,7 +97,7 @@ func newChecker(keys store.Keys, opts Options) *checker {
 		keys: keys, opts: opts, live: map[string]int64{},
 		nodes: map[string]session{}, leaders: map[string]int64{}, candidates: map[string]string{},
 		shards: map[int]*shard{}, tasks: map[store.Ref]*tasked{}, notes: map[string]int{},
-		stats: newStats(),
+		stats: newStats(), known: newKnown(),
 	}
 }
 
@@ -106,7 +113,7 @@ func (c *checker) shard(id int) *shard {
 func (c *checker) task(ref store.Ref) *tasked {
 	t := c.tasks[ref]
 	if t == nil {
-		t = &tasked{ref: ref, lines: map[string]*lineage{}, runs: map[string]*run{}, active: map[string]*run{}}
+		t = &tasked{ref: ref, lines: map[string]*lineage{}, runs: map[string]*run{}, active: map[string]*run{}, dead: map[string]bool{}}
 		c.tasks[ref] = t
 	}
 	return t
@@ -151,7 +158,10 @@ func (c *checker) step(events []Event) {
 		c.judgeRun(d, r)
 	}
 	c.judgeStarts(d, runs)
+	c.judgeRemembered(d)
 	c.applyEntries(d)
+	c.applyRemembered(d)
+	c.applyFreezes(d)
 	c.applyMarks(d)
 	c.applyFleet(d)
 	c.settleMoves(d)
@@ -181,6 +191,9 @@ func (c *checker) judgeGaps(events []Event) {
 
 // list takes the first list as it is.
 func (c *checker) list(d *delta) {
+	c.began = c.revision
+	c.applyFreezes(d)
+	c.applyRemembered(d)
 	c.applyFleet(d)
 	for id, m := range d.marks {
 		s := c.shard(id)
@@ -226,16 +239,6 @@ func markedUpTo(w store.Watermark, name string) int64 {
 		at--
 	}
 	return at
-}
-
-// decided is up to when, in ms, the ticks of an entry are decided, given its
-// shard's watermark.
-func (e *entry) decided(ref store.Ref, w store.Watermark, markMod int64) int64 {
-	from := e.From.UnixMilli()
-	if markMod > 0 && e.create <= w.Seen {
-		return max(from, markedUpTo(w, ref.String()))
-	}
-	return from
 }
 
 // ms is 0 for a time that is not set.

@@ -60,7 +60,7 @@ func (s *sim) check(opts Options) Report { return Check(s.keys, s.events, opts) 
 
 func TestCheck_PassesAGoodHistory(t *testing.T) {
 	s, _ := story(t)
-	r := s.check(Options{Until: time.UnixMilli(s.now)})
+	r := s.check(Options{Until: time.UnixMilli(s.now), Remembered: true})
 	if !r.OK() {
 		t.Fatal(r)
 	}

@@ -18,8 +18,10 @@ type delta struct {
 	owners  map[int]*store.Owner
 	marks   map[int]*marked
 	entries map[store.Ref]*entryChange
-	specs   map[store.Ref]bool // by namespace and name; Shard is 0
+	specs   map[store.Ref]*specChange // by name, see nameOf
 	runs    map[runRef]*runChange
+	freezes *freezesChange
+	remembered
 }
 
 type marked struct {
@@ -97,8 +99,8 @@ func (d *delta) run(ref store.Ref, id string) *runChange {
 func newDelta() *delta {
 	return &delta{
 		nodes: map[string]*session{}, leaders: map[string]int64{}, owners: map[int]*store.Owner{},
-		marks: map[int]*marked{}, entries: map[store.Ref]*entryChange{}, specs: map[store.Ref]bool{},
-		runs: map[runRef]*runChange{},
+		marks: map[int]*marked{}, entries: map[store.Ref]*entryChange{}, specs: map[store.Ref]*specChange{},
+		runs: map[runRef]*runChange{}, remembered: newRemembered(),
 	}
 }
 
@@ -124,7 +126,7 @@ func (c *checker) parse(events []Event) *delta {
 			c.parseOwner(d, ev)
 		case "tasks":
 			if ns, name, ok := c.keys.ParseSpec(ev.Key); ok {
-				d.specs[store.Ref{Namespace: ns, Name: name}] = true
+				d.specs[store.Ref{Namespace: ns, Name: name}] = c.parseSpec(ev)
 			}
 		case "runs":
 			c.parseAttempt(d, ev)
@@ -132,7 +134,13 @@ func (c *checker) parse(events []Event) *delta {
 			c.parseShard(d, ev)
 		case "cluster":
 			c.parseCluster(ev)
-		case "tokens", "cleared", "moves":
+		case "freezes":
+			c.parseFreezes(d, ev)
+		case "versions":
+			c.parseVersion(d, ev)
+		case "deleted":
+			c.parseTombstone(d, ev)
+		case "tokens", "cleared", "moves", "events":
 		default:
 			c.note("keys below %s are none that the design knows", c.keys.Root()+dir)
 		}
@@ -175,9 +183,12 @@ func (c *checker) parseNode(d *delta, ev Event) {
 	if err := json.Unmarshal(ev.Value, &n); err != nil {
 		c.unreadable(ev, err)
 	}
-	s := &session{instance: n.Instance, create: ev.CreateRevision, owns: n.Owns(), weight: max(n.Weight, 1), joined: ms(n.Clock)}
+	s := &session{instance: n.Instance, create: ev.CreateRevision, owns: n.Owns(), weight: max(n.Weight, 1), joined: ms(n.Clock), froze: n.Froze, frozeAt: ms(n.Clock)}
 	if before, there := c.nodes[name]; there && before.create == s.create {
 		s.joined = before.joined
+		if before.froze == s.froze {
+			s.frozeAt = before.frozeAt
+		}
 	}
 	d.nodes[name] = s
 }
@@ -250,6 +261,8 @@ func (c *checker) parseShard(d *delta, ev Event) {
 		c.parseQueued(d, k, ev)
 	case store.KindEnded:
 		c.parseEnded(d, k, ev)
+	case store.KindDead:
+		c.parseDead(d, k, ev)
 	}
 }
 

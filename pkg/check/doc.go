@@ -15,9 +15,14 @@
 // record of intent (G10), tokens that grow (G11), outcomes that stay (G12), all
 // decided by a given time (G16), and, where Options ask for it, that no more
 // shards move than must (G15), that nothing is late but where faults were (G15,
-// G16, G19), and that nothing is left of drained nodes (G20); the legal steps of a run's state ("state"), and
-// records that can be read ("form"). Deletes of history, by trims, purges or
-// with a task, take no outcome back: the checker has seen it.
+// G16, G19), and that nothing is left of drained nodes (G20). Of the policies:
+// what is frozen does not start (G21), nothing starts after its start deadline
+// (G22), each record that is no success says why, in a word of the closed list
+// (G23), limits and an entry's own counts are exact (G24), and, if asked, that
+// what is to be remembered is (G25). Then the legal steps of a run's state
+// ("state"), and records that can be read ("form"). Deletes of history, by trims,
+// purges or with a task, take no outcome back: the checker has seen it. A record
+// of ticks that did not run may grow, by the ticks that follow it.
 //
 // The ticks come from an oracle of its own (see ticks.go); schedules that it
 // does not know are left to package schedule, and the report says how many.

@@ -1,11 +1,11 @@
 package check
 
 import (
+	"github.com/carillonhq/carillon/pkg/task"
 	"maps"
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/store"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // lineage is a task by its uid: one name may have had several.
@@ -15,15 +15,18 @@ type lineage struct {
 	outcomes map[int64]*run // what each tick came to
 	stretch  stretch
 	last     int64 // when its latest tick was decided, by the owner's clock
+	ownWork
 }
 
 // stretch is a time in which a task's ticks are those of one schedule: one or
 // several versions of its entry that do not differ in that.
 type stretch struct {
-	ticks  ticker // nil: paused or unreadable, so that there are none
-	start  int64  // ticks after it are this stretch's
-	rev    int64  // of the version that began it
-	before ticker // of the stretch that it overwrote; nil: none
+	ticks  *timing      // nil: paused, unreadable or used up, so that there are none
+	start  int64        // ticks after it are this stretch's
+	silent int64        // ticks up to it do not exist: a pause with an end; 0: none
+	pauses []task.Pause // of a snapshot: those in which there were no ticks
+	rev    int64        // of the version that began it
+	before *timing      // of the stretch that it overwrote; nil: none
 
 	// unseen is the watermark last committed without proof that its writer knew
 	// of this stretch.
@@ -35,18 +38,19 @@ type stretch struct {
 func (c *checker) applyEntries(d *delta) {
 	for _, ref := range slices.SortedFunc(maps.Keys(d.entries), compareRefs) {
 		ch, t, s := d.entries[ref], c.task(ref), c.shard(ref.Shard)
-		if t.entry != nil && !ch.gone && !ch.bad && !d.specs[store.Ref{Namespace: ref.Namespace, Name: ref.Name}] {
+		if t.entry != nil && !ch.gone && !ch.bad && d.specs[nameOf(ref)] == nil {
 			c.needCommit(d, ref, 0, ch.key, "an entry without its spec")
 		}
 		switch {
 		case ch.gone:
-			c.endStretch(t)
+			c.judgeRemoval(d, t)
+			c.endStretch(t, c.decided(t))
 			t.entry = nil
 		case t.entry == nil || (!ch.bad && t.entry.UID != ch.entry.UID):
-			c.endStretch(t)
+			c.endStretch(t, c.decided(t))
 			c.beginTask(t, s, ch)
 		default:
-			c.nextVersion(t, s, ch)
+			c.nextVersion(d, t, s, ch)
 		}
 	}
 }
@@ -57,39 +61,55 @@ func (c *checker) beginTask(t *tasked, s *shard, ch *entryChange) {
 	t.entry = &entry{Entry: ch.entry, create: ch.create, mod: ch.mod}
 	line := t.line(ch.entry.UID)
 	t.entry.line = line
-	line.stretch = stretch{ticks: c.ticksOf(t.ref, ch), start: t.entry.decided(t.ref, s.mark, s.markMod), rev: ch.mod}
+	t.entry.ticks = c.ticksOf(t.ref, ch)
+	line.counting = ch.mod
+	line.stretch = stretch{ticks: t.entry.ticks, start: t.entry.decided(t.ref, s.mark, s.markMod), rev: ch.mod}
+	line.stretch.silence(silence(ch.entry))
 }
 
 // nextVersion takes a new version of an entry.
-func (c *checker) nextVersion(t *tasked, s *shard, ch *entryChange) {
+func (c *checker) nextVersion(d *delta, t *tasked, s *shard, ch *entryChange) {
 	old := *t.entry
 	line := old.line
 	if ch.bad {
-		ch.entry, ch.entry.Paused = old.Entry, true
+		ch.entry, ch.entry.Paused, ch.entry.Own = old.Entry, true, nil
 	}
 	if ms(ch.entry.From) < ms(old.From) {
 		c.breachOf("G5", t.ref, 0, ch.key, "from goes back from %s to %s", stamp(old.From.Time), stamp(ch.entry.From.Time))
 	}
+	c.judgeOwn(d, t, ch)
 	next := &entry{Entry: ch.entry, create: ch.create, mod: ch.mod, line: line}
-	if sameTicks(old.Entry, ch.entry) && (line.stretch.ticks == nil) == (ch.bad || ch.entry.Paused) {
+	if sameTicks(old.Entry, ch.entry) && (line.stretch.ticks == nil) == (ch.bad || !ticking(ch.entry)) {
+		next.ticks = old.ticks
 		t.entry = next
 		return
 	}
-	c.endStretch(t)
-	t.entry = next
 	decided := old.decided(t.ref, s.mark, s.markMod)
-	line.stretch = stretch{
-		ticks: c.ticksOf(t.ref, ch), start: max(ms(ch.entry.From), decided), rev: ch.mod,
-		before: line.stretch.ticks, unseen: decided,
+	if usedUp(ch.entry) && !usedUp(old.Entry) { // by the tick that its from says
+		decided = max(decided, ms(ch.entry.From))
 	}
+	c.endStretch(t, decided)
+	next.ticks = c.ticksOf(t.ref, ch)
+	t.entry = next
+	line.stretch = stretch{
+		ticks: next.ticks, start: max(ms(ch.entry.From), decided), rev: ch.mod,
+		before: line.stretch.ticks, unseen: markedUpTo(s.mark, t.ref.String()),
+	}
+	// Of a pause that ran to its end, and is cleared afterwards, the silence stays.
+	if until := silence(old.Entry); !ch.entry.Paused && ms(ch.entry.From) == ms(old.From) {
+		line.stretch.silence(until)
+	}
+	line.stretch.silence(silence(ch.entry))
 	if line.stretch.ticks != nil {
 		s.unproven[line] = true
 	}
 }
 
-func sameTicks(a, b task.Entry) bool {
-	return a.Paused == b.Paused && slices.Equal(a.Schedule, b.Schedule) && a.Timezone == b.Timezone &&
-		a.DST == b.DST && a.Anchor.Equal(b.Anchor.Time)
+// silence takes the ticks up to an instant away.
+func (st *stretch) silence(until int64) {
+	if until != 0 {
+		st.silent, st.start = until, max(st.start, until)
+	}
 }
 
 func (t *tasked) line(uid string) *lineage {
@@ -101,25 +121,34 @@ func (t *tasked) line(uid string) *lineage {
 	return l
 }
 
-// ticksOf is the ticker of an entry; nil if it has no ticks.
-func (c *checker) ticksOf(ref store.Ref, ch *entryChange) ticker {
-	if ch.bad || ch.entry.Paused {
+// ticksOf is the timing of an entry; nil if it has no ticks.
+func (c *checker) ticksOf(ref store.Ref, ch *entryChange) *timing {
+	if ch.bad || !ticking(ch.entry) {
 		return nil
 	}
-	t, own, err := newTicker(ch.entry)
+	t, err := newTiming(ch.entry)
 	if err != nil {
 		c.note("the schedule of %s cannot be read and has no ticks: %v", ref, err)
 		return nil
 	}
-	if !own {
+	if !t.own {
 		c.note("the ticks of %q in %s are package schedule's word", []string(ch.entry.Schedule), ch.entry.Timezone)
 	}
 	return t
 }
 
+// decided is up to which tick those of a task are decided at present.
+func (c *checker) decided(t *tasked) int64 {
+	if t.entry == nil {
+		return 0
+	}
+	s := c.shard(t.ref.Shard)
+	return t.entry.decided(t.ref, s.mark, s.markMod)
+}
+
 // endStretch judges the present stretch of a task: all of its ticks that are
-// decided must have an outcome.
-func (c *checker) endStretch(t *tasked) {
+// decided, those up to upTo, must have an outcome.
+func (c *checker) endStretch(t *tasked, upTo int64) {
 	if t.entry == nil {
 		return
 	}
@@ -129,7 +158,6 @@ func (c *checker) endStretch(t *tasked) {
 	if st.ticks == nil {
 		return
 	}
-	upTo := t.entry.decided(t.ref, s.mark, s.markMod)
 	var first, last, lost int64
 	flush := func() {
 		if lost > 0 {
@@ -139,6 +167,9 @@ func (c *checker) endStretch(t *tasked) {
 		lost = 0
 	}
 	listTicks(st.ticks, st.start, upTo, func(at int64) bool {
+		if st.paused(at) {
+			return true
+		}
 		if line.outcomes[at] != nil {
 			c.stats.Ticks++
 			flush()
@@ -160,10 +191,15 @@ func (c *checker) endStretch(t *tasked) {
 	line.stretch.start = max(st.start, upTo)
 }
 
+// paused reports whether a tick fell into a pause that is over.
+func (st stretch) paused(at int64) bool {
+	return slices.ContainsFunc(st.pauses, func(p task.Pause) bool { return at > ms(p.Since) && !p.Over(instant(at)) })
+}
+
 // excuses reports whether a tick may be without an outcome because the owner
 // may not have known of this stretch when its watermark passed the tick.
 func (st stretch) excuses(at, lag int64) bool {
-	return at <= st.unseen && at <= st.start+lag && (st.before == nil || !hasTick(st.before, at))
+	return st.ticks.due(at) <= st.unseen && at <= st.start+lag && (st.before == nil || !hasTick(st.before, at))
 }
 
 // endTicks judges the ticks of a task's last stretch, and those that should have
@@ -172,13 +208,18 @@ func (c *checker) endTicks(t *tasked) {
 	if t.entry == nil {
 		return
 	}
-	c.endStretch(t)
+	c.endStretch(t, c.decided(t))
 	line := t.entry.line
+	c.endOwn(t)
 	if c.opts.Until.IsZero() || line.stretch.ticks == nil {
 		return
 	}
 	var first, open int64
-	listTicks(line.stretch.ticks, line.stretch.start, c.opts.Until.UnixMilli(), func(at int64) bool {
+	until := c.opts.Until.UnixMilli()
+	listTicks(line.stretch.ticks, line.stretch.start, until, func(at int64) bool {
+		if line.stretch.ticks.due(at) > until {
+			return false
+		}
 		if open == 0 {
 			first = at
 		}

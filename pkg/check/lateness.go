@@ -23,13 +23,14 @@ func (c *checker) judgeLateness(ch *runChange, r *run, rec *task.Run, key string
 	if at == 0 {
 		return // judgeEarly has said it
 	}
+	due := r.line.stretch.ticks.due(r.tick)
 	if c.opts.Converge > 0 {
-		if by := c.healed(r.tick) + c.opts.Converge.Milliseconds(); at > by {
+		if by := c.healed(due) + c.opts.Converge.Milliseconds(); at > by {
 			c.breachOf("G16", ch.ref, r.tick, key, "run %s was decided at %s, %s after its tick; all was well since %s", ch.id, stamp(instant(at)),
-				milliseconds(at-r.tick), stamp(instant(c.healed(r.tick))))
+				milliseconds(at-due), stamp(instant(c.healed(due))))
 		}
 	}
-	if late := at - r.tick; c.opts.Lateness > 0 && late > c.opts.Lateness.Milliseconds() && c.undisturbed(ch, r.tick) {
+	if late := at - due; c.opts.Lateness > 0 && late > c.opts.Lateness.Milliseconds() && c.undisturbed(ch, r.tick) {
 		promise, why := "G15", "nothing happened to its shard"
 		if s := c.shard(ch.ref.Shard); len(s.bad) > 0 && !s.bad[c.keys.Entry(ch.ref)] {
 			promise, why = "G19", fmt.Sprintf("another record of its shard cannot be read: %s", slices.Sorted(maps.Keys(s.bad))[0])

@@ -22,6 +22,7 @@ type probe struct {
 	run     string
 	attempt int
 	token   int64
+	at      int64 // in ms; 0: the log does not tell
 	pid     string
 	line    int
 }
@@ -35,7 +36,8 @@ type probe struct {
 // one is there only if the policy wants it (G9); and of an attempt that had been
 // declared lost no process starts (G9), nor lives on where others may replace it
 // (G17): a line of its own below the START of a token that is younger than the
-// loss proves that it did.
+// loss proves that it did. Where the log's times are milliseconds of a wall clock,
+// no first attempt of a tick starts long after its start deadline (G22).
 //
 // Run ids hold a part of the task's uid only, so that those of two tasks may be
 // equal at one tick. The events tell them apart; the log alone may not.
@@ -144,6 +146,7 @@ func (c *probeChecker) start(p probe) {
 		c.successor(p, last)
 	}
 	if ok {
+		c.deadline(p, in)
 		newest := c.newest[in.name]
 		if p.token < newest.Token && newest.alone() {
 			c.breach(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
@@ -154,6 +157,15 @@ func (c *probeChecker) start(p probe) {
 	}
 	c.started[p.id()] = append(before, p)
 	c.last[c.key(p)] = p
+}
+
+// deadline judges when the first attempt of a tick started (G22): by the log's
+// clock, which is not that of the node that decided it.
+func (c *probeChecker) deadline(p probe, in intent) {
+	const slack = 5000
+	if p.at != 0 && p.attempt <= 1 && scheduled(in.Trigger) && !in.StartBefore.IsZero() && p.at > ms(in.StartBefore)+slack {
+		c.breach(p, "G22", "run %s started at %s, and had to before %s", p.run, stamp(instant(p.at)), stamp(in.StartBefore.Time))
+	}
 }
 
 // successor judges an attempt that follows another of its run.
@@ -315,5 +327,9 @@ func parseProbe(words []string) (probe, bool) {
 	}
 	attempt, err1 := strconv.Atoi(words[2])
 	token, err2 := strconv.ParseInt(words[3], 10, 64)
-	return probe{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, pid: words[5]}, err1 == nil && err2 == nil
+	at, err := strconv.ParseInt(words[4], 10, 64)
+	if year2000 := int64(946_684_800_000); err != nil || at < year2000 {
+		at = 0 // of a clock of another kind
+	}
+	return probe{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
 }

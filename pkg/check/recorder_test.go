@@ -334,7 +334,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.
 		commit(tick.Add(time.Second), func(cm *store.Commit) { cm.Record(ref, skipped) })
 		end := h.Run
 		if i == 1 {
-			end.State = task.Failed
+			end.State, end.Reason = task.Failed, task.ReasonExit
 			next := task.Waiting{Run: h.Run}
 			next.State, next.Reason, next.Attempts = task.Queued, task.ReasonRetry, []task.Attempt{end.AsAttempt()}
 			must(s.Finish(ctx, h, end, &next))

@@ -44,6 +44,9 @@ type Options struct {
 	Lateness time.Duration
 	// Moves demands that only the shards move that must (G15).
 	Moves bool
+	// Remembered demands that dead runs, former versions of specs and tombstones are
+	// kept as they should be (G25); format 3 has them.
+	Remembered bool
 	// Settled demands that at the end every shard has an owner, which is present (G16).
 	Settled bool
 	// Gone are nodes that were drained for good: at the end, nothing of them is

@@ -42,7 +42,7 @@ func (s *sim) tick() {
 
 // demanding is all that can be asked of a calm cluster.
 func (s *sim) demanding() Options {
-	return Options{Until: time.UnixMilli(s.now), Lag: time.Nanosecond, Converge: DefaultConverge, Lateness: time.Second, Moves: true, Settled: true}
+	return Options{Until: time.UnixMilli(s.now), Lag: time.Nanosecond, Converge: DefaultConverge, Lateness: time.Second, Moves: true, Settled: true, Remembered: true}
 }
 
 // only checks that a report's violations are all of one promise, and some; or,
@@ -349,8 +349,8 @@ func TestCheck_CatchesALateResultOfWhatWasNotLost(t *testing.T) {
 	late()
 	only(t, s.check(Options{}).Violations, "")
 	for i, ev := range s.events {
-		if strings.Contains(ev.Key, "/history/") && !strings.Contains(ev.Key, "~late~") {
-			s.events[i].Value = []byte(strings.Replace(string(ev.Value), `"state":"lost"`, `"state":"failed"`, 1))
+		if (strings.Contains(ev.Key, "/history/") || strings.Contains(ev.Key, "/dead/")) && !strings.Contains(ev.Key, "~late~") {
+			s.events[i].Value = []byte(strings.NewReplacer(`"state":"lost"`, `"state":"failed"`, task.ReasonNodeLost, task.ReasonExit).Replace(string(ev.Value)))
 		}
 	}
 	only(t, s.check(Options{}).Violations, "G12")

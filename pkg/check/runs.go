@@ -26,7 +26,9 @@ type run struct {
 	ended    bool
 	purged   bool // it went with its task
 	text     string
-	token    int64 // of the attempt whose outcome is the run's; 0: none
+	record   *task.Run // of ticks that did not run
+	before   task.Time // a first attempt may start until then; zero: at any time
+	token    int64     // of the attempt whose outcome is the run's; 0: none
 	tokens   []int64
 	decided  int64 // revision; 0 if before the history begins
 	// activated is the revision since which it is active: from its dispatch, a
@@ -104,7 +106,7 @@ func (c *checker) judgeRun(d *delta, ch *runChange) {
 		c.judgeQueued(d, ch, r, from, taken)
 	}
 	if ch.ended != nil {
-		c.judgeEnded(ch, r, from, taken)
+		c.judgeEnded(d, ch, r, from, taken)
 	}
 	c.judgeLate(ch, r)
 	c.judgePlaces(d, ch, r)
@@ -151,7 +153,12 @@ func (c *checker) judgeQueued(d *delta, ch *runChange, r *run, from task.State, 
 		c.move(ch, r, from, task.Queued, ch.queueKey)
 		r.reason = w.Reason
 	}
+	r.before = w.StartBefore
 	r.queued = true
+	c.judgeReason(ch.ref, r.tick, ch.queueKey, "run "+ch.id, task.Queued, w.Reason)
+	if taken == nil && from == "" {
+		c.judgeWaiting(ch, r, w)
+	}
 }
 
 // judgeRetry judges what follows an attempt other than an end: another one that
@@ -171,18 +178,23 @@ func (c *checker) judgeRetry(ch *runChange, r *run, taken *attempt, w *task.Wait
 		c.breachOf("G9", ch.ref, r.tick, ch.queueKey, "run %s is to be tried again after attempt %d ended as %s, which its policy does not want (or it was cancelled)",
 			ch.id, taken.Attempt, last.State)
 	}
+	c.judgeReason(ch.ref, r.tick, ch.queueKey, "an attempt of run "+ch.id, last.State, last.Reason)
 	c.judgeTokens(ch, r, w.Attempts, 0, ch.queueKey)
+	c.judgeStartedAt(ch, r, taken.StartBefore, firstStart(w.Run), ch.queueKey)
+	for _, node := range ch.gone {
+		c.judgeFrozenStart(ch, r, node, last.StartedAt, ch.queueKey)
+	}
 }
 
 // judgeEnded judges a record of history: final, of an attempt that was on
 // record (G10), and written once (G12).
-func (c *checker) judgeEnded(ch *runChange, r *run, from task.State, taken *attempt) {
+func (c *checker) judgeEnded(d *delta, ch *runChange, r *run, from task.State, taken *attempt) {
 	e := ch.ended
 	if r.ended && c.extends(ch, r) {
 		return
 	}
 	if r.ended {
-		if r.text != ch.endedText {
+		if r.text != ch.endedText && !c.judgeGrowth(d, ch, r) {
 			c.breachOf("G12", ch.ref, r.tick, ch.endedKey, "the outcome of run %s, %s, is overwritten with %s", ch.id, r.state, e.State)
 		}
 		return
@@ -201,6 +213,19 @@ func (c *checker) judgeEnded(ch *runChange, r *run, from task.State, taken *atte
 	}
 	c.judgeTokens(ch, r, e.Attempts, e.Token, ch.endedKey)
 	r.ended, r.reason, r.text, r.token = true, e.Reason, ch.endedText, e.Token
+	if e.State == task.Skipped || e.State == task.Missed {
+		r.record = e
+	}
+	c.judgeReason(ch.ref, r.tick, ch.endedKey, "run "+ch.id, e.State, e.Reason)
+	c.judgeReplaced(d, ch, r, taken)
+	if taken != nil {
+		c.judgeStartedAt(ch, r, taken.StartBefore, firstStart(*e), ch.endedKey)
+		for _, node := range ch.gone {
+			c.judgeFrozenStart(ch, r, node, e.StartedAt, ch.endedKey)
+		}
+	}
+	c.judgeDead(d, ch, r, taken)
+	r.line.ended(c.revision, e)
 	c.stats.end(r, e)
 }
 
@@ -310,6 +335,9 @@ func (c *checker) endRuns(t *tasked) {
 		r := t.runs[id]
 		if !r.ended && !r.purged {
 			c.stats.Open++
+			if by := c.opts.Until.Add(-DefaultConverge); r.queued && !r.retrying && !c.opts.Until.IsZero() && !r.before.IsZero() && r.before.Before(by) && c.namespaceThawed(t.ref, by.UnixMilli()) {
+				c.breachOf("G22", t.ref, r.tick, "", "run %s waits, and could not start before %s, its deadline", id, stamp(r.before.Time))
+			}
 			if c.opts.Ended {
 				c.breachOf("G16", t.ref, r.tick, "", "run %s has not ended, it is %s", id, r.state)
 			}
@@ -331,9 +359,13 @@ func (c *checker) listRun(ch *runChange) {
 	if w := ch.queued; w != nil {
 		r.state, r.reason, r.queued = task.Queued, w.Reason, true
 		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts) > 0
+		r.before = w.StartBefore
 	}
 	if e := ch.ended; e != nil {
 		r.state, r.reason, r.ended, r.text = e.State, e.Reason, true, ch.endedText
+		if e.State == task.Skipped || e.State == task.Missed {
+			r.record = e
+		}
 	}
 	c.judgePlaces(newDelta(), ch, r)
 	c.listOutcome(ch, r)

@@ -161,9 +161,19 @@ func (t *simTask) schedule(period int64) {
 	t.entry.Schedule = task.Schedules{map[int64]string{1: "* * * * * *", 2: "*/2 * * * * *", 5: "*/5 * * * * *"}[period]}
 }
 
-// write puts a task's spec and entry, as the API does.
-func (s *sim) write(t *simTask) int64 {
-	return s.txn(op{s.keys.Spec(t.ref), map[string]string{"uid": t.entry.UID}}, op{s.keys.Entry(t.ref), t.entry})
+// write puts a task's spec and entry, as the API does, and keeps the former spec.
+func (s *sim) write(t *simTask, more ...op) int64 {
+	was, there := s.kv[s.keys.Spec(t.ref)]
+	if there {
+		more = append(more, op{s.keys.Version(t.ref, t.entry.Generation-1), json.RawMessage(was.Value)})
+		if old := s.keys.Version(t.ref, t.entry.Generation-11); s.kv[old].Key != "" {
+			more = append(more, op{old, nil})
+		}
+	} else if s.kv[s.keys.Tombstone(t.ref)].Key != "" {
+		more = append(more, op{s.keys.Tombstone(t.ref), nil})
+	}
+	spec := map[string]any{"uid": t.entry.UID, "generation": t.entry.Generation, "timeout": t.entry.Timeout}
+	return s.txn(append([]op{{s.keys.Spec(t.ref), spec}, {s.keys.Entry(t.ref), t.entry}}, more...)...)
 }
 
 func (s *sim) update(t *simTask, newTicks bool, change func()) {
@@ -180,8 +190,12 @@ func (s *sim) pause(t *simTask) { s.update(t, false, func() { t.entry.Paused = t
 func (s *sim) resume(t *simTask) { s.update(t, true, func() { t.entry.Paused = false }) }
 
 func (s *sim) remove(t *simTask) {
-	ops := []op{{s.keys.Spec(t.ref), nil}, {s.keys.Entry(t.ref), nil}}
-	for _, prefix := range []string{s.keys.QueueOf(t.ref), s.keys.HistoryOf(t.ref)} {
+	s.bury(t, tombstone{UID: t.entry.UID, DeletedAt: s.time(), DeletedBy: "ann"})
+}
+
+func (s *sim) bury(t *simTask, grave tombstone) {
+	ops := []op{{s.keys.Spec(t.ref), nil}, {s.keys.Entry(t.ref), nil}, {s.keys.Tombstone(t.ref), grave}}
+	for _, prefix := range []string{s.keys.QueueOf(t.ref), s.keys.HistoryOf(t.ref), s.keys.Dead(t.ref), s.keys.Versions(t.ref)} {
 		ops = append(ops, s.below(prefix)...)
 	}
 	s.txn(ops...)
@@ -305,10 +319,11 @@ func (s *sim) finish(t *simTask, state task.State) {
 	gone := op{s.keys.Run(a.node, t.ref, a.ID), nil}
 	r := a.Run
 	r.State, r.Token, r.Node, r.StartedAt, r.EndedAt = state, a.create, a.node, s.time(), s.time()
+	r.Reason = map[task.State]string{task.Failed: task.ReasonExit, task.TimedOut: task.ReasonTimeout, task.Lost: task.ReasonNodeLost, task.Cancelled: cmp.Or(a.CancelReason, task.ReasonCancelled)}[state]
 	late := s.now - r.ScheduledTime.UnixMilli()
 	r.LatenessMS = &late
 	if !a.Retries(state, nil) {
-		s.txn(gone, s.ended(t, r))
+		s.txn(append(s.deadOf(t, r), gone, s.ended(t, r))...)
 		return
 	}
 	w := task.Waiting{Run: a.Run}
@@ -323,7 +338,15 @@ func (s *sim) lose(t *simTask) {
 	t.active = nil
 	r := a.Run
 	r.State, r.Reason, r.Token = task.Lost, task.ReasonNodeLost, a.create
-	s.commit(t.ref.Shard, s.marks[t.ref.Shard], op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.ended(t, r))
+	s.commit(t.ref.Shard, s.marks[t.ref.Shard], append(s.deadOf(t, r), op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.ended(t, r))...)
+}
+
+// deadOf puts a run that has failed for good among the dead.
+func (s *sim) deadOf(t *simTask, r task.Run) []op {
+	if !failure(r.State) || s.kv[s.keys.Entry(t.ref)].Key == "" {
+		return nil
+	}
+	return []op{{s.keys.DeadRun(t.ref, r.ID), r}}
 }
 
 // handBack puts the active attempt into the queue again, unstarted.

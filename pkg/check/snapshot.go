@@ -73,7 +73,7 @@ func (c *checker) auditCluster(events []Event, d *delta) {
 func (c *checker) auditSpecs(d *delta) {
 	specs := maps.Clone(d.specs)
 	for ref := range d.entries {
-		delete(specs, store.Ref{Namespace: ref.Namespace, Name: ref.Name})
+		delete(specs, nameOf(ref))
 	}
 	for _, ref := range slices.SortedFunc(maps.Keys(specs), compareRefs) {
 		c.breachOf("form", ref, 0, c.keys.Spec(ref), "a spec without an entry: it never fires")
@@ -126,7 +126,7 @@ func (c *checker) auditRun(ch *runChange) {
 
 // auditTask checks a task's entry and spec, its active runs, and its ticks.
 func (c *checker) auditTask(d *delta, t *tasked) {
-	hasSpec := d.specs[store.Ref{Namespace: t.ref.Namespace, Name: t.ref.Name}]
+	_, hasSpec := d.specs[nameOf(t.ref)]
 	switch {
 	case t.entry == nil:
 		return
@@ -139,11 +139,12 @@ func (c *checker) auditTask(d *delta, t *tasked) {
 	}
 	st := &t.entry.line.stretch
 	decided := st.start // where the next judgement begins: all before it is decided
-	st.start = c.auditFrom(t)
+	st.start = max(c.auditFrom(t), st.silent)
+	st.pauses = own(t.entry.Entry).Pauses
 	if t.entry.Generation > 1 { // the owner may not have known of it at once
 		st.unseen = ms(t.entry.From) + c.opts.lag()
 	}
-	c.endStretch(t)
+	c.endStretch(t, c.decided(t))
 	st.start = decided
 }
 

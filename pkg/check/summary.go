@@ -105,7 +105,7 @@ func (s *stats) decide(r *run, rec *task.Run) {
 		return
 	}
 	if r.trigger == task.TriggerSchedule {
-		s.decided = append(s.decided, at-r.tick)
+		s.decided = append(s.decided, at-max(r.tick, ms(rec.DueAt)))
 	}
 	if gap := milliseconds(at - r.line.last); r.line.last != 0 && gap > s.Gap {
 		s.Gap, s.GapTask = gap, r.line.ref.String()
@@ -125,6 +125,15 @@ func (s *stats) end(r *run, e *task.Run) {
 	}
 	if e.LatenessMS != nil && r.trigger == task.TriggerSchedule {
 		s.started = append(s.started, *e.LatenessMS)
+	}
+}
+
+// grow counts ticks that an outcome takes in later.
+func (s *stats) grow(e *task.Run, ticks int64) {
+	if e.State == task.Skipped {
+		s.Skipped[e.Reason] += ticks
+	} else {
+		s.Missed[e.Reason] += ticks
 	}
 }
 

@@ -12,10 +12,11 @@ import (
 )
 
 // The oracle says which ticks a schedule has. It shares no code with package
-// schedule for what tests mostly use: @every, @at, @manual, nicknames, and cron
-// expressions of numbers, lists, ranges and steps in UTC. It walks through days
-// and seconds one by one, too plainly to be wrong in the same way. Names of
-// months and days, and all zones but UTC, are left to package schedule.
+// schedule for what tests mostly use: @every, also after completion, @at,
+// @manual, nicknames, and cron expressions in UTC, with names, L, LW, 15W, 5L and
+// 5#3. It walks through days and seconds one by one, too plainly to be wrong in
+// the same way. All zones but UTC are left to package schedule. Starts, ends and
+// jitter are its own in all of them (timing.go).
 
 // ticker lists ticks, in ms.
 type ticker interface {
@@ -26,6 +27,9 @@ type ticker interface {
 // newTicker makes the ticker of an entry's schedule. own says that it is the
 // oracle's own.
 func newTicker(e task.Entry) (t ticker, own bool, err error) {
+	if period, is := afterCompletion(e); is {
+		return once(max(ms(e.Anchor)+period.Milliseconds(), ms(e.Start))), true, nil
+	}
 	var all union
 	for _, expr := range e.Schedule {
 		t, ok := ownTicker(expr, e.Timezone, e.Anchor.UnixMilli())
@@ -98,6 +102,7 @@ func (e every) next(after int64) (int64, bool) {
 type cron struct {
 	second, minute, hour, dom, month, dow uint64
 	bothDays                              bool // day of month and day of week are both required
+	monthForms, weekForms                 []form
 }
 
 const (
@@ -133,7 +138,9 @@ func (c cron) next(after int64) (int64, bool) {
 }
 
 func (c cron) day(t time.Time) bool {
-	dom, dow := has(c.dom, int64(t.Day())), has(c.dow, int64(t.Weekday()))
+	is := func(f form) bool { return f(t) }
+	dom := has(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthForms, is)
+	dow := has(c.dow, int64(t.Weekday())) || slices.ContainsFunc(c.weekForms, is)
 	if !has(c.month, int64(t.Month())) {
 		return false
 	}
@@ -183,8 +190,14 @@ func ownTicker(expr, timezone string, anchor int64) (ticker, bool) {
 		set       *uint64
 		low, high int
 	}{{&c.second, 0, 59}, {&c.minute, 0, 59}, {&c.hour, 0, 23}, {&c.dom, 1, 31}, {&c.month, 1, 12}, {&c.dow, 0, 7}}
+	words[3], c.monthForms = forms(strings.ToUpper(words[3]), monthForm)
+	words[4] = numbered(words[4], monthNames, 1)
+	words[5], c.weekForms = forms(numbered(words[5], dayNames, 0), weekForm)
 	for i, r := range ranges {
 		var ok bool
+		if words[i] == "" {
+			continue // nothing but forms
+		}
 		if *r.set, ok = ownField(words[i], r.low, r.high); !ok {
 			return nil, false
 		}

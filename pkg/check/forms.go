@@ -1,0 +1,94 @@
+package check
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The forms of days that are no numbers: L, LW, 15W of a month, 5L and 5#3 of
+// weekdays. Each is asked of one day after the other.
+
+var (
+	monthNames = strings.Fields("jan feb mar apr may jun jul aug sep oct nov dec")
+	dayNames   = strings.Fields("sun mon tue wed thu fri sat")
+)
+
+// numbered puts numbers for names, of whatever case; the first has a number.
+func numbered(text string, names []string, first int) string {
+	text = strings.ToLower(text)
+	for i, name := range names {
+		text = strings.ReplaceAll(text, name, strconv.Itoa(first+i))
+	}
+	return strings.ToUpper(text)
+}
+
+// form is a set of days by something else than their number.
+type form func(day time.Time) bool
+
+// monthForm reads L, LW and 15W.
+func monthForm(item string) (form, bool) {
+	switch item {
+	case "L":
+		return func(d time.Time) bool { return d.AddDate(0, 0, 1).Day() == 1 }, true
+	case "LW":
+		return func(d time.Time) bool {
+			if !weekday(d) {
+				return false
+			}
+			for next := d.AddDate(0, 0, 1); next.Month() == d.Month(); next = next.AddDate(0, 0, 1) {
+				if weekday(next) {
+					return false
+				}
+			}
+			return true
+		}, true
+	}
+	text, is := strings.CutSuffix(item, "W")
+	of, err := strconv.Atoi(text)
+	if !is || err != nil || of < 1 || of > 31 {
+		return nil, false
+	}
+	return func(d time.Time) bool {
+		day := time.Date(d.Year(), d.Month(), of, 0, 0, 0, 0, time.UTC)
+		if day.Month() != d.Month() {
+			return false // the month is shorter
+		}
+		for _, by := range []int{0, -1, 1, -2, 2} {
+			if near := day.AddDate(0, 0, by); near.Month() == d.Month() && weekday(near) {
+				return near.Day() == d.Day()
+			}
+		}
+		return false
+	}, true
+}
+
+// weekForm reads 5L and 5#3.
+func weekForm(item string) (form, bool) {
+	if text, is := strings.CutSuffix(item, "L"); is {
+		of, err := strconv.Atoi(text)
+		return func(d time.Time) bool {
+			return int(d.Weekday()) == of%7 && d.AddDate(0, 0, 7).Month() != d.Month()
+		}, err == nil && of >= 0 && of <= 7
+	}
+	text, nth, is := strings.Cut(item, "#")
+	of, err := strconv.Atoi(text)
+	n, err2 := strconv.Atoi(nth)
+	return func(d time.Time) bool { return int(d.Weekday()) == of%7 && (d.Day()-1)/7 == n-1 },
+		is && err == nil && err2 == nil && of >= 0 && of <= 7 && n >= 1 && n <= 5
+}
+
+func weekday(d time.Time) bool { return d.Weekday() != time.Saturday && d.Weekday() != time.Sunday }
+
+// forms takes the forms out of a list; what is left are numbers.
+func forms(text string, read func(string) (form, bool)) (rest string, all []form) {
+	var numbers []string
+	for item := range strings.SplitSeq(text, ",") {
+		if f, ok := read(item); ok {
+			all = append(all, f)
+		} else {
+			numbers = append(numbers, item)
+		}
+	}
+	return strings.Join(numbers, ","), all
+}

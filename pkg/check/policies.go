@@ -1,0 +1,135 @@
+package check
+
+import (
+	"cmp"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// judgeReason checks that a record says why, in a word of the closed list that
+// may stand with its state (G23).
+func (c *checker) judgeReason(ref store.Ref, tick int64, key, what string, state task.State, reason string) {
+	if state == task.Succeeded {
+		return
+	}
+	switch r, known := task.ReasonOf(reason); {
+	case reason == "":
+		c.breachOf("G23", ref, tick, key, "%s is %s, and no reason is given", what, state)
+	case !known:
+		c.breachOf("G23", ref, tick, key, "%s is %s for the reason %q, which is none of the list", what, state, reason)
+	case !r.Explains(state):
+		c.breachOf("G23", ref, tick, key, "%s is %s, and the reason %q does not stand with that", what, state, reason)
+	}
+}
+
+// judgeDue checks what the first record of a tick says of when it fell due, and
+// until when its run may start.
+func (c *checker) judgeDue(t *tasked, r *run, rec *task.Run, key string) {
+	if t.entry == nil || t.entry.line != r.line || r.line.stretch.ticks == nil || !rec.Last.IsZero() {
+		return
+	}
+	due := r.line.stretch.ticks.due(r.tick)
+	if says := cmp.Or(ms(rec.DueAt), r.tick); says != due {
+		c.breachOf("G6", t.ref, r.tick, key, "run %s is said to fall due at %s; it does at %s", r.id, stamp(instant(says)), stamp(instant(due)))
+	}
+	var before int64
+	if !rec.State.Final() && t.entry.Deadline > 0 {
+		before = due + int64(t.entry.Deadline)/1e6
+	}
+	if says := ms(rec.StartBefore); says != before && !rec.State.Final() {
+		c.breachOf("G22", t.ref, r.tick, key, "run %s is to start before %s; by its task, before %s", r.id, stamp(instant(says)), stamp(instant(before)))
+	}
+}
+
+// judgeStartedAt checks that the first attempt of a tick did not start after its
+// deadline (G22). Both are of one node's clock, which looked shortly before.
+func (c *checker) judgeStartedAt(ch *runChange, r *run, before task.Time, started task.Time, key string) {
+	const slack = 1000
+	if r.tick != 0 && !before.IsZero() && ms(started) > ms(before)+slack {
+		c.breachOf("G22", ch.ref, r.tick, key, "run %s started at %s, and had to before %s", ch.id, stamp(started.Time), stamp(before.Time))
+	}
+}
+
+// firstStart is when the first attempt of a run started, as a record has it.
+func firstStart(r task.Run) task.Time {
+	if len(r.Attempts) > 0 {
+		return r.Attempts[0].StartedAt
+	}
+	return r.StartedAt
+}
+
+// judgeRoom judges an attempt that starts where only some may be active at once
+// (G8). Retries are starts, too.
+func (c *checker) judgeRoom(ch *runChange, r *run, put attemptPut) {
+	t := c.task(ch.ref)
+	if t.entry == nil || t.entry.Overlap != task.OverlapAllow || t.entry.MaxActive == 0 {
+		return
+	}
+	active := 0
+	for _, other := range t.active {
+		if other.line == r.line && len(other.in) > 0 {
+			active++
+		}
+	}
+	if active > t.entry.MaxActive {
+		c.breachOf("G8", ch.ref, r.tick, put.key, "run %s starts, and %d are active: at most %d may be", ch.id, active, t.entry.MaxActive)
+	}
+}
+
+// judgeWaiting checks that no more ticks wait for runs of their task than may (G24).
+func (c *checker) judgeWaiting(ch *runChange, r *run, w *task.Waiting) {
+	t := c.task(ch.ref)
+	if t.entry == nil || t.entry.Overlap != task.OverlapQueue || !scheduled(r.trigger) || w.Reason != task.ReasonOverlap {
+		return
+	}
+	waiting := 0
+	for _, other := range t.runs {
+		if other.line == r.line && other.queued && !other.retrying && scheduled(other.trigger) && other.reason == task.ReasonOverlap {
+			waiting++
+		}
+	}
+	if room := t.entry.Queue.Room(); waiting > room {
+		c.breachOf("G24", ch.ref, r.tick, ch.queueKey, "run %s waits, and with it %d: at most %d may", ch.id, waiting, room)
+	}
+}
+
+// judgeReplaced checks that what was replaced gave way to a newer tick that is
+// there, by a policy that wants it.
+func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt) {
+	if ch.ended.Reason != task.ReasonReplaced {
+		return
+	}
+	t := c.task(ch.ref)
+	if taken == nil {
+		c.needCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
+		if t.entry != nil && t.entry.line == r.line && t.entry.Overlap != task.OverlapReplace {
+			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
+		}
+	} else if !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced {
+		c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
+	}
+	for _, other := range t.runs {
+		if other != r && other.line == r.line && scheduled(other.trigger) && other.decided >= r.decided && other.state != task.Missed {
+			return
+		}
+	}
+	for _, other := range d.runs {
+		if rec, _ := other.record(); other != ch && other.ref == ch.ref && rec != nil && scheduled(rec.Trigger) {
+			return
+		}
+	}
+	c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced by nothing: no later tick of its task has a run", ch.id)
+}
+
+// judgeAsk checks that a cancel for a newer tick is asked for by an owner, of a
+// task whose policy is that.
+func (c *checker) judgeAsk(d *delta, ch *runChange, r *run, before attempt, put attemptPut) {
+	if before.CancelRequested || !put.CancelRequested || put.CancelReason != task.ReasonReplaced {
+		return
+	}
+	c.needCommit(d, ch.ref, r.tick, put.key, "that a run is replaced")
+	if e := c.task(ch.ref).entry; e != nil && e.line == r.line && e.Overlap != task.OverlapReplace {
+		c.breachOf("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
+	}
+}

@@ -1,0 +1,341 @@
+package check
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What is kept beside the present: the specs' former versions, tombstones of
+// deleted tasks, dead runs (G25).
+
+const (
+	keptVersions = 10
+	slackKept    = 2 // they may be trimmed a little later, or earlier
+)
+
+// nameOf is a task's name, whatever shard it is in.
+func nameOf(ref store.Ref) store.Ref { return store.Ref{Namespace: ref.Namespace, Name: ref.Name} }
+
+// specChange is what a revision does to a spec.
+type specChange struct {
+	key        string
+	value      []byte // nil: gone
+	uid        string
+	generation int64
+}
+
+// known is what is kept, as it stands at a revision.
+type known struct {
+	specs    map[store.Ref]specChange
+	versions map[store.Ref]map[int64]bool // by name and generation
+	graves   map[store.Ref]tombstone
+}
+
+// tombstone is what is remembered of a deleted task.
+type tombstone struct {
+	UID       string    `json:"uid"`
+	DeletedAt task.Time `json:"deleted_at"`
+	DeletedBy string    `json:"deleted_by"`
+	Why       string    `json:"why"`
+}
+
+// remembered is what a revision changes of all that.
+type remembered struct {
+	versions map[versionRef]*versionChange
+	graves   map[store.Ref]*graveChange
+	dead     map[runRef]*deadChange
+}
+
+type versionRef struct {
+	ref        store.Ref
+	generation int64
+}
+
+type versionChange struct {
+	key   string
+	value []byte // nil: gone
+}
+
+type graveChange struct {
+	tombstone
+	key  string
+	gone bool
+}
+
+type deadChange struct {
+	key   string
+	state task.State // "": gone
+}
+
+func newKnown() known {
+	return known{map[store.Ref]specChange{}, map[store.Ref]map[int64]bool{}, map[store.Ref]tombstone{}}
+}
+
+func newRemembered() remembered {
+	return remembered{map[versionRef]*versionChange{}, map[store.Ref]*graveChange{}, map[runRef]*deadChange{}}
+}
+
+func (c *checker) parseSpec(ev Event) *specChange {
+	s := &specChange{key: ev.Key, value: ev.Value}
+	if ev.Deleted {
+		s.value = nil
+		return s
+	}
+	var t struct {
+		UID        string `json:"uid"`
+		Generation int64  `json:"generation"`
+	}
+	if json.Unmarshal(ev.Value, &t) == nil {
+		s.uid, s.generation = t.UID, t.Generation
+	}
+	return s
+}
+
+func (c *checker) parseVersion(d *delta, ev Event) {
+	parts := strings.Split(strings.TrimPrefix(ev.Key, c.keys.Root()+"versions/"), "/")
+	if len(parts) != 3 {
+		c.note("key %s is none that the design knows", ev.Key)
+		return
+	}
+	generation, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		c.note("key %s is none that the design knows", ev.Key)
+		return
+	}
+	v := &versionChange{key: ev.Key, value: ev.Value}
+	if ev.Deleted {
+		v.value = nil
+	}
+	d.versions[versionRef{store.Ref{Namespace: parts[0], Name: parts[1]}, generation}] = v
+}
+
+func (c *checker) parseTombstone(d *delta, ev Event) {
+	ns, name, ok := strings.Cut(strings.TrimPrefix(ev.Key, c.keys.Tombstones()), "/")
+	if !ok {
+		c.note("key %s is none that the design knows", ev.Key)
+		return
+	}
+	g := &graveChange{key: ev.Key, gone: ev.Deleted}
+	if !ev.Deleted {
+		if err := json.Unmarshal(ev.Value, &g.tombstone); err != nil {
+			c.unreadable(ev, err)
+		}
+	}
+	d.graves[store.Ref{Namespace: ns, Name: name}] = g
+}
+
+func (c *checker) parseDead(d *delta, k store.ShardKey, ev Event) {
+	ch := &deadChange{key: ev.Key}
+	if !ev.Deleted {
+		var r struct {
+			State task.State `json:"state"`
+		}
+		if err := json.Unmarshal(ev.Value, &r); err != nil || r.State == "" {
+			c.breach("form", ev.Key, "unreadable record of a dead run")
+			r.State = task.Failed
+		}
+		ch.state = r.State
+	}
+	d.dead[runRef{k.Ref, k.Run}] = ch
+}
+
+// judgeRemembered judges what a revision keeps of what it overwrites or deletes.
+func (c *checker) judgeRemembered(d *delta) {
+	for v, ch := range d.versions {
+		c.judgeVersion(d, v, ch)
+	}
+	for k, ch := range d.dead {
+		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !failure(ch.state)) {
+			c.breachOf("G25", k.ref, 0, ch.key, "run %s is dead as %s, and no end of it in this revision says so", k.id, ch.state)
+		}
+	}
+	if !c.opts.Remembered {
+		return
+	}
+	for _, ref := range slices.SortedFunc(maps.Keys(d.specs), compareRefs) {
+		now := d.specs[ref]
+		was, there := c.known.specs[ref]
+		grave := d.graves[ref]
+		switch {
+		case now.value == nil && there:
+			if grave == nil || grave.gone || grave.UID != was.uid {
+				c.breachOf("G25", ref, 0, now.key, "the task is deleted, and no tombstone says by whom")
+			}
+		case there && was.uid == now.uid:
+			if v := d.versions[versionRef{ref, was.generation}]; v == nil || v.value == nil {
+				c.breachOf("G25", ref, 0, now.key, "generation %d takes the place of %d, which is not kept", now.generation, was.generation)
+			}
+			if now.generation <= was.generation {
+				c.breachOf("G25", ref, 0, now.key, "generation %d takes the place of %d", now.generation, was.generation)
+			}
+		case !there && now.value != nil:
+			if _, buried := c.known.graves[ref]; buried && (grave == nil || !grave.gone) {
+				c.breachOf("G25", ref, 0, now.key, "the task is created anew, and its tombstone stays")
+			}
+		}
+	}
+}
+
+// judgeVersion judges a former version that is put, or goes.
+func (c *checker) judgeVersion(d *delta, v versionRef, ch *versionChange) {
+	spec, there := c.known.specs[v.ref]
+	next := d.specs[v.ref]
+	if ch.value != nil {
+		if !there || next == nil || spec.generation != v.generation || !sameJSON(spec.value, ch.value) {
+			c.breachOf("G25", v.ref, 0, ch.key, "generation %d is kept, and is not what this revision overwrites", v.generation)
+		}
+		return
+	}
+	if there && (next == nil || next.value != nil) {
+		left := 0
+		for g := range c.known.versions[v.ref] {
+			if g > v.generation {
+				left++
+			}
+		}
+		if next != nil {
+			left++ // the present one becomes a former one
+		}
+		if left < keptVersions-slackKept {
+			c.breachOf("G25", v.ref, 0, ch.key, "generation %d is forgotten, and only %d later ones are kept", v.generation, left)
+		}
+	}
+}
+
+// sameJSON compares two specs but for what is not stored.
+func sameJSON(a, b []byte) bool {
+	var x, y map[string]any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return string(a) == string(b)
+	}
+	delete(x, "revision")
+	delete(y, "revision")
+	return reflect.DeepEqual(x, y)
+}
+
+// applyRemembered applies what a revision keeps.
+func (c *checker) applyRemembered(d *delta) {
+	for ref, s := range d.specs {
+		if s.value == nil {
+			delete(c.known.specs, ref)
+		} else {
+			c.known.specs[ref] = *s
+		}
+	}
+	for v, ch := range d.versions {
+		all := c.known.versions[v.ref]
+		if all == nil {
+			all = map[int64]bool{}
+			c.known.versions[v.ref] = all
+		}
+		if ch.value == nil {
+			delete(all, v.generation)
+		} else {
+			all[v.generation] = true
+		}
+	}
+	for ref, g := range d.graves {
+		if g.gone {
+			delete(c.known.graves, ref)
+		} else {
+			c.known.graves[ref] = g.tombstone
+		}
+	}
+	for k, ch := range d.dead {
+		if ch.state == "" {
+			delete(c.task(k.ref).dead, k.id)
+		} else {
+			c.task(k.ref).dead[k.id] = true
+		}
+	}
+	if c.opts.Remembered {
+		c.judgeKept(d)
+	}
+}
+
+// judgeKept checks that no more is kept than should be.
+func (c *checker) judgeKept(d *delta) {
+	for ref, s := range d.specs {
+		n := len(c.known.versions[ref])
+		if most := keptVersions + slackKept; n > most {
+			c.breachOf("G25", ref, 0, s.key, "%d former versions are kept; at most %d should be", n, keptVersions)
+		}
+		if s.value == nil && n > 0 {
+			c.breachOf("G25", ref, 0, s.key, "the task is deleted, and %d of its former versions stay", n)
+		}
+	}
+}
+
+// judgeDead checks that a run that has used up its attempts waits for a person.
+func (c *checker) judgeDead(d *delta, ch *runChange, r *run, taken *attempt) {
+	t := c.task(ch.ref)
+	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].gone
+	if !c.opts.Remembered || taken == nil || !failure(ch.ended.State) || t.entry == nil || t.entry.line != r.line || gone {
+		return
+	}
+	if dead := d.dead[ch.runRef]; dead == nil || dead.state == "" {
+		c.breachOf("G25", ch.ref, r.tick, ch.endedKey, "run %s ends as %s for good, and is not among the dead", ch.id, ch.ended.State)
+	}
+}
+
+// judgeRetryOf checks that a dead run is run again once: the same revision takes
+// it from the dead.
+func (c *checker) judgeRetryOf(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+	if rec.RetryOf == "" {
+		return
+	}
+	of := runRef{ch.ref, rec.RetryOf}
+	if dead := d.dead[of]; !c.task(ch.ref).dead[rec.RetryOf] || dead == nil || dead.state != "" {
+		c.breachOf("G25", ch.ref, 0, key, "run %s is to run %s again, which this revision does not take from the dead", ch.id, rec.RetryOf)
+	}
+	if rec.Trigger != task.TriggerManual {
+		c.breachOf("G25", ch.ref, 0, key, "run %s is to run %s again, and its trigger is %q", ch.id, rec.RetryOf, rec.Trigger)
+	}
+}
+
+// judgeRemoval judges the deletion of a task by its ttl: its schedule is over,
+// and nothing of it waits or runs, for as long as it says (S13).
+func (c *checker) judgeRemoval(d *delta, t *tasked) {
+	grave := d.graves[nameOf(t.ref)]
+	if t.entry == nil || grave == nil || grave.gone || !byTTL(grave.tombstone) {
+		return
+	}
+	e, line := t.entry, t.entry.line
+	wrong := func(format string, args ...any) {
+		c.breachOf("G25", t.ref, 0, grave.key, "the task is deleted by its ttl, and "+format, args...)
+	}
+	if e.TTL == 0 {
+		wrong("has none")
+		return
+	}
+	if slices.Contains(e.Schedule, "@manual") {
+		wrong("is a person's to run")
+	}
+	if open := t.open(line); len(open) > 0 {
+		wrong("run %s has not ended", open[0].id)
+	}
+	since := line.lastEnd
+	if line.stretch.ticks != nil {
+		decided := c.decided(t)
+		if at, more := line.stretch.ticks.next(max(decided, line.stretch.start)); more {
+			wrong("has a tick to come, %s", stamp(instant(at)))
+		}
+	}
+	for at := range line.outcomes {
+		since = max(since, at)
+	}
+	const slack = 2500 // ends are by other clocks
+	if at := ms(grave.DeletedAt); at+slack < since+int64(e.TTL)/1e6 {
+		wrong("%s had not passed since %s", e.TTL, stamp(instant(since)))
+	}
+}
+
+// byTTL tells the deletions that no person made.
+func byTTL(g tombstone) bool { return g.Why == "ttl" || g.DeletedBy == task.PausedByFailures }

@@ -1,0 +1,111 @@
+package check
+
+import (
+	"strconv"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// timing is an entry's ticks, and when they fall due.
+type timing struct {
+	ticker
+	uid    string
+	jitter int64 // ms
+	own    bool  // the ticks are the oracle's own
+}
+
+// newTiming makes the timing of an entry.
+func newTiming(e task.Entry) (*timing, error) {
+	t, own, err := newTicker(e)
+	if err != nil {
+		return nil, err
+	}
+	if !e.Start.IsZero() || !e.End.IsZero() {
+		t = bounded{t, ms(e.Start), ms(e.End)}
+	}
+	return &timing{ticker: t, uid: e.UID, jitter: int64(e.Jitter) / 1e6, own: own}, nil
+}
+
+// due is when a tick falls due: later by a hash of uid and tick, and before the
+// next one.
+func (t *timing) due(tick int64) int64 {
+	if t == nil || t.jitter == 0 {
+		return tick
+	}
+	width := t.jitter
+	if next, ok := t.next(tick); ok {
+		width = min(width, next-tick)
+	}
+	return tick + int64(xxhash.Sum64String(t.uid+"/"+strconv.FormatInt(tick, 10))%uint64(width))
+}
+
+// passed is the instant up to which all ticks fall due at or before at, and none
+// after it does. Ticks fall due in their order.
+func (t *timing) passed(at int64) int64 {
+	if t == nil || t.jitter == 0 {
+		return at
+	}
+	upTo := at - t.jitter
+	listTicks(t, upTo, at, func(tick int64) bool {
+		if t.due(tick) > at {
+			return false
+		}
+		upTo = tick
+		return true
+	})
+	return upTo
+}
+
+// bounded has the ticks from start to end, both included; 0: without a bound.
+type bounded struct {
+	ticker
+	start, end int64
+}
+
+func (b bounded) next(after int64) (int64, bool) {
+	if b.start != 0 {
+		after = max(after, b.start-1)
+	}
+	at, ok := b.ticker.next(after)
+	return at, ok && (b.end == 0 || at <= b.end)
+}
+
+// usedUp reports whether an entry has had as many runs as it may.
+func usedUp(e task.Entry) bool { return e.MaxRuns > 0 && own(e).Runs >= e.MaxRuns }
+
+// own is what an entry knows of itself.
+func own(e task.Entry) task.Own {
+	if e.Own == nil {
+		return task.Own{}
+	}
+	return *e.Own
+}
+
+// silence is until when a paused entry has no ticks, in ms; 0: it is not paused,
+// or has none at all.
+func silence(e task.Entry) int64 {
+	until, _ := e.Silence()
+	return ms(until)
+}
+
+// ticking reports whether an entry has ticks.
+func ticking(e task.Entry) bool { return e.Ticks() && !usedUp(e) }
+
+// sameTicks reports whether two versions of an entry have the same ticks.
+func sameTicks(a, b task.Entry) bool {
+	return a.Timing().Same(b.Timing()) && a.Anchor.Equal(b.Anchor.Time) && a.Paused == b.Paused &&
+		silence(a) == silence(b) && ticking(a) == ticking(b)
+}
+
+// decided is up to which tick, in ms, those of an entry are decided, given its
+// shard's watermark.
+func (e *entry) decided(ref store.Ref, w store.Watermark, markMod int64) int64 {
+	from := e.From.UnixMilli()
+	if markMod > 0 && e.create <= w.Seen {
+		return max(from, e.ticks.passed(markedUpTo(w, ref.String())))
+	}
+	return from
+}
