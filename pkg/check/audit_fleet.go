@@ -19,6 +19,7 @@ type fleet struct {
 	nodes   map[string]present
 	owners  map[int]store.Owner
 	cleared map[string]time.Time // by instance: since when
+	freezes task.Freezes
 }
 
 // present is a node's record.
@@ -48,7 +49,7 @@ func (a *audit) lookAtFleet() error {
 		return err
 	}
 	a.judgeOwners()
-	return nil
+	return a.lookAtFreezes()
 }
 
 // moves is where hand-overs that are under way are kept, one key a shard.

@@ -27,8 +27,8 @@ type shardLook struct {
 	orphans *orphans // records of history of one task that is gone
 }
 
-// lookAtShards reads the shards one after the other: watermark, entries, queue
-// and history, each of which is judged by those before.
+// lookAtShards reads the shards one after the other: watermark, entries, queue,
+// history and dead runs, each of which is judged by those before.
 func (a *audit) lookAtShards() error {
 	for id := range a.shards {
 		s := &shardLook{id: id, entries: map[string]inShard{}}
@@ -42,6 +42,7 @@ func (a *audit) lookAtShards() error {
 			{a.keys.Entries(id), func(s *shardLook, e *mvccpb.KeyValue, k store.ShardKey) { a.lookAtEntry(s, e, k.Ref) }},
 			{a.keys.Queue(id), a.lookAtQueued},
 			{a.keys.History(id), a.lookAtEnded},
+			{a.keys.Shard(id) + "dead/", a.lookAtDead},
 		} {
 			err := a.each(part.prefix, func(e *mvccpb.KeyValue) error {
 				k, ok := a.keys.ParseShard(string(e.Key))
@@ -61,6 +62,9 @@ func (a *audit) lookAtShards() error {
 		a.judgeTicks(s)
 	}
 	if err := a.specsWithoutEntry(); err != nil {
+		return err
+	}
+	if err := a.lookAtKept(); err != nil {
 		return err
 	}
 	return a.lookForStray()

@@ -117,7 +117,7 @@ func (a *audit) lookAtEntry(s *shardLook, e *mvccpb.KeyValue, ref store.Ref) {
 			a.suspectUIDs(e, ref)
 		}
 	}
-	if err == nil && !parsed.Paused {
+	if err == nil && ticking(parsed) {
 		a.lookAtTicks(s, ref, &entry{Entry: parsed, create: e.CreateRevision, mod: e.ModRevision})
 	}
 }
@@ -155,10 +155,11 @@ func (a *audit) lookAtTicks(s *shardLook, ref store.Ref, e *entry) {
 	if err != nil {
 		return
 	}
-	t := borrowed{sched}
+	t := &timing{ticker: borrowed{sched}, uid: e.UID, jitter: int64(e.Jitter) / 1e6}
+	e.ticks = t
 	late := a.at.Add(-max(e.Missed.Grace.Std(), 0) - skew).UnixMilli()
-	at, ok := t.next(e.decided(ref, s.mark, s.markMod))
-	if !ok || at > late {
+	at, ok := t.next(max(e.decided(ref, s.mark, s.markMod), silence(e.Entry)))
+	if !ok || t.due(at) > late {
 		return
 	}
 	s.overdue++

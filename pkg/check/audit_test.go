@@ -296,6 +296,45 @@ var damages = []struct {
 	}, nil},
 	{"a waiting run of no task", func(s *site) { s.waiting(s.ref("two"), "u", task.ReasonManual, s.now) }, []string{"orphan_queue"}},
 	{"a waiting run of a former task", func(s *site) { s.waiting(s.one, "before", task.ReasonManual, s.now) }, []string{"orphan_queue"}},
+	{"runs that wait as they should", func(s *site) {
+		s.waiting(s.one, s.entry.UID, task.ReasonCatchUp, s.now.Add(-time.Minute))
+	}, nil},
+	{"a run of what is frozen", func(s *site) {
+		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now.Add(-time.Minute))
+		s.put(s.keys.Freezes(), task.Freezes{Holding: []task.Freeze{{Namespace: "default"}}})
+	}, nil},
+	{"freezes that cannot be read", func(s *site) { s.put(s.keys.Freezes(), "{") }, []string{"unreadable"}},
+	{"what is kept", func(s *site) {
+		s.put(s.keys.Version(s.one, 1), task.Task{UID: s.entry.UID})
+		s.put(s.keys.DeadRun(s.one, "20261120T120000.000Z-abcd"), task.Run{UID: s.entry.UID, State: task.Failed, Trigger: task.TriggerManual})
+		s.put(s.keys.Tombstone(s.ref("two")), tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
+	}, nil},
+	{"a former version of no task", func(s *site) { s.put(s.keys.Version(s.ref("two"), 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
+	{"a former version of another task of that name", func(s *site) { s.put(s.keys.Version(s.one, 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
+	{"a former version that cannot be read", func(s *site) { s.put(s.keys.Version(s.one, 1), "nonsense") }, []string{"unreadable"}},
+	{"a former version that is none", func(s *site) { s.put(s.keys.Versions(s.one)+"one", "{}") }, []string{"strange_key"}},
+	{"a dead run of no task", func(s *site) {
+		s.put(s.keys.DeadRun(s.ref("two"), "20261120T120000.000Z-abcd"), task.Run{UID: "u", State: task.Failed, Trigger: task.TriggerManual})
+	}, []string{"orphan_dead_run"}},
+	{"a dead run that cannot be read", func(s *site) { s.put(s.keys.DeadRun(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
+	{"a tombstone of a task that is there", func(s *site) {
+		s.put(s.keys.Tombstone(s.one), tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
+	}, []string{"stale_tombstone"}},
+	{"a tombstone that is old", func(s *site) {
+		s.put(s.keys.Tombstone(s.ref("two")), tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-240 * time.Hour))})
+	}, []string{"stale_tombstone"}},
+	{"a tombstone that cannot be read", func(s *site) { s.put(s.keys.Tombstone(s.ref("two")), "nonsense") }, []string{"unreadable"}},
+	{"a pause that ends, and nothing decided before", func(s *site) {
+		s.entry.Paused, s.entry.From = true, task.At(s.now.Add(-time.Hour))
+		s.entry.Own = &task.Own{Pauses: []task.Pause{{Since: s.entry.From, Until: task.At(s.now)}}}
+		s.put(s.keys.Entry(s.one), s.entry)
+		s.put(s.keys.Watermark(s.one.Shard), store.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
+	}, nil},
+	{"runs that are used up", func(s *site) {
+		s.entry.MaxRuns, s.entry.Own = 3, &task.Own{Runs: 3}
+		s.put(s.keys.Entry(s.one), s.entry)
+		s.put(s.keys.Watermark(s.one.Shard), store.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
+	}, nil},
 	{"history of no task", func(s *site) {
 		for n := range 5 {
 			s.ended(s.ref("two"), "u", n, nil)
@@ -333,7 +372,8 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 	}
 	for _, k := range []kind{kindNoCluster, kindNoLeader, kindUnfit, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
 		kindTwoOwners, kindStray, kindNoMark, kindBadMark, kindMarkAhead, kindMarkStands, kindMoveStands, kindUnreadable, kindNoEntry, kindNoSpec,
-		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan} {
+		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
+		kindDeadOrphan, kindVersionOrphan, kindGrave} {
 		if !slices.Contains(found, k.name) {
 			t.Errorf("no test damages a cluster so that %s is found", k.name)
 		}

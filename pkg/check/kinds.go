@@ -110,6 +110,15 @@ var (
 	kindHistoryOrphan = kind{"orphan_history", groupRuns, task.Mild,
 		"history of a task that is gone takes space until a task of that name is deleted",
 		"carillon audit --repair deletes it", "delete the records"}
+	kindDeadOrphan = kind{"orphan_dead_run", groupRuns, task.Mild,
+		"its task is gone: nobody can have it run again, and it takes space",
+		"carillon audit --repair deletes it", "delete the record"}
+	kindVersionOrphan = kind{"orphan_version", groupTasks, task.Mild,
+		"a former version of a task that is gone takes space, and a task of that name would have it among its own",
+		"carillon audit --repair deletes it", "delete the record"}
+	kindGrave = kind{"stale_tombstone", groupTasks, task.Mild,
+		"what it says is not so any more: the task is there, or so long gone that nobody was to remember it",
+		"carillon audit --repair deletes it; a leader should have", "delete the record"}
 )
 
 // of makes a finding of a kind.

@@ -28,6 +28,7 @@ func (au Auditor) Repair(ctx context.Context, r task.RepairRequest) (task.Repair
 	mend := map[string]func(task.RepairRequest) (int64, error){
 		kindQueueOrphan.name: a.mendQueue, kindHistoryOrphan.name: a.mendHistory,
 		kindMoveStands.name: a.mendMove, kindCleared.name: a.mendCleared,
+		kindDeadOrphan.name: a.mendDead, kindVersionOrphan.name: a.mendVersion, kindGrave.name: a.mendGrave,
 	}[r.Kind]
 	if mend == nil {
 		return res, nil
@@ -108,19 +109,10 @@ func (a *audit) mendQueue(r task.RepairRequest) (int64, error) {
 	if !ok || k.Kind != store.KindQueued {
 		return 0, changed("%s is no waiting run", r.Key)
 	}
-	of, err := a.owning(k.Ref)
-	if err != nil {
-		return 0, err
-	}
-	rec, err := a.as(r)
-	if err != nil {
-		return 0, err
-	}
-	w, err := store.DecodeWaiting(k, rec.Value)
-	if err != nil || of.has(w.UID) {
-		return 0, changed("the task of %s is there", r.Key)
-	}
-	return a.drop(rec, of.seen...)
+	return a.mendOf(k.Ref, r, func(e *mvccpb.KeyValue) (string, error) {
+		w, err := store.DecodeWaiting(k, e.Value)
+		return w.UID, err
+	})
 }
 
 // mendHistory deletes the history of a task that is gone, as many records in a

@@ -37,6 +37,13 @@ var mendable = []struct {
 		s.ended(s.one, "before", 1, nil)
 		s.ended(s.one, s.entry.UID, 2, nil)
 	}, func(s *site) { s.entry.UID = "before"; s.put(s.keys.Entry(s.one), s.entry) }, 1},
+	{"a dead run of no task", func(s *site) {
+		s.put(s.keys.DeadRun(s.ref("two"), "20261120T120000.000Z-abcd"), task.Run{UID: "u", State: task.Failed, Trigger: task.TriggerManual})
+	}, func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
+	{"a former version of no task", func(s *site) { s.put(s.keys.Version(s.ref("two"), 1), task.Task{UID: "u"}) },
+		func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
+	{"a tombstone of a task that is there", func(s *site) { s.put(s.keys.Tombstone(s.one), tombstone{UID: "u", DeletedAt: task.At(s.now)}) },
+		func(s *site) { s.drop(s.keys.Spec(s.one)); s.drop(s.keys.Entry(s.one)) }, 1},
 	{"a hand-over that stands", func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
 	}, func(s *site) {
@@ -150,7 +157,8 @@ func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Start(t))
-	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name}
+	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name,
+		kindDeadOrphan.name, kindVersionOrphan.name, kindGrave.name}
 	for _, d := range damages {
 		for _, k := range d.kinds {
 			if slices.Contains(mends, k) {
