@@ -69,6 +69,8 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 	for _, expr := range []string{
 		"* * * * * *", "*/7 * * * * *", "5-50/9,3 * * * * *", "*/13 * * * *", "0 */5 * * *", "15 3 1,15 * *", "15 3 1,15 * 2",
 		"0 0 * */5 *", "59 23 31 12 *", "0 12 29 2 *", "0 0 * * 0", "0 0 * * 7", "0 0 * * 5-7", "0 0 */3 * */2", "0 0 1-7 * */7",
+		"0 6 L * *", "0 6 LW * *", "0 6 15W * *", "0 6 1W,31W * *", "0 6 1,L * *", "0 0 * * 5#3", "0 0 * * 5L", "0 0 * * FRI#5,monL", "0 0 L * fri",
+		"0 0 15W * *", "0 0 1 JAN-mar,Dec *", "0 9 * * Mon-FRI", "0 0 LW * 0L", "0 0 13 * 5#2",
 		"@every 90s", "@every 1h1m1s", "@yearly", "@monthly", "@weekly", "@daily",
 	} {
 		anchor := time.UnixMilli(1_790_000_000_123)
@@ -89,6 +91,56 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 				t.Errorf("%q after %s: the oracle says %s (%t), package schedule %s (%t)", expr, stamp(instant(from)), stamp(instant(got)), ok, stamp(want), wantOK)
 				break
 			}
+		}
+	}
+}
+
+// With a start, an end and jitter, too.
+func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
+	for _, e := range []task.Entry{
+		{Schedule: []string{"*/7 * * * * *"}, Jitter: task.Duration(30 * time.Second)},
+		{Schedule: []string{"@every 90s", "0 * * * *"}, Jitter: task.Duration(40 * time.Second)},
+		{Schedule: []string{"*/5 * * * *"}, Jitter: task.Duration(time.Minute), Start: task.At(instant(1_700_000_000_123)), End: task.At(instant(1_700_009_900_000))},
+		{Schedule: []string{"0 9 * * *"}, Timezone: "Europe/Berlin", Jitter: task.Duration(time.Hour), End: task.At(instant(1_707_000_000_000))},
+		{Schedule: []string{"@every 10m after completion"}, Anchor: task.At(instant(1_700_000_000_000)), Jitter: task.Duration(time.Minute)},
+		{Schedule: []string{"@every 10m after completion"}, Anchor: task.At(instant(1_700_000_000_000)), Start: task.At(instant(1_700_003_000_000))},
+	} {
+		e.UID = "k3f9aaaabbbbcccc"
+		if e.Anchor.IsZero() {
+			e.Anchor = task.At(instant(1_690_000_000_000))
+		}
+		if e.Timezone == "" {
+			e.Timezone = "UTC"
+		}
+		mine, err := newTiming(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := int64(1_699_999_000_000)
+		for range 200 {
+			got, ok := mine.next(at)
+			want, wantOK := s.Next(instant(at))
+			if ok != wantOK || ok && got != want.UnixMilli() {
+				t.Fatalf("%v after %s: the oracle says %s (%t), package schedule %s (%t)", e.Schedule, stamp(instant(at)), stamp(instant(got)), ok, stamp(want), wantOK)
+			}
+			if !ok {
+				break
+			}
+			if due, theirs := mine.due(got), s.Due(want, e.UID).UnixMilli(); due != theirs {
+				t.Fatalf("%v: tick %s falls due at %s, by package schedule at %s", e.Schedule, stamp(want), stamp(instant(due)), stamp(instant(theirs)))
+			}
+			for _, off := range []int64{-1, 0, 1} {
+				now := mine.due(got) + off
+				last, ok := s.LastDue(instant(now), e.UID)
+				if passed := mine.passed(now); ok && last.UnixMilli() > passed || hasTick(mine, passed) && passed != last.UnixMilli() {
+					t.Fatalf("%v: at %s all up to %s are due, by package schedule %s (%t)", e.Schedule, stamp(instant(now)), stamp(instant(passed)), stamp(last), ok)
+				}
+			}
+			at = got
 		}
 	}
 }

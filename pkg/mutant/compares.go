@@ -43,6 +43,8 @@ func queueKnown(k keysOf, t txn, key string) bool {
 	return inShard(k, key, "/queue/")
 }
 
+func freezesKnown(k keysOf, t txn, key string) bool { return key == k.Freezes() && isCommit(k, t) }
+
 func runKnown(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Runs()) }
 
 // noTerm leaves the comparison of a leader's term out, and has what a leader

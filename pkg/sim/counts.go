@@ -6,6 +6,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -26,6 +27,19 @@ var Hard = []string{
 	"catch-up run",
 	"tick missed: came_to_light_late",
 	"tick skipped: overlap",
+	"tick skipped: frozen",
+	"tick skipped: queue_full",
+	"tick skipped: dropped",
+	"tick missed: no_owner",
+	"tick missed: start_deadline",
+	"run replaced",
+	"run waits for max_active",
+	"range of skipped ticks grows",
+	"dead run",
+	"dead run again",
+	"task paused by its failures",
+	"task deleted by its ttl",
+	"task with all its runs",
 	"write delivered late",
 	"write delivered twice",
 	"write delivered after a hold",
@@ -68,6 +82,7 @@ func (w *world) countHistory(s check.Summary) {
 	for reason, n := range s.Missed {
 		w.counts["tick missed: "+reason] += int(n)
 	}
+	w.countRecords()
 	w.probes.mu.Lock()
 	defer w.probes.mu.Unlock()
 	for _, p := range w.probes.runs {
@@ -78,4 +93,33 @@ func (w *world) countHistory(s check.Summary) {
 			w.counts["attempt after the first"]++
 		}
 	}
+}
+
+// countRecords adds what single records show. mu is held.
+func (w *world) countRecords() {
+	keys := w.admin.Keys()
+	for _, e := range history(w.store.Events()) {
+		k, inShard := keys.ParseShard(e.Key)
+		text := string(e.Value)
+		has := func(field string) bool { return strings.Contains(text, field) }
+		for what, is := range map[string]bool{
+			"run replaced":                 k.Kind == store.KindEnded && has(`"reason":"replaced"`),
+			"run waits for max_active":     k.Kind == store.KindQueued && has(`"reason":"max_active"`),
+			"range of skipped ticks grows": k.Kind == store.KindEnded && has(`"state":"skipped"`) && e.CreateRevision != e.ModRevision,
+			"dead run":                     k.Kind == store.KindDead && !e.Deleted,
+			"dead run again":               k.Kind == store.KindQueued && has(`"retry_of":`),
+			"task paused by its failures":  k.Kind == store.KindEntry && has(`"by":"`+task.PausedByFailures+`"`),
+			"task with all its runs":       k.Kind == store.KindEntry && isUsedUp(e.Value),
+			"task deleted by its ttl":      strings.HasPrefix(e.Key, keys.Tombstones()) && has(`"deleted_by":"`+task.PausedByFailures+`"`),
+		} {
+			if is && (inShard || !e.Deleted) {
+				w.counts[what]++
+			}
+		}
+	}
+}
+
+func isUsedUp(value []byte) bool {
+	e, err := store.DecodeEntry(value)
+	return err == nil && e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns
 }

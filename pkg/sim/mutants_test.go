@@ -26,16 +26,21 @@ type scenario struct {
 }
 
 var (
-	calm      = scenario{"calm", sim.Options{Only: []string{"calm"}, Duration: 10 * time.Second}}
-	rough     = scenario{"rough", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Rough: true}}
-	moving    = scenario{"moving", sim.Options{Only: []string{"join", "drain", "kill", "held", "stall watches"}, Duration: 40 * time.Second}}
-	killed    = scenario{"killed", sim.Options{Only: []string{"kill", "kill host"}, Duration: 30 * time.Second}}
-	revoked   = scenario{"revoked", sim.Options{Only: []string{"revoke a lease"}, Duration: 30 * time.Second}}
-	deposed   = scenario{"deposed", sim.Options{Only: []string{"revoke a lease", "kill", "drain", "join"}, Duration: 30 * time.Second}}
-	late      = scenario{"late", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"pause", "resume", "resume", "delete", "apply", "patch"}}}
-	waiting   = scenario{"waiting", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"cancel", "trigger"}, Shape: retried(4 * time.Second)}}
-	cancelled = scenario{"cancelled", sim.Options{Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Calls: []string{"cancel", "trigger"}, Shape: retried(500 * time.Millisecond)}}
-	lost      = scenario{"lost", sim.Options{Only: []string{"cut"}, Duration: time.Minute, Shape: replaceable}}
+	calm      = scenario{"calm", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 10 * time.Second}}
+	rough     = scenario{"rough", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Rough: true}}
+	moving    = scenario{"moving", sim.Options{Plain: true, Only: []string{"join", "drain", "kill", "held", "stall watches"}, Duration: 40 * time.Second}}
+	killed    = scenario{"killed", sim.Options{Plain: true, Only: []string{"kill", "kill host"}, Duration: 30 * time.Second}}
+	revoked   = scenario{"revoked", sim.Options{Plain: true, Only: []string{"revoke a lease"}, Duration: 30 * time.Second}}
+	deposed   = scenario{"deposed", sim.Options{Plain: true, Only: []string{"revoke a lease", "kill", "drain", "join"}, Duration: 30 * time.Second}}
+	late      = scenario{"late", sim.Options{Plain: true, Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"pause", "resume", "resume", "delete", "apply", "patch"}}}
+	waiting   = scenario{"waiting", sim.Options{Plain: true, Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"cancel", "trigger"}, Shape: retried(4 * time.Second)}}
+	cancelled = scenario{"cancelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Calls: []string{"cancel", "trigger"}, Shape: retried(500 * time.Millisecond)}}
+	lost      = scenario{"lost", sim.Options{Plain: true, Only: []string{"cut"}, Duration: time.Minute, Shape: replaceable}}
+
+	frozen  = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
+	limited = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: bounded}}
+	busy    = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: long}}
+	failing = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: hopeless}}
 )
 
 // hunts are by mutant. Faults that make it bite save time; others would do, given enough seeds.
@@ -58,6 +63,10 @@ var hunts = map[string]hunt{
 	"forged-renewals":      {[]string{"G17"}, lost},
 	"start-before-commit":  {[]string{"G10"}, calm},
 	"deaf-watches":         {[]string{"G16"}, calm},
+	"no-freezes-compare":   {[]string{"G21"}, frozen},
+	"run-uncounted":        {[]string{"G24"}, limited},
+	"range-short":          {[]string{"G3", "G12"}, busy},
+	"nothing-kept":         {[]string{"G25"}, failing},
 	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelled},
 }
 
@@ -66,6 +75,32 @@ func replaceable(s *task.Spec) {
 	s.Schedule, s.Timeout = task.Schedules{"*/5 * * * * *"}, 0
 	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(100*time.Millisecond), []task.State{task.Lost}
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "40s", "0"}}}
+}
+
+// bounded are tasks that may run a few times.
+func bounded(s *task.Spec) {
+	*s = quick(*s)
+	s.MaxRuns = 5
+}
+
+// long are tasks of which a run takes as long as many ticks.
+func long(s *task.Spec) {
+	*s = quick(*s)
+	s.Overlap, s.Action = task.OverlapSkip, task.Action{Process: &task.Process{Command: []string{"sim", "8s", "0"}}}
+}
+
+// hopeless are tasks that fail.
+func hopeless(s *task.Spec) {
+	*s = quick(*s)
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "10ms", "1"}}}
+}
+
+// quick is a task of every second, without policies.
+func quick(s task.Spec) task.Spec {
+	q := task.Defaults()
+	q.Name, q.Namespace, q.Description = s.Name, s.Namespace, s.Description
+	q.Schedule, q.Action, q.Overlap = task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}, task.OverlapAllow
+	return q
 }
 
 // retried are tasks that fail, and wait for a moment to be tried again.

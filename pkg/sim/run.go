@@ -43,6 +43,8 @@ type Options struct {
 	Rough bool
 	// Shape, if set, changes each task before users apply it.
 	Shape func(*task.Spec)
+	// Plain has tasks without the policies of time and overlap that came with format 3.
+	Plain bool
 	// Calls are what users do, once each task was applied; what is in it twice is done twice as often.
 	Calls []string
 	// Mutate, if set, changes a node's etcd client before it is used: it may put its own KV, Watcher and Lease around
@@ -115,6 +117,9 @@ func (w *world) settle() {
 	}
 	if len(o.Calls) == 0 {
 		o.Calls = []string{"apply", "apply", "apply", "pause", "resume", "resume", "delete", "trigger", "trigger", "cancel", "patch"}
+		if !o.Plain {
+			o.Calls = append(o.Calls, "pause until", "freeze", "unfreeze", "unfreeze", "retry", "retry", "rollback")
+		}
 	}
 	switch {
 	case o.Rough:
@@ -195,6 +200,7 @@ func (w *world) heal() {
 		}
 		w.net.silence(n.address, false)
 	}
+	w.thaw()
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -241,7 +247,7 @@ func (w *world) stop() {
 func (w *world) report(seed uint64, until time.Time) Report {
 	events := history(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen, Remembered: true})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.judge(), w.acks.judge(keys, events))
 	w.mu.Lock()

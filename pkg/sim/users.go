@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
-	"github.com/carillonhq/carillon/shard"
 )
 
 const namespace = "sim"
@@ -54,11 +54,12 @@ func (u *user) call(ctx context.Context, what string) {
 	}
 }
 
-func (u *user) anyNode() *client.Client {
+func (u *user) anyNode() *client.Client { return u.client(u.anyHost()) }
+
+func (u *user) anyHost() *node {
 	u.mu.Lock()
-	n := u.nodes[pick(u.rng, u.names)]
-	u.mu.Unlock()
-	return u.client(n)
+	defer u.mu.Unlock()
+	return u.nodes[pick(u.rng, u.names)]
 }
 
 func (u *user) name() string { return fmt.Sprintf("t%02d", u.rng.IntN(u.opts.Tasks)) }
@@ -81,6 +82,20 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "patch":
 		patch, _ := json.Marshal(map[string]any{"schedule": drawSchedule(u.rng), "description": mark})
 		t, err = c.Patch(ctx, namespace, name, patch, 0)
+	case "pause until":
+		patch, _ := json.Marshal(map[string]any{"paused": true, "pause_reason": mark, "description": mark,
+			"paused_until": task.At(time.Now().Add(between(u.rng, time.Second, 20*time.Second)))})
+		t, err = c.Patch(ctx, namespace, name, patch, 0)
+	case "freeze":
+		err = u.curl(ctx, u.anyHost(), http.MethodPut, freezePath(pick(u.rng, []string{"", namespace})), map[string]string{"reason": mark}, nil)
+	case "unfreeze":
+		err = u.curl(ctx, u.anyHost(), http.MethodDelete, freezePath(pick(u.rng, []string{"", namespace})), nil, nil)
+	case "retry":
+		if id := u.someDead(name); id != "" {
+			err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(name, "runs/"+id+"/retry"), nil, nil)
+		}
+	case "rollback":
+		err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
 	case "delete":
 		err = c.Delete(ctx, namespace, name, 0)
 	case "trigger":
@@ -97,8 +112,7 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 		}
 	}
 	if err == nil && t.Revision > 0 {
-		ref := store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, u.opts.Shards)}
-		u.acks.add(what+" of "+name, u.admin.Keys().Spec(ref), t.Revision)
+		u.acks.add(what+" of "+name, u.admin.Keys().Spec(u.ref(name)), t.Revision)
 	}
 	return err
 }
@@ -109,7 +123,7 @@ func drawSchedule(r *rand.Rand) string {
 
 // overlapOf is a task's overlap policy, for good: of an attempt nothing tells under which policy it was started.
 func overlapOf(name string) string {
-	return []string{task.OverlapSkip, task.OverlapAllow}[int(name[len(name)-1])%2]
+	return []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}[int(name[len(name)-1])%4]
 }
 
 // spec draws a task.
@@ -124,7 +138,9 @@ func (u *user) spec(name string) task.Spec {
 			s.Schedule = s.Schedule[:1]
 		}
 	}
-	s.Overlap = overlapOf(name)
+	if s.Overlap = overlapOf(name); u.opts.Plain && s.Overlap != task.OverlapAllow {
+		s.Overlap = task.OverlapSkip
+	}
 	s.Missed.Policy = pick(r, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
 	s.Missed.Grace = task.Duration(between(r, 0, 3*time.Second))
 	s.Missed.Limit = 1 + r.IntN(6)
@@ -134,6 +150,9 @@ func (u *user) spec(name string) task.Spec {
 		s.Retry.Attempts = 2 + r.IntN(3)
 		s.Retry.Backoff = task.Duration(between(r, 100*time.Millisecond, 3*time.Second))
 		s.Retry.On = pick(r, [][]task.State{{task.Failed}, {task.Lost}, {task.Failed, task.Lost}, {task.Failed, task.TimedOut, task.Lost}})
+	}
+	if !u.opts.Plain {
+		u.policies(&s)
 	}
 	if r.IntN(3) == 0 {
 		s.Action.Noop = &task.Noop{}
@@ -149,4 +168,44 @@ func (u *user) spec(name string) task.Spec {
 	}
 	s.Action.Process = &task.Process{Command: []string{"sim", between(r, length/2, length).String(), code}}
 	return s
+}
+
+// policies draws what a task says of time, of overlap and of failures.
+func (u *user) policies(s *task.Spec) {
+	r := u.rng
+	one := func(in int) bool { return r.IntN(in) == 0 }
+	soon := func(least, most time.Duration) task.Time { return task.At(time.Now().Add(between(r, least, most))) }
+	if one(6) {
+		s.Schedule = task.Schedules{pick(r, []string{"@every 1s after completion", "@every 4s after completion"})}
+	}
+	if one(4) {
+		s.Jitter = task.Duration(between(r, 200*time.Millisecond, 5*time.Second))
+	}
+	if one(6) {
+		s.Start = soon(0, 10*time.Second)
+	}
+	if one(6) {
+		s.End = soon(15*time.Second, time.Minute)
+	}
+	if one(5) {
+		s.MaxRuns = 1 + r.Int64N(20)
+	}
+	if one(5) {
+		s.TTL = task.Duration(between(r, time.Second, 10*time.Second))
+	}
+	if one(4) {
+		s.Deadline = task.Duration(between(r, time.Second, 5*time.Second))
+	}
+	if one(4) {
+		s.PauseAfter = 1 + r.IntN(3)
+	}
+	if len(s.Retry.On) > 0 && s.Retry.Attempts > 1 && slices.Contains(s.Retry.On, task.Failed) && one(3) {
+		s.Retry.ExitCodes = []int{1 + r.IntN(2)}
+	}
+	switch s.Overlap {
+	case task.OverlapQueue:
+		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pick(r, []string{task.DropNewest, task.DropOldest})}
+	case task.OverlapAllow:
+		s.MaxActive = r.IntN(4)
+	}
 }

@@ -96,14 +96,7 @@ func (w *world) count(what string) {
 
 // client is a client of a node's API; nil before there is a token.
 func (w *world) client(n *node) *client.Client {
-	token := ""
-	w.mu.Lock()
-	for _, n := range w.nodes {
-		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
-			token = strings.TrimSpace(string(b))
-		}
-	}
-	w.mu.Unlock()
+	token := w.token()
 	if token == "" {
 		return nil
 	}
@@ -112,6 +105,18 @@ func (w *world) client(n *node) *client.Client {
 		w.fail(err)
 	}
 	return c
+}
+
+// token is what the first node has written; "" before.
+func (w *world) token() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.nodes {
+		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
+			return strings.TrimSpace(string(b))
+		}
+	}
+	return ""
 }
 
 // beyond is a context for what outlives its caller; it keeps the caller's values, and ends with the simulation.

@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/shard"
+)
+
+// curl makes a call as a person does who reads docs/api.md and not the client's package: of a node's HTTP API, by its path.
+// answer may be nil. The error is a *client.Error if the API says no.
+func (w *world) curl(ctx context.Context, n *node, method, path string, body, answer any) error {
+	token := w.token()
+	if token == "" {
+		return nil
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.address+path, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := w.http().Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode >= 300 {
+		problem := &client.Error{}
+		if err := json.NewDecoder(res.Body).Decode(problem); err != nil || problem.Code == "" {
+			return fmt.Errorf("%s %s: status %d", method, path, res.StatusCode)
+		}
+		problem.Status = res.StatusCode
+		return problem
+	}
+	if answer == nil {
+		return nil
+	}
+	return json.NewDecoder(res.Body).Decode(answer)
+}
+
+// freezePath is where the switch is; "" is the whole cluster's.
+func freezePath(namespace string) string {
+	if namespace == "" {
+		return "/v1/cluster/freeze"
+	}
+	return "/v1/namespaces/" + namespace + "/freeze"
+}
+
+func taskPath(name, rest string) string {
+	return "/v1/namespaces/" + namespace + "/tasks/" + name + "/" + rest
+}
+
+func (w *world) ref(name string) store.Ref {
+	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, w.opts.Shards)}
+}
+
+// someDead is a dead run of a task; "" if it has none.
+func (u *user) someDead(name string) string {
+	prefix := u.admin.Keys().Dead(u.ref(name))
+	res, err := u.etcd.Get(u.life, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil || len(res.Kvs) == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(string(res.Kvs[u.rng.IntN(len(res.Kvs))].Key), prefix)
+}
+
+// thaw ends all freezes, whoever began them.
+func (w *world) thaw() {
+	for _, ns := range []string{"", namespace} {
+		done := w.until(5*time.Minute, func() bool {
+			for _, name := range w.names {
+				if w.nodes[name].proc == nil {
+					continue
+				}
+				err := w.curl(w.life, w.nodes[name], http.MethodDelete, freezePath(ns), nil, nil)
+				var held task.Freezes
+				if res, readErr := w.etcd.Get(w.life, w.admin.Keys().Freezes()); readErr == nil && len(res.Kvs) > 0 {
+					_ = json.Unmarshal(res.Kvs[0].Value, &held)
+				}
+				if holds := held.Of(ns); holds == nil || holds.Namespace != ns {
+					return true
+				}
+				w.log("> %s cannot unfreeze %q: %v", name, ns, err)
+			}
+			return false
+		})
+		if !done {
+			w.fail(fmt.Errorf("%q stays frozen:\n%s", ns, strings.Join(w.story, "\n")))
+		}
+	}
+}
