@@ -67,6 +67,7 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 		"no-session-fence":     {keys.Node("n1"), mark},
 		"no-watermark-compare": {keys.Watermark(3), mark},
 		"no-entry-compare":     {keys.Entry(ref), mark},
+		"no-freezes-compare":   {keys.Freezes(), mark},
 		"no-queue-compare":     {keys.Queued(ref, "r"), mark},
 		"no-run-compare":       {keys.Run("n2", ref, "r"), clientv3.OpPut(keys.Ended(ref, "r"), "{}")},
 		"no-term-compare":      {keys.Leader() + "1f", clientv3.OpPut(keys.Owner(3), "{}")},

@@ -27,6 +27,7 @@ type node struct {
 	dir     string
 	starts  int
 	skew    atomic.Int64 // of its wall clock, in ns
+	roles   []string     // nil: all
 
 	proc   *process        // nil: none runs
 	former <-chan struct{} // closed when the one before is no more in the way of the next
@@ -60,7 +61,10 @@ func (n *node) start() {
 	n.log("> start %s", n.name)
 	cfg := daemon.Defaults()
 	cfg.Name, cfg.DataDir, cfg.Listen, cfg.EtcdEndpoints = n.name, n.dir, n.address, []string{"http://memory:2379"}
-	cfg.Shards, cfg.Slots = n.opts.Shards, 8
+	cfg.Shards, cfg.Slots = n.opts.Shards, n.opts.Slots
+	if n.roles != nil {
+		cfg.Roles = n.roles
+	}
 	cfg.LeaseTTL, cfg.LostAfter, cfg.DrainTimeout = task.Duration(leaseTTL), task.Duration(lostAfter), task.Duration(drainTimeout)
 	go func() {
 		defer close(p.gone)
@@ -85,7 +89,7 @@ func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
 		Dial:   n.net.dial,
 		Etcd: func(context.Context, daemon.Config) (*kv.Client, error) {
 			// What is still under way when the daemon closes its client may arrive all the same.
-			inner := n.store.Client(n.life)
+			inner := n.dial(n.life)
 			c := clientv3.NewCtxClient(n.life)
 			c.KV, c.Watcher, c.Lease, c.Maintenance, c.Cluster = inner.KV, inner.Watcher, inner.Lease, inner.Maintenance, inner.Cluster
 			p.link.put(c)

@@ -34,6 +34,7 @@ const unseen = time.Minute
 type Options struct {
 	Nodes    int           // at first; default 3 to 5
 	Shards   int           // default 8 to 32
+	Slots    int           // of each node; default 8
 	Tasks    int           // names that tasks have; default 6 to 14
 	Duration time.Duration // of the trouble; default a minute
 	Patience time.Duration // in which all runs must have ended at last; default an hour: long ones may wait for one another
@@ -109,6 +110,9 @@ func (w *world) settle() {
 	draw(&o.Nodes, 3, 5)
 	draw(&o.Shards, 8, 32)
 	draw(&o.Tasks, 6, 14)
+	if o.Slots == 0 {
+		o.Slots = 8
+	}
 	if o.Duration == 0 {
 		o.Duration = time.Minute
 	}

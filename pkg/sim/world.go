@@ -31,6 +31,7 @@ type world struct {
 	dir     string
 
 	store *kvmem.Store
+	dial  func(context.Context) *clientv3.Client // a client of etcd: of store, unless a test has another
 	net   *network
 	admin *store.Store // the simulation's own eyes and hands, without faults
 	etcd  *kv.Client
@@ -54,7 +55,8 @@ func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world
 		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
 		nodes: map[string]*node{}, fault: map[string]func(){}, life: life, counts: map[string]int{},
 	}
-	w.etcd = kv.Wrap(w.store.Client(life), 0)
+	w.dial = w.store.Client
+	w.etcd = kv.Wrap(w.dial(life), 0)
 	keys, err := store.NewKeys(store.DefaultPrefix)
 	if err != nil {
 		w.fail(err)
