@@ -24,9 +24,12 @@ func (w *world) curl(ctx context.Context, n *node, method, path string, body, an
 	if token == "" {
 		return nil
 	}
-	b, err := json.Marshal(body)
-	if err != nil {
-		return err
+	var b []byte
+	if body != nil {
+		var err error
+		if b, err = json.Marshal(body); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -44,12 +47,14 @@ func (w *world) curl(ctx context.Context, n *node, method, path string, body, an
 	}
 	defer res.Body.Close()
 	if res.StatusCode >= 300 {
-		problem := &client.Error{}
-		if err := json.NewDecoder(res.Body).Decode(problem); err != nil || problem.Code == "" {
+		var p struct {
+			Code   string `json:"code"`
+			Detail string `json:"detail"`
+		}
+		if err := json.NewDecoder(res.Body).Decode(&p); err != nil || p.Code == "" {
 			return fmt.Errorf("%s %s: status %d", method, path, res.StatusCode)
 		}
-		problem.Status = res.StatusCode
-		return problem
+		return &client.Error{Status: res.StatusCode, Code: p.Code, Message: p.Detail}
 	}
 	if answer == nil {
 		return nil
