@@ -190,9 +190,6 @@ func (c *checker) judgeRetry(ch *runChange, r *run, taken *attempt, w *task.Wait
 // record (G10), and written once (G12).
 func (c *checker) judgeEnded(d *delta, ch *runChange, r *run, from task.State, taken *attempt) {
 	e := ch.ended
-	if r.ended && c.extends(ch, r) {
-		return
-	}
 	if r.ended {
 		if r.text != ch.endedText && !c.judgeGrowth(d, ch, r) {
 			c.breachOf("G12", ch.ref, r.tick, ch.endedKey, "the outcome of run %s, %s, is overwritten with %s", ch.id, r.state, e.State)
@@ -227,29 +224,6 @@ func (c *checker) judgeEnded(d *delta, ch *runChange, r *run, from task.State, t
 	c.judgeDead(d, ch, r, taken)
 	r.line.ended(c.revision, e)
 	c.stats.end(r, e)
-}
-
-// extends judges a record of skipped ticks that grows: by ticks that follow the
-// last of it, and that have no other outcome. false: it does not grow.
-func (c *checker) extends(ch *runChange, r *run) bool {
-	e := ch.ended
-	if r.state != task.Skipped || e.State != task.Skipped || e.Reason != r.reason || e.Ticks() <= r.count || e.Last.IsZero() || r.line.stretch.ticks == nil {
-		return false
-	}
-	all, ok := rangeTicks(r.line.stretch.ticks, *e)
-	if !ok || int64(len(all)) != e.Ticks() {
-		c.breachOf("G3", ch.ref, r.tick, ch.endedKey, "a range of %s up to %s; the schedule has %d there", count(e.Ticks(), "tick"), stamp(e.Last.Time), len(all))
-	}
-	for _, at := range all {
-		if other := r.line.outcomes[at]; other != nil && other != r {
-			c.breachOf("G3", ch.ref, at, ch.endedKey, "the tick has two outcomes: %s and %s", other.id, r.id)
-			continue
-		}
-		r.line.outcomes[at] = r
-	}
-	c.stats.Skipped[e.Reason] += e.Ticks() - r.count
-	r.count, r.text = e.Ticks(), ch.endedText
-	return true
 }
 
 // judgeTokens checks that a run's attempts were on record (G10) and that their

@@ -268,7 +268,8 @@ func (w *outage) judgePace(at []int64) {
 	for i := range at {
 		for _, span := range []int{w.rate / 2, w.rate * 2, w.rate * 10, len(at)} {
 			if j := min(i+span, len(at)-1); float64(j-i+1) > rate*float64(at[j]-at[i])+burst+1 {
-				w.t.Errorf("%d runs were started within %d ms of catching up: at most %d a second should be", j-i+1, at[j]-at[i], w.rate)
+				w.t.Errorf("%d runs were started within %d ms of catching up: at most %d a second should be; in the seconds since %s: %v",
+					j-i+1, at[j]-at[i], w.rate, w.back, perSecond(at))
 				return
 			}
 		}
@@ -278,4 +279,13 @@ func (w *outage) judgePace(at []int64) {
 			w.t.Errorf("catching up with %d runs took %s, at %d a second", n, took, w.rate)
 		}
 	}
+}
+
+// perSecond is how many there are in each second from the first on.
+func perSecond(at []int64) []int {
+	all := make([]int, (at[len(at)-1]-at[0])/1000+1)
+	for _, ms := range at {
+		all[(ms-at[0])/1000]++
+	}
+	return all
 }
