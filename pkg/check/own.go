@@ -57,12 +57,13 @@ func (c *checker) judgeOwn(d *delta, t *tasked, ch *entryChange) {
 	old, next, line := t.entry.Entry, ch.entry, t.entry.line
 	was, is := own(old), own(next)
 	if _, edited := d.specs[nameOf(t.ref)]; edited {
-		if old.Paused && !next.Paused || old.PauseAfter != next.PauseAfter {
-			line.counting = c.revision
-		} else if is.Failures != was.Failures {
+		switch {
+		case is.Failures == 0 && (old.Paused || next.PauseAfter == 0) || old.PauseAfter == 0:
+			line.counting = c.revision // a pause is over, or nothing was counted: all begins anew
+		case is.Failures != was.Failures:
 			c.breachOf("G24", t.ref, 0, ch.key, "an edit turns %d failures in a row into %d", was.Failures, is.Failures)
 		}
-		if is.Runs != was.Runs {
+		if is.Runs != was.Runs && (is.Runs != 0 || next.MaxRuns != 0) {
 			c.breachOf("G24", t.ref, 0, ch.key, "an edit turns %d runs that are counted into %d", was.Runs, is.Runs)
 		}
 		return

@@ -277,7 +277,7 @@ func (c *checker) judgeKept(d *delta) {
 func (c *checker) judgeDead(d *delta, ch *runChange, r *run, taken *attempt) {
 	t := c.task(ch.ref)
 	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].gone
-	if !c.opts.Remembered || taken == nil || !failure(ch.ended.State) || t.entry == nil || t.entry.line != r.line || gone {
+	if !c.opts.Remembered || taken == nil || taken.CancelRequested || !failure(ch.ended.State) || t.entry == nil || t.entry.line != r.line || gone {
 		return
 	}
 	if dead := d.dead[ch.runRef]; dead == nil || dead.state == "" {
