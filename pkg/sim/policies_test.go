@@ -84,8 +84,8 @@ func (w *stage) at(seconds float64) {
 func (w *stage) play() {
 	w.works.start()
 	w.owner.start()
-	w.zero = time.Now().Add(8 * time.Second).Truncate(time.Second)
 	c := w.ready()
+	w.zero = time.Now().Add(7 * time.Second).Truncate(time.Second)
 	for _, s := range situations {
 		w.must(c.Apply(w.life, s.task(w.zero), client.ApplyOptions{}))
 	}
@@ -132,7 +132,7 @@ func (w *stage) chained() task.Spec {
 // ready waits for the first owner, and returns a client of the node that lives through all.
 func (w *stage) ready() *client.Client {
 	var c *client.Client
-	owned := w.until(6*time.Second, func() bool {
+	owned := w.until(20*time.Second, func() bool {
 		if c = w.client(w.works); c == nil {
 			return false
 		}
