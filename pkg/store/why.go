@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Account is all that is on record of a task around a time, at one revision. What
+// cannot be read is named in Broken.
+type Account struct {
+	Task      *task.Task  // nil: there is none, or none that can be read
+	Entry     *task.Entry // likewise
+	EntryMade int64       // create revision of the entry's key; 0: there is none
+	Versions  []task.Task // former ones that are kept, the oldest first
+	Deleted   *Tombstone
+	Runs      []task.Run // waiting, active, and ended around the time, the newest first
+	Late      []task.Run // results that came after their attempts had been declared lost
+	Dead      []string   // ids of runs that wait for a person
+	Newer     int64      // ended ones that are newer than all in Runs
+	// CutAt is up to where the ended ones were read, if there were too many around the
+	// time; zero if there were not.
+	CutAt     task.Time
+	Broken    []string   // keys of records that cannot be read
+	Owner     *Owner     // nil: the shard has never had one
+	Watermark *Watermark // nil: it is not there, or cannot be read
+	Nodes     []task.Node
+	Freezes   *task.Freezes
+	Revision  int64
+}
+
+// The bounds of what an Account reads of a task's records.
+const (
+	accountBefore = 256  // ended before the time: a range of ticks, or a long run, may reach into it
+	accountWithin = 2000 // ended in it
+	accountAfter  = 32   // ended behind it: what replaced a run, say
+	accountQueue  = 500
+	accountDead   = 200
+)
+
+// Account reads it for the ticks from one instant to another, both included.
+func (s *Store) Account(ctx context.Context, ref Ref, from, to time.Time) (Account, error) {
+	k := s.keys
+	versions, history := k.Versions(ref), k.HistoryOf(ref)
+	first, behind := history+task.RunID(from, ""), history+task.RunID(to.Add(time.Millisecond), "")
+	first, behind = strings.TrimSuffix(first, "-"), strings.TrimSuffix(behind, "-")
+	end := clientv3.GetPrefixRangeEnd(history)
+	newestFirst := clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend)
+	ops := []clientv3.Op{
+		clientv3.OpGet(k.Spec(ref)), clientv3.OpGet(k.Entry(ref)), clientv3.OpGet(k.Tombstone(ref)),
+		clientv3.OpGet(k.Owner(ref.Shard)), clientv3.OpGet(k.Watermark(ref.Shard)), clientv3.OpGet(k.Freezes()),
+		clientv3.OpGet(versions, below(versions)),
+		clientv3.OpGet(k.Nodes(), below(k.Nodes())),
+		clientv3.OpGet(k.QueueOf(ref), below(k.QueueOf(ref)), clientv3.WithLimit(accountQueue)),
+		clientv3.OpGet(history, clientv3.WithRange(first), newestFirst, clientv3.WithLimit(accountBefore)),
+		clientv3.OpGet(first, clientv3.WithRange(behind), clientv3.WithLimit(accountWithin)),
+		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithLimit(accountAfter)),
+		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithCountOnly()),
+		clientv3.OpGet(k.Dead(ref), below(k.Dead(ref)), clientv3.WithKeysOnly(), clientv3.WithLimit(accountDead)),
+	}
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return Account{}, fmt.Errorf("read the record of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+	a := Account{Revision: res.Header.Revision}
+	read := kv.Result{Responses: res.Responses}
+	many := func(n int) []*mvccpb.KeyValue { return res.Responses[n].GetResponseRange().Kvs }
+	a.readTask(s, ref, readAt(read, 0), readAt(read, 1), readAt(read, 2), many(6))
+	a.readShard(s, readAt(read, 3), readAt(read, 4), readAt(read, 5))
+	a.Nodes = s.DecodeNodes(many(7))
+	active, err := s.activeOf(ctx, ref, a.Revision)
+	if err != nil {
+		return Account{}, err
+	}
+	byID := map[string]task.Run{}
+	for _, n := range []int{8, 9, 10, 11} {
+		a.readRuns(s, many(n), byID)
+	}
+	for _, h := range active {
+		byID[h.ID] = h.Run
+	}
+	a.Runs = sortRuns(byID)
+	within := res.Responses[10].GetResponseRange()
+	a.Newer = within.Count - int64(len(within.Kvs)) + res.Responses[12].GetResponseRange().Count - int64(len(many(11)))
+	if within.More {
+		a.CutAt = s.lastTick(within.Kvs)
+	}
+	for _, e := range many(13) {
+		if sk, ok := k.ParseShard(string(e.Key)); ok {
+			a.Dead = append(a.Dead, sk.Run)
+		}
+	}
+	return a, nil
+}
+
+func (a *Account) broken(e *mvccpb.KeyValue, err error) bool {
+	if err != nil {
+		a.Broken = append(a.Broken, string(e.Key))
+	}
+	return err != nil
+}
+
+func (a *Account) readTask(s *Store, ref Ref, spec, entry, tomb *mvccpb.KeyValue, versions []*mvccpb.KeyValue) {
+	if spec != nil {
+		if t, err := DecodeTask(spec.Value, spec.ModRevision); !a.broken(spec, err) {
+			a.Task = &t
+		}
+	}
+	if entry != nil {
+		a.EntryMade = entry.CreateRevision
+		if e, err := DecodeEntry(entry.Value); !a.broken(entry, err) {
+			a.Entry = &e
+		}
+	}
+	if tomb != nil {
+		if d, err := tombstoneFrom(tomb); !a.broken(tomb, err) {
+			a.Deleted = d
+		}
+	}
+	for _, v := range versions {
+		if t, err := DecodeTask(v.Value, v.ModRevision); !a.broken(v, err) {
+			a.Versions = append(a.Versions, t)
+		}
+	}
+}
+
+func (a *Account) readShard(s *Store, owner, watermark, freezes *mvccpb.KeyValue) {
+	if owner != nil {
+		if list := s.DecodeOwners([]*mvccpb.KeyValue{owner}); len(list) == 1 {
+			a.Owner = &list[0]
+		}
+	}
+	if watermark != nil {
+		if w, err := DecodeWatermark(watermark.Value); !a.broken(watermark, err) {
+			a.Watermark = &w
+		}
+	}
+	if freezes != nil {
+		if f, err := decode[task.Freezes](freezes.Value); !a.broken(freezes, err) {
+			a.Freezes = &f
+		}
+	}
+}
+
+func (a *Account) readRuns(s *Store, all []*mvccpb.KeyValue, byID map[string]task.Run) {
+	for _, e := range all {
+		k, ok := s.keys.ParseShard(string(e.Key))
+		if !ok {
+			continue
+		}
+		if k.Late {
+			if r, err := DecodeEnded(k, e.Value); !a.broken(e, err) {
+				a.Late = append(a.Late, r)
+			}
+			continue
+		}
+		if r, readable := s.recorded(e); readable {
+			byID[r.ID] = r
+			continue
+		}
+		a.Broken = append(a.Broken, string(e.Key))
+	}
+}
+
+// lastTick is the last tick that records of history decide.
+func (s *Store) lastTick(all []*mvccpb.KeyValue) task.Time {
+	last := s.newest(all)
+	switch {
+	case last == nil:
+		return task.Time{}
+	case last.Count > 1:
+		return last.Last
+	}
+	return last.ScheduledTime
+}

@@ -1,0 +1,177 @@
+package task
+
+import "slices"
+
+// Verdict is the answer to "why did it run then, or not" in one word. The list is
+// closed: Verdicts says what each means.
+type Verdict string
+
+const (
+	// Of a tick with an outcome on record, or of a run that a person asked for.
+	VerdictSucceeded Verdict = "succeeded"
+	VerdictFailed    Verdict = "failed"
+	VerdictTimedOut  Verdict = "timed_out"
+	VerdictCancelled Verdict = "cancelled"
+	VerdictLost      Verdict = "lost"
+	VerdictSkipped   Verdict = "skipped"
+	VerdictMissed    Verdict = "missed"
+	VerdictRunning   Verdict = "running"
+	VerdictWaiting   Verdict = "waiting"
+
+	// Of a time at which nothing was to run, or is.
+	VerdictNoTick  Verdict = "no_tick"
+	VerdictInGap   Verdict = "in_gap"
+	VerdictOutside Verdict = "outside"
+	VerdictEnded   Verdict = "ended"
+	VerdictPaused  Verdict = "paused"
+	VerdictNoTask  Verdict = "no_task"
+
+	// Of a tick without an outcome on record.
+	VerdictUndecided  Verdict = "undecided"
+	VerdictOvertaken  Verdict = "overtaken"
+	VerdictForgotten  Verdict = "forgotten"
+	VerdictUnreadable Verdict = "unreadable"
+
+	// Of a time to come, as things are now.
+	VerdictWillRun Verdict = "will_run"
+	VerdictFrozen  Verdict = "frozen"
+	VerdictNoNode  Verdict = "no_node"
+	VerdictDepends Verdict = "depends"
+
+	VerdictRange Verdict = "range"
+)
+
+// VerdictMeaning is an entry of the closed list of verdicts.
+type VerdictMeaning struct {
+	Verdict Verdict
+	Means   string
+}
+
+// Verdicts lists all verdicts there are.
+func Verdicts() []VerdictMeaning { return slices.Clone(verdicts) }
+
+var verdicts = []VerdictMeaning{
+	{VerdictSucceeded, "it ran, and succeeded"},
+	{VerdictFailed, "it ran, and failed"},
+	{VerdictTimedOut, "it ran, and was stopped at its timeout"},
+	{VerdictCancelled, "it was cancelled, before it started or while it ran"},
+	{VerdictLost, "it ran on a node that went away: nobody knows how it ended"},
+	{VerdictSkipped, "it was a tick, and a policy did not want it to run"},
+	{VerdictMissed, "it was a tick, and could not start in time"},
+	{VerdictRunning, "it is with a node now"},
+	{VerdictWaiting, "it waits in its shard's queue now"},
+	{VerdictNoTick, "the schedule has no tick then"},
+	{VerdictInGap, "the local time does not exist, and dst.gap skips the ticks that fall there"},
+	{VerdictOutside, "it lies before the task's start or after its end"},
+	{VerdictEnded, "max_runs is reached: the task has no more ticks, or will have none by then"},
+	{VerdictPaused, "the task was, is, or will be paused then: it has no ticks"},
+	{VerdictNoTask, "there was no such task then"},
+	{VerdictUndecided, "it was a tick, and nobody has decided it yet"},
+	{VerdictOvertaken, "it was a tick, and the task was changed or paused before anybody decided it"},
+	{VerdictForgotten, "what would answer is not on record any more"},
+	{VerdictUnreadable, "a record that would answer is there, and cannot be read"},
+	{VerdictWillRun, "it is a tick, and will run as things are now"},
+	{VerdictFrozen, "it is a tick, and will be skipped if the freeze that holds now still does"},
+	{VerdictNoNode, "it is a tick, and no node that takes work matches the selector now"},
+	{VerdictDepends, "whether there is a tick depends on runs that have not ended yet"},
+	{VerdictRange, "the answer is about several ticks"},
+}
+
+// Answer says why a task ran at a time, did not, or will: the sentence first, the
+// evidence after it.
+type Answer struct {
+	Namespace string  `json:"namespace"`
+	Task      string  `json:"task"`
+	Verdict   Verdict `json:"verdict" doc:"One word of the closed list in docs/why.md."`
+	Sentence  string  `json:"sentence" doc:"The answer, for a person."`
+	Reason    string  `json:"reason,omitempty" doc:"Of the closed list of reasons, if the outcome has one."`
+
+	Asked   AskedTime       `json:"asked"`
+	Tick    *Tick           `json:"tick,omitempty" doc:"The tick that the answer is about; absent if there is none."`
+	Before  *Tick           `json:"before,omitempty" doc:"The nearest tick before a time that is none."`
+	After   *Tick           `json:"after,omitempty" doc:"The nearest tick after it."`
+	Version *VersionInForce `json:"version,omitempty" doc:"The version of the task in force then; absent if that is not on record."`
+	Pause   *Pause          `json:"pause,omitempty" doc:"The pause that it fell into."`
+	Freeze  *Freeze         `json:"freeze,omitempty" doc:"The freeze that held then, or that holds now."`
+	Run     *Run            `json:"run,omitempty" doc:"The outcome on record, or the run as it is now."`
+	Active  []Run           `json:"active,omitempty" doc:"Other runs of the task that were active when the tick fell due."`
+	Late    []Run           `json:"late,omitempty" doc:"Results that came after the attempt had been declared lost."`
+	Owner   *Ownership      `json:"owner,omitempty" doc:"Who owned the task's shard then."`
+	Deleted *Deletion       `json:"deleted,omitempty" doc:"Who deleted the task."`
+	Lines   []EvidenceLine  `json:"evidence" doc:"The same, in words."`
+	Unknown []string        `json:"not_on_record" doc:"What would matter and is not on record any more."`
+
+	Stretches []Stretch         `json:"stretches,omitempty" doc:"Of a range: its ticks in order, those alike in one line."`
+	Counts    map[Verdict]int64 `json:"counts,omitempty" doc:"Of a range: how many ticks have which verdict."`
+	Also      []Answer          `json:"also,omitempty" doc:"The second of two instants of a local time; or the next tick."`
+
+	Now      Time  `json:"now" doc:"When this was so, by the clock of the node that answers."`
+	Revision int64 `json:"revision" doc:"Of etcd, at which it was read."`
+}
+
+// AskedTime is what was asked.
+type AskedTime struct {
+	At       string `json:"at,omitempty" doc:"As it was written."`
+	From     string `json:"from,omitempty"`
+	To       string `json:"to,omitempty"`
+	Timezone string `json:"timezone" doc:"In which local times are read and shown."`
+	Times    []Time `json:"times,omitempty" doc:"The instants: none of a local time in a gap, two in a fold; the ends of a range."`
+	Note     string `json:"note,omitempty" doc:"gap or fold."`
+}
+
+// Tick is a tick as a person wants to see it.
+type Tick struct {
+	Time  Time   `json:"time"`
+	Local string `json:"local" doc:"The same instant in the zone of the answer, with its offset."`
+	DueAt Time   `json:"due_at,omitzero" doc:"When it falls due, if jitter puts that off."`
+	Note  string `json:"note,omitempty" doc:"gap: it stands for local times that do not exist; fold: its local time exists twice."`
+}
+
+// VersionInForce is a version of a task, and when it was in force.
+type VersionInForce struct {
+	Generation int64     `json:"generation"`
+	Since      Time      `json:"since"`
+	Until      Time      `json:"until,omitzero" doc:"Absent: it is in force now."`
+	By         string    `json:"by,omitempty"`
+	Change     string    `json:"change,omitempty" doc:"created, updated, paused, resumed or rolled_back."`
+	Schedule   Schedules `json:"schedule"`
+	Timezone   string    `json:"timezone"`
+	DST        DST       `json:"dst,omitzero"`
+	ReplacedBy string    `json:"replaced_by,omitempty" doc:"Who made the next version."`
+}
+
+// Ownership is who owned a shard at a time.
+type Ownership struct {
+	Shard   int    `json:"shard"`
+	Node    string `json:"node,omitempty" doc:"To which it was assigned then; absent if that is not on record any more."`
+	Since   Time   `json:"since,omitzero"`
+	Until   Time   `json:"until,omitzero" doc:"Absent: it still is."`
+	Next    string `json:"next,omitempty" doc:"To which it went then."`
+	Present bool   `json:"present" doc:"Whether that node is there now."`
+}
+
+// Deletion is what is remembered of a deleted task.
+type Deletion struct {
+	UID        string `json:"uid"`
+	Generation int64  `json:"generation,omitempty"`
+	At         Time   `json:"deleted_at"`
+	By         string `json:"deleted_by,omitempty"`
+	Why        string `json:"why,omitempty"`
+}
+
+// EvidenceLine is a piece of evidence for a person.
+type EvidenceLine struct {
+	What string `json:"what"`
+	Says string `json:"says"`
+}
+
+// Stretch is ticks in a row with the same verdict and the same reason.
+type Stretch struct {
+	Verdict  Verdict `json:"verdict"`
+	Reason   string  `json:"reason,omitempty"`
+	First    Time    `json:"first"`
+	Last     Time    `json:"last"`
+	Count    int64   `json:"count" doc:"Of ticks, or of runs that persons asked for."`
+	Manual   bool    `json:"manual,omitempty" doc:"Runs that persons asked for, and no ticks."`
+	Sentence string  `json:"sentence"`
+}
