@@ -1,0 +1,130 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// without is a tick that is decided and has no outcome on record.
+func (f *Facts) without(g *finding, all []version) {
+	cut := cutOff(all, g.version, g.tick)
+	trimmed, how := f.trimmed(all, g)
+	switch {
+	case !f.CutAt.IsZero() && g.tick.After(f.CutAt):
+		g.verdict = task.VerdictForgotten
+		g.unknown = append(g.unknown, "the outcome was not read: ask for a shorter range")
+	case trimmed:
+		g.verdict = task.VerdictForgotten
+		g.unknown = append(g.unknown, "the outcome: "+how)
+	case cut != nil:
+		g.verdict, g.cut = task.VerdictOvertaken, cut
+	case f.pausedSoon(g):
+		g.verdict = task.VerdictOvertaken
+	default:
+		g.verdict = task.VerdictForgotten
+		g.unknown = append(g.unknown, "the outcome: no record of it is there, though none of its time has been trimmed; carillon audit may know more")
+	}
+}
+
+// pausedSoon finds the pause that took a tick away which was due and not decided.
+func (f *Facts) pausedSoon(g *finding) bool {
+	if f.Entry == nil || f.Entry.Own == nil {
+		return false
+	}
+	for i := range f.Entry.Own.Pauses {
+		if p := &f.Entry.Own.Pauses[i]; !p.Since.Before(g.tick) {
+			g.pause = p
+			return true
+		}
+	}
+	return false
+}
+
+// trimmed reports whether the outcome of a tick may have been deleted since,
+// because newer ones have come, and how.
+func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
+	keep, failures := g.version.History.Keep, g.version.History.Record == task.RecordFailures
+	for i := range all {
+		if v := &all[i]; v.Generation > g.version.Generation {
+			keep = min(keep, v.History.Keep)
+			failures = failures || v.History.Record == task.RecordFailures
+		}
+	}
+	newer := f.newer(g.tick)
+	switch {
+	case newer >= int64(keep):
+		return true, fmt.Sprintf("of the task's runs the last %d are kept (history.keep), and there are %d newer ones", keep, newer)
+	case failures && newer > 0:
+		return true, "of runs that succeed only the newest is kept (history.record: failures); it neither failed nor was it skipped or missed, or that would be on record"
+	}
+	return false, ""
+}
+
+// foresee is a tick to come, as things are now.
+func (f *Facts) foresee(g *finding, all []version) {
+	g.version = &all[len(all)-1]
+	e := f.Entry
+	if len(f.BrokenTask) > 0 || e == nil {
+		g.verdict, g.detail = task.VerdictUnreadable, strings.Join(f.BrokenTask, " and ")
+		return
+	}
+	if e.MaxRuns > 0 {
+		var had int64
+		if e.Own != nil {
+			had = e.Own.Runs
+		}
+		from := f.Now
+		if from.Before(e.From.Time) {
+			from = e.From.Time
+		}
+		if until, ends := e.Silence(); ends && from.Before(until.Time) {
+			from = until.Time
+		}
+		_, _, between, _ := g.version.schedule.Missed(from, g.tick.Add(-ms), 0)
+		if had+between >= e.MaxRuns {
+			g.verdict = task.VerdictEnded
+			g.detail = fmt.Sprintf("max_runs is %d, %s, and %s before it", e.MaxRuns, plural(had, "tick has run", "ticks have run"), plural(between, "tick comes", "ticks come"))
+			return
+		}
+	}
+	if z := f.Freezes.Of(f.Namespace); z != nil {
+		g.verdict, g.freeze = task.VerdictFrozen, z
+		return
+	}
+	if len(f.matching(e.Target.Selector)) == 0 {
+		g.verdict, g.reason = task.VerdictNoNode, task.ReasonNoNode
+		return
+	}
+	g.verdict = task.VerdictWillRun
+}
+
+// undecided is what keeps a tick from being decided.
+func (f *Facts) undecided(s speaker, due time.Time) string {
+	behind := f.Now.Sub(due)
+	watermark := ""
+	if w := f.Watermark; w != nil && w.Time.Year() > 1970 {
+		watermark = "; the shard is decided up to " + s.when(w.Time)
+	}
+	o := f.Owner
+	switch {
+	case o == nil || o.Node == "":
+		return fmt.Sprintf("its shard, %d, has no owner%s", f.Shard, watermark)
+	case f.node(o.Node) == nil:
+		return fmt.Sprintf("its shard, %d, has no owner at present: it is assigned to %s, which is away%s", f.Shard, o.Node, watermark)
+	}
+	n := f.node(o.Node)
+	switch {
+	case !n.Has(task.RoleScheduler):
+		return fmt.Sprintf("its shard, %d, is assigned to %s, which decides no ticks (it has no role scheduler)%s", f.Shard, n.Name, watermark)
+	case n.Unfit != "":
+		return fmt.Sprintf("its shard, %d, is assigned to %s, which decides nothing at present (%s)%s", f.Shard, n.Name, n.Unfit, watermark)
+	case behind < 3*time.Second:
+		return fmt.Sprintf("it fell due %s ago, and %s decides it just now", span(behind), n.Name)
+	case !f.Covered && f.Entry != nil:
+		return fmt.Sprintf("%s, the owner of its shard, %d, has not come to the task since it was created%s", n.Name, f.Shard, watermark)
+	}
+	return fmt.Sprintf("%s owns its shard, %d, since %s and has not come to it%s", n.Name, f.Shard, s.when(o.Since), watermark)
+}

@@ -1,0 +1,201 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// evidence fills in the lines for a person.
+func (w *witness) evidence(a *task.Answer, g finding) {
+	add := func(what, format string, args ...any) {
+		a.Lines = append(a.Lines, task.EvidenceLine{What: what, Says: fmt.Sprintf(format, args...)})
+	}
+	if v := g.version; v != nil {
+		dst := ""
+		if d := v.DST; d != (task.DST{}) && d != task.Defaults().DST {
+			dst = fmt.Sprintf(", gap %s, fold %s", d.Gap, d.Fold)
+		}
+		add("Schedule", "%s in %s%s", expressions(v.Schedule), v.Timezone, dst)
+		add("Version", "%s", w.versionWords(v))
+	}
+	if !g.due.Equal(g.tick) && !g.tick.IsZero() {
+		add("Due", "%s, put off by jitter", w.when(g.due))
+	}
+	if g.pause != nil {
+		add("Paused", "%s", w.pauseWords(w.speaker, g.pause))
+	}
+	if z := g.freeze; z != nil {
+		end := ""
+		if !z.Ended.IsZero() {
+			end = ", ended " + w.when(z.Ended.Time) + by(z.EndedBy)
+		}
+		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.when(z.Since.Time), by(z.By), quoted(z.Reason), end)
+	}
+	if g.run != nil {
+		w.runEvidence(add, g)
+	}
+	for _, r := range a.Active {
+		if g.verdict == task.VerdictSkipped || g.verdict == task.VerdictWaiting {
+			add("Active then", "%s, from %s%s", runWords(w.speaker, &r), w.when(r.DispatchedAt.Time), w.untilWords(r.EndedAt.Time))
+		}
+	}
+	for _, r := range a.Late {
+		add("Came too late", "the lost attempt %d ended all the same: it %s", r.Attempt, endWords(&r))
+	}
+	w.circumstances(add, a, g)
+	for _, u := range a.Unknown {
+		add("Not on record", "%s", u)
+	}
+}
+
+func (w *witness) versionWords(v *version) string {
+	change := map[string]string{task.ChangeCreated: "created", task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[v.Change]
+	if change == "" {
+		change = "changed"
+		if v.Generation == 1 {
+			change = "created"
+		}
+	}
+	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, w.when(v.since()), by(v.UpdatedBy))
+	if v.until.IsZero() {
+		return text + ", in force now"
+	}
+	return text + ", until " + w.when(v.until) + by(v.by)
+}
+
+func (w *witness) untilWords(t time.Time) string {
+	if t.IsZero() {
+		return ", still"
+	}
+	return " to " + w.when(t)
+}
+
+func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
+	r := g.run
+	outcome := string(r.State)
+	if r.Reason != "" {
+		outcome += " (" + r.Reason + ")"
+	}
+	add("Outcome", "%s", outcome)
+	if r.Owner != "" {
+		at := ""
+		if !r.CreatedAt.IsZero() {
+			at = " on " + w.exact(r.CreatedAt.Time)
+		}
+		add("Decided", "by %s%s", r.Owner, at)
+	}
+	if !r.DispatchedAt.IsZero() {
+		text := fmt.Sprintf("to %s on %s", r.Node, w.exact(r.DispatchedAt.Time))
+		if late, ok := lateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
+			text += fmt.Sprintf(", started %s after it fell due", span(late))
+		}
+		add("Dispatched", "%s", text)
+	}
+	for _, t := range r.Attempts {
+		text := fmt.Sprintf("%d on %s %s", t.Attempt, t.Node, stateWords(t.State, t.ExitCode, t.Signal))
+		if t.Reason != "" {
+			text += " (" + t.Reason + ")"
+		}
+		if !t.StartedAt.IsZero() {
+			text += ", " + w.exact(t.StartedAt.Time)
+		}
+		if !t.EndedAt.IsZero() {
+			text += " to " + w.exact(t.EndedAt.Time)
+		}
+		add("Attempt", "%s", text)
+	}
+	if !r.StartedAt.IsZero() {
+		text := w.exact(r.StartedAt.Time)
+		if !r.EndedAt.IsZero() {
+			text += " to " + w.exact(r.EndedAt.Time)
+		}
+		add("Ran", "%s", text)
+	}
+	if !r.StartBefore.IsZero() {
+		add("Start by", "%s, or it is missed", w.when(r.StartBefore.Time))
+	}
+	if r.Count > 1 {
+		add("With", "%s, from %s to %s, in one record", plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time))
+	}
+	if r.RetryOf != "" {
+		add("Runs again", "%s, which had used up its attempts", r.RetryOf)
+	}
+	for _, id := range w.Dead {
+		if id == r.ID {
+			add("Dead", "it has used up its attempts; carillon run retry %s runs it again", r.ID)
+		}
+	}
+	if line := lastLine(r.OutputTail); line != "" {
+		add("Last output", "%s", said(line))
+	}
+	add("Run", "%s", r.ID)
+}
+
+// exact is an instant as it is compared with others.
+func (w *witness) exact(t time.Time) string {
+	return t.In(w.zone).Format("2006-01-02 15:04:05.000 MST")
+}
+
+// circumstances are those of the shard and of the nodes.
+func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer, g finding) {
+	if o := a.Owner; o != nil {
+		switch {
+		case o.Node == "" && o.Next == "":
+			add("Owner", "shard %d has had none", o.Shard)
+		case o.Node == "":
+			a.Unknown = append(a.Unknown, fmt.Sprintf("who owned shard %d before %s, when it went to %s", o.Shard, w.when(o.Until.Time), o.Next))
+		default:
+			text := fmt.Sprintf("shard %d was assigned to %s from %s", o.Shard, o.Node, w.when(o.Since.Time))
+			if !o.Until.IsZero() {
+				text += fmt.Sprintf(" to %s, when it went to %s", w.when(o.Until.Time), o.Next)
+			} else if !o.Present {
+				text += ", and that node is away"
+			}
+			add("Owner", "%s", text)
+		}
+	}
+	switch g.verdict {
+	case task.VerdictUndecided, task.VerdictForgotten, task.VerdictOvertaken:
+		if m := w.Watermark; m != nil && w.Entry != nil {
+			add("Decided up to", "%s", w.when(m.Time))
+		}
+	case task.VerdictNoNode, task.VerdictWaiting, task.VerdictWillRun:
+		if w.Entry != nil {
+			names := w.matching(w.Entry.Target.Selector)
+			if len(names) == 0 {
+				add("Nodes", "%s; present are %s", w.noNodeWords(), w.nodeWords())
+			} else if w.Entry.Target.Selector != "" {
+				add("Nodes", "%s match %s now", strings.Join(few(names), ", "), task.Quote(w.Entry.Target.Selector))
+			}
+		}
+	}
+}
+
+func (w *witness) nodeWords() string {
+	var names []string
+	for _, n := range w.Nodes {
+		text := n.Name
+		if n.State != task.NodeReady {
+			text += " (" + n.State + ")"
+		} else if !n.Has(task.RoleExecutor) {
+			text += " (runs nothing)"
+		}
+		names = append(names, text)
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(few(names), ", ")
+}
+
+// few are the first of many names.
+func few(names []string) []string {
+	const most = 8
+	if len(names) > most {
+		return append(names[:most:most], fmt.Sprintf("%d more", len(names)-most))
+	}
+	return names
+}

@@ -1,0 +1,178 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// cutTime parts a written time in date and time of day.
+func cutTime(text string) (date, clock string, ok bool) {
+	date, clock, ok = strings.Cut(strings.Replace(strings.TrimSpace(text), "T", " ", 1), " ")
+	return date, strings.TrimSpace(clock), ok
+}
+
+// noTick is the answer about an instant at which the version in force has no tick.
+func (w *witness) noTick(at time.Time) task.Answer {
+	v := inForce(w.all, at)
+	g := finding{verdict: task.VerdictNoTick, due: at, version: v}
+	if v == nil {
+		return w.unversioned(at, nil)
+	}
+	there := "there was no tick on " + w.when(at)
+	if at.After(w.Now) {
+		there = "there will be no tick on " + w.when(at)
+	}
+	period, afterRuns := v.completion()
+	switch {
+	case !v.Start.IsZero() && at.Before(v.Start.Time):
+		g.verdict = task.VerdictOutside
+		there += fmt.Sprintf(": the task has none before its start, %s", w.when(v.Start.Time))
+	case !v.End.IsZero() && at.After(v.End.Time):
+		g.verdict = task.VerdictOutside
+		there += fmt.Sprintf(": the task has none after its end, %s", w.when(v.End.Time))
+	case v.manual():
+		there += ": the schedule is @manual, and the task runs only when somebody asks for it"
+	case afterRuns && at.After(w.Now):
+		g.verdict = task.VerdictDepends
+		there = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: the next comes %s after the end of the last", w.when(at), task.Duration(period))
+	case afterRuns && w.newer(at) >= int64(v.History.Keep):
+		g.verdict = task.VerdictForgotten
+		g.unknown = append(g.unknown, "the runs of that time, from whose ends its ticks followed")
+		there = fmt.Sprintf("whether there was a tick on %s is not on record any more: the next came %s after the end of each run", w.when(at), task.Duration(period))
+	case afterRuns:
+		there += fmt.Sprintf(": the next comes %s after the end of each run", task.Duration(period))
+	}
+	a := w.tickAnswer(g)
+	a.Tick = nil
+	if before, ok := w.tickBefore(at); ok {
+		a.Before = w.shownTick(finding{tick: before, due: w.dueOf(before), version: inForce(w.all, before)})
+	}
+	if after, ok := w.tickAfter(at); ok {
+		a.After = w.shownTick(finding{tick: after, due: w.dueOf(after), version: inForce(w.all, after)})
+	}
+	if g.verdict == task.VerdictNoTick && !v.manual() && !afterRuns {
+		there += fmt.Sprintf(": %s%s", expressions(v.Schedule), w.nearest(&a))
+	}
+	a.Sentence = sentence("%s", there)
+	if p := w.pauseAt(w.all, at); p != nil {
+		a.Pause = p
+		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: w.pauseWords(w.speaker, p)})
+	}
+	return a
+}
+
+func (w *witness) nearest(a *task.Answer) string {
+	var parts []string
+	if a.Before != nil {
+		parts = append(parts, "the tick before was "+w.when(a.Before.Time.Time))
+	}
+	if a.After != nil {
+		is := "is"
+		if !a.After.Time.After(w.Now) {
+			is = "was"
+		}
+		parts = append(parts, "the next "+is+" "+w.when(a.After.Time.Time))
+	}
+	if len(parts) == 0 {
+		return " has no ticks around it"
+	}
+	return "; " + strings.Join(parts, ", ")
+}
+
+func (w *witness) dueOf(tick time.Time) time.Time {
+	if v := inForce(w.all, tick); v != nil {
+		return v.due(tick)
+	}
+	return tick
+}
+
+// tickBefore is the last tick before an instant, of the version in force at it.
+func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
+	for i := len(w.all) - 1; i >= 0; i-- {
+		v := &w.all[i]
+		if !v.since().Before(at) {
+			continue
+		}
+		end := at
+		if !v.until.IsZero() && v.until.Before(end) {
+			end = v.until
+		}
+		if v.vague {
+			return time.Time{}, false
+		}
+		if tick, ok := v.previous(end, v.since()); ok && tick.After(v.CreatedAt.Time) {
+			return tick, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// tickAfter is the first tick after an instant, likewise.
+func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
+	for i := range w.all {
+		v := &w.all[i]
+		if !v.until.IsZero() && !v.until.After(at) || v.vague {
+			continue
+		}
+		from := at
+		if from.Before(v.since()) {
+			from = v.since()
+		}
+		if tick, ok := v.next(from); ok && (v.until.IsZero() || tick.Before(v.until)) {
+			return tick, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// unversioned is the answer about an instant of which no version is on record, or
+// none of which the ticks can be known.
+func (w *witness) unversioned(at time.Time, v *version) task.Answer {
+	g := finding{tick: at, due: at, version: v}
+	if v == nil {
+		w.untold(&g, w.all)
+	} else {
+		g.verdict = task.VerdictForgotten
+		g.unknown = append(g.unknown, "from when its @every counted: the version that says so is not kept any more")
+		if v.schedule == nil {
+			g.unknown = []string{"the schedule of that version: it cannot be read by this version of Carillon"}
+		}
+		g.version = nil
+	}
+	a := w.tickAnswer(g)
+	a.Tick = nil
+	if g.verdict == task.VerdictForgotten {
+		a.Sentence = sentence("what the schedule was on %s is not on record any more, nor is a run of that time", w.when(at))
+		if r := w.around(at); r != nil {
+			a.Run = r
+			a.Sentence = sentence("what the schedule was on %s is not on record any more; %s of those days, from %s to %s, %s: %s", w.when(at),
+				plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time), "were "+string(r.State), reasonWords(r))
+		}
+	}
+	return a
+}
+
+// around is a record of several ticks among which an instant lies.
+func (w *witness) around(at time.Time) *task.Run {
+	for _, r := range w.Runs {
+		if r.Count > 1 && !at.Before(r.ScheduledTime.Time) && !at.After(r.Last.Time) {
+			return &r
+		}
+	}
+	return nil
+}
+
+// noneYet is the answer of a task that has had neither tick nor run, as far as is on record.
+func (w *witness) noneYet() task.Answer {
+	if w.Task == nil {
+		return w.unversioned(w.Now, nil)
+	}
+	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: inForce(w.all, w.Now)}
+	a := w.tickAnswer(g)
+	a.Tick = nil
+	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and nobody has asked for a run", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
+	return a
+}

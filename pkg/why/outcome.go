@@ -1,0 +1,264 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// outcomeSays is the sentence about a tick, or about a run that a person asked
+// for, that has a record.
+func (f *Facts) outcomeSays(s speaker, g finding) string {
+	r := g.run
+	if r == nil {
+		return ""
+	}
+	what := "the tick of " + s.when(g.tick)
+	if r.Trigger == task.TriggerManual {
+		what = "the run that was asked for on " + s.when(r.ScheduledTime.Time)
+	}
+	switch r.State {
+	case task.Queued:
+		return sentence("%s waits%s: %s", what, f.sinceWords(r), f.waitWords(s, r))
+	case task.Dispatched, task.Running:
+		return sentence("%s %s", what, f.activeWords(s, r))
+	case task.Skipped:
+		return sentence("%s was skipped%s: %s", what, among(s, r), f.skipWords(s, g))
+	case task.Missed:
+		return sentence("%s was missed%s: %s%s", what, among(s, r), reasonWords(r), f.missWords(s, r))
+	}
+	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && len(r.Attempts) == 0 {
+		return sentence("%s did not start: it %s%s", what, endWords(r), f.replacedBy(s, r))
+	}
+	return sentence("%s ran%s and %s%s%s", what, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
+}
+
+// among says that a record is about several ticks.
+func among(s speaker, r *task.Run) string {
+	if r.Count <= 1 {
+		return ""
+	}
+	return fmt.Sprintf(", with %s from %s to %s in all", plural(r.Count, "tick", "ticks"), s.when(r.ScheduledTime.Time), s.when(r.Last.Time))
+}
+
+func reasonWords(r *task.Run) string {
+	if means := because(r.Reason); means != "" {
+		return means
+	}
+	if r.Reason != "" {
+		return r.Reason
+	}
+	return "the reason is not on record"
+}
+
+func (f *Facts) sinceWords(r *task.Run) string {
+	if r.CreatedAt.IsZero() {
+		return ""
+	}
+	return " since " + span(f.Now.Sub(r.CreatedAt.Time))
+}
+
+func (f *Facts) waitWords(s speaker, r *task.Run) string {
+	text := reasonWords(r)
+	if r.Reason == task.ReasonNoNode && f.Entry != nil {
+		if f.Entry.Target.Selector != "" {
+			text += " (" + task.Quote(f.Entry.Target.Selector) + ")"
+		}
+		if len(f.matching(f.Entry.Target.Selector)) > 0 {
+			text += ", or did not a moment ago"
+		}
+	}
+	if len(r.Attempts) > 0 {
+		a := r.Attempts[len(r.Attempts)-1]
+		text += fmt.Sprintf("; attempt %d %s on %s", a.Attempt, stateWords(a.State, a.ExitCode, a.Signal), a.Node)
+	}
+	if r.NotBefore.After(f.Now) {
+		text += ", and the next starts no sooner than " + s.clock(r.NotBefore.Time)
+	}
+	if o := f.Owner; o != nil && f.node(o.Node) == nil {
+		text += fmt.Sprintf("; its shard has no owner at present: %s is away", o.Node)
+	}
+	return text
+}
+
+func (f *Facts) activeWords(s speaker, r *task.Run) string {
+	text := fmt.Sprintf("was given to %s on %s, and is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
+	if r.State == task.Running || !r.StartedAt.IsZero() {
+		text = fmt.Sprintf("is running on %s, since %s", r.Node, s.when(r.StartedAt.Time))
+	}
+	if f.node(r.Node) == nil {
+		text += fmt.Sprintf("; %s is away, and unless it comes back the attempt will be declared lost", r.Node)
+	}
+	if r.CancelledBy != "" {
+		text += "; " + r.CancelledBy + " has asked for its end"
+	}
+	return text + f.retryWords(r)
+}
+
+func (f *Facts) skipWords(s speaker, g finding) string {
+	text := reasonWords(g.run)
+	switch g.run.Reason {
+	case task.ReasonQueueFull:
+		if g.version != nil && g.version.Overlap == task.OverlapQueue {
+			text += fmt.Sprintf(" (queue.limit: %d)", g.version.Queue.Room())
+		}
+	case task.ReasonDropped:
+		if n := f.newcomer(g.run, func(n *task.Run) bool { return n.CreatedAt.Equal(g.run.EndedAt.Time) }); n != nil {
+			text += ", " + runWords(s, n)
+		}
+	case task.ReasonOverlap:
+		if active := f.active(g.due, g.run.ID); len(active) > 0 {
+			text += ", " + runWords(s, &active[0])
+		}
+	case task.ReasonFrozen:
+		if z := g.freeze; z != nil {
+			text = fmt.Sprintf("%s was frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
+		}
+	}
+	return text
+}
+
+// newcomer is the first tick after a run that fits; nil if none is on record.
+func (f *Facts) newcomer(r *task.Run, fits func(*task.Run) bool) (first *task.Run) {
+	for i := range f.Runs {
+		n := &f.Runs[i]
+		if n.Trigger != task.TriggerManual && n.ScheduledTime.After(r.ScheduledTime.Time) && fits(n) &&
+			(first == nil || n.ScheduledTime.Before(first.ScheduledTime.Time)) {
+			first = n
+		}
+	}
+	return first
+}
+
+// replacedBy names the tick for which a run was cancelled.
+func (f *Facts) replacedBy(s speaker, r *task.Run) string {
+	if r.State != task.Cancelled || r.Reason != task.ReasonReplaced {
+		return ""
+	}
+	if n := f.newcomer(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
+		return ", " + runWords(s, n)
+	}
+	return ""
+}
+
+// runWords names a run by its tick.
+func runWords(s speaker, r *task.Run) string {
+	text := "that of " + s.when(r.ScheduledTime.Time)
+	if r.Trigger == task.TriggerManual {
+		text = "one that was asked for on " + s.when(r.ScheduledTime.Time)
+	}
+	if r.Node != "" {
+		text += " on " + r.Node
+	}
+	return text
+}
+
+// missWords is the evidence that the owner left.
+func (f *Facts) missWords(s speaker, r *task.Run) string {
+	if r.Message != "" {
+		return " (" + strings.TrimRight(r.Message, ".") + ")"
+	}
+	if !r.EndedAt.IsZero() && r.Owner != "" {
+		return fmt.Sprintf(" (%s came to it on %s)", r.Owner, s.when(r.EndedAt.Time))
+	}
+	return ""
+}
+
+// ranWords is where a run was and when it started.
+func (f *Facts) ranWords(s speaker, g finding) string {
+	r := g.run
+	var text string
+	if r.Node != "" {
+		text = " on " + r.Node
+	}
+	late, known := lateness(g)
+	switch {
+	case r.Trigger == task.TriggerCatchUp:
+		text += fmt.Sprintf(" afterwards, %s late,", span(late))
+	case r.Trigger == task.TriggerManual || !known:
+	case late > 10*time.Second:
+		text += fmt.Sprintf(" %s late,", span(late))
+	}
+	return text
+}
+
+// lateness is from when a tick fell due to the start of its run.
+func lateness(g finding) (time.Duration, bool) {
+	r := g.run
+	switch {
+	case r.LatenessMS != nil:
+		return time.Duration(*r.LatenessMS) * ms, true
+	case !r.StartedAt.IsZero():
+		return r.StartedAt.Sub(g.due), true
+	case !r.DispatchedAt.IsZero():
+		return r.DispatchedAt.Sub(g.due), true
+	}
+	return 0, false
+}
+
+// endWords is how a run ended.
+func endWords(r *task.Run) string {
+	text := stateWords(r.State, r.ExitCode, r.Signal)
+	switch r.State {
+	case task.Succeeded:
+		if d := r.EndedAt.Sub(r.StartedAt.Time); !r.StartedAt.IsZero() && !r.EndedAt.IsZero() {
+			text += " after " + span(d)
+		}
+	case task.Cancelled:
+		text = "was cancelled"
+		if r.CancelledBy != "" {
+			return text + by(r.CancelledBy)
+		}
+		text += ": " + reasonWords(r)
+	case task.Lost:
+		text += ": " + reasonWords(r)
+	case task.Failed:
+		if r.Reason == task.ReasonStart || r.Reason == task.ReasonShutdown || r.Reason == task.ReasonBadEntry {
+			text = "failed: " + reasonWords(r)
+		}
+	}
+	if r.Message != "" && r.State != task.Succeeded && r.Reason != task.ReasonExit {
+		text += " (" + strings.TrimRight(r.Message, ".") + ")"
+	}
+	return text
+}
+
+func stateWords(state task.State, code *int, signal string) string {
+	switch {
+	case state == task.Succeeded:
+		return "succeeded"
+	case state == task.Failed && signal != "":
+		return "was ended by signal " + signal
+	case state == task.Failed && code != nil:
+		return fmt.Sprintf("failed with exit code %d", *code)
+	case state == task.Failed:
+		return "failed"
+	case state == task.TimedOut:
+		return "was stopped at its timeout"
+	case state == task.Lost:
+		return "was lost"
+	}
+	return "was " + string(state)
+}
+
+// retryWords tells of the attempts before the last.
+func (f *Facts) retryWords(r *task.Run) string {
+	if len(r.Attempts) == 0 {
+		return ""
+	}
+	var parts []string
+	for _, a := range r.Attempts {
+		part := fmt.Sprintf("attempt %d %s", a.Attempt, stateWords(a.State, a.ExitCode, a.Signal))
+		if a.Node != "" {
+			part += " on " + a.Node
+		}
+		parts = append(parts, part)
+	}
+	const most = 3
+	if n := len(parts); n > most {
+		parts = append(parts[:most-1], fmt.Sprintf("%d more failed likewise", n-most), parts[n-1])
+	}
+	return fmt.Sprintf(", at attempt %d, after %s", r.Attempt, strings.Join(parts, ", "))
+}

@@ -1,0 +1,137 @@
+package why
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// says is the sentence about a tick.
+func (f *Facts) says(s speaker, g finding) string {
+	tick := "the tick of " + s.when(g.tick)
+	switch g.verdict {
+	case task.VerdictPaused:
+		if g.tick.After(f.Now) {
+			return sentence("there will be no tick on %s: the task is paused %s", s.when(g.tick), f.pauseWords(s, g.pause))
+		}
+		return sentence("there was no tick on %s: the task was paused %s", s.when(g.tick), f.pauseWords(s, g.pause))
+	case task.VerdictEnded:
+		if g.detail != "" {
+			return sentence("%s will probably not run: %s", tick, g.detail)
+		}
+		return sentence("there is no tick on %s: the task had run as often as max_runs (%d) allows", s.when(g.tick), f.Entry.MaxRuns)
+	case task.VerdictUndecided:
+		return sentence("%s has not been decided yet: %s", tick, f.undecided(s, g.due))
+	case task.VerdictOvertaken:
+		return sentence("%s was due, and before anybody decided it the task was %s", tick, f.cutWords(s, g))
+	case task.VerdictForgotten:
+		if g.version == nil {
+			return sentence("what became of %s is not on record any more, nor whether it was a tick", s.when(g.tick))
+		}
+		return sentence("%s was decided, and what became of it is not on record any more", tick)
+	case task.VerdictUnreadable:
+		if g.detail != "" {
+			return sentence("the task's %s cannot be read, so that nobody can say; carillon audit says what to do", g.detail)
+		}
+		return sentence("%s has an outcome on record, and the record cannot be read", tick)
+	case task.VerdictNoTask:
+		return f.noTaskSays(s, g.tick)
+	case task.VerdictWillRun:
+		return sentence("it will run: %s falls due %s, as things are now%s", tick, f.inWords(s, g), f.besideWords(s, g))
+	case task.VerdictFrozen:
+		return sentence("it will not run if things stay as they are: %s is due %s, and %s is frozen since %s%s%s", tick, f.inWords(s, g),
+			frozenWhat(g.freeze), s.when(g.freeze.Since.Time), by(g.freeze.By), quoted(g.freeze.Reason))
+	case task.VerdictNoNode:
+		return sentence("it will not start if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), f.noNodeWords())
+	}
+	return f.outcomeSays(s, g)
+}
+
+// inWords is when a tick to come falls due.
+func (f *Facts) inWords(s speaker, g finding) string {
+	in := "in " + span(g.due.Sub(f.Now))
+	if g.due.Equal(g.tick) {
+		return in
+	}
+	return fmt.Sprintf("at %s (jitter), %s", s.clock(g.due), in)
+}
+
+// besideWords is what may yet come between a tick and its run.
+func (f *Facts) besideWords(s speaker, g finding) string {
+	active := slices.DeleteFunc(f.active(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
+	if len(active) == 0 || f.Entry == nil || f.Entry.Overlap == task.OverlapAllow {
+		return ""
+	}
+	r := active[0]
+	what := map[string]string{task.OverlapSkip: "it is skipped", task.OverlapQueue: "it waits", task.OverlapReplace: "that is cancelled for it"}[f.Entry.Overlap]
+	return fmt.Sprintf("; a run is active, since %s, and if it still is then, %s", s.when(r.DispatchedAt.Time), what)
+}
+
+// noNodeWords is why there is no node for the task.
+func (f *Facts) noNodeWords() string {
+	if f.Entry.Target.Selector == "" {
+		return "no node takes work at present"
+	}
+	return "no node that takes work matches " + task.Quote(f.Entry.Target.Selector)
+}
+
+func frozenWhat(z *task.Freeze) string {
+	if z.Namespace == "" {
+		return "the cluster"
+	}
+	return "namespace " + z.Namespace
+}
+
+func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
+	who := p.By
+	if who == task.PausedByFailures {
+		who = "Carillon itself"
+	}
+	text := "since " + s.when(p.Since.Time)
+	end := p.Ended
+	if end.IsZero() || !p.Until.IsZero() && p.Until.Before(end.Time) {
+		end = p.Until
+	}
+	if !end.IsZero() {
+		text = "from " + s.when(p.Since.Time) + " until " + s.when(end.Time)
+	}
+	return text + by(who) + quoted(p.Reason)
+}
+
+func (f *Facts) cutWords(s speaker, g finding) string {
+	if g.cut == nil {
+		return "paused, on " + s.when(g.pause.Since.Time) + by(g.pause.By) + quoted(g.pause.Reason)
+	}
+	what := map[string]string{task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[g.cut.Change]
+	if what == "" {
+		what = "changed"
+		if g.cut.Paused != g.version.Paused {
+			what = map[bool]string{true: "paused", false: "resumed"}[g.cut.Paused]
+		}
+	}
+	return fmt.Sprintf("%s (version %d), on %s%s; its ticks up to then were given up", what, g.cut.Generation, s.when(g.cut.since()), by(g.cut.UpdatedBy))
+}
+
+func (f *Facts) noTaskSays(s speaker, at time.Time) string {
+	name := "task " + f.Namespace + "/" + f.Name
+	d := f.Deleted
+	switch {
+	case f.Task != nil:
+		who := ""
+		if f.Task.Generation == 1 {
+			who = by(f.Task.UpdatedBy)
+		} else if len(f.Versions) > 0 && f.Versions[0].Generation == 1 {
+			who = by(f.Versions[0].UpdatedBy)
+		}
+		return sentence("%s did not exist on %s: it was created on %s%s", name, s.when(at), s.when(f.Task.CreatedAt.Time), who)
+	case d == nil:
+		return sentence("there is no %s", name)
+	case at.Before(d.At.Time):
+		return sentence("%s was deleted on %s%s%s, and its history with it: what was on %s is not on record any more", name, s.when(d.At.Time), by(d.By), quoted(d.Why), s.when(at))
+	case at.After(f.Now):
+		return sentence("there is no %s: it was deleted on %s%s%s", name, s.when(d.At.Time), by(d.By), quoted(d.Why))
+	}
+	return sentence("there was no %s on %s: it had been deleted on %s%s%s", name, s.when(at), s.when(d.At.Time), by(d.By), quoted(d.Why))
+}

@@ -1,0 +1,255 @@
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// mostStretches bounds the lines of an answer about a range; the counts are of all.
+const mostStretches = 200
+
+// span is the answer about a range, both ends included.
+func (w *witness) span(from, to *Moment) task.Answer {
+	start, end := from.first(), to.last()
+	a := task.Answer{Verdict: task.VerdictRange, Counts: map[task.Verdict]int64{}}
+	a.Asked.Times = []task.Time{task.At(start), task.At(end)}
+	var last finding
+	var ticks int64
+	for _, p := range w.pieces(start, end) {
+		ticks += p.count
+		a.Counts[p.verdict] += p.count
+		for _, u := range p.unknown {
+			if !slices.Contains(a.Unknown, u) {
+				a.Unknown = append(a.Unknown, u)
+			}
+		}
+		n := len(a.Stretches)
+		if n > 0 && last.alike(p.finding) && !a.Stretches[n-1].Manual {
+			s := &a.Stretches[n-1]
+			s.Last, s.Count = task.At(p.last), s.Count+p.count
+			continue
+		}
+		last = p.finding
+		a.Stretches = append(a.Stretches, task.Stretch{Verdict: p.verdict, Reason: p.reason, First: task.At(p.first), Last: task.At(p.last), Count: p.count})
+	}
+	for i := range a.Stretches {
+		a.Stretches[i].Sentence = w.stretchSays(&a.Stretches[i])
+	}
+	if m, ok := w.manual(start, end); ok {
+		a.Stretches = append(a.Stretches, m)
+	}
+	between := fmt.Sprintf("from %s to %s", w.when(start), w.when(end))
+	if to.Grain == day {
+		between = fmt.Sprintf("from %s until %s", w.when(start), w.when(end.Add(ms)))
+	}
+	a.Sentence = w.spanSays(&a, start, between, ticks)
+	if n := len(a.Stretches); n > mostStretches {
+		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more stretches: ask for a shorter range", n-mostStretches))
+		a.Stretches = a.Stretches[:mostStretches]
+	}
+	return a
+}
+
+// A piece is ticks in a row of which one stands for all.
+type piece struct {
+	finding
+	first, last time.Time
+	count       int64
+}
+
+// pieces cuts a range where anything may change: at outcomes, changes of the task,
+// pauses, the watermark, now. Between two cuts ticks are counted, not walked.
+func (w *witness) pieces(start, end time.Time) []piece {
+	cuts := w.cuts(start, end)
+	var list []piece
+	for i := 1; i < len(cuts); i++ {
+		after, upTo := cuts[i-1], cuts[i]                   // ticks later than after, up to upTo
+		if r := w.outcome(upTo); r != nil && r.Count <= 1 { // whatever the schedule was
+			list = append(list, piece{w.judge(w.all, upTo), upTo, upTo, 1})
+			continue
+		}
+		v := inForce(w.all, upTo)
+		if v == nil || v.vague || v.schedule == nil {
+			continue
+		}
+		first, last, n, _ := v.schedule.Missed(after, upTo, 0)
+		if n == 0 {
+			continue
+		}
+		list = append(list, w.upToMaxRuns(piece{w.judge(w.all, first), first, last, n})...)
+	}
+	return list
+}
+
+// upToMaxRuns parts ticks to come where max_runs will be reached.
+func (w *witness) upToMaxRuns(p piece) []piece {
+	const far = 10_000 // ticks are walked here
+	if p.verdict == task.VerdictEnded || w.Entry == nil || w.Entry.MaxRuns == 0 || !p.due.After(w.Now) {
+		return []piece{p}
+	}
+	end := w.judge(w.all, p.last)
+	if end.verdict != task.VerdictEnded {
+		return []piece{p}
+	}
+	tick, n := p.first, int64(1)
+	for ; n < min(p.count, far); n++ {
+		next, ok := p.version.next(tick)
+		if g := w.judge(w.all, next); !ok || g.verdict == task.VerdictEnded {
+			return []piece{{p.finding, p.first, tick, n}, {g, next, p.last, p.count - n}}
+		}
+		tick = next
+	}
+	return []piece{p}
+}
+
+// cuts are the instants at which pieces end, the first of them just before start.
+func (w *witness) cuts(start, end time.Time) []time.Time {
+	cuts := []time.Time{start.Add(-ms), end}
+	add := func(at time.Time) {
+		if !at.Before(start) && at.Before(end) {
+			cuts = append(cuts, task.At(at).Time)
+		}
+	}
+	for i := range w.all {
+		add(w.all[i].since())
+		add(w.all[i].PausedUntil.Time)
+	}
+	for _, r := range w.Runs {
+		if r.Trigger == task.TriggerManual {
+			continue
+		}
+		add(r.ScheduledTime.Add(-ms))
+		if r.Count > 1 {
+			add(r.Last.Time)
+		} else {
+			add(r.ScheduledTime.Time)
+		}
+	}
+	if e := w.Entry; e != nil {
+		add(e.From.Time)
+		if e.Own != nil {
+			for _, p := range e.Own.Pauses {
+				add(p.Since.Time)
+				add(p.Until.Time)
+				add(p.Ended.Time.Add(-ms))
+			}
+		}
+	}
+	if m := w.Watermark; m != nil {
+		w.cutDue(add, m.Time)
+	}
+	w.cutDue(add, w.Now)
+	slices.SortFunc(cuts, time.Time.Compare)
+	return slices.CompactFunc(cuts, time.Time.Equal)
+}
+
+// cutDue cuts at the last tick that is due at an instant.
+func (w *witness) cutDue(add func(time.Time), at time.Time) {
+	add(at)
+	add(at.Add(-ms))
+	if v := inForce(w.all, at); v != nil {
+		if tick, ok := v.lastDue(at); ok {
+			add(tick)
+			add(tick.Add(-ms))
+		}
+	}
+}
+
+// manual are the runs that persons asked for in a range.
+func (w *witness) manual(start, end time.Time) (task.Stretch, bool) {
+	m := task.Stretch{Manual: true, Reason: task.TriggerManual}
+	for _, r := range w.Runs {
+		at := r.ScheduledTime
+		if r.Trigger != task.TriggerManual || at.Before(start) || at.After(end) {
+			continue
+		}
+		if m.Count == 0 || at.Before(m.First.Time) {
+			m.First = at
+		}
+		if at.After(m.Last.Time) {
+			m.Last, m.Verdict = at, ofState[r.State]
+		}
+		m.Count++
+	}
+	m.Sentence = sentence("besides, %s asked for by persons, the last on %s", plural(m.Count, "run was", "runs were"), w.when(m.Last.Time))
+	return m, m.Count > 0
+}
+
+func (w *witness) stretchSays(s *task.Stretch) string {
+	text := "the tick of " + w.when(s.First.Time)
+	if s.Count > 1 {
+		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, w.when(s.First.Time), w.when(s.Last.Time))
+	}
+	text += " " + verdictWords(s.Verdict, s.Count)
+	if means := because(s.Reason); means != "" && s.Verdict != task.VerdictFailed && s.Verdict != task.VerdictNoNode {
+		text += ": " + means
+	}
+	return sentence("%s", text)
+}
+
+// verdictWords is what became of ticks.
+func verdictWords(v task.Verdict, n int64) string {
+	was, is, have := "was", "is", "has"
+	if n != 1 {
+		was, is, have = "were", "are", "have"
+	}
+	switch v {
+	case task.VerdictSucceeded, task.VerdictFailed:
+		return string(v)
+	case task.VerdictTimedOut:
+		return "timed out"
+	case task.VerdictCancelled, task.VerdictLost, task.VerdictSkipped, task.VerdictMissed:
+		return was + " " + string(v)
+	case task.VerdictRunning, task.VerdictWaiting:
+		return is + " " + string(v)
+	case task.VerdictPaused:
+		return "did not exist: the task was paused"
+	case task.VerdictEnded:
+		return "did not exist: max_runs was reached"
+	case task.VerdictUndecided:
+		return have + " not been decided yet"
+	case task.VerdictOvertaken:
+		return was + " overtaken by a change of the task"
+	case task.VerdictForgotten:
+		return was + " decided, and what became of it is not on record any more"
+	case task.VerdictUnreadable:
+		return have + " a record that cannot be read"
+	case task.VerdictWillRun:
+		return "will run, as things are now"
+	case task.VerdictFrozen:
+		return "will be skipped if the freeze still holds"
+	case task.VerdictNoNode:
+		return "will find no node that matches, as things are now"
+	}
+	return is + " " + string(v)
+}
+
+// spanSays is the sentence about a range: all in one if they are alike, else the counts.
+func (w *witness) spanSays(a *task.Answer, start time.Time, between string, ticks int64) string {
+	switch {
+	case w.Task == nil:
+		g := finding{tick: start, due: start}
+		w.untold(&g, w.all)
+		a.Verdict, a.Deleted = g.verdict, w.Deleted
+		return w.says(w.speaker, g)
+	case ticks == 0:
+		note := ""
+		if v := inForce(w.all, start); v == nil && w.Task.CreatedAt.After(start) {
+			note = "; the task was created on " + w.when(w.Task.CreatedAt.Time)
+		} else if v == nil {
+			note = ", as far as is on record: what the schedule was before " + w.when(w.all[0].since()) + " is not kept any more"
+		}
+		return sentence("there is no tick %s%s", between, note)
+	}
+	var parts []string
+	for _, v := range task.Verdicts() {
+		if n := a.Counts[v.Verdict]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, verdictWords(v.Verdict, n)))
+		}
+	}
+	return sentence("%s %s: %s", plural(ticks, "tick", "ticks"), between, strings.Join(parts, ", "))
+}

@@ -1,0 +1,123 @@
+package why
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// speaker writes times in the zone of an answer.
+type speaker struct{ zone *time.Location }
+
+// when is an instant as people say it, and in UTC if that differs: Sun 29 Mar 2026
+// 03:00 CEST (01:00 UTC).
+func (s speaker) when(t time.Time) string {
+	local, utc := t.In(s.zone), t.UTC()
+	text := local.Format("Mon 2 Jan 2006 ") + s.clock(t)
+	_, offset := local.Zone()
+	switch {
+	case offset == 0 && s.zone == time.UTC:
+		return text
+	case local.Day() != utc.Day():
+		return text + utc.Format(" (Mon 15:04 UTC)")
+	case offset == 0:
+		return text
+	}
+	return text + utc.Format(" (15:04 UTC)")
+}
+
+// clock is the time of day, as fine as it must be.
+func (s speaker) clock(t time.Time) string {
+	layout := "15:04 MST"
+	switch {
+	case t.Nanosecond() != 0:
+		layout = "15:04:05.000 MST"
+	case t.Second() != 0:
+		layout = "15:04:05 MST"
+	}
+	return t.In(s.zone).Format(layout)
+}
+
+// local is an instant with its offset, for programs.
+func (s speaker) local(t time.Time) string {
+	return t.In(s.zone).Format("2006-01-02T15:04:05.000Z07:00")
+}
+
+// span is a duration as people say it: its two largest units.
+func span(d time.Duration) string {
+	switch d = d.Abs(); {
+	case d < time.Second:
+		return d.Round(ms).String()
+	case d < 10*time.Second:
+		return task.Duration(d.Round(10 * ms)).String()
+	case d < time.Hour:
+		return task.Duration(d.Round(time.Second)).String()
+	case d < 24*time.Hour:
+		return task.Duration(d.Round(time.Minute)).String()
+	}
+	days, rest := d/(24*time.Hour), d%(24*time.Hour)/time.Hour
+	if rest == 0 {
+		return fmt.Sprintf("%dd", days)
+	}
+	return fmt.Sprintf("%dd%dh", days, rest)
+}
+
+// because is what a reason means, for the end of a sentence; "" if there is none.
+func because(reason string) string {
+	if r, ok := task.ReasonOf(reason); ok {
+		return r.Means
+	}
+	return ""
+}
+
+func by(who string) string {
+	if who == "" {
+		return ""
+	}
+	return " by " + who
+}
+
+// quoted is a reason that a person gave, such as comes at the end.
+func quoted(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + said(reason)
+}
+
+// said is what a person or a program wrote, cut to what fits into an answer.
+func said(text string) string {
+	const most = 300
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return strconv.Quote(text)
+}
+
+// lastLine is the end of an output that says most.
+func lastLine(output string) string {
+	lines := strings.Split(strings.TrimRight(output, "\n\r \t"), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// expressions is a schedule as its user wrote it.
+func expressions(s task.Schedules) string { return strings.Join(s, ", ") }
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// sentence has its first letter large and a stop at its end.
+func sentence(format string, args ...any) string {
+	s := fmt.Sprintf(format, args...)
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + strings.TrimRight(s[1:], ".") + "."
+}
