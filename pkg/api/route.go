@@ -145,6 +145,9 @@ func (s *server) routes() []*route {
 		{id: "next-ticks", method: get, path: ofTask + "/next", tag: "tasks", summary: "The next ticks of a task, as if it were not paused",
 			about:  "Of a task whose pause has an end, those after it. With max_runs no more than may yet run.",
 			params: []param{countParam, fromParam}, status: 200, answer: occurrences, serve: s.nextTicks},
+		{id: "task-why", method: get, path: ofTask + "/why", tag: "tasks", summary: "Why a task ran at a time, did not, or will",
+			about:  whyAbout,
+			params: []param{atParam, sinceParam, untilParam, timezoneParam}, status: 200, answer: reflect.TypeFor[task.Answer](), serve: s.whyTask},
 		{id: "task-keys", method: get, path: ofTask + "/keys", tag: "tasks", summary: "The keys in etcd that belong to a task",
 			status: 200, answer: reflect.TypeFor[client.Keys](), serve: s.taskKeys},
 

@@ -121,7 +121,7 @@ func (a *app) everydayCommands() []*cobra.Command {
 	next := a.taskNext()
 	next.Use = "next [TASK...]"
 	next.Short = "The ticks that come next, of a task or of all"
-	return []*cobra.Command{a.taskApply(), a.runLogs(), next, a.eventsCommand()}
+	return []*cobra.Command{a.taskApply(), a.runLogs(), next, a.taskWhy(), a.eventsCommand()}
 }
 
 func add(parent *cobra.Command, group string, commands ...*cobra.Command) {
