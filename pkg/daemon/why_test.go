@@ -30,8 +30,13 @@ func (c *cluster) answers(t *testing.T, node string, list []situation) {
 	for _, s := range list {
 		t.Run(s.name, func(t *testing.T) {
 			var a task.Answer
+			namespace, name, ok := strings.Cut(s.task, "/")
+			if !ok {
+				namespace, name = "default", s.task
+			}
+			at := c.asks(t, s)
 			eventually(t, 25*time.Second, func() (err error) {
-				if a, err = c.client(node).Why(t.Context(), "default", s.task, client.WhyQuestion{At: s.at}); err == nil {
+				if a, err = c.client(node).Why(t.Context(), namespace, name, client.WhyQuestion{At: at}); err == nil {
 					err = s.differs(a)
 				}
 				return err
@@ -91,7 +96,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "12s")
 	c.start("n1", "--label", "site=a")
 	c.start("n2", "--label", "site=b")
-	tick := time.Now().Add(2 * time.Second).Truncate(time.Second)
+	tick := time.Now().Add(3 * time.Second).Truncate(time.Second)
 	c.manyTasks(t, tick)
 	then := asked(tick)
 

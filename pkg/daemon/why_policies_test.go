@@ -1,0 +1,170 @@
+package daemon_test
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// first stands, in a situation, for the oldest tick with a state and a reason.
+func first(state task.State, reason string) string { return fmt.Sprintf("first %s %s", state, reason) }
+
+// asks is the time that a situation asks about.
+func (c *cluster) asks(t *testing.T, s situation) string {
+	t.Helper()
+	var state task.State
+	var reason string
+	if n, _ := fmt.Sscanf(s.at, "first %s %s", &state, &reason); n != 2 {
+		return s.at
+	}
+	var found task.Run
+	eventually(t, 20*time.Second, func() error {
+		runs, err := c.client("n1").Runs(t.Context(), "default", s.task, client.RunFilter{})
+		for _, r := range slices.Backward(runs) {
+			if found = r; r.State == state && r.Reason == reason && r.Trigger != task.TriggerManual {
+				return nil
+			}
+		}
+		return fmt.Errorf("no tick of %s is %s (%s): %d runs, %v", s.task, state, reason, len(runs), err)
+	})
+	return stamp(found.ScheduledTime)
+}
+
+// passes waits until a time has passed.
+func passes(t *testing.T, at time.Time) {
+	t.Helper()
+	eventually(t, 20*time.Second, func() error {
+		if left := time.Until(at); left > 0 {
+			return fmt.Errorf("%s are left", left)
+		}
+		return nil
+	})
+}
+
+// What policies, pauses, freezes and changes did to ticks, made by real daemons.
+func TestWhy_WhatPoliciesDo(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "12s", "--slots", "60")
+	c.start("n1")
+	c.start("n3", "--role", "executor")
+	tick := time.Now().Add(3 * time.Second).Truncate(time.Second)
+	c.policyTasks(t, tick)
+	then, cl, ctx := asked(tick), c.client("n1"), t.Context()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const new2036 = "2036-01-01T00:00:00Z"
+	must(cl.PauseWith(ctx, "default", "ahead", client.PauseRequest{Until: task.At(time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)), Reason: "until the move"}, 0))
+	must(cl.Freeze(ctx, "ice", "storage is full"))
+	c.answers(t, "n1", []situation{
+		{"will be paused until", "ahead", new2036, task.VerdictPaused, []string{"There will be no tick on", `until Sun 1 Jan 2040 00:00 UTC by admin: "until the move"`}},
+		{"after the pause", "ahead", "2041-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run"}},
+		{"before its start", "bounded", "2029-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none before its start, Tue 1 Jan 2030 00:00 UTC"}},
+		{"after its end", "bounded", "2035-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none after its end"}},
+		{"jitter", "jitters", new2036, task.VerdictWillRun, []string{"(jitter), in", "put off by jitter"}},
+		{"after completion", "follows", new2036, task.VerdictDepends, []string{"depends on when the runs before it end: the next comes 1h after the end of the last"}},
+		{"will be frozen", "ice/frost", new2036, task.VerdictFrozen, []string{`namespace ice is frozen since`, `by admin: "storage is full"`}},
+		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice was frozen since`, `by admin: "storage is full"`}},
+		{"ran", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", "in force now"}},
+		{"used up its attempts", "dies", then, task.VerdictFailed, []string{"failed with exit code 1", "Dead: it has used up its attempts; carillon run retry"}},
+	})
+
+	must(cl.Patch(ctx, "default", "changed", []byte(`{"schedule":"0 0 1 1 *"}`), 0))
+	must(cl.PauseWith(ctx, "default", "rests", client.PauseRequest{Reason: "maintenance"}, 0))
+	must(cl.PauseWith(ctx, "default", "naps", client.PauseRequest{For: task.Duration(2 * time.Second)}, 0))
+	asleep := time.Now().Add(time.Second).Truncate(time.Second)
+	must(nil, cl.Delete(ctx, "default", "gone", 0))
+
+	c.answers(t, "n1", []situation{
+		{"queue full", "full", first(task.Skipped, task.ReasonQueueFull), task.VerdictSkipped, []string{"as many runs of the task were waiting as may (queue.limit: 1)"}},
+		{"waits in the queue", "full", first(task.Queued, task.ReasonOverlap), task.VerdictWaiting, []string{"another run of the task was active"}},
+		{"dropped", "drops", first(task.Skipped, task.ReasonDropped), task.VerdictSkipped, []string{"it was the oldest that waited, and a newer tick took its place"}},
+		{"replaced", "replaces", first(task.Cancelled, task.ReasonReplaced), task.VerdictCancelled, []string{"was cancelled: a newer tick replaced it, that of"}},
+		{"max_active", "crowd", first(task.Queued, task.ReasonLimit), task.VerdictWaiting, []string{"as many runs of the task were active as max_active allows"}},
+		{"start deadline", "hurries", first(task.Missed, task.ReasonDeadline), task.VerdictMissed, []string{"it could not start before its start deadline"}},
+		{"no node before its deadline", "nowhere", first(task.Missed, task.ReasonNoNode), task.VerdictMissed, []string{"no node that takes work matches its selector"}},
+		{"max_runs", "twice", asked(tick.Add(time.Hour)), task.VerdictEnded, []string{"the task had run as often as max_runs (2) allows"}},
+		{"paused after failures", "fails", asked(tick.Add(time.Hour)), task.VerdictPaused, []string{`by Carillon itself: "2 runs in a row failed"`}},
+		{"deleted by its ttl", "brief", asked(tick.Add(time.Hour)), task.VerdictNoTask, []string{"was deleted on", "its ttl of 1s was over"}},
+		{"deleted", "gone", asked(tick.Add(time.Hour)), task.VerdictNoTask, []string{"There is no task default/gone: it was deleted on", "by admin"}},
+		{"before it was deleted", "gone", then, task.VerdictNoTask, []string{"and its history with it"}},
+		{"version in force then", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", ", until", "by admin"}},
+		{"version in force now", "changed", asked(tick.Add(time.Hour)), task.VerdictNoTick, []string{"0 0 1 1 *", "Version: 2, changed"}},
+	})
+	passes(t, asleep.Add(1500*time.Millisecond))
+	must(cl.Resume(ctx, "default", "rests", 0))
+	must(cl.Rollback(ctx, "default", "changed", client.RollbackRequest{}, 0))
+	must(cl.Unfreeze(ctx, "ice"))
+	c.answers(t, "n1", []situation{
+		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by admin: "maintenance"`}},
+		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by admin"}},
+		{"rolled back", "changed", asked(tick.Add(time.Hour)), task.VerdictWillRun, []string{"Version: 3, rolled back"}},
+		{"frozen then", "ice/frost", then, task.VerdictSkipped, []string{`namespace ice was frozen since`, "ended"}},
+		{"will run again", "ice/frost", new2036, task.VerdictWillRun, nil},
+	})
+
+	// A tick that nobody decided before its task was changed.
+	c.nodes["n1"].signal(syscall.SIGKILL)
+	down := time.Now().Add(time.Second).Truncate(time.Second)
+	c.answers(t, "n3", []situation{{"not decided", "rests", asked(down), task.VerdictUndecided, []string{"has no owner at present"}}})
+	eventually(t, 20*time.Second, func() error {
+		_, err := c.client("n3").Patch(ctx, "default", "rests", []byte(`{"schedule":"0 0 1 1 *"}`), 0)
+		return err
+	})
+	c.answers(t, "n3", []situation{{"overtaken", "rests", asked(down), task.VerdictOvertaken, []string{"was due, and before anybody decided it the task was changed (version", "its ticks up to then were given up"}}})
+	down = time.Now().Truncate(time.Second)
+	passes(t, down.Add(2*time.Second))
+	c.start("n1")
+	c.answers(t, "n1", []situation{{"no owner", "misses", asked(down), task.VerdictMissed, []string{"was missed, with", "its shard had no owner when it fell due"}}})
+}
+
+// policyTasks are tasks with a policy each; most tick every second.
+func (c *cluster) policyTasks(t *testing.T, tick time.Time) {
+	t.Helper()
+	create := func(name, schedule, shell string, edit func(*task.Spec)) {
+		t.Helper()
+		s := once(name, tick, shell)
+		if s.Schedule[0] = schedule; schedule == "" {
+			s.Schedule[0] = "@at " + asked(tick)
+		}
+		s.History.Keep = 500
+		if edit != nil {
+			edit(&s)
+		}
+		c.create("n1", s)
+	}
+	const every, yearly, long = "* * * * * *", "0 0 1 1 *", "exec sleep 300"
+	queue := func(limit int, drop string) func(*task.Spec) {
+		return func(s *task.Spec) { s.Overlap, s.Queue = task.OverlapQueue, task.QueuePolicy{Limit: limit, Drop: drop} }
+	}
+	create("changed", every, "", nil)
+	create("rests", every, "", nil)
+	create("naps", every, "", nil)
+	create("misses", every, "", func(s *task.Spec) { s.Missed.Policy, s.Missed.Grace = task.MissedSkip, task.Duration(time.Second) })
+	create("ahead", yearly, "", nil)
+	create("gone", every, "", nil)
+	create("dies", "", "exit 1", nil)
+	create("bounded", yearly, "", func(s *task.Spec) {
+		s.Start, s.End = task.At(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), task.At(time.Date(2034, 6, 1, 0, 0, 0, 0, time.UTC))
+	})
+	create("jitters", yearly, "", func(s *task.Spec) { s.Jitter = task.Duration(time.Hour) })
+	create("follows", "@every 1h after completion", "", nil)
+	create("frost", every, "", func(s *task.Spec) { s.Namespace = "ice" })
+	create("full", every, long, queue(1, task.DropNewest))
+	create("drops", every, long, queue(1, task.DropOldest))
+	create("replaces", every, long, func(s *task.Spec) { s.Overlap = task.OverlapReplace })
+	create("crowd", every, long, func(s *task.Spec) { s.Overlap, s.MaxActive = task.OverlapAllow, 1 })
+	create("hurries", every, long, func(s *task.Spec) { queue(10, "")(s); s.Deadline = task.Duration(time.Second) })
+	create("nowhere", every, "", func(s *task.Spec) { s.Target.Selector, s.Deadline = "site = moon", task.Duration(time.Second) })
+	create("twice", every, "", func(s *task.Spec) { s.MaxRuns = 2 })
+	create("fails", every, "exit 1", func(s *task.Spec) { s.PauseAfter = 2 })
+	create("brief", "", "", func(s *task.Spec) { s.TTL = task.Duration(time.Second) })
+}
