@@ -636,7 +636,7 @@ func tell(r task.Run) string {
 	if r.Trigger != task.TriggerSchedule {
 		line += " " + r.Trigger
 	}
-	if r.Reason != "" && r.Reason != r.Trigger && r.Reason != usual[r.State] {
+	if r.Reason != "" && r.Reason != r.Trigger && (r.State == task.Cancelled || r.Reason != usual[r.State]) {
 		line += " " + r.Reason
 	}
 	if r.Attempt > 1 {
