@@ -48,6 +48,7 @@ help: ## List the targets
 	@echo "  FAULTS=               only these kinds of faults     make chaos FAULTS=kill-all,quorum-lost"
 	@echo "  HOLD=                 how long each of them lasts    make chaos FAULTS=node-cut-off HOLD=5m DURATION=5m"
 	@echo "  SEED=1 SEEDS=100      of simulated clusters          make sim SEED=4711 SEEDS=1 DURATION=1m"
+	@echo "  TASKS=10000           that miss a day                make outage TASKS=1000"
 	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
@@ -115,6 +116,10 @@ sim: ## Live through SEEDS clusters in virtual time, from SEED on, with DURATION
 .PHONY: mutants
 mutants: ## Break the protocol on purpose, and see that the simulation notices
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_AreCaught$$' $(TEST_FLAGS) ./pkg/sim
+
+.PHONY: outage
+outage: ## Stop a cluster with TASKS tasks for a day: what is missed, at which pace; in virtual time, then on a real etcd
+	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/sim
 
 .PHONY: cluster-up
 cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents here; EMBEDDED=1: agents only

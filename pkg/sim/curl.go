@@ -78,14 +78,24 @@ func (w *world) ref(name string) store.Ref {
 	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, w.opts.Shards)}
 }
 
-// someDead is a dead run of a task; "" if it has none.
-func (u *user) someDead(name string) string {
-	prefix := u.admin.Keys().Dead(u.ref(name))
-	res, err := u.etcd.Get(u.life, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil || len(res.Kvs) == 0 {
-		return ""
+// someDead is a dead run, and its task's name; "" if there is none.
+func (u *user) someDead() (name, id string) {
+	root := u.admin.Keys().Shards()
+	res, err := u.etcd.Get(u.life, root, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return "", ""
 	}
-	return strings.TrimPrefix(string(res.Kvs[u.rng.IntN(len(res.Kvs))].Key), prefix)
+	var all []store.ShardKey
+	for _, e := range res.Kvs {
+		if k, ok := u.admin.Keys().ParseShard(string(e.Key)); ok && k.Kind == store.KindDead {
+			all = append(all, k)
+		}
+	}
+	if len(all) == 0 {
+		return "", ""
+	}
+	k := pick(u.rng, all)
+	return k.Ref.Name, k.Run
 }
 
 // thaw ends all freezes, whoever began them.

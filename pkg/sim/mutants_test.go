@@ -99,7 +99,7 @@ func hopeless(s *task.Spec) {
 func quick(s task.Spec) task.Spec {
 	q := task.Defaults()
 	q.Name, q.Namespace, q.Description = s.Name, s.Namespace, s.Description
-	q.Schedule, q.Action, q.Overlap = task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}, task.OverlapAllow
+	q.Schedule, q.Action, q.Overlap = task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}, s.Overlap
 	return q
 }
 

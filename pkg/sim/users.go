@@ -91,8 +91,8 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "unfreeze":
 		err = u.curl(ctx, u.anyHost(), http.MethodDelete, freezePath(pick(u.rng, []string{"", namespace})), nil, nil)
 	case "retry":
-		if id := u.someDead(name); id != "" {
-			err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(name, "runs/"+id+"/retry"), nil, nil)
+		if of, id := u.someDead(); id != "" {
+			err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/retry"), nil, nil)
 		}
 	case "rollback":
 		err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
