@@ -42,8 +42,10 @@ func TestBucket_KeepsItsRate(t *testing.T) {
 		for p.take(now) {
 			taken++
 		}
-		if p.take(now.Add(-time.Hour)) || p.take(now.Add(-time.Hour)) {
-			rt.Fatal("a clock that was set back gives tokens")
+		for range 2 {
+			if p.take(now.Add(-time.Hour)) {
+				rt.Fatal("a clock that was set back gives tokens")
+			}
 		}
 		if got := p.take(now.Add(-time.Hour + time.Duration(1.01/rate*float64(time.Second)))); !got {
 			rt.Fatal("after the clock was set back there are no more tokens")

@@ -195,7 +195,7 @@ func (w *outage) specs() iter.Seq[task.Spec] {
 
 // tally is what came of the ticks of one task that fell due while nobody was there.
 type tally struct {
-	run, ticks int64
+	run    int64
 	missed     map[string]int64
 }
 
