@@ -256,6 +256,7 @@ func (b *batch) become(it *item) (err error) {
 		return nil
 	}
 	it.st, err = b.next(b.c, old, it.spec, as(it.spec), mend)
+	it.found.MarkBy = it.st.MarkBy
 	return err
 }
 

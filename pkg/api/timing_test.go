@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -44,5 +45,34 @@ func TestScheduleNext_KnowsTheWholeTiming(t *testing.T) {
 		if !errors.As(err, &e) || e.Field != field {
 			t.Errorf("%+v: %v; want an error of %s", ask, err, field)
 		}
+	}
+}
+
+// A tick that the former schedule had may be decided when a new one comes, whose
+// jitter would have it fall due once more: so what is decided is none of the new
+// one's, whatever the API's clock says.
+func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "*/10 * * * * *")
+	w.create("b", "*/10 * * * * *")
+	refOf := func(name string) store.Ref {
+		return ref("default", name)
+	}
+	mark := func(name string, at time.Time) {
+		w.put(w.store.Keys().Watermark(refOf(name).Shard), store.Watermark{Time: task.At(at), Nonce: "n"})
+	}
+	late := w.clock.now().Add(4 * time.Second) // the owner's clock is ahead
+	mark("a", late)
+	_, err := w.Patch(ctx, "default", "a", []byte(`{"jitter": "5s"}`), 0)
+	must(t, err)
+	if from := w.entry(refOf("a")).From; from.Before(late) {
+		t.Errorf("from is %v; decided is all up to %v", from, late)
+	}
+	_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "5s"}`), 0) // the same ticks: from stays
+	must(t, err)
+	mark("b", late)
+	w.batch("", `{"name": "b", "schedule": "*/10 * * * * *", "jitter": "5s", "action": {"noop": {}}}`)
+	if from := w.entry(refOf("b")).From; from.Before(late) {
+		t.Errorf("in a batch from is %v; decided is all up to %v", from, late)
 	}
 }

@@ -87,6 +87,7 @@ func (s *server) change(c *call, ref store.Ref, ed edit) (st store.Stored, resul
 		if err != nil {
 			return err
 		}
+		old.MarkBy = st.MarkBy
 		rev, err := s.Store.UpdateTask(c.ctx(), old, st.Task, st.Entry)
 		st.Task.Revision, st.EntryMod, result = rev, rev, client.Configured
 		return about(ref.String(), err)
@@ -138,10 +139,36 @@ func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend b
 			return store.Stored{}, err
 		}
 	}
+	st := store.Stored{Ref: old.Ref, Task: t}
+	if anew && e.Jitter > 0 {
+		if since, err = s.behindMark(c, old.Ref, since); err != nil {
+			return store.Stored{}, err
+		}
+		st.MarkBy = since
+	}
 	if e.From.Before(since.Time) {
 		e.From = since
 	}
-	return store.Stored{Ref: old.Ref, Task: t, Entry: e}, nil
+	st.Entry = e
+	return st, nil
+}
+
+// markMoves is how far a watermark may move between reading it and a write.
+const markMoves = 100 * time.Millisecond
+
+// behindMark is from when a schedule with jitter may take another's place: from
+// where the watermark will not be before it is written, or nothing is. A tick that
+// the former schedule had, and that is decided, would fall due once more with the
+// jitter of the new one.
+func (s *server) behindMark(c *call, ref store.Ref, since task.Time) (task.Time, error) {
+	mark, err := s.Store.Mark(c.ctx(), ref.Shard)
+	if err != nil {
+		return since, err
+	}
+	if mark.After(since.Time) {
+		since = mark
+	}
+	return task.At(since.Add(markMoves)), nil
 }
 
 // changeOf says what kind of a change makes one spec of another.

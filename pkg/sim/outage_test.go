@@ -196,7 +196,7 @@ func (w *outage) specs() iter.Seq[task.Spec] {
 // tally is what came of the ticks of one task that fell due while nobody was there.
 type tally struct {
 	run    int64
-	missed     map[string]int64
+	missed map[string]int64
 }
 
 func (w *outage) judge(events []check.Event) {

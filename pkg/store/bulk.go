@@ -43,7 +43,7 @@ func Fitting(changes []Change) int {
 	for i, c := range changes {
 		ops += 2
 		if c.Old != nil {
-			ops += 2
+			ops += 2 // and at most one comparison more
 			former += len(c.Old.rawSpec)
 		}
 		if i > 0 && (ops > maxChangeOps || former > maxFormer) {
@@ -74,6 +74,7 @@ func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, f
 		}
 		txn.If = append(txn.If, unchanged(spec, specMod), unchanged(entry, entryMod))
 		if c.Old != nil {
+			txn.If = append(txn.If, s.marked(c.Old)...)
 			txn.Then = append(txn.Then, s.putOver(c.Old, c.New.Task, &c.New.Entry)...)
 		} else {
 			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, encode(&c.New.Entry)))

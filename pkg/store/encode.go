@@ -212,6 +212,13 @@ func encodeAssigned(v *task.Assigned, action string, all bool) string {
 	})
 }
 
+// markAfter is later, as text, than the records of all watermarks up to t, and of
+// no others.
+func markAfter(t task.Time) string {
+	text, _ := task.At(t.Add(time.Millisecond)).MarshalText() // never fails
+	return `{"time":"` + string(text)
+}
+
 func encodeMark(m Watermark) string {
 	return encoded(false, func(r *record) {
 		r.time("time", m.Time)

@@ -19,6 +19,10 @@ type Stored struct {
 	Entry    task.Entry
 	EntryMod int64
 
+	// MarkBy, if it is set, has the task written over only as long as the watermark
+	// of its shard is not later.
+	MarkBy task.Time
+
 	rawSpec, rawEntry []byte // as they were read
 }
 
@@ -67,11 +71,11 @@ func (s *Store) Task(ctx context.Context, ref Ref) (Stored, error) {
 }
 
 // UpdateTask writes t and e over what was read as old, if neither has changed
-// since, and returns the revision. task.ErrConflict if one has.
+// since, and returns the revision. task.ErrConflict if one has, or if the watermark
+// is past old.MarkBy.
 func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
-	entry := s.keys.Entry(old.Ref)
 	res, err := s.write(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(entry, old.EntryMod)},
+		If:   append(s.marked(&old), unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(s.keys.Entry(old.Ref), old.EntryMod)),
 		Then: s.putOver(&old, t, &e),
 	})
 	switch {
@@ -81,6 +85,28 @@ func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.
 		return 0, fmt.Errorf("update task %s: %w", old.Ref, task.ErrConflict)
 	}
 	return res.Revision, nil
+}
+
+// marked compares the watermark of a task's shard with st.MarkBy. Their order as
+// text is that in time: a watermark's record begins with its time.
+func (s *Store) marked(st *Stored) []clientv3.Cmp {
+	if st.MarkBy.IsZero() {
+		return nil
+	}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(s.keys.Watermark(st.Ref.Shard)), "<", markAfter(st.MarkBy))}
+}
+
+// Mark is up to when the ticks of a shard are decided.
+func (s *Store) Mark(ctx context.Context, shard int) (task.Time, error) {
+	e, err := s.getOne(ctx, s.keys.Watermark(shard))
+	if err == nil && e == nil {
+		err = ErrDamaged
+	}
+	if err != nil {
+		return task.Time{}, fmt.Errorf("read the watermark of shard %d: %w", shard, err)
+	}
+	w, err := DecodeWatermark(e.Value)
+	return w.Time, err
 }
 
 // DeleteTask deletes a task with all that is its own, and remembers nothing: its

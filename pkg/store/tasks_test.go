@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -319,4 +320,26 @@ func grow(s *string, text string, valid func() bool) {
 func jsonSize(v any) int {
 	b, _ := json.Marshal(v)
 	return len(b)
+}
+
+func TestUpdateTask_LosesToAWatermarkThatIsLater(t *testing.T) {
+	w := newWorld(t)
+	st := w.create(ref)
+	mark, _ := w.mark()
+	st.MarkBy = task.At(mark.Time.Add(-time.Millisecond))
+	_, err := w.UpdateTask(t.Context(), st, st.Task, st.Entry)
+	is(t, err, task.ErrConflict)
+	_, _, err = w.ChangeTasks(t.Context(), []store.Change{{Old: &st, New: &st}})
+	is(t, err, task.ErrConflict)
+
+	st.MarkBy = mark.Time
+	if got, err := w.Mark(t.Context(), ref.Shard); err != nil || !got.Equal(mark.Time.Time) {
+		t.Errorf("the watermark is read as %v, %v", got, err)
+	}
+	_, _, err = w.ChangeTasks(t.Context(), []store.Change{{Old: &st, New: &st}})
+	ok(t, err)
+	st = w.stored(ref)
+	st.MarkBy = mark.Time
+	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
+	ok(t, err)
 }
