@@ -131,11 +131,15 @@ func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gat
 	return err
 }
 
-// gathered is a committer that only keeps what is to be written.
+// gathered is a committer that only keeps what is to be put.
 type gathered []clientv3.Op
 
 // Commit says that all is well.
 func (g *gathered) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
-	*g = append(*g, t.Then...)
+	for _, op := range t.Then {
+		if op.IsPut() { // there is nothing to delete
+			*g = append(*g, op)
+		}
+	}
 	return kv.Result{Succeeded: true}, nil
 }

@@ -48,7 +48,7 @@ func (t *timing) passed(at int64) int64 {
 	if t == nil || t.jitter == 0 {
 		return at
 	}
-	upTo := at - t.jitter
+	upTo := max(at-t.jitter, 0)
 	listTicks(t, upTo, at, func(tick int64) bool {
 		if t.due(tick) > at {
 			return false

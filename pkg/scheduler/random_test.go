@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,8 +55,8 @@ type game struct {
 	nodes   []string
 	gone    map[string]string // nodes that are absent: their last instance
 	tasks   []string
-	rate    int  // of catching up
-	herd    bool // more tasks tick at once than one commit holds
+	rate    atomic.Int64 // of catching up
+	herd    bool         // more tasks tick at once than one commit holds
 	doors   []*door
 	zombies []store.Held // attempts as they were some time ago
 	ahead   *ahead       // a node that loads the shard before it is its own, or nil
@@ -71,7 +72,8 @@ func newGame(t *testing.T, seed uint64) *game {
 		g.join(n)
 		g.skew[n] = time.Duration(g.rand.IntN(2000)-1000) * time.Millisecond
 	}
-	g.herd, g.rate = g.chance(3), pick(g, []int{1, 10, 1000})
+	g.herd = g.chance(3)
+	g.rate.Store(pick(g, []int64{1, 10, 1000}))
 	g.record()
 	g.hireNew()
 	for g.herd && len(g.tasks) < 40 {
@@ -164,7 +166,7 @@ func (g *game) takeOn(h *hand) {
 	node := h.e.cfg.Node
 	h.e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
 	h.e.cfg.LostAfter = 20 * time.Second
-	h.pace(g.rate)
+	h.pace(int(g.rate.Load()))
 	g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
 	if len(g.hands) > 3 {
 		g.drop(g.hands[0])
@@ -199,7 +201,7 @@ func (g *game) loadAhead() {
 	g.ahead = g.preload(node, func(e *Engine) {
 		e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
 		e.cfg.LostAfter = 20 * time.Second
-		e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: g.rate} }
+		e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: int(g.rate.Load())} }
 	})
 	if g.chance(2) {
 		g.ahead.isLoaded()
@@ -523,7 +525,7 @@ func (g *game) mend() *hand {
 		g.drop(h)
 	}
 	g.skew = map[string]time.Duration{}
-	g.rate = 1000
+	g.rate.Store(1000)
 	g.later(10 * time.Second) // beyond every clock that there was, and all waits
 	g.hireNew()
 	h := g.hands[0]

@@ -117,9 +117,14 @@ func (s *Store) DeleteTask(ctx context.Context, old Stored) (int64, error) {
 	return s.remove(ctx, old)
 }
 
-// BuryTask is DeleteTask, and puts a tombstone in the task's place.
+// BuryTask is DeleteTask, and puts a tombstone in the task's place; none if etcd is
+// full, which takes deletes only.
 func (s *Store) BuryTask(ctx context.Context, old Stored, t Tombstone) (int64, error) {
-	return s.remove(ctx, old, s.PutTombstone(old.Ref, t))
+	rev, err := s.remove(ctx, old, s.PutTombstone(old.Ref, t))
+	if NoSpace(err) {
+		return s.remove(ctx, old)
+	}
+	return rev, err
 }
 
 func (s *Store) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
