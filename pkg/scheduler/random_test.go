@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,7 +52,8 @@ type game struct {
 	*world
 	rand    *rand.Rand
 	skew    map[string]time.Duration // of each node's clock
-	hands   []*hand                  // the owner is the last; the others do not know yet
+	skews   sync.Mutex
+	hands   []*hand // the owner is the last; the others do not know yet
 	nodes   []string
 	gone    map[string]string // nodes that are absent: their last instance
 	tasks   []string
@@ -164,7 +166,7 @@ func (g *game) hireNew() {
 
 func (g *game) takeOn(h *hand) {
 	node := h.e.cfg.Node
-	h.e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
+	h.e.cfg.Now = func() time.Time { return g.timeOf(node) }
 	h.e.cfg.LostAfter = 20 * time.Second
 	h.pace(int(g.rate.Load()))
 	g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
@@ -191,6 +193,13 @@ func (g *game) drop(h *hand) {
 	g.hands = slices.DeleteFunc(g.hands, func(o *hand) bool { return o == h })
 }
 
+// timeOf is what a node takes for the time. Loading ahead asks beside the game.
+func (g *game) timeOf(node string) time.Time {
+	g.skews.Lock()
+	defer g.skews.Unlock()
+	return g.clock().Add(g.skew[node])
+}
+
 // loadAhead has a node load the shard that is to own it, or go on with that.
 func (g *game) loadAhead() {
 	if g.ahead != nil || len(g.present()) == 0 {
@@ -199,7 +208,7 @@ func (g *game) loadAhead() {
 	node := pick(g, g.present())
 	g.say("%s loads the shard", node)
 	g.ahead = g.preload(node, func(e *Engine) {
-		e.cfg.Now = func() time.Time { return g.clock().Add(g.skew[node]) }
+		e.cfg.Now = func() time.Time { return g.timeOf(node) }
 		e.cfg.LostAfter = 20 * time.Second
 		e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: int(g.rate.Load())} }
 	})
@@ -524,7 +533,9 @@ func (g *game) mend() *hand {
 	for _, h := range slices.Clone(g.hands) {
 		g.drop(h)
 	}
-	g.skew = map[string]time.Duration{}
+	g.skews.Lock()
+	clear(g.skew)
+	g.skews.Unlock()
 	g.rate.Store(1000)
 	g.later(10 * time.Second) // beyond every clock that there was, and all waits
 	g.hireNew()
