@@ -272,7 +272,7 @@ func (p *plan) queue(t *taskState) {
 			p.then = append(p.then, func(int64) { p.w.look(t) })
 			return
 		}
-		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.begun(), expired: q.expired(now), replacer: q == replacer}
+		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.begun(), expired: q.expired(now), replacer: q == replacer, newer: replacer != nil && q.ID > replacer.ID}
 		others := begun
 		if c.begun {
 			// Of several that are begun the first goes on; else all would wait

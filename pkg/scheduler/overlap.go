@@ -135,18 +135,19 @@ type candidate struct {
 	begun    bool // it has been dispatched before
 	expired  bool // it has not, and its start deadline has passed
 	replacer bool // it is the newest tick that waits to replace others
+	newer    bool // than that one: a tick that came to light late
 }
 
 // turn decides a run that waits. replacing says that a tick waits to replace
 // others, others is how many begun ones go before it.
 //
-// What has begun gives way to a replacement; of a person's runs that have not,
-// none does: they wait until the replacement has started.
+// What has begun gives way to a replacement; of a person's runs that have not, and
+// of newer ticks, none does: they wait until the replacement has started.
 func (r overlapRule) turn(c candidate, replacing bool, active, others int) turn {
 	switch {
 	case c.expired:
 		return expires
-	case replacing && !c.replacer && (c.begun || !c.manual):
+	case replacing && !c.replacer && (c.begun || !c.manual && !c.newer):
 		return givesWay
 	case replacing && !c.replacer:
 		return rests
