@@ -110,7 +110,9 @@ func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt)
 		c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
 	}
 	for _, other := range t.runs {
-		if other != r && other.line == r.line && scheduled(other.trigger) && other.decided >= r.decided && other.state != task.Missed {
+		// A tick that had an attempt end may have missed its own start since.
+		waited := taken != nil && !other.before.IsZero()
+		if other != r && other.line == r.line && scheduled(other.trigger) && other.decided >= r.decided && (other.state != task.Missed || waited) {
 			return
 		}
 	}

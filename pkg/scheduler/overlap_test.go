@@ -209,6 +209,46 @@ func TestOverlap_ReplaceEndsRetriesAndLeavesManualRunsWaiting(t *testing.T) {
 	}
 }
 
+// A tick replaces what is older: one that came to light late while another waits to
+// replace a run has its turn after that one.
+func TestOverlap_ReplaceSparesWhatIsNewer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", replaces, missed(task.MissedAll, 1), func(t *task.Task) { t.Missed.Grace = task.Duration(time.Second) })
+	h.decide(1)
+	h.decide(2)
+	w.want("a", "+1 dispatched", "+2 queued overlap")
+	h.decide(9)
+	h.decide(9.1)
+	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+8 missed 6 came_to_light_late", "+9 queued catch_up")
+	w.pause("a")
+	w.finish("a", task.Cancelled)
+	h.decide(9.2)
+	w.want("a", "+1 cancelled replaced", "+2 dispatched", "+3..+8 missed 6 came_to_light_late", "+9 queued catch_up")
+	w.finish("a", task.Succeeded)
+	h.decide(9.3)
+	w.want("a", "+1 cancelled replaced", "+2 succeeded", "+3..+8 missed 6 came_to_light_late", "+9 dispatched")
+}
+
+// What was asked to give way ends as replaced, though the tick that asked for it
+// found no time to start.
+func TestOverlap_ReplaceByATickThatComesTooLate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", replaces, func(t *task.Task) { t.Deadline = task.Duration(3 * time.Second) })
+	h.decide(1)
+	h.decide(2)
+	w.pause("a")
+	h.decide(2.1)
+	h.decide(6)
+	w.want("a", "+1 dispatched", "+2 missed start_deadline")
+	w.finish("a", task.Cancelled)
+	h.decide(7)
+	w.want("a", "+1 cancelled replaced", "+2 missed start_deadline")
+}
+
 // The node of the run that is to give way is silent: what replaces it waits until
 // that is lost.
 func TestOverlap_ReplaceWaitsForASilentNode(t *testing.T) {
