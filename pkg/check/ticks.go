@@ -114,7 +114,7 @@ const (
 )
 
 func (c cron) next(after int64) (int64, bool) {
-	at := (after/secondMS + 1) * secondMS
+	at := (max(after, 0)/secondMS + 1) * secondMS // a watermark may stand at the beginning of time
 	for range horizon {
 		if c.day(instant(at)) {
 			for end := at - at%dayMS + dayMS; at < end; {

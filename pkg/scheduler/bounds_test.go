@@ -49,7 +49,7 @@ func (w *world) pauseUntil(name string, until float64) {
 func TestPause_WithAnEndEndsByItself(t *testing.T) {
 	t.Parallel()
 	for _, handOver := range []bool{false, true} {
-		w := newWorld(t, "n1", "n2")
+		w := newWorld(t, "n1", "n2").judged()
 		h := w.work("n1")
 		w.create("a", every("10s"), allow)
 		h.decide(10)
@@ -77,7 +77,7 @@ func TestPause_WithAnEndEndsByItself(t *testing.T) {
 
 func TestPause_EndsAreNotTakenForTicks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", every("10s"), allow, paused)
 	h.decide(30)
@@ -103,7 +103,7 @@ func TestMaxRuns_OfTicksInTheirOrder(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "n1", "n2")
+			w := newWorld(t, "n1", "n2").judged()
 			w.create("a", append([]option{every("10s"), maxRuns(3)}, c.opts...)...)
 			h := w.work("n1")
 			for i, at := range c.at {
@@ -127,7 +127,7 @@ func TestMaxRuns_OfTicksInTheirOrder(t *testing.T) {
 
 func TestMaxRuns_RaisedHasTicksAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newWorld(t, "n1", "n2").judged()
 	w.create("a", every("10s"), allow, maxRuns(1))
 	w.create("z", every("5s"), allow)
 	h := w.work("n1")
@@ -157,7 +157,7 @@ func TestMaxRuns_OverCrashes(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "n1", "n2")
+			w := newWorld(t, "n1", "n2").judged()
 			w.create("a", every("10s"), allow, maxRuns(2))
 			h := w.work("n1")
 			h.decide(1) // covered

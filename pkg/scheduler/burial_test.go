@@ -54,7 +54,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "n1", "n2")
+			w := newWorld(t, "n1", "n2").judged()
 			h := w.work("n1")
 			w.create("a", append([]option{ttl(30 * time.Second)}, c.opts...)...)
 			h.decide(10)
@@ -101,7 +101,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 
 func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("active", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second))
 	w.create("waits", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second), on("role = none"))
@@ -139,7 +139,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 
 func TestTTL_OfAnOwnerThatIsFenced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newWorld(t, "n1", "n2").judged()
 	w.create("a", cronned("@at 2026-01-02T12:00:10Z"), ttl(time.Second))
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)
@@ -153,7 +153,7 @@ func TestTTL_OfAnOwnerThatIsFenced(t *testing.T) {
 
 func TestTTL_OnTheRealClock(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newWorld(t, "n1").judged()
 	w.realTime()
 	w.run("n1")
 	now := w.clock()

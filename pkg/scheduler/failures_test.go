@@ -29,7 +29,7 @@ func (w *world) wantPaused(name string, failures int) {
 
 func TestPauseAfterFailures_InARow(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", every("10s"), pauseAfter(3))
 	at := 10.0
@@ -80,7 +80,7 @@ func TestPauseAfterFailures_InARow(t *testing.T) {
 
 func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", every("10s"), pauseAfter(2), retries(2, 0, task.Failed))
 	w.create("b", every("10s"))
@@ -147,7 +147,7 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "n1", "n2")
+			w := newWorld(t, "n1", "n2").judged()
 			h := w.work("n1")
 			w.create("a", every("10s"), allow, pauseAfter(3))
 			w.create("b", every("10s"), allow, pauseAfter(3))
@@ -184,7 +184,7 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 
 func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newWorld(t, "n1", "n2").judged()
 	w.create("a", every("10s"), pauseAfter(3))
 	w.work("n1").decide(10)
 	h := w.work("n2")
@@ -208,7 +208,7 @@ func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 
 func TestPauseAfterFailures_CutsAPauseWithAnEndShort(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", every("10s"), allow, pauseAfter(2))
 	h.decide(10)
@@ -230,7 +230,7 @@ func TestPauseAfterFailures_CutsAPauseWithAnEndShort(t *testing.T) {
 // What the history holds is read no further back than matters.
 func TestPauseAfterFailures_OfALongHistory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newWorld(t, "n1", "n2") // not judged: its history is made by hand
 	w.create("a", every("10s"), pauseAfter(5))
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -45,6 +46,7 @@ func TestRandomFutures_AreThoseOfOneOwner(t *testing.T) {
 				g.join(n)
 				g.skew[n] = time.Duration(g.rand.IntN(2000)-1000) * time.Millisecond
 			}
+			g.record()
 			all := missed(task.MissedAll, 1000)
 			g.world.create("jitter", jitter(800*time.Millisecond), all, allow)
 			g.world.create("count", maxRuns(9), all, allow)
@@ -62,6 +64,7 @@ func TestRandomFutures_AreThoseOfOneOwner(t *testing.T) {
 			g.wantTicks("silence", 30, 0)
 			g.wantFailures(h)
 			g.wantOneTickForEachAnchor(h)
+			g.judge(check.Options{Lag: time.Hour})
 		})
 	}
 }

@@ -120,7 +120,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 
 func TestJitter_TicksAreDecidedWhenTheyFallDueInThatOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
+	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	all := []string{"a", "b", "c", "d"}
 	for _, name := range all {
@@ -151,7 +151,7 @@ func TestJitter_TicksAreDecidedWhenTheyFallDueInThatOrder(t *testing.T) {
 // fire, and a schedule is replaced.
 func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newWorld(t, "n1", "n2").judged()
 	h := w.work("n1")
 	w.create("a", cronned("0 * * * * *"), jitter(50*time.Second), allow, uid("aaaa")) // due at +70.157
 	w.create("b", cronned("0 * * * * *"), jitter(50*time.Second), allow, uid("bbbb"))
@@ -184,7 +184,7 @@ func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
 // watermark has passed them, and some have not fallen due.
 func TestJitter_OfAnEntryThatIsNotCovered(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
+	w := newWorld(t, "n1", "n2").judged()
 	w.create("z", every("1s"), allow)
 	w.work("n1").decide(100)
 	w.createAt(sec(0.5), "a", cronned("*/10 * * * * *"), jitter(9*time.Second), allow, missed(task.MissedAll, 50))
