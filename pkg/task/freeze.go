@@ -61,6 +61,22 @@ func (f *Freezes) At(namespace string, at time.Time) *Freeze {
 	return nil
 }
 
+// HeldUp is the latest freeze of a namespace that ended between two instants, as far
+// as is remembered: what was there at the first, and started at the second, waited
+// for its end.
+func (f *Freezes) HeldUp(namespace string, from, until time.Time) *Freeze {
+	if f == nil {
+		return nil
+	}
+	for i := range f.Past {
+		z := &f.Past[i]
+		if (z.Namespace == "" || z.Namespace == namespace) && z.Ended.After(from) && !z.Ended.After(until) {
+			return z
+		}
+	}
+	return nil
+}
+
 // Freeze is f and z besides; f itself, and false, if one holds for that very
 // namespace, or for the cluster, already.
 func (f Freezes) Freeze(z Freeze) (Freezes, bool) {

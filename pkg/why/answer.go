@@ -270,6 +270,8 @@ func (w *witness) latest() task.Answer {
 	}
 	if next, ok := w.nextTick(); ok {
 		a.Also = append(a.Also, w.tickAnswer(w.judge(w.all, next)))
+	} else if also := w.noneToCome(); also != nil {
+		a.Also = append(a.Also, *also)
 	}
 	return a
 }

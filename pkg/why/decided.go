@@ -99,6 +99,9 @@ func (f *Facts) foresee(g *finding, all []version) {
 		return
 	}
 	g.verdict = task.VerdictWillRun
+	if e.Paused {
+		g.pause = f.pauseAt(all, f.Now) // it has an end, or the tick would be none
+	}
 }
 
 // undecided is what keeps a tick from being decided.

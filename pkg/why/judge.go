@@ -86,7 +86,7 @@ func (f *Facts) found(g *finding, r *task.Run) {
 	if g.verdict == "" {
 		g.verdict = task.VerdictUnreadable
 	}
-	if r.Reason == task.ReasonFrozen {
+	if r.State == task.Skipped && r.Reason == task.ReasonFrozen {
 		at := g.due
 		if r.Count <= 1 && !r.EndedAt.IsZero() {
 			at = r.EndedAt.Time // decided while it held; a late one fell due before
@@ -94,6 +94,13 @@ func (f *Facts) found(g *finding, r *task.Run) {
 		if g.freeze = f.Freezes.At(f.Namespace, at); g.freeze == nil {
 			g.unknown = append(g.unknown, "the freeze that held then: only the latest are remembered")
 		}
+		return
+	}
+	switch {
+	case r.State == task.Queued, r.State == task.Dispatched && r.StartedAt.IsZero():
+		g.freeze = f.Freezes.Of(f.Namespace) // nothing of it starts while that holds
+	case !r.DispatchedAt.IsZero():
+		g.freeze = f.Freezes.HeldUp(f.Namespace, r.CreatedAt.Time, r.StartedAt.Time)
 	}
 }
 

@@ -176,3 +176,24 @@ func (w *witness) noneYet() task.Answer {
 	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and nobody has asked for a run", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
 	return a
 }
+
+// noneToCome is the answer about the next tick of a task that has none; nil if
+// nobody would expect one.
+func (w *witness) noneToCome() *task.Answer {
+	v := inForce(w.all, w.Now)
+	if w.Task == nil || v == nil || v.vague || v.schedule == nil || v.manual() {
+		return nil
+	}
+	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: v}
+	says := "no tick comes any more: the schedule, " + expressions(v.Schedule) + ", has ended"
+	if period, after := v.completion(); after {
+		g.verdict = task.VerdictDepends
+		says = fmt.Sprintf("the next tick comes %s after the end of the run that is active or waits", task.Duration(period))
+	} else if !v.End.IsZero() && v.End.Before(w.Now) {
+		g.verdict = task.VerdictOutside
+		says = "no tick comes any more: the task's end was " + w.when(v.End.Time)
+	}
+	a := w.tickAnswer(g)
+	a.Tick, a.Sentence = nil, sentence("%s", says)
+	return &a
+}

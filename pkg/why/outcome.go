@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,9 +22,9 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 	}
 	switch r.State {
 	case task.Queued:
-		return sentence("%s waits%s: %s", what, f.sinceWords(r), f.waitWords(s, r))
+		return sentence("%s %s: %s", what, f.waits(r), f.waitWords(s, g))
 	case task.Dispatched, task.Running:
-		return sentence("%s %s", what, f.activeWords(s, r))
+		return sentence("%s %s", what, f.activeWords(s, g))
 	case task.Skipped:
 		return sentence("%s was skipped%s: %s", what, among(s, r), f.skipWords(s, g))
 	case task.Missed:
@@ -53,14 +54,16 @@ func reasonWords(r *task.Run) string {
 	return "the reason is not on record"
 }
 
-func (f *Facts) sinceWords(r *task.Run) string {
+// waits is for how long a run has been waiting.
+func (f *Facts) waits(r *task.Run) string {
 	if r.CreatedAt.IsZero() {
-		return ""
+		return "waits"
 	}
-	return " since " + span(f.Now.Sub(r.CreatedAt.Time))
+	return "has waited for " + span(f.Now.Sub(r.CreatedAt.Time))
 }
 
-func (f *Facts) waitWords(s speaker, r *task.Run) string {
+func (f *Facts) waitWords(s speaker, g finding) string {
+	r := g.run
 	text := reasonWords(r)
 	if r.Reason == task.ReasonNoNode && f.Entry != nil {
 		if f.Entry.Target.Selector != "" {
@@ -68,6 +71,13 @@ func (f *Facts) waitWords(s speaker, r *task.Run) string {
 		}
 		if len(f.matching(f.Entry.Target.Selector)) > 0 {
 			text += ", or did not a moment ago"
+		}
+	}
+	if g.freeze != nil { // nothing of it starts, whatever else it waits for
+		if slices.Contains([]string{task.ReasonManual, task.ReasonHandBack, task.ReasonCatchUp, task.ReasonFrozen, ""}, r.Reason) {
+			text = frozenWords(s, g.freeze)
+		} else {
+			text += "; besides, " + frozenWords(s, g.freeze)
 		}
 	}
 	if len(r.Attempts) > 0 {
@@ -83,13 +93,22 @@ func (f *Facts) waitWords(s speaker, r *task.Run) string {
 	return text
 }
 
-func (f *Facts) activeWords(s speaker, r *task.Run) string {
+// frozenWords says who froze what, and why.
+func frozenWords(s speaker, z *task.Freeze) string {
+	return fmt.Sprintf("%s is frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
+}
+
+func (f *Facts) activeWords(s speaker, g finding) string {
+	r := g.run
 	text := fmt.Sprintf("was given to %s on %s, and is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
 	if r.State == task.Running || !r.StartedAt.IsZero() {
 		text = fmt.Sprintf("is running on %s, since %s", r.Node, s.when(r.StartedAt.Time))
 	}
 	if f.node(r.Node) == nil {
 		text += fmt.Sprintf("; %s is away, and unless it comes back the attempt will be declared lost", r.Node)
+	}
+	if g.freeze != nil {
+		text += "; " + frozenWords(s, g.freeze)
 	}
 	if r.CancelledBy != "" {
 		text += "; " + r.CancelledBy + " has asked for its end"

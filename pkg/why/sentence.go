@@ -3,6 +3,7 @@ package why
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -41,8 +42,7 @@ func (f *Facts) says(s speaker, g finding) string {
 	case task.VerdictWillRun:
 		return sentence("it will run: %s falls due %s, as things are now%s", tick, f.inWords(s, g), f.besideWords(s, g))
 	case task.VerdictFrozen:
-		return sentence("it will not run if things stay as they are: %s is due %s, and %s is frozen since %s%s%s", tick, f.inWords(s, g),
-			frozenWhat(g.freeze), s.when(g.freeze.Since.Time), by(g.freeze.By), quoted(g.freeze.Reason))
+		return sentence("it will not run if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
 	case task.VerdictNoNode:
 		return sentence("it will not start if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), f.noNodeWords())
 	}
@@ -60,13 +60,51 @@ func (f *Facts) inWords(s speaker, g finding) string {
 
 // besideWords is what may yet come between a tick and its run.
 func (f *Facts) besideWords(s speaker, g finding) string {
-	active := slices.DeleteFunc(f.active(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
-	if len(active) == 0 || f.Entry == nil || f.Entry.Overlap == task.OverlapAllow {
-		return ""
+	var text string
+	if g.pause != nil {
+		text = fmt.Sprintf("; until then the task is paused%s%s", by(pauser(g.pause)), quoted(g.pause.Reason))
 	}
-	r := active[0]
-	what := map[string]string{task.OverlapSkip: "it is skipped", task.OverlapQueue: "it waits", task.OverlapReplace: "that is cancelled for it"}[f.Entry.Overlap]
-	return fmt.Sprintf("; a run is active, since %s, and if it still is then, %s", s.when(r.DispatchedAt.Time), what)
+	if f.Entry == nil {
+		return text
+	}
+	active := slices.DeleteFunc(f.active(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
+	var waiting []task.Run
+	for _, r := range f.Runs {
+		if r.State == task.Queued && r.Trigger != task.TriggerManual && len(r.Attempts) == 0 {
+			waiting = append(waiting, r)
+		}
+	}
+	return text + f.busyWords(s, active, waiting)
+}
+
+// busyWords is what becomes of a tick if what is active and what waits still does
+// when it comes.
+func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
+	e := f.Entry
+	one := func() string { return "a run is active, since " + s.when(active[0].DispatchedAt.Time) }
+	switch {
+	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
+		return ""
+	case e.Overlap == task.OverlapAllow:
+		return fmt.Sprintf("; %s active, as many as max_active allows, and if that is still so then, it waits", plural(int64(len(active)), "run is", "runs are"))
+	case e.Overlap == task.OverlapQueue && len(waiting) >= e.Queue.Room():
+		what := "it is skipped"
+		if e.Queue.Drop == task.DropOldest {
+			what = "the oldest of them is skipped for it"
+		}
+		return fmt.Sprintf("; %s waiting, as many as queue.limit allows, and if that is still so then, %s", plural(int64(len(waiting)), "run is", "runs are"), what)
+	case len(active) == 0 && len(waiting) == 0:
+		return ""
+	case e.Overlap == task.OverlapQueue && len(active) > 0:
+		return "; " + one() + ", and if it still is then, it waits"
+	case e.Overlap == task.OverlapQueue:
+		return "; a run waits, and if it still does then, this one waits behind it"
+	case len(active) == 0:
+		what := map[string]string{task.OverlapSkip: "this one is skipped", task.OverlapReplace: "that is cancelled for it"}[e.Overlap]
+		return fmt.Sprintf("; a run waits (%s), and if it still does then, %s", strings.ReplaceAll(waiting[0].Reason, "_", " "), what)
+	}
+	what := map[string]string{task.OverlapSkip: "it is skipped", task.OverlapReplace: "that is cancelled for it"}[e.Overlap]
+	return "; " + one() + ", and if it still is then, " + what
 }
 
 // noNodeWords is why there is no node for the task.
@@ -85,10 +123,6 @@ func frozenWhat(z *task.Freeze) string {
 }
 
 func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
-	who := p.By
-	if who == task.PausedByFailures {
-		who = "Carillon itself"
-	}
 	text := "since " + s.when(p.Since.Time)
 	end := p.Ended
 	if end.IsZero() || !p.Until.IsZero() && p.Until.Before(end.Time) {
@@ -97,7 +131,14 @@ func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
 	if !end.IsZero() {
 		text = "from " + s.when(p.Since.Time) + " until " + s.when(end.Time)
 	}
-	return text + by(who) + quoted(p.Reason)
+	return text + by(pauser(p)) + quoted(p.Reason)
+}
+
+func pauser(p *task.Pause) string {
+	if p.By == task.PausedByFailures {
+		return "Carillon itself"
+	}
+	return p.By
 }
 
 func (f *Facts) cutWords(s speaker, g finding) string {

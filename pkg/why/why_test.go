@@ -1,6 +1,7 @@
 package why_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,14 +126,16 @@ func (w *world) askIn(t *testing.T, text, zone string) task.Answer {
 
 func code(n int) *int { return &n }
 
-// Each story is what is on record, a question, and the answer in word and sentence.
-var stories = []struct {
+// A story is what is on record, a question, and the answer in word and sentence.
+type story struct {
 	name    string
 	world   func() *world
 	ask     string
 	verdict task.Verdict
 	says    []string
-}{
+}
+
+var stories = []story{
 	{"succeeded", func() *world { return nightly().all() }, "02:30", task.VerdictSucceeded,
 		[]string{"The tick of Tue 10 Mar 2026 02:30 UTC ran on n1 and succeeded after 2.99s."}},
 	{"failed", func() *world {
@@ -204,7 +207,7 @@ var stories = []struct {
 		w := nightly().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
 		w.Entry.Target.Selector = "role = db"
 		return w
-	}, "11:30", task.VerdictWaiting, []string{`waits since 30m: no node that takes work matches its selector ("role = db")`}},
+	}, "11:30", task.VerdictWaiting, []string{`has waited for 30m: no node that takes work matches its selector ("role = db")`}},
 	{"waiting for its retry", func() *world {
 		return nightly().run("11:30:00", task.Queued, func(r *task.Run) {
 			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("12:05:00"))
@@ -467,7 +470,7 @@ var stories = []struct {
 }
 
 func TestFor_Stories(t *testing.T) {
-	for _, c := range stories {
+	for _, c := range slices.Concat(stories, waitingStories) {
 		t.Run(c.name, func(t *testing.T) {
 			a := c.world().ask(t, c.ask)
 			if a.Verdict != c.verdict {

@@ -1,0 +1,105 @@
+package why_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// frozen is w while its cluster is frozen.
+func frozen(w *world) *world {
+	w.Freezes = &task.Freezes{Holding: []task.Freeze{{Since: task.At(at("11:00:00")), By: "bob", Reason: "the database moves"}}}
+	return w
+}
+
+func manual(r *task.Run) { r.Trigger, r.Reason = task.TriggerManual, task.ReasonManual }
+
+func overlaps(policy string, edit func(*task.Spec)) *world {
+	return timed(func(s *task.Spec) {
+		if s.Overlap = policy; edit != nil {
+			edit(s)
+		}
+	})
+}
+
+func waits(r *task.Run) { r.Reason = task.ReasonOverlap }
+
+// What waits, and what will have to.
+var waitingStories = []story{
+	{"asked for while frozen", func() *world { return frozen(nightly().run("11:45:00", task.Queued, manual)) }, "11:45:00", task.VerdictWaiting,
+		[]string{`has waited for 15m: the cluster is frozen since Tue 10 Mar 2026 11:00 UTC by bob: "the database moves".`, "Frozen: the cluster"}},
+	{"waiting for another run, and frozen", func() *world { return frozen(nightly().run("11:30:00", task.Queued, waits)) }, "11:30", task.VerdictWaiting,
+		[]string{"another run of the task was active; besides, the cluster is frozen since"}},
+	{"in an inbox, and frozen", func() *world {
+		return frozen(nightly().run("11:30:00", task.Dispatched, func(r *task.Run) { r.StartedAt = task.Time{} }))
+	}, "11:30", task.VerdictRunning, []string{"is not known to have started; the cluster is frozen since"}},
+	{"running, whatever is frozen", func() *world { return frozen(nightly().run("11:30:00", task.Running, nil)) }, "11:30", task.VerdictRunning,
+		[]string{"is running on n1, since Tue 10 Mar 2026 11:30:00.012 UTC."}},
+	{"held up by a freeze that ended", func() *world {
+		w := nightly().run("10:45:00", task.Succeeded, func(r *task.Run) {
+			r.Trigger, r.DispatchedAt, r.StartedAt = task.TriggerManual, task.At(at("11:00:01")), task.At(at("11:00:02"))
+		})
+		w.Freezes = &task.Freezes{Past: []task.Freeze{{Since: task.At(at("10:00:00")), By: "bob", Reason: "x", Ended: task.At(at("11:00:00")), EndedBy: "ann"}}}
+		return w
+	}, "10:45:00", task.VerdictSucceeded, []string{`Frozen: the cluster, since Tue 10 Mar 2026 10:00 UTC by bob: "x", ended Tue 10 Mar 2026 11:00 UTC by ann`}},
+
+	{"will run after a pause", func() *world {
+		w := timed(func(s *task.Spec) { s.Paused, s.PausedUntil = true, task.At(at("14:00:00")) })
+		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("10:00:00")), By: "bob", Reason: "holidays", Until: task.At(at("14:00:00"))}}}
+		return w
+	}, "14:30", task.VerdictWillRun, []string{`as things are now; until then the task is paused by bob: "holidays".`, "Paused: from"}},
+	{"will be skipped if the queue stays full", func() *world {
+		return overlaps(task.OverlapQueue, func(s *task.Spec) { s.Queue.Limit = 1 }).run("10:30:00", task.Running, nil).run("11:30:00", task.Queued, waits)
+	}, "12:30", task.VerdictWillRun, []string{"1 run is waiting, as many as queue.limit allows, and if that is still so then, it is skipped"}},
+	{"will take the place of the oldest", func() *world {
+		return overlaps(task.OverlapQueue, func(s *task.Spec) { s.Queue = task.QueuePolicy{Limit: 1, Drop: task.DropOldest} }).
+			run("10:30:00", task.Running, nil).run("11:30:00", task.Queued, waits)
+	}, "12:30", task.VerdictWillRun, []string{"the oldest of them is skipped for it"}},
+	{"will wait in the queue", func() *world { return overlaps(task.OverlapQueue, nil).run("11:30:00", task.Running, nil) }, "12:30", task.VerdictWillRun,
+		[]string{"a run is active, since Tue 10 Mar 2026 11:30 UTC, and if it still is then, it waits"}},
+	{"will wait behind another", func() *world {
+		return overlaps(task.OverlapQueue, nil).run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
+	}, "12:30", task.VerdictWillRun, []string{"a run waits, and if it still does then, this one waits behind it"}},
+	{"will wait for max_active", func() *world {
+		return overlaps(task.OverlapAllow, func(s *task.Spec) { s.MaxActive = 1 }).run("11:30:00", task.Running, nil)
+	}, "12:30", task.VerdictWillRun, []string{"1 run is active, as many as max_active allows, and if that is still so then, it waits"}},
+	{"will run beside others", func() *world {
+		return overlaps(task.OverlapAllow, func(s *task.Spec) { s.MaxActive = 2 }).run("11:30:00", task.Running, nil)
+	}, "12:30", task.VerdictWillRun, []string{"as things are now."}},
+	{"will be skipped if another still waits", func() *world {
+		return nightly().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
+	}, "12:30", task.VerdictWillRun, []string{"a run waits (no matching node), and if it still does then, this one is skipped"}},
+}
+
+// Asked nothing in particular, an answer says what comes next, nothing included.
+func TestFor_SaysThatNothingComes(t *testing.T) {
+	scheduled := func(text string, edit func(*task.Spec)) *world {
+		return timed(func(s *task.Spec) {
+			if s.Schedule = (task.Schedules{text}); edit != nil {
+				edit(s)
+			}
+		})
+	}
+	for _, c := range []struct {
+		name  string
+		world *world
+		says  []string
+	}{
+		{"a single tick", scheduled("@at 2026-03-10T02:30:00Z", nil).run("02:30:00", task.Succeeded, nil), []string{"No tick comes any more: the schedule, @at 2026-03-10T02:30:00Z, has ended."}},
+		{"an end", scheduled("30 * * * *", func(s *task.Spec) { s.End = task.At(at("03:00:00")) }).run("02:30:00", task.Succeeded, nil),
+			[]string{"No tick comes any more: the task's end was Tue 10 Mar 2026 03:00 UTC."}},
+		{"after completion", scheduled("@every 1h after completion", nil).run("01:00:00", task.Running, nil),
+			[]string{"The next tick comes 1h after the end of the run that is active or waits."}},
+		{"by hand", scheduled("@manual", nil), nil},
+	} {
+		var said []string
+		for _, also := range c.world.ask(t, "").Also {
+			said = append(said, also.Sentence)
+		}
+		if !slices.Equal(said, c.says) {
+			t.Errorf("%s: said %q, not %q", c.name, strings.Join(said, " "), c.says)
+		}
+	}
+}
