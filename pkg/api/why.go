@@ -80,6 +80,9 @@ func (s *server) question(c *call, ref store.Ref) (q why.Question, err error) {
 		q.To = why.Instant(s.Now())
 	}
 	if from, to := q.Span(s.Now()); to.Before(from) {
+		if !c.query.Has("to") {
+			return q, task.Invalid(task.CodeRequired, "to", "is needed when from is a time to come: a range ends now, unless to says when")
+		}
 		return q, task.Invalid(task.CodeBadValue, "to", "is before from")
 	}
 	return q, nil

@@ -72,6 +72,17 @@ func usage(format string, args ...any) *failure {
 	return &failure{exit: exitUsage, problem: problem{Code: codeUsage, Message: fmt.Sprintf(format, args...)}}
 }
 
+// filled refuses flags that were given and are empty, as those of a script whose
+// variable is: to take them for left out would do something else than was meant.
+func filled(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return usage("--%s is empty: leave it out, or say what you mean", name)
+		}
+	}
+	return nil
+}
+
 func (f *failure) hinting(format string, args ...any) *failure {
 	f.Hint = fmt.Sprintf(format, args...)
 	return f

@@ -27,6 +27,9 @@ func (a *app) taskPause() *cobra.Command {
 	revision.bind(cmd)
 	cmd.Flags().StringVar(&until, "until", "", "`TIME` or duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone, or RFC 3339 (default: until it is resumed)")
 	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT`: why, for whoever looks at the task")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		return filled(cmd, "until", "reason")
+	}
 	verb(a, cmd, false, a.taskName,
 		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
 			how, err := a.until(until, func() (string, error) {

@@ -47,7 +47,9 @@ func (a *app) until(text string, zone func() (string, error)) (client.PauseReque
 		return how, nil
 	}
 	if d, err := time.ParseDuration(text); err == nil {
-		how.For = task.Duration(d)
+		if how.For = task.Duration(d); how.For < task.Duration(time.Second) || how.For > task.MaxTimeout {
+			return how, usage("--until: %s is not between 1s and %s", task.Quote(text), task.MaxTimeout)
+		}
 		return how, nil
 	}
 	if how.Until.UnmarshalText([]byte(text)) == nil {

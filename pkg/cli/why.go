@@ -30,6 +30,9 @@ func (a *app) taskWhy() *cobra.Command {
 	f.StringVar(&q.To, "to", "", "its end, a `TIME` (default now)")
 	f.StringVar(&q.Timezone, "timezone", "", "read and show local times in this `ZONE` (default the task's)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := filled(cmd, "at", "from", "to", "timezone"); err != nil {
+			return err
+		}
 		switch {
 		case q.At != "" && (q.From != "" || q.To != ""):
 			return usage("--at and --from/--to exclude each other")
