@@ -38,7 +38,11 @@ func (s *server) taskVersions(c *call) (answer, error) {
 func (s *server) versions(c *call, ref store.Ref) ([]task.Task, error) {
 	list, gone, err := s.Store.Versions(c.ctx(), ref)
 	if errors.Is(err, task.ErrNotFound) && gone != nil {
-		return nil, fmt.Errorf("%w: it was deleted at %s by %s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy, gone.Why, "nobody knows whom"))
+		because := ""
+		if gone.Why != "" {
+			because = ": " + gone.Why
+		}
+		return nil, fmt.Errorf("%w: it was deleted at %s by %s%s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy, "nobody knows whom"), because)
 	}
 	return list, err
 }

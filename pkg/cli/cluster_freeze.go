@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -121,6 +122,32 @@ func standing(tasks int64) string {
 		return "1 task stands still"
 	}
 	return fmt.Sprintf("%d tasks stand still", tasks)
+}
+
+// noteFrozen tells who looks at what comes that it does not while a freeze holds.
+func (a *app) noteFrozen(ctx context.Context, c *client.Client, namespace string) {
+	if !a.human() {
+		return
+	}
+	if words := a.frozenWords(ctx, c, namespace); words != "" {
+		a.note("%s", words)
+	}
+}
+
+// frozenWords say that a namespace is frozen, or the cluster; "" if neither is, as
+// far as can be learned.
+func (a *app) frozenWords(ctx context.Context, c *client.Client, namespace string) string {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	st, err := c.Freezing(ctx, namespace)
+	if err != nil || st.Freeze == nil {
+		return ""
+	}
+	what := "the cluster"
+	if ns := st.Freeze.Namespace; ns != "" {
+		what = "namespace " + ns
+	}
+	return fmt.Sprintf("%s is frozen, %s; ticks are skipped until carillon cluster unfreeze%s", what, a.freezeWords(*st.Freeze), namespaceFlag(st.Freeze.Namespace))
 }
 
 // freezeWords say since when something is frozen, by whom and why.

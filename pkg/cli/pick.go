@@ -229,6 +229,24 @@ func (a *app) missing(ctx context.Context, c *client.Client, r ref, err error) e
 	f := a.explainRemote(e)
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
+	if answer, err := c.Why(ctx, r.namespace, r.name, client.WhyQuestion{}); err == nil {
+		switch d := answer.Deleted; {
+		case d == nil: // the task is there, and something of it is not
+			if e.Field == "to" {
+				f.Hint = "carillon task history " + a.show(r) + " --versions"
+			}
+		case !strings.Contains(f.Message, "it was deleted"):
+			by, why := "", ""
+			if d.By != "" {
+				by = " by " + d.By
+			}
+			if d.Why != "" {
+				why = ": " + d.Why
+			}
+			f.Hint = oneLine("it was deleted " + a.gone(d.At, "") + by + why)
+		}
+		return f
+	}
 	var names []string
 	const most = 5000
 	for t, err := range c.All(ctx, client.ListOptions{Limit: most}) {

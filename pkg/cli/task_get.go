@@ -94,6 +94,7 @@ func (a *app) emitTasks(cmd *cobra.Command, c *client.Client, found []client.Tas
 func (a *app) describe(cmd *cobra.Command, c *client.Client, d *details, t client.Task) {
 	a.describeSpec(d, t)
 	a.describePause(d, t)
+	d.field("Frozen", "%s", a.frozenWords(cmd.Context(), c, t.Namespace))
 	d.field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
 	d.field("Created", "%s", a.gone(t.CreatedAt, t.Timezone))
 	a.describeWritten(d, t)

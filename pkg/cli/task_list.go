@@ -52,6 +52,7 @@ func (a *app) taskList() *cobra.Command {
 		if limit > 0 && len(list) > limit {
 			list = list[:limit]
 		}
+		a.noteFrozen(cmd.Context(), c, a.scope())
 		return emitList(a, list, a.taskName, func(wide bool) *grid { return a.taskGrid(list, wide) })
 	}
 	return cmd

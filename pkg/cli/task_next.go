@@ -75,6 +75,7 @@ func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, count
 		}
 		zone = t.Timezone
 		a.noteNext(r, t, len(list))
+		a.noteFrozen(cmd.Context(), c, r.namespace)
 	}
 	return emitList(a, list, func(o client.Occurrence) string { return stamp(o.Time) },
 		func(bool) *grid { return a.occurrenceGrid(list, zone) })
@@ -104,6 +105,7 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, p
 	if err != nil {
 		return err
 	}
+	a.noteFrozen(cmd.Context(), c, a.scope())
 	// Only the tasks that come first can be among the first count ticks.
 	tasks = slices.DeleteFunc(tasks, func(t client.Task) bool { return t.Next.IsZero() })
 	slices.SortStableFunc(tasks, orders["next"])
