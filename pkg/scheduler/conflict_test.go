@@ -363,3 +363,30 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	h.decide(3)
 	w.want("a")
 }
+
+// A worker that does not know yet that another decides in its place may give a tick
+// a second outcome in one commit with the end of the first. etcd refuses that before
+// it compares anything: the worker has to open its shard, not to try for ever.
+func TestConflict_TwoOutcomesOfATickInOneCommit(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]trick{"at once": pass, "after an unknown outcome": lost} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			w.create("a", queues(1, task.DropOldest))
+			h := w.work("n1")
+			h.decide(1)
+			other := w.worker("n1", h.fences)
+			other.open()
+			other.decide(2)
+			w.want("a", "+1 dispatched", "+2 queued overlap")
+			h.door.play(first)
+			h.see()
+			if err := h.try(20); !errors.Is(err, store.ErrMoved) {
+				t.Errorf("the round of the former worker: %v", err)
+			}
+			other.decide(20)
+			w.want("a", "+1 dispatched", "+2 skipped dropped", "+3..+19 missed 17 came_to_light_late", "+20 queued overlap")
+		})
+	}
+}

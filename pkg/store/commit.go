@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -281,6 +282,11 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 		}
 		if err == nil {
 			return s.lostCommit(ctx, c, res, nonces)
+		}
+		if errors.Is(err, rpctypes.ErrDuplicateKey) {
+			// Two outcomes for one tick: one of them is on record already, and the
+			// writer took it for undecided. Whose compares would have told it so.
+			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, ErrMoved, err)
 		}
 		// After a copy of unknown fate, an error that is definite for this copy
 		// says nothing of the first.
