@@ -74,7 +74,7 @@ func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since ta
 	}
 	was, holds := inForce(&old.Entry, p.now.Time)
 	until, _ := old.Entry.Silence()
-	e.Paused = spec.Paused || holds && !old.Task.Paused && !p.resume
+	e.Paused = spec.Paused || holds && !settled(old.Task.Spec, p.now.Time).Paused && !p.resume
 	begin := func() {
 		if n := len(own.Pauses); n > 0 && own.Pauses[n-1].Ended.IsZero() && own.Pauses[n-1].Until.IsZero() {
 			own.Pauses[n-1].Ended = p.now // by a version that keeps no record of it

@@ -214,6 +214,48 @@ func TestPause_AfterFailures(t *testing.T) {
 }
 
 // A file that does not say paused ends a pause by hand; one that does begins one.
+// A user's pause that ended by itself is still in the spec: what is written over it
+// does not end the pause that the owner has begun since.
+func TestPause_AfterFailuresThatFollowsAUsers(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	s := spec("a", "@every 1m")
+	s.PauseAfter = 3
+	_, err := w.Create(ctx, "default", s)
+	must(t, err)
+	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Hour)}, 0)
+	must(t, err)
+	w.clock.advance(2 * time.Hour)
+	w.tooOften("a")
+	got, err := w.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
+	if must(t, err); !got.Paused || got.Pause.By != task.PausedByFailures || got.Failures != 3 {
+		t.Errorf("after another write: %+v", got)
+	}
+}
+
+// What was to come while all of its runs had run is not caught up with: a task that
+// may run more often ticks from then on.
+func TestMaxRuns_RaisedCountsFromThenOn(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	s := spec("a", "@every 1m")
+	s.MaxRuns = 2
+	for _, patch := range []string{`{"max_runs": 5}`, `{"max_runs": null}`} {
+		_, err := w.Apply(ctx, s, client.ApplyOptions{})
+		must(t, err)
+		w.own("a", func(e *task.Entry) { e.Own.Runs = 2 })
+		w.clock.advance(72 * time.Hour)
+		_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "`+(time.Duration(len(patch))*time.Second).String()+`"}`), 0)
+		must(t, err)
+		if e := w.entry(ref("default", "a")); e.From.Equal(w.clock.now()) {
+			t.Errorf("another write: from %v", e.From)
+		}
+		_, err = w.Patch(ctx, "default", "a", []byte(patch), 0)
+		must(t, err)
+		if e := w.entry(ref("default", "a")); !e.From.Equal(w.clock.now()) {
+			t.Errorf("%s: from %v, want now, %v", patch, e.From, w.clock.now())
+		}
+	}
+}
+
 func TestApply_AndPauses(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1h")

@@ -131,7 +131,7 @@ func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend b
 		return store.Stored{}, err
 	}
 	since := pausing{now: now, who: c.who(), resume: ed.resume}.over(old, spec, &e)
-	if anew {
+	if anew || usedUp(&old.Entry, old.Task.MaxRuns) && !usedUp(&old.Entry, spec.MaxRuns) {
 		since = now
 	}
 	if !since.IsZero() {
@@ -169,6 +169,12 @@ func (s *server) behindMark(c *call, ref store.Ref, since task.Time) (task.Time,
 		since = mark
 	}
 	return task.At(since.Add(markMoves)), nil
+}
+
+// usedUp reports whether as many ticks became runs as may: then there are none. Those
+// that would have come meanwhile never will.
+func usedUp(e *task.Entry, maxRuns int64) bool {
+	return maxRuns > 0 && e.Own != nil && e.Own.Runs >= maxRuns
 }
 
 // changeOf says what kind of a change makes one spec of another.
