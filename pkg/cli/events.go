@@ -27,7 +27,7 @@ const usualSince = time.Hour
 
 func (a *app) eventsCommand() *cobra.Command {
 	var o watching
-	cmd := only(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "events",
 		Aliases: []string{"event"},
 		Short:   "What happens, and what has happened: tasks, runs, shards, nodes",
@@ -41,7 +41,7 @@ func (a *app) eventsCommand() *cobra.Command {
   carillon events --since 2026-11-20T22:00:00Z -o jsonl`,
 		Args: args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.events(cmd.Context(), o) },
-	}, asTable, asJSON, asJSONL)
+	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, from now on unless --since says otherwise")
 	cmd.Flags().StringVar(&o.since, "since", "", "from a `TIME` on, for a duration such as 15m, or from a revision of etcd on (default 1h, or with -f now)")
 	cmd.Flags().StringVar(&o.task, "task", "", "only events of this task and its runs")
@@ -113,7 +113,7 @@ func (a *app) since(o watching, opts *client.EventOptions) error {
 		opts.Since = a.now().Add(-d)
 		return nil
 	}
-	t, err := time.Parse(time.RFC3339, o.since)
+	t, err := readFrom(o.since, a.zone(readersZone))
 	if err != nil {
 		return usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", quote(o.since))
 	}
@@ -137,9 +137,18 @@ func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error
 			err = a.emitJSON(e)
 		case a.output == asJSONL:
 			err = a.emitLines(1, func(int) ([]byte, error) { return compact(e) })
+		case a.output == asName:
+			err = a.print(e.ID + "\n")
+		case a.output == asYAML:
+			if n > 1 {
+				err = a.print("---\n")
+			}
+			if err == nil {
+				err = a.emitYAML(1, func(int) any { return e })
+			}
 		default:
 			if n == 1 && !a.noHeaders {
-				err = a.print(eventRow("TIME", "KIND", "WHAT", "EVENT"))
+				err = a.print(a.eventPlace("REVISION") + eventRow("TIME", "KIND", "WHAT", "EVENT"))
 			}
 			if err == nil {
 				err = a.print(a.eventLine(e))
@@ -156,6 +165,14 @@ func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error
 		a.note("no events%s", a.inScope())
 	}
 	return nil
+}
+
+// eventPlace is the column of where an event stands among all, if it is wanted.
+func (a *app) eventPlace(id string) string {
+	if a.output != asWide {
+		return ""
+	}
+	return fmt.Sprintf("%-10s  ", id)
 }
 
 // eventRow has columns of a width that most fit into: lines come one by one.
@@ -189,7 +206,7 @@ func (a *app) eventLine(e task.Event) string {
 	if e.Kind == task.EventGap {
 		words = a.paint(yellow, words)
 	}
-	return eventRow(at, e.Kind, oneLine(first(what, a.none())), words)
+	return a.eventPlace(e.ID) + eventRow(at, e.Kind, oneLine(first(what, a.none())), words)
 }
 
 // eventWords say what happened, who did it, and why.

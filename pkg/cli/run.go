@@ -230,7 +230,8 @@ func (a *app) bareResult(r task.Run) string {
 		words = fmt.Sprintf("exit %d", *r.ExitCode)
 	case r.State == task.Failed && r.Reason == task.ReasonStart:
 		words = "could not start"
-	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed:
+	case r.State == task.Cancelled && r.Reason == task.ReasonCancelled:
+	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed, r.State == task.Cancelled:
 		if why != "" {
 			words += " (" + why + ")"
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -55,23 +56,26 @@ func (a *app) scheduleNext() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var times [3]time.Time
-		for i, flag := range []struct{ name, text string }{{"--from", f.from}, {"--start", f.start}, {"--end", f.end}} {
-			if times[i], err = readFlag(flag.name, flag.text, zone); err != nil {
-				return err
-			}
+		from, err := readFrom(f.from, zone)
+		if err != nil {
+			return err
 		}
-		from := times[0]
 		if from.IsZero() {
 			from = a.now()
 		}
 		timing := task.Timing{
 			Schedule: exprs, Timezone: f.timezone, DST: f.dst,
-			Start: task.At(times[1]), End: task.At(times[2]), Jitter: task.Duration(f.jitter),
+			Jitter: task.Duration(f.jitter),
+		}
+		if err := bounds(&timing, f.start, f.end); err != nil {
+			return err
 		}
 		ticks, err := a.upcoming(timing, from, f.name, f.count)
 		if err != nil {
 			return unquotedHint(err, exprs)
+		}
+		if len(ticks) > 0 && a.human() && afterCompletion(exprs) {
+			a.note(whatFollows)
 		}
 		list := make([]client.Occurrence, len(ticks))
 		for i, t := range ticks {
@@ -117,13 +121,21 @@ func (a *app) withDueBefore(g *grid, list []client.Occurrence, timezone string) 
 	return g
 }
 
-// readFlag reads the time that a flag names, as readFrom does.
-func readFlag(name, text string, zone *time.Location) (time.Time, error) {
-	at, err := readFrom(text, zone)
-	if err != nil {
-		return at, usage("%s %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", name, quote(text))
+// bounds reads a start and an end as a task's file has them: a local time that the
+// clocks skip, or have twice, is none.
+func bounds(t *task.Timing, start, end string) (err error) {
+	for _, b := range []struct {
+		field, text string
+		at          *task.Time
+	}{{"start", start, &t.Start}, {"end", end, &t.End}} {
+		if b.text == "" {
+			continue
+		}
+		if *b.at, err = manifest.Instant(b.field, b.text, t.Timezone); err != nil {
+			return err
+		}
 	}
-	return at, nil
+	return nil
 }
 
 // unquotedHint notices an expression that the shell took apart.

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,6 +82,14 @@ func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, count
 		func(bool) *grid { return a.occurrenceGrid(list, zone) })
 }
 
+// afterCompletion reports whether ticks follow from the ends of runs, so that only
+// one is known.
+func afterCompletion(exprs task.Schedules) bool {
+	return len(exprs) == 1 && strings.HasSuffix(exprs[0], " after completion")
+}
+
+const whatFollows = "the tick after that follows from when its run ends"
+
 // noteNext says what ticks alone do not.
 func (a *app) noteNext(r ref, t client.Task, listed int) {
 	switch {
@@ -93,6 +102,9 @@ func (a *app) noteNext(r ref, t client.Task, listed int) {
 	}
 	if t.MaxRuns > 0 && t.NoNext == "" {
 		a.note("%s", runsLeftWords(t))
+	}
+	if listed > 0 && afterCompletion(t.Schedule) {
+		a.note(whatFollows)
 	}
 	if listed > 0 && !t.End.IsZero() {
 		a.note("it ends %s", a.dated(t.End, t.Timezone))
@@ -143,7 +155,7 @@ func (a *app) occurrenceGrid(list []client.Occurrence, timezone string) *grid {
 	}
 	for _, o := range list {
 		local, due := o.Time.In(a.zone(timezone)), dueAt(o)
-		row := []string{local.Format("Mon ") + exact(local), o.Time.UTC().Format("2006-01-02 15:04:05"), a.left(due), noteWords(o.Note)}
+		row := []string{local.Format("Mon ") + exact(local), o.Time.UTC().Format("2006-01-02 15:04:05"), a.leftOrGone(due), noteWords(o.Note)}
 		if jitter {
 			row = slices.Insert(row, 2, due.In(a.zone(timezone)).Format("15:04:05.000"))
 		}

@@ -55,6 +55,14 @@ func (a *app) left(t task.Time) string {
 	return span(d)
 }
 
+// leftOrGone is left for a list that may begin in the past.
+func (a *app) leftOrGone(t task.Time) string {
+	if gone := a.now().Sub(t.Time); gone > time.Minute {
+		return span(gone) + " ago"
+	}
+	return a.left(t)
+}
+
 // readersZone stands for the zone of whoever asks, where no task's is at hand.
 const readersZone = "local"
 
