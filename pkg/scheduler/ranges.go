@@ -93,8 +93,11 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
 	switch reason {
 	case task.ReasonNoOwner:
-		return fmt.Sprintf("%s opened shard %d at %s; the ticks of its tasks had been decided up to %s",
-			p.w.e.cfg.Node, p.w.shard, at(o.at), at(o.mark))
+		text := fmt.Sprintf("%s opened shard %d at %s", p.w.e.cfg.Node, p.w.shard, at(o.at))
+		if isMark(o.mark) {
+			text += "; the ticks of its tasks had been decided up to " + at(o.mark)
+		}
+		return text
 	case task.ReasonWindow:
 		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.how.missed.Window, o.since(p))
 	case task.ReasonDeadline:
@@ -104,6 +107,12 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 }
 
 func (o opening) since(p *plan) string {
-	return fmt.Sprintf("%s has owned shard %d since %s, and had decided up to %s", p.w.e.cfg.Node, p.w.shard,
-		task.At(o.at).Format(time.RFC3339Nano), p.w.mark.Time.Format(time.RFC3339Nano))
+	text := fmt.Sprintf("%s has owned shard %d since %s", p.w.e.cfg.Node, p.w.shard, task.At(o.at).Format(time.RFC3339Nano))
+	if isMark(p.w.mark.Time.Time) {
+		text += ", and had decided up to " + p.w.mark.Time.Format(time.RFC3339Nano)
+	}
+	return text
 }
+
+// isMark reports whether a watermark is one: that of a new cluster is time zero.
+func isMark(mark time.Time) bool { return mark.UnixMilli() > 0 }

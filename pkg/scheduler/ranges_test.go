@@ -129,6 +129,27 @@ func TestMissed_SaysWhyAndWhatProvesIt(t *testing.T) {
 	}
 }
 
+// A shard of which nothing has been decided yet had no watermark to tell of.
+func TestMissed_TellsOfNoWatermarkBeforeTheFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.create("a", cronned("0 * * * * *"))
+	w.at(300)
+	w.work("n1").decide(300)
+	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
+	w.ok(err)
+	told := false
+	for _, r := range runs {
+		told = told || r.State == task.Missed
+		if strings.Contains(r.Message, "1970") || strings.Contains(r.Message, "decided up to") {
+			t.Errorf("%s: %s", r.Reason, r.Message)
+		}
+	}
+	if !told {
+		t.Error("nothing was missed")
+	}
+}
+
 // To open the shard again, unseen changes, is no new time of ownership.
 func TestMissed_BelongToTheOwnerThatOpensAgain(t *testing.T) {
 	t.Parallel()
