@@ -67,7 +67,7 @@ var reasons = []Reason{
 	{ReasonCatchUp, []State{Queued}, "it is caught up with after others of its task, at the pace of catching up"},
 	{ReasonHandBack, []State{Queued}, "its node drained before it had started the run, and gave it back"},
 	{ReasonNoNode, []State{Queued, Skipped, Missed}, "no node that takes work matches its selector"},
-	{ReasonOverlap, []State{Queued, Skipped}, "another run of the task was active"},
+	{ReasonOverlap, []State{Queued, Skipped}, "another run of the task was active, or waited"},
 	{ReasonLimit, []State{Queued}, "as many runs of the task were active as max_active allows"},
 	{ReasonFrozen, []State{Queued, Skipped}, "its namespace, or the cluster, was frozen"},
 	{ReasonQueueFull, []State{Skipped}, "as many runs of the task were waiting as may"},

@@ -107,6 +107,23 @@ func (f *Facts) active(at time.Time, but string) []task.Run {
 	return list
 }
 
+// waited is a run of a tick before an instant that waited at it to start for the
+// first time; nil if none is on record.
+func (f *Facts) waited(at time.Time) *task.Run {
+	for i := range f.Runs {
+		r := &f.Runs[i]
+		end := r.DispatchedAt.Time
+		if end.IsZero() {
+			end = r.EndedAt.Time
+		}
+		if r.Trigger != task.TriggerManual && r.Count <= 1 && len(r.Attempts) == 0 && r.ScheduledTime.Before(at) &&
+			!r.CreatedAt.After(at) && (r.State == task.Queued || end.After(at)) {
+			return r
+		}
+	}
+	return nil
+}
+
 // newer is how many ended runs on record are newer than a tick.
 func (f *Facts) newer(tick time.Time) int64 {
 	n := f.Newer

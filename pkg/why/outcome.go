@@ -56,15 +56,29 @@ func reasonWords(r *task.Run) string {
 
 // waits is for how long a run has been waiting.
 func (f *Facts) waits(r *task.Run) string {
-	if r.CreatedAt.IsZero() {
+	since := r.CreatedAt.Time
+	if n := len(r.Attempts); n > 0 { // until then it ran
+		since = r.Attempts[n-1].EndedAt.Time
+	}
+	if since.IsZero() {
 		return "waits"
 	}
-	return "has waited for " + span(f.Now.Sub(r.CreatedAt.Time))
+	return "has waited for " + span(f.Now.Sub(since))
+}
+
+// mayTurn reports whether a reason to wait says nothing of what keeps a run waiting
+// once its time has come: its record is not written again for that.
+func mayTurn(reason string) bool {
+	return slices.Contains([]string{"", task.ReasonManual, task.ReasonRetry, task.ReasonHandBack, task.ReasonCatchUp, task.ReasonFrozen}, reason)
 }
 
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
 	text := reasonWords(r)
+	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && len(f.matching(f.Entry.Target.Selector)) == 0
+	if noNode {
+		text = f.noNodeWords()
+	}
 	if r.Reason == task.ReasonNoNode && f.Entry != nil {
 		if f.Entry.Target.Selector != "" {
 			text += " (" + task.Quote(f.Entry.Target.Selector) + ")"
@@ -74,7 +88,7 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 		}
 	}
 	if g.freeze != nil { // nothing of it starts, whatever else it waits for
-		if slices.Contains([]string{task.ReasonManual, task.ReasonHandBack, task.ReasonCatchUp, task.ReasonFrozen, ""}, r.Reason) {
+		if mayTurn(r.Reason) && !noNode {
 			text = frozenWords(s, g.freeze)
 		} else {
 			text += "; besides, " + frozenWords(s, g.freeze)
@@ -129,7 +143,10 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 		}
 	case task.ReasonOverlap:
 		if active := f.active(g.due, g.run.ID); len(active) > 0 {
-			text += ", " + runWords(s, &active[0])
+			return "another run of the task was active, " + runWords(s, &active[0])
+		}
+		if w := f.waited(g.due); w != nil {
+			return "another run of the task waited, " + runWords(s, w)
 		}
 	case task.ReasonFrozen:
 		if z := g.freeze; z != nil {

@@ -31,7 +31,20 @@ var waitingStories = []story{
 	{"asked for while frozen", func() *world { return frozen(nightly().run("11:45:00", task.Queued, manual)) }, "11:45:00", task.VerdictWaiting,
 		[]string{`has waited for 15m: the cluster is frozen since Tue 10 Mar 2026 11:00 UTC by bob: "the database moves".`, "Frozen: the cluster"}},
 	{"waiting for another run, and frozen", func() *world { return frozen(nightly().run("11:30:00", task.Queued, waits)) }, "11:30", task.VerdictWaiting,
-		[]string{"another run of the task was active; besides, the cluster is frozen since"}},
+		[]string{"another run of the task was active, or waited; besides, the cluster is frozen since"}},
+	{"its next attempt finds no node", func() *world {
+		w := timed(func(s *task.Spec) { s.Target.Selector = "node = n2" }).run("11:30:00", task.Queued, func(r *task.Run) {
+			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("11:50:10"))
+			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Lost, Node: "n2", EndedAt: task.At(at("11:50:00"))}}
+		})
+		w.Nodes = w.Nodes[:1]
+		return w
+	}, "11:30", task.VerdictWaiting, []string{`has waited for 10m: no node that takes work matches "node = n2"; attempt 1 was lost on n2.`}},
+	{"skipped for one that waited for a node", func() *world {
+		w := timed(func(s *task.Spec) { s.Schedule = task.Schedules{"*/10 * * * *"} })
+		return w.run("11:30:00", task.Missed, func(r *task.Run) { r.Reason, r.EndedAt = task.ReasonNoNode, task.At(at("11:45:00")) }).
+			run("11:40:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonOverlap })
+	}, "11:40", task.VerdictSkipped, []string{"was skipped: another run of the task waited, that of Tue 10 Mar 2026 11:30 UTC."}},
 	{"in an inbox, and frozen", func() *world {
 		return frozen(nightly().run("11:30:00", task.Dispatched, func(r *task.Run) { r.StartedAt = task.Time{} }))
 	}, "11:30", task.VerdictRunning, []string{"is not known to have started; the cluster is frozen since"}},
