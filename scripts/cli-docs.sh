@@ -60,6 +60,7 @@ END
 		section '##' "$command"
 		for sub in $(below "$command"); do section '###' "$command" "$sub"; done
 	done
+	topic policies "Policies"
 	topic run-names "Run names"
 	topic selectors "Selectors"
 	topic exit-codes "Exit codes"

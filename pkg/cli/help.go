@@ -87,6 +87,7 @@ func topics() []*cobra.Command {
 		{Use: "exit-codes", Short: "What exit codes mean", Long: exitCodesTopic},
 		{Use: "selectors", Short: "How labels select tasks and nodes", Long: selectorsTopic},
 		{Use: "schedules", Short: "How schedules are written", Long: schedulesTopic},
+		{Use: "policies", Short: "What happens when a tick cannot simply run", Long: policiesTopic},
 		{Use: "run-names", Short: "How a run is named", Long: runNames},
 	}
 }
@@ -135,9 +136,19 @@ const schedulesTopic = `A schedule is one expression or several; several are a u
   0 0 1,15 * SUN         the day of month OR the day of week, if neither field
                          begins with *; else both must match
   @hourly @daily @weekly @monthly @yearly
+  0 0 L * *              the last day of the month; LW: its last working day;
+                         15W: the working day nearest to the 15th
+  0 0 * * 5L             the last Friday; FRI#3: the third
+  H H(2-5) * * *         a minute and an hour that follow from the task's name,
+                         so that not all tick at once; H/15: every 15 minutes
   @every 90s             counted from the task's creation, whatever moves
+  @every 1h after completion    an hour after each run has ended
   @at 2026-12-24T18:00:00Z
+  @in 10m                once, counted from when the task is written
   @manual                never by itself; only when triggered
+
+--start and --end bound the ticks, --max-runs counts those that run, --jitter
+has each fall due a little later, always by the same.
 
 Zones are a field of the task (--timezone Europe/Berlin), not of the expression.
 Where the clocks go forward, a tick whose local time does not exist runs once
@@ -146,3 +157,27 @@ whose local time exists twice runs the first time (--dst-fold both: twice).
 Schedules with * in the hour field are not affected: they run in real time.
 
 Try one out:  carillon schedule next "30 2 * * *" --timezone Europe/Berlin`
+
+const policiesTopic = `Each tick ends in one outcome: it runs, or is skipped or missed, with a reason.
+
+A run of the task is active, or waits (--overlap):
+  skip       the tick is skipped
+  queue      it waits; at most --queue-limit do (10), then --queue-drop newest
+             or oldest is skipped
+  replace    the active run is cancelled for it
+  allow      it runs beside the others; with --max-active it waits for its turn
+
+Nobody was there when it fell due (--missed):
+  latest     the newest runs, if it is within --missed-window (1h)
+  all        the newest --missed-limit (100) within the window run
+  skip       none does, but one that is within --missed-grace (10s)
+
+It waits too long: --start-deadline, after which it is missed.
+An attempt fails:  --retry-attempts, --retry-on, --retry-exit-codes. What has
+                   none left:  carillon run list --dead, run retry
+Runs fail in a row: --pause-after-failures. By hand:  carillon task pause
+                   NAME --until 18:00 --reason "the disk is full"
+Nothing may fire:  carillon cluster freeze --reason "the database moves"
+The schedule ends: --ttl, after which the task is deleted.
+
+Which it was, and why:  carillon why NAME --at "2026-03-29 02:30"`
