@@ -90,7 +90,11 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	if !r.DispatchedAt.IsZero() {
 		text := fmt.Sprintf("to %s on %s", r.Node, w.exact(r.DispatchedAt.Time))
 		if late, ok := lateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
-			text += fmt.Sprintf(", started %s after it fell due", span(late))
+			what := "started"
+			if len(r.Attempts) > 0 {
+				what = "its first attempt had started"
+			}
+			text += fmt.Sprintf(", %s %s after it fell due", what, span(late))
 		}
 		add("Dispatched", "%s", text)
 	}

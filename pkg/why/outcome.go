@@ -28,7 +28,7 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 	case task.Skipped:
 		return sentence("%s was skipped%s: %s", what, among(s, r), f.skipWords(s, g))
 	case task.Missed:
-		return sentence("%s was missed%s: %s%s", what, among(s, r), reasonWords(r), f.missWords(s, r))
+		return sentence("%s was missed%s: %s%s", what, among(s, r), noSelector(g, reasonWords(r)), f.missWords(s, r))
 	}
 	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && len(r.Attempts) == 0 {
 		return sentence("%s did not start: it %s%s", what, endWords(r), f.replacedBy(s, r))
@@ -66,6 +66,14 @@ func (f *Facts) waits(r *task.Run) string {
 	return "has waited for " + span(f.Now.Sub(since))
 }
 
+// noSelector says of a task without a selector that no node took its run.
+func noSelector(g finding, text string) string {
+	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" {
+		return "no node took work"
+	}
+	return text
+}
+
 // mayTurn reports whether a reason to wait says nothing of what keeps a run waiting
 // once its time has come: its record is not written again for that.
 func mayTurn(reason string) bool {
@@ -74,7 +82,7 @@ func mayTurn(reason string) bool {
 
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
-	text := reasonWords(r)
+	text := noSelector(g, reasonWords(r))
 	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && len(f.matching(f.Entry.Target.Selector)) == 0
 	if noNode {
 		text = f.noNodeWords()
@@ -220,10 +228,12 @@ func (f *Facts) ranWords(s speaker, g finding) string {
 	return text
 }
 
-// lateness is from when a tick fell due to the start of its run.
+// lateness is from when a tick fell due to the start of its run's first attempt.
 func lateness(g finding) (time.Duration, bool) {
 	r := g.run
 	switch {
+	case len(r.Attempts) > 0 && !r.Attempts[0].StartedAt.IsZero():
+		return r.Attempts[0].StartedAt.Sub(g.due), true
 	case r.LatenessMS != nil:
 		return time.Duration(*r.LatenessMS) * ms, true
 	case !r.StartedAt.IsZero():

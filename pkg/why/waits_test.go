@@ -45,6 +45,15 @@ var waitingStories = []story{
 		return w.run("11:30:00", task.Missed, func(r *task.Run) { r.Reason, r.EndedAt = task.ReasonNoNode, task.At(at("11:45:00")) }).
 			run("11:40:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonOverlap })
 	}, "11:40", task.VerdictSkipped, []string{"was skipped: another run of the task waited, that of Tue 10 Mar 2026 11:30 UTC."}},
+	{"missed for want of any node", func() *world {
+		return nightly().run("02:30:00", task.Missed, func(r *task.Run) { r.Reason = task.ReasonNoNode })
+	}, "02:30", task.VerdictMissed, []string{"was missed: no node took work"}},
+	{"late is the first attempt", func() *world {
+		return nightly().run("02:30:00", task.Succeeded, func(r *task.Run) {
+			r.Attempt, r.DispatchedAt, r.StartedAt = 2, task.At(at("02:31:00")), task.At(at("02:31:00"))
+			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, Node: "n2", StartedAt: task.At(at("02:30:01"))}}
+		})
+	}, "02:30", task.VerdictSucceeded, []string{"Dispatched: to n1 on 2026-03-10 02:31:00.000 UTC, its first attempt had started 1s after it fell due"}},
 	{"in an inbox, and frozen", func() *world {
 		return frozen(nightly().run("11:30:00", task.Dispatched, func(r *task.Run) { r.StartedAt = task.Time{} }))
 	}, "11:30", task.VerdictRunning, []string{"is not known to have started; the cluster is frozen since"}},

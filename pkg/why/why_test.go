@@ -205,7 +205,7 @@ var stories = []story{
 	}, "11:30", task.VerdictRunning, []string{"n1 is away, and unless it comes back the attempt will be declared lost"}},
 	{"waiting for a node", func() *world {
 		w := nightly().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
-		w.Entry.Target.Selector = "role = db"
+		w.Task.Target.Selector, w.Entry.Target.Selector = "role = db", "role = db"
 		return w
 	}, "11:30", task.VerdictWaiting, []string{`has waited for 30m: no node that takes work matches its selector ("role = db")`}},
 	{"waiting for its retry", func() *world {
