@@ -2,7 +2,6 @@ package why
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -52,72 +51,6 @@ func reasonWords(r *task.Run) string {
 		return r.Reason
 	}
 	return "the reason is not on record"
-}
-
-// waits is for how long a run has been waiting.
-func (f *Facts) waits(r *task.Run) string {
-	since := r.CreatedAt.Time
-	if n := len(r.Attempts); n > 0 { // until then it ran
-		since = r.Attempts[n-1].EndedAt.Time
-	}
-	if since.IsZero() {
-		return "waits"
-	}
-	return "has waited for " + span(f.Now.Sub(since))
-}
-
-// noSelector says of a task without a selector that no node took its run.
-func noSelector(g finding, text string) string {
-	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" {
-		return "no node took work"
-	}
-	return text
-}
-
-// mayTurn reports whether a reason to wait says nothing of what keeps a run waiting
-// once its time has come: its record is not written again for that.
-func mayTurn(reason string) bool {
-	return slices.Contains([]string{"", task.ReasonManual, task.ReasonRetry, task.ReasonHandBack, task.ReasonCatchUp, task.ReasonFrozen}, reason)
-}
-
-func (f *Facts) waitWords(s speaker, g finding) string {
-	r := g.run
-	text := noSelector(g, reasonWords(r))
-	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && len(f.matching(f.Entry.Target.Selector)) == 0
-	if noNode {
-		text = f.noNodeWords()
-	}
-	if r.Reason == task.ReasonNoNode && f.Entry != nil {
-		if f.Entry.Target.Selector != "" {
-			text += " (" + task.Quote(f.Entry.Target.Selector) + ")"
-		}
-		if len(f.matching(f.Entry.Target.Selector)) > 0 {
-			text += ", or did not a moment ago"
-		}
-	}
-	if g.freeze != nil { // nothing of it starts, whatever else it waits for
-		if mayTurn(r.Reason) && !noNode {
-			text = frozenWords(s, g.freeze)
-		} else {
-			text += "; besides, " + frozenWords(s, g.freeze)
-		}
-	}
-	if len(r.Attempts) > 0 {
-		a := r.Attempts[len(r.Attempts)-1]
-		text += fmt.Sprintf("; attempt %d %s on %s", a.Attempt, stateWords(a.State, a.ExitCode, a.Signal), a.Node)
-	}
-	if r.NotBefore.After(f.Now) {
-		text += ", and the next starts no sooner than " + s.clock(r.NotBefore.Time)
-	}
-	if o := f.Owner; o != nil && f.node(o.Node) == nil {
-		text += fmt.Sprintf("; its shard has no owner at present: %s is away", o.Node)
-	}
-	return text
-}
-
-// frozenWords says who froze what, and why.
-func frozenWords(s speaker, z *task.Freeze) string {
-	return fmt.Sprintf("%s is frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
 }
 
 func (f *Facts) activeWords(s speaker, g finding) string {
