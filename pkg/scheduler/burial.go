@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -135,8 +136,14 @@ func (u *burials) run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// mostBurials is how often in a row a deletion is tried that finds something changed.
+const mostBurials = 5
+
 func (u *burials) bury(ctx context.Context, b *burial) {
-	err := u.store.ExpireTask(ctx, b.fences, b.ref, b.mod, b.stone)
+	err := task.ErrConflict
+	for try := 0; try < mostBurials && errors.Is(err, task.ErrConflict); try++ { // the watermark moves all the time
+		err = u.store.ExpireTask(ctx, b.fences, b.ref, b.mod, b.stone)
+	}
 	b.over.Store(true)
 	b.then()
 	if err != nil {

@@ -137,6 +137,42 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 	w.wantThere("asked", true)
 }
 
+// A deletion of which nobody knows whether it happened may arrive late: not once
+// something has been dispatched.
+func TestTTL_ArrivesLate(t *testing.T) {
+	t.Parallel()
+	for name, between := range map[string]func(h *hand){
+		"nothing happens":          func(*hand) {},
+		"the shard is opened anew": func(h *hand) { h.open() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second))
+			h.decide(10)
+			w.finish("a", task.Succeeded)
+			h.decide(11)
+			h.decide(16)
+			h.door.play(h.door.delayed)
+			h.bury()
+			between(h)
+			w.trigger("a")
+			h.decide(17)
+			if len(w.active("a")) != 1 {
+				t.Error("the manual run does not start")
+			}
+			h.door.deliver()
+			w.wantThere("a", true)
+			w.finish("a", task.Succeeded)
+			h.decide(18)
+			h.decide(40)
+			h.bury()
+			w.wantThere("a", false)
+		})
+	}
+}
+
 func TestTTL_OfAnOwnerThatIsFenced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()

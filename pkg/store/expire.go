@@ -12,10 +12,18 @@ import (
 
 // ExpireTask buries a task that is over, as the owner of its shard: if the fences
 // hold, the entry is still the one known by its mod revision, and nothing of the
-// task waits. That nothing of it is active is the caller's to know. It returns
-// task.ErrConflict if anything of that is otherwise; then nothing is changed.
+// task waits. That nothing of it is active is the caller's to know, who dispatches
+// nothing of it until this returns. It returns task.ErrConflict if anything of that
+// is otherwise, or if the shard's watermark was written meanwhile; then nothing is
+// changed. If nobody knows (task.ErrUnknown), it may still happen, but not after the
+// next commit of the shard.
 func (s *Store) ExpireTask(ctx context.Context, f Fences, ref Ref, entryMod int64, t Tombstone) error {
 	old, err := s.Revisions(ctx, ref)
+	if err != nil {
+		return err
+	}
+	watermark := s.keys.Watermark(ref.Shard)
+	mark, err := s.getOne(ctx, watermark)
 	if err != nil {
 		return err
 	}
@@ -23,6 +31,7 @@ func (s *Store) ExpireTask(ctx context.Context, f Fences, ref Ref, entryMod int6
 	res, err := s.write(ctx, kv.Txn{
 		If: []clientv3.Cmp{
 			f.Owner.Compare(), f.Node.Compare(), unchanged(s.keys.Spec(ref), old.Task.Revision), unchanged(s.keys.Entry(ref), entryMod),
+			unchanged(watermark, mark.GetModRevision()),
 			absent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
 		},
 		Then: append(s.Removal(ref), s.PutTombstone(ref, t)),
