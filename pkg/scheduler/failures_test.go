@@ -182,6 +182,34 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	}
 }
 
+// A success that the history does not keep still ends the failures before it, though
+// the count is what it was.
+func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", every("10s"), allow, pauseAfter(2), func(t *task.Task) { t.History.Record = task.RecordFailures })
+	h.decide(10)
+	h.decide(20)
+	h.decide(30)
+	w.endAs("a", task.Failed, 31)
+	h.decide(31)
+	w.endAs("a", task.Succeeded, 32)
+	w.endAs("a", task.Failed, 33)
+	h.decide(34)
+	if n := w.own("a").Failures; n != 1 {
+		t.Fatalf("%d failures in a row", n)
+	}
+	w.ok(h.e.trims.trim(w.ctx, trim{fences: h.fences, ref: ref("a"), history: task.History{Keep: 20, Record: task.RecordFailures}}))
+	if n := len(w.story("a")); n != 2 {
+		t.Fatalf("%d records are left", n)
+	}
+	w.work("n2").decide(35)
+	if e := w.entry("a"); e.Paused || w.own("a").Failures != 1 {
+		t.Errorf("after a failover: paused %t, %d failures in a row", e.Paused, w.own("a").Failures)
+	}
+}
+
 func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,7 +34,8 @@ func (w *worker) decided(t *taskState) {
 
 // countEnds counts runs that failed in a row, and pauses the task after so many.
 // What changes nothing is not written: who comes later counts it again, from the
-// history, with the same result.
+// history, with the same result. But for failures: the success that made up for
+// them may be gone by then.
 func (p *plan) countEnds(t *taskState) {
 	if !t.counts() {
 		return
@@ -45,7 +47,7 @@ func (p *plan) countEnds(t *taskState) {
 	}
 	ends := past.uncounted()
 	failures := inARow(past.own.Failures, ends)
-	if len(ends) == 0 || failures == past.own.Failures {
+	if failures == past.own.Failures && !slices.ContainsFunc(ends, end.failed) {
 		past.ends = nil
 		return
 	}

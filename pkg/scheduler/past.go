@@ -28,6 +28,10 @@ type end struct {
 	state task.State
 }
 
+func (e end) failed() bool {
+	return e.state == task.Failed || e.state == task.TimedOut || e.state == task.Lost
+}
+
 // pasts are the tasks whose history is to be read before more is decided of them.
 type pasts map[*taskState]struct{}
 
@@ -120,10 +124,10 @@ func (t *taskState) unsure() {
 // inARow is how many runs have failed in a row, if failures had before these ends.
 func inARow(failures int, ends []end) int {
 	for _, e := range ends {
-		switch e.state {
-		case task.Failed, task.TimedOut, task.Lost:
+		switch {
+		case e.failed():
 			failures++
-		case task.Succeeded:
+		case e.state == task.Succeeded:
 			failures = 0
 		}
 	}
