@@ -180,3 +180,53 @@ func (w *world) versions(name string) (list []task.Entry) {
 	w.Fatal("the watch does not tell")
 	return nil
 }
+
+// future is what a task's ticks may depend on beside the clock.
+func (g *game) future() []option {
+	if g.herd || g.chance(2) {
+		return nil
+	}
+	all := []option{
+		jitter(700 * time.Millisecond), jitter(4 * time.Second), maxRuns(3), maxRuns(8), after("2s"), after("700ms"), pauseAfter(2), pauseAfter(3),
+		func(t *task.Task) {
+			t.Start, t.End = task.At(g.clock().Add(2*time.Second)), task.At(g.clock().Add(9*time.Second))
+		},
+		func(t *task.Task) { t.History.Record, t.PauseAfter = task.RecordFailures, 3 },
+	}
+	return []option{pick(g, all), pick(g, all)}
+}
+
+// freeze stops the firing of all tasks, or lets it go on.
+func (g *game) freeze() {
+	old, err := g.store.Freezes(g.ctx)
+	g.ok(err)
+	if len(old.Holding) > 0 {
+		g.say("unfrozen")
+		g.unfreeze("")
+		return
+	}
+	g.say("frozen")
+	g.world.freeze("")
+}
+
+// keepOwn has an entry that is written over another know what that did, as the API
+// does.
+func keepOwn(old store.Stored, e *task.Entry, now task.Time, resumed bool) {
+	var own task.Own
+	if old.Entry.Own != nil {
+		own = *old.Entry.Own
+	}
+	if old.Entry.Paused && !old.Task.Paused && !resumed {
+		e.Paused = true // by its owner
+	}
+	switch {
+	case old.Entry.Paused && !e.Paused:
+		own.Failures = 0
+		if n := len(own.Pauses); n > 0 {
+			own.Pauses[n-1].Ended = now
+		}
+	case !old.Entry.Paused && e.Paused:
+		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: "ann"})
+	}
+	e.Own = &own
+}

@@ -532,7 +532,9 @@ func (w *world) update(name string, from bool, opts ...option) {
 	if from && since.Before(w.clock()) {
 		since = task.At(w.clock())
 	}
-	_, err = w.store.UpdateTask(w.ctx, old, t, task.NewEntry(t, since, old.Entry.Anchor))
+	e := task.NewEntry(t, since, old.Entry.Anchor)
+	e.Own = old.Entry.Own
+	_, err = w.store.UpdateTask(w.ctx, old, t, e)
 	w.ok(err)
 }
 

@@ -58,6 +58,7 @@ type game struct {
 	gone    map[string]string // nodes that are absent: their last instance
 	tasks   []string
 	rate    atomic.Int64 // of catching up
+	cold    int          // how often all is frozen
 	herd    bool         // more tasks tick at once than one commit holds
 	doors   []*door
 	zombies []store.Held // attempts as they were some time ago
@@ -74,7 +75,7 @@ func newGame(t *testing.T, seed uint64) *game {
 		g.join(n)
 		g.skew[n] = time.Duration(g.rand.IntN(2000)-1000) * time.Millisecond
 	}
-	g.herd = g.chance(3)
+	g.cold, g.herd = pick(g, []int{0, 1, 3}), g.chance(3)
 	g.rate.Store(pick(g, []int64{1, 10, 1000}))
 	g.record()
 	g.hireNew()
@@ -112,7 +113,7 @@ func (g *game) play() {
 func (g *game) step() {
 	steps := []stepOf{
 		{40, g.round}, {25, g.pass}, {10, g.finish}, {6, g.create}, {6, g.change}, {4, g.trigger}, {2, g.removeOne},
-		{3, g.handOver}, {3, g.crash}, {3, g.churn}, {3, g.zombie}, {3, g.late}, {2, g.refleet}, {4, g.loadAhead},
+		{3, g.handOver}, {3, g.crash}, {3, g.churn}, {3, g.zombie}, {3, g.late}, {2, g.refleet}, {4, g.loadAhead}, {g.cold, g.freeze},
 	}
 	g.draw(steps)
 }
@@ -331,6 +332,7 @@ func (g *game) create() {
 		},
 	}
 	opts = append(opts, g.overlap())
+	opts = append(opts, g.future()...)
 	if g.chance(4) {
 		opts = append(opts, func(t *task.Task) { t.Deadline = task.Duration(time.Duration(1+g.rand.IntN(6)) * time.Second) })
 	}
@@ -384,7 +386,25 @@ func (g *game) change() {
 			from = now
 		}
 	}
-	switch g.rand.IntN(5) {
+	resumed := false
+	switch g.rand.IntN(8) {
+	case 5:
+		if t.MaxRuns > 0 {
+			if own := old.Entry.Own; own != nil && own.Runs >= t.MaxRuns {
+				anew()
+			}
+			t.MaxRuns = pick(g, []int64{2, 4, 20})
+		}
+	case 6:
+		if old.Entry.Paused && !t.Paused {
+			anew()
+			resumed = true
+		}
+	case 7:
+		if j := pick(g, []time.Duration{0, 500 * time.Millisecond, 2 * time.Second}); t.Schedule[0][0] != '@' && task.Duration(j) != t.Jitter {
+			t.Jitter = task.Duration(j)
+			anew()
+		}
 	case 4:
 		g.overlap()(&t)
 	case 0:
@@ -403,7 +423,12 @@ func (g *game) change() {
 	}
 	t.Generation++
 	g.say("%s is changed: %v, paused %t, from %g", name, t.Schedule, t.Paused, from.Sub(start).Seconds())
-	_, err = g.store.UpdateTask(g.ctx, old, t, task.NewEntry(t, from, old.Entry.Anchor))
+	e := task.NewEntry(t, from, old.Entry.Anchor)
+	if t.Schedule[0] != old.Task.Schedule[0] {
+		e.Anchor = now
+	}
+	keepOwn(old, &e, now, resumed)
+	_, err = g.store.UpdateTask(g.ctx, old, t, e)
 	g.ok(err)
 }
 
@@ -529,6 +554,9 @@ func (g *game) mend() *hand {
 	g.late()
 	for node := range g.gone {
 		g.back(node, "")
+	}
+	if f, err := g.store.Freezes(g.ctx); err == nil && len(f.Holding) > 0 {
+		g.freeze()
 	}
 	for _, h := range slices.Clone(g.hands) {
 		g.drop(h)
