@@ -372,6 +372,7 @@ func (p *plan) attempts(t *taskState) {
 				return
 			}
 			p.lose(t, a)
+		case a.watch.ask && !t.orphan(a.run) && p.isFrozen(t): // what would replace it may not start
 		case a.watch.ask:
 			if !p.fits(t, 2, 2*roomForRecord) {
 				return

@@ -120,6 +120,28 @@ func TestFrozen_WhatWaitsStaysAndGoesOnAfterwards(t *testing.T) {
 
 // The one who follows the freezes may be ahead of what a commit has learned, and
 // behind it.
+// While nothing may start, nothing is ended to make room for it.
+func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", replaces, cronned("*/10 * * * * *"))
+	h.decide(10)
+	h.door.play(pass, before(func() { w.freeze("") })) // it waits, and the other is not asked yet
+	h.decide(20)
+	h.decide(21)
+	w.want("a", "+10 dispatched", "+20 queued overlap")
+	if w.active("a")[0].CancelRequested {
+		t.Error("the run is asked to end for one that may not start")
+	}
+	w.unfreeze("")
+	h.decide(30) // by which it learns of that
+	h.decide(31)
+	if !w.active("a")[0].CancelRequested {
+		t.Error("the run is not asked to end")
+	}
+}
+
 func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	t.Parallel()
 	frozen := func(by string) *task.Freezes {
