@@ -47,6 +47,8 @@ type Options struct {
 	// Remembered demands that dead runs, former versions of specs and tombstones are
 	// kept as they should be (G25); format 3 has them.
 	Remembered bool
+	// Full says that etcd was full for a time: a deletion then leaves no tombstone.
+	Full bool
 	// Settled demands that at the end every shard has an owner, which is present (G16).
 	Settled bool
 	// Gone are nodes that were drained for good: at the end, nothing of them is

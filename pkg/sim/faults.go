@@ -45,6 +45,7 @@ var faults = []fault{
 	}},
 	{"compact", 6, compact},
 	{"etcd full", 2, func(w *world) func(*world) {
+		w.full = true
 		w.store.SetFull(true)
 		return func(w *world) { w.store.SetFull(false) }
 	}},

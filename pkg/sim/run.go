@@ -251,7 +251,7 @@ func (w *world) stop() {
 func (w *world) report(seed uint64, until time.Time) Report {
 	events := history(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen, Remembered: true})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen, Remembered: true, Full: w.full})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.judge(), w.acks.judge(keys, events))
 	w.mu.Lock()

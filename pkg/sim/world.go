@@ -31,6 +31,7 @@ type world struct {
 	dir     string
 
 	store *kvmem.Store
+	full  bool                                   // it was, for a time
 	dial  func(context.Context) *clientv3.Client // a client of etcd: of store, unless a test has another
 	net   *network
 	admin *store.Store // the simulation's own eyes and hands, without faults
