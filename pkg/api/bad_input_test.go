@@ -255,6 +255,7 @@ func TestBadRequests_AreRefused(t *testing.T) {
 		{request{method: "POST", path: a + "/pause", body: `{"until": "2101-01-01T00:00:00Z"}`}, 422, task.CodeBadTime, "until"},
 		{request{method: "POST", path: a + "/pause", body: `{"until": "18:00"}`}, 422, task.CodeBadTime, "until"},
 		{request{method: "POST", path: a + "/pause", body: `{"until": "2030-01-01T00:00:00Z", "for": "1h"}`}, 422, task.CodeBadValue, "for"},
+		{request{method: "POST", path: a + "/pause", body: `{"for": "0s"}`}, 422, task.CodeOutOfRange, "for"},
 		{request{method: "POST", path: a + "/pause", body: `{"for": "-1h"}`}, 422, task.CodeOutOfRange, "for"},
 		{request{method: "POST", path: a + "/pause", body: `{"reason": "` + strings.Repeat("x", 257) + `"}`}, 422, task.CodeTooLong, "reason"},
 		{request{method: "POST", path: a + "/pause", body: `{"by": "me"}`}, 422, task.CodeUnknown, "by"},

@@ -137,9 +137,18 @@ func kept(own task.Own, old store.Stored, spec task.Spec) *task.Own {
 // pauseTask serves pause. Of a task that is paused already, what is not given
 // stays.
 func (s *server) pauseTask(c *call) (answer, error) {
-	var ask client.PauseRequest
-	if err := c.decode(&ask); err != nil {
+	var body struct {
+		client.PauseRequest
+		For *task.Duration `json:"for"` // 0s is not none: that would be a pause for ever
+	}
+	if err := c.decode(&body); err != nil {
 		return answer{}, err
+	}
+	ask := body.PauseRequest
+	if body.For != nil {
+		if ask.For = *body.For; ask.For == 0 {
+			return answer{}, task.Invalid(task.CodeOutOfRange, "for", "%s is not between 1s and %s", ask.For, task.MaxTimeout)
+		}
 	}
 	if err := s.checkPause(&ask); err != nil {
 		return answer{}, err
