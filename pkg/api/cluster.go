@@ -123,7 +123,7 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	s.lookAtEtcd(c.ctx(), &st)
 	s.lookAtFormat(c, &st)
 	s.lookAtFreezes(c, &st)
-	st.Warnings = append(append(unfitWarnings(nodes), st.Warnings...), warnings(st)...)
+	st.Warnings = append(append(append([]string{}, unfitWarnings(nodes)...), st.Warnings...), warnings(st)...)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, s.Etcd)...)
 	return answer{status: http.StatusOK, body: st}, nil
 }

@@ -36,7 +36,7 @@ func TestCluster(t *testing.T) {
 
 			st, err = w.Cluster(ctx)
 			must(t, err)
-			if st.Leader != "node-b" || st.Nodes != 2 || st.NodesReady != 2 || st.ShardsOwned != shards || st.Tasks != 1 || st.ActiveRuns != 1 || len(st.Warnings) != 0 {
+			if st.Leader != "node-b" || st.Nodes != 2 || st.NodesReady != 2 || st.ShardsOwned != shards || st.Tasks != 1 || st.ActiveRuns != 1 || st.Warnings == nil || len(st.Warnings) != 0 {
 				t.Errorf("running: %+v", st)
 			}
 			if len(st.Etcd) != 1 || st.Etcd[0].Version == "" || st.Etcd[0].DBSize == 0 || !st.Etcd[0].Leader || st.Etcd[0].Error != "" || st.Etcd[0].Endpoint == "" ||
