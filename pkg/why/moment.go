@@ -34,11 +34,12 @@ func ReadMoment(text, zone string) (Moment, error) {
 		return m, err
 	}
 	if m.Grain == day {
-		next, err := schedule.ReadLocal(nextDay(m.Local), zone)
-		if err != nil {
-			return m, err
+		m.Instants = []time.Time{m.first()} // a day whose midnight does not exist begins after it
+		if next, err := schedule.ReadLocal(nextDay(m.Local), zone); err == nil {
+			m.end = Moment{Moment: next}.first()
+		} else { // the last day that can be read has no next
+			m.end = m.Instants[0].Add(day)
 		}
-		m.Instants, m.end = []time.Time{m.first()}, Moment{Moment: next}.first() // a day whose midnight does not exist begins after it
 	}
 	return m, nil
 }

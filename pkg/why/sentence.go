@@ -67,6 +67,9 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 	if f.Entry == nil {
 		return text
 	}
+	if next, ok := g.version.next(f.Now); ok && next.Before(g.tick) && g.pause == nil {
+		return text // others come before it
+	}
 	active := slices.DeleteFunc(f.active(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
 	var waiting []task.Run
 	for _, r := range f.Runs {

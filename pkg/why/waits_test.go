@@ -81,6 +81,9 @@ var waitingStories = []story{
 	}, "12:30", task.VerdictWillRun, []string{"the oldest of them is skipped for it"}},
 	{"will wait in the queue", func() *world { return overlaps(task.OverlapQueue, nil).run("11:30:00", task.Running, nil) }, "12:30", task.VerdictWillRun,
 		[]string{"a run is active, since Tue 10 Mar 2026 11:30 UTC, and if it still is then, it waits"}},
+	{"far from what is active now", func() *world { return overlaps(task.OverlapQueue, nil).run("11:30:00", task.Running, nil) }, "2099-12-31 23:30", task.VerdictWillRun,
+		[]string{"as things are now."}},
+	{"the last day that there is", func() *world { return nightly() }, "2100-12-31", task.VerdictRange, []string{"24 ticks from Fri 31 Dec 2100 00:00 UTC until Sat 1 Jan 2101 00:00 UTC"}},
 	{"will wait behind another", func() *world {
 		return overlaps(task.OverlapQueue, nil).run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
 	}, "12:30", task.VerdictWillRun, []string{"a run waits, and if it still does then, this one waits behind it"}},
