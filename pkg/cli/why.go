@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,13 +13,14 @@ import (
 func (a *app) taskWhy() *cobra.Command {
 	var q client.WhyQuestion
 	cmd := &cobra.Command{
-		Use:   "why TASK",
+		Use:   "why TASK|RUN",
 		Short: "Say why a task ran at a time, did not, or will",
 		Long: "Say why a task ran at a time, did not, or will: one sentence, and the evidence below it.\n" +
 			"Without a time it is about the latest tick and the next one. Times are local times of the task's zone,\n" +
-			"or of --timezone, unless they have an offset; a date is the whole day.",
+			"or of --timezone, unless they have an offset; a date is the whole day. A run is asked about by its name, too.",
 		Example: `  carillon why nightly-backup
   carillon why nightly-backup --at '2026-03-29 02:30'
+  carillon why nightly-backup@-1
   carillon task why nightly-backup --from 2026-03-01 --to 2026-03-31
   carillon task why nightly-backup --at 2026-12-24T18:00:00Z -o json`,
 		Args:              args(1, 1, "the task's name"),
@@ -39,11 +41,11 @@ func (a *app) taskWhy() *cobra.Command {
 		case q.To != "" && q.From == "":
 			return usage("--to needs --from")
 		}
-		r, err := a.ref(words[0])
+		c, err := a.connect()
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		r, err := a.whyWord(cmd.Context(), c, words[0], &q)
 		if err != nil {
 			return err
 		}
@@ -54,6 +56,29 @@ func (a *app) taskWhy() *cobra.Command {
 		return emitOne(a, answer, string(answer.Verdict), func(d *details) { a.explainWhy(d, answer) })
 	}
 	return cmd
+}
+
+// whyWord is the task that a word names, by itself or by one of its runs; the time
+// of that is then the question.
+func (a *app) whyWord(ctx context.Context, c *client.Client, word string, q *client.WhyQuestion) (ref, error) {
+	w, err := parseRunWord(word)
+	if err != nil || w == (runWord{task: word}) {
+		r, failed := a.ref(first(w.task, word))
+		if err == nil {
+			err = failed
+		}
+		return r, err
+	}
+	if q.At != "" || q.From != "" {
+		return ref{}, usage("%s says of which time already: leave --at, --from and --to out", quote(word))
+	}
+	if strings.Contains(w.tick, "T") { // it need not be one
+		q.At = w.tick
+		return a.ref(w.task)
+	}
+	run, err := a.findRun(ctx, c, word)
+	q.At = stamp(run.ScheduledTime)
+	return ref{run.Namespace, run.Task}, err
 }
 
 // explainWhy writes an answer for people: the sentence, then the evidence.
