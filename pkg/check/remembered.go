@@ -304,7 +304,7 @@ func (c *checker) judgeRetryOf(d *delta, ch *runChange, r *run, rec *task.Run, k
 }
 
 // judgeRemoval judges the deletion of a task by its ttl: its schedule is over,
-// and nothing of it waits or runs, for as long as it says (S13).
+// and nothing of it waits or runs, for as long as it says.
 func (c *checker) judgeRemoval(d *delta, t *tasked) {
 	grave := d.graves[nameOf(t.ref)]
 	if t.entry == nil || grave == nil || grave.gone || !byTTL(grave.tombstone) {
