@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -323,4 +324,30 @@ func TestAfterCompletion_MaxRuns(t *testing.T) {
 		}
 	}
 	w.want("a", "+10 succeeded", "+22 succeeded")
+}
+
+// The first tick of a range is none of the schedule's any more when the range
+// grows: when it fell due stays on record as it was.
+func TestAfterCompletion_WithJitterSkippedInARowIsARangeThatOnlyGrows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", after("1s"), jitter(20*time.Second), uid("aaaa")) // cut below the time to the next tick
+	w.freeze("")
+	var first task.Time
+	for at := 1.0; at < 60; at++ {
+		h.decide(at)
+		runs, err := w.store.Runs(w.ctx, ref("a"))
+		w.ok(err)
+		switch {
+		case len(runs) == 0:
+		case first.IsZero():
+			first = runs[0].DueAt
+		case len(runs) > 1 || !runs[0].DueAt.Equal(first.Time):
+			t.Fatalf("%d records; the first tick fell due at %v, and then at %v", len(runs), first, runs[0].DueAt)
+		}
+	}
+	if story := w.story("a"); len(story) != 1 || !strings.Contains(story[0], "..") || first.IsZero() {
+		t.Errorf("%q, first due at %v", story, first)
+	}
 }

@@ -17,6 +17,7 @@ type span struct {
 	generation           int32
 	reason               string
 	trigger, message     string
+	due                  task.Time // of the first, if jitter put it off
 }
 
 // skip records that a tick does not run, or as many as run says. The record of
@@ -25,7 +26,7 @@ type span struct {
 func (p *plan) skip(t *taskState, run task.Run, reason string) {
 	now := span{
 		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
-		generation: t.generation, reason: reason, trigger: run.Trigger, message: run.Message,
+		generation: t.generation, reason: reason, trigger: run.Trigger, message: run.Message, due: run.DueAt,
 	}
 	if !run.Last.IsZero() {
 		now.last = run.Last.UnixMilli()
@@ -33,10 +34,11 @@ func (p *plan) skip(t *taskState, run task.Run, reason string) {
 	before := p.w.spans[t]
 	extends := before != nil && before.reason == reason && before.generation == t.generation && before.last < now.first
 	if extends {
-		now.first, now.created, now.trigger, now.message = before.first, before.created, before.trigger, before.message
+		now.first, now.created, now.trigger, now.message, now.due = before.first, before.created, before.trigger, before.message, before.due
 		now.count += before.count
 	}
 	record := p.newRun(t, now.first, task.RunID(instant(now.first), t.uidText()), now.trigger)
+	record.DueAt = now.due // as it was: a schedule that counts from the last end knows that tick no more
 	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0
 	record.CreatedAt, record.EndedAt = task.At(instant(now.created)), task.At(p.now)
 	if now.count > 1 {
