@@ -30,7 +30,20 @@ func DecodeSpec(b []byte) (Spec, error) {
 	// Empty is the default here, and is not written.
 	s.DST.Gap = cmp.Or(s.DST.Gap, fallback.DST.Gap)
 	s.DST.Fold = cmp.Or(s.DST.Fold, fallback.DST.Fold)
+	if err == nil && s.Overlap == OverlapQueue && s.Queue.Limit == 0 {
+		err = refuseNoRoom(b)
+	}
 	return s, err
+}
+
+// refuseNoRoom refuses a queue.limit of 0 that a user wrote. Left out it is 0, too,
+// and stands for the default.
+func refuseNoRoom(b []byte) error {
+	var said struct{ Queue struct{ Limit *int } }
+	if json.Unmarshal(b, &said) == nil && said.Queue.Limit != nil {
+		return Invalid(CodeOutOfRange, "queue.limit", "0 is not between 1 and %d: to let nothing wait, overlap is skip", MaxQueue)
+	}
+	return nil
 }
 
 // DecodeStrict reads one JSON value into v, and refuses what encoding/json lets

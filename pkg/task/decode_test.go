@@ -229,6 +229,7 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"overlap": "Skip"`), "overlap", CodeBadValue},
 		{doc(`"overlap": "wait"`), "overlap", CodeBadValue},
 		{doc(`"queue": {"limit": 3}`), "queue", CodeBadValue},
+		{doc(`"overlap": "queue", "queue": {"limit": 0}`), "queue.limit", CodeOutOfRange},
 		{doc(`"overlap": "queue", "queue": {"limit": 101}`), "queue.limit", CodeOutOfRange},
 		{doc(`"overlap": "queue", "queue": {"drop": "all"}`), "queue.drop", CodeBadValue},
 		{doc(`"max_active": 3`), "max_active", CodeBadValue},
