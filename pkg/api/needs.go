@@ -27,19 +27,24 @@ var policies = []struct {
 	{"start_deadline", func(s *task.Spec) bool { return s.Deadline != 0 }},
 	{"pause_after_failures", func(s *task.Spec) bool { return s.PauseAfter != 0 }},
 	{"paused_until", func(s *task.Spec) bool { return !s.PausedUntil.IsZero() }},
+	{"shadow", func(s *task.Spec) bool { return s.Shadow }},
 	{"retry.exit_codes", func(s *task.Spec) bool { return len(s.Retry.ExitCodes) > 0 }},
 }
 
 // allowed refuses what the format of the cluster's records has no room for.
 func (s *server) allowed(spec *task.Spec) error {
 	writes := s.Store.Format()
-	if writes >= store.NewestFormat || store.FormatOf(*spec) <= writes {
+	if writes >= store.NewestFormat {
+		return nil
+	}
+	needs := store.FormatOf(*spec)
+	if needs <= writes {
 		return nil
 	}
 	f := fail(http.StatusConflict, client.CodeConflict, "this takes format %d of the cluster's records, and nodes write %d: some would fire the task otherwise",
-		store.FormatPolicies, writes).withHint("run this version on all nodes, then: carillon cluster upgrade")
+		needs, writes).withHint("run this version on all nodes, then: carillon cluster upgrade")
 	for _, p := range policies {
-		if p.has(spec) {
+		if p.has(spec) && (needs < store.FormatShadow || p.field == "shadow") {
 			return f.withField(p.field)
 		}
 	}

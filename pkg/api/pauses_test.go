@@ -383,12 +383,13 @@ func TestFormat_RefusesWhatOthersWouldPassBy(t *testing.T) {
 		"start_deadline":       func(s *task.Spec) { s.Deadline = task.Duration(time.Hour) },
 		"pause_after_failures": func(s *task.Spec) { s.PauseAfter = 1 },
 		"paused_until":         func(s *task.Spec) { s.Paused, s.PausedUntil = true, later },
+		"shadow":               func(s *task.Spec) { s.Shadow = true },
 		"retry.exit_codes":     func(s *task.Spec) { s.Retry.ExitCodes = []int{3} },
 		"schedule":             func(s *task.Spec) { s.Schedule = task.Schedules{"H 0 * * *"} },
 	} {
 		s := spec("a", "@every 1h")
 		edit(&s)
-		if field != "schedule" && store.FormatOf(s) != store.FormatPolicies {
+		if field != "schedule" && store.FormatOf(s) < store.FormatPolicies {
 			t.Errorf("%s is nothing new to the store", field)
 		}
 		_, err := w.Apply(ctx, s, client.ApplyOptions{})

@@ -35,6 +35,7 @@ func (c *checker) judgeBirth(d *delta, ch *runChange, r *run, rec *task.Run, key
 	c.judgeDue(t, r, rec, key)
 	c.judgeEarly(ch, r, rec, key)
 	c.judgeFrozen(d, ch, r, rec, key)
+	c.judgeShadow(ch, r, rec, key)
 	if !rec.State.Final() {
 		c.judgeCounted(d, ch, r, key)
 	}

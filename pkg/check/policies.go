@@ -135,3 +135,21 @@ func (c *checker) judgeAsk(d *delta, ch *runChange, r *run, before attempt, put 
 		c.breachOf("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
 	}
 }
+
+// judgeShadow judges the decision of a tick: of a shadow's none runs or waits, of
+// another task none is skipped as a shadow's, and each has its own record (G24).
+func (c *checker) judgeShadow(ch *runChange, r *run, rec *task.Run, key string) {
+	t := c.task(ch.ref)
+	if t.entry == nil || t.entry.line != r.line {
+		return // judgeBirth has said it
+	}
+	skipped := rec.State == task.Skipped && rec.Reason == task.ReasonShadow
+	switch {
+	case t.entry.Shadow && !rec.State.Final():
+		c.breachOf("G24", ch.ref, r.tick, key, "run %s is made by a tick, and its task is a shadow", ch.id)
+	case skipped && !t.entry.Shadow:
+		c.breachOf("G24", ch.ref, r.tick, key, "run %s is skipped as a shadow's, and its task is none", ch.id)
+	case skipped && rec.Count > 1:
+		c.breachOf("G24", ch.ref, r.tick, key, "%s of a shadow are one record", count(rec.Count, "tick"))
+	}
+}

@@ -351,3 +351,23 @@ func TestCheckProbeLog_StartDeadline(t *testing.T) {
 		only(t, CheckProbeLog(strings.NewReader(log), h.keys, h.events), promise)
 	}
 }
+
+func TestCheck_Shadows(t *testing.T) {
+	shadow := func(e *task.Entry) { e.Shadow = true }
+	skips := func(tick float64) func(h hand) {
+		return func(h hand) { h.until(tick); h.sealed(h.not(tick, task.Skipped, task.ReasonShadow)) }
+	}
+	turns(t, []turn{
+		{"a shadow's tick", "", shadow, skips(1)},
+		{"a shadow's tick that is missed", "", shadow, func(h hand) { h.until(1); h.sealed(h.not(1, task.Missed, task.ReasonMissed)) }},
+		{"a shadow runs", "G24", shadow, func(h hand) { h.until(1); h.sealed(h.fires(1)); h.done(task.Succeeded) }},
+		{"a shadow waits", "G24", shadow, func(h hand) { h.until(1); h.sealed(h.waits(1, task.ReasonNoNode)) }},
+		{"no shadow", "G24", nil, skips(1)},
+		{"ticks in one record", "G24", shadow, func(h hand) { h.until(3); h.sealed(h.none(1, 3, 3, task.ReasonShadow, 3)) }},
+		{"a record that grows", "G24", shadow, func(h hand) {
+			skips(1)(h)
+			h.until(2)
+			h.sealed(h.none(1, 2, 2, task.ReasonShadow, 1))
+		}},
+	})
+}

@@ -33,6 +33,7 @@ func (c *checker) judgeGrowth(d *delta, ch *runChange, r *run) bool {
 	}
 	c.judgeSealed(d, ch, r, added, ch.endedKey)
 	c.judgeFrozen(d, ch, r, e, ch.endedKey)
+	c.judgeShadow(ch, r, e, ch.endedKey)
 	c.stats.grow(e, e.Ticks()-was.Ticks())
 	r.record, r.text, r.count = e, ch.endedText, e.Ticks()
 	return true

@@ -129,6 +129,9 @@ func (a *app) describeSpec(d *details, t client.Task) {
 	if t.DST != std.DST && t.DST != (task.DST{}) {
 		d.field("Clock changes", "gap %s, fold %s", first(t.DST.Gap, std.DST.Gap), first(t.DST.Fold, std.DST.Fold))
 	}
+	if t.Shadow {
+		d.field("Shadow", "its ticks are recorded and start nothing; end it with: carillon task update %s --shadow=false", t.Name)
+	}
 	a.describeBounds(d, t)
 	a.describeAction(d, t.Action)
 	if t.Timeout > 0 {

@@ -49,6 +49,10 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 		p.miss(t, missedTicks{instant(tick), instant(tick), 1, task.ReasonDeadline})
 		return
 	}
+	if t.how.shadow {
+		p.shadow(t, tick, id, trigger)
+		return
+	}
 	d, rule, reason := t.doing(), t.how.rule, ""
 	fate := rule.fate(d)
 	if fate == fires {
@@ -207,6 +211,8 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 		case t.holds(id):
 		case len(c.run) == 1 && t.how.missed.Policy != task.MissedAll:
 			p.decide(t, at, id, trigger)
+		case t.how.shadow:
+			p.shadow(t, at, id, trigger)
 		case i == 0 && p.goesFirst(t) && p.fire(t, at, id, trigger) == "":
 		default: // whoever wants all of them wants the last one of a piece too
 			p.enqueue(t, p.newTickRun(t, at, id, trigger), task.ReasonCatchUp)

@@ -345,6 +345,9 @@ func (g *game) create() {
 	if g.chance(5) {
 		opts = append(opts, paused)
 	}
+	if g.chance(8) {
+		opts = append(opts, shadow)
+	}
 	names := free[:1]
 	if g.chance(3) && len(free) > 1 {
 		names = free[:2]

@@ -41,6 +41,7 @@ type policySet struct {
 	maxRuns            int64
 	pauseAfter         int   // runs that fail in a row
 	ttl                int64 // ms
+	shadow             bool
 }
 
 // newPolicySet reads what an entry says. It refuses what the API would have refused:
@@ -67,6 +68,7 @@ func newPolicySet(text string) (*policySet, error) {
 		retry: e.Retry, history: e.History, selector: selector, rule: newOverlapRule(e), deadline: e.Deadline.Std(),
 		replaceable: e.Overlap != task.OverlapAllow || e.MaxActive > 0 || slices.Contains(e.Retry.On, task.Lost),
 		maxRuns:     e.MaxRuns, pauseAfter: e.PauseAfter, ttl: e.TTL.Std().Milliseconds(),
+		shadow: e.Shadow,
 	}, nil
 }
 

@@ -28,6 +28,7 @@ var Hard = []string{
 	"tick missed: came_to_light_late",
 	"tick skipped: overlap",
 	"tick skipped: frozen",
+	"tick skipped: shadow",
 	"tick missed: no_owner",
 	"tick missed: start_deadline",
 	"run replaced",

@@ -141,17 +141,17 @@ func (s *Store) compactRecords(ctx context.Context, shards int) (int, error) {
 	return n, nil
 }
 
-// needing is a task that takes a newer format than this; "" if there is none.
+// needing says which task takes a newer format than this; "" if none does.
 func (s *Store) needing(ctx context.Context, format int) (string, error) {
 	const page = 500
 	for after := ""; ; {
 		tasks, next, err := s.Tasks(ctx, "", after, page)
 		if err != nil {
-			return "", fmt.Errorf("look for tasks of format %d: %w", FormatPolicies, err)
+			return "", fmt.Errorf("look for tasks of a newer format than %d: %w", format, err)
 		}
 		for _, t := range tasks {
-			if t.UID != "" && FormatOf(t.Spec) > format { // else it cannot be read, by any version
-				return t.Namespace + "/" + t.Name, nil
+			if needs := FormatOf(t.Spec); t.UID != "" && needs > format { // else it cannot be read, by any version
+				return fmt.Sprintf("tasks that take format %d, such as %s/%s: carillon task update --unset, or delete them", needs, t.Namespace, t.Name), nil
 			}
 		}
 		if after = next; after == "" {
@@ -184,10 +184,10 @@ func (s *Store) WaitsFor(ctx context.Context, f Formats) (string, error) {
 	if names := f.StillWrite(f.Cluster.Written()); len(names) > 0 {
 		return fmt.Sprintf("nodes that have not heard of it: %s", strings.Join(names, ", ")), nil
 	}
+	if what, err := s.needing(ctx, f.Cluster.Written()); err != nil || what != "" {
+		return what, err
+	}
 	if f.Cluster.Written() < FormatPolicies {
-		if name, err := s.needing(ctx, f.Cluster.Written()); err != nil || name != "" {
-			return fmt.Sprintf("tasks that take format %d, such as %s: carillon task update --unset, or delete them", FormatPolicies, name), err
-		}
 		z, err := s.Freezes(ctx)
 		if err != nil {
 			return "", err

@@ -24,14 +24,19 @@ const (
 	// FormatPolicies: specs and entries may have the fields and values for which
 	// FormatOf says so; there may be freezes.
 	FormatPolicies = 3
+	// FormatShadow: specs and entries may say shadow.
+	FormatShadow = 4
 
 	// NewestFormat is the newest that this version understands.
-	NewestFormat = FormatPolicies
+	NewestFormat = FormatShadow
 )
 
 // FormatOf is the format that a task needs: a version that does not understand it
 // would fire it otherwise than its user said, or not at all.
 func FormatOf(s task.Spec) int {
+	if s.Shadow {
+		return FormatShadow
+	}
 	policies := s.Overlap != task.OverlapSkip && s.Overlap != task.OverlapAllow ||
 		s.MaxActive != 0 || !s.Start.IsZero() || !s.End.IsZero() || s.Jitter != 0 || s.MaxRuns != 0 || s.TTL != 0 ||
 		s.Deadline != 0 || s.PauseAfter != 0 || !s.PausedUntil.IsZero() || len(s.Retry.ExitCodes) > 0 ||

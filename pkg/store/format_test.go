@@ -292,4 +292,10 @@ func TestDowngrade_WaitsForTasksThatTakeThePolicies(t *testing.T) {
 	waits(store.FormatCompact, "such as "+ref.String())
 	waits(store.FormatExplicit, "such as "+ref.String())
 	waits(store.FormatPolicies, "")
+	st = w.stored(ref)
+	next = st.Task
+	next.Shadow = true
+	_, err = w.UpdateTask(t.Context(), st, next, st.Entry)
+	ok(t, err)
+	waits(store.FormatPolicies, "format 4, such as "+ref.String())
 }

@@ -35,6 +35,7 @@ const (
 	// Of a time to come, as things are now.
 	VerdictWillRun Verdict = "will_run"
 	VerdictFrozen  Verdict = "frozen"
+	VerdictShadow  Verdict = "shadow"
 	VerdictNoNode  Verdict = "no_node"
 	VerdictDepends Verdict = "depends"
 
@@ -72,6 +73,7 @@ var verdicts = []VerdictMeaning{
 	{VerdictUnreadable, "a record that would answer is there, and cannot be read"},
 	{VerdictWillRun, "it is a tick, and will run as things are now"},
 	{VerdictFrozen, "it is a tick, and will be skipped if the freeze that holds now still does"},
+	{VerdictShadow, "it is a tick, and will be recorded and start nothing while the task is a shadow"},
 	{VerdictNoNode, "it is a tick, and no node that takes work matches the selector now"},
 	{VerdictDepends, "whether there is a tick depends on runs that have not ended yet"},
 	{VerdictRange, "the answer is about several ticks"},

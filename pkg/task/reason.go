@@ -19,6 +19,7 @@ const (
 	// Of ticks that were skipped.
 	ReasonQueueFull = "queue_full" // too many runs of the task wait already
 	ReasonDropped   = "dropped"    // it waited, and gave way to a newer tick (drop: oldest)
+	ReasonShadow    = "shadow"     // its task starts nothing by its schedule
 
 	// Of ticks that were missed.
 	ReasonNoOwner  = "no_owner"           // its shard had no owner when it fell due, and missed.policy wants no more of it
@@ -72,6 +73,7 @@ var reasons = []Reason{
 	{ReasonFrozen, []State{Queued, Skipped}, "its namespace, or the cluster, was frozen"},
 	{ReasonQueueFull, []State{Skipped}, "as many runs of the task were waiting as may"},
 	{ReasonDropped, []State{Skipped}, "it was the oldest that waited, and a newer tick took its place"},
+	{ReasonShadow, []State{Skipped}, "its task is a shadow: its ticks are recorded and start nothing"},
 	{ReasonNoOwner, []State{Missed}, "its shard had no owner when it fell due, and missed.policy did not have it run afterwards"},
 	{ReasonMissed, []State{Missed}, "its owner came to it too late, and missed.policy did not have it run afterwards"},
 	{ReasonWindow, []State{Missed}, "it came to light after missed.window had passed"},

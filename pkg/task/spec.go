@@ -33,6 +33,7 @@ type Spec struct {
 	Target      Target            `json:"target"`
 	History     History           `json:"history"`
 	PauseAfter  int               `json:"pause_after_failures,omitempty" doc:"The task is paused when so many runs in a row have failed; 0 is never."`
+	Shadow      bool              `json:"shadow,omitempty" doc:"Its ticks are decided and recorded, and start nothing: each that would run is skipped, with the reason shadow."`
 	Paused      bool              `json:"paused,omitempty"`
 	PausedUntil Time              `json:"paused_until,omitzero" doc:"With paused: ticks come again after this instant."`
 	PauseReason string            `json:"pause_reason,omitempty" doc:"With paused: why."`
@@ -233,6 +234,7 @@ type Entry struct {
 	Retry      Retry        `json:"retry"`
 	Target     Target       `json:"target"`
 	History    History      `json:"history"`
+	Shadow     bool         `json:"shadow,omitempty"`
 	Own        *Own         `json:"own,omitempty"` // nil for most
 }
 
@@ -309,6 +311,7 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		From: from, Anchor: anchor, Paused: t.Paused, Action: t.Action, Timeout: t.Timeout, KillGrace: t.KillGrace,
 		Overlap: t.Overlap, Queue: t.Queue, MaxActive: t.MaxActive, Missed: t.Missed, Deadline: t.Deadline,
 		PauseAfter: t.PauseAfter, Retry: t.Retry, Target: t.Target, History: t.History,
+		Shadow: t.Shadow,
 	}
 }
 

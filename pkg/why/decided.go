@@ -94,6 +94,10 @@ func (f *Facts) foresee(g *finding, all []version) {
 		g.verdict, g.freeze = task.VerdictFrozen, z
 		return
 	}
+	if e.Shadow {
+		g.verdict, g.reason = task.VerdictShadow, task.ReasonShadow
+		return
+	}
 	if len(f.matching(e.Target.Selector)) == 0 {
 		g.verdict, g.reason = task.VerdictNoNode, task.ReasonNoNode
 		return

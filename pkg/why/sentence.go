@@ -43,6 +43,8 @@ func (f *Facts) says(s speaker, g finding) string {
 		return sentence("it will run: %s falls due %s, as things are now%s", tick, f.inWords(s, g), f.besideWords(s, g))
 	case task.VerdictFrozen:
 		return sentence("it will not run if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
+	case task.VerdictShadow:
+		return sentence("it will start nothing: %s is due %s, and will be recorded as skipped, because %s", tick, f.inWords(s, g), because(g.reason))
 	case task.VerdictNoNode:
 		return sentence("it will not start if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), f.noNodeWords())
 	}

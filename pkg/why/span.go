@@ -222,6 +222,8 @@ func verdictWords(v task.Verdict, n int64) string {
 		return "will run, as things are now"
 	case task.VerdictFrozen:
 		return "will be skipped if the freeze still holds"
+	case task.VerdictShadow:
+		return "will be recorded and start nothing"
 	case task.VerdictNoNode:
 		return "will find no node that matches, as things are now"
 	}

@@ -411,6 +411,11 @@ var stories = []story{
 		w.Freezes = &task.Freezes{Holding: []task.Freeze{{Namespace: "default", Since: task.At(at("11:00:00")), By: "eve"}}}
 		return w
 	}, "12:30", task.VerdictFrozen, []string{"namespace default is frozen since Tue 10 Mar 2026 11:00 UTC by eve"}},
+	{"a shadow's tick", func() *world {
+		return nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonShadow })
+	}, "02:30", task.VerdictSkipped, []string{"was skipped: its task is a shadow: its ticks are recorded and start nothing"}},
+	{"will be a shadow's", func() *world { return timed(func(s *task.Spec) { s.Shadow = true }) }, "12:30", task.VerdictShadow,
+		[]string{"It will start nothing: the tick of Tue 10 Mar 2026 12:30 UTC is due in 30m, and will be recorded as skipped"}},
 	{"will find no node", func() *world {
 		w := nightly()
 		w.Entry.Target.Selector = "role = db"
