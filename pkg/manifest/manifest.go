@@ -40,6 +40,11 @@ type Object struct {
 	node *node
 }
 
+// Made is an object of a task that was made of something else at a line of a file.
+func Made(file string, line int, spec task.Spec) Object {
+	return Object{Spec: spec, file: file, node: &node{kind: kindObject, at: position{max(line, 1), 1}}}
+}
+
 // Locate adds file, line and column to an error of one of the object's fields.
 // A field that the file does not have is placed where the object begins.
 func (o Object) Locate(err error) error {

@@ -37,7 +37,8 @@ var allowed = map[string][]string{
 	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
-	"pkg/cli":      {"pkg/manifest", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/cli":      {"pkg/manifest", "pkg/foreign", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/foreign":  {"pkg/manifest", "pkg/schedule", "pkg/task"},
 	"pkg/manifest": {"pkg/schedule", "pkg/task"},
 
 	// api has check audit the live cluster; its recorder and its judgement of
