@@ -106,7 +106,7 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
 		root.AddCommand(c)
 	}
-	add(root, groupOther, a.auditCommand(), a.versionCommand())
+	add(root, groupOther, a.importCommand(), a.auditCommand(), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

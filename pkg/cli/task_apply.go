@@ -80,6 +80,11 @@ func (r *applying) run(ctx context.Context, paths []string) error {
 		}
 		return silently(r.codes)
 	}
+	return r.deliver(ctx)
+}
+
+// deliver applies what was read, and tells what came of it.
+func (r *applying) deliver(ctx context.Context) error {
 	c, err := r.connect()
 	if err != nil {
 		return err
