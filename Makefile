@@ -26,9 +26,11 @@ HOLD         ?=
 CLEAN        ?=
 NODES        ?=
 FROM         ?= aeec4f0
+MINUTES      ?= 10
+CRON         ?=
 EMBEDDED     ?=
 
-export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED SEEDS FAULTS HOLD CLEAN FROM EMBEDDED
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED SEEDS FAULTS HOLD CLEAN FROM EMBEDDED MINUTES CRON
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
@@ -52,6 +54,7 @@ help: ## List the targets
 	@echo "  RUN_SECONDS=          stop by itself after so many   RUN_SECONDS=15 make run"
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
+	@echo "  MINUTES=10 CRON=      how long, which cron           make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
 	@echo "  FROM=aeec4f0          a former commit                make upgrade FROM=6d681d9"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
@@ -120,6 +123,10 @@ mutants: ## Break the protocol on purpose, and see that the simulation notices
 .PHONY: outage
 outage: ## Stop a cluster with TASKS tasks for a day: what is missed, at which pace; in virtual time, then on a real etcd
 	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/sim
+
+.PHONY: shadow
+shadow: build ## Watch a real cron and shadows of its crontab for MINUTES: the same ticks? As root; CRON= says where cron is
+	@bash scripts/shadow.sh
 
 .PHONY: cluster-up
 cluster-up: build build/etcd build/etcdctl ## Start three etcd members and three agents here; EMBEDDED=1: agents only

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# make shadow: a real cron and a node beside each other for MINUTES. The same
+# crontab is given to cron, which runs it, and imported with --shadow, which
+# records its ticks; then their minutes are compared, line by line.
+#
+# Needed: root, unshare, mount, and Debian's cron: CRON=/path/to/cron says where it
+# is, such as in a package that was only unpacked (apt-get download cron; dpkg-deb -x).
+# cron runs in mount and pid namespaces of its own, with a spool and an /etc/crontab
+# of its own: whatever this host's crontabs have is not run, nor is anything of the
+# host changed. Everything is kept in build/shadow.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+need_linux
+
+carillon=$root/build/carillon
+minutes=${MINUTES:-10}
+cron=${CRON:-$(command -v cron || true)}
+[[ -x $carillon ]] || die "build/carillon is missing: run \`make shadow\`, or \`make build\` first"
+[[ $minutes =~ ^[1-9][0-9]*$ ]] || die "MINUTES=$minutes: must be a whole number"
+[[ $(id -u) == 0 ]] || die "cron runs as root, in namespaces of its own: run this as root"
+[[ -n $cron && -x $cron ]] || die "there is no cron here: CRON=/path/to/cron says where it is (apt-get download cron && dpkg-deb -x cron_*.deb unpacked)"
+unshare --mount true 2>/dev/null || die "no namespaces may be made here (unshare --mount)"
+unset "${!CARILLON_@}" 2>/dev/null || true
+
+dir=$root/build/shadow
+rm -rf "$dir"
+mkdir -p "$dir/config" "$dir/ran" "$dir/spool/crontabs"
+log=$dir/dev.log
+: >"$log"
+
+# The crontab: each line writes the minute into a file of its own. Were one of the
+# tasks no shadow, its minutes would be there twice.
+crontab=$dir/spool/crontabs/root
+write() { printf '%s date +\\%%FT\\%%H:\\%%M >> %s/ran/%s\n' "$1" "$dir" "$2"; }
+{
+	printf 'SHELL=/bin/sh\nMAILTO=""\n\n'
+	printf '# every minute\n'
+	write '* * * * *' every
+	write '*/2 * * * *' even
+	write '1-59/3 * * * *' third
+	write '0,7,14,21,28,35,42,49,56 * * * *' listed
+	write '* * * JAN-DEC sun,Mon-sat' named
+	write '* * 1-31/2 * *' odd-days
+	write '*/5 * */2 * 1-5' both-days
+	write '* * 31 12 7' either-day
+	write '* 0-23/2 * * *' even-hours
+	write '@hourly' hourly
+	write '@daily' daily
+	printf '* * * * * cat >> %s/ran/input%%a line%%another\n' "$dir"
+} >"$crontab"
+chmod 600 "$crontab"
+
+pid= cronpid=
+stop() {
+	trap '' INT TERM HUP
+	# unshare takes no SIGTERM; what it started ends with it.
+	if alive "$cronpid" unshare; then kill -KILL "$cronpid"; fi
+	if [[ -n $pid ]]; then
+		end "$pid" "--data-dir $dir" 20
+		until_true 10 no_guardians "$dir" || say "the guardian is still there: $(guardians "$dir" | tr '\n' ' ')"
+	fi
+	pid= cronpid=
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+start "$log" "" env XDG_CONFIG_HOME="$dir/config" "$carillon" dev --data-dir "$dir" --listen 127.0.0.1:0
+node=$pid
+address=
+up() {
+	alive "$node" "--data-dir $dir" || return 0
+	address=$(sed -n 's|^Carillon .* is up: http://\([^ ]*\) .*|\1|p' "$log")
+	[[ -n $address ]] && ready "$address"
+}
+until_true 30 up || die "the node is not ready after 30 s; see $log"
+alive "$node" "--data-dir $dir" || die "the node has ended; see $log"
+export CARILLON_SERVER=http://$address CARILLON_TOKEN_FILE=$dir/token
+
+# --keep: a minute's tick of all the time that is watched.
+import() { "$carillon" import crontab "$crontab" --shadow --any-node --keep 5000 "$@"; }
+import
+import -q -o json | grep -q '"result": "configured"\|"result": "created"' && die "a second import changes something"
+
+# cron sees the spool below dir, no other crontab, and a /run of its own.
+cronlog=$dir/cron.log
+start "$cronlog" "" unshare --mount --pid --fork --kill-child --mount-proc --propagation private bash -euc '
+	mount -t tmpfs none /run
+	mkdir -p /run/etc /var/spool/cron
+	mount --bind "$1/spool" /var/spool/cron
+	if [[ -d /etc/cron.d ]]; then mount --bind /run/etc /etc/cron.d; fi
+	if [[ -e /etc/crontab ]]; then mount --bind /dev/null /etc/crontab; fi
+	exec "$2" -f -L 1
+' shadow "$dir" "$cron"
+cronpid=$pid pid=$node
+
+# Whole minutes are compared, from the one after both had begun. Both use the
+# host's zone for the times of day; the minutes of the record are in UTC.
+sleep 1
+alive "$cronpid" unshare || die "cron has ended: $(tail -n 3 "$cronlog")"
+first=$((($(date +%s) / 60 + 1) * 60))
+last=$((first + (minutes - 1) * 60))
+say "both run; the minutes from $(date -d "@$first" +%H:%M) to $(date -d "@$last" +%H:%M) are compared"
+while (($(date +%s) < last + 20)); do
+	sleep 5
+	alive "$cronpid" unshare || die "cron has ended: $(tail -n 3 "$cronlog")"
+	alive "$node" "--data-dir $dir" || die "the node has ended; see $log"
+done
+
+# minutes_of FILE: those within what is compared, as UTC.
+within() { awk -v a="$(date -u -d "@$first" +%FT%H:%M)" -v b="$(date -u -d "@$last" +%FT%H:%M)" '$1 >= a && $1 <= b'; }
+ran() {
+	[[ -e $dir/ran/$1 ]] || return 0
+	while read -r minute; do date -u -d "$(date -d "$minute")" +%FT%H:%M; done <"$dir/ran/$1" | within
+}
+bad=0 total=0
+for name in every even third listed named odd-days both-days either-day even-hours hourly daily; do
+	task=$("$carillon" task list -o jsonl | grep -F "/ran/$name\"" | sed -n 's/^{"name":"\([^"]*\)".*/\1/p')
+	[[ -n $task ]] || die "no task writes ran/$name"
+	ran "$name" >"$dir/$name.cron"
+	"$carillon" run list --task "$task" -o jsonl |
+		sed -n '/"reason":"shadow"/s/.*"scheduled_time":"\([^"]*\):00\.000Z".*/\1/p' | sort | within >"$dir/$name.shadow"
+	n=$(wc -l <"$dir/$name.cron")
+	total=$((total + n))
+	if cmp -s "$dir/$name.cron" "$dir/$name.shadow"; then
+		say "$(printf '%-12s %3d minutes, the same' "$name" "$n")"
+	else
+		bad=$((bad + 1))
+		say "$name differs (< cron, > shadow):"
+		diff "$dir/$name.cron" "$dir/$name.shadow" | grep '^[<>]' || true
+	fi
+done
+others=$("$carillon" run list -o jsonl | grep -cvF '"reason":"shadow"' || true)
+say "$total ticks of cron in $minutes minutes; lines that differ: $bad; runs that were no shadow's: $others"
+((bad == 0 && others == 0 && total > 0)) || die "cron and the shadow differ; see $dir"
