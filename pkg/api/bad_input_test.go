@@ -202,7 +202,7 @@ func TestBadRequests_AreRefused(t *testing.T) {
 		{request{method: "POST", path: tasks, body: ok, header: h("Content-Type", "application/json; charset=latin1")}, 415, client.CodeContentType, "Content-Type"},
 		{request{method: "POST", path: tasks, body: ok, header: h("Content-Type", "application/merge-patch+json")}, 415, client.CodeContentType, "Content-Type"},
 		{request{method: "POST", path: tasks, body: ok, header: h("Content-Encoding", "gzip")}, 415, client.CodeContentType, "Content-Encoding"},
-		{request{method: "POST", path: tasks + "?dry_run=1", body: ok}, 422, task.CodeUnknown, "dry_run"},
+		{request{method: "POST", path: tasks + "?dryrun=1", body: ok}, 422, task.CodeUnknown, "dryrun"},
 		{request{method: "POST", path: tasks, body: ok, header: h("If-Match", `"3"`)}, 422, task.CodeBadValue, "If-Match"},
 		{request{method: "POST", path: a + "/resume", body: `{}`}, 400, task.CodeBadJSON, ""},
 		{request{method: "DELETE", path: a, body: `{}`}, 400, task.CodeBadJSON, ""},

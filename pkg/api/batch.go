@@ -26,7 +26,7 @@ const (
 
 const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB long; empty lines are passed over. It is read, checked, written and " +
 	"answered as it arrives, however long it is. The answer is NDJSON, too: one result for each line, in their order. A line that is wrong fails " +
-	"alone. Of lines with the same name the later wins. Read the answer while you send; who cannot sends at most some 10,000 lines at once. " +
+	"alone. Of lines with the same name the later wins. With dry_run=true nothing is written, and each line is compared with what is there, not with the lines before it. Read the answer while you send; who cannot sends at most some 10,000 lines at once. " +
 	"If the connection breaks, what was answered is done, and lines that were sent and not answered may be. The body may pause for five minutes at most."
 
 // batch is a request of many tasks while it is served. Lines are taken together
@@ -41,6 +41,7 @@ type batch struct {
 	c          *call
 	createOnly bool
 	full       bool
+	dry        bool          // nothing is written
 	slots      chan struct{} // one for each group under way
 	// there says that the tasks of the latest group were there already: the next
 	// one's are read before anything is tried.
@@ -53,7 +54,7 @@ type batch struct {
 
 // applyTasks serves POST /v1/tasks:batch.
 func (s *server) applyTasks(c *call) (answer, error) {
-	b := &batch{server: s, c: c, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
+	b := &batch{server: s, c: c, dry: c.dry, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
 	var err error
 	if b.createOnly, err = c.bool(createOnlyParam.name); err != nil {
 		return answer{}, err

@@ -29,6 +29,10 @@ type call struct {
 	body  []byte
 	match int64 // If-Match: the revision asked for; 0 if none
 	fresh bool  // If-None-Match: *
+
+	dry    bool           // nothing is written
+	ticks  int            // how many ticks a dry run lists
+	change *client.Change // what a dry run found
 }
 
 // answer is what a handler answers; none if it wrote by itself.
@@ -46,6 +50,9 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, rt *route) (*call,
 		return nil, err
 	}
 	if err := c.readConditions(); err != nil {
+		return nil, err
+	}
+	if err := c.readDryRun(); err != nil {
 		return nil, err
 	}
 	if c.body, err = readBody(w, r, rt); err != nil {

@@ -46,6 +46,7 @@ type item struct {
 	st     store.Stored // what is to be, or is there now
 	result string       // "": not settled yet
 	err    error
+	change *client.Change // what a dry run found
 }
 
 func (g *group) add(number int, line []byte, err error) {
@@ -141,6 +142,10 @@ const togethers = 3
 
 // together settles items of different names.
 func (b *batch) together(ctx context.Context, items []*item) {
+	if b.dry {
+		b.pretend(ctx, items)
+		return
+	}
 	if b.there.Load() && len(items) > 0 {
 		b.look(ctx, items)
 	}
@@ -161,6 +166,28 @@ func (b *batch) together(ctx context.Context, items []*item) {
 		b.there.Store(true)
 	}
 	b.alone(ctx, items)
+}
+
+// pretend settles items of different names as a write would, and writes nothing.
+func (b *batch) pretend(ctx context.Context, items []*item) {
+	if len(items) == 0 {
+		return
+	}
+	b.look(ctx, items)
+	left, _ := b.decide(items)
+	for _, it := range left {
+		old := it.old()
+		if old == nil {
+			it.settle(unborn(it.st), client.Created)
+		} else {
+			it.settle(over(*old, it.st), client.Configured)
+		}
+	}
+	for _, it := range items {
+		if it.err == nil {
+			it.change = b.c.would(it.old(), it.st, it.result)
+		}
+	}
 }
 
 // commit makes changes in one transaction, and settles their items; true if
@@ -297,7 +324,7 @@ func (b *batch) render(ctx context.Context, g *group) {
 			b.logOnce(f)
 			r.Error = &f.Problem
 		} else {
-			r.Revision, r.Task = it.st.Task.Revision, views[it]
+			r.Revision, r.Task, r.Change = it.st.Task.Revision, views[it], it.change
 			if it.st.EntryMod != 0 {
 				if next, ok, _ := nextTick(&it.st.Entry, now.Time); ok {
 					r.Next = next
@@ -342,7 +369,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 		if err == nil {
 			v = views[i]
 		}
-		v.Result = it.result
+		v.Result, v.DryRun = it.result, it.change
 		shown[it] = &v
 	}
 	return shown

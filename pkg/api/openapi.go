@@ -108,6 +108,10 @@ func (d *document) responses(op *huma.Operation, rt *route) {
 		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The task's revision, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
 	op.Responses[strconv.Itoa(rt.status)] = ok
+	if rt.dry != nil {
+		op.Responses["200"] = &huma.Response{Description: "What would be, with dry_run=true",
+			Content: map[string]*huma.MediaType{jsonType: {Schema: d.schemas.Schema(rt.dry, true, "")}}}
+	}
 	for _, status := range rt.problems() {
 		r := &huma.Response{Description: http.StatusText(status)}
 		if status >= 300 {

@@ -28,6 +28,7 @@ type route struct {
 	status           int          // of success
 	answer           reflect.Type // nil: no body, or plain text if it streams
 	answerType       string       // "": jsonType
+	dry              reflect.Type // of a dry run that is answered with 200, where status is another
 	tagged           bool         // answers with an ETag
 	errors           []int        // beyond those that follow from the rest
 	open             bool         // needs no token
@@ -76,6 +77,8 @@ var (
 	countParam      = param{"count", "How many ticks.", number(1, maxCount, defaultCount)}
 	createOnlyParam = param{"create_only", "A task that is there already fails, with the code exists.", truth}
 	fullParam       = param{"full", "Each result has the task, as it is shown when it is read.", truth}
+	dryRunParam     = param{"dry_run", "Everything is checked, and nothing is written.", truth}
+	ticksParam      = param{"ticks", "With dry_run: how many of the ticks that come, go or move are listed; with 0 none are looked for.", number(0, maxTicks, defaultTicks)}
 	fromParam       = param{"from", "Ticks later than this time. Default: now.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
 )
 
@@ -107,28 +110,30 @@ func (s *server) routes() []*route {
 		freezeBody  = &body{types: []string{jsonType}, of: reflect.TypeFor[client.FreezeRequest]()}
 		occurrences = reflect.TypeFor[client.List[client.Occurrence]]()
 	)
+	dry := []param{dryRunParam, ticksParam}
 	const get, post, put, patches, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 	return []*route{
 		{id: "list-all-tasks", method: get, path: "/v1/tasks", tag: "tasks", summary: "List tasks of all namespaces",
 			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
 		{id: "apply-tasks", method: post, path: "/v1/tasks:batch", tag: "tasks", summary: "Create many tasks, or make them what the lines of the body say",
 			about:  batchAbout,
-			params: []param{createOnlyParam, fullParam},
+			params: []param{createOnlyParam, fullParam, dryRunParam, ticksParam},
 			body:   &body{types: []string{linesType}, schema: "Spec", optional: true, streamed: true, doc: "A task in each line."},
 			writes: true, status: 200, stream: true, answer: reflect.TypeFor[client.BatchResult](), answerType: linesType, serve: s.applyTasks},
 		{id: "list-tasks", method: get, path: inNamespace + "/tasks", tag: "tasks", summary: "List the tasks of a namespace",
 			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
 		{id: "create-task", method: post, path: inNamespace + "/tasks", tag: "tasks", summary: "Create a task",
-			body: spec, writes: true, status: 201, answer: aTask, tagged: true, errors: []int{409}, serve: s.createTask},
+			about: dryRunAbout, params: dry, dry: aTask, body: spec, writes: true, status: 201, answer: aTask, tagged: true, errors: []int{409}, serve: s.createTask},
 		{id: "get-task", method: get, path: ofTask, tag: "tasks", summary: "Read a task", status: 200, answer: aTask, tagged: true, serve: s.getTask},
 		{id: "apply-task", method: put, path: ofTask, tag: "tasks", summary: "Create a task, or make it what the body says",
-			about: "The field result says which: created, configured or unchanged.",
-			body:  spec, conditional: true, creates: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.applyTask},
+			about:  "The field result says which: created, configured or unchanged. " + dryRunAbout,
+			params: dry, body: spec, conditional: true, creates: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.applyTask},
 		{id: "update-task", method: patches, path: ofTask, tag: "tasks", summary: "Change some fields of a task",
+			about: dryRunAbout, params: dry,
 			body: patch, conditional: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.patchTask},
 		{id: "delete-task", method: del, path: ofTask, tag: "tasks", summary: "Delete a task with its queue and its history",
-			about:       "Its active runs are cancelled by the owner of its shard.",
-			conditional: true, writes: true, status: 204, errors: []int{409}, serve: s.deleteTask},
+			about:  "Its active runs are cancelled by the owner of its shard. " + dryRunAbout,
+			params: dry, dry: aTask, conditional: true, writes: true, status: 204, errors: []int{409}, serve: s.deleteTask},
 		{id: "pause-task", method: post, path: ofTask + "/pause", tag: "tasks", summary: "Stop a task's ticks",
 			about: "Of a task that is paused already, what the body leaves out stays.",
 			body:  &body{types: []string{jsonType}, of: reflect.TypeFor[client.PauseRequest](), optional: true}, conditional: true, writes: true, status: 200, answer: aTask, tagged: true, errors: []int{409}, serve: s.pauseTask},

@@ -3,6 +3,8 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -101,6 +103,10 @@ func (s *server) createTask(c *call) (answer, error) {
 	}
 	a, err := c.answerTask(http.StatusCreated, st, client.Created)
 	if err == nil {
+		if c.dry {
+			a.status = http.StatusOK
+			return a, nil
+		}
 		a.header["Location"] = []string{"/v1/namespaces/" + spec.Namespace + "/tasks/" + spec.Name}
 	}
 	return a, err
@@ -111,6 +117,17 @@ func (s *server) create(c *call, spec task.Spec) (store.Stored, error) {
 	st, err := s.fresh(c, spec)
 	if err != nil {
 		return st, err
+	}
+	if c.dry {
+		if _, err := s.Store.Revisions(c.ctx(), st.Ref); !errors.Is(err, task.ErrNotFound) {
+			if err == nil {
+				err = fmt.Errorf("create task %s: %w", st.Ref, task.ErrExists)
+			}
+			return st, err
+		}
+		st = unborn(st)
+		c.change = c.would(nil, st, client.Created)
+		return st, nil
 	}
 	rev, err := s.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
 	st.Task.Revision, st.EntryMod = rev, rev
@@ -234,6 +251,9 @@ func (s *server) deleteTask(c *call) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
+	}
+	if c.dry {
+		return c.wouldDelete(ref)
 	}
 	err = retryConflict(c.ctx(), func() error {
 		st, err := s.Store.Revisions(c.ctx(), ref)

@@ -81,11 +81,17 @@ func (s *server) change(c *call, ref store.Ref, ed edit) (st store.Stored, resul
 		mend := broken || old.EntryMod == 0
 		if !mend && s.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged
+			c.change = c.would(&old, st, result)
 			return nil
 		}
 		st, err = s.next(c, old, spec, ed, mend)
 		if err != nil {
 			return err
+		}
+		if c.dry {
+			st, result = over(old, st), client.Configured
+			c.change = c.would(&old, st, result)
+			return nil
 		}
 		old.MarkBy = st.MarkBy
 		rev, err := s.Store.UpdateTask(c.ctx(), old, st.Task, st.Entry)

@@ -144,10 +144,13 @@ func tidy(t task.Task) task.Task {
 // answerTask answers with a task as it was just read or written.
 func (c *call) answerTask(status int, st store.Stored, result string) (answer, error) {
 	v, err := c.s.view(c.ctx(), st)
-	if err != nil && c.route.writes {
+	if err != nil && c.route.writes && !c.dry {
 		// It is written: what adorns it must not make it look undone.
 		v, err = client.Task{Task: tidy(st.Task)}, nil
 	}
 	v.Result = result
+	if c.dry {
+		v.DryRun = c.change
+	}
 	return answer{status: status, body: v, header: map[string][]string{"Etag": {etag(st.Task.Revision)}}}, err
 }

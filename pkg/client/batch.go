@@ -22,6 +22,12 @@ import (
 type BatchOptions struct {
 	CreateOnly bool // a task that is there already fails, with CodeExists
 	Full       bool // each BatchResult has the task
+	// DryRun has everything checked and nothing written: each BatchResult has the
+	// Change. Tasks are compared with what is there, not with each other.
+	DryRun bool
+	// Ticks is how many ticks each Change lists; 0 is the server's default of 10,
+	// below 0 none are looked for.
+	Ticks int
 }
 
 const (
@@ -61,6 +67,9 @@ func (c *Client) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o Batc
 		if o.Full {
 			q.Set("full", "true")
 		}
+		if o.DryRun {
+			dryRun(q, o.Ticks)
+		}
 		res, err := c.send(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
 		if err != nil {
 			yield(BatchResult{}, out.blame(err))
@@ -90,7 +99,7 @@ func (c *Client) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o Batc
 				if cause := context.Cause(ctx); cause != nil {
 					err = fmt.Errorf("%w: %w", err, cause)
 				}
-				yield(BatchResult{}, out.blame(c.failed(err, true)))
+				yield(BatchResult{}, out.blame(c.failed(err, !o.DryRun)))
 				return
 			}
 			n++

@@ -98,7 +98,7 @@ type call struct {
 }
 
 func (k call) writes() bool {
-	return k.method != http.MethodGet && k.path != schedulePath
+	return k.method != http.MethodGet && k.path != schedulePath && !k.query.Has(dryRunParam)
 }
 
 // do makes a call and decodes its answer into out, if out is not nil.

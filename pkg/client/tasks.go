@@ -22,6 +22,7 @@ type ListOptions struct {
 type ApplyOptions struct {
 	Revision   int64 // the task must be at this revision; 0 is any
 	CreateOnly bool  // the task must not be there yet
+	DryRun     bool  // nothing is written; Task.DryRun is what would change
 }
 
 const pageSize = 1000
@@ -52,13 +53,33 @@ func (c *Client) onTask(ctx context.Context, namespace, name string, k call, out
 // Create creates a task in a namespace, whatever spec says of that.
 // task.ErrExists if it is there.
 func (c *Client) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
+	return c.create(ctx, namespace, spec, nil)
+}
+
+// WouldCreate is Create that writes nothing: Task.DryRun is what would change.
+func (c *Client) WouldCreate(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
+	return c.create(ctx, namespace, spec, dryRun(url.Values{}, 0))
+}
+
+func (c *Client) create(ctx context.Context, namespace string, spec task.Spec, q url.Values) (Task, error) {
 	spec.Namespace = namespace
 	var t Task
 	if err := task.CheckName("namespace", namespace); err != nil {
 		return t, err
 	}
-	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", body: spec}, &t)
+	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", query: q, body: spec}, &t)
 	return t, err
+}
+
+const dryRunParam = "dry_run"
+
+// dryRun has a change not made; ticks is as in BatchOptions.
+func dryRun(q url.Values, ticks int) url.Values {
+	q.Set(dryRunParam, "true")
+	if ticks != 0 {
+		q.Set("ticks", strconv.Itoa(max(ticks, 0)))
+	}
+	return q
 }
 
 // Apply creates a task, or makes it what spec says; Task.Result tells which.
@@ -72,8 +93,12 @@ func (c *Client) Apply(ctx context.Context, spec task.Spec, o ApplyOptions) (Tas
 	if o.CreateOnly {
 		h = http.Header{"If-None-Match": {"*"}}
 	}
+	k := call{method: http.MethodPut, header: h, body: spec}
+	if o.DryRun {
+		k.query = dryRun(url.Values{}, 0)
+	}
 	var t Task
-	err := c.onTask(ctx, spec.Namespace, spec.Name, call{method: http.MethodPut, header: h, body: spec}, &t)
+	err := c.onTask(ctx, spec.Namespace, spec.Name, k, &t)
 	return t, err
 }
 
@@ -153,8 +178,17 @@ func pages[T any](ctx context.Context, c *Client, path string, q url.Values, lim
 // 7396) of the spec, in which null means back to the default. revision, unless
 // 0, must be the task's, else it is task.ErrStale.
 func (c *Client) Patch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
+	return c.patch(ctx, namespace, name, patch, revision, nil)
+}
+
+// WouldPatch is Patch that writes nothing: Task.DryRun is what would change.
+func (c *Client) WouldPatch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
+	return c.patch(ctx, namespace, name, patch, revision, dryRun(url.Values{}, 0))
+}
+
+func (c *Client) patch(ctx context.Context, namespace, name string, patch []byte, revision int64, q url.Values) (Task, error) {
 	var t Task
-	k := call{method: http.MethodPatch, header: ifMatch(revision), raw: patch, rawType: "application/merge-patch+json"}
+	k := call{method: http.MethodPatch, header: ifMatch(revision), query: q, raw: patch, rawType: "application/merge-patch+json"}
 	err := c.onTask(ctx, namespace, name, k, &t)
 	return t, err
 }
@@ -163,6 +197,14 @@ func (c *Client) Patch(ctx context.Context, namespace, name string, patch []byte
 // cancelled. revision is as for Patch.
 func (c *Client) Delete(ctx context.Context, namespace, name string, revision int64) error {
 	return c.onTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision)}, nil)
+}
+
+// WouldDelete is Delete that deletes nothing: Task.DryRun tells the ticks that
+// would go.
+func (c *Client) WouldDelete(ctx context.Context, namespace, name string, revision int64) (Task, error) {
+	var t Task
+	err := c.onTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision), query: dryRun(url.Values{}, 0)}, &t)
+	return t, err
 }
 
 // Pause stops a task's ticks. It may be paused already. revision is as for Patch.

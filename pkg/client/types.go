@@ -23,6 +23,7 @@ type Task struct {
 	Failures int         `json:"failures_in_a_row,omitempty" doc:"With pause_after_failures: how many runs in a row have failed."`
 	NoNext   string      `json:"no_next,omitempty" doc:"Why there is no next tick, ever, in words; absent if the task is paused, or @manual."`
 	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
+	DryRun   *Change     `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and the task is shown as it would be."`
 }
 
 // What a change did: Task.Result.
@@ -42,6 +43,7 @@ type BatchResult struct {
 	Next      task.Time `json:"next,omitzero" doc:"The next tick; absent if the task is paused or has none."`
 	Paused    bool      `json:"paused,omitempty" doc:"The task is paused: by the line, or because it has failed too often."`
 	Task      *Task     `json:"task,omitempty" doc:"With full=true, unless it failed."`
+	Change    *Change   `json:"change,omitempty" doc:"With dry_run=true, unless it failed: nothing was written, and this is what would change."`
 	Error     *Problem  `json:"error,omitempty" doc:"Why it failed. With status 504 nobody knows whether it did."`
 }
 

@@ -1,6 +1,7 @@
 package task
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -8,30 +9,51 @@ import (
 	"unicode/utf8"
 )
 
-// Differences says in a few words each what b has otherwise than a, in the order
-// of the fields' names: "timeout: 10m → 20m", "labels.team: none → data". Nothing
-// if they say the same.
-func Differences(a, b Spec) []string {
+// FieldChange is a field that two specs have otherwise.
+type FieldChange struct {
+	Field string `json:"field" doc:"Its path: timeout, labels.team, action.process.command."`
+	From  any    `json:"from,omitempty" doc:"Absent where the field was not set."`
+	To    any    `json:"to,omitempty" doc:"Absent where the field is not set any more."`
+}
+
+// String is the change in a few words: "timeout: 10m → 20m".
+func (c FieldChange) String() string {
+	return c.Field + ": " + fewWords(valueText(c.From)) + " → " + fewWords(valueText(c.To))
+}
+
+// Compare tells the fields that b has otherwise than a, in the order of their
+// names; none if they say the same. Values are as in JSON, numbers a json.Number.
+func Compare(a, b Spec) []FieldChange {
 	was, is := leaves(a), leaves(b)
-	names := slices.Sorted(maps.Keys(was))
+	names := slices.Collect(maps.Keys(was))
 	for name := range is {
 		if _, ok := was[name]; !ok {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	list := []string{}
+	list := []FieldChange{}
 	for _, name := range names {
-		if was[name] != is[name] {
-			list = append(list, name+": "+fewWords(was[name])+" → "+fewWords(is[name]))
+		if !bytes.Equal(was[name], is[name]) {
+			list = append(list, FieldChange{Field: name, From: value(was[name]), To: value(is[name])})
 		}
 	}
 	return list
 }
 
-// leaves are the values of a spec by their paths: texts as they are, all else as JSON.
-func leaves(s Spec) map[string]string {
-	out := map[string]string{}
+// Differences are the changes of Compare in a few words each: "timeout: 10m → 20m",
+// "labels.team: none → data".
+func Differences(a, b Spec) []string {
+	list := []string{}
+	for _, c := range Compare(a, b) {
+		list = append(list, c.String())
+	}
+	return list
+}
+
+// leaves are the values of a spec by their paths, as JSON.
+func leaves(s Spec) map[string]json.RawMessage {
+	out := map[string]json.RawMessage{}
 	b, err := json.Marshal(s)
 	var doc map[string]json.RawMessage
 	if err == nil && json.Unmarshal(b, &doc) == nil {
@@ -40,19 +62,41 @@ func leaves(s Spec) map[string]string {
 	return out
 }
 
-func flatten(out map[string]string, path string, doc map[string]json.RawMessage) {
+func flatten(out map[string]json.RawMessage, path string, doc map[string]json.RawMessage) {
 	for name, value := range doc {
 		var inner map[string]json.RawMessage
-		var text string
-		switch at := path + name; {
-		case json.Unmarshal(value, &text) == nil:
-			out[at] = text
-		case json.Unmarshal(value, &inner) == nil && len(inner) > 0:
-			flatten(out, at+".", inner)
-		default:
-			out[at] = string(value)
+		if json.Unmarshal(value, &inner) == nil && len(inner) > 0 {
+			flatten(out, path+name+".", inner)
+			continue
 		}
+		out[path+name] = value
 	}
+}
+
+// value is what JSON says; nil for none.
+func value(b json.RawMessage) (v any) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	_ = d.Decode(&v) // it was written by us
+	return v
+}
+
+// valueText is a value as people read it: a text as it is, all else as JSON.
+func valueText(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		if v == "" {
+			return `""`
+		}
+		return v
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // it came from JSON
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func fewWords(value string) string {
