@@ -106,7 +106,7 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
 		root.AddCommand(c)
 	}
-	add(root, groupOther, a.importCommand(), a.auditCommand(), a.versionCommand())
+	add(root, groupOther, a.importCommand(), a.auditCommand(), a.schemaCommand(), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
@@ -121,7 +121,7 @@ func (a *app) everydayCommands() []*cobra.Command {
 	next := a.taskNext()
 	next.Use = "next [TASK...]"
 	next.Short = "The ticks that come next, of a task or of all"
-	return []*cobra.Command{a.taskApply(), a.runLogs(), next, a.taskWhy(), a.eventsCommand()}
+	return []*cobra.Command{a.taskApply(), a.taskDiff(), a.runLogs(), next, a.taskWhy(), a.eventsCommand()}
 }
 
 func add(parent *cobra.Command, group string, commands ...*cobra.Command) {

@@ -26,7 +26,7 @@ func (a *app) taskCommand() *cobra.Command {
 		&cobra.Group{ID: "fire", Title: "Run and stop:"},
 	)
 	add(cmd, "look", a.taskList(), a.taskGet(), a.taskNext(), a.taskHistory(), a.taskWhy(), a.taskKeys())
-	add(cmd, "change", a.taskCreate(), a.taskApply(), a.taskUpdate(), a.taskRollback(), a.taskDelete())
+	add(cmd, "change", a.taskCreate(), a.taskApply(), a.taskDiff(), a.taskEdit(), a.taskExport(), a.taskUpdate(), a.taskRollback(), a.taskDelete())
 	add(cmd, "fire", a.taskTrigger(), a.taskPause(), a.taskResume())
 	return cmd
 }

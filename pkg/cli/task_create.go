@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 
 func (a *app) taskCreate() *cobra.Command {
 	var f taskFlags
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...]",
 		Short: "Create a task; fails if it exists",
@@ -28,6 +30,7 @@ func (a *app) taskCreate() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f.bind(cmd)
+	bindDryRun(cmd, &dryRun)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		name, command, err := a.nameAndCommand(cmd, words)
 		if err != nil {
@@ -54,14 +57,37 @@ func (a *app) taskCreate() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		t, err := c.Create(cmd.Context(), name.namespace, spec)
+		write := c.Create
+		if dryRun {
+			write = c.WouldCreate
+		}
+		t, err := write(cmd.Context(), name.namespace, spec)
 		if err != nil {
 			return err
+		}
+		if dryRun {
+			return a.wouldBe(t)
 		}
 		a.say("created %s%s", a.show(name), a.nextWords(t))
 		return emitChanged(a, []client.Task{t}, 1, a.taskName)
 	}
 	return cmd
+}
+
+func bindDryRun(cmd *cobra.Command, dry *bool) {
+	cmd.Flags().BoolVar(dry, "dry-run", false, "have the server check it, and tell what would change")
+}
+
+// wouldBe tells what a dry run of one task found.
+func (a *app) wouldBe(t client.Task) error {
+	if !a.human() {
+		return emitChanged(a, []client.Task{t}, 1, a.taskName)
+	}
+	text := fmt.Sprintf("%s %s (dry run)\n", t.Result, a.taskName(t))
+	if t.DryRun != nil {
+		text += strings.Join(append(a.changeLines(t.DryRun, t.Timezone), ""), "\n")
+	}
+	return a.print(a.plain(text))
 }
 
 // complain says in the command line's words what every task needs.
@@ -102,6 +128,7 @@ func (a *app) taskUpdate() *cobra.Command {
 	var f taskFlags
 	var revision revisionFlag
 	var clear []string
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "update TASK [flags] [-- COMMAND [ARG...]]",
 		Short: "Change the given fields of a task, and no others",
@@ -110,11 +137,13 @@ func (a *app) taskUpdate() *cobra.Command {
 		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
   carillon task update nightly-backup --label team=data --label old- --unset retry
   carillon task update nightly-backup --revision 812 --timeout 20m
+  carillon task update nightly-backup --schedule "0 3 * * *" --dry-run
   carillon task update nightly-backup -- pg_dump --jobs 4 orders`,
 		ValidArgsFunction: a.completeTask,
 	}
 	f.bind(cmd)
 	revision.bind(cmd)
+	bindDryRun(cmd, &dryRun)
 	cmd.Flags().StringSliceVar(&clear, "unset", nil, "field to set back to its default, such as retry or labels.team; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
@@ -147,9 +176,16 @@ func (a *app) taskUpdate() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("write the change as JSON: %w", err)
 		}
-		t, err := c.Patch(ctx, name.namespace, name.name, body, int64(revision))
+		write := c.Patch
+		if dryRun {
+			write = c.WouldPatch
+		}
+		t, err := write(ctx, name.namespace, name.name, body, int64(revision))
 		if err != nil {
 			return a.missing(ctx, c, name, err)
+		}
+		if dryRun {
+			return a.wouldBe(t)
 		}
 		a.say("updated %s%s", a.show(name), a.nextWords(t))
 		return emitChanged(a, []client.Task{t}, 1, a.taskName)

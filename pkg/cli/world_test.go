@@ -5,17 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/cli/clitest"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -32,6 +35,8 @@ type world struct {
 	etcd  *kv.Client
 	store *store.Store
 	spool *spool
+
+	meddler atomic.Pointer[func()] // does something just before the next PUT
 }
 
 type worldKey struct{}
@@ -39,7 +44,7 @@ type worldKey struct{}
 func TestScripts(t *testing.T) {
 	etcd := kvtest.Start(t)
 	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server { return newWorld(env, etcd) },
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "damage": damage, "own": own})
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "damage": damage, "own": own, "meddle": meddle})
 }
 
 func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
@@ -66,10 +71,26 @@ func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
 			return err
 		}})
 	must(t, err)
-	s := httptest.NewServer(h)
+	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			if f := w.meddler.Swap(nil); f != nil {
+				(*f)()
+			}
+		}
+		h.ServeHTTP(rw, r)
+	}))
 	env.Defer(s.Close)
 	env.Values[worldKey{}] = w
 	return clitest.Server{URL: s.URL, Token: secret}
+}
+
+// meddle has a command run just before the next PUT, as somebody else's: meddle WORD...
+func meddle(ts *testscript.TestScript, _ bool, args []string) {
+	env := map[string]string{"CARILLON_SERVER": ts.Getenv("CARILLON_SERVER"), "CARILLON_TOKEN": ts.Getenv("CARILLON_TOKEN")}
+	f := func() {
+		cli.Main(context.Background(), args, cli.IO{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard, Env: func(name string) string { return env[name] }})
+	}
+	worldOf(ts).meddler.Store(&f)
 }
 
 func must(t testing.TB, err error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -92,6 +93,8 @@ func (w yamlWriter) scalar(n *node, depth int) string {
 		return "[]"
 	case n.kind == kindObject:
 		return "{}"
+	case n.kind == kindNumber:
+		return inDecimal(n.scalar)
 	case n.kind != kindString:
 		return n.scalar
 	case safe(n.text):
@@ -111,6 +114,19 @@ func (w yamlWriter) scalar(n *node, depth int) string {
 	e.SetEscapeHTML(false)
 	_ = e.Encode(n.text) // a string always encodes
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// inDecimal is a number without an exponent: of 1e-7 YAML's readers think differently,
+// and ours takes none.
+func inDecimal(number string) string {
+	if !strings.ContainsAny(number, "eE") {
+		return number
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return number
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
 // plainText begins with a letter or a slash, so that it is no number, date,

@@ -39,11 +39,13 @@ var allowed = map[string][]string{
 	// It reads schedules to tell what is wrong with them before it sends them.
 	"pkg/cli":      {"pkg/manifest", "pkg/foreign", "pkg/client", "pkg/schedule", "pkg/task"},
 	"pkg/foreign":  {"pkg/manifest", "pkg/schedule", "pkg/task"},
-	"pkg/manifest": {"pkg/schedule", "pkg/task"},
+	"pkg/manifest": {"pkg/schema", "pkg/schedule", "pkg/task"},
+	// schema is what the OpenAPI document and the schema for editors have in common.
+	"pkg/schema": {"pkg/schedule", "pkg/task"},
 
 	// api has check audit the live cluster; its recorder and its judgement of
 	// histories are for tests.
-	"pkg/api":    {"pkg/client", "pkg/check", "pkg/why", "pkg/store", "pkg/schedule", "pkg/task"},
+	"pkg/api":    {"pkg/client", "pkg/schema", "pkg/check", "pkg/why", "pkg/store", "pkg/schedule", "pkg/task"},
 	"pkg/client": {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/why":       {"pkg/schedule", "pkg/task"},

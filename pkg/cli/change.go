@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+const (
+	// shortValue is how long two values may be that stand on one line.
+	shortValue = 100
+	// firstTicks is how many ticks of a new task are told: they all come.
+	firstTicks = 3
+)
+
+// changeLines are what a dry run found, for people. timezone is the task's, after
+// the change.
+func (a *app) changeLines(c *client.Change, timezone string) []string {
+	var lines []string
+	before := timezone
+	for _, f := range c.Fields {
+		lines = append(lines, a.fieldLines(f)...)
+		if was, ok := f.From.(string); ok && f.Field == "timezone" {
+			before = was
+		}
+	}
+	if c.Ticks != nil {
+		lines = append(lines, a.tickLines(c, before, timezone)...)
+	}
+	return lines
+}
+
+// fieldLines are a field that changes: on one line, or, if it is long, each value's
+// own lines, without those that both begin and end with.
+func (a *app) fieldLines(f client.FieldChange) []string {
+	from, to := valueLines(f.From), valueLines(f.To)
+	if len(from) <= 1 && len(to) <= 1 {
+		if line := "  " + f.Field + ": " + first(slices.Concat(from, []string{"none"})...) + " → " + first(slices.Concat(to, []string{"none"})...); len(line) <= shortValue {
+			return []string{line}
+		}
+	}
+	for len(from) > 1 && len(to) > 1 && from[0] == to[0] {
+		from, to = from[1:], to[1:]
+	}
+	for len(from) > 1 && len(to) > 1 && from[len(from)-1] == to[len(to)-1] {
+		from, to = from[:len(from)-1], to[:len(to)-1]
+	}
+	lines := []string{"  " + f.Field + ":"}
+	for _, l := range from {
+		lines = append(lines, a.paint(red, "  - "+l))
+	}
+	for _, l := range to {
+		lines = append(lines, a.paint(green, "  + "+l))
+	}
+	return lines
+}
+
+// valueLines is a value in lines: a text as it is, all else as JSON. nil is none.
+func valueLines(v any) []string {
+	if v == nil {
+		return nil
+	}
+	text, ok := v.(string)
+	if !ok || text == "" {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		_ = e.Encode(v) // it came as JSON
+		text = b.String()
+	}
+	return strings.Split(printable(strings.TrimSuffix(text, "\n")), "\n")
+}
+
+// tickLines are the ticks that come, go or move, a line each.
+func (a *app) tickLines(c *client.Change, before, after string) []string {
+	t := c.Ticks
+	until := a.dated(t.Until, after)
+	switch {
+	case t.Come+t.Go+t.Move > 0:
+	case c.Result == client.Created:
+		return []string{"  no ticks up to " + until}
+	default:
+		return []string{"  ticks: the same, up to " + until}
+	}
+	var counts []string
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{t.Come, "come"}, {t.Go, "go"}, {t.Move, "move"}} {
+		if part.n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", part.n, part.what))
+		}
+	}
+	lines := []string{fmt.Sprintf("  ticks up to %s: %s", until, strings.Join(counts, ", "))}
+	list := t.Ticks
+	if c.Result == client.Created {
+		list = list[:min(len(list), firstTicks)]
+	}
+	for _, m := range list {
+		switch {
+		case m.Was == nil:
+			lines = append(lines, a.paint(green, "  + "+a.tickTimeWords(m.Is, after)))
+		case m.Is == nil:
+			lines = append(lines, a.paint(red, "  - "+a.tickTimeWords(m.Was, before)))
+		default:
+			lines = append(lines, a.paint(yellow, "  ~ "+a.tickTimeWords(m.Was, before)+" → "+a.tickTimeWords(m.Is, after)))
+		}
+	}
+	if more := t.Come + t.Go + t.Move - len(list); more > 0 {
+		lines = append(lines, fmt.Sprintf("  … and %d more", more))
+	}
+	return lines
+}
+
+func (a *app) tickTimeWords(t *client.TickTime, timezone string) string {
+	words := a.dated(t.Time, timezone)
+	switch {
+	case !t.DueAt.IsZero():
+		words += ", due " + clock(t.DueAt.In(a.zone(timezone)))
+	case !t.DueBefore.IsZero():
+		words += ", due before " + clock(t.DueBefore.In(a.zone(timezone)))
+	}
+	return words
+}

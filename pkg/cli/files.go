@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// files are the tasks that -f names. What is not a file of lines is read at once.
+type files struct {
+	*app
+	paths   []string
+	scoped  bool // -n was given: no other namespace may be named
+	objects []manifest.Object
+	streams []string // files of lines, and "-" for the standard input
+	stdin   *bufio.Reader
+	fail    func(error) // is told what is wrong
+}
+
+// bind gives a command -f.
+func (f *files) bind(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVarP(&f.paths, "filename", "f", nil, "`FILE`, directory, or - for the standard input; may be repeated")
+	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json", "jsonl", "ndjson") // the flag is there
+	cmd.Args = cobra.ArbitraryArgs                                                 // given checks them
+}
+
+// given refuses words, which may have been meant for files, and the lack of any.
+func (f *files) given(cmd *cobra.Command, words []string) error {
+	f.scoped = cmd.Flags().Changed("namespace")
+	if len(words) > 0 {
+		return usage("%s is too much", quote(words[0])).hinting("name files with -f: %s -f %s", cmd.CommandPath(), words[0])
+	}
+	if len(f.paths) == 0 {
+		return usage("which file?").hinting("%s -f FILE|DIR|-", cmd.CommandPath())
+	}
+	return nil
+}
+
+// total is how many tasks there are, for all that can be told before they are
+// read; 0 if nobody knows.
+func (f *files) total() int {
+	total := len(f.objects)
+	for _, file := range f.streams {
+		n, err := manifest.CountLines(file)
+		if err != nil { // the standard input, a pipe
+			return 0
+		}
+		total += n
+	}
+	return total
+}
+
+// read checks all that is read before anything is sent, and tells what is wrong
+// with it. Files of lines are left for later.
+func (f *files) read(ctx context.Context) error {
+	for _, path := range f.paths {
+		found, err := []string{path}, error(nil)
+		if path != "-" {
+			found, err = manifest.Files(path)
+		}
+		if err != nil {
+			f.fail(err)
+		}
+		for _, file := range found {
+			if err := f.readFile(ctx, file); err != nil {
+				f.fail(err)
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+	}
+	for _, o := range f.objects {
+		if err := f.refuse(o); err != nil {
+			f.fail(err)
+		}
+	}
+	for _, err := range manifest.Twice(f.objects) {
+		f.fail(err)
+	}
+	return nil
+}
+
+func (f *files) readFile(ctx context.Context, file string) (err error) {
+	if manifest.IsLines(file) {
+		info, err := os.Stat(file)
+		if err == nil && info.IsDir() {
+			return fmt.Errorf("%s: is a directory", file)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s", file, reason(err))
+		}
+		f.streams = append(f.streams, file)
+		return nil
+	}
+	var b []byte
+	if file == "-" {
+		f.stdin = bufio.NewReaderSize(f.In, manifest.MaxLine+1024)
+		b, err = patiently(ctx, func() ([]byte, error) {
+			if manifest.BeginsWithLine(f.stdin) {
+				f.streams = append(f.streams, file)
+				return nil, nil
+			}
+			return manifest.LoadFrom("standard input", f.stdin)
+		})
+		if err == nil && ctx.Err() == nil && len(f.streams) > 0 && f.streams[len(f.streams)-1] == file {
+			return nil
+		}
+		file = "stdin"
+	} else {
+		b, err = manifest.Load(file)
+	}
+	if err != nil {
+		return err
+	}
+	objects, err := manifest.Read(file, b, f.namespace())
+	if err == nil && len(objects) == 0 {
+		f.note("%s: no tasks in there", file)
+	}
+	f.objects = append(f.objects, objects...)
+	return err
+}
+
+// refuse is what is wrong with a task, as far as can be told without a server.
+func (f *files) refuse(o manifest.Object) error {
+	if o.Err == nil && f.scoped && o.Spec.Namespace != f.namespace() {
+		return o.Locate(task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace that -n names, %s",
+			quote(o.Spec.Namespace), quote(f.namespace())))
+	}
+	return o.Err
+}
+
+// all is every task: those that were read before, and then the files of lines.
+func (f *files) all() iter.Seq2[manifest.Object, error] {
+	return func(yield func(manifest.Object, error) bool) {
+		for _, o := range f.objects {
+			if !yield(o, nil) {
+				return
+			}
+		}
+		for _, file := range f.streams {
+			if !f.stream(file, yield) {
+				return
+			}
+		}
+	}
+}
+
+func (f *files) stream(file string, yield func(manifest.Object, error) bool) bool {
+	var in io.Reader = f.stdin
+	if file == "-" {
+		file = "stdin"
+	} else {
+		opened, err := os.Open(file)
+		if err != nil {
+			return yield(manifest.Object{}, fmt.Errorf("%s: %s", file, reason(err)))
+		}
+		defer opened.Close()
+		in = opened
+	}
+	for o, err := range manifest.Lines(file, in, f.namespace()) {
+		if !yield(o, err) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// exporting writes tasks as files that apply reads.
+type exporting struct {
+	*app
+	selector string
+	dir      string
+	force    bool
+	count    int
+	list     []json.RawMessage // for programs that want it in one piece
+}
+
+func (a *app) taskExport() *cobra.Command {
+	x := &exporting{app: a}
+	cmd := &cobra.Command{
+		Use:   "export [TASK...]",
+		Short: "Write tasks as files that apply reads",
+		Long: "Write tasks as YAML with what differs from the defaults, and nothing of the server's: to apply it again\n" +
+			"changes nothing. Without names it is all tasks of the namespace, with -A of all.\n\n" +
+			"With --dir each task is a file of its own, DIR/TASK.yaml, with -A DIR/NAMESPACE/TASK.yaml. A file that\n" +
+			"says the same already is left as it is, with its comments; one that says something else is refused,\n" +
+			"unless --force has it written over.",
+		Example: `  carillon task export > tasks.yaml
+  carillon task export nightly-backup 'report-*'
+  carillon task export -l team=data --dir tasks/
+  carillon task export -A -o jsonl > million.ndjson`,
+		ValidArgsFunction: a.completeTasks,
+	}
+	only(cmd, asTable, asYAML, asJSON, asJSONL, asName)
+	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
+	cmd.Flags().StringVar(&x.dir, "dir", "", "write a file for each task into this `DIRECTORY`")
+	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: write over files that say something else")
+	_ = cmd.MarkFlagDirname("dir") // the flag is there
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := filled(cmd, "dir", "selector"); err != nil {
+			return err
+		}
+		if x.force && x.dir == "" {
+			return usage("--force is for --dir")
+		}
+		if x.dir != "" && x.output != asTable && x.output != asYAML {
+			return usage("--dir writes YAML; -o %s goes without it", x.output)
+		}
+		if _, err := task.ParseSelector(x.selector); err != nil {
+			return task.Under("selector", err)
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		if err := x.run(cmd.Context(), c, words); err != nil {
+			return err
+		}
+		if x.output == asJSON {
+			return emitList(a, x.list, nil, nil)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (x *exporting) run(ctx context.Context, c *client.Client, words []string) error {
+	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, isGlob) {
+		return x.named(ctx, c, words)
+	}
+	if x.selector != "" && len(words) > 0 {
+		return usage("names and -l exclude each other")
+	}
+	matched := map[string]bool{}
+	var codes []int
+	for t, err := range c.All(ctx, client.ListOptions{Namespace: x.scope(), Selector: x.selector}) {
+		if err != nil {
+			return err
+		}
+		if len(words) > 0 {
+			word, err := x.matches(words, t)
+			if err != nil {
+				return err
+			}
+			if word == "" {
+				continue
+			}
+			matched[word] = true
+		}
+		if err := x.write(t); err != nil {
+			codes = append(codes, x.report(err))
+		}
+	}
+	for _, w := range words {
+		if !matched[w] {
+			codes = append(codes, x.report(notFound("no task matches %s", quote(w))))
+		}
+	}
+	if x.count == 0 && len(codes) == 0 {
+		x.note("no tasks")
+	}
+	return silently(codes)
+}
+
+// named exports tasks by their names.
+func (x *exporting) named(ctx context.Context, c *client.Client, words []string) error {
+	refs := make([]ref, len(words))
+	for i, w := range words {
+		var err error
+		if refs[i], err = x.ref(w); err != nil {
+			return err
+		}
+	}
+	return together(ctx, x.app, refs, func(r ref) error {
+		t, err := c.Get(ctx, r.namespace, r.name)
+		if err != nil {
+			return x.missing(ctx, c, r, err)
+		}
+		return x.write(t)
+	})
+}
+
+// matches is the first word that stands for a task; "" if none does.
+func (x *exporting) matches(words []string, t client.Task) (string, error) {
+	for _, w := range words {
+		ok, err := path.Match(w, t.Name)
+		if err != nil {
+			return "", usage("%s is not a pattern; use *, ? and [a-z]", quote(w))
+		}
+		if ok {
+			return w, nil
+		}
+	}
+	return "", nil
+}
+
+// write exports a task. Its namespace is left out where whoever applies it, as
+// things are, would mean the same.
+func (x *exporting) write(t client.Task) error {
+	std := task.Defaults().Namespace
+	least, err := manifest.Least(t.Spec, t.Namespace == std && x.namespace() == std && !x.allNamespaces)
+	if err != nil {
+		return err
+	}
+	first := x.count == 0
+	x.count++
+	switch {
+	case x.dir != "":
+		return x.writeFile(t, least)
+	case x.output == asJSON:
+		x.list = append(x.list, least)
+		return nil
+	case x.output == asJSONL:
+		return x.print(string(least) + "\n")
+	case x.output == asName:
+		return x.print(x.taskName(t) + "\n")
+	}
+	text, err := manifest.WriteYAML(least)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	if !first {
+		text = append([]byte("---\n"), text...)
+	}
+	return x.print(string(text))
+}
+
+func (x *exporting) writeFile(t client.Task, least []byte) error {
+	text, err := manifest.WriteYAML(least)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	dir := x.dir
+	if x.allNamespaces {
+		dir = filepath.Join(dir, t.Namespace)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("%s: %s", dir, reason(err))
+	}
+	file := filepath.Join(dir, t.Name+".yaml")
+	have, err := manifest.Load(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case x.saysSame(file, have, least):
+		x.say("unchanged %s", file)
+		return nil
+	case !x.force:
+		return &failure{exit: exitConflict, problem: problem{Code: client.CodeExists, Message: file + " says something else",
+			Hint: "--force writes over it; carillon diff -f " + file + " shows what differs"}}
+	}
+	if err := replaceFile(file, text); err != nil {
+		return fmt.Errorf("%s: %s", file, reason(err))
+	}
+	x.say("wrote %s", file)
+	return nil
+}
+
+// saysSame reports whether a file has this task, and no other.
+func (x *exporting) saysSame(file string, have, least []byte) bool {
+	objects, err := manifest.Read(file, have, x.namespace())
+	if err != nil || len(objects) != 1 || objects[0].Err != nil {
+		return false
+	}
+	same, err := manifest.Least(objects[0].Spec, false)
+	if err != nil {
+		return false
+	}
+	wanted, err := manifest.Read("x.json", least, x.namespace())
+	if err != nil || len(wanted) != 1 {
+		return false
+	}
+	full, err := manifest.Least(wanted[0].Spec, false)
+	return err == nil && bytes.Equal(same, full)
+}
+
+// replaceFile writes a file whole, or not at all.
+func replaceFile(file string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(file), ".carillon-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // it is gone if all went well
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}

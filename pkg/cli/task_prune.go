@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// pruning deletes the tasks that the files of an apply no longer have. Who is asked
+// is asked before anything is sent; nothing is deleted unless all was applied.
+type pruning struct {
+	on       bool
+	selector string
+	kept     map[ref]bool  // those in the files
+	doomed   []client.Task // those that are there, and not in the files
+}
+
+func (p *pruning) bind(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.on, "prune", false, "delete the tasks that match -l and are in no file")
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "with --prune: the labels of the tasks that these files are all of, such as team=data")
+}
+
+func (p *pruning) check(cmd *cobra.Command, paths []string) error {
+	switch {
+	case !p.on && cmd.Flags().Changed("selector"):
+		return usage("-l says what --prune may delete; all that the files have is applied").hinting("add --prune, or leave -l out")
+	case !p.on:
+		return nil
+	case p.selector == "":
+		return usage("--prune needs -l: which tasks are these files all of?").hinting("such as --prune -l team=data")
+	case slices.Contains(paths, "-"):
+		return usage("--prune reads files before it asks; the standard input cannot be among them")
+	}
+	_, err := task.ParseSelector(p.selector)
+	return task.Under("selector", err)
+}
+
+// keep notes what the files have. What cannot be read is told: of tasks that may be
+// in there, none may be deleted.
+func (p *pruning) keep(r *applying) {
+	p.kept = map[ref]bool{}
+	for _, o := range r.objects { // their faults have been told
+		p.kept[ref{o.Spec.Namespace, o.Spec.Name}] = true
+	}
+	for _, file := range r.streams {
+		r.stream(file, func(o manifest.Object, err error) bool {
+			if err == nil {
+				err = r.refuse(o)
+			}
+			if err != nil {
+				r.failed(err)
+				return true
+			}
+			p.kept[ref{o.Spec.Namespace, o.Spec.Name}] = true
+			return true
+		})
+	}
+}
+
+// begin finds what is to be deleted, and asks.
+func (p *pruning) begin(ctx context.Context, r *applying, c *client.Client) error {
+	if len(p.kept) == 0 {
+		return (&failure{exit: exitUsage, problem: problem{Code: codeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
+			hinting("if that is what you want: carillon task delete -l %s", p.selector)
+	}
+	for _, ns := range p.namespaces(r) {
+		for t, err := range c.All(ctx, client.ListOptions{Namespace: ns, Selector: p.selector}) {
+			if err != nil {
+				return err
+			}
+			if !p.kept[ref{t.Namespace, t.Name}] {
+				p.doomed = append(p.doomed, t)
+			}
+		}
+	}
+	if r.dry || len(p.doomed) == 0 {
+		return nil
+	}
+	names := make([]string, len(p.doomed))
+	for i, t := range p.doomed {
+		names[i] = r.taskName(t)
+	}
+	_, err := r.confirm(ctx, "delete", "task", names, true, false, true)
+	return err
+}
+
+// namespaces are where tasks are pruned; "" is all.
+func (p *pruning) namespaces(r *applying) []string {
+	if r.allNamespaces || r.scoped {
+		return []string{r.scope()}
+	}
+	list := map[string]bool{}
+	for k := range p.kept {
+		list[k.namespace] = true
+	}
+	return slices.Sorted(maps.Keys(list))
+}
+
+// end deletes, if all was applied, what is still as it was when it was found.
+func (p *pruning) end(ctx context.Context, r *applying, c *client.Client) error {
+	if len(r.codes) > 0 {
+		if len(p.doomed) > 0 && r.human() {
+			r.note("nothing was deleted: not everything was applied")
+		}
+		return nil
+	}
+	return together(ctx, r.app, p.doomed, func(t client.Task) error {
+		if !r.dry {
+			if err := c.Delete(ctx, t.Namespace, t.Name, t.Revision); err != nil {
+				return fmt.Errorf("delete %s: %w", r.taskName(t), err)
+			}
+		} else {
+			t.DryRun = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
+		}
+		t.Result = client.Deleted
+		r.counts[client.Deleted]++
+		return r.became(t)
+	})
+}

@@ -1,0 +1,59 @@
+package manifest
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Least is a task as JSON with only what it says that is not the default, in the
+// order in which a person writes it. Read makes the same task of it. The namespace
+// is left out if bare is set: whoever reads it says which it is.
+func Least(s task.Spec, bare bool) (json.RawMessage, error) {
+	n, err := nodeOf(s)
+	if err != nil {
+		return nil, err
+	}
+	std, err := nodeOf(task.Defaults())
+	if err != nil {
+		return nil, err
+	}
+	least := n.less(std.without(map[string]bool{"name": true, "namespace": true, "schedule": true}))
+	if bare {
+		least = least.without(map[string]bool{"namespace": true})
+	}
+	return least.json(), nil
+}
+
+func nodeOf(s task.Spec) (*node, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("write a task as JSON: %w", err)
+	}
+	docs, fault := readJSON(b, 1)
+	if fault != nil {
+		return nil, fault
+	}
+	return docs[0], nil
+}
+
+// less is an object without what another says alike.
+func (n *node) less(std *node) *node {
+	m := *n
+	m.pairs = nil
+	for _, p := range n.pairs {
+		other := std.get(p.key)
+		switch {
+		case other == nil:
+		case p.value.kind == kindObject && other.kind == kindObject:
+			if p.value = p.value.less(other); len(p.value.pairs) == 0 {
+				continue
+			}
+		case string(p.value.json()) == string(other.json()):
+			continue
+		}
+		m.pairs = append(m.pairs, p)
+	}
+	return &m
+}

@@ -1,0 +1,34 @@
+package manifest
+
+import (
+	"fmt"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Twice are the faults of tasks that stand in several places, of which nobody knows
+// which one is meant.
+func Twice(objects []Object) []error {
+	var faults []error
+	first := make(map[string]*Object, len(objects))
+	for i := range objects {
+		o := &objects[i]
+		if o.Spec.Name == "" {
+			continue
+		}
+		key := o.Spec.Namespace + "/" + o.Spec.Name
+		before, again := first[key]
+		if !again {
+			first[key] = o
+			continue
+		}
+		faults = append(faults, o.Locate(task.Invalid(task.CodeDuplicate, "name", "%s is there twice; it is in %s, too", task.Quote(o.Spec.Name), before.place("name"))))
+	}
+	return faults
+}
+
+// place is where a field of the object stands: file and line.
+func (o *Object) place(field string) string {
+	_, at := o.node.find(field)
+	return fmt.Sprintf("%s:%d", o.file, at.line)
+}

@@ -1,0 +1,146 @@
+package schema
+
+import (
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// required are the parts of a task, and what of them cannot be left out. Unknown
+// fields of theirs are refused.
+var required = map[string][]string{
+	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
+	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
+}
+
+// Refine adds to the schemas of a task's parts what the Go types do not say:
+// defaults, the values that are possible, and what may be left out.
+func Refine(all map[string]*huma.Schema) {
+	for name, fields := range required {
+		s := all[name]
+		for _, p := range s.Properties {
+			if p.Type == huma.TypeArray {
+				p.Nullable = false
+			}
+		}
+		s.AdditionalProperties, s.Required = false, fields
+	}
+	d := task.Defaults()
+	Spec(all["Spec"])
+	dst, action, process := all["DST"], all["Action"], all["Process"]
+	Choice(dst.Properties["gap"], d.DST.Gap, task.GapRunAfter, task.GapSkip)
+	Choice(dst.Properties["fold"], d.DST.Fold, task.FoldFirst, task.FoldBoth)
+	dst.Description = "What a wall-clock schedule does where the clocks change: at a local time that does not exist, and at one that exists twice."
+	dst.Properties["gap"].Description = "A local time that does not exist: run-after ticks once, right after the gap; skip does not."
+	dst.Properties["fold"].Description = "A local time that exists twice: first ticks the first time, both ticks twice."
+	one := 1
+	action.Description = "What a run does: exactly one of these."
+	action.MinProperties, action.MaxProperties = &one, &one
+	all["Noop"].Description = "Succeeds at once: for benchmarks and tests."
+	refineProcess(process)
+
+	m := all["MissedPolicy"].Properties
+	Choice(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)
+	duration(m["grace"], d.Missed.Grace)
+	duration(m["window"], d.Missed.Window)
+	Within(m["limit"], 1, task.MaxMissed, d.Missed.Limit)
+	refineRetry(all["Retry"].Properties, d.Retry)
+
+	q := all["QueuePolicy"].Properties
+	Within(q["limit"], 1, task.MaxQueue, task.DefaultQueue)
+	Choice(q["drop"], task.DropNewest, task.DropNewest, task.DropOldest)
+	target := all["Target"].Properties
+	Choice(target["strategy"], d.Target.Strategy, task.StrategyAuto)
+	Within(target["count"], 1, 1, d.Target.Count)
+	longest := task.MaxSelector
+	target["selector"].MaxLength, target["selector"].Examples = &longest, []any{"role = db, zone in (a, b), !gpu"}
+	Within(all["History"].Properties["keep"], 1, task.MaxKeep, d.History.Keep)
+	Choice(all["History"].Properties["record"], d.History.Record, task.RecordAll, task.RecordFailures)
+}
+
+func refineRetry(r map[string]*huma.Schema, d task.Retry) {
+	Within(r["attempts"], 1, task.MaxAttempts, d.Attempts)
+	Within(r["factor"], 1, 100, d.Factor)
+	Within(r["jitter"], 0, 1, d.Jitter)
+	duration(r["backoff"], d.Backoff)
+	duration(r["max_backoff"], d.MaxBackoff)
+	r["on"].Default = Values(d.On...)
+	r["on"].Items = &huma.Schema{Type: huma.TypeString, Enum: Values(task.Failed, task.TimedOut, task.Lost)}
+	r["on"].UniqueItems = true
+	lowest, highest := 1.0, 255.0
+	r["exit_codes"].Items = &huma.Schema{Type: huma.TypeInteger, Minimum: &lowest, Maximum: &highest}
+	r["exit_codes"].UniqueItems = true
+}
+
+func refineProcess(p *huma.Schema) {
+	one, args, vars := 1, task.MaxArgs, task.MaxEnv
+	p.Description = "Starts a program: either command or shell."
+	p.OneOf = []*huma.Schema{{Required: []string{"command"}}, {Required: []string{"shell"}}}
+	f := p.Properties
+	f["command"].Description = "The program and its arguments, passed on as they are, without a shell."
+	f["command"].MinItems, f["command"].MaxItems = &one, &args
+	f["command"].Examples = []any{[]string{"pg_dump", "orders"}}
+	f["shell"].Description, f["shell"].MinLength = "A line, or several, for /bin/sh -c.", &one
+	f["env"].Description, f["env"].MaxProperties = "Environment variables; names that begin with CARILLON_ are set by Carillon.", &vars
+	f["dir"].Pattern = "^/"
+}
+
+// descriptions are of fields whose Go types have none.
+var descriptions = map[string]string{
+	"namespace":   "Default: default; of a request's body the path's, or absent.",
+	"description": "What the task is for.",
+	"labels":      "To pick tasks by: -l team=data.",
+	"dst":         "What a wall-clock schedule does where the clocks change.",
+	"action":      "What a run does: exactly one of process and noop.",
+	"queue":       "With overlap queue: how many ticks may wait.",
+	"missed":      "What happens to ticks that come to light late.",
+	"retry":       "Which failed attempts are followed by another, and when.",
+	"target":      "On which nodes runs may run.",
+	"history":     "What is kept of ended runs.",
+	"paused":      "A paused task has no ticks; a manual trigger still runs.",
+}
+
+// Spec refines the fields of a task, of whatever they are a part of.
+func Spec(s *huma.Schema) {
+	d, p := task.Defaults(), s.Properties
+	for field, text := range descriptions {
+		p[field].Description = text
+	}
+	p["namespace"].Default = d.Namespace
+	p["timezone"].Default, p["timezone"].Examples = d.Timezone, []any{"Europe/Berlin", "America/New_York"}
+	duration(p["timeout"], d.Timeout)
+	duration(p["kill_grace"], d.KillGrace)
+	for _, field := range []string{"jitter", "ttl", "start_deadline"} {
+		p[field].Pattern = durationPattern
+	}
+	Choice(p["overlap"], d.Overlap, task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
+	Within(p["max_active"], 0, task.MaxActive, 0)
+	Within(p["max_runs"], 0, task.MaxRuns, 0)
+	Within(p["pause_after_failures"], 0, task.MaxFailures, 0)
+	p["paused"].Default = false
+	reason, name, description, labels, label := task.MaxReason, task.MaxName, task.MaxDescription, task.MaxLabels, task.MaxLabel
+	p["pause_reason"].MaxLength = &reason
+	for _, field := range []string{"name", "namespace"} {
+		p[field].MaxLength, p[field].Pattern = &name, "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"
+		p[field].Not = &huma.Schema{Pattern: `\.\.`}
+	}
+	p["name"].Examples = []any{"nightly-backup"}
+	p["description"].MaxLength = &description
+	p["labels"].MaxProperties = &labels
+	p["labels"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, MaxLength: &label, Pattern: "^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"}
+	p["labels"].Examples = []any{map[string]string{"team": "data"}}
+}
+
+func duration(s *huma.Schema, otherwise task.Duration) {
+	s.Default, s.Pattern = otherwise.String(), durationPattern
+}
+
+// Choice says that a field has one of some values, and its default.
+func Choice(s *huma.Schema, otherwise string, allowed ...string) {
+	s.Default, s.Enum = otherwise, Values(allowed...)
+}
+
+// Within says between which numbers a field is, both included, and its default.
+func Within(s *huma.Schema, low, high float64, otherwise any) {
+	s.Minimum, s.Maximum, s.Default = &low, &high, otherwise
+}

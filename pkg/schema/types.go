@@ -1,0 +1,59 @@
+package schema
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// These stand in a document for types of package task that are not on the wire what
+// they are in Go.
+type (
+	schedulesDoc struct{}
+	durationDoc  struct{}
+	stateDoc     struct{}
+)
+
+// Schema describes task.Schedules.
+func (schedulesDoc) Schema(huma.Registry) *huma.Schema {
+	one, most := 1, schedule.MaxExpressions
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeString, MinLength: &one},
+		{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, MinLength: &one}, MinItems: &one, MaxItems: &most},
+	}, Examples: []any{"30 2 * * *", "@every 90s", "@daily", "0 9 * * MON-FRI", "H * * * *", "@manual", []string{"0 9 * * *", "0 18 * * *"}}}
+}
+
+// durationPattern is what time.ParseDuration reads.
+const durationPattern = `^[-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+
+// Schema describes task.Duration.
+func (durationDoc) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Examples: []any{"10m", "1h30m", "90s"}}
+}
+
+// Schema describes task.State.
+func (stateDoc) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Enum: Values(task.States()...)}
+}
+
+// Values are those of an enumeration, as a schema wants them.
+func Values[T ~string](list ...T) []any {
+	out := make([]any, len(list))
+	for i, v := range list {
+		out[i] = string(v)
+	}
+	return out
+}
+
+// Register has a registry know package task's types, and task.Spec as "Spec".
+func Register(reg huma.Registry) {
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Schedules](), reflect.TypeFor[schedulesDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Duration](), reflect.TypeFor[durationDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.State](), reflect.TypeFor[stateDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Time](), reflect.TypeFor[time.Time]())
+	reg.Schema(reflect.TypeFor[task.Spec](), true, "")
+}
