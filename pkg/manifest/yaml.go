@@ -45,6 +45,9 @@ func sections(b []byte) []section {
 			current = section{before: line}
 			raw = append([]byte("   "), raw[3:]...) // the rest keeps its column
 		}
+		if len(bytes.TrimSpace(current.text)) == 0 { // each document may begin with one, as of files that were joined
+			raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
+		}
 		current.text = append(current.text, raw...)
 		line++
 	}
@@ -123,8 +126,8 @@ func bounded(tokens token.Tokens) *Error {
 	return nil
 }
 
-// syntax is what the parser says, with a hint where a schedule lacks quotes: the
-// mistake that everyone makes once.
+// syntax is what the parser says, with a hint where a schedule lacks quotes, or a tab
+// indents: the mistakes that everyone makes once.
 func (s section) syntax(err error) *Error {
 	var syntax yaml.Error
 	if !errors.As(err, &syntax) || syntax.GetToken() == nil {
@@ -132,13 +135,20 @@ func (s section) syntax(err error) *Error {
 	}
 	at := where(syntax.GetToken())
 	lines := strings.Split(string(s.text), "\n")
-	if at.line >= 1 && at.line <= len(lines) && bareSchedule.MatchString(lines[at.line-1]) {
+	line := ""
+	if at.line >= 1 && at.line <= len(lines) {
+		line = lines[at.line-1]
+	}
+	if tab := strings.IndexByte(line, '\t'); tab >= 0 && strings.TrimSpace(line[:tab]) == "" {
+		return faultAt(position{at.line, tab + 1}, task.CodeBadValue, "", "a tab cannot indent a line of YAML; use blanks")
+	}
+	if bareSchedule.MatchString(line) {
 		return faultAt(at, task.CodeBadSchedule, "", "a value that begins with * or @ needs quotes, as in schedule: \"*/5 * * * *\"")
 	}
 	return faultAt(at, task.CodeBadValue, "", "%s", syntax.GetMessage())
 }
 
-var bareSchedule = regexp.MustCompile(`^\s*(-|- )?\s*([A-Za-z_]+:|-)\s+[*@]`)
+var bareSchedule = regexp.MustCompile(`^\s*(-|- )?\s*([A-Za-z_]+:|-)\s+[*@]|[\[,]\s*[*@]`)
 
 // yamlReader turns the parser's tree into nodes.
 type yamlReader struct{ before int }
