@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unicode/utf8"
 
@@ -27,6 +28,8 @@ type output struct {
 	path  string
 	file  *os.File
 
+	followed atomic.Bool // somebody is to be woken by what is written
+
 	bytes     int64  // printed
 	kept      int64  // of these, in the file
 	size      int64  // of the file, marks included
@@ -36,8 +39,9 @@ type output struct {
 }
 
 func (s *Spool) newOutput(path string) *output {
-	s.activate(path)
-	return &output{spool: s, path: path}
+	o := &output{spool: s, path: path}
+	s.activate(o)
+	return o
 }
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
@@ -114,6 +118,9 @@ func (o *output) write(b []byte) int64 {
 	}
 	n, err := o.file.Write(b)
 	o.size += int64(n)
+	if o.followed.Load() { // a follower sets it before it reads: what it has not read wakes it
+		o.spool.written(o.path)
+	}
 	if err != nil {
 		o.broken = err
 		o.fail()

@@ -61,8 +61,9 @@ type Spool struct {
 
 	used atomic.Int64 // bytes of disk, as far as known
 
-	mu     sync.Mutex
-	active map[string]struct{} // paths
+	mu        sync.Mutex
+	active    map[string]*output // by path
+	followers map[string][]chan struct{}
 
 	dropped  prometheus.Counter
 	failures prometheus.Counter
@@ -73,7 +74,7 @@ type Spool struct {
 func NewSpool(cfg SpoolConfig) *Spool {
 	s := &Spool{
 		cfg: cfg, root: filepath.Join(cfg.Dir, "spool"), log: orNop(cfg.Logger).Named("spool"),
-		look: make(chan struct{}, 1), active: map[string]struct{}{},
+		look: make(chan struct{}, 1), active: map[string]*output{}, followers: map[string][]chan struct{}{},
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_spool_dropped_bytes_total", Help: "Output that was not kept: beyond the limit, or the disk refused it."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
@@ -175,22 +176,6 @@ func (s *Spool) isActive(path string) bool {
 	defer s.mu.Unlock()
 	_, ok := s.active[path]
 	return ok
-}
-
-func (s *Spool) activate(path string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.active[path] = struct{}{}
-}
-
-// retire ends what activate began; size is that of the file.
-func (s *Spool) retire(path string, size int64) {
-	s.mu.Lock()
-	delete(s.active, path)
-	s.mu.Unlock()
-	if s.used.Add(onDisk(size)) > s.cfg.Total {
-		poke(s.look)
-	}
 }
 
 func onDisk(size int64) int64 { return (size + block - 1) / block * block }

@@ -1,0 +1,72 @@
+package executor
+
+import "slices"
+
+// Watch tells when there may be more to read of an attempt's output: after it has
+// begun, written or ended; woken has one slot, so that whoever is slow to look holds
+// nothing up, and sees all when it looks. An attempt that has not begun here, and one
+// that has ended, may be watched as well. stop must be called, once.
+//
+// Open and Active that are called after Watch miss nothing: what they do not show is
+// told. An attempt that is not Active any more has written its last byte.
+func (s *Spool) Watch(namespace, name, run string, attempt int) (woken <-chan struct{}, stop func(), err error) {
+	path, err := s.path(namespace, name, run, attempt)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.followers[path] = append(s.followers[path], c)
+	if o := s.active[path]; o != nil {
+		o.followed.Store(true)
+	}
+	return c, func() { s.unwatch(path, c) }, nil
+}
+
+func (s *Spool) unwatch(path string, c chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := slices.DeleteFunc(s.followers[path], func(f chan struct{}) bool { return f == c })
+	if len(left) > 0 {
+		s.followers[path] = left
+		return
+	}
+	delete(s.followers, path)
+	if o := s.active[path]; o != nil {
+		o.followed.Store(false)
+	}
+}
+
+// activate says that an attempt may write from now on.
+func (s *Spool) activate(o *output) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active[o.path] = o
+	o.followed.Store(len(s.followers[o.path]) > 0)
+	s.wake(o.path)
+}
+
+// retire ends what activate began; size is that of the file.
+func (s *Spool) retire(path string, size int64) {
+	s.mu.Lock()
+	delete(s.active, path)
+	s.wake(path)
+	s.mu.Unlock()
+	if s.used.Add(onDisk(size)) > s.cfg.Total {
+		poke(s.look)
+	}
+}
+
+// written wakes the followers of an attempt that has any.
+func (s *Spool) written(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake(path)
+}
+
+func (s *Spool) wake(path string) {
+	for _, c := range s.followers[path] {
+		poke(c)
+	}
+}
