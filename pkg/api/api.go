@@ -68,6 +68,11 @@ type LogSource interface {
 	// Open opens what an attempt has written so far, to be closed by the
 	// caller. os.ErrNotExist if nothing is kept, or nothing any more.
 	Open(namespace, task, run string, attempt int) (io.ReadSeekCloser, error)
+	// Active reports whether an attempt runs here and may still write more.
+	Active(namespace, task, run string, attempt int) bool
+	// Watch tells when Open or Active may show something new. It must never wait
+	// for whoever is told. stop ends it.
+	Watch(namespace, task, run string, attempt int) (woken <-chan struct{}, stop func(), err error)
 }
 
 const (
@@ -145,6 +150,7 @@ type server struct {
 
 	auditing  atomic.Bool
 	streaming atomic.Int32 // callers that read events
+	following atomic.Int32 // callers that follow outputs
 }
 
 // now is the wall clock, as it is written.

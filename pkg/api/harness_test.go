@@ -51,6 +51,12 @@ func (s spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error
 	}{strings.NewReader(text), io.NopCloser(nil)}, nil
 }
 
+func (s spool) Active(ns, name, run string, attempt int) bool { return false }
+
+func (s spool) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
+	return nil, func() {}, nil
+}
+
 // writes counts commits, and may answer in etcd's place.
 type writes struct {
 	kv.Committer
@@ -96,6 +102,7 @@ type world struct {
 	clock   *clock
 	writes  *writes
 	spool   spool
+	logs    api.LogSource // nil: spool
 	logger  *zap.Logger
 	log     *observer.ObservedLogs // what is a warning, or worse
 	ready   error
@@ -155,8 +162,12 @@ func (w *world) token(edit func(*store.Token)) string {
 func (w *world) serve(node string) string {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
+	logs := w.logs
+	if logs == nil {
+		logs = w.spool
+	}
 	h, err := api.New(api.Config{
-		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: w.spool, Version: "1.2.3", Logger: w.logger,
+		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: logs, Version: "1.2.3", Logger: w.logger,
 		Registerer: reg, Gatherer: reg, Ends: w.ends, Heartbeat: w.beat,
 		Ready: func() error {
 			if w.panics.Load() {

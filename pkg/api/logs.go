@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -37,9 +37,16 @@ func (s *server) runLogs(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	tail, err := c.int("tail", 0, 1, maxTail)
+	follow, part, err := c.logPart()
 	if err != nil {
 		return answer{}, err
+	}
+	if follow {
+		end, err := s.mayFollow(c)
+		if err != nil {
+			return answer{}, err
+		}
+		defer end()
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), requestTimeout)
 	defer cancel()
@@ -52,7 +59,10 @@ func (s *server) runLogs(c *call) (answer, error) {
 		return answer{}, err
 	}
 	if attempt.Node == s.Node {
-		return answer{}, s.serveSpool(c, run, attempt.Attempt, tail)
+		if follow {
+			return answer{}, s.followSpool(c, run, attempt.Attempt, part)
+		}
+		return answer{}, s.serveSpool(c, run, attempt.Attempt, part)
 	}
 	if by := c.r.Header.Get(forwardedBy); by != "" {
 		return answer{}, fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), s.Node, attempt.Node)
@@ -61,7 +71,38 @@ func (s *server) runLogs(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{}, s.forward(c, target, run, attempt)
+	if !follow {
+		return answer{}, s.forward(c, target, run, attempt)
+	}
+	life, cancel := s.untilEnds(c.ctx())
+	defer cancel()
+	w := patient{c.w}
+	c.r, c.w = c.r.WithContext(life), w
+	err = s.forward(c, target, run, attempt)
+	w.end()
+	return answer{}, err
+}
+
+// logPart reads which part of an output is asked for, and whether to go on.
+func (c *call) logPart() (follow bool, p logPart, err error) {
+	if p.tail, err = c.int("tail", 0, 1, maxTail); err != nil {
+		return false, p, err
+	}
+	from, err := c.int("from", 0, 0, math.MaxInt)
+	if err != nil {
+		return false, p, err
+	}
+	p.from = int64(from)
+	if follow, err = c.bool("follow"); err != nil {
+		return false, p, err
+	}
+	switch {
+	case p.tail > 0 && c.query.Has("from"):
+		err = task.Invalid(task.CodeBadValue, "from", "not together with tail")
+	case follow && len(c.r.Header.Values("Range")) > 0:
+		err = task.Invalid(task.CodeBadValue, "Range", "not together with follow; use from")
+	}
+	return follow && c.r.Method == http.MethodGet, p, err
 }
 
 // attemptOf is an attempt of a run that was given to a node: number n, or the
@@ -83,8 +124,8 @@ func attemptOf(r task.Run, n int) (task.Attempt, error) {
 }
 
 // serveSpool writes what this node keeps of an attempt's output. Range is
-// understood; with tail it is the last lines that it is a range of.
-func (s *server) serveSpool(c *call, r task.Run, attempt, tail int) error {
+// understood, as a range of the part.
+func (s *server) serveSpool(c *call, r task.Run, attempt int, p logPart) error {
 	gone := fail(http.StatusNotFound, client.CodeNoLogs, "node %s keeps no output of run %s, attempt %d, any more", s.Node, r.ID, attempt)
 	if s.Logs == nil {
 		return gone
@@ -107,11 +148,9 @@ func (s *server) serveSpool(c *call, r task.Run, attempt, tail int) error {
 		return fmt.Errorf("open the output of run %s: %w", r.ID, err)
 	}
 	defer f.Close()
-	var content io.ReadSeeker = f
-	if tail > 0 {
-		if content, err = lastLines(f, tail); err != nil {
-			return fmt.Errorf("read the output of run %s: %w", r.ID, err)
-		}
+	content, err := p.of(f)
+	if err != nil {
+		return fmt.Errorf("read the output of run %s: %w", r.ID, err)
 	}
 	c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	http.ServeContent(&rangeProblems{c: c}, c.r, "", time.Time{}, content)
@@ -140,69 +179,6 @@ func (p *rangeProblems) Write(b []byte) (int, error) {
 		return len(b), nil // the text that the problem stands for
 	}
 	return p.c.w.Write(b)
-}
-
-// lastLines is the part of f that holds its last n lines. What is written to f
-// from now on is not in it.
-func lastLines(f io.ReadSeeker, n int) (io.ReadSeeker, error) {
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, err
-	}
-	block := make([]byte, 32<<10)
-	end := size
-	for end > 0 {
-		begin := max(0, end-int64(len(block)))
-		part := block[:end-begin]
-		if _, err := f.Seek(begin, io.SeekStart); err != nil {
-			return nil, err
-		}
-		if _, err := io.ReadFull(f, part); err != nil {
-			return nil, err
-		}
-		for i := len(part) - 1; i >= 0; i-- {
-			if part[i] != '\n' || begin+int64(i) == size-1 { // the last line may or may not be ended
-				continue
-			}
-			if n--; n == 0 {
-				return &section{f: f, begin: begin + int64(i) + 1, end: size}, nil
-			}
-		}
-		end = begin
-	}
-	return &section{f: f, end: size}, nil
-}
-
-// section is a part of a file that can only be read by seeking.
-type section struct {
-	f          io.ReadSeeker
-	begin, end int64
-	at         int64 // from begin
-}
-
-func (s *section) Seek(offset int64, whence int) (int64, error) {
-	switch whence {
-	case io.SeekCurrent:
-		offset += s.at
-	case io.SeekEnd:
-		offset += s.end - s.begin
-	}
-	if offset < 0 {
-		return 0, errors.New("seek before the beginning")
-	}
-	s.at = offset
-	_, err := s.f.Seek(s.begin+offset, io.SeekStart)
-	return offset, err
-}
-
-func (s *section) Read(b []byte) (int, error) {
-	left := s.end - s.begin - s.at
-	if left <= 0 {
-		return 0, io.EOF
-	}
-	n, err := s.f.Read(b[:min(int64(len(b)), left)])
-	s.at += int64(n)
-	return n, err
 }
 
 // addressOf is where a node's API answers; absent is the error if it is not present.
@@ -247,8 +223,10 @@ func newProxy(dial func(ctx context.Context, network, address string) (net.Conn,
 // forward passes the request on to the node that has the output.
 func (s *server) forward(c *call, target *url.URL, run task.Run, attempt task.Attempt) error {
 	q := url.Values{"attempt": {fmt.Sprint(attempt.Attempt)}}
-	if c.query.Has("tail") {
-		q.Set("tail", c.query.Get("tail"))
+	for _, name := range []string{"tail", "from", "follow"} {
+		if c.query.Has(name) {
+			q.Set(name, c.query.Get(name))
+		}
 	}
 	to := target.JoinPath("v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
 	if err := s.pass(c, to, q); err != nil {

@@ -90,6 +90,9 @@ const (
 	clusterFreeze = "/v1/cluster/freeze"
 )
 
+const logsAbout = "With follow=true the answer goes on as the attempt writes, and waits for one that has not started. It ends when the attempt has; " +
+	"if anything else ends it, it is cut off (without the last chunk): ask again, with from. " + client.LogsFromHeader + " says behind how many bytes it begins."
+
 const stateAbout = "Only the node itself can take a state, which it keeps over restarts: any other passes the request on to it."
 
 const freezeAbout = "Answers when it holds: no tick is decided to run any more, and no node that is present starts anything. " +
@@ -161,10 +164,13 @@ func (s *server) routes() []*route {
 		{id: "get-task-run", method: get, path: ofRun, tag: "runs", summary: "Read a run by its id, or by the beginning of it",
 			status: 200, answer: aRun, errors: []int{409}, serve: s.getTaskRun},
 		{id: "get-run-logs", method: get, path: ofRun + "/logs", tag: "runs", summary: "Read the output of an attempt, from whatever node ran it",
+			about: logsAbout,
 			params: []param{
 				{"attempt", "Counted from 1. Default: the latest that has any.", number(1, task.MaxAttempts, nil)},
-				{"tail", "The last so many lines only.", number(1, maxTail, nil)},
-			}, status: 200, stream: true, errors: []int{206, 409, 416, 508}, serve: s.runLogs},
+				{"tail", "The last so many lines only, and what follows them.", number(1, maxTail, nil)},
+				{"from", "Not the first so many bytes. Not together with tail.", huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: new(float64)}},
+				{"follow", "Go on with what is written, until the attempt has ended.", truth},
+			}, status: 200, stream: true, errors: []int{206, 409, 416, 429, 508}, serve: s.runLogs},
 		{id: "cancel-run", method: post, path: ofRun + "/cancel", tag: "runs", summary: "End a run",
 			about:  "A waiting run ends at once; the node of an active one is asked to end it.",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.cancelRun},

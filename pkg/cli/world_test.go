@@ -316,3 +316,9 @@ func (s *spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, erro
 		io.Closer
 	}{strings.NewReader(text), io.NopCloser(nil)}, nil
 }
+
+func (s *spool) Active(ns, name, run string, attempt int) bool { return false }
+
+func (s *spool) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
+	return nil, func() {}, nil
+}

@@ -37,6 +37,9 @@ type EventOptions struct {
 	Since time.Time
 	// Lost, if set, hears that a stream has ended and is sought again; nil: it is back.
 	Lost func(error)
+	// Begun, if set, hears once, before the first event, that a stream has begun: all
+	// that happens from then on is told.
+	Begun func()
 }
 
 func (o EventOptions) call() (call, error) {
@@ -216,6 +219,10 @@ func (m *message) line(text string) bool {
 
 // take yields what a message holds. From its id the next connection goes on.
 func (s *eventStream) take(m *message) error {
+	if m.id != "" && s.o.Begun != nil {
+		s.o.Begun()
+		s.o.Begun = nil
+	}
 	if m.data != "" {
 		var e task.Event
 		if err := json.Unmarshal([]byte(m.data), &e); err != nil {

@@ -2,13 +2,9 @@ package client
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -103,71 +99,4 @@ func (c *Client) Cancel(ctx context.Context, namespace, name, id string) (task.R
 	}
 	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost}, &r, "runs", id, "cancel")
 	return r, err
-}
-
-// LogOptions say which part of a run's output is wanted.
-type LogOptions struct {
-	Attempt int // 0 is the latest that has any
-	Tail    int // the last so many lines; 0 is all
-	From    int64
-}
-
-// Logs is the output of an attempt (0: the latest), from whatever node ran it.
-// The caller closes it. Code CodeNoLogs if there is none any more, CodeNodeAway
-// if the node that has it is away.
-func (c *Client) Logs(ctx context.Context, namespace, name, id string, attempt int) (io.ReadCloser, error) {
-	return c.LogsWith(ctx, namespace, name, id, LogOptions{Attempt: attempt})
-}
-
-// LogsWith is Logs, of a part. From skips so many bytes; there may be none left,
-// which is no error.
-func (c *Client) LogsWith(ctx context.Context, namespace, name, id string, o LogOptions) (io.ReadCloser, error) {
-	if err := checkID(id); err != nil {
-		return nil, err
-	}
-	path, err := taskPath(namespace, name, "runs", id, "logs")
-	if err != nil {
-		return nil, err
-	}
-	k := call{method: http.MethodGet, path: path, query: url.Values{}, header: http.Header{}, stream: true}
-	if o.Attempt != 0 {
-		k.query.Set("attempt", strconv.Itoa(o.Attempt))
-	}
-	if o.Tail != 0 {
-		k.query.Set("tail", strconv.Itoa(o.Tail))
-	}
-	if o.From > 0 {
-		k.header.Set("Range", "bytes="+strconv.FormatInt(o.From, 10)+"-")
-	}
-	// The deadline is for the beginning of the answer; the rest lasts as long as it is read.
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(c.timeout, func() { cancel(context.DeadlineExceeded) })
-	res, err := c.send(ctx, k)
-	timer.Stop()
-	if err != nil {
-		cancel(nil)
-		var e *Error
-		if errors.As(err, &e) && e.Status == http.StatusRequestedRangeNotSatisfiable {
-			return io.NopCloser(strings.NewReader("")), nil
-		}
-		return nil, err
-	}
-	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/plain") {
-		defer cancel(nil)
-		defer res.Body.Close()
-		return nil, c.notCarillon(res)
-	}
-	return stream{res.Body, cancel}, nil
-}
-
-// stream ends its request when it is closed.
-type stream struct {
-	io.ReadCloser
-	cancel context.CancelCauseFunc
-}
-
-func (s stream) Close() error {
-	err := s.ReadCloser.Close()
-	s.cancel(nil)
-	return err
 }

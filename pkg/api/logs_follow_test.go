@@ -1,0 +1,403 @@
+package api_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// living is the output of attempts that still write, besides a spool's.
+type living struct {
+	spool
+	mu      sync.Mutex
+	text    map[string][]byte // by attempt
+	active  map[string]bool
+	watches map[string][]chan struct{}
+	looked  int // times that somebody read to the end of what there was
+}
+
+func newLiving(s spool) *living {
+	return &living{spool: s, text: map[string][]byte{}, active: map[string]bool{}, watches: map[string][]chan struct{}{}}
+}
+
+func (l *living) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)
+	if _, ok := l.text[key]; !ok {
+		if l.active[key] {
+			return &growing{l: l}, nil
+		}
+		return l.spool.Open(ns, name, run, attempt)
+	}
+	return &growing{l: l, key: key}, nil
+}
+
+// growing reads a text that grows, as a file does.
+type growing struct {
+	l   *living
+	key string
+	at  int64
+}
+
+func (g *growing) Read(b []byte) (int, error) {
+	g.l.mu.Lock()
+	defer g.l.mu.Unlock()
+	text := g.l.text[g.key]
+	if g.at >= int64(len(text)) {
+		g.l.looked++
+		return 0, io.EOF
+	}
+	n := copy(b, text[g.at:])
+	g.at += int64(n)
+	return n, nil
+}
+
+func (g *growing) Seek(offset int64, whence int) (int64, error) {
+	g.l.mu.Lock()
+	defer g.l.mu.Unlock()
+	switch whence {
+	case io.SeekCurrent:
+		offset += g.at
+	case io.SeekEnd:
+		offset += int64(len(g.l.text[g.key]))
+	}
+	g.at = offset
+	return offset, nil
+}
+
+func (*growing) Close() error { return nil }
+
+func (l *living) Active(ns, name, run string, attempt int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.active[fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)]
+}
+
+func (l *living) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key, c := fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt), make(chan struct{}, 1)
+	l.watches[key] = append(l.watches[key], c)
+	return c, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.watches, key)
+	}, nil
+}
+
+// write changes an attempt's output, and says whether it is active from then on.
+func (l *living) write(key, text string, active bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key = "default/" + key
+	if l.active[key] = active; text != "" {
+		l.text[key] = append(l.text[key], text...)
+	}
+	for _, c := range l.watches[key] {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *living) followers() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.watches)
+}
+
+// lives is a world in which a run of task a is in the inbox of node-a, with the API of
+// node-b beside it.
+func lives(t *testing.T) (w *world, l *living, run string, others map[string]*client.Client) {
+	w = newWorld(t)
+	w.ends = make(chan struct{})
+	l = newLiving(w.spool)
+	w.logs = l
+	w.url = w.serve("node-a")
+	w.Client = w.client(w.url)
+	w.create("a", "@daily")
+	run = id(1, "aaaa")
+	w.present("node-a", w.url)
+	return w, l, run, map[string]*client.Client{"its node": w.Client, "another node": w.client(w.serve("node-b"))}
+}
+
+// expect reads what must come next.
+func expect(t *testing.T, r io.Reader, want string) {
+	t.Helper()
+	b := make([]byte, len(want))
+	if n, err := io.ReadFull(r, b); err != nil || string(b) != want {
+		t.Fatalf("read %q, %v; want %q", b[:n], err, want)
+	}
+}
+
+func expectEnd(t *testing.T, r io.Reader) {
+	t.Helper()
+	if b, err := io.ReadAll(r); len(b) > 0 || err != nil {
+		t.Errorf("at the end %q, %v", b, err)
+	}
+}
+
+// What was written, what is written, and then the end: from its node and through
+// another, from the start, from the middle, and from the last lines on.
+func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
+	w, l, run, where := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	l.write("a/"+run+"/1", "one\ntwo\n", true)
+	type reader struct {
+		*client.LogStream
+		what string
+	}
+	var readers []reader
+	for at, c := range where {
+		for what, o := range map[string]client.LogOptions{"one\ntwo\n": {}, "two\n": {From: 4}, "two\n\x00": {Tail: 1}} {
+			s, err := c.FollowLogs(t.Context(), "default", "a", run, o)
+			must(t, err)
+			want := strings.TrimSuffix(what, "\x00")
+			if s.From != int64(8-len(want)) {
+				t.Errorf("%s: %+v begins at %d", at, o, s.From)
+			}
+			expect(t, s, want)
+			readers = append(readers, reader{s, at})
+		}
+	}
+	l.write("a/"+run+"/1", "three\n", true)
+	for _, r := range readers {
+		expect(t, r, "three\n")
+	}
+	l.write("a/"+run+"/1", "last", false)
+	for _, r := range readers {
+		expect(t, r, "last")
+		expectEnd(t, r)
+		must(t, r.Close())
+	}
+	eventually(t, func() bool { return l.followers() == 0 })
+	// Of what has ended it is the same as without follow.
+	w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" })
+	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{Tail: 1})
+	if got := read(t, s, err); got != "last" {
+		t.Errorf("after its end: %q", got)
+	}
+}
+
+// A run that its node has not started is waited for: until it writes, or has ended
+// without a word, or is somewhere else.
+func TestFollowLogs_WaitsForTheStart(t *testing.T) {
+	w, l, run, where := lives(t)
+	dispatched := func(node string) {
+		w.ended("a", run, task.Dispatched, func(r *task.Run) { r.Node = node })
+	}
+	for at, c := range where {
+		dispatched("node-a")
+		s, err := c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		must(t, err)
+		l.write("a/"+run+"/1", "", true)
+		l.write("a/"+run+"/1", "begun\n", true)
+		expect(t, s, "begun\n")
+		l.write("a/"+run+"/1", "", false)
+		expectEnd(t, s)
+		must(t, s.Close())
+		delete(l.text, "default/a/"+run+"/1")
+
+		s, err = c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		must(t, err)
+		w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" }) // without a process
+		expectEnd(t, s)
+		must(t, s.Close())
+
+		dispatched("node-a")
+		s, err = c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		must(t, err)
+		dispatched("node-c")
+		if b, err := io.ReadAll(s); len(b) > 0 || !errors.Is(err, task.ErrUnavailable) {
+			t.Errorf("%s: of a run that has moved: %q, %v", at, b, err)
+		}
+		must(t, s.Close())
+	}
+}
+
+// A node that stops cuts its streams off, its own and those that it passes on: the
+// reader must not take what it has for all.
+func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
+	w, l, run, where := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	l.write("a/"+run+"/1", "one\n", true)
+	var streams []*client.LogStream
+	for _, c := range where {
+		s, err := c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		must(t, err)
+		expect(t, s, "one\n")
+		streams = append(streams, s)
+	}
+	close(w.ends)
+	for _, s := range streams {
+		if b, err := io.ReadAll(s); len(b) > 0 || !errors.Is(err, task.ErrUnavailable) {
+			t.Errorf("%q, %v", b, err)
+		}
+		must(t, s.Close())
+	}
+}
+
+// The node that passes a stream on stops, or dies; the one that has the output goes on.
+func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
+	w, _, run, _ := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-z" })
+	dying := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("follow") != "true" || r.URL.Query().Get("from") != "7" {
+			t.Errorf("passed on as %s", r.URL)
+		}
+		_, _ = io.WriteString(rw, "half")
+		_ = http.NewResponseController(rw).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(dying.Close)
+	w.present("node-z", dying.URL)
+	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{From: 7})
+	if err == nil {
+		defer s.Close()
+		_, err = io.ReadAll(s)
+	}
+	if !errors.Is(err, task.ErrUnavailable) {
+		t.Errorf("taken for whole: %v", err)
+	}
+}
+
+// Many small writes cost few answers; and the reader that is gone costs none.
+func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
+	w, l, run, _ := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	l.write("a/"+run+"/1", "0\n", true)
+	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	must(t, err)
+	expect(t, s, "0\n")
+	began := time.Now()
+	const writes = 1000
+	for range writes {
+		l.write("a/"+run+"/1", "x\n", true)
+		time.Sleep(10 * time.Microsecond)
+	}
+	expect(t, s, strings.Repeat("x\n", writes))
+	rounds := int(time.Since(began)/(100*time.Millisecond)) + 3
+	l.mu.Lock()
+	looked := l.looked
+	l.mu.Unlock()
+	if looked > rounds {
+		t.Errorf("looked %d times in %s", looked, time.Since(began))
+	}
+	must(t, s.Close())
+	eventually(t, func() bool { return l.followers() == 0 })
+}
+
+// No more than so many follow at a node: others are told, and may ask elsewhere.
+func TestFollowLogs_AreBounded(t *testing.T) {
+	w, l, run, _ := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	l.write("a/"+run+"/1", "x", true)
+	var streams []*client.LogStream
+	defer func() {
+		for _, s := range streams {
+			_ = s.Close()
+		}
+	}()
+	for range 256 {
+		s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		must(t, err)
+		streams = append(streams, s)
+	}
+	_, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	wantError(t, err, task.ErrUnavailable, client.CodeBusy)
+	must(t, streams[0].Close())
+	eventually(t, func() bool {
+		s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		if err == nil {
+			streams = append(streams, s)
+		}
+		return err == nil
+	})
+}
+
+// A reader that does not read holds up nobody, and has all of it in the end.
+func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
+	w, l, run, _ := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	l.write("a/"+run+"/1", strings.Repeat("x", 64<<20), true) // more than sockets hold
+	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	must(t, err)
+	expect(t, s, "x")
+	wrote := make(chan struct{})
+	go func() {
+		defer close(wrote)
+		for range 1000 {
+			l.write("a/"+run+"/1", "y", true)
+		}
+		l.write("a/"+run+"/1", "", false)
+	}()
+	select {
+	case <-wrote:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the attempt waits for its reader")
+	}
+	// What it reads in the end is whole.
+	n, err := io.Copy(io.Discard, s)
+	if n != 64<<20+1000-1 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	must(t, s.Close())
+}
+
+// The token is asked for again while it lasts.
+func TestFollowLogs_EndWithTheToken(t *testing.T) {
+	w := newWorld(t)
+	w.beat = 20 * time.Millisecond
+	l := newLiving(w.spool)
+	w.logs = l
+	url := w.serve("node-a")
+	w.create("a", "@daily")
+	run := id(1, "aaaa")
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	l.write("a/"+run+"/1", "x", true)
+	w.secret = w.token(func(k *store.Token) { k.Until = task.At(w.clock.now().Add(time.Minute)) })
+	s, err := w.client(url).FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	must(t, err)
+	defer s.Close()
+	expect(t, s, "x")
+	w.clock.advance(2 * time.Minute)
+	if _, err := io.ReadAll(s); !errors.Is(err, task.ErrUnavailable) {
+		t.Errorf("with a token that is none any more: %v", err)
+	}
+}
+
+func TestFollowLogs_RefusesWhatCannotBe(t *testing.T) {
+	w, _, run, _ := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	path := "/v1/namespaces/default/tasks/a/runs/" + run + "/logs?"
+	for query, field := range map[string]string{"follow=1": "follow", "from=-1": "from", "from=1&tail=1": "from", "follow=true&from=x": "from"} {
+		if r := w.do(request{method: "GET", path: path + query}); r.status != http.StatusUnprocessableEntity || r.Field != field {
+			t.Errorf("%s: %d %s", query, r.status, r.body)
+		}
+	}
+	r := w.do(request{method: "GET", path: path + "follow=true", header: map[string]string{"Range": "bytes=0-1"}})
+	if r.status != http.StatusUnprocessableEntity || r.Field != "Range" {
+		t.Errorf("with a range: %d %s", r.status, r.body)
+	}
+}
+
+func eventually(t *testing.T, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not come to pass")
+		}
+	}
+}
