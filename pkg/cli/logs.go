@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,197 +16,249 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// reading is the flags of logs.
+type reading struct {
+	pick
+	follow        bool
+	attempt, tail int
+	sinceWord     string
+	since         time.Time
+}
+
 func (a *app) runLogs() *cobra.Command {
-	var follow bool
-	var attempt, tail int
+	var o reading
 	cmd := &cobra.Command{
-		Use:   "logs RUN",
-		Short: "Print what a run wrote",
-		Long: "Print what a run wrote. With -f it goes on until the run has ended, its retries included.\n\n" +
-			runNames,
+		Use:   "logs RUN... | -l SELECTOR",
+		Short: "Print what runs wrote, or follow it live",
+		Long: "Print what runs wrote; of a task, its latest run. With -f it goes on as they write, retries included, until the run has\n" +
+			"ended, or, where a task is named and not a run, with the task's next runs, until Ctrl-C. Several tasks are merged, each line\n" +
+			"behind its task's name.\n\n" + runNames,
 		Example: `  carillon logs nightly-backup
-  carillon logs nightly-backup -f
-  carillon logs nightly-backup@02:30 --tail 20
+  carillon logs nightly-backup -f --tail 20
+  carillon logs nightly-backup@02:30
+  carillon logs 'etl-*' report -f
+  carillon logs -l team=data --since 1h
   carillon logs 20261120T220500.000Z-k3f9 --attempt 1`,
-		Args:              args(1, 1, "the run"),
 		ValidArgsFunction: a.completeRuns,
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the run has ended")
-	cmd.Flags().IntVar(&attempt, "attempt", 0, "of this attempt (default: the latest)")
-	cmd.Flags().IntVar(&tail, "tail", 0, "only the last so many lines (0: all)")
+	o.bind(cmd, false)
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written; of a task, with its next runs")
+	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "of this attempt (default: the latest, and with -f those after it)")
+	cmd.Flags().IntVar(&o.tail, "tail", 0, "only the last so many lines of what is there (0: all; default with -f of several tasks: 10)")
+	cmd.Flags().StringVar(&o.sinceWord, "since", "", "all runs that began since a `TIME`, or within a duration such as 1h")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		switch {
-		case attempt < 0:
-			return usage("--attempt %d: must not be negative", attempt)
-		case tail < 0:
-			return usage("--tail %d: must not be negative", tail)
-		case follow && attempt > 0:
-			return usage("--follow and --attempt exclude each other")
-		case follow && tail > 0:
-			return usage("--follow and --tail exclude each other")
+		if err := a.checkReading(cmd, &o); err != nil {
+			return err
 		}
 		c, err := a.connect()
 		if err != nil {
 			return err
 		}
-		r, err := a.findRun(cmd.Context(), c, words[0])
+		named, err := a.namedLogs(cmd.Context(), c, words, o.pick)
 		if err != nil {
 			return err
 		}
-		if follow {
-			f := following{app: a, c: c, run: r}
-			return f.loop(cmd.Context())
+		if o.follow && len(named.tasks) > 1 && !cmd.Flags().Changed("tail") && o.since.IsZero() {
+			o.tail = usualTail
 		}
-		return a.printLogs(cmd.Context(), c, r, client.LogOptions{Attempt: attempt, Tail: tail})
+		if o.follow {
+			return a.followLogs(cmd.Context(), c, named, o)
+		}
+		return a.printLogs(cmd.Context(), c, named, o)
 	}
-	return only(cmd, asTable, asJSON) // JSON is only for errors: output is what it is
+	return only(cmd, asTable, asJSON, asJSONL) // JSON is only for errors: output is what it is
 }
 
-// printLogs prints a run's output as it is. Where its file is gone, the end of
-// it that is kept with the run has to do.
-func (a *app) printLogs(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) error {
+// usualTail is how much of what is there already is shown of each of several tasks
+// that are followed.
+const usualTail = 10
+
+func (a *app) checkReading(cmd *cobra.Command, o *reading) error {
+	switch {
+	case o.attempt < 0:
+		return usage("--attempt %d: must not be negative", o.attempt)
+	case o.tail < 0:
+		return usage("--tail %d: must not be negative", o.tail)
+	case o.attempt > 0 && o.sinceWord != "":
+		return usage("--attempt and --since exclude each other")
+	}
+	if err := filled(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
+		return err
+	}
+	if d, err := time.ParseDuration(o.sinceWord); err == nil && d > 0 {
+		o.since = a.now().Add(-d)
+		return nil
+	}
+	t, err := readFrom(o.sinceWord, a.zone(readersZone))
+	if err != nil {
+		return usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", quote(o.sinceWord))
+	}
+	o.since = t
+	return nil
+}
+
+// logWords is what a command line names: tasks, and single runs.
+type logWords struct {
+	tasks []ref
+	runs  []task.Run
+}
+
+// refs are the tasks that it is about, each once.
+func (n logWords) refs() []ref {
+	refs := slices.Clone(n.tasks)
+	for _, r := range n.runs {
+		if f := (ref{r.Namespace, r.Task}); !slices.Contains(refs, f) {
+			refs = append(refs, f)
+		}
+	}
+	return refs
+}
+
+func (a *app) namedLogs(ctx context.Context, c *client.Client, words []string, p pick) (n logWords, err error) {
+	var names []string
+	for _, word := range words {
+		is, err := namesRun(word)
+		if err != nil {
+			return n, err
+		}
+		if !is || p.selector != "" {
+			names = append(names, word)
+			continue
+		}
+		r, err := a.findRun(ctx, c, word)
+		if err != nil {
+			return n, err
+		}
+		n.runs = append(n.runs, r)
+	}
+	if len(names) == 0 && len(n.runs) > 0 {
+		return n, nil
+	}
+	ch, err := a.tasks(ctx, c, names, p)
+	n.tasks = ch.refs
+	if err == nil && len(n.refs()) == 0 {
+		err = notFound("no task matches %s", quote(p.selector))
+	}
+	return n, err
+}
+
+// namesRun reports whether a word names a run, not a task.
+func namesRun(word string) (bool, error) {
+	if isGlob(word) {
+		return false, nil
+	}
+	w, err := parseRunWord(word)
+	if err != nil {
+		return false, err
+	}
+	_, id, slashed := strings.Cut(w.task, "/")
+	return w.id != "" || strings.Contains(word, "@") || slashed && idStart.MatchString(id), nil
+}
+
+// began is when a run began, as far as that is known.
+func began(r task.Run) time.Time {
+	for _, t := range []task.Time{r.StartedAt, r.DispatchedAt, r.CreatedAt} {
+		if !t.IsZero() {
+			return t.Time
+		}
+	}
+	return r.ScheduledTime.Time
+}
+
+// wanted chooses from a task's runs, the newest first, those to show: the latest, or
+// those that began since a time; with -f also what has not ended. The oldest comes
+// first.
+func (o *reading) wanted(runs []task.Run) []task.Run {
+	var list []task.Run
+	for _, r := range runs {
+		if r.State == task.Skipped || r.State == task.Missed {
+			continue
+		}
+		live := o.follow && !r.State.Final()
+		if o.since.IsZero() && (len(list) == 0 || live) || !o.since.IsZero() && (live || !began(r).Before(o.since)) {
+			list = append(list, r)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b task.Run) int { return began(a).Compare(began(b)) })
+	return list
+}
+
+// runsOf reads the runs to show of a task. A word that is no task may be the
+// beginning of a run's id.
+func (a *app) runsOf(ctx context.Context, c *client.Client, r ref, o *reading) ([]task.Run, error) {
+	runs, err := c.Runs(ctx, r.namespace, r.name, client.RunFilter{})
+	if err == nil {
+		return o.wanted(runs), nil
+	}
+	if errors.Is(err, task.ErrNotFound) && digits(r.name) {
+		if run, byID := c.FindRun(ctx, r.namespace, r.name); byID == nil {
+			return []task.Run{run}, nil
+		}
+	}
+	return nil, a.missing(ctx, c, r, err)
+}
+
+// printLogs prints what runs have written.
+func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o reading) error {
+	runs := n.runs
+	failed := together(ctx, a, n.tasks, func(r ref) error {
+		list, err := a.runsOf(ctx, c, r, &o)
+		switch {
+		case err != nil:
+			return err
+		case len(list) > 0:
+		case !o.since.IsZero():
+			a.note("%s has not run since then", a.show(r))
+		case len(n.refs()) > 1:
+			a.note("%s has not run yet", a.show(r))
+		default:
+			_, err = a.nthRun(r, nil, 0)
+		}
+		runs = append(runs, list...)
+		return err
+	})
+	if failed != nil && len(runs) == 0 {
+		return failed
+	}
+	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
+	m := a.merge(n.refs())
+	err := together(ctx, a, runs, func(r task.Run) error {
+		return m.printRun(ctx, c, r, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
+	})
+	if err == nil {
+		err = failed
+	}
+	return err
+}
+
+// printRun prints a run's output. Where its file is gone, the end of it that is kept
+// with the run has to do.
+func (m *merger) printRun(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) error {
+	l := m.lane(r)
+	l.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
+	defer l.end()
 	body, err := c.LogsWith(ctx, r.Namespace, r.Task, r.ID, o)
 	var e *client.Error
 	gone := errors.As(err, &e) && (e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway)
 	if gone && r.OutputTail != "" && (o.Attempt == 0 || o.Attempt == r.Attempt) {
-		a.note("the full output cannot be had (%s); this is its end, kept with the run", e.Message)
-		return a.print(r.OutputTail)
+		m.tell("the full output cannot be had (%s); this is its end, kept with the run", e.Message)
+		_, err := io.WriteString(l, r.OutputTail)
+		return err
 	}
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	n, err := io.Copy(a.Out, body)
+	n, err := io.Copy(l, body)
 	if err != nil {
 		return fmt.Errorf("read the output of %s: %w", r.ID, err)
 	}
-	if n == 0 {
-		a.note("it has written nothing")
-	}
-	return nil
-}
-
-// Following polls: often while output comes, less so when it does not.
-const (
-	followFirst = 200 * time.Millisecond
-	followMost  = 2 * time.Second
-)
-
-// following prints a run's output as it grows, attempt after attempt.
-type following struct {
-	*app
-	c       *client.Client
-	run     task.Run
-	attempt int   // whose output is being printed
-	seen    int64 // bytes of it
-	trouble time.Time
-}
-
-func (f *following) loop(ctx context.Context) error {
-	wait := followFirst
-	for {
-		// The state first, the output after it: what a run wrote before it ended
-		// is then not missed.
-		final := f.run.State.Final()
-		n, err := f.more(ctx)
-		if err == nil && final {
-			f.note("%s %s", f.plainResult(), f.endWords(f.run))
-			return nil
-		}
-		if err == nil {
-			err = f.look(ctx)
-		}
-		if err == nil && f.run.State.Final() {
-			f.trouble = time.Time{}
-			continue // for what it wrote at last
-		}
-		if err := f.bear(ctx, err); err != nil {
-			return err
-		}
-		wait = min(wait*3/2, followMost)
-		if n > 0 {
-			wait = followFirst
-		}
-		if err := pause(ctx, wait); err != nil {
-			return err
-		}
-	}
-}
-
-func (f *following) plainResult() string {
-	plain := *f.app
-	plain.color = "never"
-	return plain.result(f.run)
-}
-
-// look reads the run's state; if another attempt has begun, its output is next.
-func (f *following) look(ctx context.Context) error {
-	r, err := f.c.Run(ctx, f.run.Namespace, f.run.Task, f.run.ID)
-	if err != nil {
-		return err
-	}
-	f.run = r
-	return nil
-}
-
-// more prints what has been written since, of the attempt at hand and, if that
-// has ended, of those after it.
-func (f *following) more(ctx context.Context) (int64, error) {
-	latest := max(f.run.Attempt, 1)
-	if f.attempt == 0 {
-		f.attempt = latest
-	}
-	var sum int64
-	for at := f.attempt; at <= latest; at++ {
-		if at != f.attempt {
-			f.attempt, f.seen = at, 0
-		}
-		n, err := f.read(ctx)
-		sum += n
-		if err != nil {
-			return sum, err
-		}
-	}
-	return sum, nil
-}
-
-func (f *following) read(ctx context.Context) (int64, error) {
-	r := f.run
-	body, err := f.c.LogsWith(ctx, r.Namespace, r.Task, r.ID, client.LogOptions{Attempt: f.attempt, From: f.seen})
-	if e := (*client.Error)(nil); errors.As(err, &e) && e.Code == client.CodeNoLogs {
-		if r.State.Final() && f.seen == 0 && f.attempt == r.Attempt && r.OutputTail != "" {
-			f.seen = int64(len(r.OutputTail))
-			return f.seen, f.print(r.OutputTail)
-		}
-		return 0, nil // it has not started, or wrote nothing
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer body.Close()
-	n, err := io.Copy(f.Out, body)
-	f.seen += n
-	if err != nil {
-		return n, fmt.Errorf("read the output of %s: %w", r.ID, err)
-	}
-	return n, nil
-}
-
-// bear puts up with a server that is away for a while.
-func (f *following) bear(ctx context.Context, err error) error {
 	switch {
-	case err == nil:
-		f.trouble = time.Time{}
-		return nil
-	case ctx.Err() != nil:
-		return err
-	case !errors.Is(err, task.ErrUnavailable) && !strings.Contains(err.Error(), "unexpected EOF"):
-		return err
-	case f.trouble.IsZero():
-		f.trouble = f.now()
-		f.note("waiting for the server: %s", err)
-	case f.now().Sub(f.trouble) > pollPatience:
-		return err
+	case n > 0:
+	case m.prefixed:
+		m.tell("%s has written nothing", m.show(ref{r.Namespace, r.Task}))
+	default:
+		m.tell("it has written nothing")
 	}
 	return nil
 }

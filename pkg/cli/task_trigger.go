@@ -2,9 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
+	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -20,8 +20,8 @@ func (a *app) taskTrigger() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trigger",
 		Short: "Run tasks now, whatever their schedule",
-		Long: "Run tasks now, whatever their schedule, paused or not. With --wait the command stays until the run has\n" +
-			"ended, and fails with 9 if it did not succeed.",
+		Long: "Run tasks now, whatever their schedule, paused or not. With --wait the command prints what the runs write, retries\n" +
+			"included, until all have ended, and fails with 9 if one did not succeed. With -q, or -o json, it prints no output.",
 		Example: `  carillon task trigger nightly-backup
   carillon task trigger nightly-backup --wait --env TARGET=/mnt/usb
   carillon task trigger nightly-backup --wait --exit-status && echo done`,
@@ -29,9 +29,12 @@ func (a *app) taskTrigger() *cobra.Command {
 	p := a.manyTasks(cmd)
 	cmd.Flags().StringArrayVar(&f.env, "env", nil, "further environment of this run as NAME=value; may be repeated")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait for the end; exit code 9 if it is no success")
-	cmd.Flags().BoolVar(&f.exitStatus, "exit-status", false, "with --wait: end with the process's own exit code")
+	cmd.Flags().BoolVar(&f.exitStatus, "exit-status", false, "with --wait: end with the exit code of the process that failed")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
+		if f.exitStatus && !f.wait {
+			return usage("--exit-status needs --wait")
+		}
 		env, err := readEnv(f.env)
 		if err != nil {
 			return err
@@ -51,8 +54,10 @@ func (a *app) taskTrigger() *cobra.Command {
 			a.noteHeld(r, t)
 			return nil
 		})
-		if failed == nil && f.wait {
-			failed = a.awaitAll(ctx, c, runs, f.exitStatus)
+		if f.wait && len(runs) > 0 {
+			if err := a.awaitAll(ctx, c, runs, f.exitStatus); err != nil {
+				failed = err
+			}
 		}
 		if err := emitChanged(a, runs, len(refs), runName); err != nil {
 			return err
@@ -79,29 +84,66 @@ func readEnv(pairs []string) (map[string]string, error) {
 	return env, task.CheckEnv("env", env)
 }
 
-// awaitAll waits for runs, replaces each by how it ended, and fails if one did
-// not succeed.
+// awaitAll waits for runs, printing what they write, replaces each by how it ended,
+// and fails if one did not succeed.
 func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, exitStatus bool) error {
+	m := a.merge(logWords{runs: runs}.refs())
+	errs := make([]error, len(runs))
+	var all sync.WaitGroup
+	few := make(chan struct{}, mostStreams)
+	for i := range runs {
+		t := &tail{m: m, c: c, run: runs[i], first: 1}
+		if a.human() && !a.quiet {
+			t.out = m.lane(runs[i])
+		}
+		few <- struct{}{}
+		all.Go(func() {
+			defer func() { <-few }()
+			if runs[i], errs[i] = t.follow(ctx); errs[i] == nil {
+				m.announce("%s %s", a.result(runs[i]), a.endWords(runs[i]))
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		a.noteGoOn(runs)
+		return ctx.Err()
+	}
 	var codes []int
 	for i, r := range runs {
-		end, err := a.await(ctx, c, r)
-		if err != nil {
-			return err
+		if err := errs[i]; err != nil {
+			if len(runs) == 1 || unreachable(err) {
+				return err
+			}
+			codes = append(codes, a.report(err))
+		} else if r.State != task.Succeeded {
+			codes = append(codes, a.report(a.runFailure(r, exitStatus)))
 		}
-		runs[i] = end
-		a.say("%s %s", a.result(end), a.endWords(end))
-		if end.State == task.Succeeded {
-			continue
-		}
-		f := &failure{exit: exitRun, problem: problem{Code: codeRunFailed,
-			Message: fmt.Sprintf("%s did not succeed: %s", a.named(end.Namespace, end.Task), a.bareResult(end)),
-			Hint:    fmt.Sprintf("carillon logs %s", end.ID)}}
-		if exitStatus && end.ExitCode != nil && *end.ExitCode > 0 {
-			f.exit = *end.ExitCode
-		}
-		codes = append(codes, a.report(f))
 	}
 	return silently(codes)
+}
+
+func (a *app) runFailure(r task.Run, exitStatus bool) error {
+	f := &failure{exit: exitRun, problem: problem{Code: codeRunFailed,
+		Message: fmt.Sprintf("%s did not succeed: %s", a.named(r.Namespace, r.Task), a.bareResult(r)),
+		Hint:    fmt.Sprintf("carillon logs %s", a.named(r.Namespace, r.ID))}}
+	if exitStatus && r.ExitCode != nil && *r.ExitCode > 0 {
+		f.exit = *r.ExitCode
+	}
+	return f
+}
+
+// noteGoOn says of runs that are not waited for any more how to look at them.
+func (a *app) noteGoOn(runs []task.Run) {
+	const most = 5
+	left := slices.DeleteFunc(slices.Clone(runs), func(r task.Run) bool { return r.State.Final() })
+	for i, r := range left {
+		if i == most {
+			a.note("… and %d more", len(left)-most)
+			return
+		}
+		a.note("%s goes on; look at it with: carillon logs %s -f", a.named(r.Namespace, r.Task), a.named(r.Namespace, r.ID))
+	}
 }
 
 // endWords says of a run that ended how long it took, and where.
@@ -114,37 +156,4 @@ func (a *app) endWords(r task.Run) string {
 		words += " on " + r.Node
 	}
 	return a.plain("·") + " " + a.named(r.Namespace, r.Task) + words
-}
-
-// Polling a run: soon at first, then once a second. An API that does not answer
-// is no reason to give up on a run that goes on without it.
-const (
-	pollFirst    = 100 * time.Millisecond
-	pollMost     = time.Second
-	pollPatience = 30 * time.Second
-)
-
-func (a *app) await(ctx context.Context, c *client.Client, r task.Run) (task.Run, error) {
-	wait, since := pollFirst, time.Time{}
-	for {
-		now, err := c.Run(ctx, r.Namespace, r.Task, r.ID)
-		switch {
-		case ctx.Err() != nil:
-			a.note("%s goes on; look at it with: carillon run get %s", a.named(r.Namespace, r.Task), r.ID)
-			return r, ctx.Err()
-		case err == nil && now.State.Final():
-			return now, nil
-		case err == nil:
-			since = time.Time{}
-		case !errors.Is(err, task.ErrUnavailable):
-			return r, err
-		case since.IsZero():
-			since = a.now()
-		case a.now().Sub(since) > pollPatience:
-			return r, err
-		}
-		if pause(ctx, wait) == nil {
-			wait = min(wait*3/2, pollMost)
-		}
-	}
 }

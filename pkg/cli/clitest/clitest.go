@@ -8,6 +8,8 @@
 //	code N                 the exit code of the last carillon was N
 //	input FILE             the standard input of the next carillon
 //	background WORD...     runs a carillon while the script goes on
+//	expect PATTERN         waits until its standard output matches
+//	interrupt              ends it as Ctrl-C does
 //	join                   waits for it; its output is then what stdout, stderr
 //	                       and code look at
 //	eventually WORD...     runs a carillon again and again until its standard
@@ -25,6 +27,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,7 +49,8 @@ type Commands = map[string]func(ts *testscript.TestScript, neg bool, args []stri
 // further are commands that the scripts have besides.
 func Run(t *testing.T, dir string, start func(env *testscript.Env) Server, further Commands) {
 	t.Helper()
-	all := Commands{"carillon": carillon, "code": code, "input": input, "background": background, "join": join, "eventually": eventually}
+	all := Commands{"carillon": carillon, "code": code, "input": input, "background": background, "join": join,
+		"expect": expect, "interrupt": interrupt, "eventually": eventually}
 	maps.Copy(all, further)
 	testscript.Run(t, testscript.Params{
 		Dir:                dir,
@@ -108,8 +112,28 @@ func input(ts *testscript.TestScript, _ bool, args []string) {
 // running is a command in the background.
 type running struct {
 	done      chan struct{}
+	end       context.CancelFunc
 	code      int
-	out, errs bytes.Buffer
+	out, errs text
+}
+
+// text is what a command has written so far.
+type text struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *text) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	return len(b), nil
+}
+
+func (t *text) Bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return bytes.Clone(t.b)
 }
 
 func background(ts *testscript.TestScript, _ bool, args []string) {
@@ -125,9 +149,10 @@ func background(ts *testscript.TestScript, _ bool, args []string) {
 	for _, name := range []string{"CARILLON_SERVER", "CARILLON_TOKEN", "CARILLON_NAMESPACE", "HOME"} {
 		env[name] = ts.Getenv(name)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	r.end = cancel
 	go func() {
 		defer close(r.done)
-		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
 		r.code = cli.Main(ctx, args, cli.IO{In: in, Out: &r.out, Err: &r.errs,
 			Env: func(name string) string { return env[name] }, Version: "v0.0.0-test"})
@@ -135,12 +160,34 @@ func background(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() { <-r.done })
 }
 
-func join(ts *testscript.TestScript, _ bool, _ []string) {
-	s := of(ts)
-	if s.back == nil {
+// waiting is the command in the background.
+func waiting(ts *testscript.TestScript) *running {
+	r := of(ts).back
+	if r == nil {
 		ts.Fatalf("nothing is in the background")
 	}
-	<-s.back.done
+	return r
+}
+
+func interrupt(ts *testscript.TestScript, _ bool, _ []string) { waiting(ts).end() }
+
+func expect(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: expect PATTERN")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	r := waiting(ts)
+	for end := time.Now().Add(Patience); !pattern.Match(r.out.Bytes()); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("no match for %q in\n%s%s", pattern, r.out.Bytes(), r.errs.Bytes())
+		}
+	}
+}
+
+func join(ts *testscript.TestScript, _ bool, _ []string) {
+	s := of(ts)
+	<-waiting(ts).done
 	s.code = s.back.code
 	tell(ts, ts.Stdout(), &s.back.out)
 	tell(ts, ts.Stderr(), &s.back.errs)
@@ -170,7 +217,7 @@ func eventually(ts *testscript.TestScript, _ bool, args []string) {
 	tell(ts, ts.Stdout(), &out)
 }
 
-func tell(ts *testscript.TestScript, w io.Writer, b *bytes.Buffer) {
+func tell(ts *testscript.TestScript, w io.Writer, b interface{ Bytes() []byte }) {
 	_, err := w.Write(b.Bytes())
 	ts.Check(err)
 }

@@ -1,0 +1,304 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// mostListed is of how many tasks the latest runs are looked up, a call each.
+	mostListed = 200
+	// mostStreams is how many runs are followed at once. Others wait: their output
+	// is on their nodes.
+	mostStreams = 200
+	// mostPending is how many runs may wait for that.
+	mostPending = 2000
+	// remembered is how many runs of a task are known at least: events tell of runs
+	// that were looked up a moment before.
+	remembered = 32
+)
+
+// followLogs follows the runs that are named to their end, and the tasks for ever.
+func (a *app) followLogs(ctx context.Context, c *client.Client, n logWords, o reading) error {
+	l := &live{merger: a.merge(n.refs()), c: c, o: o, tasks: map[ref]*liveTask{}, slots: make(chan struct{}, mostStreams)}
+	ctx, l.cancel = context.WithCancelCause(ctx)
+	defer l.tails.Wait()
+	defer l.cancel(nil)
+	for _, r := range n.tasks {
+		l.tasks[r] = &liveTask{}
+	}
+	if len(n.tasks) > 0 {
+		return l.forEver(ctx, n)
+	}
+	errs := make([]error, len(n.runs))
+	for i, r := range n.runs {
+		l.start(ctx, &liveTask{}, r, func(err error) { errs[i] = err })
+	}
+	l.tails.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return together(ctx, a, errs, func(err error) error { return err })
+}
+
+// live follows tasks: what events tell of their runs, and of each run its output. All
+// but the tails is one goroutine's.
+type live struct {
+	*merger
+	c       *client.Client
+	o       reading
+	tasks   map[ref]*liveTask
+	cancel  context.CancelCauseFunc
+	tails   sync.WaitGroup
+	slots   chan struct{}
+	pending atomic.Int32 // tails
+	dropped bool         // that runs are not shown was told
+}
+
+// liveTask is what is known of a task's runs, the oldest first.
+type liveTask struct{ runs []*liveRun }
+
+type liveRun struct {
+	id   string
+	poke chan struct{}
+	done chan struct{} // closed when all of it is shown
+	over bool          // it has ended, as events tell
+}
+
+func (r *liveRun) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// forEver lasts until ctx ends, or the server refuses.
+func (l *live) forEver(ctx context.Context, n logWords) error {
+	events, begun, ended := make(chan task.Event, 256), make(chan struct{}), make(chan error, 1)
+	l.tails.Go(func() { ended <- l.listen(ctx, n.tasks, events, begun) })
+	select {
+	case <-begun: // what begins from now on is told: what began before is looked up
+	case err := <-ended:
+		return l.because(ctx, err)
+	}
+	if err := l.backlog(ctx, n); err != nil {
+		return l.because(ctx, err)
+	}
+	for {
+		select {
+		case e := <-events:
+			l.take(ctx, e)
+		case err := <-ended:
+			return l.because(ctx, err)
+		}
+	}
+}
+
+// because is why it ends: a tail's reason, if one ended it.
+func (l *live) because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// listen reads the events of tasks until ctx ends, or the server refuses.
+func (l *live) listen(ctx context.Context, tasks []ref, events chan<- task.Event, begun chan<- struct{}) error {
+	o := client.EventOptions{Namespace: tasks[0].namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
+	if slices.ContainsFunc(tasks, func(r ref) bool { return r.namespace != o.Namespace }) {
+		o.Namespace = ""
+	} else if len(tasks) == 1 {
+		o.Task = tasks[0].name
+	}
+	o.Lost = func(err error) {
+		if err == nil {
+			l.tell("the server is back")
+			return
+		}
+		l.tell("waiting for the server: %s", err)
+	}
+	for e, err := range l.c.Follow(ctx, o) {
+		if err != nil {
+			return err
+		}
+		select {
+		case events <- e:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
+}
+
+// backlog shows what is there already.
+func (l *live) backlog(ctx context.Context, n logWords) error {
+	runs, err := l.there(ctx, n)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(runs, func(x, y task.Run) int { return began(x).Compare(began(y)) })
+	for _, r := range runs {
+		t := l.tasks[ref{r.Namespace, r.Task}]
+		if t == nil {
+			t = &liveTask{} // one run of a task that is not followed
+		}
+		if !slices.ContainsFunc(t.runs, func(known *liveRun) bool { return known.id == r.ID }) {
+			l.start(ctx, t, r, l.complain)
+		}
+	}
+	return nil
+}
+
+// there is the runs to begin with.
+func (l *live) there(ctx context.Context, n logWords) ([]task.Run, error) {
+	if len(n.tasks) > mostListed {
+		l.tell("following %d tasks: what runs now, and what starts from now on", len(n.tasks))
+		return l.runningNow(ctx, n)
+	}
+	type found struct {
+		runs []task.Run
+		err  error
+	}
+	all := make([]found, len(n.tasks))
+	var wg sync.WaitGroup
+	few := make(chan struct{}, 8)
+	for i, r := range n.tasks {
+		few <- struct{}{}
+		wg.Go(func() {
+			all[i].runs, all[i].err = l.runsOf(ctx, l.c, r, &l.o)
+			<-few
+		})
+	}
+	wg.Wait()
+	runs, i, failures := slices.Clone(n.runs), -1, 0
+	err := together(ctx, l.app, n.tasks, func(r ref) error {
+		i++
+		if len(all[i].runs) == 0 && all[i].err == nil && l.o.since.IsZero() && len(n.tasks) == 1 {
+			l.tell("%s has not run yet; waiting for its first run", l.show(r))
+		}
+		if runs = append(runs, all[i].runs...); all[i].err != nil {
+			failures++
+		}
+		return all[i].err
+	})
+	if failures < len(n.tasks) && ctx.Err() == nil && !unreachable(err) {
+		return runs, nil // what cannot be followed was told
+	}
+	return runs, err
+}
+
+func (l *live) runningNow(ctx context.Context, n logWords) ([]task.Run, error) {
+	runs, err := l.c.ListRuns(ctx, client.RunFilter{Namespace: l.scope(), State: task.Running})
+	if err != nil {
+		return nil, err
+	}
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return l.tasks[ref{r.Namespace, r.Task}] == nil })
+	return append(runs, n.runs...), nil
+}
+
+// take does what an event asks for.
+func (l *live) take(ctx context.Context, e task.Event) {
+	if e.Kind == task.EventGap {
+		l.tell("some events were lost: runs may be missing here")
+		return
+	}
+	t := l.tasks[ref{e.Namespace, e.Task}]
+	if t == nil || e.Run == "" {
+		return
+	}
+	final := task.State(e.State).Final() || e.Action == task.ActionDeleted
+	for _, r := range t.runs {
+		if r.id == e.Run {
+			r.over = r.over || final
+			select {
+			case r.poke <- struct{}{}:
+			default:
+			}
+			return
+		}
+	}
+	ran := e.Action == task.ActionEnded && e.Node != ""
+	if e.Action == task.ActionDispatched || e.Action == task.ActionStarted || ran {
+		l.o.tail = 0 // that was for what had been there
+		l.start(ctx, t, task.Run{Namespace: e.Namespace, Task: e.Task, ID: e.Run, State: task.State(e.State), Attempt: e.Attempt, Node: e.Node}, l.complain)
+	}
+}
+
+// start follows a run. What the task's runs wrote that have ended comes first.
+func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(error)) {
+	if l.pending.Load() >= mostPending {
+		if !l.dropped {
+			l.tell("too many runs at once: some are not shown")
+		}
+		l.dropped = true
+		return
+	}
+	l.pending.Add(1)
+	t.forget()
+	var before []*liveRun
+	for _, known := range t.runs {
+		if known.over {
+			before = append(before, known)
+		}
+	}
+	run := &liveRun{id: r.ID, poke: make(chan struct{}, 1), done: make(chan struct{}), over: r.State.Final()}
+	t.runs = append(t.runs, run)
+	f := &tail{m: l.merger, c: l.c, run: r, lines: l.o.tail, first: l.o.attempt, only: l.o.attempt > 0}
+	if len(l.tasks) > 0 {
+		f.poke, f.stubborn = run.poke, true
+	}
+	l.tails.Go(func() {
+		defer l.pending.Add(-1)
+		defer close(run.done)
+		for _, b := range before {
+			select {
+			case <-b.done:
+			case <-ctx.Done():
+			}
+		}
+		select {
+		case l.slots <- struct{}{}:
+			defer func() { <-l.slots }()
+		case <-ctx.Done():
+			return
+		}
+		f.out = l.lane(r)
+		_, err := f.follow(ctx)
+		switch {
+		case err == nil:
+			f.ended()
+		case ctx.Err() != nil:
+		case l.failed() != nil:
+			l.cancel(l.failed())
+		default:
+			failed(err)
+		}
+	})
+}
+
+// complain tells that a run cannot be followed, while others are.
+func (l *live) complain(err error) {
+	if errors.Is(err, task.ErrNotFound) {
+		return // it is gone, with its task
+	}
+	l.tell("%s", fmt.Sprint(err))
+}
+
+// forget drops runs that are shown, but for the latest.
+func (t *liveTask) forget() {
+	for i := 0; len(t.runs) > remembered && i < len(t.runs); {
+		if t.runs[i].over && t.runs[i].isDone() {
+			t.runs = slices.Delete(t.runs, i, i+1)
+			continue
+		}
+		i++
+	}
+}
