@@ -60,7 +60,6 @@ type logFollower struct {
 	*call
 	run     task.Run // as it was found last
 	attempt int
-	begun   bool // the head of the answer is out
 	at      int64
 	file    io.ReadSeekCloser // nil: to be opened, behind at bytes
 }
