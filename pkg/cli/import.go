@@ -96,7 +96,8 @@ func (i *importing) finish(ctx context.Context) error {
 	}
 	i.remarks()
 	i.refusals()
-	r := &applying{app: i.app, scoped: i.Namespace != "", counts: map[string]int{}}
+	r := i.newApplying()
+	r.scoped = i.Namespace != ""
 	for _, j := range i.result.Jobs {
 		r.objects = append(r.objects, manifest.Made(j.File, j.Line, j.Spec))
 	}
