@@ -22,19 +22,26 @@ func Commands() []*cobra.Command { return Outside{}.Commands() }
 func (o Outside) agentCommand() *cobra.Command {
 	flags := Defaults()
 	var file string
+	var check bool
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node of a cluster",
 		Long: "Run this host's node: it schedules its share of the tasks and runs what it is given, until it is told to stop.\n" +
 			"On SIGTERM it drains: others take its shards over, what runs may end within --drain-timeout. A second signal stops it at once.\n\n" +
 			"Every flag can be set in the environment, as CARILLON_DATA_DIR for --data-dir, and in a YAML file, as data_dir.\n" +
-			"Flags win over the environment, which wins over the file.",
+			"Flags win over the environment, which wins over the file.\n" +
+			"--check-config says what results, and where from, and whether it can be; it starts nothing.\n\n" +
+			"Started by systemd with Type=notify, it says when it fires, what it waits for, and that it lives.",
 		Example: "  carillon agent --name web1 --etcd-endpoints http://10.0.0.1:2379,http://10.0.0.2:2379\n" +
 			"  carillon agent --config /etc/carillon/agent.yaml --label role=db --label zone=a\n" +
+			"  carillon agent --config /etc/carillon/agent.yaml --check-config\n" +
 			"  carillon agent --embedded --data-dir ./node\n" +
 			"  carillon agent --embedded --name n1 --insecure --initial-cluster n1=http://10.0.0.1:2380,n2=http://10.0.0.2:2380,n3=http://10.0.0.3:2380",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if check {
+				return checkConfig(cmd.OutOrStdout(), file, cmd.Flags())
+			}
 			cfg, err := load(file, cmd.Flags())
 			if err != nil {
 				return err
@@ -43,6 +50,7 @@ func (o Outside) agentCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with these settings")
+	cmd.Flags().BoolVar(&check, "check-config", false, "check the settings, show them, and exit: 0 if they can be, 2 if not")
 	bind(cmd.Flags(), &flags)
 	return cmd
 }
@@ -140,16 +148,20 @@ func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started fu
 	defer RoomForGarbage()()
 	log := newLogger(cfg, logs)
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
-	for {
-		err := o.once(ctx, cfg, log, started)
-		switch {
-		case !errors.Is(err, errNewHistory):
-			return err
-		case ctx.Err() != nil:
-			return nil // it was to end anyway
+	o.manager = newManager(cfg, log)
+	return o.manager.accompanied(ctx, func() error {
+		for {
+			err := o.once(ctx, cfg, log, started)
+			switch {
+			case !errors.Is(err, errNewHistory):
+				return err
+			case ctx.Err() != nil:
+				return nil // it was to end anyway
+			}
+			started = nil // it was told
+			o.manager.accompany(nil)
 		}
-		started = nil // it was told
-	}
+	})
 }
 
 // once is one life of a node: most processes have one.
@@ -162,6 +174,7 @@ func (o Outside) once(ctx context.Context, cfg Config, log *zap.Logger, started 
 		return err
 	}
 	defer n.Close()
+	o.manager.accompany(n)
 	log.Info("listening", zap.String("node", cfg.Name), zap.String("address", n.Address()), zap.String("version", Version()))
 	if started != nil {
 		if err := started(n); err != nil {

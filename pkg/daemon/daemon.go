@@ -55,6 +55,7 @@ type Node struct {
 	fitness   *fitness
 	clock     *clockCare
 	watchdog  *watchdog
+	heard     atomic.Int64 // looks of the watchdog that the service manager was told of
 	stall     *stallCare
 	revisions *revisions
 	history   *history
@@ -111,7 +112,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	}
 	n.revisions = newRevisions(n.former.Revision)
 	n.door = openDoor(n.listener, &http.Server{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: zap.NewStdLog(log.Named("http"))})
+		ErrorLog: zap.NewStdLog(log.Named("http"))}, outside.manager.waitsFor)
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -174,6 +175,7 @@ func (n *Node) untilReached(ctx context.Context, try func() error) error {
 		} else if !told {
 			n.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", n.cfg.EtcdEndpoints), zap.Error(err))
 		}
+		n.door.says(fmt.Sprintf("etcd does not answer: %v", err))
 		if !pause(ctx, time.Second) {
 			return ctx.Err()
 		}

@@ -19,13 +19,14 @@ type door struct {
 	http    *http.Server
 	handler atomic.Pointer[http.Handler]
 	waits   atomic.Pointer[string]
-	closing chan struct{} // closed when nobody is let in any more: who stays long is to go
+	told    func(waits string) // the same
+	closing chan struct{}      // closed when nobody is let in any more: who stays long is to go
 	done    chan struct{}
 	err     error // once done is closed
 }
 
-func openDoor(l net.Listener, server *http.Server) *door {
-	d := &door{http: server, closing: make(chan struct{}), done: make(chan struct{})}
+func openDoor(l net.Listener, server *http.Server, told func(waits string)) *door {
+	d := &door{http: server, told: told, closing: make(chan struct{}), done: make(chan struct{})}
 	server.Handler = d
 	server.RegisterOnShutdown(sync.OnceFunc(func() { close(d.closing) }))
 	go func() {
@@ -70,7 +71,13 @@ func (d *door) waitsFor(missing []string) {
 	case missing != nil:
 		why = "etcd waits until its members agree"
 	}
+	d.says(why)
+}
+
+// says what the node waits for, as long as it is not wired.
+func (d *door) says(why string) {
 	d.waits.Store(&why)
+	d.told(why)
 }
 
 // lets answers by h from now on.

@@ -39,6 +39,8 @@ type Outside struct {
 	Unguarded bool
 	// Act, if set, takes the place of processes.
 	Act executor.Act
+
+	manager *manager // is told how the node fares; nil: nobody is
 }
 
 // real fills in what is not set.

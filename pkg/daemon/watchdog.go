@@ -20,6 +20,7 @@ type watchdog struct {
 	log    *zap.Logger
 	parts  []*watchedPart
 	wedged atomic.Pointer[error]
+	looks  atomic.Int64
 }
 
 // watchedPart is a part with a number that grows while it lives.
@@ -70,6 +71,7 @@ func (w *watchdog) look() {
 		w.log.Info("all parts of this node go on again")
 	}
 	w.wedged.Store(&err)
+	w.looks.Add(1)
 }
 
 // alive says which part stands still; nil if none does.

@@ -1,0 +1,247 @@
+package daemon
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// setting is one of the settings that result, and where it came from.
+type setting struct {
+	Name  string          `json:"name"`
+	Value json.RawMessage `json:"value"`
+	From  string          `json:"from"` // default, host, the file, a variable, or a flag
+}
+
+// configFaults is what is wrong with a configuration.
+type configFaults []error
+
+// ExitCode is that of a wrong command line: nothing was tried.
+func (configFaults) ExitCode() int { return 2 }
+
+func (f configFaults) Error() string {
+	var all []string
+	for _, err := range f {
+		all = append(all, err.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+// usualFile is the file that the service reads.
+const usualFile = "/etc/carillon/agent.yaml"
+
+// checkConfig prints the settings that an agent with this file and these flags would
+// have, and where each comes from, without secrets. It starts nothing and writes
+// nothing but to out. Its error says all that is wrong with them, as far as that can
+// be known without other hosts.
+func checkConfig(out io.Writer, file string, given *pflag.FlagSet) error {
+	cfg, err := load(file, given)
+	var faults configFaults
+	if err != nil {
+		faults = append(faults, err)
+	} else if err := cfg.Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	settings, err := settingsOf(cfg, file, given)
+	if err != nil {
+		return configFaults{err} // of which load has told, too
+	}
+	faults = append(faults, filesFaults(settings)...)
+	if err := writable(cfg.DataDir); err != nil {
+		faults = append(faults, err)
+	}
+	asJSON := false
+	if f := given.Lookup("output"); f != nil {
+		asJSON = f.Value.String() == "json"
+	}
+	if err := printSettings(out, settings, asJSON); err != nil {
+		return err
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	if _, err := os.Stat(usualFile); file == "" && err == nil {
+		faults = append(faults, fmt.Errorf("no file was read: was --config %s meant?", usualFile))
+	}
+	return faults
+}
+
+// settingsOf lists the settings in the order of Config.
+func settingsOf(cfg Config, file string, given *pflag.FlagSet) ([]setting, error) {
+	inFile := map[string]json.RawMessage{}
+	if file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("configuration: %w", err)
+		}
+		if err := manifest.Document(file, b, &inFile); err != nil {
+			return nil, err
+		}
+	}
+	fields := reflect.ValueOf(cfg)
+	var list []setting
+	for i := range fields.NumField() {
+		name := fields.Type().Field(i).Tag.Get("json")
+		value, err := json.Marshal(fields.Field(i).Interface())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		s := setting{Name: name, Value: value, From: "default"}
+		if name == "name" || name == "slots" {
+			s.From = "host" // follows from it
+		}
+		flag := flagOf(name)
+		if _, ok := inFile[name]; ok {
+			s.From = file
+		}
+		if v := variableOf(flag); os.Getenv(v) != "" {
+			s.From = v
+		}
+		if f := given.Lookup(flag); f != nil && f.Changed {
+			s.From = "--" + flag
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// flagOf is the flag of a field of the file.
+func flagOf(field string) string {
+	switch field {
+	case "labels":
+		return "label"
+	case "roles":
+		return "role"
+	}
+	return strings.ReplaceAll(field, "_", "-")
+}
+
+// variableOf is the variable of a flag.
+func variableOf(flag string) string {
+	return "CARILLON_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// inURL is a password in the URL of an endpoint.
+var inURL = regexp.MustCompile(`(//[^/@:"]*:)[^/@"]*@`)
+
+func printSettings(out io.Writer, settings []setting, asJSON bool) error {
+	for i, s := range settings {
+		settings[i].Value = inURL.ReplaceAll(s.Value, []byte("${1}(hidden)@"))
+		if strings.HasSuffix(s.Name, "password") && string(s.Value) != `""` {
+			settings[i].Value = json.RawMessage(`"(hidden)"`)
+		}
+	}
+	if asJSON {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(settings)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
+	for _, s := range settings {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, plainJSON(s.Value), s.From)
+	}
+	return w.Flush()
+}
+
+// plainJSON is a value as one writes it in YAML, in a line; what is empty is a dash.
+func plainJSON(v json.RawMessage) string {
+	var s string
+	if json.Unmarshal(v, &s) == nil {
+		return cmp.Or(strings.Join(strings.Fields(s), " "), "-")
+	}
+	if string(v) == "{}" || string(v) == "[]" {
+		return "-"
+	}
+	return string(v)
+}
+
+// keyPairs are the settings that name a certificate, and those with its key; authorities
+// name certificates that others are checked against, secrets files with one line.
+var (
+	keyPairs    = [][2]string{{"tls_cert", "tls_key"}, {"etcd_cert", "etcd_key"}, {"etcd_peer_cert", "etcd_peer_key"}}
+	authorities = []string{"tls_ca", "etcd_ca", "etcd_peer_ca"}
+	secrets     = []string{"etcd_password_file"}
+)
+
+// filesFaults reads the files that settings name.
+func filesFaults(settings []setting) (faults configFaults) {
+	path := func(name string) (p string) {
+		for _, s := range settings {
+			if s.Name == name {
+				_ = json.Unmarshal(s.Value, &p) // a string, or there is none
+			}
+		}
+		return p
+	}
+	fault := func(name string, err error) {
+		faults = append(faults, task.Invalid(task.CodeBadValue, name, "%v", err))
+	}
+	for _, pair := range keyPairs {
+		cert, key := path(pair[0]), path(pair[1])
+		if cert == "" || key == "" {
+			continue // to have one of them only is for Validate
+		}
+		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+			fault(pair[0], fmt.Errorf("%s with %s: %w", cert, key, err))
+		}
+	}
+	for _, name := range authorities {
+		if p := path(name); p == "" {
+			continue
+		} else if b, err := os.ReadFile(p); err != nil {
+			fault(name, err)
+		} else if !x509.NewCertPool().AppendCertsFromPEM(b) {
+			fault(name, fmt.Errorf("%s has no certificate in PEM", p))
+		}
+	}
+	for _, name := range secrets {
+		if p := path(name); p == "" {
+			continue
+		} else if b, err := os.ReadFile(p); err != nil {
+			fault(name, err)
+		} else if strings.TrimSpace(string(b)) == "" {
+			fault(name, fmt.Errorf("%s is empty", p))
+		}
+	}
+	return faults
+}
+
+// writable reports whether the data directory can be written to, or be made.
+func writable(dir string) error {
+	for at := dir; dir != ""; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if os.IsNotExist(err) && at != filepath.Dir(at) {
+			continue
+		}
+		switch {
+		case err != nil:
+		case !info.IsDir():
+			err = fmt.Errorf("%s is no directory", at)
+		default:
+			if err = unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
+				err = fmt.Errorf("%s: cannot be written to: %w", at, err)
+			}
+		}
+		if err != nil {
+			return task.Invalid(task.CodeBadValue, "data_dir", "%v", err)
+		}
+		return nil
+	}
+	return nil // which Validate refuses
+}

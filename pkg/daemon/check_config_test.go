@@ -1,0 +1,100 @@
+package daemon_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/cli"
+	"github.com/carillonhq/carillon/pkg/daemon"
+)
+
+// checkConfig runs agent --check-config through the command tree.
+func checkConfig(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = cli.Main(t.Context(), append([]string{"agent", "--check-config"}, args...),
+		cli.IO{In: strings.NewReader(""), Out: &o, Err: &e, Version: "test"}, daemon.Commands()...)
+	return code, o.String(), e.String()
+}
+
+func TestCheckConfig_SaysWhatResultsAndWhereFrom(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "agent.yaml")
+	text := "embedded: true\nlabels: {role: db}\nslots: 3\ndrain_timeout: 1m\netcd_quota: 33554432\ndata_dir: " + dir + "/data/of/it\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CARILLON_SLOTS", "5")
+	t.Setenv("CARILLON_WEIGHT", "2")
+	code, out, errs := checkConfig(t, "--config", file, "--weight", "4")
+	if code != 0 || errs != "" {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	for _, want := range []string{
+		`labels\s+\{"role":"db"\}\s+` + regexp.QuoteMeta(file), `slots\s+5\s+CARILLON_SLOTS`, `weight\s+4\s+--weight`,
+		`drain_timeout\s+1m\s+` + regexp.QuoteMeta(file), `name\s+\S+\s+host`, `listen\s+127.0.0.1:7070\s+default`, `advertise\s+-\s+default`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(out) {
+			t.Errorf("no line %s in:\n%s", want, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
+		t.Error("the check made the data directory")
+	}
+
+	code, out, _ = checkConfig(t, "--config", file, "-o", "json")
+	var list []struct{ Name, From string }
+	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 || len(list) < 20 || list[0].Name != "name" {
+		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+}
+
+func TestCheckConfig_HidesSecrets(t *testing.T) {
+	t.Setenv("CARILLON_ETCD_USER", "me")
+	t.Setenv("CARILLON_ETCD_PASSWORD", "swordfish")
+	for _, more := range [][]string{nil, {"-o", "json"}} {
+		_, out, errs := checkConfig(t, append(more, "--data-dir", t.TempDir(), "--etcd-endpoints", "http://ann:swordfish@10.0.0.1:2379")...)
+		if strings.Contains(out+errs, "swordfish") || strings.Count(out, "(hidden)") != 2 {
+			t.Errorf("%s%s", out, errs)
+		}
+	}
+}
+
+func TestCheckConfig_RefusesWhatTheAgentWould(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	plain := file("plain", "no certificate")
+	peers := "embedded: true\nname: n1\ninitial_cluster: {n1: 'https://10.0.0.1:2380', n2: 'https://10.0.0.2:2380', n3: 'https://10.0.0.3:2380'}\n"
+	for name, tc := range map[string]struct {
+		args []string
+		want []string // all of them, in one go
+	}{
+		"no file":         {[]string{"--config", dir + "/none"}, []string{"no such file"}},
+		"unknown field":   {[]string{"--config", file("f1", "embeded: true\n")}, []string{"f1:1:1", "embeded"}},
+		"no etcd":         {[]string{"--data-dir", dir}, []string{"etcd_endpoints"}},
+		"a wrong value":   {[]string{"--embedded", "--slots", "0", "--data-dir", dir}, []string{"slots"}},
+		"data in a file":  {[]string{"--embedded", "--data-dir", plain + "/x"}, []string{"data_dir"}},
+		"no certificates": {[]string{"--config", file("f2", peers+"etcd_peer_cert: "+dir+"/c\netcd_peer_key: "+dir+"/k\netcd_peer_ca: "+plain+"\n")}, []string{"etcd_peer_cert: ", "etcd_peer_ca: ", "PEM"}},
+	} {
+		code, _, errs := checkConfig(t, tc.args...)
+		if code != 2 {
+			t.Errorf("%s: exit %d: %s", name, code, errs)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(errs, want) {
+				t.Errorf("%s: no %q in: %s", name, want, errs)
+			}
+		}
+	}
+}

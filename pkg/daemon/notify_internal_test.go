@@ -1,0 +1,180 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// fakeLife is a node as a manager sees it.
+type fakeLife struct {
+	mu          sync.Mutex
+	idle, stuck error
+}
+
+func (f *fakeLife) set(idle, stuck error) {
+	f.mu.Lock()
+	f.idle, f.stuck = idle, stuck
+	f.mu.Unlock()
+}
+
+func (f *fakeLife) fires() error  { f.mu.Lock(); defer f.mu.Unlock(); return f.idle }
+func (f *fakeLife) alive() error  { f.mu.Lock(); defer f.mu.Unlock(); return f.stuck }
+func (f *fakeLife) doing() string { return "Ready: 4 shards" }
+
+// heard runs a manager beside life, and returns a function that returns all lines
+// that it has told since the last call.
+func heard(t *testing.T, watched time.Duration, change func(*Config), life func(ctx context.Context, stop func(), m *manager, lines func() []string) error) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Defaults()
+		if change != nil {
+			change(&cfg)
+		}
+		var mu sync.Mutex
+		var told []string
+		m := &manager{cfg: cfg, watched: watched, log: zap.NewNop(), send: func(state string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, strings.Split(state, "\n")...)
+			return nil
+		}}
+		lines := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			l := told
+			told = nil
+			return l
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		_ = m.accompanied(ctx, func() error { return life(ctx, stop, m, lines) })
+	})
+}
+
+func has(t *testing.T, lines []string, wanted ...string) {
+	t.Helper()
+	for _, w := range wanted {
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, w) }) {
+			t.Errorf("not told: %q; told: %q", w, lines)
+		}
+	}
+}
+
+func hasNot(t *testing.T, lines []string, unwanted ...string) {
+	t.Helper()
+	for _, w := range unwanted {
+		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, w) }) {
+			t.Errorf("told: %q; all: %q", w, lines)
+		}
+	}
+}
+
+func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
+	heard(t, 0, nil, func(_ context.Context, stop func(), m *manager, lines func() []string) error {
+		m.waitsFor("etcd does not\nanswer")
+		time.Sleep(time.Hour)
+		said := lines()
+		has(t, said, "STATUS=Waiting: etcd does not answer")
+		hasNot(t, said, "READY", "WATCHDOG")
+
+		node := &fakeLife{idle: errors.New("2 of the 4 shards of this node are served")}
+		m.accompany(node)
+		time.Sleep(time.Second)
+		said = lines()
+		has(t, said, "STATUS=Not ready: 2 of the 4 shards")
+		hasNot(t, said, "READY")
+
+		node.set(nil, nil)
+		time.Sleep(time.Second)
+		has(t, lines(), "READY=1", "STATUS=Ready: 4 shards")
+
+		// Later it may be less than that, but it has started.
+		node.set(errors.New("the node has no session with etcd"), nil)
+		time.Sleep(10 * time.Second)
+		has(t, lines(), "STATUS=Not ready: the node has no session")
+		node.set(nil, nil)
+		time.Sleep(10 * time.Second)
+		hasNot(t, lines(), "READY")
+
+		// A new history of etcd is a new life.
+		m.accompany(nil)
+		time.Sleep(10 * time.Second)
+		has(t, lines(), "RELOADING=1", "MONOTONIC_USEC=")
+		m.accompany(node)
+		time.Sleep(time.Second)
+		has(t, lines(), "READY=1")
+
+		stop()
+		synctest.Wait()
+		has(t, lines(), "STOPPING=1", "EXTEND_TIMEOUT_USEC=60000000") // 30 s to drain, and 30 s
+		return nil
+	})
+}
+
+func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
+	heard(t, 2*time.Minute, nil, func(_ context.Context, _ func(), m *manager, lines func() []string) error {
+		node := &fakeLife{}
+		m.accompany(node)
+		time.Sleep(time.Minute)
+		lines()
+		time.Sleep(time.Minute)
+		if n := len(lines()); n < 6 {
+			t.Errorf("in a minute told %d times that it lives, of a manager that waits for two", n)
+		}
+		node.set(nil, errors.New("the node's executor stands still"))
+		time.Sleep(time.Second)
+		lines()
+		time.Sleep(time.Hour)
+		hasNot(t, lines(), "WATCHDOG")
+		node.set(nil, nil)
+		time.Sleep(time.Minute)
+		has(t, lines(), "WATCHDOG=1")
+		return nil
+	})
+}
+
+func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
+	for lost, want := range map[time.Duration]string{time.Minute: "", 2 * time.Minute: "", 10 * time.Minute: "WATCHDOG_USEC=600000000"} {
+		heard(t, 2*time.Minute, func(c *Config) { c.LostAfter = task.Duration(lost) },
+			func(_ context.Context, _ func(), m *manager, lines func() []string) error {
+				m.accompany(&fakeLife{})
+				time.Sleep(time.Second)
+				if said := lines(); want == "" {
+					hasNot(t, said, "WATCHDOG_USEC")
+				} else {
+					has(t, said, want)
+				}
+				return nil
+			})
+	}
+}
+
+func TestManager_SaysWhyTheNodeEnded(t *testing.T) {
+	var last string
+	m := &manager{log: zap.NewNop(), send: func(state string) error { last = state; return nil }}
+	err := m.accompanied(t.Context(), func() error { return errors.New("name n1 is\ntaken") })
+	if err == nil || last != "STATUS=Failed: name n1 is taken" {
+		t.Errorf("error %v, told %q", err, last)
+	}
+}
+
+func TestWatchdog_ThatDoesNotLookIsNotAlive(t *testing.T) {
+	n := &Node{watchdog: newWatchdog(zap.NewNop())}
+	n.watchdog.over("keeper", func() int64 { return 0 })
+	n.watchdog.look()
+	if err := n.alive(); err != nil {
+		t.Errorf("it has looked: %v", err)
+	}
+	if n.alive() == nil {
+		t.Error("it has not looked since")
+	}
+}
