@@ -114,6 +114,7 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd() // now, so that it is refused unknown words like the others
 	a.refuseUnknown(root)
+	root.AddCommand(manCommand(root))
 	return root
 }
 
