@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +27,8 @@ type app struct {
 	hinted   string // the hint that was told last
 	now      func() time.Time
 	terminal func(stream any) (width int, is bool) // a field, for tests
+
+	tokenOfHost string // in place of hostTokenFile, for tests
 
 	server        string
 	ns            string
@@ -150,9 +154,30 @@ func (a *app) token() (string, error) {
 	}
 	file := a.userTokenFile()
 	if _, err := os.Stat(file); file == "" || os.IsNotExist(err) {
-		return "", nil
+		return a.hostToken(), nil
 	}
 	return a.readToken(file)
+}
+
+// hostTokenFile is where the node of this host keeps the token, if it made the cluster
+// and its data is at the usual place.
+const hostTokenFile = "/var/lib/carillon/token"
+
+// hostToken is that token, for who may read it, which is root. It goes to this host's
+// own node only.
+func (a *app) hostToken() string {
+	server, err := url.Parse(first(a.server, a.Env("CARILLON_SERVER"), client.DefaultServer))
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(server.Hostname()); server.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return ""
+	}
+	token, err := a.readToken(first(a.tokenOfHost, hostTokenFile))
+	if err != nil {
+		return "" // there is none, or not for this user: the server says what it wants
+	}
+	return token
 }
 
 func (a *app) userTokenFile() string {
