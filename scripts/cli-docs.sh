@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# make docs: write docs/cli.md from what the commands say of themselves.
+# make docs: write docs/cli.md, or another FILE, from what the commands say of
+# themselves.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-carillon=$root/build/carillon
+carillon=${CARILLON:-$root/build/carillon}
+page=${1:-docs/cli.md}
 [[ -x $carillon ]] || die "build/carillon is missing: run \`make docs\`"
 unset "${!CARILLON_@}" 2>/dev/null || true
 
 # The global flags and how runs are named are told once. What depends on the
 # host that the page is made on is told in words.
-page() {
+help_of() {
 	"$carillon" "$@" --help | awk '
 		/^Global flags:/ { skip = 1 }
 		/^A run is named by/ { skip = 1; print "How a run is named: see \"Run names\" below."; print ""; next }
@@ -33,7 +35,7 @@ below() {
 section() { # LEVEL COMMAND...
 	local level=$1
 	shift
-	printf '\n%s carillon %s\n\n```\n%s\n```\n' "$level" "$*" "$(page "$@")"
+	printf '\n%s carillon %s\n\n```\n%s\n```\n' "$level" "$*" "$(help_of "$@")"
 }
 
 topic() { # NAME TITLE
@@ -52,7 +54,8 @@ standard error: `{"code", "field", "message", "hint"}`. An empty list is `[]`. T
 `-o json`, whose fields are added to, never renamed.
 
 The server is `--server`, or `CARILLON_SERVER`, or `http://127.0.0.1:7070`. The token is in `--token-file`, or
-`CARILLON_TOKEN`, or the file `CARILLON_TOKEN_FILE`, or `~/.config/carillon/token`, where `carillon dev` puts its own.
+`CARILLON_TOKEN`, or the file `CARILLON_TOKEN_FILE`, or `~/.config/carillon/token`, where `carillon dev` puts its own, or, of
+a server on this host, `/var/lib/carillon/token`, which root can read where a node has made the cluster.
 END
 	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" tells more/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
 	printf '\n## Global flags\n\n```\n%s\n```\n' "$("$carillon" task list --help | sed -n '/^Global flags:/,/^$/p' | sed '1d;/^$/d')"
@@ -64,5 +67,5 @@ END
 	topic run-names "Run names"
 	topic selectors "Selectors"
 	topic exit-codes "Exit codes"
-} >docs/cli.md
-say "wrote docs/cli.md: $(grep -c '^##' docs/cli.md) sections"
+} >"$page"
+say "wrote $page: $(grep -c '^##' "$page") sections"

@@ -11,7 +11,7 @@ fault() {
 }
 
 tests=$(grep -rhoE --include='*_test.go' --exclude-dir=build '^func (Test|Benchmark|Fuzz)[A-Za-z0-9_]+' . | awk '{print $2}')
-for page in README.md CHANGELOG.md docs/*.md; do
+for page in README.md CHANGELOG.md docs/*.md docs/how-to/*.md; do
 	[[ -e $page ]] || continue
 	while IFS= read -r link; do
 		file=${link%%#*}

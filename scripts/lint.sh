@@ -27,6 +27,7 @@ check "gofmt" format
 check "go vet" go vet ./...
 check "staticcheck" go tool staticcheck ./...
 check "docs" bash scripts/docs.sh
+check "generated docs" bash scripts/docs-current.sh
 check "layers" go run -buildvcs=false ./scripts/layers
 if ((${#bad[@]} > 0)); then
 	say "make lint: FAILED: ${bad[*]}"
