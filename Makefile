@@ -55,6 +55,7 @@ help: ## List the targets
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
 	@echo "  MINUTES=10 CRON=      how long, which cron           make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
+	@echo "  DEB_TRIM=             quicker, not reproducible      make deb DEB_TRIM="
 	@echo "  FROM=aeec4f0          a former commit                make upgrade FROM=6d681d9"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
@@ -81,7 +82,7 @@ test: ## Run all tests with the race detector; what failed comes last
 	@bash scripts/test.sh
 
 .PHONY: lint
-lint: ## Check format, go vet, staticcheck, layers, and the links of the docs
+lint: ## Check format, go vet, staticcheck, layers, links of the docs, and that generated pages are current
 	@bash scripts/lint.sh
 
 .PHONY: oracle
@@ -137,8 +138,17 @@ cluster-down: ## Stop them; CLEAN=1 deletes their data
 	@bash scripts/cluster-down.sh $(NODES)
 
 .PHONY: docs
-docs: build ## Write docs/cli.md from the help of the commands
+docs: build ## Write docs/cli.md from the help of the commands, docs/api.md from the API's description
 	@bash scripts/cli-docs.sh
+	@go run -buildvcs=false ./scripts/apidocs >build/api.md && mv build/api.md docs/api.md && echo "wrote docs/api.md"
+
+.PHONY: deb
+deb: ## Build a Debian package in build/, for GOARCH or this host
+	@bash scripts/deb.sh
+
+.PHONY: deb-test
+deb-test: ## Install, upgrade, remove and purge that package on a clean Debian with systemd (root; DEB_ROOT= a tarball of one)
+	@bash scripts/deb-test.sh
 
 .PHONY: clean
 clean: ## Delete build/, data of `make run` included

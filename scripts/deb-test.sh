@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# make deb-test: install the package on a clean Debian, without systemd and with systemd
+# booted in a container; have it fire, restart, upgrade; remove and purge it, and
+# find no trace. Takes some two minutes, and root.
+#
+#   DEB        a package that was built before; without it one is built, twice
+#   DEB_ROOT   a tarball of a Debian with systemd; default: mmdebstrap makes one in
+#              build/debian.tar, of DEB_SUITE (bookworm), from the mirror DEB_MIRROR
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+need_linux
+((EUID == 0)) || die "needs root: it boots a container"
+missing=()
+for tool in systemd-nspawn dpkg-deb nsenter; do command -v "$tool" >/dev/null || missing+=("$tool"); done
+tarball=${DEB_ROOT:-$root/build/debian.tar}
+[[ -e $tarball ]] || command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
+((${#missing[@]} == 0)) || die "needs what is not here: ${missing[*]} (Debian: apt-get install systemd-container mmdebstrap)"
+
+deb=${DEB:-}
+if [[ -z $deb ]]; then
+	deb=$(bash scripts/deb.sh | tail -1)
+	if command -v lintian >/dev/null; then
+		say "--- lintian"
+		lintian --allow-root --tag-display-limit 0 --fail-on error,warning "$deb"
+	fi
+	say "--- built again"
+	sha256sum "$deb" >build/deb.sum
+	bash scripts/deb.sh >/dev/null
+	sha256sum --quiet -c build/deb.sum || die "the same commit gave two packages"
+fi
+[[ -e $tarball ]] || mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,procps \
+	"${DEB_SUITE:-bookworm}" "$tarball" "${DEB_MIRROR:-http://deb.debian.org/debian}"
+
+work=$(mktemp -d /var/tmp/carillon-deb-test.XXXXXX)
+container=
+finish() {
+	[[ -z $container ]] || { kill -KILL "$container" && wait "$container"; } 2>/dev/null || true
+	rm -rf --one-file-system "$work"
+	rmdir /sys/fs/cgroup/{systemd,unified,}/carillon-deb-test/{payload,supervisor,} /sys/fs/cgroup/{systemd,unified}/{payload,supervisor} 2>/dev/null || true
+}
+trap finish EXIT
+
+# The same, but newer, and with another example of settings.
+dpkg-deb -R "$deb" "$work/newer"
+sed -i 's/^Version: .*/&+newer/' "$work/newer/DEBIAN/control"
+echo "# newer" >>"$work/newer/etc/carillon/agent.yaml"
+mkdir "$work/root"
+tar -C "$work/root" -xf "$tarball"
+cp "$deb" "$work/root/mnt/first.deb"
+dpkg-deb --root-owner-group -Zgzip -z1 --build "$work/newer" "$work/root/mnt/newer.deb" >/dev/null
+cp scripts/deb/test-*.sh "$work/root/mnt/"
+
+say "--- without systemd"
+chroot "$work/root" /bin/bash /mnt/test-plain.sh
+
+say "--- with systemd"
+# A cgroup of its own: systemd is not to meet that of whoever runs this.
+cgroup=/sys/fs/cgroup
+[[ ! -d $cgroup/systemd ]] || cgroup=$cgroup/systemd
+mkdir -p "$cgroup/carillon-deb-test"
+(
+	echo "$BASHPID" >"$cgroup/carillon-deb-test/cgroup.procs"
+	exec systemd-nspawn --quiet --register=no --keep-unit --private-network --directory="$work/root" --boot --console=pipe </dev/null
+) >"$work/console" 2>&1 &
+container=$!
+init_of() { init=$(pgrep -P "$container" | head -1) && [[ -n $init && $(cat "/proc/$init/comm" 2>/dev/null) == systemd ]]; }
+until_true 20 init_of || die "the container does not boot: $(tail -3 "$work/console")"
+inside() { nsenter -t "$init" --mount --uts --ipc --net --pid --root --wd -- /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 "$@"; }
+status=0
+timeout 600 nsenter -t "$init" --mount --uts --ipc --net --pid --root --wd -- \
+	/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 /bin/bash /mnt/test-booted.sh || status=$?
+((status == 0)) || {
+	say "--- the journal, at the end"
+	inside journalctl -u carillon --no-pager -n 60 -o short-iso 2>/dev/null | cut -c1-300 || true
+	die "FAILED (exit $status)"
+}
+say "make deb-test: ok"

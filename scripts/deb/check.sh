@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# check.sh DEB: is all in the package that is to be, where Debian looks for it?
+set -euo pipefail
+
+deb=$1
+faults=0
+fault() {
+	echo "$deb: $*" >&2
+	faults=1
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+dpkg-deb -c "$deb" >"$work/list"
+dpkg-deb -R "$deb" "$work/tree"
+
+# contains MODE PATH: for root, with these rights.
+contains() {
+	grep -qE "^$1 root/root .* \\./$2\$" "$work/list" || fault "has no $2 ($1): $(grep -F " ./$2" "$work/list" || echo none)"
+}
+contains -rwxr-xr-x usr/bin/carillon
+contains -rw-r----- etc/carillon/agent.yaml
+for file in usr/lib/systemd/system/carillon.service usr/share/man/man1/{carillon,carillon-agent,carillon-task-create}.1.gz usr/share/man/man7/carillon-schedules.7.gz \
+	usr/share/bash-completion/completions/carillon usr/share/zsh/vendor-completions/_carillon usr/share/fish/vendor_completions.d/carillon.fish \
+	usr/share/doc/carillon/{copyright,changelog.gz,changelog.Debian.gz,README.md.gz,install.md.gz,operations.md.gz,cli.md.gz,api.md.gz,modules.txt} \
+	usr/share/doc/carillon/examples/{heartbeat.yaml,scheduler-only.conf}; do
+	contains -rw-r--r-- "$file"
+done
+
+strange=$(awk '$2 != "root/root"' "$work/list")
+[[ -z $strange ]] || fault "has what is not root's: $strange"
+[[ $(cat "$work/tree/DEBIAN/conffiles") == /etc/carillon/agent.yaml ]] || fault "its conffiles are not the settings"
+(cd "$work/tree" && md5sum --quiet -c DEBIAN/md5sums) || fault "its checksums are wrong"
+for script in postinst prerm postrm; do
+	[[ -x $work/tree/DEBIAN/$script ]] || fault "$script cannot be run"
+	sh -n "$work/tree/DEBIAN/$script" || fault "$script is no shell script"
+done
+[[ $(dpkg-deb -f "$deb" Version) =~ ^[0-9][A-Za-z0-9.+~-]*-1$ ]] || [[ -n ${DEB_VERSION:-} ]] || fault "has the version $(dpkg-deb -f "$deb" Version)"
+exit "$faults"
