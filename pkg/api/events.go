@@ -92,7 +92,7 @@ func (c *call) eventQuery() (q store.EventQuery, f task.EventFilter, err error) 
 		f.Kinds = strings.Split(c.query.Get("kind"), ",")
 		for _, k := range f.Kinds {
 			if !slices.Contains(task.EventKinds(), k) {
-				return q, f, task.Invalid(task.CodeBadValue, "kind", "%s is not one of %s", task.Quote(k), strings.Join(task.EventKinds(), ", "))
+				return q, f, task.NoneOf(task.CodeBadValue, "kind", k, task.EventKinds()...)
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func (c *call) runFilter(p paging) (f runFilter, err error) {
 		for name := range strings.SplitSeq(text, ",") {
 			s := task.State(strings.TrimSpace(name))
 			if !s.Known() {
-				return f, task.Invalid(task.CodeBadValue, "state", "%s is not a state; they are %v", task.Quote(name), task.States())
+				return f, task.NoneOf(task.CodeBadValue, "state", name, task.StateNames()...)
 			}
 			f.states = append(f.states, s)
 		}

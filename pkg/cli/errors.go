@@ -148,11 +148,6 @@ func (a *app) explain(err error) *failure {
 	default:
 		return &failure{exit: exitFailure, problem: problem{Code: codeFailure, Message: err.Error()}}
 	}
-	if f.Code == task.CodeUnknown && f.Hint == "" && !strings.Contains(f.Message, "did you mean") {
-		if near := nearField(f.Field); near != "" {
-			f.Hint = "did you mean: " + near
-		}
-	}
 	return inFile(err, f)
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // IO is what a command talks to.
@@ -171,8 +175,11 @@ func wordsOf(cmd *cobra.Command, wanted func(*cobra.Command) bool) []string {
 	return names
 }
 
-// flagError names the flag that was meant.
+// flagError names the flag that was meant, or the value.
 func flagError(cmd *cobra.Command, err error) error {
+	if f := badValue(err); f != nil {
+		return f
+	}
 	f := &failure{exit: exitUsage, problem: problem{Code: codeUsage, Message: err.Error(), Hint: "see " + cmd.CommandPath() + " --help"}}
 	word, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !unknown {
@@ -187,4 +194,29 @@ func flagError(cmd *cobra.Command, err error) error {
 		f.Hint = "did you mean: --" + near
 	}
 	return f
+}
+
+// badValue says of a flag's value what is wrong with it, as everywhere else; nil
+// if something else is wrong.
+func badValue(err error) *failure {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return nil
+	}
+	flag, value := bad.GetFlag(), bad.GetValue()
+	e := usage("--%s %s: %s", flag.Name, quote(value), bad.Unwrap())
+	var field *task.Error
+	switch kind := flag.Value.Type(); {
+	case errors.As(bad.Unwrap(), &field):
+		e.Message = "--" + flag.Name + ": " + field.Message
+	case kind == "duration":
+		if _, err := task.ParseDuration("--"+flag.Name, value); err != nil {
+			e.Message = err.Error()
+		}
+	case kind == "int" || kind == "int64":
+		e.Message = fmt.Sprintf("--%s: %s is not a whole number", flag.Name, quote(value))
+	case kind == "bool":
+		e.Message = fmt.Sprintf("--%s=%s: use true or false", flag.Name, quote(value))
+	}
+	return e
 }

@@ -128,7 +128,7 @@ func (c *Config) Validate() error {
 	}
 	for _, r := range c.Roles {
 		if r != task.RoleScheduler && r != task.RoleExecutor {
-			return task.Invalid(task.CodeBadValue, "roles", "%s is not one of scheduler, executor", task.Quote(r))
+			return task.NoneOf(task.CodeBadValue, "roles", r, "scheduler", "executor")
 		}
 	}
 	return c.validateNumbers()
@@ -167,10 +167,10 @@ func (c *Config) validateNumbers() error {
 		}
 	}
 	if !slices.Contains([]string{"json", "console"}, c.LogFormat) {
-		return task.Invalid(task.CodeBadValue, "log_format", "%s is not one of json, console", task.Quote(c.LogFormat))
+		return task.NoneOf(task.CodeBadValue, "log_format", c.LogFormat, "json", "console")
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
-		return task.Invalid(task.CodeBadValue, "log_level", "%s is not one of debug, info, warn, error", task.Quote(c.LogLevel))
+		return task.NoneOf(task.CodeBadValue, "log_level", c.LogLevel, "debug", "info", "warn", "error")
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ const (
 // validatePeers checks what makes the embedded etcd a member of several.
 func (c *Config) validatePeers() error {
 	if c.InitialClusterState != clusterNew && c.InitialClusterState != clusterExisting {
-		return task.Invalid(task.CodeBadValue, "initial_cluster_state", "%s is not one of new, existing", task.Quote(c.InitialClusterState))
+		return task.NoneOf(task.CodeBadValue, "initial_cluster_state", c.InitialClusterState, "new", "existing")
 	}
 	if len(c.InitialCluster) == 0 {
 		for field, v := range map[string]string{"etcd_listen_peer": c.EtcdListenPeer, "etcd_peer_cert": c.EtcdPeerCert,

@@ -15,16 +15,14 @@ func newPolicy(dst task.DST) (policy, error) {
 	case task.GapSkip:
 		p.skipGap = true
 	default:
-		return p, task.Invalid(task.CodeBadValue, "dst.gap", "%s is neither %q nor %q",
-			task.Quote(dst.Gap), task.GapRunAfter, task.GapSkip)
+		return p, task.NoneOf(task.CodeBadValue, "dst.gap", dst.Gap, task.GapRunAfter, task.GapSkip)
 	}
 	switch dst.Fold {
 	case "", task.FoldFirst:
 	case task.FoldBoth:
 		p.foldBoth = true
 	default:
-		return p, task.Invalid(task.CodeBadValue, "dst.fold", "%s is neither %q nor %q",
-			task.Quote(dst.Fold), task.FoldFirst, task.FoldBoth)
+		return p, task.NoneOf(task.CodeBadValue, "dst.fold", dst.Fold, task.FoldFirst, task.FoldBoth)
 	}
 	return p, nil
 }

@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -102,6 +103,7 @@ func parseExpression(name, text string, written bool) (expression, error) {
 		}
 		words = strings.Fields(sixFields)
 	}
+	given := words
 	if slices.ContainsFunc(words, hasH) {
 		if !written {
 			return fail(task.CodeBadSchedule, "H stands for a value that follows from the task's name; name the task")
@@ -111,12 +113,12 @@ func parseExpression(name, text string, written bool) (expression, error) {
 		}
 		var err error
 		if words, err = spreadWords(words, "", ""); err != nil {
-			return fail(task.CodeBadSchedule, "%v", err)
+			return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
 		}
 	}
 	r, err := parseCron(words)
 	if err != nil {
-		return fail(task.CodeBadSchedule, "%v", err)
+		return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
 	}
 	if r.nextDay(firstSecond/day, endSecond/day-1) == none {
 		return fail(task.CodeNeverFires, "never fires: no month that it names has such a day")
@@ -134,7 +136,11 @@ func wrongNickname(words []string) string {
 	case known || lower == manual || lower == "@every" || lower == "@at" || lower == in:
 		return fmt.Sprintf("did you mean %q?", lower)
 	}
-	return "is none of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
+	const none = "is none of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
+	if near := task.Nearest(words[0], slices.Concat(slices.Sorted(maps.Keys(nicknames)), []string{manual, "@every", "@at", in})); near != "" {
+		return none + fmt.Sprintf("; did you mean %q?", near)
+	}
+	return none
 }
 
 // parseEvery returns the period in ms of @every, with or without "after completion".
@@ -144,7 +150,7 @@ func parseEvery(words []string) (int64, error) {
 	case len(words) > 1 && strings.HasPrefix(strings.ToLower(words[1]), "after"):
 		return 0, fmt.Errorf("did you mean \"@every %s after completion\"?", short(words[0]))
 	case len(words) != 1:
-		return 0, fmt.Errorf("@every needs one duration, such as \"@every 90s\"")
+		return 0, fmt.Errorf("@every needs one duration, such as \"@every 90s\"%s", oneDuration("@every", words))
 	}
 	return parseDuration("period", words[0])
 }
@@ -152,17 +158,18 @@ func parseEvery(words []string) (int64, error) {
 // parseIn returns in ms what @in waits.
 func parseIn(words []string) (int64, error) {
 	if len(words) != 1 {
-		return 0, fmt.Errorf("@in needs one duration, such as \"@in 10m\"")
+		return 0, fmt.Errorf("@in needs one duration, such as \"@in 10m\"%s", oneDuration(in, words))
 	}
 	return parseDuration("wait", words[0])
 }
 
 // parseDuration returns a duration in ms. noun is what the user takes it for.
 func parseDuration(noun, text string) (int64, error) {
-	d, err := time.ParseDuration(text)
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("%s is not a duration, such as 90s or 1h30m", task.Quote(text))
+	read, err := task.ParseDuration("", text)
+	if err != nil {
+		return 0, err
+	}
+	switch d := read.Std(); {
 	case d < 0:
 		return 0, fmt.Errorf("the %s is negative", noun)
 	case d < minPeriod:
@@ -171,8 +178,9 @@ func parseDuration(noun, text string) (int64, error) {
 		return 0, fmt.Errorf("a %s is at most 87600h (ten years)", noun)
 	case d%time.Millisecond != 0:
 		return 0, fmt.Errorf("a %s is a whole number of milliseconds", noun)
+	default:
+		return d.Milliseconds(), nil
 	}
-	return d.Milliseconds(), nil
 }
 
 // rfc3339 is the shape of a time. time.Parse alone also takes hours of one digit
@@ -223,7 +231,7 @@ func parseCron(words []string) (*rule, error) {
 			text, err = fields[i].check(text)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w%s", err, everyInstead(words, i))
+			return nil, err
 		}
 		plain[i] = cmp.Or(text, nothing)
 	}
@@ -264,20 +272,4 @@ func plural(n int, noun string) string {
 		return noun
 	}
 	return noun + "s"
-}
-
-// everyInstead suggests @every for a step that is too long for its field, where
-// every greater field is a plain *.
-func everyInstead(words []string, i int) string {
-	f := &fields[i]
-	text, ok := strings.CutPrefix(words[i], "*/")
-	if n, isStep := number(text); !ok || !isStep || n <= f.max || n > 10_000 || f.unit == "" {
-		return ""
-	}
-	for _, w := range words[i+1:] {
-		if w != "*" {
-			return ""
-		}
-	}
-	return fmt.Sprintf("; did you mean \"@every %s%s\"?", strings.TrimLeft(text, "0"), f.unit)
 }

@@ -241,8 +241,8 @@ func TestCheck_RefusesBadZonesAndPolicies(t *testing.T) {
 		_, err := schedule.Location(c.zone)
 		wantError(t, c.zone, err, task.CodeBadTimezone, "timezone", c.says)
 	}
-	wantError(t, "gap", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Gap: "Skip"}}), task.CodeBadValue, "dst.gap", `neither "run-after" nor "skip"`)
-	wantError(t, "fold", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Fold: "last"}}), task.CodeBadValue, "dst.fold", `neither "first" nor "both"`)
+	wantError(t, "gap", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Gap: "Skip"}}), task.CodeBadValue, "dst.gap", `"Skip" is not one of run-after, skip; did you mean skip?`)
+	wantError(t, "fold", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Fold: "last"}}), task.CodeBadValue, "dst.fold", `"last" is not one of first, both`)
 }
 
 func TestUpcoming_RefusesBadCounts(t *testing.T) {

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // zoneinfo is the IANA database as Go ships it in lib/time (public domain, its
@@ -145,22 +143,6 @@ func loadZone(name string) (*zone, error) {
 		}
 	}
 	return &zone{location: location, stretches: cut(location)}, nil
-}
-
-// unknownZone says why a name is refused, and the nearest right thing.
-func unknownZone(name string, files map[string]*zip.File) error {
-	if strings.EqualFold(name, "local") {
-		return task.Invalid(task.CodeBadTimezone, "timezone",
-			"%s differs from host to host; name a zone, such as \"Europe/Berlin\"", task.Quote(name))
-	}
-	for known := range files {
-		if strings.EqualFold(known, name) {
-			return task.Invalid(task.CodeBadTimezone, "timezone",
-				"%s is not a time zone; did you mean %q?", task.Quote(name), known)
-		}
-	}
-	return task.Invalid(task.CodeBadTimezone, "timezone",
-		"%s is not a time zone; use a name of the IANA database, such as \"Europe/Berlin\"", task.Quote(name))
 }
 
 // cut finds the stretches of a location. time.Time.ZoneBounds is a hint only:

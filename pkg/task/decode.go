@@ -59,7 +59,7 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 	if sound(b, reflect.TypeOf(v), nullInMaps) && json.Unmarshal(b, v) == nil {
 		return nil
 	}
-	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps}
+	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps, root: reflect.TypeOf(v)}
 	c.UseNumber()
 	if err := c.value(reflect.TypeOf(v), "", 0, true); err != nil {
 		return err
@@ -76,6 +76,7 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 type checker struct {
 	*json.Decoder
 	nullInMaps bool // a merge patch removes a key of a map so
+	root       reflect.Type
 }
 
 func (c checker) value(t reflect.Type, path string, depth int, nullable bool) error {
@@ -176,12 +177,9 @@ func (c checker) object(t reflect.Type, path string, depth int) error {
 			return Invalid(CodeDuplicate, at, "stands there twice")
 		}
 		seen[key] = true
-		inner, near, ok := field(t, key)
+		inner, ok := field(t, key)
 		if !ok {
-			if near != "" {
-				return Invalid(CodeUnknown, at, "is not a field; did you mean %s?", near)
-			}
-			return Invalid(CodeUnknown, at, "is not a field")
+			return Invalid(CodeUnknown, at, "is not a field%s", c.fieldMeant(t, key))
 		}
 		if err := c.value(inner, at, depth+1, nullable); err != nil {
 			return err
@@ -191,28 +189,52 @@ func (c checker) object(t reflect.Type, path string, depth int) error {
 	return decodeError(err)
 }
 
-// field finds the type of a key's value: exactly as spelt. near is a field that
-// is spelt alike.
-func field(t reflect.Type, key string) (inner reflect.Type, near string, ok bool) {
+// field finds the type of a key's value: exactly as spelt.
+func field(t reflect.Type, key string) (inner reflect.Type, ok bool) {
 	if t == nil || t.Kind() == reflect.Interface {
-		return nil, "", true
+		return nil, true
 	}
 	if t.Kind() == reflect.Map {
-		return t.Elem(), "", true
+		return t.Elem(), true
 	}
 	if t.Kind() != reflect.Struct {
-		return nil, "", true // json.Unmarshal will say what is wrong
+		return nil, true // json.Unmarshal will say what is wrong
 	}
-	fields := fieldsOf(t)
-	if inner, ok = fields.types[key]; ok {
-		return inner, "", true
+	inner, ok = fieldsOf(t).types[key]
+	return inner, ok
+}
+
+// fieldMeant is the end of a message about a key that is no field: one that is
+// spelt alike; else one of the same name in another place.
+func (c checker) fieldMeant(t reflect.Type, key string) string {
+	if near := didYouMean(key, fieldsOf(t).names); near != "" {
+		return near
 	}
-	for _, name := range fields.names {
-		if plain(name) == plain(key) || len(key) > 3 && strings.HasPrefix(name, key) {
-			near = name
+	var there []string
+	for _, path := range fieldPaths(c.root, "", nil) {
+		if path[strings.LastIndex(path, ".")+1:] == key {
+			there = append(there, path)
 		}
 	}
-	return nil, near, false
+	if len(there) == 0 {
+		return ""
+	}
+	return " here; did you mean " + strings.Join(there, " or ") + "?"
+}
+
+// fieldPaths are the fields of a type, and those within them: "retry.backoff".
+func fieldPaths(t reflect.Type, within string, paths []string) []string {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(readsText) || strings.Count(within, ".") > MaxDepth {
+		return paths
+	}
+	f := fieldsOf(t)
+	for _, name := range f.names {
+		paths = fieldPaths(f.types[name], within+name+".", append(paths, within+name))
+	}
+	return paths
 }
 
 // fields are a struct's, by their names in JSON.

@@ -50,7 +50,7 @@ func ParseSelector(s string) (Selector, error) {
 		m := termForms.FindStringSubmatch(part)
 		if m == nil {
 			return nil, Invalid(CodeBadSelector, "",
-				"%s is not a term: write k = v, k != v, k in (a, b), k notin (a, b), k or !k", Quote(part))
+				"%s is not a term: write k = v, k != v, k in (a, b), k notin (a, b), k or !k%s", Quote(part), meantTerm(part))
 		}
 		var t term
 		switch {
@@ -75,6 +75,43 @@ func ParseSelector(s string) (Selector, error) {
 		sel = append(sel, t)
 	}
 	return sel, nil
+}
+
+// A slip is a way in which people write terms that are none, and what they mean.
+type slip struct {
+	form  *regexp.Regexp
+	meant string
+}
+
+var slips = []slip{
+	{regexp.MustCompile(`(?i)\s+(and|&&?)\s+`), ", "},
+	{regexp.MustCompile(`(?i)^\s*not\s+`), "!"},
+	{regexp.MustCompile(`(?i)\s+not\s+in\s+`), " notin "},
+	{regexp.MustCompile(`\s*(<>|~=|!==)\s*`), " != "},
+	{regexp.MustCompile(`\s*(:|===|=~)\s*`), " = "},
+	{regexp.MustCompile(`(\s)(?i:(in|notin))\s*[\[{]([^()\[\]{}]*)[\]}]`), "$1$2 ($3)"},
+	{regexp.MustCompile(`(\s)(?i:(in|notin))\s+([^()\s]+)\s*$`), "$1$2 ($3)"},
+	{regexp.MustCompile(`["']`), ""},
+	{regexp.MustCompile(`([A-Za-z0-9)])\s+([!A-Za-z0-9._/-]+\s*!?=)`), "$1, $2"},
+}
+
+// meantTerm is the end of a message about a term that is none: what was probably
+// meant, if that is one or several.
+func meantTerm(part string) string {
+	if len(part) > maxTyped {
+		return ""
+	}
+	text := strings.TrimSpace(part)
+	for _, s := range slips {
+		text = s.form.ReplaceAllString(text, s.meant)
+		if slices.ContainsFunc(splitTerms(text), func(term string) bool { return !termForms.MatchString(term) }) {
+			continue
+		}
+		if _, err := ParseSelector(text); err == nil {
+			return "; did you mean " + Quote(text) + "?"
+		}
+	}
+	return ""
 }
 
 // splitTerms splits at the commas that stand outside parentheses.

@@ -54,3 +54,12 @@ func (s State) Known() bool { return slices.Contains(States(), s) }
 func States() []State {
 	return []State{Queued, Dispatched, Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Skipped, Missed}
 }
+
+// StateNames are the states as texts.
+func StateNames() []string {
+	var names []string
+	for _, s := range States() {
+		names = append(names, string(s))
+	}
+	return names
+}

@@ -2,7 +2,6 @@ package task
 
 import (
 	"bytes"
-	"fmt"
 	"time"
 )
 
@@ -101,36 +100,3 @@ func parseOwn(b []byte) (Time, bool) {
 	v := time.Date(year, time.Month(month), day, hour, minute, second, (two(20)*10+int(b[22]-'0'))*1e6, time.UTC)
 	return Time{v}, v.Day() == day // no 30 February
 }
-
-// Duration is a time.Duration that reads and writes itself as Go spells it: "1m30s".
-type Duration time.Duration
-
-// MarshalText writes the duration without needless zero units.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads a Go duration.
-func (d *Duration) UnmarshalText(b []byte) error {
-	v, err := time.ParseDuration(string(b))
-	if err != nil {
-		return Invalid(CodeBadDuration, "", "%s is not a duration, such as 90s, 10m or 1h30m", Quote(string(b)))
-	}
-	*d = Duration(v)
-	return nil
-}
-
-// String spells the duration as a person would: 1m0s is 1m, 1h0m0s is 1h.
-func (d Duration) String() string {
-	s := time.Duration(d).String()
-	if n := len(s); n > 2 && s[n-2:] == "0s" && s[n-3] == 'm' {
-		s = s[:n-2]
-	}
-	if n := len(s); n > 2 && s[n-2:] == "0m" && s[n-3] == 'h' {
-		s = s[:n-2]
-	}
-	return s
-}
-
-// Std is the duration as package time knows it.
-func (d Duration) Std() time.Duration { return time.Duration(d) }
-
-var _ fmt.Stringer = Duration(0)

@@ -50,9 +50,9 @@ func CheckName(field, name string) error {
 	case len(name) > MaxName:
 		return Invalid(CodeBadName, field, "%s is %d bytes long; at most %d are allowed", Quote(name), len(name), MaxName)
 	case !wellFormed(name):
-		return Invalid(CodeBadName, field, "%s: use a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit", Quote(name))
+		return Invalid(CodeBadName, field, "%s: use a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit%s", Quote(name), allowedInstead(asName(name)))
 	case strings.Contains(name, ".."):
-		return Invalid(CodeBadName, field, "%s: two dots in a row are not allowed", Quote(name))
+		return Invalid(CodeBadName, field, "%s: two dots in a row are not allowed%s", Quote(name), allowedInstead(asName(name)))
 	}
 	return nil
 }
@@ -354,16 +354,26 @@ var (
 
 func checkLabelKey(k string) error {
 	if len(k) > MaxLabel || !labelKey.MatchString(k) {
-		return Invalid(CodeBadLabel, "", "%s is not a label's key: letters, digits, '.', '_', '-' and '/', at most %d bytes", Quote(k), MaxLabel)
+		return Invalid(CodeBadLabel, "", "%s is not a label's key: letters, digits, '.', '_', '-' and '/', at most %d bytes%s",
+			Quote(k), MaxLabel, allowedInstead(reshape(k, "._-/", MaxLabel)))
 	}
 	return nil
 }
 
 func checkLabelValue(v string) error {
 	if len(v) > MaxLabel || !labelValue.MatchString(v) {
-		return Invalid(CodeBadLabel, "", "%s is not a label's value: letters, digits, '.', '_' and '-', at most %d bytes", Quote(v), MaxLabel)
+		return Invalid(CodeBadLabel, "", "%s is not a label's value: letters, digits, '.', '_' and '-', at most %d bytes%s",
+			Quote(v), MaxLabel, allowedInstead(reshape(v, "._-", MaxLabel)))
 	}
 	return nil
+}
+
+// allowedInstead is the end of a message about a text that is no name.
+func allowedInstead(name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("; %s would be allowed", Quote(name))
 }
 
 func checkText(field, s string, most int) error {
@@ -391,11 +401,4 @@ func checkRange(field string, v, low, high int) error {
 		return Invalid(CodeOutOfRange, field, "%d is not between %d and %d", v, low, high)
 	}
 	return nil
-}
-
-func oneOf(field, v string, allowed ...string) error {
-	if slices.Contains(allowed, v) {
-		return nil
-	}
-	return Invalid(CodeBadValue, field, "%s is not one of %s", Quote(v), strings.Join(allowed, ", "))
 }

@@ -1,0 +1,172 @@
+package schedule
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxMeant is how long a suggestion may be: a message must stay short.
+const maxMeant = 64
+
+// meant is the end of a message about an expression that is none: what was
+// probably meant by it. Nothing is suggested that would be refused in its turn.
+func meant(words []string) string {
+	if len(words) > 2*maxFields {
+		return ""
+	}
+	for _, guess := range []func([]string) string{steadyBeat, withoutSign, plainCron, wrongPlace, nextValue} {
+		text := guess(words)
+		if text == "" || len(text) > maxMeant || text == strings.Join(words, " ") {
+			continue
+		}
+		if Check(task.Timing{Schedule: []string{text}}) == nil {
+			return fmt.Sprintf("; did you mean %q?", text)
+		}
+	}
+	return ""
+}
+
+// steadyBeat suggests @every for a step that is too long for its field, where
+// every greater field is a plain *.
+func steadyBeat(words []string) string {
+	first := maxFields - len(words)
+	if first < 0 || first > 1 {
+		return ""
+	}
+	for i, word := range words {
+		f := &fields[first+i]
+		text, ok := strings.CutPrefix(word, "*/")
+		n, isStep := number(text)
+		if !ok || !isStep || n <= f.max || n > 10_000 || f.unit == "" {
+			continue
+		}
+		if slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" }) {
+			return ""
+		}
+		return fmt.Sprintf("@every %d%s", n, f.unit)
+	}
+	return ""
+}
+
+var timeOfDay = regexp.MustCompile(`^([01]?[0-9]|2[0-3]):([0-5][0-9])$`)
+
+// withoutSign suggests what is written with an @, or as cron: daily, every 5 minutes,
+// 90s, 02:30, 2026-12-24T18:00:00Z.
+func withoutSign(words []string) string {
+	text := strings.ToLower(strings.Join(words, " "))
+	if len(words) == 1 && nicknames["@"+text] != "" || text == "manual" {
+		return "@" + text
+	}
+	if m := timeOfDay.FindStringSubmatch(strings.TrimPrefix(text, "at ")); m != nil {
+		hour, _ := strconv.Atoi(m[1])
+		minute, _ := strconv.Atoi(m[2])
+		return fmt.Sprintf("%d %d * * *", minute, hour)
+	}
+	if len(words) == 1 && rfc3339.MatchString(words[0]) {
+		return "@at " + words[0]
+	}
+	period, every := strings.CutPrefix(text, "every ")
+	if !every && len(words) > 2 {
+		return ""
+	}
+	switch period {
+	case "second", "minute", "hour":
+		period = "1 " + period
+	case "day":
+		return "@daily"
+	case "week":
+		return "@weekly"
+	case "month":
+		return "@monthly"
+	}
+	if !every && !strings.ContainsAny(period, "smhd") { // a number alone may be anything
+		return ""
+	}
+	if d, ok := task.MeantDuration(period); ok {
+		return "@every " + d.String()
+	}
+	return ""
+}
+
+// oneDuration is the end of a message about a duration in several words.
+func oneDuration(sign string, words []string) string {
+	if d, ok := task.MeantDuration(strings.Join(words, " ")); ok && len(words) > 0 {
+		return fmt.Sprintf("; did you mean \"%s %s\"?", sign, d)
+	}
+	return ""
+}
+
+// plainCron suggests what Quartz's ? and its years stand for.
+func plainCron(words []string) string {
+	plain := slices.Clone(words)
+	for i, word := range plain {
+		if word == "?" {
+			plain[i] = "*"
+		}
+	}
+	if len(plain) == maxFields+1 && plain[maxFields] == "*" {
+		plain = plain[:maxFields]
+	}
+	return strings.Join(plain, " ")
+}
+
+// wrongPlace suggests to move the names of days or months to their field, if that
+// one has nothing to say.
+func wrongPlace(words []string) string {
+	first := maxFields - len(words)
+	if first < 0 || first > 1 {
+		return ""
+	}
+	moved := slices.Clone(words)
+	for i, word := range moved {
+		for j := range moved {
+			if f := &fields[first+j]; i != j && f.names != nil && f.hasName(word) && moved[j] == "*" {
+				moved[i], moved[j] = "*", word
+				return strings.Join(moved, " ")
+			}
+		}
+	}
+	return ""
+}
+
+// hasName reports whether a word has a name of one of the field's values in it.
+func (f *field) hasName(word string) bool {
+	parts := strings.FieldsFunc(strings.ToUpper(word), func(r rune) bool { return r < 'A' || r > 'Z' })
+	return slices.ContainsFunc(parts, func(p string) bool { return slices.Contains(f.names, p) })
+}
+
+// nextValue suggests 0 for the value after a field's last, and for names that are
+// written out their short forms.
+func nextValue(words []string) string {
+	first := maxFields - len(words)
+	if first < 0 || first > 1 {
+		return ""
+	}
+	better := slices.Clone(words)
+	for i, word := range better {
+		f := &fields[first+i]
+		if n, ok := number(word); ok && f.unit != "" && n == f.max+1 {
+			better[i] = "0"
+			continue
+		}
+		if f.names == nil {
+			continue
+		}
+		better[i] = letters.ReplaceAllStringFunc(word, func(name string) string {
+			for _, known := range f.names {
+				if len(name) >= 2 && (strings.HasPrefix(strings.ToUpper(name), known) || strings.HasPrefix(known, strings.ToUpper(name))) {
+					return known
+				}
+			}
+			return name
+		})
+	}
+	return strings.Join(better, " ")
+}
+
+var letters = regexp.MustCompile(`[A-Za-z]{2,}`)

@@ -1,0 +1,109 @@
+package task
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestErrors_SuggestTheNearestRightThing: what people write that is refused, and
+// what they are told to write.
+func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
+	duration := func(text string) error { _, err := ParseDuration("timeout", text); return err }
+	spec := func(doc string) error {
+		s, err := DecodeSpec([]byte(doc))
+		if err == nil {
+			err = s.Validate()
+		}
+		return err
+	}
+	selector := func(text string) error { _, err := ParseSelector(text); return err }
+	name := func(text string) error { return CheckName("name", text) }
+	label := func(text string) error { return CheckLabels("labels", map[string]string{text: "x"}) }
+	value := func(text string) error { return CheckLabels("labels", map[string]string{"k": text}) }
+	const noop = `{"name": "a", "schedule": "@daily", "action": {"noop": {}}`
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{duration("10 secs"), `timeout: "10 secs" is not a duration; did you mean "10s"?`},
+		{duration("5min"), `did you mean "5m"?`},
+		{duration("1d"), `did you mean "24h"?`},
+		{duration("1 day 12 hours"), `did you mean "36h"?`},
+		{duration("1h, 30 minutes and 5 seconds"), `did you mean "1h30m5s"?`},
+		{duration("90"), `did you mean "1m30s"?`},
+		{duration("2 weeks"), `did you mean "336h"?`},
+		{duration("PT5M"), `did you mean "5m"?`},
+		{duration("10 secnods"), `did you mean "10s"?`},
+		{duration("1.5 hours"), `did you mean "1h30m"?`},
+		{duration("soon"), `is not a duration, such as 90s, 10m or 1h30m`},
+		{duration("10 parsecs"), `is not a duration, such as 90s`},
+		{duration(""), `"" is not a duration, such as`},
+		{duration("999999999w"), `is not a duration, such as`},
+		{spec(`{"nmae": "a"}`), `nmae: is not a field; did you mean name?`},
+		{spec(`{"scheduel": "@daily"}`), `scheduel: is not a field; did you mean schedule?`},
+		{spec(`{"retry": {"atempts": 3}}`), `retry.atempts: is not a field; did you mean attempts?`},
+		{spec(`{"maxRuns": 3}`), `maxRuns: is not a field; did you mean max_runs?`},
+		{spec(`{"backoff": "3s"}`), `backoff: is not a field here; did you mean retry.backoff?`},
+		{spec(`{"command": ["a"]}`), `command: is not a field here; did you mean action.process.command?`},
+		{spec(`{"colour": "red"}`), `colour: is not a field`},
+		{spec(noop + `, "overlap": "skpi"}`), `overlap: "skpi" is not one of skip, queue, replace, allow; did you mean skip?`},
+		{spec(noop + `, "missed": {"policy": "newest"}}`), `missed.policy: "newest" is not one of latest, skip, all; did you mean latest?`},
+		{spec(noop + `, "retry": {"on": ["timedout"]}}`), `retry.on[0]: "timedout" is not one of failed, timed_out, lost; did you mean timed_out?`},
+		{spec(noop + `, "history": {"record": "failure"}}`), `did you mean failures?`},
+		{name("Nightly_Backup"), `beginning and ending with a letter or digit; "nightly_backup" would be allowed`},
+		{name("_private"), `"private" would be allowed`},
+		{name("my task!"), `"my-task" would be allowed`},
+		{name("a..b"), `two dots in a row are not allowed; "a.b" would be allowed`},
+		{name("-"), `beginning and ending with a letter or digit`},
+		{label("team name"), `is not a label's key: letters, digits, '.', '_', '-' and '/', at most 63 bytes; "team-name" would be allowed`},
+		{value("Müller & Co"), `"M-ller-Co" would be allowed`},
+		{selector("team: data"), `did you mean "team = data"?`},
+		{selector("env in a"), `did you mean "env in (a)"?`},
+		{selector("env in [a b]"), `k or !k`},
+		{selector("env not in (a, b)"), `did you mean "env notin (a, b)"?`},
+		{selector("a = b and c = d"), `did you mean "a = b, c = d"?`},
+		{selector("a=b c=d"), `did you mean "a=b, c=d"?`},
+		{selector("a <> b"), `did you mean "a != b"?`},
+		{selector("not gpu"), `did you mean "!gpu"?`},
+		{selector("team = 'data'"), `label's value`},
+	} {
+		switch {
+		case c.err == nil:
+			t.Errorf("nothing is refused where %q was expected", c.want)
+		case !strings.Contains(c.err.Error(), c.want):
+			t.Errorf("got  %s\nwant … %s", c.err, c.want)
+		case strings.HasSuffix(c.want, "?") != strings.HasSuffix(c.err.Error(), "?"):
+			t.Errorf("a suggestion, or none: %s", c.err)
+		}
+	}
+}
+
+// TestErrors_WhatIsAllowedIsAllowed: a name that is suggested is one.
+func TestErrors_WhatIsAllowedIsAllowed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.String().Draw(t, "text")
+		if name := asName(text); name != "" && CheckName("name", name) != nil {
+			t.Errorf("%q for %q: %v", name, text, CheckName("name", name))
+		}
+		if key := reshape(text, "._-/", MaxLabel); key != "" && checkLabelKey(key) != nil {
+			t.Errorf("%q for %q: %v", key, text, checkLabelKey(key))
+		}
+		if value := reshape(text, "._-", MaxLabel); checkLabelValue(value) != nil {
+			t.Errorf("%q for %q: %v", value, text, checkLabelValue(value))
+		}
+	})
+}
+
+// TestNearest_AgreesWithDistanceByDefinition: two edits away is two edits away.
+func TestNearest_AgreesWithDistanceByDefinition(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "abd", 1}, {"kitten", "sitting", 3}, {"ca", "abc", 3}, {"lsit", "list", 1}} {
+		if got := distance(c.a, c.b); got != c.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
