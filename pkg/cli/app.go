@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -43,9 +40,18 @@ type app struct {
 	noInput       bool
 	timeout       time.Duration
 	tokenFile     string
+	context       string
+	verbose       bool
+	caFile        string
+	certFile      string
+	keyFile       string
+
+	read    *settings // once it was
+	readErr error
 }
 
 func (a *app) bind(f *pflag.FlagSet) {
+	f.StringVar(&a.context, "context", "", "`NAME` of a cluster in the configuration (CARILLON_CONTEXT; see help contexts)")
 	f.StringVar(&a.server, "server", "", "`URL` where the API answers (CARILLON_SERVER; default "+client.DefaultServer+")")
 	f.StringVarP(&a.ns, "namespace", "n", "", "namespace `NAME` (CARILLON_NAMESPACE; default default)")
 	f.BoolVarP(&a.allNamespaces, "all-namespaces", "A", false, "all namespaces")
@@ -59,6 +65,10 @@ func (a *app) bind(f *pflag.FlagSet) {
 	f.BoolVar(&a.noInput, "no-input", false, "never ask; refuse what would need an answer")
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "limit for each call to the server, a `DURATION`")
 	f.StringVar(&a.tokenFile, "token-file", "", "`FILE` with the token (CARILLON_TOKEN_FILE, or the token in CARILLON_TOKEN)")
+	f.StringVar(&a.caFile, "ca-file", "", "`FILE` with the CA of the server's certificate (CARILLON_CA_FILE; default the system's)")
+	f.StringVar(&a.certFile, "cert-file", "", "`FILE` with a certificate to show to the server (CARILLON_CERT_FILE)")
+	f.StringVar(&a.keyFile, "key-file", "", "`FILE` with its key (CARILLON_KEY_FILE)")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "tell of each call to the server on the standard error")
 }
 
 // The output formats. A command that has fewer than all says so with only.
@@ -79,6 +89,28 @@ const formatsKey = "carillon/formats"
 func only(cmd *cobra.Command, formats ...string) *cobra.Command {
 	cmd.Annotations = map[string]string{formatsKey: strings.Join(formats, ",")}
 	return cmd
+}
+
+const offlineKey = "carillon/offline"
+
+// withoutConfig declares that commands, and those within them, have no use for the
+// user's configuration: they work where it is broken.
+func withoutConfig(commands ...*cobra.Command) {
+	for _, cmd := range commands {
+		if cmd.Annotations == nil {
+			cmd.Annotations = map[string]string{}
+		}
+		cmd.Annotations[offlineKey] = "yes"
+	}
+}
+
+func offline(cmd *cobra.Command) bool {
+	for ; cmd != nil; cmd = cmd.Parent() {
+		if cmd.Annotations[offlineKey] != "" {
+			return true
+		}
+	}
+	return false
 }
 
 func formatsOf(cmd *cobra.Command) []string {
@@ -109,6 +141,12 @@ func (a *app) check(cmd *cobra.Command) error {
 	if a.allNamespaces && cmd.Flags().Changed("namespace") {
 		return usage("--namespace and --all-namespaces exclude each other")
 	}
+	if offline(cmd) {
+		return nil
+	}
+	if _, err := a.settings(); err != nil {
+		return err
+	}
 	if a.allNamespaces {
 		return nil
 	}
@@ -117,7 +155,11 @@ func (a *app) check(cmd *cobra.Command) error {
 
 // namespace is where names without one are looked up.
 func (a *app) namespace() string {
-	return first(a.ns, a.Env("CARILLON_NAMESPACE"), task.Defaults().Namespace)
+	s, err := a.settings()
+	if err != nil { // it is told elsewhere
+		s = &settings{}
+	}
+	return a.namespaceOf(s).value
 }
 
 // scope is the namespace that lists are of; "" is all.
@@ -128,68 +170,7 @@ func (a *app) scope() string {
 	return a.namespace()
 }
 
-func (a *app) connect() (*client.Client, error) {
-	return a.connectFor(a.timeout)
-}
-
-func (a *app) connectFor(limit time.Duration) (*client.Client, error) {
-	token, err := a.token()
-	if err != nil {
-		return nil, err
-	}
-	return client.New(client.Config{Server: first(a.server, a.Env("CARILLON_SERVER")), Token: token, Timeout: limit})
-}
-
-// token finds the token: a flag beats the environment, and that the file in the
-// user's configuration. No token at all is no error, a server may want none.
-func (a *app) token() (string, error) {
-	if a.tokenFile != "" {
-		return a.readToken(a.tokenFile)
-	}
-	if t := strings.TrimSpace(a.Env("CARILLON_TOKEN")); t != "" {
-		return t, nil
-	}
-	if file := a.Env("CARILLON_TOKEN_FILE"); file != "" {
-		return a.readToken(file)
-	}
-	file := a.userTokenFile()
-	if _, err := os.Stat(file); file == "" || os.IsNotExist(err) {
-		return a.hostToken(), nil
-	}
-	return a.readToken(file)
-}
-
-// hostTokenFile is where the node of this host keeps the token, if it made the cluster
-// and its data is at the usual place.
-const hostTokenFile = "/var/lib/carillon/token"
-
-// hostToken is that token, for who may read it, which is root. It goes to this host's
-// own node only.
-func (a *app) hostToken() string {
-	server, err := url.Parse(first(a.server, a.Env("CARILLON_SERVER"), client.DefaultServer))
-	if err != nil {
-		return ""
-	}
-	if ip := net.ParseIP(server.Hostname()); server.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return ""
-	}
-	token, err := a.readToken(first(a.tokenOfHost, hostTokenFile))
-	if err != nil {
-		return "" // there is none, or not for this user: the server says what it wants
-	}
-	return token
-}
-
-func (a *app) userTokenFile() string {
-	dir := a.Env("XDG_CONFIG_HOME")
-	if home := a.Env("HOME"); dir == "" && home != "" {
-		dir = filepath.Join(home, ".config")
-	}
-	if dir == "" {
-		return ""
-	}
-	return filepath.Join(dir, "carillon", "token")
-}
+func (a *app) userTokenFile() string { return a.userFile("token") }
 
 const maxToken = 4096
 
@@ -205,10 +186,15 @@ func (a *app) readToken(file string) (string, error) {
 		a.note("warning: %s can be read by others; chmod 600 it", file)
 	}
 	t := strings.TrimSpace(string(b))
-	if t == "" || len(t) > maxToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if !isToken(t) {
 		return "", failed("holds no token, which is one word of printable ASCII")
 	}
 	return t, nil
+}
+
+// isToken reports whether a text can be a token.
+func isToken(t string) bool {
+	return t != "" && len(t) <= maxToken && !strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // reason is an error of the file system without the call's name and the path.

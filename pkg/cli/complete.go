@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -114,11 +115,49 @@ func (a *app) completeNamespaces(cmd *cobra.Command, _ []string, typed string) (
 	})
 }
 
+func (a *app) completeContexts(_ *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	f, _, err := readConfig(a.configPath())
+	if err != nil || len(done) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var words []cobra.Completion
+	for _, name := range slices.Sorted(maps.Keys(f.Contexts)) {
+		if strings.HasPrefix(name, typed) {
+			words = append(words, cobra.CompletionWithDesc(name, oneLine(first(f.Contexts[name].Server, client.DefaultServer))))
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeContextSet offers contexts, then fields; files behind those that name one.
+func (a *app) completeContextSet(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(done) == 0 {
+		return a.completeContexts(cmd, done, typed)
+	}
+	key, _, begun := strings.Cut(typed, "=")
+	switch {
+	case begun && strings.HasSuffix(key, "_file"):
+		return nil, cobra.ShellCompDirectiveDefault
+	case begun && key == "read_only":
+		return []cobra.Completion{"read_only=true", "read_only=false"}, cobra.ShellCompDirectiveNoFileComp
+	}
+	var words []cobra.Completion
+	for _, name := range contextFields() {
+		if strings.HasPrefix(name, typed) {
+			words = append(words, name+"=")
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
 func (a *app) completeGlobals(root *cobra.Command) {
 	completeFixed(root, "output", allFormats...)
 	completeFixed(root, "time", timeRelative, timeLocal, timeTask, timeUTC)
 	completeFixed(root, "color", "auto", "always", "never")
 	complete(root, "namespace", a.completeNamespaces)
+	complete(root, "context", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return a.completeContexts(cmd, nil, typed)
+	})
 }
 
 func completeTaskFlags(cmd *cobra.Command) {

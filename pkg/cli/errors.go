@@ -167,6 +167,8 @@ func (a *app) explainRemote(e *client.Error) *failure {
 		f.Field = "revision" // as it is called here
 	}
 	switch {
+	case e.Code == client.CodeReadOnly:
+		return a.readOnly()
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
 		f.exit = exitAuth
 		f.Hint = a.tokenHint()
@@ -181,8 +183,8 @@ func (a *app) explainRemote(e *client.Error) *failure {
 	}
 	if errors.Is(e, syscall.ECONNREFUSED) {
 		f.Hint = "is the daemon running? start one with: carillon dev"
-		if a.server != "" || a.Env("CARILLON_SERVER") != "" {
-			f.Hint = "is the daemon running there? --server and CARILLON_SERVER say where to look"
+		if s, err := a.settings(); err == nil && a.serverOf(s).value != "" {
+			f.Hint = fmt.Sprintf("is the daemon running there? %s says where to look", a.serverOf(s).origin)
 		}
 	}
 	if e.ID != "" {
@@ -191,7 +193,25 @@ func (a *app) explainRemote(e *client.Error) *failure {
 	return f
 }
 
+// readOnly is the error of every change in a context that only looks.
+func (a *app) readOnly() *failure {
+	name := "this context"
+	if s, err := a.settings(); err == nil && s.context != "" {
+		name = "context " + s.context
+	}
+	f := &failure{exit: exitAuth, problem: problem{Code: client.CodeReadOnly, Message: name + " is read-only: nothing is changed there"}}
+	return f.hinting("choose another with --context, or allow it with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
+}
+
 func (a *app) tokenHint() string {
+	if s, err := a.settings(); err == nil && s.context != "" {
+		if token, file := a.tokenOf(s); token.value == "" && file.value == "" {
+			if !a.home(s) {
+				return fmt.Sprintf("no token: that of context %s is for its own server only; use --token-file or CARILLON_TOKEN", s.context)
+			}
+			return fmt.Sprintf("context %s has no token: carillon config set %s token_file=FILE", s.context, s.context)
+		}
+	}
 	if t, err := a.token(); err == nil && t != "" {
 		return "the token was not accepted; the cluster's first node wrote one to its <data-dir>/token"
 	}

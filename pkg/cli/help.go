@@ -84,6 +84,8 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 // topics are pages of help that belong to no command.
 func topics() []*cobra.Command {
 	return []*cobra.Command{
+		{Use: "contexts", Short: "Which server a command talks to, and as whom", Long: contextsTopic},
+		{Use: "output", Short: "What commands print: formats, colours, times", Long: outputTopic},
 		{Use: "exit-codes", Short: "What exit codes mean", Long: exitCodesTopic},
 		{Use: "selectors", Short: "How labels select tasks and nodes", Long: selectorsTopic},
 		{Use: "schedules", Short: "How schedules are written", Long: schedulesTopic},
@@ -91,6 +93,66 @@ func topics() []*cobra.Command {
 		{Use: "run-names", Short: "How a run is named", Long: runNames},
 	}
 }
+
+const contextsTopic = `A context is a cluster with a name: its server, and what lets you in there.
+
+  carillon config set prod server=https://carillon.example.com:7070 token_file=~/.config/carillon/prod.token
+  carillon config use prod          from now on
+  carillon --context prod task list once
+
+They are in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.yaml:
+
+  current: prod
+  contexts:
+    prod:
+      server: https://carillon.example.com:7070
+      ca_file: prod-ca.crt          # beside this file, absolute, or ~/…
+      cert_file: me.crt             # with mTLS; key_file: me.key
+      token_file: prod.token        # or token: …, if only you can read this file
+      namespace: billing
+      read_only: true               # every change is refused
+
+Flags beat the environment, which beats the file. The flag --context counts as a
+flag for all that its context says.
+
+  --context          CARILLON_CONTEXT
+  --server           CARILLON_SERVER
+  --namespace        CARILLON_NAMESPACE
+  --token-file       CARILLON_TOKEN, CARILLON_TOKEN_FILE
+  --ca-file          CARILLON_CA_FILE; --cert-file, --key-file likewise
+                     CARILLON_CONFIG   another file
+                     NO_COLOR, TERM=dumb, PAGER, EDITOR, HTTPS_PROXY, NO_PROXY
+
+What a context has to let you in is shown to its own server only: with --server
+or CARILLON_SERVER elsewhere, its token and its certificate are not used. Without
+a context the token is also looked for in ~/.config/carillon/token, where
+carillon dev puts its own.
+
+Which won, and why:  carillon config show --origin`
+
+const outputTopic = `Data is on the standard output, everything else on the standard error.
+
+  -o table   for people (the default); wide has more columns
+  -o json    for programs; an empty list is []. Fields are added, never renamed
+  -o jsonl   an object in each line: lists and streams
+  -o yaml    a document for each thing; those of tasks can be applied again
+  -o name    names only, for xargs
+
+With -o json an error is one JSON object on the standard error:
+{"code", "field", "message", "hint"}. On a terminal tables are cut to its width;
+elsewhere nothing is cut.
+
+  --time relative|local|task|utc   how times are shown
+  --color auto|always|never        auto: on a terminal, unless NO_COLOR is set or
+                                   TERM is dumb. Colour only repeats what a symbol says
+  --ascii                          plain letters instead of symbols
+  --no-headers                     tables without their first line
+  -q, --quiet                      only data and errors
+  -v, --verbose                    each call to the server, on the standard error
+
+A table that does not fit on the terminal is shown by $PAGER, if that is set.
+What changes asks first where it is more than was named: --yes goes ahead,
+--no-input never asks, --dry-run only lists.`
 
 const exitCodesTopic = `Exit codes tell a script what kind of failure it was:
 

@@ -110,16 +110,33 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
 		root.AddCommand(c)
 	}
-	add(root, groupOther, a.importCommand(), a.auditCommand(), a.schemaCommand(), a.versionCommand())
+	withoutConfig(daemonCommands...)
+	version := a.versionCommand() // which also tells why a server does not answer
+	withoutConfig(version)
+	add(root, groupOther, a.importCommand(), a.auditCommand(), a.configCommand(), a.schemaCommand(), version)
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd() // now, so that it is refused unknown words like the others
+	a.plainText(root)
 	a.refuseUnknown(root)
 	root.AddCommand(manCommand(root))
 	return root
+}
+
+// plainText declares that cobra's own commands have one format, and no use for the
+// user's configuration.
+func (a *app) plainText(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.Name() == "help" || c.Name() == "completion" {
+			for _, sub := range append(c.Commands(), c) {
+				only(sub, asTable)
+				withoutConfig(sub)
+			}
+		}
+	}
 }
 
 func (a *app) everydayCommands() []*cobra.Command {

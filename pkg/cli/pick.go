@@ -179,6 +179,7 @@ func (a *app) ask(ctx context.Context, question string, n int, severe bool) (boo
 	}
 	want := "y"
 	if severe {
+		question = a.inContext(question)
 		want = strconv.Itoa(n)
 		fmt.Fprintf(a.Err, "%s Type the number %d to go ahead: ", question, n)
 	} else {

@@ -35,6 +35,11 @@ type Config struct {
 	Timeout time.Duration
 	// HTTP, if set, carries the calls. Its redirects and Timeout are not used.
 	HTTP *http.Client
+	// ReadOnly refuses every call that would change something, before it is sent,
+	// with CodeReadOnly.
+	ReadOnly bool
+	// Trace, if set, hears of every call that was sent.
+	Trace func(Sent)
 }
 
 // Client calls the API of one server. It is safe for concurrent use.
@@ -43,6 +48,9 @@ type Client struct {
 	token   string
 	timeout time.Duration
 	http    *http.Client
+
+	readOnly bool
+	trace    func(Sent)
 }
 
 // New makes a Client. It does not connect. A server or a token that cannot be
@@ -55,7 +63,7 @@ func New(cfg Config) (*Client, error) {
 	if strings.ContainsFunc(cfg.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, task.Invalid(task.CodeBadValue, "token", "contains spaces or characters that no token has")
 	}
-	c := &Client{base: base, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}}
+	c := &Client{base: base, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}, readOnly: cfg.ReadOnly, trace: cfg.Trace}
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}
@@ -131,11 +139,14 @@ func (c *Client) do(ctx context.Context, k call, out any) error {
 
 // send makes a call and returns its answer if that is a success.
 func (c *Client) send(ctx context.Context, k call) (*http.Response, error) {
+	if err := c.guard(k); err != nil {
+		return nil, err
+	}
 	req, err := c.request(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	res, err := c.http.Do(req)
+	res, err := c.carry(req)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", err, cause)

@@ -194,6 +194,12 @@ func checkText(b []byte) *Error {
 // Document reads a file that holds one document, such as settings, onto v, as
 // strictly as Read reads tasks. An empty file changes nothing.
 func Document(file string, b []byte, v any) error {
+	return Checked(file, b, v, func() error { return nil })
+}
+
+// Checked is Document; what check then says of a field of v, as a *task.Error,
+// gets the field's place.
+func Checked(file string, b []byte, v any, check func() error) error {
 	docs, fault := documents(file, b)
 	if fault == nil && len(docs) > 1 {
 		fault = faultAt(docs[1].at, task.CodeBadValue, "", "only one document is read here")
@@ -203,11 +209,14 @@ func Document(file string, b []byte, v any) error {
 		return fault
 	}
 	if len(docs) == 0 {
-		return nil
+		return check()
 	}
 	o := Object{file: file, node: docs[0]}
 	if o.node.kind != kindObject {
 		return o.Locate(task.Invalid(task.CodeBadValue, "", "the settings are a mapping of names to values"))
 	}
-	return o.Locate(o.node.explain(task.DecodeStrict(o.node.json(), v)))
+	if err := task.DecodeStrict(o.node.json(), v); err != nil {
+		return o.Locate(o.node.explain(err))
+	}
+	return o.Locate(check())
 }

@@ -146,7 +146,7 @@ func background(ts *testscript.TestScript, _ bool, args []string) {
 	in := strings.NewReader(s.stdin)
 	s.stdin = ""
 	env := map[string]string{}
-	for _, name := range []string{"CARILLON_SERVER", "CARILLON_TOKEN", "CARILLON_NAMESPACE", "HOME"} {
+	for _, name := range []string{"CARILLON_SERVER", "CARILLON_TOKEN", "CARILLON_NAMESPACE", "CARILLON_CONTEXT", "CARILLON_CONFIG", "HOME"} {
 		env[name] = ts.Getenv(name)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)

@@ -1,0 +1,334 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func (a *app) configCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Contexts: clusters that have a name, and which of them is talked to"}
+	use, set, remove := a.configUse(), a.configSet(), a.configDelete()
+	path := a.configPathCommand()
+	withoutConfig(use, set, remove, path)
+	cmd.AddCommand(a.configShow(), a.configList(), use, set, remove, path)
+	return cmd
+}
+
+// origin is a setting, and what it is from.
+type origin struct {
+	Setting string `json:"setting"`
+	Value   string `json:"value"`
+	Origin  string `json:"origin"`
+}
+
+func (a *app) configShow() *cobra.Command {
+	var withOrigin bool
+	cmd := &cobra.Command{
+		Use:     "show",
+		Short:   "Show what a command would use: server, namespace, token, certificates",
+		Long:    "Show what a command with the same flags would use. Flags beat the environment, and that the configuration.\nA token is never shown.",
+		Example: "  carillon config show --origin\n  carillon config show --context prod -o json",
+		Args:    args(0, 0, ""),
+	}
+	cmd.Flags().BoolVar(&withOrigin, "origin", false, "also show what each is from")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		s, err := a.settings()
+		if err != nil {
+			return err
+		}
+		list, err := a.origins(s)
+		if err != nil {
+			return err
+		}
+		return emitList(a, list, func(o origin) string { return o.Setting + "=" + o.Value }, func(wide bool) *grid {
+			g := &grid{heads: []string{"SETTING", "VALUE"}}
+			if withOrigin = withOrigin || wide; withOrigin {
+				g.heads = append(g.heads, "ORIGIN")
+			}
+			for _, o := range list {
+				row := []string{o.Setting, oneLine(first(o.Value, a.none()))}
+				if withOrigin {
+					row = append(row, oneLine(o.Origin))
+				}
+				g.add(row...)
+			}
+			return g
+		})
+	}
+	return cmd
+}
+
+// origins are all settings of the commands that talk to a server.
+func (a *app) origins(s *settings) ([]origin, error) {
+	server := a.serverOf(s)
+	c, err := client.New(client.Config{Server: server.value})
+	if err != nil {
+		return nil, err
+	}
+	server.value = c.Server()
+	secret, file := a.tokenOf(s)
+	token := chosen{file.value, file.origin}
+	if secret.value != "" {
+		token = chosen{"(set)", secret.origin}
+	}
+	readOnly := chosen{"false", byDefault}
+	if s.ReadOnly {
+		readOnly = chosen{"true", "context " + s.context}
+	}
+	list := []origin{}
+	for _, o := range []struct {
+		name string
+		chosen
+	}{
+		{"context", chosen{s.context, s.by}}, {"server", server}, {"namespace", a.namespaceOf(s)}, {"token", token},
+		{"ca_file", a.fileOf(s, "--ca-file", a.caFile, s.CAFile)}, {"cert_file", a.fileOf(s, "--cert-file", a.certFile, s.CertFile)},
+		{"key_file", a.fileOf(s, "--key-file", a.keyFile, s.KeyFile)}, {"read_only", readOnly},
+	} {
+		list = append(list, origin{o.name, o.value, first(o.origin, byDefault)})
+	}
+	return list, nil
+}
+
+// listedContext is a context as lists show it, without its token.
+type listedContext struct {
+	Name    string `json:"name"`
+	Current bool   `json:"current"`
+	contextSpec
+	Token    *struct{} `json:"token,omitempty"` // hides the secret
+	HasToken bool      `json:"has_token"`
+}
+
+func listed(f contextFile, name, current string) listedContext {
+	c := f.Contexts[name]
+	return listedContext{Name: name, Current: name == current, contextSpec: c, HasToken: c.Token != "" || c.TokenFile != ""}
+}
+
+func contextName(c listedContext) string { return c.Name }
+
+func (a *app) configList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "List the contexts",
+		Example: "  carillon config list\n  carillon config list -o name",
+		Args:    args(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			s, err := a.settings()
+			if err != nil {
+				return err
+			}
+			list := []listedContext{}
+			for _, name := range slices.Sorted(maps.Keys(s.file.Contexts)) {
+				list = append(list, listed(s.file, name, s.context))
+			}
+			return emitList(a, list, contextName, func(bool) *grid { return a.contextGrid(list) })
+		},
+	}
+}
+
+func (a *app) contextGrid(list []listedContext) *grid {
+	g := &grid{heads: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
+		empty: "no contexts; make one with: carillon config set NAME server=https://…"}
+	yes := map[bool]string{true: "yes", false: a.none()}
+	for _, c := range list {
+		mark := ""
+		if c.Current {
+			mark = "*"
+		}
+		g.add(mark, c.Name, first(c.Server, client.DefaultServer), first(c.Namespace, task.Defaults().Namespace), yes[c.HasToken], yes[c.ReadOnly])
+	}
+	return g
+}
+
+func (a *app) configUse() *cobra.Command {
+	return &cobra.Command{
+		Use:               "use NAME",
+		Short:             "Make a context the one that commands use",
+		Example:           "  carillon config use prod",
+		Args:              args(1, 1, "the context"),
+		ValidArgsFunction: a.completeContexts,
+		RunE: func(_ *cobra.Command, words []string) error {
+			name := words[0]
+			f, err := a.changeConfig(func(f *contextFile) error {
+				if _, ok := f.Contexts[name]; !ok {
+					return (&settings{path: a.configPath(), file: *f}).noContext(name)
+				}
+				f.Current = name
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			a.say("context %s · %s", name, first(f.Contexts[name].Server, client.DefaultServer))
+			return a.showContext(listed(f, name, f.Current))
+		},
+	}
+}
+
+// showContext is for programs; people have been told.
+func (a *app) showContext(c listedContext) error {
+	if a.human() {
+		return nil
+	}
+	return emitOne(a, c, c.Name, nil)
+}
+
+// contextFields are a context's fields in their order.
+func contextFields() []string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[contextSpec]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
+func (a *app) configSet() *cobra.Command {
+	return &cobra.Command{
+		Use:   "set NAME KEY=VALUE...",
+		Short: "Make a context, or change what is given of it",
+		Long: "Make a context, or change what is given of it: " + strings.Join(contextFields(), ", ") + ".\n" +
+			"KEY= clears a field. token=- reads the token from the standard input, so that it is in no shell's history; better, let\n" +
+			"token_file name a file that only you can read. Paths are kept as absolute ones. The file is written with mode 0600.",
+		Example: `  carillon config set prod server=https://carillon.example.com:7070 ca_file=ca.crt token_file=~/.config/carillon/prod.token
+  carillon config set prod namespace=billing read_only=true
+  carillon config set prod read_only=`,
+		Args:              args(2, -1, "the context's name, or KEY=VALUE"),
+		ValidArgsFunction: a.completeContextSet,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			name := words[0]
+			if err := task.CheckName("context", name); err != nil {
+				return err
+			}
+			made := false
+			f, err := a.changeConfig(func(f *contextFile) error {
+				c, there := f.Contexts[name]
+				made = !there
+				for _, word := range words[1:] {
+					if err := a.setField(cmd.Context(), &c, word); err != nil {
+						return err
+					}
+				}
+				if f.Contexts == nil {
+					f.Contexts = map[string]contextSpec{}
+				}
+				f.Contexts[name] = c
+				return task.Under("contexts."+name, c.validate())
+			})
+			if err != nil {
+				return err
+			}
+			switch {
+			case made && f.Current != name:
+				a.say("made context %s · use it with: carillon config use %s", name, name)
+			default:
+				a.say("changed context %s", name)
+			}
+			return a.showContext(listed(f, name, f.Current))
+		},
+	}
+}
+
+// setField sets what KEY=VALUE says.
+func (a *app) setField(ctx context.Context, c *contextSpec, word string) error {
+	key, value, ok := strings.Cut(word, "=")
+	if !ok {
+		return usage("%s: write KEY=VALUE", quote(word))
+	}
+	fields := map[string]*string{"server": &c.Server, "ca_file": &c.CAFile, "cert_file": &c.CertFile, "key_file": &c.KeyFile,
+		"token_file": &c.TokenFile, "token": &c.Token, "namespace": &c.Namespace}
+	key = strings.ReplaceAll(key, "-", "_")
+	switch field := fields[key]; {
+	case key == "read_only":
+		if value != "true" && value != "false" && value != "" {
+			return task.NoneOf(task.CodeBadValue, key, value, "true", "false")
+		}
+		c.ReadOnly = value == "true"
+	case field == nil:
+		e := usage("%s is not a field of a context", quote(key))
+		if near := nearest(key, contextFields()); near != "" {
+			e.Hint = "did you mean: " + near
+		}
+		return e
+	case key == "token" && value == "-":
+		line, err := patiently(ctx, func() (string, error) {
+			line, _ := bufio.NewReader(a.In).ReadString('\n') // none is no token
+			return strings.TrimSpace(line), nil
+		})
+		if err != nil {
+			return err
+		}
+		if line == "" {
+			return usage("the standard input has no token")
+		}
+		*field = line
+	case strings.HasSuffix(key, "_file"):
+		*field = absolute(value)
+	default:
+		*field = value
+	}
+	return nil
+}
+
+func (a *app) configDelete() *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete NAME",
+		Short:             "Forget a context",
+		Long:              "Forget a context. Files that it names stay where they are.",
+		Example:           "  carillon config delete staging",
+		Args:              args(1, 1, "the context"),
+		ValidArgsFunction: a.completeContexts,
+		RunE: func(_ *cobra.Command, words []string) error {
+			name := words[0]
+			var gone listedContext
+			_, err := a.changeConfig(func(f *contextFile) error {
+				if _, ok := f.Contexts[name]; !ok {
+					return (&settings{path: a.configPath(), file: *f}).noContext(name)
+				}
+				gone = listed(*f, name, f.Current)
+				delete(f.Contexts, name)
+				if gone.Current {
+					f.Current = ""
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			a.say("deleted context %s", name)
+			if gone.Current {
+				a.note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
+			}
+			return a.showContext(gone)
+		},
+	}
+}
+
+func (a *app) configPathCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "path",
+		Short:   "Print where the configuration is",
+		Example: "  $EDITOR \"$(carillon config path)\"",
+		Args:    args(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			where := struct {
+				Path string `json:"path"`
+			}{a.configPath()}
+			if where.Path == "" {
+				return usage("there is no place for it: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
+			}
+			if a.human() {
+				return a.print(where.Path + "\n")
+			}
+			return emitOne(a, where, where.Path, nil)
+		},
+	}
+}

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/manifest"
+)
+
+// changeConfig reads the configuration, changes it, and writes it: whole or not
+// at all, readable by its owner only. What a person wrote beside the change stays
+// as it is, comments too, where that can be.
+func (a *app) changeConfig(change func(*contextFile) error) (contextFile, error) {
+	path := a.configPath()
+	if path == "" {
+		return contextFile{}, usage("there is no place for the configuration: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
+	}
+	f, _, err := readConfig(path)
+	if err != nil {
+		return f, err
+	}
+	before, _, err := readUserFile(path)
+	if err != nil {
+		return f, err
+	}
+	was := contextFile{f.Current, maps.Clone(f.Contexts)}
+	if err := change(&f); err != nil {
+		return f, err
+	}
+	text, kept, err := rewrite(string(before), was, f)
+	if err != nil {
+		return f, err
+	}
+	if !kept {
+		a.note("%s was written anew; its comments are gone", path)
+	}
+	return f, writePrivate(path, []byte(text))
+}
+
+// rewrite is the text of a configuration after a change. kept is false if comments
+// got lost: the text was not written as this program writes it.
+func rewrite(text string, was, now contextFile) (string, bool, error) {
+	edited := edit(text, was, now)
+	var got contextFile
+	if manifest.Document("", []byte(edited), &got) == nil && same(got, now) {
+		return edited, true, nil
+	}
+	b, err := json.Marshal(now)
+	if err != nil {
+		return "", false, fmt.Errorf("write the configuration: %w", err)
+	}
+	y, err := manifest.WriteYAML(b)
+	return string(y), !strings.Contains(text, "#"), err
+}
+
+func same(a, b contextFile) bool {
+	return a.Current == b.Current && maps.Equal(a.Contexts, b.Contexts)
+}
+
+var currentLine = regexp.MustCompile(`(?m)^current:[^#\n]*(#.*)?\n?`)
+
+// edit changes the lines that a change concerns. It knows the usual form only,
+// a field in each line; what comes of another is not used.
+func edit(text string, was, now contextFile) string {
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	if was.Current != now.Current {
+		line := ""
+		if now.Current != "" {
+			line = "current: " + now.Current
+		}
+		switch m := currentLine.FindStringSubmatchIndex(text); {
+		case m == nil:
+			text = line + "\n" + text
+		case line == "":
+			text = text[:m[0]] + text[m[1]:]
+		default:
+			if m[2] >= 0 {
+				line += " " + text[m[2]:m[3]]
+			}
+			text = text[:m[0]] + line + "\n" + text[m[1]:]
+		}
+	}
+	lines := slices.Collect(strings.Lines(text))
+	for _, name := range slices.Sorted(maps.Keys(now.Contexts)) {
+		if old, there := was.Contexts[name]; !there || old != now.Contexts[name] {
+			lines = editContext(lines, name, fieldsOf(old), fieldsOf(now.Contexts[name]))
+		}
+	}
+	for name := range was.Contexts {
+		if _, there := now.Contexts[name]; there {
+			continue
+		}
+		if from, to := contextLines(lines, name); from >= 0 {
+			lines = slices.Delete(lines, from, to)
+		}
+	}
+	if len(now.Contexts) == 0 {
+		lines = slices.DeleteFunc(lines, func(l string) bool { return strings.TrimSpace(l) == "contexts:" })
+	}
+	return strings.Join(lines, "")
+}
+
+// fieldsOf are a context's fields as they are written; those that are empty are left out.
+func fieldsOf(c contextSpec) map[string]string {
+	fields := map[string]string{}
+	v := reflect.ValueOf(c)
+	for i, name := range contextFields() {
+		switch f := v.Field(i); {
+		case f.IsZero():
+		case f.Kind() == reflect.Bool:
+			fields[name] = "true"
+		default:
+			fields[name] = scalar(f.String())
+		}
+	}
+	return fields
+}
+
+var bare = regexp.MustCompile(`^[A-Za-z/~.][A-Za-z0-9_./:~-]*[A-Za-z0-9_/]$`)
+
+// scalar writes a text such that every reader of YAML takes it for one.
+func scalar(s string) string {
+	if bare.MatchString(s) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off"}, strings.ToLower(s)) {
+		return s
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return s // a string can be marshalled
+	}
+	return string(b)
+}
+
+// contextLines are the lines of a context, from its name on; from is -1 if it has none.
+func contextLines(lines []string, name string) (from, to int) {
+	inside := false
+	from = -1
+	for i, line := range lines {
+		text := strings.TrimSpace(line)
+		indent := len(line) - len(strings.TrimLeft(line, " "))
+		blank := text == "" || text[0] == '#'
+		switch {
+		case from >= 0 && !blank && indent <= indentOf(lines[from]):
+			return from, to
+		case from >= 0:
+			if !blank {
+				to = i + 1
+			}
+		case blank:
+		case indent == 0:
+			inside = strings.HasPrefix(line, "contexts:")
+		case inside && strings.TrimSpace(before(text, "#")) == name+":":
+			from, to = i, i+1
+		}
+	}
+	return from, to
+}
+
+func before(s, mark string) string { s, _, _ = strings.Cut(s, mark); return s }
+
+func indentOf(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
+
+// editContext changes the lines of one context, or adds them.
+func editContext(lines []string, name string, was, now map[string]string) []string {
+	from, to := contextLines(lines, name)
+	if from < 0 {
+		at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "contexts:") })
+		if at < 0 {
+			lines = append(lines, "contexts:\n")
+			at = len(lines) - 1
+		}
+		lines = slices.Insert(lines, at+1, "  "+name+":\n")
+		from, to = at+1, at+2
+	}
+	indent := strings.Repeat(" ", indentOf(lines[from])+2)
+	if from+1 < to {
+		indent = strings.Repeat(" ", indentOf(lines[from+1]))
+	}
+	for _, key := range contextFields() {
+		if was[key] == now[key] {
+			continue
+		}
+		at := slices.IndexFunc(lines[from+1:to], func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), key+":") })
+		line := indent + key + ": " + now[key] + "\n"
+		switch {
+		case at >= 0 && now[key] == "":
+			lines = slices.Delete(lines, from+1+at, from+2+at)
+			to--
+		case at >= 0:
+			lines[from+1+at] = line
+		case now[key] != "":
+			lines = slices.Insert(lines, to, line)
+			to++
+		}
+	}
+	return lines
+}
+
+// writePrivate puts a file in the place of another, or of none, as a whole. Only
+// its owner can read it. Where path is a link, what it leads to is replaced.
+func writePrivate(path string, b []byte) error {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("%s: %s", dir, reason(err))
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // with mode 0600
+	if err != nil {
+		return fmt.Errorf("%s: %s", dir, reason(err))
+	}
+	_, err = f.Write(b)
+	if serr := f.Sync(); err == nil {
+		err = serr
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the error that matters is told
+		return fmt.Errorf("%s: %s", path, reason(err))
+	}
+	return nil
+}
+
+// absolute is a path as it is kept: a shell expands no ~ behind a =.
+func absolute(path string) string {
+	if path == "" || strings.HasPrefix(path, "~/") {
+		return path
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}

@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// chosen is a setting's value, and what it is from.
+type chosen struct{ value, origin string }
+
+// choose is a setting's value: a flag beats the environment, and that the file. The
+// flag --context stands for all that its context says.
+func (s *settings) choose(flag, flagValue, variable, variableValue, fromContext string) chosen {
+	inContext := chosen{fromContext, "context " + s.context}
+	order := []chosen{{flagValue, flag}, {variableValue, variable}, inContext}
+	if s.by == byFlag {
+		order = []chosen{{flagValue, flag}, inContext, {variableValue, variable}}
+	}
+	for _, c := range order {
+		if c.value != "" {
+			return c
+		}
+	}
+	return chosen{"", byDefault}
+}
+
+// serverOf is where calls go; "" is the default.
+func (a *app) serverOf(s *settings) chosen {
+	return s.choose("--server", a.server, "CARILLON_SERVER", a.Env("CARILLON_SERVER"), s.Server)
+}
+
+// namespaceOf is where names without one are looked up.
+func (a *app) namespaceOf(s *settings) chosen {
+	c := s.choose("--namespace", a.ns, "CARILLON_NAMESPACE", a.Env("CARILLON_NAMESPACE"), s.Namespace)
+	c.value = first(c.value, task.Defaults().Namespace)
+	return c
+}
+
+// home reports whether calls go to the context's own server. Nothing by which it
+// lets its user in is shown to another.
+func (a *app) home(s *settings) bool {
+	if s.context == "" {
+		return false
+	}
+	there, err := client.New(client.Config{Server: a.serverOf(s).value})
+	own, ownErr := client.New(client.Config{Server: s.Server})
+	return err == nil && ownErr == nil && there.Server() == own.Server()
+}
+
+// fileOf is a file of TLS.
+func (a *app) fileOf(s *settings, flag, flagValue, fromContext string) chosen {
+	if !a.home(s) {
+		fromContext = ""
+	}
+	variable := "CARILLON_" + strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_"))
+	return s.choose(flag, flagValue, variable, a.Env(variable), s.beside(a, fromContext))
+}
+
+// tokenOf finds the token. What is chosen is a token, or a file that has one. No
+// token at all is no error, a server may want none.
+func (a *app) tokenOf(s *settings) (token, file chosen) {
+	own, ownFile := chosen{}, chosen{}
+	if a.home(s) {
+		own, ownFile = chosen{s.Token, "context " + s.context}, chosen{s.beside(a, s.TokenFile), "context " + s.context}
+	}
+	has := own.value != "" || ownFile.value != ""
+	switch env, envFile := strings.TrimSpace(a.Env("CARILLON_TOKEN")), a.Env("CARILLON_TOKEN_FILE"); {
+	case a.tokenFile != "":
+		return chosen{}, chosen{a.tokenFile, "--token-file"}
+	case has && s.by == byFlag:
+		return own, ownFile
+	case env != "":
+		return chosen{env, "CARILLON_TOKEN"}, chosen{}
+	case envFile != "":
+		return chosen{}, chosen{envFile, "CARILLON_TOKEN_FILE"}
+	case has, a.home(s): // a context without a token has none
+		return own, ownFile
+	}
+	usual := a.userTokenFile()
+	if _, err := os.Stat(usual); usual == "" || os.IsNotExist(err) {
+		return chosen{}, chosen{a.hostToken(a.serverOf(s).value), byDefault}
+	}
+	return chosen{}, chosen{usual, byDefault}
+}
+
+// hostTokenFile is where the node of this host keeps the token, if it made the cluster
+// and its data is at the usual place.
+const hostTokenFile = "/var/lib/carillon/token"
+
+// hostToken is that file, for who may read it, which is root, and towards this host's
+// own node only; "" for all others.
+func (a *app) hostToken(server string) string {
+	u, err := url.Parse(first(server, client.DefaultServer))
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return ""
+	}
+	file := first(a.tokenOfHost, hostTokenFile)
+	f, err := os.Open(file)
+	if err != nil {
+		return "" // there is none, or not for this user: the server says what it wants
+	}
+	f.Close()
+	return file
+}
+
+// token is the token that calls carry; "" is none.
+func (a *app) token() (string, error) {
+	s, err := a.settings()
+	if err != nil {
+		return "", err
+	}
+	token, file := a.tokenOf(s)
+	if file.value != "" {
+		return a.readToken(file.value)
+	}
+	return token.value, nil
+}
+
+func (a *app) connect() (*client.Client, error) {
+	return a.connectFor(a.timeout)
+}
+
+// connectFor makes a client whose calls take no longer than limit. It does not
+// connect.
+func (a *app) connectFor(limit time.Duration) (*client.Client, error) {
+	s, err := a.settings()
+	if err != nil {
+		return nil, err
+	}
+	token, err := a.token()
+	if err != nil {
+		return nil, err
+	}
+	cfg := client.Config{Server: a.serverOf(s).value, Token: token, Timeout: limit, ReadOnly: s.ReadOnly}
+	ca := a.fileOf(s, "--ca-file", a.caFile, s.CAFile)
+	cert, key := a.fileOf(s, "--cert-file", a.certFile, s.CertFile), a.fileOf(s, "--key-file", a.keyFile, s.KeyFile)
+	if cfg.HTTP, err = secured(ca.value, cert.value, key.value); err != nil {
+		return nil, err
+	}
+	if a.verbose {
+		cfg.Trace = a.traced
+	}
+	return client.New(cfg)
+}
+
+// traced tells of a call, for -v.
+func (a *app) traced(k client.Sent) {
+	words := fmt.Sprintf("%s %s · %d · %s", k.Method, k.Path, k.Status, k.Took.Round(time.Millisecond/10))
+	if k.Err != nil {
+		words = fmt.Sprintf("%s %s · no answer · %s: %v", k.Method, k.Path, k.Took.Round(time.Millisecond/10), k.Err)
+	}
+	fmt.Fprintln(a.Err, a.paintErr(dim, a.plain(printable(words))))
+}
+
+// secured is what carries calls by TLS with files of one's own; nil if there are none.
+func secured(ca, cert, key string) (*http.Client, error) {
+	if ca == "" && cert == "" && key == "" {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, task.Invalid(task.CodeBadValue, "ca_file", "%s: %s", ca, reason(err))
+		}
+		if cfg.RootCAs = x509.NewCertPool(); !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, task.Invalid(task.CodeBadValue, "ca_file", "%s: holds no certificate", ca)
+		}
+	}
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, task.Invalid(task.CodeBadValue, "cert_file", "%s: %s", cert, reason(err))
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = cfg
+	return &http.Client{Transport: transport}, nil
+}
