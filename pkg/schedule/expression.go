@@ -225,6 +225,7 @@ func parseCron(words []string) (*rule, error) {
 	}
 	var days special
 	plain := make([]string, maxFields)
+	var empty [maxFields]bool // of plain items
 	for i := range fields {
 		text, err := days.take(&fields[i], words[i])
 		if err == nil && text != "" {
@@ -233,7 +234,7 @@ func parseCron(words []string) (*rule, error) {
 		if err != nil {
 			return nil, err
 		}
-		plain[i] = cmp.Or(text, nothing)
+		plain[i], empty[i] = cmp.Or(text, nothing), text == ""
 	}
 	parsed, err := cronParser.Parse(strings.Join(plain, " "))
 	if err != nil {
@@ -258,10 +259,10 @@ func parseCron(words []string) (*rule, error) {
 		special:  days,
 	}
 	r.hasSpecial = days != special{}
-	if plain[3] == nothing {
+	if empty[3] {
 		r.days = 0
 	}
-	if plain[5] == nothing {
+	if empty[5] {
 		r.weekdays = 0
 	}
 	return r, nil
