@@ -1,0 +1,185 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// An Explanation says in English when a schedule ticks.
+type Explanation struct {
+	// Text is one sentence without its full stop: "At 02:30, Monday to Friday, Berlin
+	// time". Schedules that are the same but for how they are written have the same.
+	Text string
+	// Each is what each expression says, in their order, without the zone.
+	Each []string
+}
+
+// Explain says when a schedule ticks. H and @in may be in it as a user writes them.
+// The errors are those of Check.
+func Explain(t task.Timing) (Explanation, error) {
+	if err := Check(t); err != nil {
+		return Explanation{}, err
+	}
+	z, err := findZone(t.Timezone)
+	if err != nil {
+		return Explanation{}, err
+	}
+	p, err := newPolicy(t.DST)
+	if err != nil {
+		return Explanation{}, err
+	}
+	var e Explanation
+	var rules []*rule
+	zoned := false
+	for i, text := range t.Schedule {
+		x, err := parseExpression(fieldName(t.Schedule, i), text, true)
+		if err != nil {
+			return Explanation{}, err
+		}
+		if x.cron != nil {
+			zoned = true
+			if !spreadsHours(text) { // else nobody knows if a change concerns it
+				rules = append(rules, x.cron)
+			}
+		}
+		e.Each = append(e.Each, capital(x.words(text, z)))
+	}
+	sorted := slices.Compact(slices.Sorted(slices.Values(e.Each)))
+	for i := 1; i < len(sorted); i++ {
+		sorted[i] = strings.ToLower(sorted[i][:1]) + sorted[i][1:]
+	}
+	parts := []string{strings.Join(sorted, "; and ")}
+	if zoned {
+		parts[0] += ", " + z.words()
+	}
+	parts = append(parts, boundWords(t, z)...)
+	if words := changeWords(rules, z, p); words != "" {
+		parts = append(parts, words)
+	}
+	e.Text = strings.Join(parts, "; ")
+	return e, nil
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// words say when an expression ticks.
+func (x expression) words(text string, z *zone) string {
+	switch {
+	case x.cron != nil:
+		if fields := strings.Fields(text); slices.ContainsFunc(fields, hasH) && fields[0][0] != '@' {
+			return spreadRule(x.cron, fields)
+		}
+		return x.cron.words()
+	case x.every != 0:
+		return "every " + durationWords(x.every) + ", counted from the task's creation"
+	case x.after != 0:
+		return durationWords(x.after) + " after each run has ended; the first, " + durationWords(x.after) + " after the task's creation"
+	case x.at != 0:
+		return "once, on " + z.instantWords(x.at)
+	case x.in != 0:
+		return "once, " + durationWords(x.in) + " after the task is written"
+	}
+	return "never by itself, only when it is triggered"
+}
+
+// spreadsHours reports whether the hours of an expression follow from a name.
+func spreadsHours(text string) bool {
+	words := strings.Fields(text)
+	return spreads(text) && hasH(words[len(words)-4])
+}
+
+// words are how a person calls a zone: Berlin time.
+func (z *zone) words() string {
+	name := z.location.String()
+	if name == "UTC" {
+		return name
+	}
+	if strings.HasPrefix(name, "Etc/") || !strings.Contains(name, "/") {
+		return name + " time"
+	}
+	return strings.ReplaceAll(name[strings.LastIndex(name, "/")+1:], "_", " ") + " time"
+}
+
+func (z *zone) instantWords(ms int64) string {
+	at := time.UnixMilli(ms).In(z.location)
+	layout := "2 January 2006 at 15:04"
+	switch {
+	case at.Nanosecond() != 0:
+		layout += ":05.000"
+	case at.Second() != 0:
+		layout += ":05"
+	}
+	return at.Format(layout) + ", " + z.words()
+}
+
+// boundWords say what bounds the ticks, and what blurs them.
+func boundWords(t task.Timing, z *zone) []string {
+	var words []string
+	switch from, to := !t.Start.IsZero(), !t.End.IsZero(); {
+	case from && to:
+		words = append(words, "from "+z.instantWords(t.Start.UnixMilli())+", to "+z.instantWords(t.End.UnixMilli()))
+	case from:
+		words = append(words, "from "+z.instantWords(t.Start.UnixMilli())+" on")
+	case to:
+		words = append(words, "up to "+z.instantWords(t.End.UnixMilli()))
+	}
+	if t.Jitter > 0 {
+		words = append(words, "each falls due up to "+durationWords(t.Jitter.Std().Milliseconds())+" later")
+	}
+	return words
+}
+
+// changeWords say what becomes of ticks where the zone's clocks change; "" if no
+// change from now on concerns them.
+func changeWords(rules []*rule, z *zone, p policy) string {
+	const since = 1735689600 // 2025: what was before concerns nobody, and words must not depend on when they are read
+	skipped, repeated := false, false
+	for _, r := range rules {
+		for i := range z.stretches {
+			st := &z.stretches[i]
+			if st.start < since || r.realTime {
+				continue
+			}
+			if st.gap() {
+				skipped = skipped || r.nextLocal(st.start+st.before, st.start+st.offset) != none
+			} else if st.fold() {
+				repeated = repeated || r.nextLocal(st.start+st.offset, st.start+st.before) != none
+			}
+		}
+	}
+	gap, fold := "right after the gap", "the first time only"
+	if p.skipGap {
+		gap = "not at all"
+	}
+	if p.foldBoth {
+		fold = "both times"
+	}
+	switch {
+	case skipped && repeated:
+		return fmt.Sprintf("a time that the clocks skip comes %s, one that they repeat %s", gap, fold)
+	case skipped:
+		return "a time that the clocks skip comes " + gap
+	case repeated:
+		return "a time that the clocks repeat comes " + fold
+	}
+	return ""
+}
+
+// durationWords are a duration in ms: 1 hour 30 minutes.
+func durationWords(ms int64) string {
+	var words []string
+	for _, u := range []struct {
+		ms   int64
+		name string
+	}{{3_600_000, "hour"}, {60_000, "minute"}, {1000, "second"}, {1, "millisecond"}} {
+		if n := ms / u.ms; n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", n, plural(int(n), u.name)))
+		}
+		ms %= u.ms
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,139 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+)
+
+// mostTimes is how many times of day are told one by one.
+const mostTimes = 6
+
+// words say when a rule ticks.
+func (r *rule) words() string {
+	day := r.dayWords()
+	switch {
+	case day != "":
+		return r.clockWords() + ", " + day
+	case r.hours != 1<<24-1:
+		return r.clockWords() + " every day"
+	}
+	return r.clockWords()
+}
+
+// clockWords say at which times of a day a rule ticks.
+func (r *rule) clockWords() string {
+	seconds, minutes, hours := values(r.seconds), values(r.minutes), values(uint64(r.hours))
+	if len(seconds) > 1 {
+		return secondWords(seconds, minutes, hours)
+	}
+	at := ""
+	if seconds[0] != 0 {
+		at = fmt.Sprintf(", at second %d", seconds[0])
+	}
+	hourly, isBeat := beatOf(hours)
+	of := func(hour, minute int) string {
+		if seconds[0] != 0 {
+			return fmt.Sprintf("%02d:%02d:%02d", hour, minute, seconds[0])
+		}
+		return fmt.Sprintf("%02d:%02d", hour, minute)
+	}
+	switch {
+	case len(hours) == 24:
+		return minuteWords(minutes) + at
+	case len(hours)*len(minutes) <= mostTimes && !(len(minutes) == 1 && isBeat), len(minutes) == 1 && !isBeat:
+		return "at " + timesOfDay(hours, minutes, of)
+	case len(minutes) == 1 && hourly.by == 1:
+		return fmt.Sprintf("every hour from %s to %s", of(hourly.from, minutes[0]), of(hourly.to, minutes[0]))
+	case len(minutes) == 1:
+		return fmt.Sprintf("every %d hours from %s to %s", hourly.by, of(hourly.from, minutes[0]), of(hourly.to, minutes[0]))
+	}
+	if b, ok := beatOf(minutes); ok && b.steady(60) && row(hours) {
+		return fmt.Sprintf("every %s from %s to %s", counted(b.by, "minute"), of(hours[0], b.from), of(hours[len(hours)-1], b.to))
+	}
+	return minuteWords(minutes) + at + ", " + hourWords(hours)
+}
+
+func timesOfDay(hours, minutes []int, of func(hour, minute int) string) string {
+	var times []string
+	for _, h := range hours {
+		for _, m := range minutes {
+			times = append(times, of(h, m))
+		}
+	}
+	return join(times)
+}
+
+// counted is "minute", or "5 minutes": what comes every so often.
+func counted(n int, unit string) string {
+	if n == 1 {
+		return unit
+	}
+	return fmt.Sprintf("%d %ss", n, unit)
+}
+
+// minuteWords say at which minutes of every hour.
+func minuteWords(minutes []int) string {
+	past := func(m int) string { return ":" + twoDigits(m) }
+	b, isBeat := beatOf(minutes)
+	switch {
+	case len(minutes) == 1 && minutes[0] == 0:
+		return "every hour, on the hour"
+	case len(minutes) == 1:
+		return "every hour at " + past(minutes[0])
+	case isBeat && b.steady(60) && b.from == 0:
+		return "every " + counted(b.by, "minute")
+	case isBeat && b.steady(60):
+		return fmt.Sprintf("every %s from %s on", counted(b.by, "minute"), past(b.from))
+	case isBeat:
+		return fmt.Sprintf("every %s from %s to %s of each hour", counted(b.by, "minute"), past(b.from), past(b.to))
+	}
+	return "at " + enumerate(minutes, past) + " of each hour"
+}
+
+// hourWords say in which hours of a day.
+func hourWords(hours []int) string {
+	b, isBeat := beatOf(hours)
+	switch {
+	case len(hours) == 1:
+		return "in the hour of " + twoDigits(hours[0])
+	case isBeat && b.by > 1:
+		return fmt.Sprintf("in every %s hour from %02d to %02d", ordinal(b.by), b.from, b.to)
+	case isBeat:
+		return fmt.Sprintf("in the hours from %02d to %02d", b.from, b.to)
+	}
+	return "in the hours " + enumerate(hours, twoDigits)
+}
+
+// secondWords say when a rule ticks that has several seconds.
+func secondWords(seconds, minutes, hours []int) string {
+	words := "at the seconds " + enumerate(seconds, twoDigits) + " of each minute"
+	if b, ok := beatOf(seconds); ok {
+		words = fmt.Sprintf("every %s from second %d to %d of each minute", counted(b.by, "second"), b.from, b.to)
+		if b.steady(60) {
+			words = "every " + counted(b.by, "second")
+			if b.from > 0 {
+				words += fmt.Sprintf(" from second %d on", b.from)
+			}
+		}
+	}
+	clock := func(h, m int) string { return twoDigits(h) + ":" + twoDigits(m) }
+	b, isBeat := beatOf(minutes)
+	switch {
+	case len(hours) == 24 && len(minutes) == 60:
+		return words
+	case len(minutes) == 60 && row(hours):
+		return fmt.Sprintf("%s, from %s to %s", words, clock(hours[0], 0), clock(hours[len(hours)-1], 59))
+	case len(minutes) == 60:
+		return words + ", " + hourWords(hours)
+	case len(minutes)*len(hours) <= mostTimes:
+		return words + ", in the " + plural(len(minutes)*len(hours), "minute") + " of " + timesOfDay(hours, minutes, clock)
+	}
+	which := "in the " + plural(len(minutes), "minute") + " " + enumerate(minutes, func(m int) string { return ":" + twoDigits(m) })
+	if isBeat && b.by > 1 {
+		which = fmt.Sprintf("in every %s minute from :%02d to :%02d", ordinal(b.by), b.from, b.to)
+	}
+	if len(hours) == 24 {
+		return words + ", " + which + " of each hour"
+	}
+	return words + ", " + which + ", " + strings.TrimSpace(hourWords(hours))
+}

@@ -1,0 +1,118 @@
+package schedule
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	everyDay     = 1<<32 - 2 // bits 1 to 31
+	everyWeekday = 1<<7 - 1
+	everyMonth   = 1<<13 - 2 // bits 1 to 12
+)
+
+// dayWords say on which days a rule ticks; "" if it is on all.
+func (r *rule) dayWords() string {
+	byDay, byWeekday := r.days != everyDay, r.weekdays != everyWeekday
+	if !r.bothDays && (!byDay || !byWeekday) {
+		byDay, byWeekday = false, false // either suffices, and one always does
+	}
+	months := r.monthWords()
+	if dates := r.dates(); dates != "" && byDay && !byWeekday {
+		return dates
+	}
+	var words string
+	switch {
+	case byDay && byWeekday && r.bothDays:
+		words = r.weekdayWords() + ", but only on " + r.monthdayWords() + " of the month"
+	case byDay && byWeekday:
+		words = "on " + r.monthdayWords() + " of the month, and also " + r.weekdayWords()
+	case byDay:
+		words = "on " + r.monthdayWords() + " of the month"
+	case byWeekday:
+		words = r.weekdayWords()
+	case months != "":
+		return "every day " + months
+	}
+	if months != "" {
+		words += ", " + months
+	}
+	return words
+}
+
+// dates names a few days of the year: 24 December; "" if they are many.
+func (r *rule) dates() string {
+	days, months := values(uint64(r.days)), values(uint64(r.months))
+	if r.hasSpecial || len(months) == 12 || len(days)*len(months) > 3 {
+		return ""
+	}
+	var dates []string
+	for _, m := range months {
+		for _, d := range days {
+			dates = append(dates, fmt.Sprintf("%d %s", d, time.Month(m)))
+		}
+	}
+	return "on " + join(dates)
+}
+
+func (r *rule) monthWords() string {
+	if r.months == everyMonth {
+		return ""
+	}
+	return "in " + enumerate(values(uint64(r.months)), func(m int) string { return time.Month(m).String() })
+}
+
+// monthdayWords are the days of the month: the 1st, the 15th and the last day.
+func (r *rule) monthdayWords() string {
+	var items []string
+	days := values(uint64(r.days))
+	if b, ok := beatOf(days); ok && b.by > 1 && len(days) > 3 {
+		items = append(items, fmt.Sprintf("every %s day from the %s to the %s", ordinal(b.by), ordinal(b.from), ordinal(b.to)))
+	} else if len(days) > 0 {
+		items = append(items, enumerate(days, func(d int) string { return "the " + ordinal(d) }))
+	}
+	for _, d := range values(uint64(r.special.nearest)) {
+		items = append(items, "the working day nearest to the "+ordinal(d))
+	}
+	if r.special.lastWorkday {
+		items = append(items, "the last working day")
+	}
+	if r.special.lastDay {
+		items = append(items, "the last day")
+	}
+	return join(items)
+}
+
+// weekdayWords are the days of the week: Monday to Friday; on Sundays; on the last
+// Friday of the month.
+func (r *rule) weekdayWords() string {
+	var days []int // Sunday is 7: weeks begin on Monday
+	for _, d := range values(uint64(r.weekdays)>>1 | uint64(r.weekdays)&1<<6) {
+		days = append(days, d+1)
+	}
+	name := func(d int) string { return time.Weekday(d % 7).String() }
+	var places []string
+	for i, word := range [...]string{"first", "second", "third", "fourth", "fifth"} {
+		for _, d := range values(uint64(r.special.nth[i])) {
+			places = append(places, "the "+word+" "+name(d))
+		}
+	}
+	for _, d := range values(uint64(r.special.last)) {
+		places = append(places, "the last "+name(d))
+	}
+	if len(places) > 0 {
+		words := "on " + join(places) + " of the month"
+		if len(days) > 0 {
+			words += ", and " + plainWeekdays(days, name)
+		}
+		return words
+	}
+	return plainWeekdays(days, name)
+}
+
+func plainWeekdays(days []int, name func(int) string) string {
+	if len(days) > 2 && row(days) {
+		return enumerate(days, name)
+	}
+	return "on " + enumerate(days, func(d int) string { return name(d) + "s" })
+}
