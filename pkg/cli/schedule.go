@@ -16,17 +16,57 @@ import (
 
 func (a *app) scheduleCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "schedule", Short: "Try schedules out, without a server"}
-	cmd.AddCommand(a.scheduleNext())
+	cmd.AddCommand(a.scheduleNext(), a.scheduleExplain(), a.scheduleLint())
 	return cmd
 }
 
-func (a *app) scheduleNext() *cobra.Command {
-	var f struct {
-		timezone, from, start, end, name string
-		count                            int
-		dst                              task.DST
-		jitter                           time.Duration
+// timingFlags are all that ticks follow from, beside the expressions.
+type timingFlags struct {
+	timezone, from, start, end, name string
+	dst                              task.DST
+	jitter                           time.Duration
+}
+
+func (f *timingFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time zone, such as Europe/Berlin")
+	cmd.Flags().StringVar(&f.from, "from", "", "ticks after this time (default now)")
+	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "ticks whose local time does not exist: run-after (default) or skip")
+	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "ticks whose local time exists twice: first (default) or both")
+	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this time")
+	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this time")
+	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "how much later than its time a tick may fall due")
+	cmd.Flags().StringVar(&f.name, "name", "", "the task whose schedule it would be, for H")
+	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
+	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
+	completeZones(cmd)
+}
+
+// completeZones offers the names of time zones.
+func completeZones(cmd *cobra.Command) {
+	complete(cmd, "timezone", func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return schedule.ZoneNames(typed), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// timing is what the flags and the expressions say, and from when on.
+func (a *app) timing(f timingFlags, exprs []string) (t task.Timing, from time.Time, err error) {
+	zone, err := schedule.Location(f.timezone)
+	if err != nil {
+		return t, from, err
 	}
+	if from, err = readFrom(f.from, zone); err != nil {
+		return t, from, err
+	}
+	if from.IsZero() {
+		from = a.now()
+	}
+	t = task.Timing{Schedule: exprs, Timezone: f.timezone, DST: f.dst, Jitter: task.Duration(f.jitter)}
+	return t, from, bounds(&t, f.start, f.end)
+}
+
+func (a *app) scheduleNext() *cobra.Command {
+	var f timingFlags
+	var count int
 	cmd := &cobra.Command{
 		Use:   "next EXPR...",
 		Short: "Show when a schedule ticks, without a server",
@@ -40,54 +80,36 @@ func (a *app) scheduleNext() *cobra.Command {
 		Args:              args(1, -1, "the expression"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time zone, such as Europe/Berlin")
-	cmd.Flags().StringVar(&f.from, "from", "", "ticks after this time (default now)")
-	cmd.Flags().IntVar(&f.count, "count", 5, "how many")
-	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "ticks whose local time does not exist: run-after (default) or skip")
-	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "ticks whose local time exists twice: first (default) or both")
-	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this time")
-	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this time")
-	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "how much later than its time a tick may fall due")
-	cmd.Flags().StringVar(&f.name, "name", "", "the task whose schedule it would be, for H")
-	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
-	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
+	f.bind(cmd)
+	cmd.Flags().IntVar(&count, "count", 5, "how many")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
-		zone, err := schedule.Location(f.timezone)
+		timing, from, err := a.timing(f, exprs)
 		if err != nil {
 			return err
 		}
-		from, err := readFrom(f.from, zone)
+		ticks, err := a.upcoming(timing, from, f.name, count)
 		if err != nil {
-			return err
-		}
-		if from.IsZero() {
-			from = a.now()
-		}
-		timing := task.Timing{
-			Schedule: exprs, Timezone: f.timezone, DST: f.dst,
-			Jitter: task.Duration(f.jitter),
-		}
-		if err := bounds(&timing, f.start, f.end); err != nil {
-			return err
-		}
-		ticks, err := a.upcoming(timing, from, f.name, f.count)
-		if err != nil {
-			return unquotedHint(err, exprs)
+			return unquotedHint(err, exprs, "next")
 		}
 		if len(ticks) > 0 && a.human() && afterCompletion(exprs) {
 			a.note(whatFollows)
 		}
-		list := make([]client.Occurrence, len(ticks))
-		for i, t := range ticks {
-			list[i] = client.Occurrence{Time: task.At(t.Time), Local: t.Local.Format("2006-01-02T15:04:05.000Z07:00"), Note: t.Note}
-			if f.jitter > 0 {
-				list[i].DueBefore = task.At(t.Before)
-			}
-		}
+		list := a.occurrences(ticks, f.jitter)
 		return emitList(a, list, func(o client.Occurrence) string { return stamp(o.Time) },
 			func(bool) *grid { return a.withDueBefore(a.occurrenceGrid(list, f.timezone), list, f.timezone) })
 	}
 	return cmd
+}
+
+func (a *app) occurrences(ticks []schedule.Occurrence, jitter time.Duration) []client.Occurrence {
+	list := make([]client.Occurrence, len(ticks))
+	for i, t := range ticks {
+		list[i] = client.Occurrence{Time: task.At(t.Time), Local: t.Local.Format("2006-01-02T15:04:05.000Z07:00"), Note: t.Note}
+		if jitter > 0 {
+			list[i].DueBefore = task.At(t.Before)
+		}
+	}
+	return list
 }
 
 // upcoming lists ticks of what a task of this name would have; without a name
@@ -139,10 +161,10 @@ func bounds(t *task.Timing, start, end string) (err error) {
 }
 
 // unquotedHint notices an expression that the shell took apart.
-func unquotedHint(err error, exprs []string) error {
+func unquotedHint(err error, exprs []string, verb string) error {
 	var fault *task.Error
 	if len(exprs) < 4 || !errors.As(err, &fault) || strings.ContainsAny(strings.Join(exprs, ""), " @") {
 		return err
 	}
-	return usage("%s", err.Error()).hinting("put the expression in quotes: carillon schedule next %q", strings.Join(exprs, " "))
+	return usage("%s", err.Error()).hinting("put the expression in quotes: carillon schedule %s %q", verb, strings.Join(exprs, " "))
 }

@@ -125,6 +125,7 @@ func (a *app) describeSpec(d *details, t client.Task) {
 	d.field("Description", "%s", t.Description)
 	d.field("Labels", "%s", labelWords(t.Labels))
 	d.field("Schedule", "%s", strings.Join(t.Schedule, "\n"))
+	d.field("In words", "%s", scheduleInWords(t.Spec))
 	d.field("Time zone", "%s", t.Timezone)
 	if t.DST != std.DST && t.DST != (task.DST{}) {
 		d.field("Clock changes", "gap %s, fold %s", first(t.DST.Gap, std.DST.Gap), first(t.DST.Fold, std.DST.Fold))

@@ -91,3 +91,19 @@ func nearestZone(name string, files map[string]*zip.File) string {
 	}
 	return known[slices.Index(cities, near)]
 }
+
+// ZoneNames are the names of all zones that begin with a text, in whatever case.
+func ZoneNames(prefix string) []string {
+	files, err := zoneFiles()
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for name := range files {
+		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// explained is a schedule in words, as -o json shows it.
+type explained struct {
+	Text        string              `json:"text"`
+	Expressions []explainedPart     `json:"expressions"`
+	Notes       []string            `json:"notes"` // what is odd about it
+	Next        []client.Occurrence `json:"next"`
+}
+
+type explainedPart struct {
+	Expression string `json:"expression"`
+	Text       string `json:"text"`
+}
+
+func (a *app) scheduleExplain() *cobra.Command {
+	var f timingFlags
+	var count int
+	cmd := &cobra.Command{
+		Use:   "explain EXPR...",
+		Short: "Say in English when a schedule ticks",
+		Long: "Say in English when a schedule ticks, and show the next ticks, without a server. Several expressions count as one\n" +
+			"schedule. With --name, H stands for the values that it has for that task.",
+		Example: `  carillon schedule explain "30 2 * * 1-5" --timezone Europe/Berlin
+  carillon schedule explain "0 9 LW */3 *"
+  carillon schedule explain "H H(2-5) * * *" --name nightly-backup -o json`,
+		Args:              args(1, -1, "the expression"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f.bind(cmd)
+	cmd.Flags().IntVar(&count, "count", 3, "how many ticks to show")
+	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
+		timing, from, err := a.timing(f, exprs)
+		if err != nil {
+			return err
+		}
+		if f.name != "" {
+			if err := task.CheckName("name", f.name); err != nil {
+				return err
+			}
+			if timing.Schedule, err = schedule.Spread(exprs, a.namespace(), f.name); err != nil {
+				return err
+			}
+		}
+		words, err := schedule.Explain(timing)
+		if err != nil {
+			return unquotedHint(err, exprs, "explain")
+		}
+		x := explained{Text: words.Text, Notes: []string{}, Next: []client.Occurrence{}}
+		for i, text := range words.Each {
+			x.Expressions = append(x.Expressions, explainedPart{exprs[i], text})
+		}
+		for _, found := range schedule.Lint(timing, from) {
+			x.Notes = append(x.Notes, found.Message)
+		}
+		if ticks, err := a.upcoming(timing, from, f.name, count); err == nil { // not without a name for H
+			x.Next = a.occurrences(ticks, f.jitter)
+		} else if count < 1 || count > schedule.MaxUpcoming {
+			return err
+		}
+		return a.showExplained(x, f.timezone)
+	}
+	return cmd
+}
+
+func (a *app) showExplained(x explained, timezone string) error {
+	return emitOne(a, x, x.Text, func(d *details) {
+		d.parts = append(d.parts, printable(x.Text)+".\n")
+		d.section("Worth knowing", indented(x.Notes))
+		if len(x.Next) > 0 {
+			d.section("Next ticks", a.bare(a.occurrenceGrid(x.Next, timezone)))
+		}
+	})
+}
+
+func indented(lines []string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString("  " + printable(line) + "\n")
+	}
+	return b.String()
+}
+
+// scheduleInWords is what a task's schedule says in English; "" if that cannot be told.
+func scheduleInWords(s task.Spec) string {
+	words, err := schedule.Explain(s.Timing())
+	if err != nil {
+		return ""
+	}
+	return words.Text
+}

@@ -1,0 +1,225 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// oddity is something odd about a schedule, as -o json shows it.
+type oddity struct {
+	Where   string `json:"where"` // the expression, FILE:LINE:COLUMN, or NAMESPACE/NAME
+	Task    string `json:"task,omitempty"`
+	Code    string `json:"code"`
+	Field   string `json:"field"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// linted is one schedule that is looked at.
+type linted struct {
+	where, name string
+	timing      task.Timing
+	locate      func(field string) string // where a field is, if it is in a file
+	spread      task.Schedules            // with H resolved
+}
+
+func (a *app) scheduleLint() *cobra.Command {
+	var f timingFlags
+	var p pick
+	var files []string
+	var all bool
+	crowd := 10
+	cmd := &cobra.Command{
+		Use:   "lint EXPR... | -f FILE | -l SELECTOR | --all",
+		Short: "Find what is odd about schedules: of expressions, files, or tasks",
+		Long: "Find what is odd about schedules, though it may be meant: no tick is left, ticks each second, a step that begins anew\n" +
+			"before its round is full (*/7), day of month and day of week together, ticks that a change of the clocks moves, drops or\n" +
+			"doubles, and many tasks on one second, where H would spread them. With a finding the exit code is 8.",
+		Example: `  carillon schedule lint "*/7 * * * *"
+  carillon schedule lint "30 2 * * *" --timezone Europe/Berlin
+  carillon schedule lint -f tasks/
+  carillon schedule lint --all -o json`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f.bind(cmd)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "tasks of this `FILE` or directory; may be repeated")
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "tasks of the server whose labels match")
+	cmd.Flags().BoolVar(&all, "all", false, "all tasks of the namespace, or with -A of all")
+	cmd.Flags().IntVar(&crowd, "crowd", crowd, "how many tasks on one second are many")
+	cmd.RunE = func(cmd *cobra.Command, exprs []string) error {
+		kinds := 0
+		for _, given := range []bool{len(exprs) > 0, len(files) > 0, p.selector != "", all} {
+			if given {
+				kinds++
+			}
+		}
+		switch {
+		case kinds == 0:
+			return usage("lint what? give an expression, -f FILE, -l SELECTOR or --all")
+		case kinds > 1:
+			return usage("expressions, -f, -l and --all exclude each other")
+		case crowd < 2:
+			return usage("--crowd %d: at least 2 are many", crowd)
+		}
+		timing, from, err := a.timing(f, exprs)
+		if err != nil {
+			return err
+		}
+		var list []linted
+		switch {
+		case len(exprs) > 0:
+			list = []linted{{where: strings.Join(exprs, " | "), timing: timing}}
+		case len(files) > 0:
+			list, err = a.lintedFiles(files)
+		default:
+			list, err = a.lintedTasks(cmd.Context(), p.selector)
+		}
+		if err != nil {
+			return err
+		}
+		return a.showOddities(append(lint(list, from), crowds(list, from, crowd)...), len(list))
+	}
+	return cmd
+}
+
+// lintedFiles are the schedules of tasks in files. One whose schedule is refused is
+// among them; a file that cannot be read is an error.
+func (a *app) lintedFiles(paths []string) ([]linted, error) {
+	var list []linted
+	for _, path := range paths {
+		files, err := manifest.Files(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			b, err := manifest.Load(file)
+			if err != nil {
+				return nil, err
+			}
+			objects, err := manifest.Read(file, b, a.namespace())
+			if err != nil {
+				return nil, err
+			}
+			for _, o := range objects {
+				list = append(list, lintedObject(o))
+			}
+		}
+	}
+	return list, nil
+}
+
+func lintedObject(o manifest.Object) linted {
+	s := o.Spec
+	l := linted{name: s.Namespace + "/" + s.Name, timing: s.Timing()}
+	l.locate = func(field string) string {
+		var placed *manifest.Error
+		if errors.As(o.LocateField(field, os.ErrInvalid), &placed) {
+			return fmt.Sprintf("%s:%d:%d", placed.File, placed.Line, placed.Column)
+		}
+		return ""
+	}
+	l.where = l.locate("schedule")
+	l.spread, _ = schedule.Spread(s.Schedule, s.Namespace, s.Name) // Lint says what is wrong
+	return l
+}
+
+func (a *app) lintedTasks(ctx context.Context, selector string) ([]linted, error) {
+	if _, err := task.ParseSelector(selector); err != nil {
+		return nil, task.Under("selector", err)
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	var list []linted
+	for t, err := range c.All(ctx, client.ListOptions{Namespace: a.scope(), Selector: selector}) {
+		if err != nil {
+			return nil, err
+		}
+		l := linted{name: t.Namespace + "/" + t.Name, timing: t.Timing()}
+		l.where = l.name
+		l.spread, _ = schedule.Spread(t.Schedule, t.Namespace, t.Name)
+		list = append(list, l)
+	}
+	return list, nil
+}
+
+func lint(list []linted, now time.Time) []oddity {
+	var odd []oddity
+	for _, l := range list {
+		for _, f := range schedule.Lint(l.timing, now) {
+			where := l.where
+			if l.locate != nil {
+				where = first(l.locate(f.Field), where)
+			}
+			odd = append(odd, oddity{where, l.name, f.Code, f.Field, f.Message, f.Hint})
+		}
+	}
+	return odd
+}
+
+// crowds finds the seconds that many tasks share.
+func crowds(list []linted, now time.Time, least int) []oddity {
+	parsed := make([]*schedule.Schedule, len(list))
+	for i, l := range list {
+		t := l.timing
+		if l.spread != nil {
+			t.Schedule = l.spread
+		}
+		parsed[i], _ = schedule.Parse(t, now) // what is none was told already
+	}
+	var odd []oddity
+	for _, c := range schedule.Crowds(parsed, now, least) {
+		const few = 3
+		var names []string
+		for _, i := range c.Members[:min(few, len(c.Members))] {
+			names = append(names, list[i].name)
+		}
+		words := strings.Join(names, ", ")
+		if more := len(c.Members) - few; more > 0 {
+			words += fmt.Sprintf(" and %d more", more)
+		}
+		odd = append(odd, oddity{Where: list[c.Members[0]].where, Code: schedule.LintCrowd, Field: "schedule",
+			Message: fmt.Sprintf("%d tasks tick at %s: %s", len(c.Members), c.At.Format("15:04:05 UTC on 2 January"), words),
+			Hint:    "H in place of the minute spreads them, or a jitter"})
+	}
+	return odd
+}
+
+func (a *app) showOddities(list []oddity, schedules int) error {
+	if list == nil {
+		list = []oddity{}
+	}
+	err := emitList(a, list, func(o oddity) string { return o.Where }, func(bool) *grid {
+		g := &grid{heads: []string{"WHERE", "CODE", "FINDING"}}
+		for _, o := range list {
+			words := o.Message
+			if o.Hint != "" {
+				words += "; " + o.Hint
+			}
+			g.add(oneLine(o.Where), o.Code, oneLine(words))
+		}
+		return g
+	})
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		if a.human() {
+			a.note("nothing odd in %s", plural(int64(schedules), "schedule"))
+		}
+		return nil
+	}
+	return silently([]int{exitFinding})
+}

@@ -1,0 +1,258 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The codes of Findings; one of what is refused is the error's.
+const (
+	LintEnded   = "ended"        // no tick is left
+	LintSeconds = "every_second" // it ticks each second
+	LintStep    = "uneven_step"  // a step that begins anew before its round is full
+	LintDays    = "two_days"     // day of month and day of week
+	LintClocks  = "clock_change" // ticks that a change of the clocks moves, drops or doubles
+	LintCrowd   = "crowd"        // many tasks on one second
+)
+
+// A Finding is what is odd about a schedule, though it may be meant.
+type Finding struct {
+	Code    string
+	Field   string // "schedule", "schedule[1]" or "end"
+	Message string
+	Hint    string // what to write instead; may be empty
+}
+
+// Lint says what is odd about a schedule, as seen at an instant: clocks that change
+// within two years of it. What is refused is one finding. H may be in it.
+func Lint(t task.Timing, now time.Time) []Finding {
+	if err := Check(t); err != nil {
+		if e, ok := err.(*task.Error); ok {
+			return []Finding{{Code: e.Code, Field: e.Field, Message: e.Message}}
+		}
+		return []Finding{{Code: task.CodeBadSchedule, Field: "schedule", Message: err.Error()}}
+	}
+	p := &plan{}
+	if p.parse(t.Schedule, true) != nil || p.place(t) != nil {
+		return nil // it cannot be: it was checked
+	}
+	l := linter{plan: p, timing: t, now: now.Unix()}
+	l.ended(now)
+	for i, text := range t.Schedule {
+		l.field = fieldName(t.Schedule, i)
+		x, err := parseExpression(l.field, text, true)
+		if err == nil && x.cron != nil {
+			l.rule(x.cron, text)
+		}
+		if x.every > 0 && x.every <= 1000 {
+			l.find(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(86_400_000/x.every))
+		}
+	}
+	return l.found
+}
+
+type linter struct {
+	*plan
+	timing task.Timing
+	now    int64
+	field  string // of the expression at hand
+	found  []Finding
+}
+
+func (l *linter) find(code, hint, format string, args ...any) {
+	l.found = append(l.found, Finding{code, l.field, fmt.Sprintf(format, args...), hint})
+}
+
+func timesADay(n int64) string { return fmt.Sprintf("%d times a day", n) }
+
+// ended finds that no tick is left. What is counted from when a task is written has
+// one, unless its end is past.
+func (l *linter) ended(now time.Time) {
+	if !l.timing.End.IsZero() && l.timing.End.Before(now) {
+		l.field = "end"
+		l.find(LintEnded, "", "%s is past: no tick is left", l.timing.End.UTC().Format(time.RFC3339))
+		return
+	}
+	if l.manual() || l.after != 0 || slices.ContainsFunc(l.timing.Schedule, waits) {
+		return
+	}
+	s := Schedule{plan: l.plan, anchor: milliseconds(now)}
+	if _, ok := s.Next(now); !ok {
+		l.field = "schedule"
+		l.find(LintEnded, "", "no tick is left after %s", now.UTC().Format(time.RFC3339))
+	}
+}
+
+func (l *linter) rule(r *rule, text string) {
+	words := strings.Fields(text)
+	if words[0][0] == '@' { // a nickname is meant as it is
+		l.clocks(r)
+		return
+	}
+	if len(words) == maxFields-1 {
+		words = append([]string{"0"}, words...)
+	}
+	if len(values(r.seconds)) == 60 && len(values(r.minutes)) == 60 {
+		n := int64(3600 * len(values(uint64(r.hours))))
+		l.find(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(n))
+	}
+	for i := range fields {
+		l.step(&fields[i], words, i)
+	}
+	byDay, byWeekday := r.days != everyDay, r.weekdays != everyWeekday
+	switch {
+	case !byDay || !byWeekday:
+	case r.bothDays:
+		l.find(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them begins with *", short(words[3]), short(words[5]))
+	default:
+		l.find(LintDays, "", "the day of month %s or the day of week %s: either suffices", short(words[3]), short(words[5]))
+	}
+	if !hasH(words[2]) {
+		l.clocks(r)
+	}
+}
+
+// rounds are how many values a field has before it begins anew, and with what.
+var rounds = map[string]struct {
+	size int
+	unit string
+}{"second": {60, "minute"}, "minute": {60, "hour"}, "hour": {24, "day"}, "month": {12, "year"}}
+
+// step finds steps over all of a field that do not fill it evenly.
+func (l *linter) step(f *field, words []string, i int) {
+	for _, item := range strings.Split(words[i], ",") {
+		from, text, stepped := strings.Cut(item, "/")
+		by, ok := number(text)
+		whole := from == "*" || strings.EqualFold(from, "H") || from == fmt.Sprintf("%d-%d", f.min, f.last())
+		if !stepped || !ok || !whole || by < 2 || len(strings.Split(words[i], ",")) > 1 {
+			continue
+		}
+		if f == dayOfMonth {
+			l.find(LintStep, "", "day of month %s begins anew each month: after the 31st comes the 1st", short(item))
+			continue
+		}
+		round, known := rounds[f.name]
+		if !known || round.size%by == 0 {
+			continue
+		}
+		hint := ""
+		if f.unit != "" && i+1 < len(words) && !slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" }) {
+			hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
+		}
+		last := f.min + (f.last()-f.min)/by*by
+		l.find(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, short(item), round.unit,
+			last, f.min, counted(f.min+round.size-last, f.name), by)
+	}
+}
+
+// clocks finds what the next changes of the zone's clocks do to the rule's ticks.
+func (l *linter) clocks(r *rule) {
+	const twoYears = 2 * 366 * day
+	var gap, fold bool
+	for i := range l.zone.stretches {
+		st := &l.zone.stretches[i]
+		if st.start < l.now || st.start > l.now+twoYears || st.start > l.last/1000 || st.start < l.first/1000 {
+			continue
+		}
+		switch {
+		case st.gap() && !gap:
+			gap = l.gap(r, st)
+		case st.fold() && !fold:
+			fold = l.fold(r, st)
+		}
+	}
+}
+
+// hourly reports whether a rule ticks in every hour: a change of the clocks by an
+// hour takes nothing from it.
+func (r *rule) hourly() bool { return r.hours == 1<<24-1 && r.realTime }
+
+func (l *linter) gap(r *rule, st *stretch) bool {
+	from, to := st.start+st.before, st.start+st.offset
+	first := r.nextLocal(from, to)
+	if first == none || r.hourly() {
+		return false
+	}
+	count := 0
+	for local := first; local != none && count < 1000; count++ {
+		local = r.nextLocal(local+1, to)
+	}
+	when := time.Unix(first, 0).UTC().Format("15:04:05 on 2 January 2006")
+	what := "it does not tick then"
+	if !r.realTime && !l.policy.skipGap {
+		what = "it ticks at " + time.Unix(to, 0).UTC().Format("15:04:05") + " instead"
+		if count > 1 {
+			what = fmt.Sprintf("that and the %d ticks after it are one, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
+		}
+	}
+	l.find(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, what)
+	return true
+}
+
+func (l *linter) fold(r *rule, st *stretch) bool {
+	local := r.nextLocal(st.start+st.offset, st.start+st.before)
+	if local == none || r.hourly() || !r.realTime && !l.policy.foldBoth {
+		return false
+	}
+	l.find(LintClocks, "", "%s comes twice in %s: it ticks both times", time.Unix(local, 0).UTC().Format("15:04:05 on 2 January 2006"), l.zone.location)
+	return true
+}
+
+// A Crowd is a second on which many schedules tick.
+type Crowd struct {
+	At      time.Time
+	Members []int // places in the list that Crowds was given
+}
+
+// mostLooked is how many ticks of each schedule Crowds looks at: a schedule that
+// ticks more often than hourly shares its seconds anyway.
+const mostLooked = 24
+
+// mostCrowds is how many Crowds finds.
+const mostCrowds = 10
+
+// Crowds finds the seconds of the day after now on which at least so many of the
+// schedules tick, those with most first; of the same schedules one second only.
+// Schedules with jitter are not counted: they are spread already.
+func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
+	bySecond := map[int64][]int{}
+	for i, s := range list {
+		if s == nil || s.plan.jitter > 0 {
+			continue
+		}
+		at := milliseconds(now)
+		for range mostLooked {
+			if at = s.next(at); at == none || at > milliseconds(now)+day*1000 {
+				break
+			}
+			members := bySecond[at/1000]
+			if len(members) == 0 || members[len(members)-1] != i {
+				bySecond[at/1000] = append(members, i)
+			}
+		}
+	}
+	var crowds []Crowd
+	for second, members := range bySecond {
+		if len(members) >= least {
+			crowds = append(crowds, Crowd{time.Unix(second, 0).UTC(), members})
+		}
+	}
+	slices.SortFunc(crowds, func(a, b Crowd) int {
+		if d := len(b.Members) - len(a.Members); d != 0 {
+			return d
+		}
+		return a.At.Compare(b.At)
+	})
+	var found []Crowd
+	for _, c := range crowds { // those that tick each hour are one crowd, not 24
+		again := slices.ContainsFunc(found, func(f Crowd) bool { return slices.Equal(f.Members, c.Members) })
+		if !again && len(found) < mostCrowds {
+			found = append(found, c)
+		}
+	}
+	return found
+}
