@@ -106,7 +106,7 @@ func withoutConfig(commands ...*cobra.Command) {
 
 func offline(cmd *cobra.Command) bool {
 	for ; cmd != nil; cmd = cmd.Parent() {
-		if cmd.Annotations[offlineKey] != "" {
+		if cmd.Annotations[offlineKey] != "" || strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
 			return true
 		}
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,39 +23,72 @@ const completeMost = 1000
 
 type completer = func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective)
 
-// live asks the server for words, for a moment. Errors are silence: a person
-// who presses TAB has no use for them.
-func (a *app) live(cmd *cobra.Command, look func(ctx context.Context, c *client.Client) []cobra.Completion) ([]cobra.Completion, cobra.ShellCompDirective) {
-	ctx := cmd.Context()
-	if ctx == nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// offer is a word that TAB offers, and what it is.
+type offer struct {
+	Word  string `json:"word"`
+	About string `json:"about,omitempty"`
+}
+
+// look asks the server for words.
+type look func(ctx context.Context, c *client.Client) ([]offer, error)
+
+// live is what look finds, or found a moment ago, for a moment. Errors are silence:
+// a person who presses TAB has no use for them.
+func (a *app) live(cmd *cobra.Command, kind string, look look) []offer {
+	if cmd.Context() == nil {
+		return nil
 	}
-	quiet := *a
-	quiet.quiet = true
-	c, err := quiet.connectFor(completeLimit)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(ctx, completeLimit)
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
 	defer cancel()
-	return look(ctx, c), cobra.ShellCompDirectiveNoFileComp
+	found, err := patiently(ctx, func() ([]offer, error) { // a token's file may be a pipe
+		quiet := *a
+		quiet.quiet, quiet.verbose = true, false
+		c, err := quiet.connectFor(completeLimit)
+		if err != nil {
+			return nil, err
+		}
+		return quiet.remembered(kind, func() ([]offer, error) { return look(ctx, c) })
+	})
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+// begun keeps the offers that begin with what is typed and are not on the line yet.
+func begun(offers []offer, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var words []cobra.Completion
+	for _, o := range offers {
+		switch {
+		case !strings.HasPrefix(o.Word, typed) || slices.Contains(done, o.Word):
+		case o.About == "":
+			words = append(words, o.Word)
+		default:
+			words = append(words, cobra.CompletionWithDesc(o.Word, o.About))
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// someTasks are the first tasks of the scope.
+func (a *app) someTasks(ctx context.Context, c *client.Client, do func(client.Task)) error {
+	for t, err := range c.All(ctx, client.ListOptions{Namespace: a.scope(), Limit: completeMost}) {
+		if err != nil {
+			return err
+		}
+		do(t)
+	}
+	return nil
 }
 
 // completeTasks offers the names of tasks that are not on the line yet.
 func (a *app) completeTasks(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.live(cmd, func(ctx context.Context, c *client.Client) []cobra.Completion {
-		var words []cobra.Completion
-		for t, err := range c.All(ctx, client.ListOptions{Namespace: a.scope(), Limit: completeMost}) {
-			if err != nil {
-				break
-			}
-			name := a.taskName(t)
-			if strings.HasPrefix(name, typed) && !slices.Contains(done, name) {
-				words = append(words, cobra.CompletionWithDesc(name, first(oneLine(t.Description), scheduleWords(t.Spec))))
-			}
-		}
-		return words
-	})
+	return begun(a.live(cmd, "tasks", func(ctx context.Context, c *client.Client) (offers []offer, err error) {
+		err = a.someTasks(ctx, c, func(t client.Task) {
+			offers = append(offers, offer{a.taskName(t), first(oneLine(t.Description), oneLine(scheduleWords(t.Spec)))})
+		})
+		return offers, err
+	}), done, typed)
 }
 
 // completeTask is completeTasks for a command that takes one.
@@ -69,50 +104,102 @@ func (a *app) completeRuns(cmd *cobra.Command, done []string, typed string) ([]c
 	if !idStart.MatchString(typed) {
 		return a.completeTasks(cmd, done, typed)
 	}
-	return a.live(cmd, func(ctx context.Context, c *client.Client) []cobra.Completion {
+	return begun(a.live(cmd, "runs", func(ctx context.Context, c *client.Client) ([]offer, error) {
 		runs, err := c.ListRuns(ctx, client.RunFilter{Namespace: a.scope(), Limit: completeMost})
-		if err != nil {
-			return nil
+		offers := make([]offer, len(runs))
+		for i, r := range runs {
+			offers[i] = offer{r.ID, oneLine(r.Task + " " + string(r.State))}
 		}
-		var words []cobra.Completion
-		for _, r := range runs {
-			if strings.HasPrefix(r.ID, typed) {
-				words = append(words, cobra.CompletionWithDesc(r.ID, r.Task+" "+string(r.State)))
-			}
-		}
-		return words
-	})
+		return offers, err
+	}), done, typed)
 }
 
-func (a *app) completeNodes(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.live(cmd, func(ctx context.Context, c *client.Client) []cobra.Completion {
+// completeDead offers dead runs: by their task, if it has one, else by their ids.
+func (a *app) completeDead(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return begun(a.live(cmd, "dead", func(ctx context.Context, c *client.Client) ([]offer, error) {
+		runs, err := c.ListRuns(ctx, client.RunFilter{Namespace: a.scope(), Dead: true, Limit: completeMost})
+		offers := make([]offer, len(runs))
+		for i, r := range runs {
+			name := a.show(ref{r.Namespace, r.Task})
+			offers[i] = offer{name + "@" + r.ID, oneLine(string(r.State) + " " + a.gone(r.EndedAt, readersZone))}
+		}
+		return offers, err
+	}), done, typed)
+}
+
+func (a *app) completeNodes(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return begun(a.live(cmd, "nodes", func(ctx context.Context, c *client.Client) ([]offer, error) {
 		nodes, err := c.Nodes(ctx)
-		if err != nil {
-			return nil
+		offers := make([]offer, len(nodes))
+		for i, n := range nodes {
+			offers[i] = offer{n.Name, oneLine(n.State + " " + n.Address)}
 		}
-		var words []cobra.Completion
-		for _, n := range nodes {
-			if strings.HasPrefix(n.Name, typed) {
-				words = append(words, cobra.CompletionWithDesc(n.Name, oneLine(n.State+" "+n.Address)))
-			}
-		}
-		return words
-	})
+		return offers, err
+	}), done, typed)
 }
 
 func (a *app) completeNamespaces(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.live(cmd, func(ctx context.Context, c *client.Client) []cobra.Completion {
-		var words []cobra.Completion
-		for t, err := range c.All(ctx, client.ListOptions{Limit: completeMost}) {
-			if err != nil {
-				break
-			}
-			if strings.HasPrefix(t.Namespace, typed) && !slices.Contains(words, t.Namespace) {
-				words = append(words, t.Namespace)
-			}
+	everywhere := *a
+	everywhere.allNamespaces = true
+	return begun(everywhere.live(cmd, "namespaces", func(ctx context.Context, c *client.Client) ([]offer, error) {
+		count := map[string]int64{}
+		err := everywhere.someTasks(ctx, c, func(t client.Task) { count[t.Namespace]++ })
+		offers := []offer{}
+		for _, ns := range slices.Sorted(maps.Keys(count)) {
+			offers = append(offers, offer{ns, ""})
 		}
-		return words
-	})
+		return offers, err
+	}), nil, typed)
+}
+
+// completeTaskLabels offers, behind -l, the labels that tasks have.
+func (a *app) completeTaskLabels(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nextTerm(a.live(cmd, "task-labels", func(ctx context.Context, c *client.Client) ([]offer, error) {
+		l := labelsSeen{}
+		err := a.someTasks(ctx, c, func(t client.Task) { l.add(t.Labels) })
+		return l.offers(), err
+	}), typed)
+}
+
+// completeNodeLabels offers the labels that nodes have.
+func (a *app) completeNodeLabels(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nextTerm(a.live(cmd, "node-labels", func(ctx context.Context, c *client.Client) ([]offer, error) {
+		nodes, err := c.Nodes(ctx)
+		l := labelsSeen{}
+		for _, n := range nodes {
+			l.add(n.Labels)
+		}
+		return l.offers(), err
+	}), typed)
+}
+
+// labelsSeen are labels, and how many things have each.
+type labelsSeen map[string]int64
+
+func (l labelsSeen) add(labels map[string]string) {
+	for k, v := range labels {
+		l[k+"="+v]++
+	}
+}
+
+func (l labelsSeen) offers() []offer {
+	var offers []offer
+	for _, label := range slices.Sorted(maps.Keys(l)) {
+		offers = append(offers, offer{label, fmt.Sprintf("%d of them", l[label])})
+	}
+	return offers
+}
+
+// nextTerm offers what may follow the last comma of a selector.
+func nextTerm(offers []offer, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	before := typed[:strings.LastIndex(typed, ",")+1]
+	var next []offer
+	for _, o := range offers {
+		if !strings.Contains(","+before, ","+o.Word+",") {
+			next = append(next, offer{before + o.Word, o.About})
+		}
+	}
+	return begun(next, nil, typed)
 }
 
 func (a *app) completeContexts(_ *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -167,6 +254,37 @@ func completeTaskFlags(cmd *cobra.Command) {
 	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
 	completeFixed(cmd, "retry-on", string(task.Failed), string(task.TimedOut), string(task.Lost))
+}
+
+// completeFlags gives flags of one meaning the same words, in all commands.
+func (a *app) completeFlags(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		a.completeFlags(c)
+	}
+	known := map[string]completer{"selector": a.completeTaskLabels, "unset": completeUnset, "timezone": completeZones,
+		"task": a.completeTasks, "node": a.completeNodes}
+	if cmd.HasParent() && cmd.Parent().Name() == "node" {
+		known["selector"] = a.completeNodeLabels
+	}
+	for flag, f := range known {
+		if cmd.LocalNonPersistentFlags().Lookup(flag) != nil {
+			complete(cmd, flag, f) // but for a command that has its own
+		}
+	}
+}
+
+// completeUnset offers the fields that --unset knows.
+func completeUnset(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var offers []offer
+	for _, name := range slices.Sorted(maps.Keys(shortcuts())) {
+		offers = append(offers, offer{name, ""})
+	}
+	return begun(offers, nil, typed)
+}
+
+// completeZones offers the names of time zones.
+func completeZones(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return schedule.ZoneNames(typed), cobra.ShellCompDirectiveNoFileComp
 }
 
 func completeFixed(cmd *cobra.Command, flag string, words ...string) {

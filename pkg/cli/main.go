@@ -123,6 +123,7 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	a.plainText(root)
 	a.refuseUnknown(root)
 	root.AddCommand(manCommand(root))
+	a.completeFlags(root)
 	return root
 }
 

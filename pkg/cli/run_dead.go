@@ -71,7 +71,7 @@ func (a *app) runDismiss() *cobra.Command {
 
 // deadVerb makes cmd do one thing to each of the dead runs that it is given.
 func (a *app) deadVerb(cmd *cobra.Command, p *deadPick, do func(context.Context, *client.Client, task.Run) error, show func(asked int) error) *cobra.Command {
-	cmd.ValidArgsFunction = a.completeRuns
+	cmd.ValidArgsFunction = a.completeDead
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		c, err := a.connect()

@@ -38,14 +38,6 @@ func (f *timingFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "name", "", "the task whose schedule it would be, for H")
 	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
-	completeZones(cmd)
-}
-
-// completeZones offers the names of time zones.
-func completeZones(cmd *cobra.Command) {
-	complete(cmd, "timezone", func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return schedule.ZoneNames(typed), cobra.ShellCompDirectiveNoFileComp
-	})
 }
 
 // timing is what the flags and the expressions say, and from when on.
