@@ -107,7 +107,7 @@ var legend = regexp.MustCompile(`(?i)^(m|min|minute)\s+(h|hour)\s+(dom|mday|day)
 // use, or a picture of the fields, is none.
 func (r *crontabReader) remark(line string) {
 	text := strings.TrimSpace(strings.TrimLeft(line, "#"))
-	if words := strings.Fields(text); len(words) > 0 && (looksLikeField(words[0]) || legend.MatchString(text)) || strings.HasPrefix(text, "@") {
+	if words := strings.Fields(text); len(words) > 0 && (looksLikeField(words[0]) || legend.MatchString(text) || strings.ContainsAny(text[:1], "|.`┌│├└")) || strings.HasPrefix(text, "@") {
 		r.comment = nil
 		return
 	}

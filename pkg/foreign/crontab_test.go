@@ -127,14 +127,15 @@ func TestCrontab_RefusesWithItsLine(t *testing.T) {
 
 func TestCrontab_Comments(t *testing.T) {
 	for text, want := range map[string]string{
-		"# a\n* * * * * x":                         "a",
-		"# a\n\n* * * * * x":                       "",
-		"# a\nA=b\n* * * * * x":                    "",
-		"# a\n#5 * * * * old\n* * * * * x":         "",
-		"# a\n#@daily old\n# b\n* * * * * x":       "b",
-		"# m h dom mon dow command\n* * * * * x":   "",
-		"# .---- minute\n# |  |\n# b\n* * * * * x": ".---- minute\nb",
-		"# a\x1b[1m\n* * * * * x":                  "a [1m",
+		"# a\n* * * * * x":                                "a",
+		"# a\n\n* * * * * x":                              "",
+		"# a\nA=b\n* * * * * x":                           "",
+		"# a\n#5 * * * * old\n* * * * * x":                "",
+		"# a\n#@daily old\n# b\n* * * * * x":              "b",
+		"# m h dom mon dow command\n* * * * * x":          "",
+		"# .---- minute\n# |  |\n# b\n* * * * * x":        "b",
+		"# minute (0-59)\n# |\thour\n# |\t|\n* * * * * x": "",
+		"# a\x1b[1m\n* * * * * x":                         "a [1m",
 	} {
 		if got := one(t, text, ofAnn).Spec.Description; got != want {
 			t.Errorf("%q: %q", text, got)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -207,6 +208,10 @@ func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string
 	p = &task.Process{}
 	command, ok1 := texts(c["command"])
 	args, ok2 := texts(c["args"])
+	if len(command) == 0 && len(args) > 1 && slices.Contains(shells, path.Base(args[0])) {
+		command, args = args, nil
+		k.note("the command is taken from args, as if the image had none to put before them")
+	}
 	if len(command) == 0 || !ok1 || !ok2 {
 		return nil, fmt.Sprintf("the container has no command of its own: it is in the image %v", c["image"])
 	}
@@ -227,8 +232,8 @@ func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string
 // name notes what there is besides what is known.
 func (k *kubernetesJob) name(where string, of map[string]any, known ...string) {
 	var rest []string
-	for name := range of {
-		if !slices.Contains(known, name) {
+	for name, v := range of {
+		if says := fmt.Sprint(v); !slices.Contains(known, name) && v != nil && says != "map[]" && says != "[]" {
 			rest = append(rest, name)
 		}
 	}

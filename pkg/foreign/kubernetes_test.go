@@ -35,14 +35,15 @@ spec:
         spec:
           restartPolicy: Never
           serviceAccountName: orders
-          volumes: []
+          volumes: [{name: data}]
+          securityContext: {}
           containers:
             - name: main
               image: example.org/orders:1
               command: [/bin/report]
               args: ["--day", $(DAY), "$(OTHER)", "$$x", 3]
               workingDir: /srv
-              envFrom: []
+              envFrom: [{secretRef: {name: x}}]
               resources: {limits: {cpu: 1}}
               env:
                 - {name: DAY, value: "today"}
@@ -89,6 +90,9 @@ func TestKubernetes_ListsAndDefaults(t *testing.T) {
 	s := r.Jobs[0].Spec
 	if s.Name != "k8s-a" || s.Namespace != "here" || s.Overlap != task.OverlapAllow || s.Retry.Attempts != 7 || s.Timezone != "Europe/Berlin" || s.Target.Selector != "node = n1" || s.History.Keep != 20 {
 		t.Errorf("%+v", s)
+	}
+	if r := foreign.Kubernetes("f.json", strings.Replace(text, `"args": ["x"]`, `"args": ["/bin/sh", "-c", "x"]`, 1), foreign.Options{}); len(r.Jobs) != 2 || !slices.Equal(r.Jobs[1].Spec.Action.Process.Command, []string{"/bin/sh", "-c", "x"}) {
+		t.Errorf("a shell in args: %+v", r)
 	}
 	// A shadow starts nothing, so that it needs no command.
 	r = foreign.Kubernetes("f.json", text, foreign.Options{Shadow: true})
