@@ -107,7 +107,7 @@ func (c *cluster) refusedOld(name string) {
 			return errors.New("it runs")
 		}
 	})
-	if !strings.Contains(p.logs.String(), "format 3") || !strings.Contains(p.logs.String(), "downgrade --to-format 1") {
+	if !strings.Contains(p.logs.String(), fmt.Sprintf("format %d", store.NewestFormat)) || !strings.Contains(p.logs.String(), "downgrade --to-format 1") {
 		c.t.Errorf("it does not say why it refuses:\n%s", p.logs)
 	}
 }

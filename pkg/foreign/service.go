@@ -22,10 +22,10 @@ func (t *timer) service(s *task.Spec, u Unit, name string) error {
 	switch kind := u.last("Service", "Type"); kind {
 	case "", "simple", "exec", "oneshot", "idle":
 	default:
-		return fmt.Errorf("Type=%s: a task is a process that ends, and does not leave others behind", kind)
+		return fmt.Errorf("its Type=%s: a task is a process that ends, and does not leave others behind", kind)
 	}
 	if u.yes("Service", "DynamicUser") && u.last("Service", "User") == "" {
-		return errors.New("DynamicUser=yes has no counterpart, and the task would be root's: give it a User= of its own")
+		return errors.New("its DynamicUser=yes has no counterpart, and the task would be root's: give it a User= of its own")
 	}
 	x := expander{unit: name}
 	env, err := environment(u, x)
@@ -110,12 +110,12 @@ func environment(u Unit, x expander) (map[string]string, error) {
 	for _, v := range u.all("Service", "Environment") {
 		words, err := splitWords(v.value)
 		if err != nil {
-			return nil, fmt.Errorf("Environment=%s: %w", v.value, err)
+			return nil, fmt.Errorf("its Environment=%s: %w", v.value, err)
 		}
 		for _, w := range words {
 			name, value, ok := strings.Cut(w.text, "=")
 			if !ok {
-				return nil, fmt.Errorf("Environment=: %s is no assignment", quote(w.text))
+				return nil, fmt.Errorf("its Environment=: %s is no assignment", quote(w.text))
 			}
 			if env[name], err = x.expand(value); err != nil {
 				return nil, err

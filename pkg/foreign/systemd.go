@@ -79,9 +79,8 @@ var timerKeys = strings.Fields(`OnCalendar OnBootSec OnStartupSec OnActiveSec On
 	FixedRandomDelay AccuracySec Unit RemainAfterElapse`)
 
 func (t *timer) times(s *task.Spec) error {
-	zone, s0 := "", task.Schedules{}
+	zone, all := "", task.Schedules{}
 	for i, event := range t.unit.all("Timer", "OnCalendar") {
-		t.job.Line = max(t.job.Line, 0)
 		if i == 0 {
 			t.job.Line = event.line
 		}
@@ -94,7 +93,7 @@ func (t *timer) times(s *task.Spec) error {
 			return fmt.Errorf("OnCalendar= has several time zones, and a task has one")
 		}
 		zone = z
-		s0 = append(s0, expr)
+		all = append(all, expr)
 	}
 	if zone != "" {
 		s.Timezone = zone
@@ -106,7 +105,7 @@ func (t *timer) times(s *task.Spec) error {
 				t.job.Line = v.line
 				return fmt.Errorf("%s=%s: is no period", after.key, v.value)
 			}
-			s0 = append(s0, fmt.Sprintf(after.form, task.Duration(period)))
+			all = append(all, fmt.Sprintf(after.form, task.Duration(period)))
 			t.note("%s counts from when the task is imported, not from a boot", after.key)
 			if t.job.Line == 0 {
 				t.job.Line = v.line
@@ -115,17 +114,17 @@ func (t *timer) times(s *task.Spec) error {
 	}
 	for _, key := range []string{"OnBootSec", "OnStartupSec", "OnActiveSec"} {
 		for _, v := range t.unit.all("Timer", key) {
-			if len(s0) == 0 {
+			if len(all) == 0 {
 				t.job.Line = v.line
 				return fmt.Errorf("%s has no counterpart: a task has times, and no boots", key)
 			}
 			t.note("%s=%s has no counterpart: nothing runs because of a boot", key, v.value)
 		}
 	}
-	if len(s0) == 0 {
+	if len(all) == 0 {
 		return fmt.Errorf("the timer has no time")
 	}
-	s.Schedule = slices.Compact(s0)
+	s.Schedule = slices.Compact(all)
 	s.Missed.Policy = task.MissedSkip
 	if t.unit.yes("Timer", "Persistent") {
 		s.Missed.Policy, s.Missed.Window = task.MissedLatest, longest
