@@ -24,7 +24,16 @@ func (c FieldChange) String() string {
 // Compare tells the fields that b has otherwise than a, in the order of their
 // names; none if they say the same. Values are as in JSON, numbers a json.Number.
 func Compare(a, b Spec) []FieldChange {
-	was, is := leaves(a), leaves(b)
+	one, other := fieldsAsJSON(a), fieldsAsJSON(b)
+	for name, v := range one { // most are the same: they need no closer look
+		if w, ok := other[name]; ok && bytes.Equal(v, w) {
+			delete(one, name)
+			delete(other, name)
+		}
+	}
+	was, is := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	flatten(was, "", one)
+	flatten(is, "", other)
 	names := slices.Collect(maps.Keys(was))
 	for name := range is {
 		if _, ok := was[name]; !ok {
@@ -51,21 +60,20 @@ func Differences(a, b Spec) []string {
 	return list
 }
 
-// leaves are the values of a spec by their paths, as JSON.
-func leaves(s Spec) map[string]json.RawMessage {
-	out := map[string]json.RawMessage{}
-	b, err := json.Marshal(s)
+// fieldsAsJSON are the fields of a spec.
+func fieldsAsJSON(s Spec) map[string]json.RawMessage {
 	var doc map[string]json.RawMessage
-	if err == nil && json.Unmarshal(b, &doc) == nil {
-		flatten(out, "", doc)
+	if b, err := json.Marshal(s); err == nil {
+		_ = json.Unmarshal(b, &doc) // it was written just now
 	}
-	return out
+	return doc
 }
 
+// flatten adds the values of a document by their paths.
 func flatten(out map[string]json.RawMessage, path string, doc map[string]json.RawMessage) {
 	for name, value := range doc {
 		var inner map[string]json.RawMessage
-		if json.Unmarshal(value, &inner) == nil && len(inner) > 0 {
+		if len(value) > 0 && value[0] == '{' && json.Unmarshal(value, &inner) == nil && len(inner) > 0 {
 			flatten(out, path+name+".", inner)
 			continue
 		}
