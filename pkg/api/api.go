@@ -131,6 +131,9 @@ func New(cfg Config) (http.Handler, error) {
 	if s.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
+	if err := s.metrics.gauge(cfg.Registerer, "carillon_log_followers", "Callers that follow outputs at this node, or through it.", func() float64 { return float64(s.following.Load()) }); err != nil {
+		return nil, fmt.Errorf("api: register metrics: %w", err)
+	}
 	if err := s.register(); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}

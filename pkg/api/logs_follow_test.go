@@ -317,6 +317,9 @@ func TestFollowLogs_AreBounded(t *testing.T) {
 	}
 	_, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
 	wantError(t, err, task.ErrUnavailable, client.CodeBusy)
+	if m := w.do(request{method: "GET", path: "/metrics"}); !strings.Contains(m.body, "\ncarillon_log_followers 256\n") {
+		t.Error("the metric does not say so")
+	}
 	must(t, streams[0].Close())
 	eventually(t, func() bool {
 		s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})

@@ -34,6 +34,14 @@ func newMetrics(reg prometheus.Registerer) (metrics, error) {
 	return m, nil
 }
 
+// gauge registers a figure that is read when it is asked for.
+func (m metrics) gauge(reg prometheus.Registerer, name, help string, read func() float64) error {
+	if reg == nil {
+		return nil
+	}
+	return reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+}
+
 // observe counts a request. pattern is the mux's, "METHOD /path"; what it does
 // not know shares one label, so that callers cannot make new ones.
 func (m metrics) observe(pattern, method string, status int, took time.Duration) {

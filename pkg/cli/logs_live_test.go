@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// fakeCluster answers what following asks for, and counts it: tasks without runs,
+// whose events a test tells, and runs of which each wrote its id and succeeded.
+type fakeCluster struct {
+	*httptest.Server
+	events chan task.Event
+
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func newFakeCluster(t *testing.T) *fakeCluster {
+	f := &fakeCluster{events: make(chan task.Event), calls: map[string]int{}}
+	mux := http.NewServeMux()
+	count := func(pattern string, serve http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			f.mu.Lock()
+			f.calls[pattern]++
+			f.mu.Unlock()
+			serve(w, r)
+		})
+	}
+	asJSON := func(w http.ResponseWriter, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v)
+	}
+	const runs = "/v1/namespaces/default/tasks/{name}/runs"
+	count(runs, func(w http.ResponseWriter, _ *http.Request) { asJSON(w, map[string]any{"items": []task.Run{}}) })
+	count(runs+"/{id}", func(w http.ResponseWriter, r *http.Request) {
+		asJSON(w, task.Run{Namespace: "default", Task: r.PathValue("name"), ID: r.PathValue("id"), State: task.Succeeded, Attempt: 1, Node: "n1"})
+	})
+	count(runs+"/{id}/logs", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "of "+r.PathValue("id")+"\n")
+	})
+	count("/v1/namespaces/default/events", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "id: 1\n\n")
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case e := <-f.events:
+				b, _ := json.Marshal(e)
+				fmt.Fprintf(w, "id: %s\ndata: %s\n\n", e.ID, b)
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+	f.Server = httptest.NewServer(mux)
+	t.Cleanup(f.Close)
+	return f
+}
+
+// A hundred tasks are followed by one stream of events: no task is asked for its runs
+// again, and a run costs two calls, however often events tell of it. The runs of a task
+// come one after the other.
+func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
+	f := newFakeCluster(t)
+	args := []string{"logs", "-f", "--server", f.URL}
+	for i := range 100 {
+		args = append(args, fmt.Sprintf("t%03d", i))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var out lockedBuffer
+	done := make(chan int)
+	go func() {
+		done <- Main(ctx, args, IO{Out: &out, Err: io.Discard, Env: func(string) string { return "" }})
+	}()
+	revision := 1
+	tell := func(name, run, action string, state task.State) {
+		revision++
+		f.events <- task.Event{ID: fmt.Sprint(revision), Revision: int64(revision), Kind: task.EventRun, Action: action,
+			Namespace: "default", Task: name, Run: run, State: string(state), Attempt: 1, Node: "n1"}
+	}
+	want := []string{}
+	for i := range 60 {
+		name, run := fmt.Sprintf("t%03d", i%3), fmt.Sprintf("run-%02d", i)
+		tell(name, run, task.ActionQueued, task.Queued)
+		tell(name, run, task.ActionDispatched, task.Dispatched)
+		tell(name, run, task.ActionStarted, task.Running)
+		tell(name, run, task.ActionEnded, task.Succeeded)
+		want = append(want, fmt.Sprintf("%s | of %s", name, run))
+	}
+	tell("another", "run-x", task.ActionStarted, task.Running)
+	var lines []string
+	for end := time.Now().Add(20 * time.Second); len(lines) < len(want) && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		lines = strings.Split(strings.TrimSpace(out.String()), "\n")
+	}
+	cancel()
+	if code := <-done; code != exitInterrupted {
+		t.Errorf("ended with %d", code)
+	}
+	for _, name := range []string{"t000", "t001", "t002"} {
+		of := func(list []string) []string {
+			return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !strings.HasPrefix(s, name) })
+		}
+		if got, want := of(lines), of(want); !slices.Equal(got, want) {
+			t.Errorf("%s: shown %q, want %q", name, got, want)
+		}
+	}
+	if len(lines) != len(want) {
+		t.Errorf("%d lines, want %d", len(lines), len(want))
+	}
+	const runs = "/v1/namespaces/default/tasks/{name}/runs"
+	for pattern, want := range map[string]int{runs: 100, runs + "/{id}": 60, runs + "/{id}/logs": 60, "/v1/namespaces/default/events": 1} {
+		if got := f.calls[pattern]; got > want {
+			t.Errorf("%s was called %d times, want %d", pattern, got, want)
+		}
+	}
+}
+
+// lockedBuffer is what a command has printed so far.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
