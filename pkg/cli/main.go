@@ -111,6 +111,7 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 		root.AddCommand(c)
 	}
 	withoutConfig(daemonCommands...)
+	daemonFormats(daemonCommands)
 	version := a.versionCommand() // which also tells why a server does not answer
 	withoutConfig(version)
 	add(root, groupOther, a.importCommand(), a.auditCommand(), a.configCommand(), a.schemaCommand(), version)
@@ -125,6 +126,24 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	root.AddCommand(manCommand(root))
 	a.completeFlags(root)
 	return root
+}
+
+// daemonFormats declares what the commands of other packages print: a benchmark has
+// a report, the others only talk.
+func daemonFormats(commands []*cobra.Command) {
+	for _, c := range commands {
+		formats := asTable
+		if c.HasParent() && c.Parent().Name() == "bench" {
+			formats += "," + asJSON
+		}
+		if c.Annotations[formatsKey] == "" {
+			if c.Annotations == nil {
+				c.Annotations = map[string]string{}
+			}
+			c.Annotations[formatsKey] = formats
+		}
+		daemonFormats(c.Commands())
+	}
 }
 
 // plainText declares that cobra's own commands have one format, and no use for the

@@ -1,0 +1,11 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// Tree is the whole command tree.
+func Tree(daemonCommands ...*cobra.Command) *cobra.Command {
+	return newApp(IO{Env: func(string) string { return "" }}).root(daemonCommands)
+}
+
+// FormatsOf are the output formats of a command.
+func FormatsOf(cmd *cobra.Command) []string { return formatsOf(cmd) }

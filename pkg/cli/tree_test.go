@@ -1,0 +1,171 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/bench"
+	"github.com/carillonhq/carillon/pkg/cli"
+	"github.com/carillonhq/carillon/pkg/daemon"
+)
+
+// scripts are where commands are run as a person types them: against an API, against
+// a node, and as the program itself.
+var scripts = []string{"testdata/script/*.txtar", "../daemon/testdata/*/*.txtar", "../../cmd/carillon/testdata/script/*.txtar"}
+
+// use is how scripts use a command.
+type use struct{ plain, json, failing bool }
+
+// TestTree_EveryCommandHasAScript: one that runs it, one that runs it with -o json,
+// if it has that, and one in which it fails. Add a line to a script.
+func TestTree_EveryCommandHasAScript(t *testing.T) {
+	root := cli.Tree(append(daemon.Commands(), bench.Command())...)
+	uses := map[*cobra.Command]*use{}
+	for _, pattern := range scripts {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d scripts, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _, _ := strings.Cut(string(b), "\n-- ")
+			for line := range strings.Lines(text) {
+				note(root, uses, line)
+			}
+		}
+	}
+	// A benchmark takes its time: pkg/bench runs them all, scripts one of them.
+	benchmarks := use{}
+	walk(root, func(c *cobra.Command) {
+		if u := uses[c]; u != nil && c.Parent().Name() == "bench" {
+			benchmarks.plain = benchmarks.plain || u.plain
+			benchmarks.json = benchmarks.json || u.json
+		}
+	})
+	walk(root, func(c *cobra.Command) {
+		u := use{}
+		if known := uses[c]; known != nil {
+			u = *known
+		}
+		if c.Parent().Name() == "bench" {
+			u.plain, u.json = benchmarks.plain, benchmarks.json
+		}
+		if !u.plain {
+			t.Errorf("%s: no script runs it", c.CommandPath())
+		}
+		if !u.json && slices.Contains(cli.FormatsOf(c), "json") {
+			t.Errorf("%s: no script runs it with -o json", c.CommandPath())
+		}
+		if !u.failing {
+			t.Errorf("%s: it fails in no script", c.CommandPath())
+		}
+	})
+}
+
+// TestTree_EveryCommandHasExamples, and words for what it does.
+func TestTree_EveryCommandHasExamples(t *testing.T) {
+	walk(cli.Tree(append(daemon.Commands(), bench.Command())...), func(c *cobra.Command) {
+		switch name := c.Parent().Name(); {
+		case c.Short == "":
+			t.Errorf("%s: no words for it", c.CommandPath())
+		case !c.HasExample() && name != "bench" && name != "completion" && c.Name() != "help": // bench has some for all
+			t.Errorf("%s: no examples", c.CommandPath())
+		case c.HasExample() && !strings.Contains(c.Example, "carillon "):
+			t.Errorf("%s: its examples do not run it", c.CommandPath())
+		}
+	})
+}
+
+// walk calls do for every command that does something.
+func walk(cmd *cobra.Command, do func(*cobra.Command)) {
+	for _, c := range cmd.Commands() {
+		switch {
+		case c.Hidden, c.IsAdditionalHelpTopicCommand():
+		case c.HasSubCommands():
+			walk(c, do)
+		default:
+			do(c)
+		}
+	}
+}
+
+// note takes a script's line, if it runs a command.
+func note(root *cobra.Command, uses map[*cobra.Command]*use, line string) {
+	words := fields(line)
+	failing := false
+	for len(words) > 0 && (words[0] == "!" || words[0] == "?" || strings.HasPrefix(words[0], "[")) {
+		failing = failing || words[0] == "!"
+		words = words[1:]
+	}
+	if len(words) > 0 && (words[0] == "exec" || words[0] == "await") {
+		words = words[1:]
+	}
+	if len(words) == 0 || !slices.Contains([]string{"carillon", "background", "eventually"}, words[0]) {
+		return
+	}
+	words = words[1:]
+	if at := slices.Index(words, "--"); at >= 0 { // its own command, or a pattern
+		words = words[:at]
+	}
+	cmd, _, err := root.Find(words)
+	if err != nil || cmd == nil {
+		return
+	}
+	u := uses[cmd]
+	if u == nil {
+		u = &use{}
+		uses[cmd] = u
+	}
+	json, plain := false, true
+	for i, w := range words {
+		format := ""
+		switch {
+		case (w == "-o" || w == "--output") && i+1 < len(words):
+			format = words[i+1]
+		case strings.HasPrefix(w, "--output="):
+			format = strings.TrimPrefix(w, "--output=")
+		case strings.HasPrefix(w, "-o"):
+			format = strings.TrimPrefix(w, "-o")
+		case w == "--help" || w == "-h":
+			return
+		}
+		json = json || strings.HasPrefix(format, "json")
+		plain = plain && format == ""
+	}
+	u.plain = u.plain || plain && !failing
+	u.json = u.json || json
+	u.failing = u.failing || failing
+}
+
+// fields splits a line as testscript does: at blanks outside single quotes.
+func fields(line string) []string {
+	var words []string
+	word, quoted, begun := "", false, false
+	for _, r := range strings.TrimSpace(line) {
+		switch {
+		case r == '#' && !quoted && !begun:
+			return words
+		case r == '\'':
+			quoted, begun = !quoted, true
+		case (r == ' ' || r == '\t') && !quoted:
+			if begun {
+				words = append(words, word)
+			}
+			word, begun = "", false
+		default:
+			word, begun = word+string(r), true
+		}
+	}
+	if begun {
+		words = append(words, word)
+	}
+	return words
+}
