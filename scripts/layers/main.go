@@ -32,12 +32,12 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/manifest", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
-	"pkg/cli":      {"pkg/manifest", "pkg/foreign", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/cli":      {"pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
 	"pkg/foreign":  {"pkg/manifest", "pkg/schedule", "pkg/task"},
 	"pkg/manifest": {"pkg/schema", "pkg/schedule", "pkg/task"},
 	// schema is what the OpenAPI document and the schema for editors have in common.
@@ -63,6 +63,9 @@ var allowed = map[string][]string{
 	"pkg/chaos": {},
 	// sim runs whole nodes in virtual time, for tests.
 	"pkg/sim": {"pkg/daemon", "pkg/check", "pkg/client", "shard", "pkg/store", "pkg/kv", "pkg/kv/kvmem", "pkg/kv/around", "pkg/task"},
+
+	// certs knows files and TLS, and nothing of who uses them.
+	"pkg/certs": {},
 
 	"pkg/kv": {},
 	// kvmem is an etcd in memory, around puts functions around an etcd client: for

@@ -1,0 +1,211 @@
+package certs
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Kind is what a certificate is for.
+type Kind string
+
+// A node is a server of the API and of etcd, and a client of both. A client is a
+// client only. An authority signs the others.
+const (
+	KindNode      Kind = "node"
+	KindClient    Kind = "client"
+	KindAuthority Kind = "ca"
+)
+
+// KindOf is what a certificate is for; "" if it is none of those.
+func KindOf(c *x509.Certificate) Kind {
+	switch {
+	case c.IsCA:
+		return KindAuthority
+	case usable(c, x509.ExtKeyUsageServerAuth):
+		return KindNode
+	case usable(c, x509.ExtKeyUsageClientAuth):
+		return KindClient
+	}
+	return ""
+}
+
+// Request is a certificate that is wanted.
+type Request struct {
+	Kind  Kind
+	Name  string // becomes the common name
+	Hosts []string
+	IPs   []net.IP
+	// For is how long it is valid, from an hour before Now on, as clocks differ;
+	// it never outlives who signs it.
+	For time.Duration
+	Now time.Time
+}
+
+// Pair is a certificate with its key, both in PEM.
+type Pair struct{ Cert, Key []byte }
+
+// Authority signs certificates. It is a small one: it knows nothing of what it has
+// signed, and takes nothing back.
+type Authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// NewAuthority makes an authority that has signed itself.
+func NewAuthority(r Request) (*Authority, Pair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, Pair{}, err
+	}
+	return authority(r, key)
+}
+
+// Renewed is the same authority with another end: what it has signed stays valid.
+func (a *Authority) Renewed(now time.Time) (*Authority, Pair, error) {
+	return authority(Request{Name: a.cert.Subject.CommonName, For: a.cert.NotAfter.Sub(a.cert.NotBefore), Now: now}, a.key)
+}
+
+func authority(r Request, key crypto.Signer) (*Authority, Pair, error) {
+	t, err := template(r)
+	if err != nil {
+		return nil, Pair{}, err
+	}
+	t.IsCA, t.BasicConstraintsValid, t.MaxPathLenZero = true, true, true
+	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	return sign(t, t, key, key)
+}
+
+// ReadAuthority reads one from PEM.
+func ReadAuthority(p Pair) (*Authority, error) {
+	pair, err := tls.X509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		return nil, err
+	}
+	list, err := Parse(p.Cert)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok || !list[0].IsCA {
+		return nil, errors.New("is no CA")
+	}
+	return &Authority{list[0], key}, nil
+}
+
+// Issue signs a certificate for a new key.
+func (a *Authority) Issue(r Request) (Pair, error) {
+	if !r.Now.Before(a.cert.NotAfter) {
+		return Pair{}, fmt.Errorf("the CA has ended on %s: renew it", a.cert.NotAfter.UTC().Format(time.DateOnly))
+	}
+	t, err := template(r)
+	if err != nil {
+		return Pair{}, err
+	}
+	if t.NotAfter.After(a.cert.NotAfter) {
+		t.NotAfter = a.cert.NotAfter
+	}
+	t.KeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, true
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if r.Kind == KindNode {
+		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		t.DNSNames, t.IPAddresses = r.Hosts, r.IPs
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Pair{}, err
+	}
+	_, p, err := sign(t, a.cert, key, a.key)
+	return p, err
+}
+
+// Again is the request for a certificate like this one.
+func Again(c *x509.Certificate, now time.Time) Request {
+	return Request{Kind: KindOf(c), Name: c.Subject.CommonName, Hosts: c.DNSNames, IPs: c.IPAddresses, For: c.NotAfter.Sub(c.NotBefore), Now: now}
+}
+
+func template(r Request) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	begin := r.Now.Add(-time.Hour).Truncate(time.Second)
+	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: r.Name}, NotBefore: begin, NotAfter: begin.Add(r.For)}, nil
+}
+
+func sign(t, parent *x509.Certificate, key, by crypto.Signer) (*Authority, Pair, error) {
+	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), by)
+	if err != nil {
+		return nil, Pair{}, err
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, Pair{}, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, Pair{}, err
+	}
+	return &Authority{c, key}, Pair{
+		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+	}, nil
+}
+
+// Paths are where the pair of a name is kept in a directory.
+func Paths(dir, name string) (cert, key string) {
+	return filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")
+}
+
+// Write puts a pair into a directory, which it makes: NAME.pem, and NAME-key.pem
+// that its owner alone may read. A file is there as a whole or not at all, the key
+// first: between the two, they do not fit each other.
+func (p Pair) Write(dir, name string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	cert, key := Paths(dir, name)
+	if err := replace(key, p.Key, 0o600); err != nil {
+		return err
+	}
+	return replace(cert, p.Cert, 0o644)
+}
+
+// ReadPair reads what Write has written.
+func ReadPair(dir, name string) (p Pair, err error) {
+	cert, key := Paths(dir, name)
+	if p.Cert, err = os.ReadFile(cert); err == nil {
+		p.Key, err = os.ReadFile(key)
+	}
+	return p, err
+}
+
+func replace(path string, b []byte, mode os.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

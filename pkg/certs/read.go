@@ -1,0 +1,111 @@
+package certs
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Parse reads all certificates of a PEM file, of which there must be one.
+func Parse(b []byte) (list []*x509.Certificate, err error) {
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("holds a certificate that cannot be read: %w", err)
+		}
+		list = append(list, c)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("holds no certificate in PEM")
+	}
+	return list, nil
+}
+
+// Names are the hosts that a certificate is for: DNS names, then IP addresses.
+func Names(c *x509.Certificate) []string {
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return names
+}
+
+// End is when a part of the files ends.
+type End struct {
+	Part string // cert, of a pair, or ca
+	At   time.Time
+}
+
+// Ends are when certificate and CA end: the certificate with the first of its
+// chain, the CA with the last in its file, as a new one stands beside the old one.
+func (s *Source) Ends() (list []End) {
+	if pair := s.pair.value.Load(); pair != nil {
+		e := End{Part: PartCert}
+		for _, der := range pair.Certificate {
+			if c, err := x509.ParseCertificate(der); err == nil && (e.At.IsZero() || c.NotAfter.Before(e.At)) {
+				e.At = c.NotAfter
+			}
+		}
+		list = append(list, e)
+	}
+	if r := s.roots.value.Load(); r != nil {
+		e := End{Part: PartCA}
+		for _, c := range r.list {
+			if c.NotAfter.After(e.At) {
+				e.At = c.NotAfter
+			}
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// Leaf is the own certificate; nil if there is none.
+func (s *Source) Leaf() *x509.Certificate {
+	pair := s.pair.value.Load()
+	if pair == nil {
+		return nil
+	}
+	if pair.Leaf != nil {
+		return pair.Leaf
+	}
+	c, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return nil // X509KeyPair has read it
+	}
+	return c
+}
+
+// CanServe says why a certificate is none for a server at host.
+func CanServe(c *x509.Certificate, host string) error {
+	if !usable(c, x509.ExtKeyUsageServerAuth) {
+		return errors.New("is not for servers (extended key usage)")
+	}
+	if host != "" && c.VerifyHostname(host) != nil {
+		names := strings.Join(Names(c), ", ")
+		if names == "" {
+			names = "no host"
+		}
+		return fmt.Errorf("is for %s, not for %s", names, host)
+	}
+	return nil
+}
+
+// CanCall says why a certificate is none for a client.
+func CanCall(c *x509.Certificate) error {
+	if !usable(c, x509.ExtKeyUsageClientAuth) {
+		return errors.New("is not for clients (extended key usage), and nodes call each other with it")
+	}
+	return nil
+}
+
+func usable(c *x509.Certificate, use x509.ExtKeyUsage) bool {
+	return len(c.ExtKeyUsage)+len(c.UnknownExtKeyUsage) == 0 || slices.Contains(c.ExtKeyUsage, use) || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny)
+}
