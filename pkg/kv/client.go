@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	defaultDialTimeout = 5 * time.Second
 	defaultCallTimeout = 5 * time.Second
 
 	// keepAliveTime is the shortest interval that gRPC accepts. It also makes the kernel give up on data that stays
@@ -35,12 +34,12 @@ var reconnect = grpc.ConnectParams{
 type Config struct {
 	// Endpoints are host:port, http://host:port, https://host:port or unix:///path. At least one.
 	Endpoints []string
-	// Username and Password are both set, or neither.
-	Username, Password string
-	// TLS is used for https endpoints, and for those without a scheme if it is set.
-	TLS *tls.Config
-	// DialTimeout bounds the log-in that Dial does if a username is set; default 5 s.
-	DialTimeout time.Duration
+	// Username is a user of etcd; with it goes a Password, or a PasswordFile, which is read at each log-in: a new password
+	// takes effect when etcd refuses the former. A log-in that etcd refuses is ErrLogin, of whatever call needed it.
+	Username, Password, PasswordFile string
+	// TLS, if set, is asked for a configuration before each handshake; endpoints are https then. Without it, https
+	// endpoints are verified by the system's CAs.
+	TLS func() *tls.Config
 	// CallTimeout is the deadline of every KV and Lease call that has none sooner; default 5 s.
 	CallTimeout time.Duration
 	// Logger may be nil.
@@ -56,28 +55,28 @@ type Client struct {
 	sight   sight
 }
 
-// Dial returns a client of the etcd at cfg.Endpoints. It does not wait for etcd, and etcd may be down, unless a
-// username is set: then it logs in. ctx bounds the dialling only: the client lives until Close.
+// Dial returns a client of the etcd at cfg.Endpoints. It does not wait for etcd, and etcd may be down. ctx bounds the
+// dialling only: the client lives until Close.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("dial etcd: no endpoints")
 	}
-	if (cfg.Username == "") != (cfg.Password == "") {
-		return nil, errors.New("dial etcd: a username needs a password, and a password a username")
+	if (cfg.Username != "") != (cfg.Password != "" || cfg.PasswordFile != "") || cfg.Password != "" && cfg.PasswordFile != "" {
+		return nil, errors.New("dial etcd: a username needs one password, and a password a username")
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("dial etcd: %w", err)
 	}
-	dialTimeout := orDefault(cfg.DialTimeout, defaultDialTimeout)
-	if deadline, ok := ctx.Deadline(); ok {
-		dialTimeout = min(dialTimeout, time.Until(deadline))
+	options := []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(reconnect)}
+	if cfg.TLS != nil {
+		options = append(options, grpc.WithTransportCredentials(newSecured(cfg.TLS, orNop(cfg.Logger))))
+	}
+	l := newLogin(cfg)
+	if l != nil {
+		options = append(options, grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream))
 	}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:            cfg.Endpoints,
-		Username:             cfg.Username,
-		Password:             cfg.Password,
-		TLS:                  cfg.TLS,
-		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
 		// One attempt: a write that is sent twice may lose against its own first copy. bound.go repeats reads.
@@ -85,11 +84,14 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		// The send limit stays at 2 MiB, just what etcd accepts: a larger request then fails here, before it is
 		// sent, which proves that nothing was written. The receive limit is already 2 GiB.
 		Context:     context.WithoutCancel(ctx),
-		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(reconnect)},
+		DialOptions: options,
 		Logger:      quiet(cfg.Logger, "etcd-client", zap.ErrorLevel),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
+	}
+	if l != nil {
+		l.auth = c.Authenticate
 	}
 	return Wrap(c, cfg.CallTimeout), nil
 }

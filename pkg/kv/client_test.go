@@ -197,8 +197,13 @@ func TestDial_LogsIn(t *testing.T) {
 	if _, err := admin.Put(t.Context(), "k", "v"); err == nil || kv.Unknown(err) {
 		t.Errorf("without a log-in: %v, want a definite error", err)
 	}
-	if _, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, Username: "root", Password: "wrong"}); err == nil {
-		t.Error("a wrong password was accepted")
+	wrong, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, Username: "root", Password: "wrong", CallTimeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wrong.Close()
+	if _, err := wrong.Get(t.Context(), "k"); !errors.Is(err, kv.ErrLogin) || kv.Unknown(err) {
+		t.Errorf("a wrong password: %v", err)
 	}
 }
 
