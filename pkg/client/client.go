@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,7 +34,9 @@ type Config struct {
 	Token string
 	// Timeout bounds each call, of Logs the wait for its beginning; 0 is 30 s.
 	Timeout time.Duration
-	// HTTP, if set, carries the calls. Its redirects and Timeout are not used.
+	// TLS, if set, is used for https servers; nil is Go's own, with the system's CAs.
+	TLS *tls.Config
+	// HTTP, if set, carries the calls, and knows of TLS by itself. Its redirects and Timeout are not used.
 	HTTP *http.Client
 	// ReadOnly refuses every call that would change something, before it is sent,
 	// with CodeReadOnly.
@@ -67,12 +70,26 @@ func New(cfg Config) (*Client, error) {
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}
+	if cfg.TLS != nil {
+		c.http.Transport = transport(cfg.TLS)
+	}
 	if cfg.HTTP != nil {
 		*c.http = *cfg.HTTP
 	}
 	c.http.Timeout = 0
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return c, nil
+}
+
+// transport is the usual one, with TLS of one's own.
+func transport(c *tls.Config) http.RoundTripper {
+	t, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		t = &http.Transport{Proxy: http.ProxyFromEnvironment}
+	}
+	t = t.Clone()
+	t.TLSClientConfig = c.Clone()
+	return t
 }
 
 func parseServer(server string) (string, error) {

@@ -55,7 +55,7 @@ func (e *Error) Is(target error) bool {
 			return true
 		}
 	case task.ErrUnavailable:
-		return e.Code == CodeUnavailable || e.Code == CodeNoSpace || e.Code == CodeNotConfirmed ||
+		return e.Code == CodeUnavailable || e.Code == CodeTLS || e.Code == CodeNoSpace || e.Code == CodeNotConfirmed ||
 			e.Status == http.StatusServiceUnavailable || e.Status == http.StatusBadGateway || e.Status == http.StatusTooManyRequests
 	case task.ErrUnknown:
 		return e.Code == CodeUnknown
@@ -71,6 +71,9 @@ func (c *Client) problem(res *http.Response, body []byte, writes bool) *Error {
 		return &Error{Status: res.StatusCode, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
 	}
 	e := c.notCarillon(res)
+	if c.wantsTLS(e, res, body) {
+		return e
+	}
 	switch res.StatusCode { // a proxy's, on the way
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		e.Code = CodeUnavailable
@@ -97,6 +100,9 @@ func (c *Client) notCarillon(res *http.Response) *Error {
 // been sent, nobody knows what became of it.
 func (c *Client) failed(err error, writes bool) *Error {
 	e := &Error{Code: CodeUnavailable, cause: err}
+	if c.failedTLS(e, err) {
+		return e
+	}
 	var dial *net.OpError
 	sent := !errors.As(err, &dial) || dial.Op != "dial"
 	var name *net.DNSError

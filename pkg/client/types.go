@@ -272,4 +272,5 @@ const (
 	CodeRestored     = "etcd_restored"
 	CodeBusy         = "busy"
 	CodeNotCarillon  = "not_carillon" // made by Client: what answered is no Carillon
+	CodeTLS          = "tls"          // made by Client: the ends did not agree on TLS, and nothing was asked
 )
