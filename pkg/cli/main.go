@@ -114,7 +114,7 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	daemonFormats(daemonCommands)
 	version := a.versionCommand() // which also tells why a server does not answer
 	withoutConfig(version)
-	add(root, groupOther, a.importCommand(), a.auditCommand(), a.configCommand(), a.schemaCommand(), version)
+	add(root, groupOther, a.importCommand(), a.auditCommand(), a.certCommand(), a.configCommand(), a.schemaCommand(), version)
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

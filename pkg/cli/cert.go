@@ -1,0 +1,409 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The files of the small CA, and for how long what it signs is valid.
+const (
+	certDir      = "certs"
+	certCA       = "ca"
+	certDays     = 365
+	certDaysOfCA = 10 * 365
+	certMostDays = 50 * 365
+)
+
+func (a *app) certCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cert",
+		Short: "A small CA: certificates for nodes, clients and etcd, without a server",
+		Long: "Make certificates for a cluster, for those who have no CA of their own. Keep the directory, and above all\n" +
+			"ca-key.pem, off the nodes: whoever has it can be any node and any client. It takes no certificate back: to shut\n" +
+			"one out before it ends, make a new CA.",
+	}
+	formats := []string{asTable, asJSON, asYAML, asName}
+	cmd.AddCommand(only(a.certMakeCA(), formats...), only(a.certNode(), formats...), only(a.certClient(), formats...),
+		only(a.certRenew(), formats...), only(a.certShow(), asTable, asWide, asJSON, asJSONL, asYAML, asName))
+	return cmd
+}
+
+// certFlags are what all that make certificates have.
+type certFlags struct {
+	dir   string
+	days  int
+	force bool
+}
+
+func (f *certFlags) bind(cmd *cobra.Command, days int) {
+	cmd.Flags().StringVar(&f.dir, "dir", certDir, "`DIRECTORY` of the CA and what it signs")
+	cmd.Flags().IntVar(&f.days, "days", days, "valid for so many `DAYS`")
+	cmd.Flags().BoolVar(&f.force, "force", false, "replace what is there")
+	_ = cmd.MarkFlagDirname("dir") // the flag is there
+}
+
+// request checks a name and the flags, and that nothing is replaced by accident.
+func (a *app) request(kind certs.Kind, name string, f *certFlags) (certs.Request, error) {
+	r := certs.Request{Kind: kind, Name: name, For: time.Duration(f.days) * 24 * time.Hour, Now: a.now()}
+	if f.days < 1 || f.days > certMostDays {
+		return r, usage("--days %d: is not between 1 and %d", f.days, certMostDays)
+	}
+	if kind != certs.KindAuthority {
+		if err := task.CheckName("name", name); err != nil {
+			return r, err
+		}
+		if name == certCA {
+			return r, usage("name: %s is that of the CA", quote(name))
+		}
+	}
+	file := name
+	if kind == certs.KindAuthority {
+		file = certCA
+	}
+	cert, key := certs.Paths(f.dir, file)
+	for _, path := range []string{cert, key} {
+		if _, err := os.Lstat(path); !f.force && !errors.Is(err, fs.ErrNotExist) {
+			return r, &failure{exit: exitConflict, problem: problem{Code: "exists", Message: path + " is there",
+				Hint: "carillon cert renew makes one like it; --force replaces it"}}
+		}
+	}
+	return r, nil
+}
+
+func (a *app) certMakeCA() *cobra.Command {
+	var f certFlags
+	name := ""
+	cmd := &cobra.Command{
+		Use:     "ca",
+		Short:   "Make a CA: ca.pem for everybody, ca-key.pem for nobody else",
+		Example: "  carillon cert ca --dir certs\n  carillon cert ca --dir certs --name \"Carillon of ACME\"",
+		Args:    args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f.bind(cmd, certDaysOfCA)
+	cmd.Flags().StringVar(&name, "name", "Carillon CA", "its common `NAME`")
+	complete(cmd, "name", cobra.NoFileCompletions)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if name == "" || len(name) > 64 {
+			return usage("--name: has 1 to 64 characters")
+		}
+		r, err := a.request(certs.KindAuthority, name, &f)
+		if err != nil {
+			return err
+		}
+		_, pair, err := certs.NewAuthority(r)
+		if err != nil {
+			return err
+		}
+		if err := a.keep(pair, f.dir, certCA, "created"); err != nil {
+			return err
+		}
+		a.next("carillon cert node NAME --host HOST --ip ADDRESS --dir %s", f.dir)
+		return nil
+	}
+	return cmd
+}
+
+func (a *app) certNode() *cobra.Command {
+	var f certFlags
+	var hosts, ips []string
+	cmd := &cobra.Command{
+		Use:   "node NAME",
+		Short: "Make a certificate for a node, or a member of etcd",
+		Long: "Make a certificate for a node: for its API, its calls to other nodes, and its way to etcd. A member of etcd can use\n" +
+			"it as well, for clients and for peers. It is for localhost, too. Without --host and --ip, it is for the host NAME.\n" +
+			"As the common name, NAME is the user if etcd takes users from certificates.",
+		Example: "  carillon cert node n1 --host n1.example.com --ip 10.0.0.1 --dir certs\n" +
+			"  carillon cert node etcd1 --host etcd1 --ip 10.0.0.11 --days 90",
+		Args: args(1, 1, "the node's name"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f.bind(cmd, certDays)
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "`NAME` of its host, as others dial it; may be repeated")
+	cmd.Flags().StringSliceVar(&ips, "ip", nil, "`ADDRESS` of its host; may be repeated")
+	complete(cmd, "host", cobra.NoFileCompletions)
+	complete(cmd, "ip", cobra.NoFileCompletions)
+	cmd.RunE = func(_ *cobra.Command, words []string) error {
+		r, err := a.request(certs.KindNode, words[0], &f)
+		if err != nil {
+			return err
+		}
+		if r.Hosts, r.IPs, err = places(hosts, ips, words[0]); err != nil {
+			return err
+		}
+		if err := a.issue(r, &f, "created"); err != nil {
+			return err
+		}
+		cert, key := certs.Paths(f.dir, r.Name)
+		a.next("put %s, %s and ca.pem on the host: tls_cert, tls_key and tls_ca of its agent", cert, key)
+		return nil
+	}
+	return cmd
+}
+
+// places are what a node's certificate is for.
+func places(hosts, ips []string, name string) (names []string, addresses []net.IP, err error) {
+	if len(hosts)+len(ips) == 0 {
+		hosts = []string{name}
+	}
+	seen := map[string]bool{}
+	for _, h := range append(hosts, "localhost") {
+		if !hostName(h) {
+			return nil, nil, usage("--host %s: is not the name of a host, such as n1.example.com", quote(h))
+		}
+		if !seen[h] {
+			seen[h] = true
+			names = append(names, h)
+		}
+	}
+	for _, s := range append(ips, "127.0.0.1", "::1") {
+		ip := net.ParseIP(s)
+		if ip == nil {
+			return nil, nil, usage("--ip %s: is not an address, such as 10.0.0.1", quote(s))
+		}
+		if !seen[ip.String()] {
+			seen[ip.String()] = true
+			addresses = append(addresses, ip)
+		}
+	}
+	return names, addresses, nil
+}
+
+// hostName reports whether a certificate can be for s; *.example.com is such, too.
+func hostName(s string) bool {
+	s = strings.TrimPrefix(s, "*.")
+	if s == "" || len(s) > 253 || net.ParseIP(s) != nil {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		odd := strings.ContainsFunc(label, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+		})
+		if odd || label == "" || len(label) > 63 || strings.HasPrefix(label, "-") || strings.HasSuffix(label, "-") {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *app) certClient() *cobra.Command {
+	var f certFlags
+	cmd := &cobra.Command{
+		Use:   "client NAME",
+		Short: "Make a certificate for a person or a program that calls the API",
+		Long: "Make a certificate for who calls an API whose agents have tls_client_auth. It takes the place of no token.\n" +
+			"As the common name, NAME is the user if etcd takes users from certificates.",
+		Example: "  carillon cert client ann --dir certs\n  carillon task list --ca-file certs/ca.pem --cert-file certs/ann.pem --key-file certs/ann-key.pem",
+		Args:    args(1, 1, "the client's name"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f.bind(cmd, certDays)
+	cmd.RunE = func(_ *cobra.Command, words []string) error {
+		r, err := a.request(certs.KindClient, words[0], &f)
+		if err != nil {
+			return err
+		}
+		return a.issue(r, &f, "created")
+	}
+	return cmd
+}
+
+func (a *app) certRenew() *cobra.Command {
+	dir := ""
+	cmd := &cobra.Command{
+		Use:   "renew NAME...",
+		Short: "Make certificates anew, for the same names and as long",
+		Long: "Make certificates anew, for the same names, for as long as the former ones, with new keys. The CA keeps its key, so\n" +
+			"that what it has signed stays valid: renew ca, put ca.pem on all hosts, then renew the rest. Agents take files that\n" +
+			"are replaced by themselves.",
+		Example: "  carillon cert renew n1 n2 n3 --dir certs\n  carillon cert renew ca --dir certs",
+		Args:    args(1, -1, "the name"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringVar(&dir, "dir", certDir, "`DIRECTORY` of the CA and what it signs")
+	_ = cmd.MarkFlagDirname("dir") // the flag is there
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		return together(cmd.Context(), a, words, func(name string) error { return a.renew(dir, name) })
+	}
+	return cmd
+}
+
+func (a *app) renew(dir, name string) error {
+	if err := task.CheckName("name", name); err != nil {
+		return err
+	}
+	if name == certCA {
+		ca, err := authority(dir)
+		if err != nil {
+			return err
+		}
+		_, pair, err := ca.Renewed(a.now())
+		if err != nil {
+			return err
+		}
+		return a.keep(pair, dir, certCA, "renewed")
+	}
+	path, _ := certs.Paths(dir, name)
+	list, err := readCertificates(path)
+	if err != nil {
+		return err
+	}
+	return a.issue(certs.Again(list[0], a.now()), &certFlags{dir: dir}, "renewed")
+}
+
+// issue signs and keeps a certificate.
+func (a *app) issue(r certs.Request, f *certFlags, done string) error {
+	ca, err := authority(f.dir)
+	if err != nil {
+		return err
+	}
+	pair, err := ca.Issue(r)
+	if err != nil {
+		return err
+	}
+	return a.keep(pair, f.dir, r.Name, done)
+}
+
+func authority(dir string) (*certs.Authority, error) {
+	pair, err := certs.ReadPair(dir, certCA)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound("there is no CA in %s", dir).hinting("carillon cert ca --dir %s makes one; --dir says where it is", dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ca, err := certs.ReadAuthority(pair)
+	if err != nil {
+		path, _ := certs.Paths(dir, certCA)
+		return nil, &failure{exit: exitFailure, problem: problem{Code: codeFailure, Message: path + ": " + err.Error()}}
+	}
+	return ca, nil
+}
+
+// keep writes a pair, and tells of it.
+func (a *app) keep(p certs.Pair, dir, name, done string) error {
+	if err := p.Write(dir, name); err != nil {
+		return err
+	}
+	path, key := certs.Paths(dir, name)
+	list, err := certs.Parse(p.Cert)
+	if err != nil {
+		return err
+	}
+	c := certificateOf(path, list[0])
+	if a.human() {
+		words := ""
+		if len(c.Names) > 0 {
+			words = " · for " + strings.Join(c.Names, ", ")
+		}
+		a.say("%s %s, key %s%s · ends %s", done, path, key, a.plain(words), c.NotAfter.UTC().Format(time.DateOnly))
+		return nil
+	}
+	return emitOne(a, c, path, nil)
+}
+
+// next tells a person the next step.
+func (a *app) next(format string, args ...any) {
+	if a.human() {
+		a.say("next: "+format, args...)
+	}
+}
+
+// certificate is what -o json shows of one.
+type certificate struct {
+	File        string     `json:"file"`
+	Kind        certs.Kind `json:"kind"` // ca, node, client, or empty
+	Subject     string     `json:"subject"`
+	Issuer      string     `json:"issuer"`
+	Names       []string   `json:"names"`
+	NotBefore   task.Time  `json:"not_before"`
+	NotAfter    task.Time  `json:"not_after"`
+	Serial      string     `json:"serial"`
+	Fingerprint string     `json:"fingerprint"` // SHA-256
+}
+
+func certificateOf(file string, c *x509.Certificate) certificate {
+	sum := sha256.Sum256(c.Raw)
+	names := certs.Names(c)
+	if names == nil {
+		names = []string{}
+	}
+	return certificate{
+		File: file, Kind: certs.KindOf(c), Subject: c.Subject.String(), Issuer: c.Issuer.String(), Names: names,
+		NotBefore: task.At(c.NotBefore), NotAfter: task.At(c.NotAfter), Serial: c.SerialNumber.Text(16), Fingerprint: hex.EncodeToString(sum[:]),
+	}
+}
+
+func readCertificates(path string) ([]*x509.Certificate, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound("there is no file %s", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := certs.Parse(b)
+	if err != nil {
+		return nil, &failure{exit: exitFailure, problem: problem{Code: "bad_value", Message: path + ": " + err.Error()}}
+	}
+	return list, nil
+}
+
+func (a *app) certShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show FILE...",
+		Short:   "Show who certificates are for, who has signed them, and when they end",
+		Example: "  carillon cert show certs/*.pem\n  carillon cert show /etc/carillon/node.pem -o json | jq '.[].not_after'",
+		Args:    args(1, -1, "the file"),
+	}
+	cmd.RunE = func(_ *cobra.Command, files []string) error {
+		var list []certificate
+		for _, f := range files {
+			if strings.HasSuffix(f, "-key.pem") && len(files) > 1 {
+				continue // certs/*.pem has the keys as well
+			}
+			of, err := readCertificates(f)
+			if err != nil {
+				return err
+			}
+			for _, c := range of {
+				list = append(list, certificateOf(f, c))
+			}
+		}
+		return emitList(a, list, func(c certificate) string { return c.Subject }, func(wide bool) *grid { return a.certGrid(list, wide) })
+	}
+	return cmd
+}
+
+func (a *app) certGrid(list []certificate, wide bool) *grid {
+	g := &grid{heads: []string{"FILE", "KIND", "NAME", "FOR", "ENDS", "LEFT", "SIGNED BY"}}
+	if wide {
+		g.heads = append(g.heads, "SHA-256")
+	}
+	for _, c := range list {
+		left := a.left(c.NotAfter)
+		switch d := c.NotAfter.Sub(a.now()); {
+		case d <= 0:
+			left = a.paint(red, "ended")
+		case d < 30*24*time.Hour:
+			left = a.paint(yellow, left)
+		}
+		row := []string{
+			oneLine(c.File), first(string(c.Kind), a.none()), oneLine(strings.TrimPrefix(c.Subject, "CN=")), oneLine(first(strings.Join(c.Names, ","), a.none())),
+			c.NotAfter.UTC().Format(time.DateOnly), left, oneLine(strings.TrimPrefix(c.Issuer, "CN=")),
+		}
+		if wide {
+			row = append(row, c.Fingerprint)
+		}
+		g.add(row...)
+	}
+	return g
+}
