@@ -45,6 +45,9 @@ type Config struct {
 	SetState func(ctx context.Context, state string) error
 	// Dial reaches other nodes; nil is net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// DialTLS reaches other nodes at https:// addresses; nil is Dial, and the
+	// system's CAs.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
 	// FreezeWithin is how long a freeze waits for the nodes to confirm it; 0 is 12 s.
 	FreezeWithin time.Duration
 	// Ready, if set, says why the node is not ready.
@@ -124,7 +127,7 @@ func New(cfg Config) (http.Handler, error) {
 		log:    cfg.Logger.Named("api"),
 		mux:    http.NewServeMux(),
 		tokens: newTokenCache(),
-		proxy:  newProxy(cfg.Dial),
+		proxy:  newProxy(cfg.Dial, cfg.DialTLS),
 	}
 	s.pages = newPageSigner(cfg.Cluster.ID)
 	var err error

@@ -124,6 +124,7 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	s.lookAtFormat(c, &st)
 	s.lookAtFreezes(c, &st)
 	st.Warnings = append(append(append([]string{}, unfitWarnings(nodes)...), st.Warnings...), warnings(st)...)
+	st.Warnings = append(st.Warnings, expiryWarnings(nodes, s.Now())...)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, s.Etcd)...)
 	return answer{status: http.StatusOK, body: st}, nil
 }

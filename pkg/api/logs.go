@@ -206,8 +206,9 @@ func away(node string) *failure {
 
 // newProxy carries requests to other nodes. It keeps no connections: such
 // requests are rare, and the handler has nothing that would close them.
-func newProxy(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
+func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	return &http.Transport{
+		DialTLSContext: dialTLS,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()

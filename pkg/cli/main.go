@@ -113,8 +113,9 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	withoutConfig(daemonCommands...)
 	daemonFormats(daemonCommands)
 	version := a.versionCommand() // which also tells why a server does not answer
-	withoutConfig(version)
-	add(root, groupOther, a.importCommand(), a.auditCommand(), a.certCommand(), a.configCommand(), a.schemaCommand(), version)
+	cert, schema := a.certCommand(), a.schemaCommand()
+	withoutConfig(cert, schema, version)
+	add(root, groupOther, a.importCommand(), a.auditCommand(), cert, a.configCommand(), schema, version)
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -29,6 +30,8 @@ import (
 type cluster struct {
 	t        *testing.T
 	etcd     *kvtest.Server
+	endpoint string        // of the etcd
+	caller   *certs.Source // of who calls the API by TLS; nil: it speaks plain HTTP
 	dir      string
 	keys     store.Keys
 	recorder *check.Recorder
@@ -40,6 +43,8 @@ type process struct {
 	t    *testing.T
 	name string
 	port int
+	http *http.Client // for its API
+	tls  bool
 	dir  string
 	exe  string   // another program than the test's own; "" for that
 	env  []string // besides the test's
@@ -55,6 +60,7 @@ func newCluster(t *testing.T, flags ...string) *cluster {
 		t.Fatal(err)
 	}
 	c := &cluster{t: t, etcd: kvtest.StartServer(t), dir: t.TempDir(), keys: keys, nodes: map[string]*process{}, flags: flags}
+	c.endpoint = c.etcd.Endpoint()
 	c.recorder, err = check.Record(context.WithoutCancel(t.Context()), c.etcd.Dial(), keys)
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +75,10 @@ func (c *cluster) node(name string) *process {
 	c.t.Helper()
 	p := c.nodes[name]
 	if p == nil {
-		p = &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name)}
+		p = &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name), http: http.DefaultClient}
+		if c.caller != nil {
+			p.tls, p.http = true, &http.Client{Transport: &http.Transport{DialTLSContext: certs.DialTLS((&net.Dialer{}).DialContext, c.caller.Client)}}
+		}
 		c.nodes[name] = p
 	}
 	return p
@@ -88,7 +97,7 @@ func (c *cluster) launchOnly(name string, flags ...string) *process {
 	c.t.Helper()
 	p := c.node(name)
 	args := append([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port),
-		"--etcd-endpoints", c.etcd.Endpoint(), "--drain-timeout", "5s"}, c.flags...)
+		"--etcd-endpoints", c.endpoint, "--drain-timeout", "5s"}, c.flags...)
 	p.launch(append(args, flags...))
 	return p
 }
@@ -130,7 +139,15 @@ func (p *process) setClock(off time.Duration) {
 	}
 }
 
-func (p *process) url() string { return fmt.Sprintf("http://127.0.0.1:%d", p.port) }
+// plain has the process called without TLS, in a cluster whose callers speak it.
+func (p *process) plain() { p.tls, p.http = false, http.DefaultClient }
+
+func (p *process) url() string {
+	if p.tls {
+		return fmt.Sprintf("https://127.0.0.1:%d", p.port)
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d", p.port)
+}
 
 func (p *process) waitReady() {
 	p.t.Helper()
@@ -140,7 +157,7 @@ func (p *process) waitReady() {
 			p.t.Fatalf("%s ended:\n%s", p.name, p.logs)
 		default:
 		}
-		res, err := http.Get(p.url() + "/readyz")
+		res, err := p.http.Get(p.url() + "/readyz")
 		if err != nil {
 			return err
 		}
@@ -203,7 +220,11 @@ func (c *cluster) client(node string) *client.Client {
 			token = strings.TrimSpace(string(b))
 		}
 	}
-	cl, err := client.New(client.Config{Server: c.nodes[node].url(), Token: token, Timeout: 20 * time.Second})
+	cfg := client.Config{Server: c.nodes[node].url(), Token: token, Timeout: 20 * time.Second}
+	if c.caller != nil {
+		cfg.TLS = c.caller.Client()
+	}
+	cl, err := client.New(cfg)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func (o Outside) devCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept (default ~/.local/share/carillon/dev)")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", cfg.Listen, "address of the API")
-	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", cfg.Insecure, "listen beyond loopback although there is no TLS")
+	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", cfg.Insecure, "listen beyond loopback without TLS")
 	cmd.Flags().Int64Var(&cfg.EtcdQuota, "etcd-quota", cfg.EtcdQuota, "bytes that the embedded etcd may grow to (0: 8 GiB)")
 	cmd.Flags().Var((*duration)(&cfg.EventRetention), "event-retention", "how long events are kept at least (0s: the last 30,000 revisions)")
 	cmd.Flags().StringVar(&cfg.LogLevel, "log-level", cfg.LogLevel, "debug, info, warn or error")

@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -14,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -32,12 +31,26 @@ type Config struct {
 	Weight    int               `json:"weight"`
 	Shards    int               `json:"shards"` // of a cluster that does not exist yet
 
+	// PEM files, taken anew when they are replaced. With certificate and key the API
+	// speaks TLS. The CA is who has signed the certificates of other nodes, and of
+	// clients; without it, the system's CAs count for nodes.
+	TLSCert       string `json:"tls_cert"`
+	TLSKey        string `json:"tls_key"`
+	TLSCA         string `json:"tls_ca"`
+	TLSClientAuth string `json:"tls_client_auth"` // what clients of the API show: none, optional or require
+
 	Embedded      bool     `json:"embedded"` // run an etcd in this process
 	EtcdEndpoints []string `json:"etcd_endpoints"`
 	EtcdUser      string   `json:"etcd_user"`
 	EtcdPassword  string   `json:"etcd_password"`
-	EtcdQuota     int64    `json:"etcd_quota"` // bytes that the embedded etcd may grow to; 0: its default, 8 GiB
-	Prefix        string   `json:"prefix"`
+	// EtcdPasswordFile is read at each log-in: a new password takes effect when etcd
+	// refuses the former.
+	EtcdPasswordFile string `json:"etcd_password_file"`
+	EtcdCA           string `json:"etcd_ca"` // PEM files, for https endpoints
+	EtcdCert         string `json:"etcd_cert"`
+	EtcdKey          string `json:"etcd_key"`
+	EtcdQuota        int64  `json:"etcd_quota"` // bytes that the embedded etcd may grow to; 0: its default, 8 GiB
+	Prefix           string `json:"prefix"`
 
 	// EventRetention is how long the embedded etcd keeps revisions, and so events, at
 	// least; 0: the last 30,000 revisions, which it keeps in any case.
@@ -68,7 +81,8 @@ func Defaults() Config {
 	return Config{
 		Name: defaultName(), DataDir: "/var/lib/carillon", Listen: "127.0.0.1:7070",
 		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: max(16, 8*runtime.NumCPU()), Weight: 1, Shards: 256,
-		Prefix: store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
+		TLSClientAuth: string(certs.None),
+		Prefix:        store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
 		SpoolRetention: task.Duration(7 * 24 * time.Hour), LogFormat: "json", LogLevel: "info",
 	}
@@ -109,11 +123,6 @@ func (c *Config) Validate() error {
 	if c.Embedded == (len(c.EtcdEndpoints) > 0) {
 		return task.Invalid(task.CodeRequired, "etcd_endpoints", "give either the endpoints of an etcd, or embedded")
 	}
-	for _, e := range c.EtcdEndpoints {
-		if u, err := url.Parse(e); err != nil || !(u.Scheme == "http" && u.Port() != "" || u.Scheme == "unix" && u.Path != "") {
-			return task.Invalid(task.CodeBadValue, "etcd_endpoints", "%s is not an endpoint such as http://10.0.0.1:2379 or unix:///run/etcd.sock", task.Quote(e))
-		}
-	}
 	if c.EtcdQuota != 0 && !c.Embedded {
 		return task.Invalid(task.CodeBadValue, "etcd_quota", "is for the embedded etcd; of another one, it is set there")
 	}
@@ -121,6 +130,9 @@ func (c *Config) Validate() error {
 		return task.Invalid(task.CodeBadValue, "event_retention", "is for the embedded etcd; another one has --auto-compaction-retention")
 	}
 	if err := c.validatePeers(); err != nil {
+		return err
+	}
+	if err := c.validateTLS(); err != nil {
 		return err
 	}
 	if len(c.Roles) == 0 {
@@ -181,16 +193,19 @@ func (c *Config) validateAddresses() error {
 	if err != nil || port == "" {
 		return task.Invalid(task.CodeBadValue, "listen", "%s is not host:port", task.Quote(c.Listen))
 	}
-	if !loopback(host) && !c.Insecure {
+	if !loopback(host) && !c.Insecure && !c.serves() {
 		return task.Invalid(task.CodeBadValue, "listen",
-			"%s is reachable from other hosts, and there is no TLS yet: listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
+			"%s is reachable from other hosts: give tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
 	}
 	if c.Advertise == "" {
 		return nil
 	}
 	u, err := url.Parse(c.Advertise)
-	if err != nil || u.Scheme != "http" || u.Host == "" || u.Path != "" {
-		return task.Invalid(task.CodeBadValue, "advertise", "%s is not a URL such as http://10.0.0.7:7070", task.Quote(c.Advertise))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
+		return task.Invalid(task.CodeBadValue, "advertise", "%s is not a URL such as %s://10.0.0.7:7070", task.Quote(c.Advertise), c.scheme())
+	}
+	if u.Scheme != c.scheme() {
+		return task.Invalid(task.CodeBadValue, "advertise", "%s is to be %s://: it is what the API speaks with tls_cert, or without", task.Quote(c.Advertise), c.scheme())
 	}
 	return nil
 }
@@ -201,25 +216,4 @@ func loopback(host string) bool {
 	}
 	ip := net.ParseIP(host)
 	return ip != nil && ip.IsLoopback()
-}
-
-// etcdAccess is what a guardian needs to write to etcd once its daemon is dead.
-type etcdAccess struct {
-	Endpoints []string `json:"endpoints"`
-	User      string   `json:"user"`
-	Password  string   `json:"password"`
-	Prefix    string   `json:"prefix"`
-}
-
-// access is nil for an embedded etcd: it dies with the daemon, and others open
-// no port to clients.
-func (c *Config) access() json.RawMessage {
-	if c.Embedded {
-		return nil
-	}
-	b, err := json.Marshal(etcdAccess{c.EtcdEndpoints, c.EtcdUser, c.EtcdPassword, c.Prefix})
-	if err != nil {
-		panic(fmt.Sprintf("daemon: encode the access to etcd: %v", err))
-	}
-	return b
 }

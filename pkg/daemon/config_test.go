@@ -100,11 +100,12 @@ func trio(change func(*daemon.Config)) func(*daemon.Config) {
 }
 
 func TestConfig_PeersBeyondLoopbackNeedCertificatesOrConsent(t *testing.T) {
+	files := newPKI(t).node("n1")
 	for name, change := range map[string]func(*daemon.Config){
 		"loopback": func(*daemon.Config) {},
 		"consent":  func(c *daemon.Config) { c.Insecure, c.InitialCluster["n1"] = true, "http://10.0.0.1:2380" },
 		"certificates": func(c *daemon.Config) {
-			c.EtcdPeerCert, c.EtcdPeerKey, c.EtcdPeerCA = "/c.pem", "/k.pem", "/ca.pem"
+			c.EtcdPeerCert, c.EtcdPeerKey, c.EtcdPeerCA = files.Cert, files.Key, files.CA
 			c.InitialCluster = map[string]string{"n1": "https://host-a:2380", "n2": "https://host-b:2380"}
 		},
 	} {

@@ -23,6 +23,7 @@ import (
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -51,6 +52,9 @@ type Node struct {
 	record   atomic.Pointer[task.Cluster] // as it is now; nil until it is followed
 	restored error                        // etcd had gone back when the node began
 	listener net.Listener
+	secured  secured
+	links    links
+	expiry   *expiryCare
 
 	fitness   *fitness
 	clock     *clockCare
@@ -110,9 +114,13 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if n.listener, err = outside.Listen("tcp", cfg.Listen); err != nil {
 		return nil, fmt.Errorf("API: %w", err)
 	}
+	if n.secured, err = cfg.secured(); err != nil {
+		return nil, errors.Join(err, n.listener.Close())
+	}
+	n.links = links{dial: outside.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
 	n.revisions = newRevisions(n.former.Revision)
-	n.door = openDoor(n.listener, &http.Server{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: zap.NewStdLog(log.Named("http"))}, outside.manager.waitsFor)
+	n.door = openDoor(n.links.listener(n.listener), &http.Server{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: httpLog(log)}, outside.manager.waitsFor)
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -155,11 +163,11 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	n.client, err = kv.Dial(ctx, kv.Config{Endpoints: n.cfg.EtcdEndpoints, Username: n.cfg.EtcdUser, Password: n.cfg.EtcdPassword, Logger: n.log.Named("etcd")})
+	n.client, err = kv.Dial(ctx, n.cfg.etcdAccess().config(n.secured.etcd, n.log.Named("etcd")))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	return n.untilReached(ctx, func() error { return kv.CheckVersion(ctx, n.client) })
+	return n.atStart(ctx, func() error { return kv.CheckVersion(ctx, n.client) })
 }
 
 // untilReached tries until etcd answers; a refusal of what it is, or of
@@ -184,7 +192,7 @@ func (n *Node) untilReached(ctx context.Context, try func() error) error {
 
 // bootstrap makes the cluster and its admin token, if there are none.
 func (n *Node) bootstrap(ctx context.Context) error {
-	return n.untilReached(ctx, func() error {
+	return n.atStart(ctx, func() error {
 		there, err := n.store.Present(ctx)
 		if err != nil {
 			return err
@@ -277,10 +285,12 @@ func (n *Node) wire() (err error) {
 	n.fitness = newFitness(registry, n.log, n.unfitChanged)
 	n.clock = newClockCare(cfg, n.outside, n.fitness)
 	n.watchdog = newWatchdog(n.log)
+	n.expiry = newExpiryCare(n.secured, n.outside.Now, registry, n.log)
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
 			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},
+			Env:    withoutSecrets(os.Environ()),
 			Logger: n.log, Registerer: registry,
 		})
 	}
@@ -320,7 +330,7 @@ func (n *Node) wire() (err error) {
 	handler, err := api.New(api.Config{
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
-		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
+		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.links.dialTLS(), Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
 		Logs: n.executor.Spool(), Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {
@@ -343,7 +353,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon,
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
 		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{
@@ -385,14 +395,14 @@ func (n *Node) Address() string {
 	}
 	host, port, err := net.SplitHostPort(n.listener.Addr().String())
 	if err != nil {
-		return "http://" + n.listener.Addr().String()
+		return n.cfg.scheme() + "://" + n.listener.Addr().String()
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		if name, err := os.Hostname(); err == nil {
 			host = name
 		}
 	}
-	return "http://" + net.JoinHostPort(host, port)
+	return n.cfg.scheme() + "://" + net.JoinHostPort(host, port)
 }
 
 // EtcdEndpoints is how etcdctl reaches the etcd of this node.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,12 +14,13 @@ import (
 	"syscall"
 
 	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // greeter reaches one peer over a connection that it keeps.
 type greeter struct {
-	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	dial    certs.Dialer
 	peer    task.Node
 	http    http.Transport
 	closed  chan struct{} // one slot: a connection was closed
@@ -28,11 +30,11 @@ type greeter struct {
 	remote string // of the connection made last
 }
 
-func newGreeter(dial func(ctx context.Context, network, address string) (net.Conn, error), n task.Node) *greeter {
+func newGreeter(dial certs.Dialer, tls func() *tls.Config, n task.Node) *greeter {
 	g := &greeter{dial: dial, peer: n, closed: make(chan struct{}, 1)}
 	g.http = http.Transport{
-		DialContext: g.connect, MaxIdleConnsPerHost: 1, DisableCompression: true,
-		ResponseHeaderTimeout: greetLimit, TLSHandshakeTimeout: greetLimit,
+		DialContext: g.connect, DialTLSContext: certs.DialTLS(g.connect, tls),
+		MaxIdleConnsPerHost: 1, DisableCompression: true, ResponseHeaderTimeout: greetLimit,
 	}
 	return g
 }
@@ -99,7 +101,8 @@ func (g *greeter) greet(ctx context.Context) error {
 	return nil
 }
 
-// refused reports whether nothing listens where the peer was reached.
+// refused reports whether nothing listens where the peer was reached. It only
+// dials, whatever is spoken there: TLS has no part in what this proves.
 func (g *greeter) refused(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()

@@ -47,7 +47,7 @@ func sayCleared(ctx context.Context, h executor.Hello, log *zap.Logger) error {
 	if err != nil {
 		return err
 	}
-	c, err := kv.Dial(ctx, kv.Config{Endpoints: a.Endpoints, Username: a.User, Password: a.Password, Logger: log})
+	c, err := a.dial(ctx, log)
 	if err != nil {
 		return err
 	}

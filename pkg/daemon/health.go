@@ -26,7 +26,7 @@ func (n *Node) watch() {
 		node: n.cfg.Name, present: n.store.Present, revisions: n.revisions, state: n.state, fitness: n.fitness, log: n.log.Named("history"),
 	}
 	n.peers = newPeers(&peers{
-		node: n.cfg.Name, host: n.outside.Host, dial: n.outside.Dial, read: n.store.Node, revoke: n.revoke, log: n.log.Named("peers"),
+		node: n.cfg.Name, host: n.outside.Host, dial: n.outside.Dial, tls: n.links.config, read: n.store.Node, revoke: n.revoke, log: n.log.Named("peers"),
 	}, n.registry)
 	n.fitness.set(task.UnfitRestored, n.restored)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdmain"
 
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -20,11 +21,18 @@ import (
 // tests run real daemons, with the race detector in them.
 const asDaemon = "CARILLON_TEST_AS_DAEMON"
 
+// asEtcd makes it an etcd, with all of its flags.
+const asEtcd = "CARILLON_TEST_AS_ETCD"
+
 // ofFormat makes that program a former version, which understands no newer format
 // of records than this.
 const ofFormat = "CARILLON_TEST_FORMAT"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asEtcd) != "" {
+		etcdmain.Main(os.Args)
+		return
+	}
 	if os.Getenv(asDaemon) == "" {
 		os.Exit(m.Run())
 	}

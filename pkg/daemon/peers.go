@@ -2,9 +2,9 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -48,11 +49,12 @@ const (
 //	                                        └──┘
 //
 // That is all that a refusal proves: the fences, not this, make it safe. A
-// timeout proves nothing. Nor does a loopback address that is another host's.
+// timeout proves nothing, nor does TLS that fails: dialling alone is refused. Nor does a loopback address that is another host's.
 // No instance is accused twice: one that was alive all the same has joined again.
 type peers struct {
 	node, host string
-	dial       func(ctx context.Context, network, address string) (net.Conn, error)
+	dial       certs.Dialer
+	tls        func() *tls.Config // of the next connection to an https:// address
 	read       func(ctx context.Context, name string) (task.Node, error)
 	revoke     func(ctx context.Context, leases []string) error
 	log        *zap.Logger
@@ -137,7 +139,7 @@ func successors(nodes []task.Node, name string, most int) []task.Node {
 // watch greets a peer for as long as its session lasts, and at once when a
 // connection to it is closed.
 func (p *peers) watch(ctx context.Context, n task.Node) {
-	g := newGreeter(p.dial, n)
+	g := newGreeter(p.dial, p.tls, n)
 	defer g.close()
 	was := 0.0
 	defer func() { p.reached.Sub(was) }()

@@ -40,6 +40,7 @@ type presence struct {
 	// unreadable is how many entries do not fire because they cannot be read.
 	unreadable func() int
 	member     func() *task.Member             // how the embedded etcd fares
+	expires    func() []task.Expiry            // certificates that end soon
 	joined     func(s *kv.Session, f kv.Fence) // told of each new session
 	unfit      func() string                   // why the node owns no shards; "" if it may
 	alive      func() error                    // why no lease may stand for this process
@@ -116,7 +117,7 @@ func (p *presence) announceSoon() {
 
 func (p *presence) record() task.Node {
 	n := p.node
-	n.Unreadable, n.Member = p.unreadable(), p.member()
+	n.Unreadable, n.Member, n.Expires = p.unreadable(), p.member(), p.expires()
 	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
 	n.Epoch, n.Froze = p.state.epoch(), p.froze()
 	p.mu.Lock()

@@ -44,6 +44,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.bePresent)
 	ground.run(n.tellKeeper)
 	ground.run(n.history.run)
+	ground.run(n.expiry.run)
 	parts := newLayer(ctx, failed)
 	parts.run(n.followFleet)
 	parts.run(n.executor.Run)

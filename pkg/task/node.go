@@ -43,6 +43,7 @@ type Node struct {
 	Weight     int               `json:"weight"`                // its part of the shards, against the others
 	Unreadable int               `json:"unreadable,omitempty"`  // entries of its shards that do not fire because they cannot be read, told now and then
 	Member     *Member           `json:"etcd_member,omitempty"` // of the etcd in its process, if it has one
+	Expires    []Expiry          `json:"expires,omitempty"`     // its certificates that end within 30 days
 	Clock      Time              `json:"clock"`                 // its wall clock when this was written
 	StartedAt  Time              `json:"started_at"`            //
 	JoinedAt   Time              `json:"joined_at,omitzero"`    // since when it has its present session
@@ -51,6 +52,12 @@ type Node struct {
 	HandoverWithin Duration `json:"handover_within,omitempty"`
 	Shards         int      `json:"shards"`             // how many it owns; not stored
 	Revision       int64    `json:"revision,omitempty"` // create revision of its key: one session; not stored
+}
+
+// Expiry is when a certificate of a node ends.
+type Expiry struct {
+	Setting string `json:"setting"` // that names its file, such as tls_cert
+	At      Time   `json:"at"`
 }
 
 // Member is how the embedded etcd of a node fares, told now and then: other

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// etcdAccess is how to reach an etcd that is not embedded. A guardian needs it, to
+// write once its daemon is dead, and gets it on its standard input: command lines
+// and environments are no secrets.
+type etcdAccess struct {
+	Endpoints    []string    `json:"endpoints"`
+	User         string      `json:"user"`
+	Password     string      `json:"password"`
+	PasswordFile string      `json:"password_file"`
+	Files        certs.Files `json:"files"`
+	Prefix       string      `json:"prefix"`
+}
+
+func (c *Config) etcdAccess() etcdAccess {
+	return etcdAccess{
+		Endpoints: c.EtcdEndpoints, User: c.EtcdUser, Password: c.EtcdPassword, PasswordFile: c.EtcdPasswordFile,
+		Files: certs.Files{Cert: c.EtcdCert, Key: c.EtcdKey, CA: c.EtcdCA}, Prefix: c.Prefix,
+	}
+}
+
+// access is nil for an embedded etcd: it dies with the daemon, and others open
+// no port to clients.
+func (c *Config) access() json.RawMessage {
+	if c.Embedded {
+		return nil
+	}
+	b, err := json.Marshal(c.etcdAccess())
+	if err != nil {
+		panic(fmt.Sprintf("daemon: encode the access to etcd: %v", err))
+	}
+	return b
+}
+
+// config is how to dial, with files that are open already; nil: there are none.
+func (a etcdAccess) config(files *certs.Source, log *zap.Logger) kv.Config {
+	c := kv.Config{Endpoints: a.Endpoints, Username: a.User, Password: a.Password, PasswordFile: a.PasswordFile, Logger: log}
+	if files != nil {
+		c.TLS = files.Client
+	}
+	return c
+}
+
+// dial reaches etcd by what the files hold now.
+func (a etcdAccess) dial(ctx context.Context, log *zap.Logger) (*kv.Client, error) {
+	if a.Files == (certs.Files{}) {
+		return kv.Dial(ctx, a.config(nil, log))
+	}
+	files, err := certs.Open(a.Files)
+	if err != nil {
+		return nil, err
+	}
+	return kv.Dial(ctx, a.config(files, log))
+}
+
+// atStart is untilReached for a node that starts: that etcd refuses its user is
+// final then, as nobody has seen it right yet. Later it waits for that to be put
+// right, as for an etcd that is away.
+func (n *Node) atStart(ctx context.Context, try func() error) error {
+	return n.untilReached(ctx, func() error {
+		err := try()
+		switch {
+		case errors.Is(err, kv.ErrLogin):
+			return task.Invalid(task.CodeBadValue, "etcd_user", "%s", err)
+		case kv.Denied(err) && n.cfg.EtcdUser == "" && n.cfg.EtcdCert == "":
+			return task.Invalid(task.CodeRequired, "etcd_user", "etcd wants to know who asks: give etcd_user and etcd_password_file, or etcd_cert and etcd_key")
+		case kv.Denied(err):
+			return task.Invalid(task.CodeBadValue, "etcd_user", "etcd does not let it read and write under %s/: "+
+				"etcdctl role grant-permission ROLE --prefix=true readwrite %s/ (%s)", n.cfg.Prefix, n.cfg.Prefix, err)
+		}
+		return err
+	})
+}
+
+// secretVariables are settings that no other process needs to know.
+var secretVariables = []string{"CARILLON_ETCD_PASSWORD", "CARILLON_TOKEN"}
+
+// withoutSecrets is an environment without those.
+func withoutSecrets(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(secretVariables, name)
+	})
+}

@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// expiryEvery is how often certificates are looked at, beside each handshake.
+	expiryEvery = 10 * time.Second
+	// A certificate that ends within the first is announced, and logged; within the
+	// second it is logged again, as an error.
+	expirySoon, expiryUrgent = 30 * 24 * time.Hour, 7 * 24 * time.Hour
+)
+
+// expiryCare takes certificates that were replaced, and tells when one ends: in a
+// metric, in the log, and to the other nodes.
+type expiryCare struct {
+	sources map[string]*certs.Source // by the beginning of their settings' names
+	now     func() time.Time
+	log     *zap.Logger
+	ends    *prometheus.GaugeVec
+	told    map[string]toldEnd
+}
+
+// toldEnd is of which end the log has told, and how urgent it was.
+type toldEnd struct {
+	end   time.Time
+	level int
+}
+
+func newExpiryCare(s secured, now func() time.Time, r prometheus.Registerer, log *zap.Logger) *expiryCare {
+	e := &expiryCare{sources: map[string]*certs.Source{}, now: now, log: log.Named("tls"), told: map[string]toldEnd{},
+		ends: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_tls_expiry_timestamp_seconds",
+			Help: "When a certificate ends, by the setting that names its file: in seconds since 1970."}, []string{"setting"})}
+	for prefix, source := range map[string]*certs.Source{"tls_": s.api, "etcd_": s.etcd, "etcd_peer_": s.peer} {
+		if source != nil {
+			e.sources[prefix] = source
+		}
+	}
+	r.MustRegister(e.ends)
+	return e
+}
+
+func (e *expiryCare) run(ctx context.Context) error {
+	for {
+		e.look()
+		if !pause(ctx, expiryEvery) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (e *expiryCare) look() {
+	for prefix, s := range e.sources {
+		for _, n := range s.Look() {
+			setting := zap.String("setting", prefix+n.Part)
+			if n.Err != nil {
+				e.log.Warn("cannot use what a file of TLS holds now, keeping the former", setting, zap.Error(n.Err))
+			} else {
+				e.log.Info("took a new file of TLS", setting)
+			}
+		}
+		for _, end := range s.Ends() {
+			e.ends.WithLabelValues(prefix + end.Part).Set(float64(end.At.Unix()))
+			e.tell(prefix+end.Part, end.At)
+		}
+	}
+}
+
+func (e *expiryCare) tell(setting string, end time.Time) {
+	left, level := end.Sub(e.now()), 0
+	for _, within := range []time.Duration{expirySoon, expiryUrgent, 0} {
+		if left <= within {
+			level++
+		}
+	}
+	before := e.told[setting]
+	if e.told[setting] = (toldEnd{end, level}); level == 0 || before.end.Equal(end) && before.level >= level {
+		return
+	}
+	log, at := e.log.With(zap.String("setting", setting)), zap.Time("ends", end)
+	switch level {
+	case 1:
+		log.Warn("a certificate ends soon", at)
+	case 2:
+		log.Error("a certificate ends within a week", at)
+	default:
+		log.Error("a certificate has ended: whoever checks it refuses this node", at)
+	}
+}
+
+// soon are the certificates that end soon, for everybody to see.
+func (e *expiryCare) soon() (list []task.Expiry) {
+	for _, prefix := range []string{"tls_", "etcd_", "etcd_peer_"} {
+		if s := e.sources[prefix]; s != nil {
+			for _, end := range s.Ends() {
+				if end.At.Sub(e.now()) <= expirySoon {
+					list = append(list, task.Expiry{Setting: prefix + end.Part, At: task.At(end.At)})
+				}
+			}
+		}
+	}
+	return list
+}

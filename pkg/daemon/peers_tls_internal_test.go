@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+)
+
+// alley is a street whose server speaks TLS, and wants a certificate.
+type alley struct {
+	*street
+	pki    string
+	trust  atomic.Pointer[tls.Config] // of the node that watches
+	hangUp atomic.Bool                // the server ends connections as soon as they are there
+}
+
+func newAlley(t *testing.T) *alley {
+	a := &alley{street: newStreet(t), pki: t.TempDir()}
+	a.reissue()
+	cert, key := certs.Paths(a.pki, "n")
+	ca, _ := certs.Paths(a.pki, "ca")
+	files, err := certs.Open(certs.Files{Cert: cert, Key: key, CA: ca})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := certs.Client(ca, cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.trust.Store(trust)
+	a.peers.tls = a.trust.Load
+
+	server := httptest.NewUnstartedServer(a.server.Config.Handler)
+	server.Listener = tls.NewListener(&moody{server.Listener, &a.hangUp}, files.Server(certs.Require))
+	server.Start()
+	t.Cleanup(server.Close)
+	a.server = server
+	a.record.Address = "https://" + server.Listener.Addr().String()
+	return a
+}
+
+type moody struct {
+	net.Listener
+	hangUp *atomic.Bool
+}
+
+func (m *moody) Accept() (net.Conn, error) {
+	c, err := m.Listener.Accept()
+	if err == nil && m.hangUp.Load() {
+		_ = c.Close()
+	}
+	return c, err
+}
+
+// reissue has another CA sign another certificate for the server.
+func (a *alley) reissue() {
+	a.t.Helper()
+	now := time.Now()
+	ca, pair, err := certs.NewAuthority(certs.Request{Name: "CA", For: 24 * time.Hour, Now: now})
+	if err == nil {
+		err = pair.Write(a.pki, "ca")
+	}
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	node, err := ca.Issue(certs.Request{Kind: certs.KindNode, Name: "n", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, For: 24 * time.Hour, Now: now})
+	if err == nil {
+		err = node.Write(a.pki, "n")
+	}
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func TestPeers_NoticeACrashBehindTLS(t *testing.T) {
+	a := newAlley(t)
+	a.watched()
+	a.wait("it is reached", a.isReached)
+	a.crash(errRefused)
+	a.wait("its leases are revoked", func() bool { return len(a.accusations()) == 1 })
+}
+
+// A peer that was reached, and with which TLS fails from then on, for whatever
+// reason, listens all the same: it is not accused.
+func TestPeers_AccuseNobodyForItsTLS(t *testing.T) {
+	for name, fail := range map[string]func(a *alley){
+		"it shows the certificate of another CA": func(a *alley) { a.reissue() },
+		"it wants a certificate":                 func(a *alley) { a.trust.Store(&tls.Config{RootCAs: a.trust.Load().RootCAs}) },
+		"it hangs up":                            func(a *alley) { a.hangUp.Store(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAlley(t)
+			a.watched()
+			a.wait("it is reached", a.isReached)
+			fail(a)
+			greeted, dials := a.greeted.Load(), a.dials.Load()
+			a.server.CloseClientConnections()
+			// Each round greets, and then dials to see whether anybody listens.
+			a.wait("it is dialled again and again", func() bool { return a.dials.Load() >= dials+6 })
+			if got := a.accusations(); len(got) != 0 || a.greeted.Load() != greeted {
+				t.Errorf("revoked: %v; greeted %d times since", got, a.greeted.Load()-greeted)
+			}
+		})
+	}
+}

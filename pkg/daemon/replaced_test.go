@@ -1,0 +1,193 @@
+package daemon_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// With TLS everywhere and an etcd with users, whose tokens end all the time, every
+// certificate, the CA and the password are replaced under load: nothing is
+// interrupted, and every tick has its run.
+func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
+	t.Parallel()
+	c, etcd := newSecuredCluster(t, "--shards", "8", "--lease-ttl", "3s")
+	names := []string{"n1", "n2", "n3"}
+	for _, n := range names {
+		c.startSecured(etcd, n)
+	}
+	c.everySecond("n1", 12, func(i int, s *task.Spec) {
+		if i%4 == 0 {
+			s.Action = task.Action{Process: &task.Process{Shell: "echo $CARILLON_NODE"}}
+		}
+	})
+	load := c.beginLoad(names)
+	before := c.serials(names)
+
+	time.Sleep(2 * time.Second) // tokens end
+	etcd.replaceAPI(names)
+	etcd.reissue(names)
+	etcd.changePassword("second")
+	time.Sleep(2 * time.Second) // and end again
+	load.end()
+
+	for i, serial := range c.serials(names) {
+		if serial == before[i] {
+			t.Errorf("%s still shows its former certificate", names[i])
+		}
+	}
+	c.quiet("n2")
+	r := c.judge(check.Options{})
+	if s := r.Summary; len(s.Missed)+len(s.Skipped) > 0 || s.Undecided > 0 || s.Ended[task.Succeeded] != s.Runs || s.Runs < 36 {
+		t.Errorf("not every tick has a run that succeeded: %s", s)
+	}
+
+	// The etcd, which reads its CA when it starts, comes back with another one: the
+	// agents know it.
+	etcd.stop()
+	etcd.pki.setCA(etcd.pki.newCA())
+	etcd.reissue(names)
+	etcd.start()
+	for _, n := range names {
+		c.nodes[n].waitReady()
+	}
+	run := c.trigger("n1", "t000")
+	c.until("n3", "t000", run.ID, task.Succeeded)
+}
+
+// load is what callers do: read events, logs by way of another node, and tasks.
+type load struct {
+	cancel context.CancelFunc
+	all    sync.WaitGroup
+}
+
+func (c *cluster) beginLoad(names []string) *load {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	l := &load{cancel: cancel}
+	for i, n := range names {
+		cl := c.client(n)
+		l.all.Go(func() {
+			told := 0
+			for _, err := range cl.Follow(ctx, client.EventOptions{Lost: func(err error) {
+				if ctx.Err() == nil {
+					c.t.Errorf("the events of %s were interrupted: %v", n, err)
+				}
+			}}) {
+				if err == nil {
+					told++
+				} else if ctx.Err() == nil {
+					c.t.Errorf("the events of %s end: %v", n, err)
+				}
+			}
+			if told == 0 {
+				c.t.Errorf("no events of %s", n)
+			}
+		})
+		l.all.Go(func() {
+			for calls := 0; ctx.Err() == nil; calls++ {
+				// Its connections end now and then, as callers come and go.
+				if calls%5 == 0 {
+					cl = c.client(n)
+				}
+				err := c.useOnce(ctx, cl, fmt.Sprintf("t%03d", 4*i))
+				if err != nil && ctx.Err() == nil {
+					c.t.Errorf("%s: %v", n, err)
+					return
+				}
+			}
+		})
+	}
+	return l
+}
+
+// useOnce reads a task, its runs, and what the last of them wrote, on whichever node
+// that was.
+func (c *cluster) useOnce(ctx context.Context, cl *client.Client, name string) error {
+	if _, err := cl.Get(ctx, "default", name); err != nil {
+		return err
+	}
+	runs, err := cl.Runs(ctx, "default", name, client.RunFilter{Limit: 5})
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if r.State != task.Succeeded {
+			continue
+		}
+		log, err := cl.Logs(ctx, "default", name, r.ID, 0)
+		if err != nil {
+			return err
+		}
+		b, err := io.ReadAll(log)
+		if err = errors.Join(err, log.Close()); err == nil && string(b) != r.Node+"\n" {
+			err = fmt.Errorf("run %s wrote %q on %s", r.ID, b, r.Node)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *load) end() {
+	l.cancel()
+	l.all.Wait()
+}
+
+// serials are the numbers of the certificates that nodes show now.
+func (c *cluster) serials(names []string) (list []string) {
+	c.t.Helper()
+	for _, n := range names {
+		conn, err := certs.DialTLS((&net.Dialer{}).DialContext, c.caller.Client)(c.t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", c.nodes[n].port))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		list = append(list, conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.String())
+		_ = conn.Close()
+	}
+	return list
+}
+
+// replaceAPI goes over to another CA as the documents say: both are trusted, then
+// all certificates are of the new one, then it alone is trusted.
+func (s *strongbox) replaceAPI(nodes []string) {
+	s.t.Helper()
+	after := s.api.newCA()
+	s.api.setCA(append(s.api.caPEM(), after...))
+	for _, n := range nodes {
+		s.api.node(n)
+	}
+	s.api.client("caller")
+	s.api.setCA(after)
+}
+
+// reissue replaces the certificates of etcd and its callers.
+func (s *strongbox) reissue(nodes []string) {
+	s.t.Helper()
+	s.pki.node("etcd")
+	for _, n := range nodes {
+		s.pki.client(n)
+	}
+}
+
+// changePassword changes it in etcd, which ends all tokens, and then in the file.
+func (s *strongbox) changePassword(password string) {
+	s.t.Helper()
+	root := s.dial(kv.Config{Username: "root", Password: "root's"})
+	if _, err := root.UserChangePassword(s.t.Context(), etcdUser, password); err != nil {
+		s.t.Fatal(err)
+	}
+	s.setPassword(password)
+}

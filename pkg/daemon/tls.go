@@ -1,0 +1,176 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// secured are the certificates and CAs of a node: of its API and its calls to
+// other nodes, of its way to etcd, and of its own etcd among others'. Each is nil
+// if it has none.
+type secured struct{ api, etcd, peer *certs.Source }
+
+// serves reports whether the API speaks TLS.
+func (c *Config) serves() bool { return c.TLSCert != "" }
+
+func (c *Config) scheme() string {
+	if c.serves() {
+		return "https"
+	}
+	return "http"
+}
+
+// validateTLS checks what goes together, and reads the files.
+func (c *Config) validateTLS() error {
+	if err := together("tls_cert", c.TLSCert, "tls_key", c.TLSKey); err != nil {
+		return err
+	}
+	modes := []string{string(certs.None), string(certs.Optional), string(certs.Require)}
+	if !slices.Contains(modes, c.TLSClientAuth) {
+		return task.Invalid(task.CodeBadValue, "tls_client_auth", "%s is not one of none, optional, require", task.Quote(c.TLSClientAuth))
+	}
+	if c.TLSClientAuth != string(certs.None) {
+		if !c.serves() {
+			return task.Invalid(task.CodeRequired, "tls_cert", "is needed for tls_client_auth %s, and tls_key with it", c.TLSClientAuth)
+		}
+		if c.TLSCA == "" {
+			return task.Invalid(task.CodeRequired, "tls_ca", "is needed for tls_client_auth %s: it is who has signed the clients' certificates", c.TLSClientAuth)
+		}
+	}
+	if err := c.validateEtcdAccess(); err != nil {
+		return err
+	}
+	s, err := c.secured()
+	if err != nil {
+		return err
+	}
+	return c.validateCertificate(s)
+}
+
+// together refuses one of two settings without the other.
+func together(a, of, b, too string) error {
+	if of != "" && too == "" {
+		return task.Invalid(task.CodeRequired, b, "is needed with %s", a)
+	}
+	if of == "" && too != "" {
+		return task.Invalid(task.CodeRequired, a, "is needed with %s", b)
+	}
+	return nil
+}
+
+// validateEtcdAccess checks endpoints, and what is for them.
+func (c *Config) validateEtcdAccess() error {
+	schemes := map[string]bool{}
+	for _, e := range c.EtcdEndpoints {
+		u, err := url.Parse(e)
+		if err != nil || !((u.Scheme == "http" || u.Scheme == "https") && u.Port() != "" || u.Scheme == "unix" && u.Path != "") {
+			return task.Invalid(task.CodeBadValue, "etcd_endpoints",
+				"%s is not an endpoint such as https://10.0.0.1:2379, http://10.0.0.1:2379 or unix:///run/etcd.sock", task.Quote(e))
+		}
+		schemes[u.Scheme] = true
+	}
+	if len(schemes) > 1 {
+		return task.Invalid(task.CodeBadValue, "etcd_endpoints", "are all https, all http or all unix")
+	}
+	settings := []struct{ field, value string }{
+		{"etcd_ca", c.EtcdCA}, {"etcd_cert", c.EtcdCert}, {"etcd_key", c.EtcdKey},
+		{"etcd_user", c.EtcdUser}, {"etcd_password", c.EtcdPassword}, {"etcd_password_file", c.EtcdPasswordFile},
+	}
+	for i, s := range settings {
+		switch {
+		case s.value == "":
+		case c.Embedded:
+			return task.Invalid(task.CodeBadValue, s.field, "is for an etcd at etcd_endpoints; the embedded one needs none")
+		case i < 3 && !schemes["https"]:
+			return task.Invalid(task.CodeBadValue, s.field, "is for endpoints that are https://")
+		}
+	}
+	if err := together("etcd_cert", c.EtcdCert, "etcd_key", c.EtcdKey); err != nil {
+		return err
+	}
+	switch {
+	case c.EtcdPassword != "" && c.EtcdPasswordFile != "":
+		return task.Invalid(task.CodeBadValue, "etcd_password_file", "and etcd_password exclude each other")
+	case c.EtcdUser == "" && c.EtcdPassword != "", c.EtcdUser == "" && c.EtcdPasswordFile != "":
+		return task.Invalid(task.CodeRequired, "etcd_user", "is needed with a password")
+	case c.EtcdUser != "" && c.EtcdPassword == "" && c.EtcdPasswordFile == "":
+		return task.Invalid(task.CodeRequired, "etcd_password_file", "is needed with etcd_user; a user that etcd knows by the certificate's common name needs neither")
+	case c.EtcdPasswordFile != "":
+		if _, err := kv.ReadPassword(c.EtcdPasswordFile); err != nil {
+			return unreadable("etcd_password_file", c.EtcdPasswordFile, err)
+		}
+	}
+	return nil
+}
+
+func unreadable(field, path string, err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		err = fmt.Errorf("%s: %w", path, p.Err)
+	}
+	return task.Invalid(task.CodeBadValue, field, "%s", err)
+}
+
+// secured reads the files.
+func (c *Config) secured() (s secured, err error) {
+	open := func(prefix string, f certs.Files) (*certs.Source, error) {
+		if f == (certs.Files{}) {
+			return nil, nil
+		}
+		s, err := certs.Open(f)
+		var fault *certs.FileError
+		if errors.As(err, &fault) {
+			err = task.Invalid(task.CodeBadValue, prefix+fault.Part, "%s", fault)
+		}
+		return s, err
+	}
+	if s.api, err = open("tls_", certs.Files{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA}); err != nil {
+		return s, err
+	}
+	if s.etcd, err = open("etcd_", certs.Files{Cert: c.EtcdCert, Key: c.EtcdKey, CA: c.EtcdCA}); err != nil {
+		return s, err
+	}
+	s.peer, err = open("etcd_peer_", certs.Files{Cert: c.EtcdPeerCert, Key: c.EtcdPeerKey, CA: c.EtcdPeerCA})
+	return s, err
+}
+
+// validateCertificate refuses a certificate that other nodes would refuse. One that
+// has ended is none of those: tasks fire without the API, and the log tells.
+func (c *Config) validateCertificate(s secured) error {
+	if c.serves() {
+		host := ""
+		if u, err := url.Parse(c.Advertise); err == nil {
+			host = u.Hostname()
+		}
+		if l, _, err := net.SplitHostPort(c.Listen); err == nil && host == "" && !unspecified(l) {
+			host = l
+		}
+		if err := certs.CanServe(s.api.Leaf(), host); err != nil {
+			return task.Invalid(task.CodeBadValue, "tls_cert", "%s %s, where other nodes reach this one (advertise, listen)", c.TLSCert, err)
+		}
+		if c.TLSClientAuth == string(certs.Require) {
+			if err := certs.CanCall(s.api.Leaf()); err != nil {
+				return task.Invalid(task.CodeBadValue, "tls_cert", "%s %s", c.TLSCert, err)
+			}
+		}
+	}
+	if c.EtcdCert != "" {
+		if err := certs.CanCall(s.etcd.Leaf()); err != nil {
+			return task.Invalid(task.CodeBadValue, "etcd_cert", "%s %s", c.EtcdCert, err)
+		}
+	}
+	return nil
+}
+
+func unspecified(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
+}
