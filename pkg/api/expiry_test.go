@@ -11,7 +11,7 @@ import (
 
 func TestCluster_WarnsOfCertificatesThatEndSoon(t *testing.T) {
 	w := newWorld(t)
-	ends := func(d time.Duration) task.Time { return task.At(time.Now().Add(d)) }
+	ends := func(d time.Duration) task.Time { return task.At(w.clock.now().Add(d)) }
 	w.put(w.store.Keys().Node("n1"), task.Node{Name: "n1", State: task.NodeReady, Expires: []task.Expiry{
 		{Setting: "tls_cert", At: ends(6*24*time.Hour + time.Hour)}, {Setting: "etcd_ca", At: ends(-time.Hour)},
 	}})
