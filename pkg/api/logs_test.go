@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // present puts a node into etcd.
 func (w *world) present(name, address string) {
 	w.t.Helper()
-	w.put(w.store.Keys().Node(name), task.Node{Name: name, Instance: "i-" + name, State: task.NodeReady, Format: 3, Address: address,
+	w.put(w.store.Keys().Node(name), task.Node{Name: name, Instance: "i-" + name, State: task.NodeReady, Format: store.NewestFormat, Address: address,
 		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: 4})
 }
 

@@ -2,15 +2,15 @@ package cli
 
 import (
 	"crypto/tls"
-	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -147,7 +147,7 @@ func (a *app) connectFor(limit time.Duration) (*client.Client, error) {
 	cfg := client.Config{Server: a.serverOf(s).value, Token: token, Timeout: limit, ReadOnly: s.ReadOnly}
 	ca := a.fileOf(s, "--ca-file", a.caFile, s.CAFile)
 	cert, key := a.fileOf(s, "--cert-file", a.certFile, s.CertFile), a.fileOf(s, "--key-file", a.keyFile, s.KeyFile)
-	if cfg.HTTP, err = secured(ca.value, cert.value, key.value); err != nil {
+	if cfg.TLS, err = secured(ca.value, cert.value, key.value); err != nil {
 		return nil, err
 	}
 	if a.verbose {
@@ -165,29 +165,20 @@ func (a *app) traced(k client.Sent) {
 	fmt.Fprintln(a.Err, a.paintErr(dim, a.plain(printable(words))))
 }
 
-// secured is what carries calls by TLS with files of one's own; nil if there are none.
-func secured(ca, cert, key string) (*http.Client, error) {
+// secured is TLS with files of one's own; nil if there are none.
+func secured(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, task.Invalid(task.CodeBadValue, "ca_file", "%s: %s", ca, reason(err))
-		}
-		if cfg.RootCAs = x509.NewCertPool(); !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, task.Invalid(task.CodeBadValue, "ca_file", "%s: holds no certificate", ca)
+	for _, half := range []struct{ field, path, other string }{{"cert_file", cert, key}, {"key_file", key, cert}} {
+		if half.path == "" && half.other != "" {
+			return nil, task.Invalid(task.CodeRequired, half.field, "is required: a certificate and its key need each other")
 		}
 	}
-	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, task.Invalid(task.CodeBadValue, "cert_file", "%s: %s", cert, reason(err))
-		}
-		cfg.Certificates = []tls.Certificate{pair}
+	cfg, err := certs.Client(ca, cert, key)
+	var file *certs.FileError
+	if errors.As(err, &file) {
+		return nil, task.Invalid(task.CodeBadValue, file.Part+"_file", "%s: %s", file.Path, reason(file.Err))
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = cfg
-	return &http.Client{Transport: transport}, nil
+	return cfg, err
 }
