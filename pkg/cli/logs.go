@@ -222,8 +222,19 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o rea
 	}
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
 	m := a.merge(n.refs())
-	err := together(ctx, a, runs, func(r task.Run) error {
-		return m.printRun(ctx, c, r, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
+	err := a.paged(func(out io.Writer) error {
+		m.out = out
+		err := together(ctx, a, runs, func(r task.Run) error {
+			if m.failed() != nil {
+				return nil // nobody reads any more
+			}
+			err := m.printRun(ctx, c, r, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
+			if m.failed() != nil {
+				return nil
+			}
+			return err
+		})
+		return cmp.Or(m.failed(), err)
 	})
 	if err == nil {
 		err = failed

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,7 @@ type merger struct {
 	prefixed bool // lines begin with the task's name
 	width    int  // of the names
 	clean    bool
+	out      io.Writer
 
 	mu   sync.Mutex
 	open *lane // whose line is not ended
@@ -38,7 +40,7 @@ type merger struct {
 // merge makes a merger for the outputs of tasks.
 func (a *app) merge(tasks []ref) *merger {
 	_, tty := a.terminal(a.Out)
-	m := &merger{app: a, prefixed: len(tasks) > 1, clean: tty}
+	m := &merger{app: a, prefixed: len(tasks) > 1, clean: tty, out: a.Out}
 	for _, r := range tasks {
 		m.width = max(m.width, min(len(a.show(r)), mostPadding))
 	}
@@ -179,7 +181,7 @@ func (m *merger) print(b []byte) {
 	if m.err != nil {
 		return
 	}
-	if _, err := m.Out.Write(b); err != nil {
+	if _, err := m.out.Write(b); err != nil {
 		m.err = fmt.Errorf("write the output: %w", err)
 	}
 }

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+// noSuchProgram is the least exit code by which a shell says that it could not run a
+// program.
+const noSuchProgram = 126
+
+// paged gives print the standard output, or, if that is a terminal and a person has
+// named a PAGER, that program. It returns when both have ended; a person who leaves
+// the pager early has seen enough.
+func (a *app) paged(print func(out io.Writer) error) error {
+	program := strings.TrimSpace(a.Env("PAGER"))
+	if _, tty := a.terminal(a.Out); !tty || program == "" || program == "cat" {
+		return print(a.Out)
+	}
+	cmd := exec.Command("/bin/sh", "-c", program)
+	cmd.Stdout, cmd.Stderr, cmd.Env = a.Out, a.Err, os.Environ()
+	if a.Env("LESS") == "" {
+		cmd.Env = append(cmd.Env, "LESS=FRX") // as git has it: colours, and no pager for what fits
+	}
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("start the pager %s: %w", quote(program), err)
+	}
+	failed := print(in)
+	_ = in.Close() // the pager may have ended
+	err = cmd.Wait()
+	switch left := errors.Is(failed, syscall.EPIPE); {
+	case err != nil && (failed == nil || left && cmd.ProcessState.ExitCode() >= noSuchProgram):
+		return fmt.Errorf("the pager %s: %w", quote(program), err)
+	case left:
+		return nil
+	}
+	return failed
+}
