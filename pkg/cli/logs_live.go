@@ -119,12 +119,15 @@ func (l *live) listen(ctx context.Context, tasks []ref, events chan<- task.Event
 	} else if len(tasks) == 1 {
 		o.Task = tasks[0].name
 	}
+	away := false
 	o.Lost = func(err error) {
-		if err == nil {
+		switch {
+		case err == nil:
 			l.tell("the server is back")
-			return
+		case !away:
+			l.tell("waiting for the server: %s", err)
 		}
-		l.tell("waiting for the server: %s", err)
+		away = err != nil
 	}
 	for e, err := range l.c.Follow(ctx, o) {
 		if err != nil {
