@@ -53,9 +53,8 @@ Data is on the standard output, everything else on the standard error. With `-o 
 standard error: `{"code", "field", "message", "hint"}`. An empty list is `[]`. Tables are for people: programs read
 `-o json`, whose fields are added to, never renamed.
 
-The server is `--server`, or `CARILLON_SERVER`, or `http://127.0.0.1:7070`. The token is in `--token-file`, or
-`CARILLON_TOKEN`, or the file `CARILLON_TOKEN_FILE`, or `~/.config/carillon/token`, where `carillon dev` puts its own, or, of
-a server on this host, `/var/lib/carillon/token`, which root can read where a node has made the cluster.
+The server is `--server`, or `CARILLON_SERVER`, or that of the [context](#contexts), or `http://127.0.0.1:7070`; likewise the
+token, the namespace, and files of TLS.
 END
 	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" tells more/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
 	printf '\n## Global flags\n\n```\n%s\n```\n' "$("$carillon" task list --help | sed -n '/^Global flags:/,/^$/p' | sed '1d;/^$/d')"
@@ -63,6 +62,8 @@ END
 		section '##' "$command"
 		for sub in $(below "$command"); do section '###' "$command" "$sub"; done
 	done
+	topic contexts "Contexts"
+	topic output "Output"
 	topic policies "Policies"
 	topic run-names "Run names"
 	topic selectors "Selectors"

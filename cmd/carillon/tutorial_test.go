@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// step is a command of a page, as a person types it, and the exit code that the page
+// says it has.
+type step struct {
+	line    int
+	command string
+	code    int
+}
+
+// steps are the commands of a page's console blocks: what follows "$ ", with the
+// text that it reads up to END.
+func steps(page string) []step {
+	var all []step
+	block, here := false, false
+	for i, line := range strings.Split(page, "\n") {
+		command, typed := strings.CutPrefix(line, "$ ")
+		switch {
+		case strings.HasPrefix(line, "```"):
+			block, here = line == "```console", false
+		case here:
+			all[len(all)-1].command += "\n" + line
+			here = line != "END"
+		case !block:
+		case typed && command != "echo $?":
+			all = append(all, step{line: i + 1, command: command})
+			here = strings.HasSuffix(command, "<<'END'")
+		case typed:
+		case len(all) > 0:
+			if n, err := strconv.Atoi(line); err == nil {
+				all[len(all)-1].code = n
+			}
+		}
+	}
+	return all
+}
+
+// TestTutorial_EveryCommandWorks: as it stands on the page, in that order.
+func TestTutorial_EveryCommandWorks(t *testing.T) {
+	b, err := os.ReadFile("../../docs/tutorial.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	dir := t.TempDir()
+	list := steps(strings.ReplaceAll(string(b), "/tmp/carillon-tutorial", filepath.Join(dir, "tutorial")))
+	if len(list) < 20 || list[0].command != "carillon dev" {
+		t.Fatalf("%d commands, the first is %+v", len(list), list[0])
+	}
+	shell := func(command string) *exec.Cmd {
+		c := exec.CommandContext(t.Context(), "bash", "-c", command)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "HOME="+dir, "CARILLON_SERVER=http://"+address, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "CARILLON_TOKEN=", "CARILLON_CONTEXT=", "CARILLON_CONFIG=")
+		return c
+	}
+	node := shell("exec carillon dev --listen " + address)
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = node.Process.Signal(syscall.SIGINT); _ = node.Wait() }()
+	if out, err := patient(shell, step{command: "carillon cluster status"}); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, s := range list[1:] {
+		if out, err := patient(shell, s); err != nil {
+			t.Fatalf("docs/tutorial.md:%d: %s: %v\n%s", s.line, s.command, err, out)
+		}
+	}
+}
+
+// patient runs a command until it ends as it should: a person waits, too, until the
+// first run is there.
+func patient(shell func(string) *exec.Cmd, s step) (string, error) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		c := shell(s.command)
+		out, err := c.CombinedOutput()
+		if code := c.ProcessState.ExitCode(); code == s.code {
+			return "", nil
+		} else if err == nil {
+			err = fmt.Errorf("exit code %d, want %d", code, s.code)
+		}
+		if time.Now().After(end) || !strings.HasPrefix(s.command, "carillon ") {
+			return string(out), err
+		}
+	}
+}
