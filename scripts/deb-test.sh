@@ -33,11 +33,23 @@ fi
 	"${DEB_SUITE:-bookworm}" "$tarball" "${DEB_MIRROR:-http://deb.debian.org/debian}"
 
 work=$(mktemp -d /var/tmp/carillon-deb-test.XXXXXX)
-container=
+container='' init='' cgroup=''
+# gone PATH: what the container still writes as it dies is no reason to leave it behind.
+gone() { rm -rf --one-file-system "$1" 2>/dev/null; }
+# groups_gone: deletes what is empty of the container's cgroups.
+groups_gone() {
+	local dir left=0
+	for dir in /sys/fs/cgroup/{systemd,unified,.}/{carillon-deb-test,payload,supervisor}; do
+		[[ ! -d $dir ]] || find "$dir" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+		[[ ! -d $dir ]] || left=1
+	done
+	return "$left"
+}
 finish() {
-	[[ -z $container ]] || { kill -KILL "$container" && wait "$container"; } 2>/dev/null || true
-	rm -rf --one-file-system "$work"
-	rmdir /sys/fs/cgroup/{systemd,unified,}/carillon-deb-test/{payload,supervisor,} /sys/fs/cgroup/{systemd,unified}/{payload,supervisor} 2>/dev/null || true
+	[[ -z $init ]] || kill -KILL "$init" 2>/dev/null || true # and with it all that is in there
+	[[ -z $container ]] || wait "$container" 2>/dev/null || true
+	until_true 20 gone "$work" || say "$work is left"
+	[[ -z $cgroup ]] || until_true 5 groups_gone || true
 }
 trap finish EXIT
 
@@ -55,13 +67,17 @@ say "--- without systemd"
 chroot "$work/root" /bin/bash /mnt/test-plain.sh
 
 say "--- with systemd"
-# A cgroup of its own: systemd is not to meet that of whoever runs this.
-cgroup=/sys/fs/cgroup
-[[ ! -d $cgroup/systemd ]] || cgroup=$cgroup/systemd
-mkdir -p "$cgroup/carillon-deb-test"
+# Where systemd runs, it gives the container a cgroup. Elsewhere it takes one of its own:
+# the systemd inside is not to meet that of whoever runs this.
+unit=()
+if [[ ! -d /run/systemd/system ]]; then
+	unit=(--keep-unit) cgroup=/sys/fs/cgroup
+	[[ ! -d $cgroup/systemd ]] || cgroup=$cgroup/systemd
+	mkdir -p "$cgroup/carillon-deb-test"
+fi
 (
-	echo "$BASHPID" >"$cgroup/carillon-deb-test/cgroup.procs"
-	exec systemd-nspawn --quiet --register=no --keep-unit --private-network --directory="$work/root" --boot --console=pipe </dev/null
+	[[ -z $cgroup ]] || echo "$BASHPID" >"$cgroup/carillon-deb-test/cgroup.procs"
+	exec systemd-nspawn --quiet --register=no "${unit[@]}" --private-network --directory="$work/root" --boot --console=pipe </dev/null
 ) >"$work/console" 2>&1 &
 container=$!
 init_of() { init=$(pgrep -P "$container" | head -1) && [[ -n $init && $(cat "/proc/$init/comm" 2>/dev/null) == systemd ]]; }

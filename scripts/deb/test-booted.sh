@@ -10,11 +10,9 @@ like() { [[ $(property "$1") == $2 ]]; }
 succeeded() { [[ $(carillon run list --task "$1" --state succeeded -o name | wc -l) -ge ${2:-1} ]]; }
 state_of() { carillon run get "$1" -o json | sed -n 's/^  "state": "\(.*\)",/\1/p'; }
 in_state() { [[ $(state_of "$1") == "$2" ]]; }
-fresh() { # a success after now
-	local n
-	n=$(carillon run list --task tick --state succeeded -o name | wc -l)
-	eventually 20 succeeded tick $((n + 1))
-}
+newest() { carillon run list --task tick --state succeeded --limit 1 -o name; }
+newer_than() { [[ $(newest) != "$1" ]]; }
+fresh() { eventually 30 newer_than "$(newest)"; } # a success after now
 
 eventually 60 systemctl is-active multi-user.target
 systemctl stop systemd-tmpfiles-clean.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer 2>/dev/null || true
