@@ -69,6 +69,7 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 		t.dead = uint8(rand.IntN(trimAfter(store.KeepDead)))
 	}
 	w.setBad(t, err != nil)
+	w.count(t)
 	w.reschedule(t)
 	if t.live != nil || t.depends() {
 		w.look(t)
@@ -80,6 +81,8 @@ func (w *worker) noEntry(t *taskState) {
 	w.spanEnds(t)
 	t.present, t.when, t.how, t.past = false, nil, nil, nil
 	t.text, t.uid = t.text[:t.name], 0
+	w.count(t)
+	delete(w.failing, t)
 	w.due.set(t, 0)
 	delete(w.uncovered, t)
 	delete(w.unread, t)
@@ -174,7 +177,7 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 	w.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
 	decoded, err := store.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
-		t.lively().unreadable = append(t.lively().unreadable, ev.Run)
+		w.lively(t).unreadable = append(w.lively(t).unreadable, ev.Run)
 		w.log.Error("a queue record cannot be read; it waits for ever", zap.String("task", t.fullName()), zap.String("run", ev.Run), zap.Error(err))
 		if i >= 0 {
 			w.dequeued(t, i)
@@ -195,7 +198,7 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 }
 
 func (w *worker) enqueued(t *taskState, q *waiting) {
-	l := t.lively()
+	l := w.lively(t)
 	at, _ := slices.BinarySearchFunc(l.queue, q, func(a, b *waiting) int { return strings.Compare(a.ID, b.ID) })
 	l.queue = slices.Insert(l.queue, at, q)
 	w.countWaiting(1)
@@ -224,6 +227,7 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 	if t.bad {
 		return
 	}
+	w.hearOutcome(t, ev)
 	if t.past != nil && t.depends() {
 		t.told(ev, w.e.cfg.Now().UnixMilli())
 		w.look(t)
@@ -271,7 +275,7 @@ func (w *worker) scanned(keys []store.ActiveKey) {
 }
 
 func (w *worker) activate(t *taskState, a *attempt) {
-	l := t.lively()
+	l := w.lively(t)
 	l.active = append(l.active, a)
 	t.unsure()
 }

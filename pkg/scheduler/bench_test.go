@@ -63,7 +63,10 @@ func (w *worker) endAll() {
 		for _, a := range t.active() {
 			w.e.cfg.Fleet.Take(a.node)
 		}
-		t.live = nil
+		if t.live != nil {
+			t.live.active = nil
+			t.calm()
+		}
 	}
 }
 
@@ -109,7 +112,8 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 				if err := w.round(ctx); err != nil {
 					b.Fatal(err)
 				}
-				one.live = nil
+				one.live.active = nil
+				one.calm()
 				w.e.cfg.Fleet.Take("n1")
 			}
 		})

@@ -37,6 +37,7 @@ type Store interface {
 	ExpireTask(ctx context.Context, f store.Fences, ref store.Ref, entryMod int64, t store.Tombstone) error
 	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error
 	TrimDead(ctx context.Context, f store.Fences, ref store.Ref) error
+	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
 }
 
 // NextAttempt is the queue record of the attempt that follows one that ended,
@@ -79,6 +80,9 @@ type Engine struct {
 	scans   *scanner
 	trims   *trimmer
 	burials *burials
+	recalls *recaller
+	recent  recent
+	board   board
 	pace    *pace
 	loads   slots
 	ahead   slots // of loads that nobody waits for
@@ -117,6 +121,7 @@ func New(cfg Config) *Engine {
 	}
 	e.burials = newBurials(cfg.Store, e.metrics.buried.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
+	e.recalls = newRecaller(cfg.Store, cfg.Logger)
 	e.pace = &pace{rate: e.catchUpRate}
 	return e
 }
@@ -149,6 +154,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.scans.run(ctx) })
 	g.Go(func() error { return e.trims.run(ctx) })
 	g.Go(func() error { return e.burials.run(ctx) })
+	g.Go(func() error { return e.recalls.run(ctx) })
 	g.Go(func() error { return e.beat(ctx) })
 	g.Go(func() error { return e.reconciler.run(ctx) })
 	return g.Wait()

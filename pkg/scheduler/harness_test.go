@@ -356,8 +356,11 @@ func (h *hand) blind(at float64) {
 
 // try is a blind round that may fail.
 func (h *hand) try(at float64) error {
+	h.world.Helper()
 	h.world.at(at)
-	return h.round(h.ctx)
+	err := h.round(h.ctx)
+	h.keepsCount()
+	return err
 }
 
 // dies is a crash at a commit, which is lost.

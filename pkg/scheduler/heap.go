@@ -49,6 +49,48 @@ func (h dueHeap) upTo(at int64, keep func(*taskState) bool) (list []*taskState) 
 	return list
 }
 
+// countUpTo is how many tasks have a tick that is due at an instant.
+func (h dueHeap) countUpTo(at int64) int {
+	n := 0
+	h.upTo(at, func(*taskState) bool { n++; return false })
+	return n
+}
+
+// inOrder visits the tasks as their ticks fall due, until visit has enough. It costs
+// what is visited, not what there is.
+func (h dueHeap) inOrder(visit func(*taskState) bool) {
+	if len(h) == 0 {
+		return
+	}
+	next := &frontier{of: h, places: []int{0}}
+	for len(next.places) > 0 {
+		i := heap.Pop(next).(int)
+		if !visit(h[i]) {
+			return
+		}
+		for child := 2*i + 1; child <= 2*i+2 && child < len(h); child++ {
+			heap.Push(next, child)
+		}
+	}
+}
+
+// frontier is a heap of places in another: of those whose parents were visited.
+type frontier struct {
+	of     dueHeap
+	places []int
+}
+
+func (f *frontier) Len() int           { return len(f.places) }
+func (f *frontier) Less(i, j int) bool { return f.of.Less(f.places[i], f.places[j]) }
+func (f *frontier) Swap(i, j int)      { f.places[i], f.places[j] = f.places[j], f.places[i] }
+func (f *frontier) Push(x any)         { f.places = append(f.places, x.(int)) }
+func (f *frontier) Pop() any {
+	last := len(f.places) - 1
+	i := f.places[last]
+	f.places = f.places[:last]
+	return i
+}
+
 // set puts t where its next tick belongs; 0 takes it out.
 func (h *dueHeap) set(t *taskState, next int64) {
 	t.next = next

@@ -71,12 +71,13 @@ func (p *plan) done(rev int64) {
 	w := p.w
 	w.known, w.mark = rev, p.commit.Watermark
 	for _, c := range p.claims {
-		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev})
+		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
 		if c.late >= 0 {
 			w.e.metrics.lateness.Observe(c.late.Seconds())
 		}
 	}
 	w.e.metrics.decided(p.counts)
+	w.e.recent.decided(p)
 	for t, d := range p.drafts {
 		d.keep(t, rev)
 	}
@@ -88,6 +89,7 @@ func (p *plan) done(rev int64) {
 		w.decided(t)
 	}
 	for t := range p.drafts {
+		w.count(t)
 		w.reschedule(t)
 		w.decided(t)
 	}

@@ -26,6 +26,8 @@ type review struct {
 	history []store.ShardEvent // keys of history
 
 	settle bool // the time of doubt is over, about the shard or the active attempts
+
+	recalled *recollection // what failed before the shard was opened
 }
 
 // doubts are what a worker knows otherwise than etcd: events on their way, or
@@ -58,6 +60,8 @@ func (w *worker) ask(r review) bool {
 // later: only what differs still, in the same way, was lost by the watch.
 func (w *worker) review(ctx context.Context, r review) error {
 	switch {
+	case r.recalled != nil:
+		w.remember(r.recalled)
 	case r.settle:
 		return w.settleDoubts(ctx, r)
 	case r.shard:

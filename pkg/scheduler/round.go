@@ -220,6 +220,7 @@ func (w *worker) giveUp(p *plan) error {
 			w.log.Error("a task is set aside: every commit for it fails", zap.String("task", name))
 			w.e.metrics.aside.Inc()
 			w.setBad(t, true)
+			w.count(t)
 			w.due.set(t, 0)
 			delete(w.uncovered, t)
 			t.failed = 0

@@ -39,6 +39,7 @@ type taskState struct {
 	looked  bool // it is among the worker's looks
 	touched bool // the plan in the making changes it
 	started bool // and dispatches, or drops, a run of it
+	kind    kind // as what the worker counts it
 }
 
 // live is what a task has while something waits or runs.
@@ -47,6 +48,9 @@ type live struct {
 	active     []*attempt
 	unreadable []string // runs whose queue records cannot be read
 	inLine     bool     // a late tick waits for its turn, in the worker's line
+
+	among *lives // where it is, and at which place
+	at    int32
 }
 
 func (t *taskState) fullName() string { return t.text[:t.name] }
@@ -73,9 +77,10 @@ func (t *taskState) active() []*attempt {
 }
 
 // lively is t's live, made if need be.
-func (t *taskState) lively() *live {
+func (w *worker) lively(t *taskState) *live {
 	if t.live == nil {
 		t.live = &live{}
+		w.lives.add(t)
 	}
 	return t.live
 }
@@ -83,7 +88,26 @@ func (t *taskState) lively() *live {
 // calm drops t's live when there is nothing in it.
 func (t *taskState) calm() {
 	if l := t.live; l != nil && len(l.queue) == 0 && len(l.active) == 0 && len(l.unreadable) == 0 {
+		l.among.remove(t)
 		t.live = nil
+	}
+}
+
+// lives are the tasks of a worker of which something waits or runs.
+type lives struct{ tasks []*taskState }
+
+func (l *lives) add(t *taskState) {
+	t.live.among, t.live.at = l, int32(len(l.tasks))
+	l.tasks = append(l.tasks, t)
+}
+
+func (l *lives) remove(t *taskState) {
+	last := len(l.tasks) - 1
+	l.tasks[t.live.at] = l.tasks[last]
+	l.tasks[t.live.at].live.at = t.live.at
+	l.tasks[last] = nil
+	if l.tasks = l.tasks[:last]; cap(l.tasks) > 1024 && last < cap(l.tasks)/8 {
+		l.tasks = append(make([]*taskState, 0, 2*last), l.tasks...) // after a stampede
 	}
 }
 
@@ -140,6 +164,7 @@ type attempt struct {
 	run    string
 	node   string
 	create int64  // fencing token
+	since  int64  // when we dispatched it, ms; 0: another owner did
 	watch  *watch // of an attempt whose node is gone, or whose task is
 }
 

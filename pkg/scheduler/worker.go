@@ -42,6 +42,7 @@ type worker struct {
 	due       dueHeap
 	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
 	looks     []*taskState            // what waits for them, or their attempts, want a look
+	lives     lives                   // of which something waits or runs
 	unread    pasts                   // their histories are to be read
 	rests     map[*taskState]int64    // until when they want no look; Unix milliseconds
 	restUntil int64                   // the first of them; 0: none
@@ -57,6 +58,11 @@ type worker struct {
 	stubborn   map[string]bool      // tasks for which the shard was opened again
 	wakes      time.Time            // when a waiting run or a lost attempt wants a look; zero if none
 
+	census   census                  // how many tasks of which kind
+	failing  map[*taskState]*failure // whose last run to end failed
+	told     map[string]int64        // of tasks whose runs have ended while former failures are read: the last end's revision
+	glimpses chan *glimpse           // what of it is wanted for the board
+
 	reviews   chan review  // what to compare with
 	doubts    doubts       // what was found otherwise, of records
 	runDoubts doubts       // and of active attempts
@@ -65,7 +71,7 @@ type worker struct {
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
-		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), reviews: make(chan review, 4), stubborn: map[string]bool{},
+		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), reviews: make(chan review, 4), glimpses: make(chan *glimpse, 1), stubborn: map[string]bool{},
 		log: e.cfg.Logger.With(zap.Int("shard", shard)),
 	}
 	w.progress.at.Store(int64(time.Since(e.made)))
@@ -124,6 +130,7 @@ func (w *worker) reset() {
 	}
 	w.tasks, w.due = map[string]*taskState{}, nil
 	w.uncovered, w.looks = map[*taskState]struct{}{}, nil
+	w.lives, w.census, w.failing, w.told = lives{}, census{}, map[*taskState]*failure{}, map[string]int64{}
 	w.unread, w.rests, w.restUntil = pasts{}, map[*taskState]int64{}, 0
 	w.purges, w.gone = map[string]int64{}, map[string]int64{}
 	w.endedSince = map[string]int64{}
@@ -272,12 +279,16 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 				return err
 			}
 			w.opened.Store(true)
+			w.e.recalls.ask(w)
 		case r := <-w.reviews:
 			if scan == nil {
 				if err := w.review(ctx, r); err != nil {
 					return err
 				}
 			}
+		case g := <-w.glimpses:
+			w.show(g)
+			continue
 		case <-w.pokes:
 			w.lookAtAll()
 		case <-timer.C:
@@ -360,10 +371,8 @@ func (w *worker) sleepFor() time.Duration {
 }
 
 func (w *worker) lookAtAll() {
-	for _, t := range w.tasks {
-		if t.live != nil {
-			w.look(t)
-		}
+	for _, t := range w.lives.tasks {
+		w.look(t)
 	}
 }
 

@@ -1,0 +1,349 @@
+package scheduler
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// keepsCount holds what the worker counts against what it has.
+func (h *hand) keepsCount() {
+	h.world.Helper()
+	var want [isUnreadable + 1]int
+	lively := 0
+	for _, t := range h.tasks {
+		switch {
+		case !t.present:
+			want[isAbsent]++
+		case t.bad:
+			want[isUnreadable]++
+		case t.paused:
+			want[isPaused]++
+		default:
+			want[isTicking]++
+		}
+		if t.live != nil {
+			lively++
+			if h.lives.tasks[t.live.at] != t {
+				h.world.Errorf("%s is not where it is said to be among the lively", t.fullName())
+			}
+		}
+	}
+	got := h.census.of
+	if got[isTicking] != want[isTicking] || got[isPaused] != want[isPaused] || got[isUnreadable] != want[isUnreadable] {
+		h.world.Errorf("the worker counts %v, and has %v", got, want)
+	}
+	if lively != len(h.lives.tasks) {
+		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.lives.tasks))
+	}
+	for t := range h.failing {
+		if !t.present || h.tasks[t.fullName()] != t {
+			h.world.Errorf("%s fails, and is not there", t.fullName())
+		}
+	}
+}
+
+// part is what the worker adds to the board, with what comes in the next minute.
+func (h *hand) part(limit int) (p task.BoardPart) {
+	var enough atomic.Int64
+	enough.Store(math.MaxInt64)
+	now := h.world.clock().UnixMilli()
+	g := &glimpse{now: now, until: now + time.Minute.Milliseconds(), limit: limit, enough: &enough, shown: make(chan *glimpse, 1)}
+	h.show(g)
+	s := newSheet(limit)
+	s.add(g)
+	s.fill(&p)
+	return p
+}
+
+// saysBoard is what a part says, short.
+func saysBoard(p task.BoardPart) string {
+	var s []string
+	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
+	add("%d tasks, %d paused", p.Tasks, p.Paused)
+	at := func(t task.Time) float64 { return t.Sub(start).Seconds() }
+	for _, t := range p.Overdue {
+		add("%s overdue +%g", t.Task, at(t.Time))
+	}
+	for _, t := range p.Next {
+		add("%s +%g", t.Task, at(t.Time))
+	}
+	for _, r := range p.Active {
+		add("%s on %s since +%g", r.Task, r.Node, at(r.Began()))
+	}
+	for _, r := range p.Away {
+		add("%s away on %s", r.Task, r.Node)
+	}
+	for _, w := range p.Waits {
+		add("%s waits: %s", w.Task, w.Reason)
+	}
+	for _, f := range p.Failing {
+		add("%s %s ×%d", f.Task, f.State, f.InARow)
+	}
+	return strings.Join(s, "; ")
+}
+
+func (h *hand) shows(limit int, want ...string) {
+	h.world.Helper()
+	if got, want := saysBoard(h.part(limit)), strings.Join(want, "; "); got != want {
+		h.world.Errorf("the board has\n %s\nwant\n %s", got, want)
+	}
+}
+
+func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	h := w.work("n1")
+	w.create("a", cronned("5,30 0 12 * * *"))
+	w.create("b", cronned("10 0 12 * * *"), on("node = n2"))
+	w.create("c", cronned("7 0 12 * * *"), on("gpu = yes"))
+	w.create("d", paused)
+	w.create("e", cronned("0 0 0 1 1 *"))
+	h.decide(1)
+	h.shows(10, "5 tasks, 1 paused", "a +5", "c +7", "b +10")
+	h.shows(2, "5 tasks, 1 paused", "a +5", "c +7")
+	h.decide(10.5)
+	h.shows(10, "5 tasks, 1 paused", "a +30", "a on n1 since +10.5", "b on n2 since +10.5", "c waits: no_matching_node")
+	if p := h.part(10); p.Waiting[task.ReasonNoNode] != 1 || p.ActiveCount != 2 || p.WaitingCount != 1 || p.Active[0].Since.IsZero() {
+		t.Errorf("the counts are %+v", p.BoardCounts)
+	}
+
+	w.leave("n2") // its attempt is read as one whose node is gone, and is lost later
+	h.fleet()
+	h.decide(11)
+	h.shows(10, "5 tasks, 1 paused", "a +30", "a on n1 since +10.5", "b away on n2", "c waits: no_matching_node")
+
+	// Another owner knows of when it was dispatched only by its id.
+	h = w.work("n1")
+	if p := h.part(10); len(p.Active) != 2 || !p.Active[0].Since.IsZero() || p.Active[0].Began() != task.At(sec(5)) {
+		t.Errorf("after a load %+v is active", p.Active)
+	}
+	w.resume("d")
+	w.remove("a")
+	h.see()
+	if p := h.part(10); p.Tasks != 4 || p.Paused != 0 {
+		t.Errorf("%d tasks, %d paused", p.Tasks, p.Paused)
+	}
+}
+
+func TestBoard_ShowsWhatIsOverdue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	for i := range 4 {
+		w.create(fmt.Sprintf("a%d", i), cronned(fmt.Sprintf("%d 0 12 * * *", 5+i)))
+	}
+	w.create("later", cronned("30 0 12 * * *"))
+	h.see()
+	w.at(9) // and the worker does not get round to it
+	h.shows(10, "5 tasks, 0 paused", "a0 overdue +5", "a1 overdue +6", "a2 overdue +7", "a3 +8", "later +30")
+	h.shows(1, "5 tasks, 0 paused", "a0 overdue +5", "a3 +8")
+	if p := h.part(1); p.OverdueCount != 3 {
+		t.Errorf("%d are overdue", p.OverdueCount)
+	}
+}
+
+func TestBoard_APauseThatIsOverDoesNotCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", cronned("@daily"), paused)
+	h.see()
+	h.shows(1, "1 tasks, 1 paused")
+	st, err := w.store.Task(w.ctx, ref("a"))
+	w.ok(err)
+	e := st.Entry
+	e.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(start), Until: task.At(sec(5))}}}
+	_, err = w.store.UpdateTask(w.ctx, st, st.Task, e)
+	w.ok(err)
+	h.see()
+	h.shows(1, "1 tasks, 1 paused")
+	w.at(6)
+	h.shows(1, "1 tasks, 0 paused")
+}
+
+func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a")
+	w.create("b", cronned("1 0 12 * * *"))
+	h.decide(1)
+	w.finish("a", task.Failed)
+	h.decide(2)
+	h.shows(9, "2 tasks, 0 paused", "a +3", "b on n1 since +1", "a on n1 since +2", "a failed ×1")
+	h.decide(3) // skipped: that is no end of a run
+	w.finish("a", task.TimedOut)
+	w.finish("b", task.Failed)
+	h.decide(3.5)
+	h.shows(9, "2 tasks, 0 paused", "a +4", "a timed_out ×2", "b failed ×1")
+	if p := h.part(1); p.FailingCount != 2 || len(p.Failing) != 1 {
+		t.Errorf("%d fail, %d are listed", p.FailingCount, len(p.Failing))
+	}
+	if r := h.e.recent.tally(w.clock()).Recent(); r.Failed != 3 || r.Fired != 3 || r.Skipped != 1 {
+		t.Errorf("the last minute: %+v", r)
+	}
+	h.decide(4)
+	w.finish("a", task.Cancelled) // nor is what somebody wanted to end
+	h.decide(5)
+	w.finish("a", task.Succeeded)
+	w.remove("b")
+	h.decide(5.5)
+	h.shows(9, "1 tasks, 0 paused", "a +6")
+}
+
+func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	for _, name := range []string{"fails", "recovered", "again", "meanwhile", "fine"} {
+		w.create(name, cronned("1,2,3 0 12 * * *"))
+	}
+	h.decide(1)
+	for _, name := range []string{"fails", "recovered", "again", "meanwhile"} {
+		w.finish(name, task.Failed)
+	}
+	h.decide(2)
+	w.finish("recovered", task.Succeeded)
+	w.finish("again", task.Failed)
+	h.decide(3)
+
+	h = w.work("n1")
+	h.keepsCount()
+	found := make(chan review, 4)
+	h.reviews = found
+	w.finish("meanwhile", task.Succeeded) // after the load, and before what was found is told
+	h.see()
+	w.ok(h.e.recalls.recall(w.ctx, h.worker))
+	for len(found) > 0 {
+		w.ok(h.review(w.ctx, <-found))
+	}
+	var got []string
+	for _, f := range h.part(9).Failing {
+		got = append(got, fmt.Sprint(f.Task, " ", f.State, " ", f.Run[9:15]))
+	}
+	slices.Sort(got)
+	if want := []string{"again failed 120002", "fails failed 120001"}; !slices.Equal(got, want) {
+		t.Errorf("%q fail, want %q", got, want)
+	}
+	if h.told != nil {
+		t.Error("the worker goes on to note the ends that are told")
+	}
+}
+
+// What was found out of the past does not undo what the watch has told since.
+func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"))
+	h.decide(1)
+	old := &failure{mod: 1, run: w.active("a")[0].ID, state: task.Failed}
+	w.finish("a", task.Succeeded)
+	h.see()
+	w.ok(h.review(w.ctx, review{recalled: &recollection{opening: h.openings.Load(), failing: map[string]*failure{"default/a": old, "default/gone": old}}}))
+	h.shows(9, "1 tasks, 0 paused")
+}
+
+func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.realTime()
+	s := &stuckStore{}
+	r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
+	w.create("a", allow, every("200ms"))
+	w.create("b", cronned("@yearly"))
+	w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
+	w.eventually("it is shown", func() bool {
+		p := r.Part(w.ctx, time.Minute, 10)
+		return p.Tasks == 2 && p.Serving == 1 && p.ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
+	})
+	s.stuck.Store(true)
+	var p task.BoardPart
+	w.eventually("it is overdue", func() bool {
+		p = r.Part(w.ctx, time.Minute, 10)
+		return len(p.Stuck) == 1 && len(p.Overdue) == 1
+	})
+	if p.Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.OverdueCount != 1 {
+		t.Errorf("it shows %+v", p)
+	}
+}
+
+func TestHeap_IsVisitedInOrder(t *testing.T) {
+	var h dueHeap
+	var want []int64
+	for i := range 500 {
+		at := int64(rand.IntN(300)) + 1
+		h.set(&taskState{text: fmt.Sprintf("t%03d", i), name: 4, at: -1}, at)
+		want = append(want, at)
+	}
+	slices.Sort(want)
+	for _, most := range []int{0, 1, 17, 500} {
+		var got []int64
+		h.inOrder(func(t *taskState) bool {
+			if len(got) == most {
+				return false
+			}
+			got = append(got, t.next)
+			return true
+		})
+		if !slices.Equal(got, want[:most]) {
+			t.Errorf("the first %d are %v", most, got)
+		}
+	}
+	if n, _ := slices.BinarySearch(want, 151); h.countUpTo(150) != n {
+		t.Errorf("%d are due at 150, want %d", h.countUpTo(150), n)
+	}
+}
+
+func TestRecent_ForgetsWhatIsOlderThanAMinute(t *testing.T) {
+	var r recent
+	w := &worker{}
+	claim := func(at float64, late time.Duration) {
+		r.decided(&plan{w: w, now: sec(at), claims: []claim{{late: late}, {late: -1}}, counts: outcomes{run: 1, missed: 2}})
+	}
+	claim(0, 40*time.Millisecond)
+	claim(31, time.Millisecond)
+	if got := r.tally(sec(32)).Recent(); got.Fired != 2 || got.MaxMS != 40 || got.Skipped != 4 || len(got.Rate) != recentSlots-1 || got.Rate[6] != 1 {
+		t.Errorf("after half a minute: %+v", got)
+	}
+	if got := r.tally(sec(66)).Recent(); got.Fired != 1 || got.MaxMS != 1 {
+		t.Errorf("after a minute: %+v", got)
+	}
+	if got := r.tally(sec(600)).Recent(); got.Fired != 0 || got.Rate[3] != 0 {
+		t.Errorf("after ten: %+v", got)
+	}
+}
+
+// What a board costs a shard with many tasks.
+func BenchmarkGlimpse(b *testing.B) {
+	w, now := benchWorker(b, 10_000, "* * * * * *")
+	var enough atomic.Int64
+	enough.Store(math.MaxInt64)
+	b.ReportAllocs()
+	for b.Loop() {
+		g := &glimpse{now: now.UnixMilli(), until: now.Add(time.Minute).UnixMilli(), limit: 50, enough: &enough, shown: make(chan *glimpse, 1)}
+		w.show(g)
+	}
+}
+
+// How much less it is to find the state of a record than to read it.
+func BenchmarkOutcome(b *testing.B) {
+	value := []byte(`{"uid":"k3f9aaaaaaaaaaaa","scheduled_time":"2026-11-20T22:05:00.000Z","state":"succeeded","trigger":"schedule","node":"n1",` +
+		`"owner":"n1","attempt":1,"token":123456,"created_at":"2026-11-20T22:05:00.001Z","started_at":"2026-11-20T22:05:00.002Z",` +
+		`"ended_at":"2026-11-20T22:05:00.003Z","exit_code":0,"lateness_ms":2}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if store.StateOf(value) != task.Succeeded {
+			b.Fatal("not found")
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// failure is the last run of a task to end, if it failed, timed out or was lost: for
+// the board alone, nothing is decided by it. Only tasks that fail have one.
+//
+// A worker hears of every end by the watch. What was before it opened its shard is
+// told by the dead runs (see recaller).
+type failure struct {
+	mod      int64 // of the record
+	run      string
+	state    task.State
+	reason   string
+	exitCode *int
+	node     string
+	ended    int64 // ms
+	inARow   int
+}
+
+func failureOf(mod int64, r task.Run, inARow int) *failure {
+	return &failure{mod: mod, run: r.ID, state: r.State, reason: knownReason(r.Reason), exitCode: r.ExitCode, node: r.Node, ended: r.EndedAt.UnixMilli(), inARow: inARow}
+}
+
+// knownReason is a reason without the record that it was read from.
+func knownReason(text string) string {
+	r, _ := task.ReasonOf(text)
+	return r.Name
+}
+
+// hearOutcome takes note of how a run of t ended.
+func (w *worker) hearOutcome(t *taskState, ev *store.ShardEvent) {
+	if ev.Late {
+		return
+	}
+	e := end{ev.Mod, store.StateOf(ev.Value)}
+	before := w.failing[t]
+	if !e.ran() || before != nil && ev.Mod <= before.mod {
+		return
+	}
+	if w.told != nil {
+		w.told[t.fullName()] = ev.Mod
+	}
+	if w.owner {
+		w.e.recent.ended(w.e.cfg.Now(), e)
+	}
+	if !e.failed() {
+		delete(w.failing, t)
+		return
+	}
+	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
+	if err != nil {
+		return
+	}
+	n := 1
+	if before != nil {
+		n += before.inARow
+	}
+	w.failing[t] = failureOf(ev.Mod, r, n)
+}
+
+// ran reports whether it is how a run ended that nobody wanted to end: what counts
+// for whether a task is failing.
+func (e end) ran() bool { return e.state == task.Succeeded || e.failed() }
+
+// remember takes what had failed before the shard was opened, unless the watch has
+// told of a later end of the task.
+func (w *worker) remember(r *recollection) {
+	if r.opening != w.openings.Load() {
+		return // the shard was opened anew: that is asked for again
+	}
+	for name, f := range r.failing {
+		t := w.tasks[name]
+		if t == nil || t.orphan(f.run) || t.bad || w.told[name] > f.mod {
+			continue
+		}
+		if now := w.failing[t]; now == nil {
+			w.failing[t] = f
+		}
+	}
+	if !r.more {
+		w.told = nil
+	}
+}
+
+// endTime is when a failure was.
+func (f *failure) endTime() task.Time { return task.At(time.UnixMilli(f.ended)) }

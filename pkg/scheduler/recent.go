@@ -1,0 +1,94 @@
+package scheduler
+
+import (
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// recentSlot is how long each part of the last minute is.
+	recentSlot = 5 * time.Second
+	// recentSlots are a minute, and the part that is being filled.
+	recentSlots = 13
+)
+
+// recent counts what an engine has decided in the last minute, and what has ended.
+type recent struct {
+	mu    sync.Mutex
+	slots [recentSlots]recentCounts
+}
+
+// recentCounts are those of one slot of time.
+type recentCounts struct {
+	number  int64 // of the slot, counted from 1970
+	skipped int64
+	ok      int64
+	failed  int64
+	maxMS   int64
+	late    [task.LateBuckets]uint32
+}
+
+// at is the slot of an instant. The caller holds the lock.
+func (r *recent) at(now time.Time) *recentCounts {
+	number := now.UnixMilli() / recentSlot.Milliseconds()
+	s := &r.slots[number%recentSlots]
+	if s.number != number {
+		*s = recentCounts{number: number}
+	}
+	return s
+}
+
+// decided counts what a plan has decided.
+func (r *recent) decided(p *plan) {
+	if len(p.claims) == 0 && p.counts == (outcomes{}) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.at(p.now)
+	s.skipped += p.counts.skipped + p.counts.missed
+	for _, c := range p.claims {
+		if c.late < 0 {
+			continue
+		}
+		ms := c.late.Milliseconds()
+		s.late[task.LateBucket(ms)]++
+		s.maxMS = max(s.maxMS, ms)
+	}
+}
+
+// ended counts how a run ended.
+func (r *recent) ended(now time.Time, e end) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.at(now)
+	if e.failed() {
+		s.failed++
+	} else {
+		s.ok++
+	}
+}
+
+// tally is the last minute, up to now.
+func (r *recent) tally(now time.Time) task.Tally {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	newest := now.UnixMilli() / recentSlot.Milliseconds()
+	t := task.Tally{Late: make([]int64, task.LateBuckets), Rate: make([]int64, 0, recentSlots-1)}
+	for number := newest - recentSlots + 1; number <= newest; number++ {
+		s, fired := &r.slots[number%recentSlots], int64(0)
+		if s.number == number {
+			t.Skipped, t.Succeeded, t.Failed, t.MaxMS = t.Skipped+s.skipped, t.Succeeded+s.ok, t.Failed+s.failed, max(t.MaxMS, s.maxMS)
+			for i, n := range s.late {
+				t.Late[i] += int64(n)
+				fired += int64(n)
+			}
+		}
+		if number < newest { // the last is not full yet
+			t.Rate = append(t.Rate, fired)
+		}
+	}
+	return t
+}

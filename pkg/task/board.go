@@ -1,0 +1,236 @@
+package task
+
+import "math/bits"
+
+// Board is what an operator wants to see of a cluster at a glance: what is wrong,
+// what comes, what runs, and who does it. It is put together from the memory of the
+// nodes that schedule. Its lists are cut at what was asked for, and the counts beside
+// them say how much there is.
+type Board struct {
+	At      Time     `json:"at" doc:"When this was so, by the clock of the node that answers."`
+	Node    string   `json:"node" doc:"The node that answers."`
+	Version string   `json:"version" doc:"Carillon's, of that node."`
+	Cluster string   `json:"cluster" doc:"The cluster's id."`
+	Leader  string   `json:"leader" doc:"Empty if there is none just now."`
+	Span    Duration `json:"span" doc:"How far next looks ahead."`
+	// Warnings and Freezes are those of the cluster's status, a few seconds old at most.
+	Warnings []string  `json:"warnings" doc:"What an operator should look at, in words."`
+	Freezes  []Freeze  `json:"freezes" doc:"Those that hold."`
+	Silent   []Silence `json:"silent" doc:"Nodes that schedule and did not answer within a second: what they know is missing here."`
+
+	ShardCount  int `json:"shard_count"`
+	ShardsOwned int `json:"shards_owned" doc:"Shards whose owner is present."`
+	BoardCounts
+	Recent Recent `json:"recent" doc:"The last minute."`
+
+	BoardLists
+	Nodes []BoardNode `json:"nodes"`
+}
+
+// BoardPart is what one node adds to the board.
+type BoardPart struct {
+	Node string `json:"node"`
+	At   Time   `json:"at"`
+	BoardCounts
+	BoardLists
+	Tally Tally `json:"tally"`
+}
+
+// BoardCounts are how many there are.
+type BoardCounts struct {
+	Serving      int            `json:"shards_served" doc:"Shards that are loaded and fire."`
+	Tasks        int            `json:"tasks"`
+	Paused       int            `json:"paused"`
+	Unreadable   int            `json:"unreadable" doc:"Tasks that do not fire because their entry cannot be read."`
+	FailingCount int            `json:"failing_count" doc:"Tasks whose last run to end failed, timed out or was lost."`
+	OverdueCount int            `json:"overdue_count" doc:"Tasks with a tick that fell due more than two seconds ago and is not decided."`
+	ActiveCount  int            `json:"active_count" doc:"Attempts in the inboxes of nodes."`
+	AwayCount    int            `json:"away_count" doc:"Of these, attempts whose node is gone: lost, unless it comes back in time."`
+	WaitingCount int            `json:"waiting_count" doc:"Runs in the queues."`
+	Waiting      map[string]int `json:"waiting" doc:"How many of them wait for which reason."`
+}
+
+// BoardLists are the first of each.
+type BoardLists struct {
+	Stuck   []BoardShard   `json:"stuck" doc:"Shards that do not fire though something is due: being loaded, or standing still. The longest first."`
+	Failing []BoardFailing `json:"failing" doc:"The latest failure first."`
+	Overdue []BoardTick    `json:"overdue" doc:"The oldest first."`
+	Away    []BoardRun     `json:"away" doc:"The oldest first."`
+	Waits   []BoardWait    `json:"waits" doc:"Runs that wait, the oldest first; those that no node matches before the others."`
+	Next    []BoardTick    `json:"next" doc:"The next tick of each task that has one within the span, the soonest first."`
+	Active  []BoardRun     `json:"active" doc:"The oldest first."`
+}
+
+// BoardShard is a shard that does not fire.
+type BoardShard struct {
+	ID      int    `json:"id"`
+	Node    string `json:"node"`
+	Since   Time   `json:"since" doc:"Since when something is undecided; of one that is loaded, since when it is."`
+	Loading bool   `json:"loading,omitempty"`
+}
+
+// BoardFailing is a task whose last run to end failed, timed out or was lost.
+type BoardFailing struct {
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Run       string `json:"run"`
+	State     State  `json:"state"`
+	Reason    string `json:"reason,omitempty"`
+	ExitCode  *int   `json:"exit_code,omitempty"`
+	Node      string `json:"node,omitempty"`
+	EndedAt   Time   `json:"ended_at"`
+	InARow    int    `json:"in_a_row" doc:"How many runs in a row have ended so, at least: the owner of the task's shard counts since it has it."`
+}
+
+// BoardTick is a tick of a task.
+type BoardTick struct {
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Time      Time   `json:"time"`
+	DueAt     Time   `json:"due_at,omitzero" doc:"When it falls due, if jitter puts that off."`
+}
+
+// Due is when the tick falls due.
+func (t BoardTick) Due() Time {
+	if !t.DueAt.IsZero() {
+		return t.DueAt
+	}
+	return t.Time
+}
+
+// BoardRun is an attempt in a node's inbox.
+type BoardRun struct {
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Run       string `json:"run"`
+	Node      string `json:"node"`
+	// Since is zero if the shard has changed hands since the attempt was dispatched.
+	Since         Time `json:"since,omitzero" doc:"When the attempt was dispatched; absent if the owner of its shard is a newer one."`
+	ScheduledTime Time `json:"scheduled_time" doc:"The tick; of a run that a person asked for, when."`
+	Ending        bool `json:"ending,omitempty" doc:"Its node is asked to end it, for a newer tick or because its task is gone."`
+}
+
+// Began is when the run began, as well as is known.
+func (r BoardRun) Began() Time {
+	if !r.Since.IsZero() {
+		return r.Since
+	}
+	return r.ScheduledTime
+}
+
+// BoardWait is a run in a queue.
+type BoardWait struct {
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Run       string `json:"run"`
+	Reason    string `json:"reason"`
+	Since     Time   `json:"since" doc:"Its tick, or when a person asked for it."`
+	NotBefore Time   `json:"not_before,omitzero"`
+}
+
+// Silence is a node that did not answer, and why.
+type Silence struct {
+	Node   string `json:"node"`
+	Reason string `json:"reason"`
+}
+
+// BoardNode is a node as the board shows it.
+type BoardNode struct {
+	Name       string   `json:"name"`
+	Address    string   `json:"address"`
+	Version    string   `json:"version"`
+	State      string   `json:"state"`
+	Unfit      string   `json:"unfit,omitempty" doc:"Why it owns no shards at present."`
+	Roles      []string `json:"roles"`
+	Slots      int      `json:"slots"`
+	Running    int      `json:"running" doc:"Attempts in its inbox, as it said last."`
+	Shards     int      `json:"shards"`
+	Serving    int      `json:"shards_served" doc:"Of its shards, those that fire; 0 if it did not answer."`
+	Unreadable int      `json:"unreadable,omitempty"`
+	JoinedAt   Time     `json:"joined_at,omitzero"`
+	Silent     bool     `json:"silent,omitempty" doc:"It schedules, and did not answer."`
+	Recent     Recent   `json:"recent" doc:"What it decided in the last minute."`
+}
+
+// Recent is what was decided, and what ended, in the last minute.
+type Recent struct {
+	Fired     int64   `json:"fired" doc:"Ticks that became runs."`
+	Skipped   int64   `json:"skipped" doc:"Ticks that were skipped or missed."`
+	Succeeded int64   `json:"succeeded" doc:"Runs that ended so."`
+	Failed    int64   `json:"failed" doc:"Runs that failed, timed out or were lost."`
+	P50MS     int64   `json:"lateness_p50_ms" doc:"Of those that fired: from the tick's time to the commit that decided it. Exact to a quarter."`
+	P99MS     int64   `json:"lateness_p99_ms"`
+	MaxMS     int64   `json:"lateness_max_ms"`
+	Rate      []int64 `json:"rate" doc:"Fired in each 5 s of the minute, the oldest first."`
+}
+
+// Tally is what Recent is counted from: it can be added up.
+type Tally struct {
+	Skipped   int64   `json:"skipped"`
+	Succeeded int64   `json:"succeeded"`
+	Failed    int64   `json:"failed"`
+	MaxMS     int64   `json:"max_ms"`
+	Late      []int64 `json:"late" doc:"How many fired so late: the bounds are those of LateBound."`
+	Rate      []int64 `json:"rate"`
+}
+
+// LateBucket is the place in Tally.Late of a lateness.
+func LateBucket(ms int64) int {
+	if ms < 8 {
+		return int(max(ms, 0))
+	}
+	exp := bits.Len64(uint64(ms)) - 3 // 8…15 is 1
+	return min(4*(exp+1)+int(ms>>exp)-4, LateBuckets-1)
+}
+
+// LateBuckets is how many places Tally.Late has.
+const LateBuckets = 96
+
+// LateBound is the largest lateness, in ms, that a place stands for.
+func LateBound(bucket int) int64 {
+	if bucket < 8 {
+		return int64(bucket)
+	}
+	exp, part := bucket/4-1, int64(bucket%4)
+	return (part+5)<<exp - 1
+}
+
+// Add adds another tally.
+func (t *Tally) Add(o Tally) {
+	t.Skipped, t.Succeeded, t.Failed, t.MaxMS = t.Skipped+o.Skipped, t.Succeeded+o.Succeeded, t.Failed+o.Failed, max(t.MaxMS, o.MaxMS)
+	t.Late, t.Rate = added(t.Late, o.Late), added(t.Rate, o.Rate)
+}
+
+func added(a, b []int64) []int64 {
+	for i, n := range b {
+		if i == len(a) {
+			a = append(a, 0)
+		}
+		a[i] += n
+	}
+	return a
+}
+
+// Recent is what the tally says.
+func (t Tally) Recent() Recent {
+	r := Recent{Skipped: t.Skipped, Succeeded: t.Succeeded, Failed: t.Failed, MaxMS: t.MaxMS, Rate: t.Rate}
+	if r.Rate == nil {
+		r.Rate = []int64{}
+	}
+	for _, n := range t.Late {
+		r.Fired += n
+	}
+	r.P50MS, r.P99MS = t.quantile(r.Fired, 50), t.quantile(r.Fired, 99)
+	return r
+}
+
+// quantile is a lateness that so many percent of all do not exceed.
+func (t Tally) quantile(all, percent int64) int64 {
+	need := (all*percent + 99) / 100
+	for i, n := range t.Late {
+		if need -= n; need <= 0 {
+			return min(LateBound(i), t.MaxMS)
+		}
+	}
+	return t.MaxMS
+}
