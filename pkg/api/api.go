@@ -52,6 +52,9 @@ type Config struct {
 	FreezeWithin time.Duration
 	// Ready, if set, says why the node is not ready.
 	Ready func() error
+	// Board is this node's part of the board: ticks within a span, and of each list
+	// limit items; nil if the node does not schedule.
+	Board func(ctx context.Context, span time.Duration, limit int) task.BoardPart
 	// Logs is the output kept on this node; nil keeps none.
 	Logs LogSource
 	// Ends, if set, is closed when the node stops answering: streams end then.
@@ -157,6 +160,7 @@ type server struct {
 	auditing  atomic.Bool
 	streaming atomic.Int32 // callers that read events
 	following atomic.Int32 // callers that follow outputs
+	boards    boardCache
 }
 
 // now is the wall clock, as it is written.

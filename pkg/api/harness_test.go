@@ -108,11 +108,12 @@ type world struct {
 	ready   error
 	badTime error
 
-	freezeWithin time.Duration // 0: as usual
-	restored     error         // why nothing may be changed
-	stubborn     error         // why nodes take no states
-	ends         chan struct{} // closed: streams end
-	beat         time.Duration // of streams
+	freezeWithin time.Duration   // 0: as usual
+	parts        map[string]part // of the board, by node
+	restored     error           // why nothing may be changed
+	stubborn     error           // why nodes take no states
+	ends         chan struct{}   // closed: streams end
+	beat         time.Duration   // of streams
 	panics       atomic.Bool
 	hold         atomic.Pointer[chan struct{}] // creates wait for it
 	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
@@ -175,6 +176,7 @@ func (w *world) serve(node string) string {
 			}
 			return w.ready
 		},
+		Board:    w.parts[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin,
 		SetState: func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
 		Clock: func() error {

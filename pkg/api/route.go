@@ -193,6 +193,8 @@ func (s *server) routes() []*route {
 			about: eventsAbout, params: append([]param{taskParam}, eventParams...), status: 200, stream: true, answer: reflect.TypeFor[client.EventPage](),
 			events: reflect.TypeFor[task.Event](), errors: []int{429}, serve: s.listEvents},
 
+		{id: "get-board", method: get, path: "/v1/board", tag: "cluster", summary: "What an operator wants to see first: problems, what comes, what runs, nodes",
+			about: boardAbout, params: boardParams, status: 200, answer: reflect.TypeFor[task.Board](), serve: s.getBoard},
 		{id: "list-nodes", method: get, path: "/v1/nodes", tag: "cluster", summary: "List the nodes that are present",
 			status: 200, answer: reflect.TypeFor[client.List[task.Node]](), serve: s.listNodes},
 		{id: "get-node", method: get, path: "/v1/nodes/{node}", tag: "cluster", summary: "Read a node", status: 200, answer: reflect.TypeFor[task.Node](), serve: s.getNode},

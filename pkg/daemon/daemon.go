@@ -331,7 +331,7 @@ func (n *Node) wire() (err error) {
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
 		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.links.dialTLS(), Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
-		Logs: n.executor.Spool(), Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
+		Board: n.boardPart(), Logs: n.executor.Spool(), Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {
 		return err
@@ -380,6 +380,14 @@ func (n *Node) unreadable() int {
 
 func (n *Node) ref(namespace, name string) store.Ref {
 	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
+}
+
+// boardPart is what gives the node's part of the board; nil if it does not schedule.
+func (n *Node) boardPart() func(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) {
+		return nil
+	}
+	return n.engine.Part
 }
 
 // Instance is the id of this start of the node.

@@ -1,0 +1,311 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// partWithin is how long a node is waited for.
+	partWithin = time.Second
+	// boardAge is how old a board may be that is shown again, and statusAge what is
+	// slower to find out and changes less.
+	boardAge  = 700 * time.Millisecond
+	statusAge = 5 * time.Second
+	// etcdWithin is how long etcd is waited for.
+	etcdWithin = 1500 * time.Millisecond
+	// partsAtOnce is how many nodes are asked side by side.
+	partsAtOnce = 32
+	maxPart     = 16 << 20
+
+	usualBoardSpan, mostBoardSpan = 10 * time.Minute, 24 * time.Hour
+	usualBoardLimit, maxBoard     = 50, 500
+)
+
+const boardAbout = "Whatever node is asked asks the nodes that schedule for their parts, which they have in memory: it may be asked for every second. " +
+	"A node that does not answer within a second is named in silent. With part=true the answer is the part of the node that is asked."
+
+var boardParams = []param{
+	{"span", "How far next looks ahead: a duration, at most 24h.", huma.Schema{Type: huma.TypeString, Default: usualBoardSpan.String(), Examples: []any{"10m"}}},
+	{"limit", "How many items each list has at most.", number(1, maxBoard, usualBoardLimit)},
+	{"part", "Only what the node that is asked knows itself.", truth},
+}
+
+// boardCache is the latest board: however many look at it, it is put together once.
+type boardCache struct {
+	mu    sync.Mutex
+	span  time.Duration
+	limit int
+	at    time.Time
+	board task.Board
+
+	// What etcd said last: while it is away, the rest is worth seeing all the more.
+	nodes    []task.Node
+	owners   []store.Owner
+	statusAt time.Time
+	status   client.ClusterStatus
+}
+
+// refresh reads what is in etcd; an error leaves what was known.
+func (b *boardCache) refresh(c *call) error {
+	ctx, cancel := context.WithTimeout(c.ctx(), etcdWithin)
+	defer cancel()
+	brief := *c
+	brief.r = c.r.WithContext(ctx)
+	nodes, owners, err := c.s.nodes(&brief)
+	if err != nil {
+		return err
+	}
+	b.nodes, b.owners = nodes, owners
+	if time.Since(b.statusAt) <= statusAge {
+		return nil
+	}
+	a, err := c.s.clusterStatus(&brief)
+	if err == nil {
+		b.status, b.statusAt = a.body.(client.ClusterStatus), time.Now()
+	}
+	return err
+}
+
+// getBoard serves the board, or this node's part of it.
+func (s *server) getBoard(c *call) (answer, error) {
+	span, err := boardSpan(c)
+	if err != nil {
+		return answer{}, err
+	}
+	limit, err := c.int("limit", usualBoardLimit, 1, maxBoard)
+	if err != nil {
+		return answer{}, err
+	}
+	part, err := c.bool("part")
+	if err != nil {
+		return answer{}, err
+	}
+	if part {
+		return answer{status: http.StatusOK, body: s.ownPart(c.ctx(), span, limit)}, nil
+	}
+	s.boards.mu.Lock()
+	defer s.boards.mu.Unlock()
+	b := &s.boards
+	if b.span != span || b.limit != limit || time.Since(b.at) > boardAge {
+		board, err := s.makeBoard(c, span, limit)
+		if err != nil {
+			return answer{}, err
+		}
+		b.board, b.span, b.limit, b.at = board, span, limit, time.Now()
+	}
+	return answer{status: http.StatusOK, body: b.board}, nil
+}
+
+func boardSpan(c *call) (time.Duration, error) {
+	if !c.query.Has("span") {
+		return usualBoardSpan, nil
+	}
+	text := c.query.Get("span")
+	span, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, task.Invalid(task.CodeBadValue, "span", "%s is not a duration such as 10m", task.Quote(text))
+	}
+	if span <= 0 || span > mostBoardSpan {
+		return 0, task.Invalid(task.CodeOutOfRange, "span", "%s is not between 1ms and 24h", text)
+	}
+	return span, nil
+}
+
+func (s *server) ownPart(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+	if s.Board == nil {
+		return task.BoardPart{Node: s.Node, At: s.now()}
+	}
+	return s.Board(ctx, span, limit)
+}
+
+// makeBoard asks all nodes that schedule, and puts together what they say.
+func (s *server) makeBoard(c *call, span time.Duration, limit int) (task.Board, error) {
+	away := s.boards.refresh(c)
+	if away != nil && (s.boards.nodes == nil || c.ctx().Err() != nil) {
+		return task.Board{}, away
+	}
+	nodes, st := s.boards.nodes, s.boards.status
+	b := task.Board{
+		At: s.now(), Node: s.Node, Version: s.Version, Cluster: s.Cluster.ID, Leader: st.Leader, Span: task.Duration(span),
+		Warnings: append([]string{}, st.Warnings...), Freezes: append([]task.Freeze{}, st.Freezes...), Silent: []task.Silence{}, ShardCount: s.Cluster.Shards,
+	}
+	if away != nil {
+		b.Warnings = append([]string{"etcd does not answer node " + s.Node + ": what is shown of nodes and of the cluster is old"}, b.Warnings...)
+	}
+	for _, o := range s.boards.owners {
+		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
+			b.ShardsOwned++
+		}
+	}
+	parts := s.askParts(c, nodes, span, limit)
+	mergeBoard(&b, nodes, parts, limit)
+	return b, c.ctx().Err() // else nodes would be called silent because somebody hung up
+}
+
+// heard is a node's part, or why there is none.
+type heard struct {
+	part task.BoardPart
+	err  error
+}
+
+// askParts asks the nodes that schedule, by name.
+func (s *server) askParts(c *call, nodes []task.Node, span time.Duration, limit int) map[string]heard {
+	ctx, cancel := context.WithTimeout(c.ctx(), partWithin)
+	defer cancel()
+	var mu sync.Mutex
+	parts := map[string]heard{}
+	var g errgroup.Group
+	g.SetLimit(partsAtOnce)
+	ask := func(name string, how func() (task.BoardPart, error)) {
+		g.Go(func() error {
+			p, err := how()
+			mu.Lock()
+			defer mu.Unlock()
+			parts[name] = heard{p, err}
+			return nil
+		})
+	}
+	ask(s.Node, func() (task.BoardPart, error) { return s.ownPart(ctx, span, limit), nil })
+	for _, n := range nodes {
+		if n.Name != s.Node && n.Has(task.RoleScheduler) {
+			ask(n.Name, func() (task.BoardPart, error) { return s.partOf(ctx, n, c.r.Header, span, limit) })
+		}
+	}
+	_ = g.Wait() // which never fails
+	return parts
+}
+
+// partOf asks another node for its part, in the name of who asks this one.
+func (s *server) partOf(ctx context.Context, n task.Node, from http.Header, span time.Duration, limit int) (p task.BoardPart, err error) {
+	u, err := url.Parse(n.Address)
+	if err != nil || u.Host == "" {
+		return p, fmt.Errorf("it says that it is at %s, which is no address", task.Quote(n.Address))
+	}
+	u = u.JoinPath("v1", "board")
+	u.RawQuery = url.Values{"part": {"true"}, "span": {span.String()}, "limit": {fmt.Sprint(limit)}}.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return p, err
+	}
+	req.Header = http.Header{forwardedBy: {s.Node}, "Authorization": from.Values("Authorization")}
+	res, err := s.proxy.RoundTrip(req)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return p, fmt.Errorf("no answer from %s within %s", u.Host, partWithin)
+	}
+	if err != nil {
+		return p, fmt.Errorf("at %s: %w", u.Host, err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusUnprocessableEntity {
+		return p, fmt.Errorf("version %s has no board", n.Version)
+	}
+	if res.StatusCode != http.StatusOK {
+		return p, fmt.Errorf("%s answered %s", u.Host, res.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxPart)).Decode(&p); err != nil {
+		return p, fmt.Errorf("%s sent what cannot be read: %w", u.Host, err)
+	}
+	if p.Node != n.Name {
+		return p, fmt.Errorf("another node, %s, answers at %s", task.Quote(p.Node), u.Host)
+	}
+	return p, nil
+}
+
+// mergeBoard puts the parts together; the order in which they came does not matter.
+func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit int) {
+	b.Waiting, b.Nodes = map[string]int{}, []task.BoardNode{}
+	var all task.Tally
+	for _, n := range nodes {
+		bn := task.BoardNode{
+			Name: n.Name, Address: n.Address, Version: n.Version, State: n.State, Unfit: n.Unfit, Roles: n.Roles, Slots: n.Slots,
+			Running: n.Running, Shards: n.Shards, Unreadable: n.Unreadable, JoinedAt: n.JoinedAt,
+		}
+		h, asked := parts[n.Name]
+		if asked && h.err != nil {
+			bn.Silent = true
+			b.Silent = append(b.Silent, task.Silence{Node: n.Name, Reason: h.err.Error()})
+		}
+		bn.Serving, bn.Recent = h.part.Serving, h.part.Tally.Recent()
+		b.Nodes = append(b.Nodes, bn)
+	}
+	for _, h := range parts {
+		if h.err == nil {
+			addCounts(&b.BoardCounts, h.part.BoardCounts)
+			all.Add(h.part.Tally)
+		}
+	}
+	b.Recent = all.Recent()
+	list := func(of func(*task.BoardPart)) {
+		for _, h := range parts {
+			of(&h.part)
+		}
+	}
+	l := &b.BoardLists
+	list(func(p *task.BoardPart) {
+		l.Stuck, l.Failing, l.Overdue = append(l.Stuck, p.Stuck...), append(l.Failing, p.Failing...), append(l.Overdue, p.Overdue...)
+		l.Away, l.Waits, l.Next, l.Active = append(l.Away, p.Away...), append(l.Waits, p.Waits...), append(l.Next, p.Next...), append(l.Active, p.Active...)
+	})
+	l.Stuck = firsts(l.Stuck, limit, func(a, b task.BoardShard) int { return a.Since.Compare(b.Since.Time) })
+	l.Failing = firsts(l.Failing, limit, func(a, b task.BoardFailing) int {
+		if c := b.EndedAt.Compare(a.EndedAt.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
+	})
+	l.Overdue, l.Next = firsts(l.Overdue, limit, sooner), firsts(l.Next, limit, sooner)
+	l.Away, l.Active = firsts(l.Away, limit, longer), firsts(l.Active, limit, longer)
+	l.Waits = firsts(l.Waits, limit, func(a, b task.BoardWait) int {
+		if x, y := a.Reason == task.ReasonNoNode, b.Reason == task.ReasonNoNode; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Run, b.Run)
+	})
+}
+
+func sooner(a, b task.BoardTick) int {
+	if c := a.Due().Compare(b.Due().Time); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
+}
+
+func longer(a, b task.BoardRun) int {
+	if c := a.Began().Compare(b.Began().Time); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Run, b.Run)
+}
+
+func firsts[T any](list []T, most int, before func(a, b T) int) []T {
+	slices.SortStableFunc(list, before)
+	return append([]T{}, list[:min(len(list), most)]...)
+}
+
+func addCounts(to *task.BoardCounts, c task.BoardCounts) {
+	to.Serving, to.Tasks, to.Paused, to.Unreadable = to.Serving+c.Serving, to.Tasks+c.Tasks, to.Paused+c.Paused, to.Unreadable+c.Unreadable
+	to.FailingCount, to.OverdueCount, to.ActiveCount = to.FailingCount+c.FailingCount, to.OverdueCount+c.OverdueCount, to.ActiveCount+c.ActiveCount
+	to.AwayCount, to.WaitingCount = to.AwayCount+c.AwayCount, to.WaitingCount+c.WaitingCount
+	for reason, n := range c.Waiting {
+		to.Waiting[reason] += n
+	}
+}

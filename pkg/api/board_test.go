@@ -1,0 +1,164 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// part is what a node of the world adds to the board.
+type part = func(ctx context.Context, span time.Duration, limit int) task.BoardPart
+
+// partOf makes a part with a tick, a run and a failing task, a second apart from node
+// to node.
+func partOf(node string, n int, asked *atomic.Int32) part {
+	return func(_ context.Context, span time.Duration, limit int) task.BoardPart {
+		asked.Add(1)
+		at := func(s int) task.Time { return task.At(time.Date(2026, 11, 20, 22, 5, 10*s+n, 0, time.UTC)) }
+		late := make([]int64, 4)
+		late[n] = 50
+		p := task.BoardPart{
+			Node: node, At: at(0),
+			BoardCounts: task.BoardCounts{Serving: n, Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}},
+			Tally:       task.Tally{Late: late, MaxMS: int64(n), Failed: 1, Rate: []int64{1, int64(n)}},
+		}
+		for i := range limit {
+			p.Next = append(p.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprint(node, i), Time: at(i)})
+		}
+		p.Failing = []task.BoardFailing{{Namespace: "default", Task: node, EndedAt: at(0), State: task.Failed}}
+		p.Active = []task.BoardRun{{Namespace: "default", Task: node, Since: at(1)}}
+		p.Waits = []task.BoardWait{{Task: node, Run: fmt.Sprint(n), Reason: []string{"", task.ReasonRetry, task.ReasonNoNode}[n]}}
+		return p
+	}
+}
+
+func TestBoard_IsPutTogetherByWhateverNode(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	var asked atomic.Int32
+	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked), "node-c": partOf("node-c", 2, &asked)}
+	urls := map[string]string{"node-a": w.url, "node-b": w.serve("node-b"), "node-c": w.serve("node-c")}
+	for name, url := range urls {
+		w.present(name, url)
+	}
+	for name, url := range urls {
+		b, err := w.client(url).Board(ctx, client.BoardOptions{Limit: 3})
+		must(t, err)
+		if b.Node != name || b.Tasks != 30 || b.Paused != 3 || b.FailingCount != 2 || b.Waiting[task.ReasonRetry] != 4 || len(b.Silent) != 0 || b.ShardCount != shards {
+			t.Errorf("by %s: %+v", name, b)
+		}
+		var next []string
+		for _, tick := range b.Next {
+			next = append(next, tick.Task)
+		}
+		if got := strings.Join(next, " "); got != "node-b0 node-c0 node-b1" {
+			t.Errorf("by %s: next are %s", name, got)
+		}
+		if len(b.Failing) != 2 || b.Failing[0].Task != "node-c" || b.Active[0].Task != "node-b" || b.Waits[0].Task != "node-c" {
+			t.Errorf("by %s: the order: %+v %+v %+v", name, b.Failing, b.Active, b.Waits)
+		}
+		if r := b.Recent; r.Fired != 100 || r.P50MS != 1 || r.P99MS != 2 || r.Failed != 2 || len(r.Rate) != 2 || r.Rate[1] != 3 {
+			t.Errorf("by %s: the last minute: %+v", name, r)
+		}
+		if n := b.Nodes[2]; len(b.Nodes) != 3 || n.Name != "node-c" || n.Serving != 2 || n.Recent.Fired != 50 || n.Slots != 4 {
+			t.Errorf("by %s: %+v", name, b.Nodes)
+		}
+	}
+	r := w.do(request{method: "GET", path: "/v1/board?part=true"})
+	var p task.BoardPart
+	if must(t, json.Unmarshal([]byte(r.body), &p)); p.Node != "node-a" || p.Tasks != 0 {
+		t.Errorf("its own part: %s", r.body)
+	}
+}
+
+func TestBoard_IsMadeOnceHoweverManyLook(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	var asked atomic.Int32
+	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked)}
+	w.present("node-b", w.serve("node-b"))
+	before := time.Now()
+	for range 20 {
+		_, err := w.Board(ctx, client.BoardOptions{})
+		must(t, err)
+	}
+	if most := 1 + int32(time.Since(before)/(500*time.Millisecond)); asked.Load() > most {
+		t.Errorf("the node was asked %d times, for 20 boards in %s", asked.Load(), time.Since(before))
+	}
+}
+
+func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	var asked atomic.Int32
+	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked)}
+	b := w.serve("node-b")
+	over := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-over:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(func() { close(over); hangs.Close() })
+	old := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(old.Close)
+	w.present("node-a", w.url)
+	w.present("node-b", b)
+	w.present("node-c", hangs.URL)
+	w.present("node-d", "http://127.0.0.1:1")
+	w.present("node-e", b) // another one answers there
+	w.present("node-f", old.URL)
+	w.put(w.store.Keys().Node("runner"), task.Node{Name: "runner", Address: "http://127.0.0.1:1", Roles: []string{task.RoleExecutor}})
+	board, err := w.Board(ctx, client.BoardOptions{})
+	must(t, err)
+	var silent []string
+	for _, s := range board.Silent {
+		silent = append(silent, s.Node+": "+s.Reason)
+	}
+	all := strings.Join(silent, "\n")
+	for _, words := range []string{"node-c: no answer from", "node-d: at 127.0.0.1:1", `node-e: another node, "node-b"`, "node-f: version"} {
+		if !strings.Contains(all, words) {
+			t.Errorf("no %q among the silent:\n%s", words, all)
+		}
+	}
+	if len(board.Silent) != 4 || board.Tasks != 10 {
+		t.Errorf("%d tasks, silent are\n%s", board.Tasks, all)
+	}
+	for _, n := range board.Nodes {
+		if want := strings.Contains("node-c node-d node-e node-f", n.Name); n.Silent != want {
+			t.Errorf("%s is silent: %t", n.Name, n.Silent)
+		}
+	}
+}
+
+func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	must(t, second(w.Freeze(ctx, "billing", "INC-42")))
+	b, err := w.Board(ctx, client.BoardOptions{})
+	must(t, err)
+	if len(b.Freezes) != 1 || b.Freezes[0].Namespace != "billing" {
+		t.Errorf("the freezes are %+v", b.Freezes)
+	}
+	if all := strings.Join(b.Warnings, "\n"); !strings.Contains(all, "no node is ready") {
+		t.Errorf("the warnings are %s", all)
+	}
+}
+
+func TestBoard_RefusesWhatItCannotShow(t *testing.T) {
+	w := newWorld(t)
+	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "limit=0": "limit", "limit=501": "limit", "part=1": "part", "x=1": "x"} {
+		if r := w.do(request{method: "GET", path: "/v1/board?" + query}); r.status != http.StatusUnprocessableEntity && r.status != http.StatusBadRequest || r.Field != field {
+			t.Errorf("%s: %d %s", query, r.status, r.body)
+		}
+	}
+	if r := w.do(request{method: "GET", path: "/v1/board", noToken: true}); r.status != http.StatusUnauthorized {
+		t.Errorf("without a token: %d", r.status)
+	}
+}
