@@ -164,7 +164,7 @@ func (a *app) everydayCommands() []*cobra.Command {
 	next := a.taskNext()
 	next.Use = "next [TASK...]"
 	next.Short = "The ticks that come next, of a task or of all"
-	return []*cobra.Command{a.taskApply(), a.taskDiff(), a.runLogs(), next, a.taskWhy(), a.eventsCommand()}
+	return []*cobra.Command{a.taskApply(), a.taskDiff(), a.runLogs(), next, a.taskWhy(), a.eventsCommand(), a.topCommand()}
 }
 
 func add(parent *cobra.Command, group string, commands ...*cobra.Command) {

@@ -37,6 +37,7 @@ type world struct {
 	spool *spool
 
 	meddler atomic.Pointer[func()] // does something just before the next PUT
+	part    *task.BoardPart        // what the node adds to the board; nil: nothing
 }
 
 type worldKey struct{}
@@ -44,7 +45,7 @@ type worldKey struct{}
 func TestScripts(t *testing.T) {
 	etcd := kvtest.Start(t)
 	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server { return newWorld(env, etcd) },
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "damage": damage, "own": own, "meddle": meddle})
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle})
 }
 
 func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
@@ -58,6 +59,12 @@ func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
 	token.Who = "ann"
 	must(t, w.store.CreateToken(context.Background(), id, token))
 	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool,
+		Board: func(context.Context, time.Duration, int) task.BoardPart {
+			if w.part == nil {
+				return task.BoardPart{Node: "node-a"}
+			}
+			return *w.part
+		},
 		SetState: func(ctx context.Context, state string) error {
 			n, err := w.store.Node(ctx, "node-a")
 			if err != nil {
@@ -282,6 +289,13 @@ func own(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	w.put(ts, w.store.Keys().Entry(r), e)
+}
+
+// board has the node add what a file says to the board: board FILE.
+func board(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	w.part = &task.BoardPart{Node: "node-a"}
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), w.part))
 }
 
 // save writes a file that only its owner can read: save FILE TEXT.

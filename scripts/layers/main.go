@@ -37,7 +37,8 @@ var allowed = map[string][]string{
 	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
-	"pkg/cli":      {"pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/cli":      {"pkg/top", "pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/top":      {"pkg/client", "pkg/task"},
 	"pkg/foreign":  {"pkg/manifest", "pkg/schedule", "pkg/task"},
 	"pkg/manifest": {"pkg/schema", "pkg/schedule", "pkg/task"},
 	// schema is what the OpenAPI document and the schema for editors have in common.

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/top"
+)
+
+// topCommand is the screen that an operator leaves open.
+func (a *app) topCommand() *cobra.Command {
+	var once bool
+	var ahead, every time.Duration
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "A screen of what is wrong, what comes, what runs, and the nodes",
+		Long: "A screen that is kept up to date: problems first (failing, overdue, stuck, lost, nodes that are silent), then the\n" +
+			"next ticks, what runs, and the nodes. ? tells the keys. It shows all namespaces; with -n only rows of that one.\n\n" +
+			"Where there is no terminal, or with --once, it prints one picture and ends. With -o json that is the board itself.",
+		Example: `  carillon top
+  carillon top --once
+  carillon top --once -o json | jq '.failing[].task'
+  carillon top -n billing --ahead 1h`,
+		Args: args(0, 0, ""),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&once, "once", false, "print one picture, and end")
+	f.DurationVar(&ahead, "ahead", 10*time.Minute, "ticks that come within this `DURATION`, at most 24h")
+	f.DurationVar(&every, "every", time.Second, "look again after this `DURATION`, at least 500ms")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case ahead <= 0 || ahead > 24*time.Hour:
+			return usage("--ahead %s: use a duration of at most 24h", ahead)
+		case every < 500*time.Millisecond || every > time.Hour:
+			return usage("--every %s: use a duration from 500ms to 1h", every)
+		}
+		o := client.BoardOptions{Span: ahead, Limit: top.Listed}
+		_, screen := a.terminal(a.Out)
+		if once || !screen || !a.human() || a.Env("TERM") == "dumb" {
+			return a.topOnce(cmd.Context(), o)
+		}
+		return a.topScreen(cmd.Context(), o, every)
+	}
+	return only(cmd, asTable, asJSON, asJSONL, asYAML)
+}
+
+// topConfig is how the screen looks.
+func (a *app) topConfig() top.Config {
+	c := top.Config{Namespace: task.Defaults().Namespace, ASCII: a.ascii, Zone: a.zone(readersZone)}
+	if a.ns != "" && !a.allNamespaces {
+		c.Namespace, c.Filter = a.ns, a.ns+"/"
+	}
+	return c
+}
+
+func (a *app) topOnce(ctx context.Context, o client.BoardOptions) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	b, err := c.Board(ctx, o)
+	if err != nil {
+		return err
+	}
+	switch a.output {
+	case asJSON:
+		return a.emitJSON(b)
+	case asJSONL:
+		return a.emitLines(1, func(int) ([]byte, error) { return compact(b) })
+	case asYAML:
+		return a.emitYAML(1, func(int) any { return b })
+	}
+	width, _ := a.terminal(a.Out)
+	p := top.New(a.topConfig()).Once(top.Boarded{Board: b, Server: c.Server()}, width)
+	if a.colourful(a.Out) {
+		return a.print(p.ANSI())
+	}
+	return a.print(p.Text())
+}
+
+func (a *app) topScreen(ctx context.Context, o client.BoardOptions, every time.Duration) error {
+	limit := min(a.timeout, 5*time.Second) // a screen does not wait as long as a command
+	c, err := a.connectFor(limit)
+	if err != nil {
+		return err
+	}
+	// What no retry would mend is said where it can be read on.
+	if _, err := c.Board(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
+		return err
+	}
+	tty, err := top.OpenTty(a.colourful(a.Out))
+	if err != nil {
+		return err
+	}
+	defer tty.Close()
+	p := top.Program{API: c, Model: top.New(a.topConfig()), Options: o, Every: every, Now: a.now, Dial: func(server string) (top.API, error) {
+		other := *a
+		other.server = server
+		return other.connectFor(limit)
+	}}
+	return p.Run(ctx, tty)
+}

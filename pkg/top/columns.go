@@ -1,0 +1,97 @@
+package top
+
+import "strings"
+
+// column is how a cell of a pane's rows is set.
+type column struct {
+	head  string
+	right bool // numbers and durations
+	grow  bool // takes what room is left; of several the first most
+	least int  // of one that grows: how narrow it may be
+	from  int  // it is left out of terminals that are narrower
+	style Style
+}
+
+var layouts = [panes][]column{
+	problems: {
+		{head: ""}, {head: "WHAT"}, {head: "WHO", grow: true, least: 12}, {head: "FOR", right: true}, {head: "HOW", grow: true, least: 10, from: 50, style: Plain},
+	},
+	coming:  {{head: "DUE"}, {head: "LEFT", right: true}, {head: "TASK", grow: true, least: 10}},
+	running: {{head: "", style: Cyan}, {head: "FOR", right: true}, {head: "TASK", grow: true, least: 10}, {head: "NODE"}, {head: ""}, {head: "RUN", from: 100, style: Dim}},
+	nodes: {{head: "NODE", grow: true, least: 6}, {head: "STATE"}, {head: "RUNS", right: true}, {head: "SHARDS", right: true}, {head: "FIRES", right: true},
+		{head: "P99 LATE", right: true, from: 60}, {head: "JOINED", right: true, from: 70}, {head: "ADDRESS", from: 100, style: Dim}, {head: "VERSION", from: 120, style: Dim}},
+}
+
+// table sets rows in columns: each as wide as it must be, two blanks between them,
+// and what grows as the room allows. wide 0: nothing is cut.
+func (m *Model) table(cols []column, rows []row, wide int) (head Line, lines []Line) {
+	room := wide
+	if wide == 0 {
+		room = 1 << 20
+	}
+	widths := make([]int, len(cols))
+	shown := func(i int) bool { return cols[i].from <= room }
+	for i, c := range cols {
+		if shown(i) {
+			widths[i] = width(c.head)
+			for _, r := range rows {
+				widths[i] = max(widths[i], width(r.cells[i]))
+			}
+		}
+	}
+	shrink(cols, widths, room)
+	head = Line{{" ", Dim}}
+	for i, c := range cols {
+		if widths[i] > 0 {
+			head = append(head, Span{set(c.head, widths[i], c.right, m.more()) + "  ", Dim})
+		}
+	}
+	for _, r := range rows {
+		l := Line{{" ", r.style}}
+		for i, c := range cols {
+			if widths[i] == 0 {
+				continue
+			}
+			style := r.style
+			if c.style != Plain && r.style == Plain {
+				style = c.style
+			}
+			if c.head == "HOW" && r.style != Dim {
+				style = Plain
+			}
+			l = append(l, Span{set(r.cells[i], widths[i], c.right, m.more()) + "  ", style})
+		}
+		lines = append(lines, l)
+	}
+	return head, lines
+}
+
+// shrink makes columns that grow narrower, the widest first, until all fit.
+func shrink(cols []column, widths []int, room int) {
+	for {
+		sum, widest := 1, -1
+		for i, w := range widths {
+			if w == 0 {
+				continue
+			}
+			sum += w + 2
+			if c := cols[i]; c.grow && w > c.least && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if over := sum - 2 - room; over <= 0 || widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+// set is a text in exactly so many columns.
+func set(s string, columns int, right bool, more string) string {
+	s = cut(s, columns, more)
+	fill := strings.Repeat(" ", max(0, columns-width(s)))
+	if right {
+		return fill + s
+	}
+	return s + fill
+}

@@ -1,0 +1,392 @@
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// narrow is the width, and low the height, below which one pane is shown at a time.
+	narrow, low = 50, 18
+	// brandless is the width below which the screen does without its name.
+	brandless = 100
+	// broad is the width from which on panes stand side by side.
+	broad = 140
+	// staleAfter is how old a board is that is not what is so now.
+	staleAfter = 4 * time.Second
+)
+
+// View draws the screen: exactly as many lines as it has, each as wide as it is.
+func (m *Model) View() Picture {
+	var body Picture
+	top := m.header()
+	switch room := m.height - len(top) - 1; {
+	case m.help:
+		body = m.helpText()
+	case m.view != nil:
+		body = m.view.draw(m, room)
+	case m.got.IsZero():
+		body = Picture{{}, {{" " + m.text(m.waitingWords()), Plain}}}
+	case m.width < narrow || m.height < low:
+		body = m.one(room)
+	case m.width >= broad:
+		body = m.sideBySide(room)
+	default:
+		body = m.stacked(m.width, room, problems, coming, running, nodes)
+	}
+	room := max(m.height-len(top)-1, 0)
+	for len(body) < room {
+		body = append(body, Line{})
+	}
+	all := append(append(top, body[:room]...), m.footer())
+	if len(all) > m.height {
+		all = all[len(all)-m.height:]
+	}
+	for i, l := range all {
+		fill := Plain
+		if len(l) > 0 && l[len(l)-1].Style&Reverse != 0 {
+			fill = l[len(l)-1].Style
+		}
+		all[i] = l.fit(m.width, m.more(), fill)
+	}
+	return all
+}
+
+func (m *Model) waitingWords() string {
+	if m.away != nil {
+		return ""
+	}
+	return "asking " + m.server + " …"
+}
+
+// stacked draws panes one below the other.
+func (m *Model) stacked(wide, room int, which ...int) Picture {
+	heights := m.share(room, which)
+	var p Picture
+	for i, pane := range which {
+		p = append(p, m.pane(pane, wide, heights[i])...)
+	}
+	return p
+}
+
+// sideBySide draws problems and what runs on the left, the rest on the right.
+func (m *Model) sideBySide(room int) Picture {
+	left := m.width * 3 / 5
+	a := m.stacked(left, room, problems, running)
+	b := m.stacked(m.width-left-1, room, coming, nodes)
+	p := make(Picture, room)
+	for i := range p {
+		var l, r Line
+		if i < len(a) {
+			l = a[i]
+		}
+		if i < len(b) {
+			r = b[i]
+		}
+		p[i] = append(append(l.fit(left, m.more(), Plain), Span{" ", Plain}), r.fit(m.width-left-1, m.more(), Plain)...)
+	}
+	return p
+}
+
+// one draws the pane that has the focus, below the names of all.
+func (m *Model) one(room int) Picture {
+	tabs := Line{{" ", Plain}}
+	for i, name := range paneNames {
+		style := Dim
+		if i == m.focus {
+			style = Bold | Reverse
+		}
+		tabs = append(tabs, Span{short(name), style}, Span{" ", Plain})
+	}
+	return append(Picture{tabs}, m.pane(m.focus, m.width, room-1)...)
+}
+
+func short(name string) string {
+	if len(name) > 4 {
+		return name[:4]
+	}
+	return name
+}
+
+// share shares out the lines: each pane what it needs, the one with the focus and
+// those above first; what is left over is nobody's. A pane has two lines beside its rows.
+func (m *Model) share(room int, which []int) []int {
+	const frame = 2
+	heights, wants := make([]int, len(which)), make([]int, len(which))
+	for i, p := range which {
+		heights[i] = frame + 1
+		wants[i] = frame + max(len(m.panes[p].rows), 1)
+		room -= heights[i]
+	}
+	for room > 0 {
+		best, need := -1, 0.0
+		for i, p := range which {
+			if heights[i] >= wants[i] {
+				continue
+			}
+			weight := 1.0
+			if p == problems {
+				weight = 1.5
+			}
+			if p == m.focus {
+				weight *= 2
+			}
+			if n := weight / float64(heights[i]-frame); n > need {
+				best, need = i, n
+			}
+		}
+		if best < 0 {
+			break
+		}
+		heights[best]++
+		room--
+	}
+	return heights
+}
+
+var paneNames = [panes]string{"PROBLEMS", "NEXT", "RUNNING", "NODES"}
+
+// pane draws a pane in so many lines: its title, the heads of its columns, its rows.
+func (m *Model) pane(i, wide, high int) Picture {
+	p := &m.panes[i]
+	if high < 2 {
+		return nil
+	}
+	focused := i == m.focus
+	name, rule := Bold, "─"
+	if focused {
+		name = Bold | Reverse
+	}
+	title := Line{{" " + paneNames[i] + " ", name}, {" " + m.text(m.about(i)) + " ", Plain}}
+	if p.hidden > 0 {
+		title = append(title, Span{fmt.Sprintf("(%d hidden) ", p.hidden), Yellow})
+	}
+	if left := wide - title.width(); left > 0 {
+		title = append(title, Span{strings.Repeat(m.text(rule), left), Dim})
+	}
+	out := Picture{title.fit(wide, m.more(), Dim)}
+	if len(p.rows) == 0 {
+		style, text := m.nothing(i)
+		return append(out, Line{{" " + m.text(text), style}})
+	}
+	rows := p.shown(high - 2)
+	head, lines := m.table(layouts[i], rows, wide)
+	out = append(out, head)
+	for at, l := range lines {
+		if focused && p.top+at == p.cursor {
+			for j := range l {
+				l[j].Style = l[j].Style&^Dim | Reverse
+			}
+			l = l.fit(wide, m.more(), l[0].Style)
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// about is what a pane's title tells of all that it is about.
+func (m *Model) about(i int) string {
+	b := &m.board
+	var words []string
+	add := func(n int, what string) {
+		if n > 0 {
+			words = append(words, number(n)+" "+what)
+		}
+	}
+	switch i {
+	case problems:
+		add(len(b.Silent), "silent")
+		add(b.OverdueCount, "overdue")
+		add(b.AwayCount, "on nodes that are gone")
+		add(b.FailingCount, "failing")
+	case coming:
+		if n := len(b.Next); n > 0 && m.full(n) {
+			return fmt.Sprintf("the first %d, up to %s", n, m.clock(b.Next[n-1].Due().Time))
+		}
+		return "within " + span(b.Span.Std())
+	case running:
+		add(b.ActiveCount, "active")
+		for _, reason := range sortedKeys(b.Waiting) {
+			add(b.Waiting[reason], "waiting: "+strings.ReplaceAll(reason, "_", " "))
+		}
+	case nodes:
+		words = append(words, fmt.Sprintf("%s, %d of %d shards fire", plural(len(b.Nodes), "node"), b.Serving, b.ShardCount))
+	}
+	return strings.Join(words, " · ")
+}
+
+// full reports whether a list is as long as it was asked to be.
+func (m *Model) full(n int) bool { return n >= Listed }
+
+// Listed is how many items of each list are asked for.
+const Listed = 100
+
+func (m *Model) nothing(i int) (Style, string) {
+	if m.panes[i].hidden > 0 {
+		return Dim, "nothing that the filter lets pass"
+	}
+	switch i {
+	case problems:
+		return Green, "✓ nothing is wrong"
+	case coming:
+		return Dim, "no tick within " + span(m.board.Span.Std())
+	case running:
+		return Dim, "nothing"
+	}
+	return Dim, "none"
+}
+
+// header is the first lines: how the cluster fares, in numbers.
+func (m *Model) header() Picture {
+	b := &m.board
+	if m.got.IsZero() {
+		return append(Picture{m.ends(Line{{" carillon top", Bold}}, m.now.In(m.cfg.Zone).Format("15:04:05 MST"), Plain)}, m.trouble()...)
+	}
+	clock, style := m.cluster().In(m.cfg.Zone).Format("15:04:05 MST"), Plain
+	if m.away != nil || m.now.Sub(m.got) > staleAfter {
+		style = Red
+	}
+	tasks := Line{{plural(b.Tasks, "task"), Plain}}
+	if b.Paused > 0 {
+		tasks = append(tasks, Span{", " + number(b.Paused) + " paused", Plain})
+	}
+	name := Line{{" carillon top", Bold}}
+	if m.width > 0 && m.width < brandless {
+		name, tasks = nil, append(Line{{" ", Plain}}, tasks...)
+	}
+	first := m.parts(m.width-width(clock)-3, name, tasks, Line{m.slots()},
+		some(b.WaitingCount, "waiting"), Line{{plural(len(b.Nodes), "node"), Plain}})
+	r := b.Recent
+	fires, late, failed := Line{{" fires " + rate(r.Fired), Plain}}, Line(nil), Line{{"none failed", Dim}}
+	if r.Fired > 0 {
+		fires = append(fires, Span{" " + m.text(bar(r.Rate)), Cyan})
+		late = Line{{fmt.Sprintf("late p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)), Plain}}
+	}
+	if r.Failed > 0 {
+		failed = Line{{number(r.Failed) + " failed/min", Red}}
+	}
+	second := m.parts(m.width, fires, late, failed, some(r.Skipped, "skipped/min"), some(r.Succeeded, "succeeded/min"))
+	return append(Picture{m.ends(first, clock, style), second}, m.trouble()...)
+}
+
+// some is how many there are of something; nothing if there are none.
+func some[T int | int64](n T, what string) Line {
+	if n == 0 {
+		return nil
+	}
+	return Line{{number(n) + " " + what, Plain}}
+}
+
+// parts sets parts beside each other, as many as fit; without a width all of them.
+func (m *Model) parts(room int, parts ...Line) (l Line) {
+	sep := Span{m.text("  ·  "), Dim}
+	for _, p := range parts {
+		if len(p) == 0 || len(l) > 0 && m.width > 0 && l.width()+width(sep.Text)+p.width() > room {
+			continue
+		}
+		if len(l) > 0 {
+			l = append(l, sep)
+		}
+		l = append(l, p...)
+	}
+	return l
+}
+
+// slots is how many attempts there are, and whether nodes can take more of them.
+func (m *Model) slots() Span {
+	used, all := 0, 0
+	for _, n := range m.board.Nodes {
+		if slices.Contains(n.Roles, task.RoleExecutor) {
+			used, all = used+n.Running, all+n.Slots
+		}
+	}
+	words := number(m.board.ActiveCount) + " active"
+	if all > 0 && used >= all {
+		return Span{words + ", slots full", Yellow}
+	}
+	return Span{words, Plain}
+}
+
+// trouble says that the server is away, and how old the picture is.
+func (m *Model) trouble() Picture {
+	if m.away == nil {
+		return nil
+	}
+	words := " no answer for " + span(m.now.Sub(m.gone)) + ": " + clean(m.away.Error())
+	if !m.got.IsZero() {
+		words += " · this is how it was " + span(m.now.Sub(m.got)) + " ago"
+	}
+	return Picture{{{m.text(words), Red | Reverse}}}
+}
+
+// ends sets a text at the right end of a line.
+func (m *Model) ends(l Line, text string, style Style) Line {
+	if m.width == 0 {
+		return append(l, Span{m.text("  ·  "), Dim}, Span{text, style})
+	}
+	room := m.width - width(text) - 1
+	if room < 12 {
+		return l
+	}
+	return append(l.fit(room-1, m.more(), Plain), Span{" " + text + " ", style})
+}
+
+// footer is the last line: a question, what became of a change, or the keys.
+func (m *Model) footer() Line {
+	switch {
+	case m.ask != nil:
+		return Line{{" " + m.ask.words + " ", Bold | Yellow}, {m.text(" y yes · any other key no "), Plain}}
+	case m.typing:
+		return Line{{" /" + m.filter, Bold}, {m.text("▏"), Plain}, {"  enter keeps it, esc clears it", Dim}}
+	case m.notice != "":
+		style := Green
+		if m.bad {
+			style = Red
+		}
+		return Line{{" " + m.text(clean(m.notice)), style}}
+	case m.help:
+		return Line{{" any key goes back", Dim}}
+	}
+	keys := panesKeys
+	if m.view != nil {
+		keys = m.view.keys()
+	}
+	l := Line{{" ", Plain}}
+	if m.filter != "" && m.view == nil {
+		l = append(l, Span{"/" + m.filter, Bold | Yellow}, Span{" esc clears  ", Dim})
+	}
+	for _, k := range keys {
+		l = append(l, Span{k[0], Bold}, Span{" " + k[1] + "  ", Dim})
+	}
+	return l
+}
+
+var panesKeys = [][2]string{{"tab", "pane"}, {"/", "filter"}, {"enter", "details"}, {"l", "logs"}, {"w", "why"}, {"t", "trigger"}, {"p", "pause"}, {"?", "help"}, {"q", "quit"}}
+
+// helpText is what the keys do.
+func (m *Model) helpText() Picture {
+	p := Picture{{}, {{" Keys", Bold}}}
+	for _, k := range [][2]string{
+		{"tab, shift-tab, 1…4", "the next pane, the one before, this one"},
+		{"↑ ↓ j k", "up and down; pgup, pgdn, g, G further"},
+		{"/", "show only rows with this text; esc shows all again"},
+		{"enter", "all about the task, or the node; esc goes back"},
+		{"l", "what the run writes, or the task's latest run"},
+		{"w", "why the task ran, did not, or will"},
+		{"t", "run the task now"},
+		{"p", "pause it; in its details, resume it"},
+		{"r", "look again at once"},
+		{"q", "quit"},
+	} {
+		p = append(p, Line{{"   " + set(m.text(k[0]), 22, false, m.more()), Cyan}, {m.text(k[1]), Plain}})
+	}
+	return append(p, Line{}, Line{{" Words", Bold}},
+		Line{{"   failing  ", Cyan}, {"the last run to end failed, timed out or was lost", Plain}},
+		Line{{"   overdue  ", Cyan}, {"a tick fell due more than 2 s ago, and is not decided", Plain}},
+		Line{{"   stuck    ", Cyan}, {"a shard in which nothing is decided, or that is being loaded", Plain}},
+		Line{{"   late     ", Cyan}, {"from a tick's time to the commit that decided it", Plain}})
+}

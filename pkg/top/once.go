@@ -1,0 +1,27 @@
+package top
+
+// Once draws a board as a report: all that it lists, one pane after the other, to be
+// printed where there is no screen. wide is how many columns there are; 0: nothing is
+// cut.
+func (m *Model) Once(b Boarded, wide int) Picture {
+	m.now, m.width = b.Board.At.Time, wide
+	m.boarded(b)
+	p := m.header()
+	for i := range m.panes {
+		list := &m.panes[i]
+		p = append(p, Line{}, Line{{paneNames[i], Bold}, {"  " + m.text(m.about(i)), Plain}})
+		if len(list.rows) == 0 {
+			style, text := m.nothing(i)
+			p = append(p, Line{{" " + m.text(text), style}})
+			continue
+		}
+		head, lines := m.table(layouts[i], list.rows, wide)
+		p = append(append(p, head), lines...)
+	}
+	for i, l := range p {
+		if wide > 0 {
+			p[i] = l.fit(wide, m.more(), Plain)
+		}
+	}
+	return p
+}

@@ -1,0 +1,358 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// API is what a Program needs of a client.
+type API interface {
+	Server() string
+	Board(ctx context.Context, o client.BoardOptions) (task.Board, error)
+	Get(ctx context.Context, namespace, name string) (client.Task, error)
+	Runs(ctx context.Context, namespace, name string, f client.RunFilter) ([]task.Run, error)
+	Run(ctx context.Context, namespace, name, id string) (task.Run, error)
+	Next(ctx context.Context, namespace, name string, count int, from time.Time) ([]client.Occurrence, error)
+	Why(ctx context.Context, namespace, name string, q client.WhyQuestion) (task.Answer, error)
+	LogsWith(ctx context.Context, namespace, name, id string, o client.LogOptions) (io.ReadCloser, error)
+	Trigger(ctx context.Context, namespace, name string, env map[string]string) (client.Triggered, error)
+	Pause(ctx context.Context, namespace, name string, revision int64) (client.Task, error)
+	Resume(ctx context.Context, namespace, name string, revision int64) (client.Task, error)
+}
+
+// Terminal is where a Program draws, and from where keys come.
+type Terminal interface {
+	// Draw shows a picture.
+	Draw(p Picture)
+	// Messages are keys and sizes, until the terminal is closed.
+	Messages() <-chan Message
+}
+
+// Program is a screen that is being looked at.
+type Program struct {
+	API   API
+	Model *Model
+	// Dial reaches another server, whose address a board has told; nil: none but the
+	// first is asked.
+	Dial func(server string) (API, error)
+	// Options are of the board; Every is how often it is asked for, 1 s if it is 0.
+	Options client.BoardOptions
+	Every   time.Duration
+	Now     func() time.Time
+
+	mu    sync.Mutex
+	api   API
+	known []string // addresses of nodes
+
+	messages chan Message
+	refresh  chan struct{}
+	stopLogs context.CancelFunc
+	work     sync.WaitGroup
+}
+
+// answerWithin is how long a board, or another answer, is waited for.
+const answerWithin = 5 * time.Second
+
+// Run shows the screen until the user quits, which is no error, or ctx ends.
+func (p *Program) Run(ctx context.Context, t Terminal) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer p.work.Wait()
+	defer cancel()
+	if p.Every <= 0 {
+		p.Every = time.Second
+	}
+	p.api, p.messages, p.refresh, p.stopLogs = p.API, make(chan Message, 16), make(chan struct{}, 1), func() {}
+	p.Model.server = p.API.Server()
+	p.Model.Update(Clock(p.Now()))
+	p.work.Go(func() { p.boards(ctx) })
+	clock := time.NewTicker(time.Second)
+	defer clock.Stop()
+	for {
+		t.Draw(p.Model.View())
+		var m Message
+		var open bool
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case m, open = <-t.Messages():
+			if !open {
+				return errors.New("the terminal is gone")
+			}
+		case m = <-p.messages:
+		case <-clock.C:
+			m = Clock(p.Now())
+		}
+		for _, c := range p.Model.Update(m) {
+			if _, quit := c.(Quit); quit {
+				return nil
+			}
+			p.do(ctx, c)
+		}
+	}
+}
+
+func (p *Program) send(ctx context.Context, m Message) {
+	select {
+	case p.messages <- m:
+	case <-ctx.Done():
+	}
+}
+
+// boards asks for the board, again and again.
+func (p *Program) boards(ctx context.Context) {
+	for {
+		began := time.Now()
+		p.send(ctx, p.look(ctx))
+		pause := time.NewTimer(max(p.Every-time.Since(began), p.Every/2))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-p.refresh:
+			pause.Stop()
+		case <-pause.C:
+		}
+	}
+}
+
+// look asks for the board once; if the server is away, the next time another is asked.
+func (p *Program) look(ctx context.Context) Boarded {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	api := p.current()
+	b, err := api.Board(ctx, p.Options)
+	if err != nil {
+		if errors.Is(err, task.ErrUnavailable) {
+			p.turnFrom(api)
+		}
+		return Boarded{Err: err, Server: api.Server()}
+	}
+	var known []string
+	for _, n := range b.Nodes {
+		if n.Address != "" {
+			known = append(known, n.Address)
+		}
+	}
+	p.mu.Lock()
+	p.known = known
+	p.mu.Unlock()
+	return Boarded{Board: b, Server: api.Server()}
+}
+
+func (p *Program) current() API {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.api
+}
+
+// turnFrom turns to the next server that is known, and after the last of them to the
+// one that was asked first.
+func (p *Program) turnFrom(from API) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Dial == nil || p.api != from {
+		return
+	}
+	at := slices.Index(p.known, from.Server())
+	if at+1 >= len(p.known) {
+		if p.api != p.API {
+			p.api = p.API
+			return
+		}
+		at = -1
+	}
+	if at+1 < len(p.known) {
+		if next, err := p.Dial(p.known[at+1]); err == nil {
+			p.api = next
+		}
+	}
+}
+
+// do does what the Model wants, beside the screen.
+func (p *Program) do(ctx context.Context, c Command) {
+	api := p.current()
+	ask := func(how func(ctx context.Context) Message) {
+		p.work.Go(func() {
+			limited, cancel := context.WithTimeout(ctx, answerWithin)
+			defer cancel()
+			p.send(ctx, how(limited))
+		})
+	}
+	switch c := c.(type) {
+	case Refresh:
+		select {
+		case p.refresh <- struct{}{}:
+		default:
+		}
+	case Tell:
+		ask(func(ctx context.Context) Message { return tell(ctx, api, c.About) })
+	case AskWhy:
+		ask(func(ctx context.Context) Message {
+			a, err := askWhy(ctx, api, c.About)
+			return Answered{c.About, a, err}
+		})
+	case FollowLogs:
+		p.stopLogs()
+		var logs context.Context
+		logs, p.stopLogs = context.WithCancel(ctx)
+		p.work.Go(func() { p.follow(logs, c.About) })
+	case StopLogs:
+		p.stopLogs()
+	case Trigger:
+		ask(func(ctx context.Context) Message {
+			r, err := api.Trigger(ctx, c.Of.Namespace, c.Of.Task, nil)
+			return done("triggered "+c.Of.Task+" · run "+r.ID, "could not trigger "+c.Of.Task, err)
+		})
+	case Pause:
+		ask(func(ctx context.Context) Message {
+			_, err := api.Pause(ctx, c.Of.Namespace, c.Of.Task, 0)
+			return done("paused "+c.Of.Task, "could not pause "+c.Of.Task, err)
+		})
+	case Resume:
+		ask(func(ctx context.Context) Message {
+			_, err := api.Resume(ctx, c.Of.Namespace, c.Of.Task, 0)
+			return done("resumed "+c.Of.Task, "could not resume "+c.Of.Task, err)
+		})
+	}
+}
+
+func done(well, badly string, err error) Done {
+	if err != nil {
+		return Done{badly, err}
+	}
+	return Done{well, nil}
+}
+
+// tell reads all about a task.
+func tell(ctx context.Context, api API, about Target) Told {
+	told := Told{About: about}
+	if told.Task, told.Err = api.Get(ctx, about.Namespace, about.Task); told.Err != nil {
+		return told
+	}
+	// What follows adorns it.
+	told.Runs, _ = api.Runs(ctx, about.Namespace, about.Task, client.RunFilter{Limit: 20})
+	told.Next, _ = api.Next(ctx, about.Namespace, about.Task, 5, time.Time{})
+	told.Why, _ = api.Why(ctx, about.Namespace, about.Task, client.WhyQuestion{})
+	return told
+}
+
+// askWhy asks about the run that a row is of, by its tick; else about the latest tick
+// and the next.
+func askWhy(ctx context.Context, api API, about Target) (task.Answer, error) {
+	q := client.WhyQuestion{}
+	if at, ok := task.TimeOfRunID(about.Run); ok && strings.Count(about.Run, "-") == 1 {
+		q.At = at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	}
+	return api.Why(ctx, about.Namespace, about.Task, q)
+}
+
+// logsEvery is how often a run is asked for more of its output.
+const logsEvery = 700 * time.Millisecond
+
+// follow reads what a run writes until it has ended, or ctx does.
+func (p *Program) follow(ctx context.Context, about Target) {
+	r := reader{about: about}
+	for {
+		w := r.more(ctx, p.current())
+		if ctx.Err() != nil {
+			return
+		}
+		p.send(ctx, w)
+		if r.behind && w.Err == nil {
+			continue
+		}
+		if w.Err == nil && w.Run.State.Final() {
+			return
+		}
+		t := time.NewTimer(logsEvery)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// reader reads the output of a run, attempt after attempt.
+type reader struct {
+	about   Target
+	run     string
+	attempt int
+	seen    int64
+	behind  bool // there is more already
+}
+
+// mostAtOnce is how much of the output is read at once, in bytes: then there is more.
+const mostAtOnce = 1 << 20
+
+// more reads what was written since. The state is read first, so that what a run
+// wrote before it ended is not missed.
+func (r *reader) more(ctx context.Context, api API) Written {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	w := Written{About: r.about}
+	if w.Run, w.Err = r.find(ctx, api); w.Err != nil {
+		return w
+	}
+	r.run = w.Run.ID
+	if at := max(w.Run.Attempt, 1); at != r.attempt {
+		if r.attempt > 0 {
+			w.Text = fmt.Sprintf("--- attempt %d ---\n", at)
+		}
+		r.attempt, r.seen = at, 0
+	}
+	body, err := api.LogsWith(ctx, w.Run.Namespace, w.Run.Task, w.Run.ID, client.LogOptions{Attempt: r.attempt, From: r.seen})
+	var e *client.Error
+	switch {
+	case errors.As(err, &e) && e.Code == client.CodeNoLogs:
+		if w.Run.State.Final() {
+			if w.Note = e.Message; r.seen == 0 && w.Run.OutputTail != "" {
+				w.Text, w.Note = w.Run.OutputTail, "only the end of the output is kept"
+			}
+		} else {
+			w.Note = "it has not started"
+		}
+		return w
+	case err != nil:
+		w.Err = err
+		return w
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, mostAtOnce))
+	r.seen += int64(len(b))
+	r.behind = len(b) == mostAtOnce
+	w.Text += string(b)
+	w.Err = err
+	return w
+}
+
+// find is the run at hand: the one that was asked about, or the task's latest.
+func (r *reader) find(ctx context.Context, api API) (task.Run, error) {
+	id := r.run
+	if id == "" {
+		id = r.about.Run
+	}
+	if id != "" {
+		return api.Run(ctx, r.about.Namespace, r.about.Task, id)
+	}
+	runs, err := api.Runs(ctx, r.about.Namespace, r.about.Task, client.RunFilter{Limit: 20})
+	if err != nil {
+		return task.Run{}, err
+	}
+	for _, run := range runs {
+		if run.State != task.Skipped && run.State != task.Missed {
+			return run, nil
+		}
+	}
+	return task.Run{}, fmt.Errorf("%s has not run yet", r.about.Task)
+}

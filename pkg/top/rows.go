@@ -1,0 +1,246 @@
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// fill makes the rows of all panes of the board.
+func (m *Model) fill() {
+	if m.got.IsZero() {
+		return
+	}
+	m.panes[problems].set(m.problemRows(), m.filter)
+	m.panes[coming].set(m.comingRows(), m.filter)
+	m.panes[running].set(m.runningRows(), m.filter)
+	m.panes[nodes].set(m.nodeRows(), m.filter)
+}
+
+// for is how long something is so.
+func (m *Model) since(t task.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return span(m.cluster().Sub(t.Time))
+}
+
+// problemRows are what is wrong: first what stops many tasks, then what stops one,
+// then what fails. The cells are: sign, what, who, for how long, how.
+func (m *Model) problemRows() (rows []row) {
+	b := &m.board
+	add := func(style Style, sign, kind, who, long, how string, t Target) {
+		rows = append(rows, row{key: kind + "\x00" + who, style: style, cells: []string{m.text(sign), kind, clean(who), long, m.text(clean(how))}, target: t})
+	}
+	silent := map[string]bool{}
+	for _, s := range b.Silent {
+		silent[s.Node] = true
+		add(Red, "!", "silent", s.Node, "", s.Reason+": what it knows is missing here", Target{Node: s.Node})
+	}
+	for _, name := range sortedKeys(m.seen) {
+		if missed := m.seen[name]; !missed.IsZero() && m.now.Sub(missed) < 10*time.Minute {
+			add(Yellow, "!", "left", name, span(m.now.Sub(missed)), "the node has left the cluster, or lost its session", Target{Node: name})
+		}
+	}
+	if n := b.ShardCount - b.ShardsOwned; n > 0 {
+		add(Red, "!", "no owner", plural(n, "shard"), "", "no owner is present: their tasks do not fire", Target{})
+	}
+	for _, s := range b.Stuck {
+		how := "nothing of it is decided"
+		if s.Loading {
+			how = "being loaded"
+		}
+		add(Red, "!", "stuck", fmt.Sprintf("shard %d", s.ID), m.since(s.Since), how+" · on "+s.Node, Target{Node: s.Node})
+	}
+	for _, w := range b.Warnings {
+		if !m.shownElsewhere(w) {
+			add(Yellow, "!", "warning", "cluster", "", w, Target{})
+		}
+	}
+	for _, f := range b.Freezes {
+		what := "the cluster"
+		if f.Namespace != "" {
+			what = f.Namespace
+		}
+		by := ""
+		if f.By != "" {
+			by = "by " + f.By + ": "
+		}
+		add(Cyan, "❄", "frozen", what, m.since(f.Since), by+f.Reason, Target{})
+	}
+	for _, n := range b.Nodes {
+		switch {
+		case n.Unfit != "":
+			add(Red, "!", "unfit", n.Name, "", unfitWords(n.Unfit), Target{Node: n.Name})
+		case n.State != task.NodeReady:
+			add(Cyan, "·", n.State, n.Name, "", stateWords(n), Target{Node: n.Name})
+		}
+	}
+	for _, t := range b.Overdue {
+		add(Red, "○", "overdue", m.name(t.Namespace, t.Task), m.since(t.Due()), "due "+m.clock(t.Due().Time)+" and not decided", ofTask(t.Namespace, t.Task, ""))
+	}
+	m.rest(&rows, b.OverdueCount-len(b.Overdue), "overdue")
+	for _, r := range b.Away {
+		add(Red, "?", "node gone", m.name(r.Namespace, r.Task), m.since(r.Began()), "ran on "+r.Node+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
+	}
+	m.rest(&rows, b.AwayCount-len(b.Away), "whose node is gone")
+	for _, w := range b.Waits {
+		if w.Reason == task.ReasonNoNode {
+			add(Yellow, "…", "no node", m.name(w.Namespace, w.Task), m.since(w.Since), "no node that takes work matches its selector", ofTask(w.Namespace, w.Task, w.Run))
+		}
+	}
+	for _, f := range b.Failing {
+		how := result(f.State, f.Reason, f.ExitCode)
+		switch {
+		case f.Reason == task.ReasonNodeLost:
+			how = "its node " + f.Node + " was lost"
+		case f.Node != "":
+			how += " on " + f.Node
+		}
+		if f.InARow > 1 {
+			how += fmt.Sprintf(" · %s in a row", number(f.InARow))
+		}
+		add(Red, faces[f.State].sign, words(string(f.State)), m.name(f.Namespace, f.Task), m.since(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
+	}
+	m.rest(&rows, b.FailingCount-len(b.Failing), "failing")
+	if b.Unreadable > 0 {
+		add(Yellow, "!", "unreadable", plural(b.Unreadable, "task"), "", "do not fire, as their entries cannot be read: carillon audit", Target{})
+	}
+	if m.cfg.ASCII {
+		for i := range rows {
+			rows[i].cells[0] = plain(rows[i].cells[0])
+		}
+	}
+	return rows
+}
+
+// rest says how many more there are than the board lists.
+func (m *Model) rest(rows *[]row, n int, what string) {
+	if n > 0 {
+		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.text(fmt.Sprintf("… and %s more %s", number(n), what)), "", ""}})
+	}
+}
+
+// shownElsewhere reports whether a warning of the cluster's status is one that the
+// board tells in rows of its own.
+func (m *Model) shownElsewhere(w string) bool {
+	for _, part := range []string{"have no owner that is present", "owns no shards", "entries cannot be read", "is frozen, since"} {
+		if strings.Contains(w, part) {
+			return true
+		}
+	}
+	return false
+}
+
+func unfitWords(unfit string) string {
+	switch unfit {
+	case task.UnfitClock:
+		return "owns no shards: its clock jumped, or differs from that of others"
+	case task.UnfitStalled:
+		return "owns no shards for a while: it did not decide what was due"
+	case task.UnfitRestored:
+		return "etcd was restored from an older snapshot: carillon cluster recover"
+	}
+	return "owns no shards: " + words(unfit)
+}
+
+func stateWords(n task.BoardNode) string {
+	if n.State == task.NodeDraining {
+		return fmt.Sprintf("hands over %s and waits for %s", plural(n.Shards, "shard"), plural(n.Running, "run"))
+	}
+	return "gets no new runs, and keeps its shards"
+}
+
+func ofTask(namespace, name, run string) Target {
+	return Target{Namespace: namespace, Task: name, Run: run}
+}
+
+// clock is a time of day.
+func (m *Model) clock(t time.Time) string { return t.In(m.cfg.Zone).Format("15:04:05") }
+
+// comingRows are the next ticks: when, in how long, which task.
+func (m *Model) comingRows() []row {
+	rows := make([]row, len(m.board.Next))
+	for i, t := range m.board.Next {
+		left := t.Due().Sub(m.cluster())
+		in := "in " + span(left)
+		if left < time.Second {
+			in = "now"
+		}
+		name := m.name(t.Namespace, t.Task)
+		rows[i] = row{key: t.Namespace + "/" + t.Task, cells: []string{m.clock(t.Due().Time), in, name}, target: ofTask(t.Namespace, t.Task, "")}
+	}
+	return rows
+}
+
+// runningRows are what runs: for how long, which task, where, which run.
+func (m *Model) runningRows() []row {
+	rows := make([]row, len(m.board.Active))
+	for i, r := range m.board.Active {
+		sign, how := "▶", ""
+		if r.Ending {
+			sign, how = "⊘", "is asked to end"
+		}
+		rows[i] = row{key: r.Run + r.Task, cells: []string{m.text(sign), m.since(r.Began()), m.name(r.Namespace, r.Task), r.Node, how, r.Run},
+			target: ofTask(r.Namespace, r.Task, r.Run)}
+	}
+	return rows
+}
+
+// nodeRows are the nodes: name, state, runs, shards, fires, lateness, since when.
+func (m *Model) nodeRows() []row {
+	rows := make([]row, len(m.board.Nodes))
+	for i, n := range m.board.Nodes {
+		style, state := Plain, n.State
+		switch {
+		case n.Silent:
+			style, state = Red, "silent"
+		case n.Unfit != "":
+			style, state = Red, "unfit"
+		case n.State != task.NodeReady:
+			style = Cyan
+		}
+		runs, shards, fires, late := "–", "–", "–", "–"
+		if slices.Contains(n.Roles, task.RoleExecutor) {
+			runs = fmt.Sprintf("%d/%d", n.Running, n.Slots)
+		}
+		if slices.Contains(n.Roles, task.RoleScheduler) {
+			shards = fmt.Sprint(n.Shards)
+			if n.Serving < n.Shards && !n.Silent {
+				shards = fmt.Sprintf("%d/%d", n.Serving, n.Shards)
+			}
+			if !n.Silent {
+				fires = rate(n.Recent.Fired)
+			}
+			if n.Recent.Fired > 0 {
+				late = millis(n.Recent.P99MS)
+			}
+		}
+		name := clean(n.Name)
+		if n.Name == m.board.Leader {
+			name += " *"
+		}
+		joined := "–"
+		if !n.JoinedAt.IsZero() {
+			joined = m.since(n.JoinedAt)
+		}
+		cells := []string{name, state, runs, shards, fires, late, joined, clean(n.Address), clean(n.Version)}
+		for j := range cells {
+			cells[j] = m.text(cells[j])
+		}
+		rows[i] = row{key: n.Name, style: style, cells: cells, target: Target{Node: n.Name}}
+	}
+	return rows
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

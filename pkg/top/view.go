@@ -1,0 +1,216 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The kinds of views.
+const (
+	details = iota + 1
+	nodeDetails
+	why
+	logs
+)
+
+// view is a text about one thing, over the panes.
+type view struct {
+	kind  int
+	about Target
+	under *view // to which esc goes back
+	asked time.Time
+	top   int
+	tail  bool // it stays at the end
+
+	told    *Told
+	answer  *Answered
+	run     task.Run // of logs
+	written []string
+	cut     bool // the beginning is gone
+	note    string
+	err     error
+	size    int // how many lines it had when it was drawn
+	room    int
+}
+
+// mostWritten is how many lines of a log are kept.
+const mostWritten = 5000
+
+// take takes an answer, if it is about what the view is.
+func (v *view) take(m *Model, msg Message) {
+	switch msg := msg.(type) {
+	case Told:
+		if v.kind == details && v.about == msg.About {
+			if v.err = msg.Err; msg.Err == nil {
+				v.told = &msg
+			}
+		}
+	case Answered:
+		if v.kind == why && v.about == msg.About {
+			v.answer, v.err = &msg, msg.Err
+		}
+	case Written:
+		if v.kind == logs && v.about == msg.About {
+			v.write(msg)
+		}
+	}
+}
+
+// write adds what a run has written.
+func (v *view) write(w Written) {
+	v.err = w.Err
+	if w.Err != nil {
+		return
+	}
+	v.run, v.note = w.Run, w.Note
+	for line := range strings.Lines(w.Text) {
+		if n := len(v.written); n > 0 && !strings.HasSuffix(v.written[n-1], "\n") {
+			v.written[n-1] += line
+			continue
+		}
+		v.written = append(v.written, line)
+	}
+	if n := len(v.written) - mostWritten; n > 0 {
+		v.written, v.cut = append([]string(nil), v.written[n:]...), true
+	}
+}
+
+// paused reports whether the task is.
+func (v *view) paused() bool { return v.told != nil && v.told.Task.Paused }
+
+// move scrolls; false if the key is none that does.
+func (v *view) move(k string, page int) bool {
+	switch k {
+	case "down", "j":
+		v.top++
+	case "up", "k":
+		v.top--
+	case "pgdn", "space", "ctrl-f":
+		v.top += page
+	case "pgup", "b", "ctrl-b":
+		v.top -= page
+	case "home", "g":
+		v.top = 0
+	case "end", "G":
+		v.top = v.size
+	default:
+		return false
+	}
+	v.top = max(0, min(v.top, v.size-v.room))
+	v.tail = v.kind == logs && v.top >= v.size-v.room
+	return true
+}
+
+func (v *view) keys() [][2]string {
+	keys := [][2]string{{"esc", "back"}, {"j k", "scroll"}}
+	switch v.kind {
+	case logs:
+		keys = append(keys, [2]string{"f", "follow"}, [2]string{"w", "why"})
+	case why:
+		keys = append(keys, [2]string{"l", "logs"})
+	case details:
+		p := "pause"
+		if v.paused() {
+			p = "resume"
+		}
+		keys = append(keys, [2]string{"l", "logs"}, [2]string{"w", "why"}, [2]string{"t", "trigger"}, [2]string{"p", p})
+	}
+	return append(keys, [2]string{"?", "help"})
+}
+
+// draw draws the view in so many lines.
+func (v *view) draw(m *Model, room int) Picture {
+	title, body := v.text(m)
+	if v.err != nil {
+		body = append(Picture{{{" " + m.text(clean(v.err.Error())), Red}}, {}}, body...)
+	}
+	v.size, v.room = len(body), max(room-1, 1)
+	last := max(0, v.size-v.room)
+	if v.tail {
+		v.top = last
+	}
+	v.top = min(v.top, last)
+	head := append(Line{{" ", Bold | Reverse}}, title...)
+	for i := range head {
+		head[i].Style |= Reverse
+	}
+	if v.size > v.room && !v.tail {
+		at := fmt.Sprintf(" %d%%", min(100, (v.top+v.room)*100/v.size))
+		head = append(head.fit(max(m.width-width(at)-1, 1), m.more(), Reverse), Span{at + " ", Reverse})
+	}
+	return append(Picture{head}, body[v.top:min(v.size, v.top+v.room)]...)
+}
+
+// text is the view's title and all of its text.
+func (v *view) text(m *Model) (Line, Picture) {
+	name := m.name(v.about.Namespace, v.about.Task)
+	switch v.kind {
+	case nodeDetails:
+		return Line{{v.about.Node, Bold}}, m.nodeText(v.about.Node)
+	case why:
+		if v.answer == nil {
+			return Line{{"why " + name, Bold}}, m.asking()
+		}
+		return Line{{"why " + name, Bold}}, m.whyText(v.answer.Why)
+	case logs:
+		return v.logText(m, name)
+	}
+	if v.told == nil {
+		if v.err != nil {
+			return Line{{name, Bold}}, nil
+		}
+		return Line{{name, Bold}}, m.asking()
+	}
+	return Line{{name, Bold}}, m.taskText(v.told)
+}
+
+func (m *Model) asking() Picture { return Picture{{{" " + m.text("…"), Dim}}} }
+
+func (v *view) logText(m *Model, name string) (Line, Picture) {
+	title := Line{{"logs " + name, Bold}}
+	if v.run.ID != "" {
+		f := faces[v.run.State]
+		title = append(title, Span{m.text("  " + v.run.ID + "  " + f.sign + " " + result(v.run.State, v.run.Reason, v.run.ExitCode)), Plain})
+		if v.run.Node != "" {
+			title = append(title, Span{" on " + clean(v.run.Node), Plain})
+		}
+	}
+	var body Picture
+	if v.cut {
+		body = append(body, Line{{m.text(" … what came before is not kept here: carillon logs"), Dim}})
+	}
+	for _, l := range v.written {
+		body = append(body, m.wrap(" ", clean(strings.TrimRight(strings.ReplaceAll(l, "\t", "    "), "\r\n")), Plain)...)
+	}
+	switch {
+	case v.note != "":
+		body = append(body, Line{{" " + m.text(clean(v.note)), Dim}})
+	case len(v.written) == 0 && v.run.State.Final():
+		body = append(body, Line{{" it has written nothing", Dim}})
+	case len(v.written) == 0 && v.err == nil:
+		body = append(body, m.asking()...)
+	}
+	return title, body
+}
+
+// wrap is a text in lines that fit, each indented.
+func (m *Model) wrap(indent, text string, style Style) (p Picture) {
+	room := max(m.width-width(indent)-1, 8)
+	for {
+		part := head(text, room)
+		if part == text {
+			return append(p, Line{{indent + text, style}})
+		}
+		if i := strings.LastIndexByte(part, ' '); i > room/2 {
+			part = part[:i]
+		}
+		if part == "" {
+			return append(p, Line{{indent + text, style}})
+		}
+		p = append(p, Line{{indent + part, style}})
+		text = strings.TrimPrefix(text[len(part):], " ")
+	}
+}
