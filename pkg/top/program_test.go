@@ -35,6 +35,13 @@ func (s *server) set(f func()) {
 	f()
 }
 
+// boards is how often the board was asked for.
+func (s *server) boards() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
 func (s *server) Board(context.Context, client.BoardOptions) (task.Board, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,10 +112,10 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 		end := make(chan error)
 		go func() { end <- p.Run(t.Context(), tty) }()
 		tty.reads(t, "100,012 tasks", true)
-		before := a.asked
+		before := a.boards()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := a.asked - before; n < 9 || n > 11 {
+		if n := a.boards() - before; n < 9 || n > 11 {
 			t.Errorf("in 10 s the board was asked for %d times", n)
 		}
 
@@ -130,9 +137,11 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 			tty.keys <- Key(k)
 		}
 		tty.reads(t, "triggered import-0", true)
+		a.mu.Lock()
 		if len(a.did) != 1 || a.did[0] != "trigger default/import-0" {
 			t.Errorf("it did %q", a.did)
 		}
+		a.mu.Unlock()
 
 		// The server goes away: another is asked, and the picture stays.
 		a.set(func() { a.away = true })
@@ -143,10 +152,10 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 		b.set(func() { b.away = false })
 		time.Sleep(10 * time.Second)
 		tty.reads(t, "is away", false)
-		n := a.asked
+		n := a.boards()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if a.asked != n {
+		if a.boards() != n {
 			t.Error("it turns back to the server that is away")
 		}
 		tty.keys <- Key("q")
