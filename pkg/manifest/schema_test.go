@@ -7,12 +7,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/schema"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -193,6 +195,17 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 		t.Errorf("%s: %v is taken: %v; want %v (%v)", path, value, err == nil, want, err)
 	case !want && errors.As(err, &fault) && fault.Field != path:
 		t.Errorf("%s: %v is refused because of %v", path, value, err)
+	}
+}
+
+// What a server adds to a task is passed over, so that what it shows can be applied.
+func TestRead_PassesOverAllThatTheServerAdds(t *testing.T) {
+	spec := reflect.TypeFor[task.Spec]()
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[client.Task]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if _, written := spec.FieldByName(f.Name); !f.Anonymous && !written && !served[name] {
+			t.Errorf("%s is not among what a server adds", name)
+		}
 	}
 }
 
