@@ -37,7 +37,8 @@ func (o Outside) agentCommand() *cobra.Command {
 			"  carillon agent --config /etc/carillon/agent.yaml --check-config\n" +
 			"  carillon agent --embedded --data-dir ./node\n" +
 			"  carillon agent --embedded --name n1 --insecure --initial-cluster n1=http://10.0.0.1:2380,n2=http://10.0.0.2:2380,n3=http://10.0.0.3:2380",
-		Args: cobra.NoArgs,
+		Args:        cobra.NoArgs,
+		Annotations: map[string]string{"carillon/formats": "table,json"}, // of --check-config
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if check {
 				return checkConfig(cmd.OutOrStdout(), file, cmd.Flags())
