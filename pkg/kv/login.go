@@ -236,17 +236,28 @@ type loggedIn struct {
 // that no other watch could be opened by it either. Those that are open already are resumed, as after a lost connection.
 func (s *loggedIn) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	refused := err
+	refused := refusedFor(s.token, err)
 	if w, ok := m.(*etcdserverpb.WatchResponse); ok && err == nil && w.GetCanceled() {
-		refused = rpctypes.Error(errors.New(w.GetCancelReason()))
+		refused = watchRefusedFor(s.token, w.GetCancelReason())
 	}
-	if !refusedFor(s.token, refused) {
+	if !refused {
 		return err
 	}
 	if renewal := s.login.renew(s.Context(), s.token); renewal != nil {
 		return renewal
 	}
 	return status.Error(codes.Aborted, "etcd did not know the token any more")
+}
+
+// watchRefusedFor is refusedFor a watch, of which etcd tells in words.
+func watchRefusedFor(token, reason string) bool {
+	switch reason {
+	case rpctypes.ErrGRPCInvalidAuthToken.Error(), rpctypes.ErrGRPCAuthOldRevision.Error(), rpctypes.ErrGRPCUserEmpty.Error():
+		return true
+	case rpctypes.ErrGRPCPermissionDenied.Error():
+		return token == ""
+	}
+	return false
 }
 
 // refusedFor says that etcd refused a call for its token, or for the lack of one, and did nothing of it.

@@ -107,11 +107,12 @@ func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 		})
 		eventually(t, "what is followed is told on", func() bool { return first.value("/c/a") == value })
 		later := follow(t, c, kv.FollowConfig{Key: key, End: end})
+		eventually(t, "what is followed later is listed", func() bool { return later.value("/c/a") == value })
 		put(t, c, "/c/b", value)
 		eventually(t, "what is followed later", func() bool { return later.value("/c/b") == value && first.value("/c/b") == value })
 		eventually(t, "the session is renewed", func() bool { return s.LastRenewal().After(renewed) })
-		if first.resetCount() != 1 {
-			t.Errorf("listed %d times: the watch was not resumed", first.resetCount())
+		if first.resetCount() != 1 || later.resetCount() != 1 {
+			t.Errorf("listed %d and %d times: a watch was not resumed", first.resetCount(), later.resetCount())
 		}
 	}
 	if err := s.Err(); err != nil {
