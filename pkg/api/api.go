@@ -126,11 +126,12 @@ func New(cfg Config) (http.Handler, error) {
 		cfg.Gatherer = prometheus.NewRegistry()
 	}
 	s := &server{
-		Config: cfg,
-		log:    cfg.Logger.Named("api"),
-		mux:    http.NewServeMux(),
-		tokens: newTokenCache(),
-		proxy:  newProxy(cfg.Dial, cfg.DialTLS),
+		Config:   cfg,
+		log:      cfg.Logger.Named("api"),
+		mux:      http.NewServeMux(),
+		tokens:   newTokenCache(),
+		proxy:    newProxy(cfg.Dial, cfg.DialTLS),
+		scanning: make(chan struct{}, 1),
 	}
 	s.pages = newPageSigner(cfg.Cluster.ID)
 	var err error
@@ -161,6 +162,7 @@ type server struct {
 	streaming atomic.Int32 // callers that read events
 	following atomic.Int32 // callers that follow outputs
 	boards    boardCache
+	scanning  chan struct{} // holds one who looks at all tasks
 }
 
 // now is the wall clock, as it is written.

@@ -262,16 +262,16 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 		l.Stuck, l.Failing, l.Overdue = append(l.Stuck, p.Stuck...), append(l.Failing, p.Failing...), append(l.Overdue, p.Overdue...)
 		l.Away, l.Waits, l.Next, l.Active = append(l.Away, p.Away...), append(l.Waits, p.Waits...), append(l.Next, p.Next...), append(l.Active, p.Active...)
 	})
-	l.Stuck = firsts(l.Stuck, limit, func(a, b task.BoardShard) int { return a.Since.Compare(b.Since.Time) })
-	l.Failing = firsts(l.Failing, limit, func(a, b task.BoardFailing) int {
+	l.Stuck = foremost(l.Stuck, limit, func(a, b task.BoardShard) int { return a.Since.Compare(b.Since.Time) })
+	l.Failing = foremost(l.Failing, limit, func(a, b task.BoardFailing) int {
 		if c := b.EndedAt.Compare(a.EndedAt.Time); c != 0 {
 			return c
 		}
 		return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
 	})
-	l.Overdue, l.Next = firsts(l.Overdue, limit, sooner), firsts(l.Next, limit, sooner)
-	l.Away, l.Active = firsts(l.Away, limit, longer), firsts(l.Active, limit, longer)
-	l.Waits = firsts(l.Waits, limit, func(a, b task.BoardWait) int {
+	l.Overdue, l.Next = foremost(l.Overdue, limit, sooner), foremost(l.Next, limit, sooner)
+	l.Away, l.Active = foremost(l.Away, limit, longer), foremost(l.Active, limit, longer)
+	l.Waits = foremost(l.Waits, limit, func(a, b task.BoardWait) int {
 		if x, y := a.Reason == task.ReasonNoNode, b.Reason == task.ReasonNoNode; x != y {
 			if x {
 				return -1
@@ -296,7 +296,8 @@ func longer(a, b task.BoardRun) int {
 	return strings.Compare(a.Run, b.Run)
 }
 
-func firsts[T any](list []T, most int, before func(a, b T) int) []T {
+// foremost is a list in order, cut.
+func foremost[T any](list []T, most int, before func(a, b T) int) []T {
 	slices.SortStableFunc(list, before)
 	return append([]T{}, list[:min(len(list), most)]...)
 }

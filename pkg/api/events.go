@@ -84,6 +84,9 @@ func (c *call) eventQuery() (q store.EventQuery, f task.EventFilter, err error) 
 		}
 	}
 	if f.Task = c.query.Get("task"); f.Task != "" {
+		if f.Namespace == "" {
+			return q, f, task.Invalid(task.CodeBadValue, "task", "%s: the events of a task are those of /v1/namespaces/{ns}/events", task.Quote(f.Task))
+		}
 		if err := task.CheckName("task", f.Task); err != nil {
 			return q, f, err
 		}

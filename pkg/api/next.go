@@ -64,12 +64,18 @@ func runsLeft(e *task.Entry, otherwise int64) int64 {
 func occurrences(list []schedule.Occurrence) (answer, error) {
 	out := make([]client.Occurrence, len(list))
 	for i, o := range list {
-		out[i] = client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), DueBefore: dueBefore(o), Note: o.Note}
-		if !o.Due.IsZero() && !o.Due.Equal(o.Time) {
-			out[i].DueAt = task.At(o.Due)
-		}
+		out[i] = shown(o)
 	}
 	return all(out)
+}
+
+// shown is an occurrence as users see it.
+func shown(o schedule.Occurrence) client.Occurrence {
+	v := client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), DueBefore: dueBefore(o), Note: o.Note}
+	if !o.Due.IsZero() && !o.Due.Equal(o.Time) {
+		v.DueAt = task.At(o.Due)
+	}
+	return v
 }
 
 // scheduleNext serves the next ticks of a schedule that no task has.

@@ -70,8 +70,11 @@ var (
 	limitParam      = param{"limit", "How many items a page has at most.", number(1, maxLimit, defaultLimit)}
 	pageParam       = param{"page", "The token in next of the page before.", huma.Schema{Type: huma.TypeString}}
 	selectorParam   = param{"selector", "Labels: \"team = data, env in (prod, staging), !old\".", huma.Schema{Type: huma.TypeString}}
+	nameParam       = param{"name", "Names or globs of tasks, separated by commas: \"web-*,db\"; with a namespace: \"prod/web-*\".", huma.Schema{Type: huma.TypeString}}
 	stateParam      = param{"state", "States, separated by commas.", huma.Schema{Type: huma.TypeString}}
 	nodeParam       = param{"node", "The node that runs it, or ran it last.", huma.Schema{Type: huma.TypeString}}
+	runsSinceParam  = param{"since", "Only runs of ticks from this time on; of a manual run it is when it was asked for.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
+	runsUntilParam  = param{"until", "Only runs of ticks before this time.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
 	deadParam       = param{"dead", "Only runs that failed, timed out or were lost and have no attempt left, as long as nobody had them run again or dismissed them.", truth}
 	taskParam       = param{"task", "The name of a task.", huma.Schema{Type: huma.TypeString}}
 	countParam      = param{"count", "How many ticks.", number(1, maxCount, defaultCount)}
@@ -98,6 +101,30 @@ const stateAbout = "Only the node itself can take a state, which it keeps over r
 const freezeAbout = "Answers when it holds: no tick is decided to run any more, and no node that is present starts anything. " +
 	"Ticks are skipped, what waits waits on, what runs goes on. One that holds already stays as it is."
 
+// taskParams are those of a list of tasks.
+var taskParams = []param{
+	selectorParam, nameParam,
+	{"failing", "Only tasks of which a run has used up its attempts, and none has succeeded since.", truth},
+	{"paused", "Only tasks that are paused.", truth},
+	{"sort", "name, next, last (the latest first) or lateness (of the last run, the latest first). Default: name.",
+		huma.Schema{Type: huma.TypeString, Enum: []any{client.SortName, client.SortNext, client.SortLast, client.SortLateness}}},
+	{"recent", "How many of the last runs each task is listed with.", number(0, maxRecent, 0)},
+	{"brief", "Only what the users wrote: nothing of how the tasks fare.", truth},
+	limitParam, pageParam,
+}
+
+var comingParams = []param{
+	selectorParam, nameParam, fromParam,
+	{"until", "No ticks later than this time. Default: any.", huma.Schema{Type: huma.TypeString, Format: "date-time"}},
+	{"failing", "Only of tasks of which a run has used up its attempts, and none has succeeded since.", truth},
+	limitParam, pageParam,
+}
+
+const comingAbout = "In the order of time. A paused task has none before the end of its pause. Each page costs the server a look at all tasks that match."
+
+const listAbout = "A page may have fewer items than its limit, even none, and still have a next. In another order than by name, " +
+	"each page costs the server a look at all tasks that match."
+
 // routes are all of the API, in the order of the document.
 func (s *server) routes() []*route {
 	spec := &body{types: []string{jsonType}, schema: "Spec", doc: "The task as its user writes it."}
@@ -112,19 +139,20 @@ func (s *server) routes() []*route {
 		freeze      = reflect.TypeFor[client.FreezeStatus]()
 		freezeBody  = &body{types: []string{jsonType}, of: reflect.TypeFor[client.FreezeRequest]()}
 		occurrences = reflect.TypeFor[client.List[client.Occurrence]]()
+		coming      = reflect.TypeFor[client.List[client.Coming]]()
 	)
 	dry := []param{dryRunParam, ticksParam}
 	const get, post, put, patches, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 	return []*route{
 		{id: "list-all-tasks", method: get, path: "/v1/tasks", tag: "tasks", summary: "List tasks of all namespaces",
-			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
+			about: listAbout, params: taskParams, status: 200, answer: tasks, serve: s.listTasks},
 		{id: "apply-tasks", method: post, path: "/v1/tasks:batch", tag: "tasks", summary: "Create many tasks, or make them what the lines of the body say",
 			about:  batchAbout,
 			params: []param{createOnlyParam, fullParam, dryRunParam, ticksParam},
 			body:   &body{types: []string{linesType}, schema: "Spec", optional: true, streamed: true, doc: "A task in each line."},
 			writes: true, status: 200, stream: true, answer: reflect.TypeFor[client.BatchResult](), answerType: linesType, serve: s.applyTasks},
 		{id: "list-tasks", method: get, path: inNamespace + "/tasks", tag: "tasks", summary: "List the tasks of a namespace",
-			params: []param{selectorParam, limitParam, pageParam}, status: 200, answer: tasks, serve: s.listTasks},
+			about: listAbout, params: taskParams, status: 200, answer: tasks, serve: s.listTasks},
 		{id: "create-task", method: post, path: inNamespace + "/tasks", tag: "tasks", summary: "Create a task",
 			about: dryRunAbout, params: dry, dry: aTask, body: spec, writes: true, status: 201, answer: aTask, tagged: true, errors: []int{409}, serve: s.createTask},
 		{id: "get-task", method: get, path: ofTask, tag: "tasks", summary: "Read a task", status: 200, answer: aTask, tagged: true, serve: s.getTask},
@@ -153,6 +181,10 @@ func (s *server) routes() []*route {
 		{id: "next-ticks", method: get, path: ofTask + "/next", tag: "tasks", summary: "The next ticks of a task, as if it were not paused",
 			about:  "Of a task whose pause has an end, those after it. With max_runs no more than may yet run.",
 			params: []param{countParam, fromParam}, status: 200, answer: occurrences, serve: s.nextTicks},
+		{id: "list-all-coming", method: get, path: "/v1/next", tag: "tasks", summary: "The next ticks of the tasks of all namespaces, merged",
+			about: comingAbout, params: comingParams, status: 200, answer: coming, serve: s.comingTicks},
+		{id: "list-coming", method: get, path: inNamespace + "/next", tag: "tasks", summary: "The next ticks of the tasks of a namespace, merged",
+			about: comingAbout, params: comingParams, status: 200, answer: coming, serve: s.comingTicks},
 		{id: "task-why", method: get, path: ofTask + "/why", tag: "tasks", summary: "Why a task ran at a time, did not, or will",
 			about:  whyAbout,
 			params: []param{atParam, sinceParam, untilParam, timezoneParam}, status: 200, answer: reflect.TypeFor[task.Answer](), serve: s.whyTask},
@@ -160,7 +192,7 @@ func (s *server) routes() []*route {
 			status: 200, answer: reflect.TypeFor[client.Keys](), serve: s.taskKeys},
 
 		{id: "list-task-runs", method: get, path: ofTask + "/runs", tag: "runs", summary: "List the runs of a task, the newest first",
-			params: []param{stateParam, nodeParam, deadParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
+			params: []param{stateParam, nodeParam, deadParam, runsSinceParam, runsUntilParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
 		{id: "get-task-run", method: get, path: ofRun, tag: "runs", summary: "Read a run by its id, or by the beginning of it",
 			status: 200, answer: aRun, errors: []int{409}, serve: s.getTaskRun},
 		{id: "get-run-logs", method: get, path: ofRun + "/logs", tag: "runs", summary: "Read the output of an attempt, from whatever node ran it",
@@ -180,15 +212,15 @@ func (s *server) routes() []*route {
 		{id: "dismiss-run", method: post, path: ofRun + "/dismiss", tag: "runs", summary: "Take a run off the list of dead ones; its history stays",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.dismissRun},
 		{id: "list-all-runs", method: get, path: "/v1/runs", tag: "runs", summary: "List the runs of all namespaces, the newest first",
-			params: []param{stateParam, nodeParam, deadParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{stateParam, nodeParam, deadParam, runsSinceParam, runsUntilParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "list-runs", method: get, path: inNamespace + "/runs", tag: "runs", summary: "List the runs of a namespace, the newest first",
-			params: []param{taskParam, stateParam, nodeParam, deadParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{taskParam, stateParam, nodeParam, deadParam, runsSinceParam, runsUntilParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "get-run", method: get, path: inNamespace + "/runs/{id}", tag: "runs", summary: "Find a run of any task by its id, or by the beginning of it",
 			status: 200, answer: aRun, errors: []int{409}, serve: s.findRun},
 
 		{id: "list-all-events", method: get, path: "/v1/events", tag: "events", summary: "Follow what happens in the cluster, or read what has happened",
-			about: eventsAbout, params: eventParams, status: 200, stream: true, answer: reflect.TypeFor[client.EventPage](), events: reflect.TypeFor[task.Event](),
-			errors: []int{429}, serve: s.listEvents},
+			about: eventsAbout, params: append([]param{taskParam}, eventParams...), status: 200, stream: true, answer: reflect.TypeFor[client.EventPage](),
+			events: reflect.TypeFor[task.Event](), errors: []int{429}, serve: s.listEvents},
 		{id: "list-events", method: get, path: inNamespace + "/events", tag: "events", summary: "Follow what happens in a namespace, or read what has happened",
 			about: eventsAbout, params: append([]param{taskParam}, eventParams...), status: 200, stream: true, answer: reflect.TypeFor[client.EventPage](),
 			events: reflect.TypeFor[task.Event](), errors: []int{429}, serve: s.listEvents},

@@ -25,6 +25,8 @@ func newest(a, b task.Run) int {
 type runFilter struct {
 	states []task.State
 	node   string
+	since  task.Time // zero: any
+	until  task.Time
 	after  *task.Run // only those behind it; nil for the first page
 }
 
@@ -40,6 +42,12 @@ func (c *call) runFilter(p paging) (f runFilter, err error) {
 	}
 	if f.node = c.query.Get("node"); f.node != "" {
 		err = task.CheckName("node", f.node)
+	}
+	if err == nil {
+		f.since, err = c.time("since", task.Time{})
+	}
+	if err == nil {
+		f.until, err = c.time("until", task.Time{})
 	}
 	if err == nil && p.after != "" {
 		f.after, err = parseRunCursor(p.after)
@@ -63,6 +71,7 @@ func parseRunCursor(s string) (*task.Run, error) {
 
 func (f runFilter) matches(r task.Run) bool {
 	return (f.states == nil || slices.Contains(f.states, r.State)) &&
+		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
 		(f.after == nil || newest(*f.after, r) < 0)
 }
@@ -165,53 +174,6 @@ func (s *server) listRuns(c *call) (answer, error) {
 		return answer{}, err
 	}
 	return answerRuns(c, p, runs, more)
-}
-
-// findRuns are the newest runs that match, of a namespace or of all ("");
-// more: there may be others. Records move while they are read: queue to inbox to
-// history. The inboxes are therefore read before and after the shards, so that
-// what moved is not missed; of several records of a run the one read last counts.
-func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int) (found []task.Run, more bool, err error) {
-	add := func(runs []task.Run) {
-		for _, r := range runs {
-			if f.matches(r) {
-				found = append(found, r)
-			}
-		}
-		slices.SortFunc(found, newest)
-		if len(found) > most {
-			found, more = found[:most], true
-		}
-	}
-	before, err := s.activeRuns(ctx, ns)
-	if err != nil {
-		return nil, false, err
-	}
-	if f.activeOnly() {
-		add(before)
-		return found, more, nil
-	}
-	const chunk = 16 // shards; bounds what is held at once
-	for first := 0; first < s.Cluster.Shards; first += chunk {
-		ids := make([]int, 0, chunk)
-		for id := first; id < min(first+chunk, s.Cluster.Shards); id++ {
-			ids = append(ids, id)
-		}
-		part, err := s.Store.ShardRuns(ctx, ids, ns)
-		if err != nil {
-			return nil, false, err
-		}
-		active := slices.DeleteFunc(slices.Clone(before), func(r task.Run) bool { return !slices.Contains(ids, r.Shard) })
-		add(override(active, part)) // what was active and is on record has ended, or waits again
-	}
-	after, err := s.activeRuns(ctx, ns)
-	if err != nil {
-		return nil, false, err
-	}
-	all := override(found, after)
-	found = nil
-	add(all)
-	return found, more, nil
 }
 
 // override is old and newer without those of old that newer has as well.

@@ -26,25 +26,82 @@ func (s *server) view(ctx context.Context, st store.Stored) (client.Task, error)
 
 // views shows tasks: when each is due next, by its entry, and how its runs fare.
 func (s *server) views(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
+	return s.viewsWith(ctx, tasks, entries, 0)
+}
+
+// viewsWith is views, each with its last so many runs.
+func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
 	refs := make([]store.Ref, len(tasks))
 	at := make(map[store.Ref]int, len(tasks))
 	for i, t := range tasks {
 		refs[i] = s.Ref(t.Namespace, t.Name)
 		at[refs[i]] = i
 	}
-	last, err := s.Store.LastEnded(ctx, refs)
+	outcomes, err := s.Store.Outcomes(ctx, refs, recent)
 	if err != nil {
 		return nil, err
 	}
 	now := s.now()
 	views := make([]client.Task, len(tasks))
 	for i, t := range tasks {
-		views[i] = client.Task{Task: tidy(t), LastRun: last[i]}
+		views[i] = client.Task{Task: tidy(t)}
+		if past := outcomes[i].Runs; len(past) > 0 {
+			views[i].LastRun = &past[0]
+		}
+		for _, r := range outcomes[i].Runs[:min(recent, len(outcomes[i].Runs))] {
+			views[i].Recent = append(views[i].Recent, client.PastRun{ID: r.ID, State: r.State, Reason: r.Reason, Count: r.Count})
+		}
 		if e := entries[i]; e != nil {
 			fromEntry(&views[i], e, now)
 		}
 	}
-	return views, s.addActive(ctx, views, at)
+	if err := s.addActive(ctx, views, at); err != nil {
+		return nil, err
+	}
+	freezes, err := s.Store.Freezes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range views {
+		v := &views[i]
+		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, s.fails(outcomes[i]), outcomes[i].Waiting > 0)
+	}
+	return views, nil
+}
+
+// stateOf is how a task stands, in a word: what a person should know first.
+func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
+	switch {
+	case !readable:
+		return client.TaskUnreadable
+	case failing:
+		return client.TaskFailing
+	case frozen:
+		return client.TaskFrozen
+	case v.Paused:
+		return client.TaskPaused
+	case v.Active > 0:
+		return client.TaskRunning
+	case waiting:
+		return client.TaskWaiting
+	case v.NoNext != "":
+		return client.TaskEnded
+	}
+	return client.TaskOK
+}
+
+// fails reports whether a task is failing: a run of it has used up its attempts,
+// none has succeeded since, and nobody has dismissed it or had it run again.
+func (s *server) fails(o store.Outcome) bool {
+	for _, r := range o.Runs {
+		switch {
+		case r.State == task.Succeeded && r.ID > o.Dead:
+			return false
+		case !s.Store.Buries() && r.State != task.Skipped && r.State != task.Missed:
+			return r.State == task.Failed || r.State == task.TimedOut || r.State == task.Lost
+		}
+	}
+	return o.Dead != ""
 }
 
 // fromEntry shows what the entry of a task knows: how its firing stands.

@@ -35,6 +35,7 @@ type app struct {
 	color         string
 	ascii         bool
 	noHeaders     bool
+	columns       []string
 	quiet         bool
 	yes           bool
 	noInput       bool
@@ -59,6 +60,7 @@ func (a *app) bind(f *pflag.FlagSet) {
 	f.StringVar(&a.timeMode, "time", "relative", "times as `KIND` relative, local, task or utc")
 	f.StringVar(&a.color, "color", "auto", "`WHEN`: auto, always or never")
 	f.BoolVar(&a.ascii, "ascii", false, "plain letters instead of symbols")
+	f.StringSliceVar(&a.columns, "columns", nil, "only these `COLUMNS` of a list, in this order, those of -o wide too: name,next")
 	f.BoolVar(&a.noHeaders, "no-headers", false, "tables without their first line")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "only data and errors")
 	f.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
@@ -134,6 +136,9 @@ func (a *app) check(cmd *cobra.Command) error {
 		if !slices.Contains(f.allowed, f.value) {
 			return usage("--%s %s: use %s", f.name, quote(f.value), strings.Join(f.allowed, ", "))
 		}
+	}
+	if len(a.columns) > 0 && !a.human() {
+		return usage("--columns: they are of tables, and -o %s has none", a.output)
 	}
 	if a.timeout <= 0 {
 		return usage("--timeout %s: must be more than 0", a.timeout)

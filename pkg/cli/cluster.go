@@ -23,16 +23,20 @@ func (a *app) nodeCommand() *cobra.Command {
 }
 
 func (a *app) nodeList() *cobra.Command {
-	return &cobra.Command{
+	var watch bool
+	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the nodes that are present",
-		Example: "  carillon node list\n  carillon node list -o wide",
+		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w",
 		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {
 				return err
+			}
+			if watch {
+				return a.watchNodes(cmd.Context(), c)
 			}
 			nodes, err := c.Nodes(cmd.Context())
 			if err != nil {
@@ -41,6 +45,8 @@ func (a *app) nodeList() *cobra.Command {
 			return emitList(a, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *grid { return a.nodeGrid(nodes, wide) })
 		},
 	}
+	bindWatch(cmd, &watch)
+	return cmd
 }
 
 func (a *app) nodeGrid(nodes []task.Node, wide bool) *grid {
@@ -141,7 +147,8 @@ func (a *app) missingNode(cmd *cobra.Command, c *client.Client, name string, err
 
 func (a *app) shardCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "shard", Aliases: []string{"shards"}, Short: "The shards: who owns which, and how far it has come"}
-	cmd.AddCommand(&cobra.Command{
+	var watch bool
+	list := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the shards with their owners",
@@ -153,13 +160,18 @@ func (a *app) shardCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if watch {
+				return a.watchShards(cmd.Context(), c)
+			}
 			shards, err := c.Shards(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return emitList(a, shards, func(s task.Shard) string { return fmt.Sprint(s.ID) }, func(wide bool) *grid { return a.shardGrid(shards, wide) })
 		},
-	})
+	}
+	bindWatch(list, &watch)
+	cmd.AddCommand(list)
 	return cmd
 }
 

@@ -87,15 +87,12 @@ func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, 
 		if ok, err := a.confirm(ctx, cmd.Name(), "node", names, broad, p.dryRun, false); !ok {
 			return err
 		}
-		var changed []task.Node
-		failed := together(ctx, a, names, func(name string) error {
+		changed, failed := many(ctx, a, cmd.Name(), done, "node", names, func(ctx context.Context, name string) (task.Node, string, error) {
 			n, err := do(c, ctx, name)
 			if err != nil {
-				return a.missingNode(cmd, c, name, err)
+				return n, "", a.missingNode(cmd, c, name, err)
 			}
-			changed = append(changed, n)
-			a.say("%s %s", done, n.Name)
-			return nil
+			return n, done + " " + n.Name, nil
 		})
 		if then != nil && len(changed) > 0 {
 			if err := then(ctx, c, changed); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -27,8 +28,55 @@ func emitList[T any](a *app, list []T, name func(T) string, tabulate func(wide b
 	case asName:
 		return a.emitLines(len(list), func(i int) ([]byte, error) { return []byte(name(list[i])), nil })
 	}
-	g := tabulate(a.output == asWide)
+	g, err := a.chosen(tabulate(a.output == asWide || len(a.columns) > 0))
+	if err != nil {
+		return err
+	}
 	return a.print(g.render(a))
+}
+
+// chosen is a table with the columns that --columns names; all, if it names none.
+func (a *app) chosen(g *grid) (*grid, error) {
+	if len(a.columns) == 0 {
+		return g, nil
+	}
+	out := &grid{empty: g.empty}
+	var at []int
+	for _, name := range a.columns {
+		i := slices.IndexFunc(g.heads, func(head string) bool { return columnName(head) == columnName(name) })
+		if i < 0 {
+			names := make([]string, len(g.heads))
+			for i, head := range g.heads {
+				names[i] = columnName(head)
+			}
+			e := usage("--columns %s: there are %s", quote(name), strings.Join(names, ", "))
+			if near := nearest(columnName(name), names); near != "" {
+				return nil, e.hinting("did you mean: --columns %s", near)
+			}
+			return nil, e
+		}
+		at, out.heads = append(at, i), append(out.heads, g.heads[i])
+	}
+	for _, row := range g.rows {
+		some := make([]string, len(at))
+		for i, from := range at {
+			if from < len(row) {
+				some[i] = row[from]
+			}
+		}
+		out.add(some...)
+	}
+	return out, nil
+}
+
+// columnName is how a column is named where one can type: "LAST 10" is last-10.
+func columnName(head string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimSpace(head)), " ", "-")
+}
+
+// wants reports whether a table has a column that it may go without.
+func (a *app) wants(head string) bool {
+	return len(a.columns) == 0 || slices.ContainsFunc(a.columns, func(c string) bool { return columnName(c) == columnName(head) })
 }
 
 // emitOne prints one thing; for people it is whatever human writes.

@@ -75,6 +75,18 @@ var faces = map[task.State]face{
 	task.Missed:     {"○", "o", yellow},
 }
 
+// sign is a state's sign alone.
+func (a *app) sign(s task.State) string {
+	f, ok := faces[s]
+	switch {
+	case !ok:
+		return "?"
+	case a.ascii:
+		return a.paint(f.colour, f.ascii)
+	}
+	return a.paint(f.colour, f.symbol)
+}
+
 // symbol is a state's sign before words that say it.
 func (a *app) symbol(s task.State, words string) string {
 	f, ok := faces[s]

@@ -74,13 +74,17 @@ func (a *app) tasks(ctx context.Context, c *client.Client, words []string, p pic
 	if broad && len(words) > 0 {
 		return out, usage("names and -l exclude each other")
 	}
+	if _, err := task.ParseSelector(p.selector); err != nil {
+		return out, task.Under("selector", err)
+	}
+	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !isGlob(w) })
 	var all []ref
-	if broad || slices.ContainsFunc(words, isGlob) {
-		broad = true
-		if _, err := task.ParseSelector(p.selector); err != nil {
-			return out, task.Under("selector", err)
+	if broad = broad || len(globs) > 0; broad {
+		namespace, names, err := a.patterns(globs)
+		if err != nil {
+			return out, err
 		}
-		for t, err := range c.All(ctx, client.ListOptions{Namespace: a.scope(), Selector: p.selector}) {
+		for t, err := range c.All(ctx, client.ListOptions{Namespace: namespace, Selector: p.selector, Names: names, Brief: true}) {
 			if err != nil {
 				return out, err
 			}
@@ -90,19 +94,44 @@ func (a *app) tasks(ctx context.Context, c *client.Client, words []string, p pic
 	if p.selector != "" {
 		out.refs = all
 	}
+	has := map[ref]bool{}
 	for _, word := range words {
 		found, err := a.matching(word, all)
 		if err != nil {
 			return out, err
 		}
 		for _, r := range found {
-			if !slices.Contains(out.refs, r) {
+			if !has[r] {
+				has[r] = true
 				out.refs = append(out.refs, r)
 			}
 		}
 	}
 	out.broad = broad && len(out.refs) > 1
 	return out, nil
+}
+
+// patterns are names and globs as the server takes them, and the namespace in which
+// to look for them: "" if one of them names another.
+func (a *app) patterns(words []string) (namespace string, names []string, err error) {
+	namespace = a.scope()
+	if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "/") }) {
+		namespace = ""
+	}
+	for _, w := range words {
+		if _, err := path.Match(w, ""); isGlob(w) && (err != nil || strings.ContainsAny(w, ",")) {
+			return "", nil, usage("%s is not a pattern; use *, ? and [a-z]", quote(w))
+		} else if !isGlob(w) {
+			if _, err := a.ref(w); err != nil {
+				return "", nil, err
+			}
+		}
+		if namespace == "" && !a.allNamespaces && !strings.Contains(w, "/") {
+			w = a.namespace() + "/" + w
+		}
+		names = append(names, w)
+	}
+	return namespace, names, nil
 }
 
 // matching is the tasks that one word stands for. A glob that matches nothing
@@ -114,11 +143,7 @@ func (a *app) matching(word string, all []ref) ([]ref, error) {
 	}
 	var found []ref
 	for _, r := range all {
-		ok, err := path.Match(word, r.name)
-		if err != nil {
-			return nil, usage("%s is not a pattern; use *, ? and [a-z]", quote(word))
-		}
-		if ok {
+		if a.matches(word, r) {
 			found = append(found, r)
 		}
 	}
@@ -126,6 +151,19 @@ func (a *app) matching(word string, all []ref) ([]ref, error) {
 		return nil, notFound("no task matches %s", quote(word))
 	}
 	return found, nil
+}
+
+// matches reports whether a name or a glob, with a namespace or without, stands for
+// a task.
+func (a *app) matches(word string, r ref) bool {
+	text := r.String()
+	if !strings.Contains(word, "/") {
+		if text = r.name; !a.allNamespaces && r.namespace != a.namespace() {
+			return false
+		}
+	}
+	ok, _ := path.Match(word, text) // a bad pattern matches nothing
+	return ok
 }
 
 // approve shows what is about to be done to many and asks. severe verbs want

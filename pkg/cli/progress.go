@@ -18,8 +18,9 @@ import (
 // nothing at all.
 type teller struct {
 	app   *app
-	total int  // 0: nobody knows
-	tty   bool // the standard error is a terminal that can take a bar
+	past  string // what has been done: "applied"
+	total int    // 0: nobody knows
+	tty   bool   // the standard error is a terminal that can take a bar
 	bar   progress.Writer
 	track *progress.Tracker
 	over  chan struct{} // closed when the bar is gone
@@ -33,11 +34,14 @@ const (
 )
 
 // tell begins to tell of a work of so many steps; 0 if nobody knows.
-func (a *app) tell(total int) teller {
+func (a *app) tell(total int) teller { return a.telling("applied", total) }
+
+// telling is tell of a work that is called so when it is done.
+func (a *app) telling(past string, total int) teller {
 	now := a.now()
 	_, tty := a.terminal(a.Err)
-	t := teller{app: a, total: total, tty: tty && a.Env("TERM") != "dumb", begun: now, last: now}
-	t.track = &progress.Tracker{Message: "apply", Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
+	t := teller{app: a, past: past, total: total, tty: tty && a.Env("TERM") != "dumb", begun: now, last: now}
+	t.track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
 	t.track.Start() // its rate counts from here, not from when the bar shows
 	return t
 }
@@ -61,7 +65,7 @@ func (t *teller) step(done, failed int) {
 		if t.total > 0 {
 			of = fmt.Sprintf(" of %d", t.total)
 		}
-		t.app.note("%d%s applied, %d failed, %.0f/s", done, of, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
+		t.app.note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
 	}
 }
 

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,106 +24,160 @@ func (a *app) runCommand() *cobra.Command {
 	return cmd
 }
 
-func bindRunFilter(cmd *cobra.Command, state *string, limit *int) {
-	cmd.Flags().StringVar(state, "state", "", "only runs in this state, such as failed")
-	cmd.Flags().IntVar(limit, "limit", 0, "at most so many (0: all)")
-	var states []string
-	for _, s := range task.States() {
-		states = append(states, string(s))
-	}
-	completeFixed(cmd, "state", states...)
+// runFlags are the filters of lists of runs.
+type runFlags struct {
+	states       []string
+	since, until string
+	limit        int
 }
 
-func runFilter(state string, limit int) (client.RunFilter, error) {
-	f := client.RunFilter{State: task.State(state), Limit: limit}
-	if state != "" && !f.State.Known() {
-		words := make([]string, 0, len(task.States()))
-		for _, s := range task.States() {
-			words = append(words, string(s))
-		}
-		e := usage("--state %s: use %s", quote(state), strings.Join(words, ", "))
-		if near := nearest(state, words); near != "" {
-			e.Hint = "did you mean: --state " + near
-		}
-		return f, e
+func (f *runFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only runs in these `STATES`, such as failed,timed_out")
+	cmd.Flags().StringVar(&f.since, "since", "", "only runs of ticks from a `TIME` on, or for a duration such as 2h")
+	cmd.Flags().StringVar(&f.until, "until", "", "only runs of ticks before a `TIME`, or before a duration ago")
+	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most so many (0: all)")
+	completeFixed(cmd, "state", stateNames(task.States())...)
+}
+
+// filter is what the flags say; local times are of the zone.
+func (f *runFlags) filter(a *app, zone *time.Location) (client.RunFilter, error) {
+	out := client.RunFilter{Limit: f.limit}
+	if f.limit < 0 {
+		return out, usage("--limit %d: must not be negative", f.limit)
 	}
-	if limit < 0 {
-		return f, usage("--limit %d: must not be negative", limit)
+	var err error
+	if out.States, err = readStates(f.states, task.States()); err != nil {
+		return out, err
 	}
-	return f, nil
+	if out.Since, err = a.ago("since", f.since, zone); err != nil {
+		return out, err
+	}
+	if out.Until, err = a.ago("until", f.until, zone); err != nil {
+		return out, err
+	}
+	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
+		return out, usage("--until %s: is not after --since %s", quote(f.until), quote(f.since))
+	}
+	return out, nil
+}
+
+// ago reads a time that has passed, or how long ago it was; zero if there is none.
+func (a *app) ago(flag, text string, zone *time.Location) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return a.now().Add(-d), nil
+	}
+	t, err := readFrom(text, zone)
+	if err != nil {
+		return t, usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, quote(text))
+	}
+	return t, nil
+}
+
+// runListing is what the flags of run list ask for.
+type runListing struct {
+	runFlags
+	task, node  string
+	dead, watch bool
 }
 
 func (a *app) runList() *cobra.Command {
-	var state, taskWord, node string
-	var limit int
-	var dead bool
+	var l runListing
 	cmd := &cobra.Command{
-		Use:     "list",
+		Use:     "list [TASK...]",
 		Aliases: []string{"ls"},
 		Short:   "List runs, newest first",
-		Long: "List runs, newest first: what waits and runs, what ended, and ticks that did not run. With --dead only those that\n" +
-			"failed, timed out or were lost and have no attempt left: `carillon run retry` and `dismiss` take them off that list;\n" +
-			"it has the newest 100 of a task.",
+		Long: "List runs, newest first: what waits and runs, what ended, and ticks that did not run; of the tasks that are named, or\n" +
+			"of all. With --dead only those that failed, timed out or were lost and have no attempt left: `carillon run retry` and\n" +
+			"`dismiss` take them off that list; it has the newest 100 of a task. Times without an offset are of your zone.",
 		Example: `  carillon run list --limit 20
-  carillon run list --state running -A
-  carillon run list --task nightly-backup --node db-1 -o json
-  carillon run list --dead -A
-  carillon run list --dead nightly-backup`,
+  carillon run list --state running,queued -A
+  carillon run list nightly-backup --since 24h
+  carillon run list --state failed,timed_out --since 2026-11-20 --node db-1 -o json
+  carillon run list --state running -w
+  carillon run list --dead -A`,
 		ValidArgsFunction: a.completeTasks,
 	}
-	cmd.Flags().BoolVar(&dead, "dead", false, "only runs that have no attempt left, of the tasks that are named or of all")
-	bindRunFilter(cmd, &state, &limit)
-	cmd.Flags().StringVar(&taskWord, "task", "", "only runs of this task")
-	cmd.Flags().StringVar(&node, "node", "", "only runs on this node")
-	_ = cmd.RegisterFlagCompletionFunc("task", a.completeTasks) // the flag is there
-	_ = cmd.RegisterFlagCompletionFunc("node", a.completeNodes)
-	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		f, err := runFilter(state, limit)
-		switch {
-		case err != nil:
-			return err
-		case len(words) > 0 && !dead:
-			return deadOnly(words[0])
-		case len(words) > 0 && taskWord != "":
-			return usage("names and --task exclude each other")
-		}
-		f.Namespace, f.Node = a.scope(), node
-		var r ref
-		if taskWord != "" {
-			if r, err = a.ref(taskWord); err != nil {
+	l.runFlags.bind(cmd)
+	cmd.Flags().BoolVar(&l.dead, "dead", false, "only runs that have no attempt left")
+	cmd.Flags().StringVar(&l.task, "task", "", "only runs of this task")
+	cmd.Flags().StringVar(&l.node, "node", "", "only runs on this node")
+	bindWatch(cmd, &l.watch)
+	complete(cmd, "task", a.completeTasks)
+	complete(cmd, "node", a.completeNodes)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error { return a.listRuns(cmd, l, words) }
+	return cmd
+}
+
+func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
+	ctx := cmd.Context()
+	f, err := l.filter(a, a.zone(readersZone))
+	switch {
+	case err != nil:
+		return err
+	case len(words) > 0 && l.task != "":
+		return usage("names and --task exclude each other")
+	case l.watch && (l.dead || len(words) > 1):
+		return usage("--watch is for the runs of one task, or of all, and not for --dead")
+	case l.task != "":
+		words = []string{l.task}
+	}
+	f.Namespace, f.Node, f.Dead = a.scope(), l.node, l.dead
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	z, err := a.zonesOf(cmd, c, f.Namespace)
+	if err != nil {
+		return err
+	}
+	if l.watch {
+		if len(words) == 1 {
+			r, err := a.ref(words[0])
+			if err != nil {
 				return err
 			}
 			f.Namespace, f.Task = r.namespace, r.name
 		}
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
-		var runs []task.Run
-		if dead {
-			runs, err = a.listDead(cmd.Context(), c, f, words)
-		} else {
-			runs, err = c.ListRuns(cmd.Context(), f)
-		}
-		if err != nil && taskWord != "" {
-			err = a.missing(cmd.Context(), c, r, err)
-		}
-		if err != nil {
-			return err
-		}
-		z, err := a.zonesOf(cmd, c, f.Namespace)
-		if err != nil {
-			return err
-		}
-		return emitList(a, runs, runName, func(wide bool) *grid {
-			g := a.runGrid(runs, true, wide, z)
-			if g.empty = "no runs" + a.inScope(); dead {
-				g.empty = "no dead runs" + a.inScope()
-			}
-			return g
-		})
+		return a.watchRuns(ctx, c, f, z)
 	}
-	return cmd
+	runs, err := a.runsIn(ctx, c, f, words)
+	if err != nil {
+		return err
+	}
+	return emitList(a, runs, runName, func(wide bool) *grid {
+		g := a.runGrid(runs, true, wide, z)
+		if g.empty = "no runs" + a.inScope(); l.dead {
+			g.empty = "no dead runs" + a.inScope()
+		}
+		return g
+	})
+}
+
+// runsIn lists runs of some tasks, which names and globs stand for, or of all.
+func (a *app) runsIn(ctx context.Context, c *client.Client, f client.RunFilter, words []string) ([]task.Run, error) {
+	if len(words) == 0 {
+		return c.ListRuns(ctx, f)
+	}
+	chosen, err := a.tasks(ctx, c, words, pick{})
+	if err != nil {
+		return nil, err
+	}
+	parts := make([][]task.Run, len(chosen.refs))
+	err = parallel(ctx, len(parts), func(i int) (err error) {
+		part, r := f, chosen.refs[i]
+		part.Namespace, part.Task = r.namespace, r.name
+		parts[i], err = c.ListRuns(ctx, part)
+		return a.missing(ctx, c, r, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	runs := slices.Concat(parts...)
+	slices.SortStableFunc(runs, func(a, b task.Run) int { return b.ScheduledTime.Compare(a.ScheduledTime.Time) })
+	if f.Limit > 0 && len(runs) > f.Limit {
+		runs = runs[:f.Limit]
+	}
+	return runs, nil
 }
 
 func runName(r task.Run) string { return r.ID }
@@ -249,16 +305,19 @@ func (a *app) bareResult(r task.Run) string {
 }
 
 func (a *app) runGet() *cobra.Command {
+	var watch bool
 	cmd := &cobra.Command{
 		Use:   "get RUN",
 		Short: "Show a run: when, where, how it ended, what it said",
 		Long:  "Show a run: when, where, how it ended, and the end of its output.\n\n" + runNames,
 		Example: `  carillon run get nightly-backup
   carillon run get nightly-backup@-1
-  carillon run get nightly-backup@2026-03-29T02:30 -o json`,
+  carillon run get nightly-backup@2026-03-29T02:30 -o json
+  carillon run get nightly-backup -w`,
 		Args:              args(1, 1, "the run"),
 		ValidArgsFunction: a.completeRuns,
 	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on until the run has ended: redraw on a terminal, else a line for each change")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		c, err := a.connect()
 		if err != nil {
@@ -273,6 +332,9 @@ func (a *app) runGet() *cobra.Command {
 			if t, err := c.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
 				zone = t.Timezone // else the task is gone, and UTC will do
 			}
+		}
+		if watch {
+			return a.watchRun(cmd.Context(), c, r, zone)
 		}
 		return emitOne(a, r, r.ID, func(d *details) { a.describeRun(d, r, zone) })
 	}
@@ -339,44 +401,4 @@ func deciderWords(r task.Run) string {
 		return fmt.Sprintf("shard %d", r.Shard)
 	}
 	return fmt.Sprintf("%s, shard %d", r.Owner, r.Shard)
-}
-
-func (a *app) runCancel() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "cancel RUN...",
-		Short: "End runs: what waits goes, what runs is stopped",
-		Long:  "End runs. One that waits ends at once; one that runs gets SIGTERM, and SIGKILL after the task's grace.\n\n" + runNames,
-		Example: `  carillon run cancel nightly-backup
-  carillon run cancel 20261120T220500.000Z-k3f9`,
-		Args:              args(1, -1, "the run"),
-		ValidArgsFunction: a.completeRuns,
-	}
-	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
-		var ended []task.Run
-		failed := together(cmd.Context(), a, words, func(word string) error {
-			r, err := a.findRun(cmd.Context(), c, word)
-			if err == nil {
-				r, err = c.Cancel(cmd.Context(), r.Namespace, r.Task, r.ID)
-			}
-			if err != nil {
-				return err
-			}
-			ended = append(ended, r)
-			if r.State.Final() {
-				a.say("cancelled %s", r.ID)
-			} else {
-				a.say("asked %s to end; %s tells when it has", r.ID, "carillon run get "+r.ID)
-			}
-			return nil
-		})
-		if err := emitChanged(a, ended, len(words), runName); err != nil {
-			return err
-		}
-		return failed
-	}
-	return cmd
 }

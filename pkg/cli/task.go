@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,15 +43,12 @@ func verb[T any](a *app, cmd *cobra.Command, severe bool, name func(T) string,
 		if err != nil {
 			return err
 		}
-		var changed []T
-		failed := together(ctx, a, refs, func(r ref) error {
+		changed, failed := many(ctx, a, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r ref) (T, string, error) {
 			t, err := do(ctx, c, r)
 			if err != nil {
-				return a.missing(ctx, c, r, err)
+				return t, "", a.missing(ctx, c, r, err)
 			}
-			changed = append(changed, t)
-			a.say("%s", done(r, t))
-			return nil
+			return t, done(r, t), nil
 		})
 		if err := emitChanged(a, changed, len(refs), name); err != nil {
 			return err
@@ -58,6 +56,11 @@ func verb[T any](a *app, cmd *cobra.Command, severe bool, name func(T) string,
 		return failed
 	}
 	return cmd
+}
+
+// pastOf is a verb when it is done: paused.
+func pastOf(verb string) string {
+	return strings.TrimSuffix(verb, "e") + "ed"
 }
 
 // manyTasks gives a command that changes tasks its arguments and flags.

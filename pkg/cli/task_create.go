@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -83,11 +85,15 @@ func (a *app) wouldBe(t client.Task) error {
 	if !a.human() {
 		return emitChanged(a, []client.Task{t}, 1, a.taskName)
 	}
+	return a.print(a.wouldBeWords(t))
+}
+
+func (a *app) wouldBeWords(t client.Task) string {
 	text := fmt.Sprintf("%s %s (dry run)\n", t.Result, a.taskName(t))
 	if t.DryRun != nil {
 		text += strings.Join(append(a.changeLines(t.DryRun, t.Timezone), ""), "\n")
 	}
-	return a.print(a.plain(text))
+	return a.plain(text)
 }
 
 // complain says in the command line's words what every task needs.
@@ -105,15 +111,10 @@ func complain(p map[string]any) error {
 
 // nameAndCommand splits the words at --: one name before it, a command behind.
 func (a *app) nameAndCommand(cmd *cobra.Command, words []string) (ref, []string, error) {
-	at := cmd.ArgsLenAtDash()
-	var command []string
-	if at >= 0 {
-		words, command = words[:at], words[at:]
-		if len(command) == 0 {
-			return ref{}, nil, usage("there is no command after --")
-		}
-	}
+	words, command, err := namesAndCommand(cmd, words)
 	switch {
+	case err != nil:
+		return ref{}, nil, err
 	case len(words) == 0:
 		return ref{}, nil, usage("%s: the task's name is missing", cmd.CommandPath()).hinting("%s", cmd.UseLine())
 	case len(words) > 1:
@@ -124,71 +125,117 @@ func (a *app) nameAndCommand(cmd *cobra.Command, words []string) (ref, []string,
 	return r, command, err
 }
 
+// namesAndCommand splits the words at --: names before it, a command behind.
+func namesAndCommand(cmd *cobra.Command, words []string) (names, command []string, err error) {
+	at := cmd.ArgsLenAtDash()
+	if at < 0 {
+		return words, nil, nil
+	}
+	if at == len(words) {
+		return nil, nil, usage("there is no command after --")
+	}
+	return words[:at], words[at:], nil
+}
+
 func (a *app) taskUpdate() *cobra.Command {
 	var f taskFlags
+	var p pick
 	var revision revisionFlag
 	var clear []string
-	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "update TASK [flags] [-- COMMAND [ARG...]]",
-		Short: "Change the given fields of a task, and no others",
-		Long: "Change the given fields of a task, and no others. --label and --env add to what is there; KEY- takes\n" +
+		Use:   "update TASK... | -l SELECTOR [flags] [-- COMMAND [ARG...]]",
+		Short: "Change the given fields of tasks, and no others",
+		Long: "Change the given fields of tasks, and no others. --label and --env add to what is there; KEY- takes\n" +
 			"one away; --unset sets a field back to its default.",
 		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
   carillon task update nightly-backup --label team=data --label old- --unset retry
   carillon task update nightly-backup --revision 812 --timeout 20m
   carillon task update nightly-backup --schedule "0 3 * * *" --dry-run
+  carillon task update -l team=data --timeout 5m
+  carillon task update 'sync-*' --overlap queue --yes
   carillon task update nightly-backup -- pg_dump --jobs 4 orders`,
-		ValidArgsFunction: a.completeTask,
+		ValidArgsFunction: a.completeTasks,
 	}
 	f.bind(cmd)
 	revision.bind(cmd)
-	bindDryRun(cmd, &dryRun)
+	cmd.Flags().StringVarP(&p.selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector is of nodes)")
+	bindDryRun(cmd, &p.dryRun)
 	cmd.Flags().StringSliceVar(&clear, "unset", nil, "field to set back to its default, such as retry or labels.team; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
-		name, command, err := a.nameAndCommand(cmd, words)
+		words, command, err := namesAndCommand(cmd, words)
 		if err != nil {
 			return err
 		}
-		p, err := f.patch(cmd.Flags(), command)
+		if revision != 0 && (len(words) != 1 || isGlob(words[0])) {
+			return usage("--revision needs exactly one task")
+		}
+		change, err := f.patch(cmd.Flags(), command)
 		if err == nil {
-			err = unset(p, clear)
+			err = unset(change, clear)
 		}
 		if err != nil {
 			return err
 		}
-		if len(p) == 0 {
+		if len(change) == 0 {
 			return usage("nothing to change").hinting("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
 		}
-		c, err := a.connect()
+		c, refs, err := a.toUpdate(cmd, words, p)
 		if err != nil {
 			return err
 		}
-		err = readTimes(p, func() (string, error) {
-			t, err := c.Get(ctx, name.namespace, name.name)
-			return t.Timezone, a.missing(ctx, c, name, err)
+		past := "updated"
+		if p.dryRun {
+			past = "checked"
+		}
+		changed, failed := many(ctx, a, "update", past, "task", refs, func(ctx context.Context, r ref) (client.Task, string, error) {
+			t, err := a.update(ctx, c, r, change, int64(revision), p.dryRun)
+			if p.dryRun {
+				return t, strings.TrimSuffix(a.wouldBeWords(t), "\n"), err
+			}
+			return t, fmt.Sprintf("updated %s%s", a.show(r), a.nextWords(t)), err
 		})
-		if err != nil {
+		if err := emitChanged(a, changed, len(refs), a.taskName); err != nil {
 			return err
 		}
-		body, err := json.Marshal(p)
-		if err != nil {
-			return fmt.Errorf("write the change as JSON: %w", err)
-		}
-		write := c.Patch
-		if dryRun {
-			write = c.WouldPatch
-		}
-		t, err := write(ctx, name.namespace, name.name, body, int64(revision))
-		if err != nil {
-			return a.missing(ctx, c, name, err)
-		}
-		if dryRun {
-			return a.wouldBe(t)
-		}
-		a.say("updated %s%s", a.show(name), a.nextWords(t))
-		return emitChanged(a, []client.Task{t}, 1, a.taskName)
+		return failed
 	}
 	return cmd
+}
+
+// toUpdate is the tasks that are to be updated; a dry run, which the server makes of
+// each, asks nobody.
+func (a *app) toUpdate(cmd *cobra.Command, words []string, p pick) (*client.Client, []ref, error) {
+	if !p.dryRun {
+		return a.approved(cmd, words, p, false)
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	ch, err := a.tasks(cmd.Context(), c, words, p)
+	return c, ch.refs, err
+}
+
+// update changes a task, or with dryRun has the server say what would change. Local
+// times are of its zone.
+func (a *app) update(ctx context.Context, c *client.Client, r ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
+	change = maps.Clone(change)
+	err := readTimes(change, func() (string, error) {
+		t, err := c.Get(ctx, r.namespace, r.name)
+		return t.Timezone, a.missing(ctx, c, r, err)
+	})
+	if err != nil {
+		return client.Task{}, err
+	}
+	body, err := json.Marshal(change)
+	if err != nil {
+		return client.Task{}, fmt.Errorf("write the change as JSON: %w", err)
+	}
+	write := c.Patch
+	if dryRun {
+		write = c.WouldPatch
+	}
+	t, err := write(ctx, r.namespace, r.name, body, revision)
+	return t, a.missing(ctx, c, r, err)
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -244,6 +245,11 @@ func shortcuts() map[string]string {
 	return s
 }
 
+// clearable are the fields that unset takes.
+func clearable() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(shortcuts())), func(f string) bool { return f == "name" || f == "namespace" })
+}
+
 // unset adds to a patch a null for each field that is to go back to its default.
 func unset(p map[string]any, fields []string) error {
 	known := shortcuts()
@@ -265,11 +271,7 @@ func unset(p map[string]any, fields []string) error {
 			}
 		}
 		if !ok {
-			names := make([]string, 0, len(known))
-			for k := range known {
-				names = append(names, k)
-			}
-			slices.Sort(names)
+			names := clearable()
 			e := usage("--unset %s: not a field of a task", quote(f))
 			if near := nearest(f, names); near != "" {
 				return e.hinting("did you mean: --unset %s", near)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +17,7 @@ import (
 func (a *app) taskGet() *cobra.Command {
 	var p pick
 	var generation int64
+	var watch bool
 	cmd := &cobra.Command{
 		Use:   "get TASK...",
 		Short: "Show tasks with all their fields",
@@ -23,10 +25,12 @@ func (a *app) taskGet() *cobra.Command {
 		Example: `  carillon task get nightly-backup
   carillon task get nightly-backup -o yaml > nightly-backup.yaml
   carillon task get nightly-backup --generation 7
-  carillon task get -l team=data -o json`,
+  carillon task get -l team=data -o json
+  carillon task get nightly-backup -w`,
 		ValidArgsFunction: a.completeTasks,
 	}
 	p.bind(cmd, false)
+	bindWatch(cmd, &watch)
 	cmd.Flags().Int64Var(&generation, "generation", 0, "the task as its `VERSION` said, if that is kept (task history --versions)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
@@ -44,18 +48,16 @@ func (a *app) taskGet() *cobra.Command {
 			}
 			return a.showVersion(cmd, c, r, generation)
 		}
+		if watch {
+			return a.watchTask(cmd, c, words, p)
+		}
 		ch, err := a.tasks(ctx, c, words, p)
 		if err != nil {
 			return err
 		}
-		var found []client.Task
-		failed := together(ctx, a, ch.refs, func(r ref) error {
+		found, failed := many(ctx, a, "read", "read", "task", ch.refs, func(ctx context.Context, r ref) (client.Task, string, error) {
 			t, err := c.Get(ctx, r.namespace, r.name)
-			if err != nil {
-				return a.missing(ctx, c, r, err)
-			}
-			found = append(found, t)
-			return nil
+			return t, "", a.missing(ctx, c, r, err)
 		})
 		if failed != nil && len(found) == 0 {
 			return failed

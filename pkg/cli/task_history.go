@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -9,8 +10,7 @@ import (
 )
 
 func (a *app) taskHistory() *cobra.Command {
-	var state string
-	var limit int
+	var flags runFlags
 	var versions bool
 	cmd := &cobra.Command{
 		Use:   "history TASK",
@@ -24,14 +24,14 @@ func (a *app) taskHistory() *cobra.Command {
 		Args:              args(1, 1, "the task's name"),
 		ValidArgsFunction: a.completeTask,
 	}
-	bindRunFilter(cmd, &state, &limit)
+	flags.bind(cmd)
 	cmd.Flags().BoolVar(&versions, "versions", false, "the versions of the task instead of its runs")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		r, err := a.ref(words[0])
 		if err != nil {
 			return err
 		}
-		f, err := runFilter(state, limit)
+		f, err := flags.filter(a, a.zone(readersZone))
 		if err != nil {
 			return err
 		}
@@ -40,10 +40,10 @@ func (a *app) taskHistory() *cobra.Command {
 			return err
 		}
 		if versions {
-			if state != "" {
-				return usage("--state is of runs, and --versions has none")
+			if len(flags.states) > 0 || flags.since != "" || flags.until != "" {
+				return usage("--state, --since and --until are of runs, and --versions has none")
 			}
-			return a.showVersions(cmd, c, r, limit)
+			return a.showVersions(cmd, c, r, flags.limit)
 		}
 		runs, err := c.Runs(cmd.Context(), r.namespace, r.name, f)
 		if err != nil {
@@ -60,8 +60,8 @@ func (a *app) taskHistory() *cobra.Command {
 		return emitList(a, runs, runName, func(wide bool) *grid {
 			g := a.runGrid(runs, false, wide, z)
 			g.empty = a.show(r) + " has not run yet"
-			if state != "" {
-				g.empty = "no run of " + a.show(r) + " is " + state
+			if len(flags.states) > 0 {
+				g.empty = "no run of " + a.show(r) + " is " + strings.Join(flags.states, " or ")
 			}
 			return g
 		})

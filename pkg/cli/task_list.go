@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,43 +15,85 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// listing is what the flags and words of task list ask for.
+type listing struct {
+	pick
+	words           []string
+	failing, paused bool
+	sort            string
+	limit           int
+	watch           bool
+}
+
+func (l *listing) bind(cmd *cobra.Command) {
+	l.pick.bind(cmd, false)
+	f := cmd.Flags()
+	f.BoolVar(&l.failing, "failing", false, "only tasks of which a run has failed for good, and none has succeeded since")
+	f.BoolVar(&l.paused, "paused", false, "only tasks that are paused")
+	f.StringVar(&l.sort, "sort", client.SortName, "by `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
+	f.IntVar(&l.limit, "limit", 0, "at most so many (0: all)")
+	bindWatch(cmd, &l.watch)
+	completeFixed(cmd, "sort", sorts...)
+}
+
+var sorts = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
+
+func (l *listing) check() error {
+	if l.limit < 0 {
+		return usage("--limit %d: must not be negative", l.limit)
+	}
+	if !slices.Contains(sorts, l.sort) {
+		e := usage("--sort %s: use %s", quote(l.sort), strings.Join(sorts, ", "))
+		if near := nearest(l.sort, sorts); near != "" {
+			e.Hint = "did you mean: --sort " + near
+		}
+		return e
+	}
+	if _, err := task.ParseSelector(l.selector); err != nil {
+		return task.Under("selector", err)
+	}
+	return nil
+}
+
 func (a *app) taskList() *cobra.Command {
-	var p pick
-	var order string
-	var limit int
+	var l listing
 	cmd := &cobra.Command{
-		Use:     "list [GLOB...]",
+		Use:     "list [NAME|GLOB...]",
 		Aliases: []string{"ls"},
 		Short:   "List tasks: when they run next, how they fared",
+		Long: "List tasks: when they run next, how they fared. The server looks for those that match, and sorts. LAST 10 are the\n" +
+			"last runs and ticks that did not run, the newest at the right. Further columns: -o wide, or --columns.",
 		Example: `  carillon task list
-  carillon task list -A --sort next
+  carillon task list -A --sort next --limit 20
+  carillon task list --failing
   carillon task list -l team=data -o json
-  carillon task list 'nightly-*' -o name`,
+  carillon task list 'nightly-*' -w
+  carillon task list --columns name,state,left`,
 		ValidArgsFunction: a.completeTasks,
 	}
-	p.bind(cmd, false)
-	cmd.Flags().StringVar(&order, "sort", "name", "name, next or last")
-	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many (0: all)")
-	completeFixed(cmd, "sort", "name", "next", "last")
+	l.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if limit < 0 {
-			return usage("--limit %d: must not be negative", limit)
+		l.words = words
+		if err := l.check(); err != nil {
+			return err
 		}
-		less, ok := orders[order]
-		if !ok {
-			return usage("--sort %s: use name, next or last", quote(order))
+		o, err := a.listOptions(l)
+		if err != nil {
+			return err
 		}
 		c, err := a.connect()
 		if err != nil {
 			return err
 		}
-		list, err := a.listed(cmd, c, words, p)
+		if l.watch {
+			return a.watchTasks(cmd.Context(), c, o)
+		}
+		list, err := a.listed(cmd.Context(), c, o)
+		if err == nil {
+			err = a.unmatched(cmd.Context(), c, l, list)
+		}
 		if err != nil {
 			return err
-		}
-		slices.SortStableFunc(list, less)
-		if limit > 0 && len(list) > limit {
-			list = list[:limit]
 		}
 		a.noteFrozen(cmd.Context(), c, a.scope())
 		return emitList(a, list, a.taskName, func(wide bool) *grid { return a.taskGrid(list, wide) })
@@ -58,56 +101,90 @@ func (a *app) taskList() *cobra.Command {
 	return cmd
 }
 
-// listed reads the tasks that a list is of: all, or those that match.
-func (a *app) listed(cmd *cobra.Command, c *client.Client, words []string, p pick) ([]client.Task, error) {
-	if _, err := task.ParseSelector(p.selector); err != nil {
-		return nil, task.Under("selector", err)
+// recentRuns is how many past runs a list shows, in the column LAST 10.
+const (
+	recentRuns   = 10
+	recentColumn = "LAST 10"
+)
+
+// listOptions are the options of the client for what was asked for.
+func (a *app) listOptions(l listing) (client.ListOptions, error) {
+	o := client.ListOptions{Namespace: a.scope(), Selector: l.selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
+	if a.human() && a.wants(recentColumn) {
+		o.Recent = recentRuns
 	}
-	list, err := c.List(cmd.Context(), client.ListOptions{Namespace: a.scope(), Selector: p.selector})
-	if err != nil || len(words) == 0 {
-		return list, err
+	var err error
+	o.Namespace, o.Names, err = a.patterns(l.words)
+	return o, err
+}
+
+// mostSorted is how many tasks the server sorts: whoever wants more gets all, and
+// sorts them here, which costs the server less than to sort them for each page.
+const mostSorted = 5000
+
+// listed reads the tasks that a list is of.
+func (a *app) listed(ctx context.Context, c *client.Client, o client.ListOptions) ([]client.Task, error) {
+	if o.Limit > 0 && o.Limit <= mostSorted || o.Sort == client.SortName {
+		return c.List(ctx, o)
+	}
+	order, limit := orders[o.Sort], o.Limit
+	o.Sort, o.Limit = client.SortName, 0
+	list, err := c.List(ctx, o)
+	slices.SortStableFunc(list, func(x, y client.Task) int { return cmp.Compare(order(x), order(y)) })
+	if limit > 0 && len(list) > limit {
+		list = list[:limit]
+	}
+	return list, err
+}
+
+// orders are the places of tasks in lists, as the server computes them.
+var orders = map[string]func(client.Task) int64{
+	client.SortNext: func(t client.Task) int64 {
+		if t.Next.IsZero() {
+			return never
+		}
+		return t.Next.UnixMilli()
+	},
+	client.SortLast: func(t client.Task) int64 {
+		if t.LastRun == nil {
+			return never
+		}
+		return -t.LastRun.LastSeen().UnixMilli()
+	},
+	client.SortLateness: func(t client.Task) int64 {
+		if t.LastRun == nil || t.LastRun.LatenessMS == nil {
+			return never
+		}
+		return -*t.LastRun.LatenessMS
+	},
+}
+
+const never = 1<<63 - 1
+
+// unmatched is an error if a word stands for no task at all: it names something,
+// as a file's name does for ls. Where other filters apply, an empty list is an answer.
+func (a *app) unmatched(ctx context.Context, c *client.Client, l listing, list []client.Task) error {
+	if l.failing || l.paused || l.selector != "" || l.limit > 0 && len(list) >= l.limit {
+		return nil
 	}
 	all := make([]ref, len(list))
 	for i, t := range list {
 		all[i] = ref{t.Namespace, t.Name}
 	}
-	wanted := map[ref]bool{}
-	for _, word := range words {
-		found, err := a.matching(word, all)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range found {
-			if !slices.Contains(all, r) {
-				return nil, a.missing(cmd.Context(), c, r, &client.Error{Status: 404, Code: client.CodeNotFound,
-					Message: "task " + quote(a.show(r)) + " does not exist"})
+	for _, word := range l.words {
+		if isGlob(word) || a.allNamespaces {
+			if !slices.ContainsFunc(all, func(r ref) bool { return a.matches(word, r) }) {
+				return notFound("no task matches %s", quote(word))
 			}
-			wanted[r] = true
+			continue
+		}
+		r, err := a.ref(word)
+		if err == nil && !slices.Contains(all, r) {
+			return a.missing(ctx, c, r, &client.Error{Status: 404, Code: client.CodeNotFound,
+				Message: "task " + quote(a.show(r)) + " does not exist"})
 		}
 	}
-	return slices.DeleteFunc(list, func(t client.Task) bool { return !wanted[ref{t.Namespace, t.Name}] }), nil
-}
-
-var orders = map[string]func(x, y client.Task) int{
-	"name": func(x, y client.Task) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	},
-	"next": func(x, y client.Task) int { return cmp.Compare(nextOrNever(x), nextOrNever(y)) },
-	"last": func(x, y client.Task) int { return cmp.Compare(lastMillis(y), lastMillis(x)) },
-}
-
-func nextOrNever(t client.Task) int64 {
-	if t.Next.IsZero() {
-		return 1 << 62
-	}
-	return t.Next.UnixMilli()
-}
-
-func lastMillis(t client.Task) int64 {
-	if t.LastRun == nil {
-		return 0
-	}
-	return lastSeen(*t.LastRun).UnixMilli()
+	return nil
 }
 
 func (a *app) taskGrid(list []client.Task, wide bool) *grid {
@@ -115,9 +192,9 @@ func (a *app) taskGrid(list []client.Task, wide bool) *grid {
 	if a.allNamespaces {
 		g.heads = append(g.heads, "NAMESPACE")
 	}
-	g.heads = append(g.heads, "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT")
+	g.heads = append(g.heads, "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", recentColumn)
 	if wide {
-		g.heads = append(g.heads, "NODE", "OVERLAP", "LABELS", "REVISION", "DESCRIPTION")
+		g.heads = append(g.heads, "STATE", "LATE", "NODE", "OVERLAP", "LABELS", "REVISION", "DESCRIPTION")
 	}
 	for _, t := range list {
 		var row []string
@@ -127,16 +204,39 @@ func (a *app) taskGrid(list []client.Task, wide bool) *grid {
 		row = append(row, t.Name, scheduleWords(t.Spec))
 		row = append(row, a.nextCells(t)...)
 		row = append(row, a.lastCells(t)...)
+		row = append(row, a.recentCell(t))
 		if wide {
-			node := ""
+			node, late := "", a.none()
 			if t.LastRun != nil {
-				node = t.LastRun.Node
+				node, late = t.LastRun.Node, a.lateWords(*t.LastRun)
 			}
-			row = append(row, node, t.Overlap, labelWords(t.Labels), fmt.Sprint(t.Revision), oneLine(t.Description))
+			row = append(row, a.stateCell(t), late, node, t.Overlap, labelWords(t.Labels), fmt.Sprint(t.Revision), oneLine(t.Description))
 		}
 		g.add(row...)
 	}
 	return g
+}
+
+// recentCell are the signs of the last runs, the newest at the right.
+func (a *app) recentCell(t client.Task) string {
+	var b strings.Builder
+	for _, r := range slices.Backward(t.Recent) {
+		b.WriteString(a.sign(r.State))
+	}
+	return first(b.String(), a.none())
+}
+
+// stateCell is how a task stands, in a word.
+func (a *app) stateCell(t client.Task) string {
+	switch t.State {
+	case client.TaskFailing, client.TaskUnreadable:
+		return a.paint(red, t.State)
+	case client.TaskPaused, client.TaskFrozen:
+		return a.paint(yellow, t.State)
+	case client.TaskRunning, client.TaskWaiting:
+		return a.paint(cyan, t.State)
+	}
+	return first(oneLine(t.State), a.none())
 }
 
 func (a *app) inScope() string {
@@ -176,7 +276,7 @@ func (a *app) lastCells(t client.Task) []string {
 		return []string{a.none(), a.none()}
 	}
 	r := *t.LastRun
-	last := a.gone(lastSeen(r), t.Timezone)
+	last := a.gone(r.LastSeen(), t.Timezone)
 	if !r.State.Active() && r.State != task.Queued {
 		if d := took(r, a.now()); d >= 0 {
 			last += ", " + span(d)
@@ -191,16 +291,6 @@ func labelWords(labels map[string]string) string {
 		words = append(words, k+"="+labels[k])
 	}
 	return oneLine(strings.Join(words, ","))
-}
-
-// lastSeen is the last thing that is known to have happened to a run.
-func lastSeen(r task.Run) task.Time {
-	for _, t := range []task.Time{r.EndedAt, r.StartedAt, r.DispatchedAt, r.CreatedAt, r.Last} {
-		if !t.IsZero() {
-			return t
-		}
-	}
-	return r.ScheduledTime
 }
 
 // took is how long an attempt has run, up to now if it still does; negative if

@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"cmp"
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -13,73 +13,141 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// coming is a task's tick, for the list over several tasks.
-type coming struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
-	client.Occurrence
-
-	timezone string
+// upcoming is what the flags of next ask for.
+type upcoming struct {
+	pick
+	failing     bool
+	count       int
+	from, until string
+	span        time.Duration
 }
 
+const (
+	usualCount = 5
+	spanCount  = 1000 // of a span, unless that is said
+)
+
 func (a *app) taskNext() *cobra.Command {
-	var p pick
-	var count int
-	var from string
+	var u upcoming
 	cmd := &cobra.Command{
 		Use:   "next TASK...",
-		Short: "Show the ticks of a task that come next",
-		Long: "Show the ticks of a task that come next, in its time zone, with what the clock changes do to them.\n" +
-			"Of several tasks, or of all if none is named, the ticks are merged.",
+		Short: "Show the ticks of tasks that come next",
+		Long: "Show the ticks that come next: of one task in its time zone, with what the clock changes do to them; of several,\n" +
+			"or of all if none is named, merged. --for and --until make it a span of time, of which 1000 ticks are shown\n" +
+			"unless --count says otherwise. Times without an offset are of the task's zone, and of yours where there are\n" +
+			"several tasks. What H stands for, and the zone of each: -o wide.",
 		Example: `  carillon task next nightly-backup --count 10
-  carillon task next nightly-backup --from 2027-03-27
-  carillon next`,
+  carillon task next nightly-backup --from 2027-03-27 --until 2027-03-30
+  carillon next
+  carillon next -A --for 2h -o wide
+  carillon next -l team=data --until 18:00`,
 		ValidArgsFunction: a.completeTasks,
 	}
-	p.bind(cmd, false)
-	cmd.Flags().IntVar(&count, "count", 5, "how many")
-	cmd.Flags().StringVar(&from, "from", "", "ticks after this time (default now)")
+	u.pick.bind(cmd, false)
+	f := cmd.Flags()
+	f.IntVar(&u.count, "count", usualCount, "at most so many")
+	f.StringVar(&u.from, "from", "", "ticks after this `TIME` (default now)")
+	f.StringVar(&u.until, "until", "", "no ticks after this `TIME`, which may be a time of day that comes")
+	f.DurationVar(&u.span, "for", 0, "no ticks more than this `DURATION` after now, or after --from")
+	f.BoolVar(&u.failing, "failing", false, "only of tasks that are failing")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if count < 1 || count > schedule.MaxUpcoming {
-			return usage("--count %d: must be between 1 and %d", count, schedule.MaxUpcoming)
+		if u.span < 0 || u.span == 0 && f.Changed("for") {
+			return usage("--for %s: must be more than 0", u.span)
 		}
-		start, err := readFrom(from, time.Local)
-		if err != nil {
-			return err
+		if u.span > 0 && u.until != "" {
+			return usage("--for and --until exclude each other")
+		}
+		if (u.span > 0 || u.until != "") && !f.Changed("count") {
+			u.count = spanCount
+		}
+		if u.count < 1 || u.count > schedule.MaxUpcoming {
+			return usage("--count %d: must be between 1 and %d", u.count, schedule.MaxUpcoming)
 		}
 		c, err := a.connect()
 		if err != nil {
 			return err
 		}
-		if len(words) == 1 && !isGlob(words[0]) {
-			return a.nextOfOne(cmd, c, words[0], count, start)
+		if len(words) == 1 && !isGlob(words[0]) && u.selector == "" && !u.failing {
+			return a.nextOfOne(cmd, c, words[0], u)
 		}
-		return a.nextOfMany(cmd, c, words, p, count, start)
+		return a.nextOfMany(cmd, c, words, u)
 	}
 	return cmd
 }
 
-func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, count int, start time.Time) error {
+// bounds are the span that is asked for; zero: from now, without an end. Local
+// times are of the zone.
+func (a *app) bounds(u upcoming, zone *time.Location) (from, until time.Time, err error) {
+	if from, err = readFrom(u.from, zone); err != nil {
+		return from, until, err
+	}
+	start := from
+	if start.IsZero() {
+		start = a.now()
+	}
+	switch {
+	case u.span > 0:
+		until = start.Add(u.span)
+	case u.until != "":
+		if until, err = readUntil(u.until, start, zone); err != nil {
+			return from, until, err
+		}
+		if !until.After(start) {
+			return from, until, usage("--until %s: is not after %s", quote(u.until), exact(start.In(zone).Truncate(time.Second)))
+		}
+	}
+	return from, until, nil
+}
+
+func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, u upcoming) error {
 	r, err := a.ref(word)
 	if err != nil {
 		return err
 	}
-	list, err := c.Next(cmd.Context(), r.namespace, r.name, count, start)
-	if err != nil {
-		return a.missing(cmd.Context(), c, r, err)
-	}
-	zone := ""
-	if a.human() {
-		t, err := c.Get(cmd.Context(), r.namespace, r.name)
-		if err != nil {
+	ctx, zone := cmd.Context(), time.UTC
+	var t client.Task
+	if a.human() || u.from != "" || u.until != "" { // they may be of the task's zone
+		if t, err = c.Get(ctx, r.namespace, r.name); err != nil {
+			return a.missing(ctx, c, r, err)
+		}
+		if zone, err = schedule.Location(t.Timezone); err != nil {
 			return err
 		}
-		zone = t.Timezone
-		a.noteNext(r, t, len(list))
-		a.noteFrozen(cmd.Context(), c, r.namespace)
 	}
+	from, until, err := a.bounds(u, zone)
+	if err != nil {
+		return err
+	}
+	const most = 1000 // that the server tells at once
+	list := []client.Occurrence{}
+	more := true
+	for start := from; more && len(list) < u.count; {
+		some, err := c.Next(ctx, r.namespace, r.name, min(u.count-len(list), most), start)
+		if err != nil {
+			return a.missing(ctx, c, r, err)
+		}
+		more = len(some) == most
+		for _, o := range some {
+			if more = more && (until.IsZero() || !o.Time.After(until)); !until.IsZero() && o.Time.After(until) {
+				break
+			}
+			list, start = append(list, o), o.Time.Time
+		}
+	}
+	if a.human() {
+		a.noteNext(r, t, len(list))
+		a.noteFrozen(ctx, c, r.namespace)
+	}
+	a.noteCut(len(list), u)
 	return emitList(a, list, func(o client.Occurrence) string { return stamp(o.Time) },
-		func(bool) *grid { return a.occurrenceGrid(list, zone) })
+		func(bool) *grid { return a.occurrenceGrid(list, t.Timezone) })
+}
+
+// noteCut says that there may be more in the span than is shown.
+func (a *app) noteCut(listed int, u upcoming) {
+	if listed >= u.count && (u.span > 0 || u.until != "") {
+		a.note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
+	}
 }
 
 // afterCompletion reports whether ticks follow from the ends of runs, so that only
@@ -112,37 +180,70 @@ func (a *app) noteNext(r ref, t client.Task, listed int) {
 }
 
 // nextOfMany merges the ticks of several tasks; paused ones have none.
-func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, p pick, count int, start time.Time) error {
-	tasks, err := a.listed(cmd, c, words, p)
-	if err != nil {
+func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, u upcoming) error {
+	ctx := cmd.Context()
+	if _, err := task.ParseSelector(u.selector); err != nil {
+		return task.Under("selector", err)
+	}
+	o := client.ComingOptions{Selector: u.selector, Failing: u.failing, Limit: u.count}
+	var err error
+	if o.From, o.Until, err = a.bounds(u, a.zone(readersZone)); err != nil {
 		return err
 	}
-	a.noteFrozen(cmd.Context(), c, a.scope())
-	// Only the tasks that come first can be among the first count ticks.
-	tasks = slices.DeleteFunc(tasks, func(t client.Task) bool { return t.Next.IsZero() })
-	slices.SortStableFunc(tasks, orders["next"])
-	if start.IsZero() && len(tasks) > count {
-		tasks = tasks[:count]
+	if o.Namespace, o.Names, err = a.patterns(words); err != nil {
+		return err
 	}
-	list := []coming{}
-	for _, t := range tasks {
-		ticks, err := c.Next(cmd.Context(), t.Namespace, t.Name, count, start)
+	if err := a.areThere(ctx, c, words); err != nil {
+		return err
+	}
+	list := []client.Coming{}
+	for tick, err := range c.Coming(ctx, o) {
 		if err != nil {
 			return err
 		}
-		for _, o := range ticks {
-			list = append(list, coming{t.Namespace, t.Name, o, t.Timezone})
-		}
+		list = append(list, tick)
 	}
-	slices.SortStableFunc(list, func(x, y coming) int { return cmp.Compare(x.Time.UnixMilli(), y.Time.UnixMilli()) })
-	list = list[:min(count, len(list))]
-	return emitList(a, list, func(o coming) string { return a.named(o.Namespace, o.Task) }, func(bool) *grid {
+	a.noteFrozen(ctx, c, a.scope())
+	a.noteCut(len(list), u)
+	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
+	return emitList(a, list, func(o client.Coming) string { return a.named(o.Namespace, o.Task) }, func(wide bool) *grid {
 		g := &grid{heads: []string{"NEXT", "LEFT", "TASK", "NOTE"}, empty: "nothing comes" + a.inScope()}
+		if jitter {
+			g.heads = slices.Insert(g.heads, 1, "DUE")
+		}
+		if wide {
+			g.heads = append(g.heads, "SCHEDULE", "ZONE")
+		}
 		for _, o := range list {
-			g.add(a.coming(o.Time, o.timezone), a.left(dueAt(o.Occurrence)), a.named(o.Namespace, o.Task), noteWords(o.Note))
+			row := []string{a.coming(o.Time, o.Timezone), a.leftOrGone(dueAt(o.Occurrence)), a.named(o.Namespace, o.Task), noteWords(o.Note)}
+			if jitter {
+				row = slices.Insert(row, 1, dueAt(o.Occurrence).In(a.zone(o.Timezone)).Format("15:04:05.000"))
+			}
+			if wide {
+				row = append(row, oneLine(strings.Join(o.Schedule, ", ")), first(oneLine(o.Timezone), "UTC"))
+			}
+			g.add(row...)
 		}
 		return g
 	})
+}
+
+// areThere is an error if a task that is named is not there.
+func (a *app) areThere(ctx context.Context, c *client.Client, words []string) error {
+	words = slices.DeleteFunc(slices.Clone(words), isGlob)
+	if len(words) == 0 {
+		return nil
+	}
+	o := client.ListOptions{Brief: true}
+	var err error
+	if o.Namespace, o.Names, err = a.patterns(words); err != nil {
+		return err
+	}
+	list, err := c.List(ctx, o)
+	if err != nil {
+		return err
+	}
+	return a.unmatched(ctx, c, listing{words: words}, list)
 }
 
 // occurrenceGrid shows ticks in a zone, beside it in UTC, and when they fall due
@@ -186,6 +287,28 @@ func noteWords(note string) string {
 func stamp(t task.Time) string {
 	b, _ := t.MarshalText() // never fails
 	return string(b)
+}
+
+// readUntil reads the end of a span: as readFrom, or a time of day that comes next
+// after start.
+func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error) {
+	for _, layout := range []string{"15:04", "15:04:05"} {
+		t, err := time.Parse(layout, s)
+		if err != nil {
+			continue
+		}
+		day := start.In(zone)
+		at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), 0, zone)
+		if !at.After(start) {
+			at = time.Date(day.Year(), day.Month(), day.Day()+1, t.Hour(), t.Minute(), t.Second(), 0, zone)
+		}
+		return at, nil
+	}
+	at, err := readFrom(s, zone)
+	if err != nil {
+		return at, usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", quote(s))
+	}
+	return at, nil
 }
 
 // readFrom reads a time from which to count: RFC 3339, or a date with or without

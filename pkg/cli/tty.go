@@ -20,3 +20,16 @@ func terminal(stream any) (width int, is bool) {
 	}
 	return int(size.Col), true
 }
+
+// terminalHeight is how many lines a terminal has; 0 if a stream is none.
+func terminalHeight(stream any) int {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Row)
+}

@@ -5,24 +5,39 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // RunFilter says which runs are listed, the newest first.
 type RunFilter struct {
-	Namespace string     // of ListRuns; "" is all of them
-	Task      string     // of ListRuns; needs a Namespace
-	State     task.State // "" is any
-	Node      string     // "" is any
-	Dead      bool       // only those that have no attempt left, and wait for a person
-	Limit     int        // at most so many; 0 is all
+	Namespace string       // of ListRuns; "" is all of them
+	Task      string       // of ListRuns; needs a Namespace
+	State     task.State   // "" is any
+	States    []task.State // or any of these
+	Since     time.Time    // ticks from then on; zero: any
+	Until     time.Time    // ticks before then
+	Node      string       // "" is any
+	Dead      bool         // only those that have no attempt left, and wait for a person
+	Limit     int          // at most so many; 0 is all
 }
 
 func (f RunFilter) query() url.Values {
 	q := url.Values{}
-	set(q, "state", string(f.State))
+	var states []string
+	for _, s := range append([]task.State{f.State}, f.States...) {
+		if s != "" {
+			states = append(states, string(s))
+		}
+	}
+	set(q, "state", strings.Join(states, ","))
 	set(q, "node", f.Node)
+	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !at.IsZero() {
+			q.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
 	if f.Dead {
 		q.Set("dead", "true")
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -15,7 +16,42 @@ import (
 type ListOptions struct {
 	Namespace string // "" is all of them
 	Selector  string // of labels: "team = data"
-	Limit     int    // at most so many; 0 is all
+	// Names are names or globs, any of which may match: "web-*", "prod/web-*"; none
+	// match all.
+	Names   []string
+	Failing bool // only those that fail: Task.State
+	Paused  bool // only those that are paused
+	// Sort is the order: SortName ("" is that too), SortNext, SortLast (the latest
+	// first) or SortLateness (of the last run, the latest first). All but the first
+	// have the server look at all that match, again for each page.
+	Sort   string
+	Recent int  // how many past runs each task has with it, at most 100
+	Brief  bool // only what the users wrote: nothing of how tasks fare
+	Limit  int  // at most so many; 0 is all
+}
+
+// The orders of a list of tasks.
+const (
+	SortName     = "name"
+	SortNext     = "next"
+	SortLast     = "last"
+	SortLateness = "lateness"
+)
+
+func (o ListOptions) query() url.Values {
+	q := url.Values{}
+	set(q, "selector", o.Selector)
+	set(q, "name", strings.Join(o.Names, ","))
+	set(q, "sort", o.Sort)
+	for name, is := range map[string]bool{"failing": o.Failing, "paused": o.Paused, "brief": o.Brief} {
+		if is {
+			q.Set(name, "true")
+		}
+	}
+	if o.Recent > 0 {
+		q.Set("recent", strconv.Itoa(o.Recent))
+	}
+	return q
 }
 
 // ApplyOptions make an apply conditional.
@@ -25,7 +61,12 @@ type ApplyOptions struct {
 	DryRun     bool  // nothing is written; Task.DryRun is what would change
 }
 
-const pageSize = 1000
+// pageSize is how many items a page has, unless it is better to have as many as a
+// server gives.
+const (
+	pageSize = 1000
+	maxPage  = 5000
+)
 
 // taskPath is the path of a task, with what follows it.
 func taskPath(namespace, name string, rest ...string) (string, error) {
@@ -124,9 +165,11 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]Task, error) {
 // All is List one by one: pages are read as they are needed. An error ends it.
 func (c *Client) All(ctx context.Context, o ListOptions) iter.Seq2[Task, error] {
 	path, err := inNamespace(o.Namespace, "/tasks")
-	q := url.Values{}
-	set(q, "selector", o.Selector)
-	return pages[Task](ctx, c, path, q, o.Limit, err)
+	size := pageSize
+	if o.Brief || o.Sort != "" && o.Sort != SortName {
+		size = maxPage // each costs the server as much as all
+	}
+	return pagesOf[Task](ctx, c, path, o.query(), size, o.Limit, err)
 }
 
 func inNamespace(namespace, what string) (string, error) {
@@ -144,6 +187,10 @@ func set(q url.Values, key, value string) {
 
 // pages iterates over a list, at most limit items of it (0: all).
 func pages[T any](ctx context.Context, c *Client, path string, q url.Values, limit int, err error) iter.Seq2[T, error] {
+	return pagesOf[T](ctx, c, path, q, pageSize, limit, err)
+}
+
+func pagesOf[T any](ctx context.Context, c *Client, path string, q url.Values, most, limit int, err error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 		if err != nil {
@@ -151,7 +198,7 @@ func pages[T any](ctx context.Context, c *Client, path string, q url.Values, lim
 			return
 		}
 		for seen := 0; ; {
-			size := pageSize
+			size := most
 			if limit > 0 {
 				size = min(size, limit-seen)
 			}
@@ -265,6 +312,29 @@ func (c *Client) Next(ctx context.Context, namespace, name string, count int, fr
 	var l List[Occurrence]
 	err := c.onTask(ctx, namespace, name, call{method: http.MethodGet, query: q}, &l, "next")
 	return l.Items, err
+}
+
+// ComingOptions say which ticks are wanted.
+type ComingOptions struct {
+	Namespace   string // "" is all of them
+	Selector    string
+	Names       []string // as in ListOptions
+	Failing     bool
+	From, Until time.Time // zero: from now, without an end
+	Limit       int       // at most so many; 0 is all, which with no end have none
+}
+
+// Coming are the next ticks of many tasks, merged in the order of time, page after
+// page, each of which costs the server a look at all tasks. An error ends it.
+func (c *Client) Coming(ctx context.Context, o ComingOptions) iter.Seq2[Coming, error] {
+	path, err := inNamespace(o.Namespace, "/next")
+	q := ListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing}.query()
+	for name, at := range map[string]time.Time{"from": o.From, "until": o.Until} {
+		if !at.IsZero() {
+			q.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return pagesOf[Coming](ctx, c, path, q, maxPage, o.Limit, err)
 }
 
 // Keys are the keys in etcd that belong to a task.

@@ -24,6 +24,28 @@ type Task struct {
 	NoNext   string      `json:"no_next,omitempty" doc:"Why there is no next tick, ever, in words; absent if the task is paused, or @manual."`
 	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
 	DryRun   *Change     `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and the task is shown as it would be."`
+	State    string      `json:"state,omitempty" doc:"How it stands, the first of these that is so: unreadable (its entry), failing (a run has used up its attempts, and none succeeded since), frozen, paused, running, waiting (a run is queued), ended (no more ticks), ok."`
+	Recent   []PastRun   `json:"recent,omitempty" doc:"With recent=N: the last runs on record, the newest first."`
+}
+
+// How a task stands: Task.State.
+const (
+	TaskUnreadable = "unreadable"
+	TaskFailing    = "failing"
+	TaskFrozen     = "frozen"
+	TaskPaused     = "paused"
+	TaskRunning    = "running"
+	TaskWaiting    = "waiting"
+	TaskEnded      = "ended"
+	TaskOK         = "ok"
+)
+
+// PastRun is a run on record, in short.
+type PastRun struct {
+	ID     string     `json:"id"`
+	State  task.State `json:"state"`
+	Reason string     `json:"reason,omitempty"`
+	Count  int64      `json:"count,omitempty" doc:"Of a range of ticks that did not run: how many."`
 }
 
 // What a change did: Task.Result.
@@ -72,6 +94,15 @@ type Occurrence struct {
 	// when the tick falls due.
 	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: it falls due from time on, before this."`
 	DueAt     task.Time `json:"due_at,omitzero" doc:"When it falls due, if jitter makes that later than time."`
+}
+
+// Coming is a tick that is to come, among those of many tasks.
+type Coming struct {
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Occurrence
+	Timezone string         `json:"timezone"`
+	Schedule task.Schedules `json:"schedule" doc:"As the task ticks: what H stands for is in it."`
 }
 
 // PauseRequest is the body of a pause; it may be left out. What is left out of it

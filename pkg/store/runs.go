@@ -102,34 +102,7 @@ func (s *Store) ShardRuns(ctx context.Context, shards []int, namespace string) (
 	return sortRuns(byID), nil
 }
 
-// LastEnded is, for each task, its newest record of history, results that came
-// too late left out; nil if it has none.
-func (s *Store) LastEnded(ctx context.Context, refs []Ref) ([]*task.Run, error) {
-	var last []*task.Run
-	for chunk := range slices.Chunk(refs, 100) {
-		var ops []clientv3.Op
-		for _, ref := range chunk {
-			p := s.keys.HistoryOf(ref)
-			ops = append(ops, clientv3.OpGet(p, below(p), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)))
-		}
-		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
-		if err != nil {
-			return nil, fmt.Errorf("read last runs: %w: %w", task.ErrUnavailable, err)
-		}
-		for i, r := range res.Responses {
-			newest, err := s.newest(r.GetResponseRange().Kvs), error(nil)
-			if newest == nil && len(r.GetResponseRange().Kvs) > 0 { // it is one that does not count: look behind it
-				newest, err = s.lastEnded(ctx, chunk[i])
-			}
-			if err != nil {
-				return nil, fmt.Errorf("read last runs: %w", err)
-			}
-			last = append(last, newest)
-		}
-	}
-	return last, nil
-}
-
+// lastEnded is a task's newest record of history that counts; nil if there is none.
 func (s *Store) lastEnded(ctx context.Context, ref Ref) (*task.Run, error) {
 	all, _, err := s.getAll(ctx, s.keys.HistoryOf(ref))
 	return s.newest(all), err

@@ -244,7 +244,7 @@ func TestShardRuns_AreOfTheShardsAndTheNamespaceAsked(t *testing.T) {
 	}
 }
 
-func TestLastEnded_IsTheNewestThatCounts(t *testing.T) {
+func TestOutcomes_TheNewestThatCountsComesFirst(t *testing.T) {
 	w := newWorld(t)
 	name := func(n string) store.Ref { return store.Ref{Namespace: "default", Name: n, Shard: 3} }
 	w.putEnded(ref, 1, task.Succeeded)
@@ -264,8 +264,14 @@ func TestLastEnded_IsTheNewestThatCounts(t *testing.T) {
 		refs = append(refs, name(fmt.Sprint("many", i)))
 	}
 	refs = append(refs, name("a-1"))
-	last, err := w.LastEnded(t.Context(), refs)
+	outcomes, err := w.Outcomes(t.Context(), refs, 1)
 	ok(t, err)
+	last := make([]*task.Run, len(outcomes))
+	for i, o := range outcomes {
+		if len(o.Runs) > 0 {
+			last[i] = &o.Runs[0]
+		}
+	}
 	if len(last) != len(refs) {
 		t.Fatalf("%d of %d", len(last), len(refs))
 	}

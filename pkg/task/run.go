@@ -71,6 +71,16 @@ func (r Run) Ticks() int64 {
 	return 1
 }
 
+// LastSeen is the last thing that is known to have happened to a run.
+func (r Run) LastSeen() Time {
+	for _, t := range []Time{r.EndedAt, r.StartedAt, r.DispatchedAt, r.CreatedAt, r.Last} {
+		if !t.IsZero() {
+			return t
+		}
+	}
+	return r.ScheduledTime
+}
+
 // Attempt is how one attempt of a run ended.
 type Attempt struct {
 	Attempt   int    `json:"attempt"`

@@ -1,0 +1,79 @@
+package api
+
+import (
+	"path"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// globs are patterns for the names of tasks, any of which may match: "web-*", or
+// with a namespace "prod/web-*". None match all.
+type globs []string
+
+// readGlobs reads patterns separated by commas, which no name has.
+func readGlobs(text string) (globs, error) {
+	if text == "" {
+		return nil, nil
+	}
+	g := globs(strings.Split(text, ","))
+	for _, p := range g {
+		if _, err := path.Match(p, ""); err != nil || p == "" || strings.Count(p, "/") > 1 {
+			return nil, task.Invalid(task.CodeBadValue, "name", "%s is not a pattern of names: use *, ? and [a-z]", task.Quote(p))
+		}
+	}
+	return g, nil
+}
+
+// match reports whether the patterns let a task pass.
+func (g globs) match(namespace, name string) bool {
+	for _, p := range g {
+		text := name
+		if strings.Contains(p, "/") {
+			text = namespace + "/" + name
+		}
+		if ok, _ := path.Match(p, text); ok {
+			return true
+		}
+	}
+	return len(g) == 0
+}
+
+const globSigns = `*?[\`
+
+// exact are the tasks that the patterns name, if all of them are names; else false.
+func (g globs) exact(namespace string) (names [][2]string, ok bool) {
+	for _, p := range g {
+		ns, name, in := strings.Cut(p, "/")
+		if !in {
+			ns, name = namespace, p
+		}
+		if ns == "" || strings.ContainsAny(p, globSigns) {
+			return nil, false
+		}
+		if namespace == "" || ns == namespace {
+			names = append(names, [2]string{ns, name})
+		}
+	}
+	return names, len(g) > 0
+}
+
+// prefix is what all names begin with that match.
+func (g globs) prefix() string {
+	common := ""
+	for i, p := range g {
+		if strings.Contains(p, "/") {
+			return ""
+		}
+		if at := strings.IndexAny(p, globSigns); at >= 0 {
+			p = p[:at]
+		}
+		if i == 0 {
+			common = p
+		}
+		for !strings.HasPrefix(p, common) {
+			common = common[:len(common)-1]
+		}
+	}
+	return common
+}

@@ -1,0 +1,317 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// names lists tasks, page by page of a size, and spells their names.
+func (w *world) names(o client.ListOptions, size int) string {
+	w.t.Helper()
+	path := "/v1/tasks"
+	if o.Namespace != "" {
+		path = "/v1/namespaces/" + o.Namespace + "/tasks"
+	}
+	query := fmt.Sprintf("limit=%d&selector=%s&name=%s&failing=%t&paused=%t", size, o.Selector, strings.Join(o.Names, ","), o.Failing, o.Paused)
+	if o.Sort != "" {
+		query += "&sort=" + o.Sort
+	}
+	var all []string
+	for page := ""; ; {
+		res := w.do(request{method: "GET", path: path + "?" + query + page})
+		if res.status != 200 {
+			w.t.Fatalf("%s: %s", query, res.body)
+		}
+		var l client.List[client.Task]
+		must(w.t, json.Unmarshal([]byte(res.body), &l))
+		if len(l.Items) > size {
+			w.t.Fatalf("%s: a page of %d", query, len(l.Items))
+		}
+		for _, t := range l.Items {
+			name := t.Name
+			if t.Namespace != "default" {
+				name = t.Namespace + "/" + name
+			}
+			all = append(all, name)
+		}
+		if l.Next == "" {
+			return strings.Join(all, " ")
+		}
+		page = "&page=" + l.Next
+	}
+}
+
+func (w *world) make(name, schedule string, edit func(*task.Spec)) {
+	w.t.Helper()
+	s := spec(name, schedule)
+	s.Namespace = "default"
+	if edit != nil {
+		edit(&s)
+	}
+	_, err := w.Create(w.t.Context(), s.Namespace, s)
+	must(w.t, err)
+}
+
+// population is a few tasks of all kinds; it is 22:05.
+func population(t *testing.T) *world {
+	w := newWorld(t)
+	label := func(team string) func(*task.Spec) {
+		return func(s *task.Spec) { s.Labels = map[string]string{"team": team} }
+	}
+	w.make("web-1", "10 * * * *", label("web")) // 22:10
+	w.make("web-2", "6 * * * *", label("web"))  // 22:06
+	w.make("web-10", "@manual", label("web"))
+	w.make("db", "30 22 * * *", label("data"))
+	w.make("resting", "7 * * * *", func(s *task.Spec) { s.Paused = true })
+	w.make("web-1", "0 23 * * *", func(s *task.Spec) { s.Namespace = "prod" })
+	// db failed, succeeded, failed; web-1 failed and then succeeded; web-2's failure was dismissed.
+	w.ended("db", w.dead(ref("default", "db"), "", 1), task.Failed, nil)
+	w.ended("db", id(2, "aaaa"), task.Succeeded, nil)
+	w.ended("db", w.dead(ref("default", "db"), "", 3), task.TimedOut, func(r *task.Run) { r.LatenessMS = new(int64); *r.LatenessMS = 5 })
+	w.ended("db", id(4, "aaaa"), task.Skipped, nil)
+	w.ended("web-1", w.dead(ref("default", "web-1"), "", 1), task.Failed, nil)
+	w.ended("web-1", id(5, "aaaa"), task.Succeeded, func(r *task.Run) { r.LatenessMS = new(int64); *r.LatenessMS = 9 })
+	w.ended("web-2", id(1, "aaaa"), task.Failed, nil)
+	return w
+}
+
+func TestTasks_FiltersAndOrders(t *testing.T) {
+	w := population(t)
+	for _, c := range []struct {
+		o    client.ListOptions
+		want string
+	}{
+		{client.ListOptions{}, "db resting web-1 web-10 web-2 prod/web-1"},
+		{client.ListOptions{Names: []string{"web-*"}}, "web-1 web-10 web-2 prod/web-1"},
+		{client.ListOptions{Names: []string{"web-?", "d*"}, Namespace: "default"}, "db web-1 web-2"},
+		{client.ListOptions{Names: []string{"web-2", "db", "db", "gone"}, Namespace: "default"}, "db web-2"},
+		{client.ListOptions{Names: []string{"prod/web-1", "db"}}, "db prod/web-1"},
+		{client.ListOptions{Names: []string{"default/web-*"}}, "web-1 web-10 web-2"},
+		{client.ListOptions{Names: []string{"web-1"}}, "web-1 prod/web-1"},
+		{client.ListOptions{Selector: "team=web"}, "web-1 web-10 web-2"},
+		{client.ListOptions{Selector: "team=web", Names: []string{"*1*"}}, "web-1 web-10"},
+		{client.ListOptions{Paused: true}, "resting"},
+		{client.ListOptions{Paused: true, Selector: "team"}, ""},
+		{client.ListOptions{Failing: true}, "db"},
+		{client.ListOptions{Failing: true, Names: []string{"w*"}}, ""},
+		{client.ListOptions{Failing: true, Selector: "team=data", Namespace: "default"}, "db"},
+		{client.ListOptions{Failing: true, Namespace: "prod"}, ""},
+		{client.ListOptions{Sort: client.SortNext}, "web-2 web-1 db prod/web-1 resting web-10"},
+		{client.ListOptions{Sort: client.SortNext, Names: []string{"w*"}}, "web-2 web-1 prod/web-1 web-10"},
+		{client.ListOptions{Sort: client.SortNext, Selector: "team=web"}, "web-2 web-1 web-10"},
+		{client.ListOptions{Sort: client.SortNext, Paused: true}, "resting"},
+		{client.ListOptions{Sort: client.SortNext, Names: []string{"db", "web-2"}, Namespace: "default"}, "web-2 db"},
+		{client.ListOptions{Sort: client.SortLast}, "web-1 db web-2 resting web-10 prod/web-1"},
+		{client.ListOptions{Sort: client.SortLast, Failing: true}, "db"},
+		{client.ListOptions{Sort: client.SortLateness, Namespace: "default"}, "web-1 db resting web-10 web-2"},
+	} {
+		for _, size := range []int{1, 2, 100} {
+			if got := w.names(c.o, size); got != c.want {
+				t.Errorf("%+v, pages of %d: %q, want %q", c.o, size, got, c.want)
+			}
+		}
+		o := c.o
+		o.Limit = 2
+		if list, err := w.List(t.Context(), o); err != nil || len(list) != min(2, len(strings.Fields(c.want))) {
+			t.Errorf("%+v: %d, %v", o, len(list), err)
+		}
+	}
+}
+
+func TestTasks_RefusesWhatIsNoFilter(t *testing.T) {
+	w := newWorld(t)
+	for query, field := range map[string]string{
+		"name=[z": "name", "name=a/b/c": "name", "name=a,,b": "name", "sort=size": "sort", "failing=yes": "failing", "recent=101": "recent",
+	} {
+		if res := w.do(request{method: "GET", path: "/v1/tasks?" + query}); res.status != 422 || res.Field != field {
+			t.Errorf("%s: %d, %+v", query, res.status, res.Problem)
+		}
+	}
+	// A page belongs to its filters.
+	w.create("a", "@daily")
+	w.create("b", "@daily")
+	res := w.do(request{method: "GET", path: "/v1/tasks?limit=1&sort=next"})
+	var l client.List[client.Task]
+	must(t, json.Unmarshal([]byte(res.body), &l))
+	if res := w.do(request{method: "GET", path: "/v1/tasks?limit=1&page=" + l.Next}); res.Code != client.CodeBadPage {
+		t.Errorf("a page of another list: %d %s", res.status, res.body)
+	}
+}
+
+func TestTasks_SayHowTheyStand(t *testing.T) {
+	w, ctx := population(t), t.Context()
+	w.waiting("web-2", id(6, "aaaa"), nil)
+	w.active("node-a", "web-10", id(6, "aaaa"))
+	w.make("over", "@at 2026-11-20T22:06:00Z", nil)
+	w.clock.advance(2 * time.Minute)
+	w.put(w.store.Keys().Spec(ref("default", "broken")), spec("broken", "@daily"))
+	states := func() map[string]string {
+		list, err := w.List(ctx, client.ListOptions{Namespace: "default", Recent: 3})
+		must(t, err)
+		got := map[string]string{}
+		for _, v := range list {
+			got[v.Name] = v.State
+			var past []string
+			for _, r := range v.Recent {
+				past = append(past, string(r.State))
+			}
+			if v.Name == "db" && !slices.Equal(past, []string{"skipped", "timed_out", "succeeded"}) {
+				t.Errorf("recent: %v", past)
+			}
+		}
+		return got
+	}
+	want := map[string]string{"db": "failing", "web-1": "ok", "web-2": "waiting", "web-10": "running", "resting": "paused", "over": "ended", "broken": "unreadable"}
+	if got := states(); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	brief, err := w.List(ctx, client.ListOptions{Brief: true, Names: []string{"db"}})
+	must(t, err)
+	if len(brief) != 1 || brief[0].State != "" || brief[0].LastRun != nil || brief[0].Labels["team"] != "data" {
+		t.Errorf("brief: %+v", brief)
+	}
+}
+
+func TestComing_IsMergedAndPaged(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.make("a", "*/10 * * * *", nil)
+	w.make("b", "5,10 * * * *", nil)
+	w.make("c", "@every 7m", nil) // 22:12, 22:19
+	w.make("bounded", "6 * * * *", func(s *task.Spec) { s.MaxRuns = 1 })
+	w.make("resting", "* * * * *", func(s *task.Spec) { s.Paused = true })
+	w.make("back", "*/5 * * * *", func(s *task.Spec) {
+		s.Paused, s.PausedUntil = true, task.At(w.clock.now().Add(13*time.Minute))
+	})
+	w.make("a", "H 23 * * *", func(s *task.Spec) { s.Namespace, s.Timezone = "prod", "Europe/Berlin" })
+	spell := func(o client.ComingOptions) string {
+		var out []string
+		for tick, err := range w.Coming(ctx, o) {
+			must(t, err)
+			out = append(out, tick.Time.Format("15:04")+" "+tick.Task)
+		}
+		return strings.Join(out, ", ")
+	}
+	from := w.clock.now()
+	until := from.Add(15 * time.Minute)
+	const all = "22:06 bounded, 22:10 a, 22:10 b, 22:12 c, 22:19 c, 22:20 a, 22:20 back"
+	for want, o := range map[string]client.ComingOptions{
+		all:                         {Until: until, Namespace: "default"},
+		"22:06 bounded, 22:10 a":    {Limit: 2, Namespace: "default"},
+		"22:12 c, 22:19 c":          {Until: until, Names: []string{"c"}},
+		"22:10 b, 23:05 b, 23:10 b": {Until: from.Add(70 * time.Minute), Names: []string{"b*"}, Selector: "!x", From: from.Add(time.Minute).Add(time.Nanosecond), Limit: 3, Namespace: "default"},
+		"":                          {Until: until, Selector: "team=none"},
+	} {
+		if o.Names != nil && o.Names[0] == "b*" {
+			o.Names = []string{"b"}
+		}
+		if got := spell(o); got != want {
+			t.Errorf("%+v:\n%s, want\n%s", o, got, want)
+		}
+	}
+	// Page by page it is the same list.
+	var paged []string
+	for page := ""; ; {
+		res := w.do(request{method: "GET", path: "/v1/namespaces/default/next?limit=1&until=" + until.Format(time.RFC3339) + page})
+		var l client.List[client.Coming]
+		must(t, json.Unmarshal([]byte(res.body), &l))
+		for _, tick := range l.Items {
+			paged = append(paged, tick.Time.Format("15:04")+" "+tick.Task)
+		}
+		if l.Next == "" {
+			break
+		}
+		page = "&page=" + l.Next
+	}
+	if got := strings.Join(paged, ", "); got != all {
+		t.Errorf("page by page %s, want %s", got, all)
+	}
+	for tick, err := range w.Coming(ctx, client.ComingOptions{Namespace: "prod", Limit: 1}) {
+		must(t, err)
+		if tick.Timezone != "Europe/Berlin" || len(tick.Schedule) != 1 || strings.Contains(tick.Schedule[0], "H") || !strings.HasSuffix(tick.Local, "+01:00") {
+			t.Errorf("%+v", tick)
+		}
+	}
+	if res := w.do(request{method: "GET", path: "/v1/next?until=2026-11-20T22:00:00Z"}); res.status != 422 || res.Field != "until" {
+		t.Errorf("until before now: %d %s", res.status, res.body)
+	}
+}
+
+func TestRuns_OfATimeAndInStates(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	w.create("b", "@daily")
+	w.ended("a", id(1, "aaaa"), task.Failed, nil)
+	w.ended("b", id(2, "bbbb"), task.Succeeded, nil)
+	w.ended("a", id(3, "aaaa"), task.TimedOut, func(r *task.Run) { r.Node = "node-b" })
+	w.ended("b", id(4, "bbbb"), task.Failed, nil)
+	w.waiting("a", id(5, "aaaa"), nil)
+	w.active("node-b", "b", id(6, "bbbb"))
+	at := func(minute int) time.Time { return time.Date(2026, 11, 20, 20, minute, 0, 0, time.UTC) }
+	for want, f := range map[string]client.RunFilter{
+		"06:running 05:queued 04:failed 03:timed_out 02:succeeded 01:failed": {},
+		"06:running 05:queued 04:failed":                                     {Since: at(4)},
+		"03:timed_out 02:succeeded":                                          {Since: at(2), Until: at(4)},
+		"04:failed 03:timed_out 01:failed":                                   {States: []task.State{task.Failed, task.TimedOut}},
+		"04:failed 03:timed_out":                                             {States: []task.State{task.Failed, task.TimedOut}, Since: at(2)},
+		"03:timed_out":                                                       {Node: "node-b", Until: at(6), Since: at(0)},
+		"05:queued":                                                          {State: task.Queued},
+		"06:running 05:queued":                                               {States: []task.State{task.Queued, task.Running}},
+		"03:timed_out 01:failed":                                             {Namespace: "default", Task: "a", Until: at(5)},
+		"":                                                                   {Since: at(7)},
+	} {
+		for _, limit := range []int{0, 1, 2} {
+			f.Limit = limit
+			runs, err := w.ListRuns(ctx, f)
+			part := strings.Fields(want)
+			if limit > 0 {
+				part = part[:min(limit, len(part))]
+			}
+			if err != nil || told(runs) != strings.Join(part, " ") {
+				t.Errorf("%+v: %s, want %s, %v", f, told(runs), strings.Join(part, " "), err)
+			}
+		}
+		// Page by page.
+		got, page := "", ""
+		for range 8 {
+			q := fmt.Sprintf("/v1/runs?limit=1&node=%s", f.Node)
+			for name, v := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+				if !v.IsZero() {
+					q += "&" + name + "=" + v.Format(time.RFC3339)
+				}
+			}
+			if f.Task != "" {
+				break
+			}
+			var states []string
+			for _, s := range append(f.States, f.State) {
+				if s != "" {
+					states = append(states, string(s))
+				}
+			}
+			if len(states) > 0 {
+				q += "&state=" + strings.Join(states, ",")
+			}
+			res := w.do(request{method: "GET", path: q + page})
+			var l client.List[task.Run]
+			must(t, json.Unmarshal([]byte(res.body), &l))
+			if got += told(l.Items) + " "; l.Next == "" {
+				break
+			}
+			page = "&page=" + l.Next
+		}
+		if strings.TrimSpace(got) != want && f.Task == "" {
+			t.Errorf("%+v page by page: %s, want %s", f, got, want)
+		}
+	}
+	if res := w.do(request{method: "GET", path: "/v1/events?task=a"}); res.status != 422 || res.Field != "task" || !strings.Contains(res.Detail, "/v1/namespaces/") {
+		t.Errorf("events of a task of all namespaces: %d %s", res.status, res.body)
+	}
+}

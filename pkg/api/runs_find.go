@@ -1,0 +1,151 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const shardsAtOnce = 16 // bounds what is held at once
+
+// findRuns are the newest runs that match, of a namespace or of all ("");
+// more: there may be others. Records move while they are read: queue to inbox to
+// history. The inboxes are therefore read before and after the shards, so that
+// what moved is not missed; of several records of a run the one read last counts.
+func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int) (found []task.Run, more bool, err error) {
+	before, err := s.activeRuns(ctx, ns)
+	if err != nil {
+		return nil, false, err
+	}
+	switch {
+	case f.activeOnly():
+		found, more = f.newest(nil, before, most)
+		return found, more, nil
+	case f.unended():
+		queued, failed := s.Store.QueuedRuns(ctx, s.shards(), ns)
+		found, more = f.newest(nil, override(before, queued), most)
+		err = failed
+	case f.states == nil && f.node == "" || !f.since.IsZero() || f.after != nil:
+		found, more, err = s.runsByKeys(ctx, ns, f, before, most)
+	default:
+		found, more, err = s.runsByValues(ctx, ns, f, before, most)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	after, err := s.activeRuns(ctx, ns)
+	if err != nil {
+		return nil, false, err
+	}
+	found, cut := f.newest(nil, override(found, after), most)
+	return found, more || cut, nil
+}
+
+// unended reports whether only runs that wait or are active can match.
+func (f runFilter) unended() bool {
+	return f.states != nil && !slices.ContainsFunc(f.states, func(s task.State) bool { return s != task.Queued && !s.Active() })
+}
+
+// newest are the newest of two lists that match; cut: there are more.
+func (f runFilter) newest(found, others []task.Run, most int) (list []task.Run, cut bool) {
+	for _, r := range others {
+		if f.matches(r) {
+			found = append(found, r)
+		}
+	}
+	slices.SortFunc(found, newest)
+	if len(found) > most {
+		return found[:most], true
+	}
+	return found, false
+}
+
+// runsByValues reads all records: what is asked for does not follow from a key.
+func (s *server) runsByValues(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, more bool, err error) {
+	for ids := range slices.Chunk(s.shards(), shardsAtOnce) {
+		part, err := s.Store.ShardRuns(ctx, ids, ns)
+		if err != nil {
+			return nil, false, err
+		}
+		active := slices.DeleteFunc(slices.Clone(before), func(r task.Run) bool { return !slices.Contains(ids, r.Shard) })
+		var cut bool
+		found, cut = f.newest(found, override(active, part), most) // what was active and is on record has ended, or waits again
+		more = more || cut
+	}
+	return found, more, nil
+}
+
+func (s *server) shards() []int {
+	ids := make([]int, s.Cluster.Shards)
+	for i := range ids {
+		ids[i] = i
+	}
+	return ids
+}
+
+// maxRunScan is how many records a page of runs reads in search of those that
+// match; it may hold fewer than its limit, but one that has a next is never empty.
+const maxRunScan = 10_000
+
+// runsByKeys finds by their keys which records are the newest, and reads those
+// alone. A key has the run's time in milliseconds, as the record has.
+func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, more bool, err error) {
+	until := f.until.Time
+	if f.after != nil {
+		if behind := f.after.ScheduledTime.Add(time.Millisecond); until.IsZero() || behind.Before(until) {
+			until = behind
+		}
+	}
+	var places []store.RunPlace
+	cut := false
+	for ids := range slices.Chunk(s.shards(), shardsAtOnce) {
+		part, err := s.Store.RunPlaces(ctx, ids, ns, f.since.Time, until)
+		if err != nil {
+			return nil, false, err
+		}
+		places = append(places, part...)
+		if len(places) > 2*maxRunScan {
+			slices.SortFunc(places, newestPlace)
+			places, cut = places[:maxRunScan], true
+		}
+	}
+	slices.SortFunc(places, newestPlace)
+	if len(places) > maxRunScan {
+		places, cut = places[:maxRunScan], true
+	}
+	var read []task.Run
+	left := most
+	for chunk := range slices.Chunk(places, 200) {
+		runs, err := s.Store.RunsAt(ctx, chunk)
+		if err != nil {
+			return nil, false, err
+		}
+		matching := 0
+		for _, r := range runs {
+			if r == nil { // it has moved on, or was trimmed
+				continue
+			}
+			if read = append(read, *r); f.matches(*r) {
+				matching++
+			}
+		}
+		if left -= matching; left < 0 {
+			more = true
+			break
+		}
+	}
+	if left == most && cut { // nothing among the newest: look at all
+		return s.runsByValues(ctx, ns, f, before, most)
+	}
+	found, tooMany := f.newest(nil, override(slices.Clone(before), read), most)
+	return found, more || cut || tooMany, nil
+}
+
+func newestPlace(a, b store.RunPlace) int {
+	return cmp.Or(strings.Compare(b.Run, a.Run), strings.Compare(a.Ref.Namespace, b.Ref.Namespace), strings.Compare(a.Ref.Name, b.Ref.Name))
+}

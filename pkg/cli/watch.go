@@ -1,0 +1,520 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func bindWatch(cmd *cobra.Command, watch *bool) {
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on: redraw on a terminal, else a line for each change")
+}
+
+// watched is a list that is shown while it changes. Events say that something may
+// have changed, and what; what it is now is read again, that alone where it can be.
+type watched[T any] struct {
+	*app
+	c      *client.Client
+	events client.EventOptions
+	// about is the item that an event is about; "" if that cannot be told. false: none.
+	about func(e task.Event) (key string, ok bool)
+	list  func(ctx context.Context, limit int) ([]T, error)     // limit 0: all of it
+	fresh func(ctx context.Context, keys []string) ([]T, error) // those that are still in the list; nil: list tells
+	draw  func(list []T, wide bool) *grid                       // as a table
+	page  func(list []T) string                                 // instead of a table, on a terminal; may be nil
+	key   func(T) string                                        // what tells an item from the others
+	name  func(T) string                                        // for -o name
+	still func(T) any                                           // what has to differ for it to be a change
+	gone  func(key string) any                                  // what programs are told of one that left the list
+	over  func(list []T) bool                                   // nothing more can change; may be nil
+
+	mu    sync.Mutex
+	dirty map[string]bool
+	poked chan struct{}
+
+	shown  map[string]uint64 // what was told of each
+	seed   maphash.Seed
+	widths []int
+}
+
+const (
+	watchBefore = 2 * time.Second        // events from so long before the first look on
+	watchCalm   = 200 * time.Millisecond // more may follow
+	watchClock  = time.Second            // how often what is LEFT is drawn anew
+	watchShare  = 9                      // after a look that took so long, none for so many times that
+	maxDirty    = 20_000
+)
+
+func (w *watched[T]) run(ctx context.Context) error {
+	w.dirty, w.shown, w.poked, w.seed = map[string]bool{}, map[string]uint64{}, make(chan struct{}, 1), maphash.MakeSeed()
+	w.events.Since = w.now().Add(-watchBefore)
+	w.events.Lost = func(err error) {
+		if err == nil {
+			w.note("the server is back")
+			w.touch("")
+			return
+		}
+		w.note("waiting for the server: %s", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { ended <- w.follow(ctx) })
+	if _, tty := w.terminal(w.Out); tty && w.human() {
+		return w.redraw(ctx, ended)
+	}
+	return w.lines(ctx, ended)
+}
+
+// follow notes what events are about, until they end.
+func (w *watched[T]) follow(ctx context.Context) error {
+	for e, err := range w.c.Follow(ctx, w.events) {
+		if err != nil {
+			return err
+		}
+		key, ok := "", e.Kind == task.EventGap
+		if !ok {
+			key, ok = w.about(e)
+		}
+		if ok {
+			w.touch(key)
+		}
+	}
+	return ctx.Err()
+}
+
+func (w *watched[T]) touch(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.dirty) >= maxDirty {
+		key = ""
+	}
+	w.dirty[key] = true
+	select {
+	case w.poked <- struct{}{}:
+	default:
+	}
+}
+
+// taken is what has been touched since it was called last; all: anything may be.
+func (w *watched[T]) taken() (keys []string, all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k := range w.dirty {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	all = w.dirty[""]
+	clear(w.dirty)
+	return keys, all
+}
+
+// await waits until something was touched, and until no more follows at once.
+func (w *watched[T]) await(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case err := <-ended:
+		return false, err
+	case <-clock:
+		return false, nil
+	case <-w.poked:
+		return true, pause(ctx, watchCalm)
+	}
+}
+
+// lines tells all there is, and then each change, in a line.
+func (w *watched[T]) lines(ctx context.Context, ended <-chan error) error {
+	list, err := w.list(ctx, 0)
+	if err != nil {
+		return err
+	}
+	if err := w.tell(list, true); err != nil {
+		return err
+	}
+	for w.over == nil || !w.over(list) {
+		if _, err := w.await(ctx, ended, nil); err != nil {
+			return err
+		}
+		keys, all := w.taken()
+		switch {
+		case all || w.fresh == nil:
+			if list, err = w.list(ctx, 0); err == nil {
+				err = w.changed(list, nil)
+			}
+		case len(keys) > 0:
+			if list, err = w.fresh(ctx, keys); err == nil {
+				err = w.changed(list, keys)
+			}
+		}
+		if err != nil && !unreachable(err) { // the stream says when the server is back
+			return err
+		}
+	}
+	return nil
+}
+
+// changed tells those of a list that differ from what was told of them, and which of
+// those that were looked for (nil: of all) are in it no more.
+func (w *watched[T]) changed(list []T, looked []string) error {
+	there := make(map[string]bool, len(list))
+	var news []T
+	for _, item := range list {
+		k := w.key(item)
+		there[k] = true
+		if was, known := w.shown[k]; !known || was != w.mark(item) {
+			news = append(news, item)
+		}
+	}
+	if looked == nil {
+		for k := range w.shown {
+			looked = append(looked, k)
+		}
+		slices.Sort(looked)
+	}
+	if err := w.tell(news, false); err != nil {
+		return err
+	}
+	for _, k := range looked {
+		if _, known := w.shown[k]; known && !there[k] {
+			delete(w.shown, k)
+			if err := w.tellGone(k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w *watched[T]) mark(item T) uint64 {
+	b, _ := compact(w.still(item)) // what has just been read as JSON can be written
+	return maphash.Bytes(w.seed, b)
+}
+
+func (w *watched[T]) tell(list []T, begin bool) error {
+	for _, item := range list {
+		w.shown[w.key(item)] = w.mark(item)
+	}
+	switch {
+	case w.human():
+		g, err := w.chosen(w.draw(list, w.output == asWide || len(w.columns) > 0))
+		if err != nil {
+			return err
+		}
+		return w.print(w.rows(g, begin && !w.noHeaders))
+	case w.output == asJSON:
+		for _, item := range list {
+			if err := w.emitJSON(item); err != nil {
+				return err
+			}
+		}
+		return nil
+	case w.output == asYAML:
+		for _, item := range list {
+			err := w.print("---\n")
+			if err == nil {
+				err = w.emitYAML(1, func(int) any { return item })
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return emitList(w.app, list, w.name, nil)
+}
+
+func (w *watched[T]) tellGone(key string) error {
+	switch w.output {
+	case asJSON, asJSONL:
+		return w.emitLines(1, func(int) ([]byte, error) { return compact(w.gone(key)) })
+	case asYAML:
+		if err := w.print("---\n"); err != nil {
+			return err
+		}
+		return w.emitYAML(1, func(int) any { return w.gone(key) })
+	case asName:
+		return nil
+	}
+	return w.print(key + "  " + w.paint(dim, "not in the list any more") + "\n")
+}
+
+// rows are lines of a table whose columns keep the width that they had, as long as
+// what is in them fits.
+func (w *watched[T]) rows(g *grid, heads bool) string {
+	all := g.rows
+	if heads {
+		all = append([][]string{g.heads}, all...)
+	}
+	for _, row := range append([][]string{g.heads}, g.rows...) {
+		for i, cell := range row {
+			if i == len(w.widths) {
+				w.widths = append(w.widths, 0)
+			}
+			w.widths[i] = max(w.widths[i], text.StringWidthWithoutEscSequences(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range all {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(text.Pad(cell, w.widths[i], ' ') + "  ")
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	return b.String()
+}
+
+// redraw keeps a terminal's screen up to date. What is shown fits on it, so that a
+// look at it costs little however long the list is; a look that costs more anyway
+// is taken less often.
+func (w *watched[T]) redraw(ctx context.Context, ended <-chan error) error {
+	clock := time.NewTicker(watchClock)
+	defer clock.Stop()
+	const cleared = "\x1b[2J"
+	if err := w.print(cleared); err != nil {
+		return err
+	}
+	var list []T
+	var rest time.Time // until then no look
+	stale := true
+	for {
+		if stale && !w.now().Before(rest) {
+			began := w.now()
+			some, err := w.list(ctx, max(terminalHeight(w.Out)-3, 1))
+			if err != nil && !unreachable(err) {
+				return err
+			}
+			if err == nil {
+				list, stale = some, false
+			}
+			rest = w.now().Add(max(watchShare*w.now().Sub(began), watchCalm))
+		}
+		if err := w.screen(list); err != nil {
+			return err
+		}
+		if w.over != nil && w.over(list) {
+			return nil
+		}
+		touched, err := w.await(ctx, ended, clock.C)
+		if err != nil {
+			return err
+		}
+		if touched {
+			w.taken()
+			stale = true
+		}
+	}
+}
+
+// screen draws the list over what was drawn before.
+func (w *watched[T]) screen(list []T) error {
+	var drawn string
+	if w.page != nil && len(list) == 1 {
+		drawn = w.page(list)
+	} else {
+		g, err := w.chosen(w.draw(list, w.output == asWide || len(w.columns) > 0))
+		if err != nil {
+			return err
+		}
+		if len(g.rows) == 0 {
+			drawn = g.empty + "\n"
+		} else {
+			drawn = g.render(w.app)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("\x1b[H")
+	room := max(terminalHeight(w.Out)-1, 2)
+	for line := range strings.Lines(drawn) {
+		if room--; room < 0 {
+			break
+		}
+		b.WriteString(strings.TrimSuffix(line, "\n") + "\x1b[K\n")
+	}
+	return w.print(b.String() + "\x1b[J")
+}
+
+// watchTask is task get -w.
+func (a *app) watchTask(cmd *cobra.Command, c *client.Client, words []string, p pick) error {
+	l := listing{pick: p, words: words, sort: client.SortName}
+	if (len(words) > 0) == (p.selector != "") {
+		return usage("which task? name one, or several, or use -l")
+	}
+	if err := l.check(); err != nil {
+		return err
+	}
+	o, err := a.listOptions(l)
+	if err == nil {
+		err = a.areThere(cmd.Context(), c, words)
+	}
+	if err != nil {
+		return err
+	}
+	w := a.watchedTasks(c, o)
+	if len(words) == 1 && !isGlob(words[0]) {
+		w.page = func(list []client.Task) string {
+			d := &details{app: a}
+			a.describe(cmd, c, d, list[0])
+			return d.String()
+		}
+	}
+	return w.run(cmd.Context())
+}
+
+// watchTasks is task list -w.
+func (a *app) watchTasks(ctx context.Context, c *client.Client, o client.ListOptions) error {
+	return a.watchedTasks(c, o).run(ctx)
+}
+
+func (a *app) watchedTasks(c *client.Client, o client.ListOptions) *watched[client.Task] {
+	w := &watched[client.Task]{app: a, c: c, events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
+	w.about = func(e task.Event) (string, bool) {
+		r := ref{e.Namespace, e.Task}
+		return r.String(), len(o.Names) == 0 || slices.ContainsFunc(o.Names, func(n string) bool { return a.matches(n, r) })
+	}
+	w.list = func(ctx context.Context, limit int) ([]client.Task, error) {
+		all := o
+		if limit > 0 && (all.Limit == 0 || limit < all.Limit) {
+			all.Limit = limit
+		}
+		return a.listed(ctx, c, all)
+	}
+	w.fresh = func(ctx context.Context, keys []string) ([]client.Task, error) {
+		var list []client.Task
+		for some := range slices.Chunk(keys, 100) { // they are in the query
+			part := o
+			part.Namespace, part.Names, part.Sort, part.Limit = "", some, client.SortName, 0
+			found, err := c.List(ctx, part)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, found...)
+		}
+		return list, nil
+	}
+	w.draw, w.name = a.taskGrid, a.taskName
+	w.key = func(t client.Task) string { return t.Namespace + "/" + t.Name }
+	w.still = func(t client.Task) any { t.LeftMS = 0; return t }
+	w.gone = func(key string) any {
+		ns, name, _ := strings.Cut(key, "/")
+		return left{Namespace: ns, Name: name, Left: true}
+	}
+	return w
+}
+
+// left tells programs that something is in a list no more: it was deleted, or does
+// not match any longer.
+type left struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	ID        string `json:"id,omitempty"`
+	Left      bool   `json:"left_list"`
+}
+
+// watchRuns is run list -w.
+func (a *app) watchRuns(ctx context.Context, c *client.Client, f client.RunFilter, z zones) error {
+	w := &watched[task.Run]{app: a, c: c, events: client.EventOptions{Namespace: f.Namespace, Task: f.Task, Kinds: []string{task.EventRun}}}
+	w.about = func(e task.Event) (string, bool) { return e.Namespace + "/" + e.Task + "/" + e.Run, true }
+	w.key = func(r task.Run) string { return r.Namespace + "/" + r.Task + "/" + r.ID }
+	w.list = func(ctx context.Context, limit int) ([]task.Run, error) {
+		all := f
+		if limit > 0 && (all.Limit == 0 || limit < all.Limit) {
+			all.Limit = limit
+		}
+		return c.ListRuns(ctx, all)
+	}
+	w.fresh = func(ctx context.Context, keys []string) ([]task.Run, error) {
+		list := make([]*task.Run, len(keys))
+		err := parallel(ctx, len(keys), func(i int) error {
+			part := strings.SplitN(keys[i], "/", 3)
+			r, err := c.Run(ctx, part[0], part[1], part[2])
+			if err == nil && wanted(f, r) {
+				list[i] = &r
+			}
+			if err != nil && unreachable(err) {
+				return err
+			}
+			return nil // it is gone
+		})
+		var found []task.Run
+		for _, r := range list {
+			if r != nil {
+				found = append(found, *r)
+			}
+		}
+		return found, err
+	}
+	w.draw = func(list []task.Run, wide bool) *grid { return a.runGrid(list, true, wide, z) }
+	w.name, w.still = runName, func(r task.Run) any { return r }
+	w.gone = func(key string) any {
+		part := strings.SplitN(key, "/", 3)
+		return left{Namespace: part[0], Name: part[1], ID: part[2], Left: true}
+	}
+	return w.run(ctx)
+}
+
+// wanted reports whether a filter lets a run pass, as the server says it.
+func wanted(f client.RunFilter, r task.Run) bool {
+	states := f.States
+	if f.State != "" {
+		states = append(slices.Clone(states), f.State)
+	}
+	return (len(states) == 0 || slices.Contains(states, r.State)) && (f.Node == "" || r.Node == f.Node) &&
+		(f.Since.IsZero() || !r.ScheduledTime.Before(f.Since)) && (f.Until.IsZero() || r.ScheduledTime.Before(f.Until))
+}
+
+// watchRun is run get -w: it ends when the run does.
+func (a *app) watchRun(ctx context.Context, c *client.Client, r task.Run, zone string) error {
+	w := &watched[task.Run]{app: a, c: c, events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
+	w.about = func(e task.Event) (string, bool) { return "", e.Run == r.ID }
+	w.list = func(ctx context.Context, _ int) ([]task.Run, error) {
+		now, err := c.Run(ctx, r.Namespace, r.Task, r.ID)
+		return []task.Run{now}, err
+	}
+	w.draw = func(list []task.Run, wide bool) *grid { return a.runGrid(list, true, wide, zones{"": zone}) }
+	w.page = func(list []task.Run) string {
+		d := &details{app: a}
+		a.describeRun(d, list[0], zone)
+		return d.String()
+	}
+	w.key, w.name, w.still = runName, runName, func(r task.Run) any { return r }
+	w.gone = func(key string) any { return left{ID: key, Left: true} }
+	w.over = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Final() }
+	return w.run(ctx)
+}
+
+// watchNodes is node list -w.
+func (a *app) watchNodes(ctx context.Context, c *client.Client) error {
+	w := &watched[task.Node]{app: a, c: c, events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
+	w.about = func(task.Event) (string, bool) { return "", true }
+	w.list = func(ctx context.Context, _ int) ([]task.Node, error) { return c.Nodes(ctx) }
+	w.draw, w.name, w.key = a.nodeGrid, func(n task.Node) string { return n.Name }, func(n task.Node) string { return n.Name }
+	w.still = func(n task.Node) any { n.Clock, n.Member = task.Time{}, nil; return n }
+	w.gone = func(key string) any { return left{Name: key, Left: true} }
+	return w.run(ctx)
+}
+
+// watchShards is shard list -w. A shard that only goes on firing does not change.
+func (a *app) watchShards(ctx context.Context, c *client.Client) error {
+	w := &watched[task.Shard]{app: a, c: c, events: client.EventOptions{Kinds: []string{task.EventShard}}}
+	w.about = func(task.Event) (string, bool) { return "", true }
+	w.list = func(ctx context.Context, _ int) ([]task.Shard, error) { return c.Shards(ctx) }
+	w.draw, w.key = a.shardGrid, func(s task.Shard) string { return fmt.Sprint(s.ID) }
+	w.name = w.key
+	w.still = func(s task.Shard) any { s.Watermark, s.Tasks, s.Queued = task.Time{}, 0, 0; return s }
+	w.gone = func(key string) any { return left{Name: key, Left: true} }
+	return w.run(ctx)
+}

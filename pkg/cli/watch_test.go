@@ -1,0 +1,132 @@
+package cli_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/cli"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// watching runs a command line until the test ends, and yields its lines.
+func watching(t *testing.T, env map[string]string, words ...string) (next func() string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- cli.Main(ctx, words, cli.IO{In: strings.NewReader(""), Out: w, Err: io.Discard, Env: func(k string) string { return env[k] }})
+		w.Close()
+	}()
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for in := bufio.NewScanner(r); in.Scan(); {
+			lines <- in.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		go func() {
+			for range lines { // whatever it still says
+			}
+		}()
+		if code := <-ended; code != 130 {
+			t.Errorf("%v: exit code %d when it is interrupted", words, code)
+		}
+	})
+	return func() string {
+		t.Helper()
+		select {
+		case line := <-lines:
+			return line
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%v: no line came", words)
+			return ""
+		}
+	}
+}
+
+// TestWatch_TellsEachChangeInALine holds that what is watched is told once, then
+// whatever of it changes, and that it has left the list.
+func TestWatch_TellsEachChangeInALine(t *testing.T) {
+	etcd := kvtest.Start(t)
+	keys, err := store.NewKeys("/" + task.NewUID())
+	must(t, err)
+	st := store.New(etcd, kv.Direct(etcd), keys)
+	cluster, _, err := st.Bootstrap(t.Context(), shards, time.Now())
+	must(t, err)
+	secret, id, token := api.NewToken()
+	must(t, st.CreateToken(t.Context(), id, token))
+	h, err := api.New(api.Config{Store: st, Cluster: cluster, Node: "node-a", Ref: ref})
+	must(t, err)
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	c, err := client.New(client.Config{Server: server.URL, Token: secret})
+	must(t, err)
+	create := func(name, team string) {
+		t.Helper()
+		s := task.Defaults()
+		s.Name, s.Schedule, s.Action, s.Labels = name, task.Schedules{"0 3 1 1 *"}, task.Action{Noop: &task.Noop{}}, map[string]string{"team": team}
+		_, err := c.Create(t.Context(), "default", s)
+		must(t, err)
+	}
+	create("a", "data")
+	create("b", "data")
+	create("other", "web")
+	env := map[string]string{"CARILLON_SERVER": server.URL, "CARILLON_TOKEN": secret}
+
+	table := watching(t, env, "task", "list", "-w", "-l", "team=data", "--columns", "name,next,state")
+	objects := watching(t, env, "task", "list", "-w", "-l", "team=data", "-o", "jsonl")
+	runs := watching(t, env, "run", "list", "-w", "--state", "queued", "--columns", "task,result")
+	get := watching(t, env, "task", "get", "-w", "a", "-o", "name")
+	want := func(next func() string, parts ...string) {
+		t.Helper()
+		line := next()
+		for _, p := range parts {
+			if !strings.Contains(line, p) {
+				t.Fatalf("%q is not in %q", p, line)
+			}
+		}
+	}
+	want(table, "NAME", "STATE")
+	want(table, "a ", "ok")
+	want(table, "b ", "ok")
+	want(objects, `"name":"a"`)
+	want(objects, `"name":"b"`)
+	want(runs, "TASK", "RESULT")
+	want(get, "a")
+
+	_, err = c.Pause(t.Context(), "default", "other", 0) // nobody asked for it
+	must(t, err)
+	_, err = c.Pause(t.Context(), "default", "a", 0)
+	must(t, err)
+	want(table, "a ", "paused")
+	want(objects, `"name":"a"`, `"paused":true`)
+	want(get, "a")
+
+	_, err = c.Trigger(t.Context(), "default", "b", nil)
+	must(t, err)
+	want(table, "b ", "waiting")
+	want(objects, `"name":"b"`, `"state":"waiting"`)
+	want(runs, "b ", "queued")
+
+	_, err = c.Patch(t.Context(), "default", "b", []byte(`{"labels":{"team":"web"}}`), 0)
+	must(t, err)
+	want(table, "default/b", "not in the list any more")
+	want(objects, `"name":"b"`, `"left_list":true`)
+	must(t, c.Delete(t.Context(), "default", "a", 0))
+	want(table, "default/a", "not in the list any more")
+	create("c", "data")
+	want(table, "c ", "ok")
+}
