@@ -332,8 +332,9 @@ func (s *server) eachEntry(ctx context.Context, f taskFilter, tell func([]store.
 		}
 		return s.tellEntries(ctx, f, refs, tell)
 	}
+	reader := s.Store.NewEntryReader()
 	for shard := range s.Cluster.Shards {
-		refs, entries, err := s.Store.ShardEntries(ctx, shard, f.namespace)
+		refs, entries, err := reader.Shard(ctx, shard, f.namespace)
 		if err != nil {
 			return err
 		}

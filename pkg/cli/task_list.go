@@ -113,6 +113,7 @@ func (a *app) listOptions(l listing) (client.ListOptions, error) {
 	if a.human() && a.wants(recentColumn) {
 		o.Recent = recentRuns
 	}
+	o.Brief = a.output == asName && l.sort == client.SortName && !l.watch
 	var err error
 	o.Namespace, o.Names, err = a.patterns(l.words)
 	return o, err

@@ -144,29 +144,6 @@ func (s *Store) eachKey(ctx context.Context, keys []string, f func(i int, e *mvc
 	return nil
 }
 
-// ShardEntries are the entries of a shard that can be read, of one namespace or of
-// all (""), in the order of their keys.
-func (s *Store) ShardEntries(ctx context.Context, shard int, namespace string) (refs []Ref, entries []*task.Entry, err error) {
-	prefix := s.keys.Entries(shard)
-	if namespace != "" {
-		prefix += namespace + "/"
-	}
-	all, _, err := s.getAll(ctx, prefix)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list the entries of shard %d: %w", shard, err)
-	}
-	for _, e := range all {
-		k, ok := s.keys.ParseShard(string(e.Key))
-		if !ok || k.Kind != KindEntry {
-			continue
-		}
-		if entry, err := DecodeEntry(e.Value); err == nil {
-			refs, entries = append(refs, k.Ref), append(entries, &entry)
-		}
-	}
-	return refs, entries, nil
-}
-
 // Buries reports whether dead runs are put on record.
 func (s *Store) Buries() bool { return s.buries() }
 

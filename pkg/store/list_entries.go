@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// EntryReader reads entries of many shards for one list. What most of them have alike,
+// their schedules and their policies, it reads once. It is for one goroutine.
+type EntryReader struct {
+	store    *Store
+	parts    EntryParts
+	timings  map[string]task.Entry
+	policies map[string]task.Entry
+}
+
+// NewEntryReader makes one. It reads nothing.
+func (s *Store) NewEntryReader() *EntryReader {
+	return &EntryReader{store: s, timings: map[string]task.Entry{}, policies: map[string]task.Entry{}}
+}
+
+// mostTexts bounds what a reader remembers.
+const mostTexts = 20_000
+
+// Shard are the entries of a shard that can be read, of one namespace or of all
+// (""), in the order of their keys. Their actions are left out.
+func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (refs []Ref, entries []*task.Entry, err error) {
+	prefix := r.store.keys.Entries(shard)
+	if namespace != "" {
+		prefix += namespace + "/"
+	}
+	all, _, err := r.store.getAll(ctx, prefix)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the entries of shard %d: %w", shard, err)
+	}
+	for _, e := range all {
+		k, ok := r.store.keys.ParseShard(string(e.Key))
+		if !ok || k.Kind != KindEntry {
+			continue
+		}
+		if entry, err := r.decode(e.Value); err == nil {
+			refs, entries = append(refs, k.Ref), append(entries, entry)
+		}
+	}
+	return refs, entries, nil
+}
+
+func (r *EntryReader) decode(value []byte) (*task.Entry, error) {
+	p := &r.parts
+	if err := p.Split(value); err != nil {
+		return nil, err
+	}
+	entry, err := remembered(r.policies, p.Policy, DecodePolicy)
+	if err != nil {
+		return nil, err
+	}
+	timing, err := remembered(r.timings, p.Timing, DecodeTiming)
+	if err != nil {
+		return nil, err
+	}
+	e := entry
+	e.Schedule, e.Timezone, e.DST = timing.Schedule, timing.Timezone, timing.DST
+	e.Start, e.End, e.Jitter = timing.Start, timing.End, timing.Jitter
+	e.UID, e.Generation, e.From, e.Anchor, e.Paused = string(p.UID), p.Generation, p.From, p.Anchor, p.Paused
+	if len(p.Own) > 0 {
+		own, err := DecodeOwn(p.Own)
+		if err != nil {
+			return nil, err
+		}
+		e.Own = &own
+	}
+	return &e, nil
+}
+
+func remembered(known map[string]task.Entry, text []byte, decode func(string) (task.Entry, error)) (task.Entry, error) {
+	if e, ok := known[string(text)]; ok {
+		return e, nil
+	}
+	e, err := decode(string(text))
+	if err == nil && len(known) < mostTexts {
+		known[string(text)] = e
+	}
+	return e, err
+}
