@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+func manyApp() (*app, *bytes.Buffer, *bytes.Buffer) {
+	var out, errs bytes.Buffer
+	a := newApp(IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(string) string { return "" }})
+	a.output = asTable
+	return a, &out, &errs
+}
+
+func numbers(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+func TestMany_KeepsTheOrderAndGoesOnAfterFailures(t *testing.T) {
+	a, out, errs := manyApp()
+	got, err := many(t.Context(), a, "pause", "paused", "task", numbers(50), func(_ context.Context, i int) (int, string, error) {
+		if i == 7 {
+			return 0, "", errors.New("seven")
+		}
+		return i, fmt.Sprintf("paused %d", i), nil
+	})
+	want := slices.DeleteFunc(numbers(50), func(i int) bool { return i == 7 })
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	var f *failure
+	if !errors.As(err, &f) || f.exit != exitFailure || !f.silent || !strings.Contains(errs.String(), "seven") {
+		t.Errorf("%v, %s", err, errs)
+	}
+	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 49 || lines[7] != "paused 8" {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestMany_CountsWhatWouldFillTheScreen(t *testing.T) {
+	a, out, _ := manyApp()
+	if _, err := many(t.Context(), a, "pause", "paused", "task", numbers(500), func(_ context.Context, i int) (int, string, error) { return i, "paused one", nil }); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "paused 500 tasks\n" {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestMany_SaysHowFarItCame(t *testing.T) {
+	a, _, errs := manyApp()
+	ctx, cancel := context.WithCancel(t.Context())
+	var began atomic.Int32
+	got, err := many(ctx, a, "pause", "paused", "task", numbers(1000), func(ctx context.Context, i int) (int, string, error) {
+		if began.Add(1) > 100 {
+			cancel()
+			<-ctx.Done()
+			return 0, "", ctx.Err()
+		}
+		return i, "paused one", nil
+	})
+	if !errors.Is(err, context.Canceled) || len(got) != 100 || began.Load() > 100+2*atOnce {
+		t.Errorf("%d done, %d begun: %v", len(got), began.Load(), err)
+	}
+	if !strings.Contains(errs.String(), "interrupted: paused 100 of 1000 tasks; pause the others with the same command") {
+		t.Errorf("%s", errs)
+	}
+}
+
+// Nobody answers: the others are not tried.
+func TestMany_EndsWhenTheServerIsAway(t *testing.T) {
+	a, _, _ := manyApp()
+	var began atomic.Int32
+	_, err := many(t.Context(), a, "pause", "paused", "task", numbers(1000), func(context.Context, int) (int, string, error) {
+		began.Add(1)
+		return 0, "", &client.Error{Code: client.CodeUnavailable}
+	})
+	if !unreachable(err) || began.Load() > 3*atOnce {
+		t.Errorf("%d begun: %v", began.Load(), err)
+	}
+}
