@@ -36,7 +36,7 @@ func (a *app) nodeList() *cobra.Command {
 				return err
 			}
 			if watch {
-				return a.watchNodes(cmd.Context(), c)
+				return a.watchNodes(cmd.Context(), c, "")
 			}
 			nodes, err := c.Nodes(cmd.Context())
 			if err != nil {
@@ -98,10 +98,11 @@ func (a *app) upWords(n task.Node) string {
 }
 
 func (a *app) nodeGet() *cobra.Command {
-	return &cobra.Command{
+	var watch bool
+	cmd := &cobra.Command{
 		Use:               "get NODE",
 		Short:             "Show a node",
-		Example:           "  carillon node get db-1",
+		Example:           "  carillon node get db-1\n  carillon node get db-1 -w",
 		Args:              args(1, 1, "the node's name"),
 		ValidArgsFunction: a.completeNodes,
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -113,20 +114,27 @@ func (a *app) nodeGet() *cobra.Command {
 			if err != nil {
 				return a.missingNode(cmd, c, words[0], err)
 			}
-			return emitOne(a, n, n.Name, func(d *details) {
-				d.field("Name", "%s", n.Name)
-				d.painted("State", a.nodeState(n)+unfitWords(n))
-				d.field("Roles", "%s", strings.Join(n.Roles, ", "))
-				d.field("Labels", "%s", labelWords(n.Labels))
-				d.field("Running", "%d of %d slots", n.Running, n.Slots)
-				d.field("Shards", "%d, weight %d", n.Shards, n.Weight)
-				d.field("Address", "%s", n.Address)
-				d.field("Version", "%s", n.Version)
-				d.field("Instance", "%s, up %s", n.Instance, a.upWords(n))
-				d.field("Leases", "%s", strings.Join(n.Leases, ", "))
-			})
+			if watch {
+				return a.watchNodes(cmd.Context(), c, n.Name)
+			}
+			return emitOne(a, n, n.Name, func(d *details) { a.describeNode(d, n) })
 		},
 	}
+	bindWatch(cmd, &watch)
+	return cmd
+}
+
+func (a *app) describeNode(d *details, n task.Node) {
+	d.field("Name", "%s", n.Name)
+	d.painted("State", a.nodeState(n)+unfitWords(n))
+	d.field("Roles", "%s", strings.Join(n.Roles, ", "))
+	d.field("Labels", "%s", labelWords(n.Labels))
+	d.field("Running", "%d of %d slots", n.Running, n.Slots)
+	d.field("Shards", "%d, weight %d", n.Shards, n.Weight)
+	d.field("Address", "%s", n.Address)
+	d.field("Version", "%s", n.Version)
+	d.field("Instance", "%s, up %s", n.Instance, a.upWords(n))
+	d.field("Leases", "%s", strings.Join(n.Leases, ", "))
 }
 
 func (a *app) missingNode(cmd *cobra.Command, c *client.Client, name string, err error) error {

@@ -147,12 +147,7 @@ func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error
 				err = a.emitYAML(1, func(int) any { return e })
 			}
 		default:
-			if n == 1 && !a.noHeaders {
-				err = a.print(a.eventPlace("REVISION") + eventRow("TIME", "KIND", "WHAT", "EVENT"))
-			}
-			if err == nil {
-				err = a.print(a.eventLine(e))
-			}
+			err = a.printEvent(e, n == 1 && !a.noHeaders)
 		}
 		if err != nil {
 			return err
@@ -167,20 +162,37 @@ func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error
 	return nil
 }
 
-// eventPlace is the column of where an event stands among all, if it is wanted.
-func (a *app) eventPlace(id string) string {
-	if a.output != asWide {
-		return ""
+// The columns of events have a width that most fit into: lines come one by one.
+var (
+	eventHeads  = []string{"REVISION", "TIME", "KIND", "WHAT", "EVENT"}
+	eventWidths = map[string]int{"REVISION": 10, "TIME": 19, "KIND": 7, "WHAT": 28}
+)
+
+func (a *app) printEvent(e task.Event, heads bool) error {
+	g := &grid{heads: eventHeads, rows: [][]string{a.eventCells(e)}}
+	if len(a.columns) == 0 && a.output != asWide {
+		g.heads, g.rows[0] = g.heads[1:], g.rows[0][1:]
 	}
-	return fmt.Sprintf("%-10s  ", id)
+	g, err := a.chosen(g)
+	if err != nil {
+		return err
+	}
+	rows := g.rows
+	if heads {
+		rows = append([][]string{g.heads}, rows...)
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			fmt.Fprintf(&line, "%-*s  ", eventWidths[g.heads[i]], cell)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	return a.print(b.String())
 }
 
-// eventRow has columns of a width that most fit into: lines come one by one.
-func eventRow(at, kind, what, words string) string {
-	return fmt.Sprintf("%-19s  %-7s  %-28s  %s\n", at, kind, what, words)
-}
-
-func (a *app) eventLine(e task.Event) string {
+func (a *app) eventCells(e task.Event) []string {
 	at := a.none()
 	if !e.Time.IsZero() {
 		local := e.Time.In(a.zone(readersZone))
@@ -206,7 +218,7 @@ func (a *app) eventLine(e task.Event) string {
 	if e.Kind == task.EventGap {
 		words = a.paint(yellow, words)
 	}
-	return a.eventPlace(e.ID) + eventRow(at, e.Kind, oneLine(first(what, a.none())), words)
+	return []string{e.ID, at, e.Kind, oneLine(first(what, a.none())), words}
 }
 
 // eventWords say what happened, who did it, and why.

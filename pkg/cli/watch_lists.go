@@ -161,11 +161,21 @@ func (a *app) watchRun(ctx context.Context, c *client.Client, r task.Run, zone s
 	return w.run(ctx)
 }
 
-// watchNodes is node list -w.
-func (a *app) watchNodes(ctx context.Context, c *client.Client) error {
+// watchNodes is node list -w, or node get -w of one.
+func (a *app) watchNodes(ctx context.Context, c *client.Client, name string) error {
 	w := &watched[task.Node]{app: a, c: c, events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
 	w.about = func(task.Event) (string, bool) { return "", true }
-	w.list = func(ctx context.Context, _ int) ([]task.Node, error) { return c.Nodes(ctx) }
+	w.list = func(ctx context.Context, _ int) ([]task.Node, error) {
+		nodes, err := c.Nodes(ctx)
+		return slices.DeleteFunc(nodes, func(n task.Node) bool { return name != "" && n.Name != name }), err
+	}
+	if name != "" {
+		w.page = func(list []task.Node) string {
+			d := &details{app: a}
+			a.describeNode(d, list[0])
+			return d.String()
+		}
+	}
 	w.draw, w.name, w.key = a.nodeGrid, func(n task.Node) string { return n.Name }, func(n task.Node) string { return n.Name }
 	w.still = func(n task.Node) any { n.Clock, n.Member = task.Time{}, nil; return n }
 	w.gone = func(key string) any { return left{Name: key, Left: true} }

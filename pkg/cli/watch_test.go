@@ -129,4 +129,23 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(table, "default/a", "not in the list any more")
 	create("c", "data")
 	want(table, "c ", "ok")
+
+	join := func(name, state string) {
+		t.Helper()
+		_, err := etcd.Put(t.Context(), keys.Node(name), `{"instance":"i","state":"`+state+`","labels":{},"roles":[]}`)
+		must(t, err)
+	}
+	join("n1", "ready")
+	join("n2", "ready")
+	nodes := watching(t, env, "node", "list", "-w", "--columns", "name,state", "--no-headers")
+	one := watching(t, env, "node", "get", "n2", "-w", "-o", "jsonl")
+	want(nodes, "n1", "ready")
+	want(nodes, "n2", "ready")
+	want(one, `"name":"n2"`)
+	join("n1", "cordoned")
+	want(nodes, "n1", "cordoned")
+	_, err = etcd.Delete(t.Context(), keys.Node("n2"))
+	must(t, err)
+	want(nodes, "n2", "not in the list any more")
+	want(one, `"name":"n2"`, `"left_list":true`)
 }
