@@ -205,6 +205,7 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 	for want, o := range map[string]client.ComingOptions{
 		all:                         {Until: until, Namespace: "default"},
 		"22:06 bounded, 22:10 a":    {Limit: 2, Namespace: "default"},
+		"22:06 bounded":             {Until: from.Add(5 * time.Hour), Names: []string{"bounded"}},
 		"22:12 c, 22:19 c":          {Until: until, Names: []string{"c"}},
 		"22:10 b, 23:05 b, 23:10 b": {Until: from.Add(70 * time.Minute), Names: []string{"b"}, Selector: "!x", From: from.Add(time.Minute).Add(time.Nanosecond), Limit: 3, Namespace: "default"},
 		"":                          {Until: until, Selector: "team=none"},
