@@ -121,7 +121,7 @@ flag for all that its context says.
   --token-file       CARILLON_TOKEN, CARILLON_TOKEN_FILE
   --ca-file          CARILLON_CA_FILE; --cert-file, --key-file likewise
                      CARILLON_CONFIG   another file
-                     NO_COLOR, TERM=dumb, PAGER, EDITOR, HTTPS_PROXY, NO_PROXY
+                     NO_COLOR, TERM=dumb, PAGER (logs), EDITOR, HTTPS_PROXY, NO_PROXY
 
 What a context has to let you in is shown to its own server only: with --server
 or CARILLON_SERVER elsewhere, its token and its certificate are not used. Without
@@ -150,7 +150,6 @@ elsewhere nothing is cut.
   -q, --quiet                      only data and errors
   -v, --verbose                    each call to the server, on the standard error
 
-A table that does not fit on the terminal is shown by $PAGER, if that is set.
 What changes asks first where it is more than was named: --yes goes ahead,
 --no-input never asks, --dry-run only lists.`
 
