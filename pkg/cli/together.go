@@ -44,7 +44,7 @@ func many[T, R any](ctx context.Context, a *app, verb, past, kind string, things
 	b.told = a.telling(past, len(things))
 	err := b.run(ctx, func(ctx context.Context, i int) (R, string, error) { return do(ctx, things[i]) })
 	b.told.end()
-	b.rest(ctx)
+	b.rest()
 	if a.human() && len(things) > few && b.spoken {
 		a.say("%s %d %ss%s", past, b.ok, kind, failedWords(len(b.codes)))
 	}
@@ -89,10 +89,10 @@ func (b *batch[R]) run(ctx context.Context, do func(context.Context, int) (R, st
 		of, said, err := do(ctx, i)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.all[i] = done[R]{of, said, err, true}
 		if err != nil && (ctx.Err() != nil || len(b.all) == 1 || unreachable(err)) {
-			return err
+			return err // of the whole, and not over: none of its neighbours tells it as one's own
 		}
+		b.all[i] = done[R]{of, said, err, true}
 		b.tell()
 		b.told.step(b.ok, len(b.codes))
 		return nil
@@ -100,9 +100,9 @@ func (b *batch[R]) run(ctx context.Context, do func(context.Context, int) (R, st
 }
 
 // rest tells what was done behind something that was not.
-func (b *batch[R]) rest(ctx context.Context) {
+func (b *batch[R]) rest() {
 	for ; b.next < len(b.all); b.next++ {
-		if d := b.all[b.next]; d.over && (d.err == nil || ctx.Err() == nil && !unreachable(d.err)) && len(b.all) > 1 {
+		if d := b.all[b.next]; d.over {
 			b.tellOne(d)
 		}
 	}

@@ -75,7 +75,7 @@ func (c *cluster) node(name string) *process {
 	c.t.Helper()
 	p := c.nodes[name]
 	if p == nil {
-		p = &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name), http: http.DefaultClient}
+		p = &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name)}
 		if c.caller != nil {
 			p.tls, p.http = true, &http.Client{Transport: &http.Transport{DialTLSContext: certs.DialTLS((&net.Dialer{}).DialContext, c.caller.Client)}}
 		}
@@ -140,7 +140,14 @@ func (p *process) setClock(off time.Duration) {
 }
 
 // plain has the process called without TLS, in a cluster whose callers speak it.
-func (p *process) plain() { p.tls, p.http = false, http.DefaultClient }
+func (p *process) plain() { p.tls, p.http = false, nil }
+
+func (p *process) caller() *http.Client {
+	if p.http != nil {
+		return p.http
+	}
+	return http.DefaultClient
+}
 
 func (p *process) url() string {
 	if p.tls {
@@ -157,7 +164,7 @@ func (p *process) waitReady() {
 			p.t.Fatalf("%s ended:\n%s", p.name, p.logs)
 		default:
 		}
-		res, err := p.http.Get(p.url() + "/readyz")
+		res, err := p.caller().Get(p.url() + "/readyz")
 		if err != nil {
 			return err
 		}

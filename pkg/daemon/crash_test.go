@@ -19,7 +19,7 @@ const aLongLease = "60s"
 // sum is the sum of a metric's values of a node whose line holds all words.
 func (p *process) sum(words ...string) (sum float64) {
 	p.t.Helper()
-	res, err := p.http.Get(p.url() + "/metrics")
+	res, err := p.caller().Get(p.url() + "/metrics")
 	if err != nil {
 		p.t.Fatal(err)
 	}
