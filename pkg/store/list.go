@@ -119,31 +119,6 @@ func (s *Store) BriefsOf(ctx context.Context, refs []Ref) ([]Brief, error) {
 	return list, nil
 }
 
-// eachKey reads keys, many in one request, and calls f for each, in order; nil for
-// one that is not there.
-func (s *Store) eachKey(ctx context.Context, keys []string, f func(i int, e *mvccpb.KeyValue)) error {
-	at := 0
-	for chunk := range slices.Chunk(keys, 100) {
-		ops := make([]clientv3.Op, len(chunk))
-		for i, key := range chunk {
-			ops[i] = clientv3.OpGet(key)
-		}
-		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
-		if err != nil {
-			return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
-		}
-		for _, r := range res.Responses {
-			var e *mvccpb.KeyValue
-			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-				e = kvs[0]
-			}
-			f(at, e)
-			at++
-		}
-	}
-	return nil
-}
-
 // Buries reports whether dead runs are put on record.
 func (s *Store) Buries() bool { return s.buries() }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -48,13 +49,13 @@ func (s *Store) Entries(ctx context.Context, refs []Ref) ([]*task.Entry, error) 
 	for i, ref := range refs {
 		keys[i] = s.keys.Entry(ref)
 	}
-	list := make([]*task.Entry, 0, len(refs))
-	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
-		list = append(list, nil)
-		for _, e := range r.Kvs {
-			if entry, err := DecodeEntry(e.Value); err == nil {
-				list[len(list)-1] = &entry
-			}
+	list := make([]*task.Entry, len(refs))
+	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
+		if e == nil {
+			return
+		}
+		if entry, err := DecodeEntry(e.Value); err == nil {
+			list[i] = &entry
 		}
 	})
 	if err != nil {
@@ -69,13 +70,13 @@ func (s *Store) Attempts(ctx context.Context, runs []RunKey) ([]*Held, error) {
 	for i, k := range runs {
 		keys[i] = s.keys.Run(k.Node, k.Ref, k.Run)
 	}
-	list := make([]*Held, 0, len(runs))
-	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
-		list = append(list, nil)
-		for _, e := range r.Kvs {
-			if h, err := s.held(e); err == nil {
-				list[len(list)-1] = &h
-			}
+	list := make([]*Held, len(runs))
+	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
+		if e == nil {
+			return
+		}
+		if h, err := s.held(e); err == nil {
+			list[i] = &h
 		}
 	})
 	if err != nil {
@@ -84,7 +85,21 @@ func (s *Store) Attempts(ctx context.Context, runs []RunKey) ([]*Held, error) {
 	return list, nil
 }
 
-// eachOf reads keys, many in one request, and calls f for each, in order.
+// eachKey reads keys, many in one request, and calls f for each, in order; with nil
+// for one that is not there.
+func (s *Store) eachKey(ctx context.Context, keys []string, f func(i int, e *mvccpb.KeyValue)) error {
+	i := 0
+	return s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
+		var e *mvccpb.KeyValue
+		if len(r.Kvs) > 0 {
+			e = r.Kvs[0]
+		}
+		f(i, e)
+		i++
+	})
+}
+
+// eachOf is eachKey for who wants to know the revision, too.
 func (s *Store) eachOf(ctx context.Context, keys []string, f func(*etcdserverpb.RangeResponse)) error {
 	for chunk := range slices.Chunk(keys, 100) {
 		ops := make([]clientv3.Op, len(chunk))
