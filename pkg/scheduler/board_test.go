@@ -200,6 +200,30 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	h.shows(9, "1 tasks, 0 paused", "a +6")
 }
 
+// A person who has looked at a failure is not shown it again; of an older one the
+// newer is what counts.
+func TestBoard_AFailureThatIsDismissedIsNoneAnyMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1,2 0 12 * * *"))
+	h.decide(1)
+	w.finish("a", task.Failed)
+	h.decide(2)
+	w.finish("a", task.Failed)
+	h.see()
+	dead, err := w.store.DeadRuns(w.ctx, ref("a")) // the newest first
+	w.ok(err)
+	slices.Reverse(dead)
+	for i, want := range []int{1, 0} {
+		w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i]))
+		h.see()
+		if got := h.part(9).FailingCount; got != want {
+			t.Errorf("with the run %s dismissed %d fail, want %d", dead[i].ID, got, want)
+		}
+	}
+}
+
 func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -9,6 +9,7 @@ func (w *worker) applyDead(ev *store.ShardEvent) {
 	switch {
 	case ev.Deleted:
 		delete(w.purges, ev.Key)
+		w.settled(t, ev)
 		w.drop(t)
 	case t.orphan(ev.Run):
 		w.purges[ev.Key] = ev.Mod

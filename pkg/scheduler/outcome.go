@@ -11,7 +11,8 @@ import (
 // the board alone, nothing is decided by it. Only tasks that fail have one.
 //
 // A worker hears of every end by the watch. What was before it opened its shard is
-// told by the dead runs (see recaller).
+// told by the dead runs (see recaller), by which lists of the API go alone: these
+// have a task failing as long as one of them is there and no run has succeeded since.
 type failure struct {
 	mod      int64 // of the record
 	run      string
@@ -62,6 +63,18 @@ func (w *worker) hearOutcome(t *taskState, ev *store.ShardEvent) {
 		n += before.inARow
 	}
 	w.failing[t] = failureOf(ev.Mod, r, n)
+}
+
+// settled takes note that a dead run is off its list: a person has dismissed it or
+// had it run again. A task whose last failure that was is not failing any more.
+func (w *worker) settled(t *taskState, ev *store.ShardEvent) {
+	if f := w.failing[t]; f == nil || f.run != ev.Run || ev.Mod <= f.mod {
+		return
+	}
+	delete(w.failing, t)
+	if w.told != nil {
+		w.told[t.fullName()] = ev.Mod
+	}
 }
 
 // ran reports whether it is how a run ended that nobody wanted to end: what counts

@@ -69,7 +69,8 @@ type BoardShard struct {
 	Loading bool   `json:"loading,omitempty"`
 }
 
-// BoardFailing is a task whose last run to end failed, timed out or was lost.
+// BoardFailing is a task whose last run to end failed, timed out or was lost, and was
+// neither dismissed nor run again.
 type BoardFailing struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
