@@ -154,16 +154,6 @@ func TestReport_IsOneJSONObject(t *testing.T) {
 	}
 }
 
-func TestNearest_FindsWhatWasMeant(t *testing.T) {
-	words := []string{"list", "get", "next", "delete", "resume", "nightly-backup"}
-	for typed, want := range map[string]string{"lsit": "list", "lst": "list", "del": "delete", "GET": "get", "nigthly-backup": "nightly-backup",
-		"resmue": "resume", "xyz": "", "": "", "q": "", strings.Repeat("a", 1000): ""} {
-		if got := nearest(typed, words); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", typed, got, want)
-		}
-	}
-}
-
 func TestParseRunWord(t *testing.T) {
 	cases := map[string]runWord{
 		"backup":                               {task: "backup"},

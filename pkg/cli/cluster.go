@@ -147,7 +147,7 @@ func (a *app) missingNode(cmd *cobra.Command, c *client.Client, name string, err
 	for i, n := range nodes {
 		names[i] = n.Name
 	}
-	if near := nearest(name, names); listed == nil && near != "" && near != name {
+	if near := task.Nearest(name, names); listed == nil && near != "" && near != name {
 		f.Hint = "did you mean: " + near
 	}
 	return f

@@ -15,10 +15,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// completeLimit is how long TAB may take, whatever the server does.
+// completeLimit is how long TAB waits for an answer, whatever the server does.
 const completeLimit = 300 * time.Millisecond
 
-// completeMost is how many names TAB looks at.
+// completeMost is how many names TAB looks at in one list.
 const completeMost = 1000
 
 type completer = func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective)
@@ -70,9 +70,16 @@ func begun(offers []offer, done []string, typed string) ([]cobra.Completion, cob
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// someTasks are the first tasks of the scope.
-func (a *app) someTasks(ctx context.Context, c *client.Client, do func(client.Task)) error {
-	for t, err := range c.All(ctx, client.ListOptions{Namespace: a.scope(), Limit: completeMost}) {
+// someTasks are the first tasks of the scope, or of a pattern.
+func (a *app) someTasks(ctx context.Context, c *client.Client, pattern string, do func(client.Task)) error {
+	o := client.ListOptions{Namespace: a.scope(), Limit: completeMost, Brief: true}
+	if pattern != "" {
+		var err error
+		if o.Namespace, o.Names, err = a.patterns([]string{pattern}); err != nil {
+			return err
+		}
+	}
+	for t, err := range c.All(ctx, o) {
 		if err != nil {
 			return err
 		}
@@ -81,14 +88,25 @@ func (a *app) someTasks(ctx context.Context, c *client.Client, do func(client.Ta
 	return nil
 }
 
-// completeTasks offers the names of tasks that are not on the line yet.
+// completeTasks offers the names of tasks that are not on the line yet. Where there
+// are more than one list has, those are asked for that begin with what is typed.
 func (a *app) completeTasks(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return begun(a.live(cmd, "tasks", func(ctx context.Context, c *client.Client) (offers []offer, err error) {
-		err = a.someTasks(ctx, c, func(t client.Task) {
+	offers := a.live(cmd, "tasks", a.taskOffers(""))
+	bare := a.allNamespaces && !strings.Contains(typed, "/") // it begins a namespace, and no name
+	if len(offers) >= completeMost && typed != "" && !bare && !isGlob(typed) {
+		offers = a.live(cmd, "tasks "+typed, a.taskOffers(typed+"*"))
+	}
+	return begun(offers, done, typed)
+}
+
+// taskOffers looks for tasks: the first ones, or those that a pattern matches.
+func (a *app) taskOffers(pattern string) look {
+	return func(ctx context.Context, c *client.Client) (offers []offer, err error) {
+		err = a.someTasks(ctx, c, pattern, func(t client.Task) {
 			offers = append(offers, offer{a.taskName(t), first(oneLine(t.Description), oneLine(scheduleWords(t.Spec)))})
 		})
 		return offers, err
-	}), done, typed)
+	}
 }
 
 // completeTask is completeTasks for a command that takes one.
@@ -143,7 +161,7 @@ func (a *app) completeNamespaces(cmd *cobra.Command, _ []string, typed string) (
 	everywhere.allNamespaces = true
 	return begun(everywhere.live(cmd, "namespaces", func(ctx context.Context, c *client.Client) ([]offer, error) {
 		count := map[string]int64{}
-		err := everywhere.someTasks(ctx, c, func(t client.Task) { count[t.Namespace]++ })
+		err := everywhere.someTasks(ctx, c, "", func(t client.Task) { count[t.Namespace]++ })
 		offers := []offer{}
 		for _, ns := range slices.Sorted(maps.Keys(count)) {
 			offers = append(offers, offer{ns, ""})
@@ -156,7 +174,7 @@ func (a *app) completeNamespaces(cmd *cobra.Command, _ []string, typed string) (
 func (a *app) completeTaskLabels(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return nextTerm(a.live(cmd, "task-labels", func(ctx context.Context, c *client.Client) ([]offer, error) {
 		l := labelsSeen{}
-		err := a.someTasks(ctx, c, func(t client.Task) { l.add(t.Labels) })
+		err := a.someTasks(ctx, c, "", func(t client.Task) { l.add(t.Labels) })
 		return l.offers(), err
 	}), typed)
 }

@@ -254,7 +254,7 @@ func (a *app) setField(ctx context.Context, c *contextSpec, word string) error {
 		c.ReadOnly = value == "true"
 	case field == nil:
 		e := usage("%s is not a field of a context", quote(key))
-		if near := nearest(key, contextFields()); near != "" {
+		if near := task.Nearest(key, contextFields()); near != "" {
 			e.Hint = "did you mean: " + near
 		}
 		return e

@@ -131,7 +131,7 @@ func (s *settings) noContext(name string) error {
 	names := slices.Sorted(maps.Keys(s.file.Contexts))
 	f := notFound("context %s is not in %s", quote(name), first(s.path, "any file"))
 	f.Field = "context"
-	switch near := nearest(name, names); {
+	switch near := task.Nearest(name, names); {
 	case near != "":
 		return f.hinting("did you mean: %s", near)
 	case len(names) > 0:

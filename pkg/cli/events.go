@@ -78,7 +78,7 @@ func (a *app) eventOptions(o watching) (client.EventOptions, error) {
 	for _, k := range o.kinds {
 		if !slices.Contains(task.EventKinds(), k) {
 			e := usage("--kind %s: use %s", quote(k), strings.Join(task.EventKinds(), ", "))
-			if near := nearest(k, task.EventKinds()); near != "" {
+			if near := task.Nearest(k, task.EventKinds()); near != "" {
 				e.Hint = "did you mean: --kind " + near
 			}
 			return opts, e

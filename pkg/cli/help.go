@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // usageTemplate is cobra's, with examples before everything else and the global
@@ -45,7 +47,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 			at := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == word || c.HasAlias(word) })
 			if at < 0 {
 				e := usage("there is no help about %s", quote(word)).hinting("see %s --help", cmd.CommandPath())
-				if near := nearest(word, wordsOf(cmd, helpful)); near != "" {
+				if near := task.Nearest(word, wordsOf(cmd, helpful)); near != "" {
 					e.Hint = strings.Replace("did you mean: "+cmd.CommandPath()+" "+near, "carillon", "carillon help", 1)
 				}
 				return nil, e

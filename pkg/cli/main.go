@@ -195,7 +195,7 @@ func (a *app) refuseUnknown(cmd *cobra.Command) {
 func unknownCommand(cmd *cobra.Command, word string) error {
 	names := wordsOf(cmd, (*cobra.Command).IsAvailableCommand)
 	hint := "see " + cmd.CommandPath() + " --help"
-	if near := nearest(word, names); near != "" {
+	if near := task.Nearest(word, names); near != "" {
 		hint = "did you mean: " + cmd.CommandPath() + " " + near
 	}
 	return &failure{exit: exitUsage, problem: problem{Code: codeUsage, Hint: hint,
@@ -228,7 +228,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		names = append(names, set...)
 	}
 	slices.Sort(names)
-	if near := nearest(word, slices.Compact(names)); near != "" {
+	if near := task.Nearest(word, slices.Compact(names)); near != "" {
 		f.Hint = "did you mean: --" + near
 	}
 	return f

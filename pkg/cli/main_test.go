@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +13,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // TestMain_DoesWhatItsDaemonCommandsSay: they are part of the tree, and their
@@ -69,6 +74,32 @@ func TestCompletion_NeverHangs(t *testing.T) {
 	}
 	if got := out.String(); got != ":4\n" {
 		t.Errorf("offers %q", got)
+	}
+}
+
+// TestCompletion_FindsTasksBeyondTheFirst: of very many tasks those are asked for that
+// begin with what is typed.
+func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page := client.List[client.Task]{Next: "more"}
+		for i := range completeMost {
+			page.Items = append(page.Items, client.Task{Task: task.Task{Spec: task.Spec{Namespace: "default", Name: fmt.Sprintf("a%04d", i)}}})
+		}
+		if name := r.URL.Query().Get("name"); name != "" {
+			page = client.List[client.Task]{Items: page.Items[:1]}
+			page.Items[0].Name = strings.TrimSuffix(name, "*") + "-found"
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(page)
+	}))
+	defer s.Close()
+	token := func(name string) string { return map[string]string{"CARILLON_TOKEN": "carillon_x"}[name] }
+	for typed, want := range map[string]string{"a0999": "a0999-found\n:4\n", "zz": "zz-found\n:4\n", "z*": ":4\n"} {
+		var out, errs bytes.Buffer
+		Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, typed}, IO{Out: &out, Err: &errs, Env: token})
+		if got := out.String(); got != want {
+			t.Errorf("%q: offers %q, want %q", typed, got, want)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // emitList prints a list in whatever format is asked for.
@@ -50,7 +51,7 @@ func (a *app) chosen(g *grid) (*grid, error) {
 				names[i] = columnName(head)
 			}
 			e := usage("--columns %s: there are %s", quote(name), strings.Join(names, ", "))
-			if near := nearest(columnName(name), names); near != "" {
+			if near := task.Nearest(columnName(name), names); near != "" {
 				return nil, e.hinting("did you mean: --columns %s", near)
 			}
 			return nil, e

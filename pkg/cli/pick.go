@@ -298,7 +298,7 @@ func (a *app) missing(ctx context.Context, c *client.Client, r ref, err error) e
 			f.Hint = fmt.Sprintf("it is in another namespace: -n %s", t.Namespace)
 		}
 	}
-	if near := nearest(r.name, names); near != "" {
+	if near := task.Nearest(r.name, names); near != "" {
 		f.Hint = "did you mean: " + near
 	}
 	return f

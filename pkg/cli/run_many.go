@@ -159,7 +159,7 @@ func readStates(names []string, known []task.State) ([]task.State, error) {
 		s := task.State(strings.TrimSpace(name))
 		if !slices.Contains(known, s) {
 			e := usage("--state %s: use %s", quote(name), strings.Join(stateNames(known), ", "))
-			if near := nearest(name, stateNames(known)); near != "" {
+			if near := task.Nearest(name, stateNames(known)); near != "" {
 				e.Hint = "did you mean: --state " + near
 			}
 			return nil, e

@@ -273,7 +273,7 @@ func unset(p map[string]any, fields []string) error {
 		if !ok {
 			names := clearable()
 			e := usage("--unset %s: not a field of a task", quote(f))
-			if near := nearest(f, names); near != "" {
+			if near := task.Nearest(f, names); near != "" {
 				return e.hinting("did you mean: --unset %s", near)
 			}
 			return e

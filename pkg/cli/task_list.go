@@ -44,7 +44,7 @@ func (l *listing) check() error {
 	}
 	if !slices.Contains(sorts, l.sort) {
 		e := usage("--sort %s: use %s", quote(l.sort), strings.Join(sorts, ", "))
-		if near := nearest(l.sort, sorts); near != "" {
+		if near := task.Nearest(l.sort, sorts); near != "" {
 			e.Hint = "did you mean: --sort " + near
 		}
 		return e
