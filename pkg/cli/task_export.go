@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 
@@ -87,19 +86,16 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 	}
 	matched := map[string]bool{}
 	var codes []int
-	for t, err := range c.All(ctx, client.ListOptions{Namespace: x.scope(), Selector: x.selector}) {
+	namespace, names, err := x.patterns(words)
+	if err != nil {
+		return err
+	}
+	for t, err := range c.All(ctx, client.ListOptions{Namespace: namespace, Names: names, Selector: x.selector}) {
 		if err != nil {
 			return err
 		}
-		if len(words) > 0 {
-			word, err := x.matches(words, t)
-			if err != nil {
-				return err
-			}
-			if word == "" {
-				continue
-			}
-			matched[word] = true
+		for _, w := range words {
+			matched[w] = matched[w] || x.matches(w, ref{t.Namespace, t.Name})
 		}
 		if err := x.write(t); err != nil {
 			codes = append(codes, x.report(err))
@@ -132,20 +128,6 @@ func (x *exporting) named(ctx context.Context, c *client.Client, words []string)
 		}
 		return x.write(t)
 	})
-}
-
-// matches is the first word that stands for a task; "" if none does.
-func (x *exporting) matches(words []string, t client.Task) (string, error) {
-	for _, w := range words {
-		ok, err := path.Match(w, t.Name)
-		if err != nil {
-			return "", usage("%s is not a pattern; use *, ? and [a-z]", quote(w))
-		}
-		if ok {
-			return w, nil
-		}
-	}
-	return "", nil
 }
 
 // write exports a task. Its namespace is left out where whoever applies it, as
