@@ -79,7 +79,7 @@ func weekday(word string) (string, error) {
 		if ranged {
 			b, err2 = strconv.Atoi(to)
 		}
-		if err1 != nil || err2 != nil {
+		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // ſun folds to sun, and is no day
 			return "", fmt.Errorf("weekdays %s cannot be read", quote(word))
 		}
 		for d := a; ; d = (d + 1) % 7 {
