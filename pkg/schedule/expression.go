@@ -48,6 +48,12 @@ type expression struct {
 // it has passed the checks here. name is the user's name of the field; written
 // says that H and @in may be in it, with some value in H's place.
 func parseExpression(name, text string, written bool) (expression, error) {
+	return readExpression(name, text, written, meant)
+}
+
+// readExpression is parseExpression with another end to its messages: whoever makes
+// that of guesses must not ask for a guess at each of them.
+func readExpression(name, text string, written bool, meant func(words []string) string) (expression, error) {
 	fail := func(code, format string, args ...any) (expression, error) {
 		return expression{}, task.Invalid(code, name, "%s: %s", task.Quote(text), fmt.Sprintf(format, args...))
 	}

@@ -24,12 +24,14 @@ func meant(words []string) string {
 		if text == "" || len(text) > maxMeant || text == strings.Join(words, " ") {
 			continue
 		}
-		if Check(task.Timing{Schedule: []string{text}}) == nil {
+		if _, err := readExpression("schedule", text, true, noGuess); err == nil {
 			return fmt.Sprintf("; did you mean %q?", text)
 		}
 	}
 	return ""
 }
+
+func noGuess([]string) string { return "" }
 
 // steadyBeat suggests @every for a step that is too long for its field, where
 // every greater field is a plain *.

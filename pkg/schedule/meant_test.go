@@ -25,6 +25,8 @@ func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 		"0 0 * * Monday":       "0 0 * * MON",
 		"0 0 * * MO":           "0 0 * * MON",
 		"0 0 * * 8":            "",
+		"0 0 * JAN-MON *":      "", // either field would have it in the other
+		"0 0 * * FRI-MAR":      "",
 		"* * * *":              "",
 		"@dialy":               "@daily",
 		"@hourl":               "@hourly",
