@@ -272,9 +272,9 @@ func nameOf(f reflect.StructField) string {
 	return name
 }
 
-func plain(s string) string {
-	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(s))
-}
+func plain(s string) string { return strings.ToLower(withoutMarks.Replace(s)) }
+
+var withoutMarks = strings.NewReplacer("_", "", "-", "") // which takes longer to make than to use
 
 func elem(t reflect.Type) reflect.Type {
 	if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {

@@ -20,9 +20,14 @@ func Nearest(typed string, words []string) string {
 	best, least := "", len(typed)/3+1
 	for _, w := range words {
 		word := plain(w)
-		d := distance(typed, word)
-		if len(typed) >= 3 && strings.HasPrefix(word, typed) {
+		d := len(word) - len(typed) // or more
+		switch {
+		case len(typed) >= 3 && strings.HasPrefix(word, typed):
 			d = min(d, 1)
+		case max(d, -d) > least:
+			continue
+		default:
+			d = distance(typed, word)
 		}
 		if d < least || (d == least && best == "" && d < len(typed)) {
 			best, least = w, d
@@ -46,9 +51,9 @@ func distance(a, b string) int {
 	if len(b) > maxTyped {
 		return len(b) // as far as makes no difference
 	}
-	var before []int
-	last, row := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
+	var rows [3][maxTyped + 1]int // on the stack: there may be hundreds of words
+	before, last, row := &rows[0], &rows[1], &rows[2]
+	for j := range len(b) + 1 {
 		last[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
@@ -63,7 +68,7 @@ func distance(a, b string) int {
 				row[j] = min(row[j], before[j-2]+1)
 			}
 		}
-		before, last, row = last, row, make([]int, len(b)+1)
+		before, last, row = last, row, before
 	}
 	return last[len(b)]
 }
