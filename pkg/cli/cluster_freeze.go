@@ -42,8 +42,15 @@ func (a *app) clusterFreeze() *cobra.Command {
 			return err
 		}
 		what := fmt.Sprintf("freeze %s with its %s", frozenName(a.ns), plural(st.Tasks, "task"))
-		if dryRun {
+		if dryRun && a.human() {
 			return a.print("would " + what + "\n")
+		}
+		if dryRun {
+			p := planned{"freeze", "cluster", "cluster"}
+			if a.ns != "" {
+				p.Kind, p.Name = "namespace", a.ns
+			}
+			return emitOne(a, p, p.Name, nil)
 		}
 		if !a.yes {
 			if ok, err := a.ask(cmd.Context(), what+"?", int(st.Tasks), true); !ok {

@@ -84,7 +84,20 @@ func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, 
 		if err != nil {
 			return err
 		}
+		var absent error
+		if p.dryRun && !broad {
+			names, absent = present(ctx, a, names, func(name string) error {
+				_, err := c.Node(ctx, name)
+				return a.missingNode(cmd, c, name, err)
+			})
+			if len(names) == 0 && absent != nil {
+				return absent
+			}
+		}
 		if ok, err := a.confirm(ctx, cmd.Name(), "node", names, broad, p.dryRun, false); !ok {
+			if err == nil {
+				err = absent
+			}
 			return err
 		}
 		changed, failed := many(ctx, a, cmd.Name(), done, "node", names, func(ctx context.Context, name string) (task.Node, string, error) {

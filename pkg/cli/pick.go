@@ -178,15 +178,11 @@ func (a *app) approve(ctx context.Context, verb string, ch choice, p pick, sever
 
 // confirm is approve for things of any kind, by their names.
 func (a *app) confirm(ctx context.Context, verb, kind string, names []string, broad, dryRun, severe bool) (bool, error) {
-	if dryRun {
-		for _, name := range names {
-			fmt.Fprintf(a.Out, "would %s %s\n", verb, name)
-		}
-		return false, nil
-	}
 	if len(names) == 0 {
 		a.note("no %s matches; nothing done", kind)
-		return false, nil
+	}
+	if dryRun || len(names) == 0 {
+		return false, a.emitPlan(verb, kind, names)
 	}
 	if !broad || a.yes {
 		return true, nil
@@ -195,6 +191,43 @@ func (a *app) confirm(ctx context.Context, verb, kind string, names []string, br
 		a.preview(verb, names)
 	}
 	return a.ask(ctx, fmt.Sprintf("%s %d %ss?", verb, len(names), kind), len(names), severe)
+}
+
+// planned is what a dry run tells programs of one thing.
+type planned struct {
+	Would string `json:"would"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+}
+
+// emitPlan prints what a dry run found: a sentence for each thing, or a list.
+func (a *app) emitPlan(verb, kind string, names []string) error {
+	if a.human() {
+		var b strings.Builder
+		for _, name := range names {
+			fmt.Fprintf(&b, "would %s %s\n", verb, name)
+		}
+		return a.print(b.String())
+	}
+	plan := make([]planned, len(names))
+	for i, name := range names {
+		plan[i] = planned{verb, kind, name}
+	}
+	return emitList(a, plan, func(p planned) string { return p.Name }, nil)
+}
+
+// present keeps those of named things that look finds; it tells of the others. So a
+// dry run of a name with a slip in it fails as the change itself would.
+func present[T any](ctx context.Context, a *app, things []T, look func(T) error) ([]T, error) {
+	found := make([]T, 0, len(things))
+	failed := together(ctx, a, things, func(t T) error {
+		err := look(t)
+		if err == nil {
+			found = append(found, t)
+		}
+		return err
+	})
+	return found, failed
 }
 
 // preview says what would be done to which things, before the question.

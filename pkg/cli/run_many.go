@@ -63,11 +63,27 @@ func manyRuns[R any](a *app, cmd *cobra.Command, p *runPick, past string,
 		if err != nil {
 			return err
 		}
+		var absent error
+		if p.dryRun {
+			chosen, absent = present(ctx, a, chosen, func(r chosenRun) error {
+				if r.run.ID != "" {
+					return nil
+				}
+				_, err := a.namedRun(ctx, c, r.word, p.dead)
+				return err
+			})
+			if len(chosen) == 0 && absent != nil {
+				return absent
+			}
+		}
 		names := make([]string, len(chosen))
 		for i, r := range chosen {
 			names[i] = r.word
 		}
 		if ok, err := a.confirm(ctx, cmd.Name(), "run", names, broad && len(chosen) > 1, p.dryRun, false); !ok {
+			if err == nil {
+				err = absent
+			}
 			return err
 		}
 		changed, failed := many(ctx, a, cmd.Name(), past, "run", chosen, func(ctx context.Context, r chosenRun) (R, string, error) {

@@ -83,8 +83,21 @@ func (a *app) approved(cmd *cobra.Command, words []string, p pick, severe bool) 
 	if err != nil {
 		return nil, nil, err
 	}
+	var absent error
+	if p.dryRun && !ch.broad {
+		ch.refs, absent = present(cmd.Context(), a, ch.refs, func(r ref) error {
+			_, err := c.Get(cmd.Context(), r.namespace, r.name)
+			return a.missing(cmd.Context(), c, r, err)
+		})
+		if len(ch.refs) == 0 && absent != nil {
+			return nil, nil, absent
+		}
+	}
 	ok, err := a.approve(cmd.Context(), cmd.Name(), ch, p, severe)
 	if !ok {
+		if err == nil {
+			err = absent
+		}
 		return nil, nil, err
 	}
 	return c, ch.refs, nil
