@@ -76,7 +76,10 @@ install -m 644 scripts/deb/lintian-overrides "$tree/usr/share/lintian/overrides/
 install -m 644 scripts/deb/copyright "$doc/copyright"
 install -m 644 scripts/deb/scheduler-only.conf examples/*.yaml "$doc/examples/"
 install -m 755 scripts/deb/postinst scripts/deb/prerm scripts/deb/postrm "$tree/DEBIAN/"
-install -m 644 README.md docs/*.md docs/how-to/*.md "$doc/"
+install -d "$doc/docs/how-to"
+install -m 644 README.md "$doc/"
+install -m 644 docs/*.md "$doc/docs/"
+install -m 644 docs/how-to/*.md "$doc/docs/how-to/"
 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}' ./cmd/carillon | sort -u >"$doc/modules.txt"
 install -m 644 CHANGELOG.md "$doc/changelog"
 maintainer=${DEB_MAINTAINER:-The Carillon authors <carillonhq@users.noreply.github.com>}
