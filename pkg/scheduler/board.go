@@ -229,12 +229,17 @@ func (w *worker) showLives(g *glimpse) {
 			}
 			runs.add(r)
 		}
+		held := t.how != nil && len(t.live.active) > 0 && !t.how.rule.free(t.doing())
 		for _, q := range t.live.queue {
 			if g.waiting == nil {
 				g.waiting = map[string]int{}
 			}
-			g.waiting[q.Reason]++
-			queue.add(waitSeen{t.fullName(), q.ID, q.Reason, q.NotBefore})
+			reason := q.Reason
+			if held && reason == task.ReasonNoNode {
+				reason = task.ReasonOverlap // a node has come since: others of the task run now
+			}
+			g.waiting[reason]++
+			queue.add(waitSeen{t.fullName(), q.ID, reason, q.NotBefore})
 		}
 	}
 	g.runs, g.gone, g.queue = runs.sorted(), gone.sorted(), queue.sorted()

@@ -134,6 +134,27 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 	}
 }
 
+// Runs that no node took wait for each other once one does: that is no problem of
+// their selector any more.
+func TestBoard_ForgetsThatThereWasNoNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", cronned("5,6,7 0 12 * * *"), on("node = n2"), queues(10, ""))
+	for _, at := range []float64{5, 6, 7, 8} {
+		h.decide(at)
+	}
+	if p := h.part(10); p.Waiting[task.ReasonNoNode] != 3 {
+		t.Fatalf("%+v", p.Waiting)
+	}
+	w.join("n2")
+	h.fleet()
+	h.decide(9)
+	if p := h.part(10); p.ActiveCount != 1 || p.Waiting[task.ReasonOverlap] != 2 || p.Waiting[task.ReasonNoNode] != 0 || p.Waits[0].Reason != task.ReasonOverlap {
+		t.Errorf("%d active, %+v", p.ActiveCount, p)
+	}
+}
+
 func TestBoard_ShowsWhatIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
