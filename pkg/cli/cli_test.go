@@ -292,6 +292,30 @@ func TestGrid_IsCutForTerminalsOnly(t *testing.T) {
 	}
 }
 
+func TestGrid_KeepsTheResultOnANarrowTerminal(t *testing.T) {
+	d := newDesk("")
+	d.ascii, d.color = true, "never"
+	d.terminal = func(any) (int, bool) { return 80, true }
+	g := &grid{heads: []string{"NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", "LAST 10"}}
+	g.add("after-the-holidays", "30 3 * * *, */2 * * * * Berlin", "paused until Wed 6 Jan 2027 00:00 CET", "3h 18m", "1m 58s ago, 225ms", "x exit 69", "++++++x+++")
+	text := g.render(d.app)
+	for _, part := range []string{"after-the-holidays ", "3h 18m ", "x exit 69", "RESULT"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing:\n%s", part, text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+	g = &grid{heads: []string{"TASK", "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK"}}
+	g.add("every-order", "20261121T135616.218Z-3fxm-wt5c", "Sat 13:56:16 UTC (manual)", "x exit 3", "dev", "15ms", "1m 2s")
+	if text := g.render(d.app); !strings.Contains(text, "20261121T135616.218Z-3fxm-wt5c ") || !strings.Contains(text, "x exit 3") || !strings.Contains(text, " ~\n") {
+		t.Error(text)
+	}
+}
+
 func TestColours_AreLeftOutWhereTheyAreNotWanted(t *testing.T) {
 	cases := []struct {
 		color string

@@ -169,11 +169,11 @@ type grid struct {
 func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
 
 // render draws the table: no lines, columns as wide as they must be, two blanks
-// between them. Only a terminal gets rows cut to its width.
+// between them. Only for a terminal it is made to fit.
 func (g *grid) render(a *app) string {
 	if len(g.rows) == 0 {
 		if g.empty != "" {
-			a.note("%s", g.empty)
+			a.note("%s", a.plain(g.empty))
 		}
 		return ""
 	}
@@ -181,12 +181,14 @@ func (g *grid) render(a *app) string {
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Format = table.FormatOptions{}
-	style.Box = table.BoxStyle{PaddingRight: "  ", UnfinishedRow: "…"}
+	more := "…"
 	if a.ascii {
-		style.Box.UnfinishedRow = "~"
+		more = "~"
 	}
+	style.Box = table.BoxStyle{PaddingRight: "  ", UnfinishedRow: more}
 	if width, tty := a.terminal(a.Out); tty && width > 0 {
-		style.Size.WidthMax = width
+		g = g.fit(width, more)
+		style.Size.WidthMax = width + between // behind the last column are blanks, too
 	}
 	t.SetStyle(style)
 	if !a.noHeaders {
