@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -27,7 +29,7 @@ func (a *app) taskWhy() *cobra.Command {
 		ValidArgsFunction: a.completeTask,
 	}
 	f := cmd.Flags()
-	f.StringVar(&q.At, "at", "", "a `TIME`, past or to come: 2026-03-29T02:30, or a date")
+	f.StringVar(&q.At, "at", "", "a `TIME`, past or to come: 2026-03-29T02:30, 02:30 for today, or a date")
 	f.StringVar(&q.From, "from", "", "the beginning of a range, a `TIME`")
 	f.StringVar(&q.To, "to", "", "its end, a `TIME` (default now)")
 	f.StringVar(&q.Timezone, "timezone", "", "read and show local times in this `ZONE` (default the task's)")
@@ -47,6 +49,9 @@ func (a *app) taskWhy() *cobra.Command {
 		}
 		r, err := a.whyWord(cmd.Context(), c, words[0], &q)
 		if err != nil {
+			return err
+		}
+		if err := a.timesOfToday(cmd.Context(), c, r, &q); err != nil {
 			return err
 		}
 		answer, err := c.Why(cmd.Context(), r.namespace, r.name, q)
@@ -79,6 +84,29 @@ func (a *app) whyWord(ctx context.Context, c *client.Client, word string, q *cli
 	run, err := a.findRun(ctx, c, word)
 	q.At = stamp(run.ScheduledTime)
 	return ref{run.Namespace, run.Task}, err
+}
+
+// timesOfToday gives times of day their date: today, in the zone of the question.
+func (a *app) timesOfToday(ctx context.Context, c *client.Client, r ref, q *client.WhyQuestion) error {
+	for _, text := range []*string{&q.At, &q.From, &q.To} {
+		if _, err := time.Parse("15:04", *text); err != nil {
+			continue
+		}
+		zone := q.Timezone
+		if zone == "" {
+			t, err := c.Get(ctx, r.namespace, r.name)
+			if err != nil {
+				return a.missing(ctx, c, r, err)
+			}
+			zone = t.Timezone
+		}
+		loc, err := schedule.Location(zone)
+		if err != nil {
+			return usage("--timezone: %s is not a time zone", quote(zone))
+		}
+		*text = a.now().In(loc).Format("2006-01-02T") + *text
+	}
+	return nil
 }
 
 // explainWhy writes an answer for people: the sentence, then the evidence.
