@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/schedule"
@@ -280,7 +282,9 @@ func (a *app) completeFlags(cmd *cobra.Command) {
 		a.completeFlags(c)
 	}
 	known := map[string]completer{"selector": a.completeTaskLabels, "unset": completeUnset, "timezone": completeZones,
-		"task": a.completeTasks, "node": a.completeNodes}
+		"task": a.completeTasks, "node": a.completeNodes, "record": fixed(task.RecordAll, task.RecordFailures),
+		"tls-client-auth": fixed("none", "optional", "require"), "role": fixed("scheduler", "executor"), "log-format": fixed("json", "console"),
+		"log-level": fixed("debug", "info", "warn", "error"), "initial-cluster-state": fixed("new", "existing")}
 	if cmd.HasParent() && cmd.Parent().Name() == "node" {
 		known["selector"] = a.completeNodeLabels
 	}
@@ -289,6 +293,23 @@ func (a *app) completeFlags(cmd *cobra.Command) {
 			complete(cmd, flag, f) // but for a command that has its own
 		}
 	}
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if !namesFile.MatchString(f.Name) {
+			complete(cmd, f.Name, cobra.NoFileCompletions) // a file is not the answer
+		}
+	})
+	takesFiles := strings.Contains(cmd.Use, "FILE") || strings.Contains(cmd.Use, "COMMAND")
+	if refuses := cmd.Args != nil && cmd.Args(cmd, []string{"x"}) != nil; cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() && (refuses || !takesFiles) {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+}
+
+// namesFile is what flags are called whose value is a file or a directory.
+var namesFile = regexp.MustCompile(`(^|-)(file|filename|dir|config|ca|cert|key)$`)
+
+// fixed is a completer of words that are always the same.
+func fixed(words ...string) completer {
+	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
 // completeUnset offers the fields that --unset knows.
@@ -306,7 +327,7 @@ func completeZones(_ *cobra.Command, _ []string, typed string) ([]cobra.Completi
 }
 
 func completeFixed(cmd *cobra.Command, flag string, words ...string) {
-	complete(cmd, flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	complete(cmd, flag, fixed(words...))
 }
 
 func complete(cmd *cobra.Command, flag string, f completer) {

@@ -43,7 +43,7 @@ func (i *importing) bind(cmd *cobra.Command, node, zone string) {
 	f.StringVar(&i.Prefix, "prefix", "", "`TEXT` before the tasks' names (default: the node, if one is named)")
 	f.IntVar(&i.Keep, "keep", 0, "`N` ended runs, or ticks of shadows, to remember (default 20)")
 	complete(cmd, "node", i.completeNodes)
-	for _, name := range []string{"prefix", "keep", "timezone"} {
+	for _, name := range []string{"prefix", "keep"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
 }

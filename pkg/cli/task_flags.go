@@ -64,7 +64,7 @@ var taskFields = []taskFlag{
 	{"pause-after-failures", "pause_after_failures", 0, "pause the task when `N` runs in a row have failed"},
 	{"selector", "target.selector", "", "`SELECTOR` of the nodes that may run it, such as role=db"},
 	{"keep", "history.keep", 0, "`N` ended runs to remember (default 20)"},
-	{"record", "history.record", "", "which ended runs to remember: all (default) or `failures`"},
+	{"record", "history.record", "", "`WHICH` ended runs to remember: all (default) or failures"},
 	{"shadow", "shadow", false, "decide and record its ticks, and start nothing"},
 	{"paused", "paused", false, "has no ticks until it is resumed"},
 }
