@@ -122,7 +122,7 @@ func (a *app) report(err error) int {
 	}
 	fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(red, "error:"), printable(f.Error()))
 	if f.Hint != "" && f.Hint != a.hinted { // a hundred errors of a kind need one
-		fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(dim, "hint:"), printable(f.Hint))
+		fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(dim, "hint:"), a.plain(printable(f.Hint)))
 		a.hinted = f.Hint
 	}
 	return f.exit
@@ -249,7 +249,7 @@ func together[T any](ctx context.Context, a *app, things []T, do func(T) error) 
 		if err == nil {
 			continue
 		}
-		if ctx.Err() != nil || len(things) == 1 || unreachable(err) {
+		if ctx.Err() != nil || len(things) == 1 || a.hopeless(err) {
 			return err
 		}
 		codes = append(codes, a.report(err))
@@ -257,8 +257,13 @@ func together[T any](ctx context.Context, a *app, things []T, do func(T) error) 
 	return silently(codes)
 }
 
-// unreachable reports whether there is no use in asking the server anything
-// more: it did not answer at all.
+// hopeless reports whether there is no use in asking the server anything more: it
+// did not answer at all, or does not let this user in.
+func (a *app) hopeless(err error) bool {
+	code := a.explain(err).Code
+	return unreachable(err) || code == client.CodeUnauthorized || code == client.CodeReadOnly
+}
+
 func unreachable(err error) bool {
 	var e *client.Error
 	return errors.As(err, &e) && e.Status == 0 && errors.Is(e, task.ErrUnavailable)

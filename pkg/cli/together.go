@@ -89,7 +89,7 @@ func (b *batch[R]) run(ctx context.Context, do func(context.Context, int) (R, st
 		of, said, err := do(ctx, i)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if err != nil && (ctx.Err() != nil || len(b.all) == 1 || unreachable(err)) {
+		if err != nil && (ctx.Err() != nil || len(b.all) == 1 || b.hopeless(err)) {
 			return err // of the whole, and not over: none of its neighbours tells it as one's own
 		}
 		b.all[i] = done[R]{of, said, err, true}

@@ -79,6 +79,21 @@ func TestMany_SaysHowFarItCame(t *testing.T) {
 	}
 }
 
+// Who is not let in once is not let in a thousand times, and is told of it once.
+func TestMany_EndsWhereNothingIsAllowed(t *testing.T) {
+	for _, code := range []string{client.CodeUnauthorized, client.CodeReadOnly} {
+		a, _, errs := manyApp()
+		var began atomic.Int32
+		_, err := many(t.Context(), a, "pause", "paused", "task", numbers(1000), func(context.Context, int) (int, string, error) {
+			began.Add(1)
+			return 0, "", &client.Error{Code: code, Status: 401}
+		})
+		if a.report(err) != exitAuth || began.Load() > 3*atOnce || strings.Count(errs.String(), "error:") != 1 {
+			t.Errorf("%s: %d begun: %v: %s", code, began.Load(), err, errs)
+		}
+	}
+}
+
 // Nobody answers: the others are not tried.
 func TestMany_EndsWhenTheServerIsAway(t *testing.T) {
 	a, _, _ := manyApp()
