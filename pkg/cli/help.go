@@ -108,9 +108,9 @@ They are in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.
   contexts:
     prod:
       server: https://carillon.example.com:7070
-      ca_file: prod-ca.crt          # beside this file, absolute, or ~/…
+      ca_file: prod-ca.crt          # beside this file, absolute, or below ~/
       cert_file: me.crt             # with mTLS; key_file: me.key
-      token_file: prod.token        # or token: …, if only you can read this file
+      token_file: prod.token        # or token: itself, if only you can read this file
       namespace: billing
       read_only: true               # every change is refused
 

@@ -50,7 +50,7 @@ func (a *app) plain(s string) string {
 	if !a.ascii {
 		return s
 	}
-	return strings.NewReplacer("·", "-", "–", "-", "…", "...", "→", "->").Replace(s)
+	return strings.NewReplacer("·", "-", "–", "-", "…", "...", "→", "->", "×", "x", "±", "+/-").Replace(s)
 }
 
 // none stands where there is nothing to show.

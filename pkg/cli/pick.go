@@ -315,7 +315,7 @@ func (a *app) missing(ctx context.Context, c *client.Client, r ref, err error) e
 			if d.Why != "" {
 				why = ": " + d.Why
 			}
-			f.Hint = oneLine("it was deleted " + a.gone(d.At, "") + by + why)
+			f.Hint = oneLine("it was deleted " + strings.Replace(a.gone(d.At, ""), "now", "just now", 1) + by + why)
 		}
 		return f
 	}

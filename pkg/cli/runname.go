@@ -15,11 +15,11 @@ import (
 )
 
 const runNames = `A run is named by
-  TASK                     its latest run
-  TASK@-1                  the run before that, and so on
-  TASK@02:30               the latest tick at 02:30 in the task's time zone
-  TASK@2026-03-29T02:30    that tick
-  20261120T220500.000Z-…   its id, or a beginning of it that no other run has`
+  TASK                       its latest run
+  TASK@-1                    the run before that, and so on
+  TASK@02:30                 the latest tick at 02:30 in the task's time zone
+  TASK@2026-03-29T02:30      that tick
+  20261120T220500.000Z-k3f9  its id, or a beginning of it that no other run has`
 
 // runWord is what a user typed to name a run, taken apart. Either id is set, or
 // task with at most one of back and tick.
@@ -179,7 +179,7 @@ func (a *app) nthRun(r ref, runs []task.Run, back int) (task.Run, error) {
 		}
 		n++
 	}
-	f := notFound("%s has %d runs on record", a.show(r), n)
+	f := notFound("%s has %s on record", a.show(r), plural(int64(n), "run"))
 	if n == 0 {
 		f = notFound("%s has not run yet", a.show(r))
 	}

@@ -145,7 +145,7 @@ func (a *app) describeSpec(d *details, t client.Task) {
 	if t.Deadline > 0 {
 		d.field("Start deadline", "%s after it falls due", t.Deadline)
 	}
-	d.field("Retry", "%s", retryWords(t.Retry))
+	d.field("Retry", "%s", a.plain(retryWords(t.Retry)))
 	if t.PauseAfter > 0 {
 		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
 		if t.Failures > 0 {
