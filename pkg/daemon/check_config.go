@@ -137,7 +137,7 @@ func variableOf(flag string) string {
 }
 
 // inURL is a password in the URL of an endpoint.
-var inURL = regexp.MustCompile(`(//[^/@:"]*:)[^/@"]*@`)
+var inURL = regexp.MustCompile(`(//[^/@:"]*:)[^"]*@`)
 
 func printSettings(out io.Writer, settings []setting, asJSON bool) error {
 	for i, s := range settings {

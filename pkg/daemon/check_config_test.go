@@ -58,9 +58,11 @@ func TestCheckConfig_HidesSecrets(t *testing.T) {
 	t.Setenv("CARILLON_ETCD_USER", "me")
 	t.Setenv("CARILLON_ETCD_PASSWORD", "swordfish")
 	for _, more := range [][]string{nil, {"-o", "json"}} {
-		_, out, errs := checkConfig(t, append(more, "--data-dir", t.TempDir(), "--etcd-endpoints", "http://ann:swordfish@10.0.0.1:2379")...)
-		if strings.Contains(out+errs, "swordfish") || strings.Count(out, "(hidden)") != 2 {
-			t.Errorf("%s%s", out, errs)
+		for _, secret := range []string{"swordfish", "shark@fish", "shark/fish:x"} { // the last is no URL
+			_, out, errs := checkConfig(t, append(more, "--data-dir", t.TempDir(), "--etcd-endpoints", "http://ann:"+secret+"@10.0.0.1:2379")...)
+			if strings.Contains(out+errs, "shark") || strings.Contains(out+errs, "fish") || strings.Count(out, "(hidden)") != 2 || !strings.Contains(errs, "etcd_endpoints: one of them has a user") {
+				t.Errorf("%s%s", out, errs)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -70,6 +71,9 @@ func together(a, of, b, too string) error {
 func (c *Config) validateEtcdAccess() error {
 	schemes := map[string]bool{}
 	for _, e := range c.EtcdEndpoints {
+		if strings.HasPrefix(e, "http") && strings.Contains(e, "@") { // it is logged, and etcd's client would make no use of it; nor is it quoted
+			return task.Invalid(task.CodeBadValue, "etcd_endpoints", "one of them has a user or a password in it: give etcd_user and etcd_password_file")
+		}
 		u, err := url.Parse(e)
 		if err != nil || !((u.Scheme == "http" || u.Scheme == "https") && u.Port() != "" || u.Scheme == "unix" && u.Path != "") {
 			return task.Invalid(task.CodeBadValue, "etcd_endpoints",
