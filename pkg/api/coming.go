@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -48,7 +49,7 @@ func (s *server) comingTicks(c *call) (answer, error) {
 	err = s.eachEntry(c.ctx(), f, func(refs []store.Ref, entries []*task.Entry) error {
 		for i, e := range entries {
 			if e != nil {
-				lookAhead(&first, refs[i], e, from.Time, until.Time, !c.query.Has("from"))
+				lookAhead(c.ctx(), &first, refs[i], e, from.Time, until.Time, !c.query.Has("from"))
 			}
 		}
 		return c.ctx().Err()
@@ -68,8 +69,9 @@ func (s *server) comingTicks(c *call) (answer, error) {
 
 // lookAhead offers the ticks of an entry, later than from and no later than until
 // (zero: any), until one comes behind all that is wanted. live: from is now, and
-// what is decided already does not come.
-func lookAhead(first *firsts[ahead], ref store.Ref, e *task.Entry, from, until time.Time, live bool) {
+// what is decided already does not come. Where runs are counted it cannot skip what
+// former pages had, which may be a lot: it ends with ctx.
+func lookAhead(ctx context.Context, first *firsts[ahead], ref store.Ref, e *task.Entry, from, until time.Time, live bool) {
 	if !e.Ticks() {
 		return
 	}
@@ -88,7 +90,7 @@ func lookAhead(first *firsts[ahead], ref store.Ref, e *task.Entry, from, until t
 	if left == any && first.after != nil && first.after.at-1 > from.UnixMilli() {
 		from = time.UnixMilli(first.after.at - 1)
 	}
-	for ; left > 0; left-- {
+	for ; left > 0 && ctx.Err() == nil; left-- {
 		tick, ok := sched.Next(from)
 		if !ok || !until.IsZero() && tick.After(until) || !first.offer(placed{tick.UnixMilli(), ref}, ahead{e, sched}) {
 			return

@@ -11,13 +11,23 @@ import (
 // with a namespace "prod/web-*". None match all.
 type globs []string
 
+// maxGlob is how long a pattern may be, and maxGlobs how many there may be: what it
+// takes to match a name grows with both, and a list has many names.
+const maxGlob, maxGlobs = 4 * task.MaxName, 1000
+
 // readGlobs reads patterns separated by commas, which no name has.
 func readGlobs(text string) (globs, error) {
 	if text == "" {
 		return nil, nil
 	}
 	g := globs(strings.Split(text, ","))
+	if len(g) > maxGlobs {
+		return nil, task.Invalid(task.CodeTooMany, "name", "%d patterns are more than %d", len(g), maxGlobs)
+	}
 	for _, p := range g {
+		if len(p) > maxGlob {
+			return nil, task.Invalid(task.CodeTooLong, "name", "%s: %d bytes are more than %d", task.Quote(p), len(p), maxGlob)
+		}
 		if _, err := path.Match(p, ""); err != nil || p == "" || strings.Count(p, "/") > 1 {
 			return nil, task.Invalid(task.CodeBadValue, "name", "%s is not a pattern of names: use *, ? and [a-z]", task.Quote(p))
 		}

@@ -200,9 +200,12 @@ func (s *server) narrow(ctx context.Context, f taskFilter) (refs []store.Ref, kn
 // matching is those of a batch that match.
 func (s *server) matching(ctx context.Context, f taskFilter, batch []store.Brief) ([]store.Brief, error) {
 	batch = slices.DeleteFunc(batch, func(b store.Brief) bool {
-		return !f.names.match(b.Namespace, b.Name) || f.selector != nil && !f.selector.Matches(b.Labels()) ||
+		return ctx.Err() != nil || !f.names.match(b.Namespace, b.Name) || f.selector != nil && !f.selector.Matches(b.Labels()) ||
 			f.paused && !b.MayBePaused()
 	})
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if !f.paused && !f.failing {
 		return batch, nil
 	}
@@ -338,7 +341,7 @@ func (s *server) eachEntry(ctx context.Context, f taskFilter, tell func([]store.
 		if err != nil {
 			return err
 		}
-		if err := tellWanted(f, refs, entries, s.now(), tell); err != nil {
+		if err := tellWanted(ctx, f, refs, entries, s.now(), tell); err != nil {
 			return err
 		}
 	}
@@ -373,7 +376,7 @@ func (s *server) tellEntries(ctx context.Context, f taskFilter, refs []store.Ref
 		if err != nil {
 			return err
 		}
-		if err := tellWanted(f, chunk, entries, s.now(), tell); err != nil {
+		if err := tellWanted(ctx, f, chunk, entries, s.now(), tell); err != nil {
 			return err
 		}
 	}
@@ -381,13 +384,16 @@ func (s *server) tellEntries(ctx context.Context, f taskFilter, refs []store.Ref
 }
 
 // tellWanted tells those that names and a pause let pass.
-func tellWanted(f taskFilter, refs []store.Ref, entries []*task.Entry, now task.Time, tell func([]store.Ref, []*task.Entry) error) error {
+func tellWanted(ctx context.Context, f taskFilter, refs []store.Ref, entries []*task.Entry, now task.Time, tell func([]store.Ref, []*task.Entry) error) error {
 	if f.names == nil && !f.paused {
 		return tell(refs, entries)
 	}
 	var some []store.Ref
 	var theirs []*task.Entry
 	for i, r := range refs {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if f.names.match(r.Namespace, r.Name) && (!f.paused || isPaused(entries[i], now)) {
 			some, theirs = append(some, r), append(theirs, entries[i])
 		}

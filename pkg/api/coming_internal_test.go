@@ -1,0 +1,33 @@
+package api
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Of a task that may run so often, each tick up to the page is counted: seventy years
+// of them. Others wait for their turn meanwhile.
+func TestLookAhead_EndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	first := firsts[ahead]{most: 1, after: &placed{at: now.AddDate(70, 0, 0).UnixMilli()}}
+	e := &task.Entry{Schedule: task.Schedules{"@every 100ms"}, Timezone: "UTC", DST: task.Defaults().DST, Anchor: task.At(now), From: task.At(now), MaxRuns: task.MaxRuns}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		lookAhead(ctx, &first, store.Ref{Namespace: "default", Name: "a"}, e, now, time.Time{}, true)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it goes on")
+	}
+	if len(first.kept) > 0 {
+		t.Errorf("%v", first.kept)
+	}
+}
