@@ -130,7 +130,9 @@ func (v settings) process(user, command string) (p task.Process, notes []string,
 		if !slices.Contains(shells, path.Base(shell)) {
 			return p, nil, fmt.Errorf("%% is standard input, which a task for the shell %s cannot have: write the command so that it needs none", shell)
 		}
-		line = "{ " + line + "\n} <<'" + delimiter(input) + "'\n" + input + delimiter(input)
+		// The command is quoted as a whole: one that is not a whole command (often there
+		// is a % between quotes) would go on in what is its input.
+		line = "exec " + shellQuote(shell) + " -c " + shellQuote(line) + " <<'" + delimiter(input) + "'\n" + input + delimiter(input)
 	}
 	p.User, p.Env = user, env
 	if len(env) == 0 {

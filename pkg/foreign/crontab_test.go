@@ -72,10 +72,11 @@ func TestCrontab_Settings(t *testing.T) {
 func TestCrontab_PercentSigns(t *testing.T) {
 	for _, c := range []struct{ command, want string }{
 		{`date +\%F`, "date +%F"},
-		{`a \\% b`, "{ a \\\\\n} <<'END'\n b\nEND"},
-		{`cat%one%two`, "{ cat\n} <<'END'\none\ntwo\nEND"},
-		{`cat%one\%two%`, "{ cat\n} <<'END'\none%two\nEND"},
-		{`cat%END`, "{ cat\n} <<'END_'\nEND\nEND_"},
+		{`a \\% b`, "exec /bin/sh -c 'a \\\\' <<'END'\n b\nEND"},
+		{`cat%one%two`, "exec /bin/sh -c cat <<'END'\none\ntwo\nEND"},
+		{`cat%one\%two%`, "exec /bin/sh -c cat <<'END'\none%two\nEND"},
+		{`echo 'a%' ; } ; echo b #`, "exec /bin/sh -c 'echo '\\''a' <<'END'\n' ; } ; echo b #\nEND"}, // a syntax error to cron, and b was printed
+		{`cat%END`, "exec /bin/sh -c cat <<'END_'\nEND\nEND_"},
 		{`cat%`, "cat"},
 		{`a\b\`, `a\b\`},
 	} {
