@@ -88,13 +88,11 @@ func (a *app) awaitFormat(ctx context.Context, c *client.Client, f client.Format
 				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", f.Format, most, first(oneLine(f.WaitsFor), "the last writes")),
 				Hint:    "it goes on by itself: carillon cluster status tells"}}
 		}
-		select {
-		case <-ctx.Done():
-			return f, ctx.Err()
-		case <-time.After(time.Second):
+		err := pause(ctx, time.Second)
+		if err == nil {
+			f, err = c.Format(ctx)
 		}
-		var err error
-		if f, err = c.Format(ctx); err != nil {
+		if err != nil {
 			return f, err
 		}
 	}
