@@ -10,7 +10,7 @@ MODULE := github.com/carillonhq/carillon
 # Variables that a caller may set.
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 RACE         ?= -race
-TEST_TIMEOUT ?= 10m
+TEST_TIMEOUT ?= 15m
 TEST_FLAGS   ?=
 PKG          ?= ./...
 FUZZTIME     ?= 20s
@@ -41,7 +41,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z\/-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Variables, with their defaults:"
-	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=10m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
+	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=15m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
 	@echo "  FUZZTIME=20s          for each fuzz target           make fuzz FUZZTIME=5m"
 	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/schedule"
 	@echo "  SOAK=2m               how long                       make soak SOAK=1h"
