@@ -62,6 +62,7 @@ type logFollower struct {
 	attempt int
 	at      int64
 	file    io.ReadSeekCloser // nil: to be opened, behind at bytes
+	beyond  bool              // there are not as many bytes yet
 }
 
 // followSpool follows an attempt that was given to this node.
@@ -184,7 +185,11 @@ func (f *logFollower) open() (err error) {
 			f.file = nil
 			return err
 		}
-		_, err = f.file.Seek(f.at, io.SeekStart)
+		var size int64
+		if size, err = f.file.Seek(0, io.SeekEnd); err == nil && f.at <= size {
+			_, err = f.file.Seek(f.at, io.SeekStart)
+		}
+		f.beyond = f.at > size // a file cannot be asked to go anywhere
 	}
 	return err
 }
@@ -202,6 +207,10 @@ var logBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &
 func (f *logFollower) send() (n int64, err error) {
 	if err := f.open(); err != nil {
 		return 0, err
+	}
+	if f.beyond {
+		f.close()
+		return 0, nil
 	}
 	buf := logBuffers.Get().(*[]byte) // only while there is something to read
 	defer logBuffers.Put(buf)

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,6 +73,9 @@ func (g *growing) Seek(offset int64, whence int) (int64, error) {
 		offset += g.at
 	case io.SeekEnd:
 		offset += int64(len(g.l.text[g.key]))
+	}
+	if offset > 16<<40 {
+		return 0, syscall.EINVAL // as ext4 says
 	}
 	g.at = offset
 	return offset, nil
@@ -378,6 +383,26 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	w.clock.advance(2 * time.Minute)
 	if _, err := io.ReadAll(s); !errors.Is(err, task.ErrUnavailable) {
 		t.Errorf("with a token that is none any more: %v", err)
+	}
+}
+
+// Who asks for what is beyond any output waits for the attempt's end, and nothing else.
+func TestFollowLogs_BeyondTheOutput(t *testing.T) {
+	w, l, run, _ := lives(t)
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
+	l.write("a/"+run+"/1", "one\n", true)
+	streams := map[int64]io.ReadCloser{}
+	for _, from := range []int64{6, math.MaxInt64 / 2} {
+		s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{Attempt: 1, From: from})
+		must(t, err)
+		defer s.Close()
+		streams[from] = s
+	}
+	l.write("a/"+run+"/1", "two\n", false)
+	for from, s := range streams {
+		if b, err := io.ReadAll(s); len(b) != map[int64]int{6: 2}[from] || err != nil {
+			t.Errorf("from %d: %q, %v", from, b, err)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +16,7 @@ const (
 	// is over, and its node too ill to say so.
 	silence = 10 * time.Second
 	// atTheEnd is beyond any output: it is followed only for its end.
-	atTheEnd = math.MaxInt64 / 2
+	atTheEnd = 1 << 40
 )
 
 var (
