@@ -42,11 +42,14 @@ func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.B
 	b := &e.board
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if age := time.Since(b.at); b.span != span || b.limit != limit || age > boardAge {
-		b.part = e.look(ctx, span, limit)
-		b.span, b.limit, b.at = span, limit, time.Now()
+	if age := time.Since(b.at); b.span == span && b.limit == limit && age <= boardAge {
+		return b.part
 	}
-	return b.part
+	part := e.look(ctx, span, limit)
+	if ctx.Err() == nil { // else who asked has not waited for all of it, and the next one may
+		b.part, b.span, b.limit, b.at = part, span, limit, time.Now()
+	}
+	return part
 }
 
 // look asks all workers.

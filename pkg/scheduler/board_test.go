@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -319,6 +320,36 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 	})
 	if p.Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.OverdueCount != 1 {
 		t.Errorf("it shows %+v", p)
+	}
+}
+
+// Who hangs up does not wait for the workers; who asks next is told all the same.
+func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.realTime()
+	r := w.run("n1", func(*Engine) {})
+	w.create("a", allow, every("200ms"))
+	w.eventually("it fires", func() bool { return len(w.active("a")) > 0 })
+	gone, hangUp := context.WithCancel(w.ctx)
+	hangUp()
+	r.Part(gone, time.Minute, 10)
+	if p := r.Part(w.ctx, time.Minute, 10); p.Tasks != 1 {
+		t.Errorf("it shows %+v", p)
+	}
+}
+
+// The board remembers what a worker has shown last, and so the worker: that one holds
+// nothing of its tasks any more when its shard is another's.
+func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", allow, every("1s"))
+	h.decide(1)
+	h.releaseAll()
+	if len(h.tasks)+len(h.due)+len(h.lives.tasks)+len(h.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.lives.tasks))
 	}
 }
 

@@ -149,7 +149,9 @@ func (w *worker) releaseAll() {
 		w.setBad(t, false)
 	}
 	w.e.pace.done(w)
-	w.tasks = nil
+	// All that holds many tasks: the board may know the worker when its shard is
+	// long another's.
+	w.tasks, w.due, w.lives, w.uncovered = nil, nil, lives{}, nil
 }
 
 // countWaiting counts waiting runs of a shard that is ours.
