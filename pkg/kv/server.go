@@ -54,6 +54,9 @@ type ServerConfig struct {
 	CompactionAge time.Duration
 	// Tick and Election are etcd's heartbeat interval and election timeout; 0 for its defaults, 100 ms and 1 s.
 	Tick, Election time.Duration
+	// PasswordCost is how hard it is to check the password of a user, 4 to 31; each step doubles it. 0 is etcd's, 10: some
+	// 50 ms of processor time, and seconds with the race detector.
+	PasswordCost uint
 	// ListenClient are unix:///path or http://ip:port. The default is a socket in Dir that only this user may open,
 	// or, where Dir is too long for a socket's path, in a private directory of os.TempDir. Whoever reaches an http
 	// address may do anything: keep it on loopback, and know that other users of the host reach that.
@@ -250,6 +253,9 @@ func (s *Server) embedConfig() *embed.Config {
 	}
 	if s.cfg.Election > 0 {
 		c.ElectionMs = uint(s.cfg.Election.Milliseconds())
+	}
+	if s.cfg.PasswordCost > 0 {
+		c.BcryptCost = s.cfg.PasswordCost
 	}
 	// etcd prints the whole request with these warnings: a batch is a hundred kilobytes, and comes just when there is no
 	// time to spare.

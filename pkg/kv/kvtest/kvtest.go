@@ -77,7 +77,7 @@ func (s *Server) start() {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	server, err := kv.StartServer(ctx, kv.ServerConfig{
-		Dir: s.dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond,
+		Dir: s.dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, PasswordCost: 4,
 	})
 	if err != nil {
 		s.t.Fatalf("start the test's etcd: %v", err)
