@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// certificate is what -o json shows of one.
+type certificate struct {
+	File        string     `json:"file"`
+	Kind        certs.Kind `json:"kind"` // ca, node, client, or empty
+	Subject     string     `json:"subject"`
+	Issuer      string     `json:"issuer"`
+	Names       []string   `json:"names"`
+	NotBefore   task.Time  `json:"not_before"`
+	NotAfter    task.Time  `json:"not_after"`
+	Serial      string     `json:"serial"`
+	Fingerprint string     `json:"fingerprint"` // SHA-256
+}
+
+func certificateOf(file string, c *x509.Certificate) certificate {
+	sum := sha256.Sum256(c.Raw)
+	names := certs.Names(c)
+	if names == nil {
+		names = []string{}
+	}
+	return certificate{
+		File: file, Kind: certs.KindOf(c), Subject: c.Subject.String(), Issuer: c.Issuer.String(), Names: names,
+		NotBefore: task.At(c.NotBefore), NotAfter: task.At(c.NotAfter), Serial: c.SerialNumber.Text(16), Fingerprint: hex.EncodeToString(sum[:]),
+	}
+}
+
+func readCertificates(path string) ([]*x509.Certificate, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound("there is no file %s", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := certs.Parse(b)
+	if err != nil {
+		return nil, &failure{exit: exitFailure, problem: problem{Code: "bad_value", Message: path + ": " + err.Error()}}
+	}
+	return list, nil
+}
+
+func (a *app) certShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show FILE...",
+		Short:   "Show who certificates are for, who has signed them, and when they end",
+		Example: "  carillon cert show certs/*.pem\n  carillon cert show /etc/carillon/node.pem -o json | jq '.[].not_after'",
+		Args:    args(1, -1, "the file"),
+	}
+	cmd.RunE = func(_ *cobra.Command, files []string) error {
+		var list []certificate
+		for _, f := range files {
+			if strings.HasSuffix(f, "-key.pem") && len(files) > 1 {
+				continue // certs/*.pem has the keys as well
+			}
+			of, err := readCertificates(f)
+			if err != nil {
+				return err
+			}
+			for _, c := range of {
+				list = append(list, certificateOf(f, c))
+			}
+		}
+		return emitList(a, list, func(c certificate) string { return c.Subject }, func(wide bool) *grid { return a.certGrid(list, wide) })
+	}
+	return cmd
+}
+
+func (a *app) certGrid(list []certificate, wide bool) *grid {
+	g := &grid{heads: []string{"FILE", "KIND", "NAME", "FOR", "ENDS", "LEFT", "SIGNED BY"}}
+	if wide {
+		g.heads = append(g.heads, "SHA-256")
+	}
+	for _, c := range list {
+		left := a.left(c.NotAfter)
+		switch d := c.NotAfter.Sub(a.now()); {
+		case d <= 0:
+			left = a.paint(red, "ended")
+		case d < 30*24*time.Hour:
+			left = a.paint(yellow, left)
+		}
+		row := []string{
+			oneLine(c.File), first(string(c.Kind), a.none()), oneLine(strings.TrimPrefix(c.Subject, "CN=")), oneLine(first(strings.Join(c.Names, ","), a.none())),
+			c.NotAfter.UTC().Format(time.DateOnly), left, oneLine(strings.TrimPrefix(c.Issuer, "CN=")),
+		}
+		if wide {
+			row = append(row, c.Fingerprint)
+		}
+		g.add(row...)
+	}
+	return g
+}
