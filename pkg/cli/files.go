@@ -62,10 +62,7 @@ func (f *files) total() int {
 // with it. Files of lines are left for later.
 func (f *files) read(ctx context.Context) error {
 	for _, path := range f.paths {
-		found, err := []string{path}, error(nil)
-		if path != "-" {
-			found, err = manifest.Files(path)
-		}
+		found, err := taskFiles([]string{path})
 		if err != nil {
 			f.fail(err)
 		}
@@ -87,6 +84,31 @@ func (f *files) read(ctx context.Context) error {
 		f.fail(err)
 	}
 	return nil
+}
+
+// taskFiles are the files of tasks that paths name: of a directory those in it; "-" is the
+// standard input.
+func taskFiles(paths []string) (files []string, err error) {
+	for _, path := range paths {
+		found := []string{path}
+		if path != "-" {
+			if found, err = manifest.Files(path); err != nil {
+				return nil, err
+			}
+		}
+		files = append(files, found...)
+	}
+	return files, nil
+}
+
+// load reads a file, or the standard input, whole, and says what errors call it.
+func (a *app) load(ctx context.Context, file string) (name string, b []byte, err error) {
+	if file != "-" {
+		b, err = manifest.Load(file)
+		return file, b, err
+	}
+	b, err = patiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", a.In) })
+	return "stdin", b, err
 }
 
 func (f *files) readFile(ctx context.Context, file string) (err error) {

@@ -155,21 +155,13 @@ func (i *importing) add(r foreign.Result) { i.result.Join(r) }
 func (i *importing) each(ctx context.Context, files []string, take func(name, text string)) error {
 	stdin := false
 	for _, file := range files {
-		name, b, err := file, []byte(nil), error(nil)
-		if file == "-" {
-			if stdin {
-				return usage("the standard input can be read once")
-			}
-			stdin, name = true, "stdin"
-			b, err = patiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", i.In) })
-		} else {
-			b, err = manifest.Load(file)
+		if file == "-" && stdin {
+			return usage("the standard input can be read once")
 		}
+		stdin = stdin || file == "-"
+		name, b, err := i.load(ctx, file)
 		if err != nil {
 			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
 		}
 		if len(b) > foreign.MaxFile {
 			return fmt.Errorf("%s: is longer than the %d bytes that are read", name, foreign.MaxFile)

@@ -4,7 +4,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/foreign"
-	"github.com/carillonhq/carillon/pkg/manifest"
 )
 
 func (a *app) importKubernetes() *cobra.Command {
@@ -29,18 +28,11 @@ func (a *app) importKubernetes() *cobra.Command {
 		if err := i.settle(cmd, false); err != nil {
 			return err
 		}
-		var files []string
-		for _, p := range paths {
-			found, err := []string{p}, error(nil)
-			if p != "-" {
-				found, err = manifest.Files(p)
-			}
-			if err != nil {
-				return err
-			}
-			files = append(files, found...)
+		files, err := taskFiles(paths)
+		if err != nil {
+			return err
 		}
-		err := i.each(cmd.Context(), files, func(name, text string) { i.add(foreign.Kubernetes(name, text, i.Options)) })
+		err = i.each(cmd.Context(), files, func(name, text string) { i.add(foreign.Kubernetes(name, text, i.Options)) })
 		if err != nil {
 			return err
 		}

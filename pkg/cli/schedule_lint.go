@@ -49,11 +49,12 @@ func (a *app) scheduleLint() *cobra.Command {
 		Example: `  carillon schedule lint "*/7 * * * *"
   carillon schedule lint "30 2 * * *" --timezone Europe/Berlin
   carillon schedule lint -f tasks/
+  carillon task export -l team=data | carillon schedule lint -f -
   carillon schedule lint --all -o json`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f.bind(cmd)
-	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "tasks of this `FILE` or directory; may be repeated")
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "tasks of this `FILE`, directory, or - for the standard input; may be repeated")
 	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "tasks of the server whose labels match")
 	cmd.Flags().BoolVar(&all, "all", false, "all tasks of the namespace, or with -A of all")
 	cmd.Flags().IntVar(&crowd, "crowd", crowd, "how many tasks on one second are many")
@@ -81,7 +82,7 @@ func (a *app) scheduleLint() *cobra.Command {
 		case len(exprs) > 0:
 			list = []linted{{where: strings.Join(exprs, " | "), timing: timing}}
 		case len(files) > 0:
-			list, err = a.lintedFiles(files)
+			list, err = a.lintedFiles(cmd.Context(), files)
 		default:
 			list, err = a.lintedTasks(cmd.Context(), p.selector)
 		}
@@ -95,25 +96,23 @@ func (a *app) scheduleLint() *cobra.Command {
 
 // lintedFiles are the schedules of tasks in files. One whose schedule is refused is
 // among them; a file that cannot be read is an error.
-func (a *app) lintedFiles(paths []string) ([]linted, error) {
+func (a *app) lintedFiles(ctx context.Context, paths []string) ([]linted, error) {
+	files, err := taskFiles(paths)
+	if err != nil {
+		return nil, err
+	}
 	var list []linted
-	for _, path := range paths {
-		files, err := manifest.Files(path)
+	for _, file := range files {
+		name, b, err := a.load(ctx, file)
 		if err != nil {
 			return nil, err
 		}
-		for _, file := range files {
-			b, err := manifest.Load(file)
-			if err != nil {
-				return nil, err
-			}
-			objects, err := manifest.Read(file, b, a.namespace())
-			if err != nil {
-				return nil, err
-			}
-			for _, o := range objects {
-				list = append(list, lintedObject(o))
-			}
+		objects, err := manifest.Read(name, b, a.namespace())
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range objects {
+			list = append(list, lintedObject(o))
 		}
 	}
 	return list, nil
