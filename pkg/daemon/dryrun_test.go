@@ -31,48 +31,61 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 		s.Schedule, s.Action, s.Overlap, s.History.Keep = task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}, task.OverlapAllow, 1000
 		c.create("n1", s)
 	}
-	for name, edit := range edits {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c.ticked(t, cl, name)
-			now := time.Now()
-			was, err := cl.Get(t.Context(), "default", name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			next := was.Spec
-			edit(&next, now)
-			would, err := cl.Apply(t.Context(), next, client.ApplyOptions{DryRun: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := cl.Apply(t.Context(), next, client.ApplyOptions{Revision: was.Revision}); err != nil {
-				t.Fatal(err)
-			}
-			// A second for the write to take; of what is told the list has ten ticks.
-			from, to := time.Now().Add(time.Second).Truncate(time.Second), now.Add(8*time.Second).Truncate(time.Second)
-			want := map[time.Time]time.Time{}
-			for at := now.Truncate(time.Second).Add(time.Second); !at.After(to); at = at.Add(time.Second) {
-				want[at.UTC()] = at.UTC()
-			}
-			for _, m := range would.DryRun.Ticks.Ticks {
-				if m.Was != nil {
-					delete(want, m.Was.Time.Time)
-				}
-			}
-			for _, m := range would.DryRun.Ticks.Ticks {
-				if m.Is != nil {
-					want[m.Is.Time.Time] = m.Is.Time.Time
-					if !m.Is.DueAt.IsZero() {
-						want[m.Is.Time.Time] = m.Is.DueAt.Time
-					}
-				}
-			}
-			maps.DeleteFunc(want, func(at, _ time.Time) bool { return !at.After(from) || at.After(to) })
-			passes(t, to.Add(time.Second))
-			eventually(t, 20*time.Second, func() error { return c.decided(t, cl, name, from, to, want) })
-		})
+	var all []told
+	for name, edit := range edits { // all are told and written first: then their seconds pass together
+		c.ticked(t, cl, name)
+		now := time.Now()
+		was, err := cl.Get(t.Context(), "default", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := was.Spec
+		edit(&next, now)
+		would, err := cl.Apply(t.Context(), next, client.ApplyOptions{DryRun: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cl.Apply(t.Context(), next, client.ApplyOptions{Revision: was.Revision}); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, whatWasTold(name, now, would.DryRun.Ticks))
 	}
+	for _, d := range all {
+		passes(t, d.to.Add(time.Second))
+		eventually(t, 20*time.Second, func() error { return d.decided(t, cl) })
+	}
+}
+
+// told are the ticks of a task after one instant and up to another, each with when it
+// falls due, as a dry run told them.
+type told struct {
+	name     string
+	from, to time.Time
+	ticks    map[time.Time]time.Time
+}
+
+// whatWasTold is a tick each second, with what a dry run at now told of them.
+func whatWasTold(name string, now time.Time, change *client.TickChange) told {
+	// A second for the write to take; of what is told the list has ten ticks.
+	d := told{name: name, from: time.Now().Add(time.Second).Truncate(time.Second), to: now.Add(8 * time.Second).Truncate(time.Second), ticks: map[time.Time]time.Time{}}
+	for at := now.Truncate(time.Second).Add(time.Second); !at.After(d.to); at = at.Add(time.Second) {
+		d.ticks[at.UTC()] = at.UTC()
+	}
+	for _, m := range change.Ticks {
+		if m.Was != nil {
+			delete(d.ticks, m.Was.Time.Time)
+		}
+	}
+	for _, m := range change.Ticks {
+		if m.Is != nil {
+			d.ticks[m.Is.Time.Time] = m.Is.Time.Time
+			if !m.Is.DueAt.IsZero() {
+				d.ticks[m.Is.Time.Time] = m.Is.DueAt.Time
+			}
+		}
+	}
+	maps.DeleteFunc(d.ticks, func(at, _ time.Time) bool { return !at.After(d.from) || at.After(d.to) })
+	return d
 }
 
 // ticked waits until a task has run.
@@ -87,25 +100,25 @@ func (c *cluster) ticked(t *testing.T, cl *client.Client, name string) {
 	})
 }
 
-// decided is an error unless the ticks of a task between two instants are these, none
-// of them before it fell due.
-func (c *cluster) decided(t *testing.T, cl *client.Client, name string, from, to time.Time, want map[time.Time]time.Time) error {
-	runs, err := cl.Runs(t.Context(), "default", name, client.RunFilter{})
+// decided is an error unless the ticks that a daemon decided are those that were told,
+// none of them before it fell due.
+func (d told) decided(t *testing.T, cl *client.Client) error {
+	runs, err := cl.Runs(t.Context(), "default", d.name, client.RunFilter{})
 	if err != nil {
 		return err
 	}
 	got := map[time.Time]bool{}
 	for _, r := range runs {
-		if at := r.ScheduledTime.Time; at.After(from) && !at.After(to) {
+		if at := r.ScheduledTime.Time; at.After(d.from) && !at.After(d.to) {
 			got[at] = true
-			if due, ok := want[at]; ok && r.CreatedAt.Before(due) {
-				t.Errorf("%s: the tick of %s fell due at %s, and was decided at %s", name, at, due, r.CreatedAt)
+			if due, ok := d.ticks[at]; ok && r.CreatedAt.Before(due) {
+				t.Errorf("%s: the tick of %s fell due at %s, and was decided at %s", d.name, at, due, r.CreatedAt)
 			}
 		}
 	}
 	ticks := slices.SortedFunc(maps.Keys(got), time.Time.Compare)
-	if told := slices.SortedFunc(maps.Keys(want), time.Time.Compare); !slices.EqualFunc(ticks, told, time.Time.Equal) {
-		return fmt.Errorf("%s, from %s to %s: decided %v, told %v", name, from, to, ticks, told)
+	if told := slices.SortedFunc(maps.Keys(d.ticks), time.Time.Compare); !slices.EqualFunc(ticks, told, time.Time.Equal) {
+		return fmt.Errorf("%s, from %s to %s: decided %v, told %v", d.name, d.from, d.to, ticks, told)
 	}
 	return nil
 }

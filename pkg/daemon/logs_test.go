@@ -63,6 +63,7 @@ func (r *command) ends(code int, said string) {
 // A run on the first node is followed from the third while the second is stopped; and
 // one whose node dies, over to its next attempt on another.
 func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "15s")
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)

@@ -63,6 +63,7 @@ func (s *serviceManager) waitsFor(line string) {
 }
 
 func TestNotify_ReadyIsANodeThatFires(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*process{}}
 	t.Cleanup(c.stopAll)
 	p := c.node("n1")
