@@ -25,6 +25,7 @@ format() {
 
 check "gofmt" format
 check "go vet" go vet ./...
+check "go vet, upgrade" go vet -tags upgrade ./pkg/daemon
 check "staticcheck" go tool staticcheck ./...
 check "docs" bash scripts/docs.sh
 check "generated docs" bash scripts/docs-current.sh
