@@ -34,6 +34,11 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	for _, n := range names {
 		put(n, former)
 	}
+	f, err := c.client("n1").Format(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := f.Format // the newest of the former program, which made the cluster
 	c.everySecond("n1", 60, func(i int, s *task.Spec) {
 		if i%6 == 0 { // what misreading a record would change
 			s.Action = task.Action{Process: &task.Process{Shell: "test $CARILLON_ATTEMPT = 2"}}
@@ -46,15 +51,15 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 		put(n, "")
 		rest()
 	}
-	c.format("n1", 1)
+	c.format("n1", was)
 	if f, err := c.client("n1").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat {
 		t.Fatalf("upgrade: %+v, %v", f, err)
 	}
 	rest()
-	if _, err := c.client("n1").SetFormat(t.Context(), 1); err != nil {
+	if _, err := c.client("n1").SetFormat(t.Context(), was); err != nil {
 		t.Fatal(err)
 	}
-	c.format("n1", 1)
+	c.format("n1", was)
 	for _, n := range names {
 		put(n, former)
 		rest()
