@@ -280,6 +280,8 @@ func (a *app) bareResult(r task.Run) string {
 	words := oneLine(strings.ReplaceAll(string(r.State), "_", " "))
 	why := oneLine(strings.ReplaceAll(r.Reason, "_", " "))
 	switch {
+	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever it made of the signal
+		words = why
 	case r.State == task.Failed && r.Signal != "":
 		words = "signal " + oneLine(r.Signal)
 	case r.State == task.Failed && r.ExitCode != nil:

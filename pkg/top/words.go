@@ -115,7 +115,7 @@ func words(s string) string { return strings.ReplaceAll(s, "_", " ") }
 // result says how a run ended.
 func result(state task.State, reason string, exit *int) string {
 	switch {
-	case state == task.Failed && exit != nil:
+	case state == task.Failed && exit != nil && reason != task.ReasonShutdown: // then it was told to end
 		return fmt.Sprintf("exit %d", *exit)
 	case state == task.Failed && reason != "" && reason != task.ReasonExit:
 		return words(reason)
