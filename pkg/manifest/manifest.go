@@ -133,7 +133,7 @@ func (o *Object) decode(namespace string) error {
 // a text that looks like a number or a truth value needs quotes.
 func (n *node) explain(err error) error {
 	var fault *task.Error
-	if !errors.As(err, &fault) || fault.Code != task.CodeBadValue || !strings.Contains(fault.Message, "cannot be a string") {
+	if !errors.As(err, &fault) || fault.Code != task.CodeBadValue || !strings.HasSuffix(fault.Message, " is not a string") {
 		return err
 	}
 	at, _ := n.find(fault.Field)

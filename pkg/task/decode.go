@@ -122,7 +122,7 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 	s, isText := tok.(string)
 	if reflect.PointerTo(t).Implements(readsText) {
 		if !isText {
-			return Invalid(CodeBadValue, path, "a JSON %s cannot be a string here", tokenName(tok))
+			return Invalid(CodeBadValue, path, "%s is not a string", tokenWords(tok))
 		}
 		return Under(path, reflect.New(t).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
 	}
@@ -130,9 +130,28 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 		return nil
 	}
 	if got, want := tokenName(tok), kindName(t); got != want && !(got == "number" && want == "whole number") {
-		return Invalid(CodeBadValue, path, "a JSON %s cannot be %s here", got, oneOfKind(want))
+		return Invalid(CodeBadValue, path, "%s is not %s", tokenWords(tok), kindWords(want))
 	}
 	return nil
+}
+
+// tokenWords is a value as a message has it: itself, if it is short.
+func tokenWords(tok json.Token) string {
+	switch v := tok.(type) {
+	case string:
+		return Quote(v)
+	case bool, json.Number, float64:
+		return fmt.Sprint(v)
+	}
+	return oneOfKind(tokenName(tok))
+}
+
+// kindWords is what a value should be, with the words that are allowed if they are few.
+func kindWords(kind string) string {
+	if kind == "truth value" {
+		return "true or false"
+	}
+	return oneOfKind(kind)
 }
 
 func tokenName(tok json.Token) string {
@@ -293,7 +312,7 @@ func decodeError(err error) error {
 	case errors.As(err, &ours):
 		return ours
 	case errors.As(err, &typed):
-		return Invalid(CodeBadValue, typed.Field, "a JSON %s cannot be %s here", typed.Value, oneOfKind(kindName(typed.Type)))
+		return Invalid(CodeBadValue, typed.Field, "a JSON %s is not %s", typed.Value, kindWords(kindName(typed.Type)))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Invalid(CodeBadJSON, "", "the JSON ends too early")
 	}

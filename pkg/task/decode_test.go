@@ -499,7 +499,8 @@ func TestSameTicks_LooksAtWhatMovesTicks(t *testing.T) {
 
 func TestDecodeSpec_NamesTheKindsOfAWrongValue(t *testing.T) {
 	for text, want := range map[string]string{
-		`[]`: "a JSON list cannot be an object here", `{"labels": 1}`: "a JSON number cannot be an object here", `{"paused": {}}`: "a JSON object cannot be a truth value here",
+		`[]`: "a list is not an object", `{"labels": 1}`: "1 is not an object", `{"paused": {}}`: "an object is not true or false",
+		`{"history": {"keep": "many"}}`: `"many" is not a whole number`, `{"overlap": ["skip"]}`: "a list is not a string",
 	} {
 		if _, err := DecodeSpec([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
