@@ -141,8 +141,8 @@ const outputTopic = `Data is on the standard output, everything else on the stan
   -o name    names only, for xargs
 
 With -o json an error is one JSON object on the standard error:
-{"code", "field", "message", "hint"}. On a terminal tables are cut to its width;
-elsewhere nothing is cut.
+{"code", "field", "message", "hint"}. On a terminal tables are made to fit its
+width; elsewhere nothing is cut.
 
   --time relative|local|task|utc   how times are shown
   --color auto|always|never        auto: on a terminal, unless NO_COLOR is set or
