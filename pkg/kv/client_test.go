@@ -197,7 +197,7 @@ func TestDial_LogsIn(t *testing.T) {
 	if _, err := admin.Put(t.Context(), "k", "v"); err == nil || kv.Unknown(err) {
 		t.Errorf("without a log-in: %v, want a definite error", err)
 	}
-	wrong, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, Username: "root", Password: "wrong", CallTimeout: 300 * time.Millisecond})
+	wrong, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, Username: "root", Password: "wrong", CallTimeout: 1500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

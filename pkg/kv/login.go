@@ -145,11 +145,16 @@ func (l *login) refuse(password string, err error) {
 func (l *login) renew(ctx context.Context, stale string) error {
 	ctx, cancel := context.WithTimeout(ctx, loginLimit)
 	defer cancel()
+	var refused error
 	for {
 		err := l.once(ctx, stale)
-		if !errors.Is(err, ErrLogin) || !sleep(ctx, loginLook) {
+		switch {
+		case err != nil && refused != nil && ctx.Err() != nil:
+			return refused // which is why there was no time left
+		case !errors.Is(err, ErrLogin), !sleep(ctx, loginLook):
 			return err
 		}
+		refused = err
 	}
 }
 

@@ -125,7 +125,7 @@ func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 func TestLogin_SaysThatItIsRefused(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
-	c := g.dial(kv.Config{Username: "carillon", Password: "wrong", CallTimeout: 500 * time.Millisecond})
+	c := g.dial(kv.Config{Username: "carillon", Password: "wrong", CallTimeout: 1500 * time.Millisecond})
 	_, err := c.Put(t.Context(), "/c/a", "1")
 	if !errors.Is(err, kv.ErrLogin) || kv.Unknown(err) {
 		t.Errorf("a wrong password: %v", err)
