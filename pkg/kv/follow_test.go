@@ -55,11 +55,11 @@ func (w *watcher) stall(key string) {
 }
 
 func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	w.mu.Lock()
+	cut := w.cut // before it is counted: who has seen it counted closes this one
+	w.mu.Unlock()
 	w.opened.Add(1)
 	in := w.Watcher.Watch(ctx, key, opts...)
-	w.mu.Lock()
-	cut := w.cut
-	w.mu.Unlock()
 	out := make(chan clientv3.WatchResponse)
 	go func() {
 		defer close(out)
