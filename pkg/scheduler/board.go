@@ -19,8 +19,8 @@ const (
 	// glimpseWithin is how long a worker may take to say what it does. One that does
 	// not waits for etcd, which is worth telling, too.
 	glimpseWithin = 250 * time.Millisecond
-	// boardAge is how old a part may be that is shown again: however many look, the
-	// workers are asked twice a second at most.
+	// boardAge is how old a part may be that is shown again: however many look at the
+	// same one, the workers are asked twice a second at most.
 	boardAge = 500 * time.Millisecond
 )
 
