@@ -91,23 +91,23 @@ func bar(list []int64) string {
 	return b.String()
 }
 
-// face is how a state looks.
+// face is how a state looks. Where there are no symbols, plain has letters for them.
 type face struct {
-	sign, ascii string
-	style       Style
+	sign  string
+	style Style
 }
 
 var faces = map[task.State]face{
-	task.Queued:     {"…", ".", Cyan},
-	task.Dispatched: {"▸", ">", Cyan},
-	task.Running:    {"▶", ">", Cyan},
-	task.Succeeded:  {"✓", "+", Green},
-	task.Failed:     {"✗", "x", Red},
-	task.TimedOut:   {"✗", "x", Red},
-	task.Lost:       {"?", "?", Red},
-	task.Cancelled:  {"⊘", "/", Yellow},
-	task.Skipped:    {"↷", "-", Yellow},
-	task.Missed:     {"○", "o", Yellow},
+	task.Queued:     {"…", Cyan},
+	task.Dispatched: {"▸", Cyan},
+	task.Running:    {"▶", Cyan},
+	task.Succeeded:  {"✓", Green},
+	task.Failed:     {"✗", Red},
+	task.TimedOut:   {"✗", Red},
+	task.Lost:       {"?", Red},
+	task.Cancelled:  {"⊘", Yellow},
+	task.Skipped:    {"↷", Yellow},
+	task.Missed:     {"○", Yellow},
 }
 
 func words(s string) string { return strings.ReplaceAll(s, "_", " ") }
