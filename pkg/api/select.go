@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"math"
 	"slices"
 	"strings"
 
@@ -247,74 +246,6 @@ func isPaused(e *task.Entry, now task.Time) bool {
 	}
 	_, holds := inForce(e, now.Time)
 	return holds
-}
-
-// sorted selects a page of tasks in another order than that of their names. It
-// looks at all that match, and keeps no more than a page of them.
-func (s *server) sorted(ctx context.Context, f taskFilter, order string, p paging) ([]store.Brief, string, error) {
-	first := firsts[struct{}]{most: p.limit}
-	if p.after != "" {
-		at, err := parsePlaced(p.after)
-		if err != nil {
-			return nil, "", err
-		}
-		first.after = &at
-	}
-	err := s.eachEntry(ctx, f, func(refs []store.Ref, entries []*task.Entry) error {
-		at, err := s.places(ctx, order, refs, entries)
-		for i, ref := range refs {
-			if err == nil {
-				first.offer(placed{at[i], ref}, struct{}{})
-			}
-		}
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	kept, after := first.list()
-	refs := make([]store.Ref, len(kept))
-	for i, k := range kept {
-		refs[i] = s.Ref(k.ref.Namespace, k.ref.Name)
-	}
-	found, err := s.Store.BriefsOf(ctx, refs)
-	return found, after, err
-}
-
-// never is the place of what has no time: behind all that have one.
-const never = math.MaxInt64
-
-// places are the places of tasks in an order.
-func (s *server) places(ctx context.Context, order string, refs []store.Ref, entries []*task.Entry) ([]int64, error) {
-	at := make([]int64, len(refs))
-	if order == client.SortNext {
-		now := s.now().Time
-		for i, e := range entries {
-			at[i] = never
-			if e == nil {
-				continue
-			}
-			if next, ok, _ := nextTick(e, now); ok {
-				at[i] = next.UnixMilli()
-			}
-		}
-		return at, nil
-	}
-	outcomes, err := s.Store.Outcomes(ctx, refs, 0)
-	if err != nil {
-		return nil, err
-	}
-	for i, o := range outcomes {
-		at[i] = never
-		switch {
-		case len(o.Runs) == 0:
-		case order == client.SortLast:
-			at[i] = -o.Runs[0].LastSeen().UnixMilli()
-		case o.Runs[0].LatenessMS != nil:
-			at[i] = -*o.Runs[0].LatenessMS
-		}
-	}
-	return at, nil
 }
 
 // eachEntry calls f with the entries of all tasks that match, some at a time. One
