@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -11,7 +12,7 @@ import (
 // a line for the shell where there are several, or variables.
 func (t *timer) commands(u Unit, x expander) (command []string, shell string, err error) {
 	var parts []string
-	plain := true
+	plain, splits := true, false
 	add := func(key, after string) error {
 		for _, v := range u.all("Service", key) {
 			e, err := readExec(v.value, x)
@@ -29,6 +30,7 @@ func (t *timer) commands(u Unit, x expander) (command []string, shell string, er
 			}
 			command = e.plain()
 			plain = plain && command != nil && after == "" && !e.forgiven
+			splits = splits || slices.ContainsFunc(e.words, e.alone)
 			parts = append(parts, line)
 		}
 		return nil
@@ -44,10 +46,13 @@ func (t *timer) commands(u Unit, x expander) (command []string, shell string, er
 	if plain && len(parts) == 1 {
 		return command, "", nil
 	}
+	if splits {
+		shell = "set -f\n" // what a variable has is split into words, and no pattern
+	}
 	for i, p := range parts {
 		switch {
 		case i == 0:
-			shell = p
+			shell += p
 		case strings.HasSuffix(parts[i-1], " || exit 0"):
 			shell += "\n" + p
 		default:
@@ -124,9 +129,8 @@ func (e exec) plain() (list []string) {
 func (e exec) shell() string {
 	var out []string
 	for _, w := range e.words {
-		alone := !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variable.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
 		switch {
-		case alone:
+		case e.alone(w):
 			out = append(out, w.text)
 		case e.literal || !variable.MatchString(w.text):
 			out = append(out, shellQuote(w.text))
@@ -135,6 +139,11 @@ func (e exec) shell() string {
 		}
 	}
 	return strings.Join(out, " ")
+}
+
+// alone reports whether a word is one variable, whose value is split into words.
+func (e exec) alone(w word) bool {
+	return !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variable.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
 }
 
 // word is a word of a command.

@@ -145,7 +145,7 @@ func TestSystemd_CommandsBecomeAction(t *testing.T) {
 		"ExecStart=:/bin/a $HOME":                             "[/bin/a $HOME]",
 		`ExecStart=/bin/a\x`:                                  "refused",
 		"ExecStart=-/bin/a":                                   "{ /bin/a || true; }",
-		"ExecStart=/bin/a $OPTS ${ONE}.txt 'a b'":             `/bin/a $OPTS "${ONE}".txt 'a b'`,
+		"ExecStart=/bin/a $OPTS ${ONE}.txt 'a b'":             "set -f\n" + `/bin/a $OPTS "${ONE}".txt 'a b'`,
 		"ExecStart=/bin/a x$y $$":                             `/bin/a 'x$y' '$'`,
 		"ExecStartPre=/bin/p\nExecStart=/bin/a\nExecStart=b;": "/bin/p &&\n/bin/a &&\n'b;'",
 		"ExecCondition=/bin/c\nExecStart=/bin/a":              "/bin/c || exit 0\n/bin/a",

@@ -84,7 +84,7 @@ func (m *Model) problemRows() (rows []row) {
 	}
 	m.rest(&rows, b.OverdueCount-len(b.Overdue), "overdue")
 	for _, r := range b.Away {
-		add(Red, "?", "node gone", m.name(r.Namespace, r.Task), m.since(r.Began()), "ran on "+r.Node+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
+		add(Red, "?", "node gone", m.name(r.Namespace, r.Task), m.since(r.Began()), "ran on "+clean(r.Node)+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
 	}
 	m.rest(&rows, b.AwayCount-len(b.Away), "whose node is gone")
 	for _, w := range b.Waits {
@@ -184,7 +184,7 @@ func (m *Model) runningRows() []row {
 		if r.Ending {
 			sign, how = "⊘", "is asked to end"
 		}
-		rows[i] = row{key: r.Run + r.Task, cells: []string{m.text(sign), m.since(r.Began()), m.name(r.Namespace, r.Task), r.Node, how, r.Run},
+		rows[i] = row{key: r.Run + r.Task, cells: []string{m.text(sign), m.since(r.Began()), m.name(r.Namespace, r.Task), clean(r.Node), how, clean(r.Run)},
 			target: ofTask(r.Namespace, r.Task, r.Run)}
 	}
 	return rows
