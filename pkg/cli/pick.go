@@ -190,7 +190,7 @@ func (a *app) confirm(ctx context.Context, verb, kind string, names []string, br
 	if !a.wantsJSON() {
 		a.preview(verb, names)
 	}
-	return a.ask(ctx, fmt.Sprintf("%s %d %ss?", verb, len(names), kind), len(names), severe)
+	return a.ask(ctx, verb+" "+plural(int64(len(names)), kind)+"?", len(names), severe)
 }
 
 // planned is what a dry run tells programs of one thing.
