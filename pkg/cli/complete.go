@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -17,7 +18,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// completeLimit is how long TAB waits for an answer, whatever the server does.
+// completeLimit is how long TAB waits for an answer, whatever the server does, if
+// IO does not say otherwise.
 const completeLimit = 300 * time.Millisecond
 
 // completeMost is how many names TAB looks at in one list.
@@ -40,12 +42,13 @@ func (a *app) live(cmd *cobra.Command, kind string, look look) []offer {
 	if cmd.Context() == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
+	limit := cmp.Or(a.CompleteWithin, completeLimit)
+	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 	defer cancel()
 	found, err := patiently(ctx, func() ([]offer, error) { // a token's file may be a pipe
 		quiet := *a
 		quiet.quiet, quiet.verbose = true, false
-		c, err := quiet.connectFor(completeLimit)
+		c, err := quiet.connectFor(limit)
 		if err != nil {
 			return nil, err
 		}

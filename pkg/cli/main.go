@@ -24,6 +24,9 @@ type IO struct {
 	Env func(string) string
 	// Version is this program's; "" is what the build recorded.
 	Version string
+	// CompleteWithin is how long TAB waits for an answer; 0 is 300 ms, as long as a
+	// person takes it for a key that works.
+	CompleteWithin time.Duration
 }
 
 // Main runs one command line, without the program's name, and returns its exit

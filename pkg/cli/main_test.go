@@ -96,7 +96,7 @@ func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 	token := func(name string) string { return map[string]string{"CARILLON_TOKEN": "carillon_x"}[name] }
 	for typed, want := range map[string]string{"a0999": "a0999-found\n:4\n", "zz": "zz-found\n:4\n", "z*": ":4\n"} {
 		var out, errs bytes.Buffer
-		Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, typed}, IO{Out: &out, Err: &errs, Env: token})
+		Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, typed}, IO{Out: &out, Err: &errs, Env: token, CompleteWithin: time.Minute})
 		if got := out.String(); got != want {
 			t.Errorf("%q: offers %q, want %q", typed, got, want)
 		}
