@@ -1,0 +1,73 @@
+package task
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Size is a number of bytes that reads and writes itself as people do: "10Gi",
+// "512Ki", "1G". Ki, Mi, Gi and Ti are powers of 1024; k, M, G and T of 1000.
+type Size int64
+
+// MarshalText writes the size with the largest unit that loses nothing.
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a size.
+func (s *Size) UnmarshalText(b []byte) error {
+	v, err := ParseSize("", string(b))
+	if err == nil {
+		*s = v
+	}
+	return err
+}
+
+var sizeUnits = []struct {
+	name  string
+	bytes int64
+}{
+	{"Ti", 1 << 40}, {"T", 1e12}, {"Gi", 1 << 30}, {"G", 1e9}, {"Mi", 1 << 20}, {"M", 1e6}, {"Ki", 1 << 10}, {"k", 1e3},
+}
+
+// String spells the size with the largest unit of which it is a whole number:
+// 1536Mi, 1G, 100.
+func (s Size) String() string {
+	for _, u := range sizeUnits {
+		if s != 0 && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+var sizeForm = regexp.MustCompile(`^([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kKMGT]?i?)[bB]?$`)
+
+// ParseSize reads a number of bytes, 0 or more, with or without a unit: 100, 64k,
+// 1.5Gi. A trailing B is taken, too. The error is an *Error of the field.
+func ParseSize(field, text string) (Size, error) {
+	m := sizeForm.FindStringSubmatch(strings.TrimSpace(text))
+	if m == nil {
+		return 0, Invalid(CodeOutOfRange, field, "%s is not a number of bytes, such as 512Ki, 64Mi, 1.5Gi or 10G", Quote(text))
+	}
+	factor := 1.0
+	switch unit := m[2]; unit {
+	case "":
+	case "K":
+		factor = 1e3
+	default:
+		for _, u := range sizeUnits {
+			if u.name == unit {
+				factor = float64(u.bytes)
+			}
+		}
+		if factor == 1 { // "i" alone
+			return 0, Invalid(CodeOutOfRange, field, "%s is not a number of bytes, such as 512Ki, 64Mi, 1.5Gi or 10G", Quote(text))
+		}
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	if n *= factor; err != nil || n >= math.MaxInt64 {
+		return 0, Invalid(CodeOutOfRange, field, "%s is more bytes than there are", Quote(text))
+	}
+	return Size(math.Round(n)), nil
+}
