@@ -389,7 +389,7 @@ func TestFormat_RefusesWhatOthersWouldPassBy(t *testing.T) {
 	} {
 		s := spec("a", "@every 1h")
 		edit(&s)
-		if field != "schedule" && store.FormatOf(s) < store.FormatPolicies {
+		if format, named := store.FormatOf(&s); format < store.FormatPolicies || named != field {
 			t.Errorf("%s is nothing new to the store", field)
 		}
 		_, err := w.Apply(ctx, s, client.ApplyOptions{})

@@ -150,7 +150,7 @@ func (s *Store) needing(ctx context.Context, format int) (string, error) {
 			return "", fmt.Errorf("look for tasks of a newer format than %d: %w", format, err)
 		}
 		for _, t := range tasks {
-			if needs := FormatOf(t.Spec); t.UID != "" && needs > format { // else it cannot be read, by any version
+			if needs, _ := FormatOf(&t.Spec); t.UID != "" && needs > format { // else it cannot be read, by any version
 				return fmt.Sprintf("tasks that take format %d, such as %s/%s: carillon task update --unset, or delete them", needs, t.Namespace, t.Name), nil
 			}
 		}

@@ -26,25 +26,49 @@ const (
 	FormatPolicies = 3
 	// FormatShadow: specs and entries may say shadow.
 	FormatShadow = 4
+	// FormatProcesses: specs, entries and runs may have the fields and values for which
+	// features say so: processes that are confined, paused, talk back, run in parts.
+	FormatProcesses = 5
 
 	// NewestFormat is the newest that this version understands.
-	NewestFormat = FormatShadow
+	NewestFormat = FormatProcesses
 )
 
-// FormatOf is the format that a task needs: a version that does not understand it
-// would fire it otherwise than its user said, or not at all.
-func FormatOf(s task.Spec) int {
-	if s.Shadow {
-		return FormatShadow
+// feature is a part of a task that a version of an older format would pass by, or
+// not read: it would fire the task otherwise than its user said, or not at all.
+type feature struct {
+	field  string
+	format int
+	in     func(*task.Spec) bool
+}
+
+var features = []feature{
+	{"shadow", FormatShadow, func(s *task.Spec) bool { return s.Shadow }},
+
+	{"schedule", FormatPolicies, func(s *task.Spec) bool { return slices.ContainsFunc(s.Schedule, grown) }},
+	{"overlap", FormatPolicies, func(s *task.Spec) bool { return s.Overlap != task.OverlapSkip && s.Overlap != task.OverlapAllow }},
+	{"max_active", FormatPolicies, func(s *task.Spec) bool { return s.MaxActive != 0 }},
+	{"start", FormatPolicies, func(s *task.Spec) bool { return !s.Start.IsZero() }},
+	{"end", FormatPolicies, func(s *task.Spec) bool { return !s.End.IsZero() }},
+	{"jitter", FormatPolicies, func(s *task.Spec) bool { return s.Jitter != 0 }},
+	{"max_runs", FormatPolicies, func(s *task.Spec) bool { return s.MaxRuns != 0 }},
+	{"ttl", FormatPolicies, func(s *task.Spec) bool { return s.TTL != 0 }},
+	{"start_deadline", FormatPolicies, func(s *task.Spec) bool { return s.Deadline != 0 }},
+	{"pause_after_failures", FormatPolicies, func(s *task.Spec) bool { return s.PauseAfter != 0 }},
+	{"paused_until", FormatPolicies, func(s *task.Spec) bool { return !s.PausedUntil.IsZero() }},
+	{"retry.exit_codes", FormatPolicies, func(s *task.Spec) bool { return len(s.Retry.ExitCodes) > 0 }},
+}
+
+// FormatOf is the format that a task takes, and the field for which; "" if any
+// version would do.
+func FormatOf(s *task.Spec) (format int, field string) {
+	format = FormatExplicit
+	for _, f := range features {
+		if f.format > format && f.in(s) {
+			format, field = f.format, f.field
+		}
 	}
-	policies := s.Overlap != task.OverlapSkip && s.Overlap != task.OverlapAllow ||
-		s.MaxActive != 0 || !s.Start.IsZero() || !s.End.IsZero() || s.Jitter != 0 || s.MaxRuns != 0 || s.TTL != 0 ||
-		s.Deadline != 0 || s.PauseAfter != 0 || !s.PausedUntil.IsZero() || len(s.Retry.ExitCodes) > 0 ||
-		slices.ContainsFunc(s.Schedule, grown)
-	if policies {
-		return FormatPolicies
-	}
-	return FormatExplicit
+	return format, field
 }
 
 // placed are the words of cron that FormatPolicies brought: L, LW, 15W, 5L, 5#3, H.

@@ -264,8 +264,9 @@ func TestFormatOf_KnowsTheLanguageOfSchedules(t *testing.T) {
 		"0 0 * JUL *": false, "0 0 * 1-jul *": false, "0 0 * * WED,THU": false, "0 0 1 MAR-JUL SUN": false, "@hourly": false, "@at 2026-12-24T18:00:00Z": false, "*/5 * * * *": false,
 	} {
 		s := spec(ref).Spec
-		if s.Schedule = (task.Schedules{"@daily", expr}); (store.FormatOf(s) == store.FormatPolicies) != isNew {
-			t.Errorf("%s takes format %d", expr, store.FormatOf(s))
+		s.Schedule = task.Schedules{"@daily", expr}
+		if takes, field := store.FormatOf(&s); (takes == store.FormatPolicies) != isNew || (field == "schedule") != isNew {
+			t.Errorf("%s takes format %d for %q", expr, takes, field)
 		}
 	}
 }
