@@ -97,6 +97,7 @@ func (c *cluster) acquainted() {
 // A daemon that is killed, the leader first, is noticed by others at once: its
 // shards move though its lease has long to run.
 func TestCrash_IsNoticedBeforeTheLeaseEnds(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease, "--lost-after", "90s")
 	names := []string{"n1", "n2", "n3"}
 	for _, n := range names {
@@ -129,6 +130,7 @@ func TestCrash_IsNoticedBeforeTheLeaseEnds(t *testing.T) {
 // name back at once, though its lease has long to run: here nobody is left who
 // would have revoked it.
 func TestCrash_ARestartedDaemonTakesItsNameBack(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "4", "--lease-ttl", aLongLease, "--lost-after", "90s")
 	c.start("n1")
 	c.owned("n1")
@@ -139,6 +141,7 @@ func TestCrash_ARestartedDaemonTakesItsNameBack(t *testing.T) {
 
 // Who leaves as it should, or restarts in place, is accused of nothing.
 func TestCrash_IsNotSeenWhereThereIsNone(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease, "--lost-after", "90s")
 	for _, n := range []string{"n1", "n2"} {
 		c.start(n)
@@ -156,6 +159,7 @@ func TestCrash_IsNotSeenWhereThereIsNone(t *testing.T) {
 
 // A loopback address of another host proves nothing: it may be a tunnel's end.
 func TestCrash_IsNotBelievedOfAnotherHostsLoopback(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease, "--lost-after", "90s")
 	c.start("n1")
 	c.node("n2").env = []string{hostName + "=elsewhere"}

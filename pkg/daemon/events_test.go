@@ -19,6 +19,7 @@ import (
 // and stopped under it: it is told of everything, once, and what it is told leads
 // to what is there.
 func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "15s")
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)

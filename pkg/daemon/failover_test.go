@@ -66,6 +66,7 @@ func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 // etcd goes away for 15 seconds under load and comes back: no daemon exits, no
 // tick is lost, no task is killed, and the logs say it once.
 func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "16")
 	c.start("n1")
 	c.start("n2")

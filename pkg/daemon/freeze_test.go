@@ -14,6 +14,7 @@ import (
 // While the cluster is frozen nodes come and go: nothing starts, every tick is
 // skipped and on record, and all goes on afterwards.
 func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.start("n1")
 	c.start("n2")

@@ -50,6 +50,7 @@ func mark(t *testing.T, dir, name string) {
 // that others may replace. The guardian kills these before any other may start;
 // what nobody may replace goes on. Thawed, it changes no outcome, and takes part.
 func TestDaemon_ThatIsFrozenPastLostAfterRunsNothingThatOthersReplace(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "12s")
 	c.start("n1")
 	marks := t.TempDir()

@@ -69,6 +69,7 @@ func TestFull_EtcdOfItsOwn(t *testing.T) {
 }
 
 func TestStatus_TellsOfEntriesThatNobodyCanRead(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8")
 	c.start("n1")
 	c.create("n1", spec("good", "true"))

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if os.Getenv(asDaemon) == "" {
-		os.Exit(m.Run())
+		os.Exit(runTests(m))
 	}
 	ctx, stop := daemon.Signals(context.Background())
 	defer stop()
@@ -44,6 +45,18 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
+}
+
+// runTests runs three of the tests that may at once, unless somebody says how many:
+// they wait for leases and ticks, most of the time.
+func runTests(m *testing.M) int {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if !said {
+		_ = flag.Set("test.parallel", "3") // the flag is there: package testing has it
+	}
+	return m.Run()
 }
 
 // What a test's daemon takes from its environment in place of the real world.

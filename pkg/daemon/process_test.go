@@ -79,6 +79,7 @@ func pidIn(t *testing.T, path string) int {
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
 	c.start("n1")
 	marks := t.TempDir()
@@ -104,6 +105,7 @@ func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
 }
 
 func TestDaemon_StartsALostAttemptAgainElsewhereOnlyIfAsked(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
 	c.start("n1")
 	c.start("n2")
@@ -125,6 +127,7 @@ func TestDaemon_StartsALostAttemptAgainElsewhereOnlyIfAsked(t *testing.T) {
 }
 
 func TestDaemon_TakesItsNameBackAtOnceAndRefusesToShareIt(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "60s")
 	c.start("n1")
 	c.nodes["n1"].signal(syscall.SIGKILL)
@@ -142,6 +145,7 @@ func TestDaemon_TakesItsNameBackAtOnceAndRefusesToShareIt(t *testing.T) {
 }
 
 func TestDaemon_RefusesANameThatAnotherHolds(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.start("n1")
 	thief := &process{t: t, name: "thief", port: freePort(t), dir: filepath.Join(c.dir, "thief")}
@@ -159,6 +163,7 @@ func TestDaemon_RefusesANameThatAnotherHolds(t *testing.T) {
 }
 
 func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8")
 	c.start("n1")
 	c.start("n2")
@@ -197,6 +202,7 @@ func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
 }
 
 func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8")
 	c.start("n1")
 	s := spec("picky", "echo here")
@@ -229,6 +235,7 @@ func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
 }
 
 func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "4")
 	c.start("n1")
 	c.everySecond("n1", 10, func(_ int, s *task.Spec) { s.Schedule = task.Schedules{"@every 100ms"} })
@@ -270,6 +277,7 @@ func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
 }
 
 func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.start("n1")
 	c.start("n2")

@@ -64,6 +64,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	const new2036 = "2036-01-01T00:00:00Z"
 	must(cl.PauseWith(ctx, "default", "ahead", client.PauseRequest{Until: task.At(time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)), Reason: "until the move"}, 0))
 	must(cl.Freeze(ctx, "ice", "storage is full"))
+	cold := asked(time.Now().Add(2 * time.Second).Truncate(time.Second))
 	c.answers(t, "n1", []situation{
 		{"will be paused until", "ahead", new2036, task.VerdictPaused, []string{"There will be no tick on", `until Sun 1 Jan 2040 00:00 UTC by admin: "until the move"`}},
 		{"after the pause", "ahead", "2041-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run"}},
@@ -107,7 +108,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by admin: "maintenance"`}},
 		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by admin"}},
 		{"rolled back", "changed", asked(tick.Add(time.Hour)), task.VerdictWillRun, []string{"Version: 3, rolled back"}},
-		{"frozen then", "ice/frost", then, task.VerdictSkipped, []string{`namespace ice was frozen since`, "ended"}},
+		{"frozen then", "ice/frost", cold, task.VerdictSkipped, []string{`namespace ice was frozen since`, "ended"}},
 		{"will run again", "ice/frost", new2036, task.VerdictWillRun, nil},
 	})
 
