@@ -11,6 +11,7 @@ import (
 var required = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
+	"Limits": nil,
 }
 
 // Refine adds to the schemas of a task's parts what the Go types do not say:
@@ -38,6 +39,7 @@ func Refine(all map[string]*huma.Schema) {
 	action.MinProperties, action.MaxProperties = &one, &one
 	all["Noop"].Description = "Succeeds at once: for benchmarks and tests."
 	refineProcess(process)
+	refineConfinement(process.Properties, all["Limits"].Properties)
 
 	m := all["MissedPolicy"].Properties
 	Choice(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)

@@ -16,6 +16,7 @@ type (
 	schedulesDoc struct{}
 	durationDoc  struct{}
 	stateDoc     struct{}
+	sizeDoc      struct{}
 )
 
 // Schema describes task.Schedules.
@@ -33,6 +34,16 @@ const durationPattern = `^[-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s
 // Schema describes task.Duration.
 func (durationDoc) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Examples: []any{"10m", "1h30m", "90s"}}
+}
+
+// sizePattern is what task.ParseSize reads.
+const sizePattern = `^\s*[0-9]{1,15}(\.[0-9]{1,6})?\s*([kKMGT]i?)?[bB]?\s*$`
+
+// Schema describes task.Size.
+func (sizeDoc) Schema(huma.Registry) *huma.Schema {
+	lowest := 0.0
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeString, Pattern: sizePattern}, {Type: huma.TypeInteger, Minimum: &lowest}},
+		Examples: []any{"64Mi", "1.5Gi", "10G"}}
 }
 
 // Schema describes task.State.
@@ -53,6 +64,7 @@ func Values[T ~string](list ...T) []any {
 func Register(reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Schedules](), reflect.TypeFor[schedulesDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Duration](), reflect.TypeFor[durationDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Size](), reflect.TypeFor[sizeDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.State](), reflect.TypeFor[stateDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Time](), reflect.TypeFor[time.Time]())
 	reg.Schema(reflect.TypeFor[task.Spec](), true, "")

@@ -156,6 +156,8 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.text(&v.CancelledBy)
 	case "retry_of":
 		r.text(&v.RetryOf)
+	case "unenforced":
+		r.other(&v.Unenforced)
 	case "last":
 		r.parsed(&v.Last)
 	case "count":

@@ -147,6 +147,9 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	r.yes("output_truncated", v.Truncated)
 	r.optional("cancelled_by", v.CancelledBy)
 	r.optional("retry_of", v.RetryOf)
+	if len(v.Unenforced) > 0 {
+		r.other("unenforced", v.Unenforced)
+	}
 	r.moment("last", v.Last)
 	r.count("count", v.Count)
 }

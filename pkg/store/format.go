@@ -45,6 +45,16 @@ type feature struct {
 var features = []feature{
 	{"shadow", FormatShadow, func(s *task.Spec) bool { return s.Shadow }},
 
+	{"action.process.group", FormatProcesses, process(func(p *task.Process) bool { return p.Group != "" })},
+	{"action.process.groups", FormatProcesses, process(func(p *task.Process) bool { return p.Groups != nil })},
+	{"action.process.umask", FormatProcesses, process(func(p *task.Process) bool { return p.Umask != "" })},
+	{"action.process.nice", FormatProcesses, process(func(p *task.Process) bool { return p.Nice != 0 })},
+	{"action.process.ionice", FormatProcesses, process(func(p *task.Process) bool { return p.IONice != "" })},
+	{"action.process.no_new_privs", FormatProcesses, process(func(p *task.Process) bool { return p.NoNewPrivs })},
+	{"action.process.private_tmp", FormatProcesses, process(func(p *task.Process) bool { return p.PrivateTmp })},
+	{"action.process.scratch", FormatProcesses, process(func(p *task.Process) bool { return p.Scratch })},
+	{"action.process.limits", FormatProcesses, process(func(p *task.Process) bool { return p.Limits != (task.Limits{}) })},
+
 	{"schedule", FormatPolicies, func(s *task.Spec) bool { return slices.ContainsFunc(s.Schedule, grown) }},
 	{"overlap", FormatPolicies, func(s *task.Spec) bool { return s.Overlap != task.OverlapSkip && s.Overlap != task.OverlapAllow }},
 	{"max_active", FormatPolicies, func(s *task.Spec) bool { return s.MaxActive != 0 }},
@@ -57,6 +67,11 @@ var features = []feature{
 	{"pause_after_failures", FormatPolicies, func(s *task.Spec) bool { return s.PauseAfter != 0 }},
 	{"paused_until", FormatPolicies, func(s *task.Spec) bool { return !s.PausedUntil.IsZero() }},
 	{"retry.exit_codes", FormatPolicies, func(s *task.Spec) bool { return len(s.Retry.ExitCodes) > 0 }},
+}
+
+// process is a claim of a task's process, if it has one.
+func process(in func(*task.Process) bool) func(*task.Spec) bool {
+	return func(s *task.Spec) bool { return s.Action.Process != nil && in(s.Action.Process) }
 }
 
 // FormatOf is the format that a task takes, and the field for which; "" if any

@@ -271,6 +271,28 @@ func TestFormatOf_KnowsTheLanguageOfSchedules(t *testing.T) {
 	}
 }
 
+func TestFormatOf_KnowsWhatConfinesAProcess(t *testing.T) {
+	for field, p := range map[string]task.Process{
+		"":                            {User: "nobody", Enforce: task.EnforceReport},
+		"action.process.group":        {Group: "adm"},
+		"action.process.groups":       {Groups: []string{}},
+		"action.process.umask":        {Umask: "0"},
+		"action.process.nice":         {Nice: 1},
+		"action.process.ionice":       {IONice: "idle"},
+		"action.process.no_new_privs": {NoNewPrivs: true},
+		"action.process.private_tmp":  {PrivateTmp: true},
+		"action.process.scratch":      {Scratch: true},
+		"action.process.limits":       {Limits: task.Limits{Core: new(task.Size)}},
+	} {
+		s := spec(ref).Spec
+		s.Action = task.Action{Process: &p}
+		takes, because := store.FormatOf(&s)
+		if because != field || (takes == store.FormatProcesses) != (field != "") {
+			t.Errorf("%+v takes format %d for %q", p, takes, because)
+		}
+	}
+}
+
 // A cluster does not go back to a version that would fire a task otherwise.
 func TestDowngrade_WaitsForTasksThatTakeThePolicies(t *testing.T) {
 	w := newWorld(t)

@@ -114,13 +114,16 @@ var (
 )
 
 // checkKind refuses a value that cannot become a t. A type that reads itself
-// from text tries it here, where the field's path is known.
+// from text, or a number, tries it here, where the field's path is known.
 func checkKind(tok json.Token, t reflect.Type, path string) error {
 	if t == nil || t.Kind() == reflect.Interface {
 		return nil
 	}
 	s, isText := tok.(string)
 	if reflect.PointerTo(t).Implements(readsText) {
+		if n, ok := tok.(json.Number); ok && reflect.PointerTo(t).Implements(readsJSON) {
+			return Under(path, reflect.New(t).Interface().(json.Unmarshaler).UnmarshalJSON([]byte(n)))
+		}
 		if !isText {
 			return Invalid(CodeBadValue, path, "%s is not a string", tokenWords(tok))
 		}

@@ -35,6 +35,7 @@ const (
 	ReasonSignal    = "signal"
 	ReasonTimeout   = "timeout"
 	ReasonStart     = "could_not_start"
+	ReasonHost      = "host"
 	ReasonNodeLost  = "node_lost"
 	ReasonShutdown  = "daemon_stopped"
 	ReasonBadEntry  = "unreadable_entry"
@@ -85,6 +86,7 @@ var reasons = []Reason{
 	{ReasonSignal, []State{Failed}, "a signal ended its process"},
 	{ReasonTimeout, []State{TimedOut}, "it took longer than its timeout"},
 	{ReasonStart, []State{Failed}, "its process could not be started"},
+	{ReasonHost, []State{Failed}, "its node cannot enforce what the task asks for"},
 	{ReasonNodeLost, []State{Lost}, "its node was lost while it ran"},
 	{ReasonShutdown, []State{Lost, Failed, Cancelled}, "its daemon was stopped"},
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},

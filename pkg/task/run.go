@@ -47,6 +47,10 @@ type Run struct {
 	CancelledBy   string    `json:"cancelled_by,omitempty"`
 	RetryOf       string    `json:"retry_of,omitempty"` // the dead run that a person had run again by this one
 
+	// Unenforced are fields of the task that its node could not enforce, such as
+	// limits.memory, of a task that would have the run go on (enforce: report).
+	Unenforced []string `json:"unenforced,omitempty"`
+
 	// A record of several ticks that did not run: the first and the last of
 	// them, and how many they are. ScheduledTime is the first.
 	Last  Time  `json:"last,omitzero"`

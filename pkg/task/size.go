@@ -1,6 +1,7 @@
 package task
 
 import (
+	"encoding/json"
 	"math"
 	"regexp"
 	"strconv"
@@ -21,6 +22,18 @@ func (s *Size) UnmarshalText(b []byte) error {
 		*s = v
 	}
 	return err
+}
+
+// UnmarshalJSON reads a size, or a number of bytes; null changes nothing.
+func (s *Size) UnmarshalJSON(b []byte) error {
+	var text string
+	switch {
+	case string(b) == "null":
+		return nil
+	case json.Unmarshal(b, &text) != nil:
+		text = string(b) // a number, or nothing that is a size
+	}
+	return s.UnmarshalText([]byte(text))
 }
 
 var sizeUnits = []struct {

@@ -98,6 +98,17 @@ type Process struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Dir     string            `json:"dir,omitempty" doc:"Working directory, absolute. Default: the user's home."`
 	User    string            `json:"user,omitempty" doc:"Default: the daemon's user."`
+
+	Group      string   `json:"group,omitempty" doc:"Default: the user's own."`
+	Groups     []string `json:"groups,omitzero" doc:"Supplementary groups; an empty list is none. Default: the user's."`
+	Umask      string   `json:"umask,omitempty" doc:"What permissions new files are not to have, in octal: \"027\". Default: the daemon's."`
+	Nice       int      `json:"nice,omitempty" doc:"From -20, most urgent, to 19. Default: the daemon's."`
+	IONice     string   `json:"ionice,omitempty" doc:"idle, best-effort or realtime; the latter two with or without a level: best-effort/7. Default: the daemon's."`
+	NoNewPrivs bool     `json:"no_new_privs,omitempty" doc:"Programs with setuid, setgid or capabilities give no more rights to its processes."`
+	PrivateTmp bool     `json:"private_tmp,omitempty" doc:"/tmp and /var/tmp are empty directories of its own, gone when the attempt has ended."`
+	Scratch    bool     `json:"scratch,omitempty" doc:"An empty directory of its own, in CARILLON_SCRATCH, gone when the attempt has ended: the working directory, unless dir says otherwise."`
+	Limits     Limits   `json:"limits,omitzero" doc:"What its processes may use."`
+	Enforce    string   `json:"enforce,omitempty" doc:"If the node cannot enforce all of that: require (default) has the attempt fail before it starts, report has it run and its record say so. User and groups are always required."`
 }
 
 // Noop succeeds at once: for benchmarks and tests.

@@ -203,6 +203,9 @@ func (p *Process) validate() error {
 	if len(p.User) > 256 || strings.ContainsAny(p.User, "\x00:\n /") {
 		return Invalid(CodeBadValue, field+".user", "%s is not a user's name", Quote(p.User))
 	}
+	if err := p.validateConfinement(field); err != nil {
+		return err
+	}
 	return checkSize(field, p)
 }
 

@@ -1,0 +1,28 @@
+package schema
+
+import (
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// refineConfinement adds what the fields of a process that confine it, and its
+// limits, may be.
+func refineConfinement(p, limits map[string]*huma.Schema) {
+	groups := task.MaxGroups
+	p["groups"].MaxItems, p["groups"].UniqueItems = &groups, true
+	p["umask"].Pattern, p["umask"].Examples = "^0?[0-7]{1,3}$", []any{"027"}
+	Within(p["nice"], task.MinNice, task.MaxNice, nil)
+	p["ionice"].Pattern, p["ionice"].Examples = "^(idle|(best-effort|realtime)(/[0-7])?)$", []any{"idle", "best-effort/7"}
+	Choice(p["enforce"], task.EnforceRequire, task.EnforceRequire, task.EnforceReport)
+	for _, field := range []string{"no_new_privs", "private_tmp", "scratch"} {
+		p[field].Default = false
+	}
+	limits["cpu_time"].Pattern = durationPattern
+	for field, most := range map[string]float64{
+		"open_files": task.MaxOpenFiles, "processes": task.MaxPIDs, "pids": task.MaxPIDs, "cpu": task.MaxCPU,
+	} {
+		lowest := 0.0
+		limits[field].Minimum, limits[field].Maximum = &lowest, &most
+	}
+}

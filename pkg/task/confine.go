@@ -1,0 +1,215 @@
+package task
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Limits are what the processes of an attempt may use. What is 0, or absent, is
+// not limited. The first seven are the kernel's limits of each single process
+// (setrlimit), soft and hard at once; the others hold for all of them together,
+// where the node has control groups.
+type Limits struct {
+	OpenFiles    int64    `json:"open_files,omitempty" doc:"Files and sockets that a process may have open."`
+	FileSize     *Size    `json:"file_size,omitempty" doc:"The longest file that a process may write; 0 is none."`
+	Core         *Size    `json:"core,omitempty" doc:"The largest core dump; 0 is none."`
+	Processes    int64    `json:"processes,omitempty" doc:"Processes and threads that its user may have on the node, those of others included. Root is not bound by it: pids is."`
+	Stack        Size     `json:"stack,omitzero" doc:"The stack of a process."`
+	AddressSpace Size     `json:"address_space,omitzero" doc:"The address space of a process."`
+	CPUTime      Duration `json:"cpu_time,omitzero" doc:"Processor time of a process, in whole seconds: SIGXCPU then, and SIGKILL 5s later."`
+
+	Memory Size    `json:"memory,omitzero" doc:"Memory of all processes of an attempt."`
+	Swap   *Size   `json:"swap,omitempty" doc:"Swap space of all processes of an attempt; 0 is none."`
+	CPU    float64 `json:"cpu,omitempty" doc:"Processors that all processes of an attempt may keep busy: 1.5."`
+	PIDs   int64   `json:"pids,omitempty" doc:"Processes and threads that an attempt may have."`
+}
+
+// CPUTimeGrace is how long after limits.cpu_time a process is killed that takes no
+// notice of SIGXCPU, in processor time.
+const CPUTimeGrace = 5 * time.Second
+
+// What happens to an attempt of which its node cannot enforce all: Process.Enforce.
+const (
+	EnforceRequire = "require" // it fails before anything of it has run
+	EnforceReport  = "report"  // it runs, and its record says what was not enforced
+)
+
+// The ranges of what confines a process.
+const (
+	MinNice, MaxNice = -20, 19
+	MaxGroups        = 64
+	MinOpenFiles     = 8 // a program has loaded its libraries with fewer
+	MaxOpenFiles     = 1 << 30
+	MaxPIDs          = 1 << 22 // the kernel's
+	MinStack         = Size(64 << 10)
+	MinAddressSpace  = Size(1 << 20)
+	MinMemory        = Size(1 << 20)
+	MaxBytes         = Size(1 << 50)
+	MinCPU, MaxCPU   = 0.01, 4096
+)
+
+// validateConfinement checks what is set on a process before its first instruction.
+func (p *Process) validateConfinement(field string) error {
+	checks := []func() error{
+		func() error { return checkAccount(field+".group", "a group", p.Group) },
+		func() error { return checkGroups(field+".groups", p.Groups) },
+		func() error { _, err := ParseUmask(field+".umask", p.Umask); return err },
+		func() error { return checkRange(field+".nice", p.Nice, MinNice, MaxNice) },
+		func() error { _, err := ParseIONice(field+".ionice", p.IONice); return err },
+		func() error {
+			if p.Enforce == "" {
+				return nil
+			}
+			return oneOf(field+".enforce", p.Enforce, EnforceRequire, EnforceReport)
+		},
+		func() error { return p.checkPrivateDir(field + ".dir") },
+		func() error { return p.Limits.validate(field + ".limits") },
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkAccount(field, what, name string) error {
+	if len(name) > 256 || strings.ContainsAny(name, "\x00:\n /") {
+		return Invalid(CodeBadValue, field, "%s is not %s's name", Quote(name), what)
+	}
+	return nil
+}
+
+func checkGroups(field string, groups []string) error {
+	if len(groups) > MaxGroups {
+		return Invalid(CodeTooMany, field, "has %d groups; at most %d are allowed", len(groups), MaxGroups)
+	}
+	for i, g := range groups {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		if g == "" {
+			return Invalid(CodeRequired, at, "is empty; it names a group")
+		}
+		if err := checkAccount(at, "a group", g); err != nil {
+			return err
+		}
+		if slices.Contains(groups[:i], g) {
+			return Invalid(CodeBadValue, at, "%s stands there twice", Quote(g))
+		}
+	}
+	return nil
+}
+
+// checkPrivateDir refuses a directory that a private /tmp cannot have.
+func (p *Process) checkPrivateDir(field string) error {
+	if tmp := PrivateDir(p.Dir); p.PrivateTmp && tmp != "" && tmp != p.Dir {
+		return Invalid(CodeBadValue, field, "%s cannot be: with private_tmp, %s is empty when the process starts", Quote(p.Dir), tmp)
+	}
+	return nil
+}
+
+// PrivateDirs are the directories that a process has for itself with private_tmp.
+var PrivateDirs = []string{"/tmp", "/var/tmp"}
+
+// PrivateDir is the one of PrivateDirs that a path is, or lies in; "" if none.
+func PrivateDir(path string) string {
+	for _, d := range PrivateDirs {
+		if path == d || strings.HasPrefix(path, d+"/") {
+			return d
+		}
+	}
+	return ""
+}
+
+func (l Limits) validate(field string) error {
+	type size struct {
+		name string
+		v    *Size
+		low  Size
+	}
+	for _, s := range []size{
+		{"file_size", l.FileSize, 0}, {"core", l.Core, 0}, {"swap", l.Swap, 0},
+		{"stack", given(l.Stack), MinStack}, {"address_space", given(l.AddressSpace), MinAddressSpace}, {"memory", given(l.Memory), MinMemory},
+	} {
+		if s.v != nil && (*s.v < s.low || *s.v > MaxBytes) {
+			return Invalid(CodeOutOfRange, field+"."+s.name, "%s is not between %s and %s", *s.v, s.low, MaxBytes)
+		}
+	}
+	type number struct {
+		name         string
+		v, low, high int64
+	}
+	for _, n := range []number{{"open_files", l.OpenFiles, MinOpenFiles, MaxOpenFiles}, {"processes", l.Processes, 1, MaxPIDs}, {"pids", l.PIDs, 1, MaxPIDs}} {
+		if n.v != 0 && (n.v < n.low || n.v > n.high) {
+			return Invalid(CodeOutOfRange, field+"."+n.name, "%d is not between %d and %d", n.v, n.low, n.high)
+		}
+	}
+	if !(l.CPU == 0 || l.CPU >= MinCPU && l.CPU <= MaxCPU) {
+		return Invalid(CodeOutOfRange, field+".cpu", "%v is not between %v and %v", l.CPU, MinCPU, MaxCPU)
+	}
+	if err := checkOptional(field+".cpu_time", l.CPUTime, Duration(time.Second), MaxTimeout); err != nil {
+		return err
+	}
+	if l.CPUTime%Duration(time.Second) != 0 {
+		return Invalid(CodeBadDuration, field+".cpu_time", "%s: the kernel counts whole seconds", l.CPUTime)
+	}
+	if l.Swap != nil && l.Memory == 0 {
+		return Invalid(CodeBadValue, field+".swap", "is for a task with limits.memory")
+	}
+	return nil
+}
+
+func given(s Size) *Size {
+	if s == 0 {
+		return nil
+	}
+	return &s
+}
+
+var umaskForm = regexp.MustCompile(`^0?[0-7]{1,3}$`)
+
+// ParseUmask reads the permissions that new files are not to have, in octal; -1 for "".
+func ParseUmask(field, text string) (int, error) {
+	if text == "" {
+		return -1, nil
+	}
+	if !umaskForm.MatchString(text) {
+		return 0, Invalid(CodeBadValue, field, "%s is not a umask in octal, such as \"027\"", Quote(text))
+	}
+	v, _ := strconv.ParseUint(text, 8, 32) // it has the form
+	return int(v), nil
+}
+
+// IONice is how the kernel's I/O scheduler treats a process: Class as for
+// ioprio_set, Level 0 (first) to 7.
+type IONice struct{ Class, Level int }
+
+// The values of IONice.Class; 0 is the daemon's.
+const (
+	IORealtime   = 1
+	IOBestEffort = 2
+	IOIdle       = 3
+)
+
+// ParseIONice reads idle, best-effort or realtime, the latter two with or without
+// a level from 0 to 7 behind a slash (default 4); zero for "".
+func ParseIONice(field, text string) (IONice, error) {
+	if text == "" {
+		return IONice{}, nil
+	}
+	class, level, leveled := strings.Cut(text, "/")
+	n, ok := map[string]IONice{"idle": {Class: IOIdle}, "best-effort": {IOBestEffort, 4}, "realtime": {IORealtime, 4}}[class]
+	if leveled {
+		ok = ok && n.Class != IOIdle && len(level) == 1 && level[0] >= '0' && level[0] <= '7'
+		if ok {
+			n.Level = int(level[0] - '0')
+		}
+	}
+	if !ok {
+		return IONice{}, Invalid(CodeBadValue, field, "%s is not idle, best-effort or realtime, with or without a level such as best-effort/7", Quote(text))
+	}
+	return n, nil
+}
