@@ -145,7 +145,7 @@ func (h *hunt) pass(seen map[int]bool) (int, error) {
 			continue
 		}
 		found++
-		if h.kill(st) {
+		if signalSame(st, unix.SIGKILL) {
 			seen[pid] = true
 		}
 	}
@@ -168,19 +168,6 @@ func (h *hunt) inGroup(st stat) bool {
 		return b.fits(leader.start)
 	}
 	return st.start >= b.from.Truncate(tick)-tick
-}
-
-// kill makes sure by a pidfd that the process killed is the one looked at.
-func (h *hunt) kill(st stat) bool {
-	fd, err := unix.PidfdOpen(st.pid, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	if again, err := readStat(st.pid); err != nil || again.start != st.start {
-		return false
-	}
-	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
 // The variables by which a process tells which attempt it belongs to.

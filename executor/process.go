@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"os"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -99,6 +98,7 @@ func notStarted(err error) Result {
 type running struct {
 	*launcher
 	spawn
+	tree    tree
 	pipe    *os.File
 	drained chan struct{} // closed when nothing reads the pipe any more
 }
@@ -138,6 +138,7 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 		}
 		return nil, startFailure(err, program, dir)
 	}
+	p.tree = tree{pid: p.pid, mark: what.ward.Leftover}
 	go func() {
 		defer close(p.drained)
 		out.drain(pipe)
@@ -177,10 +178,11 @@ func (p *running) wait(what launch, o *orders) Result {
 	why, killAt := p.until(exited, what, o)
 	r := Result{StartedAt: p.started, EndedAt: time.Now()}
 	status, err := reap(p.pid)
+	p.tree.reaped = true
 	if why.cause != causeNone {
 		p.endGroup(killAt, o)
 	} else if !p.outlast(r.EndedAt.Add(lingering)) {
-		p.signal(unix.SIGTERM)
+		p.tree.signal(unix.SIGTERM)
 		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, leftovers)), o)
 	}
 	if why.cause != causeNone {
@@ -211,8 +213,8 @@ func (p *running) until(exited <-chan error, what launch, o *orders) (why kill, 
 		at := time.Now().Add(max(k.grace, 0))
 		if why.cause == causeNone {
 			why, killAt = k, at
-			unix.Kill(-p.pid, unix.SIGTERM)
-			unix.Kill(-p.pid, unix.SIGCONT) // a stopped process does not see SIGTERM
+			p.tree.signal(unix.SIGTERM)
+			p.tree.signal(unix.SIGCONT) // a stopped process does not see SIGTERM
 		} else if at.Before(killAt) {
 			killAt = at
 		}
@@ -227,14 +229,14 @@ func (p *running) until(exited <-chan error, what launch, o *orders) (why kill, 
 		case k := <-o.c:
 			obey(k)
 		case <-hard:
-			unix.Kill(-p.pid, unix.SIGKILL)
+			p.tree.kill()
 		}
 	}
 }
 
 // outlast waits for the group to end by itself, until at.
 func (p *running) outlast(at time.Time) (ended bool) {
-	for pause := time.Millisecond; groupAlive(p.pid); pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; !p.tree.empty(); pause = min(2*pause, 50*time.Millisecond) {
 		if !time.Now().Before(at) {
 			return false
 		}
@@ -255,7 +257,7 @@ func (p *running) endGroup(killAt time.Time, o *orders) {
 		if time.Now().Before(killAt) {
 			continue
 		}
-		p.signal(unix.SIGKILL)
+		p.tree.kill()
 		if !p.outlast(time.Now().Add(unkillable)) {
 			p.log.Error("a process group does not end after SIGKILL", zap.Int("pgid", p.pid))
 			return
@@ -268,14 +270,6 @@ func earlier(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// signal signals the group after its leader was reaped: not if the leader's
-// number is a new process's, whose group is its own affair.
-func (p *running) signal(sig syscall.Signal) {
-	if _, err := readStat(p.pid); err != nil {
-		unix.Kill(-p.pid, sig)
-	}
 }
 
 // sweep kills what left the group of an attempt that was made to end.
