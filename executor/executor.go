@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ type Config struct {
 	Instance string // only its attempts are started and adopted
 	Slots    int    // processes at once; at least 1
 	Dir      string // the data directory: the spool is in it
+	Rooms    string // where the directories of attempts are; "" is below Dir. See RoomsDir
 	Inbox    Inbox
 	Guardian *Guardian // nil: none, for tests
 	Spool    SpoolConfig
@@ -144,9 +146,13 @@ func New(cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
 	spool := NewSpool(cfg.Spool)
+	var places *rooms
+	if cfg.Act == nil {
+		places = newRooms(orDefault(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Instance, log)
+	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, own: ownAccount(), node: cfg.Node, log: log},
+		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, own: ownAccount(), node: cfg.Node, log: log},
 		margin: min(10*time.Second, cfg.LostAfter/4),
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
@@ -246,6 +252,11 @@ func (e *Executor) Run(ctx context.Context) error {
 		others.Go(func() { e.write(life) })
 	}
 	others.Go(func() { _ = e.spool.Run(life) })
+	if err := e.launch.rooms.open(); err != nil {
+		e.log.Error("attempts have no directories of their own", zap.Error(err))
+	} else if e.launch.rooms != nil {
+		others.Go(func() { e.launch.rooms.tend(life) })
+	}
 	spawners.Go(func() { e.launch.spawner.run(parent) })
 
 	follow := newFollowing(e)
@@ -257,6 +268,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	close(e.toWrite.jobs)
 	others.Wait()
 	attempts.Wait()
+	e.launch.rooms.close()
 	stopSpawner()
 	spawners.Wait()
 	return nil

@@ -33,6 +33,7 @@ type launch struct {
 	timeout   time.Duration // 0: none
 	grace     time.Duration
 	path      string // of the output
+	room      *room
 	ward      ward
 	may       func() error // asked directly before the fork
 	onStarted func(at time.Time)
@@ -43,13 +44,15 @@ type launcher struct {
 	spawner  *spawner
 	spool    *Spool
 	guardian *Guardian
+	rooms    *rooms
 	sweeper  sweeper
 	own      account // the daemon's
 	node     string
 	log      *zap.Logger
 }
 
-// prepare finds all that an attempt needs; an error is what is wrong with it.
+// prepare finds all that an attempt needs; an error is what is wrong with it. What
+// was prepared must be run: it has a room.
 func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 	path, err := l.spool.path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
 	if err != nil {
@@ -61,8 +64,12 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 			return launch{}, err
 		}
 	}
+	room, err := l.rooms.take(as)
+	if err != nil {
+		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(err))
+	}
 	return launch{
-		process: a.Action.Process, env: environment(a, token, l.node, as), as: as, path: path,
+		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env()...), as: as, path: path, room: room,
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
 		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		may:  func() error { return nil },
@@ -76,6 +83,7 @@ func (l *launcher) run(what launch, o *orders) Result {
 	defer out.close()
 	p, err := l.start(what, out, o)
 	if err != nil {
+		_ = what.room.leave() // which logs what cannot be
 		return notStarted(err)
 	}
 	if what.onStarted != nil {
@@ -85,6 +93,9 @@ func (l *launcher) run(what launch, o *orders) Result {
 	r.OutputBytes, r.Truncated, r.Tail = out.bytes, out.truncated, out.last
 	if out.broken != nil && r.Message == "" {
 		r.Message = "output is not kept: " + out.broken.Error()
+	}
+	if err := what.room.leave(); err != nil && r.Message == "" {
+		r.Message = err.Error()
 	}
 	return r
 }

@@ -30,7 +30,13 @@ func newLauncher(t testing.TB, cfg SpoolConfig) *launcher {
 	go func() { defer close(done); s.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	cfg.Dir = orDefault(cfg.Dir, t.TempDir())
-	return &launcher{spawner: s, spool: NewSpool(cfg), own: ownAccount(), node: "n1", log: orNop(nil)}
+	rooms := newRooms(filepath.Join(cfg.Dir, "rooms"), "i1", nil)
+	rooms.within = time.Minute // others use the machine, too
+	if err := rooms.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rooms.close)
+	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: rooms, own: ownAccount(), node: "n1", log: orNop(nil)}
 }
 
 // attempt runs a process with what is changed of an ordinary attempt.

@@ -155,7 +155,7 @@ func (n *Node) wire() (err error) {
 		})
 	}
 	n.executor, err = executor.New(executor.Config{
-		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Inbox: n.store, Guardian: n.guardian,
+		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Inbox: n.store, Guardian: n.guardian,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
 		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Obeyed: func() { n.presence.announceSoon() }, // which is there before it runs

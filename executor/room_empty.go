@@ -1,0 +1,196 @@
+package executor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// deepest is how many directories are open at once while one is emptied. What is
+// deeper is moved up first, so that no depth exhausts descriptors or memory.
+const deepest = 32
+
+// errNoTime means that there was no time to empty a directory.
+var errNoTime = errors.New("it holds too much to be removed at once")
+
+// RemoveRooms removes the rooms that daemons which are dead have left below dir
+// (see RoomsDir), until done is closed. Those of daemons that live stay. It is for
+// the guardian, when no process of an attempt is left, and for the next start.
+func RemoveRooms(dir string, done <-chan struct{}) error { return removeRooms(dir, "", done) }
+
+func removeRooms(dir, except string, done <-chan struct{}) (err error) {
+	homes, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, h := range homes {
+		if h.Name() != except {
+			err = errors.Join(err, removeHome(filepath.Join(dir, h.Name()), done))
+		}
+	}
+	_ = os.Remove(dir) // unless something is left, or in use
+	return err
+}
+
+// removeHome removes the rooms of a dead daemon: of one whose lock can be had.
+func removeHome(path string, done <-chan struct{}) error {
+	fd, err := openDir(unix.AT_FDCWD, path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil // it lives
+	}
+	if err := emptyDir(fd, done); err != nil {
+		return fmt.Errorf("empty %s: %w", path, err)
+	}
+	return os.Remove(path)
+}
+
+// emptyDir removes all that is in a directory, until done is closed. It follows no
+// link and enters no other mount; it may meet anything that a task can leave there.
+// An error says what is left, and why.
+func emptyDir(fd int, done <-chan struct{}) error {
+	mount, err := mountOf(fd)
+	if err != nil {
+		return err
+	}
+	return (&emptier{top: fd, mount: mount, done: done}).dir(fd, 0)
+}
+
+type emptier struct {
+	top   int
+	mount string // of top
+	moved int    // directories that were moved up to it
+	done  <-chan struct{}
+}
+
+// dir empties a directory in rounds, until one finds nothing, or removes nothing.
+func (e *emptier) dir(fd, depth int) error {
+	for {
+		found, removed, err := e.round(fd, depth)
+		if found == 0 || removed == 0 || errors.Is(err, errNoTime) {
+			return err
+		}
+	}
+}
+
+func (e *emptier) round(fd, depth int) (found, removed int, first error) {
+	if _, err := unix.Seek(fd, 0, 0); err != nil {
+		return 0, 0, err
+	}
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err != nil {
+			return found, removed, os.NewSyscallError("getdents", err)
+		}
+		if n <= 0 {
+			return found, removed, first
+		}
+		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+		for _, name := range names {
+			select {
+			case <-e.done:
+				return found, removed, errNoTime
+			default:
+			}
+			found++
+			err := e.entry(fd, name, depth)
+			if errors.Is(err, errNoTime) {
+				return found, removed, err
+			}
+			if err == nil {
+				removed++
+			} else if first == nil {
+				first = fmt.Errorf("%q: %w", name, err)
+			}
+		}
+	}
+}
+
+func (e *emptier) entry(fd int, name string, depth int) error {
+	err := unix.Unlinkat(fd, name, 0)
+	if err == nil || err == unix.ENOENT {
+		return nil
+	}
+	if err != unix.EISDIR && err != unix.EPERM {
+		return err
+	}
+	if depth == deepest {
+		return e.moveUp(fd, name)
+	}
+	sub, oerr := openDir(fd, name)
+	if oerr == unix.ENOTDIR || oerr == unix.ELOOP {
+		return err
+	}
+	if oerr != nil {
+		return oerr
+	}
+	defer unix.Close(sub)
+	if mount, err := mountOf(sub); err != nil || mount != e.mount {
+		return errors.Join(err, errors.New("something is mounted there"))
+	}
+	if err := e.dir(sub, depth+1); err != nil {
+		return err
+	}
+	return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
+}
+
+// moveUp moves a directory to the top, where a later round finds it.
+func (e *emptier) moveUp(fd int, name string) error {
+	for range 1000 { // the task may have made names like these
+		e.moved++
+		err := unix.Renameat2(fd, name, e.top, ".deep-"+strconv.Itoa(e.moved), unix.RENAME_NOREPLACE)
+		switch err {
+		case unix.EEXIST:
+		case unix.EACCES: // a directory that even its owner may not write to
+			sub, err := openDir(fd, name)
+			if err != nil {
+				return err
+			}
+			unix.Close(sub)
+		default:
+			return err
+		}
+	}
+	return unix.EEXIST
+}
+
+// openDir opens a directory, and no link to one. One that its owner, the daemon,
+// has forbidden itself to read or write is made accessible first.
+func openDir(at int, name string) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if os.Geteuid() != 0 {
+		if fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil && st.Mode&0o700 != 0o700 {
+				_ = unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700) // the open says what is wrong
+			}
+			unix.Close(fd)
+		}
+	}
+	return unix.Openat(at, name, flags, 0)
+}
+
+// mountOf is the kernel's number of the mount that an open file is on. A device's
+// number would not do: a directory of the same file system can be mounted there.
+func mountOf(fd int) (string, error) {
+	b, err := os.ReadFile(procRoot + "/self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return "", err
+	}
+	for line := range bytes.Lines(b) {
+		if id, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
+			return string(bytes.TrimSpace(id)), nil
+		}
+	}
+	return "", errors.New("the kernel does not tell mounts apart")
+}

@@ -1,0 +1,266 @@
+package executor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func newTestRooms(t *testing.T) *rooms {
+	t.Helper()
+	r := newRooms(filepath.Join(t.TempDir(), "rooms"), "i1", nil)
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func takeRoom(t *testing.T, r *rooms, as account) *room {
+	t.Helper()
+	m, err := r.take(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Whatever a task leaves in its room is gone afterwards, and nothing outside is.
+func TestRoom_IsEmptyAgain(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	precious := filepath.Join(outside, "precious")
+	must(t, os.WriteFile(precious, []byte("x"), 0o600))
+	for name, leave := range map[string]string{
+		"nothing":               "true",
+		"talk":                  "echo 1 > talk",
+		"hidden files":          "echo 1 > talk; touch .a ...; touch -- -rf",
+		"names of any bytes":    `touch "$(printf 'a\nb\377')"`,
+		"a link to a directory": "ln -s " + outside + " x; ln -s / root; ln -s . talk",
+		"a hard link":           "ln " + precious + " x || true",
+		"fifo and socket":       "mkfifo talk f; python3 -c 'import socket;socket.socket(socket.AF_UNIX).bind(\"s\")' || true",
+		"many files":            "seq 5000 | xargs touch",
+		"a wide tree":           "mkdir -p $(seq -s/x 60 | tr ' ' /)/{a,b} a/b/c && touch a/b/c/d",
+		"a deep tree":           `python3 -c 'import os
+for i in range(1000):
+    os.mkdir("d"); os.chdir("d"); open("f", "w").close()
+os.chmod("f", 0)'`,
+		"deep, with our names": `python3 -c 'import os
+for i in range(5): os.makedirs(".deep-%d/x" % i)
+for i in range(40):
+    os.mkdir("d"); os.chdir("d")'`,
+		"forbidden directories": "mkdir -p a/b/c; touch a/b/c/f; chmod 0 a/b/c a/b a; chmod 0 .",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLauncher(t, SpoolConfig{})
+			var at string
+			r := l.attempt(t, shell(`cd "${CARILLON_TALK%/*}" || exit 9; pwd; test -z "$(ls -A)" || exit 8; `+leave))
+			if r.State != task.Succeeded || r.Message != "" {
+				t.Fatalf("%s %s: %s", r.State, r.Message, r.Tail)
+			}
+			at, _, _ = strings.Cut(string(r.Tail), "\n")
+			if left, err := os.ReadDir(at); len(left) > 0 || err != nil && !os.IsNotExist(err) {
+				t.Errorf("left: %v %v", left, err)
+			}
+			if n := l.rooms.setAside(); n > 0 {
+				t.Errorf("%d rooms are set aside", n)
+			}
+		})
+	}
+	t.Cleanup(func() { // after the parallel ones
+		if _, err := os.Stat(precious); err != nil {
+			t.Error("a file outside was removed")
+		}
+	})
+}
+
+func TestRoom_IsKeptForTheNextOfTheSameUser(t *testing.T) {
+	t.Parallel()
+	r := newTestRooms(t)
+	first := takeRoom(t, r, ownAccount())
+	second := takeRoom(t, r, ownAccount())
+	if first.path == second.path {
+		t.Fatal("two attempts have one room")
+	}
+	must(t, os.WriteFile(filepath.Join(first.path, roomTalk), nil, 0o600))
+	must(t, first.leave())
+	if again := takeRoom(t, r, ownAccount()); again.path != first.path {
+		t.Errorf("%s is not used again, but %s", first.path, again.path)
+	}
+	must(t, os.Chmod(second.path, 0o777))
+	must(t, second.leave())
+	if other := takeRoom(t, r, ownAccount()); other.path == second.path {
+		t.Error("a room that others may write to was used again")
+	}
+	if os.Geteuid() == 0 {
+		nobody, err := accountOf("nobody")
+		must(t, err)
+		must(t, first.leave())
+		theirs := takeRoom(t, r, nobody)
+		var st unix.Stat_t
+		must(t, unix.Stat(theirs.path, &st))
+		if st.Uid != nobody.credential.Uid || st.Mode&0o777 != 0o700 {
+			t.Errorf("user %d, mode %o", st.Uid, st.Mode)
+		}
+	}
+}
+
+func TestRoom_IsItsUsersOnly(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		l := newLauncher(t, SpoolConfig{})
+		if r := l.shell(t, `test "$(stat -c %a "${CARILLON_TALK%/*}")" = 700`); r.State != task.Succeeded {
+			t.Error(r.Message)
+		}
+		return
+	}
+	l := newLauncher(t, SpoolConfig{Dir: openTemp(t)})
+	as := func(user, line string) Result {
+		return l.attempt(t, both(shell(line), func(a *task.Assigned) { a.Action.Process.User = user }))
+	}
+	r := as("nobody", `echo hello > $CARILLON_TALK && echo "${CARILLON_TALK%/*}"`)
+	if r.State != task.Succeeded {
+		t.Fatalf("%s: %s", r.Message, r.Tail)
+	}
+	if r := as("daemon", "ls "+strings.TrimSpace(string(r.Tail))); r.State == task.Succeeded {
+		t.Errorf("another user sees the room: %s", r.Tail)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openTemp is a directory that all users can get into, unlike t.TempDir's below a private one.
+func openTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "rooms")
+	must(t, err)
+	must(t, os.Chmod(dir, 0o711))
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// What cannot be emptied is set aside and told, and given to nobody.
+func TestRoom_IsSetAside(t *testing.T) {
+	t.Parallel()
+	r := newTestRooms(t)
+	m := takeRoom(t, r, ownAccount())
+	release := obstruct(t, m)
+	if err := m.leave(); err == nil || !strings.Contains(err.Error(), m.path) {
+		t.Fatalf("it is not told: %v", err)
+	}
+	if other := takeRoom(t, r, ownAccount()); other.path == m.path || r.setAside() != 1 {
+		t.Errorf("%d rooms are set aside, the next one is %s", r.setAside(), other.path)
+	}
+	r.retry(nil)
+	if r.setAside() != 1 {
+		t.Error("it is set aside no longer")
+	}
+	release()
+	r.retry(nil)
+	if _, err := os.Stat(m.path); r.setAside() != 0 || !os.IsNotExist(err) {
+		t.Errorf("%d rooms are set aside: %v", r.setAside(), err)
+	}
+}
+
+// obstruct puts into a room what cannot be removed: a mount of a directory of the
+// same file system, whose files must stay. Without root, the room cannot be read.
+func obstruct(t *testing.T, m *room) (release func()) {
+	t.Helper()
+	must(t, os.Mkdir(filepath.Join(m.path, "a"), 0o700))
+	if os.Geteuid() != 0 {
+		dir := m.dir
+		fd, err := unix.Open(m.path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		m.dir = fd
+		return func() { m.dir = dir; must(t, unix.Close(fd)) }
+	}
+	mine := filepath.Join(t.TempDir(), "mine")
+	must(t, os.MkdirAll(filepath.Join(mine, "sub"), 0o700))
+	must(t, os.WriteFile(filepath.Join(mine, "file"), nil, 0o600))
+	at := filepath.Join(m.path, "a", "b")
+	must(t, os.MkdirAll(at, 0o700))
+	must(t, unix.Mount(mine, at, "", unix.MS_BIND, ""))
+	return func() {
+		must(t, unix.Unmount(at, unix.MNT_DETACH))
+		for _, name := range []string{"file", "sub"} {
+			if _, err := os.Stat(filepath.Join(mine, name)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// The rooms of a daemon that was killed go with the next start, and those of one
+// that lives do not.
+func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
+	t.Parallel()
+	alive := newTestRooms(t)
+	m := takeRoom(t, alive, ownAccount())
+	must(t, os.WriteFile(filepath.Join(m.path, roomTalk), nil, 0o600))
+	dead := filepath.Join(alive.dir, "i0", "7", "scratch")
+	must(t, os.MkdirAll(dead, 0o700))
+	must(t, RemoveRooms(alive.dir, nil))
+	if _, err := os.Stat(filepath.Join(alive.dir, "i0")); !os.IsNotExist(err) {
+		t.Errorf("what the dead one has left is there: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(m.path, roomTalk)); err != nil {
+		t.Errorf("the living one's: %v", err)
+	}
+	must(t, m.leave())
+	alive.close()
+	if _, err := os.Stat(alive.dir); !os.IsNotExist(err) {
+		t.Errorf("after the end: %v", err)
+	}
+	must(t, RemoveRooms(alive.dir, nil))
+}
+
+// Where others could put things, attempts have no rooms, and run all the same.
+func TestRooms_NotWhereOthersWrite(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o777))
+	r := newRooms(dir, "i1", nil)
+	if err := r.open(); err == nil || !strings.Contains(err.Error(), "others cannot write to") {
+		t.Error(err)
+	}
+	l := newLauncher(t, SpoolConfig{})
+	l.rooms = r
+	if r := l.shell(t, `test -z "$CARILLON_TALK"`); r.State != task.Succeeded {
+		t.Error(r.Message)
+	}
+}
+
+func BenchmarkRoom(b *testing.B) {
+	r := newRooms(filepath.Join(b.TempDir(), "rooms"), "i1", nil)
+	if err := r.open(); err != nil {
+		b.Fatal(err)
+	}
+	defer r.close()
+	for _, talks := range []bool{false, true} {
+		b.Run(fmt.Sprintf("talks=%v", talks), func(b *testing.B) {
+			for b.Loop() {
+				m, err := r.take(account{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if talks {
+					_ = os.WriteFile(filepath.Join(m.path, roomTalk), nil, 0o600)
+				}
+				if err := m.leave(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
