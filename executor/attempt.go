@@ -69,6 +69,7 @@ func (a *attempt) finish(node string, r Result) {
 	end.State, end.Reason, end.Message = r.State, r.Reason, r.Message
 	end.ExitCode, end.Signal = r.ExitCode, r.Signal
 	end.StartedAt, end.EndedAt = task.At(r.StartedAt), task.At(r.EndedAt)
+	end.Unenforced = r.Unenforced
 	end.OutputBytes, end.Truncated = r.OutputBytes, r.Truncated
 	n := tailFailed
 	if r.State == task.Succeeded {

@@ -40,6 +40,73 @@ func ownAccount() account {
 	return account{name: u.Username, home: orDefault(u.HomeDir, "/")}
 }
 
+// accountFor is the user that a process asks for, with the groups that it asks
+// for, else with all that the user has.
+func accountFor(p *task.Process, own account) (account, error) {
+	a, err := own, error(nil)
+	if p.User != "" {
+		if a, err = accountOf(p.User); err != nil {
+			return account{}, err
+		}
+	}
+	if p.Group == "" && p.Groups == nil {
+		return a, nil
+	}
+	if os.Geteuid() != 0 {
+		return account{}, errors.New("group and groups: only a daemon that runs as root can set the groups of a process")
+	}
+	if a.credential == nil {
+		if a.credential, err = ownCredential(); err != nil {
+			return account{}, err
+		}
+	}
+	if p.Group != "" {
+		if a.credential.Gid, err = groupOf(p.Group); err != nil {
+			return account{}, err
+		}
+	}
+	if p.Groups != nil {
+		a.credential.Groups = nil
+	}
+	for _, name := range p.Groups {
+		gid, err := groupOf(name)
+		if err != nil {
+			return account{}, err
+		}
+		a.credential.Groups = append(a.credential.Groups, gid)
+	}
+	return a, nil
+}
+
+// ownCredential is what the daemon has.
+func ownCredential() (*syscall.Credential, error) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return nil, fmt.Errorf("the daemon's groups: %w", err)
+	}
+	c := &syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
+	for _, g := range groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c, nil
+}
+
+// groupOf finds the group with this name, or number.
+func groupOf(name string) (uint32, error) {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		var byID error
+		if g, byID = user.LookupGroupId(name); byID != nil {
+			return 0, fmt.Errorf("group %s does not exist on this node", task.Quote(name))
+		}
+	}
+	gid, err := strconv.ParseUint(g.Gid, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("group %s: %w", task.Quote(name), err)
+	}
+	return uint32(gid), nil
+}
+
 // accountOf finds the user with this name, or number, with all its groups.
 func accountOf(name string) (account, error) {
 	u, err := user.Lookup(name)

@@ -43,6 +43,7 @@ type Config struct {
 	Slots    int    // processes at once; at least 1
 	Dir      string // the data directory: the spool is in it
 	Rooms    string // where the directories of attempts are; "" is below Dir. See RoomsDir
+	Scratch  string // where their scratch directories and private /tmp are; "" is below Dir. See ScratchDir
 	Inbox    Inbox
 	Guardian *Guardian // nil: none, for tests
 	Spool    SpoolConfig
@@ -146,13 +147,14 @@ func New(cfg Config) (*Executor, error) {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
 	spool := NewSpool(cfg.Spool)
-	var places *rooms
+	var places, disk *rooms
 	if cfg.Act == nil {
+		disk = newRooms(orDefault(cfg.Scratch, filepath.Join(cfg.Dir, "scratch")), cfg.Instance, log)
 		places = newRooms(orDefault(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Instance, log)
 	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, own: ownAccount(), node: cfg.Node, log: log},
+		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, own: ownAccount(), node: cfg.Node, log: log},
 		margin: min(10*time.Second, cfg.LostAfter/4),
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
@@ -257,6 +259,11 @@ func (e *Executor) Run(ctx context.Context) error {
 	} else if e.launch.rooms != nil {
 		others.Go(func() { e.launch.rooms.tend(life) })
 	}
+	if err := e.launch.disk.open(); err != nil {
+		e.log.Warn("attempts have neither scratch directories nor a private /tmp", zap.Error(err))
+	} else if e.launch.disk != nil {
+		others.Go(func() { e.launch.disk.tend(life) })
+	}
 	spawners.Go(func() { e.launch.spawner.run(parent) })
 
 	follow := newFollowing(e)
@@ -269,6 +276,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	others.Wait()
 	attempts.Wait()
 	e.launch.rooms.close()
+	e.launch.disk.close()
 	stopSpawner()
 	spawners.Wait()
 	return nil

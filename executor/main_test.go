@@ -69,6 +69,16 @@ func playDaemon() error {
 			return err
 		}
 		what.ward.Session, what.ward.Replaceable = 1, strings.Contains(line, "replaceable")
+		if strings.Contains(line, "held") { // for ever, before its first instruction
+			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
+				err := os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600)
+				fmt.Println("held", i)
+				if err == nil {
+					select {}
+				}
+				return err
+			}})
+		}
 		what.onStarted = func(time.Time) { fmt.Println("started", i) }
 		go l.run(what, newOrders())
 	}

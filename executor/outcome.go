@@ -65,6 +65,7 @@ type Result struct {
 	OutputBytes int64
 	Truncated   bool   // not all output is kept
 	Tail        []byte // some KiB; not yet valid UTF-8
+	Unenforced  []string
 
 	unstarted bool // nothing was forked, for no fault of the attempt
 }

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -34,6 +35,9 @@ type launch struct {
 	grace     time.Duration
 	path      string // of the output
 	room      *room
+	bound     *confinement
+	disk      *room  // nil: it has nothing there
+	scratch   string // in it; "": none
 	ward      ward
 	may       func() error // asked directly before the fork
 	onStarted func(at time.Time)
@@ -45,6 +49,7 @@ type launcher struct {
 	spool    *Spool
 	guardian *Guardian
 	rooms    *rooms
+	disk     *rooms // for what may be large
 	sweeper  sweeper
 	own      account // the daemon's
 	node     string
@@ -58,18 +63,23 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	as := l.own
-	if name := a.Action.Process.User; name != "" {
-		if as, err = accountOf(name); err != nil {
-			return launch{}, err
-		}
+	as, err := accountFor(a.Action.Process, l.own)
+	if err != nil {
+		return launch{}, err
+	}
+	bound, err := confine(a.Action.Process, as)
+	if err == nil {
+		err = bound.verdict()
+	}
+	if err != nil {
+		return launch{}, err
 	}
 	room, err := l.rooms.take(as)
 	if err != nil {
 		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(err))
 	}
 	return launch{
-		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env()...), as: as, path: path, room: room,
+		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env()...), as: as, path: path, room: room, bound: bound,
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
 		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		may:  func() error { return nil },
@@ -81,9 +91,13 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 func (l *launcher) run(what launch, o *orders) Result {
 	out := l.spool.newOutput(what.path)
 	defer out.close()
-	p, err := l.start(what, out, o)
+	err := l.furnish(&what)
+	var p *running
+	if err == nil {
+		p, err = l.start(what, out, o)
+	}
 	if err != nil {
-		_ = what.room.leave() // which logs what cannot be
+		_ = errors.Join(what.room.leave(), what.disk.leave()) // which logs what cannot be
 		return notStarted(err)
 	}
 	if what.onStarted != nil {
@@ -94,15 +108,23 @@ func (l *launcher) run(what launch, o *orders) Result {
 	if out.broken != nil && r.Message == "" {
 		r.Message = "output is not kept: " + out.broken.Error()
 	}
-	if err := what.room.leave(); err != nil && r.Message == "" {
+	if err := errors.Join(what.room.leave(), what.disk.leave()); err != nil && r.Message == "" {
 		r.Message = err.Error()
+	}
+	var lacks string
+	if r.Unenforced, lacks = what.bound.unenforced(); r.Message == "" {
+		r.Message = lacks
 	}
 	return r
 }
 
 func notStarted(err error) Result {
-	return Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(),
+	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(),
 		unstarted: errors.Is(err, errCalledOff) || errors.Is(err, errTooLate)}
+	if _, ok := errors.AsType[cannotError](err); ok {
+		r.Reason = task.ReasonHost
+	}
+	return r
 }
 
 // running is an attempt whose process has been started.
@@ -115,7 +137,7 @@ type running struct {
 }
 
 func (l *launcher) start(what launch, out *output, o *orders) (*running, error) {
-	dir, err := workDir(what.process.Dir, what.as)
+	dir, err := workDir(orDefault(what.process.Dir, what.scratch), what.as)
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +149,19 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	if err != nil {
 		return nil, err
 	}
+	if tmp := task.PrivateDir(program); what.bound.private && tmp != "" {
+		return nil, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(program), tmp)
+	}
+	if program, argv, err = what.bound.besides(program, dir, argv, what.as); err != nil {
+		return nil, err
+	}
 	pipe, w, err := newPipe()
 	if err != nil {
 		return nil, startFailure(err, argv[0], dir)
 	}
 	p := &running{launcher: l, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
 		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), may: what.may,
+		bound: what.bound, room: what.disk.where(),
 		guarded: l.guardian.intend(what.ward),
 	}}
 	for err = errUnguarded; errors.Is(err, errUnguarded); {
@@ -144,7 +173,7 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	if err != nil {
 		pipe.Close()
 		p.guarded.ended()
-		if errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
+		if _, cannot := errors.AsType[cannotError](err); cannot || errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
 			return nil, err
 		}
 		return nil, startFailure(err, program, dir)

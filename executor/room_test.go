@@ -46,7 +46,7 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 		"fifo and socket":       "mkfifo talk f; python3 -c 'import socket;socket.socket(socket.AF_UNIX).bind(\"s\")' || true",
 		"many files":            "seq 5000 | xargs touch",
 		"a wide tree":           "mkdir -p $(seq -s/x 60 | tr ' ' /)/{a,b} a/b/c && touch a/b/c/d",
-		"a deep tree":           `python3 -c 'import os
+		"a deep tree": `python3 -c 'import os
 for i in range(1000):
     os.mkdir("d"); os.chdir("d"); open("f", "w").close()
 os.chmod("f", 0)'`,

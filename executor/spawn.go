@@ -5,8 +5,8 @@ import (
 	"errors"
 	"math"
 	"os"
-	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,11 +17,21 @@ import (
 // The kernel sends the parent-death signal when the *thread* that forked ends,
 // so that an ordinary goroutine's would come at random. Forks exclude each other
 // in a Go program anyway (syscall.ForkLock), hence one thread costs little.
+//
+// Other threads start what can gain no rights, which the kernel has of a thread for
+// good, and what has mounts of its own, which take some milliseconds to make.
 type spawner struct {
-	requests chan *spawn
+	requests [kinds]chan *spawn
 	null     *os.File
 	nullFD   uintptr
 }
+
+// The kinds of threads, which can be combined.
+const (
+	humble = 1 << iota
+	slow
+	kinds = 1 << iota
+)
 
 // spawn is one request: what to start, and what came of it.
 type spawn struct {
@@ -31,6 +41,8 @@ type spawn struct {
 	dir     string
 	as      *syscall.Credential
 	output  uintptr
+	bound   *confinement // nil: by nothing
+	room    string       // with bound.private: where its directories are
 	may     func() error // asked directly before the fork; an error forbids it
 	guarded guarded
 
@@ -50,7 +62,11 @@ func newSpawner() (*spawner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &spawner{requests: make(chan *spawn), null: null, nullFD: null.Fd()}, nil
+	s := &spawner{null: null, nullFD: null.Fd()}
+	for kind := range kinds {
+		s.requests[kind] = make(chan *spawn)
+	}
+	return s, nil
 }
 
 // closeOnExec keeps from processes what this program inherited from whoever
@@ -76,28 +92,44 @@ func closeEachOnExec() error {
 // run serves until ctx ends. By then all that it started must have ended: it is
 // killed with the thread otherwise.
 func (s *spawner) run(ctx context.Context) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	defer s.null.Close()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case r := <-s.requests:
-			s.serve(r)
-		}
+	var all sync.WaitGroup
+	for kind, requests := range s.requests {
+		all.Go(func() { s.lane(ctx, requests, thread{humble: kind&humble != 0}) })
+	}
+	all.Wait()
+}
+
+// lane serves the requests of one thread, which it takes when the first is there.
+func (s *spawner) lane(ctx context.Context, requests chan *spawn, t thread) {
+	select {
+	case <-ctx.Done():
+		return
+	case first := <-requests:
+		onThread(func() (clean bool) {
+			t.become()
+			s.serve(&t, requests, first)
+			for {
+				select {
+				case <-ctx.Done():
+					return t.end()
+				case r := <-requests:
+					s.serve(&t, requests, r)
+				}
+			}
+		})
 	}
 }
 
 // serve forks until nobody waits. What is told of a process travels to the
 // guardian with the announcement of the next, or now.
-func (s *spawner) serve(r *spawn) {
+func (s *spawner) serve(t *thread, requests chan *spawn, r *spawn) {
 	for {
-		s.fork(r)
+		s.fork(t, r)
 		guardian := r.guarded
 		close(r.reply)
 		select {
-		case r = <-s.requests:
+		case r = <-requests:
 		default:
 			_ = guardian.flush() // or the next guardian is told
 			return
@@ -111,25 +143,36 @@ func (s *spawner) start(r *spawn, off <-chan struct{}) error {
 	select {
 	case <-off:
 		return errCalledOff
-	case s.requests <- r:
+	case s.requests[r.bound.kind()] <- r:
 		<-r.reply
 		return r.err
 	}
 }
 
-func (s *spawner) fork(r *spawn) {
+func (s *spawner) fork(t *thread, r *spawn) {
+	defer t.undress()
+	if r.err = t.dress(r.bound, r.room); r.err != nil {
+		return
+	}
 	if r.err = r.guarded.flush(); r.err != nil {
 		return
 	}
 	if r.err = r.may(); r.err != nil { // last, since the guardian may have taken its time
 		return
 	}
+	traced := r.bound != nil && r.bound.stops()
 	r.started, r.birth.from = time.Now(), Boottime()
 	r.pid, r.err = syscall.ForkExec(r.program, r.argv, &syscall.ProcAttr{
 		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.output},
-		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd},
+		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd, Ptrace: traced},
 	})
-	if r.birth.to = Boottime(); r.err == nil {
+	r.birth.to = Boottime()
+	if r.err == nil && traced {
+		if r.err = r.bound.settle(r.pid); r.err != nil && r.pidfd >= 0 {
+			unix.Close(r.pidfd)
+		}
+	}
+	if r.err == nil {
 		r.guarded.born(r.pid, r.birth)
 	}
 }

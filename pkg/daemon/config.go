@@ -72,6 +72,9 @@ type Config struct {
 	SpoolTotal     int64         `json:"spool_total"`     // bytes of output kept in all
 	SpoolRetention task.Duration `json:"spool_retention"` // age up to which output is kept
 
+	// ScratchDir is where the scratch directories and private /tmp of attempts are.
+	ScratchDir string `json:"scratch_dir"`
+
 	LogFormat string `json:"log_format"` // json or console
 	LogLevel  string `json:"log_level"`
 }
@@ -117,6 +120,9 @@ func (c *Config) Validate() error {
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return task.Invalid(task.CodeBadValue, "data_dir", "%s: %v", task.Quote(c.DataDir), err)
 	}
+	if err := c.validateScratch(); err != nil {
+		return err
+	}
 	if err := c.validateAddresses(); err != nil {
 		return err
 	}
@@ -144,6 +150,20 @@ func (c *Config) Validate() error {
 		}
 	}
 	return c.validateNumbers()
+}
+
+func (c *Config) validateScratch() error {
+	if c.ScratchDir == "" {
+		return nil
+	}
+	if !filepath.IsAbs(c.ScratchDir) {
+		return task.Invalid(task.CodeBadValue, "scratch_dir", "%s is not an absolute path", task.Quote(c.ScratchDir))
+	}
+	if c.ScratchDir = filepath.Clean(c.ScratchDir); task.PrivateDir(c.ScratchDir) != "" && os.Geteuid() == 0 {
+		return task.Invalid(task.CodeBadValue, "scratch_dir", "%s lies in %s, in whose place attempts may have directories from there",
+			task.Quote(c.ScratchDir), task.PrivateDir(c.ScratchDir))
+	}
+	return nil
 }
 
 func (c *Config) validateNumbers() error {

@@ -55,6 +55,7 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.Int64Var(&c.SpoolLimit, "spool-limit", c.SpoolLimit, "bytes of output kept per attempt")
 	f.Int64Var(&c.SpoolTotal, "spool-total", c.SpoolTotal, "bytes of output kept in all")
 	f.Var((*duration)(&c.SpoolRetention), "spool-retention", "age up to which output is kept")
+	f.StringVar(&c.ScratchDir, "scratch-dir", c.ScratchDir, "absolute path, on disk, of scratch directories and private /tmp (default of root: /var/cache/carillon/NAME, else in the data directory)")
 	f.StringVar(&c.LogFormat, "log-format", c.LogFormat, "json or console")
 	f.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }

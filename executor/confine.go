@@ -1,0 +1,271 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// confinement is what an attempt's process is bound by before its first
+// instruction, as this host can have it. Its zero value is nothing.
+type confinement struct {
+	umask      int // of the spawner's thread while it forks; -1: the daemon's
+	noNewPrivs bool
+	private    bool   // /tmp and /var/tmp are its own
+	steps      []step // taken while the process stands still at its first instruction
+	report     bool   // what cannot be enforced is told, else it forbids the start
+	lacks      []lack
+}
+
+// step does something to a process that has not run yet.
+type step struct {
+	field string // which wants it: limits.open_files
+	do    func(pid int) error
+}
+
+// lack is a field that cannot be enforced, and why.
+type lack struct{ field, why string }
+
+// cannotError means that this host cannot enforce what the attempt requires.
+type cannotError []lack
+
+func (e cannotError) Error() string {
+	words := make([]string, len(e))
+	for i, l := range e {
+		words[i] = l.field + ": " + l.why
+	}
+	return "this node cannot enforce " + strings.Join(words, "; ")
+}
+
+// cannot notes that a field cannot be enforced. The error is nil if that is to be
+// told and no more.
+func (c *confinement) cannot(field, format string, args ...any) error {
+	l := lack{field, fmt.Sprintf(format, args...)}
+	if !slices.Contains(c.lacks, l) { // an attempt may be started twice, if its guardian dies
+		c.lacks = append(c.lacks, l)
+	}
+	if c.report {
+		return nil
+	}
+	return cannotError{l}
+}
+
+// verdict is an error if something is required that cannot be.
+func (c *confinement) verdict() error {
+	if len(c.lacks) == 0 || c.report {
+		return nil
+	}
+	return cannotError(c.lacks)
+}
+
+// unenforced are the fields that were not enforced, and that in words.
+func (c *confinement) unenforced() (fields []string, message string) {
+	if len(c.lacks) == 0 {
+		return nil, ""
+	}
+	for _, l := range c.lacks {
+		fields = append(fields, l.field)
+	}
+	slices.Sort(fields)
+	return slices.Compact(fields), strings.Replace(cannotError(c.lacks).Error(), "this node cannot enforce", "not enforced:", 1)
+}
+
+// kind is which of the spawner's threads starts the process.
+func (c *confinement) kind() (k int) {
+	if c != nil && c.noNewPrivs {
+		k |= humble
+	}
+	if c != nil && c.private {
+		k |= slow
+	}
+	return k
+}
+
+// stops reports whether the process has to stand still at its first instruction:
+// it is traced until then.
+func (c *confinement) stops() bool { return len(c.steps) > 0 }
+
+// confine finds how the process is bound, without what others add to it. What is
+// known to be impossible is noted; verdict says what follows.
+func confine(p *task.Process, as account) (*confinement, error) {
+	mask, err1 := task.ParseUmask("umask", p.Umask)
+	io, err2 := task.ParseIONice("ionice", p.IONice)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	c := &confinement{umask: mask, noNewPrivs: p.NoNewPrivs, private: p.PrivateTmp, report: p.Enforce == task.EnforceReport}
+	c.limit(p.Limits, as)
+	c.nice(p.Nice, as)
+	c.ionice(io, as)
+	if c.private && !(capable(unix.CAP_SYS_ADMIN) && capable(unix.CAP_SYS_CHROOT)) {
+		c.private = false
+		_ = c.cannot("private_tmp", "the daemon may not mount: it takes root, with CAP_SYS_ADMIN and CAP_SYS_CHROOT")
+	}
+	return c, nil
+}
+
+// capable reports whether the daemon has one of root's capabilities. In a container
+// root may lack some.
+func capable(which int) bool {
+	var data [2]unix.CapUserData
+	if unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]) != nil {
+		return false
+	}
+	return data[which/32].Effective>>(which%32)&1 == 1
+}
+
+// limit adds the kernel's limits of each single process.
+func (c *confinement) limit(l task.Limits, as account) {
+	if l == (task.Limits{}) {
+		return
+	}
+	type wanted struct {
+		field    string
+		resource int
+		soft     int64
+		grace    int64 // of the hard limit
+		is       bool
+	}
+	size := func(s *task.Size) (int64, bool) {
+		if s == nil {
+			return 0, false
+		}
+		return int64(*s), true
+	}
+	fileSize, hasFileSize := size(l.FileSize)
+	core, hasCore := size(l.Core)
+	for _, w := range []wanted{
+		{"open_files", unix.RLIMIT_NOFILE, l.OpenFiles, 0, l.OpenFiles > 0},
+		{"file_size", unix.RLIMIT_FSIZE, fileSize, 0, hasFileSize},
+		{"core", unix.RLIMIT_CORE, core, 0, hasCore},
+		{"processes", unix.RLIMIT_NPROC, l.Processes, 0, l.Processes > 0},
+		{"stack", unix.RLIMIT_STACK, int64(l.Stack), 0, l.Stack > 0},
+		{"address_space", unix.RLIMIT_AS, int64(l.AddressSpace), 0, l.AddressSpace > 0},
+		{"cpu_time", unix.RLIMIT_CPU, int64(l.CPUTime.Std().Seconds()), int64(task.CPUTimeGrace.Seconds()), l.CPUTime > 0},
+	} {
+		if !w.is {
+			continue
+		}
+		field := "limits." + w.field
+		want := unix.Rlimit{Cur: uint64(w.soft), Max: uint64(w.soft + w.grace)}
+		var own unix.Rlimit
+		switch err := unix.Getrlimit(w.resource, &own); {
+		case err != nil:
+			_ = c.cannot(field, "%s", err)
+		case w.resource == unix.RLIMIT_NPROC && as.isRoot():
+			_ = c.cannot(field, "root is not bound by it; limits.pids is for that")
+		case want.Max > own.Max && !capable(unix.CAP_SYS_RESOURCE):
+			_ = c.cannot(field, "the daemon's own limit is %d, and without CAP_SYS_RESOURCE it may not go beyond", own.Max)
+		case as.isOther() && !capable(unix.CAP_SYS_RESOURCE):
+			_ = c.cannot(field, "without CAP_SYS_RESOURCE the daemon may not limit a process of another user")
+		default:
+			c.steps = append(c.steps, step{field, func(pid int) error { return unix.Prlimit(pid, w.resource, &want, nil) }})
+		}
+	}
+}
+
+func (a account) isRoot() bool {
+	if a.credential == nil {
+		return os.Geteuid() == 0
+	}
+	return a.credential.Uid == 0
+}
+
+// isOther reports whether the account is not the daemon's.
+func (a account) isOther() bool {
+	return a.credential != nil && (int(a.credential.Uid) != os.Getuid() || int(a.credential.Gid) != os.Getgid())
+}
+
+func (c *confinement) nice(n int, as account) {
+	switch {
+	case n == 0:
+		return
+	case capable(unix.CAP_SYS_NICE):
+	case n < leastNice():
+		_ = c.cannot("nice", "without CAP_SYS_NICE the daemon may not go below %d", leastNice())
+		return
+	case as.isOther():
+		_ = c.cannot("nice", "without CAP_SYS_NICE the daemon may not change a process of another user")
+		return
+	}
+	c.steps = append(c.steps, step{"nice", func(pid int) error { return unix.Setpriority(unix.PRIO_PROCESS, pid, n) }})
+}
+
+// leastNice is the most urgent that the kernel lets a user's processes become.
+func leastNice() int {
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return task.MaxNice
+	}
+	now := 20 - raw // the system call says it so
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NICE, &l) == nil {
+		now = min(now, 20-int(min(l.Cur, 40)))
+	}
+	return now
+}
+
+func (c *confinement) ionice(n task.IONice, as account) {
+	switch {
+	case n.Class == 0:
+		return
+	case n.Class == task.IORealtime && !capable(unix.CAP_SYS_NICE) && !capable(unix.CAP_SYS_ADMIN):
+		_ = c.cannot("ionice", "realtime takes CAP_SYS_NICE")
+		return
+	case as.isOther() && !capable(unix.CAP_SYS_NICE):
+		_ = c.cannot("ionice", "without CAP_SYS_NICE the daemon may not change a process of another user")
+		return
+	}
+	const who, classShift = 1, 13 // IOPRIO_WHO_PROCESS, IOPRIO_CLASS_SHIFT
+	c.steps = append(c.steps, step{"ionice", func(pid int) error {
+		_, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, who, uintptr(pid), uintptr(n.Class<<classShift|n.Level))
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	}})
+}
+
+// settle awaits a process that is traced at its first instruction, takes the steps
+// there and lets it go. After an error it is dead and reaped, and has run nothing.
+// It is called by the thread that forked.
+func (c *confinement) settle(pid int) error {
+	ws, err := waitFor(pid)
+	if err == nil && !ws.Stopped() {
+		return errors.New("it was killed before its first instruction")
+	}
+	if err == nil {
+		// Between here and the detachment the daemon's death would set it free. Until
+		// here the parent-death signal, and the guardian, see to that.
+		err = os.NewSyscallError("ptrace", unix.PtraceSetOptions(pid, unix.PTRACE_O_EXITKILL))
+	}
+	for i := 0; err == nil && i < len(c.steps); i++ {
+		if failed := c.steps[i].do(pid); failed != nil {
+			err = c.cannot(c.steps[i].field, "%s", failed)
+		}
+	}
+	if err == nil {
+		err = os.NewSyscallError("ptrace", unix.PtraceDetach(pid))
+	}
+	if err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		_, _ = reap(pid)
+	}
+	return err
+}
+
+// waitFor waits for a traced child to stop, or to end.
+func waitFor(pid int) (ws syscall.WaitStatus, err error) {
+	for {
+		if _, err = syscall.Wait4(pid, &ws, unix.WALL, nil); err != syscall.EINTR {
+			return ws, os.NewSyscallError("wait4", err)
+		}
+	}
+}

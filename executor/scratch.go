@@ -1,0 +1,146 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What an attempt's directory on disk has: the directory in CARILLON_SCRATCH, and
+// those that stand in for task.PrivateDirs.
+const scratchName = "scratch"
+
+func privateName(i int) string { return strings.ReplaceAll(task.PrivateDirs[i], "/", "-")[1:] }
+
+// ScratchDir is where the scratch directories and the private /tmp of a node's
+// attempts are, unless its settings say otherwise: on disk, and where the users
+// that they run as can get, which the data directory is not.
+func ScratchDir(node, data string) string {
+	if os.Geteuid() == 0 {
+		return filepath.Join("/var/cache/carillon", node)
+	}
+	return filepath.Join(data, "scratch")
+}
+
+// furnish gives an attempt the directories that it asks for. What it took goes
+// back when the attempt's room on disk is left, whatever furnish returns.
+func (l *launcher) furnish(what *launch) error {
+	if !what.process.Scratch && !what.bound.private {
+		return nil
+	}
+	var err error
+	if what.disk, err = l.disk.take(what.as); err == nil && what.disk == nil {
+		err = errors.New("it has no directory for that")
+	}
+	if what.process.Scratch {
+		path, failed := what.disk.scratch(err)
+		if failed != nil {
+			failed = what.bound.cannot("scratch", "%s", failed)
+		} else {
+			what.env = append(what.env, "CARILLON_SCRATCH="+path)
+			what.scratch = path
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+	if what.bound.private {
+		if failed := what.disk.privates(err); failed != nil {
+			what.bound.private = false
+			return what.bound.cannot("private_tmp", "%s", failed)
+		}
+	}
+	return nil
+}
+
+// where is the room's path; "" if there is none.
+func (m *room) where() string {
+	if m == nil {
+		return ""
+	}
+	return m.path
+}
+
+// scratch makes the directory in CARILLON_SCRATCH, unless there is no room for it: err.
+func (m *room) scratch(err error) (path string, _ error) {
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(m.path, scratchName)
+	if err = unix.Mkdirat(m.dir, scratchName, 0o700); err == nil && m.owner != m.own {
+		err = unix.Fchownat(m.dir, scratchName, int(m.owner.uid), int(m.owner.gid), unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err != nil {
+		return "", &os.PathError{Op: "make", Path: path, Err: err}
+	}
+	return path, nil
+}
+
+// privates makes what stands in for task.PrivateDirs: the daemon's, for everybody
+// to write to, as those are.
+func (m *room) privates(err error) error {
+	if err != nil {
+		return err
+	}
+	if hidden := task.PrivateDir(m.path); hidden != "" {
+		return fmt.Errorf("the node keeps such directories in %s, which lies in %s itself: set scratch_dir", m.path, hidden)
+	}
+	for i := range task.PrivateDirs {
+		if err := unix.Mkdirat(m.dir, privateName(i), 0o700); err != nil {
+			return &os.PathError{Op: "make", Path: filepath.Join(m.path, privateName(i)), Err: err}
+		}
+		fd, err := openDir(m.dir, privateName(i))
+		if err != nil {
+			return err
+		}
+		err = unix.Fchmod(fd, 0o1777)
+		unix.Close(fd)
+		if err != nil {
+			return os.NewSyscallError("chmod", err)
+		}
+	}
+	return nil
+}
+
+// besides has the process be started by another program if the kernel would
+// otherwise not give it the rights that its file has: a process that is traced when
+// it is executed gets no others than it had. env makes the second step: it changes
+// nothing but the name by which the program is called.
+func (c *confinement) besides(program, dir string, argv []string, as account) (string, []string, error) {
+	if !c.stops() || c.noNewPrivs || as.isRoot() {
+		return program, argv, nil
+	}
+	file := program
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(dir, file)
+	}
+	if !givesRights(file) {
+		return program, argv, nil
+	}
+	if strings.Contains(program, "=") {
+		return "", nil, fmt.Errorf("program %s gives rights by its file (setuid), and has a = in its name: call it by a shell line", task.Quote(program))
+	}
+	return stepper, append([]string{stepper, program}, argv[1:]...), nil
+}
+
+const stepper = "/usr/bin/env"
+
+// givesRights reports whether a program runs with rights of its file's owner or
+// group, or with capabilities.
+func givesRights(file string) bool {
+	info, err := os.Stat(file)
+	if err != nil {
+		return false
+	}
+	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+		return true
+	}
+	_, err = unix.Getxattr(file, "security.capability", nil)
+	return err == nil
+}
