@@ -36,6 +36,7 @@ type attempt struct {
 	orders    *orders
 	killed    kill
 	startedAt time.Time
+	spoke     spoke
 	end       *ending
 	noRetry   bool
 }
@@ -71,6 +72,10 @@ func (a *attempt) finish(node string, r Result) {
 	end.StartedAt, end.EndedAt = task.At(r.StartedAt), task.At(r.EndedAt)
 	end.Unenforced = r.Unenforced
 	end.OutputBytes, end.Truncated = r.OutputBytes, r.Truncated
+	if r.Talk != nil {
+		r.Talk.Tell(end)
+		end.Progress = nil // it is over
+	}
 	n := tailFailed
 	if r.State == task.Succeeded {
 		n = tailSucceeded

@@ -116,6 +116,8 @@ func decideRunning(a *attempt, v view) action {
 		return doNothing
 	case a.session != v.session:
 		return doAdopt
+	case a.spoke.news(a.Checkpoint, v.now):
+		return doMark
 	case !a.marked() && !a.startedAt.IsZero() && v.now.Sub(a.startedAt) >= markAfter:
 		return doMark
 	}

@@ -154,7 +154,7 @@ func New(cfg Config) (*Executor, error) {
 	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, own: ownAccount(), node: cfg.Node, log: log},
+		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, talks: newTalks(log), own: ownAccount(), node: cfg.Node, log: log},
 		margin: min(10*time.Second, cfg.LostAfter/4),
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
@@ -258,6 +258,7 @@ func (e *Executor) Run(ctx context.Context) error {
 		e.log.Error("attempts have no directories of their own", zap.Error(err))
 	} else if e.launch.rooms != nil {
 		others.Go(func() { e.launch.rooms.tend(life) })
+		others.Go(func() { e.launch.talks.run(life) })
 	}
 	if err := e.launch.disk.open(); err != nil {
 		e.log.Warn("attempts have neither scratch directories nor a private /tmp", zap.Error(err))

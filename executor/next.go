@@ -14,7 +14,8 @@ import (
 // It serves whoever records the end of an attempt: its node, and, for a lost
 // one, the owner of the task's shard. The record names the ended attempt, with
 // its token, as the last of Attempts; its Attempt is the number of the next.
-// LatenessMS stays that of the first attempt.
+// LatenessMS stays that of the first attempt. What the run has said of itself goes on
+// with it: results, and the checkpoint, which the next attempt is given.
 func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Waiting {
 	if a.Attempt = max(a.Attempt, 1); !a.Retries(end.State, end.ExitCode) {
 		return nil
@@ -31,6 +32,9 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 			LatenessMS: end.LatenessMS,
 			DueAt:      a.DueAt,
 			RetryOf:    a.RetryOf,
+			Results:    end.Results,
+			Checkpoint: end.Checkpoint,
+			BadLines:   end.BadLines,
 		},
 		Env: a.Env,
 	}

@@ -63,8 +63,9 @@ type Result struct {
 	StartedAt   time.Time
 	EndedAt     time.Time // of the main process
 	OutputBytes int64
-	Truncated   bool   // not all output is kept
-	Tail        []byte // some KiB; not yet valid UTF-8
+	Truncated   bool       // not all output is kept
+	Tail        []byte     // some KiB; not yet valid UTF-8
+	Talk        *task.Talk // what it has said of itself; nil: nobody listened
 	Unenforced  []string
 
 	unstarted bool // nothing was forked, for no fault of the attempt

@@ -38,6 +38,7 @@ type launch struct {
 	bound     *confinement
 	disk      *room  // nil: it has nothing there
 	scratch   string // in it; "": none
+	talk      *talk
 	ward      ward
 	may       func() error // asked directly before the fork
 	onStarted func(at time.Time)
@@ -50,6 +51,7 @@ type launcher struct {
 	guardian *Guardian
 	rooms    *rooms
 	disk     *rooms // for what may be large
+	talks    *talks
 	sweeper  sweeper
 	own      account // the daemon's
 	node     string
@@ -79,7 +81,8 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(err))
 	}
 	return launch{
-		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env()...), as: as, path: path, room: room, bound: bound,
+		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env(&a)...), as: as, path: path,
+		room: room, bound: bound, talk: l.talks.begin(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
 		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		may:  func() error { return nil },
@@ -97,8 +100,9 @@ func (l *launcher) run(what launch, o *orders) Result {
 		p, err = l.start(what, out, o)
 	}
 	if err != nil {
-		_ = errors.Join(what.room.leave(), what.disk.leave()) // which logs what cannot be
-		return notStarted(err)
+		r := notStarted(err)
+		_ = errors.Join(what.room.leave(what.talk, &r), what.disk.leave(nil, &r)) // which logs what cannot be
+		return r
 	}
 	if what.onStarted != nil {
 		what.onStarted(p.started)
@@ -108,7 +112,7 @@ func (l *launcher) run(what launch, o *orders) Result {
 	if out.broken != nil && r.Message == "" {
 		r.Message = "output is not kept: " + out.broken.Error()
 	}
-	if err := errors.Join(what.room.leave(), what.disk.leave()); err != nil && r.Message == "" {
+	if err := errors.Join(what.room.leave(what.talk, &r), what.disk.leave(nil, &r)); err != nil && r.Message == "" {
 		r.Message = err.Error()
 	}
 	var lacks string

@@ -36,7 +36,7 @@ func newLauncher(t testing.TB, cfg SpoolConfig) *launcher {
 		t.Fatal(err)
 	}
 	t.Cleanup(rooms.close)
-	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: rooms, own: ownAccount(), node: "n1", log: orNop(nil)}
+	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: rooms, talks: newTalks(nil), own: ownAccount(), node: "n1", log: orNop(nil)}
 }
 
 // attempt runs a process with what is changed of an ordinary attempt.

@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
@@ -196,21 +198,26 @@ func (m *room) stands() bool {
 	return err == nil && st.Ino == m.ino && st.Uid == m.owner.uid && st.Gid == m.owner.gid && st.Mode == unix.S_IFDIR|0o700
 }
 
-// env is what tells the attempt of its room.
-func (m *room) env() []string {
-	if m == nil {
-		return nil
+// env is what tells an attempt where it may speak, and what the one before it said last.
+func (m *room) env(a *task.Assigned) (env []string) {
+	if m != nil {
+		env = append(env, "CARILLON_TALK="+filepath.Join(m.path, roomTalk))
 	}
-	return []string{"CARILLON_TALK=" + filepath.Join(m.path, roomTalk)}
+	if a.Checkpoint != "" {
+		env = append(env, "CARILLON_CHECKPOINT="+a.Checkpoint)
+	}
+	return env
 }
 
-// leave ends the use of a room: nothing of the attempt may run any more. It is
-// empty when leave returns, or set aside, which is the error.
-func (m *room) leave() error {
+// leave ends the use of a room: nothing of the attempt may run any more. t is heard
+// first, if it may have said anything. The room is empty when leave returns, or set
+// aside, which is the error.
+func (m *room) leave(t *talk, r *Result) error {
 	if m == nil {
 		return nil
 	}
 	names, err := m.entries()
+	t.end(r, err != nil || len(names) > 0)
 	if err == nil && len(names) == 1 && names[0] == roomTalk && unix.Unlinkat(m.dir, roomTalk, 0) == nil {
 		names = nil
 	}

@@ -89,19 +89,19 @@ func TestRoom_IsKeptForTheNextOfTheSameUser(t *testing.T) {
 		t.Fatal("two attempts have one room")
 	}
 	must(t, os.WriteFile(filepath.Join(first.path, roomTalk), nil, 0o600))
-	must(t, first.leave())
+	must(t, first.leave(nil, nil))
 	if again := takeRoom(t, r, ownAccount()); again.path != first.path {
 		t.Errorf("%s is not used again, but %s", first.path, again.path)
 	}
 	must(t, os.Chmod(second.path, 0o777))
-	must(t, second.leave())
+	must(t, second.leave(nil, nil))
 	if other := takeRoom(t, r, ownAccount()); other.path == second.path {
 		t.Error("a room that others may write to was used again")
 	}
 	if os.Geteuid() == 0 {
 		nobody, err := accountOf("nobody")
 		must(t, err)
-		must(t, first.leave())
+		must(t, first.leave(nil, nil))
 		theirs := takeRoom(t, r, nobody)
 		var st unix.Stat_t
 		must(t, unix.Stat(theirs.path, &st))
@@ -156,7 +156,7 @@ func TestRoom_IsSetAside(t *testing.T) {
 	r := newTestRooms(t)
 	m := takeRoom(t, r, ownAccount())
 	release := obstruct(t, m)
-	if err := m.leave(); err == nil || !strings.Contains(err.Error(), m.path) {
+	if err := m.leave(nil, nil); err == nil || !strings.Contains(err.Error(), m.path) {
 		t.Fatalf("it is not told: %v", err)
 	}
 	if other := takeRoom(t, r, ownAccount()); other.path == m.path || r.setAside() != 1 {
@@ -217,7 +217,7 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(m.path, roomTalk)); err != nil {
 		t.Errorf("the living one's: %v", err)
 	}
-	must(t, m.leave())
+	must(t, m.leave(nil, nil))
 	alive.close()
 	if _, err := os.Stat(alive.dir); !os.IsNotExist(err) {
 		t.Errorf("after the end: %v", err)
@@ -257,7 +257,7 @@ func BenchmarkRoom(b *testing.B) {
 				if talks {
 					_ = os.WriteFile(filepath.Join(m.path, roomTalk), nil, 0o600)
 				}
-				if err := m.leave(); err != nil {
+				if err := m.leave(nil, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -19,17 +19,18 @@ const askAgain = 2 * time.Second
 func (e *Executor) startProcess(a *attempt) {
 	j := e.session
 	a.orders = newOrders()
-	a.killed, a.startedAt = kill{}, time.Time{}
+	a.killed, a.startedAt, a.spoke = kill{}, time.Time{}, spoke{}
 	e.move(a, phaseRunning)
 	o, held := a.orders, a.Held
 	e.attempts.Go(func() {
-		r := e.runProcess(held, j, o, func(at time.Time) { e.tell(func() { e.started(a, j, at) }) })
+		r := e.runProcess(held, j, o, func(at time.Time) { e.tell(func() { e.started(a, j, at) }) },
+			func(checkpoint string) { e.tell(func() { a.spoke.checkpoint = &checkpoint; e.touch(a) }) })
 		e.tell(func() { e.processEnded(a, r) })
 	})
 }
 
 // runProcess sees one attempt from its preparation to its end.
-func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time)) Result {
+func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time), onCheckpoint func(string)) Result {
 	may := func() error {
 		if !j.mayStart(e.clocks.boot()) || tooLate(h, time.Now()) {
 			return errTooLate
@@ -45,6 +46,7 @@ func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted fun
 	}
 	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
 	what.may = may
+	what.talk.tells(onCheckpoint)
 	return e.launch.run(what, o)
 }
 
@@ -101,6 +103,7 @@ func (e *Executor) rewrite(a *attempt) {
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
 		h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
 	}
+	a.spoke.put(&h.Run)
 	a.busy = true
 	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)

@@ -113,7 +113,7 @@ func (s *server) retryRun(c *call) (answer, error) {
 			return fmt.Errorf("run %s of task %s, which is another now: %w", d.ID, ref, task.ErrNotFound)
 		}
 		run := s.manualRun(st)
-		run.RetryOf = d.ID
+		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
 		err = s.Store.Revive(c.ctx(), st, d, task.Waiting{Run: run, Env: d.Env})
 		out = client.Triggered{Run: run, Paused: st.Task.Paused}
 		return about(run.ID, err)

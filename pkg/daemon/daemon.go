@@ -150,7 +150,7 @@ func (n *Node) wire() (err error) {
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
-			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Etcd: cfg.access()},
+			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Etcd: cfg.access()},
 			Env:    withoutSecrets(os.Environ()),
 			Logger: n.log, Registerer: registry,
 		})

@@ -162,6 +162,12 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.parsed(&v.Last)
 	case "count":
 		r.number(&v.Count)
+	case "results":
+		r.other(&v.Results)
+	case "checkpoint":
+		r.text(&v.Checkpoint)
+	case "talk_bad_lines":
+		r.small(&v.BadLines)
 	default:
 		return false
 	}

@@ -152,6 +152,11 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	}
 	r.moment("last", v.Last)
 	r.count("count", v.Count)
+	if len(v.Results) > 0 {
+		r.other("results", v.Results)
+	}
+	r.optional("checkpoint", v.Checkpoint)
+	r.count("talk_bad_lines", int64(v.BadLines))
 }
 
 // unknown writes again what was read past.
@@ -170,6 +175,7 @@ func (r *record) unknown(f task.Fields) {
 func hasBeen(v *task.Run) bool { return v.Token != 0 }
 
 func encodeEnded(v task.Run, all bool) string {
+	v.Checkpoint = "" // no attempt follows: of a dead run it is with that
 	return encoded(all, func(r *record) {
 		r.run(&v, hasBeen(&v))
 		r.unknown(v.Unknown)

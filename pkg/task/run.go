@@ -56,6 +56,12 @@ type Run struct {
 	Last  Time  `json:"last,omitzero"`
 	Count int64 `json:"count,omitempty"`
 
+	// What its attempts have said of themselves, in the file that CARILLON_TALK names.
+	Progress   *Progress         `json:"progress,omitempty"` // of an attempt that runs: its node knows, no record does
+	Results    map[string]string `json:"results,omitempty"`
+	Checkpoint string            `json:"checkpoint,omitempty"` // what the next attempt is given; not in history
+	BadLines   int               `json:"talk_bad_lines,omitempty"`
+
 	// Unknown are the fields of its record that this version does not know. They
 	// stay with the run.
 	Unknown Fields `json:"-"`

@@ -1,0 +1,273 @@
+package executor
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestTalk_Lines(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]struct {
+		percent    float64 // -1: none
+		text       string
+		results    map[string]string
+		checkpoint string
+		bad        int
+	}{
+		"0.4 loading":                 {percent: 40, text: "loading"},
+		"40% loading the world":       {percent: 40, text: "loading the world"},
+		"12.5%":                       {percent: 12.5},
+		"0":                           {percent: 0},
+		"1":                           {percent: 100},
+		"1.0\tdone\r":                 {percent: 100, text: "done"},
+		".5 half":                     {percent: 50, text: "half"},
+		"  0.1  blanks  ":             {percent: 10, text: "blanks"},
+		"0.5 a=b":                     {percent: 50, text: "a=b"},
+		"0.5 \x1b[31mred":             {percent: 50, text: "\x1b[31mred"},
+		"1.5 too much":                {percent: -1, bad: 1},
+		"101%":                        {percent: -1, bad: 1},
+		"-0.5":                        {percent: -1, bad: 1},
+		"1e-1":                        {percent: -1, bad: 1},
+		"0x1p-1":                      {percent: -1, bad: 1},
+		"NaN":                         {percent: -1, bad: 1},
+		"0.4loading":                  {percent: -1, bad: 1},
+		"loading":                     {percent: -1, bad: 1},
+		"rows=5":                      {percent: -1, results: map[string]string{"rows": "5"}},
+		"url=https://x/?a=b c":        {percent: -1, results: map[string]string{"url": "https://x/?a=b c"}},
+		"empty=":                      {percent: -1, results: map[string]string{"empty": ""}},
+		"5rows=5":                     {percent: -1, bad: 1},
+		"a b=5":                       {percent: -1, bad: 1},
+		"=5":                          {percent: -1, bad: 1},
+		"checkpoint row 17":           {percent: -1, checkpoint: "row 17"},
+		"checkpoint":                  {percent: -1},
+		"checkpoint=17":               {percent: -1, bad: 1},
+		"":                            {percent: -1},
+		"a=\xff":                      {percent: -1, bad: 1},
+		"checkpoint a\x00b":           {percent: -1, bad: 1},
+		"x=1\n0.1\ncheckpoint c\nx=2": {percent: 10, results: map[string]string{"x": "2"}, checkpoint: "c"},
+		"checkpoint " + strings.Repeat("x", task.MaxCheckpoint+1): {percent: -1, bad: 1},
+		"v=" + strings.Repeat("x", task.MaxResultBytes):           {percent: -1, bad: 1},
+		"0.5 " + strings.Repeat("ä", 200):                         {percent: 50, text: strings.Repeat("ä", task.MaxProgressText/2)},
+	} {
+		var s said
+		s.lines([]byte(line + "\n"))
+		percent := -1.0
+		if s.percent != nil {
+			percent = *s.percent
+		}
+		if percent != want.percent || s.text != want.text || !maps.Equal(s.results, want.results) || s.checkpoint != want.checkpoint || s.bad != want.bad {
+			t.Errorf("%.40q: %v %q %v %q, %d bad", line, percent, s.text, s.results, s.checkpoint, s.bad)
+		}
+	}
+}
+
+func TestTalk_ResultsAreBounded(t *testing.T) {
+	t.Parallel()
+	var s said
+	for i := range task.MaxResults + 5 {
+		s.line([]byte("r" + strconv.Itoa(i) + "=x"))
+	}
+	s.line([]byte("r0=another"))
+	if len(s.results) != task.MaxResults || s.bad != 5 || s.results["r0"] != "another" {
+		t.Errorf("%d results, %d bad lines, r0 is %q", len(s.results), s.bad, s.results["r0"])
+	}
+	for range 10 {
+		s.line([]byte("r1=" + strings.Repeat("x", 3000)))
+		s.line([]byte("r2=" + strings.Repeat("x", 3000)))
+	}
+	size := 0
+	for name, value := range s.results {
+		size += len(name) + len(value)
+	}
+	if size != s.bytes || size > task.MaxResultBytes {
+		t.Errorf("%d bytes, counted as %d", size, s.bytes)
+	}
+}
+
+// talking is an attempt's file, and what is heard of it.
+type talking struct {
+	*testing.T
+	path string
+	file talkFile
+	said said
+	when time.Time
+}
+
+// next is a time that no file has had: what is written in the same tick of the kernel's
+// clock, and as long, may look the same.
+func (k *talking) next() time.Time {
+	k.when = k.when.Add(time.Second)
+	return k.when
+}
+
+func newTalking(t *testing.T) *talking {
+	m := takeRoom(t, newTestRooms(t), ownAccount())
+	return &talking{T: t, path: filepath.Join(m.path, roomTalk), file: talkFile{room: m}, when: time.Now()}
+}
+
+func (k *talking) write(text string) {
+	f, err := os.OpenFile(k.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	must(k, err)
+	_, err = f.WriteString(text)
+	must(k, err)
+	must(k, f.Close())
+}
+
+func (k *talking) hear() {
+	k.Helper()
+	_, err := k.file.read(&k.said, false)
+	must(k, err)
+}
+
+func (k *talking) expect(percent float64, bad int) {
+	k.Helper()
+	got := -1.0
+	if k.said.percent != nil {
+		got = *k.said.percent
+	}
+	if got != percent || k.said.bad != bad {
+		k.Errorf("%v%%, %d bad lines; not %v%%, %d", got, k.said.bad, percent, bad)
+	}
+}
+
+func TestTalkFile_IsReadOn(t *testing.T) {
+	t.Parallel()
+	k := newTalking(t)
+	k.hear() // it is not there yet
+	k.write("0.1\nx=1\n0.2")
+	k.hear()
+	k.expect(10, 0) // the last line is being written
+	k.write("5 more\n")
+	k.hear()
+	k.expect(25, 0)
+	if k.said.text != "more" || k.file.at != 18 {
+		t.Errorf("%q, read up to %d", k.said.text, k.file.at)
+	}
+	k.write("0.9")
+	k.hear()
+	k.expect(25, 0)
+	_, err := k.file.read(&k.said, true)
+	must(t, err)
+	k.expect(90, 0) // it will not be ended any more
+}
+
+// Whoever writes with > in place of >> is understood, too.
+func TestTalkFile_WrittenAnew(t *testing.T) {
+	t.Parallel()
+	k := newTalking(t)
+	anew := func(text string) {
+		must(t, os.WriteFile(k.path, []byte(text), 0o600))
+		must(t, os.Chtimes(k.path, k.next(), k.next()))
+		k.hear()
+	}
+	anew("0.10 first\n")
+	anew("0.20 secnd\n") // as long
+	k.expect(20, 0)
+	anew("0.3\n") // shorter
+	k.expect(30, 0)
+	anew("0.40 longer than before\n")
+	k.expect(40, 0)
+	must(t, os.Remove(k.path))
+	k.hear()
+	k.expect(40, 0)
+	anew("0.50 longer than before, and another file\n")
+	k.expect(50, 0)
+	must(t, os.Truncate(k.path, 0))
+	k.hear()
+	k.write("0.6\n")
+	k.hear()
+	k.expect(60, 0)
+}
+
+func TestTalkFile_Hostile(t *testing.T) {
+	t.Parallel()
+	other := filepath.Join(t.TempDir(), "other")
+	must(t, os.WriteFile(other, []byte("0.5 secret\nsecret=1\n"), 0o600))
+	for name, make := range map[string]func(k *talking){
+		"fifo":       func(k *talking) { must(t, unix.Mkfifo(k.path, 0o600)) },
+		"symlink":    func(k *talking) { must(t, os.Symlink(other, k.path)) },
+		"hard link":  func(k *talking) { must(t, os.Link(other, k.path)) },
+		"directory":  func(k *talking) { must(t, os.Mkdir(k.path, 0o700)) },
+		"no newline": func(k *talking) { k.write(strings.Repeat("0.5 x", 40_000)) },
+		"binary":     func(k *talking) { k.write(strings.Repeat("\x00\xff\x1b", 3) + "\n") },
+		"sparse": func(k *talking) {
+			k.write("")
+			must(t, os.Truncate(k.path, 1<<40))
+		},
+	} {
+		k := newTalking(t)
+		make(k)
+		k.hear()
+		k.hear()
+		k.expect(-1, 1)
+		if len(k.said.results) > 0 {
+			t.Errorf("%s: %v", name, k.said.results)
+		}
+		must(t, os.RemoveAll(k.path))
+		k.write("0.7\n")
+		k.hear()
+		k.expect(70, 1) // a file of its own is heard again
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	if os.Geteuid() == 0 { // another user's file, which the attempt may have moved there
+		k := newTalking(t)
+		k.write("0.5\n")
+		must(t, os.Chown(k.path, 1, 1))
+		k.hear()
+		k.expect(-1, 1)
+	}
+}
+
+// A flood costs what it has said meanwhile, but not what it says last, nor the disk.
+func TestTalkFile_Flood(t *testing.T) {
+	t.Parallel()
+	k := newTalking(t)
+	k.write(strings.Repeat("0.1 x\n", talkLook))
+	k.write("0.2\n")
+	k.hear()
+	k.expect(20, 1)
+	k.write("0.3\n")
+	k.hear()
+	k.expect(30, 1)
+	must(t, os.WriteFile(k.path, []byte(strings.Repeat("0.4 x\n", talkRests/6+talkLook)), 0o600))
+	k.hear()
+	k.expect(40, 2)
+	if info, err := os.Stat(k.path); err != nil || info.Size() != 0 {
+		t.Errorf("%v bytes are left: %v", info.Size(), err)
+	}
+	k.write("0.5\n")
+	k.hear()
+	k.expect(50, 2)
+}
+
+// What an attempt says is with its end, however short it was, and whoever it runs as.
+func TestTalk_WithTheEnd(t *testing.T) {
+	t.Parallel()
+	l := newLauncher(t, SpoolConfig{Dir: openTemp(t)})
+	change := both(shell(`echo "was $CARILLON_CHECKPOINT"; test "$old" || echo "rows=7" >> $CARILLON_TALK
+		printf 'checkpoint b\nnonsense\n0.9 nearly\nlast=1' >> $CARILLON_TALK; exit 3`), func(a *task.Assigned) {
+		a.Checkpoint, a.Results = "a", map[string]string{"old": "1", "rows": "2"}
+		if os.Geteuid() == 0 {
+			a.Action.Process.User = "nobody"
+		}
+	})
+	r := l.attempt(t, change)
+	if r.Talk == nil || !maps.Equal(r.Talk.Results, map[string]string{"old": "1", "rows": "7", "last": "1"}) ||
+		r.Talk.Checkpoint != "b" || r.Talk.BadLines != 1 || string(r.Tail) != "was a\n" {
+		t.Errorf("%+v, %s", r.Talk, r.Tail)
+	}
+	if n := len(l.talks.of); n > 0 {
+		t.Errorf("%d attempts are listened to", n)
+	}
+}

@@ -1,0 +1,34 @@
+package task
+
+// What an attempt may say of itself, at most.
+const (
+	MaxProgressText = 256     // bytes of the text of a progress
+	MaxResults      = 32      // values of a run
+	MaxResultBytes  = 4 << 10 // of their names and values together
+	MaxCheckpoint   = 4 << 10 // bytes
+)
+
+// Progress is how far a running attempt is, as it says itself.
+type Progress struct {
+	Percent *float64 `json:"percent,omitempty" doc:"0 to 100."`
+	Text    string   `json:"text,omitempty" doc:"As the task wrote it, cut at 256 bytes. It may hold control characters."`
+	At      Time     `json:"at,omitzero" doc:"When its node read that."`
+	Silent  string   `json:"silent,omitempty" doc:"Why nobody knows: its node did not answer in time."`
+}
+
+// Talk is what an attempt that runs has said of itself so far.
+type Talk struct {
+	Namespace  string            `json:"namespace"`
+	Task       string            `json:"task"`
+	Run        string            `json:"run"`
+	Attempt    int               `json:"attempt"`
+	Progress   *Progress         `json:"progress,omitempty"`
+	Results    map[string]string `json:"results,omitempty"`
+	Checkpoint string            `json:"checkpoint,omitempty"`
+	BadLines   int               `json:"talk_bad_lines,omitempty" doc:"Lines that say nothing that is understood, or too much."`
+}
+
+// Tell puts what an attempt has said into its run.
+func (t Talk) Tell(r *Run) {
+	r.Progress, r.Results, r.Checkpoint, r.BadLines = t.Progress, t.Results, t.Checkpoint, t.BadLines
+}
