@@ -57,6 +57,8 @@ type Config struct {
 	Board func(ctx context.Context, span time.Duration, limit int) task.BoardPart
 	// Logs is the output kept on this node; nil keeps none.
 	Logs LogSource
+	// Talks are what the attempts on this node say of themselves; nil hears none.
+	Talks Talks
 	// Ends, if set, is closed when the node stops answering: streams end then.
 	Ends <-chan struct{}
 	// Heartbeat is how often a stream gives a sign of life; 0 is 15 s.

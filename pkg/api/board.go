@@ -156,6 +156,7 @@ func (s *server) makeBoard(c *call, span time.Duration, limit int) (task.Board, 
 	}
 	parts := s.askParts(c, nodes, span, limit)
 	mergeBoard(&b, nodes, parts, limit)
+	s.tellBoard(c, &b, nodes)
 	return b, c.ctx().Err() // else nodes would be called silent because somebody hung up
 }
 

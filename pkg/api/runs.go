@@ -95,6 +95,11 @@ func answerRuns(c *call, p paging, list []task.Run, more bool) (answer, error) {
 	if len(list) > p.limit {
 		list, more = list[:p.limit], true
 	}
+	if progress, err := c.bool("progress"); err != nil {
+		return answer{}, err
+	} else if progress {
+		c.s.tellRuns(c, list)
+	}
 	after := ""
 	if more && len(list) > 0 {
 		after = runCursor(list[len(list)-1])
@@ -258,6 +263,7 @@ func (s *server) getTaskRun(c *call) (answer, error) {
 		return answer{}, err
 	}
 	run, err := s.runOf(c.ctx(), ref, id)
+	s.tellRun(c, &run)
 	return answer{status: http.StatusOK, body: run}, err
 }
 
@@ -303,6 +309,7 @@ func (s *server) findRun(c *call) (answer, error) {
 		return answer{}, ambiguous(id, ids)
 	}
 	run, err := s.runOf(c.ctx(), refs[0], ids[0])
+	s.tellRun(c, &run)
 	return answer{status: http.StatusOK, body: run}, err
 }
 

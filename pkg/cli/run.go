@@ -122,6 +122,7 @@ func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 		words = []string{l.task}
 	}
 	f.Namespace, f.Node, f.Dead = a.scope(), l.node, l.dead
+	f.Progress = !l.dead && (a.output == asWide || len(a.columns) > 0 && a.wants("PROGRESS"))
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -218,7 +219,7 @@ func (a *app) runGrid(runs []task.Run, many, wide bool, z zones) *grid {
 	}
 	g.heads = append(g.heads, "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK")
 	if wide {
-		g.heads = append(g.heads, "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
+		g.heads = append(g.heads, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
 	}
 	for _, r := range runs {
 		var row []string
@@ -230,7 +231,7 @@ func (a *app) runGrid(runs []task.Run, many, wide bool, z zones) *grid {
 		}
 		row = append(row, r.ID, a.tickWords(r, z.of(r)), a.result(r), first(r.Node, a.none()), a.lateWords(r), a.tookWords(r))
 		if wide {
-			row = append(row, r.Trigger, fmt.Sprint(r.Attempt), first(r.Owner, a.none()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), oneLine(r.Message))
+			row = append(row, a.progressCell(r), r.Trigger, fmt.Sprint(r.Attempt), first(r.Owner, a.none()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), oneLine(r.Message))
 		}
 		g.add(row...)
 	}

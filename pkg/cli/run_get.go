@@ -14,7 +14,7 @@ func (a *app) runGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get RUN",
 		Short: "Show a run: when, where, how it ended, what it said",
-		Long:  "Show a run: when, where, how it ended, and the end of its output.\n\n" + runNames,
+		Long:  "Show a run: when, where, how far it is or how it ended, what results it gave, and the end of its output.\n\n" + runNames,
 		Example: `  carillon run get nightly-backup
   carillon run get nightly-backup@-1
   carillon run get nightly-backup@2026-03-29T02:30 -o json
@@ -31,6 +31,11 @@ func (a *app) runGet() *cobra.Command {
 		r, err := a.findRun(cmd.Context(), c, words[0])
 		if err != nil {
 			return err
+		}
+		if r.State.Active() { // lists do not tell how far it is
+			if now, err := c.Run(cmd.Context(), r.Namespace, r.Task, r.ID); err == nil {
+				r = now
+			}
 		}
 		zone := ""
 		if a.human() {
@@ -77,6 +82,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 	if took(r, a.now()) >= 0 {
 		d.field("Took", "%s", a.tookWords(r))
 	}
+	d.painted("Progress", a.progressLine(r))
 	d.field("Node", "%s", r.Node)
 	if r.Attempt > 0 {
 		d.field("Attempt", "%d, token %d", r.Attempt, r.Token)
@@ -84,6 +90,10 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 	d.field("Decided by", "%s", deciderWords(r))
 	d.field("Cancelled by", "%s", r.CancelledBy)
 	d.field("In place of", "%s", r.RetryOf)
+	d.field("Checkpoint", "%s", cut(oneLine(r.Checkpoint), 200))
+	if r.BadLines > 0 {
+		d.field("Bad lines", "%d in CARILLON_TALK", r.BadLines)
+	}
 	if len(r.Attempts) > 0 {
 		g := &grid{heads: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
 		for _, t := range r.Attempts {
@@ -92,6 +102,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 		}
 		d.section("Attempts before", a.bare(g))
 	}
+	a.describeTalk(d, r)
 	if r.OutputTail != "" {
 		title := "Output"
 		if r.Truncated || int64(len(r.OutputTail)) < r.OutputBytes {

@@ -104,7 +104,12 @@ func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, e
 			}
 		})
 	}
+	over, stop := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	telling.Go(func() { a.tellProgress(over, c, m, slices.Clone(runs)) })
 	all.Wait()
+	stop()
+	telling.Wait()
 	if ctx.Err() != nil {
 		a.noteGoOn(runs)
 		return ctx.Err()

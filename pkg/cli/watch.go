@@ -36,6 +36,7 @@ type watched[T any] struct {
 	still func(T) any                                           // what has to differ for it to be a change
 	gone  func(key string) any                                  // what programs are told of one that left the list
 	over  func(list []T) bool                                   // nothing more can change; may be nil
+	moves func(list []T) bool                                   // it changes without an event, on a terminal; may be nil
 
 	mu    sync.Mutex
 	dirty map[string]bool
@@ -315,6 +316,7 @@ func (w *watched[T]) redraw(ctx context.Context, ended <-chan error) error {
 			w.taken()
 			stale = true
 		}
+		stale = stale || w.moves != nil && w.moves(list)
 	}
 }
 

@@ -158,6 +158,7 @@ func (a *app) watchRun(ctx context.Context, c *client.Client, r task.Run, zone s
 	w.key, w.name, w.still = runName, runName, func(r task.Run) any { return r }
 	w.gone = func(key string) any { return left{ID: key, Left: true} }
 	w.over = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Final() }
+	w.moves = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Active() } // how far it is
 	return w.run(ctx)
 }
 

@@ -36,6 +36,7 @@ type world struct {
 	etcd  *kv.Client
 	store *store.Store
 	spool *spool
+	talks talks
 
 	meddler atomic.Pointer[func()] // does something just before the next PUT
 	part    *task.BoardPart        // what the node adds to the board; nil: nothing
@@ -52,7 +53,7 @@ func TestScripts(t *testing.T) {
 		}
 		return newWorld(env, etcd)
 	},
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle})
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk})
 }
 
 func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
@@ -65,7 +66,7 @@ func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
 	secret, id, token := api.NewToken()
 	token.Who = "ann"
 	must(t, w.store.CreateToken(context.Background(), id, token))
-	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool,
+	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks,
 		Board: func(context.Context, time.Duration, int) task.BoardPart {
 			if w.part == nil {
 				return task.BoardPart{Node: "node-a"}
@@ -184,6 +185,8 @@ func set(run *task.Run, tick time.Time, arg string) error {
 		run.Attempt = n
 	case "trigger":
 		run.Trigger = v
+	case "checkpoint":
+		run.Checkpoint = v
 	default:
 		return fmt.Errorf("%s?", k)
 	}

@@ -21,6 +21,7 @@ type RunFilter struct {
 	Node      string       // "" is any
 	Dead      bool         // only those that have no attempt left, and wait for a person
 	Limit     int          // at most so many; 0 is all
+	Progress  bool         // of active runs, how far they are: their nodes are asked
 }
 
 func (f RunFilter) query() url.Values {
@@ -40,6 +41,9 @@ func (f RunFilter) query() url.Values {
 	}
 	if f.Dead {
 		q.Set("dead", "true")
+	}
+	if f.Progress {
+		q.Set("progress", "true")
 	}
 	return q
 }

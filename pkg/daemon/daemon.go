@@ -192,7 +192,7 @@ func (n *Node) wire() (err error) {
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
 		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.links.dialTLS(), Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
-		Board: n.boardPart(), Logs: n.executor.Spool(), Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
+		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {
 		return err

@@ -80,7 +80,7 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 
 // keyless is r without what the key of its record says, and consistent.
 func keyless(r task.Run) task.Run {
-	r.ID, r.Namespace, r.Task, r.Shard = "", "", "", 0
+	r.ID, r.Namespace, r.Task, r.Shard, r.Progress = "", "", "", 0, nil
 	if r.Token != 0 && r.DispatchedAt.IsZero() {
 		r.DispatchedAt = r.CreatedAt
 	}
@@ -107,6 +107,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		r := keyless(filled[task.Run](t))
+		r.Checkpoint = "" // of no use to a run that has ended
 		s := encodeEnded(r, rapid.Bool().Draw(t, "explicit"))
 		got, err := decodeRun([]byte(s))
 		same(t, "a run", r, got, err, s)

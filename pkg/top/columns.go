@@ -17,7 +17,7 @@ var layouts = [panes][]column{
 		{head: ""}, {head: "WHAT"}, {head: "WHO", grow: true, least: 12}, {head: "FOR", right: true}, {head: "HOW", grow: true, least: 10, from: 50, style: Plain},
 	},
 	coming:  {{head: "DUE"}, {head: "LEFT", right: true}, {head: "TASK", grow: true, least: 10}},
-	running: {{head: "", style: Cyan}, {head: "FOR", right: true}, {head: "TASK", grow: true, least: 10}, {head: "NODE"}, {head: ""}, {head: "RUN", from: 100, style: Dim}},
+	running: {{head: "", style: Cyan}, {head: "FOR", right: true}, {head: "TASK", grow: true, least: 10}, {head: "NODE"}, {head: "", grow: true, least: 15}, {head: "RUN", from: 100, style: Dim}},
 	nodes: {{head: "NODE", grow: true, least: 6}, {head: "STATE"}, {head: "RUNS", right: true}, {head: "SHARDS", right: true}, {head: "FIRES", right: true},
 		{head: "P99 LATE", right: true, from: 60}, {head: "JOINED", right: true, from: 70}, {head: "ADDRESS", from: 100, style: Dim}, {head: "VERSION", from: 120, style: Dim}},
 }

@@ -180,11 +180,11 @@ func (m *Model) comingRows() []row {
 func (m *Model) runningRows() []row {
 	rows := make([]row, len(m.board.Active))
 	for i, r := range m.board.Active {
-		sign, how := "▶", ""
+		sign, how := "▶", progressWords(r.Progress)
 		if r.Ending {
 			sign, how = "⊘", "is asked to end"
 		}
-		rows[i] = row{key: r.Run + r.Task, cells: []string{m.text(sign), m.since(r.Began()), m.name(r.Namespace, r.Task), clean(r.Node), how, clean(r.Run)},
+		rows[i] = row{key: r.Run + r.Task, cells: []string{m.text(sign), m.since(r.Began()), m.name(r.Namespace, r.Task), clean(r.Node), m.text(how), clean(r.Run)},
 			target: ofTask(r.Namespace, r.Task, r.Run)}
 	}
 	return rows

@@ -128,5 +128,16 @@ func result(state task.State, reason string, exit *int) string {
 // plain is text without the symbols that some terminals lack.
 func plain(s string) string {
 	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "▶", ">", "▸", ">",
-		"⊘", "/", "↷", "-", "×", "x", "⏎", "enter", "▁", "_", "▂", ".", "▃", ".", "▄", ":", "▅", ":", "▆", "|", "▇", "|", "█", "#", "↑", "^", "↓", "v").Replace(s)
+		"⊘", "/", "↷", "-", "×", "x", "⏎", "enter", "▁", "_", "▂", ".", "▃", ".", "▄", ":", "▅", ":", "▆", "|", "▇", "|", "█", "#", "░", ".", "↑", "^", "↓", "v").Replace(s)
+}
+
+// progressWords are how far a run is, as it says itself; "" if it does not.
+func progressWords(p *task.Progress) string {
+	const long = 10
+	if p == nil || p.Percent == nil {
+		return ""
+	}
+	percent := min(max(*p.Percent, 0), 100)
+	n := int(percent / 100 * long)
+	return strings.TrimSpace(fmt.Sprintf("%s%s %.0f%% %s", strings.Repeat("█", n), strings.Repeat("░", long-n), percent, clean(p.Text)))
 }

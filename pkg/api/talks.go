@@ -1,0 +1,247 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// talkWithin is how long the nodes of runs are waited for that are looked at, and
+	// boardTalkWithin those of a board, which has waited for others already.
+	talkWithin      = 900 * time.Millisecond
+	boardTalkWithin = 400 * time.Millisecond
+)
+
+const (
+	talksAbout = "Only what the node that is asked hears itself: a run, and lists with progress=true, have it from whatever node."
+	tellsAbout = "Of a run that is active, progress and results are asked of its node, for a second at most."
+)
+
+var (
+	talkParams = []param{{"run", "Only of this run, as namespace/task/id, and with results and checkpoint.",
+		huma.Schema{Type: huma.TypeString}}}
+	progressParam = param{"progress", "Of active runs also how far they are, as they say themselves: their nodes are asked, for a second at most.", truth}
+)
+
+// Talks are what the attempts that run on a node say of themselves.
+type Talks interface {
+	// Talk is what a run's attempt says; false if none runs here.
+	Talk(namespace, task, run string) (task.Talk, bool)
+	// Talks are those that have said anything.
+	Talks() []task.Talk
+}
+
+// listTalks serves what this node hears.
+func (s *server) listTalks(c *call) (answer, error) {
+	out := client.Talks{Node: s.Node, Items: []task.Talk{}}
+	if c.query.Has("run") {
+		words := strings.Split(c.query.Get("run"), "/")
+		if len(words) != 3 {
+			return answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(c.query.Get("run")))
+		}
+		if s.Talks != nil {
+			if t, ok := s.Talks.Talk(words[0], words[1], words[2]); ok {
+				out.Items = append(out.Items, t)
+			}
+		}
+	} else if s.Talks != nil {
+		for _, t := range s.Talks.Talks() {
+			if t.Progress != nil {
+				t.Results, t.Checkpoint = nil, "" // of many, they would be much
+				out.Items = append(out.Items, t)
+			}
+		}
+	}
+	return answer{status: http.StatusOK, body: out}, nil
+}
+
+// speaks reports whether a run may have something to say that is on no record.
+func speaks(r *task.Run) bool { return r.State.Active() && r.Node != "" && !r.StartedAt.IsZero() }
+
+// tellRun puts into a run what its attempt says; if its node does not answer, that.
+func (s *server) tellRun(c *call, r *task.Run) {
+	if !speaks(r) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.ctx(), talkWithin)
+	defer cancel()
+	s.ask(ctx, c.r.Header, nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, said []task.Talk, err error) {
+		if err != nil {
+			r.Progress = &task.Progress{Silent: err.Error()}
+		}
+		for _, t := range said {
+			if t.Attempt == r.Attempt {
+				t.Tell(r)
+			}
+		}
+	})
+}
+
+// tellRuns puts into runs how far they are.
+func (s *server) tellRuns(c *call, runs []task.Run) {
+	of := map[string][]*task.Run{}
+	for i := range runs {
+		if r := &runs[i]; speaks(r) {
+			of[r.Node] = append(of[r.Node], r)
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.ctx(), talkWithin)
+	defer cancel()
+	s.ask(ctx, c.r.Header, nil, keysOf(of), "", func(node string, said []task.Talk, err error) {
+		progress := byRun(said)
+		for _, r := range of[node] {
+			if r.Progress = progress[runKey{r.Namespace, r.Task, r.ID}]; err != nil {
+				r.Progress = &task.Progress{Silent: err.Error()}
+			}
+		}
+	})
+}
+
+// tellBoard puts into a board's runs how far they are. Nodes that did not answer
+// before are not asked again.
+func (s *server) tellBoard(c *call, b *task.Board, nodes []task.Node) {
+	of := map[string][]*task.BoardRun{}
+	for i := range b.Active {
+		r := &b.Active[i]
+		if !slices.ContainsFunc(b.Silent, func(s task.Silence) bool { return s.Node == r.Node }) {
+			of[r.Node] = append(of[r.Node], r)
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.ctx(), boardTalkWithin)
+	defer cancel()
+	s.ask(ctx, c.r.Header, nodes, keysOf(of), "", func(node string, said []task.Talk, _ error) {
+		progress := byRun(said)
+		for _, r := range of[node] {
+			r.Progress = progress[runKey{r.Namespace, r.Task, r.Run}]
+		}
+	})
+}
+
+type runKey struct{ namespace, task, run string }
+
+func byRun(said []task.Talk) map[runKey]*task.Progress {
+	m := make(map[runKey]*task.Progress, len(said))
+	for _, t := range said {
+		m[runKey{t.Namespace, t.Task, t.Run}] = t.Progress
+	}
+	return m
+}
+
+func keysOf[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// ask asks nodes what their attempts say, until ctx ends; heard is called for one
+// after another. nodes: those that are present; nil: they are looked up.
+func (s *server) ask(ctx context.Context, from http.Header, nodes []task.Node, names []string, run string, heard func(node string, said []task.Talk, err error)) {
+	if len(names) == 0 {
+		return
+	}
+	var err error
+	if nodes == nil && (len(names) > 1 || names[0] != s.Node) {
+		if nodes, err = s.Store.Nodes(ctx); err != nil {
+			err = errors.New("etcd does not answer")
+		}
+	}
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(partsAtOnce)
+	for _, name := range names {
+		g.Go(func() error {
+			said, err := s.talksOf(ctx, from, nodes, name, run, err)
+			mu.Lock()
+			defer mu.Unlock()
+			heard(name, said, err)
+			return nil
+		})
+	}
+	_ = g.Wait() // which never fails
+}
+
+// talksOf asks one node, in the name of who asks this one.
+func (s *server) talksOf(ctx context.Context, from http.Header, nodes []task.Node, name, run string, unlisted error) ([]task.Talk, error) {
+	q := url.Values{}
+	if run != "" {
+		q.Set("run", run)
+	}
+	if name == s.Node {
+		return s.ownTalks(run), nil
+	}
+	i := slices.IndexFunc(nodes, func(n task.Node) bool { return n.Name == name })
+	if i < 0 {
+		if unlisted != nil {
+			return nil, unlisted
+		}
+		return nil, fmt.Errorf("node %s is away", name)
+	}
+	u, err := url.Parse(nodes[i].Address)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("node %s says that it is at %s, which is no address", name, task.Quote(nodes[i].Address))
+	}
+	u = u.JoinPath("v1", "talks")
+	u.RawQuery = q.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header = http.Header{forwardedBy: {s.Node}, "Authorization": from.Values("Authorization")}
+	res, err := s.proxy.RoundTrip(req)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errors.New("no answer in time")
+		}
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, nil // an older version
+	default:
+		return nil, fmt.Errorf("node %s answered %s", name, res.Status)
+	}
+	var said client.Talks
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxPart)).Decode(&said); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errors.New("no whole answer in time")
+		}
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	if said.Node != name {
+		return nil, fmt.Errorf("another node, %s, answers at %s", task.Quote(said.Node), u.Host)
+	}
+	return said.Items, nil
+}
+
+func (s *server) ownTalks(run string) []task.Talk {
+	if s.Talks == nil {
+		return nil
+	}
+	if ns, rest, ok := strings.Cut(run, "/"); ok {
+		name, id, _ := strings.Cut(rest, "/")
+		if t, ok := s.Talks.Talk(ns, name, id); ok {
+			return []task.Talk{t}
+		}
+		return nil
+	}
+	return s.Talks.Talks()
+}

@@ -1,0 +1,72 @@
+package cli_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// talk writes that a run of a task is active on a node, and has node-a hear what it
+// says: talk NODE TASK [percent=N] [text=TEXT] [checkpoint=TEXT] [bad=N] [NAME=VALUE...].
+// Its id is put into $RUN.
+func talk(ts *testscript.TestScript, _ bool, args []string) {
+	w, r := worldOf(ts), ref("default", args[1])
+	st, err := w.store.Task(context.Background(), r)
+	ts.Check(err)
+	now := time.Now()
+	id := task.RunID(now, st.Task.UID)
+	said := task.Talk{Namespace: "default", Task: args[1], Run: id, Attempt: 1, Results: map[string]string{}}
+	for _, arg := range args[2:] {
+		k, v, _ := strings.Cut(arg, "=")
+		n, _ := strconv.ParseFloat(v, 64)
+		if (k == "percent" || k == "text") && said.Progress == nil {
+			said.Progress = &task.Progress{At: task.At(now)}
+		}
+		v = strings.ReplaceAll(v, `\e`, "\x1b")
+		switch k {
+		case "percent":
+			said.Progress.Percent = &n
+		case "text":
+			said.Progress.Text = v
+		case "checkpoint":
+			said.Checkpoint = v
+		case "bad":
+			said.BadLines = int(n)
+		default:
+			said.Results[k] = v
+		}
+	}
+	w.put(ts, w.store.Keys().Run(args[0], r, id), task.Assigned{Instance: "i1", Generation: 1, Action: task.Action{Noop: &task.Noop{}}, Run: task.Run{
+		UID: st.Task.UID, ScheduledTime: task.At(now), CreatedAt: task.At(now), StartedAt: task.At(now), State: task.Running, Trigger: task.TriggerSchedule, Attempt: 1,
+	}})
+	w.talks.mu.Lock()
+	w.talks.said = append(w.talks.said, said)
+	w.talks.mu.Unlock()
+	ts.Setenv("RUN", id)
+}
+
+type talks struct {
+	mu   sync.Mutex
+	said []task.Talk
+}
+
+func (t *talks) Talks() []task.Talk {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]task.Talk{}, t.said...)
+}
+
+func (t *talks) Talk(ns, name, run string) (task.Talk, bool) {
+	for _, said := range t.Talks() {
+		if said.Namespace == ns && said.Task == name && said.Run == run {
+			return said, true
+		}
+	}
+	return task.Talk{}, false
+}
