@@ -167,6 +167,7 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
 	a.Instance, a.Generation = n.Instance, int64(t.generation)
 	a.Timeout, a.KillGrace, a.Retry, a.Replaceable = t.how.timeout, t.how.killGrace, t.how.retry, t.how.replaceable
+	a.KillSignal, a.Success = t.how.killSignal, t.how.success
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
 }
 
@@ -399,7 +400,7 @@ func (p *plan) askCancel(t *taskState, a *attempt) {
 }
 
 func (p *plan) lose(t *taskState, a *attempt) {
-	end := a.watch.held.Run
+	end := a.watch.held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
 	var next *task.Waiting
 	switch {

@@ -42,6 +42,8 @@ type policySet struct {
 	pauseAfter         int   // runs that fail in a row
 	ttl                int64 // ms
 	shadow             bool
+	killSignal         string
+	success            task.Success
 }
 
 // newPolicySet reads what an entry says. It refuses what the API would have refused:
@@ -55,6 +57,8 @@ func newPolicySet(text string) (*policySet, error) {
 		Name: "name", Namespace: "namespace", Action: task.Action{Noop: &task.Noop{}}, Timeout: e.Timeout, KillGrace: e.KillGrace,
 		MaxRuns: e.MaxRuns, TTL: e.TTL, Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline,
 		PauseAfter: e.PauseAfter, Retry: e.Retry, Target: e.Target, History: e.History,
+		KillSignal: e.KillSignal,
+		Success:    e.Success,
 	}
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -68,7 +72,9 @@ func newPolicySet(text string) (*policySet, error) {
 		retry: e.Retry, history: e.History, selector: selector, rule: newOverlapRule(e), deadline: e.Deadline.Std(),
 		replaceable: e.Overlap != task.OverlapAllow || e.MaxActive > 0 || slices.Contains(e.Retry.On, task.Lost),
 		maxRuns:     e.MaxRuns, pauseAfter: e.PauseAfter, ttl: e.TTL.Std().Milliseconds(),
-		shadow: e.Shadow,
+		shadow:     e.Shadow,
+		killSignal: e.KillSignal,
+		success:    e.Success,
 	}, nil
 }
 

@@ -12,6 +12,7 @@ var required = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
 	"Limits": nil,
+	"Success": nil,
 }
 
 // Refine adds to the schemas of a task's parts what the Go types do not say:
@@ -47,6 +48,7 @@ func Refine(all map[string]*huma.Schema) {
 	duration(m["window"], d.Missed.Window)
 	Within(m["limit"], 1, task.MaxMissed, d.Missed.Limit)
 	refineRetry(all["Retry"].Properties, d.Retry)
+	refineSuccess(all["Success"].Properties)
 
 	q := all["QueuePolicy"].Properties
 	Within(q["limit"], 1, task.MaxQueue, task.DefaultQueue)
@@ -74,6 +76,17 @@ func refineRetry(r map[string]*huma.Schema, d task.Retry) {
 	r["exit_codes"].UniqueItems = true
 }
 
+func refineSuccess(s map[string]*huma.Schema) {
+	lowest, highest, longest := 0.0, 255.0, task.MaxPattern
+	s["exit_codes"].Items = &huma.Schema{Type: huma.TypeInteger, Minimum: &lowest, Maximum: &highest}
+	s["exit_codes"].UniqueItems = true
+	for _, field := range []string{"output", "not_output"} {
+		s[field].MaxLength = &longest
+	}
+	s["output"].Examples = []any{"^backup complete$"}
+	s["not_output"].Examples = []any{"(?i)error"}
+}
+
 func refineProcess(p *huma.Schema) {
 	one, args, vars := 1, task.MaxArgs, task.MaxEnv
 	p.Description = "Starts a program: either command or shell."
@@ -99,6 +112,7 @@ var descriptions = map[string]string{
 	"retry":       "Which failed attempts are followed by another, and when.",
 	"target":      "On which nodes runs may run.",
 	"history":     "What is kept of ended runs.",
+	"success":     "What counts as success. Default: exit code 0.",
 	"paused":      "A paused task has no ticks; a manual trigger still runs.",
 }
 
@@ -115,6 +129,7 @@ func Spec(s *huma.Schema) {
 	for _, field := range []string{"jitter", "ttl", "start_deadline"} {
 		p[field].Pattern = durationPattern
 	}
+	Choice(p["kill_signal"], task.DefaultKillSignal, task.KillSignals()...)
 	Choice(p["overlap"], d.Overlap, task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
 	Within(p["max_active"], 0, task.MaxActive, 0)
 	Within(p["max_runs"], 0, task.MaxRuns, 0)

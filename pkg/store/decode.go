@@ -168,6 +168,12 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.text(&v.Checkpoint)
 	case "talk_bad_lines":
 		r.small(&v.BadLines)
+	case "paused_at":
+		r.parsed(&v.PausedAt)
+	case "paused_ms":
+		r.number(&v.PausedMS)
+	case "paused_by":
+		r.text(&v.PausedBy)
 	default:
 		return false
 	}
@@ -232,6 +238,14 @@ func decodeAssigned(value []byte, v *task.Assigned) error {
 			r.yes(&v.CancelRequested)
 		case "cancel_reason":
 			r.text(&v.CancelReason)
+		case "pause_requested":
+			r.yes(&v.PauseRequested)
+		case "resumed_by":
+			r.text(&v.ResumedBy)
+		case "kill_signal":
+			r.text(&v.KillSignal)
+		case "success":
+			r.other(&v.Success)
 		default:
 			r.unknown(&v.Unknown, name)
 		}

@@ -157,6 +157,9 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	}
 	r.optional("checkpoint", v.Checkpoint)
 	r.count("talk_bad_lines", int64(v.BadLines))
+	r.moment("paused_at", v.PausedAt)
+	r.count("paused_ms", v.PausedMS)
+	r.optional("paused_by", v.PausedBy)
 }
 
 // unknown writes again what was read past.
@@ -217,6 +220,12 @@ func encodeAssigned(v *task.Assigned, action string, all bool) string {
 		r.yes("replaceable", v.Replaceable)
 		r.yes("cancel_requested", v.CancelRequested)
 		r.optional("cancel_reason", v.CancelReason)
+		r.yes("pause_requested", v.PauseRequested)
+		r.optional("resumed_by", v.ResumedBy)
+		r.optional("kill_signal", v.KillSignal)
+		if v.Success.Any() {
+			r.other("success", v.Success)
+		}
 		r.unknown(v.Unknown)
 	})
 }

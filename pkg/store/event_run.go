@@ -120,11 +120,12 @@ func (t *translator) intoInbox(c *runChange) (list []task.Event) {
 	if err != nil || decodeAssigned(c.inbox.before.Value, &before) != nil {
 		return nil // damage, which the audit finds: the run is where it was
 	}
-	if before.State != r.State {
+	if before.State == task.Dispatched && before.State != r.State {
 		e := t.runEvent(c, task.ActionStarted, r.Run, nil)
 		e.Time, e.Actor = r.StartedAt, c.node
 		list = append(list, e)
 	}
+	list = append(list, t.pauseEvents(c, &before, &r)...)
 	if r.CancelRequested && !before.CancelRequested {
 		e := t.runEvent(c, task.ActionCancelling, r.Run, nil)
 		e.Actor, e.Reason = r.CancelledBy, r.CancelReason

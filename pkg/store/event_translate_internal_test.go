@@ -31,6 +31,10 @@ const (
 	runs        = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"started_at":"2026-11-20T12:00:01Z","generation":2,"instance":"i","action":{"noop":{}}}`
 	runsAsked   = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancelled_by":"ann"}`
 	runsGone    = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancel_reason":"replaced"}`
+	pauseAsked  = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann"}`
+	standsStill = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
+	resumeAsked = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"resumed_by":"bob","paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
+	unpausable  = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"message":"it could not be"}`
 	ended       = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh"}`
 	lost        = `{"uid":"u","state":"lost","reason":"node_lost","trigger":"schedule"}`
 	cancelled   = `{"uid":"u","state":"cancelled","reason":"cancelled_by_user","trigger":"schedule","cancelled_by":"ann"}`
@@ -120,6 +124,13 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"it is to be cancelled", []did{{inInbox, runs, runsAsked}}, []string{"run cancelling by=ann" + run + " state=running node=n1 reason=cancelled_by_user"}},
 		{"it is to be replaced", []did{{inInbox, runs, runsGone}}, []string{"run cancelling by=owner" + run + " state=running node=n1 reason=replaced"}},
 		{"it starts, and is to be cancelled", []did{{inInbox, sent, runsAsked}}, []string{"run started by=n1" + run + " state=running node=n1", "run cancelling by=ann" + run + " state=running node=n1 reason=cancelled_by_user"}},
+		{"it is to be paused", []did{{inInbox, runs, pauseAsked}}, []string{"run pausing by=ann" + run + " state=running node=n1"}},
+		{"it is paused", []did{{inInbox, pauseAsked, standsStill}}, []string{"run paused by=n1" + run + " state=paused node=n1"}},
+		{"it starts, and is paused", []did{{inInbox, sent, standsStill}}, []string{"run started by=n1" + run + " state=paused node=n1", "run paused by=n1" + run + " state=paused node=n1", "run pausing by=ann" + run + " state=paused node=n1"}},
+		{"it is to go on", []did{{inInbox, standsStill, resumeAsked}}, []string{"run resuming by=bob" + run + " state=paused node=n1"}},
+		{"it goes on", []did{{inInbox, resumeAsked, runs}}, []string{"run resumed by=n1" + run + " state=running node=n1"}},
+		{"it cannot be paused", []did{{inInbox, pauseAsked, unpausable}}, []string{"run unpausable by=n1" + run + " state=running node=n1 detail=it could not be"}},
+		{"it is adopted as it stands", []did{{inInbox, standsStill, standsStill}}, nil},
 		{"it ends", []did{{inInbox, runs, ""}, {inHistory, "", ended}, {itsDead, "", ended}}, []string{"run ended by=n1" + run + " state=failed node=n1 reason=exit_code dead=yes detail=oh"}},
 		{"it is retried", []did{{inInbox, runs, ""}, {inQueue, "", waitsRetry}}, []string{"run retrying by=n1" + run + " state=queued was=n1 reason=retry detail=attempt ended: failed; exit_code"}},
 		{"it is handed back", []did{{inInbox, sent, ""}, {inQueue, "", waitsAgain}}, []string{"run handed_back by=n1" + run + " state=queued was=n1 reason=handed_back"}},

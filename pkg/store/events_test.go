@@ -214,8 +214,16 @@ func (w *world) walk(r *rand.Rand, n int) {
 		_, err = w.CancelActive(ctx, active[0], "ann")
 	case what == 12 && len(active) > 0:
 		h := active[0]
-		h.State = task.Running
+		if h.State = task.Running; h.PauseRequested {
+			h.State, h.PausedAt = task.Paused, task.At(noon)
+		}
 		_, err = w.Rewrite(ctx, w.fences.Node, h)
+	case what == 13 && n%2 == 0 && len(active) > 0:
+		if h := active[0]; h.PauseRequested {
+			_, err = w.ResumeActive(ctx, h, "bob")
+		} else {
+			_, err = w.PauseActive(ctx, h, "ann")
+		}
 	case what == 13 && len(active) > 0 && !active[0].CancelRequested:
 		end := endOf(active[0], task.Failed)
 		err = w.Finish(ctx, active[0], end, nextOf(active[0], end))

@@ -43,6 +43,8 @@ type feature struct {
 }
 
 var features = []feature{
+	{"success", FormatProcesses, func(s *task.Spec) bool { return s.Success.Any() }},
+	{"kill_signal", FormatProcesses, func(s *task.Spec) bool { return s.KillSignal != "" && s.KillSignal != task.DefaultKillSignal }},
 	{"shadow", FormatShadow, func(s *task.Spec) bool { return s.Shadow }},
 
 	{"action.process.group", FormatProcesses, process(func(p *task.Process) bool { return p.Group != "" })},

@@ -193,7 +193,8 @@ func (s *Store) HandBack(ctx context.Context, h Held) error {
 		return fmt.Errorf("hand back run %s of %s: %w: it is cancelled", h.ID, ref, task.ErrConflict)
 	}
 	run, queued := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID)
-	w := task.Waiting{Run: h.Run, Env: h.Env}
+	w := task.Waiting{Run: h.Unpaused(), Env: h.Env}
+	w.PausedMS = 0
 	w.State, w.Reason = task.Queued, task.ReasonHandBack
 	w.Node, w.Token, w.DispatchedAt, w.StartedAt = "", 0, task.Time{}, task.Time{}
 	res, err := s.write(ctx, kv.Txn{

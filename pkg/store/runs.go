@@ -234,18 +234,7 @@ func (s *Store) CancelActive(ctx context.Context, h Held, who string) (task.Run,
 		return h.Run, nil
 	}
 	h.CancelRequested, h.CancelledBy = true, who
-	key := s.keys.Run(h.Node, h.Ref(), h.ID)
-	res, err := s.write(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(&h.Assigned, encode(h.Action), s.explicit()))},
-	})
-	if err == nil && !res.Succeeded {
-		err = task.ErrConflict
-	}
-	if err != nil {
-		return task.Run{}, fmt.Errorf("cancel run %s of %s: %w", h.ID, h.Ref(), err)
-	}
-	return h.Run, nil
+	return s.askNode(ctx, h, "cancel")
 }
 
 // FindRuns finds runs by the beginning of their id, in one namespace, whatever

@@ -30,6 +30,9 @@ func DecodeSpec(b []byte) (Spec, error) {
 	// Empty is the default here, and is not written.
 	s.DST.Gap = cmp.Or(s.DST.Gap, fallback.DST.Gap)
 	s.DST.Fold = cmp.Or(s.DST.Fold, fallback.DST.Fold)
+	if len(s.Success.ExitCodes) == 0 {
+		s.Success.ExitCodes = nil
+	}
 	if err == nil && s.Overlap == OverlapQueue && s.Queue.Limit == 0 {
 		err = refuseNoRoom(b)
 	}

@@ -277,6 +277,19 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"history": {"keep": 0}`), "history.keep", CodeOutOfRange},
 		{doc(`"history": {"keep": 10001}`), "history.keep", CodeOutOfRange},
 		{doc(`"history": {"record": "none"}`), "history.record", CodeBadValue},
+
+		// How it ends.
+		{doc(`"kill_signal": "TERM"`), "kill_signal", CodeBadValue},
+		{doc(`"kill_signal": "SIGSTOP"`), "kill_signal", CodeBadValue},
+		{doc(`"kill_signal": "15"`), "kill_signal", CodeBadValue},
+		{doc(`"success": {"exit_codes": [-1]}`), "success.exit_codes[0]", CodeOutOfRange},
+		{doc(`"success": {"exit_codes": [0, 256]}`), "success.exit_codes[1]", CodeOutOfRange},
+		{doc(`"success": {"exit_codes": [3, 0, 3]}`), "success.exit_codes[2]", CodeBadValue},
+		{doc(`"success": {"output": "("}`), "success.output", CodeBadValue},
+		{doc(`"success": {"output": "(?=x)"}`), "success.output", CodeBadValue},
+		{doc(`"success": {"not_output": "a{1001}"}`), "success.not_output", CodeBadValue},
+		{doc(`"success": {"not_output": "(?:aaaaaaaaaaaa){1000}"}`), "success.not_output", CodeTooLong},
+		{doc(`"success": {"output": ` + quoted(MaxPattern+1) + `}`), "success.output", CodeTooLong},
 	} {
 		_, err := read(c.doc)
 		var e *Error
@@ -312,6 +325,7 @@ func TestInputAtItsLimitsIsTaken(t *testing.T) {
 		`"missed": {"grace": "1s", "window": "1s", "limit": 10000, "policy": "all"}`, `"missed": {"grace": "1h"}`,
 		`"retry": {"attempts": 100, "backoff": "168h", "max_backoff": "168h", "factor": 100, "jitter": 1, "on": ["lost", "failed", "timed_out"]}`,
 		`"history": {"keep": 10000}`, `"history": {"keep": 1}`,
+		`"kill_signal": "SIGKILL"`, `"kill_signal": ""`, `"success": {"exit_codes": [0, 255], "output": ` + quoted(MaxPattern) + `, "not_output": "(?i)\\berror\\b"}`,
 	} {
 		if _, err := read(doc(fields)); err != nil {
 			t.Errorf("%s was refused: %v", cut(fields), err)
@@ -450,7 +464,8 @@ func TestQuote_CutsBetweenCharacters(t *testing.T) {
 func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 	full := Task{Spec: mustRead(t, doc(`"dst": {"gap": "skip"}, "timeout": "1m", "paused": true, "labels": {"a": "b"}, "target": {"selector": "a"},
 		"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "jitter": "1s", "max_runs": 9, "ttl": "1h", "overlap": "queue", "queue": {"limit": 3},
-		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true`)), UID: "u", Generation: 3}
+		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true,
+		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}`)), UID: "u", Generation: 3}
 	full.MaxActive = 2 // which does not go with queue
 	now := At(time.Now())
 	e := NewEntry(full, now, now)

@@ -64,6 +64,11 @@ const (
 	ActionDispatched = "dispatched" // it is in a node's inbox
 	ActionStarted    = "started"
 	ActionCancelling = "cancelling"  // its node is asked to end it
+	ActionPausing    = "pausing"     // its node is asked to have it stand still
+	ActionPaused     = "paused"      // it does
+	ActionUnpausable = "unpausable"  // it does not: Detail says why
+	ActionResuming   = "resuming"    // its node is asked to let it go on
+	ActionResumed    = "resumed"     // it does
 	ActionRetrying   = "retrying"    // the attempt has ended, and another waits
 	ActionHandedBack = "handed_back" // its node had not started it
 	ActionEnded      = "ended"       // State says how

@@ -39,6 +39,7 @@ const (
 	ReasonNodeLost  = "node_lost"
 	ReasonShutdown  = "daemon_stopped"
 	ReasonBadEntry  = "unreadable_entry"
+	ReasonOutput    = "output_rule"
 )
 
 // A Reason is an entry of the closed list of reasons.
@@ -82,7 +83,7 @@ var reasons = []Reason{
 	{ReasonCancelled, []State{Cancelled}, "somebody cancelled it"},
 	{ReasonReplaced, []State{Cancelled}, "a newer tick replaced it"},
 	{ReasonDeleted, []State{Cancelled}, "its task was deleted"},
-	{ReasonExit, []State{Failed}, "its process ended with an exit code other than 0"},
+	{ReasonExit, []State{Failed}, "its process ended with an exit code that is no success"},
 	{ReasonSignal, []State{Failed}, "a signal ended its process"},
 	{ReasonTimeout, []State{TimedOut}, "it took longer than its timeout"},
 	{ReasonStart, []State{Failed}, "its process could not be started"},
@@ -90,4 +91,5 @@ var reasons = []Reason{
 	{ReasonNodeLost, []State{Lost}, "its node was lost while it ran"},
 	{ReasonShutdown, []State{Lost, Failed, Cancelled}, "its daemon was stopped"},
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},
+	{ReasonOutput, []State{Failed}, "its process ended well, and its output was not what success asks for"},
 }

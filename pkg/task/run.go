@@ -61,6 +61,9 @@ type Run struct {
 	Results    map[string]string `json:"results,omitempty"`
 	Checkpoint string            `json:"checkpoint,omitempty"` // what the next attempt is given; not in history
 	BadLines   int               `json:"talk_bad_lines,omitempty"`
+	PausedAt Time   `json:"paused_at,omitzero"`  // of a paused run: since when its attempt stands still
+	PausedMS int64  `json:"paused_ms,omitempty"` // how long its attempt stood still before, in sum
+	PausedBy string `json:"paused_by,omitempty"` // who had it paused; of one that is not paused, it is about to be
 
 	// Unknown are the fields of its record that this version does not know. They
 	// stay with the run.
@@ -131,6 +134,25 @@ type Assigned struct {
 	Replaceable     bool              `json:"replaceable,omitempty"` // others may start a successor if this node falls silent
 	CancelRequested bool              `json:"cancel_requested,omitempty"`
 	CancelReason    string            `json:"cancel_reason,omitempty"` // empty: ReasonCancelled
+	PauseRequested  bool              `json:"pause_requested,omitempty"`
+	ResumedBy       string            `json:"resumed_by,omitempty"` // who ended the pause that was requested last
+	KillSignal      string            `json:"kill_signal,omitempty"`
+	Success         Success           `json:"success,omitzero"`
+}
+
+// Unpaused is r without what says that it is paused: of one that ended so.
+func (r Run) Unpaused() Run {
+	r.PausedAt, r.PausedBy = Time{}, ""
+	return r
+}
+
+// PausedFor is how long the run's attempt has stood still in all, at an instant.
+func (r Run) PausedFor(now time.Time) time.Duration {
+	sum := time.Duration(r.PausedMS) * time.Millisecond
+	if !r.PausedAt.IsZero() {
+		sum += max(0, now.Sub(r.PausedAt.Time))
+	}
+	return sum
 }
 
 // MaxRetries reports whether another attempt may follow one that ended so.

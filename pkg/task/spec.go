@@ -23,7 +23,7 @@ type Spec struct {
 	TTL         Duration          `json:"ttl,omitzero" doc:"The task is deleted this long after its schedule has ended and its last run is over; 0s is never."`
 	Action      Action            `json:"action"`
 	Timeout     Duration          `json:"timeout,omitzero" doc:"Per attempt; 0s is none."`
-	KillGrace   Duration          `json:"kill_grace" doc:"From SIGTERM to SIGKILL. Default: 10s."`
+	KillGrace   Duration          `json:"kill_grace" doc:"From kill_signal to SIGKILL. Default: 10s."`
 	Overlap     string            `json:"overlap" doc:"skip (default), queue, replace or allow."`
 	Queue       QueuePolicy       `json:"queue,omitzero" doc:"With overlap queue: how many may wait."`
 	MaxActive   int               `json:"max_active,omitempty" doc:"With overlap allow: at most so many runs at once; 0 is no limit."`
@@ -37,6 +37,8 @@ type Spec struct {
 	Paused      bool              `json:"paused,omitempty"`
 	PausedUntil Time              `json:"paused_until,omitzero" doc:"With paused: ticks come again after this instant."`
 	PauseReason string            `json:"pause_reason,omitempty" doc:"With paused: why."`
+	KillSignal  string            `json:"kill_signal,omitempty" doc:"What asks a process to end, kill_grace before SIGKILL. Default: SIGTERM."`
+	Success     Success           `json:"success,omitzero" doc:"What counts as success. Default: exit code 0."`
 }
 
 // Timing is all that a task's ticks follow from, but the anchor of @every.
@@ -246,6 +248,8 @@ type Entry struct {
 	Target     Target       `json:"target"`
 	History    History      `json:"history"`
 	Shadow     bool         `json:"shadow,omitempty"`
+	KillSignal string       `json:"kill_signal,omitempty"`
+	Success    Success      `json:"success,omitzero"`
 	Own        *Own         `json:"own,omitempty"` // nil for most
 }
 
@@ -322,7 +326,9 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		From: from, Anchor: anchor, Paused: t.Paused, Action: t.Action, Timeout: t.Timeout, KillGrace: t.KillGrace,
 		Overlap: t.Overlap, Queue: t.Queue, MaxActive: t.MaxActive, Missed: t.Missed, Deadline: t.Deadline,
 		PauseAfter: t.PauseAfter, Retry: t.Retry, Target: t.Target, History: t.History,
-		Shadow: t.Shadow,
+		Shadow:     t.Shadow,
+		KillSignal: t.KillSignal,
+		Success:    t.Success,
 	}
 }
 

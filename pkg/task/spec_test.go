@@ -48,6 +48,11 @@ func drawSpec(t *rapid.T) Spec {
 	s.Missed = MissedPolicy{Policy: rapid.SampledFrom([]string{MissedLatest, MissedSkip, MissedAll}).Draw(t, "policy"),
 		Grace: duration(Duration(time.Second), MaxGrace), Limit: rapid.IntRange(1, MaxMissed).Draw(t, "limit")}
 	s.Missed.Window = duration(s.Missed.Grace, MaxTimeout)
+	s.KillSignal = rapid.SampledFrom(append(KillSignals(), "")).Draw(t, "kill_signal")
+	s.Success = Success{Output: rapid.SampledFrom([]string{"", "^done"}).Draw(t, "output"), NotOutput: rapid.SampledFrom([]string{"", "(?i)error"}).Draw(t, "not_output")}
+	if codes := rapid.SliceOfNDistinct(rapid.IntRange(0, 255), 0, 3, rapid.ID).Draw(t, "exit codes"); len(codes) > 0 {
+		s.Success.ExitCodes = codes
+	}
 	switch rapid.IntRange(0, 2).Draw(t, "action") {
 	case 0:
 		s.Action.Noop = &Noop{}
@@ -116,7 +121,7 @@ func FuzzDecodeSpec(f *testing.F) {
 		doc(`"timeout": "1h0m0s", "kill_grace": "-0s"`), `{"name": "a", "Name": "a"}`, `[[[[`, `{"a":{"a":`, `null`, "\"\xff\"", `{"name":"\ud800"}`,
 		doc(`"labels": {"a": null}`), doc(`"labels": {"a": "b", "a": "b"}`), doc(`"labels": {"\u0061": "b", "a": "b"}`), doc(`"schedule": [null]`),
 		doc(`"Overlap": "skip"`), doc(`"overlop": "skip"`), doc(`"overlap": "skip"`) + `{}`, " " + doc(`"retry" : { "on" : [ "lost" , null ] }`),
-		doc(process(`"command": [], "shell": "x", "env": {}`)), doc(`"retry": {"jitter": -0.0}`),
+		doc(process(`"command": [], "shell": "x", "env": {}`)), doc(`"kill_signal": "SIGINT", "success": {"exit_codes": [], "output": "^x$"}`), doc(`"retry": {"jitter": -0.0}`),
 	} {
 		f.Add([]byte(seed))
 	}

@@ -6,12 +6,15 @@ import "slices"
 //
 //	           ┌────────────── retry, handed back ─────────────┐
 //	           ▼                                               │
-//	        queued ──────────────► dispatched ──────────► running
-//	           │                        │                      │
-//	           ▼                        ▼                      ▼
+//	        queued ──────────────► dispatched ──────────► running ◄──► paused
+//	           │                        │                      │          │
+//	           ▼                        ▼                      ▼          ▼
 //	cancelled, skipped,     succeeded, failed, timed_out, cancelled, lost;
 //	missed                  missed, if it has not started
 //
+// A run that is paused soon after its start goes from dispatched to paused: that it
+// runs is written late. All that a running one may become, a paused one may, too:
+// it may be killed, and a write that it goes on may come too late to be made.
 // A tick may also end at once as skipped or missed, without ever being a run.
 type State string
 
@@ -20,6 +23,7 @@ const (
 	Queued     State = "queued"     // waits in its shard's queue
 	Dispatched State = "dispatched" // in a node's inbox, not known to have started
 	Running    State = "running"
+	Paused     State = "paused" // its processes stand still
 	Succeeded  State = "succeeded"
 	Failed     State = "failed"
 	TimedOut   State = "timed_out"
@@ -33,8 +37,9 @@ const (
 var next = map[State][]State{
 	"":         {Queued, Dispatched, Skipped, Missed},
 	Queued:     {Dispatched, Cancelled, Skipped, Missed},
-	Dispatched: {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed, Queued},
-	Running:    {Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
+	Dispatched: {Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed, Queued},
+	Running:    {Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
+	Paused:     {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
 }
 
 // CanBecome reports whether a run may go from s to t in one step. The empty
@@ -45,14 +50,14 @@ func (s State) CanBecome(t State) bool { return slices.Contains(next[s], t) }
 func (s State) Final() bool { return s.Known() && len(next[s]) == 0 }
 
 // Active reports whether s is that of an attempt in a node's inbox.
-func (s State) Active() bool { return s == Dispatched || s == Running }
+func (s State) Active() bool { return s == Dispatched || s == Running || s == Paused }
 
 // Known reports whether s is one of the states.
 func (s State) Known() bool { return slices.Contains(States(), s) }
 
 // States lists all states, in the order of a run's life.
 func States() []State {
-	return []State{Queued, Dispatched, Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Skipped, Missed}
+	return []State{Queued, Dispatched, Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Skipped, Missed}
 }
 
 // StateNames are the states as texts.

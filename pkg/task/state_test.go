@@ -14,8 +14,9 @@ import (
 var diagram = map[State][]State{
 	"":         {Queued, Dispatched, Skipped, Missed},
 	Queued:     {Dispatched, Cancelled, Skipped, Missed},
-	Dispatched: {Queued, Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed},
-	Running:    {Queued, Succeeded, Failed, TimedOut, Cancelled, Lost},
+	Dispatched: {Queued, Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed},
+	Running:    {Queued, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost},
+	Paused:     {Queued, Running, Succeeded, Failed, TimedOut, Cancelled, Lost},
 }
 
 func TestState_HasTheTransitionsOfItsDiagramAndNoOthers(t *testing.T) {
@@ -31,7 +32,7 @@ func TestState_HasTheTransitionsOfItsDiagramAndNoOthers(t *testing.T) {
 
 func TestState_IsFinalWhenNothingFollows(t *testing.T) {
 	final := []State{Succeeded, Failed, TimedOut, Cancelled, Lost, Skipped, Missed}
-	active := []State{Dispatched, Running}
+	active := []State{Dispatched, Running, Paused}
 	for _, s := range States() {
 		if s.Final() != slices.Contains(final, s) || s.Active() != slices.Contains(active, s) || !s.Known() {
 			t.Errorf("%s: final %v, active %v, known %v", s, s.Final(), s.Active(), s.Known())

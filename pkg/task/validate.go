@@ -90,6 +90,8 @@ func (s *Spec) Validate() error {
 		s.Target.validate,
 		func() error { return checkRange("history.keep", s.History.Keep, 1, MaxKeep) },
 		func() error { return oneOf("history.record", s.History.Record, RecordAll, RecordFailures) },
+		func() error { return checkKillSignal(s.KillSignal) },
+		s.Success.validate,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {

@@ -118,6 +118,9 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 		}
 		add("Ran", "%s", text)
 	}
+	if d := r.PausedFor(w.Now); d > 0 {
+		add("Paused", "for %s in all", span(d))
+	}
 	if !r.StartBefore.IsZero() {
 		add("Start by", "%s, or it is missed", w.when(r.StartBefore.Time))
 	}

@@ -71,7 +71,7 @@ func (f *Facts) judge(all []version, tick time.Time) finding {
 }
 
 var ofState = map[task.State]task.Verdict{
-	task.Queued: task.VerdictWaiting, task.Dispatched: task.VerdictRunning, task.Running: task.VerdictRunning,
+	task.Queued: task.VerdictWaiting, task.Dispatched: task.VerdictRunning, task.Running: task.VerdictRunning, task.Paused: task.VerdictRunning,
 	task.Succeeded: task.VerdictSucceeded, task.Failed: task.VerdictFailed, task.TimedOut: task.VerdictTimedOut,
 	task.Cancelled: task.VerdictCancelled, task.Lost: task.VerdictLost, task.Skipped: task.VerdictSkipped, task.Missed: task.VerdictMissed,
 }

@@ -22,7 +22,7 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 	switch r.State {
 	case task.Queued:
 		return sentence("%s %s: %s", what, f.waits(r), f.waitWords(s, g))
-	case task.Dispatched, task.Running:
+	case task.Dispatched, task.Running, task.Paused:
 		return sentence("%s %s", what, f.activeWords(s, g))
 	case task.Skipped:
 		return sentence("%s was skipped%s: %s", what, among(s, r), f.skipWords(s, g))
@@ -58,6 +58,12 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 	text := fmt.Sprintf("was given to %s on %s, and is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
 	if r.State == task.Running || !r.StartedAt.IsZero() {
 		text = fmt.Sprintf("is running on %s, since %s", r.Node, s.when(r.StartedAt.Time))
+	}
+	switch {
+	case r.State == task.Paused:
+		text = fmt.Sprintf("is on %s, where it started on %s, and is paused since %s%s", r.Node, s.when(r.StartedAt.Time), s.when(r.PausedAt.Time), by(r.PausedBy))
+	case r.PausedBy != "":
+		text += "; " + r.PausedBy + " has asked for its pause"
 	}
 	if f.node(r.Node) == nil {
 		text += fmt.Sprintf("; %s is away, and unless it comes back the attempt will be declared lost", r.Node)
@@ -194,7 +200,7 @@ func endWords(r *task.Run) string {
 	case task.Lost:
 		text += ": " + reasonWords(r)
 	case task.Failed:
-		if r.Reason == task.ReasonStart || r.Reason == task.ReasonShutdown || r.Reason == task.ReasonBadEntry {
+		if r.Reason == task.ReasonStart || r.Reason == task.ReasonShutdown || r.Reason == task.ReasonBadEntry || r.Reason == task.ReasonOutput {
 			text = "failed: " + reasonWords(r)
 		}
 	}

@@ -198,6 +198,14 @@ var stories = []story{
 		return nightly().run("02:30:00", task.Succeeded, func(r *task.Run) { late := int64(90_000); r.LatenessMS = &late })
 	}, "02:30", task.VerdictSucceeded, []string{"1m30s late,"}},
 	{"running", func() *world { return nightly().run("11:30:00", task.Running, nil) }, "11:30", task.VerdictRunning, []string{"is running on n1, since"}},
+	{"paused", func() *world {
+		return nightly().run("11:30:00", task.Paused, func(r *task.Run) {
+			r.PausedAt, r.PausedMS, r.PausedBy = task.At(at("11:45:00")), 60_000, "ann"
+		})
+	}, "11:30", task.VerdictRunning, []string{"is on n1, where it started on", "and is paused since Tue 10 Mar 2026 11:45 UTC by ann", "for 16m in all"}},
+	{"not what success asks for", func() *world {
+		return nightly().run("02:30:00", task.Failed, func(r *task.Run) { r.Reason, r.ExitCode = task.ReasonOutput, code(0) })
+	}, "02:30", task.VerdictFailed, []string{"failed: its process ended well, and its output was not what success asks for"}},
 	{"running on a node that is away", func() *world {
 		w := nightly().run("11:30:00", task.Running, nil)
 		w.Nodes = w.Nodes[1:]

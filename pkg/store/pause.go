@@ -1,0 +1,56 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// PauseActive asks the attempt's node to have it stand still, or not to start it. A
+// pause that is requested already stays as it is. task.ErrConflict if the record
+// is no longer what was read; ErrFormat, too, if nodes may be of a version that
+// takes no notice.
+func (s *Store) PauseActive(ctx context.Context, h Held, who string) (task.Run, error) {
+	if h.PauseRequested {
+		return h.Run, nil
+	}
+	if in := s.Format(); in < FormatProcesses {
+		return task.Run{}, fmt.Errorf("pause run %s of %s: %w: %w: it takes %d, and %d is in force", h.ID, h.Ref(), task.ErrConflict, ErrFormat, FormatProcesses, in)
+	}
+	h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = true, who, "", ""
+	return s.askNode(ctx, h, "pause")
+}
+
+// ResumeActive asks the attempt's node to let it go on. One that is not asked to
+// stand still stays as it is. task.ErrConflict if the record is no longer what was
+// read.
+func (s *Store) ResumeActive(ctx context.Context, h Held, who string) (task.Run, error) {
+	if !h.PauseRequested {
+		return h.Run, nil
+	}
+	h.PauseRequested, h.ResumedBy = false, who
+	if h.State != task.Paused {
+		h.PausedBy = ""
+	}
+	return s.askNode(ctx, h, "resume")
+}
+
+// askNode writes what somebody wants of an attempt over the record that was read.
+func (s *Store) askNode(ctx context.Context, h Held, what string) (task.Run, error) {
+	key := s.keys.Run(h.Node, h.Ref(), h.ID)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
+		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(&h.Assigned, encode(h.Action), s.explicit()))},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return task.Run{}, fmt.Errorf("%s run %s of %s: %w", what, h.ID, h.Ref(), err)
+	}
+	return h.Run, nil
+}
