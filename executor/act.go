@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -14,8 +13,9 @@ import (
 type Act func(killed <-chan struct{}, a task.Assigned, token int64) int
 
 // act sees one attempt to its end, as launcher.run does. Until its grace is over
-// it takes no notice of an order to end, like the worst of processes.
-func (e *Executor) act(a task.Assigned, token int64, may func() error, o *orders, onStarted func(time.Time)) Result {
+// it takes no notice of an order to end, like the worst of processes. While it is
+// to stand still its end is not heard of.
+func (e *Executor) act(a task.Assigned, token int64, may func() error, o *orders, onStarted func(time.Time), onTurned func(standing)) Result {
 	select {
 	case <-o.given:
 		return notStarted(errCalledOff)
@@ -32,22 +32,36 @@ func (e *Executor) act(a task.Assigned, token int64, may func() error, o *orders
 	go func() { ended <- e.cfg.Act(killed, a, token) }()
 
 	var why cause
-	var timeout, hard <-chan time.Time
-	if d := a.Timeout.Std(); d > 0 {
-		timeout = time.After(d)
-	}
+	var hard <-chan time.Time
+	clock := newStint(r.StartedAt, a.Timeout.Std())
+	end := (<-chan int)(ended) // nil while it stands still
 	for {
 		select {
-		case code := <-ended:
-			r.EndedAt, r.ExitCode, r.State = time.Now(), &code, task.Succeeded
-			if code != 0 {
-				r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, fmt.Sprintf("exited with code %d", code)
-			}
+		case code := <-end:
+			r.EndedAt = time.Now()
+			r.Paused = clock.stop(r.EndedAt)
+			r.exited(code, &rule{Success: task.Success{ExitCodes: a.Success.ExitCodes}})
 			r.blame(why, a.Timeout.Std())
 			return r
-		case <-timeout:
+		case <-clock.over():
 			why, hard = causeTimeout, time.After(a.KillGrace.Std())
+		case <-o.turn:
+			switch still := o.still.Load(); {
+			case why != causeNone || still == !clock.since.IsZero():
+				continue
+			case !still:
+				clock.goOn(time.Now())
+				end = ended
+			case clock.pause(time.Now()):
+				end = nil
+			default:
+				clock.goOn(time.Now())
+				why, hard = causeTimeout, time.After(a.KillGrace.Std())
+			}
+			onTurned(clock.standing)
 		case k := <-o.c:
+			clock.goOn(time.Now())
+			end = ended
 			if why == causeNone {
 				why = k.cause
 			}

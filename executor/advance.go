@@ -42,6 +42,7 @@ func (e *Executor) publish() {
 	e.running.Store(int64(running))
 	e.free.Store(int64(max(0, e.cfg.Slots-running-e.claims)))
 	e.metrics.waiting.Set(float64(e.count(phaseWaiting)))
+	e.metrics.paused.Set(float64(e.paused))
 	e.metrics.unrecorded.Set(float64(e.count(phaseEnded)))
 	e.obey()
 	if len(e.drainers) > 0 && e.settledAll() && (e.listed || e.session.id == 0) {
@@ -96,6 +97,10 @@ func (e *Executor) step(a *attempt, v view) {
 		}
 		a.killed.grace = k.grace
 		a.orders.give(k)
+	case doTurn:
+		a.told, a.err = a.PauseRequested, nil
+		a.orders.stand(a.told)
+		e.touch(a)
 	case doRecord:
 		e.record(a)
 	}

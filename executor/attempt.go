@@ -39,6 +39,9 @@ type attempt struct {
 	spoke     spoke
 	end       *ending
 	noRetry   bool
+
+	told     bool // its goroutine knows that it is to stand still
+	standing      // as that has said
 }
 
 // ending is how an attempt ended, on its way into the record. It is the loop's,
@@ -55,8 +58,10 @@ type ending struct {
 
 func (a *attempt) noop() bool { return a.Action.Process == nil }
 
-// claims reports whether it waits for a slot.
-func (a *attempt) claims() bool { return a.phase == phaseWaiting && !a.foreign && !a.noop() }
+// claims reports whether it waits for a slot: one that is not to start does not.
+func (a *attempt) claims() bool {
+	return a.phase == phaseWaiting && !a.foreign && !a.noop() && !a.PauseRequested
+}
 
 func (a *attempt) leftover() Leftover {
 	return Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: a.Create}
@@ -64,7 +69,7 @@ func (a *attempt) leftover() Leftover {
 
 // finish fills in how the attempt ended.
 func (a *attempt) finish(node string, r Result) {
-	a.end = &ending{attempt: a, run: a.Run}
+	a.end = &ending{attempt: a, run: a.Unpaused()}
 	end := &a.end.run
 	end.Node, end.Token = node, a.Create
 	end.State, end.Reason, end.Message = r.State, r.Reason, r.Message
@@ -76,6 +81,7 @@ func (a *attempt) finish(node string, r Result) {
 		r.Talk.Tell(end)
 		end.Progress = nil // it is over
 	}
+	end.PausedMS = r.Paused.Milliseconds()
 	n := tailFailed
 	if r.State == task.Succeeded {
 		n = tailSucceeded

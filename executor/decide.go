@@ -31,7 +31,8 @@ const (
 	doMiss            // end it as missed, unstarted: its start deadline has passed
 	doHandBack        // queue it again
 	doKill            // end its process
-	doMark            // write that it runs
+	doMark            // write that it runs, or stands still
+	doTurn            // have its process stand still, or go on
 	doRecord          // record its end
 )
 
@@ -95,7 +96,7 @@ func decideWaiting(a *attempt, v view) action {
 		return doNothing
 	case a.session != v.session:
 		return doAdopt
-	case v.frozen:
+	case v.frozen, a.PauseRequested:
 		return doNothing
 	}
 	return doReady
@@ -112,13 +113,17 @@ func decideRunning(a *attempt, v view) action {
 		return doKill
 	}
 	switch {
-	case a.killed.cause != causeNone, a.resting(v), v.fenced:
+	case a.killed.cause != causeNone:
+		return doNothing
+	case a.turns():
+		return doTurn // whatever becomes of writes
+	case a.resting(v), v.fenced:
 		return doNothing
 	case a.session != v.session:
 		return doAdopt
 	case a.spoke.news(a.Checkpoint, v.now):
 		return doMark
-	case !a.marked() && !a.startedAt.IsZero() && v.now.Sub(a.startedAt) >= markAfter:
+	case a.unsaid(v.now):
 		return doMark
 	}
 	return doNothing
@@ -145,5 +150,3 @@ func killFor(a *attempt, v view) kill {
 func (a *attempt) resting(v view) bool {
 	return a.busy || (v.now.Before(a.notBefore) && a.Mod <= a.failedAt)
 }
-
-func (a *attempt) marked() bool { return a.State == task.Running }

@@ -80,9 +80,22 @@ func playDaemon() error {
 			}})
 		}
 		what.onStarted = func(time.Time) { fmt.Println("started", i) }
-		go l.run(what, newOrders())
+		o := newOrders()
+		what.onTurned = func(standing) { _ = os.WriteFile(filepath.Join(dir, fmt.Sprint("paused.", i)), nil, 0o600) }
+		go pauseWhenAsked(filepath.Join(dir, "pause"), o)
+		go l.run(what, o)
 	}
 	select {}
+}
+
+func pauseWhenAsked(file string, o *orders) {
+	for {
+		if _, err := os.Stat(file); err == nil {
+			o.stand(true)
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 func guardianConfig(dir string) GuardianConfig {

@@ -12,6 +12,7 @@ type metrics struct {
 	endedAs    map[task.State]prometheus.Counter // the same, by state
 	lateness   prometheus.Histogram
 	waiting    prometheus.Gauge
+	paused     prometheus.Gauge
 	unrecorded prometheus.Gauge
 	unreadable prometheus.Gauge
 	adopted    prometheus.Counter
@@ -32,6 +33,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 			Name: "carillon_start_lateness_seconds", Help: "From when a tick falls due to the start of the first attempt; catch-up runs are left out.",
 			Buckets: []float64{.001, .002, .004, .008, .015, .03, .06, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300}}),
 		waiting:    gauge("carillon_attempts_waiting", "Attempts in this node's inbox that have not started."),
+		paused:     gauge("carillon_attempts_paused", "Attempts with a process that stands still."),
 		unrecorded: gauge("carillon_attempts_unrecorded", "Attempts that ended and whose end is not recorded yet."),
 		unreadable: gauge("carillon_inbox_unreadable", "Records in this node's inbox that cannot be read."),
 		adopted: prometheus.NewCounter(prometheus.CounterOpts{
@@ -48,7 +50,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 	if r != nil {
 		slots := gauge("carillon_slots", "Processes that this node runs at once.")
 		slots.Set(float64(e.cfg.Slots))
-		r.MustRegister(m.ended, m.lateness, m.waiting, m.unrecorded, m.unreadable, m.adopted, m.late, m.kills, m.repairs, slots, prometheus.NewGaugeFunc(
+		r.MustRegister(m.ended, m.lateness, m.waiting, m.paused, m.unrecorded, m.unreadable, m.adopted, m.late, m.kills, m.repairs, slots, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_attempts_running", Help: "Attempts with a process."},
 			func() float64 { return float64(e.Running()) }))
 	}

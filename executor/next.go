@@ -42,7 +42,7 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 
 // LostEnd is how the attempt a ended if its node is gone: nobody knows.
 func LostEnd(a task.Assigned, token int64, now time.Time) task.Run {
-	end := a.Run
+	end := a.Unpaused()
 	end.State, end.Reason, end.Token, end.EndedAt = task.Lost, task.ReasonNodeLost, token, task.At(now)
 	return end
 }

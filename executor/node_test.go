@@ -140,7 +140,11 @@ func read[T any](n *node, key string) (*T, int64) {
 }
 
 func (n *node) inbox(run string) (*task.Assigned, int64) {
-	return read[task.Assigned](n, n.keys.Run("n1", ref, run))
+	a, mod := read[task.Assigned](n, n.keys.Run("n1", ref, run))
+	if a != nil && a.KillGrace == 0 { // what is usual is left out
+		a.KillGrace = task.Defaults().KillGrace
+	}
+	return a, mod
 }
 func (n *node) waits(run string) *task.Waiting {
 	w, _ := read[task.Waiting](n, n.keys.Queued(ref, run))
@@ -184,6 +188,20 @@ func (n *node) touch(name string) {
 	if err := os.WriteFile(n.file(name), nil, 0o600); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+// putIf writes over what was read; false if it has changed.
+func (n *node) putIf(key string, mod int64, v any) bool {
+	n.t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	res, err := n.etcd.Txn(n.t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=", mod)).Then(clientv3.OpPut(key, string(b))).Commit()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return res.Succeeded
 }
 
 func (n *node) cancelIfThere(run string) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,7 +30,7 @@ func (c cause) String() string {
 	return [...]string{"none", "timeout", "cancel", "shutdown", "silent", "gone"}[c]
 }
 
-// kill is an order to end an attempt: SIGTERM, and after grace SIGKILL.
+// kill is an order to end an attempt: its kill_signal, and after grace SIGKILL.
 type kill struct {
 	cause cause
 	grace time.Duration
@@ -41,9 +42,13 @@ type orders struct {
 	once  sync.Once
 	given chan struct{} // closed with the first
 	c     chan kill
+	still atomic.Bool   // it is to stand still
+	turn  chan struct{} // one slot: still has changed
 }
 
-func newOrders() *orders { return &orders{given: make(chan struct{}), c: make(chan kill, 8)} }
+func newOrders() *orders {
+	return &orders{given: make(chan struct{}), c: make(chan kill, 8), turn: make(chan struct{}, 1)}
+}
 
 func (o *orders) give(k kill) {
 	select {
@@ -66,13 +71,15 @@ type Result struct {
 	Truncated   bool       // not all output is kept
 	Tail        []byte     // some KiB; not yet valid UTF-8
 	Talk        *task.Talk // what it has said of itself; nil: nobody listened
+	Paused      time.Duration
 	Unenforced  []string
 
 	unstarted bool // nothing was forked, for no fault of the attempt
 }
 
-// judge reads the outcome off the status.
-func (r *Result) judge(ws syscall.WaitStatus, err error) {
+// judge reads the outcome off the status, and off what rule has seen; nil: the
+// default.
+func (r *Result) judge(ws syscall.WaitStatus, err error, rule *rule) {
 	switch {
 	case err != nil:
 		r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, err.Error()
@@ -83,11 +90,7 @@ func (r *Result) judge(ws syscall.WaitStatus, err error) {
 			r.Message += " (core dumped)"
 		}
 	default:
-		code := ws.ExitStatus()
-		r.ExitCode, r.State = &code, task.Succeeded
-		if code != 0 {
-			r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, fmt.Sprintf("exited with code %d", code)
-		}
+		r.exited(ws.ExitStatus(), rule)
 	}
 }
 

@@ -36,6 +36,7 @@ type output struct {
 	truncated bool   // the file lacks something
 	broken    error  // why nothing more is written
 	last      []byte // the end of what was printed
+	tap       *tap   // sees all that is printed; nil: nobody does
 }
 
 func (s *Spool) newOutput(path string) *output {
@@ -82,6 +83,7 @@ func readFD(fd int, b []byte) (int, error) {
 
 func (o *output) take(b []byte) {
 	o.bytes += int64(len(b))
+	o.tap.take(b)
 	o.remember(b)
 	if room := o.spool.cfg.Limit - o.kept; !o.truncated && o.broken == nil && int64(len(b)) > room {
 		o.keep(b[:room])

@@ -1,9 +1,11 @@
 package executor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,6 +44,9 @@ type launch struct {
 	ward      ward
 	may       func() error // asked directly before the fork
 	onStarted func(at time.Time)
+	onTurned  func(standing) // it stands still, goes on, or does not stand still
+	signal    syscall.Signal // that asks it to end
+	success   *rule
 }
 
 // launcher runs attempts as processes.
@@ -53,7 +58,8 @@ type launcher struct {
 	disk     *rooms // for what may be large
 	talks    *talks
 	sweeper  sweeper
-	own      account // the daemon's
+	freeze   func(*tree) error // nil: the tree's own
+	own      account           // the daemon's
 	node     string
 	log      *zap.Logger
 }
@@ -76,11 +82,16 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
+	success, err := newRule(a.Success)
+	if err != nil {
+		return launch{}, err
+	}
 	room, err := l.rooms.take(as)
 	if err != nil {
 		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(err))
 	}
 	return launch{
+		signal: killSignal(a.KillSignal), success: success,
 		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env(&a)...), as: as, path: path,
 		room: room, bound: bound, talk: l.talks.begin(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
@@ -93,6 +104,7 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 // main process, nor the group, nor, if it was made to end, what left the group.
 func (l *launcher) run(what launch, o *orders) Result {
 	out := l.spool.newOutput(what.path)
+	out.tap = what.success.tap()
 	defer out.close()
 	err := l.furnish(&what)
 	var p *running
@@ -136,6 +148,7 @@ type running struct {
 	*launcher
 	spawn
 	tree    tree
+	out     *output
 	pipe    *os.File
 	drained chan struct{} // closed when nothing reads the pipe any more
 }
@@ -163,7 +176,7 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	if err != nil {
 		return nil, startFailure(err, argv[0], dir)
 	}
-	p := &running{launcher: l, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
+	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
 		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), may: what.may,
 		bound: what.bound, room: what.disk.where(),
 		guarded: l.guardian.intend(what.ward),
@@ -219,14 +232,19 @@ func (p *running) wait(what launch, o *orders) Result {
 	exited := make(chan error, 1)
 	go func() { exited <- awaitExit(p.pid, pidfd) }()
 
-	why, killAt := p.until(exited, what, o)
+	clock := newStint(time.Now(), what.timeout)
+	why, killAt := p.until(exited, clock, what, o)
 	r := Result{StartedAt: p.started, EndedAt: time.Now()}
+	if !clock.since.IsZero() {
+		p.thaw() // what the main process has left behind
+	}
+	r.Paused = clock.stop(r.EndedAt)
 	status, err := reap(p.pid)
 	p.tree.reaped = true
 	if why.cause != causeNone {
 		p.endGroup(killAt, o)
 	} else if !p.outlast(r.EndedAt.Add(lingering)) {
-		p.tree.signal(unix.SIGTERM)
+		p.tree.signal(what.signal)
 		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, leftovers)), o)
 	}
 	if why.cause != causeNone {
@@ -240,25 +258,24 @@ func (p *running) wait(what launch, o *orders) Result {
 	}
 	p.pipe.Close()
 	p.guarded.ended()
+	p.out.tap.end()
 
-	r.judge(status, err)
+	r.judge(status, err, what.success)
 	r.blame(why.cause, what.timeout)
 	return r
 }
 
-// until waits for the main process to end, and carries out kills until then.
-// The process is a zombie when it returns.
-func (p *running) until(exited <-chan error, what launch, o *orders) (why kill, killAt time.Time) {
-	var timeout, hard <-chan time.Time
-	if what.timeout > 0 {
-		timeout = time.After(what.timeout)
-	}
+// until waits for the main process to end, and carries out kills and pauses until
+// then. The process is a zombie when it returns.
+func (p *running) until(exited <-chan error, clock *stint, what launch, o *orders) (why kill, killAt time.Time) {
+	var hard <-chan time.Time
 	obey := func(k kill) {
 		at := time.Now().Add(max(k.grace, 0))
 		if why.cause == causeNone {
 			why, killAt = k, at
-			p.tree.signal(unix.SIGTERM)
-			p.tree.signal(unix.SIGCONT) // a stopped process does not see SIGTERM
+			p.tree.signal(what.signal)
+			p.tree.signal(unix.SIGCONT) // a stopped process does not see it
+			p.turn(false, clock, what.onTurned)
 		} else if at.Before(killAt) {
 			killAt = at
 		}
@@ -268,14 +285,23 @@ func (p *running) until(exited <-chan error, what launch, o *orders) (why kill, 
 		select {
 		case <-exited:
 			return why, killAt
-		case <-timeout:
+		case <-clock.over():
 			obey(kill{causeTimeout, what.grace})
 		case k := <-o.c:
 			obey(k)
+		case <-o.turn:
+			if why.cause == causeNone && !p.turn(o.still.Load(), clock, what.onTurned) {
+				obey(kill{causeTimeout, what.grace})
+			}
 		case <-hard:
 			p.tree.kill()
 		}
 	}
+}
+
+// killSignal is a signal by its name; SIGTERM if there is none of that name.
+func killSignal(name string) syscall.Signal {
+	return cmp.Or(unix.SignalNum(name), unix.SIGTERM)
 }
 
 // outlast waits for the group to end by itself, until at.
@@ -289,8 +315,8 @@ func (p *running) outlast(at time.Time) (ended bool) {
 	return true
 }
 
-// endGroup ends what the main process left behind in its group: it has had
-// SIGTERM; at killAt it gets SIGKILL.
+// endGroup ends what the main process left behind in its group: it was asked to
+// end; at killAt it gets SIGKILL.
 func (p *running) endGroup(killAt time.Time, o *orders) {
 	for !p.outlast(earlier(killAt, time.Now().Add(100*time.Millisecond))) {
 		select {

@@ -34,6 +34,7 @@ type state struct {
 	counts    [phases]int
 	own       int // waiting, of this instance
 	claims    int // waiting for a slot
+	paused    int // running, and standing still
 
 	draining, stopping bool
 	drainers           []chan struct{}
@@ -91,6 +92,9 @@ func (s *state) tally(a *attempt, by int) {
 	}
 	if a.claims() {
 		s.claims += by
+	}
+	if a.phase == phaseRunning && !a.since.IsZero() {
+		s.paused += by
 	}
 }
 

@@ -20,17 +20,19 @@ func (e *Executor) startProcess(a *attempt) {
 	j := e.session
 	a.orders = newOrders()
 	a.killed, a.startedAt, a.spoke = kill{}, time.Time{}, spoke{}
+	a.told, a.standing = false, standing{}
 	e.move(a, phaseRunning)
 	o, held := a.orders, a.Held
 	e.attempts.Go(func() {
 		r := e.runProcess(held, j, o, func(at time.Time) { e.tell(func() { e.started(a, j, at) }) },
-			func(checkpoint string) { e.tell(func() { a.spoke.checkpoint = &checkpoint; e.touch(a) }) })
+			func(checkpoint string) { e.tell(func() { a.spoke.checkpoint = &checkpoint; e.touch(a) }) },
+			func(s standing) { e.tell(func() { e.stood(a, o, s) }) })
 		e.tell(func() { e.processEnded(a, r) })
 	})
 }
 
 // runProcess sees one attempt from its preparation to its end.
-func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time), onCheckpoint func(string)) Result {
+func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time), onCheckpoint func(string), onTurned func(standing)) Result {
 	may := func() error {
 		if !j.mayStart(e.clocks.boot()) || tooLate(h, time.Now()) {
 			return errTooLate
@@ -38,14 +40,14 @@ func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted fun
 		return nil
 	}
 	if e.cfg.Act != nil {
-		return e.act(h.Assigned, h.Create, may, o, onStarted)
+		return e.act(h.Assigned, h.Create, may, o, onStarted, onTurned)
 	}
 	what, err := e.launch.prepare(h.Assigned, h.Create)
 	if err != nil {
 		return notStarted(err)
 	}
 	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
-	what.may = may
+	what.may, what.onTurned = may, onTurned
 	what.talk.tells(onCheckpoint)
 	return e.launch.run(what, o)
 }
@@ -92,8 +94,8 @@ func (e *Executor) overdue(a *attempt) bool {
 	return j != nil && j.expired(e.clocks.boot())
 }
 
-// rewrite adopts an attempt under the latest session; if it runs, the record
-// says so from then on. It is not waited for.
+// rewrite adopts an attempt under the latest session; if it runs or stands still,
+// the record says so from then on. It is not waited for.
 func (e *Executor) rewrite(a *attempt) {
 	if e.toWrite.full() {
 		e.toWrite.later(a)
@@ -101,7 +103,7 @@ func (e *Executor) rewrite(a *attempt) {
 	}
 	j, h := e.session, new(*a.Held)
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
-		h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
+		a.say(h)
 	}
 	a.spoke.put(&h.Run)
 	a.busy = true

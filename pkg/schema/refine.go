@@ -11,7 +11,7 @@ import (
 var required = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
-	"Limits": nil,
+	"Limits":  nil,
 	"Success": nil,
 }
 

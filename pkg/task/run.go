@@ -61,9 +61,9 @@ type Run struct {
 	Results    map[string]string `json:"results,omitempty"`
 	Checkpoint string            `json:"checkpoint,omitempty"` // what the next attempt is given; not in history
 	BadLines   int               `json:"talk_bad_lines,omitempty"`
-	PausedAt Time   `json:"paused_at,omitzero"`  // of a paused run: since when its attempt stands still
-	PausedMS int64  `json:"paused_ms,omitempty"` // how long its attempt stood still before, in sum
-	PausedBy string `json:"paused_by,omitempty"` // who had it paused; of one that is not paused, it is about to be
+	PausedAt   Time              `json:"paused_at,omitzero"`  // of a paused run: since when its attempt stands still
+	PausedMS   int64             `json:"paused_ms,omitempty"` // how long its attempt stood still before, in sum
+	PausedBy   string            `json:"paused_by,omitempty"` // who had it paused; of one that is not paused, it is about to be
 
 	// Unknown are the fields of its record that this version does not know. They
 	// stay with the run.

@@ -1,0 +1,408 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// In virtual time: the timeout comes exactly when the attempt has run for so long,
+// however often and long it stood still.
+func TestStint_CountsOnlyWhatRan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := newStint(began, 10*time.Second)
+		for _, still := range []time.Duration{time.Hour, 0, 3 * time.Millisecond, 48 * time.Hour} {
+			time.Sleep(2 * time.Second)
+			if !s.pause(time.Now()) {
+				t.Fatal("it has run too long")
+			}
+			time.Sleep(still)
+			select {
+			case <-s.over():
+				t.Fatal("the timeout came while it stood still")
+			default:
+			}
+			s.goOn(time.Now())
+			s.goOn(time.Now()) // twice is once
+		}
+		still := 49*time.Hour + 3*time.Millisecond
+		<-s.over()
+		if ran := time.Since(began) - still; ran != 10*time.Second || s.sum != still {
+			t.Errorf("timed out after running %s, and standing still for %s", ran, s.sum)
+		}
+		if s.pause(time.Now()) {
+			t.Error("it is paused although its time is up")
+		}
+		time.Sleep(time.Second)
+		if sum := s.stop(time.Now()); sum != still+time.Second {
+			t.Errorf("in sum it stood still for %s", sum)
+		}
+		free := newStint(time.Now(), 0)
+		time.Sleep(time.Hour)
+		if !free.pause(time.Now()) || free.over() != nil {
+			t.Error("what has no timeout timed out")
+		}
+	})
+}
+
+func pause(a *task.Assigned) {
+	a.PauseRequested, a.PausedBy, a.ResumedBy = true, "ann", ""
+}
+func resume(a *task.Assigned) { a.PauseRequested, a.ResumedBy = false, "bob" }
+
+// is waits until the record of a run has a state.
+func (n *node) is(run string, state task.State) *task.Assigned {
+	n.t.Helper()
+	var a *task.Assigned
+	eventually(n.t, run+" is "+string(state), func() bool { a, _ = n.inbox(run); return a != nil && a.State == state })
+	return a
+}
+
+// still reports whether a file that a process writes to all the time does not grow.
+func (n *node) still(name string) bool {
+	size := func() int64 {
+		info, err := os.Stat(n.file(name))
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	before := size()
+	time.Sleep(30 * time.Millisecond) // time to do wrong
+	return size() == before
+}
+
+const counts = "while :; do echo >>@%s; sleep 0.002; done"
+
+func TestPause_OfARunningAttempt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvtest.Start(t))
+	n.join()
+	n.assign("pauses", "while ! test -e @go; do echo >>@pauses; sleep 0.002; done; exit 3", func(a *task.Assigned) { a.Retry.Attempts = 2 })
+	n.began1("pauses")
+	n.change("pauses", pause) // before it is marked as running
+	a := n.is("pauses", task.Paused)
+	if a.PausedAt.IsZero() || a.StartedAt.IsZero() || a.PausedMS != 0 || a.PausedBy != "ann" || !a.PauseRequested {
+		t.Errorf("got %+v", a)
+	}
+	if !n.still("pauses") {
+		t.Error("paused, it goes on")
+	}
+	if got := value(n.metrics.paused); got != 1 || n.Running() != 1 || n.Free() != 3 {
+		t.Errorf("%v are paused, %d run, %d slots are free: a paused attempt keeps its slot", got, n.Running(), n.Free())
+	}
+	n.change("pauses", resume)
+	a = n.is("pauses", task.Running)
+	if !a.PausedAt.IsZero() || a.PausedMS < 30 || a.PausedBy != "" || a.ResumedBy != "bob" {
+		t.Errorf("got %+v", a)
+	}
+	if n.still("pauses") {
+		t.Error("resumed, it stands still")
+	}
+	first := a.PausedMS
+	n.change("pauses", resume) // twice is once
+	n.change("pauses", pause)
+	if a = n.is("pauses", task.Paused); a.PausedMS != first {
+		t.Errorf("the sum before is %d, want %d", a.PausedMS, first)
+	}
+
+	// A rejoin adopts it as it stands.
+	fence := n.join()
+	eventually(t, "it is adopted", func() bool { _, mod := n.inbox("pauses"); return mod > fence.CreateRevision })
+	if a, _ := n.inbox("pauses"); a.State != task.Paused || a.PausedAt.IsZero() || !n.still("pauses") {
+		t.Errorf("adopted as %+v", a)
+	}
+	n.change("pauses", resume)
+	n.touch("go")
+	var w *task.Waiting
+	eventually(t, "the next attempt waits", func() bool { w = n.waits("pauses"); return w != nil })
+	if w.Attempt != 2 || w.PausedMS != 0 || w.PausedBy != "" || w.Attempts[0].State != task.Failed {
+		t.Errorf("the next attempt is %+v", w)
+	}
+	eventually(t, "none is paused", func() bool { return value(n.metrics.paused) == 0 && n.Free() == 4 })
+}
+
+// began1 waits until a process has written to a file.
+func (n *node) began1(name string) {
+	n.t.Helper()
+	eventually(n.t, name+" has begun", func() bool { return n.exists(name) })
+}
+
+func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 10 })
+	n.join()
+	trapped := "trap 'echo said; exit 5' INT; " + counts
+	paused := func(run, line string, change ...func(*task.Assigned)) {
+		t.Helper()
+		n.assign(run, fmt.Sprintf(line, run), change...)
+		n.began1(run)
+		n.change(run, pause)
+		n.is(run, task.Paused)
+	}
+	// It hears the signal, and may use its grace.
+	paused("cancel", trapped, func(a *task.Assigned) { a.KillSignal = "SIGINT" })
+	n.change("cancel", cancelled)
+	if r := n.ended("cancel"); r.State != task.Cancelled || r.ExitCode == nil || *r.ExitCode != 5 || r.OutputTail != "said\n" ||
+		r.PausedMS == 0 || !r.PausedAt.IsZero() || r.PausedBy != "" {
+		t.Errorf("cancelled: %+v", r)
+	}
+	// What left the group stands still, too, and is ended with it.
+	paused("left", "setsid sh -c 'echo $$ >>@pid; while :; do echo >>@%s; sleep 0.002; done' & wait")
+	if !n.still("left") {
+		t.Error("what left the group goes on")
+	}
+	pid := n.began("pid")
+	n.change("left", cancelled)
+	if n.ended("left"); alive(pid) {
+		t.Error("what left the group is left")
+	}
+	// Stopped by itself before it is paused.
+	paused("stopped", "echo $$ >@%s; kill -STOP $$")
+	n.change("stopped", cancelled)
+	if r := n.ended("stopped"); r.State != task.Cancelled || r.Signal != "SIGTERM" {
+		t.Errorf("stopped by itself: %+v", r)
+	}
+	// Killed by somebody else, with what it has left behind.
+	paused("killed", "(while :; do sleep 0.002; done) & echo $! >@child; echo $$ >@%s; wait")
+	if err := syscall.Kill(n.began("killed"), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if r := n.ended("killed"); r.State != task.Failed || r.Signal != "SIGKILL" || r.PausedMS == 0 || alive(n.began("child")) {
+		t.Errorf("killed: %+v", r)
+	}
+	// Its record is gone: others have decided.
+	paused("gone", "echo $$ >@%s; while :; do sleep 0.002; done")
+	pid = n.began("gone")
+	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the process is dead", func() bool { return !alive(pid) })
+
+	// A drain waits for it, and ends it at its limit.
+	paused("drain", counts)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := n.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+	if r := n.ended("drain"); r.State != task.Failed || r.Reason != task.ReasonShutdown {
+		t.Errorf("drained: %+v", r)
+	}
+}
+
+// A node that has been silent for too long ends what it has paused.
+func TestPause_OfASilentNode(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.LostAfter = 40 * time.Second })
+	n.join()
+	n.assign("silent", "echo $$ >@silent; exec sleep 300", func(a *task.Assigned) { a.Replaceable = true })
+	pid := n.began("silent")
+	n.change("silent", pause)
+	n.is("silent", task.Paused)
+	past := time.Now().Add(-time.Hour)
+	n.renewed.Store(&past)
+	n.join()
+	if r := n.ended("silent"); r.State != task.Lost || alive(pid) {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestPause_BeforeTheStart(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n.join()
+	n.assign("held", "echo $$ >@held", pause)
+	n.assign("late", "echo $$ >@late", pause, func(a *task.Assigned) { a.StartBefore = task.At(time.Now().Add(700 * time.Millisecond)) })
+	n.assign("other", "echo $$ >@other") // it takes the slot that the others do not claim
+	n.ended("other")
+	if r := n.ended("late"); r.State != task.Missed || n.exists("late") {
+		t.Errorf("past its start deadline: %+v", r)
+	}
+	if a, _ := n.inbox("held"); n.exists("held") || a.State != task.Dispatched || n.Free() != 1 {
+		t.Errorf("held, it is %+v", a)
+	}
+	n.change("held", resume)
+	if r := n.ended("held"); r.State != task.Succeeded || r.PausedMS != 0 || r.PausedBy != "" {
+		t.Errorf("got %+v", r)
+	}
+	n.assign("cancel", "echo $$ >@cancel", pause)
+	n.change("cancel", cancelled)
+	if r := n.ended("cancel"); r.State != task.Cancelled || n.exists("cancel") {
+		t.Errorf("got %+v", r)
+	}
+	n.assign("back", "echo $$ >@back", pause)
+	eventually(t, "it waits", func() bool { return value(n.metrics.waiting) == 1 })
+	if err := n.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w := n.waits("back"); w == nil || w.Reason != task.ReasonHandBack || w.PausedBy != "" {
+		t.Errorf("handed back: %+v", w)
+	}
+}
+
+// Pauses and resumptions as they come, and the attempt's end among them: it stands
+// as was asked for last, or it has ended.
+func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvtest.Start(t))
+	n.join()
+	for round := range 6 {
+		run, ends := fmt.Sprint("turns", round), round%2 == 1
+		line := fmt.Sprintf(counts, run)
+		if ends {
+			line = fmt.Sprintf("echo >>@%s; sleep 0.0%d", run, rand.IntN(6))
+		}
+		n.assign(run, line)
+		n.began1(run)
+		last := false
+		for range 4 + rand.IntN(4) {
+			a, mod := n.inbox(run)
+			if a == nil {
+				break
+			}
+			if last = rand.IntN(2) == 0; last {
+				pause(a)
+			} else {
+				resume(a)
+			}
+			if !n.putIf(n.keys.Run("n1", ref, run), mod, a) {
+				last = !last // not asked for
+				if now, _ := n.inbox(run); now != nil {
+					last = now.PauseRequested
+				}
+			}
+			time.Sleep(time.Duration(rand.IntN(8)) * time.Millisecond)
+		}
+		if a, _ := n.inbox(run); a != nil && !last {
+			eventually(t, run+" goes on, or has ended", func() bool {
+				a, _ := n.inbox(run)
+				return a == nil || a.State == task.Running && !n.still(run)
+			})
+		} else if a != nil {
+			eventually(t, run+" stands still, or has ended", func() bool {
+				a, _ := n.inbox(run)
+				return a == nil || a.State == task.Paused && n.still(run)
+			})
+			if a, _ := n.inbox(run); a != nil {
+				n.change(run, resume)
+			}
+		}
+		if !ends {
+			n.change(run, cancelled)
+		}
+		n.ended(run)
+	}
+}
+
+func TestPause_ThatCannotBeSaysSo(t *testing.T) {
+	t.Parallel()
+	broken := true
+	n := newNode(t, kvtest.Start(t))
+	n.launch.freeze = func(tr *tree) error {
+		err := tr.freeze()
+		if broken {
+			return errors.Join(err, errors.New("freeze: 1 processes do not stand still"))
+		}
+		return err
+	}
+	n.join()
+	n.assign("unpausable", fmt.Sprintf(counts, "unpausable"))
+	n.began1("unpausable")
+	n.change("unpausable", pause)
+	var a *task.Assigned
+	eventually(t, "the record says so", func() bool { a, _ = n.inbox("unpausable"); return !a.PauseRequested })
+	if a.State != task.Running || !strings.Contains(a.Message, "could not be paused: freeze: 1 processes") || a.PausedBy != "" || a.ResumedBy != "" {
+		t.Errorf("got %+v", a)
+	}
+	if n.still("unpausable") {
+		t.Error("it stands still")
+	}
+	broken = false // its goroutine waits meanwhile
+	n.change("unpausable", pause)
+	n.is("unpausable", task.Paused)
+	n.change("unpausable", cancelled)
+	n.ended("unpausable")
+}
+
+// The timeout of a real process counts what it ran.
+func TestPause_TimeoutCountsWhatRan(t *testing.T) {
+	t.Parallel()
+	l := newLauncher(t, SpoolConfig{})
+	a := assigned("timeout", &task.Process{Shell: "exec sleep 300"})
+	a.Timeout = task.Duration(300 * time.Millisecond)
+	what, err := l.prepare(a, 4711)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, turned := newOrders(), make(chan standing, 8)
+	what.onTurned = func(s standing) { turned <- s }
+	what.onStarted = func(time.Time) {
+		go func() {
+			for range 3 {
+				o.stand(true)
+				<-turned
+				time.Sleep(200 * time.Millisecond)
+				o.stand(false)
+				<-turned
+				time.Sleep(20 * time.Millisecond)
+			}
+		}()
+	}
+	r := l.run(what, o)
+	if ran := r.EndedAt.Sub(r.StartedAt) - r.Paused; r.State != task.TimedOut || r.Paused < 600*time.Millisecond || ran < 300*time.Millisecond {
+		t.Errorf("%s after running %s and standing still for %s", r.State, ran, r.Paused)
+	}
+}
+
+// pause pauses all attempts, and waits until they stand still.
+func (d *daemon) pause(attempts int) {
+	d.t.Helper()
+	if err := os.WriteFile(filepath.Join(d.dir, "pause"), nil, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	for i := range attempts {
+		eventually(d.t, "it is paused", func() bool { _, err := os.Stat(filepath.Join(d.dir, fmt.Sprint("paused.", i))); return err == nil })
+	}
+}
+
+// The guardian ends what a dead daemon has paused.
+func TestGuardian_KillsWhatIsPaused(t *testing.T) {
+	d := startDaemon(t, 0, "echo $$ >@plain; exec sleep 300", "setsid sh -c 'echo $$ >@left; exec sleep 300' & wait")
+	pids := []int{d.pid("plain"), d.pid("left")}
+	d.pause(len(pids))
+	d.kill()
+	eventually(t, "the instance is cleared", d.cleared)
+	for _, pid := range pids {
+		if alive(pid) {
+			t.Errorf("%d is alive although the instance is said to be cleared", pid)
+		}
+	}
+}
+
+// A daemon that is frozen leaves its paused attempts to the guardian at their
+// deadline.
+func TestGuardian_KillsWhatAFrozenDaemonHasPaused(t *testing.T) {
+	d := startDaemon(t, time.Second, "echo $$ >@plain; exec sleep 300 # replaceable")
+	pid := d.pid("plain")
+	d.pause(1)
+	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is dead", func() bool { return !alive(pid) })
+	if d.cleared() {
+		t.Error("the instance is said to be cleared")
+	}
+}
