@@ -60,7 +60,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 func pause(a *task.Assigned) {
 	a.PauseRequested, a.PausedBy, a.ResumedBy = true, "ann", ""
 }
-func resume(a *task.Assigned) { a.PauseRequested, a.ResumedBy = false, "bob" }
+func letGoOn(a *task.Assigned) { a.PauseRequested, a.ResumedBy = false, "bob" }
 
 // is waits until the record of a run has a state.
 func (n *node) is(run string, state task.State) *task.Assigned {
@@ -103,7 +103,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	if got := value(n.metrics.paused); got != 1 || n.Running() != 1 || n.Free() != 3 {
 		t.Errorf("%v are paused, %d run, %d slots are free: a paused attempt keeps its slot", got, n.Running(), n.Free())
 	}
-	n.change("pauses", resume)
+	n.change("pauses", letGoOn)
 	a = n.is("pauses", task.Running)
 	if !a.PausedAt.IsZero() || a.PausedMS < 30 || a.PausedBy != "" || a.ResumedBy != "bob" {
 		t.Errorf("got %+v", a)
@@ -112,7 +112,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 		t.Error("resumed, it stands still")
 	}
 	first := a.PausedMS
-	n.change("pauses", resume) // twice is once
+	n.change("pauses", letGoOn) // twice is once
 	n.change("pauses", pause)
 	if a = n.is("pauses", task.Paused); a.PausedMS != first {
 		t.Errorf("the sum before is %d, want %d", a.PausedMS, first)
@@ -124,7 +124,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	if a, _ := n.inbox("pauses"); a.State != task.Paused || a.PausedAt.IsZero() || !n.still("pauses") {
 		t.Errorf("adopted as %+v", a)
 	}
-	n.change("pauses", resume)
+	n.change("pauses", letGoOn)
 	n.touch("go")
 	var w *task.Waiting
 	eventually(t, "the next attempt waits", func() bool { w = n.waits("pauses"); return w != nil })
@@ -234,7 +234,7 @@ func TestPause_BeforeTheStart(t *testing.T) {
 	if a, _ := n.inbox("held"); n.exists("held") || a.State != task.Dispatched || n.Free() != 1 {
 		t.Errorf("held, it is %+v", a)
 	}
-	n.change("held", resume)
+	n.change("held", letGoOn)
 	if r := n.ended("held"); r.State != task.Succeeded || r.PausedMS != 0 || r.PausedBy != "" {
 		t.Errorf("got %+v", r)
 	}
@@ -276,7 +276,7 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 			if last = rand.IntN(2) == 0; last {
 				pause(a)
 			} else {
-				resume(a)
+				letGoOn(a)
 			}
 			if !n.putIf(n.keys.Run("n1", ref, run), mod, a) {
 				last = !last // not asked for
@@ -297,7 +297,7 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 				return a == nil || a.State == task.Paused && n.still(run)
 			})
 			if a, _ := n.inbox(run); a != nil {
-				n.change(run, resume)
+				n.change(run, letGoOn)
 			}
 		}
 		if !ends {

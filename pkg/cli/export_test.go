@@ -1,6 +1,12 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func init() { turnPatience = 100 * time.Millisecond } // no node of a script does anything
 
 // Tree is the whole command tree.
 func Tree(daemonCommands ...*cobra.Command) *cobra.Command {

@@ -66,6 +66,7 @@ var faces = map[task.State]face{
 	task.Queued:     {"…", ".", cyan},
 	task.Dispatched: {"▸", ">", cyan},
 	task.Running:    {"▶", ">", cyan},
+	task.Paused:     {"‖", "=", yellow},
 	task.Succeeded:  {"✓", "+", green},
 	task.Failed:     {"✗", "x", red},
 	task.TimedOut:   {"✗", "x", red},

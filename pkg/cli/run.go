@@ -17,10 +17,10 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
 		Aliases: []string{"runs"},
-		Short:   "What ran, runs or waits: look, read output, cancel, retry",
+		Short:   "What ran, runs or waits: look, read output, pause, cancel, retry",
 		Long:    "What ran, runs or waits.\n\n" + runNames,
 	}
-	cmd.AddCommand(a.runList(), a.runGet(), a.runLogs(), a.runCancel(), a.runRetry(), a.runDismiss())
+	cmd.AddCommand(a.runList(), a.runGet(), a.runLogs(), a.runPause(), a.runResume(), a.runCancel(), a.runRetry(), a.runDismiss())
 	return cmd
 }
 
@@ -283,12 +283,20 @@ func (a *app) bareResult(r task.Run) string {
 	switch {
 	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever it made of the signal
 		words = why
+	case r.State == task.Failed && r.Reason == task.ReasonOutput:
+		words = why
 	case r.State == task.Failed && r.Signal != "":
 		words = "signal " + oneLine(r.Signal)
 	case r.State == task.Failed && r.ExitCode != nil:
 		words = fmt.Sprintf("exit %d", *r.ExitCode)
 	case r.State == task.Failed && r.Reason == task.ReasonStart:
 		words = "could not start"
+	case r.State == task.Paused:
+		words += " (" + span(r.PausedFor(a.now())) + ")"
+	case r.State == task.Dispatched && r.PausedBy != "":
+		words += " (held)"
+	case r.State == task.Running && r.PausedBy != "":
+		words += " (pausing)"
 	case r.State == task.Cancelled && r.Reason == task.ReasonCancelled:
 	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed, r.State == task.Cancelled:
 		if why != "" {

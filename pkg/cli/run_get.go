@@ -83,6 +83,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 		d.field("Took", "%s", a.tookWords(r))
 	}
 	d.painted("Progress", a.progressLine(r))
+	d.field("Paused", "%s", a.pauseWords(r, at))
 	d.field("Node", "%s", r.Node)
 	if r.Attempt > 0 {
 		d.field("Attempt", "%d, token %d", r.Attempt, r.Token)

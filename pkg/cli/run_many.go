@@ -17,8 +17,9 @@ type runPick struct {
 	pick
 	all    bool
 	states []string
-	dead   bool         // only runs that have used up their attempts
-	of     []task.State // the states that runs have which the verb is for
+	dead   bool                // only runs that have used up their attempts
+	of     []task.State        // the states that runs have which the verb is for
+	only   func(task.Run) bool // nil: all of these
 }
 
 func (p *runPick) bind(cmd *cobra.Command) {
@@ -161,7 +162,7 @@ func (a *app) chosenRuns(ctx context.Context, c *client.Client, words []string, 
 		return nil, false, err
 	}
 	for _, r := range runs {
-		if of == nil || of[ref{r.Namespace, r.Task}] {
+		if (of == nil || of[ref{r.Namespace, r.Task}]) && (p.only == nil || p.only(r)) {
 			list = append(list, chosenRun{r.Namespace + "/" + r.Task + "@" + r.ID, r})
 		}
 	}
@@ -189,14 +190,14 @@ func (a *app) runCancel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel",
 		Short: "End runs: what waits goes, what runs is stopped",
-		Long: "End runs. One that waits ends at once; one that runs gets SIGTERM, and SIGKILL after the task's grace. A glob stands\n" +
-			"for the runs of the tasks that it matches, which wait or run.\n\n" + runNames,
+		Long: "End runs. One that waits ends at once; one that runs gets SIGTERM, or the task's kill_signal, and SIGKILL after its\n" +
+			"grace; one that is paused goes on for that. A glob stands for the runs of the tasks that it matches, which wait or run.\n\n" + runNames,
 		Example: `  carillon run cancel nightly-backup
   carillon run cancel 20261120T220500.000Z-k3f9
   carillon run cancel 'sync-*' --state queued --dry-run
   carillon run cancel -l team=data --yes`,
 	}
-	return manyRuns(a, cmd, &runPick{of: []task.State{task.Queued, task.Dispatched, task.Running}}, "cancelled",
+	return manyRuns(a, cmd, &runPick{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			end, err := c.Cancel(ctx, r.Namespace, r.Task, r.ID)
 			said := "cancelled " + r.ID

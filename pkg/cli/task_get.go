@@ -138,7 +138,7 @@ func (a *app) describeSpec(d *details, t client.Task) {
 	a.describeBounds(d, t)
 	a.describeAction(d, t.Action)
 	if t.Timeout > 0 {
-		d.field("Timeout", "%s, then SIGTERM, and SIGKILL %s later", t.Timeout, t.KillGrace)
+		d.field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, first(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
 	d.field("Overlap", "%s", overlapWords(t.Spec))
 	d.field("Missed", "%s", missedWords(t.Missed))

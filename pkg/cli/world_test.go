@@ -53,7 +53,7 @@ func TestScripts(t *testing.T) {
 		}
 		return newWorld(env, etcd)
 	},
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk})
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active})
 }
 
 func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {

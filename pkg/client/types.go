@@ -288,6 +288,7 @@ const (
 	CodeConflict     = "conflict"
 	CodeAmbiguous    = "ambiguous"
 	CodeAlreadyEnded = "already_ended"
+	CodeNotRunning   = "not_running" // it waits
 	CodeStale        = "stale"
 	CodeUnreadable   = "unreadable_record"
 	CodeNoLogs       = "no_logs"

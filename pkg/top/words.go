@@ -101,6 +101,7 @@ var faces = map[task.State]face{
 	task.Queued:     {"…", Cyan},
 	task.Dispatched: {"▸", Cyan},
 	task.Running:    {"▶", Cyan},
+	task.Paused:     {"‖", Yellow},
 	task.Succeeded:  {"✓", Green},
 	task.Failed:     {"✗", Red},
 	task.TimedOut:   {"✗", Red},

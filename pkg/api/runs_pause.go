@@ -1,0 +1,80 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// pauseRun serves the pause of a run: its node is asked to have it stand still.
+func (s *server) pauseRun(c *call) (answer, error) {
+	return s.turnRun(c, "paused", func(ctx context.Context, h store.Held, who string) (task.Run, error) {
+		if h.CancelRequested {
+			return task.Run{}, fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s is about to end: it was cancelled", h.ID, h.Ref()).withField("run")
+		}
+		run, err := s.Store.PauseActive(ctx, h, who)
+		if errors.Is(err, store.ErrFormat) {
+			return run, fail(http.StatusConflict, client.CodeConflict, "nodes of an older version may be there, which would take no notice of a pause").
+				withHint("when all run this version: carillon cluster upgrade")
+		}
+		return run, err
+	})
+}
+
+const resumed = "resumed"
+
+// resumeRun serves the end of a pause.
+func (s *server) resumeRun(c *call) (answer, error) {
+	return s.turnRun(c, resumed, s.Store.ResumeActive)
+}
+
+// turnRun asks a run's node for something. The run may move from the queue into an
+// inbox, or end, while we look: then look again.
+func (s *server) turnRun(c *call, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (answer, error) {
+	ref, id, err := c.refAndRun()
+	if err != nil {
+		return answer{}, err
+	}
+	found, err := s.runOf(c.ctx(), ref, id)
+	if err != nil {
+		return answer{}, err
+	}
+	var run task.Run
+	err = retryConflict(c.ctx(), func() error {
+		run, err = s.turnOnce(c, ref, found.ID, what, ask)
+		return about(found.ID, err)
+	})
+	return answer{status: http.StatusOK, body: run}, err
+}
+
+// turnOnce is task.ErrConflict if the run has moved.
+func (s *server) turnOnce(c *call, ref store.Ref, id, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
+	held, err := s.Store.ActiveOf(c.ctx(), ref)
+	if err != nil {
+		return task.Run{}, err
+	}
+	for _, h := range held {
+		if h.ID == id {
+			return ask(c.ctx(), h, c.who())
+		}
+	}
+	run, err := s.runOf(c.ctx(), ref, id)
+	switch {
+	case err != nil:
+		return run, err
+	case run.State == task.Queued:
+		f := fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s waits in the queue: only a run that a node has is %s", id, ref, what).withField("run")
+		if what == resumed {
+			return run, f
+		}
+		return run, f.withHint("carillon task pause " + ref.Name + " stops its ticks; carillon run cancel " + id + " ends this run")
+	case !run.State.Final():
+		return run, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
+	}
+	return run, fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s has ended: %s", id, ref, run.State).withField("run")
+}

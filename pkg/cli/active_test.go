@@ -1,0 +1,31 @@
+package cli_test
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// active puts a run into the inbox of node-a, which does nothing about it:
+// active TASK TICK STATE [by=WHO, who has it paused]. Its id is in RUN.
+func active(ts *testscript.TestScript, _ bool, args []string) {
+	w, r := worldOf(ts), ref("default", args[0])
+	tick, err := time.Parse(time.RFC3339, args[1])
+	ts.Check(err)
+	t, err := w.store.Task(context.Background(), r)
+	ts.Check(err)
+	at, id := task.At(tick), task.RunID(tick, t.Task.UID)
+	run := task.Assigned{Instance: "i", Generation: 1, Action: t.Task.Action, KillGrace: t.Task.KillGrace, Run: task.Run{UID: t.Task.UID, ScheduledTime: at,
+		State: task.State(args[2]), Trigger: task.TriggerSchedule, Owner: "node-a", Attempt: 1, CreatedAt: at, DispatchedAt: at, StartedAt: at}}
+	if len(args) > 3 {
+		_, by, _ := strings.Cut(args[3], "by=")
+		run.PauseRequested, run.PausedBy = true, by
+		run.PausedAt = task.At(tick.Add(time.Minute))
+	}
+	w.put(ts, w.store.Keys().Run("node-a", r, id), run)
+	ts.Setenv("RUN", id)
+}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// turnPatience is how long a node may take to do what it was asked for, before the
+// command no longer waits for it.
+var turnPatience = 3 * time.Second
+
+func (a *app) runPause() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pause",
+		Short: "Have running processes stand still; their timeout stands still, too",
+		Long: "Have the processes of runs stand still, on whatever node, until `carillon run resume`. A paused run is active: it keeps its\n" +
+			"slot, its task's overlap policy counts it, and it can be cancelled. Its timeout counts the time that it ran. One that a node\n" +
+			"has and has not started does not start. (`carillon task pause` is another thing: it stops the ticks of a task.) A glob\n" +
+			"stands for the runs of the tasks that it matches, which nodes have.\n\n" + runNames,
+		Example: `  carillon run pause nightly-backup
+  carillon run pause 20261120T220500.000Z-k3f9
+  carillon run pause 'sync-*' --dry-run
+  carillon run pause -l team=data --yes`,
+	}
+	return manyRuns(a, cmd, &runPick{of: []task.State{task.Dispatched, task.Running}}, "paused",
+		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
+			r, err := c.PauseRun(ctx, r.Namespace, r.Task, r.ID)
+			if err != nil {
+				return r, "", err
+			}
+			r = turned(ctx, c, r, func(r task.Run) bool { return r.State == task.Paused || r.PausedBy == "" })
+			switch {
+			case r.State == task.Paused:
+				return r, "paused " + r.ID, nil
+			case r.State.Final(), !r.State.Active():
+				return r, fmt.Sprintf("%s had ended before it could be paused: %s", r.ID, r.State), nil
+			case r.PausedBy == "":
+				return r, "", fmt.Errorf("run %s: %s", r.ID, first(r.Message, "somebody has resumed it meanwhile"))
+			}
+			return r, fmt.Sprintf("asked %s to stand still; %s tells when it does", r.ID, "carillon run get "+r.ID), nil
+		}, runName)
+}
+
+func (a *app) runResume() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "resume",
+		Short: "Let paused runs go on",
+		Long: "Let runs go on that `carillon run pause` has paused. A glob stands for the paused runs of the tasks that it matches.\n\n" +
+			runNames,
+		Example: `  carillon run resume nightly-backup
+  carillon run resume 20261120T220500.000Z-k3f9
+  carillon run resume 'sync-*' --dry-run
+  carillon run resume --all --yes`,
+	}
+	p := &runPick{of: []task.State{task.Dispatched, task.Running, task.Paused}, only: func(r task.Run) bool { return r.PausedBy != "" }}
+	return manyRuns(a, cmd, p, "resumed",
+		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
+			r, err := c.ResumeRun(ctx, r.Namespace, r.Task, r.ID)
+			if err != nil {
+				return r, "", err
+			}
+			r = turned(ctx, c, r, func(r task.Run) bool { return r.State != task.Paused })
+			said := "resumed " + r.ID
+			if r.State == task.Paused {
+				said = fmt.Sprintf("asked %s to go on; %s tells when it does", r.ID, "carillon run get "+r.ID)
+			}
+			return r, said, nil
+		}, runName)
+}
+
+// turned reads a run until it is as it should be, or has waited long enough; at
+// the end it is as it was read last.
+func turned(ctx context.Context, c *client.Client, r task.Run, is func(task.Run) bool) task.Run {
+	ctx, cancel := context.WithTimeout(ctx, turnPatience)
+	defer cancel()
+	for wait := 20 * time.Millisecond; !is(r) && r.State.Active(); wait = min(2*wait, 250*time.Millisecond) {
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return r
+		case <-t.C:
+		}
+		if now, err := c.Run(ctx, r.Namespace, r.Task, r.ID); err == nil {
+			r = now
+		}
+	}
+	return r
+}
+
+// pauseWords say how long a run stood still, and since when it does.
+func (a *app) pauseWords(r task.Run, at func(task.Time) string) string {
+	sum := span(r.PausedFor(a.now()))
+	switch {
+	case r.State == task.Paused:
+		return fmt.Sprintf("since %s by %s; %s in all", at(r.PausedAt), first(r.PausedBy, "somebody"), sum)
+	case r.PausedBy != "" && r.State == task.Dispatched && r.StartedAt.IsZero():
+		return "asked for by " + r.PausedBy + ": until it is resumed it does not start"
+	case r.PausedBy != "":
+		return "asked for by " + r.PausedBy
+	case r.PausedMS > 0:
+		return sum + " in all"
+	}
+	return ""
+}
