@@ -194,6 +194,7 @@ func (c *checker) judgeRewrite(ch *runChange, r *run, before attempt, put attemp
 	if before.CancelRequested && !put.CancelRequested {
 		c.breachOf("state", ch.ref, r.tick, put.key, "a cancel of run %s was overwritten", ch.id)
 	}
+	c.judgePause(ch, r, before, put)
 	if before.State != put.State {
 		if put.Attempt <= 1 {
 			c.judgeStartedAt(ch, r, put.StartBefore, put.StartedAt, put.key)

@@ -20,7 +20,7 @@
 // (G22), each record that is no success says why, in a word of the closed list
 // (G23), limits and an entry's own counts are exact (G24), and, if asked, that
 // what is to be remembered is (G25). Then the legal steps of a run's state
-// ("state"), and records that can be read ("form"). Deletes of history, by trims,
+// and of its pauses ("state"), and records that can be read ("form"). Deletes of history, by trims,
 // purges or with a task, take no outcome back: the checker has seen it. A record
 // of ticks that did not run may grow, by the ticks that follow it.
 //

@@ -24,7 +24,7 @@ func play(t *testing.T, rt *rapid.T) *sim {
 	for range rapid.IntRange(10, 60).Draw(rt, "steps") {
 		s.now += rapid.SampledFrom([]int64{0, 100, 500, 1000, 1000, 3000}).Draw(rt, "wait")
 		step := rapid.SampledFrom([]string{
-			"round", "round", "round", "round", "finish", "finish", "running", "fail", "lose", "hand back",
+			"round", "round", "round", "round", "finish", "finish", "running", "fail", "lose", "hand back", "ask", "ask", "obey", "obey",
 			"pause", "resume", "update", "schedule", "manual", "create", "remove", "move", "crash", "restart",
 		}).Draw(rt, "step")
 		shard := rapid.IntRange(0, 1).Draw(rt, "shard")
@@ -96,6 +96,10 @@ func (s *sim) act(one *simTask, step string) {
 		if one.active.State == task.Dispatched {
 			s.running(one)
 		}
+	case "ask":
+		s.ask(one, !one.active.PauseRequested)
+	case "obey":
+		s.obey(one)
 	case "finish":
 		s.finish(one, task.Succeeded)
 	case "fail":

@@ -144,6 +144,7 @@ func (c *checker) judgeQueued(d *delta, ch *runChange, r *run, from task.State, 
 	}
 	switch {
 	case taken != nil:
+		c.judgeUnpaused(ch, r, &w.Run, ch.queueKey)
 		c.judgeRetry(ch, r, taken, w)
 		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts) > 0
 	case r.queued:
@@ -200,6 +201,7 @@ func (c *checker) judgeEnded(d *delta, ch *runChange, r *run, from task.State, t
 		c.breachOf("state", ch.ref, r.tick, ch.endedKey, "run %s is in history as %q", ch.id, e.State)
 	}
 	c.move(ch, r, from, e.State, ch.endedKey)
+	c.judgeUnpaused(ch, r, e, ch.endedKey)
 	switch {
 	case taken != nil && e.Token != taken.create:
 		c.breachOf("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d; the attempt that ended has %d", ch.id, e.Token, taken.create)

@@ -26,6 +26,7 @@ type sim struct {
 	marks    map[int]store.Watermark
 	tasks    []*simTask
 	nonce    int
+	careless bool // what ends stays paused
 }
 
 type simTask struct {
@@ -317,6 +318,9 @@ func (s *sim) finish(t *simTask, state task.State) {
 	a := t.active
 	t.active = nil
 	gone := op{s.keys.Run(a.node, t.ref, a.ID), nil}
+	if !s.careless {
+		a.Run = a.Unpaused()
+	}
 	r := a.Run
 	r.State, r.Token, r.Node, r.StartedAt, r.EndedAt = state, a.create, a.node, s.time(), s.time()
 	r.Reason = map[task.State]string{task.Failed: task.ReasonExit, task.TimedOut: task.ReasonTimeout, task.Lost: task.ReasonNodeLost, task.Cancelled: cmp.Or(a.CancelReason, task.ReasonCancelled)}[state]
@@ -336,7 +340,7 @@ func (s *sim) finish(t *simTask, state task.State) {
 func (s *sim) lose(t *simTask) {
 	a := t.active
 	t.active = nil
-	r := a.Run
+	r := a.Unpaused()
 	r.State, r.Reason, r.Token = task.Lost, task.ReasonNodeLost, a.create
 	s.commit(t.ref.Shard, s.marks[t.ref.Shard], append(s.deadOf(t, r), op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.ended(t, r))...)
 }
@@ -353,7 +357,7 @@ func (s *sim) deadOf(t *simTask, r task.Run) []op {
 func (s *sim) handBack(t *simTask) {
 	a := t.active
 	t.active = nil
-	w := task.Waiting{Run: a.Run}
+	w := task.Waiting{Run: a.Unpaused()}
 	w.State, w.Reason = task.Queued, task.ReasonHandBack
 	t.queue = append([]task.Waiting{w}, t.queue...)
 	s.txn(op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.waiting(t, w))

@@ -1,0 +1,125 @@
+package check
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// put writes the active attempt's record.
+func (s *sim) put(t *simTask) {
+	s.txn(op{s.keys.Run(t.active.node, t.ref, t.active.ID), withoutID(t.active.Assigned)})
+}
+
+// ask asks for a pause, or for its end.
+func (s *sim) ask(t *simTask, pause bool) {
+	a := t.active
+	a.PauseRequested, a.PausedBy, a.ResumedBy = pause, "ann", ""
+	if !pause {
+		a.ResumedBy = "bob"
+	}
+	s.put(t)
+}
+
+// obey has the attempt's node do what was asked for, for some ms each time.
+func (s *sim) obey(t *simTask) {
+	a := t.active
+	if a.StartedAt.IsZero() {
+		a.StartedAt = s.time()
+	}
+	switch {
+	case a.PauseRequested && a.State != task.Paused:
+		a.State, a.PausedAt = task.Paused, s.time()
+	case !a.PauseRequested && a.State == task.Paused:
+		a.State, a.PausedAt, a.PausedBy, a.PausedMS = task.Running, task.Time{}, "", a.PausedMS+5
+	}
+	s.put(t)
+}
+
+func TestCheck_Pauses(t *testing.T) {
+	paused := func(s *sim, one *simTask) {
+		s.pass(1)
+		s.round(0)
+		s.ask(one, true)
+		s.obey(one)
+	}
+	for _, c := range []struct {
+		name, promise string
+		happen        func(s *sim, one *simTask)
+	}{
+		{"paused, and resumed, twice", "", func(s *sim, one *simTask) {
+			paused(s, one)
+			for range 2 {
+				s.ask(one, false)
+				s.obey(one)
+				s.ask(one, true)
+				s.obey(one)
+			}
+			s.finish(one, task.Succeeded)
+		}},
+		{"resumed before it stood still", "", func(s *sim, one *simTask) {
+			s.pass(1)
+			s.round(0)
+			s.running(one)
+			s.ask(one, true)
+			s.ask(one, false)
+			s.finish(one, task.Succeeded)
+		}},
+		{"it cannot be paused", "", func(s *sim, one *simTask) {
+			s.pass(1)
+			s.round(0)
+			s.running(one)
+			s.ask(one, true)
+			one.active.PauseRequested, one.active.PausedBy, one.active.Message = false, "", "it could not be"
+			s.put(one)
+			s.finish(one, task.Succeeded)
+		}},
+		{"nobody has asked", "state", func(s *sim, one *simTask) {
+			s.pass(1)
+			s.round(0)
+			one.active.State, one.active.PausedAt = task.Paused, s.time()
+			s.put(one)
+		}},
+		{"the request is overwritten", "state", func(s *sim, one *simTask) {
+			s.pass(1)
+			s.round(0)
+			s.ask(one, true)
+			one.active.PauseRequested, one.active.PausedBy, one.active.State = false, "", task.Running
+			s.put(one)
+		}},
+		{"nobody knows since when", "state", func(s *sim, one *simTask) {
+			paused(s, one)
+			one.active.PausedAt = task.Time{}
+			s.put(one)
+		}},
+		{"it runs, and says since when it is paused", "state", func(s *sim, one *simTask) {
+			paused(s, one)
+			s.ask(one, false)
+			one.active.State = task.Running
+			s.put(one)
+		}},
+		{"the sum shrinks", "state", func(s *sim, one *simTask) {
+			paused(s, one)
+			s.ask(one, false)
+			s.obey(one)
+			one.active.PausedMS = 0
+			s.put(one)
+		}},
+		{"it ends, and is paused", "state", func(s *sim, one *simTask) {
+			paused(s, one)
+			s.careless = true
+			s.finish(one, task.Failed)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, one, _ := calm(t)
+			c.happen(s, one)
+			r := s.check(Options{})
+			only(t, r.Violations, c.promise)
+			if c.promise != "" && len(r.Violations) != 1 {
+				t.Error(fmt.Sprint(r.Violations))
+			}
+		})
+	}
+}
