@@ -107,6 +107,9 @@ func (w *world) countRecords() {
 			"dead run":                     k.Kind == store.KindDead && !e.Deleted,
 			"dead run again":               k.Kind == store.KindQueued && has(`"retry_of":`),
 			"task paused by its failures":  k.Kind == store.KindEntry && has(`"by":"`+task.PausedByFailures+`"`),
+			"run paused":                   strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"paused"`),
+			"run resumed":                  strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"running"`) && has(`"paused_ms":`),
+			"run ended after a pause":      k.Kind == store.KindEnded && has(`"paused_ms":`),
 			"task with all its runs":       k.Kind == store.KindEntry && isUsedUp(e.Value),
 			"task deleted by its ttl":      strings.HasPrefix(e.Key, keys.Tombstones()) && has(`"deleted_by":"`+task.PausedByFailures+`"`),
 		} {

@@ -89,7 +89,7 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	w.log("> all is well")
 	w.pass(settleTime)
 	w.pauseAll()
-	quiet := w.until(w.opts.Patience, w.quiet)
+	quiet := w.until(w.opts.Patience, func() bool { w.resumeAll(); return w.quiet() })
 	w.log("> quiet: %t", quiet)
 	w.stop()
 	end()
@@ -231,6 +231,19 @@ func (w *world) pauseAll() {
 		})
 		if !paused {
 			w.log("> t%02d cannot be paused", i)
+		}
+	}
+}
+
+// resumeAll lets all runs go on that are paused, or are about to be.
+func (w *world) resumeAll() {
+	held, err := w.admin.Active(w.life)
+	if err != nil {
+		w.fail(err)
+	}
+	for _, h := range held {
+		if h.PauseRequested {
+			_, _ = w.admin.ResumeActive(w.life, h, "nobody") // or again in a moment
 		}
 	}
 }

@@ -100,6 +100,15 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 		err = c.Delete(ctx, namespace, name, 0)
 	case "trigger":
 		_, err = c.Trigger(ctx, namespace, name, nil)
+	case "turn": // pauses what runs, and lets go on what is paused
+		var runs []task.Run
+		if runs, err = c.Runs(ctx, namespace, name, client.RunFilter{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
+			if r := pick(u.rng, runs); r.PausedBy == "" {
+				_, err = c.PauseRun(ctx, namespace, name, r.ID)
+			} else {
+				_, err = c.ResumeRun(ctx, namespace, name, r.ID)
+			}
+		}
 	case "cancel":
 		var runs []task.Run
 		if runs, err = c.Runs(ctx, namespace, name, client.RunFilter{}); err == nil {

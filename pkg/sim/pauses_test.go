@@ -1,0 +1,34 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/sim"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// TestPauses_CrossWhateverHappens pauses and resumes runs all the time, while nodes
+// come and go, sessions end, and writes are lost, late and twice.
+func TestPauses_CrossWhateverHappens(t *testing.T) {
+	t.Parallel()
+	calls := []string{"apply", "trigger", "cancel", "turn", "turn", "turn", "turn", "turn", "turn", "turn"}
+	long := func(s *task.Spec) { // runs that last, and that others may replace
+		s.Shadow, s.Start, s.Timeout = false, task.Time{}, task.Duration(12*time.Second)
+		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "6s", "0"}}}
+	}
+	total := map[string]int{}
+	for _, seed := range []uint64{1, 2} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			for what, n := range live(t, seed, sim.Options{Calls: calls, Shape: long, Tasks: 3, Duration: 40 * time.Second}).Counts {
+				total[what] += n
+			}
+		})
+	}
+	for _, what := range []string{"run paused", "run resumed", "run ended after a pause", "carillon_attempts_adopted_total"} {
+		if t.Logf("%d: %s", total[what], what); total[what] == 0 {
+			t.Errorf("never reached: %s", what)
+		}
+	}
+}
