@@ -93,6 +93,7 @@ func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
 	follows.ends(0, "✓ succeeded · talk")
 	c.nodes["n2"].signal(syscall.SIGCONT)
 	c.nodes["n2"].waitReady()
+	c.pausesWhileFollowed()
 
 	again := spec("again", `echo attempt $CARILLON_ATTEMPT; echo $CARILLON_NODE > `+marks+`/node.$CARILLON_ATTEMPT; [ $CARILLON_ATTEMPT = 2 ] || sleep 300; exit 4`)
 	again.Target.Selector = "node != n3"
