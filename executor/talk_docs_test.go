@@ -39,7 +39,7 @@ func TestTalk_ExamplesOfTheManual(t *testing.T) {
 	l := newLauncher(t, SpoolConfig{})
 	for language, argv := range commands {
 		for checkpoint, steps := range map[string]string{"": "10", "7": "3"} {
-			r := l.attempt(t, both(command(argv...), func(a *task.Assigned) { a.ID, a.Checkpoint = "r"+language, checkpoint }))
+			r := l.attempt(t, both(command(argv...), func(a *task.Assigned) { alone(a); a.Checkpoint = checkpoint }))
 			if r.State != task.Succeeded || r.Talk.Results["steps"] != steps || r.Talk.Checkpoint != "10" || r.Talk.BadLines != 0 ||
 				r.Talk.Progress == nil || *r.Talk.Progress.Percent != 100 || r.Talk.Progress.Text != "step 10" {
 				t.Errorf("%s, from %q: %s %s, %+v: %s", language, checkpoint, r.State, r.Message, r.Talk, r.Tail)

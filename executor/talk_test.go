@@ -262,7 +262,7 @@ func TestTalk_WithTheEnd(t *testing.T) {
 			a.Action.Process.User = "nobody"
 		}
 	})
-	r := l.attempt(t, change)
+	r := l.attempt(t, both(alone, change))
 	if r.Talk == nil || !maps.Equal(r.Talk.Results, map[string]string{"old": "1", "rows": "7", "last": "1"}) ||
 		r.Talk.Checkpoint != "b" || r.Talk.BadLines != 1 || string(r.Tail) != "was a\n" {
 		t.Errorf("%+v, %s", r.Talk, r.Tail)
