@@ -290,7 +290,8 @@ func TestProcess_Environment(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=4711", "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
-		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z", "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
+		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z",
+		"CARILLON_TALK=" + filepath.Join(l.rooms.dir, "i1", "1", "talk"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
 		"LOGNAME=" + me.name, "PATH=/usr/bin:/bin", "SHELL=/bin/sh",
 	}
 	if !slices.Equal(got, want) {
