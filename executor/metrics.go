@@ -52,7 +52,9 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 		slots.Set(float64(e.cfg.Slots))
 		r.MustRegister(m.ended, m.lateness, m.waiting, m.paused, m.unrecorded, m.unreadable, m.adopted, m.late, m.kills, m.repairs, slots, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_attempts_running", Help: "Attempts with a process."},
-			func() float64 { return float64(e.Running()) }))
+			func() float64 { return float64(e.Running()) }), prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Directories of attempts that could not be emptied."},
+			func() float64 { return float64(e.launch.rooms.setAside() + e.launch.disk.setAside()) }))
 	}
 	return m
 }

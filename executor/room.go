@@ -288,6 +288,9 @@ func (r *rooms) retry(done <-chan struct{}) {
 
 // setAside is how many rooms could not be emptied.
 func (r *rooms) setAside() int {
+	if r == nil {
+		return 0
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.aside)

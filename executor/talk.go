@@ -33,8 +33,8 @@ var (
 	isResult   = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,63})=(.*)$`)
 )
 
-// resume is what a run has said before an attempt.
-func resume(r *task.Run) said {
+// saidBefore is what a run has said before an attempt.
+func saidBefore(r *task.Run) said {
 	s := said{checkpoint: r.Checkpoint, bad: r.BadLines}
 	for name, value := range r.Results {
 		s.result(name, value)

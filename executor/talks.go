@@ -50,7 +50,7 @@ func (ts *talks) begin(a *task.Assigned, m *room) *talk {
 		return nil
 	}
 	t := &talk{talks: ts, key: talkKey{a.Namespace, a.Task, a.ID, max(a.Attempt, 1)}, file: talkFile{room: m},
-		said: resume(&a.Run), told: a.Checkpoint}
+		said: saidBefore(&a.Run), told: a.Checkpoint}
 	ts.mu.Lock()
 	ts.of[t.key] = t
 	ts.mu.Unlock()
