@@ -104,11 +104,34 @@ func confine(p *task.Process, as account) (*confinement, error) {
 	c.limit(p.Limits, as)
 	c.nice(p.Nice, as)
 	c.ionice(io, as)
+	if c.stops() {
+		if why := untraceable(); why != "" {
+			for _, s := range c.steps {
+				_ = c.cannot(s.field, "%s", why)
+			}
+			c.steps = nil
+		}
+	}
 	if c.private && !(capable(unix.CAP_SYS_ADMIN) && capable(unix.CAP_SYS_CHROOT)) {
 		c.private = false
 		_ = c.cannot("private_tmp", "the daemon may not mount: it takes root, with CAP_SYS_ADMIN and CAP_SYS_CHROOT")
 	}
 	return c, nil
+}
+
+var ptraceScope = procRoot + "/sys/kernel/yama/ptrace_scope"
+
+// untraceable says why no process can be held at its first instruction; "" if one can.
+func untraceable() string {
+	b, err := os.ReadFile(ptraceScope)
+	if err != nil { // Yama is not there
+		return ""
+	}
+	switch scope := strings.TrimSpace(string(b)); {
+	case scope == "3", scope == "2" && !capable(unix.CAP_SYS_PTRACE):
+		return "kernel.yama.ptrace_scope is " + scope + ": the daemon may not hold a process at its start"
+	}
+	return ""
 }
 
 // capable reports whether the daemon has one of root's capabilities. In a container

@@ -226,6 +226,23 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 	}
 }
 
+func TestConfine_WhereNothingMayBeTraced(t *testing.T) {
+	l := confining(t)
+	defer func(was string) { ptraceScope = was }(ptraceScope)
+	ptraceScope = filepath.Join(t.TempDir(), "scope")
+	if err := os.WriteFile(ptraceScope, []byte("3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	change := func(p *task.Process) { p.Limits.OpenFiles, p.Nice = 64, 19 }
+	if r := l.confined(t, "echo ran", change); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "limits.open_files: kernel.yama.ptrace_scope is 3") {
+		t.Errorf("got %+v", r)
+	}
+	r := l.confined(t, "echo ran", func(p *task.Process) { change(p); p.Enforce = task.EnforceReport })
+	if r.State != task.Succeeded || !slices.Equal(r.Unenforced, []string{"limits.open_files", "nice"}) {
+		t.Errorf("got %+v", r)
+	}
+}
+
 func TestConfine_PrivateTmp(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return // as such it is refused: see above
