@@ -276,6 +276,9 @@ func completeTaskFlags(cmd *cobra.Command) {
 	completeFixed(cmd, "missed", task.MissedLatest, task.MissedSkip, task.MissedAll)
 	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
+	completeFixed(cmd, "enforce", task.EnforceRequire, task.EnforceReport)
+	completeFixed(cmd, "ionice", "idle", "best-effort", "best-effort/7", "realtime")
+	completeFixed(cmd, "limit", limitNames()...)
 	completeFixed(cmd, "retry-on", string(task.Failed), string(task.TimedOut), string(task.Lost))
 }
 

@@ -67,6 +67,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 	d.painted("Result", a.result(r))
 	d.field("Reason", "%s", strings.ReplaceAll(r.Reason, "_", " "))
 	d.field("Message", "%s", r.Message)
+	d.field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
 	d.field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
 	d.field("Tick", "%s", at(r.ScheduledTime))
 	if r.Count > 1 {

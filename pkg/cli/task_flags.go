@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,9 +18,10 @@ import (
 // patch, which create lays over the defaults and update sends as it is, so that
 // both mean the same by the same flag.
 type taskFlags struct {
-	labels, env []string
-	noop        bool
-	shell       string
+	labels, env, limits []string
+
+	noop  bool
+	shell string
 }
 
 // taskFlag is a flag that sets one field.
@@ -43,6 +45,15 @@ var taskFields = []taskFlag{
 	{"description", "description", "", "`TEXT`: what the task is for"},
 	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
 	{"user", "action.process.user", "", "run as this `USER` (default: the daemon's)"},
+	{"group", "action.process.group", "", "run with this `GROUP` (default: the user's own)"},
+	{"groups", "action.process.groups", []string{}, "run with these supplementary `GROUPS` (default: the user's)"},
+	{"umask", "action.process.umask", "", "umask in octal, a `MASK` such as 027"},
+	{"nice", "action.process.nice", 0, "`N` from -20, most urgent, to 19"},
+	{"ionice", "action.process.ionice", "", "I/O `CLASS`: idle, best-effort or realtime, with a level: best-effort/7"},
+	{"no-new-privs", "action.process.no_new_privs", false, "setuid programs and their like give no rights"},
+	{"private-tmp", "action.process.private_tmp", false, "a /tmp and a /var/tmp of its own, empty, gone afterwards"},
+	{"scratch", "action.process.scratch", false, "an empty working directory of its own, gone afterwards"},
+	{"enforce", "action.process.enforce", "", "`WHAT` if a node cannot enforce that, or a limit: require (default) or report"},
 	{"timeout", "timeout", "", "limit for one attempt, a `DURATION` such as 10m (calls to the server keep their 30s)"},
 	{"kill-grace", "kill_grace", "", "`DURATION` from the kill signal to SIGKILL (default 10s)"},
 	{"kill-signal", "kill_signal", "", "`SIGNAL` that asks a process to end (default SIGTERM)"},
@@ -96,6 +107,7 @@ func (f *taskFlags) bind(cmd *cobra.Command) {
 	flags.Int("retries", 0, "`N` attempts after the first; the same as --retry-attempts less one")
 	flags.StringArrayVar(&f.labels, "label", nil, "label as `KEY=VALUE`; may be repeated")
 	flags.StringArrayVar(&f.env, "env", nil, "environment variable as `NAME=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.limits, "limit", nil, "limit of its processes as `NAME=VALUE`, such as memory=1Gi, cpu=1.5, open_files=64; may be repeated")
 	flags.StringVar(&f.shell, "shell", "", "a `LINE` for /bin/sh -c instead of a command")
 	flags.BoolVar(&f.noop, "noop", false, "do nothing, successfully: for tests")
 	flags.SortFlags = false
@@ -128,6 +140,9 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 		return nil, err
 	}
 	if err := putPairs(p, "env", "action.process.env", f.env); err != nil {
+		return nil, err
+	}
+	if err := putLimits(p, f.limits); err != nil {
 		return nil, err
 	}
 	switch {
@@ -210,6 +225,23 @@ func putPairs(p map[string]any, flag, path string, pairs []string) error {
 	return nil
 }
 
+// putLimits is putPairs for limits, of which some are numbers.
+func putLimits(p map[string]any, pairs []string) error {
+	inner := map[string]any{}
+	if err := putPairs(inner, "limit", "limits", pairs); err != nil || len(inner) == 0 {
+		return err
+	}
+	for name, v := range inner["limits"].(map[string]any) {
+		if text, ok := v.(string); ok && wholeOrDecimal.MatchString(text) {
+			v = json.Number(text)
+		}
+		put(p, "action.process.limits."+name, v)
+	}
+	return nil
+}
+
+var wholeOrDecimal = regexp.MustCompile(`^(0|[1-9][0-9]{0,15})(\.[0-9]{1,6})?$`)
+
 // specOf lays a patch over the defaults. Nulls say "the default", which is there.
 func specOf(p map[string]any, namespace, name string) (task.Spec, error) {
 	full := withoutNulls(p)
@@ -237,6 +269,7 @@ func withoutNulls(p map[string]any) map[string]any {
 // shortcuts are fields that --unset also knows by their flag's name.
 func shortcuts() map[string]string {
 	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
+		"limit": "action.process.limits", "limits": "action.process.limits",
 		"label": "labels", "labels": "labels", "retries": "retry.attempts",
 		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "history": "history",
 		"queue": "queue", "paused_until": "paused_until", "pause_reason": "pause_reason"}

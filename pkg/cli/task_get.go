@@ -217,6 +217,7 @@ func (a *app) describeAction(d *details, act task.Action) {
 	}
 	d.field("Directory", "%s", p.Dir)
 	d.field("User", "%s", p.User)
+	describeConfinement(d, p)
 }
 
 // commandLine is a command such that it could be pasted into a shell.

@@ -173,6 +173,8 @@ func set(run *task.Run, tick time.Time, arg string) error {
 		d, err := time.ParseDuration(v)
 		run.EndedAt = task.At(tick.Add(d))
 		return err
+	case "unenforced":
+		run.Unenforced = strings.Split(v, ",")
 	case "reason":
 		run.Reason = v
 	case "count":
