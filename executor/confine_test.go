@@ -392,6 +392,19 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 	}
 }
 
+// The guardian removes what a killed daemon's attempts had on disk.
+func TestGuardian_RemovesScratchDirectories(t *testing.T) {
+	d := startDaemon(t, 0, "touch $CARILLON_SCRATCH/x; echo $$ >@pid; sleep 300")
+	pid := d.pid("pid")
+	if left, err := filepath.Glob(filepath.Join(d.dir, "scratch", "i1", "*", "scratch", "x")); len(left) != 1 {
+		t.Errorf("it has %q, %v", left, err)
+	}
+	d.kill() // and waits for the guardian
+	if _, err := os.Stat(filepath.Join(d.dir, "scratch")); alive(pid) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
 // What a daemon that does not run as root does is tested by one, too.
 func TestConfine_AsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {

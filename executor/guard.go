@@ -22,6 +22,7 @@ const (
 	guardPause = 10 * time.Millisecond  // between reads: what is in the pipe is safe, and to wake for each word is dear
 	guardKill  = time.Minute            // for all processes to be gone
 	guardClear = 10 * time.Second       // to say so
+	guardRooms = 5 * time.Second        // to remove their directories
 )
 
 // RunGuardian is the body of the guardian: a process that outlives the daemon
@@ -67,7 +68,9 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 	if !g.informed {
 		return errors.New("guardian: the daemon died before it had told of all attempts: nobody knows whether any is left")
 	}
-	return sayCleared(ctx, hello, clear)
+	err = sayCleared(ctx, hello, clear)
+	hello.removeRooms(g.log)
+	return err
 }
 
 type guard struct {
@@ -181,6 +184,21 @@ func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
 	killed, err := h.run(ctx.Done())
 	g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
 	return err
+}
+
+// removeRooms removes what the dead daemon's attempts had on disk. What takes longer
+// than guardRooms is left to the daemon's next start, which waits for the guardian.
+func (h Hello) removeRooms(log *zap.Logger) {
+	late := make(chan struct{})
+	defer time.AfterFunc(guardRooms, func() { close(late) }).Stop()
+	for _, dir := range []string{h.Rooms, h.Scratch} {
+		if dir == "" {
+			continue
+		}
+		if err := RemoveRooms(dir, late); err != nil {
+			log.Warn("directories of attempts are left", zap.String("path", dir), zap.Error(err))
+		}
+	}
 }
 
 func sayCleared(ctx context.Context, hello Hello, clear func(context.Context, Hello) error) error {

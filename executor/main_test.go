@@ -59,12 +59,16 @@ func playDaemon() error {
 		return err
 	}
 	go s.run(ctx)
-	l := launcher{spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil)}
+	disk := newRooms(filepath.Join(dir, "scratch"), "i1", nil)
+	if err := disk.open(); err != nil {
+		return err
+	}
+	l := launcher{disk: disk, spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil)}
 	if d, err := time.ParseDuration(os.Getenv("EXECUTOR_TEST_SILENCE")); err == nil {
 		g.renewed(1, Boottime()+d)
 	}
 	for i, line := range lines {
-		what, err := l.prepare(assigned(fmt.Sprint("run", i), &task.Process{Shell: line}), int64(100+i))
+		what, err := l.prepare(assigned(fmt.Sprint("run", i), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
 		if err != nil {
 			return err
 		}
@@ -100,7 +104,7 @@ func pauseWhenAsked(file string, o *orders) {
 
 func guardianConfig(dir string) GuardianConfig {
 	return GuardianConfig{
-		Hello:   Hello{Instance: "i1", Dir: dir, Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
+		Hello:   Hello{Instance: "i1", Dir: dir, Scratch: filepath.Join(dir, "scratch"), Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
 		Command: []string{os.Args[0]}, Env: append(os.Environ(), "EXECUTOR_TEST_ROLE=guardian"),
 	}
 }

@@ -148,15 +148,16 @@ func (n *Node) wire() (err error) {
 	n.watchdog = newWatchdog(n.log)
 	n.expiry = newExpiryCare(n.secured, n.outside.Now, registry, n.log)
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
+	scratch := cmp.Or(cfg.ScratchDir, executor.ScratchDir(cfg.Name, cfg.DataDir))
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
-			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Etcd: cfg.access()},
+			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Scratch: scratch, Etcd: cfg.access()},
 			Env:    withoutSecrets(os.Environ()),
 			Logger: n.log, Registerer: registry,
 		})
 	}
 	n.executor, err = executor.New(executor.Config{
-		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Scratch: cmp.Or(cfg.ScratchDir, executor.ScratchDir(cfg.Name, cfg.DataDir)), Inbox: n.store, Guardian: n.guardian,
+		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Scratch: scratch, Inbox: n.store, Guardian: n.guardian,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
 		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Obeyed: func() { n.presence.announceSoon() }, // which is there before it runs
