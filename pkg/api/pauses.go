@@ -128,7 +128,10 @@ func kept(own task.Own, old store.Stored, spec task.Spec) *task.Own {
 	} else if old.Task.PauseAfter == 0 { // what failed before does not count
 		own.Counted = max(own.Counted, old.EntryMod, old.Task.Revision)
 	}
-	if own.Runs == 0 && own.Failures == 0 && own.Counted == 0 && len(own.Pauses) == 0 {
+	if spec.Target.Strategy != task.StrategySticky {
+		own.Node = ""
+	}
+	if own.Runs == 0 && own.Failures == 0 && own.Counted == 0 && len(own.Pauses) == 0 && own.Node == "" {
 		return nil
 	}
 	return &own

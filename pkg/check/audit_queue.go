@@ -85,7 +85,7 @@ func (a *audit) dueFor(w task.Waiting) time.Duration {
 // taken reports whether some node takes runs with this selector.
 func (a *audit) taken(selector string) bool {
 	s, err := task.ParseSelector(selector)
-	return err == nil && slices.ContainsFunc(slices.Collect(maps.Values(a.nodes)), func(n present) bool { return n.Takes() && s.Matches(n.Labels) })
+	return err == nil && slices.ContainsFunc(slices.Collect(maps.Values(a.nodes)), func(n present) bool { return n.Takes() && s.Accepts(&n.Node) })
 }
 
 func (a *audit) noneActive(ref store.Ref) func(context.Context) (bool, error) {

@@ -176,7 +176,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 		}
 	}
 	for _, n := range all {
-		if selector != "" && wanted.Matches(n.Labels) {
+		if selector != "" && wanted.Accepts(&n) {
 			add(n.Name)
 		}
 	}

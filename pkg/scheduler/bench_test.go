@@ -151,7 +151,7 @@ func BenchmarkFleet_Pick(b *testing.B) {
 		sel, _ := task.ParseSelector(text)
 		b.Run(fmt.Sprintf("selector %q", text), func(b *testing.B) {
 			for b.Loop() {
-				f.Pick(sel, start)
+				f.Pick(Want{Selector: sel}, start)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ const maxWaiting = 100
 // has told of it: then the entry has to say that the tick is decided.
 func (p *plan) tick(t *taskState) bool {
 	covered, records := t.create <= p.commit.Watermark.Seen, 2*t.drops()
-	light := covered && t.how.maxRuns == 0 && records == 0 // one record, and not the entry
+	light := covered && t.how.maxRuns == 0 && records == 0 && !t.how.sticky() // one record, and not the entry
 	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2+records, 2*t.bytes()+records*roomForRecord)
 	if !p.admit(t, room) {
 		return false
@@ -143,18 +143,6 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 	return ""
 }
 
-// pick chooses a node for a run. If it finds none because a session is suspect,
-// what waits for a node is looked at again when the suspicion ends.
-func (p *plan) pick(t *taskState) (*task.Node, bool) {
-	n, ok := p.w.e.cfg.Fleet.Pick(t.how.selector, p.now)
-	if !ok {
-		if until, suspect := p.w.e.cfg.Fleet.Suspected(p.now); suspect {
-			p.w.wakeAt(until)
-		}
-	}
-	return n, ok
-}
-
 // dispatch makes the run in p.attempt an attempt for the node that was picked for
 // it.
 func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
@@ -169,6 +157,7 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	a.Timeout, a.KillGrace, a.Retry, a.Replaceable = t.how.timeout, t.how.killGrace, t.how.retry, t.how.replaceable
 	a.KillSignal, a.Success = t.how.killSignal, t.how.success
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
+	p.stick(t, n)
 }
 
 // catchUp gives all of a task's undecided ticks up to an instant their outcome,
@@ -322,7 +311,7 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
 	n, ok := p.pick(t)
-	if ok && p.fits(t, 2, t.bytes()) {
+	if ok && p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()) {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
 		p.dispatch(t, n, -1)
 		p.commit.Dispatch(&p.attempt, t.action(), n.Revision)

@@ -1,7 +1,8 @@
 package scheduler
 
 import (
-	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*task.Node // never changed
-	taking  []string              // names of the nodes that take runs
+	taking  []*task.Node          // those that take runs, in the order of their names
+	hashes  []uint64              // of their names
 	given   map[string]int        // attempts of our shards by node
 	suspect map[string]suspect    // sessions that a commit found to be over
 }
@@ -41,12 +43,16 @@ func (f *Fleet) Set(nodes []task.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.nodes)
-	f.taking = f.taking[:0]
+	f.taking, f.hashes = f.taking[:0], f.hashes[:0]
 	for _, n := range nodes {
 		f.nodes[n.Name] = &n
 		if n.Takes() {
-			f.taking = append(f.taking, n.Name)
+			f.taking = append(f.taking, &n)
 		}
+	}
+	slices.SortFunc(f.taking, func(a, b *task.Node) int { return strings.Compare(a.Name, b.Name) })
+	for _, n := range f.taking {
+		f.hashes = append(f.hashes, mix(hash(n.Name)))
 	}
 	for name, s := range f.suspect {
 		if n := f.nodes[name]; n == nil || n.Revision != s.session {
@@ -99,69 +105,38 @@ func (f *Fleet) Suspected(now time.Time) (until time.Time, ok bool) {
 	return until, ok
 }
 
-// Pick chooses the node for a run and counts the run as given to it: the own
-// node if it matches and has a free slot, else the less loaded of two matching
-// ones drawn at random (the power of two choices, Mitzenmacher 2001). false if
-// no node that takes runs matches.
-func (f *Fleet) Pick(sel task.Selector, now time.Time) (*task.Node, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n, ok := f.pick(sel, now)
-	if ok {
-		f.given[n.Name]++
-	}
-	return n, ok
-}
-
-func (f *Fleet) pick(sel task.Selector, now time.Time) (*task.Node, bool) {
-	if n, ok := f.nodes[f.self]; ok && f.local != nil && f.fit(n, sel, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
-		return n, true
-	}
-	a, ok := f.draw(sel, now, "")
-	if !ok {
-		return nil, false
-	}
-	if b, ok := f.draw(sel, now, a.Name); ok && f.load(b) < f.load(a) {
-		return b, true
-	}
-	return a, true
-}
-
-// draw chooses a node that fits at random, but not one; each is as likely as
-// any other.
-func (f *Fleet) draw(sel task.Selector, now time.Time, but string) (*task.Node, bool) {
-	const tries = 4 // enough where most nodes fit
-	for range min(tries, len(f.taking)) {
-		if n := f.nodes[f.taking[rand.IntN(len(f.taking))]]; n.Name != but && f.fit(n, sel, now) {
-			return n, true
-		}
-	}
-	var drawn *task.Node
-	found := 0
-	for _, name := range f.taking {
-		if n := f.nodes[name]; name != but && f.fit(n, sel, now) {
-			if found++; rand.IntN(found) == 0 {
-				drawn = n
+// fit reports whether a node takes runs and matches.
+func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
+	if len(f.suspect) > 0 {
+		if s, ok := f.suspect[n.Name]; ok {
+			left := s.until.Sub(now)
+			if s.session == n.Revision && left > 0 && left <= suspicion { // more: the clock was set back
+				return false
 			}
+			delete(f.suspect, n.Name)
 		}
 	}
-	return drawn, found > 0
+	return n.Takes() && w.Selector.Accepts(n) && (len(w.But) == 0 || !slices.Contains(w.But, n.Name))
 }
 
-func (f *Fleet) fit(n *task.Node, sel task.Selector, now time.Time) bool {
-	if len(f.suspect) == 0 {
-		return n.Takes() && sel.Matches(n.Labels)
-	}
-	if s, ok := f.suspect[n.Name]; ok {
-		left := s.until.Sub(now)
-		if s.session == n.Revision && left > 0 && left <= suspicion { // more: the clock was set back
-			return false
-		}
-		delete(f.suspect, n.Name)
-	}
-	return n.Takes() && sel.Matches(n.Labels)
-}
-
+// load is which part of its slots a node has taken, as far as is known.
 func (f *Fleet) load(n *task.Node) float64 {
 	return float64(max(f.given[n.Name], n.Running)) / float64(max(n.Slots, 1))
+}
+
+// free reports whether a node has a free slot, as far as is known.
+func (f *Fleet) free(n *task.Node) bool {
+	if n.Name == f.self && f.local != nil {
+		return f.given[n.Name] < n.Slots && f.local() > 0
+	}
+	return max(f.given[n.Name], n.Running) < n.Slots
+}
+
+// after is the place of the first node that takes runs behind a name.
+func (f *Fleet) after(name string) int {
+	at, found := slices.BinarySearchFunc(f.taking, name, func(n *task.Node, name string) int { return strings.Compare(n.Name, name) })
+	if found {
+		at++
+	}
+	return at
 }

@@ -27,7 +27,7 @@ func picks(f *Fleet, n int, selector string) map[string]int {
 	}
 	to := map[string]int{}
 	for range n {
-		if n, ok := f.Pick(sel, start); ok {
+		if n, ok := f.Pick(Want{Selector: sel}, start); ok {
 			to[n.Name]++
 		}
 	}
@@ -128,7 +128,7 @@ func TestFleet_LeavesOutSuspectsUntilTheirTimeOrNextSession(t *testing.T) {
 	if to := picks(f, 20, ""); to["b"] != 20 {
 		t.Errorf("while a is suspect: %v", to)
 	}
-	if n, ok := f.Pick(nil, start.Add(suspicion)); !ok || n.Name != "a" {
+	if n, ok := f.Pick(Want{}, start.Add(suspicion)); !ok || n.Name != "a" {
 		t.Errorf("afterwards %s is picked", n.Name)
 	}
 	f.Suspect("a", 10, start)

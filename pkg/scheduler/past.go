@@ -9,7 +9,8 @@ import (
 
 // past is what has happened to a task whose future depends on it.
 type past struct {
-	own task.Own // as it is in the entry
+	own  task.Own // as it is in the entry
+	turn string   // the node that had the last run; with strategy round-robin only
 
 	// What its history tells. The watch tells of each end; what was before, or what
 	// it did not tell, is read (see study).

@@ -72,6 +72,7 @@ func (p *plan) done(rev int64) {
 	w.known, w.mark = rev, p.commit.Watermark
 	for _, c := range p.claims {
 		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
+		c.t.turned(c.node)
 		if c.late >= 0 {
 			w.e.metrics.lateness.Observe(c.late.Seconds())
 		}

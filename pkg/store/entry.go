@@ -75,7 +75,7 @@ func DecodeOwn(own []byte) (task.Own, error) { return decode[task.Own](own) }
 
 // EncodeOwn is o as EntryParts has it; nil if there is nothing in it.
 func EncodeOwn(o *task.Own) []byte {
-	if o == nil || o.Runs == 0 && o.Failures == 0 && o.Counted == 0 && len(o.Pauses) == 0 {
+	if o == nil || o.Runs == 0 && o.Failures == 0 && o.Counted == 0 && len(o.Pauses) == 0 && o.Node == "" {
 		return nil
 	}
 	return []byte(encode(o))

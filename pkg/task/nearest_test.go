@@ -68,6 +68,17 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 		{selector("a <> b"), `did you mean "a != b"?`},
 		{selector("not gpu"), `did you mean "!gpu"?`},
 		{selector("team = 'data'"), `label's value`},
+		{selector("disk_free => 10Gi"), `did you mean "disk_free >= 10Gi"?`},
+		{selector("cpus ≥ 8"), `did you mean "cpus >= 8"?`},
+		{selector("disk_free > 10 GB"), `did you mean "disk_free > 10GB"?`},
+		{selector("load1 below 4"), `did you mean "load1 < 4"?`},
+		{selector("memory free > 1Gi"), `did you mean "memory_free > 1Gi"?`},
+		{selector("10Gi < disk_free"), `did you mean "disk_free > 10Gi"?`},
+		{selector("role = db and load1 < 4"), `did you mean "role = db, load1 < 4"?`},
+		{selector("diskFree > 10Gi"), `"diskFree" is not a fact of nodes; did you mean disk_free?`},
+		{selector("free-memory >= 1Gi"), `did you mean memory_free?`},
+		{selector("disk_free > 10%"), `"10%" is not a number to compare "disk_free" with: write 4, 0.5, 10Gi or 500M`},
+		{selector("cpus > eight"), `"eight" is not a number`},
 	} {
 		switch {
 		case c.err == nil:

@@ -44,6 +44,8 @@ type Node struct {
 	Unreadable int               `json:"unreadable,omitempty"`  // entries of its shards that do not fire because they cannot be read, told now and then
 	Member     *Member           `json:"etcd_member,omitempty"` // of the etcd in its process, if it has one
 	Expires    []Expiry          `json:"expires,omitempty"`     // its certificates that end within 30 days
+	Facts      *Facts            `json:"facts,omitempty"`       // of its host, told now and then
+	Pressed    []string          `json:"pressed,omitempty"`     // facts that are beyond its own limits: it takes no runs meanwhile
 	Clock      Time              `json:"clock"`                 // its wall clock when this was written
 	StartedAt  Time              `json:"started_at"`            //
 	JoinedAt   Time              `json:"joined_at,omitzero"`    // since when it has its present session
@@ -80,7 +82,9 @@ func (n Node) Understands() int { return max(n.Format, 1) }
 func (n Node) Has(role string) bool { return slices.Contains(n.Roles, role) }
 
 // Takes reports whether the node takes new runs.
-func (n Node) Takes() bool { return n.State == NodeReady && n.Has(RoleExecutor) }
+func (n *Node) Takes() bool {
+	return n.State == NodeReady && len(n.Pressed) == 0 && n.Has(RoleExecutor)
+}
 
 // Owns reports whether the node may be given shards.
 func (n Node) Owns() bool {

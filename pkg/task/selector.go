@@ -6,38 +6,67 @@ import (
 	"strings"
 )
 
-// Selector is a parsed label selector: all of its terms must hold.
+// Selector is a parsed selector of labels and facts: all of its terms must hold.
 type Selector []term
 
 type term struct {
 	key    string
 	values []string // nil: the key's presence alone is asked
 	not    bool
+
+	order  string // >, >=, < or <=: the value is compared with number; "" else
+	number float64
 }
 
 // Matches reports whether labels satisfy every term. An empty selector matches all.
-// As elsewhere in the field, "k != v" and "k notin (…)" also hold without the key.
-func (s Selector) Matches(labels map[string]string) bool {
-	for _, t := range s {
-		v, ok := labels[t.key]
-		if t.values != nil {
-			ok = ok && slices.Contains(t.values, v)
-		}
-		if ok == t.not {
+// As elsewhere in the field, "k != v" and "k notin (…)" also hold without the key;
+// comparisons do not, nor with a label that is no number.
+func (s Selector) Matches(labels map[string]string) bool { return s.matches(labels, nil) }
+
+// Accepts reports whether a node satisfies every term. A comparison is with the fact
+// of that name, or, for all other names, with the label.
+func (s Selector) Accepts(n *Node) bool { return s.matches(n.Labels, n.Facts) }
+
+func (s Selector) matches(labels map[string]string, facts *Facts) bool {
+	for i := range s {
+		if !s[i].holds(labels, facts) {
 			return false
 		}
 	}
 	return true
 }
 
+func (t *term) holds(labels map[string]string, facts *Facts) bool {
+	if t.order != "" {
+		v, ok := facts.Fact(t.key)
+		if !ok && !isFact(t.key) {
+			v, ok = number(labels[t.key])
+		}
+		return ok && t.compares(v)
+	}
+	v, ok := labels[t.key]
+	if t.values != nil {
+		ok = ok && slices.Contains(t.values, v)
+	}
+	return ok != t.not
+}
+
+// Compares reports whether a node may satisfy the selector at one time and not at
+// another without having changed its labels.
+func (s Selector) Compares() bool {
+	return slices.ContainsFunc(s, func(t term) bool { return t.order != "" && isFact(t.key) })
+}
+
 var termForms = regexp.MustCompile(`^\s*(?:` +
-	`(!?)\s*([^\s=!(),]+)` + // exists, or not
-	`|([^\s=!(),]+)\s*(==?|!=)\s*([^\s=!(),]*)` + // equal, or not
-	`|([^\s=!(),]+)\s+(in|notin)\s*\(([^()]*)\)` + // one of, or none of
+	`(!?)\s*([^\s=!(),<>]+)` + // exists, or not
+	`|([^\s=!(),<>]+)\s*(==?|!=)\s*([^\s=!(),<>]*)` + // equal, or not
+	`|([^\s=!(),<>]+)\s+(in|notin)\s*\(([^()<>]*)\)` + // one of, or none of
+	`|([^\s=!(),<>]+)\s*([<>]=?)\s*([^\s=!(),<>]+)` + // more, or less
 	`)\s*$`)
 
 // ParseSelector reads terms separated by commas: "k = v", "k != v", "k in (a, b)",
-// "k notin (a, b)", "k" (the label exists) and "!k" (it does not).
+// "k notin (a, b)", "k" (the label exists), "!k" (it does not), and "k > n", ">=", "<"
+// and "<=", where n is a number, with a unit if it is of bytes: 10Gi.
 func ParseSelector(s string) (Selector, error) {
 	if strings.TrimSpace(s) == "" {
 		return nil, nil
@@ -50,18 +79,23 @@ func ParseSelector(s string) (Selector, error) {
 		m := termForms.FindStringSubmatch(part)
 		if m == nil {
 			return nil, Invalid(CodeBadSelector, "",
-				"%s is not a term: write k = v, k != v, k in (a, b), k notin (a, b), k or !k%s", Quote(part), meantTerm(part))
+				"%s is not a term: write k = v, k != v, k > n, k in (a, b), k notin (a, b), k or !k%s", Quote(part), meantTerm(part))
 		}
 		var t term
+		var err error
 		switch {
 		case m[2] != "":
 			t = term{key: m[2], not: m[1] == "!"}
 		case m[3] != "":
 			t = term{key: m[3], values: []string{m[5]}, not: m[4] == "!="}
-		default:
+		case m[6] != "":
 			t = term{key: m[6], not: m[7] == "notin", values: []string{}}
 			for v := range strings.SplitSeq(m[8], ",") {
 				t.values = append(t.values, strings.TrimSpace(v))
+			}
+		default:
+			if t, err = comparison(m[9], m[10], m[11]); err != nil {
+				return nil, err
 			}
 		}
 		if err := checkLabelKey(t.key); err != nil {
@@ -84,6 +118,13 @@ type slip struct {
 }
 
 var slips = []slip{
+	{regexp.MustCompile(`\s*(?:=>|≥)\s*`), " >= "},
+	{regexp.MustCompile(`\s*(?:=<|≤)\s*`), " <= "},
+	{regexp.MustCompile(`([<>]=?\s*[0-9.]+)\s+([kKMGT]i?[bB]?)\b`), "$1$2"},
+	{regexp.MustCompile(`(?i)\b(cpus|memory|memory_free|disk|disk_free|load1|load5|load15)\s+(?:is\s+)?(?:over|above|gt|more\s+than)\s+`), "$1 > "},
+	{regexp.MustCompile(`(?i)\b(cpus|memory|memory_free|disk|disk_free|load1|load5|load15)\s+(?:is\s+)?(?:under|below|lt|less\s+than)\s+`), "$1 < "},
+	{regexp.MustCompile(`(?i)^\s*(disk|memory)\s+free\s*([<>])`), "${1}_free $2"},
+	{regexp.MustCompile(`(?i)^\s*free\s+(disk|memory)\s*([<>])`), "${1}_free $2"},
 	{regexp.MustCompile(`(?i)\s+(and|&&?)\s+`), ", "},
 	{regexp.MustCompile(`(?i)^\s*not\s+`), "!"},
 	{regexp.MustCompile(`(?i)\s+not\s+in\s+`), " notin "},

@@ -169,13 +169,13 @@ type Retry struct {
 
 // Target says where runs of a task may run.
 type Target struct {
-	Selector string `json:"selector,omitempty" doc:"Node labels: \"role = db, zone in (a, b), !gpu\"."`
-	Strategy string `json:"strategy" doc:"auto (default): the owner's own node if it matches and has a slot, else the less loaded of two."`
+	Selector string `json:"selector,omitempty" doc:"Node labels and facts: \"role = db, zone in (a, b), !gpu, disk_free > 10Gi\"."`
+	Strategy string `json:"strategy" doc:"Which of the nodes that match has a run: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky."`
 	Count    int    `json:"count" doc:"On how many nodes. Default and, for now, only value: 1."`
+	// Key and Order are of one strategy each.
+	Key   string   `json:"key,omitempty" doc:"With strategy hash: runs with the same key go to the same node. Default: the task's namespace and name."`
+	Order []string `json:"order,omitempty" doc:"With strategy first: the nodes that may have its runs, the best first."`
 }
-
-// StrategyAuto is the one placement strategy so far.
-const StrategyAuto = "auto"
 
 // History says what is kept of ended runs.
 type History struct {
@@ -267,6 +267,8 @@ type Own struct {
 	Counted int64 `json:"counted,omitempty"`
 	// Pauses are the latest pauses, the newest last. Paused is the present one's.
 	Pauses []Pause `json:"pauses,omitempty"`
+	// Node had the last run; kept with strategy sticky only.
+	Node string `json:"node,omitempty"`
 }
 
 // Pause is a time without ticks.

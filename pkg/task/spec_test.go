@@ -41,9 +41,15 @@ func drawSpec(t *rapid.T) Spec {
 			Factor: rapid.Float64Range(1, 100).Draw(t, "factor"), Jitter: rapid.Float64Range(0, 1).Draw(t, "jitter"),
 			On: rapid.SliceOfNDistinct(rapid.SampledFrom([]State{Failed, TimedOut, Lost}), 0, 3, rapid.ID).Draw(t, "on"),
 		},
-		Target:  Target{Selector: rapid.SampledFrom([]string{"", "a = b, !c, d in (e, f)"}).Draw(t, "selector"), Strategy: StrategyAuto, Count: 1},
+		Target:  Target{Selector: rapid.SampledFrom([]string{"", "a = b, !c, d in (e, f)", "disk_free > 10Gi"}).Draw(t, "selector"), Strategy: rapid.SampledFrom(Strategies()).Draw(t, "strategy"), Count: 1},
 		History: History{Keep: rapid.IntRange(1, MaxKeep).Draw(t, "keep"), Record: rapid.SampledFrom([]string{RecordAll, RecordFailures}).Draw(t, "record")},
 		Paused:  rapid.Bool().Draw(t, "paused"),
+	}
+	switch s.Target.Strategy {
+	case StrategyHash:
+		s.Target.Key = rapid.SampledFrom([]string{"", "customer 7"}).Draw(t, "key")
+	case StrategyFirst:
+		s.Target.Order = []string{"n2", "n1"}
 	}
 	s.Missed = MissedPolicy{Policy: rapid.SampledFrom([]string{MissedLatest, MissedSkip, MissedAll}).Draw(t, "policy"),
 		Grace: duration(Duration(time.Second), MaxGrace), Limit: rapid.IntRange(1, MaxMissed).Draw(t, "limit")}
@@ -230,7 +236,7 @@ func TestSelector_RefusesWhatItDoesNotKnow(t *testing.T) {
 	for selector, code := range map[string]string{
 		",": CodeBadSelector, "role,": CodeBadSelector, ",role": CodeBadSelector, "role,,zone": CodeBadSelector,
 		"= db": CodeBadSelector, "!": CodeBadSelector, "!!a": CodeBadSelector, "!a = b": CodeBadSelector, "a b": CodeBadSelector,
-		"a === b": CodeBadSelector, "a = b = c": CodeBadSelector, "a > 1": CodeBadSelector, "a =! b": CodeBadSelector,
+		"a === b": CodeBadSelector, "a = b = c": CodeBadSelector, "a > b": CodeBadSelector, "a =! b": CodeBadSelector,
 		"a in b": CodeBadSelector, "a in (b": CodeBadSelector, "a in b)": CodeBadSelector, "a in ((b))": CodeBadSelector, "in (b)": CodeBadSelector,
 		"a IN (b)": CodeBadSelector, "a = (b)": CodeBadSelector, "a) , (b": CodeBadSelector, "a;b": CodeBadLabel,
 		"a = b/c": CodeBadLabel, "-a": CodeBadLabel, "a\x00": CodeBadLabel, "é": CodeBadLabel, "a = é": CodeBadLabel,

@@ -312,7 +312,7 @@ func (t Target) validate() error {
 	if _, err := ParseSelector(t.Selector); err != nil {
 		return Under("target.selector", err)
 	}
-	if err := oneOf("target.strategy", t.Strategy, StrategyAuto); err != nil {
+	if err := t.validateStrategy(); err != nil {
 		return err
 	}
 	return checkRange("target.count", t.Count, 1, 1)

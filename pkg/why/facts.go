@@ -150,8 +150,8 @@ func (f *Facts) matching(selector string) (names []string) {
 	if err != nil {
 		return nil
 	}
-	for _, n := range f.Nodes {
-		if n.Takes() && sel.Matches(n.Labels) {
+	for i := range f.Nodes {
+		if n := &f.Nodes[i]; n.Takes() && sel.Accepts(n) {
 			names = append(names, n.Name)
 		}
 	}

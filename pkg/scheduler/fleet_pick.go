@@ -1,0 +1,247 @@
+package scheduler
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Want is what a run asks of the node that is to have it. The zero value is any
+// node, by strategy auto.
+type Want struct {
+	Selector task.Selector
+	Strategy string   // of task.Strategies; "" is auto
+	Key      string   // of hash
+	Order    []string // of first
+	// Last is the node that had the run before: round-robin goes on after it, sticky
+	// stays with it. "" if there was none, or nobody knows.
+	Last string
+	But  []string // nodes that are left out
+}
+
+// Pick chooses the node for a run, by its strategy, among those that take runs and
+// match, and counts the run as given to it; Take gives it back. false if there is
+// none. It remembers nothing else: what a strategy has to know of former runs is in
+// the Want. The node is not to be changed.
+func (f *Fleet) Pick(w Want, now time.Time) (*task.Node, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.pick(&w, now)
+	if n == nil {
+		return nil, false
+	}
+	f.given[n.Name]++
+	return n, true
+}
+
+// Matching lists the nodes that take runs and match, in the order of their names:
+// those among which Pick chooses. They are not to be changed.
+func (f *Fleet) Matching(sel task.Selector, now time.Time) []*task.Node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []*task.Node
+	w := Want{Selector: sel}
+	for _, n := range f.taking {
+		if f.fit(n, &w, now) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
+	switch w.Strategy {
+	case task.StrategyRoundRobin:
+		return f.next(w, now)
+	case task.StrategyRandom:
+		return f.drawn(w, now, func(*task.Node) float64 { return 1 })
+	case task.StrategyWeighted:
+		return f.drawn(w, now, func(n *task.Node) float64 { return float64(max(n.Weight, 1)) })
+	case task.StrategyLeastLoaded:
+		return f.leastLoaded(w, now)
+	case task.StrategyHash:
+		return f.hashed(w, now)
+	case task.StrategyFirst:
+		return f.first(w, now)
+	case task.StrategySticky:
+		if n := f.nodes[w.Last]; n != nil && f.fit(n, w, now) {
+			return n
+		}
+		return f.ofTwo(w, now)
+	}
+	return f.auto(w, now)
+}
+
+// auto is the own node if it has a free slot, else the less loaded of two.
+func (f *Fleet) auto(w *Want, now time.Time) *task.Node {
+	if n := f.nodes[f.self]; n != nil && f.local != nil && f.fit(n, w, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
+		return n
+	}
+	return f.ofTwo(w, now)
+}
+
+// ofTwo is the less loaded of two matching nodes drawn at random (the power of two
+// choices, Mitzenmacher 2001).
+func (f *Fleet) ofTwo(w *Want, now time.Time) *task.Node {
+	a := f.draw(w, now, nil)
+	if a == nil {
+		return nil
+	}
+	if b := f.draw(w, now, a); b != nil && f.load(b) < f.load(a) {
+		return b
+	}
+	return a
+}
+
+// draw chooses a node that fits at random, but not one; each is as likely as any
+// other.
+func (f *Fleet) draw(w *Want, now time.Time, but *task.Node) *task.Node {
+	const tries = 4 // enough where most nodes fit
+	for range min(tries, len(f.taking)) {
+		if n := f.taking[rand.IntN(len(f.taking))]; n != but && f.fit(n, w, now) {
+			return n
+		}
+	}
+	var drawn *task.Node
+	found := 0
+	for _, n := range f.taking {
+		if n != but && f.fit(n, w, now) {
+			if found++; rand.IntN(found) == 0 {
+				drawn = n
+			}
+		}
+	}
+	return drawn
+}
+
+// next is the node after the last one, in the order of names, that has a free slot;
+// if none has, the next one all the same. Without a last one it begins anywhere:
+// tasks that begin together do not all begin with the same node.
+func (f *Fleet) next(w *Want, now time.Time) *task.Node {
+	if len(f.taking) == 0 {
+		return nil
+	}
+	from := rand.IntN(len(f.taking))
+	if w.Last != "" {
+		from = f.after(w.Last)
+	}
+	var full *task.Node
+	for i := range f.taking {
+		n := f.taking[(from+i)%len(f.taking)]
+		switch {
+		case !f.fit(n, w, now):
+		case f.free(n):
+			return n
+		case full == nil:
+			full = n
+		}
+	}
+	return full
+}
+
+// drawn is a node at random, each by its weight, of those with a free slot; if none
+// has one, of all.
+func (f *Fleet) drawn(w *Want, now time.Time, weight func(*task.Node) float64) *task.Node {
+	var drawn, full *task.Node
+	var sum, sumFull float64
+	for _, n := range f.taking {
+		if !f.fit(n, w, now) {
+			continue
+		}
+		of, to := &sum, &drawn
+		if !f.free(n) {
+			of, to = &sumFull, &full
+		}
+		if *of += weight(n); rand.Float64()**of < weight(n) {
+			*to = n
+		}
+	}
+	if drawn == nil {
+		return full
+	}
+	return drawn
+}
+
+// leastLoaded is the node with the least load; among several, one at random.
+func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
+	var best *task.Node
+	var least float64
+	alike := 0
+	for _, n := range f.taking {
+		if !f.fit(n, w, now) {
+			continue
+		}
+		load := f.load(n) + busy(n)
+		switch {
+		case best == nil || load < least:
+			best, least, alike = n, load, 1
+		case load == least:
+			if alike++; rand.IntN(alike) == 0 {
+				best = n
+			}
+		}
+	}
+	return best
+}
+
+// busy is how much of a node's machine is in use, in coarse steps: its load is told
+// now and then, and all runs of some seconds are not to go to the one node that was
+// idler by a hair.
+func busy(n *task.Node) float64 {
+	load, known := n.Facts.Fact(task.FactLoad1)
+	if !known || n.Facts.CPUs == 0 {
+		return 0
+	}
+	const steps = 4
+	return math.Floor(steps*load/float64(n.Facts.CPUs)) / steps
+}
+
+// first is the first of the order that has a free slot; if none has, the first that
+// takes runs.
+func (f *Fleet) first(w *Want, now time.Time) *task.Node {
+	var full *task.Node
+	for _, name := range w.Order {
+		n := f.nodes[name]
+		switch {
+		case n == nil || !f.fit(n, w, now):
+		case f.free(n):
+			return n
+		case full == nil:
+			full = n
+		}
+	}
+	return full
+}
+
+// hashed is the node with the highest score for the key: each key has an order of
+// nodes of its own, and only what a node had moves when it goes (rendezvous hashing,
+// Thaler and Ravishankar 1996). All owners compute the same.
+func (f *Fleet) hashed(w *Want, now time.Time) *task.Node {
+	var best *task.Node
+	var most uint64
+	key := hash(w.Key)
+	for i, n := range f.taking {
+		if score := mix(key ^ f.hashes[i]); (best == nil || score > most) && f.fit(n, w, now) {
+			best, most = n, score
+		}
+	}
+	return best
+}
+
+// hash is FNV-1a. It must never change: runs would move.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// mix spreads the bits of h (the finaliser of SplitMix64).
+func mix(h uint64) uint64 {
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}

@@ -1,0 +1,73 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// lookForFacts is how often what waits for a node whose facts match is looked at:
+// nodes tell their facts about as often.
+const lookForFacts = 5 * time.Second
+
+// pick chooses a node for a run. If it finds none because a session is suspect, or
+// because of what changes all the time, what waits is looked at again in a while.
+func (p *plan) pick(t *taskState) (*task.Node, bool) {
+	n, ok := p.w.e.cfg.Fleet.Pick(t.want(), p.now)
+	if ok {
+		return n, true
+	}
+	if until, suspect := p.w.e.cfg.Fleet.Suspected(p.now); suspect {
+		p.w.wakeAt(until)
+	}
+	if t.how.selector.Compares() {
+		p.w.wakeAt(p.now.Add(lookForFacts))
+	}
+	return nil, false
+}
+
+// want is what a run of t asks of its node.
+func (t *taskState) want() Want {
+	w := Want{Selector: t.how.selector}
+	switch w.Strategy = t.how.target.Strategy; w.Strategy {
+	case task.StrategyHash:
+		if w.Key = t.how.target.Key; w.Key == "" {
+			w.Key = t.fullName()
+		}
+	case task.StrategyFirst:
+		w.Order = t.how.target.Order
+	case task.StrategySticky:
+		w.Last = t.own().Node
+	case task.StrategyRoundRobin:
+		if t.past != nil {
+			w.Last = t.past.turn
+		}
+	}
+	return w
+}
+
+func (h *policySet) sticky() bool { return h.target.Strategy == task.StrategySticky }
+
+// sticks is for how many records of its entry the dispatch of a run needs room.
+func (t *taskState) sticks() int {
+	if t.how.sticky() {
+		return 1
+	}
+	return 0
+}
+
+// stick has the entry of a sticky task say which node has its runs, if that is
+// another than it says.
+func (p *plan) stick(t *taskState, n *task.Node) {
+	if t.how.sticky() && p.own(t).Node != n.Name {
+		p.change(t, func(d *draft) { d.own.Node = n.Name })
+	}
+}
+
+// turned notes which node had the last turn. Nobody else remembers it: the next
+// owner begins anywhere.
+func (t *taskState) turned(node string) {
+	if t.how.target.Strategy == task.StrategyRoundRobin {
+		t.history().turn = node
+	}
+}
