@@ -178,7 +178,7 @@ func (a *app) watchNodes(ctx context.Context, c *client.Client, name string) err
 		}
 	}
 	w.draw, w.name, w.key = a.nodeGrid, func(n task.Node) string { return n.Name }, func(n task.Node) string { return n.Name }
-	w.still = func(n task.Node) any { n.Clock, n.Member = task.Time{}, nil; return n }
+	w.still = func(n task.Node) any { n.Clock, n.Member, n.Facts = task.Time{}, nil, nil; return n }
 	w.gone = func(key string) any { return left{Name: key, Left: true} }
 	return w.run(ctx)
 }

@@ -74,6 +74,10 @@ type Config struct {
 
 	// ScratchDir is where the scratch directories and private /tmp of attempts are.
 	ScratchDir string `json:"scratch_dir"`
+	// Beyond these the node takes no runs; 0: no limit.
+	MaxLoad       float64   `json:"max_load"`        // of load1
+	MinMemoryFree task.Size `json:"min_memory_free"` // bytes
+	MinDiskFree   task.Size `json:"min_disk_free"`   // bytes, in the data directory's file system
 
 	LogFormat string `json:"log_format"` // json or console
 	LogLevel  string `json:"log_level"`
@@ -182,6 +186,9 @@ func (c *Config) validateNumbers() error {
 		if r.v < r.lo || r.v > r.hi {
 			return task.Invalid(task.CodeOutOfRange, r.field, "%d is not between %d and %d", r.v, r.lo, r.hi)
 		}
+	}
+	if !(c.MaxLoad == 0 || c.MaxLoad >= 0.1 && c.MaxLoad <= 1e5) {
+		return task.Invalid(task.CodeOutOfRange, "max_load", "%v is not between 0.1 and 100000, nor 0", c.MaxLoad)
 	}
 	times := []struct {
 		field     string

@@ -71,6 +71,7 @@ type Node struct {
 	owners   *kv.Mirror
 	moves    *kv.Mirror // shards that are about to change their owner
 	presence *presence
+	facts    *facts
 	fleet    *scheduler.Fleet
 	engine   *scheduler.Engine
 	keeper   *shard.Keeper
@@ -167,6 +168,7 @@ func (n *Node) wire() (err error) {
 		return err
 	}
 	n.counts = prometheus.NewRegistry()
+	n.facts = newFacts(cfg, func() { n.presence.announceSoon() }, n.log)
 	n.presence = n.newPresence()
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
@@ -215,7 +217,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon, facts: n.facts.tell,
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
 		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{

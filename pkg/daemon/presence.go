@@ -39,8 +39,9 @@ type presence struct {
 	froze  func() int64 // the record of freezes that the executor obeys
 	// unreadable is how many entries do not fire because they cannot be read.
 	unreadable func() int
-	member     func() *task.Member             // how the embedded etcd fares
-	expires    func() []task.Expiry            // certificates that end soon
+	member     func() *task.Member  // how the embedded etcd fares
+	expires    func() []task.Expiry // certificates that end soon
+	facts      func() (known *task.Facts, pressed []string)
 	joined     func(s *kv.Session, f kv.Fence) // told of each new session
 	unfit      func() string                   // why the node owns no shards; "" if it may
 	alive      func() error                    // why no lease may stand for this process
@@ -120,6 +121,7 @@ func (p *presence) record() task.Node {
 	n.Unreadable, n.Member, n.Expires = p.unreadable(), p.member(), p.expires()
 	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
 	n.Epoch, n.Froze = p.state.epoch(), p.froze()
+	n.Facts, n.Pressed = p.facts()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining {
@@ -173,13 +175,13 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		}
 		n := p.record()
 		err := p.store.Announce(ctx, f, n, s.Lease())
-		news := n.State != told.State || n.Unfit != told.Unfit || n.Froze != told.Froze
+		news := n.State != told.State || n.Unfit != told.Unfit || n.Froze != told.Froze || !slices.Equal(n.Pressed, told.Pressed)
 		switch {
 		case errors.Is(err, task.ErrFenced):
 			return err
 		case err == nil:
 			if news {
-				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("unfit", n.Unfit), zap.Int64("froze", n.Froze))
+				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("unfit", n.Unfit), zap.Int64("froze", n.Froze), zap.Strings("pressed", n.Pressed))
 			}
 			told = n
 			p.tell(n)

@@ -41,6 +41,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.followCluster)
 	ground.run(n.followFreezes)
 	ground.run(n.moves.Run)
+	ground.run(n.facts.run)
 	ground.run(n.bePresent)
 	ground.run(n.tellKeeper)
 	ground.run(n.history.run)
@@ -84,6 +85,10 @@ func (n *Node) watchEmbedded(ctx context.Context) error {
 func (n *Node) bePresent(ctx context.Context) error {
 	if err := n.clearFormer(ctx); err != nil {
 		return err
+	}
+	select { // its first record has facts: else what compares them would wait for the second
+	case <-n.facts.first:
+	case <-ctx.Done():
 	}
 	return n.presence.run(ctx)
 }
@@ -156,11 +161,12 @@ func (n *Node) watchPeers(ctx context.Context) error {
 	return n.peers.run(ctx, changed, n.present)
 }
 
-// placementOf is what of the nodes matters for where runs may go.
+// placementOf is what of the nodes matters for where runs may go. Facts are not in
+// it, as they never stay: what waits for them is looked at now and then.
 func placementOf(nodes []task.Node) string {
 	s := ""
 	for _, n := range nodes {
-		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Roles, n.Slots, n.Labels)
+		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Pressed, n.Roles, n.Slots, n.Labels)
 	}
 	return s
 }

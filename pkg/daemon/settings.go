@@ -56,6 +56,9 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.Int64Var(&c.SpoolTotal, "spool-total", c.SpoolTotal, "bytes of output kept in all")
 	f.Var((*duration)(&c.SpoolRetention), "spool-retention", "age up to which output is kept")
 	f.StringVar(&c.ScratchDir, "scratch-dir", c.ScratchDir, "absolute path, on disk, of scratch directories and private /tmp (default of root: /var/cache/carillon/NAME, else in the data directory)")
+	f.Float64Var(&c.MaxLoad, "max-load", c.MaxLoad, "load average over a minute beyond which the node takes no runs (0: no limit)")
+	f.Var((*bytes)(&c.MinMemoryFree), "min-memory-free", "free memory below which the node takes no runs, such as 512Mi (0: no limit)")
+	f.Var((*bytes)(&c.MinDiskFree), "min-disk-free", "free space of the data directory below which the node takes no runs, such as 10Gi (0: no limit)")
 	f.StringVar(&c.LogFormat, "log-format", c.LogFormat, "json or console")
 	f.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
@@ -181,3 +184,12 @@ func (d *duration) Type() string   { return "duration" }
 
 // Set reads a Go duration.
 func (d *duration) Set(s string) error { return (*task.Duration)(d).UnmarshalText([]byte(s)) }
+
+// bytes is a setting such as 10Gi.
+type bytes task.Size
+
+func (b *bytes) String() string { return task.Size(*b).String() }
+func (b *bytes) Type() string   { return "size" }
+
+// Set reads a number of bytes.
+func (b *bytes) Set(s string) error { return (*task.Size)(b).UnmarshalText([]byte(s)) }

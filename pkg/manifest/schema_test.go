@@ -188,6 +188,8 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 		doc[group] = map[string]any{inner: value}
 	case path == "max_active":
 		doc["overlap"], doc[path] = task.OverlapAllow, value
+	case path == "target.strategy" && value == task.StrategyFirst:
+		doc[group] = map[string]any{inner: value, "order": []string{"n1"}}
 	case inner != "":
 		doc[group] = map[string]any{inner: value}
 	default:

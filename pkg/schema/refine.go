@@ -54,10 +54,11 @@ func Refine(all map[string]*huma.Schema) {
 	Within(q["limit"], 1, task.MaxQueue, task.DefaultQueue)
 	Choice(q["drop"], task.DropNewest, task.DropNewest, task.DropOldest)
 	target := all["Target"].Properties
-	Choice(target["strategy"], d.Target.Strategy, task.StrategyAuto)
+	Choice(target["strategy"], d.Target.Strategy, task.Strategies()...)
+	refinePlace(target)
 	Within(target["count"], 1, 1, d.Target.Count)
 	longest := task.MaxSelector
-	target["selector"].MaxLength, target["selector"].Examples = &longest, []any{"role = db, zone in (a, b), !gpu"}
+	target["selector"].MaxLength, target["selector"].Examples = &longest, []any{"role = db, zone in (a, b), !gpu, disk_free > 10Gi"}
 	Within(all["History"].Properties["keep"], 1, task.MaxKeep, d.History.Keep)
 	Choice(all["History"].Properties["record"], d.History.Record, task.RecordAll, task.RecordFailures)
 }
@@ -85,6 +86,14 @@ func refineSuccess(s map[string]*huma.Schema) {
 	}
 	s["output"].Examples = []any{"^backup complete$"}
 	s["not_output"].Examples = []any{"(?i)error"}
+}
+
+func refinePlace(target map[string]*huma.Schema) {
+	key, order, name := task.MaxKey, task.MaxOrder, task.MaxName
+	target["key"].MaxLength = &key
+	target["order"].MaxItems, target["order"].UniqueItems = &order, true
+	target["order"].Items = &huma.Schema{Type: huma.TypeString, MaxLength: &name}
+	target["strategy"].Description += " docs/how-to/place.md says what each does when a node is gone, full or draining."
 }
 
 func refineProcess(p *huma.Schema) {

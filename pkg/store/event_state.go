@@ -141,12 +141,13 @@ func instanceWords(n task.Node) string {
 	return "instance " + n.Instance
 }
 
-// nodeChanges says in words what is new about a node, its clock and its load
-// aside; "" if nothing is.
+// nodeChanges says in words what is new about a node, its clock, its load and its
+// facts aside; "" if nothing is.
 func nodeChanges(a, b task.Node) string {
 	var said words
 	said.change("state", a.State, b.State)
 	said.change("unfit", a.Unfit, b.Unfit)
+	said.change("pressed", strings.Join(a.Pressed, ", "), strings.Join(b.Pressed, ", "))
 	said.change("instance", a.Instance, b.Instance)
 	said.change("address", a.Address, b.Address)
 	said.change("version", a.Version, b.Version)

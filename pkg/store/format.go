@@ -45,6 +45,9 @@ type feature struct {
 var features = []feature{
 	{"success", FormatProcesses, func(s *task.Spec) bool { return s.Success.Any() }},
 	{"kill_signal", FormatProcesses, func(s *task.Spec) bool { return s.KillSignal != "" && s.KillSignal != task.DefaultKillSignal }},
+	{"target.strategy", FormatProcesses, func(s *task.Spec) bool { return s.Target.Strategy != task.StrategyAuto && s.Target.Strategy != "" }},
+	{"target.selector", FormatProcesses, func(s *task.Spec) bool { return task.ComparesInSelector(s.Target.Selector) }},
+
 	{"shadow", FormatShadow, func(s *task.Spec) bool { return s.Shadow }},
 
 	{"action.process.group", FormatProcesses, process(func(p *task.Process) bool { return p.Group != "" })},

@@ -27,6 +27,10 @@ func comparison(key, order, text string) (term, error) {
 	return term{key: key, order: order, number: v}, nil
 }
 
+// ComparesInSelector reports whether a selector has comparisons, which former versions
+// cannot read.
+func ComparesInSelector(text string) bool { return strings.ContainsAny(text, "<>") }
+
 func (t *term) compares(v float64) bool {
 	switch t.order {
 	case ">":

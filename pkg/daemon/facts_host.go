@@ -1,0 +1,179 @@
+package daemon
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// host measures what task.Facts tell. It belongs to one goroutine.
+type host struct {
+	root    string // "/", but in tests
+	dataDir string
+	// statfs may hang, as on a file system whose server is away: one call at a time,
+	// and nobody waits long for it.
+	statfs  func(path string) (total, free int64, err error)
+	pending chan space
+}
+
+type space struct {
+	total, free int64
+	err         error
+}
+
+func newHost(dataDir string) *host { return &host{root: "/", dataDir: dataDir, statfs: statfs} }
+
+// patience is how long a measuring waits for the file system.
+const patience = 2 * time.Second
+
+// measure tells what it can. Sizes are whole MiB: the rest is noise.
+func (h *host) measure(ctx context.Context) *task.Facts {
+	f := &task.Facts{CPUs: runtime.NumCPU()}
+	f.Load1, f.Load5, f.Load15 = h.loads()
+	if total, free, ok := h.memory(); ok {
+		f.Memory, f.MemoryFree = total, mebi(free)
+	}
+	if s, ok := h.disk(ctx); ok {
+		f.Disk, f.DiskFree = s.total, mebi(s.free)
+	}
+	return f
+}
+
+func mebi(n int64) *int64 {
+	n = max(n, 0) >> 20 << 20
+	return &n
+}
+
+func (h *host) loads() (l1, l5, l15 *float64) {
+	words := strings.Fields(h.read("proc/loadavg"))
+	if len(words) < 3 {
+		return nil, nil, nil
+	}
+	load := func(s string) *float64 {
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return nil
+		}
+		return &v
+	}
+	return load(words[0]), load(words[1]), load(words[2])
+}
+
+// memory is the machine's, or, where a cgroup around the daemon leaves less, that.
+func (h *host) memory() (total, free int64, ok bool) {
+	info := h.table("proc/meminfo")
+	total, ok = info["MemTotal:"]
+	free, known := info["MemAvailable:"]
+	if !ok || !known {
+		return 0, 0, false
+	}
+	total, free = total<<10, free<<10
+	for _, g := range h.cgroups() {
+		limit, ok := h.number(g.limit)
+		if !ok || limit <= 0 || limit >= total { // v1 says a number near 2^63 for none
+			continue
+		}
+		used, ok := h.number(g.usage)
+		if !ok {
+			continue
+		}
+		used -= h.table(g.stat)[g.inactive] // is given back when it is needed, as MemAvailable counts it
+		total, free = limit, min(free, max(limit-used, 0))
+	}
+	return total, free, true
+}
+
+// memoryGroup is where a cgroup says what memory it may have and has.
+type memoryGroup struct{ limit, usage, stat, inactive string }
+
+// cgroups are the memory cgroups around the daemon, the widest first. In a container
+// whose own path is not to be seen it is the one that is mounted.
+func (h *host) cgroups() (list []memoryGroup) {
+	for line := range strings.Lines(h.read("proc/self/cgroup")) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		var mounts []string
+		v2 := parts[1] == ""
+		switch {
+		case v2:
+			mounts = []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"}
+		case strings.Contains(","+parts[1]+",", ",memory,"):
+			mounts = []string{"sys/fs/cgroup/memory"}
+		}
+		for _, mount := range mounts {
+			dir := mount
+			for step := range strings.SplitSeq(filepath.Clean("/"+parts[2]), "/") { // the first is "": the mount itself
+				dir = filepath.Join(dir, step)
+				g := memoryGroup{dir + "/memory.limit_in_bytes", dir + "/memory.usage_in_bytes", dir + "/memory.stat", "total_inactive_file"}
+				if v2 {
+					g = memoryGroup{dir + "/memory.max", dir + "/memory.current", dir + "/memory.stat", "inactive_file"}
+				}
+				list = append(list, g)
+			}
+		}
+	}
+	return list
+}
+
+func (h *host) disk(ctx context.Context) (space, bool) {
+	if h.pending == nil {
+		h.pending = make(chan space, 1)
+		go func(to chan<- space) {
+			total, free, err := h.statfs(h.dataDir)
+			to <- space{total, free, err}
+		}(h.pending)
+	}
+	wait := time.NewTimer(patience)
+	defer wait.Stop()
+	select {
+	case s := <-h.pending:
+		h.pending = nil
+		return s, s.err == nil
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	return space{}, false
+}
+
+func statfs(path string) (total, free int64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return 0, 0, err
+	}
+	return int64(s.Blocks) * int64(s.Bsize), int64(s.Bavail) * int64(s.Bsize), nil
+}
+
+// read is a file's text; "" if there is none.
+func (h *host) read(path string) string {
+	b, _ := os.ReadFile(filepath.Join(h.root, path)) // what cannot be read is not known
+	return string(b)
+}
+
+func (h *host) number(path string) (int64, bool) {
+	n, err := strconv.ParseInt(strings.TrimSpace(h.read(path)), 10, 64)
+	return n, err == nil // "max" is no limit
+}
+
+// table reads lines of a name and a number.
+func (h *host) table(path string) map[string]int64 {
+	t := map[string]int64{}
+	for line := range strings.Lines(h.read(path)) {
+		if words := strings.Fields(line); len(words) >= 2 {
+			if n, err := strconv.ParseInt(words[1], 10, 64); err == nil {
+				t[words[0]] = n
+			}
+		}
+	}
+	return t
+}
