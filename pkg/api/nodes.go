@@ -81,13 +81,16 @@ func restoredAt(nodes []task.Node) string {
 	return strings.Join(names, ", ")
 }
 
-// unfitWarnings are of nodes that gave their shards up by themselves.
+// unfitWarnings are of nodes that gave their shards up by themselves, or take no runs.
 func unfitWarnings(nodes []task.Node) (list []string) {
 	if names := restoredAt(nodes); names != "" {
 		list = append(list, fmt.Sprintf("etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
 			"until an operator accepts what it holds now, with carillon cluster recover", names))
 	}
 	for _, n := range nodes {
+		if len(n.Pressed) > 0 {
+			list = append(list, fmt.Sprintf("node %s takes no runs: beyond its own limit of %s", n.Name, strings.Join(n.Pressed, ", ")))
+		}
 		switch n.Unfit {
 		case "", task.UnfitRestored:
 		case task.UnfitClock:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,41 +25,56 @@ func (a *app) nodeCommand() *cobra.Command {
 
 func (a *app) nodeList() *cobra.Command {
 	var watch bool
+	var selector string
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the nodes that are present",
-		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w",
-		Args:    args(0, 0, ""),
+		Long: "List the nodes that are present. STATE says what a node takes: one that is pressed is beyond a limit of its own\n" +
+			"(max_load, min_memory_free, min_disk_free) and has no new runs meanwhile.",
+		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w\n  carillon node list -l 'disk_free > 10Gi, load1 < 4'\n" +
+			"  carillon node list --columns name,cpus,load,memory-free,disk-free",
+		Args: args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			wanted, err := task.ParseSelector(selector)
+			if err != nil {
+				return task.Under("selector", err)
+			}
 			c, err := a.connect()
 			if err != nil {
 				return err
 			}
 			if watch {
-				return a.watchNodes(cmd.Context(), c, "")
+				return a.watchNodes(cmd.Context(), c, "", wanted)
 			}
 			nodes, err := c.Nodes(cmd.Context())
 			if err != nil {
 				return err
 			}
+			nodes = accepted(wanted, nodes)
 			return emitList(a, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *grid { return a.nodeGrid(nodes, wide) })
 		},
 	}
 	bindWatch(cmd, &watch)
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "nodes whose labels and facts match, such as 'zone=a, disk_free > 10Gi'")
 	return cmd
+}
+
+// accepted are the nodes that match.
+func accepted(wanted task.Selector, nodes []task.Node) []task.Node {
+	return slices.DeleteFunc(nodes, func(n task.Node) bool { return !wanted.Accepts(&n) })
 }
 
 func (a *app) nodeGrid(nodes []task.Node, wide bool) *grid {
 	g := &grid{heads: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, empty: "no node is present"}
 	if wide {
-		g.heads = append(g.heads, "WEIGHT", "INSTANCE", "LABELS")
+		g.heads = append(append(g.heads, factHeads...), "WEIGHT", "INSTANCE", "LABELS")
 	}
 	for _, n := range nodes {
 		row := []string{n.Name, a.nodeState(n), oneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
 			fmt.Sprint(n.Shards), a.upWords(n), oneLine(n.Address), oneLine(n.Version)}
 		if wide {
-			row = append(row, fmt.Sprint(n.Weight), oneLine(n.Instance), labelWords(n.Labels))
+			row = append(append(row, a.factCells(n.Facts)...), fmt.Sprint(n.Weight), oneLine(n.Instance), labelWords(n.Labels))
 		}
 		g.add(row...)
 	}
@@ -68,11 +84,21 @@ func (a *app) nodeGrid(nodes []task.Node, wide bool) *grid {
 func (a *app) nodeState(n task.Node) string {
 	switch {
 	case n.Unfit != "": // it owns no shards, whatever its state
-		return a.paint(red, oneLine(n.State+", "+n.Unfit))
+		return a.paint(red, oneLine(n.State+", "+n.Unfit+pressedWords(n)))
+	case len(n.Pressed) > 0:
+		return a.paint(yellow, oneLine(n.State+pressedWords(n)))
 	case n.State == task.NodeReady:
 		return a.paint(green, n.State)
 	}
 	return a.paint(yellow, oneLine(n.State))
+}
+
+// pressedWords say what is beyond a limit of the node's own.
+func pressedWords(n task.Node) string {
+	if len(n.Pressed) == 0 {
+		return ""
+	}
+	return ", pressed: " + strings.Join(n.Pressed, " ")
 }
 
 // unfitWords say why a node owns no shards.
@@ -115,7 +141,7 @@ func (a *app) nodeGet() *cobra.Command {
 				return a.missingNode(cmd, c, words[0], err)
 			}
 			if watch {
-				return a.watchNodes(cmd.Context(), c, n.Name)
+				return a.watchNodes(cmd.Context(), c, n.Name, nil)
 			}
 			return emitOne(a, n, n.Name, func(d *details) { a.describeNode(d, n) })
 		},
@@ -131,6 +157,7 @@ func (a *app) describeNode(d *details, n task.Node) {
 	d.field("Labels", "%s", labelWords(n.Labels))
 	d.field("Running", "%d of %d slots", n.Running, n.Slots)
 	d.field("Shards", "%d, weight %d", n.Shards, n.Weight)
+	a.describeFacts(d, n.Facts)
 	d.field("Address", "%s", n.Address)
 	d.field("Version", "%s", n.Version)
 	d.field("Instance", "%s, up %s", n.Instance, a.upWords(n))

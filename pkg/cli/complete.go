@@ -192,8 +192,35 @@ func (a *app) completeNodeLabels(cmd *cobra.Command, _ []string, typed string) (
 		for _, n := range nodes {
 			l.add(n.Labels)
 		}
-		return l.offers(), err
+		return append(l.offers(), factOffers(nodes)...), err
 	}), typed)
+}
+
+// factOffers are comparisons of facts to begin with, and what nodes have of them.
+func factOffers(nodes []task.Node) []offer {
+	var offers []offer
+	for _, name := range task.FactNames() {
+		var least, most string
+		var low, high float64
+		for _, n := range nodes {
+			if v, ok := n.Facts.Fact(name); ok {
+				if least == "" || v < low {
+					least, low = factWords(n.Facts, name), v
+				}
+				if most == "" || v > high {
+					most, high = factWords(n.Facts, name), v
+				}
+			}
+		}
+		if most != "" {
+			sign := ">"
+			if strings.HasPrefix(name, "load") {
+				sign = "<"
+			}
+			offers = append(offers, offer{name + sign, fmt.Sprintf("%s to %s", least, most)})
+		}
+	}
+	return offers
 }
 
 // labelsSeen are labels, and how many things have each.
@@ -271,6 +298,7 @@ func (a *app) completeGlobals(root *cobra.Command) {
 }
 
 func completeTaskFlags(cmd *cobra.Command) {
+	completeFixed(cmd, "strategy", task.Strategies()...)
 	completeFixed(cmd, "overlap", task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
 	completeFixed(cmd, "queue-drop", task.DropNewest, task.DropOldest)
 	completeFixed(cmd, "missed", task.MissedLatest, task.MissedSkip, task.MissedAll)

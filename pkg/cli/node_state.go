@@ -72,7 +72,7 @@ func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, 
 	var p pick
 	cmd.Use += " NODE... | -l SELECTOR"
 	cmd.ValidArgsFunction = a.completeNodes
-	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "nodes whose labels match, such as zone=a")
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "nodes whose labels and facts match, such as zone=a or 'load1 > 8'")
 	cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "only list what would be done")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()

@@ -153,7 +153,7 @@ func (a *app) describeSpec(d *details, t client.Task) {
 		}
 		d.field("Pauses when", "%s", words)
 	}
-	d.field("Runs on", "%s", first(t.Target.Selector, "any node"))
+	d.field("Runs on", "%s", placeWords(t.Target))
 	d.field("History", "%s", historyWords(t.History))
 }
 

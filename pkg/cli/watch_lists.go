@@ -163,12 +163,12 @@ func (a *app) watchRun(ctx context.Context, c *client.Client, r task.Run, zone s
 }
 
 // watchNodes is node list -w, or node get -w of one.
-func (a *app) watchNodes(ctx context.Context, c *client.Client, name string) error {
+func (a *app) watchNodes(ctx context.Context, c *client.Client, name string, wanted task.Selector) error {
 	w := &watched[task.Node]{app: a, c: c, events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
 	w.about = func(task.Event) (string, bool) { return "", true }
 	w.list = func(ctx context.Context, _ int) ([]task.Node, error) {
 		nodes, err := c.Nodes(ctx)
-		return slices.DeleteFunc(nodes, func(n task.Node) bool { return name != "" && n.Name != name }), err
+		return slices.DeleteFunc(accepted(wanted, nodes), func(n task.Node) bool { return name != "" && n.Name != name }), err
 	}
 	if name != "" {
 		w.page = func(list []task.Node) string {

@@ -200,7 +200,8 @@ func output(ts *testscript.TestScript, _ bool, args []string) {
 	worldOf(ts).spool.set(strings.Join([]string{"default", args[0], args[1], args[2]}, "/"), ts.ReadFile(args[3]))
 }
 
-// node writes that a node is present: node NAME [UNFIT [ADDRESS]].
+// node writes that a node is present: node NAME [UNFIT [ADDRESS [JSON]]], with what
+// else is in its record.
 func node(ts *testscript.TestScript, _ bool, args []string) {
 	w, unfit, address := worldOf(ts), "", "http://10.0.0.1:7070"
 	if len(args) > 1 {
@@ -209,9 +210,13 @@ func node(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) > 2 {
 		address = args[2]
 	}
-	w.put(ts, w.store.Keys().Node(args[0]), task.Node{Name: args[0], Instance: "i1", Unfit: unfit, State: task.NodeReady, Address: address,
+	n := task.Node{Name: args[0], Instance: "i1", Unfit: unfit, State: task.NodeReady, Address: address,
 		Version: "v1.2.3", Labels: map[string]string{"node": args[0], "os": "linux"}, Roles: []string{"scheduler", "executor"}, Slots: 4,
-		Weight: 1, StartedAt: task.At(time.Now().Add(-3 * time.Hour))})
+		Weight: 1, StartedAt: task.At(time.Now().Add(-3 * time.Hour))}
+	if len(args) > 3 {
+		ts.Check(json.Unmarshal([]byte(args[3]), &n))
+	}
+	w.put(ts, w.store.Keys().Node(args[0]), n)
 }
 
 // owner gives a shard to a node: owner SHARD NODE.

@@ -98,7 +98,7 @@ func (f *Facts) foresee(g *finding, all []version) {
 		g.verdict, g.reason = task.VerdictShadow, task.ReasonShadow
 		return
 	}
-	if len(f.matching(e.Target.Selector)) == 0 {
+	if len(f.takers()) == 0 {
 		g.verdict, g.reason = task.VerdictNoNode, task.ReasonNoNode
 		return
 	}

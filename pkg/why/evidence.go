@@ -171,7 +171,7 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 		}
 	case task.VerdictNoNode, task.VerdictWaiting, task.VerdictWillRun:
 		if w.Entry != nil {
-			names := w.matching(w.Entry.Target.Selector)
+			names := w.takers()
 			if len(names) == 0 {
 				add("Nodes", "%s; present are %s", w.noNodeWords(), w.nodeWords())
 			} else if w.Entry.Target.Selector != "" {
@@ -189,6 +189,8 @@ func (w *witness) nodeWords() string {
 			text += " (" + n.State + ")"
 		} else if !n.Has(task.RoleExecutor) {
 			text += " (runs nothing)"
+		} else if len(n.Pressed) > 0 {
+			text += " (pressed: " + strings.Join(n.Pressed, ", ") + ")"
 		}
 		names = append(names, text)
 	}

@@ -144,19 +144,8 @@ func (f *Facts) node(name string) *task.Node {
 	return &f.Nodes[i]
 }
 
-// matching are the nodes that take work now and match a selector.
-func (f *Facts) matching(selector string) (names []string) {
-	sel, err := task.ParseSelector(selector)
-	if err != nil {
-		return nil
-	}
-	for i := range f.Nodes {
-		if n := &f.Nodes[i]; n.Takes() && sel.Accepts(n) {
-			names = append(names, n.Name)
-		}
-	}
-	return names
-}
+// takers are the nodes that take work now and may have the task's.
+func (f *Facts) takers() []string { return f.Entry.Target.Takers(f.Nodes) }
 
 // ownership is who owned the shard at an instant.
 func (f *Facts) ownership(at time.Time) *task.Ownership {

@@ -114,10 +114,35 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 
 // noNodeWords is why there is no node for the task.
 func (f *Facts) noNodeWords() string {
-	if f.Entry.Target.Selector == "" {
-		return "no node takes work at present"
+	text := "no node takes work at present"
+	if f.Entry.Target.Selector != "" {
+		text = "no node that takes work matches " + task.Quote(f.Entry.Target.Selector)
 	}
-	return "no node that takes work matches " + task.Quote(f.Entry.Target.Selector)
+	return text + f.orderWords() + f.pressureWords()
+}
+
+// orderWords are of the nodes that alone may have the task's runs.
+func (f *Facts) orderWords() string {
+	if f.Entry.Target.Strategy != task.StrategyFirst {
+		return ""
+	}
+	return " among " + strings.Join(few(f.Entry.Target.Order), ", ")
+}
+
+// pressureWords are of the nodes that would have its runs, were they not beyond limits
+// of their own.
+func (f *Facts) pressureWords() string {
+	var words []string
+	for _, n := range f.Nodes {
+		pressed := n.Pressed
+		if n.Pressed = nil; len(pressed) > 0 && len(f.Entry.Target.Takers([]task.Node{n})) > 0 {
+			words = append(words, fmt.Sprintf("%s takes none, beyond its own limit of %s", n.Name, strings.Join(pressed, ", ")))
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(few(words), "; ") + ")"
 }
 
 func frozenWhat(z *task.Freeze) string {

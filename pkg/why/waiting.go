@@ -36,7 +36,7 @@ func mayTurn(reason string) bool {
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
 	text := noSelector(g, reasonWords(r))
-	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && len(f.matching(f.Entry.Target.Selector)) == 0
+	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && len(f.takers()) == 0
 	if noNode {
 		text = f.noNodeWords()
 	}
@@ -44,8 +44,10 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 		if f.Entry.Target.Selector != "" {
 			text += " (" + task.Quote(f.Entry.Target.Selector) + ")"
 		}
-		if len(f.matching(f.Entry.Target.Selector)) > 0 {
+		if len(f.takers()) > 0 {
 			text += ", or did not a moment ago"
+		} else {
+			text += f.orderWords() + f.pressureWords()
 		}
 	}
 	if g.freeze != nil { // nothing of it starts, whatever else it waits for

@@ -429,6 +429,18 @@ var stories = []story{
 		w.Entry.Target.Selector = "role = db"
 		return w
 	}, "12:30", task.VerdictNoNode, []string{`no node that takes work matches "role = db"`}},
+	{"will find all under pressure", func() *world {
+		w := nightly()
+		for i := range w.Nodes {
+			w.Nodes[i].Pressed = []string{task.FactDiskFree}
+		}
+		return w
+	}, "12:30", task.VerdictNoNode, []string{`no node takes work at present (n1 takes none, beyond its own limit of disk_free`}},
+	{"will find none of its order", func() *world {
+		w := nightly()
+		w.Entry.Target.Strategy, w.Entry.Target.Order = task.StrategyFirst, []string{"db-1", "db-2"}
+		return w
+	}, "12:30", task.VerdictNoNode, []string{`no node takes work at present among db-1, db-2`}},
 	{"will be no tick", func() *world { return nightly() }, "12:31", task.VerdictNoTick, []string{"There will be no tick on Tue 10 Mar 2026 12:31 UTC", "the next is Tue 10 Mar 2026 13:30 UTC"}},
 	{"before its start", func() *world { return timed(func(s *task.Spec) { s.Start = task.At(at("05:00:00")) }) }, "02:30", task.VerdictOutside,
 		[]string{"There was no tick on Tue 10 Mar 2026 02:30 UTC: the task has none before its start, Tue 10 Mar 2026 05:00 UTC."}},
