@@ -97,6 +97,10 @@ fuzz: ## Run each fuzz target for FUZZTIME
 bench: ## Run the Go benchmarks
 	@bash scripts/bench.sh
 
+.PHONY: place
+place: build ## Run a task under each strategy on six agents for SECONDS_EACH, then without one of them; show where runs went
+	@bash scripts/place.sh
+
 .PHONY: failover
 failover: build ## Show how long tasks stand still when nodes join, drain, restart and are killed
 	@build/carillon bench failover

@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -58,7 +57,7 @@ func (a *audit) endQueue(s *shardLook) {
 	if a.freezes.Of(ref.Namespace) != nil || slices.ContainsFunc(all, func(q queued) bool { return q.Reason == task.ReasonCatchUp }) {
 		return
 	}
-	if entry.bad || a.active[hashOf(ref)] || !a.taken(entry.selector) || a.at.Sub(o.Since.Time) < slack {
+	if entry.bad || a.active[hashOf(ref)] || !a.taken(entry.target) || a.at.Sub(o.Since.Time) < slack {
 		return
 	}
 	for _, q := range all {
@@ -82,10 +81,14 @@ func (a *audit) dueFor(w task.Waiting) time.Duration {
 	return a.at.Sub(since)
 }
 
-// taken reports whether some node takes runs with this selector.
-func (a *audit) taken(selector string) bool {
-	s, err := task.ParseSelector(selector)
-	return err == nil && slices.ContainsFunc(slices.Collect(maps.Values(a.nodes)), func(n present) bool { return n.Takes() && s.Accepts(&n.Node) })
+// taken reports whether some node takes runs of such a target. Of one that compares
+// facts nobody can say for how long a node has matched.
+func (a *audit) taken(t task.Target) bool {
+	var nodes []task.Node
+	for _, n := range a.nodes {
+		nodes = append(nodes, n.Node)
+	}
+	return !task.ComparesInSelector(t.Selector) && len(t.Takers(nodes)) > 0
 }
 
 func (a *audit) noneActive(ref store.Ref) func(context.Context) (bool, error) {

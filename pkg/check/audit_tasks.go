@@ -88,11 +88,11 @@ func (s *specSet) mayBe(ref store.Ref, uid string) bool {
 
 // inShard is what the audit knows of an entry while it is in its shard.
 type inShard struct {
-	uid      string
-	mod      int64
-	overlap  string
-	selector string
-	bad      bool
+	uid     string
+	mod     int64
+	overlap string
+	target  task.Target
+	bad     bool
 }
 
 // lookAtEntry judges an entry, and keeps what its queue and history are held against.
@@ -102,7 +102,7 @@ func (a *audit) lookAtEntry(s *shardLook, e *mvccpb.KeyValue, ref store.Ref) {
 	if err != nil {
 		a.unreadable(e, "the entry of "+ref.String(), err)
 	}
-	s.entries[ref.String()] = inShard{parsed.UID, e.ModRevision, parsed.Overlap, parsed.Target.Selector, err != nil}
+	s.entries[ref.String()] = inShard{parsed.UID, e.ModRevision, parsed.Overlap, parsed.Target, err != nil}
 	i, hasSpec := a.specs.find(ref)
 	switch home := a.Ref(ref.Namespace, ref.Name); {
 	case home.Shard != ref.Shard:

@@ -68,6 +68,7 @@ type Node struct {
 	obeying sync.Mutex // held while the executor is told what the node's state is
 
 	nodes    *kv.Mirror
+	known    *store.KnownNodes
 	owners   *kv.Mirror
 	moves    *kv.Mirror // shards that are about to change their owner
 	presence *presence
@@ -150,6 +151,7 @@ func (n *Node) wire() (err error) {
 	n.expiry = newExpiryCare(n.secured, n.outside.Now, registry, n.log)
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
 	scratch := cmp.Or(cfg.ScratchDir, executor.ScratchDir(cfg.Name, cfg.DataDir))
+	n.known = n.store.KnownNodes()
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
 			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Scratch: scratch, Etcd: cfg.access()},

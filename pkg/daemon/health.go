@@ -32,7 +32,7 @@ func (n *Node) watch() {
 }
 
 // present are the nodes that are present, as far as this one knows.
-func (n *Node) present() []task.Node { return n.store.DecodeNodes(n.nodes.Snapshot().KVs) }
+func (n *Node) present() []task.Node { return n.known.Decode(n.nodes.Snapshot().KVs) }
 
 // unfitChanged has everybody look again who asks whether the node may own shards.
 func (n *Node) unfitChanged() {

@@ -136,7 +136,7 @@ func (n *Node) followFleet(ctx context.Context) error {
 	before := ""
 	for {
 		known := n.nodes.Snapshot()
-		nodes := n.store.DecodeNodes(known.KVs)
+		nodes := n.known.Decode(known.KVs)
 		n.fleet.Set(nodes)
 		if known.Revision > 0 {
 			n.clock.hear(nodes)
@@ -146,6 +146,10 @@ func (n *Node) followFleet(ctx context.Context) error {
 			before = now
 			n.engine.Look()
 		}
+		// A thousand nodes announce themselves 200 times a second: several at a time will do.
+		if !pause(ctx, time.Duration(len(nodes))*fleetPace) {
+			return ctx.Err()
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -153,6 +157,9 @@ func (n *Node) followFleet(ctx context.Context) error {
 		}
 	}
 }
+
+// fleetPace is how long the view of the nodes may be old, for each of them.
+const fleetPace = 100 * time.Microsecond
 
 // watchPeers keeps an eye on some other nodes.
 func (n *Node) watchPeers(ctx context.Context) error {
@@ -233,6 +240,6 @@ func (n *Node) handsOver() bool {
 	if _, present := n.presence.Session(); !present {
 		return false
 	}
-	others := slices.ContainsFunc(n.store.DecodeNodes(n.nodes.Snapshot().KVs), func(o task.Node) bool { return o.Name != n.cfg.Name && o.Owns() })
+	others := slices.ContainsFunc(n.present(), func(o task.Node) bool { return o.Name != n.cfg.Name && o.Owns() })
 	return others && (len(n.ownShards()) > 0 || n.keeper.Running() > 0)
 }

@@ -56,7 +56,7 @@ func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
 	case task.StrategyRoundRobin:
 		return f.next(w, now)
 	case task.StrategyRandom:
-		return f.drawn(w, now, func(*task.Node) float64 { return 1 })
+		return f.random(w, now)
 	case task.StrategyWeighted:
 		return f.drawn(w, now, func(n *task.Node) float64 { return float64(max(n.Weight, 1)) })
 	case task.StrategyLeastLoaded:
@@ -139,6 +139,18 @@ func (f *Fleet) next(w *Want, now time.Time) *task.Node {
 		}
 	}
 	return full
+}
+
+// random is a node at random: of many it draws a few, and looks at all only if none
+// of those has a free slot.
+func (f *Fleet) random(w *Want, now time.Time) *task.Node {
+	const tries = 4
+	for range min(tries, len(f.taking)) {
+		if n := f.taking[rand.IntN(len(f.taking))]; f.fit(n, w, now) && f.free(n) {
+			return n
+		}
+	}
+	return f.drawn(w, now, func(*task.Node) float64 { return 1 })
 }
 
 // drawn is a node at random, each by its weight, of those with a free slot; if none
