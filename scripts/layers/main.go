@@ -32,9 +32,9 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
+	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	"pkg/cli":      {"pkg/top", "pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
@@ -54,7 +54,7 @@ var allowed = map[string][]string{
 
 	"election":  {"pkg/kv"},
 	"shard":     {"pkg/store", "pkg/kv", "pkg/task"},
-	"executor":  {"pkg/store", "pkg/kv", "pkg/task"},
+	"executor":  {"pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
 	"pkg/store": {"pkg/kv", "pkg/task"},
 
 	// check looks at etcd from outside: in tests, and for the API's audit.
@@ -67,6 +67,9 @@ var allowed = map[string][]string{
 
 	// certs knows files and TLS, and nothing of who uses them.
 	"pkg/certs": {},
+
+	// cgroup knows the kernel's control groups, and nothing of attempts.
+	"pkg/cgroup": {},
 
 	"pkg/kv": {},
 	// kvmem is an etcd in memory, around puts functions around an etcd client: for

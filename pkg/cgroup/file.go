@@ -1,0 +1,68 @@
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+func read(dir, name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	return strings.TrimSpace(string(b)), err
+}
+
+// write writes to a file that must be there: the kernel makes them.
+func write(dir, name, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+func has(dir, name string) bool {
+	_, err := os.Stat(filepath.Join(dir, name))
+	return err == nil
+}
+
+// number reads a file that holds one; 0 if it cannot.
+func number(dir, name string) int64 {
+	s, err := read(dir, name)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}
+
+// field reads a line "name number" of a file; 0 if there is none.
+func field(text, name string) int64 {
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == name {
+			n, _ := strconv.ParseInt(v, 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+func put(dir string, pid int) error { return write(dir, "cgroup.procs", strconv.Itoa(pid)) }
+
+func pidsIn(dir string) ([]int, error) {
+	s, err := read(dir, "cgroup.procs")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for line := range strings.SplitSeq(s, "\n") {
+		if pid, err := strconv.Atoi(line); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}

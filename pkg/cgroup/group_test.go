@@ -1,0 +1,326 @@
+package cgroup
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// real opens the groups of this host. Where it has none, the test asks for what is
+// to be so there, and ends.
+func real(t *testing.T, record string) *Groups {
+	t.Helper()
+	g, err := Open(Config{Setting: Auto, Node: "test", Instance: strings.ToLower(filepath.Base(t.TempDir())) + strings.ToLower(t.Name()), Record: record})
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := g.Roots()
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, root := range roots {
+			if _, err := os.Stat(root); err == nil {
+				t.Errorf("%s is left", root)
+			}
+		}
+	})
+	return g
+}
+
+// none says what is to be so on a host without control groups.
+func none(t *testing.T, g *Groups) bool {
+	t.Helper()
+	if g.Any() {
+		return false
+	}
+	if x, err := g.Take(Limits{}); err == nil || x != nil || g.Why() == nil {
+		t.Errorf("took %v of no groups; why: %v", x, g.Why())
+	}
+	return true
+}
+
+// startIn runs a shell line in a group, which begins when it has joined all of it.
+func startIn(t *testing.T, x *Group, line string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "read go; "+line)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if fd := x.FD(); fd >= 0 {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, fd
+	}
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		err = x.Join(cmd.Process.Pid)
+	}
+	if err == nil {
+		_, err = io.WriteString(in, "go\n")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// daemonizes leaves a process with a session of its own and no environment.
+const daemonizes = `setsid env -i /bin/sh -c 'trap "" TERM; while :; do /bin/sleep 1; done' >/dev/null 2>&1 & `
+
+func TestGroup_HoldsWhatDaemonizes(t *testing.T) {
+	t.Parallel()
+	g := real(t, "")
+	if none(t, g) {
+		return
+	}
+	x, err := g.Take(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !x.Empty() {
+		t.Error("a new group is not empty")
+	}
+	if err := startIn(t, x, daemonizes).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if x.Empty() || len(x.PIDs()) == 0 {
+		t.Fatal("what daemonized is not in the group")
+	}
+	if err := x.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "empty", func() bool { Kill(x.dir); return x.Empty() }) // frozen as it is
+	if u := x.Usage(); !x.freezer && u.CPU == 0 {
+		t.Error("it took no time")
+	}
+	g.Give(x)
+	again, err := g.Take(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Give(again)
+	if again != x {
+		t.Error("an empty group is not used again")
+	}
+	if u := again.Usage(); u.CPU != 0 {
+		t.Errorf("%s that another took are counted", u.CPU)
+	}
+	if err := startIn(t, again, "exit 0").Wait(); err != nil { // it is not frozen any more
+		t.Error(err)
+	}
+	eventually(t, "empty", again.Empty)
+}
+
+// TestGroups_SetAsideWhatIsNotEmpty: it is killed, removed in the end, and nobody's
+// until then.
+func TestGroups_SetAsideWhatIsNotEmpty(t *testing.T) {
+	t.Parallel()
+	g := real(t, "")
+	if none(t, g) {
+		return
+	}
+	x, err := g.Take(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := startIn(t, x, "sleep 300")
+	g.Give(x)
+	if g.Aside() != 1 {
+		t.Errorf("%d are set aside", g.Aside())
+	}
+	other, err := g.Take(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other == x {
+		t.Fatal("a group with a process in it was handed on")
+	}
+	_ = cmd.Wait()
+	eventually(t, "empty", x.Empty)
+	g.Give(other)
+	if _, err := os.Stat(x.dir); err == nil || g.Aside() != 0 {
+		t.Errorf("%d are set aside after their end: %v", g.Aside(), err)
+	}
+}
+
+// TestGroups_Remember: the next daemon removes what one left whose guardian could not.
+func TestGroups_Remember(t *testing.T) {
+	t.Parallel()
+	record := filepath.Join(t.TempDir(), "cgroups")
+	g := real(t, record)
+	if none(t, g) {
+		return
+	}
+	x, err := g.Take(Limits{PIDs: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := startIn(t, x, daemonizes+"sleep 300")
+	later, err := Open(Config{Setting: Off, Node: "test", Instance: "later", Record: record})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- cmd.Wait() }()
+	if err := later.ClearFormer(); err != nil {
+		t.Fatal(err)
+	}
+	<-gone
+	for _, root := range g.Roots() {
+		if _, err := os.Stat(root); err == nil {
+			t.Errorf("%s is left", root)
+		}
+	}
+	if b, err := os.ReadFile(record); err != nil || len(b) > 0 {
+		t.Errorf("the record says %q: %v", b, err)
+	}
+}
+
+func TestRemove_OnlyWhatIsOurs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := Remove([]string{dir}, time.Second); err == nil {
+		t.Error("a directory of somebody else's is removed")
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
+	}
+	if err := Remove([]string{filepath.Join(dir, "carillon-n1-i1")}, time.Second); err != nil {
+		t.Errorf("what is gone already: %v", err)
+	}
+}
+
+func TestGroup_MemoryLimit(t *testing.T) {
+	t.Parallel()
+	g := real(t, "")
+	l := Limits{Memory: 16 << 20}
+	if len(g.Lacks(l)) > 0 {
+		return // TestLimits and TestOpen have what a host does without
+	}
+	x, err := g.Take(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = startIn(t, x, "exec tail /dev/zero").Wait()
+	if exit, ok := err.(*exec.ExitError); !ok || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+		t.Errorf("ended as %v", err)
+	}
+	u := x.Usage()
+	if u.OOMKills == 0 || u.MemoryPeak < 8<<20 || u.MemoryPeak > 16<<20 {
+		t.Errorf("used %+v", u)
+	}
+	eventually(t, "empty", x.Empty)
+	dirs := append([]string{x.dir}, x.joined...)
+	g.Give(x)
+	for _, dir := range dirs {
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s is left", dir)
+		}
+	}
+}
+
+func TestGroup_PIDsLimit(t *testing.T) {
+	t.Parallel()
+	g := real(t, "")
+	l := Limits{PIDs: 12}
+	if len(g.Lacks(l)) > 0 {
+		return
+	}
+	x, err := g.Take(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := startIn(t, x, "f() { f | f & f; }; f 2>/dev/null")
+	eventually(t, "refused", func() bool { return x.Usage().Refused > 0 })
+	for range 20 {
+		if n := len(x.PIDs()); n > 12 {
+			t.Errorf("%d processes", n)
+		}
+	}
+	eventually(t, "killed", func() bool { _ = x.Kill(); return x.Empty() })
+	_ = cmd.Wait()
+	g.Give(x)
+}
+
+func TestGroup_CPULimit(t *testing.T) {
+	t.Parallel()
+	g := real(t, "")
+	l := Limits{CPU: 0.1}
+	if len(g.Lacks(l)) > 0 {
+		return
+	}
+	x, err := g.Take(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := startIn(t, x, "while :; do :; done")
+	eventually(t, "held back", func() bool {
+		var n int64
+		for _, dir := range append([]string{x.dir}, x.joined...) {
+			text, _ := read(dir, "cpu.stat")
+			n += field(text, "nr_throttled")
+		}
+		return n > 2
+	})
+	eventually(t, "killed", func() bool { _ = x.Kill(); return x.Empty() })
+	_ = cmd.Wait()
+	g.Give(x)
+}
+
+// TestGroup_KilledIsNotUsedAgain: what is started in one is killed, by kernels that do
+// not count well.
+func TestGroup_KilledIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	g := real(t, "")
+	if none(t, g) {
+		return
+	}
+	x, err := g.Take(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := startIn(t, x, daemonizes+"sleep 300")
+	if err := x.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	eventually(t, "empty", func() bool { _ = x.Kill(); return x.Empty() })
+	g.Give(x)
+	again, err := g.Take(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Give(again)
+	for range 3 {
+		if err := startIn(t, again, "exit 0").Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "empty", again.Empty)
+}
+
+func TestFiles_AreNotMade(t *testing.T) {
+	t.Parallel()
+	if err := write(t.TempDir(), "memory.max", "1"); !os.IsNotExist(err) {
+		t.Errorf("wrote what the kernel does not have: %v", err)
+	}
+}
