@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -85,6 +86,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 	}
 	d.painted("Progress", a.progressLine(r))
 	d.field("Paused", "%s", a.pauseWords(r, at))
+	d.field("Used", "%s", usedWords(r.Usage))
 	d.field("Node", "%s", r.Node)
 	if r.Attempt > 0 {
 		d.field("Attempt", "%d, token %d", r.Attempt, r.Token)
@@ -112,6 +114,21 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 		}
 		d.section(title, printable(r.OutputTail))
 	}
+}
+
+// usedWords is what the processes of a run took.
+func usedWords(u task.Usage) string {
+	var words []string
+	add := func(v int64, format, text string) {
+		if v > 0 {
+			words = append(words, fmt.Sprintf(format, text))
+		}
+	}
+	add(u.CPUMS, "%s CPU", span(time.Duration(u.CPUMS)*time.Millisecond))
+	add(u.MemoryPeak, "%s memory", size(u.MemoryPeak))
+	add(u.IORead, "%s read", size(u.IORead))
+	add(u.IOWritten, "%s written", size(u.IOWritten))
+	return strings.Join(words, ", ")
 }
 
 func deciderWords(r task.Run) string {

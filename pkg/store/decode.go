@@ -158,6 +158,8 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.text(&v.RetryOf)
 	case "unenforced":
 		r.other(&v.Unenforced)
+	case "usage":
+		r.usage(&v.Usage)
 	case "last":
 		r.parsed(&v.Last)
 	case "count":

@@ -150,6 +150,7 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	if len(v.Unenforced) > 0 {
 		r.other("unenforced", v.Unenforced)
 	}
+	r.usage(v.Usage)
 	r.moment("last", v.Last)
 	r.count("count", v.Count)
 	if len(v.Results) > 0 {

@@ -36,6 +36,8 @@ const (
 	ReasonTimeout   = "timeout"
 	ReasonStart     = "could_not_start"
 	ReasonHost      = "host"
+	ReasonOOM       = "oom"
+	ReasonLimits    = "limit" // of limits, but for memory
 	ReasonNodeLost  = "node_lost"
 	ReasonShutdown  = "daemon_stopped"
 	ReasonBadEntry  = "unreadable_entry"
@@ -88,6 +90,8 @@ var reasons = []Reason{
 	{ReasonTimeout, []State{TimedOut}, "it took longer than its timeout"},
 	{ReasonStart, []State{Failed}, "its process could not be started"},
 	{ReasonHost, []State{Failed}, "its node cannot enforce what the task asks for"},
+	{ReasonOOM, []State{Failed}, "it needed more memory than limits.memory allows"},
+	{ReasonLimits, []State{Failed}, "it needed more than its limits allow"},
 	{ReasonNodeLost, []State{Lost}, "its node was lost while it ran"},
 	{ReasonShutdown, []State{Lost, Failed, Cancelled}, "its daemon was stopped"},
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},

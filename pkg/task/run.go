@@ -51,6 +51,8 @@ type Run struct {
 	// limits.memory, of a task that would have the run go on (enforce: report).
 	Unenforced []string `json:"unenforced,omitempty"`
 
+	Usage Usage `json:"usage,omitzero"` // of this attempt
+
 	// A record of several ticks that did not run: the first and the last of
 	// them, and how many they are. ScheduledTime is the first.
 	Last  Time  `json:"last,omitzero"`
@@ -105,12 +107,13 @@ type Attempt struct {
 	EndedAt   Time   `json:"ended_at,omitzero"`
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Signal    string `json:"signal,omitempty"`
+	Usage     Usage  `json:"usage,omitzero"`
 }
 
 // AsAttempt is what is kept of r when another attempt follows it.
 func (r Run) AsAttempt() Attempt {
 	return Attempt{Attempt: r.Attempt, State: r.State, Reason: r.Reason, Node: r.Node, Token: r.Token,
-		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal}
+		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal, Usage: r.Usage}
 }
 
 // Waiting is a record of a shard's queue: a run that waits, and what it needs

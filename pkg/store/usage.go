@@ -1,0 +1,44 @@
+package store
+
+import (
+	"github.com/go-faster/jx"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// usage is in the record of nearly every process: it is written and read by hand.
+func (r *record) usage(u task.Usage) {
+	if u == (task.Usage{}) {
+		return
+	}
+	r.field("usage")
+	r.w.ObjStart()
+	r.more = false
+	r.count("cpu_ms", u.CPUMS)
+	r.count("memory_peak", u.MemoryPeak)
+	r.count("io_read", u.IORead)
+	r.count("io_written", u.IOWritten)
+	r.w.ObjEnd()
+	r.more = true
+}
+
+func (r *reader) usage(v *task.Usage) {
+	r.err = r.d.ObjBytes(func(d *jx.Decoder, name []byte) (err error) {
+		if d.Next() == jx.Null {
+			return d.Null()
+		}
+		switch string(name) {
+		case "cpu_ms":
+			v.CPUMS, err = d.Int64()
+		case "memory_peak":
+			v.MemoryPeak, err = d.Int64()
+		case "io_read":
+			v.IORead, err = d.Int64()
+		case "io_written":
+			v.IOWritten, err = d.Int64()
+		default:
+			err = d.Skip()
+		}
+		return err
+	})
+}
