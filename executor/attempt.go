@@ -77,6 +77,7 @@ func (a *attempt) finish(node string, r Result) {
 	end.StartedAt, end.EndedAt = task.At(r.StartedAt), task.At(r.EndedAt)
 	end.Unenforced = r.Unenforced
 	end.OutputBytes, end.Truncated = r.OutputBytes, r.Truncated
+	end.Usage = r.Usage
 	if r.Talk != nil {
 		r.Talk.Tell(end)
 		end.Progress = nil // it is over

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -51,17 +52,24 @@ func (i *instant) Finish(context.Context, store.Held, task.Run, *task.Waiting) e
 func BenchmarkExecutor(b *testing.B) {
 	for name, action := range map[string]task.Action{"noop": {Noop: &task.Noop{}}, "true": {Process: &task.Process{Command: []string{"/bin/true"}}}} {
 		for _, guarded := range []bool{false, true} {
-			if guarded && name == "noop" {
-				continue
+			for _, setting := range []string{cgroup.Off, cgroup.Auto} {
+				if (guarded || setting != cgroup.Off) && name == "noop" {
+					continue
+				}
+				b.Run(fmt.Sprintf("%s/guardian=%v/cgroup=%s", name, guarded, setting), func(b *testing.B) { benchmarkExecutor(b, action, guarded, setting) })
 			}
-			b.Run(fmt.Sprintf("%s/guardian=%v", name, guarded), func(b *testing.B) { benchmarkExecutor(b, action, guarded) })
 		}
 	}
 }
 
-func benchmarkExecutor(b *testing.B, action task.Action, guarded bool) {
+func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting string) {
 	in := &instant{batches: make(chan store.InboxBatch)}
 	cfg := Config{Node: "n1", Instance: "i1", Slots: 16, Dir: b.TempDir(), Inbox: in}
+	groups, err := cgroup.Open(cgroup.Config{Setting: setting, Node: "n1", Instance: "bench"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg.Groups = groups
 	ctx, cancel := context.WithCancel(context.Background())
 	guardian := make(chan error, 1)
 	if guarded {
@@ -109,7 +117,7 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool) {
 	b.ReportMetric(each(processes, children), "processes-cpu-µs/op")
 	stop()
 	cancel()
-	if err := errors.Join(<-done, <-guardian); err != nil {
+	if err := errors.Join(<-done, <-guardian, groups.Close()); err != nil {
 		b.Error(err)
 	}
 	if guarded {

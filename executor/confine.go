@@ -279,7 +279,7 @@ func (c *confinement) settle(pid int) error {
 	}
 	if err != nil {
 		_ = unix.Kill(pid, unix.SIGKILL)
-		_, _ = reap(pid)
+		_, _, _ = reap(pid)
 	}
 	return err
 }

@@ -37,14 +37,20 @@
 //     its environment at first, and by its group as soon as that has a number.
 //   - A process has an empty input, and its output; no other descriptor that was
 //     open in the daemon, or in whoever started that.
-//   - Every process of an attempt's group is gone before the attempt ends. If it
-//     was made to end (timeout, cancel, shutdown, …), then also processes that
-//     left the group and still carry CARILLON_RUN_ID and CARILLON_FENCING_TOKEN.
+//   - Every process of an attempt is gone before the attempt ends, however it ends:
+//     all that is in its control group. Without control groups: all of its process
+//     group; what left that and came to the daemon as an orphan; and if the attempt
+//     was made to end (timeout, cancel, shutdown, …), also what still carries
+//     CARILLON_RUN_ID and CARILLON_FENCING_TOKEN.
+//   - A control group is one attempt's at a time, and was empty when it began.
+//   - No zombie is left, even by the first process of a container.
 //   - etcd being away kills nothing that nobody else may replace; results wait.
 //
-// What is not: a process that leaves its group of its own will (setsid) outlives
-// an attempt that ended by itself, as a daemon started by cron does. One that
-// also wipes its environment is never found. The result of an attempt is lost if
+// What is not: a process of root's that moves itself to another control group is
+// not found. Without control groups: an orphan that left its group and wiped its
+// environment ends with the last of the attempts that it may be of, and is never
+// found if the daemon is killed. What cannot be killed (it waits for a dead disk)
+// is logged, and its control group set aside. The result of an attempt is lost if
 // the daemon dies before etcd is back; then the attempt is lost, too.
 //
 // Keys: runs/<this node>/ (read, rewritten, deleted), freezes (read), and with the

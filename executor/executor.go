@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 )
@@ -47,6 +48,12 @@ type Config struct {
 	Inbox    Inbox
 	Guardian *Guardian // nil: none, for tests
 	Spool    SpoolConfig
+	// Groups are the control groups of attempts, one each; nil, or of which there are
+	// none: their processes are found in other ways.
+	Groups *cgroup.Groups
+	// Orphans, if set, are adopted and reaped: without groups, and by the first
+	// process of a container.
+	Orphans *Orphans
 
 	// LostAfter is how long after a node fell silent others may replace its
 	// attempts; 0 is DefaultLostAfter. It is the same on all nodes.
@@ -146,6 +153,7 @@ func New(cfg Config) (*Executor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
+	spawner.orphans = cfg.Orphans
 	spool := NewSpool(cfg.Spool)
 	var places, disk *rooms
 	if cfg.Act == nil {
@@ -154,7 +162,8 @@ func New(cfg Config) (*Executor, error) {
 	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, talks: newTalks(log), own: ownAccount(), node: cfg.Node, log: log},
+		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, talks: newTalks(log), own: ownAccount(), node: cfg.Node, log: log,
+			groups: cfg.Groups, orphans: cfg.Orphans},
 		margin: min(10*time.Second, cfg.LostAfter/4),
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
@@ -266,6 +275,12 @@ func (e *Executor) Run(ctx context.Context) error {
 		others.Go(func() { e.launch.disk.tend(life) })
 	}
 	spawners.Go(func() { e.launch.spawner.run(parent) })
+	if o := e.cfg.Orphans; o != nil {
+		if err := adopt(); err != nil {
+			e.log.Warn("processes that daemonize are not found again", zap.Error(err))
+		}
+		others.Go(func() { o.run(life) })
+	}
 
 	follow := newFollowing(e)
 	e.loop(ctx, follow)

@@ -15,6 +15,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
 const (
@@ -34,8 +36,9 @@ const (
 //
 // It reads the daemon's words from in and says on out when it is ready. When in
 // ends without a bye the daemon is dead: RunGuardian kills every process group
-// that it knows of and every process that carries the mark of a known attempt,
-// makes sure that none is left, and calls clear, which is to say so in etcd;
+// that it knows of and every process that carries the mark of a known attempt or
+// is in a control group of one, makes sure that none is left, removes these
+// groups, and calls clear, which is to say so in etcd;
 // clear is called again until it succeeds, for some ten seconds, but not at all
 // if the daemon died before this guardian knew of every attempt. While the
 // daemon is frozen, it kills attempts which others may replace at their deadline.
@@ -57,7 +60,7 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 	if _, err := fmt.Fprintln(out, answer); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
-	g := guard{log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
+	g := guard{roots: hello.Groups, log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
 	if dead := g.listen(ctx, lines); !dead {
 		return g.kill(ctx, func(ward) bool { return true }) // a bye with attempts alive: they end, too
 	}
@@ -74,6 +77,7 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 }
 
 type guard struct {
+	roots    []string // of control groups
 	log      *zap.Logger
 	lock     *os.File
 	watch    watch
@@ -171,19 +175,24 @@ func (g *guard) expire(ctx context.Context) {
 // kill kills all wards that match, and returns nil when none is left.
 func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
 	h, n := g.watch.prey(match)
-	if n == 0 {
-		return nil
+	for _, dir := range h.cgroups {
+		cgroup.Kill(dir)
 	}
 	for pgid, b := range h.groups { // first all at once, before the slow look at every process
 		if leader, err := readStat(pgid); err == nil && b.fits(leader.start) {
 			unix.Kill(-pgid, unix.SIGKILL)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, guardKill)
-	defer cancel()
-	killed, err := h.run(ctx.Done())
-	g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
-	return err
+	if n > 0 {
+		ctx, cancel := context.WithTimeout(ctx, guardKill)
+		defer cancel()
+		killed, err := h.run(ctx.Done())
+		g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
+		if err != nil {
+			return err
+		}
+	}
+	return cgroup.Remove(g.roots, guardKill)
 }
 
 // removeRooms removes what the dead daemon's attempts had on disk. What takes longer

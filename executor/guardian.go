@@ -33,6 +33,8 @@ type GuardianConfig struct {
 	Command []string
 	Env     []string // nil is the daemon's own
 
+	Orphans *Orphans // of which it is none; those of the executor
+
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 }
@@ -126,9 +128,14 @@ func (g *Guardian) serve(ctx context.Context) error {
 	defer w.Close()
 	cmd.Stdin = r
 	answers, err := cmd.StdoutPipe()
+	g.cfg.Orphans.lock()
 	if err == nil {
 		err = cmd.Start()
 	}
+	if err == nil {
+		g.cfg.Orphans.born(cmd.Process.Pid)
+	}
+	g.cfg.Orphans.unlock()
 	r.Close()
 	if err != nil {
 		return fmt.Errorf("start guardian: %w", err)
@@ -139,7 +146,11 @@ func (g *Guardian) serve(ctx context.Context) error {
 		line, _ := bufio.NewReader(answers).ReadString('\n')
 		answered <- strings.TrimSpace(line)
 		_, _ = io.Copy(io.Discard, answers)
-		ended <- cmd.Wait()
+		err := cmd.Wait()
+		g.cfg.Orphans.lock() // a number that is another's so soon is not missed: it is told by its group
+		g.cfg.Orphans.reaped(cmd.Process.Pid)
+		g.cfg.Orphans.unlock()
+		ended <- err
 	}()
 	if err = g.accompany(ctx, w, answered, ended); err == nil {
 		g.part(word{Bye: true}, w)

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -49,21 +50,29 @@ func playDaemon() error {
 		return err
 	}
 	ctx := context.Background()
+	groups, orphans, err := playGroups(ctx, dir)
+	if err != nil {
+		return err
+	}
 	var g *Guardian
 	if os.Getenv("EXECUTOR_TEST_UNGUARDED") == "" {
-		g = NewGuardian(guardianConfig(dir))
+		cfg := guardianConfig(dir)
+		cfg.Groups, cfg.Orphans = groups.Roots(), orphans
+		g = NewGuardian(cfg)
 		go g.Run(ctx)
 	}
 	s, err := newSpawner()
 	if err != nil {
 		return err
 	}
+	s.orphans = orphans
 	go s.run(ctx)
 	disk := newRooms(filepath.Join(dir, "scratch"), "i1", nil)
 	if err := disk.open(); err != nil {
 		return err
 	}
-	l := launcher{disk: disk, spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil)}
+	l := launcher{disk: disk, spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil),
+		groups: groups, orphans: orphans}
 	if d, err := time.ParseDuration(os.Getenv("EXECUTOR_TEST_SILENCE")); err == nil {
 		g.renewed(1, Boottime()+d)
 	}
@@ -100,6 +109,20 @@ func pauseWhenAsked(file string, o *orders) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// playGroups is how the daemon holds attempts together: in groups where there are
+// some, unless EXECUTOR_TEST_CGROUP is off.
+func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *Orphans, error) {
+	groups, err := cgroup.Open(cgroup.Config{
+		Setting: orDefault(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: fmt.Sprint(os.Getpid()), Record: filepath.Join(dir, "cgroups"),
+	})
+	if err != nil || groups.Any() {
+		return groups, nil, err
+	}
+	orphans := NewOrphans()
+	go orphans.run(ctx)
+	return groups, orphans, adopt()
 }
 
 func guardianConfig(dir string) GuardianConfig {

@@ -73,6 +73,7 @@ type Result struct {
 	Talk        *task.Talk // what it has said of itself; nil: nobody listened
 	Paused      time.Duration
 	Unenforced  []string
+	Usage       task.Usage
 
 	unstarted bool // nothing was forked, for no fault of the attempt
 }

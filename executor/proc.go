@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
 // procRoot is where the kernel shows processes.
@@ -22,9 +24,9 @@ const tick = 10 * time.Millisecond
 
 // stat is what /proc/<pid>/stat says.
 type stat struct {
-	pid, pgrp int
-	state     byte
-	start     time.Duration // since boot, to the tick
+	pid, parent, pgrp int
+	state             byte
+	start             time.Duration // since boot, to the tick
 }
 
 func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' }
@@ -44,9 +46,10 @@ func parseStat(pid int, b []byte) (stat, error) {
 	if len(f) < 20 {
 		return stat{}, fmt.Errorf("stat of process %d: %d fields", pid, len(f))
 	}
+	parent, err0 := strconv.Atoi(string(f[1]))
 	pgrp, err1 := strconv.Atoi(string(f[2]))
 	start, err2 := strconv.ParseInt(string(f[19]), 10, 64)
-	return stat{pid: pid, pgrp: pgrp, state: f[0][0], start: time.Duration(start) * tick}, errors.Join(err1, err2)
+	return stat{pid: pid, parent: parent, pgrp: pgrp, state: f[0][0], start: time.Duration(start) * tick}, errors.Join(err0, err1, err2)
 }
 
 // processes lists all process ids.
@@ -84,11 +87,13 @@ func (b birth) fits(start time.Duration) bool {
 }
 
 // hunt is a set of attempts of which no process may be left: those of their
-// groups, and those that left the group but carry the attempt's mark in their
-// environment. A process that does both, leave and wipe, is not found.
+// control groups, those of their process groups, and those that carry the
+// attempt's mark in their environment. Without a control group, a process that
+// does both, leave the group and wipe the environment, is not found.
 type hunt struct {
-	groups map[int]birth
-	marks  map[string][]Leftover // by run id
+	cgroups []string
+	groups  map[int]birth
+	marks   map[string][]Leftover // by run id
 }
 
 func (h *hunt) addMark(l Leftover) {
@@ -136,6 +141,12 @@ func (h *hunt) pass(seen map[int]bool) (int, error) {
 	}
 	self := os.Getpid()
 	found := 0
+	for _, dir := range h.cgroups {
+		for _, pid := range cgroup.Kill(dir) {
+			seen[pid] = true
+			found++
+		}
+	}
 	for _, pid := range pids {
 		if pid == self {
 			continue

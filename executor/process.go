@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -57,6 +58,8 @@ type launcher struct {
 	rooms    *rooms
 	disk     *rooms // for what may be large
 	talks    *talks
+	groups   *cgroup.Groups // nil, or of which there are none: attempts have no control group
+	orphans  *Orphans       // nil: orphans are not the daemon's
 	sweeper  sweeper
 	freeze   func(*tree) error // nil: the tree's own
 	own      account           // the daemon's
@@ -77,6 +80,7 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 	}
 	bound, err := confine(a.Action.Process, as)
 	if err == nil {
+		bound.together(l.groups, a.Action.Process.Limits)
 		err = bound.verdict()
 	}
 	if err != nil {
@@ -176,9 +180,18 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	if err != nil {
 		return nil, startFailure(err, argv[0], dir)
 	}
+	group, err := l.takeGroup(what.process.Limits)
+	if err != nil {
+		unix.Close(w)
+		pipe.Close()
+		return nil, err
+	}
+	what.bound.join(group)
+	what.ward.Group = group.Dir()
 	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
 		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), may: what.may,
 		bound: what.bound, room: what.disk.where(),
+		group:   group,
 		guarded: l.guardian.intend(what.ward),
 	}}
 	for err = errUnguarded; errors.Is(err, errUnguarded); {
@@ -187,15 +200,23 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 		}
 	}
 	unix.Close(w)
+	p.tree = tree{pid: p.pid, mark: what.ward.Leftover, group: group, orphans: l.orphans}
 	if err != nil {
 		pipe.Close()
 		p.guarded.ended()
+		p.endTree()
 		if _, cannot := errors.AsType[cannotError](err); cannot || errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
 			return nil, err
 		}
 		return nil, startFailure(err, program, dir)
 	}
-	p.tree = tree{pid: p.pid, mark: what.ward.Leftover}
+	if group != nil && !group.Holds() { // and the attempt may run all the same
+		l.groups.Give(group)
+		p.tree.group = nil
+	}
+	if p.tree.group == nil {
+		l.orphans.trace(&p.tree, p.birth)
+	}
 	go func() {
 		defer close(p.drained)
 		out.drain(pipe)
@@ -239,9 +260,15 @@ func (p *running) wait(what launch, o *orders) Result {
 		p.thaw() // what the main process has left behind
 	}
 	r.Paused = clock.stop(r.EndedAt)
-	status, err := reap(p.pid)
-	p.tree.reaped = true
+	p.orphans.lock()
+	status, took, err := reap(p.pid)
+	p.orphans.reaped(p.pid)
+	p.orphans.unlock()
+	p.tree.reaped, p.tree.took = true, takenOf(took)
 	if why.cause != causeNone {
+		if p.tree.group == nil {
+			p.tree.signalOthers(what.signal) // orphans have only come to light by now
+		}
 		p.endGroup(killAt, o)
 	} else if !p.outlast(r.EndedAt.Add(lingering)) {
 		p.tree.signal(what.signal)
@@ -257,10 +284,14 @@ func (p *running) wait(what launch, o *orders) Result {
 		<-p.drained
 	}
 	p.pipe.Close()
-	p.guarded.ended()
+	used, counts := p.tree.usage()
+	p.guarded.ended() // before its control group is another's
+	p.endTree()
 	p.out.tap.end()
 
+	r.Usage = used
 	r.judge(status, err, what.success)
+	r.meet(what.process.Limits, counts)
 	r.blame(why.cause, what.timeout)
 	return r
 }
@@ -327,12 +358,22 @@ func (p *running) endGroup(killAt time.Time, o *orders) {
 		if time.Now().Before(killAt) {
 			continue
 		}
-		p.tree.kill()
-		if !p.outlast(time.Now().Add(unkillable)) {
-			p.log.Error("a process group does not end after SIGKILL", zap.Int("pgid", p.pid))
+		if !p.killUntil(time.Now().Add(unkillable)) {
+			p.log.Error("processes of an attempt do not end after SIGKILL", zap.Int("pgid", p.pid))
 			return
 		}
 	}
+}
+
+// killUntil kills until the tree is empty: what is killed may leave others behind.
+func (p *running) killUntil(at time.Time) (ended bool) {
+	for time.Now().Before(at) {
+		p.tree.kill()
+		if p.outlast(earlier(at, time.Now().Add(50*time.Millisecond))) {
+			return true
+		}
+	}
+	return false
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -340,12 +381,4 @@ func earlier(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// sweep kills what left the group of an attempt that was made to end.
-func (p *running) sweep(l Leftover) {
-	killed, err := p.sweeper.clean(l)
-	if killed > 0 || err != nil {
-		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
-	}
 }

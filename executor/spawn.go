@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
 // spawner starts all processes from one thread that lives as long as its run.
@@ -22,6 +24,7 @@ import (
 // good, and what has mounts of its own, which take some milliseconds to make.
 type spawner struct {
 	requests [kinds]chan *spawn
+	orphans  *Orphans // nil: they are not the daemon's
 	null     *os.File
 	nullFD   uintptr
 }
@@ -41,9 +44,10 @@ type spawn struct {
 	dir     string
 	as      *syscall.Credential
 	output  uintptr
-	bound   *confinement // nil: by nothing
-	room    string       // with bound.private: where its directories are
-	may     func() error // asked directly before the fork; an error forbids it
+	bound   *confinement  // nil: by nothing
+	room    string        // with bound.private: where its directories are
+	group   *cgroup.Group // to be started in; nil: none
+	may     func() error  // asked directly before the fork; an error forbids it
 	guarded guarded
 
 	reply   chan struct{}
@@ -162,16 +166,27 @@ func (s *spawner) fork(t *thread, r *spawn) {
 	}
 	traced := r.bound != nil && r.bound.stops()
 	r.started, r.birth.from = time.Now(), Boottime()
+	sys := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd, Ptrace: traced}
+	if r.group != nil && r.group.FD() >= 0 {
+		sys.UseCgroupFD, sys.CgroupFD = true, r.group.FD()
+	}
+	s.orphans.lock()
 	r.pid, r.err = syscall.ForkExec(r.program, r.argv, &syscall.ProcAttr{
-		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.output},
-		Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd, Ptrace: traced},
+		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.output}, Sys: sys,
 	})
+	if r.err == nil {
+		s.orphans.born(r.pid)
+	}
 	r.birth.to = Boottime()
 	if r.err == nil && traced {
-		if r.err = r.bound.settle(r.pid); r.err != nil && r.pidfd >= 0 {
-			unix.Close(r.pidfd)
+		if r.err = r.bound.settle(r.pid); r.err != nil {
+			s.orphans.reaped(r.pid)
+			if r.pidfd >= 0 {
+				unix.Close(r.pidfd)
+			}
 		}
 	}
+	s.orphans.unlock()
 	if r.err == nil {
 		r.guarded.born(r.pid, r.birth)
 	}
@@ -216,12 +231,12 @@ func waitid(kind, id, options int) error {
 	}
 }
 
-// reap removes the zombie and returns its status.
-func reap(pid int) (syscall.WaitStatus, error) {
+// reap removes the zombie and returns its status, and what it and those took that
+// it had reaped.
+func reap(pid int) (ws syscall.WaitStatus, took syscall.Rusage, err error) {
 	for {
-		var ws syscall.WaitStatus
-		if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
-			return ws, os.NewSyscallError("wait4", err)
+		if _, err = syscall.Wait4(pid, &ws, 0, &took); err != syscall.EINTR {
+			return ws, took, os.NewSyscallError("wait4", err)
 		}
 	}
 }

@@ -6,7 +6,10 @@ import (
 	"syscall"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
 // freezing is how long a tree may take to stand still.
@@ -14,25 +17,62 @@ const freezing = 2 * time.Second
 
 // tree is all processes of an attempt that has been started. It belongs to the
 // goroutine that sees the attempt to its end.
+//
+// With a control group they are what is in that. Without one they are the main
+// process's group, what carries the attempt's mark in its environment, and the
+// orphans that are traced back to it.
 type tree struct {
-	pid    int // the main process, and the number of its group
-	mark   Leftover
-	reaped bool // the main process was: its number may be another's by now
+	pid     int // the main process, and the number of its group
+	mark    Leftover
+	reaped  bool          // the main process was: its number may be another's by now
+	group   *cgroup.Group // nil: none
+	orphans *Orphans      // nil: there is a control group, or nobody adopts
+	took    taken
 }
 
-// signal sends a signal to every process of the tree's group.
+// signal sends a signal to every process of the tree: to the main process's group
+// at once, then to what left that.
 func (t *tree) signal(sig syscall.Signal) {
 	if t.holdsNumber() {
 		unix.Kill(-t.pid, sig)
 	}
+	t.signalOthers(sig)
 }
 
-// kill ends the tree's group at once, frozen or not. It does not wait.
-func (t *tree) kill() { t.signal(unix.SIGKILL) }
+// signalOthers signals what left the main process's group.
+func (t *tree) signalOthers(sig syscall.Signal) {
+	own := t.holdsNumber()
+	for _, pid := range t.others() {
+		if st, err := readStat(pid); err == nil && !st.dead() && !(own && st.pgrp == t.pid) {
+			signalSame(st, sig)
+		}
+	}
+}
+
+// others are the processes of the tree that are known without a look at all there
+// are. The group's own may be among them.
+func (t *tree) others() []int {
+	if t.group != nil {
+		return t.group.PIDs()
+	}
+	return t.orphans.of(t)
+}
+
+// kill ends the tree at once, frozen or not. It does not wait, and is to be called
+// again until the tree is empty.
+func (t *tree) kill() {
+	if t.group != nil && t.group.Kill() == nil {
+		return
+	}
+	t.signal(unix.SIGKILL)
+}
 
 // freeze has every process of the tree stand still, and returns when all do.
 // After an error some may; thaw then.
 func (t *tree) freeze() error {
+	if t.group != nil {
+		return t.group.Freeze()
+	}
 	t.signal(unix.SIGSTOP)
 	for deadline := time.Now().Add(freezing); ; time.Sleep(time.Millisecond) {
 		// What sleeps in the kernel (the parent of a vfork) stops before it does anything else.
@@ -51,6 +91,9 @@ func (t *tree) freeze() error {
 
 // thaw has every process of the tree go on.
 func (t *tree) thaw() error {
+	if t.group != nil {
+		return t.group.Thaw()
+	}
 	t.signal(unix.SIGCONT)
 	if _, err := t.each(stat.still, unix.SIGCONT); err != nil {
 		return fmt.Errorf("thaw: %w", err)
@@ -58,8 +101,15 @@ func (t *tree) thaw() error {
 	return nil
 }
 
-// empty reports whether nothing is left of the tree's group but zombies.
-func (t *tree) empty() bool { return !groupAlive(t.pid) }
+// empty reports whether nothing is left of the tree but zombies. Of what has no
+// control group it sees the main process's group and orphans, and not what is left
+// below those: that comes up when they have ended.
+func (t *tree) empty() bool {
+	if t.group != nil {
+		return t.group.Empty()
+	}
+	return !groupAlive(t.pid) && len(t.orphans.of(t)) == 0
+}
 
 // holdsNumber reports whether the group's number is still this group's: not if
 // the leader was reaped and its number is a new process's.
@@ -74,7 +124,8 @@ func (t *tree) holdsNumber() bool {
 	return err != nil
 }
 
-// each signals the processes of the tree that match, and returns how many did.
+// each signals the processes of a tree without a control group that match, and
+// returns how many did.
 func (t *tree) each(match func(stat) bool, sig syscall.Signal) (n int, err error) {
 	var h hunt
 	h.addMark(t.mark)
@@ -92,6 +143,27 @@ func (t *tree) each(match func(stat) bool, sig syscall.Signal) (n int, err error
 		signalSame(st, sig)
 	}
 	return n, nil
+}
+
+// end gives up what the tree held, which is to be empty: a control group that is
+// not is set aside.
+func (p *running) endTree() {
+	if p.tree.group != nil {
+		p.groups.Give(p.tree.group)
+	}
+	p.tree.orphans.forget(&p.tree)
+}
+
+// sweep kills what left the group of an attempt that was made to end and has no
+// control group.
+func (p *running) sweep(l Leftover) {
+	if p.tree.group != nil {
+		return
+	}
+	killed, err := p.sweeper.clean(l)
+	if killed > 0 || err != nil {
+		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
+	}
 }
 
 // still reports whether a process is stopped.
@@ -113,17 +185,3 @@ func signalSame(st stat, sig syscall.Signal) bool {
 	}
 	return unix.PidfdSendSignal(fd, sig, nil, 0) == nil
 }
-
-// usage is what the processes of an attempt took.
-type usage struct {
-	cpu        time.Duration
-	memoryPeak int64 // bytes
-	read       int64 // bytes from block devices
-	written    int64
-}
-
-// fd is the cgroup that the main process is to be started in; -1: none.
-func (t *tree) fd() int { return -1 }
-
-// stats is what the tree has taken so far.
-func (t *tree) stats() usage { return usage{} }

@@ -3,17 +3,206 @@ package executor
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// adopted are the orphans of this program, on a host without control groups.
+var adopted = sync.OnceValue(func() *Orphans {
+	if err := adopt(); err != nil {
+		panic(err)
+	}
+	return NewOrphans()
+})
+
+// treeLauncher holds attempts together as a daemon on this host does. With control
+// groups the test is parallel: without, an orphan may be of any attempt that runs.
+func treeLauncher(t *testing.T) *launcher {
+	t.Helper()
+	groups, err := cgroup.Open(cgroup.Config{Setting: orDefault(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: task.NewUID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if groups.Any() {
+		t.Parallel()
+	}
+	t.Cleanup(func() { // after the spawner
+		if err := groups.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	l := newLauncher(t, SpoolConfig{})
+	if l.groups = groups; !groups.Any() {
+		l.orphans = adopted()
+		l.spawner.orphans = l.orphans
+	}
+	return l
+}
+
+// daemonize is a shell line that leaves a process behind which has a session of
+// its own, no environment, no open files and no ear for SIGTERM. Its number is in
+// a file.
+func daemonize(file string) string {
+	return `setsid env -i /bin/sh -c 'trap "" TERM HUP; echo $$ >` + file + `.new; /bin/mv ` + file + `.new ` + file + `; while :; do /bin/sleep 1; done' >/dev/null 2>&1 & while ! test -s ` + file + `; do sleep 0.01; done; `
+}
+
+func TestTree_EndsWithTheAttempt(t *testing.T) {
+	l := treeLauncher(t)
+	for name, c := range map[string]struct {
+		end    string
+		change func(*task.Assigned)
+		state  task.State
+	}{
+		"by itself":  {"exit 0", grace(0), task.Succeeded},
+		"in failure": {"exit 3", grace(0), task.Failed},
+		"by timeout": {"sleep 300", both(timeout(time.Second), grace(50*time.Millisecond)), task.TimedOut},
+	} {
+		file := filepath.Join(t.TempDir(), "pid")
+		r := l.attempt(t, both(shell(daemonize(file)+"(setsid sh -c 'sleep 300' &) & "+c.end), c.change))
+		if r.State != c.state {
+			t.Errorf("%s: got %+v", name, r)
+		}
+		if pid := pidIn(t, file); alive(pid) {
+			t.Errorf("%s: what it had daemonized lives", name)
+		}
+	}
+	if l.groups.Aside() != 0 {
+		t.Error("a control group was set aside")
+	}
+}
+
+// TestTree_LastWords: what is left behind is asked to end before it has to.
+func TestTree_LastWords(t *testing.T) {
+	l := treeLauncher(t)
+	file := filepath.Join(t.TempDir(), "said")
+	r := l.shell(t, `setsid sh -c 'trap "echo bye >`+file+`; exit 0" TERM; echo >`+file+`.ready; while :; do sleep 0.01; done' & while ! test -e `+file+`.ready; do sleep 0.01; done`)
+	b, err := os.ReadFile(file)
+	if string(b) != "bye\n" {
+		t.Errorf("it said %q: %v; got %+v", b, err, r)
+	}
+}
+
+func TestTree_ForkBombIsHeldAndEnds(t *testing.T) {
+	l := treeLauncher(t)
+	limits := task.Limits{PIDs: 25}
+	r := l.attempt(t, both(shell("f() { setsid sh -c : & f | f & f; }; f 2>/dev/null; sleep 300"), timeout(700*time.Millisecond), grace(0),
+		func(a *task.Assigned) { a.Action.Process.Limits = limits }))
+	if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+		if r.State != task.Failed || r.Reason != task.ReasonHost || !strings.Contains(r.Message, "limits.pids") {
+			t.Errorf("a limit that this host lacks: %+v", r)
+		}
+		return
+	}
+	if r.State != task.TimedOut && r.State != task.Failed {
+		t.Errorf("got %+v", r)
+	}
+	if l.groups.Aside() != 0 {
+		t.Error("something is left of it")
+	}
+}
+
+func TestTree_OutOfMemory(t *testing.T) {
+	l := treeLauncher(t)
+	limits := task.Limits{Memory: 24 << 20}
+	for _, line := range []string{"exec tail /dev/zero", "tail /dev/zero; exit 3"} {
+		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.Action.Process.Limits = limits }))
+		if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
+			if r.Reason != task.ReasonHost {
+				t.Errorf("a limit that this host lacks: %+v", r)
+			}
+			continue
+		}
+		if r.State != task.Failed || r.Reason != task.ReasonOOM || !strings.Contains(r.Message, "limits.memory is 24Mi") {
+			t.Errorf("%s: got %+v", line, r)
+		}
+		if r.Usage.MemoryPeak < 12<<20 || r.Usage.MemoryPeak > 24<<20 {
+			t.Errorf("%s: used %+v", line, r.Usage)
+		}
+	}
+}
+
+func TestTree_Usage(t *testing.T) {
+	l := treeLauncher(t)
+	// It spends its time in a process that nobody waits for.
+	r := l.shell(t, "(i=0; while test $i -lt 100000; do i=$((i+1)); done) & sleep 0.01; exit 0")
+	if r.State != task.Succeeded || r.Usage.MemoryPeak < 1<<18 || l.groups.Any() && r.Usage.CPUMS < 10 {
+		t.Errorf("got %+v", r)
+	}
+	if r := l.attempt(t, command("/bin/true")); r.Usage.CPUMS > 100 {
+		t.Errorf("the next attempt is said to have used %+v", r.Usage)
+	}
+}
+
+// TestOrphans_EndWithTheirAttempts is about hosts without control groups.
+func TestOrphans_EndWithTheirAttempts(t *testing.T) {
+	t.Setenv("EXECUTOR_TEST_CGROUP", cgroup.Off)
+	d := startDaemon(t, 0,
+		"while ! test -e @stop; do sleep 0.02; done", // it might be of this one
+		strings.ReplaceAll(daemonize("@wiped"), `trap "" TERM HUP`, ":")+"exit 0",
+		"setsid sh -c 'echo $$ >@marked; exec sleep 300' & while ! test -s @marked; do sleep 0.01; done")
+	wiped, marked := d.pid("wiped"), d.pid("marked")
+	eventually(t, "what carries the mark of an attempt ends with it", func() bool { return !alive(marked) })
+	if !alive(wiped) {
+		t.Error("a process that may be of an attempt that runs was killed")
+	}
+	if err := os.WriteFile(filepath.Join(d.dir, "stop"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what may be of any attempt ends with the last", func() bool { return !alive(wiped) })
+	eventually(t, "no zombie is left", func() bool {
+		return !slices.ContainsFunc(childrenIn(t, d.Process.Pid), func(st stat) bool { return st.dead() })
+	})
+}
+
+// childrenIn finds the children of any thread of a process.
+func childrenIn(t *testing.T, of int) (children []stat) {
+	pids, err := processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		if st, err := readStat(pid); err == nil && st.parent == of {
+			children = append(children, st)
+		}
+	}
+	return children
+}
+
+func TestGuardian_LeavesNoControlGroup(t *testing.T) {
+	d := startDaemon(t, 0, daemonize("@wiped")+"sleep 300")
+	b, _ := os.ReadFile(filepath.Join(d.dir, "cgroups")) // on a host without, there is no such file
+	roots := strings.Fields(string(b))
+	pid := d.pid("wiped")
+	d.kill()
+	eventually(t, "the instance is cleared", d.cleared)
+	if len(roots) > 0 && alive(pid) { // without groups, it is not found: its daemon is not there to adopt it
+		t.Error("what had daemonized lives")
+	}
+	for _, root := range roots {
+		if _, err := os.Stat(root); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", root, err)
+		}
+	}
+	killNumber(t, pid)
+}
+
+// killNumber ends what a test left behind.
+func killNumber(t *testing.T, pid int) {
+	if st, err := readStat(pid); err == nil {
+		signalSame(st, 9)
+	}
+}
 
 // TestTree_FreezeStopsWhatLeftTheGroupToo counts by two processes, of which one
 // has a session of its own.
 func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
-	t.Parallel()
-	l := newLauncher(t, SpoolConfig{})
+	l := treeLauncher(t)
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	count := func(to string) string { return "while :; do echo >> " + to + "; sleep 0.005; done" }
@@ -61,7 +250,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	}
 	o.give(kill{cause: causeCancel}) // what is frozen ends, too
 	p.wait(what, o)
-	if !p.tree.empty() {
+	if l.groups.Aside() != 0 {
 		t.Error("something is left")
 	}
 }

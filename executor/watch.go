@@ -17,6 +17,7 @@ type Hello struct {
 	Rooms    string          `json:"rooms,omitempty"`   // for RemoveRooms, when no process is left
 	Scratch  string          `json:"scratch,omitempty"` // likewise
 	Etcd     json.RawMessage `json:"etcd,omitempty"`    // how to reach etcd; package daemon's own affair
+	Groups   []string        `json:"groups,omitempty"`  // the control groups of the instance: cgroup.Groups.Roots
 }
 
 // answer is what the guardian says when it holds its lock.
@@ -41,6 +42,7 @@ type ward struct {
 	To          time.Duration `json:"to,omitempty"`
 	Session     int           `json:"session,omitempty"`
 	Replaceable bool          `json:"replaceable,omitempty"`
+	Group       string        `json:"group,omitempty"` // the directory of its control group
 }
 
 // session says until when, on CLOCK_BOOTTIME, the replaceable attempts of a
@@ -107,6 +109,9 @@ func (w watch) prey(match func(ward) bool) (h hunt, n int) {
 		h.addMark(a.Leftover)
 		if a.Pid > 0 {
 			h.addGroup(a.Pid, birth{a.From, a.To})
+		}
+		if a.Group != "" {
+			h.cgroups = append(h.cgroups, a.Group)
 		}
 	}
 	return h, n

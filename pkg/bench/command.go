@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -68,9 +69,12 @@ func kinds() []kind {
 			long: "Dispatch runs, start them, end them, keep and trim their history, as fast as that goes. The action does nothing.\n" +
 				"With --overlap skip a tick waits for nobody: if the run before it is active, it is skipped, and counted as such."},
 		{use: "process [-- COMMAND [ARG...]]", short: "Real processes, each second", run: (*bench).process,
-			flags:    append(load, "overlap", "outstanding", "slots", "guardian"),
-			long:     "Like lifecycle, with a process for each run, /bin/true if no other is named, and its output kept.\nThe limit is fork and exec of the same, as many at once as there are slots.",
-			defaults: func(s *settings) { s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true }},
+			flags: append(load, "overlap", "outstanding", "slots", "guardian", "cgroup"),
+			long:  "Like lifecycle, with a process for each run, /bin/true if no other is named, and its output kept.\nThe limit is fork and exec of the same, as many at once as there are slots.",
+			defaults: func(s *settings) {
+				s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true
+				s.Rig.Cgroup = cgroup.Auto
+			}},
 		{use: "create", short: "Tasks created, each second", run: (*bench).create, flags: []string{"callers", "limit-duration", "duration", "warmup"},
 			long: "Create tasks in bulk through the API over loopback, then one by one with many callers, by the store below it and by the API,\n" +
 				"while a scheduler takes them up."},
@@ -130,6 +134,7 @@ func (s *settings) bind(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.Keep, "keep", s.Keep, "ended runs kept per task")
 	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "runs dispatched and not ended, at most; ticks fall due in herds of half as many")
 	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes at once")
+	some.StringVar(&s.Rig.Cgroup, "cgroup", s.Rig.Cgroup, "control groups of attempts: auto or off")
 	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "with a guardian, as an agent has it")
 	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "run what is dispatched")
 	some.IntVar(&s.Base, "base", s.Base, "how many tasks are few, to compare with")

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -41,6 +43,8 @@ type rigConfig struct {
 	Slots    int
 	Executor bool // false: runs stay in the inbox
 	Guardian bool
+	// Cgroup is what attempts have: cgroup.Auto or cgroup.Off.
+	Cgroup string
 }
 
 // rig is one node of a cluster of its own, without a daemon around it: it joins
@@ -153,6 +157,7 @@ type work struct {
 	parts  *errgroup.Group
 	ground *errgroup.Group // the guardian, which outlives them
 	leave  context.CancelFunc
+	groups *cgroup.Groups
 }
 
 // start starts the node's parts on a load, whose clock is held at its origin, and
@@ -212,15 +217,20 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the node's directory: %w", err)
 	}
+	groups, err := cgroup.Open(cgroup.Config{Setting: cmp.Or(r.cfg.Cgroup, cgroup.Off), Node: nodeName, Instance: r.node.Instance, Logger: r.log})
+	if err != nil {
+		return nil, err
+	}
+	w.groups = groups
 	var guardian *executor.Guardian
 	if r.cfg.Guardian {
 		guardian = executor.NewGuardian(executor.GuardianConfig{
-			Hello: executor.Hello{Instance: r.node.Instance, Dir: dir}, Logger: r.log,
+			Hello: executor.Hello{Instance: r.node.Instance, Dir: dir, Groups: groups.Roots()}, Logger: r.log,
 		})
 		w.ground.Go(func() error { return guardian.Run(ctx) })
 	}
 	return executor.New(executor.Config{
-		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: executor.RoomsDir(nodeName, dir), Scratch: executor.ScratchDir(nodeName, dir), Inbox: w.tap, Guardian: guardian, Logger: r.log,
+		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: executor.RoomsDir(nodeName, dir), Scratch: executor.ScratchDir(nodeName, dir), Inbox: w.tap, Guardian: guardian, Groups: groups, Logger: r.log,
 	})
 }
 
@@ -241,7 +251,7 @@ func (w *work) stop() error {
 	w.cancel()
 	err := w.parts.Wait()
 	w.leave()
-	err = errors.Join(unlessStopped(err), unlessStopped(w.ground.Wait()))
+	err = errors.Join(unlessStopped(err), unlessStopped(w.ground.Wait()), w.groups.Close())
 	if err != nil {
 		return fmt.Errorf("stop the node: %w", err)
 	}

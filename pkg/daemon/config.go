@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -79,6 +80,8 @@ type Config struct {
 	MinMemoryFree task.Size `json:"min_memory_free"` // bytes
 	MinDiskFree   task.Size `json:"min_disk_free"`   // bytes, in the data directory's file system
 
+	Cgroup string `json:"cgroup"` // where attempts have control groups: auto, off, or the path of one
+
 	LogFormat string `json:"log_format"` // json or console
 	LogLevel  string `json:"log_level"`
 }
@@ -91,7 +94,7 @@ func Defaults() Config {
 		TLSClientAuth: string(certs.None),
 		Prefix:        store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
-		SpoolRetention: task.Duration(7 * 24 * time.Hour), LogFormat: "json", LogLevel: "info",
+		SpoolRetention: task.Duration(7 * 24 * time.Hour), Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
 	}
 }
 
@@ -152,6 +155,9 @@ func (c *Config) Validate() error {
 		if r != task.RoleScheduler && r != task.RoleExecutor {
 			return task.NoneOf(task.CodeBadValue, "roles", r, "scheduler", "executor")
 		}
+	}
+	if err := cgroup.CheckSetting(c.Cgroup); err != nil {
+		return task.Invalid(task.CodeBadValue, "cgroup", "%s", err)
 	}
 	return c.validateNumbers()
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -82,6 +83,8 @@ type Node struct {
 	executor *executor.Executor
 	freezes  freezes
 	guardian *executor.Guardian
+	groups   *cgroup.Groups    // nil: none
+	orphans  *executor.Orphans // nil: they are not the daemon's
 	door     *door
 
 	ownMember atomic.Pointer[task.Member] // of the embedded etcd
@@ -150,17 +153,22 @@ func (n *Node) wire() (err error) {
 	n.watchdog = newWatchdog(n.log)
 	n.expiry = newExpiryCare(n.secured, n.outside.Now, registry, n.log)
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
-	scratch := cmp.Or(cfg.ScratchDir, executor.ScratchDir(cfg.Name, cfg.DataDir))
 	n.known = n.store.KnownNodes()
+	if err := n.openGroups(); err != nil {
+		return err
+	}
+	rooms, scratch := executor.RoomsDir(cfg.Name, cfg.DataDir), cmp.Or(cfg.ScratchDir, executor.ScratchDir(cfg.Name, cfg.DataDir))
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
-			Hello:  executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Scratch: scratch, Etcd: cfg.access()},
-			Env:    withoutSecrets(os.Environ()),
-			Logger: n.log, Registerer: registry,
+			Hello:   executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: rooms, Scratch: scratch, Etcd: cfg.access(), Groups: n.groups.Roots()},
+			Orphans: n.orphans,
+			Env:     withoutSecrets(os.Environ()),
+			Logger:  n.log, Registerer: registry,
 		})
 	}
 	n.executor, err = executor.New(executor.Config{
-		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: executor.RoomsDir(cfg.Name, cfg.DataDir), Scratch: scratch, Inbox: n.store, Guardian: n.guardian,
+		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: rooms, Scratch: scratch, Inbox: n.store, Guardian: n.guardian,
+		Groups: n.groups, Orphans: n.orphans,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
 		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Obeyed: func() { n.presence.announceSoon() }, // which is there before it runs
@@ -319,6 +327,9 @@ func (n *Node) Close() {
 		if err := n.server.Close(); err != nil {
 			n.log.Warn("the embedded etcd did not stop well", zap.Error(err))
 		}
+	}
+	if err := n.groups.Close(); err != nil {
+		n.log.Warn("control groups are left", zap.Error(err))
 	}
 	if n.state != nil {
 		n.state.close()

@@ -189,6 +189,9 @@ func (n *Node) saveElection(id clientv3.LeaseID) error {
 func (n *Node) clearFormer(ctx context.Context) error {
 	killed := map[string]int{} // of an instance, over all tries
 	err := n.untilReached(ctx, func() error {
+		if err := n.groups.ClearFormer(); err != nil {
+			return fmt.Errorf("clear what a former instance left: %w", err)
+		}
 		left := map[string][]executor.Leftover{}
 		active, err := n.store.Inbox(ctx, n.cfg.Name)
 		if err != nil {

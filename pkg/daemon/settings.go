@@ -59,6 +59,7 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.Float64Var(&c.MaxLoad, "max-load", c.MaxLoad, "load average over a minute beyond which the node takes no runs (0: no limit)")
 	f.Var((*bytes)(&c.MinMemoryFree), "min-memory-free", "free memory below which the node takes no runs, such as 512Mi (0: no limit)")
 	f.Var((*bytes)(&c.MinDiskFree), "min-disk-free", "free space of the data directory below which the node takes no runs, such as 10Gi (0: no limit)")
+	f.StringVar(&c.Cgroup, "cgroup", c.Cgroup, "where attempts have control groups: auto (below the agent's own), off, or a path such as /carillon")
 	f.StringVar(&c.LogFormat, "log-format", c.LogFormat, "json or console")
 	f.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }

@@ -1,0 +1,74 @@
+package executor
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// takeGroup is the control group of an attempt; nil if there are none.
+func (l *launcher) takeGroup(limits task.Limits) (*cgroup.Group, error) {
+	if !l.groups.Any() {
+		return nil, nil
+	}
+	return l.groups.Take(cgroupLimits(limits))
+}
+
+// together notes what of the limits of all processes together this host cannot
+// enforce.
+func (c *confinement) together(groups *cgroup.Groups, l task.Limits) {
+	for _, limit := range groups.Lacks(cgroupLimits(l)) {
+		why := "the control group of the host that counts it is not there"
+		if err := groups.Why(); err != nil {
+			why = err.Error()
+		}
+		_ = c.cannot("limits."+limit, "%s", why) // verdict says what follows
+	}
+}
+
+// join has the process enter what of its control group it cannot be started in.
+func (c *confinement) join(group *cgroup.Group) {
+	if group != nil && group.Joins() {
+		c.steps = append(c.steps, step{"limits", group.Join})
+	}
+}
+
+// meet says of an attempt that failed that a limit is why.
+func (r *Result) meet(l task.Limits, u cgroup.Usage) {
+	if r.State != task.Failed {
+		return
+	}
+	how := r.Message
+	switch {
+	case u.OOMKills > 0:
+		r.Reason = task.ReasonOOM
+		r.Message = fmt.Sprintf("out of memory: limits.memory is %s; %s", l.Memory, how)
+	case l.CPUTime > 0 && (r.Signal == signalName(unix.SIGXCPU) || r.Signal == signalName(unix.SIGKILL) && r.Usage.CPUMS >= l.CPUTime.Std().Milliseconds()):
+		r.Reason = task.ReasonLimits
+		r.Message = fmt.Sprintf("a process took more processor time than limits.cpu_time, %s; %s", l.CPUTime, how)
+	case r.Signal == signalName(unix.SIGXFSZ) && l.FileSize != nil:
+		r.Reason = task.ReasonLimits
+		r.Message = fmt.Sprintf("it wrote a file larger than limits.file_size, %s; %s", *l.FileSize, how)
+	case u.Refused > 0:
+		r.Message = fmt.Sprintf("%s; limits.pids, %d, refused it %s", how, l.PIDs, processCount(u.Refused))
+	}
+}
+
+func processCount(n int64) string {
+	if n == 1 {
+		return "a process"
+	}
+	return fmt.Sprintf("%d processes", n)
+}
+
+// cgroupLimits are those of the limits that control groups enforce.
+func cgroupLimits(l task.Limits) cgroup.Limits {
+	c := cgroup.Limits{Memory: int64(l.Memory), CPU: l.CPU, PIDs: l.PIDs}
+	if l.Swap != nil {
+		c.Swap = (*int64)(l.Swap)
+	}
+	return c
+}

@@ -1,0 +1,224 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	reapPause = 100 * time.Millisecond // between looks at children, at least
+	reapLook  = 5 * time.Second        // at most
+	reapAfter = time.Second            // whose zombie nobody else has reaped by then is an orphan's
+)
+
+// Orphans are processes whose parents have ended and that came to the daemon,
+// because it asked for that (PR_SET_CHILD_SUBREAPER) or is the first process of a
+// container. It reaps them; and where attempts have no control group, it traces
+// them back to their attempts, so that they end with these:
+//
+//   - by the group they are in, or the mark that they carry;
+//   - else an orphan is of one of the attempts that ran when it was born, and is
+//     told to be of the last of these to end.
+//
+// A nil *Orphans does nothing. Executor.Run has them come, and reaps them.
+type Orphans struct {
+	self int
+
+	mu    sync.Mutex
+	mains map[int]bool    // processes that others reap
+	trees map[*tree]birth // of attempts that run, if orphans are traced
+	known map[int]*orphan
+}
+
+// orphan is a process that came to the daemon.
+type orphan struct {
+	start time.Duration
+	seen  time.Time
+	of    []*tree // of which it may be
+}
+
+// NewOrphans is for one executor and its guardian.
+func NewOrphans() *Orphans {
+	return &Orphans{self: os.Getpid(), mains: map[int]bool{}, trees: map[*tree]birth{}, known: map[int]*orphan{}}
+}
+
+// adopt has orphans come to this process from now on.
+func adopt() error {
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+}
+
+// lock keeps a process from being taken for an orphan before it is said, by born,
+// that it is none.
+func (o *Orphans) lock() {
+	if o != nil {
+		o.mu.Lock()
+	}
+}
+
+func (o *Orphans) unlock() {
+	if o != nil {
+		o.mu.Unlock()
+	}
+}
+
+// born tells of a process that somebody waits for. It is called between lock and
+// unlock.
+func (o *Orphans) born(pid int) {
+	if o != nil {
+		o.mains[pid] = true
+	}
+}
+
+// reaped tells that somebody has waited for it: its number may be another's. It is
+// called between lock and unlock.
+func (o *Orphans) reaped(pid int) {
+	if o != nil {
+		delete(o.mains, pid)
+	}
+}
+
+// trace has orphans of an attempt be found.
+func (o *Orphans) trace(t *tree, b birth) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.trees[t] = b
+}
+
+// forget tells that an attempt has ended.
+func (o *Orphans) forget(t *tree) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.trees, t)
+}
+
+// of are the living orphans of an attempt that is ending. What may as well be
+// another's that still runs is left to that.
+func (o *Orphans) of(t *tree) (pids []int) {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.look(time.Now())
+	for pid, x := range o.known {
+		if len(x.of) > 0 && !slices.ContainsFunc(x.of, func(other *tree) bool { _, runs := o.trees[other]; return runs && other != t }) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// look learns what came, and reaps what has ended. mu is held.
+func (o *Orphans) look(now time.Time) {
+	children := childrenOf(o.self)
+	for pid := range o.known {
+		if !slices.Contains(children, pid) {
+			delete(o.known, pid)
+		}
+	}
+	for _, pid := range children {
+		if o.mains[pid] {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil {
+			delete(o.known, pid)
+			continue
+		}
+		x := o.known[pid]
+		if x == nil || x.start != st.start {
+			x = &orphan{start: st.start, seen: now, of: o.origin(st)}
+			o.known[pid] = x
+		}
+		// A child that somebody else of this program waits for is soon gone.
+		if st.dead() && (len(x.of) > 0 || now.Sub(x.seen) >= reapAfter) {
+			if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err == nil {
+				delete(o.known, pid)
+			}
+		}
+	}
+}
+
+// origin is of which attempts a process may be.
+func (o *Orphans) origin(st stat) (of []*tree) {
+	for t, b := range o.trees {
+		var h hunt
+		h.addMark(t.mark)
+		if st.pgrp == t.pid || h.marked(st.pid) {
+			return []*tree{t}
+		}
+		if st.start >= b.from.Truncate(tick)-tick {
+			of = append(of, t)
+		}
+	}
+	return of
+}
+
+// run reaps until ctx ends.
+func (o *Orphans) run(ctx context.Context) {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	defer signal.Stop(ended)
+	for {
+		o.mu.Lock()
+		o.look(time.Now())
+		waits := len(o.known) > 0
+		o.mu.Unlock()
+		pause := reapLook
+		if waits {
+			pause = reapAfter
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ended:
+		case <-time.After(pause):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(reapPause):
+		}
+	}
+}
+
+// childrenOf lists the children of a process. Orphans come to its first thread,
+// as long as that lives, as it does in a Go program.
+func childrenOf(pid int) (children []int) {
+	p := strconv.Itoa(pid)
+	b, err := os.ReadFile(procRoot + "/" + p + "/task/" + p + "/children")
+	if err == nil {
+		for f := range strings.FieldsSeq(string(b)) {
+			if child, err := strconv.Atoi(f); err == nil {
+				children = append(children, child)
+			}
+		}
+		return children
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	all, _ := processes() // a kernel that does not list children; none can be listed, none is
+	for _, child := range all {
+		if st, err := readStat(child); err == nil && st.parent == pid {
+			children = append(children, child)
+		}
+	}
+	return children
+}

@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// openGroups finds out how the processes of attempts are held together.
+func (n *Node) openGroups() (err error) {
+	if n.outside.Act != nil || !slices.Contains(n.cfg.Roles, task.RoleExecutor) {
+		return nil
+	}
+	n.groups, err = cgroup.Open(cgroup.Config{
+		Setting: n.cfg.Cgroup, Node: n.cfg.Name, Instance: n.instance,
+		Record: filepath.Join(n.cfg.DataDir, "cgroups"), Logger: n.log,
+	})
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	if why := n.groups.Why(); n.groups.Any() {
+		n.log.Info("attempts have control groups", zap.String("cgroup", n.groups.Roots()[0]), zap.Strings("limits", n.groups.Limited()), zap.NamedError("lacks", why))
+	} else {
+		n.log.Info("attempts have no control groups", zap.NamedError("why", why))
+	}
+	// Groups find what daemonizes; what is left of it in the end somebody has to reap.
+	if !n.groups.Any() || os.Getpid() == 1 {
+		n.orphans = executor.NewOrphans()
+	}
+	return nil
+}
