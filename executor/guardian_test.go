@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -52,6 +53,7 @@ func startDaemon(t *testing.T, silence time.Duration, lines ...string) *daemon {
 		t.Fatal(err)
 	}
 	d := &daemon{Cmd: cmd, t: t, dir: dir}
+	t.Cleanup(d.groupless)
 	t.Cleanup(d.kill)
 	says := bufio.NewScanner(out)
 	for range lines {
@@ -66,6 +68,20 @@ func (d *daemon) kill() {
 	_ = d.Process.Signal(syscall.SIGKILL)
 	_ = d.Wait()
 	if err := WaitForGuardian(context.Background(), d.dir); err != nil {
+		d.t.Error(err)
+	}
+}
+
+// groupless is so after a guardian's end; without one, as the next daemon would do it.
+func (d *daemon) groupless() {
+	b, _ := os.ReadFile(filepath.Join(d.dir, "cgroups")) // a host without has no such file
+	roots := strings.Fields(string(b))
+	for _, root := range roots {
+		if _, err := os.Stat(root); err == nil && os.Getenv("EXECUTOR_TEST_UNGUARDED") == "" {
+			d.t.Errorf("%s is left", root)
+		}
+	}
+	if err := cgroup.Remove(roots, unkillable); err != nil {
 		d.t.Error(err)
 	}
 }
