@@ -226,6 +226,28 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 	}
 }
 
+// A step that fails at the first instruction: there is no second one.
+func TestConfine_StepThatFails(t *testing.T) {
+	l := confining(t)
+	mark := filepath.Join(t.TempDir(), "ran")
+	for _, enforce := range []string{task.EnforceRequire, task.EnforceReport} {
+		what, err := l.prepare(assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), 4711)
+		if err != nil {
+			t.Fatal(err)
+		}
+		what.bound.steps = append(what.bound.steps, step{"nice", func(int) error { return unix.EPERM }})
+		r := l.run(what, newOrders())
+		_, err = os.Stat(mark)
+		switch ran := err == nil; {
+		case enforce == task.EnforceRequire && (ran || r.Reason != task.ReasonHost || r.Message != "this node cannot enforce nice: operation not permitted"):
+			t.Errorf("it ran: %v; %+v", ran, r)
+		case enforce == task.EnforceReport && (!ran || r.State != task.Succeeded || !slices.Equal(r.Unenforced, []string{"nice"})):
+			t.Errorf("it ran: %v; %+v", ran, r)
+		}
+	}
+	noChildren(t)
+}
+
 func TestConfine_WhereNothingMayBeTraced(t *testing.T) {
 	l := confining(t)
 	defer func(was string) { ptraceScope = was }(ptraceScope)
