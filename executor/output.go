@@ -9,107 +9,103 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // How much of its output goes into an attempt's record.
 const (
 	tailFailed    = 2 << 10
 	tailSucceeded = 256
+	// remembered is how much of its end is kept while it runs.
+	remembered = 2 * tailFailed
 )
 
-// output takes what one attempt prints, off its pipe and into the spool. One
-// goroutine reads; its fields are others' when that has ended.
+// output takes what one attempt prints, off its pipes and into the spool. Who reads
+// the pipes, and who asks for the times, share it; its other fields are others' when
+// nothing is read any more.
 type output struct {
 	spool *Spool
 	path  string
-	file  *os.File
+	wants task.Output // what the attempt's task says of it
+	limit int64       // bytes kept
 
 	followed atomic.Bool // somebody is to be woken by what is written
 
+	mu        sync.Mutex
+	file      *os.File
+	null      *os.File // where what is not kept goes, unread
+	times     times
 	bytes     int64  // printed
 	kept      int64  // of these, in the file
 	size      int64  // of the file, marks included
 	truncated bool   // the file lacks something
 	broken    error  // why nothing more is written
 	last      []byte // the end of what was printed
-	tap       *tap   // sees all that is printed; nil: nobody does
+	rule      *rule  // looks at all that is printed; nil: none does
+	taps      [3]tap // by stream: of each, the line that has not ended
 }
 
-func (s *Spool) newOutput(path string) *output {
-	o := &output{spool: s, path: path}
+func (s *Spool) newOutput(path string, wants task.Output) *output {
+	o := &output{spool: s, path: path, wants: wants, limit: s.cfg.Limit, times: times{path: timesOf(path)}}
+	if wants.Limit > 0 {
+		o.limit = min(o.limit, int64(wants.Limit))
+	}
 	s.activate(o)
 	return o
 }
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
-
-// drain reads the pipe until its end, or until its deadline, which is set when
-// the attempt is over and something else still holds the other end.
-func (o *output) drain(pipe *os.File) {
-	rc, err := pipe.SyscallConn()
-	if err != nil {
-		return // only if it is closed
-	}
-	for more := true; more; {
-		err = rc.Read(func(fd uintptr) (ready bool) {
-			buf := buffers.Get().(*[]byte) // only while there is something to read: many attempts say nothing
-			defer buffers.Put(buf)
-			n, err := readFD(int(fd), *buf)
-			if errors.Is(err, syscall.EAGAIN) {
-				return false
-			}
-			if n > 0 {
-				o.take((*buf)[:n])
-			}
-			more = n > 0
-			return true
-		})
-		more = more && err == nil
+// listen has a rule look at all that is printed, at each stream by itself.
+func (o *output) listen(r *rule) {
+	if r.looks() {
+		o.rule = r
+		o.taps = [...]tap{{rule: r}, {rule: r}, {rule: r}}
 	}
 }
 
-func readFD(fd int, b []byte) (int, error) {
-	for {
-		n, err := syscall.Read(fd, b)
-		if err != syscall.EINTR {
-			return n, err
-		}
+// heard ends what listen began: nothing is printed any more.
+func (o *output) heard() {
+	for i := range o.taps {
+		o.taps[i].end()
 	}
 }
 
-func (o *output) take(b []byte) {
+func (o *output) take(b []byte, from stream) {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.bytes += int64(len(b))
-	o.tap.take(b)
+	o.taps[from].take(b)
 	o.remember(b)
-	if room := o.spool.cfg.Limit - o.kept; !o.truncated && o.broken == nil && int64(len(b)) > room {
-		o.keep(b[:room])
-		o.truncated = true
-		o.write(fmt.Appendf(nil, "\n[carillon: output beyond %d bytes is not kept]\n", o.spool.cfg.Limit))
-		o.spool.dropped.Add(float64(int64(len(b)) - room))
-		return
-	}
-	if o.truncated || o.broken != nil {
+	if o.past() {
 		o.spool.dropped.Add(float64(len(b)))
 		return
 	}
-	o.keep(b)
+	room := min(o.limit-o.kept, int64(len(b)))
+	o.times.note(o.size, now, from)
+	o.kept += o.write(b[:room])
+	if room < int64(len(b)) && o.broken == nil {
+		o.truncated = true
+		o.times.note(o.size, now, merged)
+		o.write(fmt.Appendf(nil, "\n[carillon: output beyond %d bytes is not kept]\n", o.limit))
+		o.spool.dropped.Add(float64(int64(len(b)) - room))
+	}
 }
 
-func (o *output) keep(b []byte) {
-	if len(b) == 0 {
-		return
-	}
-	o.kept += o.write(b)
-}
+// past reports whether nothing more of the output is kept.
+func (o *output) past() bool { return o.truncated || o.broken != nil }
 
 // write appends to the file. After a failure (a full disk) nothing more is
 // tried: output with holes would mislead.
 func (o *output) write(b []byte) int64 {
 	if o.broken != nil {
+		return 0
+	}
+	if len(b) == 0 {
 		return 0
 	}
 	if o.file == nil {
@@ -152,25 +148,50 @@ func create(path string) (*os.File, error) {
 
 // remember keeps the end of what was printed, also of what is not kept on disk.
 func (o *output) remember(b []byte) {
-	const most = 2 * tailFailed
-	if len(b) > most {
-		b = b[len(b)-most:]
+	if len(b) > remembered {
+		b = b[len(b)-remembered:]
 	}
-	if len(o.last)+len(b) > most {
-		o.last = append(o.last[:0], o.last[max(0, len(o.last)-(most-len(b))):]...)
+	if len(o.last)+len(b) > remembered {
+		o.last = append(o.last[:0], o.last[max(0, len(o.last)-(remembered-len(b))):]...)
 	}
 	o.last = append(o.last, b...)
 }
 
 // close ends the output; nothing may be draining into it any more.
 func (o *output) close() {
+	o.mu.Lock()
+	disk := o.times.close(o.file)
 	if o.file != nil {
 		if err := o.file.Close(); err != nil && o.broken == nil {
 			o.broken = err
 			o.fail()
 		}
+		if err := o.wishes(); err != nil {
+			o.spool.log.Warn("cannot note how output is to be kept", zap.String("path", o.path), zap.Error(err))
+		}
 	}
-	o.spool.retire(o.path, o.size)
+	if o.null != nil {
+		o.null.Close()
+	}
+	size := o.size
+	o.mu.Unlock()
+	o.spool.retire(o.path, disk+onDisk(size))
+	if size > block && !o.wants.Raw() {
+		o.spool.toPack(o.path)
+	}
+}
+
+// wishes puts beside the file what the sweep is to know of the attempt's task.
+func (o *output) wishes() error {
+	var errs []error
+	if o.wants.Raw() {
+		errs = append(errs, os.WriteFile(rawOf(o.path), nil, 0o600))
+	}
+	if keep := o.wants.Keep.Std(); keep > 0 && keep < o.spool.cfg.MaxAge {
+		until, p := time.Now().Add(keep), keepOf(o.path)
+		errs = append(errs, os.WriteFile(p, nil, 0o600), os.Chtimes(p, until, until))
+	}
+	return errors.Join(errs...)
 }
 
 // tail returns the end of the output as valid UTF-8 without NULs, at most n

@@ -118,8 +118,8 @@ func TestSpool_Retention(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := s.newOutput(path)
-		o.take(bytes.Repeat([]byte("x"), size))
+		o := s.newOutput(path, task.Output{})
+		o.take(bytes.Repeat([]byte("x"), size), merged)
 		if age < 0 { // still runs
 			age = -age
 			t.Cleanup(o.close)

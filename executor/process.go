@@ -42,6 +42,7 @@ type launch struct {
 	disk      *room  // nil: it has nothing there
 	scratch   string // in it; "": none
 	talk      *talk
+	output    task.Output
 	ward      ward
 	may       func() error // asked directly before the fork
 	onStarted func(at time.Time)
@@ -95,7 +96,7 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(err))
 	}
 	return launch{
-		signal: killSignal(a.KillSignal), success: success,
+		signal: killSignal(a.KillSignal), success: success, output: a.Output,
 		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env(&a)...), as: as, path: path,
 		room: room, bound: bound, talk: l.talks.begin(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
@@ -107,8 +108,8 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 // run starts an attempt and returns when nothing is left of it: neither its
 // main process, nor the group, nor, if it was made to end, what left the group.
 func (l *launcher) run(what launch, o *orders) Result {
-	out := l.spool.newOutput(what.path)
-	out.tap = what.success.tap()
+	out := l.spool.newOutput(what.path, what.output)
+	out.listen(what.success)
 	defer out.close()
 	err := l.furnish(&what)
 	var p *running
@@ -153,7 +154,7 @@ type running struct {
 	spawn
 	tree    tree
 	out     *output
-	pipe    *os.File
+	pipe    *outlet
 	drained chan struct{} // closed when nothing reads the pipe any more
 }
 
@@ -176,20 +177,20 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	if program, argv, err = what.bound.besides(program, dir, argv, what.as); err != nil {
 		return nil, err
 	}
-	pipe, w, err := newPipe()
+	pipe, w, errs, err := newOutlet(what.output.Apart())
 	if err != nil {
 		return nil, startFailure(err, argv[0], dir)
 	}
 	group, err := l.takeGroup(what.process.Limits)
 	if err != nil {
-		unix.Close(w)
+		closeWriters(w, errs)
 		pipe.Close()
 		return nil, err
 	}
 	what.bound.join(group)
 	what.ward.Group = group.Dir()
 	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
-		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), may: what.may,
+		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: what.may,
 		bound: what.bound, room: what.disk.where(),
 		group:   group,
 		guarded: l.guardian.intend(what.ward),
@@ -199,7 +200,7 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 			err = l.spawner.start(&p.spawn, o.given)
 		}
 	}
-	unix.Close(w)
+	closeWriters(w, errs)
 	p.tree = tree{pid: p.pid, mark: what.ward.Leftover, group: group, orphans: l.orphans}
 	if err != nil {
 		pipe.Close()
@@ -219,7 +220,7 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	}
 	go func() {
 		defer close(p.drained)
-		out.drain(pipe)
+		pipe.drain(out)
 	}()
 	return p, nil
 }
@@ -287,7 +288,7 @@ func (p *running) wait(what launch, o *orders) Result {
 	used, counts := p.tree.usage()
 	p.guarded.ended() // before its control group is another's
 	p.endTree()
-	p.out.tap.end()
+	p.out.heard()
 
 	r.Usage = used
 	r.judge(status, err, what.success)

@@ -44,6 +44,7 @@ type spawn struct {
 	dir     string
 	as      *syscall.Credential
 	output  uintptr
+	errput  uintptr       // may be output, too
 	bound   *confinement  // nil: by nothing
 	room    string        // with bound.private: where its directories are
 	group   *cgroup.Group // to be started in; nil: none
@@ -172,7 +173,7 @@ func (s *spawner) fork(t *thread, r *spawn) {
 	}
 	s.orphans.lock()
 	r.pid, r.err = syscall.ForkExec(r.program, r.argv, &syscall.ProcAttr{
-		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.output}, Sys: sys,
+		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.errput}, Sys: sys,
 	})
 	if r.err == nil {
 		s.orphans.born(r.pid)

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +40,8 @@ type SpoolConfig struct {
 	Total  int64         // bytes of disk kept of all that ended; 0 is DefaultSpoolTotal
 	MaxAge time.Duration // 0 is DefaultSpoolAge
 
+	Uncompressed bool // outputs stay as they were written
+
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 }
@@ -50,14 +51,17 @@ type SpoolConfig struct {
 //	<dir>/spool/<namespace>/<task>/<run>.<attempt>.log
 //
 // A file appears with the first byte of output. Of each attempt the first Limit
-// bytes are kept, then a line says that the rest is not. Run removes what is too
-// old, and the oldest of what is too much, but never the output of an attempt
-// that has not ended. A disk that is full costs output, not attempts.
+// bytes are kept, or fewer if its task wants that, then a line says that the rest is
+// not. Beside it may stand when its parts came (see times). Run compresses what has
+// ended (see pack), removes what is too old, and the oldest of what is too much, but
+// never the output of an attempt that has not ended. A disk that is full costs
+// output, not attempts.
 type Spool struct {
-	cfg  SpoolConfig
-	root string
-	log  *zap.Logger
-	look chan struct{} // one slot: there may be too much
+	cfg   SpoolConfig
+	root  string
+	log   *zap.Logger
+	look  chan struct{} // one slot: there may be too much
+	packs chan string   // outputs to be compressed
 
 	used atomic.Int64 // bytes of disk, as far as known
 
@@ -74,7 +78,7 @@ type Spool struct {
 func NewSpool(cfg SpoolConfig) *Spool {
 	s := &Spool{
 		cfg: cfg, root: filepath.Join(cfg.Dir, "spool"), log: orNop(cfg.Logger).Named("spool"),
-		look: make(chan struct{}, 1), active: map[string]*output{}, followers: map[string][]chan struct{}{},
+		look: make(chan struct{}, 1), packs: make(chan string, packQueue), active: map[string]*output{}, followers: map[string][]chan struct{}{},
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_spool_dropped_bytes_total", Help: "Output that was not kept: beyond the limit, or the disk refused it."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
@@ -119,7 +123,7 @@ func (s *Spool) path(namespace, name, run string, attempt int) (string, error) {
 	if !isRun(run) || attempt < 0 {
 		return "", task.Invalid(task.CodeBadName, "run", "%s is not a run's id", task.Quote(run))
 	}
-	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+".log"), nil
+	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+endLog), nil
 }
 
 // Open opens what an attempt has printed so far. os.ErrNotExist if it printed
@@ -131,13 +135,19 @@ func (s *Spool) Open(namespace, name, run string, attempt int) (io.ReadSeekClose
 		return nil, err
 	}
 	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) && s.isActive(path) {
+	switch {
+	case err == nil:
+		return f, nil
+	case !errors.Is(err, fs.ErrNotExist):
+	case s.isActive(path):
 		return empty{strings.NewReader("")}, nil
+	default:
+		var p *packedReader
+		if p, err = openPacked(packed(path)); err == nil {
+			return p, nil
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("open output: %w", err)
-	}
-	return f, nil
+	return nil, fmt.Errorf("open output: %w", err)
 }
 
 type empty struct{ *strings.Reader }
@@ -163,12 +173,13 @@ func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
 	attempts := []int{}
 	for _, f := range files {
 		rest, ok := strings.CutPrefix(f.Name(), run+".")
-		if n, err := strconv.Atoi(strings.TrimSuffix(rest, ".log")); ok && err == nil {
+		rest, _ = strings.CutSuffix(strings.TrimSuffix(rest, ".zst"), endLog)
+		if n, err := strconv.Atoi(rest); ok && err == nil {
 			attempts = append(attempts, n)
 		}
 	}
 	slices.Sort(attempts)
-	return attempts, nil
+	return slices.Compact(attempts), nil
 }
 
 func (s *Spool) isActive(path string) bool {
@@ -176,96 +187,4 @@ func (s *Spool) isActive(path string) bool {
 	defer s.mu.Unlock()
 	_, ok := s.active[path]
 	return ok
-}
-
-func onDisk(size int64) int64 { return (size + block - 1) / block * block }
-
-// Run removes old output until ctx ends.
-func (s *Spool) Run(ctx context.Context) error {
-	t := time.NewTicker(spoolSweep)
-	defer t.Stop()
-	for {
-		s.Sweep(ctx, time.Now())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-			continue
-		case <-s.look:
-		}
-		select { // not more often than this: a sweep reads the whole spool
-		case <-ctx.Done():
-			return nil
-		case <-time.After(spoolLook):
-		}
-	}
-}
-
-type spooled struct {
-	path string
-	size int64
-	at   time.Time
-}
-
-// Sweep removes what is older than MaxAge at now and, oldest first, what exceeds
-// Total, down to nine tenths of it.
-func (s *Spool) Sweep(ctx context.Context, now time.Time) {
-	files, used := s.ended(ctx)
-	slices.SortFunc(files, func(a, b spooled) int { return a.at.Compare(b.at) })
-	goal := used
-	if used > s.cfg.Total {
-		goal = s.cfg.Total / 10 * 9
-	}
-	removed := 0
-	for _, f := range files {
-		if ctx.Err() != nil || (used <= goal && now.Sub(f.at) <= s.cfg.MaxAge) {
-			break
-		}
-		if s.remove(f.path) {
-			used -= f.size
-			removed++
-		}
-	}
-	s.used.Store(used)
-	s.removed.Add(float64(removed))
-	if removed > 0 {
-		s.log.Info("removed old output", zap.Int("files", removed), zap.Int64("bytes", used))
-	}
-}
-
-// ended lists the outputs of attempts that ended, and removes empty directories.
-func (s *Spool) ended(ctx context.Context) (files []spooled, used int64) {
-	err := filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return fs.SkipAll
-		case err != nil || d.IsDir() || !strings.HasSuffix(path, ".log") || s.isActive(path):
-			return nil // what cannot be read today is read at the next sweep
-		}
-		if info, err := d.Info(); err == nil {
-			f := spooled{path: path, size: onDisk(info.Size()), at: info.ModTime()}
-			files, used = append(files, f), used+f.size
-		}
-		return nil
-	})
-	if err != nil {
-		s.log.Warn("cannot read the spool", zap.Error(err))
-	}
-	return files, used
-}
-
-// remove removes an output, and its directories if they are empty now.
-func (s *Spool) remove(path string) bool {
-	s.mu.Lock() // an attempt of that name must not begin in between
-	defer s.mu.Unlock()
-	if _, ok := s.active[path]; ok {
-		return false
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("cannot remove old output", zap.String("path", path), zap.Error(err))
-		return false
-	}
-	for dir := filepath.Dir(path); dir != s.root && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
-	}
-	return true
 }

@@ -29,17 +29,17 @@ func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 		}
 	}
 	path, _ := s.path("default", "job", "r1", 1)
-	o := s.newOutput(path)
+	o := s.newOutput(path, task.Output{})
 	await("the beginning")
 	if !s.Active("default", "job", "r1", 1) {
 		t.Error("it has begun, and is not active")
 	}
-	o.take([]byte("one\n"))
+	o.take([]byte("one\n"), merged)
 	await("a write")
 	if got := readOutput(t, s, "r1"); got != "one\n" {
 		t.Errorf("reads %q", got)
 	}
-	o.take([]byte("two\n"))
+	o.take([]byte("two\n"), merged)
 	o.close()
 	await("the end")
 	if got := readOutput(t, s, "r1"); got != "one\ntwo\n" || s.Active("default", "job", "r1", 1) {
@@ -55,11 +55,11 @@ func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 func TestSpool_WatchLeavesNothingBehind(t *testing.T) {
 	s := NewSpool(SpoolConfig{Dir: t.TempDir()})
 	path, _ := s.path("default", "job", "r1", 1)
-	o := s.newOutput(path)
+	o := s.newOutput(path, task.Output{})
 	a, stopA, _ := s.Watch("default", "job", "r1", 1)
 	b, stopB, _ := s.Watch("default", "job", "r1", 1)
 	stopA()
-	o.take([]byte("x"))
+	o.take([]byte("x"), merged)
 	if len(a) != 0 || len(b) != 1 {
 		t.Errorf("the one that left was told %d times, the other %d", len(a), len(b))
 	}
@@ -107,8 +107,8 @@ func TestSpool_AFollowerThatDoesNotReadHoldsUpNothing(t *testing.T) {
 func TestSpool_OutputThatIsRemovedWhileItIsRead(t *testing.T) {
 	s := NewSpool(SpoolConfig{Dir: t.TempDir(), MaxAge: time.Hour})
 	path, _ := s.path("default", "job", "r1", 1)
-	o := s.newOutput(path)
-	o.take([]byte("one\n"))
+	o := s.newOutput(path, task.Output{})
+	o.take([]byte("one\n"), merged)
 	o.close()
 	f, err := s.Open("default", "job", "r1", 1)
 	if err != nil {
@@ -135,10 +135,10 @@ func BenchmarkOutput(b *testing.B) {
 				_, stop, _ := s.Watch("default", "job", "r1", 1)
 				defer stop()
 			}
-			o := s.newOutput(path)
+			o := s.newOutput(path, task.Output{})
 			defer o.close()
 			for b.Loop() {
-				o.take(line)
+				o.take(line, merged)
 			}
 		})
 	}

@@ -29,13 +29,8 @@ func newRule(s task.Success) (*rule, error) {
 	return r, err
 }
 
-// tap makes what looks at one stream; nil if there is nothing to look for.
-func (r *rule) tap() *tap {
-	if r == nil || r.output == nil && r.not == nil {
-		return nil
-	}
-	return &tap{rule: r}
-}
+// looks reports whether there is anything to look for in the output.
+func (r *rule) looks() bool { return r != nil && (r.output != nil || r.not != nil) }
 
 // settled reports whether no further line can matter.
 func (r *rule) settled() bool {
@@ -53,14 +48,14 @@ func (r *rule) line(b []byte) {
 	}
 }
 
-// tap cuts a stream into lines for a rule. One goroutine uses it.
+// tap cuts a stream into lines for a rule. Its zero value looks at nothing.
 type tap struct {
-	rule *rule
+	rule *rule  // nil: none
 	part []byte // the beginning of a line whose end has not come
 }
 
 func (t *tap) take(b []byte) {
-	if t == nil || t.rule.settled() {
+	if t.rule == nil || t.rule.settled() {
 		return
 	}
 	for len(b) > 0 {
@@ -80,7 +75,7 @@ func (t *tap) take(b []byte) {
 
 // end looks at a last line that has no end.
 func (t *tap) end() {
-	if t != nil && len(t.part) > 0 {
+	if len(t.part) > 0 {
 		t.rule.line(t.part)
 		t.part = nil
 	}

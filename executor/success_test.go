@@ -84,7 +84,7 @@ func TestSuccess_LinesAreThoseOfTheStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tap := r.tap()
+			tap := tap{rule: r}
 			for b := []byte(c.text); len(b) > 0; {
 				n := min(piece, len(b))
 				tap.take(b[:n])
@@ -100,7 +100,7 @@ func TestSuccess_LinesAreThoseOfTheStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tap, flood := r.tap(), bytes.Repeat([]byte("x"), 1<<20)
+	tap, flood := tap{rule: r}, bytes.Repeat([]byte("x"), 1<<20)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 200 {
@@ -110,7 +110,7 @@ func TestSuccess_LinesAreThoseOfTheStream(t *testing.T) {
 	if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 || cap(tap.part) > 2*longestLine {
 		t.Errorf("200 MiB without a newline took %d bytes; a line of %d is kept", grown, cap(tap.part))
 	}
-	if newRuleOf(t, task.Success{}).tap() != nil || newRuleOf(t, task.Success{ExitCodes: []int{1}}).tap() != nil {
+	if newRuleOf(t, task.Success{}).looks() || newRuleOf(t, task.Success{ExitCodes: []int{1}}).looks() {
 		t.Error("what has no pattern looks at output")
 	}
 }
@@ -148,7 +148,7 @@ func BenchmarkSuccess_Lines(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	tap := r.tap()
+	tap := tap{rule: r}
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		tap.take(text)

@@ -72,6 +72,7 @@ type Config struct {
 	SpoolLimit     int64         `json:"spool_limit"`     // bytes of output kept per attempt
 	SpoolTotal     int64         `json:"spool_total"`     // bytes of output kept in all
 	SpoolRetention task.Duration `json:"spool_retention"` // age up to which output is kept
+	SpoolCompress  bool          `json:"spool_compress"`  // output is compressed when its attempt has ended
 
 	// ScratchDir is where the scratch directories and private /tmp of attempts are.
 	ScratchDir string `json:"scratch_dir"`
@@ -94,7 +95,7 @@ func Defaults() Config {
 		TLSClientAuth: string(certs.None),
 		Prefix:        store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
-		SpoolRetention: task.Duration(7 * 24 * time.Hour), Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
+		SpoolRetention: task.Duration(7 * 24 * time.Hour), SpoolCompress: true, Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
 	}
 }
 

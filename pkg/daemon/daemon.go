@@ -169,7 +169,7 @@ func (n *Node) wire() (err error) {
 	n.executor, err = executor.New(executor.Config{
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: rooms, Scratch: scratch, Inbox: n.store, Guardian: n.guardian,
 		Groups: n.groups, Orphans: n.orphans,
-		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std()},
+		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Obeyed: func() { n.presence.announceSoon() }, // which is there before it runs
 		Dead:   func(instance string) bool { return slices.Contains(n.former.Instances, instance) },

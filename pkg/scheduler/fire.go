@@ -156,6 +156,7 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	a.Instance, a.Generation = n.Instance, int64(t.generation)
 	a.Timeout, a.KillGrace, a.Retry, a.Replaceable = t.how.timeout, t.how.killGrace, t.how.retry, t.how.replaceable
 	a.KillSignal, a.Success = t.how.killSignal, t.how.success
+	a.Output = t.how.output
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
 	p.stick(t, n)
 }

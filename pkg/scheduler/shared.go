@@ -45,6 +45,7 @@ type policySet struct {
 	shadow             bool
 	killSignal         string
 	success            task.Success
+	output             task.Output
 }
 
 // newPolicySet reads what an entry says. It refuses what the API would have refused:
@@ -60,6 +61,7 @@ func newPolicySet(text string) (*policySet, error) {
 		PauseAfter: e.PauseAfter, Retry: e.Retry, Target: e.Target, History: e.History,
 		KillSignal: e.KillSignal,
 		Success:    e.Success,
+		Output:     e.Output,
 	}
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -76,6 +78,7 @@ func newPolicySet(text string) (*policySet, error) {
 		shadow:     e.Shadow,
 		killSignal: e.KillSignal,
 		success:    e.Success,
+		output:     e.Output,
 	}, nil
 }
 

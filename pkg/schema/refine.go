@@ -13,6 +13,7 @@ var required = map[string][]string{
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
 	"Limits":  nil,
 	"Success": nil,
+	"Output":  nil,
 }
 
 // Refine adds to the schemas of a task's parts what the Go types do not say:
@@ -41,6 +42,7 @@ func Refine(all map[string]*huma.Schema) {
 	all["Noop"].Description = "Succeeds at once: for benchmarks and tests."
 	refineProcess(process)
 	refineConfinement(process.Properties, all["Limits"].Properties)
+	refineOutput(all["Output"].Properties)
 
 	m := all["MissedPolicy"].Properties
 	Choice(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)
@@ -122,6 +124,7 @@ var descriptions = map[string]string{
 	"target":      "On which nodes runs may run.",
 	"history":     "What is kept of ended runs.",
 	"success":     "What counts as success. Default: exit code 0.",
+	"output":      "What is kept of what attempts print.",
 	"paused":      "A paused task has no ticks; a manual trigger still runs.",
 }
 

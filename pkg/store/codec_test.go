@@ -38,6 +38,9 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 	case *task.Duration:
 		*p = task.Duration(rapid.Int64Range(0, 1e15).Draw(t, name))
 		return
+	case *task.Size:
+		*p = task.Size(rapid.Int64Range(0, 1<<50).Draw(t, name))
+		return
 	case *task.Action:
 		*p = rapid.SampledFrom([]task.Action{
 			{Noop: &task.Noop{}}, {Process: &task.Process{Command: []string{"a", "b c"}, Env: map[string]string{"A": "1"}, Dir: "/x", User: "me"}},

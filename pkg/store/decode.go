@@ -232,6 +232,8 @@ func decodeAssigned(value []byte, v *task.Assigned) error {
 			r.parsed(&v.Timeout)
 		case "kill_grace":
 			r.parsed(&v.KillGrace)
+		case "output":
+			r.other(&v.Output)
 		case "retry":
 			r.other(&v.Retry)
 		case "replaceable":

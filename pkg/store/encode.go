@@ -215,6 +215,9 @@ func encodeAssigned(v *task.Assigned, action string, all bool) string {
 		if all || v.KillGrace != usualGrace {
 			r.text("kill_grace", v.KillGrace.String())
 		}
+		if v.Output != (task.Output{}) {
+			r.other("output", v.Output)
+		}
 		if all || v.Retry.Attempts > 1 {
 			r.other("retry", v.Retry)
 		}

@@ -47,6 +47,7 @@ var features = []feature{
 	{"kill_signal", FormatProcesses, func(s *task.Spec) bool { return s.KillSignal != "" && s.KillSignal != task.DefaultKillSignal }},
 	{"target.strategy", FormatProcesses, func(s *task.Spec) bool { return s.Target.Strategy != task.StrategyAuto && s.Target.Strategy != "" }},
 	{"target.selector", FormatProcesses, func(s *task.Spec) bool { return task.ComparesInSelector(s.Target.Selector) }},
+	{"output", FormatProcesses, func(s *task.Spec) bool { return s.Output != (task.Output{}) }},
 
 	{"shadow", FormatShadow, func(s *task.Spec) bool { return s.Shadow }},
 

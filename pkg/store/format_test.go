@@ -275,6 +275,14 @@ func TestFormatOf_KnowsTheLanguageOfSchedules(t *testing.T) {
 	}
 }
 
+func TestFormatOf_KnowsWhatIsKeptOfOutput(t *testing.T) {
+	s := spec(ref).Spec
+	s.Output.Limit = 1 << 20
+	if takes, because := store.FormatOf(&s); takes != store.FormatProcesses || because != "output" {
+		t.Errorf("it takes format %d for %q", takes, because)
+	}
+}
+
 func TestFormatOf_KnowsWhatConfinesAProcess(t *testing.T) {
 	for field, p := range map[string]task.Process{
 		"":                            {User: "nobody", Enforce: task.EnforceReport},

@@ -243,6 +243,12 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"ttl": "1ms"`), "ttl", CodeOutOfRange},
 		{doc(`"start_deadline": "1ms"`), "start_deadline", CodeOutOfRange},
 		{doc(`"pause_after_failures": -1`), "pause_after_failures", CodeOutOfRange},
+		{doc(`"output": {"streams": "both"}`), "output.streams", CodeBadValue},
+		{doc(`"output": {"limit": "1023"}`), "output.limit", CodeOutOfRange},
+		{doc(`"output": {"limit": "2Ti"}`), "output.limit", CodeOutOfRange},
+		{doc(`"output": {"keep": "59s"}`), "output.keep", CodeOutOfRange},
+		{doc(`"output": {"compress": "no"}`), "output.compress", CodeBadValue},
+		{doc(`"output": {"limits": "1Mi"}`), "output.limits", CodeUnknown},
 		{doc(`"paused_until": "2027-01-01T00:00:00Z"`), "paused_until", CodeBadValue},
 		{doc(`"pause_reason": "x"`), "pause_reason", CodeBadValue},
 		{doc(`"retry": {"exit_codes": [0]}`), "retry.exit_codes[0]", CodeOutOfRange},
@@ -474,7 +480,7 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 	full := Task{Spec: mustRead(t, doc(`"dst": {"gap": "skip"}, "timeout": "1m", "paused": true, "labels": {"a": "b"}, "target": {"selector": "a"},
 		"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "jitter": "1s", "max_runs": 9, "ttl": "1h", "overlap": "queue", "queue": {"limit": 3},
 		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true,
-		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}`)), UID: "u", Generation: 3}
+		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}, "output": {"limit": "1Mi"}`)), UID: "u", Generation: 3}
 	full.MaxActive = 2 // which does not go with queue
 	now := At(time.Now())
 	e := NewEntry(full, now, now)

@@ -133,6 +133,7 @@ type Assigned struct {
 	Env             map[string]string `json:"env,omitempty"`
 	Timeout         Duration          `json:"timeout,omitzero"`
 	KillGrace       Duration          `json:"kill_grace"`
+	Output          Output            `json:"output,omitzero"`
 	Retry           Retry             `json:"retry"`
 	Replaceable     bool              `json:"replaceable,omitempty"` // others may start a successor if this node falls silent
 	CancelRequested bool              `json:"cancel_requested,omitempty"`

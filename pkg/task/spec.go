@@ -32,6 +32,7 @@ type Spec struct {
 	Retry       Retry             `json:"retry"`
 	Target      Target            `json:"target"`
 	History     History           `json:"history"`
+	Output      Output            `json:"output,omitzero"`
 	PauseAfter  int               `json:"pause_after_failures,omitempty" doc:"The task is paused when so many runs in a row have failed; 0 is never."`
 	Shadow      bool              `json:"shadow,omitempty" doc:"Its ticks are decided and recorded, and start nothing: each that would run is skipped, with the reason shadow."`
 	Paused      bool              `json:"paused,omitempty"`
@@ -247,6 +248,7 @@ type Entry struct {
 	Retry      Retry        `json:"retry"`
 	Target     Target       `json:"target"`
 	History    History      `json:"history"`
+	Output     Output       `json:"output,omitzero"`
 	Shadow     bool         `json:"shadow,omitempty"`
 	KillSignal string       `json:"kill_signal,omitempty"`
 	Success    Success      `json:"success,omitzero"`
@@ -331,6 +333,7 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		Shadow:     t.Shadow,
 		KillSignal: t.KillSignal,
 		Success:    t.Success,
+		Output:     t.Output,
 	}
 }
 

@@ -92,6 +92,7 @@ func (s *Spec) Validate() error {
 		func() error { return oneOf("history.record", s.History.Record, RecordAll, RecordFailures) },
 		func() error { return checkKillSignal(s.KillSignal) },
 		s.Success.validate,
+		s.Output.validate,
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {

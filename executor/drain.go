@@ -1,0 +1,169 @@
+package executor
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// outlet is the reading end of what an attempt prints: a pipe, or one for each of its
+// streams.
+type outlet struct {
+	pipes []*os.File
+}
+
+// newOutlet makes an outlet and the writing ends for the child, which are one if the
+// streams are not to be told apart.
+func newOutlet(apart bool) (o *outlet, out, errs int, err error) {
+	o = &outlet{}
+	r, out, err := newPipe()
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	o.pipes = append(o.pipes, r)
+	if !apart {
+		return o, out, out, nil
+	}
+	if r, errs, err = newPipe(); err != nil {
+		return nil, 0, 0, errors.Join(err, unix.Close(out), o.Close())
+	}
+	o.pipes = append(o.pipes, r)
+	return o, out, errs, nil
+}
+
+// closeWriters closes the child's ends of an outlet.
+func closeWriters(out, errs int) {
+	unix.Close(out)
+	if errs != out {
+		unix.Close(errs)
+	}
+}
+
+func (o *outlet) SetReadDeadline(at time.Time) error {
+	var errs []error
+	for _, p := range o.pipes {
+		errs = append(errs, p.SetReadDeadline(at))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *outlet) Close() error {
+	var errs []error
+	for _, p := range o.pipes {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// drain reads all that comes until its end, or until its deadline, which is set when
+// the attempt is over and something else still holds the other end.
+func (o *outlet) drain(into *output) {
+	if len(o.pipes) == 1 {
+		into.drain(o.pipes[0], merged)
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { into.drain(o.pipes[1], stderr) })
+	into.drain(o.pipes[0], stdout)
+	wg.Wait()
+}
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+func (o *output) drain(pipe *os.File, from stream) {
+	rc, err := pipe.SyscallConn()
+	if err != nil {
+		return // only if it is closed
+	}
+	var p pace
+	for more := true; more; {
+		n := 0
+		err = rc.Read(func(fd uintptr) (ready bool) {
+			var rerr error
+			if n, rerr = o.pour(int(fd), from); errors.Is(rerr, syscall.EAGAIN) {
+				return false
+			}
+			more = n > 0
+			return true
+		})
+		more = more && err == nil
+		p.passed(n)
+	}
+}
+
+// A flood is let through at about a GB a second: without a pause its reader would
+// have a core for itself, and those of several floods keep the goroutines of other
+// attempts waiting for each other's turns.
+const (
+	paceBytes = 1 << 20
+	pacePause = time.Millisecond
+)
+
+type pace struct{ bytes int }
+
+func (p *pace) passed(n int) {
+	if p.bytes += n; p.bytes >= paceBytes {
+		p.bytes = 0
+		time.Sleep(pacePause)
+	}
+}
+
+// pour takes what a pipe holds now. 0 is its end.
+func (o *output) pour(fd int, from stream) (int, error) {
+	dropped := o.drop(fd)
+	buf := buffers.Get().(*[]byte) // only while there is something to read: many attempts say nothing
+	defer buffers.Put(buf)
+	b := *buf
+	if dropped > 0 {
+		b = b[:remembered] // if there is more, it is dropped next
+	}
+	n, err := readFD(fd, b)
+	if n > 0 {
+		o.take(b[:n], from)
+	}
+	if dropped > 0 {
+		return dropped + max(n, 0), nil // an end is seen next time
+	}
+	return n, err
+}
+
+// drop throws away what a pipe holds of an output of which nothing more is kept, but
+// for its end: that goes into the attempt's record, and there may be no more. The
+// bytes are not even looked at: they cost what moving a page's reference does.
+func (o *output) drop(fd int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.past() || o.rule != nil && !o.rule.settled() { // who looks for something looks at all of it
+		return 0
+	}
+	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	if err != nil || held <= 2*remembered {
+		return 0
+	}
+	if o.null == nil {
+		if o.null, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
+			return 0 // then they are read
+		}
+	}
+	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-remembered, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+	if err != nil || n <= 0 {
+		return 0
+	}
+	o.bytes += n
+	o.last = o.last[:0] // what comes does not follow on it
+	o.spool.dropped.Add(float64(n))
+	return int(n)
+}
+
+func readFD(fd int, b []byte) (int, error) {
+	for {
+		n, err := syscall.Read(fd, b)
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}

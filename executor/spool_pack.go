@@ -1,0 +1,284 @@
+package executor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// A compressed output is in the seekable format of zstd: frames of packFrame bytes
+// each, which any zstd reads one after the other, and a frame that it skips, in which
+// stands how long each is. So the end of an output is read without its beginning.
+const (
+	packFrame = 256 << 10
+	packQueue = 4096
+	// packShare is how much longer the packer rests than it works.
+	packShare = 4
+
+	skippable  = 0x184D2A5E
+	seekable   = 0x8F92EAB1
+	seekFooter = 9
+	seekEntry  = 8
+)
+
+// toPack has an output compressed when there is time. If there is too much to do, a
+// later sweep finds it.
+func (s *Spool) toPack(log string) {
+	if s.cfg.Uncompressed {
+		return
+	}
+	select {
+	case s.packs <- log:
+	default:
+	}
+}
+
+// runPacker compresses one output after the other. It keeps to a fifth of a core by
+// resting after each frame: a thread of low priority would hold up the whole program,
+// whose collector waits for all of its threads.
+func (s *Spool) runPacker(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case log := <-s.packs:
+			if err := s.pack(ctx, log); err != nil && ctx.Err() == nil {
+				s.log.Warn("cannot compress output", zap.String("path", log), zap.Error(err))
+			}
+		}
+	}
+}
+
+// pack replaces an output by what it is compressed, if that saves a block. Until that
+// is on disk it has another name; readers find the one or the other at any time.
+func (s *Spool) pack(ctx context.Context, log string) error {
+	in, err := os.Open(log)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed, or compressed already
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	was, err := in.Stat()
+	if err != nil || !was.Mode().IsRegular() {
+		return err
+	}
+	temp := packed(log) + ".tmp"
+	out, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	size, err := compress(ctx, in, out)
+	if err == nil && onDisk(size) < onDisk(was.Size()) {
+		if err = s.dress(in, out, was); err == nil {
+			var done bool
+			if done, err = s.replace(log, was); done {
+				s.used.Add(onDisk(size) - onDisk(was.Size()))
+				return nil
+			}
+		}
+	}
+	return errors.Join(err, os.Remove(temp))
+}
+
+// dress gives the compressed file what is known of the output, and puts it on disk.
+func (s *Spool) dress(in, out *os.File, was fs.FileInfo) error {
+	var b [timesSmall]byte
+	if n, err := unix.Fgetxattr(int(in.Fd()), timesAttr, b[:]); err == nil && n > 0 {
+		if err := unix.Fsetxattr(int(out.Fd()), timesAttr, b[:n], 0); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.Chtimes(out.Name(), was.ModTime(), was.ModTime()), unix.Fdatasync(int(out.Fd())))
+}
+
+// replace puts the compressed file in the output's place, unless that is gone, or
+// another attempt's by now.
+func (s *Spool) replace(log string, was fs.FileInfo) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is, err := os.Lstat(log)
+	if _, active := s.active[log]; active || err != nil || !os.SameFile(was, is) || is.Size() != was.Size() {
+		return false, nil
+	}
+	if err := os.Rename(packed(log)+".tmp", packed(log)); err != nil {
+		return false, err
+	}
+	return true, os.Remove(log)
+}
+
+// compress returns how long the compressed file is. Bytes of in that come meanwhile
+// may be missing.
+func compress(ctx context.Context, in io.Reader, out io.Writer) (size int64, err error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(packFrame))
+	if err != nil {
+		return 0, err
+	}
+	raw, frame, table := make([]byte, packFrame), []byte(nil), make([]byte, 8)
+	for n := packFrame; n == packFrame; {
+		began := time.Now()
+		n, err = io.ReadFull(in, raw)
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return 0, err
+		}
+		if n == 0 {
+			break
+		}
+		frame = enc.EncodeAll(raw[:n], frame[:0])
+		if _, err := out.Write(frame); err != nil {
+			return 0, err
+		}
+		size += int64(len(frame))
+		table = binary.LittleEndian.AppendUint32(table, uint32(len(frame)))
+		table = binary.LittleEndian.AppendUint32(table, uint32(n))
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(packShare * time.Since(began)):
+		}
+	}
+	frames := (len(table) - 8) / seekEntry
+	table = binary.LittleEndian.AppendUint32(table, uint32(frames))
+	table = binary.LittleEndian.AppendUint32(append(table, 0), seekable)
+	binary.LittleEndian.PutUint32(table, skippable)
+	binary.LittleEndian.PutUint32(table[4:], uint32(len(table)-8))
+	_, err = out.Write(table)
+	return size + int64(len(table)), err
+}
+
+// errDamaged means that a compressed output is not whole.
+var errDamaged = errors.New("the compressed output is damaged")
+
+// packedReader reads a compressed output.
+type packedReader struct {
+	f      *os.File
+	frames []packedFrame
+	size   int64
+	at     int64
+	have   int // the frame in text; -1: none
+	text   []byte
+}
+
+type packedFrame struct {
+	at   int64 // in the file
+	from int64 // in the output
+	long int   // bytes of it
+	text int   // bytes of the output
+}
+
+// openPacked opens a compressed output. What is cut short, or has not the form that
+// compress gives it, is refused.
+func openPacked(path string) (*packedReader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	p := &packedReader{f: f, have: -1}
+	if err := p.readTable(); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+func (p *packedReader) readTable() error {
+	end, err := p.f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	var footer [seekFooter]byte
+	if _, err := p.f.ReadAt(footer[:], max(end-seekFooter, 0)); err != nil {
+		return errDamaged
+	}
+	frames := int64(binary.LittleEndian.Uint32(footer[:]))
+	long := frames*seekEntry + seekFooter
+	if binary.LittleEndian.Uint32(footer[5:]) != seekable || footer[4] != 0 || long+8 > end {
+		return errDamaged
+	}
+	table := make([]byte, 8+long)
+	if _, err := p.f.ReadAt(table, end-long-8); err != nil {
+		return err
+	}
+	at := int64(0)
+	for i := range frames {
+		e := table[8+i*seekEntry:]
+		f := packedFrame{at: at, from: p.size, long: int(binary.LittleEndian.Uint32(e)), text: int(binary.LittleEndian.Uint32(e[4:]))}
+		if f.text > packFrame || f.text < packFrame && i < frames-1 || f.long > 2*packFrame {
+			return errDamaged
+		}
+		p.frames, p.size, at = append(p.frames, f), p.size+int64(f.text), at+int64(f.long)
+	}
+	if at != end-long-8 {
+		return errDamaged
+	}
+	return nil
+}
+
+func (p *packedReader) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += p.at
+	case io.SeekEnd:
+		offset += p.size
+	}
+	if offset < 0 {
+		return 0, errors.New("seek before the beginning")
+	}
+	p.at = offset
+	return offset, nil
+}
+
+func (p *packedReader) Read(b []byte) (int, error) {
+	if p.at >= p.size {
+		return 0, io.EOF
+	}
+	i := int(p.at / packFrame)
+	if err := p.load(i); err != nil {
+		return 0, err
+	}
+	n := copy(b, p.text[p.at-p.frames[i].from:])
+	p.at += int64(n)
+	return n, nil
+}
+
+func (p *packedReader) load(i int) error {
+	if p.have == i {
+		return nil
+	}
+	f := p.frames[i]
+	frame := make([]byte, f.long)
+	if _, err := p.f.ReadAt(frame, f.at); err != nil {
+		return err
+	}
+	dec, err := unpacker()
+	if err != nil {
+		return err
+	}
+	p.have = -1
+	p.text, err = dec.DecodeAll(frame, p.text[:0])
+	if err != nil || len(p.text) != f.text {
+		return errors.Join(errDamaged, err)
+	}
+	p.have = i
+	return nil
+}
+
+func (p *packedReader) Close() error { return p.f.Close() }
+
+// unpacker is one for all: it keeps nothing between its calls. What a damaged frame
+// claims to be costs no more memory than a whole one.
+var unpacker = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(packFrame))
+})

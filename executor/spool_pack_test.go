@@ -1,0 +1,239 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// spoolWith has one output that has ended.
+func spoolWith(t *testing.T, text []byte, wants task.Output, cfg SpoolConfig) (s *Spool, path string) {
+	t.Helper()
+	if cfg.Dir == "" {
+		cfg.Dir = t.TempDir()
+	}
+	s = NewSpool(cfg)
+	path, err := s.path("default", "job", "r1", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := s.newOutput(path, wants)
+	o.take(text, merged)
+	o.close()
+	return s, path
+}
+
+// lines is text that is easily compressed, and not the same everywhere.
+func lines(size int) []byte {
+	var b bytes.Buffer
+	for i := 0; b.Len() < size; i++ {
+		b.WriteString(strings.Repeat(string(rune('a'+i%26)), i%70) + "\n")
+	}
+	return b.Bytes()[:size]
+}
+
+// A compressed output reads as it was, from wherever; any zstd reads it as well.
+func TestPack_ReadsAsItWas(t *testing.T) {
+	for _, size := range []int{block + 1, packFrame - 1, packFrame, packFrame + 1, 5*packFrame + 4711} {
+		text := lines(size)
+		s, path := spoolWith(t, text, task.Output{}, SpoolConfig{})
+		was, _ := os.Stat(path)
+		if err := s.pack(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("%d bytes: what it was is still there: %v", size, err)
+		}
+		is, err := os.Stat(packed(path))
+		if err != nil || !is.ModTime().Equal(was.ModTime()) || is.Size() > was.Size()/2 {
+			t.Fatalf("%d bytes: %v, %v", size, is, err)
+		}
+		if used := s.used.Load(); used != onDisk(is.Size()) {
+			t.Errorf("%d bytes: %d are counted as used", size, used)
+		}
+		if readOutput(t, s, "r1") != string(text) {
+			t.Errorf("%d bytes: it reads otherwise", size)
+		}
+		raw, _ := os.ReadFile(packed(path))
+		dec, _ := zstd.NewReader(bytes.NewReader(raw))
+		if got, err := io.ReadAll(dec); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%d bytes: another zstd reads %d, %v", size, len(got), err)
+		}
+		dec.Close()
+		f, err := s.Open("default", "job", "r1", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			at := rapid.IntRange(0, size+10).Draw(t, "at")
+			if _, err := f.Seek(int64(at), io.SeekStart); err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, rapid.IntRange(1, 1000).Draw(t, "bytes"))
+			n, _ := io.ReadFull(f, b)
+			if want := text[min(at, size):min(at+len(b), size)]; !bytes.Equal(b[:n], want) {
+				t.Fatalf("at %d: %d bytes, want %d", at, n, len(want))
+			}
+		})
+		f.Close()
+		if got, err := s.Attempts("default", "job", "r1"); err != nil || len(got) != 1 {
+			t.Errorf("attempts %v, %v", got, err)
+		}
+	}
+}
+
+// What is cut short anywhere is refused, and costs no more memory than it has bytes.
+func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
+	s, path := spoolWith(t, lines(2*packFrame+5), task.Output{}, SpoolConfig{})
+	if err := s.pack(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	whole, _ := os.ReadFile(packed(path))
+	read := func(b []byte) error {
+		if err := os.WriteFile(packed(path), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := s.Open("default", "job", "r1", 1)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(io.Discard, f)
+		return err
+	}
+	for cut := 0; cut < len(whole); cut++ {
+		if cut > 10 && cut < len(whole)-60 {
+			cut += len(whole) / 50
+		}
+		cut = min(cut, len(whole)-1)
+		if err := read(whole[:cut]); !errors.Is(err, errDamaged) {
+			t.Fatalf("%d of %d bytes: %v", cut, len(whole), err)
+		}
+	}
+	for range 100 { // whatever it says then, it ends
+		b := bytes.Clone(whole)
+		b[rand.IntN(len(b))] ^= byte(1 + rand.IntN(255))
+		_ = read(b)
+	}
+	if err := read(whole); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A daemon that died while it compressed leaves the output as it was; the next one
+// does it anew, and what an attempt has begun anew meanwhile is not replaced.
+func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
+	text := lines(3 * packFrame)
+	s, path := spoolWith(t, text, task.Output{}, SpoolConfig{})
+	if err := os.WriteFile(packed(path)+".tmp", []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.pack(ctx, path); !errors.Is(err, context.Canceled) || readOutput(t, s, "r1") != string(text) {
+		t.Errorf("interrupted: %v", err)
+	}
+	again := NewSpool(s.cfg)
+	ctx, cancel = context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- again.Run(ctx) }()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the output of a former daemon is not compressed")
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil || readOutput(t, again, "r1") != string(text) {
+		t.Errorf("it reads otherwise, %v", err)
+	}
+	files, _ := filepath.Glob(filepath.Dir(path) + "/*")
+	if len(files) != 1 {
+		t.Errorf("there are %v", files)
+	}
+}
+
+func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
+	text := lines(2 * packFrame)
+	s, path := spoolWith(t, text, task.Output{Compress: new(bool)}, SpoolConfig{})
+	s.Sweep(t.Context(), time.Now())
+	if len(s.packs) != 0 {
+		t.Error("its task does not want it compressed, and it is to be")
+	}
+	s, path = spoolWith(t, text, task.Output{}, SpoolConfig{Uncompressed: true})
+	s.Sweep(t.Context(), time.Now())
+	if len(s.packs) != 0 {
+		t.Error("the node does not want it compressed, and it is to be")
+	}
+	o := s.newOutput(path, task.Output{})
+	defer o.close()
+	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(text) {
+		t.Errorf("an attempt is writing: %v", err)
+	}
+	noise := make([]byte, 2*packFrame)
+	for i := range noise {
+		noise[i] = byte(rand.Uint32())
+	}
+	s, path = spoolWith(t, noise, task.Output{}, SpoolConfig{})
+	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(noise) {
+		t.Error(err)
+	}
+	if files, _ := filepath.Glob(filepath.Dir(path) + "/*"); len(files) != 1 || files[0] != path {
+		t.Errorf("what cannot be compressed became %v", files)
+	}
+}
+
+// The sweep counts all that an output consists of, keeps it as long as its task wants,
+// never longer than the node does, and leaves nothing of it behind.
+func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
+	for name, c := range map[string]struct {
+		keep time.Duration
+		age  time.Duration
+		gone bool
+	}{
+		"young": {0, time.Minute, false}, "old": {0, 3 * time.Hour, true},
+		"kept shorter":             {time.Hour, 90 * time.Minute, true},
+		"kept shorter, but young":  {time.Hour, 30 * time.Minute, false},
+		"kept longer than allowed": {100 * time.Hour, 3 * time.Hour, true},
+	} {
+		s := NewSpool(SpoolConfig{Dir: t.TempDir(), MaxAge: 2 * time.Hour})
+		path, _ := s.path("default", "job", "r1", 1)
+		o := s.newOutput(path, task.Output{Keep: task.Duration(c.keep)})
+		for i := range 2000 {
+			o.take(lines(100), stream(i%2+1))
+		}
+		o.close()
+		if err := s.pack(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+		s.Sweep(t.Context(), time.Now())
+		want := int64(0)
+		files, _ := filepath.Glob(filepath.Dir(path) + "/*")
+		for _, f := range files {
+			info, _ := os.Stat(f)
+			want += onDisk(info.Size())
+		}
+		if got := s.used.Load(); got != want || want <= block {
+			t.Errorf("%s: %d bytes are counted of %d: %v", name, got, want, files)
+		}
+		s.Sweep(t.Context(), time.Now().Add(c.age))
+		files, _ = filepath.Glob(s.root + "/*")
+		if (len(files) == 0) != c.gone {
+			t.Errorf("%s: there are %v", name, files)
+		}
+	}
+}

@@ -1,0 +1,14 @@
+package schema
+
+import (
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// refineOutput adds what the fields of a task's output may be.
+func refineOutput(o map[string]*huma.Schema) {
+	Choice(o["streams"], task.StreamsMerged, task.StreamsMerged, task.StreamsApart)
+	o["keep"].Pattern = durationPattern
+	o["compress"].Default, o["compress"].Nullable = true, false
+}
