@@ -81,6 +81,10 @@ type LogSource interface {
 	// Watch tells when Open or Active may show something new. It must never wait
 	// for whoever is told. stop ends it.
 	Watch(namespace, task, run string, attempt int) (woken <-chan struct{}, stop func(), err error)
+	// Times tells when the parts of an output came, of what is at or behind byte from:
+	// the first mark is in force there. There may be none; and if there are many, the
+	// others are told when they are asked for from where the last one begins.
+	Times(namespace, task, run string, attempt int, from int64) ([]task.Mark, error)
 }
 
 const (

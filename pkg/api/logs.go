@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -96,11 +97,16 @@ func (c *call) logPart() (follow bool, p logPart, err error) {
 	if follow, err = c.bool("follow"); err != nil {
 		return false, p, err
 	}
+	if p.times, err = c.bool("times"); err != nil {
+		return false, p, err
+	}
 	switch {
 	case p.tail > 0 && c.query.Has("from"):
 		err = task.Invalid(task.CodeBadValue, "from", "not together with tail")
 	case follow && len(c.r.Header.Values("Range")) > 0:
 		err = task.Invalid(task.CodeBadValue, "Range", "not together with follow; use from")
+	case p.times && len(c.r.Header.Values("Range")) > 0:
+		err = task.Invalid(task.CodeBadValue, "Range", "not together with times; use from")
 	}
 	return follow && c.r.Method == http.MethodGet, p, err
 }
@@ -138,7 +144,7 @@ func (s *server) serveSpool(c *call, r task.Run, attempt int, p logPart) error {
 			if r.Reason == task.ReasonStart && r.Message != "" {
 				return fail(http.StatusNotFound, client.CodeNoLogs, "run %s could not start: %s", r.ID, r.Message)
 			}
-			c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			c.w.Header().Set("Content-Type", p.contentType())
 			c.w.WriteHeader(http.StatusOK)
 			return nil
 		}
@@ -152,7 +158,17 @@ func (s *server) serveSpool(c *call, r task.Run, attempt int, p logPart) error {
 	if err != nil {
 		return fmt.Errorf("read the output of run %s: %w", r.ID, err)
 	}
-	c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	c.w.Header().Set("Content-Type", p.contentType())
+	if p.times {
+		c.w.WriteHeader(http.StatusOK)
+		if c.r.Method == http.MethodHead {
+			return nil
+		}
+		if _, err := io.Copy(s.timed(c.w, r, attempt, content.begin), content); err != nil {
+			panic(http.ErrAbortHandler) // who reads it must not take it for whole
+		}
+		return nil
+	}
 	http.ServeContent(&rangeProblems{c: c}, c.r, "", time.Time{}, content)
 	return nil
 }
@@ -224,7 +240,7 @@ func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (
 // forward passes the request on to the node that has the output.
 func (s *server) forward(c *call, target *url.URL, run task.Run, attempt task.Attempt) error {
 	q := url.Values{"attempt": {fmt.Sprint(attempt.Attempt)}}
-	for _, name := range []string{"tail", "from", "follow"} {
+	for _, name := range []string{"tail", "from", "follow", "times"} {
 		if c.query.Has(name) {
 			q.Set(name, c.query.Get(name))
 		}

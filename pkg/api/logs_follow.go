@@ -61,6 +61,7 @@ type logFollower struct {
 	run     task.Run // as it was found last
 	attempt int
 	at      int64
+	out     io.Writer         // takes the output
 	file    io.ReadSeekCloser // nil: to be opened, behind at bytes
 	beyond  bool              // there are not as many bytes yet
 }
@@ -170,10 +171,14 @@ func (f *logFollower) begin(p logPart) error {
 		return err
 	}
 	h := f.w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Content-Type", p.contentType())
 	h.Set("X-Accel-Buffering", "no") // proxies would hold it back
 	h.Set(client.LogsFromHeader, strconv.FormatInt(f.at, 10))
 	f.w = patient{f.w}
+	f.out = f.w
+	if p.times {
+		f.out = f.s.timed(f.w, f.run, f.attempt, f.at)
+	}
 	f.w.WriteHeader(http.StatusOK)
 	return http.NewResponseController(f.w).Flush()
 }
@@ -217,7 +222,7 @@ func (f *logFollower) send() (n int64, err error) {
 	for {
 		k, err := f.file.Read(*buf)
 		if k > 0 {
-			if _, err := f.w.Write((*buf)[:k]); err != nil {
+			if _, err := f.out.Write((*buf)[:k]); err != nil {
 				return n, err
 			}
 			n, f.at = n+int64(k), f.at+int64(k)

@@ -5,10 +5,18 @@ import (
 	"io"
 )
 
-// logPart is which part of an output is asked for; at most one of them is set.
+// logPart is which part of an output is asked for, tail or from, and in which form.
 type logPart struct {
-	tail int   // its last so many lines
-	from int64 // what is behind so many bytes
+	tail  int   // its last so many lines
+	from  int64 // what is behind so many bytes
+	times bool  // as lines of JSON
+}
+
+func (p logPart) contentType() string {
+	if p.times {
+		return linesType
+	}
+	return "text/plain; charset=utf-8"
 }
 
 // begin is where the part of f begins, and how large f is.
@@ -21,12 +29,14 @@ func (p logPart) begin(f io.ReadSeeker) (begin, size int64, err error) {
 }
 
 // of is the part of f. What is written to f from now on is not in it.
-func (p logPart) of(f io.ReadSeeker) (io.ReadSeeker, error) {
+func (p logPart) of(f io.ReadSeeker) (*section, error) {
 	begin, size, err := p.begin(f)
 	if err != nil {
 		return nil, err
 	}
-	return &section{f: f, begin: min(begin, size), end: size}, nil
+	s := &section{f: f, begin: min(begin, size), end: size}
+	_, err = s.Seek(0, io.SeekStart)
+	return s, err
 }
 
 // lastLines is where the last n lines of the first size bytes of f begin.

@@ -94,7 +94,9 @@ const (
 )
 
 const logsAbout = "With follow=true the answer goes on as the attempt writes, and waits for one that has not started. It ends when the attempt has; " +
-	"if anything else ends it, it is cut off (without the last chunk): ask again, with from. " + client.LogsFromHeader + " says behind how many bytes it begins."
+	"if anything else ends it, it is cut off (without the last chunk): ask again, with from. " + client.LogsFromHeader + " says behind how many bytes it begins. " +
+	"With times=true each line of output is a line of JSON (" + linesType + "): from (the bytes before it), time, stream (stdout or stderr, if the task " +
+	"has them told apart), text, or base64 if it is not UTF-8, and unended if its end, or more of it, comes in another line. What a former version has kept has no times."
 
 const stateAbout = "Only the node itself can take a state, which it keeps over restarts: any other passes the request on to it."
 
@@ -202,6 +204,7 @@ func (s *server) routes() []*route {
 				{"tail", "The last so many lines only, and what follows them.", number(1, maxTail, nil)},
 				{"from", "Not the first so many bytes. Not together with tail.", huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: new(float64)}},
 				{"follow", "Go on with what is written, until the attempt has ended.", truth},
+				{"times", "Lines of JSON with the time of each line of output.", truth},
 			}, status: 200, stream: true, errors: []int{206, 409, 416, 429, 508}, serve: s.runLogs},
 		{id: "cancel-run", method: post, path: ofRun + "/cancel", tag: "runs", summary: "End a run",
 			about:  "A waiting run ends at once; the node of an active one is asked to end it.",

@@ -324,8 +324,9 @@ func save(ts *testscript.TestScript, _ bool, args []string) {
 
 // spool is output kept in memory.
 type spool struct {
-	mu   sync.Mutex
-	text map[string]string
+	mu    sync.Mutex
+	text  map[string]string
+	marks map[string][]task.Mark
 }
 
 func (s *spool) set(key, text string) {
@@ -351,6 +352,16 @@ func (s *spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, erro
 }
 
 func (s *spool) Active(ns, name, run string, attempt int) bool { return false }
+
+func (s *spool) Times(ns, name, run string, attempt int, from int64) ([]task.Mark, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.marks[fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)]
+	for len(list) > 1 && list[1].From <= from {
+		list = list[1:]
+	}
+	return list, nil
+}
 
 func (s *spool) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
 	return nil, func() {}, nil
