@@ -21,6 +21,7 @@ type reading struct {
 	pick
 	follow        bool
 	attempt, tail int
+	timestamps    bool
 	sinceWord     string
 	since         time.Time
 }
@@ -31,11 +32,11 @@ func (a *app) runLogs() *cobra.Command {
 		Use:   "logs RUN... | -l SELECTOR",
 		Short: "Print what runs wrote, or follow it live",
 		Long: "Print what runs wrote; of a task, its latest run. With -f it goes on as they write, retries included, until the run has\n" +
-			"ended, or, where a task is named and not a run, with the task's next runs, until Ctrl-C. Several tasks are merged, each line\n" +
-			"behind its task's name.\n\n" + runNames,
+			"ended, or, where a task is named and not a run, with the task's next runs, until Ctrl-C. Several tasks are merged by the\n" +
+			"times of their lines, each line behind its task's name.\n\n" + runNames,
 		Example: `  carillon logs nightly-backup
   carillon logs nightly-backup -f --tail 20
-  carillon logs nightly-backup@02:30
+  carillon logs nightly-backup@02:30 --timestamps
   carillon logs 'etl-*' report -f
   carillon logs -l team=data --since 1h
   carillon logs 20261120T220500.000Z-k3f9 --attempt 1`,
@@ -45,6 +46,7 @@ func (a *app) runLogs() *cobra.Command {
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written; of a task, with its next runs")
 	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "of this attempt (default: the latest, and with -f those after it)")
 	cmd.Flags().IntVar(&o.tail, "tail", 0, "only the last so many lines of what is there (0: all; default with -f of several tasks: 10)")
+	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with the time at which it came; - where that is not known")
 	cmd.Flags().StringVar(&o.sinceWord, "since", "", "all runs that began since a `TIME`, or within a duration such as 1h")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := a.checkReading(cmd, &o); err != nil {
@@ -222,8 +224,13 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o rea
 	}
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
 	m := a.merge(n.refs())
+	m.timestamps, m.patient = o.timestamps, true
 	err := a.paged(func(out io.Writer) error {
 		m.out = out
+		if m.prefixed && len(runs) > 1 {
+			err := m.printByTime(ctx, c, runs, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
+			return cmp.Or(m.failed(), err)
+		}
 		err := together(ctx, a, runs, func(r task.Run) error {
 			if m.failed() != nil {
 				return nil // nobody reads any more
@@ -242,34 +249,78 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o rea
 	return err
 }
 
-// printRun prints a run's output. Where its file is gone, the end of it that is kept
-// with the run has to do.
+// printRun prints a run's output.
 func (m *merger) printRun(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) error {
-	l := m.lane(r)
-	l.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
-	defer l.end()
-	body, err := c.LogsWith(ctx, r.Namespace, r.Task, r.ID, o)
+	s, err := m.source(ctx, c, r, o)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	for {
+		p, err := s.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = s.lane.add(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// source is what a run has written.
+type source struct {
+	lane *lane
+	body *client.LogStream // nil: there is only the end that is kept with the run
+	kept string
+	some bool
+}
+
+// source opens a run's output. Where its file is gone, the end of it that is kept with
+// the run has to do.
+func (m *merger) source(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) (*source, error) {
+	o.Times = m.timed()
+	s := &source{lane: m.lane(r)}
+	s.lane.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
+	var err error
+	s.body, err = c.ReadLogs(ctx, r.Namespace, r.Task, r.ID, o)
 	var e *client.Error
 	gone := errors.As(err, &e) && (e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway)
 	if gone && r.OutputTail != "" && (o.Attempt == 0 || o.Attempt == r.Attempt) {
 		m.tell("the full output cannot be had (%s); this is its end, kept with the run", e.Message)
-		_, err := io.WriteString(l, r.OutputTail)
-		return err
+		s.body, s.kept = nil, r.OutputTail
+		return s, nil
 	}
-	if err != nil {
-		return err
+	return s, err
+}
+
+// next is the next of it; io.EOF at its end.
+func (s *source) next() (p client.LogPiece, err error) {
+	if s.body == nil {
+		p.Text, s.kept = []byte(s.kept), ""
+		if len(p.Text) == 0 {
+			err = io.EOF
+		}
+	} else if p, err = s.body.Next(); err != nil && err != io.EOF {
+		err = fmt.Errorf("read the output of %s: %w", s.lane.run.ID, err)
 	}
-	defer body.Close()
-	n, err := io.Copy(l, body)
-	if err != nil {
-		return fmt.Errorf("read the output of %s: %w", r.ID, err)
+	s.some = s.some || len(p.Text) > 0
+	m := s.lane.m
+	if err == io.EOF && !s.some {
+		if m.prefixed {
+			m.tell("%s has written nothing", m.show(ref{s.lane.run.Namespace, s.lane.run.Task}))
+		} else {
+			m.tell("it has written nothing")
+		}
 	}
-	switch {
-	case n > 0:
-	case m.prefixed:
-		m.tell("%s has written nothing", m.show(ref{r.Namespace, r.Task}))
-	default:
-		m.tell("it has written nothing")
+	return p, err
+}
+
+func (s *source) end() {
+	if s.body != nil {
+		_ = s.body.Close()
 	}
-	return nil
+	s.lane.end()
 }

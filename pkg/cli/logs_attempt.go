@@ -30,7 +30,7 @@ func (t *tail) attempt(ctx context.Context, n int) error {
 	if t.out != nil {
 		t.out.attempt = n
 	}
-	o := client.LogOptions{Attempt: n, From: t.seen}
+	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.out != nil && t.m.timed()}
 	switch {
 	case t.out == nil:
 		o.From = atTheEnd
@@ -101,15 +101,14 @@ func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading
 }
 
 // copy writes what is read; reading is since when it waits for more, 0 while it does not.
-func (t *tail) copy(body io.Reader, reading *atomic.Int64) error {
-	b := make([]byte, 32<<10)
+func (t *tail) copy(body *client.LogStream, reading *atomic.Int64) error {
 	for {
 		reading.Store(time.Now().UnixNano())
-		n, err := body.Read(b)
+		p, err := body.Next()
 		reading.Store(0)
-		if n > 0 && t.out != nil {
-			t.seen += int64(n)
-			if _, err := t.out.Write(b[:n]); err != nil {
+		if len(p.Text) > 0 && t.out != nil {
+			t.seen = p.From + int64(len(p.Text))
+			if err := t.out.add(p); err != nil {
 				return err
 			}
 		}

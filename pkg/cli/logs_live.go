@@ -28,6 +28,7 @@ const (
 // followLogs follows the runs that are named to their end, and the tasks for ever.
 func (a *app) followLogs(ctx context.Context, c *client.Client, n logWords, o reading) error {
 	l := &live{merger: a.merge(n.refs()), c: c, o: o, tasks: map[ref]*liveTask{}, slots: make(chan struct{}, mostStreams)}
+	l.timestamps = o.timestamps
 	ctx, l.cancel = context.WithCancelCause(ctx)
 	defer l.tails.Wait()
 	defer l.cancel(nil)

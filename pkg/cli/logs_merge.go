@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -32,9 +33,12 @@ type merger struct {
 	clean    bool
 	out      io.Writer
 
+	timestamps bool // lines begin with their time
+	patient    bool // nothing more comes of a line that is not ended: it need not be shown before its time
+
 	mu   sync.Mutex
-	open *lane // whose line is not ended
-	err  error // why nothing more can be written
+	open *strand // whose line is not ended
+	err  error   // why nothing more can be written
 }
 
 // merge makes a merger for the outputs of tasks.
@@ -54,8 +58,17 @@ type lane struct {
 	prefix  string
 	run     task.Run
 	attempt int
-	held    []byte // a line that is not ended
+	strands []*strand
 	timer   *time.Timer
+}
+
+// strand is one stream of a run: its lines are its own, whatever another stream writes
+// in their middle.
+type strand struct {
+	*lane
+	stream string
+	held   []byte    // a line that is not ended
+	at     task.Time // when it came; zero: that is not known
 }
 
 func (m *merger) lane(r task.Run) *lane {
@@ -77,28 +90,49 @@ func colourOf(r task.Run) colour {
 
 // Write takes what the attempt wrote. An error is the merger's stream's.
 func (l *lane) Write(b []byte) (int, error) {
+	return len(b), l.add(client.LogPiece{Text: b})
+}
+
+// add is Write of what is known to have come at a time, and by a stream.
+func (l *lane) add(p client.LogPiece) error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	l.held = append(l.held, b...)
-	whole := bytes.LastIndexByte(l.held, '\n') + 1
-	l.take(whole)
+	s := l.strand(p.Stream)
+	if len(s.held) == 0 {
+		s.at = p.Time
+	}
+	s.held = append(s.held, p.Text...)
+	s.take(bytes.LastIndexByte(s.held, '\n') + 1)
 	switch {
-	case len(l.held) >= mostUnended:
-		l.flush()
-	case len(l.held) > 0 && l.m.output != asJSONL:
+	case len(s.held) >= mostUnended:
+		s.flush()
+	case len(s.held) > 0 && l.m.output != asJSONL && !l.m.patient:
 		if l.timer == nil {
 			l.timer = time.AfterFunc(unendedFor, l.late)
 		} else {
 			l.timer.Reset(unendedFor)
 		}
 	}
-	return len(b), l.m.err
+	return l.m.err
+}
+
+func (l *lane) strand(stream string) *strand {
+	for _, s := range l.strands {
+		if s.stream == stream {
+			return s
+		}
+	}
+	s := &strand{lane: l, stream: stream}
+	l.strands = append(l.strands, s) // few: a server that made up names would have its answer cut by nobody but its user
+	return s
 }
 
 func (l *lane) late() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	l.flush()
+	for _, s := range l.strands {
+		s.flush()
+	}
 }
 
 // end says that the attempt writes nothing more.
@@ -108,63 +142,66 @@ func (l *lane) end() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	l.take(len(l.held))
-	if l.prefix != "" && l.m.open == l {
-		l.m.endLine()
+	for _, s := range l.strands {
+		s.take(len(s.held))
+		if l.m.open == s && (l.prefix != "" || l.m.timestamps) {
+			l.m.endLine()
+		}
 	}
 }
 
 // flush writes what is held back, but for a character of which a part is missing,
 // or what may be half an end of a line.
-func (l *lane) flush() {
-	n := len(l.held)
+func (s *strand) flush() {
+	n := len(s.held)
 	for i := 1; i < utf8.UTFMax && i <= n; i++ {
-		if b := l.held[n-i]; utf8.RuneStart(b) {
-			if !utf8.FullRune(l.held[n-i:]) {
+		if b := s.held[n-i]; utf8.RuneStart(b) {
+			if !utf8.FullRune(s.held[n-i:]) {
 				n -= i
 			}
 			break
 		}
 	}
-	if n > 0 && l.held[n-1] == '\r' {
+	if n > 0 && s.held[n-1] == '\r' {
 		n--
 	}
-	l.take(n)
+	s.take(n)
 }
 
 // take writes the first n bytes of what is held back.
-func (l *lane) take(n int) {
-	if n == 0 || l.m.err != nil {
+func (s *strand) take(n int) {
+	if n == 0 || s.m.err != nil {
 		return
 	}
-	l.m.write(l, l.held[:n])
-	if l.held = append(l.held[:0], l.held[n:]...); cap(l.held) > 4*mostUnended {
-		l.held = bytes.Clone(l.held)
+	s.m.write(s, s.held[:n])
+	if s.held = append(s.held[:0], s.held[n:]...); cap(s.held) > 4*mostUnended {
+		s.held = bytes.Clone(s.held)
 	}
 }
 
-func (m *merger) write(l *lane, text []byte) {
+func (m *merger) write(s *strand, text []byte) {
 	var out bytes.Buffer
 	if m.output == asJSONL {
 		for line := range bytes.Lines(text) {
-			m.writeJSON(&out, l, line)
+			m.writeJSON(&out, s, line)
 		}
 		m.print(out.Bytes())
 		return
 	}
-	if m.open != nil && m.open != l {
+	if m.open != nil && m.open != s {
 		out.WriteByte('\n')
 		m.open = nil
 	}
 	if m.clean {
 		text = harmless(text)
 	}
-	if l.prefix == "" {
+	if s.prefix == "" && !m.timestamps {
 		out.Write(text)
 	} else {
 		for line := range bytes.Lines(text) {
-			if m.open != l {
-				out.WriteString(l.prefix)
+			if m.open != s {
+				out.WriteString(s.prefix)
+				out.WriteString(m.stamp(s.at))
 			}
 			m.open = nil
 			out.Write(line)
@@ -172,9 +209,29 @@ func (m *merger) write(l *lane, text []byte) {
 	}
 	m.open = nil
 	if !bytes.HasSuffix(text, []byte("\n")) {
-		m.open = l
+		m.open = s
 	}
 	m.print(out.Bytes())
+}
+
+// timed reports whether the times of lines are wanted: to show, or to merge by.
+func (m *merger) timed() bool {
+	return m.timestamps || m.output == asJSONL || m.prefixed && m.patient
+}
+
+// stampLayout is as long for every time in one zone, but where its offset changes
+// from none.
+const stampLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// stamp is what stands before a line with --timestamps.
+func (m *merger) stamp(at task.Time) string {
+	if !m.timestamps {
+		return ""
+	}
+	if at.IsZero() {
+		return m.paint(dim, fmt.Sprintf("%-*s", len(m.now().In(m.zone(readersZone)).Format(stampLayout)), "-")) + " "
+	}
+	return m.paint(dim, at.In(m.zone(readersZone)).Format(stampLayout)) + " "
 }
 
 func (m *merger) print(b []byte) {
@@ -195,20 +252,32 @@ func harmless(text []byte) []byte {
 
 // logLine is a line of output for programs.
 type logLine struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
-	Run       string `json:"run"`
-	Attempt   int    `json:"attempt"`
-	Text      string `json:"text"`
-	Unended   bool   `json:"unended,omitempty"` // more of the line may follow
+	Namespace string    `json:"namespace"`
+	Task      string    `json:"task"`
+	Run       string    `json:"run"`
+	Attempt   int       `json:"attempt"`
+	Time      task.Time `json:"time,omitzero"`
+	Stream    string    `json:"stream,omitempty"`
+	Text      *string   `json:"text,omitempty"`
+	Base64    []byte    `json:"base64,omitempty"`  // what is not UTF-8
+	Unended   bool      `json:"unended,omitempty"` // more of the line may follow
 }
 
-func (m *merger) writeJSON(out *bytes.Buffer, l *lane, line []byte) {
+func (m *merger) writeJSON(out *bytes.Buffer, s *strand, line []byte) {
 	text, whole := bytes.CutSuffix(line, []byte("\n"))
-	b, err := compact(logLine{l.run.Namespace, l.run.Task, l.run.ID, l.attempt, string(text), !whole})
+	v := logLine{Namespace: s.run.Namespace, Task: s.run.Task, Run: s.run.ID, Attempt: s.attempt, Time: s.at, Stream: s.stream, Unended: !whole}
+	if utf8.Valid(text) {
+		v.Text = new(string(text))
+	} else {
+		v.Base64 = text
+	}
+	b, err := compact(v)
 	if err != nil {
 		m.err = fmt.Errorf("write JSON: %w", err)
 		return
+	}
+	if m.clean {
+		b = harmlessJSON(b)
 	}
 	out.Write(append(b, '\n'))
 }

@@ -139,7 +139,7 @@ func TestMerger_BoundsWhatItHolds(t *testing.T) {
 	block := bytes.Repeat([]byte("x"), 32<<10)
 	for range 1000 {
 		_, _ = lanes[0].Write(block)
-		if n := cap(lanes[0].held); n > 8*mostUnended {
+		if n := cap(lanes[0].strand("").held); n > 8*mostUnended {
 			t.Fatalf("it holds %d bytes", n)
 		}
 	}

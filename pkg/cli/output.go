@@ -105,7 +105,15 @@ func (a *app) emitJSON(v any) error {
 	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("write JSON: %w", err)
 	}
-	return a.print(b.String())
+	return a.printJSON(b.Bytes())
+}
+
+// printJSON prints JSON as it is, but for a terminal.
+func (a *app) printJSON(b []byte) error {
+	if _, tty := a.terminal(a.Out); tty {
+		b = harmlessJSON(b)
+	}
+	return a.print(string(b))
 }
 
 func compact(v any) ([]byte, error) {
@@ -125,7 +133,7 @@ func (a *app) emitLines(n int, line func(int) ([]byte, error)) error {
 		}
 		b.Write(append(l, '\n'))
 	}
-	return a.print(b.String())
+	return a.printJSON(b.Bytes())
 }
 
 // emitYAML writes one document for each item, so that each can be applied, or

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -111,6 +114,32 @@ func printable(s string) string {
 		return '\uFFFD'
 	}
 	return strings.Map(clean, s)
+}
+
+// harmlessJSON is JSON for a terminal: it says the same, and what the terminal might
+// obey is escaped. What is below a space JSON has escaped already.
+func harmlessJSON(b []byte) []byte {
+	var out []byte
+	for i := 0; i < len(b); {
+		r, n := utf8.DecodeRune(b[i:])
+		if r < utf8.RuneSelf && r != 0x7f || unicode.IsPrint(r) && !(r == utf8.RuneError && n == 1) {
+			if out != nil {
+				out = append(out, b[i:i+n]...)
+			}
+		} else {
+			if out == nil {
+				out = append(make([]byte, 0, len(b)+16), b[:i]...)
+			}
+			for _, u := range utf16.Encode([]rune{r}) {
+				out = fmt.Appendf(out, `\u%04x`, u)
+			}
+		}
+		i += n
+	}
+	if out == nil {
+		return b
+	}
+	return out
 }
 
 // oneLine is printable text for a cell of a table.
