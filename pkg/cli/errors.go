@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -111,13 +110,17 @@ func (a *app) report(err error) int {
 		return f.exit
 	}
 	if a.wantsJSON() {
-		e := json.NewEncoder(a.Err)
-		e.SetEscapeHTML(false)
 		p := f.problem
 		if f.where != "" {
 			p.Message = f.where + ": " + p.Message
 		}
-		_ = e.Encode(p) // nobody is left to tell
+		b, err := compact(p)
+		if _, tty := a.terminal(a.Err); tty {
+			b = harmlessJSON(b)
+		}
+		if err == nil {
+			_, _ = a.Err.Write(append(b, '\n')) // nobody is left to tell
+		}
 		return f.exit
 	}
 	fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(red, "error:"), printable(f.Error()))

@@ -229,7 +229,7 @@ func (a *app) runGrid(runs []task.Run, many, wide bool, z zones) *grid {
 		if many {
 			row = append(row, r.Task)
 		}
-		row = append(row, r.ID, a.tickWords(r, z.of(r)), a.result(r), first(r.Node, a.none()), a.lateWords(r), a.tookWords(r))
+		row = append(row, r.ID, a.tickWords(r, z.of(r)), a.result(r), first(oneLine(r.Node), a.none()), a.lateWords(r), a.tookWords(r))
 		if wide {
 			row = append(row, a.progressCell(r), r.Trigger, fmt.Sprint(r.Attempt), first(r.Owner, a.none()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), oneLine(r.Message))
 		}

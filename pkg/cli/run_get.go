@@ -102,7 +102,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 		g := &grid{heads: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
 		for _, t := range r.Attempts {
 			past := task.Run{State: t.State, Reason: t.Reason, ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, EndedAt: t.EndedAt}
-			g.add(fmt.Sprintf("attempt %d", t.Attempt), a.result(past), first(t.Node, a.none()), at(t.StartedAt), a.tookWords(past))
+			g.add(fmt.Sprintf("attempt %d", t.Attempt), a.result(past), first(oneLine(t.Node), a.none()), at(t.StartedAt), a.tookWords(past))
 		}
 		d.section("Attempts before", a.bare(g))
 	}

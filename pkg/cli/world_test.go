@@ -197,9 +197,28 @@ func set(run *task.Run, tick time.Time, arg string) error {
 	return nil
 }
 
-// output keeps the output of a run's attempt: output TASK RUN ATTEMPT FILE.
+// output keeps the output of a run's attempt: output TASK RUN ATTEMPT FILE [TIMES]. The
+// times are lines: from which byte on, when, and by which stream, if that is known.
 func output(ts *testscript.TestScript, _ bool, args []string) {
-	worldOf(ts).spool.set(strings.Join([]string{"default", args[0], args[1], args[2]}, "/"), ts.ReadFile(args[3]))
+	spool, key := worldOf(ts).spool, strings.Join([]string{"default", args[0], args[1], args[2]}, "/")
+	spool.set(key, ts.ReadFile(args[3]))
+	var marks []task.Mark
+	if len(args) > 4 {
+		for line := range strings.Lines(ts.ReadFile(args[4])) {
+			words := append(strings.Fields(line), "")
+			from, err := strconv.ParseInt(words[0], 10, 64)
+			ts.Check(err)
+			at, err := time.Parse(time.RFC3339Nano, words[1])
+			ts.Check(err)
+			marks = append(marks, task.Mark{From: from, At: at, Stream: words[2]})
+		}
+	}
+	spool.mu.Lock()
+	defer spool.mu.Unlock()
+	if spool.marks == nil {
+		spool.marks = map[string][]task.Mark{}
+	}
+	spool.marks[key] = marks
 }
 
 // node writes that a node is present: node NAME [UNFIT [ADDRESS [JSON]]], with what

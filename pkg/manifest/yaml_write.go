@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -84,7 +85,27 @@ func (w yamlWriter) key(s string) string {
 	if safe(s) {
 		return s
 	}
-	return quoted(s)
+	return visible(quoted(s))
+}
+
+// visible is a quoted text with what cannot be seen, or what a terminal might obey,
+// escaped as YAML has it: it says the same.
+func visible(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
 }
 
 func (w yamlWriter) scalar(n *node, depth int) string {
@@ -113,7 +134,7 @@ func (w yamlWriter) scalar(n *node, depth int) string {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(n.text) // a string always encodes
-	return strings.TrimSuffix(b.String(), "\n")
+	return visible(strings.TrimSuffix(b.String(), "\n"))
 }
 
 // inDecimal is a number without an exponent: of 1e-7 YAML's readers think differently,
