@@ -50,7 +50,8 @@ func (i *instant) Finish(context.Context, store.Held, task.Run, *task.Waiting) e
 }
 
 func BenchmarkExecutor(b *testing.B) {
-	for name, action := range map[string]task.Action{"noop": {Noop: &task.Noop{}}, "true": {Process: &task.Process{Command: []string{"/bin/true"}}}} {
+	for name, action := range map[string]task.Action{"noop": {Noop: &task.Noop{}}, "true": {Process: &task.Process{Command: []string{"/bin/true"}}},
+		"echo": {Process: &task.Process{Command: []string{"/bin/echo", "one line"}}}} {
 		for _, guarded := range []bool{false, true} {
 			for _, setting := range []string{cgroup.Off, cgroup.Auto} {
 				if (guarded || setting != cgroup.Off) && name == "noop" {
