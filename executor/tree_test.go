@@ -210,7 +210,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := l.spool.newOutput(what.path, task.Output{})
+	out := l.spool.newOutput(what.path, what.output)
 	defer out.close()
 	o := newOrders()
 	p, err := l.start(what, out, o)
