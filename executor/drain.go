@@ -103,6 +103,10 @@ const (
 	pacePause = time.Millisecond
 )
 
+// floodPipe is how large the pipe of a flood is made: the kernel's memory, as long as
+// it lasts.
+const floodPipe = 1 << 20
+
 type pace struct{ bytes int }
 
 func (p *pace) passed(n int) {
@@ -148,6 +152,7 @@ func (o *output) drop(fd int) int {
 		if o.null, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
 			return 0 // then they are read
 		}
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, floodPipe) // fewer turns; without it there are more
 	}
 	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-remembered, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 	if err != nil || n <= 0 {
