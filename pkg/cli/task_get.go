@@ -215,6 +215,13 @@ func (a *app) describeAction(d *details, act task.Action) {
 		}
 		d.field(name, "%s=%s", k, p.Env[k])
 	}
+	for i, f := range p.EnvFrom {
+		name := ""
+		if i == 0 {
+			name = "Variables of"
+		}
+		d.field(name, "%s", f.Source())
+	}
 	d.field("Directory", "%s", p.Dir)
 	d.field("User", "%s", p.User)
 	describeConfinement(d, p)

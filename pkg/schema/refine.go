@@ -14,6 +14,7 @@ var required = map[string][]string{
 	"Limits":  nil,
 	"Success": nil,
 	"Output":  nil,
+	"EnvFrom": nil,
 }
 
 // Refine adds to the schemas of a task's parts what the Go types do not say:
@@ -43,6 +44,7 @@ func Refine(all map[string]*huma.Schema) {
 	refineProcess(process)
 	refineConfinement(process.Properties, all["Limits"].Properties)
 	refineOutput(all["Output"].Properties)
+	refineEnvFrom(all["EnvFrom"])
 
 	m := all["MissedPolicy"].Properties
 	Choice(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)
@@ -109,6 +111,19 @@ func refineProcess(p *huma.Schema) {
 	f["shell"].Description, f["shell"].MinLength = "A line, or several, for /bin/sh -c.", &one
 	f["env"].Description, f["env"].MaxProperties = "Environment variables; names that begin with CARILLON_ are set by Carillon.", &vars
 	f["dir"].Pattern = "^/"
+	sources := task.MaxEnvFrom
+	f["env_from"].MaxItems = &sources
+}
+
+func refineEnvFrom(e *huma.Schema) {
+	vars, name, variable := task.MaxEnv, task.MaxName, "^[A-Za-z_][A-Za-z0-9_]*$"
+	e.Description = "Where variables come from whose values no task holds: either a file or a secret."
+	e.OneOf = []*huma.Schema{{Required: []string{"file"}}, {Required: []string{"secret"}}}
+	f := e.Properties
+	f["file"].Pattern, f["prefix"].Pattern = "^/", variable
+	f["secret"].MaxLength, f["secret"].Examples = &name, []any{"db"}
+	f["keys"].MaxProperties, f["keys"].Examples = &vars, []any{map[string]string{"password": "PGPASSWORD"}}
+	f["keys"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, Pattern: variable}
 }
 
 // descriptions are of fields whose Go types have none.

@@ -49,6 +49,7 @@ var features = []feature{
 	{"target.selector", FormatProcesses, func(s *task.Spec) bool { return task.ComparesInSelector(s.Target.Selector) }},
 	{"output", FormatProcesses, func(s *task.Spec) bool { return s.Output != (task.Output{}) }},
 
+	{"action.process.env_from", FormatProcesses, func(s *task.Spec) bool { return s.Action.Process != nil && len(s.Action.Process.EnvFrom) > 0 }},
 	{"shadow", FormatShadow, func(s *task.Spec) bool { return s.Shadow }},
 
 	{"action.process.group", FormatProcesses, process(func(p *task.Process) bool { return p.Group != "" })},

@@ -37,7 +37,9 @@ const (
 	ReasonStart     = "could_not_start"
 	ReasonHost      = "host"
 	ReasonOOM       = "oom"
-	ReasonLimits    = "limit" // of limits, but for memory
+	ReasonLimits    = "limit"  // of limits, but for memory
+	ReasonSecret    = "secret" // env_from could not be had
+	ReasonPolicy    = "policy" // its node's administrator does not allow it
 	ReasonNodeLost  = "node_lost"
 	ReasonShutdown  = "daemon_stopped"
 	ReasonBadEntry  = "unreadable_entry"
@@ -92,6 +94,8 @@ var reasons = []Reason{
 	{ReasonHost, []State{Failed}, "its node cannot enforce what the task asks for"},
 	{ReasonOOM, []State{Failed}, "it needed more memory than limits.memory allows"},
 	{ReasonLimits, []State{Failed}, "it needed more than its limits allow"},
+	{ReasonSecret, []State{Failed}, "what its env_from names could not be had"},
+	{ReasonPolicy, []State{Failed}, "the policy of its node does not allow it"},
 	{ReasonNodeLost, []State{Lost}, "its node was lost while it ran"},
 	{ReasonShutdown, []State{Lost, Failed, Cancelled}, "its daemon was stopped"},
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},

@@ -99,6 +99,7 @@ type Process struct {
 	Command []string          `json:"command,omitempty"`
 	Shell   string            `json:"shell,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
+	EnvFrom []EnvFrom         `json:"env_from,omitempty" doc:"Variables from files on the node and from secrets, the later over the earlier, env over all."`
 	Dir     string            `json:"dir,omitempty" doc:"Working directory, absolute. Default: the user's home."`
 	User    string            `json:"user,omitempty" doc:"Default: the daemon's user."`
 

@@ -200,6 +200,9 @@ func (p *Process) validate() error {
 	if err := CheckEnv(field+".env", p.Env); err != nil {
 		return err
 	}
+	if err := checkEnvFrom(field+".env_from", p.EnvFrom); err != nil {
+		return err
+	}
 	if p.Dir != "" && (!filepath.IsAbs(p.Dir) || strings.ContainsRune(p.Dir, 0) || len(p.Dir) > 4095) {
 		return Invalid(CodeBadValue, field+".dir", "%s is not an absolute path", Quote(p.Dir))
 	}

@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -200,7 +201,7 @@ func endWords(r *task.Run) string {
 	case task.Lost:
 		text += ": " + reasonWords(r)
 	case task.Failed:
-		if r.Reason == task.ReasonStart || r.Reason == task.ReasonShutdown || r.Reason == task.ReasonBadEntry || r.Reason == task.ReasonOutput {
+		if slices.Contains([]string{task.ReasonStart, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput}, r.Reason) {
 			text = "failed: " + reasonWords(r)
 		}
 	}

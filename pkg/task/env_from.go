@@ -1,0 +1,121 @@
+package task
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// EnvFrom is where variables of a process come from whose values no task holds: a
+// file on the node that runs it, or a secret of the task's namespace. Exactly one
+// of File and Secret is set.
+type EnvFrom struct {
+	File     string            `json:"file,omitempty" doc:"A file of NAME=value lines on the node, as systemd's EnvironmentFile; absolute. It is read with the rights of the user that the attempt runs as."`
+	Optional bool              `json:"optional,omitempty" doc:"A file that does not exist is passed over."`
+	Secret   string            `json:"secret,omitempty" doc:"A secret of the task's namespace: carillon secret set."`
+	Prefix   string            `json:"prefix,omitempty" doc:"Goes before each name: with DB_ the name USER becomes DB_USER."`
+	Keys     map[string]string `json:"keys,omitempty" doc:"Only these names, each with the variable that it becomes: {password: PGPASSWORD}."`
+}
+
+// The limits of env_from, and of what it reads.
+const (
+	MaxEnvFrom      = 32
+	MaxSecretValues = 64 << 10 // bytes of the names and values of a secret; and of a file
+	MaxSecretKey    = 128
+)
+
+// Source says where the variables come from: "secret db", "file /etc/app.env".
+func (f EnvFrom) Source() string {
+	if f.Secret != "" {
+		return "secret " + f.Secret
+	}
+	return "file " + f.File
+}
+
+// Take picks the variables of what the source holds; an error names one that is
+// not there. It never has a value.
+func (f EnvFrom) Take(values map[string]string) (map[string]string, error) {
+	if len(f.Keys) == 0 {
+		env := make(map[string]string, len(values))
+		for name, v := range values {
+			env[f.Prefix+name] = v
+		}
+		return env, nil
+	}
+	env := make(map[string]string, len(f.Keys))
+	for _, name := range slices.Sorted(maps.Keys(f.Keys)) {
+		v, ok := values[name]
+		if !ok {
+			return nil, fmt.Errorf("%s has no %s", f.Source(), Quote(name))
+		}
+		env[f.Prefix+f.Keys[name]] = v
+	}
+	return env, nil
+}
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// CheckVariable checks the name of a value in a secret, or in a file of variables:
+// a shell's variable, and none of Carillon's own.
+func CheckVariable(field, name string) error {
+	switch {
+	case len(name) > MaxSecretKey || !variableName.MatchString(name):
+		return Invalid(CodeBadEnv, field, "%s is not a variable's name: letters, digits and '_', not beginning with a digit, at most %d bytes", Quote(name), MaxSecretKey)
+	case strings.HasPrefix(name, "CARILLON_"):
+		return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
+	}
+	return nil
+}
+
+func checkEnvFrom(field string, list []EnvFrom) error {
+	if len(list) > MaxEnvFrom {
+		return Invalid(CodeTooMany, field, "has %d sources; at most %d are allowed", len(list), MaxEnvFrom)
+	}
+	for i, f := range list {
+		if err := f.validate(fmt.Sprintf("%s[%d]", field, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f EnvFrom) validate(field string) error {
+	switch {
+	case (f.File == "") == (f.Secret == ""):
+		return Invalid(CodeRequired, field, "needs either file or secret")
+	case f.File != "" && (!filepath.IsAbs(f.File) || strings.ContainsRune(f.File, 0) || len(f.File) > 4095):
+		return Invalid(CodeBadValue, field+".file", "%s is not an absolute path", Quote(f.File))
+	case f.Optional && f.File == "":
+		return Invalid(CodeBadValue, field+".optional", "is for a file; a secret has to be there")
+	case len(f.Keys) > MaxEnv:
+		return Invalid(CodeTooMany, field+".keys", "has %d names; at most %d are allowed", len(f.Keys), MaxEnv)
+	}
+	if f.Secret != "" {
+		if err := CheckName(field+".secret", f.Secret); err != nil {
+			return err
+		}
+	}
+	if f.Prefix != "" {
+		if err := CheckVariable(field+".prefix", f.Prefix); err != nil {
+			return err
+		}
+	}
+	taken := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(f.Keys)) {
+		if err := CheckVariable(field+".keys", name); err != nil {
+			return err
+		}
+		to := f.Keys[name]
+		if err := CheckVariable(field+".keys."+name, f.Prefix+to); err != nil {
+			return err
+		}
+		if other, is := taken[to]; is {
+			return Invalid(CodeDuplicate, field+".keys."+name, "becomes %s, and so does %s", Quote(to), Quote(other))
+		}
+		taken[to] = name
+	}
+	return nil
+}

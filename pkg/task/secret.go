@@ -1,0 +1,59 @@
+package task
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Secret is what is told of a secret: all but its values.
+type Secret struct {
+	Namespace  string   `json:"namespace"`
+	Name       string   `json:"name"`
+	Keys       []string `json:"keys" doc:"The names of its values, in order."`
+	KeyID      string   `json:"key_id" doc:"The key of the nodes under which the values are encrypted."`
+	Generation int64    `json:"generation" doc:"Grows by one with each write, over deletes too."`
+	Change     string   `json:"change" doc:"What the last write was: set or rotated."`
+	CreatedAt  Time     `json:"created_at"`
+	UpdatedAt  Time     `json:"updated_at"`
+	UpdatedBy  string   `json:"updated_by,omitempty"`
+	Revision   int64    `json:"revision,omitempty" doc:"What If-Match compares."`
+}
+
+// The words of Secret.Change. A secret that was deleted is there only for the
+// next of its name, which goes on with its generation.
+const (
+	SecretSet     = "set"
+	SecretRotated = "rotated"
+	SecretDeleted = "deleted"
+)
+
+// CheckSecret checks the values of a secret. What it says has names in it, never
+// a value.
+func CheckSecret(field string, values map[string]string) error {
+	switch {
+	case len(values) == 0:
+		return Invalid(CodeRequired, field, "is empty: a secret has at least one value")
+	case len(values) > MaxEnv:
+		return Invalid(CodeTooMany, field, "has %d values; at most %d are allowed", len(values), MaxEnv)
+	}
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if err := CheckVariable(field, name); err != nil {
+			return err
+		}
+		v := values[name]
+		switch {
+		case strings.ContainsRune(v, 0):
+			return Invalid(CodeBadValue, field+"."+name, "contains a NUL byte, which no program can receive")
+		case !utf8.ValidString(v):
+			return Invalid(CodeBadValue, field+"."+name, "is not UTF-8; write what is binary as base64")
+		}
+		size += len(name) + len(v)
+	}
+	if size > MaxSecretValues {
+		return Invalid(CodeTooLong, field, "has %d bytes; at most %d are allowed", size, MaxSecretValues)
+	}
+	return nil
+}
