@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/secret"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -55,6 +56,8 @@ type Config struct {
 	// Board is this node's part of the board: ticks within a span, and of each list
 	// limit items; nil if the node does not schedule.
 	Board func(ctx context.Context, span time.Duration, limit int) task.BoardPart
+	// Keys are this node's keys for secrets, read anew at each call; nil: it has none.
+	Keys func() (secret.Ring, error)
 	// Logs is the output kept on this node; nil keeps none.
 	Logs LogSource
 	// Talks are what the attempts on this node say of themselves; nil hears none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -304,7 +305,7 @@ func (s *server) routes() []*route {
 func (s *server) register() error {
 	d := newDocument(s.Version)
 	adapter := humago.NewAdapter(s.mux, "")
-	for _, rt := range s.routes() {
+	for _, rt := range slices.Concat(s.routes(), s.secretRoutes()) {
 		op := d.add(rt)
 		adapter.Handle(op, func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)

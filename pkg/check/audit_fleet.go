@@ -39,7 +39,7 @@ func (a *audit) lookAtFleet() error {
 		f      func(*mvccpb.KeyValue) error
 	}{
 		{a.keys.Nodes(), a.lookAtNode}, {a.keys.Owners(), a.lookAtOwner}, {a.keys.Root() + "cleared/", a.lookAtCleared},
-		{a.moves(), a.lookAtMove}, {a.keys.Tokens(), a.lookAtToken},
+		{a.moves(), a.lookAtMove}, {a.keys.Tokens(), a.lookAtToken}, {a.keys.Secrets(), a.lookAtSecret},
 	} {
 		if err := a.each(dir.prefix, dir.f); err != nil {
 			return err

@@ -140,7 +140,7 @@ func (c *checker) parse(events []Event) *delta {
 			c.parseVersion(d, ev)
 		case "deleted":
 			c.parseTombstone(d, ev)
-		case "tokens", "cleared", "moves", "events":
+		case "tokens", "cleared", "moves", "events", "secrets":
 		default:
 			c.note("keys below %s are none that the design knows", c.keys.Root()+dir)
 		}

@@ -79,6 +79,9 @@ var (
 	kindUnreadable = kind{"unreadable", groupTasks, task.Grave,
 		"what cannot be read is not done; all else goes on",
 		"a task: carillon apply -f writes its entry anew, a damaged spec wants carillon task delete NAME first; else restore the record from a backup, or etcdctl del KEY", ""}
+	kindSecret = kind{"unreadable_secret", groupTasks, task.Grave,
+		"attempts of tasks that name it fail before they start",
+		"carillon secret delete NAME, then carillon secret set NAME", ""}
 	kindNoEntry = kind{"spec_without_entry", groupTasks, task.Grave,
 		"the task is listed, and never fires",
 		"carillon task update NAME with any change, or carillon apply -f, writes the entry anew", ""}

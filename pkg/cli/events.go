@@ -207,6 +207,10 @@ func (a *app) eventCells(e task.Event) []string {
 		what = e.Namespace + "/" + e.Task
 	case e.Task != "":
 		what = e.Task
+	case e.Secret != "" && (a.allNamespaces || e.Namespace != a.namespace()):
+		what = e.Namespace + "/" + e.Secret
+	case e.Secret != "":
+		what = e.Secret
 	case e.Kind == task.EventShard && e.Shard != nil:
 		what = fmt.Sprint(*e.Shard)
 	case e.Kind == task.EventNode:

@@ -34,7 +34,7 @@ func (t *translator) revision(rev int64, changes []change) []task.Event {
 		runs = append(runs, t.runEvents(c, gone[c.ref.String()])...)
 	}
 	var all []task.Event
-	for _, part := range [][]task.Event{r.cluster, r.nodes, r.shards, tasks, runs} {
+	for _, part := range [][]task.Event{r.cluster, r.nodes, r.shards, r.secrets, tasks, runs} {
 		all = append(all, part...)
 	}
 	for i := range all {
@@ -48,6 +48,7 @@ func (t *translator) revision(rev int64, changes []change) []task.Event {
 type parts struct {
 	t                      *translator
 	cluster, nodes, shards []task.Event
+	secrets                []task.Event
 	tasks                  map[string]*taskChange // by namespace/name
 	taskOrder              []string
 	runs                   map[string]*runChange // by namespace/name/id
@@ -92,6 +93,10 @@ func (r *parts) sort(c *change) {
 		}
 	case "freezes":
 		r.cluster = append(r.cluster, freezes(*c)...)
+	case "secrets":
+		if e, ok := r.t.secret(*c); ok {
+			r.secrets = append(r.secrets, e)
+		}
 	}
 }
 

@@ -14,14 +14,15 @@ type Event struct {
 	ID       string `json:"id" doc:"Its place in the order of all events: the revision, and which of the events of that revision it is."`
 	Revision int64  `json:"revision" doc:"Of etcd, at which it happened."`
 	Time     Time   `json:"time,omitzero" doc:"When it happened, by the clock of whoever wrote it; absent if the record does not say."`
-	Kind     string `json:"kind" doc:"task, run, shard, node, cluster or gap."`
+	Kind     string `json:"kind" doc:"task, run, shard, node, cluster, secret or gap."`
 	Action   string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
 	Actor    string `json:"actor,omitempty" doc:"Who did it: a person, or a node; absent if the record does not say."`
 
 	Namespace     string `json:"namespace,omitempty"`
 	Task          string `json:"task,omitempty"`
+	Secret        string `json:"secret,omitempty" doc:"The name of the secret that it is about."`
 	UID           string `json:"uid,omitempty"`
-	Generation    int64  `json:"generation,omitempty" doc:"Of the task, from now on."`
+	Generation    int64  `json:"generation,omitempty" doc:"Of the task or the secret, from now on."`
 	Run           string `json:"run,omitempty"`
 	State         string `json:"state,omitempty" doc:"Of the run, or of the node, from now on; absent if it is gone."`
 	Reason        string `json:"reason,omitempty" doc:"Of a run: one of the closed list; of a pause or a freeze: its author's words."`
@@ -47,12 +48,13 @@ const (
 	EventShard   = "shard"
 	EventNode    = "node"
 	EventCluster = "cluster"
+	EventSecret  = "secret"
 	EventGap     = "gap"
 )
 
 // EventKinds lists the kinds that can be asked for. A gap is always told.
 func EventKinds() []string {
-	return []string{EventTask, EventRun, EventShard, EventNode, EventCluster}
+	return []string{EventTask, EventRun, EventShard, EventNode, EventCluster, EventSecret}
 }
 
 // The actions, by kind. Of a task there are also the Change words.
@@ -88,6 +90,9 @@ const (
 	ActionLeader   = "leader" // another node leads, or none
 	ActionFrozen   = "frozen"
 	ActionUnfrozen = "unfrozen"
+
+	ActionSet     = SecretSet     // secret; deleted, too
+	ActionRotated = SecretRotated // its values are encrypted anew
 
 	ActionCompacted = "compacted" // gap: etcd has forgotten these revisions
 	ActionRestored  = "restored"  // gap: etcd holds an older state than was told of

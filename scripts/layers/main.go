@@ -32,12 +32,13 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/secret", "pkg/policy", "pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
-	"pkg/cli":      {"pkg/top", "pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
+	// It makes the files of keys for secrets, which an operator brings to the nodes.
+	"pkg/cli":      {"pkg/secret", "pkg/envfile", "pkg/top", "pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
 	"pkg/top":      {"pkg/client", "pkg/task"},
 	"pkg/foreign":  {"pkg/manifest", "pkg/schedule", "pkg/task"},
 	"pkg/manifest": {"pkg/schema", "pkg/schedule", "pkg/task"},
@@ -46,7 +47,7 @@ var allowed = map[string][]string{
 
 	// api has check audit the live cluster; its recorder and its judgement of
 	// histories are for tests.
-	"pkg/api":    {"pkg/client", "pkg/schema", "pkg/check", "pkg/why", "pkg/store", "pkg/schedule", "pkg/task"},
+	"pkg/api":    {"pkg/secret", "pkg/client", "pkg/schema", "pkg/check", "pkg/why", "pkg/store", "pkg/schedule", "pkg/task"},
 	"pkg/client": {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/why":       {"pkg/schedule", "pkg/task"},
@@ -54,7 +55,7 @@ var allowed = map[string][]string{
 
 	"election":  {"pkg/kv"},
 	"shard":     {"pkg/store", "pkg/kv", "pkg/task"},
-	"executor":  {"pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
+	"executor":  {"pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
 	"pkg/store": {"pkg/kv", "pkg/task"},
 
 	// check looks at etcd from outside: in tests, and for the API's audit.
@@ -64,6 +65,12 @@ var allowed = map[string][]string{
 	"pkg/chaos": {},
 	// sim runs whole nodes in virtual time, for tests.
 	"pkg/sim": {"pkg/daemon", "pkg/check", "pkg/client", "shard", "pkg/store", "pkg/kv", "pkg/kv/kvmem", "pkg/kv/around", "pkg/task"},
+
+	// secret encrypts, envfile reads files of variables, policy judges what a node may
+	// run: each by itself.
+	"pkg/secret":  {},
+	"pkg/envfile": {"pkg/task"},
+	"pkg/policy":  {"pkg/manifest", "pkg/task"},
 
 	// certs knows files and TLS, and nothing of who uses them.
 	"pkg/certs": {},

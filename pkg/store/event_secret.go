@@ -1,0 +1,31 @@
+package store
+
+import (
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// secret is the event of a secret: what was done to it, and by whom. It has no
+// value, as the record has none that could be read.
+func (t *translator) secret(c change) (task.Event, bool) {
+	ns, name, ok := t.keys.ParseSecret(c.key)
+	if !ok {
+		return task.Event{}, false
+	}
+	e := task.Event{Kind: task.EventSecret, Namespace: ns, Secret: name}
+	if c.after == nil { // by somebody else than Carillon
+		e.Action = task.ActionDeleted
+		return e, true
+	}
+	r, err := t.keys.DecodeSecret(c.after)
+	if err != nil {
+		e.Action, e.Detail = task.ActionSet, unreadableRecord
+		return e, true
+	}
+	e.Action, e.Time, e.Actor, e.Generation = r.Change, r.UpdatedAt, r.UpdatedBy, r.Generation
+	if !r.Deleted() {
+		e.Detail = strings.Join(r.Keys, ", ") + " under key " + r.KeyID
+	}
+	return e, true
+}

@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// SecretRecord is a secret as it is in etcd. Who has no key of the nodes can read
+// all of it but the values.
+type SecretRecord struct {
+	task.Secret
+	Sealed []byte `json:"sealed,omitempty"` // by package secret; none if it was deleted
+}
+
+// Deleted reports whether there is nothing but what the next of its name goes on
+// with: its generation, so that no former values fit in it.
+func (r *SecretRecord) Deleted() bool { return r.Change == task.SecretDeleted }
+
+// Secrets is the prefix of all secrets.
+func (k Keys) Secrets() string { return k.root + "secrets/" }
+
+// SecretsOf is the part of Secrets that belongs to one namespace.
+func (k Keys) SecretsOf(namespace string) string { return k.Secrets() + namespace + "/" }
+
+// Secret is one of them.
+func (k Keys) Secret(namespace, name string) string { return k.SecretsOf(namespace) + name }
+
+// ParseSecret is the namespace and the name of a key below secrets/.
+func (k Keys) ParseSecret(key string) (namespace, name string, ok bool) {
+	parts, ok := partsBelow(k.Secrets(), key)
+	if !ok || len(parts) != 2 {
+		return "", "", false
+	}
+	return parts[0], parts[1], true
+}
+
+// DecodeSecret reads the record of a secret. Its namespace and name are the key's.
+func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (SecretRecord, error) {
+	r, err := decode[SecretRecord](e.Value)
+	r.Namespace, r.Name, _ = k.ParseSecret(string(e.Key))
+	r.Revision = e.ModRevision
+	if err == nil && (r.Generation < 1 || !r.Deleted() && len(r.Sealed) == 0) {
+		err = fmt.Errorf("%w: unreadable record: a secret has a generation and what is sealed", task.ErrInvalid)
+	}
+	return r, err
+}
+
+// Secret reads a secret as it is now: linearizable. task.ErrNotFound if it is not
+// there; the record has then what the next of its name goes on with.
+func (s *Store) Secret(ctx context.Context, namespace, name string) (SecretRecord, error) {
+	r := SecretRecord{Secret: task.Secret{Namespace: namespace, Name: name}}
+	e, err := s.getOne(ctx, s.keys.Secret(namespace, name))
+	if err == nil && e != nil {
+		r, err = s.keys.DecodeSecret(e)
+	}
+	if err == nil && (e == nil || r.Deleted()) {
+		err = task.ErrNotFound
+	}
+	if err != nil {
+		return r, fmt.Errorf("secret %s/%s: %w", namespace, name, err)
+	}
+	return r, nil
+}
+
+// Secrets lists secrets in the order of their keys: of one namespace, or of all if
+// namespace is "". after is what next was with the page before ("" for the first);
+// a page may have fewer than limit, and yet a next. One that cannot be read has
+// nothing but its name.
+func (s *Store) Secrets(ctx context.Context, namespace, after string, limit int) (list []task.Secret, next string, err error) {
+	prefix := s.keys.Secrets()
+	if namespace != "" {
+		prefix = s.keys.SecretsOf(namespace)
+	}
+	from := prefix
+	if after != "" {
+		from = s.keys.Secrets() + after + "\x00"
+	}
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	if from < prefix || from >= end {
+		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
+	}
+	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
+	if err != nil {
+		return nil, "", fmt.Errorf("list secrets: %w", err)
+	}
+	for _, e := range res.Kvs {
+		if _, _, ok := s.keys.ParseSecret(string(e.Key)); !ok {
+			continue
+		}
+		if r, err := s.keys.DecodeSecret(e); err != nil || !r.Deleted() {
+			list = append(list, r.Secret)
+		}
+	}
+	if res.More && len(res.Kvs) > 0 {
+		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Secrets()):]
+	}
+	return list, next, nil
+}
+
+// PutSecret writes a secret over what was read as revision old (0: nothing was
+// there), and returns its revision. task.ErrConflict if it has changed since.
+func (s *Store) PutSecret(ctx context.Context, old int64, r SecretRecord) (int64, error) {
+	key := s.keys.Secret(r.Namespace, r.Name)
+	r.Revision = 0
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(r))}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write secret %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	return res.Revision, nil
+}
