@@ -11,10 +11,7 @@ import (
 var required = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
-	"Limits":  nil,
-	"Success": nil,
-	"Output":  nil,
-	"EnvFrom": nil,
+	"Limits": nil, "Success": nil, "Output": nil, "EnvFrom": nil,
 }
 
 // Refine adds to the schemas of a task's parts what the Go types do not say:

@@ -1,0 +1,68 @@
+package policy
+
+import (
+	"cmp"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Bind is an attempt's process and timeout as they are here: what the task leaves
+// out is filled in, what it says beyond is refused. If the policy demands anything,
+// the node has to enforce it, whatever the task says of that. An error is a
+// *Refusal.
+func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process, task.Duration, error) {
+	if p.Limits == (Limits{}) && p.Require == (Require{}) {
+		return given, timeout, nil
+	}
+	bound := *given
+	l, most := &bound.Limits, p.Limits
+	for _, err := range []error{
+		atMost("timeout", most.Timeout, &timeout),
+		atMost("open_files", most.OpenFiles, &l.OpenFiles),
+		atMost("processes", most.Processes, &l.Processes),
+		atMost("stack", most.Stack, &l.Stack),
+		atMost("address_space", most.AddressSpace, &l.AddressSpace),
+		atMost("cpu_time", most.CPUTime, &l.CPUTime),
+		atMost("memory", most.Memory, &l.Memory),
+		atMost("cpu", most.CPU, &l.CPU),
+		atMost("pids", most.PIDs, &l.PIDs),
+		atMostSet("file_size", most.FileSize, &l.FileSize),
+		atMostSet("core", most.Core, &l.Core),
+		atMostSet("swap", most.Swap, &l.Swap),
+	} {
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+	bound.NoNewPrivs = bound.NoNewPrivs || p.Require.NoNewPrivs
+	bound.PrivateTmp = bound.PrivateTmp || p.Require.PrivateTmp
+	if p.Limits.Limits != (task.Limits{}) || p.Require != (Require{}) {
+		bound.Enforce = task.EnforceRequire
+	}
+	return &bound, timeout, nil
+}
+
+// atMost bounds a limit of which 0 is none.
+func atMost[T cmp.Ordered](name string, most T, v *T) error {
+	var none T
+	switch {
+	case most == none:
+	case *v == none:
+		*v = most
+	case *v > most:
+		return refuse("limits."+name, "%v is more than %v", *v, most)
+	}
+	return nil
+}
+
+// atMostSet bounds a limit of which 0 is one.
+func atMostSet(name string, most *task.Size, v **task.Size) error {
+	switch {
+	case most == nil:
+	case *v == nil:
+		*v = most
+	case **v > *most:
+		return refuse("limits."+name, "%v is more than %v", **v, *most)
+	}
+	return nil
+}
