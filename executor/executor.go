@@ -55,6 +55,11 @@ type Config struct {
 	// process of a container.
 	Orphans *Orphans
 
+	// Secrets reads those that env_from names; nil: the node has no key.
+	Secrets Secrets
+	// Policy is what the node's administrator allows; nil: all.
+	Policy Policy
+
 	// LostAfter is how long after a node fell silent others may replace its
 	// attempts; 0 is DefaultLostAfter. It is the same on all nodes.
 	LostAfter time.Duration
@@ -101,6 +106,7 @@ type Executor struct {
 	patience time.Duration // how long an event may be on its way
 	clocks   clocks
 
+	asking  asking
 	batches chan batch
 	pokes   chan struct{}
 	left    chan struct{} // closed when Run has returned
@@ -162,11 +168,12 @@ func New(cfg Config) (*Executor, error) {
 	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, talks: newTalks(log), own: ownAccount(), node: cfg.Node, log: log,
+		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, talks: newTalks(log), own: ownAccount(), policy: cfg.Policy, node: cfg.Node, log: log,
 			groups: cfg.Groups, orphans: cfg.Orphans},
 		margin: min(10*time.Second, cfg.LostAfter/4),
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
+		asking:  newAsking(),
 		batches: make(chan batch), pokes: make(chan struct{}, 1),
 		left: make(chan struct{}), state: newState(),
 	}
@@ -262,6 +269,11 @@ func (e *Executor) Run(ctx context.Context) error {
 	for range writers {
 		others.Go(func() { e.write(life) })
 	}
+	if e.cfg.Secrets != nil {
+		for range askers {
+			others.Go(func() { e.asking.answer(life, e.cfg.Secrets) })
+		}
+	}
 	others.Go(func() { _ = e.spool.Run(life) })
 	if err := e.launch.rooms.open(); err != nil {
 		e.log.Error("attempts have no directories of their own", zap.Error(err))
@@ -287,6 +299,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	follow.stop()
 	e.wind(ctx)
 	stopWriters()
+	close(e.asking.over)
 	close(e.toRecord.jobs)
 	close(e.toWrite.jobs)
 	others.Wait()

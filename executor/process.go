@@ -44,7 +44,8 @@ type launch struct {
 	talk      *talk
 	output    task.Output
 	ward      ward
-	may       func() error // asked directly before the fork
+	may       func() error                         // asked directly before the fork
+	judge     func(program string) (string, error) // by the node's policy; nil: none
 	onStarted func(at time.Time)
 	onTurned  func(standing) // it stands still, goes on, or does not stand still
 	signal    syscall.Signal // that asks it to end
@@ -63,6 +64,8 @@ type launcher struct {
 	orphans  *Orphans       // nil: orphans are not the daemon's
 	sweeper  sweeper
 	freeze   func(*tree) error // nil: the tree's own
+	own      account           // the daemon's
+	policy   Policy            // nil: none
 	own      account           // the daemon's
 	node     string
 	log      *zap.Logger
@@ -121,6 +124,7 @@ func (l *launcher) run(what launch, o *orders) Result {
 		_ = errors.Join(what.room.leave(what.talk, &r), what.disk.leave(nil, &r)) // which logs what cannot be
 		return r
 	}
+	p.forget(&what)
 	if what.onStarted != nil {
 		what.onStarted(p.started)
 	}
@@ -144,6 +148,9 @@ func notStarted(err error) Result {
 		unstarted: errors.Is(err, errCalledOff) || errors.Is(err, errTooLate)}
 	if _, ok := errors.AsType[cannotError](err); ok {
 		r.Reason = task.ReasonHost
+	}
+	if reason, is := isRefusal(err); is {
+		r.Reason = reason
 	}
 	return r
 }
@@ -173,6 +180,9 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	}
 	if tmp := task.PrivateDir(program); what.bound.private && tmp != "" {
 		return nil, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(program), tmp)
+	}
+	if program, err = what.judged(program, dir); err != nil {
+		return nil, err
 	}
 	if program, argv, err = what.bound.besides(program, dir, argv, what.as); err != nil {
 		return nil, err
@@ -206,7 +216,8 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 		pipe.Close()
 		p.guarded.ended()
 		p.endTree()
-		if _, cannot := errors.AsType[cannotError](err); cannot || errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
+		_, refused := isRefusal(err)
+		if _, cannot := errors.AsType[cannotError](err); cannot || refused || errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
 			return nil, err
 		}
 		return nil, startFailure(err, program, dir)

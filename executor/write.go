@@ -42,10 +42,22 @@ func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted fun
 	if e.cfg.Act != nil {
 		return e.act(h.Assigned, h.Create, may, o, onStarted, onTurned)
 	}
-	what, err := e.launch.prepare(h.Assigned, h.Create)
+	a, err := e.launch.permit(h.Assigned)
+	if err == nil {
+		a, err = e.withEnvFrom(a, may, o)
+	}
 	if err != nil {
 		return notStarted(err)
 	}
+	judge, err := e.launch.judge(a)
+	if err != nil {
+		return notStarted(err)
+	}
+	what, err := e.launch.prepare(a, h.Create)
+	if err != nil {
+		return notStarted(err)
+	}
+	what.judge = judge
 	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
 	what.may, what.onTurned = may, onTurned
 	what.talk.tells(onCheckpoint)

@@ -1,0 +1,152 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/envfile"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Secrets reads a secret as it is now, and decrypts it. task.ErrUnavailable means
+// that it may be asked again. No error has a value in it.
+type Secrets func(ctx context.Context, namespace, name string) (map[string]string, error)
+
+const (
+	askers      = 16               // secrets that are read at once
+	askLimit    = 5 * time.Second  // for one of them
+	askPatience = 30 * time.Second // for etcd to answer
+	askPause    = 500 * time.Millisecond
+)
+
+// asking is how attempts get at secrets: a fixed number of them at once.
+type asking struct {
+	asks chan ask
+	over chan struct{} // closed when nobody answers any more
+}
+
+type ask struct {
+	namespace, name string
+	told            chan<- told
+}
+
+type told struct {
+	values map[string]string
+	err    error
+}
+
+func newAsking() asking { return asking{make(chan ask), make(chan struct{})} }
+
+// answer serves until ctx ends.
+func (q asking) answer(ctx context.Context, secrets Secrets) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-q.asks:
+			limited, cancel := context.WithTimeout(ctx, askLimit)
+			values, err := secrets(limited, a.namespace, a.name)
+			cancel()
+			a.told <- told{values, err} // it has room for one
+		}
+	}
+}
+
+// get asks for a secret until there is an answer, unless that is called off.
+func (q asking) get(namespace, name string, may func() error, off <-chan struct{}) (map[string]string, error) {
+	for deadline := time.Now().Add(askPatience); ; {
+		c := make(chan told, 1)
+		select {
+		case q.asks <- ask{namespace, name, c}:
+		case <-off:
+			return nil, errCalledOff
+		case <-q.over:
+			return nil, errCalledOff
+		}
+		a := <-c
+		if !errors.Is(a.err, task.ErrUnavailable) || time.Now().After(deadline) {
+			return a.values, a.err
+		}
+		if err := may(); err != nil {
+			return nil, err
+		}
+		select {
+		case <-time.After(askPause):
+		case <-off:
+			return nil, errCalledOff
+		}
+	}
+}
+
+// withEnvFrom is an attempt with the variables that its env_from names among its
+// own. An error that is not about being called off or too late is a refusal.
+func (e *Executor) withEnvFrom(a task.Assigned, may func() error, o *orders) (task.Assigned, error) {
+	given := a.Action.Process
+	if len(given.EnvFrom) == 0 {
+		return a, nil
+	}
+	as, err := e.launch.account(given)
+	if err != nil {
+		return a, err
+	}
+	env := map[string]string{}
+	for i, f := range given.EnvFrom {
+		values, err := e.valuesOf(a.Namespace, f, as, may, o)
+		if errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
+			return a, err
+		}
+		if err == nil {
+			values, err = f.Take(values)
+		}
+		if err != nil {
+			return a, refused(task.ReasonSecret, fmt.Errorf("env_from[%d]: %w", i, err))
+		}
+		maps.Copy(env, values)
+	}
+	maps.Copy(env, given.Env)
+	p := *given
+	p.Env = env
+	a.Action.Process = &p
+	return a, nil
+}
+
+func (e *Executor) valuesOf(namespace string, f task.EnvFrom, as account, may func() error, o *orders) (map[string]string, error) {
+	if f.Secret == "" {
+		b, err := readAs(f.File, as)
+		if err == nil && b == nil && !f.Optional {
+			err = errors.New("does not exist")
+		}
+		if err == nil {
+			var values map[string]string
+			if values, err = envfile.Parse(b); err == nil {
+				return values, nil
+			}
+		}
+		return nil, fmt.Errorf("%s: %w", f.Source(), err)
+	}
+	if e.cfg.Secrets == nil {
+		return nil, fmt.Errorf("%s: this node has no key for secrets (secret_keys)", f.Source())
+	}
+	values, err := e.asking.get(namespace, f.Secret, may, o.given)
+	switch {
+	case errors.Is(err, task.ErrNotFound):
+		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), namespace)
+	case errors.Is(err, task.ErrUnavailable):
+		return nil, fmt.Errorf("%s: etcd did not answer", f.Source())
+	case err != nil && !errors.Is(err, errCalledOff) && !errors.Is(err, errTooLate):
+		return nil, fmt.Errorf("%s: %w", f.Source(), err)
+	}
+	return values, err
+}
+
+// forget drops the environment of a process that has it by now: it may have
+// secrets in it.
+func (p *running) forget(what *launch) {
+	process := *what.process
+	process.Env = nil
+	what.process, what.env, what.may, what.judge = &process, nil, nil, nil
+	p.spawn.env, p.spawn.may = nil, nil
+}

@@ -1,0 +1,206 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const canary = "canary-4bd1"
+
+// TestEnvFrom_Order has the later source over the earlier, env over both, the run's
+// own over all, and Carillon's over that.
+func TestEnvFrom_Order(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvtest.Start(t), withSecrets(map[string]string{"A": "secret", "B": "secret", "C": "secret", "D": "secret", "CARILLON_TASK": "secret"}, nil))
+	file := filepath.Join(n.dir, "env")
+	writeFile(t, file, "A=file\nB=file\nX='a b'\n", 0o600)
+	n.join()
+	n.assign("r1", `env > @out`, func(a *task.Assigned) {
+		a.Action.Process.EnvFrom = []task.EnvFrom{{File: file}, {Secret: "db"}, {Secret: "db", Prefix: "DB_", Keys: map[string]string{"A": "PASSWORD"}},
+			{File: "/no/such/file", Optional: true}}
+		a.Action.Process.Env, a.Env = map[string]string{"C": "env", "D": "env"}, map[string]string{"D": "run"}
+	})
+	n.endedAs("r1", task.Succeeded)
+	b, err := os.ReadFile(n.dir + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := "\n" + string(b)
+	for _, want := range []string{"A=secret", "B=secret", "C=env", "D=run", "X=a b", "DB_PASSWORD=secret", "CARILLON_TASK=job"} {
+		if !strings.Contains(out, "\n"+want+"\n") {
+			t.Errorf("no %s in %s", want, out)
+		}
+	}
+	if strings.Contains(out, "DB_A=") {
+		t.Error("a name that is not in keys is there")
+	}
+}
+
+// TestEnvFrom_WhatCannotBeHadFailsTheAttempt, and says what without any value.
+func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, kvtest.Start(t), withSecrets(map[string]string{"A": canary}, map[string]error{
+		"none": fmt.Errorf("secret default/none: %w", task.ErrNotFound), "bad": errors.New("cannot be decrypted"),
+	}))
+	bad := filepath.Join(n.dir, "bad")
+	writeFile(t, bad, "A=1\n"+canary+"\n", 0o600)
+	n.join()
+	for i, c := range []struct {
+		from task.EnvFrom
+		want string
+	}{
+		{task.EnvFrom{Secret: "none"}, "env_from[0]: secret none does not exist in namespace default"},
+		{task.EnvFrom{Secret: "bad"}, "env_from[0]: secret bad: cannot be decrypted"},
+		{task.EnvFrom{Secret: "db", Keys: map[string]string{"B": "B"}}, `env_from[0]: secret db has no "B"`},
+		{task.EnvFrom{File: "/no/such/file"}, "env_from[0]: file /no/such/file: does not exist"},
+		{task.EnvFrom{File: bad}, "env_from[0]: file " + bad + ": line 2: has no ="},
+		{task.EnvFrom{File: n.dir}, "is not a regular file"},
+		{task.EnvFrom{File: "/dev/zero"}, "is not a regular file"},
+		{task.EnvFrom{File: "/proc/self/environ"}, "line 1"},
+	} {
+		id := fmt.Sprint("r", i)
+		n.assign(id, "touch @ran", func(a *task.Assigned) { a.Action.Process.EnvFrom = []task.EnvFrom{c.from} })
+		r := n.endedAs(id, task.Failed)
+		if r.Reason != task.ReasonSecret || !strings.Contains(r.Message, c.want) || strings.Contains(r.Message, canary) {
+			t.Errorf("%+v: %s, %s; want %s", c.from, r.Reason, r.Message, c.want)
+		}
+	}
+	if _, err := os.Stat(n.dir + "/ran"); err == nil {
+		t.Error("something ran")
+	}
+}
+
+// TestEnvFrom_AsksAgainWhileEtcdIsAway, and is called off by a cancel meanwhile.
+func TestEnvFrom_AsksAgainWhileEtcdIsAway(t *testing.T) {
+	t.Parallel()
+	var asked, away atomic.Int64
+	away.Store(1)
+	n := newNode(t, kvtest.Start(t), func(c *Config) {
+		c.Secrets = func(context.Context, string, string) (map[string]string, error) {
+			if asked.Add(1); away.Load() != 0 {
+				return nil, fmt.Errorf("%w: away", task.ErrUnavailable)
+			}
+			return map[string]string{"A": "1"}, nil
+		}
+	})
+	n.join()
+	db := func(a *task.Assigned) { a.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db"}} }
+	n.assign("r1", "exit 0", db)
+	eventually(t, "it asks", func() bool { return asked.Load() > 0 })
+	n.change("r1", cancelled)
+	n.endedAs("r1", task.Cancelled)
+	n.assign("r2", `test "$A" = 1`, db)
+	before := asked.Load()
+	eventually(t, "it asks again", func() bool { return asked.Load() > before })
+	away.Store(0)
+	n.endedAs("r2", task.Succeeded)
+}
+
+func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	if os.Geteuid() != 0 { // then there is one user only
+		writeFile(t, path("own"), "A=1", 0o600)
+		if b, err := readAs(path("own"), ownAccount()); err != nil || string(b) != "A=1" {
+			t.Error(string(b), err)
+		}
+		writeFile(t, path("none"), "A=1", 0)
+		if _, err := readAs(path("none"), ownAccount()); !errors.Is(err, syscall.EACCES) {
+			t.Error(err)
+		}
+		return
+	}
+	nobody, err := accountOf("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := account{name: "root"}
+	uid, gid := int(nobody.credential.Uid), int(nobody.credential.Gid)
+	open := dir // t.TempDir has a parent that only root enters
+	for ; open != os.TempDir() && open != "/"; open = filepath.Dir(open) {
+		if err := os.Chmod(open, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := func(name string, mode os.FileMode, uid, gid int) {
+		writeFile(t, path(name), "A=1", mode)
+		if err := os.Chown(path(name), uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file("roots", 0o600, 0, 0)
+	file("theirs", 0o600, uid, gid)
+	file("others", 0o644, 1, 1)
+	file("group", 0o640, 0, gid)
+	file("open", 0o666, 0, 0)
+	if err := errors.Join(os.Symlink(path("roots"), path("link")), os.Mkdir(path("closed"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	file("closed/theirs", 0o600, uid, gid)
+	for _, c := range []struct {
+		name string
+		as   account
+		want string // "": it is read
+	}{
+		{"roots", root, ""}, {"roots", nobody, "permission denied"}, {"link", nobody, "permission denied"}, {"theirs", nobody, ""}, {"group", nobody, ""},
+		{"theirs", root, "belongs to user " + strconv.Itoa(uid)}, {"others", nobody, "belongs to user 1"}, {"open", nobody, "can be written by others"}, {"open", root, "can be written by others"},
+		{"closed/theirs", nobody, "permission denied"},
+	} {
+		b, err := readAs(path(c.name), c.as)
+		if c.want == "" && (err != nil || string(b) != "A=1") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s as %s: %q, %v; want %q", c.name, c.as.name, b, err, c.want)
+		}
+	}
+	if f, err := os.Open(path("roots")); err != nil {
+		t.Error("the daemon has lost its rights:", err)
+	} else {
+		f.Close()
+	}
+	if u, err := user.Current(); err != nil || u.Uid != "0" {
+		t.Error(u, err)
+	}
+}
+
+// endedAs is ended, and checks the state.
+func (n *node) endedAs(run string, want task.State) task.Run {
+	n.t.Helper()
+	r := n.ended(run)
+	if r.State != want {
+		n.t.Errorf("%s is %s (%s: %s), not %s", run, r.State, r.Reason, r.Message, want)
+	}
+	return r
+}
+
+func withSecrets(values map[string]string, faults map[string]error) func(*Config) {
+	return func(c *Config) {
+		c.Secrets = func(_ context.Context, namespace, name string) (map[string]string, error) {
+			if namespace != "default" {
+				return nil, errors.New("another namespace")
+			}
+			return values, faults[name]
+		}
+	}
+}
+
+func writeFile(t testing.TB, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,140 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/policy"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Policy tells what the node's administrator allows, now. An error means that
+// nobody knows: nothing starts.
+type Policy func() (*policy.Policy, error)
+
+// refusal is why an attempt is not started, with the reason that its end has.
+type refusal struct {
+	reason string
+	error
+}
+
+func (r refusal) Unwrap() error { return r.error }
+
+func refused(reason string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return refusal{reason, err}
+}
+
+// isRefusal reports whether an error is one, and with which reason.
+func isRefusal(err error) (reason string, is bool) {
+	var r refusal
+	is = errors.As(err, &r)
+	return r.reason, is
+}
+
+// permit is an attempt as the node's policy lets it run: with its bounds. An error
+// is a refusal.
+func (l *launcher) permit(a task.Assigned) (task.Assigned, error) {
+	if l.policy == nil {
+		return a, nil
+	}
+	p, err := l.policy()
+	if err != nil {
+		return a, refused(task.ReasonPolicy, err)
+	}
+	asks, err := l.asks(a)
+	if err != nil {
+		return a, err
+	}
+	if err := p.Check(asks); err != nil {
+		return a, refused(task.ReasonPolicy, err)
+	}
+	bound, timeout, err := p.Bind(a.Action.Process, a.Timeout)
+	if err != nil {
+		return a, refused(task.ReasonPolicy, err)
+	}
+	a.Action.Process, a.Timeout = bound, timeout
+	return a, nil
+}
+
+// asks is what a policy judges of an attempt. It has no values of variables.
+func (l *launcher) asks(a task.Assigned) (policy.Attempt, error) {
+	as, err := l.account(a.Action.Process)
+	if err != nil {
+		return policy.Attempt{}, err
+	}
+	uid := uint32(os.Geteuid())
+	if as.credential != nil {
+		uid = as.credential.Uid
+	}
+	p := *a.Action.Process
+	names := slices.AppendSeq(slices.Collect(maps.Keys(p.Env)), maps.Keys(a.Env))
+	p.Env = nil
+	return policy.Attempt{Process: &p, User: as.name, UID: uid, Timeout: a.Timeout, Env: names}, nil
+}
+
+// account is the user that a process runs as.
+func (l *launcher) account(p *task.Process) (account, error) {
+	if p.User == "" {
+		return l.own, nil
+	}
+	return accountOf(p.User)
+}
+
+// judge makes what judges an attempt with its program, by the policy as it is at
+// each call. It is nil without a policy.
+func (l *launcher) judge(a task.Assigned) (func(program string) (string, error), error) {
+	if l.policy == nil {
+		return nil, nil
+	}
+	asks, err := l.asks(a)
+	if err != nil {
+		return nil, err
+	}
+	return func(program string) (string, error) {
+		p, err := l.policy()
+		if err == nil {
+			err = p.Check(asks)
+		}
+		if err == nil {
+			_, _, err = p.Bind(asks.Process, asks.Timeout)
+		}
+		if err == nil {
+			program, err = p.Program(program)
+		}
+		return program, refused(task.ReasonPolicy, err)
+	}, nil
+}
+
+// judged has the policy judge the program that was found, and has it judge that
+// once more directly before the fork. It returns what to execute.
+func (w *launch) judged(program, dir string) (string, error) {
+	judge, may := w.judge, w.may
+	if judge == nil {
+		return program, nil
+	}
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(dir, program)
+	}
+	real, err := judge(program)
+	if err != nil {
+		return "", err
+	}
+	w.may = func() error {
+		if err := may(); err != nil {
+			return err
+		}
+		again, err := judge(program)
+		if err == nil && again != real {
+			err = refused(task.ReasonPolicy, fmt.Errorf("%s leads elsewhere than a moment ago", task.Quote(program)))
+		}
+		return err
+	}
+	return real, nil
+}

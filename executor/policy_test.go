@@ -1,0 +1,161 @@
+package executor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/policy"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// underPolicy is a node with a policy that can be put in another's place.
+func underPolicy(t *testing.T, p *policy.Policy) (*node, *atomic.Pointer[policy.Policy]) {
+	var now atomic.Pointer[policy.Policy]
+	now.Store(p)
+	n := newNode(t, kvtest.Start(t), withSecrets(map[string]string{"A": canary}, nil), func(c *Config) {
+		c.Policy = func() (*policy.Policy, error) {
+			if p := now.Load(); p != nil {
+				return p, nil
+			}
+			return nil, errors.New("policy: broken")
+		}
+	})
+	n.join()
+	return n, &now
+}
+
+func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
+	t.Parallel()
+	no := false
+	n, now := underPolicy(t, nil)
+	script := func(body string) string {
+		path := filepath.Join(n.dir, "job")
+		writeFile(t, path, "#!/bin/sh\n"+body, 0o755)
+		return path
+	}
+	job := script("touch " + n.file("ran"))
+	command := func(words ...string) func(*task.Assigned) {
+		return func(a *task.Assigned) { a.Action.Process.Shell, a.Action.Process.Command = "", words }
+	}
+	env := func(name string) func(*task.Assigned) {
+		return func(a *task.Assigned) { a.Env = map[string]string{name: canary} }
+	}
+	from := func(f task.EnvFrom) func(*task.Assigned) {
+		return func(a *task.Assigned) { a.Action.Process.EnvFrom = []task.EnvFrom{f} }
+	}
+	for i, c := range []struct {
+		p      *policy.Policy
+		change func(*task.Assigned)
+		want   string
+	}{
+		{nil, command(job), "policy: broken"},
+		{&policy.Policy{Users: []string{"somebody"}}, command(job), "users: nothing runs as user"},
+		{&policy.Policy{Shell: &no}, func(*task.Assigned) {}, "shell: action.process.shell is not allowed"},
+		{&policy.Policy{Executables: []string{"/opt/"}}, command(job), "executables: "},
+		{&policy.Policy{Executables: []string{job}}, func(*task.Assigned) {}, "executables: "},
+		{&policy.Policy{Executables: []string{job}}, command("/bin/sh", "-c", job), "executables: "},
+		{&policy.Policy{}, env("LD_PRELOAD"), `env_denied: the variable "LD_PRELOAD"`},
+		{&policy.Policy{EnvDenied: []string{"A"}}, from(task.EnvFrom{Secret: "db"}), `env_denied: the variable "A"`},
+		{&policy.Policy{Secrets: &no}, from(task.EnvFrom{Secret: "db"}), "secrets: env_from[0]"},
+		{&policy.Policy{Limits: policy.Limits{Timeout: 1e9}}, func(a *task.Assigned) { a.Timeout = 2e9 }, "limits.timeout: 2s is more than 1s"},
+	} {
+		now.Store(c.p)
+		id := fmt.Sprint("r", i)
+		n.assign(id, "touch @ran", c.change)
+		r := n.endedAs(id, task.Failed)
+		if r.Reason != task.ReasonPolicy || !strings.Contains(r.Message, c.want) || strings.Contains(r.Message, canary) {
+			t.Errorf("%d: %s, %s; want %s", i, r.Reason, r.Message, c.want)
+		}
+		if n.exists("ran") {
+			t.Fatalf("%d: it ran", i)
+		}
+	}
+	now.Store(&policy.Policy{Executables: []string{n.dir + "/"}})
+	n.assign("good", "", command(job))
+	n.endedAs("good", task.Succeeded)
+	if !n.exists("ran") {
+		t.Error("what is allowed did not run")
+	}
+	now.Store(&policy.Policy{Limits: policy.Limits{Timeout: 1e9}})
+	n.assign("bound", "sleep 60")
+	if r := n.endedAs("bound", task.TimedOut); r.Reason != task.ReasonTimeout {
+		t.Errorf("the policy's timeout does not hold: %+v", r)
+	}
+}
+
+// TestPolicy_IsAskedAgainDirectlyBeforeTheFork, by when it and the links may be
+// others than when the attempt was prepared.
+func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
+	t.Parallel()
+	l := newLauncher(t, SpoolConfig{})
+	dir := t.TempDir()
+	good, bad, link := filepath.Join(dir, "good"), filepath.Join(dir, "bad"), filepath.Join(dir, "link")
+	writeFile(t, good, "#!/bin/sh\nexit 0", 0o755)
+	writeFile(t, bad, "#!/bin/sh\ntouch "+dir+"/ran", 0o755)
+	var p *policy.Policy
+	l.policy = func() (*policy.Policy, error) { return p, nil }
+	for what, meanwhile := range map[string]func(){
+		"another policy": func() { p = &policy.Policy{Executables: []string{bad}} },
+		"another link":   func() { p.Executables = append(p.Executables, bad); _ = os.Remove(link); _ = os.Symlink(bad, link) },
+	} {
+		p = &policy.Policy{Executables: []string{good}}
+		_ = os.Remove(link)
+		if err := os.Symlink(good, link); err != nil {
+			t.Fatal(err)
+		}
+		run := func(change func()) Result {
+			a := assigned("r1", &task.Process{Command: []string{link}})
+			judge, err := l.judge(a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := l.prepare(a, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.judge = judge
+			w.may = func() error { change(); return nil }
+			return l.run(w, newOrders())
+		}
+		if r := run(func() {}); r.State != task.Succeeded {
+			t.Fatalf("%+v", r)
+		}
+		if r := run(meanwhile); r.State != task.Failed || r.Reason != task.ReasonPolicy || r.unstarted {
+			t.Errorf("%s: %+v", what, r)
+		}
+		if _, err := os.Stat(dir + "/ran"); err == nil {
+			t.Fatal("it ran")
+		}
+	}
+}
+
+// TestLaunch_ForgetsTheEnvironment once it has started: it may have secrets in it,
+// and the attempt may run for days.
+func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
+	t.Parallel()
+	l := newLauncher(t, SpoolConfig{})
+	what, err := l.prepare(assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := l.spool.newOutput(what.path)
+	defer out.close()
+	o := newOrders()
+	p, err := l.start(what, out, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.forget(&what)
+	if what.env != nil || what.process.Env != nil || what.may != nil || what.judge != nil || p.spawn.env != nil || p.spawn.may != nil {
+		t.Error("it is there yet")
+	}
+	if r := p.wait(what, o); r.State != task.Succeeded {
+		t.Errorf("%+v", r)
+	}
+}
