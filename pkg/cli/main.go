@@ -102,7 +102,7 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	}
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
 	add(root, groupEveryday, a.everydayCommands()...)
-	add(root, groupNouns, a.taskCommand(), a.runCommand(), a.nodeCommand(), a.shardCommand(), a.clusterCommand(), a.scheduleCommand())
+	add(root, groupNouns, a.taskCommand(), a.runCommand(), a.nodeCommand(), a.shardCommand(), a.clusterCommand(), a.secretCommand(), a.scheduleCommand())
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
 			c.GroupID = groupDaemon

@@ -23,6 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/clitest"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/secret"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
@@ -66,7 +67,7 @@ func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
 	secret, id, token := api.NewToken()
 	token.Who = "ann"
 	must(t, w.store.CreateToken(context.Background(), id, token))
-	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks,
+	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks, Keys: secretKeys(env),
 		Board: func(context.Context, time.Duration, int) task.BoardPart {
 			if w.part == nil {
 				return task.BoardPart{Node: "node-a"}
@@ -384,4 +385,9 @@ func (s *spool) Times(ns, name, run string, attempt int, from int64) ([]task.Mar
 
 func (s *spool) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
 	return nil, func() {}, nil
+}
+
+// secretKeys are the keys of the node: of the file $WORK/node-keys, if it is there.
+func secretKeys(env *testscript.Env) func() (secret.Ring, error) {
+	return secret.KeyFile(filepath.Join(env.WorkDir, "node-keys")).Ring
 }

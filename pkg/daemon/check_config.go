@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/manifest"
@@ -217,6 +218,11 @@ func filesFaults(settings []setting) (faults configFaults) {
 			fault(name, err)
 		} else if strings.TrimSpace(string(b)) == "" {
 			fault(name, fmt.Errorf("%s is empty", p))
+		}
+	}
+	for _, cfg := range []Config{{SecretKeys: path("secret_keys")}, {Policy: path("policy")}} {
+		if _, err := cfg.trust(zap.NewNop()); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	return faults

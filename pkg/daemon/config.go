@@ -40,6 +40,10 @@ type Config struct {
 	TLSCA         string `json:"tls_ca"`
 	TLSClientAuth string `json:"tls_client_auth"` // what clients of the API show: none, optional or require
 
+	// Files of the host's administrator, taken as they are at each use.
+	SecretKeys string `json:"secret_keys"` // keys under which secrets are encrypted; 0600
+	Policy     string `json:"policy"`      // what may run here, whatever tasks say; root's
+
 	Embedded      bool     `json:"embedded"` // run an etcd in this process
 	EtcdEndpoints []string `json:"etcd_endpoints"`
 	EtcdUser      string   `json:"etcd_user"`

@@ -54,6 +54,7 @@ type Node struct {
 	restored error                        // etcd had gone back when the node began
 	listener net.Listener
 	secured  secured
+	trust    trust
 	links    links
 	expiry   *expiryCare
 
@@ -101,7 +102,11 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, outside: outside, log: log, instance: task.NewUID(), keep: make(chan struct{}, 1)}
+	trust, err := cfg.trust(log)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, trust: trust, outside: outside, log: log, instance: task.NewUID(), keep: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -151,6 +156,7 @@ func (n *Node) wire() (err error) {
 	n.fitness = newFitness(registry, n.log, n.unfitChanged)
 	n.clock = newClockCare(cfg, n.outside, n.fitness)
 	n.watchdog = newWatchdog(n.log)
+	n.trust.register(registry)
 	n.expiry = newExpiryCare(n.secured, n.outside.Now, registry, n.log)
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
 	n.known = n.store.KnownNodes()
@@ -171,6 +177,7 @@ func (n *Node) wire() (err error) {
 		Groups: n.groups, Orphans: n.orphans,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
+		Secrets: n.secrets(), Policy: n.trust.allows(),
 		Obeyed: func() { n.presence.announceSoon() }, // which is there before it runs
 		Dead:   func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
@@ -205,6 +212,7 @@ func (n *Node) wire() (err error) {
 		Etcd:  etcdctl,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
 		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.links.dialTLS(), Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
+		Keys:  n.trust.ring(),
 		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {

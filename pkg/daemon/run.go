@@ -46,6 +46,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.tellKeeper)
 	ground.run(n.history.run)
 	ground.run(n.expiry.run)
+	ground.run(n.trust.watch)
 	parts := newLayer(ctx, failed)
 	parts.run(n.followFleet)
 	parts.run(n.executor.Run)

@@ -32,6 +32,8 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.IntVar(&c.Slots, "slots", c.Slots, "attempts that may run at once")
 	f.IntVar(&c.Weight, "weight", c.Weight, "its part of the shards, against the other nodes'")
 	f.IntVar(&c.Shards, "shards", c.Shards, "shards of the cluster; counts only for the node that makes it")
+	f.StringVar(&c.SecretKeys, "secret-keys", c.SecretKeys, "file with the keys of secrets, made by carillon secret key new; only its owner may read it")
+	f.StringVar(&c.Policy, "policy", c.Policy, "file of the host's administrator that says what may run here; only root may write it")
 	f.BoolVar(&c.Embedded, "embedded", c.Embedded, "run an etcd in this process")
 	f.Var((*list)(&c.EtcdEndpoints), "etcd-endpoints", "etcd's endpoints, with commas between")
 	f.StringVar(&c.EtcdUser, "etcd-user", c.EtcdUser, "user name for etcd")

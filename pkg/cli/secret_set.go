@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/envfile"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// secretSources is where the values of a secret are read.
+type secretSources struct {
+	envFile string
+	files   []string
+	remove  []string
+	replace bool
+}
+
+func (a *app) secretSet() *cobra.Command {
+	var f secretSources
+	cmd := &cobra.Command{
+		Use:   "set NAME [KEY...]",
+		Short: "Write values of a secret, which is made if it is not there",
+		Long: "Write values of a secret, which is made if it is not there; values that are not named stay. The value of KEY is what\n" +
+			"comes on the standard input, without the newline at its end; on a terminal each KEY is asked for, and nothing is shown.",
+		Example: "  carillon secret set db password\n" +
+			"  pwgen 32 1 | carillon secret set db password\n" +
+			"  carillon secret set db --env-file db.env --replace\n" +
+			"  carillon secret set tls --file KEY=/etc/ssl/private/app.pem\n" +
+			"  carillon secret set db --remove old_password",
+		Args: args(1, -1, "the secret's name"),
+		ValidArgsFunction: func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return a.completeSecret(cmd, done, typed)
+		},
+	}
+	cmd.Flags().StringVar(&f.envFile, "env-file", "", "`FILE` with a value in each line, NAME=value, as systemd's EnvironmentFile; - is the standard input")
+	cmd.Flags().StringArrayVar(&f.files, "file", nil, "`KEY=FILE`: the value of KEY is the text of the file, without the newline at its end; may be repeated")
+	cmd.Flags().StringSliceVar(&f.remove, "remove", nil, "values that go, by their `KEYS`")
+	cmd.Flags().BoolVar(&f.replace, "replace", false, "values that are not named go")
+	complete(cmd, "remove", cobra.NoFileCompletions)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		// Before anything else is said about them: a word may have a value in it.
+		for _, w := range words {
+			if name, _, is := strings.Cut(w, "="); is {
+				return usage("%s=…: a value on the command line can be read by others on this host", quote(name)).
+					hinting("carillon secret set NAME KEY reads it from the standard input; what was typed is in the shell's history now")
+			}
+		}
+		r, err := a.ref(words[0])
+		if err != nil {
+			return err
+		}
+		values, err := a.secretValues(cmd.Context(), words[1:], f)
+		if err != nil {
+			return err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		s, err := c.SetSecret(cmd.Context(), r.namespace, r.name, client.SecretRequest{Values: values, Remove: f.remove, Replace: f.replace})
+		if err != nil {
+			return err
+		}
+		if a.human() {
+			a.say("set secret %s: %s, generation %d", a.show(r), strings.Join(s.Keys, ", "), s.Generation)
+			return nil
+		}
+		return emitOne(a, s, a.secretName(s), nil)
+	}
+	return cmd
+}
+
+// secretValues reads what is to be written.
+func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) (map[string]string, error) {
+	values := map[string]string{}
+	put := func(key, value string) error {
+		if err := task.CheckVariable("key", key); err != nil {
+			return err
+		}
+		if _, twice := values[key]; twice {
+			return usage("%s: is given twice", quote(key))
+		}
+		values[key] = value
+		return nil
+	}
+	if f.envFile != "" {
+		b, err := a.secretFile(ctx, f.envFile)
+		if err != nil {
+			return nil, err
+		}
+		if values, err = envfile.Parse(b); err != nil {
+			return nil, &failure{exit: exitUsage, problem: problem{Code: "env_file", Message: fmt.Sprintf("%s: %s", f.envFile, err)}}
+		}
+	}
+	for _, pair := range f.files {
+		key, file, ok := strings.Cut(pair, "=")
+		if !ok || file == "" {
+			return nil, usage("--file: is KEY=FILE")
+		}
+		b, err := a.secretFile(ctx, file)
+		if err == nil {
+			err = put(key, withoutNewline(b))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(keys) == 0 && len(values)+len(f.remove) == 0 {
+		return nil, usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
+	}
+	for _, key := range keys {
+		value, err := a.readSecret(ctx, key, len(keys), f.envFile == "-")
+		if err == nil {
+			err = put(key, value)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(values) == 0 {
+		return nil, nil
+	}
+	return values, task.CheckSecret("values", values)
+}
+
+// readSecret reads a value from the standard input: from a terminal without
+// showing it.
+func (a *app) readSecret(ctx context.Context, key string, of int, taken bool) (string, error) {
+	in, isFile := a.In.(*os.File)
+	if _, tty := a.terminal(a.In); tty && isFile && !taken {
+		if a.noInput {
+			return "", usage("%s: nobody may be asked for it (--no-input)", quote(key))
+		}
+		before, err := term.GetState(int(in.Fd()))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(a.Err, "%s: ", key)
+		b, err := patiently(ctx, func() ([]byte, error) { return term.ReadPassword(int(in.Fd())) })
+		fmt.Fprintln(a.Err)
+		if err != nil {
+			_ = term.Restore(int(in.Fd()), before) // or what is typed next would not be shown
+			return "", err
+		}
+		return string(b), nil
+	}
+	if of > 1 || taken {
+		return "", usage("the standard input has one value only: name one KEY, or use --env-file -")
+	}
+	b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.In, task.MaxSecretValues+2)) })
+	return withoutNewline(b), err
+}
+
+func (a *app) secretFile(ctx context.Context, path string) ([]byte, error) {
+	in := a.In
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, &failure{exit: exitUsage, problem: problem{Code: "file", Message: path + ": " + reason(err)}}
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, 2*task.MaxSecretValues)) })
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return b, nil
+}
+
+// withoutNewline is a text without the newline that editors and echo put at its end.
+func withoutNewline(b []byte) string {
+	s := strings.TrimSuffix(string(b), "\n")
+	return strings.TrimSuffix(s, "\r")
+}
