@@ -24,6 +24,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/secret"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
@@ -99,6 +100,7 @@ func (w *writes) committed() int {
 
 // world is an etcd with a cluster in it, and one node's API.
 type world struct {
+	keys    map[string]func() (secret.Ring, error) // of nodes that have any; by name
 	t       *testing.T
 	etcd    *kv.Client
 	store   *store.Store
@@ -181,6 +183,7 @@ func (w *world) serve(node string) string {
 			return w.ready
 		},
 		Board:    w.parts[node],
+		Keys:     w.keys[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin,
 		SetState: func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
 		Clock: func() error {

@@ -141,7 +141,11 @@ func (s *server) writeSecret(c *call, next func(ring secret.Ring, r store.Secret
 	var r store.SecretRecord
 	err = retryConflict(c.ctx(), func() error {
 		var is bool
-		if r, is, err = s.secretNow(c, ns, name); err != nil {
+		r, is, err = s.secretNow(c, ns, name)
+		if errors.Is(err, task.ErrInvalid) && r.Revision > 0 {
+			r.Sealed, r.KeyID, is, err = nil, "", true, nil // next finds that it cannot be opened
+		}
+		if err != nil {
 			return err
 		}
 		values, change, err := next(ring, r, is)
@@ -198,6 +202,9 @@ func (s *server) ring() (secret.Ring, error) {
 func openSecret(ring secret.Ring, r store.SecretRecord) (map[string]string, error) {
 	values, err := ring.Open(secret.Name{Namespace: r.Namespace, Name: r.Name, Generation: r.Generation}, r.Sealed, r.KeyID)
 	switch {
+	case r.KeyID == "":
+		return nil, fail(http.StatusConflict, client.CodeUnreadable, "the record of secret %s is damaged", r.Name).
+			withHint("write all its values anew, with --replace")
 	case errors.Is(err, secret.ErrNoKey):
 		return nil, fail(http.StatusConflict, client.CodeNoKey, "secret %s is encrypted under key %s, which this node does not hold", r.Name, r.KeyID).
 			withHint("ask a node that does, with --server; or write all its values anew, with --replace")

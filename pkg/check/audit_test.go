@@ -214,6 +214,12 @@ var damages = []struct {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
 	}, []string{"move_stands"}},
 	{"a hand-over that cannot be read", func(s *site) { s.put(s.keys.Root()+"moves/0001", "[]") }, []string{"unreadable"}},
+	{"a secret that cannot be read", func(s *site) { s.put(s.keys.Secret("default", "db"), "{}") }, []string{"unreadable_secret"}},
+	{"a secret that is as it should be", func(s *site) {
+		s.put(s.keys.Secret("default", "db"), store.SecretRecord{Secret: task.Secret{Generation: 1}, Sealed: []byte{1}})
+		s.put(s.keys.Secret("default", "gone"), store.SecretRecord{Secret: task.Secret{Generation: 2, Change: task.SecretDeleted}})
+	}, nil},
+	{"a secret without a name", func(s *site) { s.put(s.keys.Secrets()+"db", "{}") }, []string{"strange_key"}},
 	{"a spec without its entry", func(s *site) {
 		s.ended(s.one, s.entry.UID, 5, nil) // and what belongs to it is none of its own
 		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)

@@ -286,6 +286,7 @@ func TestFormatOf_KnowsWhatIsKeptOfOutput(t *testing.T) {
 func TestFormatOf_KnowsWhatConfinesAProcess(t *testing.T) {
 	for field, p := range map[string]task.Process{
 		"":                            {User: "nobody", Enforce: task.EnforceReport},
+		"action.process.env_from":     {EnvFrom: []task.EnvFrom{{Secret: "db"}}},
 		"action.process.group":        {Group: "adm"},
 		"action.process.groups":       {Groups: []string{}},
 		"action.process.umask":        {Umask: "0"},
