@@ -88,7 +88,7 @@ func (e *Executor) withEnvFrom(a task.Assigned, may func() error, o *orders) (ta
 	if len(given.EnvFrom) == 0 {
 		return a, nil
 	}
-	as, err := e.launch.account(given)
+	as, err := accountFor(given, e.launch.own)
 	if err != nil {
 		return a, err
 	}

@@ -65,7 +65,7 @@ func (l *launcher) permit(a task.Assigned) (task.Assigned, error) {
 
 // asks is what a policy judges of an attempt. It has no values of variables.
 func (l *launcher) asks(a task.Assigned) (policy.Attempt, error) {
-	as, err := l.account(a.Action.Process)
+	as, err := accountFor(a.Action.Process, l.own)
 	if err != nil {
 		return policy.Attempt{}, err
 	}
@@ -77,14 +77,6 @@ func (l *launcher) asks(a task.Assigned) (policy.Attempt, error) {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(p.Env)), maps.Keys(a.Env))
 	p.Env = nil
 	return policy.Attempt{Process: &p, User: as.name, UID: uid, Timeout: a.Timeout, Env: names}, nil
-}
-
-// account is the user that a process runs as.
-func (l *launcher) account(p *task.Process) (account, error) {
-	if p.User == "" {
-		return l.own, nil
-	}
-	return accountOf(p.User)
 }
 
 // judge makes what judges an attempt with its program, by the policy as it is at
