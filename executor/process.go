@@ -64,7 +64,6 @@ type launcher struct {
 	orphans  *Orphans       // nil: orphans are not the daemon's
 	sweeper  sweeper
 	freeze   func(*tree) error // nil: the tree's own
-	own      account           // the daemon's
 	policy   Policy            // nil: none
 	own      account           // the daemon's
 	node     string
