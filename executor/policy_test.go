@@ -144,7 +144,7 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := l.spool.newOutput(what.path)
+	out := l.spool.newOutput(what.path, task.Output{})
 	defer out.close()
 	o := newOrders()
 	p, err := l.start(what, out, o)
