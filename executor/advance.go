@@ -152,7 +152,7 @@ func (e *Executor) ended(a *attempt) {
 }
 
 func (e *Executor) late(a *attempt, started time.Time) {
-	if max(a.Attempt, 1) == 1 && a.Trigger != task.TriggerCatchUp {
+	if max(a.Attempt, 1) == 1 && a.Trigger != task.TriggerCatchUp && a.Trigger != task.TriggerPart {
 		e.metrics.lateness.Observe(started.Sub(a.due()).Seconds())
 	}
 }

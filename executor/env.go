@@ -180,6 +180,9 @@ func environment(a task.Assigned, token int64, node string, as account) []string
 		"CARILLON_ATTEMPT="+strconv.Itoa(max(a.Attempt, 1)),
 		"CARILLON_NODE="+node,
 	)
+	if _, index, is := task.ParentOf(a.ID); is {
+		env = append(env, "CARILLON_PART_INDEX="+strconv.Itoa(index), "CARILLON_PART_COUNT="+strconv.Itoa(a.PartCount))
+	}
 	for i, v := range vars {
 		overridden := i+1 < len(vars) && vars[i+1].name == v.name
 		if !overridden && !strings.HasPrefix(v.name, "CARILLON_") {

@@ -35,6 +35,7 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 			Results:    end.Results,
 			Checkpoint: end.Checkpoint,
 			BadLines:   end.BadLines,
+			PartCount:  a.PartCount,
 		},
 		Env: a.Env,
 	}

@@ -45,7 +45,8 @@ func (a *audit) lookAtQueued(s *shardLook, e *mvccpb.KeyValue, k store.ShardKey)
 
 // endQueue judges the queue of one task: its first run is stuck if all of them
 // are due, none is active, a node takes it, and the shard is served. What waits for
-// its turn to be caught up with, or is frozen, waits as it should.
+// its turn to be caught up with, or is frozen, waits as it should; what has its parts
+// does not wait.
 func (a *audit) endQueue(s *shardLook) {
 	all := s.queue
 	s.queue = s.queue[:0]
@@ -54,7 +55,7 @@ func (a *audit) endQueue(s *shardLook) {
 	}
 	ref := all[0].ref
 	entry, o := s.entries[ref.String()], a.owners[s.id]
-	if a.freezes.Of(ref.Namespace) != nil || slices.ContainsFunc(all, func(q queued) bool { return q.Reason == task.ReasonCatchUp }) {
+	if a.freezes.Of(ref.Namespace) != nil || slices.ContainsFunc(all, func(q queued) bool { return q.Reason == task.ReasonCatchUp || q.UnderWay() }) {
 		return
 	}
 	if entry.bad || a.active[hashOf(ref)] || !a.taken(entry.target) || a.at.Sub(o.Since.Time) < slack {

@@ -17,6 +17,10 @@ func (c *checker) judgeBirth(d *delta, ch *runChange, r *run, rec *task.Run, key
 	if t.entry == nil || t.entry.UID != r.line.uid {
 		c.breachOf("G7", ch.ref, r.tick, key, "run %s of a task that is not there (uid %s)", ch.id, r.line.uid)
 	}
+	if r.isPart() {
+		c.judgePartBirth(d, ch, r, rec, key)
+		return
+	}
 	if !scheduled(r.trigger) {
 		c.judgeRetryOf(d, ch, r, rec, key)
 		c.stats.Manual++
@@ -178,6 +182,9 @@ func (c *checker) judgeDispatch(d *delta, ch *runChange, r *run, put attemptPut)
 		c.breachOf("state", ch.ref, r.tick, put.key, "run %s begins in an inbox as %q", ch.id, put.State)
 	}
 	c.judgeThawed(d, ch, r, put)
+	if r.isPart() {
+		c.judgePartPlace(ch, put)
+	}
 	switch e := c.task(ch.ref).entry; {
 	case e == nil || e.UID != r.line.uid:
 		if r.state != "" { // else judgeBirth has said it
@@ -214,6 +221,10 @@ func (c *checker) judgeRewrite(ch *runChange, r *run, before attempt, put attemp
 func (c *checker) judgeStarts(d *delta, runs []*runChange) {
 	started := map[store.Ref]string{}
 	for _, ch := range runs {
+		if r := c.task(ch.ref).runs[ch.id]; r != nil && r.fan != nil && r.activated == c.revision {
+			c.judgeOverlap(ch, r, ch.queueKey)
+			c.judgeRoom(ch, r, ch.queueKey)
+		}
 		for _, put := range ch.puts {
 			if put.create != put.mod {
 				continue
@@ -223,22 +234,24 @@ func (c *checker) judgeStarts(d *delta, runs []*runChange) {
 				c.breachOf("G11", ch.ref, r.tick, put.key, "runs %s and %s start in one revision, with one token", other, ch.id)
 			}
 			started[ch.ref] = ch.id
-			c.judgeOverlap(ch, r, put)
-			c.judgeRoom(ch, r, put)
+			if !r.isPart() { // their parent counts
+				c.judgeOverlap(ch, r, put.key)
+				c.judgeRoom(ch, r, put.key)
+			}
 		}
 	}
 }
 
 // judgeOverlap judges a run that becomes active. The next attempt of one that is
 // active anyway is no start: of two that a policy of then allowed, each goes on.
-func (c *checker) judgeOverlap(ch *runChange, r *run, put attemptPut) {
+func (c *checker) judgeOverlap(ch *runChange, r *run, key string) {
 	t := c.task(ch.ref)
 	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activated != c.revision {
 		return
 	}
 	for id, other := range t.active {
 		if id != ch.id && other.line == r.line {
-			c.breachOf("G8", ch.ref, r.tick, put.key, "run %s starts while run %s is %s, and overlap is %q", ch.id, id, other.state, t.entry.Overlap)
+			c.breachOf("G8", ch.ref, r.tick, key, "run %s starts while run %s is %s, and overlap is %q", ch.id, id, other.state, t.entry.Overlap)
 		}
 	}
 }

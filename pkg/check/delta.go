@@ -59,6 +59,8 @@ type runChange struct {
 	endedText string
 	late      []task.Run
 	lateKey   string
+	partGone  bool // the record of its end, of a part
+	partKey   string
 }
 
 type attemptPut struct {
@@ -259,7 +261,7 @@ func (c *checker) parseShard(d *delta, ev Event) {
 		d.entries[k.Ref] = e
 	case store.KindQueued:
 		c.parseQueued(d, k, ev)
-	case store.KindEnded:
+	case store.KindEnded, store.KindPart:
 		c.parseEnded(d, k, ev)
 	case store.KindDead:
 		c.parseDead(d, k, ev)
@@ -282,6 +284,11 @@ func (c *checker) parseQueued(d *delta, k store.ShardKey, ev Event) {
 }
 
 func (c *checker) parseEnded(d *delta, k store.ShardKey, ev Event) {
+	if ev.Deleted && k.Kind == store.KindPart {
+		r := d.run(k.Ref, k.Run)
+		r.partGone, r.partKey = true, ev.Key
+		return
+	}
 	if ev.Deleted {
 		return // a trim, a purge, or with its task: it takes no outcome back
 	}

@@ -61,19 +61,19 @@ func firstStart(r task.Run) task.Time {
 
 // judgeRoom judges an attempt that starts where only some may be active at once
 // (G8). Retries are starts, too.
-func (c *checker) judgeRoom(ch *runChange, r *run, put attemptPut) {
+func (c *checker) judgeRoom(ch *runChange, r *run, key string) {
 	t := c.task(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapAllow || t.entry.MaxActive == 0 {
 		return
 	}
 	active := 0
 	for _, other := range t.active {
-		if other.line == r.line && len(other.in) > 0 {
+		if other.line == r.line && (len(other.in) > 0 || other.underWay()) {
 			active++
 		}
 	}
 	if active > t.entry.MaxActive {
-		c.breachOf("G8", ch.ref, r.tick, put.key, "run %s starts, and %d are active: at most %d may be", ch.id, active, t.entry.MaxActive)
+		c.breachOf("G8", ch.ref, r.tick, key, "run %s starts, and %d are active: at most %d may be", ch.id, active, t.entry.MaxActive)
 	}
 }
 

@@ -244,7 +244,7 @@ func (c *probeChecker) overlaps(lines []probe) {
 			if in.activated > later.activated {
 				later = in
 			}
-			if run != p.run && later.alone() {
+			if run != p.run && !task.Siblings(run, p.run) && later.alone() {
 				c.breach(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.id()][0].line)
 			}
 		}

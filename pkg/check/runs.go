@@ -34,6 +34,7 @@ type run struct {
 	// activated is the revision since which it is active: from its dispatch, a
 	// wait for the next attempt included, to its outcome.
 	activated int64
+	parenthood
 }
 
 // attempt is a record in an inbox.
@@ -102,11 +103,17 @@ func (c *checker) judgeRun(d *delta, ch *runChange) {
 		}
 		c.judgeAttempt(d, ch, r, put)
 	}
+	if r.isPart() && from == "" {
+		from = r.state
+	}
 	if ch.queued != nil {
 		c.judgeQueued(d, ch, r, from, taken)
 	}
 	if ch.ended != nil {
 		c.judgeEnded(d, ch, r, from, taken)
+	}
+	if ch.partGone {
+		c.judgePartGone(d, ch, r)
 	}
 	c.judgeLate(ch, r)
 	c.judgePlaces(d, ch, r)
@@ -139,6 +146,14 @@ func (c *checker) move(ch *runChange, r *run, from, to task.State, key string) {
 // back, or rewritten.
 func (c *checker) judgeQueued(d *delta, ch *runChange, r *run, from task.State, taken *attempt) {
 	w := ch.queued
+	if w.UnderWay() {
+		if !r.ended {
+			c.move(ch, r, from, task.Running, ch.queueKey)
+		}
+		r.before, r.queued, r.reason = task.Time{}, true, ""
+		c.judgeParent(d, ch, r)
+		return
+	}
 	if w.State != task.Queued {
 		c.breachOf("state", ch.ref, r.tick, ch.queueKey, "run %s waits as %q", ch.id, w.State)
 	}
@@ -205,6 +220,8 @@ func (c *checker) judgeEnded(d *delta, ch *runChange, r *run, from task.State, t
 	switch {
 	case taken != nil && e.Token != taken.create:
 		c.breachOf("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d; the attempt that ended has %d", ch.id, e.Token, taken.create)
+	case taken == nil && r.fan != nil:
+		c.judgeConclusion(d, ch, r)
 	case taken == nil && from.Active():
 		c.breachOf("G12", ch.ref, r.tick, ch.endedKey, "run %s ends while its attempt stays in an inbox", ch.id)
 	case taken == nil && e.Token != 0 && r.decided > 0 && !slices.Contains(r.tokens, e.Token):
@@ -222,6 +239,9 @@ func (c *checker) judgeEnded(d *delta, ch *runChange, r *run, from task.State, t
 		for _, node := range ch.gone {
 			c.judgeFrozenStart(ch, r, node, e.StartedAt, ch.endedKey)
 		}
+	}
+	if r.isPart() {
+		return
 	}
 	c.judgeDead(d, ch, r, taken)
 	r.line.ended(c.revision, e)
@@ -295,7 +315,7 @@ func (c *checker) judgePlaces(d *delta, ch *runChange, r *run) {
 		}
 		r.purged = true
 	}
-	if len(r.in) > 0 || (r.queued && r.retrying) {
+	if !r.isPart() && (len(r.in) > 0 || r.queued && (r.retrying || r.underWay())) {
 		if t.active[ch.id] == nil {
 			r.activated = c.revision
 		}
@@ -332,7 +352,9 @@ func (c *checker) listRun(ch *runChange) {
 		r.in[p.node] = attempt{Assigned: p.Assigned, create: p.create}
 		r.tokens = append(r.tokens, p.create)
 	}
-	if w := ch.queued; w != nil {
+	if w := ch.queued; w != nil && w.UnderWay() {
+		r.state, r.queued, r.fan = task.Running, true, w.Fan
+	} else if w != nil {
 		r.state, r.reason, r.queued = task.Queued, w.Reason, true
 		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts) > 0
 		r.before = w.StartBefore

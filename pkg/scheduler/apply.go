@@ -29,6 +29,8 @@ func (w *worker) apply(b store.ShardBatch) {
 			w.applyEnded(ev)
 		case store.KindDead:
 			w.applyDead(ev)
+		case store.KindPart:
+			w.applyPart(ev)
 		}
 	}
 	if b.More {
@@ -190,6 +192,7 @@ func (w *worker) applyQueued(ev *store.ShardEvent) {
 		q.seen = t.queue()[i].seen // it is told twice
 	}
 	if i >= 0 {
+		q.parental = t.queue()[i].parental
 		t.queue()[i] = q
 	} else {
 		w.enqueued(t, q)

@@ -127,6 +127,15 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 	if paced && !p.token(t) {
 		return task.ReasonCatchUp
 	}
+	if t.how.target.FansOut() {
+		f, reason := p.fan(t)
+		if reason == "" {
+			p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
+		} else if paced {
+			p.giveBack()
+		}
+		return reason
+	}
 	n, ok := p.pick(t)
 	if !ok {
 		if paced {
@@ -254,6 +263,20 @@ func (p *plan) queue(t *taskState) {
 		if t.bad {
 			return // what it would run cannot be read
 		}
+		if task.IsPart(q.ID) {
+			if !p.part(t, q) {
+				return
+			}
+			continue
+		}
+		if q.UnderWay() {
+			c := candidate{manual: q.Trigger == task.TriggerManual, begun: true}
+			if !p.parent(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), before)) {
+				return
+			}
+			before++
+			continue
+		}
 		if p.isFrozen(t) { // looked at again when that has changed
 			what := rests
 			if q.expired(now) {
@@ -277,7 +300,7 @@ func (p *plan) queue(t *taskState) {
 			others = before
 			before++
 		}
-		if !p.take(t, q, t.how.rule.turn(c, replacer != nil, len(t.active()), others)) {
+		if !p.take(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), others)) {
 			return
 		}
 	}
@@ -310,6 +333,9 @@ const deadlineStep = 100 * time.Millisecond
 func (p *plan) start(t *taskState, q *waiting) bool {
 	if q.paced() && !p.token(t) {
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
+	}
+	if q.Fan != nil || t.how.target.FansOut() && !q.begun() {
+		return p.startParent(t, q)
 	}
 	n, ok := p.pick(t)
 	if ok && p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()) {
@@ -369,7 +395,7 @@ func (p *plan) attempts(t *taskState) {
 				return
 			}
 			p.lose(t, a)
-		case a.watch.ask && !t.orphan(a.run) && p.isFrozen(t): // what would replace it may not start
+		case a.watch.ask && !t.orphan(a.run) && !t.goesWithParent(a.run) && p.isFrozen(t): // what would replace it may not start
 		case a.watch.ask:
 			if !p.fits(t, 2, 2*roomForRecord) {
 				return
@@ -380,12 +406,16 @@ func (p *plan) attempts(t *taskState) {
 }
 
 func (p *plan) askCancel(t *taskState, a *attempt) {
-	reason := task.ReasonDeleted
-	if !t.orphan(a.run) {
+	reason, who := task.ReasonDeleted, ""
+	switch {
+	case t.orphan(a.run):
+	case t.goesWithParent(a.run):
+		reason, who = t.endsWithParent(a.run)
+	default:
 		reason = task.ReasonReplaced
 		p.commit.GuardEntry(t.fullName(), t.mod) // whose policy it is
 	}
-	p.commit.AskCancel(a.watch.held, "", reason)
+	p.commit.AskCancel(a.watch.held, who, reason)
 	p.then = append(p.then, func(int64) { a.watch.ask, a.watch.asked = false, true })
 }
 
@@ -397,7 +427,7 @@ func (p *plan) lose(t *taskState, a *attempt) {
 	case a.watch.unreadable != nil: // nor does anybody know of a next one
 		end.UID, end.Owner = t.uidText(), p.w.e.cfg.Node
 		end.Message = "the record of its attempt could not be read: " + a.watch.unreadable.Error()
-	case !t.orphan(a.run):
+	case !t.orphan(a.run) && !t.goesWithParent(a.run):
 		next = p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64())
 	}
 	p.commit.EndLost(a.watch.held, end, next)
@@ -407,6 +437,9 @@ func (p *plan) lose(t *taskState, a *attempt) {
 	p.then = append(p.then, func(rev int64) {
 		p.w.e.metrics.lost.Inc()
 		p.w.ended(t, a.run, rev+1)
+		if next == nil {
+			p.w.takeBack(t, a.run, end.AsPart(), rev)
+		}
 		if next != nil {
 			p.w.enqueued(t, &waiting{Waiting: *next, mod: rev})
 		}

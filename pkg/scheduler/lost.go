@@ -86,7 +86,7 @@ func (w *worker) wantsReading(ctx context.Context, t *taskState, a *attempt, now
 		if a.watch != nil {
 			a.watch.since = time.Time{}
 		}
-		ask = (t.orphan(a.run) || t.replaces(now.UnixMilli())) && !a.watched().asked
+		ask = (t.orphan(a.run) || t.replaces(now.UnixMilli()) || t.goesWithParent(a.run)) && !a.watched().asked
 		return ask, ask, nil
 	}
 	if a.watched().since.IsZero() {

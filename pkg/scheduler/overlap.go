@@ -162,8 +162,12 @@ func (t *taskState) doing() (d doing) {
 	if t.live == nil {
 		return d
 	}
-	d.active, d.all = len(t.live.active), len(t.live.queue)
+	d.active = t.attempts()
 	for _, q := range t.live.queue {
+		if task.IsPart(q.ID) {
+			continue
+		}
+		d.all++
 		switch {
 		case q.begun():
 			d.begun++
@@ -202,5 +206,5 @@ func (t *taskState) replaces(now int64) bool {
 // expired reports whether a waiting run can not start any more: it has not begun,
 // and its start deadline has passed. Handed back, it has not begun to run.
 func (q *waiting) expired(now int64) bool {
-	return !q.StartBefore.IsZero() && q.Attempt <= 1 && now > q.StartBefore.UnixMilli()
+	return !q.StartBefore.IsZero() && q.Attempt <= 1 && !q.UnderWay() && now > q.StartBefore.UnixMilli()
 }

@@ -150,7 +150,12 @@ func (p *plan) admit(t *taskState, room bool) bool {
 // roomForRecord is a generous guess of a record's bytes beside its action.
 const roomForRecord = 2048
 
-func (t *taskState) bytes() int { return roomForRecord + len(t.text) }
+func (t *taskState) bytes() int {
+	if t.how != nil && t.how.target.FansOut() {
+		return roomForRecord + roomForFan + len(t.text)
+	}
+	return roomForRecord + len(t.text)
+}
 
 // uncovered decides the ticks up to the watermark of entries that it does not
 // cover, the oldest creation first. seen moves past every entry that has none
@@ -243,6 +248,7 @@ func (p *plan) waiting() {
 		t.looked = false
 		p.attempts(t)
 		p.queue(t)
+		p.forgetParts(t)
 		p.followUp(t)
 		if p.full {
 			for _, rest := range looks[i+1:] {

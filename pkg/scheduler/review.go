@@ -123,7 +123,7 @@ func (w *worker) differing(r review) map[string]int64 {
 		switch ev.Kind {
 		case store.KindEntry:
 			entries[ev.Task] = true
-		case store.KindQueued:
+		case store.KindQueued, store.KindPart:
 			queued[ev.Key] = true
 		}
 		if w.lacks(ev) {
@@ -139,6 +139,11 @@ func (w *worker) differing(r review) map[string]int64 {
 		}
 		for _, q := range t.live.queue {
 			if key := w.keys().Queued(t.ref(w.shard), q.ID); q.mod <= r.rev && !queued[key] {
+				doubt(key, 0)
+			}
+		}
+		for id, part := range t.live.returned {
+			if key := w.keys().Ended(t.ref(w.shard), id); part.mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
@@ -166,6 +171,8 @@ func (w *worker) lacks(ev *store.ShardEvent) bool {
 		}
 		i := slices.IndexFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
 		return (i < 0 || t.live.queue[i].mod < ev.Mod) && !slices.Contains(t.live.unreadable, ev.Run)
+	case store.KindPart:
+		return t == nil || t.live == nil || t.live.returned[ev.Run].mod < ev.Mod
 	case store.KindWatermark:
 		return w.known < ev.Mod
 	}
@@ -182,6 +189,9 @@ func (w *worker) has(ev *store.ShardEvent) bool {
 		return t.present
 	case t.live == nil:
 		return false
+	case ev.Kind == store.KindPart:
+		_, ok := t.live.returned[ev.Run]
+		return ok
 	}
 	return slices.Contains(t.live.unreadable, ev.Run) || slices.ContainsFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
 }

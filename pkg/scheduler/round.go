@@ -137,11 +137,11 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 			}
 		case store.KindQueued:
 			w.applyQueued(&ev)
-		case store.KindEnded, store.KindDead:
+		case store.KindEnded, store.KindDead, store.KindPart:
 			delete(w.purges, ev.Key) // if it is there, the watch will tell
 			w.spanEnds(t)            // it cannot be extended
 		}
-		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead || failed[t]
+		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead && ev.Kind != store.KindPart || failed[t]
 		w.look(t)
 	}
 	if c.Freezes != nil {

@@ -46,8 +46,9 @@ type taskState struct {
 type live struct {
 	queue      []*waiting // by run id
 	active     []*attempt
-	unreadable []string // runs whose queue records cannot be read
-	inLine     bool     // a late tick waits for its turn, in the worker's line
+	unreadable []string            // runs whose queue records cannot be read
+	inLine     bool                // a late tick waits for its turn, in the worker's line
+	returned   map[string]returned // parts that have ended, of runs that have not, by their ids
 
 	among *lives // where it is, and at which place
 	at    int32
@@ -87,7 +88,7 @@ func (w *worker) lively(t *taskState) *live {
 
 // calm drops t's live when there is nothing in it.
 func (t *taskState) calm() {
-	if l := t.live; l != nil && len(l.queue) == 0 && len(l.active) == 0 && len(l.unreadable) == 0 {
+	if l := t.live; l != nil && len(l.queue) == 0 && len(l.active) == 0 && len(l.unreadable) == 0 && len(l.returned) == 0 {
 		l.among.remove(t)
 		t.live = nil
 	}
@@ -158,6 +159,14 @@ type waiting struct {
 	task.Waiting
 	mod  int64
 	seen int64 // when it came, by the owner's clock; 0: the owner made it
+	parental
+}
+
+// parental is what an owner keeps of a run with parts beside its record.
+type parental struct {
+	away    map[string]time.Time // since when nodes of parts that are to be given out take nothing
+	toldAt  time.Time            // when its record was written last
+	missing time.Time            // since when parts of it are nowhere; zero: none is
 }
 
 type attempt struct {
@@ -184,7 +193,7 @@ const clockSlack = 5 * time.Second
 // its policy says since it came.
 func (t *taskState) notBefore(q *waiting) time.Time {
 	at := q.NotBefore.Time
-	if q.seen == 0 || at.IsZero() {
+	if q.seen == 0 || at.IsZero() || q.UnderWay() {
 		return at
 	}
 	latest := instant(q.seen).Add(t.how.retry.Wait(max(q.Attempt-1, 1), 1))
@@ -194,15 +203,29 @@ func (t *taskState) notBefore(q *waiting) time.Time {
 	return at
 }
 
-// begun reports whether a waiting run has been dispatched before.
-func (q *waiting) begun() bool { return q.Attempt > 1 || q.Reason == task.ReasonHandBack }
+// begun reports whether a waiting run has been dispatched before, or has its parts.
+func (q *waiting) begun() bool {
+	return q.Attempt > 1 || q.Reason == task.ReasonHandBack || q.UnderWay()
+}
 
 // begun is how many waiting runs have been dispatched before: they are active,
 // though no attempt is.
 func (t *taskState) begun() int {
 	n := 0
 	for _, q := range t.queue() {
-		if q.begun() {
+		if q.begun() && !task.IsPart(q.ID) {
+			n++
+		}
+	}
+	return n
+}
+
+// attempts is how many attempts in inboxes are of runs in one piece: of others the
+// run counts, not its parts.
+func (t *taskState) attempts() int {
+	n := 0
+	for _, a := range t.active() {
+		if !task.IsPart(a.run) {
 			n++
 		}
 	}

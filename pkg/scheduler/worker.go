@@ -318,14 +318,20 @@ func (w *worker) found(ctx context.Context, keys []store.ActiveKey) error {
 	return nil
 }
 
-// readQueue takes what waits now, of tasks that are known.
+// readQueue takes what waits now, and the parts that have ended, of tasks that are
+// known.
 func (w *worker) readQueue(ctx context.Context) error {
 	queue, err := w.e.cfg.Store.Queue(ctx, w.shard)
 	if err != nil {
 		return err
 	}
 	for i := range queue {
-		if t := w.tasks[queue[i].Task]; t != nil && !t.orphan(queue[i].Run) {
+		if t := w.tasks[queue[i].Task]; t == nil || t.orphan(queue[i].Run) {
+			continue
+		}
+		if queue[i].Kind == store.KindPart {
+			w.applyPart(&queue[i])
+		} else {
 			w.applyQueued(&queue[i])
 		}
 	}

@@ -57,7 +57,9 @@ func Refine(all map[string]*huma.Schema) {
 	target := all["Target"].Properties
 	Choice(target["strategy"], d.Target.Strategy, task.Strategies()...)
 	refinePlace(target)
-	Within(target["count"], 1, 1, d.Target.Count)
+	target["count"].Default = d.Target.Count
+	Within(target["parts"], 0, task.MaxParts, 0)
+	target["stagger"].Pattern = durationPattern
 	longest := task.MaxSelector
 	target["selector"].MaxLength, target["selector"].Examples = &longest, []any{"role = db, zone in (a, b), !gpu, disk_free > 10Gi"}
 	Within(all["History"].Properties["keep"], 1, task.MaxKeep, d.History.Keep)

@@ -17,6 +17,8 @@ type (
 	durationDoc  struct{}
 	stateDoc     struct{}
 	sizeDoc      struct{}
+	countDoc     struct{}
+	succeedDoc   struct{}
 )
 
 // Schema describes task.Schedules.
@@ -51,6 +53,22 @@ func (stateDoc) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Enum: Values(task.States()...)}
 }
 
+// Schema describes task.Count.
+func (countDoc) Schema(huma.Registry) *huma.Schema {
+	one, most := 1.0, float64(task.MaxParts)
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Minimum: &one, Maximum: &most}, {Type: huma.TypeString, Enum: []any{task.All.String()}},
+	}}
+}
+
+// Schema describes task.Succeed.
+func (succeedDoc) Schema(huma.Registry) *huma.Schema {
+	one, most := 1.0, float64(task.MaxParts)
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Minimum: &one, Maximum: &most}, {Type: huma.TypeString, Pattern: "^(all|any|[1-9][0-9]{0,3}%?)$"},
+	}, Examples: []any{"all", "any", 3, "80%"}}
+}
+
 // Values are those of an enumeration, as a schema wants them.
 func Values[T ~string](list ...T) []any {
 	out := make([]any, len(list))
@@ -66,6 +84,8 @@ func Register(reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Duration](), reflect.TypeFor[durationDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Size](), reflect.TypeFor[sizeDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.State](), reflect.TypeFor[stateDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Count](), reflect.TypeFor[countDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Succeed](), reflect.TypeFor[succeedDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Time](), reflect.TypeFor[time.Time]())
 	reg.Schema(reflect.TypeFor[task.Spec](), true, "")
 }

@@ -69,7 +69,7 @@ func (p *probes) judge() (violations []check.Violation) {
 				switch {
 				case a.ID == b.ID:
 					promise = "G17" // the one before should be dead
-				case overlapOf(a.Task) != task.OverlapAllow:
+				case overlapOf(a.Task) != task.OverlapAllow && !task.Siblings(a.ID, b.ID):
 					promise = "G8"
 				}
 				if promise != "" {

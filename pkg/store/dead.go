@@ -32,9 +32,10 @@ const deadTail = 256
 func (s *Store) buries() bool { return s.Format() >= FormatPolicies }
 
 // died reports whether a run that ended so, with no attempt to follow, is dead.
-// One that somebody wanted to end is not: nobody waits for it.
+// One that somebody wanted to end is not: nobody waits for it. Nor is a part: the run
+// is that it belongs to.
 func died(h Held, end task.Run) bool {
-	return !h.CancelRequested && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
+	return !h.CancelRequested && !task.IsPart(h.ID) && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
 }
 
 func encodeDead(h Held, end task.Run, explicit bool) string {

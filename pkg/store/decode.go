@@ -94,7 +94,7 @@ func word[T ~string](r *reader, v *T, known []T) {
 
 var (
 	states   = task.States()
-	triggers = []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp}
+	triggers = []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}
 )
 
 // run reads a field of a run; false if it is none.
@@ -176,6 +176,11 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.number(&v.PausedMS)
 	case "paused_by":
 		r.text(&v.PausedBy)
+	case "part_count":
+		r.small(&v.PartCount)
+	case "fan_out":
+		v.Fan = new(task.Fan)
+		r.other(v.Fan)
 	default:
 		return false
 	}

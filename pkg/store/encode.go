@@ -161,6 +161,10 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	r.moment("paused_at", v.PausedAt)
 	r.count("paused_ms", v.PausedMS)
 	r.optional("paused_by", v.PausedBy)
+	r.count("part_count", int64(v.PartCount))
+	if v.Fan != nil {
+		r.other("fan_out", v.Fan)
+	}
 }
 
 // unknown writes again what was read past.

@@ -159,6 +159,18 @@ func (t *translator) intoQueue(c *runChange) []task.Event {
 				e.Actor = c.node
 			}
 		}
+	case w.UnderWay():
+		before, ok := parentStep(c.queue, w)
+		if !ok {
+			return nil // parts of it were given out, or have ended, of which there are events of their own
+		}
+		e.Action, e.Time, e.Detail = before, task.Time{}, w.Fan.String()
+		if before == task.ActionCancelling {
+			e.Reason = w.Fan.Cancel
+			if w.CancelledBy != "" {
+				e.Actor = w.CancelledBy
+			}
+		}
 	case c.queue.before != nil:
 		before, _ := decodeWaiting(c.queue.before.Value)
 		if before.Reason == w.Reason {

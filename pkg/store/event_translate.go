@@ -108,6 +108,8 @@ func (r *parts) inShard(k ShardKey, c *change) {
 		r.run(k.Ref, k.Run).queue = c
 	case KindDead:
 		r.run(k.Ref, k.Run).dead = c
+	case KindPart:
+		r.run(k.Ref, k.Run).history = c
 	case KindEnded:
 		if run := r.run(k.Ref, k.Run); k.Late {
 			run.late = append(run.late, c)

@@ -50,6 +50,9 @@ var features = []feature{
 	{"output", FormatProcesses, func(s *task.Spec) bool { return s.Output != (task.Output{}) }},
 
 	{"action.process.env_from", FormatProcesses, func(s *task.Spec) bool { return s.Action.Process != nil && len(s.Action.Process.EnvFrom) > 0 }},
+	{"target.count", FormatProcesses, func(s *task.Spec) bool { return s.Target.Count == task.All || s.Target.Count > 1 }},
+	{"target.parts", FormatProcesses, func(s *task.Spec) bool { return s.Target.Parts > 0 }},
+
 	{"shadow", FormatShadow, func(s *task.Spec) bool { return s.Shadow }},
 
 	{"action.process.group", FormatProcesses, process(func(p *task.Process) bool { return p.Group != "" })},

@@ -96,8 +96,23 @@ func (k Keys) History(shard int) string { return k.Shard(shard) + "history/" }
 // HistoryOf is the prefix of the ended runs of one task.
 func (k Keys) HistoryOf(r Ref) string { return k.History(r.Shard) + r.Namespace + "/" + r.Name + "/" }
 
-// Ended is one ended run, or ticks that did not run.
+// Ended is where it is on record how a run, or a part, ended, or ticks that did not
+// run.
 func (k Keys) Ended(r Ref, run string) string {
+	if task.IsPart(run) {
+		return k.Parts(r) + run
+	}
+	return k.inHistory(r, run)
+}
+
+// PartsIn is the prefix of the parts that have ended, of runs of a shard that have
+// not.
+func (k Keys) PartsIn(shard int) string { return k.Shard(shard) + "parts/" }
+
+// Parts is the prefix of those of one task.
+func (k Keys) Parts(r Ref) string { return k.PartsIn(r.Shard) + r.Namespace + "/" + r.Name + "/" }
+
+func (k Keys) inHistory(r Ref, run string) string {
 	return k.root + "shards/" + shardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
 }
 
@@ -129,7 +144,7 @@ func (k Keys) Tombstone(r Ref) string { return k.Tombstones() + r.Namespace + "/
 
 // Late is the result of an attempt that came after it was declared lost.
 func (k Keys) Late(r Ref, run string, token int64) string {
-	return k.Ended(r, run) + lateMark + strconv.FormatInt(token, 10)
+	return k.inHistory(r, run) + lateMark + strconv.FormatInt(token, 10)
 }
 
 // Watermark is the key that every commit of a shard writes.
@@ -180,6 +195,7 @@ const (
 	KindQueued    Kind = "queue"
 	KindEnded     Kind = "history"
 	KindDead      Kind = "dead"
+	KindPart      Kind = "parts" // how a part of a run that is under way has ended
 	KindWatermark Kind = "watermark"
 )
 
@@ -221,7 +237,7 @@ func (k Keys) parseShard(key string) (sk ShardKey, full string, ok bool) {
 	case sk.Ref.Namespace == "" || sk.Ref.Name == "" || len(sk.Ref.Namespace) > task.MaxName || len(sk.Ref.Name) > task.MaxName:
 	case sk.Kind == KindEntry && !more:
 		return sk, full, true
-	case (sk.Kind == KindQueued || sk.Kind == KindEnded || sk.Kind == KindDead) && more && !strings.Contains(rest, "/"):
+	case (sk.Kind == KindQueued || sk.Kind == KindEnded || sk.Kind == KindDead || sk.Kind == KindPart) && more && !strings.Contains(rest, "/"):
 		sk.Run, _, sk.Late = strings.Cut(rest, lateMark)
 		if sk.Run != "" && (sk.Kind == KindEnded || !sk.Late) {
 			return sk, full, true

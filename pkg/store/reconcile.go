@@ -17,11 +17,11 @@ import (
 // has found and repaired (see kv.RepairsMetric).
 func NewRepairs(who string) prometheus.Counter { return kv.NewRepairs(who) }
 
-// ShardKeys lists the keys of a shard's queue, entries and watermark as they are
+// ShardKeys lists the keys of a shard's ended parts, queue, entries and watermark as they are
 // at one revision, which it returns, in their order and without values. etcd
 // answers from its index: it is much cheaper than to read them.
 func (s *Store) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, error) {
-	from, end, rev := s.keys.Queue(shard), s.keys.Watermark(shard)+"\x00", int64(0)
+	from, end, rev := s.keys.PartsIn(shard), s.keys.Watermark(shard)+"\x00", int64(0)
 	var all []ShardEvent
 	for {
 		page, at, more, err := s.keyPage(ctx, from, end, rev)

@@ -51,7 +51,7 @@ func (s *Store) recorded(e *mvccpb.KeyValue) (task.Run, bool) {
 	case KindQueued:
 		w, err := DecodeWaiting(k, e.Value)
 		return w.Run, err == nil
-	case KindEnded:
+	case KindEnded, KindPart:
 		r, err := DecodeEnded(k, e.Value)
 		return r, err == nil
 	}
@@ -211,6 +211,9 @@ func (s *Store) CancelQueued(ctx context.Context, ref Ref, id string, who string
 	w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: id}, e.Value)
 	if err != nil {
 		return task.Run{}, err
+	}
+	if w.UnderWay() {
+		return s.cancelParent(ctx, ref, w, e.ModRevision, who)
 	}
 	end := w.Run
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)

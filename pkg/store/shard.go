@@ -46,7 +46,7 @@ func (s *Store) shardEvent(key string, e *mvccpb.KeyValue) (ShardEvent, bool) {
 // pageSize is how many records of a shard come together when it is loaded.
 const pageSize = 1000
 
-// FollowShard calls apply with the queue, the entries and the watermark of a
+// FollowShard calls apply with the parts that have ended, the queue, the entries and the watermark of a
 // shard as they were at revision rev, in pages, then with every change of the
 // shard, history included, in order, until ctx ends or apply returns an error.
 // Another Reset means that changes may have been missed; a watch that is lost is
@@ -68,7 +68,7 @@ func (s *Store) ShadowShard(ctx context.Context, shard int, marks func() bool, a
 func (s *Store) followShard(ctx context.Context, shard int, rev int64, marks func() bool, apply func(ShardBatch) error) error {
 	dir := s.keys.Shard(shard)
 	cfg := kv.FollowConfig{
-		Key: s.keys.Queue(shard), End: s.keys.Watermark(shard) + "\x00",
+		Key: s.keys.PartsIn(shard), End: s.keys.Watermark(shard) + "\x00",
 		WatchKey: dir, WatchEnd: clientv3.GetPrefixRangeEnd(dir),
 		Revision: rev, Name: "shard", PageSize: pageSize,
 	}
@@ -122,17 +122,17 @@ func (s *Store) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
 	return keys, rev, nil
 }
 
-// Queue lists what waits in a shard now.
+// Queue lists what waits in a shard now, and then the parts of it that have ended.
+// A part that ends meanwhile is in the one or in the other: it goes from the queue
+// to them.
 func (s *Store) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
-	all, _, err := s.getAll(ctx, s.keys.Queue(shard))
-	if err != nil {
-		return nil, fmt.Errorf("list the queue of shard %d: %w", shard, err)
-	}
-	events := make([]ShardEvent, 0, len(all))
-	for _, e := range all {
-		if ev, ok := s.shardEvent(string(e.Key), e); ok {
-			events = append(events, ev)
+	var events []ShardEvent
+	for _, prefix := range []string{s.keys.Queue(shard), s.keys.PartsIn(shard)} {
+		all, _, err := s.getAll(ctx, prefix)
+		if err != nil {
+			return nil, fmt.Errorf("list the queue of shard %d: %w", shard, err)
 		}
+		events = append(events, s.shardEvents(all)...)
 	}
 	return events, nil
 }

@@ -145,7 +145,7 @@ func (s *Store) remove(ctx context.Context, old Stored, more ...clientv3.Op) (in
 // Removal is what deletes all that is a task's own.
 func (s *Store) Removal(ref Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
-	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
+	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
 		ops = append(ops, clientv3.OpDelete(prefix, below(prefix)))
 	}
 	return ops

@@ -130,6 +130,7 @@ func (s *Store) KeysOf(ctx context.Context, ref Ref) ([]KeyOf, error) {
 	list := []KeyOf{
 		{Key: s.keys.Spec(ref), What: "spec"}, {Key: s.keys.Entry(ref), What: "entry"},
 		{Key: s.keys.QueueOf(ref), What: "queue"}, {Key: s.keys.HistoryOf(ref), What: "history"},
+		{Key: s.keys.Parts(ref), What: "parts"},
 		{Key: s.keys.Dead(ref), What: "dead"}, {Key: s.keys.Versions(ref), What: "versions"},
 		{Key: s.keys.Watermark(ref.Shard), What: "watermark"}, {Key: s.keys.Owner(ref.Shard), What: "owner"},
 	}

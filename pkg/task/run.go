@@ -66,6 +66,10 @@ type Run struct {
 	PausedAt   Time              `json:"paused_at,omitzero"`  // of a paused run: since when its attempt stands still
 	PausedMS   int64             `json:"paused_ms,omitempty"` // how long its attempt stood still before, in sum
 	PausedBy   string            `json:"paused_by,omitempty"` // who had it paused; of one that is not paused, it is about to be
+	// Of a fan-out: what a run knows of its parts, and of a part how many there are.
+	// Its number is in its id.
+	Fan       *Fan `json:"fan_out,omitempty"`
+	PartCount int  `json:"part_count,omitempty"`
 
 	// Unknown are the fields of its record that this version does not know. They
 	// stay with the run.
@@ -75,10 +79,10 @@ type Run struct {
 // Fields are fields of JSON, without braces, with commas between.
 type Fields string
 
-// Ticks is how many ticks the record decides: 0 for a manual run.
+// Ticks is how many ticks the record decides: 0 for a manual run, and for a part.
 func (r Run) Ticks() int64 {
 	switch {
-	case r.Trigger == TriggerManual:
+	case r.Trigger == TriggerManual, r.Trigger == TriggerPart:
 		return 0
 	case r.Count > 0:
 		return r.Count
@@ -205,6 +209,9 @@ func TimeOfRunID(id string) (time.Time, bool) {
 // cannot be read: a person, if something follows the task's uid, else its
 // schedule.
 func TriggerOfRunID(id string) string {
+	if IsPart(id) {
+		return TriggerPart
+	}
 	if strings.Count(id, "-") > 1 {
 		return TriggerManual
 	}

@@ -173,10 +173,14 @@ type Retry struct {
 type Target struct {
 	Selector string `json:"selector,omitempty" doc:"Node labels and facts: \"role = db, zone in (a, b), !gpu, disk_free > 10Gi\"."`
 	Strategy string `json:"strategy" doc:"Which of the nodes that match has a run: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky."`
-	Count    int    `json:"count" doc:"On how many nodes. Default and, for now, only value: 1."`
+	Count    Count  `json:"count" doc:"On how many nodes, or all: each run has a part on each. Default: 1."`
 	// Key and Order are of one strategy each.
 	Key   string   `json:"key,omitempty" doc:"With strategy hash: runs with the same key go to the same node. Default: the task's namespace and name."`
 	Order []string `json:"order,omitempty" doc:"With strategy first: the nodes that may have its runs, the best first."`
+
+	Parts   int      `json:"parts,omitempty" doc:"Each run has so many parts, on any nodes; 0: it is one piece."`
+	Stagger Duration `json:"stagger,omitzero" doc:"Of several parts, between the start of one and of the next; 0s: none."`
+	Succeed Succeed  `json:"succeed,omitempty" doc:"How many parts have to succeed: all (default), any, a number, or such as 80%."`
 }
 
 // History says what is kept of ended runs.

@@ -15,7 +15,9 @@ import "slices"
 // A run that is paused soon after its start goes from dispatched to paused: that it
 // runs is written late. All that a running one may become, a paused one may, too:
 // it may be killed, and a write that it goes on may come too late to be made.
-// A tick may also end at once as skipped or missed, without ever being a run.
+// A tick may also end at once as skipped or missed, without ever being a run. A run
+// with parts is in no inbox: it is running from when it has them to its end. Only a
+// part whose node is gone is lost out of the queue.
 type State string
 
 // The states.
@@ -35,8 +37,8 @@ const (
 
 // next is the one table of legal transitions. A state without a row is final.
 var next = map[State][]State{
-	"":         {Queued, Dispatched, Skipped, Missed},
-	Queued:     {Dispatched, Cancelled, Skipped, Missed},
+	"":         {Queued, Dispatched, Running, Skipped, Missed},
+	Queued:     {Dispatched, Running, Cancelled, Lost, Skipped, Missed},
 	Dispatched: {Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed, Queued},
 	Running:    {Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
 	Paused:     {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},

@@ -12,8 +12,8 @@ import (
 // The table of the diagram at State, written a second time: what is not in it
 // must not happen.
 var diagram = map[State][]State{
-	"":         {Queued, Dispatched, Skipped, Missed},
-	Queued:     {Dispatched, Cancelled, Skipped, Missed},
+	"":         {Queued, Dispatched, Running, Skipped, Missed},
+	Queued:     {Dispatched, Running, Cancelled, Lost, Skipped, Missed},
 	Dispatched: {Queued, Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed},
 	Running:    {Queued, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost},
 	Paused:     {Queued, Running, Succeeded, Failed, TimedOut, Cancelled, Lost},

@@ -38,6 +38,7 @@ const (
 	MaxRuns        = 1_000_000_000
 	MaxQueue       = 100
 	MaxActive      = 1000
+	MaxStagger     = Duration(time.Hour)
 	MaxFailures    = 1000
 	MaxReason      = 256
 )
@@ -319,7 +320,7 @@ func (t Target) validate() error {
 	if err := t.validateStrategy(); err != nil {
 		return err
 	}
-	return checkRange("target.count", t.Count, 1, 1)
+	return t.validateFan()
 }
 
 // Under puts field before the field of an *Error; other errors it leaves alone.

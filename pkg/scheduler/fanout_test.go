@@ -1,0 +1,457 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func parts(n int) option        { return func(t *task.Task) { t.Target.Parts = n } }
+func count(n task.Count) option { return func(t *task.Task) { t.Target.Count = n } }
+func succeed(s string) option   { return func(t *task.Task) { t.Target.Succeed = task.Succeed(s) } }
+func stagger(d time.Duration) option {
+	return func(t *task.Task) { t.Target.Stagger = task.Duration(d) }
+}
+
+// parent is the record of the one run of a task that has parts.
+func (w *world) parent(name string) task.Run {
+	w.Helper()
+	runs, err := w.store.Runs(w.ctx, ref(name))
+	w.ok(err)
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return r.Fan == nil })
+	if len(runs) != 1 {
+		w.Fatalf("%d runs of %s have parts", len(runs), name)
+	}
+	return runs[0]
+}
+
+// wantParts is what its parts are, by their numbers.
+func (w *world) wantParts(name string, want ...string) {
+	w.Helper()
+	p := w.parent(name)
+	var got []string
+	if p.State.Final() {
+		for _, part := range p.Fan.Parts {
+			got = append(got, fmt.Sprintf("%d %s %s", part.Index, part.State, part.Node))
+		}
+	} else {
+		found, err := w.store.PartsOf(w.ctx, ref(name), p.ID)
+		w.ok(err)
+		for i := range p.Fan.Count {
+			r, ok := found[i]
+			switch {
+			case slices.Contains(p.Fan.Left, i):
+				got = append(got, fmt.Sprintf("%d left", i))
+			case !ok:
+				got = append(got, fmt.Sprintf("%d nowhere", i))
+			default:
+				got = append(got, fmt.Sprintf("%d %s %s", i, r.State, r.Node))
+			}
+		}
+	}
+	for i := range got {
+		got[i] = strings.TrimSpace(got[i])
+	}
+	if !slices.Equal(got, want) {
+		w.Errorf("parts are %q; want %q", got, want)
+	}
+}
+
+// part is the attempt of a part.
+func (w *world) part(name string, index int) store.Held {
+	w.Helper()
+	for _, h := range w.active(name) {
+		if _, i, is := task.ParentOf(h.ID); is && i == index {
+			return h
+		}
+	}
+	w.Fatalf("part %d of %s is not active", index, name)
+	return store.Held{}
+}
+
+// left is how many records of ended parts there are.
+func (w *world) left() int {
+	w.Helper()
+	all, err := w.etcd.Get(w.ctx, w.store.Keys().PartsIn(0), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	w.ok(err)
+	return len(all.Kvs)
+}
+
+func TestFanOut_PartsRunOnAnyNodesAndTheRunEndsWithTheLast(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(3))
+	h.decide(1)
+	w.wantParts("a", "0 dispatched n1", "1 dispatched n1", "2 dispatched n1")
+	tokens := map[int64]bool{}
+	for _, a := range w.active("a") {
+		tokens[a.Create] = true
+		if a.PartCount != 3 || a.Trigger != task.TriggerPart {
+			t.Errorf("a part is %+v", a.Run)
+		}
+	}
+	if len(tokens) != 3 {
+		t.Errorf("tokens are %v", tokens)
+	}
+	w.at(2)
+	w.end(w.part("a", 1), task.Succeeded)
+	w.end(w.part("a", 0), task.Succeeded)
+	h.decide(3.5)
+	if p := w.parent("a"); p.State != task.Running || p.Fan.Ended != 2 || p.Fan.Succeeded != 2 {
+		t.Errorf("the run is %s, %+v", p.State, p.Fan)
+	}
+	w.end(w.part("a", 2), task.Succeeded)
+	h.decide(4)
+	w.want("a", "+1 succeeded")
+	w.wantParts("a", "0 succeeded n1", "1 succeeded n1", "2 succeeded n1")
+	h.decide(4.1)
+	if n := w.left(); n != 0 {
+		t.Errorf("%d records of parts are left", n)
+	}
+}
+
+func TestFanOut_AllNodesThatMatchHaveAPartAndLaterOnesNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.join("d1", "role=db")
+	w.join("d2", "role=db")
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), count(task.All), on("role = db"), succeed("50%"))
+	h.decide(1)
+	w.join("d3", "role=db")
+	h.fleet()
+	h.decide(1.1)
+	w.wantParts("a", "0 dispatched d1", "1 dispatched d2")
+	w.at(2)
+	w.end(w.part("a", 0), task.Failed)
+	w.end(w.part("a", 1), task.Succeeded)
+	h.decide(2)
+	w.want("a", "+1 succeeded")
+}
+
+func TestFanOut_FailsByItsRuleAndIsDead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2", "n3").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), count(2))
+	h.decide(1)
+	w.at(2)
+	w.end(w.part("a", 0), task.Failed)
+	w.end(w.part("a", 1), task.Succeeded)
+	h.decide(2)
+	w.want("a", "+1 failed parts")
+	p := w.parent("a")
+	if p.Reason != task.ReasonParts || !strings.Contains(p.Message, "1 of 2 parts succeeded") {
+		t.Errorf("it ended as %q: %s", p.Reason, p.Message)
+	}
+	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
+	w.ok(err)
+	if len(dead) != 1 || !slices.Equal(dead[0].Fan.Left, []int{0}) || dead[0].Fan.Kept != 1 {
+		t.Errorf("dead are %+v", dead)
+	}
+}
+
+func TestFanOut_OverlapIsAboutTheRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("1s"), parts(2))
+	h.decide(1)
+	h.decide(2)
+	w.end(w.part("a", 0), task.Succeeded)
+	h.decide(3)
+	w.end(w.part("a", 1), task.Succeeded)
+	h.decide(3.5)
+	h.decide(4)
+	runs, err := w.store.Runs(w.ctx, ref("a"))
+	w.ok(err)
+	var got []string
+	for _, r := range runs {
+		if !task.IsPart(r.ID) {
+			got = append(got, fmt.Sprintf("%s x%d", r.State, max(r.Count, 1)))
+		}
+	}
+	if want := []string{"running x1", "skipped x2", "succeeded x1"}; !slices.Equal(got, want) {
+		t.Errorf("runs are %q; want %q", got, want)
+	}
+}
+
+func TestFanOut_FewerNodesThanItsCount_WaitsForThem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), count(2))
+	h.decide(1)
+	w.want("a", "+1 queued number_of_nodes")
+	w.join("n2")
+	h.fleet()
+	h.lookAtAll()
+	h.decide(2)
+	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
+}
+
+func TestFanOut_StaggersItsParts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(3), stagger(5*time.Second))
+	h.decide(1)
+	w.wantParts("a", "0 dispatched n1", "1 left", "2 left")
+	h.decide(5.9)
+	w.wantParts("a", "0 dispatched n1", "1 left", "2 left")
+	// Another owner goes on with it.
+	h = w.work("n1")
+	h.decide(6.1)
+	w.wantParts("a", "0 dispatched n1", "1 dispatched n1", "2 left")
+	h.decide(11.2)
+	w.wantParts("a", "0 dispatched n1", "1 dispatched n1", "2 dispatched n1")
+}
+
+func TestFanOut_AnotherOwnerGoesOnWithIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(3), stagger(time.Second))
+	h.decide(1)
+	h.decide(2)
+	w.end(w.part("a", 0), task.Succeeded)
+	h = w.work("n2") // which has not seen the end
+	h.decide(3)
+	w.wantParts("a", "0 succeeded n1", "1 dispatched n1", "2 dispatched n2")
+	w.end(w.part("a", 1), task.Succeeded)
+	w.end(w.part("a", 2), task.Succeeded)
+	h = w.work("n1")
+	h.decide(4)
+	w.want("a", "+1 succeeded")
+}
+
+func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(3), stagger(time.Second), retries(3, time.Minute, task.Failed))
+	h.decide(1)
+	h.decide(2)
+	w.end(w.part("a", 0), task.Failed) // waits to be tried again
+	h.decide(2.1)
+	w.wantParts("a", "0 queued", "1 dispatched n1", "2 left")
+	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, "ada", w.clock())
+	w.ok(err)
+	h.decide(2.2)
+	h.decide(3.2)
+	w.wantParts("a", "0 cancelled", "1 dispatched n1", "2 left")
+	a := w.part("a", 1)
+	if !a.CancelRequested || a.CancelledBy != "ada" {
+		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
+	}
+	w.end(a, task.Cancelled)
+	h.decide(4)
+	w.want("a", "+1 cancelled cancelled_by_user")
+	w.wantParts("a", "0 cancelled", "1 cancelled n1", "2 cancelled")
+	if p := w.parent("a"); p.CancelledBy != "ada" || p.Reason != task.ReasonCancelled {
+		t.Errorf("the run is %+v", p)
+	}
+}
+
+func TestFanOut_Replaced_GivesWayAsAWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("2s"), parts(2), stagger(time.Second), func(t *task.Task) { t.Overlap = task.OverlapReplace })
+	h.decide(2)
+	h.decide(4)
+	h.decide(4.1)
+	a := w.part("a", 0)
+	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced {
+		t.Fatalf("part 0 is not asked to end: %+v", a.Assigned)
+	}
+	for _, a := range w.active("a") {
+		w.end(a, task.Cancelled)
+	}
+	h.decide(5)
+	h.decide(5.1)
+	runs, err := w.store.Runs(w.ctx, ref("a"))
+	w.ok(err)
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return task.IsPart(r.ID) })
+	if len(runs) != 2 || runs[1].State != task.Cancelled || runs[1].Reason != task.ReasonReplaced || runs[0].State != task.Running {
+		t.Errorf("runs are %+v", runs)
+	}
+}
+
+func TestFanOut_PartOfALostNode_IsLostAndOthersGoOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2", "n3").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), count(task.All), succeed("any"))
+	h.decide(1)
+	w.leave("n3")
+	h.fleet()
+	h.lookAtAll()
+	h.decide(2)
+	w.end(w.part("a", 0), task.Succeeded)
+	w.end(w.part("a", 1), task.Failed)
+	h.decide(130)
+	h.lookAtAll()
+	h.decide(131)
+	h.decide(132)
+	w.want("a", "+1 succeeded")
+	w.wantParts("a", "0 succeeded n1", "1 failed n2", "2 lost n3")
+}
+
+func TestFanOut_RetryOfALostPart_WaitsForItsOwnNodeAlone(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{true, false} {
+		w := newWorld(t, "n1", "n2").judged()
+		h := w.work("n1")
+		w.create("a", cronned("1 0 12 * * *"), count(task.All), retries(2, 0, task.Lost))
+		h.decide(1)
+		w.at(2)
+		w.end(w.part("a", 0), task.Succeeded)
+		w.leave("n2")
+		h.fleet()
+		h.lookAtAll()
+		h.decide(3)
+		h.lookAtAll()
+		h.decide(124)
+		w.wantParts("a", "0 succeeded n1", "1 queued")
+		if back {
+			w.join("n2")
+			h.fleet()
+			h.lookAtAll()
+			h.decide(130)
+			w.wantParts("a", "0 succeeded n1", "1 dispatched n2")
+			continue
+		}
+		h.decide(245)
+		h.decide(246)
+		w.want("a", "+1 failed parts")
+		w.wantParts("a", "0 succeeded n1", "1 lost")
+	}
+}
+
+func TestFanOut_NodeGoneBeforeItsPart_LosesIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), count(task.All), stagger(time.Minute))
+	h.decide(1)
+	w.end(w.part("a", 0), task.Succeeded)
+	w.leave("n2")
+	h.fleet()
+	h.lookAtAll()
+	h.decide(62)
+	w.wantParts("a", "0 succeeded n1", "1 left")
+	h.decide(183)
+	h.decide(183.1)
+	w.want("a", "+1 failed parts")
+	w.wantParts("a", "0 succeeded n1", "1 lost n2")
+}
+
+func TestFanOut_OfADeletedTask_LeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(3), stagger(time.Second))
+	h.decide(1)
+	h.decide(2)
+	w.end(w.part("a", 0), task.Succeeded)
+	w.remove("a")
+	h.decide(2.5)
+	a := w.part("a", 1)
+	if !a.CancelRequested {
+		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
+	}
+	w.end(a, task.Cancelled)
+	h.decide(3)
+	h.decide(3.1)
+	if n := w.left(); n != 0 || len(w.active("a")) > 0 || len(w.story("a")) > 0 {
+		t.Errorf("%d records of parts are left, %q", n, w.story("a"))
+	}
+}
+
+func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2", "n3").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), count(task.All))
+	h.decide(1)
+	w.end(w.part("a", 0), task.Succeeded)
+	w.end(w.part("a", 1), task.Failed)
+	w.end(w.part("a", 2), task.Succeeded)
+	h.decide(2)
+	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
+	w.ok(err)
+	st, err := w.store.Task(w.ctx, ref("a"))
+	w.ok(err)
+	w.at(3)
+	w.ok(w.store.Revive(w.ctx, st, dead[0], task.Waiting{Run: task.Run{ID: task.ManualRunID(w.clock(), st.Task.UID), UID: st.Task.UID,
+		ScheduledTime: task.At(w.clock()), CreatedAt: task.At(w.clock()), Attempt: 1, State: task.Queued, Reason: task.ReasonManual,
+		Trigger: task.TriggerManual, RetryOf: dead[0].ID, Fan: dead[0].Fan}}))
+	h.decide(3)
+	h.decide(3.1)
+	if all := w.active("a"); len(all) != 1 || all[0].Node != "n2" || all[0].PartCount != 3 {
+		t.Fatalf("active are %+v", all)
+	}
+	w.end(w.part("a", 1), task.Succeeded)
+	h.decide(4)
+	w.want("a", "+1 failed parts", "+3 succeeded manual")
+}
+
+// Somebody deletes a record: the run does not wait for that part for ever.
+func TestFanOut_PartThatIsNowhere_IsLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(2))
+	h.decide(1)
+	a := w.part("a", 1)
+	w.end(w.part("a", 0), task.Succeeded)
+	w.delete(w.store.Keys().Run("n1", ref("a"), a.ID))
+	h = w.work("n1")
+	h.decide(2)
+	w.wantParts("a", "0 succeeded n1", "1 nowhere")
+	h.decide(123)
+	h.decide(123.1)
+	w.want("a", "+1 failed parts")
+	w.wantParts("a", "0 succeeded n1", "1 lost")
+}
+
+// What a run with as many parts as there may be leaves on record fits into a request
+// of etcd, and into what the plan makes room for.
+func TestFanOut_AThousandPartsFit(t *testing.T) {
+	t.Parallel()
+	q := &waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}
+	state := &taskState{live: &live{returned: map[string]returned{}}}
+	for i := range task.MaxParts {
+		node := fmt.Sprintf("%s%04d", strings.Repeat("n", task.MaxName-4), i)
+		q.Fan.Nodes = append(q.Fan.Nodes, node)
+		end := task.Run{ID: task.PartID(q.ID, i), State: task.TimedOut, Reason: task.ReasonTimeout, Node: node, Attempt: 100, Token: 1 << 50,
+			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL"}
+		state.live.returned[end.ID] = returned{end.AsPart(), q.ID, 1}
+	}
+	end := concluded(state, q, sec(3))
+	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {
+		t.Fatalf("it ended as %s with %d parts: %s", end.State, len(end.Fan.Parts), end.Message)
+	}
+	record, err := json.Marshal(end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end.Fan = end.Fan.Again()
+	dead, err := json.Marshal(end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(record) + len(dead); n > roomForParent {
+		t.Errorf("the records of its end take %d bytes, and there is room for %d", n, roomForParent)
+	}
+}

@@ -1,0 +1,84 @@
+package task
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestParts_AreKnownByTheirIDs(t *testing.T) {
+	at := time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC)
+	for _, parent := range []string{RunID(at, "k3f9abcd"), RunID(at, "k3f9abcd") + "-p234", RunID(at, "u")} {
+		if IsPart(parent) {
+			t.Errorf("%s is taken for a part", parent)
+		}
+		for _, i := range []int{0, 7, MaxParts - 1} {
+			id := PartID(parent, i)
+			if of, index, is := ParentOf(id); of != parent || index != i || !is {
+				t.Errorf("%s is part %d of %q: %t", id, index, of, is)
+			}
+			if TriggerOfRunID(id) != TriggerPart || !RunBelongs(id, "k3f9abcd") && parent[len(idTime)+1] == 'k' {
+				t.Errorf("%s is of trigger %s", id, TriggerOfRunID(id))
+			}
+		}
+	}
+	for _, id := range []string{"", "-p0001", "r1-p0001", RunID(at, "k3f9") + "-p00x1", RunID(at, "k3f9") + "-p001"} {
+		if IsPart(id) {
+			t.Errorf("%q is taken for a part", id)
+		}
+	}
+	a, b, c := PartID(RunID(at, "a"), 1), PartID(RunID(at, "a"), 2), PartID(RunID(at, "b"), 1)
+	if !Siblings(a, b) || Siblings(a, c) || Siblings(a, RunID(at, "a")) || Siblings(RunID(at, "a"), RunID(at, "a")) {
+		t.Error("others are siblings than those of one run")
+	}
+}
+
+func TestSucceed_NeedsSoMany(t *testing.T) {
+	for _, c := range []struct {
+		text Succeed
+		of   int
+		need int
+	}{{"", 10, 10}, {"all", 3, 3}, {"any", 3, 1}, {"2", 3, 2}, {"80%", 10, 8}, {"80%", 3, 3}, {"1%", 3, 1}, {"100%", 7, 7}, {"50%", 5, 3}} {
+		if need, err := c.text.Need(c.of); need != c.need || err != nil {
+			t.Errorf("%q of %d needs %d, %v; want %d", c.text, c.of, need, err, c.need)
+		}
+	}
+}
+
+func TestTarget_ReadsAndWritesCountsAndRules(t *testing.T) {
+	for in, out := range map[string]string{
+		`{"strategy":"auto","count":"all","succeed":3}`:              `{"strategy":"auto","count":"all","succeed":"3"}`,
+		`{"strategy":"auto","count":4,"succeed":"80%"}`:              `{"strategy":"auto","count":4,"succeed":"80%"}`,
+		`{"strategy":"auto","count":1,"parts":20,"stagger":"5s"}`:    `{"strategy":"auto","count":1,"parts":20,"stagger":"5s"}`,
+		`{"strategy":"auto","count":null,"parts":1,"succeed":"any"}`: `{"strategy":"auto","count":1,"parts":1,"succeed":"any"}`,
+	} {
+		v := Defaults().Target
+		if err := json.Unmarshal([]byte(in), &v); err != nil {
+			t.Fatalf("%s: %v", in, err)
+		}
+		b, err := json.Marshal(v)
+		if err != nil || string(b) != out {
+			t.Errorf("%s is written as %s, %v", in, b, err)
+		}
+		if err := v.validate(); err != nil || !v.FansOut() {
+			t.Errorf("%s: fans out %t, %v", in, v.FansOut(), err)
+		}
+	}
+	if Defaults().Target.FansOut() {
+		t.Error("the default fans out")
+	}
+}
+
+func TestFan_AgainHasTheFailedPartsAlone(t *testing.T) {
+	f := Fan{Count: 3, Need: 2, Nodes: []string{"a", "b", "c"}, Kept: 0, Parts: []Part{{Index: 0, State: Lost}, {Index: 1, State: Succeeded}, {Index: 2, State: Failed}}}
+	again := f.Again()
+	if !slices.Equal(again.Left, []int{0, 2}) || !slices.Equal(again.Numbers(), []int{0, 2}) || again.Kept != 1 || again.Count != 3 || again.Nodes[2] != "c" || again.Parts != nil {
+		t.Errorf("again it is %+v", *again)
+	}
+	// And again: what had succeeded at first stays so.
+	again.Parts = []Part{{Index: 0, State: Succeeded}, {Index: 2, State: Failed}}
+	if last := again.Again(); !slices.Equal(last.Left, []int{2}) || last.Kept != 2 {
+		t.Errorf("the third time it is %+v", *last)
+	}
+}
