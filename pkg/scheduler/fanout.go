@@ -39,7 +39,7 @@ const tellEvery = time.Second
 // fan is the parts that a run of t has if it begins now; or why it cannot.
 func (p *plan) fan(t *taskState) (*task.Fan, string) {
 	target := t.how.target
-	nodes := p.w.e.cfg.Fleet.matching(t.how.selector, p.now)
+	nodes := p.w.e.cfg.Fleet.namesByLoad(t.how.selector, p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 	switch {
 	case len(nodes) == 0:
@@ -76,6 +76,7 @@ func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 func (p *plan) fanOut(t *taskState, run task.Run, f *task.Fan) {
 	p.w.spanEnds(t)
 	q := task.Waiting{Run: p.begin(run, f)}
+	t.started = true // what waits of the task counts it from the next commit on
 	p.commit.Enqueue(t.ref(p.w.shard), q)
 	p.ran(t, run.ScheduledTime.UnixMilli())
 	p.then = append(p.then, func(rev int64) {
@@ -215,7 +216,7 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 			p.then = append(p.then, func(int64) { p.w.look(t) })
 			return false, true
 		}
-		if !p.fits(t, 4, 2*t.bytes()+len(q.Fan.Nodes)*roomForPart/8) {
+		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8) {
 			p.unpick(n)
 			return false, false
 		}
@@ -270,7 +271,7 @@ func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
 // been away for too long.
 func (p *plan) nodeOf(t *taskState, q *waiting, index int) (n *task.Node, gone, ok bool) {
 	if index >= len(q.Fan.Nodes) {
-		n, ok = p.pick(t)
+		n, ok = p.pickPart(t, index)
 		return n, false, ok
 	}
 	name := q.Fan.Nodes[index]
@@ -358,7 +359,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)
 	case !ok:
 		return true
-	case !p.fits(t, 2, t.bytes()):
+	case !p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()):
 		p.unpick(n)
 		return false
 	}

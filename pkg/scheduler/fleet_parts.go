@@ -8,20 +8,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// matching are the names of the nodes that take runs and match, the least loaded
+// namesByLoad are the names of the nodes that take runs and match, the least loaded
 // first.
-func (f *Fleet) matching(sel task.Selector, now time.Time) []string {
+func (f *Fleet) namesByLoad(sel task.Selector, now time.Time) []string {
+	found := f.Matching(sel, now)
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	var found []*task.Node
-	for _, name := range f.taking {
-		if n := f.nodes[name]; f.fit(n, sel, now) {
-			found = append(found, n)
-		}
-	}
-	slices.SortFunc(found, func(a, b *task.Node) int {
-		return cmp.Or(cmp.Compare(f.load(a), f.load(b)), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortStableFunc(found, func(a, b *task.Node) int { return cmp.Compare(f.load(a), f.load(b)) })
+	f.mu.Unlock()
 	names := make([]string, len(found))
 	for i, n := range found {
 		names[i] = n.Name
@@ -35,7 +28,7 @@ func (f *Fleet) pickNamed(name string, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, ok := f.nodes[name]
-	if !ok || !f.fit(n, nil, now) {
+	if !ok || !f.fit(n, &Want{}, now) {
 		return nil, false
 	}
 	f.given[name]++

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -12,8 +13,19 @@ const lookForFacts = 5 * time.Second
 
 // pick chooses a node for a run. If it finds none because a session is suspect, or
 // because of what changes all the time, what waits is looked at again in a while.
-func (p *plan) pick(t *taskState) (*task.Node, bool) {
-	n, ok := p.w.e.cfg.Fleet.Pick(t.want(), p.now)
+func (p *plan) pick(t *taskState) (*task.Node, bool) { return p.pickFor(t, t.want()) }
+
+// pickPart is pick for a part: those of one run are hashed apart.
+func (p *plan) pickPart(t *taskState, index int) (*task.Node, bool) {
+	w := t.want()
+	if w.Strategy == task.StrategyHash {
+		w.Key += "/" + strconv.Itoa(index)
+	}
+	return p.pickFor(t, w)
+}
+
+func (p *plan) pickFor(t *taskState, w Want) (*task.Node, bool) {
+	n, ok := p.w.e.cfg.Fleet.Pick(w, p.now)
 	if ok {
 		return n, true
 	}

@@ -46,7 +46,6 @@ type policySet struct {
 	killSignal         string
 	success            task.Success
 	output             task.Output
-	target             task.Target
 }
 
 // newPolicySet reads what an entry says. It refuses what the API would have refused:
@@ -80,8 +79,6 @@ func newPolicySet(text string) (*policySet, error) {
 		killSignal: e.KillSignal,
 		success:    e.Success,
 		output:     e.Output,
-		shadow:     e.Shadow,
-		target:     e.Target,
 	}, nil
 }
 

@@ -109,6 +109,8 @@ func (t Target) validateFan() error {
 		return Invalid(CodeBadValue, "target.parts", "goes not together with target.count: %s: of a count each part has a node of its own", t.Count)
 	case many && t.Strategy != StrategyAuto:
 		return Invalid(CodeBadValue, "target.strategy", "%s goes not together with target.count: %s, by which each part has a node of its own", t.Strategy, t.Count)
+	case t.Parts > 0 && t.Strategy == StrategySticky:
+		return Invalid(CodeBadValue, "target.strategy", "sticky goes not together with target.parts: all of them would stick to one node")
 	case t.Stagger != 0 && !t.FansOut():
 		return Invalid(CodeBadValue, "target.stagger", "is for several parts: set target.parts or target.count")
 	case t.Succeed != "" && !t.FansOut():
