@@ -114,8 +114,9 @@ func (s *server) retryRun(c *call) (answer, error) {
 		}
 		run := s.manualRun(st)
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
+		run.Fan = d.Fan // of a run with parts, those that have failed
 		err = s.Store.Revive(c.ctx(), st, d, task.Waiting{Run: run, Env: d.Env})
-		out = client.Triggered{Run: run, Paused: st.Task.Paused}
+		out = client.Triggered{Run: inBrief(run), Paused: st.Task.Paused}
 		return about(run.ID, err)
 	})
 	if err == nil {

@@ -55,6 +55,10 @@ func (s *server) runLogs(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if run.Fan != nil {
+		return answer{}, fail(http.StatusNotFound, client.CodeNoLogs, "run %s has %d parts, and no output but theirs", run.ID, run.Fan.Count).
+			withHint("one of them: " + task.PartID(run.ID, run.Fan.Numbers()[0]))
+	}
 	attempt, err := attemptOf(run, number)
 	if err != nil {
 		return answer{}, err

@@ -70,7 +70,7 @@ func parseRunCursor(s string) (*task.Run, error) {
 }
 
 func (f runFilter) matches(r task.Run) bool {
-	return (f.states == nil || slices.Contains(f.states, r.State)) &&
+	return !task.IsPart(r.ID) && (f.states == nil || slices.Contains(f.states, r.State)) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
 		(f.after == nil || newest(*f.after, r) < 0)
@@ -99,6 +99,9 @@ func answerRuns(c *call, p paging, list []task.Run, more bool) (answer, error) {
 		return answer{}, err
 	} else if progress {
 		c.s.tellRuns(c, list)
+	}
+	for i := range list {
+		list[i] = inBrief(list[i])
 	}
 	after := ""
 	if more && len(list) > 0 {
@@ -220,14 +223,17 @@ func (c *call) runID() (string, error) {
 
 // runOf finds a run of a task by its id, or by the beginning of one.
 func (s *server) runOf(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
+	if task.IsPart(id) {
+		return s.runOfPart(ctx, ref, id)
+	}
 	runs, err := s.Store.Runs(ctx, ref)
 	if err != nil {
 		return task.Run{}, err
 	}
 	var found []task.Run
-	for _, r := range runs {
+	for _, r := range withoutParts(runs, id) {
 		if r.ID == id {
-			return r, nil
+			return s.inFull(ctx, ref, r)
 		}
 		if strings.HasPrefix(r.ID, id) {
 			found = append(found, r)
@@ -237,7 +243,7 @@ func (s *server) runOf(ctx context.Context, ref store.Ref, id string) (task.Run,
 	case 0:
 		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrNotFound)
 	case 1:
-		return found[0], nil
+		return s.inFull(ctx, ref, found[0])
 	}
 	ids := make([]string, len(found))
 	for i, r := range found {
@@ -287,13 +293,17 @@ func (s *server) findRun(c *call) (answer, error) {
 		return answer{}, err
 	}
 	const most = 100
-	refs, ids, err := s.Store.FindRuns(c.ctx(), s.Cluster.Shards, ns, id, most)
+	find, part := id, ""
+	if parent, _, is := task.ParentOf(id); is {
+		find, part = parent, id // of a part that has ended there may be no record but its run's
+	}
+	refs, ids, err := s.Store.FindRuns(c.ctx(), s.Cluster.Shards, ns, find, most)
 	if err != nil {
 		return answer{}, err
 	}
 	var exact []int
 	for i := range ids {
-		if ids[i] == id {
+		if ids[i] == find {
 			exact = append(exact, i)
 		}
 	}
@@ -307,6 +317,9 @@ func (s *server) findRun(c *call) (answer, error) {
 			ids[i] = refs[i].Name + "/" + ids[i]
 		}
 		return answer{}, ambiguous(id, ids)
+	}
+	if part != "" {
+		ids[0] = part
 	}
 	run, err := s.runOf(c.ctx(), refs[0], ids[0])
 	s.tellRun(c, &run)

@@ -24,7 +24,11 @@ func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int)
 	}
 	switch {
 	case f.activeOnly():
-		found, more = f.newest(nil, before, most)
+		queued, err := s.Store.QueuedRuns(ctx, s.shards(), ns) // where runs with parts are
+		if err != nil {
+			return nil, false, err
+		}
+		found, more = f.newest(nil, override(queued, before), most)
 		return found, more, nil
 	case f.unended():
 		queued, failed := s.Store.QueuedRuns(ctx, s.shards(), ns)

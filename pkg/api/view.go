@@ -46,7 +46,7 @@ func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*ta
 	for i, t := range tasks {
 		views[i] = client.Task{Task: tidy(t)}
 		if past := outcomes[i].Runs; len(past) > 0 {
-			views[i].LastRun = &past[0]
+			views[i].LastRun = new(inBrief(past[0]))
 		}
 		for _, r := range outcomes[i].Runs[:min(recent, len(outcomes[i].Runs))] {
 			views[i].Recent = append(views[i].Recent, client.PastRun{ID: r.ID, State: r.State, Reason: r.Reason, Count: r.Count})
@@ -128,9 +128,18 @@ func (s *server) addActive(ctx context.Context, views []client.Task, at map[stor
 		return err
 	}
 	newest := map[int]store.RunKey{}
+	parents := map[store.RunKey]bool{} // of parts: however many are active, it is one run
 	for _, k := range keys {
 		i, ok := at[k.Ref]
 		if !ok {
+			continue
+		}
+		if parent, _, is := task.ParentOf(k.Run); is {
+			of := store.RunKey{Ref: k.Ref, Run: parent}
+			if !parents[of] {
+				parents[of] = true
+				views[i].Active++
+			}
 			continue
 		}
 		views[i].Active++

@@ -179,6 +179,27 @@ func (u *user) spec(name string) task.Spec {
 	return s
 }
 
+// fan gives some tasks parts. What it takes is drawn already: who adds to the draws
+// makes other simulations of all seeds.
+func fan(s *task.Spec) {
+	n := s.History.Keep
+	if !slices.Contains([]string{"t02", "t03", "t05", "t08"}, s.Name) || n%2 == 0 || s.Shadow {
+		return
+	}
+	switch n / 2 % 3 {
+	case 0:
+		s.Target.Parts = 1 + n%4
+	case 1:
+		s.Target.Count = task.All
+	default:
+		s.Target.Count = 2
+	}
+	s.Target.Succeed = []task.Succeed{"", "any", "50%"}[n%3]
+	if n%5 == 0 {
+		s.Target.Stagger = task.Duration(time.Second)
+	}
+}
+
 // policies draws what a task says of time, of overlap and of failures.
 func (u *user) policies(s *task.Spec) {
 	r := u.rng
@@ -212,6 +233,7 @@ func (u *user) policies(s *task.Spec) {
 	if len(s.Retry.On) > 0 && s.Retry.Attempts > 1 && slices.Contains(s.Retry.On, task.Failed) && one(3) {
 		s.Retry.ExitCodes = []int{1 + r.IntN(2)}
 	}
+	fan(s)
 	switch s.Overlap {
 	case task.OverlapQueue:
 		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pick(r, []string{task.DropNewest, task.DropOldest})}

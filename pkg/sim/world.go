@@ -161,7 +161,7 @@ func (w *world) quiet() bool {
 			w.fail(fmt.Errorf("look whether all is quiet: %w", err))
 		}
 		for _, kv := range resp.Kvs {
-			if prefix == w.admin.Keys().Runs() || strings.Contains(string(kv.Key), "/queue/") {
+			if prefix == w.admin.Keys().Runs() || strings.Contains(string(kv.Key), "/queue/") || strings.Contains(string(kv.Key), "/parts/") {
 				return false
 			}
 		}

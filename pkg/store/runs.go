@@ -241,12 +241,13 @@ func (s *Store) CancelActive(ctx context.Context, h Held, who string) (task.Run,
 }
 
 // FindRuns finds runs by the beginning of their id, in one namespace, whatever
-// their task: waiting, active and ended. It reads keys only, of every shard.
+// their task: waiting, active and ended; no parts of them. It reads keys only, of
+// every shard.
 func (s *Store) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]Ref, []string, error) {
 	var refs []Ref
 	var ids []string
 	add := func(ref Ref, id string) {
-		if ref.Namespace == namespace && strings.HasPrefix(id, idPrefix) && len(ids) < most {
+		if ref.Namespace == namespace && strings.HasPrefix(id, idPrefix) && len(ids) < most && !task.IsPart(id) {
 			for i := range ids {
 				if ids[i] == id && refs[i] == ref {
 					return
