@@ -64,6 +64,9 @@ func (a *app) runLogs() *cobra.Command {
 			o.tail = usualTail
 		}
 		if o.follow {
+			if err := a.inOnePiece(cmd.Context(), c, named); err != nil {
+				return err
+			}
 			return a.followLogs(cmd.Context(), c, named, o)
 		}
 		return a.printLogs(cmd.Context(), c, named, o)
@@ -223,11 +226,15 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o rea
 		return failed
 	}
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
+	runs, parts, err := a.withParts(ctx, c, runs)
+	if err != nil {
+		return err
+	}
 	m := a.merge(n.refs())
-	m.timestamps, m.patient = o.timestamps, true
-	err := a.paged(func(out io.Writer) error {
+	m.timestamps, m.patient, m.parts = o.timestamps, true, parts
+	err = a.paged(func(out io.Writer) error {
 		m.out = out
-		if m.prefixed && len(runs) > 1 {
+		if (m.prefixed || m.parts) && len(runs) > 1 {
 			err := m.printByTime(ctx, c, runs, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
 			return cmp.Or(m.failed(), err)
 		}
@@ -309,9 +316,11 @@ func (s *source) next() (p client.LogPiece, err error) {
 	s.some = s.some || len(p.Text) > 0
 	m := s.lane.m
 	if err == io.EOF && !s.some {
-		if m.prefixed {
+		switch {
+		case m.parts:
+		case m.prefixed:
 			m.tell("%s has written nothing", m.show(ref{s.lane.run.Namespace, s.lane.run.Task}))
-		} else {
+		default:
 			m.tell("it has written nothing")
 		}
 	}

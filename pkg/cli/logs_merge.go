@@ -29,6 +29,7 @@ const (
 type merger struct {
 	*app
 	prefixed bool // lines begin with the task's name
+	parts    bool // and with the number of a part: some of the runs are parts
 	width    int  // of the names
 	clean    bool
 	out      io.Writer
@@ -73,8 +74,11 @@ type strand struct {
 
 func (m *merger) lane(r task.Run) *lane {
 	l := &lane{m: m, run: r}
-	if m.prefixed {
+	if _, index, is := task.ParentOf(r.ID); m.prefixed || m.parts && is {
 		name := m.show(ref{r.Namespace, r.Task})
+		if is && m.parts {
+			name += fmt.Sprintf("[%d]", index)
+		}
 		l.prefix = m.paint(colourOf(r), fmt.Sprintf("%-*s |", m.width, name)) + " "
 	}
 	return l
@@ -216,7 +220,7 @@ func (m *merger) write(s *strand, text []byte) {
 
 // timed reports whether the times of lines are wanted: to show, or to merge by.
 func (m *merger) timed() bool {
-	return m.timestamps || m.output == asJSONL || m.prefixed && m.patient
+	return m.timestamps || m.output == asJSONL || (m.prefixed || m.parts) && m.patient
 }
 
 // stampLayout is as long for every time in one zone, but where its offset changes

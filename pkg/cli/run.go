@@ -303,6 +303,9 @@ func (a *app) bareResult(r task.Run) string {
 			words += " (" + why + ")"
 		}
 	}
+	if r.Fan != nil {
+		words += ", " + partWords(r)
+	}
 	if r.Count > 1 {
 		words += fmt.Sprintf(" ×%d", r.Count)
 	}

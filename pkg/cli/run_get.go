@@ -38,6 +38,9 @@ func (a *app) runGet() *cobra.Command {
 				r = now
 			}
 		}
+		if r, err = inFull(cmd.Context(), c, r); err != nil {
+			return err
+		}
 		zone := ""
 		if a.human() {
 			if t, err := c.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
@@ -107,6 +110,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 		d.section("Attempts before", a.bare(g))
 	}
 	a.describeTalk(d, r)
+	a.describeParts(d, r, at)
 	if r.OutputTail != "" {
 		title := "Output"
 		if r.Truncated || int64(len(r.OutputTail)) < r.OutputBytes {
