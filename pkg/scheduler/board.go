@@ -234,6 +234,10 @@ func (w *worker) showLives(g *glimpse) {
 		}
 		held := t.how != nil && len(t.live.active) > 0 && !t.how.rule.free(t.doing())
 		for _, q := range t.live.queue {
+			if q.UnderWay() { // it does not wait: its parts are among what runs
+				g.waits--
+				continue
+			}
 			if g.waiting == nil {
 				g.waiting = map[string]int{}
 			}
