@@ -169,12 +169,12 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 
 func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 	text := lines(2 * packFrame)
-	s, path := spoolWith(t, text, task.Output{Compress: new(bool)}, SpoolConfig{})
+	s, _ := spoolWith(t, text, task.Output{Compress: new(bool)}, SpoolConfig{})
 	s.Sweep(t.Context(), time.Now())
 	if len(s.packs) != 0 {
 		t.Error("its task does not want it compressed, and it is to be")
 	}
-	s, path = spoolWith(t, text, task.Output{}, SpoolConfig{Uncompressed: true})
+	s, path := spoolWith(t, text, task.Output{}, SpoolConfig{Uncompressed: true})
 	s.Sweep(t.Context(), time.Now())
 	if len(s.packs) != 0 {
 		t.Error("the node does not want it compressed, and it is to be")
