@@ -74,13 +74,26 @@ func (t *tree) freeze() error {
 		return t.group.Freeze()
 	}
 	t.signal(unix.SIGSTOP)
+	// Two looks in a row have to find nothing that moves: in the middle of an exec, a
+	// process shows no mark.
+	clean := 0
 	for deadline := time.Now().Add(freezing); ; time.Sleep(time.Millisecond) {
-		// What sleeps in the kernel (the parent of a vfork) stops before it does anything else.
-		moving, err := t.each(func(st stat) bool { return !st.still() && st.state != 'D' }, unix.SIGSTOP)
+		all, err := t.each(func(st stat) bool { return !st.still() }, unix.SIGSTOP)
 		if err != nil {
 			return fmt.Errorf("freeze: %w", err)
 		}
-		if moving == 0 {
+		// What sleeps in the kernel (the parent of a vfork, or who waits for a disk) has
+		// its signal by now, and stops before it does anything else.
+		moving := 0
+		for _, st := range all {
+			if st.state != 'D' {
+				moving++
+			}
+		}
+		if clean++; moving > 0 {
+			clean = 0
+		}
+		if clean == 2 {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -125,13 +138,13 @@ func (t *tree) holdsNumber() bool {
 }
 
 // each signals the processes of a tree without a control group that match, and
-// returns how many did.
-func (t *tree) each(match func(stat) bool, sig syscall.Signal) (n int, err error) {
+// returns them.
+func (t *tree) each(match func(stat) bool, sig syscall.Signal) (all []stat, err error) {
 	var h hunt
 	h.addMark(t.mark)
 	pids, err := processes()
 	if err != nil {
-		return 0, fmt.Errorf("list processes: %w", err)
+		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	own := t.holdsNumber()
 	for _, pid := range pids {
@@ -139,10 +152,10 @@ func (t *tree) each(match func(stat) bool, sig syscall.Signal) (n int, err error
 		if err != nil || st.dead() || !match(st) || !(own && st.pgrp == t.pid) && !h.marked(pid) {
 			continue
 		}
-		n++
+		all = append(all, st)
 		signalSame(st, sig)
 	}
-	return n, nil
+	return all, nil
 }
 
 // end gives up what the tree held, which is to be empty: a control group that is
