@@ -367,6 +367,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 	p.dispatch(t, n, -1)
 	p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
 	p.commit.GuardEntry(t.fullName(), t.mod)
+	p.commit.GuardQueued(t.ref(p.w.shard), parent.ID, parent.mod) // it is not to end
 	p.dequeue(t, q)
 	return true
 }

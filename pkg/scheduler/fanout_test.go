@@ -262,6 +262,22 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 	}
 }
 
+// Of a run that was cancelled nothing is given out again either, whatever the owner's
+// watch has told.
+func TestFanOut_CancelledUnseen_TriesNoPartAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(2), retries(3, time.Second, task.Failed))
+	h.decide(1)
+	w.end(w.part("a", 0), task.Failed)
+	h.decide(1.1)
+	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, "ada", w.clock())
+	w.ok(err)
+	h.blind(3)
+	w.wantParts("a", "0 cancelled", "1 dispatched n1")
+}
+
 func TestFanOut_Replaced_GivesWayAsAWhole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

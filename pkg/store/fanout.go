@@ -20,6 +20,9 @@ func (c *Commit) BuryParent(ref Ref, end task.Run, env map[string]string) {
 	c.put(c.keys.DeadRun(ref, end.ID), encodeWaiting(task.Waiting{Run: end, Env: env}, c.explicit))
 }
 
+// GuardQueued demands that a waiting run's record is the one known.
+func (c *Commit) GuardQueued(ref Ref, id string, mod int64) { c.knownAt(c.keys.Queued(ref, id), mod) }
+
 // EndPart ends a part that is in no inbox and does not wait: it has never been given
 // out, or nobody knows where it is. No record may tell of it.
 func (c *Commit) EndPart(ref Ref, end task.Run) {
