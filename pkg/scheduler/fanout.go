@@ -43,8 +43,10 @@ func (p *plan) fan(t *taskState) (*task.Fan, string) {
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 	switch {
 	case len(nodes) == 0:
+		p.looksForNodes(t)
 		return nil, task.ReasonNoNode
 	case target.Count == task.All && len(nodes) > task.MaxParts, int(target.Count) > len(nodes):
+		p.looksForNodes(t)
 		return nil, task.ReasonCount
 	case target.Count == task.All:
 		f.Nodes = nodes

@@ -199,6 +199,26 @@ func TestFanOut_FewerNodesThanItsCount_WaitsForThem(t *testing.T) {
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
 }
 
+// Facts change without a word to the workers.
+func TestFanOut_ThatWaitsForFactsIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.create("a", cronned("@every 1h"), count(2), on("disk_free > 10Gi"))
+	w.trigger("a")
+	h := w.work("n1")
+	h.decide(1)
+	h.decide(2) // which hears of its own word
+	nodes, err := w.store.Nodes(w.ctx)
+	w.ok(err)
+	free := int64(20 << 30)
+	for i := range nodes {
+		nodes[i].Facts = &task.Facts{Disk: 1 << 40, DiskFree: &free}
+	}
+	h.e.cfg.Fleet.Set(nodes)
+	h.decide(2 + lookForFacts.Seconds())
+	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
+}
+
 func TestFanOut_StaggersItsParts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -26,16 +26,20 @@ func (p *plan) pickPart(t *taskState, index int) (*task.Node, bool) {
 
 func (p *plan) pickFor(t *taskState, w Want) (*task.Node, bool) {
 	n, ok := p.w.e.cfg.Fleet.Pick(w, p.now)
-	if ok {
-		return n, true
+	if !ok {
+		p.looksForNodes(t)
 	}
+	return n, ok
+}
+
+// looksForNodes has what waits for nodes looked at again in a while.
+func (p *plan) looksForNodes(t *taskState) {
 	if until, suspect := p.w.e.cfg.Fleet.Suspected(p.now); suspect {
 		p.w.wakeAt(until)
 	}
 	if t.how.selector.Compares() {
 		p.w.wakeAt(p.now.Add(lookForFacts))
 	}
-	return nil, false
 }
 
 // want is what a run of t asks of its node.
