@@ -219,6 +219,26 @@ func TestFanOut_ThatWaitsForFactsIsLookedAtAgain(t *testing.T) {
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
 }
 
+// A thousand parts take a thousand commits. What falls due meanwhile goes between them.
+func TestFanOut_OtherTicksGoBetweenItsParts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(20))
+	w.create("b", cronned("2 0 12 * * *"))
+	h.see()
+	h.door.play(pass, pass, pass, before(func() { w.at(2) }))
+	h.blind(1)
+	if n := len(w.parent("a").Fan.Left); n < 10 {
+		t.Errorf("%d parts are left when something else falls due", n)
+	}
+	h.decide(2)
+	w.want("b", "+2 dispatched")
+	if p := w.parent("a"); len(p.Fan.Left) > 0 || len(w.active("a")) != 20 {
+		t.Errorf("%d parts are left, %d are active", len(p.Fan.Left), len(w.active("a")))
+	}
+}
+
 func TestFanOut_StaggersItsParts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -62,6 +62,9 @@ func (w *worker) round(ctx context.Context) error {
 			p.done(rev)
 			w.went()
 			conflicts = 0
+			if w.comesDue(now) {
+				return nil // of what is left, a thousand parts may be, each of which takes a commit
+			}
 		case errors.As(err, &conflict):
 			p.undo()
 			w.settle(p, conflict, now)
@@ -95,6 +98,12 @@ func (w *worker) round(ctx context.Context) error {
 // wants reports whether there may be something to decide at now.
 func (w *worker) wants(now time.Time) bool {
 	return len(w.due) > 0 && w.due[0].dueAt() <= now.UnixMilli() || len(w.looks) > 0 || len(w.uncovered) > 0 || len(w.purges) > 0 || len(w.unread) > 0
+}
+
+// comesDue reports whether all is decided that was due at now, and something has
+// fallen due since.
+func (w *worker) comesDue(now time.Time) bool {
+	return len(w.due) > 0 && w.due[0].dueAt() > now.UnixMilli() && w.due[0].dueAt() <= w.e.cfg.Now().UnixMilli()
 }
 
 // mostConflicts is how many commits in a row a round may lose.
