@@ -1,0 +1,150 @@
+package scheduler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// endParent puts a run whose parts have all ended into history. false: there is no
+// room.
+func (p *plan) endParent(t *taskState, q *waiting) bool {
+	size := len(q.Message) + q.Fan.Count*roomForPart + 4*roomForRecord
+	if !p.fits(t, 3, min(size, roomForParent)) {
+		return false
+	}
+	end := concluded(t, q, p.now)
+	ref := t.ref(p.w.shard)
+	p.dequeue(t, q)
+	p.commit.Record(ref, end)
+	if end.State == task.Failed {
+		p.commit.BuryParent(ref, end, q.Env)
+	}
+	p.then = append(p.then, func(int64) { p.w.look(t) }) // another may start now, and the parts go
+	return true
+}
+
+// roomForParent is what the two records of a run with MaxParts parts take at most.
+const roomForParent = 640 << 10
+
+// concluded is how a run whose parts have ended has ended itself.
+func concluded(t *taskState, q *waiting, now time.Time) task.Run {
+	end, f := q.Run, *q.Fan
+	f.Parts, f.Ended, f.Succeeded = make([]task.Part, 0, f.Count), 0, 0
+	cut := len(f.Left) > 0
+	for _, i := range f.Left {
+		f.Parts = append(f.Parts, task.Part{Index: i, State: task.Cancelled, Reason: f.Cancel})
+	}
+	for _, r := range t.live.returned {
+		if r.parent != q.ID {
+			continue
+		}
+		f.Parts = append(f.Parts, r.Part)
+		cut = cut || r.State == task.Cancelled
+		if r.State == task.Succeeded {
+			f.Succeeded++
+		}
+		if at := r.StartedAt; !at.IsZero() && (end.StartedAt.IsZero() || at.Before(end.StartedAt.Time)) {
+			end.StartedAt = at
+		}
+	}
+	f.Ended, f.Left = len(f.Parts), nil
+	slices.SortFunc(f.Parts, func(a, b task.Part) int { return a.Index - b.Index })
+	end.Fan, end.EndedAt, end.NotBefore = &f, task.At(now), task.Time{}
+	due := end.ScheduledTime
+	if !end.DueAt.IsZero() {
+		due = end.DueAt
+	}
+	if !end.StartedAt.IsZero() {
+		end.LatenessMS = new(max(0, end.StartedAt.Sub(due.Time).Milliseconds()))
+	}
+	switch {
+	case f.Cancel != "" && cut:
+		end.State, end.Reason = task.Cancelled, f.Cancel
+	case f.Met():
+		end.State, end.Reason, end.CancelledBy = task.Succeeded, "", ""
+	default:
+		end.State, end.Reason, end.CancelledBy = task.Failed, task.ReasonParts, ""
+		end.Message = shortfall(f)
+	}
+	return end
+}
+
+// shortfall says which parts were missed, for a person.
+func shortfall(f task.Fan) string {
+	text := fmt.Sprintf("%d of %d parts succeeded, %d had to", f.Succeeded+f.Kept, f.Count, f.Need)
+	for n, p := range f.Parts {
+		if p.State != task.Succeeded {
+			text += fmt.Sprintf("; part %d", p.Index)
+			if p.Node != "" {
+				text += " on " + p.Node
+			}
+			text += fmt.Sprintf(": %s (%s)", p.State, p.Reason)
+			if len(text) > 400 && n < len(f.Parts)-1 {
+				return text + "; …"
+			}
+		}
+	}
+	return text
+}
+
+// seek ends the parts of a run that are nowhere: not left, not in an inbox, not in the
+// queue, not ended. Somebody has deleted their record. They are lost when that has
+// been so for as long as it takes to be found otherwise. false: there is no room.
+func (p *plan) seek(t *taskState, q *waiting) bool {
+	nowhere := map[int]bool{}
+	for _, i := range q.Fan.Numbers() {
+		nowhere[i] = true
+	}
+	for _, i := range q.Fan.Left {
+		delete(nowhere, i)
+	}
+	found := func(id string) {
+		if parent, i, is := task.ParentOf(id); is && parent == q.ID {
+			delete(nowhere, i)
+		}
+	}
+	for id := range t.live.returned {
+		found(id)
+	}
+	for _, a := range t.live.active {
+		found(a.run)
+	}
+	for _, other := range t.live.queue {
+		found(other.ID)
+	}
+	for _, id := range t.live.unreadable {
+		found(id)
+	}
+	if len(nowhere) == 0 {
+		q.missing = time.Time{}
+		return true
+	}
+	if q.missing.IsZero() || p.now.Before(q.missing) {
+		q.missing = p.now
+	}
+	if until := q.missing.Add(p.w.e.cfg.LostAfter); p.now.Before(until) {
+		p.w.wakeAt(until)
+		return true
+	}
+	return p.endNowhere(t, q, nowhere)
+}
+
+func (p *plan) endNowhere(t *taskState, q *waiting, nowhere map[int]bool) bool {
+	for _, i := range slices.Sorted(maps.Keys(nowhere)) {
+		if !p.fits(t, 3, t.bytes()) {
+			return false
+		}
+		end := p.partRun(t, q, i)
+		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(p.now), "its record is gone"
+		p.commit.EndPart(t.ref(p.w.shard), end)
+		p.ends(t, end)
+		p.w.log.Error("a part of a run is nowhere on record; it is lost", zap.String("task", t.fullName()), zap.String("run", end.ID))
+	}
+	return true
+}

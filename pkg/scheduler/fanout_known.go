@@ -1,0 +1,114 @@
+package scheduler
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// returned is how a part ended.
+type returned struct {
+	task.Part
+	parent string
+	mod    int64
+}
+
+// back counts the parts of a run that have ended, and how many succeeded.
+func (t *taskState) back(q *waiting) (ended, succeeded int) {
+	for _, r := range t.live.returned {
+		if r.parent != q.ID {
+			continue
+		}
+		ended++
+		if r.State == task.Succeeded {
+			succeeded++
+		}
+	}
+	return ended, succeeded
+}
+
+// parentOf is the run that a part belongs to, if it is under way.
+func (t *taskState) parentOf(part string) *waiting {
+	id, _, is := task.ParentOf(part)
+	if !is || t.live == nil {
+		return nil
+	}
+	for _, q := range t.live.queue {
+		if q.ID == id && q.UnderWay() {
+			return q
+		}
+	}
+	return nil
+}
+
+// endsWithParent is why a part is to end with its run; "": it is not.
+func (t *taskState) endsWithParent(part string) (reason, who string) {
+	if q := t.parentOf(part); q != nil {
+		return q.Fan.Cancel, q.CancelledBy
+	}
+	return "", ""
+}
+
+// goesWithParent reports whether an attempt is of a part that is to end with its run.
+func (t *taskState) goesWithParent(part string) bool {
+	reason, _ := t.endsWithParent(part)
+	return reason != ""
+}
+
+// knowsParent reports whether the queue has a record of the run that a part belongs
+// to, if only one that cannot be read.
+func (t *taskState) knowsParent(part string) bool {
+	id, _, _ := task.ParentOf(part)
+	return t.live != nil && (slices.Contains(t.live.unreadable, id) || slices.ContainsFunc(t.live.queue, func(q *waiting) bool { return q.ID == id }))
+}
+
+// applyPart takes note of how a part has ended. Its record goes when that of its run
+// is in history, or when its task is gone.
+func (w *worker) applyPart(ev *store.ShardEvent) {
+	t := w.taskOf(ev)
+	if ev.Deleted {
+		delete(w.purges, ev.Key)
+		if t.live != nil {
+			delete(t.live.returned, ev.Run)
+		}
+		w.drop(t)
+		return
+	}
+	w.ended(t, ev.Run, ev.Mod)
+	end, err := store.DecodeEnded(ev.ShardKey, ev.Value)
+	if err != nil {
+		end = task.Run{ID: ev.Run, State: task.Failed, Reason: task.ReasonBadEntry}
+		w.log.Error("the record of a part cannot be read; it counts as failed", zap.String("task", t.fullName()), zap.String("run", ev.Run), zap.Error(err))
+	}
+	w.takeBack(t, ev.Run, end.AsPart(), ev.Mod)
+}
+
+// takeBack notes that a part has ended.
+func (w *worker) takeBack(t *taskState, id string, p task.Part, mod int64) {
+	parent, _, is := task.ParentOf(id)
+	if !is {
+		return
+	}
+	l := w.lively(t)
+	if l.returned == nil {
+		l.returned = map[string]returned{}
+	}
+	l.returned[id] = returned{p, parent, mod}
+	w.look(t)
+}
+
+// forgetParts has the records of parts deleted whose run has ended.
+func (p *plan) forgetParts(t *taskState) {
+	if t.live == nil || len(t.live.returned) == 0 {
+		return
+	}
+	ref := t.ref(p.w.shard)
+	for id, r := range t.live.returned {
+		if !t.knowsParent(id) {
+			p.w.purges[p.w.keys().Ended(ref, id)] = r.mod
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package scheduler
+
+import (
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// partRun is the run that a part is, before its first attempt.
+func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
+	return task.Run{
+		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
+		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
+	}
+}
+
+// giveOut gives the first part that can go to its node; done says that the commit
+// does something about the run. ok is false if there is no room.
+func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok bool) {
+	if at := q.NotBefore.Time; at.After(p.now) {
+		p.w.wakeAt(at)
+		return false, true
+	}
+	for at, index := range q.Fan.Left {
+		n, gone, found := p.nodeOf(t, q, index)
+		switch {
+		case gone:
+			return p.giveUp(t, q, at, ended, succeeded)
+		case !found && q.Fan.Nodes == nil:
+			return false, true
+		case !found:
+			continue
+		case t.started:
+			p.unpick(n)
+			p.then = append(p.then, func(int64) { p.w.look(t) })
+			return false, true
+		}
+		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8) {
+			p.unpick(n)
+			return false, false
+		}
+		w := q.Waiting
+		w.Fan = withCounts(q, ended, succeeded)
+		w.Fan.Left = slices.Delete(slices.Clone(q.Fan.Left), at, at+1)
+		if q.Fan.Stagger > 0 {
+			w.NotBefore = task.At(p.now.Add(q.Fan.Stagger.Std()))
+		}
+		p.attempt.Run, p.attempt.Env = p.partRun(t, q, index), q.Env
+		p.dispatch(t, n, -1)
+		p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
+		p.commit.GuardEntry(t.fullName(), t.mod)
+		p.rewrite(t, q, w)
+		return true, true
+	}
+	return false, true
+}
+
+// giveUp ends a part whose node has been away for as long as lost attempts are
+// waited for.
+func (p *plan) giveUp(t *taskState, q *waiting, at, ended, succeeded int) (done, ok bool) {
+	if !p.fits(t, 3, t.bytes()+roomForRecord) {
+		return false, false
+	}
+	end := p.partRun(t, q, q.Fan.Left[at])
+	end.State, end.Reason, end.EndedAt, end.Attempt = task.Lost, task.ReasonNodeGone, task.At(p.now), 0
+	end.Node = q.Fan.Nodes[q.Fan.Left[at]]
+	w := q.Waiting
+	w.Fan = withCounts(q, ended, succeeded)
+	w.Fan.Left = slices.Delete(slices.Clone(q.Fan.Left), at, at+1)
+	p.commit.EndPart(t.ref(p.w.shard), end)
+	p.rewrite(t, q, w)
+	p.ends(t, end)
+	return true, true
+}
+
+// nodeOf picks the node for a part of a run: its own, if it has one. gone: that has
+// been away for too long.
+func (p *plan) nodeOf(t *taskState, q *waiting, index int) (n *task.Node, gone, ok bool) {
+	if index >= len(q.Fan.Nodes) {
+		n, ok = p.pickPart(t, index)
+		return n, false, ok
+	}
+	name := q.Fan.Nodes[index]
+	if n, ok = p.w.e.cfg.Fleet.pickNamed(name, p.now); ok {
+		delete(q.away, name)
+		return n, false, true
+	}
+	since, known := q.away[name]
+	if !known {
+		if q.away == nil {
+			q.away = map[string]time.Time{}
+		}
+		since = p.now
+		q.away[name] = since
+	}
+	if until := since.Add(p.w.e.cfg.LostAfter); p.now.Before(until) {
+		p.w.wakeAt(until)
+		return nil, false, false
+	}
+	return nil, true, false
+}
+
+// unpick gives back what nodeOf picked.
+func (p *plan) unpick(n *task.Node) { p.w.e.cfg.Fleet.Take(n.Name) }
+
+// part sees to a part that waits for another attempt. false: there is no room.
+func (p *plan) part(t *taskState, q *waiting) bool {
+	parent, index := t.parentOf(q.ID), 0
+	if parent != nil {
+		_, index, _ = task.ParentOf(q.ID)
+	}
+	switch {
+	case parent == nil && t.knowsParent(q.ID): // it cannot be read: nobody knows
+		return true
+	case parent == nil:
+		if !p.fits(t, 1, roomForRecord) {
+			return false
+		}
+		p.dequeue(t, q)
+		return true
+	case parent.Fan.Cancel != "":
+		return p.endWaitingPart(t, q, parent, task.Cancelled, parent.Fan.Cancel)
+	case p.isFrozen(t):
+		return true
+	}
+	if at := t.notBefore(q); at.After(p.now) {
+		p.w.wakeAt(at)
+		return true
+	}
+	if t.started {
+		p.then = append(p.then, func(int64) { p.w.look(t) })
+		return true
+	}
+	n, gone, ok := p.nodeOf(t, parent, index)
+	switch {
+	case gone:
+		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)
+	case !ok:
+		return true
+	case !p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()):
+		p.unpick(n)
+		return false
+	}
+	p.attempt.Run, p.attempt.Env = q.Run, q.Env
+	p.dispatch(t, n, -1)
+	p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
+	p.commit.GuardEntry(t.fullName(), t.mod)
+	p.commit.GuardQueued(t.ref(p.w.shard), parent.ID, parent.mod) // it is not to end
+	p.dequeue(t, q)
+	return true
+}
+
+// endWaitingPart ends a part out of the queue.
+func (p *plan) endWaitingPart(t *taskState, q, parent *waiting, state task.State, reason string) bool {
+	if !p.fits(t, 2, 2*roomForRecord) {
+		return false
+	}
+	end := q.Run
+	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
+	p.dequeue(t, q)
+	p.commit.Record(t.ref(p.w.shard), end)
+	p.ends(t, end)
+	p.then = append(p.then, func(int64) { p.w.look(t) })
+	return true
+}
+
+// ends takes into memory that the commit has ended a part.
+func (p *plan) ends(t *taskState, end task.Run) {
+	p.then = append(p.then, func(rev int64) { p.w.takeBack(t, end.ID, end.AsPart(), rev) })
+}
