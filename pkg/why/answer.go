@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ func For(f Facts, q Question) task.Answer {
 	if err != nil {
 		zone, q.Timezone = time.UTC, "UTC"
 	}
+	// A run with parts speaks for them.
+	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
 	w := witness{Facts: &f, speaker: speaker{zone}, all: timeline(&f)}
 	var a task.Answer
 	switch {

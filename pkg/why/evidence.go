@@ -89,6 +89,9 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 	if !r.DispatchedAt.IsZero() {
 		text := fmt.Sprintf("to %s on %s", r.Node, w.exact(r.DispatchedAt.Time))
+		if r.Fan != nil {
+			text = fmt.Sprintf("in %s from %s on", plural(int64(r.Fan.Count), "part", "parts"), w.exact(r.DispatchedAt.Time))
+		}
 		if late, ok := lateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
 			what := "started"
 			if len(r.Attempts) > 0 {

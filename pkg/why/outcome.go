@@ -56,6 +56,9 @@ func reasonWords(r *task.Run) string {
 
 func (f *Facts) activeWords(s speaker, g finding) string {
 	r := g.run
+	if r.Fan != nil {
+		return f.partWords(s, g)
+	}
 	text := fmt.Sprintf("was given to %s on %s, and is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
 	if r.State == task.Running || !r.StartedAt.IsZero() {
 		text = fmt.Sprintf("is running on %s, since %s", r.Node, s.when(r.StartedAt.Time))
@@ -76,6 +79,31 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 		text += "; " + r.CancelledBy + " has asked for its end"
 	}
 	return text + f.retryWords(r)
+}
+
+// partWords is how far a run with parts is.
+func (f *Facts) partWords(s speaker, g finding) string {
+	r := g.run
+	since := r.StartedAt.Time
+	if since.IsZero() {
+		since = r.DispatchedAt.Time
+	}
+	ended := r.Fan.Ended + r.Fan.Kept
+	have := "have"
+	if ended == 1 {
+		have = "has"
+	}
+	text := fmt.Sprintf("is running, since %s; of its %s %d %s ended", s.when(since), plural(int64(r.Fan.Count), "part", "parts"), ended, have)
+	if g.freeze != nil {
+		text += "; " + frozenWords(s, g.freeze)
+	}
+	switch {
+	case r.CancelledBy != "":
+		text += "; " + r.CancelledBy + " has asked for its end"
+	case r.Fan.Cancel != "":
+		text += "; it is being ended: " + because(r.Fan.Cancel)
+	}
+	return text
 }
 
 func (f *Facts) skipWords(s speaker, g finding) string {
@@ -191,6 +219,9 @@ func endWords(r *task.Run) string {
 	case task.Succeeded:
 		if d := r.EndedAt.Sub(r.StartedAt.Time); !r.StartedAt.IsZero() && !r.EndedAt.IsZero() {
 			text += " after " + span(d)
+		}
+		if r.Fan != nil {
+			text += fmt.Sprintf(": %d of %s did", r.Fan.Succeeded+r.Fan.Kept, plural(int64(r.Fan.Count), "part", "parts"))
 		}
 	case task.Cancelled:
 		text = "was cancelled"

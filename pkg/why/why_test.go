@@ -494,6 +494,46 @@ var stories = []story{
 	}, "14:30", task.VerdictEnded, []string{"will probably not run: max_runs is 3, 2 ticks have run, and 2 ticks come before it"}},
 }
 
+func TestFor_RunWithParts(t *testing.T) {
+	fan := func(ended, succeeded int) func(*task.Run) {
+		return func(r *task.Run) {
+			r.Node, r.Fan = "", &task.Fan{Count: 3, Need: 3, Ended: ended, Succeeded: succeeded}
+		}
+	}
+	part := func(r *task.Run) { r.ID, r.Trigger, r.Node = task.PartID(r.ID, 1), task.TriggerPart, "n2" }
+	for _, c := range []struct {
+		name  string
+		world *world
+		ask   string
+		want  task.Verdict
+		says  string
+	}{
+		{"under way", nightly().run("11:30:00", task.Running, part).run("11:30:00", task.Running, fan(1, 1)), "", task.VerdictRunning,
+			"is running, since Tue 10 Mar 2026 11:30:00.012 UTC; of its 3 parts 1 has ended"},
+		{"not one has started", nightly().run("11:30:00", task.Running, func(r *task.Run) { fan(0, 0)(r); r.StartedAt = task.Time{} }), "", task.VerdictRunning,
+			"is running, since Tue 10 Mar 2026 11:30 UTC; of its 3 parts 0 have ended"},
+		{"asked about by its time", nightly().run("02:30:00", task.Running, part).run("02:30:00", task.Running, fan(2, 1)), "02:30", task.VerdictRunning,
+			"of its 3 parts 2 have ended"},
+		{"succeeded", nightly().run("02:30:00", task.Succeeded, fan(3, 3)), "02:30", task.VerdictSucceeded, "3 of 3 parts did"},
+		{"failed", nightly().run("02:30:00", task.Failed, func(r *task.Run) {
+			fan(3, 2)(r)
+			r.Reason, r.Message = task.ReasonParts, "2 of 3 parts succeeded, 3 had to; part 1 on n2: failed (exit_code)"
+		}), "02:30", task.VerdictFailed, "part 1 on n2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := c.world.ask(t, c.ask)
+			if a.Verdict != c.want || !strings.Contains(a.Sentence, c.says) {
+				t.Errorf("%s: %s", a.Verdict, a.Sentence)
+			}
+			for _, l := range a.Lines {
+				if strings.Contains(l.Says, " to on ") || strings.HasPrefix(l.Says, "to on") || strings.HasPrefix(l.Says, "to  on") || task.IsPart(l.Says) {
+					t.Errorf("%s: %s", l.What, l.Says)
+				}
+			}
+		})
+	}
+}
+
 func TestFor_Stories(t *testing.T) {
 	for _, c := range slices.Concat(stories, waitingStories) {
 		t.Run(c.name, func(t *testing.T) {
