@@ -36,9 +36,13 @@ func (c *confinement) join(group *cgroup.Group) {
 	}
 }
 
-// meet says of an attempt that failed that a limit is why.
+// meet says of an attempt that failed that a limit is why, and of another that
+// processes of it were killed for memory.
 func (r *Result) meet(l task.Limits, u cgroup.Usage) {
 	if r.State != task.Failed {
+		if u.OOMKills > 0 && r.Message == "" { // it came to its end without what was killed
+			r.Message = fmt.Sprintf("%s of it %s killed: out of memory, limits.memory is %s", processCount(u.OOMKills), was(u.OOMKills), l.Memory)
+		}
 		return
 	}
 	how := r.Message
@@ -62,6 +66,13 @@ func processCount(n int64) string {
 		return "a process"
 	}
 	return fmt.Sprintf("%d processes", n)
+}
+
+func was(n int64) string {
+	if n == 1 {
+		return "was"
+	}
+	return "were"
 }
 
 // cgroupLimits are those of the limits that control groups enforce.

@@ -13,7 +13,7 @@ import (
 // and those that these had.
 type taken struct {
 	cpu           time.Duration
-	largest       int64 // bytes, of the largest process
+	largest       int64 // bytes, of the largest process; 0: not known
 	read, written int64 // bytes from and to storage
 }
 
@@ -23,9 +23,22 @@ const sector = 512
 func takenOf(u syscall.Rusage) taken {
 	return taken{
 		cpu:     time.Duration(u.Utime.Nano() + u.Stime.Nano()),
-		largest: u.Maxrss << 10,
+		largest: beyondOwn(u.Maxrss << 10),
 		read:    u.Inblock * sector, written: u.Oublock * sector,
 	}
+}
+
+// beyondOwn is the most memory that a child is said to have had, if that tells
+// anything, else 0. A child shares this process's memory until it executes its
+// program, and the kernel counts that as the child's: what is not beyond the most
+// that this process ever had may be this process's own. The sixteenth more is for
+// counters that are not exact.
+func beyondOwn(peak int64) int64 {
+	var own syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil || peak <= (own.Maxrss+own.Maxrss>>4)<<10 {
+		return 0
+	}
+	return peak
 }
 
 // usage is what the tree took, and what its control group says of limits.
