@@ -54,7 +54,7 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
-var sizeForm = regexp.MustCompile(`^([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kKMGT]?i?)[bB]?$`)
+var sizeForm = regexp.MustCompile(`^([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([kKMGT]?i?)[bB]?$`)
 
 // ParseSize reads a number of bytes, 0 or more, with or without a unit: 100, 64k,
 // 1.5Gi. A trailing B is taken, too. The error is an *Error of the field.
@@ -63,7 +63,7 @@ func ParseSize(field, text string) (Size, error) {
 	if m == nil {
 		return 0, Invalid(CodeOutOfRange, field, "%s is not a number of bytes, such as 512Ki, 64Mi, 1.5Gi or 10G", Quote(text))
 	}
-	factor := 1.0
+	factor := int64(1)
 	switch unit := m[2]; unit {
 	case "":
 	case "K":
@@ -71,15 +71,18 @@ func ParseSize(field, text string) (Size, error) {
 	default:
 		for _, u := range sizeUnits {
 			if u.name == unit {
-				factor = float64(u.bytes)
+				factor = u.bytes
 			}
 		}
 		if factor == 1 { // "i" alone
 			return 0, Invalid(CodeOutOfRange, field, "%s is not a number of bytes, such as 512Ki, 64Mi, 1.5Gi or 10G", Quote(text))
 		}
 	}
+	if whole, err := strconv.ParseInt(m[1], 10, 64); err == nil && whole <= math.MaxInt64/factor {
+		return Size(whole * factor), nil // a float would round what has more than 15 digits
+	}
 	n, err := strconv.ParseFloat(m[1], 64)
-	if n *= factor; err != nil || n >= math.MaxInt64 {
+	if n *= float64(factor); err != nil || n >= math.MaxInt64 {
 		return 0, Invalid(CodeOutOfRange, field, "%s is more bytes than there are", Quote(text))
 	}
 	return Size(math.Round(n)), nil
