@@ -106,7 +106,7 @@ func (p *Policy) checkSources(a Attempt) error {
 		if f.Secret != "" && p.Secrets != nil && !*p.Secrets {
 			return refuse("secrets", "%s: no secrets are used here", field)
 		}
-		if f.File != "" && p.EnvFiles != nil && !slices.ContainsFunc(p.EnvFiles, func(e string) bool { return covers(e, path.Clean(f.File)) }) {
+		if f.File != "" && p.EnvFiles != nil && !slices.ContainsFunc(p.EnvFiles, func(e string) bool { return covers(e, f.File) }) {
 			return refuse("env_files", "%s: variables do not come from %s here", field, task.Quote(f.File))
 		}
 	}
@@ -114,8 +114,12 @@ func (p *Policy) checkSources(a Attempt) error {
 }
 
 // covers reports whether an entry, a file or a directory that ends in "/", has a
-// file that is named without any ".." or "." in it.
+// file. A name with ".." in it is nowhere: behind a symbolic link that leads
+// elsewhere than the name says.
 func covers(entry, file string) bool {
+	if path.Clean(file) != file {
+		return false
+	}
 	if strings.HasSuffix(entry, "/") {
 		return strings.HasPrefix(file, strings.TrimRight(entry, "/")+"/")
 	}

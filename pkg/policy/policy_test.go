@@ -50,6 +50,7 @@ func TestCheck(t *testing.T) {
 		{"secrets: false", plain, ""}, {"secrets: false", of(task.EnvFrom{Secret: "db"}), "secrets"}, {"secrets: false", of(task.EnvFrom{File: "/x"}), ""},
 		{"env_files: [/etc/app/]", of(task.EnvFrom{Secret: "db"}), ""}, {"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/app/db.env"}), ""},
 		{"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/app/../shadow"}), "env_files"}, {"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/application"}), "env_files"},
+		{"env_files: [/etc/app/]", of(task.EnvFrom{File: "/tmp/link/../../etc/app/db.env"}), "env_files"}, // the link may lead to another ../..
 		{"env_files: [/etc/app]", of(task.EnvFrom{File: "/etc/app/db.env"}), "env_files"}, {"env_files: [/etc/app]", of(task.EnvFrom{File: "/etc/app"}), ""},
 	} {
 		err := policyOf(t, c.policy).Check(c.a)
