@@ -299,6 +299,9 @@ func (a *app) completeGlobals(root *cobra.Command) {
 
 func completeTaskFlags(cmd *cobra.Command) {
 	completeFixed(cmd, "strategy", task.Strategies()...)
+	completeFixed(cmd, "count", task.All.String())
+	completeFixed(cmd, "succeed", "all", "any")
+	completeFixed(cmd, "output-streams", task.StreamsMerged, task.StreamsApart)
 	completeFixed(cmd, "overlap", task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
 	completeFixed(cmd, "queue-drop", task.DropNewest, task.DropOldest)
 	completeFixed(cmd, "missed", task.MissedLatest, task.MissedSkip, task.MissedAll)

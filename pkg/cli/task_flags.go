@@ -81,6 +81,14 @@ var taskFields = []taskFlag{
 	{"strategy", "target.strategy", "", "`WHICH` of them has a run: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky"},
 	{"hash-key", "target.key", "", "with --strategy hash: runs with the same `KEY` go to the same node (default: the task's name)"},
 	{"order", "target.order", []string{}, "with --strategy first: the `NODES` that may run it, the best first"},
+	{"count", "target.count", "", "each run has a part on `N` nodes, or on all that match (default 1)"},
+	{"parts", "target.parts", 0, "each run has `N` parts, on any nodes"},
+	{"stagger", "target.stagger", "", "`DURATION` between the start of a part and of the next"},
+	{"succeed", "target.succeed", "", "`HOW-MANY` parts have to succeed: all (default), any, a number, or such as 80%"},
+	{"output-streams", "output.streams", "", "standard output and error by one pipe, `HOW`: merged (default), or apart, told apart"},
+	{"output-limit", "output.limit", "", "`SIZE` that is kept of each attempt's output, such as 10Mi (default: the node's)"},
+	{"output-keep", "output.keep", "", "`DURATION` for which output is kept after its end (default: the node's)"},
+	{"output-compress", "output.compress", false, "compress output when the attempt has ended (default true)"},
 	{"keep", "history.keep", 0, "`N` ended runs to remember (default 20)"},
 	{"record", "history.record", "", "`WHICH` ended runs to remember: all (default) or failures"},
 	{"shadow", "shadow", false, "decide and record its ticks, and start nothing"},
@@ -184,6 +192,9 @@ func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
 		return flags.GetStringSlice(t.name)
 	}
 	s, err := flags.GetString(t.name)
+	if t.name == "count" && wholeOrDecimal.MatchString(s) {
+		return json.Number(s), err
+	}
 	if (t.name == "retry-factor" || t.name == "retry-jitter") && json.Valid([]byte(s)) {
 		return json.Number(s), err
 	}
@@ -274,7 +285,7 @@ func shortcuts() map[string]string {
 	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
 		"limit": "action.process.limits", "limits": "action.process.limits",
 		"label": "labels", "labels": "labels", "retries": "retry.attempts",
-		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "history": "history",
+		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "success": "success", "output": "output", "history": "history",
 		"queue": "queue", "paused_until": "paused_until", "pause_reason": "pause_reason"}
 	for _, t := range taskFields {
 		if _, taken := s[t.name]; !taken {

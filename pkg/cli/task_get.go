@@ -140,6 +140,8 @@ func (a *app) describeSpec(d *details, t client.Task) {
 	if t.Timeout > 0 {
 		d.field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, first(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
+	d.field("Succeeds with", "%s", successWords(t.Success))
+	d.field("Output", "%s", outputWords(t.Output))
 	d.field("Overlap", "%s", overlapWords(t.Spec))
 	d.field("Missed", "%s", missedWords(t.Missed))
 	if t.Deadline > 0 {
@@ -154,6 +156,7 @@ func (a *app) describeSpec(d *details, t client.Task) {
 		d.field("Pauses when", "%s", words)
 	}
 	d.field("Runs on", "%s", placeWords(t.Target))
+	d.field("Parts", "%s", targetPartWords(t.Target))
 	d.field("History", "%s", historyWords(t.History))
 }
 
