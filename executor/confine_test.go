@@ -526,3 +526,31 @@ func BenchmarkProcess_Confined(b *testing.B) {
 		})
 	}
 }
+
+// Whoever has another process as the same user can put something else in the place
+// of the directory before it is handed over.
+func TestScratch_HandsOverNoFile(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	m, err := l.rooms.take(l.own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.leave(nil, &Result{}) }()
+	others := filepath.Join(t.TempDir(), "others")
+	writeFile(t, others, "", 0o600)
+	m.owner = owner{m.own.uid, m.own.gid + 1} // a change that is seen
+	for name, put := range map[string]func(path string) error{
+		"link": func(path string) error { return os.Link(others, path) }, "symlink": func(path string) error { return os.Symlink(others, path) },
+	} {
+		if err := put(filepath.Join(m.path, name)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.handOver(name); err == nil {
+			t.Errorf("a %s is handed over", name)
+		}
+	}
+	if info, err := os.Stat(others); err != nil || info.Sys().(*syscall.Stat_t).Gid != m.own.gid {
+		t.Errorf("the file is the user's now: %+v, %v", info, err)
+	}
+	m.owner = m.own
+}

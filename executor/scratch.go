@@ -74,12 +74,24 @@ func (m *room) scratch(err error) (path string, _ error) {
 	}
 	path = filepath.Join(m.path, scratchName)
 	if err = unix.Mkdirat(m.dir, scratchName, 0o700); err == nil && m.owner != m.own {
-		err = unix.Fchownat(m.dir, scratchName, int(m.owner.uid), int(m.owner.gid), unix.AT_SYMLINK_NOFOLLOW)
+		err = m.handOver(scratchName)
 	}
 	if err != nil {
 		return "", &os.PathError{Op: "make", Path: path, Err: err}
 	}
 	return path, nil
+}
+
+// handOver makes a directory of the room its user's. The room is that user's, who may
+// have put something else in its place since it was made: another's file, say, of
+// which it has no more than a link.
+func (m *room) handOver(name string) error {
+	fd, err := openDir(m.dir, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fchown(fd, int(m.owner.uid), int(m.owner.gid))
 }
 
 // privates makes what stands in for task.PrivateDirs: the daemon's, for everybody
