@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -30,6 +31,24 @@ func (c *Commit) EndPart(ref Ref, end task.Run) {
 	key := c.keys.Ended(ref, end.ID)
 	c.knownAt(key, 0)
 	c.put(key, encodeEnded(end, c.explicit))
+}
+
+// onRecordOfParent is onRecord for a part of which there is no record any more: that of
+// its run says how its last attempt ended. Of the former ones nobody can tell.
+func (s *Store) onRecordOfParent(ctx context.Context, h Held, end task.Run) (bool, error) {
+	ref := h.Ref()
+	parent, index, _ := task.ParentOf(h.ID)
+	e, err := s.getOne(ctx, s.keys.Ended(ref, parent))
+	if e == nil || err != nil {
+		return err == nil, err
+	}
+	r, err := DecodeEnded(ShardKey{Kind: KindEnded, Ref: ref, Run: parent}, e.Value)
+	if err != nil || r.Fan == nil {
+		return true, nil
+	}
+	return !slices.ContainsFunc(r.Fan.Parts, func(p task.Part) bool {
+		return p.Index == index && p.Token == h.Create && p.State != end.State
+	}), nil
 }
 
 // cancelParent asks for the end of a run that has parts: whoever owns its shard has

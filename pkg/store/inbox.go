@@ -161,6 +161,9 @@ func (s *Store) onRecord(ctx context.Context, res kv.Result, h Held, end task.Ru
 	// it might slip through between the reads.
 	active, err := s.activeOf(ctx, ref, res.Revision)
 	active = slices.DeleteFunc(active, func(a Held) bool { return a.ID != h.ID })
+	if err == nil && len(active) == 0 && task.IsPart(h.ID) {
+		return s.onRecordOfParent(ctx, h, end)
+	}
 	return err == nil && len(active) == 0 || slices.ContainsFunc(active, func(a Held) bool {
 		return recordedAs(a.Attempts, h.Create, end.State)
 	}), err
