@@ -185,6 +185,21 @@ func TestFanOut_OverlapIsAboutTheRun(t *testing.T) {
 	}
 }
 
+// What has its parts does not wait: it takes none of the room for what does.
+func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.create("a", every("1s"), parts(1), allow)
+	h := w.work("n1")
+	state := h.tasks["default/a"]
+	for range maxWaiting {
+		h.lively(state).queue = append(h.lively(state).queue, &waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
+	}
+	if d := state.doing(); d.all != 0 || d.begun != maxWaiting || state.how.rule.waiting(d) != waits {
+		t.Errorf("it does %+v", d)
+	}
+}
+
 func TestFanOut_FewerNodesThanItsCount_WaitsForThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

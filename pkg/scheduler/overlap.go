@@ -167,7 +167,9 @@ func (t *taskState) doing() (d doing) {
 		if task.IsPart(q.ID) {
 			continue
 		}
-		d.all++
+		if !q.UnderWay() {
+			d.all++
+		}
 		switch {
 		case q.begun():
 			d.begun++
