@@ -496,6 +496,20 @@ func TestFanOut_PartThatIsNowhere_IsLost(t *testing.T) {
 	w.wantParts("a", "0 succeeded n1", "1 lost")
 }
 
+// Nobody knows of how many parts it is: it goes on, and no other begins beside it.
+func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", every("1s"), parts(2))
+	h.decide(1)
+	w.put(w.store.Keys().Queued(ref("a"), w.parent("a").ID), "{")
+	h.decide(2)
+	if n := len(w.active("a")); n != 2 {
+		t.Errorf("%d parts are active", n)
+	}
+}
+
 // What a run with as many parts as there may be leaves on record fits into a request
 // of etcd, and into what the plan makes room for.
 func TestFanOut_AThousandPartsFit(t *testing.T) {

@@ -221,11 +221,19 @@ func (t *taskState) begun() int {
 }
 
 // attempts is how many attempts in inboxes are of runs in one piece: of others the
-// run counts, not its parts.
+// run counts, not its parts; here, if its own record cannot be read.
 func (t *taskState) attempts() int {
 	n := 0
 	for _, a := range t.active() {
 		if !task.IsPart(a.run) {
+			n++
+		}
+	}
+	if t.live == nil {
+		return n
+	}
+	for _, id := range t.live.unreadable {
+		if slices.ContainsFunc(t.live.active, func(a *attempt) bool { parent, _, is := task.ParentOf(a.run); return is && parent == id }) {
 			n++
 		}
 	}
