@@ -72,10 +72,11 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 		g := &glimpse{shard: w.shard, now: now, until: now + span.Milliseconds(), limit: limit, enough: &enough, shown: answers}
 		if w.opened.Load() {
 			select {
-			case w.glimpses <- g:
-				asked++
-			default: // it has not answered the one before
+			case <-w.glimpses: // it has not looked at the one before, for which nobody waits any more
+			default:
 			}
+			w.glimpses <- g
+			asked++
 		}
 		waits[w.shard] = w
 	}

@@ -334,8 +334,27 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 	gone, hangUp := context.WithCancel(w.ctx)
 	hangUp()
 	r.Part(gone, time.Minute, 10)
-	if p := r.Part(w.ctx, time.Minute, 10); p.Tasks != 1 {
-		t.Errorf("it shows %+v", p)
+	if !r.board.at.IsZero() {
+		t.Error("what the first was told is kept for others")
+	}
+	w.eventually("all is shown", func() bool { return r.Part(w.ctx, time.Minute, 10).Tasks == 1 })
+}
+
+// A worker that was busy when somebody hung up is asked by the next one all the same.
+func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	h.opened.Store(true)
+	h.e.workers[0] = h.worker
+	gone, hangUp := context.WithCancel(w.ctx)
+	hangUp()
+	h.e.Part(gone, time.Minute, 10)
+	former := <-h.glimpses
+	h.glimpses <- former
+	h.e.Part(w.ctx, time.Minute, 10)
+	if <-h.glimpses == former {
+		t.Error("it is asked for one who has hung up")
 	}
 }
 
