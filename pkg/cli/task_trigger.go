@@ -88,7 +88,7 @@ func readEnv(pairs []string) (map[string]string, error) {
 // and fails if one did not succeed.
 func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, exitStatus bool) error {
 	m := a.merge(logWords{runs: runs}.refs())
-	errs := make([]error, len(runs))
+	errs, begun := make([]error, len(runs)), slices.Clone(runs)
 	var all sync.WaitGroup
 	few := make(chan struct{}, mostStreams)
 	for i := range runs {
@@ -106,7 +106,7 @@ func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, e
 	}
 	over, stop := context.WithCancel(ctx)
 	var telling sync.WaitGroup
-	telling.Go(func() { a.tellProgress(over, c, m, slices.Clone(runs)) })
+	telling.Go(func() { a.tellProgress(over, c, m, begun) })
 	all.Wait()
 	stop()
 	telling.Wait()
