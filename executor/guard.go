@@ -41,7 +41,8 @@ const (
 // groups, and calls clear, which is to say so in etcd;
 // clear is called again until it succeeds, for some ten seconds, but not at all
 // if the daemon died before this guardian knew of every attempt. While the
-// daemon is frozen, it kills attempts which others may replace at their deadline.
+// daemon is frozen, it kills attempts which others may replace at their deadline,
+// and what holds the daemon up (see stuck).
 //
 // It holds a lock below the data directory for as long as it lives, and ignores
 // the signals by which terminals and service managers end a daemon.
@@ -60,7 +61,7 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 	if _, err := fmt.Fprintln(out, answer); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
-	g := guard{roots: hello.Groups, log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
+	g := guard{roots: hello.Groups, log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}, stuck: stuck{daemon: os.Getppid()}}
 	if dead := g.listen(ctx, lines); !dead {
 		return g.kill(ctx, func(ward) bool { return true }) // a bye with attempts alive: they end, too
 	}
@@ -83,6 +84,7 @@ type guard struct {
 	watch    watch
 	informed bool            // of all attempts that were there when it came
 	warned   map[uint64]bool // killed at their deadline
+	stuck    stuck
 }
 
 // inform notes that it knows all, and leaves its number in the lock file for
@@ -140,8 +142,9 @@ func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 			if x.All {
 				g.inform()
 			}
-		case <-look.C:
+		case now := <-look.C:
 			g.expire(ctx)
+			g.release(now)
 		}
 	}
 }
