@@ -237,3 +237,21 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 		}
 	}
 }
+
+// A sweep that has read the directory before an output was compressed finds no output
+// afterwards, only what is beside it: that is no reason to remove all.
+func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
+	s, path := spoolWith(t, lines(5*block), task.Output{Keep: task.Duration(time.Hour)}, SpoolConfig{})
+	if err := s.pack(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	if s.outdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
+		t.Error("it is removed")
+	}
+	if err := os.Remove(packed(path)); err != nil {
+		t.Fatal(err)
+	}
+	if !s.outdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
+		t.Error("what is beside an output that is gone is left for ever")
+	}
+}

@@ -92,8 +92,7 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 		if ctx.Err() != nil {
 			break
 		}
-		old := now.Sub(f.at) > s.cfg.MaxAge || !f.until.IsZero() && now.After(f.until)
-		if used <= goal && !old {
+		if used <= goal && !s.outdated(f, now) {
 			if f.log > block && !f.raw {
 				s.toPack(f.path) // its daemon had no time for that
 			}
@@ -109,6 +108,18 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 	if removed > 0 {
 		s.log.Info("removed old output", zap.Int("files", removed), zap.Int64("bytes", used))
 	}
+}
+
+// outdated reports whether an output is to be removed for its age. One of which only
+// what is beside it was found may have been compressed meanwhile: that is seen to at the
+// next sweep.
+func (s *Spool) outdated(f spooled, now time.Time) bool {
+	if f.at.IsZero() {
+		if _, err := os.Lstat(packed(f.path)); err == nil {
+			return false
+		}
+	}
+	return now.Sub(f.at) > s.cfg.MaxAge || !f.until.IsZero() && now.After(f.until)
 }
 
 // ended lists the outputs of attempts that ended, and removes empty directories.
