@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/policy"
@@ -95,13 +96,23 @@ func (l *launcher) judge(a task.Assigned) (func(program string) (string, error),
 			err = p.Check(asks)
 		}
 		if err == nil {
-			_, _, err = p.Bind(asks.Process, asks.Timeout)
+			err = stillBound(p, asks)
 		}
 		if err == nil {
 			program, err = p.Program(program)
 		}
 		return program, refused(task.ReasonPolicy, err)
 	}, nil
+}
+
+// stillBound is an error if the policy bounds an attempt otherwise than when it was
+// prepared.
+func stillBound(p *policy.Policy, asks policy.Attempt) error {
+	bound, timeout, err := p.Bind(asks.Process, asks.Timeout)
+	if err == nil && (timeout != asks.Timeout || !reflect.DeepEqual(bound, asks.Process)) {
+		err = errors.New("the node's policy demands more of it than a moment ago")
+	}
+	return err
 }
 
 // judged has the policy judge the program that was found, and has it judge that

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/policy"
@@ -102,7 +103,13 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 	l.policy = func() (*policy.Policy, error) { return p, nil }
 	for what, meanwhile := range map[string]func(){
 		"another policy": func() { p = &policy.Policy{Executables: []string{bad}} },
-		"another link":   func() { p.Executables = append(p.Executables, bad); _ = os.Remove(link); _ = os.Symlink(bad, link) },
+		"another demand": func() {
+			p = &policy.Policy{Executables: []string{good}, Require: policy.Require{NoNewPrivs: true}}
+		},
+		"another limit": func() {
+			p = &policy.Policy{Executables: []string{good}, Limits: policy.Limits{Timeout: task.Duration(time.Hour)}}
+		},
+		"another link": func() { p.Executables = append(p.Executables, bad); _ = os.Remove(link); _ = os.Symlink(bad, link) },
 	} {
 		p = &policy.Policy{Executables: []string{good}}
 		_ = os.Remove(link)
