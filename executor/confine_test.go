@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -261,6 +262,50 @@ func TestConfine_WhereNothingMayBeTraced(t *testing.T) {
 	}
 	r := l.confined(t, "echo ran", func(p *task.Process) { change(p); p.Enforce = task.EnforceReport })
 	if r.State != task.Succeeded || !slices.Equal(r.Unenforced, []string{"limits.open_files", "nice"}) {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// A filter of system calls, as containers have it, may forbid it.
+func TestConfine_WhereNoThreadCanBeItsOwn(t *testing.T) {
+	l := confining(t)
+	defer func(was func(int) error) { unshare = was }(unshare)
+	unshare = func(int) error { return unix.EPERM }
+	change := func(p *task.Process) { p.Umask = "027" }
+	if r := l.confined(t, "echo ran", change); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "umask: unshare: operation not permitted") {
+		t.Errorf("got %+v", r)
+	}
+	r := l.confined(t, "echo ran", func(p *task.Process) { change(p); p.Enforce = task.EnforceReport })
+	if r.State != task.Succeeded || !slices.Equal(r.Unenforced, []string{"umask"}) {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestConfine_LimitsOfAllWhereNothingMayBeTraced(t *testing.T) {
+	l := newLauncher(t, SpoolConfig{})
+	var err error
+	if l.groups, err = cgroup.Open(cgroup.Config{Setting: cgroup.Auto, Node: "test", Instance: task.NewUID()}); err != nil {
+		t.Fatal(err)
+	}
+	defer l.groups.Close()
+	limits := task.Limits{PIDs: 10}
+	group, err := l.takeGroup(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	joins := group != nil && group.Joins() // else it takes no trace on this host
+	if group != nil {
+		l.groups.Give(group)
+	}
+	defer func(was string) { ptraceScope = was }(ptraceScope)
+	ptraceScope = filepath.Join(t.TempDir(), "scope")
+	writeFile(t, ptraceScope, "3\n", 0o600)
+	change := func(a *task.Assigned) { a.Action.Process.Shell, a.Action.Process.Limits = "echo ran", limits }
+	if r := l.attempt(t, change); joins && (r.Reason != task.ReasonHost || !strings.Contains(r.Message, "limits: kernel.yama.ptrace_scope is 3")) {
+		t.Errorf("got %+v", r)
+	}
+	r := l.attempt(t, both(change, func(a *task.Assigned) { a.Action.Process.Enforce = task.EnforceReport }))
+	if joins && (r.State != task.Succeeded || !slices.Equal(r.Unenforced, []string{"limits"})) {
 		t.Errorf("got %+v", r)
 	}
 }

@@ -29,11 +29,18 @@ func (c *confinement) together(groups *cgroup.Groups, l task.Limits) {
 	}
 }
 
-// join has the process enter what of its control group it cannot be started in.
-func (c *confinement) join(group *cgroup.Group) {
-	if group != nil && group.Joins() {
-		c.steps = append(c.steps, step{"limits", group.Join})
+// join has the process enter what of its control group it cannot be started in. Where
+// no process can be held at its start, that cannot be: it matters if it has limits.
+func (c *confinement) join(group *cgroup.Group, l task.Limits) error {
+	if group == nil || !group.Joins() {
+		return nil
 	}
+	if why := untraceable(); why == "" {
+		c.steps = append(c.steps, step{"limits", group.Join})
+	} else if cgroupLimits(l).Any() {
+		return c.cannot("limits", "%s", why)
+	}
+	return nil
 }
 
 // meet says of an attempt that failed that a limit is why, and of another that

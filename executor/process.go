@@ -191,12 +191,16 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 		return nil, startFailure(err, argv[0], dir)
 	}
 	group, err := l.takeGroup(what.process.Limits)
+	if err == nil {
+		if err = what.bound.join(group, what.process.Limits); err != nil {
+			l.groups.Give(group)
+		}
+	}
 	if err != nil {
 		closeWriters(w, errs)
 		pipe.Close()
 		return nil, err
 	}
-	what.bound.join(group)
 	what.ward.Group = group.Dir()
 	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
 		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: what.may,

@@ -62,8 +62,8 @@ func (t *thread) dress(c *confinement, room string) error {
 	if c == nil || c.umask < 0 && !c.private {
 		return nil
 	}
-	if err := t.leave(); err != nil {
-		return fmt.Errorf("a thread of its own: %w", err)
+	if err := t.leave(); err != nil { // a filter of system calls may forbid it
+		return c.withoutThread(err)
 	}
 	if c.private {
 		if err := t.hide(room); err != nil {
@@ -77,6 +77,17 @@ func (t *thread) dress(c *confinement, room string) error {
 		t.umask, t.masked = unix.Umask(c.umask), true
 	}
 	return nil
+}
+
+// withoutThread notes what takes a thread of its own.
+func (c *confinement) withoutThread(why error) (err error) {
+	if c.private {
+		err = c.cannot("private_tmp", "%s", why)
+	}
+	if c.umask >= 0 && err == nil {
+		err = c.cannot("umask", "%s", why)
+	}
+	return err
 }
 
 // undress undoes dress.
@@ -100,6 +111,8 @@ func (t *thread) undress() {
 	}
 }
 
+var unshare = unix.Unshare // a test's may refuse
+
 // leave gives the thread an umask, directories and mounts of its own.
 func (t *thread) leave() (err error) {
 	if t.own {
@@ -109,7 +122,9 @@ func (t *thread) leave() (err error) {
 		return err
 	}
 	if t.root, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0); err == nil {
-		err = os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_FS))
+		if err = os.NewSyscallError("unshare", unshare(unix.CLONE_FS)); err != nil {
+			unix.Close(t.root)
+		}
 	}
 	if err != nil {
 		unix.Close(t.ns)
@@ -122,7 +137,7 @@ func (t *thread) leave() (err error) {
 // hide moves the thread to a mount namespace in which the directories of a room
 // stand in for those that all share. It ends with the last process in it.
 func (t *thread) hide(room string) error {
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+	if err := unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
 	t.away = true
