@@ -28,7 +28,7 @@ type shardLook struct {
 }
 
 // lookAtShards reads the shards one after the other: watermark, entries, queue,
-// history and dead runs, each of which is judged by those before.
+// ended parts, history and dead runs, each of which is judged by those before.
 func (a *audit) lookAtShards() error {
 	for id := range a.shards {
 		s := &shardLook{id: id, entries: map[string]inShard{}}
@@ -41,6 +41,7 @@ func (a *audit) lookAtShards() error {
 		}{
 			{a.keys.Entries(id), func(s *shardLook, e *mvccpb.KeyValue, k store.ShardKey) { a.lookAtEntry(s, e, k.Ref) }},
 			{a.keys.Queue(id), a.lookAtQueued},
+			{a.keys.PartsIn(id), a.lookAtPart},
 			{a.keys.History(id), a.lookAtEnded},
 			{a.keys.Shard(id) + "dead/", a.lookAtDead},
 		} {
@@ -119,6 +120,17 @@ func (a *audit) lookForStray() error {
 		}
 		return nil
 	})
+}
+
+// lookAtPart judges how a part of a run has ended. What nobody needs any more the
+// owner deletes.
+func (a *audit) lookAtPart(_ *shardLook, e *mvccpb.KeyValue, k store.ShardKey) {
+	a.unleased(e)
+	if _, err := store.DecodeEnded(k, e.Value); err != nil {
+		a.unreadable(e, fmt.Sprintf("the end of part %s of %s", k.Run, k.Ref), err)
+	} else if !task.IsPart(k.Run) {
+		a.strange(e)
+	}
 }
 
 // orphans are records of history of a task that is gone.

@@ -247,6 +247,8 @@ var damages = []struct {
 	{"an attempt that cannot be read", func(s *site) { s.put(s.keys.Run("a", s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"a waiting run that cannot be read", func(s *site) { s.put(s.keys.Queued(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"history that cannot be read", func(s *site) { s.put(s.keys.Ended(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
+	{"the end of a part that cannot be read", func(s *site) { s.put(s.keys.Ended(s.one, "20261120T120000.000Z-abcd-p0001"), "nonsense") }, []string{"unreadable"}},
+	{"a part that is none", func(s *site) { s.put(s.keys.Parts(s.one)+"20261120T120000.000Z-abcd", task.Run{State: task.Succeeded}) }, []string{"strange_key"}},
 	{"what is cleared cannot be read", func(s *site) { s.put(s.keys.Cleared("x"), "nonsense", clientv3.WithLease(s.lease)) }, []string{"unreadable"}},
 	{"keys that are none", func(s *site) {
 		s.put(s.keys.Specs()+"one", "x")
