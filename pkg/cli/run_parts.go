@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -38,15 +39,15 @@ func (a *app) describeParts(d *details, r task.Run, at func(task.Time) string) {
 	}
 	d.field("Parts", "%d: %d ended, %s", f.Count, f.Ended, need)
 	if f.Cancel != "" && !r.State.Final() {
-		d.field("Ending", "%s", task.Run{Reason: f.Cancel}.Reason)
+		d.field("Ending", "%s", strings.ReplaceAll(f.Cancel, "_", " "))
 	}
 	if len(f.Parts) == 0 {
 		return
 	}
-	g := &grid{heads: []string{"PART", "RESULT", "NODE", "STARTED", "TOOK"}}
+	g := &grid{heads: []string{"PART", "RESULT", "NODE", "STARTED", "TOOK", "MESSAGE"}}
 	for _, p := range f.Parts {
 		part := r.OfPart(p)
-		g.add(fmt.Sprintf("%d", p.Index), a.result(part), first(p.Node, a.none()), first(at(p.StartedAt), a.none()), a.tookWords(part))
+		g.add(fmt.Sprintf("%d", p.Index), a.result(part), first(p.Node, a.none()), first(at(p.StartedAt), a.none()), a.tookWords(part), cut(oneLine(p.Message), 80))
 	}
 	d.section("Parts", a.bare(g))
 }

@@ -14,7 +14,7 @@ import (
 // endParent puts a run whose parts have all ended into history. false: there is no
 // room.
 func (p *plan) endParent(t *taskState, q *waiting) bool {
-	size := len(q.Message) + q.Fan.Count*roomForPart + 4*roomForRecord
+	size := len(q.Message) + q.Fan.Count*roomForPart + roomForDetails + 4*roomForRecord
 	if !p.fits(t, 3, min(size, roomForParent)) {
 		return false
 	}
@@ -30,7 +30,10 @@ func (p *plan) endParent(t *taskState, q *waiting) bool {
 }
 
 // roomForParent is what the two records of a run with MaxParts parts take at most.
-const roomForParent = 640 << 10
+const roomForParent = 640<<10 + roomForDetails
+
+// roomForDetails is what the parts of a run may have said and taken, in its record.
+const roomForDetails = 64 << 10
 
 // concluded is how a run whose parts have ended has ended itself.
 func concluded(t *taskState, q *waiting, now time.Time) task.Run {
@@ -55,6 +58,8 @@ func concluded(t *taskState, q *waiting, now time.Time) task.Run {
 	}
 	f.Ended, f.Left = len(f.Parts), nil
 	slices.SortFunc(f.Parts, func(a, b task.Part) int { return a.Index - b.Index })
+	end.Usage = f.Usage()
+	f.Fit(roomForDetails)
 	end.Fan, end.EndedAt, end.NotBefore = &f, task.At(now), task.Time{}
 	due := end.ScheduledTime
 	if !end.DueAt.IsZero() {

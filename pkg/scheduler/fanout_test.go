@@ -520,12 +520,20 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 		node := fmt.Sprintf("%s%04d", strings.Repeat("n", task.MaxName-4), i)
 		q.Fan.Nodes = append(q.Fan.Nodes, node)
 		end := task.Run{ID: task.PartID(q.ID, i), State: task.TimedOut, Reason: task.ReasonTimeout, Node: node, Attempt: 100, Token: 1 << 50,
-			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL"}
+			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL",
+			Usage: task.Usage{CPUMS: 1000, MemoryPeak: 1 << 40, IORead: 1 << 40, IOWritten: 1 << 40}, Message: strings.Repeat("\x01", 1000),
+			Results: map[string]string{"k": strings.Repeat("\x01", 200)}}
 		state.live.returned[end.ID] = returned{end.AsPart(), q.ID, 1}
 	}
 	end := concluded(state, q, sec(3))
 	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {
 		t.Fatalf("it ended as %s with %d parts: %s", end.State, len(end.Fan.Parts), end.Message)
+	}
+	if p := end.Fan.Parts[0]; p.Usage.CPUMS != 1000 || len(p.Message) != task.MaxPartMessage || len(p.Results) != 1 {
+		t.Errorf("of the first part is kept: %+v", p)
+	}
+	if end.Usage != (task.Usage{CPUMS: 1000 * task.MaxParts, MemoryPeak: 1 << 40, IORead: task.MaxParts << 40, IOWritten: task.MaxParts << 40}) {
+		t.Errorf("all of it used %+v", end.Usage)
 	}
 	record, err := json.Marshal(end)
 	if err != nil {

@@ -168,13 +168,60 @@ type Part struct {
 	EndedAt   Time   `json:"ended_at,omitzero"`
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Signal    string `json:"signal,omitempty"`
+	// What follows is as much as there is room for in the record of the whole run.
+	Usage   Usage             `json:"usage,omitzero"`
+	Message string            `json:"message,omitempty"` // the first MaxPartMessage bytes
+	Results map[string]string `json:"results,omitempty"` // if they are at most MaxPartResults
 }
+
+// How much is kept of what a part said, in bytes.
+const (
+	MaxPartMessage = 200
+	MaxPartResults = 256 // of names and values together
+)
 
 // AsPart is what is kept of a part's run.
 func (r Run) AsPart() Part {
 	_, i, _ := ParentOf(r.ID)
-	return Part{Index: i, State: r.State, Reason: r.Reason, Node: r.Node, Attempt: r.Attempt, Token: r.Token,
-		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal}
+	p := Part{Index: i, State: r.State, Reason: r.Reason, Node: r.Node, Attempt: r.Attempt, Token: r.Token,
+		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal, Usage: r.Usage,
+		Message: strings.ToValidUTF8(r.Message[:min(len(r.Message), MaxPartMessage)], "")}
+	size := 0
+	for name, value := range r.Results {
+		size += len(name) + len(value)
+	}
+	if size <= MaxPartResults {
+		p.Results = r.Results
+	}
+	return p
+}
+
+// Usage is what all parts took: the sum, and of memory the most that one had.
+func (f Fan) Usage() (u Usage) {
+	for _, p := range f.Parts {
+		u.CPUMS += p.Usage.CPUMS
+		u.MemoryPeak = max(u.MemoryPeak, p.Usage.MemoryPeak)
+		u.IORead += p.Usage.IORead
+		u.IOWritten += p.Usage.IOWritten
+	}
+	return u
+}
+
+// Fit leaves out what parts took and said, beyond so many bytes of JSON in all. Those
+// that did not succeed come first.
+func (f Fan) Fit(room int) {
+	for _, failed := range []bool{true, false} {
+		for i := range f.Parts {
+			p := &f.Parts[i]
+			if failed != (p.State != Succeeded) || p.Usage == (Usage{}) && p.Message == "" && p.Results == nil {
+				continue
+			}
+			b, err := json.Marshal(Part{Usage: p.Usage, Message: p.Message, Results: p.Results})
+			if room -= len(b); err != nil || room < 0 {
+				p.Usage, p.Message, p.Results = Usage{}, "", nil
+			}
+		}
+	}
 }
 
 // OfPart is the run of a part that has ended, as its parent's record tells it.
@@ -183,6 +230,7 @@ func (r Run) OfPart(p Part) Run {
 		ID: PartID(r.ID, p.Index), Namespace: r.Namespace, Task: r.Task, UID: r.UID, ScheduledTime: r.ScheduledTime, DueAt: r.DueAt,
 		State: p.State, Reason: p.Reason, Trigger: TriggerPart, Node: p.Node, Owner: r.Owner, Shard: r.Shard, Attempt: max(p.Attempt, 1),
 		Token: p.Token, CreatedAt: r.CreatedAt, StartedAt: p.StartedAt, EndedAt: p.EndedAt, ExitCode: p.ExitCode, Signal: p.Signal,
+		Usage: p.Usage, Message: p.Message, Results: p.Results,
 	}
 	if r.Fan != nil {
 		run.PartCount = r.Fan.Count

@@ -3,8 +3,10 @@ package task
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 func TestParts_AreKnownByTheirIDs(t *testing.T) {
@@ -80,5 +82,32 @@ func TestFan_AgainHasTheFailedPartsAlone(t *testing.T) {
 	again.Parts = []Part{{Index: 0, State: Succeeded}, {Index: 2, State: Failed}}
 	if last := again.Again(); !slices.Equal(last.Left, []int{2}) || last.Kept != 2 {
 		t.Errorf("the third time it is %+v", *last)
+	}
+}
+
+func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
+	part := func(i int, state State, message string, results map[string]string) Part {
+		return Run{ID: PartID("20261120T220000.000Z-k3f9", i), State: state, Message: message, Results: results, Usage: Usage{CPUMS: 5}}.AsPart()
+	}
+	long := strings.Repeat("ä", MaxPartMessage)
+	f := Fan{Parts: []Part{
+		part(0, Succeeded, "", map[string]string{"rows": "7"}),
+		part(1, Failed, "a"+long, map[string]string{"rows": strings.Repeat("x", MaxPartResults)}),
+	}}
+	if m := f.Parts[1].Message; len(m) != MaxPartMessage-1 || !utf8.ValidString(m) {
+		t.Errorf("%d bytes of the message are kept", len(m))
+	}
+	if f.Parts[0].Results["rows"] != "7" || f.Parts[1].Results != nil {
+		t.Errorf("results: %+v", f.Parts)
+	}
+	if u := f.Usage(); u.CPUMS != 10 {
+		t.Errorf("together: %+v", u)
+	}
+	f.Fit(320) // which is enough for one
+	if f.Parts[1].Message == "" || f.Parts[0].Results != nil || f.Parts[0].Usage.CPUMS != 0 {
+		t.Errorf("what failed does not come first: %+v", f.Parts)
+	}
+	if run := (Run{Fan: &f}).OfPart(f.Parts[1]); run.Message != f.Parts[1].Message || run.Usage.CPUMS != 5 {
+		t.Errorf("the part is told as %+v", run)
 	}
 }
