@@ -324,3 +324,40 @@ func TestFiles_AreNotMade(t *testing.T) {
 		t.Errorf("wrote what the kernel does not have: %v", err)
 	}
 }
+
+// Whoever is root may remove what is empty, or put a process in.
+func TestGroups_HandOnOnlyWhatIsThereAndEmpty(t *testing.T) {
+	g := real(t, "")
+	if none(t, g) {
+		return
+	}
+	take := func() *Group {
+		t.Helper()
+		x, err := g.Take(Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	gone := take()
+	g.Give(gone)
+	if err := os.Remove(gone.Dir()); err != nil {
+		t.Fatal(err)
+	}
+	x := take()
+	if x == gone || g.Aside() != 0 {
+		t.Fatalf("a group that is gone is handed on, or kept: %d aside", g.Aside())
+	}
+	g.Give(x)
+	cmd := startIn(t, x, "exec sleep 60")
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	eventually := time.Now().Add(20 * time.Second)
+	for x.Empty() && time.Now().Before(eventually) {
+		time.Sleep(time.Millisecond)
+	}
+	if y := take(); y == x {
+		t.Error("a group with a process is handed on")
+	} else {
+		g.Give(y)
+	}
+}

@@ -114,11 +114,14 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 		return nil, errors.New("there are no control groups")
 	}
 	g.mu.Lock()
-	if n := len(g.free); !l.Any() && n > 0 {
+	for n := len(g.free); !l.Any() && n > 0; n-- {
 		x := g.free[n-1]
 		g.free = g.free[:n-1]
-		g.mu.Unlock()
-		return x, nil
+		if x.empty() { // root may have removed it, or put something in
+			g.mu.Unlock()
+			return x, nil
+		}
+		g.discard(x)
 	}
 	g.next++
 	name := strconv.Itoa(g.next)
@@ -209,7 +212,7 @@ func (g *Groups) Give(x *Group) {
 
 // discard removes a group, or sets it aside. mu is held.
 func (g *Groups) discard(x *Group) {
-	if !x.empty() {
+	if !x.empty() && has(x.dir, "") {
 		_ = x.Kill()
 		if !g.aside[x] {
 			g.log.Error("processes of an attempt do not end: their control group is set aside", zap.String("cgroup", x.dir), zap.Ints("pids", x.PIDs()))
