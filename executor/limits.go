@@ -3,18 +3,26 @@ package executor
 import (
 	"fmt"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// takeGroup is the control group of an attempt; nil if there are none.
+// takeGroup is the control group of an attempt; nil if there are none, or if it has no
+// limits and none can be made: its processes are found in other ways then.
 func (l *launcher) takeGroup(limits task.Limits) (*cgroup.Group, error) {
 	if !l.groups.Any() {
 		return nil, nil
 	}
-	return l.groups.Take(cgroupLimits(limits))
+	wants := cgroupLimits(limits)
+	group, err := l.groups.Take(wants)
+	if err != nil && !wants.Any() {
+		l.log.Warn("an attempt has no control group", zap.Error(err))
+		return nil, nil
+	}
+	return group, err
 }
 
 // together notes what of the limits of all processes together this host cannot

@@ -284,3 +284,20 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 		t.Error("something is left")
 	}
 }
+
+// Somebody may have removed the daemon's groups, or the host may take no more.
+func TestTree_WithoutAGroupIfNoneCanBeMade(t *testing.T) {
+	l := treeLauncher(t)
+	for _, root := range l.groups.Roots() {
+		for _, dir := range []string{"plain/1", "plain", "limited", ""} {
+			_ = os.Remove(filepath.Join(root, dir))
+		}
+	}
+	if r := l.shell(t, "echo ran"); r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+	limited := func(a *task.Assigned) { a.Action.Process.Limits.PIDs = 50 }
+	if r := l.attempt(t, both(shell("echo ran"), limited)); r.State != task.Failed {
+		t.Errorf("with a limit: %+v", r)
+	}
+}
