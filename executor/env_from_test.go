@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -202,5 +203,29 @@ func writeFile(t testing.TB, path, text string, mode os.FileMode) {
 	}
 	if err := os.Chmod(path, mode); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The program's first thread is what /proc/self shows, and never ends: it is not lent
+// to a user.
+func TestOpenAs_LeavesTheFirstThreadAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // it changes nothing
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	writeFile(t, path, "", 0o600)
+	var all sync.WaitGroup
+	for range 200 {
+		all.Go(func() {
+			if f, err := openAs(path, &syscall.Credential{Uid: 65534, Gid: 65534}); err == nil {
+				f.Close()
+				t.Error("it is open")
+			}
+		})
+	}
+	all.Wait()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil || !strings.Contains(string(b), "\nUid:\t0\t0\t0\t0\n") {
+		t.Errorf("%v: %s", err, b)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"runtime"
 	"syscall"
 	"unsafe"
 
@@ -82,10 +81,12 @@ func openAs(path string, as *syscall.Credential) (*os.File, error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread is not used again
-		if err = become(as); err == nil {
-			f, err = os.OpenFile(path, flags, 0)
-		}
+		onThread(func() (clean bool) { // it ends with that
+			if err = become(as); err == nil {
+				f, err = os.OpenFile(path, flags, 0)
+			}
+			return false
+		})
 	}()
 	<-done
 	return f, err
