@@ -44,7 +44,7 @@ func TestCheck(t *testing.T) {
 		{"users: [backup]", plain, ""}, {"users: ['34']", plain, ""}, {"users: [www-data]", plain, "users"}, {"users: []", plain, "users"},
 		{"groups: []", plain, ""}, {"groups: [adm, video]", groups, ""}, {"groups: [adm]", groups, "groups"}, {"groups: [video]", groups, "groups"},
 		{"shell: false", plain, ""}, {"shell: false", shell, "shell"}, {"shell: true", shell, ""},
-		{"{}", env("LD_PRELOAD"), "env_denied"}, {"{}", env("BASH_FUNC_ls%%"), "env_denied"}, {"{}", env("LD_a/b"), "env_denied"}, {"{}", run, "env_denied"},
+		{"{}", env("LD_PRELOAD"), "env_denied"}, {"{}", env("BASH_FUNC_ls%%"), "env_denied"}, {"{}", env("LD_a/b"), "env_denied"}, {"{}", env("_JAVA_OPTIONS"), "env_denied"}, {"{}", env("OPENSSL_CONF"), "env_denied"}, {"{}", run, "env_denied"},
 		{"env_denied: []", env("LD_PRELOAD"), ""}, {"env_denied: [FOO, 'BAR*']", env("LD_PRELOAD"), ""},
 		{"env_denied: [FOO, 'BAR*']", env("BARN"), "env_denied"}, {"env_denied: [FOO]", env("FOOD"), ""},
 		{"secrets: false", plain, ""}, {"secrets: false", of(task.EnvFrom{Secret: "db"}), "secrets"}, {"secrets: false", of(task.EnvFrom{File: "/x"}), ""},
