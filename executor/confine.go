@@ -37,9 +37,18 @@ type lack struct{ field, why string }
 type cannotError []lack
 
 func (e cannotError) Error() string {
-	words := make([]string, len(e))
+	var words []string
 	for i, l := range e {
-		words[i] = l.field + ": " + l.why
+		if slices.ContainsFunc(e[:i], func(before lack) bool { return before.why == l.why }) {
+			continue // told with the first
+		}
+		var fields []string
+		for _, other := range e[i:] {
+			if other.why == l.why {
+				fields = append(fields, other.field)
+			}
+		}
+		words = append(words, strings.Join(fields, ", ")+": "+l.why)
 	}
 	return "this node cannot enforce " + strings.Join(words, "; ")
 }

@@ -228,6 +228,13 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 }
 
 // A step that fails at the first instruction: there is no second one.
+func TestConfine_OneReasonForManyFieldsIsToldOnce(t *testing.T) {
+	e := cannotError{{"limits.core", "no right"}, {"private_tmp", "no mounts"}, {"limits.stack", "no right"}}
+	if want := "this node cannot enforce limits.core, limits.stack: no right; private_tmp: no mounts"; e.Error() != want {
+		t.Errorf("got %q", e.Error())
+	}
+}
+
 func TestConfine_StepThatFails(t *testing.T) {
 	l := confining(t)
 	mark := filepath.Join(t.TempDir(), "ran")

@@ -285,6 +285,10 @@ func (a *app) bareResult(r task.Run) string {
 		words = why
 	case r.State == task.Failed && r.Reason == task.ReasonOutput:
 		words = why
+	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes that was
+		words = "out of memory"
+	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy}, r.Reason):
+		words = fmt.Sprintf("not started (%s)", why)
 	case r.State == task.Failed && r.Signal != "":
 		words = "signal " + oneLine(r.Signal)
 	case r.State == task.Failed && r.ExitCode != nil:

@@ -132,6 +132,12 @@ func (a *app) runFailure(r task.Run, exitStatus bool) error {
 	f := &failure{exit: exitRun, problem: problem{Code: codeRunFailed,
 		Message: fmt.Sprintf("%s did not succeed: %s", a.named(r.Namespace, r.Task), a.bareResult(r)),
 		Hint:    fmt.Sprintf("carillon logs %s", a.named(r.Namespace, r.ID))}}
+	if r.OutputBytes == 0 { // what it has to say is in its record
+		f.problem.Hint = fmt.Sprintf("carillon run get %s", a.named(r.Namespace, r.ID))
+		if r.Message != "" {
+			f.problem.Message += ": " + cut(oneLine(r.Message), 200)
+		}
+	}
 	if exitStatus && r.ExitCode != nil && *r.ExitCode > 0 {
 		f.exit = *r.ExitCode
 	}
