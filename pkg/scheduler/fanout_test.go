@@ -317,6 +317,24 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 	}
 }
 
+// The commit that gives out a part compares its run, whatever the owner's watch has
+// told.
+func TestFanOut_CancelledUnseen_GivesNothingMoreOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), parts(2), stagger(time.Second))
+	h.decide(1)
+	h.see()
+	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, "ada", w.clock())
+	w.ok(err)
+	h.blind(3)
+	w.wantParts("a", "0 dispatched n1", "1 left")
+	if p := w.parent("a"); p.Fan.Cancel != task.ReasonCancelled || p.CancelledBy != "ada" {
+		t.Errorf("the run is %+v", p)
+	}
+}
+
 // Of a run that was cancelled nothing is given out again either, whatever the owner's
 // watch has told.
 func TestFanOut_CancelledUnseen_TriesNoPartAgain(t *testing.T) {
