@@ -52,6 +52,9 @@ func (c *checker) judgeParent(d *delta, ch *runChange, r *run) {
 	case was.Cancel != "" && f.Cancel != was.Cancel:
 		c.breachOf("state", ch.ref, r.tick, ch.queueKey, "a cancel of run %s was overwritten", ch.id)
 	}
+	if e := c.task(ch.ref).entry; was.Cancel == "" && f.Cancel == task.ReasonReplaced && e != nil && e.line == r.line && e.Overlap != task.OverlapReplace {
+		c.breachOf("G24", ch.ref, r.tick, ch.queueKey, "run %s is replaced, and overlap is %q", ch.id, e.Overlap)
+	}
 	same := *f
 	same.Cancel = was.Cancel
 	if encodedFan(same) != encodedFan(*was) || f.Cancel == task.ReasonReplaced && was.Cancel == "" {

@@ -101,17 +101,22 @@ func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt)
 		return
 	}
 	t := c.task(ch.ref)
-	if taken == nil {
+	switch {
+	case r.fan != nil:
+		if r.fan.Cancel != task.ReasonReplaced {
+			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
+		}
+	case taken == nil:
 		c.needCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
 		if t.entry != nil && t.entry.line == r.line && t.entry.Overlap != task.OverlapReplace {
 			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
 		}
-	} else if !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced {
+	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
 		c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
 	}
 	for _, other := range t.runs {
-		// A tick that had an attempt end may have missed its own start since.
-		waited := taken != nil && !other.before.IsZero()
+		// A tick that had an attempt, or parts, end may have missed its own start since.
+		waited := (taken != nil || r.fan != nil) && !other.before.IsZero()
 		if other != r && other.line == r.line && scheduled(other.trigger) && other.decided >= r.decided && (other.state != task.Missed || waited) {
 			return
 		}

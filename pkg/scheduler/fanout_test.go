@@ -376,6 +376,23 @@ func TestFanOut_Replaced_GivesWayAsAWhole(t *testing.T) {
 	}
 }
 
+// What replaced it may miss its own start while the parts end; or want it no more.
+func TestFanOut_Replaced_ByATickThatIsMissedSince(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("2s"), parts(1), func(t *task.Task) { t.Overlap, t.Deadline = task.OverlapReplace, task.Duration(time.Second) })
+	h.decide(2)
+	h.decide(4)
+	h.decide(4.1)
+	h.decide(5.2)
+	w.update("a", false, func(t *task.Task) { t.Overlap = task.OverlapSkip })
+	w.at(5.5)
+	w.end(w.part("a", 0), task.Cancelled)
+	h.decide(5.6)
+	w.want("a", "+2 cancelled replaced", "+4 missed start_deadline")
+}
+
 func TestFanOut_PartOfALostNode_IsLostAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2", "n3").judged()
