@@ -264,7 +264,7 @@ func TestConfine_WhereNothingMayBeTraced(t *testing.T) {
 		t.Fatal(err)
 	}
 	change := func(p *task.Process) { p.Limits.OpenFiles, p.Nice = 64, 19 }
-	if r := l.confined(t, "echo ran", change); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "limits.open_files: kernel.yama.ptrace_scope is 3") {
+	if r := l.confined(t, "echo ran", change); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "cannot enforce limits.open_files, nice: kernel.yama.ptrace_scope is 3") {
 		t.Errorf("got %+v", r)
 	}
 	r := l.confined(t, "echo ran", func(p *task.Process) { change(p); p.Enforce = task.EnforceReport })

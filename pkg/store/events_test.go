@@ -53,7 +53,7 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 	defer cancel()
 	err = w.FollowEvents(ctx, store.EventQuery{After: &after}, func(b store.EventBatch) error {
 		events = append(events, b.Events...)
-		if b.Told.Revision >= there.Revision {
+		if !b.Told.Before(task.After(there.Revision)) { // all of that revision
 			return errEnough
 		}
 		return nil
