@@ -64,9 +64,6 @@ func (a *app) runLogs() *cobra.Command {
 			o.tail = usualTail
 		}
 		if o.follow {
-			if err := a.inOnePiece(cmd.Context(), c, named); err != nil {
-				return err
-			}
 			return a.followLogs(cmd.Context(), c, named, o)
 		}
 		return a.printLogs(cmd.Context(), c, named, o)

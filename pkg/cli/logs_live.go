@@ -29,6 +29,7 @@ const (
 func (a *app) followLogs(ctx context.Context, c *client.Client, n logWords, o reading) error {
 	l := &live{merger: a.merge(n.refs()), c: c, o: o, tasks: map[ref]*liveTask{}, slots: make(chan struct{}, mostStreams)}
 	l.timestamps = o.timestamps
+	l.parts = len(n.tasks) > 0 || slices.ContainsFunc(n.runs, func(r task.Run) bool { return r.Fan != nil })
 	ctx, l.cancel = context.WithCancelCause(ctx)
 	defer l.tails.Wait()
 	defer l.cancel(nil)
@@ -39,8 +40,17 @@ func (a *app) followLogs(ctx context.Context, c *client.Client, n logWords, o re
 		return l.forEver(ctx, n)
 	}
 	errs := make([]error, len(n.runs))
+	var one sync.Mutex // parts of a run may fail at once
 	for i, r := range n.runs {
-		l.start(ctx, &liveTask{}, r, func(err error) { errs[i] = err })
+		follow := func(failed func(error)) { l.start(ctx, &liveTask{}, r, failed) }
+		if r.Fan != nil {
+			follow = func(failed func(error)) { l.startParts(ctx, r, failed) }
+		}
+		follow(func(err error) {
+			one.Lock()
+			defer one.Unlock()
+			errs[i] = err
+		})
 	}
 	l.tails.Wait()
 	if err := context.Cause(ctx); err != nil {
@@ -60,7 +70,7 @@ type live struct {
 	tails   sync.WaitGroup
 	slots   chan struct{}
 	pending atomic.Int32 // tails
-	dropped bool         // that runs are not shown was told
+	dropped atomic.Bool  // that runs are not shown was told
 }
 
 // liveTask is what is known of a task's runs, the oldest first.
@@ -145,6 +155,9 @@ func (l *live) listen(ctx context.Context, tasks []ref, events chan<- task.Event
 // backlog shows what is there already.
 func (l *live) backlog(ctx context.Context, n logWords) error {
 	runs, err := l.there(ctx, n)
+	if err == nil {
+		runs, _, err = l.withParts(ctx, l.c, runs)
+	}
 	if err != nil {
 		return err
 	}
@@ -229,8 +242,8 @@ func (l *live) take(ctx context.Context, e task.Event) {
 			return
 		}
 	}
-	ran := e.Action == task.ActionEnded && e.Node != ""
-	if e.Action == task.ActionDispatched || e.Action == task.ActionStarted || ran {
+	onNode := e.Node != "" // a run with parts is on none: they are told of as well
+	if onNode && (e.Action == task.ActionDispatched || e.Action == task.ActionStarted || e.Action == task.ActionEnded) {
 		l.o.tail = 0 // that was for what had been there
 		l.start(ctx, t, task.Run{Namespace: e.Namespace, Task: e.Task, ID: e.Run, State: task.State(e.State), Attempt: e.Attempt, Node: e.Node}, l.complain)
 	}
@@ -239,10 +252,9 @@ func (l *live) take(ctx context.Context, e task.Event) {
 // start follows a run. What the task's runs wrote that have ended comes first.
 func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(error)) {
 	if l.pending.Load() >= mostPending {
-		if !l.dropped {
+		if !l.dropped.Swap(true) {
 			l.tell("too many runs at once: some are not shown")
 		}
-		l.dropped = true
 		return
 	}
 	l.pending.Add(1)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -74,22 +73,36 @@ func (a *app) withParts(ctx context.Context, c *client.Client, runs []task.Run) 
 	return list, any, nil
 }
 
-// inOnePiece refuses to follow what has parts.
-func (a *app) inOnePiece(ctx context.Context, c *client.Client, n logWords) error {
-	for _, r := range n.runs {
-		if r.Fan != nil {
-			return usage("%s has %d parts: follow one of them, such as %s; without -f all are printed", r.ID, r.Fan.Count, task.PartID(r.ID, r.Fan.Numbers()[0]))
+// startParts follows the parts of a run, each from when it begins, until the run has
+// ended.
+func (l *live) startParts(ctx context.Context, r task.Run, failed func(error)) {
+	l.tails.Go(func() {
+		f := &tail{m: l.merger, c: l.c, run: r, begun: l.now()}
+		known := map[string]bool{}
+		for {
+			err := f.look(ctx)
+			if err == nil {
+				parts, _, _ := l.withParts(ctx, l.c, []task.Run{f.run}) // which asks for nothing: it is in full
+				for _, p := range parts {
+					if !known[p.ID] {
+						known[p.ID] = true
+						l.start(ctx, &liveTask{}, p, failed)
+					}
+				}
+				if f.run.State.Final() {
+					f.ended()
+					return
+				}
+			}
+			if err = f.bear(ctx, err); err == nil {
+				err = f.pause(ctx, pollMost)
+			}
+			if err != nil {
+				if ctx.Err() == nil {
+					failed(err)
+				}
+				return
+			}
 		}
-	}
-	for _, r := range n.tasks {
-		t, err := c.Get(ctx, r.namespace, r.name)
-		switch {
-		case errors.Is(err, task.ErrNotFound):
-		case err != nil:
-			return err
-		case t.Target.FansOut():
-			return usage("runs of %s have parts: follow one of them, such as RUN-p0000; without -f all are printed", a.show(r))
-		}
-	}
-	return nil
+	})
 }

@@ -35,6 +35,7 @@ func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 		}
 		return nil
 	})
+	live := c.carillon("n2", "logs", run.ID, "-f")
 	c.nodes["n3"].signal(syscall.SIGKILL)
 	c.start("n4")
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
@@ -49,6 +50,10 @@ func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 		if p.State != want[p.Node] {
 			t.Errorf("part %d on %s is %s", p.Index, p.Node, p.State)
 		}
+	}
+	<-live.done
+	if out := live.out.String(); strings.Count(out, "done on n1") != 1 || strings.Count(out, "done on n2") != 1 || !strings.Contains(out, "sweep[0] ") {
+		t.Errorf("what was followed is %q", out)
 	}
 	logs := c.carillon("n4", "logs", s.Name) // that of n3 is away
 	<-logs.done
