@@ -39,6 +39,7 @@ type talk struct {
 	at     task.Time // of the progress
 	told   string    // the checkpoint that onCheckpoint was told of
 	failed bool      // to read, which was logged
+	still  bool      // it is paused
 	on     func(checkpoint string)
 }
 
@@ -66,6 +67,16 @@ func (t *talk) tells(on func(checkpoint string)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.on = on
+}
+
+// stands notes whether the attempt stands still.
+func (t *talk) stands(still bool) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.still = still
 }
 
 // run listens to all attempts until ctx ends.
@@ -137,7 +148,7 @@ func (t *talk) end(r *Result, wrote bool) {
 
 // view is what it has said so far. mu is held.
 func (t *talk) view() task.Talk {
-	v := task.Talk{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt,
+	v := task.Talk{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.still,
 		Results: maps.Clone(t.said.results), Checkpoint: t.said.checkpoint, BadLines: t.said.bad}
 	if t.said.percent != nil {
 		v.Progress = &task.Progress{Percent: new(*t.said.percent), Text: t.said.text, At: t.at}
@@ -153,12 +164,12 @@ func (e *Executor) Talk(namespace, name, run string) (task.Talk, bool) {
 	return task.Talk{}, false
 }
 
-// Talks are the attempts on this node that have said anything.
+// Talks are the attempts on this node that have said anything, or are paused.
 func (e *Executor) Talks() []task.Talk {
 	list := e.launch.talks.all(func(talkKey) bool { return true })
 	said := list[:0]
 	for _, v := range list {
-		if v.Progress != nil || len(v.Results) > 0 || v.Checkpoint != "" || v.BadLines > 0 {
+		if v.Paused || v.Progress != nil || len(v.Results) > 0 || v.Checkpoint != "" || v.BadLines > 0 {
 			said = append(said, v)
 		}
 	}

@@ -59,7 +59,11 @@ func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted fun
 	}
 	what.judge = judge
 	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
-	what.may, what.onTurned = may, onTurned
+	what.may = may
+	what.onTurned = func(s standing) {
+		what.talk.stands(!s.since.IsZero())
+		onTurned(s)
+	}
 	what.talk.tells(onCheckpoint)
 	return e.launch.run(what, o)
 }

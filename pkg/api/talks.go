@@ -42,7 +42,7 @@ var (
 type Talks interface {
 	// Talk is what a run's attempt says; false if none runs here.
 	Talk(namespace, task, run string) (task.Talk, bool)
-	// Talks are those that have said anything.
+	// Talks are those that have said anything, or are paused.
 	Talks() []task.Talk
 }
 
@@ -61,7 +61,7 @@ func (s *server) listTalks(c *call) (answer, error) {
 		}
 	} else if s.Talks != nil {
 		for _, t := range s.Talks.Talks() {
-			if t.Progress != nil {
+			if t.Progress != nil || t.Paused {
 				t.Results, t.Checkpoint = nil, "" // of many, they would be much
 				out.Items = append(out.Items, t)
 			}
@@ -103,9 +103,9 @@ func (s *server) tellRuns(c *call, runs []task.Run) {
 	ctx, cancel := context.WithTimeout(c.ctx(), talkWithin)
 	defer cancel()
 	s.ask(ctx, c.r.Header, nil, keysOf(of), "", func(node string, said []task.Talk, err error) {
-		progress := byRun(said)
+		all := byRun(said)
 		for _, r := range of[node] {
-			if r.Progress = progress[runKey{r.Namespace, r.Task, r.ID}]; err != nil {
+			if r.Progress = all[runKey{r.Namespace, r.Task, r.ID}].Progress; err != nil {
 				r.Progress = &task.Progress{Silent: err.Error()}
 			}
 		}
@@ -125,19 +125,20 @@ func (s *server) tellBoard(c *call, b *task.Board, nodes []task.Node) {
 	ctx, cancel := context.WithTimeout(c.ctx(), boardTalkWithin)
 	defer cancel()
 	s.ask(ctx, c.r.Header, nodes, keysOf(of), "", func(node string, said []task.Talk, _ error) {
-		progress := byRun(said)
+		all := byRun(said)
 		for _, r := range of[node] {
-			r.Progress = progress[runKey{r.Namespace, r.Task, r.Run}]
+			t := all[runKey{r.Namespace, r.Task, r.Run}]
+			r.Progress, r.Paused = t.Progress, t.Paused
 		}
 	})
 }
 
 type runKey struct{ namespace, task, run string }
 
-func byRun(said []task.Talk) map[runKey]*task.Progress {
-	m := make(map[runKey]*task.Progress, len(said))
+func byRun(said []task.Talk) map[runKey]task.Talk {
+	m := make(map[runKey]task.Talk, len(said))
 	for _, t := range said {
-		m[runKey{t.Namespace, t.Task, t.Run}] = t.Progress
+		m[runKey{t.Namespace, t.Task, t.Run}] = t
 	}
 	return m
 }

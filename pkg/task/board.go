@@ -109,6 +109,7 @@ type BoardRun struct {
 	Since         Time `json:"since,omitzero" doc:"When the attempt was dispatched; absent if the owner of its shard is a newer one."`
 	ScheduledTime Time `json:"scheduled_time" doc:"The tick; of a run that a person asked for, when."`
 	Ending        bool `json:"ending,omitempty" doc:"Its node is asked to end it, for a newer tick or because its task is gone."`
+	Paused        bool `json:"paused,omitempty" doc:"Its processes stand still, as its node says."`
 	// Progress is what the attempt says itself; nil: nothing, or its node does not answer.
 	Progress *Progress `json:"progress,omitempty" doc:"How far it is, as it says itself."`
 }

@@ -22,6 +22,7 @@ type Talk struct {
 	Task       string            `json:"task"`
 	Run        string            `json:"run"`
 	Attempt    int               `json:"attempt"`
+	Paused     bool              `json:"paused,omitempty" doc:"Its processes stand still."`
 	Progress   *Progress         `json:"progress,omitempty"`
 	Results    map[string]string `json:"results,omitempty"`
 	Checkpoint string            `json:"checkpoint,omitempty"`

@@ -48,7 +48,7 @@ func busy() task.Board {
 	}
 	for i := range 30 {
 		b.Active = append(b.Active, task.BoardRun{Namespace: "default", Task: fmt.Sprintf("import-%d", i), Run: fmt.Sprintf("20261121T1130%02d.000Z-ffff", i), Node: "n1",
-			Since: ago(time.Hour - time.Duration(i)*time.Minute), Ending: i == 1})
+			Since: ago(time.Hour - time.Duration(i)*time.Minute), Ending: i == 1, Paused: i == 2})
 	}
 	rate := []int64{10, 20, 30, 40, 80, 120, 160, 80, 40, 20, 10, 0}
 	b.Recent = task.Recent{Fired: 610, Skipped: 12, Succeeded: 590, Failed: 3, P50MS: 2, P99MS: 38, MaxMS: 1420, Rate: rate}

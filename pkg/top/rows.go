@@ -181,6 +181,9 @@ func (m *Model) runningRows() []row {
 	rows := make([]row, len(m.board.Active))
 	for i, r := range m.board.Active {
 		sign, how := "▶", progressWords(r.Progress)
+		if r.Paused {
+			sign, how = "‖", strings.TrimSpace("paused "+how)
+		}
 		if r.Ending {
 			sign, how = "⊘", "is asked to end"
 		}

@@ -128,7 +128,7 @@ func result(state task.State, reason string, exit *int) string {
 
 // plain is text without the symbols that some terminals lack.
 func plain(s string) string {
-	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "▶", ">", "▸", ">",
+	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "▶", ">", "‖", "=", "▸", ">",
 		"⊘", "/", "↷", "-", "×", "x", "⏎", "enter", "▁", "_", "▂", ".", "▃", ".", "▄", ":", "▅", ":", "▆", "|", "▇", "|", "█", "#", "░", ".", "↑", "^", "↓", "v").Replace(s)
 }
 
