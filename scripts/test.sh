@@ -17,10 +17,8 @@ fi
 mkdir -p build
 log=$root/build/test.log
 status=0
-# One package more than there are processors: those with clusters wait, most of the time.
-# The longest come first.
 # shellcheck disable=SC2086 # flags are words
-go test $race -p "$(($(nproc) + 1))" -timeout "${TEST_TIMEOUT:-15m}" -skip '^TestMutants_AreCaught$' ${TEST_FLAGS:-} ${PKG:-./pkg/daemon ./pkg/sim ./...} 2>&1 | grep -v '\[no test files\]' | tee "$log" || status=${PIPESTATUS[0]}
+go test $race -timeout "${TEST_TIMEOUT:-15m}" -skip '^TestMutants_AreCaught$' ${TEST_FLAGS:-} ${PKG:-./...} 2>&1 | grep -v '\[no test files\]' | tee "$log" || status=${PIPESTATUS[0]}
 ((status == 0)) || {
 	say
 	say "What failed (all of it: build/test.log):"
