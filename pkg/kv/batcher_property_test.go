@@ -71,6 +71,7 @@ func randomTxn(t *rapid.T, nested int) kv.Txn {
 }
 
 func TestBatcher_AnswersAreThoseOfOneByOne(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		if _, err := c.Delete(t.Context(), "", clientv3.WithPrefix()); err != nil {

@@ -123,6 +123,11 @@ func join[T any](a, b []T) []T {
 func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
 	ctx, cancel := t.context(t.ctx)
 	defer cancel()
+	if below, ok := t.kv.(restoringKV); ok {
+		var c comparisons
+		then := c.take(t.cmps, t.then)
+		return below.Txn(context.WithValue(ctx, comparisonsKey{}, &c)).Then(then...).Else(t.els...).Commit()
+	}
 	return t.kv.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 }
 

@@ -90,6 +90,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
 	}
+	c.KV = newRestoringKV(clientv3.RetryKVClient(c), c)
 	if l != nil {
 		l.auth = c.Authenticate
 	}

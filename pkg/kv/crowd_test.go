@@ -16,6 +16,7 @@ import (
 // All workers of a node stop together and begin again, while the store is busy. Nothing is silent for long enough to be
 // a stall here, so that whatever blocks stays blocked.
 func TestFollow_CrowdLeavesAtOnce(t *testing.T) {
+	t.Parallel()
 	s := kvtest.StartServer(t)
 	for name, c := range map[string]*kv.Client{"inprocess": s.InProcess(), "grpc": s.Client()} {
 		t.Run(name, func(t *testing.T) { crowdLeaves(t, c) })

@@ -19,6 +19,7 @@ import (
 // of requests, lies between.
 func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 	c := v3client.New(s)
+	c.KV = newRestoringKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), c)
 	watches := adapter.WatchServerToWatchClient(eagerServer{v3rpc.NewWatchServer(s)})
 	c.Watcher = clientv3.NewWatchFromWatchClient(watches, c)
 	return c

@@ -1,12 +1,14 @@
 package kv
 
 import (
+	"strings"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
 // quiet names a logger for code that is not ours and lets only entries from least on pass, save those that say
-// nothing about this process.
+// nothing about this process: noise is how their messages end, since some begin with a member's id.
 func quiet(lg *zap.Logger, name string, least zapcore.Level, noise ...string) *zap.Logger {
 	if lg == nil {
 		return zap.NewNop()
@@ -34,7 +36,7 @@ func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 		return ce
 	}
 	for _, n := range c.noise {
-		if e.Message == n {
+		if strings.HasSuffix(e.Message, n) {
 			return ce
 		}
 	}

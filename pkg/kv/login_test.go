@@ -79,7 +79,7 @@ func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	c := g.dial(kv.Config{Username: "carillon", PasswordFile: g.file})
-	s := open(t, t.Context(), c, kv.SessionConfig{TTL: 3 * time.Second})
+	s := open(t, t.Context(), c, kv.SessionConfig{TTL: 9 * time.Second})
 	key, end := kv.Prefix("/c/")
 	first := follow(t, c, kv.FollowConfig{Key: key, End: end})
 	put(t, c, "/c/a", "1")

@@ -17,6 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("rapid.checks", "30") // each against a real etcd
+	_ = flag.Set("test.parallel", "4") // most of them wait for elections, leases and silence
 	code := m.Run()
 	if err := leaks(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 // leaks is what still runs. Connections between members of etcd end when a read
 // of theirs times out, after five seconds.
 func leaks() error {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := goleak.Find()
 		if err == nil || time.Now().After(deadline) {
@@ -37,10 +38,10 @@ func leaks() error {
 	}
 }
 
-// eventually polls until cond holds, and fails the test if it does not in ten seconds.
+// eventually polls until cond holds, and fails the test if it does not in a minute.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)

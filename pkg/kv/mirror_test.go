@@ -62,6 +62,7 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 
 // Whatever is written, and however the watch is spoilt, the mirror ends up equal to etcd.
 func TestMirror_EqualsEtcd(t *testing.T) {
+	t.Parallel()
 	server := kvtest.StartServer(t)
 	proxy := server.Proxy()
 	broken := proxy.Client(kv.Config{CallTimeout: time.Second})

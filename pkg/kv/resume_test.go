@@ -55,6 +55,7 @@ func listed(t *testing.T, f *follower) {
 }
 
 func TestFollow_TellsOfWhatHappenedWhileItWasAway(t *testing.T) {
+	t.Parallel()
 	for name, outage := range map[string]func(s *kvtest.Server, p *kvtest.Proxy, write func()){
 		"cut":    func(_ *kvtest.Server, p *kvtest.Proxy, write func()) { p.Cut(); write(); p.Mend() },
 		"frozen": func(_ *kvtest.Server, p *kvtest.Proxy, write func()) { p.Freeze(); write(); p.Mend() },
@@ -66,6 +67,7 @@ func TestFollow_TellsOfWhatHappenedWhileItWasAway(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := kvtest.StartServer(t)
 			p := s.Proxy()
 			core, logs := observer.New(zap.InfoLevel)
@@ -109,6 +111,7 @@ func TestFollow_MissesNothingOutsideOfItsList(t *testing.T) {
 
 // The store can be read, but three resumed watches in a row hear nothing: the content is listed.
 func TestFollow_ListsWhenResumedWatchesStaySilent(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	w := spoil(c)
 	cfg := prefixed("p/")
@@ -165,6 +168,7 @@ func TestFollow_ListsWhatIsCompactedAway(t *testing.T) {
 
 // A store that was seen to have gone back has another past, though it is beyond what was told by now.
 func TestFollow_ListsAStoreThatHadGoneBack(t *testing.T) {
+	t.Parallel()
 	s, other := kvtest.StartServer(t), kvtest.StartServer(t)
 	p := s.Proxy()
 	core, logs := observer.New(zap.WarnLevel)
@@ -275,7 +279,8 @@ func TestFollow_BrokenRelistBeginsAgain(t *testing.T) {
 	}
 }
 
-// All workers of a node lose the server and find it again, with all their watches.
+// All workers of a node lose the server and find it again, with all their watches. Not beside the other crowd: each of
+// them takes what there is.
 func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 	s := kvtest.StartServer(t)
 	const crowd = 256
@@ -284,7 +289,7 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 	key := func(i int) string { return fmt.Sprintf("p/%03d/a", i) }
 	for i := range follows {
 		cfg := prefixed(fmt.Sprintf("p/%03d/", i))
-		cfg.StallAfter, cfg.Logger = time.Second, zap.New(core)
+		cfg.StallAfter, cfg.Logger = 10*time.Second, zap.New(core) // to open so many at once takes its time
 		put(t, s.Client(), key(i), "listed")
 		follows[i] = follow(t, s.Client(), cfg)
 	}

@@ -269,11 +269,12 @@ func (s *Server) embedConfig() *embed.Config {
 			c.AdvertiseClientUrls = append(c.AdvertiseClientUrls, *u)
 		}
 	}
-	// What a new member always says, about a port, a log-in and a schema that are as they should be; and what each
+	// What a new member says, about a port, a log-in, a schema and a first election that are as they should be; and what each
 	// connection says when a peer comes or goes, of which "peer became inactive" tells.
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(s.cfg.Logger, "etcd", zap.WarnLevel,
 		"Running http and grpc server on single port. This is not recommended for production.",
 		"simple token is not cryptographically signed",
+		"since there are still pending configuration changes to apply",
 		"Failed to detect schema version", "failed to update storage version",
 		"Failed to detect storage schema version. Please wait till wal snapshot before upgrading cluster.",
 		"lost TCP streaming connection with remote peer", "closed TCP streaming connection with remote peer",

@@ -38,6 +38,7 @@ func counters(t *testing.T, c *kv.Client) func(name string) float64 {
 // A put and a deletion that the watch drops without a word are in the mirror after the next list, and counted after the
 // one that follows; nothing else ever happens to that range.
 func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	count := counters(t, c)
 	deaf := kvtest.Deafen(c)
@@ -58,6 +59,7 @@ func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
 
 // Lists that come in the midst of many writes find what is on its way, and nothing that is lost.
 func TestMirror_CountsNothingWhileItsWatchIsWell(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	count := counters(t, c)
 	cfg := prefixed("p/")

@@ -10,6 +10,7 @@ import (
 )
 
 func TestServer_CloseDoesNotWaitForAClientThatNeverSpeaks(t *testing.T) {
+	t.Parallel()
 	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

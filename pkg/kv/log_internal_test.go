@@ -1,0 +1,27 @@
+package kv
+
+import (
+	"slices"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// What etcd says of an election that comes before its member's own configuration is
+// applied tells nobody anything; what else it warns of passes.
+func TestQuiet_LeavesOutWhatEndsAsNoiseDoes(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	lg := quiet(zap.New(core), "etcd", zap.WarnLevel, "pending changes", "all of it")
+	for _, m := range []string{"930c cannot campaign: pending changes", "all of it", "all of it, and more", "pending changes failed"} {
+		lg.Warn(m)
+	}
+	lg.Info("a start")
+	var told []string
+	for _, l := range logs.All() {
+		told = append(told, l.Message)
+	}
+	if want := []string{"all of it, and more", "pending changes failed"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
