@@ -24,7 +24,7 @@ type Group struct {
 	limited bool
 	frozen  bool
 	killed  bool // it is not used again: see Kill
-	entered bool // by Join
+	entered bool // dir, by Join
 
 	joined       []string // v1 groups that limit it
 	memory, pids string   // those of joined that count
@@ -50,17 +50,19 @@ func (x *Group) Dir() string {
 func (x *Group) Joins() bool { return x.freezer || len(x.joined) > 0 }
 
 // Join puts a process, which stands still, where FD does not.
+// After an error it may have joined a part, and Holds still says whether it is in Dir.
 func (x *Group) Join(pid int) error {
-	dirs := x.joined
 	if x.freezer {
-		dirs = append([]string{x.dir}, dirs...)
+		if err := put(x.dir, pid); err != nil {
+			return fmt.Errorf("join a control group: %w", err)
+		}
+		x.entered = true
 	}
-	for _, dir := range dirs {
+	for _, dir := range x.joined {
 		if err := put(dir, pid); err != nil {
 			return fmt.Errorf("join a control group: %w", err)
 		}
 	}
-	x.entered = true
 	return nil
 }
 
@@ -185,7 +187,8 @@ func (x *Group) Thaw() error {
 type Usage struct {
 	CPU        time.Duration
 	MemoryPeak int64 // bytes, of all together; only where memory is limited
-	OOMKills   int64 // processes that were killed because memory was at its limit
+	OOMKills   int64 // processes that the kernel killed for lack of memory
+	MemoryFull bool  // memory was at its own limit; else kills are for lack of it around the group
 	Refused    int64 // forks that failed because as many processes as may be were there
 }
 
@@ -200,10 +203,11 @@ func (x *Group) Usage() (u Usage) {
 		u.MemoryPeak = number(x.memory, "memory.max_usage_in_bytes")
 		text, _ := read(x.memory, "memory.oom_control")
 		u.OOMKills = field(text, "oom_kill")
+		u.MemoryFull = number(x.memory, "memory.failcnt") > 0 || number(x.memory, "memory.memsw.failcnt") > 0
 	} else {
 		u.MemoryPeak = number(x.dir, "memory.peak")
 		text, _ := read(x.dir, "memory.events")
-		u.OOMKills = field(text, "oom_kill")
+		u.OOMKills, u.MemoryFull = field(text, "oom_kill"), field(text, "oom") > 0
 	}
 	dir := x.dir
 	if x.pids != "" {

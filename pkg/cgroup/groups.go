@@ -154,8 +154,10 @@ func (g *Groups) make(name string, l Limits) (x *Group, err error) {
 			return x, err
 		}
 	}
+	needs := map[string]bool{}
+	l.each(func(controller, _ string) { needs[controller] = true })
 	for _, c := range []string{"memory", "cpu", "pids"} {
-		if g.v1[c] == "" {
+		if g.v1[c] == "" || !needs[c] {
 			continue
 		}
 		dir := filepath.Join(g.v1[c], name)

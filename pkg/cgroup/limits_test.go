@@ -56,7 +56,7 @@ func TestLimits_OfV2(t *testing.T) {
 	f.write(dir+"/limited/1/memory.peak", "67108864\n")
 	f.write(dir+"/limited/1/pids.events", "max 7\n")
 	f.write(dir+"/limited/1/cpu.stat", "usage_usec 1500000\nuser_usec 1\n")
-	if u := x.Usage(); u.OOMKills != 3 || u.MemoryPeak != 64<<20 || u.Refused != 7 || u.CPU.Milliseconds() != 1500 {
+	if u := x.Usage(); u.OOMKills != 3 || !u.MemoryFull || u.MemoryPeak != 64<<20 || u.Refused != 7 || u.CPU.Milliseconds() != 1500 {
 		t.Errorf("used %+v", u)
 	}
 }
@@ -128,8 +128,34 @@ func TestLimits_OfV1BesideV2(t *testing.T) {
 	f.write("memory/process/7/carillon-n1-i1/1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
 	f.write("memory/process/7/carillon-n1-i1/1/memory.max_usage_in_bytes", "1000000\n")
 	f.write("pids/carillon-n1-i1/1/pids.events", "max 4\n")
-	if u := x.Usage(); u.OOMKills != 2 || u.MemoryPeak != 1000000 || u.Refused != 4 {
+	if u := x.Usage(); u.OOMKills != 2 || u.MemoryFull || u.MemoryPeak != 1000000 || u.Refused != 4 {
 		t.Errorf("used %+v", u)
+	}
+	f.write("memory/process/7/carillon-n1-i1/1/memory.failcnt", "1\n")
+	if u := x.Usage(); !u.MemoryFull {
+		t.Errorf("used %+v", u)
+	}
+	// Groups that limit nothing would cost, and count what is not the attempt's fault.
+	if x, err = g.Take(Limits{PIDs: 20}); err != nil || len(x.joined) != 1 {
+		t.Errorf("with a limit of processes alone it joins %v, %v", x.joined, err)
+	}
+}
+
+// A v1 group that cannot be joined leaves the process in the one by which it is found.
+func TestGroup_HoldsWhatJoinedAPart(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.memory = f.memory[1:] // without cgroup.procs
+	f.mounted("4:memory:/\n2:freezer:/\n", "freezer", "memory")
+	x, err := f.open(Auto).Take(Limits{Memory: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Holds() {
+		t.Error("it holds a process before one has joined")
+	}
+	if err := x.Join(os.Getpid()); err == nil || !x.Holds() {
+		t.Errorf("joined: %v; holds it: %v", err, x.Holds())
 	}
 }
 

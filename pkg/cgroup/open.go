@@ -116,8 +116,8 @@ func (g *Groups) mkdirs(dirs ...string) error {
 	return nil
 }
 
-// try starts nothing in a group: it fails if the kernel, or a filter of system
-// calls, does not let processes be started in one.
+// try starts nothing in a group: it fails if the kernel, a filter of system calls, or
+// the rights to the groups above do not let processes be started in one.
 func (g *Groups) try() error {
 	if g.freezer {
 		return nil
@@ -127,8 +127,9 @@ func (g *Groups) try() error {
 		return err
 	}
 	defer g.Give(x)
-	_, err = syscall.ForkExec("/", []string{"/"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: x.FD()}})
-	if errors.Is(err, unix.EACCES) { // it got as far as that: a directory is no program
+	const none = "/proc/self/none"
+	_, err = syscall.ForkExec(none, []string{none}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: x.FD()}})
+	if errors.Is(err, unix.ENOENT) { // it got as far as that: no other step says so
 		return nil
 	}
 	return fmt.Errorf("start a process in a control group: %w", err)

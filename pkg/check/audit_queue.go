@@ -58,7 +58,7 @@ func (a *audit) endQueue(s *shardLook) {
 	if a.freezes.Of(ref.Namespace) != nil || slices.ContainsFunc(all, func(q queued) bool { return q.Reason == task.ReasonCatchUp || q.UnderWay() }) {
 		return
 	}
-	if entry.bad || a.active[hashOf(ref)] || !a.taken(entry.target) || a.at.Sub(o.Since.Time) < slack {
+	if entry.bad || a.active[hashOf(ref)] || !a.taken(entry.target, entry.secret) || a.at.Sub(o.Since.Time) < slack {
 		return
 	}
 	for _, q := range all {
@@ -82,14 +82,14 @@ func (a *audit) dueFor(w task.Waiting) time.Duration {
 	return a.at.Sub(since)
 }
 
-// taken reports whether some node takes runs of such a target. Of one that compares
+// taken reports whether some node takes runs of such a task. Of a target that compares
 // facts nobody can say for how long a node has matched.
-func (a *audit) taken(t task.Target) bool {
+func (a *audit) taken(t task.Target, secret bool) bool {
 	var nodes []task.Node
 	for _, n := range a.nodes {
 		nodes = append(nodes, n.Node)
 	}
-	return !task.ComparesInSelector(t.Selector) && len(t.Takers(nodes)) > 0
+	return !task.ComparesInSelector(t.Selector) && len(t.Takers(nodes, secret)) > 0
 }
 
 func (a *audit) noneActive(ref store.Ref) func(context.Context) (bool, error) {

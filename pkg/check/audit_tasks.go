@@ -92,6 +92,7 @@ type inShard struct {
 	mod     int64
 	overlap string
 	target  task.Target
+	secret  bool // its attempts read one
 	bad     bool
 }
 
@@ -102,7 +103,7 @@ func (a *audit) lookAtEntry(s *shardLook, e *mvccpb.KeyValue, ref store.Ref) {
 	if err != nil {
 		a.unreadable(e, "the entry of "+ref.String(), err)
 	}
-	s.entries[ref.String()] = inShard{parsed.UID, e.ModRevision, parsed.Overlap, parsed.Target, err != nil}
+	s.entries[ref.String()] = inShard{parsed.UID, e.ModRevision, parsed.Overlap, parsed.Target, parsed.Action.NeedsKey(), err != nil}
 	i, hasSpec := a.specs.find(ref)
 	switch home := a.Ref(ref.Namespace, ref.Name); {
 	case home.Shard != ref.Shard:

@@ -297,6 +297,11 @@ var damages = []struct {
 		s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now.Add(-time.Minute))
 		s.attempt(s.one, "a", "a-1", s.entry.UID, nil)
 	}, nil},
+	{"a run that waits for a node with a key", func(s *site) {
+		s.entry.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
+		s.put(s.keys.Entry(s.one), s.entry)
+		s.waiting(s.one, s.entry.UID, task.ReasonRetry, s.now.Add(-time.Minute))
+	}, nil},
 	{"a run that waits for a node", func(s *site) {
 		s.entry.Target.Selector = "gpu"
 		s.put(s.keys.Entry(s.one), s.entry)

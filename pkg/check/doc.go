@@ -40,7 +40,8 @@
 //   - What a missed policy or a selector should have chosen, only that each tick
 //     got one outcome; nor if skipping was right, only that overlap never was.
 //   - Ticks at or before the watermark at which the recording began.
-//   - Clocks: created_at is the owner's word.
+//   - Clocks: created_at is the owner's word, and what a node says of its starts is told by
+//     its clock, which may jump by Options.Skew.
 //   - Anything in processes; the probe log is for that.
 //
 // check observes etcd from outside. Recorder therefore reads through the etcd

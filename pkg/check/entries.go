@@ -85,7 +85,7 @@ func (c *checker) nextVersion(d *delta, t *tasked, s *shard, ch *entryChange) {
 		return
 	}
 	decided := old.decided(t.ref, s.mark, s.markMod)
-	if usedUp(ch.entry) && !usedUp(old.Entry) { // by the tick that its from says
+	if _, edited := d.specs[nameOf(t.ref)]; !edited && usedUp(ch.entry) && !usedUp(old.Entry) { // by the tick that its from says
 		decided = max(decided, ms(ch.entry.From))
 	}
 	c.endStretch(t, decided)
@@ -197,9 +197,11 @@ func (st stretch) paused(at int64) bool {
 }
 
 // excuses reports whether a tick may be without an outcome because the owner
-// may not have known of this stretch when its watermark passed the tick.
+// may not have known of this stretch when its watermark passed the tick: the
+// stretch before does not have it, or it was not due there yet.
 func (st stretch) excuses(at, lag int64) bool {
-	return st.ticks.due(at) <= st.unseen && at <= st.start+lag && (st.before == nil || !hasTick(st.before, at))
+	return st.ticks.due(at) <= st.unseen && at <= st.start+lag &&
+		(st.before == nil || !hasTick(st.before, at) || st.before.due(at) > st.unseen)
 }
 
 // endTicks judges the ticks of a task's last stretch, and those that should have

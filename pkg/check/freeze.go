@@ -59,13 +59,14 @@ func (c *checker) judgeThawed(d *delta, ch *runChange, r *run, put attemptPut) {
 }
 
 // judgeFrozenStart checks that a node that has said to obey a freeze starts
-// nothing from then on, by its own clock, while that holds (G21).
+// nothing from then on, by its own clock, as far as that can be relied on, while that
+// holds (G21).
 func (c *checker) judgeFrozenStart(ch *runChange, r *run, node string, started task.Time, key string) {
 	z, n := c.freezes.Of(ch.ref.Namespace), c.nodes[node]
 	if z == nil || c.freezes.bad || started.IsZero() || n.froze < c.freezes.mod || n.frozeAt == 0 {
 		return
 	}
-	if ms(started) > n.frozeAt && started.After(z.Since.Time) {
+	if ms(started) > n.frozeAt+c.opts.Skew.Milliseconds() && started.After(z.Since.Time) {
 		c.breachOf("G21", ch.ref, r.tick, key, "run %s started at %s on node %s, which had said at %s that it obeys the freeze of %s",
 			ch.id, stamp(started.Time), node, stamp(instant(n.frozeAt)), frozen(z))
 	}

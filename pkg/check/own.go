@@ -113,7 +113,7 @@ func (c *checker) judgeFailures(t *tasked, ch *entryChange) {
 		c.breachOf("G24", t.ref, 0, ch.key, "the end that was counted last goes back from revision %d to %d", was.Counted, is.Counted)
 	}
 	least, most, known := c.failures(line, was, is.Counted)
-	if known && (is.Failures < least || is.Failures > most) {
+	if known && (is.Failures < min(least, next.PauseAfter) || is.Failures > most) { // more than enough need not be counted
 		c.breachOf("G24", t.ref, 0, ch.key, "%d failures in a row are counted up to revision %d; the history has %d", is.Failures, is.Counted, most)
 	}
 	by := ""
@@ -184,7 +184,7 @@ func (c *checker) judgeAnchor(t *tasked, ch *entryChange) {
 	}
 	outcome := line.outcomes[tick]
 	switch {
-	case tick != 0 && outcome == nil:
+	case tick != 0 && outcome == nil && !line.stretch.excuses(tick, c.opts.lag()):
 		c.breachOf("G4", t.ref, tick, ch.key, "its tick has no outcome, and the next one is set already")
 	case outcome != nil && (outcome.state == task.Skipped || outcome.state == task.Missed):
 	case slices.ContainsFunc(t.open(line), func(r *run) bool { return scheduled(r.trigger) }):

@@ -2,6 +2,7 @@ package check
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -89,14 +90,28 @@ func (c *checker) judgeFanOut(d *delta, ch *runChange, r *run, f *task.Fan) {
 		c.breachOf("G4", ch.ref, r.tick, ch.queueKey, "run %s begins without some of its parts", ch.id)
 	case len(f.Nodes) > 0 && len(f.Nodes) != f.Count:
 		c.breachOf("G24", ch.ref, r.tick, ch.queueKey, "run %s has %d parts for %d nodes", ch.id, f.Count, len(f.Nodes))
+	case !distinct(f.Nodes):
+		c.breachOf("G24", ch.ref, r.tick, ch.queueKey, "run %s has several parts for one node: %s", ch.id, strings.Join(f.Nodes, ", "))
 	case t.entry != nil && t.entry.line == r.line && f.Only == nil && !t.entry.Target.FansOut():
 		c.breachOf("G7", ch.ref, r.tick, ch.queueKey, "run %s has parts, and its task has none", ch.id)
-	case t.entry != nil && t.entry.line == r.line && t.entry.Target.Parts > 0 && f.Only == nil && f.Count != t.entry.Target.Parts:
-		c.breachOf("G7", ch.ref, r.tick, ch.queueKey, "run %s has %d parts; its task has %d", ch.id, f.Count, t.entry.Target.Parts)
+	case t.entry != nil && t.entry.line == r.line && f.Only == nil && t.entry.Target.Count != task.All && f.Count != max(t.entry.Target.Parts, int(t.entry.Target.Count)):
+		c.breachOf("G7", ch.ref, r.tick, ch.queueKey, "run %s has %d parts; its task has %d, or one on each of %d nodes", ch.id, f.Count, t.entry.Target.Parts, t.entry.Target.Count)
 	}
 	if z := c.freezes.Of(ch.ref.Namespace); z != nil && !c.freezes.bad {
 		c.breachOf("G21", ch.ref, r.tick, ch.queueKey, "run %s gets its parts, and %s has been frozen since %s", ch.id, frozen(z), stamp(z.Since.Time))
 	}
+}
+
+// distinct reports whether no two nodes are the same. Parts that are not repeated have none.
+func distinct(nodes []string) bool {
+	seen := map[string]bool{}
+	for _, n := range nodes {
+		if n != "" && seen[n] {
+			return false
+		}
+		seen[n] = true
+	}
+	return true
 }
 
 // back counts the parts of a run that had ended before the present revision.

@@ -292,6 +292,13 @@ func TestCheck_OwnCounters(t *testing.T) {
 			h.update(h.simTask, true, func() { h.simTask.entry.Own = nil })
 			h.sealed()
 		}},
+		{"an edit that leaves no more runs, before its tick is decided", "", two, func(h hand) {
+			h.until(1)
+			h.sealed(h.fires(1), h.counts(1, 1))
+			h.done(task.Succeeded)
+			h.until(2.5)
+			h.update(h.simTask, false, func() { h.simTask.entry.MaxRuns, h.simTask.entry.From = 1, h.time() })
+		}},
 		{"an owner changes what is its user's", "G7", two, func(h hand) {
 			h.until(1)
 			h.simTask.entry.Overlap = task.OverlapAllow
@@ -300,6 +307,8 @@ func TestCheck_OwnCounters(t *testing.T) {
 		}},
 
 		{"paused when it has failed often enough", "", pausing, func(h hand) { fails(h, 2); h.sealed(counted(h, 2, true)) }},
+		{"more than enough need not be counted", "", pausing, func(h hand) { fails(h, 3); h.sealed(counted(h, 2, true)) }},
+		{"more than there were", "G24", pausing, func(h hand) { fails(h, 2); h.sealed(counted(h, 3, true)) }},
 		{"counted as it fails", "", pausing, func(h hand) {
 			fails(h, 1)
 			h.sealed(counted(h, 1, false))

@@ -166,15 +166,32 @@ func TestCheck_Freezes(t *testing.T) {
 			h.active.StartedAt = task.At(time.UnixMilli(h.at(1)))
 			h.txn(op{h.keys.Run("a", h.ref, h.active.ID), withoutID(h.active.Assigned)})
 		}},
-		{"a node starts what it has said it does not", "G21", nil, func(h hand) {
-			h.until(1)
-			h.sealed(h.fires(1))
-			h.obeys(h.freeze(""))
-			h.until(1.5)
-			h.active.StartedAt = h.time()
-			h.running(h.simTask)
-		}},
+		{"a node starts what it has said it does not", "G21", nil, startsFrozen},
 	})
+}
+
+// startsFrozen has a node start a run half a second after it has said that it obeys a
+// freeze.
+func startsFrozen(h hand) {
+	h.until(1)
+	h.sealed(h.fires(1))
+	h.obeys(h.freeze(""))
+	h.until(1.5)
+	h.active.StartedAt = h.time()
+	h.running(h.simTask)
+}
+
+// TestCheck_Skew: a node whose clock jumps back after a start says too early that it
+// obeys a freeze.
+func TestCheck_Skew(t *testing.T) {
+	h := newHand(t, nil)
+	startsFrozen(h)
+	for skew, violations := range map[time.Duration]int{0: 1, 400 * time.Millisecond: 1, 500 * time.Millisecond: 0} {
+		r := h.check(Options{Until: time.UnixMilli(h.now), Lag: time.Nanosecond, Remembered: true, Skew: skew})
+		if len(r.Violations) != violations {
+			t.Errorf("with a skew of %v: %v", skew, r.Violations)
+		}
+	}
 }
 
 func TestCheck_Remembered(t *testing.T) {

@@ -30,6 +30,9 @@ type Options struct {
 	// known of it; see the package comment. Default 5 s: a watch that is further
 	// behind is given up by who follows it.
 	Lag time.Duration
+	// Skew is how far a node's wall clock may jump between an attempt's start and
+	// what the node says afterwards (G21); default 0.
+	Skew time.Duration
 
 	// Faults are the times in which something was broken on purpose, by the
 	// observer's clock, in any order. What is due in one of them may be late.

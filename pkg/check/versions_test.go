@@ -86,6 +86,53 @@ func TestCheck_DoesNotExcuseTicksOfBothSchedules(t *testing.T) {
 	wantOnly(t, s.check(Options{}), "G4")
 }
 
+// A tick that both have, and that jitter puts off longer in the former: an owner that
+// knows of that one alone passes it by before it is due there.
+func TestCheck_ExcusesTicksThatFallDueSoonerThanTheOwnerKnew(t *testing.T) {
+	for _, c := range []struct {
+		passed float64
+		want   []string
+	}{{5.05, nil}, {8.95, []string{"G4"}}} {
+		s := newSim(t, 1, "a")
+		one := s.create("one", 0, 5, func(e *task.Entry) { e.UID, e.Jitter = "aaaabbbbccccdddd", task.Duration(4*time.Second) })
+		s.pass(1)
+		s.round(0)
+		s.update(one, true, func() { one.entry.Jitter = 0 })
+		s.pass(c.passed - 1)
+		s.ignorant(0)
+		wantOnly(t, s.check(Options{}), c.want...)
+	}
+}
+
+// A tick that follows from a completion is the last of its stretch: whoever finds that
+// it was passed by sets the next one without it.
+func TestCheck_ExcusesTicksAfterCompletionThatTheOwnerCouldNotKnow(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		s := newSim(t, 1, "a", "b")
+		one := s.create("one", 0, 5, nil)
+		s.round(0)
+		s.update(one, true, func() {
+			one.entry.Schedule, one.entry.Anchor = task.Schedules{"@every 2s after completion"}, s.time()
+		})
+		if known {
+			s.assign(0, "b")
+			s.open(0)
+		}
+		s.pass(3)
+		s.ignorant(0)
+		s.assign(0, "a")
+		s.open(0)
+		s.pass(1)
+		one.entry.Anchor = s.time()
+		s.commit(0, s.marks[0], op{s.keys.Entry(one.ref), one.entry})
+		if known {
+			wantOnly(t, s.check(Options{}), "G4")
+		} else {
+			wantOnly(t, s.check(Options{}))
+		}
+	}
+}
+
 // A task that was created behind the watermark has its ticks decided when it is
 // covered, and no sooner.
 func TestCheck_WaitsUntilATaskIsCovered(t *testing.T) {

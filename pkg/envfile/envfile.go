@@ -25,7 +25,7 @@ func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Wha
 // Parse reads the variables of a file. A name that stands there twice has the
 // value of the later line. The error is an *Error.
 func Parse(b []byte) (map[string]string, error) {
-	p := parser{rest: strings.ReplaceAll(string(b), "\r\n", "\n"), line: 1, values: map[string]string{}}
+	p := parser{rest: string(b), line: 1, values: map[string]string{}}
 	for p.rest != "" {
 		if err := p.entry(); err != nil {
 			return nil, err
@@ -53,6 +53,14 @@ func (p *parser) next() byte {
 		p.line++
 	}
 	return c
+}
+
+// escaped takes off what is behind a \, the end of a line in one.
+func (p *parser) escaped() byte {
+	if strings.HasPrefix(p.rest, "\r\n") {
+		p.next()
+	}
+	return p.next()
 }
 
 // entry reads a line, or what several lines with a \ at their ends are.
@@ -94,7 +102,7 @@ func (p *parser) comment() {
 	for p.rest != "" {
 		switch p.next() {
 		case '\\':
-			p.next()
+			p.escaped()
 		case '\n':
 			return
 		}
@@ -120,8 +128,10 @@ func (p *parser) value() (string, error) {
 			solid = b.Len()
 			continue // another quoted part may follow
 		case c == '\\':
-			if e := p.next(); e != '\n' && e != 0 {
-				b.WriteByte(e)
+			if p.rest != "" {
+				if e := p.escaped(); e != '\n' {
+					b.WriteByte(e)
+				}
 			}
 			solid = b.Len()
 		default:
@@ -144,7 +154,7 @@ func (p *parser) quoted(quote byte, b *strings.Builder) bool {
 		case c == quote:
 			return true
 		case c == '\\' && quote == '"' && p.rest != "":
-			switch e := p.next(); e {
+			switch e := p.escaped(); e {
 			case '"', '\\', '`', '$':
 				b.WriteByte(e)
 			case '\n':

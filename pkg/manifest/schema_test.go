@@ -109,6 +109,7 @@ func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 		"{name: a, schedule: '@daily', action: {process: {shell: x, umask: '8'}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, ionice: idle/3}}}",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, groups: [a, a]}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: -1}}}}",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, limits: {memory: lots}}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {memroy: 1Gi}}}}",
+		"{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: 1.5}}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: '1.5'}}}}",
 		"{name: a, max_runs: -1" + rest + "}", "{name: a, target: {count: some}" + rest + "}", "{name: a, history: {record: none}" + rest + "}",
 	} {
 		if validate(t, s, "x.yaml", []byte(text)) == nil {

@@ -43,6 +43,13 @@ func queueKnown(k keysOf, t txn, key string) bool {
 	return inShard(k, key, "/queue/")
 }
 
+// parentKnown is the record of a run that a commit compares, and neither writes nor
+// deletes: it gives out a part of that run.
+func parentKnown(k keysOf, t txn, key string) bool {
+	return inShard(k, key, "/queue/") && isCommit(k, t) &&
+		!slices.ContainsFunc(t.Then, func(op clientv3.Op) bool { return string(op.KeyBytes()) == key })
+}
+
 func freezesKnown(k keysOf, t txn, key string) bool { return key == k.Freezes() && isCommit(k, t) }
 
 func runKnown(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Runs()) }

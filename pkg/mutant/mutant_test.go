@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/mutant"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 var keys = func() store.Keys {
@@ -69,6 +70,7 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 		"no-entry-compare":     {keys.Entry(ref), mark},
 		"no-freezes-compare":   {keys.Freezes(), mark},
 		"no-queue-compare":     {keys.Queued(ref, "r"), mark},
+		"no-parent-compare":    {keys.Queued(ref, "r"), mark},
 		"no-run-compare":       {keys.Run("n2", ref, "r"), clientv3.OpPut(keys.Ended(ref, "r"), "{}")},
 		"no-term-compare":      {keys.Leader() + "1f", clientv3.OpPut(keys.Owner(3), "{}")},
 	} {
@@ -114,6 +116,27 @@ func TestMutants_ForgeWatermarks(t *testing.T) {
 		}
 		if got := string(get(t, s.Client(), keys.Watermark(3)).Kvs[0].Value); !strings.Contains(got, want) {
 			t.Errorf("%s wrote %s", name, got)
+		}
+	}
+}
+
+func TestMutants_ForgeRunsWithParts(t *testing.T) {
+	s := kvtest.StartServer(t)
+	run := task.RunID(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), "abcd")
+	mark := clientv3.OpPut(keys.Watermark(3), `{"time":"2026-01-01T00:00:00.000Z","seen":5,"nonce":"x"}`)
+	queued, ended := keys.Queued(ref, run), keys.Ended(ref, run)
+	for name, c := range map[string]struct{ key, value, want string }{
+		"part-again":  {queued, `{"fan_out":{"left":[2]}}`, `{"fan_out":{"left":[1,2]}}`},
+		"part-astray": {queued, `{"fan_out":{"nodes":["a","b"]}}`, `{"fan_out":{"nodes":["b","a"]}}`},
+		"part-untold": {ended, `{"fan_out":{"parts":[{},{"index":1}]}}`, `{"fan_out":{"parts":[{}]}}`},
+		"rule-bent":   {ended, `{"fan_out":{},"reason":"parts","state":"failed"}`, `{"fan_out":{},"state":"succeeded"}`},
+	} {
+		part := clientv3.OpPut(keys.Run("n1", ref, task.PartID(run, 1)), `{}`)
+		if _, err := kv.Direct(infect(t, s, name)).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{mark, part, clientv3.OpPut(c.key, c.value)}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(get(t, s.Client(), c.key).Kvs[0].Value); got != c.want {
+			t.Errorf("%s wrote %s, want %s", name, got, c.want)
 		}
 	}
 }

@@ -3,7 +3,7 @@
 //
 // A Policy is pure: it judges an Attempt, and says which rule refuses it. What it
 // leaves out it allows, but for the names of variables, of which some are denied
-// as soon as there is a policy (DeniedEnv). A File is read when it is opened, and
+// as soon as there is a policy, and groups, where it lists users. A File is read when it is opened, and
 // anew whenever it has changed. It counts only if nobody but root can change it or
 // put another in its place; if it does not, or cannot be read, its Policy is an
 // error, and nothing may start: it fails closed.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -28,9 +30,14 @@ type File struct {
 
 	mu     sync.Mutex
 	seen   stamp
+	read   time.Time // when
 	policy *Policy
 	err    error
 }
+
+// again is how long a policy counts without another look at what its stamp does not
+// tell: who may write to the directories on the way to it.
+const again = 5 * time.Second
 
 // Open reads a policy. An error says why it does not count.
 func Open(path string, log *zap.Logger) (*File, error) {
@@ -45,11 +52,12 @@ func (f *File) Policy() (*Policy, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := stampOf(f.path)
-	if f.seen.settled && now.same(f.seen) {
+	if f.seen.settled && now.same(f.seen) && time.Since(f.read) < again {
 		return f.policy, f.err
 	}
 	had, failed := f.policy, f.err
-	f.policy, f.err = f.read()
+	f.policy, f.err = f.load()
+	f.read = time.Now()
 	switch {
 	case f.err != nil && (failed == nil || failed.Error() != f.err.Error()):
 		f.log.Error("the policy cannot be read: nothing starts on this node until it can", zap.String("file", f.path), zap.Error(f.err))
@@ -91,29 +99,17 @@ func (s stamp) same(o stamp) bool {
 
 const maxFile = 1 << 20
 
-func (f *File) read() (*Policy, error) {
+func (f *File) load() (*Policy, error) {
 	if !filepath.IsAbs(f.path) {
-		return nil, fmt.Errorf("policy: %s is not an absolute path", f.path)
+		return nil, fmt.Errorf("%s is not an absolute path", f.path)
 	}
-	real, err := filepath.EvalSymlinks(f.path)
+	real, err := f.follow(f.path)
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
-	}
-	for dir := filepath.Dir(real); ; dir = filepath.Dir(dir) {
-		info, err := os.Lstat(dir)
-		if err == nil {
-			err = f.guarded(info)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("policy: directory %s %w", dir, err)
-		}
-		if dir == "/" {
-			break
-		}
+		return nil, err
 	}
 	file, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return nil, fmt.Errorf("%s: %s", real, words(err))
 	}
 	defer file.Close()
 	info, err := file.Stat()
@@ -124,20 +120,55 @@ func (f *File) read() (*Policy, error) {
 		err = errors.New("is not a regular file")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("policy: %s %w", real, err)
+		return nil, fmt.Errorf("%s %w", real, err)
 	}
 	b, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("policy: %w", err)
+		return nil, fmt.Errorf("%s: %s", real, words(err))
 	case len(b) > maxFile:
-		return nil, fmt.Errorf("policy: %s has more than %d bytes", f.path, maxFile)
+		return nil, fmt.Errorf("%s has more than %d bytes", f.path, maxFile)
 	}
-	p, err := parse(f.path, b)
-	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+	return parse(f.path, b)
+}
+
+const maxLinks = 40 // the kernel's
+
+// follow finds the file that a path leads to. Nobody but root may be able to have it
+// lead elsewhere: all directories and links on the way are guarded.
+func (f *File) follow(path string) (string, error) {
+	at, links := "/", 0
+	for rest := strings.Split(path, "/"); len(rest) > 0; {
+		name := rest[0]
+		rest = rest[1:]
+		next := filepath.Join(at, name)
+		info, err := os.Lstat(next)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("%s: %s", next, words(err))
+		case len(rest) == 0 && info.Mode().IsRegular():
+			return next, nil // it is looked at when it is open
+		}
+		if err := f.guarded(info); err != nil {
+			return "", fmt.Errorf("%s %w", next, err)
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			at = next
+			continue
+		}
+		to, err := os.Readlink(next)
+		if err != nil {
+			return "", fmt.Errorf("%s: %s", next, words(err))
+		}
+		if links++; links > maxLinks {
+			return "", fmt.Errorf("%s: too many symbolic links", path)
+		}
+		if filepath.IsAbs(to) {
+			at = "/"
+		}
+		rest = append(strings.Split(to, "/"), rest...)
 	}
-	return p, nil
+	return at, nil
 }
 
 // parse reads a policy strictly. What says nothing is refused, a field without a
@@ -145,25 +176,49 @@ func (f *File) read() (*Policy, error) {
 func parse(path string, b []byte) (*Policy, error) {
 	var fields map[string]json.RawMessage
 	p := &Policy{}
-	err := manifest.Checked(path, b, &fields, func() error {
-		for _, name := range slices.Sorted(maps.Keys(fields)) {
-			if string(fields[name]) == "null" {
-				return task.Invalid(task.CodeRequired, name, "has no value: leave it out, or say what is allowed; nothing is []")
-			}
-		}
-		return nil
-	})
+	err := manifest.Checked(path, b, &fields, func() error { return valued("", fields) })
 	if err == nil && fields == nil {
 		err = fmt.Errorf("%s is empty; a policy that allows all is {}", path)
 	}
 	if err == nil {
-		err = manifest.Checked(path, b, p, p.Validate)
+		err = manifest.Checked(path, b, p, func() error { return cmp.Or(p.Validate(), p.limited(fields["limits"])) })
 	}
 	return p, err
 }
 
-// guarded reports whether nobody but the owner, or root, can change a file, or what
-// is in a directory. In a sticky directory others can add, but not replace.
+// valued refuses fields without a value.
+func valued(at string, fields map[string]json.RawMessage) error {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if string(fields[name]) == "null" {
+			return task.Invalid(task.CodeRequired, at+name, "has no value: leave it out, or say what is allowed; nothing is []")
+		}
+		var inner map[string]json.RawMessage
+		if json.Unmarshal(fields[name], &inner) == nil { // else it has none
+			if err := valued(at+name+".", inner); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// limited refuses a limit that is none.
+func (p *Policy) limited(given json.RawMessage) error {
+	var said, kept map[string]json.RawMessage
+	b, err := json.Marshal(p.Limits) // without what limits nothing
+	if err == nil && given != nil {
+		err = errors.Join(json.Unmarshal(given, &said), json.Unmarshal(b, &kept))
+	}
+	for _, name := range slices.Sorted(maps.Keys(said)) {
+		if _, is := kept[name]; !is && err == nil {
+			return task.Invalid(task.CodeOutOfRange, "limits."+name, "%s is no limit: leave it out, or say one", said[name])
+		}
+	}
+	return err
+}
+
+// guarded reports whether nobody but the owner, or root, can change a file or a link,
+// or what is in a directory. In a sticky directory others can add, but not replace.
 func (f *File) guarded(info fs.FileInfo) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
@@ -171,6 +226,7 @@ func (f *File) guarded(info fs.FileInfo) error {
 		return errors.New("has no owner")
 	case st.Uid != 0 && st.Uid != f.owner:
 		return fmt.Errorf("belongs to user %d, and has to belong to root", st.Uid)
+	case info.Mode()&fs.ModeSymlink != 0: // which has no mode
 	case info.Mode().Perm()&0o022 != 0 && !(info.IsDir() && info.Mode()&fs.ModeSticky != 0):
 		return fmt.Errorf("can be written by others than root (mode %04o)", info.Mode().Perm())
 	}

@@ -86,3 +86,50 @@ func TestFile_CountsOnlyIfNobodyElseCanChangeIt(t *testing.T) {
 		t.Error("a path that depends on where the daemon was started counts")
 	}
 }
+
+// TestFile_CountsOnlyIfNobodyElseCanLeadToAnother: a link on the way that others
+// may replace leads to any file of root's.
+func TestFile_CountsOnlyIfNobodyElseCanLeadToAnother(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	write(t, at("policy.yaml"), "{}")
+	for _, d := range []string{"open", "own"} {
+		if err := os.Mkdir(at(d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for from, to := range map[string]string{
+		"open/link": at("policy.yaml"), "own/link": "../policy.yaml", "own/through": at("open/link"), "own/dir": "..", "own/round": "round", "own/nowhere": "none",
+	} {
+		if err := os.Symlink(to, at(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(at("open"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"own/link": "", "own/dir/policy.yaml": "", "own/../policy.yaml": "", "open/link": "open can be written by others", "own/through": "open can be written by others",
+		"own/round": "too many symbolic links", "own/nowhere": "none: no such file",
+	} {
+		f := &File{path: dir + "/" + path, owner: uint32(os.Geteuid()), log: zap.NewNop()}
+		if _, err := f.Policy(); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", path, err, want)
+		}
+	}
+}
+
+// TestFile_LooksAtTheDirectoriesAgain: they may become others' while it stays as it is.
+func TestFile_LooksAtTheDirectoriesAgain(t *testing.T) {
+	f, _ := fileAt(t, "{}")
+	if _, err := f.Policy(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(f.path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	f.seen.settled, f.read = true, f.read.Add(-again)
+	if _, err := f.Policy(); err == nil {
+		t.Error("it counts, though others can put another in its place")
+	}
+}

@@ -15,10 +15,11 @@ import (
 // one nothing.
 type Policy struct {
 	Users       []string `json:"users"`       // as whom attempts may run, by name or number
-	Groups      []string `json:"groups"`      // which groups a task may name, by name or number
+	Groups      []string `json:"groups"`      // which groups a task may name, by name or number; absent, with Users: its user's
 	Executables []string `json:"executables"` // programs, and directories, which end in "/"
 	Shell       *bool    `json:"shell"`       // whether a task may say shell; absent: yes
-	EnvDenied   []string `json:"env_denied"`  // names of variables, "*" for any letters; absent: DeniedEnv
+	EnvDenied   []string `json:"env_denied"`  // names of variables, "*" for any letters, beside those that are always
+	EnvAllowed  []string `json:"env_allowed"` // those that are accepted though they are denied
 	EnvFiles    []string `json:"env_files"`   // files that env_from may name, and directories
 	Secrets     *bool    `json:"secrets"`     // whether env_from may name secrets; absent: yes
 	Limits      Limits   `json:"limits"`
@@ -27,7 +28,7 @@ type Policy struct {
 
 // Limits are the most that a task may say, and what holds if it says nothing.
 type Limits struct {
-	Timeout task.Duration `json:"timeout"`
+	Timeout task.Duration `json:"timeout,omitzero"`
 	task.Limits
 }
 
@@ -37,24 +38,21 @@ type Require struct {
 	PrivateTmp bool `json:"private_tmp"`
 }
 
-// DeniedEnv are the variables that a policy denies unless it says otherwise: with
-// them a program runs other code than its own.
-func DeniedEnv() []string {
-	return []string{
-		"LD_*", "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_*", "NLSPATH", "HOSTALIASES", "LOCALDOMAIN", "RESOLV_HOST_CONF", "RES_OPTIONS",
-		"BASH_ENV", "ENV", "BASH_FUNC_*", "SHELLOPTS", "BASHOPTS", "PS4", "IFS",
-		"PERL5LIB", "PERL5OPT", "PERLLIB", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE", "RUBYLIB", "RUBYOPT", "NODE_OPTIONS", "NODE_PATH",
-		"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "LUA_INIT*", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES",
-	}
-}
-
 // Attempt is what a policy judges.
 type Attempt struct {
 	Process *task.Process
 	User    string // as whom it runs, by name
 	UID     uint32
+	Groups  []Group // that Process names
 	Timeout task.Duration
 	Env     []string // further names of variables, not those of Process.Env
+}
+
+// Group is a group as the host knows it.
+type Group struct {
+	Name string
+	GID  uint32
+	Own  bool // the attempt's user has it, named or not
 }
 
 // Refusal says which rule does not allow an attempt.
@@ -79,19 +77,21 @@ func (p *Policy) checkUser(a Attempt) error {
 	if p.Users != nil && !slices.Contains(p.Users, a.User) && !slices.Contains(p.Users, strconv.Itoa(int(a.UID))) {
 		return refuse("users", "nothing runs as user %s here", task.Quote(a.User))
 	}
-	if p.Groups == nil {
-		return nil
-	}
-	named := a.Process.Groups
-	if a.Process.Group != "" {
-		named = append(slices.Clip(named), a.Process.Group)
-	}
-	for _, g := range named {
-		if !slices.Contains(p.Groups, g) {
-			return refuse("groups", "no task may name the group %s here", task.Quote(g))
+	for _, g := range a.Groups {
+		if !p.mayName(g) {
+			return refuse("groups", "no task may name the group %s here", task.Quote(g.Name))
 		}
 	}
 	return nil
+}
+
+// mayName reports whether a task may name a group. Who lists users, and no groups,
+// means what these can do: not that of a group such as disk.
+func (p *Policy) mayName(g Group) bool {
+	if p.Groups == nil {
+		return p.Users == nil || g.Own
+	}
+	return slices.Contains(p.Groups, g.Name) || slices.Contains(p.Groups, strconv.FormatUint(uint64(g.GID), 10))
 }
 
 func (p *Policy) checkAction(a Attempt) error {
@@ -125,32 +125,6 @@ func covers(entry, file string) bool {
 		return strings.HasPrefix(file, strings.TrimRight(entry, "/")+"/")
 	}
 	return entry == file
-}
-
-func (p *Policy) checkEnv(a Attempt) error {
-	denied := p.EnvDenied
-	if denied == nil {
-		denied = DeniedEnv()
-	}
-	check := func(name string) error {
-		for _, d := range denied {
-			if is, _ := path.Match(d, strings.ReplaceAll(name, "/", "_")); is {
-				return refuse("env_denied", "the variable %s is not accepted here", task.Quote(name))
-			}
-		}
-		return nil
-	}
-	for name := range a.Process.Env {
-		if err := check(name); err != nil {
-			return err
-		}
-	}
-	for _, name := range a.Env {
-		if err := check(name); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Program judges the program that an attempt is about to execute, an absolute
@@ -189,7 +163,8 @@ func (p *Policy) Validate() error {
 		field string
 		list  []string
 		path  bool
-	}{{"users", p.Users, false}, {"groups", p.Groups, false}, {"executables", p.Executables, true}, {"env_denied", p.EnvDenied, false}, {"env_files", p.EnvFiles, true}} {
+	}{{"users", p.Users, false}, {"groups", p.Groups, false}, {"executables", p.Executables, true}, {"env_denied", p.EnvDenied, false}, {"env_allowed", p.EnvAllowed, false},
+		{"env_files", p.EnvFiles, true}} {
 		for i, v := range l.list {
 			field := fmt.Sprintf("%s[%d]", l.field, i)
 			switch {
@@ -198,7 +173,7 @@ func (p *Policy) Validate() error {
 			case l.path && (!filepath.IsAbs(v) || path.Clean(v) != strings.TrimRight(v, "/") && v != "/"):
 				return task.Invalid(task.CodeBadValue, field, "%s is not an absolute path, without . and .., with a / at the end if it is a directory", task.Quote(v))
 			}
-			if _, err := path.Match(v, ""); l.field == "env_denied" && err != nil {
+			if _, err := path.Match(v, ""); strings.HasPrefix(l.field, "env_") && !l.path && err != nil {
 				return task.Invalid(task.CodeBadValue, field, "%s is not a pattern, such as LD_*", task.Quote(v))
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,7 +33,13 @@ func TestCheck(t *testing.T) {
 		return process(func(p *task.Process) { p.Env = map[string]string{name: "x"} })
 	}
 	of := func(f task.EnvFrom) Attempt { return process(func(p *task.Process) { p.EnvFrom = []task.EnvFrom{f} }) }
-	groups := process(func(p *task.Process) { p.Group, p.Groups = "adm", []string{"video"} })
+	naming := func(groups ...Group) Attempt {
+		a := process(func(*task.Process) {})
+		a.Groups = groups
+		return a
+	}
+	adm, video, own := Group{Name: "adm", GID: 4}, Group{Name: "video", GID: 44}, Group{Name: "backup", GID: 34, Own: true}
+	groups := naming(adm, video)
 	run := plain
 	run.Env = []string{"LD_PRELOAD"}
 	for _, c := range []struct {
@@ -43,9 +50,13 @@ func TestCheck(t *testing.T) {
 		{"{}", plain, ""}, {"{}", shell, ""}, {"{}", groups, ""}, {"{}", env("FOO"), ""},
 		{"users: [backup]", plain, ""}, {"users: ['34']", plain, ""}, {"users: [www-data]", plain, "users"}, {"users: []", plain, "users"},
 		{"groups: []", plain, ""}, {"groups: [adm, video]", groups, ""}, {"groups: [adm]", groups, "groups"}, {"groups: [video]", groups, "groups"},
+		{"groups: ['4', video]", groups, ""}, {"groups: []", naming(own), "groups"}, {"users: [backup]", naming(own), ""}, {"users: [backup]", naming(own, adm), "groups"}, {"{users: [backup], groups: [adm]}", naming(adm), ""},
 		{"shell: false", plain, ""}, {"shell: false", shell, "shell"}, {"shell: true", shell, ""},
 		{"{}", env("LD_PRELOAD"), "env_denied"}, {"{}", env("BASH_FUNC_ls%%"), "env_denied"}, {"{}", env("LD_a/b"), "env_denied"}, {"{}", env("_JAVA_OPTIONS"), "env_denied"}, {"{}", env("OPENSSL_CONF"), "env_denied"}, {"{}", run, "env_denied"},
-		{"env_denied: []", env("LD_PRELOAD"), ""}, {"env_denied: [FOO, 'BAR*']", env("LD_PRELOAD"), ""},
+		{"env_denied: []", env("LD_PRELOAD"), "env_denied"}, {"env_denied: [FOO, 'BAR*']", env("LD_PRELOAD"), "env_denied"}, {"env_allowed: [LD_PRELOAD]", env("LD_PRELOAD"), ""},
+		{"{env_denied: ['*'], env_allowed: ['PG*']}", env("PGUSER"), ""}, {"{env_denied: ['*'], env_allowed: ['PG*']}", env("TZ"), "env_denied"},
+		{"{}", env("PATH"), ""}, {"{}", env("HOME"), ""}, {"executables: [/bin/ls]", env("PATH"), "env_denied"}, {"executables: []", env("HOME"), "env_denied"},
+		{"executables: [/bin/ls]", env("GIT_SSH_COMMAND"), "env_denied"}, {"executables: [/bin/ls]", env("FOO"), ""}, {"{executables: [/bin/ls], env_allowed: [PATH]}", env("PATH"), ""},
 		{"env_denied: [FOO, 'BAR*']", env("BARN"), "env_denied"}, {"env_denied: [FOO]", env("FOOD"), ""},
 		{"secrets: false", plain, ""}, {"secrets: false", of(task.EnvFrom{Secret: "db"}), "secrets"}, {"secrets: false", of(task.EnvFrom{File: "/x"}), ""},
 		{"env_files: [/etc/app/]", of(task.EnvFrom{Secret: "db"}), ""}, {"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/app/db.env"}), ""},
@@ -86,6 +97,12 @@ func TestBind_FillsInAndRefusesMore(t *testing.T) {
 		}
 	}
 	if _, _, err := p.Bind(given, task.Duration(2*3600e9)); err == nil || !strings.Contains(err.Error(), "limits.timeout: 2h is more than 1h") {
+		t.Error(err)
+	}
+	if _, _, err := p.Bind(&task.Process{Dir: "/tmp/jobs"}, 0); err == nil || !strings.Contains(err.Error(), `require.private_tmp: the directory "/tmp/jobs" is not there`) {
+		t.Error(err)
+	}
+	if _, _, err := p.Bind(&task.Process{Dir: "/tmp"}, 0); err != nil {
 		t.Error(err)
 	}
 	if same, _, _ := policyOf(t, "{}").Bind(given, 0); same != given {
@@ -131,12 +148,27 @@ func TestProgram_GoesByWhereLinksLead(t *testing.T) {
 func TestParse_RefusesWhatWouldAllowAllByMistake(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "is empty", "# users: [a]\n": "is empty", "users:\n": "policy.yaml:1:1: users: has no value", "userz: [a]": "userz", "users: root": "users", "users: ['']": "users[0]: is empty",
-		"executables: [bin/ls]": "executables[0]", "executables: [/bin/../sbin/]": "executables[0]", "env_denied: ['[']": "env_denied[0]",
+		"executables: [bin/ls]": "executables[0]", "executables: [/bin/../sbin/]": "executables[0]", "env_denied: ['[']": "env_denied[0]", "env_allowed: ['[']": "env_allowed[0]",
+		"limits: {timeout: 0s}": "policy.yaml:1:10: limits.timeout: \"0s\" is no limit", "limits: {memory: 0}": "limits.memory: 0 is no limit", "limits: {pids: 0}": "limits.pids", "limits: {cpu: 0.0}": "limits.cpu",
+		"limits: {memory:}": "limits.memory: has no value", "require: {no_new_privs:}": "require.no_new_privs: has no value", "limits: {core:}": "limits.core: has no value",
 		"limits: {memory: lots}": "limits.memory", "limits: {pids: -1}": "limits.pids", "limits: {timeout: -1s}": "limits.timeout", "limits: {swap: 0}": "limits.swap",
 		"users: [a]\nusers: [b]": "users", "- users": "mapping",
 	} {
 		if _, err := parse("policy.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %s", text, err, want)
+		}
+	}
+}
+
+// TestDeniedEnv_IsInTheDocs: an administrator has to know what is refused.
+func TestDeniedEnv_IsInTheDocs(t *testing.T) {
+	b, err := os.ReadFile("../../docs/how-to/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Concat(denied, leading) {
+		if !strings.Contains(string(b), "`"+name+"`") {
+			t.Errorf("%s is not told", name)
 		}
 	}
 }

@@ -112,7 +112,8 @@ func (w *worker) read(t *taskState, value []byte) (err error) {
 	if len(p.UID) > math.MaxUint8 || p.Generation != int64(int32(p.Generation)) {
 		return fmt.Errorf("%w: uid or generation", task.ErrInvalid)
 	}
-	if err := store.CheckAction(p.Action); err != nil {
+	action, err := store.DecodeAction(p.Action)
+	if err != nil {
 		return err
 	}
 	if t.how, err = w.e.policies.get(p.Policy); err != nil {
@@ -132,7 +133,7 @@ func (w *worker) read(t *taskState, value []byte) (err error) {
 	t.setOwn(own)
 	text := make([]byte, 0, int(t.name)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.fullName()...), p.UID...), p.Action...)
-	t.text, t.uid = string(text), uint8(len(p.UID))
+	t.text, t.uid, t.secret = string(text), uint8(len(p.UID)), action.NeedsKey()
 	w.tasks[t.fullName()] = t // so that the key is no second copy of the name
 	t.from, t.anchor, t.paused, t.generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
 	return nil

@@ -73,21 +73,31 @@ func (w *worker) endAll() {
 // A round in which all tasks of a shard tick at once.
 func BenchmarkRound(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
-		b.Run(fmt.Sprintf("%d due", n), func(b *testing.B) {
-			w, now := benchWorker(b, n, "* * * * * *")
-			ctx := b.Context()
-			for b.Loop() {
-				*now = now.Add(time.Second)
-				if err := w.round(ctx); err != nil {
-					b.Fatal(err)
-				}
-				b.StopTimer()
-				w.endAll()
-				b.StartTimer()
-			}
-			b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "ticks/s")
-		})
+		b.Run(fmt.Sprintf("%d due", n), func(b *testing.B) { rounds(b, n, time.Second, "ticks/s") })
 	}
+}
+
+// A round in which all tasks of a shard are behind.
+func BenchmarkRound_Behind(b *testing.B) {
+	for _, n := range []int{1000, 10_000} {
+		b.Run(fmt.Sprintf("%d behind", n), func(b *testing.B) { rounds(b, n, 10*time.Second, "tasks/s") })
+	}
+}
+
+// rounds measures rounds, so far apart, of tasks that tick each second.
+func rounds(b *testing.B, tasks int, apart time.Duration, unit string) {
+	w, now := benchWorker(b, tasks, "* * * * * *")
+	ctx := b.Context()
+	for b.Loop() {
+		*now = now.Add(apart)
+		if err := w.round(ctx); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		w.endAll()
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(tasks)*float64(b.N)/b.Elapsed().Seconds(), unit)
 }
 
 // A round with nothing, or one tick, to decide, among many tasks: what a wake-up costs.

@@ -59,6 +59,24 @@ func TestCommit_ChangesBetweenDecisionAndCatchUpWin(t *testing.T) {
 	w.want("a", "+6 dispatched")
 }
 
+// A tick that was on time is not when the task's new policy says so: that counts in the
+// same round, though nobody was behind when it began.
+func TestCommit_ChangeThatPutsATaskBehindWins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	for _, name := range []string{"a", "b"} {
+		w.create(name, cronned("1 0 12 * * *"), allow, missed(task.MissedSkip, 1))
+	}
+	h.see()
+	h.door.play(before(func() {
+		w.update("a", false, func(t *task.Task) { t.Missed.Grace = task.Duration(time.Second) })
+	}))
+	h.blind(3)
+	w.want("a", "+1 missed came_to_light_late")
+	w.want("b", "+1 dispatched")
+}
+
 func TestCommit_CancelOfAWaitingRunWins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

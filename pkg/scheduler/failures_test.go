@@ -255,6 +255,54 @@ func TestPauseAfterFailures_CutsAPauseWithAnEndShort(t *testing.T) {
 	}
 }
 
+// Failures that are enough to pause the task are not added to those before a success
+// that nobody had to read.
+func TestPauseAfterFailures_OfASuccessThatIsNotRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("a", every("10s"), allow, pauseAfter(5))
+	for i := range 10 {
+		h.decide(float64(10 * (i + 1)))
+	}
+	for i := range 4 {
+		w.endAs("a", task.Failed, 101+float64(i))
+	}
+	h.decide(105)
+	if n := w.own("a").Failures; n != 4 {
+		t.Fatalf("%d failures in a row", n)
+	}
+	w.endAs("a", task.Succeeded, 106)
+	for i := range 5 {
+		w.endAs("a", task.Failed, 107+float64(i))
+	}
+	w.work("n2").decide(113)
+	w.wantPaused("a", 5)
+}
+
+// An edit may want fewer failures than are counted: the next that are enough pause the
+// task, also if a success came between.
+func TestPauseAfterFailures_FewerThanAreCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("10s"), allow, pauseAfter(5))
+	for i := range 7 {
+		h.decide(float64(10 * (i + 1)))
+	}
+	for i := range 4 {
+		w.endAs("a", task.Failed, 71+float64(i))
+	}
+	h.decide(75)
+	w.update("a", false, pauseAfter(2))
+	w.endAs("a", task.Succeeded, 76)
+	for i := range 2 {
+		w.endAs("a", task.Failed, 77+float64(i))
+	}
+	h.decide(79)
+	w.wantPaused("a", 2)
+}
+
 // What the history holds is read no further back than matters.
 func TestPauseAfterFailures_OfALongHistory(t *testing.T) {
 	t.Parallel()

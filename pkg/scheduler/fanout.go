@@ -20,6 +20,14 @@ const roomForPart = 512
 // is known how many nodes it is for.
 const roomForFan = 64 << 10
 
+// roomForCheckpoints is what those take that a run's parts begin with.
+func roomForCheckpoints(f *task.Fan) int {
+	if len(f.Checkpoints) == 0 {
+		return 0
+	}
+	return task.MaxPartCheckpoints
+}
+
 // tellEvery is how often at most a run's record is written only to say how many of
 // its parts have ended.
 const tellEvery = time.Second
@@ -27,22 +35,24 @@ const tellEvery = time.Second
 // fan is the parts that a run of t has if it begins now; or why it cannot.
 func (p *plan) fan(t *taskState) (*task.Fan, string) {
 	target := t.how.target
-	nodes := p.w.e.cfg.Fleet.namesByLoad(t.how.selector, p.now)
+	nodes := p.w.e.cfg.Fleet.Several(t.want(), p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 	switch {
 	case len(nodes) == 0:
 		p.looksForNodes(t)
 		return nil, task.ReasonNoNode
-	case target.Count == task.All && len(nodes) > task.MaxParts, int(target.Count) > len(nodes):
+	case !target.Enough(len(nodes)):
 		p.looksForNodes(t)
 		return nil, task.ReasonCount
 	case target.Count == task.All:
 		f.Nodes = nodes
 	case target.Parts == 0:
-		f.Nodes = nodes[:target.Count] // the least loaded
+		f.Nodes = nodes[:target.Count]
 	}
 	if f.Nodes != nil {
-		slices.Sort(f.Nodes)
+		if !task.Ordered(target.Strategy) {
+			slices.Sort(f.Nodes)
+		}
 		f.Count = len(f.Nodes)
 	}
 	for i := range f.Count {
@@ -88,7 +98,7 @@ func (p *plan) startParent(t *taskState, q *waiting) bool {
 		}
 		return p.waitsFor(t, q, reason)
 	}
-	if !p.fits(t, 2, t.bytes()) {
+	if !p.fits(t, 2, t.bytes()+roomForCheckpoints(f)) {
 		if q.paced() {
 			p.giveBack()
 		}
@@ -149,7 +159,7 @@ func (p *plan) tell(t *taskState, q *waiting, ended, succeeded int) bool {
 		p.w.wakeAt(at)
 		return true
 	}
-	if !p.fits(t, 1, t.bytes()) {
+	if !p.fits(t, 1, t.bytes()+roomForCheckpoints(q.Fan)) {
 		return false
 	}
 	w := q.Waiting
@@ -161,7 +171,7 @@ func (p *plan) tell(t *taskState, q *waiting, ended, succeeded int) bool {
 // cancelParent has a run with parts end, for a reason. What is active of it is asked
 // to end, as its record says so.
 func (p *plan) cancelParent(t *taskState, q *waiting, reason string) bool {
-	if !p.fits(t, 2, t.bytes()) {
+	if !p.fits(t, 2, t.bytes()+roomForCheckpoints(q.Fan)) {
 		return false
 	}
 	p.commit.GuardEntry(t.fullName(), t.mod) // whose policy it is

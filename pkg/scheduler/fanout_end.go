@@ -14,7 +14,7 @@ import (
 // endParent puts a run whose parts have all ended into history. false: there is no
 // room.
 func (p *plan) endParent(t *taskState, q *waiting) bool {
-	size := len(q.Message) + q.Fan.Count*roomForPart + roomForDetails + 4*roomForRecord
+	size := len(q.Message) + q.Fan.Count*roomForPart + roomForDetails + task.MaxPartCheckpoints + 4*roomForRecord
 	if !p.fits(t, 3, min(size, roomForParent)) {
 		return false
 	}
@@ -30,7 +30,7 @@ func (p *plan) endParent(t *taskState, q *waiting) bool {
 }
 
 // roomForParent is what the two records of a run with MaxParts parts take at most.
-const roomForParent = 640<<10 + roomForDetails
+const roomForParent = 640<<10 + roomForDetails + task.MaxPartCheckpoints
 
 // roomForDetails is what the parts of a run may have said and taken, in its record.
 const roomForDetails = 64 << 10
@@ -38,7 +38,7 @@ const roomForDetails = 64 << 10
 // concluded is how a run whose parts have ended has ended itself.
 func concluded(t *taskState, q *waiting, now time.Time) task.Run {
 	end, f := q.Run, *q.Fan
-	f.Parts, f.Ended, f.Succeeded = make([]task.Part, 0, f.Count), 0, 0
+	f.Parts, f.Ended, f.Succeeded, f.Checkpoints = make([]task.Part, 0, f.Count), 0, 0, nil
 	cut := len(f.Left) > 0
 	for _, i := range f.Left {
 		f.Parts = append(f.Parts, task.Part{Index: i, State: task.Cancelled, Reason: f.Cancel})

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -12,6 +11,7 @@ func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
 		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
+		Checkpoint: q.Fan.Checkpoints[index],
 	}
 }
 
@@ -27,6 +27,8 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 		switch {
 		case gone:
 			return p.giveUp(t, q, at, ended, succeeded)
+		case !found && q.Fan.Nodes == nil && p.tooLate(q):
+			return p.missPart(t, q, at, ended, succeeded)
 		case !found && q.Fan.Nodes == nil:
 			return false, true
 		case !found:
@@ -36,13 +38,12 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 			p.then = append(p.then, func(int64) { p.w.look(t) })
 			return false, true
 		}
-		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8) {
+		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
 			p.unpick(n)
 			return false, false
 		}
 		w := q.Waiting
-		w.Fan = withCounts(q, ended, succeeded)
-		w.Fan.Left = slices.Delete(slices.Clone(q.Fan.Left), at, at+1)
+		w.Fan = withCounts(q, ended, succeeded).Without(at)
 		if q.Fan.Stagger > 0 {
 			w.NotBefore = task.At(p.now.Add(q.Fan.Stagger.Std()))
 		}
@@ -59,18 +60,61 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 // giveUp ends a part whose node has been away for as long as lost attempts are
 // waited for.
 func (p *plan) giveUp(t *taskState, q *waiting, at, ended, succeeded int) (done, ok bool) {
-	if !p.fits(t, 3, t.bytes()+roomForRecord) {
+	if !p.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
 	end := p.partRun(t, q, q.Fan.Left[at])
-	end.State, end.Reason, end.EndedAt, end.Attempt = task.Lost, task.ReasonNodeGone, task.At(p.now), 0
-	end.Node = q.Fan.Nodes[q.Fan.Left[at]]
+	end.State, end.Reason, end.Node = task.Lost, task.ReasonNodeGone, q.Fan.Nodes[q.Fan.Left[at]]
 	w := q.Waiting
-	w.Fan = withCounts(q, ended, succeeded)
-	w.Fan.Left = slices.Delete(slices.Clone(q.Fan.Left), at, at+1)
+	w.Fan = withCounts(q, ended, succeeded).Without(at)
+	p.endLeft(t, q, w, end)
+	return true, true
+}
+
+// endLeft ends a part that was never given out, which the record of its run does not
+// have left any more.
+func (p *plan) endLeft(t *taskState, q *waiting, w task.Waiting, end task.Run) {
+	end.EndedAt, end.Attempt = task.At(p.now), 0
 	p.commit.EndPart(t.ref(p.w.shard), end)
 	p.rewrite(t, q, w)
 	p.ends(t, end)
+}
+
+// tooLate reports whether the start deadline of a run's next part has passed: it is as
+// long as that of the run, and counts from the part's turn. If not, it is waited for.
+func (p *plan) tooLate(q *waiting) bool {
+	until := q.StartBefore.Time
+	if until.IsZero() {
+		return false
+	}
+	if due := q.due(); q.NotBefore.After(due) { // its turn, with stagger
+		until = until.Add(q.NotBefore.Sub(due))
+	}
+	if p.now.After(until) {
+		return true
+	}
+	p.w.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
+	return false
+}
+
+// missPart ends a part for which no node was there before its start deadline. The turn
+// of the next one comes as if this one had been given out in time.
+func (p *plan) missPart(t *taskState, q *waiting, at, ended, succeeded int) (done, ok bool) {
+	if !p.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
+		return false, false
+	}
+	end := p.partRun(t, q, q.Fan.Left[at])
+	end.State, end.Reason = task.Missed, task.ReasonNoNode
+	w := q.Waiting
+	w.Fan = withCounts(q, ended, succeeded).Without(at)
+	if q.Fan.Stagger > 0 {
+		turn := q.DispatchedAt.Time
+		if !q.NotBefore.IsZero() {
+			turn = q.NotBefore.Time
+		}
+		w.NotBefore = task.At(turn.Add(q.Fan.Stagger.Std()))
+	}
+	p.endLeft(t, q, w, end)
 	return true, true
 }
 
@@ -82,7 +126,7 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int) (n *task.Node, gone, 
 		return n, false, ok
 	}
 	name := q.Fan.Nodes[index]
-	if n, ok = p.w.e.cfg.Fleet.pickNamed(name, p.now); ok {
+	if n, ok = p.w.e.cfg.Fleet.pickNamed(name, t.secret, p.now); ok {
 		delete(q.away, name)
 		return n, false, true
 	}
@@ -136,6 +180,8 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 	switch {
 	case gone:
 		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)
+	case !ok && parent.Fan.Nodes == nil && q.Attempt <= 1 && p.tooLate(parent): // handed back unstarted
+		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode)
 	case !ok:
 		return true
 	case !p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()):

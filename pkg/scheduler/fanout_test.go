@@ -3,6 +3,7 @@ package scheduler
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -462,6 +463,95 @@ func TestFanOut_NodeGoneBeforeItsPart_LosesIt(t *testing.T) {
 	w.wantParts("a", "0 succeeded n1", "1 lost n2")
 }
 
+func deadline(d time.Duration) option { return func(t *task.Task) { t.Deadline = task.Duration(d) } }
+
+// Parts for which no node is there are missed when their start deadline has passed;
+// what was given out before goes on, and counts.
+func TestFanOut_PartWithoutANodeIsMissedAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.join("n2", "role=db")
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), on("role = db"), parts(3), deadline(10*time.Second), succeed("1"))
+	w.create("b", cronned("1 0 12 * * *"), on("role = db"), parts(3)) // has none
+	h.see()
+	h.door.play(pass, pass, pass, before(func() { w.leave("n2"); h.fleet() }))
+	h.blind(1)
+	gone := len(w.active("a"))
+	if gone == 0 || gone == 3 {
+		t.Fatalf("%d parts were given out", gone)
+	}
+	h.decide(10.9)
+	if n := len(w.parent("a").Fan.Left); n != 3-gone {
+		t.Errorf("%d parts are left before the deadline", n)
+	}
+	h.decide(11.2)
+	h.decide(11.3)
+	if p := w.parent("a"); len(p.Fan.Left) != 0 || p.State != task.Running {
+		t.Errorf("after the deadline it is %+v", p.Fan)
+	}
+	for _, a := range w.active("a") {
+		w.end(a, task.Succeeded)
+	}
+	h.decide(12)
+	w.want("a", "+1 succeeded")
+	for i, p := range w.parent("a").Fan.Parts {
+		if i >= gone && (p.State != task.Missed || p.Reason != task.ReasonNoNode || p.Node != "" || p.Attempt != 0) {
+			t.Errorf("part %d is %+v", i, p)
+		}
+	}
+	if n := len(w.parent("b").Fan.Left); n == 0 {
+		t.Error("without a deadline none is left")
+	}
+}
+
+// Handed back, a part has not started: the deadline holds. One that is tried again has.
+func TestFanOut_PartThatIsHandedBackIsMissedAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.join("n2", "role=db")
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), on("role = db"), parts(3), deadline(10*time.Second), succeed("any"), retries(2, time.Second, task.Failed))
+	h.decide(1)
+	w.ok(w.store.HandBack(w.ctx, w.part("a", 0)))
+	w.end(w.part("a", 1), task.Failed)
+	w.leave("n2")
+	h.fleet()
+	h.decide(10.9)
+	w.wantParts("a", "0 queued", "1 queued", "2 dispatched n2")
+	h.decide(11.2)
+	w.wantParts("a", "0 missed", "1 queued", "2 dispatched n2")
+}
+
+// With stagger the deadline of each counts from its turn, whether others were missed
+// before or not, and whoever owns the shard.
+func TestFanOut_DeadlineOfAStaggeredPartCountsFromItsTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.join("n2", "role=db")
+	h := w.work("n1")
+	w.create("a", cronned("1 0 12 * * *"), on("role = db"), parts(4), stagger(time.Minute), deadline(10*time.Second), succeed("any"))
+	h.decide(1)
+	w.wantParts("a", "0 dispatched n2", "1 left", "2 left", "3 left")
+	w.end(w.part("a", 0), task.Succeeded)
+	w.leave("n2")
+	h.fleet()
+	h.decide(61)
+	h.decide(71)
+	w.wantParts("a", "0 succeeded n2", "1 left", "2 left", "3 left")
+	h.decide(71.2)
+	w.wantParts("a", "0 succeeded n2", "1 missed", "2 left", "3 left")
+	h = w.work("n1")
+	h.decide(131)
+	w.wantParts("a", "0 succeeded n2", "1 missed", "2 left", "3 left")
+	h.decide(131.2)
+	w.wantParts("a", "0 succeeded n2", "1 missed", "2 missed", "3 left")
+	w.join("n2", "role=db")
+	h.fleet()
+	h.decide(181)
+	w.wantParts("a", "0 succeeded n2", "1 missed", "2 missed", "3 dispatched n2")
+}
+
 func TestFanOut_OfADeletedTask_LeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -491,11 +581,16 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	w.create("a", cronned("1 0 12 * * *"), count(task.All))
 	h.decide(1)
 	w.end(w.part("a", 0), task.Succeeded)
-	w.end(w.part("a", 1), task.Failed)
+	failed := w.part("a", 1)
+	failed.Checkpoint = "row 17"
+	w.end(failed, task.Failed)
 	w.end(w.part("a", 2), task.Succeeded)
 	h.decide(2)
 	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
 	w.ok(err)
+	if run := w.parent("a"); run.Fan.Checkpoints != nil || !maps.Equal(dead[0].Fan.Checkpoints, map[int]string{1: "row 17"}) {
+		t.Errorf("checkpoints are %v with the run that has ended, %v with the dead one", run.Fan.Checkpoints, dead[0].Fan.Checkpoints)
+	}
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)
 	w.at(3)
@@ -504,8 +599,11 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 		Trigger: task.TriggerManual, RetryOf: dead[0].ID, Fan: dead[0].Fan}}))
 	h.decide(3)
 	h.decide(3.1)
-	if all := w.active("a"); len(all) != 1 || all[0].Node != "n2" || all[0].PartCount != 3 {
+	if all := w.active("a"); len(all) != 1 || all[0].Node != "n2" || all[0].PartCount != 3 || all[0].Checkpoint != "row 17" {
 		t.Fatalf("active are %+v", all)
+	}
+	if waiting, err := w.store.Runs(w.ctx, ref("a")); err != nil || slices.ContainsFunc(waiting, func(r task.Run) bool { return r.Fan != nil && r.Fan.Checkpoints[1] != "" }) {
+		t.Errorf("what a part has begun with is still with its run: %+v, %v", waiting, err)
 	}
 	w.end(w.part("a", 1), task.Succeeded)
 	h.decide(4)
@@ -557,7 +655,7 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 		end := task.Run{ID: task.PartID(q.ID, i), State: task.TimedOut, Reason: task.ReasonTimeout, Node: node, Attempt: 100, Token: 1 << 50,
 			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL",
 			Usage: task.Usage{CPUMS: 1000, MemoryPeak: 1 << 40, IORead: 1 << 40, IOWritten: 1 << 40}, Message: strings.Repeat("\x01", 1000),
-			Results: map[string]string{"k": strings.Repeat("\x01", 200)}}
+			Results: map[string]string{"k": strings.Repeat("\x01", 200)}, Checkpoint: strings.Repeat("\x01", task.MaxCheckpoint)}
 		state.live.returned[end.ID] = returned{end.AsPart(), q.ID, 1}
 	}
 	end := concluded(state, q, sec(3))
@@ -578,6 +676,9 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 	dead, err := json.Marshal(end)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := len(end.Fan.Checkpoints); n == 0 {
+		t.Error("no checkpoint is kept")
 	}
 	if n := len(record) + len(dead); n > roomForParent {
 		t.Errorf("the records of its end take %d bytes, and there is room for %d", n, roomForParent)

@@ -17,7 +17,8 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*task.Node // never changed
-	taking  []*task.Node          // those that take runs, in the order of their names
+	able    map[string]*task.Node // those that take runs
+	taking  []*task.Node          // they, in the order of their names
 	hashes  []uint64              // of their names
 	given   map[string]int        // attempts of our shards by node
 	suspect map[string]suspect    // sessions that a commit found to be over
@@ -35,7 +36,7 @@ const suspicion = 3 * time.Second
 // NewFleet makes a Fleet as node self sees it. local tells how many slots of the
 // own executor are free.
 func NewFleet(self string, local func() int) *Fleet {
-	return &Fleet{self: self, local: local, nodes: map[string]*task.Node{}, given: map[string]int{}, suspect: map[string]suspect{}}
+	return &Fleet{self: self, local: local, nodes: map[string]*task.Node{}, able: map[string]*task.Node{}, given: map[string]int{}, suspect: map[string]suspect{}}
 }
 
 // Set replaces the nodes by those that are present now.
@@ -43,10 +44,12 @@ func (f *Fleet) Set(nodes []task.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.nodes)
+	clear(f.able)
 	f.taking, f.hashes = f.taking[:0], f.hashes[:0]
 	for _, n := range nodes {
 		f.nodes[n.Name] = &n
 		if n.Takes() {
+			f.able[n.Name] = &n
 			f.taking = append(f.taking, &n)
 		}
 	}
@@ -105,7 +108,7 @@ func (f *Fleet) Suspected(now time.Time) (until time.Time, ok bool) {
 	return until, ok
 }
 
-// fit reports whether a node takes runs and matches.
+// fit reports whether a node that takes runs is not suspect, and matches.
 func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
 	if len(f.suspect) > 0 {
 		if s, ok := f.suspect[n.Name]; ok {
@@ -116,7 +119,7 @@ func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
 			delete(f.suspect, n.Name)
 		}
 	}
-	return n.Takes() && w.Selector.Accepts(n) && (len(w.But) == 0 || !slices.Contains(w.But, n.Name))
+	return (!w.Secret || n.HoldsKey()) && w.Selector.Accepts(n) && (len(w.But) == 0 || !slices.Contains(w.But, n.Name))
 }
 
 // load is which part of its slots a node has taken, as far as is known.

@@ -17,8 +17,9 @@ type Want struct {
 	Order    []string // of first
 	// Last is the node that had the run before: round-robin goes on after it, sticky
 	// stays with it. "" if there was none, or nobody knows.
-	Last string
-	But  []string // nodes that are left out
+	Last   string
+	But    []string // nodes that are left out
+	Secret bool     // it reads one: nodes without a key for secrets are left out
 }
 
 // Pick chooses the node for a run, by its strategy, among those that take runs and
@@ -36,21 +37,6 @@ func (f *Fleet) Pick(w Want, now time.Time) (*task.Node, bool) {
 	return n, true
 }
 
-// Matching lists the nodes that take runs and match, in the order of their names:
-// those among which Pick chooses. They are not to be changed.
-func (f *Fleet) Matching(sel task.Selector, now time.Time) []*task.Node {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var list []*task.Node
-	w := Want{Selector: sel}
-	for _, n := range f.taking {
-		if f.fit(n, &w, now) {
-			list = append(list, n)
-		}
-	}
-	return list
-}
-
 func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
 	switch w.Strategy {
 	case task.StrategyRoundRobin:
@@ -66,7 +52,7 @@ func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
 	case task.StrategyFirst:
 		return f.first(w, now)
 	case task.StrategySticky:
-		if n := f.nodes[w.Last]; n != nil && f.fit(n, w, now) {
+		if n := f.able[w.Last]; n != nil && f.fit(n, w, now) {
 			return n
 		}
 		return f.ofTwo(w, now)
@@ -76,7 +62,7 @@ func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
 
 // auto is the own node if it has a free slot, else the less loaded of two.
 func (f *Fleet) auto(w *Want, now time.Time) *task.Node {
-	if n := f.nodes[f.self]; n != nil && f.local != nil && f.fit(n, w, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
+	if n := f.able[f.self]; n != nil && f.local != nil && f.fit(n, w, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
 		return n
 	}
 	return f.ofTwo(w, now)
@@ -117,16 +103,9 @@ func (f *Fleet) draw(w *Want, now time.Time, but *task.Node) *task.Node {
 }
 
 // next is the node after the last one, in the order of names, that has a free slot;
-// if none has, the next one all the same. Without a last one it begins anywhere:
-// tasks that begin together do not all begin with the same node.
+// if none has, the next one all the same.
 func (f *Fleet) next(w *Want, now time.Time) *task.Node {
-	if len(f.taking) == 0 {
-		return nil
-	}
-	from := rand.IntN(len(f.taking))
-	if w.Last != "" {
-		from = f.after(w.Last)
-	}
+	from := f.turn(w)
 	var full *task.Node
 	for i := range f.taking {
 		n := f.taking[(from+i)%len(f.taking)]
@@ -139,6 +118,15 @@ func (f *Fleet) next(w *Want, now time.Time) *task.Node {
 		}
 	}
 	return full
+}
+
+// turn is the place of the node whose turn it is. Without a last one it is anyone's:
+// tasks that begin together do not all begin with the same node.
+func (f *Fleet) turn(w *Want) int {
+	if w.Last == "" && len(f.taking) > 0 {
+		return rand.IntN(len(f.taking))
+	}
+	return f.after(w.Last)
 }
 
 // random is a node at random: of many it draws a few, and looks at all only if none
@@ -207,7 +195,7 @@ func busy(n *task.Node) float64 {
 		return 0
 	}
 	const steps = 4
-	return math.Floor(steps*load/float64(n.Facts.CPUs)) / steps
+	return math.Floor(steps*load/float64(max(n.Facts.CPUs, n.Facts.HostCPUs))) / steps
 }
 
 // first is the first of the order that has a free slot; if none has, the first that
@@ -215,7 +203,7 @@ func busy(n *task.Node) float64 {
 func (f *Fleet) first(w *Want, now time.Time) *task.Node {
 	var full *task.Node
 	for _, name := range w.Order {
-		n := f.nodes[name]
+		n := f.able[name]
 		switch {
 		case n == nil || !f.fit(n, w, now):
 		case f.free(n):

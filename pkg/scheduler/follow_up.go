@@ -55,7 +55,7 @@ func (p *plan) countEnds(t *taskState) {
 		return
 	}
 	_, pauseEnds := t.silence()
-	pause := failures >= t.how.pauseAfter && failures > past.own.Failures && (!t.paused || pauseEnds)
+	pause := failures >= t.how.pauseAfter && (!t.paused || pauseEnds)
 	p.change(t, func(d *draft) {
 		d.own.Failures, d.own.Counted = failures, ends[len(ends)-1].mod
 		if pause {

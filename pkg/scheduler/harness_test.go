@@ -705,7 +705,7 @@ func (w *world) froms(names ...string) []float64 {
 // eventually polls until cond holds.
 func (w *world) eventually(what string, cond func() bool) {
 	w.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.Fatalf("not in time: %s", what)
 		}

@@ -31,28 +31,26 @@ func (h *dueHeap) Pop() any {
 	return t
 }
 
-// upTo lists the tasks with a tick that is due at an instant for which keep holds,
-// in no order.
-func (h dueHeap) upTo(at int64, keep func(*taskState) bool) (list []*taskState) {
-	var walk func(i int) // a heap: below one that is due later none is due earlier
-	walk = func(i int) {
-		if i >= len(h) || h[i].dueAt() > at {
-			return
-		}
-		if keep(h[i]) {
-			list = append(list, h[i])
-		}
-		walk(2*i + 1)
-		walk(2*i + 2)
+// anyUpTo reports whether is holds for a task with a tick that is due at an instant. It
+// asks of each, in no order, until it does.
+func (h dueHeap) anyUpTo(at int64, is func(*taskState) bool) bool {
+	var walk func(i int) bool // a heap: below one that is due later none is due earlier
+	walk = func(i int) bool {
+		return i < len(h) && h[i].dueAt() <= at && (is(h[i]) || walk(2*i+1) || walk(2*i+2))
 	}
-	walk(0)
+	return walk(0)
+}
+
+// upTo lists the tasks with a tick that is due at an instant, in no order.
+func (h dueHeap) upTo(at int64) (list []*taskState) {
+	h.anyUpTo(at, func(t *taskState) bool { list = append(list, t); return false })
 	return list
 }
 
 // countUpTo is how many tasks have a tick that is due at an instant.
 func (h dueHeap) countUpTo(at int64) int {
 	n := 0
-	h.upTo(at, func(*taskState) bool { n++; return false })
+	h.anyUpTo(at, func(*taskState) bool { n++; return false })
 	return n
 }
 

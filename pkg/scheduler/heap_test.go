@@ -41,6 +41,19 @@ func TestHeap_GivesTasksByTimeThenName(t *testing.T) {
 			h.set(s, next)
 			h.check(rt)
 		}
+		until := sec(float64(rapid.IntRange(0, 5).Draw(rt, "until"))).UnixMilli()
+		due, last := 0, all[len(all)-1]
+		for _, s := range all {
+			if s.at >= 0 && s.next <= until {
+				due++
+			}
+		}
+		if n := len(h.upTo(until)); n != due || h.countUpTo(until) != due {
+			rt.Fatalf("%d tasks are due, %d listed, %d counted", due, n, h.countUpTo(until))
+		}
+		if found := h.anyUpTo(until, func(s *taskState) bool { return s == last }); found != (last.at >= 0 && last.next <= until) {
+			rt.Fatalf("%s, which ticks next at %d, is found: %t", last.fullName(), last.next, found)
+		}
 		var want []*taskState
 		for _, s := range all {
 			if (s.at >= 0) == (s.next == 0) {

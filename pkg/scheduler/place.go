@@ -44,7 +44,7 @@ func (p *plan) looksForNodes(t *taskState) {
 
 // want is what a run of t asks of its node.
 func (t *taskState) want() Want {
-	w := Want{Selector: t.how.selector}
+	w := Want{Selector: t.how.selector, Secret: t.secret}
 	switch w.Strategy = t.how.target.Strategy; w.Strategy {
 	case task.StrategyHash:
 		if w.Key = t.how.target.Key; w.Key == "" {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -118,6 +119,15 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 	}
 	drains := func(list []task.Node) { list[1].State = task.NodeDraining } // n2
 	presses := func(list []task.Node) { list[1].Pressed = []string{task.FactDiskFree} }
+	holds := func(names ...string) func([]task.Node) {
+		return func(list []task.Node) {
+			for i := range list {
+				if slices.Contains(names, list[i].Name) {
+					list[i].SecretKeys = []string{"key"}
+				}
+			}
+		}
+	}
 	order := []string{"n2", "n3"}
 	for _, c := range []struct {
 		name   string
@@ -138,6 +148,12 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order}, presses, []string{"n3"}},
 		{"who is not in the order has none", Want{Strategy: task.StrategyFirst, Order: order[:1]}, drains, nil},
 		{"what is left out is", Want{Strategy: task.StrategyFirst, Order: order, But: []string{"n2"}}, running(0), []string{"n3"}},
+		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order, Secret: true}, holds("n3", "n4"), []string{"n3"}},
+		{"the next by hash has it", Want{Strategy: task.StrategyHash, Key: "default/report", Secret: true}, holds("n3"), []string{"n3"}},
+		{"another has it", Want{Strategy: task.StrategySticky, Last: "n2", Secret: true}, holds("n3"), []string{"n3"}},
+		{"those with a key have it", Want{Strategy: task.StrategyRoundRobin, Secret: true}, holds("n3", "n4"), []string{"n3", "n4"}},
+		{"without a key nobody has it", Want{Strategy: task.StrategyLeastLoaded, Secret: true}, holds(), nil},
+		{"what reads no secret needs none", Want{Strategy: task.StrategyFirst, Order: order}, holds("n3"), []string{"n2"}},
 		{"nor is it drawn", Want{Strategy: task.StrategyRandom, But: []string{"n1", "n2", "n3"}}, presses, []string{"n4", "n5", "n6"}},
 	} {
 		f := NewFleet("", nil)
@@ -206,7 +222,7 @@ func TestStrategies_HashMovesOnlyWhatItMust(t *testing.T) {
 	}
 }
 
-func TestFleet_MatchingAreThoseAmongWhichItPicks(t *testing.T) {
+func TestSeveral_AreThoseAmongWhichItPicks(t *testing.T) {
 	t.Parallel()
 	nodes := six()
 	nodes[0].State, nodes[1].Pressed = task.NodeCordoned, []string{task.FactLoad1}
@@ -218,10 +234,7 @@ func TestFleet_MatchingAreThoseAmongWhichItPicks(t *testing.T) {
 	f.Suspect("n3", 10, start)
 	for selector, want := range map[string]string{"": "n4 n5 n6", "disk_free > 10Gi": "n4", "node != n4": "n5 n6", "load1 < 5": ""} {
 		sel, err := task.ParseSelector(selector)
-		var names []string
-		for _, n := range f.Matching(sel, start) {
-			names = append(names, n.Name)
-		}
+		names := slices.Sorted(slices.Values(f.Several(Want{Selector: sel}, start)))
 		if err != nil || strings.Join(names, " ") != want {
 			t.Errorf("%q: %v, want %s (%v)", selector, names, want, err)
 		}
@@ -357,4 +370,49 @@ func TestSelector_OfFactsIsLookedAtAgain(t *testing.T) {
 	w.want("a", "+0 queued manual no_matching_node")
 	h.decide(2 + lookForFacts.Seconds())
 	w.want("a", "+0 dispatched manual")
+}
+
+// secretly has a task read a secret.
+func secretly(t *task.Task) {
+	t.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
+}
+
+// A node whose keys cannot be read has no runs that would fail there for that, nor parts
+// of them; those without secrets it has. What waits goes when the keys can be read again.
+func TestSecrets_GoWhereAKeyIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	holds := func(names ...string) {
+		nodes, err := w.store.Nodes(w.ctx)
+		w.ok(err)
+		for i := range nodes {
+			if slices.Contains(names, nodes[i].Name) {
+				nodes[i].SecretKeys = []string{"key"}
+			}
+		}
+		h.e.cfg.Fleet.Set(nodes)
+		h.lookAtAll()
+	}
+	w.create("a", cronned("1 0 12 * * *"), secretly)
+	w.create("b", cronned("1 0 12 * * *"))
+	w.create("c", cronned("1 0 12 * * *"), secretly, count(2), stagger(2*time.Second))
+	h.decide(1)
+	w.want("a", "+1 queued no_matching_node")
+	w.want("b", "+1 dispatched")
+	w.want("c", "+1 queued no_matching_node")
+	holds("n2")
+	h.decide(2)
+	if got := w.active("a"); len(got) != 1 || got[0].Node != "n2" {
+		t.Errorf("a is given to %+v", got)
+	}
+	w.want("c", "+1 queued number_of_nodes")
+	holds("n1", "n2")
+	h.decide(3)
+	holds("n1") // a part waits for the node that it is for
+	h.decide(10)
+	w.wantParts("c", "0 dispatched n1", "1 left")
+	holds("n2")
+	h.decide(11)
+	w.wantParts("c", "0 dispatched n1", "1 dispatched n2")
 }

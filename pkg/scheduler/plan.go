@@ -187,28 +187,38 @@ func byCreation(a, b *taskState) int {
 	return cmp.Or(cmp.Compare(a.create, b.create), strings.Compare(a.fullName(), b.fullName()))
 }
 
-func byDue(a, b *taskState) int {
-	return cmp.Or(cmp.Compare(a.dueAt(), b.dueAt()), strings.Compare(a.fullName(), b.fullName()))
-}
-
-// behind decides the ticks of the tasks that are behind. It reports whether
-// there were any.
-func (p *plan) behind() bool {
+// behind decides the ticks of the tasks that are behind, the oldest tick first. It
+// reports whether there were any. Of many it looks only at those that the commit has
+// room for: there are as many commits as it takes.
+func (p *plan) behind() (any bool) {
 	now := p.now.UnixMilli()
-	list := p.w.behindBy(now)
-	for _, t := range list {
-		if !p.catchUp(t, now) && p.full {
-			break
-		}
+	if !p.w.anyBehind(now) {
+		return false
 	}
-	return len(list) > 0
+	p.w.due.inOrder(func(t *taskState) bool {
+		if t.dueAt() > now {
+			return false
+		}
+		if t.isBehind(now) {
+			any = true
+			return p.catchUp(t, now) || !p.full
+		}
+		return true
+	})
+	return any
 }
 
-// behindBy lists the tasks that are behind at now, the oldest tick first.
-func (w *worker) behindBy(now int64) []*taskState {
-	list := w.due.upTo(now, func(t *taskState) bool { return t.isBehind(now) })
-	slices.SortFunc(list, byDue)
-	return list
+// anyBehind reports whether a task is behind at now. That none is, is remembered until
+// one is put into the heap that is: a round has one now, and many commits.
+func (w *worker) anyBehind(now int64) bool {
+	if w.onTime == now {
+		return false
+	}
+	if w.due.anyUpTo(now, func(t *taskState) bool { return t.isBehind(now) }) {
+		return true
+	}
+	w.onTime = now
+	return false
 }
 
 // ticks decides what is due, in (due, task) order, and moves the watermark as

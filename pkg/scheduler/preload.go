@@ -169,7 +169,7 @@ func (w *worker) remark(mark store.Watermark) {
 	}
 	// A tick after the watermark is the next one still, whether the watermark
 	// covers its task now or did before.
-	for _, t := range w.due.upTo(mark.Time.UnixMilli(), func(*taskState) bool { return true }) {
+	for _, t := range w.due.upTo(mark.Time.UnixMilli()) {
 		w.reschedule(t)
 	}
 }

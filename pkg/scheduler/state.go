@@ -36,6 +36,7 @@ type taskState struct {
 	present bool   // the entry exists; if bad, it cannot be read and has no ticks
 	bad     bool
 	paused  bool
+	secret  bool // its attempts read secrets
 	looked  bool // it is among the worker's looks
 	touched bool // the plan in the making changes it
 	started bool // and dispatches, or drops, a run of it
@@ -203,6 +204,14 @@ func (t *taskState) notBefore(q *waiting) time.Time {
 	return at
 }
 
+// due is when the tick of a waiting run fell due.
+func (q *waiting) due() time.Time {
+	if !q.DueAt.IsZero() {
+		return q.DueAt.Time
+	}
+	return q.ScheduledTime.Time
+}
+
 // begun reports whether a waiting run has been dispatched before, or has its parts.
 func (q *waiting) begun() bool {
 	return q.Attempt > 1 || q.Reason == task.ReasonHandBack || q.UnderWay()
@@ -358,6 +367,9 @@ func (w *worker) ticked(t *taskState) {
 func (w *worker) put(t *taskState, tick int64) {
 	t.second = t.after(tick)
 	w.due.set(t, tick)
+	if w.onTime != 0 && t.isBehind(w.onTime) {
+		w.onTime = 0
+	}
 }
 
 // isBehind reports whether several of the task's ticks are due at now, or one

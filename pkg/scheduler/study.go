@@ -131,6 +131,11 @@ func (s *retrospect) conclude(now int64) {
 	p := s.t.history()
 	p.studied, p.upTo = true, s.rev
 	p.setEnded(s.last, now)
+	if len(s.keys) > 0 && s.keys[0].Mod > s.t.own().Counted {
+		// Those read are enough. What had failed before does not add to them: among what was
+		// not read something may have succeeded.
+		s.ends = append(s.ends, end{s.keys[0].Mod, task.Succeeded})
+	}
 	slices.Reverse(s.ends)
 	p.ends = s.ends
 }

@@ -40,6 +40,7 @@ type worker struct {
 
 	tasks     map[string]*taskState
 	due       dueHeap
+	onTime    int64                   // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
 	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
 	looks     []*taskState            // what waits for them, or their attempts, want a look
 	lives     lives                   // of which something waits or runs
@@ -128,7 +129,7 @@ func (w *worker) reset() {
 	if now, since := w.e.cfg.Now().UnixMilli(), w.undecided.Load(); since == 0 || since > now {
 		w.undecided.Store(now)
 	}
-	w.tasks, w.due = map[string]*taskState{}, nil
+	w.tasks, w.due, w.onTime = map[string]*taskState{}, nil, 0
 	w.uncovered, w.looks = map[*taskState]struct{}{}, nil
 	w.lives, w.census, w.failing, w.told = lives{}, census{}, map[*taskState]*failure{}, map[string]int64{}
 	w.unread, w.rests, w.restUntil = pasts{}, map[*taskState]int64{}, 0

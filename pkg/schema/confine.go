@@ -19,10 +19,9 @@ func refineConfinement(p, limits map[string]*huma.Schema) {
 		p[field].Default = false
 	}
 	limits["cpu_time"].Pattern = durationPattern
-	for field, most := range map[string]float64{
-		"open_files": task.MaxOpenFiles, "processes": task.MaxPIDs, "pids": task.MaxPIDs, "cpu": task.MaxCPU,
+	for field, of := range map[string]struct{ least, most float64 }{
+		"open_files": {task.MinOpenFiles, task.MaxOpenFiles}, "processes": {1, task.MaxPIDs}, "pids": {1, task.MaxPIDs}, "cpu": {task.MinCPU, task.MaxCPU},
 	} {
-		lowest := 0.0
-		limits[field].Minimum, limits[field].Maximum = &lowest, &most
+		limits[field].Minimum, limits[field].Maximum = &of.least, &of.most
 	}
 }

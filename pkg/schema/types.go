@@ -39,7 +39,7 @@ func (durationDoc) Schema(huma.Registry) *huma.Schema {
 }
 
 // sizePattern is what task.ParseSize reads.
-const sizePattern = `^\s*[0-9]{1,15}(\.[0-9]{1,6})?\s*([kKMGT]i?)?[bB]?\s*$`
+const sizePattern = `^\s*([0-9]{1,15}\s*|[0-9]{1,15}(\.[0-9]{1,6})?\s*[kKMGT]i?)[bB]?\s*$`
 
 // Schema describes task.Size.
 func (sizeDoc) Schema(huma.Registry) *huma.Schema {

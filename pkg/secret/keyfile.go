@@ -21,13 +21,10 @@ const maxKeyFile = 64 << 10 // bytes: some thousand keys
 // the file, if it is neither root's nor this user's, or if it has no key.
 func (f KeyFile) Ring() (Ring, error) {
 	r, err := f.read()
-	if err != nil {
-		return Ring{}, fmt.Errorf("secret keys: %w", err)
+	if err == nil && len(r.keys) == 0 {
+		err = fmt.Errorf("%s has no key: carillon secret key new %s", f, f)
 	}
-	if len(r.keys) == 0 {
-		return Ring{}, fmt.Errorf("secret keys: %s has no key: carillon secret key new %s", f, f)
-	}
-	return r, nil
+	return r, err
 }
 
 func (f KeyFile) read() (Ring, error) {
@@ -142,8 +139,7 @@ func (f KeyFile) change(id string, do func(keys []Key, i int) ([]Key, error)) (R
 
 const keyFileHead = "# Keys of Carillon's secrets. The first encrypts, all decrypt. Whoever has one can read what was encrypted with it.\n"
 
-// write puts a new file in the place of the former, whole or not at all, with the
-// same owner.
+// write puts a new file in the place of the former, whole or not at all, and on disk.
 func (f KeyFile) write(r Ring) error {
 	text := keyFileHead
 	for _, k := range r.keys {
@@ -154,13 +150,6 @@ func (f KeyFile) write(r Ring) error {
 		return err
 	}
 	defer os.Remove(t.Name()) // it has another name by then, if all went well
-	if info, err := os.Stat(string(f)); err == nil {
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-			if err := t.Chown(int(st.Uid), int(st.Gid)); err != nil {
-				return errors.Join(err, t.Close())
-			}
-		}
-	}
 	_, err = t.WriteString(text)
 	if err == nil {
 		err = t.Sync()
@@ -168,5 +157,12 @@ func (f KeyFile) write(r Ring) error {
 	if err := errors.Join(err, t.Close()); err != nil {
 		return err
 	}
-	return os.Rename(t.Name(), string(f))
+	if err := os.Rename(t.Name(), string(f)); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(string(f)))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close()) // or a new key may be gone that a daemon has used
 }

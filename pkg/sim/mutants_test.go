@@ -40,6 +40,8 @@ var (
 	frozen  = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
 	limited = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: bounded}}
 	busy    = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: long}}
+	fanned  = scenario{"fanned", sim.Options{Only: []string{"calm"}, Duration: 15 * time.Second, Tasks: 4, Shape: inParts, Calls: []string{"trigger", "resume"}}}
+	unheard = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: hopelessParts, Calls: []string{"cancel"}}}
 	failing = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: hopeless}}
 )
 
@@ -67,6 +69,11 @@ var hunts = map[string]hunt{
 	"run-uncounted":        {[]string{"G24"}, limited},
 	"range-short":          {[]string{"G3", "G12"}, busy},
 	"nothing-kept":         {[]string{"G25"}, failing},
+	"no-parent-compare":    {[]string{"state"}, unheard},
+	"part-again":           {[]string{"G9"}, fanned},
+	"part-astray":          {[]string{"G24"}, fanned},
+	"part-untold":          {[]string{"G4"}, fanned},
+	"rule-bent":            {[]string{"G24"}, fanned},
 	"conflicts-together":   {[]string{"G1", "G3", "G12"}, cancelled},
 }
 
@@ -93,6 +100,14 @@ func long(s *task.Spec) {
 func hopeless(s *task.Spec) {
 	*s = quick(*s)
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "10ms", "1"}}}
+}
+
+// hopelessParts are tasks whose runs have parts that fail, and wait to be tried again.
+func hopelessParts(s *task.Spec) {
+	inParts(s)
+	s.Target = task.Target{Parts: 4, Count: 1, Strategy: task.StrategyAuto}
+	s.Retry.Attempts, s.Retry.Backoff = 4, task.Duration(4*time.Second)
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "1"}}}
 }
 
 // quick is a task of every second, without policies.

@@ -39,6 +39,7 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 }
 
 func TestPolicies_OnEtcd(t *testing.T) {
+	t.Parallel()
 	server := kvtest.StartServer(t)
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	w := newStage(t, life)

@@ -88,6 +88,7 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	until := time.Now()
 	w.log("> all is well")
 	w.pass(settleTime)
+	w.thaw() // what was asked for before all was well may have come late
 	w.pauseAll()
 	quiet := w.until(w.opts.Patience, func() bool { w.resumeAll(); return w.quiet() })
 	w.log("> quiet: %t", quiet)
@@ -264,7 +265,7 @@ func (w *world) stop() {
 func (w *world) report(seed uint64, until time.Time) Report {
 	events := history(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen, Remembered: true, Full: w.full})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen, Skew: maxSkew, Remembered: true, Full: w.full})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.judge(), w.acks.judge(keys, events))
 	w.mu.Lock()

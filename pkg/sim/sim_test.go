@@ -33,6 +33,7 @@ var found = map[uint64]string{
 
 // TestSeeds lives through the seeds that found something; CARILLON_SIM="first number duration" has it take others.
 func TestSeeds(t *testing.T) {
+	t.Parallel()
 	// With four more, so that all hard paths are reached.
 	seeds := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(found)), 3, 4, 5, 7)))
 	var first, number uint64
@@ -67,9 +68,9 @@ func live(t *testing.T, seed uint64, o sim.Options) sim.Report {
 	t.Helper()
 	r := sim.Run(t, seed, o)
 	if !r.OK() {
-		path := filepath.Join(os.TempDir(), fmt.Sprintf("carillon-sim-%d", seed))
+		path, err := filepath.Abs(fmt.Sprintf("../../build/sim-%d", seed)) // what is in TMPDIR, make test deletes
 		var history bytes.Buffer
-		if err := errors.Join(check.Save(&history, r.Events), os.WriteFile(path+".log", []byte(r.Story), 0o600),
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), check.Save(&history, r.Events), os.WriteFile(path+".log", []byte(r.Story), 0o600),
 			os.WriteFile(path+".jsonl", history.Bytes(), 0o600)); err != nil {
 			t.Error(err)
 		}

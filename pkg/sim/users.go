@@ -193,6 +193,7 @@ func fan(s *task.Spec) {
 		s.Target.Count = task.All
 	default:
 		s.Target.Count = 2
+		s.Target.Strategy = []string{task.StrategyAuto, task.StrategyHash, task.StrategyRandom, task.StrategyRoundRobin}[n/6%4]
 	}
 	s.Target.Succeed = []task.Succeed{"", "any", "50%"}[n%3]
 	if n%5 == 0 {

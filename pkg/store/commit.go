@@ -60,8 +60,29 @@ type Commit struct {
 	buries   bool   // there may be dead runs (FormatPolicies)
 	guards   []guard
 	sessions []session
-	ops      []clientv3.Op
+	writes   []writing
 	bytes    int
+}
+
+// writing is a record to be put, or, without a value, deleted. An operation of etcd's
+// client is many times as large, and made when it is known how many there are.
+type writing struct {
+	key   string
+	value []byte
+}
+
+func (w writing) op() clientv3.Op {
+	if w.value == nil {
+		return clientv3.OpDelete(w.key)
+	}
+	return opPut(w.key, w.value)
+}
+
+// opPut is clientv3.OpPut without another copy of the value.
+func opPut(key string, value []byte) clientv3.Op {
+	op := clientv3.OpPut(key, "")
+	op.WithValueBytes(value)
+	return op
 }
 
 // How an unknown outcome was settled: an earlier copy of the commit had been
@@ -99,11 +120,11 @@ const fixed = 4
 
 func (c *Commit) room(guards, ops, bytes int) bool {
 	// One more of each: a record may bring a node's session, and the watermark is written.
-	return fixed+len(c.guards)+len(c.sessions)+guards+1 <= maxParts && len(c.ops)+ops+2 <= maxParts && c.bytes+bytes <= maxBytes
+	return fixed+len(c.guards)+len(c.sessions)+guards+1 <= maxParts && len(c.writes)+ops+2 <= maxParts && c.bytes+bytes <= maxBytes
 }
 
 // Empty reports whether nothing but the watermark would be written.
-func (c *Commit) Empty() bool { return len(c.ops) == 0 }
+func (c *Commit) Empty() bool { return len(c.writes) == 0 }
 
 // guard is a record that the writer touches or relies on, and the mod revision
 // that it knows of it; 0: it is not there.
@@ -130,14 +151,14 @@ func (c *Commit) sameSession(node string, create int64) *session {
 	return &c.sessions[len(c.sessions)-1]
 }
 
-func (c *Commit) put(key, value string) {
-	c.ops = append(c.ops, clientv3.OpPut(key, value))
+func (c *Commit) put(key string, value []byte) {
+	c.writes = append(c.writes, writing{key, value})
 	c.bytes += len(key) + len(value) + 32
 }
 
 func (c *Commit) delete(key string, mod int64) {
 	c.knownAt(key, mod)
-	c.ops = append(c.ops, clientv3.OpDelete(key))
+	c.writes = append(c.writes, writing{key: key})
 	c.bytes += len(key) + 32
 }
 
@@ -154,11 +175,11 @@ func (c *Commit) PutEntry(task string, e EntryParts, mod int64) {
 // ChangeEntry writes another entry than the one that PutEntry was given for a task.
 func (c *Commit) ChangeEntry(task string, e EntryParts) {
 	key := c.entries + task
-	for i := len(c.ops) - 1; i >= 0; i-- {
-		if op := c.ops[i]; op.IsPut() && string(op.KeyBytes()) == key {
+	for i := len(c.writes) - 1; i >= 0; i-- {
+		if w := &c.writes[i]; w.key == key && w.value != nil {
 			value := encodeParts(e)
-			c.ops[i] = clientv3.OpPut(key, value)
-			c.bytes += len(value) - len(op.ValueBytes())
+			c.bytes += len(value) - len(w.value)
+			w.value = value
 			return
 		}
 	}
@@ -309,7 +330,7 @@ func (c *Commit) txn() kv.Txn {
 	t := kv.Txn{
 		Settled: true, // by the nonce
 		If:      make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
-		Then:    make([]clientv3.Op, 0, len(c.ops)+1),
+		Then:    make([]clientv3.Op, 0, len(c.writes)+1),
 		Else:    []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
 	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known), unchanged(c.keys.Freezes(), c.Freezes))
@@ -319,7 +340,10 @@ func (c *Commit) txn() kv.Txn {
 	for _, g := range c.guards {
 		t.If = append(t.If, unchanged(g.key, g.mod))
 	}
-	t.Then = append(append(t.Then, c.ops...), clientv3.OpPut(mark, encodeMark(c.Watermark)))
+	for _, w := range c.writes {
+		t.Then = append(t.Then, w.op())
+	}
+	t.Then = append(t.Then, opPut(mark, encodeMark(c.Watermark)))
 	return t
 }
 

@@ -38,7 +38,7 @@ func died(h Held, end task.Run) bool {
 	return !h.CancelRequested && !task.IsPart(h.ID) && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
 }
 
-func encodeDead(h Held, end task.Run, explicit bool) string {
+func encodeDead(h Held, end task.Run, explicit bool) []byte {
 	if n := len(end.OutputTail); n > deadTail {
 		end.OutputTail = strings.ToValidUTF8(end.OutputTail[n-deadTail:], "")
 	}
@@ -119,7 +119,7 @@ func (s *Store) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) e
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(dead, d.Mod), absent(queued), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
-		Then: []clientv3.Op{clientv3.OpDelete(dead), clientv3.OpPut(queued, encodeWaiting(w, s.explicit()))},
+		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, encodeWaiting(w, s.explicit()))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,12 +47,28 @@ func (r *record) field(name string) {
 		r.w.Comma()
 	}
 	r.more = true
-	r.w.FieldStart(name)
+	b := append(append(r.w.Buf, '"'), name...) // ours: there is nothing to escape
+	r.w.Buf = append(b, '"', ':')
 }
 
 func (r *record) text(name, v string) {
 	r.field(name)
-	r.w.Str(strings.ToValidUTF8(v, "\ufffd"))
+	if !plain(v) {
+		r.w.Str(strings.ToValidUTF8(v, "\ufffd"))
+		return
+	}
+	b := append(append(r.w.Buf, '"'), v...)
+	r.w.Buf = append(b, '"')
+}
+
+// plain reports whether a text is the same in JSON, as nearly all of ours are.
+func plain(v string) bool {
+	for i := range len(v) {
+		if c := v[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *record) optional(name, v string) {
@@ -99,7 +116,7 @@ func (r *record) raw(name, json string) {
 }
 
 // encoded is the text of a record; fill writes its fields.
-func encoded(all bool, fill func(*record)) string {
+func encoded(all bool, fill func(*record)) []byte {
 	r := records.Get().(*record)
 	defer records.Put(r)
 	r.w.Reset()
@@ -107,7 +124,7 @@ func encoded(all bool, fill func(*record)) string {
 	r.w.ObjStart()
 	fill(r)
 	r.w.ObjEnd()
-	return string(r.w.Buf)
+	return slices.Clone(r.w.Buf)
 }
 
 var records = sync.Pool{New: func() any { return new(record) }}
@@ -182,15 +199,17 @@ func (r *record) unknown(f task.Fields) {
 // hasBeen reports whether a run on record has been dispatched: its token says so.
 func hasBeen(v *task.Run) bool { return v.Token != 0 }
 
-func encodeEnded(v task.Run, all bool) string {
-	v.Checkpoint = "" // no attempt follows: of a dead run it is with that
+func encodeEnded(v task.Run, all bool) []byte {
+	if v.State == task.Succeeded || !task.IsPart(v.ID) {
+		v.Checkpoint = "" // no attempt follows: of a dead run it is with that, of a part its run has it repeated with it
+	}
 	return encoded(all, func(r *record) {
 		r.run(&v, hasBeen(&v))
 		r.unknown(v.Unknown)
 	})
 }
 
-func encodeWaiting(v task.Waiting, all bool) string {
+func encodeWaiting(v task.Waiting, all bool) []byte {
 	return encoded(all, func(r *record) {
 		r.run(&v.Run, hasBeen(&v.Run))
 		if len(v.Env) > 0 {
@@ -202,7 +221,7 @@ func encodeWaiting(v task.Waiting, all bool) string {
 
 // encodeAssigned leaves node and token out: they are the key's. action is that
 // of v as JSON.
-func encodeAssigned(v *task.Assigned, action string, all bool) string {
+func encodeAssigned(v *task.Assigned, action string, all bool) []byte {
 	run := v.Run
 	run.Node, run.Token = "", 0
 	return encoded(all, func(r *record) {
@@ -245,7 +264,7 @@ func markAfter(t task.Time) string {
 	return `{"time":"` + string(text)
 }
 
-func encodeMark(m Watermark) string {
+func encodeMark(m Watermark) []byte {
 	return encoded(false, func(r *record) {
 		r.time("time", m.Time)
 		r.optional("last", m.Last)

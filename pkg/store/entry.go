@@ -81,13 +81,10 @@ func EncodeOwn(o *task.Own) []byte {
 	return []byte(encode(o))
 }
 
-// DecodeAction reads an Action.
-func DecodeAction(action string) (task.Action, error) { return decode[task.Action]([]byte(action)) }
-
 func braced(fields string) []byte { return []byte("{" + fields + "}") }
 
 // encodeParts puts an entry together again.
-func encodeParts(e EntryParts) string {
+func encodeParts(e EntryParts) []byte {
 	return encoded(false, func(r *record) {
 		r.text("uid", string(e.UID))
 		r.number("generation", e.Generation)
@@ -115,14 +112,14 @@ func (r *record) fields(text []byte) {
 	r.w.Raw(text)
 }
 
-// CheckAction refuses an Action that the API would have refused.
-func CheckAction(action []byte) error {
+// DecodeAction reads an Action, and refuses what the API would have refused.
+func DecodeAction(action []byte) (task.Action, error) {
 	if string(action) == noop {
-		return nil
+		return task.Action{Noop: &task.Noop{}}, nil
 	}
 	a, err := decode[task.Action](action)
 	if err != nil {
-		return err
+		return a, err
 	}
-	return a.Validate()
+	return a, a.Validate()
 }

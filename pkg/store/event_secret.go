@@ -14,7 +14,13 @@ func (t *translator) secret(c change) (task.Event, bool) {
 		return task.Event{}, false
 	}
 	e := task.Event{Kind: task.EventSecret, Namespace: ns, Secret: name}
-	if c.after == nil { // by somebody else than Carillon
+	if c.after == nil {
+		if c.before != nil {
+			if was, err := t.keys.DecodeSecret(c.before); err == nil && was.Deleted() {
+				return e, false // it has been told
+			}
+		}
+		// by somebody else than Carillon
 		e.Action = task.ActionDeleted
 		return e, true
 	}

@@ -20,6 +20,10 @@ const (
 	itsDead   = "shards/0003/dead/ops/a/r1"
 	itsSpec   = "tasks/ops/a"
 	itsEntry  = "shards/0003/tasks/ops/a"
+	itsSecret = "secrets/ops/db"
+
+	secretSet  = `{"generation":1,"change":"set","keys":["a","b"],"key_id":"k1","sealed":"eA==","updated_by":"ann"}`
+	secretGone = `{"generation":2,"change":"deleted","updated_by":"bob"}`
 
 	entryRuns   = `{"uid":"u","generation":2,"schedule":"@hourly","timezone":"UTC","from":"2026-11-20T12:00:00Z","anchor":"2026-11-20T12:00:00Z"`
 	waits       = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"overlap","trigger":"schedule","attempt":1}`
@@ -55,6 +59,7 @@ func story(e task.Event) string {
 	add("by", e.Actor)
 	add("in", e.Namespace)
 	add("task", e.Task)
+	add("secret", e.Secret)
 	add("run", e.Run)
 	add("state", e.State)
 	add("was", e.Previous)
@@ -156,6 +161,13 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 
 		{"a shard moves", []did{{"owners/0003", `{"node":"owner"}`, `{"node":"n1","term":9}`}, {"moves/0003", "{}", ""}}, []string{"shard assigned by=boss was=owner node=n1 shard=3"}},
 		{"a shard has no owner", []did{{"owners/0003", `{"node":"owner"}`, ""}}, []string{"shard unassigned was=owner shard=3"}},
+		{"a secret is set", []did{{itsSecret, "", secretSet}}, []string{"secret set by=ann in=ops secret=db generation=1 detail=a, b under key k1"}},
+		{"a secret is rotated", []did{{itsSecret, secretSet, `{"generation":2,"change":"rotated","keys":["a"],"key_id":"k2","sealed":"eA=="}`}}, []string{"secret rotated in=ops secret=db generation=2 detail=a under key k2"}},
+		{"a secret is deleted", []did{{itsSecret, secretSet, secretGone}}, []string{"secret deleted by=bob in=ops secret=db generation=2"}},
+		{"a deleted secret is forgotten", []did{{itsSecret, secretGone, ""}}, nil},
+		{"a secret is deleted by hand", []did{{itsSecret, secretSet, ""}}, []string{"secret deleted in=ops secret=db"}},
+		{"a secret that cannot be read", []did{{itsSecret, "", "{"}}, []string{"secret set in=ops secret=db detail=" + unreadableRecord}},
+
 		{"a node joins", []did{{"nodes/n5", "", `{"instance":"i5","state":"ready"}`}}, []string{"node joined by=n5 state=ready node=n5 detail=instance i5"}},
 		{"a node tells its load", []did{{"nodes/n1", `{"state":"ready","running":3,"clock":"2026-11-20T12:00:00Z"}`, `{"state":"ready","running":4,"clock":"2026-11-20T12:00:05Z"}`}}, nil},
 		{"a node drains", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"draining"}`}}, []string{"node changed by=n1 state=draining was=ready node=n1 detail=state: ready → draining"}},

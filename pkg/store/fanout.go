@@ -62,7 +62,7 @@ func (s *Store) cancelParent(ctx context.Context, ref Ref, w task.Waiting, mod i
 	key := s.keys.Queued(ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, mod)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encodeWaiting(w, s.explicit()))},
+		Then: []clientv3.Op{opPut(key, encodeWaiting(w, s.explicit()))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

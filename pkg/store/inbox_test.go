@@ -307,14 +307,14 @@ func TestFinish_WhoseRecordWasTrimmedLeavesNoLateRecord(t *testing.T) {
 
 func TestFinish_TriesUntilItsTimeEnds(t *testing.T) {
 	w, h := newInbox(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	w.writes.next(slices.Repeat([]fate{requestLost}, 1000)...)
 	err := w.Finish(ctx, h, endOf(h, task.Failed), nil)
 	is(t, err, context.DeadlineExceeded)
 	is(t, err, task.ErrUnknown)
 	if n := w.writes.count(); n < 2 || n > 10 {
-		t.Errorf("%d writes in 100 ms", n)
+		t.Errorf("%d writes in a second", n)
 	}
 }
 
@@ -427,6 +427,8 @@ func (w *world) dispatchOther() store.Held { return w.dispatch(ref, 7, "n2") }
 
 func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	w := newWorld(t)
+	before, err := w.etcd.Leases(t.Context())
+	ok(t, err)
 	if dead, err := w.Cleared(t.Context(), "i9"); dead || err != nil {
 		t.Fatalf("%v, %v", dead, err)
 	}
@@ -452,6 +454,9 @@ func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	ok(t, err)
 	n := 0
 	for _, l := range leases.Leases {
+		if slices.Contains(before.Leases, l) {
+			continue
+		}
 		if ttl, err := w.etcd.TimeToLive(t.Context(), l.ID); err == nil && ttl.GrantedTTL == left.GrantedTTL {
 			n++
 		}

@@ -233,19 +233,30 @@ func (s *Store) RunPlaces(ctx context.Context, shards []int, namespace string, s
 
 // QueuedRuns are the runs that wait, of one namespace or of all (""), in no order.
 func (s *Store) QueuedRuns(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
+	return s.runsBelow(ctx, s.keys.Queue, shards, namespace)
+}
+
+// EndedParts are the parts that have ended of runs that have not, of one namespace, of
+// one task (namespace/name) or of all (""), in no order.
+func (s *Store) EndedParts(ctx context.Context, shards []int, of string) ([]task.Run, error) {
+	return s.runsBelow(ctx, s.keys.PartsIn, shards, of)
+}
+
+// runsBelow are the runs of one kind of record, of a namespace, of a task or of all.
+func (s *Store) runsBelow(ctx context.Context, kind func(shard int) string, shards []int, of string) ([]task.Run, error) {
 	var runs []task.Run
 	for chunk := range slices.Chunk(shards, 100) {
 		ops := make([]clientv3.Op, len(chunk))
 		for i, id := range chunk {
-			prefix := s.keys.Queue(id)
-			if namespace != "" {
-				prefix += namespace + "/"
+			prefix := kind(id)
+			if of != "" {
+				prefix += of + "/"
 			}
 			ops[i] = clientv3.OpGet(prefix, below(prefix))
 		}
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
-			return nil, fmt.Errorf("list waiting runs: %w: %w", task.ErrUnavailable, err)
+			return nil, fmt.Errorf("list runs: %w: %w", task.ErrUnavailable, err)
 		}
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,12 +82,16 @@ type world struct {
 	fences store.Fences
 }
 
+var worlds atomic.Int32
+
+// ownPrefix is no other test's, nor that of the same one when it is repeated.
+func ownPrefix(t *testing.T) string {
+	return fmt.Sprintf("/%s-%d", strings.NewReplacer("/", "-", " ", "_").Replace(t.Name()), worlds.Add(1))
+}
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	keys, err := store.NewKeys("/" + strings.NewReplacer("/", "-", " ", "_").Replace(t.Name()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := testKeys(t, ownPrefix(t))
 	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{}}
 	w.Store = w.writes.store(keys)
 	if _, made, err := w.Bootstrap(t.Context(), 8, noon); err != nil || !made {

@@ -44,7 +44,7 @@ func (s *Store) askNode(ctx context.Context, h Held, what string) (task.Run, err
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encodeAssigned(&h.Assigned, encode(h.Action), s.explicit()))},
+		Then: []clientv3.Op{opPut(key, encodeAssigned(&h.Assigned, encode(h.Action), s.explicit()))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -219,7 +219,7 @@ func (s *Store) CancelQueued(ctx context.Context, ref Ref, id string, who string
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, e.ModRevision)},
-		Then: []clientv3.Op{clientv3.OpDelete(key), clientv3.OpPut(s.keys.Ended(ref, id), encodeEnded(end, s.explicit()))},
+		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), encodeEnded(end, s.explicit()))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -241,8 +241,8 @@ func (s *Store) CancelActive(ctx context.Context, h Held, who string) (task.Run,
 }
 
 // FindRuns finds runs by the beginning of their id, in one namespace, whatever
-// their task: waiting, active and ended; no parts of them. It reads keys only, of
-// every shard.
+// their task: waiting, active and ended, as they were at one revision; no parts of
+// them. It reads keys only, of every shard.
 func (s *Store) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]Ref, []string, error) {
 	var refs []Ref
 	var ids []string
@@ -256,7 +256,7 @@ func (s *Store) FindRuns(ctx context.Context, shards int, namespace, idPrefix st
 			refs, ids = append(refs, ref), append(ids, id)
 		}
 	}
-	all, _, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
+	all, rev, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, nil, fmt.Errorf("find run: %w", err)
 	}
@@ -267,7 +267,7 @@ func (s *Store) FindRuns(ctx context.Context, shards int, namespace, idPrefix st
 	}
 	for id := range shards {
 		for _, prefix := range []string{s.keys.Queue(id), s.keys.History(id)} {
-			all, _, err := s.getAll(ctx, prefix+namespace+"/", clientv3.WithKeysOnly())
+			all, _, err := s.getAllAt(ctx, prefix+namespace+"/", rev, clientv3.WithKeysOnly()) // a run that moves meanwhile is in one place
 			if err != nil {
 				return nil, nil, fmt.Errorf("find run: %w", err)
 			}

@@ -19,7 +19,7 @@ type SecretRecord struct {
 }
 
 // Deleted reports whether there is nothing but what the next of its name goes on
-// with: its generation, so that no former values fit in it.
+// with, for a time: its generation, so that no former values fit in it.
 func (r *SecretRecord) Deleted() bool { return r.Change == task.SecretDeleted }
 
 // Secrets is the prefix of all secrets.
@@ -68,9 +68,12 @@ func (s *Store) Secret(ctx context.Context, namespace, name string) (SecretRecor
 	return r, nil
 }
 
+const secretsPage = 100 // of them, read at once: 9 MB at most
+
 // Secrets lists secrets in the order of their keys: of one namespace, or of all if
 // namespace is "". after is what next was with the page before ("" for the first);
-// a page may have fewer than limit, and yet a next. One that cannot be read has
+// a page may have fewer than limit, and yet a next: values come along, of which some
+// are long. One that cannot be read has
 // nothing but its name.
 func (s *Store) Secrets(ctx context.Context, namespace, after string, limit int) (list []task.Secret, next string, err error) {
 	prefix := s.keys.Secrets()
@@ -85,7 +88,7 @@ func (s *Store) Secrets(ctx context.Context, namespace, after string, limit int)
 	if from < prefix || from >= end {
 		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
 	}
-	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
+	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(min(limit, secretsPage))))
 	if err != nil {
 		return nil, "", fmt.Errorf("list secrets: %w", err)
 	}
@@ -101,6 +104,15 @@ func (s *Store) Secrets(ctx context.Context, namespace, after string, limit int)
 		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Secrets()):]
 	}
 	return list, next, nil
+}
+
+// SweepSecrets is SweepTombstones for what is left of deleted secrets. The next of
+// such a name begins with generation 1 again.
+func (s *Store) SweepSecrets(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
+	return s.sweep(ctx, s.keys.Secrets(), after, most, func(e *mvccpb.KeyValue) bool {
+		r, err := s.keys.DecodeSecret(e)
+		return err == nil && r.Deleted() && r.UpdatedAt.Before(before.Time)
+	})
 }
 
 // PutSecret writes a secret over what was read as revision old (0: nothing was

@@ -3,7 +3,9 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -63,5 +65,28 @@ func TestSecret_IsWrittenOverWhatWasRead(t *testing.T) {
 		if len(all) != want {
 			t.Errorf("%d secrets of %q: %+v", len(all), ns, all)
 		}
+	}
+}
+
+// What is left of a deleted secret goes after a while, without another event.
+func TestSweepSecrets_RemovesWhatWasDeletedLongAgo(t *testing.T) {
+	w, ctx := newEmpty(t), t.Context()
+	put := func(name, change string, at time.Time) int64 {
+		r := store.SecretRecord{Secret: task.Secret{Namespace: "default", Name: name, Generation: 1, Change: change, UpdatedAt: task.At(at)}}
+		if change != task.SecretDeleted {
+			r.Sealed = []byte("sealed")
+		}
+		rev, err := w.PutSecret(ctx, 0, r)
+		ok(t, err)
+		return rev
+	}
+	put("gone", task.SecretDeleted, noon)
+	put("going", task.SecretDeleted, noon.Add(2*time.Hour))
+	put("there", task.SecretSet, noon)
+	w.put(w.keys.Secret("default", "unreadable"), "[")
+	n, next, err := w.SweepSecrets(ctx, task.At(noon.Add(time.Hour)), "", 100)
+	left := w.below(w.keys.Secrets())
+	if n != 1 || next != "" || err != nil || len(left) != 3 || slices.Contains(left, w.keys.Secret("default", "gone")) {
+		t.Errorf("removed %d, and %v are left, %v", n, left, err)
 	}
 }

@@ -111,14 +111,21 @@ const sweepPage = 100
 // beginning after the key where the last sweep ended ("" at first), and returns
 // where to go on: "" after the last.
 func (s *Store) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
-	prefix := s.keys.Tombstones()
+	return s.sweep(ctx, s.keys.Tombstones(), after, most, func(e *mvccpb.KeyValue) bool {
+		stone, err := decode[Tombstone](e.Value)
+		return err != nil || stone.DeletedAt.Before(before.Time)
+	})
+}
+
+// sweep removes what is old of what is below a prefix.
+func (s *Store) sweep(ctx context.Context, prefix, after string, most int, old func(*mvccpb.KeyValue) bool) (removed int, next string, err error) {
 	from := max(prefix, after+"\x00")
 	for looked := 0; looked < most; looked += sweepPage {
 		res, err := s.get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(sweepPage))
 		if err != nil {
 			return removed, next, fmt.Errorf("look for old tombstones: %w", err)
 		}
-		n, err := s.removeTombstones(ctx, res.Kvs, before)
+		n, err := s.removeOld(ctx, res.Kvs, old)
 		removed += n
 		if err != nil {
 			return removed, next, err
@@ -132,10 +139,10 @@ func (s *Store) SweepTombstones(ctx context.Context, before task.Time, after str
 	return removed, next, nil
 }
 
-func (s *Store) removeTombstones(ctx context.Context, found []*mvccpb.KeyValue, before task.Time) (int, error) {
+func (s *Store) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func(*mvccpb.KeyValue) bool) (int, error) {
 	var t kv.Txn
 	for _, e := range found {
-		if stone, err := decode[Tombstone](e.Value); err == nil && !stone.DeletedAt.Before(before.Time) {
+		if !old(e) {
 			continue
 		}
 		key := string(e.Key)

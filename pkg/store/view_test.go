@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -314,6 +315,40 @@ func TestFindRuns_ByTheBeginningOfAnID(t *testing.T) {
 	}
 	if _, found, err := w.FindRuns(t.Context(), 8, "default", "2026", 3); err != nil || len(found) != 3 {
 		t.Errorf("at most 3: %v, %v", found, err)
+	}
+}
+
+// movingKV has a run dispatched after the first read.
+type movingKV struct {
+	clientv3.KV
+	move func()
+}
+
+func (m *movingKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	defer func() {
+		if move := m.move; move != nil {
+			m.move = nil
+			move()
+		}
+	}()
+	return m.KV.Get(ctx, key, opts...)
+}
+
+func TestFindRuns_FindsOneThatMovesMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	w.register("n2")
+	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: shared.Endpoints()})
+	ok(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	queued := w.keys.Queued(ref, tickRun(ref, 2).ID)
+	w.put(queued, "{}")
+	c.KV = &movingKV{c.KV, func() {
+		w.dispatch(ref, 2, "n2")
+		_, err := w.etcd.Delete(t.Context(), queued)
+		ok(t, err)
+	}}
+	if _, found, err := store.New(c, kv.Direct(c), w.keys).FindRuns(t.Context(), 8, "default", "2026", 3); err != nil || len(found) != 1 {
+		t.Errorf("found %v, %v", found, err)
 	}
 }
 

@@ -74,7 +74,7 @@ var verdicts = []VerdictMeaning{
 	{VerdictWillRun, "it is a tick, and will run as things are now"},
 	{VerdictFrozen, "it is a tick, and will be skipped if the freeze that holds now still does"},
 	{VerdictShadow, "it is a tick, and will be recorded and start nothing while the task is a shadow"},
-	{VerdictNoNode, "it is a tick, and no node that takes work matches the selector now"},
+	{VerdictNoNode, "it is a tick, and no node that takes work matches the selector now, or too few do"},
 	{VerdictDepends, "whether there is a tick depends on runs that have not ended yet"},
 	{VerdictRange, "the answer is about several ticks"},
 }

@@ -33,6 +33,9 @@ func TestProcess_ReadsConfinement(t *testing.T) {
 	if !reflect.DeepEqual(*s.Action.Process, want) {
 		t.Errorf("got  %+v\nwant %+v", *s.Action.Process, want)
 	}
+	if none, err := task.DecodeSpec([]byte(confinedTask + `"limits": {"memory": null, "core": "0", "swap": null}}}}`)); err != nil || none.Validate() != nil {
+		t.Errorf("null says nothing, and 0 of some is a limit: %v, %v", err, none.Validate())
+	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +75,12 @@ func TestProcess_RefusesConfinement(t *testing.T) {
 		`"limits": {"address_space": "1Ki"}`:   `action.process.limits.address_space: 1Ki is not between 1Mi`,
 		`"limits": {"cpu_time": "1500ms"}`:     `action.process.limits.cpu_time: 1.5s: the kernel counts whole seconds`,
 		`"limits": {"cpu_time": "-1s"}`:        `action.process.limits.cpu_time: -1s is not between 1s`,
+		`"limits": {"memory": "0"}`:            `action.process.limits.memory: 0 is no limit`,
+		`"limits": {"memory": 0}`:              `action.process.limits.memory: 0 is no limit`,
+		`"limits": {"cpu": 0}`:                 `action.process.limits.cpu: 0 is no limit`,
+		`"limits": {"cpu_time": "0s"}`:         `action.process.limits.cpu_time: 0 is no limit`,
+		`"limits": {"pids": 0}`:                `action.process.limits.pids: 0 is no limit`,
+		`"limits": {"core": 1.5}`:              `action.process.limits.core: "1.5" is not a whole number of bytes`,
 		`"limits": {"memory": "1k"}`:           `action.process.limits.memory: 1k is not between 1Mi`,
 		`"limits": {"swap": "1Gi"}`:            `action.process.limits.swap: is for a task with limits.memory`,
 		`"limits": {"cpu": 0.001}`:             `action.process.limits.cpu: 0.001 is not between 0.01 and 4096`,

@@ -36,6 +36,9 @@ func DecodeSpec(b []byte) (Spec, error) {
 	if err == nil && s.Overlap == OverlapQueue && s.Queue.Limit == 0 {
 		err = refuseNoRoom(b)
 	}
+	if err == nil && s.Action.Process != nil && bytes.Contains(b, []byte(`"limits"`)) {
+		err = s.Action.Process.Limits.refuseNone(b)
+	}
 	return s, err
 }
 
@@ -45,6 +48,26 @@ func refuseNoRoom(b []byte) error {
 	var said struct{ Queue struct{ Limit *int } }
 	if json.Unmarshal(b, &said) == nil && said.Queue.Limit != nil {
 		return Invalid(CodeOutOfRange, "queue.limit", "0 is not between 1 and %d: to let nothing wait, overlap is skip", MaxQueue)
+	}
+	return nil
+}
+
+// refuseNone refuses a limit of 0 that a user wrote where that would be no limit.
+func (l *Limits) refuseNone(b []byte) error {
+	var said struct {
+		Action struct {
+			Process struct{ Limits map[string]json.RawMessage }
+		}
+	}
+	if json.Unmarshal(b, &said) != nil {
+		return nil
+	}
+	limits := reflect.ValueOf(l).Elem()
+	for _, f := range reflect.VisibleFields(limits.Type()) {
+		name := nameOf(f)
+		if v, is := said.Action.Process.Limits[name]; is && string(v) != "null" && limits.FieldByIndex(f.Index).IsZero() {
+			return Invalid(CodeOutOfRange, "action.process.limits."+name, "0 is no limit: leave it out for none")
+		}
 	}
 	return nil
 }

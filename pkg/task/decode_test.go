@@ -288,6 +288,10 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"target": {"strategy": "first", "order": ["n1", "N2"]}`), "target.order[1]", CodeBadName},
 		{doc(`"target": {"strategy": "first", "order": ["n1", "n2", "n1"]}`), "target.order[2]", CodeBadValue},
 		{doc(`"target": {"count": 1001}`), "target.count", CodeOutOfRange},
+		{doc(`"target": {"count": "all", "strategy": "random"}`), "target.strategy", CodeBadValue},
+		{doc(`"target": {"count": 2, "strategy": "sticky"}`), "target.strategy", CodeBadValue},
+		{doc(`"target": {"parts": 2, "strategy": "sticky"}`), "target.strategy", CodeBadValue},
+		{doc(`"target": {"count": 3, "strategy": "first", "order": ["n1", "n2"]}`), "target.count", CodeOutOfRange},
 		{doc(`"target": {"count": "some"}`), "target.count", CodeBadValue},
 		{doc(`"target": {"count": "2"}`), "target.count", CodeBadValue},
 		{doc(`"target": {"count": -1}`), "target.count", CodeBadValue},
@@ -321,6 +325,7 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"success": {"output": "(?=x)"}`), "success.output", CodeBadValue},
 		{doc(`"success": {"not_output": "a{1001}"}`), "success.not_output", CodeBadValue},
 		{doc(`"success": {"not_output": "(?:aaaaaaaaaaaa){1000}"}`), "success.not_output", CodeTooLong},
+		{doc(`"success": {"output": ".{1000}.{1000}"}`), "success.output", CodeTooLong},
 		{doc(`"success": {"output": ` + quoted(MaxPattern+1) + `}`), "success.output", CodeTooLong},
 	} {
 		_, err := read(c.doc)

@@ -20,6 +20,12 @@ type EnvFrom struct {
 	Keys     map[string]string `json:"keys,omitempty" doc:"Only these names, each with the variable that it becomes: {password: PGPASSWORD}."`
 }
 
+// NeedsKey reports whether an attempt reads a secret, for which its node has to hold a
+// key.
+func (a Action) NeedsKey() bool {
+	return a.Process != nil && slices.ContainsFunc(a.Process.EnvFrom, func(f EnvFrom) bool { return f.Secret != "" })
+}
+
 // The limits of env_from, and of what it reads.
 const (
 	MaxEnvFrom      = 32
@@ -90,6 +96,8 @@ func (f EnvFrom) validate(field string) error {
 		return Invalid(CodeBadValue, field+".file", "%s is not an absolute path", Quote(f.File))
 	case f.Optional && f.File == "":
 		return Invalid(CodeBadValue, field+".optional", "is for a file; a secret has to be there")
+	case f.Keys != nil && len(f.Keys) == 0:
+		return Invalid(CodeRequired, field+".keys", "is empty; without it all names are taken")
 	case len(f.Keys) > MaxEnv:
 		return Invalid(CodeTooMany, field+".keys", "has %d names; at most %d are allowed", len(f.Keys), MaxEnv)
 	}

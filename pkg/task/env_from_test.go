@@ -15,6 +15,7 @@ func TestEnvFrom_BadInput(t *testing.T) {
 		"env_from[0].optional":        {Secret: "db", Optional: true},
 		"env_from[0].secret":          {Secret: "Not/A/Name"},
 		"env_from[0].prefix":          {Secret: "db", Prefix: "1_"},
+		"env_from[0].keys ":           {Secret: "db", Keys: map[string]string{}},
 		"env_from[0].keys":            {Secret: "db", Keys: map[string]string{"a b": "A"}},
 		"env_from[0].keys.password":   {Secret: "db", Keys: map[string]string{"password": "PG PASSWORD"}},
 		"env_from[0].keys.b":          {Secret: "db", Keys: map[string]string{"a": "X", "b": "X"}},
@@ -23,7 +24,7 @@ func TestEnvFrom_BadInput(t *testing.T) {
 	} {
 		a := Action{Process: &Process{Command: []string{"true"}, EnvFrom: []EnvFrom{f}}}
 		var e *Error
-		if err := a.Validate(); !errors.As(err, &e) || e.Field != "action.process."+field {
+		if err := a.Validate(); !errors.As(err, &e) || e.Field != "action.process."+strings.TrimSpace(field) {
 			t.Errorf("%+v: %v; want %s", f, err, field)
 		}
 	}

@@ -3,7 +3,8 @@ package task
 // Facts are what a node measures of its host now and then. What it cannot measure
 // is left out, and a selector that compares it does not match.
 type Facts struct {
-	CPUs       int      `json:"cpus,omitempty"`        // that the daemon may use
+	CPUs       int      `json:"cpus,omitempty"`        // that the daemon may use: of a cgroup's quota the whole ones, at least 1
+	HostCPUs   int      `json:"host_cpus,omitempty"`   // the machine's, to which the load belongs, if they are more
 	Memory     int64    `json:"memory,omitempty"`      // bytes: the machine's, or the limit of the daemon's cgroup if that is less
 	MemoryFree *int64   `json:"memory_free,omitempty"` // bytes that can be had without swapping
 	Disk       int64    `json:"disk,omitempty"`        // bytes of the file system with the data directory

@@ -3,6 +3,8 @@ package task
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -95,6 +97,17 @@ func (s Succeed) Need(n int) (int, error) {
 // FansOut reports whether each run of the task has parts.
 func (t Target) FansOut() bool { return t.Parts > 0 || t.Count == All || t.Count > 1 }
 
+// Enough reports whether a run can begin while so many nodes take work and match: each
+// part of a count needs one of its own, and it is not to be known beforehand that too
+// few of them will succeed.
+func (t Target) Enough(nodes int) bool {
+	if t.Count == All {
+		need, err := t.Succeed.Need(nodes)
+		return nodes > 0 && nodes <= MaxParts && need <= nodes && err == nil
+	}
+	return nodes >= int(t.Count) && nodes > 0
+}
+
 // validateFan checks what a target says of parts.
 func (t Target) validateFan() error {
 	if t.Count != All && (t.Count < 1 || t.Count > MaxParts) {
@@ -107,10 +120,12 @@ func (t Target) validateFan() error {
 	switch {
 	case many && t.Parts > 0:
 		return Invalid(CodeBadValue, "target.parts", "goes not together with target.count: %s: of a count each part has a node of its own", t.Count)
-	case many && t.Strategy != StrategyAuto:
-		return Invalid(CodeBadValue, "target.strategy", "%s goes not together with target.count: %s, by which each part has a node of its own", t.Strategy, t.Count)
-	case t.Parts > 0 && t.Strategy == StrategySticky:
-		return Invalid(CodeBadValue, "target.strategy", "sticky goes not together with target.parts: all of them would stick to one node")
+	case t.Count == All && t.Strategy != StrategyAuto:
+		return Invalid(CodeBadValue, "target.strategy", "%s goes not together with target.count: all, which leaves nothing to choose", t.Strategy)
+	case t.FansOut() && t.Strategy == StrategySticky:
+		return Invalid(CodeBadValue, "target.strategy", "sticky goes not together with target.parts, nor with target.count: all of them would stick to one node")
+	case many && t.Strategy == StrategyFirst && int(t.Count) > len(t.Order):
+		return Invalid(CodeOutOfRange, "target.count", "%s nodes cannot be had: target.order has %d", t.Count, len(t.Order))
 	case t.Stagger != 0 && !t.FansOut():
 		return Invalid(CodeBadValue, "target.stagger", "is for several parts: set target.parts or target.count")
 	case t.Succeed != "" && !t.FansOut():
@@ -149,6 +164,9 @@ type Fan struct {
 	Kept      int   `json:"kept,omitempty"`
 	Ended     int   `json:"ended,omitempty"`     // so many parts have
 	Succeeded int   `json:"succeeded,omitempty"` // so many of these
+	// Checkpoints are what parts of a run that is repeated have said last for whoever
+	// goes on with them, by their numbers: of those in Left, as far as there was room.
+	Checkpoints map[int]string `json:"checkpoints,omitempty"`
 	// Cancel is why the run is to end: nothing more is given out, and what runs is
 	// asked to end. Empty: it goes on.
 	Cancel string `json:"cancel,omitempty"`
@@ -168,6 +186,15 @@ type Part struct {
 	EndedAt   Time   `json:"ended_at,omitzero"`
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Signal    string `json:"signal,omitempty"`
+	// OutputBytes is what its last attempt printed.
+	OutputBytes int64 `json:"output_bytes,omitempty"`
+	// Paused* are those of its run while a node has it; one that has ended has none.
+	PausedBy string `json:"paused_by,omitempty"`
+	PausedAt Time   `json:"paused_at,omitzero"`
+	PausedMS int64  `json:"paused_ms,omitempty"`
+	// Checkpoint is on its own record as long as its run is under way, and then with
+	// that which repeats it.
+	Checkpoint string `json:"-"`
 	// What follows is as much as there is room for in the record of the whole run.
 	Usage   Usage             `json:"usage,omitzero"`
 	Message string            `json:"message,omitempty"` // the first MaxPartMessage bytes
@@ -178,6 +205,8 @@ type Part struct {
 const (
 	MaxPartMessage = 200
 	MaxPartResults = 256 // of names and values together
+	// MaxPartCheckpoints is of all parts together, as JSON.
+	MaxPartCheckpoints = 64 << 10
 )
 
 // AsPart is what is kept of a part's run.
@@ -185,7 +214,10 @@ func (r Run) AsPart() Part {
 	_, i, _ := ParentOf(r.ID)
 	p := Part{Index: i, State: r.State, Reason: r.Reason, Node: r.Node, Attempt: r.Attempt, Token: r.Token,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal, Usage: r.Usage,
-		Message: strings.ToValidUTF8(r.Message[:min(len(r.Message), MaxPartMessage)], "")}
+		OutputBytes: r.OutputBytes, Checkpoint: r.Checkpoint, Message: strings.ToValidUTF8(r.Message[:min(len(r.Message), MaxPartMessage)], "")}
+	if r.State.Active() {
+		p.PausedBy, p.PausedAt, p.PausedMS = r.PausedBy, r.PausedAt, r.PausedMS
+	}
 	size := 0
 	for name, value := range r.Results {
 		size += len(name) + len(value)
@@ -230,7 +262,8 @@ func (r Run) OfPart(p Part) Run {
 		ID: PartID(r.ID, p.Index), Namespace: r.Namespace, Task: r.Task, UID: r.UID, ScheduledTime: r.ScheduledTime, DueAt: r.DueAt,
 		State: p.State, Reason: p.Reason, Trigger: TriggerPart, Node: p.Node, Owner: r.Owner, Shard: r.Shard, Attempt: max(p.Attempt, 1),
 		Token: p.Token, CreatedAt: r.CreatedAt, StartedAt: p.StartedAt, EndedAt: p.EndedAt, ExitCode: p.ExitCode, Signal: p.Signal,
-		Usage: p.Usage, Message: p.Message, Results: p.Results,
+		OutputBytes: p.OutputBytes, Usage: p.Usage, Message: p.Message, Results: p.Results,
+		PausedBy: p.PausedBy, PausedAt: p.PausedAt, PausedMS: p.PausedMS,
 	}
 	if r.Fan != nil {
 		run.PartCount = r.Fan.Count
@@ -271,7 +304,8 @@ func (f Fan) Failed() []int {
 	return list
 }
 
-// Again is the fan of a run that repeats the failed parts alone.
+// Again is the fan of a run that repeats the failed parts alone, each from its
+// checkpoint on.
 func (f Fan) Again() *Fan {
 	left := f.Failed()
 	again := Fan{Count: f.Count, Need: f.Need, Stagger: f.Stagger, Left: left, Only: left, Kept: f.Count - len(left)}
@@ -281,7 +315,30 @@ func (f Fan) Again() *Fan {
 			again.Nodes[i] = f.Nodes[i]
 		}
 	}
+	room := MaxPartCheckpoints
+	for _, p := range f.Parts {
+		if p.State == Succeeded || p.Checkpoint == "" {
+			continue
+		}
+		b, err := json.Marshal(map[int]string{p.Index: p.Checkpoint})
+		if err != nil || len(b) > room {
+			continue
+		}
+		room -= len(b)
+		if again.Checkpoints == nil {
+			again.Checkpoints = map[int]string{}
+		}
+		again.Checkpoints[p.Index] = p.Checkpoint
+	}
 	return &again
+}
+
+// Without is the fan without the part at a place of Left: it is given out, or up.
+func (f Fan) Without(place int) *Fan {
+	f.Checkpoints = maps.Clone(f.Checkpoints)
+	delete(f.Checkpoints, f.Left[place])
+	f.Left = slices.Delete(slices.Clone(f.Left), place, place+1)
+	return &f
 }
 
 // UnderWay reports whether a run in the queue has its parts: it does not wait, it

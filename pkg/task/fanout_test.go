@@ -2,6 +2,7 @@ package task
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -67,14 +68,41 @@ func TestTarget_ReadsAndWritesCountsAndRules(t *testing.T) {
 			t.Errorf("%s: fans out %t, %v", in, v.FansOut(), err)
 		}
 	}
+	hashed := Target{Strategy: StrategyHash, Key: "k", Count: 2}
+	if err := hashed.validate(); err != nil || !hashed.FansOut() {
+		t.Errorf("count with a strategy: %v", err)
+	}
 	if Defaults().Target.FansOut() {
 		t.Error("the default fans out")
 	}
 }
 
+func TestTarget_KnowsHowManyNodesAreEnough(t *testing.T) {
+	for _, c := range []struct {
+		target Target
+		nodes  int
+		want   bool
+	}{
+		{Target{Count: 1}, 0, false}, {Target{Count: 1}, 1, true}, {Target{Count: 1, Parts: 20}, 1, true},
+		{Target{Count: 3}, 2, false}, {Target{Count: 3}, 3, true}, {Target{Count: 3, Succeed: "1"}, 2, false},
+		{Target{Count: All}, 0, false}, {Target{Count: All}, 1, true}, {Target{Count: All}, MaxParts, true}, {Target{Count: All}, MaxParts + 1, false},
+		{Target{Count: All, Succeed: "3"}, 2, false}, {Target{Count: All, Succeed: "3"}, 3, true}, {Target{Count: All, Succeed: "50%"}, 1, true},
+	} {
+		if got := c.target.Enough(c.nodes); got != c.want {
+			t.Errorf("%d nodes for count %s, parts %d, succeed %q: %t", c.nodes, c.target.Count, c.target.Parts, c.target.Succeed, got)
+		}
+	}
+}
+
 func TestFan_AgainHasTheFailedPartsAlone(t *testing.T) {
-	f := Fan{Count: 3, Need: 2, Nodes: []string{"a", "b", "c"}, Kept: 0, Parts: []Part{{Index: 0, State: Lost}, {Index: 1, State: Succeeded}, {Index: 2, State: Failed}}}
+	f := Fan{Count: 3, Need: 2, Nodes: []string{"a", "b", "c"}, Kept: 0, Parts: []Part{{Index: 0, State: Lost}, {Index: 1, State: Succeeded}, {Index: 2, State: Failed, Checkpoint: "c"}}}
 	again := f.Again()
+	if !maps.Equal(again.Checkpoints, map[int]string{2: "c"}) {
+		t.Errorf("it begins with %v", again.Checkpoints)
+	}
+	if less := again.Without(1); !slices.Equal(less.Left, []int{0}) || len(less.Checkpoints) > 0 || len(again.Left) != 2 || len(again.Checkpoints) != 1 {
+		t.Errorf("without one it is %+v, and itself %+v", *less, *again)
+	}
 	if !slices.Equal(again.Left, []int{0, 2}) || !slices.Equal(again.Numbers(), []int{0, 2}) || again.Kept != 1 || again.Count != 3 || again.Nodes[2] != "c" || again.Parts != nil {
 		t.Errorf("again it is %+v", *again)
 	}

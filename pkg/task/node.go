@@ -1,6 +1,9 @@
 package task
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // The states of a node.
 const (
@@ -21,6 +24,22 @@ const (
 	RoleScheduler = "scheduler" // may own shards
 	RoleExecutor  = "executor"  // may run tasks
 )
+
+// PressedPolicy is in Node.Pressed as long as the node's policy cannot be read.
+const PressedPolicy = "policy"
+
+// PressedWords say what is in Node.Pressed: "beyond its own limit of load1, disk_free".
+func PressedWords(pressed []string) string {
+	facts := slices.DeleteFunc(slices.Clone(pressed), func(p string) bool { return p == PressedPolicy })
+	var words []string
+	if len(facts) > 0 {
+		words = append(words, "beyond its own limit of "+strings.Join(facts, ", "))
+	}
+	if len(facts) < len(pressed) {
+		words = append(words, "its policy cannot be read: see its log")
+	}
+	return strings.Join(words, "; ")
+}
 
 // Node is a daemon as it announces itself under nodes/<name>.
 type Node struct {
@@ -45,7 +64,8 @@ type Node struct {
 	Member     *Member           `json:"etcd_member,omitempty"` // of the etcd in its process, if it has one
 	Expires    []Expiry          `json:"expires,omitempty"`     // its certificates that end within 30 days
 	Facts      *Facts            `json:"facts,omitempty"`       // of its host, told now and then
-	Pressed    []string          `json:"pressed,omitempty"`     // facts that are beyond its own limits: it takes no runs meanwhile
+	Pressed    []string          `json:"pressed,omitempty"`     // facts that are beyond its own limits, or policy: it takes no runs meanwhile
+	SecretKeys []string          `json:"secret_keys,omitempty"` // ids of the keys for secrets that it holds and can read; the first encrypts
 	Clock      Time              `json:"clock"`                 // its wall clock when this was written
 	StartedAt  Time              `json:"started_at"`            //
 	JoinedAt   Time              `json:"joined_at,omitzero"`    // since when it has its present session
@@ -85,6 +105,10 @@ func (n Node) Has(role string) bool { return slices.Contains(n.Roles, role) }
 func (n *Node) Takes() bool {
 	return n.State == NodeReady && len(n.Pressed) == 0 && n.Has(RoleExecutor)
 }
+
+// HoldsKey reports whether the node has a key for secrets that it can read, whichever it
+// is. One of a version that knows of no secrets has none, and would start attempts without.
+func (n *Node) HoldsKey() bool { return len(n.SecretKeys) > 0 }
 
 // Owns reports whether the node may be given shards.
 func (n Node) Owns() bool {

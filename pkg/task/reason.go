@@ -15,7 +15,7 @@ const (
 	ReasonOverlap  = "overlap"          // waits for runs of the task that are active; skipped for them
 	ReasonLimit    = "max_active"       // as many runs as max_active allows are active
 	ReasonFrozen   = "frozen"           // its namespace, or the cluster, is frozen; skipped for that
-	ReasonCount    = "number_of_nodes"  // fewer nodes match than target.count says, or more than MaxParts
+	ReasonCount    = "number_of_nodes"  // fewer nodes match than target.count or succeed need, or more than MaxParts
 
 	// Of ticks that were skipped.
 	ReasonQueueFull = "queue_full" // too many runs of the task wait already
@@ -46,7 +46,7 @@ const (
 	ReasonBadEntry  = "unreadable_entry"
 	ReasonOutput    = "output_rule"
 	ReasonParts     = "parts"     // too few of its parts succeeded
-	ReasonNodeGone  = "node_gone" // the node of a part went before it had started there
+	ReasonNodeGone  = "node_gone" // the node of a part went, or took none, before it had started there
 )
 
 // A Reason is an entry of the closed list of reasons.
@@ -80,7 +80,7 @@ var reasons = []Reason{
 	{ReasonOverlap, []State{Queued, Skipped}, "another run of the task was active, or waited"},
 	{ReasonLimit, []State{Queued}, "as many runs of the task were active as max_active allows"},
 	{ReasonFrozen, []State{Queued, Skipped}, "its namespace, or the cluster, was frozen"},
-	{ReasonCount, []State{Queued, Missed}, "fewer nodes matched its selector than target.count says, or more than 1000"},
+	{ReasonCount, []State{Queued, Missed}, "fewer nodes matched its selector than target.count or target.succeed needs, or more than 1000"},
 	{ReasonQueueFull, []State{Skipped}, "as many runs of the task were waiting as may"},
 	{ReasonDropped, []State{Skipped}, "it was the oldest that waited, and a newer tick took its place"},
 	{ReasonShadow, []State{Skipped}, "its task is a shadow: its ticks are recorded and start nothing"},
@@ -96,7 +96,7 @@ var reasons = []Reason{
 	{ReasonTimeout, []State{TimedOut}, "it took longer than its timeout"},
 	{ReasonStart, []State{Failed}, "its process could not be started"},
 	{ReasonHost, []State{Failed}, "its node cannot enforce what the task asks for"},
-	{ReasonOOM, []State{Failed}, "it needed more memory than limits.memory allows"},
+	{ReasonOOM, []State{Failed}, "it needed more memory than limits.memory allows, or the host had"},
 	{ReasonLimits, []State{Failed}, "it needed more than its limits allow"},
 	{ReasonSecret, []State{Failed}, "what its env_from names could not be had"},
 	{ReasonPolicy, []State{Failed}, "the policy of its node does not allow it"},
@@ -105,5 +105,5 @@ var reasons = []Reason{
 	{ReasonBadEntry, []State{Failed, Lost, Cancelled, Missed}, "its record could not be read"},
 	{ReasonOutput, []State{Failed}, "its process ended well, and its output was not what success asks for"},
 	{ReasonParts, []State{Failed}, "too few of its parts succeeded"},
-	{ReasonNodeGone, []State{Lost}, "the node that it was for was gone, and did not come back in time"},
+	{ReasonNodeGone, []State{Lost}, "the node that it was for was gone, or took no runs, for too long"},
 }

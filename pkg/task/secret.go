@@ -13,7 +13,7 @@ type Secret struct {
 	Name       string   `json:"name"`
 	Keys       []string `json:"keys" doc:"The names of its values, in order."`
 	KeyID      string   `json:"key_id" doc:"The key of the nodes under which the values are encrypted."`
-	Generation int64    `json:"generation" doc:"Grows by one with each write, over deletes too."`
+	Generation int64    `json:"generation" doc:"Grows by one with each write, over deletes of the last week, too."`
 	Change     string   `json:"change" doc:"What the last write was: set or rotated."`
 	CreatedAt  Time     `json:"created_at"`
 	UpdatedAt  Time     `json:"updated_at"`

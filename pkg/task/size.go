@@ -56,27 +56,20 @@ func (s Size) String() string {
 
 var sizeForm = regexp.MustCompile(`^([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([kKMGT]?i?)[bB]?$`)
 
-// ParseSize reads a number of bytes, 0 or more, with or without a unit: 100, 64k,
-// 1.5Gi. A trailing B is taken, too. The error is an *Error of the field.
+// ParseSize reads a number of bytes, 0 or more: a whole one, or one with a unit, which
+// is rounded to bytes: 100, 64k, 1.5Gi. A trailing B is taken, too. The error is an
+// *Error of the field.
 func ParseSize(field, text string) (Size, error) {
 	m := sizeForm.FindStringSubmatch(strings.TrimSpace(text))
-	if m == nil {
+	factor := int64(0)
+	if m != nil {
+		factor = sizeFactor(m[2])
+	}
+	if factor == 0 {
 		return 0, Invalid(CodeOutOfRange, field, "%s is not a number of bytes, such as 512Ki, 64Mi, 1.5Gi or 10G", Quote(text))
 	}
-	factor := int64(1)
-	switch unit := m[2]; unit {
-	case "":
-	case "K":
-		factor = 1e3
-	default:
-		for _, u := range sizeUnits {
-			if u.name == unit {
-				factor = u.bytes
-			}
-		}
-		if factor == 1 { // "i" alone
-			return 0, Invalid(CodeOutOfRange, field, "%s is not a number of bytes, such as 512Ki, 64Mi, 1.5Gi or 10G", Quote(text))
-		}
+	if factor == 1 && strings.Contains(m[1], ".") {
+		return 0, Invalid(CodeOutOfRange, field, "%s is not a whole number of bytes; did you mean %sGi?", Quote(text), m[1])
 	}
 	if whole, err := strconv.ParseInt(m[1], 10, 64); err == nil && whole <= math.MaxInt64/factor {
 		return Size(whole * factor), nil // a float would round what has more than 15 digits
@@ -86,4 +79,20 @@ func ParseSize(field, text string) (Size, error) {
 		return 0, Invalid(CodeOutOfRange, field, "%s is more bytes than there are", Quote(text))
 	}
 	return Size(math.Round(n)), nil
+}
+
+// sizeFactor is how many bytes a unit is; 0: it is none.
+func sizeFactor(unit string) int64 {
+	switch unit {
+	case "":
+		return 1
+	case "K":
+		return 1e3
+	}
+	for _, u := range sizeUnits {
+		if u.name == unit {
+			return u.bytes
+		}
+	}
+	return 0
 }

@@ -25,6 +25,12 @@ func Strategies() []string {
 	return []string{StrategyAuto, StrategyRoundRobin, StrategyRandom, StrategyWeighted, StrategyLeastLoaded, StrategyHash, StrategyFirst, StrategySticky}
 }
 
+// Ordered reports whether a strategy puts the nodes in an order of its own, in which
+// those that are chosen together get their parts; else it is that of their names.
+func Ordered(strategy string) bool {
+	return strategy == StrategyRoundRobin || strategy == StrategyHash || strategy == StrategyFirst
+}
+
 // MaxOrder is how many nodes Target.Order may name, and MaxKey how many bytes
 // Target.Key may have.
 const (
@@ -62,15 +68,15 @@ func (t Target) validateStrategy() error {
 	return nil
 }
 
-// Takers are the names of the nodes that take runs now and may have the task's; none
-// if the selector cannot be read.
-func (t Target) Takers(nodes []Node) (names []string) {
+// Takers are the names of the nodes that take runs now and may have the task's, which
+// read a secret, or do not; none if the selector cannot be read.
+func (t Target) Takers(nodes []Node, secret bool) (names []string) {
 	sel, err := ParseSelector(t.Selector)
 	if err != nil {
 		return nil
 	}
 	for i := range nodes {
-		if n := &nodes[i]; n.Takes() && sel.Accepts(n) && (t.Strategy != StrategyFirst || slices.Contains(t.Order, n.Name)) {
+		if n := &nodes[i]; n.Takes() && (!secret || n.HoldsKey()) && sel.Accepts(n) && (t.Strategy != StrategyFirst || slices.Contains(t.Order, n.Name)) {
 			names = append(names, n.Name)
 		}
 	}

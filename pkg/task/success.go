@@ -16,10 +16,11 @@ type Success struct {
 }
 
 // How large a pattern of Success may be: as text in bytes, and as the program
-// that it is compiled to, in instructions.
+// that it is compiled to, in instructions. At worst a node works some 7 ns for each
+// instruction on each byte that is printed.
 const (
 	MaxPattern        = 1024
-	MaxPatternProgram = 10_000
+	MaxPatternProgram = 1100
 )
 
 // Any reports whether there is anything that the default does not say.
@@ -33,7 +34,8 @@ func (s Success) Exit(code int) bool {
 	return slices.Contains(s.ExitCodes, code)
 }
 
-// Patterns are the patterns, ready for use; nil for none.
+// Patterns are the patterns, ready for use; nil for none. How large they may be was
+// checked when they were set, by what held then: who had a larger one keeps it.
 func (s Success) Patterns() (output, not *regexp.Regexp, err error) {
 	if output, err = compile("success.output", s.Output); err == nil {
 		not, err = compile("success.not_output", s.NotOutput)
@@ -51,8 +53,28 @@ func (s Success) validate() error {
 			return Invalid(CodeBadValue, field, "%d stands there twice", code)
 		}
 	}
-	_, _, err := s.Patterns()
-	return err
+	if err := checkPattern("success.output", s.Output); err != nil {
+		return err
+	}
+	return checkPattern("success.not_output", s.NotOutput)
+}
+
+func checkPattern(field, pattern string) error {
+	if len(pattern) > MaxPattern {
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(pattern), MaxPattern)
+	}
+	tree, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return noPattern(field, pattern, err)
+	}
+	program, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return noPattern(field, pattern, err)
+	}
+	if n := len(program.Inst); n > MaxPatternProgram { // a{1000}{9} is short, and long
+		return Invalid(CodeTooLong, field, "%s takes %d instructions; at most %d are allowed", Quote(pattern), n, MaxPatternProgram)
+	}
+	return nil
 }
 
 // compile reads a pattern; nil if there is none.
@@ -60,28 +82,15 @@ func compile(field, pattern string) (*regexp.Regexp, error) {
 	if pattern == "" {
 		return nil, nil
 	}
-	if len(pattern) > MaxPattern {
-		return nil, Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(pattern), MaxPattern)
-	}
-	bad := func(err error) error {
-		return Invalid(CodeBadValue, field, "%s is not a regular expression (RE2): %s", Quote(pattern), err)
-	}
-	tree, err := syntax.Parse(pattern, syntax.Perl)
-	if err != nil {
-		return nil, bad(err)
-	}
-	program, err := syntax.Compile(tree.Simplify())
-	if err != nil {
-		return nil, bad(err)
-	}
-	if n := len(program.Inst); n > MaxPatternProgram { // a{1000}{9} is short, and long
-		return nil, Invalid(CodeTooLong, field, "%s takes %d instructions; at most %d are allowed", Quote(pattern), n, MaxPatternProgram)
-	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, bad(err)
+		return nil, noPattern(field, pattern, err)
 	}
 	return re, nil
+}
+
+func noPattern(field, pattern string, err error) error {
+	return Invalid(CodeBadValue, field, "%s is not a regular expression (RE2): %s", Quote(pattern), err)
 }
 
 // DefaultKillSignal is what an empty kill_signal stands for.

@@ -129,6 +129,29 @@ func TestScreen(t *testing.T) {
 	golden(t, "help-80", m.View())
 }
 
+func TestScreen_OfANodeThatIsPressed(t *testing.T) {
+	b := busy()
+	b.Warnings = []string{"node n1 takes no runs: beyond its own limit of disk_free"}
+	b.Nodes = b.Nodes[:1]
+	b.Nodes[0].Pressed = []string{task.FactDiskFree}
+	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
+	if strings.Count(text, "takes no runs: beyond its own limit of disk_free") != 1 || strings.Count(text, "pressed") != 2 {
+		t.Errorf("it is to be among the problems once, and so in its row:\n%s", text)
+	}
+}
+
+func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
+	b := busy()
+	b.Nodes = b.Nodes[:1]
+	b.Nodes[0].Pressed = []string{task.PressedPolicy}
+	words := "takes no runs: its policy cannot be read"
+	b.Warnings = []string{"node n1 takes no runs: " + task.PressedWords(b.Nodes[0].Pressed)}
+	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
+	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {
+		t.Errorf("it is to be among the problems once, and for its policy:\n%s", text)
+	}
+}
+
 func TestScreen_OfATask(t *testing.T) {
 	m := screen(Config{Namespace: "default"}, 80, 24, busy())
 	press(m, "/", "r", "e", "p", "o", "r", "t", "enter")

@@ -77,6 +77,8 @@ func (m *Model) problemRows() (rows []row) {
 			add(Red, "!", "unfit", n.Name, "", unfitWords(n.Unfit), Target{Node: n.Name})
 		case n.State != task.NodeReady:
 			add(Cyan, "·", n.State, n.Name, "", stateWords(n), Target{Node: n.Name})
+		case len(n.Pressed) > 0:
+			add(Yellow, "!", "pressed", n.Name, "", "takes no runs: "+task.PressedWords(n.Pressed), Target{Node: n.Name})
 		}
 	}
 	for _, t := range b.Overdue {
@@ -127,7 +129,7 @@ func (m *Model) rest(rows *[]row, n int, what string) {
 // shownElsewhere reports whether a warning of the cluster's status is one that the
 // board tells in rows of its own.
 func (m *Model) shownElsewhere(w string) bool {
-	for _, part := range []string{"have no owner that is present", "owns no shards", "entries cannot be read", "is frozen, since"} {
+	for _, part := range []string{"have no owner that is present", "owns no shards", "takes no runs: beyond its own limit", "takes no runs: its policy", "entries cannot be read", "is frozen, since"} {
 		if strings.Contains(w, part) {
 			return true
 		}
@@ -205,6 +207,8 @@ func (m *Model) nodeRows() []row {
 			style, state = Red, "unfit"
 		case n.State != task.NodeReady:
 			style = Cyan
+		case len(n.Pressed) > 0:
+			style, state = Yellow, "pressed"
 		}
 		runs, shards, fires, late := "–", "–", "–", "–"
 		if slices.Contains(n.Roles, task.RoleExecutor) {

@@ -98,8 +98,11 @@ func (f *Facts) foresee(g *finding, all []version) {
 		g.verdict, g.reason = task.VerdictShadow, task.ReasonShadow
 		return
 	}
-	if len(f.takers()) == 0 {
+	if n := len(f.takers()); !e.Target.Enough(n) {
 		g.verdict, g.reason = task.VerdictNoNode, task.ReasonNoNode
+		if n > 0 {
+			g.reason = task.ReasonCount
+		}
 		return
 	}
 	g.verdict = task.VerdictWillRun

@@ -175,7 +175,7 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 	case task.VerdictNoNode, task.VerdictWaiting, task.VerdictWillRun:
 		if w.Entry != nil {
 			names := w.takers()
-			if len(names) == 0 {
+			if !w.Entry.Target.Enough(len(names)) {
 				add("Nodes", "%s; present are %s", w.noNodeWords(), w.nodeWords())
 			} else if w.Entry.Target.Selector != "" {
 				add("Nodes", "%s match %s now", strings.Join(few(names), ", "), task.Quote(w.Entry.Target.Selector))
@@ -194,6 +194,8 @@ func (w *witness) nodeWords() string {
 			text += " (runs nothing)"
 		} else if len(n.Pressed) > 0 {
 			text += " (pressed: " + strings.Join(n.Pressed, ", ") + ")"
+		} else if w.Entry.Action.NeedsKey() && !n.HoldsKey() {
+			text += " (no key for secrets)"
 		}
 		names = append(names, text)
 	}

@@ -145,7 +145,17 @@ func (f *Facts) node(name string) *task.Node {
 }
 
 // takers are the nodes that take work now and may have the task's.
-func (f *Facts) takers() []string { return f.Entry.Target.Takers(f.Nodes) }
+func (f *Facts) takers() []string { return f.Entry.Target.Takers(f.Nodes, f.Entry.Action.NeedsKey()) }
+
+// enough reports whether there are nodes for a run that waits: a retry has all that it
+// needs with one, whatever its task says of parts.
+func (f *Facts) enough(r *task.Run) bool {
+	n := len(f.takers())
+	if r.Fan != nil || len(r.Attempts) > 0 {
+		return n > 0
+	}
+	return f.Entry.Target.Enough(n)
+}
 
 // ownership is who owned the shard at an instant.
 func (f *Facts) ownership(at time.Time) *task.Ownership {

@@ -114,11 +114,31 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 
 // noNodeWords is why there is no node for the task.
 func (f *Facts) noNodeWords() string {
-	text := "no node takes work at present"
-	if f.Entry.Target.Selector != "" {
-		text = "no node that takes work matches " + task.Quote(f.Entry.Target.Selector)
+	target, n := f.Entry.Target, len(f.takers())
+	node := "node"
+	if f.Entry.Action.NeedsKey() {
+		node = "node with a key for secrets"
 	}
-	return text + f.orderWords() + f.pressureWords()
+	text := "no " + node + " takes work at present"
+	switch {
+	case n > 0 && target.Selector != "":
+		text = plural(int64(n), "node that takes work matches ", "nodes that take work match ") + task.Quote(target.Selector)
+	case n > 0:
+		text = plural(int64(n), "node takes work at present", "nodes take work at present")
+	case target.Selector != "":
+		text = "no " + node + " that takes work matches " + task.Quote(target.Selector)
+	}
+	text += f.orderWords()
+	switch {
+	case n == 0:
+	case n > task.MaxParts:
+		text += fmt.Sprintf(", and a run has %d parts at most", task.MaxParts)
+	case target.Count == task.All:
+		text += fmt.Sprintf(", and %s have to succeed", target.Succeed)
+	default:
+		text += fmt.Sprintf(", and target.count is %s", target.Count)
+	}
+	return text + f.passedOverWords()
 }
 
 // orderWords are of the nodes that alone may have the task's runs.
@@ -129,14 +149,21 @@ func (f *Facts) orderWords() string {
 	return " among " + strings.Join(few(f.Entry.Target.Order), ", ")
 }
 
-// pressureWords are of the nodes that would have its runs, were they not beyond limits
-// of their own.
-func (f *Facts) pressureWords() string {
+// passedOverWords are of the nodes that would have its runs, were they not beyond limits
+// of their own, or without the key that it takes.
+func (f *Facts) passedOverWords() string {
 	var words []string
 	for _, n := range f.Nodes {
-		pressed := n.Pressed
-		if n.Pressed = nil; len(pressed) > 0 && len(f.Entry.Target.Takers([]task.Node{n})) > 0 {
-			words = append(words, fmt.Sprintf("%s takes none, beyond its own limit of %s", n.Name, strings.Join(pressed, ", ")))
+		var because []string
+		if len(n.Pressed) > 0 {
+			because = append(because, task.PressedWords(n.Pressed))
+		}
+		if f.Entry.Action.NeedsKey() && !n.HoldsKey() {
+			because = append(because, "it has no key for secrets that it can read: see its log")
+		}
+		n.Pressed = nil
+		if len(because) > 0 && len(f.Entry.Target.Takers([]task.Node{n}, false)) > 0 {
+			words = append(words, fmt.Sprintf("%s takes none, %s", n.Name, strings.Join(because, "; ")))
 		}
 	}
 	if len(words) == 0 {

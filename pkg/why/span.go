@@ -225,7 +225,7 @@ func verdictWords(v task.Verdict, n int64) string {
 	case task.VerdictShadow:
 		return "will be recorded and start nothing"
 	case task.VerdictNoNode:
-		return "will find no node that matches, as things are now"
+		return "will find no node that matches, or too few, as things are now"
 	}
 	return is + " " + string(v)
 }

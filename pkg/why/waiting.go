@@ -36,8 +36,8 @@ func mayTurn(reason string) bool {
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
 	text := noSelector(g, reasonWords(r))
-	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && len(f.takers()) == 0
-	if noNode {
+	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && !f.enough(r)
+	if noNode || r.Reason == task.ReasonCount && f.Entry != nil && !f.enough(r) {
 		text = f.noNodeWords()
 	}
 	if r.Reason == task.ReasonNoNode && f.Entry != nil {
@@ -47,7 +47,7 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 		if len(f.takers()) > 0 {
 			text += ", or did not a moment ago"
 		} else {
-			text += f.orderWords() + f.pressureWords()
+			text += f.orderWords() + f.passedOverWords()
 		}
 	}
 	if g.freeze != nil { // nothing of it starts, whatever else it waits for

@@ -24,6 +24,15 @@ func overlaps(policy string, edit func(*task.Spec)) *world {
 	})
 }
 
+// webs is w with two nodes of the role web.
+func (w *world) webs() *world {
+	w.Nodes = nil
+	for _, name := range []string{"n1", "n2"} {
+		w.Nodes = append(w.Nodes, task.Node{Name: name, State: task.NodeReady, Roles: []string{task.RoleExecutor}, Labels: map[string]string{"role": "web"}})
+	}
+	return w
+}
+
 func waits(r *task.Run) { r.Reason = task.ReasonOverlap }
 
 // What waits, and what will have to.
@@ -40,6 +49,18 @@ var waitingStories = []story{
 		w.Nodes = w.Nodes[:1]
 		return w
 	}, "11:30", task.VerdictWaiting, []string{`has waited for 10m: no node that takes work matches "node = n2"; attempt 1 was lost on n2.`}},
+	{"too few nodes for its count", func() *world {
+		return timed(func(s *task.Spec) { s.Target.Count, s.Target.Selector = 5, "role = web" }).webs().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonCount })
+	}, "11:30", task.VerdictWaiting, []string{`2 nodes that take work match "role = web", and target.count is 5.`}},
+	{"would find too few nodes for its count", func() *world {
+		return timed(func(s *task.Spec) { s.Target.Count = 5 }).webs()
+	}, "12:30", task.VerdictNoNode, []string{"It will not start if things stay as they are", "and 2 nodes take work at present, and target.count is 5."}},
+	{"too few nodes for its rule", func() *world {
+		return timed(func(s *task.Spec) { s.Target.Count, s.Target.Succeed = task.All, "3" }).webs()
+	}, "12:30", task.VerdictNoNode, []string{"2 nodes take work at present, and 3 have to succeed."}},
+	{"enough nodes since a moment", func() *world {
+		return timed(func(s *task.Spec) { s.Target.Count = 2 }).webs().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonCount })
+	}, "11:30", task.VerdictWaiting, []string{"fewer nodes matched its selector than target.count or target.succeed needs, or more than 1000"}},
 	{"skipped for one that waited for a node", func() *world {
 		w := timed(func(s *task.Spec) { s.Schedule = task.Schedules{"*/10 * * * *"} })
 		return w.run("11:30:00", task.Missed, func(r *task.Run) { r.Reason, r.EndedAt = task.ReasonNoNode, task.At(at("11:45:00")) }).

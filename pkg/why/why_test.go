@@ -41,6 +41,11 @@ func node(name string) task.Node {
 	return task.Node{Name: name, State: task.NodeReady, Roles: []string{task.RoleScheduler, task.RoleExecutor}, Labels: map[string]string{"node": name}}
 }
 
+// secretly has a task read a secret.
+func secretly(s *task.Spec) {
+	s.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
+}
+
 // timed is nightly with another spec from the beginning.
 func timed(edit func(*task.Spec)) *world {
 	w := nightly()
@@ -436,6 +441,20 @@ var stories = []story{
 		}
 		return w
 	}, "12:30", task.VerdictNoNode, []string{`no node takes work at present (n1 takes none, beyond its own limit of disk_free`}},
+	{"will find no key for its secret", func() *world {
+		w := timed(secretly)
+		w.Nodes[0].Pressed = []string{task.PressedPolicy}
+		return w
+	}, "12:30", task.VerdictNoNode, []string{"no node with a key for secrets takes work at present (n1 takes none, its policy cannot be read: see its log; " +
+		"it has no key for secrets that it can read: see its log; n2 takes none, it has no key", "present are n1 (pressed: policy), n2 (no key for secrets)"}},
+	{"will find a key for its secret", func() *world {
+		w := timed(secretly)
+		w.Nodes[1].SecretKeys = []string{"k1"}
+		return w
+	}, "12:30", task.VerdictWillRun, []string{"It will run"}},
+	{"waits for a key for its secret", func() *world {
+		return timed(secretly).run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
+	}, "11:30", task.VerdictWaiting, []string{"has waited for 30m: no node took work (n1 takes none, it has no key for secrets that it can read: see its log; n2"}},
 	{"will find none of its order", func() *world {
 		w := nightly()
 		w.Entry.Target.Strategy, w.Entry.Target.Order = task.StrategyFirst, []string{"db-1", "db-2"}
