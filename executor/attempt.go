@@ -25,6 +25,7 @@ type attempt struct {
 	gone    bool // its record is not in the inbox any more
 	foreign bool // it is for another instance
 	stale   bool // it had come and gone before: never to be started again
+	returns bool // the node could not start it: it is handed back
 	session int  // under which it was dispatched or adopted; 0: neither
 
 	busy      bool      // a write about it is under way

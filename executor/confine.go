@@ -19,6 +19,7 @@ type confinement struct {
 	umask      int // of the spawner's thread while it forks; -1: the daemon's
 	noNewPrivs bool
 	private    bool   // /tmp and /var/tmp are its own
+	slow       bool   // a step takes its time: others are not to wait for it
 	steps      []step // taken while the process stands still at its first instruction
 	report     bool   // what cannot be enforced is told, else it forbids the start
 	lacks      []lack
@@ -91,7 +92,7 @@ func (c *confinement) kind() (k int) {
 	if c != nil && c.noNewPrivs {
 		k |= humble
 	}
-	if c != nil && c.private {
+	if c != nil && (c.private || c.slow) {
 		k |= slow
 	}
 	return k

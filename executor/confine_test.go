@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -21,16 +20,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// confining is a launcher whose attempts can have directories on disk.
+// confining is a launcher whose attempts can have a private /tmp, where that can be.
 func confining(t testing.TB) *launcher {
 	t.Helper()
 	l := newLauncher(t, SpoolConfig{})
-	l.disk = newRooms(filepath.Join(outsideTmp(t), "scratch"), "i1", nil)
-	l.disk.within = time.Minute
-	if err := l.disk.open(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.disk.close)
+	l.rooms = openRooms(t, filepath.Join(outsideTmp(t), "rooms"))
 	return l
 }
 
@@ -178,8 +172,8 @@ func TestConfine_Scratch(t *testing.T) {
 // nothingLeft fails if attempts have left directories.
 func nothingLeft(t testing.TB, l *launcher) {
 	t.Helper()
-	l.disk.close() // which keeps empty ones until then
-	names, err := filepath.Glob(filepath.Join(l.disk.dir, "i1", "*"))
+	l.rooms.close() // which keeps empty ones until then
+	names, err := filepath.Glob(filepath.Join(l.rooms.dir, "i1", "*"))
 	if err != nil || len(names) > 0 {
 		t.Errorf("left are %q, %v", names, err)
 	}
@@ -218,7 +212,7 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 	}
 	noChildren(t)
 	// A disk that takes nothing.
-	l.disk = nil
+	l.rooms = nil
 	if r := l.confined(t, "true", func(p *task.Process) { p.Scratch = true }); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "scratch: ") {
 		t.Errorf("got %+v", r)
 	}
@@ -296,12 +290,15 @@ func TestConfine_LimitsOfAllWhereNothingMayBeTraced(t *testing.T) {
 	}
 	defer l.groups.Close()
 	limits := task.Limits{PIDs: 10}
-	group, err := l.takeGroup(limits)
+	group, err := l.takeGroup(&confinement{}, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
 	joins := group != nil && group.Joins() // else it takes no trace on this host
 	if group != nil {
+		if c := (confinement{}); c.join(group, cgroupLimits(limits)) != nil || c.slow != joins || (c.kind() == slow) != joins {
+			t.Errorf("joins: %v, in the thread of what is slow: %v", joins, c.slow)
+		}
 		l.groups.Give(group)
 	}
 	defer func(was string) { ptraceScope = was }(ptraceScope)
@@ -349,12 +346,11 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	}
 	// The node's own directory in /tmp.
 	nothingLeft(t, l)
-	l.disk = l.rooms
+	l.rooms = openRooms(t, filepath.Join(t.TempDir(), "rooms"))
 	r = l.confined(t, "true", func(p *task.Process) { p.PrivateTmp = true })
 	if strings.HasPrefix(l.rooms.dir, "/tmp/") && (r.Reason != task.ReasonHost || !strings.Contains(r.Message, "set scratch_dir")) {
 		t.Errorf("got %+v", r)
 	}
-	l.disk = nil
 }
 
 func mounts(t testing.TB) string {
@@ -406,13 +402,8 @@ func TestConfine_Setuid(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
 	program := filepath.Join(outsideTmp(t), "id")
-	b, err := os.ReadFile("/usr/bin/id")
-	if err == nil {
-		err = errors.Join(os.WriteFile(program, b, 0o755), os.Chmod(program, os.ModeSetuid|0o755))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, copyFile(program, "/usr/bin/id"))
+	must(t, os.Chmod(program, os.ModeSetuid|0o755))
 	for want, change := range map[string]func(p *task.Process){
 		"0":       func(*task.Process) {},
 		"0 ":      func(p *task.Process) { p.Limits.OpenFiles, p.Nice, p.Enforce = 64, 7, task.EnforceReport },
@@ -470,11 +461,11 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 func TestGuardian_RemovesScratchDirectories(t *testing.T) {
 	d := startDaemon(t, 0, "touch $CARILLON_SCRATCH/x; echo $$ >@pid; sleep 300")
 	pid := d.pid("pid")
-	if left, err := filepath.Glob(filepath.Join(d.dir, "scratch", "i1", "*", "scratch", "x")); len(left) != 1 {
+	if left, err := filepath.Glob(filepath.Join(d.dir, "rooms", "i1", "*", "scratch", "x")); len(left) != 1 {
 		t.Errorf("it has %q, %v", left, err)
 	}
 	d.kill() // and waits for the guardian
-	if _, err := os.Stat(filepath.Join(d.dir, "scratch")); alive(pid) || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(d.dir, "rooms")); alive(pid) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}
 }
@@ -494,26 +485,16 @@ func TestConfine_AsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "-test.run", "^TestConfine_", "-test.short")
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME=/")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "TMPDIR="+filepath.Join(dir, "tmp"), "GOTMPDIR="+filepath.Join(dir, "tmp"), "HOME=/")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-func copyFile(to, from string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
-}
+// copyFile copies by another process: a file that this one has open for writing, or a
+// process that it forks meanwhile, cannot be executed.
+func copyFile(to, from string) error { return exec.Command("cp", from, to).Run() }
 
 func TestConfine_ManyArguments(t *testing.T) {
 	t.Parallel()
@@ -556,12 +537,19 @@ func BenchmarkProcess_Confined(b *testing.B) {
 		{"limits", func(p *task.Process) { p.Limits = task.Limits{OpenFiles: 64, Core: new(task.Size)} }},
 		{"scratch", func(p *task.Process) { p.Scratch = true }},
 		{"private_tmp", func(p *task.Process) { p.PrivateTmp, p.Enforce = true, task.EnforceReport }},
+		{"pids", func(p *task.Process) { p.Limits.PIDs, p.Enforce = 100, task.EnforceReport }},
+		{"memory", func(p *task.Process) { p.Limits.Memory, p.Enforce = 1<<30, task.EnforceReport }},
 		{"all", func(p *task.Process) {
 			p.NoNewPrivs, p.Umask, p.Limits.OpenFiles, p.Nice, p.Scratch, p.PrivateTmp, p.Enforce = true, "027", 64, 19, true, true, task.EnforceReport
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			l := confining(b)
+			var err error
+			if l.groups, err = cgroup.Open(cgroup.Config{Setting: cgroup.Auto, Node: "bench", Instance: task.NewUID()}); err != nil {
+				b.Fatal(err)
+			}
+			defer l.groups.Close()
 			own, children := cpu(b, unix.RUSAGE_SELF), cpu(b, unix.RUSAGE_CHILDREN)
 			for b.Loop() {
 				r := l.alone(b, func(a *task.Assigned) {

@@ -88,7 +88,7 @@ func decideWaiting(a *attempt, v view) action {
 		return doCancel
 	case tooLate(a.Held, v.now):
 		return doMiss
-	case v.draining:
+	case v.draining, a.returns:
 		return doHandBack
 	case v.session == 0, v.behind:
 		return doNothing

@@ -9,7 +9,7 @@
 //	(seen) waiting ──slot, adopted──▶ running ─▶ ended ──recorded──▶ settled ──record gone──▶ (forgotten)
 //	          │                                   ▲                    ▲
 //	          ├── another instance's, proved dead ┘                    │
-//	          └── draining: handed back ───────────────────────────────┘
+//	          └── draining, or no policy that can be read: handed back ┘
 //
 // What is guaranteed:
 //

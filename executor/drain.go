@@ -60,7 +60,8 @@ func (o *outlet) Close() error {
 }
 
 // drain reads all that comes until its end, or until its deadline, which is set when
-// the attempt is over and something else still holds the other end.
+// the attempt is over and something else may still hold the other end. What is in the
+// pipe by then is read, too: it was printed in time, however busy the node is.
 func (o *outlet) drain(into *output) {
 	if len(o.pipes) == 1 {
 		into.drain(o.pipes[0], merged)
@@ -93,11 +94,26 @@ func (o *output) drain(pipe *os.File, from stream) {
 		more = more && err == nil
 		p.passed(n)
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = rc.Control(func(fd uintptr) { o.rest(int(fd), from) })
+	}
 }
 
-// A flood is let through at about a GB a second: without a pause its reader would
-// have a core for itself, and those of several floods keep the goroutines of other
-// attempts waiting for each other's turns.
+// rest takes what a pipe holds, and no more: somebody may go on writing.
+func (o *output) rest(fd int, from stream) {
+	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	for err == nil && held > 0 {
+		var n int
+		if n, err = o.pour(fd, from); n <= 0 {
+			return
+		}
+		held -= n
+	}
+}
+
+// A flood is let through at some half a GB a second (a sleep of a millisecond takes
+// nearly two): without a pause its reader and its writer would have the cores for
+// themselves, and other attempts take several times as long.
 const (
 	paceBytes = 1 << 20
 	pacePause = time.Millisecond

@@ -61,7 +61,7 @@ func accountFor(p *task.Process, own account) (account, error) {
 		}
 	}
 	if p.Group != "" {
-		if a.credential.Gid, err = groupOf(p.Group); err != nil {
+		if _, a.credential.Gid, err = groupOf(p.Group); err != nil {
 			return account{}, err
 		}
 	}
@@ -69,7 +69,7 @@ func accountFor(p *task.Process, own account) (account, error) {
 		a.credential.Groups = nil
 	}
 	for _, name := range p.Groups {
-		gid, err := groupOf(name)
+		_, gid, err := groupOf(name)
 		if err != nil {
 			return account{}, err
 		}
@@ -92,19 +92,19 @@ func ownCredential() (*syscall.Credential, error) {
 }
 
 // groupOf finds the group with this name, or number.
-func groupOf(name string) (uint32, error) {
+func groupOf(name string) (*user.Group, uint32, error) {
 	g, err := user.LookupGroup(name)
 	if err != nil {
 		var byID error
 		if g, byID = user.LookupGroupId(name); byID != nil {
-			return 0, fmt.Errorf("group %s does not exist on this node", task.Quote(name))
+			return nil, 0, fmt.Errorf("group %s does not exist on this node", task.Quote(name))
 		}
 	}
 	gid, err := strconv.ParseUint(g.Gid, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("group %s: %w", task.Quote(name), err)
+		return nil, 0, fmt.Errorf("group %s: %w", task.Quote(name), err)
 	}
-	return uint32(gid), nil
+	return g, uint32(gid), nil
 }
 
 // accountOf finds the user with this name, or number, with all its groups.

@@ -130,12 +130,7 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 	}
 	root := account{name: "root"}
 	uid, gid := int(nobody.credential.Uid), int(nobody.credential.Gid)
-	open := dir // t.TempDir has a parent that only root enters
-	for ; open != os.TempDir() && open != "/"; open = filepath.Dir(open) {
-		if err := os.Chmod(open, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir = openTemp(t)
 	file := func(name string, mode os.FileMode, uid, gid int) {
 		writeFile(t, path(name), "A=1", mode)
 		if err := os.Chown(path(name), uid, gid); err != nil {

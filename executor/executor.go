@@ -44,7 +44,6 @@ type Config struct {
 	Slots    int    // processes at once; at least 1
 	Dir      string // the data directory: the spool is in it
 	Rooms    string // where the directories of attempts are; "" is below Dir. See RoomsDir
-	Scratch  string // where their scratch directories and private /tmp are; "" is below Dir. See ScratchDir
 	Inbox    Inbox
 	Guardian *Guardian // nil: none, for tests
 	Spool    SpoolConfig
@@ -161,14 +160,13 @@ func New(cfg Config) (*Executor, error) {
 	}
 	spawner.orphans = cfg.Orphans
 	spool := NewSpool(cfg.Spool)
-	var places, disk *rooms
+	var places *rooms
 	if cfg.Act == nil {
-		disk = newRooms(orDefault(cfg.Scratch, filepath.Join(cfg.Dir, "scratch")), cfg.Instance, log)
 		places = newRooms(orDefault(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Instance, log)
 	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
-		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, disk: disk, talks: newTalks(log), own: ownAccount(), policy: cfg.Policy, node: cfg.Node, log: log,
+		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, talks: newTalks(log), own: ownAccount(), policy: cfg.Policy, node: cfg.Node, log: log,
 			groups: cfg.Groups, orphans: cfg.Orphans},
 		margin: min(10*time.Second, cfg.LostAfter/4),
 		reread: reread, patience: patience,
@@ -275,16 +273,16 @@ func (e *Executor) Run(ctx context.Context) error {
 		}
 	}
 	others.Go(func() { _ = e.spool.Run(life) })
-	if err := e.launch.rooms.open(); err != nil {
-		e.log.Error("attempts have no directories of their own", zap.Error(err))
-	} else if e.launch.rooms != nil {
-		others.Go(func() { e.launch.rooms.tend(life) })
+	if r := e.launch.rooms; r != nil {
+		tried := make(chan struct{})
+		others.Go(func() { r.run(life, sync.OnceFunc(func() { close(tried) })) })
 		others.Go(func() { e.launch.talks.run(life) })
-	}
-	if err := e.launch.disk.open(); err != nil {
-		e.log.Warn("attempts have neither scratch directories nor a private /tmp", zap.Error(err))
-	} else if e.launch.disk != nil {
-		others.Go(func() { e.launch.disk.tend(life) })
+		select { // those that start at once are to have rooms, too
+		case <-tried:
+		case <-time.After(roomsFirst):
+			e.log.Warn("attempts have no directories of their own until their disk answers", zap.String("path", r.dir))
+		case <-ctx.Done():
+		}
 	}
 	spawners.Go(func() { e.launch.spawner.run(parent) })
 	if o := e.cfg.Orphans; o != nil {
@@ -305,7 +303,6 @@ func (e *Executor) Run(ctx context.Context) error {
 	others.Wait()
 	attempts.Wait()
 	e.launch.rooms.close()
-	e.launch.disk.close()
 	stopSpawner()
 	spawners.Wait()
 	return nil

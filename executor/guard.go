@@ -201,15 +201,13 @@ func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
 // removeRooms removes what the dead daemon's attempts had on disk. What takes longer
 // than guardRooms is left to the daemon's next start, which waits for the guardian.
 func (h Hello) removeRooms(log *zap.Logger) {
+	if h.Rooms == "" {
+		return
+	}
 	late := make(chan struct{})
 	defer time.AfterFunc(guardRooms, func() { close(late) }).Stop()
-	for _, dir := range []string{h.Rooms, h.Scratch} {
-		if dir == "" {
-			continue
-		}
-		if err := RemoveRooms(dir, late); err != nil {
-			log.Warn("directories of attempts are left", zap.String("path", dir), zap.Error(err))
-		}
+	if err := RemoveRooms(h.Rooms, late); err != nil {
+		log.Warn("directories of attempts are left", zap.String("path", h.Rooms), zap.Error(err))
 	}
 }
 

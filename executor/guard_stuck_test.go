@@ -36,7 +36,7 @@ func TestGuard_KillsWhatIsStoppedBeforeItsFirstInstruction(t *testing.T) {
 	now := time.Now()
 	look := func(of ward) {
 		g.watch.apply(word{Ward: &of})
-		for range 4 {
+		for range 6 {
 			g.release(now)
 			now = now.Add(guardStuck / 2)
 		}

@@ -133,7 +133,7 @@ func (g *Guardian) serve(ctx context.Context) error {
 		err = cmd.Start()
 	}
 	if err == nil {
-		g.cfg.Orphans.born(cmd.Process.Pid)
+		g.cfg.Orphans.born(cmd.Process.Pid, nil, birth{})
 	}
 	g.cfg.Orphans.unlock()
 	r.Close()

@@ -30,6 +30,13 @@ type daemon struct {
 // In a line, @name is a file of the daemon's directory.
 func startDaemon(t *testing.T, silence time.Duration, lines ...string) *daemon {
 	t.Helper()
+	return startDaemonAt(t, nil, silence, lines...)
+}
+
+// startDaemonAt starts one in a session of its own, with a terminal or, if that is
+// nil, without one.
+func startDaemonAt(t *testing.T, terminal *os.File, silence time.Duration, lines ...string) *daemon {
+	t.Helper()
 	dir := t.TempDir()
 	lines = slices.Clone(lines)
 	for i := range lines {
@@ -40,6 +47,10 @@ func startDaemon(t *testing.T, silence time.Duration, lines ...string) *daemon {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0])
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: terminal != nil} // of descriptor 0
+	if terminal != nil {
+		cmd.Stdin = terminal
+	}
 	cmd.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=daemon", "EXECUTOR_TEST_DIR="+dir, "EXECUTOR_TEST_LINES="+string(b))
 	if silence > 0 {
 		cmd.Env = append(cmd.Env, "EXECUTOR_TEST_SILENCE="+silence.String())
@@ -174,7 +185,7 @@ func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 }
 
 func TestGuardian_KillsReplaceableAttemptsOfAFrozenDaemon(t *testing.T) {
-	d := startDaemon(t, 700*time.Millisecond, "echo $$ >@old; : replaceable; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@mine; sleep 300")
+	d := startDaemon(t, 2*time.Second, "echo $$ >@old; : replaceable; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@mine; sleep 300")
 	old, left, mine := d.pid("old"), d.pid("left"), d.pid("mine")
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

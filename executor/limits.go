@@ -2,6 +2,8 @@ package executor
 
 import (
 	"fmt"
+	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -10,19 +12,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// takeGroup is the control group of an attempt; nil if there are none, or if it has no
-// limits and none can be made: its processes are found in other ways then.
-func (l *launcher) takeGroup(limits task.Limits) (*cgroup.Group, error) {
+// takeGroup is the control group of an attempt; nil if there are none, or none can be
+// made: its processes are found in other ways then. If it has limits, that is for c to
+// tell: an error, as those of join.
+func (l *launcher) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, error) {
 	if !l.groups.Any() {
 		return nil, nil
 	}
 	wants := cgroupLimits(limits)
 	group, err := l.groups.Take(wants)
-	if err != nil && !wants.Any() {
+	switch {
+	case err == nil:
+		if err = c.join(group, wants); err != nil {
+			l.groups.Give(group)
+			return nil, err
+		}
+		return group, nil
+	case !wants.Any():
 		l.log.Warn("an attempt has no control group", zap.Error(err))
 		return nil, nil
 	}
-	return group, err
+	if err := c.cannot("limits", "%s", err); err != nil {
+		return nil, err
+	}
+	return l.takeGroup(c, task.Limits{})
 }
 
 // together notes what of the limits of all processes together this host cannot
@@ -39,41 +52,52 @@ func (c *confinement) together(groups *cgroup.Groups, l task.Limits) {
 
 // join has the process enter what of its control group it cannot be started in. Where
 // no process can be held at its start, that cannot be: it matters if it has limits.
-func (c *confinement) join(group *cgroup.Group, l task.Limits) error {
-	if group == nil || !group.Joins() {
+func (c *confinement) join(group *cgroup.Group, l cgroup.Limits) error {
+	if !group.Joins() {
 		return nil
 	}
 	if why := untraceable(); why == "" {
-		c.steps = append(c.steps, step{"limits", group.Join})
-	} else if cgroupLimits(l).Any() {
+		c.steps, c.slow = append(c.steps, step{"limits", group.Join}), true
+	} else if l.Any() {
 		return c.cannot("limits", "%s", why)
 	}
 	return nil
 }
 
-// meet says of an attempt that failed that a limit is why, and of another that
-// processes of it were killed for memory.
-func (r *Result) meet(l task.Limits, u cgroup.Usage) {
-	if r.State != task.Failed {
-		if u.OOMKills > 0 && r.Message == "" { // it came to its end without what was killed
-			r.Message = fmt.Sprintf("%s of it %s killed: out of memory, limits.memory is %s", processCount(u.OOMKills), was(u.OOMKills), l.Memory)
+// meet says of an attempt that a limit is why it failed. One whose limits.memory the
+// kernel upheld by killing failed, whatever the rest of it made of that: with cgroup v2
+// there is no rest.
+func (r *Result) meet(l task.Limits, u cgroup.Usage, main taken) {
+	if u.OOMKills > 0 && (l.Memory > 0 || r.State == task.Failed) {
+		why := "the host, or what limits the agent, had no more"
+		if l.Memory > 0 && u.MemoryFull {
+			why = "limits.memory is " + l.Memory.String()
 		}
+		how := orDefault(r.Message, fmt.Sprintf("%s of it %s killed", processCount(u.OOMKills), was(u.OOMKills)))
+		r.State, r.Reason, r.Message = task.Failed, task.ReasonOOM, "out of memory: "+why+"; "+how
 		return
 	}
-	how := r.Message
-	switch {
-	case u.OOMKills > 0:
-		r.Reason = task.ReasonOOM
-		r.Message = fmt.Sprintf("out of memory: limits.memory is %s; %s", l.Memory, how)
-	case l.CPUTime > 0 && (r.Signal == signalName(unix.SIGXCPU) || r.Signal == signalName(unix.SIGKILL) && r.Usage.CPUMS >= l.CPUTime.Std().Milliseconds()):
-		r.Reason = task.ReasonLimits
-		r.Message = fmt.Sprintf("a process took more processor time than limits.cpu_time, %s; %s", l.CPUTime, how)
-	case r.Signal == signalName(unix.SIGXFSZ) && l.FileSize != nil:
-		r.Reason = task.ReasonLimits
-		r.Message = fmt.Sprintf("it wrote a file larger than limits.file_size, %s; %s", *l.FileSize, how)
-	case u.Refused > 0:
-		r.Message = fmt.Sprintf("%s; limits.pids, %d, refused it %s", how, l.PIDs, processCount(u.Refused))
+	if r.State != task.Failed {
+		return
 	}
+	switch {
+	case l.CPUTime > 0 && (r.diedOf(unix.SIGXCPU) || r.diedOf(unix.SIGKILL) && main.cpu > (l.CPUTime.Std()+task.CPUTimeGrace-time.Second)):
+		r.Reason = task.ReasonLimits
+		r.Message = fmt.Sprintf("a process took more processor time than limits.cpu_time, %s; %s", l.CPUTime, r.Message)
+	case l.FileSize != nil && r.diedOf(unix.SIGXFSZ):
+		r.Reason = task.ReasonLimits
+		r.Message = fmt.Sprintf("it wrote a file larger than limits.file_size, %s; %s", *l.FileSize, r.Message)
+	case u.Refused > 0 && l.PIDs > 0:
+		r.Message = fmt.Sprintf("%s; limits.pids, %d, refused it %s", r.Message, l.PIDs, processCount(u.Refused))
+	case u.Refused > 0:
+		r.Message = fmt.Sprintf("%s; what limits the agent refused it %s", r.Message, processCount(u.Refused))
+	}
+}
+
+// diedOf reports whether a signal ended the main process, or, as a shell says it, one
+// that this waited for.
+func (r *Result) diedOf(s syscall.Signal) bool {
+	return r.Signal == signalName(s) || r.ExitCode != nil && *r.ExitCode == 128+int(s)
 }
 
 func processCount(n int64) string {

@@ -67,11 +67,11 @@ func playDaemon() error {
 	}
 	s.orphans = orphans
 	go s.run(ctx)
-	disk := newRooms(filepath.Join(dir, "scratch"), "i1", nil)
-	if err := disk.open(); err != nil {
+	places := newRooms(filepath.Join(dir, "rooms"), "i1", nil)
+	if err := places.open(); err != nil {
 		return err
 	}
-	l := launcher{disk: disk, spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil),
+	l := launcher{rooms: places, spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil),
 		groups: groups, orphans: orphans}
 	if d, err := time.ParseDuration(os.Getenv("EXECUTOR_TEST_SILENCE")); err == nil {
 		g.renewed(1, Boottime()+d)
@@ -127,7 +127,7 @@ func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *Orphans, erro
 
 func guardianConfig(dir string) GuardianConfig {
 	return GuardianConfig{
-		Hello:   Hello{Instance: "i1", Dir: dir, Scratch: filepath.Join(dir, "scratch"), Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
+		Hello:   Hello{Instance: "i1", Dir: dir, Rooms: filepath.Join(dir, "rooms"), Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
 		Command: []string{os.Args[0]}, Env: append(os.Environ(), "EXECUTOR_TEST_ROLE=guardian"),
 	}
 }

@@ -54,7 +54,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 			prometheus.GaugeOpts{Name: "carillon_attempts_running", Help: "Attempts with a process."},
 			func() float64 { return float64(e.Running()) }), prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Directories of attempts that could not be emptied."},
-			func() float64 { return float64(e.launch.rooms.setAside() + e.launch.disk.setAside()) }), prometheus.NewGaugeFunc(
+			func() float64 { return float64(e.launch.rooms.setAside()) }), prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups with processes that do not end after SIGKILL, or that cannot be removed."},
 			func() float64 { return float64(e.cfg.Groups.Aside()) }))
 	}

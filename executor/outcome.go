@@ -76,6 +76,7 @@ type Result struct {
 	Usage       task.Usage
 
 	unstarted bool // nothing was forked, for no fault of the attempt
+	returns   bool // and the node cannot start it
 }
 
 // judge reads the outcome off the status, and off what rule has seen; nil: the

@@ -47,7 +47,7 @@ type output struct {
 	broken    error  // why nothing more is written
 	last      []byte // the end of what was printed
 	rule      *rule  // looks at all that is printed; nil: none does
-	taps      [3]tap // by stream: of each, the line that has not ended
+	taps      [3]tap // by stream: of each, the line that has not ended; its reader's, without mu
 }
 
 func (s *Spool) newOutput(path string, wants task.Output) *output {
@@ -76,10 +76,10 @@ func (o *output) heard() {
 
 func (o *output) take(b []byte, from stream) {
 	now := time.Now()
+	o.taps[from].take(b) // which may take its time, and is its reader's alone
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.bytes += int64(len(b))
-	o.taps[from].take(b)
 	o.remember(b)
 	if o.past() {
 		o.spool.dropped.Add(float64(len(b)))

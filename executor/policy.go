@@ -45,9 +45,9 @@ func (l *launcher) permit(a task.Assigned) (task.Assigned, error) {
 	if l.policy == nil {
 		return a, nil
 	}
-	p, err := l.policy()
+	p, err := l.allowed()
 	if err != nil {
-		return a, refused(task.ReasonPolicy, err)
+		return a, err
 	}
 	asks, err := l.asks(a)
 	if err != nil {
@@ -64,6 +64,19 @@ func (l *launcher) permit(a task.Assigned) (task.Assigned, error) {
 	return a, nil
 }
 
+// errNoPolicy means that the policy cannot be read: who has one that can may start the
+// attempt.
+var errNoPolicy = errors.New("the node's policy")
+
+// allowed is the policy as it is now. An error is a refusal.
+func (l *launcher) allowed() (*policy.Policy, error) {
+	p, err := l.policy()
+	if err != nil {
+		err = refused(task.ReasonPolicy, fmt.Errorf("%w: %w", errNoPolicy, err))
+	}
+	return p, err
+}
+
 // asks is what a policy judges of an attempt. It has no values of variables.
 func (l *launcher) asks(a task.Assigned) (policy.Attempt, error) {
 	as, err := accountFor(a.Action.Process, l.own)
@@ -74,10 +87,41 @@ func (l *launcher) asks(a task.Assigned) (policy.Attempt, error) {
 	if as.credential != nil {
 		uid = as.credential.Uid
 	}
+	groups, err := groupsNamed(a.Action.Process, l.own)
+	if err != nil {
+		return policy.Attempt{}, err
+	}
 	p := *a.Action.Process
 	names := slices.AppendSeq(slices.Collect(maps.Keys(p.Env)), maps.Keys(a.Env))
 	p.Env = nil
-	return policy.Attempt{Process: &p, User: as.name, UID: uid, Timeout: a.Timeout, Env: names}, nil
+	return policy.Attempt{Process: &p, User: as.name, UID: uid, Groups: groups, Timeout: a.Timeout, Env: names}, nil
+}
+
+// groupsNamed are the groups that a process asks for. Root has them all.
+func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) {
+	names := p.Groups
+	if p.Group != "" {
+		names = append(slices.Clip(names), p.Group)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	as, err := accountFor(&task.Process{User: p.User}, own)
+	has := as.credential
+	if err == nil && has == nil {
+		has, err = ownCredential()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		g, gid, err := groupOf(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, policy.Group{Name: g.Name, GID: gid, Own: has.Uid == 0 || has.Gid == gid || slices.Contains(has.Groups, gid)})
+	}
+	return list, nil
 }
 
 // judge makes what judges an attempt with its program, by the policy as it is at
@@ -91,10 +135,11 @@ func (l *launcher) judge(a task.Assigned) (func(program string) (string, error),
 		return nil, err
 	}
 	return func(program string) (string, error) {
-		p, err := l.policy()
-		if err == nil {
-			err = p.Check(asks)
+		p, err := l.allowed()
+		if err != nil {
+			return "", err
 		}
+		err = p.Check(asks)
 		if err == nil {
 			err = stillBound(p, asks)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,7 +26,7 @@ func underPolicy(t *testing.T, p *policy.Policy) (*node, *atomic.Pointer[policy.
 			if p := now.Load(); p != nil {
 				return p, nil
 			}
-			return nil, errors.New("policy: broken")
+			return nil, errors.New("broken")
 		}
 	})
 	n.join()
@@ -55,7 +57,6 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 		change func(*task.Assigned)
 		want   string
 	}{
-		{nil, command(job), "policy: broken"},
 		{&policy.Policy{Users: []string{"somebody"}}, command(job), "users: nothing runs as user"},
 		{&policy.Policy{Shell: &no}, func(*task.Assigned) {}, "shell: action.process.shell is not allowed"},
 		{&policy.Policy{Executables: []string{"/opt/"}}, command(job), "executables: "},
@@ -142,6 +143,27 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 	}
 }
 
+// While the policy cannot be read, what is in the inbox goes back into the queue, with the
+// attempt that it was: the node has not tried it.
+func TestPolicy_ThatCannotBeReadFailsNothing(t *testing.T) {
+	t.Parallel()
+	n, now := underPolicy(t, nil)
+	n.assign("early", "echo >@ran")
+	var w *task.Waiting
+	eventually(t, "it is handed back", func() bool { w = n.waits("early"); return w != nil })
+	if w.Reason != task.ReasonHandBack || w.Attempt != 1 || len(w.Attempts) != 0 {
+		t.Errorf("got %+v", w)
+	}
+	now.Store(&policy.Policy{})
+	n.assign("later", "exit 0")
+	if r := n.ended("later"); r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "ran")); err == nil {
+		t.Error("it ran")
+	}
+}
+
 // TestLaunch_ForgetsTheEnvironment once it has started: it may have secrets in it,
 // and the attempt may run for days.
 func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
@@ -164,5 +186,39 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	}
 	if r := p.wait(what, o); r.State != task.Succeeded {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Whoever names a group may get its rights: the policy is told which its user has.
+func TestGroupsNamed(t *testing.T) {
+	t.Parallel()
+	own := ownAccount()
+	if as, err := groupsNamed(&task.Process{}, own); len(as) != 0 || err != nil {
+		t.Error(as, err)
+	}
+	if os.Geteuid() != 0 {
+		return // nobody else's can be named
+	}
+	nobody, err := accountOf("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := strconv.Itoa(int(nobody.credential.Gid))
+	for _, c := range []struct {
+		p    task.Process
+		want []bool
+	}{
+		{task.Process{User: "nobody", Group: "root"}, []bool{false}}, {task.Process{User: "nobody", Groups: []string{theirs, "0"}}, []bool{true, false}}, {task.Process{Groups: []string{theirs}}, []bool{true}},
+	} {
+		list, err := groupsNamed(&c.p, own)
+		var got []bool
+		for _, g := range list {
+			if got = append(got, g.Own); g.Name == theirs || g.Name == "0" {
+				t.Errorf("%+v has no name", g)
+			}
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %+v, %v", c.p, list, err)
+		}
 	}
 }

@@ -38,9 +38,9 @@ type launch struct {
 	grace     time.Duration
 	path      string // of the output
 	room      *room
+	noRoom    error // why it has none
 	bound     *confinement
-	disk      *room  // nil: it has nothing there
-	scratch   string // in it; "": none
+	scratch   string // in the room; "": none
 	talk      *talk
 	output    task.Output
 	ward      ward
@@ -58,7 +58,6 @@ type launcher struct {
 	spool    *Spool
 	guardian *Guardian
 	rooms    *rooms
-	disk     *rooms // for what may be large
 	talks    *talks
 	groups   *cgroup.Groups // nil, or of which there are none: attempts have no control group
 	orphans  *Orphans       // nil: orphans are not the daemon's
@@ -93,14 +92,14 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	room, err := l.rooms.take(as)
-	if err != nil {
-		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(err))
+	room, noRoom := l.rooms.take(as)
+	if noRoom != nil {
+		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(noRoom))
 	}
 	return launch{
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
 		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env(&a)...), as: as, path: path,
-		room: room, bound: bound, talk: l.talks.begin(&a, room),
+		room: room, noRoom: noRoom, bound: bound, talk: l.talks.begin(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
 		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		may:  func() error { return nil },
@@ -120,7 +119,7 @@ func (l *launcher) run(what launch, o *orders) Result {
 	}
 	if err != nil {
 		r := notStarted(err)
-		_ = errors.Join(what.room.leave(what.talk, &r), what.disk.leave(nil, &r)) // which logs what cannot be
+		_ = what.room.leave(what.talk, &r) // which logs what cannot be
 		return r
 	}
 	p.forget(&what)
@@ -132,7 +131,7 @@ func (l *launcher) run(what launch, o *orders) Result {
 	if out.broken != nil && r.Message == "" {
 		r.Message = "output is not kept: " + out.broken.Error()
 	}
-	if err := errors.Join(what.room.leave(what.talk, &r), what.disk.leave(nil, &r)); err != nil && r.Message == "" {
+	if err := what.room.leave(what.talk, &r); err != nil && r.Message == "" {
 		r.Message = err.Error()
 	}
 	var lacks string
@@ -143,8 +142,8 @@ func (l *launcher) run(what launch, o *orders) Result {
 }
 
 func notStarted(err error) Result {
-	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(),
-		unstarted: errors.Is(err, errCalledOff) || errors.Is(err, errTooLate)}
+	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(), returns: errors.Is(err, errNoPolicy)}
+	r.unstarted = r.returns || errors.Is(err, errCalledOff) || errors.Is(err, errTooLate)
 	if _, ok := errors.AsType[cannotError](err); ok {
 		r.Reason = task.ReasonHost
 	}
@@ -190,12 +189,7 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	if err != nil {
 		return nil, startFailure(err, argv[0], dir)
 	}
-	group, err := l.takeGroup(what.process.Limits)
-	if err == nil {
-		if err = what.bound.join(group, what.process.Limits); err != nil {
-			l.groups.Give(group)
-		}
-	}
+	group, err := l.takeGroup(what.bound, what.process.Limits)
 	if err != nil {
 		closeWriters(w, errs)
 		pipe.Close()
@@ -204,17 +198,21 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	what.ward.Group = group.Dir()
 	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
 		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: what.may,
-		bound: what.bound, room: what.disk.where(),
+		bound: what.bound, room: what.room.where(),
 		group:   group,
 		guarded: l.guardian.intend(what.ward),
 	}}
+	p.tree = tree{mark: what.ward.Leftover, group: group, orphans: l.orphans}
+	p.traced = &p.tree
 	for err = errUnguarded; errors.Is(err, errUnguarded); {
 		if err = l.guardian.await(o.given); err == nil {
 			err = l.spawner.start(&p.spawn, o.given)
 		}
 	}
 	closeWriters(w, errs)
-	p.tree = tree{pid: p.pid, mark: what.ward.Leftover, group: group, orphans: l.orphans}
+	if p.tree.pid == 0 { // orphans do not have it
+		p.tree.pid = p.pid
+	}
 	if err != nil {
 		pipe.Close()
 		p.guarded.ended()
@@ -229,8 +227,8 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 		l.groups.Give(group)
 		p.tree.group = nil
 	}
-	if p.tree.group == nil {
-		l.orphans.trace(&p.tree, p.birth)
+	if p.tree.group != nil {
+		l.orphans.forget(&p.tree)
 	}
 	go func() {
 		defer close(p.drained)
@@ -306,7 +304,7 @@ func (p *running) wait(what launch, o *orders) Result {
 
 	r.Usage = used
 	r.judge(status, err, what.success)
-	r.meet(what.process.Limits, counts)
+	r.meet(what.process.Limits, counts, p.tree.took)
 	r.blame(why.cause, what.timeout)
 	return r
 }

@@ -30,13 +30,18 @@ func newLauncher(t testing.TB, cfg SpoolConfig) *launcher {
 	go func() { defer close(done); s.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	cfg.Dir = orDefault(cfg.Dir, t.TempDir())
-	rooms := newRooms(filepath.Join(cfg.Dir, "rooms"), "i1", nil)
-	rooms.within = time.Minute // others use the machine, too
-	if err := rooms.open(); err != nil {
+	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: openRooms(t, filepath.Join(cfg.Dir, "rooms")), talks: newTalks(nil), own: ownAccount(), node: "n1", log: orNop(nil)}
+}
+
+func openRooms(t testing.TB, dir string) *rooms {
+	t.Helper()
+	r := newRooms(dir, "i1", nil)
+	r.within = time.Minute // others use the machine, too
+	if err := r.open(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(rooms.close)
-	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: rooms, talks: newTalks(nil), own: ownAccount(), node: "n1", log: orNop(nil)}
+	t.Cleanup(r.close)
+	return r
 }
 
 // attempt runs a process with what is changed of an ordinary attempt.
@@ -339,13 +344,13 @@ func TestProcess_User(t *testing.T) {
 
 func TestProcess_NoDescriptorsLeft(t *testing.T) {
 	l := newLauncher(t, SpoolConfig{})
-	for range 20 {
+	for range 5 {
 		l.shell(t, "echo x; sleep 0.001 &")
 		l.attempt(t, command("/no/such"))
 		l.attempt(t, both(shell("sleep 5"), timeout(time.Millisecond)))
 	}
 	before := openFiles(t)
-	for range 50 {
+	for range 15 {
 		l.shell(t, "echo x; sleep 0.001 &")
 		l.attempt(t, command("/no/such"))
 		l.attempt(t, both(shell("sleep 5"), timeout(time.Millisecond)))

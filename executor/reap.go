@@ -36,7 +36,7 @@ type Orphans struct {
 
 	mu    sync.Mutex
 	mains map[int]bool    // processes that others reap
-	trees map[*tree]birth // of attempts that run, if orphans are traced
+	trees map[*tree]birth // of attempts that run, whose orphans are traced
 	known map[int]*orphan
 }
 
@@ -71,11 +71,17 @@ func (o *Orphans) unlock() {
 	}
 }
 
-// born tells of a process that somebody waits for. It is called between lock and
-// unlock.
-func (o *Orphans) born(pid int) {
-	if o != nil {
-		o.mains[pid] = true
+// born tells of a process that somebody waits for, and of its tree, if orphans of that
+// are to be found. It is called between lock and unlock, so that none of them comes
+// before.
+func (o *Orphans) born(pid int, t *tree, b birth) {
+	if o == nil {
+		return
+	}
+	o.mains[pid] = true
+	if t != nil {
+		t.pid = pid
+		o.trees[t] = b
 	}
 }
 
@@ -87,17 +93,7 @@ func (o *Orphans) reaped(pid int) {
 	}
 }
 
-// trace has orphans of an attempt be found.
-func (o *Orphans) trace(t *tree, b birth) {
-	if o == nil {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.trees[t] = b
-}
-
-// forget tells that an attempt has ended.
+// forget tells that an attempt has ended, or that its orphans are found in other ways.
 func (o *Orphans) forget(t *tree) {
 	if o == nil {
 		return

@@ -1,25 +1,25 @@
 package executor
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func newTestRooms(t *testing.T) *rooms {
-	t.Helper()
-	r := newRooms(filepath.Join(t.TempDir(), "rooms"), "i1", nil)
-	if err := r.open(); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
+func newTestRooms(t *testing.T) *rooms { return openRooms(t, filepath.Join(t.TempDir(), "rooms")) }
 
 // alone gives an attempt a name that no other has: those of a test that runs beside this
 // one may kill all that has theirs.
@@ -132,6 +132,26 @@ func TestRoom_IsKeptForTheNextOfTheSameUser(t *testing.T) {
 		if st.Uid != nobody.credential.Uid || st.Mode&0o777 != 0o700 {
 			t.Errorf("user %d, mode %o", st.Uid, st.Mode)
 		}
+	}
+}
+
+func TestRooms_KeepOneForEachUser(t *testing.T) {
+	t.Parallel()
+	r := newTestRooms(t)
+	var all []*room
+	for range roomsFree {
+		all = append(all, takeRoom(t, r, ownAccount()))
+	}
+	theirs := takeRoom(t, r, ownAccount())
+	theirs.owner.gid++ // as the pool sees it, another's
+	for _, m := range append(all, theirs) {
+		must(t, m.leave(nil, nil))
+	}
+	if len(r.free[theirs.owner]) != 1 || len(r.free[r.own]) != roomsFree-1 || r.kept != roomsFree {
+		t.Errorf("%d are kept: of one user %d, of the other %d", r.kept, len(r.free[r.own]), len(r.free[theirs.owner]))
+	}
+	if left, err := os.ReadDir(filepath.Dir(theirs.path)); err != nil || len(left) != roomsFree {
+		t.Errorf("%d directories, %v", len(left), err)
 	}
 }
 
@@ -249,6 +269,28 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	must(t, RemoveRooms(alive.dir, nil))
 }
 
+// A node's settings may name a directory that others keep things in: none of these is
+// a dead daemon's.
+func TestRooms_TouchNothingBesideTheirOwn(t *testing.T) {
+	t.Parallel()
+	set := t.TempDir()
+	precious := filepath.Join(set, "backups", "precious")
+	must(t, os.Mkdir(filepath.Dir(precious), 0o755))
+	writeFile(t, precious, "x", 0o600)
+	must(t, os.Chmod(set, 0o755))
+	r := newRooms(RoomsDir(set, "n1", t.TempDir()), "i1", nil)
+	must(t, r.open())
+	must(t, removeRooms(r.dir, r.instance, nil))
+	must(t, RemoveRooms(r.dir, nil))
+	r.close()
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(set); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the directory itself: %v, %v", info, err)
+	}
+}
+
 // Where others could put things, attempts have no rooms, and run all the same.
 func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	t.Parallel()
@@ -262,6 +304,100 @@ func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	l.rooms = r
 	if r := l.attempt(t, both(alone, shell(`test -z "$CARILLON_TALK"`))); r.State != task.Succeeded {
 		t.Error(r.Message)
+	}
+}
+
+// While a disk does not answer, or takes nothing, only attempts that need a room of it
+// fail; when it does, they have theirs, without a restart.
+func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
+	t.Parallel()
+	within := t.TempDir()
+	inTheWay := filepath.Join(within, "disk")
+	writeFile(t, inTheWay, "", 0o600)
+	r := newRooms(filepath.Join(inTheWay, "rooms"), "i1", nil)
+	r.within, r.again = time.Minute, time.Millisecond
+	reach, answers := r.reach, make(chan struct{})
+	r.reach = func() (*os.File, error) { <-answers; return reach() }
+	ctx, end := context.WithCancel(t.Context())
+	tried, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		r.run(ctx, sync.OnceFunc(func() { close(tried) }))
+	}()
+	t.Cleanup(func() { end(); <-over; r.close() })
+	l := newLauncher(t, SpoolConfig{})
+	l.rooms = r
+	scratch := func(a *task.Assigned) { a.Action.Process.Scratch = true }
+	without := func() {
+		t.Helper()
+		if r := l.attempt(t, both(alone, shell(`test -z "$CARILLON_TALK"`))); r.State != task.Succeeded {
+			t.Errorf("without a room: %+v", r)
+		}
+		if r := l.attempt(t, both(alone, shell("true"), scratch)); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "scratch: ") {
+			t.Errorf("it needs a room: %+v", r)
+		}
+	}
+	without()
+	close(answers)
+	<-tried
+	without()
+	must(t, os.Remove(inTheWay))
+	eventually(t, "rooms", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.home != nil })
+	if r := l.attempt(t, both(alone, shell(`test -n "$CARILLON_TALK" && test -d "$CARILLON_SCRATCH"`), scratch)); r.State != task.Succeeded {
+		t.Errorf("with a room: %+v", r)
+	}
+}
+
+// Who was told that attempts have no rooms until their disk answers is told when it has.
+func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
+	t.Parallel()
+	for late, want := range map[time.Duration]int{0: 0, roomsFirst: 1} {
+		dir := filepath.Join(t.TempDir(), "rooms")
+		synctest.Test(t, func(t *testing.T) {
+			core, logs := observer.New(zap.InfoLevel)
+			r := newRooms(dir, "i1", zap.New(core))
+			reach := r.reach
+			r.reach = func() (*os.File, error) { time.Sleep(late); return reach() }
+			ctx, end := context.WithCancel(t.Context())
+			tried, over := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(over)
+				r.run(ctx, func() { close(tried) })
+			}()
+			<-tried
+			synctest.Wait()
+			end()
+			<-over
+			r.close()
+			if n := logs.FilterMessage("attempts have directories of their own now").Len(); n != want {
+				t.Errorf("after %v it is told %d times", late, n)
+			}
+		})
+	}
+}
+
+// A disk that answers after the end opens nothing, and holds up no end.
+func TestRooms_AnswerAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	r := newRooms(filepath.Join(t.TempDir(), "rooms"), "i1", nil)
+	reach, answers, opened := r.reach, make(chan struct{}), make(chan *os.File, 1)
+	r.reach = func() (*os.File, error) {
+		<-answers
+		f, err := reach()
+		opened <- f
+		return f, err
+	}
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	r.run(ctx, func() { t.Error("it was opened") })
+	r.close()
+	close(answers)
+	home := <-opened
+	eventually(t, "it to be closed again", func() bool { _, err := home.Stat(); return errors.Is(err, os.ErrClosed) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.home != nil || !errors.Is(r.failed, errRoomsClosed) {
+		t.Errorf("they are open: %v", r.failed)
 	}
 }
 

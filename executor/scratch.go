@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,48 +11,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What an attempt's directory on disk has: the directory in CARILLON_SCRATCH, and
-// those that stand in for task.PrivateDirs.
+// What a room has besides talk: the directory in CARILLON_SCRATCH, and those that
+// stand in for task.PrivateDirs.
 const scratchName = "scratch"
 
 func privateName(i int) string { return strings.ReplaceAll(task.PrivateDirs[i], "/", "-")[1:] }
 
-// ScratchDir is where the scratch directories and the private /tmp of a node's
-// attempts are, unless its settings say otherwise: on disk, and where the users
-// that they run as can get, which the data directory is not.
-func ScratchDir(node, data string) string {
-	if os.Geteuid() == 0 {
-		return filepath.Join("/var/cache/carillon", node)
-	}
-	return filepath.Join(data, "scratch")
-}
-
-// furnish gives an attempt the directories that it asks for. What it took goes
-// back when the attempt's room on disk is left, whatever furnish returns.
+// furnish gives an attempt the directories that it asks for, in its room.
 func (l *launcher) furnish(what *launch) error {
-	if !what.process.Scratch && !what.bound.private {
-		return nil
-	}
-	var err error
-	if what.disk, err = l.disk.take(what.as); err == nil && what.disk == nil {
-		err = errors.New("it has no directory for that")
-	}
 	if what.process.Scratch {
-		path, failed := what.disk.scratch(err)
-		if failed != nil {
-			failed = what.bound.cannot("scratch", "%s", failed)
+		path, err := what.room.scratch(what.noRoom)
+		if err != nil {
+			if err = what.bound.cannot("scratch", "%s", err); err != nil {
+				return err
+			}
 		} else {
 			what.env = append(what.env, "CARILLON_SCRATCH="+path)
 			what.scratch = path
 		}
-		if failed != nil {
-			return failed
-		}
 	}
 	if what.bound.private {
-		if failed := what.disk.privates(err); failed != nil {
+		if err := what.room.privates(what.noRoom); err != nil {
 			what.bound.private = false
-			return what.bound.cannot("private_tmp", "%s", failed)
+			return what.bound.cannot("private_tmp", "%s", err)
 		}
 	}
 	return nil
@@ -67,13 +47,14 @@ func (m *room) where() string {
 	return m.path
 }
 
-// scratch makes the directory in CARILLON_SCRATCH, unless there is no room for it: err.
-func (m *room) scratch(err error) (path string, _ error) {
-	if err != nil {
-		return "", err
+// scratch makes the directory in CARILLON_SCRATCH. none is why there is no room.
+func (m *room) scratch(none error) (path string, _ error) {
+	if m == nil {
+		return "", none
 	}
 	path = filepath.Join(m.path, scratchName)
-	if err = unix.Mkdirat(m.dir, scratchName, 0o700); err == nil && m.owner != m.own {
+	err := unix.Mkdirat(m.dir, scratchName, 0o700)
+	if err == nil && m.owner != m.own {
 		err = m.handOver(scratchName)
 	}
 	if err != nil {
@@ -95,10 +76,10 @@ func (m *room) handOver(name string) error {
 }
 
 // privates makes what stands in for task.PrivateDirs: the daemon's, for everybody
-// to write to, as those are.
-func (m *room) privates(err error) error {
-	if err != nil {
-		return err
+// to write to, as those are. none is why there is no room.
+func (m *room) privates(none error) error {
+	if m == nil {
+		return none
 	}
 	if hidden := task.PrivateDir(m.path); hidden != "" {
 		return fmt.Errorf("the node keeps such directories in %s, which lies in %s itself: set scratch_dir", m.path, hidden)

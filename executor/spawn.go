@@ -21,12 +21,14 @@ import (
 // in a Go program anyway (syscall.ForkLock), hence one thread costs little.
 //
 // Other threads start what can gain no rights, which the kernel has of a thread for
-// good, and what has mounts of its own, which take some milliseconds to make.
+// good, and what takes some milliseconds: mounts of its own, or to be moved to control
+// groups.
 type spawner struct {
 	requests [kinds]chan *spawn
 	orphans  *Orphans // nil: they are not the daemon's
 	null     *os.File
 	nullFD   uintptr
+	terminal bool // the daemon was started from one
 }
 
 // The kinds of threads, which can be combined.
@@ -50,6 +52,7 @@ type spawn struct {
 	group   *cgroup.Group // to be started in; nil: none
 	may     func() error  // asked directly before the fork; an error forbids it
 	guarded guarded
+	traced  *tree // by orphans; nil: it is not
 
 	reply   chan struct{}
 	pid     int
@@ -67,11 +70,20 @@ func newSpawner() (*spawner, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &spawner{null: null, nullFD: null.Fd()}
+	s := &spawner{null: null, nullFD: null.Fd(), terminal: hasTerminal()}
 	for kind := range kinds {
 		s.requests[kind] = make(chan *spawn)
 	}
 	return s, nil
+}
+
+// hasTerminal reports whether this process has a controlling terminal.
+func hasTerminal() bool {
+	fd, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == nil
 }
 
 // closeOnExec keeps from processes what this program inherited from whoever
@@ -167,7 +179,11 @@ func (s *spawner) fork(t *thread, r *spawn) {
 	}
 	traced := r.bound != nil && r.bound.stops()
 	r.started, r.birth.from = time.Now(), Boottime()
-	sys := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd, Ptrace: traced}
+	// Whoever can open the terminal that the daemon was started from can type there, another
+	// user's process too: a session of its own has none. Without a terminal a group will do:
+	// where the kernel groups what it schedules by sessions (autogroup), one costs 0.1 ms, and
+	// nice would count for nothing beside other attempts.
+	sys := &syscall.SysProcAttr{Setsid: s.terminal, Setpgid: !s.terminal, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd, Ptrace: traced}
 	if r.group != nil && r.group.FD() >= 0 {
 		sys.UseCgroupFD, sys.CgroupFD = true, r.group.FD()
 	}
@@ -176,7 +192,7 @@ func (s *spawner) fork(t *thread, r *spawn) {
 		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.errput}, Sys: sys,
 	})
 	if r.err == nil {
-		s.orphans.born(r.pid)
+		s.orphans.born(r.pid, r.traced, r.birth)
 	}
 	r.birth.to = Boottime()
 	if r.err == nil && traced {

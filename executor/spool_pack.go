@@ -59,8 +59,9 @@ func (s *Spool) runPacker(ctx context.Context) {
 	}
 }
 
-// pack replaces an output by what it is compressed, if that saves a block. Until that
-// is on disk it has another name; readers find the one or the other at any time.
+// pack replaces an output by what it is compressed, if that saves a block; else it
+// notes that it does not. Until that is on disk it has another name; readers find the
+// one or the other at any time.
 func (s *Spool) pack(ctx context.Context, log string) error {
 	in, err := os.Open(log)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,8 +81,12 @@ func (s *Spool) pack(ctx context.Context, log string) error {
 		return err
 	}
 	defer out.Close()
-	size, err := compress(ctx, in, out)
-	if err == nil && onDisk(size) < onDisk(was.Size()) {
+	size, err := compress(ctx, in, was.Size(), out)
+	switch {
+	case err != nil:
+	case onDisk(size) >= onDisk(was.Size()):
+		err = s.leaveRaw(log)
+	default:
 		if err = s.dress(in, out, was); err == nil {
 			var done bool
 			if done, err = s.replace(log, was); done {
@@ -119,14 +124,24 @@ func (s *Spool) replace(log string, was fs.FileInfo) (bool, error) {
 	return true, os.Remove(log)
 }
 
-// compress returns how long the compressed file is. Bytes of in that come meanwhile
-// may be missing.
-func compress(ctx context.Context, in io.Reader, out io.Writer) (size int64, err error) {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(packFrame))
+// leaveRaw has no sweep try an output again that compressing does not make smaller.
+func (s *Spool) leaveRaw(log string) error {
+	s.mu.Lock() // it may be removed, or begun anew
+	defer s.mu.Unlock()
+	if _, err := os.Lstat(log); s.active[log] != nil || err != nil {
+		return nil
+	}
+	return os.WriteFile(rawOf(log), nil, 0o600)
+}
+
+// compress returns how long the compressed file is. in has so many bytes; those that
+// come meanwhile may be missing.
+func compress(ctx context.Context, in io.Reader, has int64, out io.Writer) (size int64, err error) {
+	enc, err := packer()
 	if err != nil {
 		return 0, err
 	}
-	raw, frame, table := make([]byte, packFrame), []byte(nil), make([]byte, 8)
+	raw, frame, table := make([]byte, min(has, packFrame)), []byte(nil), make([]byte, 8)
 	for n := packFrame; n == packFrame; {
 		began := time.Now()
 		n, err = io.ReadFull(in, raw)
@@ -157,6 +172,12 @@ func compress(ctx context.Context, in io.Reader, out io.Writer) (size int64, err
 	_, err = out.Write(table)
 	return size + int64(len(table)), err
 }
+
+// packer is one for all, as unpacker is: most outputs are much smaller than what it
+// needs to work.
+var packer = sync.OnceValues(func() (*zstd.Encoder, error) {
+	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(packFrame))
+})
 
 // errDamaged means that a compressed output is not whole.
 var errDamaged = errors.New("the compressed output is damaged")

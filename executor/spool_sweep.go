@@ -20,7 +20,7 @@ const (
 	endPacked = ".log.zst"     // the same, compressed
 	endTimes  = ".times"       // see times
 	endKeep   = ".keep"        // empty: it is kept until its modification time, if the spool keeps it so long
-	endRaw    = ".raw"         // empty: it is not to be compressed
+	endRaw    = ".raw"         // empty: it is not compressed, as its task wants, or because that saves nothing
 	endTemp   = ".log.zst.tmp" // what becomes the compressed one
 )
 
@@ -122,7 +122,7 @@ func (s *Spool) outdated(f spooled, now time.Time) bool {
 	return now.Sub(f.at) > s.cfg.MaxAge || !f.until.IsZero() && now.After(f.until)
 }
 
-// ended lists the outputs of attempts that ended, and removes empty directories.
+// ended lists the outputs of attempts that ended, and what they take on disk.
 func (s *Spool) ended(ctx context.Context) (list []spooled, used int64) {
 	err := filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
 		if ctx.Err() != nil {

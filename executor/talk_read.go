@@ -114,7 +114,9 @@ func (t *talkFile) from(f io.ReaderAt, size int64, s *said, last bool) (progress
 		end := t.at+int64(n) >= size
 		taken := t.take(b, s, last && end, &progress)
 		t.at += int64(taken)
-		t.trace = append(t.trace[:0], b[max(0, taken-talkTrace):taken]...)
+		if taken > 0 { // else what was read last is what it was
+			t.trace = append(t.trace[:0], b[max(0, taken-talkTrace):taken]...)
+		}
 		if taken < n && (end || taken == 0) {
 			break // a line that is being written, or a file that was cut
 		}

@@ -186,6 +186,11 @@ func TestTalkFile_WrittenAnew(t *testing.T) {
 	k.write("0.6\n")
 	k.hear()
 	k.expect(60, 0)
+	anew("0.61 one\n0.6")
+	k.write("2 t") // of a line that never ends
+	k.hear()
+	anew("0.70 something else\n")
+	k.expect(70, 0)
 }
 
 func TestTalkFile_Hostile(t *testing.T) {

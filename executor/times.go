@@ -118,8 +118,11 @@ func (t *times) close(output *os.File) int64 {
 	return onDisk(t.written)
 }
 
-// mostMarks is how many marks are read at once.
-const mostMarks = 1024
+// mostMarks is how many marks are read at once, and mostOutput beyond any output.
+const (
+	mostMarks  = 1024
+	mostOutput = 1 << 62
+)
 
 // marks reads an index: the marks of what is at or behind byte from, the one before it
 // included; not all, if there are many: then those of the beginning.
@@ -132,7 +135,7 @@ func marks(index []byte, from int64) (list []task.Mark) {
 			break
 		}
 		passed, k := binary.Uvarint(index[n:])
-		if k <= 0 {
+		if k <= 0 || distance > mostOutput-uint64(m.From) { // damaged
 			break
 		}
 		index = index[n+k:]

@@ -13,11 +13,10 @@ import (
 // Hello is what a guardian needs to know first.
 type Hello struct {
 	Instance string          `json:"instance"`
-	Dir      string          `json:"dir"`               // the data directory
-	Rooms    string          `json:"rooms,omitempty"`   // for RemoveRooms, when no process is left
-	Scratch  string          `json:"scratch,omitempty"` // likewise
-	Etcd     json.RawMessage `json:"etcd,omitempty"`    // how to reach etcd; package daemon's own affair
-	Groups   []string        `json:"groups,omitempty"`  // the control groups of the instance: cgroup.Groups.Roots
+	Dir      string          `json:"dir"`              // the data directory
+	Rooms    string          `json:"rooms,omitempty"`  // for RemoveRooms, when no process is left
+	Etcd     json.RawMessage `json:"etcd,omitempty"`   // how to reach etcd; package daemon's own affair
+	Groups   []string        `json:"groups,omitempty"` // the control groups of the instance: cgroup.Groups.Roots
 }
 
 // answer is what the guardian says when it holds its lock.

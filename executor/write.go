@@ -13,7 +13,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const askAgain = 2 * time.Second
+const (
+	askAgain = 2 * time.Second
+	// returnAfter is how long an attempt that the node cannot start is kept before it is
+	// handed back: by then the node has told that it takes none, and does not get it again.
+	returnAfter = 3 * time.Second
+)
 
 // startProcess starts an attempt with a process of its own.
 func (e *Executor) startProcess(a *attempt) {
@@ -87,6 +92,10 @@ func (e *Executor) processEnded(a *attempt, r Result) {
 	}
 	if r.unstarted { // the token was not used: it may still be, or be cancelled, or handed back
 		a.orders, a.killed = nil, kill{}
+		if a.returns = r.returns; a.returns {
+			e.log.Warn("an attempt is handed back", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("reason", r.Message))
+			a.failedAt, a.notBefore = a.Mod, time.Now().Add(returnAfter)
+		}
 		e.move(a, phaseWaiting)
 		return
 	}

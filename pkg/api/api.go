@@ -51,6 +51,10 @@ type Config struct {
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
 	// FreezeWithin is how long a freeze waits for the nodes to confirm it; 0 is 12 s.
 	FreezeWithin time.Duration
+	// MostScanned is how many records a page of runs reads in search of those that
+	// match; 0 is 10,000. It may hold fewer than its limit, but one that has a next is
+	// never empty.
+	MostScanned int
 	// Ready, if set, says why the node is not ready.
 	Ready func() error
 	// Board is this node's part of the board: ticks within a span, and of each list
@@ -122,6 +126,9 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.FreezeWithin == 0 {
 		cfg.FreezeWithin = confirmWithin
 	}
+	if cfg.MostScanned <= 0 {
+		cfg.MostScanned = 10_000
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
@@ -150,9 +157,7 @@ func New(cfg Config) (http.Handler, error) {
 	if err := s.metrics.gauge(cfg.Registerer, "carillon_log_followers", "Callers that follow outputs at this node, or through it.", func() float64 { return float64(s.following.Load()) }); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
-	if err := s.register(); err != nil {
-		return nil, fmt.Errorf("api: %w", err)
-	}
+	s.register()
 	return s, nil
 }
 
@@ -165,7 +170,6 @@ type server struct {
 	pages   pageSigner
 	proxy   *http.Transport
 	metrics metrics
-	openapi struct{ json, yaml []byte }
 
 	auditing  atomic.Bool
 	streaming atomic.Int32 // callers that read events

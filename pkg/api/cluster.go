@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -113,6 +114,9 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 		st.Unreadable += n.Unreadable
 		if n.State == task.NodeReady && n.Unfit == "" {
 			st.NodesReady++
+			if len(n.Pressed) > 0 {
+				st.Pressed++
+			}
 		}
 	}
 	for _, o := range owners {
@@ -124,6 +128,9 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	s.lookAtFormat(c, &st)
 	s.lookAtFreezes(c, &st)
 	st.Warnings = append(append(append([]string{}, unfitWarnings(nodes)...), st.Warnings...), warnings(st)...)
+	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
+		st.Warnings = append(st.Warnings, "no node takes runs: what falls due waits for one")
+	}
 	st.Warnings = append(st.Warnings, expiryWarnings(nodes, s.Now())...)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, s.Etcd)...)
 	return answer{status: http.StatusOK, body: st}, nil
@@ -173,12 +180,19 @@ func plain(c *call, text string) (answer, error) {
 // registerPlain adds what is not part of the document.
 func (s *server) registerPlain() {
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
-	document := func(kind string, text *[]byte) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", kind)
-			_, _ = w.Write(*text) // the caller is gone
-		}
+	document := sync.OnceValues(func() (written [2][]byte, err error) {
+		written[0], written[1], err = s.document()
+		return written, err
+	})
+	for i, format := range []string{"json", "yaml"} {
+		s.mux.HandleFunc("GET /openapi."+format, func(w http.ResponseWriter, r *http.Request) {
+			written, err := document()
+			if err != nil {
+				s.writeError(w, r, err)
+				return
+			}
+			w.Header().Set("Content-Type", "application/openapi+"+format)
+			_, _ = w.Write(written[i]) // the caller is gone
+		})
 	}
-	s.mux.HandleFunc("GET /openapi.json", document("application/openapi+json", &s.openapi.json))
-	s.mux.HandleFunc("GET /openapi.yaml", document("application/openapi+yaml", &s.openapi.yaml))
 }

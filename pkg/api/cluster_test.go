@@ -100,7 +100,7 @@ func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })
 	w.writes.set(nil, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is sent within that
 	defer cancel()
 	w.hold.Store(&hold)
 	wantError(t, second(w.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnknown, client.CodeUnknown)

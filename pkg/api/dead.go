@@ -83,6 +83,10 @@ func (s *server) deadRun(ctx context.Context, ref store.Ref, id string) (store.D
 		if run.State != task.Failed && run.State != task.TimedOut && run.State != task.Lost {
 			why = fmt.Sprintf("it is %s, not dead", strings.ReplaceAll(string(run.State), "_", " "))
 		}
+		if parent, _, is := task.ParentOf(run.ID); is {
+			return store.Dead{}, fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part, and dead are runs as a whole", run.ID, ref).
+				withField("run").withHint("carillon run retry " + parent + " repeats the parts of its run that failed")
+		}
 		return store.Dead{}, fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: %s", run.ID, ref, why).
 			withField("run").withHint("the dead runs: carillon run list --dead " + ref.Name)
 	}

@@ -115,6 +115,7 @@ type world struct {
 	badTime error
 
 	freezeWithin time.Duration   // 0: as usual
+	mostScanned  int             // 0: as usual
 	parts        map[string]part // of the board, by node
 	restored     error           // why nothing may be changed
 	stubborn     error           // why nodes take no states
@@ -184,7 +185,7 @@ func (w *world) serve(node string) string {
 		},
 		Board:    w.parts[node],
 		Keys:     w.keys[node],
-		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin,
+		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
 		SetState: func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
@@ -223,7 +224,7 @@ func (w *world) client(url string) *client.Client {
 	w.t.Helper()
 	transport := &http.Transport{}
 	w.t.Cleanup(transport.CloseIdleConnections)
-	c, err := client.New(client.Config{Server: url, Token: w.secret, Timeout: 10 * time.Second, HTTP: &http.Client{Transport: transport}})
+	c, err := client.New(client.Config{Server: url, Token: w.secret, Timeout: time.Minute, HTTP: &http.Client{Transport: transport}})
 	must(w.t, err)
 	return c
 }

@@ -168,7 +168,9 @@ func (s *server) serveSpool(c *call, r task.Run, attempt int, p logPart) error {
 		if c.r.Method == http.MethodHead {
 			return nil
 		}
-		if _, err := io.Copy(s.timed(c.w, r, attempt, content.begin), content); err != nil {
+		timed := s.timed(c.w, r, attempt, content.begin)
+		timed.ended = !s.Logs.Active(r.Namespace, r.Task, r.ID, attempt)
+		if _, err := io.Copy(timed, content); err != nil {
 			panic(http.ErrAbortHandler) // who reads it must not take it for whole
 		}
 		return nil

@@ -111,6 +111,23 @@ func TestLogs_NodeAwayLoopsAndNeverStarted(t *testing.T) {
 	wantError(t, second(w.Logs(ctx, "default", "a", id(9, "aaaa"), 0)), task.ErrNotFound, client.CodeNotFound)
 }
 
+// Of a part that has ended only its run's record tells whether it has printed anything.
+func TestLogs_OfAPartThatAreGone(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	run := id(1, "aaaa")
+	part := func(i int, bytes int64) task.Part {
+		return task.Run{ID: task.PartID(run, i), State: task.Succeeded, Node: "node-a", Attempt: 1, OutputBytes: bytes}.AsPart()
+	}
+	w.ended("a", run, task.Succeeded, func(r *task.Run) {
+		r.Node, r.Fan = "", &task.Fan{Count: 2, Need: 2, Parts: []task.Part{part(0, 0), part(1, 5)}}
+	})
+	if r, err := w.Logs(ctx, "default", "a", task.PartID(run, 0), 0); read(t, r, err) != "" {
+		t.Error("what has printed nothing has output")
+	}
+	wantError(t, second(w.Logs(ctx, "default", "a", task.PartID(run, 1), 0)), task.ErrNotFound, client.CodeNoLogs)
+}
+
 // What the other node sends is passed on as it comes, and ends when the caller
 // goes.
 func TestLogs_AreStreamed(t *testing.T) {
@@ -138,7 +155,7 @@ func TestLogs_AreStreamed(t *testing.T) {
 	must(t, r.Close())
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the other node's answer goes on after the caller has gone")
 	}
 	h := <-seen

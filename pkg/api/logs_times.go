@@ -18,7 +18,8 @@ type timedWriter struct {
 	times func(from int64) ([]task.Mark, error)
 	at    int64
 	marks []task.Mark // the first is in force at byte at
-	more  bool        // behind them may be others
+	all   bool        // there are no others behind them
+	ended bool        // nor will there be: the attempt has ended
 }
 
 // timed is w for the output of an attempt.
@@ -31,9 +32,7 @@ func (s *server) timed(w http.ResponseWriter, r task.Run, attempt int, at int64)
 func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 func (t *timedWriter) Write(b []byte) (int, error) {
-	if err := t.ask(); err != nil { // what is written now came after what was known before
-		return 0, err
-	}
+	t.all = t.all && t.ended // what is written now came after what was known before
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
@@ -59,17 +58,15 @@ func (t *timedWriter) Write(b []byte) (int, error) {
 
 // piece is what of b is of one line and one stream.
 func (t *timedWriter) piece(b []byte) (client.LogPiece, error) {
-	for len(t.marks) > 1 && t.marks[1].From <= t.at {
-		t.marks = t.marks[1:]
-	}
-	if len(t.marks) == 1 && t.more {
-		if err := t.ask(); err != nil {
-			return client.LogPiece{}, err
-		}
-	}
 	n := len(b)
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		n = i + 1
+	}
+	if err := t.know(t.at + int64(n)); err != nil {
+		return client.LogPiece{}, err
+	}
+	for len(t.marks) > 1 && t.marks[1].From <= t.at {
+		t.marks = t.marks[1:]
 	}
 	p := client.LogPiece{From: t.at, Text: b[:n]}
 	if len(t.marks) == 0 || t.marks[0].From > t.at {
@@ -77,7 +74,10 @@ func (t *timedWriter) piece(b []byte) (client.LogPiece, error) {
 	}
 	p.Time, p.Stream = task.At(t.marks[0].At), t.marks[0].Stream
 	for _, m := range t.marks[1:] {
-		if m.From < t.at+int64(n) && m.Stream != p.Stream {
+		if m.From >= t.at+int64(n) {
+			break
+		}
+		if m.Stream != p.Stream {
 			p.Text = b[:m.From-t.at]
 			break
 		}
@@ -85,12 +85,19 @@ func (t *timedWriter) piece(b []byte) (client.LogPiece, error) {
 	return p, nil
 }
 
-// ask reads the marks from byte at on.
-func (t *timedWriter) ask() error {
-	marks, err := t.times(t.at)
-	if err != nil {
-		return fmt.Errorf("read the times of an output: %w", err)
+// know reads the marks of what comes before byte end, if there are any.
+func (t *timedWriter) know(end int64) error {
+	for !t.all && (len(t.marks) == 0 || t.marks[len(t.marks)-1].From < end) {
+		from := t.at
+		if n := len(t.marks); n > 0 {
+			n--
+			from, t.marks = t.marks[n].From, t.marks[:n] // which comes first once more
+		}
+		marks, err := t.times(from)
+		if err != nil {
+			return fmt.Errorf("read the times of an output: %w", err)
+		}
+		t.marks, t.all = append(t.marks, marks...), len(marks) <= 1
 	}
-	t.marks, t.more = marks, len(marks) > 1
 	return nil
 }

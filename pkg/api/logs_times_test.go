@@ -117,6 +117,31 @@ func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 	}
 }
 
+// However many marks there are, each byte is told with its own.
+func TestLogs_WithManyTimesInALine(t *testing.T) {
+	w, l, run, _ := lives(t)
+	m := &marked{living: l}
+	w.logs = m
+	c := w.client(w.serve("node-a"))
+	w.ended("a", run, task.Succeeded, nil)
+	t0 := time.UnixMilli(1_800_000_000_000).UTC()
+	for i := range 50 {
+		m.add(l, "a/"+run+"/1", "xy", int64(2*i), t0, []string{task.Stdout, task.Stderr}[i/2%2], false)
+	}
+	s, err := c.ReadLogs(t.Context(), "default", "a", run, client.LogOptions{Times: true})
+	must(t, err)
+	defer s.Close()
+	list := pieces(t, s, -1)
+	if len(list) != 25 {
+		t.Fatalf("%d pieces of 25: %+v", len(list), list)
+	}
+	for i, p := range list {
+		if p.Stream != m.marks[2*i].Stream || p.From != int64(4*i) || string(p.Text) != "xyxy" {
+			t.Errorf("piece %d: %+v", i, p)
+		}
+	}
+}
+
 // A server that knows no times is asked for the output alone.
 func TestLogs_WithTimesOfAServerThatKnowsNone(t *testing.T) {
 	s := old(t)

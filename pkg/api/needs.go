@@ -8,6 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+const toUpgrade = "run this version on all nodes, then: carillon cluster upgrade"
+
 // allowed refuses what the format of the cluster's records has no room for.
 func (s *server) allowed(spec *task.Spec) error {
 	writes := s.Store.Format()
@@ -19,5 +21,5 @@ func (s *server) allowed(spec *task.Spec) error {
 		return nil
 	}
 	return fail(http.StatusConflict, client.CodeConflict, "this takes format %d of the cluster's records, and nodes write %d: some would fire the task otherwise",
-		needs, writes).withHint("run this version on all nodes, then: carillon cluster upgrade").withField(field)
+		needs, writes).withHint(toUpgrade).withField(field)
 }

@@ -89,7 +89,7 @@ func unfitWarnings(nodes []task.Node) (list []string) {
 	}
 	for _, n := range nodes {
 		if len(n.Pressed) > 0 {
-			list = append(list, fmt.Sprintf("node %s takes no runs: beyond its own limit of %s", n.Name, strings.Join(n.Pressed, ", ")))
+			list = append(list, fmt.Sprintf("node %s takes no runs: %s", n.Name, task.PressedWords(n.Pressed)))
 		}
 		switch n.Unfit {
 		case "", task.UnfitRestored:

@@ -71,6 +71,19 @@ func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
 	}
 }
 
+func TestNodes_ThatArePressedAreCountedAndWarnedOf(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	for _, name := range []string{"n1", "n2"} {
+		w.put(w.store.Keys().Node(name), task.Node{Name: name, State: task.NodeReady, Pressed: []string{task.FactDiskFree}, Roles: []string{task.RoleScheduler, task.RoleExecutor}})
+	}
+	st, err := w.Cluster(ctx)
+	must(t, err)
+	all := strings.Join(st.Warnings, "\n")
+	if st.NodesReady != 2 || st.Pressed != 2 || !strings.Contains(all, "n2 takes no runs: beyond its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
+		t.Errorf("%d of %d ready nodes are pressed; warnings:\n%s", st.Pressed, st.NodesReady, all)
+	}
+}
+
 func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")

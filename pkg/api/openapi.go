@@ -33,7 +33,7 @@ func newDocument(version string) *document {
 	d.doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "carillon_ID_SECRET"},
 	}
-	d.doc.Tags = []*huma.Tag{{Name: "tasks"}, {Name: "runs"}, {Name: "events"}, {Name: "schedules"}, {Name: "cluster"}, {Name: "health"}}
+	d.doc.Tags = []*huma.Tag{{Name: "tasks"}, {Name: "runs"}, {Name: "events"}, {Name: "schedules"}, {Name: "secrets"}, {Name: "cluster"}, {Name: "health"}}
 	d.problem = reg.Schema(reflect.TypeFor[client.Problem](), true, "")
 	return d
 }
@@ -46,7 +46,7 @@ var pathParams = map[string]string{
 }
 
 // add describes a route.
-func (d *document) add(rt *route) *huma.Operation {
+func (d *document) add(rt *route) {
 	op := &huma.Operation{
 		OperationID: rt.id, Method: rt.method, Path: rt.path, Summary: rt.summary, Description: rt.about,
 		Tags: []string{rt.tag}, Responses: map[string]*huma.Response{},
@@ -78,7 +78,6 @@ func (d *document) add(rt *route) *huma.Operation {
 	}
 	d.responses(op, rt)
 	d.doc.AddOperation(op)
-	return op
 }
 
 func (d *document) body(b *body) *huma.RequestBody {

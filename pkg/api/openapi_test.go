@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -177,5 +178,29 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 		s := task.Defaults()
 		s.Name, s.Action, s.Overlap = "a", task.Action{Noop: &task.Noop{}}, overlap.(string)
 		must(t, s.Validate())
+	}
+}
+
+// What docs are made of is what nodes answer, and no operation is left out of it for
+// its tag.
+func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b, err := api.Document("1.2.3")
+	must(t, err)
+	if string(b) != w.do(request{method: "GET", path: "/openapi.json", noToken: true}).body {
+		t.Error("it is another document")
+	}
+	var doc struct {
+		Tags  []struct{ Name string }
+		Paths map[string]map[string]struct{ Tags []string }
+	}
+	must(t, json.Unmarshal(b, &doc))
+	for path, ops := range doc.Paths {
+		for method, op := range ops {
+			if !slices.ContainsFunc(doc.Tags, func(tag struct{ Name string }) bool { return slices.Contains(op.Tags, tag.Name) }) {
+				t.Errorf("%s %s has tags %v, of which none is told", method, path, op.Tags)
+			}
+		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 func inBrief(r task.Run) task.Run {
 	if r.Fan != nil {
 		f := *r.Fan
-		f.Parts, f.Nodes, f.Left, f.Only = nil, nil, nil, nil
+		f.Parts, f.Nodes, f.Left, f.Only, f.Checkpoints = nil, nil, nil, nil, nil
 		r.Fan = &f
 	}
 	return r
@@ -78,6 +78,22 @@ func (s *server) runOfPart(ctx context.Context, ref store.Ref, id string) (task.
 		}
 	}
 	return task.Run{}, fmt.Errorf("part %s of task %s: %w", id, ref, task.ErrNotFound)
+}
+
+// spread adds the parts of those runs that have ended, if they are asked for: only
+// their runs have them on record.
+func (f runFilter) spread(runs []task.Run) []task.Run {
+	if !f.parts {
+		return runs
+	}
+	for _, r := range runs { // as they are now: what is added has none
+		if r.Fan != nil {
+			for _, p := range r.Fan.Parts {
+				runs = append(runs, r.OfPart(p))
+			}
+		}
+	}
+	return runs
 }
 
 // withoutParts leaves out the parts of runs, unless the beginning of an id that is

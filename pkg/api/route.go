@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -76,6 +75,7 @@ var (
 	nodeParam       = param{"node", "The node that runs it, or ran it last.", huma.Schema{Type: huma.TypeString}}
 	runsSinceParam  = param{"since", "Only runs of ticks from this time on; of a manual run it is when it was asked for.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
 	runsUntilParam  = param{"until", "Only runs of ticks before this time.", huma.Schema{Type: huma.TypeString, Format: "date-time"}}
+	partsParam      = param{"parts", "The parts of runs, too: each like a run of its own. With node they are listed anyway.", truth}
 	deadParam       = param{"dead", "Only runs that failed, timed out or were lost and have no attempt left, as long as nobody had them run again or dismissed them.", truth}
 	taskParam       = param{"task", "The name of a task.", huma.Schema{Type: huma.TypeString}}
 	countParam      = param{"count", "How many ticks.", number(1, maxCount, defaultCount)}
@@ -128,7 +128,7 @@ const comingAbout = "In the order of time. A paused task has none before the end
 const listAbout = "A page may have fewer items than its limit, even none, and still have a next. In another order than by name, " +
 	"each page costs the server a look at all tasks that match."
 
-// routes are all of the API, in the order of the document.
+// routes are all of the API but secrets.
 func (s *server) routes() []*route {
 	spec := &body{types: []string{jsonType}, schema: "Spec", doc: "The task as its user writes it."}
 	patch := &body{types: []string{patchType, jsonType}, schema: "SpecPatch", doc: "A JSON merge patch (RFC 7396) of the spec; null is back to the default."}
@@ -195,7 +195,7 @@ func (s *server) routes() []*route {
 			status: 200, answer: reflect.TypeFor[client.Keys](), serve: s.taskKeys},
 
 		{id: "list-task-runs", method: get, path: ofTask + "/runs", tag: "runs", summary: "List the runs of a task, the newest first",
-			params: []param{stateParam, nodeParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
+			params: []param{stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
 		{id: "get-task-run", method: get, path: ofRun, tag: "runs", summary: "Read a run by its id, or by the beginning of it",
 			about: tellsAbout, status: 200, answer: aRun, errors: []int{409}, serve: s.getTaskRun},
 		{id: "get-run-logs", method: get, path: ofRun + "/logs", tag: "runs", summary: "Read the output of an attempt, from whatever node ran it",
@@ -211,10 +211,11 @@ func (s *server) routes() []*route {
 			about:  "A waiting run ends at once; the node of an active one is asked to end it.",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.cancelRun},
 		{id: "pause-run", method: post, path: ofRun + "/pause", tag: "runs", summary: "Have a run stand still",
-			about:  "Its node is asked to; the run's state is paused when it does, or its message says why it does not. One that has not started does not start until it is resumed.",
+			about: "Its node is asked to; the run's state is paused when it does, or its message says why it does not. One that has not started does not start until it is resumed. " +
+				"Of a run with parts those are asked that nodes have now; the answer says how each part stands, and those that were asked have paused_by. If some cannot be asked, the error says how many were.",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.pauseRun},
 		{id: "resume-run", method: post, path: ofRun + "/resume", tag: "runs", summary: "Let a paused run go on",
-			about:  "Of a run that is not paused it changes nothing.",
+			about:  "Of a run that is not paused it changes nothing. Of a run with parts those are asked that nodes have.",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.resumeRun},
 		{id: "retry-run", method: post, path: ofRun + "/retry", tag: "runs", summary: "Queue a run in place of a dead one",
 			about:  "With the environment that the dead one had, and its checkpoint. It is not on the list of dead runs from then on.",
@@ -222,9 +223,9 @@ func (s *server) routes() []*route {
 		{id: "dismiss-run", method: post, path: ofRun + "/dismiss", tag: "runs", summary: "Take a run off the list of dead ones; its history stays",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.dismissRun},
 		{id: "list-all-runs", method: get, path: "/v1/runs", tag: "runs", summary: "List the runs of all namespaces, the newest first",
-			params: []param{stateParam, nodeParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "list-runs", method: get, path: inNamespace + "/runs", tag: "runs", summary: "List the runs of a namespace, the newest first",
-			params: []param{taskParam, stateParam, nodeParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{taskParam, stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "get-run", method: get, path: inNamespace + "/runs/{id}", tag: "runs", summary: "Find a run of any task by its id, or by the beginning of it",
 			about:  tellsAbout,
 			status: 200, answer: aRun, errors: []int{409}, serve: s.findRun},
@@ -301,22 +302,17 @@ func (s *server) routes() []*route {
 	}
 }
 
-// register puts all routes into the mux and into the document.
-func (s *server) register() error {
-	d := newDocument(s.Version)
-	adapter := humago.NewAdapter(s.mux, "")
-	for _, rt := range slices.Concat(s.routes(), s.secretRoutes()) {
-		op := d.add(rt)
-		adapter.Handle(op, func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
-			s.handle(w, r, rt)
-		})
+// register puts all routes into the mux. The document of them is written when
+// somebody asks for it: that takes longer than all else of a start.
+func (s *server) register() {
+	for _, rt := range s.all() {
+		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.handle(w, r, rt) })
 	}
 	s.registerPlain()
-	var err error
-	s.openapi.json, s.openapi.yaml, err = d.finish()
-	return err
 }
+
+// all are the routes that the document describes, in its order.
+func (s *server) all() []*route { return slices.Concat(s.routes(), s.secretRoutes()) }
 
 // handle serves a route.
 func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *route) {

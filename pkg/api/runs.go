@@ -27,7 +27,9 @@ type runFilter struct {
 	node   string
 	since  task.Time // zero: any
 	until  task.Time
+	parts  bool      // the parts of runs, too
 	after  *task.Run // only those behind it; nil for the first page
+	last   *task.Run // none behind it; nil: as far as there are any
 }
 
 func (c *call) runFilter(p paging) (f runFilter, err error) {
@@ -40,7 +42,11 @@ func (c *call) runFilter(p paging) (f runFilter, err error) {
 			f.states = append(f.states, s)
 		}
 	}
+	if f.parts, err = c.bool("parts"); err != nil {
+		return f, err
+	}
 	if f.node = c.query.Get("node"); f.node != "" {
+		f.parts = true // a run that has some is on no node, they are
 		err = task.CheckName("node", f.node)
 	}
 	if err == nil {
@@ -70,10 +76,10 @@ func parseRunCursor(s string) (*task.Run, error) {
 }
 
 func (f runFilter) matches(r task.Run) bool {
-	return !task.IsPart(r.ID) && (f.states == nil || slices.Contains(f.states, r.State)) &&
+	return (f.parts || !task.IsPart(r.ID)) && (f.states == nil || slices.Contains(f.states, r.State)) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
-		(f.after == nil || newest(*f.after, r) < 0)
+		(f.after == nil || newest(*f.after, r) < 0) && (f.last == nil || newest(r, *f.last) <= 0)
 }
 
 // activeOnly reports whether only attempts in inboxes can match.
@@ -142,6 +148,13 @@ func (s *server) answerRunsOf(c *call, ref store.Ref) (answer, error) {
 		if _, err := s.Store.Revisions(c.ctx(), ref); err != nil {
 			return answer{}, err // a task that is not there is not one without runs
 		}
+	}
+	if f.parts {
+		ended, err := s.Store.EndedParts(c.ctx(), []int{ref.Shard}, ref.Namespace+"/"+ref.Name)
+		if err != nil {
+			return answer{}, err
+		}
+		runs = override(ended, f.spread(runs))
 	}
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
 	slices.SortFunc(runs, newest)
@@ -363,6 +376,10 @@ func (s *server) cancelOnce(c *call, ref store.Ref, id string) (task.Run, error)
 	run, err = s.runOf(c.ctx(), ref, id)
 	if err != nil {
 		return task.Run{}, err
+	}
+	if parent, _, is := task.ParentOf(id); is && run.State == task.Queued {
+		return task.Run{}, fail(http.StatusConflict, client.CodeNotRunning, "part %s of task %s has not been given to a node yet: it ends with its run alone", id, ref).
+			withField("run").withHint("carillon run cancel " + parent + " ends the run, with all of its parts")
 	}
 	if !run.State.Final() {
 		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)

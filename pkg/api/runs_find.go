@@ -22,6 +22,12 @@ func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int)
 	if err != nil {
 		return nil, false, err
 	}
+	var ended []task.Run // of runs that have not: their records go when those of their runs tell of them
+	if f.parts {
+		if ended, err = s.Store.EndedParts(ctx, s.shards(), ns); err != nil {
+			return nil, false, err
+		}
+	}
 	switch {
 	case f.activeOnly():
 		queued, err := s.Store.QueuedRuns(ctx, s.shards(), ns) // where runs with parts are
@@ -35,7 +41,7 @@ func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int)
 		found, more = f.newest(nil, override(before, queued), most)
 		err = failed
 	case f.states == nil && f.node == "" || !f.since.IsZero() || f.after != nil:
-		found, more, err = s.runsByKeys(ctx, ns, f, before, most)
+		found, f.last, more, err = s.runsByKeys(ctx, ns, f, before, most)
 	default:
 		found, more, err = s.runsByValues(ctx, ns, f, before, most)
 	}
@@ -46,7 +52,7 @@ func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int)
 	if err != nil {
 		return nil, false, err
 	}
-	found, cut := f.newest(nil, override(found, after), most)
+	found, cut := f.newest(nil, override(found, override(ended, after)), most)
 	return found, more || cut, nil
 }
 
@@ -78,7 +84,7 @@ func (s *server) runsByValues(ctx context.Context, ns string, f runFilter, befor
 		}
 		active := slices.DeleteFunc(slices.Clone(before), func(r task.Run) bool { return !slices.Contains(ids, r.Shard) })
 		var cut bool
-		found, cut = f.newest(found, override(active, part), most) // what was active and is on record has ended, or waits again
+		found, cut = f.newest(found, override(active, f.spread(part)), most) // what was active and is on record has ended, or waits again
 		more = more || cut
 	}
 	return found, more, nil
@@ -92,13 +98,10 @@ func (s *server) shards() []int {
 	return ids
 }
 
-// maxRunScan is how many records a page of runs reads in search of those that
-// match; it may hold fewer than its limit, but one that has a next is never empty.
-const maxRunScan = 10_000
-
 // runsByKeys finds by their keys which records are the newest, and reads those
-// alone. A key has the run's time in milliseconds, as the record has.
-func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, more bool, err error) {
+// alone. A key has the run's time in milliseconds, as the record has. last, if it is
+// not nil, is the last place that was looked at: this page ends there.
+func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, last *task.Run, more bool, err error) {
 	until := f.until.Time
 	if f.after != nil {
 		if behind := f.after.ScheduledTime.Add(time.Millisecond); until.IsZero() || behind.Before(until) {
@@ -110,32 +113,34 @@ func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before 
 	for ids := range slices.Chunk(s.shards(), shardsAtOnce) {
 		part, err := s.Store.RunPlaces(ctx, ids, ns, f.since.Time, until)
 		if err != nil {
-			return nil, false, err
+			return nil, nil, false, err
 		}
 		places = append(places, part...)
-		if len(places) > 2*maxRunScan {
+		if len(places) > 2*s.MostScanned {
 			slices.SortFunc(places, newestPlace)
-			places, cut = places[:maxRunScan], true
+			places, cut = places[:s.MostScanned], true
 		}
 	}
 	slices.SortFunc(places, newestPlace)
-	if len(places) > maxRunScan {
-		places, cut = places[:maxRunScan], true
+	if len(places) > s.MostScanned {
+		places, cut = places[:s.MostScanned], true
 	}
 	var read []task.Run
 	left := most
 	for chunk := range slices.Chunk(places, 200) {
 		runs, err := s.Store.RunsAt(ctx, chunk)
 		if err != nil {
-			return nil, false, err
+			return nil, nil, false, err
 		}
 		matching := 0
 		for _, r := range runs {
 			if r == nil { // it has moved on, or was trimmed
 				continue
 			}
-			if read = append(read, *r); f.matches(*r) {
-				matching++
+			for _, one := range f.spread([]task.Run{*r}) {
+				if read = append(read, one); f.matches(one) {
+					matching++
+				}
 			}
 		}
 		if left -= matching; left < 0 {
@@ -144,12 +149,22 @@ func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before 
 		}
 	}
 	if left == most && cut { // nothing among the newest: look at all
-		return s.runsByValues(ctx, ns, f, before, most)
+		found, more, err = s.runsByValues(ctx, ns, f, before, most)
+		return found, nil, more, err
+	}
+	if cut { // an active run from behind it would have the next page jump over what is between
+		f.last = runAt(places[len(places)-1])
 	}
 	found, tooMany := f.newest(nil, override(slices.Clone(before), read), most)
-	return found, more || cut || tooMany, nil
+	return found, f.last, more || cut || tooMany, nil
 }
 
 func newestPlace(a, b store.RunPlace) int {
 	return cmp.Or(strings.Compare(b.Run, a.Run), strings.Compare(a.Ref.Namespace, b.Ref.Namespace), strings.Compare(a.Ref.Name, b.Ref.Name))
+}
+
+// runAt is a run as far as the order of lists goes.
+func runAt(p store.RunPlace) *task.Run {
+	at, _ := task.TimeOfRunID(p.Run)
+	return &task.Run{ScheduledTime: task.At(at), ID: p.Run, Namespace: p.Ref.Namespace, Task: p.Ref.Name}
 }

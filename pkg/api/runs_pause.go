@@ -13,9 +13,9 @@ import (
 
 // pauseRun serves the pause of a run: its node is asked to have it stand still.
 func (s *server) pauseRun(c *call) (answer, error) {
-	return s.turnRun(c, "paused", func(ctx context.Context, h store.Held, who string) (task.Run, error) {
+	return s.turnRun(c, paused, func(ctx context.Context, h store.Held, who string) (task.Run, error) {
 		if h.CancelRequested {
-			return task.Run{}, fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s is about to end: it was cancelled", h.ID, h.Ref()).withField("run")
+			return task.Run{}, aboutToEnd(h.Ref(), h.ID)
 		}
 		run, err := s.Store.PauseActive(ctx, h, who)
 		if errors.Is(err, store.ErrFormat) {
@@ -26,7 +26,15 @@ func (s *server) pauseRun(c *call) (answer, error) {
 	})
 }
 
-const resumed = "resumed"
+// What is asked of a run, as it is told.
+const (
+	paused  = "paused"
+	resumed = "resumed"
+)
+
+func aboutToEnd(ref store.Ref, id string) error {
+	return fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s is about to end: it was cancelled", id, ref).withField("run")
+}
 
 // resumeRun serves the end of a pause.
 func (s *server) resumeRun(c *call) (answer, error) {
@@ -44,6 +52,9 @@ func (s *server) turnRun(c *call, what string, ask func(context.Context, store.H
 	if err != nil {
 		return answer{}, err
 	}
+	if f := found.Fan; what == paused && f != nil && f.Cancel != "" && !found.State.Final() {
+		return answer{}, aboutToEnd(ref, found.ID)
+	}
 	var run task.Run
 	err = retryConflict(c.ctx(), func() error {
 		run, err = s.turnOnce(c, ref, found.ID, what, ask)
@@ -57,6 +68,9 @@ func (s *server) turnOnce(c *call, ref store.Ref, id, what string, ask func(cont
 	held, err := s.Store.ActiveOf(c.ctx(), ref)
 	if err != nil {
 		return task.Run{}, err
+	}
+	if parts := partsIn(held, id); len(parts) > 0 {
+		return s.turnParts(c, ref, id, parts, what, ask)
 	}
 	for _, h := range held {
 		if h.ID == id {
@@ -73,6 +87,9 @@ func (s *server) turnOnce(c *call, ref store.Ref, id, what string, ask func(cont
 			return run, f
 		}
 		return run, f.withHint("carillon task pause " + ref.Name + " stops its ticks; carillon run cancel " + id + " ends this run")
+	case run.Fan != nil && !run.State.Final():
+		return run, fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s has %d parts, and no node has one of them now: only those are %s", id, ref, run.Fan.Count, what).
+			withField("run")
 	case !run.State.Final():
 		return run, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
 	}

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -90,6 +91,107 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		wantError(t, f(id(3, "aaaa")), task.ErrConflict, client.CodeAlreadyEnded)
 		wantError(t, f(id(9, "aaaa")), task.ErrNotFound, client.CodeNotFound)
 	}
+}
+
+// A pause of a run with parts is one of each that a node has, and says which those are.
+func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	run, other := id(1, "aaaa"), id(2, "aaaa")
+	fan := func(r *task.Run) {
+		r.State, r.Reason, r.Fan = task.Running, "", &task.Fan{Count: 5, Need: 5, Left: []int{4}}
+	}
+	w.waiting("a", run, fan)
+	w.waiting("a", other, fan)
+	w.active("node-b", "a", task.PartID(run, 0))
+	w.active("node-c", "a", task.PartID(run, 1))
+	w.ended("a", task.PartID(run, 2), task.Succeeded, nil)
+	w.waiting("a", task.PartID(run, 3), func(r *task.Run) { r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, Node: "node-b"}} })
+	w.active("node-b", "a", task.PartID(other, 0))
+	w.active("node-b", "a", id(3, "aaaa"))
+
+	stand := func(r task.Run) string {
+		t.Helper()
+		if r.ID != run || r.Fan == nil {
+			t.Fatalf("it is %+v", r)
+		}
+		var s []string
+		for _, p := range r.Fan.Parts {
+			s = append(s, strings.TrimSpace(fmt.Sprintf("%d:%s %s", p.Index, p.State, p.PausedBy)))
+		}
+		return strings.Join(s, ", ")
+	}
+	asked := "0:running ann, 1:running ann, 2:succeeded, 3:queued, 4:queued"
+	w.writes.set(nil, nil)
+	for range 2 { // twice is once
+		got, err := w.PauseRun(ctx, "default", "a", run)
+		must(t, err)
+		if stand(got) != asked {
+			t.Errorf("asked to pause: %s", stand(got))
+		}
+	}
+	if n := w.writes.committed(); n != 2 {
+		t.Errorf("%d writes for two parts", n)
+	}
+	held, err := w.store.ActiveOf(ctx, ref("default", "a"))
+	must(t, err)
+	for _, h := range held {
+		if of, _, _ := task.ParentOf(h.ID); h.PauseRequested != (of == run) {
+			t.Errorf("run %s: asked to pause %t", h.ID, h.PauseRequested)
+		}
+	}
+	got, err := w.ResumeRun(ctx, "default", "a", run)
+	must(t, err)
+	if want := strings.ReplaceAll(asked, " ann", ""); stand(got) != want || w.writes.committed() != 4 {
+		t.Errorf("resumed with %d writes: %s", w.writes.committed(), stand(got))
+	}
+
+	// One moves while we look, for good: the others are asked all the same.
+	first := w.store.Keys().Run("node-b", ref("default", "a"), task.PartID(run, 0))
+	w.writes.set(func(txn kv.Txn) {
+		if string(txn.Then[0].KeyBytes()) == first {
+			w.active("node-b", "a", task.PartID(run, 0))
+		}
+	}, nil)
+	e := wantError(t, second(w.PauseRun(ctx, "default", "a", run)), task.ErrConflict, client.CodeConflict)
+	if !strings.Contains(e.Message, "1 of 2 parts were asked") {
+		t.Errorf("one of them moves: %v", e)
+	}
+	w.writes.set(nil, nil)
+	got, err = w.PauseRun(ctx, "default", "a", run)
+	must(t, err)
+	if stand(got) != asked {
+		t.Errorf("then: %s", stand(got))
+	}
+
+	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, errLost }) // done, and not told
+	e = wantError(t, second(w.ResumeRun(ctx, "default", "a", run)), task.ErrUnknown, client.CodeUnknown)
+	if e.ID != run || !strings.Contains(e.Message, "0 of 2 parts were asked") {
+		t.Errorf("nobody knows what became of it: %+v", e)
+	}
+}
+
+func TestPauseOfARun_WithPartsThatNobodyHasIsRefused(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	run := id(1, "aaaa")
+	fan := &task.Fan{Count: 3, Need: 3, Left: []int{0, 1, 2}}
+	w.waiting("a", run, func(r *task.Run) { r.State, r.Reason, r.Fan = task.Running, "", fan })
+	for _, err := range []error{second(w.PauseRun(ctx, "default", "a", run)), second(w.ResumeRun(ctx, "default", "a", run))} {
+		e := wantError(t, err, task.ErrConflict, client.CodeNotRunning)
+		if !strings.Contains(e.Message, "has 3 parts, and no node has one of them") {
+			t.Errorf("%v", e)
+		}
+	}
+
+	fan.Left, fan.Cancel = []int{1, 2}, task.ReasonCancelled
+	w.waiting("a", run, func(r *task.Run) { r.State, r.Reason, r.Fan = task.Running, "", fan })
+	w.active("node-b", "a", task.PartID(run, 0))
+	e := wantError(t, second(w.PauseRun(ctx, "default", "a", run)), task.ErrConflict, client.CodeAlreadyEnded)
+	if !strings.Contains(e.Message, "about to end") {
+		t.Errorf("paused while it ends: %v", e)
+	}
+	must(t, second(w.ResumeRun(ctx, "default", "a", run)))
 }
 
 // An older version takes no notice of a pause.

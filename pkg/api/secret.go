@@ -92,6 +92,12 @@ func (s *server) setSecret(c *call) (answer, error) {
 		// What is wrong is not said: it may have a value in it.
 		return answer{}, fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not JSON of the form {\"values\": {\"NAME\": \"text\"}, \"remove\": [\"NAME\"], \"replace\": false}")
 	}
+	if len(ask.Values)+len(ask.Remove) == 0 {
+		return answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and remove is, too: there is nothing to write")
+	}
+	if err := s.knownToAll(); err != nil {
+		return answer{}, err
+	}
 	return s.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
 		if c.fresh && is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrExists)
@@ -112,6 +118,15 @@ func (s *server) setSecret(c *call) (answer, error) {
 		maps.Copy(values, ask.Values)
 		return values, task.SecretSet, task.CheckSecret("values", values)
 	})
+}
+
+// knownToAll refuses new secrets while there may be nodes that do not know what one is.
+func (s *server) knownToAll() error {
+	if writes := s.Store.Format(); writes < store.FormatProcesses {
+		return fail(http.StatusConflict, client.CodeConflict, "secrets take format %d of the cluster's records, and nodes write %d: some would not know what they are",
+			store.FormatProcesses, writes).withHint(toUpgrade)
+	}
+	return nil
 }
 
 func (s *server) rotateSecret(c *call) (answer, error) {
@@ -154,7 +169,7 @@ func (s *server) writeSecret(c *call, next func(ring secret.Ring, r store.Secret
 		}
 		old := r.Revision
 		now := s.now()
-		if !is {
+		if !is || r.CreatedAt.IsZero() {
 			r.CreatedAt = now
 		}
 		r.Generation, r.Change, r.UpdatedAt, r.UpdatedBy = r.Generation+1, change, now, c.who()
@@ -179,7 +194,8 @@ func (s *server) secretNow(c *call, ns, name string) (r store.SecretRecord, is b
 	if errors.Is(err, task.ErrNotFound) && c.match == 0 {
 		err = nil
 	}
-	if err == nil && c.match != 0 && c.match != r.Revision {
+	damaged := errors.Is(err, task.ErrInvalid)
+	if (err == nil || damaged) && c.match != 0 && c.match != r.Revision {
 		err = fmt.Errorf("secret %s/%s is at revision %d: %w, %d", ns, name, r.Revision, task.ErrStale, c.match)
 	}
 	return r, is, err
@@ -223,7 +239,7 @@ func (s *server) deleteSecret(c *call) (answer, error) {
 	err = retryConflict(c.ctx(), func() error {
 		r, is, err := s.secretNow(c, ns, name)
 		switch {
-		case errors.Is(err, task.ErrInvalid) && r.Revision > 0 && (c.match == 0 || c.match == r.Revision):
+		case errors.Is(err, task.ErrInvalid) && r.Revision > 0:
 			r.CreatedAt = s.now() // what cannot be read can go
 		case err != nil:
 			return err

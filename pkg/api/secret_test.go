@@ -105,12 +105,9 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 		t.Errorf("without a key nothing is told: %v", err)
 	}
 	for want, r := range map[string]client.SecretRequest{
-		"required": {}, task.CodeBadEnv: {Values: map[string]string{"a-b": "hunter2"}}, task.CodeBadValue: {Remove: []string{"hunter2"}},
+		task.CodeRequired: {}, task.CodeBadEnv: {Values: map[string]string{"a-b": "hunter2"}}, task.CodeBadValue: {Remove: []string{"hunter2"}},
 		task.CodeTooLong: {Values: map[string]string{"a": strings.Repeat("hunter2", 10_000)}},
 	} {
-		if want == "required" {
-			r.Replace = true
-		}
 		e := wantError(t, second(w.SetSecret(ctx, "default", "db", r)), task.ErrInvalid, want)
 		if want != task.CodeBadValue && strings.Contains(e.Error(), "hunter") {
 			t.Errorf("it tells the value: %v", e)
@@ -147,6 +144,9 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	}
 	// A record that cannot be read can be written anew.
 	w.put(w.store.Keys().Secret("default", "db"), "{}")
+	if r := put(`{"values": {"a": "b"}, "replace": true}`, map[string]string{"If-Match": `"1"`}); r.status != 412 {
+		t.Errorf("another revision of a damaged record: %d %s", r.status, r.body)
+	}
 	if r := put(good, nil); r.status != 409 || !strings.Contains(r.body, "replace") {
 		t.Errorf("a damaged record: %d %s", r.status, r.body)
 	}
@@ -189,4 +189,24 @@ func TestSecret_LosesNoWrite(t *testing.T) {
 	if len(got) != writers*writes || err != nil || r.Generation != writers*writes {
 		t.Errorf("%d values and generation %d of %d writes, %v", len(got), r.Generation, writers*writes, err)
 	}
+}
+
+// An older version does not know what a secret is: its audit would take it for damage.
+func TestSecret_TakesAFormat(t *testing.T) {
+	t.Parallel()
+	w, _, _, _ := withKeys(t)
+	ctx, set := t.Context(), client.SecretRequest{Values: map[string]string{"a": "b"}}
+	must(t, second(w.SetSecret(ctx, "default", "db", set)))
+	f, err := w.store.Formats(ctx)
+	must(t, err)
+	must(t, w.store.SetFormat(ctx, f, store.FormatShadow, store.FormatShadow))
+	now, err := w.store.Cluster(ctx)
+	must(t, err)
+	must(t, w.store.Obey(now))
+	e := wantError(t, second(w.SetSecret(ctx, "default", "new", set)), task.ErrConflict, client.CodeConflict)
+	if !strings.Contains(e.Hint, "carillon cluster upgrade") {
+		t.Errorf("%v (%s)", e, e.Hint)
+	}
+	must(t, second(w.RotateSecret(ctx, "default", "db")))
+	must(t, w.DeleteSecret(ctx, "default", "db"))
 }

@@ -68,12 +68,12 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		limits  []string
 	}{
 		{"fire", append([]string{"fire", "--tasks", "200"}, limited...), []string{"fire"}, []string{limitCommit, limitNested}},
-		{"fire one by one over grpc", append([]string{"fire", "--tasks", "200", "--commit", "direct", "--transport", "grpc", "--limit-duration", "100ms"}, quick...),
-			[]string{"fire"}, []string{limitCommit, limitNested}},
+		{"fire one by one over grpc", append([]string{"fire", "--tasks", "200", "--commit", "direct", "--transport", "grpc", "--limit-duration", "0s"}, quick...),
+			[]string{"fire"}, nil},
 		{"lifecycle", append([]string{"lifecycle", "--tasks", "200", "--overlap", "allow", "--keep", "3"}, limited...),
 			[]string{"lifecycle"}, []string{limitCycle}},
-		{"lifecycle with ticks that are skipped", append([]string{"lifecycle", "--tasks", "50", "--outstanding", "50"}, limited...),
-			[]string{"lifecycle"}, []string{limitCycle}},
+		{"lifecycle with ticks that are skipped", append([]string{"lifecycle", "--tasks", "50", "--outstanding", "50", "--limit-duration", "0s"}, quick...),
+			[]string{"lifecycle"}, nil},
 		{"process", append([]string{"process", "--tasks", "50", "--outstanding", "20", "--slots", "2", "--guardian=false"}, limited...),
 			[]string{"process"}, []string{limitSpawn}},
 		{"herd", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--audit"},

@@ -241,7 +241,9 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 	}
 	sleep(run, took/5)
 	watch := startWatch(count.Load())
-	sleep(run, took)
+	for more := sleep(run, took); more && count.Load() == watch.first; { // one request at least
+		more = sleep(run, took)
+	}
 	watch.stop(count.Load(), &res)
 	err = context.Cause(run)
 	cancel(nil)

@@ -230,7 +230,7 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 		w.ground.Go(func() error { return guardian.Run(ctx) })
 	}
 	return executor.New(executor.Config{
-		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: executor.RoomsDir(nodeName, dir), Scratch: executor.ScratchDir(nodeName, dir), Inbox: w.tap, Guardian: guardian, Groups: groups, Logger: r.log,
+		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: executor.RoomsDir("", nodeName, dir), Inbox: w.tap, Guardian: guardian, Groups: groups, Logger: r.log,
 	})
 }
 

@@ -61,6 +61,9 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 		s.server, err = kv.StartServer(ctx, kv.ServerConfig{
 			Dir: s.dir + "/etcd", Logger: log,
 			CompactionRetention: 1 << 40, // every revision is read back at the end
+			// It is alone, and elects nobody; but requests may take as long as two elections
+			// and five seconds, which is little where everything is busy.
+			Election: 10 * time.Second,
 		})
 		if err != nil {
 			return nil, err

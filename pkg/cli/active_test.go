@@ -29,3 +29,37 @@ func active(ts *testscript.TestScript, _ bool, args []string) {
 	w.put(ts, w.store.Keys().Run("node-a", r, id), run)
 	ts.Setenv("RUN", id)
 }
+
+// parts puts a run with parts where it is while they are under way: parts TASK TICK
+// STATE[=WHO, who has it paused]..., one STATE for each part; queued: it is not given
+// out. Its id is in RUN. As with active, nobody does anything about them.
+func parts(ts *testscript.TestScript, _ bool, args []string) {
+	w, r := worldOf(ts), ref("default", args[0])
+	tick, err := time.Parse(time.RFC3339, args[1])
+	ts.Check(err)
+	t, err := w.store.Task(context.Background(), r)
+	ts.Check(err)
+	at, id := task.At(tick), task.RunID(tick, t.Task.UID)
+	parent := task.Run{UID: t.Task.UID, ScheduledTime: at, State: task.Running, Trigger: task.TriggerSchedule, Owner: "node-a", Attempt: 1, CreatedAt: at}
+	parent.Fan = &task.Fan{Count: len(args) - 2, Need: len(args) - 2}
+	for i, word := range args[2:] {
+		state, by, _ := strings.Cut(word, "=")
+		run := task.Run{UID: t.Task.UID, ScheduledTime: at, State: task.State(state), Trigger: task.TriggerPart, Owner: "node-a", Attempt: 1,
+			CreatedAt: at, StartedAt: at, PartCount: len(args) - 2}
+		switch part := task.PartID(id, i); {
+		case run.State == task.Queued:
+			parent.Fan.Left = append(parent.Fan.Left, i)
+		case run.State.Final():
+			run.EndedAt = at
+			w.put(ts, w.store.Keys().Ended(r, part), run)
+		default:
+			a := task.Assigned{Instance: "i", Generation: 1, Action: t.Task.Action, KillGrace: t.Task.KillGrace, Run: run}
+			if by != "" {
+				a.PauseRequested, a.PausedBy, a.PausedAt = true, by, at
+			}
+			w.put(ts, w.store.Keys().Run("node-a", r, part), a)
+		}
+	}
+	w.put(ts, w.store.Keys().Queued(r, id), task.Waiting{Run: parent})
+	ts.Setenv("RUN", id)
+}

@@ -55,7 +55,11 @@ func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 	if s.Epoch > 1 {
 		d.field("Epoch", "%d", s.Epoch)
 	}
-	d.painted("Nodes", a.share(s.NodesReady, s.Nodes, "ready"))
+	nodes := a.share(s.NodesReady, s.Nodes, "ready")
+	if s.Pressed > 0 {
+		nodes += a.paint(yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
+	}
+	d.painted("Nodes", nodes)
 	d.painted("Leader", first(oneLine(s.Leader), a.paint(red, "none just now")))
 	d.painted("Shards", a.share(s.ShardsOwned, s.Shards, "owned"))
 	d.field("Tasks", "%d", s.Tasks)

@@ -325,12 +325,13 @@ func (a *app) completeFlags(cmd *cobra.Command) {
 	if cmd.HasParent() && cmd.Parent().Name() == "node" {
 		known["selector"] = a.completeNodeLabels
 	}
+	own := cmd.LocalNonPersistentFlags() // put together anew by each call
 	for flag, f := range known {
-		if cmd.LocalNonPersistentFlags().Lookup(flag) != nil {
+		if own.Lookup(flag) != nil {
 			complete(cmd, flag, f) // but for a command that has its own
 		}
 	}
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+	own.VisitAll(func(f *pflag.Flag) {
 		if !namesFile.MatchString(f.Name) {
 			complete(cmd, f.Name, cobra.NoFileCompletions) // a file is not the answer
 		}

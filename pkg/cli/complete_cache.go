@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,8 +11,7 @@ import (
 	"time"
 )
 
-// cacheLife is how long TAB offers what it knows, without asking again: as long as
-// a person goes on with one line.
+// cacheLife is how long TAB offers what it knows, if IO does not say otherwise.
 const cacheLife = 5 * time.Second
 
 // cached is what the cache keeps. At is the wall clock's time.
@@ -20,13 +20,13 @@ type cached struct {
 	Offers []offer   `json:"offers"`
 }
 
-// remembered is what fetch found less than cacheLife ago, or finds now. The cache
+// remembered is what fetch found a moment ago, or finds now. The cache
 // is one user's, and of one server and one token: nobody is shown what another may see.
 func (a *app) remembered(kind string, fetch func() ([]offer, error)) ([]offer, error) {
 	file := a.cacheFile(kind)
 	var c cached
 	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &c) == nil {
-		if age := a.now().Sub(c.At); age >= 0 && age < cacheLife {
+		if age := a.now().Sub(c.At); age >= 0 && age < cmp.Or(a.CompleteFor, cacheLife) {
 			return c.Offers, nil
 		}
 	}

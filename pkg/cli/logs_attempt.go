@@ -30,7 +30,7 @@ func (t *tail) attempt(ctx context.Context, n int) error {
 	if t.out != nil {
 		t.out.attempt = n
 	}
-	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.out != nil && t.m.timed()}
+	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.out != nil && t.out.timed()}
 	switch {
 	case t.out == nil:
 		o.From = atTheEnd

@@ -34,8 +34,10 @@ type tail struct {
 	first    int             // the attempt to begin with; 0: the latest
 	only     bool            // no other attempt than first
 	poke     <-chan struct{} // tells when to look again; nil: nobody does
+	part     func(task.Run)  // follows a part of the run; nil: nobody does, or by other means
+	known    map[string]bool // parts that are followed
 	seen     int64           // bytes of the attempt first
-	begun    time.Time       // when it was waited for
+	since    time.Time       // when it was waited for
 	told     bool            // that it waits
 	away     bool            // its node is; that was told
 	bother   time.Time       // since when the server is away
@@ -49,7 +51,7 @@ func (t *tail) follow(ctx context.Context) (task.Run, error) {
 	if t.out != nil {
 		defer t.out.end()
 	}
-	t.begun = t.m.now()
+	t.since = t.m.now()
 	wait := pollFirst
 	if t.run.UID == "" && t.run.State.Final() { // an event told of it, and not all
 		if err := t.look(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
@@ -60,7 +62,7 @@ func (t *tail) follow(ctx context.Context) (task.Run, error) {
 		// The state first, the output after it: what a run wrote before it ended is
 		// then not missed.
 		final := t.run.State.Final()
-		if final && t.only && !slices.Contains(t.started(), t.first) {
+		if final && t.only && t.run.Fan == nil && !slices.Contains(t.started(), t.first) {
 			return t.run, notFound("run %s has no attempt %d on record", t.run.ID, t.first)
 		}
 		progress, err := t.outputs(ctx)
@@ -113,7 +115,8 @@ func (t *tail) look(ctx context.Context) error {
 
 // waits says that the run does not start, once.
 func (t *tail) waits() {
-	if t.told || t.run.Node != "" || t.m.now().Sub(t.begun) < startPatience {
+	begun := t.run.Node != "" || t.run.Fan != nil && t.run.State != task.Queued
+	if t.told || begun || t.m.now().Sub(t.since) < startPatience {
 		return
 	}
 	t.told = true
@@ -140,6 +143,9 @@ func (t *tail) past(n int) bool { return t.run.State.Final() || t.run.Attempt > 
 
 // outputs follows the attempts that there are. Progress: of one the end was reached.
 func (t *tail) outputs(ctx context.Context) (progress bool, err error) {
+	if err := t.begun(ctx); err != nil {
+		return false, err
+	}
 	list := t.started()
 	if t.first == 0 && len(list) > 0 {
 		t.first = slices.Max(list)

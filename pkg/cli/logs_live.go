@@ -42,11 +42,7 @@ func (a *app) followLogs(ctx context.Context, c *client.Client, n logWords, o re
 	errs := make([]error, len(n.runs))
 	var one sync.Mutex // parts of a run may fail at once
 	for i, r := range n.runs {
-		follow := func(failed func(error)) { l.start(ctx, &liveTask{}, r, failed) }
-		if r.Fan != nil {
-			follow = func(failed func(error)) { l.startParts(ctx, r, failed) }
-		}
-		follow(func(err error) {
+		l.start(ctx, &liveTask{}, r, func(err error) {
 			one.Lock()
 			defer one.Unlock()
 			errs[i] = err
@@ -212,12 +208,14 @@ func (l *live) there(ctx context.Context, n logWords) ([]task.Run, error) {
 	return runs, err
 }
 
+// runningNow is what writes now: of runs with parts these alone, which one call lists
+// for all tasks.
 func (l *live) runningNow(ctx context.Context, n logWords) ([]task.Run, error) {
-	runs, err := l.c.ListRuns(ctx, client.RunFilter{Namespace: l.scope(), State: task.Running})
+	runs, err := l.c.ListRuns(ctx, client.RunFilter{Namespace: l.scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
 	if err != nil {
 		return nil, err
 	}
-	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return l.tasks[ref{r.Namespace, r.Task}] == nil })
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return r.Fan != nil || l.tasks[ref{r.Namespace, r.Task}] == nil })
 	return append(runs, n.runs...), nil
 }
 
@@ -269,7 +267,9 @@ func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(e
 	t.runs = append(t.runs, run)
 	f := &tail{m: l.merger, c: l.c, run: r, lines: l.o.tail, first: l.o.attempt, only: l.o.attempt > 0}
 	if len(l.tasks) > 0 {
-		f.poke, f.stubborn = run.poke, true
+		f.poke, f.stubborn = run.poke, true // events tell of parts as well
+	} else {
+		f.part = func(p task.Run) { l.start(ctx, &liveTask{}, p, failed) }
 	}
 	l.tails.Go(func() {
 		defer l.pending.Add(-1)

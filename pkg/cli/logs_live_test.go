@@ -25,10 +25,11 @@ type fakeCluster struct {
 
 	mu    sync.Mutex
 	calls map[string]int
+	ids   map[string]int // calls for a run, by its id
 }
 
 func newFakeCluster(t *testing.T) *fakeCluster {
-	f := &fakeCluster{events: make(chan task.Event), calls: map[string]int{}}
+	f := &fakeCluster{events: make(chan task.Event), calls: map[string]int{}, ids: map[string]int{}}
 	mux := http.NewServeMux()
 	count := func(pattern string, serve http.HandlerFunc) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -42,10 +43,31 @@ func newFakeCluster(t *testing.T) *fakeCluster {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(v)
 	}
+	count("/v1/namespaces/default/runs", func(w http.ResponseWriter, r *http.Request) {
+		parent := task.Run{Namespace: "default", Task: "t000", ID: fanID, State: task.Running, Fan: &task.Fan{Count: 3}}
+		part := func(i int, s task.State) task.Run {
+			return task.Run{Namespace: "default", Task: "t000", ID: task.PartID(fanID, i), State: s, Attempt: 1, Node: "n1"}
+		}
+		list := []task.Run{parent}
+		if r.URL.Query().Get("parts") == "true" {
+			list = append(list, part(0, task.Running))
+		}
+		if strings.Contains(r.URL.Query().Get("state"), string(task.Paused)) {
+			list = append(list, part(2, task.Paused))
+		}
+		asJSON(w, map[string]any{"items": list})
+	})
 	const runs = "/v1/namespaces/default/tasks/{name}/runs"
 	count(runs, func(w http.ResponseWriter, _ *http.Request) { asJSON(w, map[string]any{"items": []task.Run{}}) })
 	count(runs+"/{id}", func(w http.ResponseWriter, r *http.Request) {
-		asJSON(w, task.Run{Namespace: "default", Task: r.PathValue("name"), ID: r.PathValue("id"), State: task.Succeeded, Attempt: 1, Node: "n1"})
+		f.mu.Lock()
+		f.ids[r.PathValue("id")]++
+		f.mu.Unlock()
+		run := task.Run{Namespace: "default", Task: r.PathValue("name"), ID: r.PathValue("id"), State: task.Succeeded, Attempt: 1, Node: "n1"}
+		if run.ID == fanID {
+			run.Fan = &task.Fan{Count: 3}
+		}
+		asJSON(w, run)
 	})
 	count(runs+"/{id}/logs", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -126,6 +148,39 @@ func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
 		if got := f.calls[pattern]; got > want {
 			t.Errorf("%s was called %d times, want %d", pattern, got, want)
 		}
+	}
+}
+
+const fanID = "20261120T200100.000Z-aaaa"
+
+// Of very many tasks one call tells what runs now, parts too: no run with parts is
+// looked up, so that those of the last are not shown late.
+func TestLogs_OfVeryManyTasksShowPartsByOneCall(t *testing.T) {
+	f := newFakeCluster(t)
+	args := []string{"logs", "-f", "--server", f.URL}
+	for i := range mostListed + 1 {
+		args = append(args, fmt.Sprintf("t%03d", i))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var out lockedBuffer
+	done := make(chan int)
+	go func() {
+		done <- Main(ctx, args, IO{Out: &out, Err: io.Discard, Env: func(string) string { return "" }})
+	}()
+	lines := func() []string { return slices.Sorted(strings.SplitSeq(strings.TrimSpace(out.String()), "\n")) }
+	for end := time.Now().Add(20 * time.Second); len(lines()) < 2 && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	cancel()
+	<-done
+	want := []string{"t000[0] | of " + task.PartID(fanID, 0), "t000[2] | of " + task.PartID(fanID, 2)}
+	if got := lines(); !slices.Equal(got, want) {
+		t.Errorf("shown %q, want %q", got, want)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ids[fanID] > 0 || f.calls["/v1/namespaces/default/runs"] != 1 {
+		t.Errorf("the run was looked up %d times, and runs were listed %d times", f.ids[fanID], f.calls["/v1/namespaces/default/runs"])
 	}
 }
 

@@ -40,6 +40,10 @@ type merger struct {
 	mu   sync.Mutex
 	open *strand // whose line is not ended
 	err  error   // why nothing more can be written
+
+	unsettled      []unsettled // by their times
+	unsettledBytes int
+	settling       *time.Timer // nil: nothing is held back
 }
 
 // merge makes a merger for the outputs of tasks.
@@ -70,9 +74,19 @@ type strand struct {
 	stream string
 	held   []byte    // a line that is not ended
 	at     task.Time // when it came; zero: that is not known
+	last   time.Time // the latest time that it had
+}
+
+// number has lines of parts begin with their numbers from now on.
+func (m *merger) number() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.parts = true
 }
 
 func (m *merger) lane(r task.Run) *lane {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	l := &lane{m: m, run: r}
 	if _, index, is := task.ParentOf(r.ID); m.prefixed || m.parts && is {
 		name := m.show(ref{r.Namespace, r.Task})
@@ -148,6 +162,9 @@ func (l *lane) end() {
 	}
 	for _, s := range l.strands {
 		s.take(len(s.held))
+	}
+	l.m.releaseTo(func(u unsettled) bool { return u.s.lane == l })
+	for _, s := range l.strands {
 		if l.m.open == s && (l.prefix != "" || l.m.timestamps) {
 			l.m.endLine()
 		}
@@ -177,17 +194,18 @@ func (s *strand) take(n int) {
 	if n == 0 || s.m.err != nil {
 		return
 	}
-	s.m.write(s, s.held[:n])
+	s.m.put(s, s.held[:n])
 	if s.held = append(s.held[:0], s.held[n:]...); cap(s.held) > 4*mostUnended {
 		s.held = bytes.Clone(s.held)
 	}
 }
 
-func (m *merger) write(s *strand, text []byte) {
+// write writes what a strand has printed at a time.
+func (m *merger) write(s *strand, at task.Time, text []byte) {
 	var out bytes.Buffer
 	if m.output == asJSONL {
 		for line := range bytes.Lines(text) {
-			m.writeJSON(&out, s, line)
+			m.writeJSON(&out, s, at, line)
 		}
 		m.print(out.Bytes())
 		return
@@ -205,7 +223,7 @@ func (m *merger) write(s *strand, text []byte) {
 		for line := range bytes.Lines(text) {
 			if m.open != s {
 				out.WriteString(s.prefix)
-				out.WriteString(m.stamp(s.at))
+				out.WriteString(m.stamp(at))
 			}
 			m.open = nil
 			out.Write(line)
@@ -220,8 +238,11 @@ func (m *merger) write(s *strand, text []byte) {
 
 // timed reports whether the times of lines are wanted: to show, or to merge by.
 func (m *merger) timed() bool {
-	return m.timestamps || m.output == asJSONL || (m.prefixed || m.parts) && m.patient
+	return m.timestamps || m.output == asJSONL || m.patient && (m.prefixed || m.parts)
 }
+
+// timed reports whether the times of its lines are wanted.
+func (l *lane) timed() bool { return l.m.timed() || l.prefix != "" }
 
 // stampLayout is as long for every time in one zone, but where its offset changes
 // from none.
@@ -267,9 +288,9 @@ type logLine struct {
 	Unended   bool      `json:"unended,omitempty"` // more of the line may follow
 }
 
-func (m *merger) writeJSON(out *bytes.Buffer, s *strand, line []byte) {
+func (m *merger) writeJSON(out *bytes.Buffer, s *strand, at task.Time, line []byte) {
 	text, whole := bytes.CutSuffix(line, []byte("\n"))
-	v := logLine{Namespace: s.run.Namespace, Task: s.run.Task, Run: s.run.ID, Attempt: s.attempt, Time: s.at, Stream: s.stream, Unended: !whole}
+	v := logLine{Namespace: s.run.Namespace, Task: s.run.Task, Run: s.run.ID, Attempt: s.attempt, Time: at, Stream: s.stream, Unended: !whole}
 	if utf8.Valid(text) {
 		v.Text = new(string(text))
 	} else {

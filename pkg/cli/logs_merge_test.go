@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -130,6 +131,64 @@ func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 		}
 		for _, l := range lanes {
 			l.end()
+		}
+	})
+}
+
+// Lines of runs that are followed come in the order in which they were printed, if they
+// are read within a moment of each other, and at the latest with their run's end.
+func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		m, lanes := merging(&out, false, asTable, "a", "b")
+		t0 := time.Now()
+		add := func(lane, ms int, text string) {
+			if err := lanes[lane].add(client.LogPiece{Time: task.At(t0.Add(time.Duration(ms) * time.Millisecond)), Text: []byte(text)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shown := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			m.mu.Lock() // a timer writes, too
+			defer m.mu.Unlock()
+			if out.String() != want {
+				t.Fatalf("%q, want %q", &out, want)
+			}
+		}
+		held := func() int {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.unsettledBytes
+		}
+		add(1, 3, "three\n")
+		time.Sleep(settle / 2)
+		add(0, 1, "one\n")
+		add(0, 2, "two\n")
+		add(0, 4, "four\n")
+		shown("")
+		time.Sleep(settle/2 + time.Millisecond)
+		want := "a | one\na | two\nb | three\n"
+		shown(want)
+		time.Sleep(settle / 2)
+		want += "a | four\n"
+		shown(want)
+		add(1, 7, "seven\n")
+		add(0, 6, "six\n")
+		add(0, 5, "another node's\n")
+		add(0, 8, "eight")
+		lanes[0].end()
+		want += "a | six\na | another node's\nb | seven\na | eight\n"
+		shown(want)
+		for range 100 {
+			add(1, 9, strings.Repeat("x", 20<<10)+"\n")
+			if n := held(); n > mostUnsettled {
+				t.Fatalf("%d bytes are held back", n)
+			}
+		}
+		lanes[1].end()
+		if n := held(); n != 0 {
+			t.Errorf("%d bytes are held back for ever", n)
 		}
 	})
 }

@@ -27,6 +27,9 @@ type IO struct {
 	// CompleteWithin is how long TAB waits for an answer; 0 is 300 ms, as long as a
 	// person takes it for a key that works.
 	CompleteWithin time.Duration
+	// CompleteFor is how long TAB offers what it has found, without asking again; 0
+	// is 5 s, as long as a person goes on with one line.
+	CompleteFor time.Duration
 }
 
 // Main runs one command line, without the program's name, and returns its exit
@@ -128,7 +131,9 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 	a.plainText(root)
 	a.refuseUnknown(root)
 	root.AddCommand(manCommand(root))
-	a.completeFlags(root)
+	if len(a.args) == 0 || strings.HasPrefix(a.args[0], cobra.ShellCompRequestCmd) {
+		a.completeFlags(root) // it takes as long as all else before a command's own work
+	}
 	return root
 }
 

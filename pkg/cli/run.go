@@ -76,8 +76,8 @@ func (a *app) ago(flag, text string, zone *time.Location) (time.Time, error) {
 // runListing is what the flags of run list ask for.
 type runListing struct {
 	runFlags
-	task, node  string
-	dead, watch bool
+	task, node         string
+	parts, dead, watch bool
 }
 
 func (a *app) runList() *cobra.Command {
@@ -88,16 +88,19 @@ func (a *app) runList() *cobra.Command {
 		Short:   "List runs, newest first",
 		Long: "List runs, newest first: what waits and runs, what ended, and ticks that did not run; of the tasks that are named, or\n" +
 			"of all. With --dead only those that failed, timed out or were lost and have no attempt left: `carillon run retry` and\n" +
-			"`dismiss` take them off that list; it has the newest 100 of a task. Times without an offset are of your zone.",
+			"`dismiss` take them off that list; it has the newest 100 of a task. With --parts, or --node, the parts of runs are listed\n" +
+			"like runs. Times without an offset are of your zone.",
 		Example: `  carillon run list --limit 20
   carillon run list --state running,queued -A
   carillon run list nightly-backup --since 24h
   carillon run list --state failed,timed_out --since 2026-11-20 --node db-1 -o json
   carillon run list --state running -w
+  carillon run list index --parts --state failed
   carillon run list --dead -A`,
 		ValidArgsFunction: a.completeTasks,
 	}
 	l.runFlags.bind(cmd)
+	cmd.Flags().BoolVar(&l.parts, "parts", false, "the parts of runs, too")
 	cmd.Flags().BoolVar(&l.dead, "dead", false, "only runs that have no attempt left")
 	cmd.Flags().StringVar(&l.task, "task", "", "only runs of this task")
 	cmd.Flags().StringVar(&l.node, "node", "", "only runs on this node")
@@ -118,10 +121,12 @@ func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 		return usage("names and --task exclude each other")
 	case l.watch && (l.dead || len(words) > 1):
 		return usage("--watch is for the runs of one task, or of all, and not for --dead")
+	case l.parts && l.dead:
+		return usage("--parts and --dead exclude each other: a run is dead, not its parts")
 	case l.task != "":
 		words = []string{l.task}
 	}
-	f.Namespace, f.Node, f.Dead = a.scope(), l.node, l.dead
+	f.Namespace, f.Node, f.Parts, f.Dead = a.scope(), l.node, l.parts, l.dead
 	f.Progress = !l.dead && (a.output == asWide || len(a.columns) > 0 && a.wants("PROGRESS"))
 	c, err := a.connect()
 	if err != nil {
@@ -287,6 +292,8 @@ func (a *app) bareResult(r task.Run) string {
 		words = why
 	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes that was
 		words = "out of memory"
+	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by what a shell makes of that
+		words = "over its limit"
 	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy}, r.Reason):
 		words = fmt.Sprintf("not started (%s)", why)
 	case r.State == task.Failed && r.Signal != "":

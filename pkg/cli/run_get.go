@@ -91,7 +91,7 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 	d.field("Paused", "%s", a.pauseWords(r, at))
 	d.field("Used", "%s", usedWords(r.Usage))
 	d.field("Node", "%s", r.Node)
-	if r.Attempt > 0 {
+	if r.Attempt > 0 && r.Fan == nil { // its parts have attempts
 		d.field("Attempt", "%d, token %d", r.Attempt, r.Token)
 	}
 	d.field("Decided by", "%s", deciderWords(r))

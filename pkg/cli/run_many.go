@@ -18,6 +18,7 @@ type runPick struct {
 	all    bool
 	states []string
 	dead   bool                // only runs that have used up their attempts
+	parts  bool                // parts of runs are found, too
 	of     []task.State        // the states that runs have which the verb is for
 	only   func(task.Run) bool // nil: all of these
 }
@@ -139,7 +140,7 @@ func (a *app) chosenRuns(ctx context.Context, c *client.Client, words []string, 
 	if !broad && len(globs) == 0 {
 		return list, false, nil
 	}
-	f := client.RunFilter{Namespace: a.scope(), Dead: p.dead, States: states}
+	f := client.RunFilter{Namespace: a.scope(), Dead: p.dead, Parts: p.parts, States: states}
 	if len(states) == 0 && !p.dead {
 		f.States = p.of
 	}

@@ -32,7 +32,11 @@ func (a *app) describeParts(d *details, r task.Run, at func(task.Time) string) {
 	if f == nil {
 		return
 	}
-	need := fmt.Sprintf("%d succeeded, %d have to", f.Succeeded+f.Kept, f.Need)
+	have := "have"
+	if f.Need == 1 {
+		have = "has"
+	}
+	need := fmt.Sprintf("%d succeeded, %d %s to", f.Succeeded+f.Kept, f.Need, have)
 	if f.Kept > 0 {
 		need += fmt.Sprintf(", %d had before", f.Kept)
 	}
@@ -73,36 +77,21 @@ func (a *app) withParts(ctx context.Context, c *client.Client, runs []task.Run) 
 	return list, any, nil
 }
 
-// startParts follows the parts of a run, each from when it begins, until the run has
-// ended.
-func (l *live) startParts(ctx context.Context, r task.Run, failed func(error)) {
-	l.tails.Go(func() {
-		f := &tail{m: l.merger, c: l.c, run: r, begun: l.now()}
-		known := map[string]bool{}
-		for {
-			err := f.look(ctx)
-			if err == nil {
-				parts, _, _ := l.withParts(ctx, l.c, []task.Run{f.run}) // which asks for nothing: it is in full
-				for _, p := range parts {
-					if !known[p.ID] {
-						known[p.ID] = true
-						l.start(ctx, &liveTask{}, p, failed)
-					}
-				}
-				if f.run.State.Final() {
-					f.ended()
-					return
-				}
+// begun has the parts of a tail's run followed that have begun, each once.
+func (t *tail) begun(ctx context.Context) error {
+	if t.part == nil || t.run.Fan == nil {
+		return nil
+	}
+	parts, _, err := t.m.withParts(ctx, t.c, []task.Run{t.run})
+	for _, p := range parts {
+		if !t.known[p.ID] {
+			if t.known == nil {
+				t.known = map[string]bool{}
 			}
-			if err = f.bear(ctx, err); err == nil {
-				err = f.pause(ctx, pollMost)
-			}
-			if err != nil {
-				if ctx.Err() == nil {
-					failed(err)
-				}
-				return
-			}
+			t.known[p.ID] = true
+			t.m.number()
+			t.part(p)
 		}
-	})
+	}
+	return err
 }

@@ -21,8 +21,9 @@ func (a *app) runPause() *cobra.Command {
 		Short: "Have running processes stand still; their timeout stands still, too",
 		Long: "Have the processes of runs stand still, on whatever node, until `carillon run resume`. A paused run is active: it keeps its\n" +
 			"slot, its task's overlap policy counts it, and it can be cancelled. Its timeout counts the time that it ran. One that a node\n" +
-			"has and has not started does not start. (`carillon task pause` is another thing: it stops the ticks of a task.) A glob\n" +
-			"stands for the runs of the tasks that it matches, which nodes have.\n\n" + runNames,
+			"has and has not started does not start. (`carillon task pause` is another thing: it stops the ticks of a task.) Of a run with\n" +
+			"parts those stand still that nodes have now; parts that begin later do not. A glob stands for the runs of the tasks that it\n" +
+			"matches, which nodes have.\n\n" + runNames,
 		Example: `  carillon run pause nightly-backup
   carillon run pause 20261120T220500.000Z-k3f9
   carillon run pause 'sync-*' --dry-run
@@ -33,6 +34,9 @@ func (a *app) runPause() *cobra.Command {
 			r, err := c.PauseRun(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				return r, "", err
+			}
+			if r.Fan != nil {
+				return partsPaused(ctx, c, r)
 			}
 			r = turned(ctx, c, r, func(r task.Run) bool { return r.State == task.Paused || r.PausedBy == "" })
 			switch {
@@ -51,19 +55,23 @@ func (a *app) runResume() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "Let paused runs go on",
-		Long: "Let runs go on that `carillon run pause` has paused. A glob stands for the paused runs of the tasks that it matches.\n\n" +
+		Long: "Let runs go on that `carillon run pause` has paused, a run with parts with all of them. A glob stands for the paused runs\n" +
+			"of the tasks that it matches, and for their paused parts.\n\n" +
 			runNames,
 		Example: `  carillon run resume nightly-backup
   carillon run resume 20261120T220500.000Z-k3f9
   carillon run resume 'sync-*' --dry-run
   carillon run resume --all --yes`,
 	}
-	p := &runPick{of: []task.State{task.Dispatched, task.Running, task.Paused}, only: func(r task.Run) bool { return r.PausedBy != "" }}
+	p := &runPick{of: []task.State{task.Dispatched, task.Running, task.Paused}, parts: true, only: func(r task.Run) bool { return r.PausedBy != "" }}
 	return manyRuns(a, cmd, p, "resumed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			r, err := c.ResumeRun(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				return r, "", err
+			}
+			if r.Fan != nil {
+				return partsResumed(ctx, c, r)
 			}
 			r = turned(ctx, c, r, func(r task.Run) bool { return r.State != task.Paused })
 			said := "resumed " + r.ID

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -90,6 +91,7 @@ func (a *app) secretGet() *cobra.Command {
 			d.field("Name", "%s", a.secretName(s))
 			d.field("Keys", "%s", strings.Join(s.Keys, ", "))
 			d.field("Encrypted", "under key %s", s.KeyID)
+			d.field("Not for", "%s", strings.Join(lacking(cmd.Context(), c, s.KeyID), ", "))
 			d.field("Generation", "%d, %s %s by %s", s.Generation, s.Change, a.gone(s.UpdatedAt, readersZone), first(s.UpdatedBy, a.none()))
 			d.field("Created", "%s", a.gone(s.CreatedAt, readersZone))
 		})
@@ -199,12 +201,43 @@ func (a *app) secretRotate() *cobra.Command {
 			}
 			return nil
 		})
+		if len(rotated) > 0 {
+			if c, err := a.connect(); err == nil {
+				a.noteLacking(ctx, c, rotated...)
+			}
+		}
 		if a.human() || err != nil {
 			return err
 		}
 		return emitList(a, rotated, a.secretName, nil)
 	}
 	return cmd
+}
+
+// lacking are the nodes that hold keys for secrets, and not the one with this id:
+// attempts on them cannot have what is encrypted under it. None if that is not known.
+func lacking(ctx context.Context, c *client.Client, id string) (names []string) {
+	nodes, _ := c.Nodes(ctx)
+	for _, n := range nodes {
+		if n.Has(task.RoleExecutor) && len(n.SecretKeys) > 0 && !slices.Contains(n.SecretKeys, id) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// noteLacking tells of nodes for which secrets are not, once for each of their keys.
+func (a *app) noteLacking(ctx context.Context, c *client.Client, secrets ...task.Secret) {
+	told := map[string]bool{}
+	for _, s := range secrets {
+		if told[s.KeyID] {
+			continue
+		}
+		told[s.KeyID] = true
+		if names := lacking(ctx, c, s.KeyID); len(names) > 0 {
+			a.note("note: attempts on %s cannot have it: key %s is not there yet", oneLine(strings.Join(names, ", ")), s.KeyID)
+		}
+	}
 }
 
 // completeSecrets offers the names of secrets that are not on the line yet.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -130,7 +129,7 @@ func (a *app) secretKeyChange(verb, short, did string, do func(secret.KeyFile, s
 
 // keyFault is what is wrong with a file of keys; no key is in it.
 func keyFault(path string, err error) error {
-	f := &failure{exit: exitFailure, problem: problem{Code: "key_file", Message: strings.TrimPrefix(err.Error(), "secret keys: ")}}
+	f := &failure{exit: exitFailure, problem: problem{Code: "key_file", Message: err.Error()}}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		f.exit, f.Message, f.Hint = exitNotFound, path+" does not exist", "carillon secret key new "+path

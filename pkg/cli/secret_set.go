@@ -69,6 +69,7 @@ func (a *app) secretSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		a.noteLacking(cmd.Context(), c, s)
 		if a.human() {
 			a.say("set secret %s: %s, generation %d", a.show(r), strings.Join(s.Keys, ", "), s.Generation)
 			return nil
@@ -81,12 +82,23 @@ func (a *app) secretSet() *cobra.Command {
 // secretValues reads what is to be written.
 func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) (map[string]string, error) {
 	values := map[string]string{}
+	if f.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !a.asks() {
+		return nil, usage("the standard input has one value only: name one KEY, or use --env-file -")
+	}
+	for _, key := range keys { // before anybody is asked for it
+		if err := task.CheckVariable("key", key); err != nil {
+			return nil, err
+		}
+	}
 	put := func(key, value string) error {
 		if err := task.CheckVariable("key", key); err != nil {
 			return err
 		}
 		if _, twice := values[key]; twice {
 			return usage("%s: is given twice", quote(key))
+		}
+		if value == "" { // or a command that failed in a pipe would have set it
+			return usage("%s: is empty", quote(key)).hinting("what is to be empty is %s= in the file of --env-file", key)
 		}
 		values[key] = value
 		return nil
@@ -117,7 +129,7 @@ func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) 
 		return nil, usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
 	}
 	for _, key := range keys {
-		value, err := a.readSecret(ctx, key, len(keys), f.envFile == "-")
+		value, err := a.readSecret(ctx, key)
 		if err == nil {
 			err = put(key, value)
 		}
@@ -131,32 +143,49 @@ func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) 
 	return values, task.CheckSecret("values", values)
 }
 
+// fromInput is how many of the files are the standard input.
+func (f secretSources) fromInput() (n int) {
+	if f.envFile == "-" {
+		n++
+	}
+	for _, pair := range f.files {
+		if _, file, _ := strings.Cut(pair, "="); file == "-" {
+			n++
+		}
+	}
+	return n
+}
+
+// asks reports whether values are asked for: the standard input is a terminal.
+func (a *app) asks() bool {
+	_, isFile := a.In.(*os.File)
+	_, tty := a.terminal(a.In)
+	return tty && isFile
+}
+
 // readSecret reads a value from the standard input: from a terminal without
 // showing it.
-func (a *app) readSecret(ctx context.Context, key string, of int, taken bool) (string, error) {
-	in, isFile := a.In.(*os.File)
-	if _, tty := a.terminal(a.In); tty && isFile && !taken {
-		if a.noInput {
-			return "", usage("%s: nobody may be asked for it (--no-input)", quote(key))
-		}
-		before, err := term.GetState(int(in.Fd()))
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(a.Err, "%s: ", key)
-		b, err := patiently(ctx, func() ([]byte, error) { return term.ReadPassword(int(in.Fd())) })
-		fmt.Fprintln(a.Err)
-		if err != nil {
-			_ = term.Restore(int(in.Fd()), before) // or what is typed next would not be shown
-			return "", err
-		}
-		return string(b), nil
+func (a *app) readSecret(ctx context.Context, key string) (string, error) {
+	if !a.asks() {
+		b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.In, task.MaxSecretValues+2)) })
+		return withoutNewline(b), err
 	}
-	if of > 1 || taken {
-		return "", usage("the standard input has one value only: name one KEY, or use --env-file -")
+	if a.noInput {
+		return "", usage("%s: nobody may be asked for it (--no-input)", quote(key))
 	}
-	b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.In, task.MaxSecretValues+2)) })
-	return withoutNewline(b), err
+	fd := int(a.In.(*os.File).Fd())
+	before, err := term.GetState(fd)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(a.Err, "%s: ", key)
+	b, err := patiently(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
+	fmt.Fprintln(a.Err)
+	if err != nil {
+		_ = term.Restore(fd, before) // or what is typed next would not be shown
+		return "", err
+	}
+	return string(b), nil
 }
 
 func (a *app) secretFile(ctx context.Context, path string) ([]byte, error) {
@@ -169,9 +198,13 @@ func (a *app) secretFile(ctx context.Context, path string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, 2*task.MaxSecretValues)) })
-	if err != nil {
+	const most = 2 * task.MaxSecretValues // with comments
+	b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, most+1)) })
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)
+	case len(b) > most: // what is behind that would be lost without a word
+		return nil, &failure{exit: exitUsage, problem: problem{Code: "file", Message: fmt.Sprintf("%s: has more than %d bytes", path, most)}}
 	}
 	return b, nil
 }

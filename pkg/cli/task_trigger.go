@@ -88,25 +88,37 @@ func readEnv(pairs []string) (map[string]string, error) {
 // and fails if one did not succeed.
 func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, exitStatus bool) error {
 	m := a.merge(logWords{runs: runs}.refs())
-	errs, begun := make([]error, len(runs)), slices.Clone(runs)
+	errs, asked := make([]error, len(runs)), slices.Clone(runs)
 	var all sync.WaitGroup
-	few := make(chan struct{}, mostStreams)
+	few, fewParts := make(chan struct{}, mostStreams), make(chan struct{}, mostStreams)
 	for i := range runs {
+		var parts sync.WaitGroup
 		t := &tail{m: m, c: c, run: runs[i], first: 1}
 		if a.human() && !a.quiet {
 			t.out = m.lane(runs[i])
+			t.part = func(p task.Run) {
+				parts.Go(func() {
+					fewParts <- struct{}{}
+					defer func() { <-fewParts }()
+					part := &tail{m: m, c: c, run: p, first: 1, out: m.lane(p)}
+					if _, err := part.follow(ctx); err != nil && ctx.Err() == nil {
+						m.tell("the output of %s cannot be had: %s", p.ID, err)
+					}
+				})
+			}
 		}
 		few <- struct{}{}
 		all.Go(func() {
 			defer func() { <-few }()
-			if runs[i], errs[i] = t.follow(ctx); errs[i] == nil {
+			runs[i], errs[i] = t.follow(ctx)
+			if parts.Wait(); errs[i] == nil {
 				m.announce("%s %s", a.result(runs[i]), a.endWords(runs[i]))
 			}
 		})
 	}
 	over, stop := context.WithCancel(ctx)
 	var telling sync.WaitGroup
-	telling.Go(func() { a.tellProgress(over, c, m, begun) })
+	telling.Go(func() { a.tellProgress(over, c, m, asked) })
 	all.Wait()
 	stop()
 	telling.Wait()

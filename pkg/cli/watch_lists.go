@@ -137,7 +137,7 @@ func wanted(f client.RunFilter, r task.Run) bool {
 	if f.State != "" {
 		states = append(slices.Clone(states), f.State)
 	}
-	return (len(states) == 0 || slices.Contains(states, r.State)) && (f.Node == "" || r.Node == f.Node) &&
+	return (f.Parts || f.Node != "" || !task.IsPart(r.ID)) && (len(states) == 0 || slices.Contains(states, r.State)) && (f.Node == "" || r.Node == f.Node) &&
 		(f.Since.IsZero() || !r.ScheduledTime.Before(f.Since)) && (f.Until.IsZero() || r.ScheduledTime.Before(f.Until))
 }
 

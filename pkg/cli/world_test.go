@@ -54,7 +54,7 @@ func TestScripts(t *testing.T) {
 		}
 		return newWorld(env, etcd)
 	},
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active})
+		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active, "parts": parts})
 }
 
 func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
@@ -192,6 +192,11 @@ func set(run *task.Run, tick time.Time, arg string) error {
 		run.Trigger = v
 	case "checkpoint":
 		run.Checkpoint = v
+	case "parts":
+		run.Node, run.Fan = "", &task.Fan{Count: n, Need: n}
+		for i := range n {
+			run.Fan.Parts = append(run.Fan.Parts, task.Run{ID: task.PartID(run.ID, i), State: run.State, Node: "node-a", Attempt: 1}.AsPart())
+		}
 	default:
 		return fmt.Errorf("%s?", k)
 	}
@@ -250,7 +255,7 @@ func owner(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // worker ends whatever is queued, until the script ends: worker STATE [exit=N]
-// [tail=TEXT].
+// [tail=TEXT] [parts=N], of which each has printed its number.
 func worker(ts *testscript.TestScript, _ bool, args []string) {
 	w := worldOf(ts)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -283,6 +288,11 @@ func (w *world) endQueued(ctx context.Context, ts *testscript.TestScript, args [
 		for _, arg := range args[1:] {
 			if err := set(&run, time.Now(), arg); err != nil {
 				ts.Logf("worker: %v", err)
+			}
+		}
+		if run.Fan != nil {
+			for i := range run.Fan.Count {
+				w.spool.set(fmt.Sprintf("default/%s/%s/1", run.Task, task.PartID(id, i)), fmt.Sprintf("of part %d\n", i))
 			}
 		}
 		b, _ := json.Marshal(run)

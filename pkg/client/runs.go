@@ -19,6 +19,7 @@ type RunFilter struct {
 	Since     time.Time    // ticks from then on; zero: any
 	Until     time.Time    // ticks before then
 	Node      string       // "" is any
+	Parts     bool         // the parts of runs, too; with a Node they are listed anyway
 	Dead      bool         // only those that have no attempt left, and wait for a person
 	Limit     int          // at most so many; 0 is all
 	Progress  bool         // of active runs, how far they are: their nodes are asked
@@ -38,6 +39,9 @@ func (f RunFilter) query() url.Values {
 		if !at.IsZero() {
 			q.Set(name, at.UTC().Format(time.RFC3339Nano))
 		}
+	}
+	if f.Parts {
+		q.Set("parts", "true")
 	}
 	if f.Dead {
 		q.Set("dead", "true")

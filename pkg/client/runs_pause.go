@@ -11,6 +11,10 @@ import (
 // it does. One that has not started will not, until it is resumed. Code
 // CodeNotRunning if the run waits in the queue, CodeAlreadyEnded if it has ended or
 // is about to.
+//
+// Of a run with parts it asks the nodes of those that are with one now. What comes
+// back has each part as it is then: PausedBy says that it was asked. Parts that begin
+// later are not paused. CodeNotRunning if no node has a part.
 func (c *Client) PauseRun(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	return c.turn(ctx, namespace, name, id, "pause")
 }

@@ -181,7 +181,8 @@ type ClusterStatus struct {
 	CreatedAt   task.Time     `json:"created_at"`
 	Leader      string        `json:"leader" doc:"The node that writes assignments; empty if there is none just now."`
 	Nodes       int           `json:"nodes"`
-	NodesReady  int           `json:"nodes_ready"`
+	NodesReady  int           `json:"nodes_ready" doc:"Nodes that do what they are there for; those that are pressed take no runs."`
+	Pressed     int           `json:"nodes_pressed" doc:"Of those that are ready, nodes that take no runs, as their hosts are beyond their own limits or their policies cannot be read."`
 	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
 	Tasks       int64         `json:"tasks"`
 	ActiveRuns  int64         `json:"active_runs"`

@@ -13,10 +13,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/cli"
@@ -108,7 +112,7 @@ func TestCanary_IsNowhereButInItsProcess(t *testing.T) {
 	s.fails()
 	marks := t.TempDir()
 	good := spec("good", fmt.Sprintf(`is() { test "$(printf %%s "$1" | sha256sum | cut -d' ' -f1)" = $2; }; is "$PGPASSWORD" %s && is "$TOKEN" %s || exit 9
-unset PGPASSWORD TOKEN; echo $$ > %s/pid.$CARILLON_ATTEMPT; while [ ! -e %s/go.$CARILLON_ATTEMPT ]; do sleep 0.05; done`, s.secret.sum(), s.file.sum(), marks, marks))
+unset PGPASSWORD TOKEN; echo $$ > %s/pid.$CARILLON_ATTEMPT; while [ ! -e %s/go.$CARILLON_ATTEMPT ]; do sleep 0.05; done; env; head -c 20000 /dev/zero`, s.secret.sum(), s.file.sum(), marks, marks))
 	good.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db", Keys: map[string]string{"password": "PGPASSWORD"}}, {File: env}}
 	good.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Lost}}
 	s.create("n1", good)
@@ -143,6 +147,12 @@ unset PGPASSWORD TOKEN; echo $$ > %s/pid.$CARILLON_ATTEMPT; while [ ! -e %s/go.$
 		t.Fatal(err)
 	}
 	s.until("n1", "good", run.ID, task.Succeeded)
+	eventually(t, 10*time.Second, func() error {
+		if list, _ := filepath.Glob(s.dir + "/*/spool/default/good/*.zst"); len(list) == 0 {
+			return errors.New("its output is not compressed")
+		}
+		return nil
+	})
 	s.must("", "secret", "rotate", "--all", "-A")
 	s.must("", "secret", "delete", "db")
 	s.search(0)
@@ -223,15 +233,28 @@ func (s *canarySite) search(pid int) {
 
 func (s *canarySite) searchFiles(dir string) {
 	s.t.Helper()
+	unpacked, err := zstd.NewReader(nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer unpacked.Close()
 	n := 0
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return nil // it has gone meanwhile
 		}
 		b, err := os.ReadFile(path)
-		if err == nil {
-			n++
-			s.nowhere(path, b)
+		if err != nil {
+			return nil
+		}
+		n++
+		s.nowhere(path, b)
+		if strings.HasSuffix(path, ".zst") {
+			text, err := unpacked.DecodeAll(b, nil)
+			if err != nil || len(text) == 0 {
+				s.t.Errorf("%s: %d bytes, %v", path, len(text), err)
+			}
+			s.nowhere(path+", unpacked", text)
 		}
 		return nil
 	})
@@ -337,7 +360,7 @@ func (s *canarySite) searchMemory(pid int) {
 }
 
 // TestPolicy_OfANodeIsStrongerThanAnyTask has real daemons: one does not start with
-// a policy that others may change, and one refuses all when its file breaks.
+// a policy that others may change, and one is passed over while its file is broken.
 func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "policy.yaml")
@@ -374,10 +397,25 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	}
 	c.until("n1", "program", c.trigger("n1", "program").ID, task.Succeeded)
 	put("shell: maybe\n")
-	c.until("n1", "program", c.trigger("n1", "program").ID, task.Failed)
+	eventually(t, 20*time.Second, func() error {
+		n, err := c.client("n1").Node(t.Context(), "n1")
+		if err == nil && !slices.Equal(n.Pressed, []string{task.PressedPolicy}) {
+			err = fmt.Errorf("it takes runs: %v", n.Pressed)
+		}
+		return err
+	})
+	waits := c.trigger("n1", "program").ID
+	eventually(t, 20*time.Second, func() error {
+		a, err := c.client("n1").Why(t.Context(), "default", "program", client.WhyQuestion{})
+		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 takes none, its policy cannot be read") {
+			err = fmt.Errorf("why does not tell it: %s", b)
+		}
+		return err
+	})
 	if !strings.Contains(c.nodes["n1"].logs.String(), "nothing starts on this node until it can") {
 		t.Error("it does not say that its policy is broken")
 	}
 	put("shell: true\n")
+	c.until("n1", "program", waits, task.Succeeded)
 	c.until("n1", "shell", c.trigger("n1", "shell").ID, task.Succeeded)
 }

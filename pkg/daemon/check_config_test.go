@@ -88,6 +88,8 @@ func TestCheckConfig_RefusesWhatTheAgentWould(t *testing.T) {
 		"a wrong value":   {[]string{"--embedded", "--slots", "0", "--data-dir", dir}, []string{"slots"}},
 		"data in a file":  {[]string{"--embedded", "--data-dir", plain + "/x"}, []string{"data_dir"}},
 		"no certificates": {[]string{"--config", file("f2", peers+"etcd_peer_cert: "+dir+"/c\netcd_peer_key: "+dir+"/k\netcd_peer_ca: "+plain+"\n")}, []string{"etcd_peer_cert: ", "etcd_peer_ca: ", "PEM"}},
+		"no trust": {[]string{"--embedded", "--data-dir", dir, "--policy", dir + "/none", "--secret-keys", plain},
+			[]string{"secret_keys: " + plain + ": line 1 does not begin", "policy: " + filepath.Dir(dir)}},
 	} {
 		code, _, errs := checkConfig(t, tc.args...)
 		if code != 2 {

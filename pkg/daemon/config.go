@@ -78,7 +78,8 @@ type Config struct {
 	SpoolRetention task.Duration `json:"spool_retention"` // age up to which output is kept
 	SpoolCompress  bool          `json:"spool_compress"`  // output is compressed when its attempt has ended
 
-	// ScratchDir is where the scratch directories and private /tmp of attempts are.
+	// ScratchDir is where the directories of attempts are, scratch and private /tmp among
+	// them, in one of the node's own.
 	ScratchDir string `json:"scratch_dir"`
 	// Beyond these the node takes no runs; 0: no limit.
 	MaxLoad       float64   `json:"max_load"`        // of load1

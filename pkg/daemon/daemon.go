@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,17 +162,17 @@ func (n *Node) wire() (err error) {
 	if err := n.openGroups(); err != nil {
 		return err
 	}
-	rooms, scratch := executor.RoomsDir(cfg.Name, cfg.DataDir), cmp.Or(cfg.ScratchDir, executor.ScratchDir(cfg.Name, cfg.DataDir))
+	rooms := executor.RoomsDir(cfg.ScratchDir, cfg.Name, cfg.DataDir)
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
-			Hello:   executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: rooms, Scratch: scratch, Etcd: cfg.access(), Groups: n.groups.Roots()},
+			Hello:   executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: rooms, Etcd: cfg.access(), Groups: n.groups.Roots()},
 			Orphans: n.orphans,
 			Env:     withoutSecrets(os.Environ()),
 			Logger:  n.log, Registerer: registry,
 		})
 	}
 	n.executor, err = executor.New(executor.Config{
-		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: rooms, Scratch: scratch, Inbox: n.store, Guardian: n.guardian,
+		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: rooms, Inbox: n.store, Guardian: n.guardian,
 		Groups: n.groups, Orphans: n.orphans,
 		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
@@ -235,7 +234,11 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon, facts: n.facts.tell,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
+		facts: func() (*task.Facts, []string) {
+			known, pressed := n.facts.tell()
+			return known, n.trust.pressed(pressed)
+		},
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
 		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +38,10 @@ const patience = 2 * time.Second
 
 // measure tells what it can. Sizes are whole MiB: the rest is noise.
 func (h *host) measure(ctx context.Context) *task.Facts {
-	f := &task.Facts{CPUs: runtime.NumCPU()}
+	f := &task.Facts{CPUs: h.cpus()}
+	if all := h.hostCPUs(); all > f.CPUs {
+		f.HostCPUs = all
+	}
 	f.Load1, f.Load5, f.Load15 = h.loads()
 	if total, free, ok := h.memory(); ok {
 		f.Memory, f.MemoryFree = total, mebi(free)
@@ -68,6 +72,33 @@ func (h *host) loads() (l1, l5, l15 *float64) {
 	return load(words[0]), load(words[1]), load(words[2])
 }
 
+// cpus are those that the daemon may run on, or, where a cgroup around it leaves less
+// time, the whole ones of that.
+func (h *host) cpus() int {
+	n := float64(runtime.NumCPU())
+	for _, g := range h.cgroups("cpu") {
+		quota, period := h.number(g.dir+"/cpu.cfs_quota_us"), h.number(g.dir+"/cpu.cfs_period_us")
+		if g.v2 {
+			words := append(strings.Fields(h.read(g.dir+"/cpu.max")), "", "")
+			quota, period = wholeNumber(words[0]), wholeNumber(words[1])
+		}
+		if quota > 0 && period > 0 {
+			n = min(n, float64(quota)/float64(period))
+		}
+	}
+	return max(1, int(n))
+}
+
+// hostCPUs are the machine's; 0 if it does not tell.
+func (h *host) hostCPUs() (n int) {
+	for line := range strings.Lines(h.read("proc/stat")) {
+		if rest, is := strings.CutPrefix(line, "cpu"); is && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
+			n++
+		}
+	}
+	return n
+}
+
 // memory is the machine's, or, where a cgroup around the daemon leaves less, that.
 func (h *host) memory() (total, free int64, ok bool) {
 	info := h.table("proc/meminfo")
@@ -77,27 +108,31 @@ func (h *host) memory() (total, free int64, ok bool) {
 		return 0, 0, false
 	}
 	total, free = total<<10, free<<10
-	for _, g := range h.cgroups() {
-		limit, ok := h.number(g.limit)
-		if !ok || limit <= 0 || limit >= total { // v1 says a number near 2^63 for none
+	for _, g := range h.cgroups("memory") {
+		maximum, usage, inactive := "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"
+		if g.v2 {
+			maximum, usage, inactive = "/memory.max", "/memory.current", "inactive_file"
+		}
+		limit, used := h.number(g.dir+maximum), h.number(g.dir+usage)
+		if limit <= 0 || limit >= total || used < 0 { // v1 says a number near 2^63 for none
 			continue
 		}
-		used, ok := h.number(g.usage)
-		if !ok {
-			continue
-		}
-		used -= h.table(g.stat)[g.inactive] // is given back when it is needed, as MemAvailable counts it
+		used -= h.table(g.dir + "/memory.stat")[inactive] // is given back when it is needed, as MemAvailable counts it
 		total, free = limit, min(free, max(limit-used, 0))
 	}
 	return total, free, true
 }
 
-// memoryGroup is where a cgroup says what memory it may have and has.
-type memoryGroup struct{ limit, usage, stat, inactive string }
+// hostGroup is the directory of a cgroup.
+type hostGroup struct {
+	dir string
+	v2  bool
+}
 
-// cgroups are the memory cgroups around the daemon, the widest first. In a container
-// whose own path is not to be seen it is the one that is mounted.
-func (h *host) cgroups() (list []memoryGroup) {
+// cgroups are those around the daemon that have a controller, the widest first, and
+// perhaps others. In a container whose own path is not to be seen it is the one that is
+// mounted.
+func (h *host) cgroups(controller string) (list []hostGroup) {
 	for line := range strings.Lines(h.read("proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) < 3 {
@@ -108,18 +143,16 @@ func (h *host) cgroups() (list []memoryGroup) {
 		switch {
 		case v2:
 			mounts = []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"}
-		case strings.Contains(","+parts[1]+",", ",memory,"):
-			mounts = []string{"sys/fs/cgroup/memory"}
+		case parts[1] == controller:
+			mounts = []string{"sys/fs/cgroup/" + controller}
+		case slices.Contains(strings.Split(parts[1], ","), controller):
+			mounts = []string{"sys/fs/cgroup/" + controller, "sys/fs/cgroup/" + parts[1]}
 		}
 		for _, mount := range mounts {
 			dir := mount
 			for step := range strings.SplitSeq(filepath.Clean("/"+parts[2]), "/") { // the first is "": the mount itself
 				dir = filepath.Join(dir, step)
-				g := memoryGroup{dir + "/memory.limit_in_bytes", dir + "/memory.usage_in_bytes", dir + "/memory.stat", "total_inactive_file"}
-				if v2 {
-					g = memoryGroup{dir + "/memory.max", dir + "/memory.current", dir + "/memory.stat", "inactive_file"}
-				}
-				list = append(list, g)
+				list = append(list, hostGroup{dir, v2})
 			}
 		}
 	}
@@ -160,9 +193,16 @@ func (h *host) read(path string) string {
 	return string(b)
 }
 
-func (h *host) number(path string) (int64, bool) {
-	n, err := strconv.ParseInt(strings.TrimSpace(h.read(path)), 10, 64)
-	return n, err == nil // "max" is no limit
+// number reads a file that holds one; -1 if it does not.
+func (h *host) number(path string) int64 { return wholeNumber(strings.TrimSpace(h.read(path))) }
+
+// wholeNumber is -1 for what is none, such as the "max" of v2.
+func wholeNumber(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // table reads lines of a name and a number.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -74,6 +75,32 @@ func TestFacts_KnowTheLimitsOfCgroups(t *testing.T) {
 		c.files["proc/meminfo"] = meminfo
 		if f := hostOf(t, c.files).measure(t.Context()); f.Memory>>20 != c.total || *f.MemoryFree>>20 != c.free {
 			t.Errorf("%s: %d MiB, %d free; want %d, %d", name, f.Memory>>20, *f.MemoryFree>>20, c.total, c.free)
+		}
+	}
+}
+
+// A container's share of processors is what it may use; the load stays the machine's.
+func TestFacts_KnowTheQuotasOfCgroups(t *testing.T) {
+	t.Parallel()
+	all := runtime.NumCPU()
+	const v2, v1 = "0::/a/b\n", "3:cpu,cpuacct:/docker/x\n0::/\n"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int
+	}{
+		"none":               {map[string]string{"proc/self/cgroup": v2, "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, all},
+		"one":                {map[string]string{"proc/self/cgroup": v2, "sys/fs/cgroup/a/b/cpu.max": "100000 100000\n"}, 1},
+		"of the parent":      {map[string]string{"proc/self/cgroup": v2, "sys/fs/cgroup/a/cpu.max": "190000 100000\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, 1},
+		"less than one":      {map[string]string{"proc/self/cgroup": v2, "sys/fs/cgroup/a/cpu.max": "5000 100000\n"}, 1},
+		"more than there is": {map[string]string{"proc/self/cgroup": v2, "sys/fs/cgroup/a/cpu.max": "409600000 100000\n"}, all},
+		"damaged":            {map[string]string{"proc/self/cgroup": v2, "sys/fs/cgroup/a/cpu.max": "\n", "sys/fs/cgroup/a/b/cpu.max": "100000 0"}, all},
+		"v1":                 {map[string]string{"proc/self/cgroup": v1, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000\n"}, 1},
+		"v1, both names":     {map[string]string{"proc/self/cgroup": v1, "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_quota_us": "50000\n", "sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_period_us": "50000\n"}, 1},
+		"v1, without":        {map[string]string{"proc/self/cgroup": v1, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, all},
+	} {
+		c.files["proc/stat"] = "cpu  1 2\n" + strings.Repeat("cpu7 1 2\n", all+3) + "intr 1\n"
+		if f := hostOf(t, c.files).measure(t.Context()); f.CPUs != c.want || f.HostCPUs != all+3 {
+			t.Errorf("%s: %d of %d; want %d of %d", name, f.CPUs, f.HostCPUs, c.want, all+3)
 		}
 	}
 }

@@ -13,6 +13,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// groupsRecord is the file in the data directory that lists the control groups that are
+// to be removed, should neither the daemon nor its guardian do it.
+const groupsRecord = "cgroups"
+
 // openGroups finds out how the processes of attempts are held together.
 func (n *Node) openGroups() (err error) {
 	if n.outside.Act != nil || !slices.Contains(n.cfg.Roles, task.RoleExecutor) {
@@ -20,7 +24,7 @@ func (n *Node) openGroups() (err error) {
 	}
 	n.groups, err = cgroup.Open(cgroup.Config{
 		Setting: n.cfg.Cgroup, Node: n.cfg.Name, Instance: n.instance,
-		Record: filepath.Join(n.cfg.DataDir, "cgroups"), Logger: n.log,
+		Record: filepath.Join(n.cfg.DataDir, groupsRecord), Logger: n.log,
 	})
 	if err != nil {
 		return fmt.Errorf("cgroup: %w", err)

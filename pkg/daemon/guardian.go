@@ -3,14 +3,18 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -19,7 +23,7 @@ import (
 // guardianCommand is the process that an agent starts beside itself. It speaks
 // with its agent on standard input and output; it is of no use to anybody else.
 func guardianCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:    "guardian",
 		Short:  "Kill what a dead agent left running (started by the agent)",
 		Hidden: true,
@@ -31,6 +35,56 @@ func guardianCommand() *cobra.Command {
 				func(ctx context.Context, h executor.Hello) error { return sayCleared(ctx, h, log) })
 		},
 	}
+	cmd.AddCommand(clearCommand())
+	return cmd
+}
+
+// clearCommand is for the service manager, when the daemon has ended however it did.
+// systemd before 254 cannot start the next one beside the control groups that a daemon
+// and its guardian have left which both were killed.
+func clearCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "clear",
+		Short: "Kill what a dead agent left in control groups, and remove these (started by systemd)",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := load(file, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			return clearGroups(cmd.Context(), cfg.DataDir)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with the agent's settings")
+	return cmd
+}
+
+// clearPatience is how long a guardian may take for what it does itself.
+const clearPatience = 70 * time.Second
+
+// clearGroups does what the next daemon on a data directory would do first. It fails
+// if one runs there.
+func clearGroups(ctx context.Context, dir string) error {
+	record := filepath.Join(dir, groupsRecord)
+	if b, err := os.ReadFile(record); errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 {
+		return nil
+	}
+	lock, err := openState(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.close()
+	ctx, cancel := context.WithTimeout(ctx, clearPatience)
+	defer cancel()
+	if err := executor.WaitForGuardian(ctx, dir); err != nil {
+		return err
+	}
+	groups, err := cgroup.Open(cgroup.Config{Setting: cgroup.Off, Record: record})
+	if err != nil {
+		return err
+	}
+	return groups.ClearFormer()
 }
 
 // sayCleared writes cleared/<instance>, for those that wait for the attempts of

@@ -47,14 +47,14 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// runTests runs three of the tests that may at once, unless somebody says how many:
+// runTests runs four of the tests that may at once, unless somebody says how many:
 // they wait for leases and ticks, most of the time.
 func runTests(m *testing.M) int {
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
 	if !said {
-		_ = flag.Set("test.parallel", "3") // the flag is there: package testing has it
+		_ = flag.Set("test.parallel", "4") // the flag is there: package testing has it
 	}
 	return m.Run()
 }

@@ -42,6 +42,7 @@ type presence struct {
 	member     func() *task.Member  // how the embedded etcd fares
 	expires    func() []task.Expiry // certificates that end soon
 	facts      func() (known *task.Facts, pressed []string)
+	keys       func() []string                 // ids of those for secrets
 	joined     func(s *kv.Session, f kv.Fence) // told of each new session
 	unfit      func() string                   // why the node owns no shards; "" if it may
 	alive      func() error                    // why no lease may stand for this process
@@ -122,6 +123,7 @@ func (p *presence) record() task.Node {
 	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
 	n.Epoch, n.Froze = p.state.epoch(), p.froze()
 	n.Facts, n.Pressed = p.facts()
+	n.SecretKeys = p.keys()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining {

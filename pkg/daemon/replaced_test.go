@@ -171,6 +171,7 @@ func (s *strongbox) replaceAPI(nodes []string) {
 		s.api.node(n)
 	}
 	s.api.client("caller")
+	time.Sleep(2 * time.Second) // who has begun to connect with a former one is through
 	s.api.setCA(after)
 }
 

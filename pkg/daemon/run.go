@@ -46,7 +46,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.tellKeeper)
 	ground.run(n.history.run)
 	ground.run(n.expiry.run)
-	ground.run(n.trust.watch)
+	ground.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.presence.announceSoon) })
 	parts := newLayer(ctx, failed)
 	parts.run(n.followFleet)
 	parts.run(n.executor.Run)
@@ -174,7 +174,7 @@ func (n *Node) watchPeers(ctx context.Context) error {
 func placementOf(nodes []task.Node) string {
 	s := ""
 	for _, n := range nodes {
-		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Pressed, n.Roles, n.Slots, n.Labels)
+		s += fmt.Sprintln(n.Name, n.Revision, n.State, n.Pressed, n.HoldsKey(), n.Roles, n.Slots, n.Labels)
 	}
 	return s
 }

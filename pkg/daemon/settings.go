@@ -58,7 +58,7 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.Int64Var(&c.SpoolTotal, "spool-total", c.SpoolTotal, "bytes of output kept in all")
 	f.Var((*duration)(&c.SpoolRetention), "spool-retention", "age up to which output is kept; of a task that says output.keep, at most so long")
 	f.BoolVar(&c.SpoolCompress, "spool-compress", c.SpoolCompress, "compress output when its attempt has ended, but for tasks that say output.compress: false")
-	f.StringVar(&c.ScratchDir, "scratch-dir", c.ScratchDir, "absolute path, on disk, of scratch directories and private /tmp (default of root: /var/cache/carillon/NAME, else in the data directory)")
+	f.StringVar(&c.ScratchDir, "scratch-dir", c.ScratchDir, "absolute path in whose carillon-NAME the directories of attempts are, scratch and private /tmp among them (default of root: /var/cache/carillon/NAME, else in the data directory)")
 	f.Float64Var(&c.MaxLoad, "max-load", c.MaxLoad, "load average over a minute beyond which the node takes no runs (0: no limit)")
 	f.Var((*bytes)(&c.MinMemoryFree), "min-memory-free", "free memory below which the node takes no runs, such as 512Mi (0: no limit)")
 	f.Var((*bytes)(&c.MinDiskFree), "min-disk-free", "free space of the data directory below which the node takes no runs, such as 10Gi (0: no limit)")

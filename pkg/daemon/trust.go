@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,19 +16,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// policyEvery is how often the policy is looked at, beside each attempt: a fault in
-// it is told before it refuses anything.
-const policyEvery = 5 * time.Second
+// trustEvery is how often both files are looked at, beside each use: if the policy has
+// a fault, runs are not to come here only to be refused.
+const trustEvery = time.Second
 
 // trust is what the host's administrator has given the node: keys for secrets, and
 // a policy. Both are files that count as they are at each use.
 type trust struct {
 	keys   secret.KeyFile // "": none
 	policy *policy.File   // nil: none
+	log    *zap.Logger
 }
 
 // trust reads both, and refuses what will not do.
 func (c *Config) trust(log *zap.Logger) (t trust, err error) {
+	t.log = log.Named("trust")
 	if c.SecretKeys != "" {
 		t.keys = secret.KeyFile(c.SecretKeys)
 		if _, err := t.keys.Ring(); err != nil {
@@ -50,6 +53,15 @@ func (t trust) ring() func() (secret.Ring, error) {
 	return t.keys.Ring
 }
 
+// keyIDs are the ids of the keys that the node holds; none if they cannot be read.
+func (t trust) keyIDs() []string {
+	if t.keys == "" {
+		return nil
+	}
+	ring, _ := t.keys.Ring() // watch tells
+	return ring.IDs()
+}
+
 // allows is nil without a policy.
 func (t trust) allows() executor.Policy {
 	if t.policy == nil {
@@ -58,28 +70,59 @@ func (t trust) allows() executor.Policy {
 	return t.policy.Policy
 }
 
-// register has a metric say whether the policy can be read.
+// register has metrics say whether the files can be read.
 func (t trust) register(r prometheus.Registerer) {
-	if t.policy == nil {
-		return
+	gauge := func(name, help string, is func() bool) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			if is() {
+				return 1
+			}
+			return 0
+		}))
 	}
-	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "carillon_policy_broken", Help: "1 if the node's policy cannot be read, so that nothing starts on it.",
-	}, func() float64 {
-		if _, err := t.policy.Policy(); err != nil {
-			return 1
-		}
-		return 0
-	}))
+	if t.policy != nil {
+		gauge("carillon_policy_broken", "1 if the node's policy cannot be read, so that nothing starts on it.", t.broken)
+	}
+	if t.keys != "" {
+		gauge("carillon_secret_keys_broken", "1 if the node's keys for secrets cannot be read, so that no attempt with a secret starts on it.", func() bool { return len(t.keyIDs()) == 0 })
+	}
 }
 
-// watch looks at the policy, which logs what it finds, until ctx ends.
-func (t trust) watch(ctx context.Context) error {
-	for t.policy != nil {
-		if !pause(ctx, policyEvery) {
-			break
+// broken reports whether the policy cannot be read, which is logged there.
+func (t trust) broken() bool {
+	if t.policy == nil {
+		return false
+	}
+	_, err := t.policy.Policy()
+	return err != nil
+}
+
+// pressed adds a broken policy to what the node is beyond its limits of.
+func (t trust) pressed(facts []string) []string {
+	if t.broken() {
+		return append(slices.Clip(facts), task.PressedPolicy)
+	}
+	return facts
+}
+
+// watch looks at both until ctx ends, and tells when what the node announces of them
+// has changed: a policy that breaks, or is right again, and which keys there are.
+func (t trust) watch(ctx context.Context, changed func()) error {
+	look := func() (bool, []string) { return t.broken(), t.keyIDs() }
+	was, had := look()
+	for (t.policy != nil || t.keys != "") && pause(ctx, trustEvery) {
+		is, has := look()
+		if is == was && slices.Equal(has, had) {
+			continue
 		}
-		_, _ = t.policy.Policy() // it is logged there
+		if len(has) == 0 && len(had) > 0 {
+			_, err := t.keys.Ring()
+			t.log.Error("the keys for secrets cannot be read: attempts with secrets do not start on this node until they can", zap.Error(err))
+		} else if !slices.Equal(has, had) {
+			t.log.Info("read the keys for secrets", zap.Strings("ids", has))
+		}
+		was, had = is, has
+		changed()
 	}
 	<-ctx.Done()
 	return ctx.Err()
@@ -101,7 +144,7 @@ func (n *Node) secrets() executor.Secrets {
 		}
 		ring, err := n.trust.keys.Ring()
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("the node's keys cannot be read: %w", err)
 		}
 		values, err := ring.Open(secret.Name{Namespace: namespace, Name: name, Generation: r.Generation}, r.Sealed, r.KeyID)
 		if errors.Is(err, secret.ErrNoKey) {

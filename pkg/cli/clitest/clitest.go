@@ -85,7 +85,7 @@ func (s *state) main(ts *testscript.TestScript, args []string, out, errs io.Writ
 	defer cancel()
 	in := strings.NewReader(s.stdin)
 	s.stdin = ""
-	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test", CompleteWithin: Patience})
+	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test", CompleteWithin: Patience, CompleteFor: Patience})
 }
 
 func carillon(ts *testscript.TestScript, neg bool, args []string) {

@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/carillonhq/carillon/pkg/secret"
+)
+
+// Keys that come, go or break are announced, and logged.
+func TestTrust_TellsOfItsKeys(t *testing.T) {
+	file := secret.KeyFile(filepath.Join(t.TempDir(), "keys"))
+	if _, _, err := file.New(false); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		trust, err := (&Config{SecretKeys: string(file)}).trust(zap.New(core))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		changes := 0
+		go func() { _ = trust.watch(ctx, func() { changes++ }) }()
+		synctest.Wait() // it has looked once
+		step := func(do func() error, want int, says string) {
+			t.Helper()
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2*trustEvery + time.Millisecond)
+			synctest.Wait()
+			if n := logs.FilterMessageSnippet(says).Len(); changes != want || n != 1 {
+				t.Errorf("%d changes, want %d; %d times %q", changes, want, n, says)
+			}
+			logs.TakeAll()
+		}
+		step(func() error { _, _, err := file.New(false); return err }, 1, "read the keys")
+		step(func() error { return os.Chmod(string(file), 0o644) }, 2, "cannot be read")
+		step(func() error { return os.Chmod(string(file), 0o600) }, 3, "read the keys")
+		if ring, err := file.Ring(); err != nil || !slices.Equal(trust.keyIDs(), ring.IDs()) {
+			t.Error(trust.keyIDs(), err)
+		}
+		end()
+		synctest.Wait()
+	})
+}
