@@ -56,6 +56,7 @@ help: ## List the targets
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
 	@echo "  MINUTES=10 CRON=      how long, which cron           make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
 	@echo "  DEB_TRIM=             quicker, not reproducible      make deb DEB_TRIM="
+	@echo "  VMS= VM_TESTS=        only these                     make vm-test VMS=trixie VM_TESTS=pause"
 	@echo "  FROM=aeec4f0          a former commit                make upgrade FROM=6d681d9"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
@@ -153,6 +154,10 @@ deb: ## Build a Debian package in build/, for GOARCH or this host
 .PHONY: deb-test
 deb-test: ## Install, upgrade, remove and purge that package on a clean Debian with systemd (root; DEB_ROOT= a tarball of one)
 	@bash scripts/deb-test.sh
+
+.PHONY: vm-test
+vm-test: ## Boot Debian in virtual machines, with cgroup v2 and with v1, and hold the package to docs/how-to/limits.md there (root)
+	@bash scripts/vm-test.sh
 
 .PHONY: clean
 clean: ## Delete build/, data of `make run` included

@@ -23,14 +23,17 @@ is ActiveState active || fail "after the installation it is $(property ActiveSta
 like StatusText 'Ready: 256 shards, 0 running' || fail "ready, but: $(property StatusText)"
 step "installed, and ready at once: $(property StatusText)"
 
-[[ -z $(systemd-analyze --man=no verify carillon.service 2>&1) ]] || fail "the unit: $(systemd-analyze --man=no verify carillon.service 2>&1)"
+# systemd before 254 has no DelegateSubgroup; without it the daemon moves itself.
+faults=$(systemd-analyze --man=no verify carillon.service 2>&1 | grep -v "'DelegateSubgroup'" || true)
+[[ -z $faults ]] || fail "the unit: $faults"
 carillon task list -q >/dev/null || fail "root cannot use it"
 carillon task create tick --schedule '@every 1s' --user nobody -- /usr/bin/id -un >/dev/null
 eventually 20 succeeded tick 3
 [[ $(carillon logs tick) == nobody ]] || fail "the task ran as $(carillon logs tick)"
 step "a task fires each second, as its user"
 
-# A restart: what ends in time ends well, what does not is ended; what left its group stays.
+# A restart: what ends in time ends well, what does not is ended. What daemonizes ends with
+# its attempt, not with the daemon.
 # The node says how long it may take, whatever the unit says.
 dropin=/run/systemd/system/carillon.service.d/test.conf
 mkdir -p "${dropin%/*}"
@@ -42,6 +45,7 @@ carillon task create short --schedule @manual -- /bin/sleep 2 >/dev/null
 carillon task create long --schedule @manual -- /bin/sleep 1000 >/dev/null
 carillon task create detached --schedule @manual --shell 'setsid sleep 4711 >/dev/null 2>&1 & sleep 1' >/dev/null
 carillon task trigger detached --wait >/dev/null
+! pgrep -fx 'sleep 4711' >/dev/null || fail "what daemonized has outlived its attempt"
 carillon task trigger short >/dev/null
 carillon task trigger long >/dev/null
 eventually 10 in_state short running
@@ -51,10 +55,8 @@ is ActiveState active || fail "after a restart it is $(property ActiveState)"
 in_state short succeeded || fail "what had time to end is $(state_of short)"
 eventually 10 test "$(state_of long)" != running
 ! pgrep -fx '/bin/sleep 1000' || fail "an attempt outlived the daemon"
-pgrep -fx 'sleep 4711' >/dev/null || fail "what left its group was killed"
-pkill -fx 'sleep 4711'
 fresh
-step "restarted: the short run succeeded, the long one is $(state_of long), what left its group went on"
+step "restarted: the short run succeeded, the long one is $(state_of long)"
 
 # A crash: the guardian ends what ran, at once; systemd brings the daemon back.
 carillon task trigger long >/dev/null
