@@ -1,6 +1,7 @@
 package certs_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,6 +140,45 @@ func TestSource_AReplacedCertificateCountsForTheNextConnection(t *testing.T) {
 	h.issue(certs.KindNode, "n1", "of another CA")
 	h.issue(certs.KindClient, "ann", "ann")
 	check("of another CA", "ann")
+}
+
+// What was written before a connection begins counts for it, also while others
+// begin theirs and have read the files before.
+func TestSource_WhatIsWrittenCountsBesideOthers(t *testing.T) {
+	h := newHouse(t)
+	h.issue(certs.KindClient, "ann", "ann")
+	path := h.files("ann").CA
+	var contents [2][]byte
+	var pools [2]*x509.CertPool
+	for i := range contents {
+		h.newCA()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		contents[i], pools[i] = b, x509.NewCertPool()
+		pools[i].AppendCertsFromPEM(b)
+	}
+	s := h.open("ann")
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel()
+	for range 4 {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				s.Client()
+			}
+		})
+	}
+	for i := range 500 {
+		if err := os.WriteFile(path, contents[i%2], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !s.Client().RootCAs.Equal(pools[i%2]) {
+			t.Fatalf("the former CA counts after the file was written, at change %d", i)
+		}
+	}
 }
 
 func TestSource_KeepsTheFormerWhenFilesDoNotFit(t *testing.T) {

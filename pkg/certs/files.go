@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -39,7 +38,7 @@ func (e *FileError) Unwrap() error { return e.Err }
 // Source keeps what is in Files, as it was when it could last be used. It is safe
 // for concurrent use.
 type Source struct {
-	mu    sync.Mutex // held by the one who looks at the files
+	turn  chan struct{} // holds a token while somebody looks at the files
 	pair  *part[tls.Certificate]
 	roots *part[roots]
 }
@@ -56,6 +55,7 @@ func Open(f Files) (*Source, error) {
 		return nil, &FileError{PartKey, f.Cert + f.Key, errors.New("certificate and key are both given, or none")}
 	}
 	s := &Source{
+		turn:  make(chan struct{}, 1),
 		pair:  &part[tls.Certificate]{name: PartCert, files: []file{{PartCert, f.Cert}, {PartKey, f.Key}}},
 		roots: &part[roots]{name: PartCA, files: []file{{PartCA, f.CA}}},
 	}
@@ -95,12 +95,19 @@ func parseRoots(f Files, b []byte) (*roots, error) {
 	return r, nil
 }
 
-// refresh takes what the files hold now, if it can be used.
+// hanging is how long a handshake waits for another that looks at the files, on a
+// file system that does not answer.
+const hanging = 500 * time.Millisecond
+
+// refresh takes what the files hold now, if it can be used: not less than what they
+// held when it was called, as what another has begun to read might be.
 func (s *Source) refresh() {
-	if !s.mu.TryLock() {
-		return // somebody else does
+	select {
+	case s.turn <- struct{}{}:
+	case <-time.After(hanging):
+		return
 	}
-	defer s.mu.Unlock()
+	defer func() { <-s.turn }()
 	now := time.Now()
 	_, _ = s.pair.look(now), s.roots.look(now) // Look tells
 }
@@ -119,8 +126,8 @@ const patience = 5 * time.Second
 // new since it was called last; what cannot be used only when it has been so for
 // five seconds, and once. It is to be called now and then.
 func (s *Source) Look() []Notice {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
 	now := time.Now()
 	_, _ = s.pair.look(now), s.roots.look(now)
 	return append(s.pair.news(now), s.roots.news(now)...)

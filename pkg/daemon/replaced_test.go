@@ -167,6 +167,7 @@ func (s *strongbox) replaceAPI(nodes []string) {
 	s.t.Helper()
 	after := s.api.newCA()
 	s.api.setCA(append(s.api.caPEM(), after...))
+	time.Sleep(2 * time.Second) // who has begun to connect before does not know both
 	for _, n := range nodes {
 		s.api.node(n)
 	}
