@@ -95,7 +95,7 @@ func (s *server) followSpool(c *call, r task.Run, attempt int, p logPart) error 
 func (f *logFollower) follow(woken <-chan struct{}) bool {
 	beat := time.NewTicker(f.s.Heartbeat)
 	defer beat.Stop()
-	unbegun, told := unbegunFirst, false
+	unbegun, told, begun := unbegunFirst, false, false
 	for {
 		active := f.active() // before the output is read: what has ended is then read to its end
 		n, err := f.send()
@@ -108,15 +108,20 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 			if !f.pause(followPace) {
 				return false
 			}
-		case !active && err == nil:
+		case !active && err == nil && begun:
 			return true
+		case !active && err == nil:
+			// It may have begun since it was asked whether it is active. What has begun,
+			// and is not active when it is asked the next time, has ended.
+			begun = true
+			continue
 		case !active && f.over():
 			return true
 		case !active:
 			look = time.After(unbegun)
 			unbegun = min(2*unbegun, unbegunMost)
 		}
-		told = false
+		told, begun = false, begun || active
 		select {
 		case <-woken:
 			told = true

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -117,6 +118,13 @@ func (l *living) write(key, text string, active bool) {
 	}
 }
 
+// forget drops an attempt's output.
+func (l *living) forget(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.text, "default/"+key)
+}
+
 func (l *living) followers() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,7 +221,7 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 		l.write("a/"+run+"/1", "", false)
 		expectEnd(t, s)
 		must(t, s.Close())
-		delete(l.text, "default/a/"+run+"/1")
+		l.forget("a/" + run + "/1")
 
 		s, err = c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
@@ -230,6 +238,43 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 		}
 		must(t, s.Close())
 	}
+}
+
+// beginning is the output of an attempt that begins just after it was asked for the
+// second time whether it is active.
+type beginning struct {
+	*living
+	asked atomic.Int32
+	begin func()
+}
+
+func (b *beginning) Active(ns, name, run string, attempt int) bool {
+	is := b.living.Active(ns, name, run, attempt)
+	if b.asked.Add(1) == 2 {
+		b.begin()
+	}
+	return is
+}
+
+// An attempt that begins between two looks at it has not ended.
+func TestFollowLogs_OfWhatBeginsWhileItIsLookedAt(t *testing.T) {
+	w, l, run, _ := lives(t)
+	key := "a/" + run + "/1"
+	b := &beginning{living: l, begin: func() { l.write(key, "", true) }}
+	w.logs = b
+	c := w.client(w.serve("node-a"))
+	w.ended("a", run, task.Dispatched, func(r *task.Run) { r.Node = "node-a" })
+	s, err := c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	must(t, err)
+	defer s.Close()
+	eventually(t, func() bool { return b.asked.Load() >= 2 })
+	for _, text := range []string{"begun\n", "more\n"} {
+		l.write(key, text, true)
+		expect(t, s, text)
+	}
+	l.write(key, "last", false)
+	expect(t, s, "last")
+	expectEnd(t, s)
 }
 
 // A node that stops cuts its streams off, its own and those that it passes on: the
