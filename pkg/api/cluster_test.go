@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// status asks how the cluster fares until its etcd has said how it does, for which it
+// has two seconds each time.
+func (w *world) status() (st client.ClusterStatus) {
+	w.t.Helper()
+	eventually(w.t, func() bool {
+		var err error
+		st, err = w.Cluster(w.t.Context())
+		must(w.t, err)
+		return st.Revisions.Newest > 0 && !slices.ContainsFunc(st.Etcd, func(m client.EtcdMember) bool { return m.Error != "" })
+	})
+	return st
+}
+
 func TestCluster(t *testing.T) {
 	server := kvtest.StartServer(t)
 	for name, w := range map[string]*world{"over gRPC": newWorldOn(t, server.Client()), "in the process": newWorldOn(t, server.InProcess())} {
@@ -19,8 +33,7 @@ func TestCluster(t *testing.T) {
 			ctx := t.Context()
 			w.t = t
 			k := w.store.Keys()
-			st, err := w.Cluster(ctx)
-			must(t, err)
+			st := w.status()
 			if st.ID != w.cluster.ID || st.Shards != shards || st.ShardsOwned != 0 || st.Leader != "" || len(st.Warnings) != 3 {
 				t.Errorf("empty: %+v", st)
 			}
@@ -30,12 +43,11 @@ func TestCluster(t *testing.T) {
 				w.put(k.Owner(i), store.Owner{Node: []string{"node-a", "node-b", "node-a"}[i%3], Since: task.At(w.clock.now()), Term: 3})
 			}
 			w.put(k.Leader()+"7f", "node-b")
-			_, err = w.Apply(ctx, spec("a", "@daily"), client.ApplyOptions{})
+			_, err := w.Apply(ctx, spec("a", "@daily"), client.ApplyOptions{})
 			must(t, err)
 			w.active("node-a", "a", id(1, "aaaa"))
 
-			st, err = w.Cluster(ctx)
-			must(t, err)
+			st = w.status()
 			if st.Leader != "node-b" || st.Nodes != 2 || st.NodesReady != 2 || st.ShardsOwned != shards || st.Tasks != 1 || st.ActiveRuns != 1 || st.Warnings == nil || len(st.Warnings) != 0 {
 				t.Errorf("running: %+v", st)
 			}

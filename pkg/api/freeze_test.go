@@ -20,6 +20,8 @@ func (w *world) obeys(name string, rev int64) {
 
 func TestFreeze_AnswersWhenAllNodesObey(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
+	w.freezeWithin = time.Minute
+	w.Client = w.client(w.serve("node-a"))
 	w.create("a", "@daily")
 	w.obeys("node-a", 0)
 	w.put(w.store.Keys().Node("scheduler"), task.Node{State: task.NodeReady, Format: store.NewestFormat, Roles: []string{task.RoleScheduler}}) // starts nothing

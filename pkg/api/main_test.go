@@ -33,7 +33,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	server, err := kv.StartServer(ctx, kv.ServerConfig{Dir: dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond})
 	if err != nil {
