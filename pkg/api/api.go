@@ -51,6 +51,9 @@ type Config struct {
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
 	// FreezeWithin is how long a freeze waits for the nodes to confirm it; 0 is 12 s.
 	FreezeWithin time.Duration
+	// PageQuiet is how long nothing is told until a page of events ends without all of
+	// what has happened, as it may of an etcd that others write to; 0 is 2 s.
+	PageQuiet time.Duration
 	// MostScanned is how many records a page of runs reads in search of those that
 	// match; 0 is 10,000. It may hold fewer than its limit, but one that has a next is
 	// never empty.
@@ -125,6 +128,9 @@ func New(cfg Config) (http.Handler, error) {
 	}
 	if cfg.FreezeWithin == 0 {
 		cfg.FreezeWithin = confirmWithin
+	}
+	if cfg.PageQuiet <= 0 {
+		cfg.PageQuiet = pageQuiet
 	}
 	if cfg.MostScanned <= 0 {
 		cfg.MostScanned = 10_000

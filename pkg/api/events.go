@@ -26,8 +26,8 @@ const (
 	// writeLimit ends a stream whose caller has stopped reading.
 	writeLimit = 30 * time.Second
 	// A page ends when everything is told that had happened when it began; when
-	// nothing was told for pageQuiet, which an etcd does that others use; and at
-	// last after pageLimit.
+	// nothing was told for pageQuiet (Config.PageQuiet), which an etcd does that
+	// others use; and at last after pageLimit.
 	pageQuiet = 2 * time.Second
 	pageLimit = 10 * time.Second
 
@@ -151,7 +151,7 @@ func (s *server) pageOfEvents(c *call, q store.EventQuery, limit int) (answer, e
 	over := time.AfterFunc(pageLimit, func() { cancel(errPageFull) })
 	defer over.Stop()
 	err = s.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
-		quiet.Reset(pageQuiet)
+		quiet.Reset(s.PageQuiet)
 		page.Items, page.Last = append(page.Items, b.Events...), b.Told.String()
 		if len(page.Items) >= limit {
 			if len(page.Items) > limit {

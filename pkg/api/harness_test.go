@@ -186,7 +186,8 @@ func (w *world) serve(node string) string {
 		Board:    w.parts[node],
 		Keys:     w.keys[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
-		SetState: func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
+		PageQuiet: time.Minute, // what pages tell comes last in etcd
+		SetState:  func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
 				<-*hold

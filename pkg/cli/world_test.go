@@ -48,16 +48,16 @@ type worldKey struct{}
 func TestScripts(t *testing.T) {
 	shared := kvtest.Start(t)
 	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server {
-		etcd := shared
+		etcd, quiet := shared, time.Duration(0)
 		if filepath.Base(env.WorkDir) == "script-events" { // of an etcd that others write to a page ends after two quiet seconds
-			etcd = kvtest.Start(env.T().(testing.TB))
+			etcd, quiet = kvtest.Start(env.T().(testing.TB)), time.Minute
 		}
-		return newWorld(env, etcd)
+		return newWorld(env, etcd, quiet)
 	},
 		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active, "parts": parts})
 }
 
-func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
+func newWorld(env *testscript.Env, etcd *kv.Client, pageQuiet time.Duration) clitest.Server {
 	t := env.T().(testing.TB)
 	keys, err := store.NewKeys("/" + task.NewUID())
 	must(t, err)
@@ -67,7 +67,7 @@ func newWorld(env *testscript.Env, etcd *kv.Client) clitest.Server {
 	secret, id, token := api.NewToken()
 	token.Who = "ann"
 	must(t, w.store.CreateToken(context.Background(), id, token))
-	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks, Keys: secretKeys(env),
+	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks, Keys: secretKeys(env), PageQuiet: pageQuiet,
 		Board: func(context.Context, time.Duration, int) task.BoardPart {
 			if w.part == nil {
 				return task.BoardPart{Node: "node-a"}
