@@ -9,7 +9,9 @@ import (
 	"iter"
 	"net/http"
 	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -70,16 +72,15 @@ func TestApplyAll_ReadsWhileItSends(t *testing.T) {
 }
 
 func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
-	cut := func(http.ResponseWriter, *http.Request, *bufio.Reader) { panic(http.ErrAbortHandler) }
-	stall := func(_ http.ResponseWriter, r *http.Request, lines *bufio.Reader) {
-		drain(nil, nil, lines)
-		<-r.Context().Done()
+	cut := func(_ http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
+		drain(nil, nil, lines) // else a write that fails may come before the answers that are there
+		panic(http.ErrAbortHandler)
 	}
 	short := func(w http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
 		drain(nil, nil, lines)
 		_, _ = io.WriteString(w, `{"line": 3, "na`)
 	}
-	for what, then := range map[string]func(http.ResponseWriter, *http.Request, *bufio.Reader){"cut": cut, "stalled": stall, "too few": drain, "short": short} {
+	for what, then := range map[string]func(http.ResponseWriter, *http.Request, *bufio.Reader){"cut": cut, "too few": drain, "short": short} {
 		n, err := collect(t.Context(), against(t, answering(2, then)), specs(5))
 		if n != 2 || !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) {
 			t.Errorf("%s: %d results, then %v", what, n, err)
@@ -98,10 +99,15 @@ func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
 }
 
 func TestApplyAll_FailsAsAWhole(t *testing.T) {
-	refused := against(t, func(w http.ResponseWriter, _ *http.Request) {
+	refused := against(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		const problem = `{"status": 401, "code": "unauthorized", "detail": "who?"}`
 		w.Header().Set("Content-Type", "application/problem+json")
+		w.Header().Set("Content-Length", strconv.Itoa(len(problem)))
 		w.WriteHeader(401)
-		_, _ = io.WriteString(w, `{"status": 401, "code": "unauthorized", "detail": "who?"}`)
+		_, _ = io.WriteString(w, problem)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.Copy(io.Discard, r.Body) // else the connection is reset half a second later, whether the answer was read or not
 	})
 	_, err := collect(t.Context(), refused, specs(100_000))
 	var e *client.Error
@@ -115,6 +121,23 @@ func TestApplyAll_FailsAsAWhole(t *testing.T) {
 	away := dial(t, "http://127.0.0.1:1")
 	if _, err = collect(t.Context(), away, specs(1)); !errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
 		t.Errorf("nobody there: %v", err)
+	}
+}
+
+func TestApplyAll_EndsWhenNothingIsAnsweredAnyMore(t *testing.T) {
+	server := serve(t, answering(2, func(_ http.ResponseWriter, r *http.Request, lines *bufio.Reader) {
+		drain(nil, nil, lines)
+		<-r.Context().Done()
+	}))
+	// Beside other work the first answers may be late: then with more patience.
+	for limit := 2 * time.Second; ; limit *= 4 {
+		n, err := collect(t.Context(), dialFor(t, server, limit), specs(5))
+		if !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) || n > 2 || n < 2 && limit > time.Minute {
+			t.Fatalf("within %s %d results, then %v", limit, n, err)
+		}
+		if n == 2 {
+			return
+		}
 	}
 }
 

@@ -23,16 +23,28 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // against makes a client of a server that answers with h.
 func against(t *testing.T, h http.HandlerFunc) *client.Client {
 	t.Helper()
+	return dial(t, serve(t, h))
+}
+
+// serve returns where h answers.
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	return dial(t, s.URL)
+	return s.URL
 }
 
 func dial(t *testing.T, server string) *client.Client {
 	t.Helper()
+	return dialFor(t, server, time.Minute)
+}
+
+// dialFor makes a client that waits so long.
+func dialFor(t *testing.T, server string, timeout time.Duration) *client.Client {
+	t.Helper()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	c, err := client.New(client.Config{Server: server, Token: "carillon_a_b", Timeout: 2 * time.Second, HTTP: &http.Client{Transport: transport}})
+	c, err := client.New(client.Config{Server: server, Token: "carillon_a_b", Timeout: timeout, HTTP: &http.Client{Transport: transport}})
 	if err != nil {
 		t.Fatal(err)
 	}
