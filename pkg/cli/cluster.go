@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -248,8 +247,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versionInfo{Version: a.version(), Go: runtime.Version()}
-			const limit = 2 * time.Second
-			c, err := a.connectFor(min(limit, a.timeout))
+			c, err := a.connectFor(min(lookLimit, a.timeout))
 			var server client.Version
 			if err == nil {
 				server, err = c.Version(cmd.Context())

@@ -6,7 +6,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func init() { turnPatience = 100 * time.Millisecond } // no node of a script does anything
+func init() {
+	turnPatience = 100 * time.Millisecond // no node of a script does anything
+	lookLimit = time.Minute               // scripts read what is said with it
+}
 
 // Tree is the whole command tree.
 func Tree(daemonCommands ...*cobra.Command) *cobra.Command {

@@ -122,7 +122,7 @@ func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
 		if code != exitInterrupted || out.Len() > 0 {
 			t.Errorf("%d, %q, %q", code, out.String(), errs.String())
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("still there")
 	}
 }

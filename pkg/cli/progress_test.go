@@ -53,7 +53,7 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	pass(time.Second)
 	w.step(300, 0)
 	w.step(400, 1)
-	for end := time.Now().Add(10 * time.Second); !strings.Contains(errs.String(), "401") && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); !strings.Contains(errs.String(), "401") && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if code := w.report(d.app, errors.New("above the bar")); code != exitFailure {

@@ -13,7 +13,7 @@ import (
 )
 
 // lookLimit bounds what is asked only to make a message better.
-const lookLimit = 2 * time.Second
+var lookLimit = 2 * time.Second
 
 func (a *app) taskCommand() *cobra.Command {
 	cmd := &cobra.Command{

@@ -50,7 +50,7 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 		select {
 		case line := <-lines:
 			return line
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("%v: no line came", words)
 			return ""
 		}

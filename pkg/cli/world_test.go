@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/cli"
@@ -296,8 +297,9 @@ func (w *world) endQueued(ctx context.Context, ts *testscript.TestScript, args [
 			}
 		}
 		b, _ := json.Marshal(run)
-		_, _ = w.etcd.Put(ctx, w.store.Keys().Ended(r, id), string(b))
-		_, _ = w.etcd.Delete(ctx, w.store.Keys().Queued(r, id))
+		// At once: a run that has ended and waits as well is what no node leaves. If it
+		// fails, the run is found again.
+		_, _ = w.etcd.Txn(ctx).Then(clientv3.OpPut(w.store.Keys().Ended(r, id), string(b)), clientv3.OpDelete(w.store.Keys().Queued(r, id))).Commit()
 	}
 }
 

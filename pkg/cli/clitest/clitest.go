@@ -8,7 +8,8 @@
 //	code N                 the exit code of the last carillon was N
 //	input FILE             the standard input of the next carillon
 //	background WORD...     runs a carillon while the script goes on
-//	expect PATTERN         waits until its standard output matches
+//	expect PATTERN         waits until its standard output matches; with -stderr
+//	                       before the pattern, what it says beside that
 //	interrupt              ends it as Ctrl-C does
 //	join                   waits for it; its output is then what stdout, stderr
 //	                       and code look at
@@ -37,7 +38,7 @@ import (
 )
 
 // Patience is how long one command, or one eventually, may take.
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // Server is where a script's commands go.
 type Server struct{ URL, Token string }
@@ -172,13 +173,21 @@ func waiting(ts *testscript.TestScript) *running {
 func interrupt(ts *testscript.TestScript, _ bool, _ []string) { waiting(ts).end() }
 
 func expect(ts *testscript.TestScript, _ bool, args []string) {
+	beside := len(args) > 0 && args[0] == "-stderr"
+	if beside {
+		args = args[1:]
+	}
 	if len(args) != 1 {
-		ts.Fatalf("usage: expect PATTERN")
+		ts.Fatalf("usage: expect [-stderr] PATTERN")
 	}
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
 	r := waiting(ts)
-	for end := time.Now().Add(Patience); !pattern.Match(r.out.Bytes()); time.Sleep(10 * time.Millisecond) {
+	said := &r.out
+	if beside {
+		said = &r.errs
+	}
+	for end := time.Now().Add(Patience); !pattern.Match(said.Bytes()); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			ts.Fatalf("no match for %q in\n%s%s", pattern, r.out.Bytes(), r.errs.Bytes())
 		}
