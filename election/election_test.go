@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
@@ -19,7 +21,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := leaks(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leaks is what still runs a minute after the last test. goleak itself waits for less than a second, and connections may
+// need longer to end.
+func leaks() error {
+	for deadline := time.Now().Add(time.Minute); ; {
+		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
 
 const prefix = "/carillon/"
 
@@ -51,7 +70,7 @@ func campaign(t *testing.T, c *kv.Client, name string, cfg election.Config) *can
 	cand := &candidate{name: name, terms: make(chan election.Term, 100), causes: make(chan error, 100)}
 	cfg.Prefix, cfg.Node = prefix, name
 	if cfg.TTL == 0 {
-		cfg.TTL = 2 * time.Second
+		cfg.TTL = time.Minute // nobody loses a session because the machine stands still for some seconds
 	}
 	cfg.Leases = func(id clientv3.LeaseID) error {
 		cand.mu.Lock()
@@ -75,7 +94,7 @@ func campaign(t *testing.T, c *kv.Client, name string, cfg election.Config) *can
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			return errors.New("Run did not return")
 		}
 	})
@@ -136,7 +155,7 @@ func lead(t *testing.T, among ...*candidate) (*candidate, election.Term) {
 		}
 		return leader != nil
 	})
-	return leader, within(t, time.Second, "its term", leader.terms)
+	return leader, within(t, time.Minute, "its term", leader.terms)
 }
 
 func TestElection_OneLeads(t *testing.T) {
@@ -168,7 +187,7 @@ func TestElection_InProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := campaign(t, s.InProcess(), "a", election.Config{})
-	term := within(t, 10*time.Second, "a's term", a.terms)
+	term := within(t, time.Minute, "a's term", a.terms)
 	b := campaign(t, s.InProcess(), "b", election.Config{})
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
 	select {
@@ -179,14 +198,14 @@ func TestElection_InProcess(t *testing.T) {
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if next := within(t, 5*time.Second, "b's term", b.terms); next.Fence.CreateRevision <= term.Fence.CreateRevision {
+	if next := within(t, time.Minute, "b's term", b.terms); next.Fence.CreateRevision <= term.Fence.CreateRevision {
 		t.Errorf("term %d follows %d", next.Fence.CreateRevision, term.Fence.CreateRevision)
 	}
 }
 
 func TestElection_SucceedsARevokedLeader(t *testing.T) {
 	s := kvtest.StartServer(t)
-	a, b := campaign(t, s.Dial(), "a", election.Config{TTL: 30 * time.Second}), campaign(t, s.Dial(), "b", election.Config{TTL: 30 * time.Second})
+	a, b := campaign(t, s.Dial(), "a", election.Config{TTL: 10 * time.Minute}), campaign(t, s.Dial(), "b", election.Config{TTL: 10 * time.Minute})
 	leader, term := lead(t, a, b)
 	next := b
 	if leader == b {
@@ -196,11 +215,11 @@ func TestElection_SucceedsARevokedLeader(t *testing.T) {
 	if _, err := s.Client().Revoke(t.Context(), leader.lastLease()); err != nil {
 		t.Fatal(err)
 	}
-	// Far sooner than the TTL: the key is watched.
-	if cause := within(t, 5*time.Second, "the end of the term", leader.causes); !errors.Is(cause, election.ErrLost) {
+	// Sooner than the next renewal of the session: the key is watched.
+	if cause := within(t, time.Minute, "the end of the term", leader.causes); !errors.Is(cause, election.ErrLost) {
 		t.Errorf("the cause is %v", cause)
 	}
-	following := within(t, 5*time.Second, "the next term", next.terms)
+	following := within(t, time.Minute, "the next term", next.terms)
 	if following.Fence.CreateRevision <= term.Fence.CreateRevision {
 		t.Errorf("term %d follows %d", following.Fence.CreateRevision, term.Fence.CreateRevision)
 	}
@@ -213,20 +232,20 @@ func TestElection_SucceedsARevokedLeader(t *testing.T) {
 
 func TestElection_StepsDownWhenItsKeyIsTouched(t *testing.T) {
 	s := kvtest.StartServer(t)
-	a := campaign(t, s.Dial(), "a", election.Config{TTL: 30 * time.Second})
+	a := campaign(t, s.Dial(), "a", election.Config{TTL: 10 * time.Minute})
 	for name, touch := range map[string]func(key string) error{
 		"deleted":     func(key string) error { _, err := s.Client().Delete(t.Context(), key); return err },
 		"overwritten": func(key string) error { _, err := s.Client().Put(t.Context(), key, "mallory"); return err },
 	} {
-		term := within(t, 10*time.Second, "a term", a.terms)
+		term := within(t, time.Minute, "a term", a.terms)
 		if err := touch(term.Fence.Key); err != nil {
 			t.Fatal(err)
 		}
-		if cause := within(t, 5*time.Second, "the end of the term", a.causes); !errors.Is(cause, election.ErrLost) {
+		if cause := within(t, time.Minute, "the end of the term", a.causes); !errors.Is(cause, election.ErrLost) {
 			t.Errorf("%s: the cause is %v", name, cause)
 		}
 	}
-	term := within(t, 10*time.Second, "a term", a.terms)
+	term := within(t, time.Minute, "a term", a.terms)
 	if got := keys(t, s.Client()); len(got) != 1 || got[0] != term.Fence.Key {
 		t.Errorf("the keys are %v, want only %s: what was detached from its lease must go, too", got, term.Fence.Key)
 	}
@@ -235,31 +254,31 @@ func TestElection_StepsDownWhenItsKeyIsTouched(t *testing.T) {
 // A campaign whose session is lost while it waits begins anew; etcd's own would wait for ever, or win without a key.
 func TestElection_CampaignsAnewWhenItsSessionIsLost(t *testing.T) {
 	s := kvtest.StartServer(t)
-	a := campaign(t, s.Dial(), "a", election.Config{TTL: 30 * time.Second})
-	within(t, 10*time.Second, "a's term", a.terms)
-	b := campaign(t, s.Dial(), "b", election.Config{})
+	a := campaign(t, s.Dial(), "a", election.Config{})
+	within(t, time.Minute, "a's term", a.terms)
+	b := campaign(t, s.Dial(), "b", election.Config{TTL: 2 * time.Second}) // it looks every third of that
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
 	first := b.lastLease()
-	if _, err := s.Client().Revoke(t.Context(), first); err != nil {
+	if _, err := s.Client().Revoke(t.Context(), first); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) { // it may have ended by itself
 		t.Fatal(err)
 	}
 	eventually(t, "b's next campaign", func() bool { return b.lastLease() != first && len(keys(t, s.Client())) == 2 })
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	within(t, 10*time.Second, "b's term", b.terms)
+	within(t, time.Minute, "b's term", b.terms)
 }
 
 func TestElection_ResignsWhenItsContextEnds(t *testing.T) {
 	s := kvtest.StartServer(t)
-	a := campaign(t, s.Dial(), "a", election.Config{TTL: 60 * time.Second})
-	within(t, 10*time.Second, "a's term", a.terms)
-	b := campaign(t, s.Dial(), "b", election.Config{TTL: 60 * time.Second})
+	a := campaign(t, s.Dial(), "a", election.Config{TTL: 10 * time.Minute})
+	within(t, time.Minute, "a's term", a.terms)
+	b := campaign(t, s.Dial(), "b", election.Config{TTL: 10 * time.Minute})
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, "b's term", b.terms)
+	within(t, time.Minute, "b's term", b.terms)
 	if a.Leading() || len(keys(t, s.Client())) != 1 {
 		t.Errorf("the keys are %v", keys(t, s.Client()))
 	}
@@ -325,7 +344,7 @@ func TestElection_BelievesOnlyAConfirmedKey(t *testing.T) {
 	th := &thief{KV: c.KV}
 	c.KV = th
 	a := campaign(t, c, "a", election.Config{})
-	term := within(t, 10*time.Second, "a term", a.terms)
+	term := within(t, time.Minute, "a term", a.terms)
 	if n := th.count(); n != 2 {
 		t.Errorf("a leads after %d thefts", n)
 	}
@@ -346,15 +365,15 @@ func (deafWatcher) Watch(ctx context.Context, _ string, _ ...clientv3.OpOption) 
 func TestElection_LeadsThoughItsWatchIsDeaf(t *testing.T) {
 	s := kvtest.StartServer(t)
 	a := campaign(t, s.Dial(), "a", election.Config{})
-	within(t, 10*time.Second, "a's term", a.terms)
+	within(t, time.Minute, "a's term", a.terms)
 	c := s.Dial()
 	c.Watcher = deafWatcher{c.Watcher}
-	b := campaign(t, c, "b", election.Config{})
+	b := campaign(t, c, "b", election.Config{TTL: 2 * time.Second}) // it looks every half of that
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	within(t, 10*time.Second, "b's term", b.terms)
+	within(t, time.Minute, "b's term", b.terms)
 }
 
 // The connection of one who waits breaks, and comes back: it has not lost its place.
@@ -362,8 +381,8 @@ func TestElection_KeepsItsPlaceWhenItsConnectionBreaks(t *testing.T) {
 	s := kvtest.StartServer(t)
 	p := s.Proxy()
 	a := campaign(t, s.Client(), "a", election.Config{})
-	within(t, 10*time.Second, "the first term", a.terms)
-	b := campaign(t, p.Client(kv.Config{}), "b", election.Config{TTL: 10 * time.Second})
+	within(t, time.Minute, "the first term", a.terms)
+	b := campaign(t, p.Client(kv.Config{}), "b", election.Config{})
 	eventually(t, "two candidates", func() bool { return len(keys(t, s.Client())) == 2 })
 	place := keys(t, s.Client())[1]
 	for range 3 {
@@ -374,7 +393,7 @@ func TestElection_KeepsItsPlaceWhenItsConnectionBreaks(t *testing.T) {
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if term := within(t, 20*time.Second, "the second term", b.terms); term.Fence.Key != place {
+	if term := within(t, time.Minute, "the second term", b.terms); term.Fence.Key != place {
 		t.Errorf("it leads with key %s, it waited with %s", term.Fence.Key, place)
 	}
 }
@@ -408,25 +427,46 @@ func TestElection_ResignsAndBacksOffWhenLeadFails(t *testing.T) {
 }
 
 func TestElection_RecoversFromAnOutage(t *testing.T) {
+	const failed = "cannot campaign, trying on"
 	s := kvtest.StartServer(t)
 	p := s.Proxy()
-	core, logs := observer.New(zap.WarnLevel)
+	core, logs := observer.New(zap.InfoLevel)
 	a := campaign(t, p.Client(kv.Config{CallTimeout: 500 * time.Millisecond}), "a", election.Config{TTL: time.Second, Logger: zap.New(core)})
-	term := within(t, 10*time.Second, "a term", a.terms)
+	term := within(t, time.Minute, "a term", a.terms)
 	p.Cut()
-	if cause := within(t, 10*time.Second, "the end of the term", a.causes); !errors.Is(cause, election.ErrLost) {
+	if cause := within(t, time.Minute, "the end of the term", a.causes); !errors.Is(cause, election.ErrLost) {
 		t.Errorf("the cause is %v", cause)
 	}
+	// On a machine that stands still a term of a second may be lost, and another won, before the connection is cut.
+	eventually(t, "a failed campaign", func() bool {
+		last := ""
+		for _, l := range logs.All() {
+			if l.Message == failed || l.Message == "elected" {
+				last = l.Message
+			}
+		}
+		return last == failed && !a.Leading()
+	})
+	time.Sleep(2 * time.Second) // several more attempts, in silence
 	if a.Leading() {
 		t.Error("it leads without a lease")
 	}
-	eventually(t, "a failed campaign", func() bool { return logs.FilterMessage("cannot campaign, trying on").Len() == 1 })
-	time.Sleep(2 * time.Second) // several more attempts, in silence
-	if n := logs.FilterMessage("cannot campaign, trying on").Len(); n != 1 {
-		t.Errorf("the outage was logged %d times", n)
+	silent := false // since it has said so, until it is elected
+	for _, l := range logs.All() {
+		switch {
+		case l.Message == "elected":
+			silent = false
+		case l.Message == failed && silent:
+			t.Error("one outage was logged again")
+		case l.Message == failed:
+			silent = true
+		}
+	}
+	for len(a.terms) > 0 {
+		term = <-a.terms
 	}
 	p.Mend()
-	next := within(t, 15*time.Second, "the next term", a.terms)
+	next := within(t, time.Minute, "the next term", a.terms)
 	if next.Fence.CreateRevision <= term.Fence.CreateRevision {
 		t.Errorf("term %d follows %d", next.Fence.CreateRevision, term.Fence.CreateRevision)
 	}
@@ -443,27 +483,27 @@ func TestElection_ALeaderWithNothingBehindItLosesItsTerm(t *testing.T) {
 		return nil
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
-	causes := make(chan error, 1)
+	causes := make(chan error, 100)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		_ = e.Run(ctx, func(ctx context.Context, _ election.Term) error {
 			gone.Store(true)
 			<-ctx.Done()
-			select {
-			case causes <- context.Cause(ctx):
-			default:
-			}
+			causes <- context.Cause(ctx)
 			return nil
 		})
 	})
 	defer wg.Wait()
 	defer cancel()
-	select {
-	case cause := <-causes:
-		if !errors.Is(cause, election.ErrLost) || !errors.Is(cause, why) {
-			t.Errorf("the term ended with %v", cause)
+	// On a machine that stands still a term of a second may also end since nothing was renewed.
+	for cause := error(nil); !errors.Is(cause, why); {
+		select {
+		case cause = <-causes:
+			if !errors.Is(cause, election.ErrLost) {
+				t.Fatalf("the term ended with %v", cause)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("it leads on")
 		}
-	case <-time.After(20 * time.Second):
-		t.Error("it leads on")
 	}
 }

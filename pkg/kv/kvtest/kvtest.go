@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-const startTimeout = 30 * time.Second
+const startTimeout = 2 * time.Minute // of what takes 50 ms, beside much else
 
 // Server is an etcd that a test may stop and start again.
 type Server struct {
