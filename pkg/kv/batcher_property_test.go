@@ -226,7 +226,7 @@ func TestBatcher_PacksLargeAmongSmall(t *testing.T) {
 	}
 	release()
 	for i, a := range all {
-		if got := within(t, 10*time.Second, "an answer", a); got.err != nil || !got.Succeeded {
+		if got := within(t, time.Minute, "an answer", a); got.err != nil || !got.Succeeded {
 			t.Errorf("transaction %d: %v", i, got.err)
 		}
 	}

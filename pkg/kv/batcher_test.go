@@ -31,18 +31,18 @@ func TestBatcher_SendsAtOnceWhenIdleAndTogetherWhenBusy(t *testing.T) {
 		Else: []clientv3.Op{clientv3.OpGet("guarded")},
 	})
 	release()
-	if a := within(t, 10*time.Second, "the first", first); a.err != nil || !a.Succeeded || a.Revision <= rev-1 {
+	if a := within(t, time.Minute, "the first", first); a.err != nil || !a.Succeeded || a.Revision <= rev-1 {
 		t.Errorf("%+v", a)
 	}
 	common := int64(0)
 	for _, o := range others {
-		a := within(t, 10*time.Second, "a sibling", o)
+		a := within(t, time.Minute, "a sibling", o)
 		if a.err != nil || !a.Succeeded || a.Revision <= rev || common != 0 && a.Revision != common {
 			t.Errorf("%+v, others at revision %d", a, common)
 		}
 		common = a.Revision
 	}
-	a := within(t, 10*time.Second, "the one that fails", lost)
+	a := within(t, time.Minute, "the one that fails", lost)
 	if a.err != nil || a.Succeeded || a.Revision != common {
 		t.Fatalf("%+v", a)
 	}
@@ -87,13 +87,13 @@ func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
 		many = append(many, numbered(100+i))
 	}
 	for _, a := range []<-chan answer{b.commit(t.Context(), putting(many...)), last} {
-		if got := within(t, 10*time.Second, "the third request", a); got.err != nil {
+		if got := within(t, time.Minute, "the third request", a); got.err != nil {
 			t.Error(got.err)
 		}
 	}
 	close(hold)
 	for _, a := range append(others, one) {
-		if got := within(t, 10*time.Second, "what was under way", a); got.err != nil {
+		if got := within(t, time.Minute, "what was under way", a); got.err != nil {
 			t.Error(got.err)
 		}
 	}
@@ -122,8 +122,8 @@ func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 	alone := b.queue(t.Context(), putting("a"))
 	close(hold)
-	within(t, 10*time.Second, "the first", first)
-	if a := within(t, 10*time.Second, "the one that waited", alone); a.err != nil || len(w.requests()) != 2 {
+	within(t, time.Minute, "the first", first)
+	if a := within(t, time.Minute, "the one that waited", alone); a.err != nil || len(w.requests()) != 2 {
 		t.Errorf("%v, %d requests", a.err, len(w.requests()))
 	}
 }
@@ -142,12 +142,12 @@ func TestBatcher_LosesPatienceWithARequestThatHangs(t *testing.T) {
 	first := b.commit(t.Context(), putting("first"))
 	eventually(t, "a request under way", func() bool { return len(w.requests()) == 1 })
 	for i := range 3 { // each time anew
-		if a := within(t, 10*time.Second, "one of little weight", b.commit(t.Context(), putting(numbered(i)))); a.err != nil {
+		if a := within(t, time.Minute, "one of little weight", b.commit(t.Context(), putting(numbered(i)))); a.err != nil {
 			t.Error(a.err)
 		}
 	}
 	close(hold)
-	within(t, 10*time.Second, "the first", first)
+	within(t, time.Minute, "the first", first)
 }
 
 func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
@@ -182,7 +182,7 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 	for i := range 40 {
 		free = append(free, numbered(i))
 	}
-	if free := within(t, 10*time.Second, "one that conflicts with none", b.commit(t.Context(), putting(free...))); free.err != nil {
+	if free := within(t, time.Minute, "one that conflicts with none", b.commit(t.Context(), putting(free...))); free.err != nil {
 		t.Error(free.err)
 	}
 	if n := len(w.requests()); n != 2 {
@@ -191,14 +191,14 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 	close(hold)
 	var last int64
 	for i, a := range writers {
-		got := within(t, 10*time.Second, "a writer", a)
+		got := within(t, time.Minute, "a writer", a)
 		if got.err != nil || got.Revision <= last {
 			t.Fatalf("writer %d: revision %d after %d, %v", i, got.Revision, last, got.err)
 		}
 		if last = got.Revision; i == 0 {
 			continue
 		}
-		read := within(t, 10*time.Second, "a reader", readers[i-1])
+		read := within(t, time.Minute, "a reader", readers[i-1])
 		if read.err != nil || read.Revision < last {
 			t.Fatalf("reader %d: revision %d after %d, %v", i, read.Revision, last, read.err)
 		}
@@ -236,7 +236,7 @@ func TestBatcher_HalvesDownToTheCulprit(t *testing.T) {
 	}
 	release()
 	for i, a := range all {
-		got := within(t, 10*time.Second, "an answer", a)
+		got := within(t, time.Minute, "an answer", a)
 		if _, bad := culprits[i]; bad != (got.err != nil) || kv.Unknown(got.err) {
 			t.Errorf("transaction %d: %v", i, got.err)
 		}
@@ -264,7 +264,7 @@ func TestBatcher_LoneGiantGetsEtcdsOwnError(t *testing.T) {
 	}
 	release()
 	for i, want := range []error{rpctypes.ErrTooManyOps, rpctypes.ErrRequestTooLarge, nil, nil} {
-		if got := within(t, 10*time.Second, "an answer", answers[i]); !errors.Is(got.err, want) || kv.Unknown(got.err) {
+		if got := within(t, time.Minute, "an answer", answers[i]); !errors.Is(got.err, want) || kv.Unknown(got.err) {
 			t.Errorf("transaction %d: %v, want %v", i, got.err, want)
 		}
 	}
@@ -298,11 +298,11 @@ func TestBatcher_UnknownGoesToEachAndIsNeverSentAgain(t *testing.T) {
 		}
 		release()
 		for _, a := range all {
-			if got := within(t, 10*time.Second, "an answer", a); !kv.Unknown(got.err) || kv.NoSpace(failure) != kv.NoSpace(got.err) {
+			if got := within(t, time.Minute, "an answer", a); !kv.Unknown(got.err) || kv.NoSpace(failure) != kv.NoSpace(got.err) {
 				t.Errorf("%v, want an unknown outcome because of %v", got.err, failure)
 			}
 		}
-		if a := within(t, 10*time.Second, "the next", b.commit(t.Context(), putting(numbered(0)))); a.err != nil {
+		if a := within(t, time.Minute, "the next", b.commit(t.Context(), putting(numbered(0)))); a.err != nil {
 			t.Error(a.err)
 		}
 		if n := len(w.requests()); n != 3 {
@@ -326,7 +326,7 @@ func TestBatcher_SendsThoseThatNeedNoSpaceApart(t *testing.T) {
 	}
 	release()
 	for _, a := range all {
-		if got := within(t, 10*time.Second, "an answer", a); got.err != nil {
+		if got := within(t, time.Minute, "an answer", a); got.err != nil {
 			t.Error(got.err)
 		}
 	}

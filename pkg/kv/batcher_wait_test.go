@@ -26,17 +26,17 @@ func TestBatcher_CancelledBeforeSendingIsLeftOut(t *testing.T) {
 	last := b.queue(t.Context(), putting("last", "both"))
 	cancel()
 	for _, a := range []<-chan answer{gone, alsoGone} {
-		if got := within(t, 10*time.Second, "the cancelled one", a); !errors.Is(got.err, context.Canceled) || kv.Unknown(got.err) {
+		if got := within(t, time.Minute, "the cancelled one", a); !errors.Is(got.err, context.Canceled) || kv.Unknown(got.err) {
 			t.Errorf("%v, want a definite cancellation", got.err)
 		}
 	}
 	release()
 	for _, a := range []<-chan answer{behind, last} {
-		if got := within(t, 10*time.Second, "one behind", a); got.err != nil {
+		if got := within(t, time.Minute, "one behind", a); got.err != nil {
 			t.Error(got.err)
 		}
 	}
-	if got := within(t, 10*time.Second, "an ended context", b.commit(ctx, putting("late"))); !errors.Is(got.err, context.Canceled) || kv.Unknown(got.err) {
+	if got := within(t, time.Minute, "an ended context", b.commit(ctx, putting("late"))); !errors.Is(got.err, context.Canceled) || kv.Unknown(got.err) {
 		t.Errorf("%v, want a definite cancellation", got.err)
 	}
 	resp, err := c.Get(t.Context(), "", clientv3.WithPrefix())
@@ -63,13 +63,13 @@ func TestBatcher_CancelledAfterSendingIsUnknownAtOnceAndCutsNobody(t *testing.T)
 	release()
 	eventually(t, "both under way", func() bool { return len(w.requests()) == 2 })
 	cancel()
-	if got := within(t, 10*time.Second, "the cancelled one", gone); !errors.Is(got.err, context.Canceled) || !kv.Unknown(got.err) {
+	if got := within(t, time.Minute, "the cancelled one", gone); !errors.Is(got.err, context.Canceled) || !kv.Unknown(got.err) {
 		t.Errorf("%v, want an unknown outcome", got.err)
 	}
 	behind := b.queue(t.Context(), putting("gone")) // it is still under way
 	close(hold)
 	for _, a := range []<-chan answer{stays, behind} {
-		if got := within(t, 10*time.Second, "its neighbour", a); got.err != nil {
+		if got := within(t, time.Minute, "its neighbour", a); got.err != nil {
 			t.Error(got.err)
 		}
 	}
@@ -140,7 +140,7 @@ func TestBatcher_BlocksWhenTheQueueIsFull(t *testing.T) {
 	four := b.commit(t.Context(), putting("four"))
 	release()
 	for _, a := range []<-chan answer{one, two, four} {
-		if got := within(t, 10*time.Second, "an answer", a); got.err != nil {
+		if got := within(t, time.Minute, "an answer", a); got.err != nil {
 			t.Error(got.err)
 		}
 	}
@@ -154,15 +154,15 @@ func TestBatcher_EndAnswersAll(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.stop() }()
 	for _, a := range []<-chan answer{waits, behind, blocked} {
-		if got := within(t, 10*time.Second, "one that was not sent", a); got.err == nil || kv.Unknown(got.err) {
+		if got := within(t, time.Minute, "one that was not sent", a); got.err == nil || kv.Unknown(got.err) {
 			t.Errorf("%v, want a definite error", got.err)
 		}
 	}
 	release()
-	if got := within(t, 10*time.Second, "the one under way", first); got.err != nil || !got.Succeeded {
+	if got := within(t, time.Minute, "the one under way", first); got.err != nil || !got.Succeeded {
 		t.Errorf("%+v", got)
 	}
-	within(t, 10*time.Second, "Run", ended)
+	within(t, time.Minute, "Run", ended)
 	if _, err := b.Commit(t.Context(), putting("late")); err == nil || kv.Unknown(err) {
 		t.Errorf("%v, want a definite error", err)
 	}
@@ -181,7 +181,7 @@ func TestBatcher_EndsWhileItBacksOff(t *testing.T) {
 	a := b.commit(t.Context(), putting("k"))
 	eventually(t, "a refusal", func() bool { return b.count("too_many_requests_total") > 0 })
 	b.stop()
-	if got := within(t, 10*time.Second, "an answer", a); got.err == nil || kv.Unknown(got.err) {
+	if got := within(t, time.Minute, "an answer", a); got.err == nil || kv.Unknown(got.err) {
 		t.Errorf("%v, want a definite error", got.err)
 	}
 }
@@ -200,12 +200,12 @@ func TestBatcher_EndAnswersWhatIsRefusedAfterIt(t *testing.T) {
 	waits := b.queue(t.Context(), putting("waits"))
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.stop() }()
-	within(t, 10*time.Second, "the one that was not sent", waits) // so it has ended
+	within(t, time.Minute, "the one that was not sent", waits) // so it has ended
 	close(hold)
-	if got := within(t, 10*time.Second, "the one under way", first); got.err == nil || kv.Unknown(got.err) {
+	if got := within(t, time.Minute, "the one under way", first); got.err == nil || kv.Unknown(got.err) {
 		t.Errorf("%v, want a definite error", got.err)
 	}
-	within(t, 10*time.Second, "Run", ended)
+	within(t, time.Minute, "Run", ended)
 }
 
 func TestBatcher_ForgetsWhoGaveUpBeforeARefusal(t *testing.T) {
@@ -223,12 +223,12 @@ func TestBatcher_ForgetsWhoGaveUpBeforeARefusal(t *testing.T) {
 	gone := b.commit(ctx, putting("k"))
 	eventually(t, "it under way", func() bool { return len(w.requests()) == 1 })
 	cancel()
-	if got := within(t, 10*time.Second, "the cancelled one", gone); !kv.Unknown(got.err) {
+	if got := within(t, time.Minute, "the cancelled one", gone); !kv.Unknown(got.err) {
 		t.Errorf("%v, want an unknown outcome", got.err)
 	}
 	behind := b.queue(t.Context(), putting("k"))
 	close(hold)
-	if got := within(t, 10*time.Second, "the one behind", behind); got.err != nil {
+	if got := within(t, time.Minute, "the one behind", behind); got.err != nil {
 		t.Error(got.err)
 	}
 	if resp, err := c.Get(t.Context(), "k"); err != nil || resp.Kvs[0].Version != 1 {

@@ -69,10 +69,19 @@ func TestClient_EveryCallEnds(t *testing.T) {
 		"leases":    func() error { _, err := c.Leases(ctx); return err },
 		"keepalive": func() error { _, err := c.KeepAliveOnce(ctx, 1); return err },
 	} {
-		got := make(chan error, 1)
-		go func() { got <- call() }()
-		if err := within(t, 5*time.Second, name, got); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s: %v, want a deadline", name, err)
+		took := time.Duration(0)
+		for range 3 { // a machine that stands still for seconds does not do so each time
+			got, began := make(chan error, 1), time.Now()
+			go func() { got <- call() }()
+			if err := within(t, time.Minute, name, got); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v, want a deadline", name, err)
+			}
+			if took = time.Since(began); took < 4*time.Second {
+				break
+			}
+		}
+		if took >= 4*time.Second {
+			t.Errorf("%s ended after %s, as if it had the deadline that clients have by default", name, took)
 		}
 	}
 }
@@ -99,7 +108,7 @@ func TestClient_CallersSoonerDeadlineHolds(t *testing.T) {
 	defer cancel()
 	got := make(chan error, 1)
 	go func() { _, err := c.Txn(ctx).Then(clientv3.OpPut("k", "v")).Commit(); got <- err }()
-	if err := within(t, 5*time.Second, "txn", got); !errors.Is(err, context.DeadlineExceeded) {
+	if err := within(t, time.Minute, "txn", got); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 }
@@ -137,13 +146,17 @@ func TestClient_RepeatsReadsAndNeverWrites(t *testing.T) {
 
 func TestClient_ReadsThroughARestart(t *testing.T) {
 	s := kvtest.StartServer(t)
-	c := s.Client()
+	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, CallTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
 	put(t, c, "k", "v")
 	s.Stop()
 	got := make(chan error, 1)
 	go func() { _, err := c.Get(t.Context(), "k"); got <- err }()
 	s.Restart()
-	if err := within(t, 10*time.Second, "get", got); err != nil {
+	if err := within(t, time.Minute, "get", got); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -202,7 +215,8 @@ func TestDial_LogsIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer wrong.Close()
-	if _, err := wrong.Get(t.Context(), "k"); !errors.Is(err, kv.ErrLogin) || kv.Unknown(err) {
+	err = refusal(func() error { _, err := wrong.Get(t.Context(), "k"); return err })
+	if !errors.Is(err, kv.ErrLogin) || kv.Unknown(err) {
 		t.Errorf("a wrong password: %v", err)
 	}
 }

@@ -119,9 +119,7 @@ func TestFollow_ListsThenWatches(t *testing.T) {
 
 func TestFollow_InProcess(t *testing.T) {
 	c := kvtest.StartServer(t).InProcess()
-	cfg := prefixed("p/")
-	cfg.StallAfter = 300 * time.Millisecond
-	f := follow(t, c, cfg)
+	f := follow(t, c, prefixed("p/"))
 	put(t, c, "p/a", "1")
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
 	put(t, c, "q/a", "1")
@@ -230,7 +228,7 @@ func TestFollow_SurvivesClosedWatch(t *testing.T) {
 	w := spoil(c)
 	core, logs := observer.New(zap.InfoLevel)
 	cfg := prefixed("p/")
-	cfg.Logger = zap.New(core)
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // it is the closed watches that are counted
 	f := follow(t, c, cfg)
 	eventually(t, "the watch", func() bool { return w.opened.Load() == 1 && f.resetCount() == 1 })
 	for n := range 3 {
@@ -250,7 +248,7 @@ func TestFollow_SurvivesStalledWatch(t *testing.T) {
 	c := kvtest.Start(t)
 	w := spoil(c)
 	cfg := prefixed("p/")
-	cfg.StallAfter = 300 * time.Millisecond
+	cfg.StallAfter = time.Second // three watches in a row that hear nothing for a second are no pause of the machine
 	f := follow(t, c, cfg)
 	neighbour := prefixed("q/")
 	neighbour.StallAfter = cfg.StallAfter
@@ -304,16 +302,18 @@ func (b boastful) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 }
 
 func TestFollow_SurvivesFrozenConnection(t *testing.T) {
+	t.Parallel()
 	s := kvtest.StartServer(t)
 	p := s.Proxy()
+	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter = 300 * time.Millisecond
+	cfg.StallAfter, cfg.Logger = time.Second, zap.New(core)
 	f := follow(t, p.Client(kv.Config{CallTimeout: 300 * time.Millisecond}), cfg)
 	put(t, s.Client(), "p/a", "1")
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
 	p.Freeze()
 	put(t, s.Client(), "p/a", "2")
-	time.Sleep(2 * cfg.StallAfter) // long enough to be noticed; nothing to poll for
+	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
 	p.Mend()
 	eventually(t, "what happened meanwhile", func() bool { return f.value("p/a") == "2" })
 	put(t, s.Client(), "p/a", "3")
@@ -356,14 +356,14 @@ func TestFollow_SurvivesRestart(t *testing.T) {
 	s := kvtest.StartServer(t)
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = 300*time.Millisecond, zap.New(core)
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // what stops, ends its watches: nothing else is a loss
 	f := follow(t, s.Client(), cfg)
 	put(t, s.Client(), "p/a", "1")
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
 	s.Stop()
 	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
 	s.Restart()
-	put(t, s.Client(), "p/b", "2")
+	put(t, s.InProcess(), "p/b", "2") // the other client has still to connect
 	eventually(t, "a put after the restart", func() bool { return f.value("p/a") == "1" && f.value("p/b") == "2" })
 	if n := f.resetCount(); n != 1 {
 		t.Errorf("%d lists", n)
@@ -374,10 +374,11 @@ func TestFollow_SurvivesRestart(t *testing.T) {
 }
 
 func TestFollow_SlowApplyIsNoStall(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	hold := make(chan struct{})
 	cfg := prefixed("p/")
-	cfg.StallAfter = 100 * time.Millisecond
+	cfg.StallAfter = 500 * time.Millisecond
 	f := followHeld(t, c, cfg, hold)
 	hold <- struct{}{} // the first list
 	const writes = 300
@@ -421,6 +422,7 @@ func TestFollow_Relists(t *testing.T) {
 func TestFollow_ManyShareFewPulses(t *testing.T) {
 	t.Parallel()
 	c := kvtest.Start(t)
+	count := counters(t, c)
 	w := spoil(c)
 	const many = 300
 	const stall = 6 * time.Second // on a busy machine it may take some to open them all
@@ -430,7 +432,10 @@ func TestFollow_ManyShareFewPulses(t *testing.T) {
 		cfg.StallAfter = stall
 		follows[i] = follow(t, c, cfg)
 	}
-	eventually(t, "all watches", func() bool { return w.opened.Load() == many })
+	eventually(t, "all watches", func() bool { return w.opened.Load() >= many }) // a busy machine may need more
+	for _, f := range follows {
+		listed(t, f)
+	}
 	began, before := time.Now(), w.beats.Load()
 	put(t, c, "elsewhere", "1")
 	const streams = 4
@@ -440,7 +445,8 @@ func TestFollow_ManyShareFewPulses(t *testing.T) {
 			t.Fatalf("%d resets of a quiet range", n)
 		}
 	}
-	if beats, due := w.beats.Load()-before, streams*(int32(time.Since(began)/(stall/3))+2); beats > due {
+	open := streams + int32(count("carillon_watch_stalls_total")) // each has the next watches of its lane on another one
+	if beats, due := w.beats.Load()-before, open*(int32(time.Since(began)/(stall/3))+2); beats > due {
 		t.Errorf("%d beats in %s, at most %d are due", beats, time.Since(began), due)
 	}
 }
@@ -449,12 +455,16 @@ func TestFollow_ManyShareFewPulses(t *testing.T) {
 func TestFollow_IdleStoreIsNoStall(t *testing.T) {
 	t.Parallel()
 	s := kvtest.StartServer(t)
+	var watchers []*watcher
+	var follows []*follower
 	for _, c := range []*kv.Client{s.Client(), s.InProcess()} {
-		w := spoil(c)
+		watchers = append(watchers, spoil(c))
 		cfg := prefixed("p/")
-		cfg.StallAfter = 300 * time.Millisecond
-		f := follow(t, c, cfg)
-		eventually(t, "twelve beats, four times what a stall takes", func() bool { return w.beats.Load() >= 12 })
+		cfg.StallAfter = time.Second
+		follows = append(follows, follow(t, c, cfg))
+	}
+	for i, f := range follows {
+		eventually(t, "twelve beats, four times what a stall takes", func() bool { return watchers[i].beats.Load() >= 12 })
 		if n := f.resetCount(); n != 1 {
 			t.Errorf("%d resets", n)
 		}
@@ -467,7 +477,7 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	p := s.Proxy()
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := prefixed("p/")
-	cfg.StallAfter, cfg.Logger = 300*time.Millisecond, zap.New(core)
+	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // no watch is opened but for the store's sake
 	c := p.Client(kv.Config{})
 	w := spoil(c)
 	for i := range 10 {
@@ -491,15 +501,17 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 // A progress notice may answer a request that is older than a watch, and overtake the events that the watch has still
 // to catch up with: it must not move the revision on, or they would be cut off as told already.
 func TestFollow_ProgressDoesNotMoveTheRevisionOn(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
+	w := spoil(c)
 	cfg := prefixed("p/")
-	cfg.StallAfter = 300 * time.Millisecond
+	cfg.StallAfter = time.Second
 	f := follow(t, c, cfg)
 	rev := put(t, c, "p/a", "1")
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
 	put(t, c, "elsewhere", "1")
-	w, before := time.Now(), f.revision()
-	eventually(t, "some beats", func() bool { return time.Since(w) > 4*cfg.StallAfter })
+	beats, before := w.beats.Load(), f.revision()
+	eventually(t, "some beats, all but the last of them answered", func() bool { return w.beats.Load() >= beats+5 })
 	if before != rev || f.revision() != rev {
 		t.Errorf("told up to %d, then %d; the last event was at %d", before, f.revision(), rev)
 	}

@@ -32,17 +32,17 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 	c := kvtest.Start(t)
 	put(t, c, "p/b", "1")
 	m := mirror(t, c, prefixed("p/"))
-	within(t, 10*time.Second, "ready", m.Ready())
-	within(t, 10*time.Second, "the first trigger", m.Changed())
+	within(t, time.Minute, "ready", m.Ready())
+	within(t, time.Minute, "the first trigger", m.Changed())
 	before := m.Snapshot()
 	if before.Get("p/b") == nil || before.Get("p/a") != nil || before.Get("p/c") != nil {
 		t.Errorf("the first snapshot holds %v", before.KVs)
 	}
 	sub, end := m.Subscribe()
-	within(t, 10*time.Second, "a subscriber's first trigger", sub)
+	within(t, time.Minute, "a subscriber's first trigger", sub)
 	rev := put(t, c, "p/a", "1")
-	within(t, 10*time.Second, "the trigger", m.Changed())
-	within(t, 10*time.Second, "the subscriber's trigger", sub)
+	within(t, time.Minute, "the trigger", m.Changed())
+	within(t, time.Minute, "the subscriber's trigger", sub)
 	after := m.Snapshot()
 	if e := after.Get("p/a"); e == nil || e.ModRevision != rev || after.Revision != rev {
 		t.Errorf("revision %d holds %v", after.Revision, after.KVs)
@@ -52,7 +52,7 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 	}
 	end()
 	put(t, c, "p/a", "2")
-	within(t, 10*time.Second, "the trigger", m.Changed())
+	within(t, time.Minute, "the trigger", m.Changed())
 	select {
 	case <-sub:
 		t.Error("a former subscriber is told")

@@ -91,7 +91,7 @@ func TestPeers_TrustTheirCAAndNobodyElse(t *testing.T) {
 		t.FailNow()
 	}
 	for range 20 {
-		put(t, tr.running["a"].Client(), "k", "v")
+		tr.write("a", "k", "v")
 	}
 	for _, n := range []string{"a", "b"} {
 		eventually(t, "old revisions are compacted on "+n, func() bool {

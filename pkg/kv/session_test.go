@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
-const ttl = 3 * time.Second // a busy machine may be silent for one
+const ttl = 5 * time.Second // a busy machine may be silent for two or three
 
 func open(t *testing.T, ctx context.Context, c *kv.Client, cfg kv.SessionConfig) *kv.Session {
 	t.Helper()
@@ -54,7 +54,7 @@ func TestSession_IsRenewed(t *testing.T) {
 			t.Fatalf("done: %v", s.Err())
 		default:
 		}
-		return s.LastRenewal().Sub(first) > 3*ttl/2
+		return s.LastRenewal().Sub(first) > ttl
 	})
 	if !alive(t, c, s.Lease()) || s.TTL() != ttl || s.Err() != nil {
 		t.Errorf("ttl %s, err %v", s.TTL(), s.Err())
@@ -62,7 +62,7 @@ func TestSession_IsRenewed(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "done", s.Done())
+	within(t, time.Minute, "done", s.Done())
 	if alive(t, c, s.Lease()) {
 		t.Error("the lease outlives Close")
 	}
@@ -98,12 +98,13 @@ func TestSession_SavedBeforeUse(t *testing.T) {
 }
 
 func TestSession_DoneWhenRevoked(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
-	s := open(t, t.Context(), c, kv.SessionConfig{TTL: 3 * time.Second})
+	s := open(t, t.Context(), c, kv.SessionConfig{})
 	if _, err := c.Revoke(t.Context(), s.Lease()); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 20*time.Second, "done, at the next renewal", s.Done())
+	within(t, time.Minute, "done, at the next renewal", s.Done())
 	if !errors.Is(s.Err(), rpctypes.ErrLeaseNotFound) {
 		t.Error(s.Err())
 	}
@@ -115,7 +116,7 @@ func TestSession_DoneWhenSilent(t *testing.T) {
 	p := server.Proxy()
 	s := open(t, t.Context(), p.Client(kv.Config{}), kv.SessionConfig{TTL: 2 * time.Second})
 	p.Freeze()
-	within(t, 20*time.Second, "done", s.Done())
+	within(t, time.Minute, "done", s.Done())
 	if age := time.Since(s.LastRenewal()); age < s.TTL() {
 		t.Errorf("done %s after the last renewal was sent, want %s", age, s.TTL())
 	}
@@ -146,7 +147,7 @@ func TestSession_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := open(t, ctx, c, kv.SessionConfig{TTL: time.Minute})
 	cancel()
-	within(t, 20*time.Second, "done", s.Done())
+	within(t, time.Minute, "done", s.Done())
 	if !alive(t, c, s.Lease()) {
 		t.Error("the lease was revoked, not left to expire")
 	}
@@ -156,6 +157,7 @@ func TestSession_EndsWithItsContext(t *testing.T) {
 }
 
 func TestSession_InProcess(t *testing.T) {
+	t.Parallel()
 	c := kvtest.StartServer(t).InProcess()
 	s := open(t, t.Context(), c, kv.SessionConfig{})
 	first := s.LastRenewal()
@@ -191,6 +193,7 @@ func (l *tardy) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*client
 
 // The lease may end TTL after etcd received the renewal, not after the answer came: only the sending is safe to count.
 func TestSession_CountsFromTheSending(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	l := &tardy{Lease: c.Lease}
 	c.Lease = l
@@ -219,11 +222,12 @@ func (l *failing) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clie
 }
 
 func TestSession_FailedRenewalIsNoLoss(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	l := &failing{Lease: c.Lease}
 	l.fails.Store(3)
 	c.Lease = l
-	s := open(t, t.Context(), c, kv.SessionConfig{TTL: 2 * time.Second})
+	s := open(t, t.Context(), c, kv.SessionConfig{})
 	first := s.LastRenewal()
 	eventually(t, "a renewal after three failures", func() bool { return s.LastRenewal().After(first) })
 	if l.fails.Load() >= 0 || s.Err() != nil {
@@ -232,6 +236,7 @@ func TestSession_FailedRenewalIsNoLoss(t *testing.T) {
 }
 
 func TestSession_EndsWhenNothingStandsBehindIt(t *testing.T) {
+	t.Parallel()
 	c := kvtest.Start(t)
 	var gone atomic.Bool
 	why := errors.New("the engine stands still")
