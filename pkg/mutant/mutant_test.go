@@ -3,6 +3,7 @@ package mutant_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -165,7 +166,7 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 	if got := string(get(t, anyone, keys.Run("n1", ref, "r")).Kvs[0].Value); !strings.Contains(got, `"mine"`) {
 		t.Errorf("anyones-attempt reads %s", got)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	watch := anyone.Watch(ctx, keys.Inbox("n1"), clientv3.WithPrefix(), clientv3.WithRev(run))
 	if r := <-watch; len(r.Events) != 1 || !strings.Contains(string(r.Events[0].Kv.Value), `"mine"`) {
@@ -229,7 +230,7 @@ func TestMutants_OpenByARead(t *testing.T) {
 func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 	s := kvtest.StartServer(t)
 	c := infect(t, s, "start-before-commit")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	watch := c.Watch(ctx, keys.Inbox("n1"), clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	<-watch
@@ -275,19 +276,25 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 	api, owner := s.Dial(), s.Dial()
 	infectAll("n1", api.Client)
 	infectAll("n2", owner.Client)
-	queued := keys.Queued(ref, "r")
-	at := put(t, s.Client(), queued, "{}")
-	results := make(chan bool, 2)
-	for c, key := range map[*kv.Client]string{api: keys.Ended(ref, "r"), owner: keys.Run("n1", ref, "r")} {
-		go func() {
-			r, err := kv.Direct(c).Commit(t.Context(), kv.Txn{
-				If:   []clientv3.Cmp{kv.ModIs(queued, at)},
-				Then: []clientv3.Op{clientv3.OpDelete(queued), clientv3.OpPut(key, "{}")},
-			})
-			results <- err == nil && r.Succeeded
-		}()
+	// Only what is sent within a tenth of a second goes together: on a busy machine that takes more than one attempt.
+	var a, b bool
+	for i := 0; i < 20 && (!a || !b); i++ {
+		run := fmt.Sprint("r", i)
+		queued := keys.Queued(ref, run)
+		at := put(t, s.Client(), queued, "{}")
+		results := make(chan bool, 2)
+		for c, key := range map[*kv.Client]string{api: keys.Ended(ref, run), owner: keys.Run("n1", ref, run)} {
+			go func() {
+				r, err := kv.Direct(c).Commit(t.Context(), kv.Txn{
+					If:   []clientv3.Cmp{kv.ModIs(queued, at)},
+					Then: []clientv3.Op{clientv3.OpDelete(queued), clientv3.OpPut(key, "{}")},
+				})
+				results <- err == nil && r.Succeeded
+			}()
+		}
+		a, b = <-results, <-results
 	}
-	if a, b := <-results, <-results; !a || !b {
+	if !a || !b {
 		t.Errorf("succeeded: %v, %v", a, b)
 	}
 }
