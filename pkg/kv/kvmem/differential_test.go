@@ -243,7 +243,7 @@ func (s *side) shown(e *clientv3.Event) string {
 // catchUp waits until etcd's watches have read what was written before they began: else it might be compacted away.
 func (p *pair) catchUp(rt *rapid.T) {
 	for i, h := range p.etcd.watches {
-		for wait := time.After(10 * time.Second); !h.isSynced; {
+		for wait := time.After(time.Minute); !h.isSynced; {
 			if err := p.etcd.RequestProgress(h.ctx); err != nil {
 				rt.Fatal(err)
 			}
@@ -274,7 +274,7 @@ func (p *pair) compareEvents(rt *rapid.T) {
 			}
 		}
 		etcd := p.etcd.watches[i]
-		for wait := time.After(10 * time.Second); len(etcd.told) < len(mem.told); {
+		for wait := time.After(time.Minute); len(etcd.told) < len(mem.told); {
 			select {
 			case e := <-etcd.events:
 				etcd.told = append(etcd.told, e)
