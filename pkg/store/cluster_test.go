@@ -122,7 +122,7 @@ func TestBootstrap_IsSettled(t *testing.T) {
 
 func TestBootstrap_RestsBetweenItsAttempts(t *testing.T) {
 	w := newEmpty(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	began := time.Now()
 	w.writes.next(slices.Repeat([]fate{requestLost}, 4)...)
@@ -407,7 +407,7 @@ func TestTotalsAndKeysOfATask(t *testing.T) {
 	if fmt.Sprint(present) != "map[entry:1 inbox:2 owner:1 spec:1 watermark:1]" {
 		t.Errorf("%+v", keys)
 	}
-	members := w.Members(t.Context(), 5*time.Second)
+	members := w.Members(t.Context(), time.Minute)
 	if len(members) != 1 || members[0].Err != nil || !members[0].Leader || members[0].Version == "" || members[0].Size == 0 {
 		t.Errorf("%+v", members)
 	}

@@ -49,7 +49,7 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 	if err != nil || !after.Before(task.After(there.Revision)) && after.Revision == there.Revision {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 	defer cancel()
 	err = w.FollowEvents(ctx, store.EventQuery{After: &after}, func(b store.EventBatch) error {
 		events = append(events, b.Events...)

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "store")
 	if err != nil {
@@ -54,11 +54,21 @@ func run(m *testing.M) int {
 	go func() { batched <- batch.Run(batching) }()
 	code := m.Run()
 	stop()
-	if err := errors.Join(<-batched, shared.Close(), server.Close(), goleak.Find()); err != nil {
+	if err := errors.Join(<-batched, shared.Close(), server.Close(), leaks()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
 	return code
+}
+
+// leaks is what still runs a minute after the end. goleak itself waits for less than a second, and connections may need
+// longer to end.
+func leaks() error {
+	for deadline := time.Now().Add(time.Minute); ; {
+		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 const (
