@@ -135,9 +135,11 @@ func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T
 	if n := gaps.opens(); n != 3 {
 		t.Errorf("the shard was opened %d times", n)
 	}
-	if n := r.cfg.Fleet.given["n1"]; n != 3 {
-		t.Errorf("%d attempts are counted for n1", n)
-	}
+	w.eventually("three attempts are counted for n1", func() bool { // the last one when its commit is answered
+		r.cfg.Fleet.mu.Lock()
+		defer r.cfg.Fleet.mu.Unlock()
+		return r.cfg.Fleet.given["n1"] == 3
+	})
 }
 
 // gapOnce is a store whose first watch has a gap when it is cut.

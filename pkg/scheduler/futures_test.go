@@ -161,7 +161,7 @@ func (g *game) wantOneTickForEachAnchor(h *hand) {
 // versions are all entries that a task has had, the first one first.
 func (w *world) versions(name string) (list []task.Entry) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 	defer cancel()
 	key := w.store.Keys().Entry(ref(name))
 	now, err := etcd.Get(ctx, key)

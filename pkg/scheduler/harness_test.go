@@ -140,7 +140,7 @@ func (w *world) record() {
 
 func (w *world) judge(opts check.Options) check.Report {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := w.recorder.CatchUp(ctx); err != nil {
 		if !errors.Is(err, check.ErrGap) { // on a machine that stands still a watch may lose its place
@@ -326,7 +326,7 @@ func (h *hand) see() {
 		select {
 		case b := <-h.batches:
 			h.world.ok(h.hear(b))
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			h.world.Fatal("the watch does not tell")
 		}
 	}

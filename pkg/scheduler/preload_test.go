@@ -54,7 +54,7 @@ func (a *ahead) isLoaded() {
 		a.was = true
 	case err := <-a.ended:
 		a.Fatalf("the preload ended with %v", err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		a.Fatal("the shard is not loaded")
 	}
 }
@@ -398,7 +398,7 @@ func TestPreload_AGapAfterTheOpeningIsAReload(t *testing.T) {
 				}
 				return
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the gap is not noticed")
 		}
 	}

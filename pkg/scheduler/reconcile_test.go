@@ -339,7 +339,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 	deaf := kvtest.Deafen(w.etcd)
 	e, _ := w.engine("n1")
 	e.cfg.Now = time.Now
-	e.reconciler.period, e.reconciler.patience = 100*time.Millisecond, 3*time.Second
+	e.reconciler.period, e.reconciler.patience = 100*time.Millisecond, 6*time.Second // events are no later than that
 	nodes, err := w.store.Nodes(w.ctx)
 	w.ok(err)
 	e.cfg.Fleet.Set(nodes)
@@ -371,7 +371,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 			sleep(ctx, time.Millisecond)
 		}
 	})
-	if !sleep(ctx, 4*time.Second) { // longer than a doubt lasts
+	if !sleep(ctx, 7*time.Second) { // longer than a doubt lasts
 		t.Fatal(ctx.Err())
 	}
 	if got := e.repairs(); got != 0 {
@@ -379,7 +379,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 	}
 	deaf.Drop(func(key string) bool { return strings.Contains(key, "/tasks/") })
 	w.createAt(time.Now(), "late", every("100ms"))
-	for deadline := time.Now().Add(30 * time.Second); len(w.story("late")) == 0; sleep(ctx, 20*time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(w.story("late")) == 0; sleep(ctx, 20*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the lost task does not run")
 		}
