@@ -19,7 +19,7 @@ func TestChaos_PromisesHold(t *testing.T) {
 	faults := chosen(t, os.Getenv("CARILLON_CHAOS_FAULTS"), length > 0)
 	s := size{nodes: 3, shards: 8, load: .2}
 	if length > 0 {
-		s = size{nodes: 4, shards: 16, load: 1, smallDisk: true}
+		s = size{nodes: 4, shards: 16, load: 1, smallDisk: true, long: true}
 	}
 	w := newWorld(t, seed(t), s)
 	w.say("seed %d, %d nodes, %s: in %s", w.seed, s.nodes, w.mark, w.dir)

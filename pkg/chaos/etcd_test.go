@@ -74,7 +74,7 @@ func (w *world) startEtcd(ctx context.Context) error {
 	if w.client, err = w.dial(w.members...); err != nil {
 		return err
 	}
-	return w.eventually(30*time.Second, func() error {
+	return w.eventually(2*time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		list, err := w.client.MemberList(ctx)
@@ -117,7 +117,7 @@ func (w *world) dial(members ...*member) (*kv.Client, error) {
 	for _, m := range members {
 		endpoints = append(endpoints, "http://"+m.client)
 	}
-	c, err := kv.Dial(w.ctx, kv.Config{Endpoints: endpoints, CallTimeout: 3 * time.Second})
+	c, err := kv.Dial(w.ctx, kv.Config{Endpoints: endpoints, CallTimeout: 15 * time.Second})
 	if err == nil {
 		w.closers = append(w.closers, func() { _ = c.Close() })
 	}
@@ -138,7 +138,7 @@ func (w *world) ask(m *member, most time.Duration, call func(context.Context, *c
 
 // leader is etcd's leader. It waits for one.
 func (w *world) etcdLeader() (lead *member, err error) {
-	err = w.eventually(10*time.Second, func() error {
+	err = w.eventually(w.promised(10*time.Second), func() error {
 		for _, m := range w.members {
 			if !m.process.running() {
 				continue

@@ -73,7 +73,7 @@ func killInRun(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.eventually(15*time.Second, func() error {
+	if err := w.eventually(w.promised(15*time.Second), func() error {
 		if len(w.tasksOf(n)) == 0 {
 			return errors.New("no task runs on " + n.name)
 		}
@@ -85,7 +85,7 @@ func killInRun(w *world, in *injection) (func() error, error) {
 		return nil, err
 	}
 	return func() error {
-		if err := w.eventually(5*time.Second, func() error { return w.noTasks(n) }); err != nil {
+		if err := w.eventually(w.promised(5*time.Second), func() error { return w.noTasks(n) }); err != nil {
 			w.fail("G17", "%s was killed: %v", n.name, err)
 		}
 		return w.startNode(n)

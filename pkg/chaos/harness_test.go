@@ -20,9 +20,15 @@ import (
 
 // A harness that does nothing finds nothing: these show that it hurts.
 
+const (
+	answered = time.Minute            // an answer that is to come has as long
+	unheard  = 200 * time.Millisecond // and one that is not
+	eventual = time.Minute
+)
+
 // echo answers each line with itself, behind a link, and returns the link and
-// what asks.
-func echo(t *testing.T, header string) (*link, func(hello string) (ask func(string) (string, error))) {
+// what asks, and waits for an answer for so long.
+func echo(t *testing.T, header string) (*link, func(hello string) (ask func(string, time.Duration) (string, error))) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,7 +53,7 @@ func echo(t *testing.T, header string) (*link, func(hello string) (ask func(stri
 		t.Fatal(err)
 	}
 	t.Cleanup(k.close)
-	return k, func(hello string) func(string) (string, error) {
+	return k, func(hello string) func(string, time.Duration) (string, error) {
 		c, err := net.Dial("tcp", k.l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -60,11 +66,11 @@ func echo(t *testing.T, header string) (*link, func(hello string) (ask func(stri
 				t.Fatal(err)
 			}
 		}
-		return func(line string) (string, error) {
+		return func(line string, most time.Duration) (string, error) {
 			if line != "" {
 				fmt.Fprintln(c, line)
 			}
-			c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			c.SetReadDeadline(time.Now().Add(most))
 			return answers.ReadString('\n')
 		}
 	}
@@ -74,15 +80,15 @@ func TestLink_HoldsBytesBackAndDeliversThemWhenItHeals(t *testing.T) {
 	for _, w := range []weather{cut, deaf, mute} {
 		k, dial := echo(t, "")
 		ask := dial("")
-		if got, err := ask("before"); got != "before\n" {
+		if got, err := ask("before", answered); got != "before\n" {
 			t.Fatalf("through an open link came %q, %v", got, err)
 		}
 		k.set("", w)
-		if got, err := ask("meanwhile"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if got, err := ask("meanwhile", unheard); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("through a link with %+v came %q, %v", w, got, err)
 		}
 		k.set("", weather{})
-		if got, err := ask(""); got != "meanwhile\n" {
+		if got, err := ask("", answered); got != "meanwhile\n" {
 			t.Errorf("after %+v came %q, %v", w, got, err)
 		}
 	}
@@ -92,8 +98,8 @@ func TestLink_ResetsConnections(t *testing.T) {
 	k, dial := echo(t, "")
 	ask := dial("")
 	k.set("", resets)
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if _, err := ask("x"); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	for deadline := time.Now().Add(eventual); ; {
+		if _, err := ask("x", unheard); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -107,10 +113,10 @@ func TestLink_TellsCallersApart(t *testing.T) {
 	a := dial("GET / HTTP/1.1\r\nx-server-from: a\r\n\r\n")
 	b := dial("GET / HTTP/1.1\r\nX-Server-From: b\r\n\r\n")
 	k.set("a", cut)
-	if got, err := a("a"); err == nil {
+	if got, err := a("a", unheard); err == nil {
 		t.Errorf("a, which is cut off, heard %q", got)
 	}
-	if got, err := b("b"); got != "b\n" {
+	if got, err := b("b", answered); got != "b\n" {
 		t.Errorf("b, which is not, heard %q, %v", got, err)
 	}
 }
@@ -128,7 +134,7 @@ func controlsOf(t *testing.T) (*controls, func(control)) {
 	c := followControls(path)
 	return c, func(next control) {
 		set(next)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), eventual)
 		defer cancel()
 		if !c.until(ctx.Done(), func(now control) bool { return now == next }) {
 			t.Fatal("the control file is not read")
@@ -157,7 +163,7 @@ func TestLossyKV_LosesAnswersAndDelaysWrites(t *testing.T) {
 		t.Errorf("the answer is %v", err)
 	}
 	cancel() // the caller has gone, the write comes all the same
-	for deadline := time.Now().Add(10 * time.Second); !there("late"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(eventual); !there("late"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the late write never came")
 		}
@@ -184,7 +190,7 @@ func TestStallingWatcher_IsSilentUntilItIsToTell(t *testing.T) {
 		if len(r.Events) != 1 {
 			t.Errorf("it tells %+v", r)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(eventual):
 		t.Error("it stays silent")
 	}
 }
@@ -231,7 +237,7 @@ func TestSweep_KillsWhatHasForkedAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); len(find(mark)) < 2; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(eventual); len(find(mark)) < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("found %+v", find(mark))
 		}

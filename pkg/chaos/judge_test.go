@@ -43,7 +43,7 @@ func (w *world) judge(c *callers) verdict {
 	w.finalCounts = w.counters()
 	w.judgeGoroutines()
 	w.leave()
-	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Minute)
 	defer cancel()
 	var v verdict
 	events, err := w.recorder.Stop(ctx)
@@ -55,7 +55,7 @@ func (w *world) judge(c *callers) verdict {
 			v.events = append(v.events, e)
 		}
 	}
-	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Lag: convergence})
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Lag: w.promised(convergence)})
 	for _, violation := range v.report.Violations {
 		w.failures = append(w.failures, violation.String())
 	}
@@ -82,7 +82,7 @@ func (w *world) quiet() error {
 		return errors.New("no daemon is left")
 	}
 	var all []client.Task
-	if err := w.eventually(convergence, func() (err error) {
+	if err := w.eventually(w.promised(convergence), func() (err error) {
 		all, err = w.up()[0].client.List(w.ctx, client.ListOptions{})
 		return err
 	}); err != nil {
@@ -101,7 +101,7 @@ func (w *world) quiet() error {
 	for i := range cap(failed) {
 		wg.Go(func() {
 			for one := range queue {
-				if err := w.eventually(convergence, func() error {
+				if err := w.eventually(w.promised(convergence), func() error {
 					_, err := up[i%len(up)].client.Pause(w.ctx, one.Namespace, one.Name, 0)
 					return err
 				}); err != nil {
@@ -116,7 +116,7 @@ func (w *world) quiet() error {
 	if err := <-failed; err != nil {
 		return err
 	}
-	return w.eventually(45*time.Second, func() error {
+	return w.eventually(w.promised(45*time.Second), func() error {
 		s, err := up[0].client.Cluster(w.ctx)
 		if err == nil && s.ActiveRuns > 0 {
 			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
@@ -135,7 +135,7 @@ func (w *world) leave() {
 			w.fail("G20", "%s: %v", n.name, err)
 		}
 	}
-	if err := w.eventually(10*time.Second, w.nothingLeft); err != nil {
+	if err := w.eventually(w.promised(10*time.Second), w.nothingLeft); err != nil {
 		w.fail("G20", "%v", err)
 	}
 }

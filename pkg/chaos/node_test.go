@@ -83,7 +83,7 @@ func (w *world) startNode(n *node) (err error) {
 func (w *world) stopNode(n *node, s syscall.Signal) error {
 	w.scrape(n)
 	n.exits = true
-	return n.process.end(s, 30*time.Second)
+	return n.process.end(s, w.promised(30*time.Second))
 }
 
 func (n *node) ready() error {

@@ -150,7 +150,7 @@ func find(mark string) (all []found) {
 
 // sweep kills all processes of a run, until there are none.
 func sweep(mark string) {
-	for range 50 {
+	for range 500 {
 		all := find(mark)
 		if len(all) == 0 {
 			return

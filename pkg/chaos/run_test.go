@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	enoughTicks = 60               // decided since the fault before, for the next one to count
-	maxFailures = 5                // a run with so many has shown enough
-	patience    = 20 * time.Second // for ticks
+	enoughTicks = 60          // decided since the fault before, for the next one to count
+	maxFailures = 5           // a run with so many has shown enough
+	patience    = time.Minute // for ticks
 )
 
 // run injects faults by the world's seed until it is time, or those given, once
