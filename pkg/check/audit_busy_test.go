@@ -180,7 +180,7 @@ func change(ctx context.Context, c *client.Client) {
 
 func poll(t *testing.T, try func() error) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		err := try()
 		if err == nil {
 			return
