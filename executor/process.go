@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// lingering is how long what the main process left behind in its group may
+	// letLinger is how long what the main process left behind in its group may
 	// take to end by itself: the last words of a pipeline.
-	lingering = 200 * time.Millisecond
+	letLinger = 200 * time.Millisecond
 	// leftovers is the longest grace of what was left behind: the outcome is
 	// known by then, and the task's next run may wait for it.
 	leftovers = 10 * time.Second
@@ -63,10 +63,12 @@ type launcher struct {
 	orphans  *Orphans       // nil: orphans are not the daemon's
 	sweeper  sweeper
 	freeze   func(*tree) error // nil: the tree's own
-	policy   Policy            // nil: none
-	own      account           // the daemon's
-	node     string
-	log      *zap.Logger
+	// lingering takes letLinger's place, in tests; 0: it does not.
+	lingering time.Duration
+	policy    Policy  // nil: none
+	own       account // the daemon's
+	node      string
+	log       *zap.Logger
 }
 
 // prepare finds all that an attempt needs; an error is what is wrong with it. What
@@ -283,7 +285,7 @@ func (p *running) wait(what launch, o *orders) Result {
 			p.tree.signalOthers(what.signal) // orphans have only come to light by now
 		}
 		p.endGroup(killAt, o)
-	} else if !p.outlast(r.EndedAt.Add(lingering)) {
+	} else if lingering := orDefault(p.lingering, letLinger); !p.outlast(r.EndedAt.Add(lingering)) {
 		p.tree.signal(what.signal)
 		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, leftovers)), o)
 	}
@@ -352,7 +354,7 @@ func killSignal(name string) syscall.Signal {
 func (p *running) outlast(at time.Time) (ended bool) {
 	for pause := time.Millisecond; !p.tree.empty(); pause = min(2*pause, 50*time.Millisecond) {
 		if !time.Now().Before(at) {
-			return false
+			return p.tree.empty() // the last look may be from long before at, if the node is busy
 		}
 		time.Sleep(min(pause, time.Until(at)))
 	}
