@@ -320,7 +320,7 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	}
 	t.Parallel()
 	l := confining(t)
-	before := mounts(t)
+	before := mounts(t, l.rooms.dir)
 	ours := filepath.Join("/tmp", filepath.Base(t.TempDir())+"-of-an-attempt")
 	r := l.confined(t, `ls -A /tmp /var/tmp; stat -c '%a %u' /tmp; echo >`+ours+`; echo >/var/tmp/x; ls /tmp | wc -l; pwd; cd $CARILLON_SCRATCH && echo in`,
 		func(p *task.Process) { p.PrivateTmp, p.Scratch, p.Dir, p.User = true, true, "/tmp", "nobody" })
@@ -328,7 +328,7 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	if _, err := os.Stat(ours); err == nil {
 		t.Error("the host sees what it wrote")
 	}
-	if now := mounts(t); now != before {
+	if now := mounts(t, l.rooms.dir); now != before {
 		t.Errorf("mounts are left:\n%s\nbefore:\n%s", now, before)
 	}
 	// The thread is back: what it starts next sees the host's.
@@ -353,13 +353,20 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	}
 }
 
-func mounts(t testing.TB) string {
+// mounts are those of what attempts can have for themselves, and those of rooms. Other
+// tests, and other programs, mount what they like meanwhile.
+func mounts(t testing.TB, rooms string) (some string) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(b)
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); slices.Contains(task.PrivateDirs, f[4]) || strings.Contains(line, filepath.Base(filepath.Dir(rooms))) {
+			some += line
+		}
+	}
+	return some
 }
 
 func mustReadlink(t testing.TB, path string) string {
@@ -444,7 +451,7 @@ func TestConfine_Groups(t *testing.T) {
 func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 	for _, unguarded := range []string{"", "1"} {
 		t.Setenv("EXECUTOR_TEST_UNGUARDED", unguarded)
-		d := startDaemon(t, 0, ": held; echo >@ran")
+		d := startDaemon(t, ": held; echo >@ran")
 		pid := d.pid("held")
 		if st, err := readStat(pid); err != nil || st.state != 't' {
 			t.Errorf("it is %+v, %v", st, err)
@@ -459,7 +466,7 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 
 // The guardian removes what a killed daemon's attempts had on disk.
 func TestGuardian_RemovesScratchDirectories(t *testing.T) {
-	d := startDaemon(t, 0, "touch $CARILLON_SCRATCH/x; echo $$ >@pid; sleep 300")
+	d := startDaemon(t, "touch $CARILLON_SCRATCH/x; echo $$ >@pid; sleep 300")
 	pid := d.pid("pid")
 	if left, err := filepath.Glob(filepath.Join(d.dir, "rooms", "i1", "*", "scratch", "x")); len(left) != 1 {
 		t.Errorf("it has %q, %v", left, err)
@@ -495,6 +502,14 @@ func TestConfine_AsNobody(t *testing.T) {
 // copyFile copies by another process: a file that this one has open for writing, or a
 // process that it forks meanwhile, cannot be executed.
 func copyFile(to, from string) error { return exec.Command("cp", from, to).Run() }
+
+// writeProgram writes one that can be executed at once, whatever other tests fork meanwhile.
+func writeProgram(t testing.TB, path, text string) {
+	t.Helper()
+	writeFile(t, path+".text", text, 0o600)
+	must(t, copyFile(path, path+".text"))
+	must(t, os.Chmod(path, 0o755))
+}
 
 func TestConfine_ManyArguments(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func TestExecutor_LatenessIsFromWhenATickFallsDue(t *testing.T) {
 	n.assign("r1", "", noop, func(a *task.Assigned) {
 		a.ScheduledTime, a.DueAt = task.At(time.Now().Add(-time.Hour)), task.At(time.Now().Add(-2*time.Second))
 	})
-	if r := n.ended("r1"); r.LatenessMS == nil || *r.LatenessMS < 1990 || *r.LatenessMS > 60_000 {
+	if r := n.ended("r1"); r.LatenessMS == nil || *r.LatenessMS < 1990 || *r.LatenessMS > 300_000 {
 		t.Errorf("got %+v", r)
 	}
 }

@@ -88,8 +88,9 @@ func TestProcess_FloodCostsNoMemory(t *testing.T) {
 	if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > size/16 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
-	// The race detector has a pool forget one buffer of four, and on a busy machine reads are small.
-	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > size {
+	// The race detector has a pool forget one buffer of four, and on a busy machine reads are as
+	// small as writes: of 8 KiB, as much as that costs.
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 2*size {
 		t.Errorf("%d bytes of memory were taken for it", allocated)
 	}
 }
@@ -171,7 +172,9 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 			t.Errorf("%s: closed: %+v", streams, r)
 		}
 		r := run("echo one; until [ -s " + path + " ]; do sleep 0.01; done; until rm -r " + l.spool.root + " 2>/dev/null; do :; done; sleep 0.01; echo two >&2; sleep 0.01; echo three")
-		if r.State != task.Succeeded || string(r.Tail) != "one\ntwo\nthree\n" {
+		// Two pipes are read by two goroutines: which comes first is chance.
+		other := streams == task.StreamsApart && string(r.Tail) == "one\nthree\ntwo\n"
+		if r.State != task.Succeeded || string(r.Tail) != "one\ntwo\nthree\n" && !other {
 			t.Errorf("%s: removed: %s, %q", streams, r.State, r.Tail)
 		}
 		if r := run("echo again"); r.State != task.Succeeded || readOutput(t, l.spool, "r1") != "again\n" {

@@ -34,7 +34,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 	if r.State != task.Failed || r.Reason != task.ReasonExit || *r.ExitCode != 3 || r.OutputTail != "out\n" || r.OutputBytes != 4 || r.Token != token {
 		t.Errorf("got %+v", r)
 	}
-	if r.Node != "n1" || *r.LatenessMS < 1990 || *r.LatenessMS > 20_000 || r.StartedAt.IsZero() || r.EndedAt.Before(r.StartedAt.Time) {
+	if r.Node != "n1" || *r.LatenessMS < 1990 || *r.LatenessMS > 300_000 || r.StartedAt.IsZero() || r.EndedAt.Before(r.StartedAt.Time) {
 		t.Errorf("got node %s, lateness %d, %s to %s", r.Node, *r.LatenessMS, r.StartedAt, r.EndedAt)
 	}
 	if got := n.began("token"); int64(got) != token {
@@ -49,9 +49,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 	if got := value(n.metrics.ended.WithLabelValues("failed")); got != 1 {
 		t.Errorf("%v failed attempts counted", got)
 	}
-	if got, want := n.Free(), 4; got != want {
-		t.Errorf("%d slots are free, want %d", got, want)
-	}
+	eventually(t, "all slots are free", func() bool { return n.Free() == 4 })
 }
 
 func TestExecutor_NothingStartsBeforeTheFirstJoin(t *testing.T) {

@@ -50,7 +50,7 @@ func TestGuard_KillsWhatIsStoppedBeforeItsFirstInstruction(t *testing.T) {
 	look(ward{ID: 2})
 	select {
 	case <-gone:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patient):
 		t.Fatal("it is not killed")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -28,14 +29,14 @@ type daemon struct {
 
 // startDaemon starts one that runs shell lines, and waits until all have begun.
 // In a line, @name is a file of the daemon's directory.
-func startDaemon(t *testing.T, silence time.Duration, lines ...string) *daemon {
+func startDaemon(t *testing.T, lines ...string) *daemon {
 	t.Helper()
-	return startDaemonAt(t, nil, silence, lines...)
+	return startDaemonAt(t, nil, lines...)
 }
 
 // startDaemonAt starts one in a session of its own, with a terminal or, if that is
 // nil, without one.
-func startDaemonAt(t *testing.T, terminal *os.File, silence time.Duration, lines ...string) *daemon {
+func startDaemonAt(t *testing.T, terminal *os.File, lines ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
 	lines = slices.Clone(lines)
@@ -52,9 +53,6 @@ func startDaemonAt(t *testing.T, terminal *os.File, silence time.Duration, lines
 		cmd.Stdin = terminal
 	}
 	cmd.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=daemon", "EXECUTOR_TEST_DIR="+dir, "EXECUTOR_TEST_LINES="+string(b))
-	if silence > 0 {
-		cmd.Env = append(cmd.Env, "EXECUTOR_TEST_SILENCE="+silence.String())
-	}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -92,9 +90,17 @@ func (d *daemon) groupless() {
 			d.t.Errorf("%s is left", root)
 		}
 	}
-	if err := cgroup.Remove(roots, unkillable); err != nil {
+	if err := cgroup.Remove(roots, patient); err != nil {
 		d.t.Error(err)
 	}
+}
+
+// silence has the daemon's session be silent from now on, and returns when the guardian
+// is told for how long that is to be borne.
+func (d *daemon) silence(borne time.Duration) {
+	d.t.Helper()
+	writeFile(d.t, filepath.Join(d.dir, "silence"), borne.String(), 0o600)
+	eventually(d.t, "the guardian is told", func() bool { _, err := os.Stat(filepath.Join(d.dir, "silent")); return err == nil })
 }
 
 func (d *daemon) pid(name string) int { return pidIn(d.t, filepath.Join(d.dir, name)) }
@@ -115,7 +121,7 @@ var family = []string{
 var familyPids = []string{"plain", "child", "left", "twice", "wiped"}
 
 func TestGuardian_KillsWhatADeadDaemonLeft(t *testing.T) {
-	d := startDaemon(t, 0, family...)
+	d := startDaemon(t, family...)
 	var pids []int
 	for _, name := range familyPids {
 		pids = append(pids, d.pid(name))
@@ -148,14 +154,14 @@ func TestGuardian_ThatWasNotToldAllSaysNothing(t *testing.T) {
 
 func TestProcess_DiesWithTheDaemonEvenUnguarded(t *testing.T) {
 	t.Setenv("EXECUTOR_TEST_UNGUARDED", "1")
-	d := startDaemon(t, 0, "echo $$ >@plain; exec sleep 300")
+	d := startDaemon(t, "echo $$ >@plain; exec sleep 300")
 	pid := d.pid("plain")
 	d.kill()
 	eventually(t, "the process is dead", func() bool { return !alive(pid) })
 }
 
 func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
-	d := startDaemon(t, 0, family...)
+	d := startDaemon(t, family...)
 	var pids []int
 	for _, name := range familyPids {
 		pids = append(pids, d.pid(name))
@@ -185,8 +191,9 @@ func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 }
 
 func TestGuardian_KillsReplaceableAttemptsOfAFrozenDaemon(t *testing.T) {
-	d := startDaemon(t, 2*time.Second, "echo $$ >@old; : replaceable; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@mine; sleep 300")
+	d := startDaemon(t, "echo $$ >@old; : replaceable; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@mine; sleep 300")
 	old, left, mine := d.pid("old"), d.pid("left"), d.pid("mine")
+	d.silence(time.Second)
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +282,15 @@ func TestKillLeftovers(t *testing.T) {
 	defer func() { _ = others.Process.Kill(); _ = others.Wait(); _ = mine.Wait() }()
 	h := hunt{}
 	h.addMark(Leftover{RunID: "r1", Token: 7})
-	eventually(t, "both have begun", func() bool { return len(marked(t, &h)) == 2 })
+	// In the middle of an exec a process has no mark: both are to be what they become.
+	asleep := func(pid int) bool {
+		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", procRoot, pid))
+		return string(name) == "sleep\n"
+	}
+	eventually(t, "both have begun", func() bool {
+		both := marked(t, &h)
+		return len(both) == 2 && asleep(both[0]) && asleep(both[1]) && len(marked(t, &h)) == 2
+	})
 
 	if n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: 7, Namespace: "other"}}); n != 0 || err != nil {
 		t.Errorf("killed %d of another namespace, %v", n, err)

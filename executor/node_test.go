@@ -30,7 +30,7 @@ type node struct {
 	dir   string // for the attempts' files
 	stop  func()
 
-	renewed atomic.Pointer[time.Time] // the session's last renewal; nil: just now
+	renewed atomic.Pointer[time.Time] // the sessions' last renewal; nil: just now
 }
 
 func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
@@ -49,6 +49,10 @@ func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 	}
 	if n.Executor, err = New(cfg); err != nil {
 		t.Fatal(err)
+	}
+	n.launch.freeze = freezePatiently
+	if r := n.launch.rooms; r != nil {
+		r.within = time.Minute // others use the machine, too
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -90,9 +94,8 @@ func (n *node) join() kv.Fence {
 		n.t.Fatal(err)
 	}
 	f := kv.CreateFence(key, n.put(key, task.Node{Instance: "i1"}))
-	at := n.renewed.Load()
 	n.Joined(Session{Fence: f, LastRenewal: func() time.Time {
-		if at != nil {
+		if at := n.renewed.Load(); at != nil {
 			return *at
 		}
 		return time.Now()
@@ -111,14 +114,41 @@ func (n *node) assign(run, line string, change ...func(*task.Assigned)) int64 {
 
 func noop(a *task.Assigned) { a.Action = task.Action{Noop: &task.Noop{}} }
 
-func (n *node) change(run string, f func(*task.Assigned)) int64 {
+// change changes a record, and undoes nothing that the executor writes meanwhile.
+func (n *node) change(run string, f func(*task.Assigned)) {
 	n.t.Helper()
-	a, _ := n.inbox(run)
-	if a == nil {
-		n.t.Fatalf("run %s is not in the inbox", run)
+	for {
+		a, mod := n.inbox(run)
+		if a == nil {
+			n.t.Fatalf("run %s is not in the inbox", run)
+		}
+		f(a)
+		if n.putIf(n.keys.Run("n1", ref, run), mod, *a) {
+			return
+		}
 	}
-	f(a)
-	return n.put(n.keys.Run("n1", ref, run), *a)
+}
+
+// sees waits until the loop has seen of a run what is asked for.
+func (n *node) sees(run, what string, is func(*attempt) bool) {
+	n.t.Helper()
+	eventually(n.t, run+" "+what, func() bool {
+		got := make(chan bool, 1)
+		n.tell(func() {
+			a := n.byKey[n.keys.Run("n1", ref, run)]
+			got <- a != nil && is(a)
+		})
+		return <-got
+	})
+}
+
+// freezePatiently has a tree stand still, however busy the machine is.
+func freezePatiently(tr *tree) error {
+	err := tr.freeze()
+	for end := time.Now().Add(patient); err != nil && time.Now().Before(end); {
+		err = tr.freeze()
+	}
+	return err
 }
 
 func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, "someone" }

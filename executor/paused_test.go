@@ -100,6 +100,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	if !n.still("pauses") {
 		t.Error("paused, it goes on")
 	}
+	eventually(t, "one is paused", func() bool { return value(n.metrics.paused) == 1 })
 	if got := value(n.metrics.paused); got != 1 || n.Running() != 1 || n.Free() != 3 {
 		t.Errorf("%v are paused, %d run, %d slots are free: a paused attempt keeps its slot", got, n.Running(), n.Free())
 	}
@@ -232,7 +233,8 @@ func TestPause_BeforeTheStart(t *testing.T) {
 	if r := n.ended("late"); r.State != task.Missed || n.exists("late") {
 		t.Errorf("past its start deadline: %+v", r)
 	}
-	if a, _ := n.inbox("held"); n.exists("held") || a.State != task.Dispatched || n.Free() != 1 {
+	eventually(t, "the slot is free, which the others do not claim", func() bool { return n.Free() == 1 })
+	if a, _ := n.inbox("held"); n.exists("held") || a.State != task.Dispatched {
 		t.Errorf("held, it is %+v", a)
 	}
 	n.change("held", letGoOn)
@@ -245,7 +247,7 @@ func TestPause_BeforeTheStart(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	n.assign("back", "echo $$ >@back", pause)
-	eventually(t, "it waits", func() bool { return value(n.metrics.waiting) == 1 })
+	n.sees("back", "waits", func(*attempt) bool { return true })
 	if err := n.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -297,9 +299,14 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 				a, _ := n.inbox(run)
 				return a == nil || a.State == task.Paused && n.still(run)
 			})
-			if a, _ := n.inbox(run); a != nil {
-				n.change(run, letGoOn)
-			}
+			eventually(t, run+" is let go on, or has ended", func() bool {
+				a, mod := n.inbox(run)
+				if a == nil {
+					return true
+				}
+				letGoOn(a)
+				return n.putIf(n.keys.Run("n1", ref, run), mod, a)
+			})
 		}
 		if !ends {
 			n.change(run, cancelled)
@@ -313,7 +320,7 @@ func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 	broken := true
 	n := newNode(t, kvtest.Start(t))
 	n.launch.freeze = func(tr *tree) error {
-		err := tr.freeze()
+		err := freezePatiently(tr)
 		if broken {
 			return errors.Join(err, errors.New("freeze: 1 processes do not stand still"))
 		}
@@ -340,6 +347,7 @@ func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, SpoolConfig{})
+	l.freeze = freezePatiently
 	a := assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)
 	what, err := l.prepare(a, 4711)
@@ -364,6 +372,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 			}
 		}()
 	}
+	o.stand(true) // the first pause is wanted before it starts: it could run for too long before that
 	r := l.run(what, o)
 	close(over)
 	if ran := r.EndedAt.Sub(r.StartedAt) - r.Paused; r.State != task.TimedOut || r.Paused == 0 || ran < 300*time.Millisecond {
@@ -384,7 +393,7 @@ func (d *daemon) pause(attempts int) {
 
 // The guardian ends what a dead daemon has paused.
 func TestGuardian_KillsWhatIsPaused(t *testing.T) {
-	d := startDaemon(t, 0, "echo $$ >@plain; exec sleep 300", "setsid sh -c 'echo $$ >@left; exec sleep 300' & wait")
+	d := startDaemon(t, "echo $$ >@plain; exec sleep 300", "setsid sh -c 'echo $$ >@left; exec sleep 300' & wait")
 	pids := []int{d.pid("plain"), d.pid("left")}
 	d.pause(len(pids))
 	d.kill()
@@ -399,9 +408,10 @@ func TestGuardian_KillsWhatIsPaused(t *testing.T) {
 // A daemon that is frozen leaves its paused attempts to the guardian at their
 // deadline.
 func TestGuardian_KillsWhatAFrozenDaemonHasPaused(t *testing.T) {
-	d := startDaemon(t, 3*time.Second, "echo $$ >@plain; exec sleep 300 # replaceable")
+	d := startDaemon(t, "echo $$ >@plain; exec sleep 300 # replaceable")
 	pid := d.pid("plain")
 	d.pause(1)
+	d.silence(time.Second)
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

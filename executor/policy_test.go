@@ -39,7 +39,7 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 	n, now := underPolicy(t, nil)
 	script := func(body string) string {
 		path := filepath.Join(n.dir, "job")
-		writeFile(t, path, "#!/bin/sh\n"+body, 0o755)
+		writeProgram(t, path, "#!/bin/sh\n"+body)
 		return path
 	}
 	job := script("touch " + n.file("ran"))
@@ -98,8 +98,8 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 	l := newLauncher(t, SpoolConfig{})
 	dir := t.TempDir()
 	good, bad, link := filepath.Join(dir, "good"), filepath.Join(dir, "bad"), filepath.Join(dir, "link")
-	writeFile(t, good, "#!/bin/sh\nexit 0", 0o755)
-	writeFile(t, bad, "#!/bin/sh\ntouch "+dir+"/ran", 0o755)
+	writeProgram(t, good, "#!/bin/sh\nexit 0")
+	writeProgram(t, bad, "#!/bin/sh\ntouch "+dir+"/ran")
 	var p *policy.Policy
 	l.policy = func() (*policy.Policy, error) { return p, nil }
 	for what, meanwhile := range map[string]func(){

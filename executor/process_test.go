@@ -54,8 +54,12 @@ func (l *launcher) attempt(t testing.TB, change func(*task.Assigned), kills ...k
 		return notStarted(err)
 	}
 	o := newOrders()
+	ready := strings.Contains(a.Action.Process.Shell, "echo ready")
+	if ready {
+		_ = os.Remove(what.path) // of an attempt before, which says nothing of this one
+	}
 	what.onStarted = func(time.Time) {
-		if strings.Contains(a.Action.Process.Shell, "echo ready") {
+		if ready {
 			go giveWhenReady(t, what.path, o, kills)
 			return
 		}
@@ -68,14 +72,13 @@ func (l *launcher) attempt(t testing.TB, change func(*task.Assigned), kills ...k
 
 // giveWhenReady waits for the process's first words.
 func giveWhenReady(t testing.TB, path string, o *orders, kills []kill) {
-	for range 10_000 {
+	for end := time.Now().Add(patient); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if info, err := os.Stat(path); err == nil && info.Size() > 0 {
 			for _, k := range kills {
 				o.give(k)
 			}
 			return
 		}
-		time.Sleep(time.Millisecond)
 	}
 	t.Error("the process does not say that it is ready")
 }
@@ -105,9 +108,9 @@ func TestProcess_Outcome(t *testing.T) {
 		"timeout": {change: both(shell("sleep 60"), timeout(50*time.Millisecond)), state: task.TimedOut, reason: task.ReasonTimeout,
 			code: -1, signal: "SIGTERM", message: "longer than 50ms"},
 		"timeout, and SIGTERM ignored": {
-			change: both(shell("trap '' TERM; sleep 60 & wait; sleep 60"), timeout(50*time.Millisecond), grace(50*time.Millisecond)),
-			state:  task.TimedOut, reason: task.ReasonTimeout, code: -1, signal: "SIGKILL"},
-		"timeout, and a clean end": {change: both(shell("trap 'exit 0' TERM; sleep 60 & wait"), timeout(100*time.Millisecond)),
+			change: shell("trap '' TERM; echo ready; sleep 60 & wait; sleep 60"), kills: []kill{{causeTimeout, 50 * time.Millisecond}}, // when it is ready
+			state: task.TimedOut, reason: task.ReasonTimeout, code: -1, signal: "SIGKILL"},
+		"timeout, and a clean end": {change: shell("trap 'exit 0' TERM; echo ready; sleep 60 & wait"), kills: []kill{{causeTimeout, time.Minute}},
 			state: task.TimedOut, reason: task.ReasonTimeout},
 		"stopped by a signal, then timed out": {change: both(shell("kill -STOP $$"), timeout(50*time.Millisecond)),
 			state: task.TimedOut, reason: task.ReasonTimeout, code: -1, signal: "SIGTERM"},
@@ -238,6 +241,7 @@ func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
 
 func TestProcess_PipelinesHaveTheirLastWord(t *testing.T) {
 	l := newLauncher(t, SpoolConfig{})
+	l.lingering = time.Minute // a busy machine takes longer than the fifth of a second that there is
 	if r := l.shell(t, "(sleep 0.05; echo last) & exit 0"); string(r.Tail) != "last\n" {
 		t.Errorf("got %q", r.Tail)
 	}
@@ -254,7 +258,7 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	if r.State != task.Succeeded || string(r.Tail) != "said\n" {
 		t.Errorf("got %+v, %q", r, r.Tail)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 4*time.Minute { // the pipe is held for five
 		t.Errorf("the end took %s: it waited for the pipe", took)
 	}
 	pid := pidIn(t, file)
@@ -263,7 +267,7 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	}
 
 	os.Remove(file)
-	r = l.attempt(t, both(shell(line+"; sleep 300"), timeout(500*time.Millisecond)))
+	r = l.shell(t, line+"; echo ready; sleep 300", kill{causeTimeout, time.Minute}) // not before there is something to outlive it
 	if r.State != task.TimedOut {
 		t.Errorf("got %+v", r)
 	}

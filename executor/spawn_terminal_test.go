@@ -16,7 +16,7 @@ func TestSpawn_WithoutTheTerminalOfTheDaemon(t *testing.T) {
 	const line = `if (: </dev/tty) 2>/dev/null; then echo has; else echo none; fi >@new; mv @new @tty; read -r pid name state parent group rest </proc/self/stat; echo $$ $group >@new; mv @new @group; sleep 300`
 	for name, terminal := range map[string]*os.File{"started from one": newTerminal(t), "started without one": nil} {
 		t.Run(name, func(t *testing.T) {
-			d := startDaemonAt(t, terminal, 0, line)
+			d := startDaemonAt(t, terminal, line)
 			if got := d.written("tty"); got != "none" {
 				t.Errorf("the attempt %s a terminal", got)
 			}

@@ -24,7 +24,7 @@ func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 		t.Helper()
 		select {
 		case <-woken:
-		case <-time.After(10 * time.Second):
+		case <-time.After(patient):
 			t.Fatalf("nobody is told of %s", what)
 		}
 	}

@@ -150,14 +150,10 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	ctx, cancel = context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- again.Run(ctx) }()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the output of a former daemon is not compressed")
-		}
-	}
+	eventually(t, "the output of a former daemon is compressed", func() bool { // which rests four times as long as it works
+		_, err := os.Stat(path)
+		return errors.Is(err, os.ErrNotExist)
+	})
 	cancel()
 	if err := <-ended; err != nil || readOutput(t, again, "r1") != string(text) {
 		t.Errorf("it reads otherwise, %v", err)

@@ -132,7 +132,7 @@ func TestProcess_IsAskedToEndByItsOwnSignal(t *testing.T) {
 		}
 		line += "echo ready; while :; do sleep 0.01; done"
 		l := newLauncher(t, SpoolConfig{})
-		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.KillSignal = name }), kill{causeCancel, 10_000_000_000})
+		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.KillSignal = name }), kill{causeCancel, 60_000_000_000})
 		if r.ExitCode == nil || *r.ExitCode != code {
 			t.Errorf("%q: %+v", name, r)
 		}

@@ -33,7 +33,7 @@ func listen(t *testing.T, g *Guardian) *ear {
 // hear returns when the daemon has said what is waited for.
 func (e *ear) hear(what string, is func(word) bool) (x word) {
 	e.t.Helper()
-	if err := e.pipe.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := e.pipe.SetReadDeadline(time.Now().Add(patient)); err != nil {
 		e.t.Fatal(err)
 	}
 	for {
