@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -37,15 +39,33 @@ func newAgents(s *site, lease time.Duration) *agents {
 	}}
 }
 
+// errTaken means that somebody else has an address by now that was free a moment ago.
+var errTaken = errors.New("its address is taken")
+
+// addresses is how many are tried.
+const addresses = 5
+
 // start starts an agent, on the data that it had before, and waits until it is ready.
-func (a *agents) start(ctx context.Context, name string) error {
-	exe, err := os.Executable()
+func (a *agents) start(ctx context.Context, name string) (err error) {
+	for range addresses {
+		if err = a.startOnce(ctx, name); !errors.Is(err, errTaken) {
+			break
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
+	return nil
+}
+
+func (a *agents) startOnce(ctx context.Context, name string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	listen, err := freeAddress()
 	if err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		return err
 	}
 	dir := filepath.Join(a.dir, name)
 	args := append([]string{"agent", "--name", name, "--data-dir", dir, "--listen", listen}, a.flags...)
@@ -53,12 +73,16 @@ func (a *agents) start(ctx context.Context, name string) error {
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is its parent's affair
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		return err
 	}
 	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	if err := n.cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		return err
 	}
 	a.nodes[name] = n
 	go func() {
@@ -67,7 +91,10 @@ func (a *agents) start(ctx context.Context, name string) error {
 	}()
 	if err := n.ready(ctx); err != nil {
 		said, _ := os.ReadFile(dir + ".log")
-		return fmt.Errorf("start %s: %w\n%s", name, err, said)
+		if bytes.Contains(said[min(before, int64(len(said))):], []byte(syscall.EADDRINUSE.Error())) {
+			err = errors.Join(errTaken, err)
+		}
+		return fmt.Errorf("%w\n%s", err, said)
 	}
 	return nil
 }

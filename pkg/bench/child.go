@@ -23,7 +23,7 @@ type child struct {
 }
 
 // childPatience is how long a child may take to end once it is let go.
-const childPatience = 20 * time.Second
+const childPatience = time.Minute
 
 // startChild starts one. It lives until stop; that must be called.
 func startChild(name string, orders any, errs io.Writer) (*child, error) {

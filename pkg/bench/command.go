@@ -248,7 +248,7 @@ func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 		}
 	}()
 	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.where()}
-	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, 5*time.Second) {
+	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, callLimit) {
 		if m.Err == nil {
 			b.report.Versions.Etcd = m.Version
 		}

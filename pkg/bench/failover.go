@@ -195,18 +195,32 @@ func (t *trial) restartAll(ctx context.Context) error {
 
 // kill kills a node: the leader, or one that is not.
 func (t *trial) kill(ctx context.Context, leader bool) error {
-	res, err := t.client.Get(ctx, t.keys.Leader(), append(clientv3.WithFirstCreate(), clientv3.WithPrefix())...)
+	victim, err := t.leads(ctx)
 	if err != nil {
 		return err
 	}
-	if len(res.Kvs) == 0 {
-		return errors.New("nobody leads")
-	}
-	victim := string(res.Kvs[0].Value)
 	if !leader {
 		victim = nodes[slices.IndexFunc(nodes, func(n string) bool { return n != victim })]
 	}
 	return t.agents.end(ctx, victim, syscall.SIGKILL)
+}
+
+// leads is the node that leads, as soon as one does: on a busy machine the last one may just have lost its lease.
+func (t *trial) leads(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, errors.New("nobody leads"))
+	defer cancel()
+	for {
+		res, err := t.client.Get(ctx, t.keys.Leader(), append(clientv3.WithFirstCreate(), clientv3.WithPrefix())...)
+		if err != nil {
+			return "", err
+		}
+		if len(res.Kvs) > 0 && t.agents.nodes[string(res.Kvs[0].Value)] != nil {
+			return string(res.Kvs[0].Value), nil
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return "", context.Cause(ctx)
+		}
+	}
 }
 
 func (t *trial) startMissing(ctx context.Context) error {

@@ -185,7 +185,7 @@ func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Re
 	watch := startWatch(0)
 	for i := range atOnce {
 		wg.Go(func() {
-			for ctx.Err() == nil {
+			for first := true; first || ctx.Err() == nil; first = false { // one at least
 				p, err := os.StartProcess(argv[0], argv, &os.ProcAttr{Files: []*os.File{null, null, null}})
 				if err == nil {
 					_, err = p.Wait()

@@ -164,6 +164,9 @@ func (o orders) fire(ctx context.Context, r *rig, w *work, found *finding) error
 	}
 	watch := startWatch(w.outcomes()["run"])
 	ok := sleep(ctx, o.Duration)
+	for ok && w.outcomes()["run"] == watch.first && time.Since(watch.began) < settleFor { // one fire at least
+		ok = sleep(ctx, min(o.Duration, 200*time.Millisecond))
+	}
 	var res Result
 	watch.stop(w.outcomes()["run"], &res)
 	found.Fires = fires{res.Count, res.Seconds, res.CPUMicros}

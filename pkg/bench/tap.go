@@ -124,6 +124,14 @@ func (t *tap) Finish(ctx context.Context, h store.Held, end task.Run, next *task
 	return err
 }
 
+// sampled reports whether a tick was decided beyond the first so many, and, if runs start
+// here, whether there is a sample of a start.
+func (t *tap) sampled(first int64, starts bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.decided.Load() > first && (!starts || len(t.started) > 0)
+}
+
 // claims are the samples of all shards; for when their workers have stopped.
 func (t *tap) claims() []time.Duration {
 	var all []time.Duration

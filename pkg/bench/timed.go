@@ -48,6 +48,9 @@ func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration
 		ok = sleep(ctx, min(left, 200*time.Millisecond))
 		b.progress.now("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
 	}
+	for ok && !w.tap.sampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // one of each at least
+		ok = sleep(ctx, min(duration, 200*time.Millisecond))
+	}
 	count, took := w.tap.decided.Load()-first, time.Since(began)
 	w.tap.measuring.Store(false)
 	w.clock.hold()
