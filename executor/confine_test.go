@@ -453,8 +453,8 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 		t.Setenv("EXECUTOR_TEST_UNGUARDED", unguarded)
 		d := startDaemon(t, ": held; echo >@ran")
 		pid := d.pid("held")
-		if st, err := readStat(pid); err != nil || st.state != 't' {
-			t.Errorf("it is %+v, %v", st, err)
+		if state := d.written("state"); state != "t" {
+			t.Errorf("it is in state %q", state)
 		}
 		d.kill()
 		eventually(t, "its end", func() bool { return !alive(pid) })

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -95,7 +96,10 @@ func playDaemon() error {
 		what.ward.Session, what.ward.Replaceable = 1, strings.Contains(line, "replaceable")
 		if strings.Contains(line, "held") { // for ever, before its first instruction
 			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
-				err := os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600)
+				// How it stands is looked at here: the guardian kills it before long, so that others can start.
+				st, err := readStat(pid)
+				err = errors.Join(err, os.WriteFile(filepath.Join(dir, "state"), []byte{st.state}, 0o600),
+					os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600))
 				fmt.Println("held", i)
 				if err == nil {
 					select {}

@@ -153,12 +153,23 @@ func freezePatiently(tr *tree) error {
 
 func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, "someone" }
 
+// get reads a key, again if etcd takes too long to answer.
+func (n *node) get(key string) *clientv3.GetResponse {
+	n.t.Helper()
+	for end := time.Now().Add(patient); ; {
+		res, err := n.etcd.Get(n.t.Context(), key)
+		if err == nil {
+			return res
+		}
+		if n.t.Context().Err() != nil || time.Now().After(end) {
+			n.t.Fatal(err)
+		}
+	}
+}
+
 func read[T any](n *node, key string) (*T, int64) {
 	n.t.Helper()
-	res, err := n.etcd.Get(n.t.Context(), key)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	res := n.get(key)
 	if len(res.Kvs) == 0 {
 		return nil, 0
 	}
@@ -206,11 +217,7 @@ func (n *node) began(name string) int { return pidIn(n.t, n.file(name)) }
 
 func (n *node) revision() int64 {
 	n.t.Helper()
-	res, err := n.etcd.Get(n.t.Context(), n.keys.Root())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return res.Header.Revision
+	return n.get(n.keys.Root()).Header.Revision
 }
 
 func (n *node) touch(name string) {
