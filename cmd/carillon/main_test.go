@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,12 +27,7 @@ func TestProgram(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("HOME", env.WorkDir)
 			for i := range 6 {
-				l, err := net.Listen("tcp", "127.0.0.1:0")
-				if err != nil {
-					return err
-				}
-				defer l.Close()
-				env.Setenv(fmt.Sprintf("PORT%d", i+1), fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
+				env.Setenv(fmt.Sprintf("PORT%d", i+1), fmt.Sprint(freePort()))
 			}
 			return nil
 		},
@@ -38,8 +35,25 @@ func TestProgram(t *testing.T) {
 	})
 }
 
+var handedOut sync.Map
+
+// freePort is a port that nobody else takes before the program listens: no other test
+// of this package, nor the system, which gives away those from 32768 on.
+func freePort() int {
+	for {
+		port := 20000 + rand.N(12000)
+		if _, is := handedOut.LoadOrStore(port, true); is {
+			continue
+		}
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+}
+
 func await(ts *testscript.TestScript, _ bool, args []string) {
-	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		err := ts.Exec(args[0], args[1:]...)
 		if err == nil {
 			return

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,12 +53,7 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", freePort())
 	dir := t.TempDir()
 	list := steps(strings.ReplaceAll(string(b), "/tmp/carillon-tutorial", filepath.Join(dir, "tutorial")))
 	if len(list) < 20 || list[0].command != "carillon dev" {
@@ -89,7 +83,7 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 // patient runs a command until it ends as it should: a person waits, too, until the
 // first run is there.
 func patient(shell func(string) *exec.Cmd, s step) (string, error) {
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		c := shell(s.command)
 		out, err := c.CombinedOutput()
 		if code := c.ProcessState.ExitCode(); code == s.code {
