@@ -102,7 +102,7 @@ func (s *street) isReached() bool {
 
 func (s *street) wait(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(90 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.t.Fatalf("never: %s", what)
 		}

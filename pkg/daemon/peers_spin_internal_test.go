@@ -34,11 +34,14 @@ func TestPeers_DoNotDialInALoop(t *testing.T) {
 				}
 				s.record.Address = "https://127.0.0.1:" + port
 			}
+			began := time.Now()
 			s.watched()
 			s.wait("two dials", func() bool { return s.dials.Load() >= 2 })
 			time.Sleep(700 * time.Millisecond)
-			if n := s.dials.Load(); n > 6 {
-				t.Errorf("dialled %d times in less than a second", n)
+			// Six in less than a second; on a machine that has stood still it may be more of them.
+			n, took := s.dials.Load(), time.Since(began)
+			if most := 6 + 8*int64(took/time.Second); n > most {
+				t.Errorf("dialled %d times in %s", n, took)
 			}
 		})
 	}
