@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -147,7 +146,7 @@ unset PGPASSWORD TOKEN; echo $$ > %s/pid.$CARILLON_ATTEMPT; while [ ! -e %s/go.$
 		t.Fatal(err)
 	}
 	s.until("n1", "good", run.ID, task.Succeeded)
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if list, _ := filepath.Glob(s.dir + "/*/spool/default/good/*.zst"); len(list) == 0 {
 			return errors.New("its output is not compressed")
 		}
@@ -397,7 +396,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	}
 	c.until("n1", "program", c.trigger("n1", "program").ID, task.Succeeded)
 	put("shell: maybe\n")
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		n, err := c.client("n1").Node(t.Context(), "n1")
 		if err == nil && !slices.Equal(n.Pressed, []string{task.PressedPolicy}) {
 			err = fmt.Errorf("it takes runs: %v", n.Pressed)
@@ -405,7 +404,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 		return err
 	})
 	waits := c.trigger("n1", "program").ID
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		a, err := c.client("n1").Why(t.Context(), "default", "program", client.WhyQuestion{})
 		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 takes none, its policy cannot be read") {
 			err = fmt.Errorf("why does not tell it: %s", b)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -158,7 +159,7 @@ func (p *process) url() string {
 
 func (p *process) waitReady() {
 	p.t.Helper()
-	eventually(p.t, 30*time.Second, func() error {
+	eventually(p.t, func() error {
 		select {
 		case <-p.gone:
 			p.t.Fatalf("%s ended:\n%s", p.name, p.logs)
@@ -185,10 +186,28 @@ func (p *process) signal(s syscall.Signal) {
 	if s == syscall.SIGKILL || s == syscall.SIGTERM || s == syscall.SIGINT {
 		select {
 		case <-p.gone:
-		case <-time.After(40 * time.Second):
+		case <-time.After(patience):
 			p.t.Fatalf("%s did not end on %v:\n%s", p.name, s, p.logs)
 		}
 	}
+	if s == syscall.SIGSTOP {
+		p.standsStill()
+	}
+}
+
+// standsStill waits until a process that was sent SIGSTOP has got it.
+func (p *process) standsStill() {
+	p.t.Helper()
+	eventually(p.t, func() error {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		if err != nil {
+			return err
+		}
+		if state := string(b[bytes.LastIndexByte(b, ')')+1:]); !strings.HasPrefix(state, " T") {
+			return fmt.Errorf("%s goes on: %.4s", p.name, state)
+		}
+		return nil
+	})
 }
 
 func (c *cluster) stopAll() {
@@ -204,7 +223,7 @@ func (c *cluster) stopAll() {
 	for _, p := range c.nodes {
 		select {
 		case <-p.gone:
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			p.cmd.Process.Kill()
 			<-p.gone
 			c.t.Errorf("%s had to be killed:\n%s", p.name, p.logs)
@@ -251,10 +270,35 @@ func (c *cluster) everySecond(node string, n int, change func(i int, s *task.Spe
 		if change != nil {
 			change(i, &s)
 		}
-		if _, err := cl.Create(c.t.Context(), s.Namespace, s); err != nil {
+		c.createBy(cl, s)
+	}
+}
+
+// createBy creates a task. A node that cannot do it for the moment is asked again.
+func (c *cluster) createBy(cl *client.Client, s task.Spec) {
+	c.t.Helper()
+	again := false
+	c.unlessAway(func() error {
+		_, err := cl.Create(c.t.Context(), s.Namespace, s)
+		if again && errors.Is(err, task.ErrExists) { // so it was created the time before
+			return nil
+		}
+		again = true
+		return err
+	})
+}
+
+// unlessAway does what has to succeed; only if the node or etcd is not to be had
+// for the moment it is tried again.
+func (c *cluster) unlessAway(do func() error) {
+	c.t.Helper()
+	eventually(c.t, func() error {
+		err := do()
+		if err != nil && !errors.Is(err, task.ErrUnavailable) {
 			c.t.Fatal(err)
 		}
-	}
+		return err
+	})
 }
 
 // judge stops the recording and holds it against the promises.
@@ -278,12 +322,13 @@ func (c *cluster) judge(o check.Options) check.Report {
 	return r
 }
 
-// quiet waits until the tasks are paused and nothing waits or runs.
+// quiet waits until the tasks are paused and nothing waits or runs. The status counts
+// what is with a node, not what waits for its next attempt: the recording knows both.
 func (c *cluster) quiet(node string) {
 	c.t.Helper()
 	cl := c.client(node)
 	var all []client.Task
-	eventually(c.t, 20*time.Second, func() error {
+	eventually(c.t, func() error {
 		all = nil
 		for one, err := range cl.All(c.t.Context(), client.ListOptions{}) {
 			if err != nil {
@@ -294,43 +339,70 @@ func (c *cluster) quiet(node string) {
 		return nil
 	})
 	for _, one := range all {
-		eventually(c.t, 20*time.Second, func() error {
+		eventually(c.t, func() error {
 			_, err := cl.Pause(c.t.Context(), one.Namespace, one.Name, 0)
 			return err
 		})
 	}
-	eventually(c.t, 60*time.Second, func() error {
+	eventually(c.t, func() error {
 		s, err := cl.Cluster(c.t.Context())
 		if err == nil && s.ActiveRuns > 0 {
 			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
 		}
-		return err
+		if err == nil {
+			err = c.recorder.CatchUp(c.t.Context())
+		}
+		if err != nil {
+			return err
+		}
+		if n := check.Check(c.keys, c.recorder.Events(), check.Options{}).Summary.Open; n > 0 {
+			return fmt.Errorf("%d runs have no end", n)
+		}
+		return nil
 	})
 }
 
-func eventually(t *testing.T, most time.Duration, try func() error) {
+// patience is how long a test waits for what must come. It is far more than anything
+// takes, as these tests run beside others on machines that stand still now and then,
+// and less than what must not be needed: a lease of aLongLease, or the usual lost_after.
+const patience = 90 * time.Second
+
+// eventually tries until there is no error, for as long as patience.
+func eventually(t *testing.T, try func() error) {
 	t.Helper()
-	deadline := time.Now().Add(most)
+	deadline := time.Now().Add(patience)
 	for {
 		err := try()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not in %s: %v", most, err)
+			t.Fatalf("not in %s: %v", patience, err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
+// handedOut are the ports that some process has, or had and may come back to.
+var handedOut sync.Map
+
+// freePort is a port that nobody else takes before the process listens for which it
+// is, or while that is away: no other test of this package, nor the system, which
+// gives away those from 32768 on.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := 20000 + rand.N(12000)
+		if _, is := handedOut.LoadOrStore(port, true); is {
+			continue
+		}
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("there is no free port")
+	return 0
 }
 
 // logBuffer is what a process wrote.

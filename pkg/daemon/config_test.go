@@ -227,7 +227,7 @@ func TestDev_IsANodeOfOnesOwnAndKeepsItsData(t *testing.T) {
 		t.Errorf("it complained:\n%s", p.logs)
 	}
 	p = start()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		runs, err := connect(p).Runs(t.Context(), "default", "hello", client.RunFilter{State: task.Succeeded})
 		if err == nil && len(runs) < 3 {
 			err = fmt.Errorf("%d runs", len(runs))

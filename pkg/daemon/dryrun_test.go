@@ -52,7 +52,7 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 	}
 	for _, d := range all {
 		passes(t, d.to.Add(time.Second))
-		eventually(t, 20*time.Second, func() error { return d.decided(t, cl) })
+		eventually(t, func() error { return d.decided(t, cl) })
 	}
 }
 
@@ -91,7 +91,7 @@ func whatWasTold(name string, now time.Time, change *client.TickChange) told {
 // ticked waits until a task has run.
 func (c *cluster) ticked(t *testing.T, cl *client.Client, name string) {
 	t.Helper()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		runs, err := cl.Runs(t.Context(), "default", name, client.RunFilter{})
 		if err == nil && len(runs) == 0 {
 			err = fmt.Errorf("%s has not run", name)

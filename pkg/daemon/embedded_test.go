@@ -89,7 +89,7 @@ func (tr *agents) ticks(node string, tasks int) {
 	now := time.Now()
 	for i := range tasks {
 		// One that a killed node had is lost first: where etcd was embedded, no guardian says so.
-		eventually(tr.t, time.Minute, func() error {
+		eventually(tr.t, func() error {
 			runs, err := tr.client(node).Runs(tr.t.Context(), "default", fmt.Sprintf("t%03d", i), client.RunFilter{State: task.Succeeded})
 			if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.After(now)) {
 				err = errors.New("it does not tick")
@@ -129,7 +129,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	const tasks = 10
 	tr := newAgents(t)
 	first := tr.begin("n1")
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		if code, body := answers(first, "/readyz"); code != 503 || !strings.Contains(body, "n2, n3") {
 			return fmt.Errorf("readyz says %d %s", code, body)
 		}
@@ -138,7 +138,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	if code, body := answers(first, "/healthz"); code != 200 {
 		t.Errorf("healthz says %d %s", code, body)
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if !strings.Contains(first.logs.String(), "etcd waits for its other members") {
 			return errors.New("the log does not say what it waits for")
 		}
@@ -150,7 +150,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	tr.record()
 	tr.everySecond("n1", tasks, nil)
 	tr.ticks("n2", tasks)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		leaders := 0
 		for name, m := range tr.members("n3") {
 			if m.Error != "" || m.PeerURL != tr.peers[name] || m.ID == "" || m.DBSize == 0 {
@@ -168,7 +168,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 
 	tr.nodes["n2"].signal(syscall.SIGKILL)
 	tr.ticks("n1", tasks)
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if m := tr.members("n1")["n2"]; !strings.Contains(m.Error, "not there") {
 			return fmt.Errorf("n2, which is dead: %+v", m)
 		}

@@ -78,7 +78,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 		s.Schedule = task.Schedules{"@every 1s"}
 		s.Action = task.Action{Process: &task.Process{Shell: `echo start >>` + marks + `/log; sleep 22; echo end >>` + marks + `/log`}}
 	})
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if b, err := os.ReadFile(filepath.Join(marks, "log")); err != nil || len(b) == 0 {
 			return errors.New("the long task has not started")
 		}
@@ -87,7 +87,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	before := len(c.nodes["n1"].logs.lines())
 	c.etcd.Stop()
 	outage := time.After(15 * time.Second)
-	eventually(t, 14*time.Second, func() error { // meanwhile the API says so
+	eventually(t, func() error { // meanwhile the API says so
 		_, err := c.client("n1").Get(t.Context(), "default", "t001")
 		if !errors.Is(err, task.ErrUnavailable) {
 			return fmt.Errorf("while etcd is away the API answers %v", err)
@@ -99,7 +99,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	for _, n := range []string{"n1", "n2"} {
 		c.nodes[n].waitReady() // fails if the process ended
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, func() error {
 		b, err := os.ReadFile(filepath.Join(marks, "log"))
 		if err == nil && !strings.Contains(string(b), "end") {
 			err = errors.New("the long task has not ended")

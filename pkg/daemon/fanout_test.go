@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -28,7 +27,7 @@ func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 	s.Target.Count = task.All
 	c.create("n1", s)
 	run := c.trigger("n1", s.Name)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		b, _ := os.ReadFile(filepath.Join(dir, "log"))
 		if n := strings.Count(string(b), "\n"); n != 3 {
 			return fmt.Errorf("%d parts have started", n)

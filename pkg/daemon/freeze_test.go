@@ -33,7 +33,7 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 		}
 		return err
 	}
-	eventually(t, 20*time.Second, func() error { return ran(time.Time{}) })
+	eventually(t, func() error { return ran(time.Time{}) })
 
 	st, err := cl.Freeze(t.Context(), "", "a move")
 	holds := time.Now()
@@ -47,7 +47,7 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	c.nodes["n2"].signal(syscall.SIGKILL)
 	c.owned("n1")
 	c.start("n2")
-	eventually(t, 20*time.Second, func() error { // who joins reads it first
+	eventually(t, func() error { // who joins reads it first
 		n, err := cl.Node(t.Context(), "n2")
 		if err == nil && n.Froze != st.Revision {
 			err = fmt.Errorf("n2 goes by the freezes of revision %d, not %d", n.Froze, st.Revision)
@@ -61,14 +61,14 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	if _, err := cl.Unfreeze(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		r, err := cl.Run(t.Context(), "default", "asked", waits.ID)
 		if err == nil && r.State != task.Succeeded {
 			err = fmt.Errorf("what was triggered is %s", r.State)
 		}
 		return err
 	})
-	eventually(t, 20*time.Second, func() error { return ran(ends) })
+	eventually(t, func() error { return ran(ends) })
 	runs, err := cl.ListRuns(t.Context(), client.RunFilter{})
 	if err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ func TestDaemon_ThatIsFrozenPastLostAfterRunsNothingThatOthersReplace(t *testing
 	c.start("n2")
 	c.nodes["n1"].signal(syscall.SIGSTOP)
 
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		if runs(pids["again"]) || runs(pids["skips"]) {
 			return errors.New("what others may replace still runs")
 		}
@@ -88,13 +88,13 @@ func TestDaemon_ThatIsFrozenPastLostAfterRunsNothingThatOthersReplace(t *testing
 	c.until("n2", "alone", lost["alone"], task.Lost)
 	// It ends by itself, after it was declared lost and before its daemon can say so.
 	mark(t, marks, "end.alone")
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		if runs(pids["alone"]) {
 			return errors.New("it goes on")
 		}
 		return nil
 	})
-	eventually(t, 20*time.Second, func() error { // the other's ticks go on
+	eventually(t, func() error { // the other's ticks go on
 		list, err := c.client("n2").Runs(t.Context(), "default", "skips", client.RunFilter{State: task.Succeeded, Node: "n2"})
 		if err == nil && len(list) < 2 {
 			err = fmt.Errorf("%d runs of the task that skips", len(list))
@@ -104,7 +104,7 @@ func TestDaemon_ThatIsFrozenPastLostAfterRunsNothingThatOthersReplace(t *testing
 
 	mark(t, marks, "thawed")
 	c.nodes["n1"].signal(syscall.SIGCONT)
-	eventually(t, 20*time.Second, func() error { // the result of what was lost and ended by itself is kept beside
+	eventually(t, func() error { // the result of what was lost and ended by itself is kept beside
 		res, err := c.etcd.Client().Get(t.Context(), c.keys.Shards(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
 			return err

@@ -85,7 +85,7 @@ func TestStatus_TellsOfEntriesThatNobodyCanRead(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		st, err := c.client("n1").Cluster(t.Context())
 		if err == nil && st.Unreadable != 1 {
 			err = fmt.Errorf("%d entries are said to be unreadable", st.Unreadable)
@@ -117,7 +117,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 			s.Missed.Policy = task.MissedAll
 		}
 	})
-	eventually(t, 20*time.Second, func() error { return c.hasFired(etcd, 0) })
+	eventually(t, func() error { return c.hasFired(etcd, 0) })
 	mark := filepath.Join(t.TempDir(), "pid")
 	long := spec("long", "echo $$ > "+mark+"; sleep 3")
 	long.Target.Selector = "node = n1"
@@ -137,14 +137,14 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 		t.Fatal(err)
 	}
 	c.refusesChanges(cl)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		if cl.Ready(ctx) == nil {
 			return errors.New("the node is ready although it decides nothing")
 		}
 		return nil
 	})
 	meanwhile()
-	eventually(t, 30*time.Second, func() error { return c.nodes["n1"].tellsOfFullEtcd() })
+	eventually(t, func() error { return c.nodes["n1"].tellsOfFullEtcd() })
 	if err := cl.Delete(ctx, "default", "t005", 0); err != nil {
 		t.Errorf("a full etcd takes deletes: %v", err)
 	}
@@ -170,8 +170,8 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() error { return c.hasFired(etcd, freed.Header.Revision) })
-	eventually(t, 20*time.Second, func() error { return cl.Ready(ctx) })
+	eventually(t, func() error { return c.hasFired(etcd, freed.Header.Revision) })
+	eventually(t, func() error { return cl.Ready(ctx) })
 	c.until("n1", "long", ends.ID, task.Succeeded)
 	if logs := c.nodes["n1"].logs.String(); strings.Contains(logs, "lost the session") {
 		t.Error("the session was not renewed in a full etcd")
@@ -180,7 +180,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 		t.Errorf("there is space, but %+v, %v", st, err)
 	}
 	c.quiet("n1")
-	eventually(t, 30*time.Second, func() error { return c.allEnded(etcd) })
+	eventually(t, func() error { return c.allEnded(etcd) })
 	if r := c.judge(check.Options{}); r.Summary.Open > 0 {
 		t.Errorf("%d runs have no end", r.Summary.Open)
 	}

@@ -57,7 +57,7 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 // balanced waits until every node owns its fair share and nothing is about to move.
 func (c *cluster) balanced(nodes ...string) {
 	c.t.Helper()
-	eventually(c.t, 30*time.Second, func() error {
+	eventually(c.t, func() error {
 		all, err := c.client(nodes[0]).Shards(c.t.Context())
 		if err != nil {
 			return err

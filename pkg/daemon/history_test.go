@@ -14,7 +14,7 @@ import (
 // unfit waits until a node says why it owns no shards.
 func (c *cluster) unfit(ask, node, reason string) {
 	c.t.Helper()
-	eventually(c.t, 30*time.Second, func() error {
+	eventually(c.t, func() error {
 		n, err := c.client(ask).Node(c.t.Context(), node)
 		if err == nil && n.Unfit != reason {
 			err = fmt.Errorf("%s is unfit: %q, not %q", node, n.Unfit, reason)

@@ -39,7 +39,7 @@ func (c *cluster) carillon(node string, args ...string) *command {
 // says waits until all that was printed is this.
 func (r *command) says(want string) {
 	r.t.Helper()
-	eventually(r.t, 30*time.Second, func() error {
+	eventually(r.t, func() error {
 		if got := r.out.String(); got != want {
 			return fmt.Errorf("it printed %q, want %q; and said: %s", got, want, &r.errs)
 		}
@@ -102,7 +102,7 @@ func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
 	waits := c.carillon("n3", "task", "trigger", "again", "--wait", "--exit-status")
 	follows = c.carillon("n3", "logs", "again", "-f")
 	follows.says("attempt 1\n")
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, func() error {
 		if got := waits.out.String(); !strings.HasSuffix(got, "\nattempt 1\n") {
 			return fmt.Errorf("trigger --wait printed %q", got)
 		}
@@ -120,7 +120,7 @@ func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
 	}
 	// Its next run is followed as well, on whatever node it is.
 	c.trigger("n3", "again")
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, func() error {
 		if got := follows.out.String(); !strings.HasPrefix(got, "attempt 1\nattempt 2\nattempt 1\n") {
 			return fmt.Errorf("it printed %q; and said: %s", got, &follows.errs)
 		}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // serviceManager is systemd's end of the socket on which a daemon says how it fares.
@@ -52,7 +51,7 @@ func (s *serviceManager) heard(line string) bool {
 
 func (s *serviceManager) waitsFor(line string) {
 	s.t.Helper()
-	eventually(s.t, 30*time.Second, func() error {
+	eventually(s.t, func() error {
 		if s.heard(line) {
 			return nil
 		}

@@ -21,7 +21,7 @@ func (c *cluster) pausesWhileFollowed() {
 	grows := func() {
 		t.Helper()
 		from := len(follows.out.String())
-		eventually(t, 30*time.Second, func() error {
+		eventually(t, func() error {
 			if got := follows.out.String(); len(got) <= from {
 				return fmt.Errorf("the log does not go on behind %q; it said: %s", got, &follows.errs)
 			}

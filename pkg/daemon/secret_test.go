@@ -35,7 +35,7 @@ func TestSecrets_WaitWhileTheOnlyKeysAreBroken(t *testing.T) {
 	if err := os.Chmod(string(file), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		n, err := c.client("n1").Node(t.Context(), "n1")
 		if err == nil && n.HoldsKey() {
 			err = errors.New("it announces keys")
@@ -44,7 +44,7 @@ func TestSecrets_WaitWhileTheOnlyKeysAreBroken(t *testing.T) {
 	})
 	waits := c.trigger("n1", "with").ID
 	c.until("n1", "without", c.trigger("n1", "without").ID, task.Succeeded)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		a, err := c.client("n1").Why(t.Context(), "default", "with", client.WhyQuestion{})
 		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 takes none, it has no key for secrets that it can read") {
 			err = fmt.Errorf("why does not tell it: %s", b)

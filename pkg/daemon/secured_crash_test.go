@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -21,7 +20,7 @@ import (
 // process is told the password where others can see it.
 func TestDaemon_ACrashIsNoticedByTLSAndItsGuardianLogsIn(t *testing.T) {
 	t.Parallel()
-	c, etcd := newSecuredCluster(t, "--shards", "8", "--lease-ttl", aLongLease)
+	c, etcd := newSecuredCluster(t, "--shards", "8", "--lease-ttl", aLongLease, "--lost-after", aLongLoss)
 	c.startSecured(etcd, "n1")
 	c.startSecured(etcd, "n2")
 	c.owned("n1", "n2")
@@ -30,7 +29,7 @@ func TestDaemon_ACrashIsNoticedByTLSAndItsGuardianLogsIn(t *testing.T) {
 	c.create("n2", s)
 	run := c.trigger("n2", "long")
 	c.until("n2", "long", run.ID, task.Running)
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if c.nodes["n2"].sum("carillon_peers_reached") != 1 {
 			return fmt.Errorf("n2 has not reached n1")
 		}
@@ -52,20 +51,22 @@ func TestDaemon_TellsNoOtherProcessThePassword(t *testing.T) {
 	c.create("n1", spec("child", "sleep 300"))
 	run := c.trigger("n1", "child")
 	c.until("n1", "child", run.ID, task.Running)
-	of := children(t, n1.cmd.Process.Pid)
-	if len(of) < 2 {
-		t.Fatalf("a guardian and a task are expected, there are %v", of)
-	}
+	of, looked := children(t, n1.cmd.Process.Pid), 0
 	for _, pid := range of {
 		for _, file := range []string{"cmdline", "environ"} {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 			if err != nil {
-				t.Fatal(err)
+				t.Logf("it has ended: %v", err)
+				continue
 			}
+			looked++
 			if bytes.Contains(b, []byte(password)) {
 				t.Errorf("%s of process %d holds the password", file, pid)
 			}
 		}
+	}
+	if looked < 4 {
+		t.Errorf("a guardian and a task are expected, there were %v", of)
 	}
 	if _, err := c.client("n1").Cancel(t.Context(), "default", "child", run.ID); err != nil {
 		t.Error(err)
@@ -97,7 +98,7 @@ func children(t *testing.T, of int) (list []int) {
 // other, and notice each other's crashes, once all know the CA.
 func TestDaemon_NodesWithAndWithoutTLSUnderstandEachOther(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, "--shards", "8", "--lease-ttl", aLongLease)
+	c := newCluster(t, "--shards", "8", "--lease-ttl", aLongLease, "--lost-after", aLongLoss)
 	p := newPKI(t)
 	var err error
 	if c.caller, err = certs.Open(p.client("caller")); err != nil {
@@ -126,7 +127,7 @@ func TestDaemon_NodesWithAndWithoutTLSUnderstandEachOther(t *testing.T) {
 			log.Close()
 		}
 	}
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if c.nodes["n1"].sum("carillon_peers_reached") != 1 || c.nodes["n2"].sum("carillon_peers_reached") != 1 {
 			return fmt.Errorf("they have not reached each other")
 		}

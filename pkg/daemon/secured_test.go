@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -127,7 +126,7 @@ func (s *strongbox) dial(cfg kv.Config) *kv.Client {
 func (s *strongbox) setUp() {
 	s.t.Helper()
 	c, ctx := s.dial(kv.Config{}), s.t.Context()
-	eventually(s.t, 20*time.Second, func() error { _, err := c.Get(ctx, "x"); return err })
+	eventually(s.t, func() error { _, err := c.Get(ctx, "x"); return err })
 	must := func(_ any, err error) {
 		s.t.Helper()
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 // untilNode waits until a node's record is as it should be.
 func (c *cluster) untilNode(ask, node string, ok func(task.Node) bool) {
 	c.t.Helper()
-	eventually(c.t, 20*time.Second, func() error {
+	eventually(c.t, func() error {
 		n, err := c.client(ask).Node(c.t.Context(), node)
 		if err == nil && !ok(n) {
 			err = fmt.Errorf("%+v", n)

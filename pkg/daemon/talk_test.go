@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -28,7 +27,7 @@ func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
 
 	says := func(what string, ok func(r task.Run) bool) {
 		t.Helper()
-		eventually(t, 20*time.Second, func() error {
+		eventually(t, func() error {
 			r, err := c.client(other).Run(t.Context(), "default", "load", run.ID)
 			if err == nil && !ok(r) {
 				err = fmt.Errorf("%s: %+v of %+v", what, r.Progress, r)
@@ -40,7 +39,7 @@ func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
 		return r.Progress != nil && r.Progress.Percent != nil && *r.Progress.Percent == 40 && r.Progress.Text == "loading" &&
 			r.Results["rows"] == "17" && r.Checkpoint == "row 17"
 	})
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		b, err := c.client(other).Board(t.Context(), client.BoardOptions{})
 		if err == nil && (len(b.Active) != 1 || b.Active[0].Progress == nil || *b.Active[0].Progress.Percent != 40) {
 			err = fmt.Errorf("the board shows %+v", b.Active)

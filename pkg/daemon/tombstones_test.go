@@ -25,7 +25,7 @@ func TestLeader_ForgetsDeletedTasks(t *testing.T) {
 		}
 	}
 	c.start("n1")
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		res, err := etcd.Get(t.Context(), c.keys.Tombstone(ref("old")))
 		if err == nil && len(res.Kvs) > 0 {
 			err = errors.New("the old one is remembered")

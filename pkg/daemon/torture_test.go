@@ -189,7 +189,7 @@ func TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle(t *testing.T) {
 		}
 		c.create("tortured", s)
 		c.trigger("tortured", s.Name)
-		eventually(t, 20*time.Second, func() error { _, err := os.Stat(mark); return err })
+		eventually(t, func() error { _, err := os.Stat(mark); return err })
 	}
 	p.signal(syscall.SIGKILL)
 	p.isGone(t)
@@ -260,7 +260,7 @@ const slack = 24
 // leftNothing reports what an attempt that ended has left behind.
 func (p *process) leftNothing(t *testing.T, before has, run task.Run) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if err := errors.Join(left(run.ID), p.zombies(), errors.Join(p.grouped(false)...)); err != nil {
 			return err
 		}
@@ -327,7 +327,7 @@ func (p *process) grouped(all bool) (left []error) {
 // with its node's name, no directory of its attempts, no sleeper of theirs.
 func (p *process) isGone(t *testing.T) {
 	t.Helper()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		left := p.grouped(true)
 		if rooms, _ := filepath.Glob("/var/cache/carillon/" + p.name + "/*/*"); len(rooms) > 0 {
 			left = append(left, fmt.Errorf("directories are left: %v", rooms))

@@ -33,7 +33,7 @@ func (c *cluster) as(name string, env ...string) {
 // format waits until a format is in force.
 func (c *cluster) format(node string, want int) {
 	c.t.Helper()
-	eventually(c.t, 60*time.Second, func() error {
+	eventually(c.t, func() error {
 		f, err := c.client(node).Format(c.t.Context())
 		if err == nil && f.Format != want {
 			err = fmt.Errorf("%+v", f)
@@ -99,7 +99,7 @@ func (c *cluster) refusedOld(name string) {
 	c.t.Helper()
 	p := &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name), env: []string{ofFormat + "=1"}}
 	p.launch([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port), "--etcd-endpoints", c.etcd.Endpoint()})
-	eventually(c.t, 20*time.Second, func() error {
+	eventually(c.t, func() error {
 		select {
 		case <-p.gone:
 			return nil

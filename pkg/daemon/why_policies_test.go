@@ -23,7 +23,7 @@ func (c *cluster) asks(t *testing.T, s situation) string {
 		return s.at
 	}
 	var found task.Run
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		runs, err := c.client("n1").Runs(t.Context(), "default", s.task, client.RunFilter{})
 		for _, r := range slices.Backward(runs) {
 			if found = r; r.State == state && r.Reason == reason && r.Trigger != task.TriggerManual {
@@ -38,7 +38,7 @@ func (c *cluster) asks(t *testing.T, s situation) string {
 // passes waits until a time has passed.
 func passes(t *testing.T, at time.Time) {
 	t.Helper()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		if left := time.Until(at); left > 0 {
 			return fmt.Errorf("%s are left", left)
 		}
@@ -116,7 +116,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c.nodes["n1"].signal(syscall.SIGKILL)
 	down := time.Now().Add(time.Second).Truncate(time.Second)
 	c.answers(t, "n3", []situation{{"not decided", "rests", asked(down), task.VerdictUndecided, []string{"has no owner at present"}}})
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		_, err := c.client("n3").Patch(ctx, "default", "rests", []byte(`{"schedule":"0 0 1 1 *"}`), 0)
 		return err
 	})

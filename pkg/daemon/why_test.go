@@ -35,7 +35,7 @@ func (c *cluster) answers(t *testing.T, node string, list []situation) {
 				namespace, name = "default", s.task
 			}
 			at := c.asks(t, s)
-			eventually(t, 25*time.Second, func() (err error) {
+			eventually(t, func() (err error) {
 				if a, err = c.client(node).Why(t.Context(), namespace, name, client.WhyQuestion{At: at}); err == nil {
 					err = s.differs(a)
 				}
@@ -155,7 +155,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"no owner", "skips", asked(down), task.VerdictUndecided, []string{"has not been decided yet: its shard,", "has no owner at present: it is assigned to n1, which is away; the shard is decided up to", "Owner: shard"}},
 		{"runs on a node that is away", "long", then, task.VerdictRunning, []string{"n1 is away, and unless it comes back the attempt will be declared lost"}},
 	})
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, func() error {
 		if left := time.Until(down.Add(3 * time.Second)); left > 0 {
 			return fmt.Errorf("%s are left", left)
 		}
@@ -227,7 +227,7 @@ func (c *cluster) manyTasks(t *testing.T, tick time.Time) {
 func (c *cluster) caughtUp(t *testing.T) {
 	t.Helper()
 	var late task.Run
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		runs, err := c.client("n1").Runs(t.Context(), "default", "catches", client.RunFilter{State: task.Succeeded})
 		for _, r := range runs {
 			if late = r; r.Trigger == task.TriggerCatchUp {
@@ -287,7 +287,7 @@ func TestWhy_WhenTheClocksChange(t *testing.T) {
 		{"the second pass", "fold", "2026-10-25T02:30:00+01:00", task.VerdictNoTick, []string{"There was no tick on Sun 25 Oct 2026 02:30 CET (01:30 UTC)"}},
 		{"both passes", "foldboth", "2026-10-25 02:30", task.VerdictSucceeded, []string{"and both are ticks."}},
 	})
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, func() error {
 		a, err := c.client("n1").Why(t.Context(), "default", "foldboth", client.WhyQuestion{From: "2026-10-01", To: "2026-10-31", Timezone: "UTC"})
 		if err == nil && (a.Verdict != task.VerdictRange || a.Counts[task.VerdictSucceeded] != 2) {
 			err = fmt.Errorf("of October it says %s: %s", a.Verdict, a.Sentence)
