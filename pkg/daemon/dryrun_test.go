@@ -21,8 +21,8 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 	edits := map[string]func(*task.Spec, time.Time){
 		"thins":  func(s *task.Spec, _ time.Time) { s.Schedule = task.Schedules{"*/2 * * * * *"} },
 		"moves":  func(s *task.Spec, _ time.Time) { s.Jitter = task.Duration(900 * time.Millisecond) },
-		"ends":   func(s *task.Spec, now time.Time) { s.End = task.At(now.Add(4 * time.Second)) },
-		"naps":   func(s *task.Spec, now time.Time) { s.Paused, s.PausedUntil = true, task.At(now.Add(4*time.Second)) },
+		"ends":   func(s *task.Spec, now time.Time) { s.End = task.At(now.Add(5 * time.Second)) },
+		"naps":   func(s *task.Spec, now time.Time) { s.Paused, s.PausedUntil = true, task.At(now.Add(5*time.Second)) },
 		"counts": func(s *task.Spec, _ time.Time) { s.MaxRuns = 3 },
 		"same":   func(s *task.Spec, _ time.Time) { s.Timeout = task.Duration(time.Minute) },
 	}
@@ -33,18 +33,24 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 	}
 	var all []told
 	for name, edit := range edits { // all are told and written first: then their seconds pass together
-		c.ticked(t, cl, name)
-		now := time.Now()
-		was, err := cl.Get(t.Context(), "default", name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		next := was.Spec
-		edit(&next, now)
-		would, err := cl.Apply(t.Context(), next, client.ApplyOptions{DryRun: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		var now time.Time
+		var was, would client.Task
+		var next task.Spec
+		// What is told of max_runs goes by the runs that are decided: that of this second
+		// is, and the next is not due yet.
+		eventually(t, func() (err error) {
+			c.ticked(t, cl, name)
+			now = time.Now()
+			if was, err = cl.Get(t.Context(), "default", name); err != nil {
+				return err
+			}
+			next = was.Spec
+			edit(&next, now)
+			if would, err = cl.Apply(t.Context(), next, client.ApplyOptions{DryRun: true}); err == nil && !time.Now().Truncate(time.Second).Equal(now.Truncate(time.Second)) {
+				err = fmt.Errorf("what would become of %s was told over the end of a second", name)
+			}
+			return err
+		})
 		if _, err := cl.Apply(t.Context(), next, client.ApplyOptions{Revision: was.Revision}); err != nil {
 			t.Fatal(err)
 		}
@@ -88,13 +94,13 @@ func whatWasTold(name string, now time.Time, change *client.TickChange) told {
 	return d
 }
 
-// ticked waits until a task has run.
+// ticked waits until the run of this very second is decided.
 func (c *cluster) ticked(t *testing.T, cl *client.Client, name string) {
 	t.Helper()
 	eventually(t, func() error {
 		runs, err := cl.Runs(t.Context(), "default", name, client.RunFilter{})
-		if err == nil && len(runs) == 0 {
-			err = fmt.Errorf("%s has not run", name)
+		if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.Equal(time.Now().Truncate(time.Second))) {
+			err = fmt.Errorf("%s has not run in this second", name)
 		}
 		return err
 	})
