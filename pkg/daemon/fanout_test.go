@@ -17,10 +17,11 @@ import (
 // with the lost part alone, on the node that is back.
 func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, "--shards", "4", "--lease-ttl", "3s")
+	c := newCluster(t, "--shards", "4")
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)
 	}
+	c.acquainted() // or whoever places the parts may not know of all
 	dir := t.TempDir()
 	s := spec("sweep", fmt.Sprintf(
 		`echo "$CARILLON_NODE $CARILLON_PART_INDEX of $CARILLON_PART_COUNT" >>%s/log; while [ ! -e %[1]s/go ]; do sleep 0.1; done; echo done on $CARILLON_NODE`, dir))
@@ -61,6 +62,7 @@ func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 	}
 
 	c.start("n3")
+	c.acquainted()
 	again, err := c.client("n1").Retry(t.Context(), "default", s.Name, run.ID)
 	if err != nil {
 		t.Fatal(err)
