@@ -14,7 +14,7 @@ import (
 // every shard is loaded by its next owner before it moves, and no tick comes so
 // late that it is missed.
 func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
-	c := newCluster(t, "--shards", "48")
+	c := newCluster(t, "--shards", "48", "--drain-timeout", "60s") // half of it is for the next owners to load
 	names := []string{"n1", "n2", "n3"}
 	for _, n := range names {
 		c.start(n)
@@ -25,6 +25,7 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 	c.balanced(names...)
 	used, forced := 0.0, 0.0
 	count := func(n string) { // what a node has counted is gone when it is
+		c.nodes[n].waitReady() // it serves what it owns
 		used += c.metric(n, `carillon_shard_preloads_total{result="used"}`)
 		forced += c.metric(n, `carillon_shard_moves_total{how="forced"}`)
 	}
@@ -34,6 +35,17 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 		c.start(n)
 		c.balanced(names...)
 	}
+	eventually(t, func() error { // those that have moved last are opened by and by
+		last := 0.0
+		for _, n := range names {
+			last += c.metric(n, `carillon_shard_preloads_total{result="used"}`)
+		}
+		// Each restart moves the node's 16 shards away and as many back.
+		if used+last < 90 {
+			return fmt.Errorf("%g shards were loaded before they moved; 96 at least had to move", used+last)
+		}
+		return nil
+	})
 	for _, n := range names {
 		count(n)
 	}
@@ -48,9 +60,8 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 	if n := r.Summary.Ended[task.Lost]; n > 0 || len(r.Summary.Missed) > 0 {
 		t.Errorf("%d attempts were lost, ticks were missed: %v", n, r.Summary.Missed)
 	}
-	// Each restart moves the node's 16 shards away and as many back.
-	if used < 90 || forced > 0 {
-		t.Errorf("%g shards were loaded before they moved, %g moved without; 96 at least had to move", used, forced)
+	if forced > 0 {
+		t.Errorf("%g shards were loaded before they moved, %g moved without", used, forced)
 	}
 }
 
