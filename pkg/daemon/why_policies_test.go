@@ -52,8 +52,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "12s", "--slots", "60")
 	c.start("n1")
 	c.start("n3", "--role", "executor")
-	tick := time.Now().Add(3 * time.Second).Truncate(time.Second)
-	c.policyTasks(t, tick)
+	tick := c.policyTasks(t)
 	then, cl, ctx := asked(tick), c.client("n1"), t.Context()
 	must := func(_ any, err error) {
 		t.Helper()
@@ -63,7 +62,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	}
 	const new2036 = "2036-01-01T00:00:00Z"
 	must(cl.PauseWith(ctx, "default", "ahead", client.PauseRequest{Until: task.At(time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)), Reason: "until the move"}, 0))
-	must(cl.Freeze(ctx, "ice", "storage is full"))
+	c.unlessAway(func() error { _, err := cl.Freeze(ctx, "ice", "storage is full"); return err })
 	cold := asked(time.Now().Add(2 * time.Second).Truncate(time.Second))
 	c.answers(t, "n1", []situation{
 		{"will be paused until", "ahead", new2036, task.VerdictPaused, []string{"There will be no tick on", `until Sun 1 Jan 2040 00:00 UTC by admin: "until the move"`}},
@@ -80,7 +79,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 
 	must(cl.Patch(ctx, "default", "changed", []byte(`{"schedule":"0 0 1 1 *"}`), 0))
 	must(cl.PauseWith(ctx, "default", "rests", client.PauseRequest{Reason: "maintenance"}, 0))
-	must(cl.PauseWith(ctx, "default", "naps", client.PauseRequest{For: task.Duration(2 * time.Second)}, 0))
+	must(cl.PauseWith(ctx, "default", "naps", client.PauseRequest{For: task.Duration(4 * time.Second)}, 0))
 	asleep := time.Now().Add(time.Second).Truncate(time.Second)
 	must(nil, cl.Delete(ctx, "default", "gone", 0))
 
@@ -127,8 +126,9 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c.answers(t, "n1", []situation{{"no owner", "misses", asked(down), task.VerdictMissed, []string{"was missed, with", "its shard had no owner when it fell due"}}})
 }
 
-// policyTasks are tasks with a policy each; most tick every second.
-func (c *cluster) policyTasks(t *testing.T, tick time.Time) {
+// policyTasks are tasks with a policy each; most tick every second, and all that do
+// are there before the tick that is returned, the only one of some.
+func (c *cluster) policyTasks(t *testing.T) (tick time.Time) {
 	t.Helper()
 	create := func(name, schedule, shell string, edit func(*task.Spec)) {
 		t.Helper()
@@ -152,7 +152,6 @@ func (c *cluster) policyTasks(t *testing.T, tick time.Time) {
 	create("misses", every, "", func(s *task.Spec) { s.Missed.Policy, s.Missed.Grace = task.MissedSkip, task.Duration(time.Second) })
 	create("ahead", yearly, "", nil)
 	create("gone", every, "", nil)
-	create("dies", "", "exit 1", nil)
 	create("bounded", yearly, "", func(s *task.Spec) {
 		s.Start, s.End = task.At(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), task.At(time.Date(2034, 6, 1, 0, 0, 0, 0, time.UTC))
 	})
@@ -167,5 +166,8 @@ func (c *cluster) policyTasks(t *testing.T, tick time.Time) {
 	create("nowhere", every, "", func(s *task.Spec) { s.Target.Selector, s.Deadline = "site = moon", task.Duration(time.Second) })
 	create("twice", every, "", func(s *task.Spec) { s.MaxRuns = 2 })
 	create("fails", every, "exit 1", func(s *task.Spec) { s.PauseAfter = 2 })
+	tick = time.Now().Add(3 * time.Second).Truncate(time.Second)
+	create("dies", "", "exit 1", nil)
 	create("brief", "", "", func(s *task.Spec) { s.TTL = task.Duration(time.Second) })
+	return tick
 }
