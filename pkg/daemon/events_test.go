@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -33,7 +32,7 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 	var told []task.Event
 	after := begin.Last
 	follow := func(node string, n int, end func()) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*patience) // also for the node to end
 		defer cancel()
 		ended := false
 		o := client.EventOptions{After: after, Lost: func(error) {

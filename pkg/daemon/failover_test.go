@@ -87,7 +87,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	before := len(c.nodes["n1"].logs.lines())
 	c.etcd.Stop()
 	outage := time.After(15 * time.Second)
-	eventually(t, func() error { // meanwhile the API says so
+	eventually(t, func() error { // meanwhile the API says so, however long that takes
 		_, err := c.client("n1").Get(t.Context(), "default", "t001")
 		if !errors.Is(err, task.ErrUnavailable) {
 			return fmt.Errorf("while etcd is away the API answers %v", err)
@@ -111,7 +111,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 		if n == "n1" {
 			lines = lines[before:]
 		}
-		if len(lines) > 40 {
+		if len(lines) > 200 { // some more than usual, if sessions are lost besides; what is told at each try is far more
 			t.Errorf("%s wrote %d lines of log:\n%s", n, len(lines), c.nodes[n].logs)
 		}
 	}

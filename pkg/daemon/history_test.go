@@ -34,8 +34,10 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 	c.owned("n1", "n2")
 	c.create("n1", spec("before", "true"))
 	rewind := c.etcd.Keep()
-	c.nodes["n1"].waitReady()
-	c.nodes["n2"].waitReady()
+	for _, n := range []string{"n1", "n2"} { // both have found it again
+		c.unlessAway(func() error { _, err := c.client(n).Get(t.Context(), "default", "before"); return err })
+		c.nodes[n].waitReady()
+	}
 	c.create("n1", spec("after", "true"))
 	c.nodes["n2"].signal(syscall.SIGTERM)
 	if _, err := c.client("n1").CordonNode(t.Context(), "n1"); err != nil { // something that all nodes watch
@@ -64,8 +66,7 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 		t.Errorf("the status warns of nothing: %+v, %v", s, err)
 	}
 
-	k, err := c.client("n2").Recover(t.Context())
-	if err != nil || k.Epoch != 2 {
+	if k, err := c.client("n2").Recover(t.Context()); err != nil || k.Epoch != 2 {
 		t.Fatalf("recover: %+v, %v", k, err)
 	}
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -73,9 +74,7 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 		c.nodes[n].waitReady()
 	}
 	c.owned("n1", "n2", "n3")
-	if _, err := c.client("n3").Pause(t.Context(), "default", "before", 0); err != nil {
-		t.Error(err)
-	}
+	c.unlessAway(func() error { _, err := c.client("n3").Pause(t.Context(), "default", "before", 0); return err })
 	if _, err := c.client("n3").Get(t.Context(), "default", "after"); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("what was made after the snapshot: %v", err)
 	}
@@ -93,7 +92,7 @@ func TestHistory_ANodeDoesNotMakeAClusterInPlaceOfItsOwn(t *testing.T) {
 	p := c.launchOnly("n1")
 	select {
 	case <-p.gone:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("it runs")
 	}
 	if p.cmd.ProcessState.Success() {
