@@ -411,9 +411,12 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 		}
 		return err
 	})
-	if !strings.Contains(c.nodes["n1"].logs.String(), "nothing starts on this node until it can") {
-		t.Error("it does not say that its policy is broken")
-	}
+	eventually(t, func() error {
+		if !strings.Contains(c.nodes["n1"].logs.String(), "nothing starts on this node until it can") {
+			return errors.New("it does not say that its policy is broken")
+		}
+		return nil
+	})
 	put("shell: true\n")
 	c.until("n1", "program", waits, task.Succeeded)
 	c.until("n1", "shell", c.trigger("n1", "shell").ID, task.Succeeded)
