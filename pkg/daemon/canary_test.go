@@ -216,6 +216,7 @@ func (s *canarySite) search(pid int) {
 	}
 	s.searchFiles(s.dir)
 	s.searchAPI(pid == 0)
+	eventually(s.t, s.guarded)
 	s.searchProcesses(pid)
 	if pid != 0 {
 		return
@@ -331,6 +332,24 @@ func (s *canarySite) searchProcesses(pid int) {
 	if pid != 0 && !has {
 		s.t.Error("the values are not in the process's environment, where they would be found: the search finds nothing")
 	}
+}
+
+// guarded is an error until every node has its guardian, which one that was started
+// again may be ready before.
+func (s *canarySite) guarded() error {
+	guardians := 0
+	err := eachProcess(func(_, dir string) error {
+		line, _ := os.ReadFile(dir + "/cmdline")
+		env, _ := os.ReadFile(dir + "/environ")
+		if bytes.Contains(line, []byte("guardian")) && s.isOurs(env) {
+			guardians++
+		}
+		return nil
+	})
+	if err == nil && guardians < len(s.nodes) {
+		err = fmt.Errorf("%d guardians of %d nodes were found", guardians, len(s.nodes))
+	}
+	return err
 }
 
 // isOurs reports whether a process was started by a daemon of this test.
