@@ -98,6 +98,7 @@ func newWorld(env *testscript.Env, etcd *kv.Client, pageQuiet time.Duration) cli
 	}))
 	env.Defer(s.Close)
 	env.Values[worldKey{}] = w
+	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // a time of day that does not pass meanwhile
 	return clitest.Server{URL: s.URL, Token: secret}
 }
 
