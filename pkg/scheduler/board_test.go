@@ -306,7 +306,7 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 	s := &stuckStore{}
 	r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
 	w.create("a", allow, every("200ms"))
-	w.create("b", cronned("@yearly"))
+	w.create("b", cronned("@at 2099-01-01T00:00:00Z"))
 	w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
 	w.eventually("it is shown", func() bool {
 		p := r.Part(w.ctx, time.Minute, 10)
