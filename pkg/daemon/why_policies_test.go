@@ -60,18 +60,18 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const new2036 = "2036-01-01T00:00:00Z"
-	must(cl.PauseWith(ctx, "default", "ahead", client.PauseRequest{Until: task.At(time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)), Reason: "until the move"}, 0))
+	const new2096 = "2096-01-01T00:00:00Z"
+	must(cl.PauseWith(ctx, "default", "ahead", client.PauseRequest{Until: task.At(time.Date(2097, 1, 1, 0, 0, 0, 0, time.UTC)), Reason: "until the move"}, 0))
 	c.unlessAway(func() error { _, err := cl.Freeze(ctx, "ice", "storage is full"); return err })
 	cold := asked(time.Now().Add(2 * time.Second).Truncate(time.Second))
 	c.answers(t, "n1", []situation{
-		{"will be paused until", "ahead", new2036, task.VerdictPaused, []string{"There will be no tick on", `until Sun 1 Jan 2040 00:00 UTC by admin: "until the move"`}},
-		{"after the pause", "ahead", "2041-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run"}},
-		{"before its start", "bounded", "2029-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none before its start, Tue 1 Jan 2030 00:00 UTC"}},
-		{"after its end", "bounded", "2035-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none after its end"}},
-		{"jitter", "jitters", new2036, task.VerdictWillRun, []string{"(jitter), in", "put off by jitter"}},
-		{"after completion", "follows", new2036, task.VerdictDepends, []string{"depends on when the runs before it end: the next comes 1h after the end of the last"}},
-		{"will be frozen", "ice/frost", new2036, task.VerdictFrozen, []string{`namespace ice is frozen since`, `by admin: "storage is full"`}},
+		{"will be paused until", "ahead", new2096, task.VerdictPaused, []string{"There will be no tick on", `until Tue 1 Jan 2097 00:00 UTC by admin: "until the move"`}},
+		{"after the pause", "ahead", "2098-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run"}},
+		{"before its start", "bounded", "2089-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none before its start, Sun 1 Jan 2090 00:00 UTC"}},
+		{"after its end", "bounded", "2095-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none after its end"}},
+		{"jitter", "jitters", new2096, task.VerdictWillRun, []string{"(jitter), in", "put off by jitter"}},
+		{"after completion", "follows", new2096, task.VerdictDepends, []string{"depends on when the runs before it end: the next comes 1h after the end of the last"}},
+		{"will be frozen", "ice/frost", new2096, task.VerdictFrozen, []string{`namespace ice is frozen since`, `by admin: "storage is full"`}},
 		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice was frozen since`, `by admin: "storage is full"`}},
 		{"ran", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", "in force now"}},
 		{"used up its attempts", "dies", then, task.VerdictFailed, []string{"failed with exit code 1", "Dead: it has used up its attempts; carillon run retry"}},
@@ -108,7 +108,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by admin"}},
 		{"rolled back", "changed", asked(tick.Add(time.Hour)), task.VerdictWillRun, []string{"Version: 3, rolled back"}},
 		{"frozen then", "ice/frost", cold, task.VerdictSkipped, []string{`namespace ice was frozen since`, "ended"}},
-		{"will run again", "ice/frost", new2036, task.VerdictWillRun, nil},
+		{"will run again", "ice/frost", new2096, task.VerdictWillRun, nil},
 	})
 
 	// A tick that nobody decided before its task was changed.
@@ -153,7 +153,7 @@ func (c *cluster) policyTasks(t *testing.T) (tick time.Time) {
 	create("ahead", yearly, "", nil)
 	create("gone", every, "", nil)
 	create("bounded", yearly, "", func(s *task.Spec) {
-		s.Start, s.End = task.At(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), task.At(time.Date(2034, 6, 1, 0, 0, 0, 0, time.UTC))
+		s.Start, s.End = task.At(time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC)), task.At(time.Date(2094, 6, 1, 0, 0, 0, 0, time.UTC))
 	})
 	create("jitters", yearly, "", func(s *task.Spec) { s.Jitter = task.Duration(time.Hour) })
 	create("follows", "@every 1h after completion", "", nil)

@@ -120,11 +120,11 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"cancelled", "victim", stamp(victim.ScheduledTime), task.VerdictCancelled, []string{"was cancelled by " + who}},
 		{"manual", "byhand", "2026-01-01T00:00:00Z", task.VerdictNoTask, []string{"did not exist on Thu 1 Jan 2026 00:00 UTC: it was created on"}},
 		{"not a tick, and manual", "byhand", then, task.VerdictNoTick, []string{"@manual"}},
-		{"not a tick", "ok", "2036-01-01T00:00:30Z", task.VerdictNoTick, []string{"There will be no tick", "the tick before was"}},
+		{"not a tick", "ok", "2096-01-01T00:00:30Z", task.VerdictNoTick, []string{"There will be no tick", "the tick before was"}},
 		{"trimmed", "few", then, task.VerdictForgotten, []string{"is not on record any more", "the last 1 are kept (history.keep)"}},
-		{"will run", "yearly", "2036-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run: the tick of Tue 1 Jan 2036 00:00 UTC falls due in"}},
-		{"will find no node", "nowhere2", "2036-01-01T00:00:00Z", task.VerdictNoNode, []string{`no node that takes work matches "site = moon"`}},
-		{"paused", "paused", "2036-01-01T00:00:00Z", task.VerdictPaused, []string{"There will be no tick on Tue 1 Jan 2036 00:00 UTC: the task is paused since", "by " + who}},
+		{"will run", "yearly", "2096-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run: the tick of Sun 1 Jan 2096 00:00 UTC falls due in"}},
+		{"will find no node", "nowhere2", "2096-01-01T00:00:00Z", task.VerdictNoNode, []string{`no node that takes work matches "site = moon"`}},
+		{"paused", "paused", "2096-01-01T00:00:00Z", task.VerdictPaused, []string{"There will be no tick on Sun 1 Jan 2096 00:00 UTC: the task is paused since", "by " + who}},
 	})
 
 	c.answers(t, "n1", []situation{{"ran before it was damaged", "damaged", then, task.VerdictSucceeded, nil}})
@@ -132,7 +132,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 	c.damage(t, c.keys.Entry, "damaged2")
 	c.answers(t, "n1", []situation{
 		{"unreadable record", "damaged", then, task.VerdictUnreadable, []string{"has an outcome on record, and the record cannot be read"}},
-		{"unreadable entry", "damaged2", "2036-01-01T00:00:00Z", task.VerdictUnreadable, []string{"The task's entry cannot be read"}},
+		{"unreadable entry", "damaged2", "2096-01-01T00:00:00Z", task.VerdictUnreadable, []string{"The task's entry cannot be read"}},
 	})
 
 	// A node dies, with runs of which one may start again elsewhere.
