@@ -38,10 +38,11 @@ func TestProgram(t *testing.T) {
 var handedOut sync.Map
 
 // freePort is a port that nobody else takes before the program listens: no other test
-// of this package, nor the system, which gives away those from 32768 on.
+// of this package or another (those of kv take lower ones, those of the daemon higher
+// ones), nor the system, which gives away those from 32768 on.
 func freePort() int {
 	for {
-		port := 20000 + rand.N(12000)
+		port := 20000 + rand.N(2000)
 		if _, is := handedOut.LoadOrStore(port, true); is {
 			continue
 		}

@@ -350,7 +350,9 @@ func (c *cluster) quiet(node string) {
 			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
 		}
 		if err == nil {
-			err = c.recorder.CatchUp(c.t.Context())
+			ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+			defer cancel()
+			err = c.recorder.CatchUp(ctx)
 		}
 		if err != nil {
 			return err
@@ -387,12 +389,12 @@ func eventually(t *testing.T, try func() error) {
 var handedOut sync.Map
 
 // freePort is a port that nobody else takes before the process listens for which it
-// is, or while that is away: no other test of this package, nor the system, which
-// gives away those from 32768 on.
+// is, or while that is away: no other test of this package or another (those of kv
+// and cmd take lower ones), nor the system, which gives away those from 32768 on.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 1000 {
-		port := 20000 + rand.N(12000)
+		port := 22000 + rand.N(10000)
 		if _, is := handedOut.LoadOrStore(port, true); is {
 			continue
 		}

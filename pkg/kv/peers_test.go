@@ -50,14 +50,21 @@ func newTrio(t *testing.T) *trio {
 	return tr
 }
 
-// peerURL has a port that is free now, and that the kernel gives to nobody who asks for any, so that it stays free while
-// its member is away.
+// peerPorts are those that some member has, or had and may come back to.
+var peerPorts sync.Map
+
+// peerURL has a port that is free now, and that stays free while its member is away: no other test has it, of this package
+// or another (those of cmd and of the daemon take higher ones), and the kernel gives it to nobody who asks for any.
 func peerURL(t *testing.T) string {
 	t.Helper()
 	var err error
 	for range 100 {
+		port := 12_000 + rand.N(8_000)
+		if _, is := peerPorts.LoadOrStore(port, true); is {
+			continue
+		}
 		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", 12_000+rand.N(20_000))); err == nil {
+		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
 			defer l.Close()
 			return "http://" + l.Addr().String()
 		}
