@@ -39,10 +39,13 @@ func newAgents(s *site, lease time.Duration) *agents {
 	}}
 }
 
-// errTaken means that somebody else has an address by now that was free a moment ago.
-var errTaken = errors.New("its address is taken")
+var (
+	errEnded = errors.New("it has ended")
+	// errTaken means that somebody else has an address by now that was free a moment ago.
+	errTaken = errors.New("its address is taken")
+)
 
-// addresses is how many are tried.
+// addresses is how many are tried for an agent.
 const addresses = 5
 
 // start starts an agent, on the data that it had before, and waits until it is ready.
@@ -91,7 +94,8 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 	}()
 	if err := n.ready(ctx); err != nil {
 		said, _ := os.ReadFile(dir + ".log")
-		if bytes.Contains(said[min(before, int64(len(said))):], []byte(syscall.EADDRINUSE.Error())) {
+		// One that still runs is not to be forgotten over another one.
+		if errors.Is(err, errEnded) && bytes.Contains(said[min(before, int64(len(said))):], []byte(syscall.EADDRINUSE.Error())) {
 			err = errors.Join(errTaken, err)
 		}
 		return fmt.Errorf("%w\n%s", err, said)
@@ -106,7 +110,7 @@ func (n *agent) ready(ctx context.Context) error {
 	for sleep(ctx, 10*time.Millisecond) {
 		select {
 		case <-n.ended:
-			return errors.New("it has ended")
+			return errEnded
 		default:
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.listen+"/readyz", nil)

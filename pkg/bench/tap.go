@@ -20,6 +20,7 @@ type tap struct {
 	cursors []cursor // by shard
 	// measuring says that samples count.
 	measuring atomic.Bool
+	claimed   atomic.Bool // there is a sample of a claim
 
 	opened   atomic.Int64 // shards, once each
 	reopened atomic.Int64 // times that a shard was opened again
@@ -92,6 +93,9 @@ func (c *cursor) move(t *tap, w store.Watermark, now time.Time) {
 	t.decided.Add(int64(len(c.ticks)))
 	if t.measuring.Load() {
 		t.clock.reached(c.ticks, func(at time.Time) { c.late = append(c.late, now.Sub(at)) })
+		if len(c.late) > 0 {
+			t.claimed.Store(true)
+		}
 	}
 }
 
@@ -124,12 +128,12 @@ func (t *tap) Finish(ctx context.Context, h store.Held, end task.Run, next *task
 	return err
 }
 
-// sampled reports whether a tick was decided beyond the first so many, and, if runs start
-// here, whether there is a sample of a start.
+// sampled reports whether a tick was decided beyond the first so many, whether there is a
+// sample of a claim, which is taken a bit later, and, if runs start here, one of a start.
 func (t *tap) sampled(first int64, starts bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.decided.Load() > first && (!starts || len(t.started) > 0)
+	return t.decided.Load() > first && t.claimed.Load() && (!starts || len(t.started) > 0)
 }
 
 // claims are the samples of all shards; for when their workers have stopped.
