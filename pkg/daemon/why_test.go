@@ -175,7 +175,7 @@ func (c *cluster) updatedBy(t *testing.T, name string) string {
 }
 
 // manyTasks are those whose one tick is at the same instant, which is returned, and a
-// few others. These are made first, and tell how long that takes on this machine.
+// few others. These are made first, and tell how long that takes.
 func (c *cluster) manyTasks(t *testing.T) (tick time.Time) {
 	t.Helper()
 	began := time.Now()

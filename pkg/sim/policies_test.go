@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,23 +75,51 @@ type stage struct {
 
 // stood is how long the machine, or etcd, has stood still at most. Ticks, runs and calls of the story are half a second
 // apart: what comes of them is as it should be only where everything takes less than that.
-type stood struct{ most atomic.Int64 }
+type stood struct {
+	mu    sync.Mutex
+	most  time.Duration
+	began time.Time // of the look that is under way; zero: none is
+}
 
-const stillEnough = 200 * time.Millisecond
+const (
+	stillEnough = 200 * time.Millisecond
+	eachLook    = 20 * time.Millisecond
+)
 
 func (s *stood) watch(ctx context.Context, etcd *kv.Client) {
-	const each = 20 * time.Millisecond
-	for began := time.Now(); sleep(ctx, each); began = time.Now() {
-		if _, err := etcd.Put(ctx, "/stood", ""); err != nil && ctx.Err() != nil {
-			return
+	for {
+		s.begin(time.Now())
+		if !sleep(ctx, eachLook) {
+			break
 		}
-		s.most.Store(max(s.most.Load(), int64(time.Since(began)-each)))
+		if _, err := etcd.Put(ctx, "/stood", ""); err != nil && ctx.Err() != nil {
+			break
+		}
+		s.soFar()
 	}
+	s.begin(time.Time{})
+}
+
+// begin says when a look began; zero: there are none any more.
+func (s *stood) begin(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began = began
+}
+
+// soFar is the longest pause by now. One that lasts still counts: a call may have failed of it.
+func (s *stood) soFar() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.began.IsZero() {
+		s.most = max(s.most, time.Since(s.began)-eachLook)
+	}
+	return s.most
 }
 
 // exact says whether the story went on without a pause.
 func (w *stage) exact() bool {
-	return w.stood == nil || time.Duration(w.stood.most.Load()) < stillEnough
+	return w.stood == nil || w.stood.soFar() < stillEnough
 }
 
 // differs tells of what is not as it should be, and is due to no pause.
@@ -101,7 +129,7 @@ func (w *stage) differs(format string, args ...any) {
 		w.t.Errorf(format, args...)
 		return
 	}
-	w.t.Logf("after a pause of %s: %s", time.Duration(w.stood.most.Load()), fmt.Sprintf(format, args...))
+	w.t.Logf("after a pause of %s: %s", w.stood.soFar(), fmt.Sprintf(format, args...))
 }
 
 func newStage(t *testing.T, life context.Context) *stage {
