@@ -41,7 +41,7 @@ func (c *cluster) pausesWhileFollowed() {
 		time.Sleep(500 * time.Millisecond) // what was printed before is on its way
 		eventually(t, func() error {       // and on some machines still is
 			before := follows.out.String()
-			time.Sleep(300 * time.Millisecond) // time to do wrong
+			time.Sleep(time.Second) // time to do wrong, fifty times
 			if after := follows.out.String(); after != before {
 				return fmt.Errorf("paused, it printed %q", after[len(before):])
 			}
