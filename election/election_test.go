@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,7 +11,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -22,22 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if err := leaks(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// leaks is what still runs a minute after the last test. goleak itself waits for less than a second, and connections may
-// need longer to end.
-func leaks() error {
-	for deadline := time.Now().Add(time.Minute); ; {
-		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
+	kvtest.Main(m)
 }
 
 const prefix = "/carillon/"

@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,19 +30,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
-		goleak.VerifyTestMain(unhurried{m})
+		kvtest.Main(m)
 	}
-}
-
-// unhurried gives goroutines that have been told to end more time for that than the
-// half second after which they count as leaks.
-type unhurried struct{ *testing.M }
-
-func (u unhurried) Run() int {
-	code := u.M.Run()
-	for end := time.Now().Add(time.Minute); code == 0 && time.Now().Before(end) && goleak.Find() != nil; {
-	}
-	return code
 }
 
 // playGuardian says that an instance is cleared by a file in the directory.

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
 // shared is the etcd of all tests; each has a prefix of its own.
@@ -18,7 +17,7 @@ var shared *kv.Client
 func TestMain(m *testing.M) {
 	code, err := run(m)
 	if err == nil {
-		err = goleak.Find()
+		err = kvtest.Leaks()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -38,18 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(unhurried{m})
-}
-
-// unhurried gives goroutines that have been told to end more time for that than the
-// half second after which they count as leaks.
-type unhurried struct{ *testing.M }
-
-func (u unhurried) Run() int {
-	code := u.M.Run()
-	for end := time.Now().Add(time.Minute); code == 0 && time.Now().Before(end) && goleak.Find() != nil; {
-	}
-	return code
+	kvtest.Main(m)
 }
 
 // command executes "carillon bench" as the program does.

@@ -3,39 +3,20 @@ package kv_test
 import (
 	"context"
 	"flag"
-	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("rapid.checks", "30") // each against a real etcd
 	_ = flag.Set("test.parallel", "4") // most of them wait for elections, leases and silence
-	code := m.Run()
-	if err := leaks(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// leaks is what still runs. Connections between members of etcd end when a read
-// of theirs times out, after five seconds.
-func leaks() error {
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := goleak.Find()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
+	kvtest.Main(m)
 }
 
 // eventually polls until cond holds, and fails the test if it does not in a minute.

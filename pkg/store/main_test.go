@@ -14,9 +14,9 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -54,21 +54,11 @@ func run(m *testing.M) int {
 	go func() { batched <- batch.Run(batching) }()
 	code := m.Run()
 	stop()
-	if err := errors.Join(<-batched, shared.Close(), server.Close(), leaks()); err != nil {
+	if err := errors.Join(<-batched, shared.Close(), server.Close(), kvtest.Leaks()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
 	return code
-}
-
-// leaks is what still runs a minute after the end. goleak itself waits for less than a second, and connections may need
-// longer to end.
-func leaks() error {
-	for deadline := time.Now().Add(time.Minute); ; {
-		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
 }
 
 const (
