@@ -39,8 +39,15 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 	})
 }
 
+// A story in which the machine stood still is told again, as only the promises were judged.
 func TestPolicies_OnEtcd(t *testing.T) {
 	t.Parallel()
+	for try, exact := 1, false; !exact && try <= 3 && !t.Failed(); try++ {
+		t.Run(fmt.Sprint(try), func(t *testing.T) { exact = playOnEtcd(t) })
+	}
+}
+
+func playOnEtcd(t *testing.T) (exact bool) {
 	server := kvtest.StartServer(t)
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	w := newStage(t, life)
@@ -63,6 +70,7 @@ func TestPolicies_OnEtcd(t *testing.T) {
 	end()
 	w.background.Wait()
 	w.judge(events)
+	return w.exact()
 }
 
 // stage is a cluster in which the story of the policies takes place.
