@@ -137,14 +137,14 @@ func (t *trial) part(ctx context.Context, name string, do func(context.Context) 
 	return nil
 }
 
-// settleOn is how long the shards may take to be where they belong: on a busy machine a node may lose a short lease
+// settleShards is how long the shards may take to be where they belong: on a busy machine a node may lose a short lease
 // now and then, and begins anew.
-const settleOn = 5 * time.Minute
+const settleShards = 5 * time.Minute
 
 // settled waits until the nodes own their shares, nothing is about to move, and
 // every task that ticks has done so, and then for as long as is to be measured.
 func (t *trial) settled(ctx context.Context, nodes ...string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleOn, fmt.Errorf("the shards do not settle on %v", nodes))
+	ctx, cancel := context.WithTimeoutCause(ctx, settleShards, fmt.Errorf("the shards do not settle on %v", nodes))
 	defer cancel()
 	for {
 		l, err := t.store.Lineup(ctx)
