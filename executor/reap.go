@@ -32,7 +32,8 @@ const (
 //
 // A nil *Orphans does nothing. Executor.Run has them come, and reaps them.
 type Orphans struct {
-	self int
+	self     int
+	children func(pid int) []int
 
 	mu    sync.Mutex
 	mains map[int]bool    // processes that others reap
@@ -49,7 +50,7 @@ type orphan struct {
 
 // NewOrphans is for one executor and its guardian.
 func NewOrphans() *Orphans {
-	return &Orphans{self: os.Getpid(), mains: map[int]bool{}, trees: map[*tree]birth{}, known: map[int]*orphan{}}
+	return &Orphans{self: os.Getpid(), children: childrenOf, mains: map[int]bool{}, trees: map[*tree]birth{}, known: map[int]*orphan{}}
 }
 
 // adopt has orphans come to this process from now on.
@@ -105,13 +106,27 @@ func (o *Orphans) forget(t *tree) {
 
 // of are the living orphans of an attempt that is ending. What may as well be
 // another's that still runs is left to that.
+//
+// That there are none takes two looks in a row at which none ended: what a dying one
+// leaves behind comes after the children were listed, and while some end the kernel may
+// leave others out of that list (proc_pid_task(5), children).
 func (o *Orphans) of(t *tree) (pids []int) {
 	if o == nil {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.look(time.Now())
+	for clean := 0; clean < 2 && len(pids) == 0; clean++ {
+		if o.look(time.Now()) {
+			clean = -1
+		}
+		pids = o.only(t)
+	}
+	return pids
+}
+
+// only are the orphans that are known to be of one attempt. mu is held.
+func (o *Orphans) only(t *tree) (pids []int) {
 	for pid, x := range o.known {
 		if len(x.of) > 0 && !slices.ContainsFunc(x.of, func(other *tree) bool { _, runs := o.trees[other]; return runs && other != t }) {
 			pids = append(pids, pid)
@@ -120,9 +135,10 @@ func (o *Orphans) of(t *tree) (pids []int) {
 	return pids
 }
 
-// look learns what came, and reaps what has ended. mu is held.
-func (o *Orphans) look(now time.Time) {
-	children := childrenOf(o.self)
+// look learns what came, and reaps what has ended; it reports whether an attempt's has.
+// mu is held.
+func (o *Orphans) look(now time.Time) (ended bool) {
+	children := o.children(o.self)
 	for pid := range o.known {
 		if !slices.Contains(children, pid) {
 			delete(o.known, pid)
@@ -144,11 +160,14 @@ func (o *Orphans) look(now time.Time) {
 		}
 		// A child that somebody else of this program waits for is soon gone.
 		if st.dead() && (len(x.of) > 0 || now.Sub(x.seen) >= reapAfter) {
-			if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err == nil {
+			// It is not reaped if only its first thread has ended.
+			if reaped, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err == nil && reaped == pid {
 				delete(o.known, pid)
+				ended = ended || len(x.of) > 0
 			}
 		}
 	}
+	return ended
 }
 
 // origin is of which attempts a process may be.

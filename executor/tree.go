@@ -43,7 +43,8 @@ func (t *tree) signal(sig syscall.Signal) {
 func (t *tree) signalOthers(sig syscall.Signal) {
 	own := t.holdsNumber()
 	for _, pid := range t.others() {
-		if st, err := readStat(pid); err == nil && !st.dead() && !(own && st.pgrp == t.pid) {
+		// What looks dead may be a process whose first thread has ended.
+		if st, err := readStat(pid); err == nil && !(own && st.pgrp == t.pid) {
 			signalSame(st, sig)
 		}
 	}

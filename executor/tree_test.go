@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -262,6 +263,64 @@ func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	if r := l.run(what, newOrders()); r.State != task.Succeeded || !traced || len(l.orphans.trees) > 0 {
 		t.Errorf("traced: %v, afterwards %d; %+v", traced, len(l.orphans.trees), r)
 	}
+}
+
+// Between the list of the daemon's children and the look at each, one may end and leave
+// behind what is not on the list. Not in parallel, as above.
+func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
+	adopted()
+	p := exec.Command("sh", "-c", "sleep 300 & echo $!; wait")
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	dying, left := p.Process.Pid, 0
+	if _, err := fmt.Fscan(out, &left); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { killNumber(t, dying); killNumber(t, left) })
+	o, ending := NewOrphans(), &tree{}
+	o.trees[ending] = birth{}
+	listed := false
+	o.children = func(self int) []int {
+		if !listed {
+			listed = true
+			killNumber(t, dying)
+			eventually(t, "it is dead", func() bool { st, err := readStat(dying); return err != nil || st.dead() })
+			return []int{dying}
+		}
+		return slices.DeleteFunc(childrenOf(self), func(pid int) bool { return pid != left })
+	}
+	if got := o.of(ending); !slices.Equal(got, []int{left}) {
+		t.Errorf("found %v, not %d, which %d has left behind", got, left, dying)
+	}
+	killNumber(t, left)
+	eventually(t, "it has ended, too", func() bool { return len(o.of(ending)) == 0 })
+}
+
+// A process whose first thread has ended looks like a zombie, and goes on.
+func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
+	adopted()
+	p := exec.Command(os.Args[0])
+	p.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=headless")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := p.Process.Pid
+	t.Cleanup(func() { killNumber(t, pid) })
+	eventually(t, "its first thread ends", func() bool { st, err := readStat(pid); return err == nil && st.dead() })
+	o := NewOrphans()
+	o.children = func(int) []int { return []int{pid} }
+	ending := &tree{pid: pid, reaped: true, orphans: o}
+	o.trees[ending] = birth{}
+	if ending.empty() {
+		t.Error("it is taken for dead")
+	}
+	ending.kill()
+	eventually(t, "it is killed", ending.empty)
 }
 
 // childrenIn finds the children of any thread of a process.
