@@ -303,6 +303,7 @@ for t in $(grep -o '^t_[a-z_]*' /mnt/test.sh); do
 	(($? == 0)) || {
 		failed+=" ${t#t_}"
 		journalctl -u carillon --no-pager -n 15 -o cat | cut -c1-300
+		(usual) || say "the agent does not start with the usual settings" # the next test is to begin with them
 	}
 	set -e
 done
