@@ -257,7 +257,12 @@ t_first_of_a_container() {
 		/usr/bin/carillon agent --name inner --data-dir /var/lib/carillon --embedded </dev/null >/tmp/container 2>&1 &
 	container=$!
 	init_of() { init=$(pgrep -P "$container" -x carillon); }
-	eventually 30 init_of
+	(eventually 30 init_of) || {
+		cat /tmp/container
+		pgrep -fa carillon
+		fail "the agent is no child of systemd-nspawn"
+	}
+	init_of
 	carillon() { nsenter -t "$init" -a /usr/bin/carillon "$@"; }
 	eventually 60 carillon node list -q
 	step "$(grep 'control groups' /tmp/container | tail -1 | cut -c1-300)"
