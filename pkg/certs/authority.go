@@ -177,10 +177,10 @@ func (p Pair) Write(dir, name string) error {
 		return err
 	}
 	cert, key := Paths(dir, name)
-	if err := replace(key, p.Key, 0o600); err != nil {
+	if err := WriteFile(key, p.Key, 0o600); err != nil {
 		return err
 	}
-	return replace(cert, p.Cert, 0o644)
+	return WriteFile(cert, p.Cert, 0o644)
 }
 
 // ReadPair reads what Write has written.
@@ -192,7 +192,8 @@ func ReadPair(dir, name string) (p Pair, err error) {
 	return p, err
 }
 
-func replace(path string, b []byte, mode os.FileMode) (err error) {
+// WriteFile replaces a file as a whole, and syncs it.
+func WriteFile(path string, b []byte, mode os.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err

@@ -67,6 +67,20 @@ func (s *Source) Ends() (list []End) {
 	return list
 }
 
+// SharesCA reports whether the two trust a CA in common. CAs of the system do not count.
+func (s *Source) SharesCA(other *Source) bool {
+	if s == nil || other == nil {
+		return false
+	}
+	a, b := s.roots.value.Load(), other.roots.value.Load()
+	if a == nil || b == nil {
+		return false
+	}
+	return slices.ContainsFunc(a.list, func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(b.list, c.Equal)
+	})
+}
+
 // Leaf is the own certificate; nil if there is none.
 func (s *Source) Leaf() *x509.Certificate {
 	pair := s.pair.value.Load()
