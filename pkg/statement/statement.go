@@ -1,0 +1,222 @@
+// Package statement signs and verifies the statements by which one node asks another
+// on behalf of a caller.
+//
+// A node that needs an answer of another node must not hand on the caller's bearer
+// token: whoever is at the other end of the connection could use it. It sends a
+// Statement instead, signed with its own Ed25519 key, whose public half is in its node
+// record. A statement says who asks for what, from whom, and when.
+//
+// What a Verifier accepts
+//   - was signed by a node that the verifier knows, in the instance that it knows,
+//   - names the verifying node and its instance as the audience, so that nobody can use
+//     a statement that was sent to another node, or to a former process of this one,
+//   - is for exactly this method, this path with its query, and this body,
+//   - only reads: a statement never authorises a write,
+//   - is not older or newer than MaxAge by the verifier's clock,
+//   - was not accepted before.
+//
+// It does not protect against a node whose key was stolen: such a node can name any
+// caller in its statements, but only to read. A node whose clock is wrong by more than
+// MaxAge can neither ask nor be asked; the error names the difference.
+//
+// The package is pure: it has no clock, no network and no disk.
+package statement
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Header carries a signed statement.
+const Header = "X-Carillon-Statement"
+
+const (
+	// MaxAge is how far the time of a statement may be from the verifier's clock.
+	MaxAge = 30 * time.Second
+	// maxHeader bounds what is decoded before anything is verified.
+	maxHeader = 8 << 10
+	// maxNonces bounds the memory for replays. Every remembered nonce was signed by a
+	// known node, so that only a broken node can reach it.
+	maxNonces = 100_000
+	// domain separates these signatures from all others that a node's key may make.
+	domain = "carillon statement 1\n"
+)
+
+// The reasons for which Verify refuses a statement.
+var (
+	ErrMalformed = errors.New("the statement is malformed")
+	ErrIssuer    = errors.New("the statement is from a node that is not known")
+	ErrSignature = errors.New("the signature of the statement is wrong")
+	ErrAudience  = errors.New("the statement is for another node")
+	ErrWrite     = errors.New("a statement cannot authorise a change")
+	ErrRequest   = errors.New("the statement is for another request")
+	ErrTime      = errors.New("the statement is not of this time")
+	ErrReplay    = errors.New("the statement was used before")
+	ErrBusy      = errors.New("too many statements within a minute")
+)
+
+// Caller is the person or program on whose behalf a node asks.
+type Caller struct {
+	Who         string `json:"who"`
+	Role        string `json:"role"`
+	Token       string `json:"token,omitempty"`       // the id of its token, never its secret
+	Certificate string `json:"certificate,omitempty"` // the common name of its client certificate
+}
+
+// Statement is what a node signs.
+type Statement struct {
+	From         string `json:"from"` // the node that asks
+	FromInstance string `json:"from_instance"`
+	To           string `json:"to"` // the node that is asked
+	ToInstance   string `json:"to_instance"`
+	Caller       Caller `json:"caller"`
+	Method       string `json:"method"`
+	Path         string `json:"path"` // with its query, as it is in the request line
+	Body         string `json:"body"` // SHA-256, hexadecimal
+	Time         int64  `json:"time"` // milliseconds since 1970
+	Nonce        string `json:"nonce"`
+}
+
+// Request is the part of an HTTP request that a statement is about.
+type Request struct {
+	Method, Path string
+	Body         []byte
+}
+
+// Sign makes the header's value. It fills in what is about the request, the time, and
+// a random nonce.
+func (s Statement) Sign(key ed25519.PrivateKey, r Request, now time.Time) string {
+	s.Method, s.Path, s.Body = r.Method, r.Path, hashBody(r.Body)
+	s.Time, s.Nonce = now.UnixMilli(), rand.Text()
+	payload, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("statement: encode: %v", err)) // it has only strings and a number
+	}
+	signature := ed25519.Sign(key, signed(payload))
+	return encoding.EncodeToString(payload) + "." + encoding.EncodeToString(signature)
+}
+
+var encoding = base64.RawURLEncoding.Strict()
+
+func signed(payload []byte) []byte { return append([]byte(domain), payload...) }
+
+func hashBody(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// Issuer is what a verifier knows of a node.
+type Issuer struct {
+	Instance string
+	Key      ed25519.PublicKey
+}
+
+// Verifier verifies the statements that are sent to one node. It is safe for
+// concurrent use.
+type Verifier struct {
+	node, instance string
+
+	mu     sync.Mutex
+	nonces map[string]time.Time // until when a statement with the nonce would be accepted
+	pruned time.Time
+}
+
+// NewVerifier makes the verifier of a node's instance.
+func NewVerifier(node, instance string) *Verifier {
+	return &Verifier{node: node, instance: instance, nonces: map[string]time.Time{}}
+}
+
+// Verify returns the statement in a header if it authorises the request now. known
+// finds the node that claims to have signed it.
+func (v *Verifier) Verify(header string, r Request, known func(node string) (Issuer, bool), now time.Time) (Statement, error) {
+	s, payload, signature, err := parse(header)
+	if err != nil {
+		return Statement{}, err
+	}
+
+	issuer, ok := known(s.From)
+	if !ok || len(issuer.Key) != ed25519.PublicKeySize || issuer.Instance != s.FromInstance {
+		return Statement{}, fmt.Errorf("%w: %.64q, instance %.64q", ErrIssuer, s.From, s.FromInstance)
+	}
+	if !ed25519.Verify(issuer.Key, signed(payload), signature) {
+		return Statement{}, ErrSignature
+	}
+
+	if s.To != v.node || s.ToInstance != v.instance {
+		return Statement{}, fmt.Errorf("%w: it is for %.64q, instance %.64q", ErrAudience, s.To, s.ToInstance)
+	}
+	if s.Method != http.MethodGet && s.Method != http.MethodHead {
+		return Statement{}, fmt.Errorf("%w: %.16q", ErrWrite, s.Method)
+	}
+	if s.Method != r.Method || s.Path != r.Path || s.Body != hashBody(r.Body) {
+		return Statement{}, ErrRequest
+	}
+
+	at := time.UnixMilli(s.Time)
+	if off := now.Sub(at); off > MaxAge || off < -MaxAge {
+		return Statement{}, fmt.Errorf("%w: the clocks of node %s and of node %s differ by %s, or it was under way for so long",
+			ErrTime, s.From, v.node, off.Abs().Round(time.Second))
+	}
+
+	// The nonce comes last, so that only statements that are good otherwise take memory.
+	if err := v.useNonce(s.From+" "+s.Nonce, at.Add(MaxAge), now); err != nil {
+		return Statement{}, err
+	}
+	return s, nil
+}
+
+func parse(header string) (s Statement, payload, signature []byte, err error) {
+	first, second, ok := strings.Cut(header, ".")
+	if !ok || len(header) > maxHeader {
+		return s, nil, nil, ErrMalformed
+	}
+	if payload, err = encoding.DecodeString(first); err != nil {
+		return s, nil, nil, ErrMalformed
+	}
+	if signature, err = encoding.DecodeString(second); err != nil {
+		return s, nil, nil, ErrMalformed
+	}
+
+	d := json.NewDecoder(bytes.NewReader(payload))
+	d.DisallowUnknownFields() // a field that this version does not know may restrict what is allowed
+	if err := d.Decode(&s); err != nil || d.More() || s.From == "" || s.Nonce == "" || len(s.Nonce) > 64 {
+		return s, nil, nil, ErrMalformed
+	}
+	return s, payload, signature, nil
+}
+
+// useNonce refuses a nonce that it has seen, and remembers it for as long as a
+// statement with it would be accepted.
+func (v *Verifier) useNonce(nonce string, until, now time.Time) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	if now.Sub(v.pruned).Abs() > MaxAge || len(v.nonces) >= maxNonces {
+		for n, end := range v.nonces {
+			if now.After(end) {
+				delete(v.nonces, n)
+			}
+		}
+		v.pruned = now
+	}
+
+	if _, used := v.nonces[nonce]; used {
+		return ErrReplay
+	}
+	if len(v.nonces) >= maxNonces {
+		return ErrBusy // to forget a nonce early would allow its replay
+	}
+	v.nonces[nonce] = until
+	return nil
+}
