@@ -1,0 +1,27 @@
+//go:build linux && (amd64 || arm64)
+
+// Package nofile tells the limit of open files (RLIMIT_NOFILE) that this program was
+// started with.
+//
+// The syscall package raises the soft limit to the hard one when the program starts, and
+// syscall.ForkExec gives children the original, which no function returns. A program that
+// forks by other means has to read the limit before the syscall package is initialized.
+//
+// The language specification says in which order packages are initialized: of those whose
+// imports are initialized, the first by import path. This package imports nothing, and its
+// path sorts before "syscall". A test of package spawn makes sure that it works.
+package nofile
+
+// Soft and Hard are the limits that the program was started with.
+var Soft, Hard = read()
+
+func read() (soft, hard uint64) {
+	var l [2]uint64
+	getrlimit(&l)
+	return l[0], l[1]
+}
+
+// getrlimit reads RLIMIT_NOFILE. If that fails, which it cannot, l stays as it is.
+//
+//go:noescape
+func getrlimit(l *[2]uint64)
