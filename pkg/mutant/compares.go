@@ -52,6 +52,18 @@ func parentKnown(k keysOf, t txn, key string) bool {
 
 func freezesKnown(k keysOf, t txn, key string) bool { return key == k.Freezes() && isCommit(k, t) }
 
+func revisedKnown(k keysOf, t txn, key string) bool { return isRevised(k, key) && isCommit(k, t) }
+
+func isRevised(k keysOf, key string) bool {
+	return strings.HasPrefix(key, k.Shards()) && strings.HasSuffix(key, "/revised") && strings.Count(key[len(k.Shards()):], "/") == 1
+}
+
+// unrevised leaves out of edits what tells a shard's owner of new ticks.
+func unrevised(k keysOf, t txn) txn {
+	t.Then = slices.DeleteFunc(slices.Clone(t.Then), func(op clientv3.Op) bool { return op.IsPut() && isRevised(k, string(op.KeyBytes())) })
+	return t
+}
+
 func runKnown(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Runs()) }
 
 // noTerm leaves the comparison of a leader's term out, and has what a leader

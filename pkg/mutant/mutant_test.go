@@ -70,6 +70,7 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 		"no-watermark-compare": {keys.Watermark(3), mark},
 		"no-entry-compare":     {keys.Entry(ref), mark},
 		"no-freezes-compare":   {keys.Freezes(), mark},
+		"no-revised-compare":   {keys.Revised(3), mark},
 		"no-queue-compare":     {keys.Queued(ref, "r"), mark},
 		"no-parent-compare":    {keys.Queued(ref, "r"), mark},
 		"no-run-compare":       {keys.Run("n2", ref, "r"), clientv3.OpPut(keys.Ended(ref, "r"), "{}")},
@@ -296,5 +297,45 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 	}
 	if !a || !b {
 		t.Errorf("succeeded: %v, %v", a, b)
+	}
+}
+
+// An owner reads of an attempt what the cluster's record says, and nobody else does.
+func TestMutants_ShowThePresentLostAfter(t *testing.T) {
+	s := kvtest.StartServer(t)
+	c, run := infect(t, s, "present-lost-after"), keys.Run("n1", ref, "r")
+	put(t, s.Client(), run, `{"id":"r","lost_after":"1h"}`)
+	for now, want := range map[string]string{`{"lost_after":"12s"}`: `"lost_after":"12s"`, `{}`: `{"id":"r"}`} {
+		put(t, s.Client(), keys.Cluster(), now)
+		r, err := c.Txn(t.Context()).Then(clientv3.OpGet(run), clientv3.OpGet(keys.Node("n1"), clientv3.WithKeysOnly())).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(r.Responses[0].GetResponseRange().Kvs[0].Value); !strings.Contains(got, want) {
+			t.Errorf("with %s it reads %s", now, got)
+		}
+	}
+	if got := string(get(t, c, run).Kvs[0].Value); !strings.Contains(got, "1h") {
+		t.Errorf("its node reads %s", got)
+	}
+}
+
+// An adoption of what has changed seems to succeed, and writes nothing.
+func TestMutants_ForgeAdoptions(t *testing.T) {
+	s := kvtest.StartServer(t)
+	run, node := keys.Run("n1", ref, "r"), keys.Node("n1")
+	session := put(t, s.Client(), node, `{}`)
+	adopt := kv.Txn{
+		If:   []clientv3.Cmp{kv.ModIs(run, 4711), kv.CreateIs(node, session)},
+		Then: []clientv3.Op{clientv3.OpPut(run, `{}`)}, Else: []clientv3.Op{clientv3.OpGet(node)},
+	}
+	for client, want := range map[*kv.Client]bool{s.Client(): false, infect(t, s, "adoption-forged"): true} {
+		r, err := kv.Direct(client).Commit(t.Context(), adopt)
+		if err != nil || r.Succeeded != want {
+			t.Errorf("%+v, %v, want success %t", r, err, want)
+		}
+	}
+	if len(get(t, s.Client(), run).Kvs) != 0 {
+		t.Error("it wrote the record")
 	}
 }

@@ -145,7 +145,7 @@ type BoardNode struct {
 	Version    string   `json:"version"`
 	State      string   `json:"state"`
 	Unfit      string   `json:"unfit,omitempty" doc:"Why it owns no shards at present."`
-	Pressed    []string `json:"pressed,omitempty" doc:"Facts of its host that are beyond its own limits, or policy, if that cannot be read: it takes no runs meanwhile."`
+	Pressed    []string `json:"pressed,omitempty" doc:"Facts of its host that are beyond its own limits; policy, if that cannot be read; or stuck_starts, if too many starts hang: it takes no runs meanwhile."`
 	Roles      []string `json:"roles"`
 	Slots      int      `json:"slots"`
 	Running    int      `json:"running" doc:"Attempts in its inbox, as it said last."`

@@ -76,8 +76,9 @@ const (
 	ActionEnded      = "ended"       // State says how
 	ActionSkipped    = "skipped"     // a tick, or several, never to be a run
 	ActionMissed     = "missed"
-	ActionExtended   = "extended" // the record of a range covers more ticks
-	ActionLate       = "late"     // the result of an attempt that was declared lost; it changes nothing
+	ActionExtended   = "extended"  // the record of a range covers more ticks
+	ActionDismissed  = "dismissed" // a dead run is taken off the list of dead runs
+	ActionLate       = "late"      // the result of an attempt that was declared lost; it changes nothing
 
 	ActionAssigned   = "assigned" // shard
 	ActionUnassigned = "unassigned"

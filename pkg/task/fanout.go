@@ -264,6 +264,7 @@ func (r Run) OfPart(p Part) Run {
 		Token: p.Token, CreatedAt: r.CreatedAt, StartedAt: p.StartedAt, EndedAt: p.EndedAt, ExitCode: p.ExitCode, Signal: p.Signal,
 		OutputBytes: p.OutputBytes, Usage: p.Usage, Message: p.Message, Results: p.Results,
 		PausedBy: p.PausedBy, PausedAt: p.PausedAt, PausedMS: p.PausedMS,
+		CreatedBy: r.CreatedBy, EnvNames: r.EnvNames,
 	}
 	if r.Fan != nil {
 		run.PartCount = r.Fan.Count

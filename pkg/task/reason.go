@@ -37,6 +37,7 @@ const (
 	ReasonTimeout   = "timeout"
 	ReasonStart     = "could_not_start"
 	ReasonHost      = "host"
+	ReasonStuck     = "start_stuck" // its process did not get to execute its program
 	ReasonOOM       = "oom"
 	ReasonLimits    = "limit"  // of limits, but for memory
 	ReasonSecret    = "secret" // env_from could not be had
@@ -95,6 +96,7 @@ var reasons = []Reason{
 	{ReasonSignal, []State{Failed}, "a signal ended its process"},
 	{ReasonTimeout, []State{TimedOut}, "it took longer than its timeout"},
 	{ReasonStart, []State{Failed}, "its process could not be started"},
+	{ReasonStuck, []State{Failed}, "its program had not been executed after 30 s: its file, its directory or a file system did not answer"},
 	{ReasonHost, []State{Failed}, "its node cannot enforce what the task asks for"},
 	{ReasonOOM, []State{Failed}, "it needed more memory than limits.memory allows, or the host had"},
 	{ReasonLimits, []State{Failed}, "it needed more than its limits allow"},

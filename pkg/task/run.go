@@ -1,10 +1,16 @@
 package task
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base32"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // What gave rise to a run.
@@ -46,6 +52,10 @@ type Run struct {
 	Truncated     bool      `json:"output_truncated,omitempty"`
 	CancelledBy   string    `json:"cancelled_by,omitempty"`
 	RetryOf       string    `json:"retry_of,omitempty"` // the dead run that a person had run again by this one
+
+	CreatedBy   string   `json:"created_by,omitempty" doc:"Who asked for the run; absent if its schedule did."`
+	EnvNames    []string `json:"env_names,omitempty" doc:"The names of the environment variables that the run was given beside those of its task, in order; never their values."`
+	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Of a dead run: who takes it off the list of dead runs."`
 
 	// Unenforced are fields of the task that its node could not enforce, such as
 	// limits.memory, of a task that would have the run go on (enforce: report).
@@ -100,6 +110,15 @@ func (r Run) LastSeen() Time {
 	return r.ScheduledTime
 }
 
+// LastNode returns the node of the last attempt that has ended, and "" if there was none.
+func (r Run) LastNode() string {
+	if len(r.Attempts) == 0 {
+		return ""
+	}
+
+	return r.Attempts[len(r.Attempts)-1].Node
+}
+
 // Attempt is how one attempt of a run ended.
 type Attempt struct {
 	Attempt   int    `json:"attempt"`
@@ -139,14 +158,23 @@ type Assigned struct {
 	KillGrace       Duration          `json:"kill_grace"`
 	Output          Output            `json:"output,omitzero"`
 	Retry           Retry             `json:"retry"`
-	Replaceable     bool              `json:"replaceable,omitempty"` // others may start a successor if this node falls silent
 	CancelRequested bool              `json:"cancel_requested,omitempty"`
 	CancelReason    string            `json:"cancel_reason,omitempty"` // empty: ReasonCancelled
 	PauseRequested  bool              `json:"pause_requested,omitempty"`
 	ResumedBy       string            `json:"resumed_by,omitempty"` // who ended the pause that was requested last
 	KillSignal      string            `json:"kill_signal,omitempty"`
 	Success         Success           `json:"success,omitzero"`
+
+	// LostAfter is how long the attempt is waited for if its node falls silent, as it
+	// was when its owner assigned it; 0 is DefaultLostAfter. The node has killed it by
+	// then, and the owner declares it lost not before. Both go by this value, so that a
+	// change of the cluster's setting that only one of them has heard of starts nothing
+	// beside a process that lives.
+	LostAfter Duration `json:"lost_after,omitzero"`
 }
+
+// EffectiveLostAfter is how long the attempt is waited for if its node falls silent.
+func (a Assigned) EffectiveLostAfter() Duration { return cmp.Or(a.LostAfter, DefaultLostAfter) }
 
 // Unpaused is r without what says that it is paused: of one that ended so.
 func (r Run) Unpaused() Run {
@@ -166,6 +194,35 @@ func (r Run) PausedFor(now time.Time) time.Duration {
 // MaxRetries reports whether another attempt may follow one that ended so.
 func (a Assigned) Retries(s State, exitCode *int) bool {
 	return !a.CancelRequested && a.Retry.Wants(a.Attempt, s, exitCode)
+}
+
+// The bounds of Run.EnvNames: the record of a run that has ended stays small,
+// whatever it was given.
+const (
+	maxEnvNames     = 100
+	maxEnvNameBytes = 4 << 10
+)
+
+// EnvNamesOf returns the sorted names of a run's further environment, for
+// Run.EnvNames. A name that could be taken for several, or for another line, is quoted.
+// If there are too many for a record, the last item says how many are left out.
+func EnvNamesOf(env map[string]string) []string {
+	if len(env) == 0 {
+		return nil
+	}
+
+	names := slices.Sorted(maps.Keys(env))
+	size := 0
+	for i, name := range names {
+		if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(`, "`, r) }) {
+			names[i] = strconv.QuoteToASCII(name)
+		}
+		size += len(names[i])
+		if i == maxEnvNames || size > maxEnvNameBytes {
+			return append(names[:i:i], fmt.Sprintf("… (%d more)", len(names)-i))
+		}
+	}
+	return names
 }
 
 const idTime = "20060102T150405.000Z"

@@ -68,6 +68,14 @@ func (t Target) validateStrategy() error {
 	return nil
 }
 
+// MovesRetries reports whether another attempt of a run avoids the node on which the last one failed. It
+// does not if the strategy is sticky, or if each part has a node of its own.
+func (t Target) MovesRetries() bool {
+	hasNamedParts := t.FansOut() && t.Parts == 0
+
+	return t.Strategy != StrategySticky && !hasNamedParts
+}
+
 // Takers are the names of the nodes that take runs now and may have the task's, which
 // read a secret, or do not; none if the selector cannot be read.
 func (t Target) Takers(nodes []Node, secret bool) (names []string) {
