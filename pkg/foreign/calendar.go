@@ -66,7 +66,8 @@ var (
 	dayNames = strings.Fields("sun mon tue wed thu fri sat")
 )
 
-// weekday lists the days of a week as numbers; a range may go over its end.
+// weekday lists the days of a week as numbers. Weeks begin on Monday, and a range does
+// not go over their end.
 func weekday(word string) (string, error) {
 	numbered := dayName.ReplaceAllStringFunc(word, func(name string) string {
 		return strconv.Itoa(slices.Index(dayNames, strings.ToLower(name[:3])))
@@ -81,6 +82,9 @@ func weekday(word string) (string, error) {
 		}
 		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // ſun folds to sun, and is no day
 			return "", fmt.Errorf("weekdays %s cannot be read", quote(word))
+		}
+		if ranged && (a+6)%7 >= (b+6)%7 {
+			return "", fmt.Errorf("weekdays %s: a range goes forward, in a week from Monday to Sunday", quote(word))
 		}
 		for d := a; ; d = (d + 1) % 7 {
 			days = append(days, d)
@@ -139,9 +143,13 @@ func (e *calendarEvent) time(word string) (err error) {
 }
 
 // calendarField turns a component into a field of cron: *, lists, a..b, and n/step.
+// systemd does not know */step, nor a * in a list.
 func calendarField(text string, low, high int, what string) (string, error) {
 	if text == "" {
 		return "", fmt.Errorf("the %s is missing", what)
+	}
+	if text == "*" {
+		return text, nil
 	}
 	if strings.Contains(text, ".") && !strings.Contains(text, "..") {
 		return "", fmt.Errorf("%s %s: parts of a second have no counterpart", what, quote(text))
@@ -151,9 +159,8 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		values, step, stepped := strings.Cut(item, "/")
 		from, to, ranged := strings.Cut(values, "..")
 		field := ""
-		switch a, b, err := numbers(from, to, ranged); {
-		case values == "*":
-			field = "*"
+		a, b, err := numbers(from, to, ranged)
+		switch {
 		case err != nil || a < low || b > high || a > b:
 			return "", fmt.Errorf("%s %s is not within %d to %d", what, quote(item), low, high)
 		case ranged:
@@ -165,8 +172,8 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		}
 		if stepped {
 			n, err := strconv.Atoi(step)
-			if err != nil || n < 1 || n > high {
-				return "", fmt.Errorf("%s %s: a period is a number up to %d", what, quote(item), high)
+			if err != nil || n < 1 || n > high-a {
+				return "", fmt.Errorf("%s %s: a period is a number, and the first repetition at most %d", what, quote(item), high)
 			}
 			field += "/" + strconv.Itoa(n)
 		}

@@ -132,6 +132,7 @@ func (r *crontabReader) entry(at Place, line string) {
 	}
 	s := r.spec("crontab", r.origin)
 	s.Schedule, s.Timezone, s.Jitter = task.Schedules{e.schedule}, r.zone(), r.vars.delay
+	s.DST = e.dst(s.Timezone)
 	s.Action.Process = &process
 	s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedSkip
 	s.Description = describe(strings.Join(r.comment, "\n"))
@@ -140,7 +141,7 @@ func (r *crontabReader) entry(at Place, line string) {
 		return
 	}
 	j := &Job{Place: at, Spec: s, Notes: append(e.notes, notes...)}
-	key := fmt.Sprintf("%q %q %q %q %q %s %s", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter)
+	key := fmt.Sprintf("%q %q %q %q %q %s %s %s", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter, s.DST)
 	for i, k := range r.keys {
 		if k == key && len(r.jobs[i].Spec.Schedule) < schedule.MaxExpressions {
 			r.merge(r.jobs[i], j)
@@ -149,6 +150,19 @@ func (r *crontabReader) entry(at Place, line string) {
 	}
 	r.name(j, e)
 	r.jobs, r.keys = append(r.jobs, j), append(r.keys, key)
+}
+
+// dst is what becomes of the ticks when clocks change. Cron runs jobs whose minute or
+// hour starts with * at every minute that the clock shows, so not in a skipped hour
+// and twice in a repeated one, and all others exactly once. Carillon looks at the hour
+// alone, so that only a line such as "*/10 2 * * *" needs a policy of its own.
+func (e entry) dst(zone string) task.DST {
+	hour := strings.Fields(e.schedule + " *")[1]
+	location, err := schedule.Location(zone)
+	if !e.wild || hour[0] == '*' || err != nil || len(clockChanges(location)) == 0 {
+		return task.Defaults().DST
+	}
+	return task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}
 }
 
 func (r *crontabReader) zone() string {

@@ -12,6 +12,7 @@ import (
 // entry is a line of a crontab that is a job.
 type entry struct {
 	schedule, user, command string
+	wild                    bool // the minute or the hour starts with *: cron runs it by the clock alone when clocks change
 	notes                   []string
 }
 
@@ -42,7 +43,13 @@ func readEntry(line string, system bool) (e entry, err error) {
 			if fields[i], line = field(line); !looksLikeField(fields[i]) {
 				return e, fmt.Errorf("neither a job nor a setting: %s stands where %s should", quote(fields[i]), fieldNames[i])
 			}
+		}
+		e.wild = fields[0][0] == '*' || fields[1][0] == '*'
+		for i := range fields {
 			if fields[i], err = random(i, fields[i]); err != nil {
+				return e, err
+			}
+			if fields[i], err = cronSteps(i, fields[i]); err != nil {
 				return e, err
 			}
 		}
@@ -55,6 +62,9 @@ func readEntry(line string, system bool) (e entry, err error) {
 		if e.user, line = field(line); e.user == "" {
 			return e, errors.New("there is no user, which a system's crontab has before the command; --user says that it is one of a user")
 		}
+	}
+	if strings.HasPrefix(line, "*") || e.user == "*" {
+		return e, errors.New("a * follows the five fields: cron has no sixth, and refuses the line")
 	}
 	e.command = strings.TrimRight(line, " \t")
 	if e.command == "" {
@@ -106,6 +116,41 @@ func random(i int, text string) (string, error) {
 		}
 		if items[n] = fmt.Sprintf("H(%d-%d)", from, to); stepped {
 			items[n] += "/" + step
+		}
+	}
+	return strings.Join(items, ","), nil
+}
+
+// cronSteps checks and rewrites the steps of a field that cron and Carillon read in
+// different ways. Cron takes a step beyond the field's maximum, which leaves the first
+// value: */60 in the minutes is 0. A step without a range is refused by Debian's cron,
+// and ignored by others.
+func cronSteps(i int, text string) (string, error) {
+	highest := bounds[i][1]
+	if i == 4 {
+		highest = 7
+	}
+	items := strings.Split(text, ",")
+	for n, item := range items {
+		values, step, stepped := strings.Cut(item, "/")
+		if !stepped || strings.HasPrefix(item, "H") {
+			continue
+		}
+		low, _, ranged := strings.Cut(values, "-")
+		if !ranged && values != "*" {
+			return "", fmt.Errorf("%s: cron refuses a step without a range, or ignores it: write %s, or %s-%d/%s", quote(item), low, low, bounds[i][1], step)
+		}
+		period, err := strconv.Atoi(step)
+		if err != nil || period <= highest {
+			continue // what is not a number is refused with the rest of the language
+		}
+		switch {
+		case values != "*":
+			items[n] = low
+		case i == 2 || i == 4:
+			items[n] = fmt.Sprintf("*/%d", highest) // the * decides the day rule; the only day is the first
+		default:
+			items[n] = strconv.Itoa(bounds[i][0])
 		}
 	}
 	return strings.Join(items, ","), nil

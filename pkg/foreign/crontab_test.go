@@ -106,7 +106,7 @@ func TestCrontab_RefusesWithItsLine(t *testing.T) {
 		"hello world":                   `f:1: neither a job nor a setting: "hello" stands where the minute should`,
 		"61 * * * * x":                  "f:1: schedule: \"61 * * * *\": minute 61",
 		"*/0 * * * * x":                 "f:1: schedule:",
-		"5/15 * * * * x":                "did you mean 5-59/15",
+		"5/15 * * * * x":                "write 5, or 5-59/15",
 		"* * * jan~mar * x":             "a range of which a value is drawn has numbers",
 		"* * * * * %x":                  "there is no command before the %",
 		"SHELL=/bin/csh\n* * * * * x%y": "f:2: % is standard input, which a task for the shell /bin/csh cannot have",

@@ -26,7 +26,8 @@ type Options struct {
 	Namespace string // of the tasks; "" is the default one, or what a CronJob says
 	Prefix    string // of the tasks' names
 	Timezone  string // of schedules that do not say; "" is UTC
-	Node      string // on which the tasks are to run; "" is any
+	Node      string // name of the node on which the tasks are to run; "" is any, or one of Host
+	Host      string // label "host" of the nodes on which the tasks are to run, without Node; "" is any
 	Shadow    bool   // the tasks only record their ticks
 	Keep      int    // how many ended runs to remember; 0: the default
 }
@@ -35,7 +36,7 @@ type Options struct {
 const (
 	LabelKind = "imported"      // crontab, kubernetes or systemd
 	LabelFrom = "imported-from" // the file, or what stands for it
-	LabelNode = "imported-node" // the node that it is for
+	LabelNode = "imported-node" // the node, or the host, that it is for
 )
 
 // Place is a line of a file, counted from 1; 0 is the file as a whole.
@@ -126,9 +127,13 @@ func (o Options) spec(kind, from string) task.Spec {
 	if v := clip(from, task.MaxLabel); v != "" {
 		s.Labels[LabelFrom] = v
 	}
-	if o.Node != "" {
+	switch {
+	case o.Node != "":
 		s.Target.Selector = "node = " + o.Node
 		s.Labels[LabelNode] = clip(o.Node, task.MaxLabel)
+	case o.Host != "":
+		s.Target.Selector = "host = " + o.Host
+		s.Labels[LabelNode] = clip(o.Host, task.MaxLabel)
 	}
 	return s
 }

@@ -63,7 +63,10 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	}
 	s.Name = joined(slug(o.Prefix), c.Metadata.Name)
 	k.labels(&s, c.Metadata.Labels)
-	k.times(&s, c)
+	if err := k.times(&s, c); err != nil {
+		r.refuse(at, "%s: schedule: %s: %v", c.Metadata.Name, quote(c.Spec.Schedule), err)
+		return
+	}
 	k.policies(&s, c)
 	k.execution(&s, c.Spec.JobTemplate.Spec)
 	process, why := k.process(c.Spec.JobTemplate.Spec.Template.Spec)
@@ -98,42 +101,6 @@ func (k *kubernetesJob) labels(s *task.Spec, labels map[string]any) {
 			s.Labels[key] = value
 		}
 	}
-}
-
-// stepped is a period without a range of its own, as robfig's cron takes it: 5/15.
-var stepped = regexp.MustCompile(`^(\d+)/(\d+)$`)
-
-// times takes the schedule, in the words of the library that Kubernetes has for it.
-func (k *kubernetesJob) times(s *task.Spec, c cronJob) {
-	words := strings.Fields(c.Spec.Schedule)
-	zone := c.Spec.TimeZone
-	if len(words) > 0 {
-		if z, ok := strings.CutPrefix(words[0], "CRON_TZ="); ok {
-			zone, words = z, words[1:]
-		} else if z, ok := strings.CutPrefix(words[0], "TZ="); ok {
-			zone, words = z, words[1:]
-		}
-	}
-	if zone != "" {
-		s.Timezone = zone
-	} else {
-		k.note("no time zone is given: %s here, and that of its controller there", s.Timezone)
-	}
-	if len(words) == 5 {
-		for i, word := range words {
-			items := strings.Split(word, ",")
-			for n, item := range items {
-				if item == "?" {
-					items[n] = "*"
-				}
-				if m := stepped.FindStringSubmatch(item); m != nil {
-					items[n] = fmt.Sprintf("%s-%d/%s", m[1], bounds[i][1], m[2])
-				}
-			}
-			words[i] = strings.Join(items, ",")
-		}
-	}
-	s.Schedule = task.Schedules{strings.Join(words, " ")}
 }
 
 // longest is as far back as a missed tick may be caught up with.

@@ -59,7 +59,7 @@ func TestKubernetes_MakesATaskOfACronJob(t *testing.T) {
 	want := task.Defaults()
 	want.Name, want.Namespace, want.Paused, want.Overlap = "orders", "shop", true, task.OverlapReplace
 	want.Labels = map[string]string{"team": "data", "imported": "kubernetes", "imported-from": "shop"}
-	want.Schedule, want.Timezone = task.Schedules{"5-59/20 2 * * MON"}, "Asia/Tokyo"
+	want.Schedule, want.Timezone = task.Schedules{"5/20 2 * * MON"}, "Asia/Tokyo"
 	want.Deadline, want.Missed.Window, want.Timeout = 200e9, 200e9, 600e9
 	want.History.Keep = 6
 	want.Retry.Attempts, want.Retry.MaxBackoff, want.Retry.On = 3, 360e9, []task.State{task.Failed, task.Lost}
@@ -108,7 +108,7 @@ func TestKubernetes_RefusesWithItsLine(t *testing.T) {
 		"- a":                                "f:1: is no object of Kubernetes",
 		"a: b":                               "f:1: is no object of Kubernetes",
 		"kind: CronJob\napiVersion: batch/v1\nspec: {schedule: [1]}":                            "f:1: ",
-		strings.Replace(cronJob, "5/20 2", "77 2", 1):                                           "f:6: schedule:",
+		strings.Replace(cronJob, "5/20 2", "77 2", 1):                                           "f:6: orders: schedule:",
 		strings.Replace(cronJob, "Asia/Tokyo", "Mars/X", 1):                                     "f:6: timezone:",
 		strings.Replace(cronJob, "name: orders\n", "name: Orders\n", 1):                         "f:6: name:",
 		strings.Replace(cronJob, "containers:", "containers:\n            - {name: second}", 1): "the pod has 2 containers",

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -97,6 +98,19 @@ func (t *timer) times(s *task.Spec) error {
 	}
 	if zone != "" {
 		s.Timezone = zone
+	}
+	if location, err := schedule.Location(s.Timezone); err == nil && len(all) > 0 && len(clockChanges(location)) > 0 {
+		// systemd skips a local time that does not exist, and elapses once at one that
+		// comes twice, even where the hour is *. An hour field that starts with * knows
+		// no such policy in Carillon, and 0-23 does.
+		s.DST = task.DST{Gap: task.GapSkip, Fold: task.FoldFirst}
+		for i, expr := range all {
+			fields := strings.Fields(expr)
+			if hour := len(fields) - 4; fields[hour] == "*" {
+				fields[hour] = "0-23"
+				all[i] = strings.Join(fields, " ")
+			}
+		}
 	}
 	for _, after := range []struct{ key, form string }{{"OnUnitActiveSec", "@every %s"}, {"OnUnitInactiveSec", "@every %s after completion"}} {
 		for _, v := range t.unit.all("Timer", after.key) {

@@ -16,9 +16,9 @@ func TestCalendar_BecomesCron(t *testing.T) {
 		"daily": "0 0 * * *", "Hourly": "0 * * * *", "weekly": "0 0 * * 1", "monthly": "0 0 1 * *", "yearly": "0 0 1 1 *", "minutely": "* * * * *",
 		"quarterly": "0 0 1 1,4,7,10 *", "semiannually": "0 0 1 1,7 *",
 		"*-*-* 02:30:00": "30 2 * * *", "02:30": "30 2 * * *", "*-*-* 6,18:00": "0 6,18 * * *", "*:0/15": "0-59/15 * * * *", "*:*:0/10": "0-59/10 * * * * *",
-		"*-*-1..7 03:00": "0 3 1-7 * *", "Mon..Fri 09:00": "0 9 * * 1,2,3,4,5", "Sat,Sun *-*-* 10:00": "0 10 * * 0,6", "Fri..Mon 1:00": "0 1 * * 0,1,5,6",
+		"*-*-1..7 03:00": "0 3 1-7 * *", "Mon..Fri 09:00": "0 9 * * 1,2,3,4,5", "Sat,Sun *-*-* 10:00": "0 10 * * 0,6", "Fri..Sun 1:00": "0 1 * * 0,5,6",
 		"Mon": "0 0 * * 1", "Mon..Sun 1:00": "0 1 * * *", "Sun *-*-1..7 04:00": "0 4 * * 0#1", "Mon,Tue *-*-8..14 04:00": "0 4 * * 1#2,2#2",
-		"*-02~01": "0 0 L 2 *", "12-24 18:00:30": "30 0 18 24 12 *", "Mon *-*-*/2 00:00": "0 0 */2 * 1", "*-*-* 00/6:00": "0 0-23/6 * * *", "Sunday 3:10": "10 3 * * 0",
+		"*-02~01": "0 0 L 2 *", "12-24 18:00:30": "30 0 18 24 12 *", "*-*-* 00/6:00": "0 0-23/6 * * *", "Sunday 3:10": "10 3 * * 0",
 	} {
 		got, zone, err := foreign.Calendar(event)
 		if err != nil || got != want || zone != "" {
@@ -37,7 +37,7 @@ func TestCalendar_RefusesWhatHasNoCron(t *testing.T) {
 	for event, want := range map[string]string{
 		"2026-12-24 18:00": "the year", "*-*~03": "only the last has a counterpart", "Mon *-*-15 04:00": "weekdays together with days", "*:*:0.5": "parts of a second",
 		"*-*-32": "not within 1 to 31", "25:00": "not within 0 to 23", "*:60": "not within", "": "is empty", "soon": "neither weekdays nor a date nor a time", "1:2:3:4": "is no time",
-		"*:0/0": "a period", "*-13-01": "not within 1 to 12", "Mon *-*-L": "not within", "*:5..2": "not within", "-": "day is missing",
+		"*:0/0": "a period", "*:14/46": "the first repetition at most 59", "Fri..Mon 1:00": "a range goes forward", "Sun..Mon": "a range goes forward", "*-13-01": "not within 1 to 12", "Mon *-*-L": "not within", "Mon *-*-*/2 00:00": "not within 1 to 31", "*-*-* */2:00": "not within 0 to 23", "*:5..2": "not within", "-": "day is missing",
 		"Mon..ſun": "cannot be read", "ſun": "cannot be read", // which fold to sun, and went on for ever
 	} {
 		if got, _, err := foreign.Calendar(event); err == nil || !strings.Contains(err.Error(), want) {
@@ -131,7 +131,7 @@ func TestSystemd_PeriodsCountAnew(t *testing.T) {
 	if s = timed(t, "[Timer]\nOnUnitInactiveSec=90", calls).Spec; !slices.Equal(s.Schedule, []string{"@every 1m30s after completion"}) {
 		t.Errorf("%v", s.Schedule)
 	}
-	if s = timed(t, "[Timer]\nOnCalendar=daily\nOnCalendar=\nOnCalendar=hourly", calls).Spec; !slices.Equal(s.Schedule, []string{"0 * * * *"}) {
+	if s = timed(t, "[Timer]\nOnCalendar=daily\nOnCalendar=\nOnCalendar=hourly", calls).Spec; !slices.Equal(s.Schedule, []string{"0 0-23 * * *"}) {
 		t.Errorf("an empty setting takes back those before: %v", s.Schedule)
 	}
 }

@@ -33,8 +33,12 @@ func TestNext_AgreesWithOracleOnEveryDay(t *testing.T) {
 		}
 		exprs = append(exprs, fmt.Sprintf("0 0 * * %dL", weekday), fmt.Sprintf("0 0 * 2 %dL", weekday))
 	}
+	every := 3 // one in so many of those that name a certain day of a month
+	if testing.Short() {
+		every = 7
+	}
 	for i, expr := range exprs {
-		if !*everything && strings.ContainsAny(expr, "#LW") && i%3 > 0 {
+		if !*everything && strings.ContainsAny(expr, "#LW") && i%every > 0 {
 			continue
 		}
 		rule := newOracleRule(expr)

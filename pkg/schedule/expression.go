@@ -251,8 +251,9 @@ func parseCron(words []string) (*rule, error) {
 		return nil, fmt.Errorf("is not made of fields")
 	}
 	// The star bit (the highest) of the parser is dropped: it forgets that */2
-	// starts with *. Vixie's cron looks at the first character, and so do we.
-	star := func(i int) bool { return words[i][0] == '*' }
+	// starts with *. Vixie's cron looks at the first character, and so do we. A ?
+	// is a *: check has refused it everywhere but in the day fields.
+	star := func(i int) bool { return words[i][0] == '*' || words[i][0] == '?' }
 	r := &rule{
 		seconds:  sets.Second &^ (1 << 63),
 		minutes:  sets.Minute &^ (1 << 63),

@@ -29,10 +29,14 @@ var fields = [...]field{
 
 var dayOfMonth, dayOfWeek = &fields[3], &fields[5]
 
-// check refuses all that is not Vixie's language, and rewrites the rest so
-// plainly that no parser can misread it: numbers, ranges and steps only, and 0
+// check refuses everything that is not part of the language, and rewrites the rest
+// so plainly that no parser can misread it: numbers, ranges and steps only, and 0
 // for Sunday.
 func (f *field) check(text string) (string, error) {
+	if f.isAnyDay(text) {
+		return f.plain(f.min, f.last(), 1), nil
+	}
+
 	items := strings.Split(text, ",")
 	for i, item := range items {
 		plain, err := f.checkItem(item)
@@ -66,7 +70,10 @@ func (f *field) checkItem(item string) (string, error) {
 			}
 		}
 		if stepped && !ranged {
-			return "", fmt.Errorf("%s %s: a step needs a range; did you mean %d-%d/%s?", f.name, short(item), from, f.last(), short(step))
+			// As in robfig/cron, Quartz and Spring, 5/10 begins at 5 and goes on to
+			// the field's maximum. Sunday as 7 is beyond the last weekday: it is then
+			// the only value.
+			to = max(from, f.last())
 		}
 	}
 	if from > to {
@@ -92,6 +99,12 @@ func (f *field) plain(from, to, by int) string {
 		days = append(days, strconv.Itoa(n%7))
 	}
 	return strings.Join(days, ",")
+}
+
+// isAnyDay reports whether text is ?, Quartz's "no specific day". It means *, and
+// counts as * for the day rule, too.
+func (f *field) isAnyDay(text string) bool {
+	return text == "?" && (f == dayOfMonth || f == dayOfWeek)
 }
 
 // last is the field's greatest value that no other value means too: 6 is
@@ -162,8 +175,10 @@ func span(from, to int) string {
 func (f *field) unsupported(item string) error {
 	text := strings.ToUpper(item)
 	switch {
+	case strings.Contains(text, "?") && (f == dayOfMonth || f == dayOfWeek):
+		return fmt.Errorf("%s %s: ? is the whole field; write * in a list or with a step", f.name, short(item))
 	case strings.Contains(text, "?"):
-		return fmt.Errorf("%s %s: ? is not supported; write *", f.name, short(item))
+		return fmt.Errorf("%s %s: ? is for the day of month and the day of week; write *", f.name, short(item))
 	case strings.Contains(text, "#"):
 		return fmt.Errorf("%s %s: # is for the day of week, such as 5#3, the third Friday", f.name, short(item))
 	case text == "W" || text == "LW" || isNumber(strings.TrimSuffix(text, "W")) && strings.HasSuffix(text, "W"):

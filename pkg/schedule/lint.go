@@ -15,6 +15,7 @@ const (
 	LintSeconds = "every_second" // it ticks each second
 	LintStep    = "uneven_step"  // a step that begins anew before its round is full
 	LintDays    = "two_days"     // day of month and day of week
+	LintWeekday = "weekday"      // numbers of weekdays in what looks like Quartz
 	LintClocks  = "clock_change" // ticks that a change of the clocks moves, drops or doubles
 	LintCrowd   = "crowd"        // many tasks on one second
 )
@@ -107,10 +108,11 @@ func (l *linter) rule(r *rule, text string) {
 	switch {
 	case !byDay || !byWeekday:
 	case r.bothDays:
-		l.find(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them begins with *", short(words[3]), short(words[5]))
+		l.find(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them starts with *", short(words[3]), short(words[5]))
 	default:
 		l.find(LintDays, "", "the day of month %s or the day of week %s: either suffices", short(words[3]), short(words[5]))
 	}
+	l.quartzWeekday(words)
 	if !hasH(words[2]) {
 		l.clocks(r)
 	}
@@ -122,30 +124,58 @@ var rounds = map[string]struct {
 	unit string
 }{"second": {60, "minute"}, "minute": {60, "hour"}, "hour": {24, "day"}, "month": {12, "year"}}
 
-// step finds steps over all of a field that do not fill it evenly.
+// step finds steps that do not fill a field evenly: those over all of a field, and
+// those from a value on.
 func (l *linter) step(f *field, words []string, i int) {
-	for _, item := range strings.Split(words[i], ",") {
-		from, text, stepped := strings.Cut(item, "/")
-		by, ok := number(text)
-		whole := from == "*" || strings.EqualFold(from, "H") || from == fmt.Sprintf("%d-%d", f.min, f.last())
-		if !stepped || !ok || !whole || by < 2 || len(strings.Split(words[i], ",")) > 1 {
-			continue
+	if strings.Contains(words[i], ",") {
+		return
+	}
+	item := words[i]
+	begin, text, stepped := strings.Cut(item, "/")
+	by, ok := number(text)
+	if !stepped || !ok || by < 2 {
+		return
+	}
+
+	from := f.min
+	whole := begin == "*" || strings.EqualFold(begin, "H") || begin == fmt.Sprintf("%d-%d", f.min, f.last())
+	if !whole {
+		var err error
+		if from, err = f.value(item, begin); err != nil || from > f.last() {
+			return // a range, which says where it ends
 		}
-		if f == dayOfMonth {
-			l.find(LintStep, "", "day of month %s begins anew each month: after the 31st comes the 1st", short(item))
-			continue
-		}
-		round, known := rounds[f.name]
-		if !known || round.size%by == 0 {
-			continue
-		}
-		hint := ""
-		if f.unit != "" && i+1 < len(words) && !slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" }) {
-			hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
-		}
-		last := f.min + (f.last()-f.min)/by*by
-		l.find(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, short(item), round.unit,
-			last, f.min, counted(f.min+round.size-last, f.name), by)
+	}
+	last := from + (f.last()-from)/by*by
+
+	if f == dayOfMonth {
+		l.find(LintStep, "", "day of month %s begins anew each month: after the %s comes the %s", short(item), ordinal(last), ordinal(from))
+		return
+	}
+	round, known := rounds[f.name]
+	if !known || from+round.size-last == by {
+		return
+	}
+	hint := ""
+	if f.unit != "" && i+1 < len(words) && !slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" && w != "?" }) {
+		hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
+	}
+	l.find(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, short(item), round.unit,
+		last, from, counted(from+round.size-last, f.name), by)
+}
+
+// quartzWeekday finds numbers of weekdays where a ? suggests that the expression was
+// written for Quartz, which counts weekdays from 1 for Sunday.
+func (l *linter) quartzWeekday(words []string) {
+	if words[3] != "?" {
+		return
+	}
+	numbered := slices.ContainsFunc(strings.Split(words[5], ","), func(item string) bool {
+		days, _, _ := strings.Cut(item, "/")
+		days, _, _ = strings.Cut(days, "#")
+		return strings.ContainsAny(days, "0123456789")
+	})
+	if numbered {
+		l.find(LintWeekday, "names such as MON-FRI mean the same everywhere", "day of week %s: 1 is Monday here, as in cron and Spring; in Quartz 1 is Sunday", short(words[5]))
 	}
 }
 

@@ -103,16 +103,18 @@ func oneDuration(sign string, words []string) string {
 	return ""
 }
 
-// plainCron suggests what Quartz's ? and its years stand for.
+// plainCron suggests an expression without Quartz's year, and * for a ? that is in
+// neither of the day fields.
 func plainCron(words []string) string {
 	plain := slices.Clone(words)
-	for i, word := range plain {
-		if word == "?" {
-			plain[i] = "*"
-		}
-	}
 	if len(plain) == maxFields+1 && plain[maxFields] == "*" {
 		plain = plain[:maxFields]
+	}
+	first := maxFields - len(plain)
+	for i, word := range plain {
+		if f := first + i; word == "?" && (f < 0 || f >= maxFields || !fields[f].isAnyDay(word)) {
+			plain[i] = "*"
+		}
 	}
 	return strings.Join(plain, " ")
 }

@@ -23,7 +23,7 @@ func newOracleRule(expr string) *oracleRule {
 		words = append([]string{"0"}, words...)
 	}
 	r := &oracleRule{
-		bothDays: strings.HasPrefix(words[3], "*") || strings.HasPrefix(words[5], "*"),
+		bothDays: strings.ContainsAny(words[3][:1]+words[5][:1], "*?"),
 		realTime: strings.HasPrefix(words[2], "*"),
 	}
 	for i, set := range map[int]*[60]bool{0: &r.seconds, 1: &r.minutes, 2: &r.hours, 4: &r.months} {
@@ -49,12 +49,16 @@ func oracleValues(item string, low, high int) []int {
 	if stepText != "" {
 		step, _ = strconv.Atoi(stepText)
 	}
-	if values != "*" {
+	if values != "*" && values != "?" {
 		from, to, ranged := strings.Cut(values, "-")
 		low = oracleValue(from)
-		high = low
-		if ranged {
+		switch {
+		case ranged:
 			high = oracleValue(to)
+		case stepText == "":
+			high = low
+		case high == 7: // Saturday is the last day of the week
+			high = max(low, 6)
 		}
 	}
 	var list []int

@@ -30,7 +30,7 @@ func fieldGen(low, high int) *rapid.Generator[string] {
 			a, b = min(a, b), max(a, b)
 			step := rapid.IntRange(1, high).Draw(t, "step")
 			items = append(items, rapid.SampledFrom([]string{
-				"*", fmt.Sprint(a), fmt.Sprint(b), fmt.Sprintf("%d-%d", a, b), fmt.Sprintf("%d-%d/%d", a, b, step), fmt.Sprintf("*/%d", step),
+				"*", fmt.Sprint(a), fmt.Sprint(b), fmt.Sprintf("%d-%d", a, b), fmt.Sprintf("%d-%d/%d", a, b, step), fmt.Sprintf("*/%d", step), fmt.Sprintf("%d/%d", a, step),
 			}).Draw(t, "item"))
 		}
 		return strings.Join(items, ",")
@@ -58,10 +58,10 @@ func cronGen(seconds bool) *rapid.Generator[string] {
 			words = append(words, fieldGen(0, 59).Draw(t, "second"))
 		}
 		words = append(words, fieldGen(0, 59).Draw(t, "minute"), fieldGen(0, 23).Draw(t, "hour"))
-		star := rapid.Just("*")
+		star := rapid.SampledFrom([]string{"*", "*", "?"})
 		words = append(words,
 			rapid.OneOf(star, fieldGen(1, 31), dayGen).Draw(t, "day"),
-			rapid.OneOf(star, star, fieldGen(1, 12)).Draw(t, "month"),
+			rapid.OneOf(rapid.Just("*"), rapid.Just("*"), fieldGen(1, 12)).Draw(t, "month"),
 			rapid.OneOf(star, fieldGen(0, 7), weekdayGen).Draw(t, "weekday"))
 		return strings.Join(words, " ")
 	}).Filter(func(expr string) bool {
@@ -189,7 +189,11 @@ func TestMissed_AgreesWithWalkOverMonths(t *testing.T) {
 		}
 		start := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
 		end := start.AddDate(1, 1, 0)
-		for _, created := range []time.Time{start.AddDate(0, 0, -3), start.AddDate(0, 2, 3).Add(7 * time.Hour)} {
+		creations := []time.Time{start.AddDate(0, 2, 3).Add(7 * time.Hour), start.AddDate(0, 0, -3)}
+		if testing.Short() {
+			creations = creations[:1]
+		}
+		for _, created := range creations {
 			s, err := schedule.Parse(task.Timing{Schedule: c.exprs, Timezone: c.zone, DST: c.dst}, created)
 			if err != nil {
 				t.Fatal(err)
