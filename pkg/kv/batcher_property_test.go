@@ -70,9 +70,15 @@ func randomTxn(t *rapid.T, nested int) kv.Txn {
 	return txn
 }
 
+// The long form does so on a real etcd.
 func TestBatcher_AnswersAreThoseOfOneByOne(t *testing.T) {
 	t.Parallel()
-	c := kvtest.Start(t)
+
+	c := kvtest.Memory(t)
+	if !testing.Short() {
+		c = kvtest.Start(t)
+	}
+
 	rapid.Check(t, func(rt *rapid.T) {
 		if _, err := c.Delete(t.Context(), "", clientv3.WithPrefix()); err != nil {
 			rt.Fatal(err)
@@ -138,7 +144,7 @@ func runCalls(t *rapid.T, c kv.Committer, load [][]kv.Txn) (answered []call, ref
 
 // The check above is worth something only if it sees what it must not.
 func TestBatcher_OneByOneCatchesConflictsInOneRequest(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	take := func(who string) kv.Txn {
 		return kv.Txn{
 			If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision("taken"), "=", 0)},
@@ -210,7 +216,7 @@ func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 // One commit of 120 operations leaves room for seven more transactions, large or small, in its request. Most of the many
 // small ones go without such company.
 func TestBatcher_PacksLargeAmongSmall(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
 	var all []<-chan answer
 	for n := range 200 {

@@ -38,6 +38,7 @@ func (s *sender) next() bool {
 	s.sending--
 	for !s.worthwhile() && !s.over {
 		s.idle++
+		s.wake() // what entered while no sender was idle has started no timer
 		s.work.Wait()
 		s.idle--
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 func TestBatcher_SendsAtOnceWhenIdleAndTogetherWhenBusy(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, w, first, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
 	rev := put(t, c, "guarded", "v")
 	var others []<-chan answer
@@ -59,7 +59,7 @@ func TestBatcher_SendsAtOnceWhenIdleAndTogetherWhenBusy(t *testing.T) {
 }
 
 func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	hold := make(chan struct{})
 	w := &wire{KV: c, before: func(n int) error {
 		if n < 2 {
@@ -109,7 +109,7 @@ func TestBatcher_BeginsAnotherRequestWhenEnoughHasComeTogether(t *testing.T) {
 // What is not worth a request of its own goes when the one under way is answered,
 // whoever sends it.
 func TestBatcher_LeavesNobodyBehind(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	hold := make(chan struct{})
 	w := &wire{KV: c, before: func(n int) error {
 		if n == 0 {
@@ -130,7 +130,7 @@ func TestBatcher_LeavesNobodyBehind(t *testing.T) {
 
 // A request that hangs holds up nobody else for long.
 func TestBatcher_LosesPatienceWithARequestThatHangs(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	hold := make(chan struct{})
 	w := &wire{KV: c, before: func(n int) error {
 		if n == 0 {
@@ -151,7 +151,7 @@ func TestBatcher_LosesPatienceWithARequestThatHangs(t *testing.T) {
 }
 
 func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	hold := make(chan struct{})
 	w := &wire{KV: c, before: func(n int) error {
 		if n == 0 {
@@ -218,7 +218,7 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 }
 
 func TestBatcher_HalvesDownToTheCulprit(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
 	culprits := map[int]kv.Txn{
 		5:  putting("twice", "twice"),
@@ -251,7 +251,7 @@ func TestBatcher_HalvesDownToTheCulprit(t *testing.T) {
 }
 
 func TestBatcher_LoneGiantGetsEtcdsOwnError(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, _, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
 	many := make([]string, 129)
 	for i := range many {
@@ -282,7 +282,7 @@ func TestBatcher_ZeroOperationIsRefused(t *testing.T) {
 }
 
 func TestBatcher_UnknownGoesToEachAndIsNeverSentAgain(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	for _, failure := range []error{
 		status.Error(codes.Unavailable, "connection reset"), rpctypes.ErrTimeout, rpctypes.ErrNoSpace, context.DeadlineExceeded,
 	} {
@@ -314,7 +314,7 @@ func TestBatcher_UnknownGoesToEachAndIsNeverSentAgain(t *testing.T) {
 
 // A full etcd answers those that put nothing, so they must not suffer with those that do.
 func TestBatcher_SendsThoseThatNeedNoSpaceApart(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
 	var all []<-chan answer
 	for i := range 12 {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestBatcher_CancelledBeforeSendingIsLeftOut(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -49,7 +49,7 @@ func TestBatcher_CancelledBeforeSendingIsLeftOut(t *testing.T) {
 }
 
 func TestBatcher_CancelledAfterSendingIsUnknownAtOnceAndCutsNobody(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	hold := make(chan struct{})
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, func(n int) error {
 		if n == 1 {
@@ -114,6 +114,48 @@ func TestBatcher_BacksOffWhenEtcdIsBusy(t *testing.T) {
 	})
 }
 
+// A transaction that enters while all senders are busy is sent after Patience, too, when one
+// of them has nothing else to do and the other one's request hangs.
+func TestBatcher_PatienceEndsForWhatEnteredWhileAllWereBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := []chan struct{}{make(chan struct{}), make(chan struct{})}
+		w := &wire{KV: yes{}, before: func(n int) error {
+			if n < len(held) {
+				await(t, held[n])
+			}
+			return nil
+		}}
+		const patience = 50 * time.Millisecond
+		b := runBatcher(t, w, kv.BatcherConfig{InFlight: 2, Patience: patience})
+
+		hangs := b.commit(t.Context(), putting("hangs"))
+		synctest.Wait()
+		second := b.commit(t.Context(), putting("second"))
+		time.Sleep(patience)
+		synctest.Wait()
+		third := b.commit(t.Context(), putting("third"))
+		synctest.Wait()
+		if n := len(w.requests()); n != 2 {
+			t.Fatalf("%d requests are under way, want two", n)
+		}
+
+		close(held[1])
+		<-second
+		time.Sleep(patience)
+		synctest.Wait()
+		select {
+		case got := <-third:
+			if got.err != nil {
+				t.Error(got.err)
+			}
+		default:
+			t.Error("it waits for the request that hangs")
+		}
+		close(held[0])
+		<-hangs
+	})
+}
+
 // yes is an etcd that accepts flat transactions and does nothing.
 type yes struct{ clientv3.KV }
 
@@ -129,7 +171,7 @@ func (t yesTxn) Commit() (*clientv3.TxnResponse, error) {
 }
 
 func TestBatcher_BlocksWhenTheQueueIsFull(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, _, _, release := heldBatcher(t, c, kv.BatcherConfig{Queue: 2}, nil)
 	one, two := b.queue(t.Context(), putting("one")), b.queue(t.Context(), putting("two"))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -147,7 +189,7 @@ func TestBatcher_BlocksWhenTheQueueIsFull(t *testing.T) {
 }
 
 func TestBatcher_EndAnswersAll(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	b, w, first, release := heldBatcher(t, c, kv.BatcherConfig{Queue: 2}, nil)
 	waits, behind := b.queue(t.Context(), putting("k")), b.queue(t.Context(), putting("k"))
 	blocked := b.commit(t.Context(), putting("blocked"))
@@ -175,7 +217,7 @@ func TestBatcher_EndAnswersAll(t *testing.T) {
 }
 
 func TestBatcher_EndsWhileItBacksOff(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	w := &wire{KV: c, before: func(int) error { return rpctypes.ErrTooManyRequests }}
 	b := runBatcher(t, w, kv.BatcherConfig{})
 	a := b.commit(t.Context(), putting("k"))
@@ -188,7 +230,7 @@ func TestBatcher_EndsWhileItBacksOff(t *testing.T) {
 
 // What is refused after the end is not sent again, and still answered.
 func TestBatcher_EndAnswersWhatIsRefusedAfterIt(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	hold := make(chan struct{})
 	w := &wire{KV: c, before: func(int) error {
 		await(t, hold)
@@ -209,7 +251,7 @@ func TestBatcher_EndAnswersWhatIsRefusedAfterIt(t *testing.T) {
 }
 
 func TestBatcher_ForgetsWhoGaveUpBeforeARefusal(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	hold := make(chan struct{})
 	w := &wire{KV: c, before: func(n int) error {
 		if n > 0 {

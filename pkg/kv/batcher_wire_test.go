@@ -117,12 +117,12 @@ func (b *batcher) commit(ctx context.Context, t kv.Txn) <-chan answer {
 	return c
 }
 
-// queue begins a Commit and waits until it waits.
+// queue begins a Commit and waits until it waits in its place, so that transactions have the order of these calls.
 func (b *batcher) queue(ctx context.Context, t kv.Txn) <-chan answer {
 	b.t.Helper()
-	waiting := b.count("queue")
+	waiting, entered := b.count("queue"), b.Entered()
 	c := b.commit(ctx, t)
-	eventually(b.t, "a transaction in the queue", func() bool { return b.count("queue") > waiting })
+	eventually(b.t, "a transaction in the queue", func() bool { return b.count("queue") > waiting && b.Entered() > entered })
 	return c
 }
 

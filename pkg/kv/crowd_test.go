@@ -16,6 +16,9 @@ import (
 // All workers of a node stop together and begin again, while the store is busy. Nothing is silent for long enough to be
 // a stall here, so that whatever blocks stays blocked.
 func TestFollow_CrowdLeavesAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("thousands of watches: make test-cluster")
+	}
 	t.Parallel()
 	s := kvtest.StartServer(t)
 	for name, c := range map[string]*kv.Client{"inprocess": s.InProcess(), "grpc": s.Client()} {

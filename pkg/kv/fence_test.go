@@ -12,7 +12,7 @@ import (
 )
 
 func TestFence(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	created := put(t, c, "k", "1")
 	mod, create := kv.ModFence("k", created), kv.CreateFence("k", created)
 

@@ -1,7 +1,10 @@
 package kv
 
 import (
+	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -41,6 +44,64 @@ func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 		}
 	}
 	return c.Core.Check(e, ce)
+}
+
+// Of the lines of etcd's logger with the same level and message, so many pass within a sampleInterval.
+const (
+	sampleInterval = time.Second
+	sampleLines    = 5
+)
+
+// sampled limits how often a logger repeats a message. etcd has loops without a pause: a restarted member whose log
+// is behind wrote "failed to publish local member" thousands of times within a second. What is suppressed is counted:
+// the next line that passes has the count in its field "suppressed", and report logs what is left of it.
+type sampled struct {
+	*zap.Logger
+	suppressed *atomic.Int64
+}
+
+func newSampled(lg *zap.Logger) sampled {
+	suppressed := &atomic.Int64{}
+	hook := zapcore.SamplerHook(func(_ zapcore.Entry, decision zapcore.SamplingDecision) {
+		if decision&zapcore.LogDropped != 0 {
+			suppressed.Add(1)
+		}
+	})
+	return sampled{suppressed: suppressed, Logger: lg.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(countingCore{c, suppressed}, sampleInterval, sampleLines, 0, hook)
+	}))}
+}
+
+// report logs how many lines were suppressed since the last line that says so.
+func (s sampled) report() {
+	if s.Logger != nil && s.suppressed.Load() > 0 {
+		s.Warn("repeated log lines were suppressed") // the core adds how many
+	}
+}
+
+// countingCore adds the count of suppressed lines to the next entry that it writes.
+type countingCore struct {
+	zapcore.Core
+	suppressed *atomic.Int64
+}
+
+func (c countingCore) With(fields []zapcore.Field) zapcore.Core {
+	c.Core = c.Core.With(fields)
+	return c
+}
+
+func (c countingCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Core.Check(e, nil) == nil {
+		return ce
+	}
+	return ce.AddCore(e, c)
+}
+
+func (c countingCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	if n := c.suppressed.Swap(0); n > 0 {
+		fields = append(slices.Clone(fields), zap.Int64("suppressed", n))
+	}
+	return c.Core.Write(e, fields)
 }
 
 // orNop spares callers a check.

@@ -1,8 +1,10 @@
 package kv
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -23,5 +25,49 @@ func TestQuiet_LeavesOutWhatEndsAsNoiseDoes(t *testing.T) {
 	}
 	if want := []string{"all of it, and more", "pending changes failed"}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
+// A stoppedClock makes all lines of a test fall into one interval of the sampler.
+type stoppedClock time.Time
+
+func (c stoppedClock) Now() time.Time                       { return time.Time(c) }
+func (c stoppedClock) NewTicker(time.Duration) *time.Ticker { panic("not used") }
+
+// A restarted member's etcd repeats a warning without a pause until it has caught up.
+func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	clock := stoppedClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	s := &Server{cfg: ServerConfig{Dir: t.TempDir(), Name: "n1", Logger: zap.New(core, zap.WithClock(clock))}}
+	conf := s.embedConfig()
+	if err := conf.ZapLoggerBuilder(conf); err != nil {
+		t.Fatal(err)
+	}
+
+	const flood = 4000
+	for range flood {
+		conf.GetLogger().Warn("failed to publish local member to cluster through raft", zap.Error(fmt.Errorf("too many requests")))
+	}
+	if n := logs.Len(); n != sampleLines {
+		t.Errorf("%d of %d lines pass, want %d", n, flood, sampleLines)
+	}
+
+	for range 2 * sampleLines {
+		conf.GetLogger().Warn("simple token is not cryptographically signed") // noise is not counted
+	}
+
+	// What else etcd says passes, and tells how many lines are missing.
+	conf.GetLogger().Warn("apply request took too long")
+	last := logs.All()[logs.Len()-1]
+	if last.Message != "apply request took too long" || last.ContextMap()["suppressed"] != int64(flood-sampleLines) {
+		t.Errorf("%s %v", last.Message, last.ContextMap())
+	}
+	if s.etcdLog.report(); logs.Len() != sampleLines+1 {
+		t.Errorf("reported although nothing was suppressed: %v", logs.All()[logs.Len()-1])
+	}
+	conf.GetLogger().Warn("failed to publish local member to cluster through raft")
+	s.etcdLog.report()
+	if last := logs.All()[logs.Len()-1]; last.ContextMap()["suppressed"] != int64(1) || last.Level != zap.WarnLevel {
+		t.Errorf("%s %v", last.Message, last.ContextMap())
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("rapid.checks", "30") // each against a real etcd
+	_ = flag.Set("rapid.checks", "30") // some against a real etcd
 	_ = flag.Set("test.parallel", "4") // most of them wait for elections, leases and silence
 	kvtest.Main(m)
 }

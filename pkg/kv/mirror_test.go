@@ -29,7 +29,7 @@ func startMirror(ctx context.Context, c *kv.Client, cfg kv.FollowConfig) (*kv.Mi
 }
 
 func TestMirror_TellsOfChanges(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	put(t, c, "p/b", "1")
 	m := mirror(t, c, prefixed("p/"))
 	within(t, time.Minute, "ready", m.Ready())

@@ -56,7 +56,7 @@ func fill(t *testing.T, c *kv.Client, keys int) (rev int64) {
 }
 
 func TestFollow_TellsAListInPages(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	rev := fill(t, c, 25)
 	f := follow(t, c, paged("p/", 10))
 	put(t, c, "p/zzz", "new")
@@ -81,7 +81,7 @@ func TestFollow_TellsAListInPages(t *testing.T) {
 }
 
 func TestFollow_EmptyRangeIsOnePage(t *testing.T) {
-	f := follow(t, kvtest.Start(t), paged("p/", 10))
+	f := follow(t, kvtest.Memory(t), paged("p/", 10))
 	eventually(t, "the list", func() bool { return f.resetCount() == 1 })
 	if b := f.first(); b.More || b.Page != 0 || len(b.KVs) != 0 || b.Revision == 0 {
 		t.Errorf("%+v", b)
@@ -113,7 +113,7 @@ func TestFollow_BrokenListBeginsAgain(t *testing.T) {
 }
 
 func TestFollow_BrokenListAtARevisionIsTakenUpThere(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	cfg := paged("p/", 10)
 	cfg.Revision = fill(t, c, 25)
 	put(t, c, "p/000", "newer")
@@ -135,7 +135,7 @@ func TestFollow_BrokenListAtARevisionIsTakenUpThere(t *testing.T) {
 }
 
 func TestFollow_ListWhoseRevisionIsCompactedAwayTakesTheNewest(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	cfg := paged("p/", 10)
 	cfg.Revision = fill(t, c, 25)
 	newest := put(t, c, "p/000", "newer")
@@ -179,7 +179,7 @@ func TestFollow_RefusesAStoreThatWentBackWithinAList(t *testing.T) {
 }
 
 func TestFollow_ReadsOnePageAheadAndKeepsNone(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	const pages, size = 8, 10
 	fill(t, c, pages*size)
 	r := spoilReads(c, func(int) error { return nil })
@@ -216,7 +216,7 @@ func TestFollow_ReadsOnePageAheadAndKeepsNone(t *testing.T) {
 }
 
 func TestFollow_EndsWithinAList(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	fill(t, c, 35)
 	enough := errors.New("enough")
 	err := kv.Follow(t.Context(), c, paged("p/", 10), func(b kv.Batch) error {

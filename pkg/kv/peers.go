@@ -3,16 +3,20 @@ package kv
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -20,6 +24,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/certs"
 )
 
 // Peers makes an embedded server a member of a cluster of several. Its clients are those of its own process alone, as
@@ -29,12 +35,14 @@ type Peers struct {
 	// They count when the cluster is made; afterwards the members that the cluster knows do, and a difference is
 	// logged.
 	Members map[string]string
-	// Listen is the URL to listen on, with an IP; default: that of the own member, or all addresses if it has a name.
+	// Listen is the URL to listen on; default: that of the own member. The listener binds ListenAddress of its host.
 	Listen string
 	// Join: the cluster is there and has been told of this member (see Client.MemberAddAsLearner). It counts while Dir
 	// is empty. The member learns what there is, and votes when it has caught up, before StartServer returns.
 	Join bool
-	// CertFile, KeyFile and CAFile, all or none, are for both directions between members, whose URLs are https then.
+	// CertFile, KeyFile and CAFile, all or none, are for both directions between members, whose URLs are https then. Each
+	// member's certificate is for servers and clients, and has the host of its URL. Without them there is no
+	// authentication: whoever reaches the port can write any key.
 	CertFile, KeyFile, CAFile string
 }
 
@@ -65,19 +73,75 @@ func (p *Peers) tls() transport.TLSInfo {
 	if p.CertFile == "" {
 		return transport.TLSInfo{}
 	}
-	return transport.TLSInfo{CertFile: p.CertFile, KeyFile: p.KeyFile, TrustedCAFile: p.CAFile, ClientCertAuth: true}
+	return transport.TLSInfo{CertFile: p.CertFile, KeyFile: p.KeyFile, TrustedCAFile: p.CAFile, ClientCertAuth: true, MinVersion: tls.VersionTLS13}
 }
 
-// listen is the URL to listen on.
+func (p *Peers) files() certs.Files {
+	return certs.Files{Cert: p.CertFile, Key: p.KeyFile, CA: p.CAFile}
+}
+
+// listen is the URL to listen on. Its host is always an IP: the one that ListenAddress names.
 func (p *Peers) listen(own *url.URL) (*url.URL, error) {
-	if p.Listen != "" {
-		return url.Parse(p.Listen)
-	}
 	l := *own
-	if !isIP(own.Hostname()) {
-		l.Host = "0.0.0.0:" + own.Port()
+	if p.Listen != "" {
+		given, err := url.Parse(p.Listen)
+		if err != nil {
+			return nil, err
+		}
+		l = *given
 	}
+
+	addr, err := ListenAddress(l.Hostname())
+	if err != nil {
+		return nil, err
+	}
+	l.Host = net.JoinHostPort(addr.String(), l.Port())
 	return &l, nil
+}
+
+// ListenAddress is the address that a listener for host binds: host itself if it is an IP, 127.0.0.1 for localhost,
+// and otherwise one of the addresses that the name resolves to. A name never stands for all interfaces. Whoever judges
+// a setting before the listener exists has to judge this address, not the name.
+//
+// Of several addresses it prefers one that other hosts can reach, and IPv4, as net.Listen does.
+func ListenAddress(host string) (netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr, nil
+	}
+	if host == "localhost" {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
+	}
+
+	ips, err := net.LookupIP(host)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var resolved []netip.Addr
+	for _, ip := range ips {
+		if addr, ok := netip.AddrFromSlice(ip); ok {
+			resolved = append(resolved, addr.Unmap())
+		}
+	}
+	if len(resolved) == 0 {
+		return netip.Addr{}, fmt.Errorf("%s has no address", host)
+	}
+	return slices.MinFunc(resolved, func(a, b netip.Addr) int {
+		return cmp.Or(
+			compareBool(a.IsLoopback() || a.IsLinkLocalUnicast(), b.IsLoopback() || b.IsLinkLocalUnicast()),
+			compareBool(a.Is6(), b.Is6()),
+			a.Compare(b))
+	}), nil
+}
+
+// compareBool sorts false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // withPeers adds to c what a member of several has.
@@ -87,12 +151,19 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	if err != nil || own.Host == "" {
 		return fmt.Errorf("member %q has no URL among those of the cluster", s.cfg.Name)
 	}
+	if (own.Scheme == "https") != (p.CertFile != "") {
+		return fmt.Errorf("the URL of member %s is %s: it is https with certificates, and http without", s.cfg.Name, own)
+	}
 	listen, err := p.listen(own)
 	if err != nil {
 		return fmt.Errorf("listen for peers: %w", err)
 	}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*listen}, []url.URL{*own}
+	if s.peers, err = s.listenPeers(listen); err != nil {
+		return fmt.Errorf("listen for peers: %w", err)
+	}
+	c.AdvertisePeerUrls = []url.URL{*own}
 	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tls(), peerCatchUpEntries
+	c.TlsMinVersion = string(tlsutil.TLSVersion13) // or etcd sets PeerTLSInfo back to 1.2
 	members := p.Members
 	if p.Join {
 		c.ClusterState = embed.ClusterStateFlagExisting

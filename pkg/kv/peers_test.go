@@ -188,6 +188,9 @@ func remove(t *testing.T, c *kv.Client, name string) {
 }
 
 func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("three members of an etcd: make test-cluster")
+	}
 	t.Parallel()
 	tr := newTrio(t)
 	waits := make(chan error, 1)

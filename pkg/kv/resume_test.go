@@ -113,7 +113,7 @@ func TestFollow_MissesNothingOutsideOfItsList(t *testing.T) {
 // The store can be read, but three resumed watches in a row hear nothing: the content is listed.
 func TestFollow_ListsWhenResumedWatchesStaySilent(t *testing.T) {
 	t.Parallel()
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	w := spoil(c)
 	cfg := prefixed("p/")
 	cfg.StallAfter = 500 * time.Millisecond
@@ -265,7 +265,7 @@ func TestFollow_LeavesAMemberThatIsBehind(t *testing.T) {
 
 // A list that breaks off leaves nothing to resume.
 func TestFollow_BrokenRelistBeginsAgain(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	fill(t, c, 25)
 	cfg := paged("p/", 10)
 	cfg.Relist = time.Second

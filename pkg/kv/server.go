@@ -74,13 +74,15 @@ var errStopped = errors.New("it stopped while starting")
 // Server is an etcd in this process: alone, or a member of several. It has no metrics and no pprof; clients outside the
 // process reach it by gRPC on its socket. A failure that etcd calls fatal (a full or broken disk) ends the process.
 type Server struct {
-	cfg    ServerConfig
-	lock   *fileutil.LockedFile
-	etcd   *embed.Etcd
-	client *Client
-	grpc   *grpc.Server
-	wg     sync.WaitGroup
-	listen []listener
+	cfg     ServerConfig
+	lock    *fileutil.LockedFile
+	etcd    *embed.Etcd
+	client  *Client
+	grpc    *grpc.Server
+	wg      sync.WaitGroup
+	listen  []listener
+	peers   *peerServer // nil: none
+	etcdLog sampled     // etcd's own logger
 
 	compacting    sync.WaitGroup
 	endCompacting context.CancelFunc
@@ -120,6 +122,9 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if s.etcd, err = embed.StartEtcd(conf); err != nil {
 		return nil, s.explained(err)
 	}
+	if s.peers != nil {
+		s.peers.serve()
+	}
 	if err := s.checkData(); err != nil {
 		return nil, err
 	}
@@ -129,6 +134,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if err := s.vote(ctx); err != nil {
 		return nil, err
 	}
+	s.etcdLog.report()
 	s.compareMembers()
 	s.client = Wrap(inProcess(s.etcd.Server), 0)
 	s.serve()
@@ -182,6 +188,10 @@ func (s *Server) close() error {
 	if s.etcd != nil {
 		s.etcd.Close()
 	}
+	if s.peers != nil {
+		errs = append(errs, s.peers.close())
+	}
+	s.etcdLog.report()
 	s.wg.Wait()
 	for _, l := range s.listen {
 		errs = append(errs, l.close())
@@ -271,7 +281,8 @@ func (s *Server) embedConfig() *embed.Config {
 	}
 	// What a new member says, about a port, a log-in, a schema and a first election that are as they should be; and what each
 	// connection says when a peer comes or goes, of which "peer became inactive" tells.
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(s.cfg.Logger, "etcd", zap.WarnLevel,
+	s.etcdLog = newSampled(orNop(s.cfg.Logger))
+	s.etcdLog.Logger = quiet(s.etcdLog.Logger, "etcd", zap.WarnLevel,
 		"Running http and grpc server on single port. This is not recommended for production.",
 		"simple token is not cryptographically signed",
 		"since there are still pending configuration changes to apply",
@@ -279,7 +290,8 @@ func (s *Server) embedConfig() *embed.Config {
 		"Failed to detect storage schema version. Please wait till wal snapshot before upgrading cluster.",
 		"lost TCP streaming connection with remote peer", "closed TCP streaming connection with remote peer",
 		"prober detected unhealthy status", "failed to find remote peer in cluster",
-		"skipped attributes update of removed member", "setting up serving from embedded etcd failed."))
+		"skipped attributes update of removed member", "setting up serving from embedded etcd failed.")
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.etcdLog.Logger)
 	return c
 }
 

@@ -165,6 +165,7 @@ func TestServer_Listens(t *testing.T) {
 		t.Error(s.Endpoint())
 	}
 	put(t, dial(t, s.Endpoint()), "k", "v")
+	put(t, dial(t, strings.TrimPrefix(s.Endpoint(), "http://")), "k", "v") // as etcdctl, a client also takes host:port
 	for _, bad := range []string{"https://127.0.0.1:0", "127.0.0.1:0", "unix://relative", "unix:///" + strings.Repeat("x", 200), "http://nowhere.invalid:0"} {
 		if s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir(), ListenClient: []string{bad}}); err == nil {
 			_ = s.Close()
@@ -265,6 +266,9 @@ func TestServer_KeepsWhatIsYoung(t *testing.T) {
 
 // What a server has applied and no follower will ask for, it forgets: with etcd's defaults this heap grows by 300 MB.
 func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("thousands of requests: make test-cluster")
+	}
 	s := server(t, kv.ServerConfig{Dir: t.TempDir()})
 	before, value := heap(), strings.Repeat("v", 100<<10)
 	var writers sync.WaitGroup

@@ -72,7 +72,7 @@ func TestSession_IsRenewed(t *testing.T) {
 }
 
 func TestSession_SavedBeforeUse(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	var saved clientv3.LeaseID
 	s := open(t, t.Context(), c, kv.SessionConfig{Saved: func(id clientv3.LeaseID) error {
 		saved = id
@@ -99,7 +99,7 @@ func TestSession_SavedBeforeUse(t *testing.T) {
 
 func TestSession_DoneWhenRevoked(t *testing.T) {
 	t.Parallel()
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	s := open(t, t.Context(), c, kv.SessionConfig{})
 	if _, err := c.Revoke(t.Context(), s.Lease()); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestSession_OutlivesShortOutage(t *testing.T) {
 }
 
 func TestSession_EndsWithItsContext(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	s := open(t, ctx, c, kv.SessionConfig{TTL: time.Minute})
 	cancel()
@@ -194,7 +194,7 @@ func (l *tardy) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*client
 // The lease may end TTL after etcd received the renewal, not after the answer came: only the sending is safe to count.
 func TestSession_CountsFromTheSending(t *testing.T) {
 	t.Parallel()
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	l := &tardy{Lease: c.Lease}
 	c.Lease = l
 	s := open(t, t.Context(), c, kv.SessionConfig{})
@@ -223,7 +223,7 @@ func (l *failing) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clie
 
 func TestSession_FailedRenewalIsNoLoss(t *testing.T) {
 	t.Parallel()
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	l := &failing{Lease: c.Lease}
 	l.fails.Store(3)
 	c.Lease = l
@@ -237,7 +237,7 @@ func TestSession_FailedRenewalIsNoLoss(t *testing.T) {
 
 func TestSession_EndsWhenNothingStandsBehindIt(t *testing.T) {
 	t.Parallel()
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	var gone atomic.Bool
 	why := errors.New("the engine stands still")
 	s := open(t, t.Context(), c, kv.SessionConfig{Alive: func() error {

@@ -74,7 +74,7 @@ func wrap(err error) error {
 }
 
 func TestDirect_CommitsOrSaysWhatMoved(t *testing.T) {
-	c := kvtest.Start(t)
+	c := kvtest.Memory(t)
 	d := kv.Direct(c)
 	rev := put(t, c, "k", "1")
 	guarded := func(rev int64) kv.Txn {

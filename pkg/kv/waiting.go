@@ -83,5 +83,3 @@ func (s *Server) untilReady(ctx context.Context) error {
 		}
 	}
 }
-
-func isIP(host string) bool { return net.ParseIP(host) != nil }

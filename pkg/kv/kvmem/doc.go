@@ -1,4 +1,4 @@
-// Package kvmem is an etcd in memory, for tests in virtual time: a store of one member that does no I/O, so that whole
+// Package kvmem is an etcd in memory, for tests: a store of one member that does no I/O, so that whole
 // clusters run over it in a testing/synctest bubble.
 //
 //	Store ──Client──▶ *clientv3.Client with KV, Watcher, Lease, Maintenance and Cluster of this package

@@ -1,5 +1,6 @@
 // Package kvtest starts real etcd servers for tests: embedded, alone, with fast elections, reached by gRPC over a unix
-// socket. They are for correctness, not for speed, and for tests only.
+// socket. They are for correctness, not for speed, and for tests only. Tests of what is built on keys and revisions get a
+// store in memory instead, from Memory.
 package kvtest
 
 import (
