@@ -40,11 +40,16 @@ const (
 // one: a task that is there takes more than a new one, as its spec is kept.
 func Fitting(changes []Change) int {
 	ops, former := 0, 0
+	revised := map[int]bool{}
 	for i, c := range changes {
 		ops += 2
 		if c.Old != nil {
 			ops += 2 // and at most one comparison more
 			former += len(c.Old.rawSpec)
+			if shard := c.New.Ref.Shard; !revised[shard] && BeginsTicks(c.Old.Entry, c.New.Entry) {
+				revised[shard] = true
+				ops++
+			}
 		}
 		if i > 0 && (ops > maxChangeOps || former > maxFormer) {
 			return i
@@ -81,6 +86,7 @@ func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, f
 		}
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
+	txn.Then = append(txn.Then, s.revising(changes...)...)
 	for _, c := range changes {
 		if c.Old == nil && len(txn.Then) < maxChangeOps {
 			txn.Then = append(txn.Then, clientv3.OpDelete(s.keys.Tombstone(c.New.Ref)))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -173,8 +174,13 @@ func TestCodec_LeavesOutWhatIsNearlyAlwaysSo(t *testing.T) {
 	}
 	want := `{"uid":"u","scheduled_time":"2023-11-14T22:13:20.000Z","state":"dispatched","trigger":"schedule","attempt":1,` +
 		`"created_at":"2023-11-14T22:13:20.000Z","instance":"i","generation":1,"action":{"noop":{}}}`
-	if got := string(encodeAssigned(&a, noop, false)); got != want {
-		t.Errorf("written as %s", got)
+	for lostAfter, more := range map[task.Duration]string{
+		0: "}", task.DefaultLostAfter: "}", task.Duration(30 * time.Second): `,"lost_after":"30s"}`,
+	} {
+		a.LostAfter = lostAfter
+		if got := string(encodeAssigned(&a, noop, false)); got != strings.TrimSuffix(want, "}")+more {
+			t.Errorf("written as %s", got)
+		}
 	}
 }
 

@@ -54,6 +54,9 @@ type Commit struct {
 	// SettledNotOurs; empty if it was known at once. Store.Commit sets it.
 	Settled string
 
+	moves   bool  // the watermark's time moves
+	revised int64 // if it does: the mod revision of the shard's key revised, as known
+
 	keys     Keys
 	entries  string // the prefix of the shard's entries
 	explicit bool   // records of runs say all (FormatExplicit)
@@ -115,8 +118,15 @@ func (c *Commit) Fits(n, bytes int) bool { return c.room(2*n, n, bytes) }
 // FitsTick is Fits for the claim of a tick: one record, which compares the entry.
 func (c *Commit) FitsTick(bytes int) bool { return c.room(1, 1, bytes) }
 
-// fixed is what every commit compares: fence, own node, watermark, freezes.
-const fixed = 4
+// fixed is what a commit compares: fence, own node, watermark, freezes, and, if the
+// watermark's time moves, revised.
+const fixed = 5
+
+// Moves says that the commit moves the watermark's time, and which edits it knows:
+// those up to the mod revision of the shard's key revised. If there has been another
+// since then, which may have given a task ticks that the watermark would pass,
+// nothing is written. 0: there is no such key.
+func (c *Commit) Moves(revised int64) { c.moves, c.revised = true, revised }
 
 func (c *Commit) room(guards, ops, bytes int) bool {
 	// One more of each: a record may bring a node's session, and the watermark is written.
@@ -269,6 +279,15 @@ type Conflict struct {
 	// Freezes is the record of freezes as it is now, if it is not the one by which
 	// the commit was decided; else nil.
 	Freezes *FreezeRecord
+	// Revised is the mod revision of the shard's key revised, if the commit was decided
+	// without an edit that this tells of; else nil.
+	Revised *int64
+}
+
+// OnlyRevised reports whether the commit was lost to an edit of which it touched
+// nothing, and to nothing else.
+func (c *Conflict) OnlyRevised() bool {
+	return c.Revised != nil && len(c.Records)+len(c.Runs)+len(c.Nodes) == 0 && c.Freezes == nil
 }
 
 func (c *Conflict) Error() string {
@@ -276,7 +295,12 @@ func (c *Conflict) Error() string {
 	if c.Freezes != nil {
 		freezes = 1
 	}
-	return fmt.Sprintf("%d records, %d runs, %d nodes, %d freezes are not as they were known", len(c.Records), len(c.Runs), len(c.Nodes), freezes)
+	edits := 0
+	if c.Revised != nil {
+		edits = 1
+	}
+	return fmt.Sprintf("%d records, %d runs, %d nodes, %d freezes, %d revisions of schedules are not as they were known",
+		len(c.Records), len(c.Runs), len(c.Nodes), freezes, edits)
 }
 
 // Is makes a Conflict a task.ErrConflict.
@@ -334,6 +358,9 @@ func (c *Commit) txn() kv.Txn {
 		Else:    []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
 	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known), unchanged(c.keys.Freezes(), c.Freezes))
+	if c.moves {
+		t.If = append(t.If, unchanged(c.keys.Revised(c.Shard), c.revised))
+	}
 	for _, s := range c.sessions {
 		t.If = append(t.If, kv.CreateIs(c.keys.Node(s.node), s.create))
 	}
@@ -383,7 +410,11 @@ func (s *Store) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 	for _, n := range c.sessions {
 		keys = append(keys, c.keys.Node(n.node))
 	}
+	freezes, revised := len(keys), len(keys)+1
 	keys = append(keys, c.keys.Freezes())
+	if c.moves {
+		keys = append(keys, c.keys.Revised(c.Shard))
+	}
 	conflict, i := &Conflict{}, 0
 	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
 		var now *mvccpb.KeyValue
@@ -391,7 +422,11 @@ func (s *Store) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 			now = r.Kvs[0]
 		}
 		switch {
-		case i == len(keys)-1:
+		case i == revised:
+			if now.GetModRevision() != c.revised {
+				conflict.Revised = new(now.GetModRevision())
+			}
+		case i == freezes:
 			if now.GetModRevision() != c.Freezes {
 				conflict.Freezes = new(freezeRecord(now, r.Header.GetRevision()))
 			}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -131,11 +132,17 @@ func (s *Store) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) e
 }
 
 // Dismiss takes a dead run off the record. task.ErrConflict if it has changed.
-func (s *Store) Dismiss(ctx context.Context, ref Ref, d Dead) error {
+//
+// A deletion cannot say whose it is: the record names who in a revision of its own, from
+// which the event of the deletion has it. If only that is written, the run is dead as
+// before, and can be dismissed again. The run's history stays as it is: whoever owns its
+// shard takes a record that is written anew for another end.
+func (s *Store) Dismiss(ctx context.Context, ref Ref, d Dead, who string) error {
 	key := s.keys.DeadRun(ref, d.ID)
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, d.Mod)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
-	if err == nil && !res.Succeeded {
-		err = task.ErrConflict
+	d.DismissedBy = who
+	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, encodeWaiting(d.Waiting, s.explicit())))
+	if err == nil {
+		_, err = s.writeDead(ctx, key, marked, clientv3.OpDelete(key))
 	}
 	if err != nil {
 		return fmt.Errorf("dismiss run %s of %s: %w", d.ID, ref, err)
@@ -143,14 +150,25 @@ func (s *Store) Dismiss(ctx context.Context, ref Ref, d Dead) error {
 	return nil
 }
 
-// TrimDead deletes all but the newest KeepDead of a task's dead runs, under the
-// fences, as TrimHistory does.
+// writeDead changes the record of a dead run that was read at a mod revision, and returns
+// the revision of the change.
+func (s *Store) writeDead(ctx context.Context, key string, mod int64, op clientv3.Op) (int64, error) {
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, mod)}, Then: []clientv3.Op{op}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	return res.Revision, err
+}
+
+// TrimDead deletes all but KeepDead of a task's dead runs, under the fences, as
+// TrimHistory does. Those that died last stay, whenever their ticks were.
 func (s *Store) TrimDead(ctx context.Context, f Fences, ref Ref) error {
 	all, _, err := s.getAll(ctx, s.keys.Dead(ref), clientv3.WithKeysOnly())
 	if err != nil || len(all) <= KeepDead {
 		return err
 	}
-	for some := range slices.Chunk(all[:len(all)-KeepDead], mostTrims) { // ids begin with their time
+	slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
+	for some := range slices.Chunk(all[:len(all)-KeepDead], mostTrims) {
 		t := kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}}
 		for _, e := range some {
 			t.Then = append(t.Then, clientv3.OpDelete(string(e.Key)))

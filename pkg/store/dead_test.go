@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -114,11 +115,38 @@ func TestDismiss_TakesADeadRunAway(t *testing.T) {
 	w, h := newInbox(t)
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil))
 	d := w.deadRuns(ref)[0]
-	ok(t, w.Dismiss(t.Context(), ref, d))
-	if len(w.deadRuns(ref)) != 0 || w.history(ref, h.ID) == nil {
-		t.Error("it is still dead, or its history is gone")
+	before := *w.history(ref, h.ID)
+	ok(t, w.Dismiss(t.Context(), ref, d, "ann"))
+	if got := w.history(ref, h.ID); len(w.deadRuns(ref)) != 0 || got == nil || !reflect.DeepEqual(*got, before) {
+		t.Errorf("dead are %+v; the record of history is %+v, was %+v", w.deadRuns(ref), got, before)
 	}
-	is(t, w.Dismiss(t.Context(), ref, d), task.ErrConflict)
+	is(t, w.Dismiss(t.Context(), ref, d, "bob"), task.ErrConflict)
+}
+
+// Who asked for a run, and with which variables, stays with it wherever its record goes.
+func TestRuns_KeepWhoAskedForThem(t *testing.T) {
+	w, h := newInbox(t)
+	h.CreatedBy, h.EnvNames = "ann", []string{"A", "B"}
+	said := func(where string, r *task.Run) {
+		t.Helper()
+		if r == nil || r.CreatedBy != "ann" || !slices.Equal(r.EnvNames, []string{"A", "B"}) {
+			t.Errorf("%s: %+v", where, r)
+		}
+	}
+
+	again := nextOf(h, endOf(h, task.Failed))
+	said("the next attempt", &again.Run)
+	end := endOf(h, task.Failed)
+	ok(t, w.Finish(t.Context(), h, end, nil))
+	said("history", w.history(ref, h.ID))
+	said("the dead run", &w.deadRuns(ref)[0].Run)
+	part := end.OfPart(task.Part{Index: 1, State: task.Failed})
+	said("a part", &part)
+
+	w, h = newInbox(t)
+	h.CreatedBy, h.EnvNames = "ann", []string{"A", "B"}
+	ok(t, w.HandBack(t.Context(), h))
+	said("what is handed back", &w.queued(ref, h.ID).Run)
 }
 
 func TestDead_ListsAndTrims(t *testing.T) {
@@ -136,6 +164,11 @@ func TestDead_ListsAndTrims(t *testing.T) {
 		t.Errorf("%d are left, from %s to %s", len(list), list[0].ID, list[len(list)-1].ID)
 	}
 	shards := []int{0, 1, 2, 3, 4, 5, 6, 7}
+	w.put(w.keys.DeadRun(ref, "r000"), value) // an old run, and the last that died
+	ok(t, w.TrimDead(t.Context(), w.fences, ref))
+	if list := w.deadRuns(ref); len(list) != store.KeepDead || list[len(list)-1].ID != "r000" || list[len(list)-2].ID != "r121" {
+		t.Errorf("%d are left, from %s to %s", len(list), list[0].ID, list[len(list)-1].ID)
+	}
 	all, err := w.ShardDead(t.Context(), shards, "")
 	ok(t, err)
 	ops, err := w.ShardDead(t.Context(), shards, "ops")

@@ -156,6 +156,12 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.text(&v.CancelledBy)
 	case "retry_of":
 		r.text(&v.RetryOf)
+	case "created_by":
+		r.text(&v.CreatedBy)
+	case "env_names":
+		r.other(&v.EnvNames)
+	case "dismissed_by":
+		r.text(&v.DismissedBy)
 	case "unenforced":
 		r.other(&v.Unenforced)
 	case "usage":
@@ -241,8 +247,6 @@ func decodeAssigned(value []byte, v *task.Assigned) error {
 			r.other(&v.Output)
 		case "retry":
 			r.other(&v.Retry)
-		case "replaceable":
-			r.yes(&v.Replaceable)
 		case "cancel_requested":
 			r.yes(&v.CancelRequested)
 		case "cancel_reason":
@@ -255,6 +259,8 @@ func decodeAssigned(value []byte, v *task.Assigned) error {
 			r.text(&v.KillSignal)
 		case "success":
 			r.other(&v.Success)
+		case "lost_after":
+			r.parsed(&v.LostAfter)
 		default:
 			r.unknown(&v.Unknown, name)
 		}

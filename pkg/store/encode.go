@@ -164,6 +164,11 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	r.yes("output_truncated", v.Truncated)
 	r.optional("cancelled_by", v.CancelledBy)
 	r.optional("retry_of", v.RetryOf)
+	r.optional("created_by", v.CreatedBy)
+	if len(v.EnvNames) > 0 {
+		r.other("env_names", v.EnvNames)
+	}
+	r.optional("dismissed_by", v.DismissedBy)
 	if len(v.Unenforced) > 0 {
 		r.other("unenforced", v.Unenforced)
 	}
@@ -244,7 +249,6 @@ func encodeAssigned(v *task.Assigned, action string, all bool) []byte {
 		if all || v.Retry.Attempts > 1 {
 			r.other("retry", v.Retry)
 		}
-		r.yes("replaceable", v.Replaceable)
 		r.yes("cancel_requested", v.CancelRequested)
 		r.optional("cancel_reason", v.CancelReason)
 		r.yes("pause_requested", v.PauseRequested)
@@ -252,6 +256,9 @@ func encodeAssigned(v *task.Assigned, action string, all bool) []byte {
 		r.optional("kill_signal", v.KillSignal)
 		if v.Success.Any() {
 			r.other("success", v.Success)
+		}
+		if v.LostAfter != 0 && v.LostAfter != task.DefaultLostAfter {
+			r.text("lost_after", v.LostAfter.String())
 		}
 		r.unknown(v.Unknown)
 	})

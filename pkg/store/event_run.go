@@ -1,6 +1,8 @@
 package store
 
 import (
+	"strings"
+
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -44,6 +46,8 @@ func (t *translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 		list = t.intoQueue(c)
 	case removed(c.inbox), removed(c.queue):
 		list = t.purged(c, gone)
+	case removed(c.dead) && gone == nil:
+		list = t.dismissed(c)
 	}
 	for _, l := range c.late {
 		if put(l) {
@@ -178,12 +182,22 @@ func (t *translator) intoQueue(c *runChange) []task.Event {
 		}
 		e.Action, e.Time = task.ActionWaiting, task.Time{}
 	case w.Trigger == task.TriggerManual:
-		e.Actor = "" // a person, whom the record does not name
-		if w.RetryOf != "" {
-			e.Detail = "again, after " + w.RetryOf
-		}
+		e.Actor = w.CreatedBy
+		e.Detail = requestWords(w.Run)
 	}
 	return []task.Event{e}
+}
+
+// requestWords says what a person asked for with a run.
+func requestWords(r task.Run) string {
+	var said words
+	if r.RetryOf != "" {
+		said = append(said, "again, after "+r.RetryOf)
+	}
+	if len(r.EnvNames) > 0 {
+		said = append(said, "env "+strings.Join(r.EnvNames, ", "))
+	}
+	return said.String()
 }
 
 func attemptWords(a task.Attempt) string {
@@ -199,6 +213,18 @@ func (w words) said() string {
 		}
 	}
 	return all.String()
+}
+
+// dismissed is the event of a dead run that somebody took off the list. Records that are
+// trimmed name nobody, and are none.
+func (t *translator) dismissed(c *runChange) []task.Event {
+	w, err := decodeWaiting(c.dead.before.Value)
+	if err != nil || w.DismissedBy == "" {
+		return nil
+	}
+	e := t.runEvent(c, task.ActionDismissed, w.Run, nil)
+	e.Actor = w.DismissedBy
+	return []task.Event{e}
 }
 
 // purged is the end of a run that leaves no record: with its task, or by a repair.

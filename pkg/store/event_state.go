@@ -123,6 +123,9 @@ func (t *translator) node(name string, c change) (task.Event, bool) {
 	e.Action, e.State, e.Time, e.Detail = task.ActionChanged, after.State, after.Clock, nodeChanges(before, after)
 	if before.State != after.State {
 		e.Previous = before.State
+		if after.StateBy != "" {
+			e.Actor = after.StateBy
+		}
 	}
 	return e, e.Detail != ""
 }
@@ -149,6 +152,7 @@ func nodeChanges(a, b task.Node) string {
 	said.change("unfit", a.Unfit, b.Unfit)
 	said.change("pressed", strings.Join(a.Pressed, ", "), strings.Join(b.Pressed, ", "))
 	said.change("instance", a.Instance, b.Instance)
+	said.change("public key", a.PublicKey, b.PublicKey)
 	said.change("address", a.Address, b.Address)
 	said.change("version", a.Version, b.Version)
 	said.change("labels", encode(a.Labels), encode(b.Labels))
@@ -199,7 +203,14 @@ func (t *translator) cluster(c change) (task.Event, bool) {
 	said.change("format", fmt.Sprint(before.InForce()), fmt.Sprint(after.InForce()))
 	said.change("format wanted", fmt.Sprint(before.FormatWanted), fmt.Sprint(after.FormatWanted))
 	said.change("catch-up rate", fmt.Sprint(before.CatchUp()), fmt.Sprint(after.CatchUp()))
+	said.change("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
 	said.change("id", before.ID, after.ID)
+	if after.ChangedBy != before.ChangedBy || !after.ChangedAt.Equal(before.ChangedAt.Time) {
+		e.Actor, e.Time = after.ChangedBy, after.ChangedAt
+		if after.Change != "" {
+			said = append(said, after.Change)
+		}
+	}
 	e.Detail = said.String()
 	return e, e.Detail != ""
 }

@@ -25,27 +25,31 @@ const (
 	secretSet  = `{"generation":1,"change":"set","keys":["a","b"],"key_id":"k1","sealed":"eA==","updated_by":"ann"}`
 	secretGone = `{"generation":2,"change":"deleted","updated_by":"bob"}`
 
-	entryRuns   = `{"uid":"u","generation":2,"schedule":"@hourly","timezone":"UTC","from":"2026-11-20T12:00:00Z","anchor":"2026-11-20T12:00:00Z"`
-	waits       = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"overlap","trigger":"schedule","attempt":1}`
-	waitsManual = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"manual","trigger":"manual","attempt":1}`
-	waitsRetry  = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"failed","reason":"exit_code","node":"n1"}]}`
-	waitsLost   = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"lost","reason":"node_lost","node":"gone"}]}`
-	waitsAgain  = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"schedule","attempt":1}`
-	sent        = `{"uid":"u","state":"dispatched","trigger":"schedule","attempt":1,"created_at":"2026-11-20T12:00:00Z","generation":2,"instance":"i","action":{"noop":{}}}`
-	runs        = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"started_at":"2026-11-20T12:00:01Z","generation":2,"instance":"i","action":{"noop":{}}}`
-	runsAsked   = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancelled_by":"ann"}`
-	runsGone    = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancel_reason":"replaced"}`
-	pauseAsked  = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann"}`
-	standsStill = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
-	resumeAsked = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"resumed_by":"bob","paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
-	unpausable  = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"message":"it could not be"}`
-	ended       = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh"}`
-	lost        = `{"uid":"u","state":"lost","reason":"node_lost","trigger":"schedule"}`
-	cancelled   = `{"uid":"u","state":"cancelled","reason":"cancelled_by_user","trigger":"schedule","cancelled_by":"ann"}`
-	dropped     = `{"uid":"u","state":"skipped","reason":"dropped","trigger":"schedule"}`
-	skipped     = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule"}`
-	skipped2    = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":2}`
-	missed      = `{"uid":"u","state":"missed","reason":"no_owner","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":7}`
+	entryRuns      = `{"uid":"u","generation":2,"schedule":"@hourly","timezone":"UTC","from":"2026-11-20T12:00:00Z","anchor":"2026-11-20T12:00:00Z"`
+	waits          = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"overlap","trigger":"schedule","attempt":1}`
+	waitsManual    = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"manual","trigger":"manual","attempt":1}`
+	asksWith       = `{"uid":"u","state":"queued","reason":"manual","trigger":"manual","attempt":1,"created_by":"ann","env_names":["A","B"],"env":{"A":"1","B":"2"}}`
+	asksAgain      = `{"uid":"u","state":"queued","reason":"manual","trigger":"manual","attempt":1,"retry_of":"r0","created_by":"ann","env_names":["A"]}`
+	dismissed      = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh","dismissed_by":"ann"}`
+	asksHandedBack = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"manual","attempt":1,"created_by":"ann"}`
+	waitsRetry     = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"failed","reason":"exit_code","node":"n1"}]}`
+	waitsLost      = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"lost","reason":"node_lost","node":"gone"}]}`
+	waitsAgain     = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"schedule","attempt":1}`
+	sent           = `{"uid":"u","state":"dispatched","trigger":"schedule","attempt":1,"created_at":"2026-11-20T12:00:00Z","generation":2,"instance":"i","action":{"noop":{}}}`
+	runs           = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"started_at":"2026-11-20T12:00:01Z","generation":2,"instance":"i","action":{"noop":{}}}`
+	runsAsked      = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancelled_by":"ann"}`
+	runsGone       = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancel_reason":"replaced"}`
+	pauseAsked     = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann"}`
+	standsStill    = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
+	resumeAsked    = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"resumed_by":"bob","paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
+	unpausable     = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"message":"it could not be"}`
+	ended          = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh"}`
+	lost           = `{"uid":"u","state":"lost","reason":"node_lost","trigger":"schedule"}`
+	cancelled      = `{"uid":"u","state":"cancelled","reason":"cancelled_by_user","trigger":"schedule","cancelled_by":"ann"}`
+	dropped        = `{"uid":"u","state":"skipped","reason":"dropped","trigger":"schedule"}`
+	skipped        = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule"}`
+	skipped2       = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":2}`
+	missed         = `{"uid":"u","state":"missed","reason":"no_owner","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":7}`
 )
 
 // story is an event in a line.
@@ -121,6 +125,14 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"a tick is dispatched", []did{{inInbox, "", sent}, {"shards/0003/watermark", "x", "y"}}, []string{"run dispatched by=owner" + run + " state=dispatched node=n1 generation=2"}},
 		{"a tick waits", []did{{inQueue, "", waits}}, []string{"run queued by=owner" + run + " state=queued reason=overlap"}},
 		{"a person asks", []did{{inQueue, "", waitsManual}}, []string{"run queued" + run + " state=queued reason=manual"}},
+		{"ann asks, with variables", []did{{inQueue, "", asksWith}}, []string{"run queued by=ann" + run + " state=queued reason=manual detail=env A, B"}},
+		{"ann has a dead run run again", []did{{inQueue, "", asksAgain}, {itsDead, ended, ""}}, []string{"run queued by=ann" + run + " state=queued reason=manual detail=again, after r0; env A"}},
+		{"a dead run is to be dismissed", []did{{itsDead, ended, dismissed}}, nil},
+		{"a dead run is trimmed", []did{{itsDead, ended, ""}}, nil},
+		{"a dead run is dismissed", []did{{itsDead, dismissed, ""}}, []string{"run dismissed by=ann" + run + " state=failed reason=exit_code"}},
+		{"a run that was to be dismissed is run again", []did{{inQueue, "", asksAgain}, {itsDead, dismissed, ""}}, []string{"run queued by=ann" + run + " state=queued reason=manual detail=again, after r0; env A"}},
+		{"a run that was to be dismissed goes with its task", []did{{itsSpec, `{"uid":"u"}`, ""}, {itsDead, dismissed, ""}}, []string{"task deleted in=ops task=a"}},
+		{"what ann asked for is handed back", []did{{inInbox, sent, ""}, {inQueue, "", asksHandedBack}}, []string{"run handed_back by=n1" + run + " state=queued was=n1 reason=handed_back"}},
 		{"it waits for something else", []did{{inQueue, waitsManual, waits}}, []string{"run waiting by=owner" + run + " state=queued reason=overlap"}},
 		{"it waits for the same", []did{{inQueue, waits, waits}}, nil},
 		{"what waited is dispatched", []did{{inQueue, waits, ""}, {inInbox, "", sent}}, []string{"run dispatched by=owner" + run + " state=dispatched node=n1 generation=2"}},
@@ -171,13 +183,21 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"a node joins", []did{{"nodes/n5", "", `{"instance":"i5","state":"ready"}`}}, []string{"node joined by=n5 state=ready node=n5 detail=instance i5"}},
 		{"a node tells its load", []did{{"nodes/n1", `{"state":"ready","running":3,"clock":"2026-11-20T12:00:00Z"}`, `{"state":"ready","running":4,"clock":"2026-11-20T12:00:05Z"}`}}, nil},
 		{"a node drains", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"draining"}`}}, []string{"node changed by=n1 state=draining was=ready node=n1 detail=state: ready → draining"}},
+		{"somebody drains a node", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"draining","state_by":"ann"}`}}, []string{"node changed by=ann state=draining was=ready node=n1 detail=state: ready → draining"}},
+		{"a node that somebody cordoned reloads", []did{{"nodes/n1", `{"state":"cordoned","state_by":"ann"}`, `{"state":"cordoned","state_by":"ann","unfit":"clock"}`}}, []string{"node changed by=n1 state=cordoned node=n1 detail=unfit: – → clock"}},
 		{"a node is unfit", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"ready","unfit":"clock","slots":4}`}}, []string{"node changed by=n1 state=ready node=n1 detail=unfit: – → clock; slots: 0 → 4"}},
 		{"a node goes", []did{{"nodes/n1", `{"state":"draining"}`, ""}}, []string{"node left was=draining node=n1"}},
 		{"a leader goes", []did{{"leader/a", "boss", ""}}, []string{"cluster leader by=next was=boss node=next"}},
 		{"a candidate comes", []did{{"leader/c", "", "third"}}, nil},
 		{"a leader confirms", []did{{"leader/a", "boss", "boss"}}, nil},
 		{"a cluster is made", []did{{"cluster", "", `{"shards":8}`}}, []string{"cluster made detail=8 shards"}},
+		{"lost_after", []did{{"cluster", `{"epoch":1}`, `{"epoch":1,"lost_after":"30s"}`}}, []string{"cluster changed detail=lost_after: 2m → 30s"}},
 		{"an epoch", []did{{"cluster", `{"epoch":1}`, `{"epoch":2,"catch_up_rate":5}`}}, []string{"cluster changed detail=epoch: 1 → 2; catch-up rate: 100 → 5"}},
+		{"a setting", []did{{"cluster", `{"epoch":1}`, `{"epoch":1,"catch_up_rate":5,"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z"}`}}, []string{"cluster changed by=ann detail=catch-up rate: 100 → 5"}},
+		{"a member of etcd", []did{{"cluster", `{"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z"}`, `{"changed_by":"ann","changed_at":"2026-11-20T13:00:00Z","change":"etcd member n4 added"}`}},
+			[]string{"cluster changed by=ann detail=etcd member n4 added"}},
+		{"a setting by an older version", []did{{"cluster", `{"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z","change":"x"}`, `{"catch_up_rate":5,"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z","change":"x"}`}},
+			[]string{"cluster changed detail=catch-up rate: 100 → 5"}},
 		{"a freeze", []did{{"freezes", "", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann","reason":"move"}]}`}}, []string{"cluster frozen by=ann in=ops reason=move"}},
 		{"another, and the end of one", []did{{"freezes", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann"}]}`,
 			`{"holding":[{"since":"2026-11-20T13:00:00Z","by":"bob"}],"past":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann","ended":"2026-11-20T13:00:00Z","ended_by":"eve"}]}`}},

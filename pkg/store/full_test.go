@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -127,10 +128,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 }
 
 func TestReadable_FindsTheOldestRevision(t *testing.T) {
-	server, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond})
-	ok(t, err)
-	t.Cleanup(func() { server.Close() })
-	etcd := server.Client()
+	etcd := kvtest.Memory(t)
 	keys, err := store.NewKeys("/x")
 	ok(t, err)
 	s := store.New(etcd, kv.Direct(etcd), keys)

@@ -17,6 +17,7 @@ type Past struct {
 	ID        string // the run's, with a mark if it is a late result
 	Late      bool   // it is no outcome of its run, but stands beside it
 	Succeeded bool   // not told by keys alone
+	Mod       int64  // mod revision: in this order the records were written
 }
 
 // History lists the records of a task's history, the oldest first; with states
@@ -35,12 +36,19 @@ func (s *Store) History(ctx context.Context, ref Ref, states bool) ([]Past, erro
 	for i, e := range all {
 		past[i].ID = string(e.Key)[len(prefix):]
 		past[i].Late = strings.Contains(past[i].ID, lateMark)
+		past[i].Mod = e.ModRevision
 		if states {
 			r, err := decodeRun(e.Value)
 			past[i].Succeeded = err == nil && r.State == task.Succeeded
 		}
 	}
 	return past, nil
+}
+
+// Run is the id of the run that a record is about.
+func (p Past) Run() string {
+	run, _, _ := strings.Cut(p.ID, lateMark)
+	return run
 }
 
 const mostTrims = 96 // deletes in one transaction

@@ -39,6 +39,9 @@ func (k Keys) Nodes() string { return k.root + "nodes/" }
 // Node is the leased key of one node.
 func (k Keys) Node(name string) string { return k.Nodes() + name }
 
+// NodeRequest asks one node to take a state.
+func (k Keys) NodeRequest(name string) string { return k.root + "requests/" + name }
+
 // Leader is the prefix below which etcd's election keeps its keys.
 func (k Keys) Leader() string { return k.root + "leader/" }
 
@@ -150,6 +153,10 @@ func (k Keys) Late(r Ref, run string, token int64) string {
 // Watermark is the key that every commit of a shard writes.
 func (k Keys) Watermark(shard int) string { return k.Shard(shard) + "watermark" }
 
+// Revised is the key that an edit writes which may give a task of the shard ticks
+// that it did not have. A commit that moves the watermark's time compares it.
+func (k Keys) Revised(shard int) string { return k.Shard(shard) + "revised" }
+
 // Runs is the prefix of all active attempts.
 func (k Keys) Runs() string { return k.root + "runs/" }
 
@@ -197,6 +204,7 @@ const (
 	KindDead      Kind = "dead"
 	KindPart      Kind = "parts" // how a part of a run that is under way has ended
 	KindWatermark Kind = "watermark"
+	KindRevised   Kind = "revised" // an edit may have given a task new ticks
 )
 
 // ShardKey is a key below shards/, taken apart.
@@ -223,7 +231,7 @@ func (k Keys) parseShard(key string) (sk ShardKey, full string, ok bool) {
 	}
 	kind, rest, more := strings.Cut(rest, "/")
 	sk = ShardKey{Kind: Kind(kind), Ref: Ref{Shard: shard}}
-	if !more && sk.Kind == KindWatermark {
+	if !more && (sk.Kind == KindWatermark || sk.Kind == KindRevised) {
 		return sk, "", true
 	}
 	full = rest

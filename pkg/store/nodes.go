@@ -132,6 +132,35 @@ func (s *Store) Token(ctx context.Context, id string) (Token, error) {
 	return decode[Token](e.Value)
 }
 
+// FoundToken is a token's record, or why there is none: task.ErrNotFound, or
+// task.ErrInvalid if it is damaged.
+type FoundToken struct {
+	Token Token
+	Err   error
+}
+
+// FindTokens reads the records of several tokens, of at most 128, at once.
+func (s *Store) FindTokens(ctx context.Context, ids []string) ([]FoundToken, error) {
+	ops := make([]clientv3.Op, len(ids))
+	for i, id := range ids {
+		ops[i] = clientv3.OpGet(s.keys.Token(id))
+	}
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read %d tokens: %w: %w", len(ids), task.ErrUnavailable, err)
+	}
+
+	found := make([]FoundToken, len(ids))
+	for i := range ids {
+		if e := readAt(kv.Result{Responses: res.Responses}, i); e != nil {
+			found[i].Token, found[i].Err = decode[Token](e.Value)
+		} else {
+			found[i].Err = fmt.Errorf("token: %w", task.ErrNotFound)
+		}
+	}
+	return found, nil
+}
+
 // HasTokens reports whether the cluster has any token.
 func (s *Store) HasTokens(ctx context.Context) (bool, error) {
 	res, err := s.get(ctx, s.keys.Tokens(), below(s.keys.Tokens()), clientv3.WithCountOnly())

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -78,16 +79,24 @@ func (s *Store) shardEvents(kvs []*mvccpb.KeyValue) []ShardEvent {
 // RecordsNow reads records of a shard as they are now, each as an event. One
 // that is not there is a deletion, with the revision of the reading.
 func (s *Store) RecordsNow(ctx context.Context, keys []string) ([]ShardEvent, error) {
+	return s.RecordsAt(ctx, keys, 0)
+}
+
+// RecordsAt reads records of a shard as they were at a revision; 0 means now. It
+// fails if the revision is compacted away.
+func (s *Store) RecordsAt(ctx context.Context, keys []string, rev int64) ([]ShardEvent, error) {
 	events := make([]ShardEvent, 0, len(keys))
+
 	for some := range slices.Chunk(keys, 100) {
 		ops := make([]clientv3.Op, len(some))
 		for i, key := range some {
-			ops[i] = clientv3.OpGet(key)
+			ops[i] = clientv3.OpGet(key, clientv3.WithRev(rev))
 		}
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("read records: %w: %w", task.ErrUnavailable, err)
 		}
+
 		r := kv.Result{Responses: res.Responses}
 		for i, key := range some {
 			ev, ok := s.shardEvent(key, readAt(r, i))
@@ -95,11 +104,12 @@ func (s *Store) RecordsNow(ctx context.Context, keys []string) ([]ShardEvent, er
 				continue
 			}
 			if ev.Deleted {
-				ev.Mod = res.Header.Revision
+				ev.Mod = cmp.Or(rev, res.Header.Revision)
 			}
 			events = append(events, ev)
 		}
 	}
+
 	return events, nil
 }
 

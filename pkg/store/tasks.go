@@ -76,7 +76,7 @@ func (s *Store) Task(ctx context.Context, ref Ref) (Stored, error) {
 func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
 	res, err := s.write(ctx, kv.Txn{
 		If:   append(s.marked(&old), unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(s.keys.Entry(old.Ref), old.EntryMod)),
-		Then: s.putOver(&old, t, &e),
+		Then: append(s.putOver(&old, t, &e), s.revising(Change{Old: &old, New: &Stored{Ref: old.Ref, Entry: e}})...),
 	})
 	switch {
 	case err != nil:

@@ -308,7 +308,7 @@ func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
 
 // grow appends text to s as often as it stays valid.
 func grow(s *string, text string, valid func() bool) {
-	for step := 1 << 20; step > 0; step /= 2 {
+	for step := task.MaxAction; step > 0; step /= 2 {
 		before := *s
 		if *s += strings.Repeat(text, step); !valid() {
 			*s = before
