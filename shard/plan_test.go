@@ -74,6 +74,40 @@ func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 	})
 }
 
+// A node that has too much keeps the shards that the ring gives it first, as far as it may
+// keep any: else a node that comes back would get others than it had.
+func TestPlan_MovesWhatTheRingPrefersElsewhere(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const shards = 64
+		members := drawMembers(t, "members")
+		current := map[int]string{}
+		for id := range shards {
+			current[id] = fmt.Sprintf("n%d", rapid.IntRange(0, len(members)-1).Draw(t, "owner"))
+		}
+
+		plan, ring := Plan(shards, current, members), NewRing(members)
+		prefers := func(id int, node string) (is bool) {
+			ring.Prefer(id, func(first string) bool {
+				is = first == node
+				return true
+			})
+			return is
+		}
+
+		lost := map[string]int{} // one of the shards that a node has lost though the ring prefers it
+		for id, node := range current {
+			if plan[id] != node && prefers(id, node) {
+				lost[node] = id
+			}
+		}
+		for id, node := range current {
+			if preferred, ok := lost[node]; ok && plan[id] == node && !prefers(id, node) {
+				t.Fatalf("%s loses shard %d, for which the ring prefers it, and keeps shard %d", node, preferred, id)
+			}
+		}
+	})
+}
+
 func TestPlan_IsTheSameWhateverTheOrderOfMembers(t *testing.T) {
 	a := Plan(256, nil, []Member{{"a", 1}, {"b", 2}, {"c", 1}})
 	b := Plan(256, nil, []Member{{"c", 1}, {"b", 2}, {"a", 1}})

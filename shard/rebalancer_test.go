@@ -22,7 +22,7 @@ const shards = 60
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// fleet is a cluster in a real etcd, without daemons.
+// fleet is a cluster in an etcd in memory, without daemons.
 type fleet struct {
 	*testing.T
 	etcd   *kv.Client
@@ -33,7 +33,7 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	etcd := kvtest.Start(t)
+	etcd := kvtest.Memory(t)
 	keys, err := store.NewKeys(store.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
