@@ -58,12 +58,9 @@ func (e *Executor) step(a *attempt, v view) {
 	if a.place < 0 {
 		return
 	}
-	if a.Replaceable {
-		j := e.sessions[a.session]
-		v.overdue = j != nil && int64(v.boot) > j.until.Load()
-	}
+	v.overdue = e.overdue(a, v.boot)
 	if a.foreign {
-		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+e.cfg.LostAfter || e.cfg.Dead(a.Instance)
+		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+a.EffectiveLostAfter().Std() || e.cfg.Dead(a.Instance)
 	}
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	switch decide(a, v) {
@@ -109,7 +106,7 @@ func (e *Executor) step(a *attempt, v view) {
 // startReady starts what is ready, the oldest first, as far as slots allow; it
 // reports whether it started anything.
 func (e *Executor) startReady(v view) (started bool) {
-	if e.session.id == 0 || !e.session.mayStart(v.boot) {
+	if e.session.id == 0 || !e.session.present(v.boot) {
 		return false
 	}
 	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
@@ -125,6 +122,7 @@ func (e *Executor) start(a *attempt, v view) bool {
 	if a.place < 0 {
 		return false
 	}
+	v.overdue = e.overdue(a, v.boot)
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	if decide(a, v) != doReady {
 		e.touch(a) // what has changed since may need something else

@@ -31,8 +31,12 @@ type attempt struct {
 	busy      bool      // a write about it is under way
 	failedAt  int64     // the mod revision with which the last write failed
 	notBefore time.Time // the next try, unless the record changes
-	listed    bool      // in a lane's backlog
-	queued    bool      // in a heap of those that are ready
+	// handBackMod is the mod revision that a hand-back compares whose outcome is
+	// unknown. While the record has that revision, the hand-back may have been applied
+	// already, or may still arrive: see mayBeHandedBack.
+	handBackMod int64
+	listed      bool // in a lane's backlog
+	queued      bool // in a heap of those that are ready
 
 	orders    *orders
 	killed    kill
@@ -63,6 +67,12 @@ func (a *attempt) noop() bool { return a.Action.Process == nil }
 func (a *attempt) claims() bool {
 	return a.phase == phaseWaiting && !a.foreign && !a.noop() && !a.PauseRequested
 }
+
+// mayBeHandedBack reports whether the attempt may belong to the queue already, or may
+// be put there at any moment by a request that is still on its way. Any change of the
+// record settles it: a hand-back that was applied leaves no record to change, and one
+// that comes later finds another mod revision than it compares.
+func (a *attempt) mayBeHandedBack() bool { return a.handBackMod != 0 && a.handBackMod == a.Mod }
 
 func (a *attempt) leftover() Leftover {
 	return Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: a.Create}

@@ -6,10 +6,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/pkg/spawn"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,12 +20,15 @@ type confinement struct {
 	noNewPrivs bool
 	private    bool   // /tmp and /var/tmp are its own
 	slow       bool   // a step takes its time: others are not to wait for it
-	steps      []step // taken while the process stands still at its first instruction
-	report     bool   // what cannot be enforced is told, else it forbids the start
-	lacks      []lack
+	steps      []step // taken while the process is held, before it becomes its user
+	// maxProcesses is RLIMIT_NPROC, which the process sets when it has become its user.
+	maxProcesses *unix.Rlimit
+	report       bool // what cannot be enforced is told, else it forbids the start
+	lacks        []lack
 }
 
-// step does something to a process that has not run yet.
+// step does something to a process that is held. It must not block: other processes
+// are created by the same thread.
 type step struct {
 	field string // which wants it: limits.open_files
 	do    func(pid int) error
@@ -98,9 +101,8 @@ func (c *confinement) kind() (k int) {
 	return k
 }
 
-// stops reports whether the process has to stand still at its first instruction:
-// it is traced until then.
-func (c *confinement) stops() bool { return len(c.steps) > 0 }
+// holds reports whether the process has to be held for steps.
+func (c *confinement) holds() bool { return len(c.steps) > 0 }
 
 // confine finds how the process is bound, without what others add to it. What is
 // known to be impossible is noted; verdict says what follows.
@@ -114,13 +116,11 @@ func confine(p *task.Process, as account) (*confinement, error) {
 	c.limit(p.Limits, as)
 	c.nice(p.Nice, as)
 	c.ionice(io, as)
-	if c.stops() {
-		if why := untraceable(); why != "" {
-			for _, s := range c.steps {
-				_ = c.cannot(s.field, "%s", why)
-			}
-			c.steps = nil
+	if !spawn.CanHold {
+		for _, s := range c.steps {
+			_ = c.cannot(s.field, cannotHold)
 		}
+		c.steps, c.maxProcesses = nil, nil
 	}
 	if c.private && !(capable(unix.CAP_SYS_ADMIN) && capable(unix.CAP_SYS_CHROOT)) {
 		c.private = false
@@ -129,20 +129,8 @@ func confine(p *task.Process, as account) (*confinement, error) {
 	return c, nil
 }
 
-var ptraceScope = procRoot + "/sys/kernel/yama/ptrace_scope"
-
-// untraceable says why no process can be held at its first instruction; "" if one can.
-func untraceable() string {
-	b, err := os.ReadFile(ptraceScope)
-	if err != nil { // Yama is not there
-		return ""
-	}
-	switch scope := strings.TrimSpace(string(b)); {
-	case scope == "3", scope == "2" && !capable(unix.CAP_SYS_PTRACE):
-		return "kernel.yama.ptrace_scope is " + scope + ": the daemon may not hold a process at its start"
-	}
-	return ""
-}
+// cannotHold is why nothing can be done to a process before it runs.
+const cannotHold = "the daemon cannot hold a process at its start on this architecture"
 
 // capable reports whether the daemon has one of root's capabilities. In a container
 // root may lack some.
@@ -198,10 +186,22 @@ func (c *confinement) limit(l task.Limits, as account) {
 			_ = c.cannot(field, "the daemon's own limit is %d, and without CAP_SYS_RESOURCE it may not go beyond", own.Max)
 		case as.isOther() && !capable(unix.CAP_SYS_RESOURCE):
 			_ = c.cannot(field, "without CAP_SYS_RESOURCE the daemon may not limit a process of another user")
+		case w.resource == unix.RLIMIT_NPROC && as.isOther():
+			c.limitProcesses(field, own, want)
 		default:
 			c.steps = append(c.steps, step{field, func(pid int) error { return unix.Prlimit(pid, w.resource, &want, nil) }})
 		}
 	}
+}
+
+// limitProcesses limits the processes of another user. If the limit held already when the
+// process becomes that user, the kernel would refuse to execute for a user who has more
+// processes. So the process sets it afterwards, when it has no right any more to raise the
+// hard limit: that is raised here.
+func (c *confinement) limitProcesses(field string, own, want unix.Rlimit) {
+	c.maxProcesses = &want
+	raised := unix.Rlimit{Cur: own.Cur, Max: max(own.Max, want.Max)}
+	c.steps = append(c.steps, step{field, func(pid int) error { return unix.Prlimit(pid, unix.RLIMIT_NPROC, &raised, nil) }})
 }
 
 func (a account) isRoot() bool {
@@ -266,39 +266,15 @@ func (c *confinement) ionice(n task.IONice, as account) {
 	}})
 }
 
-// settle awaits a process that is traced at its first instruction, takes the steps
-// there and lets it go. After an error it is dead and reaped, and has run nothing.
-// It is called by the thread that forked.
-func (c *confinement) settle(pid int) error {
-	ws, err := waitFor(pid)
-	if err == nil && !ws.Stopped() {
-		return errors.New("it was killed before its first instruction")
-	}
-	if err == nil {
-		// Between here and the detachment the daemon's death would set it free. Until
-		// here the parent-death signal, and the guardian, see to that.
-		err = os.NewSyscallError("ptrace", unix.PtraceSetOptions(pid, unix.PTRACE_O_EXITKILL))
-	}
-	for i := 0; err == nil && i < len(c.steps); i++ {
-		if failed := c.steps[i].do(pid); failed != nil {
-			err = c.cannot(c.steps[i].field, "%s", failed)
+// takeSteps does to a held process what is to be done to it. After an error it must not
+// be released.
+func (c *confinement) takeSteps(pid int) error {
+	for _, s := range c.steps {
+		if failed := s.do(pid); failed != nil {
+			if err := c.cannot(s.field, "%s", failed); err != nil {
+				return err
+			}
 		}
 	}
-	if err == nil {
-		err = os.NewSyscallError("ptrace", unix.PtraceDetach(pid))
-	}
-	if err != nil {
-		_ = unix.Kill(pid, unix.SIGKILL)
-		_, _, _ = reap(pid)
-	}
-	return err
-}
-
-// waitFor waits for a traced child to stop, or to end.
-func waitFor(pid int) (ws syscall.WaitStatus, err error) {
-	for {
-		if _, err = syscall.Wait4(pid, &ws, unix.WALL, nil); err != syscall.EINTR {
-			return ws, os.NewSyscallError("wait4", err)
-		}
-	}
+	return nil
 }

@@ -4,12 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestExecutor_WhatHasNotStartedByItsDeadlineIsMissed(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 1 })
 	n.join()
 	n.assign("first", "echo $$ >@first; while ! test -e @go; do sleep 0.01; done")
 	n.began("first")
@@ -33,7 +32,7 @@ func TestExecutor_WhatHasNotStartedByItsDeadlineIsMissed(t *testing.T) {
 }
 
 func TestExecutor_AFrozenRunIsMissedByItsDeadline(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.freeze("")
 	n.join()
 	n.assign("r1", "", noop, func(a *task.Assigned) { a.StartBefore = task.At(time.Now().Add(50 * time.Millisecond)) })
@@ -43,7 +42,7 @@ func TestExecutor_AFrozenRunIsMissedByItsDeadline(t *testing.T) {
 }
 
 func TestExecutor_LatenessIsFromWhenATickFallsDue(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("r1", "", noop, func(a *task.Assigned) {
 		a.ScheduledTime, a.DueAt = task.At(time.Now().Add(-time.Hour)), task.At(time.Now().Add(-2*time.Second))
@@ -54,7 +53,7 @@ func TestExecutor_LatenessIsFromWhenATickFallsDue(t *testing.T) {
 }
 
 func TestExecutor_ACancelGivesTheEndItsReason(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 1 })
 	n.join()
 	n.assign("runs", "echo $$ >@runs; sleep 1000")
 	n.began("runs")
@@ -68,7 +67,7 @@ func TestExecutor_ACancelGivesTheEndItsReason(t *testing.T) {
 }
 
 func TestExecutor_RetriesTheExitCodesThatThePolicyNames(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	policy := func(a *task.Assigned) {
 		a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed, task.TimedOut}, ExitCodes: []int{75, 111}}

@@ -44,8 +44,8 @@ type view struct {
 	fenced   bool // that session is known to be over: only the next one can write
 	draining bool // start nothing, hand back
 	stopping bool // kill what runs
-	overdue  bool // the attempt's session was silent for too long, and others may replace it
-	dead     bool // the attempt's instance is another and proved dead, or has had LostAfter
+	overdue  bool // the attempt's session was silent for so long that the attempt is about to be declared lost
+	dead     bool // the attempt's instance is another and proved dead, or has had the attempt's lost_after
 	behind   bool // an older attempt in the same place still has a process
 	frozen   bool // its namespace is frozen, or nobody knows yet
 }
@@ -86,6 +86,8 @@ func decideWaiting(a *attempt, v view) action {
 		return doLose
 	case a.CancelRequested:
 		return doCancel
+	case a.mayBeHandedBack():
+		return decideHandedBack(a, v)
 	case tooLate(a.Held, v.now):
 		return doMiss
 	case v.draining, a.returns:
@@ -96,10 +98,25 @@ func decideWaiting(a *attempt, v view) action {
 		return doNothing
 	case a.session != v.session:
 		return doAdopt
-	case v.frozen, a.PauseRequested:
+	case v.frozen, a.PauseRequested, v.overdue:
 		return doNothing
 	}
 	return doReady
+}
+
+// decideHandedBack decides about an attempt that may have been handed back. To start it
+// here could start its run twice, since the owner of its shard dispatches what is in the
+// queue as never started. So the node hands it back again, or adopts it: both compare the
+// record that the first hand-back compares, and only one of them can be applied.
+func decideHandedBack(a *attempt, v view) action {
+	switch {
+	case v.draining, a.returns:
+		return doHandBack
+	case v.session == 0, v.fenced:
+		return doNothing // only a session that may still hold can adopt
+	}
+
+	return doAdopt
 }
 
 // tooLate reports whether the start deadline of a tick has passed: a retry, and

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -39,25 +40,32 @@ func TestDecide(t *testing.T) {
 		"waiting, late for a person": {func(a *attempt) {
 			a.session, a.StartBefore, a.Trigger = 2, task.At(now.Add(-time.Second)), task.TriggerManual
 		}, nil, doReady},
-		"waiting, gone":                          {func(a *attempt) { a.gone = true }, nil, doForget},
-		"waiting, gone while it is written":      {func(a *attempt) { a.gone, a.busy = true, true }, nil, doNothing},
-		"waiting, came and went before":          {func(a *attempt) { a.stale = true }, nil, doLose},
-		"another's":                              {func(a *attempt) { a.foreign = true }, nil, doNothing},
-		"another's, draining":                    {func(a *attempt) { a.foreign = true }, func(v *view) { v.draining = true }, doNothing},
-		"another's, dead":                        {func(a *attempt) { a.foreign = true }, func(v *view) { v.dead = true }, doLose},
-		"failed a moment ago":                    {func(a *attempt) { a.failedAt, a.notBefore = 5, now.Add(1) }, nil, doNothing},
-		"failed a moment ago, but changed since": {func(a *attempt) { a.failedAt, a.notBefore, a.Mod = 5, now.Add(1), 6 }, nil, doAdopt},
-		"running":                                {running2, nil, doNothing},
-		"running for a while":                    {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Second) }, nil, doMark},
-		"running for a while, marked":            {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Hour); a.State = task.Running }, nil, doNothing},
-		"running, held before":                   {func(a *attempt) { running2(a); a.session = 1 }, nil, doAdopt},
-		"running, held before, fenced":           {func(a *attempt) { running2(a); a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
-		"waiting, held before, fenced":           {func(a *attempt) { a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
-		"running, gone":                          {func(a *attempt) { running2(a); a.gone = true }, nil, doKill},
-		"running, cancelled":                     {func(a *attempt) { running2(a); a.CancelRequested = true }, nil, doKill},
-		"running, overdue":                       {running2, func(v *view) { v.overdue = true }, doKill},
-		"running, draining":                      {running2, func(v *view) { v.draining = true }, doNothing},
-		"running, stopping":                      {running2, func(v *view) { v.stopping = true }, doKill},
+		"waiting, gone":                               {func(a *attempt) { a.gone = true }, nil, doForget},
+		"waiting, gone while it is written":           {func(a *attempt) { a.gone, a.busy = true, true }, nil, doNothing},
+		"waiting, came and went before":               {func(a *attempt) { a.stale = true }, nil, doLose},
+		"waiting, overdue":                            {func(a *attempt) { a.session = 2 }, func(v *view) { v.overdue = true }, doNothing},
+		"waiting, perhaps handed back":                {perhapsHandedBack, nil, doAdopt},
+		"waiting, perhaps handed back, draining":      {perhapsHandedBack, func(v *view) { v.draining = true }, doHandBack},
+		"waiting, perhaps handed back, changed since": {func(a *attempt) { perhapsHandedBack(a); a.Mod = 6 }, nil, doReady},
+		"waiting, perhaps handed back, fenced":        {perhapsHandedBack, func(v *view) { v.fenced = true }, doNothing},
+		"waiting, perhaps handed back, cancelled":     {func(a *attempt) { perhapsHandedBack(a); a.CancelRequested = true }, nil, doCancel},
+		"waiting, perhaps handed back, too late":      {func(a *attempt) { perhapsHandedBack(a); a.StartBefore = task.At(now.Add(-1)) }, nil, doAdopt},
+		"another's":                                   {func(a *attempt) { a.foreign = true }, nil, doNothing},
+		"another's, draining":                         {func(a *attempt) { a.foreign = true }, func(v *view) { v.draining = true }, doNothing},
+		"another's, dead":                             {func(a *attempt) { a.foreign = true }, func(v *view) { v.dead = true }, doLose},
+		"failed a moment ago":                         {func(a *attempt) { a.failedAt, a.notBefore = 5, now.Add(1) }, nil, doNothing},
+		"failed a moment ago, but changed since":      {func(a *attempt) { a.failedAt, a.notBefore, a.Mod = 5, now.Add(1), 6 }, nil, doAdopt},
+		"running":                                     {running2, nil, doNothing},
+		"running for a while":                         {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Second) }, nil, doMark},
+		"running for a while, marked":                 {func(a *attempt) { running2(a); a.startedAt = now.Add(-time.Hour); a.State = task.Running }, nil, doNothing},
+		"running, held before":                        {func(a *attempt) { running2(a); a.session = 1 }, nil, doAdopt},
+		"running, held before, fenced":                {func(a *attempt) { running2(a); a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
+		"waiting, held before, fenced":                {func(a *attempt) { a.session = 1 }, func(v *view) { v.fenced = true }, doNothing},
+		"running, gone":                               {func(a *attempt) { running2(a); a.gone = true }, nil, doKill},
+		"running, cancelled":                          {func(a *attempt) { running2(a); a.CancelRequested = true }, nil, doKill},
+		"running, overdue":                            {running2, func(v *view) { v.overdue = true }, doKill},
+		"running, draining":                           {running2, func(v *view) { v.draining = true }, doNothing},
+		"running, stopping":                           {running2, func(v *view) { v.stopping = true }, doKill},
 		"running, killed": {func(a *attempt) {
 			running2(a)
 			a.CancelRequested, a.killed = true, kill{causeCancel, a.KillGrace.Std()}
@@ -83,6 +91,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+func perhapsHandedBack(a *attempt) { a.session, a.Mod, a.handBackMod = 2, 5, 5 }
+
 func running2(a *attempt) { a.phase, a.session = phaseRunning, 2 }
 
 func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
@@ -93,13 +103,14 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 			session: rapid.IntRange(0, 2).Draw(t, "session"), busy: flip("busy"),
 		}
 		a.CancelRequested = flip("cancel")
+		a.Mod, a.handBackMod = int64(rapid.IntRange(1, 2).Draw(t, "mod")), int64(rapid.IntRange(0, 2).Draw(t, "handed back"))
 		v := view{session: rapid.IntRange(0, 2).Draw(t, "latest"), draining: flip("draining"), stopping: flip("stopping"),
 			overdue: flip("overdue"), dead: flip("dead"), behind: flip("behind"), frozen: flip("frozen")}
 		if decide(a, v) != doReady {
 			return
 		}
-		if a.phase != phaseWaiting || a.gone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind || v.frozen ||
-			v.session == 0 || a.session != v.session {
+		if a.phase != phaseWaiting || a.gone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind || v.frozen || v.overdue ||
+			v.session == 0 || a.session != v.session || a.Mod == a.handBackMod {
 			t.Fatalf("would start %+v in %+v", a, v)
 		}
 	})
@@ -111,6 +122,7 @@ func TestNext(t *testing.T) {
 	base.Retry = task.Retry{Attempts: 3, Backoff: task.Duration(10 * time.Second), Factor: 2, MaxBackoff: task.Duration(time.Hour),
 		On: []task.State{task.Failed, task.Lost}}
 	base.LatenessMS = new(int64(5))
+	base.CreatedBy, base.EnvNames = "ann (token k3vq)", []string{"A", "B"}
 	end := base.Run
 	end.State, end.Token, end.StartedAt, end.ExitCode, end.OutputTail = task.Failed, 7, task.At(now), new(1), "x"
 	for name, c := range map[string]struct {
@@ -147,6 +159,9 @@ func TestNext(t *testing.T) {
 		}
 		if got := w.NotBefore.Sub(now); got != c.wait || w.Attempt != c.number || w.State != task.Queued || w.ID != "r1" {
 			t.Errorf("%s: waits %s for attempt %d: %+v", name, got, w.Attempt, w)
+		}
+		if w.CreatedBy != base.CreatedBy || !slices.Equal(w.EnvNames, base.EnvNames) {
+			t.Errorf("%s: asked for by %q with %q", name, w.CreatedBy, w.EnvNames)
 		}
 		last := w.Attempts[len(w.Attempts)-1]
 		if last.Token != 7 || last.State != r.State || last.Attempt != c.number-1 || *w.LatenessMS != 5 {

@@ -22,15 +22,20 @@
 //     before the freezes were read under the latest session, nor when that may have
 //     ended unnoticed: whoever waits for all nodes that are present waits for this
 //     one. What is frozen stays in the inbox.
+//   - An attempt whose hand-back has an unknown outcome is not started until a rewrite
+//     of its record has proved that the hand-back was not applied, and never can be.
 //   - What a tick gave rise to and has not started by its start deadline ends as
 //     missed, frozen or not; a retry and a manual run have none.
 //   - What was held before the latest join is adopted before it starts; if it
 //     runs, meanwhile it goes on. What cannot be adopted is killed.
 //   - Another instance's attempts are never started; they end as lost, at once
-//     if that instance is proved dead, else LostAfter after the first join.
-//   - While the node is silent, attempts that others may replace are killed at
-//     the last acknowledged renewal + LostAfter − a margin, on a clock that
-//     counts suspend; by the guardian, if the daemon is frozen.
+//     if that instance is proved dead, else their lost_after after the first join.
+//   - While the node is silent, each attempt is killed at the last acknowledged
+//     renewal + the lost_after in its record − a margin, on a clock that counts
+//     suspend; by the guardian, if the daemon is frozen. The owner of its shard goes
+//     by the same record, whatever the cluster's setting has become. So no process of
+//     an attempt lives when that is declared lost, whatever its task's policy lets
+//     follow then.
 //   - A cancelled run is neither queued nor retried; a cancel that arrives while
 //     a result is being recorded stops the retry.
 //   - No process exists of which the guardian was not told before: it finds it by
@@ -44,7 +49,7 @@
 //     CARILLON_RUN_ID and CARILLON_FENCING_TOKEN.
 //   - A control group is one attempt's at a time, and was empty when it began.
 //   - No zombie is left, even by the first process of a container.
-//   - etcd being away kills nothing that nobody else may replace; results wait.
+//   - etcd being away kills nothing before that deadline; results wait.
 //
 // What is not: a process of root's that moves itself to another control group is
 // not found. Without control groups: an orphan that left its group and wiped its

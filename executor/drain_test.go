@@ -29,7 +29,7 @@ func TestProcess_Streams(t *testing.T) {
 	}
 	a := assigned("r2", &task.Process{Shell: script})
 	a.Output.Streams = task.StreamsApart
-	what, err := l.prepare(a, 1)
+	what, err := l.prepare(a, newToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestProcess_LimitOfTheTask(t *testing.T) {
 	for limit, kept := range map[task.Size]int{0: 8192, 2048: 2048, 1 << 20: 8192} {
 		a := assigned("r1", &task.Process{Shell: "head -c 100000 /dev/zero"})
 		a.Output = task.Output{Limit: limit, Streams: task.StreamsApart}
-		what, err := l.prepare(a, 1)
+		what, err := l.prepare(a, newToken())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 			t.Helper()
 			a := assigned("r1", &task.Process{Shell: script})
 			a.Output.Streams = streams
-			what, err := l.prepare(a, 1)
+			what, err := l.prepare(a, newToken())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -94,8 +94,8 @@ func (e *Executor) withEnvFrom(a task.Assigned, may func() error, o *orders) (ta
 	}
 	env := map[string]string{}
 	for i, f := range given.EnvFrom {
-		values, err := e.valuesOf(a.Namespace, f, as, may, o)
-		if errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
+		values, err := e.valuesOf(a, f, as, may, o)
+		if hasReason(err) {
 			return a, err
 		}
 		if err == nil {
@@ -113,9 +113,9 @@ func (e *Executor) withEnvFrom(a task.Assigned, may func() error, o *orders) (ta
 	return a, nil
 }
 
-func (e *Executor) valuesOf(namespace string, f task.EnvFrom, as account, may func() error, o *orders) (map[string]string, error) {
+func (e *Executor) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func() error, o *orders) (map[string]string, error) {
 	if f.Secret == "" {
-		b, err := readAs(f.File, as)
+		b, err := within(e.launch.stuck, o.given, a.Timeout.Std(), "to read "+f.Source(), func() ([]byte, error) { return readAs(f.File, as) })
 		if err == nil && b == nil && !f.Optional {
 			err = errors.New("does not exist")
 		}
@@ -130,10 +130,10 @@ func (e *Executor) valuesOf(namespace string, f task.EnvFrom, as account, may fu
 	if e.cfg.Secrets == nil {
 		return nil, fmt.Errorf("%s: this node has no key for secrets (secret_keys)", f.Source())
 	}
-	values, err := e.asking.get(namespace, f.Secret, may, o.given)
+	values, err := e.asking.get(a.Namespace, f.Secret, may, o.given)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
-		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), namespace)
+		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), a.Namespace)
 	case errors.Is(err, task.ErrUnavailable):
 		return nil, fmt.Errorf("%s: etcd did not answer", f.Source())
 	case err != nil && !errors.Is(err, errCalledOff) && !errors.Is(err, errTooLate):
@@ -148,5 +148,5 @@ func (p *running) forget(what *launch) {
 	process := *what.process
 	process.Env = nil
 	what.process, what.env, what.may, what.judge = &process, nil, nil, nil
-	p.spawn.env, p.spawn.may = nil, nil
+	p.spawnRequest.env, p.spawnRequest.may = nil, nil
 }

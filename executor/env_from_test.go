@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -24,7 +23,7 @@ const canary = "canary-4bd1"
 // own over all, and Carillon's over that.
 func TestEnvFrom_Order(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t), withSecrets(map[string]string{"A": "secret", "B": "secret", "C": "secret", "D": "secret", "CARILLON_TASK": "secret"}, nil))
+	n := newNode(t, newEtcd(t), withSecrets(map[string]string{"A": "secret", "B": "secret", "C": "secret", "D": "secret", "CARILLON_TASK": "secret"}, nil))
 	file := filepath.Join(n.dir, "env")
 	writeFile(t, file, "A=file\nB=file\nX='a b'\n", 0o600)
 	n.join()
@@ -52,7 +51,7 @@ func TestEnvFrom_Order(t *testing.T) {
 // TestEnvFrom_WhatCannotBeHadFailsTheAttempt, and says what without any value.
 func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t), withSecrets(map[string]string{"A": canary}, map[string]error{
+	n := newNode(t, newEtcd(t), withSecrets(map[string]string{"A": canary}, map[string]error{
 		"none": fmt.Errorf("secret default/none: %w", task.ErrNotFound), "bad": errors.New("cannot be decrypted"),
 	}))
 	bad := filepath.Join(n.dir, "bad")
@@ -88,7 +87,7 @@ func TestEnvFrom_AsksAgainWhileEtcdIsAway(t *testing.T) {
 	t.Parallel()
 	var asked, away atomic.Int64
 	away.Store(1)
-	n := newNode(t, kvtest.Start(t), func(c *Config) {
+	n := newNode(t, newEtcd(t), func(c *Config) {
 		c.Secrets = func(context.Context, string, string) (map[string]string, error) {
 			if asked.Add(1); away.Load() != 0 {
 				return nil, fmt.Errorf("%w: away", task.ErrUnavailable)

@@ -19,7 +19,6 @@ import (
 
 // The executor's defaults.
 const (
-	DefaultLostAfter     = 2 * time.Minute
 	DefaultFinishers     = 512
 	DefaultMaxUnfinished = 10_000
 )
@@ -59,9 +58,6 @@ type Config struct {
 	// Policy is what the node's administrator allows; nil: all.
 	Policy Policy
 
-	// LostAfter is how long after a node fell silent others may replace its
-	// attempts; 0 is DefaultLostAfter. It is the same on all nodes.
-	LostAfter time.Duration
 	// Dead reports whether an instance is known to be dead with all its processes,
 	// beyond what Inbox.Cleared says; nil: none is.
 	Dead func(instance string) bool
@@ -73,6 +69,8 @@ type Config struct {
 	Act Act
 	// Obeyed, if set, is called when Froze has changed. It does not block.
 	Obeyed func()
+	// StuckChanged, if set, is called when StuckStarts has changed. It does not block.
+	StuckChanged func()
 	// Boot is a clock that counts suspend; nil: the host's.
 	Boot func() time.Duration
 
@@ -100,7 +98,6 @@ type Executor struct {
 	metrics  metrics
 	spool    *Spool
 	launch   launcher
-	margin   time.Duration // before LostAfter, for kills
 	reread   time.Duration // between lists of the inbox
 	patience time.Duration // how long an event may be on its way
 	clocks   clocks
@@ -146,7 +143,6 @@ func New(cfg Config) (*Executor, error) {
 	case cfg.Slots < 1:
 		return nil, fmt.Errorf("executor: %d slots: at least 1 is needed", cfg.Slots)
 	}
-	cfg.LostAfter = orDefault(cfg.LostAfter, DefaultLostAfter)
 	cfg.Finishers = orDefault(cfg.Finishers, DefaultFinishers)
 	cfg.MaxUnfinished = orDefault(cfg.MaxUnfinished, DefaultMaxUnfinished)
 	if cfg.Dead == nil {
@@ -162,13 +158,12 @@ func New(cfg Config) (*Executor, error) {
 	spool := NewSpool(cfg.Spool)
 	var places *rooms
 	if cfg.Act == nil {
-		places = newRooms(orDefault(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Instance, log)
+		places = newRooms(orDefault(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
 	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
 		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, talks: newTalks(log), own: ownAccount(), policy: cfg.Policy, node: cfg.Node, log: log,
-			groups: cfg.Groups, orphans: cfg.Orphans},
-		margin: min(10*time.Second, cfg.LostAfter/4),
+			groups: cfg.Groups, orphans: cfg.Orphans, stuck: newStuckStarts(cfg.StuckChanged)},
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
 		asking:  newAsking(),
@@ -190,6 +185,10 @@ func (e *Executor) Free() int { return int(e.free.Load()) }
 
 // Running is how many attempts have a process, or are about to.
 func (e *Executor) Running() int { return int(e.running.Load()) }
+
+// StuckStarts is how many starts have taken more than some seconds, or could not be ended
+// after they were given up.
+func (e *Executor) StuckStarts() int { return int(e.launch.stuck.count.Load()) }
 
 // Joined tells of a new session, at every join. The inbox is listed anew; what
 // was held before is adopted. Before the first nothing starts.

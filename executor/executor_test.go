@@ -10,12 +10,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// node is an executor on a real etcd, and the hands to feed it.
+// node is an executor on an etcd in memory, and the hands to feed it.
 // join writes a new node key and tells the executor.
 // assign puts an attempt into the inbox, and returns its token. In a shell line
 // @name is a file of the node's own.
@@ -24,7 +23,7 @@ import (
 // ended waits for a run's record.
 // began waits for a process that writes its number to a file.
 func TestExecutor_RunsAndRecords(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	token := n.assign("r1", "echo out; echo $CARILLON_FENCING_TOKEN >@token; exit 3", func(a *task.Assigned) {
 		a.ScheduledTime = task.At(time.Now().Add(-2 * time.Second))
@@ -53,7 +52,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 }
 
 func TestExecutor_NothingStartsBeforeTheFirstJoin(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.assign("r1", "echo $$ >@r1")
 	time.Sleep(50 * time.Millisecond) // time to do wrong
 	if n.exists("r1") || n.Running() != 0 {
@@ -70,7 +69,7 @@ func TestExecutor_NothingStartsBeforeTheFirstJoin(t *testing.T) {
 }
 
 func TestExecutor_SlotsAndOrder(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 1 })
 	n.join()
 	n.assign("first", "echo $$ >@first; while ! test -e @go; do sleep 0.01; done")
 	n.began("first")
@@ -96,7 +95,7 @@ func TestExecutor_SlotsAndOrder(t *testing.T) {
 }
 
 func TestExecutor_Cancel(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 1 })
 	n.join()
 	retried := func(a *task.Assigned) { a.Retry.Attempts = 5 }
 	n.assign("runs", "echo $$ >@runs; exec sleep 300", retried)
@@ -120,7 +119,7 @@ func TestExecutor_Cancel(t *testing.T) {
 }
 
 func TestExecutor_CancelOfTheMomentOfFailureStopsTheRetry(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	// The cancel is written where the executor cannot see it in time: by the process's own last act.
 	for i := range 10 {
@@ -135,7 +134,7 @@ func TestExecutor_CancelOfTheMomentOfFailureStopsTheRetry(t *testing.T) {
 
 // cancelIfThere cancels as the API does: if the record is the one that was read.
 func TestExecutor_Retry(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	token := n.assign("r1", "exit 7", func(a *task.Assigned) {
 		a.Retry = task.Retry{Attempts: 2, Backoff: task.Duration(time.Minute), Factor: 1, MaxBackoff: task.Duration(time.Hour), On: []task.State{task.Failed}}
@@ -160,7 +159,7 @@ func TestExecutor_Retry(t *testing.T) {
 // deaf is an inbox whose watch falls silent.
 
 func TestExecutor_UnreadableRecordHurtsOnlyItself(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	key := n.keys.Run("n1", ref, "poison")
 	if _, err := n.etcd.Put(t.Context(), key, "{"); err != nil {
@@ -183,7 +182,7 @@ func TestExecutor_UnreadableRecordHurtsOnlyItself(t *testing.T) {
 }
 
 func TestExecutor_Drain(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 2 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 2 })
 	n.join()
 	n.assign("ends", "echo $$ >@ends; while ! test -e @go; do sleep 0.01; done")
 	n.assign("stays", "echo $$ >@stays; trap '' TERM; while :; do sleep 0.01; done",
@@ -228,8 +227,7 @@ func TestExecutor_Drain(t *testing.T) {
 }
 
 func TestExecutor_StopsAtOnce(t *testing.T) {
-	server := kvtest.StartServer(t)
-	n := newNode(t, server.Client())
+	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("r1", "echo $$ >@r1; exec sleep 300")
 	n.assign("r2", "setsid sh -c 'echo $$ >@r2; exec sleep 300' & wait")
@@ -258,7 +256,7 @@ func TestNew_Refuses(t *testing.T) {
 }
 
 func TestExecutor_ManyNoops(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.MaxUnfinished = 50; c.Finishers = 8 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.MaxUnfinished = 50; c.Finishers = 8 })
 	const all = 500
 	for i := range all {
 		n.assign("r"+strconv.Itoa(i), "", noop)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -24,7 +23,7 @@ func (n *node) freeze(namespaces ...string) int64 {
 
 func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
 	told := make(chan struct{}, 10)
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Obeyed = func() { told <- struct{}{} } })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Obeyed = func() { told <- struct{}{} } })
 	n.join()
 	n.assign("before", "echo $$ >@before; while ! test -e @go; do sleep 0.01; done")
 	n.began("before")
@@ -69,7 +68,7 @@ func (l *lateFreezes) FollowFreezes(ctx context.Context, relist time.Duration, a
 
 func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
 	late := &lateFreezes{begin: make(chan struct{}, 10)}
-	n := newNode(t, kvtest.Start(t), func(c *Config) { late.Inbox, c.Inbox = c.Inbox, late })
+	n := newNode(t, newEtcd(t), func(c *Config) { late.Inbox, c.Inbox = c.Inbox, late })
 	for join := range 2 { // the second time it knows what was, and not what is
 		if join == 1 {
 			n.freeze()
@@ -119,7 +118,7 @@ func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 
 // Others may take it for gone by then, and a freeze for obeyed by all.
 func TestExecutor_StartsNothingWhenItsSessionMayBeOver(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	var renewed atomic.Int64 // before now
 	renewed.Store(int64(11 * time.Second))
 	key := n.keys.Node("n1")

@@ -41,8 +41,7 @@ const (
 // groups, and calls clear, which is to say so in etcd;
 // clear is called again until it succeeds, for some ten seconds, but not at all
 // if the daemon died before this guardian knew of every attempt. While the
-// daemon is frozen, it kills attempts which others may replace at their deadline,
-// and what holds the daemon up (see stuck).
+// daemon is frozen, it kills attempts at their deadline, after which they are declared lost.
 //
 // It holds a lock below the data directory for as long as it lives, and ignores
 // the signals by which terminals and service managers end a daemon.
@@ -61,7 +60,7 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 	if _, err := fmt.Fprintln(out, answer); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
-	g := guard{roots: hello.Groups, log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}, stuck: stuck{daemon: os.Getppid()}}
+	g := guard{roots: hello.Groups, log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
 	if dead := g.listen(ctx, lines); !dead {
 		return g.kill(ctx, func(ward) bool { return true }) // a bye with attempts alive: they end, too
 	}
@@ -84,7 +83,6 @@ type guard struct {
 	watch    watch
 	informed bool            // of all attempts that were there when it came
 	warned   map[uint64]bool // killed at their deadline
-	stuck    stuck
 }
 
 // inform notes that it knows all, and leaves its number in the lock file for
@@ -142,20 +140,19 @@ func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 			if x.All {
 				g.inform()
 			}
-		case now := <-look.C:
+		case <-look.C:
 			g.expire(ctx)
-			g.release(now)
 		}
 	}
 }
 
-// expire kills what others may replace by now. A daemon that is not frozen has
+// expire kills what is about to be declared lost. A daemon that is not frozen has
 // done so before.
 func (g *guard) expire(ctx context.Context) {
 	now := Boottime()
 	due := func(a ward) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
 	if h, n := g.watch.prey(due); n > 0 {
-		g.log.Warn("the daemon is silent: killing attempts that others may replace", zap.Int("attempts", n))
+		g.log.Warn("the daemon is silent: killing its attempts before they are declared lost", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, unkillable)
 		defer cancel()
 		if _, err := h.run(ctx.Done()); err != nil {
@@ -206,7 +203,7 @@ func (h Hello) removeRooms(log *zap.Logger) {
 	}
 	late := make(chan struct{})
 	defer time.AfterFunc(guardRooms, func() { close(late) }).Stop()
-	if err := RemoveRooms(h.Rooms, late); err != nil {
+	if err := RemoveRooms(h.Rooms, h.Dir, late); err != nil {
 		log.Warn("directories of attempts are left", zap.String("path", h.Rooms), zap.Error(err))
 	}
 }

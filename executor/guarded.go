@@ -137,15 +137,16 @@ func (g *Guardian) cover(l Leftover, session int) {
 	_ = g.flush() // or the next guardian is told
 }
 
-// renewed says until when the attempts of a session may live. It comes at every
-// look, and carries what else is unsaid.
-func (g *Guardian) renewed(id int, until time.Duration) {
+// renewed says when a session was last renewed, on CLOCK_BOOTTIME: its attempts may live
+// for as long after that as was said of each. It comes at every look, and carries what
+// else is unsaid.
+func (g *Guardian) renewed(id int, at time.Duration) {
 	if g == nil {
 		return
 	}
 	g.mu.Lock()
-	if known, ok := g.watch.sessions[id]; !ok || known != until {
-		g.tell(word{Session: &session{ID: id, Until: until}})
+	if known, ok := g.watch.sessions[id]; !ok || known != at {
+		g.tell(word{Session: &session{ID: id, Renewed: at}})
 	}
 	g.mu.Unlock()
 	_ = g.flush() // or the next guardian is told

@@ -190,17 +190,14 @@ func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 	}
 }
 
-func TestGuardian_KillsReplaceableAttemptsOfAFrozenDaemon(t *testing.T) {
-	d := startDaemon(t, "echo $$ >@old; : replaceable; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@mine; sleep 300")
-	old, left, mine := d.pid("old"), d.pid("left"), d.pid("mine")
+func TestGuardian_KillsTheAttemptsOfAFrozenDaemon(t *testing.T) {
+	d := startDaemon(t, "echo $$ >@old; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@other; sleep 300")
+	old, left, other := d.pid("old"), d.pid("left"), d.pid("other")
 	d.silence(time.Second)
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the replaceable attempt is dead", func() bool { return !alive(old) && !alive(left) })
-	if !alive(mine) {
-		t.Error("an attempt that nobody may replace was killed")
-	}
+	eventually(t, "the attempts are dead", func() bool { return !alive(old) && !alive(left) && !alive(other) })
 	if d.cleared() {
 		t.Error("a frozen daemon's instance is said to be cleared")
 	}
@@ -260,7 +257,7 @@ func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
 	l.guardian = g
 	o := newOrders()
 	time.AfterFunc(200*time.Millisecond, func() { o.give(kill{causeCancel, 0}) })
-	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), 1)
+	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), newToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,10 +267,11 @@ func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
 }
 
 func TestKillLeftovers(t *testing.T) {
+	token, other := newToken(), newToken()
 	mine := exec.Command("sh", "-c", "setsid sleep 300 & exec sleep 300")
-	mine.Env = append(os.Environ(), envRunID+"=r1", envToken+"=7", envTask+"=job", envNamespace+"=default")
+	mine.Env = append(os.Environ(), envRunID+"=r1", envToken+"="+fmt.Sprint(token), envTask+"=job", envNamespace+"=default")
 	others := exec.Command("sleep", "300")
-	others.Env = append(os.Environ(), envRunID+"=r1", envToken+"=8")
+	others.Env = append(os.Environ(), envRunID+"=r1", envToken+"="+fmt.Sprint(other))
 	for _, c := range []*exec.Cmd{mine, others} {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -281,7 +279,7 @@ func TestKillLeftovers(t *testing.T) {
 	}
 	defer func() { _ = others.Process.Kill(); _ = others.Wait(); _ = mine.Wait() }()
 	h := hunt{}
-	h.addMark(Leftover{RunID: "r1", Token: 7})
+	h.addMark(Leftover{RunID: "r1", Token: token})
 	// In the middle of an exec a process has no mark: both are to be what they become.
 	asleep := func(pid int) bool {
 		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", procRoot, pid))
@@ -292,10 +290,10 @@ func TestKillLeftovers(t *testing.T) {
 		return len(both) == 2 && asleep(both[0]) && asleep(both[1]) && len(marked(t, &h)) == 2
 	})
 
-	if n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: 7, Namespace: "other"}}); n != 0 || err != nil {
+	if n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: token, Namespace: "other"}}); n != 0 || err != nil {
 		t.Errorf("killed %d of another namespace, %v", n, err)
 	}
-	n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: 7, Namespace: "default", Task: "job"}, {RunID: "r9", Token: 1}})
+	n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: token, Namespace: "default", Task: "job"}, {RunID: "r9", Token: 1}})
 	if n != 2 || err != nil {
 		t.Errorf("killed %d, %v; want 2", n, err)
 	}

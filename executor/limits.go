@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/spawn"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -51,15 +52,15 @@ func (c *confinement) together(groups *cgroup.Groups, l task.Limits) {
 }
 
 // join has the process enter what of its control group it cannot be started in. Where
-// no process can be held at its start, that cannot be: it matters if it has limits.
+// no process can be held at its start, that is impossible, which matters if it has limits.
 func (c *confinement) join(group *cgroup.Group, l cgroup.Limits) error {
 	if !group.Joins() {
 		return nil
 	}
-	if why := untraceable(); why == "" {
+	if spawn.CanHold {
 		c.steps, c.slow = append(c.steps, step{"limits", group.Join}), true
 	} else if l.Any() {
-		return c.cannot("limits", "%s", why)
+		return c.cannot("limits", cannotHold)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,6 +33,11 @@ func TestMain(m *testing.M) {
 		}
 	case "headless":
 		playHeadless()
+	case "leaseholder":
+		if err := playLeaseholder(); err != nil {
+			fmt.Fprintln(os.Stderr, "leaseholder:", err)
+			os.Exit(1)
+		}
 	default:
 		kvtest.Main(m)
 	}
@@ -85,11 +89,11 @@ func playDaemon() error {
 	}
 	s.orphans = orphans
 	go s.run(ctx)
-	places := newRooms(filepath.Join(dir, "rooms"), "i1", nil)
+	places := newRooms(filepath.Join(dir, "rooms"), dir, "i1", nil)
 	if err := places.open(); err != nil {
 		return err
 	}
-	l := launcher{rooms: places, spawner: s, spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil),
+	l := launcher{rooms: places, spawner: s, stuck: newStuckStarts(nil), spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil),
 		groups: groups, orphans: orphans}
 	go silentWhenAsked(dir, g)
 	for i, line := range lines {
@@ -97,13 +101,10 @@ func playDaemon() error {
 		if err != nil {
 			return err
 		}
-		what.ward.Session, what.ward.Replaceable = 1, strings.Contains(line, "replaceable")
-		if strings.Contains(line, "held") { // for ever, before its first instruction
+		what.ward.Session = 1
+		if strings.Contains(line, "held") { // for ever, before it becomes its user
 			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
-				// How it stands is looked at here: the guardian kills it before long, so that others can start.
-				st, err := readStat(pid)
-				err = errors.Join(err, os.WriteFile(filepath.Join(dir, "state"), []byte{st.state}, 0o600),
-					os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600))
+				err := os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600)
 				fmt.Println("held", i)
 				if err == nil {
 					select {}
@@ -136,7 +137,7 @@ func silentWhenAsked(dir string, g *Guardian) {
 	for {
 		b, _ := os.ReadFile(filepath.Join(dir, "silence"))
 		if d, err := time.ParseDuration(string(b)); err == nil {
-			g.renewed(1, Boottime()+d)
+			g.renewed(1, Boottime()+d-mostSilenceOfGuardian(task.DefaultLostAfter.Std()))
 			_ = os.WriteFile(filepath.Join(dir, "silent"), nil, 0o600)
 			return
 		}

@@ -15,7 +15,7 @@ import (
 // one, the owner of the task's shard. The record names the ended attempt, with
 // its token, as the last of Attempts; its Attempt is the number of the next.
 // LatenessMS stays that of the first attempt. What the run has said of itself goes on
-// with it: results, and the checkpoint, which the next attempt is given.
+// with it: results, and the checkpoint, which the next attempt is given. So does who asked for it.
 func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Waiting {
 	if a.Attempt = max(a.Attempt, 1); !a.Retries(end.State, end.ExitCode) {
 		return nil
@@ -36,6 +36,8 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 			Checkpoint: end.Checkpoint,
 			BadLines:   end.BadLines,
 			PartCount:  a.PartCount,
+			CreatedBy:  a.CreatedBy,
+			EnvNames:   a.EnvNames,
 		},
 		Env: a.Env,
 	}

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,9 +18,31 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// tokens are those that tests have given to attempts. A process that carries the run id and the token of an
+// attempt is killed when that ends, whoever started it: no two attempts may have the same ones, neither of two
+// tests of this process nor of two processes on this machine.
+var tokens atomic.Int64
+
+func init() { tokens.Store(rand.Int64N(1 << 40)) }
+
+// newToken returns a token that no other attempt has.
+func newToken() int64 { return tokens.Add(1 << 20) }
+
+// newEtcd starts an etcd in memory. Its revisions, which are tokens, begin where no other's do.
+func newEtcd(t testing.TB) *kv.Client {
+	t.Helper()
+
+	memory := kvmem.New(kvmem.Config{Revision: newToken(), MinTTL: 1})
+	t.Cleanup(memory.Close)
+
+	return kvtest.ClientOf(t, memory)
+}
 
 type node struct {
 	*Executor
@@ -90,10 +113,7 @@ func (n *node) put(key string, v any) int64 {
 func (n *node) join() kv.Fence {
 	n.t.Helper()
 	key := n.keys.Node("n1")
-	if _, err := n.etcd.Delete(n.t.Context(), key); err != nil {
-		n.t.Fatal(err)
-	}
-	f := kv.CreateFence(key, n.put(key, task.Node{Instance: "i1"}))
+	f := kv.CreateFence(key, n.recreate(key))
 	n.Joined(Session{Fence: f, LastRenewal: func() time.Time {
 		if at := n.renewed.Load(); at != nil {
 			return *at
@@ -113,6 +133,11 @@ func (n *node) assign(run, line string, change ...func(*task.Assigned)) int64 {
 }
 
 func noop(a *task.Assigned) { a.Action = task.Action{Noop: &task.Noop{}} }
+
+// lostAfter is how long an attempt is waited for when its node is silent.
+func lostAfter(d time.Duration) func(*task.Assigned) {
+	return func(a *task.Assigned) { a.LostAfter = task.Duration(d) }
+}
 
 // change changes a record, and undoes nothing that the executor writes meanwhile.
 func (n *node) change(run string, f func(*task.Assigned)) {

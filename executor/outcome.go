@@ -21,7 +21,7 @@ const (
 	causeTimeout        // it ran longer than it may
 	causeCancel         // somebody wants it to end
 	causeShutdown       // the daemon stops
-	causeSilent         // the node is silent, and others may start a successor
+	causeSilent         // the node is silent, and the attempt is about to be declared lost
 	causeGone           // its record is gone: others decided about it
 )
 

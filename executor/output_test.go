@@ -163,7 +163,7 @@ func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	l := newLauncher(t, SpoolConfig{})
 	looked := make(chan error, 1)
 	a := assigned("r1", &task.Process{Shell: "sleep 0.1"})
-	what, err := l.prepare(a, 1)
+	what, err := l.prepare(a, newToken())
 	if err != nil {
 		t.Fatal(err)
 	}

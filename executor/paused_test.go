@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -88,7 +87,7 @@ const counts = "while :; do echo >>@%s; sleep 0.002; done"
 
 func TestPause_OfARunningAttempt(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("pauses", "while ! test -e @go; do echo >>@pauses; sleep 0.002; done; exit 3", func(a *task.Assigned) { a.Retry.Attempts = 2 })
 	n.began1("pauses")
@@ -144,7 +143,7 @@ func (n *node) began1(name string) {
 
 func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 10 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 10 })
 	n.join()
 	trapped := "trap 'echo said; exit 5' INT; " + counts
 	paused := func(run, line string, change ...func(*task.Assigned)) {
@@ -208,9 +207,9 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 // A node that has been silent for too long ends what it has paused.
 func TestPause_OfASilentNode(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.LostAfter = 40 * time.Second })
+	n := newNode(t, newEtcd(t))
 	n.join()
-	n.assign("silent", "echo $$ >@silent; exec sleep 300", func(a *task.Assigned) { a.Replaceable = true })
+	n.assign("silent", "echo $$ >@silent; exec sleep 300", lostAfter(40*time.Second))
 	pid := n.began("silent")
 	n.change("silent", pause)
 	n.is("silent", task.Paused)
@@ -224,7 +223,7 @@ func TestPause_OfASilentNode(t *testing.T) {
 
 func TestPause_BeforeTheStart(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 1 })
 	n.join()
 	n.assign("held", "echo $$ >@held", pause)
 	n.assign("late", "echo $$ >@late", pause, func(a *task.Assigned) { a.StartBefore = task.At(time.Now().Add(700 * time.Millisecond)) })
@@ -260,7 +259,7 @@ func TestPause_BeforeTheStart(t *testing.T) {
 // as was asked for last, or it has ended.
 func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	for round := range 6 {
 		run, ends := fmt.Sprint("turns", round), round%2 == 1
@@ -318,7 +317,7 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 	t.Parallel()
 	broken := true
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.launch.freeze = func(tr *tree) error {
 		err := freezePatiently(tr)
 		if broken {
@@ -350,7 +349,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	l.freeze = freezePatiently
 	a := assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)
-	what, err := l.prepare(a, 4711)
+	what, err := l.prepare(a, newToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +407,7 @@ func TestGuardian_KillsWhatIsPaused(t *testing.T) {
 // A daemon that is frozen leaves its paused attempts to the guardian at their
 // deadline.
 func TestGuardian_KillsWhatAFrozenDaemonHasPaused(t *testing.T) {
-	d := startDaemon(t, "echo $$ >@plain; exec sleep 300 # replaceable")
+	d := startDaemon(t, "echo $$ >@plain; exec sleep 300")
 	pid := d.pid("plain")
 	d.pause(1)
 	d.silence(time.Second)

@@ -124,9 +124,14 @@ func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) 
 	return list, nil
 }
 
-// judge makes what judges an attempt with its program, by the policy as it is at
-// each call. It is nil without a policy.
-func (l *launcher) judge(a task.Assigned) (func(program string) (string, error), error) {
+// judge judges an attempt with its program by the policy as it is at each call.
+type judge struct {
+	launcher *launcher
+	asks     policy.Attempt
+}
+
+// judge is nil without a policy.
+func (l *launcher) judge(a task.Assigned) (*judge, error) {
 	if l.policy == nil {
 		return nil, nil
 	}
@@ -134,20 +139,37 @@ func (l *launcher) judge(a task.Assigned) (func(program string) (string, error),
 	if err != nil {
 		return nil, err
 	}
-	return func(program string) (string, error) {
-		p, err := l.allowed()
-		if err != nil {
-			return "", err
-		}
-		err = p.Check(asks)
-		if err == nil {
-			err = stillBound(p, asks)
-		}
-		if err == nil {
-			program, err = p.Program(program)
-		}
-		return program, refused(task.ReasonPolicy, err)
-	}, nil
+	return &judge{l, asks}, nil
+}
+
+// program returns what to execute, and the policy that allows it.
+func (j *judge) program(program string) (string, *policy.Policy, error) {
+	p, err := j.launcher.allowed()
+	if err != nil {
+		return "", nil, err
+	}
+	err = p.Check(j.asks)
+	if err == nil {
+		err = stillBound(p, j.asks)
+	}
+	if err == nil {
+		program, err = p.Program(program)
+	}
+	return program, p, refused(task.ReasonPolicy, err)
+}
+
+// errPolicyChanged means that the policy is another one than that by which the program was
+// judged.
+var errPolicyChanged = errors.New("the node's policy has changed")
+
+// unchanged is nil if the policy is still the one that allowed the program. It looks at
+// none of the paths of the attempt.
+func (j *judge) unchanged(before *policy.Policy) error {
+	p, err := j.launcher.allowed()
+	if err == nil && p != before && !reflect.DeepEqual(p, before) {
+		err = errPolicyChanged
+	}
+	return err
 }
 
 // stillBound is an error if the policy bounds an attempt otherwise than when it was
@@ -160,29 +182,26 @@ func stillBound(p *policy.Policy, asks policy.Attempt) error {
 	return err
 }
 
-// judged has the policy judge the program that was found, and has it judge that
-// once more directly before the fork. It returns what to execute.
-func (w *launch) judged(program, dir string) (string, error) {
-	judge, may := w.judge, w.may
+// judged has the policy judge the program that was found. It returns what to execute, which
+// no link leads elsewhere, and what is to be asked directly before the fork: whether the
+// policy is still the same.
+func (w *launch) judged(program, dir string) (real string, may func() error, err error) {
+	judge, before := w.judge, w.may
 	if judge == nil {
-		return program, nil
+		return program, before, nil
 	}
 	if !filepath.IsAbs(program) {
 		program = filepath.Join(dir, program)
 	}
-	real, err := judge(program)
+
+	real, by, err := judge.program(program)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	w.may = func() error {
-		if err := may(); err != nil {
+	return real, func() error {
+		if err := before(); err != nil {
 			return err
 		}
-		again, err := judge(program)
-		if err == nil && again != real {
-			err = refused(task.ReasonPolicy, fmt.Errorf("%s leads elsewhere than a moment ago", task.Quote(program)))
-		}
-		return err
-	}
-	return real, nil
+		return judge.unchanged(by)
+	}, nil
 }

@@ -26,10 +26,23 @@ const tick = 10 * time.Millisecond
 type stat struct {
 	pid, parent, pgrp int
 	state             byte
+	flags             uint64        // of the kernel
 	start             time.Duration // since boot, to the tick
 }
 
 func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' }
+
+// forkNoExec is PF_FORKNOEXEC, which the kernel clears when a process executes a program
+// and then keeps, until the process is reaped. Process accounting (acct(5), AFORK) has
+// told it since Linux 2.
+const forkNoExec = 0x40
+
+// neverExecuted reports whether a child that has not been reaped has not executed a
+// program, and did not before it died.
+func neverExecuted(pid int) bool {
+	st, err := readStat(pid)
+	return err == nil && st.flags&forkNoExec != 0
+}
 
 func readStat(pid int) (stat, error) {
 	b, err := os.ReadFile(procRoot + "/" + strconv.Itoa(pid) + "/stat")
@@ -49,7 +62,8 @@ func parseStat(pid int, b []byte) (stat, error) {
 	parent, err0 := strconv.Atoi(string(f[1]))
 	pgrp, err1 := strconv.Atoi(string(f[2]))
 	start, err2 := strconv.ParseInt(string(f[19]), 10, 64)
-	return stat{pid: pid, parent: parent, pgrp: pgrp, state: f[0][0], start: time.Duration(start) * tick}, errors.Join(err0, err1, err2)
+	flags, err3 := strconv.ParseUint(string(f[6]), 10, 64)
+	return stat{pid: pid, parent: parent, pgrp: pgrp, state: f[0][0], flags: flags, start: time.Duration(start) * tick}, errors.Join(err0, err1, err2, err3)
 }
 
 // processes lists all process ids.

@@ -44,8 +44,8 @@ type launch struct {
 	talk      *talk
 	output    task.Output
 	ward      ward
-	may       func() error                         // asked directly before the fork
-	judge     func(program string) (string, error) // by the node's policy; nil: none
+	may       func() error // asked directly before the fork
+	judge     *judge       // by the node's policy; nil: none
 	onStarted func(at time.Time)
 	onTurned  func(standing) // it stands still, goes on, or does not stand still
 	signal    syscall.Signal // that asks it to end
@@ -62,6 +62,7 @@ type launcher struct {
 	groups   *cgroup.Groups // nil, or of which there are none: attempts have no control group
 	orphans  *Orphans       // nil: orphans are not the daemon's
 	sweeper  sweeper
+	stuck    *stuckStarts
 	freeze   func(*tree) error // nil: the tree's own
 	// lingering takes letLinger's place, in tests; 0: it does not.
 	lingering time.Duration
@@ -103,8 +104,9 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env(&a)...), as: as, path: path,
 		room: room, noRoom: noRoom, bound: bound, talk: l.talks.begin(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
-		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
-		may:  func() error { return nil },
+		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token},
+			Silence: mostSilenceOfGuardian(a.EffectiveLostAfter().Std())},
+		may: func() error { return nil },
 	}, nil
 }
 
@@ -145,6 +147,12 @@ func (l *launcher) run(what launch, o *orders) Result {
 
 func notStarted(err error) Result {
 	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(), returns: errors.Is(err, errNoPolicy)}
+	switch {
+	case errors.Is(err, errStuck):
+		r.Reason = task.ReasonStuck
+	case errors.Is(err, errStartTimeout):
+		r.State, r.Reason = task.TimedOut, task.ReasonTimeout
+	}
 	r.unstarted = r.returns || errors.Is(err, errCalledOff) || errors.Is(err, errTooLate)
 	if _, ok := errors.AsType[cannotError](err); ok {
 		r.Reason = task.ReasonHost
@@ -158,38 +166,71 @@ func notStarted(err error) Result {
 // running is an attempt whose process has been started.
 type running struct {
 	*launcher
-	spawn
-	tree    tree
-	out     *output
-	pipe    *outlet
-	drained chan struct{} // closed when nothing reads the pipe any more
+	spawnRequest
+	tree tree
+	// killedAtStart is set if the process was killed when it had just executed.
+	killedAtStart kill
+	out           *output
+	pipe          *outlet
+	drained       chan struct{} // closed when nothing reads the pipe any more
+}
+
+// hasReason reports whether notStarted makes more of an error than a failure to start.
+func hasReason(err error) bool {
+	for _, known := range []error{errCalledOff, errTooLate, errStuck, errStartTimeout} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+var closedChannel = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// found is what an attempt executes, and where.
+type found struct {
+	program, dir string
+	argv         []string
+	may          func() error // asked directly before the fork
+}
+
+// find finds the program and the working directory. The daemon looks at paths that a user
+// may have put on a file system that does not answer.
+func (l *launcher) find(what *launch, o *orders) (found, error) {
+	w := *what // the goroutine may outlive the attempt
+	return within(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.find() })
+}
+
+func (w *launch) find() (f found, err error) {
+	if f.dir, err = workDir(orDefault(w.process.Dir, w.scratch), w.as); err != nil {
+		return found{}, err
+	}
+	f.argv = w.process.Command
+	if len(f.argv) == 0 {
+		f.argv = []string{cronShell, "-c", w.process.Shell}
+	}
+	if f.program, err = lookPath(f.argv[0], lookupEnv(w.env, "PATH"), f.dir); err != nil {
+		return found{}, err
+	}
+	if tmp := task.PrivateDir(f.program); w.bound.private && tmp != "" {
+		return found{}, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(f.program), tmp)
+	}
+	f.program, f.may, err = w.judged(f.program, f.dir)
+	return f, err
 }
 
 func (l *launcher) start(what launch, out *output, o *orders) (*running, error) {
-	dir, err := workDir(orDefault(what.process.Dir, what.scratch), what.as)
+	found, err := l.find(&what, o)
 	if err != nil {
-		return nil, err
-	}
-	argv := what.process.Command
-	if len(argv) == 0 {
-		argv = []string{cronShell, "-c", what.process.Shell}
-	}
-	program, err := lookPath(argv[0], lookupEnv(what.env, "PATH"), dir)
-	if err != nil {
-		return nil, err
-	}
-	if tmp := task.PrivateDir(program); what.bound.private && tmp != "" {
-		return nil, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(program), tmp)
-	}
-	if program, err = what.judged(program, dir); err != nil {
-		return nil, err
-	}
-	if program, argv, err = what.bound.besides(program, dir, argv, what.as); err != nil {
 		return nil, err
 	}
 	pipe, w, errs, err := newOutlet(what.output.Apart())
 	if err != nil {
-		return nil, startFailure(err, argv[0], dir)
+		return nil, startFailure(err, found.argv[0], found.dir)
 	}
 	group, err := l.takeGroup(what.bound, what.process.Limits)
 	if err != nil {
@@ -198,32 +239,54 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 		return nil, err
 	}
 	what.ward.Group = group.Dir()
-	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawn: spawn{
-		program: program, argv: argv, env: what.env, dir: dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: what.may,
+	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
+		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
 		bound: what.bound, room: what.room.where(),
 		group:   group,
 		guarded: l.guardian.intend(what.ward),
 	}}
 	p.tree = tree{mark: what.ward.Leftover, group: group, orphans: l.orphans}
 	p.traced = &p.tree
-	for err = errUnguarded; errors.Is(err, errUnguarded); {
+	for err = errUnguarded; errors.Is(err, errUnguarded) || errors.Is(err, errPolicyChanged); {
+		if errors.Is(err, errPolicyChanged) {
+			if found, err = l.find(&what, o); err != nil {
+				break
+			}
+			p.program, p.may = found.program, found.may
+		}
 		if err = l.guardian.await(o.given); err == nil {
-			err = l.spawner.start(&p.spawn, o.given)
+			err = l.spawner.start(&p.spawnRequest, o.given)
 		}
 	}
 	closeWriters(w, errs)
+	gone := closedChannel
+	if err == nil {
+		gone, err = p.awaitExecution(what.timeout, o)
+	}
 	if p.tree.pid == 0 { // orphans do not have it
 		p.tree.pid = p.pid
 	}
 	if err != nil {
 		pipe.Close()
-		p.guarded.ended()
-		p.endTree()
+		end := func() {
+			p.guarded.ended()
+			p.endTree()
+		}
+		select {
+		case <-gone:
+			end()
+		default: // it sleeps in the kernel, and may do so for ever
+			go func() {
+				<-gone
+				end()
+			}()
+		}
+
 		_, refused := isRefusal(err)
-		if _, cannot := errors.AsType[cannotError](err); cannot || refused || errors.Is(err, errCalledOff) || errors.Is(err, errTooLate) {
+		if _, cannot := errors.AsType[cannotError](err); cannot || refused || hasReason(err) {
 			return nil, err
 		}
-		return nil, startFailure(err, program, dir)
+		return nil, startFailure(err, found.program, found.dir)
 	}
 	if group != nil && !group.Holds() { // and the attempt may run all the same
 		l.groups.Give(group)
@@ -268,8 +331,15 @@ func (p *running) wait(what launch, o *orders) Result {
 	exited := make(chan error, 1)
 	go func() { exited <- awaitExit(p.pid, pidfd) }()
 
-	clock := newStint(time.Now(), what.timeout)
+	timeout := what.timeout
+	if timeout > 0 { // a start that was slow is part of it
+		timeout = max(1, timeout-time.Since(p.started))
+	}
+	clock := newStint(time.Now(), timeout)
 	why, killAt := p.until(exited, clock, what, o)
+	if why.cause == causeNone {
+		why = p.killedAtStart
+	}
 	r := Result{StartedAt: p.started, EndedAt: time.Now()}
 	if !clock.since.IsZero() {
 		p.thaw() // what the main process has left behind

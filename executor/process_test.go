@@ -30,12 +30,12 @@ func newLauncher(t testing.TB, cfg SpoolConfig) *launcher {
 	go func() { defer close(done); s.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	cfg.Dir = orDefault(cfg.Dir, t.TempDir())
-	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: openRooms(t, filepath.Join(cfg.Dir, "rooms")), talks: newTalks(nil), own: ownAccount(), node: "n1", log: orNop(nil)}
+	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: openRooms(t, filepath.Join(cfg.Dir, "rooms")), talks: newTalks(nil), stuck: newStuckStarts(nil), own: ownAccount(), node: "n1", log: orNop(nil)}
 }
 
 func openRooms(t testing.TB, dir string) *rooms {
 	t.Helper()
-	r := newRooms(dir, "i1", nil)
+	r := newRooms(dir, filepath.Dir(dir), "i1", nil)
 	r.within = time.Minute // others use the machine, too
 	if err := r.open(); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func (l *launcher) attempt(t testing.TB, change func(*task.Assigned), kills ...k
 	t.Helper()
 	a := assigned("r1", &task.Process{})
 	change(&a)
-	what, err := l.prepare(a, 4711)
+	what, err := l.prepare(a, newToken())
 	if err != nil {
 		return notStarted(err)
 	}
@@ -110,7 +110,7 @@ func TestProcess_Outcome(t *testing.T) {
 		"timeout, and SIGTERM ignored": {
 			change: shell("trap '' TERM; echo ready; sleep 60 & wait; sleep 60"), kills: []kill{{causeTimeout, 50 * time.Millisecond}}, // when it is ready
 			state: task.TimedOut, reason: task.ReasonTimeout, code: -1, signal: "SIGKILL"},
-		"timeout, and a clean end": {change: shell("trap 'exit 0' TERM; echo ready; sleep 60 & wait"), kills: []kill{{causeTimeout, time.Minute}},
+		"timeout, and a clean end": {change: shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"), kills: []kill{{causeTimeout, time.Minute}},
 			state: task.TimedOut, reason: task.ReasonTimeout},
 		"stopped by a signal, then timed out": {change: both(shell("kill -STOP $$"), timeout(50*time.Millisecond)),
 			state: task.TimedOut, reason: task.ReasonTimeout, code: -1, signal: "SIGTERM"},
@@ -297,7 +297,7 @@ func TestProcess_Environment(t *testing.T) {
 	})
 	slices.Sort(got)
 	want := []string{
-		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=4711", "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
+		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=" + fmt.Sprint(tokens.Load()), "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
 		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z",
 		"CARILLON_TALK=" + filepath.Join(l.rooms.dir, "i1", "1", "talk"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
 		"LOGNAME=" + me.name, "PATH=/usr/bin:/bin", "SHELL=/bin/sh",

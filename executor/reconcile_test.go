@@ -13,7 +13,7 @@ import (
 // The watch of the inbox loses an attempt that comes, a cancel, and the end of a
 // record: the next list has all of them done, and the one after counts them.
 func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
-	etcd := kvtest.Start(t)
+	etcd := newEtcd(t)
 	deaf := kvtest.Deafen(etcd)
 	n := newNode(t, etcd)
 	n.reread, n.patience = 500*time.Millisecond, 300*time.Millisecond
@@ -45,7 +45,7 @@ func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
 
 // Lists in the midst of much that comes and goes find nothing that is lost.
 func TestExecutor_FindsNothingWhileItsWatchIsWell(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.reread = 50 * time.Millisecond
 	n.join()
 	for i := range 300 {

@@ -20,7 +20,7 @@ import (
 )
 
 func TestExecutor_AdoptsAfterARejoin(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 1 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 1 })
 	n.join()
 	n.assign("runs", "echo $$ >>@runs; while ! test -e @go; do sleep 0.01; done")
 	pid := n.began("runs")
@@ -50,7 +50,7 @@ func TestExecutor_AdoptsAfterARejoin(t *testing.T) {
 }
 
 func TestExecutor_MarksWhatLasts(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("r1", "while ! test -e @go; do sleep 0.01; done")
 	eventually(t, "it is marked as running", func() bool { a, _ := n.inbox("r1"); return a.State == task.Running })
@@ -61,7 +61,7 @@ func TestExecutor_MarksWhatLasts(t *testing.T) {
 }
 
 func TestExecutor_KillsWhatIsGone(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	token := n.assign("r1", "trap '' TERM; echo $$ >@r1; while :; do sleep 0.01; done")
 	pid := n.began("r1")
@@ -96,7 +96,7 @@ func (d *deaf) FollowInbox(ctx context.Context, node string, relist time.Duratio
 
 func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 	d := &deaf{}
-	n := newNode(t, kvtest.Start(t), func(c *Config) { d.Inbox, c.Inbox = c.Inbox, d })
+	n := newNode(t, newEtcd(t), func(c *Config) { d.Inbox, c.Inbox = c.Inbox, d })
 	n.join()
 	token := n.assign("r1", "echo $$ >@r1; while ! test -e @go; do sleep 0.01; done; exit 4")
 	n.began("r1")
@@ -121,7 +121,7 @@ func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 }
 
 func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("r1", "echo $$ >@old; exec sleep 300")
 	pid := n.began("old")
@@ -142,7 +142,7 @@ func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 }
 
 func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Slots = 3 })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 3 })
 	n.join()
 	const all = 40
 	for i := range all {
@@ -173,18 +173,19 @@ func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
 func TestExecutor_AnotherInstancesAttempts(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
+		after  time.Duration // lost_after in the records
 		prove  func(*node)
 	}{
-		"cleared":    {func(*Config) {}, func(n *node) { n.put(n.keys.Cleared("i0"), struct{}{}) }},
-		"told":       {func(c *Config) { c.Dead = func(i string) bool { return i == "i0" } }, func(*node) {}},
-		"after long": {func(c *Config) { c.LostAfter = time.Second }, func(*node) {}},
+		"cleared":    {func(*Config) {}, 0, func(n *node) { n.put(n.keys.Cleared("i0"), struct{}{}) }},
+		"told":       {func(c *Config) { c.Dead = func(i string) bool { return i == "i0" } }, 0, func(*node) {}},
+		"after long": {func(*Config) {}, time.Second, func(*node) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, kvtest.Start(t), c.change)
+			n := newNode(t, newEtcd(t), c.change)
 			other := func(a *task.Assigned) { a.Instance = "i0" }
 			again := func(a *task.Assigned) { a.Retry.Attempts, a.Retry.On = 2, []task.State{task.Lost} }
-			token := n.assign("once", "echo $$ >@once", other)
-			n.assign("again", "echo $$ >@again", other, again)
+			token := n.assign("once", "echo $$ >@once", other, lostAfter(c.after))
+			n.assign("again", "echo $$ >@again", other, again, lostAfter(c.after))
 			joined := time.Now()
 			n.join()
 			if name == "cleared" {
@@ -215,33 +216,34 @@ func TestExecutor_AnotherInstancesAttempts(t *testing.T) {
 }
 
 func TestExecutor_Silence(t *testing.T) {
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.LostAfter = 4 * time.Second }) // the deadline is at 3 s
+	n := newNode(t, newEtcd(t))
 	n.join()
-	n.assign("mine", "echo $$ >@mine; while ! test -e @go; do sleep 0.01; done")
-	n.assign("others", "echo $$ >@others; exec sleep 300", func(a *task.Assigned) { a.Replaceable = true })
-	mine, others := n.began("mine"), n.began("others")
+	soon := lostAfter(4 * time.Second) // killed after 3 s of silence
+	n.assign("one", "echo $$ >@one; exec sleep 300", soon)
+	n.assign("again", "echo $$ >@again; exec sleep 300", soon, func(a *task.Assigned) { a.Retry.Attempts, a.Retry.On = 2, []task.State{task.Lost} })
+	one, again := n.began("one"), n.began("again")
 	last := time.Now() // from here on it is silent: that they have begun may have taken its time
 	n.renewed.Store(&last)
-	n.sees("mine", "is of a silent session", func(*attempt) bool { return n.session.renewals.seen.Equal(last) })
-	renewal, deadline := n.deadline()
+	n.sees("one", "is of a silent session", func(*attempt) bool { return n.session.renewals.seen.Equal(last) })
+	renewal := n.lastRenewal()
+	deadline := renewal + 3*time.Second
 	since := time.Since(last) // read before the other clock: however long that takes, the sum is not too early
 	if latest := Boottime() - since; renewal > latest {
 		t.Errorf("the last renewal counts as %s younger than it is", renewal-latest)
 	}
-	if got := deadline - renewal; got != 3*time.Second {
-		t.Errorf("the deadline is %s after the last renewal", got)
-	}
-	eventually(t, "the replaceable one is dead", func() bool { return !alive(others) })
+	eventually(t, "both are dead", func() bool { return !alive(one) && !alive(again) })
 	if early := deadline - Boottime(); early > 0 {
 		t.Errorf("killed %s before the deadline", early)
 	}
-	if !alive(mine) {
-		t.Error("an attempt that nobody may replace was killed")
-	}
-	if r := n.ended("others"); r.State != task.Lost || r.Reason != task.ReasonNodeLost {
+	if r := n.ended("one"); r.State != task.Lost || r.Reason != task.ReasonNodeLost {
 		t.Errorf("got %+v", r)
 	}
-	n.assign("late", "echo $$ >@late")
+	var w *task.Waiting
+	eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
+	if len(w.Attempts) != 1 || w.Attempts[0].State != task.Lost {
+		t.Errorf("got %+v", w)
+	}
+	n.assign("late", "echo $$ >@late", soon)
 	eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 	time.Sleep(50 * time.Millisecond) // time to do wrong
 	if n.exists("late") {
@@ -250,30 +252,68 @@ func TestExecutor_Silence(t *testing.T) {
 	n.renewed.Store(nil)
 	n.join()
 	n.ended("late")
-	n.touch("go")
-	if r := n.ended("mine"); r.State != task.Succeeded {
-		t.Errorf("got %+v", r)
-	}
 }
 
-// deadline is the latest session's last renewal, as the executor knows it, and
-// until when its attempts may run in silence, on CLOCK_BOOTTIME.
-func (n *node) deadline() (renewal, until time.Duration) {
+// lastRenewal is the latest session's, as the executor knows it, on CLOCK_BOOTTIME.
+func (n *node) lastRenewal() (at time.Duration) {
 	known := make(chan struct{})
 	n.tell(func() {
-		renewal, until = n.session.renewals.at, time.Duration(n.session.until.Load())
+		at = time.Duration(n.session.renewed.Load())
 		close(known)
 	})
 	<-known
-	return renewal, until
+	return at
+}
+
+// Each attempt has the time that its own record gives it, which its owner goes by, too:
+// the cluster's setting may have changed between one and the next.
+func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
+	n := newNode(t, newEtcd(t))
+	n.join()
+	n.assign("short", "echo $$ >@short; exec sleep 300", lostAfter(4*time.Second))
+	n.assign("long", "echo $$ >@long; exec sleep 300", lostAfter(24*time.Hour))
+	n.assign("usual", "echo $$ >@usual; exec sleep 300")
+	short, long, usual := n.began("short"), n.began("long"), n.began("usual")
+
+	silent := func(d time.Duration) {
+		last := time.Now().Add(-d)
+		n.renewed.Store(&last)
+	}
+	silent(4 * time.Second)
+	n.ended("short")
+	n.assign("late", "echo $$ >@late", lostAfter(4*time.Second))
+	n.assign("noop", "", noop, lostAfter(4*time.Second))
+	n.assign("other", "true", lostAfter(time.Hour))
+	n.ended("other")
+	if alive(short) || !alive(long) || !alive(usual) {
+		t.Errorf("after 4 s of silence: of 4s alive %t, of 24h %t, of the default %t", alive(short), alive(long), alive(usual))
+	}
+	if a, _ := n.inbox("noop"); n.exists("late") || a == nil {
+		t.Error("an attempt started that is about to be declared lost")
+	}
+
+	silent(2 * time.Minute)
+	n.ended("usual")
+	if !alive(long) {
+		t.Error("after 2 min of silence the attempt of 24 h is dead")
+	}
+	silent(24 * time.Hour)
+	if r := n.ended("long"); r.State != task.Lost || alive(long) {
+		t.Errorf("got %+v", r)
+	}
+
+	n.renewed.Store(nil) // it hears of etcd again
+	n.ended("late")
+	n.ended("noop")
 }
 
 func TestExecutor_EtcdAway(t *testing.T) {
 	server := kvtest.StartServer(t)
 	n := newNode(t, server.Client())
 	n.join()
-	n.assign("ends", "echo $$ >@ends; while ! test -e @down; do sleep 0.01; done")
-	n.assign("lasts", "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
+	ends, lasts := fmt.Sprint("ends-", newToken()), fmt.Sprint("lasts-", newToken())
+	n.assign(ends, "echo $$ >@ends; while ! test -e @down; do sleep 0.01; done")
+	n.assign(lasts, "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
 	n.began("ends")
 	pid := n.began("lasts")
 	server.Stop()
@@ -282,14 +322,14 @@ func TestExecutor_EtcdAway(t *testing.T) {
 	eventually(t, "one end is unrecorded", func() bool { return value(n.metrics.unrecorded) == 1 })
 	eventually(t, "its slot is free: the process has ended", func() bool { return n.Free() == 3 })
 	server.Restart()
-	if r := n.ended("ends"); r.State != task.Succeeded {
+	if r := n.ended(ends); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
 	if !alive(pid) {
 		t.Error("killed because etcd was away")
 	}
 	n.touch("go")
-	if r := n.ended("lasts"); r.State != task.Succeeded {
+	if r := n.ended(lasts); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -300,7 +340,7 @@ func TestExecutor_WithGuardian(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
-	n := newNode(t, kvtest.Start(t), func(c *Config) { c.Guardian, c.Dir = g, dir })
+	n := newNode(t, newEtcd(t), func(c *Config) { c.Guardian, c.Dir = g, dir })
 	n.join()
 	for i := range 20 {
 		n.assign(fmt.Sprint("r", i), "exit 0")
@@ -344,7 +384,7 @@ func TestExecutor_WithGuardian(t *testing.T) {
 }
 
 func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	token := n.assign("r1", "echo $$ >>@r1")
 	n.ended("r1")
@@ -388,7 +428,7 @@ func (b *balky) Finish(ctx context.Context, h store.Held, end task.Run, next *ta
 // A cancel comes after the attempt has ended, and before that is on record.
 func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 	b := &balky{}
-	n := newNode(t, kvtest.Start(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
+	n := newNode(t, newEtcd(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
 	b.on.Store(true)
 	n.join()
 	again := func(a *task.Assigned) { a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}} }
@@ -414,7 +454,7 @@ func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 // that has decided what follows.
 func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
 	b := &balky{}
-	n := newNode(t, kvtest.Start(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
+	n := newNode(t, newEtcd(t), func(c *Config) { b.Inbox, c.Inbox = c.Inbox, b })
 	b.on.Store(true)
 	n.join()
 	token := n.assign("fails", "exit 3", func(a *task.Assigned) {

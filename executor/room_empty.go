@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -19,39 +18,65 @@ const deepest = 32
 // errNoTime means that there was no time to empty a directory.
 var errNoTime = errors.New("it holds too much to be removed at once")
 
-// RemoveRooms removes the rooms that daemons which are dead have left below dir
-// (see RoomsDir), until done is closed. Those of daemons that live stay. It is for
-// the guardian, when no process of an attempt is left, and for the next start.
-func RemoveRooms(dir string, done <-chan struct{}) error { return removeRooms(dir, "", done) }
+// RemoveRooms removes the rooms that dead daemons have left in dir (see RoomsDir), until done is
+// closed. Rooms of living daemons stay. It is for the guardian, when no process of an attempt is left,
+// and for the next start.
+//
+// It runs as root and deletes everything that it finds. It therefore works on descriptors alone,
+// follows no link, and refuses a directory that another user owns, may write to, or may have put there.
+func RemoveRooms(dir, data string, done <-chan struct{}) error {
+	return removeRooms(dir, data, "", done)
+}
 
-func removeRooms(dir, except string, done <-chan struct{}) (err error) {
-	homes, err := os.ReadDir(dir)
+// removeRooms does what RemoveRooms does, and leaves the instance except alone.
+func removeRooms(dir, data, except string, done <-chan struct{}) error {
+	uid := uint32(os.Geteuid())
+
+	all, err := openRoomsDir(dir, data, uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for _, h := range homes {
-		if h.Name() != except {
-			err = errors.Join(err, removeHome(filepath.Join(dir, h.Name()), done))
-		}
-	}
-	_ = os.Remove(dir) // unless something is left, or in use
-	return err
-}
-
-// removeHome removes the rooms of a dead daemon: of one whose lock can be had.
-func removeHome(path string, done <-chan struct{}) error {
-	fd, err := openDir(unix.AT_FDCWD, path)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil // it lives
+	defer all.Close()
+
+	instances, err := all.Readdirnames(-1)
+	for _, instance := range instances {
+		if instance != except {
+			err = errors.Join(err, removeHome(all, instance, uid, done))
+		}
 	}
-	if err := emptyDir(fd, done); err != nil {
-		return fmt.Errorf("empty %s: %w", path, err)
+
+	_ = os.Remove(dir) // it stays if something is left in it, or if another daemon uses it
+
+	return err
+}
+
+// removeHome removes the rooms of a daemon that is dead: nobody holds its lock.
+func removeHome(all *os.File, instance string, uid uint32, done <-chan struct{}) error {
+	home, err := openOwnDir(all, instance, uid, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return os.Remove(path)
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+
+	if err := unix.Flock(int(home.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil // its daemon lives
+	}
+
+	if err := emptyDir(int(home.Fd()), done); err != nil {
+		return fmt.Errorf("empty %s: %w", home.Name(), err)
+	}
+
+	if err := unix.Unlinkat(int(all.Fd()), instance, unix.AT_REMOVEDIR); err != nil {
+		return &os.PathError{Op: "remove", Path: home.Name(), Err: err}
+	}
+
+	return nil
 }
 
 // emptyDir removes all that is in a directory, until done is closed. It follows no

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +24,14 @@ import (
 )
 
 func newTestRooms(t *testing.T) *rooms { return openRooms(t, filepath.Join(t.TempDir(), "rooms")) }
+
+// newTestRoomsUnopened returns rooms in a data directory of the test that nobody has opened yet.
+func newTestRoomsUnopened(t testing.TB) *rooms {
+	t.Helper()
+	data := t.TempDir()
+
+	return newRooms(filepath.Join(data, "rooms"), data, "i1", nil)
+}
 
 // alone gives an attempt a name that no other has: those of a test that runs beside this
 // one may kill all that has theirs.
@@ -254,7 +266,7 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(m.path, roomTalk), nil, 0o600))
 	dead := filepath.Join(alive.dir, "i0", "7", "scratch")
 	must(t, os.MkdirAll(dead, 0o700))
-	must(t, RemoveRooms(alive.dir, nil))
+	must(t, RemoveRooms(alive.dir, alive.data, nil))
 	if _, err := os.Stat(filepath.Join(alive.dir, "i0")); !os.IsNotExist(err) {
 		t.Errorf("what the dead one has left is there: %v", err)
 	}
@@ -266,7 +278,7 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	if _, err := os.Stat(alive.dir); !os.IsNotExist(err) {
 		t.Errorf("after the end: %v", err)
 	}
-	must(t, RemoveRooms(alive.dir, nil))
+	must(t, RemoveRooms(alive.dir, alive.data, nil))
 }
 
 // A node's settings may name a directory that others keep things in: none of these is
@@ -278,10 +290,10 @@ func TestRooms_TouchNothingBesideTheirOwn(t *testing.T) {
 	must(t, os.Mkdir(filepath.Dir(precious), 0o755))
 	writeFile(t, precious, "x", 0o600)
 	must(t, os.Chmod(set, 0o755))
-	r := newRooms(RoomsDir(set, "n1", t.TempDir()), "i1", nil)
+	r := newRooms(RoomsDir(set, "n1", t.TempDir()), "", "i1", nil)
 	must(t, r.open())
-	must(t, removeRooms(r.dir, r.instance, nil))
-	must(t, RemoveRooms(r.dir, nil))
+	must(t, removeRooms(r.dir, r.data, r.instance, nil))
+	must(t, RemoveRooms(r.dir, r.data, nil))
 	r.close()
 	if _, err := os.Stat(precious); err != nil {
 		t.Error(err)
@@ -291,12 +303,87 @@ func TestRooms_TouchNothingBesideTheirOwn(t *testing.T) {
 	}
 }
 
+// A user who may write to scratch_dir puts a link to other people's files where the node keeps its
+// rooms, or owns the directory there. Neither the node nor its guardian deletes through it.
+func TestRemoveRooms_DeletesNothingThatAnotherUserPutThere(t *testing.T) {
+	t.Parallel()
+
+	attacks := map[string]func(victim, rooms string) string{
+		"link to the directory above": func(victim, rooms string) string { return "ln -s '" + victim + "' '" + rooms + "'" },
+		"directory with a link in it": func(victim, rooms string) string {
+			return "mkdir '" + rooms + "' && ln -s '" + victim + "' '" + rooms + "/i0'"
+		},
+		"directory that somebody writes": func(_, rooms string) string { return "mkdir -p '" + rooms + "/i0/1' && chmod 0777 '" + rooms + "'" },
+	}
+
+	for _, mode := range []os.FileMode{0o777, 0o777 | os.ModeSticky} {
+		for name, script := range attacks {
+			t.Run(fmt.Sprintf("%s, %v", name, mode), func(t *testing.T) {
+				t.Parallel()
+
+				// Directories of tests can be entered by their own user alone.
+				top := outsideTmp(t)
+				must(t, os.Chmod(top, 0o755))
+				set, victim := filepath.Join(top, "scratch"), filepath.Join(top, "home")
+				must(t, errors.Join(os.Mkdir(set, 0o755), os.Chmod(set, mode), os.MkdirAll(filepath.Join(victim, "ann", "docs"), 0o700)))
+				thesis := filepath.Join(victim, "ann", "docs", "thesis")
+				writeFile(t, thesis, "x", 0o600)
+
+				dir := RoomsDir(set, "n1", t.TempDir())
+				cmd := exec.Command("sh", "-c", script(victim, dir))
+				if os.Geteuid() == 0 {
+					cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+				}
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				before := treeOf(t, top)
+
+				if err := RemoveRooms(dir, "", nil); err == nil {
+					t.Error("the directory was accepted")
+				}
+				if err := newRooms(dir, "", "i1", nil).open(); err == nil {
+					t.Error("attempts would have their directories there")
+				}
+				if after := treeOf(t, top); !slices.Equal(before, after) {
+					t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+				}
+			})
+		}
+	}
+}
+
+// treeOf lists all paths below a directory.
+func treeOf(t *testing.T, top string) (paths []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	}))
+
+	return paths
+}
+
+// A directory above scratch_dir that others may write to lets them put another one in its place.
+func TestRooms_NotBelowADirectoryThatOthersWriteTo(t *testing.T) {
+	t.Parallel()
+
+	above := t.TempDir()
+	set := filepath.Join(above, "scratch")
+	must(t, errors.Join(os.Mkdir(set, 0o755), os.Chmod(above, 0o777)))
+
+	err := newRooms(RoomsDir(set, "n1", t.TempDir()), "", "i1", nil).open()
+	if err == nil || !strings.Contains(err.Error(), above+" can be written by others") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Where others could put things, attempts have no rooms, and run all the same.
 func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o777))
-	r := newRooms(dir, "i1", nil)
+	r := newRooms(dir, filepath.Dir(dir), "i1", nil)
 	if err := r.open(); err == nil || !strings.Contains(err.Error(), "others cannot write to") {
 		t.Error(err)
 	}
@@ -314,7 +401,7 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 	within := t.TempDir()
 	inTheWay := filepath.Join(within, "disk")
 	writeFile(t, inTheWay, "", 0o600)
-	r := newRooms(filepath.Join(inTheWay, "rooms"), "i1", nil)
+	r := newRooms(filepath.Join(inTheWay, "rooms"), inTheWay, "i1", nil)
 	r.within, r.again = time.Minute, time.Millisecond
 	reach, answers := r.reach, make(chan struct{})
 	r.reach = func() (*os.File, error) { <-answers; return reach() }
@@ -355,7 +442,7 @@ func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "rooms")
 		synctest.Test(t, func(t *testing.T) {
 			core, logs := observer.New(zap.InfoLevel)
-			r := newRooms(dir, "i1", zap.New(core))
+			r := newRooms(dir, filepath.Dir(dir), "i1", zap.New(core))
 			reach := r.reach
 			r.reach = func() (*os.File, error) { time.Sleep(late); return reach() }
 			ctx, end := context.WithCancel(t.Context())
@@ -379,7 +466,7 @@ func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 // A disk that answers after the end opens nothing, and holds up no end.
 func TestRooms_AnswerAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	r := newRooms(filepath.Join(t.TempDir(), "rooms"), "i1", nil)
+	r := newTestRoomsUnopened(t)
 	reach, answers, opened := r.reach, make(chan struct{}), make(chan *os.File, 1)
 	r.reach = func() (*os.File, error) {
 		<-answers
@@ -402,7 +489,7 @@ func TestRooms_AnswerAfterTheEnd(t *testing.T) {
 }
 
 func BenchmarkRoom(b *testing.B) {
-	r := newRooms(filepath.Join(b.TempDir(), "rooms"), "i1", nil)
+	r := newTestRoomsUnopened(b)
 	if err := r.open(); err != nil {
 		b.Fatal(err)
 	}

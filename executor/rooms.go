@@ -14,6 +14,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/filetrust"
 )
 
 const (
@@ -56,6 +58,7 @@ func RoomsDir(set, node, data string) string {
 // attempts run all the same, and have none.
 type rooms struct {
 	dir, instance string
+	data          string // the data directory, in which dir may lie
 	own           owner
 	within        time.Duration // for a room to be emptied before it is set aside
 	again         time.Duration // between tries to open them
@@ -76,11 +79,11 @@ type rooms struct {
 // owner is whom a room belongs to.
 type owner struct{ uid, gid uint32 }
 
-func newRooms(dir, instance string, log *zap.Logger) *rooms {
+func newRooms(dir, data, instance string, log *zap.Logger) *rooms {
 	own := owner{uint32(os.Geteuid()), uint32(os.Getegid())}
-	return &rooms{dir: dir, instance: instance, within: roomClear, again: roomsAgain, log: orNop(log).Named("rooms"), free: map[owner][]*room{},
+	return &rooms{dir: dir, data: data, instance: instance, within: roomClear, again: roomsAgain, log: orNop(log).Named("rooms"), free: map[owner][]*room{},
 		own: own, failed: fmt.Errorf("%s has not been opened yet (scratch_dir)", dir),
-		reach: func() (*os.File, error) { return openHome(dir, instance, own.uid) }}
+		reach: func() (*os.File, error) { return openHome(dir, data, instance, own.uid) }}
 }
 
 // run opens the rooms, however often it takes, and tends them until ctx ends. tried
@@ -118,7 +121,7 @@ func (r *rooms) run(ctx context.Context, tried func()) {
 // tend removes what dead daemons have left, and tries now and then to empty what
 // was set aside, until ctx ends. The rooms must be open.
 func (r *rooms) tend(ctx context.Context) {
-	if err := removeRooms(r.dir, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
+	if err := removeRooms(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
 		r.log.Warn("directories that a former daemon's attempts have left cannot be removed", zap.Error(err))
 	}
 	t := time.NewTicker(roomsRetry)
@@ -163,38 +166,96 @@ func (r *rooms) open() error {
 
 var errRoomsClosed = errors.New("the rooms are closed")
 
-func openHome(dir, instance string, uid uint32) (*os.File, error) {
-	home := filepath.Join(dir, instance)
-	if err := os.MkdirAll(home, 0o711); err != nil {
-		return nil, err
-	}
-	for _, d := range []string{dir, home} { // nobody else may put things there, or take them away
-		var st unix.Stat_t
-		if err := unix.Lstat(d, &st); err != nil {
-			return nil, &os.PathError{Op: "lstat", Path: d, Err: err}
-		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uid || st.Mode&0o022 != 0 {
-			return nil, fmt.Errorf("%s is not a directory of user %d that others cannot write to", d, uid)
-		}
-		if err := os.Chmod(d, 0o711); err != nil {
+// openRoomsDir opens the directory in which all rooms of a node are, by descriptor and without
+// following a link at its name. It must belong to uid, and nobody else may be able to write to it,
+// or to put another directory in its place: whatever is in it is emptied as root.
+//
+// The directories above it are checked (see package filetrust) unless dir lies directly in the data
+// directory, which the daemon checks when it starts. With create, what is missing is made.
+func openRoomsDir(dir, data string, uid uint32, create bool) (*os.File, error) {
+	parent, name := filepath.Split(dir)
+	parent = filepath.Clean(parent)
+
+	if create {
+		if err := os.MkdirAll(parent, 0o711); err != nil {
 			return nil, err
 		}
 	}
-	f, err := os.Open(home)
+
+	var above *os.File
+	var err error
+	if parent == filepath.Clean(data) {
+		above, err = os.Open(parent)
+	} else {
+		above, err = filetrust.OpenDir(parent, uid)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, &os.PathError{Op: "lock", Path: home, Err: err}
+	defer above.Close()
+
+	return openOwnDir(above, name, uid, create)
+}
+
+// openOwnDir opens the directory name in parent if it belongs to uid and nobody else can write to it.
+// It does not follow a link. With create, it makes the directory if there is none.
+func openOwnDir(parent *os.File, name string, uid uint32, create bool) (*os.File, error) {
+	path := filepath.Join(parent.Name(), name)
+
+	if create {
+		if err := unix.Mkdirat(int(parent.Fd()), name, 0o711); err != nil && err != unix.EEXIST {
+			return nil, &os.PathError{Op: "mkdir", Path: path, Err: err}
+		}
 	}
-	locked, err1 := f.Stat()
-	there, err2 := os.Lstat(home)
+
+	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	dir := os.NewFile(uintptr(fd), path)
+
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && (st.Uid != uid || st.Mode&0o022 != 0) {
+		err = fmt.Errorf("%s is not a directory of user %d that others cannot write to", path, uid)
+	}
+	if err == nil && create {
+		err = dir.Chmod(0o711) // the umask, or an administrator, may have made it narrower: users must get in
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+
+	return dir, nil
+}
+
+// openHome makes, opens and locks the directory of one daemon's rooms.
+func openHome(dir, data, instance string, uid uint32) (*os.File, error) {
+	all, err := openRoomsDir(dir, data, uid, true)
+	if err != nil {
+		return nil, err
+	}
+	defer all.Close()
+
+	home, err := openOwnDir(all, instance, uid, true)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := unix.Flock(int(home.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		home.Close()
+		return nil, &os.PathError{Op: "lock", Path: home.Name(), Err: err}
+	}
+
+	// Whoever removes what a dead daemon left may have had the lock first.
+	locked, err1 := home.Stat()
+	there, err2 := os.Lstat(home.Name())
 	if err := errors.Join(err1, err2); err != nil || !os.SameFile(locked, there) {
-		f.Close()
-		return nil, fmt.Errorf("%s was removed meanwhile: %w", home, cmp.Or(err, fs.ErrNotExist))
+		home.Close()
+		return nil, fmt.Errorf("%s was removed meanwhile: %w", home.Name(), cmp.Or(err, fs.ErrNotExist))
 	}
-	return f, nil
+
+	return home, nil
 }
 
 // take gives an attempt of this user an empty room.

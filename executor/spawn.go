@@ -13,18 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/spawn"
 )
 
-// spawner starts all processes from one thread that lives as long as its run.
+// spawner creates all processes from one thread that lives as long as its run.
 // The kernel sends the parent-death signal when the *thread* that forked ends,
-// so that an ordinary goroutine's would come at random. Forks exclude each other
-// in a Go program anyway (syscall.ForkLock), hence one thread costs little.
+// so that an ordinary goroutine's would come at random. The thread does not wait for
+// processes to execute their programs, which their users can make take for ever, and it
+// touches no path that a user could make hang: whoever asked for a process waits.
 //
 // Other threads start what can gain no rights, which the kernel has of a thread for
 // good, and what takes some milliseconds: mounts of its own, or to be moved to control
 // groups.
 type spawner struct {
-	requests [kinds]chan *spawn
+	requests [kinds]chan *spawnRequest
 	orphans  *Orphans // nil: they are not the daemon's
 	null     *os.File
 	nullFD   uintptr
@@ -38,8 +40,8 @@ const (
 	kinds = 1 << iota
 )
 
-// spawn is one request: what to start, and what came of it.
-type spawn struct {
+// spawnRequest is what to start, and what came of it.
+type spawnRequest struct {
 	program string
 	argv    []string
 	env     []string
@@ -50,11 +52,12 @@ type spawn struct {
 	bound   *confinement  // nil: by nothing
 	room    string        // with bound.private: where its directories are
 	group   *cgroup.Group // to be started in; nil: none
-	may     func() error  // asked directly before the fork; an error forbids it
+	may     func() error  // asked directly before the fork; an error forbids it. It does not block
 	guarded guarded
 	traced  *tree // by orphans; nil: it is not
 
 	reply   chan struct{}
+	created *spawn.Process
 	pid     int
 	pidfd   int // -1 if the kernel has none
 	birth   birth
@@ -72,7 +75,7 @@ func newSpawner() (*spawner, error) {
 	}
 	s := &spawner{null: null, nullFD: null.Fd(), terminal: hasTerminal()}
 	for kind := range kinds {
-		s.requests[kind] = make(chan *spawn)
+		s.requests[kind] = make(chan *spawnRequest)
 	}
 	return s, nil
 }
@@ -118,7 +121,7 @@ func (s *spawner) run(ctx context.Context) {
 }
 
 // lane serves the requests of one thread, which it takes when the first is there.
-func (s *spawner) lane(ctx context.Context, requests chan *spawn, t thread) {
+func (s *spawner) lane(ctx context.Context, requests chan *spawnRequest, t thread) {
 	select {
 	case <-ctx.Done():
 		return
@@ -140,7 +143,7 @@ func (s *spawner) lane(ctx context.Context, requests chan *spawn, t thread) {
 
 // serve forks until nobody waits. What is told of a process travels to the
 // guardian with the announcement of the next, or now.
-func (s *spawner) serve(t *thread, requests chan *spawn, r *spawn) {
+func (s *spawner) serve(t *thread, requests chan *spawnRequest, r *spawnRequest) {
 	for {
 		s.fork(t, r)
 		guardian := r.guarded
@@ -155,7 +158,7 @@ func (s *spawner) serve(t *thread, requests chan *spawn, r *spawn) {
 }
 
 // start has a process started and waits for that, unless it is called off first.
-func (s *spawner) start(r *spawn, off <-chan struct{}) error {
+func (s *spawner) start(r *spawnRequest, off <-chan struct{}) error {
 	r.reply = make(chan struct{})
 	select {
 	case <-off:
@@ -166,7 +169,7 @@ func (s *spawner) start(r *spawn, off <-chan struct{}) error {
 	}
 }
 
-func (s *spawner) fork(t *thread, r *spawn) {
+func (s *spawner) fork(t *thread, r *spawnRequest) {
 	defer t.undress()
 	if r.err = t.dress(r.bound, r.room); r.err != nil {
 		return
@@ -177,35 +180,49 @@ func (s *spawner) fork(t *thread, r *spawn) {
 	if r.err = r.may(); r.err != nil { // last, since the guardian may have taken its time
 		return
 	}
-	traced := r.bound != nil && r.bound.stops()
 	r.started, r.birth.from = time.Now(), Boottime()
 	// Whoever can open the terminal that the daemon was started from can type there, another
 	// user's process too: a session of its own has none. Without a terminal a group will do:
 	// where the kernel groups what it schedules by sessions (autogroup), one costs 0.1 ms, and
 	// nice would count for nothing beside other attempts.
-	sys := &syscall.SysProcAttr{Setsid: s.terminal, Setpgid: !s.terminal, Pdeathsig: syscall.SIGKILL, Credential: r.as, PidFD: &r.pidfd, Ptrace: traced}
-	if r.group != nil && r.group.FD() >= 0 {
-		sys.UseCgroupFD, sys.CgroupFD = true, r.group.FD()
+	command := spawn.Command{
+		Path: r.program, Args: r.argv, Env: r.env, Dir: r.dir, Files: [3]uintptr{s.nullFD, r.output, r.errput},
+		Setsid: s.terminal, User: r.as, Cgroup: -1,
 	}
+	if r.group != nil {
+		command.Cgroup = r.group.FD()
+	}
+	if r.bound != nil {
+		command.MaxProcesses, command.Hold = r.bound.maxProcesses, r.bound.holds()
+	}
+
 	s.orphans.lock()
-	r.pid, r.err = syscall.ForkExec(r.program, r.argv, &syscall.ProcAttr{
-		Dir: r.dir, Env: r.env, Files: []uintptr{s.nullFD, r.output, r.errput}, Sys: sys,
-	})
-	if r.err == nil {
-		s.orphans.born(r.pid, r.traced, r.birth)
+	defer s.orphans.unlock()
+	if r.created, r.err = spawn.Start(&command); r.err != nil {
+		return
 	}
+	r.pid, r.pidfd = r.created.PID, r.created.PIDFD
+	s.orphans.born(r.pid, r.traced, r.birth)
 	r.birth.to = Boottime()
-	if r.err == nil && traced {
-		if r.err = r.bound.settle(r.pid); r.err != nil {
-			s.orphans.reaped(r.pid)
-			if r.pidfd >= 0 {
-				unix.Close(r.pidfd)
-			}
+
+	if command.Hold {
+		if r.err = r.bound.takeSteps(r.pid); r.err != nil {
+			s.discard(r)
+			return
 		}
+		r.created.Release()
 	}
-	s.orphans.unlock()
-	if r.err == nil {
-		r.guarded.born(r.pid, r.birth)
+	r.guarded.born(r.pid, r.birth)
+}
+
+// discard ends a process that is held. orphans is locked.
+func (s *spawner) discard(r *spawnRequest) {
+	_ = unix.Kill(r.pid, unix.SIGKILL)
+	_ = r.created.AwaitExec(time.Time{})
+	_, _, _ = reap(r.pid)
+	s.orphans.reaped(r.pid)
+	if r.pidfd >= 0 {
+		unix.Close(r.pidfd)
 	}
 }
 

@@ -44,24 +44,50 @@ type state struct {
 	attempts *sync.WaitGroup // their goroutines
 }
 
-// joined is a session, and until when its attempts may run in silence.
+// joined is a session, and since when it has been silent.
 type joined struct {
 	id int
 	Session
 	renewals *renewals
 	fenced   bool         // it is known to be over
-	until    atomic.Int64 // on CLOCK_BOOTTIME; others read it
-	starts   atomic.Int64 // likewise: until when attempts may start in silence
+	renewed  atomic.Int64 // when the last acknowledged renewal was sent, on CLOCK_BOOTTIME; others read it
 }
 
-// expired reports whether the session's attempts have run in silence for too long.
-func (j *joined) expired(boot time.Duration) bool { return int64(boot) > j.until.Load() }
-
-// mayStart reports whether the node is present, as far as it can know: whoever has
-// something stop on all nodes that are present (a freeze) waits for this one.
-func (j *joined) mayStart(boot time.Duration) bool {
-	return !j.expired(boot) && int64(boot) <= j.starts.Load()
+// silentFor reports whether nothing was heard of etcd for longer than that.
+func (j *joined) silentFor(d, boot time.Duration) bool {
+	return boot > time.Duration(j.renewed.Load())+d
 }
+
+// present reports whether the node is, as far as it can know: whoever has something
+// stop on all nodes that are present (a freeze) waits for this one.
+func (j *joined) present(boot time.Duration) bool { return j.TTL == 0 || !j.silentFor(j.TTL, boot) }
+
+// mayStart reports whether an attempt may start under the session. Once it is overdue,
+// others may be about to start it elsewhere.
+func (j *joined) mayStart(h *store.Held, boot time.Duration) bool {
+	return j.present(boot) && !j.overdue(h, boot)
+}
+
+// overdue reports whether an attempt of the session has run in silence for so long that
+// it is about to be declared lost.
+func (j *joined) overdue(h *store.Held, boot time.Duration) bool {
+	return j.silentFor(mostSilence(h.EffectiveLostAfter().Std()), boot)
+}
+
+// mostSilence is how long an attempt may run while its node hears nothing of etcd, by the
+// lost_after in its record. The owner of its shard goes by the same record: it waits for
+// lost_after from when it reads the node as absent, which is later than the renewal that
+// the node counts from. The margin is for clocks that run at different rates, and for the
+// time that a kill takes.
+func mostSilence(lostAfter time.Duration) time.Duration { return lostAfter - silenceMargin(lostAfter) }
+
+// mostSilenceOfGuardian is when the guardian kills the attempt: the daemon's own kill
+// comes first, and has time for its grace.
+func mostSilenceOfGuardian(lostAfter time.Duration) time.Duration {
+	return lostAfter - silenceMargin(lostAfter)*4/10
+}
+
+func silenceMargin(lostAfter time.Duration) time.Duration { return min(10*time.Second, lostAfter/4) }
 
 func newState() state {
 	return state{
@@ -149,7 +175,7 @@ func (e *Executor) adopted(a *attempt, j *joined) {
 	}
 }
 
-// renew sets the deadlines, and drops sessions without attempts.
+// renew notes when sessions were renewed, and drops sessions without attempts.
 func (e *Executor) renew() {
 	used := map[int]bool{e.session.id: true}
 	for _, a := range e.all {
@@ -161,13 +187,8 @@ func (e *Executor) renew() {
 			continue
 		}
 		renewed := j.renewals.look()
-		until := renewed + e.cfg.LostAfter - e.margin
-		j.until.Store(int64(until))
-		if j.starts.Store(int64(until)); j.TTL > 0 {
-			j.starts.Store(int64(renewed + j.TTL))
-		}
-		// The daemon's own kill comes first, and has time for its grace.
-		e.cfg.Guardian.renewed(id, until+e.margin*6/10)
+		j.renewed.Store(int64(renewed))
+		e.cfg.Guardian.renewed(id, renewed)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -12,7 +11,7 @@ import (
 // with the next attempt; what it says is known meanwhile, and its results are kept.
 func TestExecutor_Talks(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, kvtest.Start(t))
+	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("talks-r1", `test "$CARILLON_CHECKPOINT" = old || exit 9
 		printf 'checkpoint c1\nrows=5\n0.25 a quarter\n' >> $CARILLON_TALK; echo $$ > @began

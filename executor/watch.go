@@ -36,26 +36,28 @@ type word struct {
 type ward struct {
 	ID uint64 `json:"id"`
 	Leftover
-	Pid         int           `json:"pid,omitempty"` // and process group; 0: perhaps not yet started
-	From        time.Duration `json:"from,omitempty"`
-	To          time.Duration `json:"to,omitempty"`
-	Session     int           `json:"session,omitempty"`
-	Replaceable bool          `json:"replaceable,omitempty"`
-	Group       string        `json:"group,omitempty"` // the directory of its control group
+	Pid     int           `json:"pid,omitempty"` // and process group; 0: perhaps not yet started
+	From    time.Duration `json:"from,omitempty"`
+	To      time.Duration `json:"to,omitempty"`
+	Session int           `json:"session,omitempty"`
+	Silence time.Duration `json:"silence,omitempty"` // how long it may live when its session is silent
+	Group   string        `json:"group,omitempty"`   // the directory of its control group
 }
 
-// session says until when, on CLOCK_BOOTTIME, the replaceable attempts of a
-// session may live if nothing more is heard.
+// session says when a session was last renewed, on CLOCK_BOOTTIME: if nothing more is
+// heard, each of its attempts may live for its Silence from then on. A daemon of a former
+// version, which starts this version as its guardian when its file was replaced, says in
+// the same field until when all of them may live, and no Silence: the sum is the same.
 type session struct {
-	ID    int           `json:"id"`
-	Until time.Duration `json:"until"`
+	ID      int           `json:"id"`
+	Renewed time.Duration `json:"until"`
 }
 
 // watch is what a guardian has been told. Both sides keep it: the daemon to tell
 // the next guardian.
 type watch struct {
 	wards    map[uint64]ward
-	sessions map[int]time.Duration
+	sessions map[int]time.Duration // when they were renewed
 }
 
 func newWatch() watch { return watch{wards: map[uint64]ward{}, sessions: map[int]time.Duration{}} }
@@ -69,7 +71,7 @@ func (w watch) apply(x word) {
 		if _, known := w.sessions[x.Session.ID]; !known {
 			w.forget()
 		}
-		w.sessions[x.Session.ID] = x.Session.Until
+		w.sessions[x.Session.ID] = x.Session.Renewed
 	}
 }
 
@@ -89,8 +91,8 @@ func (w watch) forget() {
 // words is all that a new guardian is to be told.
 func (w watch) words() []word {
 	var all []word
-	for id, until := range w.sessions {
-		all = append(all, word{Session: &session{ID: id, Until: until}})
+	for id, renewed := range w.sessions {
+		all = append(all, word{Session: &session{ID: id, Renewed: renewed}})
 	}
 	for _, a := range w.wards {
 		all = append(all, word{Ward: &a})
@@ -118,6 +120,6 @@ func (w watch) prey(match func(ward) bool) (h hunt, n int) {
 
 // overdue reports whether a ward has outlived its session's silence.
 func (w watch) overdue(a ward, now time.Duration) bool {
-	until, ok := w.sessions[a.Session]
-	return ok && a.Replaceable && now > until
+	renewed, ok := w.sessions[a.Session]
+	return ok && now > renewed+a.Silence
 }

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bufio"
+	"encoding/json"
 	"os"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func announced(x word) bool { return x.Ward != nil && x.Ward.RunID == "r1" && x.
 func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.T) {
 	l, g := guardedLauncher(t)
 	e := listen(t, g)
-	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exec sleep 300"}), 7)
+	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exec sleep 300"}), newToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	l, g := guardedLauncher(t)
 	listen(t, g).pipe.Close() // dead, and nobody has noticed
-	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), 7)
+	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), newToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,5 +124,40 @@ func TestGuardian_HearsEachWordOnce(t *testing.T) {
 	}
 	if x := e.hear("of its end", func(word) bool { return true }); x.End != a.id {
 		t.Errorf("the next word is %+v, not the end", x)
+	}
+}
+
+func TestGuardian_BearsSilenceForAsLongAsWasSaidOfEachAttempt(t *testing.T) {
+	w := newWatch()
+	w.apply(word{Ward: &ward{ID: 1, Session: 7, Silence: 10 * time.Second}})
+	w.apply(word{Ward: &ward{ID: 2, Session: 7, Silence: time.Hour}})
+	w.apply(word{Session: &session{ID: 7, Renewed: time.Minute}})
+	for now, want := range map[time.Duration][2]bool{
+		time.Minute:                    {false, false},
+		time.Minute + 11*time.Second:   {true, false},
+		time.Minute + time.Hour + 1e+9: {true, true},
+	} {
+		if got := [2]bool{w.overdue(w.wards[1], now), w.overdue(w.wards[2], now)}; got != want {
+			t.Errorf("at %s: overdue are %v, want %v", now, got, want)
+		}
+	}
+	w.apply(word{Session: &session{ID: 7, Renewed: 2 * time.Minute}})
+	if w.overdue(w.wards[1], 2*time.Minute+time.Second) {
+		t.Error("overdue though its session was renewed")
+	}
+}
+
+// After an upgrade a daemon of the former version may start this version's guardian.
+func TestGuardian_UnderstandsADaemonThatSaysUntilWhenASessionIsBorne(t *testing.T) {
+	w := newWatch()
+	for _, said := range []string{`{"ward":{"id":1,"RunID":"r1","Token":1,"session":7}}`, `{"session":{"id":7,"until":60000000000}}`} {
+		var x word
+		if err := json.Unmarshal([]byte(said), &x); err != nil {
+			t.Fatal(err)
+		}
+		w.apply(x)
+	}
+	if w.overdue(w.wards[1], time.Minute) || !w.overdue(w.wards[1], time.Minute+1) {
+		t.Error("it is not overdue from that instant on")
 	}
 }

@@ -39,7 +39,7 @@ func (e *Executor) startProcess(a *attempt) {
 // runProcess sees one attempt from its preparation to its end.
 func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time), onCheckpoint func(string), onTurned func(standing)) Result {
 	may := func() error {
-		if !j.mayStart(e.clocks.boot()) || tooLate(h, time.Now()) {
+		if !j.mayStart(h, e.clocks.boot()) || tooLate(h, time.Now()) {
 			return errTooLate
 		}
 		return nil
@@ -63,7 +63,7 @@ func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted fun
 		return notStarted(err)
 	}
 	what.judge = judge
-	what.ward.Session, what.ward.Replaceable, what.onStarted = j.id, h.Replaceable, onStarted
+	what.ward.Session, what.onStarted = j.id, onStarted
 	what.may = may
 	what.onTurned = func(s standing) {
 		what.talk.stands(!s.since.IsZero())
@@ -99,7 +99,7 @@ func (e *Executor) processEnded(a *attempt, r Result) {
 		e.move(a, phaseWaiting)
 		return
 	}
-	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && a.Replaceable && e.overdue(a) {
+	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && e.overdue(a, e.clocks.boot()) {
 		r.blame(causeSilent, 0) // the guardian was faster
 		if a.killed.cause == causeNone {
 			e.metrics.kills.WithLabelValues("guardian").Inc()
@@ -114,9 +114,9 @@ func (e *Executor) processEnded(a *attempt, r Result) {
 		zap.String("state", string(r.State)), zap.String("reason", r.Reason))
 }
 
-func (e *Executor) overdue(a *attempt) bool {
+func (e *Executor) overdue(a *attempt, boot time.Duration) bool {
 	j := e.sessions[a.session]
-	return j != nil && j.expired(e.clocks.boot())
+	return j != nil && j.overdue(a.Held, boot)
 }
 
 // rewrite adopts an attempt under the latest session; if it runs or stands still,
@@ -183,9 +183,13 @@ func (e *Executor) handBack(a *attempt) {
 		err := e.cfg.Inbox.HandBack(ctx, *h)
 		e.tell(func() {
 			if err != nil {
+				// Whatever the error says: a conflict, too, may be with an earlier copy of
+				// the same request.
+				a.handBackMod = h.Mod
 				e.failed(a, h.Mod, err, "hand back", retryWrite)
 				return
 			}
+
 			a.busy = false
 			e.move(a, phaseSettled)
 		})

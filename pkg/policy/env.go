@@ -19,13 +19,13 @@ var denied = []string{
 	"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "LUA_INIT*", "LUA_PATH*", "LUA_CPATH*", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES",
 }
 
-// leading are further ones, that a policy with executables denies: by them a program
-// finds others, or files that say what it does.
-var leading = []string{
-	"PATH", "HOME", "SHELL", "XDG_*", "EDITOR", "VISUAL", "PAGER", "BROWSER", "LESSOPEN", "LESSCLOSE", "SSH_ASKPASS", "GIT_*", "RSYNC_*", "TAR_OPTIONS",
-	"MAKEFLAGS", "GNUMAKEFLAGS", "MAKEFILES", "CURL_HOME", "WGETRC", "PSQLRC", "PGSYSCONFDIR", "PGSERVICEFILE", "MYSQL_HOME", "LIBMYSQL_*", "CLASSPATH",
-	"PHPRC", "PHP_INI_SCAN_DIR", "AWKPATH", "AWKLIBPATH", "TCLLIBPATH", "ANSIBLE_*",
-}
+// acceptedWithExecutables are the only variables that a policy with executables accepts unless
+// env_allowed names more. A list of dangerous names cannot be complete, since every program has its
+// own: TCL_LIBRARY, KUBECONFIG and BORG_RSH each make a listed program run other code.
+//
+// These three choose a time zone and a locale. The C library refuses a locale whose name has a slash,
+// so they select only what is installed on the host.
+var acceptedWithExecutables = []string{"TZ", "LANG", "LC_*"}
 
 func (p *Policy) checkEnv(a Attempt) error {
 	names := slices.AppendSeq(slices.Clone(a.Env), maps.Keys(a.Process.Env))
@@ -39,11 +39,23 @@ func (p *Policy) checkEnv(a Attempt) error {
 
 // denies reports whether a variable is not accepted.
 func (p *Policy) denies(name string) bool {
-	isAmong := func(list []string) bool {
-		return slices.ContainsFunc(list, func(pattern string) bool {
-			is, _ := path.Match(pattern, strings.ReplaceAll(name, "/", "_")) // a "*" is any letters
-			return is
-		})
+	switch {
+	case matchesAny(p.EnvAllowed, name):
+		return false
+	case p.Executables != nil && !matchesAny(acceptedWithExecutables, name):
+		return true
 	}
-	return (isAmong(denied) || p.Executables != nil && isAmong(leading) || isAmong(p.EnvDenied)) && !isAmong(p.EnvAllowed)
+
+	return matchesAny(denied, name) || matchesAny(p.EnvDenied, name)
+}
+
+// matchesAny reports whether a variable's name matches one of the patterns, in which "*" stands for
+// any letters.
+func matchesAny(patterns []string, name string) bool {
+	name = strings.ReplaceAll(name, "/", "_") // which path.Match would not let "*" match
+
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		matches, _ := path.Match(pattern, name)
+		return matches
+	})
 }

@@ -9,15 +9,14 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/filetrust"
 	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -100,13 +99,11 @@ func (s stamp) same(o stamp) bool {
 const maxFile = 1 << 20
 
 func (f *File) load() (*Policy, error) {
-	if !filepath.IsAbs(f.path) {
-		return nil, fmt.Errorf("%s is not an absolute path", f.path)
-	}
-	real, err := f.follow(f.path)
+	real, err := filetrust.Resolve(f.path, f.owner)
 	if err != nil {
 		return nil, err
 	}
+
 	file, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", real, words(err))
@@ -114,7 +111,7 @@ func (f *File) load() (*Policy, error) {
 	defer file.Close()
 	info, err := file.Stat()
 	if err == nil {
-		err = f.guarded(info)
+		err = filetrust.Check(info, f.owner)
 	}
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("is not a regular file")
@@ -130,45 +127,6 @@ func (f *File) load() (*Policy, error) {
 		return nil, fmt.Errorf("%s has more than %d bytes", f.path, maxFile)
 	}
 	return parse(f.path, b)
-}
-
-const maxLinks = 40 // the kernel's
-
-// follow finds the file that a path leads to. Nobody but root may be able to have it
-// lead elsewhere: all directories and links on the way are guarded.
-func (f *File) follow(path string) (string, error) {
-	at, links := "/", 0
-	for rest := strings.Split(path, "/"); len(rest) > 0; {
-		name := rest[0]
-		rest = rest[1:]
-		next := filepath.Join(at, name)
-		info, err := os.Lstat(next)
-		switch {
-		case err != nil:
-			return "", fmt.Errorf("%s: %s", next, words(err))
-		case len(rest) == 0 && info.Mode().IsRegular():
-			return next, nil // it is looked at when it is open
-		}
-		if err := f.guarded(info); err != nil {
-			return "", fmt.Errorf("%s %w", next, err)
-		}
-		if info.Mode()&fs.ModeSymlink == 0 {
-			at = next
-			continue
-		}
-		to, err := os.Readlink(next)
-		if err != nil {
-			return "", fmt.Errorf("%s: %s", next, words(err))
-		}
-		if links++; links > maxLinks {
-			return "", fmt.Errorf("%s: too many symbolic links", path)
-		}
-		if filepath.IsAbs(to) {
-			at = "/"
-		}
-		rest = append(strings.Split(to, "/"), rest...)
-	}
-	return at, nil
 }
 
 // parse reads a policy strictly. What says nothing is refused, a field without a
@@ -215,22 +173,6 @@ func (p *Policy) limited(given json.RawMessage) error {
 		}
 	}
 	return err
-}
-
-// guarded reports whether nobody but the owner, or root, can change a file or a link,
-// or what is in a directory. In a sticky directory others can add, but not replace.
-func (f *File) guarded(info fs.FileInfo) error {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok:
-		return errors.New("has no owner")
-	case st.Uid != 0 && st.Uid != f.owner:
-		return fmt.Errorf("belongs to user %d, and has to belong to root", st.Uid)
-	case info.Mode()&fs.ModeSymlink != 0: // which has no mode
-	case info.Mode().Perm()&0o022 != 0 && !(info.IsDir() && info.Mode()&fs.ModeSticky != 0):
-		return fmt.Errorf("can be written by others than root (mode %04o)", info.Mode().Perm())
-	}
-	return nil
 }
 
 // words is an error of the file system without the call and the path.

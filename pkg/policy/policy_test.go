@@ -56,7 +56,10 @@ func TestCheck(t *testing.T) {
 		{"env_denied: []", env("LD_PRELOAD"), "env_denied"}, {"env_denied: [FOO, 'BAR*']", env("LD_PRELOAD"), "env_denied"}, {"env_allowed: [LD_PRELOAD]", env("LD_PRELOAD"), ""},
 		{"{env_denied: ['*'], env_allowed: ['PG*']}", env("PGUSER"), ""}, {"{env_denied: ['*'], env_allowed: ['PG*']}", env("TZ"), "env_denied"},
 		{"{}", env("PATH"), ""}, {"{}", env("HOME"), ""}, {"executables: [/bin/ls]", env("PATH"), "env_denied"}, {"executables: []", env("HOME"), "env_denied"},
-		{"executables: [/bin/ls]", env("GIT_SSH_COMMAND"), "env_denied"}, {"executables: [/bin/ls]", env("FOO"), ""}, {"{executables: [/bin/ls], env_allowed: [PATH]}", env("PATH"), ""},
+		{"executables: [/bin/ls]", env("GIT_SSH_COMMAND"), "env_denied"}, {"executables: [/bin/ls]", env("FOO"), "env_denied"}, {"{executables: [/bin/ls], env_allowed: [PATH]}", env("PATH"), ""},
+		{"executables: [/bin/ls]", env("TCL_LIBRARY"), "env_denied"}, {"executables: [/bin/ls]", env("KUBECONFIG"), "env_denied"}, {"executables: [/bin/ls]", run, "env_denied"},
+		{"executables: [/bin/ls]", env("TZ"), ""}, {"executables: [/bin/ls]", env("LC_ALL"), ""}, {"{executables: [/bin/ls], env_denied: [TZ]}", env("TZ"), "env_denied"},
+		{"{executables: [/bin/ls], env_allowed: ['PG*']}", env("PGUSER"), ""}, {"{executables: [/bin/ls], env_allowed: ['*']}", env("FOO"), ""},
 		{"env_denied: [FOO, 'BAR*']", env("BARN"), "env_denied"}, {"env_denied: [FOO]", env("FOOD"), ""},
 		{"secrets: false", plain, ""}, {"secrets: false", of(task.EnvFrom{Secret: "db"}), "secrets"}, {"secrets: false", of(task.EnvFrom{File: "/x"}), ""},
 		{"env_files: [/etc/app/]", of(task.EnvFrom{Secret: "db"}), ""}, {"env_files: [/etc/app/]", of(task.EnvFrom{File: "/etc/app/db.env"}), ""},
@@ -166,7 +169,7 @@ func TestDeniedEnv_IsInTheDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range slices.Concat(denied, leading) {
+	for _, name := range slices.Concat(denied, acceptedWithExecutables) {
 		if !strings.Contains(string(b), "`"+name+"`") {
 			t.Errorf("%s is not told", name)
 		}

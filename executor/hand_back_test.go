@@ -1,0 +1,173 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// lossyInbox loses the answers to hand-backs. With delay set, the request itself is
+// held back, too, until the test has deliver called. While stalled is set, it tells
+// nothing of the inbox.
+type lossyInbox struct {
+	Inbox
+	delay     bool
+	stalled   atomic.Bool
+	handBacks chan store.Held // every hand-back; the first one is lost or delayed
+	rewrites  chan error      // the results of all rewrites
+}
+
+func newLossyInbox(delay bool) *lossyInbox {
+	return &lossyInbox{delay: delay, handBacks: make(chan store.Held, 100), rewrites: make(chan error, 100)}
+}
+
+func (l *lossyInbox) HandBack(ctx context.Context, h store.Held) error {
+	if !l.delay {
+		if err := l.Inbox.HandBack(ctx, h); err != nil {
+			return err
+		}
+	}
+
+	l.handBacks <- h
+	return task.ErrUnknown
+}
+
+// deliver has a delayed hand-back arrive at etcd.
+func (l *lossyInbox) deliver(ctx context.Context, h store.Held) error {
+	return l.Inbox.HandBack(ctx, h)
+}
+
+func (l *lossyInbox) Rewrite(ctx context.Context, session kv.Fence, h store.Held) (int64, error) {
+	mod, err := l.Inbox.Rewrite(ctx, session, h)
+	l.rewrites <- err
+	return mod, err
+}
+
+func (l *lossyInbox) FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(store.InboxBatch) error) error {
+	return l.Inbox.FollowInbox(ctx, node, relist, func(b store.InboxBatch) error {
+		if l.stalled.Load() {
+			return nil
+		}
+		return apply(b)
+	})
+}
+
+// newLossyNode starts a node with one slot, which is taken, and an attempt r1 that
+// waits for it.
+func newLossyNode(t *testing.T, l *lossyInbox) (n *node) {
+	n = newNode(t, newEtcd(t), func(c *Config) {
+		c.Slots = 1
+		l.Inbox, c.Inbox = c.Inbox, l
+	})
+	n.join()
+	n.assign("first", "echo $$ >@first; while ! test -e @go; do sleep 0.01; done")
+	n.began("first")
+
+	n.assign("r1", "echo $$ >>@r1; while ! test -e @end; do sleep 0.01; done")
+	n.sees("r1", "waits", func(*attempt) bool { return true })
+	return n
+}
+
+// An attempt is handed back, and the answer is lost. The node is resumed before its
+// watch tells that the record is gone: the attempt belongs to the queue, and must not
+// start here, too.
+func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
+	l := newLossyInbox(false)
+	n := newLossyNode(t, l)
+	l.stalled.Store(true)
+
+	n.HandBack()
+	<-l.handBacks
+	n.Resume()
+	n.touch("go") // a slot is free for whatever may start
+
+	// Before it starts anything of it, the node asks etcd whether the record is still its own.
+	for conflict := false; !conflict; {
+		select {
+		case err := <-l.rewrites:
+			conflict = errors.Is(err, task.ErrConflict)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if n.exists("r1") {
+			t.Fatal("an attempt that is back in the queue has been started")
+		}
+	}
+
+	l.stalled.Store(false)
+	n.join()
+	n.assign("next", "true")
+	n.ended("next")
+	if n.exists("r1") {
+		t.Error("an attempt that is back in the queue has been started")
+	}
+	if w := n.waits("r1"); w == nil || len(w.Attempts) != 0 {
+		t.Errorf("in the queue: %+v", w)
+	}
+}
+
+// A hand-back fails with an unknown outcome, the node is resumed, the attempt starts,
+// and then the hand-back arrives: it must be void.
+func TestExecutor_LateHandBackIsVoid(t *testing.T) {
+	l := newLossyInbox(true)
+	n := newLossyNode(t, l)
+
+	n.HandBack()
+	sent := <-l.handBacks
+	n.Resume()
+	n.touch("go")
+	n.began("r1")
+
+	if err := l.deliver(t.Context(), sent); !errors.Is(err, task.ErrConflict) {
+		t.Fatalf("the late hand-back: %v", err)
+	}
+	if w := n.waits("r1"); w != nil {
+		t.Errorf("a run that has been started waits in the queue: %+v", w)
+	}
+	n.touch("end")
+	if r := n.ended("r1"); r.State != task.Succeeded {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// The same, and the node joins anew in between. The attempt was dispatched under the new
+// session, which a watch told before the node knew of that session. So it needs no
+// adoption for the session's sake, but the late hand-back still has to be made void.
+func TestExecutor_LateHandBackIsVoidAfterAJoin(t *testing.T) {
+	l := newLossyInbox(true)
+	n := newNode(t, newEtcd(t), func(c *Config) {
+		c.Slots = 1
+		l.Inbox, c.Inbox = c.Inbox, l
+	})
+	n.join()
+
+	key := n.keys.Node("n1")
+	session := Session{Fence: kv.CreateFence(key, n.recreate(key)), LastRenewal: time.Now}
+	n.HandBack() // before r1 comes, so that it does not start at once
+	n.assign("r1", "echo $$ >>@r1; while ! test -e @end; do sleep 0.01; done")
+	sent := <-l.handBacks
+
+	n.Joined(session)
+	n.Resume()
+	n.began("r1")
+	if err := l.deliver(t.Context(), sent); !errors.Is(err, task.ErrConflict) {
+		t.Fatalf("the late hand-back: %v", err)
+	}
+	if w := n.waits("r1"); w != nil {
+		t.Errorf("a run that has been started waits in the queue: %+v", w)
+	}
+}
+
+// recreate deletes the node's key and puts it anew; it returns the create revision.
+func (n *node) recreate(key string) int64 {
+	n.t.Helper()
+	if _, err := n.etcd.Delete(n.t.Context(), key); err != nil {
+		n.t.Fatal(err)
+	}
+	return n.put(key, task.Node{Instance: "i1"})
+}
