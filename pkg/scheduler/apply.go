@@ -31,6 +31,8 @@ func (w *worker) apply(b store.ShardBatch) {
 			w.applyDead(ev)
 		case store.KindPart:
 			w.applyPart(ev)
+		case store.KindRevised:
+			w.applyRevised(ev)
 		}
 	}
 	if b.More {
@@ -232,6 +234,7 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 		return
 	}
 	w.hearOutcome(t, ev)
+	mayTrim := t.mayTrim()
 	if t.past != nil && t.depends() {
 		t.told(ev, w.e.cfg.Now().UnixMilli())
 		w.look(t)
@@ -239,9 +242,25 @@ func (w *worker) applyEnded(ev *store.ShardEvent) {
 	if ev.Mod == ev.Create && t.added < math.MaxUint16 { // else it was extended
 		t.added++
 	}
-	if h := t.how.history; w.owner && int(t.added) >= trimAfter(h.Keep) && w.e.trims.ask(trim{fences: w.fences, ref: t.ref(w.shard), history: h}) {
+	if w.owner && mayTrim && int(t.added) >= trimAfter(t.how.history.Keep) && w.e.trims.ask(w.trimOf(t, ev)) {
 		t.added = 0
 	}
+}
+
+// mayTrim reports whether all ends that have been told of are counted. Failures in
+// a row must be counted before their records are trimmed: an owner that comes later
+// counts from the history.
+func (t *taskState) mayTrim() bool {
+	return !t.counts() || t.past != nil && t.past.studied && len(t.past.uncounted()) == 0
+}
+
+// trimOf is the trim of t's history after an end.
+func (w *worker) trimOf(t *taskState, ev *store.ShardEvent) trim {
+	job := trim{fences: w.fences, ref: t.ref(w.shard), uid: t.uidText(), history: t.how.history}
+	if t.counts() {
+		job.before = ev.Mod // this end, and those that follow, are yet to be counted
+	}
+	return job
 }
 
 // ended takes the attempt of a run off the active ones, if it began before rev.

@@ -238,7 +238,7 @@ func TestBoard_AFailureThatIsDismissedIsNoneAnyMore(t *testing.T) {
 	w.ok(err)
 	slices.Reverse(dead)
 	for i, want := range []int{1, 0} {
-		w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i]))
+		w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], "ann"))
 		h.see()
 		if got := h.part(9).FailingCount; got != want {
 			t.Errorf("with the run %s dismissed %d fail, want %d", dead[i].ID, got, want)
@@ -301,43 +301,49 @@ func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
 
 func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
-	w.realTime()
-	s := &stuckStore{}
-	r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
-	w.create("a", allow, every("200ms"))
-	w.create("b", cronned("@at 2099-01-01T00:00:00Z"))
-	w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
-	w.eventually("it is shown", func() bool {
-		p := r.Part(w.ctx, time.Minute, 10)
-		return p.Tasks == 2 && p.Serving == 1 && p.ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1")
+		w.setClockToNow()
+		s := &stuckStore{}
+		r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
+		w.create("a", allow, every("200ms"))
+		w.create("b", cronned("@at 2099-01-01T00:00:00Z"))
+		w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
+		w.eventually("it is shown", func() bool {
+			p := r.Part(w.ctx, time.Minute, 10)
+			return p.Tasks == 2 && p.Serving == 1 && p.ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
+		})
+		s.stuck.Store(true)
+		var p task.BoardPart
+		w.eventually("it is overdue", func() bool {
+			p = r.Part(w.ctx, time.Minute, 10)
+			return len(p.Stuck) == 1 && len(p.Overdue) == 1
+		})
+		if p.Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.OverdueCount != 1 {
+			t.Errorf("it shows %+v", p)
+		}
 	})
-	s.stuck.Store(true)
-	var p task.BoardPart
-	w.eventually("it is overdue", func() bool {
-		p = r.Part(w.ctx, time.Minute, 10)
-		return len(p.Stuck) == 1 && len(p.Overdue) == 1
-	})
-	if p.Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.OverdueCount != 1 {
-		t.Errorf("it shows %+v", p)
-	}
 }
 
 // Who hangs up does not wait for the workers; who asks next is told all the same.
 func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
-	w.realTime()
-	r := w.run("n1", func(*Engine) {})
-	w.create("a", allow, every("200ms"))
-	w.eventually("it fires", func() bool { return len(w.active("a")) > 0 })
-	gone, hangUp := context.WithCancel(w.ctx)
-	hangUp()
-	r.Part(gone, time.Minute, 10)
-	if !r.board.at.IsZero() {
-		t.Error("what the first was told is kept for others")
-	}
-	w.eventually("all is shown", func() bool { return r.Part(w.ctx, time.Minute, 10).Tasks == 1 })
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1")
+		w.setClockToNow()
+		r := w.run("n1", func(*Engine) {})
+		w.create("a", allow, every("200ms"))
+		w.eventually("it fires", func() bool { return len(w.active("a")) > 0 })
+		gone, hangUp := context.WithCancel(w.ctx)
+		hangUp()
+		r.Part(gone, time.Minute, 10)
+		if !r.board.at.IsZero() {
+			t.Error("what the first was told is kept for others")
+		}
+		w.eventually("all is shown", func() bool { return r.Part(w.ctx, time.Minute, 10).Tasks == 1 })
+	})
 }
 
 // A worker that was busy when somebody hung up is asked by the next one all the same.

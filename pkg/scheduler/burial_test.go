@@ -187,18 +187,21 @@ func TestTTL_OfAnOwnerThatIsFenced(t *testing.T) {
 	w.wantThere("a", true)
 }
 
-func TestTTL_OnTheRealClock(t *testing.T) {
+func TestTTL_OfARunningEngine(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	w.realTime()
-	w.run("n1")
-	now := w.clock()
-	w.create("a", cronned("@at "+now.Add(time.Second).UTC().Format(time.RFC3339)), ttl(time.Second), func(t *task.Task) { t.Action = task.Action{Noop: &task.Noop{}} })
-	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
-	w.realTime()
-	w.finish("a", task.Succeeded)
-	w.eventually("it is deleted", func() bool {
-		_, err := w.store.Task(w.ctx, ref("a"))
-		return errors.Is(err, task.ErrNotFound)
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		w.run("n1")
+		now := w.clock()
+		w.create("a", cronned("@at "+now.Add(time.Second).UTC().Format(time.RFC3339)), ttl(time.Second), func(t *task.Task) { t.Action = task.Action{Noop: &task.Noop{}} })
+		w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+		w.setClockToNow()
+		w.finish("a", task.Succeeded)
+		w.eventually("it is deleted", func() bool {
+			_, err := w.store.Task(w.ctx, ref("a"))
+			return errors.Is(err, task.ErrNotFound)
+		})
 	})
 }

@@ -351,3 +351,29 @@ func TestAfterCompletion_WithJitterSkippedInARowIsARangeThatOnlyGrows(t *testing
 		t.Errorf("%q, first due at %v", story, first)
 	}
 }
+
+// A task that is created again does not wait for the runs of the deleted one, which
+// takes as long as their grace period, or as lost_after if their node is silent.
+func TestAfterCompletion_DoesNotWaitForTheRunsOfADeletedTask(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", after("1m"))
+	h.decide(60)
+	former := w.active("a")[0]
+	w.remove("a")
+	w.at(61)
+	w.create("a", after("1m"))
+	h.decide(61) // it has never ended: the next tick follows at once
+	h.decide(62)
+	for _, held := range w.active("a") {
+		if held.UID != former.UID {
+			w.at(65)
+			w.end(held, task.Succeeded)
+		}
+	}
+	h.decide(65)
+	w.wantAnchor("a", 65)
+	h.decide(125)
+	w.want("a", "+60 dispatched", "+61.001 succeeded", "+125 dispatched")
+}

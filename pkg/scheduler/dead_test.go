@@ -80,32 +80,35 @@ func TestDead_OfATaskThatIsGoneIsDeleted(t *testing.T) {
 
 func TestDead_TheNewestOfATaskStay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
-	h := w.work("n1")
-	w.create("a", cronned("@manual"))
-	h.see()
-	st, err := w.store.Task(w.ctx, ref("a"))
-	w.ok(err)
-	id := func(i int) string { return task.RunID(sec(float64(i)), st.Task.UID) }
-	bury := func(from, to int) {
-		for i := from; i < to; i++ {
-			w.put(w.store.Keys().DeadRun(ref("a"), id(i)), `{"uid":"`+st.Task.UID+`","scheduled_time":"2026-01-02T12:00:00.000Z","state":"failed","trigger":"schedule"}`)
-		}
-	}
-	bury(0, store.KeepDead+60)
-	h.see()
-	ctx, cancel := context.WithCancel(w.ctx)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- h.e.trims.run(ctx) }()
-	bury(store.KeepDead+60, store.KeepDead+60+trimAfter(store.KeepDead))
-	h.see()
-	w.eventually("the oldest are gone", func() bool {
-		res, err := etcd.Get(w.ctx, w.store.Keys().Dead(ref("a")), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1")
+		h := w.work("n1")
+		w.create("a", cronned("@manual"))
+		h.see()
+		st, err := w.store.Task(w.ctx, ref("a"))
 		w.ok(err)
-		n := len(res.Kvs)
-		return n < store.KeepDead+trimAfter(store.KeepDead) && string(res.Kvs[n-1].Key) == w.store.Keys().DeadRun(ref("a"), id(store.KeepDead+60+trimAfter(store.KeepDead)-1))
+		id := func(i int) string { return task.RunID(sec(float64(i)), st.Task.UID) }
+		bury := func(from, to int) {
+			for i := from; i < to; i++ {
+				w.put(w.store.Keys().DeadRun(ref("a"), id(i)), `{"uid":"`+st.Task.UID+`","scheduled_time":"2026-01-02T12:00:00.000Z","state":"failed","trigger":"schedule"}`)
+			}
+		}
+		bury(0, store.KeepDead+60)
+		h.see()
+		ctx, cancel := context.WithCancel(w.ctx)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- h.e.trims.run(ctx) }()
+		bury(store.KeepDead+60, store.KeepDead+60+trimAfter(store.KeepDead))
+		h.see()
+		w.eventually("the oldest are gone", func() bool {
+			res, err := w.client.Get(w.ctx, w.store.Keys().Dead(ref("a")), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+			w.ok(err)
+			n := len(res.Kvs)
+			return n < store.KeepDead+trimAfter(store.KeepDead) && string(res.Kvs[n-1].Key) == w.store.Keys().DeadRun(ref("a"), id(store.KeepDead+60+trimAfter(store.KeepDead)-1))
+		})
+		cancel()
+		<-done
 	})
-	cancel()
-	<-done
 }

@@ -31,6 +31,7 @@ type Store interface {
 	Keys() store.Keys
 	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
 	RecordsNow(ctx context.Context, keys []string) ([]store.ShardEvent, error)
+	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
 	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
 	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
 	HistoriesOf(ctx context.Context, refs []store.Ref) (keys [][]store.ShardEvent, rev int64, err error)
@@ -50,15 +51,14 @@ type Config struct {
 	Store       Store
 	Fleet       *Fleet
 	NextAttempt NextAttempt
-	// LostAfter is how long a silent node's attempts are waited for; default 2 min.
-	LostAfter time.Duration
 	// ClearedAfter is how long those of an instance are that is proved dead; default 2 s.
 	ClearedAfter time.Duration
 	// Reconcile is how often, about, a shard is compared with what etcd holds; default 1 min.
 	Reconcile time.Duration
 	Now       func() time.Time
 	// Cluster, if set, is what the cluster's record says: of its shards this node may
-	// catch up with its part of the rate. Without it, with all of the default rate.
+	// catch up with its part of the rate, and attempts that it assigns are waited for
+	// as long as the record says. Without it, the defaults hold.
 	Cluster func() task.Cluster
 	// Freezes are the freezes as they are known, and their record's mod revision;
 	// nil: none. They may be old: a commit that did not know the newest fails, and
@@ -102,8 +102,8 @@ type Engine struct {
 
 // New makes an Engine.
 func New(cfg Config) *Engine {
-	if cfg.LostAfter == 0 {
-		cfg.LostAfter = 2 * time.Minute
+	if cfg.Cluster == nil {
+		cfg.Cluster = func() task.Cluster { return task.Cluster{} }
 	}
 	if cfg.May == nil {
 		cfg.May = func() error { return nil }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// running is an engine whose loops run, on the real clock.
+// running is an engine whose loops run. Its clock is time.Now, which is virtual in a bubble.
 type running struct {
 	*Engine
 	door   *door
@@ -45,100 +46,112 @@ func (w *world) run(node string, change ...func(*Engine)) *running {
 	return r
 }
 
-// realTime makes the world's clock the real one.
-func (w *world) realTime() {
+// setClockToNow makes the world's clock what time.Now says.
+func (w *world) setClockToNow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.now = time.Now()
 }
 
-func TestEngine_FiresOnTheRealClock(t *testing.T) {
+func TestEngine_FiresInTime(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2").judged()
-	w.realTime()
-	r := w.run("n1")
-	w.create("a", allow, every("200ms"))
-	w.create("b", allow, every("300ms"))
-	w.eventually("both fire", func() bool { return len(w.active("a")) > 1 && len(w.active("b")) > 0 })
-	// Another node takes over; the first stops by itself.
-	w.run("n2")
-	if err := <-r.work; !errors.Is(err, task.ErrFenced) {
-		t.Errorf("the fenced worker ends with %v", err)
-	}
-	n := len(w.active("a"))
-	w.eventually("it goes on", func() bool { return len(w.active("a")) > n+2 })
-	if len(r.workers) != 0 {
-		t.Error("the fenced worker is still there")
-	}
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2").judged()
+		w.setClockToNow()
+		r := w.run("n1")
+		w.create("a", allow, every("200ms"))
+		w.create("b", allow, every("300ms"))
+		w.eventually("both fire", func() bool { return len(w.active("a")) > 1 && len(w.active("b")) > 0 })
+		// Another node takes over; the first stops by itself.
+		w.run("n2")
+		if err := <-r.work; !errors.Is(err, task.ErrFenced) {
+			t.Errorf("the fenced worker ends with %v", err)
+		}
+		n := len(w.active("a"))
+		w.eventually("it goes on", func() bool { return len(w.active("a")) > n+2 })
+		if len(r.workers) != 0 {
+			t.Error("the fenced worker is still there")
+		}
+	})
 }
 
 func TestEngine_RunsWhatIsTriggeredAndWhatANodeMakesPossible(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	w.realTime()
-	r := w.run("n1")
-	w.create("a", cronned("@manual"))
-	w.create("b", cronned("@manual"), on("role = db"))
-	w.trigger("a")
-	w.trigger("b")
-	w.eventually("a runs", func() bool { return len(w.active("a")) == 1 })
-	w.eventually("b says why it waits", func() bool {
-		runs, err := w.store.Runs(w.ctx, ref("b"))
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		r := w.run("n1")
+		w.create("a", cronned("@manual"))
+		w.create("b", cronned("@manual"), on("role = db"))
+		w.trigger("a")
+		w.trigger("b")
+		w.eventually("a runs", func() bool { return len(w.active("a")) == 1 })
+		w.eventually("b says why it waits", func() bool {
+			runs, err := w.store.Runs(w.ctx, ref("b"))
+			w.ok(err)
+			return runs[0].Reason == task.ReasonNoNode
+		})
+		w.join("db", "role=db")
+		nodes, err := w.store.Nodes(w.ctx)
 		w.ok(err)
-		return runs[0].Reason == task.ReasonNoNode
+		r.cfg.Fleet.Set(nodes)
+		r.Look()
+		w.eventually("b runs", func() bool { return len(w.active("b")) == 1 })
 	})
-	w.join("db", "role=db")
-	nodes, err := w.store.Nodes(w.ctx)
-	w.ok(err)
-	r.cfg.Fleet.Set(nodes)
-	r.Look()
-	w.eventually("b runs", func() bool { return len(w.active("b")) == 1 })
 }
 
 func TestEngine_RetriesInTime(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	w.realTime()
-	w.run("n1")
-	w.create("a", cronned("@manual"), retries(2, 300*time.Millisecond, task.Failed))
-	w.trigger("a")
-	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
-	w.realTime()
-	w.finish("a", task.Failed)
-	w.eventually("it runs again", func() bool {
-		all := w.active("a")
-		return len(all) == 1 && all[0].Attempt == 2
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		w.run("n1")
+		w.create("a", cronned("@manual"), retries(2, 300*time.Millisecond, task.Failed))
+		w.trigger("a")
+		w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+		w.setClockToNow()
+		w.finish("a", task.Failed)
+		w.eventually("it runs again", func() bool {
+			all := w.active("a")
+			return len(all) == 1 && all[0].Attempt == 2
+		})
+		if a := w.active("a")[0]; a.DispatchedAt.Before(w.clock().Add(290 * time.Millisecond)) {
+			t.Errorf("tried again at %s, it failed at %s", a.DispatchedAt, w.clock())
+		}
 	})
-	if a := w.active("a")[0]; a.DispatchedAt.Before(w.clock().Add(290 * time.Millisecond)) {
-		t.Errorf("tried again at %s, it failed at %s", a.DispatchedAt, w.clock())
-	}
 }
 
 func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	w.realTime()
-	gaps := &gapOnce{cut: make(chan struct{})}
-	r := w.run("n1", func(e *Engine) { gaps.Store, e.cfg.Store = e.cfg.Store, gaps })
-	w.create("a", cronned("@manual"), allow)
-	w.trigger("a")
-	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
-	close(gaps.cut)
-	w.eventually("the shard is opened again", func() bool { return gaps.opens() == 2 })
-	w.trigger("a")
-	w.eventually("it runs again", func() bool { return len(w.active("a")) == 2 })
 
-	_, _, err := w.store.Open(w.ctx, 0, r.fences) // a stranger with our fences
-	w.ok(err)
-	w.trigger("a")
-	w.eventually("it runs a third time", func() bool { return len(w.active("a")) == 3 })
-	if n := gaps.opens(); n != 3 {
-		t.Errorf("the shard was opened %d times", n)
-	}
-	w.eventually("three attempts are counted for n1", func() bool { // the last one when its commit is answered
-		r.cfg.Fleet.mu.Lock()
-		defer r.cfg.Fleet.mu.Unlock()
-		return r.cfg.Fleet.given["n1"] == 3
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		gaps := &gapOnce{cut: make(chan struct{})}
+		r := w.run("n1", func(e *Engine) { gaps.Store, e.cfg.Store = e.cfg.Store, gaps })
+		w.create("a", cronned("@manual"), allow)
+		w.trigger("a")
+		w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+		close(gaps.cut)
+		w.eventually("the shard is opened again", func() bool { return gaps.opens() == 2 })
+		w.trigger("a")
+		w.eventually("it runs again", func() bool { return len(w.active("a")) == 2 })
+
+		_, _, err := w.store.Open(w.ctx, 0, r.fences) // a stranger with our fences
+		w.ok(err)
+		w.trigger("a")
+		w.eventually("it runs a third time", func() bool { return len(w.active("a")) == 3 })
+		if n := gaps.opens(); n != 3 {
+			t.Errorf("the shard was opened %d times", n)
+		}
+		w.eventually("three attempts are counted for n1", func() bool { // the last one when its commit is answered
+			r.cfg.Fleet.mu.Lock()
+			defer r.cfg.Fleet.mu.Unlock()
+			return r.cfg.Fleet.given["n1"] == 3
+		})
 	})
 }
 
@@ -189,21 +202,24 @@ func (g *gapOnce) FollowShard(ctx context.Context, shard int, rev int64, apply f
 // before it would hold the attempt for active, for ever.
 func TestEngine_AnEndBetweenTheScanAndALateLoadIsNoActiveRun(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
-	w.realTime()
-	w.create("a", cronned("@manual"))
-	first := w.run("n1")
-	w.trigger("a")
-	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
-	first.stop()
-	<-first.work
-	w.run("n1", func(e *Engine) {
-		late := &lateLoad{Store: e.cfg.Store, scanned: make(chan struct{}), before: func() { w.finish("a", task.Succeeded) }}
-		e.cfg.Store, e.scans = late, newScanner(late.ScanActive)
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1")
+		w.setClockToNow()
+		w.create("a", cronned("@manual"))
+		first := w.run("n1")
+		w.trigger("a")
+		w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+		first.stop()
+		<-first.work
+		w.run("n1", func(e *Engine) {
+			late := &lateLoad{Store: e.cfg.Store, scanned: make(chan struct{}), before: func() { w.finish("a", task.Succeeded) }}
+			e.cfg.Store, e.scans = late, newScanner(late.ScanActive)
+		})
+		w.eventually("it has ended", func() bool { return len(w.active("a")) == 0 })
+		w.trigger("a")
+		w.eventually("it runs again", func() bool { return len(w.active("a")) == 1 })
 	})
-	w.eventually("it has ended", func() bool { return len(w.active("a")) == 0 })
-	w.trigger("a")
-	w.eventually("it runs again", func() bool { return len(w.active("a")) == 1 })
 }
 
 // lateLoad is a store that loads the newest, as if the revision asked for were
@@ -233,12 +249,15 @@ func (l *lateLoad) FollowShard(ctx context.Context, shard int, _ int64, apply fu
 // Shards are loaded a few at a time: a load that fails makes room for others.
 func TestEngine_LoadsThatFailHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	w.realTime()
-	w.create("a", cronned("@manual"))
-	w.trigger("a")
-	w.run("n1", func(e *Engine) { e.cfg.Store = &tornLists{Store: e.cfg.Store, left: loadsAtOnce + 1} })
-	w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		w.create("a", cronned("@manual"))
+		w.trigger("a")
+		w.run("n1", func(e *Engine) { e.cfg.Store = &tornLists{Store: e.cfg.Store, left: loadsAtOnce + 1} })
+		w.eventually("it runs", func() bool { return len(w.active("a")) == 1 })
+	})
 }
 
 // tornLists is a store whose first lists break off after a page, and begin again.
@@ -261,12 +280,15 @@ func (l *tornLists) FollowShard(ctx context.Context, shard int, rev int64, apply
 
 func TestEngine_DamagedShardIsAnError(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1")
-	w.delete(w.store.Keys().Watermark(0))
-	r := w.run("n1")
-	if err := <-r.work; !errors.Is(err, store.ErrDamaged) {
-		t.Errorf("the worker ends with %v", err)
-	}
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1")
+		w.delete(w.store.Keys().Watermark(0))
+		r := w.run("n1")
+		if err := <-r.work; !errors.Is(err, store.ErrDamaged) {
+			t.Errorf("the worker ends with %v", err)
+		}
+	})
 }
 
 func TestEngine_SaysWhatIsOverdue(t *testing.T) {
@@ -307,38 +329,53 @@ func TestWorker_LooksAtTheClockNowAndThen(t *testing.T) {
 	}
 }
 
-func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "n1")
-	e, _ := w.engine("n1")
+// startTrimming opens the shard for a worker whose engine trims histories beside it, until
+// the test ends.
+func startTrimming(t *testing.T, w *world, e *Engine) *hand {
+	t.Helper()
 	h := &hand{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
 	h.ctx, h.die = context.WithCancel(w.ctx)
-	defer func() { h.leave() }()
 	h.fleet()
 	h.open()
+
 	go func() { _ = e.trims.run(h.ctx) }()
-	defer h.die()
-	w.create("a", func(t *task.Task) { t.History.Keep = 8 })
-	w.create("b", allow)
-	for s := 1; s <= 30; s++ {
-		h.decide(float64(s))
-		if s%2 == 0 {
-			w.finish("a", task.Succeeded)
-		}
-	}
-	h.decide(30.5)
-	w.eventually("the history is trimmed", func() bool {
-		past, err := w.store.History(w.ctx, ref("a"), false)
-		w.ok(err)
-		return len(past) >= 8 && len(past) < 8+2
+	t.Cleanup(func() {
+		h.die()
+		h.leave()
 	})
-	got := w.story("a")
-	if last := got[len(got)-1]; last != "+30 skipped overlap" {
-		t.Errorf("the newest is %q", last)
-	}
-	if n := len(w.story("b")); n != 30 {
-		t.Errorf("of another task %d runs are left", n)
-	}
+
+	return h
+}
+
+func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1")
+		e, _ := w.engine("n1")
+		h := startTrimming(t, w, e)
+		w.create("a", func(t *task.Task) { t.History.Keep = 8 })
+		w.create("b", allow)
+		for s := 1; s <= 30; s++ {
+			h.decide(float64(s))
+			if s%2 == 0 {
+				w.finish("a", task.Succeeded)
+			}
+		}
+		h.decide(30.5)
+		w.eventually("the history is trimmed", func() bool {
+			past, err := w.store.History(w.ctx, ref("a"), false)
+			w.ok(err)
+			return len(past) >= 8 && len(past) < 8+2
+		})
+		got := w.story("a")
+		if last := got[len(got)-1]; last != "+30 skipped overlap" {
+			t.Errorf("the newest is %q", last)
+		}
+		if n := len(w.story("b")); n != 30 {
+			t.Errorf("of another task %d runs are left", n)
+		}
+	})
 }
 
 // A shard that changes hands after every few runs is trimmed all the same.
@@ -368,68 +405,67 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 // failures go when they are too many.
 func TestEngine_KeepsFailuresOnly(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	e, _ := w.engine("n1")
-	h := &hand{worker: newWorker(e, 0, w.assign("n1")), world: w, leave: func() {}}
-	h.ctx, h.die = context.WithCancel(w.ctx)
-	defer func() { h.leave() }()
-	h.fleet()
-	h.open()
-	go func() { _ = e.trims.run(h.ctx) }()
-	defer h.die()
-	w.create("a", func(t *task.Task) { t.History = task.History{Keep: 3, Record: task.RecordFailures} })
-	want := []string{}
-	for s := 1; s <= 40; s++ {
-		h.decide(float64(s))
-		if s == 40 {
-			break
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		e, _ := w.engine("n1")
+		h := startTrimming(t, w, e)
+		w.create("a", func(t *task.Task) { t.History = task.History{Keep: 3, Record: task.RecordFailures} })
+		want := []string{}
+		for s := 1; s <= 40; s++ {
+			h.decide(float64(s))
+			if s == 40 {
+				break
+			}
+			state := task.Succeeded
+			if s%9 == 0 {
+				state = task.Failed
+				want = append(want, fmt.Sprintf("+%d failed", s))
+			}
+			w.finish("a", state)
 		}
-		state := task.Succeeded
-		if s%9 == 0 {
-			state = task.Failed
-			want = append(want, fmt.Sprintf("+%d failed", s))
-		}
-		w.finish("a", state)
-	}
-	w.finish("a", task.Succeeded)
-	h.decide(40.5)
-	want = append(want[len(want)-2:], "+40 succeeded")
-	w.eventually("the history is trimmed", func() bool { return slices.Equal(w.story("a"), want) })
+		w.finish("a", task.Succeeded)
+		h.decide(40.5)
+		want = append(want[len(want)-2:], "+40 succeeded")
+		w.eventually("the history is trimmed", func() bool { return slices.Equal(w.story("a"), want) })
+	})
 }
 
-func TestSurplus_KeepsTheNewestAndLeavesNothingElse(t *testing.T) {
+func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		past := make([]store.Past, rapid.IntRange(0, 40).Draw(rt, "records"))
-		for i := range past {
-			past[i] = store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded"), Late: rapid.IntRange(0, 3).Draw(rt, "late") == 0}
-		}
-		isLate := func(p store.Past) bool { return p.Late }
-		h := task.History{Keep: rapid.IntRange(1, 12).Draw(rt, "keep"), Record: rapid.SampledFrom([]string{task.RecordAll, task.RecordFailures}).Draw(rt, "record")}
-		var want, got []store.Past // that stay
-		runs := slices.DeleteFunc(slices.Clone(past), isLate)
-		for i := len(runs) - 1; i >= 0 && len(want) < h.Keep; i-- {
-			if h.Record == task.RecordAll || i == len(runs)-1 || !runs[i].Succeeded {
-				want = append(want, runs[i])
+		// Runs with the order in which they ended. Some have a late result beside them.
+		n := rapid.IntRange(0, 40).Draw(rt, "records")
+		order := rapid.Permutation(slices.Collect(func(yield func(int64) bool) {
+			for i := range n {
+				if !yield(int64(10 * (i + 1))) {
+					return
+				}
+			}
+		})).Draw(rt, "order")
+		var past, runs []store.Past
+		for i, mod := range order {
+			run := store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded"), Mod: mod}
+			past, runs = append(past, run), append(runs, run)
+			if rapid.IntRange(0, 3).Draw(rt, "late") == 0 {
+				past = append(past, store.Past{ID: run.ID + "~late~7", Late: true, Mod: mod + rapid.Int64Range(1, 100).Draw(rt, "later")})
 			}
 		}
-		slices.Reverse(want)
+		h := task.History{Keep: rapid.IntRange(1, 12).Draw(rt, "keep"), Record: rapid.SampledFrom([]string{task.RecordAll, task.RecordFailures}).Draw(rt, "record")}
+
+		slices.SortFunc(runs, func(a, b store.Past) int { return cmp.Compare(b.Mod, a.Mod) })
+		stays := map[string]bool{}
+		for i, p := range runs {
+			if len(stays) < h.Keep && (h.Record == task.RecordAll || i == 0 || !p.Succeeded) {
+				stays[p.ID] = true
+			}
+		}
+
 		gone := surplus(past, h)
 		for _, p := range past { // beside a run that stays a late result does, too
-			if before := len(want) > 0 && p.ID > want[0].ID; p.Late && slices.Contains(gone, p) == (before || len(want) < h.Keep) {
-				rt.Fatalf("of %v, keeping %d, the late %v is not where its run is: %v goes", past, h.Keep, p, gone)
+			if slices.Contains(gone, p) == stays[p.Run()] {
+				rt.Fatalf("of %v, keeping %d, goes %v: not %v", past, h.Keep, gone, p)
 			}
-		}
-		for _, p := range runs {
-			if !slices.Contains(gone, p) {
-				got = append(got, p)
-			}
-		}
-		if len(got)+len(slices.DeleteFunc(slices.Clone(gone), isLate)) != len(runs) {
-			rt.Fatalf("of %v goes %v", past, gone)
-		}
-		if !slices.Equal(got, want) {
-			rt.Fatalf("of %v stays %v, want %v", past, got, want)
 		}
 	})
 }

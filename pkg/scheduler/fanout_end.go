@@ -133,7 +133,7 @@ func (p *plan) seek(t *taskState, q *waiting) bool {
 	if q.missing.IsZero() || p.now.Before(q.missing) {
 		q.missing = p.now
 	}
-	if until := q.missing.Add(p.w.e.cfg.LostAfter); p.now.Before(until) {
+	if until := q.missing.Add(p.w.e.lostAfter()); p.now.Before(until) {
 		p.w.wakeAt(until)
 		return true
 	}

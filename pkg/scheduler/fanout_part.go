@@ -11,7 +11,7 @@ func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
 		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
-		Checkpoint: q.Fan.Checkpoints[index],
+		Checkpoint: q.Fan.Checkpoints[index], CreatedBy: q.CreatedBy, EnvNames: q.EnvNames,
 	}
 }
 
@@ -23,7 +23,7 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 		return false, true
 	}
 	for at, index := range q.Fan.Left {
-		n, gone, found := p.nodeOf(t, q, index)
+		n, gone, found := p.nodeOf(t, q, index, nil)
 		switch {
 		case gone:
 			return p.giveUp(t, q, at, ended, succeeded)
@@ -119,10 +119,10 @@ func (p *plan) missPart(t *taskState, q *waiting, at, ended, succeeded int) (don
 }
 
 // nodeOf picks the node for a part of a run: its own, if it has one. gone: that has
-// been away for too long.
-func (p *plan) nodeOf(t *taskState, q *waiting, index int) (n *task.Node, gone, ok bool) {
+// been away for too long. part is the part's own record if it has had attempts, else nil.
+func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *task.Node, gone, ok bool) {
 	if index >= len(q.Fan.Nodes) {
-		n, ok = p.pickPart(t, index)
+		n, ok = p.pickPart(t, index, part)
 		return n, false, ok
 	}
 	name := q.Fan.Nodes[index]
@@ -138,7 +138,7 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int) (n *task.Node, gone, 
 		since = p.now
 		q.away[name] = since
 	}
-	if until := since.Add(p.w.e.cfg.LostAfter); p.now.Before(until) {
+	if until := since.Add(p.w.e.lostAfter()); p.now.Before(until) {
 		p.w.wakeAt(until)
 		return nil, false, false
 	}
@@ -176,7 +176,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 		p.then = append(p.then, func(int64) { p.w.look(t) })
 		return true
 	}
-	n, gone, ok := p.nodeOf(t, parent, index)
+	n, gone, ok := p.nodeOf(t, parent, index, q)
 	switch {
 	case gone:
 		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)

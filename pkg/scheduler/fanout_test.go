@@ -596,9 +596,19 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	w.at(3)
 	w.ok(w.store.Revive(w.ctx, st, dead[0], task.Waiting{Run: task.Run{ID: task.ManualRunID(w.clock(), st.Task.UID), UID: st.Task.UID,
 		ScheduledTime: task.At(w.clock()), CreatedAt: task.At(w.clock()), Attempt: 1, State: task.Queued, Reason: task.ReasonManual,
-		Trigger: task.TriggerManual, RetryOf: dead[0].ID, Fan: dead[0].Fan}}))
+		Trigger: task.TriggerManual, RetryOf: dead[0].ID, Fan: dead[0].Fan, CreatedBy: "ann", EnvNames: []string{"A"}}, Env: map[string]string{"A": "1"}}))
 	h.decide(3)
 	h.decide(3.1)
+	asked := func(where string, r task.Run) {
+		t.Helper()
+		if r.CreatedBy != "ann" || !slices.Equal(r.EnvNames, []string{"A"}) {
+			t.Errorf("%s: asked for by %q with %q", where, r.CreatedBy, r.EnvNames)
+		}
+	}
+	runs, err := w.store.Runs(w.ctx, ref("a")) // the newest first
+	w.ok(err)
+	asked("under way", runs[slices.IndexFunc(runs, func(r task.Run) bool { return r.Fan != nil && r.RetryOf != "" })])
+	asked("its part", w.part("a", 1).Run)
 	if all := w.active("a"); len(all) != 1 || all[0].Node != "n2" || all[0].PartCount != 3 || all[0].Checkpoint != "row 17" {
 		t.Fatalf("active are %+v", all)
 	}
@@ -608,6 +618,9 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	w.end(w.part("a", 1), task.Succeeded)
 	h.decide(4)
 	w.want("a", "+1 failed parts", "+3 succeeded manual")
+	runs, err = w.store.Runs(w.ctx, ref("a"))
+	w.ok(err)
+	asked("in the end", runs[slices.IndexFunc(runs, func(r task.Run) bool { return r.Fan != nil && r.RetryOf != "" })])
 }
 
 // Somebody deletes a record: the run does not wait for that part for ever.

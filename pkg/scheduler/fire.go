@@ -15,9 +15,10 @@ const maxWaiting = 100
 // tick gives the task's next tick its outcome. false: there is no room.
 //
 // The commit's watermark speaks for the task, unless it is known before the watch
-// has told of it: then the entry has to say that the tick is decided.
+// has told of it, or the plan leaves the watermark where it is: then the entry has to
+// say that the tick is decided.
 func (p *plan) tick(t *taskState) bool {
-	covered, records := t.create <= p.commit.Watermark.Seen, 2*t.drops()
+	covered, records := !p.apart && t.create <= p.commit.Watermark.Seen, 2*t.drops()
 	light := covered && t.how.maxRuns == 0 && records == 0 && !t.how.sticky() // one record, and not the entry
 	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2+records, 2*t.bytes()+records*roomForRecord)
 	if !p.admit(t, room) {
@@ -163,9 +164,12 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	}
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
 	a.Instance, a.Generation = n.Instance, int64(t.generation)
-	a.Timeout, a.KillGrace, a.Retry, a.Replaceable = t.how.timeout, t.how.killGrace, t.how.retry, t.how.replaceable
+	a.Timeout, a.KillGrace, a.Retry = t.how.timeout, t.how.killGrace, t.how.retry
 	a.KillSignal, a.Success = t.how.killSignal, t.how.success
 	a.Output = t.how.output
+	// The owner and the node both go by this value from now on, whatever becomes of the
+	// cluster's setting: the node has killed the attempt before it can be declared lost.
+	a.LostAfter = p.w.e.cfg.Cluster().LostAfterWithLease(n.LeaseTTL)
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
 	p.stick(t, n)
 }
@@ -337,7 +341,7 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 	if q.Fan != nil || t.how.target.FansOut() && !q.begun() {
 		return p.startParent(t, q)
 	}
-	n, ok := p.pick(t)
+	n, ok := p.pickForAttempt(t, q)
 	if ok && p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()) {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
 		p.dispatch(t, n, -1)
@@ -395,14 +399,24 @@ func (p *plan) attempts(t *taskState) {
 				return
 			}
 			p.lose(t, a)
-		case a.watch.ask && !t.orphan(a.run) && !t.goesWithParent(a.run) && p.isFrozen(t): // what would replace it may not start
-		case a.watch.ask:
+		case a.watch.ask && p.mayAskCancel(t, a):
 			if !p.fits(t, 2, 2*roomForRecord) {
 				return
 			}
 			p.askCancel(t, a)
 		}
 	}
+}
+
+// mayAskCancel reports whether an attempt that was read to be asked to end still has to.
+// That is not so while its task is frozen, since what would replace it may not start, nor
+// if its task does not replace any more: a conflict tells of such an edit within the round.
+func (p *plan) mayAskCancel(t *taskState, a *attempt) bool {
+	if t.orphan(a.run) || t.goesWithParent(a.run) {
+		return true
+	}
+
+	return !p.isFrozen(t) && t.replaces(p.now.UnixMilli())
 }
 
 func (p *plan) askCancel(t *taskState, a *attempt) {

@@ -119,7 +119,11 @@ func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
 			delete(f.suspect, n.Name)
 		}
 	}
-	return (!w.Secret || n.HoldsKey()) && w.Selector.Accepts(n) && (len(w.But) == 0 || !slices.Contains(w.But, n.Name))
+	if w.elsewhere && (n.Name == w.Avoid || !f.free(n)) {
+		return false
+	}
+
+	return (!w.Secret || n.HoldsKey()) && w.Selector.Accepts(n)
 }
 
 // load is which part of its slots a node has taken, as far as is known.

@@ -18,8 +18,13 @@ type Want struct {
 	// Last is the node that had the run before: round-robin goes on after it, sticky
 	// stays with it. "" if there was none, or nobody knows.
 	Last   string
-	But    []string // nodes that are left out
-	Secret bool     // it reads one: nodes without a key for secrets are left out
+	Secret bool // it reads one: nodes without a key for secrets are left out
+	// Avoid is the node on which the attempt before failed. The run goes there again only if no other
+	// node that matches has a free slot, or if the strategy is sticky. "" for a first attempt.
+	Avoid string
+
+	// elsewhere restricts the choice to nodes that are not Avoid and have a free slot.
+	elsewhere bool
 }
 
 // Pick chooses the node for a run, by its strategy, among those that take runs and
@@ -29,12 +34,31 @@ type Want struct {
 func (f *Fleet) Pick(w Want, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.pick(&w, now)
+
+	n := f.pickElsewhere(&w, now)
+	if n == nil {
+		n = f.pick(&w, now)
+	}
 	if n == nil {
 		return nil, false
 	}
+
 	f.given[n.Name]++
 	return n, true
+}
+
+// pickElsewhere chooses another node for a run whose last attempt failed, by the same strategy. Nil
+// means that there is none, or that the run does not ask for one.
+func (f *Fleet) pickElsewhere(w *Want, now time.Time) *task.Node {
+	if w.Avoid == "" || w.Strategy == task.StrategySticky {
+		return nil
+	}
+
+	w.elsewhere = true
+	n := f.pick(w, now)
+	w.elsewhere = false
+
+	return n
 }
 
 func (f *Fleet) pick(w *Want, now time.Time) *task.Node {

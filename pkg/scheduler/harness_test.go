@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -22,54 +23,27 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// One etcd serves all tests of the package; each has a prefix of its own.
-var (
-	etcd     *kv.Client
-	endpoint string
-	prefixes atomic.Int64
-)
-
-func TestMain(m *testing.M) { os.Exit(serveTests(m)) }
-
-func serveTests(m *testing.M) int {
+func TestMain(m *testing.M) {
 	_ = flag.Set("rapid.checks", "300")
-	_ = flag.Set("test.parallel", "8") // they wait for etcd's watches more than for a processor
-	where := ""                        // in memory, if that is there: no test here cares for what a disk does
-	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		where = "/dev/shm"
-	}
-	dir, err := os.MkdirTemp(where, "scheduler")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	server, err := kv.StartServer(context.Background(), kv.ServerConfig{
-		Dir: dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond,
-	})
-	if err != nil {
-		panic(err)
-	}
-	defer server.Close()
-	endpoint = server.Endpoint()
-	if etcd, err = kv.Dial(context.Background(), kv.Config{Endpoints: []string{endpoint}}); err != nil {
-		panic(err)
-	}
-	defer etcd.Close()
-	return m.Run()
+	os.Exit(m.Run())
 }
 
 // A world is a cluster with one shard, in which a test plays the leader, the
 // API, the nodes' executors and the clock. Only shard 0 is there.
 type world struct {
 	testing.TB
-	ctx   context.Context
-	store *store.Store // as everybody but the workers writes
-	etcd  *kv.Client   // of the workers
-	term  kv.Fence
+	ctx    context.Context
+	dial   func() *kv.Client // returns one more client of the world's etcd
+	store  *store.Store      // as everybody but the workers writes
+	client *kv.Client        // of everybody but the workers
+	etcd   *kv.Client        // of the workers
+	term   kv.Fence
 
 	mu       sync.Mutex
 	now      time.Time
@@ -86,26 +60,76 @@ func sec(s float64) time.Time {
 	return start.Add(time.Duration(s * float64(time.Second)).Round(time.Microsecond))
 }
 
-// newWorld makes a cluster with nodes. Its history is judged when the test ends.
+// inVirtualTime runs a test whose clock goes on when all goroutines wait. It begins at the
+// start of all stories.
+func inVirtualTime(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(start))
+		test(t)
+	})
+}
+
+// newWorld makes a cluster with nodes, on an etcd in memory. It runs in bubbles of
+// synctest, too.
 func newWorld(t testing.TB, nodes ...string) *world {
 	t.Helper()
-	keys, err := store.NewKeys(fmt.Sprintf("/t%d", prefixes.Add(1)))
+
+	memory := kvmem.New(kvmem.Config{})
+	t.Cleanup(memory.Close)
+
+	return newWorldOn(t, "/t", func() *kv.Client { return kvtest.ClientOf(t, memory) }, nodes...)
+}
+
+// realWorlds starts a real etcd, and returns what makes clusters on it.
+func realWorlds(t testing.TB) func(t testing.TB, nodes ...string) *world {
+	t.Helper()
+
+	server := kvtest.StartServer(t)
+	var prefixes atomic.Int64
+
+	return func(t testing.TB, nodes ...string) *world {
+		t.Helper()
+
+		return newWorldOn(t, fmt.Sprintf("/t%d", prefixes.Add(1)), func() *kv.Client {
+			c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{server.Endpoint()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+
+			return c
+		}, nodes...)
+	}
+}
+
+func newWorldOn(t testing.TB, prefix string, dial func() *kv.Client, nodes ...string) *world {
+	t.Helper()
+
+	keys, err := store.NewKeys(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
+
+	// Workers have a client of their own, and so has each recorder: on a shared one, etcd's
+	// word on the progress of one watch may overtake what another has yet to catch up with.
 	w := &world{
-		TB: t, ctx: t.Context(), now: start, sessions: map[string]kv.Fence{},
-		store: store.New(etcd, kv.Direct(etcd), keys),
+		TB: t, ctx: t.Context(), dial: dial, client: dial(), etcd: dial(), now: start, sessions: map[string]kv.Fence{},
 	}
-	w.etcd = w.dial()
+	w.store = store.New(w.client, kv.Direct(w.client), keys)
+
 	if _, _, err := w.store.Bootstrap(w.ctx, 1, start); err != nil {
 		t.Fatal(err)
 	}
+
 	leader := keys.Leader() + "1"
 	w.term = kv.CreateFence(leader, w.put(leader, "test"))
+
 	for _, n := range nodes {
 		w.join(n)
 	}
+
 	return w
 }
 
@@ -115,17 +139,6 @@ func (w *world) judged() *world {
 	w.record()
 	w.Cleanup(func() { w.judge(check.Options{}) })
 	return w
-}
-
-// dial returns a client of its own, and so with streams of its own: on a shared
-// one, etcd's word on the progress of one watch may overtake what another has
-// yet to catch up with.
-func (w *world) dial() *kv.Client {
-	w.Helper()
-	c, err := kv.Dial(w.ctx, kv.Config{Endpoints: []string{endpoint}})
-	w.ok(err)
-	w.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 // record records all that happens from now on.
@@ -178,14 +191,14 @@ func (w *world) ok(err error) {
 
 func (w *world) put(key, value string) int64 {
 	w.Helper()
-	res, err := etcd.Put(w.ctx, key, value)
+	res, err := w.client.Put(w.ctx, key, value)
 	w.ok(err)
 	return res.Header.Revision
 }
 
 func (w *world) delete(key string) {
 	w.Helper()
-	_, err := etcd.Delete(w.ctx, key)
+	_, err := w.client.Delete(w.ctx, key)
 	w.ok(err)
 }
 
@@ -238,12 +251,11 @@ func (w *world) assign(node string) store.Fences {
 // A hand is a worker driven by hand: it has no goroutine that decides.
 type hand struct {
 	*worker
-	world   *world
-	door    *door
-	batches <-chan store.ShardBatch
-	leave   func()
-	ctx     context.Context
-	die     context.CancelFunc
+	world *world
+	door  *door
+	leave func()
+	ctx   context.Context
+	die   context.CancelFunc
 }
 
 // hire makes a node the owner, with a worker that has not opened the shard yet.
@@ -517,7 +529,7 @@ func (w *world) createTogether(now time.Time, names []string, opts ...option) {
 		entry, _ := json.Marshal(e)
 		ops = append(ops, clientv3.OpPut(w.store.Keys().Spec(ref(name)), string(spec)), clientv3.OpPut(w.store.Keys().Entry(ref(name)), string(entry)))
 	}
-	_, err := etcd.Txn(w.ctx).Then(ops...).Commit()
+	_, err := w.client.Txn(w.ctx).Then(ops...).Commit()
 	w.ok(err)
 }
 
@@ -668,7 +680,7 @@ func (w *world) wantAll(names []string, lines ...string) {
 
 func (w *world) mark() store.Watermark {
 	w.Helper()
-	res, err := etcd.Get(w.ctx, w.store.Keys().Watermark(0))
+	res, err := w.client.Get(w.ctx, w.store.Keys().Watermark(0))
 	w.ok(err)
 	m, err := store.DecodeWatermark(res.Kvs[0].Value)
 	w.ok(err)
@@ -705,7 +717,7 @@ func (w *world) froms(names ...string) []float64 {
 // eventually polls until cond holds.
 func (w *world) eventually(what string, cond func() bool) {
 	w.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.Fatalf("not in time: %s", what)
 		}

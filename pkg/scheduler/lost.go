@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // watch is what a worker has found out of an attempt whose node is gone, or that
@@ -23,6 +24,17 @@ type watch struct {
 	asked bool
 }
 
+// lostAfter is how long the attempt is waited for while its node is away: what its record
+// says, which the node goes by, too. If the record cannot be read, nobody here knows what
+// the node goes by. Then it is the longest that a record can say: with any shorter time
+// the attempt's process might still run on a node that is cut off when others take over.
+func (v *watch) lostAfter() time.Duration {
+	if v.unreadable != nil {
+		return task.MaxLostAfter.Std()
+	}
+	return v.held.EffectiveLostAfter().Std()
+}
+
 // mostReadings is how many attempts are read in one round: ticks are due beside them.
 const mostReadings = 600
 
@@ -35,8 +47,8 @@ type reading struct {
 
 // watchAttempts follows the attempts, of the tasks that want a look, whose node
 // is gone, and has those asked to end that are unwanted. An attempt is lost when its node was absent and its
-// record unchanged at two readings that lie LostAfter apart, or ClearedAfter if
-// its instance is proved dead; the commit compares both once more.
+// record unchanged at two readings that lie apart by the lost_after that is in the
+// record, or by ClearedAfter if its instance is proved dead; the commit compares both once more.
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 	err := w.readAttempts(ctx, now)
 	if err != nil && ctx.Err() == nil {
@@ -93,7 +105,7 @@ func (w *worker) wantsReading(ctx context.Context, t *taskState, a *attempt, now
 		return true, false, nil
 	}
 	waited := now.Sub(a.watch.since)
-	ripe := waited >= w.e.cfg.LostAfter
+	ripe := waited >= a.watch.lostAfter()
 	if !ripe && waited >= w.e.cfg.ClearedAfter && a.watch.unreadable == nil {
 		if ripe, err = w.cleared(ctx, a.watch.held.Instance, cleared); err != nil {
 			return false, false, err

@@ -49,6 +49,49 @@ func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
 	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap", "+181 queued no_matching_node")
 }
 
+// An attempt is waited for as long as its record says, whatever the cluster's setting is
+// by then: its node goes by the record, too.
+func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		assigned, now, lease time.Duration
+		want                 float64 // after how many seconds
+	}{
+		"the setting is shorter now":     {5 * time.Minute, 12 * time.Second, 0, 300},
+		"the setting is longer now":      {12 * time.Second, 5 * time.Minute, 0, 12},
+		"it was the default":             {0, 12 * time.Second, 0, 120},
+		"its node has a long lease":      {12 * time.Second, 12 * time.Second, 3 * time.Minute, 190},
+		"the longest that there is":      {24 * time.Hour, 12 * time.Second, 0, 24 * 3600},
+		"its node's lease is short, too": {30 * time.Second, 30 * time.Second, 2 * time.Second, 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "n1")
+			w.joinAs(task.Node{Name: "n2", Slots: 1000, State: task.NodeReady, Roles: both, LeaseTTL: task.Duration(c.lease)})
+			h := w.work("n1")
+			setting := task.Duration(c.assigned)
+			h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, LostAfter: setting} }
+			w.create("a", cronned("1 0 * * * *"), on("node = n2"))
+			h.decide(1)
+			if got := w.active("a")[0].EffectiveLostAfter(); got.Std().Seconds() != c.want {
+				t.Errorf("its record says %s", got)
+			}
+
+			setting = task.Duration(c.now)
+			w.leave("n2")
+			h.fleet()
+			h.decide(10)
+			h.decide(10 + c.want - 0.1)
+			if got := w.story("a")[0]; got != "+1 dispatched" {
+				t.Errorf("before that time it is %s", got)
+			}
+			h.decide(10 + c.want + 2) // it looks every two seconds
+			if got := w.story("a")[0]; got != "+1 lost node_lost" {
+				t.Errorf("after that time it is %s", got)
+			}
+		})
+	}
+}
+
 func TestLost_SoonWhenItsInstanceIsProvedDead(t *testing.T) {
 	t.Parallel()
 	w, h, a := abandoned(t)
@@ -255,13 +298,14 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 	}
 }
 
-// The record of an attempt on a node that is gone cannot be read. Its task waits
-// as long as for any silent node, whatever is said of instances, and goes on.
+// The record of an attempt on a node that is gone cannot be read. Nobody knows how long
+// its node goes on with it in silence. So its task waits for the longest time that a record
+// can say, whatever is said of instances, and goes on.
 func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
 	h := w.work("n1")
-	w.create("a", cronned("1 * * * * *"), on("node = n2"), retries(3, time.Second, task.Lost))
+	w.create("a", cronned("1 0 12 * * *"), on("node = n2"), retries(3, time.Second, task.Lost))
 	h.decide(1)
 	a := w.active("a")[0]
 	key := w.store.Keys().Run("n2", ref("a"), a.ID)
@@ -270,11 +314,14 @@ func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 	w.ok(w.store.PutCleared(w.ctx, a.Instance, task.At(sec(5))))
 	h.fleet()
 	h.decide(10)
-	h.decide(129.9)
-	if got := w.story("a"); len(got) > 0 && got[0] == "+1 lost node_lost" {
-		t.Errorf("lost too soon: %s", w.story("a"))
+	const longest = 24 * 3600
+	for _, s := range []float64{130, 3600, longest + 9.9} {
+		h.decide(s)
+		if got := w.story("a"); len(got) > 0 && got[0] == "+1 lost node_lost" {
+			t.Errorf("lost too soon, after %v s: %s", s-10, w.story("a"))
+		}
 	}
-	h.decide(130)
+	h.decide(longest + 12) // it looks every two seconds
 	if got := w.story("a")[0]; got != "+1 lost node_lost" {
 		t.Fatalf("it is %s", got)
 	}
@@ -289,8 +336,8 @@ func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 	}
 	w.join("n2")
 	h.fleet()
-	h.decide(182)
-	if got := w.story("a"); got[len(got)-1] != "+181 dispatched" {
+	h.decide(2*longest + 2)
+	if got := w.story("a"); got[len(got)-1] != "+172801 dispatched" {
 		t.Errorf("its task does not go on: %s", got)
 	}
 }

@@ -164,7 +164,7 @@ func (t *taskState) doing() (d doing) {
 	}
 	d.active = t.attempts()
 	for _, q := range t.live.queue {
-		if task.IsPart(q.ID) {
+		if task.IsPart(q.ID) || t.orphan(q.ID) {
 			continue
 		}
 		if !q.UnderWay() {

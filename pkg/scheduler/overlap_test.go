@@ -249,6 +249,23 @@ func TestOverlap_ReplaceByATickThatComesTooLate(t *testing.T) {
 	w.want("a", "+1 cancelled replaced", "+2 missed start_deadline")
 }
 
+// An owner that is about to ask a run to give way learns from the conflict that its task
+// does not replace any more.
+func TestOverlap_ReplaceWasSwitchedOffUnseen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", replaces)
+	h.decide(1)
+	h.decide(2)
+	h.see()
+	w.update("a", false, func(t *task.Task) { t.Overlap = task.OverlapSkip })
+	h.blind(2.1)
+	if active := w.active("a"); len(active) != 1 || active[0].CancelRequested {
+		t.Errorf("active are %+v", active)
+	}
+}
+
 // The node of the run that is to give way is silent: what replaces it waits until
 // that is lost.
 func TestOverlap_ReplaceWaitsForASilentNode(t *testing.T) {

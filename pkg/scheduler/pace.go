@@ -108,10 +108,7 @@ func (p *pace) done(w *worker) {
 // catchUpRate is this node's share of the cluster's rate: as large as its share of
 // the shards.
 func (e *Engine) catchUpRate() float64 {
-	var c task.Cluster
-	if e.cfg.Cluster != nil {
-		c = e.cfg.Cluster()
-	}
+	c := e.cfg.Cluster()
 	e.mu.Lock()
 	owned := max(len(e.workers), 1)
 	e.mu.Unlock()
@@ -121,6 +118,10 @@ func (e *Engine) catchUpRate() float64 {
 	}
 	return rate
 }
+
+// lostAfter is the cluster's setting as it is now. It is for what has no attempt, such as
+// a part that waits for its node. An attempt has its own: see watch.lostAfter.
+func (e *Engine) lostAfter() time.Duration { return e.cfg.Cluster().EffectiveLostAfter().Std() }
 
 // paced reports whether a waiting run needs a token to start.
 func (q *waiting) paced() bool { return q.Trigger == task.TriggerCatchUp && !q.begun() }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/store"
@@ -73,10 +74,21 @@ func (t *taskState) depends() bool {
 	return t.present && !t.bad && (t.counts() || t.follows() || t.how.ttl > 0)
 }
 
-// idle reports whether nothing of the task waits or is active.
+// idle reports whether nothing of the task waits or is active. What is left of a
+// deleted task of the same name does not count.
 func (t *taskState) idle() bool {
 	t.calm()
-	return t.live == nil
+	l := t.live
+	if l == nil {
+		return true
+	}
+
+	own := func(run string) bool { return !t.orphan(run) }
+
+	return !slices.ContainsFunc(l.active, func(a *attempt) bool { return own(a.run) }) &&
+		!slices.ContainsFunc(l.queue, func(q *waiting) bool { return own(q.ID) }) &&
+		!slices.ContainsFunc(l.unreadable, own) &&
+		!slices.ContainsFunc(slices.Collect(maps.Keys(l.returned)), own)
 }
 
 // spent reports whether as many ticks became runs as the task may have.
@@ -108,10 +120,11 @@ func (t *taskState) told(ev *store.ShardEvent, now int64) {
 	}
 }
 
-// setEnded notes when the last of what has ended did, in ms. Nobody guards the clock
-// of the node that says so.
+// setEnded notes when something ended, in ms. What ended last may have been told
+// before it: a node that was cut off records an end late. Nobody guards the clock of
+// the node that says so.
 func (p *past) setEnded(at, now int64) {
-	p.known, p.ended = true, min(at, now+clockSlack.Milliseconds())
+	p.known, p.ended = true, max(p.ended, min(at, now+clockSlack.Milliseconds()))
 }
 
 // unsure has t's history read when it matters: something has ended, or a tick was

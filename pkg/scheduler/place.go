@@ -15,9 +15,23 @@ const lookForFacts = 5 * time.Second
 // because of what changes all the time, what waits is looked at again in a while.
 func (p *plan) pick(t *taskState) (*task.Node, bool) { return p.pickFor(t, t.want()) }
 
-// pickPart is pick for a part: those of one run are hashed apart.
-func (p *plan) pickPart(t *taskState, index int) (*task.Node, bool) {
+// pickForAttempt is pick for a run in the queue, which may have had attempts: the next one avoids the
+// node on which the last one failed.
+func (p *plan) pickForAttempt(t *taskState, q *waiting) (*task.Node, bool) {
 	w := t.want()
+	w.Avoid = q.LastNode()
+
+	return p.pickFor(t, w)
+}
+
+// pickPart is pickForAttempt for a part that may run on any node. Parts of one run are hashed apart.
+// q is the part's record if it has had attempts, else nil.
+func (p *plan) pickPart(t *taskState, index int, q *waiting) (*task.Node, bool) {
+	w := t.want()
+	if q != nil {
+		w.Avoid = q.LastNode()
+	}
+
 	if w.Strategy == task.StrategyHash {
 		w.Key += "/" + strconv.Itoa(index)
 	}

@@ -147,14 +147,25 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order}, drains, []string{"n3"}},
 		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order}, presses, []string{"n3"}},
 		{"who is not in the order has none", Want{Strategy: task.StrategyFirst, Order: order[:1]}, drains, nil},
-		{"what is left out is", Want{Strategy: task.StrategyFirst, Order: order, But: []string{"n2"}}, running(0), []string{"n3"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyAuto, Avoid: "n2"}, running(10, "n3", "n4", "n5"), []string{"n1", "n6"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyRoundRobin, Last: "n1", Avoid: "n2"}, running(10, "n3", "n4", "n5"), []string{"n1", "n6"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyRandom, Avoid: "n2"}, running(10, "n3", "n4", "n5"), []string{"n1", "n6"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyWeighted, Avoid: "n6"}, running(10, "n3", "n4", "n5"), []string{"n1", "n2"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyLeastLoaded, Avoid: "n2"}, running(3, "n1", "n3", "n4", "n5"), []string{"n6"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyHash, Key: "default/report", Avoid: "n4"}, running(0), []string{"n3"}},
+		{"a retry goes to the next by hash that is free", Want{Strategy: task.StrategyHash, Key: "default/report", Avoid: "n4"}, running(10, "n1", "n2", "n3", "n5"), []string{"n6"}},
+		{"a retry goes to the next in the order", Want{Strategy: task.StrategyFirst, Order: order, Avoid: "n2"}, running(0), []string{"n3"}},
+		{"a retry stays where it is the only one of the order", Want{Strategy: task.StrategyFirst, Order: order[:1], Avoid: "n2"}, running(0), []string{"n2"}},
+		{"a retry stays when all others are full", Want{Strategy: task.StrategyLeastLoaded, Avoid: "n2"}, running(10, "n1", "n3", "n4", "n5", "n6"), []string{"n2"}},
+		{"a retry stays when no other has a key", Want{Strategy: task.StrategyRandom, Avoid: "n2", Secret: true}, holds("n2"), []string{"n2"}},
+		{"a retry stays", Want{Strategy: task.StrategySticky, Last: "n2", Avoid: "n2"}, running(0), []string{"n2"}},
 		{"the next in the order has it", Want{Strategy: task.StrategyFirst, Order: order, Secret: true}, holds("n3", "n4"), []string{"n3"}},
 		{"the next by hash has it", Want{Strategy: task.StrategyHash, Key: "default/report", Secret: true}, holds("n3"), []string{"n3"}},
 		{"another has it", Want{Strategy: task.StrategySticky, Last: "n2", Secret: true}, holds("n3"), []string{"n3"}},
 		{"those with a key have it", Want{Strategy: task.StrategyRoundRobin, Secret: true}, holds("n3", "n4"), []string{"n3", "n4"}},
 		{"without a key nobody has it", Want{Strategy: task.StrategyLeastLoaded, Secret: true}, holds(), nil},
 		{"what reads no secret needs none", Want{Strategy: task.StrategyFirst, Order: order}, holds("n3"), []string{"n2"}},
-		{"nor is it drawn", Want{Strategy: task.StrategyRandom, But: []string{"n1", "n2", "n3"}}, presses, []string{"n4", "n5", "n6"}},
+		{"a retry goes elsewhere", Want{Strategy: task.StrategyRandom, Avoid: "n1"}, presses, []string{"n3", "n4", "n5", "n6"}},
 	} {
 		f := NewFleet("", nil)
 		nodes := six()
@@ -257,6 +268,71 @@ func (w *world) ranOn(name string) string {
 		}
 	}
 	return strings.Join(list, " ")
+}
+
+// A host that is ill fails whatever it is given. The next attempt of a run goes to another one, even
+// where the strategy prefers the owner of the shard, so that retries help and the owner does not matter.
+func TestRetry_GoesToAnotherNode(t *testing.T) {
+	t.Parallel()
+
+	for name, c := range map[string]struct {
+		options []option
+		stays   bool
+	}{
+		"auto":       {options: []option{strategy(task.StrategyAuto)}},
+		"hash":       {options: []option{strategy(task.StrategyHash)}},
+		"sticky":     {options: []option{strategy(task.StrategySticky)}, stays: true},
+		"one node":   {options: []option{strategy(task.StrategyFirst, func(t *task.Target) { t.Order = []string{"n2"} })}, stays: true},
+		"a selector": {options: []option{on("node = n2")}, stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newWorld(t, "n1", "n2").judged()
+			h := w.work("n1")
+			w.create("a", append(c.options, cronned("1 0 12 * * *"), retries(3, 0, task.Failed))...)
+
+			h.decide(1)
+			first := w.active("a")[0].Node
+			w.finish("a", task.Failed)
+			h.decide(2)
+			second := w.active("a")[0].Node
+			w.finish("a", task.Failed)
+			h.decide(3)
+			third := w.active("a")[0].Node
+
+			if stayed := first == second; stayed != c.stays {
+				t.Errorf("the attempts were on %s, %s, %s", first, second, third)
+			}
+			if third != first {
+				t.Errorf("of two nodes the third attempt is not on the first again: %s, %s, %s", first, second, third)
+			}
+		})
+	}
+}
+
+// The pieces of a run go to any node, so another attempt of one avoids the node on which it failed.
+// A part that belongs to a node has to stay there.
+func TestRetry_OfAPart(t *testing.T) {
+	t.Parallel()
+
+	w := newWorld(t, "n1", "n2").judged()
+	h := w.work("n1")
+	w.create("pieces", cronned("1 0 12 * * *"), parts(2), retries(2, 0, task.Failed))
+	w.create("nodes", cronned("1 0 12 * * *"), count(task.All), retries(2, 0, task.Failed))
+	h.decide(1)
+	h.decide(1.5)
+	w.wantParts("pieces", "0 dispatched n1", "1 dispatched n1")
+	w.wantParts("nodes", "0 dispatched n1", "1 dispatched n2")
+
+	for _, name := range []string{"pieces", "nodes"} {
+		w.end(w.part(name, 0), task.Failed)
+		w.end(w.part(name, 1), task.Failed)
+	}
+	h.decide(2)
+	h.decide(3)
+	w.wantParts("pieces", "0 dispatched n2", "1 dispatched n2")
+	w.wantParts("nodes", "0 dispatched n1", "1 dispatched n2")
 }
 
 // A sticky task stays where its last run was, whoever owns the shard; its entry is

@@ -25,6 +25,7 @@ type plan struct {
 	popped  []*taskState          // taken off the heap: their tick is decided here
 	drafts  map[*taskState]*draft // entries that it writes
 	full    bool
+	apart   bool          // what is due is decided in its entries, and the watermark stays
 	tokens  int           // taken for late ticks
 	attempt task.Assigned // scratch
 }
@@ -42,7 +43,7 @@ type outcomes struct{ run, queued, skipped, missed int64 }
 
 // plan decides what one commit can hold.
 func (w *worker) plan(now time.Time) *plan {
-	p := &plan{w: w, now: now, commit: w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark)}
+	p := &plan{w: w, now: now, apart: w.overtaken >= mostOvertaken, commit: w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark)}
 	p.freezes, p.commit.Freezes = w.e.frozen()
 	// First what is owed: entries that the watermark does not cover, then tasks
 	// that are behind. A commit that pays of it leaves the watermark where it
@@ -70,6 +71,13 @@ func (p *plan) done(rev int64) {
 	p.close()
 	w := p.w
 	w.known, w.mark = rev, p.commit.Watermark
+	switch {
+	case len(p.popped) == 0: // it says nothing of edits
+	case p.apart:
+		w.overtaken = mostOvertaken - 1 // the watermark gets one more try
+	default:
+		w.overtaken = 0
+	}
 	for _, c := range p.claims {
 		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
 		c.t.turned(c.node)
@@ -236,9 +244,10 @@ func (p *plan) ticks() {
 		t.next = tick
 		p.popped = append(p.popped, t)
 	}
-	if len(p.popped) == 0 {
+	if len(p.popped) == 0 || p.apart {
 		return
 	}
+	p.commit.Moves(w.revised)
 	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
 		mark.Time, mark.Last = task.At(instant(last.dueAt())), last.fullName()

@@ -345,20 +345,29 @@ func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 	queued := func(trigger, reason string, attempt int) *waiting {
 		return &waiting{Waiting: task.Waiting{Run: task.Run{ID: "r", Trigger: trigger, Reason: reason, Attempt: attempt}}}
 	}
-	waits := func(list ...*waiting) taskState { return taskState{live: &live{queue: list}} }
+	state := func(l live) taskState {
+		return taskState{text: "default/aothr", name: uint16(len("default/a")), uid: uint8(len("othr")), present: true, live: &l}
+	}
+	waits := func(list ...*waiting) taskState { return state(live{queue: list}) }
+	// Runs of a deleted task, whose name another task bears now.
+	former := task.RunID(sec(1), "gone")
+	formerRetry := queued(task.TriggerSchedule, task.ReasonRetry, 2)
+	formerRetry.ID = former
 	for _, c := range []struct {
 		name string
 		t    taskState
 		want doing
 	}{
 		{"nothing", taskState{}, doing{}},
-		{"active", taskState{live: &live{active: []*attempt{{}}}}, doing{active: 1}},
+		{"active", state(live{active: []*attempt{{}}}), doing{active: 1}},
 		{"a tick's run waits", waits(queued(task.TriggerSchedule, task.ReasonNoNode, 1)), doing{ticks: 1, all: 1}},
 		{"for others", waits(queued(task.TriggerSchedule, task.ReasonOverlap, 1), queued(task.TriggerCatchUp, task.ReasonLimit, 1)), doing{ticks: 2, held: 2, all: 2}},
 		{"for its turn", waits(queued(task.TriggerCatchUp, task.ReasonCatchUp, 1)), doing{ticks: 1, late: 1, all: 1}},
 		{"a manual run waits", waits(queued(task.TriggerManual, task.ReasonManual, 1)), doing{all: 1}},
 		{"a manual run's retry waits", waits(queued(task.TriggerManual, task.ReasonRetry, 2)), doing{begun: 1, all: 1}},
 		{"a run was handed back", waits(queued(task.TriggerCatchUp, task.ReasonHandBack, 1)), doing{begun: 1, all: 1}},
+		{"an attempt of a deleted task is active", state(live{active: []*attempt{{run: former}}}), doing{}},
+		{"a retry of a deleted task waits", waits(formerRetry), doing{}},
 	} {
 		if got := c.t.doing(); got != c.want || got.begun != c.t.begun() {
 			t.Errorf("%s: %+v", c.name, got)

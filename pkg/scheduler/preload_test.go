@@ -132,7 +132,7 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			g := newGame(t, 1000+seed)
+			g := newGame(newWorld(t), 1000+seed)
 			for range 40 {
 				g.step()
 			}
@@ -241,57 +241,63 @@ func (l *lateWatch) Commit(ctx context.Context, c *store.Commit) (int64, error) 
 // opened: a failed attempt is to be tried again, so that the next tick is skipped.
 func TestPreload_DecidesNothingBeforeItHasSeenItsOwnOpening(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2").judged()
-	owner := w.work("n1")
-	w.create("a", retries(2, time.Hour, task.Failed))
-	owner.decide(1)
-	late := &lateWatch{T: t, opened: make(chan struct{}), told: make(chan struct{})}
-	a := w.preload("n2", func(e *Engine) { late.Store, e.cfg.Store = e.cfg.Store, late })
-	a.isLoaded()
-	w.finish("a", task.Failed)
-	w.at(2)
-	a.works(w.assign("n2"))
-	<-late.opened
-	time.AfterFunc(100*time.Millisecond, func() { close(late.told) }) // time enough for one that does not wait
-	w.eventually("the tick is decided", func() bool { return len(w.story("a")) == 2 })
-	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2").judged()
+		owner := w.work("n1")
+		w.create("a", retries(2, time.Hour, task.Failed))
+		owner.decide(1)
+		late := &lateWatch{T: t, opened: make(chan struct{}), told: make(chan struct{})}
+		a := w.preload("n2", func(e *Engine) { late.Store, e.cfg.Store = e.cfg.Store, late })
+		a.isLoaded()
+		w.finish("a", task.Failed)
+		w.at(2)
+		a.works(w.assign("n2"))
+		<-late.opened
+		time.AfterFunc(100*time.Millisecond, func() { close(late.told) }) // time enough for one that does not wait
+		w.eventually("the tick is decided", func() bool { return len(w.story("a")) == 2 })
+		w.want("a", "+1 queued retry #2", "+2 skipped overlap")
+	})
 }
 
 // What another owns counts there.
 func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2")
-	w.work("n1")
-	w.create("a", cronned("@manual"), on("node = nobody"), func(t *task.Task) { t.History.Keep = 1 })
-	w.put(w.store.Keys().Entry(ref("bad")), "{")
-	w.trigger("a")
-	metrics := prometheus.NewRegistry()
-	told := &counting{}
-	a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, newMetrics(metrics) })
-	a.isLoaded()
-	for i := range 3 { // ends, of which each asks for a trim
-		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprintf("r%d-%s", i, w.uid("a"))), "{}")
-	}
-	counted := func() string {
-		return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, metrics, "carillon_waiting_runs"), value(t, metrics, "carillon_unreadable_entries"), len(a.e.trims.line), a.e.cfg.Fleet.given)
-	}
-	before := told.batches.Load()
-	w.eventually("all is applied", func() bool { // what was told before as many batches as may be on their way
-		w.put(w.store.Keys().Shard(0)+"sync", "")
-		return told.batches.Load() > before+20
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2")
+		w.work("n1")
+		w.create("a", cronned("@manual"), on("node = nobody"), func(t *task.Task) { t.History.Keep = 1 })
+		w.put(w.store.Keys().Entry(ref("bad")), "{")
+		w.trigger("a")
+		metrics := prometheus.NewRegistry()
+		told := &counting{}
+		a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, newMetrics(metrics) })
+		a.isLoaded()
+		for i := range 3 { // ends, of which each asks for a trim
+			w.put(w.store.Keys().Ended(ref("a"), fmt.Sprintf("r%d-%s", i, w.uid("a"))), "{}")
+		}
+		counted := func() string {
+			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, metrics, "carillon_waiting_runs"), value(t, metrics, "carillon_unreadable_entries"), len(a.e.trims.line), a.e.cfg.Fleet.given)
+		}
+		before := told.batches.Load()
+		w.eventually("all is applied", func() bool { // what was told before as many batches as may be on their way
+			w.put(w.store.Keys().Shard(0)+"sync", "")
+			return told.batches.Load() > before+20
+		})
+		if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
+			t.Errorf("before the shard is ours: %s", got)
+		}
+		h := a.takeOver()
+		h.scan()
+		if got := counted(); got != "1 waiting, 1 bad, 0 trims, map[] given" {
+			t.Errorf("when it is: %s", got)
+		}
+		h.releaseAll()
+		if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
+			t.Errorf("when it is not any more: %s", got)
+		}
 	})
-	if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
-		t.Errorf("before the shard is ours: %s", got)
-	}
-	h := a.takeOver()
-	h.scan()
-	if got := counted(); got != "1 waiting, 1 bad, 0 trims, map[] given" {
-		t.Errorf("when it is: %s", got)
-	}
-	h.releaseAll()
-	if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
-		t.Errorf("when it is not any more: %s", got)
-	}
 }
 
 // counting is a store that counts what its shadows tell.
@@ -333,22 +339,25 @@ func (w *world) uid(name string) string {
 // A watch that has lost its place tells the shard anew: what went meanwhile is gone.
 func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2").judged()
-	w.work("n1").decide(0.5)
-	w.create("a")
-	w.create("b")
-	cut := make(chan struct{})
-	a := w.preload("n2", func(e *Engine) { e.cfg.Store = &shadowGap{e.cfg.Store, cut, func() { w.remove("a"); w.trigger("b") }} })
-	a.isLoaded()
-	close(cut)
-	a.isLoaded()
-	h := a.takeOver()
-	h.scan()
-	if h.tasks["default/a"] != nil || len(h.tasks["default/b"].queue()) != 1 {
-		t.Errorf("it knows %s", h.knows())
-	}
-	h.decide(1)
-	w.want("a")
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2").judged()
+		w.work("n1").decide(0.5)
+		w.create("a")
+		w.create("b")
+		cut := make(chan struct{})
+		a := w.preload("n2", func(e *Engine) { e.cfg.Store = &shadowGap{e.cfg.Store, cut, func() { w.remove("a"); w.trigger("b") }} })
+		a.isLoaded()
+		close(cut)
+		a.isLoaded()
+		h := a.takeOver()
+		h.scan()
+		if h.tasks["default/a"] != nil || len(h.tasks["default/b"].queue()) != 1 {
+			t.Errorf("it knows %s", h.knows())
+		}
+		h.decide(1)
+		w.want("a")
+	})
 }
 
 // shadowGap is a store whose first watch is lost when it is cut, with what happens then.
@@ -381,53 +390,59 @@ func (g *shadowGap) ShadowShard(ctx context.Context, shard int, marks func() boo
 // not know of.
 func TestPreload_AGapAfterTheOpeningIsAReload(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2").judged()
-	w.work("n1")
-	w.create("a")
-	cut := make(chan struct{})
-	a := w.preload("n2", func(e *Engine) { e.cfg.Store = &shadowGap{e.cfg.Store, cut, func() {}} })
-	a.isLoaded()
-	h := a.takeOver()
-	close(cut)
-	for {
-		select {
-		case b := <-h.batches:
-			if err := h.hear(b); err != nil {
-				if !errors.Is(err, errReload) {
-					t.Error(err)
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2").judged()
+		w.work("n1")
+		w.create("a")
+		cut := make(chan struct{})
+		a := w.preload("n2", func(e *Engine) { e.cfg.Store = &shadowGap{e.cfg.Store, cut, func() {}} })
+		a.isLoaded()
+		h := a.takeOver()
+		close(cut)
+		for {
+			select {
+			case b := <-h.batches:
+				if err := h.hear(b); err != nil {
+					if !errors.Is(err, errReload) {
+						t.Error(err)
+					}
+					return
 				}
-				return
+			case <-time.After(time.Minute):
+				t.Fatal("the gap is not noticed")
 			}
-		case <-time.After(time.Minute):
-			t.Fatal("the gap is not noticed")
 		}
-	}
+	})
 }
 
 // The owner dies before the load is through: the worker goes on with it.
 func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2").judged()
-	w.work("n1")
-	all := names(1500) // a page is 1000
-	for c := range slices.Chunk(all, 60) {
-		w.createTogether(start, c, cronned("0 * * * * *"), allow)
-	}
-	paged, more := make(chan struct{}), make(chan struct{})
-	a := w.preload("n2", func(e *Engine) { e.cfg.Store = &slowPages{e.cfg.Store, paged, more} })
-	<-paged
-	w.remove(all[0])
-	w.remove(all[1499])
-	w.createTogether(start, []string{"u"}, cronned("0 * * * * *"))
-	time.AfterFunc(20*time.Millisecond, func() { close(more) })
-	h := a.takeOver()
-	h.scan()
-	h.see()
-	cold := w.worker("n2", h.fences)
-	cold.open()
-	if got, want := h.knows(), cold.knows(); got != want {
-		t.Errorf("it knows\n%s\na load tells\n%s", got, want)
-	}
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2").judged()
+		w.work("n1")
+		all := names(1500) // a page is 1000
+		for c := range slices.Chunk(all, 60) {
+			w.createTogether(start, c, cronned("0 * * * * *"), allow)
+		}
+		paged, more := make(chan struct{}), make(chan struct{})
+		a := w.preload("n2", func(e *Engine) { e.cfg.Store = &slowPages{e.cfg.Store, paged, more} })
+		<-paged
+		w.remove(all[0])
+		w.remove(all[1499])
+		w.createTogether(start, []string{"u"}, cronned("0 * * * * *"))
+		time.AfterFunc(20*time.Millisecond, func() { close(more) })
+		h := a.takeOver()
+		h.scan()
+		h.see()
+		cold := w.worker("n2", h.fences)
+		cold.open()
+		if got, want := h.knows(), cold.knows(); got != want {
+			t.Errorf("it knows\n%s\na load tells\n%s", got, want)
+		}
+	})
 }
 
 // slowPages is a store that waits after the first page of a load.
@@ -453,14 +468,17 @@ func (s *slowPages) ShadowShard(ctx context.Context, shard int, marks func() boo
 // A watch that tells nothing holds up nobody: the shard is loaded once more.
 func TestPreload_OfWhichTheWatchIsSilentIsGivenUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2").judged()
-	w.work("n1")
-	w.create("a")
-	a := w.preload("n2", func(e *Engine) { e.cfg.Store = silent{e.cfg.Store} })
-	a.isLoaded()
-	w.at(1)
-	a.works(w.assign("n2"))
-	w.eventually("it decides", func() bool { return len(w.story("a")) == 1 })
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2").judged()
+		w.work("n1")
+		w.create("a")
+		a := w.preload("n2", func(e *Engine) { e.cfg.Store = silent{e.cfg.Store} })
+		a.isLoaded()
+		w.at(1)
+		a.works(w.assign("n2"))
+		w.eventually("it decides", func() bool { return len(w.story("a")) == 1 })
+	})
 }
 
 // silent is a store whose shadows tell nothing after the load.
@@ -477,18 +495,21 @@ func (s silent) ShadowShard(ctx context.Context, shard int, marks func() bool, a
 
 func TestPreload_EndsWhenNobodyWantsItAnyMore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1", "n2").judged()
-	w.work("n1")
-	w.create("a")
-	a := w.preload("n2", nil)
-	a.isLoaded()
-	a.stop()
-	if err := <-a.ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("it ended with %v", err)
-	}
-	w.at(1)
-	a.works(w.assign("n2"))
-	w.eventually("it decides all the same", func() bool { return len(w.story("a")) == 1 })
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2").judged()
+		w.work("n1")
+		w.create("a")
+		a := w.preload("n2", nil)
+		a.isLoaded()
+		a.stop()
+		if err := <-a.ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+		w.at(1)
+		a.works(w.assign("n2"))
+		w.eventually("it decides all the same", func() bool { return len(w.story("a")) == 1 })
+	})
 }
 
 // works has the node's engine serve the shard under fences, until the test ends.

@@ -111,7 +111,7 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 	for i, ev := range dead {
 		refs[i], keys[i] = ev.Ref, ev.Key
 	}
-	histories, _, err := r.store.HistoriesOf(ctx, refs)
+	histories, rev, err := r.store.HistoriesOf(ctx, refs)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,9 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 			keys = append(keys, ev.Key)
 		}
 	}
-	now, err := r.store.RecordsNow(ctx, keys) // of a task's, the newest first, and its dead run before all of them
+	// At the revision of the lists: records of which a trim deletes some meanwhile
+	// would tell of another last end.
+	now, err := r.store.RecordsAt(ctx, keys, rev) // of a task's, the newest first, and its dead run before all of them
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 // BenchmarkReconcile_Shard is what a shard of 4,000 tasks costs once a minute, etcd's part included.
 func BenchmarkReconcile_Shard(b *testing.B) {
-	w := newWorld(b, "n1")
+	w := realWorlds(b)(b, "n1")
 	const tasks = 4000
 	for i := 0; i < tasks; i += 50 {
 		var names []string

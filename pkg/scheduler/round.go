@@ -71,6 +71,14 @@ func (w *worker) round(ctx context.Context) error {
 			if err := w.giveUp(p); err != nil {
 				return err
 			}
+			if conflict.Revised != nil {
+				if err := w.learnRevised(ctx, *conflict.Revised); err != nil {
+					return err
+				}
+				if conflict.OnlyRevised() {
+					continue // after a few of them the next commit does not compare it
+				}
+			}
 			if conflicts++; conflicts == mostConflicts {
 				// Records change faster than we commit: see first what is new.
 				w.wakeAt(now)

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 	"weak"
@@ -38,7 +37,6 @@ type policySet struct {
 	history            task.History
 	selector           task.Selector
 	target             task.Target
-	replaceable        bool
 	maxRuns            int64
 	pauseAfter         int   // runs that fail in a row
 	ttl                int64 // ms
@@ -73,8 +71,7 @@ func newPolicySet(text string) (*policySet, error) {
 	return &policySet{
 		text: text, timeout: e.Timeout, killGrace: e.KillGrace, overlap: e.Overlap, grace: e.Missed.Grace.Std(), missed: e.Missed,
 		retry: e.Retry, history: e.History, selector: selector, target: e.Target, rule: newOverlapRule(e), deadline: e.Deadline.Std(),
-		replaceable: e.Overlap != task.OverlapAllow || e.MaxActive > 0 || slices.Contains(e.Retry.On, task.Lost),
-		maxRuns:     e.MaxRuns, pauseAfter: e.PauseAfter, ttl: e.TTL.Std().Milliseconds(),
+		maxRuns: e.MaxRuns, pauseAfter: e.PauseAfter, ttl: e.TTL.Std().Milliseconds(),
 		shadow:     e.Shadow,
 		killSignal: e.KillSignal,
 		success:    e.Success,

@@ -28,26 +28,29 @@ func (s *stuckStore) Commit(ctx context.Context, c *store.Commit) (int64, error)
 
 func TestEngine_FindsAWorkerThatStandsStillAndHasItBeginAnew(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "n1").judged()
-	w.realTime()
-	s := &stuckStore{}
-	r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
-	w.create("a", allow, every("100ms"))
-	w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
-	const age = 30 * time.Second // in which this machine may stand still
-	if shards, all := r.Stalled(time.Now(), age); len(shards) > 0 || all != nil {
-		t.Errorf("shards %v stall: %v", shards, all)
-	}
-	s.stuck.Store(true)
-	w.eventually("it stalls", func() bool {
-		shards, all := r.Stalled(time.Now(), 300*time.Millisecond)
-		return slices.Equal(shards, []int{0}) && all != nil
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		s := &stuckStore{}
+		r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
+		w.create("a", allow, every("100ms"))
+		w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
+		const age = 30 * time.Second
+		if shards, all := r.Stalled(time.Now(), age); len(shards) > 0 || all != nil {
+			t.Errorf("shards %v stall: %v", shards, all)
+		}
+		s.stuck.Store(true)
+		w.eventually("it stalls", func() bool {
+			shards, all := r.Stalled(time.Now(), 300*time.Millisecond)
+			return slices.Equal(shards, []int{0}) && all != nil
+		})
+		s.stuck.Store(false)
+		n, beats := len(w.active("a")), r.Beats()
+		r.Restart(0)
+		w.eventually("it goes on", func() bool { return len(w.active("a")) > n+2 })
+		w.eventually("it beats", func() bool { return r.Beats() > beats })
 	})
-	s.stuck.Store(false)
-	n, beats := len(w.active("a")), r.Beats()
-	r.Restart(0)
-	w.eventually("it goes on", func() bool { return len(w.active("a")) > n+2 })
-	w.eventually("it beats", func() bool { return r.Beats() > beats })
 }
 
 func TestWorker_CommitsNothingThatItMayNot(t *testing.T) {

@@ -218,30 +218,42 @@ func (q *waiting) begun() bool {
 }
 
 // begun is how many waiting runs have been dispatched before: they are active,
-// though no attempt is.
+// though no attempt is. Runs of a deleted task of the same name do not count.
 func (t *taskState) begun() int {
 	n := 0
+
 	for _, q := range t.queue() {
-		if q.begun() && !task.IsPart(q.ID) {
+		if q.begun() && !task.IsPart(q.ID) && !t.orphan(q.ID) {
 			n++
 		}
 	}
+
 	return n
 }
 
 // attempts is how many attempts in inboxes are of runs in one piece: of others the
 // run counts, not its parts; here, if its own record cannot be read.
+//
+// Attempts of a deleted task of the same name do not count. They are being
+// cancelled, which takes as long as their grace period, or as lost_after if their
+// node is silent; the task that bears the name now is another one and does not
+// wait for them.
 func (t *taskState) attempts() int {
 	n := 0
+
 	for _, a := range t.active() {
-		if !task.IsPart(a.run) {
+		if !task.IsPart(a.run) && !t.orphan(a.run) {
 			n++
 		}
 	}
+
 	if t.live == nil {
 		return n
 	}
 	for _, id := range t.live.unreadable {
+		if t.orphan(id) {
+			continue
+		}
 		if slices.ContainsFunc(t.live.active, func(a *attempt) bool { parent, _, is := task.ParentOf(a.run); return is && parent == id }) {
 			n++
 		}

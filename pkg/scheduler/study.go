@@ -52,7 +52,14 @@ type retrospect struct {
 	keys []store.ShardEvent // yet to be read, the newest first
 	ends []end              // the newest first
 	read bool               // of some of them
-	last int64              // when the newest ended, ms; 0: there is none
+
+	// last is the latest end of those that were read, in ms; 0 if there is no record. It
+	// may be that of an older record: a node that was cut off records an end late.
+	last int64
+	// unreadable is whether the newest record cannot be read, so that nobody knows
+	// when it ended. The newest is the one with the highest mod revision, which is often
+	// not the one with the highest key: a long run ends after later ticks.
+	unreadable bool
 }
 
 func (w *worker) readPasts(ctx context.Context, of []*taskState, refs []store.Ref) ([]*retrospect, error) {
@@ -77,7 +84,9 @@ func (w *worker) readPasts(ctx context.Context, of []*taskState, refs []store.Re
 		if len(page) == 0 {
 			return list, nil
 		}
-		events, err := w.e.cfg.Store.RecordsNow(ctx, page)
+		// At the revision of the list: a record that has been trimmed since then would
+		// be missing, and an older end would be taken for the last one.
+		events, err := w.e.cfg.Store.RecordsAt(ctx, page, rev)
 		if err != nil {
 			return nil, err
 		}
@@ -87,13 +96,21 @@ func (w *worker) readPasts(ctx context.Context, of []*taskState, refs []store.Re
 	}
 }
 
+// mostEnds bounds how many records are read for the latest end of a task: a history may
+// have thousands, and the worker's ticks wait meanwhile. As many ends would have to be
+// recorded late to hide a later one.
+const mostEnds = 200
+
 // wants is what is to be read next, so many records at most: the newest, and, if
 // it matters how runs end, those that are not counted, back to one that succeeded,
-// or as far as is enough to pause the task.
+// or as far as is enough to pause the task. Of a task with a ttl it is the newest
+// mostEnds: the task is deleted by the latest end, which any of them may have.
 func (s *retrospect) wants(most int) []store.ShardEvent {
 	n := 0
 	if !s.read {
 		n = min(most, len(s.keys))
+	} else if s.t.how.ttl > 0 {
+		n = min(most, len(s.keys), max(0, mostEnds-len(s.ends)))
 	} else if t := s.t; t.present && !t.bad && t.counts() {
 		if slices.ContainsFunc(s.ends, func(e end) bool { return e.state == task.Succeeded }) || inARow(0, s.ends) >= t.how.pauseAfter {
 			return nil
@@ -107,20 +124,19 @@ func (s *retrospect) wants(most int) []store.ShardEvent {
 	return page
 }
 
-// take takes a record that was read. One that is gone meanwhile, or cannot be
-// read, counts for nothing.
+// take takes a record that was read. One that cannot be read counts neither as a
+// failure nor as a success.
 func (s *retrospect) take(ev store.ShardEvent) {
-	if ev.Deleted {
-		return
-	}
+	newest := s.last == 0 && !s.unreadable
+
 	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
-	if err != nil {
+	if ev.Deleted || err != nil {
+		s.unreadable = s.unreadable || newest
 		return
 	}
+
 	s.ends = append(s.ends, end{ev.Mod, r.State})
-	if s.last == 0 {
-		s.last = r.EndedAt.UnixMilli()
-	}
+	s.last = max(s.last, r.EndedAt.UnixMilli())
 }
 
 // conclude makes what was read the task's past.
@@ -130,7 +146,13 @@ func (s *retrospect) conclude(now int64) {
 	}
 	p := s.t.history()
 	p.studied, p.upTo = true, s.rev
-	p.setEnded(s.last, now)
+	last := s.last
+	if s.unreadable {
+		// A task must not be deleted, nor tick, too early. If its last end is not
+		// known, its ttl and its period begin now.
+		last = now
+	}
+	p.setEnded(last, now)
 	if len(s.keys) > 0 && s.keys[0].Mod > s.t.own().Counted {
 		// Those read are enough. What had failed before does not add to them: among what was
 		// not read something may have succeeded.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -25,8 +26,10 @@ type trimmer struct {
 type trim struct {
 	fences  store.Fences
 	ref     store.Ref
+	uid     string // records of other tasks of that name are purged, and do not count
 	history task.History
-	dead    bool // not its history, but its dead runs
+	before  int64 // only records that were written before this revision go; 0: all may
+	dead    bool  // not its history, but its dead runs
 }
 
 // trimmers is how many histories are trimmed at once: their deletes then share
@@ -77,30 +80,39 @@ func (t *trimmer) trim(ctx context.Context, job trim) error {
 	if err != nil {
 		return err
 	}
+	past = slices.DeleteFunc(past, func(p store.Past) bool { return !task.RunBelongs(p.Run(), job.uid) })
 	gone := surplus(past, job.history)
+	if job.before != 0 {
+		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.before })
+	}
 	if len(gone) == 0 {
 		return nil
 	}
 	return t.store.TrimHistory(ctx, job.fences, job.ref, gone)
 }
 
-// surplus is what a history has too much; both have the oldest record first. The
-// newest record always stays. Late results do not count: they go with their run,
-// whose record is next to them.
+// surplus is what a history has too much, in the order in which it was written. The
+// records that were written last stay. Not those with the highest keys, which begin
+// with the time of the tick: the run that ends last is often an older one that took
+// long, was retried or was lost, and the ttl, a schedule after completion and the
+// failures in a row go by the last end.
+//
+// The newest record always stays. Late results do not count: they go with their run.
 func surplus(past []store.Past, h task.History) (gone []store.Past) {
-	kept, newest := 0, true
-	for _, p := range slices.Backward(past) {
-		stays := kept < h.Keep && (p.Late || newest || !p.Succeeded || h.Record != task.RecordFailures)
-		if !p.Late {
-			newest = false
+	byMod := slices.Clone(past)
+	slices.SortFunc(byMod, func(a, b store.Past) int { return cmp.Or(cmp.Compare(a.Mod, b.Mod), cmp.Compare(a.ID, b.ID)) })
+
+	stay := map[string]bool{}
+	newest := true
+	for _, p := range slices.Backward(byMod) {
+		if p.Late {
+			continue
 		}
-		switch {
-		case !stays:
-			gone = append(gone, p)
-		case !p.Late:
-			kept++
+		if len(stay) < h.Keep && (newest || !p.Succeeded || h.Record != task.RecordFailures) {
+			stay[p.ID] = true
 		}
+		newest = false
 	}
-	slices.Reverse(gone)
-	return gone
+
+	return slices.DeleteFunc(byMod, func(p store.Past) bool { return stay[p.Run()] })
 }

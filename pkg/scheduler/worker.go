@@ -38,6 +38,11 @@ type worker struct {
 	known   int64 // the watermark's mod revision
 	applied int64 // all events up to here are applied
 
+	batches   <-chan store.ShardBatch // what the watch tells
+	revised   int64                   // the mod revision of the shard's key revised; 0: it is not there
+	revisedAt int64                   // the revision at which that was so
+	overtaken int                     // commits in a row that were lost to edits the watch had not told of
+
 	tasks     map[string]*taskState
 	due       dueHeap
 	onTime    int64                   // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
@@ -137,6 +142,7 @@ func (w *worker) reset() {
 	w.endedSince = map[string]int64{}
 	w.spans, w.line = map[*taskState]*span{}, line{}
 	w.wakes = time.Time{}
+	w.revised, w.revisedAt, w.overtaken = 0, 0, 0
 	w.owner, w.marked, w.begun = true, true, false
 }
 
@@ -263,6 +269,7 @@ func (f *following) end() {
 }
 
 func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
+	w.batches = batches
 	timer := time.NewTimer(glance)
 	defer timer.Stop()
 	for {

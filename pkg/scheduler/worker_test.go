@@ -27,7 +27,7 @@ func TestWorker_DecidesATickOnce(t *testing.T) {
 		t.Errorf("the watermark is %+v after %+v; the task was created at %d", m, opened, created)
 	}
 	a := w.active("a")[0]
-	if a.Node != "n1" || a.Owner != "n1" || a.Instance != "n1-1" || a.Attempt != 1 || a.Action.Noop == nil || !a.Replaceable ||
+	if a.Node != "n1" || a.Owner != "n1" || a.Instance != "n1-1" || a.Attempt != 1 || a.Action.Noop == nil ||
 		!a.CreatedAt.Equal(sec(1)) || !a.DispatchedAt.Equal(sec(1)) || a.Trigger != task.TriggerSchedule {
 		t.Errorf("the attempt is %+v", a)
 	}
@@ -220,7 +220,7 @@ func TestWorker_SeenWaitsForAllEntriesOfARevision(t *testing.T) {
 
 func (w *world) entryCreated(name string) int64 {
 	w.Helper()
-	res, err := etcd.Get(w.ctx, w.store.Keys().Entry(ref(name)))
+	res, err := w.client.Get(w.ctx, w.store.Keys().Entry(ref(name)))
 	w.ok(err)
 	return res.Kvs[0].CreateRevision
 }

@@ -1,0 +1,134 @@
+package scheduler
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// deaf has the worker's watch tell of nothing from now on.
+func (h *hand) deaf() { h.batches = nil }
+
+// A tick that comes after an acknowledged edit has an outcome, though the owner's
+// watch has told of nothing: the commit that would pass it fails, and the owner reads
+// the entries.
+func TestRevised_NoTickAfterAnEditIsPassed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opts []option
+		edit func(w *world)
+		want []string
+	}{
+		"resumed":          {[]option{every("10s"), paused}, func(w *world) { w.resume("a") }, []string{"+10 dispatched", "+20 dispatched"}},
+		"another schedule": {[]option{every("1h")}, func(w *world) { w.update("a", true, every("10s")) }, []string{"+10 dispatched", "+20 dispatched"}},
+		"two edits": {[]option{every("1h")}, func(w *world) {
+			w.update("a", true, every("5s"))
+			w.update("a", true, every("10s"))
+		}, []string{"+10 dispatched", "+20 dispatched"}},
+		"max_runs raised": {[]option{every("5s"), maxRuns(1)}, func(w *world) { w.update("a", true, maxRuns(9), every("10s")) },
+			[]string{"+5 dispatched", "+10 dispatched", "+20 dispatched"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", append(c.opts, allow)...)
+			w.create("b", every("1s"), allow)
+			h.decide(5)
+			h.decide(9)
+			h.deaf()
+			w.at(9.5)
+			c.edit(w)
+			for s := 10.0; s <= 20; s++ {
+				h.blind(s)
+			}
+			w.want("a", c.want...)
+		})
+	}
+}
+
+// Edits that come before each commit of a shard slow it down, and do not stop it: the
+// ticks are decided in their entries, and the watermark stays where it is.
+func TestRevised_EditsDoNotStopAShard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("1h"))
+	w.create("b", every("1s"), allow)
+	h.decide(1)
+	mark := h.mark.Time
+
+	n := 0
+	edits := func(times int) {
+		for range times {
+			h.door.play(before(func() { n++; w.update("a", true, every(fmt.Sprintf("%dm", 60+n))) }))
+		}
+	}
+	edits(10)
+	before := h.door.commits
+	h.decide(2)
+	w.want("b", "+1 dispatched", "+2 dispatched")
+	if lost := h.door.commits - before - 1; lost != mostOvertaken {
+		t.Errorf("%d commits were lost, want %d", lost, mostOvertaken)
+	}
+	if !h.mark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
+		t.Errorf("the watermark is %v, from of b %v", h.mark.Time, w.entry("b").From)
+	}
+
+	// While edits go on, one try shows that they do.
+	before = h.door.commits
+	h.decide(3)
+	if lost := h.door.commits - before - 1; lost != 1 {
+		t.Errorf("%d commits were lost, want 1", lost)
+	}
+
+	h.door.tricks = nil
+	h.decide(4)
+	w.wantMark(4, "")
+	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched", "+4 dispatched")
+	w.work("n1").decide(5)
+	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched", "+4 dispatched", "+5 dispatched")
+}
+
+// An edit that gives a task no tick leaves the shard's commits alone.
+func TestRevised_OtherEditsCostNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("1h"))
+	w.create("b", every("1s"), allow)
+	h.decide(1)
+	h.door.play(before(func() {
+		w.pause("a")
+		w.update("a", false, func(t *task.Task) { t.Labels = map[string]string{"x": "y"} })
+		w.create("c", every("1h"))
+		w.remove("a")
+	}))
+	commits := h.door.commits
+	h.decide(2)
+	if n := h.door.commits - commits; n != 1 {
+		t.Errorf("%d commits, want 1", n)
+	}
+	if res, err := w.client.Get(w.ctx, w.store.Keys().Revised(0)); err != nil || len(res.Kvs) != 0 {
+		t.Errorf("revised: %v, %v", res, err)
+	}
+}
+
+// The key may be deleted by hand: that is an edit like others.
+func TestRevised_TheKeyIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	h := w.work("n1")
+	w.create("a", every("1s"), allow)
+	h.decide(1)
+	w.update("a", true, every("2s"))
+	h.decide(3)
+	w.delete(w.store.Keys().Revised(0))
+	h.blind(5)
+	h.decide(7)
+	w.wantMark(7, "")
+	if h.revised != 0 {
+		t.Errorf("revised is %d", h.revised)
+	}
+}

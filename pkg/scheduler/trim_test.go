@@ -1,0 +1,253 @@
+package scheduler
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// keep is how many records of a task's history stay.
+func keep(n int) option { return func(t *task.Task) { t.History.Keep = n } }
+
+// trim does what the engine does beside its workers.
+func (h *hand) trim() {
+	h.world.Helper()
+	for {
+		select {
+		case job := <-h.e.trims.line:
+			h.world.ok(h.e.trims.trim(h.world.ctx, job))
+		default:
+			return
+		}
+	}
+}
+
+// listing is a Store in which something happens after the keys of histories were
+// listed, and before their records are read.
+type listing struct {
+	Store
+	then func()
+}
+
+func (l *listing) HistoriesOf(ctx context.Context, refs []store.Ref) ([][]store.ShardEvent, int64, error) {
+	keys, rev, err := l.Store.HistoriesOf(ctx, refs)
+	if l.then != nil {
+		l.then()
+		l.then = nil
+	}
+	return keys, rev, err
+}
+
+// endsOutOfOrder has a task tick at +3600. While the run of the tick is active, a
+// run that a person asked for begins and ends, at +3650. The run of the tick ends at
+// +3800: it is the last to end, and has the oldest key.
+func endsOutOfOrder(w *world, opts ...option) {
+	w.Helper()
+	h := w.work("n1")
+	w.create("a", append([]option{allow}, opts...)...)
+	h.decide(3600)
+	w.trigger("a")
+	h.decide(3610)
+	all := w.active("a")
+	if len(all) != 2 || all[0].Trigger == task.TriggerManual {
+		w.Fatalf("active are %+v", all)
+	}
+	w.at(3650)
+	w.end(all[1], task.Succeeded)
+	w.at(3800)
+	w.end(all[0], task.Succeeded)
+}
+
+// An owner reads when the last run ended while the trimmer deletes the record of
+// that: the next tick must not come a period early.
+func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]func(*world, *hand){
+		"left alone": func(*world, *hand) {},
+		"trimmed": func(w *world, h *hand) {
+			w.ok(h.e.trims.trim(w.ctx, trim{fences: h.fences, ref: ref("a"), history: task.History{Keep: 1, Record: task.RecordAll}}))
+		},
+		"deleted": func(w *world, _ *hand) {
+			_, err := w.client.Delete(w.ctx, w.store.Keys().HistoryOf(ref("a")), clientPrefix)
+			w.ok(err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1", "n2").judged()
+			endsOutOfOrder(w, after("1h"))
+			h := w.work("n2")
+			h.e.cfg.Store = &listing{Store: h.e.cfg.Store, then: func() { then(w, h) }}
+			h.decide(3801)
+			w.wantAnchor("a", 3800)
+		})
+	}
+}
+
+// Of a record that cannot be read nobody knows when its run ended: what counts from
+// the last end counts from now, since too late is better than too early.
+func TestStudy_OfALastEndThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2")
+	endsOutOfOrder(w, after("1h"))
+	past, err := w.store.History(w.ctx, ref("a"), false)
+	w.ok(err)
+	w.put(w.store.Keys().Ended(ref("a"), past[0].ID), "{garbage")
+	w.work("n2").decide(4000)
+	w.wantAnchor("a", 4000)
+}
+
+// A trim keeps what ended last, so that the ttl counts from there.
+func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	endsOutOfOrder(w, cronned("@at 2026-01-02T13:00:00Z"), ttl(time.Minute), keep(1))
+	h := w.work("n2")
+	w.ok(h.e.trims.trim(w.ctx, trim{fences: h.fences, ref: ref("a"), history: task.History{Keep: 1, Record: task.RecordAll}}))
+	w.want("a", "+3600 succeeded")
+	h.decide(3859)
+	h.bury()
+	w.wantThere("a", true)
+	h.decide(3860)
+	h.bury()
+	w.wantThere("a", false)
+}
+
+// A node that was cut off records an end late, after one of another run that ended later.
+// The ttl counts from the later end, for an owner that saw both and for one that reads them.
+func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
+	t.Parallel()
+	for _, owner := range []string{"n1", "n2"} {
+		t.Run(owner, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1", "n2").judged()
+			h := w.work("n1")
+			w.create("a", allow, cronned("@at 2026-01-02T13:00:00Z"), ttl(10*time.Minute))
+			h.decide(3600)
+			w.at(3700)
+			w.end(w.active("a")[0], task.Succeeded)
+			h.decide(4210) // the first owner reads the history
+			w.trigger("a")
+			h.decide(4211)
+			w.trigger("a")
+			h.decide(4212)
+
+			all := w.active("a")
+			if len(all) != 2 {
+				t.Fatalf("active are %+v", all)
+			}
+			w.at(4300)
+			w.end(all[0], task.Succeeded)
+			h.decide(4300)
+			w.at(4250)
+			w.end(all[1], task.Succeeded)
+			w.at(4300)
+			h.decide(4301)
+
+			if owner != "n1" {
+				h = w.work(owner)
+			}
+			h.decide(4860) // ten minutes after the end that was recorded last
+			h.bury()
+			w.wantThere("a", true)
+			h.decide(4900)
+			h.bury()
+			w.wantThere("a", false)
+		})
+	}
+}
+
+// Records of a deleted task of the same name, which its last attempts leave behind,
+// are purged. Until then they take no other record's place.
+func TestTrim_DoesNotCountRecordsOfADeletedTask(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", every("1s"), keep(1))
+	h.decide(1)
+	w.remove("a")
+	w.at(1.5)
+	w.create("a", every("1s"), keep(1))
+	h.decide(2)
+	all := w.active("a") // the run of the deleted task comes first
+	w.end(all[1], task.Succeeded)
+	w.end(all[0], task.Cancelled)
+	w.ok(h.e.trims.trim(w.ctx, trim{fences: h.fences, ref: ref("a"), uid: all[1].UID, history: task.History{Keep: 1, Record: task.RecordAll}}))
+	h.decide(2.5)
+	w.want("a", "+2 succeeded")
+}
+
+// Failures in a row count though few records are kept: none is trimmed before it is
+// counted.
+func TestTrim_DeletesNoFailureThatIsNotCounted(t *testing.T) {
+	t.Parallel()
+	t.Run("that no owner has told of", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "n1", "n2").judged()
+		h := w.work("n1")
+		w.create("a", every("10s"), allow, pauseAfter(3), keep(1))
+		h.decide(10)
+		h.decide(20)
+		h.decide(30)
+		w.endAs("a", task.Failed, 31)
+		w.endAs("a", task.Failed, 32)
+		h = w.work("n2")
+		w.endAs("a", task.Failed, 33)
+		h.see()
+		h.trim()
+		h.blind(34)
+		w.wantPaused("a", 3)
+	})
+	t.Run("that come together before a failover", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "n1", "n2").judged()
+		h := w.work("n1")
+		w.create("a", every("10s"), allow, pauseAfter(3), keep(1))
+		h.decide(10)
+		h.decide(20)
+		h.decide(30)
+		w.endAs("a", task.Failed, 31)
+		h.decide(31)
+		w.endAs("a", task.Failed, 32)
+		w.endAs("a", task.Failed, 33)
+		h.see()
+		h.trim()
+		w.work("n2").decide(34)
+		w.wantPaused("a", 3)
+	})
+	t.Run("and all that are", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "n1").judged()
+		h := w.work("n1")
+		w.create("a", every("10s"), pauseAfter(3), keep(2))
+		for s := 10.0; s <= 50; s += 10 {
+			h.decide(s)
+			w.endAs("a", task.Succeeded, s+1)
+			h.decide(s + 1)
+			h.trim()
+		}
+		w.want("a", "+40 succeeded", "+50 succeeded")
+	})
+}
+
+// Of a task with a ttl many ends are read, and a long history does not hold up the worker.
+func TestStudy_ReadsABoundedNumberOfEnds(t *testing.T) {
+	t.Parallel()
+	s := &retrospect{t: &taskState{}, keys: make([]store.ShardEvent, task.MaxKeep)}
+	s.t.how = &policySet{ttl: 1000}
+
+	for want := 1; ; want *= 4 {
+		page := s.wants(want)
+		if len(page) == 0 {
+			break
+		}
+		s.ends = append(s.ends, make([]end, len(page))...)
+	}
+
+	if len(s.ends) != mostEnds {
+		t.Errorf("%d records are read, want %d", len(s.ends), mostEnds)
+	}
+}
