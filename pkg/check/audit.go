@@ -29,8 +29,6 @@ type Auditor struct {
 	// Now is the wall clock of Node.
 	Now  func() time.Time
 	Node string
-	// LostAfter is how long a silent node's attempts are waited for.
-	LostAfter time.Duration
 	// Pause is the time between the two looks; default 6 s, a little longer than
 	// nodes take to announce themselves again.
 	Pause time.Duration

@@ -66,6 +66,9 @@ func (b *busy) start(name string) *daemon.Node {
 // start and end, tasks that come, go and change, a node that joins and one that
 // is drained.
 func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a busy cluster: make test-cluster")
+	}
 	b := &busy{T: t, etcd: kvtest.StartServer(t), dir: t.TempDir(), ends: map[string]func(){}}
 	t.Cleanup(func() {
 		for _, end := range b.ends {
@@ -102,7 +105,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 			stood.Store(max(stood.Load(), int64(time.Since(began))))
 		}
 	})
-	au := check.Auditor{Store: store.New(etcd, kv.Direct(etcd), keys), Now: time.Now, Node: "test", LostAfter: 2 * time.Minute,
+	au := check.Auditor{Store: store.New(etcd, kv.Direct(etcd), keys), Now: time.Now, Node: "test",
 		Ref: func(ns, name string) store.Ref {
 			return store.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, busyShards)}
 		},

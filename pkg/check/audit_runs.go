@@ -60,11 +60,12 @@ func (a *audit) lookAtRuns() error {
 // wait for it. An instance that another has followed is gone since that started;
 // of a node that is absent, etcd's past tells.
 func (a *audit) orphaned(k store.RunKey, r task.Assigned, e *mvccpb.KeyValue) bool {
+	lostAfter := r.EffectiveLostAfter().Std()
 	if n, alive := a.nodes[k.Node]; alive {
 		if n.Instance == r.Instance {
 			return false
 		}
-		if a.at.Sub(n.StartedAt.Time) > a.LostAfter+slack {
+		if a.at.Sub(n.StartedAt.Time) > lostAfter+slack {
 			a.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is for instance %s of node %s, whose instance is %s since %s", k.Run, k.Ref,
 				r.Instance, k.Node, n.Instance, a.ago(n.StartedAt.Time)), string(e.Key)), seen(e))
 		}
@@ -76,12 +77,12 @@ func (a *audit) orphaned(k store.RunKey, r task.Assigned, e *mvccpb.KeyValue) bo
 			string(e.Key), a.keys.Root()+"cleared/"+r.Instance), seen(e), node)
 		return true
 	}
-	s := a.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is on node %s, which is absent for longer than %s", k.Run, k.Ref, k.Node, a.LostAfter),
+	s := a.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is on node %s, which is absent for longer than %s", k.Run, k.Ref, k.Node, r.EffectiveLostAfter()),
 		string(e.Key), node.Key), seen(e), node)
 	s.still = func(ctx context.Context) (bool, error) {
-		gone, known, err := a.goneFor(ctx, node.Key, a.LostAfter+slack, e.ModRevision)
+		gone, known, err := a.goneFor(ctx, node.Key, lostAfter+slack, e.ModRevision)
 		if err == nil && !known {
-			a.note("node %s has attempts and is absent; etcd's past does not reach far enough to tell for how long: look again in %s", k.Node, a.LostAfter)
+			a.note("node %s has attempts and is absent; etcd's past does not reach far enough to tell for how long: look again in %s", k.Node, r.EffectiveLostAfter())
 		}
 		return gone, err
 	}

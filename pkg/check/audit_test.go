@@ -158,7 +158,7 @@ func (s *site) auditor() Auditor {
 	return Auditor{Store: s.store, Ref: func(ns, name string) store.Ref {
 		return store.Ref{Namespace: ns, Name: name, Shard: sharding.Of(ns, name, auditShards)}
 	},
-		Now: func() time.Time { return s.now }, Node: "a", LostAfter: 2 * time.Minute, Pause: time.Millisecond, Page: 2}
+		Now: func() time.Time { return s.now }, Node: "a", Pause: time.Millisecond, Page: 2}
 }
 
 func (s *site) audit() task.Audit {
@@ -360,7 +360,7 @@ var damages = []struct {
 }
 
 func TestAudit_FindsEachDamage(t *testing.T) {
-	etcd := kvtest.Start(t)
+	etcd := kvtest.Memory(t)
 	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
 			s := newSite(t, etcd)
@@ -416,7 +416,7 @@ func TestAudit_OfEtcdsHealth(t *testing.T) {
 
 // Whatever mends itself between the two looks is no finding.
 func TestAudit_LooksTwice(t *testing.T) {
-	etcd := kvtest.Start(t)
+	etcd := kvtest.Memory(t)
 	for _, d := range damages {
 		if len(d.kinds) == 0 || slices.Contains(d.kinds, "clock") || slices.Contains(d.kinds, "two_owners") {
 			continue // a clock is read anew; what two owners have written is proof
@@ -476,7 +476,7 @@ func (s *site) restore(before map[string]string) {
 }
 
 func TestAudit_ClockBehindShowsWhenItIsAnnounced(t *testing.T) {
-	s := newSite(t, kvtest.Start(t))
+	s := newSite(t, kvtest.Memory(t))
 	s.node("c", s.now)
 	au := s.auditor()
 	au.Tell = func(p task.AuditProgress) {
@@ -492,7 +492,7 @@ func TestAudit_ClockBehindShowsWhenItIsAnnounced(t *testing.T) {
 }
 
 func TestAudit_GoesOnWhenEtcdIsCompacted(t *testing.T) {
-	s := newSite(t, kvtest.Start(t))
+	s := newSite(t, kvtest.Memory(t))
 	au, once := s.auditor(), false
 	au.Tell = func(p task.AuditProgress) {
 		if once {

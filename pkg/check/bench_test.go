@@ -60,7 +60,7 @@ func BenchmarkCheckProbeLog(b *testing.B) {
 
 // BenchmarkAudit reads 20,000 tasks with three records of history each.
 func BenchmarkAudit(b *testing.B) {
-	s := newSite(b, kvtest.Start(b))
+	s := newSite(b, kvtest.Memory(b))
 	e := s.newEntry()
 	var ops []clientv3.Op
 	add := func(key string, v any) {

@@ -13,7 +13,7 @@ import (
 // demands (G7).
 func (c *checker) judgeBirth(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
 	r.decided = c.revision
-	t, s := c.task(ch.ref), c.shard(ch.ref.Shard)
+	t := c.task(ch.ref)
 	if t.entry == nil || t.entry.UID != r.line.uid {
 		c.breachOf("G7", ch.ref, r.tick, key, "run %s of a task that is not there (uid %s)", ch.id, r.line.uid)
 	}
@@ -31,15 +31,13 @@ func (c *checker) judgeBirth(d *delta, ch *runChange, r *run, rec *task.Run, key
 	if ch.id != task.RunID(rec.ScheduledTime.Time, rec.UID) {
 		c.breachOf("G3", ch.ref, r.tick, key, "run %s does not have the id of its tick", ch.id)
 	}
-	if t.entry != nil && t.entry.line == r.line {
-		delete(s.unproven, r.line) // the commit compared the entry
-	}
 	ticks := c.ticksDecided(ch, r, rec, key)
 	c.take(ch, r, ticks, key)
 	c.judgeDue(t, r, rec, key)
 	c.judgeEarly(ch, r, rec, key)
 	c.judgeFrozen(d, ch, r, rec, key)
 	c.judgeShadow(ch, r, rec, key)
+	c.judgeBusy(d, ch, r, rec, key)
 	if !rec.State.Final() {
 		c.judgeCounted(d, ch, r, key)
 	}

@@ -66,12 +66,11 @@ type session struct {
 
 // shard is what a shard's keys say, its tasks aside.
 type shard struct {
-	owner    store.Owner // Fence 0: there is none
-	mark     store.Watermark
-	markMod  int64           // 0: there is none
-	opened   bool            // a commit has followed the last change of fence or session
-	bad      map[string]bool // its records that cannot be read
-	unproven map[*lineage]bool
+	owner   store.Owner // Fence 0: there is none
+	mark    store.Watermark
+	markMod int64           // 0: there is none
+	opened  bool            // a commit has followed the last change of fence or session
+	bad     map[string]bool // its records that cannot be read
 }
 
 // tasked is a namespace and name: the tasks that bore it, one after another.
@@ -104,7 +103,7 @@ func newChecker(keys store.Keys, opts Options) *checker {
 func (c *checker) shard(id int) *shard {
 	s := c.shards[id]
 	if s == nil {
-		s = &shard{unproven: map[*lineage]bool{}, bad: map[string]bool{}}
+		s = &shard{bad: map[string]bool{}}
 		c.shards[id] = s
 	}
 	return s

@@ -17,6 +17,7 @@ type delta struct {
 	leaders map[string]int64    // 0: gone
 	owners  map[int]*store.Owner
 	marks   map[int]*marked
+	revised map[int]bool // shards of which an edit says that tasks may have new ticks
 	entries map[store.Ref]*entryChange
 	specs   map[store.Ref]*specChange // by name, see nameOf
 	runs    map[runRef]*runChange
@@ -101,7 +102,7 @@ func (d *delta) run(ref store.Ref, id string) *runChange {
 func newDelta() *delta {
 	return &delta{
 		nodes: map[string]*session{}, leaders: map[string]int64{}, owners: map[int]*store.Owner{},
-		marks: map[int]*marked{}, entries: map[store.Ref]*entryChange{}, specs: map[store.Ref]*specChange{},
+		marks: map[int]*marked{}, revised: map[int]bool{}, entries: map[store.Ref]*entryChange{}, specs: map[store.Ref]*specChange{},
 		runs: map[runRef]*runChange{}, remembered: newRemembered(),
 	}
 }
@@ -142,7 +143,7 @@ func (c *checker) parse(events []Event) *delta {
 			c.parseVersion(d, ev)
 		case "deleted":
 			c.parseTombstone(d, ev)
-		case "tokens", "cleared", "moves", "events", "secrets":
+		case "tokens", "cleared", "moves", "events", "secrets", "requests":
 		default:
 			c.note("keys below %s are none that the design knows", c.keys.Root()+dir)
 		}
@@ -248,6 +249,8 @@ func (c *checker) parseShard(d *delta, ev Event) {
 			}
 		}
 		d.marks[k.Ref.Shard] = m
+	case store.KindRevised:
+		d.revised[k.Ref.Shard] = !ev.Deleted
 	case store.KindEntry:
 		e := &entryChange{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, gone: ev.Deleted}
 		if !ev.Deleted {

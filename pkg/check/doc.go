@@ -34,9 +34,6 @@
 //     nothing but a watermark could be anyone's; what shows is whether the owner
 //     key and its node's key stood there, and whether the first commit under a
 //     new fence or session is an opening one, as it has to be.
-//   - Whether an owner had seen an update when it moved the watermark. Ticks
-//     that only the new version has are excused for as long as the history does
-//     not prove that the owner knew, at most Options.Lag past its start.
 //   - What a missed policy or a selector should have chosen, only that each tick
 //     got one outcome; nor if skipping was right, only that overlap never was.
 //   - Ticks at or before the watermark at which the recording began.

@@ -26,11 +26,6 @@ type stretch struct {
 	silent int64        // ticks up to it do not exist: a pause with an end; 0: none
 	pauses []task.Pause // of a snapshot: those in which there were no ticks
 	rev    int64        // of the version that began it
-	before *timing      // of the stretch that it overwrote; nil: none
-
-	// unseen is the watermark last committed without proof that its writer knew
-	// of this stretch.
-	unseen int64
 }
 
 // applyEntries applies changes of entries, and judges the ticks of those that
@@ -84,6 +79,7 @@ func (c *checker) nextVersion(d *delta, t *tasked, s *shard, ch *entryChange) {
 		t.entry = next
 		return
 	}
+	c.judgeRevised(d, t, ch)
 	decided := old.decided(t.ref, s.mark, s.markMod)
 	if _, edited := d.specs[nameOf(t.ref)]; !edited && usedUp(ch.entry) && !usedUp(old.Entry) { // by the tick that its from says
 		decided = max(decided, ms(ch.entry.From))
@@ -93,15 +89,26 @@ func (c *checker) nextVersion(d *delta, t *tasked, s *shard, ch *entryChange) {
 	t.entry = next
 	line.stretch = stretch{
 		ticks: next.ticks, start: max(ms(ch.entry.From), decided), rev: ch.mod,
-		before: line.stretch.ticks, unseen: markedUpTo(s.mark, t.ref.String()),
 	}
 	// Of a pause that ran to its end, and is cleared afterwards, the silence stays.
 	if until := silence(old.Entry); !ch.entry.Paused && ms(ch.entry.From) == ms(old.From) {
 		line.stretch.silence(until)
 	}
 	line.stretch.silence(silence(ch.entry))
-	if line.stretch.ticks != nil {
-		s.unproven[line] = true
+}
+
+// judgeRevised checks that an edit which may give a task new ticks tells the shard's
+// owner so, by the key that its commits compare (G4).
+func (c *checker) judgeRevised(d *delta, t *tasked, ch *entryChange) {
+	if _, edited := d.specs[nameOf(t.ref)]; !edited || ch.bad || t.entry.ticks == nil && ticking(t.entry.Entry) || d.revised[t.ref.Shard] {
+		return
+	}
+
+	old, next := t.entry.Entry, ch.entry
+	more := !ticking(old) || !old.Timing().Same(next.Timing()) || !old.Anchor.Equal(next.Anchor.Time) ||
+		old.Paused && (!next.Paused || silence(next) < silence(old))
+	if ticking(next) && more {
+		c.breachOf("G4", t.ref, 0, ch.key, "an edit gives the task ticks, and %s is not written with it", c.keys.Revised(t.ref.Shard))
 	}
 }
 
@@ -152,9 +159,8 @@ func (c *checker) endStretch(t *tasked, upTo int64) {
 	if t.entry == nil {
 		return
 	}
-	line, s := t.entry.line, c.shard(t.ref.Shard)
+	line := t.entry.line
 	st := line.stretch
-	delete(s.unproven, line)
 	if st.ticks == nil {
 		return
 	}
@@ -175,10 +181,6 @@ func (c *checker) endStretch(t *tasked, upTo int64) {
 			flush()
 			return true
 		}
-		if st.excuses(at, c.opts.lag()) {
-			c.note("ticks of %s right after its schedule changed were not decided, and need not be", t.ref)
-			return true
-		}
 		c.stats.Ticks++
 		if lost == 0 {
 			first = at
@@ -194,14 +196,6 @@ func (c *checker) endStretch(t *tasked, upTo int64) {
 // paused reports whether a tick fell into a pause that is over.
 func (st stretch) paused(at int64) bool {
 	return slices.ContainsFunc(st.pauses, func(p task.Pause) bool { return at > ms(p.Since) && !p.Over(instant(at)) })
-}
-
-// excuses reports whether a tick may be without an outcome because the owner
-// may not have known of this stretch when its watermark passed the tick: the
-// stretch before does not have it, or it was not due there yet.
-func (st stretch) excuses(at, lag int64) bool {
-	return st.ticks.due(at) <= st.unseen && at <= st.start+lag &&
-		(st.before == nil || !hasTick(st.before, at) || st.before.due(at) > st.unseen)
 }
 
 // endTicks judges the ticks of a task's last stretch, and those that should have

@@ -142,14 +142,7 @@ func (c *checker) applyMarks(d *delta) {
 		if m.create == m.mod {
 			continue
 		}
-		opening := !s.opened
 		s.opened = true
-		for line := range s.unproven {
-			line.stretch.unseen = markedUpTo(m.mark, line.ref.String())
-			if opening || m.mark.Seen >= line.stretch.rev { // its writer loads, or has loaded, all up to here
-				delete(s.unproven, line)
-			}
-		}
 	}
 }
 

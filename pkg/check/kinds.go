@@ -99,7 +99,7 @@ var (
 		"see what wrote it; if it is of no use, etcdctl del KEY", ""}
 
 	kindOrphan = kind{"orphan_attempt", groupRuns, task.Grave,
-		"its node is gone for longer than lost_after, and nobody has ended it: its task may wait for it for ever",
+		"its node is gone for longer than the lost_after in its record, and nobody has ended it: its task may wait for it for ever",
 		"its shard's owner ends it as lost: see its log. carillon run cancel RUN asks for an end", ""}
 	kindNoTask = kind{"attempt_without_task", groupRuns, task.Mild,
 		"it runs on for a task that is deleted, and nobody has asked it to end",

@@ -184,12 +184,12 @@ func (c *checker) judgeAnchor(t *tasked, ch *entryChange) {
 	}
 	outcome := line.outcomes[tick]
 	switch {
-	case tick != 0 && outcome == nil && !line.stretch.excuses(tick, c.opts.lag()):
+	case tick != 0 && outcome == nil:
 		c.breachOf("G4", t.ref, tick, ch.key, "its tick has no outcome, and the next one is set already")
 	case outcome != nil && (outcome.state == task.Skipped || outcome.state == task.Missed):
 	case slices.ContainsFunc(t.open(line), func(r *run) bool { return scheduled(r.trigger) }):
 		c.breachOf("G24", t.ref, tick, ch.key, "the next tick counts from the end of a run, and is set before that")
-	case ms(ch.entry.Anchor) < line.lastEnd:
+	case ms(ch.entry.Anchor)+2*c.opts.Skew.Milliseconds() < line.lastEnd: // the owner takes no end that its own clock has ahead
 		c.breachOf("G24", t.ref, tick, ch.key, "the next tick counts from %s, and the last run ended at %s", stamp(ch.entry.Anchor.Time), stamp(instant(line.lastEnd)))
 	}
 }

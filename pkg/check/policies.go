@@ -23,6 +23,28 @@ func (c *checker) judgeReason(ref store.Ref, tick int64, key, what string, state
 	}
 }
 
+// judgeBusy checks that a tick is skipped for overlap only where the task had a
+// run of its own that it could overlap with (G23): runs of a deleted task of the
+// same name are not its own. Whether one was still active is not judged, since the
+// owner may hear late of its end.
+func (c *checker) judgeBusy(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+	t := c.task(ch.ref)
+	if rec.State != task.Skipped || rec.Reason != task.ReasonOverlap || t.entry == nil || t.entry.line != r.line || t.entry.create <= c.began {
+		return
+	}
+	for _, other := range t.runs {
+		if other.line == r.line && other.made {
+			return
+		}
+	}
+	for _, other := range d.runs { // made by the same commit
+		if made, _ := other.record(); other.ref == ch.ref && made != nil && made.UID == r.line.uid && !made.State.Final() {
+			return
+		}
+	}
+	c.breachOf("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, and no run of its task has ever been made", ch.id)
+}
+
 // judgeDue checks what the first record of a tick says of when it fell due, and
 // until when its run may start.
 func (c *checker) judgeDue(t *tasked, r *run, rec *task.Run, key string) {
@@ -105,6 +127,16 @@ func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt)
 	case r.fan != nil:
 		if r.fan.Cancel != task.ReasonReplaced {
 			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
+		}
+	case taken == nil && r.isPart():
+		// A part ends for the reason that its run was given, in this revision or in an earlier
+		// one: judgeParent has judged that by the policy of that time. The task's
+		// policy may have changed since then.
+		c.needCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting part that is replaced")
+
+		parent, _ := c.parentOf(ch.ref, ch.id)
+		if parent != nil && parent.fan != nil && parent.fan.Cancel != task.ReasonReplaced {
+			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "part %s ends as replaced, and its run is not replaced", ch.id)
 		}
 	case taken == nil:
 		c.needCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")

@@ -93,7 +93,7 @@ func turns(t *testing.T, all []turn) {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHand(t, c.entry)
 			c.happens(h)
-			found := h.check(Options{Until: time.UnixMilli(h.now), Lag: time.Nanosecond, Remembered: true}).Violations
+			found := h.check(Options{Until: time.UnixMilli(h.now), Remembered: true}).Violations
 			if c.promise == "" && len(found) > 0 {
 				t.Errorf("nothing is wrong: %v", found)
 			}
@@ -378,5 +378,81 @@ func TestCheck_Shadows(t *testing.T) {
 			h.until(2)
 			h.sealed(h.none(1, 2, 2, task.ReasonShadow, 1))
 		}},
+	})
+}
+
+func TestCheck_SkippedForOverlap(t *testing.T) {
+	turns(t, []turn{
+		{"beside its own run", "", nil, func(h hand) {
+			h.until(1)
+			h.sealed(h.fires(1))
+			h.until(2)
+			h.sealed(h.not(2, task.Skipped, task.ReasonOverlap))
+			h.done(task.Succeeded)
+		}},
+		{"of a task that has had no run", "G23", nil, func(h hand) {
+			h.until(1)
+			h.sealed(h.not(1, task.Skipped, task.ReasonOverlap))
+		}},
+	})
+}
+
+// A part that waits for another attempt ends as its run was asked to, whatever policy the
+// task has by then.
+func TestCheck_PartsThatAreReplaced(t *testing.T) {
+	skips := func(h hand) {
+		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapSkip })
+	}
+	replace := func(e *task.Entry) {
+		e.Overlap = task.OverlapReplace
+		e.Target = task.Target{Parts: 1}
+	}
+	nothing := func(hand) {}
+
+	// replaced fires a tick with one part, hands the part back unstarted, and ends it as
+	// replaced. before and after are called around the mark of its run, if it gets one in a
+	// revision of its own; together: it gets it with the end of the part.
+	replaced := func(h hand, mark, together bool, before, after func(h hand)) {
+		h.until(1)
+		run := h.run(1)
+		run.State = task.Running
+		fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
+		put := func() op {
+			f := fan
+			run.Fan = &f
+			return h.waiting(h.simTask, task.Waiting{Run: run})
+		}
+		h.sealed(put())
+
+		part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
+		part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
+		fan.Left = nil
+		h.sealed(put(), h.dispatch(h.simTask, part, "a"))
+		h.handBack(h.simTask)
+
+		h.until(2)
+		h.sealed(h.waits(2, task.ReasonOverlap))
+		before(h)
+		if mark {
+			fan.Cancel = task.ReasonReplaced
+			h.sealed(put())
+		}
+		after(h)
+
+		part.State, part.Reason = task.Cancelled, task.ReasonReplaced
+		end := []op{{h.keys.Queued(h.ref, part.ID), nil}, h.ended(h.simTask, part)}
+		if together {
+			fan.Cancel = task.ReasonReplaced
+			end = append(end, put())
+		}
+		h.sealed(end...)
+	}
+
+	turns(t, []turn{
+		{"under the policy", "", replace, func(h hand) { replaced(h, true, false, nothing, nothing) }},
+		{"in one revision", "", replace, func(h hand) { replaced(h, false, true, nothing, nothing) }},
+		{"under the policy of that time", "", replace, func(h hand) { replaced(h, true, false, nothing, skips) }},
+		{"against the policy", "G24", replace, func(h hand) { replaced(h, true, false, skips, nothing) }},
+		{"without having been asked", "G24", replace, func(h hand) { replaced(h, false, false, nothing, nothing) }},
 	})
 }

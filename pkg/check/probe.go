@@ -34,8 +34,7 @@ type probe struct {
 // tokens grow from start to start (G11) and no run starts while another goes on
 // (G8, seen only if that one lived to write its END); an attempt after a lost
 // one is there only if the policy wants it (G9); and of an attempt that had been
-// declared lost no process starts (G9), nor lives on where others may replace it
-// (G17): a line of its own below the START of a token that is younger than the
+// declared lost no process starts (G9), nor lives on (G17): a line of its own below the START of a token that is younger than the
 // loss proves that it did. Where the log's times are milliseconds of a wall clock,
 // no first attempt of a tick starts long after its start deadline (G22).
 //
@@ -78,15 +77,35 @@ func CheckProbeLog(rd io.Reader, keys store.Keys, events []Event) []Violation {
 type intent struct {
 	task.Assigned
 	name string
-	// activated is the token of the run's first attempt, overlap the policy that
-	// was in force when that was dispatched; "" if the events do not tell.
+	// activated is the token of the run's first attempt, or the revision at which the
+	// parent of a part began; policy is what was in force then. Zero if the events do
+	// not tell.
 	activated int64
+	policy
+}
+
+// policy is what an entry says of runs beside each other.
+type policy struct {
 	overlap   string
+	maxActive int
 }
 
 // alone reports whether, when it was dispatched, no other run of the task may
 // have been active.
 func (in intent) alone() bool { return in.overlap != "" && in.overlap != task.OverlapAllow }
+
+// lineage tells a task from those that bore its name before: to be created again
+// makes another task of it, which the runs of the former one do not concern.
+func (in intent) lineage() string { return in.name + "/" + in.UID }
+
+// laterOf is the intent whose run became active last. By its policy the two may be
+// active together, or not.
+func laterOf(a, b intent) intent {
+	if b.activated > a.activated {
+		return b
+	}
+	return a
+}
 
 type probeChecker struct {
 	violations     []Violation
@@ -95,7 +114,7 @@ type probeChecker struct {
 	names          map[string]string // a task for each run id
 	started, ended map[attemptID][]probe
 	last           map[string]probe    // by run: what started last
-	newest         map[string]intent   // per task: what has started with the highest token
+	newest         map[string]intent   // per lineage: what has started with the highest token
 	lost           map[attemptID]int64 // attempts that were declared lost: when
 	proved         int64               // the highest token that has started: etcd was there by then
 }
@@ -147,12 +166,12 @@ func (c *probeChecker) start(p probe) {
 	}
 	if ok {
 		c.deadline(p, in)
-		newest := c.newest[in.name]
-		if p.token < newest.Token && newest.alone() && !task.Siblings(newest.ID, in.ID) {
+		newest := c.newest[in.lineage()]
+		if p.token < newest.Token && laterOf(newest, in).alone() && !task.Siblings(newest.ID, in.ID) {
 			c.breach(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
 		}
 		if in.Token > newest.Token {
-			c.newest[in.name] = in
+			c.newest[in.lineage()] = in
 		}
 	}
 	c.started[p.id()] = append(before, p)
@@ -202,13 +221,13 @@ func (c *probeChecker) end(p probe) {
 // alive judges a sign of life of an attempt that had been declared lost: the
 // line stands below a token that is younger than the loss.
 func (c *probeChecker) alive(p probe) {
-	in, ok := c.intent(p)
+	_, ok := c.intent(p)
 	if rev, lost := c.lost[p.id()]; ok && lost && c.proved > rev {
 		switch {
 		case !p.end && !p.beat:
 			c.breach(p, "G9", "run %s, attempt %d, started after it was declared lost at revision %d", p.run, p.attempt, rev)
-		case in.Replaceable:
-			c.breach(p, "G17", "run %s, attempt %d, as process %s, lived on after it was declared lost at revision %d, from when on others could replace it",
+		default:
+			c.breach(p, "G17", "run %s, attempt %d, as process %s, lived on after it was declared lost at revision %d",
 				p.run, p.attempt, p.pid, rev)
 		}
 	}
@@ -227,10 +246,10 @@ func (c *probeChecker) overlaps(lines []probe) {
 		if !ok || p.beat {
 			continue
 		}
-		runs := open[in.name]
+		runs := open[in.lineage()]
 		if runs == nil {
 			runs = map[string]probe{}
-			open[in.name] = runs
+			open[in.lineage()] = runs
 		}
 		if p.end {
 			if runs[p.run].token == p.token {
@@ -240,11 +259,8 @@ func (c *probeChecker) overlaps(lines []probe) {
 		}
 		for _, run := range slices.Sorted(maps.Keys(runs)) {
 			other := runs[run]
-			later, _ := c.intent(other)
-			if in.activated > later.activated {
-				later = in
-			}
-			if run != p.run && !task.Siblings(run, p.run) && later.alone() {
+			goesOn, _ := c.intent(other)
+			if run != p.run && !task.Siblings(run, p.run) && laterOf(goesOn, in).alone() {
 				c.breach(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.id()][0].line)
 			}
 		}
@@ -254,10 +270,36 @@ func (c *probeChecker) overlaps(lines []probe) {
 	}
 }
 
+// AttemptID is an attempt of a run, and its token.
+type AttemptID struct {
+	Task  string // namespace/name
+	Run   string
+	Token int64
+}
+
+// Activation says since when a run is active, and by which policy it became so.
+type Activation struct {
+	Revision  int64
+	Overlap   string // in force then; "" if the events do not tell
+	MaxActive int    // likewise; 0: no limit
+}
+
+// Activations says of each attempt in a history how its run became active: by its dispatch, or by that of an earlier
+// attempt, since a run stays active while it waits for its next attempt.
+func Activations(keys store.Keys, events []Event) map[AttemptID]Activation {
+	all := map[AttemptID]Activation{}
+	for id, same := range intents(keys, events) {
+		for _, in := range same {
+			all[AttemptID{in.name, id.run, id.token}] = Activation{in.activated, in.overlap, in.maxActive}
+		}
+	}
+	return all
+}
+
 // intents collects the inbox records of a history.
 func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 	all := map[attemptID][]intent{}
-	overlap := map[store.Ref]string{}
+	inForce := map[store.Ref]policy{}
 	first := map[runRef]intent{}
 	for at := 0; at < len(events); {
 		end := at + 1
@@ -265,9 +307,21 @@ func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 			end++
 		}
 		if events[at].Listed { // what was dispatched before goes by what is there
-			policies(keys, events[at:end], overlap)
+			policies(keys, events[at:end], inForce)
 		}
 		for _, ev := range events[at:end] {
+			if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == store.KindQueued && !ev.Deleted {
+				run := runRef{k.Ref, k.Run}
+				w, err := store.DecodeWaiting(k, ev.Value)
+				_, known := first[run]
+				switch {
+				case err != nil:
+				case w.UnderWay() && !known: // its parts are active with it
+					first[run] = intent{activated: ev.ModRevision, policy: inForce[k.Ref]}
+				case !w.UnderWay() && len(w.Attempts) == 0: // handed back before it started: its next dispatch makes it active again
+					delete(first, run)
+				}
+			}
 			k, ok := keys.ParseRun(ev.Key)
 			if !ok || ev.Deleted || (ev.CreateRevision != ev.ModRevision && !ev.Listed) {
 				continue
@@ -277,26 +331,29 @@ func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 				continue
 			}
 			run := runRef{k.Ref, k.Run}
+			if parent, _, part := task.ParentOf(k.Run); part {
+				run.id = parent
+			}
 			if _, known := first[run]; !known {
-				first[run] = intent{activated: ev.CreateRevision, overlap: overlap[k.Ref]}
+				first[run] = intent{activated: ev.CreateRevision, policy: inForce[k.Ref]}
 			}
 			in := first[run]
 			in.Assigned, in.name = a, k.Ref.String()
 			id := attemptID{ev.CreateRevision, k.Run}
 			all[id] = append(all[id], in)
 		}
-		policies(keys, events[at:end], overlap)
+		policies(keys, events[at:end], inForce)
 		at = end
 	}
 	return all
 }
 
 // policies takes what the entries say of overlap from their next revision on.
-func policies(keys store.Keys, events []Event, overlap map[store.Ref]string) {
+func policies(keys store.Keys, events []Event, inForce map[store.Ref]policy) {
 	for _, ev := range events {
 		if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == store.KindEntry && !ev.Deleted {
 			if e, err := store.DecodeEntry(ev.Value); err == nil {
-				overlap[k.Ref] = e.Overlap
+				inForce[k.Ref] = policy{e.Overlap, e.MaxActive}
 			}
 		}
 	}

@@ -103,3 +103,33 @@ func TestCheckProbeLog_CatchesASuccessorOfALostAttempt(t *testing.T) {
 		t.Errorf("of the log alone: %v", got)
 	}
 }
+
+func TestActivations(t *testing.T) {
+	s := newSim(t, 1, "a")
+	one := s.create("one", 0, 1, func(e *task.Entry) { e.Retry = task.Retry{Attempts: 3, On: []task.State{task.Failed}} })
+	var tokens []int64
+	dispatched := func() {
+		t.Helper()
+		s.round(0)
+		if one.active == nil {
+			t.Fatal("no attempt was dispatched")
+		}
+		tokens = append(tokens, one.active.create)
+	}
+	s.pass(1)
+	dispatched()
+	id := one.active.ID
+	s.handBack(one)
+	s.update(one, false, func() { one.entry.Overlap, one.entry.MaxActive = task.OverlapAllow, 2 })
+	dispatched()
+	s.finish(one, task.Failed)
+	s.update(one, false, func() { one.entry.Overlap = task.OverlapQueue })
+	dispatched()
+
+	all := Activations(s.keys, s.events)
+	for i, want := range []Activation{{tokens[0], task.OverlapSkip, 0}, {tokens[1], task.OverlapAllow, 2}, {tokens[1], task.OverlapAllow, 2}} {
+		if got := all[AttemptID{"default/one", id, tokens[i]}]; got != want {
+			t.Errorf("attempt %d: %+v, want %+v", i+1, got, want)
+		}
+	}
+}

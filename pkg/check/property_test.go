@@ -118,7 +118,7 @@ func (s *sim) act(one *simTask, step string) {
 
 // asked is all that can be: the model's owners know of every update at once.
 func (s *sim) asked() Options {
-	return Options{Until: time.UnixMilli(s.now), Lag: time.Nanosecond, Remembered: true}
+	return Options{Until: time.UnixMilli(s.now), Remembered: true}
 }
 
 // damage breaks one record of a history at random, and says how.

@@ -48,7 +48,6 @@ func (c *checker) ticksAdded(ch *runChange, r *run, after, upTo int64) (ticks []
 	case st.ticks == nil:
 		c.breachOf("G7", ch.ref, r.tick, ch.endedKey, "ticks of an entry that has none: it is paused, used up, or cannot be read")
 	default:
-		delete(c.shard(ch.ref.Shard).unproven, r.line)
 		const most = 10_000_000
 		listTicks(st.ticks, max(after, st.start), upTo, func(at int64) bool {
 			ticks = append(ticks, at)

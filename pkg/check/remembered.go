@@ -15,10 +15,7 @@ import (
 // What is kept beside the present: the specs' former versions, tombstones of
 // deleted tasks, dead runs (G25).
 
-const (
-	keptVersions = 10
-	slackKept    = 2 // they may be trimmed a little later, or earlier
-)
+const keptVersions = 10
 
 // nameOf is a task's name, whatever shard it is in.
 func nameOf(ref store.Ref) store.Ref { return store.Ref{Namespace: ref.Namespace, Name: ref.Name} }
@@ -72,6 +69,9 @@ type graveChange struct {
 type deadChange struct {
 	key   string
 	state task.State // "": gone
+	// by is who takes it off the list, if the record says so: it goes in the next
+	// revision that has it.
+	by string
 }
 
 func newKnown() known {
@@ -136,12 +136,13 @@ func (c *checker) parseDead(d *delta, k store.ShardKey, ev Event) {
 	if !ev.Deleted {
 		var r struct {
 			State task.State `json:"state"`
+			By    string     `json:"dismissed_by"`
 		}
 		if err := json.Unmarshal(ev.Value, &r); err != nil || r.State == "" {
 			c.breach("form", ev.Key, "unreadable record of a dead run")
 			r.State = task.Failed
 		}
-		ch.state = r.State
+		ch.state, ch.by = r.State, r.By
 	}
 	d.dead[runRef{k.Ref, k.Run}] = ch
 }
@@ -152,6 +153,9 @@ func (c *checker) judgeRemembered(d *delta) {
 		c.judgeVersion(d, v, ch)
 	}
 	for k, ch := range d.dead {
+		if ch.by != "" && c.task(k.ref).dead[k.id] {
+			continue // it is dead already, and about to go
+		}
 		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !failure(ch.state)) {
 			c.breachOf("G25", k.ref, 0, ch.key, "run %s is dead as %s, and no end of it in this revision says so", k.id, ch.state)
 		}
@@ -206,7 +210,7 @@ func (c *checker) judgeVersion(d *delta, v versionRef, ch *versionChange) {
 		if next != nil {
 			left++ // the present one becomes a former one
 		}
-		if left < keptVersions-slackKept {
+		if left < keptVersions {
 			c.breachOf("G25", v.ref, 0, ch.key, "generation %d is forgotten, and only %d later ones are kept", v.generation, left)
 		}
 	}
@@ -267,7 +271,7 @@ func (c *checker) applyRemembered(d *delta) {
 func (c *checker) judgeKept(d *delta) {
 	for ref, s := range d.specs {
 		n := len(c.known.versions[ref])
-		if most := keptVersions + slackKept; n > most {
+		if n > keptVersions {
 			c.breachOf("G25", ref, 0, s.key, "%d former versions are kept; at most %d should be", n, keptVersions)
 		}
 		if s.value == nil && n > 0 {
@@ -334,8 +338,8 @@ func (c *checker) judgeRemoval(d *delta, t *tasked) {
 	for at := range line.outcomes {
 		since = max(since, at)
 	}
-	const slack = 2500 // ends are by other clocks
-	if at := ms(grave.DeletedAt); at+slack < since+int64(e.TTL)/1e6 {
+	// The end is by one clock, the deletion by another.
+	if at := ms(grave.DeletedAt) + 2*c.opts.Skew.Milliseconds(); at < since+int64(e.TTL)/1e6 {
 		wrong("%s had not passed since %s", e.TTL, stamp(instant(since)))
 	}
 }

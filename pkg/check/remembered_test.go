@@ -187,7 +187,7 @@ func TestCheck_Skew(t *testing.T) {
 	h := newHand(t, nil)
 	startsFrozen(h)
 	for skew, violations := range map[time.Duration]int{0: 1, 400 * time.Millisecond: 1, 500 * time.Millisecond: 0} {
-		r := h.check(Options{Until: time.UnixMilli(h.now), Lag: time.Nanosecond, Remembered: true, Skew: skew})
+		r := h.check(Options{Until: time.UnixMilli(h.now), Remembered: true, Skew: skew})
 		if len(r.Violations) != violations {
 			t.Errorf("with a skew of %v: %v", skew, r.Violations)
 		}
@@ -211,6 +211,11 @@ func TestCheck_Remembered(t *testing.T) {
 		}
 		h.txn(ops...)
 	}
+	dismiss := func(h hand) {
+		key := h.keys.DeadRun(h.ref, task.RunID(time.UnixMilli(h.at(1)), h.simTask.entry.UID))
+		h.txn(op{key, task.Run{UID: h.simTask.entry.UID, State: task.Failed, DismissedBy: "ann"}})
+		h.txn(op{key, nil})
+	}
 	edit := func(h hand) {
 		h.update(h.simTask, false, func() { h.simTask.entry.Timeout += task.Duration(time.Minute) })
 	}
@@ -223,6 +228,13 @@ func TestCheck_Remembered(t *testing.T) {
 		{"not among the dead", "G25", once, func(h hand) { fails(h); h.forget("/dead/") }},
 		{"among the dead, and not ended", "G25", once, func(h hand) {
 			h.txn(op{h.keys.DeadRun(h.ref, "x"), task.Run{UID: h.simTask.entry.UID, State: task.Failed}})
+		}},
+		{"dismissed", "", once, func(h hand) { fails(h); dismiss(h) }},
+		{"dismissed, and not dead before", "G25", once, func(h hand) { dismiss(h) }},
+		{"dead twice", "G25", once, func(h hand) {
+			fails(h)
+			key := h.keys.DeadRun(h.ref, task.RunID(time.UnixMilli(h.at(1)), h.simTask.entry.UID))
+			h.txn(op{key, json.RawMessage(h.kv[key].Value)})
 		}},
 		{"run again", "", once, func(h hand) { fails(h); again(h, true) }},
 		{"run again, and dead yet", "G25", once, func(h hand) { fails(h); again(h, false) }},
@@ -259,6 +271,7 @@ func TestCheck_Remembered(t *testing.T) {
 
 		{"deleted by its ttl", "", over, func(h hand) { fails(h); h.until(5); h.sealed(); expires(h) }},
 		{"deleted too soon by its ttl", "G25", over, func(h hand) { fails(h); h.until(2); h.sealed(); expires(h) }},
+		{"deleted a second too soon by its ttl", "G25", over, func(h hand) { fails(h); h.until(4); h.sealed(); expires(h) }},
 		{"deleted by its ttl with a tick to come", "G25", func(e *task.Entry) { e.TTL = task.Duration(time.Second) }, expires},
 		{"deleted by a ttl that it has not", "G25", nil, expires},
 		{"deleted by its ttl while it runs", "G25", over, func(h hand) {

@@ -69,7 +69,7 @@ func requestOf(f task.Finding) task.RepairRequest {
 }
 
 func TestRepair_MendsWhatItSays(t *testing.T) {
-	etcd := kvtest.Start(t)
+	etcd := kvtest.Memory(t)
 	for _, m := range mendable {
 		t.Run(m.name, func(t *testing.T) {
 			s := newSite(t, etcd)
@@ -113,7 +113,7 @@ func (r *racing) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 // What changes after the repair has read, and before it writes, is compared: it
 // deletes nothing.
 func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
-	etcd := kvtest.Start(t)
+	etcd := kvtest.Memory(t)
 	for _, m := range mendable {
 		t.Run(m.name, func(t *testing.T) {
 			s := newSite(t, etcd)
@@ -142,7 +142,7 @@ func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 // Between the audit and the repair a record was written anew: it is no longer
 // what was found, whatever it says.
 func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
-	s := newSite(t, kvtest.Start(t))
+	s := newSite(t, kvtest.Memory(t))
 	key := s.waiting(s.ref("two"), "u", task.ReasonManual, s.now)
 	found := s.audit()
 	if len(found.Findings) != 1 {
@@ -156,7 +156,7 @@ func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 }
 
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
-	s := newSite(t, kvtest.Start(t))
+	s := newSite(t, kvtest.Memory(t))
 	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name,
 		kindDeadOrphan.name, kindVersionOrphan.name, kindGrave.name}
 	for _, d := range damages {

@@ -26,12 +26,9 @@ type Options struct {
 	Until time.Time
 	// Ended demands that no run waits or is active when the history ends (G16).
 	Ended bool
-	// Lag is how far into a new version of a schedule its owner may not have
-	// known of it; see the package comment. Default 5 s: a watch that is further
-	// behind is given up by who follows it.
-	Lag time.Duration
-	// Skew is how far a node's wall clock may jump between an attempt's start and
-	// what the node says afterwards (G21); default 0.
+	// Skew is how far a node's wall clock was from the right time at most. What one
+	// clock says is compared with what another one says, or with what the same one
+	// said before (G21, G24, G25), within that. Default 0: all clocks were right.
 	Skew time.Duration
 
 	// Faults are the times in which something was broken on purpose, by the
@@ -66,15 +63,6 @@ const DefaultConverge = 20 * time.Second
 type Fault struct {
 	Name     string    `json:"name,omitempty"`
 	From, To time.Time // To: when it was healed
-}
-
-const defaultLag = 5 * time.Second
-
-func (o Options) lag() int64 {
-	if o.Lag == 0 {
-		return defaultLag.Milliseconds()
-	}
-	return o.Lag.Milliseconds()
 }
 
 // Violation is one breach of one promise.

@@ -21,6 +21,7 @@ type run struct {
 	reason   string
 	in       map[string]attempt // by node: the inboxes that hold it
 	queued   bool
+	made     bool // it has been in the queue or in an inbox
 	retrying bool // it waits, and was tried before
 	attempts int  // those of which a record says how they ended
 	ended    bool
@@ -292,6 +293,7 @@ func (c *checker) judgeLate(ch *runChange, r *run) {
 func (c *checker) judgePlaces(d *delta, ch *runChange, r *run) {
 	t := c.task(ch.ref)
 	_, key := ch.record()
+	r.made = r.made || len(r.in) > 0 || r.queued
 	places := len(r.in)
 	if r.queued {
 		places++

@@ -183,7 +183,7 @@ func (s *sim) update(t *simTask, newTicks bool, change func()) {
 	if newTicks {
 		t.entry.From = task.At(time.UnixMilli(max(s.now, t.entry.From.UnixMilli())))
 	}
-	s.write(t)
+	s.write(t, op{s.keys.Revised(t.ref.Shard), json.RawMessage(`""`)})
 }
 
 func (s *sim) pause(t *simTask) { s.update(t, false, func() { t.entry.Paused = true }) }

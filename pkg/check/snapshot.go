@@ -18,7 +18,7 @@ import (
 //
 // It sees far less than Check: not who wrote what, nor in which order, and
 // nothing that was deleted. Where history may have been trimmed it judges only
-// what is newer than the oldest record left.
+// what is newer than the first end on record.
 func Snapshot(keys store.Keys, events []Event, opts Options) Report {
 	c := newChecker(keys, opts)
 	if len(events) == 0 {
@@ -139,34 +139,43 @@ func (c *checker) auditTask(d *delta, t *tasked) {
 	}
 	st := &t.entry.line.stretch
 	decided := st.start // where the next judgement begins: all before it is decided
-	st.start = max(c.auditFrom(t), st.silent)
+	st.start = max(c.auditFrom(d, t), st.silent)
 	st.pauses = own(t.entry.Entry).Pauses
 	if t.entry.Generation > 1 { // the owner may not have known of it at once
-		st.unseen = ms(t.entry.From) + c.opts.lag()
+		st.start = max(st.start, ms(t.entry.From)+unknownMark)
 	}
 	c.endStretch(t, c.decided(t))
 	st.start = decided
 }
 
+// unknownMark is how far behind the watermark the from of a new version may have been
+// when it was written, in ms: clocks of nodes differ by no more.
+const unknownMark = 5000
+
 // auditFrom is the instant after which every tick up to the watermark must have
-// a record: the entry's from, or the oldest record of history where older ones
-// may have been trimmed.
-func (c *checker) auditFrom(t *tasked) int64 {
+// a record: the entry's from, or the first end on record where others may have been
+// trimmed. Trims keep what ended last, so a record that is gone ended before those
+// that are left, and its tick was before that.
+func (c *checker) auditFrom(d *delta, t *tasked) int64 {
+	const slack = 2500 // ends are by clocks of different nodes
+
 	from := ms(t.entry.From)
 	var kept int
-	var oldest int64
-	for _, id := range slices.Sorted(maps.Keys(t.runs)) {
-		if !t.runs[id].ended {
+	var first int64
+
+	for id, r := range t.runs {
+		if !r.ended {
 			continue
 		}
-		if at, ok := task.TimeOfRunID(id); ok && kept == 0 {
-			oldest = at.UnixMilli()
+		if e := d.run(t.ref, id).ended; e != nil && (first == 0 || ms(e.EndedAt) < first) {
+			first = ms(e.EndedAt)
 		}
 		kept++
 	}
+
 	// A task that was updated may have kept fewer before.
 	if kept >= t.entry.History.Keep || (kept > 0 && t.entry.Generation > 1) {
-		return max(from, oldest)
+		return max(from, first+slack)
 	}
 	return from
 }

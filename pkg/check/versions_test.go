@@ -29,48 +29,36 @@ func wantOnly(t *testing.T, r Report, promises ...string) {
 	}
 }
 
-// An owner that has not heard of a new schedule moves its watermark past ticks
-// which only that one has: they need no outcome.
-func TestCheck_ExcusesTicksThatTheOwnerCouldNotKnow(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		play func(s *sim, one *simTask)
-		want []string
-	}{
-		{"not known yet", func(s *sim, _ *simTask) { s.ignorant(0) }, nil},
-		{"known by a decision", func(s *sim, _ *simTask) {
-			s.pass(1)
-			s.round(0)
-			s.pass(1)
-			s.ignorant(0)
-		}, []string{"G4"}},
-		{"known by opening the shard", func(s *sim, _ *simTask) {
-			s.assign(0, "b")
-			s.open(0)
-			s.ignorant(0)
-		}, []string{"G4"}},
-		{"known by covering a later task", func(s *sim, _ *simTask) {
-			other := s.create("other", 0, 5, nil)
-			w := s.marks[0]
-			w.Seen = other.create
-			s.commit(0, w)
-			s.ignorant(0)
-		}, []string{"G4"}},
-		{"for too long", func(s *sim, _ *simTask) {
-			s.ignorant(0)
-			s.pass(5)
-			s.ignorant(0)
-		}, []string{"G4"}},
+// An owner that has not heard of a new schedule must not move its watermark past ticks
+// which only that one has.
+func TestCheck_DoesNotExcuseTicksThatTheOwnerHasNotHeardOf(t *testing.T) {
+	s := newSim(t, 1, "a", "b")
+	one := s.create("one", 0, 5, nil)
+	s.pass(1)
+	s.round(0)
+	s.update(one, true, func() { one.schedule(1) })
+	s.pass(2)
+	s.ignorant(0)
+	wantOnly(t, s.check(Options{}), "G4")
+}
+
+// An edit that may give a task ticks tells the owner of its shard.
+func TestCheck_WantsToBeToldOfNewTicks(t *testing.T) {
+	for name, change := range map[string]func(*simTask){
+		"another schedule": func(one *simTask) { one.schedule(7) },
+		"resumed":          func(one *simTask) { one.entry.Paused = false },
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := newSim(t, 1, "a", "b")
+		t.Run(name, func(t *testing.T) {
+			s := newSim(t, 1, "a")
 			one := s.create("one", 0, 5, nil)
-			s.pass(1)
-			s.round(0)
-			s.update(one, true, func() { one.schedule(1) })
-			s.pass(2)
-			c.play(s, one)
-			wantOnly(t, s.check(Options{}), c.want...)
+			if name == "resumed" {
+				s.pause(one)
+			}
+			one.entry.From = s.time()
+			change(one)
+			one.entry.Generation++
+			s.write(one)
+			wantOnly(t, s.check(Options{}), "G4")
 		})
 	}
 }
@@ -84,53 +72,6 @@ func TestCheck_DoesNotExcuseTicksOfBothSchedules(t *testing.T) {
 	s.pass(2)
 	s.ignorant(0)
 	wantOnly(t, s.check(Options{}), "G4")
-}
-
-// A tick that both have, and that jitter puts off longer in the former: an owner that
-// knows of that one alone passes it by before it is due there.
-func TestCheck_ExcusesTicksThatFallDueSoonerThanTheOwnerKnew(t *testing.T) {
-	for _, c := range []struct {
-		passed float64
-		want   []string
-	}{{5.05, nil}, {8.95, []string{"G4"}}} {
-		s := newSim(t, 1, "a")
-		one := s.create("one", 0, 5, func(e *task.Entry) { e.UID, e.Jitter = "aaaabbbbccccdddd", task.Duration(4*time.Second) })
-		s.pass(1)
-		s.round(0)
-		s.update(one, true, func() { one.entry.Jitter = 0 })
-		s.pass(c.passed - 1)
-		s.ignorant(0)
-		wantOnly(t, s.check(Options{}), c.want...)
-	}
-}
-
-// A tick that follows from a completion is the last of its stretch: whoever finds that
-// it was passed by sets the next one without it.
-func TestCheck_ExcusesTicksAfterCompletionThatTheOwnerCouldNotKnow(t *testing.T) {
-	for _, known := range []bool{false, true} {
-		s := newSim(t, 1, "a", "b")
-		one := s.create("one", 0, 5, nil)
-		s.round(0)
-		s.update(one, true, func() {
-			one.entry.Schedule, one.entry.Anchor = task.Schedules{"@every 2s after completion"}, s.time()
-		})
-		if known {
-			s.assign(0, "b")
-			s.open(0)
-		}
-		s.pass(3)
-		s.ignorant(0)
-		s.assign(0, "a")
-		s.open(0)
-		s.pass(1)
-		one.entry.Anchor = s.time()
-		s.commit(0, s.marks[0], op{s.keys.Entry(one.ref), one.entry})
-		if known {
-			wantOnly(t, s.check(Options{}), "G4")
-		} else {
-			wantOnly(t, s.check(Options{}))
-		}
-	}
 }
 
 // A task that was created behind the watermark has its ticks decided when it is
