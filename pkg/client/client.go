@@ -11,14 +11,20 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// DefaultServer is where a daemon's API answers unless told otherwise.
-const DefaultServer = "http://127.0.0.1:7070"
+const (
+	// DefaultServer is where a daemon's API answers unless told otherwise.
+	DefaultServer = "http://127.0.0.1:7070"
+	// unixScheme begins the address of a server that listens at a path.
+	unixScheme = "unix://"
+)
 
 const (
 	defaultTimeout = 30 * time.Second
@@ -28,15 +34,23 @@ const (
 
 // Config says how to reach the API.
 type Config struct {
-	// Server is http://host:port or https://host:port; "" is DefaultServer.
+	// Server is https://host:port, http://host:port or unix:///absolute/path; "" is
+	// DefaultServer. Without a scheme it is https beyond loopback, and http on it.
 	Server string
+	// Insecure sends the token in clear text to other hosts, and to whatever program
+	// listens at a port or a path of this one.
+	Insecure bool
+	// TrustedUsers may have the token: it is sent to their programs on this host, besides
+	// those of root and of the caller's own.
+	TrustedUsers []int
 	// Token is sent with every call; "" sends none.
 	Token string
 	// Timeout bounds each call, of Logs the wait for its beginning; 0 is 30 s.
 	Timeout time.Duration
 	// TLS, if set, is used for https servers; nil is Go's own, with the system's CAs.
 	TLS *tls.Config
-	// HTTP, if set, carries the calls, and knows of TLS by itself. Its redirects and Timeout are not used.
+	// HTTP, if set, carries the calls, and knows of TLS and of who listens by itself. Its
+	// redirects and Timeout are not used.
 	HTTP *http.Client
 	// ReadOnly refuses every call that would change something, before it is sent,
 	// with CodeReadOnly.
@@ -47,7 +61,8 @@ type Config struct {
 
 // Client calls the API of one server. It is safe for concurrent use.
 type Client struct {
-	base    string
+	base    string // as it is shown
+	target  string // what paths are added to
 	token   string
 	timeout time.Duration
 	http    *http.Client
@@ -66,13 +81,22 @@ func New(cfg Config) (*Client, error) {
 	if strings.ContainsFunc(cfg.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, task.Invalid(task.CodeBadValue, "token", "contains spaces or characters that no token has")
 	}
-	c := &Client{base: base, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}, readOnly: cfg.ReadOnly, trace: cfg.Trace}
+	secured, socket := strings.HasPrefix(base, "https://"), ""
+	target := base
+	if path, ok := strings.CutPrefix(base, unixScheme); ok {
+		socket, target = path, "http://carillon.socket"
+	} else if u, err := url.Parse(base); err == nil && !secured && cfg.Token != "" && !cfg.Insecure && !isLoopback(u.Hostname()) {
+		return nil, task.Invalid(task.CodeBadValue, "server",
+			"%s is on another host, and without TLS everybody on the way could read the token: use https://, or accept the risk with --insecure (insecure: true in the context)",
+			task.Quote(base))
+	}
+
+	c := &Client{base: base, target: target, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}, readOnly: cfg.ReadOnly, trace: cfg.Trace}
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}
-	if cfg.TLS != nil {
-		c.http.Transport = transport(cfg.TLS)
-	}
+	check := peerCheck{own: os.Geteuid(), trusted: cfg.TrustedUsers, token: cfg.Token != "", insecure: cfg.Insecure}
+	c.http.Transport = check.transport(transport(cfg.TLS), socket, !secured)
 	if cfg.HTTP != nil {
 		*c.http = *cfg.HTTP
 	}
@@ -81,14 +105,16 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// transport is the usual one, with TLS of one's own.
-func transport(c *tls.Config) http.RoundTripper {
+// transport is the usual one, with TLS of one's own; nil is Go's.
+func transport(c *tls.Config) *http.Transport {
 	t, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
 		t = &http.Transport{Proxy: http.ProxyFromEnvironment}
 	}
 	t = t.Clone()
-	t.TLSClientConfig = c.Clone()
+	if c != nil {
+		t.TLSClientConfig = c.Clone()
+	}
 	return t
 }
 
@@ -96,18 +122,37 @@ func parseServer(server string) (string, error) {
 	if server == "" {
 		server = DefaultServer
 	}
+	if path, ok := strings.CutPrefix(server, unixScheme); ok {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+			return "", task.Invalid(task.CodeBadValue, "server", "%s is not unix:///absolute/path", task.Quote(server))
+		}
+		return server, nil
+	}
 	if !strings.Contains(server, "://") {
-		server = "http://" + server
+		scheme := "https://"
+		if u, err := url.Parse(scheme + server); err == nil && isLoopback(u.Hostname()) {
+			scheme = "http://"
+		}
+		server = scheme + server
 	}
 	u, err := url.Parse(server)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return "", task.Invalid(task.CodeBadValue, "server", "%s is not http://host:port or https://host:port", task.Quote(server))
+		return "", task.Invalid(task.CodeBadValue, "server", "%s is not https://host:port, http://host:port or unix:///path", task.Quote(server))
 	}
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
 // Server is the address that the client calls.
 func (c *Client) Server() string { return c.base }
+
+// OnThisHost reports whether the server is at a socket or at a loopback address.
+func (c *Client) OnThisHost() bool {
+	if strings.HasPrefix(c.base, unixScheme) {
+		return true
+	}
+	u, err := url.Parse(c.base)
+	return err == nil && isLoopback(u.Hostname())
+}
 
 // call is one request.
 type call struct {
@@ -190,7 +235,7 @@ func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
 		}
 		body, kind = b, "application/json"
 	}
-	target := c.base + k.path
+	target := c.target + k.path
 	if len(k.query) > 0 {
 		target += "?" + k.query.Encode()
 	}

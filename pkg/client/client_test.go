@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,7 +19,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func TestMain(m *testing.M) { kvtest.Main(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv("CARILLON_TEST_LISTEN"); address != "" {
+		runAsServer(address)
+		return
+	}
+	kvtest.Main(m)
+}
 
 // against makes a client of a server that answers with h.
 func against(t *testing.T, h http.HandlerFunc) *client.Client {
@@ -61,13 +69,15 @@ func write(c *client.Client, ctx context.Context) error {
 }
 
 func TestNew_RefusesWhatIsNoServer(t *testing.T) {
-	for _, server := range []string{"ftp://a", "http://", "http://a?x=1", "http://user:pw@a", "http://a b", "http://a#x", "://"} {
+	for _, server := range []string{"ftp://a", "http://", "http://a?x=1", "http://user:pw@a", "http://a b", "http://a#x", "://", "unix://", "unix://a", "unix:///a/../b"} {
 		if _, err := client.New(client.Config{Server: server}); !errors.Is(err, task.ErrInvalid) {
 			t.Errorf("%s: %v", server, err)
 		}
 	}
 	for server, want := range map[string]string{
-		"": client.DefaultServer, "a:7070": "http://a:7070", "https://a/": "https://a", "http://a:1/cell": "http://a:1/cell",
+		"": client.DefaultServer, "a:7070": "https://a:7070", "127.0.0.1:7070": "http://127.0.0.1:7070", "localhost:7070": "http://localhost:7070", "[::1]:7070": "http://[::1]:7070",
+		"127.0.0.1.example.org:1": "https://127.0.0.1.example.org:1", "localhost.example.org": "https://localhost.example.org", "unix:///run/x.sock": "unix:///run/x.sock",
+		"https://a/": "https://a", "http://a:1/cell": "http://a:1/cell",
 	} {
 		c, err := client.New(client.Config{Server: server})
 		if err != nil || c.Server() != want {
@@ -96,6 +106,23 @@ func TestNobodyListens_IsUnavailable(t *testing.T) {
 	}
 }
 
+// deadline is a context whose deadline comes at an event.
+type deadline struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (d deadline) Done() <-chan struct{} { return d.passed }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // A write whose answer is lost may have been made. It is sent once.
 func TestAnswerLost(t *testing.T) {
 	var calls atomic.Int32
@@ -113,13 +140,16 @@ func TestAnswerLost(t *testing.T) {
 		t.Errorf("read: %v", err)
 	}
 
-	slow := against(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it is sent within that
-	defer cancel()
-	if err := write(slow, ctx); !errors.Is(err, task.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+	arrived := make(chan struct{})
+	arrives := sync.OnceFunc(func() { close(arrived) })
+	slow := against(t, func(_ http.ResponseWriter, r *http.Request) {
+		arrives()
+		<-r.Context().Done()
+	})
+	if err := write(slow, deadline{t.Context(), arrived}); !errors.Is(err, task.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("slow write: %v", err)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := read(slow, ctx); !errors.Is(err, task.ErrUnavailable) || !strings.Contains(err.Error(), "in time") {
 		t.Errorf("slow read: %v", err)

@@ -100,7 +100,7 @@ func (c *Client) notCarillon(res *http.Response) *Error {
 // been sent, nobody knows what became of it.
 func (c *Client) failed(err error, writes bool) *Error {
 	e := &Error{Code: CodeUnavailable, cause: err}
-	if c.failedTLS(e, err) {
+	if c.failedTrust(e, err) || c.failedTLS(e, err) {
 		return e
 	}
 	var dial *net.OpError

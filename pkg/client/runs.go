@@ -14,6 +14,7 @@ import (
 type RunFilter struct {
 	Namespace string       // of ListRuns; "" is all of them
 	Task      string       // of ListRuns; needs a Namespace
+	Selector  string       // of ListRuns without a Task: only runs of tasks whose labels match
 	State     task.State   // "" is any
 	States    []task.State // or any of these
 	Since     time.Time    // ticks from then on; zero: any
@@ -64,6 +65,7 @@ func (c *Client) ListRuns(ctx context.Context, f RunFilter) ([]task.Run, error) 
 	path, err := inNamespace(f.Namespace, "/runs")
 	q := f.query()
 	set(q, "task", f.Task)
+	set(q, "selector", f.Selector)
 	return c.runs(ctx, path, q, f.Limit, err)
 }
 

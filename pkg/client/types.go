@@ -29,6 +29,7 @@ type Task struct {
 	Failures int         `json:"failures_in_a_row,omitempty" doc:"With pause_after_failures: how many runs in a row have failed."`
 	NoNext   string      `json:"no_next,omitempty" doc:"Why there is no next tick, ever, in words; absent if the task is paused, or @manual."`
 	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
+	Warnings []string    `json:"warnings,omitempty" doc:"Of a change: what its author should look at, such as a selector that no node matches."`
 	DryRun   *Change     `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and the task is shown as it would be."`
 	State    string      `json:"state,omitempty" doc:"How it stands, the first of these that is so: unreadable (its entry), failing (a run has used up its attempts, and none succeeded since), frozen, paused, running, waiting (a run is queued), ended (no more ticks), ok."`
 	Recent   []PastRun   `json:"recent,omitempty" doc:"With recent=N: the last runs on record, the newest first."`
@@ -72,6 +73,7 @@ type BatchResult struct {
 	Paused    bool      `json:"paused,omitempty" doc:"The task is paused: by the line, or because it has failed too often."`
 	Task      *Task     `json:"task,omitempty" doc:"With full=true, unless it failed."`
 	Change    *Change   `json:"change,omitempty" doc:"With dry_run=true, unless it failed: nothing was written, and this is what would change."`
+	Warnings  []string  `json:"warnings,omitempty" doc:"What its author should look at, such as a selector that no node matches."`
 	Error     *Problem  `json:"error,omitempty" doc:"Why it failed. With status 504 nobody knows whether it did."`
 }
 
@@ -95,7 +97,7 @@ type TriggerRequest struct {
 type Occurrence struct {
 	Time  task.Time `json:"time"`
 	Local string    `json:"local" doc:"The same instant in the schedule's zone, with its offset."`
-	Note  string    `json:"note" doc:"gap, fold, excluded, or empty."`
+	Note  string    `json:"note" doc:"gap, fold, or empty."`
 	// DueBefore is set where jitter is, and the task is not known whose uid tells
 	// when the tick falls due.
 	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: it falls due from time on, before this."`
@@ -142,6 +144,8 @@ type RolledBack struct {
 // left out stays.
 type ClusterSettings struct {
 	CatchUpRate *int `json:"catch_up_rate,omitempty" doc:"How many runs of ticks that came to light late start per second in the whole cluster; 0 is the default, 100."`
+	// LostAfter is a pointer, as 0s stands for the default.
+	LostAfter *task.Duration `json:"lost_after,omitempty" doc:"How long the attempts of a silent node are waited for before they are lost; 0s is the default, 2m. 12s to 24h. A change is for attempts that are assigned afterwards."`
 }
 
 // ScheduleRequest asks for the ticks of a schedule that no task has.
@@ -179,10 +183,13 @@ type ClusterStatus struct {
 	Epoch       int           `json:"epoch"`
 	Schema      int           `json:"schema"`
 	CreatedAt   task.Time     `json:"created_at"`
+	ChangedBy   string        `json:"changed_by,omitempty" doc:"Who changed the cluster's record last, or the members of its etcd: a person, or a node."`
+	ChangedAt   task.Time     `json:"changed_at,omitzero"`
+	Change      string        `json:"change,omitempty" doc:"What that was, if it is not a setting."`
 	Leader      string        `json:"leader" doc:"The node that writes assignments; empty if there is none just now."`
 	Nodes       int           `json:"nodes"`
 	NodesReady  int           `json:"nodes_ready" doc:"Nodes that do what they are there for; those that are pressed take no runs."`
-	Pressed     int           `json:"nodes_pressed" doc:"Of those that are ready, nodes that take no runs, as their hosts are beyond their own limits or their policies cannot be read."`
+	Pressed     int           `json:"nodes_pressed" doc:"Of those that are ready, nodes that take no runs, as their hosts are beyond their own limits, their policies cannot be read, or too many starts hang there."`
 	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
 	Tasks       int64         `json:"tasks"`
 	ActiveRuns  int64         `json:"active_runs"`
@@ -193,6 +200,7 @@ type ClusterStatus struct {
 	Format      FormatStatus  `json:"format" doc:"Of the records in etcd."`
 	Freezes     []task.Freeze `json:"freezes" doc:"Those that hold: nothing of what they freeze starts."`
 	CatchUpRate int           `json:"catch_up_rate" doc:"How many runs of ticks that came to light late start per second in the whole cluster."`
+	LostAfter   task.Duration `json:"lost_after" doc:"How long the attempts of a silent node are waited for before they are lost."`
 	Warnings    []string      `json:"warnings" doc:"What an operator should look at, in words."`
 	MakeSpace   []string      `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
 }
@@ -310,6 +318,7 @@ const (
 	CodeClock        = "clock_not_trusted"
 	CodeRestored     = "etcd_restored"
 	CodeBusy         = "busy"
-	CodeNotCarillon  = "not_carillon" // made by Client: what answered is no Carillon
-	CodeTLS          = "tls"          // made by Client: the ends did not agree on TLS, and nothing was asked
+	CodeNotCarillon  = "not_carillon"     // made by Client: what answered is no Carillon
+	CodeUntrusted    = "untrusted_server" // made by Client: whoever listens could take the token, and nothing was sent
+	CodeTLS          = "tls"              // made by Client: the ends did not agree on TLS, and nothing was asked
 )

@@ -1,0 +1,33 @@
+package client
+
+import (
+	"net"
+	"os"
+	"testing"
+)
+
+// A server that ends just when its owner is looked for is away, as one that refuses the connection. It is
+// not one that cannot be trusted, and a write to it was certainly not made.
+func TestListener_ThatEndsMeanwhileIsAway(t *testing.T) {
+	t.Parallel()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	err = peerCheck{own: os.Geteuid(), token: true}.checkTCP(conn)
+
+	c := &Client{base: "http://" + listener.Addr().String()}
+	if e := c.failed(err, true); e.Code != CodeUnavailable {
+		t.Errorf("a write: %s, %v", e.Code, err)
+	}
+}

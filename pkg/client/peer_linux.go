@@ -1,0 +1,193 @@
+package client
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// The states of a TCP socket in /proc/net/tcp.
+const (
+	tcpEstablished = "01"
+	tcpListen      = "0A"
+)
+
+// ownersOfServer are the users who can read what is sent over a connection to a server
+// on this host: those whose sockets listen at its address, and the one who has accepted
+// the connection.
+//
+// The listener is looked for first. A connection that nobody has accepted yet has no
+// owner (0 stands there), belongs to the socket that listens, and is reset when that is
+// closed. So if the connection is found unaccepted afterwards, the listener that was
+// found has it; and if it was accepted, its owner is who accepted it, although the
+// listener may be another one by then. Sockets that a service manager made and handed
+// on belong to the service manager's user, until a connection is accepted.
+//
+// The kernel lists sockets in several reads, and can leave one out while others come and go. So the
+// lists are read again before a socket counts as gone, which is errServerGone then.
+func ownersOfServer(local, remote *net.TCPAddr) (uids []int, err error) {
+	const tries = 5
+
+	for range tries {
+		if uids, err = listOwnersOfServer(local, remote); !errors.Is(err, errServerGone) {
+			break
+		}
+	}
+
+	return uids, err
+}
+
+// listOwnersOfServer is ownersOfServer by one look at the kernel's lists.
+func listOwnersOfServer(local, remote *net.TCPAddr) ([]int, error) {
+	var uids []int
+	listening, err := socketsOf(func(s socketRow) bool {
+		return s.state == tcpListen && s.local.Port == remote.Port && (s.local.IP.IsUnspecified() || s.local.IP.Equal(remote.IP))
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(listening) == 0 {
+		return nil, fmt.Errorf("nothing listens there any more: %w", errServerGone)
+	}
+
+	accepted, err := socketsOf(func(s socketRow) bool {
+		return s.state == tcpEstablished && s.local.Port == remote.Port && s.local.IP.Equal(remote.IP) &&
+			s.remote.Port == local.Port && s.remote.IP.Equal(local.IP)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(accepted) == 0 {
+		return nil, fmt.Errorf("the connection has ended: %w", errServerGone)
+	}
+	for _, s := range slices.Concat(listening, accepted) {
+		uids = append(uids, s.uid)
+	}
+	return uids, nil
+}
+
+type socketRow struct {
+	local, remote net.TCPAddr
+	state         string
+	uid           int
+}
+
+// socketsOf lists the TCP sockets of this network namespace that match.
+func socketsOf(match func(socketRow) bool) (list []socketRow, err error) {
+	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		f, err := os.Open(path)
+		if errors.Is(err, os.ErrNotExist) && path == "/proc/net/tcp6" {
+			continue // the kernel has no IPv6
+		}
+		if err != nil {
+			return nil, err
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			if s, ok := parseSocketRow(lines.Text()); ok && match(s) {
+				list = append(list, s)
+			}
+		}
+		err = errors.Join(lines.Err(), f.Close())
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+	}
+	return list, nil
+}
+
+// parseSocketRow reads a line: number, local and remote address, state, two pairs of
+// numbers, a counter, the user.
+func parseSocketRow(line string) (s socketRow, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) < 8 {
+		return s, false
+	}
+	var ok1, ok2 bool
+	s.local, ok1 = parseSocketAddress(fields[1])
+	s.remote, ok2 = parseSocketAddress(fields[2])
+	uid, err := strconv.Atoi(fields[7])
+	s.state, s.uid = fields[3], uid
+	return s, ok1 && ok2 && err == nil
+}
+
+// parseSocketAddress reads 0100007F:1F90: the address as 32-bit words in the order of
+// this machine, and the port.
+func parseSocketAddress(text string) (a net.TCPAddr, ok bool) {
+	address, port, _ := strings.Cut(text, ":")
+	p, err := strconv.ParseUint(port, 16, 16)
+	b, err2 := hex.DecodeString(address)
+	if err != nil || err2 != nil || len(b) != net.IPv4len && len(b) != net.IPv6len {
+		return a, false
+	}
+	for i := 0; i < len(b); i += 4 {
+		word := hostOrder(b[i : i+4])
+		copy(b[i:], word[:])
+	}
+	return net.TCPAddr{IP: net.IP(b), Port: int(p)}, true
+}
+
+// checkUnix checks who listens at a socket: a trusted user, or whoever root has given a
+// place in a directory in which nobody else can.
+func (p peerCheck) checkUnix(c net.Conn, path string) error {
+	if p.insecure {
+		return nil
+	}
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *syscall.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		peer, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return fmt.Errorf("ask who listens at %s: %w", path, err)
+	}
+	if p.trusts(int(peer.Uid)) || onlyRootWrites(filepath.Dir(path)) {
+		return nil
+	}
+	return &untrusted{
+		why:  fmt.Sprintf("the program that listens at %s belongs to user %d, in a directory that not only root can write to", path, peer.Uid),
+		hint: "if that is as it should be, accept it with --insecure"}
+}
+
+// onlyRootWrites reports whether a directory and all above it are root's, and nobody
+// else's to write to.
+func onlyRootWrites(dir string) bool {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false
+	}
+	for {
+		info, err := os.Lstat(dir)
+		if err != nil || info.Mode().Perm()&0o022 != 0 {
+			return false
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
+			return false
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return true
+		}
+		dir = up
+	}
+}
+
+// hostOrder turns a word that was printed as a number into the bytes that it has in
+// memory, which are in network order.
+func hostOrder(b []byte) (word [4]byte) {
+	binary.NativeEndian.PutUint32(word[:], binary.BigEndian.Uint32(b))
+	return word
+}
