@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/secret"
+	"github.com/carillonhq/carillon/pkg/statement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -33,17 +35,28 @@ type Config struct {
 	Ref func(namespace, name string) store.Ref
 	// Now is the wall clock; nil is time.Now.
 	Now func() time.Time
-	// LostAfter is how long others wait for the attempts of a node that is silent;
-	// an audit calls those orphans that have been waited for longer.
-	LostAfter time.Duration
 	// Clock, if set, says why this node's clock is not to be trusted. Changes
 	// that would write the clock's time into an entry are refused then.
 	Clock func() error
 	// Writable, if set, says why this node must change nothing.
 	Writable func() error
-	// SetState, if set, has this node take a state (ready, cordoned or draining),
-	// keep it over restarts, and announce it: etcd has it when it returns.
-	SetState func(ctx context.Context, state string) error
+	// Nodes are the nodes that are present, as this node knows them; nil: unknown. They are not to be
+	// changed. A write of a task is answered with a warning if none of them can run it.
+	Nodes func() []task.Node
+	// SetState, if set, has this node take a state (ready, cordoned or draining) that
+	// a caller asked for, keep it over restarts, and announce it: etcd has it when it
+	// returns.
+	SetState func(ctx context.Context, state, by string) error
+	// StateWithin is how long another node may take to obey a state; 0 is 10 s.
+	StateWithin time.Duration
+	// Key signs what this node asks of others on behalf of its callers; nil: it can ask
+	// nothing. Its public half is in the node's record.
+	Key ed25519.PrivateKey
+	// Peer finds a node that is present, as this one knows it, to verify what the node
+	// asks; nil: no node may ask anything.
+	Peer func(name string) (task.Node, bool)
+	// TLS says that this node's API speaks TLS: then it asks other nodes by TLS only.
+	TLS bool
 	// Dial reaches other nodes; nil is net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialTLS reaches other nodes at https:// addresses; nil is Dial, and the
@@ -69,6 +82,9 @@ type Config struct {
 	Logs LogSource
 	// Talks are what the attempts on this node say of themselves; nil hears none.
 	Talks Talks
+	// Authenticated, if set, is told the context of each request with a valid token, before
+	// it is answered: the connection it came over need not make room for others.
+	Authenticated func(ctx context.Context)
 	// Ends, if set, is closed when the node stops answering: streams end then.
 	Ends <-chan struct{}
 	// Heartbeat is how often a stream gives a sign of life; 0 is 15 s.
@@ -123,11 +139,20 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{}).DialContext
 	}
+	if cfg.Authenticated == nil {
+		cfg.Authenticated = func(context.Context) {}
+	}
+	if cfg.Peer == nil {
+		cfg.Peer = func(string) (task.Node, bool) { return task.Node{}, false }
+	}
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
 	}
 	if cfg.FreezeWithin == 0 {
 		cfg.FreezeWithin = confirmWithin
+	}
+	if cfg.StateWithin <= 0 {
+		cfg.StateWithin = stateWithin
 	}
 	if cfg.PageQuiet <= 0 {
 		cfg.PageQuiet = pageQuiet
@@ -148,16 +173,22 @@ func New(cfg Config) (http.Handler, error) {
 		cfg.Gatherer = prometheus.NewRegistry()
 	}
 	s := &server{
-		Config:   cfg,
-		log:      cfg.Logger.Named("api"),
-		mux:      http.NewServeMux(),
-		tokens:   newTokenCache(),
-		proxy:    newProxy(cfg.Dial, cfg.DialTLS),
-		scanning: make(chan struct{}, 1),
+		Config:     cfg,
+		log:        cfg.Logger.Named("api"),
+		mux:        http.NewServeMux(),
+		tokens:     newTokenCache(),
+		reader:     newTokenReader(cfg.Store.FindTokens),
+		proxy:      newProxy(cfg.Dial, cfg.DialTLS),
+		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
+		scanning:   make(chan struct{}, 1),
 	}
+	s.logins = newLogins(s.log)
 	s.pages = newPageSigner(cfg.Cluster.ID)
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("api: register metrics: %w", err)
+	}
+	if err := s.metrics.counter(cfg.Registerer, s.logins.refused); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
 	if err := s.metrics.gauge(cfg.Registerer, "carillon_log_followers", "Callers that follow outputs at this node, or through it.", func() float64 { return float64(s.following.Load()) }); err != nil {
@@ -170,12 +201,15 @@ func New(cfg Config) (http.Handler, error) {
 // server is the handler.
 type server struct {
 	Config
-	log     *zap.Logger
-	mux     *http.ServeMux
-	tokens  *tokenCache
-	pages   pageSigner
-	proxy   *http.Transport
-	metrics metrics
+	log        *zap.Logger
+	mux        *http.ServeMux
+	tokens     *tokenCache
+	reader     *tokenReader
+	logins     *logins
+	pages      pageSigner
+	proxy      *http.Transport
+	statements *statement.Verifier
+	metrics    metrics
 
 	auditing  atomic.Bool
 	streaming atomic.Int32 // callers that read events

@@ -1,7 +1,10 @@
 package api
 
 import (
+	"context"
+	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,7 +32,7 @@ var pauseParam = param{"pause", "How many seconds lie between the two looks.", n
 const mostRepairs = 100
 
 func (s *server) auditor() judge.Auditor {
-	return judge.Auditor{Store: s.Store, Ref: s.Ref, Now: s.Now, Node: s.Node, LostAfter: s.LostAfter}
+	return judge.Auditor{Store: s.Store, Ref: s.Ref, Now: s.Now, Node: s.Node}
 }
 
 // audit serves an audit, line by line.
@@ -55,8 +58,18 @@ func (s *server) audit(c *call) (answer, error) {
 	}
 	au := s.auditor()
 	au.Pause = time.Duration(pause) * time.Second
-	au.Tell = func(p task.AuditProgress) { tell(client.AuditLine{Progress: &p}) }
-	found, err := au.Run(c.ctx())
+	ctx, cancel := context.WithCancelCause(c.ctx())
+	defer cancel(nil)
+	au.Tell = func(p task.AuditProgress) {
+		tell(client.AuditLine{Progress: &p})
+		if _, err := s.authenticate(ctx, c.r); err != nil && asFailure(err).Status < http.StatusInternalServerError {
+			cancel(err) // an audit may take minutes; the token is not valid any more
+		}
+	}
+	found, err := au.Run(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil && c.ctx().Err() == nil {
+		err = cause
+	}
 	over()
 	switch {
 	case err == nil:
@@ -80,6 +93,7 @@ func (s *server) repair(c *call) (answer, error) {
 	if n := len(body.Findings); n == 0 || n > mostRepairs {
 		return answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; give between 1 and %d", n, mostRepairs)
 	}
+	var mended []string
 	results := make([]task.RepairResult, 0, len(body.Findings))
 	for _, r := range body.Findings {
 		res, err := s.auditor().Repair(c.ctx(), r)
@@ -89,11 +103,15 @@ func (s *server) repair(c *call) (answer, error) {
 			res.Result, res.Message = task.RepairFailed, f.Detail
 		}
 		if res.Deleted > 0 {
-			s.log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.who()))
+			mended = append(mended, fmt.Sprintf("%s %s (%d deleted)", r.Kind, r.Key, res.Deleted))
+			s.log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.actor()))
 		}
 		if results = append(results, res); err != nil {
 			break
 		}
+	}
+	if len(mended) > 0 {
+		s.noteChange(c, "repaired: "+strings.Join(mended, ", "))
 	}
 	return all(results)
 }

@@ -14,6 +14,7 @@ import (
 )
 
 func TestAudit_TellsWhatItFindsAndMendsIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := w.store.Keys()
 	gone := ref("default", "gone")
@@ -69,6 +70,7 @@ func TestAudit_OneAtATimeOnANode(t *testing.T) {
 
 // Who has read the last line of an audit may ask for the next one.
 func TestAudit_IsOverWithItsLastLine(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	next := make(chan struct{})
 	defer close(next)

@@ -8,12 +8,14 @@ import (
 	"encoding/base32"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/statement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -70,9 +72,23 @@ func parseToken(s string) (id, part string, ok bool) {
 }
 
 // caller is who a request is from.
-type caller struct{ who, role string }
+type caller struct {
+	who, role   string
+	token       string // the id of its token
+	certificate string // the common name of its client certificate, if that was verified
+	from        string // the node that forwarded the request in its name, if one did
+}
 
 type whoKey struct{}
+
+type trustedUserKey struct{}
+
+// WithTrustedUser returns the context of a connection over a unix socket that was opened
+// by a user of this host who may do everything without a token: root, the daemon's own
+// user, or an administrator. Requests without a token are that user's.
+func WithTrustedUser(ctx context.Context, uid uint32) context.Context {
+	return context.WithValue(ctx, trustedUserKey{}, uid)
+}
 
 // callerOf is the caller that ServeHTTP authenticated.
 func callerOf(ctx context.Context) caller {
@@ -86,7 +102,13 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (caller, err
 		return fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why).
 			withHint("send Authorization: Bearer TOKEN; the cluster's first node wrote one to its data directory")
 	}
+	if len(r.Header.Values(statement.Header)) > 0 {
+		return s.callerFrom(r)
+	}
 	values := r.Header.Values("Authorization")
+	if uid, trusted := r.Context().Value(trustedUserKey{}).(uint32); trusted && len(values) == 0 {
+		return caller{who: fmt.Sprintf("unix:uid=%d", uid), role: RoleAdmin}, nil
+	}
 	if len(values) == 0 {
 		return caller{}, none("a token is required")
 	}
@@ -95,7 +117,7 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (caller, err
 	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || !ok {
 		return caller{}, none("the Authorization header is not: Bearer carillon_ID_SECRET")
 	}
-	t, err := s.token(ctx, id, sha256.Sum256([]byte(part)))
+	t, err := s.token(ctx, r, id, sha256.Sum256([]byte(part)))
 	switch {
 	case errors.Is(err, errToken), errors.Is(err, task.ErrInvalid):
 		return caller{}, none("the token is not known")
@@ -104,27 +126,51 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (caller, err
 	case !t.Until.IsZero() && !s.Now().Before(t.Until.Time):
 		return caller{}, none("the token has expired")
 	case t.Role != RoleAdmin:
-		return caller{}, fail(http.StatusForbidden, client.CodeForbidden, "the token's role %s may not do this", task.Quote(t.Role))
+		return caller{}, forbidden(t.Role)
 	}
 	who := t.Who
 	if who == "" {
-		who = "token " + id
+		who = nameless(id)
 	}
-	return caller{who: who, role: t.Role}, nil
+	return caller{who: who, role: t.Role, token: id, certificate: certificateOf(r)}, nil
+}
+
+func forbidden(role string) error {
+	return fail(http.StatusForbidden, client.CodeForbidden, "the token's role %s may not do this", task.Quote(role))
+}
+
+// certificateOf is the common name of the certificate that the caller proved to have,
+// "" if it showed none that was verified.
+func certificateOf(r *http.Request) string {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return ""
+	}
+	return r.TLS.VerifiedChains[0][0].Subject.CommonName
 }
 
 var errToken = errors.New("no such token")
 
-// token is the record of a token whose secret has this sum.
-func (s *server) token(ctx context.Context, id string, sum [sha256.Size]byte) (store.Token, error) {
-	if t, ok := s.tokens.get(id, sum); ok {
+// token is the record of a token whose secret has this sum. A client that has tried
+// many wrong ones has to wait, unless this very token was valid before: whoever shares
+// its address must not be able to lock its holder out.
+func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha256.Size]byte) (store.Token, error) {
+	t, fresh, known := s.tokens.get(id, sum)
+	if fresh {
 		return t, nil
 	}
-	t, err := s.Store.Token(ctx, id)
+	from := clientOf(r)
+	if !known && !s.logins.mayTry(from) {
+		return store.Token{}, errTooManyLogins()
+	}
+
+	t, err := s.reader.find(ctx, id)
 	if errors.Is(err, task.ErrNotFound) {
 		return t, errToken
 	}
 	if err != nil {
+		if !known {
+			s.logins.giveBack(from) // that was not the token's fault
+		}
 		return t, err
 	}
 	want, err := hex.DecodeString(t.Hash)
@@ -132,11 +178,14 @@ func (s *server) token(ctx context.Context, id string, sum [sha256.Size]byte) (s
 		return store.Token{}, errToken
 	}
 	s.tokens.put(id, sum, t)
+	if !known {
+		s.logins.giveBack(from)
+	}
 	return t, nil
 }
 
-// tokenCache remembers for a moment which tokens were good, so that not every
-// request reads one. A token that is deleted is refused within tokenAge.
+// tokenCache remembers which tokens were good: for tokenAge so that not every request
+// reads one, and for longer as a hint. A token that is deleted is refused within tokenAge.
 type tokenCache struct {
 	mu   sync.Mutex
 	good map[string]goodToken
@@ -155,20 +204,21 @@ const (
 
 func newTokenCache() *tokenCache { return &tokenCache{good: map[string]goodToken{}} }
 
-func (c *tokenCache) get(id string, sum [sha256.Size]byte) (store.Token, bool) {
+// get reports whether a token was good: known if ever, fresh if so lately that it still is.
+func (c *tokenCache) get(id string, sum [sha256.Size]byte) (t store.Token, fresh, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g, ok := c.good[id]
-	if !ok || time.Since(g.at) > tokenAge || subtle.ConstantTimeCompare(g.sum[:], sum[:]) != 1 {
-		return store.Token{}, false
+	if !ok || subtle.ConstantTimeCompare(g.sum[:], sum[:]) != 1 {
+		return store.Token{}, false, false
 	}
-	return g.token, true
+	return g.token, time.Since(g.at) <= tokenAge, true
 }
 
 func (c *tokenCache) put(id string, sum [sha256.Size]byte, t store.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.good) >= maxTokens {
+	if _, known := c.good[id]; !known && len(c.good) >= maxTokens {
 		clear(c.good)
 	}
 	c.good[id] = goodToken{sum: sum, token: t, at: time.Now()}

@@ -27,7 +27,8 @@ const (
 const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB long; empty lines are passed over. It is read, checked, written and " +
 	"answered as it arrives, however long it is. The answer is NDJSON, too: one result for each line, in their order. A line that is wrong fails " +
 	"alone. Of lines with the same name the later wins. With dry_run=true nothing is written, and each line is compared with what is there, not with the lines before it. Read the answer while you send; who cannot sends at most some 10,000 lines at once. " +
-	"If the connection breaks, what was answered is done, and lines that were sent and not answered may be. The body may pause for five minutes at most."
+	"If the connection breaks, what was answered is done, and lines that were sent and not answered may be. The body may pause for five minutes at most. " +
+	"The token is checked again before each part is written: once it has expired or was deleted, the lines that had arrived fail with 401, and the batch ends."
 
 // batch is a request of many tasks while it is served. Lines are taken together
 // in groups, which overlap in time:
@@ -46,6 +47,8 @@ type batch struct {
 	// there says that the tasks of the latest group were there already: the next
 	// one's are read before anything is tried.
 	there atomic.Bool
+	// revoked says that the caller's token is not valid any more: no more is read.
+	revoked atomic.Bool
 
 	mu     sync.Mutex
 	claims map[string]*group // by task: the last group that has it
@@ -111,12 +114,18 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 		}
 	}
 	defer hand()
-	for !in.over {
+	for !in.over && !b.revoked.Load() {
 		if !in.ready() {
 			hand()
 			_ = deadline.SetReadDeadline(time.Now().Add(batchIdle))
+			if b.revoked.Load() { // checkToken may have set its deadline before
+				return
+			}
 		}
 		line, err := in.next()
+		if b.revoked.Load() {
+			return // what looks like an end of the body is the deadline that stopped the read
+		}
 		if len(line) == 0 && err == nil {
 			continue
 		}
@@ -135,6 +144,29 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 	}
 	if !in.broken { // else the rest of the body is not waited for
 		_ = deadline.SetReadDeadline(time.Time{})
+	}
+}
+
+// checkToken fails the lines of a group if the caller's token is not valid any more, and
+// ends the batch: a batch may take hours, and a token that was deleted must not go on.
+func (b *batch) checkToken(ctx context.Context, g *group) {
+	_, err := b.authenticate(ctx, b.c.r)
+	if err == nil {
+		return
+	}
+	f := asFailure(err)
+	if f.Status >= http.StatusInternalServerError {
+		return // etcd does not answer: then it takes no changes either
+	}
+
+	for _, it := range g.items {
+		if it.result == "" {
+			it.fail(err)
+		}
+	}
+	if !b.revoked.Swap(true) {
+		b.logins.report(b.c.r, f)
+		_ = http.NewResponseController(b.c.w).SetReadDeadline(time.Unix(1, 0)) // a read that waits ends
 	}
 }
 
@@ -197,7 +229,6 @@ func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
 		}
 		<-b.slots
 		if err == nil {
-			_ = w.SetWriteDeadline(time.Now().Add(batchIdle))
 			_, err = out.Write(g.out)
 			told, none = false, false
 		}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -19,6 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -78,7 +81,7 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 		"7 other/far created", "8 default/same configured", "9 default/c created")
 	for _, i := range []int{0, 4, 5, 6} {
 		got, err := w.Get(t.Context(), results[i].Namespace, results[i].Name)
-		if err != nil || got.Revision != results[i].Revision || got.Next != results[i].Next || got.UpdatedBy != "ann" {
+		if err != nil || got.Revision != results[i].Revision || got.Next != results[i].Next || got.UpdatedBy != w.actor() {
 			t.Errorf("%+v, but it reads %+v, %v", results[i], got, err)
 		}
 	}
@@ -209,8 +212,8 @@ func TestBatch_TheLaterLineWins(t *testing.T) {
 // Each of many batches at once gets every one of its lines through, and a
 // task's generations tell of each change.
 func TestBatch_SameNamesAtOnce(t *testing.T) {
-	w := newWorld(t)
-	const callers, tasks = 4, 40 // one after the other, where they get in each other's way
+	w := newWorldOn(t, kvtest.Start(t)) // which takes some time for each change: they overlap
+	const callers, tasks = 4, 40        // one after the other, where they get in each other's way
 	changes := make([]map[string]int, callers)
 	var wg sync.WaitGroup
 	for n := range callers {
@@ -329,6 +332,51 @@ func TestBatch_AnswersAsLinesArrive(t *testing.T) {
 }
 
 // A body that breaks off ends with half a line, even if that looks whole.
+// A batch lasts for as long as its caller sends. It must not go on with a token that has
+// expired, or was deleted, since it began.
+func TestBatch_EndsWithItsToken(t *testing.T) {
+	w := newWorld(t)
+	w.secret = w.token(func(tok *store.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
+	body, send := io.Pipe()
+	defer send.Close()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", w.url+"/v1/tasks:batch", body)
+	must(t, err)
+	req.Header.Set("Authorization", "Bearer "+w.secret)
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	line := func(name string) {
+		fmt.Fprintf(send, `{"name": %q, "schedule": "@manual", "action": {"process": {"command": ["true"]}}}`+"\n", name)
+	}
+	go line("before")
+	res, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer res.Body.Close()
+	answers := bufio.NewScanner(res.Body)
+	var got client.BatchResult
+	answers.Scan()
+	must(t, json.Unmarshal(answers.Bytes(), &got))
+	if got.Result != client.Created {
+		t.Fatalf("with a valid token: %s", answers.Bytes())
+	}
+
+	w.clock.advance(2 * time.Minute)
+	line("after")
+	answers.Scan()
+	got = client.BatchResult{}
+	must(t, json.Unmarshal(answers.Bytes(), &got))
+	if got.Result != client.Failed || got.Error == nil || got.Error.Status != http.StatusUnauthorized {
+		t.Errorf("with an expired token: %s", answers.Bytes())
+	}
+	if answers.Scan() {
+		t.Errorf("the batch goes on: %s", answers.Bytes())
+	}
+	if _, err := w.store.Task(t.Context(), ref("default", "after")); !errors.Is(err, task.ErrNotFound) {
+		t.Errorf("the task of the expired token: %v", err)
+	}
+	if n := w.log.FilterMessage("refused a login").Len(); n != 1 {
+		t.Errorf("%d refused logins are logged", n)
+	}
+}
+
 func TestReadLines_HalfALineIsNone(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for _, c := range []struct {

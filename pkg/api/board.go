@@ -186,7 +186,7 @@ func (s *server) askParts(c *call, nodes []task.Node, span time.Duration, limit 
 	ask(s.Node, func() (task.BoardPart, error) { return s.ownPart(ctx, span, limit), nil })
 	for _, n := range nodes {
 		if n.Name != s.Node && n.Has(task.RoleScheduler) {
-			ask(n.Name, func() (task.BoardPart, error) { return s.partOf(ctx, n, c.r.Header, span, limit) })
+			ask(n.Name, func() (task.BoardPart, error) { return s.partOf(ctx, n, callerOf(c.ctx()), span, limit) })
 		}
 	}
 	_ = g.Wait() // which never fails
@@ -194,18 +194,13 @@ func (s *server) askParts(c *call, nodes []task.Node, span time.Duration, limit 
 }
 
 // partOf asks another node for its part, in the name of who asks this one.
-func (s *server) partOf(ctx context.Context, n task.Node, from http.Header, span time.Duration, limit int) (p task.BoardPart, err error) {
-	u, err := url.Parse(n.Address)
-	if err != nil || u.Host == "" {
-		return p, fmt.Errorf("it says that it is at %s, which is no address", task.Quote(n.Address))
-	}
-	u = u.JoinPath("v1", "board")
-	u.RawQuery = url.Values{"part": {"true"}, "span": {span.String()}, "limit": {fmt.Sprint(limit)}}.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+func (s *server) partOf(ctx context.Context, n task.Node, who caller, span time.Duration, limit int) (p task.BoardPart, err error) {
+	q := url.Values{"part": {"true"}, "span": {span.String()}, "limit": {fmt.Sprint(limit)}}
+	req, err := s.readFrom(ctx, who, n, http.MethodGet, q, "v1", "board")
 	if err != nil {
 		return p, err
 	}
-	req.Header = http.Header{forwardedBy: {s.Node}, "Authorization": from.Values("Authorization")}
+	u := req.URL
 	res, err := s.proxy.RoundTrip(req)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return p, fmt.Errorf("no answer from %s within %s", u.Host, partWithin)
@@ -214,6 +209,9 @@ func (s *server) partOf(ctx context.Context, n task.Node, from http.Header, span
 		return p, fmt.Errorf("at %s: %w", u.Host, err)
 	}
 	defer res.Body.Close()
+	if err := refusal(res); err != nil {
+		return p, fmt.Errorf("%s: %w", u.Host, err)
+	}
 	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusUnprocessableEntity {
 		return p, fmt.Errorf("version %s has no board", n.Version)
 	}

@@ -116,6 +116,7 @@ func TestBoard_IsMadeOnceHoweverManyLook(t *testing.T) {
 }
 
 func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var asked atomic.Int32
 	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked)}
@@ -137,7 +138,7 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 	w.present("node-e", b) // another one answers there
 	w.present("node-f", old.URL)
 	w.put(w.store.Keys().Node("runner"), task.Node{Name: "runner", Address: "http://127.0.0.1:1", Roles: []string{task.RoleExecutor}})
-	want := []string{"node-c: no answer from", "node-d: at 127.0.0.1:1", `node-e: another node, "node-b"`, "node-f: version"}
+	want := []string{"node-c: no answer from", "node-d: at 127.0.0.1:1", `the statement is for another node: it is for "node-e"`, "node-f: version"}
 	told := func(board task.Board) string {
 		var silent []string
 		for _, s := range board.Silent {

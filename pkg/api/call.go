@@ -154,16 +154,21 @@ func readBody(w http.ResponseWriter, r *http.Request, rt *route) ([]byte, error)
 	return b, nil
 }
 
-// readAll reads a body that comes within requestTimeout. The deadline is lifted
-// then: it would end what is streamed later.
+// readAll reads a body that comes within requestTimeout. The deadline is lifted once
+// all of it is there: net/http would take it for the end of the connection while the
+// request is served. Otherwise it stays: what is left of the body is not waited for.
 func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.Body == http.NoBody {
 		return nil, nil
 	}
 	deadline := http.NewResponseController(w) // not every writer has one
 	_ = deadline.SetReadDeadline(time.Now().Add(requestTimeout))
-	defer func() { _ = deadline.SetReadDeadline(time.Time{}) }()
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		_ = deadline.SetReadDeadline(time.Time{})
+	}
+	return b, err
 }
 
 func checkType(r *http.Request, b *body) error {
@@ -263,5 +268,5 @@ func (c *call) ref() (store.Ref, error) {
 // ctx is the request's context.
 func (c *call) ctx() context.Context { return c.r.Context() }
 
-// who is the holder of the request's token.
-func (c *call) who() string { return callerOf(c.r.Context()).who }
+// actor returns who made the request, as records and events name them.
+func (c *call) actor() string { return callerOf(c.r.Context()).actor() }

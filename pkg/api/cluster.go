@@ -103,12 +103,13 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	}
 	st := client.ClusterStatus{
 		ID: s.Cluster.ID, Shards: s.Cluster.Shards, Epoch: s.Cluster.Epoch, Schema: s.Cluster.Schema, CreatedAt: s.Cluster.CreatedAt,
-		CatchUpRate: s.Cluster.CatchUp(),
-		Leader:      totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
+		CatchUpRate: s.Cluster.CatchUp(), LostAfter: s.Cluster.EffectiveLostAfter(),
+		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
 		Etcd: []client.EtcdMember{}, Warnings: []string{}, MakeSpace: []string{},
 	}
 	if p, err := s.Store.Present(c.ctx()); err == nil && p.Found {
-		st.Epoch, st.CatchUpRate = p.Cluster.Epoch, p.Cluster.CatchUp() // this node may not have heard of it yet
+		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // this node may not have heard of it yet
+		st.ChangedBy, st.ChangedAt, st.Change = p.Cluster.ChangedBy, p.Cluster.ChangedAt, p.Cluster.Change
 	}
 	for _, n := range nodes {
 		st.Unreadable += n.Unreadable
@@ -131,9 +132,21 @@ func (s *server) clusterStatus(c *call) (answer, error) {
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
 		st.Warnings = append(st.Warnings, "no node takes runs: what falls due waits for one")
 	}
+	st.Warnings = append(st.Warnings, listenWarnings(nodes)...)
 	st.Warnings = append(st.Warnings, expiryWarnings(nodes, s.Now())...)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, s.Etcd)...)
 	return answer{status: http.StatusOK, body: st}, nil
+}
+
+// listenWarnings are of nodes that cannot be reached as they should be.
+func listenWarnings(nodes []task.Node) []string {
+	var list []string
+	for _, n := range nodes {
+		if n.APIError != "" {
+			list = append(list, fmt.Sprintf("node %s fires, but %s", n.Name, n.APIError))
+		}
+	}
+	return list
 }
 
 // warnings are what an operator should look at.

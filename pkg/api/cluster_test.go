@@ -108,6 +108,7 @@ func TestPanic_Is500AndMetricsCount(t *testing.T) {
 }
 
 func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })

@@ -116,7 +116,7 @@ func (s *server) retryRun(c *call) (answer, error) {
 		if st.Task.UID != d.UID {
 			return fmt.Errorf("run %s of task %s, which is another now: %w", d.ID, ref, task.ErrNotFound)
 		}
-		run := s.manualRun(st)
+		run := c.requested(s.manualRun(st), d.Env)
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
 		run.Fan = d.Fan // of a run with parts, those that have failed
 		err = s.Store.Revive(c.ctx(), st, d, task.Waiting{Run: run, Env: d.Env})
@@ -140,8 +140,9 @@ func (s *server) dismissRun(c *call) (answer, error) {
 		if d, err = s.deadRun(c.ctx(), ref, id); err != nil {
 			return err
 		}
-		return about(d.ID, s.Store.Dismiss(c.ctx(), ref, d))
+		return about(d.ID, s.Store.Dismiss(c.ctx(), ref, d, c.actor()))
 	})
+	d.DismissedBy = c.actor()
 	return answer{status: http.StatusOK, body: d.Run}, err
 }
 

@@ -208,7 +208,7 @@ func (s *server) streamEvents(c *call, q store.EventQuery) error {
 		case b := <-batches:
 			out.tell(b)
 		case <-beat.C:
-			if _, err := s.authenticate(ctx, c.r); err != nil && asFailure(err).Status < http.StatusInternalServerError {
+			if s.refused(ctx, c.r) {
 				return nil // the token is none any more
 			}
 			out.beat()
@@ -288,7 +288,6 @@ func (o *eventStream) comment(text string) { o.write([]byte(": " + text + "\n\n"
 
 func (o *eventStream) write(b []byte) {
 	w := http.NewResponseController(o.w)
-	_ = w.SetWriteDeadline(time.Now().Add(writeLimit)) // not every writer has one
 	if _, err := o.w.Write(b); err != nil {
 		o.err = err
 		return

@@ -87,7 +87,7 @@ func TestEvents_AreAStream(t *testing.T) {
 	}
 	a := w.create("a", "@daily")
 	e := s.event()
-	if e.Kind != task.EventTask || e.Action != task.ChangeCreated || e.Task != "a" || e.Actor != "ann" || e.Revision != a.Revision || e.UID != a.UID {
+	if e.Kind != task.EventTask || e.Action != task.ChangeCreated || e.Task != "a" || e.Actor != w.actor() || e.Revision != a.Revision || e.UID != a.UID {
 		t.Errorf("%+v", e)
 	}
 	_, err := w.Trigger(t.Context(), "default", "a", nil)
@@ -131,6 +131,7 @@ func TestEvents_TellHowFarTheyAre(t *testing.T) {
 }
 
 func TestEvents_EndWithTheirToken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.beat = 20 * time.Millisecond
 	s := w.listen(w.serve("node-b"), "/v1/events", nil)

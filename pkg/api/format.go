@@ -54,6 +54,9 @@ func (s *server) setFormat(c *call) (answer, error) {
 			}
 			to = min(possible, s.Store.Understands())
 		}
+		if to != is || ask.Format != f.Cluster.FormatWanted {
+			f.Cluster.Cluster = f.Cluster.MarkChanged(c.actor(), s.now(), "")
+		}
 		if err := s.Store.SetFormat(c.ctx(), f, to, ask.Format); err != nil {
 			return err
 		}

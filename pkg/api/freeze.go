@@ -82,7 +82,7 @@ func (s *server) putFreeze(c *call) (answer, error) {
 			return err
 		}
 		var next task.Freezes
-		if next, changed = r.Freeze(task.Freeze{Namespace: ns, Since: s.now(), By: c.who(), Reason: ask.Reason}); !changed {
+		if next, changed = r.Freeze(task.Freeze{Namespace: ns, Since: s.now(), By: c.actor(), Reason: ask.Reason}); !changed {
 			return nil
 		}
 		mod, err := s.Store.SetFreezes(c.ctx(), r, next)
@@ -147,7 +147,7 @@ func (s *server) deleteFreeze(c *call) (answer, error) {
 		if r, err = s.Store.Freezes(c.ctx()); err != nil {
 			return err
 		}
-		next, _, ok := r.Unfreeze(ns, s.now(), c.who())
+		next, _, ok := r.Unfreeze(ns, s.now(), c.actor())
 		if !ok {
 			return notFrozen(ns, r)
 		}

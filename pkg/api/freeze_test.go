@@ -39,12 +39,12 @@ func TestFreeze_AnswersWhenAllNodesObey(t *testing.T) {
 		r, err = w.store.Freezes(ctx)
 		must(t, err)
 	}
-	if z := r.Of("default"); z.By != "ann" || z.Reason != "the database moves" || !z.Since.Equal(w.clock.now()) {
+	if z := r.Of("default"); z.By != w.actor() || z.Reason != "the database moves" || !z.Since.Equal(w.clock.now()) {
 		t.Errorf("the record is %+v", z)
 	}
 	st, err := w.Cluster(ctx)
 	must(t, err)
-	if all := strings.Join(st.Warnings, "\n"); len(st.Freezes) != 1 || !strings.Contains(all, "the cluster is frozen, since 2026-11-20T22:05:00Z by ann: the database moves") ||
+	if all := strings.Join(st.Warnings, "\n"); len(st.Freezes) != 1 || !strings.Contains(all, "the cluster is frozen, since 2026-11-20T22:05:00Z by "+w.actor()+": the database moves") ||
 		!strings.Contains(all, "may still start what they had before it was frozen: node-a") {
 		t.Errorf("meanwhile: %q", st.Warnings)
 	}

@@ -75,7 +75,10 @@ func (b *batch) work(ctx context.Context, g *group) {
 	g.behind = nil
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	b.guard(g, func() { b.write(ctx, g) })
+	b.guard(g, func() {
+		b.checkToken(ctx, g)
+		b.write(ctx, g)
+	})
 	b.unclaim(g)
 	b.guard(g, func() { b.render(ctx, g) })
 }
@@ -314,6 +317,10 @@ func (b *batch) render(ctx context.Context, g *group) {
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 	now := b.now()
+	var nodes []task.Node
+	if b.Nodes != nil {
+		nodes = b.Nodes()
+	}
 	for _, it := range g.items {
 		r := client.BatchResult{Line: it.number, Name: short(it.spec.Name), Result: it.result}
 		if r.Name != "" {
@@ -325,6 +332,9 @@ func (b *batch) render(ctx context.Context, g *group) {
 			r.Error = &f.Problem
 		} else {
 			r.Revision, r.Task, r.Change = it.st.Task.Revision, views[it], it.change
+			if b.Nodes != nil {
+				r.Warnings = placementWarnings(it.st.Task.Spec, nodes)
+			}
 			if it.st.EntryMod != 0 {
 				if next, ok, _ := nextTick(&it.st.Entry, now.Time); ok {
 					r.Next = next

@@ -3,6 +3,8 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/secret"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -98,7 +101,8 @@ func (w *writes) committed() int {
 	return w.count
 }
 
-// world is an etcd with a cluster in it, and one node's API.
+// world is an etcd with a cluster in it, and one node's API. The etcd is a store in memory,
+// except in tests of what the API makes of etcd itself.
 type world struct {
 	keys    map[string]func() (secret.Ring, error) // of nodes that have any; by name
 	t       *testing.T
@@ -114,6 +118,9 @@ type world struct {
 	ready   error
 	badTime error
 
+	stateWithin  time.Duration   // 0: as usual
+	onlyTLS      bool            // nodes that are served speak TLS, to others
+	strangers    map[string]bool // nodes that the others do not know
 	freezeWithin time.Duration   // 0: as usual
 	mostScanned  int             // 0: as usual
 	parts        map[string]part // of the board, by node
@@ -124,6 +131,8 @@ type world struct {
 	panics       atomic.Bool
 	hold         atomic.Pointer[chan struct{}] // creates wait for it
 	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
+	configure    func(*http.Server)            // changes the server before it starts, if set before serve
+	authentic    func(context.Context)         // Config.Authenticated
 	secret       string
 	url          string
 	*client.Client
@@ -137,7 +146,7 @@ var worlds atomic.Int32
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorldOn(t, shared)
+	return newWorldOn(t, kvtest.Memory(t))
 }
 
 func newWorldOn(t *testing.T, etcd *kv.Client) *world {
@@ -166,6 +175,17 @@ func (w *world) token(edit func(*store.Token)) string {
 	return secret
 }
 
+// keyOf is the key of a node in every world.
+func keyOf(node string) ed25519.PrivateKey {
+	seed := sha256.Sum256([]byte(node))
+	return ed25519.NewKeyFromSeed(seed[:])
+}
+
+// peer is a node as the others know it: they know all, present or not, but strangers.
+func (w *world) peer(name string) (task.Node, bool) {
+	return task.Node{Name: name, Instance: "i-" + name, PublicKey: api.PublicKey(keyOf(name))}, !w.strangers[name]
+}
+
 // serve starts the API of a node and returns its address.
 func (w *world) serve(node string) string {
 	w.t.Helper()
@@ -176,7 +196,8 @@ func (w *world) serve(node string) string {
 	}
 	h, err := api.New(api.Config{
 		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: logs, Version: "1.2.3", Logger: w.logger,
-		Registerer: reg, Gatherer: reg, Ends: w.ends, Heartbeat: w.beat,
+		Instance: "i-" + node, Key: keyOf(node), Peer: w.peer, TLS: w.onlyTLS,
+		Registerer: reg, Gatherer: reg, Authenticated: w.authentic, Ends: w.ends, Heartbeat: w.beat,
 		Ready: func() error {
 			if w.panics.Load() {
 				panic("on purpose")
@@ -187,7 +208,7 @@ func (w *world) serve(node string) string {
 		Keys:     w.keys[node],
 		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
 		PageQuiet: time.Minute, // what pages tell comes last in etcd
-		SetState:  func(ctx context.Context, state string) error { return w.takes(ctx, node, state) },
+		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
 				<-*hold
@@ -196,12 +217,19 @@ func (w *world) serve(node string) string {
 		},
 	})
 	must(w.t, err)
-	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if w.wrote != nil {
 			rw = overheard{rw, w.wrote}
 		}
+		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from there
+			r.RemoteAddr = from + ":4711"
+		}
 		h.ServeHTTP(rw, r)
 	}))
+	if w.configure != nil {
+		w.configure(s.Config)
+	}
+	s.Start()
 	w.t.Cleanup(s.Close)
 	return s.URL
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/api/apitest"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
 // Through two nodes, with answers of etcd that get lost after the write and
 // requests that get lost before it.
 func TestTask_IsLinearizable(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldOn(t, kvtest.Start(t))
 	var lose sync.Mutex
 	rnd := rand.New(rand.NewPCG(1, 2))
 	chance := func(n int) bool {

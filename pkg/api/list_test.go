@@ -242,6 +242,68 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 	}
 }
 
+func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.mostScanned = 4 // fewer than there are runs of other tasks
+	w.url = w.serve("node-a")
+	create := func(name, team string) {
+		s := spec(name, "@daily")
+		s.Labels = map[string]string{"team": team}
+		_, err := w.Create(ctx, "default", s)
+		must(t, err)
+	}
+	create("a", "data")
+	create("b", "data")
+	create("other", "web")
+	w.ended("a", id(1, "aaaa"), task.Failed, nil)
+	w.ended("b", id(2, "bbbb"), task.Succeeded, nil)
+	w.waiting("a", id(3, "aaaa"), nil)
+	w.active("node-b", "other", id(4, "cccc"))
+	for minute := 5; minute < 15; minute++ {
+		w.ended("other", id(minute, "cccc"), task.Succeeded, nil)
+	}
+
+	const at = "2026-11-20T20:00:00Z"
+	for query, want := range map[string]string{
+		"selector=team%3Ddata":                           "03:queued 02:succeeded 01:failed",
+		"selector=team%3Ddata&since=" + at:               "03:queued 02:succeeded 01:failed",
+		"selector=team%3Ddata&state=succeeded,failed":    "02:succeeded 01:failed",
+		"selector=team%3Ddata&state=failed&since=" + at:  "01:failed",
+		"selector=team%3Ddata&state=queued,running":      "03:queued",
+		"selector=team+in+(web,data)&state=running":      "04:running",
+		"selector=team%3Dnone":                           "",
+		"selector=team%3Ddata&node=node-b&state=running": "",
+	} {
+		for _, prefix := range []string{"/v1/runs?", "/v1/namespaces/default/runs?"} {
+			for _, limit := range []int{1, 2, 100} {
+				got, page := "", ""
+				for range 8 {
+					res := w.do(request{method: "GET", path: fmt.Sprintf("%s%s&limit=%d%s", prefix, query, limit, page)})
+					var l client.List[task.Run]
+					must(t, json.Unmarshal([]byte(res.body), &l))
+					if got += told(l.Items) + " "; l.Next == "" {
+						break
+					}
+					page = "&page=" + l.Next
+				}
+				if got = strings.TrimSpace(got); got != want {
+					t.Errorf("%s%s, %d a page: %q, want %q", prefix, query, limit, got, want)
+				}
+			}
+		}
+	}
+
+	runs, err := w.ListRuns(ctx, client.RunFilter{Selector: "team = data", State: task.Failed})
+	if err != nil || told(runs) != "01:failed" {
+		t.Errorf("by the client: %s, %v", told(runs), err)
+	}
+	for _, query := range []string{"selector=team~data", "selector=team%3Ddata&task=a"} {
+		if res := w.do(request{method: "GET", path: "/v1/namespaces/default/runs?" + query}); res.status != 422 || res.Field != "selector" {
+			t.Errorf("%s: %d %s", query, res.status, res.body)
+		}
+	}
+}
+
 func TestRuns_OfATimeAndInStates(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")

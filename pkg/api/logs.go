@@ -6,26 +6,17 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"os"
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const (
-	// forwardedBy is the header that says which node passed a request on. Such
-	// a request is answered here or not at all.
-	forwardedBy = "X-Carillon-Forwarded-By"
-	maxTail     = 100_000
-)
+const maxTail = 100_000
 
 // runLogs serves the output of an attempt: from this node's spool, or from the
 // node that ran it.
@@ -69,23 +60,23 @@ func (s *server) runLogs(c *call) (answer, error) {
 		}
 		return answer{}, s.serveSpool(c, run, attempt.Attempt, part)
 	}
-	if by := c.r.Header.Get(forwardedBy); by != "" {
+	if by := callerOf(c.ctx()).from; by != "" {
 		return answer{}, fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), s.Node, attempt.Node)
 	}
-	target, err := s.addressOf(ctx, attempt.Node, away(attempt.Node).withHint("the output stays on that node; it can be read when the node is back"))
+	target, err := s.Store.Node(ctx, attempt.Node)
+	if errors.Is(err, task.ErrNotFound) {
+		return answer{}, away(attempt.Node).withHint("the output stays on that node; it can be read when the node is back")
+	}
 	if err != nil {
 		return answer{}, err
 	}
 	if !follow {
 		return answer{}, s.forward(c, target, run, attempt)
 	}
-	life, cancel := s.untilEnds(c.ctx())
+	life, cancel := s.untilRefused(c)
 	defer cancel()
-	w := patient{c.w}
-	c.r, c.w = c.r.WithContext(life), w
-	err = s.forward(c, target, run, attempt)
-	w.end()
-	return answer{}, err
+	c.r = c.r.WithContext(life)
+	return answer{}, s.forward(c, target, run, attempt)
 }
 
 // logPart reads which part of an output is asked for, and whether to go on.
@@ -203,86 +194,23 @@ func (p *rangeProblems) Write(b []byte) (int, error) {
 	return p.c.w.Write(b)
 }
 
-// addressOf is where a node's API answers; absent is the error if it is not present.
-func (s *server) addressOf(ctx context.Context, node string, absent error) (*url.URL, error) {
-	nodes, err := s.Store.Nodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range nodes {
-		if n.Name != node {
-			continue
-		}
-		u, err := url.Parse(n.Address)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return nil, fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s says that it is at %s, which is no address", node, task.Quote(n.Address))
-		}
-		return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
-	}
-	return nil, absent
-}
-
 func away(node string) *failure {
 	return fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s, which has the output, is away", node)
 }
 
-// newProxy carries requests to other nodes. It keeps no connections: such
-// requests are rare, and the handler has nothing that would close them.
-func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
-	return &http.Transport{
-		DialTLSContext: dialTLS,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-			defer cancel()
-			return dial(ctx, network, address)
-		},
-		DisableKeepAlives:     true,
-		DisableCompression:    true,
-		ResponseHeaderTimeout: requestTimeout,
-		TLSHandshakeTimeout:   5 * time.Second,
-	}
-}
-
 // forward passes the request on to the node that has the output.
-func (s *server) forward(c *call, target *url.URL, run task.Run, attempt task.Attempt) error {
+func (s *server) forward(c *call, target task.Node, run task.Run, attempt task.Attempt) error {
 	q := url.Values{"attempt": {fmt.Sprint(attempt.Attempt)}}
 	for _, name := range []string{"tail", "from", "follow", "times"} {
 		if c.query.Has(name) {
 			q.Set(name, c.query.Get(name))
 		}
 	}
-	to := target.JoinPath("v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
-	if err := s.pass(c, to, q); err != nil {
-		return away(attempt.Node).because(err)
+	err := s.forwardRead(c, target, q, "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+	if err != nil {
+		f := away(attempt.Node).because(err)
+		f.Detail += ": " + short(err.Error())
+		return f
 	}
 	return nil
-}
-
-// pass passes a request on to another node, token included, and its answer back
-// as it comes. After an error nothing was answered.
-func (s *server) pass(c *call, to *url.URL, q url.Values) error {
-	var failed error
-	p := httputil.ReverseProxy{
-		Transport: s.proxy,
-		Rewrite: func(pr *httputil.ProxyRequest) {
-			pr.Out.URL = to
-			pr.Out.URL.RawQuery = q.Encode()
-			pr.Out.Host = to.Host
-			pr.Out.Header = http.Header{forwardedBy: {s.Node}, "Authorization": pr.In.Header.Values("Authorization")}
-			if v := pr.In.Header.Values("Range"); len(v) > 0 {
-				pr.Out.Header["Range"] = v
-			}
-		},
-		ModifyResponse: func(res *http.Response) error {
-			for name := range res.Header {
-				c.w.Header().Del(name) // the other node has set it as well
-			}
-			return nil
-		},
-		FlushInterval: -1,
-		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
-		ErrorLog:      zap.NewStdLog(s.log),
-	}
-	p.ServeHTTP(c.w, c.r)
-	return failed
 }

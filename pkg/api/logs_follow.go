@@ -40,19 +40,6 @@ func (s *server) mayFollow(c *call) (end func(), err error) {
 	return func() { s.following.Add(-1) }, nil
 }
 
-// untilEnds ends with ctx, or when the node stops answering.
-func (s *server) untilEnds(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-s.Ends:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
 // logFollower sends an attempt's output as it is written. Its answer ends as it
 // should when the attempt has; for whatever else ends it, it is cut off, so that
 // the caller knows that there may be more.
@@ -87,7 +74,6 @@ func (s *server) followSpool(c *call, r task.Run, attempt int, p logPart) error 
 	if !f.follow(woken) {
 		panic(http.ErrAbortHandler)
 	}
-	f.w.(patient).end()
 	return nil
 }
 
@@ -130,7 +116,7 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 				return false
 			}
 		case <-beat.C:
-			if _, err := f.s.authenticate(f.ctx(), f.r); err != nil && asFailure(err).Status < http.StatusInternalServerError {
+			if f.s.refused(f.ctx(), f.r) {
 				return false // the token is none any more
 			}
 		case <-f.s.Ends:
@@ -179,7 +165,6 @@ func (f *logFollower) begin(p logPart) error {
 	h.Set("Content-Type", p.contentType())
 	h.Set("X-Accel-Buffering", "no") // proxies would hold it back
 	h.Set(client.LogsFromHeader, strconv.FormatInt(f.at, 10))
-	f.w = patient{f.w}
 	f.out = f.w
 	if p.times {
 		f.out = f.s.timed(f.w, f.run, f.attempt, f.at)
@@ -271,17 +256,22 @@ func (f *logFollower) pause(d time.Duration) bool {
 	}
 }
 
-// patient is a writer that gives up on a caller that has stopped reading.
-type patient struct{ http.ResponseWriter }
+// patient is a writer that gives up on a caller who has not read anything for a while.
+type patient struct {
+	http.ResponseWriter
+	limit time.Duration
+}
 
+// Write writes b, for which the caller has the limit.
 func (p patient) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writeLimit)) // not every writer has one
+	p.extend()
 	return p.ResponseWriter.Write(b)
 }
 
-// end lifts the deadline, which is no concern of the connection's next answer.
-func (p patient) end() {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{})
+// extend begins the limit anew.
+func (p patient) extend() {
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(p.limit)) // not every writer has one
 }
 
+// Unwrap lets http.ResponseController find Flush.
 func (p patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -1,10 +1,12 @@
 package api_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -207,6 +209,7 @@ func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 // A run that its node has not started is waited for: until it writes, or has ended
 // without a word, or is somewhere else.
 func TestFollowLogs_WaitsForTheStart(t *testing.T) {
+	t.Parallel()
 	w, l, run, where := lives(t)
 	dispatched := func(node string) {
 		w.ended("a", run, task.Dispatched, func(r *task.Run) { r.Node = node })
@@ -383,9 +386,26 @@ func TestFollowLogs_AreBounded(t *testing.T) {
 // A reader that does not read holds up nobody, and has all of it in the end.
 func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 	w, l, run, _ := lives(t)
+	const much, buffer = 4 << 20, 256 << 10 // more than sockets hold
+	w.serveAnew(func(s *http.Server) {
+		s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+			_ = c.(*net.TCPConn).SetWriteBuffer(buffer)
+			return ctx
+		}
+	})
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err == nil {
+			_ = c.(*net.TCPConn).SetReadBuffer(buffer)
+		}
+		return c, err
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	slow, err := client.New(client.Config{Server: w.url, Token: w.secret, HTTP: &http.Client{Transport: transport}})
+	must(t, err)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
-	l.write("a/"+run+"/1", strings.Repeat("x", 64<<20), true) // more than sockets hold
-	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	l.write("a/"+run+"/1", strings.Repeat("x", much), true)
+	s, err := slow.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	expect(t, s, "x")
 	wrote := make(chan struct{})
@@ -403,7 +423,7 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 	}
 	// What it reads in the end is whole.
 	n, err := io.Copy(io.Discard, s)
-	if n != 64<<20+1000-1 || err != nil {
+	if n != much+1000-1 || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 	must(t, s.Close())

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/statement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -103,8 +105,8 @@ func TestLogs_NodeAwayLoopsAndNeverStarted(t *testing.T) {
 	wantError(t, second(w.Logs(ctx, "default", "a", gone, 0)), task.ErrUnavailable, client.CodeNodeAway)
 
 	w.present("node-c", w.serve("node-b")) // at that address another node answers
-	e = wantError(t, second(w.Logs(ctx, "default", "a", loop, 0)), nil, client.CodeLoop)
-	if e.Status != http.StatusLoopDetected {
+	e = wantError(t, second(w.Logs(ctx, "default", "a", loop, 0)), task.ErrUnavailable, client.CodeNodeAway)
+	if !strings.Contains(e.Message, `it is for "node-c"`) {
 		t.Errorf("loop: %+v", e)
 	}
 	wantError(t, second(w.Logs(ctx, "default", "a", never, 0)), task.ErrNotFound, client.CodeNoLogs)
@@ -159,7 +161,7 @@ func TestLogs_AreStreamed(t *testing.T) {
 		t.Error("the other node's answer goes on after the caller has gone")
 	}
 	h := <-seen
-	if h.Get("Authorization") != "Bearer "+w.secret || h.Get("X-Carillon-Forwarded-By") != "node-a" {
+	if len(h.Values("Authorization")) > 0 || h.Get(statement.Header) == "" || strings.Contains(fmt.Sprint(h), w.secret) {
 		t.Errorf("forwarded with %v", h)
 	}
 }

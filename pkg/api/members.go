@@ -34,11 +34,12 @@ func (s *server) addMember(c *call) (answer, error) {
 	}
 	u, err := url.Parse(ask.PeerURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
-		return answer{}, task.Invalid(task.CodeBadValue, "peer_url", "%s is not a URL such as http://10.0.0.4:2380", task.Quote(ask.PeerURL))
+		return answer{}, task.Invalid(task.CodeBadValue, "peer_url", "%s is not a URL such as https://10.0.0.4:2380", task.Quote(ask.PeerURL))
 	}
 	if err := s.Store.AddMember(c.ctx(), ask.Name, ask.PeerURL); err != nil {
 		return answer{}, memberFailure(err)
 	}
+	s.noteChange(c, fmt.Sprintf("etcd member %s added at %s", ask.Name, ask.PeerURL))
 	return s.changed(c, http.StatusCreated, ask.Name, ask.PeerURL), nil
 }
 
@@ -51,6 +52,7 @@ func (s *server) removeMember(c *call) (answer, error) {
 	if err := s.Store.RemoveMember(c.ctx(), name); err != nil {
 		return answer{}, memberFailure(err)
 	}
+	s.noteChange(c, fmt.Sprintf("etcd member %s removed", name))
 	return s.changed(c, http.StatusOK, name, ""), nil
 }
 

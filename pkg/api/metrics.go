@@ -34,6 +34,14 @@ func newMetrics(reg prometheus.Registerer) (metrics, error) {
 	return m, nil
 }
 
+// counter registers a counter of another part of the API.
+func (m metrics) counter(reg prometheus.Registerer, c *prometheus.CounterVec) error {
+	if reg == nil {
+		return nil
+	}
+	return reg.Register(c)
+}
+
 // gauge registers a figure that is read when it is asked for.
 func (m metrics) gauge(reg prometheus.Registerer, name, help string, read func() float64) error {
 	if reg == nil {

@@ -6,22 +6,46 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // takes has the nodes of the world take states.
-func (w *world) takes(ctx context.Context, node, state string) error {
+func (w *world) takes(ctx context.Context, node, state, by string) error {
 	if w.stubborn != nil {
 		return w.stubborn
 	}
 	n, err := w.store.Node(ctx, node)
 	if err == nil {
-		n.State = state
+		n.State, n.StateBy = state, by
 		w.put(w.store.Keys().Node(node), n)
 	}
 	return err
+}
+
+// obeysRequests has a node take the states that others ask it for, until the test ends.
+func (w *world) obeysRequests(node string) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	w.t.Cleanup(func() { cancel(); <-ended })
+	go func() {
+		defer close(ended)
+		_ = w.store.FollowNodeRequests(ctx, node, 0, func(r store.NodeRequest) error {
+			if r.Instance != "i-"+node {
+				w.t.Errorf("asked of instance %q", r.Instance)
+			}
+			if err := w.takes(ctx, node, r.State, r.By); err != nil {
+				return err
+			}
+			_, err := w.store.DeleteNodeRequest(ctx, node, r.Mod)
+			return err
+		})
+	}()
 }
 
 func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
@@ -29,23 +53,25 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 	w.present("node-a", w.url)
 	url := w.serve("node-b")
 	w.present("node-b", url)
+	w.obeysRequests("node-b")
+	w.stateWithin = 300 * time.Millisecond
+	impatient := w.client(w.serve("node-e"))
 	w.present("node-c", "http://127.0.0.1:1")
-	w.present("node-d", url) // another one answers there
 	for who, c := range map[string]*client.Client{"itself": w.client(url), "another": w.Client} {
 		for _, step := range []struct {
 			do    func(context.Context, string) (task.Node, error)
 			state string
 		}{{c.DrainNode, task.NodeDraining}, {c.CordonNode, task.NodeCordoned}, {c.ResumeNode, task.NodeReady}} {
-			if n, err := step.do(ctx, "node-b"); err != nil || n.Name != "node-b" || n.State != step.state {
+			if n, err := step.do(ctx, "node-b"); err != nil || n.Name != "node-b" || n.State != step.state || n.StateBy != w.actor() {
 				t.Errorf("%s: %s: %+v, %v", who, step.state, n, err)
 			}
 		}
 	}
-	wantError(t, second(w.DrainNode(ctx, "node-c")), task.ErrUnavailable, client.CodeNodeAway)
-	wantError(t, second(w.DrainNode(ctx, "node-x")), task.ErrNotFound, client.CodeNotFound)
-	if r := w.do(request{method: "POST", path: "/v1/nodes/node-d/drain"}); r.status != http.StatusLoopDetected || r.Code != client.CodeLoop {
-		t.Errorf("a node that is elsewhere: %d %s", r.status, r.body)
+	wantError(t, second(impatient.DrainNode(ctx, "node-c")), task.ErrUnavailable, client.CodeNodeAway)
+	if kvs, err := w.etcd.Get(ctx, w.store.Keys().Root()+"requests/", clientv3.WithPrefix()); err != nil || len(kvs.Kvs) > 0 {
+		t.Errorf("requests that are left: %v, %v", kvs, err)
 	}
+	wantError(t, second(w.DrainNode(ctx, "node-x")), task.ErrNotFound, client.CodeNotFound)
 	if r := w.do(request{method: "POST", path: "/v1/nodes/node-b/drain", noToken: true}); r.status != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", r.status)
 	}

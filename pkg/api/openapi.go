@@ -29,11 +29,20 @@ func newDocument(version string) *document {
 	d.doc.OpenAPI = "3.1.0"
 	d.doc.Info.Description = "A distributed cron. Times are RFC 3339 in UTC with milliseconds, durations are Go's (\"1m30s\"). " +
 		"A change is sent to etcd once: 504 means that nobody knows what became of it, and id says what may have been written."
-	d.doc.Info.License = nil
+	d.doc.Info.License = &huma.License{Name: "Apache 2.0", Identifier: "Apache-2.0"}
+	d.doc.Servers = []*huma.Server{{URL: "/", Description: "The node that serves this document: any node answers for the cluster."}}
 	d.doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "carillon_ID_SECRET"},
 	}
-	d.doc.Tags = []*huma.Tag{{Name: "tasks"}, {Name: "runs"}, {Name: "events"}, {Name: "schedules"}, {Name: "secrets"}, {Name: "cluster"}, {Name: "health"}}
+	d.doc.Tags = []*huma.Tag{
+		{Name: "tasks", Description: "What is to run, when and where."},
+		{Name: "runs", Description: "What ran, runs or waits, with its output."},
+		{Name: "events", Description: "What happens in the cluster, as a stream."},
+		{Name: "schedules", Description: "Schedules without a task: their ticks, and what they mean."},
+		{Name: "secrets", Description: "Values that tasks name and that are never shown."},
+		{Name: "cluster", Description: "Nodes, shards, freezes, and the members of an embedded etcd."},
+		{Name: "health", Description: "Whether the node lives and serves, for load balancers and monitoring."},
+	}
 	d.problem = reg.Schema(reflect.TypeFor[client.Problem](), true, "")
 	return d
 }
@@ -73,8 +82,9 @@ func (d *document) add(rt *route) {
 	if rt.body != nil {
 		op.RequestBody = d.body(rt.body)
 	}
-	if !rt.open {
-		op.Security = []map[string][]string{{"token": {}}}
+	op.Security = []map[string][]string{{"token": {}}}
+	if rt.open {
+		op.Security = []map[string][]string{{}} // said, not left out: no credentials are needed
 	}
 	d.responses(op, rt)
 	d.doc.AddOperation(op)

@@ -7,18 +7,24 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// builtDocument is the OpenAPI document of version 1.2.3, built once for all tests. That nodes
+// answer with it, TestOpenAPI_IsWhatTheDocsAreMadeOf shows.
+var builtDocument = sync.OnceValues(func() ([]byte, error) { return api.Document("1.2.3") })
+
 // document reads the OpenAPI document.
-func document(t *testing.T, w *world) map[string]any {
+func document(t *testing.T) map[string]any {
 	t.Helper()
-	r := w.do(request{method: "GET", path: "/openapi.json", noToken: true})
+	b, err := builtDocument()
+	must(t, err)
 	var doc map[string]any
-	must(t, json.Unmarshal([]byte(r.body), &doc))
+	must(t, json.Unmarshal(b, &doc))
 	return doc
 }
 
@@ -32,7 +38,7 @@ func at(v any, path ...string) any {
 
 func TestOpenAPI_IsWhole(t *testing.T) {
 	w := newWorld(t)
-	doc := document(t, w)
+	doc := document(t)
 	if v, _ := doc["openapi"].(string); !strings.HasPrefix(v, "3.1.") || at(doc, "info", "version") != "1.2.3" {
 		t.Errorf("openapi %v, info %v", doc["openapi"], doc["info"])
 	}
@@ -100,10 +106,51 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 	}
 }
 
+// Tools that read the document, such as redocly lint, ask for a server, for the security
+// of each operation, and for a description of each tag.
+func TestOpenAPI_SatisfiesLinters(t *testing.T) {
+	doc := document(t)
+	servers, _ := doc["servers"].([]any)
+	if len(servers) != 1 || at(servers[0], "url") != "/" {
+		t.Errorf("servers: %v", servers)
+	}
+	if at(doc, "info", "license", "identifier") != "Apache-2.0" {
+		t.Errorf("info: %v", doc["info"])
+	}
+
+	described := map[string]bool{}
+	tags, _ := doc["tags"].([]any)
+	for _, tag := range tags {
+		name, _ := at(tag, "name").(string)
+		text, _ := at(tag, "description").(string)
+		described[name] = text != ""
+	}
+
+	open := map[string]bool{"/healthz": true, "/readyz": true}
+	for path, item := range doc["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			security, _ := at(op, "security").([]any)
+			if len(security) != 1 {
+				t.Errorf("%s %s: security %v", method, path, security)
+				continue
+			}
+			if requirement, _ := security[0].(map[string]any); (len(requirement) == 0) != open[path] {
+				t.Errorf("%s %s: security %v", method, path, security)
+			}
+			names, _ := at(op, "tags").([]any)
+			for _, name := range names {
+				if text, _ := name.(string); !described[text] {
+					t.Errorf("%s %s: the tag %s has no description", method, path, text)
+				}
+			}
+		}
+	}
+}
+
 // Every route of the contract is there, in the document and in the mux.
 func TestOpenAPI_HasEveryRoute(t *testing.T) {
 	w := newWorld(t)
-	doc := document(t, w)
+	doc := document(t)
 	routes, err := os.ReadFile("testdata/routes.txt")
 	must(t, err)
 	for line := range strings.Lines(string(routes)) {
@@ -123,7 +170,7 @@ func TestOpenAPI_HasEveryRoute(t *testing.T) {
 }
 
 func TestOpenAPI_DescribesSpec(t *testing.T) {
-	doc := document(t, newWorld(t))
+	doc := document(t)
 	schema := func(path ...string) any { return at(doc, append([]string{"components", "schemas"}, path...)...) }
 	spec := schema("Spec", "properties").(map[string]any)
 
@@ -186,7 +233,7 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b, err := api.Document("1.2.3")
+	b, err := builtDocument()
 	must(t, err)
 	if string(b) != w.do(request{method: "GET", path: "/openapi.json", noToken: true}).body {
 		t.Error("it is another document")

@@ -50,7 +50,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	wantError(t, err, task.ErrStale, client.CodeStale)
 	got, err := w.PauseWith(ctx, "default", "a", client.PauseRequest{Until: until, Reason: "migration"}, made.Revision)
 	must(t, err)
-	want := task.Pause{Since: task.At(start), By: "ann", Reason: "migration", Until: until}
+	want := task.Pause{Since: task.At(start), By: w.actor(), Reason: "migration", Until: until}
 	if !got.Paused || got.Pause == nil || *got.Pause != want || got.Change != task.ChangePaused || !got.Next.Equal(start.Add(2*time.Hour)) {
 		t.Errorf("paused: %+v, next %v", got.Pause, got.Next)
 	}
@@ -74,7 +74,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 		t.Errorf("paused anew: %+v", got.Pause)
 	}
 	pauses := w.entry(ref("default", "a")).Own.Pauses
-	if len(pauses) != 2 || !pauses[0].Ended.Equal(w.clock.now()) || pauses[0].EndedBy != "ann" {
+	if len(pauses) != 2 || !pauses[0].Ended.Equal(w.clock.now()) || pauses[0].EndedBy != w.actor() {
 		t.Errorf("pauses: %+v", pauses)
 	}
 
@@ -129,7 +129,7 @@ func TestResume_BeforeTheEndAndAfter(t *testing.T) {
 	got, err := w.Resume(ctx, "default", "a", 0)
 	must(t, err)
 	e := w.entry(ref("default", "a"))
-	if got.Paused || !e.From.Equal(w.clock.now()) || e.Own.Pauses[0].EndedBy != "ann" || got.Change != task.ChangeResumed {
+	if got.Paused || !e.From.Equal(w.clock.now()) || e.Own.Pauses[0].EndedBy != w.actor() || got.Change != task.ChangeResumed {
 		t.Errorf("before the end: %+v", e)
 	}
 	pause()
@@ -196,7 +196,7 @@ func TestPause_AfterFailures(t *testing.T) {
 		must(t, err)
 		e := w.entry(ref("default", "a"))
 		last := e.Own.Pauses[len(e.Own.Pauses)-1]
-		if got.Paused || e.Paused || e.Own.Failures != 0 || e.Own.Counted != 99 || !e.From.Equal(w.clock.now()) || last.EndedBy != "ann" {
+		if got.Paused || e.Paused || e.Own.Failures != 0 || e.Own.Counted != 99 || !e.From.Equal(w.clock.now()) || last.EndedBy != w.actor() {
 			t.Errorf("%s: %+v, %+v", what, e, e.Own)
 		}
 		w.tooOften("a")
@@ -204,7 +204,7 @@ func TestPause_AfterFailures(t *testing.T) {
 
 	// A person takes it over: from then on it is a pause by hand, and counting begins anew.
 	got, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "I look"}, 0)
-	if must(t, err); got.Pause.By != "ann" || got.Failures != 0 {
+	if must(t, err); got.Pause.By != w.actor() || got.Failures != 0 {
 		t.Errorf("taken over: %+v", got.Pause)
 	}
 	got, err = w.Apply(ctx, s, client.ApplyOptions{})

@@ -105,6 +105,10 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	switch f.Status {
 	case http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="carillon"`)
+	case http.StatusTooManyRequests:
+		if h.Get("Retry-After") == "" {
+			h.Set("Retry-After", "1")
+		}
 	case http.StatusServiceUnavailable:
 		h.Set("Retry-After", "2")
 	}

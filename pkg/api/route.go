@@ -24,6 +24,7 @@ type route struct {
 	conditional      bool    // takes If-Match
 	creates          bool    // takes If-None-Match: *
 	writes           bool
+	forwarded        bool         // other nodes ask for it on behalf of their callers
 	mends            bool         // may write although nothing else may
 	status           int          // of success
 	answer           reflect.Type // nil: no body, or plain text if it streams
@@ -69,6 +70,7 @@ var truth = huma.Schema{Type: huma.TypeBoolean, Default: false}
 var (
 	limitParam      = param{"limit", "How many items a page has at most.", number(1, maxLimit, defaultLimit)}
 	pageParam       = param{"page", "The token in next of the page before.", huma.Schema{Type: huma.TypeString}}
+	taskLabelsParam = param{"selector", "Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\".", huma.Schema{Type: huma.TypeString}}
 	selectorParam   = param{"selector", "Labels: \"team = data, env in (prod, staging), !old\".", huma.Schema{Type: huma.TypeString}}
 	nameParam       = param{"name", "Names or globs of tasks, separated by commas: \"web-*,db\"; with a namespace: \"prod/web-*\".", huma.Schema{Type: huma.TypeString}}
 	stateParam      = param{"state", "States, separated by commas.", huma.Schema{Type: huma.TypeString}}
@@ -99,7 +101,7 @@ const logsAbout = "With follow=true the answer goes on as the attempt writes, an
 	"With times=true each line of output is a line of JSON (" + linesType + "): from (the bytes before it), time, stream (stdout or stderr, if the task " +
 	"has them told apart), text, or base64 if it is not UTF-8, and unended if its end, or more of it, comes in another line. What a former version has kept has no times."
 
-const stateAbout = "Only the node itself can take a state, which it keeps over restarts: any other passes the request on to it."
+const stateAbout = "Only the node itself can take a state, which it keeps over restarts: any other node asks it for the state through etcd, and withdraws that if the node does not take it within 10 s."
 
 const freezeAbout = "Answers when it holds: no tick is decided to run any more, and no node that is present starts anything. " +
 	"Ticks are skipped, what waits waits on, what runs goes on. One that holds already stays as it is."
@@ -198,7 +200,7 @@ func (s *server) routes() []*route {
 			params: []param{stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listTaskRuns},
 		{id: "get-task-run", method: get, path: ofRun, tag: "runs", summary: "Read a run by its id, or by the beginning of it",
 			about: tellsAbout, status: 200, answer: aRun, errors: []int{409}, serve: s.getTaskRun},
-		{id: "get-run-logs", method: get, path: ofRun + "/logs", tag: "runs", summary: "Read the output of an attempt, from whatever node ran it",
+		{id: "get-run-logs", forwarded: true, method: get, path: ofRun + "/logs", tag: "runs", summary: "Read the output of an attempt, from whatever node ran it",
 			about: logsAbout,
 			params: []param{
 				{"attempt", "Counted from 1. Default: the latest that has any.", number(1, task.MaxAttempts, nil)},
@@ -223,9 +225,9 @@ func (s *server) routes() []*route {
 		{id: "dismiss-run", method: post, path: ofRun + "/dismiss", tag: "runs", summary: "Take a run off the list of dead ones; its history stays",
 			writes: true, status: 200, answer: aRun, errors: []int{409}, serve: s.dismissRun},
 		{id: "list-all-runs", method: get, path: "/v1/runs", tag: "runs", summary: "List the runs of all namespaces, the newest first",
-			params: []param{stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{taskLabelsParam, stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "list-runs", method: get, path: inNamespace + "/runs", tag: "runs", summary: "List the runs of a namespace, the newest first",
-			params: []param{taskParam, stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
+			params: []param{taskParam, taskLabelsParam, stateParam, nodeParam, partsParam, deadParam, runsSinceParam, runsUntilParam, progressParam, limitParam, pageParam}, status: 200, answer: runs, serve: s.listRuns},
 		{id: "get-run", method: get, path: inNamespace + "/runs/{id}", tag: "runs", summary: "Find a run of any task by its id, or by the beginning of it",
 			about:  tellsAbout,
 			status: 200, answer: aRun, errors: []int{409}, serve: s.findRun},
@@ -237,20 +239,20 @@ func (s *server) routes() []*route {
 			about: eventsAbout, params: append([]param{taskParam}, eventParams...), status: 200, stream: true, answer: reflect.TypeFor[client.EventPage](),
 			events: reflect.TypeFor[task.Event](), errors: []int{429}, serve: s.listEvents},
 
-		{id: "get-board", method: get, path: "/v1/board", tag: "cluster", summary: "What an operator wants to see first: problems, what comes, what runs, nodes",
+		{id: "get-board", forwarded: true, method: get, path: "/v1/board", tag: "cluster", summary: "What an operator wants to see first: problems, what comes, what runs, nodes",
 			about: boardAbout, params: boardParams, status: 200, answer: reflect.TypeFor[task.Board](), serve: s.getBoard},
-		{id: "list-talks", method: get, path: "/v1/talks", tag: "runs", summary: "What the attempts that run on the node that is asked say of themselves",
+		{id: "list-talks", forwarded: true, method: get, path: "/v1/talks", tag: "runs", summary: "What the attempts that run on the node that is asked say of themselves",
 			about: talksAbout, params: talkParams, status: 200, answer: reflect.TypeFor[client.Talks](), serve: s.listTalks},
 		{id: "list-nodes", method: get, path: "/v1/nodes", tag: "cluster", summary: "List the nodes that are present",
 			status: 200, answer: reflect.TypeFor[client.List[task.Node]](), serve: s.listNodes},
 		{id: "get-node", method: get, path: "/v1/nodes/{node}", tag: "cluster", summary: "Read a node", status: 200, answer: reflect.TypeFor[task.Node](), serve: s.getNode},
 		{id: "drain-node", method: post, path: "/v1/nodes/{node}/drain", tag: "cluster", summary: "Have a node hand its shards and its unstarted runs over",
 			about:  "The answer comes when the node has announced it. It is drained when it has no shards and runs nothing. " + stateAbout,
-			status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{508}, serve: s.drainNode},
+			status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{409}, serve: s.drainNode},
 		{id: "cordon-node", method: post, path: "/v1/nodes/{node}/cordon", tag: "cluster", summary: "Give a node no new runs; it keeps its shards",
-			about: stateAbout, status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{508}, serve: s.cordonNode},
+			about: stateAbout, status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{409}, serve: s.cordonNode},
 		{id: "resume-node", method: post, path: "/v1/nodes/{node}/resume", tag: "cluster", summary: "End a node's draining, or its cordon",
-			about: stateAbout, status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{508}, serve: s.resumeNode},
+			about: stateAbout, status: 200, answer: reflect.TypeFor[task.Node](), errors: []int{409}, serve: s.resumeNode},
 		{id: "list-shards", method: get, path: "/v1/shards", tag: "cluster", summary: "List all shards and their owners",
 			status: 200, answer: reflect.TypeFor[client.List[task.Shard]](), serve: s.listShards},
 		{id: "get-cluster", method: get, path: "/v1/cluster", tag: "cluster", summary: "How the cluster fares",
@@ -316,17 +318,33 @@ func (s *server) all() []*route { return slices.Concat(s.routes(), s.secretRoute
 
 // handle serves a route.
 func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *route) {
-	if rt.stream {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the server's is for whole answers
-	} else {
+	if by := callerOf(r.Context()).from; by != "" && !rt.forwarded {
+		s.writeError(w, r, fail(http.StatusForbidden, client.CodeForbidden, "node %s may not ask for this on behalf of a caller", by))
+		return
+	}
+	if !rt.stream {
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
 	c, err := s.read(w, r, rt)
 	if err != nil {
+		endConnection(w)
 		s.writeError(w, r, err)
 		return
+	}
+	// Routes that stream set deadlines for each part. The server's own deadlines, which are
+	// for whole requests and answers, stay in force for callers without a token.
+	if rt.stream && !rt.open {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // not every writer has one
+		patience := writeLimit
+		if rt.body != nil && rt.body.streamed {
+			patience = batchIdle
+		}
+		out := patient{w, patience}
+		out.extend()
+		defer out.extend() // what is left in buffers is written after this returns
+		c.w, w = out, out
 	}
 	if rt.writes && !rt.mends {
 		if err := s.Writable(); err != nil {

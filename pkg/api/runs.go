@@ -28,6 +28,7 @@ type runFilter struct {
 	since  task.Time // zero: any
 	until  task.Time
 	parts  bool      // the parts of runs, too
+	tasks  taskSet   // only runs of these tasks; nil: of all
 	after  *task.Run // only those behind it; nil for the first page
 	last   *task.Run // none behind it; nil: as far as there are any
 }
@@ -61,6 +62,37 @@ func (c *call) runFilter(p paging) (f runFilter, err error) {
 	return f, err
 }
 
+// taskSet holds tasks as "namespace/name".
+type taskSet map[string]bool
+
+// selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose
+// labels match the request's selector. It returns nil if the request has no selector.
+func (c *call) selectedTasks(ns string) (taskSet, error) {
+	selector, err := task.ParseSelector(c.query.Get("selector"))
+	if err != nil {
+		return nil, task.Under("selector", err)
+	}
+	if selector == nil {
+		return nil, nil
+	}
+
+	selected := taskSet{}
+	for p := (paging{limit: maxScan}); ; {
+		found, after, err := c.s.byName(c.ctx(), taskFilter{namespace: ns, selector: selector}, p)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range found {
+			selected[b.Namespace+"/"+b.Name] = true
+		}
+
+		if after == "" {
+			return selected, nil
+		}
+		p.after = after
+	}
+}
+
 func runCursor(r task.Run) string {
 	return cursor(strconv.FormatInt(r.ScheduledTime.UnixMilli(), 10), r.ID, r.Namespace, r.Task)
 }
@@ -76,7 +108,7 @@ func parseRunCursor(s string) (*task.Run, error) {
 }
 
 func (f runFilter) matches(r task.Run) bool {
-	return (f.parts || !task.IsPart(r.ID)) && (f.states == nil || slices.Contains(f.states, r.State)) &&
+	return (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
 		(f.after == nil || newest(*f.after, r) < 0) && (f.last == nil || newest(r, *f.last) <= 0)
@@ -173,6 +205,9 @@ func (s *server) listRuns(c *call) (answer, error) {
 			if err := task.CheckName("task", name); err != nil {
 				return answer{}, err
 			}
+			if c.query.Get("selector") != "" {
+				return answer{}, task.Invalid(task.CodeBadValue, "selector", "cannot be used together with task")
+			}
 			return s.answerRunsOf(c, s.Ref(ns, name))
 		}
 	}
@@ -182,6 +217,9 @@ func (s *server) listRuns(c *call) (answer, error) {
 	}
 	f, err := c.runFilter(p)
 	if err != nil {
+		return answer{}, err
+	}
+	if f.tasks, err = c.selectedTasks(ns); err != nil {
 		return answer{}, err
 	}
 	if dead, err := c.bool("dead"); dead || err != nil {
@@ -360,7 +398,7 @@ func (s *server) cancelRun(c *call) (answer, error) {
 
 // cancelOnce is task.ErrConflict if the run has moved.
 func (s *server) cancelOnce(c *call, ref store.Ref, id string) (task.Run, error) {
-	run, err := s.Store.CancelQueued(c.ctx(), ref, id, c.who(), s.Now())
+	run, err := s.Store.CancelQueued(c.ctx(), ref, id, c.actor(), s.Now())
 	if !errors.Is(err, task.ErrNotFound) {
 		return run, err
 	}
@@ -370,7 +408,7 @@ func (s *server) cancelOnce(c *call, ref store.Ref, id string) (task.Run, error)
 	}
 	for _, h := range held {
 		if h.ID == id {
-			return s.Store.CancelActive(c.ctx(), h, c.who())
+			return s.Store.CancelActive(c.ctx(), h, c.actor())
 		}
 	}
 	run, err = s.runOf(c.ctx(), ref, id)

@@ -115,6 +115,12 @@ func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before 
 		if err != nil {
 			return nil, nil, false, err
 		}
+
+		// A key names its task, so runs of other tasks are dropped before they count
+		// towards MostScanned, and their records are not read.
+		if f.tasks != nil {
+			part = slices.DeleteFunc(part, func(p store.RunPlace) bool { return !f.tasks[p.Ref.Namespace+"/"+p.Ref.Name] })
+		}
 		places = append(places, part...)
 		if len(places) > 2*s.MostScanned {
 			slices.SortFunc(places, newestPlace)

@@ -74,7 +74,7 @@ func (s *server) turnOnce(c *call, ref store.Ref, id, what string, ask func(cont
 	}
 	for _, h := range held {
 		if h.ID == id {
-			return ask(c.ctx(), h, c.who())
+			return ask(c.ctx(), h, c.actor())
 		}
 	}
 	run, err := s.runOf(c.ctx(), ref, id)

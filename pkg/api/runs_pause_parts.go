@@ -39,7 +39,7 @@ func (s *server) turnParts(c *call, ref store.Ref, id string, parts []store.Held
 	g.SetLimit(partsAtOnce)
 	for _, h := range parts {
 		g.Go(func() error {
-			_, err := ask(c.ctx(), h, c.who())
+			_, err := ask(c.ctx(), h, c.actor())
 			mu.Lock()
 			defer mu.Unlock()
 			switch {

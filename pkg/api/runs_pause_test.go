@@ -31,7 +31,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 	for range 2 { // twice is once
 		got, err := w.PauseRun(ctx, "default", "a", run[:19])
 		must(t, err)
-		if got.ID != run || got.State != task.Running || got.PausedBy != "ann" {
+		if got.ID != run || got.State != task.Running || got.PausedBy != w.actor() {
 			t.Errorf("asked to pause: %+v", got)
 		}
 	}
@@ -46,7 +46,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 			t.Errorf("asked to go on before it stood still: %+v", got)
 		}
 	}
-	if h := held(); h.PauseRequested || h.ResumedBy != "ann" {
+	if h := held(); h.PauseRequested || h.ResumedBy != w.actor() {
 		t.Errorf("the record is %+v", h)
 	}
 
@@ -117,7 +117,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 		}
 		var s []string
 		for _, p := range r.Fan.Parts {
-			s = append(s, strings.TrimSpace(fmt.Sprintf("%d:%s %s", p.Index, p.State, p.PausedBy)))
+			s = append(s, strings.TrimSpace(fmt.Sprintf("%d:%s %s", p.Index, p.State, task.ActorName(p.PausedBy))))
 		}
 		return strings.Join(s, ", ")
 	}

@@ -238,7 +238,7 @@ func TestCancel(t *testing.T) {
 	w.waiting("a", id(1, "aaaa"), nil)
 	got, err := w.Cancel(ctx, "default", "a", id(1, "aaaa"))
 	must(t, err)
-	if got.State != task.Cancelled || got.CancelledBy != "ann" || got.Reason != task.ReasonCancelled {
+	if got.State != task.Cancelled || got.CancelledBy != w.actor() || got.Reason != task.ReasonCancelled {
 		t.Errorf("cancelled: %+v", got)
 	}
 	e := wantError(t, second(w.Cancel(ctx, "default", "a", id(1, "aaaa"))), task.ErrConflict, client.CodeAlreadyEnded)
@@ -250,7 +250,7 @@ func TestCancel(t *testing.T) {
 	for range 2 {
 		got, err = w.Cancel(ctx, "default", "a", id(2, "aaaa"))
 		must(t, err)
-		if got.State != task.Running || got.CancelledBy != "ann" {
+		if got.State != task.Running || got.CancelledBy != w.actor() {
 			t.Errorf("asked to cancel: %+v", got)
 		}
 	}
@@ -274,7 +274,7 @@ func TestCancel(t *testing.T) {
 	}, nil)
 	got, err = w.Cancel(ctx, "default", "a", id(3, "aaaa")[:19])
 	must(t, err)
-	if got.State != task.Running || got.CancelledBy != "ann" {
+	if got.State != task.Running || got.CancelledBy != w.actor() {
 		t.Errorf("cancelled on the move: %+v", got)
 	}
 }

@@ -172,7 +172,7 @@ func (s *server) writeSecret(c *call, next func(ring secret.Ring, r store.Secret
 		if !is || r.CreatedAt.IsZero() {
 			r.CreatedAt = now
 		}
-		r.Generation, r.Change, r.UpdatedAt, r.UpdatedBy = r.Generation+1, change, now, c.who()
+		r.Generation, r.Change, r.UpdatedAt, r.UpdatedBy = r.Generation+1, change, now, c.actor()
 		r.Keys = slices.Sorted(maps.Keys(values))
 		if r.Sealed, r.KeyID, err = ring.Seal(secret.Name{Namespace: ns, Name: name, Generation: r.Generation}, values); err != nil {
 			return err
@@ -247,7 +247,7 @@ func (s *server) deleteSecret(c *call) (answer, error) {
 			return fmt.Errorf("secret %s/%s: %w", ns, name, task.ErrNotFound)
 		}
 		gone := store.SecretRecord{Secret: task.Secret{Namespace: ns, Name: name, Generation: r.Generation + 1, Change: task.SecretDeleted,
-			CreatedAt: r.CreatedAt, UpdatedAt: s.now(), UpdatedBy: c.who()}}
+			CreatedAt: r.CreatedAt, UpdatedAt: s.now(), UpdatedBy: c.actor()}}
 		_, err = s.Store.PutSecret(c.ctx(), r.Revision, gone)
 		return about("secret "+ns+"/"+name, err)
 	})

@@ -39,17 +39,33 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			who, err := s.authenticate(ctx, r)
 			cancel()
 			if err != nil {
+				s.logins.report(r, asFailure(err))
+				endConnection(w)
 				s.writeError(w, r, err)
 				return
 			}
+			s.Authenticated(r.Context())
 			r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
 		}
 	}
 	if pattern == "" {
+		endConnection(w)
 		s.noRoute(w, r)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
+}
+
+// unreadGrace is how long the rest of a request that is refused may still arrive. Some
+// time is needed: a client that is still sending when the connection is closed may not
+// see the answer.
+const unreadGrace = 500 * time.Millisecond
+
+// endConnection has the server close the connection after the answer, without waiting
+// for a body that nobody wants. The caller must not have written the header yet.
+func endConnection(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadGrace)) // not every writer has one
 }
 
 // pattern is the route that a request matches, "" if none. A path that is not

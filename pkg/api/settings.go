@@ -20,6 +20,11 @@ func (s *server) setCluster(c *call) (answer, error) {
 		return answer{}, task.Invalid(task.CodeOutOfRange, "catch_up_rate", "%d is not between 1 and %d; 0 is the default, %d",
 			*ask.CatchUpRate, maxCatchUpRate, task.DefaultCatchUpRate)
 	}
+	if d := ask.LostAfter; d != nil && *d != 0 && (*d < task.MinLostAfter || *d > task.MaxLostAfter) {
+		return answer{}, task.Invalid(task.CodeOutOfRange, "lost_after", "%s is not between %s and %s; 0s is the default, %s",
+			*d, task.MinLostAfter, task.MaxLostAfter, task.DefaultLostAfter)
+	}
+
 	var now client.ClusterSettings
 	err := retryConflict(c.ctx(), func() error {
 		old, err := s.Store.Cluster(c.ctx())
@@ -30,12 +35,14 @@ func (s *server) setCluster(c *call) (answer, error) {
 		if ask.CatchUpRate != nil {
 			record.CatchUpRate = *ask.CatchUpRate
 		}
-		rate := record.CatchUp()
-		now = client.ClusterSettings{CatchUpRate: &rate}
+		if ask.LostAfter != nil {
+			record.LostAfter = *ask.LostAfter
+		}
+		now = client.ClusterSettings{CatchUpRate: new(record.CatchUp()), LostAfter: new(record.EffectiveLostAfter())}
 		if record == old.Cluster {
 			return nil
 		}
-		return s.Store.ChangeCluster(c.ctx(), old, record)
+		return s.Store.ChangeCluster(c.ctx(), old, record.MarkChanged(c.actor(), s.now(), ""))
 	})
 	return answer{status: http.StatusOK, body: now}, err
 }

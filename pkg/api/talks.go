@@ -80,7 +80,7 @@ func (s *server) tellRun(c *call, r *task.Run) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), talkWithin)
 	defer cancel()
-	s.ask(ctx, c.r.Header, nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, said []task.Talk, err error) {
+	s.ask(ctx, callerOf(c.ctx()), nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, said []task.Talk, err error) {
 		if err != nil {
 			r.Progress = &task.Progress{Silent: err.Error()}
 		}
@@ -102,7 +102,7 @@ func (s *server) tellRuns(c *call, runs []task.Run) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), talkWithin)
 	defer cancel()
-	s.ask(ctx, c.r.Header, nil, keysOf(of), "", func(node string, said []task.Talk, err error) {
+	s.ask(ctx, callerOf(c.ctx()), nil, keysOf(of), "", func(node string, said []task.Talk, err error) {
 		all := byRun(said)
 		for _, r := range of[node] {
 			if r.Progress = all[runKey{r.Namespace, r.Task, r.ID}].Progress; err != nil {
@@ -124,7 +124,7 @@ func (s *server) tellBoard(c *call, b *task.Board, nodes []task.Node) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), boardTalkWithin)
 	defer cancel()
-	s.ask(ctx, c.r.Header, nodes, keysOf(of), "", func(node string, said []task.Talk, _ error) {
+	s.ask(ctx, callerOf(c.ctx()), nodes, keysOf(of), "", func(node string, said []task.Talk, _ error) {
 		all := byRun(said)
 		for _, r := range of[node] {
 			t := all[runKey{r.Namespace, r.Task, r.Run}]
@@ -153,7 +153,7 @@ func keysOf[V any](m map[string]V) []string {
 
 // ask asks nodes what their attempts say, until ctx ends; heard is called for one
 // after another. nodes: those that are present; nil: they are looked up.
-func (s *server) ask(ctx context.Context, from http.Header, nodes []task.Node, names []string, run string, heard func(node string, said []task.Talk, err error)) {
+func (s *server) ask(ctx context.Context, who caller, nodes []task.Node, names []string, run string, heard func(node string, said []task.Talk, err error)) {
 	if len(names) == 0 {
 		return
 	}
@@ -168,7 +168,7 @@ func (s *server) ask(ctx context.Context, from http.Header, nodes []task.Node, n
 	g.SetLimit(partsAtOnce)
 	for _, name := range names {
 		g.Go(func() error {
-			said, err := s.talksOf(ctx, from, nodes, name, run, err)
+			said, err := s.talksOf(ctx, who, nodes, name, run, err)
 			mu.Lock()
 			defer mu.Unlock()
 			heard(name, said, err)
@@ -179,7 +179,7 @@ func (s *server) ask(ctx context.Context, from http.Header, nodes []task.Node, n
 }
 
 // talksOf asks one node, in the name of who asks this one.
-func (s *server) talksOf(ctx context.Context, from http.Header, nodes []task.Node, name, run string, unlisted error) ([]task.Talk, error) {
+func (s *server) talksOf(ctx context.Context, who caller, nodes []task.Node, name, run string, unlisted error) ([]task.Talk, error) {
 	q := url.Values{}
 	if run != "" {
 		q.Set("run", run)
@@ -194,17 +194,10 @@ func (s *server) talksOf(ctx context.Context, from http.Header, nodes []task.Nod
 		}
 		return nil, fmt.Errorf("node %s is away", name)
 	}
-	u, err := url.Parse(nodes[i].Address)
-	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("node %s says that it is at %s, which is no address", name, task.Quote(nodes[i].Address))
-	}
-	u = u.JoinPath("v1", "talks")
-	u.RawQuery = q.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := s.readFrom(ctx, who, nodes[i], http.MethodGet, q, "v1", "talks")
 	if err != nil {
 		return nil, err
 	}
-	req.Header = http.Header{forwardedBy: {s.Node}, "Authorization": from.Values("Authorization")}
 	res, err := s.proxy.RoundTrip(req)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -213,6 +206,9 @@ func (s *server) talksOf(ctx context.Context, from http.Header, nodes []task.Nod
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	defer res.Body.Close()
+	if err := refusal(res); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:
@@ -228,7 +224,7 @@ func (s *server) talksOf(ctx context.Context, from http.Header, nodes []task.Nod
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	if said.Node != name {
-		return nil, fmt.Errorf("another node, %s, answers at %s", task.Quote(said.Node), u.Host)
+		return nil, fmt.Errorf("another node, %s, answers at %s", task.Quote(said.Node), req.URL.Host)
 	}
 	return said.Items, nil
 }

@@ -141,11 +141,11 @@ func (s *server) fresh(c *call, spec task.Spec) (store.Stored, error) {
 	}
 	now := s.now()
 	spec = settled(spec, now.Time)
-	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.who(), Change: task.ChangeCreated}
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.actor(), Change: task.ChangeCreated}
 	st := store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t}
 	var err error
 	if st.Entry, err = entryOf(t, now, now); err == nil {
-		pausing{now: now, who: c.who()}.over(store.Stored{}, spec, &st.Entry)
+		pausing{now: now, who: c.actor()}.over(store.Stored{}, spec, &st.Entry)
 	}
 	return st, err
 }
@@ -191,7 +191,7 @@ func (s *server) deleteTask(c *call) (answer, error) {
 		if err := c.matches(ref, st.Task.Revision); err != nil {
 			return err
 		}
-		_, err = s.Store.BuryTask(c.ctx(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: s.now(), DeletedBy: c.who()})
+		_, err = s.Store.BuryTask(c.ctx(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: s.now(), DeletedBy: c.actor()})
 		return about(ref.String(), err)
 	})
 	return answer{status: http.StatusNoContent}, err

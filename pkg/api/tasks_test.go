@@ -18,7 +18,7 @@ func TestTask_Lifecycle(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 
 	made := w.create("backup", "30 2 * * *")
-	if made.Generation != 1 || made.UID == "" || made.UpdatedBy != "ann" || made.Revision == 0 || made.Result != client.Created {
+	if made.Generation != 1 || made.UID == "" || made.UpdatedBy != w.actor() || made.Revision == 0 || made.Result != client.Created {
 		t.Errorf("created: %+v", made)
 	}
 	if want := time.Date(2026, 11, 21, 2, 30, 0, 0, time.UTC); !made.Next.Equal(want) || made.LeftMS != want.Sub(w.clock.now()).Milliseconds() {

@@ -75,4 +75,48 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	if from := w.entry(refOf("b")).From; from.Before(late) {
 		t.Errorf("in a batch from is %v; decided is all up to %v", from, late)
 	}
+
+	// A tick that was put off by jitter, and is not any more, is in the past of the
+	// watermark: the new schedule does not have it.
+	later := late.Add(10 * time.Second)
+	mark("b", later)
+	_, err = w.Patch(ctx, "default", "b", []byte(`{"jitter": null}`), 0)
+	must(t, err)
+	if from := w.entry(refOf("b")).From; from.Before(later) {
+		t.Errorf("without jitter from is %v; decided is all up to %v", from, later)
+	}
+}
+
+// From the instant at which a schedule with jitter takes another's place, the new one
+// governs, and up to it the old one. So that no tick is between now and that instant,
+// which is a little later, it is moved to before the tick.
+func TestUpdate_OfJitterSkipsNoTickOfTheNearFuture(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, patch string
+		tick       time.Duration // of the old or the new schedule, after now
+		from       time.Duration
+	}{
+		"jitter is added":             {`"schedule": "*/10 * * * * *"`, `{"jitter": "5s"}`, 40 * time.Millisecond, 39 * time.Millisecond},
+		"jitter is taken away":        {`"schedule": "*/10 * * * * *", "jitter": "5s"`, `{"jitter": null}`, 40 * time.Millisecond, 39 * time.Millisecond},
+		"only the new one has a tick": {`"schedule": "@yearly"`, `{"schedule": "*/10 * * * * *", "jitter": "5s"}`, 40 * time.Millisecond, 39 * time.Millisecond},
+		"only the old one has a tick": {`"schedule": "*/10 * * * * *"`, `{"schedule": "@yearly", "jitter": "5s"}`, 40 * time.Millisecond, 39 * time.Millisecond},
+		"a tick 1 ms away":            {`"schedule": "*/10 * * * * *"`, `{"jitter": "5s"}`, time.Millisecond, 0},
+		"the last instant":            {`"schedule": "*/10 * * * * *"`, `{"jitter": "5s"}`, 100 * time.Millisecond, 99 * time.Millisecond},
+		"a tick after it":             {`"schedule": "*/10 * * * * *"`, `{"jitter": "5s"}`, 101 * time.Millisecond, 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, ctx := newWorld(t), t.Context()
+			w.batch("", `{"name": "a", `+c.old+`, "action": {"noop": {}}}`)
+			tick := w.clock.now().Truncate(10 * time.Second).Add(20 * time.Second)
+			w.clock.advance(tick.Add(-c.tick).Sub(w.clock.now()))
+			now := w.clock.now()
+
+			_, err := w.Patch(ctx, "default", "a", []byte(c.patch), 0)
+			must(t, err)
+
+			if from := w.entry(ref("default", "a")).From.Sub(now); from != c.from {
+				t.Errorf("from is %v after the edit, want %v", from, c.from)
+			}
+		})
+	}
 }

@@ -30,7 +30,7 @@ func (s *server) triggerTask(c *call) (answer, error) {
 		if st.EntryMod == 0 {
 			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to mend it", task.ErrInvalid, ref)
 		}
-		run := s.manualRun(st)
+		run := c.requested(s.manualRun(st), ask.Env)
 		_, paused := inForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
 		_, err = s.Store.Enqueue(c.ctx(), st, task.Waiting{Run: run, Env: ask.Env})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -126,7 +127,7 @@ func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend b
 	now := s.now()
 	spec = settled(spec, now.Time)
 	t := old.Task
-	t.Spec, t.Generation, t.UpdatedAt, t.UpdatedBy = spec, old.Task.Generation+1, now, c.who()
+	t.Spec, t.Generation, t.UpdatedAt, t.UpdatedBy = spec, old.Task.Generation+1, now, c.actor()
 	t.Change = cmp.Or(ed.is, changeOf(old.Task.Spec, spec))
 	from, anchor := old.Entry.From, old.Entry.Anchor
 	anew := mend || !task.SameTicks(old.Task.Spec, spec)
@@ -137,7 +138,7 @@ func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend b
 	if err != nil {
 		return store.Stored{}, err
 	}
-	since := pausing{now: now, who: c.who(), resume: ed.resume}.over(old, spec, &e)
+	since := pausing{now: now, who: c.actor(), resume: ed.resume}.over(old, spec, &e)
 	if anew || usedUp(&old.Entry, old.Task.MaxRuns) && !usedUp(&old.Entry, spec.MaxRuns) {
 		since = now
 	}
@@ -147,8 +148,8 @@ func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend b
 		}
 	}
 	st := store.Stored{Ref: old.Ref, Task: t}
-	if anew && e.Jitter > 0 {
-		if since, err = s.behindMark(c, old.Ref, since); err != nil {
+	if anew && (old.Entry.Jitter > 0 || e.Jitter > 0) {
+		if since, err = s.behindMark(c, old, e, since); err != nil {
 			return store.Stored{}, err
 		}
 		st.MarkBy = since
@@ -163,19 +164,39 @@ func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend b
 // markMoves is how far a watermark may move between reading it and a write.
 const markMoves = 100 * time.Millisecond
 
-// behindMark is from when a schedule with jitter may take another's place: from
-// where the watermark will not be before it is written, or nothing is. A tick that
-// the former schedule had, and that is decided, would fall due once more with the
-// jitter of the new one.
-func (s *server) behindMark(c *call, ref store.Ref, since task.Time) (task.Time, error) {
-	mark, err := s.Store.Mark(c.ctx(), ref.Shard)
+// behindMark returns from when e takes the place of the old entry, if one of them has
+// jitter. The watermark must not be past that instant when the entry is written, or
+// nothing is written (MarkBy). Without jitter it does not matter where the watermark
+// is. With it, the same tick is due at another instant than before: a tick that the
+// watermark has passed would be due once more, or one that was not due yet would be
+// passed.
+//
+// The store's key revised does not help here: it stops commits that come after the
+// edit, and these are commits that came before it.
+//
+// The watermark may move until the entry is written, so the instant is a little later
+// than both now and the watermark. No tick of either schedule is in that time: it
+// would belong to neither.
+func (s *server) behindMark(c *call, old store.Stored, e task.Entry, since task.Time) (task.Time, error) {
+	mark, err := s.Store.Mark(c.ctx(), old.Ref.Shard)
 	if err != nil {
 		return since, err
 	}
 	if mark.After(since.Time) {
 		since = mark
 	}
-	return task.At(since.Add(markMoves)), nil
+
+	from := since.Add(markMoves)
+	for _, timed := range []task.Entry{old.Entry, e} {
+		sched, err := schedule.Parse(timed.Timing(), timed.Anchor.Time)
+		if err != nil {
+			continue // the old entry could not be read: it has no ticks
+		}
+		if tick, ok := sched.Next(since.Time); ok && !tick.After(from) {
+			from = tick.Add(-time.Millisecond)
+		}
+	}
+	return task.At(from), nil
 }
 
 // usedUp reports whether as many ticks became runs as may: then there are none. Those

@@ -26,7 +26,7 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 	must(t, err)
 	var told []string
 	for _, v := range list {
-		told = append(told, v.Change+" by "+v.UpdatedBy+": "+strings.Join(v.Changed, "; "))
+		told = append(told, v.Change+" by "+strings.Replace(v.UpdatedBy, w.actor(), "ann", 1)+": "+strings.Join(v.Changed, "; "))
 	}
 	want := []string{
 		"resumed by ann: pause_reason: x → none; paused: true → none", "paused by ann: pause_reason: none → x; paused: none → true",
@@ -38,7 +38,7 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 
 	must(t, w.Delete(ctx, "default", "a", 0))
 	_, err = w.Versions(ctx, "default", "a")
-	if e := wantError(t, err, task.ErrNotFound, client.CodeNotFound); !strings.Contains(e.Message, "it was deleted at 2026-11-20T23:05:00Z by ann") {
+	if e := wantError(t, err, task.ErrNotFound, client.CodeNotFound); !strings.Contains(e.Message, "it was deleted at 2026-11-20T23:05:00Z by "+w.actor()) {
 		t.Errorf("after the delete: %s", e.Message)
 	}
 	gone, err := w.store.Tombstone(ctx, ref("default", "a"))
@@ -110,6 +110,36 @@ func TestRollback(t *testing.T) {
 	w.put(w.store.Keys().Version(ref("default", "a"), 1), old)
 	_, err = back(client.RollbackRequest{To: 1}, 0)
 	wantError(t, err, task.ErrInvalid, task.CodeBadSchedule)
+}
+
+func TestSetCluster_LostAfter(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	shown := func() time.Duration {
+		st, err := w.Cluster(ctx)
+		must(t, err)
+		return st.LostAfter.Std()
+	}
+	if shown() != 2*time.Minute {
+		t.Errorf("by default %s", shown())
+	}
+	for _, c := range []struct{ set, want time.Duration }{
+		{30 * time.Second, 30 * time.Second}, {12 * time.Second, 12 * time.Second}, {24 * time.Hour, 24 * time.Hour}, {0, 2 * time.Minute},
+	} {
+		now, err := w.SetCluster(ctx, client.ClusterSettings{LostAfter: new(task.Duration(c.set))})
+		must(t, err)
+		record, err := w.store.Cluster(ctx)
+		must(t, err)
+		if now.LostAfter.Std() != c.want || shown() != c.want || record.EffectiveLostAfter().Std() != c.want {
+			t.Errorf("set to %s it is %s, shown as %s, on record %s", c.set, *now.LostAfter, shown(), record.EffectiveLostAfter())
+		}
+		if *now.CatchUpRate != task.DefaultCatchUpRate {
+			t.Errorf("the other setting is %d now", *now.CatchUpRate)
+		}
+	}
+	for _, d := range []time.Duration{-time.Second, time.Millisecond, 12*time.Second - 1, 24*time.Hour + 1} {
+		_, err := w.SetCluster(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
+		wantError(t, err, task.ErrInvalid, task.CodeOutOfRange)
+	}
 }
 
 func TestSetCluster_CatchUpRate(t *testing.T) {

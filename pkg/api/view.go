@@ -215,6 +215,9 @@ func (c *call) answerTask(status int, st store.Stored, result string) (answer, e
 		v, err = client.Task{Task: tidy(st.Task)}, nil
 	}
 	v.Result = result
+	if result != "" && result != client.Deleted && c.s.Nodes != nil {
+		v.Warnings = placementWarnings(st.Task.Spec, c.s.Nodes())
+	}
 	if c.dry {
 		v.DryRun = c.change
 	}
