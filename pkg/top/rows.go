@@ -67,7 +67,7 @@ func (m *Model) problemRows() (rows []row) {
 		}
 		by := ""
 		if f.By != "" {
-			by = "by " + f.By + ": "
+			by = "by " + task.ActorName(f.By) + ": "
 		}
 		add(Cyan, "❄", "frozen", what, m.since(f.Since), by+f.Reason, Target{})
 	}

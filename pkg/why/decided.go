@@ -44,7 +44,7 @@ func (f *Facts) pausedSoon(g *finding) bool {
 }
 
 // trimmed reports whether the outcome of a tick may have been deleted since,
-// because newer ones have come, and how.
+// because others have ended after it, and how.
 func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
 	keep, failures := g.version.History.Keep, g.version.History.Record == task.RecordFailures
 	for i := range all {
@@ -53,11 +53,11 @@ func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
 			failures = failures || v.History.Record == task.RecordFailures
 		}
 	}
-	newer := f.newer(g.tick)
+	later := f.endedAfter(g.tick)
 	switch {
-	case newer >= int64(keep):
-		return true, fmt.Sprintf("of the task's runs the last %d are kept (history.keep), and there are %d newer ones", keep, newer)
-	case failures && newer > 0:
+	case later >= int64(keep):
+		return true, fmt.Sprintf("of the task's runs the last %d to end are kept (history.keep), and %d on record ended after this tick", keep, later)
+	case failures && later > 0:
 		return true, "of runs that succeed only the newest is kept (history.record: failures); it neither failed nor was it skipped or missed, or that would be on record"
 	}
 	return false, ""

@@ -99,6 +99,9 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 			}
 			text += fmt.Sprintf(", %s %s after it fell due", what, span(late))
 		}
+		if last := r.LastNode(); last != "" && last == r.Node && g.version != nil && g.version.Target.MovesRetries() {
+			text += fmt.Sprintf(", where attempt %d had failed: no other node that matches had a free slot", r.Attempts[len(r.Attempts)-1].Attempt)
+		}
 		add("Dispatched", "%s", text)
 	}
 	for _, t := range r.Attempts {
@@ -129,6 +132,12 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 	if r.Count > 1 {
 		add("With", "%s, from %s to %s, in one record", plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time))
+	}
+	if r.CreatedBy != "" {
+		add("Asked for", "by %s on %s", r.CreatedBy, w.exact(r.ScheduledTime.Time))
+	}
+	if len(r.EnvNames) > 0 {
+		add("With env", "%s", strings.Join(r.EnvNames, ", "))
 	}
 	if r.RetryOf != "" {
 		add("Runs again", "%s, which had used up its attempts", r.RetryOf)

@@ -124,11 +124,12 @@ func (f *Facts) waited(at time.Time) *task.Run {
 	return nil
 }
 
-// newer is how many ended runs on record are newer than a tick.
-func (f *Facts) newer(tick time.Time) int64 {
+// endedAfter is how many runs on record ended after a tick: those of newer ticks,
+// and those of older ticks that took longer. A task keeps the runs that ended last.
+func (f *Facts) endedAfter(tick time.Time) int64 {
 	n := f.Newer
 	for _, r := range f.Runs {
-		if r.State.Final() && r.ScheduledTime.After(tick) {
+		if r.State.Final() && (r.ScheduledTime.After(tick) || r.EndedAt.After(tick)) {
 			n++
 		}
 	}

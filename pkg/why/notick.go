@@ -38,7 +38,7 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	case afterRuns && at.After(w.Now):
 		g.verdict = task.VerdictDepends
 		there = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: the next comes %s after the end of the last", w.when(at), task.Duration(period))
-	case afterRuns && w.newer(at) >= int64(v.History.Keep):
+	case afterRuns && w.endedAfter(at) >= int64(v.History.Keep):
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the runs of that time, from whose ends its ticks followed")
 		there = fmt.Sprintf("whether there was a tick on %s is not on record any more: the next came %s after the end of each run", w.when(at), task.Duration(period))

@@ -18,7 +18,7 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 	}
 	what := "the tick of " + s.when(g.tick)
 	if r.Trigger == task.TriggerManual {
-		what = "the run that was asked for on " + s.when(r.ScheduledTime.Time)
+		what = "the run that was asked for on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
 	switch r.State {
 	case task.Queued:
@@ -159,7 +159,7 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 func runWords(s speaker, r *task.Run) string {
 	text := "that of " + s.when(r.ScheduledTime.Time)
 	if r.Trigger == task.TriggerManual {
-		text = "one that was asked for on " + s.when(r.ScheduledTime.Time)
+		text = "one that was asked for on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
 	if r.Node != "" {
 		text += " on " + r.Node

@@ -64,10 +64,36 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 	if r.NotBefore.After(f.Now) {
 		text += ", and the next starts no sooner than " + s.clock(r.NotBefore.Time)
 	}
+	text += f.elsewhereWords(r)
 	if o := f.Owner; o != nil && f.node(o.Node) == nil {
 		text += fmt.Sprintf("; its shard has no owner at present: %s is away", o.Node)
 	}
 	return text
+}
+
+// elsewhereWords names the nodes to which the next attempt of a run can go, if it avoids the node of
+// the attempt that failed: see Want.Avoid in package scheduler.
+func (f *Facts) elsewhereWords(r *task.Run) string {
+	last := r.LastNode()
+	if last == "" || f.Entry == nil || !f.Entry.Target.MovesRetries() {
+		return ""
+	}
+
+	var others []string
+	for _, name := range f.takers() {
+		if name != last {
+			others = append(others, name)
+		}
+	}
+
+	switch len(others) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("; it goes to %s if that has a free slot", others[0])
+	}
+
+	return fmt.Sprintf("; it goes to another node than %s if one has a free slot", last)
 }
 
 // frozenWords says who froze what, and why.

@@ -226,7 +226,21 @@ var stories = []story{
 			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("12:05:00"))
 			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, ExitCode: code(1), Node: "n2"}}
 		})
-	}, "11:30", task.VerdictWaiting, []string{"attempt 1 failed with exit code 1 on n2, and the next starts no sooner than 12:05 UTC"}},
+	}, "11:30", task.VerdictWaiting, []string{"attempt 1 failed with exit code 1 on n2, and the next starts no sooner than 12:05 UTC; it goes to n1 if that has a free slot."}},
+	{"waiting for its retry, which stays on its node", func() *world {
+		w := nightly().run("11:30:00", task.Queued, func(r *task.Run) {
+			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("12:05:00"))
+			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, ExitCode: code(1), Node: "n2"}}
+		})
+		w.Task.Target.Strategy, w.Entry.Target.Strategy = task.StrategySticky, task.StrategySticky
+		return w
+	}, "11:30", task.VerdictWaiting, []string{"and the next starts no sooner than 12:05 UTC."}},
+	{"its retry found no other node", func() *world {
+		return nightly().run("11:30:00", task.Running, func(r *task.Run) {
+			r.Node, r.Attempt = "n2", 2
+			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, ExitCode: code(1), Node: "n2"}}
+		})
+	}, "11:30", task.VerdictRunning, []string{"where attempt 1 had failed: no other node that matches had a free slot"}},
 
 	{"no tick", func() *world { return nightly().all() }, "02:31", task.VerdictNoTick,
 		[]string{"There was no tick on Tue 10 Mar 2026 02:31 UTC: 30 * * * *; the tick before was Tue 10 Mar 2026 02:30 UTC, the next was Tue 10 Mar 2026 03:30 UTC."}},
@@ -327,11 +341,11 @@ var stories = []story{
 		w := nightly().run("03:30:00", task.Succeeded, nil)
 		w.Task.History.Keep = 1
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"the last 1 are kept (history.keep), and there are 1 newer ones"}},
+	}, "02:30", task.VerdictForgotten, []string{"the last 1 to end are kept (history.keep), and 1 on record ended after this tick"}},
 	{"kept less for a while", func() *world {
 		return nightly().run("03:30:00", task.Succeeded, nil).change("04:00:00", "bob", func(s *task.Spec) { s.History.Keep = 1 }).
 			change("05:00:00", "bob", func(s *task.Spec) { s.History.Keep = 20 })
-	}, "02:30", task.VerdictForgotten, []string{"the last 1 are kept"}},
+	}, "02:30", task.VerdictForgotten, []string{"the last 1 to end are kept"}},
 	{"decided by the entry, at its from", func() *world {
 		w := nightly()
 		w.Covered, w.Entry.From = false, task.At(at("11:30:00"))
