@@ -25,9 +25,11 @@ type app struct {
 	now      func() time.Time
 	terminal func(stream any) (width int, is bool) // a field, for tests
 
-	tokenOfHost string // in place of hostTokenFile, for tests
+	tokenOfHost  string // in place of hostTokenFile, for tests
+	socketOfHost string // in place of hostSocket, for tests
 
 	server        string
+	insecure      bool
 	ns            string
 	allNamespaces bool
 	output        string
@@ -53,7 +55,8 @@ type app struct {
 
 func (a *app) bind(f *pflag.FlagSet) {
 	f.StringVar(&a.context, "context", "", "`NAME` of a cluster in the configuration (CARILLON_CONTEXT; see help contexts)")
-	f.StringVar(&a.server, "server", "", "`URL` where the API answers (CARILLON_SERVER; default "+client.DefaultServer+")")
+	f.StringVar(&a.server, "server", "", "`URL` where the API answers (CARILLON_SERVER; default unix://"+hostSocket+" if you may open it, else "+client.DefaultServer+")")
+	f.BoolVar(&a.insecure, "insecure", false, "send the token in clear text to other hosts, and to any program that listens on this one")
 	f.StringVarP(&a.ns, "namespace", "n", "", "namespace `NAME` (CARILLON_NAMESPACE; default default)")
 	f.BoolVarP(&a.allNamespaces, "all-namespaces", "A", false, "all namespaces")
 	f.StringVarP(&a.output, "output", "o", "table", "`FORMAT`: table, wide, json, jsonl, yaml or name")
@@ -214,6 +217,20 @@ func reason(err error) string {
 func (a *app) note(format string, args ...any) {
 	if !a.quiet {
 		fmt.Fprintf(a.Err, a.plain(format)+"\n", args...)
+	}
+}
+
+// warnAbout prints the server's warnings about tasks that were written. Other outputs than for people
+// have them in the task itself.
+func (a *app) warnAbout(tasks ...client.Task) {
+	if !a.human() {
+		return
+	}
+
+	for _, t := range tasks {
+		for _, text := range t.Warnings {
+			a.note("warning: %s: %s", a.taskName(t), printable(text))
+		}
 	}
 }
 

@@ -64,11 +64,11 @@ func (a *app) memberAdd() *cobra.Command {
 		Short: "Tell the embedded etcd of a new member, before its agent starts",
 		Long: "Tell the embedded etcd of a new member, before its agent starts. It learns what there is, and votes when it has\n" +
 			"caught up. One that is lost is removed first.",
-		Example: "  carillon cluster member remove n3\n  carillon cluster member add n3 --peer-url http://10.0.0.3:2380",
+		Example: "  carillon cluster member remove n3\n  carillon cluster member add n3 --peer-url https://10.0.0.3:2380",
 		Args:    args(1, 1, "the agent's name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if peer == "" {
-				return usage("--peer-url: where the other members will reach it, such as http://10.0.0.3:2380")
+				return usage("--peer-url: where the other members will reach it, such as https://10.0.0.3:2380")
 			}
 			c, err := a.connect()
 			if err != nil {
@@ -78,12 +78,21 @@ func (a *app) memberAdd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.memberChanged(ch, fmt.Sprintf("added %s; start it, with an empty data directory:", ch.Name),
-				fmt.Sprintf("  carillon agent --embedded --name %s --initial-cluster-state existing --initial-cluster %s", ch.Name, ch.InitialCluster))
+			return a.memberChanged(ch, fmt.Sprintf("added %s; start it, with an empty data directory:", ch.Name), startOfMember(ch, peer))
 		},
 	}
-	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members will reach it: http://HOST:PORT, or https")
+	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members will reach it: https://HOST:PORT, or http with insecure_peers")
 	return cmd
+}
+
+// startOfMember says how to start a member that was added, and how it gets its certificate.
+func startOfMember(ch client.MemberChange, peer string) string {
+	start := fmt.Sprintf("  carillon agent --embedded --name %s --initial-cluster-state existing --initial-cluster %s", ch.Name, ch.InitialCluster)
+	if !strings.HasPrefix(peer, "https:") {
+		return start + " --insecure-peers"
+	}
+	return start + fmt.Sprintf("\n\nIts certificate, unless it has an etcd_peer_cert of yours: run this on the host of the member that has the CA, and put\n"+
+		"what it prints into the file join-token in the data directory of %s:\n  sudo carillon cluster join-token %s --peer-url %s", ch.Name, ch.Name, peer)
 }
 
 func (a *app) memberRemove() *cobra.Command {

@@ -12,7 +12,7 @@ import (
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
-	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(),
+	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(), only(a.clusterJoinToken(), asTable, asJSON, asYAML),
 		only(a.clusterSet(), asTable, asJSON, asYAML),
 		only(a.clusterFreeze(), asTable, asJSON, asYAML), only(a.clusterUnfreeze(), asTable, asJSON, asYAML),
 		only(a.clusterUpgrade(), asTable, asJSON, asYAML), only(a.clusterDowngrade(), asTable, asJSON, asYAML))
@@ -55,6 +55,13 @@ func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 	if s.Epoch > 1 {
 		d.field("Epoch", "%d", s.Epoch)
 	}
+	if s.ChangedBy != "" {
+		words := fmt.Sprintf("%s by %s", a.gone(s.ChangedAt, "UTC"), s.ChangedBy)
+		if s.Change != "" {
+			words += ": " + s.Change
+		}
+		d.field("Changed", "%s", words)
+	}
 	nodes := a.share(s.NodesReady, s.Nodes, "ready")
 	if s.Pressed > 0 {
 		nodes += a.paint(yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
@@ -72,6 +79,9 @@ func (a *app) describeCluster(d *details, s client.ClusterStatus) {
 	}
 	if s.CatchUpRate > 0 {
 		d.field("Catching up", "%s", catchUpWords(s.CatchUpRate))
+	}
+	if s.LostAfter > 0 { // of a server that tells
+		d.field("Lost after", "%s", lostAfterWords(s.LostAfter))
 	}
 	if r := s.Room; r != nil {
 		history := ""

@@ -275,8 +275,8 @@ func (a *app) completeContextSet(cmd *cobra.Command, done []string, typed string
 	switch {
 	case begun && strings.HasSuffix(key, "_file"):
 		return nil, cobra.ShellCompDirectiveDefault
-	case begun && key == "read_only":
-		return []cobra.Completion{"read_only=true", "read_only=false"}, cobra.ShellCompDirectiveNoFileComp
+	case begun && (key == "read_only" || key == "insecure"):
+		return []cobra.Completion{key + "=true", key + "=false"}, cobra.ShellCompDirectiveNoFileComp
 	}
 	var words []cobra.Completion
 	for _, name := range contextFields() {

@@ -91,7 +91,7 @@ func (a *app) origins(s *settings) ([]origin, error) {
 	}{
 		{"context", chosen{s.context, s.by}}, {"server", server}, {"namespace", a.namespaceOf(s)}, {"token", token},
 		{"ca_file", a.fileOf(s, "--ca-file", a.caFile, s.CAFile)}, {"cert_file", a.fileOf(s, "--cert-file", a.certFile, s.CertFile)},
-		{"key_file", a.fileOf(s, "--key-file", a.keyFile, s.KeyFile)}, {"read_only", readOnly},
+		{"key_file", a.fileOf(s, "--key-file", a.keyFile, s.KeyFile)}, {"read_only", readOnly}, {"insecure", a.insecureOf(s)},
 	} {
 		list = append(list, origin{o.name, o.value, first(o.origin, byDefault)})
 	}
@@ -247,11 +247,12 @@ func (a *app) setField(ctx context.Context, c *contextSpec, word string) error {
 		"token_file": &c.TokenFile, "token": &c.Token, "namespace": &c.Namespace}
 	key = strings.ReplaceAll(key, "-", "_")
 	switch field := fields[key]; {
-	case key == "read_only":
+	case key == "read_only", key == "insecure":
 		if value != "true" && value != "false" && value != "" {
 			return task.NoneOf(task.CodeBadValue, key, value, "true", "false")
 		}
-		c.ReadOnly = value == "true"
+		switches := map[string]*bool{"read_only": &c.ReadOnly, "insecure": &c.Insecure}
+		*switches[key] = value == "true"
 	case field == nil:
 		e := usage("%s is not a field of a context", quote(key))
 		if near := task.Nearest(key, contextFields()); near != "" {

@@ -27,7 +27,7 @@ func TestRewrite_SaysWhatItIsTold(t *testing.T) {
 	value := rapid.SampledFrom([]string{"", "", "x", "true", "1", "a b", "#c", "it's \"so\"", "/a/b:c", "https://h:7070", "null", "~/t", "é"})
 	spec := rapid.Custom(func(t *rapid.T) contextSpec {
 		return contextSpec{Server: value.Draw(t, "server"), CAFile: value.Draw(t, "ca"), TokenFile: value.Draw(t, "file"),
-			Token: value.Draw(t, "token"), Namespace: value.Draw(t, "namespace"), ReadOnly: rapid.Bool().Draw(t, "read_only")}
+			Token: value.Draw(t, "token"), Namespace: value.Draw(t, "namespace"), ReadOnly: rapid.Bool().Draw(t, "read_only"), Insecure: rapid.Bool().Draw(t, "insecure")}
 	})
 	file := rapid.Custom(func(t *rapid.T) contextFile {
 		f := contextFile{Contexts: rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "prod", "c.d"}), spec, 0, 3).Draw(t, "contexts")}

@@ -4,8 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -34,9 +32,29 @@ func (s *settings) choose(flag, flagValue, variable, variableValue, fromContext 
 	return chosen{"", byDefault}
 }
 
-// serverOf is where calls go; "" is the default.
+// hostSocket is where the node of this host answers to those who may open it.
+const hostSocket = "/run/carillon/api.sock"
+
+// serverOf is where calls go; "" is the default. If nothing names a server it is the
+// socket of this host's node for who may open it: no other user can listen there.
 func (a *app) serverOf(s *settings) chosen {
-	return s.choose("--server", a.server, "CARILLON_SERVER", a.Env("CARILLON_SERVER"), s.Server)
+	c := s.choose("--server", a.server, "CARILLON_SERVER", a.Env("CARILLON_SERVER"), s.Server)
+	if socket := first(a.socketOfHost, hostSocket); c.value == "" && canOpenSocket(socket) {
+		c.value = "unix://" + socket
+	}
+	return c
+}
+
+// insecureOf reports whether the token may go out in clear text. A context says so of
+// its own server only.
+func (a *app) insecureOf(s *settings) chosen {
+	switch {
+	case a.insecure:
+		return chosen{"true", "--insecure"}
+	case s.Insecure && a.home(s):
+		return chosen{"true", "context " + s.context}
+	}
+	return chosen{"false", byDefault}
 }
 
 // namespaceOf is where names without one are looked up.
@@ -97,14 +115,12 @@ func (a *app) tokenOf(s *settings) (token, file chosen) {
 // and its data is at the usual place.
 const hostTokenFile = "/var/lib/carillon/token"
 
-// hostToken is that file, for who may read it, which is root, and towards this host's
-// own node only; "" for all others.
+// hostToken is that file, for who may read it, which is root, and towards a port of this
+// host only; "" for all others. A unix socket needs none: the node knows root there by its
+// user, and a token that is not sent cannot be taken.
 func (a *app) hostToken(server string) string {
-	u, err := url.Parse(first(server, client.DefaultServer))
-	if err != nil {
-		return ""
-	}
-	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	c, err := client.New(client.Config{Server: server})
+	if err != nil || !c.OnThisHost() || strings.HasPrefix(c.Server(), "unix://") {
 		return ""
 	}
 	file := first(a.tokenOfHost, hostTokenFile)
@@ -122,11 +138,22 @@ func (a *app) token() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token, file := a.tokenOf(s)
-	if file.value != "" {
-		return a.readToken(file.value)
+	token, _, err := a.readTokenOf(s)
+	return token, err
+}
+
+// readTokenOf is the token that calls carry, and the users who have it without being
+// told: the owner of its file.
+func (a *app) readTokenOf(s *settings) (token string, owners []int, err error) {
+	chosen, file := a.tokenOf(s)
+	if file.value == "" {
+		return chosen.value, nil, nil
 	}
-	return token.value, nil
+	if uid, ok := ownerOf(file.value); ok {
+		owners = append(owners, uid)
+	}
+	token, err = a.readToken(file.value)
+	return token, owners, err
 }
 
 func (a *app) connect() (*client.Client, error) {
@@ -136,24 +163,33 @@ func (a *app) connect() (*client.Client, error) {
 // connectFor makes a client whose calls take no longer than limit. It does not
 // connect.
 func (a *app) connectFor(limit time.Duration) (*client.Client, error) {
+	cfg, err := a.clientConfig(limit)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(cfg)
+}
+
+// clientConfig is how the server is reached.
+func (a *app) clientConfig(limit time.Duration) (cfg client.Config, err error) {
 	s, err := a.settings()
 	if err != nil {
-		return nil, err
+		return cfg, err
 	}
-	token, err := a.token()
-	if err != nil {
-		return nil, err
+	cfg = client.Config{Server: a.serverOf(s).value, Timeout: limit, ReadOnly: s.ReadOnly, Insecure: a.insecureOf(s).value == "true"}
+	if cfg.Token, cfg.TrustedUsers, err = a.readTokenOf(s); err != nil {
+		return cfg, err
 	}
-	cfg := client.Config{Server: a.serverOf(s).value, Token: token, Timeout: limit, ReadOnly: s.ReadOnly}
+
 	ca := a.fileOf(s, "--ca-file", a.caFile, s.CAFile)
 	cert, key := a.fileOf(s, "--cert-file", a.certFile, s.CertFile), a.fileOf(s, "--key-file", a.keyFile, s.KeyFile)
 	if cfg.TLS, err = secured(ca.value, cert.value, key.value); err != nil {
-		return nil, err
+		return cfg, err
 	}
 	if a.verbose {
 		cfg.Trace = a.traced
 	}
-	return client.New(cfg)
+	return cfg, nil
 }
 
 // traced tells of a call, for -v.

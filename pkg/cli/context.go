@@ -26,6 +26,7 @@ type contextSpec struct {
 	Token     string `json:"token,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	ReadOnly  bool   `json:"read_only,omitempty"`
+	Insecure  bool   `json:"insecure,omitempty"`
 }
 
 // contextFile is the user's configuration.

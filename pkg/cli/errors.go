@@ -172,7 +172,7 @@ func (a *app) explainRemote(e *client.Error) *failure {
 	switch {
 	case e.Code == client.CodeReadOnly:
 		return a.readOnly()
-	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
+	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden, e.Code == client.CodeUntrusted:
 		f.exit = exitAuth
 		f.Hint = a.tokenHint()
 	case errors.Is(e, task.ErrUnknown), errors.Is(e, task.ErrUnavailable), errors.Is(e, context.DeadlineExceeded):

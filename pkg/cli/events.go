@@ -246,7 +246,9 @@ func (a *app) eventWords(e task.Event) string {
 		}
 		return fmt.Sprintf("events of revisions %d to %d are gone", e.From, e.To) + more
 	case task.EventNode:
-		by = "" // itself
+		if e.Actor == e.Node {
+			by = "" // itself
+		}
 	case task.EventCluster:
 		if e.Action == task.ActionLeader {
 			return first(e.Node, "nobody") + " leads" + leaderWas(e.Previous)

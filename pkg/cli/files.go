@@ -125,16 +125,18 @@ func (f *files) readFile(ctx context.Context, file string) (err error) {
 	}
 	var b []byte
 	if file == "-" {
-		f.stdin = bufio.NewReaderSize(f.In, manifest.MaxLine+1024)
-		b, err = patiently(ctx, func() ([]byte, error) {
-			if manifest.BeginsWithLine(f.stdin) {
-				f.streams = append(f.streams, file)
-				return nil, nil
-			}
-			return manifest.LoadFrom("standard input", f.stdin)
-		})
-		if err == nil && ctx.Err() == nil && len(f.streams) > 0 && f.streams[len(f.streams)-1] == file {
+		in := bufio.NewReaderSize(f.In, manifest.MaxLine+1024)
+		f.stdin = in
+
+		// A read is left behind when ctx ends: it must change nothing of f.
+		var isLines bool
+		isLines, err = patiently(ctx, func() (bool, error) { return manifest.BeginsWithLine(in), nil })
+		if err == nil && isLines {
+			f.streams = append(f.streams, file)
 			return nil
+		}
+		if err == nil {
+			b, err = patiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", in) })
 		}
 		file = "stdin"
 	} else {

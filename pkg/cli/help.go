@@ -113,6 +113,7 @@ They are in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.
       token_file: prod.token        # or token: itself, if only you can read this file
       namespace: billing
       read_only: true               # every change is refused
+      insecure: true                # the token may go out in clear text
 
 Flags beat the environment, which beats the file. The flag --context counts as a
 flag for all that its context says.
@@ -185,7 +186,7 @@ const selectorsTopic = `A selector picks by labels. All of its terms, separated 
 
 Tasks are picked with -l:            carillon task pause -l team=data
 Nodes are picked by a task's target: carillon task update x --selector 'role = db, !gpu'
-Every node has the labels node, os and arch.
+Every node has the labels node, host, os and arch.
 
 Names take simple patterns too, in quotes: carillon task list 'nightly-*'.
 A change of more than one task that was not named asks first; --yes goes ahead,

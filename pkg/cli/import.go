@@ -59,19 +59,21 @@ func (i *importing) settle(cmd *cobra.Command, local bool) error {
 	if cmd.Flags().Changed("namespace") || i.Env("CARILLON_NAMESPACE") != "" {
 		i.Namespace = i.namespace()
 	}
-	if i.anyNode {
-		i.Node = ""
-	} else if i.Node == "" && local {
-		i.Node = hostNode()
-	}
-	if i.Node != "" {
+
+	switch {
+	case i.Node != "":
 		if err := task.CheckName("node", i.Node); err != nil {
 			return err
 		}
-		if !cmd.Flags().Changed("prefix") {
-			i.Prefix = i.Node
-		}
+	case local && !i.anyNode:
+		// Jobs of this host stay on it, whatever its node is called: that of carillon dev is called dev.
+		i.Host = hostLabel()
 	}
+
+	if pinnedTo := first(i.Node, i.Host); pinnedTo != "" && !cmd.Flags().Changed("prefix") {
+		i.Prefix = pinnedTo
+	}
+
 	if i.Timezone != "" {
 		_, err := schedule.Location(i.Timezone)
 		return err
@@ -199,8 +201,8 @@ func within(paths []string, wanted func(name string) bool) (files []string, err 
 
 var notInNodeName = regexp.MustCompile(`[^a-z0-9._-]+`)
 
-// hostNode is what a node on this host is called unless it is told otherwise.
-func hostNode() string {
+// hostLabel returns the label "host" that nodes on this host have.
+func hostLabel() string {
 	host, err := os.Hostname()
 	if err != nil {
 		return "node"

@@ -77,6 +77,7 @@ func (a *app) ago(flag, text string, zone *time.Location) (time.Time, error) {
 type runListing struct {
 	runFlags
 	task, node         string
+	selector           string // matches the labels of tasks
 	parts, dead, watch bool
 }
 
@@ -87,13 +88,14 @@ func (a *app) runList() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List runs, newest first",
 		Long: "List runs, newest first: what waits and runs, what ended, and ticks that did not run; of the tasks that are named, or\n" +
-			"of all. With --dead only those that failed, timed out or were lost and have no attempt left: `carillon run retry` and\n" +
-			"`dismiss` take them off that list; it has the newest 100 of a task. With --parts, or --node, the parts of runs are listed\n" +
-			"like runs. Times without an offset are of your zone.",
+			"whose labels match -l, or of all. With --dead only those that failed, timed out or were lost and have no attempt left:\n" +
+			"`carillon run retry` and `dismiss` take them off that list; it has the newest 100 of a task. With --parts, or --node, the\n" +
+			"parts of runs are listed like runs. Times without an offset are of your zone.",
 		Example: `  carillon run list --limit 20
   carillon run list --state running,queued -A
   carillon run list nightly-backup --since 24h
   carillon run list --state failed,timed_out --since 2026-11-20 --node db-1 -o json
+  carillon run list -l team=data --since 24h
   carillon run list --state running -w
   carillon run list index --parts --state failed
   carillon run list --dead -A`,
@@ -103,6 +105,7 @@ func (a *app) runList() *cobra.Command {
 	cmd.Flags().BoolVar(&l.parts, "parts", false, "the parts of runs, too")
 	cmd.Flags().BoolVar(&l.dead, "dead", false, "only runs that have no attempt left")
 	cmd.Flags().StringVar(&l.task, "task", "", "only runs of this task")
+	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "runs of tasks whose labels match, such as team=data")
 	cmd.Flags().StringVar(&l.node, "node", "", "only runs on this node")
 	bindWatch(cmd, &l.watch)
 	complete(cmd, "task", a.completeTasks)
@@ -119,6 +122,8 @@ func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 		return err
 	case len(words) > 0 && l.task != "":
 		return usage("names and --task exclude each other")
+	case l.selector != "" && (len(words) > 0 || l.task != ""):
+		return usage("names and -l exclude each other")
 	case l.watch && (l.dead || len(words) > 1):
 		return usage("--watch is for the runs of one task, or of all, and not for --dead")
 	case l.parts && l.dead:
@@ -126,7 +131,10 @@ func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 	case l.task != "":
 		words = []string{l.task}
 	}
-	f.Namespace, f.Node, f.Parts, f.Dead = a.scope(), l.node, l.parts, l.dead
+	if _, err := task.ParseSelector(l.selector); err != nil {
+		return task.Under("selector", err)
+	}
+	f.Namespace, f.Node, f.Parts, f.Dead, f.Selector = a.scope(), l.node, l.parts, l.dead, l.selector
 	f.Progress = !l.dead && (a.output == asWide || len(a.columns) > 0 && a.wants("PROGRESS"))
 	c, err := a.connect()
 	if err != nil {

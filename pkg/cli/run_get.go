@@ -73,6 +73,8 @@ func (a *app) describeRun(d *details, r task.Run, zone string) {
 	d.field("Message", "%s", r.Message)
 	d.field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
 	d.field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
+	d.field("Asked for by", "%s", r.CreatedBy)
+	d.field("With env", "%s", strings.Join(r.EnvNames, ", "))
 	d.field("Tick", "%s", at(r.ScheduledTime))
 	if r.Count > 1 {
 		d.field("Last tick", "%s", at(r.Last))

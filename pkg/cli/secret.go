@@ -62,7 +62,7 @@ func (a *app) secretGrid(list []task.Secret, wide bool) *grid {
 		g.heads = append(g.heads, "KEY ID", "CHANGE")
 	}
 	for _, s := range list {
-		row := []string{a.secretName(s), oneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), a.gone(s.UpdatedAt, readersZone), first(oneLine(s.UpdatedBy), a.none())}
+		row := []string{a.secretName(s), oneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), a.gone(s.UpdatedAt, readersZone), first(oneLine(task.ActorName(s.UpdatedBy)), a.none())}
 		if wide {
 			row = append(row, oneLine(s.KeyID), s.Change)
 		}

@@ -68,6 +68,7 @@ type applying struct {
 	applied []client.Task  // for programs
 	held    []string       // lines of an output that may yet become too long
 	codes   []int          // exit codes of what failed, told already
+	warned  int            // tasks that the server has warned about
 }
 
 func (a *app) newApplying() *applying {
@@ -232,7 +233,22 @@ func (r *applying) answered(o manifest.Object, b client.BatchResult) error {
 	if b.Task != nil {
 		t = *b.Task
 	}
+	t.Warnings = b.Warnings
+	r.warn(t)
 	return r.became(t)
+}
+
+// warn prints the warnings of the first tasks that have some, and counts the others.
+func (r *applying) warn(t client.Task) {
+	if len(t.Warnings) == 0 {
+		return
+	}
+
+	if r.warned < few {
+		r.warnAbout(t)
+	}
+
+	r.warned++
 }
 
 // became notes, or tells, what became of a task.
@@ -314,6 +330,9 @@ func (r *applying) sum() {
 	}
 	if n := len(r.codes); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d failed", n))
+	}
+	if r.warned > few && r.human() {
+		r.note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-few)
 	}
 	dry := ""
 	if r.dry {

@@ -67,6 +67,7 @@ func (a *app) taskCreate() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		a.warnAbout(t)
 		if dryRun {
 			return a.wouldBe(t)
 		}
@@ -195,6 +196,7 @@ func (a *app) taskUpdate() *cobra.Command {
 			}
 			return t, fmt.Sprintf("updated %s%s", a.show(r), a.nextWords(t)), err
 		})
+		a.warnAbout(changed...)
 		if err := emitChanged(a, changed, len(refs), a.taskName); err != nil {
 			return err
 		}

@@ -125,6 +125,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 		done, err := e.apply(ctx, c, body)
 		if err == nil {
 			os.Remove(e.file)
+			e.warnAbout(done)
 			e.say("%s %s%s", done.Result, e.taskName(done), e.nextWords(done))
 			return e.emit(done, done.Result)
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -161,7 +162,13 @@ func (x *exporting) write(t client.Task) error {
 	return x.print(string(text))
 }
 
+// writeFile writes a task to a file of its own. The server decides how the file is called, so its
+// names are checked here, too: a server that lies must not choose a path outside the directory.
 func (x *exporting) writeFile(t client.Task, least []byte) error {
+	if err := cmp.Or(task.CheckName("namespace", t.Namespace), task.CheckName("name", t.Name)); err != nil {
+		return fmt.Errorf("the server returned a task that cannot be a file: %w", err)
+	}
+
 	text, err := manifest.WriteYAML(least)
 	if err != nil {
 		return fmt.Errorf("write YAML: %w", err)

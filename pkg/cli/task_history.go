@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -25,6 +26,16 @@ func (a *app) taskHistory() *cobra.Command {
 		ValidArgsFunction: a.completeTask,
 	}
 	flags.bind(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		failed := flagError(cmd, err)
+
+		// Other commands that list runs take a selector.
+		var f *failure
+		if text := err.Error(); errors.As(failed, &f) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
+			f.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
+		}
+		return failed
+	})
 	cmd.Flags().BoolVar(&versions, "versions", false, "the versions of the task instead of its runs")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		r, err := a.ref(words[0])

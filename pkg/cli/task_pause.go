@@ -76,7 +76,7 @@ func (a *app) taskResume() *cobra.Command {
 func (a *app) pausedWords(t client.Task) string {
 	words, by := "paused", ""
 	if p := t.Pause; p != nil {
-		by = oneLine(p.By)
+		by = oneLine(task.ActorName(p.By))
 		if p.By == task.PausedByFailures {
 			by = "after failures"
 		}

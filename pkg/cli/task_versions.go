@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // showVersions lists what a task has been.
@@ -26,7 +27,7 @@ func (a *app) showVersions(cmd *cobra.Command, c *client.Client, r ref, limit in
 				g.add(fmt.Sprint(v.Generation), a.none(), a.none(), "unreadable", "")
 				continue
 			}
-			g.add(fmt.Sprint(v.Generation), a.gone(v.UpdatedAt, v.Timezone), first(oneLine(v.UpdatedBy), a.none()),
+			g.add(fmt.Sprint(v.Generation), a.gone(v.UpdatedAt, v.Timezone), first(oneLine(task.ActorName(v.UpdatedBy)), a.none()),
 				strings.ReplaceAll(oneLine(v.Change), "_", " "), a.changedWords(v.Changed, wide))
 		}
 		return g
@@ -107,6 +108,7 @@ func (a *app) taskRollback() *cobra.Command {
 		if err != nil {
 			return a.missing(cmd.Context(), c, r, err)
 		}
+		a.warnAbout(t.Task)
 		if dryRun {
 			a.say("would roll %s back to version %d:", a.show(r), t.To)
 		} else {

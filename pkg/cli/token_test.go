@@ -23,6 +23,7 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 		{want: "of-the-node"},
 		{server: "http://localhost:7171", want: "of-the-node"},
 		{server: "https://[::1]:7070", want: "of-the-node"},
+		{server: "unix:///run/carillon/api.sock", want: ""},
 		{server: "http://10.0.0.1:7070", want: ""},
 		{server: "http://localhost.example.org:7070", want: ""},
 		{server: "://", want: ""},

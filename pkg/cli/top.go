@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -98,9 +100,35 @@ func (a *app) topScreen(ctx context.Context, o client.BoardOptions, every time.D
 	}
 	defer tty.Close()
 	p := top.Program{API: c, Model: top.New(a.topConfig()), Options: o, Every: every, Now: a.now, Dial: func(server string) (top.API, error) {
-		other := *a
-		other.server = server
-		return other.connectFor(limit)
+		return a.dialOther(c, server, limit)
 	}}
 	return p.Run(ctx, tty)
+}
+
+// dialOther makes a client of another node, at an address that the first server has
+// told, with the token that was meant for the first. It may go only to who is proved
+// to be a node as well as the first was: by a certificate of the same CA, which must be
+// one of the user's own, as anybody can have a certificate of the system's; or by a
+// loopback address, whose listener is checked.
+func (a *app) dialOther(c *client.Client, server string, limit time.Duration) (top.API, error) {
+	cfg, err := a.clientConfig(limit)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Server, cfg.Insecure = server, false
+	other, err := client.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+
+	scheme := func(c *client.Client) string { s, _, _ := strings.Cut(c.Server(), "://"); return s }
+	switch {
+	case scheme(other) != scheme(c):
+		return nil, fmt.Errorf("%s is not reached as %s is", other.Server(), c.Server())
+	case scheme(other) == "https" && (cfg.TLS == nil || cfg.TLS.RootCAs == nil):
+		return nil, fmt.Errorf("%s: without a CA of your own, nothing proves that it is a node", other.Server())
+	case scheme(other) == "http" && !(other.OnThisHost() && c.OnThisHost()):
+		return nil, fmt.Errorf("%s: without TLS, nothing proves that it is a node", other.Server())
+	}
+	return other, nil
 }

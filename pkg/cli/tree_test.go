@@ -16,7 +16,7 @@ import (
 
 // scripts are where commands are run as a person types them: against an API, against
 // a node, and as the program itself.
-var scripts = []string{"testdata/script/*.txtar", "../daemon/testdata/*/*.txtar", "../../cmd/carillon/testdata/script/*.txtar"}
+var scripts = []string{"testdata/script/*.txtar", "../daemon/testdata/*/*.txtar", "../../cmd/carillon/testdata/*/*.txtar"}
 
 // use is how scripts use a command.
 type use struct{ plain, json, failing bool }

@@ -91,6 +91,11 @@ type left struct {
 
 // watchRuns is run list -w.
 func (a *app) watchRuns(ctx context.Context, c *client.Client, f client.RunFilter, z zones) error {
+	selector, err := task.ParseSelector(f.Selector)
+	if err != nil {
+		return task.Under("selector", err)
+	}
+
 	w := &watched[task.Run]{app: a, c: c, events: client.EventOptions{Namespace: f.Namespace, Task: f.Task, Kinds: []string{task.EventRun}}}
 	w.about = func(e task.Event) (string, bool) { return e.Namespace + "/" + e.Task + "/" + e.Run, true }
 	w.key = func(r task.Run) string { return r.Namespace + "/" + r.Task + "/" + r.ID }
@@ -106,7 +111,13 @@ func (a *app) watchRuns(ctx context.Context, c *client.Client, f client.RunFilte
 		err := parallel(ctx, len(keys), func(i int) error {
 			part := strings.SplitN(keys[i], "/", 3)
 			r, err := c.Run(ctx, part[0], part[1], part[2])
-			if err == nil && wanted(f, r) {
+			listed := err == nil && wanted(f, r)
+			if listed && selector != nil { // a run has no labels: ask its task
+				var owner client.Task
+				owner, err = c.Get(ctx, part[0], part[1])
+				listed = err == nil && selector.Matches(owner.Labels)
+			}
+			if listed {
 				list[i] = &r
 			}
 			if err != nil && unreachable(err) {

@@ -60,7 +60,7 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 // TestWatch_TellsEachChangeInALine holds that what is watched is told once, then
 // whatever of it changes, and that it has left the list.
 func TestWatch_TellsEachChangeInALine(t *testing.T) {
-	etcd := kvtest.Start(t)
+	etcd := kvtest.Memory(t)
 	keys, err := store.NewKeys("/" + task.NewUID())
 	must(t, err)
 	st := store.New(etcd, kv.Direct(etcd), keys)
@@ -89,6 +89,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	table := watching(t, env, "task", "list", "-w", "-l", "team=data", "--columns", "name,next,state")
 	objects := watching(t, env, "task", "list", "-w", "-l", "team=data", "-o", "jsonl")
 	runs := watching(t, env, "run", "list", "-w", "--state", "queued", "--columns", "task,result")
+	selected := watching(t, env, "run", "list", "-w", "-l", "team=data", "--columns", "task,result")
 	get := watching(t, env, "task", "get", "-w", "a", "-o", "name")
 	want := func(next func() string, parts ...string) {
 		t.Helper()
@@ -106,6 +107,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(objects, `"name":"b"`)
 	want(runs, "TASK", "RESULT")
 	want(get, "a")
+	want(selected, "TASK", "RESULT")
 
 	_, err = c.Pause(t.Context(), "default", "other", 0) // nobody asked for it
 	must(t, err)
@@ -115,11 +117,15 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(objects, `"name":"a"`, `"paused":true`)
 	want(get, "a")
 
+	_, err = c.Trigger(t.Context(), "default", "other", nil) // its labels do not match -l
+	must(t, err)
+	want(runs, "other ", "queued")
 	_, err = c.Trigger(t.Context(), "default", "b", nil)
 	must(t, err)
 	want(table, "b ", "waiting")
 	want(objects, `"name":"b"`, `"state":"waiting"`)
 	want(runs, "b ", "queued")
+	want(selected, "b ", "queued")
 
 	_, err = c.Patch(t.Context(), "default", "b", []byte(`{"labels":{"team":"web"}}`), 0)
 	must(t, err)

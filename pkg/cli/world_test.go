@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -32,8 +33,8 @@ import (
 
 const shards = 8
 
-// world is a cluster of one API without a scheduler: its own keys in an etcd
-// that all scripts share. What schedulers and nodes would write, the scripts do.
+// world is a cluster of one API without a scheduler, over a store in memory. What schedulers
+// and nodes would write, the scripts do.
 type world struct {
 	etcd  *kv.Client
 	store *store.Store
@@ -47,19 +48,12 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	shared := kvtest.Start(t)
-	clitest.Run(t, "testdata/script", func(env *testscript.Env) clitest.Server {
-		etcd, quiet := shared, time.Duration(0)
-		if filepath.Base(env.WorkDir) == "script-events" { // of an etcd that others write to a page ends after two quiet seconds
-			etcd, quiet = kvtest.Start(env.T().(testing.TB)), time.Minute
-		}
-		return newWorld(env, etcd, quiet)
-	},
-		clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active, "parts": parts})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active, "parts": parts})
 }
 
-func newWorld(env *testscript.Env, etcd *kv.Client, pageQuiet time.Duration) clitest.Server {
+func newWorld(env *testscript.Env) clitest.Server {
 	t := env.T().(testing.TB)
+	etcd := kvtest.Memory(t)
 	keys, err := store.NewKeys("/" + task.NewUID())
 	must(t, err)
 	w := &world{etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), spool: &spool{}}
@@ -68,14 +62,20 @@ func newWorld(env *testscript.Env, etcd *kv.Client, pageQuiet time.Duration) cli
 	secret, id, token := api.NewToken()
 	token.Who = "ann"
 	must(t, w.store.CreateToken(context.Background(), id, token))
-	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks, Keys: secretKeys(env), PageQuiet: pageQuiet,
+	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks, Keys: secretKeys(env), PageQuiet: time.Minute,
+		Nodes: func() []task.Node {
+			nodes, err := w.store.Nodes(context.Background())
+			must(t, err)
+			return nodes
+		},
 		Board: func(context.Context, time.Duration, int) task.BoardPart {
 			if w.part == nil {
 				return task.BoardPart{Node: "node-a"}
 			}
 			return *w.part
 		},
-		SetState: func(ctx context.Context, state string) error {
+		StateWithin: time.Second,
+		SetState: func(ctx context.Context, state, _ string) error {
 			n, err := w.store.Node(ctx, "node-a")
 			if err != nil {
 				return err
@@ -88,18 +88,41 @@ func newWorld(env *testscript.Env, etcd *kv.Client, pageQuiet time.Duration) cli
 			return err
 		}})
 	must(t, err)
-	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {
 			if f := w.meddler.Swap(nil); f != nil {
 				(*f)()
 			}
 		}
 		h.ServeHTTP(rw, r)
-	}))
+	})
+	s := httptest.NewServer(handler)
 	env.Defer(s.Close)
+	env.Setenv("HTTP_SERVER", s.URL) // the same, for scripts that want an address
 	env.Values[worldKey{}] = w
 	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // a time of day that does not pass meanwhile
-	return clitest.Server{URL: s.URL, Token: secret}
+	return clitest.Server{URL: "unix://" + serveAtSocket(env, handler), Token: secret}
+}
+
+// serveAtSocket serves at a socket until the script ends. For a port, each command would look
+// for the server's owner in the kernel's list of all connections, which are many while tests
+// run.
+func serveAtSocket(env *testscript.Env, h http.Handler) (path string) {
+	t := env.T().(testing.TB)
+	dir, err := os.MkdirTemp("", "cli") // a socket's path may have 107 bytes: not in WorkDir
+	must(t, err)
+	env.Defer(func() { _ = os.RemoveAll(dir) })
+
+	path = filepath.Join(dir, "api.sock")
+	l, err := net.Listen("unix", path)
+	must(t, err)
+
+	s := httptest.NewUnstartedServer(h)
+	_ = s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	env.Defer(s.Close)
+	return path
 }
 
 // meddle has a command run just before the next PUT, as somebody else's: meddle WORD...

@@ -1,0 +1,9 @@
+//go:build !unix
+
+package cli
+
+// canOpenSocket never finds one: daemons run on Linux.
+func canOpenSocket(string) bool { return false }
+
+// ownerOf knows no users.
+func ownerOf(string) (uid int, ok bool) { return 0, false }

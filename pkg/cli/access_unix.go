@@ -1,0 +1,29 @@
+//go:build unix
+
+package cli
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// canOpenSocket reports whether there is a socket that this user may connect to.
+func canOpenSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Type() == os.ModeSocket && unix.Access(path, unix.W_OK) == nil
+}
+
+// ownerOf is the user whose file it is.
+func ownerOf(path string) (uid int, ok bool) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return int(st.Uid), true
+}

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/certs"
+)
+
+func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "api.sock")
+	server := func(edit func(*desk)) string {
+		t.Helper()
+		d := newDesk("")
+		d.socketOfHost = socket
+		if edit != nil {
+			edit(d)
+		}
+		s, err := d.settings()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.serverOf(s).value
+	}
+	if got := server(nil); got != "" {
+		t.Errorf("without a socket: %s", got)
+	}
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := server(nil); got != "" {
+		t.Errorf("with a file in its place: %s", got)
+	}
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if got := server(nil); got != "unix://"+socket {
+		t.Errorf("with a socket: %s", got)
+	}
+	if got := server(func(d *desk) { d.server = "http://127.0.0.1:1" }); got != "http://127.0.0.1:1" {
+		t.Errorf("with --server: %s", got)
+	}
+	if got := server(func(d *desk) { d.env["CARILLON_SERVER"] = "https://a" }); got != "https://a" {
+		t.Errorf("with CARILLON_SERVER: %s", got)
+	}
+}
+
+// The package, the daemon's settings and the command line have the same socket.
+func TestServer_SocketIsThatOfThePackage(t *testing.T) {
+	for file, line := range map[string]string{"carillon.socket": "ListenStream=" + hostSocket, "agent.yaml": "socket: " + hostSocket} {
+		b, err := os.ReadFile(filepath.Join("..", "..", "scripts", "deb", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(b), "\n"+line+"\n") {
+			t.Errorf("%s does not have %s", file, line)
+		}
+	}
+}
+
+// The addresses are what a board tells: a planted node record must not lead the token
+// anywhere.
+func TestTop_TurnsOnlyToWhoIsProvedToBeANode(t *testing.T) {
+	dir := t.TempDir()
+	_, pair, err := certs.NewAuthority(certs.Request{Name: "ca", For: time.Hour, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(dir, "ca.crt")
+	if err := os.WriteFile(ca, pair.Cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		first, ca, other string
+		insecure, want   bool
+	}{
+		{"https://a:1", ca, "https://b:1", false, true},
+		{"https://a:1", "", "https://b:1", false, false},
+		{"https://a:1", ca, "http://b:1", false, false},
+		{"https://a:1", ca, "http://127.0.0.1:1", false, false},
+		{"http://127.0.0.1:1", "", "http://127.0.0.1:2", false, true},
+		{"http://127.0.0.1:1", "", "http://b:2", false, false},
+		{"http://127.0.0.1:1", "", "http://b:2", true, false},
+		{"http://a:1", "", "http://b:2", true, false},
+		{"http://127.0.0.1:1", ca, "https://b:1", false, false},
+		{"unix:///run/x.sock", "", "http://127.0.0.1:1", false, false},
+	} {
+		d := newDesk("")
+		d.server, d.caFile, d.insecure = c.first, c.ca, c.insecure
+		d.env["CARILLON_TOKEN"] = "the-token"
+		first, err := d.connectFor(time.Second)
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		if _, err := d.dialOther(first, c.other, time.Second); (err == nil) != c.want {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	write := func(insecure string) {
+		t.Helper()
+		text := "current: prod\ncontexts:\n  prod: {server: \"http://a:1\", token: the-token" + insecure + "}\n"
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	connect := func(edit func(*desk)) error {
+		d := newDesk("")
+		d.env["CARILLON_CONFIG"] = config
+		if edit != nil {
+			edit(d)
+		}
+		_, err := d.connect()
+		return err
+	}
+	write("")
+	if err := connect(nil); err == nil || !strings.Contains(err.Error(), "insecure: true in the context") {
+		t.Errorf("by default: %v", err)
+	}
+	if err := connect(func(d *desk) { d.insecure = true }); err != nil {
+		t.Errorf("with --insecure: %v", err)
+	}
+	write(", insecure: true")
+	if err := connect(nil); err != nil {
+		t.Errorf("with the context's word: %v", err)
+	}
+	if err := connect(func(d *desk) { d.server, d.env["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
+		t.Error("the context's word counts for another server")
+	}
+}
