@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/api"
+	"github.com/carillonhq/carillon/pkg/filetrust"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -24,6 +25,11 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		return err
 	}
 	if n.cfg.Embedded {
+		if n.cfg.hasOwnPeerCerts() {
+			if err := n.ensurePeerCertificate(ctx); err != nil {
+				return err
+			}
+		}
 		cfg := kv.ServerConfig{
 			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.door.waitsFor,
 		}
@@ -112,7 +118,11 @@ func (n *Node) ensureToken(ctx context.Context) error {
 		return n.dropStrangeToken(ctx)
 	}
 	secret, id, record := api.NewToken()
-	if kept, err := os.ReadFile(n.TokenPath()); err == nil {
+	kept, err := filetrust.ReadSecret(n.TokenPath(), uint32(os.Geteuid()))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("admin token: %w", err)
+	}
+	if err == nil {
 		if keptID, keptRecord, ok := api.TokenOf(strings.TrimSpace(string(kept))); ok {
 			secret, id, record = strings.TrimSpace(string(kept)), keptID, keptRecord
 		}
@@ -134,7 +144,7 @@ func (n *Node) ensureToken(ctx context.Context) error {
 // dropStrangeToken removes the token of the data directory if the cluster does
 // not know it: another node made the first one, while this one's answer was lost.
 func (n *Node) dropStrangeToken(ctx context.Context) error {
-	kept, err := os.ReadFile(n.TokenPath())
+	kept, err := filetrust.ReadSecret(n.TokenPath(), uint32(os.Geteuid()))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/peercerts"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -48,15 +49,22 @@ const usualFile = "/etc/carillon/agent.yaml"
 
 // checkConfig prints the settings that an agent with this file and these flags would
 // have, and where each comes from, without secrets. It starts nothing and writes
-// nothing but to out. Its error says all that is wrong with them, as far as that can
+// nothing but to out, and warnings to notes. Its error says all that is wrong with them, as far as that can
 // be known without other hosts.
-func checkConfig(out io.Writer, file string, given *pflag.FlagSet) error {
+func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error {
 	cfg, err := load(file, given)
 	var faults configFaults
 	if err != nil {
 		faults = append(faults, err)
 	} else if err := cfg.Validate(); err != nil {
 		faults = append(faults, err)
+	} else if s, err := cfg.secured(); err == nil {
+		for _, warning := range cfg.warnings(s) {
+			fmt.Fprintln(notes, "warning:", warning)
+		}
+		if cfg.hasOwnPeerCerts() && !cfg.makesPeerCA() && !peercerts.HasAny(cfg.DataDir) {
+			fmt.Fprintln(notes, "warning:", cfg.joinTokenNeeded())
+		}
 	}
 	settings, err := settingsOf(cfg, file, given)
 	if err != nil {
@@ -137,8 +145,8 @@ func variableOf(flag string) string {
 	return "CARILLON_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// inURL is a password in the URL of an endpoint.
-var inURL = regexp.MustCompile(`(//[^/@:"]*:)[^"]*@`)
+// inURL is a password in the URL of an endpoint, with a scheme or without.
+var inURL = regexp.MustCompile(`("(?:[a-z]+://)?[^/@:"]*:)[^"]*@`)
 
 func printSettings(out io.Writer, settings []setting, asJSON bool) error {
 	for i, s := range settings {

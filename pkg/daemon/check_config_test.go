@@ -59,9 +59,11 @@ func TestCheckConfig_HidesSecrets(t *testing.T) {
 	t.Setenv("CARILLON_ETCD_PASSWORD", "swordfish")
 	for _, more := range [][]string{nil, {"-o", "json"}} {
 		for _, secret := range []string{"swordfish", "shark@fish", "shark/fish:x"} { // the last is no URL
-			_, out, errs := checkConfig(t, append(more, "--data-dir", t.TempDir(), "--etcd-endpoints", "http://ann:"+secret+"@10.0.0.1:2379")...)
-			if strings.Contains(out+errs, "shark") || strings.Contains(out+errs, "fish") || strings.Count(out, "(hidden)") != 2 || !strings.Contains(errs, "etcd_endpoints: one of them has a user") {
-				t.Errorf("%s%s", out, errs)
+			for _, scheme := range []string{"http://", ""} {
+				_, out, errs := checkConfig(t, append(more, "--data-dir", t.TempDir(), "--etcd-endpoints", scheme+"ann:"+secret+"@10.0.0.1:2379")...)
+				if strings.Contains(out+errs, "shark") || strings.Contains(out+errs, "fish") || strings.Count(out, "(hidden)") != 2 || !strings.Contains(errs, "etcd_endpoints: one of them has a user") {
+					t.Errorf("%s%s", out, errs)
+				}
 			}
 		}
 	}
@@ -100,5 +102,23 @@ func TestCheckConfig_RefusesWhatTheAgentWould(t *testing.T) {
 				t.Errorf("%s: no %q in: %s", name, want, errs)
 			}
 		}
+	}
+}
+
+func TestCheckConfig_WarnsOfOneCAForPeersAndClients(t *testing.T) {
+	p := newPKI(t)
+	node := p.node("n1")
+	args := []string{"--data-dir", t.TempDir(), "--name", "n1", "--embedded", "--initial-cluster", "n1=https://127.0.0.1:2380,n2=https://127.0.0.1:2381",
+		"--tls-cert", node.Cert, "--tls-key", node.Key, "--tls-ca", node.CA, "--tls-client-auth", "optional"}
+	code, _, errs := checkConfig(t, append(args, "--etcd-peer-cert", node.Cert, "--etcd-peer-key", node.Key, "--etcd-peer-ca", node.CA)...)
+	if code != 0 || !strings.HasPrefix(errs, "warning: etcd_peer_ca: ") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+
+	own := newPKI(t)
+	member := own.node("n1")
+	code, _, errs = checkConfig(t, append(args, "--etcd-peer-cert", member.Cert, "--etcd-peer-key", member.Key, "--etcd-peer-ca", member.CA)...)
+	if code != 0 || errs != "" {
+		t.Errorf("members have a CA of their own: exit %d: %s", code, errs)
 	}
 }

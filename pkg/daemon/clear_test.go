@@ -21,7 +21,7 @@ func TestGuardianClear_EndsWhatDaemonAndGuardianLeft(t *testing.T) {
 	pid := pidIn(t, marks+"/pid")
 	clearing := func() (string, error) {
 		cmd := exec.Command(p.cmd.Path, "guardian", "clear", "--config", filepath.Join(marks, "agent.yaml"))
-		cmd.Env = append(os.Environ(), asDaemon+"=1")
+		cmd.Env = append(os.Environ(), asDaemon+"=1", raceOptions)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}

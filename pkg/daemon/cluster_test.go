@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -38,6 +39,8 @@ type cluster struct {
 	recorder *check.Recorder
 	nodes    map[string]*process
 	flags    []string // of every agent
+
+	clients sync.Map // server and token to *client.Client
 }
 
 type process struct {
@@ -47,8 +50,9 @@ type process struct {
 	http *http.Client // for its API
 	tls  bool
 	dir  string
-	exe  string   // another program than the test's own; "" for that
-	env  []string // besides the test's
+	exe  string     // another program than the test's own; "" for that
+	env  []string   // besides the test's
+	pass []*os.File // inherited as descriptors 3 and following
 	cmd  *exec.Cmd
 	logs *logBuffer
 	gone chan struct{}
@@ -69,6 +73,30 @@ func newCluster(t *testing.T, flags ...string) *cluster {
 	t.Cleanup(func() { c.recorder.Stop(context.WithoutCancel(t.Context())) })
 	t.Cleanup(c.stopAll)
 	return c
+}
+
+// lostAfter has attempts of silent nodes be lost so soon.
+func (c *cluster) lostAfter(d time.Duration) {
+	c.t.Helper()
+	setLostAfter(c.t, c.etcd.Client(), c.keys, 8, d)
+}
+
+// setLostAfter sets it in the record of a cluster, which it makes if there is none.
+func setLostAfter(t *testing.T, etcd *kv.Client, keys store.Keys, shards int, d time.Duration) {
+	t.Helper()
+	s := store.New(etcd, kv.Direct(etcd), keys)
+	eventually(t, func() error {
+		if _, _, err := s.Bootstrap(t.Context(), shards, time.Now()); err != nil {
+			return err
+		}
+		old, err := s.Cluster(t.Context())
+		if err != nil {
+			return err
+		}
+		changed := old.Cluster
+		changed.LostAfter = task.Duration(d)
+		return s.ChangeCluster(t.Context(), old, changed)
+	})
 }
 
 // node is a daemon that is not started yet, or was.
@@ -113,9 +141,10 @@ func (p *process) launch(args []string) {
 		exe = p.exe
 	}
 	p.cmd = exec.Command(exe, args...)
-	p.cmd.Env = append(append(os.Environ(), asDaemon+"=1", "GORACE=halt_on_error=1", clockFile+"="+p.clock()), p.env...)
+	p.cmd.Env = append(append(os.Environ(), asDaemon+"=1", raceOptions, clockFile+"="+p.clock()), p.env...)
 	p.logs = &logBuffer{}
 	p.cmd.Stdout, p.cmd.Stderr = p.logs, p.logs
+	p.cmd.ExtraFiles = p.pass
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -237,7 +266,8 @@ func (c *cluster) stopAll() {
 	}
 }
 
-// client is a client of one node, with the token of the cluster.
+// client is a client of one node, with the token of the cluster. It is the same one each time,
+// unless it speaks TLS: each has connections of its own, which stay open for a while.
 func (c *cluster) client(node string) *client.Client {
 	c.t.Helper()
 	var token string
@@ -249,7 +279,18 @@ func (c *cluster) client(node string) *client.Client {
 	cfg := client.Config{Server: c.nodes[node].url(), Token: token, Timeout: 20 * time.Second}
 	if c.caller != nil {
 		cfg.TLS = c.caller.Client()
+		return c.newClient(cfg)
 	}
+	key := cfg.Server + " " + token
+	cl, ok := c.clients.Load(key)
+	if !ok {
+		cl, _ = c.clients.LoadOrStore(key, c.newClient(cfg))
+	}
+	return cl.(*client.Client)
+}
+
+func (c *cluster) newClient(cfg client.Config) *client.Client {
+	c.t.Helper()
 	cl, err := client.New(cfg)
 	if err != nil {
 		c.t.Fatal(err)
@@ -370,10 +411,13 @@ func (c *cluster) quiet(node string) {
 const patience = 90 * time.Second
 
 // eventually tries until there is no error, for as long as patience.
+//
+// The interval grows: a try may read a whole cluster's state, and frequent tries would starve
+// the daemons that the test waits for.
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
-	for {
+	for interval := 10 * time.Millisecond; ; interval = min(2*interval, 200*time.Millisecond) {
 		err := try()
 		if err == nil {
 			return
@@ -381,7 +425,7 @@ func eventually(t *testing.T, try func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in %s: %v", patience, err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(interval)
 	}
 }
 

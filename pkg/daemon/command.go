@@ -32,16 +32,16 @@ func (o Outside) agentCommand() *cobra.Command {
 			"Flags win over the environment, which wins over the file.\n" +
 			"--check-config says what results, and where from, and whether it can be; it starts nothing.\n\n" +
 			"Started by systemd with Type=notify, it says when it fires, what it waits for, and that it lives.",
-		Example: "  carillon agent --name web1 --etcd-endpoints http://10.0.0.1:2379,http://10.0.0.2:2379\n" +
+		Example: "  carillon agent --name web1 --etcd-endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --etcd-ca ca.pem\n" +
 			"  carillon agent --config /etc/carillon/agent.yaml --label role=db --label zone=a\n" +
 			"  carillon agent --config /etc/carillon/agent.yaml --check-config\n" +
 			"  carillon agent --embedded --data-dir ./node\n" +
-			"  carillon agent --embedded --name n1 --insecure --initial-cluster n1=http://10.0.0.1:2380,n2=http://10.0.0.2:2380,n3=http://10.0.0.3:2380",
+			"  carillon agent --embedded --name n1 --initial-cluster n1=https://10.0.0.1:2380,n2=https://10.0.0.2:2380,n3=https://10.0.0.3:2380",
 		Args:        cobra.NoArgs,
 		Annotations: map[string]string{"carillon/formats": "table,json"}, // of --check-config
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if check {
-				return checkConfig(cmd.OutOrStdout(), file, cmd.Flags())
+				return checkConfig(cmd.OutOrStdout(), cmd.ErrOrStderr(), file, cmd.Flags())
 			}
 			cfg, err := load(file, cmd.Flags())
 			if err != nil {
@@ -64,7 +64,8 @@ func (o Outside) devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Run a node with an etcd in it, for a laptop",
 		Long: "Run one node with an embedded etcd: all of Carillon in one process. Its data survives a restart.\n" +
-			"The admin token is written where the other commands find it.",
+			"The admin token is written where the other commands find it. With --data-dir it is\n" +
+			"only there, and the node prints how to use it: several such nodes do not disturb each other.",
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -76,12 +77,17 @@ func (o Outside) devCommand() *cobra.Command {
 				}
 				cfg.DataDir = filepath.Join(dir, "dev")
 			}
+			if dir, err := filepath.Abs(cfg.DataDir); err == nil && len(dir) <= maxSocketPath-len("/api.sock") {
+				cfg.Socket = filepath.Join(dir, "api.sock")
+			}
 			return o.run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
 		},
 	}
-	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept (default ~/.local/share/carillon/dev)")
+	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept but what --scratch-dir says (default ~/.local/share/carillon/dev)")
+	cmd.Flags().StringVar(&cfg.ScratchDir, "scratch-dir", "", "absolute path in whose carillon-dev the directories of attempts are; they are removed at the end (default of root: /var/cache/carillon/dev, which the users of tasks can enter, else in the data directory)")
+	cmd.Flags().StringVar(&cfg.Cgroup, "cgroup", cfg.Cgroup, "where attempts have control groups: auto (below the node's own), off, or a path such as /carillon")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", cfg.Listen, "address of the API")
-	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", cfg.Insecure, "listen beyond loopback without TLS")
+	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", cfg.Insecure, "let the API listen beyond loopback without TLS")
 	cmd.Flags().Int64Var(&cfg.EtcdQuota, "etcd-quota", cfg.EtcdQuota, "bytes that the embedded etcd may grow to (0: 8 GiB)")
 	cmd.Flags().Var((*duration)(&cfg.EventRetention), "event-retention", "how long events are kept at least (0s: the last 30,000 revisions)")
 	cmd.Flags().StringVar(&cfg.LogLevel, "log-level", cfg.LogLevel, "debug, info, warn or error")
@@ -149,6 +155,11 @@ func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started fu
 	defer RoomForGarbage()()
 	log := newLogger(cfg, logs)
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
+
+	// This comes before the first process is started, which would inherit the sockets, too.
+	o.inherited = inheritSockets(&cfg, log)
+	defer o.inherited.close()
+
 	o.manager = newManager(cfg, log)
 	return o.manager.accompanied(ctx, func() error {
 		for {
@@ -176,8 +187,11 @@ func (o Outside) once(ctx context.Context, cfg Config, log *zap.Logger, started 
 	}
 	defer n.Close()
 	o.manager.accompany(n)
-	log.Info("listening", zap.String("node", cfg.Name), zap.String("address", n.Address()), zap.String("version", Version()))
+	n.logListening(log)
 	if started != nil {
+		if err := n.listenError(); err != nil { // of carillon dev, whose user looks on
+			return err
+		}
 		if err := started(n); err != nil {
 			return err
 		}

@@ -25,7 +25,8 @@ type Config struct {
 	DataDir   string            `json:"data_dir"`
 	Listen    string            `json:"listen"`    // host:port of the API
 	Advertise string            `json:"advertise"` // URL under which other nodes reach it
-	Insecure  bool              `json:"insecure"`  // listen beyond loopback without TLS
+	Socket    string            `json:"socket"`    // path of the API's unix socket; "": none
+	Insecure  bool              `json:"insecure"`  // the API listens beyond loopback without TLS
 	Labels    map[string]string `json:"labels"`
 	Roles     []string          `json:"roles"`
 	Slots     int               `json:"slots"`
@@ -65,12 +66,12 @@ type Config struct {
 	InitialCluster      map[string]string `json:"initial_cluster"`       // their URLs for each other, by name, the own one among them
 	InitialClusterState string            `json:"initial_cluster_state"` // new, or existing: it has been added
 	EtcdListenPeer      string            `json:"etcd_listen_peer"`      // URL; default: the own one
-	EtcdPeerCert        string            `json:"etcd_peer_cert"`        // PEM files: all three, or none
+	InsecurePeers       bool              `json:"insecure_peers"`        // no TLS between members: whoever reaches their ports is root
+	EtcdPeerCert        string            `json:"etcd_peer_cert"`        // PEM files: all three, or none: then the agents make them
 	EtcdPeerKey         string            `json:"etcd_peer_key"`
 	EtcdPeerCA          string            `json:"etcd_peer_ca"`
 
 	LeaseTTL     task.Duration `json:"lease_ttl"`
-	LostAfter    task.Duration `json:"lost_after"`
 	DrainTimeout task.Duration `json:"drain_timeout"`
 
 	SpoolLimit     int64         `json:"spool_limit"`     // bytes of output kept per attempt
@@ -98,7 +99,7 @@ func Defaults() Config {
 		Name: defaultName(), DataDir: "/var/lib/carillon", Listen: "127.0.0.1:7070",
 		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: max(16, 8*runtime.NumCPU()), Weight: 1, Shards: 256,
 		TLSClientAuth: string(certs.None),
-		Prefix:        store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second), LostAfter: task.Duration(2 * time.Minute),
+		Prefix:        store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
 		SpoolRetention: task.Duration(7 * 24 * time.Hour), SpoolCompress: true, Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
 	}
@@ -139,6 +140,9 @@ func (c *Config) Validate() error {
 	if err := c.validateAddresses(); err != nil {
 		return err
 	}
+	if err := c.validateSocket(); err != nil {
+		return err
+	}
 	if c.Embedded == (len(c.EtcdEndpoints) > 0) {
 		return task.Invalid(task.CodeRequired, "etcd_endpoints", "give either the endpoints of an etcd, or embedded")
 	}
@@ -161,6 +165,9 @@ func (c *Config) Validate() error {
 		if r != task.RoleScheduler && r != task.RoleExecutor {
 			return task.NoneOf(task.CodeBadValue, "roles", r, "scheduler", "executor")
 		}
+	}
+	if err := c.validateSeparation(os.Geteuid()); err != nil {
+		return err
 	}
 	if err := cgroup.CheckSetting(c.Cgroup); err != nil {
 		return task.Invalid(task.CodeBadValue, "cgroup", "%s", err)
@@ -207,7 +214,6 @@ func (c *Config) validateNumbers() error {
 		v, lo, hi time.Duration
 	}{
 		{"lease_ttl", c.LeaseTTL.Std(), 2 * time.Second, 10 * time.Minute},
-		{"lost_after", c.LostAfter.Std(), c.LeaseTTL.Std() + 10*time.Second, 24 * time.Hour},
 		{"drain_timeout", c.DrainTimeout.Std(), 0, 24 * time.Hour},
 		{"event_retention", c.EventRetention.Std(), 0, 7 * 24 * time.Hour},
 		{"spool_retention", c.SpoolRetention.Std(), time.Minute, 10 * 365 * 24 * time.Hour},
@@ -231,6 +237,11 @@ func (c *Config) validateAddresses() error {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil || port == "" {
 		return task.Invalid(task.CodeBadValue, "listen", "%s is not host:port", task.Quote(c.Listen))
+	}
+	if host == "localhost" {
+		// The resolver may give localhost another address: what is judged here has to be what the listener binds.
+		host = "127.0.0.1"
+		c.Listen = net.JoinHostPort(host, port)
 	}
 	if !loopback(host) && !c.Insecure && !c.serves() {
 		return task.Invalid(task.CodeBadValue, "listen",

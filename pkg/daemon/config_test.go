@@ -1,12 +1,12 @@
 package daemon_test
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -52,18 +52,25 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n1"] = "" })},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = c.InitialCluster["n1"] })},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "10.0.0.2:2380" })},
-		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "https://10.0.0.2:2380" })},
-		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "http://10.0.0.2" })},
-		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["N 2"] = "http://10.0.0.2:2380" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "http://10.0.0.2:2380" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n2"] = "https://10.0.0.2" })},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["N 2"] = "https://10.0.0.2:2380" })},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster = map[string]string{"n1": c.InitialCluster["n1"]} })},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.Embedded, c.EtcdEndpoints = false, []string{"http://10.0.0.1:2379"} })},
-		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster["n1"] = "http://10.0.0.1:2380" })}, // without --insecure
+		// Without TLS whoever reaches the port is root. On loopback that is every user of the host; --insecure is for the API.
+		{"initial_cluster", plain(trio(func(c *daemon.Config) {}))},
+		{"initial_cluster", plain(trio(func(c *daemon.Config) { c.Insecure = true }))},
+		{"initial_cluster", trio(func(c *daemon.Config) { c.InsecurePeers = true })},
+		{"insecure_peers", func(c *daemon.Config) { c.InsecurePeers = true }},
+		{"insecure_peers", plain(trio(func(c *daemon.Config) {
+			c.InsecurePeers, c.EtcdPeerCert, c.EtcdPeerKey, c.EtcdPeerCA = true, "/c.pem", "/k.pem", "/ca.pem"
+		}))},
 		{"initial_cluster", trio(func(c *daemon.Config) { c.InitialCluster, c.InitialClusterState = nil, "existing" })},
 		{"initial_cluster_state", trio(func(c *daemon.Config) { c.InitialClusterState = "old" })},
 		{"initial_cluster_state", func(c *daemon.Config) { c.InitialClusterState = "old" }},
 		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.EtcdListenPeer = "http://0.0.0.0:2380" })},
-		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.EtcdListenPeer = "http://host-a:2380" })},
-		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.InitialCluster, c.EtcdListenPeer = nil, "http://127.0.0.1:2380" })},
+		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.EtcdListenPeer = "https://host-a:2380" })},
+		{"etcd_listen_peer", trio(func(c *daemon.Config) { c.InitialCluster, c.EtcdListenPeer = nil, "https://127.0.0.1:2380" })},
 		{"etcd_peer_cert", trio(func(c *daemon.Config) { c.EtcdPeerCert = "/c.pem" })},
 		{"roles", func(c *daemon.Config) { c.Roles = nil }},
 		{"roles", func(c *daemon.Config) { c.Roles = []string{"leader"} }},
@@ -71,7 +78,6 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"weight", func(c *daemon.Config) { c.Weight = -1 }},
 		{"shards", func(c *daemon.Config) { c.Shards = 100_000 }},
 		{"lease_ttl", func(c *daemon.Config) { c.LeaseTTL = task.Duration(time.Second) }},
-		{"lost_after", func(c *daemon.Config) { c.LostAfter = c.LeaseTTL }},
 		{"drain_timeout", func(c *daemon.Config) { c.DrainTimeout = -1 }},
 		{"log_format", func(c *daemon.Config) { c.LogFormat = "xml" }},
 		{"log_level", func(c *daemon.Config) { c.LogLevel = "loud" }},
@@ -94,19 +100,29 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 func trio(change func(*daemon.Config)) func(*daemon.Config) {
 	return func(c *daemon.Config) {
 		c.Name, c.Embedded, c.EtcdEndpoints = "n1", true, nil
-		c.InitialCluster = map[string]string{"n1": "http://127.0.0.1:2380", "n2": "http://10.0.0.2:2380", "n3": "http://10.0.0.3:2380"}
+		c.InitialCluster = map[string]string{"n1": "https://127.0.0.1:2380", "n2": "https://10.0.0.2:2380", "n3": "https://10.0.0.3:2380"}
 		change(c)
 	}
 }
 
-func TestConfig_PeersBeyondLoopbackNeedCertificatesOrConsent(t *testing.T) {
+// plain changes the members' URLs to http.
+func plain(change func(*daemon.Config)) func(*daemon.Config) {
+	return func(c *daemon.Config) {
+		change(c)
+		for name, u := range c.InitialCluster {
+			c.InitialCluster[name] = strings.Replace(u, "https:", "http:", 1)
+		}
+	}
+}
+
+func TestConfig_PeersHaveCertificatesOrConsent(t *testing.T) {
 	files := newPKI(t).node("n1")
 	for name, change := range map[string]func(*daemon.Config){
-		"loopback": func(*daemon.Config) {},
-		"consent":  func(c *daemon.Config) { c.Insecure, c.InitialCluster["n1"] = true, "http://10.0.0.1:2380" },
+		"the agents' own certificates": func(c *daemon.Config) { c.InitialCluster["n1"] = "https://10.0.0.1:2380" },
+		"consent":                      plain(trio(func(c *daemon.Config) { c.InsecurePeers = true })),
 		"certificates": func(c *daemon.Config) {
 			c.EtcdPeerCert, c.EtcdPeerKey, c.EtcdPeerCA = files.Cert, files.Key, files.CA
-			c.InitialCluster = map[string]string{"n1": "https://host-a:2380", "n2": "https://host-b:2380"}
+			c.InitialCluster = map[string]string{"n1": "https://127.0.0.1:2380", "n2": "https://host-b:2380"}
 		},
 	} {
 		c := daemon.Defaults()
@@ -117,21 +133,26 @@ func TestConfig_PeersBeyondLoopbackNeedCertificatesOrConsent(t *testing.T) {
 	}
 }
 
-// agent runs an agent that has to refuse its settings, and returns what it said.
+// agent runs the command of an agent that has to refuse its settings, and returns why it does.
 func agent(t *testing.T, env []string, args ...string) string {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+	for _, variable := range env {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
 	}
-	cmd := exec.CommandContext(t.Context(), exe, append([]string{"agent"}, args...)...)
-	cmd.Env = append(append(os.Environ(), asDaemon+"=1"), env...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err == nil {
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // for an agent that does not refuse them
+	defer cancel()
+
+	root := program()
+	root.SetArgs(append([]string{"agent"}, args...))
+	root.SetOut(io.Discard)
+	root.SetErr(io.Discard)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
 		t.Errorf("agent %v ran", args)
+		return ""
 	}
-	return out.String()
+	return err.Error()
 }
 
 func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
@@ -149,14 +170,17 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 		{[]string{"CARILLON_NAME=ENV"}, []string{"--config", file}, `name: "ENV"`},
 		{[]string{"CARILLON_NAME=ENV"}, []string{"--config", file, "--name", "FLAG"}, `name: "FLAG"`},
 		{[]string{"CARILLON_SLOTS=many"}, []string{"--config", file}, `CARILLON_SLOTS: "many"`},
-		{nil, []string{"--config", file, "--name", "n1", "--lost-after", "20s"}, "lost_after: 20s is not between 25s"},
+		{nil, []string{"--config", file, "--name", "n1", "--lease-ttl", "1s"}, "lease_ttl: 1s is not between 2s"},
+		{[]string{"CARILLON_LOST_AFTER=20s"}, []string{"--config", file}, "CARILLON_LOST_AFTER: is not a setting of agents, but of the cluster"},
 		{[]string{"CARILLON_INITIAL_CLUSTER=n1=http://a:1,n1=http://b:2"}, []string{"--config", file}, `n1 stands in it twice`},
-		{nil, []string{"--embedded", "--name", "n4", "--initial-cluster", "n1=http://127.0.0.1:1,n2=http://127.0.0.1:2"}, `does not name this node, "n4"`},
+		{nil, []string{"--embedded", "--name", "n4", "--initial-cluster", "n1=https://127.0.0.1:1,n2=https://127.0.0.1:2"}, `does not name this node, "n4"`},
 		{[]string{"CARILLON_LABEL=a=b,c"}, []string{"--config", file}, `CARILLON_LABEL`},
 	} {
-		if out := agent(t, tc.env, tc.args...); !strings.Contains(out, tc.want) {
-			t.Errorf("%v %v: said %q, want %q", tc.env, tc.args, out, tc.want)
-		}
+		t.Run(tc.want, func(t *testing.T) { // its environment ends with it
+			if said := agent(t, tc.env, tc.args...); !strings.Contains(said, tc.want) {
+				t.Errorf("%v %v: said %q, want %q", tc.env, tc.args, said, tc.want)
+			}
+		})
 	}
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'j'; c++ { // each line is nine of the one before
@@ -164,6 +188,7 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"nmae: n1\n":                "nmae: is not a field",
+		"lost_after: 2m\n":          "lost_after: is not a setting of agents, but of the cluster: take it out, and set it with `carillon cluster set --lost-after DURATION`",
 		"name: n1\nname: n2\n":      "name",
 		"lease_ttl: soon\n":         `lease_ttl: "soon" is not a duration`,
 		"slots: many\n":             "slots",
@@ -177,19 +202,17 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out := agent(t, nil, "--config", file); !strings.Contains(out, want) {
-			t.Errorf("the file %q: said %q, want %q", text, out, want)
+		if said := agent(t, nil, "--config", file); !strings.Contains(said, want) {
+			t.Errorf("the file %q: said %q, want %q", text, said, want)
 		}
 	}
 }
 
 func TestDev_IsANodeOfOnesOwnAndKeepsItsData(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	home := t.TempDir()
 	start := func() *process {
-		p := &process{t: t, name: "dev", port: freePort(t)}
-		t.Setenv("HOME", home)
-		t.Setenv("XDG_CONFIG_HOME", "")
-		t.Setenv("XDG_DATA_HOME", "")
+		p := &process{t: t, name: "dev", port: freePort(t), env: []string{"HOME=" + home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME="}}
 		p.launch([]string{"dev", "--listen", fmt.Sprintf("127.0.0.1:%d", p.port)})
 		p.waitReady()
 		return p

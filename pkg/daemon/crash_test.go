@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// aLongLease is one that no test waits for, and aLongLoss the lost_after beside it.
-const aLongLease, aLongLoss = "5m", "10m"
+// aLongLease is one that no test waits for. The attempts under it are lost later still.
+const aLongLease = "5m"
 
 // sum is the sum of a metric's values of a node whose line holds all words.
 func (p *process) sum(words ...string) (sum float64) {
@@ -98,7 +98,7 @@ func (c *cluster) acquainted() {
 // shards move though its lease has long to run.
 func TestCrash_IsNoticedBeforeTheLeaseEnds(t *testing.T) {
 	t.Parallel() // it waits, most of the time
-	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease, "--lost-after", aLongLoss)
+	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease)
 	names := []string{"n1", "n2", "n3"}
 	for _, n := range names {
 		c.start(n)
@@ -131,7 +131,7 @@ func TestCrash_IsNoticedBeforeTheLeaseEnds(t *testing.T) {
 // would have revoked it.
 func TestCrash_ARestartedDaemonTakesItsNameBack(t *testing.T) {
 	t.Parallel() // it waits, most of the time
-	c := newCluster(t, "--shards", "4", "--lease-ttl", aLongLease, "--lost-after", aLongLoss)
+	c := newCluster(t, "--shards", "4", "--lease-ttl", aLongLease)
 	c.start("n1")
 	c.owned("n1")
 	c.nodes["n1"].signal(syscall.SIGKILL)
@@ -142,7 +142,7 @@ func TestCrash_ARestartedDaemonTakesItsNameBack(t *testing.T) {
 // Who leaves as it should, or restarts in place, is accused of nothing.
 func TestCrash_IsNotSeenWhereThereIsNone(t *testing.T) {
 	t.Parallel() // it waits, most of the time
-	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease, "--lost-after", aLongLoss)
+	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease)
 	for _, n := range []string{"n1", "n2"} {
 		c.start(n)
 	}
@@ -160,7 +160,7 @@ func TestCrash_IsNotSeenWhereThereIsNone(t *testing.T) {
 // A loopback address of another host proves nothing: it may be a tunnel's end.
 func TestCrash_IsNotBelievedOfAnotherHostsLoopback(t *testing.T) {
 	t.Parallel() // it waits, most of the time
-	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease, "--lost-after", aLongLoss)
+	c := newCluster(t, "--shards", "12", "--lease-ttl", aLongLease)
 	c.start("n1")
 	c.node("n2").env = []string{hostName + "=elsewhere"}
 	c.start("n2")

@@ -2,10 +2,10 @@ package daemon
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -24,6 +24,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/connlimit"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -40,7 +41,8 @@ type Node struct {
 	former   kept
 
 	state    *state
-	server   *kv.Server // the embedded etcd, or nil
+	key      ed25519.PrivateKey // signs what the node asks of others
+	server   *kv.Server         // the embedded etcd, or nil
 	client   *kv.Client
 	etcdKV   clientv3.KV // without the note of revisions
 	batcher  *kv.Batcher
@@ -51,11 +53,16 @@ type Node struct {
 	cluster  task.Cluster                 // as it was at the start
 	record   atomic.Pointer[task.Cluster] // as it is now; nil until it is followed
 	restored error                        // etcd had gone back when the node began
-	listener net.Listener
-	secured  secured
-	trust    trust
-	links    links
-	expiry   *expiryCare
+	// endpoints are where the API listens, tcp among them; connections are their limits.
+	endpoints   []*endpoint
+	tcp         *endpoint
+	connections []*connlimit.Limiter
+	listening   chan struct{} // has one slot: an endpoint listens now that did not
+	admins      administrators
+	secured     secured
+	trust       trust
+	links       links
+	expiry      *expiryCare
 
 	fitness   *fitness
 	clock     *clockCare
@@ -114,22 +121,25 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if n.state, err = openState(cfg.DataDir); err != nil {
 		return nil, err
 	}
+	if n.key, err = openNodeKey(cfg.DataDir); err != nil {
+		return nil, err
+	}
 	if err := executor.WaitForGuardian(ctx, cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("wait for the guardian of the former daemon: %w", err)
 	}
 	if n.former, err = n.state.begin(n.instance); err != nil {
 		return nil, err
 	}
-	if n.listener, err = outside.Listen("tcp", cfg.Listen); err != nil {
-		return nil, fmt.Errorf("API: %w", err)
-	}
 	if n.secured, err = cfg.secured(); err != nil {
-		return nil, errors.Join(err, n.listener.Close())
+		return nil, err
+	}
+	for _, warning := range cfg.warnings(n.secured) {
+		log.Warn("a setting is less safe than it could be", zap.String("setting", warning))
 	}
 	n.links = links{dial: outside.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
 	n.revisions = newRevisions(n.former.Revision)
-	n.door = openDoor(n.links.listener(n.listener), &http.Server{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: httpLog(log)}, outside.manager.waitsFor)
+	n.openEndpoints()
+	n.door = openDoor(newHTTPServer(n.admins, log), outside.manager.waitsFor, n.endpoints...)
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -142,6 +152,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	n.registry = prometheus.NewRegistry()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.client.Register(n.registry)
+	n.registerConnections()
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
 	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(outside.Format).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
@@ -174,11 +185,12 @@ func (n *Node) wire() (err error) {
 	n.executor, err = executor.New(executor.Config{
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: rooms, Inbox: n.store, Guardian: n.guardian,
 		Groups: n.groups, Orphans: n.orphans,
-		Spool:     executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
-		LostAfter: cfg.LostAfter.Std(), Act: n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
+		Spool: executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
+		Act:   n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Secrets: n.secrets(), Policy: n.trust.allows(),
-		Obeyed: func() { n.presence.announceSoon() }, // which is there before it runs
-		Dead:   func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
+		Obeyed:       func() { n.presence.announceSoon() }, // which is there before it runs
+		StuckChanged: func() { n.presence.announceSoon() },
+		Dead:         func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
 	if err != nil {
 		return err
@@ -188,7 +200,7 @@ func (n *Node) wire() (err error) {
 	n.presence = n.newPresence()
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
-		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, LostAfter: cfg.LostAfter.Std(),
+		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
 		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.clusterNow, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
@@ -209,10 +221,11 @@ func (n *Node) wire() (err error) {
 	}
 	handler, err := api.New(api.Config{
 		Etcd:  etcdctl,
+		Nodes: n.present,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
-		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.links.dialTLS(), Ready: n.ready, LostAfter: cfg.LostAfter.Std(),
+		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.links.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.links.serves, Ready: n.ready,
 		Keys:  n.trust.ring(),
-		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.door.closing, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
+		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.door.closing, Authenticated: connlimit.Authenticated, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {
 		return err
@@ -227,29 +240,41 @@ func (n *Node) mirror(prefix, name string) *kv.Mirror {
 }
 
 func (n *Node) newPresence() *presence {
-	labels := map[string]string{}
+	labels := map[string]string{"host": defaultName()}
 	for k, v := range n.cfg.Labels {
 		labels[k] = v
 	}
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, stuck: n.executor.StuckStarts, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
 		facts: func() (*task.Facts, []string) {
 			known, pressed := n.facts.tell()
 			return known, n.trust.pressed(pressed)
 		},
+		address: n.announcedAddress, listenError: n.listenError,
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
 		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
 		node: task.Node{
-			Name: n.cfg.Name, Instance: n.instance, Address: n.Address(), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.outside.Host,
-			Slots: slots, Weight: n.cfg.Weight, StartedAt: task.At(n.outside.Now()),
+			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.outside.Host,
+			Slots: slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.outside.Now()),
 			HandoverWithin: n.cfg.DrainTimeout / 2, // the rest is for what runs
 		},
 		joined: func(s *kv.Session, f kv.Fence) {
 			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal, TTL: s.TTL()})
 		},
 	}
+}
+
+// peer is a node that is present, as far as this one knows: what it asks is verified
+// without etcd, too.
+func (n *Node) peer(name string) (task.Node, bool) {
+	nodes := n.known.Decode(n.nodes.Snapshot().KVs)
+	at := slices.IndexFunc(nodes, func(o task.Node) bool { return o.Name == name })
+	if at < 0 {
+		return task.Node{}, false
+	}
+	return nodes[at], true
 }
 
 // unreadable is how many entries of the node's shards cannot be read.
@@ -286,9 +311,13 @@ func (n *Node) Address() string {
 	if n.cfg.Advertise != "" {
 		return n.cfg.Advertise
 	}
-	host, port, err := net.SplitHostPort(n.listener.Addr().String())
+	address := n.cfg.Listen
+	if addr, _ := n.tcp.listening(); addr != nil {
+		address = addr.String()
+	}
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return n.cfg.scheme() + "://" + n.listener.Addr().String()
+		return n.cfg.scheme() + "://" + address
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		if name, err := os.Hostname(); err == nil {
@@ -306,9 +335,15 @@ func (n *Node) EtcdEndpoints() string {
 	return strings.Join(n.cfg.EtcdEndpoints, ",")
 }
 
-// ready says why the node is not ready: it is, when every shard that it owns is
-// served and has no undecided tick older than five seconds.
+// ready says why the node is not ready: it is, when it decides its ticks, and its API
+// listens everywhere.
 func (n *Node) ready() error {
+	return errors.Join(n.decides(), n.listenError())
+}
+
+// decides says why the node does not decide its ticks: it does, when every shard that it
+// owns is served and has no undecided tick older than five seconds.
+func (n *Node) decides() error {
 	if _, ok := n.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/peercerts"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -39,7 +40,7 @@ func newAgents(t *testing.T) *agents {
 	}
 	tr := &agents{cluster: &cluster{t: t, dir: dir, keys: keys, nodes: map[string]*process{}}, peers: map[string]string{}}
 	for _, n := range []string{"n1", "n2", "n3"} {
-		tr.peers[n] = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+		tr.peers[n] = fmt.Sprintf("https://127.0.0.1:%d", freePort(t))
 	}
 	t.Cleanup(tr.stopAll)
 	return tr
@@ -53,6 +54,25 @@ func (tr *agents) initialCluster() string {
 	return strings.Join(list, ",")
 }
 
+// admit gives an agent its certificate, from the CA that n1 makes when it starts.
+func (tr *agents) admit(name string) {
+	tr.t.Helper()
+	p := tr.nodes[name]
+	if name == "n1" || peercerts.HasAny(p.dir) {
+		return
+	}
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		tr.t.Fatal(err)
+	}
+	eventually(tr.t, func() error {
+		token, _, err := peercerts.NewToken(tr.nodes["n1"].dir, peercerts.Member{Name: name, Host: "127.0.0.1"}, time.Hour, time.Now())
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(peercerts.TokenPath(p.dir), []byte(token), 0o600)
+	})
+}
+
 // begin starts an agent, or starts it again, and does not wait for it.
 func (tr *agents) begin(name string, flags ...string) *process {
 	tr.t.Helper()
@@ -61,8 +81,9 @@ func (tr *agents) begin(name string, flags ...string) *process {
 		p = &process{t: tr.t, name: name, port: freePort(tr.t), dir: filepath.Join(tr.dir, name)}
 		tr.nodes[name] = p
 	}
+	tr.admit(name)
 	p.launch(append([]string{"agent", "--embedded", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port),
-		"--initial-cluster", tr.initialCluster(), "--shards", "12", "--lease-ttl", "3s", "--lost-after", "14s", "--drain-timeout", "5s"}, flags...))
+		"--initial-cluster", tr.initialCluster(), "--shards", "12", "--lease-ttl", "3s", "--drain-timeout", "5s"}, flags...))
 	return p
 }
 
@@ -80,6 +101,7 @@ func (tr *agents) record() {
 	if tr.recorder, err = check.Record(context.WithoutCancel(tr.t.Context()), c, tr.keys); err != nil {
 		tr.t.Fatal(err)
 	}
+	setLostAfter(tr.t, c, tr.keys, 12, 14*time.Second)
 	tr.t.Cleanup(func() { tr.recorder.Stop(context.WithoutCancel(tr.t.Context())) })
 }
 
@@ -126,6 +148,9 @@ func answers(p *process, path string) (int, string) {
 // Three agents that know nothing but each other: they wait for a majority, fire,
 // lose one to kill -9, then one with all its data, and are restarted in turn.
 func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel() // it waits, most of the time
 	const tasks = 10
 	tr := newAgents(t)
@@ -221,7 +246,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		removed = true
 		return err
 	})
-	tr.peers["n3"] = fmt.Sprintf("http://127.0.0.1:%d", freePort(t)) // another host
+	tr.peers["n3"] = fmt.Sprintf("https://127.0.0.1:%d", freePort(t)) // another host
 	added := false
 	tr.unlessAway(func() error {
 		ch, err := cl.AddMember(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]})
@@ -234,6 +259,18 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		}
 		return err
 	})
+	told := map[string]string{} // detail to actor
+	for e, err := range cl.Events(t.Context(), client.EventOptions{Kinds: []string{task.EventCluster}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		told[e.Detail] = task.ActorName(e.Actor)
+	}
+	for _, change := range []string{"etcd member n3 removed", "etcd member n3 added at " + tr.peers["n3"]} {
+		if told[change] != "admin" {
+			t.Errorf("%s by %q; told is %q", change, told[change], told)
+		}
+	}
 	tr.begin("n3", "--initial-cluster-state", "existing").waitReady()
 	eventually(t, func() error {
 		if m := tr.members("n3")["n3"]; m.Learner || m.Error != "" {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -18,8 +19,12 @@ import (
 // and stopped under it: it is told of everything, once, and what it is told leads
 // to what is there.
 func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel() // it waits, most of the time
-	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "15s")
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
+	c.lostAfter(15 * time.Second)
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)
 	}

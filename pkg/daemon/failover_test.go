@@ -32,51 +32,63 @@ func soak(t *testing.T, short time.Duration) time.Duration {
 // again, one is asked to stop: every tick has exactly one outcome, by what etcd
 // holds.
 func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
-	length, tasks := soak(t, 24*time.Second), 100
-	if os.Getenv("CARILLON_SOAK") != "" {
-		tasks = 300
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
 	}
-	c := newCluster(t, "--shards", "32", "--lease-ttl", "3s")
+	length, shards, tasks := soak(t, 0), "12", 30
+	if length > 0 {
+		shards, tasks = "32", 300
+	} else {
+		t.Parallel() // it waits, most of the time
+	}
+	c := newCluster(t, "--shards", shards, "--lease-ttl", "3s")
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)
 	}
 	c.everySecond("n1", tasks, nil)
-	step := length / 4
-	pause := func() { // load goes on meanwhile
-		select {
-		case <-time.After(step):
-		case <-t.Context().Done():
-		}
+
+	// In each phase the nodes that are there share the shards, and every task fires. A soak
+	// then goes on for its share of the time.
+	phases := int64(0)
+	work := func(nodes ...string) {
+		t.Helper()
+		phases++
+		c.owned(nodes...)
+		c.allFire()
+		pause(t.Context(), length/4)
 	}
-	pause()
+	work("n1", "n2", "n3")
 	c.nodes["n2"].signal(syscall.SIGKILL)
-	pause()
+	work("n1", "n3")
 	c.start("n2")
-	pause()
+	work("n1", "n2", "n3")
 	c.nodes["n3"].signal(syscall.SIGTERM)
-	pause()
+	work("n1", "n2")
 	c.quiet("n1")
 	until := time.Now().Add(-time.Second)
 	r := c.judge(check.Options{Until: until, Ended: true})
-	if want := int64(tasks) * int64(length/time.Second) * 9 / 10; r.Summary.Ticks < want {
+	if want := int64(tasks) * max(phases, int64(length/time.Second)*9/10); r.Summary.Ticks < want {
 		t.Errorf("%d ticks are decided; at least %d were due", r.Summary.Ticks, want)
 	}
 }
 
-// etcd goes away for 15 seconds under load and comes back: no daemon exits, no
-// tick is lost, no task is killed, and the logs say it once.
+// etcd goes away under load until all nodes have lost their sessions, and comes back: no
+// daemon exits, no tick is lost, no task is killed, and the logs say it once.
 func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel() // it waits, most of the time
-	c := newCluster(t, "--shards", "16")
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
 	c.start("n1")
 	c.start("n2")
 	marks := t.TempDir()
-	c.everySecond("n1", 50, func(i int, s *task.Spec) {
+	c.everySecond("n1", 20, func(i int, s *task.Spec) {
 		if i > 0 {
 			return
 		}
 		s.Schedule = task.Schedules{"@every 1s"}
-		s.Action = task.Action{Process: &task.Process{Shell: `echo start >>` + marks + `/log; sleep 22; echo end >>` + marks + `/log`}}
+		s.Action = task.Action{Process: &task.Process{Shell: `echo start >>` + marks + `/log; until [ -e ` + marks + `/go ]; do sleep 0.1; done; echo end >>` + marks + `/log`}}
 	})
 	eventually(t, func() error {
 		if b, err := os.ReadFile(filepath.Join(marks, "log")); err != nil || len(b) == 0 {
@@ -84,9 +96,11 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 		}
 		return nil
 	})
-	before := len(c.nodes["n1"].logs.lines())
+	before, lost := len(c.nodes["n1"].logs.lines()), map[string]int{}
+	for _, n := range []string{"n1", "n2"} {
+		lost[n] = c.nodes[n].sessionsLost()
+	}
 	c.etcd.Stop()
-	outage := time.After(15 * time.Second)
 	eventually(t, func() error { // meanwhile the API says so, however long that takes
 		_, err := c.client("n1").Get(t.Context(), "default", "t001")
 		if !errors.Is(err, task.ErrUnavailable) {
@@ -94,11 +108,19 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 		}
 		return nil
 	})
-	<-outage
+	for n, p := range c.nodes {
+		eventually(t, func() error {
+			if p.sessionsLost() == lost[n] {
+				return fmt.Errorf("%s has not noticed that its session has ended", n)
+			}
+			return nil
+		})
+	}
 	c.etcd.Restart()
 	for _, n := range []string{"n1", "n2"} {
 		c.nodes[n].waitReady() // fails if the process ended
 	}
+	mark(t, marks, "go")
 	eventually(t, func() error {
 		b, err := os.ReadFile(filepath.Join(marks, "log"))
 		if err == nil && !strings.Contains(string(b), "end") {
@@ -120,6 +142,21 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	if n := r.Summary.Ended[task.Lost] + r.Summary.Ended[task.Failed]; n > 0 {
 		t.Errorf("%d attempts were lost or failed", n)
 	}
+}
+
+// sessionsLost is how often the process has said that it lost its session.
+func (p *process) sessionsLost() int {
+	return strings.Count(p.logs.String(), "lost the session, joining again")
+}
+
+// allFire waits until the first hundred tasks of everySecond have fired once more.
+func (c *cluster) allFire() {
+	c.t.Helper()
+	res, err := c.etcd.Client().Get(c.t.Context(), c.keys.Root())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	eventually(c.t, func() error { return c.hasFired(c.etcd.Client(), res.Header.Revision) })
 }
 
 // fewLines is how many lines of log are few: a hundred for what a test does to a

@@ -16,6 +16,9 @@ import (
 // is lost, the new node has none, and the run ends by its rule. Then it is repeated:
 // with the lost part alone, on the node that is back.
 func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	c := newCluster(t, "--shards", "4")
 	for _, n := range []string{"n1", "n2", "n3"} {

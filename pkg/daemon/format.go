@@ -79,6 +79,11 @@ func (n *Node) clusterNow() task.Cluster {
 	return n.cluster
 }
 
+// lostAfter is how long the attempts that the node gets now are waited for when it is silent.
+func (n *Node) lostAfter() time.Duration {
+	return n.clusterNow().LostAfterWithLease(n.cfg.LeaseTTL).Std()
+}
+
 // keepFormat is the leader's part in the format of records: it raises it once all
 // nodes have long understood a newer one, and ends a downgrade.
 func (n *Node) keepFormat(ctx context.Context) error {
@@ -111,6 +116,7 @@ func (n *Node) stepFormat(ctx context.Context, down *lowering) error {
 	if to == c.InForce() {
 		return nil
 	}
+	f.Cluster.Cluster = c.MarkChanged(n.cfg.Name, task.At(n.outside.Now()), "")
 	if err := n.store.SetFormat(ctx, f, to, c.FormatWanted); err != nil {
 		return err
 	}
@@ -165,6 +171,7 @@ func (n *Node) lower(ctx context.Context, f store.Formats, down *lowering) error
 	case now.Sub(down.clean) < lastWrites:
 		return nil
 	}
+	f.Cluster.Cluster = f.Cluster.MarkChanged(n.cfg.Name, task.At(n.outside.Now()), "")
 	if err := n.store.SetFormat(ctx, f, f.Cluster.FormatWanted, f.Cluster.FormatWanted); err != nil {
 		return err
 	}

@@ -14,6 +14,9 @@ import (
 // While the cluster is frozen nodes come and go: nothing starts, every tick is
 // skipped and on record, and all goes on afterwards.
 func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel() // it waits, most of the time
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")
 	c.start("n1")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"path/filepath"
 	"regexp"
@@ -26,6 +27,9 @@ import (
 const smallQuota = 24 << 20
 
 func TestFull_EmbeddedEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel() // with the next: both wait, most of the time
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*process{}}
 	t.Cleanup(c.stopAll)
@@ -40,6 +44,9 @@ func TestFull_EmbeddedEtcd(t *testing.T) {
 // Of two nodes on an etcd of their own the leader is killed while etcd is full,
 // and comes back: nobody can join then, or lead. Nothing but space may be needed.
 func TestFull_EtcdOfItsOwn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	server, err := kv.StartServer(t.Context(), kv.ServerConfig{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: smallQuota,
@@ -118,12 +125,12 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 		}
 	})
 	eventually(t, func() error { return c.hasFired(etcd, 0) })
-	mark := filepath.Join(t.TempDir(), "pid")
-	long := spec("long", "echo $$ > "+mark+"; sleep 3")
+	marks := t.TempDir()
+	long := spec("long", fmt.Sprintf("echo $$ > %[1]s/pid; until [ -e %[1]s/go ]; do sleep 0.1; done", marks))
 	long.Target.Selector = "node = n1"
 	c.create("n1", long)
 	ends := c.trigger("n1", "long") // while etcd is full
-	pidIn(t, mark)
+	pid := pidIn(t, filepath.Join(marks, "pid"))
 
 	for i, full := 0, false; !full; i++ {
 		if i == 4*smallQuota>>18 {
@@ -136,7 +143,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := time.Now()
+	mark(t, marks, "go")
 	c.refusesChanges(cl)
 	eventually(t, func() error {
 		if cl.Ready(ctx) == nil {
@@ -153,7 +160,13 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	if err != nil || len(written.Kvs) > 0 {
 		t.Errorf("%d keys were written while etcd was full, %v", len(written.Kvs), err)
 	}
-	passes(t, full.Add(11*time.Second)) // a session that is not renewed has ended by then
+	eventually(t, func() error {
+		if alive(pid) {
+			return errors.New("the task goes on")
+		}
+		return nil
+	})
+	c.renewsLease(etcd, "n1")
 
 	if _, err := etcd.Delete(ctx, "/junk/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
@@ -191,6 +204,26 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	if r := c.judge(check.Options{}); r.Summary.Open > 0 {
 		t.Errorf("%d runs have no end", r.Summary.Open)
 	}
+}
+
+// renewsLease waits until a node's lease has more time to live than it had.
+func (c *cluster) renewsLease(etcd *kv.Client, node string) {
+	c.t.Helper()
+	least := int64(math.MaxInt64)
+	eventually(c.t, func() error {
+		res, err := etcd.Get(c.t.Context(), c.keys.Node(node))
+		if err != nil {
+			return err
+		}
+		if len(res.Kvs) == 0 {
+			return fmt.Errorf("%s has lost its session", node)
+		}
+		lease, err := etcd.TimeToLive(c.t.Context(), clientv3.LeaseID(res.Kvs[0].Lease))
+		if err == nil && lease.TTL <= least {
+			least, err = lease.TTL, fmt.Errorf("%d s are left of the lease of %s", lease.TTL, node)
+		}
+		return err
+	})
 }
 
 // allEnded is nil if no run waits or is under way.

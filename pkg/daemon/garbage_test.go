@@ -28,7 +28,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 		return p
 	}
 	before := percent()
-	alive := make([]byte, 300<<20)
+	alive := make([]byte, 64<<20)
 	deadline := time.Now().Add(90 * time.Second)
 	for percent() == before && time.Now().Before(deadline) {
 		runtime.GC()

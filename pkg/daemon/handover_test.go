@@ -14,13 +14,19 @@ import (
 // every shard is loaded by its next owner before it moves, and no tick comes so
 // late that it is missed.
 func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
-	c := newCluster(t, "--shards", "48", "--drain-timeout", "60s") // half of it is for the next owners to load
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
+	t.Parallel() // it waits, most of the time
+	const shards = 12
+	c := newCluster(t, "--shards", fmt.Sprint(shards), "--drain-timeout", "60s") // half of it is for the next owners to load
 	names := []string{"n1", "n2", "n3"}
 	for _, n := range names {
 		c.start(n)
 	}
-	c.everySecond("n1", 50, func(_ int, s *task.Spec) {
+	c.everySecond("n1", 12, func(_ int, s *task.Spec) {
 		s.Schedule, s.Overlap, s.Missed.Policy = task.Schedules{"@every 500ms"}, task.OverlapAllow, task.MissedAll
+		s.Missed.Grace = task.Duration(30 * time.Second) // other tests run beside it
 	})
 	c.balanced(names...)
 	used, forced := 0.0, 0.0
@@ -40,9 +46,9 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 		for _, n := range names {
 			last += c.metric(n, `carillon_shard_preloads_total{result="used"}`)
 		}
-		// Each restart moves the node's 16 shards away and as many back.
-		if used+last < 90 {
-			return fmt.Errorf("%g shards were loaded before they moved; 96 at least had to move", used+last)
+		// Each restart moves the node's third of the shards away and as many back.
+		if used+last < 2*shards-2 {
+			return fmt.Errorf("%g shards were loaded before they moved; %d at least had to move", used+last, 2*shards)
 		}
 		return nil
 	})

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -78,8 +81,8 @@ func (n *Node) revoke(ctx context.Context, leases []string) error {
 
 // setState has the node take a state that an operator wants, kept over restarts,
 // and returns once etcd has it.
-func (n *Node) setState(ctx context.Context, state string) error {
-	if err := n.state.setWanted(state); err != nil {
+func (n *Node) setState(ctx context.Context, state, by string) error {
+	if err := n.state.setWanted(state, by); err != nil {
 		return fmt.Errorf("keep the state of node %s: %w", n.cfg.Name, err)
 	}
 	n.obeyState()
@@ -91,6 +94,34 @@ func (n *Node) setState(ctx context.Context, state string) error {
 	}
 	return nil
 }
+
+// obeyRequests has the node take the states that other nodes ask for in an operator's
+// name.
+func (n *Node) obeyRequests(ctx context.Context) error {
+	var obeyed int64 // mod revision of the last one
+	return n.store.FollowNodeRequests(ctx, n.cfg.Name, time.Minute, func(r store.NodeRequest) error {
+		ctx, cancel := context.WithTimeout(ctx, obeyWithin)
+		defer cancel()
+
+		// What is meant for a former process, or was obeyed before, is only deleted.
+		known := slices.Contains([]string{task.NodeReady, task.NodeCordoned, task.NodeDraining}, r.State)
+		if r.Instance == n.instance && r.Mod > obeyed && known {
+			n.log.Info("asked to take a state", zap.String("node", n.cfg.Name), zap.String("state", r.State), zap.String("by", r.By))
+			if err := n.setState(ctx, r.State, r.By); err != nil {
+				n.log.Warn("could not take the state that was asked for", zap.String("node", n.cfg.Name), zap.String("state", r.State), zap.Error(err))
+				return nil // who asked withdraws the request, or it is told again
+			}
+			obeyed = r.Mod
+		}
+		if _, err := n.store.DeleteNodeRequest(ctx, n.cfg.Name, r.Mod); err != nil {
+			n.log.Warn("could not delete a request that is obeyed", zap.String("node", n.cfg.Name), zap.Error(err))
+		}
+		return nil
+	})
+}
+
+// obeyWithin is how long a request to this node may take.
+const obeyWithin = 10 * time.Second
 
 // obeyState has the executor do what the node's state says. What is in the inbox
 // of an etcd that went back may have run before.

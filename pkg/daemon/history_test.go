@@ -27,6 +27,9 @@ func (c *cluster) unfit(ask, node, reason string) {
 // the one that starts, and the one that cannot know. An operator's word has them
 // begin anew on what it holds.
 func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	c := newCluster(t, "--shards", "4")
 	c.start("n1")

@@ -28,6 +28,9 @@ func (c *Config) validatePeers() error {
 				return task.Invalid(task.CodeBadValue, field, "is for an embedded etcd of several agents: give initial_cluster, too")
 			}
 		}
+		if c.InsecurePeers {
+			return task.Invalid(task.CodeBadValue, "insecure_peers", "is for an embedded etcd of several agents: give initial_cluster, too")
+		}
 		if c.InitialClusterState == clusterExisting {
 			return task.Invalid(task.CodeRequired, "initial_cluster", "is needed to join an existing cluster")
 		}
@@ -40,9 +43,12 @@ func (c *Config) validatePeers() error {
 	if some && (c.EtcdPeerCert == "" || c.EtcdPeerKey == "" || c.EtcdPeerCA == "") {
 		return task.Invalid(task.CodeRequired, "etcd_peer_cert", "certificate, key and CA of peers are all given, or none")
 	}
-	scheme := "http"
-	if some {
-		scheme = "https"
+	if some && c.InsecurePeers {
+		return task.Invalid(task.CodeBadValue, "insecure_peers", "and etcd_peer_cert exclude each other")
+	}
+	scheme := "https"
+	if c.InsecurePeers {
+		scheme = "http"
 	}
 	if err := c.validateMembers(scheme); err != nil {
 		return err
@@ -75,24 +81,32 @@ func (c *Config) validateMembers(scheme string) error {
 	return nil
 }
 
-// validateListenPeer keeps peers without TLS on loopback unless told otherwise:
-// whoever reaches them can become one.
+// validateListenPeer judges the address that the peer listener will bind, and writes it into EtcdListenPeer, so that
+// the listener binds what was judged even if the name resolves to something else a moment later.
 func (c *Config) validateListenPeer(scheme string) error {
-	u, err := peerURL(c.InitialCluster[c.Name], scheme)
-	field := "initial_cluster"
-	if err == nil && c.EtcdListenPeer != "" {
-		field = "etcd_listen_peer"
-		if u, err = peerURL(c.EtcdListenPeer, scheme); err == nil && net.ParseIP(u.Hostname()) == nil && u.Hostname() != "localhost" {
-			err = errors.New("has a name where the IP of an interface is needed, or 0.0.0.0")
-		}
+	field, value := "initial_cluster", c.InitialCluster[c.Name]
+	if c.EtcdListenPeer != "" {
+		field, value = "etcd_listen_peer", c.EtcdListenPeer
 	}
+	u, err := peerURL(value, scheme)
 	if err != nil {
-		return task.Invalid(task.CodeBadValue, field, "%s %v", task.Quote(c.EtcdListenPeer), err)
+		return task.Invalid(task.CodeBadValue, field, "%s %v", task.Quote(value), err)
 	}
-	if scheme == "http" && !c.Insecure && !loopback(u.Hostname()) {
+	host := u.Hostname()
+	isName := net.ParseIP(host) == nil && host != "localhost"
+	if isName && c.EtcdListenPeer != "" {
+		return task.Invalid(task.CodeBadValue, field, "%s has a name where the IP of an interface is needed, or 0.0.0.0", task.Quote(value))
+	}
+
+	addr, err := kv.ListenAddress(host)
+	if err != nil {
+		return nil // the name service may answer when the listener asks again
+	}
+	if isName && addr.IsLoopback() {
 		return task.Invalid(task.CodeBadValue, field,
-			"%s is reachable from other hosts, without TLS: give etcd_peer_cert, etcd_peer_key and etcd_peer_ca, or accept the risk with --insecure", task.Quote(u.String()))
+			"%s resolves to %s on this host, where no other host reaches it: give the IP to listen on in etcd_listen_peer, or change /etc/hosts", task.Quote(host), addr)
 	}
+	c.EtcdListenPeer = scheme + "://" + net.JoinHostPort(addr.String(), u.Port())
 	return nil
 }
 
@@ -101,8 +115,12 @@ func peerURL(v, scheme string) (*url.URL, error) {
 	if err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
 		return nil, fmt.Errorf("is not a URL such as %s://10.0.0.1:2380", scheme)
 	}
+	if u.Scheme != scheme && scheme == "https" {
+		return nil, errors.New("does not begin with https: the agents make the certificates (carillon cluster join-token); without TLS whoever reaches the port " +
+			"can run commands as root, and --insecure-peers accepts that")
+	}
 	if u.Scheme != scheme {
-		return nil, fmt.Errorf("does not begin with %s: peers have https if they have certificates, else http", scheme)
+		return nil, errors.New("does not begin with http, and insecure_peers is there: it does without TLS")
 	}
 	return u, nil
 }

@@ -63,6 +63,9 @@ func (r *command) ends(code int, said string) {
 // A run on the first node is followed from the third while the second is stopped; and
 // one whose node dies, over to its next attempt on another.
 func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()                        // it waits, most of the time
 	c := newCluster(t, "--shards", "8") // the usual lease: a node that is asked to pause a run has to be there
 	for _, n := range []string{"n1", "n2", "n3"} {

@@ -29,6 +29,11 @@ const asEtcd = "CARILLON_TEST_AS_ETCD"
 // of records than this.
 const ofFormat = "CARILLON_TEST_FORMAT"
 
+// raceOptions, in the environment of a daemon, end it at the first race that it has. By default the
+// race detector also waits for a second whenever a process exits, and a daemon and its guardian do so
+// at each restart.
+const raceOptions = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asEtcd) != "" {
 		etcdmain.Main(os.Args)
@@ -39,22 +44,27 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := daemon.Signals(context.Background())
 	defer stop()
-	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(outside().Commands()...)
-	if err := root.ExecuteContext(ctx); err != nil {
+	if err := program().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-// runTests runs four of the tests that may at once, unless somebody says how many:
+// program is the commands that run a node.
+func program() *cobra.Command {
+	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(outside().Commands()...)
+	return root
+}
+
+// runTests runs six of the tests that may at once, unless somebody says how many:
 // they wait for leases and ticks, most of the time.
 func runTests(m *testing.M) int {
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
 	if !said {
-		_ = flag.Set("test.parallel", "4") // the flag is there: package testing has it
+		_ = flag.Set("test.parallel", "6") // the flag is there: package testing has it
 	}
 	return m.Run()
 }

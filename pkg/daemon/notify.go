@@ -39,7 +39,7 @@ const (
 // restart would end what a node that comes back goes on with.
 type manager struct {
 	send    func(state string) error
-	watched time.Duration // how long it bears silence; 0: for ever
+	watched time.Duration // how long it bears silence, as far as it was told; 0: for ever
 	cfg     Config
 	log     *zap.Logger
 
@@ -59,6 +59,8 @@ type lives interface {
 	fires() error // why it does not fire
 	alive() error // why it is not to be taken for alive
 	doing() string
+	// lostAfter is how long the attempts that it gets are waited for when it is silent.
+	lostAfter() time.Duration
 }
 
 // newManager is nil if nobody is to be told.
@@ -158,7 +160,10 @@ func (m *manager) look() time.Duration {
 			status = "Not ready: " + err.Error()
 		} else if !m.ready && !m.stopping {
 			m.ready = true
-			lines = append(append(lines, sd.SdNotifyReady), m.patience()...)
+			lines = append(lines, sd.SdNotifyReady)
+		}
+		if m.ready {
+			lines = append(lines, m.patience(node.lostAfter())...)
 		}
 	}
 	m.fired = m.fired || m.ready
@@ -183,13 +188,16 @@ func (m *manager) look() time.Duration {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// patience asks for more of it than the unit says, if attempts may be adopted for
-// longer than that.
-func (m *manager) patience() []string {
-	if m.watched == 0 || m.cfg.LostAfter.Std() <= m.watched {
+// patience asks for more of it than the unit says, or was asked for before, if attempts
+// may be adopted for longer than that. It never asks for less: attempts that were
+// assigned before may still have the longer time.
+func (m *manager) patience(lostAfter time.Duration) []string {
+	if m.watched == 0 || lostAfter <= m.watched {
 		return nil
 	}
-	return []string{fmt.Sprintf("WATCHDOG_USEC=%d", m.cfg.LostAfter.Std().Microseconds())}
+
+	m.watched = lostAfter
+	return []string{fmt.Sprintf("WATCHDOG_USEC=%d", lostAfter.Microseconds())}
 }
 
 func (m *manager) tell(lines ...string) {
@@ -203,10 +211,11 @@ func (m *manager) tell(lines ...string) {
 	m.lost = err != nil
 }
 
-// fires is ready, but of a cluster whose shards have never had owners: there nobody
-// fires yet.
+// fires is decides, but of a cluster whose shards have never had owners: there nobody
+// fires yet. A node whose API cannot listen fires all the same: the service manager is
+// told so in the status, and has no reason to wait, or to start it again.
 func (n *Node) fires() error {
-	if err := n.ready(); err != nil {
+	if err := n.decides(); err != nil {
 		return err
 	}
 	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) || n.state.wanted() == task.NodeDraining || n.presence.isDraining() {
@@ -233,6 +242,9 @@ func (n *Node) doing() string {
 	s := fmt.Sprintf("%d running", n.executor.Running())
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
 		s = fmt.Sprintf("%d shards, %s", n.keeper.Running(), s)
+	}
+	if err := n.listenError(); err != nil {
+		s += "; " + err.Error()
 	}
 	switch {
 	case n.presence.isDraining():

@@ -11,14 +11,13 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // fakeLife is a node as a manager sees it.
 type fakeLife struct {
 	mu          sync.Mutex
 	idle, stuck error
+	after       time.Duration
 }
 
 func (f *fakeLife) set(idle, stuck error) {
@@ -27,8 +26,13 @@ func (f *fakeLife) set(idle, stuck error) {
 	f.mu.Unlock()
 }
 
-func (f *fakeLife) fires() error  { f.mu.Lock(); defer f.mu.Unlock(); return f.idle }
-func (f *fakeLife) alive() error  { f.mu.Lock(); defer f.mu.Unlock(); return f.stuck }
+func (f *fakeLife) fires() error { f.mu.Lock(); defer f.mu.Unlock(); return f.idle }
+func (f *fakeLife) alive() error { f.mu.Lock(); defer f.mu.Unlock(); return f.stuck }
+func (f *fakeLife) lostAfter() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.after
+}
 func (f *fakeLife) doing() string { return "Ready: 4 shards" }
 
 // heard runs a manager beside life, and returns a function that returns all lines
@@ -143,19 +147,29 @@ func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
 }
 
 func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
-	for lost, want := range map[time.Duration]string{time.Minute: "", 2 * time.Minute: "", 10 * time.Minute: "WATCHDOG_USEC=600000000"} {
-		heard(t, 2*time.Minute, func(c *Config) { c.LostAfter = task.Duration(lost) },
-			func(_ context.Context, _ func(), m *manager, lines func() []string) error {
-				m.accompany(&fakeLife{})
-				time.Sleep(time.Second)
-				if said := lines(); want == "" {
-					hasNot(t, said, "WATCHDOG_USEC")
-				} else {
-					has(t, said, want)
-				}
-				return nil
-			})
-	}
+	heard(t, 2*time.Minute, nil, func(_ context.Context, _ func(), m *manager, lines func() []string) error {
+		node := &fakeLife{after: 2 * time.Minute}
+		m.accompany(node)
+		for _, c := range []struct {
+			lostAfter time.Duration // of the cluster, as it changes
+			want      string
+		}{
+			{time.Minute, ""}, {2 * time.Minute, ""}, {10 * time.Minute, "WATCHDOG_USEC=600000000"}, {10 * time.Minute, ""},
+			{time.Minute, ""}, // attempts that were assigned before have ten minutes
+			{time.Hour, "WATCHDOG_USEC=3600000000"},
+		} {
+			node.mu.Lock()
+			node.after = c.lostAfter
+			node.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			if said := lines(); c.want == "" {
+				hasNot(t, said, "WATCHDOG_USEC")
+			} else {
+				has(t, said, c.want)
+			}
+		}
+		return nil
+	})
 }
 
 func TestManager_SaysWhyTheNodeEnded(t *testing.T) {

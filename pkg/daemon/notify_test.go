@@ -62,6 +62,9 @@ func (s *serviceManager) waitsFor(line string) {
 }
 
 func TestNotify_ReadyIsANodeThatFires(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel() // it waits, most of the time
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*process{}}
 	t.Cleanup(c.stopAll)

@@ -40,7 +40,8 @@ type Outside struct {
 	// Act, if set, takes the place of processes.
 	Act executor.Act
 
-	manager *manager // is told how the node fares; nil: nobody is
+	manager   *manager         // is told how the node fares; nil: nobody is
+	inherited inheritedSockets // sockets of the service manager on which the API listens
 }
 
 // real fills in what is not set.

@@ -12,6 +12,7 @@ import (
 // of a greeting that failed, or one that the peer, or what stands before it, closes
 // after each answer.
 func TestPeers_DoNotDialInALoop(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	for name, c := range map[string]struct {
 		serve http.HandlerFunc
 		https bool
@@ -21,6 +22,7 @@ func TestPeers_DoNotDialInALoop(t *testing.T) {
 		"another protocol":         {serve: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "?") }, https: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newStreet(t)
 			inner := s.server.Config.Handler
 			s.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

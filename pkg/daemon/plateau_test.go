@@ -20,19 +20,28 @@ import (
 // A steady load leaves nothing behind: after a while neither the memory and the
 // goroutines of three nodes nor etcd's size grow. CARILLON_SOAK_RATE runs each
 // second for CARILLON_SOAK say so; without them, the run is too short to judge
-// that, and only shows that it can be measured. Runs do nothing, but all of them
-// are dispatched, started, ended and kept in history; every tick is checked.
+// that, and only shows that it can be measured, with one node. Runs do nothing, but
+// all of them are dispatched, started, ended and kept in history; every tick is checked.
 func TestPlateau_OfMemoryAndEtcdUnderASteadyLoad(t *testing.T) {
-	rate := 50
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
+	rate, names := 10, []string{"n1"}
 	if v := os.Getenv("CARILLON_SOAK_RATE"); v != "" {
 		var err error
 		if rate, err = strconv.Atoi(v); err != nil || rate < 1 {
 			t.Fatalf("CARILLON_SOAK_RATE=%s: write how many runs each second", v)
 		}
 	}
-	length := soak(t, 8*time.Second)
-	c := newCluster(t, "--lease-ttl", "5s")
-	names := []string{"n1", "n2", "n3"}
+	length := soak(t, 2*time.Second)
+	flags := []string{"--lease-ttl", "5s"}
+	if os.Getenv("CARILLON_SOAK") != "" {
+		names = []string{"n1", "n2", "n3"}
+	} else {
+		t.Parallel() // it waits, most of the time
+		flags = append(flags, "--shards", "8")
+	}
+	c := newCluster(t, flags...)
 	for _, n := range names {
 		c.start(n)
 	}

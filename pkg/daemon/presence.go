@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -39,16 +40,20 @@ type presence struct {
 	froze  func() int64 // the record of freezes that the executor obeys
 	// unreadable is how many entries do not fire because they cannot be read.
 	unreadable func() int
-	member     func() *task.Member  // how the embedded etcd fares
-	expires    func() []task.Expiry // certificates that end soon
-	facts      func() (known *task.Facts, pressed []string)
-	keys       func() []string                 // ids of those for secrets
-	joined     func(s *kv.Session, f kv.Fence) // told of each new session
-	unfit      func() string                   // why the node owns no shards; "" if it may
-	alive      func() error                    // why no lease may stand for this process
-	announced  func(steady time.Duration)      // told of each announcement that etcd took, and since when it took all
-	log        *zap.Logger
-	now        func() time.Time
+	member     func() *task.Member // how the embedded etcd fares
+	address    func() string       // where the API answers; "" while it does not
+	// listenError is why the API does not listen somewhere where it should.
+	listenError func() error
+	expires     func() []task.Expiry // certificates that end soon
+	stuck       func() int           // starts that hang
+	facts       func() (known *task.Facts, pressed []string)
+	keys        func() []string                 // ids of those for secrets
+	joined      func(s *kv.Session, f kv.Fence) // told of each new session
+	unfit       func() string                   // why the node owns no shards; "" if it may
+	alive       func() error                    // why no lease may stand for this process
+	announced   func(steady time.Duration)      // told of each announcement that etcd took, and since when it took all
+	log         *zap.Logger
+	now         func() time.Time
 
 	changes chan struct{} // announce at once
 
@@ -123,10 +128,20 @@ func (p *presence) record() task.Node {
 	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
 	n.Epoch, n.Froze = p.state.epoch(), p.froze()
 	n.Facts, n.Pressed = p.facts()
-	n.SecretKeys = p.keys()
+	if n.Stuck = p.stuck(); n.Stuck >= executor.ManyStuck {
+		n.Pressed = append(slices.Clip(n.Pressed), task.PressedStarts)
+	}
+	n.SecretKeys, n.StateBy = p.keys(), p.state.wantedBy()
+	n.Address = p.address()
+	if err := p.listenError(); err != nil {
+		n.APIError = err.Error()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining {
+		if n.State != task.NodeDraining {
+			n.StateBy = "" // the process stops: that is the node's own doing
+		}
 		n.State = task.NodeDraining
 	}
 	n.Clock = task.At(p.now()) // last: it is compared with other nodes'

@@ -23,6 +23,9 @@ import (
 // certificate, the CA and the password are replaced under load: nothing is
 // interrupted, and every tick has its run.
 func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	c, etcd := newSecuredCluster(t, "--shards", "8") // with the usual lease: a node that is away for a moment hands no logs out
 	names := []string{"n1", "n2", "n3"}
@@ -38,11 +41,11 @@ func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
 	load := c.beginLoad(names)
 	before := c.serials(names)
 
-	time.Sleep(2 * time.Second) // tokens end
-	etcd.replaceAPI(names, load)
+	load.through(t)
+	etcd.replaceAPI(names, load) // tokens end meanwhile
 	etcd.reissue(names)
 	etcd.changePassword("second")
-	time.Sleep(2 * time.Second) // and end again
+	time.Sleep(6 * time.Second) // and end again
 	load.through(t)
 	load.end()
 
@@ -109,10 +112,19 @@ func (c *cluster) beginLoad(names []string) *load {
 					c.t.Errorf("%s: %v", n, err)
 					return
 				}
+				pause(ctx, 20*time.Millisecond) // and they do not call all the time
 			}
 		})
 	}
 	return l
+}
+
+// pause waits for a while, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // useOnce reads a task, its runs, and what the last of them wrote, on whichever node

@@ -22,7 +22,7 @@ import (
 )
 
 // strongbox is an etcd of its own process that speaks TLS only, wants certificates,
-// and lets users do what their roles say. Its tokens end after a second, whatever
+// and lets users do what their roles say. Its tokens end after five seconds, whatever
 // they are used for.
 type strongbox struct {
 	t        *testing.T
@@ -88,7 +88,7 @@ func (s *strongbox) start() {
 		"--listen-client-urls", s.endpoint(), "--advertise-client-urls", s.endpoint(),
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "e1="+peer,
 		"--cert-file", f.Cert, "--key-file", f.Key, "--trusted-ca-file", f.CA, "--client-cert-auth",
-		"--auth-token", fmt.Sprintf("jwt,pub-key=%[1]s/token-pub,priv-key=%[1]s/token-key,sign-method=ES256,ttl=1s", s.dir), "--bcrypt-cost", "4",
+		"--auth-token", fmt.Sprintf("jwt,pub-key=%[1]s/token-pub,priv-key=%[1]s/token-key,sign-method=ES256,ttl=5s", s.dir), "--bcrypt-cost", "4",
 		"--heartbeat-interval", "10", "--election-timeout", "100", "--log-level", "error")
 	s.cmd.Env = append(os.Environ(), asEtcd+"=1")
 	s.logs = &logBuffer{}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/carillonhq/carillon/pkg/filetrust"
 	"github.com/carillonhq/carillon/pkg/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -22,7 +24,8 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "where the node keeps output, its token and its lock")
 	f.StringVar(&c.Listen, "listen", c.Listen, "address of the API")
 	f.StringVar(&c.Advertise, "advertise", c.Advertise, "URL under which other nodes reach the API (default from --listen)")
-	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "listen beyond loopback without TLS")
+	f.StringVar(&c.Socket, "socket", c.Socket, "path of a unix socket on which the API listens, too: root, the daemon's user and the group carillon need no token there (default none, or the one that systemd passes on)")
+	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "let the API listen beyond loopback without TLS")
 	f.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate of the API, PEM; the node shows it to other nodes, too")
 	f.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "its key")
 	f.StringVar(&c.TLSCA, "tls-ca", c.TLSCA, "CA that has signed the certificates of other nodes and of clients (default for nodes: the system's)")
@@ -35,7 +38,7 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.SecretKeys, "secret-keys", c.SecretKeys, "file with the keys of secrets, made by carillon secret key new; only its owner may read it")
 	f.StringVar(&c.Policy, "policy", c.Policy, "file of the host's administrator that says what may run here; only root may write it")
 	f.BoolVar(&c.Embedded, "embedded", c.Embedded, "run an etcd in this process")
-	f.Var((*list)(&c.EtcdEndpoints), "etcd-endpoints", "etcd's endpoints, with commas between")
+	f.Var((*list)(&c.EtcdEndpoints), "etcd-endpoints", "etcd's endpoints, with commas between; host:port is http, or https with --etcd-ca or --etcd-cert")
 	f.StringVar(&c.EtcdUser, "etcd-user", c.EtcdUser, "user name for etcd")
 	f.StringVar(&c.EtcdPassword, "etcd-password", c.EtcdPassword, "password for etcd, for all on this host to see; better --etcd-password-file")
 	f.StringVar(&c.EtcdPasswordFile, "etcd-password-file", c.EtcdPasswordFile, "file with the password for etcd, read at each log-in")
@@ -44,15 +47,15 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.EtcdKey, "etcd-key", c.EtcdKey, "its key")
 	f.Int64Var(&c.EtcdQuota, "etcd-quota", c.EtcdQuota, "bytes that the embedded etcd may grow to (0: 8 GiB)")
 	f.Var((*duration)(&c.EventRetention), "event-retention", "how long the embedded etcd keeps events at least (0s: its last 30,000 revisions, however old)")
-	f.Var((*members)(&c.InitialCluster), "initial-cluster", "the agents whose embedded etcds are one, this one included: n1=http://h1:2380,n2=…")
+	f.Var((*members)(&c.InitialCluster), "initial-cluster", "the agents whose embedded etcds are one, this one included: n1=https://h1:2380,n2=…")
 	f.StringVar(&c.InitialClusterState, "initial-cluster-state", c.InitialClusterState, "new, or existing: an empty data directory joins a cluster that has been told of it")
 	f.StringVar(&c.EtcdListenPeer, "etcd-listen-peer", c.EtcdListenPeer, "URL on which the embedded etcd listens for the others (default its own in --initial-cluster)")
-	f.StringVar(&c.EtcdPeerCert, "etcd-peer-cert", c.EtcdPeerCert, "certificate for traffic between embedded etcds, for both ends of it")
+	f.BoolVar(&c.InsecurePeers, "insecure-peers", c.InsecurePeers, "no TLS between embedded etcds: whoever reaches their ports, any user of these hosts included, can run commands as root")
+	f.StringVar(&c.EtcdPeerCert, "etcd-peer-cert", c.EtcdPeerCert, "certificate for traffic between embedded etcds, for both ends of it (default: agents make them, see cluster join-token)")
 	f.StringVar(&c.EtcdPeerKey, "etcd-peer-key", c.EtcdPeerKey, "its key")
 	f.StringVar(&c.EtcdPeerCA, "etcd-peer-ca", c.EtcdPeerCA, "CA that has signed the others' certificates")
 	f.StringVar(&c.Prefix, "prefix", c.Prefix, "where in etcd the cluster lives")
 	f.Var((*duration)(&c.LeaseTTL), "lease-ttl", "after how long a silent node is taken to be gone")
-	f.Var((*duration)(&c.LostAfter), "lost-after", "after how long its attempts are lost; the same on all nodes")
 	f.Var((*duration)(&c.DrainTimeout), "drain-timeout", "how long running tasks may go on when the node is told to stop")
 	f.Int64Var(&c.SpoolLimit, "spool-limit", c.SpoolLimit, "bytes of output kept per attempt; of a task that says output.limit, at most so many")
 	f.Int64Var(&c.SpoolTotal, "spool-total", c.SpoolTotal, "bytes of output kept in all")
@@ -92,6 +95,12 @@ func load(file string, given *pflag.FlagSet) (Config, error) {
 			set(f.Name, v, variable)
 		}
 	})
+	for name, where := range movedSettings {
+		variable := "CARILLON_" + strings.ToUpper(name)
+		if v, ok := os.LookupEnv(variable); ok && v != "" && err == nil {
+			err = task.Invalid(task.CodeUnknown, variable, "%s", where)
+		}
+	}
 	given.Visit(func(f *pflag.Flag) {
 		if all.Lookup(f.Name) != nil {
 			set(f.Name, f.Value.String(), "--"+f.Name)
@@ -116,7 +125,33 @@ func readFile(path string, cfg *Config) error {
 	if len(b) > maxFile {
 		return task.Invalid(task.CodeTooLong, "config", "%s has more than %d bytes", path, maxFile)
 	}
-	return manifest.Document(path, b, cfg)
+	if err := manifest.Document(path, b, cfg); err != nil {
+		return explainMoved(err)
+	}
+
+	info, err := f.Stat()
+	if err == nil && cfg.EtcdPassword != "" {
+		err = filetrust.CheckSecret(info, uint32(os.Geteuid()))
+	}
+	if err != nil {
+		return task.Invalid(task.CodeBadValue, "etcd_password", "%s has a password in it and %v", path, err)
+	}
+
+	return nil
+}
+
+// movedSettings are what agents had, and where it is now.
+var movedSettings = map[string]string{
+	"lost_after": "is not a setting of agents, but of the cluster: take it out, and set it with `carillon cluster set --lost-after DURATION`",
+}
+
+// explainMoved says where a setting is now that a configuration still has.
+func explainMoved(err error) error {
+	var fault *task.Error
+	if errors.As(err, &fault) && fault.Code == task.CodeUnknown && movedSettings[fault.Field] != "" {
+		fault.Message = movedSettings[fault.Field]
+	}
+	return err
 }
 
 // newLogger logs as JSON, or for people.

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/pkg/filetrust"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -37,6 +38,8 @@ type kept struct {
 	Instances []string `json:"instances"`
 	// State is what an operator wants of the node: cordoned or draining; "" is ready.
 	State string `json:"state,omitempty"`
+	// StateBy is who asked for the present state, ready included.
+	StateBy string `json:"state_by,omitempty"`
 	// Of the history of etcd that this directory belongs to: the cluster, its epoch,
 	// and the highest revision that was seen.
 	Cluster  string `json:"cluster,omitempty"`
@@ -52,7 +55,7 @@ const keepInstances = 50
 // openState locks the data directory and reads what was kept. It fails at once
 // if another daemon has it.
 func openState(dir string) (*state, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := filetrust.MakePrivateDir(dir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -112,19 +115,29 @@ func (s *state) setElection(id clientv3.LeaseID) error {
 	return s.save()
 }
 
-// wanted is the state that an operator wants the node to be in.
+// wanted is the state that an operator wants the node to be in, and wantedBy is who
+// asked for it.
 func (s *state) wanted() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.kept.State, task.NodeReady)
 }
 
-// setWanted keeps it.
-func (s *state) setWanted(state string) error {
+func (s *state) wantedBy() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept.StateBy
+}
+
+// setWanted keeps both. Who asks for a state that the node has already changes nothing.
+func (s *state) setWanted(state, by string) error {
+	if s.wanted() == state {
+		return nil
+	}
 	if state == task.NodeReady {
 		state = ""
 	}
-	return s.set(func(k *kept) { k.State = state })
+	return s.set(func(k *kept) { k.State, k.StateBy = state, by })
 }
 
 // history is what was seen of etcd's history, as it was kept.
@@ -190,10 +203,17 @@ func (s *state) save() error {
 
 func writeSynced(path string, b []byte, mode os.FileMode) error {
 	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+
+	// A file that a killed daemon has left is removed. One that appears since is not opened, nor is a link
+	// followed: it would be somebody else's.
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return err
 	}
+
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {

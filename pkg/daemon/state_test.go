@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +30,9 @@ func (c *cluster) untilNode(ask, node string, ok func(task.Node) bool) {
 // A node that is drained through another one hands its shards over, lets what runs
 // go on, takes nothing new, and is still draining when it was restarted.
 func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	c := newCluster(t, "--shards", "8")
 	c.start("n1")
@@ -40,7 +44,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	running := c.trigger("n1", "long")
 	c.until("n1", "long", running.ID, task.Running)
 
-	if n, err := c.client("n1").DrainNode(t.Context(), "n2"); err != nil || n.State != task.NodeDraining {
+	if n, err := c.client("n1").DrainNode(t.Context(), "n2"); err != nil || n.State != task.NodeDraining || !strings.HasPrefix(n.StateBy, "admin") {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	c.owned("n1")
@@ -56,7 +60,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 
 	c.nodes["n2"].signal(syscall.SIGKILL)
 	c.start("n2")
-	c.untilNode("n1", "n2", func(n task.Node) bool { return n.State == task.NodeDraining })
+	c.untilNode("n1", "n2", func(n task.Node) bool { return n.State == task.NodeDraining && n.StateBy != "" })
 	c.owned("n1")
 
 	if _, err := c.client("n2").CordonNode(t.Context(), "n2"); err != nil {
@@ -78,6 +82,9 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 // A clock that jumps stops the node at once: its shards move, and its API writes no
 // time, until it is right again.
 func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	c := newCluster(t, "--shards", "8")
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -117,6 +124,9 @@ func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 // A node that decides nothing, though etcd answers it, gives its shards up: they fire
 // elsewhere.
 func TestStall_ANodeThatDecidesNothingGivesItsShardsUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	c := newCluster(t, "--shards", "8")
 	stuck := filepath.Join(t.TempDir(), "stuck")

@@ -14,10 +14,19 @@ import (
 )
 
 // The scripts are what a person types, against a real daemon.
-func TestStory(t *testing.T) { tell(t, "testdata/script") }
+func TestStory(t *testing.T) {
+	t.Parallel() // it waits, most of the time
+	tell(t, "testdata/script")
+}
 
 // These change the node, and so have one of their own.
-func TestStory_StatesOfANode(t *testing.T) { tell(t, "testdata/node") }
+func TestStory_StatesOfANode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
+	t.Parallel()
+	tell(t, "testdata/node")
+}
 
 func tell(t *testing.T, dir string) {
 	c := newCluster(t, "--shards", "8")

@@ -13,6 +13,9 @@ import (
 // What a run says of itself is known at every node, and so is that its node does not
 // answer. When that dies, the next attempt goes on at the checkpoint.
 func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "5s")
 	c.start("n1")

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/filetrust"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -49,11 +50,39 @@ func (c *Config) validateTLS() error {
 	if err := c.validateEtcdAccess(); err != nil {
 		return err
 	}
+	if err := c.validateSecretFiles(); err != nil {
+		return err
+	}
 	s, err := c.secured()
 	if err != nil {
 		return err
 	}
 	return c.validateCertificate(s)
+}
+
+// validateSecretFiles refuses files with keys and passwords that other users could read or replace.
+func (c *Config) validateSecretFiles() error {
+	for _, file := range []struct{ field, path string }{
+		{"tls_key", c.TLSKey},
+		{"etcd_key", c.EtcdKey},
+		{"etcd_peer_key", c.EtcdPeerKey},
+		{"etcd_password_file", c.EtcdPasswordFile},
+	} {
+		if file.path == "" {
+			continue
+		}
+
+		info, err := os.Stat(file.path)
+		if err != nil {
+			return unreadable(file.field, file.path, err)
+		}
+
+		if err := filetrust.CheckSecret(info, uint32(os.Geteuid())); err != nil {
+			return task.Invalid(task.CodeBadValue, file.field, "%s %v", file.path, err)
+		}
+	}
+
+	return nil
 }
 
 // together refuses one of two settings without the other.
@@ -67,17 +96,33 @@ func together(a, of, b, too string) error {
 	return nil
 }
 
+// withScheme completes host:port, as etcdctl takes it: to https if there are files for
+// TLS, else to http. All else stays as it is.
+func (c *Config) withScheme(endpoint string) string {
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil || host == "" || port == "" || strings.HasPrefix(endpoint, "unix:") || strings.ContainsAny(port, "/?#") {
+		return endpoint
+	}
+	if c.EtcdCA != "" || c.EtcdCert != "" || c.EtcdKey != "" {
+		return "https://" + endpoint
+	}
+	return "http://" + endpoint
+}
+
 // validateEtcdAccess checks endpoints, and what is for them.
 func (c *Config) validateEtcdAccess() error {
 	schemes := map[string]bool{}
-	for _, e := range c.EtcdEndpoints {
-		if strings.HasPrefix(e, "http") && strings.Contains(e, "@") { // it is logged, and etcd's client would make no use of it; nor is it quoted
+	c.EtcdEndpoints = slices.Clone(c.EtcdEndpoints)
+	for i, e := range c.EtcdEndpoints {
+		if !strings.HasPrefix(e, "unix:") && strings.Contains(e, "@") { // it is logged, and etcd's client would make no use of it; nor is it quoted
 			return task.Invalid(task.CodeBadValue, "etcd_endpoints", "one of them has a user or a password in it: give etcd_user and etcd_password_file")
 		}
+		e = c.withScheme(e)
+		c.EtcdEndpoints[i] = e
 		u, err := url.Parse(e)
 		if err != nil || !((u.Scheme == "http" || u.Scheme == "https") && u.Port() != "" || u.Scheme == "unix" && u.Path != "") {
 			return task.Invalid(task.CodeBadValue, "etcd_endpoints",
-				"%s is not an endpoint such as https://10.0.0.1:2379, http://10.0.0.1:2379 or unix:///run/etcd.sock", task.Quote(e))
+				"%s is not an endpoint such as https://10.0.0.1:2379, http://10.0.0.1:2379, 10.0.0.1:2379 or unix:///run/etcd.sock", task.Quote(e))
 		}
 		schemes[u.Scheme] = true
 	}
@@ -171,7 +216,36 @@ func (c *Config) validateCertificate(s secured) error {
 			return task.Invalid(task.CodeBadValue, "etcd_cert", "%s %s", c.EtcdCert, err)
 		}
 	}
+	if c.EtcdPeerCert != "" {
+		return c.validatePeerCertificate(s.peer)
+	}
 	return nil
+}
+
+// validatePeerCertificate refuses a certificate that the other members of etcd would refuse.
+func (c *Config) validatePeerCertificate(s *certs.Source) error {
+	u, err := url.Parse(c.InitialCluster[c.Name])
+	if err != nil {
+		return err // validateMembers has parsed it
+	}
+	if err := certs.CanServe(s.Leaf(), u.Hostname()); err != nil {
+		return task.Invalid(task.CodeBadValue, "etcd_peer_cert", "%s %s, where the other members reach this one (initial_cluster)", c.EtcdPeerCert, err)
+	}
+	if err := certs.CanCall(s.Leaf()); err != nil {
+		return task.Invalid(task.CodeBadValue, "etcd_peer_cert", "%s %s", c.EtcdPeerCert, err)
+	}
+	return nil
+}
+
+// warnings tells of settings that work, and are less safe than they could be.
+func (c *Config) warnings(s secured) (list []string) {
+	if c.InsecurePeers {
+		list = append(list, "insecure_peers: whoever reaches the ports of initial_cluster, any user of these hosts included, can run commands as root on all of them")
+	}
+	if c.EtcdPeerCert != "" && c.TLSClientAuth != string(certs.None) && s.peer.SharesCA(s.api) {
+		list = append(list, "etcd_peer_ca: has a CA of tls_ca, which signs the certificates of the API's clients, too: give the members of etcd a CA of their own")
+	}
+	return list
 }
 
 func unspecified(host string) bool {

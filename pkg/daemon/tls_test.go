@@ -24,6 +24,12 @@ func TestConfig_NamesWhatIsWrongWithTLS(t *testing.T) {
 	etcd := func(c *daemon.Config) {
 		c.EtcdEndpoints, c.EtcdCA, c.EtcdCert, c.EtcdKey = []string{"https://10.0.0.1:2379"}, node.CA, node.Cert, node.Key
 	}
+	peers := func(cert, key, host string) func(*daemon.Config) {
+		return func(c *daemon.Config) {
+			c.Name, c.Embedded, c.EtcdEndpoints, c.EtcdPeerCert, c.EtcdPeerKey, c.EtcdPeerCA = "n1", true, nil, cert, key, node.CA
+			c.InitialCluster = map[string]string{"n1": "https://" + host + ":2380", "n2": "https://10.0.0.2:2380"}
+		}
+	}
 	type change = func(*daemon.Config)
 	for _, tc := range []struct {
 		want string // the error begins with it; "" is none
@@ -38,6 +44,10 @@ func TestConfig_NamesWhatIsWrongWithTLS(t *testing.T) {
 		{"", []change{etcd, func(c *daemon.Config) { c.EtcdUser, c.EtcdPasswordFile = "u", password }}},
 		{"", []change{etcd, func(c *daemon.Config) { c.EtcdCert, c.EtcdKey, c.EtcdCA = "", "", "" }}},
 		{"", []change{func(c *daemon.Config) { c.EtcdUser, c.EtcdPassword = "u", "p" }}},
+
+		{"", []change{peers(node.Cert, node.Key, "127.0.0.1")}},
+		{"etcd_peer_cert: " + node.Cert + " is for localhost, 127.0.0.1, not for 10.0.0.1", []change{peers(node.Cert, node.Key, "10.0.0.1")}},
+		{"etcd_peer_cert: " + client.Cert + " is not for servers", []change{peers(client.Cert, client.Key, "127.0.0.1")}},
 
 		{"tls_key: is needed with tls_cert", []change{func(c *daemon.Config) { c.TLSCert = node.Cert }}},
 		{"tls_cert: is needed with tls_key", []change{func(c *daemon.Config) { c.TLSKey = node.Key }}},
@@ -73,6 +83,39 @@ func TestConfig_NamesWhatIsWrongWithTLS(t *testing.T) {
 		var e *task.Error
 		if tc.want == "" && err != nil || tc.want != "" && (!errors.As(err, &e) || !strings.HasPrefix(err.Error(), tc.want)) {
 			t.Errorf("got %v, want %q", err, tc.want)
+		}
+	}
+}
+
+// host:port is what etcdctl takes as an endpoint. It is TLS if there are files for it.
+func TestConfig_CompletesEndpointsWithoutScheme(t *testing.T) {
+	dir, ca := t.TempDir(), newPKI(t).node("n1").CA
+	for _, tc := range []struct {
+		endpoint, ca, want string
+	}{
+		{"127.0.0.1:2379", "", "http://127.0.0.1:2379"},
+		{"etcd-1:2379", "", "http://etcd-1:2379"},
+		{"[::1]:2379", "", "http://[::1]:2379"},
+		{"etcd-1:2379", ca, "https://etcd-1:2379"},
+		{"https://etcd-1:2379", ca, "https://etcd-1:2379"},
+		{"unix:///run/etcd.sock", "", "unix:///run/etcd.sock"},
+		{"etcd-1", "", ""},
+		{":2379", "", ""},
+		{"etcd-1:", "", ""},
+		{"etcd-1:port", "", ""},
+		{"ftp://etcd-1:2379", "", ""},
+		{"etcd-1:2379/path", "", ""},
+	} {
+		c := daemon.Defaults()
+		c.DataDir, c.EtcdCA = dir, tc.ca
+		given := []string{tc.endpoint}
+		c.EtcdEndpoints = given
+		err := c.Validate()
+		if tc.want == "" && (err == nil || !strings.HasPrefix(err.Error(), "etcd_endpoints: ")) || tc.want != "" && (err != nil || c.EtcdEndpoints[0] != tc.want) {
+			t.Errorf("%s: %v, %v", tc.endpoint, c.EtcdEndpoints, err)
+		}
+		if given[0] != tc.endpoint {
+			t.Errorf("the caller's list is changed: %v", given)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 // Whoever leads forgets tasks that were deleted a week ago, and no others.
 func TestLeader_ForgetsDeletedTasks(t *testing.T) {
+	t.Parallel() // it waits, most of the time
 	c := newCluster(t)
 	etcd := c.etcd.Dial()
 	ref := func(name string) store.Ref { return store.Ref{Namespace: "default", Name: name} }

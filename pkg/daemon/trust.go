@@ -45,6 +45,27 @@ func (c *Config) trust(log *zap.Logger) (t trust, err error) {
 	return t, nil
 }
 
+// validateSeparation refuses keys for secrets and a policy on a node that cannot keep them from its
+// tasks. Without root, a daemon can run tasks only as its own user: they can read its files and its
+// memory, and can do without it whatever its policy forbids. A node without the role executor runs no
+// tasks.
+func (c *Config) validateSeparation(euid int) error {
+	if euid == 0 || !slices.Contains(c.Roles, task.RoleExecutor) {
+		return nil
+	}
+
+	const why = "tasks run as the daemon's own user, %d, and can read what the daemon can: run the daemon as root, or without the role executor"
+
+	switch {
+	case c.SecretKeys != "":
+		return task.Invalid(task.CodeBadValue, "secret_keys", why, euid)
+	case c.Policy != "":
+		return task.Invalid(task.CodeBadValue, "policy", why, euid)
+	}
+
+	return nil
+}
+
 // ring is nil without keys.
 func (t trust) ring() func() (secret.Ring, error) {
 	if t.keys == "" {

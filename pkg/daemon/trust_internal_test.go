@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +14,32 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/carillonhq/carillon/pkg/secret"
+	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// A daemon that is not root cannot keep its files from its tasks, which are the same user.
+func TestConfig_KeysAndPolicyNeedAnotherUserThanTheTasks(t *testing.T) {
+	executor, scheduler := []string{task.RoleScheduler, task.RoleExecutor}, []string{task.RoleScheduler}
+
+	for _, c := range []struct {
+		config Config
+		euid   int
+		field  string // "" means that the configuration is valid
+	}{
+		{Config{Roles: executor, SecretKeys: "/k"}, 1000, "secret_keys"},
+		{Config{Roles: executor, Policy: "/p"}, 1000, "policy"},
+		{Config{Roles: scheduler, SecretKeys: "/k", Policy: "/p"}, 1000, ""},
+		{Config{Roles: executor, SecretKeys: "/k", Policy: "/p"}, 0, ""},
+		{Config{Roles: executor}, 1000, ""},
+	} {
+		err := c.config.validateSeparation(c.euid)
+
+		var fault *task.Error
+		if (err == nil) != (c.field == "") || err != nil && (!errors.As(err, &fault) || fault.Field != c.field) {
+			t.Errorf("%+v as user %d: %v, want field %q", c.config, c.euid, err, c.field)
+		}
+	}
+}
 
 // Keys that come, go or break are announced, and logged.
 func TestTrust_TellsOfItsKeys(t *testing.T) {

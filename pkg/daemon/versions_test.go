@@ -46,23 +46,25 @@ func (c *cluster) format(node string, want int) {
 // the same way. Runs that are handed from one version to the other are what they
 // are for both, and every tick has one outcome.
 func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel() // it waits, most of the time
 	// With the usual lease, as one that is away for a moment has no say in the format.
 	c := newCluster(t, "--shards", "8", "--drain-timeout", "60s")
 	c.old("n1")
 	c.old("n2")
-	c.everySecond("n1", 30, func(i int, s *task.Spec) {
+	c.everySecond("n1", 12, func(i int, s *task.Spec) {
 		if i%3 == 0 { // what misreading a record would change: retries, grace, environment
 			s.Action = task.Action{Process: &task.Process{Shell: "test $CARILLON_ATTEMPT = 2"}}
 			s.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
 			s.Schedule = task.Schedules{"*/2 * * * * *"}
 		}
 	})
-	mixed := func() { time.Sleep(2500 * time.Millisecond) } // some ticks
-	mixed()
+	c.allFire()
 	c.nodes["n2"].signal(syscall.SIGTERM)
 	c.as("n2") // upgraded
-	mixed()
+	c.allFire()
 	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != 1 || !strings.Contains(f.Because, "n1") {
 		t.Errorf("while n1 is an old version: %+v, %v", f, err)
 	}
@@ -72,7 +74,7 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat {
 		t.Errorf("when all are upgraded: %+v, %v", f, err)
 	}
-	mixed()
+	c.allFire()
 	c.refusedOld("n3")
 	if f, err := c.client("n1").SetFormat(t.Context(), 1); err != nil || f.Wanted != 1 {
 		t.Errorf("the way back: %+v, %v", f, err)
@@ -81,7 +83,7 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	for _, n := range []string{"n1", "n2"} {
 		c.nodes[n].signal(syscall.SIGTERM)
 		c.old(n)
-		mixed()
+		c.allFire()
 	}
 	for _, p := range c.nodes {
 		if strings.Contains(p.logs.String(), "unreadable") {

@@ -48,8 +48,12 @@ func passes(t *testing.T, at time.Time) {
 
 // What policies, pauses, freezes and changes did to ticks, made by real daemons.
 func TestWhy_WhatPoliciesDo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
 	t.Parallel()
-	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--lost-after", "12s", "--slots", "60")
+	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s", "--slots", "60")
+	c.lostAfter(12 * time.Second)
 	c.start("n1")
 	c.start("n3", "--role", "executor")
 	tick := c.policyTasks(t)
@@ -65,14 +69,14 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c.unlessAway(func() error { _, err := cl.Freeze(ctx, "ice", "storage is full"); return err })
 	cold := asked(time.Now().Add(2 * time.Second).Truncate(time.Second))
 	c.answers(t, "n1", []situation{
-		{"will be paused until", "ahead", new2096, task.VerdictPaused, []string{"There will be no tick on", `until Tue 1 Jan 2097 00:00 UTC by admin: "until the move"`}},
+		{"will be paused until", "ahead", new2096, task.VerdictPaused, []string{"There will be no tick on", `until Tue 1 Jan 2097 00:00 UTC by admin (token `, `): "until the move"`}},
 		{"after the pause", "ahead", "2098-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run"}},
 		{"before its start", "bounded", "2089-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none before its start, Sun 1 Jan 2090 00:00 UTC"}},
 		{"after its end", "bounded", "2095-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none after its end"}},
 		{"jitter", "jitters", new2096, task.VerdictWillRun, []string{"(jitter), in", "put off by jitter"}},
 		{"after completion", "follows", new2096, task.VerdictDepends, []string{"depends on when the runs before it end: the next comes 1h after the end of the last"}},
-		{"will be frozen", "ice/frost", new2096, task.VerdictFrozen, []string{`namespace ice is frozen since`, `by admin: "storage is full"`}},
-		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice was frozen since`, `by admin: "storage is full"`}},
+		{"will be frozen", "ice/frost", new2096, task.VerdictFrozen, []string{`namespace ice is frozen since`, `by admin (token `, `): "storage is full"`}},
+		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice was frozen since`, `by admin (token `, `): "storage is full"`}},
 		{"ran", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", "in force now"}},
 		{"used up its attempts", "dies", then, task.VerdictFailed, []string{"failed with exit code 1", "Dead: it has used up its attempts; carillon run retry"}},
 	})
@@ -104,7 +108,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	must(cl.Rollback(ctx, "default", "changed", client.RollbackRequest{}, 0))
 	must(cl.Unfreeze(ctx, "ice"))
 	c.answers(t, "n1", []situation{
-		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by admin: "maintenance"`}},
+		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by admin (token `, `): "maintenance"`}},
 		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by admin"}},
 		{"rolled back", "changed", asked(tick.Add(time.Hour)), task.VerdictWillRun, []string{"Version: 3, rolled back"}},
 		{"frozen then", "ice/frost", cold, task.VerdictSkipped, []string{`namespace ice was frozen since`, "ended"}},

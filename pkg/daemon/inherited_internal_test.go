@@ -1,0 +1,184 @@
+package daemon
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// passedOn is a socket as the service manager passes it on. The manager keeps its own copy.
+func passedOn(t *testing.T, l net.Listener) *os.File {
+	t.Helper()
+	f, err := l.(interface{ File() (*os.File, error) }).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func listenFor(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
+	path := filepath.Join(socketDir(t), "api.sock")
+	socket, port := listenFor(t, "unix", path), listenFor(t, "tcp", "127.0.0.1:0")
+	logged, logs := observer.New(zap.ErrorLevel)
+	cfg := Config{Socket: path, Listen: port.Addr().String()}
+
+	s := matchSockets([]*os.File{passedOn(t, port), passedOn(t, socket)}, &cfg, zap.New(logged))
+
+	if logs.Len() > 0 {
+		t.Errorf("logged %v", logs.All())
+	}
+	own := func() (net.Listener, error) { return nil, errors.New("listens by itself") }
+	for _, f := range []*os.File{s.unix, s.tcp} {
+		for range 2 { // a process may have several lives
+			l, err := listenInherited(f, own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := net.Dial(l.Addr().Network(), l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			accepted, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			accepted.Close()
+			c.Close()
+			l.Close()
+		}
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the service manager's socket was removed: %v", err)
+	}
+
+	// Nobody accepts for now, but the service manager still holds both.
+	s.close()
+	for _, l := range []net.Listener{socket, port} {
+		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
+		if err != nil {
+			t.Fatalf("a connection did not wait for the next daemon: %v", err)
+		}
+		c.Close()
+	}
+}
+
+// A node that was installed before there was a unit for the socket has no setting for it.
+func TestInherited_PathIsTheDefaultOfTheSetting(t *testing.T) {
+	path := filepath.Join(socketDir(t), "api.sock")
+	cfg := Defaults()
+
+	s := matchSockets([]*os.File{passedOn(t, listenFor(t, "unix", path))}, &cfg, zap.NewNop())
+
+	if s.unix == nil || cfg.Socket != path {
+		t.Errorf("the socket is %v, the setting %q", s.unix, cfg.Socket)
+	}
+}
+
+// What is not used refuses connections, although the service manager keeps a copy open:
+// otherwise clients would wait, and other nodes take a node that has ended for alive.
+func TestInherited_OtherSocketsAreClosed(t *testing.T) {
+	path := filepath.Join(socketDir(t), "api.sock")
+	other := filepath.Join(socketDir(t), "other.sock")
+	for _, tc := range []struct {
+		name             string
+		network, address string
+		cfg              Config
+		why              string
+	}{
+		{"another path", "unix", other, Config{Socket: path}, `it listens on "` + other + `", and socket is "` + path + `"`},
+		{"another port", "tcp", "127.0.0.1:0", Config{Listen: "127.0.0.1:1"}, `and listen is "127.0.0.1:1"`},
+		{"a port while the daemon listens on all addresses", "tcp", "127.0.0.1:0", Config{Listen: "0.0.0.0:7070"}, `and listen is "0.0.0.0:7070"`},
+		{"a host by name", "tcp", "127.0.0.1:0", Config{Listen: "example.org:7070"}, `and listen is "example.org:7070"`},
+		{"a port of the cluster", "tcp", "0.0.0.0:0", Config{}, "can be reached from other hosts"},
+		{"an abstract socket", "unix", "@carillon-test-" + filepath.Base(filepath.Dir(path)), Config{}, "is not a clean absolute path"},
+	} {
+		l := listenFor(t, tc.network, tc.address)
+		logged, logs := observer.New(zap.ErrorLevel)
+		if tc.cfg.Listen == "" {
+			tc.cfg.Listen = l.Addr().String()
+		}
+
+		s := matchSockets([]*os.File{passedOn(t, l)}, &tc.cfg, zap.New(logged))
+
+		if s.unix != nil || s.tcp != nil {
+			t.Errorf("%s: it is used", tc.name)
+		}
+		if all := logs.All(); len(all) != 1 || !strings.Contains(all[0].ContextMap()["error"].(string), tc.why) {
+			t.Errorf("%s: logged %v", tc.name, all)
+		}
+		if c, err := net.Dial(tc.network, l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("%s: a client gets %v, %v", tc.name, c, err)
+		}
+		if tc.network == "tcp" {
+			own, err := net.Listen("tcp", l.Addr().String())
+			if err != nil {
+				t.Errorf("%s: the daemon cannot listen there itself: %v", tc.name, err)
+				continue
+			}
+			own.Close()
+		}
+	}
+}
+
+func TestInherited_WhatIsNoListenerIsClosed(t *testing.T) {
+	dir := socketDir(t)
+	file, err := os.Create(filepath.Join(dir, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "datagrams"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer datagrams.Close()
+	datagram, err := datagrams.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listenFor(t, "unix", filepath.Join(dir, "api.sock"))
+	c, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	connection, err := c.(*net.UnixConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := passedOn(t, l), passedOn(t, l)
+	cfg := Defaults()
+
+	s := matchSockets([]*os.File{file, datagram, connection, first, second}, &cfg, zap.NewNop())
+
+	if s.unix != first || s.tcp != nil {
+		t.Errorf("it listens on %v and %v", s.unix, s.tcp)
+	}
+	again, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatalf("a second descriptor of the socket has closed it: %v", err)
+	}
+	again.Close()
+	for _, f := range []*os.File{file, datagram, connection, second} {
+		if err := f.Close(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s was left open: %v", f.Name(), err)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package daemon
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// socketDir is a directory for a socket: its path is short, and nobody else can write to it.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func TestListenSocket_ReplacesOneThatIsStale(t *testing.T) {
+	path := filepath.Join(socketDir(t), "run", "api.sock")
+	first, err := listenSocket(path, administrators{noGroup: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket is %v, %v; want mode 0660", info.Mode(), err)
+	}
+	if l, err := listenSocket(path, administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "listens there") {
+		t.Fatalf("a socket that is in use was replaced: %v, %v", l, err)
+	}
+
+	// The daemon is killed: its socket stays, and nobody listens on it.
+	killed := first.(*socketListener)
+	killed.SetUnlinkOnClose(false)
+	if err := killed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatal(err)
+	}
+	second, err := listenSocket(path, administrators{noGroup: true})
+	if err != nil {
+		t.Fatalf("a stale socket was not replaced: %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("a daemon that stopped left its socket: %v", err)
+	}
+}
+
+// Somebody else may hold the socket without the lock: systemd does.
+func TestListenSocket_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
+	path := filepath.Join(socketDir(t), "api.sock")
+	other, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+
+	if _, err := listenSocket(path, administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "somebody listens there") {
+		t.Errorf("took a socket from somebody: %v", err)
+	}
+}
+
+func TestListenSocket_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
+	for what, mode := range map[string]os.FileMode{"all": 0o777, "all, with the sticky bit": 0o777 | os.ModeSticky, "a group": 0o775} {
+		dir := socketDir(t)
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := listenSocket(filepath.Join(dir, "api.sock"), administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "can be written") {
+			t.Errorf("writable by %s: %v", what, err)
+		}
+	}
+
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a directory of another user")
+	}
+	dir := socketDir(t)
+	if err := os.Chown(dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenSocket(filepath.Join(dir, "api.sock"), administrators{noGroup: true}); err == nil {
+		t.Error("listens in a directory of another user")
+	}
+}
+
+func TestListenSocket_DoesNotRemoveAFile(t *testing.T) {
+	path := filepath.Join(socketDir(t), "api.sock")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenSocket(path, administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("listens in place of a file: %v", err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
+		t.Errorf("the file is %q, %v", b, err)
+	}
+}
+
+func TestConfig_Socket(t *testing.T) {
+	for path, ok := range map[string]bool{
+		"": true, "/run/carillon/api.sock": true, "api.sock": false, "/run/../api.sock": false, "/" + strings.Repeat("a", 107): false, "/" + strings.Repeat("a", 106): true,
+	} {
+		c := Config{Socket: path}
+		if err := c.validateSocket(); (err == nil) != ok {
+			t.Errorf("socket %.40q: %v", path, err)
+		}
+	}
+	var address syscall.RawSockaddrUnix
+	if maxSocketPath != len(address.Path)-1 {
+		t.Errorf("the kernel takes paths of %d bytes", len(address.Path)-1)
+	}
+}
+
+func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can connect as somebody else")
+	}
+	path := filepath.Join(socketDir(t), "api.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, tc := range []struct {
+		uid, gid uint32
+		users    administrators
+		want     bool
+	}{
+		{0, 0, administrators{noGroup: true}, true},
+		{4712, 4711, administrators{gid: 4711}, true},
+		{4712, 4712, administrators{gid: 4711}, false},
+		{4712, 0, administrators{noGroup: true}, false},
+	} {
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		c := dialAs(t, path, tc.uid, tc.gid)
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uid, ok := tc.users.peer(accepted); uid != tc.uid || ok != tc.want {
+			t.Errorf("user %d of group %d with %+v: user %d, %v", tc.uid, tc.gid, tc.users, uid, ok)
+		}
+		accepted.Close()
+		c.Close()
+	}
+}
+
+// dialAs connects to a unix socket as another user, whose only group is gid. The thread
+// that has become the user is not unlocked, so it ends with its goroutine.
+func dialAs(t *testing.T, path string, uid, gid uint32) (c net.Conn) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		u, g := uintptr(uid), uintptr(gid)
+		_, _, groups := syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0)
+		_, _, group := syscall.RawSyscall(syscall.SYS_SETRESGID, g, g, g)
+		_, _, user := syscall.RawSyscall(syscall.SYS_SETRESUID, u, u, u)
+		if errno := max(groups, group, user); errno != 0 {
+			done <- errno
+			return
+		}
+		var err error
+		c, err = net.Dial("unix", path)
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
