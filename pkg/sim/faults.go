@@ -52,6 +52,21 @@ var faults = []fault{
 	{"clock", 3, skewOne},
 }
 
+// Faults returns the names of the counters of all kinds of faults, those of workloads
+// included.
+func Faults() []string {
+	var list []string
+	for _, f := range faults {
+		list = append(list, "fault "+f.name)
+	}
+	for _, l := range workloads {
+		if l.fault.name != "" {
+			list = append(list, "fault "+l.fault.name)
+		}
+	}
+	return list
+}
+
 // someNode draws one that runs; nil if none does.
 func (w *world) someNode() *node {
 	var up []*node
@@ -163,10 +178,15 @@ func compact(w *world) func(*world) {
 	return nil
 }
 
+// skewOne has a node's clock jump: by less than the clock guard notices, or, where the workload has it, by far more.
 func skewOne(w *world) func(*world) {
 	n := w.nodes[pick(w.rng, w.names)]
 	d := between(w.rng, -maxSkew, maxSkew)
+	if w.opts.farClocks && w.rng.IntN(3) > 0 {
+		d = pick(w.rng, []time.Duration{-1, 1}) * between(w.rng, 3*time.Second, 40*time.Second)
+	}
 	w.log("> the clock of %s jumps to %+d ms", n.name, d.Milliseconds())
+	w.skewed = max(w.skewed, d.Abs())
 	n.skew.Store(int64(d))
 	return func(*world) { n.skew.Store(0) }
 }

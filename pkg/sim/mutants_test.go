@@ -37,6 +37,9 @@ var (
 	cancelled = scenario{"cancelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Calls: []string{"cancel", "trigger"}, Shape: retried(500 * time.Millisecond)}}
 	lost      = scenario{"lost", sim.Options{Plain: true, Only: []string{"cut"}, Duration: time.Minute, Shape: replaceable}}
 
+	changed  = scenario{"changed", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"change lost_after"}, Nodes: 4, Tasks: 5, Duration: time.Minute, Shape: replaceable, Calls: []string{"trigger"}}}
+	blinking = scenario{"blinking", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"blink nodes"}, Duration: 40 * time.Second, Slots: 1, Rough: true}}
+
 	frozen  = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
 	limited = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: bounded}}
 	busy    = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: long}}
@@ -62,10 +65,14 @@ var hunts = map[string]hunt{
 	"stale-scan":           {[]string{"G8"}, killed},
 	"anyones-attempt":      {[]string{"G9"}, killed},
 	"cleared-unseen":       {[]string{"G17"}, lost},
+	"present-lost-after":   {[]string{"G8", "G17"}, changed},
+	"adoption-forged":      {[]string{"G9", "G11", "G13", "G17"}, blinking},
 	"forged-renewals":      {[]string{"G17"}, lost},
 	"start-before-commit":  {[]string{"G10"}, calm},
 	"deaf-watches":         {[]string{"G16"}, calm},
 	"no-freezes-compare":   {[]string{"G21"}, frozen},
+	"no-revised-compare":   {[]string{"G4"}, late},
+	"edit-unrevised":       {[]string{"G4"}, late},
 	"run-uncounted":        {[]string{"G24"}, limited},
 	"range-short":          {[]string{"G3", "G12"}, busy},
 	"nothing-kept":         {[]string{"G25"}, failing},

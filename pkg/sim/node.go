@@ -54,6 +54,7 @@ func (w *world) addNode() *node {
 // start starts the daemon on what its former process left.
 func (n *node) start() {
 	n.starts++
+	n.founded.Do(n.found)
 	p := &process{link: newLink(n.world, n.name, n.rng.Uint64()), gone: make(chan struct{}), killed: make(chan struct{})}
 	ctx, stop := context.WithCancel(n.life)
 	p.stop, n.proc = stop, p
@@ -65,7 +66,7 @@ func (n *node) start() {
 	if n.roles != nil {
 		cfg.Roles = n.roles
 	}
-	cfg.LeaseTTL, cfg.LostAfter, cfg.DrainTimeout = task.Duration(leaseTTL), task.Duration(lostAfter), task.Duration(drainTimeout)
+	cfg.LeaseTTL, cfg.DrainTimeout = task.Duration(leaseTTL), task.Duration(drainTimeout)
 	go func() {
 		defer close(p.gone)
 		defer stop()
@@ -74,6 +75,23 @@ func (n *node) start() {
 			n.count("a daemon ended by itself")
 		}
 	}()
+}
+
+// found makes the record of the cluster before its first node starts, with a short
+// lost_after.
+func (w *world) found() {
+	if _, _, err := w.admin.Bootstrap(w.life, w.opts.Shards, time.Now()); err != nil {
+		w.fail(err)
+	}
+	old, err := w.admin.Cluster(w.life)
+	if err != nil {
+		w.fail(err)
+	}
+	changed := old.Cluster
+	changed.LostAfter = task.Duration(lostAfter)
+	if err := w.admin.ChangeCluster(w.life, old, changed); err != nil {
+		w.fail(err)
+	}
 }
 
 func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {

@@ -28,10 +28,15 @@ import (
 // set, while other ticks are on time. make outage does it with 10,000 tasks, and on a real etcd too.
 
 func TestOutage_OfADay(t *testing.T) {
+	tasks := 300
+	if testing.Short() {
+		tasks = 100
+	}
+
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(begin))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
-		w := newOutage(t, life)
+		w := newOutage(t, life, tasks)
 		w.play(func() { w.pass(24 * time.Hour) })
 		end()
 		w.background.Wait()
@@ -50,7 +55,7 @@ func TestOutage_OfADayOnEtcd(t *testing.T) {
 	}
 	server := kvtest.StartServer(t)
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
-	w := newOutage(t, life)
+	w := newOutage(t, life, 300)
 	w.dial = func(context.Context) *clientv3.Client { return server.Dial().Client }
 	w.etcd = server.Client()
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), w.admin.Keys())
@@ -94,9 +99,10 @@ var kinds = []struct {
 	{"queue", func(s *task.Spec) { s.Missed.Policy, s.Overlap = task.MissedLatest, task.OverlapQueue }, 1, 60},
 }
 
-func newOutage(t *testing.T, life context.Context) *outage {
+// newOutage makes a cluster with the given number of tasks, or with CARILLON_OUTAGE_TASKS.
+func newOutage(t *testing.T, life context.Context, tasks int) *outage {
 	n, _ := strconv.Atoi(os.Getenv("CARILLON_OUTAGE_TASKS"))
-	w := &outage{world: newWorld(t, life, 1, Options{Shards: 16, Slots: 1000, Plain: true}), tasks: cmp.Or(n, 300)}
+	w := &outage{world: newWorld(t, life, 1, Options{Shards: 16, Slots: 1000, Plain: true}), tasks: cmp.Or(n, tasks)}
 	w.rate = max(20, w.tasks/100)
 	for range 3 {
 		w.addNode()

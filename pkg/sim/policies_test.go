@@ -41,6 +41,9 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 
 // A story in which the machine stood still is told again, as only the promises were judged.
 func TestPolicies_OnEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forty seconds of real time: make test-cluster")
+	}
 	t.Parallel()
 	for try, exact := 1, false; !exact && try <= 3 && !t.Failed(); try++ {
 		t.Run(fmt.Sprint(try), func(t *testing.T) { exact = playOnEtcd(t) })

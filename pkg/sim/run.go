@@ -26,10 +26,6 @@ const (
 	mostNodes    = 6
 )
 
-// unseen is for how long an owner whose watch stalls may not know of a new schedule: it decides on meanwhile, so that ticks
-// which only the new version has are passed over. It ends with the fault.
-const unseen = time.Minute
-
 // Options are what a simulation is made of; zero values are drawn from the seed, or the defaults.
 type Options struct {
 	Nodes    int           // at first; default 3 to 5
@@ -48,9 +44,14 @@ type Options struct {
 	Plain bool
 	// Calls are what users do, once each task was applied; what is in it twice is done twice as often.
 	Calls []string
+	// Workloads, if not nil, names the workloads that there are. By default the seed draws them, unless Only, Shape, Plain
+	// or Calls say what the simulation is about.
+	Workloads []string
 	// Mutate, if set, changes a node's etcd client before it is used: it may put its own KV, Watcher and Lease around
 	// those that are there. It is called at each start of the node. Such a simulation is expected to fail.
 	Mutate func(node string, c *clientv3.Client)
+
+	farClocks bool // clocks jump beyond what the clock guard bears
 }
 
 // Report is what came of a simulation.
@@ -76,7 +77,8 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
 	w := newWorld(t, life, seed, o)
-	w.settle()
+	w.background.Go(func() { w.timeRevisions(life) })
+	w.settle(seed)
 	users, calm := context.WithCancel(life)
 	for range 2 {
 		u := &user{world: w, rng: rand.New(rand.NewPCG(seed, w.rng.Uint64()))}
@@ -85,10 +87,12 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	w.trouble()
 	w.heal()
 	calm()
+	w.resumeNodes()
 	until := time.Now()
 	w.log("> all is well")
 	w.pass(settleTime)
-	w.thaw() // what was asked for before all was well may have come late
+	w.resumeNodes() // what was asked for before all was well may have come late
+	w.thaw()
 	w.pauseAll()
 	quiet := w.until(w.opts.Patience, func() bool { w.resumeAll(); return w.quiet() })
 	w.log("> quiet: %t", quiet)
@@ -101,7 +105,7 @@ func live(t *testing.T, seed uint64, o Options) Report {
 }
 
 // settle draws what is not given, and starts the first nodes.
-func (w *world) settle() {
+func (w *world) settle(seed uint64) {
 	o := &w.opts
 	draw := func(v *int, least, most int) {
 		if n := least + w.rng.IntN(most-least+1); *v == 0 {
@@ -111,6 +115,14 @@ func (w *world) settle() {
 	draw(&o.Nodes, 3, 5)
 	draw(&o.Shards, 8, 32)
 	draw(&o.Tasks, 6, 14)
+	if o.Workloads != nil || len(o.Only) == 0 && o.Shape == nil && !o.Plain && len(o.Calls) == 0 {
+		w.workloads = o.drawWorkloads(seed)
+	}
+	for _, l := range w.workloads {
+		if l.prepare != nil {
+			l.prepare(o, w.rng)
+		}
+	}
 	if o.Slots == 0 {
 		o.Slots = 8
 	}
@@ -125,6 +137,11 @@ func (w *world) settle() {
 		if !o.Plain {
 			o.Calls = append(o.Calls, "pause until", "freeze", "unfreeze", "unfreeze", "retry", "retry", "rollback")
 		}
+	}
+	for _, l := range w.workloads {
+		o.Calls = slices.Concat(o.Calls, l.calls)
+		w.log("> workload: %s", l.name)
+		w.count("workload " + l.name)
 	}
 	switch {
 	case o.Rough:
@@ -149,6 +166,9 @@ func (w *world) trouble() {
 		if len(w.opts.Only) == 0 || slices.Contains(w.opts.Only, f.name) {
 			all = append(all, slices.Repeat([]fault{f}, f.weight)...)
 		}
+	}
+	for _, l := range w.workloads {
+		all = append(all, slices.Repeat([]fault{l.fault}, l.fault.weight)...)
 	}
 	if len(all) == 0 {
 		w.pass(w.opts.Duration)
@@ -265,9 +285,9 @@ func (w *world) stop() {
 func (w *world) report(seed uint64, until time.Time) Report {
 	events := history(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Lag: unseen, Skew: maxSkew, Remembered: true, Full: w.full})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Full: w.full})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
-		w.probes.judge(), w.acks.judge(keys, events))
+		w.probes.judge(keys, events), w.judgeFrozenStarts(keys, events), w.acks.judge(keys, events))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.countHistory(r.Summary)

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -38,10 +37,8 @@ func (u *user) call(ctx context.Context, what string) {
 	}
 	name, mark := u.name(), u.acks.mark()
 	err := u.act(ctx, c, what, name, mark)
+	u.refused(mark, what+" of "+name, err)
 	var problem *client.Error
-	if err != nil && !errors.Is(err, task.ErrUnknown) && errors.As(err, &problem) && problem.Status != 0 && problem.Code != client.CodeNoSpace {
-		u.acks.refuse(mark, what+" of "+name+": "+problem.Code)
-	}
 	switch {
 	case err == nil:
 		u.log("> user: %s %s", what, name)
@@ -51,6 +48,14 @@ func (u *user) call(ctx context.Context, what string) {
 		u.count("API answers " + problem.Code)
 	default:
 		u.log("> user: %s %s: %v", what, name, err)
+	}
+}
+
+// refused notes a call that the API has refused, so that nothing of it may be written.
+func (u *user) refused(mark, what string, err error) {
+	var problem *client.Error
+	if err != nil && !errors.Is(err, task.ErrUnknown) && errors.As(err, &problem) && problem.Status != 0 && problem.Code != client.CodeNoSpace {
+		u.acks.refuse(mark, what+": "+problem.Code)
 	}
 }
 
@@ -69,10 +74,7 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	var t client.Task
 	switch what {
 	case "apply":
-		s := u.spec(name)
-		if u.opts.Shape != nil {
-			u.opts.Shape(&s)
-		}
+		s := u.shaped(name)
 		s.Description = mark
 		t, err = c.Apply(ctx, s, client.ApplyOptions{})
 	case "pause":
@@ -80,12 +82,36 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "resume":
 		t, err = c.Resume(ctx, namespace, name, 0)
 	case "patch":
-		patch, _ := json.Marshal(map[string]any{"schedule": drawSchedule(u.rng), "description": mark})
-		t, err = c.Patch(ctx, namespace, name, patch, 0)
+		t, err = u.patch(ctx, c, name, mark, map[string]any{"schedule": drawSchedule(u.rng)})
 	case "pause until":
-		patch, _ := json.Marshal(map[string]any{"paused": true, "pause_reason": mark, "description": mark,
+		t, err = u.patch(ctx, c, name, mark, map[string]any{"paused": true, "pause_reason": mark,
 			"paused_until": task.At(time.Now().Add(between(u.rng, time.Second, 20*time.Second)))})
-		t, err = c.Patch(ctx, namespace, name, patch, 0)
+	case "edit":
+		t, err = u.patch(ctx, c, name, mark, u.drawEdit())
+	case "edit twice": // the second may follow before an owner has heard of the first
+		if t, err = u.patch(ctx, c, name, mark, u.drawEdit()); err == nil {
+			u.acks.add("edit of "+name, u.admin.Keys().Spec(u.ref(name)), t.Revision)
+			sleep(ctx, between(u.rng, 0, time.Second))
+			second := u.acks.mark()
+			if t, err = u.patch(ctx, c, name, second, u.drawEdit()); err != nil {
+				u.refused(second, what+" of "+name, err)
+				err = nil // the first was not refused
+			}
+		}
+	case "change policy":
+		t, err = u.patch(ctx, c, name, mark, u.drawPolicy())
+	case "re-create": // under the same name, while a run of the former task may be active
+		if err = c.Delete(ctx, namespace, name, 0); err == nil || isNotFound(err) {
+			s := u.shaped(name)
+			s.Description = mark
+			t, err = c.Apply(ctx, s, client.ApplyOptions{})
+		}
+	case "drain node", "cordon node", "resume node", "blink node":
+		err = u.actOnNode(ctx, c, what)
+	case "set lost_after":
+		if err = setLostAfter(ctx, c, between(u.rng, task.MinLostAfter.Std(), 40*time.Second)); err == nil {
+			u.count("set lost_after")
+		}
 	case "freeze":
 		err = u.curl(ctx, u.anyHost(), http.MethodPut, freezePath(pick(u.rng, []string{"", namespace})), map[string]string{"reason": mark}, nil)
 	case "unfreeze":
@@ -130,7 +156,21 @@ func drawSchedule(r *rand.Rand) string {
 	return pick(r, []string{"* * * * * *", "*/2 * * * * *", "*/3 * * * * *", "*/5 * * * * *", "@every 700ms", "@every 1500ms", "@every 4s", "@every 11s", "* * * * *", "@manual"})
 }
 
-// overlapOf is a task's overlap policy, for good: of an attempt nothing tells under which policy it was started.
+// shaped draws a task, as the workloads and the options of the simulation want it.
+func (u *user) shaped(name string) task.Spec {
+	s := u.spec(name)
+	for _, l := range u.workloads {
+		if l.shape != nil {
+			l.shape(&s, u.rng)
+		}
+	}
+	if u.opts.Shape != nil {
+		u.opts.Shape(&s)
+	}
+	return s
+}
+
+// overlapOf is the overlap policy with which a task of that name begins.
 func overlapOf(name string) string {
 	return []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}[int(name[len(name)-1])%4]
 }

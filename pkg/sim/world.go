@@ -24,22 +24,26 @@ var begin = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // world is a cluster and all that is around it, in one bubble.
 type world struct {
-	t       testing.TB
-	opts    Options
-	rng     *rand.Rand // of the scenario: one goroutine draws from it
-	weather weather
-	dir     string
+	t         testing.TB
+	opts      Options
+	workloads []workload
+	rng       *rand.Rand // of the scenario: one goroutine draws from it
+	weather   weather
+	dir       string
 
-	store *kvmem.Store
-	full  bool                                   // it was, for a time
-	dial  func(context.Context) *clientv3.Client // a client of etcd: of store, unless a test has another
-	net   *network
-	admin *store.Store // the simulation's own eyes and hands, without faults
-	etcd  *kv.Client
-	names []string // of all nodes there will be
-	nodes map[string]*node
-	all   []*process        // that ever were
-	fault map[string]func() // how to end what is wrong now
+	store  *kvmem.Store
+	skewed time.Duration                          // by which a clock was wrong at most
+	full   bool                                   // it was, for a time
+	dial   func(context.Context) *clientv3.Client // a client of etcd: of store, unless a test has another
+	net    *network
+	admin  *store.Store // the simulation's own eyes and hands, without faults
+	etcd   *kv.Client
+	names  []string // of all nodes there will be
+	nodes  map[string]*node
+	all    []*process        // that ever were
+	fault  map[string]func() // how to end what is wrong now
+
+	founded sync.Once // the record of the cluster is there
 
 	life       context.Context // ends with the simulation
 	background sync.WaitGroup  // what outlives the calls that began it
@@ -47,6 +51,7 @@ type world struct {
 	acks       acks
 
 	mu     sync.Mutex
+	times  map[int64]time.Time // of the revisions, by the clock of the simulation
 	story  []string
 	counts map[string]int
 }
@@ -54,7 +59,7 @@ type world struct {
 func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world {
 	w := &world{
 		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
-		nodes: map[string]*node{}, fault: map[string]func(){}, life: life, counts: map[string]int{},
+		nodes: map[string]*node{}, fault: map[string]func(){}, life: life, counts: map[string]int{}, times: map[int64]time.Time{},
 	}
 	w.dial = w.store.Client
 	w.etcd = kv.Wrap(w.dial(life), 0)

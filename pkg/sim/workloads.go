@@ -1,0 +1,284 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// workload is a kind of behavior of users that a simulation has or does not have. A seed draws each of them by itself, so
+// that most combinations occur and many simulations have only one.
+type workload struct {
+	name  string
+	calls []string // added to what users do
+	// prepare, if set, changes the options of the simulation before it begins.
+	prepare func(o *Options, r *rand.Rand)
+	// shape, if set, changes each task before users apply it.
+	shape func(s *task.Spec, r *rand.Rand)
+	fault fault // added to the faults, if it has a name
+}
+
+// workloads are all that exist. Options.Workloads selects them by name.
+var workloads = []workload{
+	{name: "drain nodes", calls: []string{"drain node", "cordon node", "resume node", "resume node", "blink node"}},
+	{name: "blink nodes", calls: []string{"blink node", "trigger", "trigger"}, fault: fault{"blink", 12, blinkOne},
+		prepare: func(o *Options, r *rand.Rand) { // with one slot, attempts wait in the inboxes and are handed back
+			o.Slots, o.Nodes, o.Tasks = cmp.Or(o.Slots, 1), cmp.Or(o.Nodes, 3), cmp.Or(o.Tasks, 12)
+			o.Rough = o.Rough || r.IntN(2) == 0 // answers to hand-backs get lost
+		},
+		shape: func(s *task.Spec, r *rand.Rand) {
+			if r.IntN(4) > 0 {
+				s.Schedule, s.Start, s.End, s.MaxRuns, s.PauseAfter, s.Shadow = task.Schedules{"* * * * * *"}, task.Time{}, task.Time{}, 0, 0, false
+				s.Timeout, s.Action = 0, task.Action{Process: &task.Process{Command: []string{"sim", pick(r, []string{"300ms", "1s", "2s"}), "0"}}}
+			}
+		}},
+	{name: "pause runs", calls: []string{"turn", "turn", "turn", "cancel", "retry"}},
+	{name: "edit schedules", calls: []string{"edit", "edit", "edit twice", "rollback", "rollback"}},
+	{name: "change policies", calls: []string{"change policy", "change policy", "change policy", "rollback"},
+		shape: func(s *task.Spec, r *rand.Rand) { setOverlap(s, pick(r, overlaps), r) }},
+	{name: "small history", shape: shortLived},
+	{name: "fan out", calls: []string{"cancel", "retry"}, shape: fanOut},
+	{name: "freeze", calls: []string{"freeze", "unfreeze", "unfreeze", "unfreeze"}},
+	{name: "re-create", calls: []string{"re-create", "re-create", "re-create"},
+		shape: func(s *task.Spec, r *rand.Rand) { // runs that outlast their task
+			if s.Action.Process != nil && r.IntN(2) == 0 {
+				s.Action.Process.Command[1], s.KillGrace = "8s", task.Duration(between(r, time.Second, 5*time.Second))
+			}
+		}},
+	{name: "change lost_after", calls: []string{"set lost_after"}, fault: fault{"cut and change lost_after", 6, cutAndChange}},
+	{name: "far clocks", prepare: func(o *Options, _ *rand.Rand) { o.farClocks = true }},
+}
+
+// drawWorkloads selects the workloads of a simulation. They have dice of their own, so that a workload that is added
+// leaves all other choices of a seed as they were.
+func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	for _, l := range workloads {
+		yes := r.IntN(3) == 0
+		if o.Workloads != nil {
+			yes = slices.Contains(o.Workloads, l.name)
+		}
+		if yes {
+			drawn = append(drawn, l)
+		}
+	}
+	return drawn
+}
+
+// overlaps are all policies of overlap.
+var overlaps = []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}
+
+// setOverlap gives a task an overlap policy, with what belongs to it.
+func setOverlap(s *task.Spec, overlap string, r *rand.Rand) {
+	s.Overlap, s.Queue, s.MaxActive = overlap, task.QueuePolicy{}, 0
+	switch overlap {
+	case task.OverlapQueue:
+		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pick(r, []string{task.DropNewest, task.DropOldest})}
+	case task.OverlapAllow:
+		s.MaxActive = r.IntN(4)
+	}
+}
+
+// shortLived gives a task a history of very few records, a schedule that ends, and a ttl.
+func shortLived(s *task.Spec, r *rand.Rand) {
+	s.History.Keep = 1 + r.IntN(3)
+	if r.IntN(3) == 0 {
+		s.Schedule, s.Jitter = task.Schedules{pick(r, []string{"@every 1s after completion", "@every 4s after completion"})}, 0
+	}
+	if r.IntN(2) == 0 {
+		s.TTL = task.Duration(between(r, time.Second, 10*time.Second))
+		if s.MaxRuns, s.End = 0, task.At(time.Now().Add(between(r, 3*time.Second, 20*time.Second))); r.IntN(2) == 0 {
+			s.MaxRuns, s.End = 1+r.Int64N(5), task.Time{}
+		}
+	}
+	if r.IntN(2) == 0 { // the newest end is then often the oldest tick's
+		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 2, task.Duration(time.Second), []task.State{task.Failed, task.Lost}
+		s.Retry.ExitCodes = nil
+	}
+}
+
+// fanOut gives every second task parts.
+func fanOut(s *task.Spec, r *rand.Rand) {
+	if s.Shadow || r.IntN(2) == 0 {
+		return
+	}
+	s.Target = task.Target{Strategy: pick(r, []string{task.StrategyAuto, task.StrategyHash, task.StrategyRandom, task.StrategyRoundRobin})}
+	switch r.IntN(3) {
+	case 0:
+		s.Target.Count, s.Target.Parts = 1, 1+r.IntN(4)
+	case 1:
+		s.Target.Count, s.Target.Strategy = task.All, task.StrategyAuto
+	default:
+		s.Target.Count = 2
+	}
+	s.Target.Succeed = pick(r, []task.Succeed{"", "any", "50%"})
+	if r.IntN(4) == 0 {
+		s.Target.Stagger = task.Duration(time.Second)
+	}
+}
+
+// actOnNode drains, cordons or resumes a node through the API of any node.
+func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (err error) {
+	name := u.anyHost().name
+	switch what {
+	case "drain node":
+		_, err = c.DrainNode(ctx, name)
+	case "cordon node":
+		_, err = c.CordonNode(ctx, name)
+	case "resume node":
+		_, err = c.ResumeNode(ctx, name)
+	case "blink node": // the resume comes while the node still hands back what it has not started
+		_, err = c.DrainNode(ctx, name)
+		sleep(ctx, between(u.rng, 200*time.Millisecond, 4*time.Second))
+		if _, resumed := c.ResumeNode(ctx, name); resumed != nil {
+			err = resumed
+		}
+	}
+	u.log("> user: %s %s: %v", what, name, err)
+	if err == nil {
+		u.count(what)
+	}
+	return err
+}
+
+// blinkOne drains a node and resumes it soon, while what it watches may be late: it then hears late what has become of the
+// attempts that it hands back.
+func blinkOne(w *world) func(*world) {
+	n := w.someNode()
+	if n == nil {
+		return nil
+	}
+	l, gap := n.proc.link, between(w.rng, 200*time.Millisecond, 4*time.Second)
+	if w.rng.IntN(2) == 0 {
+		w.log("> the watches of %s stall", n.name)
+		l.stall(true)
+	}
+	w.background.Go(func() {
+		for _, verb := range []string{"drain", "resume"} {
+			err := w.curl(w.life, n, http.MethodPost, "/v1/nodes/"+n.name+"/"+verb, nil, nil)
+			w.log("> %s %s: %v", verb, n.name, err)
+			if err == nil {
+				w.count("blink node")
+			}
+			sleep(w.life, gap)
+		}
+	})
+	return func(*world) { l.stall(false) }
+}
+
+// setLostAfter changes the cluster's setting.
+func setLostAfter(ctx context.Context, c *client.Client, d time.Duration) error {
+	_, err := c.SetCluster(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
+	return err
+}
+
+// cutAndChange has a user change lost_after, cuts a node off, and has a user change it again while that lasts: the node
+// goes on without hearing of it.
+func cutAndChange(w *world) func(*world) {
+	n := w.someNode()
+	if n == nil {
+		return nil
+	}
+	var others []*node
+	for _, name := range w.names {
+		if o := w.nodes[name]; o != n && o.proc != nil {
+			others = append(others, o)
+		}
+	}
+	set := func(d time.Duration) {
+		changed := w.until(5*time.Second, func() bool {
+			return slices.ContainsFunc(others, func(o *node) bool {
+				c := w.client(o)
+				return c != nil && setLostAfter(w.life, c, d) == nil
+			})
+		})
+		w.log("> lost_after is set to %s: %t", d, changed)
+	}
+	draw := func(least, most time.Duration) time.Duration { return between(w.rng, least, most) }
+	first, second := draw(25*time.Second, 40*time.Second), draw(task.MinLostAfter.Std(), 15*time.Second)
+	if w.rng.IntN(3) == 0 {
+		first, second = second, first
+	}
+	before, meanwhile, rest := draw(2*time.Second, 10*time.Second), draw(0, 5*time.Second), draw(15*time.Second, 40*time.Second)
+	l := n.proc.link
+	w.background.Go(func() {
+		set(first)
+		sleep(w.life, before)
+		if now, _ := l.is(); now != open {
+			return // it is in trouble already, and stays so for as long as that lasts
+		}
+		w.log("> %s is cut off", n.name)
+		l.set(cut)
+		w.net.silence(n.address, true)
+		sleep(w.life, meanwhile)
+		set(second)
+		sleep(w.life, rest)
+		w.log("> %s is not cut off any more", n.name)
+		l.set(open)
+		w.net.silence(n.address, false)
+	})
+	return nil
+}
+
+// drawEdit is a change of a task's timing.
+func (u *user) drawEdit() map[string]any {
+	r := u.rng
+	switch r.IntN(4) {
+	case 0:
+		return map[string]any{"jitter": pick(r, []string{"0s", "500ms", "3s", "20s"})}
+	case 1:
+		return map[string]any{"timezone": pick(r, []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"})}
+	case 2:
+		return map[string]any{"schedule": drawSchedule(r), "jitter": pick(r, []string{"0s", "2s", "5s"})}
+	default:
+		return map[string]any{"schedule": drawSchedule(r)}
+	}
+}
+
+// drawPolicy is a change of what a task says of runs beside each other.
+func (u *user) drawPolicy() map[string]any {
+	var s task.Spec
+	setOverlap(&s, pick(u.rng, overlaps), u.rng)
+	patch := map[string]any{"overlap": s.Overlap, "queue": nil, "max_active": s.MaxActive}
+	if s.Overlap == task.OverlapQueue {
+		patch["queue"] = s.Queue
+	}
+	return patch
+}
+
+// patch changes fields of a task; mark tells the change apart.
+func (u *user) patch(ctx context.Context, c *client.Client, name, mark string, fields map[string]any) (client.Task, error) {
+	fields["description"] = mark
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return client.Task{}, err
+	}
+	return c.Patch(ctx, namespace, name, body, 0)
+}
+
+// resumeNodes ends drains and cordons, whoever asked for them.
+func (w *world) resumeNodes() {
+	for _, name := range w.names {
+		n := w.nodes[name]
+		if n.proc == nil || isClosed(n.proc.gone) {
+			continue // its daemon has ended by itself, as one does that finds its port taken
+		}
+		var err error
+		done := w.until(5*time.Minute, func() bool {
+			err = w.curl(w.life, n, http.MethodPost, "/v1/nodes/"+name+"/resume", nil, nil)
+			return err == nil
+		})
+		if !done {
+			w.fail(fmt.Errorf("%s cannot be resumed: %w\n%s", name, err, strings.Join(w.story, "\n")))
+		}
+	}
+}
