@@ -65,29 +65,33 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		args    []string
 		results []string // with a verdict
 		limits  []string
+		quick   bool // also without make test-cluster
 	}{
-		{"fire", append([]string{"fire", "--tasks", "200"}, limited...), []string{"fire"}, []string{limitCommit, limitNested}},
+		{"fire", append([]string{"fire", "--tasks", "200"}, limited...), []string{"fire"}, []string{limitCommit, limitNested}, false},
 		{"fire one by one over grpc", append([]string{"fire", "--tasks", "200", "--commit", "direct", "--transport", "grpc", "--limit-duration", "0s"}, quick...),
-			[]string{"fire"}, nil},
+			[]string{"fire"}, nil, false},
 		{"lifecycle", append([]string{"lifecycle", "--tasks", "200", "--overlap", "allow", "--keep", "3"}, limited...),
-			[]string{"lifecycle"}, []string{limitCycle}},
+			[]string{"lifecycle"}, []string{limitCycle}, false},
 		{"lifecycle with ticks that are skipped", append([]string{"lifecycle", "--tasks", "50", "--outstanding", "50", "--limit-duration", "0s"}, quick...),
-			[]string{"lifecycle"}, nil},
+			[]string{"lifecycle"}, nil, false},
 		{"process", append([]string{"process", "--tasks", "50", "--outstanding", "20", "--slots", "2", "--guardian=false"}, limited...),
-			[]string{"process"}, []string{limitSpawn}},
+			[]string{"process"}, []string{limitSpawn}, false},
 		{"herd", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--audit"},
-			[]string{"herd/claim", "herd/start"}, nil},
+			[]string{"herd/claim", "herd/start"}, nil, true},
 		{"herd without an executor", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--executor=false", "--overlap", "allow"},
-			[]string{"herd/claim"}, nil},
-		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil},
+			[]string{"herd/claim"}, nil, false},
+		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil, false},
 		{"create", append([]string{"create", "--callers", "8", "--limit-duration", "100ms"}, quick...),
-			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}},
-		{"scale", append([]string{"scale", "--tasks", "600", "--base", "200", "--rate", "100", "--audit"}, quick...), []string{"scale", "scale/base"}, nil},
+			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}, false},
+		{"scale", append([]string{"scale", "--tasks", "600", "--base", "200", "--rate", "100", "--audit"}, quick...), []string{"scale", "scale/base"}, nil, false},
 		{"failover", []string{"failover", "--tasks", "300", "--rate", "50", "--shards", "16", "--duration", "50ms", "--lease-ttl", "2s", "--audit"},
-			[]string{"failover/steady", "failover/join", "failover/drain", "failover/rolling_restart", "failover/kill", "failover/kill_leader"}, nil},
-		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}},
+			[]string{"failover/steady", "failover/join", "failover/drain", "failover/rolling_restart", "failover/kill", "failover/kill_leader"}, nil, false},
+		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && !c.quick {
+				t.Skip("make test-cluster")
+			}
 			t.Parallel()
 			out, err := command(t.Context(), t, append(c.args, "-o", "json")...)
 			if err != nil {
@@ -147,6 +151,9 @@ func checkScale(t *testing.T, results []Result) {
 }
 
 func TestBench_LeavesOtherKeysAlone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("two benchmarks: make test-cluster")
+	}
 	etcd := kvtest.StartServer(t)
 	other := store.DefaultPrefix + "/tasks/default/backup"
 	if _, err := etcd.Client().Put(t.Context(), other, "theirs"); err != nil {
@@ -231,19 +238,23 @@ func onlyKey(t *testing.T, c *kv.Client, key string) {
 }
 
 func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
-	for flag, args := range map[string][]string{
-		"--commit":         {"fire", "--commit", "both"},
-		"--warmup":         {"fire", "--warmup", "-1s"},
-		"--limit-duration": {"create", "--limit-duration", "-1s"},
-		"--overlap":        {"lifecycle", "--overlap", "queue"},
-		"--every":          {"herd", "--every", "1500ms"},
-		"--tasks":          {"fire", "--tasks", "0"},
-		"--rate":           {"scale", "--tasks", "100", "--rate", "101"},
-		"--output":         {"fire", "-o", "yaml"},
+	for _, c := range []struct {
+		flag string
+		args []string
+	}{
+		{"--commit", []string{"fire", "--commit", "both"}},
+		{"--warmup", []string{"fire", "--warmup", "-1s"}},
+		{"--limit-duration", []string{"create", "--limit-duration", "-1s"}},
+		{"--overlap", []string{"lifecycle", "--overlap", "queue"}},
+		{"--every", []string{"herd", "--every", "1500ms"}},
+		{"--tasks", []string{"fire", "--tasks", "0"}},
+		{"--rate", []string{"scale", "--tasks", "100", "--rate", "101"}},
+		{"--rate", []string{"failover", "--tasks", "10", "--rate", "11"}},
+		{"--output", []string{"fire", "-o", "yaml"}},
 	} {
 		var e *task.Error
-		if _, err := command(t.Context(), t, args...); !errors.As(err, &e) || e.Field != flag {
-			t.Errorf("%v: %v", args, err)
+		if _, err := command(t.Context(), t, c.args...); !errors.As(err, &e) || e.Field != c.flag {
+			t.Errorf("%v: %v", c.args, err)
 		}
 	}
 }

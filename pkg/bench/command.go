@@ -52,7 +52,8 @@ func Command() *cobra.Command {
 type kind struct {
 	use, short, long string
 	defaults         func(*settings)
-	flags            []string // beyond those that all have
+	flags            []string              // beyond those that all have
+	check            func(*settings) error // rules of this benchmark alone; may be nil
 	run              func(*bench, context.Context) error
 }
 
@@ -84,7 +85,7 @@ func kinds() []kind {
 			defaults: func(s *settings) { s.Tasks = 10_000 }},
 		{use: "latency", short: "Lateness of few ticks on an idle node", run: (*bench).latency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
 			long: "Measure from the tick to when etcd had its claim, and to when its action started, with little else to do."},
-		{use: "scale", short: "A scheduler with a million tasks: memory, load, cost of a fire", run: (*bench).scale,
+		{use: "scale", short: "A scheduler with a million tasks: memory, load, cost of a fire", run: (*bench).scale, check: checkScaleRate,
 			flags: []string{"tasks", "base", "rate", "duration", "warmup"},
 			long: "Start a scheduler, in a process of its own, on a cluster with many tasks of which nothing is due; weigh it (VmRSS in\n" +
 				"/proc/self/status, less that of one without tasks), see what it uses while it waits, then let some tasks tick each second.\n" +
@@ -93,7 +94,7 @@ func kinds() []kind {
 			defaults: func(s *settings) {
 				s.Tasks, s.Rate, s.Duration, s.Warmup = 1_000_000, 5000, 20*time.Second, 5*time.Second
 			}},
-		{use: "failover", short: "Longest pause of a task when nodes join, drain, restart and die", run: (*bench).failover,
+		{use: "failover", short: "Longest pause of a task when nodes join, drain, restart and die", run: (*bench).failover, check: checkFailoverRate,
 			flags: []string{"tasks", "rate", "keep", "duration", "lease-ttl"},
 			long: "Start three nodes, each a process of its own, on a cluster with many tasks of which --rate tick each second. One joins, one\n" +
 				"drains, all are restarted one after another, one is killed, then the leader is. For each, see in etcd when every run was\n" +
@@ -208,6 +209,11 @@ func (k kind) command() *cobra.Command {
 		s.Site.Password = os.Getenv("CARILLON_ETCD_PASSWORD")
 		if err := s.validate(); err != nil {
 			return err
+		}
+		if k.check != nil {
+			if err := k.check(&s); err != nil {
+				return err
+			}
 		}
 		asJSON := false
 		if f := cmd.Flags().Lookup("output"); f != nil {

@@ -16,13 +16,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// checkFailoverRate refuses a rate at which a task would tick twice in a second.
+func checkFailoverRate(s *settings) error {
+	if s.Rate > s.Tasks {
+		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d --tasks, and each of them ticks once a second at most", s.Rate, s.Tasks)
+	}
+	return nil
+}
+
 // failover measures how long tasks stand still when nodes come, go and die. The
 // nodes are daemons in processes of their own; a witness sees in etcd when each
 // run was decided.
 func (b *bench) failover(ctx context.Context) (err error) {
-	if b.Rate > b.Tasks {
-		return task.Invalid(task.CodeBadValue, "--rate", "%d: each fire of a second is one of another of the %d --tasks", b.Rate, b.Tasks)
-	}
 	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newWitness(b.keys, time.Second)}
 	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now())
 	if err != nil {

@@ -14,15 +14,20 @@ import (
 // idleFor is how long a scheduler is watched that has nothing to do.
 const idleFor = 10 * time.Second
 
+// checkScaleRate refuses a rate at which one of the few tasks would tick twice in a second.
+func checkScaleRate(s *settings) error {
+	if few := min(s.Base, s.Tasks); s.Rate > few {
+		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d tasks of --base, and each of them ticks once a second at most", s.Rate, few)
+	}
+	return nil
+}
+
 // scale measures a scheduler among many tasks, and among few: what it weighs, how
 // long it loads, what it uses while nothing is due, what a fire costs. It runs in
 // a process of its own; load and an embedded etcd are in this one.
 func (b *bench) scale(ctx context.Context) error {
 	b.Rig.Executor = false
 	b.Base = min(b.Base, b.Tasks)
-	if b.Rate > b.Base {
-		return task.Invalid(task.CodeBadValue, "--rate", "%d: each fire of a second is one of another of the %d tasks of --base", b.Rate, b.Base)
-	}
 	few, err := b.scaled(ctx, "scale/base", b.Base, orders{})
 	if err != nil {
 		return err

@@ -27,7 +27,8 @@ type callers struct {
 	histories map[string][]porcupine.Operation // by task
 	odd       []string                         // answers that no call may get
 	unknown   int
-	refused   int // nobody could answer
+	refused   int            // nobody could answer
+	used      map[string]int // what users did, by call
 }
 
 // ack is a change that was acknowledged.
@@ -47,7 +48,7 @@ const (
 
 func (w *world) call() *callers {
 	ctx, cancel := context.WithCancel(w.ctx)
-	c := &callers{w: w, began: time.Now(), stop: cancel, histories: map[string][]porcupine.Operation{}}
+	c := &callers{w: w, began: time.Now(), stop: cancel, histories: map[string][]porcupine.Operation{}, used: map[string]int{}}
 	w.closers = append(w.closers, c.end)
 	nodes := append([]*node(nil), w.nodes...) // others come and go
 	for i := range changers {
@@ -56,6 +57,7 @@ func (w *world) call() *callers {
 	for i := range readers {
 		c.wg.Go(func() { c.register(ctx, i, nodes) })
 	}
+	c.wg.Go(func() { c.use(ctx, nodes) })
 	return c
 }
 

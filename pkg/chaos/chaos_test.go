@@ -14,6 +14,9 @@ import (
 // long run, CARILLON_CHAOS_SEED for another one, CARILLON_CHAOS_FAULTS for some
 // kinds only, CARILLON_CHAOS_HOLD for faults that last as long.
 func TestChaos_PromisesHold(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster of whole daemons: make test-cluster, make chaos")
+	}
 	began := time.Now()
 	length := duration(t, "CARILLON_CHAOS_DURATION")
 	faults := chosen(t, os.Getenv("CARILLON_CHAOS_FAULTS"), length > 0)

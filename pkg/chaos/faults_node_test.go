@@ -32,7 +32,7 @@ var nodeFaults = []*fault{
 	{name: "rolling-restart", group: "node", what: "SIGTERM and start of every daemon, one after another", hold: lasting(0, 0), alone: true, inject: rollingRestart},
 	{name: "freeze-short", group: "node", what: "SIGSTOP for less than the lease", hold: lasting(.5, 2), inject: freeze},
 	{name: "freeze-long", group: "node", what: "SIGSTOP for longer than the lease", hold: lasting(5, 9), inject: freeze},
-	{name: "freeze-past-lost-after", group: "node", what: "SIGSTOP for longer than lost_after: guarded tasks are dead before it ends", hold: lasting(15, 17), inject: freezeLong},
+	{name: "freeze-past-lost-after", group: "node", what: "SIGSTOP for longer than lost_after: its tasks are dead before it ends", hold: lasting(15, 17), inject: freezeLong},
 	{name: "strobe", group: "node", what: "SIGSTOP and SIGCONT, again and again", hold: lasting(0, 0), inject: strobe},
 	{name: "starve", group: "node", what: "a daemon at the lowest priority beside busy loops", hold: lasting(4, 6), inject: starve},
 	{name: "joins-and-leaves", group: "node", what: "five joins and five leaves of a further daemon, half of them kills", hold: lasting(0, 0), alone: true, inject: joinsAndLeaves},
@@ -98,7 +98,7 @@ var freeze = onNode(
 	func(_ *world, n *node) error { return n.process.signal(syscall.SIGCONT) })
 
 // freezeLong also looks, before the daemon wakes, whether its guardian has
-// killed what others may replace by now (G17).
+// killed its tasks (G17).
 func freezeLong(w *world, in *injection) (func() error, error) {
 	n, err := w.pick(in)
 	if err != nil {
@@ -106,7 +106,7 @@ func freezeLong(w *world, in *injection) (func() error, error) {
 	}
 	return func() error {
 		for _, f := range w.tasksOf(n) {
-			if age(f.pid) > lostAfter && f.variable(replaceable) != "" {
+			if age(f.pid) > lostAfter {
 				w.fail("G17", "%s is frozen for longer than lost_after, and its task lives: pid %d, %s", n.name, f.pid, f.command)
 			}
 		}

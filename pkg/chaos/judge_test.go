@@ -55,7 +55,7 @@ func (w *world) judge(c *callers) verdict {
 			v.events = append(v.events, e)
 		}
 	}
-	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Lag: w.promised(convergence)})
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true})
 	for _, violation := range v.report.Violations {
 		w.failures = append(w.failures, violation.String())
 	}

@@ -28,10 +28,6 @@ const loadSpace = "load"
 // ticker names the tasks whose silence is measured: noops of every second.
 const ticker = "tick"
 
-// replaceable in a task's environment says that others may start a successor of
-// its attempt once its node is silent for long enough.
-const replaceable = "CHAOS_REPLACEABLE"
-
 // escaped in its environment marks a process that has left its attempt's group:
 // it may outlive an attempt that has ended, as the executor says.
 const escaped = "CHAOS_ESCAPED"
@@ -91,9 +87,6 @@ func (w *world) spec(k kind, i int) task.Spec {
 	}
 	if k.change != nil {
 		k.change(i, &s)
-	}
-	if p := s.Action.Process; p != nil && (s.Overlap != task.OverlapAllow || slices.Contains(s.Retry.On, task.Lost)) {
-		p.Env[replaceable] = "1"
 	}
 	return s
 }

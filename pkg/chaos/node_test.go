@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // node is a daemon that the world may start, stop and hurt.
@@ -35,7 +36,7 @@ type node struct {
 
 const (
 	leaseTTL  = 3 * time.Second
-	lostAfter = 13 * time.Second // the least that a daemon accepts with it
+	lostAfter = 13 * time.Second // the least with that lease
 )
 
 // addNode makes a node; startNode starts its daemon.
@@ -58,7 +59,7 @@ func (w *world) addNode(i int) (*node, error) {
 		return nil, err
 	}
 	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--etcd-endpoints", strings.Join(endpoints, ","),
-		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--lost-after", lostAfter.String(), "--drain-timeout", "3s",
+		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--drain-timeout", "3s",
 		"--slots", "64", "--spool-limit", "65536"}
 	w.nodes = append(w.nodes, n)
 	return n, n.sky.write(n.control)
@@ -71,7 +72,7 @@ func (w *world) startNode(n *node) (err error) {
 	}
 	n.counts.settle()
 	n.exits = false
-	env := w.environ(asDaemon+"="+n.control, "GORACE=halt_on_error=1")
+	env := w.environ(asDaemon+"="+n.control, "GORACE=halt_on_error=1 atexit_sleep_ms=0") // else the race detector waits for a second at each exit
 	if w.mutant != "" {
 		env = append(env, mutantName+"="+w.mutant)
 	}
@@ -138,6 +139,14 @@ func (w *world) connect() error {
 		}
 	}
 	return nil
+}
+
+// setLostAfter has the attempts that are assigned from now on be lost soon when their node
+// is silent.
+func (w *world) setLostAfter() error {
+	d := task.Duration(lostAfter)
+	_, err := w.nodes[0].client.SetCluster(w.t.Context(), client.ClusterSettings{LostAfter: &d})
+	return err
 }
 
 // up are the nodes whose daemon runs and is meant to.

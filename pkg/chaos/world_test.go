@@ -103,6 +103,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 		w.must(w.eventually(3*time.Minute, n.ready))
 	}
 	w.must(w.connect())
+	w.must(w.setLostAfter())
 	for _, n := range w.nodes {
 		w.scrape(n)
 		n.idle = n.goroutines

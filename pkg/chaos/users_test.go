@@ -1,0 +1,187 @@
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// usersSpace is the namespace of the users' tasks. They freeze it, and no other.
+const usersSpace = "users"
+
+// usersTasks is how many tasks they have.
+const usersTasks = 8
+
+// use does what people do besides: it edits schedules, zones, jitter and policies, rolls back, creates tasks again, pauses,
+// resumes and cancels runs, freezes its namespace, and drains or cordons a node and resumes it soon.
+func (c *callers) use(ctx context.Context, nodes []*node) {
+	r := rand.New(rand.NewPCG(c.w.seed, 3000))
+	c.useUntil(ctx, r, nodes)
+
+	// Whatever was drained, cordoned or frozen ends: what follows is to converge, and the users' runs are to end.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	for _, n := range nodes {
+		c.insist(after, "resume "+n.name, func() error { _, err := n.client.ResumeNode(after, n.name); return err })
+	}
+	c.insist(after, "unfreeze", func() error {
+		_, err := one(r, nodes).client.Unfreeze(after, usersSpace)
+		if errors.Is(err, task.ErrNotFound) {
+			return nil // it is not frozen
+		}
+		return err
+	})
+	c.insist(after, "resume runs", func() error { return resumeUsersRuns(after, one(r, nodes).client) })
+}
+
+// resumeUsersRuns resumes whatever is paused, parts of a run among it: of their pauses their run says nothing.
+func resumeUsersRuns(ctx context.Context, api *client.Client) error {
+	for i := range usersTasks {
+		name := fmt.Sprintf("u%d", i)
+
+		runs, err := api.Runs(ctx, usersSpace, name, client.RunFilter{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
+		if errors.Is(err, task.ErrNotFound) {
+			continue // it was not created
+		}
+		if err != nil {
+			return err
+		}
+
+		for _, run := range runs {
+			_, err := api.ResumeRun(ctx, usersSpace, name, run.ID)
+			if errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
+				return err
+			}
+			// Any other error says that it is not paused, or has ended.
+		}
+	}
+
+	return nil
+}
+
+// insist makes a call until it succeeds.
+func (c *callers) insist(ctx context.Context, what string, call func() error) {
+	err := call()
+	for err != nil && ctx.Err() == nil {
+		time.Sleep(200 * time.Millisecond)
+		err = call()
+	}
+	if err != nil {
+		c.note("%s, at the end: %v", what, err)
+	}
+}
+
+func one[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+
+func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
+	for rest(ctx, r, 600*time.Millisecond) {
+		api, name := one(r, nodes).client, fmt.Sprintf("u%d", r.IntN(usersTasks))
+		patch := func(fields string) error {
+			_, err := api.Patch(ctx, usersSpace, name, []byte(fields), 0)
+			return err
+		}
+		edit := func() error {
+			return patch(one(r, []string{
+				`{"schedule": "* * * * * *"}`, `{"schedule": "*/3 * * * * *"}`, `{"schedule": "@every 2s after completion", "jitter": "0s"}`,
+				`{"jitter": "0s"}`, `{"jitter": "800ms"}`, `{"jitter": "4s"}`, `{"timezone": "Europe/Berlin"}`, `{"timezone": "UTC"}`,
+			}))
+		}
+		what := one(r, []string{"apply", "apply", "edit", "edit twice", "policy", "policy", "rollback", "re-create", "turn", "turn", "cancel", "freeze", "blink", "blink"})
+		var err error
+		switch what {
+		case "apply":
+			_, err = api.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
+		case "edit":
+			err = edit()
+		case "edit twice":
+			if err = edit(); err == nil {
+				err = edit()
+			}
+		case "policy":
+			err = patch(one(r, []string{
+				`{"overlap": "skip", "queue": null, "max_active": 0}`, `{"overlap": "allow", "queue": null, "max_active": 0}`,
+				`{"overlap": "allow", "queue": null, "max_active": 2}`, `{"overlap": "queue", "queue": {"limit": 2}, "max_active": 0}`,
+				`{"overlap": "replace", "queue": null, "max_active": 0}`,
+			}))
+		case "rollback":
+			_, err = api.Rollback(ctx, usersSpace, name, client.RollbackRequest{}, 0)
+		case "re-create":
+			if err = api.Delete(ctx, usersSpace, name, 0); err == nil {
+				_, err = api.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
+			}
+		case "turn", "cancel":
+			err = c.useRun(ctx, r, api, what, name)
+		case "freeze":
+			if _, err = api.Freeze(ctx, usersSpace, "chaos"); err == nil {
+				rest(ctx, r, 3*time.Second)
+				_, err = api.Unfreeze(ctx, usersSpace)
+			}
+		case "blink": // at most one node at a time
+			node := one(r, nodes)
+			call := one(r, []func(context.Context, string) (task.Node, error){api.DrainNode, api.DrainNode, api.CordonNode})
+			_, err = call(ctx, node.name)
+			rest(ctx, r, 4*time.Second)
+			for ctx.Err() == nil { // a node that stays drained would leave its shards to ever fewer others
+				if _, resumed := one(r, nodes).client.ResumeNode(ctx, node.name); resumed == nil {
+					break
+				}
+				rest(ctx, r, 400*time.Millisecond)
+			}
+		}
+		c.uses(what, err)
+	}
+}
+
+// uses counts the users' calls that succeed. What else they are answered is not judged: others' faults are in their way.
+func (c *callers) uses(what string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.used[what]++
+	}
+}
+
+// useRun pauses, resumes or cancels a run.
+func (c *callers) useRun(ctx context.Context, r *rand.Rand, api *client.Client, what, name string) error {
+	runs, err := api.Runs(ctx, usersSpace, name, client.RunFilter{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
+	if err != nil || len(runs) == 0 {
+		return err
+	}
+	run := one(r, runs)
+	switch {
+	case what == "cancel":
+		_, err = api.Cancel(ctx, usersSpace, name, run.ID)
+	case run.PausedBy == "":
+		_, err = api.PauseRun(ctx, usersSpace, name, run.ID)
+	default:
+		_, err = api.ResumeRun(ctx, usersSpace, name, run.ID)
+	}
+	return err
+}
+
+// usersTask draws a task: of few records, some with a ttl, some with parts.
+func (w *world) usersTask(name string, r *rand.Rand) task.Spec {
+	s := task.Defaults()
+	s.Namespace, s.Name, s.Schedule = usersSpace, name, task.Schedules{"*/2 * * * * *"}
+	s.History.Keep, s.KillGrace, s.Timeout = 1+r.IntN(3), seconds(1), seconds(20)
+	s.Action.Process = &task.Process{Shell: probed(one(r, []string{"sleep 0.1", "sleep 1", "sleep 3", "exit 1"})),
+		Env: map[string]string{"PROBES": w.probes, markName: w.mark}}
+	if r.IntN(3) == 0 {
+		s.Retry = again(2, task.Failed, task.Lost)
+	}
+	switch r.IntN(4) {
+	case 0:
+		s.Target = task.Target{Count: 1, Parts: 3, Strategy: task.StrategyAuto, Succeed: "any"}
+	case 1:
+		s.Target = task.Target{Count: task.All, Strategy: task.StrategyAuto}
+	}
+	if r.IntN(3) == 0 {
+		s.TTL, s.End = seconds(4), task.At(time.Now().Add(20*time.Second))
+	}
+	return s
+}
