@@ -10,7 +10,7 @@ MODULE := github.com/carillonhq/carillon
 # Variables that a caller may set.
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 RACE         ?= -race
-TEST_TIMEOUT ?= 15m
+TEST_TIMEOUT ?= 25m
 TEST_FLAGS   ?=
 PKG          ?= ./...
 FUZZTIME     ?= 20s
@@ -18,7 +18,10 @@ BENCH        ?= .
 BENCHTIME    ?= 1s
 SOAK         ?= 2m
 RATE         ?=
+HOSTILE      ?=
+RESUMES      ?=
 DURATION     ?=
+COUNT        ?= 20
 SEED         ?= 1
 SEEDS        ?= 100
 FAULTS       ?=
@@ -30,7 +33,12 @@ MINUTES      ?= 10
 CRON         ?=
 EMBEDDED     ?=
 
-export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE DURATION SEED SEEDS FAULTS HOLD CLEAN FROM EMBEDDED MINUTES CRON
+export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE HOSTILE RESUMES COUNT DURATION SEED SEEDS FAULTS HOLD CLEAN FROM EMBEDDED MINUTES CRON
+
+# Programs are static: they run on hosts with another C library, or an older one. Users
+# and groups of tasks are then those of /etc/passwd and /etc/group. CGO_ENABLED=1 finds
+# them wherever the host's NSS does (LDAP, SSSD), and needs a C compiler.
+build build/etcd build/etcdctl: export CGO_ENABLED ?= 0
 
 # -buildvcs=false: builds work in a checkout that belongs to another user, and
 # in none; the version comes by -X.
@@ -41,10 +49,13 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z\/-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Variables, with their defaults:"
-	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=15m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
+	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=25m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
+	@echo "  COUNT=20              how often                      make stress PKG=./pkg/kv TEST_FLAGS='-run Batcher'"
 	@echo "  FUZZTIME=20s          for each fuzz target           make fuzz FUZZTIME=5m"
 	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/schedule"
 	@echo "  SOAK=2m               how long                       make soak SOAK=1h"
+	@echo "  HOSTILE=              1: hostile connections instead make soak HOSTILE=1 SOAK=10m"
+	@echo "  RESUMES=              1: 10,000 resumed tasks        make soak RESUMES=1"
 	@echo "  RATE=                 runs each second: a plateau?   make soak RATE=1000 SOAK=20m"
 	@echo "  DURATION=5m SEED=1    how long, which faults         make chaos DURATION=20m SEED=7"
 	@echo "  FAULTS=               only these kinds of faults     make chaos FAULTS=kill-all,quorum-lost"
@@ -79,8 +90,16 @@ run: build ## Run one node with the tasks in examples/ and show them; Ctrl-C end
 	@bash scripts/run.sh
 
 .PHONY: test
-test: ## Run all tests with the race detector; what failed comes last
+test: ## Run the tests that a change needs, with the race detector; failures come last
 	@bash scripts/test.sh
+
+.PHONY: test-cluster
+test-cluster: ## Run the long tests: stories with whole daemons and real processes, benchmarks, chaos
+	@bash scripts/test.sh cluster
+
+.PHONY: stress
+stress: ## Run the tests of PKG COUNT times beside two busy loops
+	@bash scripts/stress.sh
 
 .PHONY: lint
 lint: ## Check format, go vet, staticcheck, layers, links of the docs, and that generated pages are current

@@ -4,7 +4,7 @@
 # judged. docs/chaos.md tells what is done to it. FAULTS=kill-all,herd: only those;
 # HOLD=5m: each for as long.
 #
-# Without the race detector, which the short run in `make test` has. The history
+# Without the race detector, which the short run in `make test-cluster` has. The history
 # is kept in memory to be judged at the end: some 300 MB for 20 minutes. What the
 # run has shown is in build/chaos-SEED.json and build/chaos-SEED.log.
 set -euo pipefail

@@ -38,6 +38,14 @@ section() { # LEVEL COMMAND...
 	printf '\n%s carillon %s\n\n```\n%s\n```\n' "$level" "$*" "$(help_of "$@")"
 }
 
+# sections LEVEL COMMAND...: a command and all that is below it.
+sections() {
+	local level=$1 sub
+	shift
+	section "$level" "$@"
+	for sub in $(below "$@"); do sections "$level#" "$@" "$sub"; done
+}
+
 topic() { # NAME TITLE
 	printf '\n## %s\n\n```\n%s\n```\n' "$2" "$("$carillon" help "$1" | sed '/^Usage:/,$d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
 }
@@ -59,8 +67,7 @@ END
 	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" tells more/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
 	printf '\n## Global flags\n\n```\n%s\n```\n' "$("$carillon" task list --help | sed -n '/^Global flags:/,/^$/p' | sed '1d;/^$/d')"
 	for command in $(below); do
-		section '##' "$command"
-		for sub in $(below "$command"); do section '###' "$command" "$sub"; done
+		sections '##' "$command"
 	done
 	topic contexts "Contexts"
 	topic output "Output"

@@ -48,12 +48,22 @@ start_etcd() {
 	say "started $name (etcd), pid $pid, http://$(client "$name")"
 }
 
+# The first agent makes the CA of the members when it starts; the others get their certificates from it, once.
+admit() {
+	local name=$1 first=${agents[0]}
+	[[ $name != "$first" && ! -e $dir/$name/peer-certs && ! -e $dir/$name/join-token ]] || return 0
+	until_true 30 test -s "$dir/$first/peer-certs/ca.pem" || failed "$first" "has made no CA for the members of etcd"
+	(umask 077 && mkdir -p "$dir/$name" && build/carillon cluster join-token "$name" --data-dir "$dir/$first" \
+		--peer-url "https://$(peer "$name")" >"$dir/$name/join-token") || die "$name gets no join token"
+}
+
 start_agent() {
 	local name=$1 a members= etcd
 	check_port "$name" "$(listen "$name")"
 	if [[ -n $embedded ]]; then
 		check_port "$name" "$(peer "$name")"
-		for a in "${agents[@]}"; do members+=",$a=http://$(peer "$a")"; done
+		for a in "${agents[@]}"; do members+=",$a=https://$(peer "$a")"; done
+		admit "$name"
 		etcd=(--embedded --initial-cluster "${members#,}")
 	else
 		etcd=(--etcd-endpoints "$(endpoints)")

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # make deb: build a Debian package in build/. The same commit gives the same bytes.
 #
-#   GOARCH       for another architecture (then without cgo: users of tasks come from
-#                /etc/passwd only)
+#   GOARCH       for another architecture
+#   CGO_ENABLED  1 for a program that finds users and groups of tasks wherever the host's
+#                NSS does (LDAP, SSSD), and depends on libc6; by default it is static, and
+#                knows those of /etc/passwd and /etc/group
 #   DEB_TRIM=    keep the paths of this build in the program: quicker after `make build`,
 #                as it shares what that compiled, and not reproducible elsewhere
 #   DEB_VERSION  in place of the one that follows from git
@@ -22,6 +24,7 @@ arm) arch=armhf ;;
 ppc64le) arch=ppc64el ;;
 *) arch=$goarch ;; # amd64, arm64, riscv64, s390x …
 esac
+export CGO_ENABLED=${CGO_ENABLED:-0}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 
 # version: that of Debian. v1.2.3 is 1.2.3-1, v1.2.3-rc.1 is 1.2.3~rc.1-1, the fourth
@@ -64,14 +67,14 @@ fi
 
 # A program that uses the C library finds users wherever the host's NSS does. Which
 # version of the library that takes, the program's symbols tell.
-depends="init-system-helpers (>= 1.54)"
+depends="init-system-helpers (>= 1.54), passwd"
 if LC_ALL=C grep -aq 'libc\.so\.6' "$tree/usr/bin/carillon"; then
 	needs=$(LC_ALL=C grep -ao 'GLIBC_2\.[0-9]*' "$tree/usr/bin/carillon" | sort -uV | tail -1)
 	depends="libc6 (>= ${needs#GLIBC_}), $depends"
 fi
 
 install -m 640 scripts/deb/agent.yaml "$tree/etc/carillon/agent.yaml"
-install -m 644 scripts/deb/carillon.service "$tree/usr/lib/systemd/system/"
+install -m 644 scripts/deb/carillon.service scripts/deb/carillon.socket "$tree/usr/lib/systemd/system/"
 install -m 644 scripts/deb/lintian-overrides "$tree/usr/share/lintian/overrides/carillon"
 install -m 644 scripts/deb/copyright "$doc/copyright"
 install -m 644 scripts/deb/scheduler-only.conf examples/*.yaml "$doc/examples/"

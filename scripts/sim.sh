@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make sim: simulations of SEEDS seeds from SEED on, each with DURATION of trouble.
+# make sim: simulations of the seeds that have failed before, then of SEEDS seeds from SEED on, each with DURATION of trouble.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-say "$SEEDS simulations from seed $SEED on, ${DURATION:=1m} of trouble each"
+say "the seeds of pkg/sim/testdata/seeds.txt, then $SEEDS simulations from seed $SEED on, ${DURATION:=1m} of trouble each"
 CARILLON_SIM="$SEED $SEEDS $DURATION" go test -count=1 -timeout 12h -run TestSeeds ${TEST_FLAGS:-} ./pkg/sim

@@ -6,6 +6,11 @@
 # With RATE: so many runs each second instead, while nothing else happens; memory,
 # goroutines and etcd's size are to reach a plateau, which is judged from 6m on.
 # The history is kept in memory to be judged at the end: some 5 GB a million runs.
+#
+# With HOSTILE=1: 10,000 connections without a token that do what they can to stop a node;
+# figures of its firing and of /healthz, before and meanwhile, are reported.
+#
+# With RESUMES=1: 10,000 tasks are resumed while 256 shards fire; the lateness of runs is reported.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -21,6 +26,13 @@ if [[ ${RATE:-} ]]; then
 	[[ $RATE =~ ^[1-9][0-9]*$ ]] || die "RATE=$RATE: write how many runs each second"
 	# Without the race detector: it is the program's own memory that counts.
 	CARILLON_SOAK_RATE=$RATE exec go test -run '^TestPlateau' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
+fi
+if [[ ${HOSTILE:-} ]]; then
+	# Without the race detector: figures of the program itself are reported.
+	exec go test -run '^TestHostileConnections' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
+fi
+if [[ ${RESUMES:-} ]]; then
+	exec go test -run '^TestManyResumes' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
 fi
 # shellcheck disable=SC2086 # RACE is a flag, or none
 exec go test ${RACE--race} -run '^TestSoak' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon

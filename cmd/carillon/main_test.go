@@ -17,15 +17,32 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"carillon": main})
 }
 
+// raceOptions are GORACE for every program that a test starts: by default the race detector waits for a
+// second whenever a process exits, and these stories run a hundred commands.
+const raceOptions = "atexit_sleep_ms=0"
+
 // TestProgram runs scripts of the program itself, in processes of their own. Beside
 // testscript's commands they have "await PROGRAM ARG...", which runs it until it
 // succeeds; PORT1 to PORT6 are free.
-func TestProgram(t *testing.T) {
+func TestProgram(t *testing.T) { runScripts(t, "testdata/script") }
+
+// TestProgram_Stories runs those that start daemons.
+func TestProgram_Stories(t *testing.T) {
+	if testing.Short() {
+		t.Skip("whole daemons: make test-cluster")
+	}
+	t.Parallel() // they wait, most of the time
+	runScripts(t, "testdata/story")
+}
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir:                "testdata/script",
+		Dir:                dir,
 		RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("GORACE", raceOptions)
 			for i := range 6 {
 				env.Setenv(fmt.Sprintf("PORT%d", i+1), fmt.Sprint(freePort()))
 			}

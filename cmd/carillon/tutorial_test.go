@@ -49,6 +49,10 @@ func steps(page string) []step {
 
 // TestTutorial_EveryCommandWorks: as it stands on the page, in that order.
 func TestTutorial_EveryCommandWorks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a whole daemon: make test-cluster")
+	}
+	t.Parallel() // it waits, most of the time
 	b, err := os.ReadFile("../../docs/tutorial.md")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +70,7 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	shell := func(command string) *exec.Cmd {
 		c := exec.CommandContext(t.Context(), "bash", "-c", command)
 		c.Dir = dir
-		c.Env = append(os.Environ(), "HOME="+dir, "CARILLON_SERVER=http://"+address, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "CARILLON_TOKEN=", "CARILLON_CONTEXT=", "CARILLON_CONFIG=")
+		c.Env = append(os.Environ(), "HOME="+dir, "GORACE="+raceOptions, "CARILLON_SERVER=http://"+address, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "CARILLON_TOKEN=", "CARILLON_CONTEXT=", "CARILLON_CONFIG=")
 		return c
 	}
 	node := shell("exec carillon dev --listen " + address)

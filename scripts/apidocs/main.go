@@ -52,7 +52,7 @@ type operation struct {
 		Description string
 		Content     content
 	}
-	Security []any
+	Security []map[string]any
 
 	method, path string
 }
@@ -128,7 +128,7 @@ func (p page) operation(op *operation) {
 	if op.Description != "" {
 		p.line("%s\n", op.Description)
 	}
-	if len(op.Security) == 0 {
+	if !slices.ContainsFunc(op.Security, func(r map[string]any) bool { return len(r) > 0 }) {
 		p.line("Without a token.\n")
 	}
 	if len(op.Parameters) > 0 {

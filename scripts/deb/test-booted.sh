@@ -24,9 +24,23 @@ like StatusText 'Ready: 256 shards, 0 running' || fail "ready, but: $(property S
 step "installed, and ready at once: $(property StatusText)"
 
 # systemd before 254 has no DelegateSubgroup; without it the daemon moves itself.
-faults=$(systemd-analyze --man=no verify carillon.service 2>&1 | grep -v "'DelegateSubgroup'" || true)
+faults=$(systemd-analyze --man=no verify carillon.service carillon.socket 2>&1 | grep -v "'DelegateSubgroup'" || true)
 [[ -z $faults ]] || fail "the unit: $faults"
 carillon task list -q >/dev/null || fail "root cannot use it"
+
+# systemd's socket: for root and the group, without a token, and for nobody else.
+socket=/run/carillon/api.sock
+as() { HOME=/nonexistent setpriv --reuid=65534 --regid=65534 --groups="$1" carillon task list -q; }
+[[ $(stat -c '%U:%G %a' $socket) == 'root:carillon 660' ]] || fail "the socket is $(stat -c '%U:%G %a' $socket)"
+[[ $(systemctl show -P ActiveState,SubState carillon.socket | paste -sd/) == active/running ]] || fail "the socket of systemd is not in use"
+[[ $(carillon config show --origin) == *"unix://$socket"* ]] || fail "root does not use the socket: $(carillon config show --origin)"
+mv /var/lib/carillon/token /root/token
+carillon task list -q >/dev/null || fail "root needs a token on the socket"
+as "$(getent group carillon | cut -d: -f3)" >/dev/null || fail "a member of the group cannot use the socket"
+! as 65534 2>/tmp/refused || fail "anybody can use the API"
+grep -q 'a token is required' /tmp/refused || fail "who is not in the group is refused with: $(cat /tmp/refused)"
+mv /root/token /var/lib/carillon/token
+step "root and the group administer it over the socket, others do not"
 carillon task create tick --schedule '@every 1s' --user nobody -- /usr/bin/id -un >/dev/null
 eventually 20 succeeded tick 3
 [[ $(carillon logs tick) == nobody ]] || fail "the task ran as $(carillon logs tick)"
@@ -64,16 +78,28 @@ eventually 10 in_state long running
 pid=$(property MainPID)
 kill -KILL "$pid"
 eventually 1 sh -c "! pgrep -fx '/bin/sleep 1000'"
+[[ $(property MainPID) != "$pid" || -S $socket ]] || fail "the socket is gone while the daemon is away"
 eventually 30 is ActiveState active
 [[ $(property MainPID) != "$pid" ]] || fail "not restarted"
 in_state long lost || in_state long failed || fail "the run of the killed daemon is $(state_of long)"
 fresh
 step "killed: its guardian ended the run ($(state_of long)), systemd started it again ($(property NRestarts))"
 
+# What was stopped stays so, whoever asks.
+systemctl stop carillon
+[[ ! -e $socket ]] || fail "the socket outlives the service"
+! carillon task list -q 2>/dev/null || fail "who answers?"
+is ActiveState inactive || fail "a call has started the service: $(property ActiveState)"
+systemctl start carillon
+[[ -S $socket ]] || fail "the service did not bring its socket"
+fresh
+step "stopped: a call does not start it; started: its socket is there"
+
 # A pause that is shorter than the watchdog's patience changes nothing; a longer one ends it.
 printf '[Service]\nWatchdogSec=6s\nTimeoutAbortSec=2s\n' >$dropin
 systemctl daemon-reload
-printf 'lease_ttl: 2s\nlost_after: 12s\n' >>$settings
+carillon cluster set --lost-after 12s >/dev/null
+printf 'lease_ttl: 2s\n' >>$settings
 systemctl restart carillon
 pid=$(property MainPID)
 kill -STOP "$pid"
@@ -109,6 +135,7 @@ systemctl daemon-reload
 echo 'roles: [scheduler]' >>$settings
 systemctl restart carillon
 like StatusText 'Ready: 256 shards, * running' || fail "hardened, it says $(property StatusText)"
+carillon task list -q >/dev/null || fail "hardened, it does not answer on the socket"
 (($(ps -o uid= -p "$(property MainPID)") > 0)) || fail "hardened, it runs as root"
 step "hardened, for a node that only schedules: $(systemd-analyze security carillon 2>/dev/null | tail -1 | sed 's/^[^:]*: //')"
 rm -r "${dropin%/*}"

@@ -20,11 +20,12 @@ apt() {
 }
 
 # trace: every path that there is, and what is in those of /etc. Left out is what
-# other programs note for themselves: logs, and the lists of dpkg and apt.
+# other programs note for themselves: logs, the lists of dpkg and apt, and former versions of
+# the lists of groups.
 trace() {
 	find / \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /mnt -o -path /var/log -o -path /var/cache -o -path /var/lib/apt/lists -o -path /var/tmp \) -prune \
-		-o -print | grep -vxE '/var/lib/dpkg/(status|diversions|statoverride)-old|/var/lib/apt/extended_states|/var/lib/dpkg/lock.*|/var/lib/systemd/(timers|timesync).*|/var/lib/systemd/random-seed|/etc/.pwd.lock' | LC_ALL=C sort
-	find /etc -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+		-o -print | grep -vxE '/var/lib/dpkg/(status|diversions|statoverride)-old|/var/lib/apt/extended_states|/var/lib/dpkg/lock.*|/var/lib/systemd/(timers|timesync).*|/var/lib/systemd/random-seed|/etc/.pwd.lock|/etc/g(roup|shadow)-' | LC_ALL=C sort
+	find /etc -type f ! -name 'group-' ! -name 'gshadow-' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 }
 no_trace() { # BEFORE
 	trace >/tmp/after

@@ -6,7 +6,7 @@
 //	cli, daemon → api, scheduler → election, shard, executor, store → kv, schedule → task
 //
 // Tests may import what they need (a test of the executor talks to etcd), with
-// one exception: robfig/cron stays in package schedule in tests, too.
+// one exception: robfig/cron stays in packages schedule and foreign in tests, too.
 package main
 
 import (
@@ -32,13 +32,13 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/secret", "pkg/policy", "pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/filetrust", "pkg/connlimit", "pkg/peercerts", "pkg/secret", "pkg/policy", "pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
-	"pkg/cli":      {"pkg/secret", "pkg/envfile", "pkg/top", "pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
+	"pkg/cli":      {"pkg/peercerts", "pkg/secret", "pkg/envfile", "pkg/top", "pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
 	"pkg/top":      {"pkg/client", "pkg/task"},
 	"pkg/foreign":  {"pkg/manifest", "pkg/schedule", "pkg/task"},
 	"pkg/manifest": {"pkg/schema", "pkg/schedule", "pkg/task"},
@@ -47,7 +47,7 @@ var allowed = map[string][]string{
 
 	// api has check audit the live cluster; its recorder and its judgement of
 	// histories are for tests.
-	"pkg/api":    {"pkg/secret", "pkg/client", "pkg/schema", "pkg/check", "pkg/why", "pkg/store", "pkg/schedule", "pkg/task"},
+	"pkg/api":    {"pkg/statement", "pkg/connlimit", "pkg/secret", "pkg/client", "pkg/schema", "pkg/check", "pkg/why", "pkg/store", "pkg/schedule", "pkg/task"},
 	"pkg/client": {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/why":       {"pkg/schedule", "pkg/task"},
@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 
 	"election":  {"pkg/kv"},
 	"shard":     {"pkg/store", "pkg/kv", "pkg/task"},
-	"executor":  {"pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
+	"executor":  {"pkg/spawn", "pkg/filetrust", "pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
 	"pkg/store": {"pkg/kv", "pkg/task"},
 
 	// check looks at etcd from outside: in tests, and for the API's audit.
@@ -70,15 +70,29 @@ var allowed = map[string][]string{
 	// run: each by itself.
 	"pkg/secret":  {},
 	"pkg/envfile": {"pkg/task"},
-	"pkg/policy":  {"pkg/manifest", "pkg/task"},
+	"pkg/policy":  {"pkg/filetrust", "pkg/manifest", "pkg/task"},
+
+	// filetrust knows who can change a file, and nothing of what is in it.
+	"pkg/filetrust": {},
+
+	// statement signs and verifies what nodes ask of each other, and is pure.
+	"pkg/statement": {},
 
 	// certs knows files and TLS, and nothing of who uses them.
 	"pkg/certs": {},
+	// peercerts are those of the members of an embedded etcd, which the agent and the command line make.
+	"pkg/peercerts": {"pkg/certs"},
+
+	// connlimit bounds connections, and knows nothing of what is said over them.
+	"pkg/connlimit": {},
 
 	// cgroup knows the kernel's control groups, and nothing of attempts.
 	"pkg/cgroup": {},
+	// spawn creates processes, and nofile has to be initialized before any other package.
+	"pkg/spawn":        {"pkg/spawn/nofile"},
+	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {},
+	"pkg/kv": {"pkg/certs"},
 	// kvmem is an etcd in memory, around puts functions around an etcd client: for
 	// tests and the simulation.
 	"pkg/kv/kvmem":  {},
@@ -105,7 +119,7 @@ var outside = []struct {
 	// also measures what etcd does without Carillon.
 	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "election", "pkg/daemon", "pkg/check", "pkg/bench", "pkg/sim", "pkg/kv/around"}, false,
 		"only kv, store, election and daemon touch the etcd client; check and bench from outside; kvmem, around and sim for tests"},
-	{"github.com/robfig/cron", []string{"pkg/schedule"}, true, "only schedule imports robfig/cron"},
+	{"github.com/robfig/cron", []string{"pkg/schedule", "pkg/foreign"}, true, "only schedule imports robfig/cron, and foreign, which reads the schedules of Kubernetes with it"},
 }
 
 // stdOnly may import nothing but the standard library.
