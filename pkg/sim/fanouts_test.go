@@ -17,19 +17,8 @@ func TestFanOuts_CrossWhateverHappens(t *testing.T) {
 		Tasks: 8, Duration: 25 * time.Second, Only: []string{"kill host", "cut"}, Shape: inParts,
 		Calls: []string{"trigger", "cancel", "cancel", "cancel", "retry"},
 	}
-	total := map[string]int{}
-	for _, seed := range []uint64{1} {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			for what, n := range live(t, seed, o).Counts {
-				total[what] += n
-			}
-		})
-	}
-	for _, what := range []string{"run with parts", "run with parts failed", "run with parts cancelled", "part lost", "part tried again", "dead run again"} {
-		if t.Logf("%d: %s", total[what], what); total[what] == 0 {
-			t.Errorf("never reached: %s", what)
-		}
-	}
+	reachAll(t, []string{"run with parts", "run with parts failed", "run with parts cancelled", "part lost", "part tried again", "dead run again"},
+		[]uint64{1}, nil, o)
 }
 
 // inParts are tasks whose runs have parts, which take a while, and of some fail.

@@ -1,7 +1,6 @@
 package sim_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -23,17 +22,6 @@ func TestPauses_CrossWhateverHappens(t *testing.T) {
 		seeds = seeds[:1]
 	}
 
-	total := map[string]int{}
-	for _, seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			for what, n := range live(t, seed, sim.Options{Calls: calls, Shape: long, Tasks: 3, Duration: 40 * time.Second}).Counts {
-				total[what] += n
-			}
-		})
-	}
-	for _, what := range []string{"run paused", "run resumed", "run ended after a pause"} {
-		if t.Logf("%d: %s", total[what], what); total[what] == 0 {
-			t.Errorf("never reached: %s", what)
-		}
-	}
+	reachAll(t, []string{"run paused", "run resumed", "run ended after a pause"}, seeds, nil,
+		sim.Options{Calls: calls, Shape: long, Tasks: 3, Duration: 40 * time.Second})
 }
