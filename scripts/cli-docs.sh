@@ -61,8 +61,8 @@ Data is on the standard output, everything else on the standard error. With `-o 
 standard error: `{"code", "field", "message", "hint"}`. An empty list is `[]`. Tables are for people: programs read
 `-o json`, whose fields are added to, never renamed.
 
-The server is `--server`, or `CARILLON_SERVER`, or that of the [context](#contexts), or `http://127.0.0.1:7070`; likewise the
-token, the namespace, and files of TLS.
+The server is `--server`, or `CARILLON_SERVER`, or that of the [context](#contexts), or the node on this host: its unix socket
+`/run/carillon/api.sock` if you may open it, else `http://127.0.0.1:7070`. Likewise the token, the namespace, and files of TLS.
 END
 	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" tells more/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
 	printf '\n## Global flags\n\n```\n%s\n```\n' "$("$carillon" task list --help | sed -n '/^Global flags:/,/^$/p' | sed '1d;/^$/d')"
