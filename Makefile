@@ -37,12 +37,15 @@ export RACE TEST_TIMEOUT TEST_FLAGS PKG FUZZTIME BENCH BENCHTIME SOAK RATE HOSTI
 
 # Programs are static: they run on hosts with another C library, or an older one. Users
 # and groups of tasks are then those of /etc/passwd and /etc/group. CGO_ENABLED=1 finds
-# them wherever the host's NSS does (LDAP, SSSD), and needs a C compiler.
-build build/etcd build/etcdctl: export CGO_ENABLED ?= 0
+# them wherever the host's NSS does (LDAP, SSSD), and needs a C compiler. The race
+# detector needs it, too: scripts that use it set it.
+export CGO_ENABLED ?= 0
 
-# -buildvcs=false: builds work in a checkout that belongs to another user, and
-# in none; the version comes by -X.
-BUILD := go build -buildvcs=false
+# -trimpath: a build has no paths of this host, so that its bytes follow from the commit, and
+# what one checkout has compiled need not be compiled in another.
+# -buildvcs=false: builds work in a checkout that belongs to another user, and in none; the
+# version comes by -X.
+export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false)
 
 .PHONY: help
 help: ## List the targets
@@ -66,7 +69,6 @@ help: ## List the targets
 	@echo "  NODES=                only these members             make cluster-up NODES=n2"
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
 	@echo "  MINUTES=10 CRON=      how long, which cron           make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
-	@echo "  DEB_TRIM=             quicker, not reproducible      make deb DEB_TRIM="
 	@echo "  VMS= VM_TESTS=        only these                     make vm-test VMS=trixie VM_TESTS=pause"
 	@echo "  FROM=aeec4f0          a former commit                make upgrade FROM=6d681d9"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
@@ -74,16 +76,16 @@ help: ## List the targets
 .PHONY: build
 build: ## Build build/carillon
 	@mkdir -p build
-	$(BUILD) -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
+	go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
 
 # The versions of etcd and etcdctl are those of the tool lines in go.mod.
 build/etcd: go.mod ## Build etcd, for the local cluster
 	@mkdir -p build
-	$(BUILD) -o $@ go.etcd.io/etcd/server/v3
+	go build -o $@ go.etcd.io/etcd/server/v3
 
 build/etcdctl: go.mod ## Build etcdctl, to look inside
 	@mkdir -p build
-	$(BUILD) -o $@ go.etcd.io/etcd/etcdctl/v3
+	go build -o $@ go.etcd.io/etcd/etcdctl/v3
 
 .PHONY: run
 run: build ## Run one node with the tasks in examples/ and show them; Ctrl-C ends it
@@ -164,7 +166,7 @@ cluster-down: ## Stop them; CLEAN=1 deletes their data
 .PHONY: docs
 docs: build ## Write docs/cli.md from the help of the commands, docs/api.md from the API's description
 	@bash scripts/cli-docs.sh
-	@go run -buildvcs=false ./scripts/apidocs >build/api.md && mv build/api.md docs/api.md && echo "wrote docs/api.md"
+	@go run ./scripts/apidocs >build/api.md && mv build/api.md docs/api.md && echo "wrote docs/api.md"
 
 .PHONY: deb
 deb: ## Build a Debian package in build/, for GOARCH or this host

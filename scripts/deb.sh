@@ -5,8 +5,6 @@
 #   CGO_ENABLED  1 for a program that finds users and groups of tasks wherever the host's
 #                NSS does (LDAP, SSSD), and depends on libc6; by default it is static, and
 #                knows those of /etc/passwd and /etc/group
-#   DEB_TRIM=    keep the paths of this build in the program: quicker after `make build`,
-#                as it shares what that compiled, and not reproducible elsewhere
 #   DEB_VERSION  in place of the one that follows from git
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -53,9 +51,7 @@ umask 022
 mkdir -p "$tree/DEBIAN" "$tree/usr/bin" "$tree/etc/carillon" "$tree/usr/lib/systemd/system" "$doc/examples" "$tree/usr/share/lintian/overrides" \
 	"$tree/usr/share/bash-completion/completions" "$tree/usr/share/zsh/vendor-completions" "$tree/usr/share/fish/vendor_completions.d"
 
-trim=${DEB_TRIM--trimpath}
-# shellcheck disable=SC2086 # flags are words
-go build -buildvcs=false $trim -ldflags "-s -w -X github.com/carillonhq/carillon/pkg/daemon.version=$(git describe --tags --always --dirty)" \
+go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/carillonhq/carillon/pkg/daemon.version=$(git describe --tags --always --dirty)" \
 	-o "$tree/usr/bin/carillon" ./cmd/carillon
 
 # Whoever builds for another architecture cannot ask the result for its manual.

@@ -17,9 +17,9 @@ current() { # PAGE
 	}
 }
 
-go build -buildvcs=false -o "$made/carillon" ./cmd/carillon
+go build -o "$made/carillon" ./cmd/carillon
 CARILLON=$made/carillon bash scripts/cli-docs.sh "$made/cli.md" >/dev/null
-go run -buildvcs=false ./scripts/apidocs >"$made/api.md"
+go run ./scripts/apidocs >"$made/api.md"
 current docs/cli.md
 current docs/api.md
 exit "$status"

@@ -9,6 +9,21 @@ die() {
 	exit 1
 }
 
+# use_race_detector sets race to the flag of go test for it, or to nothing if RACE is empty.
+use_race_detector() {
+	race=${RACE--race}
+	[[ -n $race ]] || return 0
+	local cc
+	cc=$(CGO_ENABLED=1 go env CC)
+	command -v "${cc%% *}" >/dev/null ||
+		die "the race detector needs a C compiler, and \"$cc\" is not in PATH: install gcc (Debian, Ubuntu: apt-get install gcc libc6-dev; Fedora: dnf install gcc), or do without: RACE="
+	export CGO_ENABLED=1
+
+	# By default the race detector waits for a second whenever a process exits. Tests are
+	# processes, and some of them start many more.
+	export GORACE=${GORACE-atexit_sleep_ms=0}
+}
+
 # need_linux: agents need Linux.
 need_linux() { [[ $(uname -s) == Linux ]] || die "carillon's nodes run on Linux; this is $(uname -s)"; }
 

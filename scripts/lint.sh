@@ -29,7 +29,7 @@ check "go vet, upgrade" go vet -tags upgrade ./pkg/daemon
 check "staticcheck" go tool staticcheck ./...
 check "docs" bash scripts/docs.sh
 check "generated docs" bash scripts/docs-current.sh
-check "layers" go run -buildvcs=false ./scripts/layers
+check "layers" go run ./scripts/layers
 if ((${#bad[@]} > 0)); then
 	say "make lint: FAILED: ${bad[*]}"
 	exit 1

@@ -34,5 +34,6 @@ fi
 if [[ ${RESUMES:-} ]]; then
 	exec go test -run '^TestManyResumes' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
 fi
-# shellcheck disable=SC2086 # RACE is a flag, or none
-exec go test ${RACE--race} -run '^TestSoak' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon
+use_race_detector
+# shellcheck disable=SC2086 # race is a flag, or nothing
+exec go test $race -run '^TestSoak' -count 1 -timeout $((2 * n + 600))s -v ./pkg/daemon

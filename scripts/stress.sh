@@ -12,6 +12,5 @@ for _ in 1 2; do
 	loops+=($!)
 done
 
-# shellcheck disable=SC2086 # flags and packages are words
-go test ${RACE--race} -vet=off -short -failfast -count "${COUNT:-20}" -timeout 2h ${TEST_FLAGS:-} ${PKG:-./...}
+TEST_FLAGS="-failfast -count ${COUNT:-20} ${TEST_FLAGS:-}" TEST_TIMEOUT=2h bash scripts/test.sh
 say "make stress: ok"

@@ -12,14 +12,7 @@ set -euo pipefail
 target=test
 [[ ${1:-} != cluster ]] || target=test-cluster
 
-race=${RACE--race}
-if [[ -n $race ]]; then
-	cc=$(go env CC)
-	if ! command -v "${cc%% *}" >/dev/null; then
-		die "the race detector needs a C compiler, and \"$cc\" is not in PATH: install gcc (Debian, Ubuntu: apt-get install gcc libc6-dev; Fedora: dnf install gcc), or do without: make $target RACE="
-	fi
-	[[ $(go env CGO_ENABLED) == 1 ]] || die "the race detector needs cgo, and CGO_ENABLED is not 1: set it, or do without: make $target RACE="
-fi
+use_race_detector
 
 # Hundreds of etcds write their logs, and no test here cares for what a disk does: they
 # write into memory, where there is enough of it, and where programs may be run.
@@ -47,33 +40,41 @@ long_tests() {
 	done
 }
 
-# By default the race detector waits for a second whenever a process exits. Tests are processes, and
-# some of them start many more.
-export GORACE=${GORACE-atexit_sleep_ms=0}
+mkdir -p build
+log=$root/build/$target.log
+: >"$log"
+status=0
 
-# What lint vets is not vetted again.
-flags=(-vet=off -timeout "${TEST_TIMEOUT:-25m}")
-packages=${PKG:-./...}
+# run_tests FLAG|PACKAGE...
+run_tests() {
+	# What lint vets is not vetted again. TEST_FLAGS are words.
+	# shellcheck disable=SC2086
+	go test -vet=off -timeout "${TEST_TIMEOUT:-25m}" ${TEST_FLAGS:-} "$@" 2>&1 | grep --line-buffered -v '\[no test files\]' | tee -a "$log" || status=${PIPESTATUS[0]}
+}
+
 if [[ $target == test ]]; then
-	# Tests wait about as long as they compute.
-	flags+=(-short -skip '^TestMutants_AreCaught$' -p "$((2 * $(nproc)))")
+	# The packages that take longest come first: the others are compiled and tested beside them. Tests
+	# wait about as long as they compute, so there are twice as many at once as processors.
+	# shellcheck disable=SC2086 # packages are words
+	run_tests $race -short -skip '^TestMutants_AreCaught$' -p "$((2 * $(nproc)))" ${PKG:-./pkg/daemon ./pkg/sim ./executor ./...}
 else
 	long=$(long_tests)
 	[[ -n $long ]] || die "no test of ${PKG:-./...} looks at testing.Short"
-	# The packages with the most long tests first: the others are tested beside them.
-	packages=$(cut -d' ' -f1 <<<"$long" | sort | uniq -c | sort -rn | awk '{ print $2 }')
-	flags+=(-run "^($(cut -d' ' -f2 <<<"$long" | sort -u | paste -sd'|'))\$")
+	names="^($(cut -d' ' -f2 <<<"$long" | sort -u | paste -sd'|'))\$"
+
+	# Those with the most long tests come first. Schedules and imports are calculated over years, by
+	# one goroutine: the race detector would make that ten times slower, and find nothing.
+	by_count=$(cut -d' ' -f1 <<<"$long" | sort | uniq -c | sort -rn | awk '{ print $2 }')
+	mapfile -t calculating < <(grep -E '/pkg/(foreign|schedule)$' <<<"$by_count" || true)
+	mapfile -t others < <(grep -vE '/pkg/(foreign|schedule)$' <<<"$by_count" || true)
+	((${#calculating[@]} == 0)) || CGO_ENABLED=0 run_tests -run "$names" "${calculating[@]}"
+	((${#others[@]} == 0)) || run_tests $race -run "$names" "${others[@]}"
 fi
 
-mkdir -p build
-log=build/$target.log
-status=0
-# shellcheck disable=SC2086 # flags and packages are words
-go test $race "${flags[@]}" ${TEST_FLAGS:-} $packages 2>&1 | grep --line-buffered -v '\[no test files\]' | tee "$root/$log" || status=${PIPESTATUS[0]}
 ((status == 0)) || {
 	say
-	say "What failed (all of it: $log):"
-	grep -E '^[[:space:]]*--- FAIL:|^FAIL[[:space:]]|^panic:|WARNING: DATA RACE|\[(build|setup) failed\]' "$root/$log" | awk '!seen[$0]++' | sed 's/^/  /' || true
+	say "What failed (all of it: ${log#"$root"/}):"
+	grep -E '^[[:space:]]*--- FAIL:|^FAIL[[:space:]]|^panic:|WARNING: DATA RACE|\[(build|setup) failed\]' "$log" | awk '!seen[$0]++' | sed 's/^/  /' || true
 	say "make $target: FAILED"
 	exit "$status"
 }

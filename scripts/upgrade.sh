@@ -15,4 +15,6 @@ if [[ ! -x $former/carillon ]]; then
 	rm -rf "${former:?}/src"
 fi
 cd "$root"
-CARILLON_FORMER=$former/carillon go test ${RACE:-} -count=1 -timeout "${TEST_TIMEOUT:-10m}" -tags upgrade ./pkg/daemon -run TestUpgrade -v
+RACE=${RACE-} use_race_detector
+# shellcheck disable=SC2086 # race is a flag, or nothing
+CARILLON_FORMER=$former/carillon go test $race -count=1 -timeout "${TEST_TIMEOUT:-10m}" -tags upgrade ./pkg/daemon -run TestUpgrade -v
