@@ -25,6 +25,20 @@ func (h *hand) bury() {
 	}
 }
 
+// wantDeletion has a round at each of two times. After the first the task must be there,
+// after the second only if kept is true.
+func (h *hand) wantDeletion(name string, first, second float64, kept bool) {
+	h.world.Helper()
+
+	h.decide(first)
+	h.bury()
+	h.world.wantThere(name, true)
+
+	h.decide(second)
+	h.bury()
+	h.world.wantThere(name, kept)
+}
+
 func (w *world) wantThere(name string, there bool) {
 	w.Helper()
 	_, err := w.store.Task(w.ctx, ref(name))
@@ -74,12 +88,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 			}
 			w.wantThere("a", true)
 			h = w.work("n2")
-			h.decide(last - 0.001)
-			h.bury()
-			w.wantThere("a", true)
-			h.decide(last)
-			h.bury()
-			w.wantThere("a", c.keeps)
+			h.wantDeletion("a", last-0.001, last, c.keeps)
 			if c.keeps {
 				return
 			}

@@ -108,12 +108,7 @@ func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 	h := w.work("n2")
 	w.ok(h.e.trims.trim(w.ctx, trim{fences: h.fences, ref: ref("a"), history: task.History{Keep: 1, Record: task.RecordAll}}))
 	w.want("a", "+3600 succeeded")
-	h.decide(3859)
-	h.bury()
-	w.wantThere("a", true)
-	h.decide(3860)
-	h.bury()
-	w.wantThere("a", false)
+	h.wantDeletion("a", 3859, 3860, false)
 }
 
 // A node that was cut off records an end late, after one of another run that ended later.
@@ -150,12 +145,7 @@ func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 			if owner != "n1" {
 				h = w.work(owner)
 			}
-			h.decide(4860) // ten minutes after the end that was recorded last
-			h.bury()
-			w.wantThere("a", true)
-			h.decide(4900)
-			h.bury()
-			w.wantThere("a", false)
+			h.wantDeletion("a", 4860, 4900, false) // ten minutes after the end that was recorded last
 		})
 	}
 }
