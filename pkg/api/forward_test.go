@@ -50,14 +50,21 @@ func (w *world) asks(run string) map[string]error {
 	return map[string]error{"board": board, "run": get, "logs": logs, "follow": follow, "drain": drain}
 }
 
+// runningOnNodeZ creates the task a, with a run that node-z has started, and returns the id of the run.
+func (w *world) runningOnNodeZ() string {
+	w.create("a", "@daily")
+
+	run := id(1, "aaaa")
+	w.ended("a", run, task.Running, func(r *task.Run) { r.Node, r.StartedAt = "node-z", task.At(w.clock.now()) })
+	return run
+}
+
 // The attack: a node record that leads to a server of somebody else's collects what
 // callers of other nodes send. No token may arrive there, and what arrives may not open
 // any other node.
 func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 	w := newWorld(t)
-	w.create("a", "@daily")
-	run := id(1, "aaaa")
-	w.ended("a", run, task.Running, func(r *task.Run) { r.Node, r.StartedAt = "node-z", task.At(w.clock.now()) })
+	run := w.runningOnNodeZ()
 	var planted collector
 	w.present("node-z", planted.serve(t, http.NotFound))
 	w.stateWithin = 100 * time.Millisecond
@@ -100,9 +107,7 @@ func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 
 func TestForward_FromANodeWithTLSGoesNowhereWithout(t *testing.T) {
 	w := newWorld(t)
-	w.create("a", "@daily")
-	run := id(1, "aaaa")
-	w.ended("a", run, task.Running, func(r *task.Run) { r.Node, r.StartedAt = "node-z", task.At(w.clock.now()) })
+	run := w.runningOnNodeZ()
 	var plain collector
 	w.present("node-z", plain.serve(t, http.NotFound))
 	w.onlyTLS, w.stateWithin = true, 100*time.Millisecond
@@ -119,9 +124,7 @@ func TestForward_FromANodeWithTLSGoesNowhereWithout(t *testing.T) {
 
 func TestForward_FollowsNoRedirectAndPassesNoneOn(t *testing.T) {
 	w := newWorld(t)
-	w.create("a", "@daily")
-	run := id(1, "aaaa")
-	w.ended("a", run, task.Running, func(r *task.Run) { r.Node, r.StartedAt = "node-z", task.At(w.clock.now()) })
+	run := w.runningOnNodeZ()
 	var planted, elsewhere collector
 	to := elsewhere.serve(t, http.NotFound)
 	w.present("node-z", planted.serve(t, func(rw http.ResponseWriter, r *http.Request) {
