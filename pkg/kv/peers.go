@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -236,24 +235,6 @@ func (s *Server) remote() (*membership.RaftCluster, error) {
 		defer t.CloseIdleConnections()
 	}
 	return etcdserver.GetClusterFromRemotePeers(zap.NewNop(), p.others(s.cfg.Name), rt)
-}
-
-// checkData refuses data of another cluster, as far as they say so themselves.
-func (s *Server) checkData() error {
-	self := s.etcd.Server.Cluster().Member(s.etcd.Server.MemberID())
-	if self == nil || len(self.PeerURLs) == 0 {
-		return nil // not yet known: the log is still to be applied
-	}
-	alone := self.PeerURLs[0] == nobody
-	switch {
-	case s.cfg.Peers == nil && !alone:
-		return fmt.Errorf("these are the data of member %s of a cluster of %d: give it --initial-cluster", self.Name, len(s.etcd.Server.Cluster().Members()))
-	case s.cfg.Peers != nil && alone:
-		return errors.New("these are the data of an etcd of one member, which cannot become one of several: take another directory, and restore a snapshot")
-	case s.cfg.Peers != nil && self.Name != "" && self.Name != s.cfg.Name:
-		return fmt.Errorf("these are the data of member %s, and this is %s", self.Name, s.cfg.Name)
-	}
-	return nil
 }
 
 // explained says why etcd would not start, or stopped.

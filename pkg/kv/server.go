@@ -110,6 +110,9 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if err := s.claim(); err != nil {
 		return nil, err
 	}
+	if err := s.checkData(); err != nil {
+		return nil, err
+	}
 	if err := s.open(); err != nil {
 		return nil, err
 	}
@@ -124,9 +127,6 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	}
 	if s.peers != nil {
 		s.peers.serve()
-	}
-	if err := s.checkData(); err != nil {
-		return nil, err
 	}
 	if err := s.untilReady(ctx); err != nil {
 		return nil, err

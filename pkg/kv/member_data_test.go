@@ -1,0 +1,83 @@
+package kv_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+)
+
+// A member that starts on the data of another would rename it in the cluster, and vote for it. So
+// whose data they are is read before etcd touches them: a refusal leaves every byte as it was.
+func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	asMember := func(name string) kv.ServerConfig {
+		return kv.ServerConfig{Dir: dir, Name: name, Peers: &kv.Peers{Members: map[string]string{name: peerURL(t)}}}
+	}
+	b := server(t, asMember("b"))
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := digests(t, filepath.Join(dir, "member"))
+
+	alone := kv.ServerConfig{Dir: dir, Name: "b"}
+	for _, test := range []struct {
+		cfg  kv.ServerConfig
+		want string
+	}{
+		{asMember("a"), "these are the data of member b, and this is a"},
+		{alone, "these are the data of member b of a cluster of 1: give it --initial-cluster"},
+	} {
+		s, err := kv.StartServer(t.Context(), test.cfg)
+		if err == nil {
+			_ = s.Close()
+			t.Fatalf("started; want an error with %q", test.want)
+		}
+		if !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v; want an error with %q", err, test.want)
+		}
+		if after := digests(t, filepath.Join(dir, "member")); !maps.Equal(before, after) {
+			t.Errorf("%q: the data changed", test.want)
+		}
+	}
+
+	again, err := kv.StartServer(t.Context(), asMember("b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// digests returns the SHA-256 of every file under dir, by path.
+func digests(t *testing.T, dir string) map[string]string {
+	t.Helper()
+
+	sums := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(content)
+		sums[path] = hex.EncodeToString(sum[:])
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return sums
+}
