@@ -1,0 +1,919 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvmem"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// TestScripts runs the scripts in testdata/scripts; its README.md explains how to read and
+// write one. A script tells what happens in a cluster and what the clock says. The commits
+// by which a scheduler answers are compared with the text of the script.
+//
+// The scripts know nothing of how decisions are made. What is specific to the code under
+// test is behind the interface decider.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+
+	files, err := filepath.Glob("testdata/scripts/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+
+			// In a bubble the pauses that a scheduler makes between two attempts take no time.
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{}
+				datadriven.RunTest(t, file, s.run)
+			})
+		})
+	}
+}
+
+// decider is the code under test: it owns shard 0 and decides what its commits hold. It
+// reads and writes through a store.Store whose writes pass through the script.
+type decider interface {
+	// open opens and loads the shard, as its owner. It also serves to open it again.
+	open() error
+	// learn returns when all changes of the shard up to a revision are known.
+	learn(rev int64)
+	// learnNodes replaces the nodes that are known.
+	learnNodes(nodes []task.Node)
+	// learnFreezes says that the freezes have changed.
+	learnFreezes()
+	// decide decides and commits until nothing is left to do now, or until it ends for one
+	// of the errors below. Some work may be left for another call.
+	decide(ctx context.Context) error
+	// nextLook is when it wants to decide again at the latest.
+	nextLook() time.Time
+	// known is what is known of a task, namespace/name.
+	known(name string) knownTask
+	// deletions carries out the deletions of tasks that were asked for since the last call.
+	deletions(ctx context.Context) []string
+}
+
+// The errors that end decide.
+var (
+	errOpenAgain = errors.New("the shard has to be opened again")
+	errStopped   = errors.New("another node owns the shard, or the session is over")
+	errUnsettled = errors.New("nobody knows what became of the commit")
+)
+
+// knownTask is what a decider knows of a task. The runs are run IDs.
+type knownTask struct {
+	absent  bool
+	next    time.Time // the first tick that is not decided; zero if there is none
+	waiting []string
+	active  []string
+}
+
+// deciderConfig is what a script gives to a decider.
+type deciderConfig struct {
+	node    string
+	fences  store.Fences
+	store   Store
+	now     func() time.Time
+	cluster func() task.Cluster
+	freezes func() (*task.Freezes, int64)
+}
+
+// script runs the commands of one file. Each command cluster begins anew.
+type script struct {
+	*world
+	tasks   int                          // how many were created: the next UID
+	manual  int                          // how many runs were triggered
+	specs   map[string]map[string]string // by task: the lines of its file, by field
+	uids    map[string][]string          // by task: its UIDs, the present one last
+	cluster task.Cluster
+	names   []string // of nodes, as told last
+	joined  map[string]task.Node
+	failing map[string]bool // reads that fail
+	summary bool            // of a commit only the kinds of facts are told, and how many there are
+	counts  map[string]int  // if not nil: the facts of several decisions, by kind
+
+	owners map[string]*owner
+	owner  *owner // whom the commands are about
+}
+
+// owner is a node that owns the shard, or did so before.
+type owner struct {
+	decider
+	gate *gate
+
+	nodesChanged, freezesChanged bool
+	freezes                      store.FreezeRecord // as told
+
+	ended  chan error // of the decision that is under way; nil: none is
+	cancel context.CancelFunc
+	unseen bool
+	commit bool // the present call of decide has sent a commit
+}
+
+// run runs one command.
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	a := &scriptArgs{script: s, t: t, d: d, used: map[string]bool{}}
+	if at := a.text("at", ""); at != "" && s.world != nil {
+		s.setClock(a.time(at))
+	}
+
+	commands := map[string]func(*scriptArgs) string{
+		"cluster": s.newCluster, "node": s.node, "lost": s.leaves, "cleared": s.cleared, "setting": s.setting,
+		"task": s.task, "edit": s.edit, "delete": s.delete, "trigger": s.trigger, "end": s.end, "hand-back": s.handBack,
+		"cancel": s.cancelRun, "freeze": s.freezeNamespace, "thaw": s.thaw, "put": s.putRecord, "remove": s.removeRecord,
+		"own": s.own, "open": s.open, "decide": s.decide, "propose": s.propose, "deliver": s.deliver, "refuse": s.refuse,
+		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "runs": s.runs, "next": s.next,
+		"reads": s.reads,
+	}
+	command, ok := commands[d.Cmd]
+	if !ok {
+		d.Fatalf(t, "unknown command %q", d.Cmd)
+	}
+	if s.world == nil && d.Cmd != "cluster" {
+		d.Fatalf(t, "a script begins with the command cluster")
+	}
+
+	out := command(a)
+	for _, arg := range d.CmdArgs {
+		if !a.used[arg.Key] {
+			d.Fatalf(t, "%s does not take %q", d.Cmd, arg.Key)
+		}
+	}
+	return out
+}
+
+// scriptArgs are the arguments of a command.
+type scriptArgs struct {
+	*script
+	t    *testing.T
+	d    *datadriven.TestData
+	used map[string]bool
+}
+
+func (a *scriptArgs) texts(key string) []string {
+	for _, arg := range a.d.CmdArgs {
+		if arg.Key == key {
+			a.used[key] = true
+			return arg.Vals
+		}
+	}
+
+	return nil
+}
+
+func (a *scriptArgs) text(key, otherwise string) string {
+	if v := a.texts(key); len(v) > 0 {
+		return v[0]
+	}
+
+	return otherwise
+}
+
+func (a *scriptArgs) number(key string, otherwise int) int {
+	text := a.text(key, "")
+	if text == "" {
+		return otherwise
+	}
+
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		a.d.Fatalf(a.t, "%s: %v", key, err)
+	}
+	return n
+}
+
+// has reports whether a word without a value is there.
+func (a *scriptArgs) has(key string) bool { a.used[key] = true; return a.d.HasArg(key) }
+
+// subject is the first argument: a name without a value.
+func (a *scriptArgs) subject() string {
+	for _, arg := range a.d.CmdArgs {
+		if len(arg.Vals) == 0 {
+			a.used[arg.Key] = true
+			return arg.Key
+		}
+	}
+
+	a.d.Fatalf(a.t, "%s of what?", a.d.Cmd)
+	return ""
+}
+
+// scriptDay is the day of all scripts.
+var scriptDay = start.Truncate(24 * time.Hour)
+
+// time reads 12:00:05, or 01-03T12:00:05 of another day.
+func (a *scriptArgs) time(text string) time.Time {
+	for _, layout := range []string{"15:04:05", "01-02T15:04:05"} {
+		t, err := time.Parse(layout, text)
+		if err != nil {
+			continue
+		}
+		if layout == "15:04:05" {
+			return scriptDay.Add(t.Sub(t.Truncate(24 * time.Hour)))
+		}
+		return t.AddDate(scriptDay.Year(), 0, 0)
+	}
+
+	a.d.Fatalf(a.t, "%q is no time", text)
+	return time.Time{}
+}
+
+// clockText is a time as scripts write it.
+func clockText(t time.Time) string {
+	layout := "15:04:05.999"
+	if !t.Truncate(24 * time.Hour).Equal(scriptDay) {
+		layout = "01-02T15:04:05.999"
+	}
+
+	return t.UTC().Format(layout)
+}
+
+func (s *script) setClock(t time.Time) { s.at(t.Sub(start).Seconds()) }
+
+// The cluster.
+
+func (s *script) newCluster(a *scriptArgs) string {
+	memory := kvmem.New(kvmem.Config{})
+	a.t.Cleanup(memory.Close)
+
+	*s = script{
+		world: newWorldOn(a.t, "/s", func() *kv.Client { return kvtest.ClientOf(a.t, memory) }),
+		specs: map[string]map[string]string{}, uids: map[string][]string{}, joined: map[string]task.Node{},
+		failing: map[string]bool{}, owners: map[string]*owner{},
+	}
+
+	for _, node := range a.texts("nodes") {
+		s.joinNode(task.Node{Name: node})
+	}
+	return ""
+}
+
+// node makes a node present, or changes it. With again it is a new instance.
+func (s *script) node(a *scriptArgs) string {
+	name := a.subject()
+	n, known := s.joined[name]
+	n.Name = name
+
+	n.Slots = a.number("slots", n.Slots)
+	n.State = a.text("state", n.State)
+	if labels := a.texts("labels"); labels != nil {
+		n.Labels = map[string]string{}
+		for _, l := range labels {
+			k, v, _ := strings.Cut(l, "=")
+			n.Labels[k] = v
+		}
+	}
+
+	if again := a.has("again"); known && !again {
+		s.ok(s.store.Announce(s.ctx, s.sessions[name], s.complete(n), 0))
+		s.joined[name] = n
+		s.nodesChange()
+		return ""
+	}
+
+	n.Instance = ""
+	s.joinNode(n)
+	return ""
+}
+
+func (s *script) joinNode(n task.Node) {
+	s.joins++
+	n.Instance = fmt.Sprintf("%s-%d", n.Name, s.joins)
+	n = s.complete(n)
+
+	session, _, err := s.store.Register(s.ctx, n, 0)
+	s.ok(err)
+	s.sessions[n.Name], s.joined[n.Name] = session, n
+	s.nodesChange()
+}
+
+func (s *script) complete(n task.Node) task.Node {
+	if n.Slots == 0 {
+		n.Slots = 100
+	}
+	if n.State == "" {
+		n.State = task.NodeReady
+	}
+	n.Roles = both
+
+	labels := maps.Clone(n.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels["node"] = n.Name
+	n.Labels = labels
+	return n
+}
+
+func (s *script) nodesChange() {
+	for _, o := range s.owners {
+		o.nodesChanged = true
+	}
+}
+
+// leaves ends the sessions of nodes.
+func (s *script) leaves(a *scriptArgs) string {
+	s.leave(a.subject())
+	s.nodesChange()
+	return ""
+}
+
+// cleared says that no process of a node's last instance is left.
+func (s *script) cleared(a *scriptArgs) string {
+	s.ok(s.store.PutCleared(s.ctx, s.joined[a.subject()].Instance, task.At(s.clock())))
+	return ""
+}
+
+// setting sets what the cluster's record says.
+func (s *script) setting(a *scriptArgs) string {
+	s.cluster.CatchUpRate = a.number("catch-up-rate", s.cluster.CatchUpRate)
+	if text := a.text("lost-after", ""); text != "" {
+		d, err := time.ParseDuration(text)
+		s.ok(err)
+		s.cluster.LostAfter = task.Duration(d)
+	}
+	return ""
+}
+
+func (s *script) freezeNamespace(a *scriptArgs) string {
+	s.freeze(a.text("namespace", ""))
+	s.freezesChange()
+	return ""
+}
+
+func (s *script) thaw(a *scriptArgs) string {
+	s.unfreeze(a.text("namespace", ""))
+	s.freezesChange()
+	return ""
+}
+
+func (s *script) freezesChange() {
+	for _, o := range s.owners {
+		o.freezesChanged = true
+	}
+}
+
+// reads says which reads fail from now on.
+func (s *script) reads(a *scriptArgs) string {
+	clear(s.failing)
+	for _, what := range a.texts("fail") {
+		if !slices.Contains([]string{"attempts", "histories", "records", "queue", "cleared"}, what) {
+			a.d.Fatalf(a.t, "no such reads: %s", what)
+		}
+		s.failing[what] = true
+	}
+	return ""
+}
+
+// Tasks and runs, as the API and the nodes write them.
+
+// fields reads the lines of a task's file: each is one field.
+func (a *scriptArgs) fields(into map[string]string) {
+	for line := range strings.Lines(a.d.Input) {
+		line = strings.TrimSpace(line)
+		name, _, ok := strings.Cut(line, ":")
+		if !ok {
+			a.d.Fatalf(a.t, "a line of a task is a field, a colon and a value: %q", line)
+		}
+		into[name] = line
+	}
+}
+
+func (a *scriptArgs) spec(name string, fields map[string]string) task.Spec {
+	lines := slices.Collect(maps.Values(fields))
+	slices.Sort(lines)
+
+	objects, err := manifest.Read("task", []byte(strings.Join(lines, "\n")), "default")
+	if err != nil || len(objects) != 1 || objects[0].Err != nil {
+		a.d.Fatalf(a.t, "the task %s: %v %v", name, err, objects)
+	}
+	return objects[0].Spec
+}
+
+// task creates tasks. Without a schedule they tick each second, and their action is noop.
+func (s *script) task(a *scriptArgs) string {
+	for _, arg := range a.d.CmdArgs {
+		if len(arg.Vals) > 0 {
+			continue
+		}
+		name := arg.Key
+		a.used[name] = true
+
+		fields := map[string]string{"name": "name: " + name, "schedule": `schedule: "* * * * * *"`, "action": "action: {noop: {}}"}
+		a.fields(fields)
+		s.specs[name] = fields
+
+		s.tasks++
+		now := task.At(s.clock())
+		uid := fmt.Sprintf("t%03dabcdefghijkl", s.tasks)
+		s.uids[name] = append(s.uids[name], uid)
+		t := task.Task{Spec: a.spec(name, fields), UID: uid, Generation: 1, CreatedAt: now, UpdatedAt: now}
+		e := task.NewEntry(t, now, now)
+		if t.Paused {
+			e.Own = &task.Own{Pauses: []task.Pause{{Since: now, By: "ann", Until: t.PausedUntil}}}
+		}
+		_, err := s.store.CreateTask(s.ctx, s.ref(name), t, e)
+		s.ok(err)
+	}
+	return ""
+}
+
+func (s *script) ref(name string) store.Ref { return ref(name) }
+
+// edit changes fields of a task as the API does: of a schedule that changes, and of a
+// pause that ends, no tick up to now is left.
+func (s *script) edit(a *scriptArgs) string {
+	name := a.subject()
+	fields := s.specs[name]
+	a.fields(fields)
+
+	old, err := s.store.Task(s.ctx, s.ref(name))
+	s.ok(err)
+	now := task.At(s.clock())
+	t := old.Task
+	t.Spec, t.UpdatedAt = a.spec(name, fields), now
+	t.Generation++
+
+	from, anchor := old.Entry.From, old.Entry.Anchor
+	if !task.SameTicks(old.Task.Spec, t.Spec) {
+		from, anchor = now, now
+	}
+	own := task.Own{}
+	if old.Entry.Own != nil {
+		own = *old.Entry.Own
+	}
+	switch {
+	case t.Paused && !old.Entry.Paused:
+		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: "ann", Until: t.PausedUntil})
+	case !t.Paused && old.Entry.Paused:
+		from, own.Failures = now, 0
+		if n := len(own.Pauses); n > 0 {
+			own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = now, "ann"
+		}
+	}
+
+	e := task.NewEntry(t, from, anchor)
+	if len(store.EncodeOwn(&own)) > 0 {
+		e.Own = &own
+	}
+	_, err = s.store.UpdateTask(s.ctx, old, t, e)
+	s.ok(err)
+	return ""
+}
+
+func (s *script) delete(a *scriptArgs) string {
+	s.world.remove(a.subject())
+	return ""
+}
+
+func (s *script) trigger(a *scriptArgs) string {
+	name := a.subject()
+	st, err := s.store.Task(s.ctx, s.ref(name))
+	s.ok(err)
+
+	s.manual++
+	now := task.At(s.clock())
+	_, err = s.store.Enqueue(s.ctx, st, task.Waiting{Run: task.Run{
+		ID:        fmt.Sprintf("%s-m%03d", task.RunID(now.Time, st.Task.UID), s.manual),
+		Namespace: "default", Task: name, UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
+		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
+	}})
+	s.ok(err)
+	return ""
+}
+
+// attempt is the attempt that a command names by task, tick and part: the oldest of those
+// that match.
+func (a *scriptArgs) attempt() store.Held {
+	name := a.subject()
+	tick, part := a.text("tick", ""), a.number("part", -1)
+
+	for _, h := range a.active(name) {
+		_, index, isPart := task.ParentOf(h.ID)
+		if tick != "" && !h.ScheduledTime.Equal(a.time(tick)) || part >= 0 && (!isPart || index != part) {
+			continue
+		}
+		return h
+	}
+
+	a.d.Fatalf(a.t, "no such attempt of %s is active", name)
+	return store.Held{}
+}
+
+// end ends an attempt as its node does.
+func (s *script) end(a *scriptArgs) string {
+	h := a.attempt()
+	now := s.clock()
+	end := h.Run
+	end.State, end.EndedAt = task.State(a.text("state", string(task.Succeeded))), task.At(now)
+	end.Reason = why(h, end.State)
+	if exit := a.number("exit", -1); exit >= 0 {
+		end.ExitCode = &exit
+	}
+
+	next := executor.Next(h.Assigned, end, now, 0.5)
+	s.ok(s.store.Finish(s.ctx, h, end, next))
+	if next != nil {
+		return fmt.Sprintf("%s %s; attempt %d may start at %s", s.runText(h.ID), end.State, next.Attempt, clockText(next.NotBefore.Time))
+	}
+	return fmt.Sprintf("%s %s", s.runText(h.ID), end.State)
+}
+
+// handBack gives an attempt back that was not started.
+func (s *script) handBack(a *scriptArgs) string {
+	s.ok(s.store.HandBack(s.ctx, a.attempt()))
+	return ""
+}
+
+// cancelRun cancels a run as the API does.
+func (s *script) cancelRun(a *scriptArgs) string {
+	name := a.subject()
+	if queued := a.has("queued"); queued {
+		_, id := a.address(name)
+		_, err := s.store.CancelQueued(s.ctx, s.ref(name), id, "ann", s.clock())
+		s.ok(err)
+		return ""
+	}
+
+	_, err := s.store.CancelActive(s.ctx, a.attempt(), "ann")
+	s.ok(err)
+	return ""
+}
+
+// address is a record that a command names: of a kind (entry, queue, history, run), of a
+// task, and of a tick.
+func (a *scriptArgs) address(name string) (key, id string) {
+	uids := a.uids[name]
+	if len(uids) > 0 {
+		if tick := a.text("tick", ""); tick != "" {
+			id = task.RunID(a.time(tick), uids[len(uids)-1])
+		}
+	}
+	if manual := a.number("manual", 0); manual > 0 {
+		id += fmt.Sprintf("-m%03d", manual)
+	}
+	if part := a.number("part", -1); part >= 0 {
+		id = task.PartID(id, part)
+	}
+
+	keys, ref := a.store.Keys(), a.ref(name)
+	switch kind := a.text("kind", ""); kind {
+	case "entry":
+		return keys.Entry(ref), id
+	case "queue":
+		return keys.Queued(ref, id), id
+	case "history":
+		return keys.Ended(ref, id), id
+	case "run":
+		return keys.Run(a.text("node", ""), ref, id), id
+	case "watermark":
+		return keys.Watermark(0), id
+	}
+	return "", id
+}
+
+// putRecord writes a record that no program of ours would write at that time. Without a value the
+// record is written as it is, which changes its revision.
+func (s *script) putRecord(a *scriptArgs) string {
+	key, _ := a.address(a.subject())
+	value := a.d.Input
+	if value == "" {
+		res, err := s.client.Get(s.ctx, key)
+		s.ok(err)
+		if len(res.Kvs) == 0 {
+			a.d.Fatalf(a.t, "there is no %s", key)
+		}
+		value = string(res.Kvs[0].Value)
+	}
+
+	s.world.put(key, value)
+	return ""
+}
+
+// removeRecord deletes a record by hand.
+func (s *script) removeRecord(a *scriptArgs) string {
+	key, _ := a.address(a.subject())
+	res, err := s.client.Delete(s.ctx, key)
+	s.ok(err)
+	if res.Deleted == 0 {
+		a.d.Fatalf(a.t, "there is no %s", key)
+	}
+	return ""
+}
+
+// The owner.
+
+// own makes a node the owner of the shard, with a decider that knows nothing yet.
+func (s *script) own(a *scriptArgs) string {
+	node := a.subject()
+	fences := s.assign(node)
+
+	o := &owner{gate: &gate{Committer: kv.Direct(s.etcd), proposals: make(chan kv.Txn), verdicts: make(chan verdict)}}
+	s.owners[node], s.owner = o, o
+	o.gate.mark = s.store.Keys().Watermark(0)
+	o.decider = newScriptedWorker(s.TB, deciderConfig{
+		node: node, fences: fences, now: s.clock,
+		store:   &faultyStore{Store: store.New(s.etcd, o.gate, s.store.Keys()), failing: s.failing},
+		cluster: func() task.Cluster { return s.cluster },
+		freezes: func() (*task.Freezes, int64) {
+			if o.freezes.Mod == 0 {
+				return nil, 0
+			}
+			return &o.freezes.Freezes, o.freezes.Mod
+		},
+	})
+	s.tellNodes(o)
+	s.tellFreezes(o)
+	return s.open(a)
+}
+
+// open has the shard opened, again.
+func (s *script) open(a *scriptArgs) string {
+	if err := s.owner.open(); err != nil {
+		return "cannot open the shard: " + plainError(err)
+	}
+	return ""
+}
+
+// by chooses the node that a command is about: the owner, or a former one.
+func (a *scriptArgs) by() {
+	if node := a.text("by", ""); node != "" {
+		if a.owners[node] == nil {
+			a.d.Fatalf(a.t, "%s has never owned the shard", node)
+		}
+		a.script.owner = a.owners[node]
+	}
+}
+
+func (s *script) tellNodes(o *owner) {
+	nodes, err := s.store.Nodes(s.ctx)
+	s.ok(err)
+	o.learnNodes(nodes)
+	o.nodesChanged = false
+}
+
+func (s *script) tellFreezes(o *owner) {
+	record, err := s.store.Freezes(s.ctx)
+	s.ok(err)
+	o.freezes = record
+	o.learnFreezes()
+	o.freezesChanged = false
+}
+
+// tell tells the owner of all that has happened.
+func (s *script) tell(o *owner) {
+	if o.nodesChanged {
+		s.tellNodes(o)
+	}
+	if o.freezesChanged {
+		s.tellFreezes(o)
+	}
+	// The watch tells of this key in its turn. It means nothing to anybody.
+	o.learn(s.world.put(s.store.Keys().Shard(0)+"sync", ""))
+}
+
+// decide has the owner decide until it commits nothing more.
+func (s *script) decide(a *scriptArgs) string {
+	a.by()
+	s.begin(a)
+
+	every, until := a.text("every", ""), a.text("until", "")
+	if every == "" {
+		return s.decideAll(a.has("summary"))
+	}
+
+	// Many decisions at regular times: what they do is added up.
+	pause, err := time.ParseDuration(every)
+	s.ok(err)
+	s.counts = map[string]int{}
+	for {
+		var out strings.Builder
+		for s.step(&out) {
+			s.answer(&out, verdict{})
+		}
+		if next := s.clock().Add(pause); !next.After(a.time(until)) {
+			s.setClock(next)
+			s.begin(a)
+			continue
+		}
+		text := countsText(s.counts)
+		s.counts = nil
+		return "in all: " + text
+	}
+}
+
+func (s *script) decideAll(summary bool) string {
+	s.summary = summary
+	defer func() { s.summary = false }()
+
+	var out strings.Builder
+	for s.step(&out) {
+		s.answer(&out, verdict{})
+	}
+	return s.conclude(&out)
+}
+
+// propose has the owner decide up to its next commit, which is not sent yet.
+func (s *script) propose(a *scriptArgs) string {
+	a.by()
+	s.begin(a)
+
+	var out strings.Builder
+	if !s.step(&out) {
+		return s.conclude(&out)
+	}
+	return out.String()
+}
+
+// begin begins a decision.
+func (s *script) begin(a *scriptArgs) {
+	o := s.owner
+	if o.ended != nil {
+		a.d.Fatalf(a.t, "a commit is under way")
+	}
+
+	if o.unseen = a.has("unseen"); !o.unseen {
+		s.tell(o)
+	}
+	s.start(o)
+}
+
+// start has the owner decide, beside the script, which answers its commits.
+func (s *script) start(o *owner) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	ended := make(chan error)
+	o.ended, o.cancel, o.commit = ended, cancel, false
+	o.gate.open.Store(true)
+
+	go func() {
+		err := o.decider.decide(ctx)
+		cancel()
+		ended <- err
+	}()
+}
+
+// step goes on to the next commit, which it writes out. false: the decision has ended.
+func (s *script) step(out *strings.Builder) bool {
+	o := s.owner
+	for {
+		select {
+		case txn := <-o.gate.proposals:
+			o.commit = true
+			o.gate.txn = txn
+			s.writeCommit(out, txn)
+			return true
+
+		case err := <-o.ended:
+			o.ended = nil
+			o.gate.open.Store(false)
+			if err != nil {
+				fmt.Fprintf(out, "stops: %s\n", plainError(err))
+				return false
+			}
+			for _, name := range o.deletions(s.ctx) {
+				fmt.Fprintf(out, "delete %s: its time to live is over\n", shortName(name))
+				o.commit = true
+			}
+			if !o.commit {
+				return false
+			}
+
+			// In a daemon the watch tells of the commits, and that makes it look again.
+			if !o.unseen {
+				s.tell(o)
+			}
+			s.start(o)
+		}
+	}
+}
+
+// conclude is the output of commands that decide.
+func (s *script) conclude(out *strings.Builder) string {
+	if out.Len() == 0 {
+		return "nothing to commit"
+	}
+	return out.String()
+}
+
+// answer lets the commit that is under way have its fate.
+func (s *script) answer(out *strings.Builder, v verdict) {
+	o := s.owner
+	v.conflict = func(txn kv.Txn) { fmt.Fprintf(out, "rejected: %s\n", s.conflictText(txn)) }
+	switch {
+	case v.refused:
+		fmt.Fprintln(out, "refused by etcd")
+	case v.lost && v.dies:
+		o.cancel()
+	}
+	o.gate.verdicts <- v
+}
+
+// settle answers the commit that is under way, and goes on to the end of the decision.
+func (s *script) settle(a *scriptArgs, v verdict) string {
+	if s.owner.ended == nil {
+		a.d.Fatalf(a.t, "no commit is under way")
+	}
+
+	one := a.has("step")
+	var out strings.Builder
+	s.answer(&out, v)
+	for s.step(&out) {
+		if one {
+			return out.String()
+		}
+		s.answer(&out, verdict{})
+	}
+	if out.Len() == 0 {
+		return "committed"
+	}
+	return out.String()
+}
+
+// deliver sends the commit that was proposed.
+func (s *script) deliver(a *scriptArgs) string { return s.settle(a, verdict{}) }
+
+// refuse has etcd refuse it for certain.
+func (s *script) refuse(a *scriptArgs) string { return s.settle(a, verdict{refused: true}) }
+
+// loseRequest loses it on the way to etcd. With dies the owner never learns of that.
+func (s *script) loseRequest(a *scriptArgs) string {
+	return s.settle(a, verdict{lost: true, dies: a.has("dies")})
+}
+
+// loseAnswer has etcd apply it, and loses the answer.
+func (s *script) loseAnswer(a *scriptArgs) string {
+	return s.settle(a, verdict{lost: true, applied: true, dies: a.has("dies")})
+}
+
+// next is when the owner wants to decide again.
+func (s *script) next(a *scriptArgs) string {
+	a.by()
+	return "looks again at " + clockText(s.owner.nextLook())
+}
+
+// state is what the owner knows of a task.
+func (s *script) state(a *scriptArgs) string {
+	a.by()
+	name := a.subject()
+	k := s.owner.known("default/" + name)
+	if k.absent {
+		return "unknown"
+	}
+
+	var out strings.Builder
+	if k.next.IsZero() {
+		fmt.Fprintln(&out, "no tick to come")
+	} else {
+		fmt.Fprintf(&out, "next tick %s\n", clockText(k.next))
+	}
+	for _, id := range k.waiting {
+		fmt.Fprintf(&out, "waiting: %s\n", s.runOf(name, id))
+	}
+	for _, id := range k.active {
+		fmt.Fprintf(&out, "active: %s\n", s.runOf(name, id))
+	}
+	return out.String()
+}
+
+// runs is what etcd holds of a task's runs, the oldest tick first.
+func (s *script) runs(a *scriptArgs) string {
+	name := a.subject()
+	runs, err := s.store.ShardRuns(s.ctx, []int{0}, "")
+	s.ok(err)
+	active, err := s.store.Active(s.ctx)
+	s.ok(err)
+	for _, h := range active {
+		runs = append(runs, h.Run)
+	}
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return r.Task != name })
+	slices.SortFunc(runs, func(a, b task.Run) int { return strings.Compare(a.ID, b.ID) })
+
+	if len(runs) == 0 {
+		return "none"
+	}
+	var out strings.Builder
+	for _, r := range runs {
+		fmt.Fprintf(&out, "%s %s\n", s.spanOf(r), outcomeText(r))
+	}
+	return out.String()
+}

@@ -1,0 +1,137 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// scriptedWorker makes a worker the decider of a script. This file alone knows how a worker
+// is made, driven and looked into.
+type scriptedWorker struct {
+	*worker
+	t     testing.TB
+	ctx   context.Context
+	leave func()
+}
+
+func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
+	e := New(Config{
+		Node: cfg.node, Store: cfg.store, Now: cfg.now, Cluster: cfg.cluster, Freezes: cfg.freezes, Logger: zap.NewNop(),
+		Fleet: NewFleet(cfg.node, func() int { return 1000 }),
+		// The middle of the spread of a retry is its backoff.
+		NextAttempt: func(a task.Assigned, end task.Run, now time.Time, _ float64) *task.Waiting {
+			return executor.Next(a, end, now, 0.5)
+		},
+	})
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	s := &scriptedWorker{worker: newWorker(e, 0, cfg.fences), t: t, ctx: ctx, leave: func() {}}
+	t.Cleanup(func() { cancel(); s.leave() })
+	return s
+}
+
+func (s *scriptedWorker) open() error {
+	s.leave()
+	s.reset()
+	mark, rev, err := s.e.cfg.Store.Open(s.ctx, s.shard, s.fences)
+	if err != nil {
+		return err
+	}
+	s.worker.mark, s.worker.known = mark, rev
+	s.opens(mark)
+
+	f := follow(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+		_ = s.e.cfg.Store.FollowShard(ctx, s.shard, rev, apply) // ends with ctx
+	})
+	s.batches = f.batches
+	s.leave = func() { f.end(); s.leave = func() {} }
+	if err := s.load(s.ctx, f.batches); err != nil {
+		return err
+	}
+
+	keys, _, err := s.e.cfg.Store.ScanActive(s.ctx)
+	if err != nil {
+		return err
+	}
+	return s.found(s.ctx, keys)
+}
+
+func (s *scriptedWorker) learn(rev int64) {
+	for s.applied < rev {
+		select {
+		case b := <-s.batches:
+			if err := s.hear(b); err != nil {
+				s.t.Fatal(err)
+			}
+		case <-time.After(time.Minute):
+			s.t.Fatal("the watch does not tell of what has happened")
+		}
+	}
+}
+
+func (s *scriptedWorker) learnNodes(nodes []task.Node) {
+	s.e.cfg.Fleet.Set(nodes)
+	s.lookAtAll()
+}
+
+func (s *scriptedWorker) learnFreezes() { s.lookAtAll() }
+
+func (s *scriptedWorker) decide(ctx context.Context) error {
+	err := s.round(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil, errors.Is(err, task.ErrUnknown):
+		return errUnsettled
+	case errors.Is(err, errReload), errors.Is(err, store.ErrMoved):
+		return errOpenAgain
+	case errors.Is(err, task.ErrFenced):
+		return errStopped
+	}
+	return err
+}
+
+func (s *scriptedWorker) nextLook() time.Time { return s.e.cfg.Now().Add(s.sleepFor()) }
+
+func (s *scriptedWorker) known(name string) (k knownTask) {
+	t := s.worker.tasks[name]
+	if t == nil {
+		k.absent = true
+		return k
+	}
+
+	if t.next != 0 {
+		k.next = instant(t.next)
+	}
+	for _, q := range t.queue() {
+		k.waiting = append(k.waiting, q.ID)
+	}
+	for _, a := range t.active() {
+		k.active = append(k.active, a.run)
+	}
+	slices.Sort(k.waiting)
+	slices.Sort(k.active)
+	return k
+}
+
+func (s *scriptedWorker) deletions(ctx context.Context) (deleted []string) {
+	for {
+		select {
+		case b := <-s.e.burials.line:
+			s.e.burials.bury(ctx, b)
+			deleted = append(deleted, b.ref.String())
+		default:
+			slices.Sort(deleted)
+			return deleted
+		}
+	}
+}
