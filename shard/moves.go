@@ -22,8 +22,6 @@ type Notes struct {
 	Hold bool
 	// Newcomers get no shards yet: they have come and gone too often.
 	Newcomers map[string]bool
-	// Unprepared: a node may be there that does not know of handovers.
-	Unprepared bool
 	// Late are the shards whose next owners have had their time to load them.
 	Late map[int]bool
 }
@@ -84,7 +82,7 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 			if h.Revision != 0 {
 				c.Withdraw = append(c.Withdraw, h)
 			}
-		case !present || !from.Fires() || notes.Unprepared:
+		case !present || !from.Fires():
 			c.AtOnce = append(c.AtOnce, move)
 		case h.To != to:
 			c.Prepare = append(c.Prepare, store.Handover{Shard: id, To: to, Revision: h.Revision})

@@ -86,8 +86,6 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 		"a newcomer that loads goes":        {[]task.Node{a, b}, owned("a", "a"), []store.Handover{moving(1, "b", 0)}, shard.Notes{Newcomers: map[string]bool{"b": true}}, "withdraw 1→b/201"},
 		"all are newcomers":                 {[]task.Node{b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "!0:a→b/0, !1:a→b/0"},
 		"one drains, the other is new":      {[]task.Node{node("a", draining), b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "prepare 0→b/0, prepare 1→b/0"},
-		"an old version is there":           {[]task.Node{a, b}, owned("a", "a"), nil, shard.Notes{Unprepared: true}, "!1:a→b/0"},
-		"it came meanwhile":                 {[]task.Node{a, b}, owned("a", "a"), []store.Handover{moving(1, "b", 0)}, shard.Notes{Unprepared: true}, "!1:a→b/201"},
 		"most are gone":                     {[]task.Node{a}, owned("b", "c"), []store.Handover{moving(1, "a", 'a')}, shard.Notes{Hold: true}, ""},
 	} {
 		got := tell(shard.Moves(2, store.Lineup{Nodes: c.nodes, Owners: c.owners, Handovers: c.handovers}, c.notes))

@@ -39,9 +39,6 @@ type RebalancerConfig struct {
 	// Limit is how long a shard waits for its next owner to load it, at most,
 	// while its present one fires; default 30 s.
 	Limit time.Duration
-	// Prepares says whether all nodes know of handovers; nil: they do. Else shards
-	// move at once.
-	Prepares func() bool
 	// Grace is how long shards stay where they are when most nodes have vanished
 	// together: enough for a node to notice and to join again; default 5 s.
 	Grace      time.Duration
@@ -127,7 +124,6 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 		l.cfg.Logger.Warn("most nodes have vanished together: their shards stay for a while", zap.Duration("for", l.cfg.Grace), zap.Int("present", len(lineup.Nodes)))
 	}
 	l.held = notes.Hold
-	notes.Unprepared = l.cfg.Prepares != nil && !l.cfg.Prepares()
 	c := Moves(l.cfg.Shards, lineup, notes)
 	now := task.At(l.cfg.Now())
 	for _, moves := range []struct {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/shard"
 )
 
@@ -24,7 +23,6 @@ func (n *Node) newLeader() *leader {
 	l := &leader{node: n, changed: make(chan struct{}, 1), ready: make(chan struct{}, 1)}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.outside.Now,
-		Prepares: func() bool { return n.store.Format() >= store.FormatCompact },
 		// A node learns that its lease is gone when it renews it, at a third of
 		// its time; then it joins again, after a jitter.
 		Grace:  n.cfg.LeaseTTL.Std()/3 + 2*time.Second,
