@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -86,10 +85,6 @@ func (s *server) putFreeze(c *call) (answer, error) {
 			return nil
 		}
 		mod, err := s.Store.SetFreezes(c.ctx(), r, next)
-		if errors.Is(err, store.ErrFormat) {
-			return fail(http.StatusConflict, client.CodeConflict, "nodes of an older version may be there, which would take no notice of a freeze").
-				withHint("when all run this version: carillon cluster upgrade")
-		}
 		r.Freezes, r.Mod = next, mod
 		return about("freeze of "+scopeName(ns), err)
 	})

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -127,8 +126,6 @@ func TestFreeze_IsRefused(t *testing.T) {
 		t.Errorf("field %q", e.Field)
 	}
 	wantError(t, second(w.Freeze(ctx, "", strings.Repeat("x", task.MaxReason+1))), task.ErrInvalid, task.CodeTooLong)
-	must(t, second(w.SetFormat(context.WithoutCancel(ctx), store.FormatCompact)))
-	wantError(t, second(w.Freeze(ctx, "", "a move")), task.ErrConflict, client.CodeConflict)
 	if r, err := w.store.Freezes(ctx); err != nil || r.Mod != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}

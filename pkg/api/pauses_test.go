@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -358,62 +357,6 @@ func TestPause_BesideAnotherWrite(t *testing.T) {
 	if got.MaxRuns != 15 || !got.Paused || got.Pause.Reason != got.PauseReason || got.Generation != 31 {
 		t.Errorf("got %+v", got.Task)
 	}
-}
-
-func TestFormat_RefusesWhatOthersWouldPassBy(t *testing.T) {
-	w, ctx := newWorld(t), t.Context()
-	w.create("a", "@every 1h")
-	later := task.At(w.clock.now().Add(time.Hour))
-	old, err := w.store.Cluster(ctx)
-	must(t, err)
-	former := old.Cluster
-	former.Format = store.FormatCompact
-	must(t, w.store.ChangeCluster(ctx, old, former))
-	now, err := w.store.Cluster(ctx)
-	must(t, err)
-	must(t, w.store.Obey(now))
-	for field, edit := range map[string]func(*task.Spec){
-		"overlap":              func(s *task.Spec) { s.Overlap = task.OverlapQueue },
-		"max_active":           func(s *task.Spec) { s.Overlap, s.MaxActive = task.OverlapAllow, 2 },
-		"start":                func(s *task.Spec) { s.Start = later },
-		"end":                  func(s *task.Spec) { s.End = later },
-		"jitter":               func(s *task.Spec) { s.Jitter = task.Duration(time.Second) },
-		"max_runs":             func(s *task.Spec) { s.MaxRuns = 1 },
-		"ttl":                  func(s *task.Spec) { s.TTL = task.Duration(time.Hour) },
-		"start_deadline":       func(s *task.Spec) { s.Deadline = task.Duration(time.Hour) },
-		"pause_after_failures": func(s *task.Spec) { s.PauseAfter = 1 },
-		"paused_until":         func(s *task.Spec) { s.Paused, s.PausedUntil = true, later },
-		"shadow":               func(s *task.Spec) { s.Shadow = true },
-		"retry.exit_codes":     func(s *task.Spec) { s.Retry.ExitCodes = []int{3} },
-		"schedule":             func(s *task.Spec) { s.Schedule = task.Schedules{"H 0 * * *"} },
-	} {
-		s := spec("a", "@every 1h")
-		edit(&s)
-		if format, named := store.FormatOf(&s); format < store.FormatPolicies || named != field {
-			t.Errorf("%s is nothing new to the store", field)
-		}
-		_, err := w.Apply(ctx, s, client.ApplyOptions{})
-		if e := wantError(t, err, task.ErrConflict, client.CodeConflict); e.Field != field {
-			t.Errorf("%s: the field is %s", field, e.Field)
-		}
-	}
-	for expr, refused := range map[string]bool{
-		"@in 10m": false, "0 0 * JUL *": false, "0 0 * * WED,THU": false, "0 0 1 MAR-JUL *": false,
-		"H * * * *": true, "0 H(2-5) * * *": true, "H(0-9),30 * * * *": true,
-		"@every 1h after completion": true, "H/15 * * * *": true,
-	} {
-		s := spec("a", expr)
-		_, err := w.Apply(ctx, s, client.ApplyOptions{})
-		if refused {
-			wantError(t, err, task.ErrConflict, client.CodeConflict)
-		} else if err != nil {
-			t.Errorf("%s: %v", expr, err)
-		}
-	}
-	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Hour)}, 0)
-	wantError(t, err, task.ErrConflict, client.CodeConflict)
-	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "any version can"}, 0)
-	must(t, err)
 }
 
 func TestSchedules_AreResolvedWhenTheyAreWritten(t *testing.T) {

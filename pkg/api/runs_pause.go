@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -17,12 +16,7 @@ func (s *server) pauseRun(c *call) (answer, error) {
 		if h.CancelRequested {
 			return task.Run{}, aboutToEnd(h.Ref(), h.ID)
 		}
-		run, err := s.Store.PauseActive(ctx, h, who)
-		if errors.Is(err, store.ErrFormat) {
-			return run, fail(http.StatusConflict, client.CodeConflict, "nodes of an older version may be there, which would take no notice of a pause").
-				withHint("when all run this version: carillon cluster upgrade")
-		}
-		return run, err
+		return s.Store.PauseActive(ctx, h, who)
 	})
 }
 

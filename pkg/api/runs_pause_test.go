@@ -193,21 +193,3 @@ func TestPauseOfARun_WithPartsThatNobodyHasIsRefused(t *testing.T) {
 	}
 	must(t, second(w.ResumeRun(ctx, "default", "a", run)))
 }
-
-// An older version takes no notice of a pause.
-func TestPauseOfARun_TakesAFormat(t *testing.T) {
-	w, ctx := newWorld(t), t.Context()
-	w.create("a", "@daily")
-	w.active("node-b", "a", id(1, "aaaa"))
-	f, err := w.store.Formats(ctx)
-	must(t, err)
-	must(t, w.store.SetFormat(ctx, f, store.FormatShadow, store.FormatShadow))
-	now, err := w.store.Cluster(ctx)
-	must(t, err)
-	must(t, w.store.Obey(now))
-	e := wantError(t, second(w.PauseRun(ctx, "default", "a", id(1, "aaaa"))), task.ErrConflict, client.CodeConflict)
-	if !strings.Contains(e.Hint, "carillon cluster upgrade") {
-		t.Errorf("%v (%s)", e, e.Hint)
-	}
-	must(t, second(w.ResumeRun(ctx, "default", "a", id(1, "aaaa"))))
-}

@@ -95,9 +95,6 @@ func (s *server) setSecret(c *call) (answer, error) {
 	if len(ask.Values)+len(ask.Remove) == 0 {
 		return answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and remove is, too: there is nothing to write")
 	}
-	if err := s.knownToAll(); err != nil {
-		return answer{}, err
-	}
 	return s.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
 		if c.fresh && is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrExists)
@@ -118,15 +115,6 @@ func (s *server) setSecret(c *call) (answer, error) {
 		maps.Copy(values, ask.Values)
 		return values, task.SecretSet, task.CheckSecret("values", values)
 	})
-}
-
-// knownToAll refuses new secrets while there may be nodes that do not know what one is.
-func (s *server) knownToAll() error {
-	if writes := s.Store.Format(); writes < store.FormatProcesses {
-		return fail(http.StatusConflict, client.CodeConflict, "secrets take format %d of the cluster's records, and nodes write %d: some would not know what they are",
-			store.FormatProcesses, writes).withHint(toUpgrade)
-	}
-	return nil
 }
 
 func (s *server) rotateSecret(c *call) (answer, error) {

@@ -190,23 +190,3 @@ func TestSecret_LosesNoWrite(t *testing.T) {
 		t.Errorf("%d values and generation %d of %d writes, %v", len(got), r.Generation, writers*writes, err)
 	}
 }
-
-// An older version does not know what a secret is: its audit would take it for damage.
-func TestSecret_TakesAFormat(t *testing.T) {
-	t.Parallel()
-	w, _, _, _ := withKeys(t)
-	ctx, set := t.Context(), client.SecretRequest{Values: map[string]string{"a": "b"}}
-	must(t, second(w.SetSecret(ctx, "default", "db", set)))
-	f, err := w.store.Formats(ctx)
-	must(t, err)
-	must(t, w.store.SetFormat(ctx, f, store.FormatShadow, store.FormatShadow))
-	now, err := w.store.Cluster(ctx)
-	must(t, err)
-	must(t, w.store.Obey(now))
-	e := wantError(t, second(w.SetSecret(ctx, "default", "new", set)), task.ErrConflict, client.CodeConflict)
-	if !strings.Contains(e.Hint, "carillon cluster upgrade") {
-		t.Errorf("%v (%s)", e, e.Hint)
-	}
-	must(t, second(w.RotateSecret(ctx, "default", "db")))
-	must(t, w.DeleteSecret(ctx, "default", "db"))
-}

@@ -189,7 +189,7 @@ func (s *server) narrow(ctx context.Context, f taskFilter) (refs []store.Ref, kn
 		}
 		return refs, true, nil
 	}
-	if !f.failing || !s.Store.Buries() {
+	if !f.failing {
 		return nil, false, nil
 	}
 	refs, err = s.Store.DeadTasks(ctx, s.Cluster.Shards, f.namespace)
@@ -228,7 +228,7 @@ func (s *server) matching(ctx context.Context, f taskFilter, batch []store.Brief
 			return nil, err
 		}
 		for i, o := range outcomes {
-			drop[i] = drop[i] || !s.fails(o)
+			drop[i] = drop[i] || !fails(o)
 		}
 	}
 	kept := batch[:0]

@@ -64,7 +64,7 @@ func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*ta
 	}
 	for i := range views {
 		v := &views[i]
-		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, s.fails(outcomes[i]), outcomes[i].Waiting > 0)
+		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, fails(outcomes[i]), outcomes[i].Waiting > 0)
 	}
 	return views, nil
 }
@@ -92,13 +92,10 @@ func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
 
 // fails reports whether a task is failing: a run of it has used up its attempts,
 // none has succeeded since, and nobody has dismissed it or had it run again.
-func (s *server) fails(o store.Outcome) bool {
+func fails(o store.Outcome) bool {
 	for _, r := range o.Runs {
-		switch {
-		case r.State == task.Succeeded && r.ID > o.Dead:
+		if r.State == task.Succeeded && r.ID > o.Dead {
 			return false
-		case !s.Store.Buries() && r.State != task.Skipped && r.State != task.Missed:
-			return r.State == task.Failed || r.State == task.TimedOut || r.State == task.Lost
 		}
 	}
 	return o.Dead != ""
