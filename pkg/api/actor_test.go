@@ -99,7 +99,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		{id: "unfreeze-namespace", method: "DELETE", path: "/v1/namespaces/default/freeze"},
 
 		{id: "set-cluster", method: "PATCH", path: "/v1/cluster", body: `{"catch_up_rate":7}`},
-		{id: "set-format", method: "PUT", path: "/v1/cluster/format", body: fmt.Sprintf(`{"format":%d}`, store.NewestFormat-1)},
+		{id: "set-format", method: "PUT", path: "/v1/cluster/format", body: fmt.Sprintf(`{"format":%d}`, store.NewestFormat)},
 		{id: "repair", method: "POST", path: "/v1/audit:repair", before: func() {
 			w.put(k.Ended(ref("default", "gone"), id(1, "aaaa")), task.Run{UID: "aaaa", State: task.Succeeded})
 		}, body: fmt.Sprintf(`{"findings":[{"kind":"orphan_history","key":%q}]}`, k.HistoryOf(ref("default", "gone")))},

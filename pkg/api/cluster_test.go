@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -122,29 +123,47 @@ func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
 
 // The format follows what the nodes understand and what an operator asks for.
 func TestFormat(t *testing.T) {
+	const now, next = store.NewestFormat, store.NewestFormat + 1
 	w := newWorld(t)
 	ctx := t.Context()
-	w.present("node-a", w.url)
+	w.store = w.store.Understanding(next) // the server plays a later version
+	w.url = w.serve("node-a")
+	w.Client = w.client(w.url)
 	k := w.store.Keys()
-	w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Version: "v0"}) // a former version
+	node := func(name, version string, understands, writes int) {
+		w.put(k.Node(name), task.Node{Name: name, State: task.NodeReady, Version: version, Format: understands, Writes: writes})
+	}
+
+	node("node-a", "v2", next, now)
+	node("node-b", "v1", now, now)
+	f, err := w.SetFormat(ctx, 0)
+	if err != nil || f.Format != now || f.Possible != now || f.Because != "node node-b (v1)" {
+		t.Errorf("while node-b is an old version: %+v, %v", f, err)
+	}
+	node("node-b", "v2", next, now)
+	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != next || f.Because != "" {
+		t.Errorf("when all are upgraded: %+v, %v", f, err)
+	}
+
+	node("node-b", "v1", now, now)
 	st, err := w.Cluster(ctx)
 	must(t, err)
-	if st.Format.Format != store.NewestFormat || st.Format.Possible != 1 || !strings.Contains(strings.Join(st.Warnings, "\n"), "node-b (v0) understands format 1") {
+	if st.Format.Format != next || st.Format.Possible != now || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprint("node-b (v1) understands format ", now)) {
 		t.Errorf("with one that should not be there: %+v", st)
 	}
 	wantError(t, second(w.SetFormat(ctx, 0)), task.ErrConflict, client.CodeConflict)
-	wantError(t, second(w.SetFormat(ctx, store.NewestFormat+1)), task.ErrInvalid, task.CodeOutOfRange)
+	wantError(t, second(w.SetFormat(ctx, next+1)), task.ErrInvalid, task.CodeOutOfRange)
 	wantError(t, second(w.SetFormat(ctx, -1)), task.ErrInvalid, task.CodeOutOfRange)
-	f, err := w.SetFormat(ctx, 1)
-	if err != nil || f.Format != store.NewestFormat || f.Wanted != 1 || f.WaitsFor != "" {
+
+	if f, err = w.SetFormat(ctx, now); err != nil || f.Format != next || f.Wanted != now || f.WaitsFor != "" {
 		t.Errorf("%+v, %v", f, err)
 	}
-	w.put(k.Node("node-a"), task.Node{Name: "node-a", State: task.NodeReady, Format: store.NewestFormat, Writes: store.NewestFormat})
+	node("node-a", "v2", next, next)
 	if f, err = w.Format(ctx); err != nil || !strings.Contains(f.WaitsFor, "node-a") {
-		t.Errorf("while node-a writes format 2: %+v, %v", f, err)
+		t.Errorf("while node-a writes format %d: %+v, %v", next, f, err)
 	}
-	w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Format: store.NewestFormat})
-	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != store.NewestFormat || f.Wanted != 0 {
+	node("node-b", "v2", next, next)
+	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != next || f.Wanted != 0 {
 		t.Errorf("the way back is broken off: %+v, %v", f, err)
 	}
 }

@@ -15,19 +15,16 @@ func (s *server) getFormat(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	st, err := s.formatStatus(c, f)
-	return answer{status: http.StatusOK, body: st}, err
+	return answer{status: http.StatusOK, body: s.formatStatus(f)}, nil
 }
 
-func (s *server) formatStatus(c *call, f store.Formats) (client.FormatStatus, error) {
-	st := client.FormatStatus{Format: f.Cluster.InForce(), Wanted: f.Cluster.FormatWanted}
+func (s *server) formatStatus(f store.Formats) client.FormatStatus {
+	st := client.FormatStatus{Format: f.Cluster.InForce(), Wanted: f.Cluster.FormatWanted, WaitsFor: f.WaitsFor()}
 	var because []task.Node
 	if st.Possible, because = f.Possible(); st.Possible < s.Store.Understands() && len(because) > 0 {
 		st.Because = fmt.Sprintf("node %s (%s)", because[0].Name, because[0].Version)
 	}
-	var err error
-	st.WaitsFor, err = s.Store.WaitsFor(c.ctx(), f)
-	return st, err
+	return st
 }
 
 // setFormat serves upgrades and downgrades.
@@ -61,7 +58,7 @@ func (s *server) setFormat(c *call) (answer, error) {
 			return err
 		}
 		if f, err = s.Store.Formats(c.ctx()); err == nil {
-			st, err = s.formatStatus(c, f)
+			st = s.formatStatus(f)
 		}
 		return err
 	})
@@ -75,9 +72,7 @@ func (s *server) lookAtFormat(c *call, st *client.ClusterStatus) {
 	if err != nil {
 		return
 	}
-	if st.Format, err = s.formatStatus(c, f); err != nil {
-		st.Format.WaitsFor = err.Error()
-	}
+	st.Format = s.formatStatus(f)
 	for _, n := range f.Nodes {
 		if n.Understands() < f.Cluster.InForce() {
 			st.Warnings = append(st.Warnings, fmt.Sprintf("node %s (%s) understands format %d of records only, and %d is in force: it misreads runs; stop it, or run a newer version there",

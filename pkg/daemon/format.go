@@ -22,8 +22,8 @@ const (
 	// loweringEvery how often while it goes back to an older one.
 	formatEvery   = 5 * time.Second
 	loweringEvery = time.Second
-	// Writes of the former format that were under way when their node heard of
-	// another have arrived, or never will: a call has a deadline of 5 s.
+	// lastWrites is how long after their node heard of an older format the last writes
+	// of the newer one have arrived, or never will: a call has a deadline of 5 s.
 	lastWrites = 12 * time.Second
 )
 
@@ -144,33 +144,21 @@ func raised(f store.Formats, now time.Time, known int) int {
 type lowering struct {
 	underWay bool
 	told     string
-	clean    time.Time // since when nothing of the former format was found; zero: something was
+	clean    time.Time // since when nothing is in its way; zero: something was
 }
 
-// lower puts an older format in force when no node writes the newer one any more
-// and no record is left that takes it to be understood: seen twice, with time for
-// the last writes between.
+// lower puts the older format that is wanted in force once no node writes the newer
+// one any more, and what was under way then has arrived.
 func (n *Node) lower(ctx context.Context, f store.Formats, down *lowering) error {
-	why, err := n.store.WaitsFor(ctx, f)
-	if err != nil {
-		return err
+	why := f.WaitsFor()
+	if why != "" && why != down.told {
+		down.told = why
+		n.log.Info("lowering the format of records", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
 	}
-	down.underWay = true
-	now := time.Now() // of a stretch of time, not of the wall
-	switch {
-	case why != "":
-		down.clean = time.Time{}
-		if why != down.told {
-			down.told = why
-			n.log.Info("lowering the format of records", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
-		}
-		return nil
-	case down.clean.IsZero():
-		down.clean = now
-		return nil
-	case now.Sub(down.clean) < lastWrites:
+	if !down.step(why, time.Now()) { // of a stretch of time, not of the wall
 		return nil
 	}
+
 	f.Cluster.Cluster = f.Cluster.MarkChanged(n.cfg.Name, task.At(n.outside.Now()), "")
 	if err := n.store.SetFormat(ctx, f, f.Cluster.FormatWanted, f.Cluster.FormatWanted); err != nil {
 		return err
@@ -178,4 +166,19 @@ func (n *Node) lower(ctx context.Context, f store.Formats, down *lowering) error
 	*down = lowering{}
 	n.log.Info("lowered the format of records", zap.Int("format", f.Cluster.FormatWanted), zap.Int("before", f.Cluster.InForce()))
 	return nil
+}
+
+// step reports whether the older format may be put in force: nothing has been in its
+// way for as long as the last writes of the newer one take to arrive. why is what is
+// in its way now.
+func (d *lowering) step(why string, now time.Time) bool {
+	d.underWay = true
+	if why != "" {
+		d.clean = time.Time{}
+		return false
+	}
+	if d.clean.IsZero() {
+		d.clean = now
+	}
+	return now.Sub(d.clean) >= lastWrites
 }

@@ -35,6 +35,27 @@ func TestRaised_WhenAllHaveLongUnderstood(t *testing.T) {
 	}
 }
 
+func TestLowering_WaitsForTheLastWritesOfTheNewerFormat(t *testing.T) {
+	var down lowering
+	start := time.Now()
+	for i, step := range []struct {
+		at   time.Duration
+		why  string
+		want bool
+	}{
+		{0, "n1", false},
+		{time.Minute, "", false},
+		{time.Minute + lastWrites - 1, "", false},
+		{time.Minute + lastWrites, "n2", false}, // one that has just joined
+		{2*time.Minute + lastWrites, "", false},
+		{2*time.Minute + 2*lastWrites, "", true},
+	} {
+		if got := down.step(step.why, start.Add(step.at)); got != step.want || !down.underWay {
+			t.Errorf("step %d: %v, %+v", i, got, down)
+		}
+	}
+}
+
 func TestObeyCluster_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
 	keys, err := store.NewKeys("/t")
 	if err != nil {

@@ -25,8 +25,8 @@ const asDaemon = "CARILLON_TEST_AS_DAEMON"
 // asEtcd makes it an etcd, with all of its flags.
 const asEtcd = "CARILLON_TEST_AS_ETCD"
 
-// ofFormat makes that program a former version, which understands no newer format
-// of records than this.
+// ofFormat makes that program another version, which understands no newer format of
+// records than this.
 const ofFormat = "CARILLON_TEST_FORMAT"
 
 // raceOptions, in the environment of a daemon, end it at the first race that it has. By default the
@@ -90,7 +90,7 @@ func outside() daemon.Outside {
 			return c, err
 		}
 	}
-	o.Format, _ = strconv.Atoi(os.Getenv(ofFormat)) // 0 is the newest
+	o.Format, _ = strconv.Atoi(os.Getenv(ofFormat)) // 0 is that of this version
 	return o
 }
 

@@ -33,7 +33,7 @@ type Outside struct {
 	// boot of this machine, and the network namespace of this process.
 	Host string
 	// Format is the newest format of records that the node understands; default
-	// store.NewestFormat. With an older one it is as a former version would be.
+	// store.NewestFormat. With the one after it the node plays a later version.
 	Format int
 	// Unguarded nodes have no guardian beside them: they run no processes.
 	Unguarded bool

@@ -14,10 +14,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// old starts a daemon that understands format 1 only, as a former version would.
-func (c *cluster) old(name string) {
+// nextFormat plays the format of a later version: only tests know it. Its records are
+// those of the present one.
+const nextFormat = store.NewestFormat + 1
+
+// next starts a daemon that understands nextFormat, as a later version would.
+func (c *cluster) next(name string) {
 	c.t.Helper()
-	c.as(name, fmt.Sprint(ofFormat, "=", store.FormatExplicit))
+	c.as(name, fmt.Sprint(ofFormat, "=", nextFormat))
 }
 
 // as starts a daemon with more in its environment.
@@ -42,9 +46,9 @@ func (c *cluster) format(node string, want int) {
 	})
 }
 
-// A cluster of a former version is upgraded node by node under load, and goes back
-// the same way. Runs that are handed from one version to the other are what they
-// are for both, and every tick has one outcome.
+// A cluster is upgraded to a later version node by node under load, and goes back the
+// same way. Runs that are handed from one version to the other are what they are for
+// both, and every tick has one outcome.
 func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -52,8 +56,8 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	t.Parallel() // it waits, most of the time
 	// With the usual lease, as one that is away for a moment has no say in the format.
 	c := newCluster(t, "--shards", "8", "--drain-timeout", "60s")
-	c.old("n1")
-	c.old("n2")
+	c.as("n1")
+	c.as("n2")
 	c.everySecond("n1", 12, func(i int, s *task.Spec) {
 		if i%3 == 0 { // what misreading a record would change: retries, grace, environment
 			s.Action = task.Action{Process: &task.Process{Shell: "test $CARILLON_ATTEMPT = 2"}}
@@ -63,26 +67,26 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	})
 	c.allFire()
 	c.nodes["n2"].signal(syscall.SIGTERM)
-	c.as("n2") // upgraded
+	c.next("n2")
 	c.allFire()
-	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != 1 || !strings.Contains(f.Because, "n1") {
+	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat || !strings.Contains(f.Because, "n1") {
 		t.Errorf("while n1 is an old version: %+v, %v", f, err)
 	}
 	c.nodes["n1"].signal(syscall.SIGTERM)
-	c.as("n1")
-	c.format("n1", 1) // not by itself, so soon
-	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat {
+	c.next("n1")
+	c.format("n1", store.NewestFormat) // not by itself, so soon
+	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != nextFormat {
 		t.Errorf("when all are upgraded: %+v, %v", f, err)
 	}
 	c.allFire()
 	c.refusedOld("n3")
-	if f, err := c.client("n1").SetFormat(t.Context(), 1); err != nil || f.Wanted != 1 {
+	if f, err := c.client("n1").SetFormat(t.Context(), store.NewestFormat); err != nil || f.Wanted != store.NewestFormat {
 		t.Errorf("the way back: %+v, %v", f, err)
 	}
-	c.format("n1", 1)
+	c.format("n1", store.NewestFormat)
 	for _, n := range []string{"n1", "n2"} {
 		c.nodes[n].signal(syscall.SIGTERM)
-		c.old(n)
+		c.as(n)
 		c.allFire()
 	}
 	for _, p := range c.nodes {
@@ -97,10 +101,10 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	}
 }
 
-// refusedOld starts an old version, which has to refuse and say why.
+// refusedOld starts the older version, which has to refuse and say why.
 func (c *cluster) refusedOld(name string) {
 	c.t.Helper()
-	p := &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name), env: []string{ofFormat + "=1"}}
+	p := &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name)}
 	p.launch([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port), "--etcd-endpoints", c.etcd.Endpoint()})
 	eventually(c.t, func() error {
 		select {
@@ -110,7 +114,7 @@ func (c *cluster) refusedOld(name string) {
 			return errors.New("it runs")
 		}
 	})
-	if !strings.Contains(p.logs.String(), fmt.Sprintf("format %d", store.NewestFormat)) || !strings.Contains(p.logs.String(), "downgrade --to-format 1") {
+	if !strings.Contains(p.logs.String(), fmt.Sprint("format ", nextFormat)) || !strings.Contains(p.logs.String(), fmt.Sprint("downgrade --to-format ", store.NewestFormat)) {
 		c.t.Errorf("it does not say why it refuses:\n%s", p.logs)
 	}
 }

@@ -92,17 +92,27 @@ func (f Formats) Possible() (format int, because []task.Node) {
 			because = append(because, n)
 		}
 	}
-	return max(format, FormatExplicit), because
+	return max(format, 1), because
 }
 
-// StillWrite are the nodes that may still write a newer format than this.
-func (f Formats) StillWrite(format int) (names []string) {
+// WaitsFor says what is in the way of the older format that is wanted; "" if
+// nothing is, or none is wanted.
+func (f Formats) WaitsFor() string {
+	wanted := f.Cluster.Written()
+	if wanted >= f.Cluster.InForce() {
+		return ""
+	}
+
+	var names []string
 	for _, n := range f.Nodes {
-		if n.Writes > format {
+		if n.Writes > wanted {
 			names = append(names, n.Name)
 		}
 	}
-	return names
+	if len(names) == 0 {
+		return ""
+	}
+	return "nodes that still write a newer format: " + strings.Join(names, ", ")
 }
 
 // SetFormat puts a format in force, and changes what is wanted, if nothing has
@@ -113,51 +123,6 @@ func (s *Store) SetFormat(ctx context.Context, f Formats, format, wanted int) er
 	c.Format, c.FormatWanted = format, wanted
 	joined := clientv3.Compare(clientv3.CreateRevision(s.keys.Nodes()), "<", f.Revision+1).WithPrefix()
 	return s.ChangeCluster(ctx, f.Cluster, c, joined)
-}
-
-// compactRecords counts the attempts in inboxes, and the waiting runs, whose
-// records it takes FormatCompact to understand.
-func (s *Store) compactRecords(ctx context.Context, shards int) (int, error) {
-	all, _, err := s.getAll(ctx, s.keys.Runs())
-	if err != nil {
-		return 0, fmt.Errorf("look for records of format %d: %w", FormatCompact, err)
-	}
-	n := 0
-	for _, e := range all {
-		if compact(e.Value) {
-			n++
-		}
-	}
-	for shard := range shards {
-		if all, _, err = s.getAll(ctx, s.keys.Queue(shard)); err != nil {
-			return 0, fmt.Errorf("look for records of format %d: %w", FormatCompact, err)
-		}
-		for _, e := range all {
-			if w, err := decodeWaiting(e.Value); err == nil && hasBeen(&w.Run) && !strings.Contains(string(e.Value), `"dispatched_at"`) {
-				n++
-			}
-		}
-	}
-	return n, nil
-}
-
-// needing says which task takes a newer format than this; "" if none does.
-func (s *Store) needing(ctx context.Context, format int) (string, error) {
-	const page = 500
-	for after := ""; ; {
-		tasks, next, err := s.Tasks(ctx, "", after, page)
-		if err != nil {
-			return "", fmt.Errorf("look for tasks of a newer format than %d: %w", format, err)
-		}
-		for _, t := range tasks {
-			if needs, _ := FormatOf(&t.Spec); t.UID != "" && needs > format { // else it cannot be read, by any version
-				return fmt.Sprintf("tasks that take format %d, such as %s/%s: carillon task update --unset, or delete them", needs, t.Namespace, t.Name), nil
-			}
-		}
-		if after = next; after == "" {
-			return "", nil
-		}
-	}
 }
 
 // refresh obeys the cluster's record as it is now: of an etcd that was restored,
@@ -173,35 +138,4 @@ func (s *Store) refresh(ctx context.Context) error {
 // newCluster is the record of a cluster that is made now.
 func (s *Store) newCluster(shards int, now time.Time) task.Cluster {
 	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}
-}
-
-// WaitsFor says what is in the way of the older format that is wanted; "" if
-// nothing is, or none is wanted.
-func (s *Store) WaitsFor(ctx context.Context, f Formats) (string, error) {
-	if f.Cluster.Written() >= f.Cluster.InForce() {
-		return "", nil
-	}
-	if names := f.StillWrite(f.Cluster.Written()); len(names) > 0 {
-		return fmt.Sprintf("nodes that have not heard of it: %s", strings.Join(names, ", ")), nil
-	}
-	if what, err := s.needing(ctx, f.Cluster.Written()); err != nil || what != "" {
-		return what, err
-	}
-	if f.Cluster.Written() < FormatPolicies {
-		z, err := s.Freezes(ctx)
-		if err != nil {
-			return "", err
-		}
-		if n := len(z.Holding); n > 0 {
-			return fmt.Sprintf("%d freezes, which older versions take no notice of: `carillon cluster unfreeze`", n), nil
-		}
-	}
-	if f.Cluster.Written() >= FormatCompact {
-		return "", nil
-	}
-	left, err := s.compactRecords(ctx, f.Cluster.Shards)
-	if left > 0 {
-		return fmt.Sprintf("%d runs, waiting or active, with records of format %d", left, FormatCompact), nil
-	}
-	return "", err
 }

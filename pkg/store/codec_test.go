@@ -118,7 +118,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := keyless(filled[task.Run](t))
 		r.Checkpoint = "" // of no use to a run that has ended
-		s := string(encodeEnded(r, rapid.Bool().Draw(t, "explicit")))
+		s := string(encodeEnded(r))
 		got, err := decodeRun([]byte(s))
 		same(t, "a run", r, got, err, s)
 		r.Unknown = ""
@@ -128,7 +128,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := filled[task.Waiting](t)
 		w.Run = keyless(w.Run)
-		s := string(encodeWaiting(w, rapid.Bool().Draw(t, "explicit")))
+		s := string(encodeWaiting(w))
 		got, err := decodeWaiting([]byte(s))
 		same(t, "a waiting run", w, got, err, s)
 		w.Unknown = ""
@@ -148,7 +148,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		if a.Retry.Attempts <= 1 { // there is nothing to say of it
 			a.Retry = task.Retry{Attempts: 1}
 		}
-		s := string(encodeAssigned(&a, encode(a.Action), rapid.Bool().Draw(t, "explicit")))
+		s := string(encodeAssigned(&a, encode(a.Action)))
 		var got task.Assigned
 		err := decodeAssigned([]byte(s), &got)
 		same(t, "an attempt", a, got, err, s)
@@ -178,7 +178,7 @@ func TestCodec_LeavesOutWhatIsNearlyAlwaysSo(t *testing.T) {
 		0: "}", task.DefaultLostAfter: "}", task.Duration(30 * time.Second): `,"lost_after":"30s"}`,
 	} {
 		a.LostAfter = lostAfter
-		if got := string(encodeAssigned(&a, noop, false)); got != strings.TrimSuffix(want, "}")+more {
+		if got := string(encodeAssigned(&a, noop)); got != strings.TrimSuffix(want, "}")+more {
 			t.Errorf("written as %s", got)
 		}
 	}
@@ -199,7 +199,7 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 	if v, err := decodeRun([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {
 		t.Errorf("null and unknown fields: %+v, %v", v, err)
 	}
-	s := string(encodeEnded(task.Run{UID: "a", OutputTail: "\xff!"}, false))
+	s := string(encodeEnded(task.Run{UID: "a", OutputTail: "\xff!"}))
 	if v, err := decodeRun([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
 		t.Errorf("what is no UTF-8 becomes %q, %v", v.OutputTail, err)
 	}
@@ -256,10 +256,10 @@ func BenchmarkCodec(b *testing.B) {
 	spec := task.Defaults()
 	spec.Schedule, spec.Action = task.Schedules{"*/5 * * * *"}, a.Action
 	entry := []byte(encode(task.NewEntry(task.Task{Spec: spec, UID: a.UID, Generation: 1}, now, now)))
-	assigned, ended := encodeAssigned(&a, action, false), encodeEnded(end, false)
+	assigned, ended := encodeAssigned(&a, action), encodeEnded(end)
 	for name, f := range map[string]func() error{
-		"encode attempt": func() error { encodeAssigned(&a, action, false); return nil },
-		"encode end":     func() error { encodeEnded(end, false); return nil },
+		"encode attempt": func() error { encodeAssigned(&a, action); return nil },
+		"encode end":     func() error { encodeEnded(end); return nil },
 		"decode attempt": func() error { return decodeAssigned(assigned, new(task.Assigned)) },
 		"decode end":     func() error { _, err := decodeRun(ended); return err },
 		"decode entry":   func() error { _, err := DecodeEntry(entry); return err },

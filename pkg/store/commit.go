@@ -59,8 +59,6 @@ type Commit struct {
 
 	keys     Keys
 	entries  string // the prefix of the shard's entries
-	explicit bool   // records of runs say all (FormatExplicit)
-	buries   bool   // there may be dead runs (FormatPolicies)
 	guards   []guard
 	sessions []session
 	writes   []writing
@@ -105,10 +103,7 @@ type session struct {
 
 // NewCommit begins a commit that, so far, writes nothing but the watermark.
 func (s *Store) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
-	return &Commit{
-		Shard: shard, Fences: f, Known: known, Watermark: w,
-		keys: s.keys, entries: s.keys.Entries(shard), explicit: s.explicit(), buries: s.buries(),
-	}
+	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard)}
 }
 
 // Fits reports whether there is room for n more records of some bytes in all, each
@@ -203,7 +198,7 @@ func (c *Commit) ChangeEntry(task string, e EntryParts) {
 // find the watermark, the entry and the fence as they know them.
 func (c *Commit) Claim(a *task.Assigned, action string, session int64) {
 	inbox := c.sameSession(a.Node, session).inbox
-	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, encodeAssigned(a, action, c.explicit))
+	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, encodeAssigned(a, action))
 }
 
 // Dispatch is Claim for a run that has waited: its key must not be there, since an
@@ -217,14 +212,14 @@ func (c *Commit) Dispatch(a *task.Assigned, action string, session int64) {
 func (c *Commit) Enqueue(ref Ref, w task.Waiting) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, 0)
-	c.put(key, encodeWaiting(w, c.explicit))
+	c.put(key, encodeWaiting(w))
 }
 
 // Requeue writes a waiting run over the one known: its reason has changed.
 func (c *Commit) Requeue(ref Ref, w task.Waiting, mod int64) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, mod)
-	c.put(key, encodeWaiting(w, c.explicit))
+	c.put(key, encodeWaiting(w))
 }
 
 // Dequeue takes a waiting run out of the queue.
@@ -232,14 +227,14 @@ func (c *Commit) Dequeue(ref Ref, id string, mod int64) { c.delete(c.keys.Queued
 
 // Record puts a record into history: a tick, or ticks, that did not run.
 func (c *Commit) Record(ref Ref, r task.Run) {
-	c.put(c.keys.Ended(ref, r.ID), encodeEnded(r, c.explicit))
+	c.put(c.keys.Ended(ref, r.ID), encodeEnded(r))
 }
 
 // Extend writes a record of history over the one known: more ticks that did not run.
 func (c *Commit) Extend(ref Ref, r task.Run, mod int64) {
 	key := c.keys.Ended(ref, r.ID)
 	c.knownAt(key, mod)
-	c.put(key, encodeEnded(r, c.explicit))
+	c.put(key, encodeEnded(r))
 }
 
 // EndLost ends an attempt whose node is gone: its record is the one known, and
@@ -264,7 +259,7 @@ func (c *Commit) AskCancel(h Held, who, reason string) {
 		h.CancelRequested, h.CancelledBy, h.CancelReason = true, who, reason
 	}
 	c.knownAt(key, h.Mod)
-	c.put(key, encodeAssigned(&h.Assigned, encode(h.Action), c.explicit))
+	c.put(key, encodeAssigned(&h.Assigned, encode(h.Action)))
 }
 
 // Purge deletes a record of history of a task that is no more.

@@ -28,10 +28,6 @@ const KeepDead = 100
 // is in its history and on its node.
 const deadTail = 256
 
-// buries reports whether dead runs are put on record: older versions would leave
-// those of a deleted task behind.
-func (s *Store) buries() bool { return s.Format() >= FormatPolicies }
-
 // died reports whether a run that ended so, with no attempt to follow, is dead.
 // One that somebody wanted to end is not: nobody waits for it. Nor is a part: the run
 // is that it belongs to.
@@ -39,18 +35,18 @@ func died(h Held, end task.Run) bool {
 	return !h.CancelRequested && !task.IsPart(h.ID) && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
 }
 
-func encodeDead(h Held, end task.Run, explicit bool) []byte {
+func encodeDead(h Held, end task.Run) []byte {
 	if n := len(end.OutputTail); n > deadTail {
 		end.OutputTail = strings.ToValidUTF8(end.OutputTail[n-deadTail:], "")
 	}
-	return encodeWaiting(task.Waiting{Run: end, Env: h.Env}, explicit)
+	return encodeWaiting(task.Waiting{Run: end, Env: h.Env})
 }
 
 // Bury puts the run of an attempt that EndLost has ended, without another to
 // follow, among the dead of its task; nothing if somebody wanted it to end.
 func (c *Commit) Bury(h Held, end task.Run) {
-	if c.buries && died(h, end) {
-		c.put(c.keys.DeadRun(h.Ref(), h.ID), encodeDead(h, end, c.explicit))
+	if died(h, end) {
+		c.put(c.keys.DeadRun(h.Ref(), h.ID), encodeDead(h, end))
 	}
 }
 
@@ -120,7 +116,7 @@ func (s *Store) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) e
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(dead, d.Mod), absent(queued), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
-		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, encodeWaiting(w, s.explicit()))},
+		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, encodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -140,7 +136,7 @@ func (s *Store) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) e
 func (s *Store) Dismiss(ctx context.Context, ref Ref, d Dead, who string) error {
 	key := s.keys.DeadRun(ref, d.ID)
 	d.DismissedBy = who
-	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, encodeWaiting(d.Waiting, s.explicit())))
+	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, encodeWaiting(d.Waiting)))
 	if err == nil {
 		_, err = s.writeDead(ctx, key, marked, clientv3.OpDelete(key))
 	}

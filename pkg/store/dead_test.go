@@ -74,21 +74,6 @@ func TestBury_BesideTheRecordOfALoss(t *testing.T) {
 	}
 }
 
-// Older versions would leave them behind when they delete a task.
-func TestDead_NotBeforeTheFormatThatHasThem(t *testing.T) {
-	w, h := newInbox(t)
-	f, err := w.Formats(t.Context())
-	ok(t, err)
-	ok(t, w.SetFormat(t.Context(), f, store.FormatPolicies, store.FormatCompact))
-	c, err := w.Cluster(t.Context())
-	ok(t, err)
-	ok(t, w.Obey(c))
-	ok(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil))
-	if list := w.deadRuns(ref); len(list) != 0 {
-		t.Errorf("dead are %+v", list)
-	}
-}
-
 func TestRevive_QueuesARunInPlaceOfTheDeadOne(t *testing.T) {
 	w, h := newInbox(t)
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil))

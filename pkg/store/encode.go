@@ -26,8 +26,7 @@ func encode(v any) string {
 // A record writes one of the records of which there are many, by hand: by
 // reflection it would cost as much as all else that is done for a tick. Fields
 // have the names and the order that package task gives them. What the key says
-// is left out, and, unless all is asked for (FormatExplicit), what is so in
-// nearly every record:
+// is left out, and what is so in nearly every record:
 //
 //	dispatched_at  if it is created_at
 //	kill_grace     if it is 10s
@@ -35,7 +34,6 @@ func encode(v any) string {
 type record struct {
 	w    jx.Writer
 	more bool
-	all  bool
 }
 
 // usualGrace is what a kill_grace that is left out stands for. It belongs to the
@@ -116,11 +114,11 @@ func (r *record) raw(name, json string) {
 }
 
 // encoded is the text of a record; fill writes its fields.
-func encoded(all bool, fill func(*record)) []byte {
+func encoded(fill func(*record)) []byte {
 	r := records.Get().(*record)
 	defer records.Put(r)
 	r.w.Reset()
-	r.more, r.all = false, all
+	r.more = false
 	r.w.ObjStart()
 	fill(r)
 	r.w.ObjEnd()
@@ -145,7 +143,7 @@ func (r *record) run(v *task.Run, dispatched bool) {
 	}
 	r.count("token", v.Token)
 	r.moment("created_at", v.CreatedAt)
-	if r.all || !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
+	if !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
 		r.moment("dispatched_at", v.DispatchedAt)
 	}
 	r.moment("started_at", v.StartedAt)
@@ -204,18 +202,18 @@ func (r *record) unknown(f task.Fields) {
 // hasBeen reports whether a run on record has been dispatched: its token says so.
 func hasBeen(v *task.Run) bool { return v.Token != 0 }
 
-func encodeEnded(v task.Run, all bool) []byte {
+func encodeEnded(v task.Run) []byte {
 	if v.State == task.Succeeded || !task.IsPart(v.ID) {
 		v.Checkpoint = "" // no attempt follows: of a dead run it is with that, of a part its run has it repeated with it
 	}
-	return encoded(all, func(r *record) {
+	return encoded(func(r *record) {
 		r.run(&v, hasBeen(&v))
 		r.unknown(v.Unknown)
 	})
 }
 
-func encodeWaiting(v task.Waiting, all bool) []byte {
-	return encoded(all, func(r *record) {
+func encodeWaiting(v task.Waiting) []byte {
+	return encoded(func(r *record) {
 		r.run(&v.Run, hasBeen(&v.Run))
 		if len(v.Env) > 0 {
 			r.other("env", v.Env)
@@ -226,10 +224,10 @@ func encodeWaiting(v task.Waiting, all bool) []byte {
 
 // encodeAssigned leaves node and token out: they are the key's. action is that
 // of v as JSON.
-func encodeAssigned(v *task.Assigned, action string, all bool) []byte {
+func encodeAssigned(v *task.Assigned, action string) []byte {
 	run := v.Run
 	run.Node, run.Token = "", 0
-	return encoded(all, func(r *record) {
+	return encoded(func(r *record) {
 		r.run(&run, true)
 		r.text("instance", v.Instance)
 		r.number("generation", v.Generation)
@@ -240,13 +238,13 @@ func encodeAssigned(v *task.Assigned, action string, all bool) []byte {
 		if v.Timeout != 0 {
 			r.text("timeout", v.Timeout.String())
 		}
-		if all || v.KillGrace != usualGrace {
+		if v.KillGrace != usualGrace {
 			r.text("kill_grace", v.KillGrace.String())
 		}
 		if v.Output != (task.Output{}) {
 			r.other("output", v.Output)
 		}
-		if all || v.Retry.Attempts > 1 {
+		if v.Retry.Attempts > 1 {
 			r.other("retry", v.Retry)
 		}
 		r.yes("cancel_requested", v.CancelRequested)
@@ -272,7 +270,7 @@ func markAfter(t task.Time) string {
 }
 
 func encodeMark(m Watermark) []byte {
-	return encoded(false, func(r *record) {
+	return encoded(func(r *record) {
 		r.time("time", m.Time)
 		r.optional("last", m.Last)
 		r.number("seen", m.Seen)

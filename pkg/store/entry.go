@@ -85,7 +85,7 @@ func braced(fields string) []byte { return []byte("{" + fields + "}") }
 
 // encodeParts puts an entry together again.
 func encodeParts(e EntryParts) []byte {
-	return encoded(false, func(r *record) {
+	return encoded(func(r *record) {
 		r.text("uid", string(e.UID))
 		r.number("generation", e.Generation)
 		r.fields(e.Timing)

@@ -14,11 +14,8 @@ import (
 // BuryParent puts a run whose parts have failed among the dead of its task, as that
 // which repeats these parts would begin.
 func (c *Commit) BuryParent(ref Ref, end task.Run, env map[string]string) {
-	if !c.buries {
-		return
-	}
 	end.Fan = end.Fan.Again()
-	c.put(c.keys.DeadRun(ref, end.ID), encodeWaiting(task.Waiting{Run: end, Env: env}, c.explicit))
+	c.put(c.keys.DeadRun(ref, end.ID), encodeWaiting(task.Waiting{Run: end, Env: env}))
 }
 
 // GuardQueued demands that a waiting run's record is the one known.
@@ -30,7 +27,7 @@ func (c *Commit) EndPart(ref Ref, end task.Run) {
 	c.knownAt(c.keys.Queued(ref, end.ID), 0)
 	key := c.keys.Ended(ref, end.ID)
 	c.knownAt(key, 0)
-	c.put(key, encodeEnded(end, c.explicit))
+	c.put(key, encodeEnded(end))
 }
 
 // onRecordOfParent is onRecord for a part of which there is no record any more: that of
@@ -62,7 +59,7 @@ func (s *Store) cancelParent(ctx context.Context, ref Ref, w task.Waiting, mod i
 	key := s.keys.Queued(ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, mod)},
-		Then: []clientv3.Op{opPut(key, encodeWaiting(w, s.explicit()))},
+		Then: []clientv3.Op{opPut(key, encodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -3,14 +3,13 @@ package store_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -163,175 +162,125 @@ func (w *world) formats() store.Formats {
 	return f
 }
 
-// obey does what a node does that hears of the cluster's record.
-func (w *world) obey() {
-	w.Helper()
-	c, err := w.Cluster(w.Context())
-	if err != nil {
-		w.Fatal(err)
+// nextFormat plays the format of a later version: only tests know it.
+const nextFormat = store.NewestFormat + 1
+
+// newNext is a world whose cluster a later version has made, with its format in force. Its store
+// is of that version.
+func newNext(t *testing.T) *world {
+	t.Helper()
+	w := newEmpty(t)
+	w.Store = w.Understanding(nextFormat)
+	c, _, err := w.Bootstrap(t.Context(), 8, noon)
+	ok(t, err)
+	if c.Format != nextFormat {
+		t.Fatalf("the cluster has format %d", c.Format)
 	}
-	ok(w.T, w.Obey(c))
+	return w
 }
 
-// A store of format 1 reads what is written in format 1, as readers did that fill
-// nothing in, and refuses what it would misread.
-func TestFormat_WhatIsWrittenIsWhatAnOldReaderUnderstands(t *testing.T) {
-	w := newWorld(t)
-	old := store.New(w.etcd, kv.Direct(w.etcd), w.keys).Understanding(store.FormatExplicit)
-	dispatched := func(n int) (store.RunKey, store.Held) {
-		a := assigned(ref, n, node)
-		a.KillGrace, a.DispatchedAt, a.Retry = task.Defaults().KillGrace, a.CreatedAt, task.Defaults().Retry
-		c := w.begin()
-		claim(c, a, w.session(node))
-		w.commit(c)
-		k := store.RunKey{Node: node, Ref: ref, Run: a.ID}
-		return k, w.held(k)
+// join registers a node as a version does that has read the cluster's record.
+func (w *world) join(s *store.Store, name string) error {
+	w.Helper()
+	lease, err := w.etcd.Grant(w.Context(), 600)
+	ok(w.T, err)
+	_, _, err = s.Register(w.Context(), task.Node{Name: name, Instance: "of-" + name, State: task.NodeReady}, lease.ID)
+	return err
+}
+
+func (w *world) waitsFor(want string) {
+	w.Helper()
+	if why := w.formats().WaitsFor(); !strings.Contains(why, want) || (why == "") != (want == "") {
+		w.Errorf("it waits for %q, want %q", why, want)
 	}
-	k, first := dispatched(1)
-	if _, _, err := old.Attempt(t.Context(), k); !errors.Is(err, store.ErrFormat) || !errors.Is(err, task.ErrInvalid) {
-		t.Errorf("an old version reads a compact record: %v", err)
-	}
-	ok(t, w.SetFormat(t.Context(), w.formats(), store.FormatCompact, store.FormatExplicit))
-	waits := func(what string) {
-		if why, err := w.WaitsFor(t.Context(), w.formats()); err != nil || !strings.Contains(why, what) || (why == "") != (what == "") {
-			t.Errorf("it waits for %q, %v; want %q", why, err, what)
-		}
-	}
-	waits(node)
-	w.obey()
-	k, want := dispatched(2)
-	got, _, err := old.Attempt(t.Context(), k)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("an old version reads %+v, %v", got, err)
-	}
-	_, _, value := w.at(w.keys.Run(node, ref, k.Run))
-	var plain task.Assigned
-	ok(t, json.Unmarshal([]byte(value), &plain))
-	plain.Run.ID, plain.Namespace, plain.Task, plain.Shard, plain.Node, plain.Token = want.ID, want.Namespace, want.Task, want.Shard, want.Node, want.Token
-	if !reflect.DeepEqual(plain, want.Assigned) {
-		t.Errorf("a reader that fills nothing in reads\n%+v, want\n%+v", plain, want.Assigned)
-	}
-	w.del(w.keys.Node(node)) // it has heard, and says so
-	lease, err := w.etcd.Grant(t.Context(), 600)
-	ok(t, err)
-	_, _, err = w.Register(t.Context(), task.Node{Name: node, Instance: instance, State: task.NodeReady}, lease.ID)
-	ok(t, err)
-	waits("1 runs, waiting or active")
-	ok(t, w.Finish(t.Context(), first, endOf(first, task.Succeeded), nil))
-	waits("")
 }
 
 // The format in force and the nodes that are there never disagree, whoever is first.
 func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
-	w := newWorld(t)
+	w := newNext(t)
 	ctx := t.Context()
-	old := store.New(w.etcd, kv.Direct(w.etcd), w.keys).Understanding(store.FormatExplicit)
-	if _, _, err := old.Bootstrap(ctx, 8, noon); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), "downgrade --to-format 1") {
+	ok(t, w.join(w.Store, node))
+	old := w.other()
+	if _, _, err := old.Bootstrap(ctx, 8, noon); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), fmt.Sprint("downgrade --to-format ", store.NewestFormat)) {
 		t.Errorf("an old version starts: %v", err)
 	}
-	ok(t, w.SetFormat(ctx, w.formats(), 1, 1))
+	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
 	_, _, err := old.Bootstrap(ctx, 8, noon)
 	ok(t, err)
+
 	// The format is raised after the old one has looked, and before it joins.
 	before := w.formats()
-	ok(t, w.SetFormat(ctx, before, 2, 0))
-	lease, err := w.etcd.Grant(ctx, 600)
-	ok(t, err)
-	n := task.Node{Name: "old", Instance: "i2", State: task.NodeReady}
-	if _, _, err := old.Register(ctx, n, lease.ID); !errors.Is(err, store.ErrFormat) {
+	ok(t, w.SetFormat(ctx, before, nextFormat, 0))
+	if err := w.join(old, "old"); !errors.Is(err, store.ErrFormat) {
 		t.Errorf("an old version joins: %v", err)
 	}
+
 	// It has joined after the leader has looked, and before it raises.
-	ok(t, w.SetFormat(ctx, w.formats(), 1, 0))
-	is(t, w.SetFormat(ctx, before, 2, 0), task.ErrConflict)
+	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, 0))
+	is(t, w.SetFormat(ctx, before, nextFormat, 0), task.ErrConflict)
 	looked := w.formats()
-	if _, _, err := old.Register(ctx, n, lease.ID); err == nil {
+	if err := w.join(old, "old"); err == nil {
 		t.Error("it joins by a record of the cluster that is no more")
 	}
 	_, _, err = old.Bootstrap(ctx, 8, noon)
 	ok(t, err)
-	_, _, err = old.Register(ctx, n, lease.ID)
-	ok(t, err)
-	is(t, w.SetFormat(ctx, looked, 2, 0), task.ErrConflict)
-	if f, because := w.formats().Possible(); f != 1 || len(because) != 1 || because[0].Name != "old" {
+	ok(t, w.join(old, "old"))
+	is(t, w.SetFormat(ctx, looked, nextFormat, 0), task.ErrConflict)
+	if f, because := w.formats().Possible(); f != store.NewestFormat || len(because) != 1 || because[0].Name != "old" {
 		t.Errorf("possible is %d because of %+v", f, because)
 	}
-	if names := w.formats().StillWrite(1); len(names) != 1 || names[0] != node {
-		t.Errorf("%v still write what is new", names)
+}
+
+// A node writes the format in force, or the older one that is wanted, and says which: an older
+// version joins only when all of them do.
+func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
+	w := newNext(t)
+	ctx := t.Context()
+	ok(t, w.join(w.Store, node))
+	w.waitsFor("")
+	ok(t, w.SetFormat(ctx, w.formats(), nextFormat, store.NewestFormat))
+	w.waitsFor(node)
+	if w.Format() != nextFormat {
+		t.Errorf("it writes format %d before it has heard", w.Format())
+	}
+
+	c, err := w.Cluster(ctx)
+	ok(t, err)
+	ok(t, w.Obey(c))
+	if w.Format() != store.NewestFormat {
+		t.Errorf("it writes format %d", w.Format())
+	}
+	w.waitsFor(node) // it has not said so yet
+	w.del(w.keys.Node(node))
+	ok(t, w.join(w.Store, node))
+	w.waitsFor("")
+	is(t, w.other().Obey(c), store.ErrFormat) // the newer one is still in force
+
+	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
+	_, _, err = w.other().Bootstrap(ctx, 8, noon)
+	ok(t, err)
+	if err := w.Obey(c); err != nil || w.Format() != store.NewestFormat { // it has come late
+		t.Errorf("a former record has it write format %d, %v", w.Format(), err)
 	}
 }
 
-func TestFormatOf_KnowsTheLanguageOfSchedules(t *testing.T) {
-	for expr, isNew := range map[string]bool{
-		"0 0 L * *": true, "0 0 LW * *": true, "0 0 15W * *": true, "0 0 1,15w * *": true, "0 0 * * 5L": true, "0 0 * * friL": true, "0 0 * * 5#3": true,
-		"0 0 * * FRI#2": true, "h * * * *": true, "0,H(3-9)/2 * * * *": true, "@every 1h  after completion": true,
-		"0 0 * JUL *": false, "0 0 * 1-jul *": false, "0 0 * * WED,THU": false, "0 0 1 MAR-JUL SUN": false, "@hourly": false, "@at 2026-12-24T18:00:00Z": false, "*/5 * * * *": false,
-	} {
-		s := spec(ref).Spec
-		s.Schedule = task.Schedules{"@daily", expr}
-		if takes, field := store.FormatOf(&s); (takes == store.FormatPolicies) != isNew || (field == "schedule") != isNew {
-			t.Errorf("%s takes format %d for %q", expr, takes, field)
-		}
-	}
-}
-
-func TestFormatOf_KnowsWhatIsKeptOfOutput(t *testing.T) {
-	s := spec(ref).Spec
-	s.Output.Limit = 1 << 20
-	if takes, because := store.FormatOf(&s); takes != store.FormatProcesses || because != "output" {
-		t.Errorf("it takes format %d for %q", takes, because)
-	}
-}
-
-func TestFormatOf_KnowsWhatConfinesAProcess(t *testing.T) {
-	for field, p := range map[string]task.Process{
-		"":                            {User: "nobody", Enforce: task.EnforceReport},
-		"action.process.env_from":     {EnvFrom: []task.EnvFrom{{Secret: "db"}}},
-		"action.process.group":        {Group: "adm"},
-		"action.process.groups":       {Groups: []string{}},
-		"action.process.umask":        {Umask: "0"},
-		"action.process.nice":         {Nice: 1},
-		"action.process.ionice":       {IONice: "idle"},
-		"action.process.no_new_privs": {NoNewPrivs: true},
-		"action.process.private_tmp":  {PrivateTmp: true},
-		"action.process.scratch":      {Scratch: true},
-		"action.process.limits":       {Limits: task.Limits{Core: new(task.Size)}},
-	} {
-		s := spec(ref).Spec
-		s.Action = task.Action{Process: &p}
-		takes, because := store.FormatOf(&s)
-		if because != field || (takes == store.FormatProcesses) != (field != "") {
-			t.Errorf("%+v takes format %d for %q", p, takes, because)
-		}
-	}
-}
-
-// A cluster does not go back to a version that would fire a task otherwise.
-func TestDowngrade_WaitsForTasksThatTakeThePolicies(t *testing.T) {
+// What a commit writes follows from what it is given, not from the format that is in force when
+// it is built.
+func TestCommit_IsTheSameInEveryFormat(t *testing.T) {
 	w := newWorld(t)
-	waits := func(wanted int, what string) {
-		t.Helper()
-		ok(t, w.SetFormat(t.Context(), w.formats(), store.NewestFormat, wanted))
-		if why, err := w.WaitsFor(t.Context(), w.formats()); err != nil || !strings.Contains(why, what) || (why == "") != (what == "") {
-			t.Errorf("to format %d it waits for %q, %v", wanted, why, err)
-		}
-	}
-	w.del(w.keys.Node(node)) // it would write what is newer
 	w.create(ref)
-	w.put(w.keys.Spec(store.Ref{Namespace: "default", Name: "unreadable"}), "[]")
-	waits(store.FormatCompact, "")
-	st := w.stored(ref)
-	next := st.Task
-	next.Jitter = task.Duration(time.Minute)
-	_, err := w.UpdateTask(t.Context(), st, next, st.Entry)
-	ok(t, err)
-	waits(store.FormatCompact, "such as "+ref.String())
-	waits(store.FormatExplicit, "such as "+ref.String())
-	waits(store.FormatPolicies, "")
-	st = w.stored(ref)
-	next = st.Task
-	next.Shadow = true
-	_, err = w.UpdateTask(t.Context(), st, next, st.Entry)
-	ok(t, err)
-	waits(store.FormatPolicies, "format 4, such as "+ref.String())
+	h := w.dispatch(ref, 1, node)
+	build := func(s *store.Store) *store.Commit {
+		c := s.NewCommit(ref.Shard, w.fences, 7, store.Watermark{Time: task.At(noon), Nonce: "n"})
+		claim(c, assigned(ref, 2, node), 5)
+		c.Enqueue(ref, waiting(ref, 3))
+		c.Record(ref, ended(ref, 4, task.Skipped))
+		c.EndLost(h, endOf(h, task.Lost), nil)
+		c.Bury(h, endOf(h, task.Lost))
+		c.AskCancel(h, "ann", "")
+		return c
+	}
+	if now, next := build(w.Store), build(w.Understanding(nextFormat)); !reflect.DeepEqual(now, next) {
+		t.Errorf("in format %d it is\n%+v, in %d\n%+v", store.NewestFormat, now, nextFormat, next)
+	}
 }

@@ -64,23 +64,10 @@ func (s *Store) CountTasks(ctx context.Context, namespace string) (int64, error)
 
 // SetFreezes writes the freezes over those that were read as old, and returns the
 // record's mod revision: no commit of any owner succeeds from then on that does not
-// know them. task.ErrConflict if the record has changed; ErrFormat, which is a
-// conflict, too, if one more is to hold while some node may be of a version that
-// takes no notice of it.
+// know them. task.ErrConflict if the record has changed.
 func (s *Store) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes) (int64, error) {
 	key := s.keys.Freezes()
 	t := kv.Txn{If: []clientv3.Cmp{unchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(f))}}
-	if len(f.Holding) > len(old.Holding) {
-		c, err := s.Cluster(ctx)
-		if err != nil {
-			return 0, fmt.Errorf("freeze: %w", err)
-		}
-		if in := min(c.InForce(), c.Written()); in < FormatPolicies {
-			return 0, fmt.Errorf("freeze: %w: %w: it takes %d, and %d is in force: `carillon cluster upgrade` when all nodes run this version",
-				task.ErrConflict, ErrFormat, FormatPolicies, in)
-		}
-		t.If = append(t.If, unchanged(s.keys.Cluster(), c.Mod)) // it is not on the way to an older one
-	}
 	// Alone: what all commits compare would have each request wait for it.
 	res, err := s.writeAlone(ctx, t)
 	if err == nil && !res.Succeeded {

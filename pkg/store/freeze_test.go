@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -49,24 +48,6 @@ func TestSetFreezes_OnlyOverTheOneThatWasRead(t *testing.T) {
 	}
 }
 
-// The way back to an older format begins while a freeze is on its way.
-func TestSetFreezes_ComparesTheClustersRecord(t *testing.T) {
-	w := newWorld(t)
-	f, err := w.Formats(t.Context())
-	ok(t, err)
-	w.writes.next()
-	w.writes.before = func(n int) {
-		if n == 1 {
-			ok(t, w.other().SetFormat(t.Context(), f, store.FormatPolicies, store.FormatCompact))
-		}
-	}
-	_, err = w.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Reason: "a move"}}})
-	is(t, err, task.ErrConflict)
-	if r, err := w.Freezes(t.Context()); err != nil || r.Mod != 0 {
-		t.Errorf("%+v, %v", r, err)
-	}
-}
-
 // What nobody can read may be a freeze of anything; to unfreeze all mends it.
 func TestFreezes_ThatCannotBeReadStopEverything(t *testing.T) {
 	w := newWorld(t)
@@ -80,38 +61,6 @@ func TestFreezes_ThatCannotBeReadStopEverything(t *testing.T) {
 	ok(t, err)
 	if r, err = w.Freezes(t.Context()); err != nil || r.Of("any") != nil {
 		t.Errorf("%+v, %v", r, err)
-	}
-}
-
-func TestSetFreezes_NotWhileAnOlderVersionMayRun(t *testing.T) {
-	w := newWorld(t)
-	f, err := w.Formats(t.Context())
-	ok(t, err)
-	frozen := task.Freezes{Holding: []task.Freeze{{Reason: "a move"}}}
-	ok(t, w.SetFormat(t.Context(), f, store.FormatPolicies, store.FormatCompact)) // on its way back
-	_, err = w.SetFreezes(t.Context(), store.FreezeRecord{}, frozen)
-	is(t, err, task.ErrConflict)
-	is(t, err, store.ErrFormat)
-	if f, err = w.Formats(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ok(t, w.SetFormat(t.Context(), f, store.FormatPolicies, 0))
-	_, err = w.SetFreezes(t.Context(), store.FreezeRecord{}, frozen)
-	ok(t, err)
-	// And not the other way round: the way back waits for the end of it.
-	if f, err = w.Formats(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	f.Cluster.FormatWanted, f.Nodes = store.FormatCompact, nil
-	if why, err := w.WaitsFor(t.Context(), f); err != nil || !strings.Contains(why, "1 freezes") {
-		t.Errorf("the way back waits for %q, %v", why, err)
-	}
-	r, err := w.Freezes(t.Context())
-	ok(t, err)
-	_, err = w.SetFreezes(t.Context(), r, task.Freezes{})
-	ok(t, err)
-	if why, err := w.WaitsFor(t.Context(), f); err != nil || why != "" {
-		t.Errorf("the way back waits for %q, %v", why, err)
 	}
 }
 

@@ -74,7 +74,7 @@ func (s *Store) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, e
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod), session.Compare()},
-		Then: []clientv3.Op{opPut(key, encodeAssigned(&h.Assigned, encode(h.Action), s.explicit()))},
+		Then: []clientv3.Op{opPut(key, encodeAssigned(&h.Assigned, encode(h.Action)))},
 		Else: []clientv3.Op{clientv3.OpGet(session.Key)},
 	})
 	switch {
@@ -114,11 +114,11 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 	if next != nil {
 		queued := s.keys.Queued(ref, h.ID)
 		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))
-		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(queued, encodeWaiting(*next, s.explicit()))}
+		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(queued, encodeWaiting(*next))}
 	} else {
-		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(ended, encodeEnded(end, s.explicit()))}
-		if s.buries() && died(h, end) {
-			t.Then = append(t.Then, opPut(s.keys.DeadRun(ref, h.ID), encodeDead(h, end, s.explicit())))
+		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(ended, encodeEnded(end))}
+		if died(h, end) {
+			t.Then = append(t.Then, opPut(s.keys.DeadRun(ref, h.ID), encodeDead(h, end)))
 		}
 	}
 	res, err := s.write(ctx, t)
@@ -180,7 +180,7 @@ func (s *Store) recordLate(ctx context.Context, h Held, end task.Run) error {
 	late := s.keys.Late(ref, h.ID, h.Create)
 	_, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(late), clientv3.Compare(clientv3.CreateRevision(s.keys.Entry(ref)), ">", 0)},
-		Then: []clientv3.Op{opPut(late, encodeEnded(end, s.explicit()))},
+		Then: []clientv3.Op{opPut(late, encodeEnded(end))},
 	})
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (s *Store) HandBack(ctx context.Context, h Held) error {
 	w.Node, w.Token, w.DispatchedAt, w.StartedAt = "", 0, task.Time{}, task.Time{}
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(run, h.Mod), absent(queued)},
-		Then: []clientv3.Op{clientv3.OpDelete(run), opPut(queued, encodeWaiting(w, s.explicit()))},
+		Then: []clientv3.Op{clientv3.OpDelete(run), opPut(queued, encodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

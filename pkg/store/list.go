@@ -119,9 +119,6 @@ func (s *Store) BriefsOf(ctx context.Context, refs []Ref) ([]Brief, error) {
 	return list, nil
 }
 
-// Buries reports whether dead runs are put on record.
-func (s *Store) Buries() bool { return s.buries() }
-
 // DeadTasks are the tasks, of one namespace or of all (""), that have dead runs,
 // without order.
 func (s *Store) DeadTasks(ctx context.Context, shards int, namespace string) ([]Ref, error) {

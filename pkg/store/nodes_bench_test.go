@@ -24,7 +24,7 @@ func BenchmarkDecodeNodes_OfAThousand(b *testing.B) {
 		for i := range 1000 {
 			name := fmt.Sprintf("node-%04d", i)
 			n := task.Node{Name: name, Instance: task.NewUID(), Leases: []string{"70cc8e2a4b0d3f10"}, State: task.NodeReady, Host: "b6f1c9de-1-4026531840", Epoch: 1,
-				Writes: 5, Format: 5, Address: "https://10.0.0.1:7070", Version: "v1.2.3", Labels: map[string]string{"node": name, "os": "linux", "arch": "amd64", "role": "db"},
+				Writes: 1, Format: 1, Address: "https://10.0.0.1:7070", Version: "v1.2.3", Labels: map[string]string{"node": name, "os": "linux", "arch": "amd64", "role": "db"},
 				Roles: []string{"scheduler", "executor"}, Slots: 64, Weight: 1, Facts: facts}
 			value, err := json.Marshal(n)
 			if err != nil {

@@ -12,14 +12,10 @@ import (
 
 // PauseActive asks the attempt's node to have it stand still, or not to start it. A
 // pause that is requested already stays as it is. task.ErrConflict if the record
-// is no longer what was read; ErrFormat, too, if nodes may be of a version that
-// takes no notice.
+// is no longer what was read.
 func (s *Store) PauseActive(ctx context.Context, h Held, who string) (task.Run, error) {
 	if h.PauseRequested {
 		return h.Run, nil
-	}
-	if in := s.Format(); in < FormatProcesses {
-		return task.Run{}, fmt.Errorf("pause run %s of %s: %w: %w: it takes %d, and %d is in force", h.ID, h.Ref(), task.ErrConflict, ErrFormat, FormatProcesses, in)
 	}
 	h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = true, who, "", ""
 	return s.askNode(ctx, h, "pause")
@@ -44,7 +40,7 @@ func (s *Store) askNode(ctx context.Context, h Held, what string) (task.Run, err
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
-		Then: []clientv3.Op{opPut(key, encodeAssigned(&h.Assigned, encode(h.Action), s.explicit()))},
+		Then: []clientv3.Op{opPut(key, encodeAssigned(&h.Assigned, encode(h.Action)))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -13,11 +13,6 @@ func TestPauseActive_AndResumeActive(t *testing.T) {
 	w.create(ref)
 	h := w.dispatch(ref, 1, node)
 	key := store.RunKey{Node: node, Ref: ref, Run: h.ID}
-	old := w.Understanding(store.FormatShadow)
-	_, err := old.PauseActive(ctx, h, "ann")
-	is(t, err, store.ErrFormat)
-	is(t, err, task.ErrConflict)
-
 	run, err := w.PauseActive(ctx, h, "ann")
 	ok(t, err)
 	now := w.held(key)

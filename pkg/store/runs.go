@@ -140,9 +140,6 @@ func (s *Store) readHeld(key string, e *mvccpb.KeyValue, h *Held) error {
 		return fmt.Errorf("%w: %q is not the key of a run", task.ErrInvalid, key)
 	}
 	h.Mod, h.Create = e.ModRevision, e.CreateRevision
-	if err := s.understood(e.Value); err != nil {
-		return err
-	}
 	return decodeHeld(k, e.CreateRevision, e.Value, &h.Assigned)
 }
 
@@ -219,7 +216,7 @@ func (s *Store) CancelQueued(ctx context.Context, ref Ref, id string, who string
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, e.ModRevision)},
-		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), encodeEnded(end, s.explicit()))},
+		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), encodeEnded(end))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -198,7 +198,7 @@ func (s *Store) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, 
 	key := s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
-		Then: []clientv3.Op{opPut(key, encodeWaiting(w, s.explicit()))},
+		Then: []clientv3.Op{opPut(key, encodeWaiting(w))},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
 	switch {
