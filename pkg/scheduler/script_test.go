@@ -441,7 +441,7 @@ func (s *script) task(a *scriptArgs) string {
 func (s *script) ref(name string) store.Ref { return ref(name) }
 
 // edit changes fields of a task as the API does: of a schedule that changes, and of a
-// pause that ends, no tick up to now is left.
+// pause that ends, no tick up to now is left, nor of a task that may run more often.
 func (s *script) edit(a *scriptArgs) string {
 	name := a.subject()
 	fields := s.specs[name]
@@ -461,6 +461,9 @@ func (s *script) edit(a *scriptArgs) string {
 	own := task.Own{}
 	if old.Entry.Own != nil {
 		own = *old.Entry.Own
+	}
+	if before := old.Task.MaxRuns; before > 0 && own.Runs >= before && (t.MaxRuns == 0 || own.Runs < t.MaxRuns) {
+		from = now
 	}
 	switch {
 	case t.Paused && !old.Entry.Paused:

@@ -280,7 +280,7 @@ func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 	add(!now.From.Equal(was.From.Time), "decided up to %s", clockText(now.From.Time))
 	add(!now.Anchor.Equal(was.Anchor.Time), "counts from %s", clockText(now.Anchor.Time))
 	add(ownNow.Runs != ownWas.Runs, "%d of %d runs", ownNow.Runs, now.MaxRuns)
-	add(ownNow.Failures != ownWas.Failures, "%d failures in a row", ownNow.Failures)
+	add(ownNow.Failures != ownWas.Failures, "failures in a row: %d", ownNow.Failures)
 	add(ownNow.Counted != ownWas.Counted && ownNow.Failures == ownWas.Failures, "ends counted")
 	add(ownNow.Node != ownWas.Node, "stays with %s", ownNow.Node)
 	add(now.Paused && !was.Paused, "paused")
