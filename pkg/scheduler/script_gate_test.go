@@ -30,7 +30,9 @@ type verdict struct {
 	lost     bool // no answer comes
 	applied  bool // with lost: it has been applied
 	dies     bool // with lost: the decider ends before it hears of it
-	conflict func(kv.Txn)
+	die      context.CancelFunc
+	written  func(kv.Txn) // called when etcd has applied it
+	conflict func(kv.Txn) // called when it has changed nothing
 }
 
 var errNoAnswer = errors.New("connection lost")
@@ -40,9 +42,21 @@ func (g *gate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		return g.Committer.Commit(ctx, t)
 	}
 
-	g.proposals <- t
-	v := <-g.verdicts
+	var v verdict
+	select {
+	case g.proposals <- t:
+	case <-ctx.Done():
+		return kv.Result{}, errNoAnswer
+	}
+	select {
+	case v = <-g.verdicts:
+	case <-ctx.Done(): // the script has failed
+		return kv.Result{}, errNoAnswer
+	}
 
+	if v.die != nil {
+		defer v.die()
+	}
 	switch {
 	case v.refused:
 		return kv.Result{}, rpctypes.ErrTooManyRequests
@@ -51,7 +65,11 @@ func (g *gate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	}
 
 	res, err := g.Committer.Commit(context.WithoutCancel(ctx), t)
-	if err == nil && !res.Succeeded && !v.lost {
+	switch {
+	case err != nil || v.lost:
+	case res.Succeeded:
+		v.written(t)
+	default:
 		v.conflict(t)
 	}
 	if v.lost {

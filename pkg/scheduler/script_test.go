@@ -121,9 +121,11 @@ type owner struct {
 	decider
 	gate *gate
 
+	mark                         store.Watermark // as the owner knows it
 	nodesChanged, freezesChanged bool
 	freezes                      store.FreezeRecord // as told
 
+	lost   kv.Txn     // the commit whose answer the script has lost last
 	ended  chan error // of the decision that is under way; nil: none is
 	cancel context.CancelFunc
 	unseen bool
@@ -142,7 +144,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		"task": s.task, "edit": s.edit, "delete": s.delete, "trigger": s.trigger, "end": s.end, "hand-back": s.handBack,
 		"cancel": s.cancelRun, "freeze": s.freezeNamespace, "thaw": s.thaw, "put": s.putRecord, "remove": s.removeRecord,
 		"own": s.own, "open": s.open, "decide": s.decide, "propose": s.propose, "deliver": s.deliver, "refuse": s.refuse,
-		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "runs": s.runs, "next": s.next,
+		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "herd": s.herd, "runs": s.runs, "next": s.next,
 		"reads": s.reads,
 	}
 	command, ok := commands[d.Cmd]
@@ -291,7 +293,9 @@ func (s *script) node(a *scriptArgs) string {
 		return ""
 	}
 
-	n.Instance = ""
+	if _, there := s.sessions[name]; there {
+		s.leave(name)
+	}
 	s.joinNode(n)
 	return ""
 }
@@ -419,43 +423,70 @@ func (s *script) task(a *scriptArgs) string {
 		name := arg.Key
 		a.used[name] = true
 
-		fields := map[string]string{"name": "name: " + name, "schedule": `schedule: "* * * * * *"`, "action": "action: {noop: {}}"}
-		a.fields(fields)
-		s.specs[name] = fields
-
-		s.tasks++
-		now := task.At(s.clock())
-		uid := fmt.Sprintf("t%03dabcdefghijkl", s.tasks)
-		s.uids[name] = append(s.uids[name], uid)
-		t := task.Task{Spec: a.spec(name, fields), UID: uid, Generation: 1, CreatedAt: now, UpdatedAt: now}
-		e := task.NewEntry(t, now, now)
-		if t.Paused {
-			e.Own = &task.Own{Pauses: []task.Pause{{Since: now, By: "ann", Until: t.PausedUntil}}}
-		}
-		_, err := s.store.CreateTask(s.ctx, s.ref(name), t, e)
-		s.ok(err)
+		s.createTask(a, name)
 	}
 	return ""
+}
+
+// herd creates so many tasks that are alike, or ends all attempts of theirs.
+func (s *script) herd(a *scriptArgs) string {
+	if a.has("end") {
+		active, err := s.store.Active(s.ctx)
+		s.ok(err)
+		for _, h := range active {
+			s.world.end(h, task.Succeeded)
+		}
+		return ""
+	}
+
+	n, err := strconv.Atoi(a.subject())
+	s.ok(err)
+	for i := range n {
+		s.createTask(a, fmt.Sprintf("task-%03d", i+1))
+	}
+	return ""
+}
+
+func (s *script) createTask(a *scriptArgs, name string) {
+	fields := map[string]string{"name": "name: " + name, "schedule": `schedule: "* * * * * *"`, "action": "action: {noop: {}}"}
+	a.fields(fields)
+	s.specs[name] = fields
+
+	s.tasks++
+	now := task.At(s.clock())
+	uid := fmt.Sprintf("t%03dabcdefghijkl", s.tasks)
+	s.uids[name] = append(s.uids[name], uid)
+	t := task.Task{Spec: a.spec(name, fields), UID: uid, Generation: 1, CreatedAt: now, UpdatedAt: now}
+	e := task.NewEntry(t, now, now)
+	if t.Paused {
+		e.Own = &task.Own{Pauses: []task.Pause{{Since: now, By: "ann", Until: t.PausedUntil}}}
+	}
+	_, err := s.store.CreateTask(s.ctx, s.ref(name), t, e)
+	s.ok(err)
 }
 
 func (s *script) ref(name string) store.Ref { return ref(name) }
 
 // edit changes fields of a task as the API does: of a schedule that changes, and of a
-// pause that ends, no tick up to now is left, nor of a task that may run more often.
+// pause that ends, no tick up to now is left, nor of a task that may run more often, or of an
+// entry that could not be read.
 func (s *script) edit(a *scriptArgs) string {
 	name := a.subject()
 	fields := s.specs[name]
 	a.fields(fields)
 
 	old, err := s.store.Task(s.ctx, s.ref(name))
-	s.ok(err)
+	mend := errors.Is(err, task.ErrInvalid) && old.EntryMod != 0
+	if !mend {
+		s.ok(err)
+	}
 	now := task.At(s.clock())
 	t := old.Task
 	t.Spec, t.UpdatedAt = a.spec(name, fields), now
 	t.Generation++
 
 	from, anchor := old.Entry.From, old.Entry.Anchor
-	if !task.SameTicks(old.Task.Spec, t.Spec) {
+	if mend || !task.SameTicks(old.Task.Spec, t.Spec) {
 		from, anchor = now, now
 	}
 	own := task.Own{}
@@ -655,6 +686,7 @@ func (s *script) open(a *scriptArgs) string {
 	if err := s.owner.open(); err != nil {
 		return "cannot open the shard: " + plainError(err)
 	}
+	s.owner.mark = s.world.mark()
 	return ""
 }
 
@@ -727,8 +759,6 @@ func (s *script) decide(a *scriptArgs) string {
 
 func (s *script) decideAll(summary bool) string {
 	s.summary = summary
-	defer func() { s.summary = false }()
-
 	var out strings.Builder
 	for s.step(&out) {
 		s.answer(&out, verdict{})
@@ -739,6 +769,7 @@ func (s *script) decideAll(summary bool) string {
 // propose has the owner decide up to its next commit, which is not sent yet.
 func (s *script) propose(a *scriptArgs) string {
 	a.by()
+	s.summary = a.has("summary")
 	s.begin(a)
 
 	var out strings.Builder
@@ -764,7 +795,7 @@ func (s *script) begin(a *scriptArgs) {
 // start has the owner decide, beside the script, which answers its commits.
 func (s *script) start(o *owner) {
 	ctx, cancel := context.WithCancel(s.ctx)
-	ended := make(chan error)
+	ended := make(chan error, 1)
 	o.ended, o.cancel, o.commit = ended, cancel, false
 	o.gate.open.Store(true)
 
@@ -781,9 +812,13 @@ func (s *script) step(out *strings.Builder) bool {
 	for {
 		select {
 		case txn := <-o.gate.proposals:
-			o.commit = true
-			o.gate.txn = txn
-			s.writeCommit(out, txn)
+			again := len(o.lost.Then) > 0 && s.sameContent(txn, o.lost)
+			o.commit, o.gate.txn = true, txn
+			if again {
+				fmt.Fprintln(out, "sent again")
+			} else {
+				s.writeCommit(out, txn)
+			}
 			return true
 
 		case err := <-o.ended:
@@ -815,24 +850,64 @@ func (s *script) conclude(out *strings.Builder) string {
 	if out.Len() == 0 {
 		return "nothing to commit"
 	}
+	return withoutRepetitions(out.String())
+}
+
+// withoutRepetitions tells a commit that is rejected over and over once. How often that goes
+// on is not what scripts are about.
+func withoutRepetitions(text string) string {
+	blocks := strings.SplitAfter(text, "\n")
+	var list []string
+	for _, line := range blocks {
+		if n := len(list); n == 0 || strings.HasPrefix(line, "commit") || strings.HasPrefix(list[n-1], "stops") || strings.HasPrefix(line, "stops") {
+			list = append(list, line)
+		} else {
+			list[n-1] += line
+		}
+	}
+
+	var out strings.Builder
+	const again = "the same again, and rejected\n"
+	for i, block := range list {
+		switch {
+		case i == 0 || block != list[i-1] || !strings.Contains(block, "rejected: "):
+			out.WriteString(block)
+		case !strings.HasSuffix(out.String(), again):
+			out.WriteString(again)
+		}
+	}
 	return out.String()
 }
 
 // answer lets the commit that is under way have its fate.
 func (s *script) answer(out *strings.Builder, v verdict) {
 	o := s.owner
-	v.conflict = func(txn kv.Txn) { fmt.Fprintf(out, "rejected: %s\n", s.conflictText(txn)) }
+	lost := o.lost
+	v.conflict = func(txn kv.Txn) {
+		if len(lost.Then) > 0 && s.world.mark() == s.markOf(lost) {
+			o.mark = s.world.mark()
+			fmt.Fprintln(out, "it was written already")
+			return
+		}
+		fmt.Fprintf(out, "rejected: %s\n", s.conflictText(txn))
+	}
+	v.written = func(txn kv.Txn) { o.mark = s.markOf(txn) }
+	o.lost = kv.Txn{}
+	if v.lost {
+		o.lost = o.gate.txn
+	}
 	switch {
 	case v.refused:
 		fmt.Fprintln(out, "refused by etcd")
-	case v.lost && v.dies:
-		o.cancel()
+	case v.dies:
+		v.die = o.cancel
 	}
 	o.gate.verdicts <- v
 }
 
 // settle answers the commit that is under way, and goes on to the end of the decision.
 func (s *script) settle(a *scriptArgs, v verdict) string {
+	a.by()
 	if s.owner.ended == nil {
 		a.d.Fatalf(a.t, "no commit is under way")
 	}
@@ -849,7 +924,7 @@ func (s *script) settle(a *scriptArgs, v verdict) string {
 	if out.Len() == 0 {
 		return "committed"
 	}
-	return out.String()
+	return withoutRepetitions(out.String())
 }
 
 // deliver sends the commit that was proposed.

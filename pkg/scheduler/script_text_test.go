@@ -46,7 +46,7 @@ const (
 func (s *script) writeCommit(out *strings.Builder, txn kv.Txn) {
 	keys := s.store.Keys()
 	var facts []fact
-	var mark, before store.Watermark
+	mark, before := s.markOf(txn), s.owner.mark
 	written := map[string]bool{}
 
 	guarded := map[string]bool{}
@@ -60,10 +60,6 @@ func (s *script) writeCommit(out *strings.Builder, txn kv.Txn) {
 		old := s.get(key)
 
 		if key == keys.Watermark(0) {
-			mark = s.decodeMark(op.ValueBytes())
-			if old != nil {
-				before = s.decodeMark(old.Value)
-			}
 			continue
 		}
 		if sk, ok := keys.ParseShard(key); ok {
@@ -90,7 +86,7 @@ func (s *script) writeCommit(out *strings.Builder, txn kv.Txn) {
 	for _, f := range facts {
 		fmt.Fprintf(out, "  %s\n", f.text)
 	}
-	s.writeConditions(out, txn, written, !mark.Time.Equal(before.Time.Time))
+	s.writeConditions(out, txn, written, !mark.Time.Equal(before.Time.Time) || mark.Last != before.Last)
 }
 
 // writeSummary writes how many facts of each kind a commit has.
@@ -402,7 +398,7 @@ func (s *script) runTextOf(name, id string) string {
 }
 
 // writeConditions writes what a commit compares beside what it writes. Of what every commit
-// compares only the absence is told; moves is whether the watermark's time moves.
+// compares only the absence is told; moves is whether the watermark does.
 func (s *script) writeConditions(out *strings.Builder, txn kv.Txn, written map[string]bool, moves bool) {
 	keys := s.store.Keys()
 	always := map[string]string{keys.Owner(0): "owner", keys.Watermark(0): "watermark", keys.Freezes(): "freezes"}
@@ -540,10 +536,26 @@ func (s *script) get(key string) *mvccpb.KeyValue {
 	return res.Kvs[0]
 }
 
-func (s *script) decodeMark(value []byte) store.Watermark {
-	m, err := store.DecodeWatermark(value)
-	s.ok(err)
+// markOf is the watermark that a commit writes.
+func (s *script) markOf(txn kv.Txn) (m store.Watermark) {
+	for _, op := range txn.Then {
+		if string(op.KeyBytes()) != s.store.Keys().Watermark(0) {
+			continue
+		}
+		var err error
+		m, err = store.DecodeWatermark(op.ValueBytes())
+		s.ok(err)
+	}
 	return m
+}
+
+// sameContent reports whether two commits are copies of one: all but the nonce is the same.
+func (s *script) sameContent(a, b kv.Txn) bool {
+	mark := s.store.Keys().Watermark(0)
+	return slices.EqualFunc(a.Then, b.Then, func(a, b clientv3.Op) bool {
+		return bytes.Equal(a.KeyBytes(), b.KeyBytes()) && a.IsDelete() == b.IsDelete() &&
+			(string(a.KeyBytes()) == mark || bytes.Equal(a.ValueBytes(), b.ValueBytes()))
+	})
 }
 
 // shortName is namespace/name without the default namespace.
