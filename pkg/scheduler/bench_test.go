@@ -137,7 +137,7 @@ func BenchmarkPlan(b *testing.B) {
 	at := *now
 	b.ReportAllocs()
 	for b.Loop() {
-		w.plan(at).undo()
+		w.abandoned(w.plan(at))
 	}
 }
 

@@ -35,7 +35,7 @@ func (t *taskState) buried() bool {
 // bury has a task deleted when its schedule has nothing more to come, nothing of
 // it waits or is active, and its ttl is over.
 func (p *plan) bury(t *taskState) {
-	if t.how.ttl == 0 || t.when.manual || t.next != 0 || !t.idle() || p.drafts[t] != nil {
+	if t.how.ttl == 0 || t.when.manual || t.next != 0 || !t.idle() || p.changesEntry(t) {
 		return
 	}
 	now := p.now.UnixMilli()

@@ -75,14 +75,10 @@ func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 // fanOut has a tick become a run with parts.
 func (p *plan) fanOut(t *taskState, run task.Run, f *task.Fan) {
 	p.w.spanEnds(t)
-	q := task.Waiting{Run: p.begin(run, f)}
-	t.started = true // what waits of the task counts it from the next commit on
-	p.commit.Enqueue(t.ref(p.w.shard), q)
+	p.changeOf(t).started = true // what waits of the task counts it from the next commit on
+	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: p.begin(run, f)}}})
+	p.lookAgain(t)
 	p.ran(t, run.ScheduledTime.UnixMilli())
-	p.then = append(p.then, func(rev int64) {
-		p.w.enqueued(t, &waiting{Waiting: q, mod: rev})
-		p.w.look(t)
-	})
 	p.counts.run++
 }
 
@@ -108,17 +104,14 @@ func (p *plan) startParent(t *taskState, q *waiting) bool {
 	w := q.Waiting
 	w.Run = p.begin(w.Run, f)
 	p.rewrite(t, q, w)
-	t.started = true // its first part goes with the next commit
+	p.changeOf(t).started = true // its first part goes with the next commit
 	return true
 }
 
-// rewrite puts another version of a queue record.
+// rewrite puts another version of a parent's queue record.
 func (p *plan) rewrite(t *taskState, q *waiting, w task.Waiting) {
-	p.commit.Requeue(t.ref(p.w.shard), w, q.mod)
-	p.then = append(p.then, func(rev int64) {
-		q.Waiting, q.mod, q.toldAt = w, rev, p.now
-		p.w.look(t)
-	})
+	p.add(runRequeued{t, q, &w})
+	p.lookAgain(t)
 }
 
 // parent sees to a run that has its parts: it ends it if all have ended, asks for its

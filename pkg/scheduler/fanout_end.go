@@ -25,7 +25,7 @@ func (p *plan) endParent(t *taskState, q *waiting) bool {
 	if end.State == task.Failed {
 		p.commit.BuryParent(ref, end, q.Env)
 	}
-	p.then = append(p.then, func(int64) { p.w.look(t) }) // another may start now, and the parts go
+	p.lookAgain(t) // another may start now, and the parts go
 	return true
 }
 
@@ -147,8 +147,7 @@ func (p *plan) endNowhere(t *taskState, q *waiting, nowhere map[int]bool) bool {
 		}
 		end := p.partRun(t, q, i)
 		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(p.now), "its record is gone"
-		p.commit.EndPart(t.ref(p.w.shard), end)
-		p.ends(t, end)
+		p.add(partEnded{task: t, end: &end})
 		p.w.log.Error("a part of a run is nowhere on record; it is lost", zap.String("task", t.fullName()), zap.String("run", end.ID))
 	}
 	return true

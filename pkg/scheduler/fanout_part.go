@@ -26,16 +26,16 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 		n, gone, found := p.nodeOf(t, q, index, nil)
 		switch {
 		case gone:
-			return p.giveUp(t, q, at, ended, succeeded)
+			return p.losePart(t, q, at, ended, succeeded)
 		case !found && q.Fan.Nodes == nil && p.tooLate(q):
 			return p.missPart(t, q, at, ended, succeeded)
 		case !found && q.Fan.Nodes == nil:
 			return false, true
 		case !found:
 			continue
-		case t.started:
+		case p.starts(t):
 			p.unpick(n)
-			p.then = append(p.then, func(int64) { p.w.look(t) })
+			p.lookAgain(t)
 			return false, true
 		}
 		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
@@ -57,9 +57,9 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 	return false, true
 }
 
-// giveUp ends a part whose node has been away for as long as lost attempts are
+// losePart ends a part whose node has been away for as long as lost attempts are
 // waited for.
-func (p *plan) giveUp(t *taskState, q *waiting, at, ended, succeeded int) (done, ok bool) {
+func (p *plan) losePart(t *taskState, q *waiting, at, ended, succeeded int) (done, ok bool) {
 	if !p.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
@@ -75,9 +75,8 @@ func (p *plan) giveUp(t *taskState, q *waiting, at, ended, succeeded int) (done,
 // have left any more.
 func (p *plan) endLeft(t *taskState, q *waiting, w task.Waiting, end task.Run) {
 	end.EndedAt, end.Attempt = task.At(p.now), 0
-	p.commit.EndPart(t.ref(p.w.shard), end)
+	p.add(partEnded{task: t, end: &end})
 	p.rewrite(t, q, w)
-	p.ends(t, end)
 }
 
 // tooLate reports whether the start deadline of a run's next part has passed: it is as
@@ -172,8 +171,8 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 		p.w.wakeAt(at)
 		return true
 	}
-	if t.started {
-		p.then = append(p.then, func(int64) { p.w.look(t) })
+	if p.starts(t) {
+		p.lookAgain(t)
 		return true
 	}
 	n, gone, ok := p.nodeOf(t, parent, index, q)
@@ -205,13 +204,7 @@ func (p *plan) endWaitingPart(t *taskState, q, parent *waiting, state task.State
 	end := q.Run
 	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
 	p.dequeue(t, q)
-	p.commit.Record(t.ref(p.w.shard), end)
-	p.ends(t, end)
-	p.then = append(p.then, func(int64) { p.w.look(t) })
+	p.add(partEnded{task: t, end: &end, waited: true})
+	p.lookAgain(t)
 	return true
-}
-
-// ends takes into memory that the commit has ended a part.
-func (p *plan) ends(t *taskState, end task.Run) {
-	p.then = append(p.then, func(rev int64) { p.w.takeBack(t, end.ID, end.AsPart(), rev) })
 }

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -115,10 +114,8 @@ func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
 func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 	p.w.spanEnds(t)
 	run.State, run.Reason = task.Queued, reason
-	q := task.Waiting{Run: run}
-	p.commit.Enqueue(t.ref(p.w.shard), q)
+	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: run}}})
 	p.ran(t, run.ScheduledTime.UnixMilli())
-	p.then = append(p.then, func(rev int64) { p.w.enqueued(t, &waiting{Waiting: q, mod: rev}) })
 	p.counts.queued++
 }
 
@@ -156,8 +153,8 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 // dispatch makes the run in p.attempt an attempt for the node that was picked for
 // it.
 func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
-	p.given = append(p.given, n)
-	t.started = true
+	p.reserved = append(p.reserved, n)
+	p.changeOf(t).started = true
 	a := &p.attempt
 	if a.Owner == "" { // a person asked for it
 		a.Owner = p.w.e.cfg.Node
@@ -230,16 +227,13 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 		}
 	}
 	p.move(t, from.UnixMilli())
-	p.then = append(p.then, func(int64) {
-		p.w.reschedule(t)
-		p.w.look(t)
-	})
+	p.lookAgain(t)
 	return complete
 }
 
 // move sets an entry's from: its ticks up to there are decided.
 func (p *plan) move(t *taskState, from int64) {
-	p.change(t, func(d *draft) { d.from = from })
+	p.changeEntry(t, func(c *entryChange) { c.from = from })
 }
 
 // goesFirst reports whether the first of several late ticks may start at once.
@@ -291,9 +285,8 @@ func (p *plan) queue(t *taskState) {
 			}
 			continue
 		}
-		if t.started {
-			// At most one in a revision: the others in the next.
-			p.then = append(p.then, func(int64) { p.w.look(t) })
+		if p.starts(t) {
+			p.lookAgain(t) // at most one in a revision: the others in the next
 			return
 		}
 		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.begun(), expired: q.expired(now), replacer: q == replacer, newer: replacer != nil && q.ID > replacer.ID}
@@ -371,22 +364,12 @@ func (p *plan) waitsFor(t *taskState, q *waiting, reason string) bool {
 	}
 	w := q.Waiting
 	w.Reason = reason
-	p.commit.Requeue(t.ref(p.w.shard), w, q.mod)
-	p.then = append(p.then, func(rev int64) { q.Waiting, q.mod = w, rev })
+	p.add(runRequeued{t, q, &w})
 	return true
 }
 
 func (p *plan) dequeue(t *taskState, q *waiting) {
-	p.commit.Dequeue(t.ref(p.w.shard), q.ID, q.mod)
-	p.then = append(p.then, func(rev int64) {
-		p.w.gone[t.fullName()+"/"+q.ID] = rev
-		if i := slices.Index(t.queue(), q); i >= 0 {
-			p.w.dequeued(t, i)
-		}
-		if t.empty() {
-			p.w.look(t) // nobody else will, to forget it
-		}
-	})
+	p.add(runDequeued{t, q})
 }
 
 // attempts ends those that are lost, and asks those to end that are unwanted.
@@ -429,33 +412,21 @@ func (p *plan) askCancel(t *taskState, a *attempt) {
 		reason = task.ReasonReplaced
 		p.commit.GuardEntry(t.fullName(), t.mod) // whose policy it is
 	}
-	p.commit.AskCancel(a.watch.held, who, reason)
-	p.then = append(p.then, func(int64) { a.watch.ask, a.watch.asked = false, true })
+	p.add(cancelAsked{a, who, reason})
 }
 
 func (p *plan) lose(t *taskState, a *attempt) {
 	end := a.watch.held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
-	var next *task.Waiting
+	var next *waiting
 	switch {
 	case a.watch.unreadable != nil: // nor does anybody know of a next one
 		end.UID, end.Owner = t.uidText(), p.w.e.cfg.Node
 		end.Message = "the record of its attempt could not be read: " + a.watch.unreadable.Error()
 	case !t.orphan(a.run) && !t.goesWithParent(a.run):
-		next = p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64())
-	}
-	p.commit.EndLost(a.watch.held, end, next)
-	if next == nil && a.watch.unreadable == nil && !t.orphan(a.run) {
-		p.commit.Bury(a.watch.held, end)
-	}
-	p.then = append(p.then, func(rev int64) {
-		p.w.e.metrics.lost.Inc()
-		p.w.ended(t, a.run, rev+1)
-		if next == nil {
-			p.w.takeBack(t, a.run, end.AsPart(), rev)
+		if retry := p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64()); retry != nil {
+			next = &waiting{Waiting: *retry}
 		}
-		if next != nil {
-			p.w.enqueued(t, &waiting{Waiting: *next, mod: rev})
-		}
-	})
+	}
+	p.add(runLost{t, a, &end, next})
 }

@@ -56,20 +56,23 @@ func (p *plan) countEnds(t *taskState) {
 	}
 	_, pauseEnds := t.silence()
 	pause := failures >= t.how.pauseAfter && (!t.paused || pauseEnds)
-	p.change(t, func(d *draft) {
-		d.own.Failures, d.own.Counted = failures, ends[len(ends)-1].mod
+	p.changeEntry(t, func(c *entryChange) {
+		c.own.Failures, c.own.Counted = failures, ends[len(ends)-1].mod
 		if pause {
-			d.paused = true
-			d.own.Pauses = pausedByFailures(d.own.Pauses, failures, p.now)
+			c.paused = true
+			c.own.Pauses = pausedByFailures(c.own.Pauses, failures, p.now)
 		}
 	})
 	if pause {
-		p.then = append(p.then, func(int64) {
-			p.w.e.metrics.paused.Inc()
-			p.w.log.Info("a task is paused: it failed too often", zap.String("task", t.fullName()), zap.Int("failures", failures))
-		})
+		p.add(taskPaused{t, failures})
 	}
-	p.then = append(p.then, func(int64) { past.ends = past.uncounted() })
+	p.add(failuresCounted{past})
+}
+
+// reportPaused reports that a task was paused after its failures.
+func (w *worker) reportPaused(t *taskState, failures int) {
+	w.e.metrics.paused.Inc()
+	w.log.Info("a task is paused: it failed too often", zap.String("task", t.fullName()), zap.Int("failures", failures))
 }
 
 // pausedByFailures adds a pause to the latest. A pause with an end that it cuts
@@ -87,7 +90,7 @@ func pausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.P
 // anchorAnew gives a task whose schedule counts from the end of its last run its
 // next tick, when that run and all else of the task has ended.
 func (p *plan) anchorAnew(t *taskState) {
-	if !t.follows() || !t.fires() || t.next != 0 || !t.idle() || p.drafts[t] != nil {
+	if !t.follows() || !t.fires() || t.next != 0 || !t.idle() || p.changesEntry(t) {
 		return
 	}
 	now := p.now.UnixMilli()
@@ -108,7 +111,7 @@ func (p *plan) anchorAnew(t *taskState) {
 	if !p.fits(t, 2, 2*t.bytes()) {
 		return
 	}
-	p.change(t, func(d *draft) { d.anchor = anchor })
+	p.changeEntry(t, func(c *entryChange) { c.anchor = anchor })
 }
 
 // anchorAfter is from when the period counts after which a task ticks again: from

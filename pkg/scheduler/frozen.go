@@ -62,9 +62,6 @@ func (p *plan) skipFrozen(t *taskState, upTo int64) bool {
 		p.skip(t, run, task.ReasonFrozen)
 		p.move(t, last.UnixMilli())
 	}
-	p.then = append(p.then, func(int64) {
-		p.w.reschedule(t)
-		p.w.look(t)
-	})
+	p.lookAgain(t)
 	return true
 }

@@ -90,7 +90,7 @@ func (t *taskState) sticks() int {
 // another than it says.
 func (p *plan) stick(t *taskState, n *task.Node) {
 	if t.how.sticky() && p.own(t).Node != n.Name {
-		p.change(t, func(d *draft) { d.own.Node = n.Name })
+		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })
 	}
 }
 

@@ -11,23 +11,39 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// plan is one commit in the making, and what follows when it succeeds.
+// A plan is one decision in the making: what the shard's next commit writes, and what changes in
+// memory if it succeeds. It changes memory in three ways:
+//
+//   - Claims, entry changes and effects say what the commit writes. They change memory only when
+//     it has succeeded (committed).
+//   - Reservations are what shards compete for: slots of nodes and catch-up tokens. They are
+//     taken while deciding, and given back if the commit does not succeed (abandoned).
+//   - Notes say when to look at something again: looks, wakes, rests, the need for history, ends of
+//     spans. They are kept whatever becomes of the commit. They never change what is decided,
+//     only when it is looked at.
+//
+// A worker has one plan at a time, and applies no event before it knows what became of its commit:
+// claims and effects point into the state that they were made from.
 type plan struct {
 	w       *worker
 	now     time.Time
 	commit  *store.Commit
-	freezes *task.Freezes         // nil: none
-	touched []*taskState          // those that it changes
-	claims  []claim               // ticks that it has run
-	given   []*task.Node          // on which runs are reserved, as they were known
-	counts  outcomes              // of the ticks that it decides
-	then    []func(rev int64)     // what is rare, when it has succeeded
-	popped  []*taskState          // taken off the heap: their tick is decided here
-	drafts  map[*taskState]*draft // entries that it writes
-	full    bool
+	freezes *task.Freezes // nil: none
+
+	changes []change     // of the tasks that it touches
+	claims  []claim      // ticks and waiting runs that it dispatches
+	effects []effect     // all else, in order
+	popped  []*taskState // off the heap: their tick is decided here
+
+	reserved []*task.Node // a slot each, as the nodes were known
+	tokens   int          // for late ticks
+
+	again  []*taskState // to be looked at when it is known what became of the commit
+	counts outcomes     // of the ticks that it decides
+
+	full    bool          // no more fits into the commit
 	apart   bool          // what is due is decided in its entries, and the watermark stays
-	tokens  int           // taken for late ticks
-	attempt task.Assigned // scratch
+	attempt task.Assigned // reused for each claim
 }
 
 // claim is an attempt that a plan puts into an inbox.
@@ -43,33 +59,48 @@ type outcomes struct{ run, queued, skipped, missed int64 }
 
 // plan decides what one commit can hold.
 func (w *worker) plan(now time.Time) *plan {
-	p := &plan{w: w, now: now, apart: w.overtaken >= mostOvertaken, commit: w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark)}
-	p.freezes, p.commit.Freezes = w.e.frozen()
+	p := w.newPlan(now)
+
 	// First what is owed: entries that the watermark does not cover, then tasks
 	// that are behind. A commit that pays of it leaves the watermark where it
 	// is; the next one finds what else is due.
 	if owed := p.uncovered(); !owed && !p.behind() {
 		p.ticks()
 	}
+
 	p.waiting()
 	p.purge()
+
 	return p
+}
+
+// newPlan returns an empty plan. It has the slices of the plan before, of which nothing is used any
+// more: a worker has one plan at a time.
+func (w *worker) newPlan(now time.Time) *plan {
+	old := &w.lastPlan
+	clear(old.changes)
+	clear(old.claims)
+	clear(old.effects)
+	clear(old.popped)
+	clear(old.reserved)
+	clear(old.again)
+
+	*old = plan{
+		w: w, now: now, apart: w.overtaken >= mostOvertaken,
+		commit:  w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark),
+		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
+		reserved: old.reserved[:0], again: old.again[:0],
+	}
+	old.freezes, old.commit.Freezes = w.e.frozen()
+
+	return old
 }
 
 // idle reports whether there is nothing to commit.
 func (p *plan) idle() bool { return p.commit.Empty() }
 
-// close ends the plan's hold on its tasks.
-func (p *plan) close() {
-	for _, t := range p.touched {
-		t.touched, t.started = false, false
-	}
-}
-
-// done takes into memory what the commit has written, at revision rev.
-func (p *plan) done(rev int64) {
-	p.close()
-	w := p.w
+// committed takes into memory what the commit has written, at revision rev.
+func (w *worker) committed(p *plan, rev int64) {
 	w.known, w.mark = rev, p.commit.Watermark
 	switch {
 	case len(p.popped) == 0: // it says nothing of edits
@@ -78,6 +109,7 @@ func (p *plan) done(rev int64) {
 	default:
 		w.overtaken = 0
 	}
+
 	for _, c := range p.claims {
 		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
 		c.t.turned(c.node)
@@ -87,25 +119,33 @@ func (p *plan) done(rev int64) {
 	}
 	w.e.metrics.decided(p.counts)
 	w.e.recent.decided(p)
-	for t, d := range p.drafts {
-		d.keep(t, rev)
+
+	// Entries before effects: what an effect counts may depend on what the entry says now.
+	for i := range p.changes {
+		if c := &p.changes[i]; c.entry != nil {
+			c.entry.apply(c.task, rev)
+		}
 	}
-	for _, f := range p.then {
-		f(rev)
+	for _, e := range p.effects {
+		e.apply(w, rev, p.now)
 	}
+
+	// Now that all of it is known, the next ticks.
 	for _, t := range p.popped {
 		w.ticked(t)
 		w.decided(t)
 	}
-	for t := range p.drafts {
-		w.count(t)
-		w.reschedule(t)
-		w.decided(t)
-	}
-	for _, t := range p.touched {
-		t.failed = 0
+	for i := range p.changes {
+		c := &p.changes[i]
+		if c.entry != nil {
+			w.count(c.task)
+			w.reschedule(c.task)
+			w.decided(c.task)
+		}
+
+		c.task.failed = 0
 		if len(w.stubborn) > 0 {
-			delete(w.stubborn, t.fullName())
+			delete(w.stubborn, c.task.fullName())
 		}
 	}
 	for t := range w.uncovered {
@@ -113,24 +153,36 @@ func (p *plan) done(rev int64) {
 			delete(w.uncovered, t)
 		}
 	}
+
+	for _, t := range p.again {
+		w.look(t)
+	}
+
+	p.commit = nil // it may be large, and the next plan may be long in coming
 }
 
-// undo puts everything back as if there had been no plan.
-func (p *plan) undo() {
-	p.close()
-	for _, n := range p.given {
-		p.w.e.cfg.Fleet.Take(n.Name)
+// abandoned gives back what the plan has reserved: nothing of it was written. All that it would have
+// changed is looked at again.
+func (w *worker) abandoned(p *plan) {
+	for _, n := range p.reserved {
+		w.e.cfg.Fleet.Take(n.Name)
 	}
 	if p.tokens > 0 {
-		p.w.e.pace.give(p.tokens)
+		w.e.pace.give(p.tokens)
 	}
+
 	for _, t := range p.popped {
-		p.w.due.set(t, t.next)
+		w.due.set(t, t.next)
 	}
-	for _, t := range p.touched {
-		p.w.look(t)
+	for i := range p.changes {
+		w.look(p.changes[i].task)
 	}
+
+	p.commit = nil
 }
+
+// lookAgain notes that a task is to be looked at when it is known what became of the commit.
+func (p *plan) lookAgain(t *taskState) { p.again = append(p.again, t) }
 
 // fits makes room for a task's change, which has to follow; false if the commit
 // is full, or if the task has to go alone because two commits failed for it.
@@ -139,19 +191,20 @@ func (p *plan) fits(t *taskState, records, bytes int) bool {
 }
 
 func (p *plan) admit(t *taskState, room bool) bool {
-	if t.failed >= 2 && !t.touched && len(p.touched) > 0 || !room {
+	alone := t.failed >= 2
+
+	if alone && p.changed(t) == nil && len(p.changes) > 0 || !room {
 		p.full = true
 	}
 	if p.full {
 		return false
 	}
-	if !t.touched {
-		t.touched = true
-		p.touched = append(p.touched, t)
-	}
-	if t.failed >= 2 {
+
+	p.changeOf(t)
+	if alone {
 		p.full = true // nobody after it
 	}
+
 	return true
 }
 
@@ -290,7 +343,6 @@ func (p *plan) purge() {
 		if p.full || !p.commit.Fits(1, roomForRecord) {
 			return
 		}
-		p.commit.Purge(key, mod)
-		p.then = append(p.then, func(int64) { delete(p.w.purges, key) })
+		p.add(recordPurged{key, mod})
 	}
 }

@@ -44,15 +44,11 @@ func (p *plan) skip(t *taskState, run task.Run, reason string) {
 	if now.count > 1 {
 		record.Last, record.Count = task.At(instant(now.last)), now.count
 	}
+	effect := ticksSkipped{task: t, record: &record, span: &now}
 	if extends {
-		p.commit.Extend(t.ref(p.w.shard), record, before.mod)
-	} else {
-		p.commit.Record(t.ref(p.w.shard), record)
+		effect.extends = before.mod
 	}
-	p.then = append(p.then, func(rev int64) {
-		now.mod = rev
-		p.w.spans[t] = &now
-	})
+	p.add(effect)
 	p.counts.skipped += max(run.Count, 1)
 }
 

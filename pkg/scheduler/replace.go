@@ -19,7 +19,7 @@ func (p *plan) finish(t *taskState, q *waiting, state task.State, reason string)
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
 	p.dequeue(t, q)
 	p.commit.Record(t.ref(p.w.shard), end)
-	p.then = append(p.then, func(int64) { p.w.look(t) }) // another may start now
+	p.lookAgain(t) // another may start now
 }
 
 // drop ends the oldest ticks that wait, so many, for one that comes. There has to
@@ -31,7 +31,7 @@ func (p *plan) drop(t *taskState, n int) {
 		}
 		if q.Trigger != task.TriggerManual && !q.begun() && !t.holds(q.ID) {
 			p.finish(t, q, task.Skipped, task.ReasonDropped)
-			t.started = true // so that the queue is left alone in this revision
+			p.changeOf(t).started = true // so that the queue is left alone in this revision
 			n--
 		}
 	}

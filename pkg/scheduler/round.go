@@ -39,14 +39,14 @@ func (w *worker) round(ctx context.Context) error {
 		}
 		p := w.plan(now)
 		if p.idle() {
-			p.close()
+			p.commit = nil
 			if len(w.unread) > 0 {
 				continue
 			}
 			return nil
 		}
 		if err := w.e.cfg.May(); err != nil {
-			p.undo()
+			w.abandoned(p)
 			return fmt.Errorf("%w: %w", task.ErrFenced, err)
 		}
 		began := time.Now()
@@ -59,16 +59,16 @@ func (w *worker) round(ctx context.Context) error {
 		var conflict *store.Conflict
 		switch {
 		case err == nil:
-			p.done(rev)
+			w.committed(p, rev)
 			w.went()
 			conflicts = 0
 			if w.comesDue(now) {
 				return nil // of what is left, a thousand parts may be, each of which takes a commit
 			}
 		case errors.As(err, &conflict):
-			p.undo()
+			w.abandoned(p)
 			w.settle(p, conflict, now)
-			if err := w.giveUp(p); err != nil {
+			if err := w.setAside(p); err != nil {
 				return err
 			}
 			if conflict.Revised != nil {
@@ -89,7 +89,7 @@ func (w *worker) round(ctx context.Context) error {
 			}
 		case errors.Is(err, task.ErrUnavailable):
 			// Nothing was written: etcd has no space, or is too busy. Later.
-			p.undo()
+			w.abandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
 			w.wakeAt(now.Add(time.Second))
 			if !sleep(ctx, 250*time.Millisecond) {
@@ -97,7 +97,7 @@ func (w *worker) round(ctx context.Context) error {
 			}
 			return nil
 		default:
-			p.undo()
+			w.abandoned(p)
 			return err
 		}
 	}
@@ -167,13 +167,13 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 	}
 	for _, node := range c.Nodes {
 		w.wakeAt(now.Add(suspicion))
-		for _, n := range p.given {
+		for _, n := range p.reserved {
 			if n.Name == node {
 				w.e.cfg.Fleet.Suspect(node, n.Revision, now)
 			}
 		}
-		for _, t := range p.touched {
-			t.watchAnew(func(a *attempt) bool { return a.node == node })
+		for i := range p.changes {
+			p.changes[i].task.watchAnew(func(a *attempt) bool { return a.node == node })
 		}
 	}
 	for t, yes := range failed {
@@ -221,12 +221,14 @@ func (w *worker) forget(t *taskState) {
 // mostFailures is how many commits in a row may fail for a task.
 const mostFailures = 20
 
-// giveUp ends it with a task that fails commit after commit: it goes alone, but
+// setAside ends it with a task that fails commit after commit: it goes alone, but
 // it goes first, and would hold up all others. What is known of it may be wrong:
 // the shard is opened again, once. If that does not help, the task has no ticks
 // until its records change.
-func (w *worker) giveUp(p *plan) error {
-	for _, t := range p.touched {
+func (w *worker) setAside(p *plan) error {
+	for i := range p.changes {
+		t := p.changes[i].task
+
 		switch name := t.fullName(); {
 		case t.failed < mostFailures:
 		case !w.stubborn[name]:

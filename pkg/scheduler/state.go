@@ -28,6 +28,7 @@ type taskState struct {
 	generation   int32
 
 	at      int32  // place in the heap, or -1
+	change  int32  // place among the changes of the plan in the making; see plan.changed
 	name    uint16 // length of namespace/name
 	added   uint16 // records of history since the last trim
 	uid     uint8  // length of the uid
@@ -38,8 +39,6 @@ type taskState struct {
 	paused  bool
 	secret  bool // its attempts read secrets
 	looked  bool // it is among the worker's looks
-	touched bool // the plan in the making changes it
-	started bool // and dispatches, or drops, a run of it
 	kind    kind // as what the worker counts it
 }
 

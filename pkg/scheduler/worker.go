@@ -38,6 +38,8 @@ type worker struct {
 	known   int64 // the watermark's mod revision
 	applied int64 // all events up to here are applied
 
+	lastPlan plan // the one under way, or the last: the next one reuses its slices
+
 	batches   <-chan store.ShardBatch // what the watch tells
 	revised   int64                   // the mod revision of the shard's key revised; 0: it is not there
 	revisedAt int64                   // the revision at which that was so

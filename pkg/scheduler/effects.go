@@ -1,0 +1,198 @@
+package scheduler
+
+import (
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// An effect is a change that a plan makes to the shard: to its records when the commit
+// succeeds, and to memory after that. Nothing of it is visible before. If the commit fails,
+// the effect is dropped, and memory is as if nobody had planned it.
+//
+// Two kinds of changes are not effects, since every tick makes them: claims (an attempt put into
+// an inbox) and entry changes. See plan.
+type effect interface {
+	// write adds the change to the commit. It is called once, when the effect is added.
+	write(c *store.Commit)
+	// apply makes the change in memory. It is called once, after the commit has succeeded: at
+	// revision rev, for a decision that was made at now.
+	apply(w *worker, rev int64, now time.Time)
+}
+
+// add adds an effect to the plan. The caller has made room for it (see fits).
+func (p *plan) add(e effect) {
+	e.write(p.commit)
+	p.effects = append(p.effects, e)
+}
+
+// runEnqueued puts a new run into the queue.
+type runEnqueued struct {
+	task *taskState
+	run  *waiting
+}
+
+func (e runEnqueued) write(c *store.Commit) { c.Enqueue(e.task.ref(c.Shard), e.run.Waiting) }
+
+func (e runEnqueued) apply(w *worker, rev int64, _ time.Time) {
+	e.run.mod = rev
+	w.enqueued(e.task, e.run)
+}
+
+// runRequeued writes another version of a queue record.
+type runRequeued struct {
+	task   *taskState
+	run    *waiting
+	record *task.Waiting
+}
+
+func (e runRequeued) write(c *store.Commit) { c.Requeue(e.task.ref(c.Shard), *e.record, e.run.mod) }
+
+func (e runRequeued) apply(_ *worker, rev int64, now time.Time) {
+	e.run.Waiting, e.run.mod, e.run.toldAt = *e.record, rev, now
+}
+
+// runDequeued takes a run out of the queue: it starts, has ended, or belongs to no task.
+type runDequeued struct {
+	task *taskState
+	run  *waiting
+}
+
+func (e runDequeued) write(c *store.Commit) { c.Dequeue(e.task.ref(c.Shard), e.run.ID, e.run.mod) }
+
+func (e runDequeued) apply(w *worker, rev int64, _ time.Time) {
+	// An older event of the record may still be on its way.
+	w.gone[e.task.fullName()+"/"+e.run.ID] = rev
+
+	if i := slices.Index(e.task.queue(), e.run); i >= 0 {
+		w.dequeued(e.task, i)
+	}
+
+	if e.task.empty() {
+		w.look(e.task) // the next plan forgets it; no event would
+	}
+}
+
+// ticksSkipped records ticks that do not run. The record of those before them is extended if
+// extends, its mod revision, is not 0.
+type ticksSkipped struct {
+	task    *taskState
+	record  *task.Run
+	span    *span
+	extends int64
+}
+
+func (e ticksSkipped) write(c *store.Commit) {
+	ref := e.task.ref(c.Shard)
+
+	if e.extends != 0 {
+		c.Extend(ref, *e.record, e.extends)
+	} else {
+		c.Record(ref, *e.record)
+	}
+}
+
+func (e ticksSkipped) apply(w *worker, rev int64, _ time.Time) {
+	e.span.mod = rev
+	w.spans[e.task] = e.span
+}
+
+// cancelAsked asks the node of an attempt to end it.
+type cancelAsked struct {
+	attempt     *attempt
+	who, reason string
+}
+
+func (e cancelAsked) write(c *store.Commit) { c.AskCancel(e.attempt.watch.held, e.who, e.reason) }
+
+func (e cancelAsked) apply(*worker, int64, time.Time) {
+	e.attempt.watch.ask, e.attempt.watch.asked = false, true
+}
+
+// runLost ends an attempt whose node is gone. next waits in the queue if the run is retried.
+type runLost struct {
+	task    *taskState
+	attempt *attempt
+	end     *task.Run
+	next    *waiting
+}
+
+func (e runLost) write(c *store.Commit) {
+	watch := e.attempt.watch
+
+	if e.next != nil {
+		c.EndLost(watch.held, *e.end, &e.next.Waiting)
+		return
+	}
+
+	c.EndLost(watch.held, *e.end, nil)
+	if watch.unreadable == nil && !e.task.orphan(e.attempt.run) {
+		c.Bury(watch.held, *e.end)
+	}
+}
+
+func (e runLost) apply(w *worker, rev int64, _ time.Time) {
+	w.e.metrics.lost.Inc()
+	w.ended(e.task, e.attempt.run, rev+1)
+
+	if e.next == nil {
+		w.takeBack(e.task, e.attempt.run, e.end.AsPart(), rev)
+		return
+	}
+	e.next.mod = rev
+	w.enqueued(e.task, e.next)
+}
+
+// partEnded ends a part of a run that no node has.
+type partEnded struct {
+	task *taskState
+	end  *task.Run
+	// waited says that the part leaves the queue. Else there is no record of it, and the commit
+	// compares that there is none.
+	waited bool
+}
+
+func (e partEnded) write(c *store.Commit) {
+	ref := e.task.ref(c.Shard)
+
+	if e.waited {
+		c.Record(ref, *e.end)
+	} else {
+		c.EndPart(ref, *e.end)
+	}
+}
+
+func (e partEnded) apply(w *worker, rev int64, _ time.Time) {
+	w.takeBack(e.task, e.end.ID, e.end.AsPart(), rev)
+}
+
+// recordPurged deletes a record of history of a task that is gone.
+type recordPurged struct {
+	key string
+	mod int64
+}
+
+func (e recordPurged) write(c *store.Commit) { c.Purge(e.key, e.mod) }
+
+func (e recordPurged) apply(w *worker, _ int64, _ time.Time) { delete(w.purges, e.key) }
+
+// failuresCounted drops the ends of runs that the entry counts from now on. The entry change of
+// the same plan writes the count.
+type failuresCounted struct{ past *past }
+
+func (failuresCounted) write(*store.Commit) {}
+
+func (e failuresCounted) apply(*worker, int64, time.Time) { e.past.ends = e.past.uncounted() }
+
+// taskPaused reports that the plan pauses a task: too many of its runs in a row failed. The
+// entry change of the same plan writes the pause.
+type taskPaused struct {
+	task     *taskState
+	failures int
+}
+
+func (taskPaused) write(*store.Commit) {}
+
+func (e taskPaused) apply(w *worker, _ int64, _ time.Time) { w.reportPaused(e.task, e.failures) }
