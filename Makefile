@@ -28,7 +28,7 @@ FAULTS       ?=
 HOLD         ?=
 CLEAN        ?=
 NODES        ?=
-FROM         ?= aeec4f0
+FROM         ?= f76d350
 MINUTES      ?= 10
 CRON         ?=
 EMBEDDED     ?=
@@ -70,7 +70,7 @@ help: ## List the targets
 	@echo "  EMBEDDED=             1: agents that are their etcd  make cluster-up EMBEDDED=1"
 	@echo "  MINUTES=10 CRON=      how long, which cron           make shadow MINUTES=60 CRON=/tmp/x/usr/sbin/cron"
 	@echo "  VMS= VM_TESTS=        only these                     make vm-test VMS=trixie VM_TESTS=pause"
-	@echo "  FROM=aeec4f0          a former commit                make upgrade FROM=6d681d9"
+	@echo "  FROM=f76d350          a former commit                make upgrade FROM=HEAD~100"
 	@echo "  CLEAN=                1 also deletes the data        make cluster-down CLEAN=1"
 
 .PHONY: build

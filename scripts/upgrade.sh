@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # make upgrade: build Carillon as it was at commit FROM, and upgrade a cluster of
 # three from it to what is here, node by node, under load, and back. The history
-# is judged. FROM is the last whose records of runs say all (format 1).
+# is judged. What is here plays a version with the next format of records, which FROM
+# does not understand. FROM is the first commit with the formats as they are now.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-from=$(git -C "$root" rev-parse --verify --short "${FROM:-aeec4f0}^{commit}") || die "FROM=${FROM:-aeec4f0} is no commit"
+from=$(git -C "$root" rev-parse --verify --short "${FROM:-f76d350}^{commit}") || die "FROM=${FROM:-f76d350} is no commit"
 former=$root/build/former/$from
 if [[ ! -x $former/carillon ]]; then
 	say "building $from"

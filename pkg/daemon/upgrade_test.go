@@ -3,6 +3,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,22 +12,23 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/check"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // A program that was really built from a former commit, at CARILLON_FORMER, is
-// upgraded to this one, node by node, under load, and back. See scripts/upgrade.sh.
+// upgraded to this one, node by node, under load, and back. This one plays a version
+// with a format of records that the former one does not understand, so that the format
+// is raised and lowered whichever commit that is. See scripts/upgrade.sh.
 func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	former := os.Getenv("CARILLON_FORMER")
 	c := newCluster(t, "--shards", "16", "--lease-ttl", "3s")
-	put := func(name, exe string) {
+	put := func(name, exe string, env ...string) {
 		if p := c.nodes[name]; p != nil {
 			p.signal(syscall.SIGTERM)
 		} else {
 			c.nodes[name] = &process{t: t, name: name, port: freePort(t), dir: filepath.Join(c.dir, name)}
 		}
-		c.nodes[name].exe = exe
+		c.nodes[name].exe, c.nodes[name].env = exe, env
 		c.start(name)
 	}
 	rest := func() { time.Sleep(5 * time.Second) } // under load
@@ -48,14 +50,15 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	})
 	rest()
 	for _, n := range names {
-		put(n, "")
+		put(n, "", fmt.Sprint(ofFormat, "=", nextFormat))
 		rest()
 	}
 	c.format("n1", was)
-	if f, err := c.client("n1").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat {
+	if f, err := c.client("n1").SetFormat(t.Context(), 0); err != nil || f.Format != nextFormat {
 		t.Fatalf("upgrade: %+v, %v", f, err)
 	}
 	rest()
+	c.refusedOld("n4", former, was)
 	if _, err := c.client("n1").SetFormat(t.Context(), was); err != nil {
 		t.Fatal(err)
 	}

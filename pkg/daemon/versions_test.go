@@ -79,7 +79,7 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 		t.Errorf("when all are upgraded: %+v, %v", f, err)
 	}
 	c.allFire()
-	c.refusedOld("n3")
+	c.refusedOld("n3", "", store.NewestFormat)
 	if f, err := c.client("n1").SetFormat(t.Context(), store.NewestFormat); err != nil || f.Wanted != store.NewestFormat {
 		t.Errorf("the way back: %+v, %v", f, err)
 	}
@@ -101,10 +101,11 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	}
 }
 
-// refusedOld starts the older version, which has to refuse and say why.
-func (c *cluster) refusedOld(name string) {
+// refusedOld starts an older version, a program that understands a format and no newer one
+// ("": this one): it has to refuse and say why.
+func (c *cluster) refusedOld(name, exe string, format int) {
 	c.t.Helper()
-	p := &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name)}
+	p := &process{t: c.t, name: name, port: freePort(c.t), dir: filepath.Join(c.dir, name), exe: exe}
 	p.launch([]string{"agent", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port), "--etcd-endpoints", c.etcd.Endpoint()})
 	eventually(c.t, func() error {
 		select {
@@ -114,7 +115,7 @@ func (c *cluster) refusedOld(name string) {
 			return errors.New("it runs")
 		}
 	})
-	if !strings.Contains(p.logs.String(), fmt.Sprint("format ", nextFormat)) || !strings.Contains(p.logs.String(), fmt.Sprint("downgrade --to-format ", store.NewestFormat)) {
+	if !strings.Contains(p.logs.String(), fmt.Sprint("format ", nextFormat)) || !strings.Contains(p.logs.String(), fmt.Sprint("downgrade --to-format ", format)) {
 		c.t.Errorf("it does not say why it refuses:\n%s", p.logs)
 	}
 }
