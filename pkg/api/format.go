@@ -65,8 +65,8 @@ func (s *server) setFormat(c *call) (answer, error) {
 	return answer{status: http.StatusOK, body: st}, err
 }
 
-// lookAtFormat adds the format of records to the status, and who cannot read it:
-// a version that did not yet look before it joined.
+// lookAtFormat adds the format of records to the status, and warns of a node that does
+// not understand it: none can join, unless somebody has changed the cluster's record.
 func (s *server) lookAtFormat(c *call, st *client.ClusterStatus) {
 	f, err := s.Store.Formats(c.ctx())
 	if err != nil {

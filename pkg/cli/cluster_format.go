@@ -42,7 +42,7 @@ func (a *app) clusterDowngrade() *cobra.Command {
 		Use:   "downgrade --to-format N",
 		Short: "Go back to an older format of records, so that an older version can join",
 		Long: "Go back to an older format of records, so that an older version can join. Nodes write the older one at once; it is\n" +
-			"in force when no run is left, waiting or active, that was recorded in the newer one. Broken off, it goes on by itself.",
+			"in force when all of them have said so and their last writes have arrived. Broken off, it goes on by itself.",
 		Example: "  carillon cluster downgrade --to-format 1\n  carillon cluster downgrade --to-format 1 --wait 1h",
 		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -163,7 +163,7 @@ type Cluster struct {
 	// understand it cannot join. 0 is 1.
 	Format int `json:"format,omitempty"`
 	// FormatWanted, if an operator has set it, bounds the format: nodes write no
-	// newer one, and when none is left Format becomes it.
+	// newer one, and when all of them do so Format becomes it.
 	FormatWanted int `json:"format_wanted,omitempty"`
 	// CatchUpRate is how many runs per second are started, in the whole cluster, of
 	// ticks that came to light late; 0 is DefaultCatchUpRate.
