@@ -45,7 +45,7 @@ type Options struct {
 	// Moves demands that only the shards move that must (G15).
 	Moves bool
 	// Remembered demands that dead runs, former versions of specs and tombstones are
-	// kept as they should be (G25); format 3 has them.
+	// kept as they should be (G25).
 	Remembered bool
 	// Full says that etcd was full for a time: a deletion then leaves no tombstone.
 	Full bool

@@ -40,7 +40,7 @@ type Options struct {
 	Rough bool
 	// Shape, if set, changes each task before users apply it.
 	Shape func(*task.Spec)
-	// Plain has tasks without the policies of time and overlap that came with format 3.
+	// Plain has tasks without policies of time and overlap.
 	Plain bool
 	// Calls are what users do, once each task was applied; what is in it twice is done twice as often.
 	Calls []string

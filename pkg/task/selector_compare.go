@@ -27,8 +27,7 @@ func comparison(key, order, text string) (term, error) {
 	return term{key: key, order: order, number: v}, nil
 }
 
-// ComparesInSelector reports whether a selector has comparisons, which former versions
-// cannot read.
+// ComparesInSelector reports whether a selector has comparisons.
 func ComparesInSelector(text string) bool { return strings.ContainsAny(text, "<>") }
 
 func (t *term) compares(v float64) bool {
