@@ -146,10 +146,20 @@ func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt)
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
 		c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
 	}
+
+	// A part is as old as its run: the tick that replaces both may have been decided before the
+	// part was given out.
+	whole := r
+	if r.isPart() {
+		if parent, _ := c.parentOf(ch.ref, ch.id); parent != nil {
+			whole = parent
+		}
+	}
+
 	for _, other := range t.runs {
 		// A tick that had an attempt, or parts, end may have missed its own start since.
 		waited := (taken != nil || r.fan != nil) && !other.before.IsZero()
-		if other != r && other.line == r.line && scheduled(other.trigger) && other.decided >= r.decided && (other.state != task.Missed || waited) {
+		if other != whole && other.line == r.line && scheduled(other.trigger) && other.decided >= whole.decided && (other.state != task.Missed || waited) {
 			return
 		}
 	}
@@ -168,6 +178,15 @@ func (c *checker) judgeAsk(d *delta, ch *runChange, r *run, before attempt, put 
 		return
 	}
 	c.needCommit(d, ch.ref, r.tick, put.key, "that a run is replaced")
+
+	// A part goes with its run: judgeParent has judged that by the policy of that time. The
+	// task's policy may have changed since then.
+	if r.isPart() {
+		if parent, _ := c.parentOf(ch.ref, ch.id); parent != nil && parent.fan != nil && parent.fan.Cancel == task.ReasonReplaced {
+			return
+		}
+	}
+
 	if e := c.task(ch.ref).entry; e != nil && e.line == r.line && e.Overlap != task.OverlapReplace {
 		c.breachOf("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
 	}

@@ -456,3 +456,69 @@ func TestCheck_PartsThatAreReplaced(t *testing.T) {
 		{"without having been asked", "G24", replace, func(h hand) { replaced(h, false, false, nothing, nothing) }},
 	})
 }
+
+// A part that a node has is asked to end with its run, or for the same newer tick. That tick may
+// have been decided before the part was given out: a part is as old as its run.
+func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
+	allows := func(h hand) {
+		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapAllow })
+	}
+	replace := func(e *task.Entry) {
+		e.Overlap = task.OverlapReplace
+		e.Target = task.Target{Parts: 1}
+	}
+	nothing := func(hand) {}
+
+	type when int
+	const (
+		never when = iota
+		early      // before the part is given out
+		late
+	)
+
+	// replaced fires a tick with one part, which a node has. The newer tick that replaces it is
+	// decided early, late or never. The run is marked as replaced if mark says so, and
+	// between happens. Then the part is asked to end, and ends.
+	replaced := func(h hand, newer when, mark bool, between func(h hand)) {
+		h.until(1)
+		run := h.run(1)
+		run.State = task.Running
+		fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
+		put := func() op {
+			f := fan
+			run.Fan = &f
+			return h.waiting(h.simTask, task.Waiting{Run: run})
+		}
+		h.sealed(put())
+
+		decide := func(now when) {
+			if now == newer {
+				h.until(2)
+				h.sealed(h.waits(2, task.ReasonOverlap))
+			}
+		}
+		decide(early)
+
+		part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
+		part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
+		fan.Left = nil
+		h.sealed(put(), h.dispatch(h.simTask, part, "a"))
+		decide(late)
+
+		if mark {
+			fan.Cancel = task.ReasonReplaced
+			h.sealed(put())
+		}
+		between(h)
+		h.sealed(h.asked(task.ReasonReplaced))
+		h.done(task.Cancelled)
+	}
+
+	turns(t, []turn{
+		{"for a newer tick", "", replace, func(h hand) { replaced(h, late, true, nothing) }},
+		{"for a tick decided before the part was given out", "", replace, func(h hand) { replaced(h, early, true, nothing) }},
+		{"for no newer tick", "G24", replace, func(h hand) { replaced(h, never, true, nothing) }},
+		{"under the policy of that time", "", replace, func(h hand) { replaced(h, late, true, allows) }},
+		{"against the policy", "G24", replace, func(h hand) { replaced(h, late, false, allows) }},
+	})
+}
