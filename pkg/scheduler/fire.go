@@ -248,7 +248,12 @@ func (p *plan) queue(t *taskState) {
 		return
 	}
 	now := p.now.UnixMilli()
-	begun, before := t.begun(), 0 // before q, of those that are begun
+	begun := t.begun()
+
+	// Of several that are begun the first goes on; else all would wait for each other. Runs that
+	// have their parts go first, since their parts are active: they are more than may be active
+	// only if the limit was lowered. Both counts are of those before q.
+	parents, others := 0, t.parents()
 	replacer := t.replacer(func(q *waiting) bool { return q.expired(now) })
 	for _, q := range t.queue() {
 		if !t.present || !t.bad && q.UID != t.uidText() || t.holds(q.ID) {
@@ -269,10 +274,10 @@ func (p *plan) queue(t *taskState) {
 		}
 		if q.UnderWay() {
 			c := candidate{manual: q.Trigger == task.TriggerManual, begun: true}
-			if !p.parent(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), before)) {
+			if !p.parent(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), parents)) {
 				return
 			}
-			before++
+			parents++
 			continue
 		}
 		if p.isFrozen(t) { // looked at again when that has changed
@@ -290,14 +295,12 @@ func (p *plan) queue(t *taskState) {
 			return
 		}
 		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.begun(), expired: q.expired(now), replacer: q == replacer, newer: replacer != nil && q.ID > replacer.ID}
-		others := begun
+		ahead := begun
 		if c.begun {
-			// Of several that are begun the first goes on; else all would wait
-			// for each other.
-			others = before
-			before++
+			ahead = others
+			others++
 		}
-		if !p.take(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), others)) {
+		if !p.take(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), ahead)) {
 			return
 		}
 	}

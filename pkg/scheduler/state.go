@@ -230,6 +230,19 @@ func (t *taskState) begun() int {
 	return n
 }
 
+// parents is how many runs have their parts. Runs of a deleted task of the same name do not count.
+func (t *taskState) parents() int {
+	n := 0
+
+	for _, q := range t.queue() {
+		if q.UnderWay() && !t.orphan(q.ID) {
+			n++
+		}
+	}
+
+	return n
+}
+
 // attempts is how many attempts in inboxes are of runs in one piece: of others the
 // run counts, not its parts; here, if its own record cannot be read.
 //
