@@ -56,7 +56,7 @@ func TestScripts(t *testing.T) {
 type decider interface {
 	// open opens and loads the shard, as its owner. It also serves to open it again.
 	open() error
-	// learn returns when all changes of the shard up to a revision are known.
+	// learn returns when all changes of the shard up to a revision are known, and no later ones.
 	learn(rev int64)
 	// learnNodes replaces the nodes that are known.
 	learnNodes(nodes []task.Node)
@@ -108,9 +108,10 @@ type script struct {
 	cluster task.Cluster
 	names   []string // of nodes, as told last
 	joined  map[string]task.Node
-	failing map[string]bool // reads that fail
-	summary bool            // of a commit only the kinds of facts are told, and how many there are
-	counts  map[string]int  // if not nil: the facts of several decisions, by kind
+	failing map[string]bool  // reads that fail
+	marks   map[string]int64 // by name: revisions
+	summary bool             // of a commit only the kinds of facts are told, and how many there are
+	counts  map[string]int   // if not nil: the facts of several decisions, by kind
 
 	owners map[string]*owner
 	owner  *owner // whom the commands are about
@@ -128,8 +129,10 @@ type owner struct {
 	lost   kv.Txn     // the commit whose answer the script has lost last
 	ended  chan error // of the decision that is under way; nil: none is
 	cancel context.CancelFunc
+	rounds int
 	unseen bool
-	commit bool // the present call of decide has sent a commit
+	told   string // the mark up to which the owner is told; empty: of all
+	commit bool   // the present call of decide has sent a commit
 }
 
 // run runs one command.
@@ -144,7 +147,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		"task": s.task, "edit": s.edit, "delete": s.delete, "trigger": s.trigger, "end": s.end, "hand-back": s.handBack,
 		"cancel": s.cancelRun, "freeze": s.freezeNamespace, "thaw": s.thaw, "put": s.putRecord, "remove": s.removeRecord,
 		"own": s.own, "open": s.open, "decide": s.decide, "propose": s.propose, "deliver": s.deliver, "refuse": s.refuse,
-		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "herd": s.herd, "runs": s.runs, "next": s.next,
+		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "herd": s.herd, "mark": s.mark, "runs": s.runs, "next": s.next,
 		"reads": s.reads,
 	}
 	command, ok := commands[d.Cmd]
@@ -261,9 +264,12 @@ func (s *script) newCluster(a *scriptArgs) string {
 	*s = script{
 		world: newWorldOn(a.t, "/s", func() *kv.Client { return kvtest.ClientOf(a.t, memory) }),
 		specs: map[string]map[string]string{}, uids: map[string][]string{}, joined: map[string]task.Node{},
-		failing: map[string]bool{}, owners: map[string]*owner{},
+		failing: map[string]bool{}, marks: map[string]int64{}, owners: map[string]*owner{},
 	}
 
+	if at := a.text("at", ""); at != "" {
+		s.setClock(a.time(at))
+	}
 	for _, node := range a.texts("nodes") {
 		s.joinNode(task.Node{Name: node})
 	}
@@ -723,8 +729,23 @@ func (s *script) tell(o *owner) {
 	if o.freezesChanged {
 		s.tellFreezes(o)
 	}
+	if o.told != "" {
+		o.learn(s.marks[o.told])
+		return
+	}
+	o.learn(s.here())
+}
+
+// here is the revision up to which things have happened.
+func (s *script) here() int64 {
 	// The watch tells of this key in its turn. It means nothing to anybody.
-	o.learn(s.world.put(s.store.Keys().Shard(0)+"sync", ""))
+	return s.world.put(s.store.Keys().Shard(0)+"sync", "")
+}
+
+// mark gives the present a name.
+func (s *script) mark(a *scriptArgs) string {
+	s.marks[a.subject()] = s.here()
+	return ""
 }
 
 // decide has the owner decide until it commits nothing more.
@@ -786,11 +807,19 @@ func (s *script) begin(a *scriptArgs) {
 		a.d.Fatalf(a.t, "a commit is under way")
 	}
 
+	o.told = a.text("told", "")
+	if o.told != "" && s.marks[o.told] == 0 {
+		a.d.Fatalf(a.t, "there is no mark %s", o.told)
+	}
 	if o.unseen = a.has("unseen"); !o.unseen {
 		s.tell(o)
 	}
+	o.rounds = 0
 	s.start(o)
 }
+
+// mostRounds bounds how often an owner that commits again and again is asked to go on.
+const mostRounds = 20
 
 // start has the owner decide, beside the script, which answers its commits.
 func (s *script) start(o *owner) {
@@ -833,6 +862,10 @@ func (s *script) step(out *strings.Builder) bool {
 				o.commit = true
 			}
 			if !o.commit {
+				return false
+			}
+			if o.rounds++; o.rounds > mostRounds {
+				fmt.Fprintln(out, "does not come to an end")
 				return false
 			}
 

@@ -21,6 +21,7 @@ type scriptedWorker struct {
 	t     testing.TB
 	ctx   context.Context
 	leave func()
+	held  store.ShardBatch // what the watch has told of and the script has not
 }
 
 func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
@@ -42,6 +43,7 @@ func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
 func (s *scriptedWorker) open() error {
 	s.leave()
 	s.reset()
+	s.held = store.ShardBatch{}
 	mark, rev, err := s.e.cfg.Store.Open(s.ctx, s.shard, s.fences)
 	if err != nil {
 		return err
@@ -67,15 +69,38 @@ func (s *scriptedWorker) open() error {
 
 func (s *scriptedWorker) learn(rev int64) {
 	for s.applied < rev {
-		select {
-		case b := <-s.batches:
-			if err := s.hear(b); err != nil {
-				s.t.Fatal(err)
+		b := s.held
+		s.held = store.ShardBatch{}
+		if b.Revision == 0 {
+			select {
+			case b = <-s.batches:
+			case <-time.After(time.Minute):
+				s.t.Fatal("the watch does not tell of what has happened")
 			}
-		case <-time.After(time.Minute):
-			s.t.Fatal("the watch does not tell of what has happened")
+		}
+		b, s.held = splitBatch(b, rev)
+		if err := s.hear(b); err != nil {
+			s.t.Fatal(err)
 		}
 	}
+}
+
+// splitBatch splits off the events after a revision.
+func splitBatch(b store.ShardBatch, rev int64) (upTo, later store.ShardBatch) {
+	if b.Reset || b.Revision <= rev {
+		return b, later
+	}
+
+	upTo, later = b, b
+	upTo.Revision, upTo.Events, later.Events = rev, nil, nil
+	for _, ev := range b.Events {
+		if ev.Mod <= rev {
+			upTo.Events = append(upTo.Events, ev)
+		} else {
+			later.Events = append(later.Events, ev)
+		}
+	}
+	return upTo, later
 }
 
 func (s *scriptedWorker) learnNodes(nodes []task.Node) {
