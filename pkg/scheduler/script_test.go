@@ -46,6 +46,7 @@ func TestScripts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{}
 				datadriven.RunTest(t, file, s.run)
+				s.requireNothingUnderWay(t)
 			})
 		})
 	}
@@ -106,7 +107,6 @@ type script struct {
 	specs   map[string]map[string]string // by task: the lines of its file, by field
 	uids    map[string][]string          // by task: its UIDs, the present one last
 	cluster task.Cluster
-	names   []string // of nodes, as told last
 	joined  map[string]task.Node
 	failing map[string]bool  // reads that fail
 	marks   map[string]int64 // by name: revisions
@@ -129,8 +129,8 @@ type owner struct {
 	lost   kv.Txn     // the commit whose answer the script has lost last
 	ended  chan error // of the decision that is under way; nil: none is
 	cancel context.CancelFunc
-	rounds int
-	unseen bool
+	rounds int    // how often it has been asked to go on
+	unseen bool   // it is told nothing
 	told   string // the mark up to which the owner is told; empty: of all
 	commit bool   // the present call of decide has sent a commit
 }
@@ -147,8 +147,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		"task": s.task, "edit": s.edit, "delete": s.delete, "trigger": s.trigger, "end": s.end, "hand-back": s.handBack,
 		"cancel": s.cancelRun, "freeze": s.freezeNamespace, "thaw": s.thaw, "put": s.putRecord, "remove": s.removeRecord,
 		"own": s.own, "open": s.open, "decide": s.decide, "propose": s.propose, "deliver": s.deliver, "refuse": s.refuse,
-		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "herd": s.herd, "mark": s.mark, "runs": s.runs, "next": s.next,
-		"reads": s.reads,
+		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "herd": s.herd, "mark": s.mark,
+		"runs": s.runs, "next": s.next, "reads": s.reads,
 	}
 	command, ok := commands[d.Cmd]
 	if !ok {
@@ -258,6 +258,7 @@ func (s *script) setClock(t time.Time) { s.at(t.Sub(start).Seconds()) }
 // The cluster.
 
 func (s *script) newCluster(a *scriptArgs) string {
+	s.requireNothingUnderWay(a.t)
 	memory := kvmem.New(kvmem.Config{})
 	a.t.Cleanup(memory.Close)
 
@@ -816,6 +817,16 @@ func (s *script) begin(a *scriptArgs) {
 	}
 	o.rounds = 0
 	s.start(o)
+}
+
+// requireNothingUnderWay fails a story that ends before its last commit has got its fate.
+func (s *script) requireNothingUnderWay(t *testing.T) {
+	t.Helper()
+	for node, o := range s.owners {
+		if o.ended != nil {
+			t.Fatalf("a commit of %s is still under way", node)
+		}
+	}
 }
 
 // mostRounds bounds how often an owner that commits again and again is asked to go on.

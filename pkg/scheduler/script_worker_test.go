@@ -17,7 +17,7 @@ import (
 // scriptedWorker makes a worker the decider of a script. This file alone knows how a worker
 // is made, driven and looked into.
 type scriptedWorker struct {
-	*worker
+	w     *worker
 	t     testing.TB
 	ctx   context.Context
 	leave func()
@@ -35,51 +35,51 @@ func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
 	})
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	s := &scriptedWorker{worker: newWorker(e, 0, cfg.fences), t: t, ctx: ctx, leave: func() {}}
+	s := &scriptedWorker{w: newWorker(e, 0, cfg.fences), t: t, ctx: ctx, leave: func() {}}
 	t.Cleanup(func() { cancel(); s.leave() })
 	return s
 }
 
 func (s *scriptedWorker) open() error {
 	s.leave()
-	s.reset()
+	s.w.reset()
 	s.held = store.ShardBatch{}
-	mark, rev, err := s.e.cfg.Store.Open(s.ctx, s.shard, s.fences)
+	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.shard, s.w.fences)
 	if err != nil {
 		return err
 	}
-	s.worker.mark, s.worker.known = mark, rev
-	s.opens(mark)
+	s.w.mark, s.w.known = mark, rev
+	s.w.opens(mark)
 
 	f := follow(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = s.e.cfg.Store.FollowShard(ctx, s.shard, rev, apply) // ends with ctx
+		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.shard, rev, apply) // ends with ctx
 	})
-	s.batches = f.batches
+	s.w.batches = f.batches
 	s.leave = func() { f.end(); s.leave = func() {} }
-	if err := s.load(s.ctx, f.batches); err != nil {
+	if err := s.w.load(s.ctx, f.batches); err != nil {
 		return err
 	}
 
-	keys, _, err := s.e.cfg.Store.ScanActive(s.ctx)
+	keys, _, err := s.w.e.cfg.Store.ScanActive(s.ctx)
 	if err != nil {
 		return err
 	}
-	return s.found(s.ctx, keys)
+	return s.w.found(s.ctx, keys)
 }
 
 func (s *scriptedWorker) learn(rev int64) {
-	for s.applied < rev {
+	for s.w.applied < rev {
 		b := s.held
 		s.held = store.ShardBatch{}
 		if b.Revision == 0 {
 			select {
-			case b = <-s.batches:
+			case b = <-s.w.batches:
 			case <-time.After(time.Minute):
 				s.t.Fatal("the watch does not tell of what has happened")
 			}
 		}
 		b, s.held = splitBatch(b, rev)
-		if err := s.hear(b); err != nil {
+		if err := s.w.hear(b); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -104,14 +104,14 @@ func splitBatch(b store.ShardBatch, rev int64) (upTo, later store.ShardBatch) {
 }
 
 func (s *scriptedWorker) learnNodes(nodes []task.Node) {
-	s.e.cfg.Fleet.Set(nodes)
-	s.lookAtAll()
+	s.w.e.cfg.Fleet.Set(nodes)
+	s.w.lookAtAll()
 }
 
-func (s *scriptedWorker) learnFreezes() { s.lookAtAll() }
+func (s *scriptedWorker) learnFreezes() { s.w.lookAtAll() }
 
 func (s *scriptedWorker) decide(ctx context.Context) error {
-	err := s.round(ctx)
+	err := s.w.round(ctx)
 	switch {
 	case err == nil:
 		return nil
@@ -125,10 +125,10 @@ func (s *scriptedWorker) decide(ctx context.Context) error {
 	return err
 }
 
-func (s *scriptedWorker) nextLook() time.Time { return s.e.cfg.Now().Add(s.sleepFor()) }
+func (s *scriptedWorker) nextLook() time.Time { return s.w.e.cfg.Now().Add(s.w.sleepFor()) }
 
 func (s *scriptedWorker) known(name string) (k knownTask) {
-	t := s.worker.tasks[name]
+	t := s.w.tasks[name]
 	if t == nil {
 		k.absent = true
 		return k
@@ -151,8 +151,8 @@ func (s *scriptedWorker) known(name string) (k knownTask) {
 func (s *scriptedWorker) deletions(ctx context.Context) (deleted []string) {
 	for {
 		select {
-		case b := <-s.e.burials.line:
-			s.e.burials.bury(ctx, b)
+		case b := <-s.w.e.burials.line:
+			s.w.e.burials.bury(ctx, b)
 			deleted = append(deleted, b.ref.String())
 		default:
 			slices.Sort(deleted)
