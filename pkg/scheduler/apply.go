@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -69,8 +68,8 @@ func (w *worker) applyEntry(ev *store.ShardEvent) {
 	} else if again {
 		// As if some records had been added already: on average, a history is
 		// trimmed as often in a shard that changes hands after every few runs.
-		t.added = uint16(rand.IntN(trimAfter(t.how.history.Keep)))
-		t.dead = uint8(rand.IntN(trimAfter(store.KeepDead)))
+		t.added = uint16(w.random.IntN(trimAfter(t.how.history.Keep)))
+		t.dead = uint8(w.random.IntN(trimAfter(store.KeepDead)))
 	}
 	w.setBad(t, err != nil)
 	w.count(t)
@@ -272,7 +271,7 @@ func (w *worker) ended(t *taskState, run string, rev int64) {
 	if i < 0 {
 		return
 	}
-	w.e.cfg.Fleet.Take(t.live.active[i].node)
+	w.placement.Release(t.live.active[i].node)
 	t.live.active = slices.Delete(t.live.active, i, i+1)
 	t.unsure()
 	t.calm()
@@ -290,7 +289,7 @@ func (w *worker) scanned(keys []store.ActiveKey) {
 			continue
 		}
 		w.activate(t, &attempt{run: k.Run, node: k.Node, create: k.Create})
-		w.e.cfg.Fleet.Give(k.Node)
+		w.placement.Occupy(k.Node)
 		w.look(t)
 	}
 	w.endedSince, w.doubts, w.runDoubts = nil, doubts{}, doubts{}

@@ -61,7 +61,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 func (w *worker) endAll() {
 	for _, t := range w.tasks {
 		for _, a := range t.active() {
-			w.e.cfg.Fleet.Take(a.node)
+			w.e.cfg.Fleet.Release(a.node)
 		}
 		if t.live != nil {
 			t.live.active = nil
@@ -124,7 +124,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 				}
 				one.live.active = nil
 				one.calm()
-				w.e.cfg.Fleet.Take("n1")
+				w.e.cfg.Fleet.Release("n1")
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func BenchmarkFleet_Pick(b *testing.B) {
 		b.Run(strategy, func(b *testing.B) {
 			w := Want{Strategy: strategy, Key: "default/report", Order: []string{"n500", "n003"}, Last: "n300"}
 			for b.Loop() {
-				f.Pick(w, start)
+				f.Reserve(w, start)
 			}
 		})
 	}
@@ -173,7 +173,7 @@ func BenchmarkFleet_Pick(b *testing.B) {
 		sel, _ := task.ParseSelector(text)
 		b.Run(fmt.Sprintf("selector %q", text), func(b *testing.B) {
 			for b.Loop() {
-				f.Pick(Want{Selector: sel}, start)
+				f.Reserve(Want{Selector: sel}, start)
 			}
 		})
 	}

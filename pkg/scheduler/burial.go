@@ -66,9 +66,8 @@ func (p *plan) bury(t *taskState) {
 		UID: t.uidText(), Generation: int64(t.generation), DeletedAt: task.At(p.now), DeletedBy: buriedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.how.ttl)*time.Millisecond).String() + " was over",
 	}}
-	if p.w.e.burials.ask(b) {
-		t.past.burial = b
-	}
+	t.past.burial = b
+	p.deletions = append(p.deletions, b)
 }
 
 // burialPatience is when a burial is asked for again that has not succeeded.
@@ -110,12 +109,14 @@ func newBurials(s Store, buried func(), log *zap.Logger) *burials {
 	return &burials{store: s, line: make(chan *burial, 1024), buried: buried, log: log}
 }
 
-func (u *burials) ask(b *burial) bool {
-	select {
-	case u.line <- b:
-		return true
-	default:
-		return false
+// askAll asks for deletions. One for which there is no room is over: its task asks again.
+func (u *burials) askAll(deletions []*burial) {
+	for _, b := range deletions {
+		select {
+		case u.line <- b:
+		default:
+			b.over.Store(true)
+		}
 	}
 }
 

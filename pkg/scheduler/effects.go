@@ -134,7 +134,6 @@ func (e runLost) write(c *store.Commit) {
 }
 
 func (e runLost) apply(w *worker, rev int64, _ time.Time) {
-	w.e.metrics.lost.Inc()
 	w.ended(e.task, e.attempt.run, rev+1)
 
 	if e.next == nil {
@@ -185,14 +184,3 @@ type failuresCounted struct{ past *past }
 func (failuresCounted) write(*store.Commit) {}
 
 func (e failuresCounted) apply(*worker, int64, time.Time) { e.past.ends = e.past.uncounted() }
-
-// taskPaused reports that the plan pauses a task: too many of its runs in a row failed. The
-// entry change of the same plan writes the pause.
-type taskPaused struct {
-	task     *taskState
-	failures int
-}
-
-func (taskPaused) write(*store.Commit) {}
-
-func (e taskPaused) apply(w *worker, _ int64, _ time.Time) { w.reportPaused(e.task, e.failures) }

@@ -271,11 +271,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// decided counts ticks.
+// decided counts ticks, and lost attempts.
 func (m *metrics) decided(o outcomes) {
 	for i, n := range [...]int64{o.run, o.queued, o.skipped, o.missed} {
 		if n > 0 {
 			m.outcome[i].Add(float64(n))
 		}
 	}
+	m.lost.Add(float64(o.lost))
 }

@@ -35,7 +35,7 @@ const tellEvery = time.Second
 // fan is the parts that a run of t has if it begins now; or why it cannot.
 func (p *plan) fan(t *taskState) (*task.Fan, string) {
 	target := t.how.target
-	nodes := p.w.e.cfg.Fleet.Several(t.want(), p.now)
+	nodes := p.w.placement.Rank(t.want(), p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 	switch {
 	case len(nodes) == 0:
@@ -66,7 +66,7 @@ func (p *plan) fan(t *taskState) (*task.Fan, string) {
 func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 	run.State, run.Reason, run.Fan, run.NotBefore = task.Running, "", f, task.Time{}
 	if run.Owner == "" {
-		run.Owner = p.w.e.cfg.Node
+		run.Owner = p.w.node
 	}
 	run.DispatchedAt = task.At(p.now)
 	return run

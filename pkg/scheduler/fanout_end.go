@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -133,7 +131,7 @@ func (p *plan) seek(t *taskState, q *waiting) bool {
 	if q.missing.IsZero() || p.now.Before(q.missing) {
 		q.missing = p.now
 	}
-	if until := q.missing.Add(p.w.e.lostAfter()); p.now.Before(until) {
+	if until := q.missing.Add(p.lostAfter()); p.now.Before(until) {
 		p.w.wakeAt(until)
 		return true
 	}
@@ -148,7 +146,7 @@ func (p *plan) endNowhere(t *taskState, q *waiting, nowhere map[int]bool) bool {
 		end := p.partRun(t, q, i)
 		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(p.now), "its record is gone"
 		p.add(partEnded{task: t, end: &end})
-		p.w.log.Error("a part of a run is nowhere on record; it is lost", zap.String("task", t.fullName()), zap.String("run", end.ID))
+		p.notices = append(p.notices, notice{partNowhere, t.fullName(), end.ID, 0})
 	}
 	return true
 }

@@ -10,7 +10,7 @@ import (
 func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
-		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
+		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.w.node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
 		Checkpoint: q.Fan.Checkpoints[index], CreatedBy: q.CreatedBy, EnvNames: q.EnvNames,
 	}
 }
@@ -125,7 +125,7 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *ta
 		return n, false, ok
 	}
 	name := q.Fan.Nodes[index]
-	if n, ok = p.w.e.cfg.Fleet.pickNamed(name, t.secret, p.now); ok {
+	if n, ok = p.w.placement.ReserveNamed(name, t.secret, p.now); ok {
 		delete(q.away, name)
 		return n, false, true
 	}
@@ -137,7 +137,7 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *ta
 		since = p.now
 		q.away[name] = since
 	}
-	if until := since.Add(p.w.e.lostAfter()); p.now.Before(until) {
+	if until := since.Add(p.lostAfter()); p.now.Before(until) {
 		p.w.wakeAt(until)
 		return nil, false, false
 	}
@@ -145,7 +145,7 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *ta
 }
 
 // unpick gives back what nodeOf picked.
-func (p *plan) unpick(n *task.Node) { p.w.e.cfg.Fleet.Take(n.Name) }
+func (p *plan) unpick(n *task.Node) { p.w.placement.Release(n.Name) }
 
 // part sees to a part that waits for another attempt. false: there is no room.
 func (p *plan) part(t *taskState, q *waiting) bool {

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -103,7 +102,7 @@ func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
 	ref := t.ref(p.w.shard)
 	r := task.Run{
 		ID: id, UID: t.uidText(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
-		ScheduledTime: task.At(instant(tick)), Trigger: trigger, Owner: p.w.e.cfg.Node, Attempt: 1, CreatedAt: task.At(p.now),
+		ScheduledTime: task.At(instant(tick)), Trigger: trigger, Owner: p.w.node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
 	if due := t.due(tick); due != tick {
 		r.DueAt = task.At(instant(due))
@@ -157,7 +156,7 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	p.changeOf(t).started = true
 	a := &p.attempt
 	if a.Owner == "" { // a person asked for it
-		a.Owner = p.w.e.cfg.Node
+		a.Owner = p.w.node
 	}
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
 	a.Instance, a.Generation = n.Instance, int64(t.generation)
@@ -166,7 +165,7 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	a.Output = t.how.output
 	// The owner and the node both go by this value from now on, whatever becomes of the
 	// cluster's setting: the node has killed the attempt before it can be declared lost.
-	a.LostAfter = p.w.e.cfg.Cluster().LostAfterWithLease(n.LeaseTTL)
+	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
 	p.stick(t, n)
 }
@@ -350,7 +349,7 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 		p.giveBack()
 	}
 	if ok {
-		p.w.e.cfg.Fleet.Take(n.Name)
+		p.w.placement.Release(n.Name)
 		return false
 	}
 	return p.waitsFor(t, q, task.ReasonNoNode)
@@ -424,12 +423,13 @@ func (p *plan) lose(t *taskState, a *attempt) {
 	var next *waiting
 	switch {
 	case a.watch.unreadable != nil: // nor does anybody know of a next one
-		end.UID, end.Owner = t.uidText(), p.w.e.cfg.Node
+		end.UID, end.Owner = t.uidText(), p.w.node
 		end.Message = "the record of its attempt could not be read: " + a.watch.unreadable.Error()
 	case !t.orphan(a.run) && !t.goesWithParent(a.run):
-		if retry := p.w.e.cfg.NextAttempt(a.watch.held.Assigned, end, p.now, rand.Float64()); retry != nil {
+		if retry := p.w.nextAttempt(a.watch.held.Assigned, end, p.now, p.w.random.Float64()); retry != nil {
 			next = &waiting{Waiting: *retry}
 		}
 	}
 	p.add(runLost{t, a, &end, next})
+	p.counts.lost++
 }

@@ -72,11 +72,11 @@ func (f *Fleet) Present(name string) (*task.Node, bool) {
 	return n, ok
 }
 
-// Give counts an attempt that went to a node; Take one that ended there.
-func (f *Fleet) Give(node string) { f.count(node, 1) }
+// Occupy counts an attempt that a node has, and that Reserve has not counted.
+func (f *Fleet) Occupy(node string) { f.count(node, 1) }
 
-// Take counts an attempt that ended.
-func (f *Fleet) Take(node string) { f.count(node, -1) }
+// Release gives back what Reserve or Occupy has counted: the attempt has ended, or was never made.
+func (f *Fleet) Release(node string) { f.count(node, -1) }
 
 func (f *Fleet) count(node string, by int) {
 	f.mu.Lock()
@@ -96,8 +96,8 @@ func (f *Fleet) Suspect(node string, session int64, now time.Time) {
 	}
 }
 
-// Suspected tells when the first suspicion ends; false if there is none.
-func (f *Fleet) Suspected(now time.Time) (until time.Time, ok bool) {
+// SuspectUntil tells when the first suspicion ends; false if there is none.
+func (f *Fleet) SuspectUntil(now time.Time) (until time.Time, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.suspect {

@@ -10,10 +10,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Several are the names of the nodes that take runs and match, the best first by the
+// Rank returns the names of the nodes that take runs and match, the best first by the
 // strategy of w: the first n are for a run that has a part on each of n nodes. What
-// is full comes last, but for hash, as with Pick. Nothing is counted as given.
-func (f *Fleet) Several(w Want, now time.Time) []string {
+// is full comes last, but for hash, as with Reserve. Nothing is counted as given.
+func (f *Fleet) Rank(w Want, now time.Time) []string {
 	type ranked struct {
 		name string
 		by   float64 // the least is the best
@@ -65,9 +65,9 @@ func (f *Fleet) rank(w *Want, i, turn int) float64 {
 	return f.load(n)
 }
 
-// pickNamed picks a node by its name, whatever its labels say by now, and counts a run
+// ReserveNamed picks a node by its name, whatever its labels say by now, and counts a run
 // as given to it; false if it is away, or takes none, or none with secrets if this has some.
-func (f *Fleet) pickNamed(name string, secret bool, now time.Time) (*task.Node, bool) {
+func (f *Fleet) ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, ok := f.able[name]

@@ -51,7 +51,7 @@ func TestSeveral_ChoosesByTheStrategy(t *testing.T) {
 		f.Set(nodes)
 		to := map[string]int{}
 		for range draws {
-			to[strings.Join(f.Several(c.want, start)[:2], " ")]++
+			to[strings.Join(f.Rank(c.want, start)[:2], " ")]++
 		}
 		if !c.pairs(to) {
 			t.Errorf("%q after %q, with %q full: %s", c.want.Strategy, c.want.Last, c.full, spread(to))

@@ -27,11 +27,11 @@ type Want struct {
 	elsewhere bool
 }
 
-// Pick chooses the node for a run, by its strategy, among those that take runs and
-// match, and counts the run as given to it; Take gives it back. false if there is
+// Reserve chooses the node for a run, by its strategy, among those that take runs and
+// match, and counts the run as given to it; Release gives it back. false if there is
 // none. It remembers nothing else: what a strategy has to know of former runs is in
 // the Want. The node is not to be changed.
-func (f *Fleet) Pick(w Want, now time.Time) (*task.Node, bool) {
+func (f *Fleet) Reserve(w Want, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 

@@ -27,7 +27,7 @@ func picks(f *Fleet, n int, selector string) map[string]int {
 	}
 	to := map[string]int{}
 	for range n {
-		if n, ok := f.Pick(Want{Selector: sel}, start); ok {
+		if n, ok := f.Reserve(Want{Selector: sel}, start); ok {
 			to[n.Name]++
 		}
 	}
@@ -46,7 +46,7 @@ func TestFleet_PrefersItsOwnNodeWhileItHasSlots(t *testing.T) {
 		t.Errorf("when all slots are given away: %v", to)
 	}
 	for range 5 {
-		f.Take("me")
+		f.Release("me")
 	}
 	if to := picks(f, 1, ""); to["me"] != 1 {
 		t.Errorf("when they are back: %v", to)
@@ -128,7 +128,7 @@ func TestFleet_LeavesOutSuspectsUntilTheirTimeOrNextSession(t *testing.T) {
 	if to := picks(f, 20, ""); to["b"] != 20 {
 		t.Errorf("while a is suspect: %v", to)
 	}
-	if n, ok := f.Pick(Want{}, start.Add(suspicion)); !ok || n.Name != "a" {
+	if n, ok := f.Reserve(Want{}, start.Add(suspicion)); !ok || n.Name != "a" {
 		t.Errorf("afterwards %s is picked", n.Name)
 	}
 	f.Suspect("a", 10, start)
@@ -148,11 +148,11 @@ func TestFleet_ForgetsWhatEnded(t *testing.T) {
 	f := NewFleet("me", nil)
 	f.Set([]task.Node{node("a", 5), node("b", 5)})
 	picks(f, 10, "")
-	f.Give("a")
-	f.Take("a")
+	f.Occupy("a")
+	f.Release("a")
 	for range 10 {
-		f.Take("a")
-		f.Take("b")
+		f.Release("a")
+		f.Release("b")
 	}
 	f.Suspect("b", 10, start)
 	f.Set(nil)

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -64,15 +62,9 @@ func (p *plan) countEnds(t *taskState) {
 		}
 	})
 	if pause {
-		p.add(taskPaused{t, failures})
+		p.notices = append(p.notices, notice{taskPaused, t.fullName(), "", failures})
 	}
 	p.add(failuresCounted{past})
-}
-
-// reportPaused reports that a task was paused after its failures.
-func (w *worker) reportPaused(t *taskState, failures int) {
-	w.e.metrics.paused.Inc()
-	w.log.Info("a task is paused: it failed too often", zap.String("task", t.fullName()), zap.Int("failures", failures))
 }
 
 // pausedByFailures adds a pause to the latest. A pause with an end that it cuts

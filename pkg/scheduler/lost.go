@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -57,72 +58,109 @@ func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 	return ctx.Err()
 }
 
+// readAttempts reads what the shard asks for: first which instances are proved dead, then the
+// attempts.
 func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
-	var readings []reading
-	var keys []store.RunKey
 	cleared := map[string]bool{} // by instance, in this round
-	for _, t := range w.looks {
-		for _, a := range t.active() {
-			wanted, ask, err := w.wantsReading(ctx, t, a, now, cleared)
-			switch {
-			case err != nil:
+
+	readings, unknown := w.readings(now, cleared)
+	if len(unknown) > 0 {
+		for _, instance := range unknown {
+			dead, err := w.e.cfg.Store.Cleared(ctx, instance)
+			if err != nil {
 				return err
-			case !wanted:
-			case len(keys) == mostReadings:
-				w.wakeAt(now)
-			default:
-				readings = append(readings, reading{t, a, ask})
-				keys = append(keys, store.RunKey{Node: a.node, Ref: t.ref(w.shard), Run: a.run})
 			}
+			cleared[instance] = dead
 		}
+		readings, _ = w.readings(now, cleared)
 	}
-	if len(keys) == 0 {
+	if len(readings) == 0 {
 		return nil
 	}
+
+	keys := make([]store.RunKey, len(readings))
+	for i, r := range readings {
+		keys[i] = w.runKey(r.t, r.a)
+	}
+
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)
+	read := w.e.cfg.Now() // after the reading, not before
 	for i, v := range found {
 		if !v.Gone { // else the watch will tell how it ended
-			w.sighted(readings[i], v, now)
+			w.sighted(readings[i], v, now, read)
 		}
 	}
+
 	return err
 }
 
-// wantsReading reports whether an attempt is to be read now. If it may be later,
-// the worker wakes then.
-func (w *worker) wantsReading(ctx context.Context, t *taskState, a *attempt, now time.Time, cleared map[string]bool) (wanted, ask bool, err error) {
+// readings returns the attempts that are to be read now, of the tasks that want a look, and the
+// instances of which it has to know first whether they are proved dead.
+func (w *worker) readings(now time.Time, cleared map[string]bool) (list []reading, unknown []string) {
+	for _, t := range w.looks {
+		for _, a := range t.active() {
+			wanted, ask, instance := w.wantsReading(t, a, now, cleared)
+			switch {
+			case instance != "":
+				if !slices.Contains(unknown, instance) {
+					unknown = append(unknown, instance)
+				}
+			case !wanted:
+			case len(list) == mostReadings:
+				w.wakeAt(now)
+			default:
+				list = append(list, reading{t, a, ask})
+			}
+		}
+	}
+
+	return list, unknown
+}
+
+// wantsReading reports whether an attempt is to be read now, and whether that is to have it end. If it
+// may be later, the worker wakes then. unknown is its instance if it depends on whether that is
+// proved dead.
+func (w *worker) wantsReading(t *taskState, a *attempt, now time.Time, cleared map[string]bool) (wanted, ask bool, unknown string) {
 	if a.watch != nil {
 		a.watch.lost, a.watch.ask = false, false
 	}
-	if _, present := w.e.cfg.Fleet.Present(a.node); present {
+
+	if _, present := w.placement.Present(a.node); present {
 		if a.watch != nil {
 			a.watch.since = time.Time{}
 		}
 		ask = (t.orphan(a.run) || t.replaces(now.UnixMilli()) || t.goesWithParent(a.run)) && !a.watched().asked
-		return ask, ask, nil
+		return ask, ask, ""
 	}
+
 	if a.watched().since.IsZero() {
-		return true, false, nil
+		return true, false, ""
 	}
+
 	waited := now.Sub(a.watch.since)
 	ripe := waited >= a.watch.lostAfter()
-	if !ripe && waited >= w.e.cfg.ClearedAfter && a.watch.unreadable == nil {
-		if ripe, err = w.cleared(ctx, a.watch.held.Instance, cleared); err != nil {
-			return false, false, err
+	if !ripe && waited >= w.clearedAfter && a.watch.unreadable == nil {
+		instance := a.watch.held.Instance
+		dead, known := cleared[instance]
+		if !known && instance != "" {
+			return false, false, instance
 		}
+		ripe = dead
 	}
+
 	if !ripe {
-		again := w.e.cfg.ClearedAfter
+		again := w.clearedAfter
 		if waited < again {
 			again -= waited
 		}
 		w.wakeAt(now.Add(again))
 	}
-	return ripe, false, nil
+
+	return ripe, false, ""
 }
 
-// sighted takes what was read of an attempt.
-func (w *worker) sighted(s reading, v store.Sighting, now time.Time) {
+// sighted takes what was read of an attempt, at the time read.
+func (w *worker) sighted(s reading, v store.Sighting, now, read time.Time) {
 	watch := s.a.watched()
 	switch {
 	case s.ask:
@@ -130,7 +168,7 @@ func (w *worker) sighted(s reading, v store.Sighting, now time.Time) {
 			watch.held, watch.ask, watch.asked = v.Held, !v.CancelRequested, v.CancelRequested
 		}
 	case watch.since.IsZero():
-		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
+		w.wakeAt(now.Add(w.clearedAfter))
 		if v.NodePresent { // its record has not come to us
 			return
 		}
@@ -138,22 +176,11 @@ func (w *worker) sighted(s reading, v store.Sighting, now time.Time) {
 			w.log.Error("the record of an attempt whose node is gone cannot be read; it is lost when that has been long enough",
 				zap.String("task", s.t.fullName()), zap.String("run", s.a.run), zap.Error(v.Err))
 		}
-		watch.held, watch.unreadable, watch.since = v.Held, v.Err, w.e.cfg.Now() // after the reading, not before
+		watch.held, watch.unreadable, watch.since = v.Held, v.Err, read
 	case v.NodePresent || v.Mod != watch.held.Mod:
 		s.a.watch = nil
-		w.wakeAt(now.Add(w.e.cfg.ClearedAfter))
+		w.wakeAt(now.Add(w.clearedAfter))
 	default:
 		watch.lost = true
 	}
-}
-
-func (w *worker) cleared(ctx context.Context, instance string, known map[string]bool) (bool, error) {
-	if dead, ok := known[instance]; ok {
-		return dead, nil
-	}
-	dead, err := w.e.cfg.Store.Cleared(ctx, instance)
-	if err == nil {
-		known[instance] = dead
-	}
-	return dead, err
 }

@@ -121,7 +121,7 @@ func (e *Engine) catchUpRate() float64 {
 
 // lostAfter is the cluster's setting as it is now. It is for what has no attempt, such as
 // a part that waits for its node. An attempt has its own: see watch.lostAfter.
-func (e *Engine) lostAfter() time.Duration { return e.cfg.Cluster().EffectiveLostAfter().Std() }
+func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }
 
 // paced reports whether a waiting run needs a token to start.
 func (q *waiting) paced() bool { return q.Trigger == task.TriggerCatchUp && !q.begun() }
@@ -169,7 +169,7 @@ func (w *worker) goOn(now time.Time) {
 		return
 	}
 	var again time.Duration
-	l.granted, again = w.e.pace.turn(w, now)
+	l.granted, again = w.tokens.Turn(now)
 	l.turn = now.Add(again)
 	for range l.granted {
 		t := l.next()
@@ -179,7 +179,7 @@ func (w *worker) goOn(now time.Time) {
 		w.look(t)
 	}
 	if len(l.tasks) == 0 {
-		w.e.pace.done(w)
+		w.tokens.Leave()
 	}
 }
 
@@ -187,7 +187,7 @@ func (w *worker) goOn(now time.Time) {
 // shard have waited longer. It goes back if the plan is undone.
 func (p *plan) token(t *taskState) bool {
 	l := &p.w.line
-	if len(l.tasks) > 0 && l.granted == 0 || !p.w.e.pace.take(p.w.e.cfg.Now()) {
+	if len(l.tasks) > 0 && l.granted == 0 || !p.w.tokens.Take(p.clock) {
 		l.wait(t)
 		return false
 	}
@@ -199,5 +199,5 @@ func (p *plan) token(t *taskState) bool {
 // giveBack gives back the token that was taken last.
 func (p *plan) giveBack() {
 	p.tokens--
-	p.w.e.pace.give(1)
+	p.w.tokens.Return(1)
 }

@@ -39,10 +39,10 @@ func six(but ...string) (list []task.Node) {
 func placed(f *Fleet, w Want, runs int) map[string]int {
 	to := map[string]int{}
 	for range runs {
-		if n, ok := f.Pick(w, start); ok {
+		if n, ok := f.Reserve(w, start); ok {
 			to[n.Name]++
 			w.Last = n.Name
-			f.Take(n.Name)
+			f.Release(n.Name)
 		}
 	}
 	return to
@@ -178,7 +178,7 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 	f := NewFleet("", nil)
 	f.Set(nil)
 	for _, s := range task.Strategies() {
-		if n, ok := f.Pick(Want{Strategy: s, Order: order, Key: "k", Last: "n1"}, start); ok {
+		if n, ok := f.Reserve(Want{Strategy: s, Order: order, Key: "k", Last: "n1"}, start); ok {
 			t.Errorf("%s picks %v of no nodes", s, n)
 		}
 	}
@@ -210,7 +210,7 @@ func TestStrategies_HashMovesOnlyWhatItMust(t *testing.T) {
 		at := map[string]string{}
 		for i := range 600 {
 			key := fmt.Sprintf("customer-%d", i)
-			n, _ := f.Pick(Want{Strategy: task.StrategyHash, Key: key}, start)
+			n, _ := f.Reserve(Want{Strategy: task.StrategyHash, Key: key}, start)
 			at[key] = n.Name
 		}
 		return at
@@ -245,7 +245,7 @@ func TestSeveral_AreThoseAmongWhichItPicks(t *testing.T) {
 	f.Suspect("n3", 10, start)
 	for selector, want := range map[string]string{"": "n4 n5 n6", "disk_free > 10Gi": "n4", "node != n4": "n5 n6", "load1 < 5": ""} {
 		sel, err := task.ParseSelector(selector)
-		names := slices.Sorted(slices.Values(f.Several(Want{Selector: sel}, start)))
+		names := slices.Sorted(slices.Values(f.Rank(Want{Selector: sel}, start)))
 		if err != nil || strings.Join(names, " ") != want {
 			t.Errorf("%q: %v, want %s (%v)", selector, names, want, err)
 		}

@@ -26,9 +26,11 @@ import (
 // claims and effects point into the state that they were made from.
 type plan struct {
 	w       *worker
-	now     time.Time
-	commit  *store.Commit
+	now     time.Time // of the round
+	clock   time.Time // of this plan: a round may have many
+	cluster task.Cluster
 	freezes *task.Freezes // nil: none
+	commit  *store.Commit
 
 	changes []change     // of the tasks that it touches
 	claims  []claim      // ticks and waiting runs that it dispatches
@@ -39,7 +41,12 @@ type plan struct {
 	tokens   int          // for late ticks
 
 	again  []*taskState // to be looked at when it is known what became of the commit
-	counts outcomes     // of the ticks that it decides
+	counts outcomes
+
+	// What the worker does for it: notices are reported when the commit has succeeded, and
+	// deletions are asked for whatever becomes of it.
+	notices   []notice
+	deletions []*burial
 
 	full    bool          // no more fits into the commit
 	apart   bool          // what is due is decided in its entries, and the watermark stays
@@ -54,8 +61,23 @@ type claim struct {
 	late time.Duration // of a tick; less than 0: of what has waited
 }
 
-// outcomes count ticks.
-type outcomes struct{ run, queued, skipped, missed int64 }
+// outcomes count ticks, and attempts that are lost.
+type outcomes struct{ run, queued, skipped, missed, lost int64 }
+
+// A notice is something that a person should read.
+type notice struct {
+	kind     noticeKind
+	task     string
+	run      string
+	failures int
+}
+
+type noticeKind int
+
+const (
+	taskPaused  noticeKind = iota // too many of its runs in a row failed
+	partNowhere                   // a part of a run is on no record, and is lost
+)
 
 // plan decides what one commit can hold.
 func (w *worker) plan(now time.Time) *plan {
@@ -84,12 +106,14 @@ func (w *worker) newPlan(now time.Time) *plan {
 	clear(old.popped)
 	clear(old.reserved)
 	clear(old.again)
+	clear(old.notices)
+	clear(old.deletions)
 
 	*old = plan{
-		w: w, now: now, apart: w.overtaken >= mostOvertaken,
+		w: w, now: now, clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster(), apart: w.overtaken >= mostOvertaken,
 		commit:  w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark),
 		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
-		reserved: old.reserved[:0], again: old.again[:0],
+		reserved: old.reserved[:0], again: old.again[:0], notices: old.notices[:0], deletions: old.deletions[:0],
 	}
 	old.freezes, old.commit.Freezes = w.e.frozen()
 
@@ -113,12 +137,7 @@ func (w *worker) committed(p *plan, rev int64) {
 	for _, c := range p.claims {
 		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
 		c.t.turned(c.node)
-		if c.late >= 0 {
-			w.e.metrics.lateness.Observe(c.late.Seconds())
-		}
 	}
-	w.e.metrics.decided(p.counts)
-	w.e.recent.decided(p)
 
 	// Entries before effects: what an effect counts may depend on what the entry says now.
 	for i := range p.changes {
@@ -165,10 +184,10 @@ func (w *worker) committed(p *plan, rev int64) {
 // changed is looked at again.
 func (w *worker) abandoned(p *plan) {
 	for _, n := range p.reserved {
-		w.e.cfg.Fleet.Take(n.Name)
+		w.placement.Release(n.Name)
 	}
 	if p.tokens > 0 {
-		w.e.pace.give(p.tokens)
+		w.tokens.Return(p.tokens)
 	}
 
 	for _, t := range p.popped {

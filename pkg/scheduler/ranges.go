@@ -91,7 +91,7 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
 	switch reason {
 	case task.ReasonNoOwner:
-		text := fmt.Sprintf("%s opened shard %d at %s", p.w.e.cfg.Node, p.w.shard, at(o.at))
+		text := fmt.Sprintf("%s opened shard %d at %s", p.w.node, p.w.shard, at(o.at))
 		if isMark(o.mark) {
 			text += "; the ticks of its tasks had been decided up to " + at(o.mark)
 		}
@@ -105,7 +105,7 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 }
 
 func (o opening) since(p *plan) string {
-	text := fmt.Sprintf("%s has owned shard %d since %s", p.w.e.cfg.Node, p.w.shard, task.At(o.at).Format(time.RFC3339Nano))
+	text := fmt.Sprintf("%s has owned shard %d since %s", p.w.node, p.w.shard, task.At(o.at).Format(time.RFC3339Nano))
 	if isMark(p.w.mark.Time.Time) {
 		text += ", and had decided up to " + p.w.mark.Time.Format(time.RFC3339Nano)
 	}

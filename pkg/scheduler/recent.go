@@ -42,7 +42,7 @@ func (r *recent) at(now time.Time) *recentCounts {
 
 // decided counts what a plan has decided.
 func (r *recent) decided(p *plan) {
-	if len(p.claims) == 0 && p.counts == (outcomes{}) {
+	if len(p.claims) == 0 && p.counts.skipped+p.counts.missed == 0 {
 		return
 	}
 	r.mu.Lock()

@@ -331,7 +331,7 @@ func (w *worker) settleRuns(ctx context.Context, d doubts) error {
 			w.repaired("an attempt", k.Run)
 			t := w.task(k.Ref.String())
 			w.activate(t, &attempt{run: k.Run, node: k.Node, create: v.Create})
-			w.e.cfg.Fleet.Give(k.Node)
+			w.placement.Occupy(k.Node)
 			w.look(t)
 		}
 	}

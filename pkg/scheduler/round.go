@@ -38,6 +38,7 @@ func (w *worker) round(ctx context.Context) error {
 			return nil
 		}
 		p := w.plan(now)
+		w.e.burials.askAll(p.deletions)
 		if p.idle() {
 			p.commit = nil
 			if len(w.unread) > 0 {
@@ -60,6 +61,7 @@ func (w *worker) round(ctx context.Context) error {
 		switch {
 		case err == nil:
 			w.committed(p, rev)
+			w.report(p)
 			w.went()
 			conflicts = 0
 			if w.comesDue(now) {
@@ -99,6 +101,27 @@ func (w *worker) round(ctx context.Context) error {
 		default:
 			w.abandoned(p)
 			return err
+		}
+	}
+}
+
+// report counts what a plan has decided, and logs its notices. Its commit has succeeded.
+func (w *worker) report(p *plan) {
+	w.e.metrics.decided(p.counts)
+	w.e.recent.decided(p)
+	for _, c := range p.claims {
+		if c.late >= 0 {
+			w.e.metrics.lateness.Observe(c.late.Seconds())
+		}
+	}
+
+	for _, n := range p.notices {
+		switch n.kind {
+		case taskPaused:
+			w.e.metrics.paused.Inc()
+			w.log.Info("a task is paused: it failed too often", zap.String("task", n.task), zap.Int("failures", n.failures))
+		case partNowhere:
+			w.log.Error("a part of a run is nowhere on record; it is lost", zap.String("task", n.task), zap.String("run", n.run))
 		}
 	}
 }
@@ -169,7 +192,7 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 		w.wakeAt(now.Add(suspicion))
 		for _, n := range p.reserved {
 			if n.Name == node {
-				w.e.cfg.Fleet.Suspect(node, n.Revision, now)
+				w.placement.Suspect(node, n.Revision, now)
 			}
 		}
 		for i := range p.changes {
@@ -199,7 +222,7 @@ func (w *worker) settleRun(key string) *taskState {
 		return t
 	}
 	w.activate(t, &attempt{run: run, node: node})
-	w.e.cfg.Fleet.Give(node)
+	w.placement.Occupy(node)
 	return t
 }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +16,8 @@ import (
 // worker serves one shard under one pair of fences. Its goroutine alone touches
 // its state; others poke it.
 type worker struct {
-	e      *Engine
+	e *Engine
+	ports
 	shard  int
 	fences store.Fences
 	log    *zap.Logger
@@ -81,6 +83,11 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), reviews: make(chan review, 4), glimpses: make(chan *glimpse, 1), stubborn: map[string]bool{},
 		log: e.cfg.Logger.With(zap.Int("shard", shard)),
+	}
+	w.ports = ports{
+		node: e.cfg.Node, placement: e.cfg.Fleet, tokens: shardTokens{e.pace, w}, nextAttempt: e.cfg.NextAttempt,
+		clearedAfter: e.cfg.ClearedAfter,
+		random:       rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
 	w.progress.at.Store(int64(time.Since(e.made)))
 	w.undecided.Store(e.cfg.Now().UnixMilli())
@@ -152,12 +159,12 @@ func (w *worker) reset() {
 func (w *worker) releaseAll() {
 	for _, t := range w.tasks {
 		for _, a := range t.active() {
-			w.e.cfg.Fleet.Take(a.node)
+			w.placement.Release(a.node)
 		}
 		w.countWaiting(-len(t.queue()))
 		w.setBad(t, false)
 	}
-	w.e.pace.done(w)
+	w.tokens.Leave()
 	// All that holds many tasks: the board may know the worker when its shard is
 	// long another's.
 	w.tasks, w.due, w.lives, w.uncovered = nil, nil, lives{}, nil

@@ -1,0 +1,64 @@
+package scheduler
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ports is what a shard decides by, beside what it knows of its tasks. Decisions depend on nothing
+// else: no clock, no network, no global random numbers. Scripts and tests replace all of it.
+type ports struct {
+	node         string // own name
+	placement    placement
+	tokens       tokens
+	random       *rand.Rand
+	nextAttempt  NextAttempt
+	clearedAfter time.Duration
+}
+
+// placement chooses nodes for runs. All shards of a node share one, which is locked inside. It is
+// a port and not state, since whether a tick fires or waits depends on whether a node is free: it
+// cannot be decided first and placed later.
+type placement interface {
+	// Reserve chooses a node, and counts a slot of it. false: no node takes the run.
+	Reserve(w Want, now time.Time) (*task.Node, bool)
+	// ReserveNamed is Reserve of a node by its name.
+	ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool)
+	// Rank returns the nodes that match, the best first. It counts nothing.
+	Rank(w Want, now time.Time) []string
+	// Occupy counts an attempt that was found at a node.
+	Occupy(node string)
+	// Release gives a slot back: it was not used, or the attempt has ended.
+	Release(node string)
+	Present(name string) (*task.Node, bool)
+	// Suspect leaves a node out for a while: its session was found to be another than that known.
+	Suspect(node string, session int64, now time.Time)
+	// SuspectUntil returns when the first suspicion ends; false if there is none.
+	SuspectUntil(now time.Time) (until time.Time, ok bool)
+}
+
+// tokens paces the runs of ticks that came to light late. All shards of a node share them.
+type tokens interface {
+	// Take takes a token; false if there is none.
+	Take(now time.Time) bool
+	// Return gives tokens back that were not used.
+	Return(n int)
+	// Turn returns for how many tasks of this shard's line there are tokens now, and when it may ask
+	// again.
+	Turn(now time.Time) (n int, again time.Duration)
+	// Leave says that the shard has no line any more.
+	Leave()
+}
+
+// shardTokens are the tokens of an engine as one of its shards takes them.
+type shardTokens struct {
+	pace   *pace
+	worker *worker
+}
+
+func (t shardTokens) Take(now time.Time) bool                 { return t.pace.take(now) }
+func (t shardTokens) Return(n int)                            { t.pace.give(n) }
+func (t shardTokens) Turn(now time.Time) (int, time.Duration) { return t.pace.turn(t.worker, now) }
+func (t shardTokens) Leave()                                  { t.pace.done(t.worker) }
