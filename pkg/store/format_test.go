@@ -238,7 +238,8 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	ctx := t.Context()
 	ok(t, w.join(w.Store, node))
 	w.waitsFor("")
-	ok(t, w.SetFormat(ctx, w.formats(), nextFormat, store.NewestFormat))
+	before := w.formats()
+	ok(t, w.SetFormat(ctx, before, nextFormat, store.NewestFormat))
 	w.waitsFor(node)
 	if w.Format() != nextFormat {
 		t.Errorf("it writes format %d before it has heard", w.Format())
@@ -259,7 +260,7 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
 	_, _, err = w.other().Bootstrap(ctx, 8, noon)
 	ok(t, err)
-	if err := w.Obey(c); err != nil || w.Format() != store.NewestFormat { // it has come late
+	if err := w.Obey(before.Cluster); err != nil || w.Format() != store.NewestFormat { // it comes late
 		t.Errorf("a former record has it write format %d, %v", w.Format(), err)
 	}
 }
