@@ -175,7 +175,10 @@ type recordPurged struct {
 
 func (e recordPurged) write(c *store.Commit) { c.Purge(e.key, e.mod) }
 
-func (e recordPurged) apply(w *worker, _ int64, _ time.Time) { delete(w.purges, e.key) }
+func (e recordPurged) apply(w *worker, rev int64, _ time.Time) {
+	delete(w.purges, e.key)
+	w.gone[e.key] = rev
+}
 
 // failuresCounted drops the ends of runs that the entry counts from now on. The entry change of
 // the same plan writes the count.

@@ -100,15 +100,17 @@ func (w *worker) takeBack(t *taskState, id string, p task.Part, mod int64) {
 	w.look(t)
 }
 
-// forgetParts has the records of parts deleted whose run has ended.
+// forgetParts has the records of parts deleted whose run has ended: once. They are known until the
+// watch has told of that.
 func (p *plan) forgetParts(t *taskState) {
 	if t.live == nil || len(t.live.returned) == 0 {
 		return
 	}
 	ref := t.ref(p.w.shard)
 	for id, r := range t.live.returned {
-		if !t.knowsParent(id) {
-			p.w.purges[p.w.keys().Ended(ref, id)] = r.mod
+		key := p.w.keys().Ended(ref, id)
+		if _, purged := p.w.gone[key]; !purged && !t.knowsParent(id) {
+			p.w.purges[key] = r.mod
 		}
 	}
 }

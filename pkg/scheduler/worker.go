@@ -57,7 +57,7 @@ type worker struct {
 	rests     map[*taskState]int64    // until when they want no look; Unix milliseconds
 	restUntil int64                   // the first of them; 0: none
 	purges    map[string]int64        // records of history that are to go: key and mod revision
-	gone      map[string]int64        // queue records that our commits took, until the watch has told so
+	gone      map[string]int64        // records that our commits deleted, until the watch has told so: of the queue by namespace/name/run, others by key
 
 	endedSince map[string]int64     // runs that ended since the shard was opened; nil once the scan is in
 	looked     time.Time            // when all that waits was looked at last
