@@ -175,13 +175,13 @@ type failureSeen struct {
 
 // show fills in a glimpse. What it costs depends on what is asked for, on what runs,
 // waits and fails, and not on how many tasks there are.
-func (w *worker) show(g *glimpse) {
-	g.tasks, g.paused = w.census.tasks(g.now)
-	g.unreadable, g.failing = w.census.of[isUnreadable], len(w.failing)
-	w.showTicks(g)
-	w.showLives(g)
+func (s *shardState) show(g *glimpse) {
+	g.tasks, g.paused = s.census.tasks(g.now)
+	g.unreadable, g.failing = s.census.of[isUnreadable], len(s.failing)
+	s.showTicks(g)
+	s.showLives(g)
 	failures := first[failureSeen]{most: g.limit, before: func(a, b failureSeen) int { return cmp.Compare(b.ended, a.ended) }}
-	for t, f := range w.failing {
+	for t, f := range s.failing {
 		failures.add(failureSeen{t.fullName(), f})
 	}
 	g.failures = failures.sorted()
@@ -192,11 +192,11 @@ func (w *worker) show(g *glimpse) {
 // those that are to come.
 const mostOverdue = 1000
 
-func (w *worker) showTicks(g *glimpse) {
+func (s *shardState) showTicks(g *glimpse) {
 	line := g.now - overdueAfter.Milliseconds()
-	g.overdue = w.due.countUpTo(line)
+	g.overdue = s.due.countUpTo(line)
 	passed := 0
-	w.due.inOrder(func(t *taskState) bool {
+	s.due.inOrder(func(t *taskState) bool {
 		at := t.dueAt()
 		if at > g.until || len(g.soon) == g.limit || passed > mostOverdue || at > g.enough.Load() {
 			return false
@@ -215,10 +215,10 @@ func (w *worker) showTicks(g *glimpse) {
 	})
 }
 
-func (w *worker) showLives(g *glimpse) {
+func (s *shardState) showLives(g *glimpse) {
 	runs, gone := first[runSeen]{most: g.limit, before: olderRun}, first[runSeen]{most: g.limit, before: olderRun}
 	queue := first[waitSeen]{most: g.limit, before: firstWait}
-	for _, t := range w.lives.tasks {
+	for _, t := range s.lives.tasks {
 		g.active += len(t.live.active)
 		g.waits += len(t.live.queue)
 		for _, a := range t.live.active {

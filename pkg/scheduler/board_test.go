@@ -407,9 +407,8 @@ func TestHeap_IsVisitedInOrder(t *testing.T) {
 
 func TestRecent_ForgetsWhatIsOlderThanAMinute(t *testing.T) {
 	var r recent
-	w := &worker{}
 	claim := func(at float64, late time.Duration) {
-		r.decided(&plan{w: w, now: sec(at), claims: []claim{{late: late}, {late: -1}}, counts: outcomes{run: 1, missed: 2}})
+		r.decided(&plan{now: sec(at), claims: []claim{{late: late}, {late: -1}}, counts: outcomes{run: 1, missed: 2}})
 	}
 	claim(0, 40*time.Millisecond)
 	claim(31, time.Millisecond)

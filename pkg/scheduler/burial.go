@@ -42,27 +42,27 @@ func (p *plan) bury(t *taskState) {
 	since, over := t.over(now)
 	if !over {
 		if t.follows() && t.when.end >= now {
-			p.w.rest(t, t.when.end+1)
+			p.s.rest(t, t.when.end+1)
 		}
 		return
 	}
 	if until := since + t.how.ttl; now < until {
-		p.w.rest(t, until)
+		p.s.rest(t, until)
 		return
 	}
 	if !t.history().known {
-		p.w.study(t)
+		p.s.study(t)
 		return
 	}
 	if until := max(since, t.past.ended) + t.how.ttl; now < until {
-		p.w.rest(t, until)
+		p.s.rest(t, until)
 		return
 	}
-	p.w.rest(t, now+burialPatience.Milliseconds())
+	p.s.rest(t, now+burialPatience.Milliseconds())
 	if t.buried() {
 		return
 	}
-	b := &burial{fences: p.w.fences, ref: t.ref(p.w.shard), mod: t.mod, then: p.w.poke, stone: store.Tombstone{
+	b := &burial{fences: p.s.fences, ref: t.ref(p.s.shard), mod: t.mod, stone: store.Tombstone{
 		UID: t.uidText(), Generation: int64(t.generation), DeletedAt: task.At(p.now), DeletedBy: buriedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.how.ttl)*time.Millisecond).String() + " was over",
 	}}
@@ -109,9 +109,11 @@ func newBurials(s Store, buried func(), log *zap.Logger) *burials {
 	return &burials{store: s, line: make(chan *burial, 1024), buried: buried, log: log}
 }
 
-// askAll asks for deletions. One for which there is no room is over: its task asks again.
-func (u *burials) askAll(deletions []*burial) {
+// askAll asks for deletions; then is called when one is over. One for which there is no room is over
+// at once: its task asks again.
+func (u *burials) askAll(deletions []*burial, then func()) {
 	for _, b := range deletions {
+		b.then = then
 		select {
 		case u.line <- b:
 		default:

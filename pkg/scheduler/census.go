@@ -19,7 +19,7 @@ type census struct {
 }
 
 // count puts t among its kind.
-func (w *worker) count(t *taskState) {
+func (s *shardState) count(t *taskState) {
 	is := isTicking
 	switch {
 	case !t.present:
@@ -29,7 +29,7 @@ func (w *worker) count(t *taskState) {
 	case t.paused:
 		is = isPaused
 	}
-	c := &w.census
+	c := &s.census
 	c.of[t.kind]--
 	c.of[is]++
 	t.kind = is

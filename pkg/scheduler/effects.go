@@ -19,7 +19,7 @@ type effect interface {
 	write(c *store.Commit)
 	// apply makes the change in memory. It is called once, after the commit has succeeded: at
 	// revision rev, for a decision that was made at now.
-	apply(w *worker, rev int64, now time.Time)
+	apply(s *shardState, rev int64, now time.Time)
 }
 
 // add adds an effect to the plan. The caller has made room for it (see fits).
@@ -36,9 +36,9 @@ type runEnqueued struct {
 
 func (e runEnqueued) write(c *store.Commit) { c.Enqueue(e.task.ref(c.Shard), e.run.Waiting) }
 
-func (e runEnqueued) apply(w *worker, rev int64, _ time.Time) {
+func (e runEnqueued) apply(s *shardState, rev int64, _ time.Time) {
 	e.run.mod = rev
-	w.enqueued(e.task, e.run)
+	s.enqueued(e.task, e.run)
 }
 
 // runRequeued writes another version of a queue record.
@@ -50,7 +50,7 @@ type runRequeued struct {
 
 func (e runRequeued) write(c *store.Commit) { c.Requeue(e.task.ref(c.Shard), *e.record, e.run.mod) }
 
-func (e runRequeued) apply(_ *worker, rev int64, now time.Time) {
+func (e runRequeued) apply(_ *shardState, rev int64, now time.Time) {
 	e.run.Waiting, e.run.mod, e.run.toldAt = *e.record, rev, now
 }
 
@@ -62,16 +62,16 @@ type runDequeued struct {
 
 func (e runDequeued) write(c *store.Commit) { c.Dequeue(e.task.ref(c.Shard), e.run.ID, e.run.mod) }
 
-func (e runDequeued) apply(w *worker, rev int64, _ time.Time) {
+func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
 	// An older event of the record may still be on its way.
-	w.gone[e.task.fullName()+"/"+e.run.ID] = rev
+	s.gone[e.task.fullName()+"/"+e.run.ID] = rev
 
 	if i := slices.Index(e.task.queue(), e.run); i >= 0 {
-		w.dequeued(e.task, i)
+		s.dequeued(e.task, i)
 	}
 
 	if e.task.empty() {
-		w.look(e.task) // the next plan forgets it; no event would
+		s.look(e.task) // the next plan forgets it; no event would
 	}
 }
 
@@ -94,9 +94,9 @@ func (e ticksSkipped) write(c *store.Commit) {
 	}
 }
 
-func (e ticksSkipped) apply(w *worker, rev int64, _ time.Time) {
+func (e ticksSkipped) apply(s *shardState, rev int64, _ time.Time) {
 	e.span.mod = rev
-	w.spans[e.task] = e.span
+	s.spans[e.task] = e.span
 }
 
 // cancelAsked asks the node of an attempt to end it.
@@ -107,7 +107,7 @@ type cancelAsked struct {
 
 func (e cancelAsked) write(c *store.Commit) { c.AskCancel(e.attempt.watch.held, e.who, e.reason) }
 
-func (e cancelAsked) apply(*worker, int64, time.Time) {
+func (e cancelAsked) apply(*shardState, int64, time.Time) {
 	e.attempt.watch.ask, e.attempt.watch.asked = false, true
 }
 
@@ -133,15 +133,15 @@ func (e runLost) write(c *store.Commit) {
 	}
 }
 
-func (e runLost) apply(w *worker, rev int64, _ time.Time) {
-	w.ended(e.task, e.attempt.run, rev+1)
+func (e runLost) apply(s *shardState, rev int64, _ time.Time) {
+	s.ended(e.task, e.attempt.run, rev+1)
 
 	if e.next == nil {
-		w.takeBack(e.task, e.attempt.run, e.end.AsPart(), rev)
+		s.takeBack(e.task, e.attempt.run, e.end.AsPart(), rev)
 		return
 	}
 	e.next.mod = rev
-	w.enqueued(e.task, e.next)
+	s.enqueued(e.task, e.next)
 }
 
 // partEnded ends a part of a run that no node has.
@@ -163,8 +163,8 @@ func (e partEnded) write(c *store.Commit) {
 	}
 }
 
-func (e partEnded) apply(w *worker, rev int64, _ time.Time) {
-	w.takeBack(e.task, e.end.ID, e.end.AsPart(), rev)
+func (e partEnded) apply(s *shardState, rev int64, _ time.Time) {
+	s.takeBack(e.task, e.end.ID, e.end.AsPart(), rev)
 }
 
 // recordPurged deletes a record of history of a task that is gone.
@@ -175,9 +175,9 @@ type recordPurged struct {
 
 func (e recordPurged) write(c *store.Commit) { c.Purge(e.key, e.mod) }
 
-func (e recordPurged) apply(w *worker, rev int64, _ time.Time) {
-	delete(w.purges, e.key)
-	w.gone[e.key] = rev
+func (e recordPurged) apply(s *shardState, rev int64, _ time.Time) {
+	delete(s.purges, e.key)
+	s.gone[e.key] = rev
 }
 
 // failuresCounted drops the ends of runs that the entry counts from now on. The entry change of
@@ -186,4 +186,4 @@ type failuresCounted struct{ past *past }
 
 func (failuresCounted) write(*store.Commit) {}
 
-func (e failuresCounted) apply(*worker, int64, time.Time) { e.past.ends = e.past.uncounted() }
+func (e failuresCounted) apply(*shardState, int64, time.Time) { e.past.ends = e.past.uncounted() }

@@ -126,6 +126,9 @@ func New(cfg Config) *Engine {
 	return e
 }
 
+func (e *Engine) timing(text []byte) (*timing, error)    { return e.timings.get(text) }
+func (e *Engine) policy(text []byte) (*policySet, error) { return e.policies.get(text) }
+
 // loadsAtOnce is how many shards are loaded side by side: enough to keep the
 // processors and etcd busy, and few enough that the first ones fire soon and
 // that not everything is in memory twice.

@@ -35,7 +35,7 @@ const tellEvery = time.Second
 // fan is the parts that a run of t has if it begins now; or why it cannot.
 func (p *plan) fan(t *taskState) (*task.Fan, string) {
 	target := t.how.target
-	nodes := p.w.placement.Rank(t.want(), p.now)
+	nodes := p.s.placement.Rank(t.want(), p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 	switch {
 	case len(nodes) == 0:
@@ -66,7 +66,7 @@ func (p *plan) fan(t *taskState) (*task.Fan, string) {
 func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 	run.State, run.Reason, run.Fan, run.NotBefore = task.Running, "", f, task.Time{}
 	if run.Owner == "" {
-		run.Owner = p.w.node
+		run.Owner = p.s.node
 	}
 	run.DispatchedAt = task.At(p.now)
 	return run
@@ -74,7 +74,7 @@ func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 
 // fanOut has a tick become a run with parts.
 func (p *plan) fanOut(t *taskState, run task.Run, f *task.Fan) {
-	p.w.spanEnds(t)
+	p.s.spanEnds(t)
 	p.changeOf(t).started = true // what waits of the task counts it from the next commit on
 	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: p.begin(run, f)}}})
 	p.lookAgain(t)
@@ -149,7 +149,7 @@ func (p *plan) tell(t *taskState, q *waiting, ended, succeeded int) bool {
 		return true
 	}
 	if at := q.toldAt.Add(tellEvery); p.now.Before(at) && q.toldAt.Sub(p.now) < tellEvery {
-		p.w.wakeAt(at)
+		p.s.wakeAt(at)
 		return true
 	}
 	if !p.fits(t, 1, t.bytes()+roomForCheckpoints(q.Fan)) {

@@ -17,7 +17,7 @@ func (p *plan) endParent(t *taskState, q *waiting) bool {
 		return false
 	}
 	end := concluded(t, q, p.now)
-	ref := t.ref(p.w.shard)
+	ref := t.ref(p.s.shard)
 	p.dequeue(t, q)
 	p.commit.Record(ref, end)
 	if end.State == task.Failed {
@@ -132,7 +132,7 @@ func (p *plan) seek(t *taskState, q *waiting) bool {
 		q.missing = p.now
 	}
 	if until := q.missing.Add(p.lostAfter()); p.now.Before(until) {
-		p.w.wakeAt(until)
+		p.s.wakeAt(until)
 		return true
 	}
 	return p.endNowhere(t, q, nowhere)
@@ -146,7 +146,7 @@ func (p *plan) endNowhere(t *taskState, q *waiting, nowhere map[int]bool) bool {
 		end := p.partRun(t, q, i)
 		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(p.now), "its record is gone"
 		p.add(partEnded{task: t, end: &end})
-		p.notices = append(p.notices, notice{partNowhere, t.fullName(), end.ID, 0})
+		p.notices = append(p.notices, notice{kind: partNowhere, task: t.fullName(), run: end.ID})
 	}
 	return true
 }

@@ -3,8 +3,6 @@ package scheduler
 import (
 	"slices"
 
-	"go.uber.org/zap"
-
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -67,37 +65,37 @@ func (t *taskState) knowsParent(part string) bool {
 
 // applyPart takes note of how a part has ended. Its record goes when that of its run
 // is in history, or when its task is gone.
-func (w *worker) applyPart(ev *store.ShardEvent) {
-	t := w.taskOf(ev)
+func (s *shardState) applyPart(ev *store.ShardEvent) {
+	t := s.taskOf(ev)
 	if ev.Deleted {
-		delete(w.purges, ev.Key)
+		delete(s.purges, ev.Key)
 		if t.live != nil {
 			delete(t.live.returned, ev.Run)
 		}
-		w.drop(t)
+		s.drop(t)
 		return
 	}
-	w.ended(t, ev.Run, ev.Mod)
+	s.ended(t, ev.Run, ev.Mod)
 	end, err := store.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		end = task.Run{ID: ev.Run, State: task.Failed, Reason: task.ReasonBadEntry}
-		w.log.Error("the record of a part cannot be read; it counts as failed", zap.String("task", t.fullName()), zap.String("run", ev.Run), zap.Error(err))
+		s.notify(notice{kind: partUnreadable, task: t.fullName(), run: ev.Run, err: err})
 	}
-	w.takeBack(t, ev.Run, end.AsPart(), ev.Mod)
+	s.takeBack(t, ev.Run, end.AsPart(), ev.Mod)
 }
 
 // takeBack notes that a part has ended.
-func (w *worker) takeBack(t *taskState, id string, p task.Part, mod int64) {
+func (s *shardState) takeBack(t *taskState, id string, p task.Part, mod int64) {
 	parent, _, is := task.ParentOf(id)
 	if !is {
 		return
 	}
-	l := w.lively(t)
+	l := s.lively(t)
 	if l.returned == nil {
 		l.returned = map[string]returned{}
 	}
 	l.returned[id] = returned{p, parent, mod}
-	w.look(t)
+	s.look(t)
 }
 
 // forgetParts has the records of parts deleted whose run has ended: once. They are known until the
@@ -106,11 +104,11 @@ func (p *plan) forgetParts(t *taskState) {
 	if t.live == nil || len(t.live.returned) == 0 {
 		return
 	}
-	ref := t.ref(p.w.shard)
+	ref := t.ref(p.s.shard)
 	for id, r := range t.live.returned {
-		key := p.w.keys().Ended(ref, id)
-		if _, purged := p.w.gone[key]; !purged && !t.knowsParent(id) {
-			p.w.purges[key] = r.mod
+		key := p.s.keys.Ended(ref, id)
+		if _, purged := p.s.gone[key]; !purged && !t.knowsParent(id) {
+			p.s.purges[key] = r.mod
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
-		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.w.node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
+		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
 		Checkpoint: q.Fan.Checkpoints[index], CreatedBy: q.CreatedBy, EnvNames: q.EnvNames,
 	}
 }
@@ -19,7 +19,7 @@ func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
 // does something about the run. ok is false if there is no room.
 func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok bool) {
 	if at := q.NotBefore.Time; at.After(p.now) {
-		p.w.wakeAt(at)
+		p.s.wakeAt(at)
 		return false, true
 	}
 	for at, index := range q.Fan.Left {
@@ -92,7 +92,7 @@ func (p *plan) tooLate(q *waiting) bool {
 	if p.now.After(until) {
 		return true
 	}
-	p.w.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
+	p.s.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
 	return false
 }
 
@@ -125,7 +125,7 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *ta
 		return n, false, ok
 	}
 	name := q.Fan.Nodes[index]
-	if n, ok = p.w.placement.ReserveNamed(name, t.secret, p.now); ok {
+	if n, ok = p.s.placement.ReserveNamed(name, t.secret, p.now); ok {
 		delete(q.away, name)
 		return n, false, true
 	}
@@ -138,14 +138,14 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *ta
 		q.away[name] = since
 	}
 	if until := since.Add(p.lostAfter()); p.now.Before(until) {
-		p.w.wakeAt(until)
+		p.s.wakeAt(until)
 		return nil, false, false
 	}
 	return nil, true, false
 }
 
 // unpick gives back what nodeOf picked.
-func (p *plan) unpick(n *task.Node) { p.w.placement.Release(n.Name) }
+func (p *plan) unpick(n *task.Node) { p.s.placement.Release(n.Name) }
 
 // part sees to a part that waits for another attempt. false: there is no room.
 func (p *plan) part(t *taskState, q *waiting) bool {
@@ -168,7 +168,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 		return true
 	}
 	if at := t.notBefore(q); at.After(p.now) {
-		p.w.wakeAt(at)
+		p.s.wakeAt(at)
 		return true
 	}
 	if p.starts(t) {
@@ -191,7 +191,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 	p.dispatch(t, n, -1)
 	p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
 	p.commit.GuardEntry(t.fullName(), t.mod)
-	p.commit.GuardQueued(t.ref(p.w.shard), parent.ID, parent.mod) // it is not to end
+	p.commit.GuardQueued(t.ref(p.s.shard), parent.ID, parent.mod) // it is not to end
 	p.dequeue(t, q)
 	return true
 }

@@ -24,7 +24,7 @@ func (p *plan) tick(t *taskState) bool {
 	}
 	id := task.RunID(instant(t.next), t.uidText())
 	if t.holds(id) {
-		p.w.spanEnds(t)
+		p.s.spanEnds(t)
 		p.move(t, t.next) // there is nothing else to write
 		return true
 	}
@@ -99,10 +99,10 @@ func (p *plan) newTickRun(t *taskState, tick int64, id, trigger string) task.Run
 }
 
 func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
-	ref := t.ref(p.w.shard)
+	ref := t.ref(p.s.shard)
 	r := task.Run{
 		ID: id, UID: t.uidText(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
-		ScheduledTime: task.At(instant(tick)), Trigger: trigger, Owner: p.w.node, Attempt: 1, CreatedAt: task.At(p.now),
+		ScheduledTime: task.At(instant(tick)), Trigger: trigger, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
 	if due := t.due(tick); due != tick {
 		r.DueAt = task.At(instant(due))
@@ -111,7 +111,7 @@ func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
 }
 
 func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
-	p.w.spanEnds(t)
+	p.s.spanEnds(t)
 	run.State, run.Reason = task.Queued, reason
 	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: run}}})
 	p.ran(t, run.ScheduledTime.UnixMilli())
@@ -140,7 +140,7 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 		}
 		return task.ReasonNoNode
 	}
-	p.w.spanEnds(t)
+	p.s.spanEnds(t)
 	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
 	p.dispatch(t, n, p.now.Sub(instant(t.due(tick))))
 	p.commit.Claim(&p.attempt, t.action(), n.Revision)
@@ -156,7 +156,7 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	p.changeOf(t).started = true
 	a := &p.attempt
 	if a.Owner == "" { // a person asked for it
-		a.Owner = p.w.node
+		a.Owner = p.s.node
 	}
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
 	a.Instance, a.Generation = n.Instance, int64(t.generation)
@@ -182,7 +182,7 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 		return p.skipFrozen(t, upTo)
 	}
 	s := t.schedule()
-	l := lateness{t.how.missed, t.how.deadline, p.w.opening.at}
+	l := lateness{t.how.missed, t.how.deadline, p.s.opening.at}
 	c := behind(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
 	drops := t.drops()
 	if !p.fits(t, 3+len(c.missed)+2*drops, 2*t.bytes()+(len(c.missed)+2*drops)*roomForRecord) {
@@ -314,10 +314,10 @@ func (p *plan) take(t *taskState, q *waiting, what turn) bool {
 		return p.end(t, q, task.Cancelled, task.ReasonReplaced)
 	}
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
-		p.w.wakeAt(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
+		p.s.wakeAt(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
 	if at := t.notBefore(q); at.After(p.now) {
-		p.w.wakeAt(at)
+		p.s.wakeAt(at)
 		return true
 	}
 	return what != starts || p.start(t, q)
@@ -349,7 +349,7 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 		p.giveBack()
 	}
 	if ok {
-		p.w.placement.Release(n.Name)
+		p.s.placement.Release(n.Name)
 		return false
 	}
 	return p.waitsFor(t, q, task.ReasonNoNode)
@@ -423,10 +423,10 @@ func (p *plan) lose(t *taskState, a *attempt) {
 	var next *waiting
 	switch {
 	case a.watch.unreadable != nil: // nor does anybody know of a next one
-		end.UID, end.Owner = t.uidText(), p.w.node
+		end.UID, end.Owner = t.uidText(), p.s.node
 		end.Message = "the record of its attempt could not be read: " + a.watch.unreadable.Error()
 	case !t.orphan(a.run) && !t.goesWithParent(a.run):
-		if retry := p.w.nextAttempt(a.watch.held.Assigned, end, p.now, p.w.random.Float64()); retry != nil {
+		if retry := p.s.nextAttempt(a.watch.held.Assigned, end, p.now, p.s.random.Float64()); retry != nil {
 			next = &waiting{Waiting: *retry}
 		}
 	}

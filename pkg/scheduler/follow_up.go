@@ -15,7 +15,7 @@ func (p *plan) followUp(t *taskState) {
 	if !t.depends() {
 		return
 	}
-	delete(p.w.rests, t)
+	delete(p.s.rests, t)
 	p.countEnds(t)
 	p.anchorAnew(t)
 	p.bury(t)
@@ -23,10 +23,10 @@ func (p *plan) followUp(t *taskState) {
 
 // decided notes that a tick of t was decided: if there is no other, something
 // follows from that.
-func (w *worker) decided(t *taskState) {
+func (s *shardState) decided(t *taskState) {
 	if t.next == 0 && t.depends() {
 		t.unsure()
-		w.look(t)
+		s.look(t)
 	}
 }
 
@@ -40,7 +40,7 @@ func (p *plan) countEnds(t *taskState) {
 	}
 	past := t.history()
 	if !past.studied {
-		p.w.study(t)
+		p.s.study(t)
 		return
 	}
 	ends := past.uncounted()
@@ -62,7 +62,7 @@ func (p *plan) countEnds(t *taskState) {
 		}
 	})
 	if pause {
-		p.notices = append(p.notices, notice{taskPaused, t.fullName(), "", failures})
+		p.notices = append(p.notices, notice{kind: taskPaused, task: t.fullName(), failures: failures})
 	}
 	p.add(failuresCounted{past})
 }
@@ -87,14 +87,14 @@ func (p *plan) anchorAnew(t *taskState) {
 	}
 	now := p.now.UnixMilli()
 	if until, ends := t.silence(); t.paused && ends && now <= until {
-		p.w.rest(t, until+1)
+		p.s.rest(t, until+1)
 		return
 	}
 	if !t.history().known {
-		p.w.study(t)
+		p.s.study(t)
 		return
 	}
-	decided := max(now, p.w.mark.Time.UnixMilli(), t.from)
+	decided := max(now, p.s.mark.Time.UnixMilli(), t.from)
 	anchor := anchorAfter(t.past.ended, decided, t.when.period)
 	s := t.when.schedule.Anchored(instant(anchor))
 	if _, ok := s.Next(instant(decided)); !ok {

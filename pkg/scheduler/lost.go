@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -96,10 +94,10 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 
 // readings returns the attempts that are to be read now, of the tasks that want a look, and the
 // instances of which it has to know first whether they are proved dead.
-func (w *worker) readings(now time.Time, cleared map[string]bool) (list []reading, unknown []string) {
-	for _, t := range w.looks {
+func (s *shardState) readings(now time.Time, cleared map[string]bool) (list []reading, unknown []string) {
+	for _, t := range s.looks {
 		for _, a := range t.active() {
-			wanted, ask, instance := w.wantsReading(t, a, now, cleared)
+			wanted, ask, instance := s.wantsReading(t, a, now, cleared)
 			switch {
 			case instance != "":
 				if !slices.Contains(unknown, instance) {
@@ -107,7 +105,7 @@ func (w *worker) readings(now time.Time, cleared map[string]bool) (list []readin
 				}
 			case !wanted:
 			case len(list) == mostReadings:
-				w.wakeAt(now)
+				s.wakeAt(now)
 			default:
 				list = append(list, reading{t, a, ask})
 			}
@@ -120,12 +118,12 @@ func (w *worker) readings(now time.Time, cleared map[string]bool) (list []readin
 // wantsReading reports whether an attempt is to be read now, and whether that is to have it end. If it
 // may be later, the worker wakes then. unknown is its instance if it depends on whether that is
 // proved dead.
-func (w *worker) wantsReading(t *taskState, a *attempt, now time.Time, cleared map[string]bool) (wanted, ask bool, unknown string) {
+func (s *shardState) wantsReading(t *taskState, a *attempt, now time.Time, cleared map[string]bool) (wanted, ask bool, unknown string) {
 	if a.watch != nil {
 		a.watch.lost, a.watch.ask = false, false
 	}
 
-	if _, present := w.placement.Present(a.node); present {
+	if _, present := s.placement.Present(a.node); present {
 		if a.watch != nil {
 			a.watch.since = time.Time{}
 		}
@@ -139,7 +137,7 @@ func (w *worker) wantsReading(t *taskState, a *attempt, now time.Time, cleared m
 
 	waited := now.Sub(a.watch.since)
 	ripe := waited >= a.watch.lostAfter()
-	if !ripe && waited >= w.clearedAfter && a.watch.unreadable == nil {
+	if !ripe && waited >= s.clearedAfter && a.watch.unreadable == nil {
 		instance := a.watch.held.Instance
 		dead, known := cleared[instance]
 		if !known && instance != "" {
@@ -149,37 +147,36 @@ func (w *worker) wantsReading(t *taskState, a *attempt, now time.Time, cleared m
 	}
 
 	if !ripe {
-		again := w.clearedAfter
+		again := s.clearedAfter
 		if waited < again {
 			again -= waited
 		}
-		w.wakeAt(now.Add(again))
+		s.wakeAt(now.Add(again))
 	}
 
 	return ripe, false, ""
 }
 
 // sighted takes what was read of an attempt, at the time read.
-func (w *worker) sighted(s reading, v store.Sighting, now, read time.Time) {
-	watch := s.a.watched()
+func (s *shardState) sighted(r reading, v store.Sighting, now, read time.Time) {
+	watch := r.a.watched()
 	switch {
-	case s.ask:
+	case r.ask:
 		if v.Err == nil {
 			watch.held, watch.ask, watch.asked = v.Held, !v.CancelRequested, v.CancelRequested
 		}
 	case watch.since.IsZero():
-		w.wakeAt(now.Add(w.clearedAfter))
+		s.wakeAt(now.Add(s.clearedAfter))
 		if v.NodePresent { // its record has not come to us
 			return
 		}
 		if v.Err != nil {
-			w.log.Error("the record of an attempt whose node is gone cannot be read; it is lost when that has been long enough",
-				zap.String("task", s.t.fullName()), zap.String("run", s.a.run), zap.Error(v.Err))
+			s.notify(notice{kind: attemptUnreadable, task: r.t.fullName(), run: r.a.run, err: v.Err})
 		}
 		watch.held, watch.unreadable, watch.since = v.Held, v.Err, read
 	case v.NodePresent || v.Mod != watch.held.Mod:
-		s.a.watch = nil
-		w.wakeAt(now.Add(w.clearedAfter))
+		r.a.watch = nil
+		s.wakeAt(now.Add(s.clearedAfter))
 	default:
 		watch.lost = true
 	}

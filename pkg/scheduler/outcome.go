@@ -35,23 +35,23 @@ func knownReason(text string) string {
 }
 
 // hearOutcome takes note of how a run of t ended.
-func (w *worker) hearOutcome(t *taskState, ev *store.ShardEvent) {
+func (s *shardState) hearOutcome(t *taskState, ev *store.ShardEvent, now time.Time) {
 	if ev.Late {
 		return
 	}
 	e := end{ev.Mod, store.StateOf(ev.Value)}
-	before := w.failing[t]
+	before := s.failing[t]
 	if !e.ran() || before != nil && ev.Mod <= before.mod {
 		return
 	}
-	if w.told != nil {
-		w.told[t.fullName()] = ev.Mod
+	if s.told != nil {
+		s.told[t.fullName()] = ev.Mod
 	}
-	if w.owner {
-		w.e.recent.ended(w.e.cfg.Now(), e)
+	if s.owner {
+		s.ends.ended(now, e)
 	}
 	if !e.failed() {
-		delete(w.failing, t)
+		delete(s.failing, t)
 		return
 	}
 	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
@@ -62,18 +62,18 @@ func (w *worker) hearOutcome(t *taskState, ev *store.ShardEvent) {
 	if before != nil {
 		n += before.inARow
 	}
-	w.failing[t] = failureOf(ev.Mod, r, n)
+	s.failing[t] = failureOf(ev.Mod, r, n)
 }
 
 // settled takes note that a dead run is off its list: a person has dismissed it or
 // had it run again. A task whose last failure that was is not failing any more.
-func (w *worker) settled(t *taskState, ev *store.ShardEvent) {
-	if f := w.failing[t]; f == nil || f.run != ev.Run || ev.Mod <= f.mod {
+func (s *shardState) settled(t *taskState, ev *store.ShardEvent) {
+	if f := s.failing[t]; f == nil || f.run != ev.Run || ev.Mod <= f.mod {
 		return
 	}
-	delete(w.failing, t)
-	if w.told != nil {
-		w.told[t.fullName()] = ev.Mod
+	delete(s.failing, t)
+	if s.told != nil {
+		s.told[t.fullName()] = ev.Mod
 	}
 }
 
@@ -83,21 +83,18 @@ func (e end) ran() bool { return e.state == task.Succeeded || e.failed() }
 
 // remember takes what had failed before the shard was opened, unless the watch has
 // told of a later end of the task.
-func (w *worker) remember(r *recollection) {
-	if r.opening != w.openings.Load() {
-		return // the shard was opened anew: that is asked for again
-	}
+func (s *shardState) remember(r *recollection) {
 	for name, f := range r.failing {
-		t := w.tasks[name]
-		if t == nil || t.orphan(f.run) || t.bad || w.told[name] > f.mod {
+		t := s.tasks[name]
+		if t == nil || t.orphan(f.run) || t.bad || s.told[name] > f.mod {
 			continue
 		}
-		if now := w.failing[t]; now == nil {
-			w.failing[t] = f
+		if now := s.failing[t]; now == nil {
+			s.failing[t] = f
 		}
 	}
 	if !r.more {
-		w.told = nil
+		s.told = nil
 	}
 }
 

@@ -162,32 +162,32 @@ func (l *line) next() *taskState {
 }
 
 // goOn has as many tasks of the line looked at as may have a token now.
-func (w *worker) goOn(now time.Time) {
-	l := &w.line
+func (s *shardState) goOn(now time.Time) {
+	l := &s.line
 	l.granted = 0
 	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= glance { // more: the clock was set back
 		return
 	}
 	var again time.Duration
-	l.granted, again = w.tokens.Turn(now)
+	l.granted, again = s.tokens.Turn(now)
 	l.turn = now.Add(again)
 	for range l.granted {
 		t := l.next()
 		if t == nil {
 			break
 		}
-		w.look(t)
+		s.look(t)
 	}
 	if len(l.tasks) == 0 {
-		w.tokens.Leave()
+		s.tokens.Leave()
 	}
 }
 
 // token takes a token for a run of t; false if there is none, or others of the
 // shard have waited longer. It goes back if the plan is undone.
 func (p *plan) token(t *taskState) bool {
-	l := &p.w.line
-	if len(l.tasks) > 0 && l.granted == 0 || !p.w.tokens.Take(p.clock) {
+	l := &p.s.line
+	if len(l.tasks) > 0 && l.granted == 0 || !p.s.tokens.Take(p.clock) {
 		l.wait(t)
 		return false
 	}
@@ -199,5 +199,5 @@ func (p *plan) token(t *taskState) bool {
 // giveBack gives back the token that was taken last.
 func (p *plan) giveBack() {
 	p.tokens--
-	p.w.tokens.Return(1)
+	p.s.tokens.Return(1)
 }

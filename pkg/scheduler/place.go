@@ -39,7 +39,7 @@ func (p *plan) pickPart(t *taskState, index int, q *waiting) (*task.Node, bool) 
 }
 
 func (p *plan) pickFor(t *taskState, w Want) (*task.Node, bool) {
-	n, ok := p.w.placement.Reserve(w, p.now)
+	n, ok := p.s.placement.Reserve(w, p.now)
 	if !ok {
 		p.looksForNodes(t)
 	}
@@ -48,11 +48,11 @@ func (p *plan) pickFor(t *taskState, w Want) (*task.Node, bool) {
 
 // looksForNodes has what waits for nodes looked at again in a while.
 func (p *plan) looksForNodes(t *taskState) {
-	if until, suspect := p.w.placement.SuspectUntil(p.now); suspect {
-		p.w.wakeAt(until)
+	if until, suspect := p.s.placement.SuspectUntil(p.now); suspect {
+		p.s.wakeAt(until)
 	}
 	if t.how.selector.Compares() {
-		p.w.wakeAt(p.now.Add(lookForFacts))
+		p.s.wakeAt(p.now.Add(lookForFacts))
 	}
 }
 

@@ -25,12 +25,10 @@ import (
 // A worker has one plan at a time, and applies no event before it knows what became of its commit:
 // claims and effects point into the state that they were made from.
 type plan struct {
-	w       *worker
-	now     time.Time // of the round
-	clock   time.Time // of this plan: a round may have many
-	cluster task.Cluster
-	freezes *task.Freezes // nil: none
-	commit  *store.Commit
+	s *shardState
+	settings
+	now    time.Time // of the round; clock is of this plan
+	commit *store.Commit
 
 	changes []change     // of the tasks that it touches
 	claims  []claim      // ticks and waiting runs that it dispatches
@@ -64,24 +62,9 @@ type claim struct {
 // outcomes count ticks, and attempts that are lost.
 type outcomes struct{ run, queued, skipped, missed, lost int64 }
 
-// A notice is something that a person should read.
-type notice struct {
-	kind     noticeKind
-	task     string
-	run      string
-	failures int
-}
-
-type noticeKind int
-
-const (
-	taskPaused  noticeKind = iota // too many of its runs in a row failed
-	partNowhere                   // a part of a run is on no record, and is lost
-)
-
 // plan decides what one commit can hold.
-func (w *worker) plan(now time.Time) *plan {
-	p := w.newPlan(now)
+func (s *shardState) plan(now time.Time, as settings) *plan {
+	p := s.newPlan(now, as)
 
 	// First what is owed: entries that the watermark does not cover, then tasks
 	// that are behind. A commit that pays of it leaves the watermark where it
@@ -98,8 +81,8 @@ func (w *worker) plan(now time.Time) *plan {
 
 // newPlan returns an empty plan. It has the slices of the plan before, of which nothing is used any
 // more: a worker has one plan at a time.
-func (w *worker) newPlan(now time.Time) *plan {
-	old := &w.lastPlan
+func (s *shardState) newPlan(now time.Time, as settings) *plan {
+	old := &s.lastPlan
 	clear(old.changes)
 	clear(old.claims)
 	clear(old.effects)
@@ -110,12 +93,12 @@ func (w *worker) newPlan(now time.Time) *plan {
 	clear(old.deletions)
 
 	*old = plan{
-		w: w, now: now, clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster(), apart: w.overtaken >= mostOvertaken,
-		commit:  w.e.cfg.Store.NewCommit(w.shard, w.fences, w.known, w.mark),
+		s: s, settings: as, now: now, apart: s.overtaken >= mostOvertaken,
+		commit:  s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
 		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
 		reserved: old.reserved[:0], again: old.again[:0], notices: old.notices[:0], deletions: old.deletions[:0],
 	}
-	old.freezes, old.commit.Freezes = w.e.frozen()
+	old.commit.Freezes = as.freezesRead
 
 	return old
 }
@@ -124,18 +107,18 @@ func (w *worker) newPlan(now time.Time) *plan {
 func (p *plan) idle() bool { return p.commit.Empty() }
 
 // committed takes into memory what the commit has written, at revision rev.
-func (w *worker) committed(p *plan, rev int64) {
-	w.known, w.mark = rev, p.commit.Watermark
+func (s *shardState) committed(p *plan, rev int64) {
+	s.known, s.mark = rev, p.commit.Watermark
 	switch {
 	case len(p.popped) == 0: // it says nothing of edits
 	case p.apart:
-		w.overtaken = mostOvertaken - 1 // the watermark gets one more try
+		s.overtaken = mostOvertaken - 1 // the watermark gets one more try
 	default:
-		w.overtaken = 0
+		s.overtaken = 0
 	}
 
 	for _, c := range p.claims {
-		w.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
+		s.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
 		c.t.turned(c.node)
 	}
 
@@ -146,55 +129,56 @@ func (w *worker) committed(p *plan, rev int64) {
 		}
 	}
 	for _, e := range p.effects {
-		e.apply(w, rev, p.now)
+		e.apply(s, rev, p.now)
 	}
 
 	// Now that all of it is known, the next ticks.
 	for _, t := range p.popped {
-		w.ticked(t)
-		w.decided(t)
+		s.ticked(t)
+		s.decided(t)
 	}
 	for i := range p.changes {
 		c := &p.changes[i]
 		if c.entry != nil {
-			w.count(c.task)
-			w.reschedule(c.task)
-			w.decided(c.task)
+			s.count(c.task)
+			s.reschedule(c.task)
+			s.decided(c.task)
 		}
 
 		c.task.failed = 0
-		if len(w.stubborn) > 0 {
-			delete(w.stubborn, c.task.fullName())
+		if len(s.stubborn) > 0 {
+			delete(s.stubborn, c.task.fullName())
 		}
 	}
-	for t := range w.uncovered {
-		if w.covered(t) {
-			delete(w.uncovered, t)
+	for t := range s.uncovered {
+		if s.covered(t) {
+			delete(s.uncovered, t)
 		}
 	}
 
 	for _, t := range p.again {
-		w.look(t)
+		s.look(t)
 	}
+	s.notices = append(s.notices, p.notices...)
 
 	p.commit = nil // it may be large, and the next plan may be long in coming
 }
 
 // abandoned gives back what the plan has reserved: nothing of it was written. All that it would have
 // changed is looked at again.
-func (w *worker) abandoned(p *plan) {
+func (s *shardState) abandoned(p *plan) {
 	for _, n := range p.reserved {
-		w.placement.Release(n.Name)
+		s.placement.Release(n.Name)
 	}
 	if p.tokens > 0 {
-		w.tokens.Return(p.tokens)
+		s.tokens.Return(p.tokens)
 	}
 
 	for _, t := range p.popped {
-		w.due.set(t, t.next)
+		s.due.set(t, t.next)
 	}
 	for i := range p.changes {
-		w.look(p.changes[i].task)
+		s.look(p.changes[i].task)
 	}
 
 	p.commit = nil
@@ -241,14 +225,14 @@ func (t *taskState) bytes() int {
 // cover, the oldest creation first. seen moves past every entry that has none
 // left. It reports whether there were any.
 func (p *plan) uncovered() (owed bool) {
-	w := p.w
-	if len(w.uncovered) == 0 {
-		p.commit.Watermark.Seen = max(w.mark.Seen, w.applied)
+	s := p.s
+	if len(s.uncovered) == 0 {
+		p.commit.Watermark.Seen = max(s.mark.Seen, s.applied)
 		return false
 	}
-	seen, mark := w.applied, w.mark.Time.UnixMilli()
+	seen, mark := s.applied, s.mark.Time.UnixMilli()
 	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
-	for _, t := range slices.SortedFunc(maps.Keys(w.uncovered), byCreation) {
+	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
 		done := false
 		if t.dueAt() <= upTo {
 			owed = true
@@ -259,7 +243,7 @@ func (p *plan) uncovered() (owed bool) {
 			seen = min(seen, t.create-1)
 		}
 	}
-	p.commit.Watermark.Seen = max(w.mark.Seen, seen)
+	p.commit.Watermark.Seen = max(s.mark.Seen, seen)
 	return owed
 }
 
@@ -272,10 +256,10 @@ func byCreation(a, b *taskState) int {
 // room for: there are as many commits as it takes.
 func (p *plan) behind() (any bool) {
 	now := p.now.UnixMilli()
-	if !p.w.anyBehind(now) {
+	if !p.s.anyBehind(now) {
 		return false
 	}
-	p.w.due.inOrder(func(t *taskState) bool {
+	p.s.due.inOrder(func(t *taskState) bool {
 		if t.dueAt() > now {
 			return false
 		}
@@ -290,36 +274,36 @@ func (p *plan) behind() (any bool) {
 
 // anyBehind reports whether a task is behind at now. That none is, is remembered until
 // one is put into the heap that is: a round has one now, and many commits.
-func (w *worker) anyBehind(now int64) bool {
-	if w.onTime == now {
+func (s *shardState) anyBehind(now int64) bool {
+	if s.onTime == now {
 		return false
 	}
-	if w.due.anyUpTo(now, func(t *taskState) bool { return t.isBehind(now) }) {
+	if s.due.anyUpTo(now, func(t *taskState) bool { return t.isBehind(now) }) {
 		return true
 	}
-	w.onTime = now
+	s.onTime = now
 	return false
 }
 
 // ticks decides what is due, in (due, task) order, and moves the watermark as
 // far as that went: to now if it was everything.
 func (p *plan) ticks() {
-	w, now := p.w, p.now.UnixMilli()
+	s, now := p.s, p.now.UnixMilli()
 	all := true
-	for len(w.due) > 0 && w.due[0].dueAt() <= now {
-		t := w.due[0]
+	for len(s.due) > 0 && s.due[0].dueAt() <= now {
+		t := s.due[0]
 		if all = p.tick(t); !all {
 			break
 		}
 		tick := t.next
-		w.due.set(t, 0)
+		s.due.set(t, 0)
 		t.next = tick
 		p.popped = append(p.popped, t)
 	}
 	if len(p.popped) == 0 || p.apart {
 		return
 	}
-	p.commit.Moves(w.revised)
+	p.commit.Moves(s.revised)
 	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
 		mark.Time, mark.Last = task.At(instant(last.dueAt())), last.fullName()
@@ -328,12 +312,12 @@ func (p *plan) ticks() {
 
 // waiting looks at what waits, and at attempts that want something.
 func (p *plan) waiting() {
-	w := p.w
+	s := p.s
 	if p.full {
 		return
 	}
-	looks := w.looks
-	w.looks = nil
+	looks := s.looks
+	s.looks = nil
 	slices.SortFunc(looks, byName)
 	for i, t := range looks {
 		t.looked = false
@@ -346,11 +330,11 @@ func (p *plan) waiting() {
 				rest.looked = false
 			}
 			for _, rest := range looks[i:] {
-				w.look(rest)
+				s.look(rest)
 			}
 			return
 		}
-		w.drop(t)
+		s.drop(t)
 	}
 }
 
@@ -358,7 +342,7 @@ func byName(a, b *taskState) int { return strings.Compare(a.fullName(), b.fullNa
 
 // purge deletes records of tasks that are no more.
 func (p *plan) purge() {
-	for key, mod := range p.w.purges {
+	for key, mod := range p.s.purges {
 		if p.full || !p.commit.Fits(1, roomForRecord) {
 			return
 		}

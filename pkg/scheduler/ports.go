@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -11,12 +12,35 @@ import (
 // else: no clock, no network, no global random numbers. Scripts and tests replace all of it.
 type ports struct {
 	node         string // own name
+	keys         store.Keys
+	commits      commitMaker
+	definitions  definitions
 	placement    placement
 	tokens       tokens
-	random       *rand.Rand
+	trims        trims
+	ends         endCounter
 	nextAttempt  NextAttempt
 	clearedAfter time.Duration
+	random       *rand.Rand
 }
+
+// commitMaker makes empty commits. It depends on nothing but its arguments.
+type commitMaker interface {
+	NewCommit(shard int, f store.Fences, known int64, w store.Watermark) *store.Commit
+}
+
+// definitions reads what many tasks have alike, and keeps it once for all shards.
+type definitions interface {
+	timing(text []byte) (*timing, error)
+	policy(text []byte) (*policySet, error)
+}
+
+// trims takes histories that are to be cut to their length. false: it is busy, and is to be asked
+// again.
+type trims interface{ ask(trim) bool }
+
+// endCounter counts how runs end, for the board.
+type endCounter interface{ ended(now time.Time, e end) }
 
 // placement chooses nodes for runs. All shards of a node share one, which is locked inside. It is
 // a port and not state, since whether a tick fires or waits depends on whether a node is free: it

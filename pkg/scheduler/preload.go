@@ -143,13 +143,13 @@ func (w *worker) doze() {
 
 // awake finds the next ticks of all tasks, by the watermark as it was loaded. It
 // is the last of what is loaded. One that is damaged is found when the shard is opened.
-func (w *worker) awake(b store.ShardBatch) {
+func (s *shardState) awake(b store.ShardBatch) {
 	for i := len(b.Events) - 1; i >= 0; i-- {
 		if b.Events[i].Kind != store.KindWatermark {
 			continue
 		}
 		if mark, err := store.DecodeWatermark(b.Events[i].Value); err == nil {
-			w.remark(mark)
+			s.remark(mark)
 		}
 		return
 	}
@@ -157,20 +157,20 @@ func (w *worker) awake(b store.ShardBatch) {
 
 // remark takes a watermark that another has written, and finds the next ticks of
 // the tasks for which it matters.
-func (w *worker) remark(mark store.Watermark) {
-	before := w.mark
-	w.mark = mark
-	if !w.marked || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
-		w.marked = true
-		for _, t := range w.tasks {
-			w.reschedule(t)
+func (s *shardState) remark(mark store.Watermark) {
+	before := s.mark
+	s.mark = mark
+	if !s.marked || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
+		s.marked = true
+		for _, t := range s.tasks {
+			s.reschedule(t)
 		}
 		return
 	}
 	// A tick after the watermark is the next one still, whether the watermark
 	// covers its task now or did before.
-	for _, t := range w.due.upTo(mark.Time.UnixMilli()) {
-		w.reschedule(t)
+	for _, t := range s.due.upTo(mark.Time.UnixMilli()) {
+		s.reschedule(t)
 	}
 }
 
@@ -213,12 +213,7 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 func (w *worker) own() {
 	w.owner = true
 	w.endedSince = map[string]int64{}
-	for _, t := range w.tasks {
-		w.countWaiting(len(t.queue()))
-		if t.bad {
-			w.countBad(1)
-		}
-	}
+	w.publish()
 }
 
 // catchUpTo applies what has happened up to rev, the end of a load included. If

@@ -31,7 +31,7 @@ func (p *plan) skip(t *taskState, run task.Run, reason string) {
 	if !run.Last.IsZero() {
 		now.last = run.Last.UnixMilli()
 	}
-	before := p.w.spans[t]
+	before := p.s.spans[t]
 	extends := before != nil && before.reason == reason && before.generation == t.generation && before.last < now.first
 	if extends {
 		now.first, now.created, now.trigger, now.message, now.due = before.first, before.created, before.trigger, before.message, before.due
@@ -53,22 +53,22 @@ func (p *plan) skip(t *taskState, run task.Run, reason string) {
 }
 
 // spanEnds notes that something else becomes of a tick of t.
-func (w *worker) spanEnds(t *taskState) {
-	if len(w.spans) > 0 {
-		delete(w.spans, t)
+func (s *shardState) spanEnds(t *taskState) {
+	if len(s.spans) > 0 {
+		delete(s.spans, t)
 	}
 }
 
 // miss records ticks that will not run, as one range.
 func (p *plan) miss(t *taskState, m missedTicks) {
-	p.w.spanEnds(t)
+	p.s.spanEnds(t)
 	r := p.newRun(t, m.first.UnixMilli(), task.RunID(m.first, t.uidText()), task.TriggerSchedule)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.reason, 0, task.At(p.now)
 	if m.count > 1 {
 		r.Last, r.Count = task.At(m.last), m.count
 	}
-	r.Message = p.w.opening.evidence(m.reason, p, t)
-	p.commit.Record(t.ref(p.w.shard), r)
+	r.Message = p.s.opening.evidence(m.reason, p, t)
+	p.commit.Record(t.ref(p.s.shard), r)
 	p.counts.missed += m.count
 }
 
@@ -80,9 +80,9 @@ type opening struct {
 
 // opened notes what the shard's watermark was, if this is the first opening: those
 // after it belong to the same time of ownership.
-func (w *worker) opens(mark store.Watermark) {
-	if w.opening.at.IsZero() {
-		w.opening = opening{at: w.e.cfg.Now(), mark: mark.Time.Time}
+func (s *shardState) opens(mark store.Watermark, now time.Time) {
+	if s.opening.at.IsZero() {
+		s.opening = opening{at: now, mark: mark.Time.Time}
 	}
 }
 
@@ -91,7 +91,7 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
 	switch reason {
 	case task.ReasonNoOwner:
-		text := fmt.Sprintf("%s opened shard %d at %s", p.w.node, p.w.shard, at(o.at))
+		text := fmt.Sprintf("%s opened shard %d at %s", p.s.node, p.s.shard, at(o.at))
 		if isMark(o.mark) {
 			text += "; the ticks of its tasks had been decided up to " + at(o.mark)
 		}
@@ -105,9 +105,9 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 }
 
 func (o opening) since(p *plan) string {
-	text := fmt.Sprintf("%s has owned shard %d since %s", p.w.node, p.w.shard, task.At(o.at).Format(time.RFC3339Nano))
-	if isMark(p.w.mark.Time.Time) {
-		text += ", and had decided up to " + p.w.mark.Time.Format(time.RFC3339Nano)
+	text := fmt.Sprintf("%s has owned shard %d since %s", p.s.node, p.s.shard, task.At(o.at).Format(time.RFC3339Nano))
+	if isMark(p.s.mark.Time.Time) {
+		text += ", and had decided up to " + p.s.mark.Time.Format(time.RFC3339Nano)
 	}
 	return text
 }

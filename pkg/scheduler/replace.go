@@ -18,7 +18,7 @@ func (p *plan) finish(t *taskState, q *waiting, state task.State, reason string)
 	end := q.Run
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
 	p.dequeue(t, q)
-	p.commit.Record(t.ref(p.w.shard), end)
+	p.commit.Record(t.ref(p.s.shard), end)
 	p.lookAgain(t) // another may start now
 }
 

@@ -61,7 +61,9 @@ func (w *worker) ask(r review) bool {
 func (w *worker) review(ctx context.Context, r review) error {
 	switch {
 	case r.recalled != nil:
-		w.remember(r.recalled)
+		if r.recalled.opening == w.openings.Load() { // else the shard was opened anew: that is asked for again
+			w.remember(r.recalled)
+		}
 	case r.settle:
 		return w.settleDoubts(ctx, r)
 	case r.shard:
@@ -110,7 +112,7 @@ func (w *worker) settleDoubts(ctx context.Context, r review) error {
 }
 
 // differing lists the records that the worker knows otherwise than r does.
-func (w *worker) differing(r review) map[string]int64 {
+func (s *shardState) differing(r review) map[string]int64 {
 	found := map[string]int64{}
 	doubt := func(key string, mod int64) {
 		if len(found) < mostDoubts {
@@ -126,29 +128,29 @@ func (w *worker) differing(r review) map[string]int64 {
 		case store.KindQueued, store.KindPart:
 			queued[ev.Key] = true
 		}
-		if w.lacks(ev) {
+		if s.lacks(ev) {
 			doubt(ev.Key, ev.Mod)
 		}
 	}
-	for name, t := range w.tasks {
+	for name, t := range s.tasks {
 		if t.present && t.mod <= r.rev && !entries[name] {
-			doubt(w.keys().Entry(t.ref(w.shard)), 0)
+			doubt(s.keys.Entry(t.ref(s.shard)), 0)
 		}
 		if t.live == nil {
 			continue
 		}
 		for _, q := range t.live.queue {
-			if key := w.keys().Queued(t.ref(w.shard), q.ID); q.mod <= r.rev && !queued[key] {
+			if key := s.keys.Queued(t.ref(s.shard), q.ID); q.mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
 		for id, part := range t.live.returned {
-			if key := w.keys().Ended(t.ref(w.shard), id); part.mod <= r.rev && !queued[key] {
+			if key := s.keys.Ended(t.ref(s.shard), id); part.mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
 		for _, run := range t.live.unreadable {
-			if key := w.keys().Queued(t.ref(w.shard), run); !queued[key] {
+			if key := s.keys.Queued(t.ref(s.shard), run); !queued[key] {
 				doubt(key, 0)
 			}
 		}
@@ -156,12 +158,10 @@ func (w *worker) differing(r review) map[string]int64 {
 	return found
 }
 
-func (w *worker) keys() store.Keys { return w.e.cfg.Store.Keys() }
-
 // lacks reports whether the worker does not know that a record exists, or only
 // an older version.
-func (w *worker) lacks(ev *store.ShardEvent) bool {
-	t := w.tasks[ev.Task]
+func (s *shardState) lacks(ev *store.ShardEvent) bool {
+	t := s.tasks[ev.Task]
 	switch ev.Kind {
 	case store.KindEntry:
 		return t == nil || t.mod < ev.Mod
@@ -174,14 +174,14 @@ func (w *worker) lacks(ev *store.ShardEvent) bool {
 	case store.KindPart:
 		return t == nil || t.live == nil || t.live.returned[ev.Run].mod < ev.Mod
 	case store.KindWatermark:
-		return w.known < ev.Mod
+		return s.known < ev.Mod
 	}
 	return false
 }
 
 // has reports whether the worker takes a record for existing.
-func (w *worker) has(ev *store.ShardEvent) bool {
-	t := w.tasks[ev.Task]
+func (s *shardState) has(ev *store.ShardEvent) bool {
+	t := s.tasks[ev.Task]
 	switch {
 	case t == nil:
 		return false
@@ -206,7 +206,7 @@ func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 	var keys []string
 	beside := map[string]bool{} // entries of what waits
 	for key, mod := range d.records {
-		sk, ok := w.keys().ParseShard(key)
+		sk, ok := w.keys.ParseShard(key)
 		if !ok {
 			continue
 		}
@@ -214,7 +214,7 @@ func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 		if mod > 0 && w.lacks(&ev) || mod == 0 && w.has(&ev) {
 			keys = append(keys, key)
 			if sk.Kind == store.KindQueued {
-				beside[w.keys().Entry(sk.Ref)] = true
+				beside[w.keys.Entry(sk.Ref)] = true
 			}
 		}
 	}
@@ -254,17 +254,17 @@ func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 }
 
 // differingRuns are the attempts that are active for only one of worker and etcd.
-func (w *worker) differingRuns(r review) (d doubts) {
+func (s *shardState) differingRuns(r review) (d doubts) {
 	found := map[store.RunKey]int64{}
 	for _, k := range r.runs {
 		found[k.RunKey] = k.Create
-		if w.attemptOf(k) == nil && len(d.there) < mostDoubts {
+		if s.attemptOf(k) == nil && len(d.there) < mostDoubts {
 			d.there = append(d.there, k)
 		}
 	}
-	for _, t := range w.tasks {
+	for _, t := range s.tasks {
 		for _, a := range t.active() {
-			create, ok := found[w.runKey(t, a)]
+			create, ok := found[s.runKey(t, a)]
 			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(d.gone) < mostDoubts {
 				d.gone, d.of = append(d.gone, a), append(d.of, t)
 			}
@@ -273,13 +273,13 @@ func (w *worker) differingRuns(r review) (d doubts) {
 	return d
 }
 
-func (w *worker) runKey(t *taskState, a *attempt) store.RunKey {
-	return store.RunKey{Node: a.node, Ref: t.ref(w.shard), Run: a.run}
+func (s *shardState) runKey(t *taskState, a *attempt) store.RunKey {
+	return store.RunKey{Node: a.node, Ref: t.ref(s.shard), Run: a.run}
 }
 
 // attemptOf is what the worker knows of an attempt, or of a later one of its run; nil: nothing.
-func (w *worker) attemptOf(k store.ActiveKey) *attempt {
-	t := w.tasks[k.Ref.String()]
+func (s *shardState) attemptOf(k store.ActiveKey) *attempt {
+	t := s.tasks[k.Ref.String()]
 	if t == nil {
 		return nil
 	}
@@ -348,7 +348,7 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 		if t := w.tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.orphan(ev.Run) {
 			continue
 		}
-		key := w.keys().Entry(ev.Ref)
+		key := w.keys.Entry(ev.Ref)
 		if orphans[key] == nil {
 			entries = append(entries, key)
 		}

@@ -28,19 +28,19 @@ const (
 	mostOvertaken = 3
 )
 
-func (w *worker) applyRevised(ev *store.ShardEvent) {
+func (s *shardState) applyRevised(ev *store.ShardEvent) {
 	mod := ev.Mod
 	if ev.Deleted {
 		mod = 0
 	}
-	w.setRevised(mod, ev.Mod)
+	s.setRevised(mod, ev.Mod)
 }
 
 // setRevised notes what revised was at a revision. What was read may be newer than
 // what the watch tells afterwards.
-func (w *worker) setRevised(mod, rev int64) {
-	if rev >= w.revisedAt {
-		w.revised, w.revisedAt = mod, rev
+func (s *shardState) setRevised(mod, rev int64) {
+	if rev >= s.revisedAt {
+		s.revised, s.revisedAt = mod, rev
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 // round decides all that is due at one now: in one commit, or in as many as it
 // takes. A commit that changed nothing because something moved is decided again.
 func (w *worker) round(ctx context.Context) error {
+	defer w.report()
+
 	clock := w.e.cfg.Now()
 	now := clock.Truncate(time.Millisecond)
 	// A clock that was set back would put what waits off for as long.
@@ -38,7 +40,7 @@ func (w *worker) round(ctx context.Context) error {
 			return nil
 		}
 		p := w.plan(now)
-		w.e.burials.askAll(p.deletions)
+		w.e.burials.askAll(p.deletions, w.poke)
 		if p.idle() {
 			p.commit = nil
 			if len(w.unread) > 0 {
@@ -61,16 +63,17 @@ func (w *worker) round(ctx context.Context) error {
 		switch {
 		case err == nil:
 			w.committed(p, rev)
-			w.report(p)
+			w.observe(p)
 			w.went()
 			conflicts = 0
 			if w.comesDue(now) {
 				return nil // of what is left, a thousand parts may be, each of which takes a commit
 			}
 		case errors.As(err, &conflict):
-			w.abandoned(p)
-			w.settle(p, conflict, now)
-			if err := w.setAside(p); err != nil {
+			if conflict.Freezes != nil {
+				w.e.learn(conflict.Freezes)
+			}
+			if err := w.rejected(p, conflict, now); err != nil {
 				return err
 			}
 			if conflict.Revised != nil {
@@ -105,30 +108,21 @@ func (w *worker) round(ctx context.Context) error {
 	}
 }
 
-// report counts what a plan has decided, and logs its notices. Its commit has succeeded.
-func (w *worker) report(p *plan) {
+// observe counts what a plan has decided. Its commit has succeeded.
+func (w *worker) observe(p *plan) {
 	w.e.metrics.decided(p.counts)
 	w.e.recent.decided(p)
+
 	for _, c := range p.claims {
 		if c.late >= 0 {
 			w.e.metrics.lateness.Observe(c.late.Seconds())
 		}
 	}
-
-	for _, n := range p.notices {
-		switch n.kind {
-		case taskPaused:
-			w.e.metrics.paused.Inc()
-			w.log.Info("a task is paused: it failed too often", zap.String("task", n.task), zap.Int("failures", n.failures))
-		case partNowhere:
-			w.log.Error("a part of a run is nowhere on record; it is lost", zap.String("task", n.task), zap.String("run", n.run))
-		}
-	}
 }
 
 // wants reports whether there may be something to decide at now.
-func (w *worker) wants(now time.Time) bool {
-	return len(w.due) > 0 && w.due[0].dueAt() <= now.UnixMilli() || len(w.looks) > 0 || len(w.uncovered) > 0 || len(w.purges) > 0 || len(w.unread) > 0
+func (s *shardState) wants(now time.Time) bool {
+	return len(s.due) > 0 && s.due[0].dueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
 }
 
 // comesDue reports whether all is decided that was due at now, and something has
@@ -154,45 +148,53 @@ func result(err error) string {
 	return "error"
 }
 
+// rejected takes what a lost commit has found changed: the plan is abandoned, and what was found
+// counts. errReload: the shard has to be opened again.
+func (s *shardState) rejected(p *plan, c *store.Conflict, now time.Time) error {
+	s.abandoned(p)
+	s.settle(p, c, now)
+
+	return s.setAside(p)
+}
+
 // settle takes the records that a lost commit found changed: the new value if
 // it is the same creation; else the record is gone until the watch brings news.
-func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
+func (s *shardState) settle(p *plan, c *store.Conflict, now time.Time) {
 	failed := map[*taskState]bool{} // each once, however many of its records have changed
 	// Attempts first: a queue record may tell that one of them has ended, and it
 	// must not be taken for one that is there after all.
 	for _, key := range c.Runs {
-		w.wakeAt(now.Add(100 * time.Millisecond))
-		if t := w.settleRun(key); t != nil {
+		s.wakeAt(now.Add(100 * time.Millisecond))
+		if t := s.settleRun(key); t != nil {
 			failed[t] = true
 		}
 	}
 	for _, ev := range c.Records {
-		t := w.taskOf(&ev)
+		t := s.taskOf(&ev)
 		switch ev.Kind {
 		case store.KindEntry:
 			if ev.Deleted || ev.Create != t.create {
-				w.forget(t)
+				s.forget(t)
 			} else {
-				w.applyEntry(&ev)
+				s.applyEntry(&ev)
 			}
 		case store.KindQueued:
-			w.applyQueued(&ev)
+			s.applyQueued(&ev, now)
 		case store.KindEnded, store.KindDead, store.KindPart:
-			delete(w.purges, ev.Key) // if it is there, the watch will tell
-			w.spanEnds(t)            // it cannot be extended
+			delete(s.purges, ev.Key) // if it is there, the watch will tell
+			s.spanEnds(t)            // it cannot be extended
 		}
 		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead && ev.Kind != store.KindPart || failed[t]
-		w.look(t)
+		s.look(t)
 	}
 	if c.Freezes != nil {
-		w.e.learn(c.Freezes)
-		w.lookAtAll()
+		s.lookAtAll()
 	}
 	for _, node := range c.Nodes {
-		w.wakeAt(now.Add(suspicion))
+		s.wakeAt(now.Add(suspicion))
 		for _, n := range p.reserved {
 			if n.Name == node {
-				w.placement.Suspect(node, n.Revision, now)
+				s.placement.Suspect(node, n.Revision, now)
 			}
 		}
 		for i := range p.changes {
@@ -209,11 +211,11 @@ func (w *worker) settle(p *plan, c *store.Conflict, now time.Time) {
 // settleRun takes note of an attempt that a lost commit found changed, gone, or
 // there where it wanted to put it: then it is in that inbox, whoever put it there.
 // It returns the run's task; nil if that is not known.
-func (w *worker) settleRun(key string) *taskState {
+func (s *shardState) settleRun(key string) *taskState {
 	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
 	n := len(parts)
 	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
-	t := w.tasks[name]
+	t := s.tasks[name]
 	if t == nil {
 		return nil
 	}
@@ -221,8 +223,8 @@ func (w *worker) settleRun(key string) *taskState {
 		t.watchAnew(func(a *attempt) bool { return a.run == run })
 		return t
 	}
-	w.activate(t, &attempt{run: run, node: node})
-	w.placement.Occupy(node)
+	s.activate(t, &attempt{run: run, node: node})
+	s.placement.Occupy(node)
 	return t
 }
 
@@ -236,9 +238,9 @@ func (t *taskState) watchAnew(which func(*attempt) bool) {
 }
 
 // forget drops an entry that is gone, or another's, until the watch tells more.
-func (w *worker) forget(t *taskState) {
-	w.setBad(t, false)
-	w.noEntry(t)
+func (s *shardState) forget(t *taskState) {
+	t.bad = false
+	s.noEntry(t)
 }
 
 // mostFailures is how many commits in a row may fail for a task.
@@ -248,23 +250,22 @@ const mostFailures = 20
 // it goes first, and would hold up all others. What is known of it may be wrong:
 // the shard is opened again, once. If that does not help, the task has no ticks
 // until its records change.
-func (w *worker) setAside(p *plan) error {
+func (s *shardState) setAside(p *plan) error {
 	for i := range p.changes {
 		t := p.changes[i].task
 
 		switch name := t.fullName(); {
 		case t.failed < mostFailures:
-		case !w.stubborn[name]:
-			w.stubborn[name] = true
+		case !s.stubborn[name]:
+			s.stubborn[name] = true
 			return fmt.Errorf("%w: commits for task %s fail", errReload, name)
 		default:
-			delete(w.stubborn, name)
-			w.log.Error("a task is set aside: every commit for it fails", zap.String("task", name))
-			w.e.metrics.aside.Inc()
-			w.setBad(t, true)
-			w.count(t)
-			w.due.set(t, 0)
-			delete(w.uncovered, t)
+			delete(s.stubborn, name)
+			s.notify(notice{kind: taskSetAside, task: name})
+			t.bad = true
+			s.count(t)
+			s.due.set(t, 0)
+			delete(s.uncovered, t)
 			t.failed = 0
 		}
 	}

@@ -34,7 +34,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plan{w: w, now: start}
+	p := &plan{s: &w.shardState, now: start}
 	w.settle(p, &store.Conflict{
 		Runs: []string{keys.Run("n2", ref("a"), run)},
 		Records: []store.ShardEvent{{

@@ -78,10 +78,10 @@ func (t *taskState) active() []*attempt {
 }
 
 // lively is t's live, made if need be.
-func (w *worker) lively(t *taskState) *live {
+func (s *shardState) lively(t *taskState) *live {
 	if t.live == nil {
 		t.live = &live{}
-		w.lives.add(t)
+		s.lives.add(t)
 	}
 	return t.live
 }
@@ -307,24 +307,24 @@ func (t *taskState) fires() bool {
 }
 
 // task returns the state of a task, namespace/name, made if need be.
-func (w *worker) task(name string) *taskState {
-	t := w.tasks[name]
+func (s *shardState) task(name string) *taskState {
+	t := s.tasks[name]
 	if t == nil {
 		t = &taskState{text: strings.Clone(name), name: uint16(len(name)), at: -1}
-		w.tasks[t.text] = t
+		s.tasks[t.text] = t
 	}
 	return t
 }
 
 // taskOf is the task that an event is about.
-func (w *worker) taskOf(ev *store.ShardEvent) *taskState { return w.task(ev.Task) }
+func (s *shardState) taskOf(ev *store.ShardEvent) *taskState { return s.task(ev.Task) }
 
 // drop forgets a task of which nothing is left. Another may bear its name by
 // now: that one stays.
-func (w *worker) drop(t *taskState) {
-	if t.empty() && w.tasks[t.fullName()] == t {
-		delete(w.tasks, t.fullName())
-		w.spanEnds(t)
+func (s *shardState) drop(t *taskState) {
+	if t.empty() && s.tasks[t.fullName()] == t {
+		delete(s.tasks, t.fullName())
+		s.spanEnds(t)
 	}
 }
 
@@ -337,62 +337,62 @@ func (t *taskState) entry() store.EntryParts {
 }
 
 // covered reports whether the watermark speaks for the task.
-func (w *worker) covered(t *taskState) bool { return t.create <= w.mark.Seen }
+func (s *shardState) covered(t *taskState) bool { return t.create <= s.mark.Seen }
 
 // nextUndecided is the first tick that neither the entry's from nor the
 // watermark decides; 0 if there is none.
-func (w *worker) nextUndecided(t *taskState) int64 {
-	after, mark := t.from, w.mark.Time.UnixMilli()
+func (s *shardState) nextUndecided(t *taskState) int64 {
+	after, mark := t.from, s.mark.Time.UnixMilli()
 	if t.paused {
 		until, _ := t.silence()
 		after = max(after, until)
 	}
-	covered := w.covered(t)
+	covered := s.covered(t)
 	if covered && mark > after {
 		// The watermark's own instant may be decided for some tasks only.
 		after = max(after, t.lastDue(mark-1))
 	}
 	tick := t.after(after)
-	if covered && tick != 0 && w.mark.Decided(task.At(instant(t.due(tick))), t.fullName()) {
+	if covered && tick != 0 && s.mark.Decided(task.At(instant(t.due(tick))), t.fullName()) {
 		return t.after(tick)
 	}
 	return tick
 }
 
 // reschedule finds the task's next undecided tick and puts it into the heap.
-func (w *worker) reschedule(t *taskState) {
-	if !w.marked {
+func (s *shardState) reschedule(t *taskState) {
+	if !s.marked {
 		return // when the watermark is known, all are
 	}
 	tick := int64(0)
 	if t.fires() {
-		tick = w.nextUndecided(t)
+		tick = s.nextUndecided(t)
 	}
-	delete(w.uncovered, t)
+	delete(s.uncovered, t)
 	if tick == 0 {
-		w.due.set(t, 0)
+		s.due.set(t, 0)
 		return
 	}
-	w.put(t, tick)
-	if !w.covered(t) && t.dueAt() <= w.mark.Time.UnixMilli() {
-		w.uncovered[t] = struct{}{}
+	s.put(t, tick)
+	if !s.covered(t) && t.dueAt() <= s.mark.Time.UnixMilli() {
+		s.uncovered[t] = struct{}{}
 	}
 }
 
 // ticked moves the task on to the tick after the one just decided.
-func (w *worker) ticked(t *taskState) {
+func (s *shardState) ticked(t *taskState) {
 	if t.second == 0 {
-		w.due.set(t, 0)
+		s.due.set(t, 0)
 		return
 	}
-	w.put(t, t.second)
+	s.put(t, t.second)
 }
 
-func (w *worker) put(t *taskState, tick int64) {
+func (s *shardState) put(t *taskState, tick int64) {
 	t.second = t.after(tick)
-	w.due.set(t, tick)
-	if w.onTime != 0 && t.isBehind(w.onTime) {
-		w.onTime = 0
+	s.due.set(t, tick)
+	if s.onTime != 0 && t.isBehind(s.onTime) {
+		s.onTime = 0
 	}
 }
 

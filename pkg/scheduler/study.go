@@ -14,7 +14,7 @@ import (
 
 // study has t's history read before the next plan: what the watch has told is not
 // all that matters.
-func (w *worker) study(t *taskState) { w.unread[t] = struct{}{} }
+func (s *shardState) study(t *taskState) { s.unread[t] = struct{}{} }
 
 // studies reads the histories that were asked for, a few between two plans: ticks
 // of others must not wait for long. Of those that cannot be read now, the tasks are

@@ -16,12 +16,11 @@ import (
 // worker serves one shard under one pair of fences. Its goroutine alone touches
 // its state; others poke it.
 type worker struct {
-	e *Engine
-	ports
-	shard  int
-	fences store.Fences
-	log    *zap.Logger
-	pokes  chan struct{}
+	shardState
+
+	e     *Engine
+	log   *zap.Logger
+	pokes chan struct{}
 
 	// For readiness: since when there is something undecided, in Unix
 	// milliseconds; 0 if nothing is. While the shard is loaded, since when.
@@ -32,63 +31,27 @@ type worker struct {
 
 	preloaded *following    // what to go on with at the first opening; nil: nothing
 	tellMarks chan struct{} // closed when what is followed need not tell of the watermark any more
-	owner     bool          // it has opened the shard: what it knows counts
-	marked    bool          // mark is known, so that the next ticks can be
-	begun     bool          // the shard's first page is applied
-
-	mark    store.Watermark
-	known   int64 // the watermark's mod revision
-	applied int64 // all events up to here are applied
-
-	lastPlan plan // the one under way, or the last: the next one reuses its slices
 
 	batches   <-chan store.ShardBatch // what the watch tells
-	revised   int64                   // the mod revision of the shard's key revised; 0: it is not there
-	revisedAt int64                   // the revision at which that was so
-	overtaken int                     // commits in a row that were lost to edits the watch had not told of
-
-	tasks     map[string]*taskState
-	due       dueHeap
-	onTime    int64                   // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
-	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
-	looks     []*taskState            // what waits for them, or their attempts, want a look
-	lives     lives                   // of which something waits or runs
-	unread    pasts                   // their histories are to be read
-	rests     map[*taskState]int64    // until when they want no look; Unix milliseconds
-	restUntil int64                   // the first of them; 0: none
-	purges    map[string]int64        // records of history that are to go: key and mod revision
-	gone      map[string]int64        // records that our commits deleted, until the watch has told so: of the queue by namespace/name/run, others by key
-
-	endedSince map[string]int64     // runs that ended since the shard was opened; nil once the scan is in
-	looked     time.Time            // when all that waits was looked at last
-	parts      store.EntryParts     // of the entry read last
-	spans      map[*taskState]*span // of tasks whose last ticks were skipped
-	line       line                 // late ticks that wait for their turn
-	opening    opening              // how it found the shard at first
-	stubborn   map[string]bool      // tasks for which the shard was opened again
-	wakes      time.Time            // when a waiting run or a lost attempt wants a look; zero if none
-
-	census   census                  // how many tasks of which kind
-	failing  map[*taskState]*failure // whose last run to end failed
-	told     map[string]int64        // of tasks whose runs have ended while former failures are read: the last end's revision
-	glimpses chan *glimpse           // what of it is wanted for the board
-
-	reviews   chan review  // what to compare with
-	doubts    doubts       // what was found otherwise, of records
-	runDoubts doubts       // and of active attempts
-	openings  atomic.Int64 // how often the shard was opened and scanned
+	glimpses  chan *glimpse           // what of it is wanted for the board
+	reviews   chan review             // what to compare with
+	doubts    doubts                  // what was found otherwise, of records
+	runDoubts doubts                  // and of active attempts
+	openings  atomic.Int64            // how often the shard was opened and scanned
+	published published               // what it has added to gauges
 }
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
-		e: e, shard: shard, fences: f, pokes: make(chan struct{}, 1), reviews: make(chan review, 4), glimpses: make(chan *glimpse, 1), stubborn: map[string]bool{},
-		log: e.cfg.Logger.With(zap.Int("shard", shard)),
+		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
+		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), glimpses: make(chan *glimpse, 1),
 	}
-	w.ports = ports{
-		node: e.cfg.Node, placement: e.cfg.Fleet, tokens: shardTokens{e.pace, w}, nextAttempt: e.cfg.NextAttempt,
-		clearedAfter: e.cfg.ClearedAfter,
-		random:       rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
-	}
+	w.shardState = shardState{shard: shard, fences: f, stubborn: map[string]bool{}, ports: ports{
+		node: e.cfg.Node, keys: e.cfg.Store.Keys(), commits: e.cfg.Store, definitions: e,
+		placement: e.cfg.Fleet, tokens: shardTokens{e.pace, w}, trims: e.trims, ends: &e.recent,
+		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
+		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+	}}
 	w.progress.at.Store(int64(time.Since(e.made)))
 	w.undecided.Store(e.cfg.Now().UnixMilli())
 	return w
@@ -139,42 +102,19 @@ func (w *worker) serveUntilStopped(ctx context.Context) error {
 func (w *worker) reset() {
 	w.releaseAll()
 	w.opened.Store(false)
+
 	// What was undecided stays so; a tick that was to come is no excuse.
 	if now, since := w.e.cfg.Now().UnixMilli(), w.undecided.Load(); since == 0 || since > now {
 		w.undecided.Store(now)
 	}
-	w.tasks, w.due, w.onTime = map[string]*taskState{}, nil, 0
-	w.uncovered, w.looks = map[*taskState]struct{}{}, nil
-	w.lives, w.census, w.failing, w.told = lives{}, census{}, map[*taskState]*failure{}, map[string]int64{}
-	w.unread, w.rests, w.restUntil = pasts{}, map[*taskState]int64{}, 0
-	w.purges, w.gone = map[string]int64{}, map[string]int64{}
-	w.endedSince = map[string]int64{}
-	w.spans, w.line = map[*taskState]*span{}, line{}
-	w.wakes = time.Time{}
-	w.revised, w.revisedAt, w.overtaken = 0, 0, 0
-	w.owner, w.marked, w.begun = true, true, false
+
+	w.shardState.reset()
 }
 
 // releaseAll takes what the worker counted back from what the workers share.
 func (w *worker) releaseAll() {
-	for _, t := range w.tasks {
-		for _, a := range t.active() {
-			w.placement.Release(a.node)
-		}
-		w.countWaiting(-len(t.queue()))
-		w.setBad(t, false)
-	}
-	w.tokens.Leave()
-	// All that holds many tasks: the board may know the worker when its shard is
-	// long another's.
-	w.tasks, w.due, w.lives, w.uncovered = nil, nil, lives{}, nil
-}
-
-// countWaiting counts waiting runs of a shard that is ours.
-func (w *worker) countWaiting(by int) {
-	if w.owner {
-		w.e.metrics.waiting.Add(float64(by))
-	}
+	w.release()
+	w.publish()
 }
 
 // serve opens the shard, loads it and serves it until something ends that.
@@ -215,6 +155,25 @@ func (w *worker) serve(ctx context.Context) error {
 		scan = w.e.scans.ask(ctx)
 	}
 	return w.loop(ctx, f.batches, scan)
+}
+
+// apply takes what has happened in the shard.
+func (w *worker) apply(b store.ShardBatch) {
+	w.shardState.apply(b, w.e.cfg.Now())
+	w.report()
+}
+
+// plan decides what one commit can hold.
+func (w *worker) plan(now time.Time) *plan { return w.shardState.plan(now, w.settings()) }
+
+// opens notes what the shard's watermark was when it was opened.
+func (w *worker) opens(mark store.Watermark) { w.shardState.opens(mark, w.e.cfg.Now()) }
+
+// scanned takes the answer to the scan for active attempts. All that was in doubt is known by it.
+func (w *worker) scanned(keys []store.ActiveKey) {
+	w.shardState.scanned(keys)
+	w.doubts, w.runDoubts = doubts{}, doubts{}
+	w.openings.Add(1)
 }
 
 // load takes the pages of the shard.
@@ -349,7 +308,7 @@ func (w *worker) readQueue(ctx context.Context) error {
 		if queue[i].Kind == store.KindPart {
 			w.applyPart(&queue[i])
 		} else {
-			w.applyQueued(&queue[i])
+			w.applyQueued(&queue[i], w.e.cfg.Now())
 		}
 	}
 	return nil
@@ -395,16 +354,16 @@ func (w *worker) sleepFor() time.Duration {
 	return max(sleep, 0)
 }
 
-func (w *worker) lookAtAll() {
-	for _, t := range w.lives.tasks {
-		w.look(t)
+func (s *shardState) lookAtAll() {
+	for _, t := range s.lives.tasks {
+		s.look(t)
 	}
 }
 
 // wakeAt makes the worker look again at t, at the latest.
-func (w *worker) wakeAt(t time.Time) {
-	if w.wakes.IsZero() || t.Before(w.wakes) {
-		w.wakes = t
+func (s *shardState) wakeAt(t time.Time) {
+	if s.wakes.IsZero() || t.Before(s.wakes) {
+		s.wakes = t
 	}
 }
 

@@ -1,0 +1,190 @@
+package scheduler
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// shardState is what an owner knows of its shard, and decides by it: a deterministic state
+// machine. It has no clock, network, goroutine, lock, logger or metric. Whatever it needs of
+// these it gets with a call, or from a port.
+//
+// Only the worker's goroutine calls it. The worker tells it of events (apply), asks it for a plan
+// (plan), commits that, and says what became of it (committed, or abandoned and settle). In
+// between it tells of nothing: a plan points into the state that it was made from.
+type shardState struct {
+	ports
+	shard  int
+	fences store.Fences
+
+	owner  bool // the shard has been opened: what is known counts
+	marked bool // mark is known, so that the next ticks can be
+	begun  bool // the shard's first page is applied
+
+	mark    store.Watermark
+	known   int64 // the watermark's mod revision
+	applied int64 // all events up to here are applied
+
+	lastPlan plan // the one under way, or the last: the next one reuses its slices
+
+	revised   int64 // the mod revision of the shard's key revised; 0: it is not there
+	revisedAt int64 // the revision at which that was so
+	overtaken int   // commits in a row that were lost to edits the watch had not told of
+
+	tasks     map[string]*taskState
+	due       dueHeap
+	onTime    int64                   // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
+	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
+	looks     []*taskState            // what waits for them, or their attempts, want a look
+	lives     lives                   // of which something waits or runs
+	unread    pasts                   // their histories are to be read
+	rests     map[*taskState]int64    // until when they want no look; Unix milliseconds
+	restUntil int64                   // the first of them; 0: none
+	purges    map[string]int64        // records of history that are to go: key and mod revision
+
+	// gone are the records that commits of ours deleted, and the revisions of these commits, until the
+	// watch has told so. Those of the queue are named namespace/name/run, others by their key.
+	gone map[string]int64
+
+	endedSince map[string]int64     // runs that ended since the shard was opened; nil once the scan is in
+	looked     time.Time            // when all that waits was looked at last
+	parts      store.EntryParts     // of the entry read last
+	spans      map[*taskState]*span // of tasks whose last ticks were skipped
+	line       line                 // late ticks that wait for their turn
+	opening    opening              // how it found the shard at first
+	stubborn   map[string]bool      // tasks for which the shard was opened again
+	wakes      time.Time            // when a waiting run or a lost attempt wants a look; zero if none
+
+	census  census                  // how many tasks of which kind
+	queued  int                     // runs in queues
+	failing map[*taskState]*failure // whose last run to end failed
+	told    map[string]int64        // of tasks whose runs have ended while former failures are read: the last end's revision
+
+	notices []notice // for a person; the worker logs them
+}
+
+// reset forgets everything: the shard is to be loaded.
+func (s *shardState) reset() {
+	s.release()
+
+	s.tasks, s.due, s.onTime = map[string]*taskState{}, nil, 0
+	s.uncovered, s.looks = map[*taskState]struct{}{}, nil
+	s.lives, s.census, s.failing, s.told = lives{}, census{}, map[*taskState]*failure{}, map[string]int64{}
+	s.unread, s.rests, s.restUntil = pasts{}, map[*taskState]int64{}, 0
+	s.purges, s.gone = map[string]int64{}, map[string]int64{}
+	s.endedSince = map[string]int64{}
+	s.spans, s.line = map[*taskState]*span{}, line{}
+	s.wakes = time.Time{}
+	s.revised, s.revisedAt, s.overtaken = 0, 0, 0
+	s.owner, s.marked, s.begun = true, true, false
+}
+
+// release gives back what the shard has of all that shards share: the slots of its attempts, and
+// its place in line.
+func (s *shardState) release() {
+	for _, t := range s.tasks {
+		for _, a := range t.active() {
+			s.placement.Release(a.node)
+		}
+	}
+	s.tokens.Leave()
+
+	// All that holds many tasks: the board may know the worker when its shard is long another's.
+	s.tasks, s.due, s.lives, s.uncovered = nil, nil, lives{}, nil
+	s.census, s.queued = census{}, 0
+}
+
+// A notice is something that a person should read.
+type notice struct {
+	kind     noticeKind
+	task     string
+	run      string
+	failures int
+	err      error
+}
+
+type noticeKind int
+
+const (
+	taskPaused        noticeKind = iota // too many of its runs in a row failed
+	taskSetAside                        // every commit for it fails
+	entryUnreadable                     // the task does not fire
+	queuedUnreadable                    // the run waits for ever
+	partUnreadable                      // it counts as failed
+	partNowhere                         // a part of a run is on no record, and is lost
+	attemptUnreadable                   // its node is gone; it is lost when that has been long enough
+)
+
+// notify keeps a notice for the worker.
+func (s *shardState) notify(n notice) { s.notices = append(s.notices, n) }
+
+// report logs and counts what the shard has noticed.
+func (w *worker) report() {
+	for _, n := range w.notices {
+		about := []zap.Field{zap.String("task", n.task)}
+		if n.run != "" {
+			about = append(about, zap.String("run", n.run))
+		}
+		if n.err != nil {
+			about = append(about, zap.Error(n.err))
+		}
+
+		switch n.kind {
+		case taskPaused:
+			w.e.metrics.paused.Inc()
+			w.log.Info("a task is paused: it failed too often", append(about, zap.Int("failures", n.failures))...)
+		case taskSetAside:
+			w.e.metrics.aside.Inc()
+			w.log.Error("a task is set aside: every commit for it fails", about...)
+		case entryUnreadable:
+			w.log.Error("an entry cannot be read; its task does not fire", about...)
+		case queuedUnreadable:
+			w.log.Error("a queue record cannot be read; it waits for ever", about...)
+		case partUnreadable:
+			w.log.Error("the record of a part cannot be read; it counts as failed", about...)
+		case partNowhere:
+			w.log.Error("a part of a run is nowhere on record; it is lost", about...)
+		case attemptUnreadable:
+			w.log.Error("the record of an attempt whose node is gone cannot be read; it is lost when that has been long enough", about...)
+		}
+	}
+
+	clear(w.notices)
+	w.notices = w.notices[:0]
+	w.publish()
+}
+
+// publish sets the gauges that all shards of the node share, by how this one has changed them.
+func (w *worker) publish() {
+	var now published
+	if w.owner {
+		now = published{waiting: w.queued, unreadable: w.census.of[isUnreadable]}
+	}
+
+	w.e.metrics.waiting.Add(float64(now.waiting - w.published.waiting))
+	w.e.metrics.bad.Add(float64(now.unreadable - w.published.unreadable))
+	w.published = now
+}
+
+// published is what a shard has added to the gauges.
+type published struct{ waiting, unreadable int }
+
+// settings is what a plan decides by, beside the shard's state: as it is now.
+type settings struct {
+	clock       time.Time
+	cluster     task.Cluster
+	freezes     *task.Freezes // nil: none
+	freezesRead int64         // the mod revision of their record
+}
+
+// settings reads them.
+func (w *worker) settings() settings {
+	now := settings{clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster()}
+	now.freezes, now.freezesRead = w.e.frozen()
+
+	return now
+}
