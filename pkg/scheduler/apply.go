@@ -284,10 +284,18 @@ func (s *shardState) activate(t *taskState, a *attempt) {
 	t.unsure()
 }
 
-// look notes that what waits for the task, or its attempts, want a look.
-func (s *shardState) look(t *taskState) {
-	if !t.looked {
-		t.looked = true
-		s.looks = append(s.looks, t)
+func (s *shardState) applyRevised(ev *store.ShardEvent) {
+	mod := ev.Mod
+	if ev.Deleted {
+		mod = 0
+	}
+	s.setRevised(mod, ev.Mod)
+}
+
+// setRevised notes what revised was at a revision. What was read may be newer than
+// what the watch tells afterwards.
+func (s *shardState) setRevised(mod, rev int64) {
+	if rev >= s.revisedAt {
+		s.revised, s.revisedAt = mod, rev
 	}
 }

@@ -75,14 +75,3 @@ type tokens interface {
 	// Leave says that the shard has no line any more.
 	Leave()
 }
-
-// shardTokens are the tokens of an engine as one of its shards takes them.
-type shardTokens struct {
-	pace   *pace
-	worker *worker
-}
-
-func (t shardTokens) Take(now time.Time) bool                 { return t.pace.take(now) }
-func (t shardTokens) Return(n int)                            { t.pace.give(n) }
-func (t shardTokens) Turn(now time.Time) (int, time.Duration) { return t.pace.turn(t.worker, now) }
-func (t shardTokens) Leave()                                  { t.pace.done(t.worker) }

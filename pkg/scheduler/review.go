@@ -13,39 +13,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// review is something for a worker to compare with what it knows.
-type review struct {
-	rev int64 // at which it was read
-
-	shard bool               // keys are all of the shard, but its history
-	keys  []store.ShardEvent // without values
-
-	active bool // runs are all active attempts of the shard
-	runs   []store.ActiveKey
-
-	history []store.ShardEvent // keys of history
-
-	settle bool // the time of doubt is over, about the shard or the active attempts
-
-	recalled *recollection // what failed before the shard was opened
-}
-
-// doubts are what a worker knows otherwise than etcd: events on their way, or
-// lost.
-type doubts struct {
-	records map[string]int64 // by key: the mod revision that etcd has; 0: it has none
-	there   []store.ActiveKey
-	gone    []*attempt // of runs that the worker takes for active
-	of      []*taskState
-	since   time.Time
-}
-
-func (d *doubts) any() bool { return len(d.records)+len(d.there)+len(d.gone) > 0 }
-
-// mostDoubts bounds what is doubted at once: whoever is as wrong as that has the
-// rest repaired in the next period.
-const mostDoubts = 1000
-
 // ask hands a review to the worker; false if it is busy with another.
 func (w *worker) ask(r review) bool {
 	select {
@@ -111,91 +78,6 @@ func (w *worker) settleDoubts(ctx context.Context, r review) error {
 	return w.settleRuns(ctx, d)
 }
 
-// differing lists the records that the worker knows otherwise than r does.
-func (s *shardState) differing(r review) map[string]int64 {
-	found := map[string]int64{}
-	doubt := func(key string, mod int64) {
-		if len(found) < mostDoubts {
-			found[key] = mod
-		}
-	}
-	entries, queued := make(map[string]bool, len(r.keys)), map[string]bool{}
-	for i := range r.keys {
-		ev := &r.keys[i]
-		switch ev.Kind {
-		case store.KindEntry:
-			entries[ev.Task] = true
-		case store.KindQueued, store.KindPart:
-			queued[ev.Key] = true
-		}
-		if s.lacks(ev) {
-			doubt(ev.Key, ev.Mod)
-		}
-	}
-	for name, t := range s.tasks {
-		if t.present && t.mod <= r.rev && !entries[name] {
-			doubt(s.keys.Entry(t.ref(s.shard)), 0)
-		}
-		if t.live == nil {
-			continue
-		}
-		for _, q := range t.live.queue {
-			if key := s.keys.Queued(t.ref(s.shard), q.ID); q.mod <= r.rev && !queued[key] {
-				doubt(key, 0)
-			}
-		}
-		for id, part := range t.live.returned {
-			if key := s.keys.Ended(t.ref(s.shard), id); part.mod <= r.rev && !queued[key] {
-				doubt(key, 0)
-			}
-		}
-		for _, run := range t.live.unreadable {
-			if key := s.keys.Queued(t.ref(s.shard), run); !queued[key] {
-				doubt(key, 0)
-			}
-		}
-	}
-	return found
-}
-
-// lacks reports whether the worker does not know that a record exists, or only
-// an older version.
-func (s *shardState) lacks(ev *store.ShardEvent) bool {
-	t := s.tasks[ev.Task]
-	switch ev.Kind {
-	case store.KindEntry:
-		return t == nil || t.mod < ev.Mod
-	case store.KindQueued:
-		if t == nil || t.live == nil {
-			return true
-		}
-		i := slices.IndexFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
-		return (i < 0 || t.live.queue[i].mod < ev.Mod) && !slices.Contains(t.live.unreadable, ev.Run)
-	case store.KindPart:
-		return t == nil || t.live == nil || t.live.returned[ev.Run].mod < ev.Mod
-	case store.KindWatermark:
-		return s.known < ev.Mod
-	}
-	return false
-}
-
-// has reports whether the worker takes a record for existing.
-func (s *shardState) has(ev *store.ShardEvent) bool {
-	t := s.tasks[ev.Task]
-	switch {
-	case t == nil:
-		return false
-	case ev.Kind == store.KindEntry:
-		return t.present
-	case t.live == nil:
-		return false
-	case ev.Kind == store.KindPart:
-		_, ok := t.live.returned[ev.Run]
-		return ok
-	}
-	return slices.Contains(t.live.unreadable, ev.Run) || slices.ContainsFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
-}
-
 // settleRecords repairs what still differs, by what etcd holds now. Ticks that
 // the watermark has passed meanwhile are decided by it, as of every task that it
 // covers: to decide them would be to decide them again.
@@ -248,44 +130,6 @@ func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 		case ev.Deleted && mod == 0 && w.has(&ev), !ev.Deleted && ev.Mod == mod && w.lacks(&ev):
 			w.repaired("a record", ev.Key)
 			w.apply(store.ShardBatch{Events: []store.ShardEvent{ev}})
-		}
-	}
-	return nil
-}
-
-// differingRuns are the attempts that are active for only one of worker and etcd.
-func (s *shardState) differingRuns(r review) (d doubts) {
-	found := map[store.RunKey]int64{}
-	for _, k := range r.runs {
-		found[k.RunKey] = k.Create
-		if s.attemptOf(k) == nil && len(d.there) < mostDoubts {
-			d.there = append(d.there, k)
-		}
-	}
-	for _, t := range s.tasks {
-		for _, a := range t.active() {
-			create, ok := found[s.runKey(t, a)]
-			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(d.gone) < mostDoubts {
-				d.gone, d.of = append(d.gone, a), append(d.of, t)
-			}
-		}
-	}
-	return d
-}
-
-func (s *shardState) runKey(t *taskState, a *attempt) store.RunKey {
-	return store.RunKey{Node: a.node, Ref: t.ref(s.shard), Run: a.run}
-}
-
-// attemptOf is what the worker knows of an attempt, or of a later one of its run; nil: nothing.
-func (s *shardState) attemptOf(k store.ActiveKey) *attempt {
-	t := s.tasks[k.Ref.String()]
-	if t == nil {
-		return nil
-	}
-	for _, a := range t.active() {
-		if a.run == k.Run && (a.create >= k.Create || a.create == 0) {
-			return a
 		}
 	}
 	return nil

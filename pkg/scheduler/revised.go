@@ -28,22 +28,6 @@ const (
 	mostOvertaken = 3
 )
 
-func (s *shardState) applyRevised(ev *store.ShardEvent) {
-	mod := ev.Mod
-	if ev.Deleted {
-		mod = 0
-	}
-	s.setRevised(mod, ev.Mod)
-}
-
-// setRevised notes what revised was at a revision. What was read may be newer than
-// what the watch tells afterwards.
-func (s *shardState) setRevised(mod, rev int64) {
-	if rev >= s.revisedAt {
-		s.revised, s.revisedAt = mod, rev
-	}
-}
-
 // learnRevised returns when the worker knows of the edit that it lost a commit to: as
 // soon as the watch has told, else when it has read the entries. If it can do
 // neither, the next commit fails, too.

@@ -1,12 +1,7 @@
 package scheduler
 
 import (
-	"cmp"
-	"context"
-	"maps"
 	"slices"
-
-	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -15,34 +10,6 @@ import (
 // study has t's history read before the next plan: what the watch has told is not
 // all that matters.
 func (s *shardState) study(t *taskState) { s.unread[t] = struct{}{} }
-
-// studies reads the histories that were asked for, a few between two plans: ticks
-// of others must not wait for long. Of those that cannot be read now, the tasks are
-// looked at again in a second.
-func (w *worker) studies(ctx context.Context, now int64) {
-	if len(w.unread) == 0 {
-		return
-	}
-	some := slices.SortedFunc(maps.Keys(w.unread), byName)
-	some = some[:min(len(some), store.HistoriesAtOnce)]
-	refs := make([]store.Ref, len(some))
-	for i, t := range some {
-		delete(w.unread, t)
-		refs[i] = t.ref(w.shard)
-	}
-	list, err := w.readPasts(ctx, some, refs)
-	if err != nil {
-		w.log.Debug("could not read histories", zap.Error(err))
-		for _, t := range some {
-			w.rest(t, now+1000)
-		}
-		return
-	}
-	for _, s := range list {
-		s.conclude(now)
-		w.look(s.t)
-	}
-}
 
 // retrospect is how far the history of a task has been read, from its newest record
 // backwards.
@@ -60,40 +27,6 @@ type retrospect struct {
 	// when it ended. The newest is the one with the highest mod revision, which is often
 	// not the one with the highest key: a long run ends after later ticks.
 	unreadable bool
-}
-
-func (w *worker) readPasts(ctx context.Context, of []*taskState, refs []store.Ref) ([]*retrospect, error) {
-	keys, rev, err := w.e.cfg.Store.HistoriesOf(ctx, refs)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]*retrospect, len(of))
-	for i, t := range of {
-		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.orphan(ev.Run) })
-		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
-		list[i] = &retrospect{t: t, rev: rev, keys: own}
-	}
-	for want := 1; ; want *= 4 {
-		var page []string
-		var of []*retrospect
-		for _, s := range list {
-			for _, ev := range s.wants(want) {
-				page, of = append(page, ev.Key), append(of, s)
-			}
-		}
-		if len(page) == 0 {
-			return list, nil
-		}
-		// At the revision of the list: a record that has been trimmed since then would
-		// be missing, and an older end would be taken for the last one.
-		events, err := w.e.cfg.Store.RecordsAt(ctx, page, rev)
-		if err != nil {
-			return nil, err
-		}
-		for i, ev := range events {
-			of[i].take(ev)
-		}
-	}
 }
 
 // mostEnds bounds how many records are read for the latest end of a task: a history may

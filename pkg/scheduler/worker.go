@@ -328,10 +328,6 @@ func (w *worker) drain(batches <-chan store.ShardBatch) error {
 	}
 }
 
-// glance is how long a worker sleeps at most without a look at the clock: a
-// timer counts neither the time that a laptop was suspended nor steps of the clock.
-const glance = 5 * time.Second
-
 // sleepFor is how long nothing is due, and publishes since when something is.
 func (w *worker) sleepFor() time.Duration {
 	now := w.e.cfg.Now()
@@ -352,19 +348,6 @@ func (w *worker) sleepFor() time.Duration {
 		sleep = min(sleep, w.line.turn.Sub(now))
 	}
 	return max(sleep, 0)
-}
-
-func (s *shardState) lookAtAll() {
-	for _, t := range s.lives.tasks {
-		s.look(t)
-	}
-}
-
-// wakeAt makes the worker look again at t, at the latest.
-func (s *shardState) wakeAt(t time.Time) {
-	if s.wakes.IsZero() || t.Before(s.wakes) {
-		s.wakes = t
-	}
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

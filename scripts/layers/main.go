@@ -151,6 +151,30 @@ var banned = map[string]string{
 	"context.TODO":       "contexts come from main; clean-up uses context.WithoutCancel and a deadline",
 }
 
+// shell is what surrounds the deterministic part of a package: the files that read, wait, lock, log
+// and count. All other files of the package are the deterministic part. They must not import what
+// impure says, ask for the time, draw from the global random numbers, or name the types of the shell.
+type shell struct {
+	files []string
+	types []string
+}
+
+var shells = map[string]shell{
+	"pkg/scheduler": {
+		files: []string{
+			"board.go", "board_sheet.go", "engine.go", "fleet.go", "fleet_parts.go", "fleet_pick.go", "known_freezes.go", "pace.go",
+			"preload.go", "read_attempts.go", "read_histories.go", "recall.go", "recent.go", "reconcile.go", "report.go", "review.go",
+			"revised.go", "round.go", "scanner.go", "shared.go", "stall.go", "trimmer.go", "ttl_deletion.go", "worker.go",
+		},
+		types: []string{"worker", "Engine", "Fleet"},
+	},
+}
+
+// impure are the imports, by prefix, that the deterministic part of a package must not have.
+var impure = []string{
+	"context", "sync", "net", "os", "io", "log", "runtime", "weak", "golang.org/x/sync", "go.uber.org/zap", "github.com/prometheus",
+}
+
 func main() {
 	faults, err := check()
 	if err != nil {
@@ -279,6 +303,9 @@ func (c *checker) calls(name string, p pkg) error {
 			return err
 		}
 		names := importNames(f)
+		if around, has := shells[name]; has && !slices.Contains(around.files, file) {
+			c.deterministic(name+"/"+file, around, set, f, names)
+		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			sel, ok := n.(*ast.SelectorExpr)
 			if !ok {
@@ -303,6 +330,42 @@ func (c *checker) calls(name string, p pkg) error {
 	return nil
 }
 
+// deterministic checks a file of the deterministic part of a package.
+func (c *checker) deterministic(where string, around shell, set *token.FileSet, f *ast.File, names map[string]string) {
+	for _, path := range names {
+		for _, prefix := range impure {
+			if path == prefix || strings.HasPrefix(path, prefix+"/") {
+				c.fault(where, "imports %s; this file decides, and the shell around it does that", path)
+			}
+		}
+	}
+
+	ast.Inspect(f, func(n ast.Node) bool {
+		at := func() string { return fmt.Sprintf("%s:%d", where, set.Position(n.Pos()).Line) }
+
+		switch n := n.(type) {
+		case *ast.Ident:
+			if slices.Contains(around.types, n.Name) {
+				c.fault(at(), "names %s; this file decides, and gets what it needs by a call or from a port", n.Name)
+			}
+		case *ast.SelectorExpr:
+			x, isName := n.X.(*ast.Ident)
+			if !isName {
+				return true
+			}
+			clock := names[x.Name] == "time" && slices.Contains(clockCalls, n.Sel.Name)
+			random := strings.HasPrefix(names[x.Name], "math/rand") && n.Sel.Name != "Rand"
+			if clock || random {
+				c.fault(at(), "uses %s.%s; this file decides, and gets the time and random numbers by a call or from a port", x.Name, n.Sel.Name)
+			}
+		}
+		return true
+	})
+}
+
+// clockCalls are the functions of package time that read the clock or wait.
+var clockCalls = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Until"}
+
 // importNames maps the names under which a file imports packages to their paths.
 func importNames(f *ast.File) map[string]string {
 	names := map[string]string{}
@@ -312,6 +375,9 @@ func importNames(f *ast.File) map[string]string {
 			continue // the parser has accepted it
 		}
 		name := path[strings.LastIndex(path, "/")+1:]
+		if major := strings.TrimPrefix(name, "v"); major != name && strings.Trim(major, "0123456789") == "" && strings.Contains(path, "/") {
+			name = filepath.Base(filepath.Dir(path)) // as in math/rand/v2
+		}
 		if i.Name != nil {
 			name = i.Name.Name
 		}

@@ -1,0 +1,138 @@
+package scheduler
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// wants reports whether there may be something to decide at now.
+func (s *shardState) wants(now time.Time) bool {
+	return len(s.due) > 0 && s.due[0].dueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
+}
+
+// rejected takes what a lost commit has found changed: the plan is abandoned, and what was found
+// counts. errReload: the shard has to be opened again.
+func (s *shardState) rejected(p *plan, c *store.Conflict, now time.Time) error {
+	s.abandoned(p)
+	s.settle(p, c, now)
+
+	return s.setAside(p)
+}
+
+// settle takes the records that a lost commit found changed: the new value if
+// it is the same creation; else the record is gone until the watch brings news.
+func (s *shardState) settle(p *plan, c *store.Conflict, now time.Time) {
+	failed := map[*taskState]bool{} // each once, however many of its records have changed
+	// Attempts first: a queue record may tell that one of them has ended, and it
+	// must not be taken for one that is there after all.
+	for _, key := range c.Runs {
+		s.wakeAt(now.Add(100 * time.Millisecond))
+		if t := s.settleRun(key); t != nil {
+			failed[t] = true
+		}
+	}
+	for _, ev := range c.Records {
+		t := s.taskOf(&ev)
+		switch ev.Kind {
+		case store.KindEntry:
+			if ev.Deleted || ev.Create != t.create {
+				s.forget(t)
+			} else {
+				s.applyEntry(&ev)
+			}
+		case store.KindQueued:
+			s.applyQueued(&ev, now)
+		case store.KindEnded, store.KindDead, store.KindPart:
+			delete(s.purges, ev.Key) // if it is there, the watch will tell
+			s.spanEnds(t)            // it cannot be extended
+		}
+		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead && ev.Kind != store.KindPart || failed[t]
+		s.look(t)
+	}
+	if c.Freezes != nil {
+		s.lookAtAll()
+	}
+	for _, node := range c.Nodes {
+		s.wakeAt(now.Add(suspicion))
+		for _, n := range p.reserved {
+			if n.Name == node {
+				s.placement.Suspect(node, n.Revision, now)
+			}
+		}
+		for i := range p.changes {
+			p.changes[i].task.watchAnew(func(a *attempt) bool { return a.node == node })
+		}
+	}
+	for t, yes := range failed {
+		if yes {
+			t.failed++
+		}
+	}
+}
+
+// settleRun takes note of an attempt that a lost commit found changed, gone, or
+// there where it wanted to put it: then it is in that inbox, whoever put it there.
+// It returns the run's task; nil if that is not known.
+func (s *shardState) settleRun(key string) *taskState {
+	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
+	n := len(parts)
+	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
+	t := s.tasks[name]
+	if t == nil {
+		return nil
+	}
+	if t.holds(run) {
+		t.watchAnew(func(a *attempt) bool { return a.run == run })
+		return t
+	}
+	s.activate(t, &attempt{run: run, node: node})
+	s.placement.Occupy(node)
+	return t
+}
+
+// watchAnew forgets what was found out of some attempts.
+func (t *taskState) watchAnew(which func(*attempt) bool) {
+	for _, a := range t.active() {
+		if which(a) {
+			a.watch = nil
+		}
+	}
+}
+
+// forget drops an entry that is gone, or another's, until the watch tells more.
+func (s *shardState) forget(t *taskState) {
+	t.bad = false
+	s.noEntry(t)
+}
+
+// mostFailures is how many commits in a row may fail for a task.
+const mostFailures = 20
+
+// setAside ends it with a task that fails commit after commit: it goes alone, but
+// it goes first, and would hold up all others. What is known of it may be wrong:
+// the shard is opened again, once. If that does not help, the task has no ticks
+// until its records change.
+func (s *shardState) setAside(p *plan) error {
+	for i := range p.changes {
+		t := p.changes[i].task
+
+		switch name := t.fullName(); {
+		case t.failed < mostFailures:
+		case !s.stubborn[name]:
+			s.stubborn[name] = true
+			return fmt.Errorf("%w: commits for task %s fail", errReload, name)
+		default:
+			delete(s.stubborn, name)
+			s.notify(notice{kind: taskSetAside, task: name})
+			t.bad = true
+			s.count(t)
+			s.due.set(t, 0)
+			delete(s.uncovered, t)
+			t.failed = 0
+		}
+	}
+	return nil
+}

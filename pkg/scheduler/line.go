@@ -1,0 +1,90 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// lostAfter is the cluster's setting as it is now. It is for what has no attempt, such as
+// a part that waits for its node. An attempt has its own: see watch.lostAfter.
+func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }
+
+// paced reports whether a waiting run needs a token to start.
+func (q *waiting) paced() bool { return q.Trigger == task.TriggerCatchUp && !q.begun() }
+
+// line is the tasks of a worker that wait for a token, in the order in which they
+// came. A task may stand in it without need.
+type line struct {
+	tasks   []*taskState
+	turn    time.Time // when to look after it
+	granted int       // tokens for those that were taken off it in this round
+}
+
+// wait puts a task into the line, if it is not in it.
+func (l *line) wait(t *taskState) {
+	if live := t.live; live != nil && !live.inLine {
+		live.inLine = true
+		if len(l.tasks) == 0 {
+			l.turn = time.Time{}
+		}
+		l.tasks = append(l.tasks, t)
+	}
+}
+
+// next takes the first task off the line that waits still; nil if there is none.
+func (l *line) next() *taskState {
+	for len(l.tasks) > 0 {
+		t := l.tasks[0]
+		l.tasks[0] = nil
+		if l.tasks = l.tasks[1:]; len(l.tasks) == 0 {
+			l.tasks = nil
+		}
+		if t.live != nil && t.live.inLine {
+			t.live.inLine = false
+			return t
+		}
+	}
+	return nil
+}
+
+// goOn has as many tasks of the line looked at as may have a token now.
+func (s *shardState) goOn(now time.Time) {
+	l := &s.line
+	l.granted = 0
+	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= glance { // more: the clock was set back
+		return
+	}
+	var again time.Duration
+	l.granted, again = s.tokens.Turn(now)
+	l.turn = now.Add(again)
+	for range l.granted {
+		t := l.next()
+		if t == nil {
+			break
+		}
+		s.look(t)
+	}
+	if len(l.tasks) == 0 {
+		s.tokens.Leave()
+	}
+}
+
+// token takes a token for a run of t; false if there is none, or others of the
+// shard have waited longer. It goes back if the plan is undone.
+func (p *plan) token(t *taskState) bool {
+	l := &p.s.line
+	if len(l.tasks) > 0 && l.granted == 0 || !p.s.tokens.Take(p.clock) {
+		l.wait(t)
+		return false
+	}
+	l.granted = max(l.granted-1, 0)
+	p.tokens++
+	return true
+}
+
+// giveBack gives back the token that was taken last.
+func (p *plan) giveBack() {
+	p.tokens--
+	p.s.tokens.Return(1)
+}

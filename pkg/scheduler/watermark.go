@@ -1,0 +1,36 @@
+package scheduler
+
+import "github.com/carillonhq/carillon/pkg/store"
+
+// awake finds the next ticks of all tasks, by the watermark as it was loaded. It
+// is the last of what is loaded. One that is damaged is found when the shard is opened.
+func (s *shardState) awake(b store.ShardBatch) {
+	for i := len(b.Events) - 1; i >= 0; i-- {
+		if b.Events[i].Kind != store.KindWatermark {
+			continue
+		}
+		if mark, err := store.DecodeWatermark(b.Events[i].Value); err == nil {
+			s.remark(mark)
+		}
+		return
+	}
+}
+
+// remark takes a watermark that another has written, and finds the next ticks of
+// the tasks for which it matters.
+func (s *shardState) remark(mark store.Watermark) {
+	before := s.mark
+	s.mark = mark
+	if !s.marked || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
+		s.marked = true
+		for _, t := range s.tasks {
+			s.reschedule(t)
+		}
+		return
+	}
+	// A tick after the watermark is the next one still, whether the watermark
+	// covers its task now or did before.
+	for _, t := range s.due.upTo(mark.Time.UnixMilli()) {
+		s.reschedule(t)
+	}
+}
