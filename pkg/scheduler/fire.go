@@ -12,9 +12,9 @@ const maxWaiting = 100
 
 // tick gives the task's next tick its outcome. false: there is no room.
 //
-// The commit's watermark speaks for the task, unless it is known before the watch
-// has told of it, or the plan leaves the watermark where it is: then the entry has to
-// say that the tick is decided.
+// The commit's watermark says that the tick is decided, with two exceptions: the watermark does not
+// cover the task, since the watch has yet to tell of all creations up to its own, or the plan
+// leaves the watermark where it is. Then the entry's from has to say so.
 func (p *plan) tick(t *taskState) bool {
 	covered, records := !p.apart && t.create <= p.commit.Watermark.Seen, 2*t.drops()
 	light := covered && t.how.maxRuns == 0 && records == 0 && !t.how.sticky() // one record, and not the entry
@@ -24,6 +24,8 @@ func (p *plan) tick(t *taskState) bool {
 	}
 	id := task.RunID(instant(t.next), t.uidText())
 	if t.holds(id) {
+		// The run is on record although its tick is not decided: a lost commit has found it in an inbox
+		// (see settleRun), or a queue record that cannot be read has its id.
 		p.s.spanEnds(t)
 		p.move(t, t.next) // there is nothing else to write
 		return true

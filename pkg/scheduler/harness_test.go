@@ -370,6 +370,7 @@ func (h *hand) blind(at float64) {
 func (h *hand) try(at float64) error {
 	h.world.Helper()
 	h.world.at(at)
+	h.planIsHarmless(at)
 	err := h.round(h.ctx)
 	h.keepsCount()
 	return err

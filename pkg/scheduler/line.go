@@ -21,15 +21,33 @@ type line struct {
 	granted int       // tokens for those that were taken off it in this round
 }
 
-// wait puts a task into the line, if it is not in it.
-func (l *line) wait(t *taskState) {
-	if live := t.live; live != nil && !live.inLine {
-		live.inLine = true
-		if len(l.tasks) == 0 {
-			l.turn = time.Time{}
-		}
-		l.tasks = append(l.tasks, t)
+// wait puts a task into the line. It reports whether the task was not in it before.
+func (l *line) wait(t *taskState) bool {
+	live := t.live
+	if live == nil || live.inLine {
+		return false
 	}
+
+	live.inLine = true
+	if len(l.tasks) == 0 {
+		l.turn = time.Time{}
+	}
+	l.tasks = append(l.tasks, t)
+
+	return true
+}
+
+// unwait takes the tasks out that joined the line last.
+func (l *line) unwait(joined []*taskState) {
+	for _, t := range joined {
+		if t.live != nil { // else the task has nothing left that waits
+			t.live.inLine = false
+		}
+	}
+
+	left := len(l.tasks) - len(joined)
+	clear(l.tasks[left:])
+	l.tasks = l.tasks[:left]
 }
 
 // next takes the first task off the line that waits still; nil if there is none.
@@ -75,10 +93,15 @@ func (s *shardState) goOn(now time.Time) {
 func (p *plan) token(t *taskState) bool {
 	l := &p.s.line
 	if len(l.tasks) > 0 && l.granted == 0 || !p.s.tokens.Take(p.clock) {
-		l.wait(t)
+		if l.wait(t) {
+			p.joined = append(p.joined, t)
+		}
 		return false
 	}
-	l.granted = max(l.granted-1, 0)
+	if l.granted > 0 {
+		l.granted--
+		p.granted++
+	}
 	p.tokens++
 	return true
 }

@@ -37,6 +37,8 @@ type plan struct {
 
 	reserved []*task.Node // a slot each, as the nodes were known
 	tokens   int          // for late ticks
+	granted  int          // of these, those that were granted to tasks of the line
+	joined   []*taskState // the line, since there was no token for them
 
 	again  []*taskState // to be looked at when it is known what became of the commit
 	counts outcomes
@@ -89,6 +91,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	clear(old.popped)
 	clear(old.reserved)
 	clear(old.again)
+	clear(old.joined)
 	clear(old.notices)
 	clear(old.deletions)
 
@@ -96,7 +99,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 		s: s, settings: as, now: now, apart: s.overtaken >= mostOvertaken,
 		commit:  s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
 		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
-		reserved: old.reserved[:0], again: old.again[:0], notices: old.notices[:0], deletions: old.deletions[:0],
+		reserved: old.reserved[:0], joined: old.joined[:0], again: old.again[:0], notices: old.notices[:0], deletions: old.deletions[:0],
 	}
 	old.commit.Freezes = as.freezesRead
 
@@ -172,6 +175,12 @@ func (s *shardState) abandoned(p *plan) {
 	}
 	if p.tokens > 0 {
 		s.tokens.Return(p.tokens)
+	}
+
+	s.line.granted += p.granted
+	s.line.unwait(p.joined)
+	for _, t := range p.joined {
+		s.look(t)
 	}
 
 	for _, t := range p.popped {

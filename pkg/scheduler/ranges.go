@@ -78,7 +78,7 @@ type opening struct {
 	mark time.Time // up to which ticks had been decided
 }
 
-// opened notes what the shard's watermark was, if this is the first opening: those
+// opens notes what the shard's watermark was, if this is the first opening: those
 // after it belong to the same time of ownership.
 func (s *shardState) opens(mark store.Watermark, now time.Time) {
 	if s.opening.at.IsZero() {

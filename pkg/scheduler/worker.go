@@ -271,8 +271,10 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			w.lookAtAll()
 		case <-timer.C:
 		}
+		// An attempt that the former owner dispatched may not be known before the scan is in: overlap would
+		// be decided without it.
 		if scan != nil {
-			continue // decide nothing before the active runs are known
+			continue
 		}
 		if err := w.round(ctx); err != nil {
 			return err

@@ -324,8 +324,8 @@ func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
 			return s.lostCommit(ctx, c, res, nonces)
 		}
 		if errors.Is(err, rpctypes.ErrDuplicateKey) {
-			// Two outcomes for one tick: one of them is on record already, and the
-			// writer took it for undecided. Whose compares would have told it so.
+			// Two outcomes for one tick: one of them is on record already, and the writer took
+			// the tick for undecided. Its comparisons would have failed for the same reason.
 			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, ErrMoved, err)
 		}
 		// After a copy of unknown fate, an error that is definite for this copy
