@@ -73,14 +73,14 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	t.bad = err != nil
 	s.count(t)
 	s.reschedule(t)
-	if t.live != nil || t.depends() {
+	if t.activity != nil || t.depends() {
 		s.look(t)
 	}
 }
 
 // noEntry takes a task's entry away.
 func (s *shardState) noEntry(t *taskState) {
-	s.spanEnds(t)
+	s.endSpan(t)
 	t.present, t.when, t.how, t.past = false, nil, nil, nil
 	t.text, t.uid = t.text[:t.name], 0
 	s.count(t)
@@ -149,8 +149,8 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	if i >= 0 && ev.Mod != 0 && ev.Mod < t.queue()[i].mod {
 		return
 	}
-	if t.live != nil {
-		t.live.unreadable = slices.DeleteFunc(t.live.unreadable, func(run string) bool { return run == ev.Run })
+	if t.activity != nil {
+		t.activity.unreadable = slices.DeleteFunc(t.activity.unreadable, func(run string) bool { return run == ev.Run })
 	}
 	if ev.Deleted {
 		if i >= 0 {
@@ -162,7 +162,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	s.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
 	decoded, err := store.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
-		s.lively(t).unreadable = append(s.lively(t).unreadable, ev.Run)
+		s.ensureActivity(t).unreadable = append(s.ensureActivity(t).unreadable, ev.Run)
 		s.notify(notice{kind: queuedUnreadable, task: t.fullName(), run: ev.Run, err: err})
 		if i >= 0 {
 			s.dequeued(t, i)
@@ -184,15 +184,15 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 }
 
 func (s *shardState) enqueued(t *taskState, q *waiting) {
-	l := s.lively(t)
+	l := s.ensureActivity(t)
 	at, _ := slices.BinarySearchFunc(l.queue, q, func(a, b *waiting) int { return strings.Compare(a.ID, b.ID) })
 	l.queue = slices.Insert(l.queue, at, q)
 	s.queued++
 }
 
 func (s *shardState) dequeued(t *taskState, i int) {
-	t.unsure()
-	t.live.queue = slices.Delete(t.live.queue, i, i+1)
+	t.forgetLastEnd()
+	t.activity.queue = slices.Delete(t.activity.queue, i, i+1)
 	s.queued--
 }
 
@@ -213,10 +213,10 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	if t.bad {
 		return
 	}
-	s.hearOutcome(t, ev, now)
+	s.noteOutcome(t, ev, now)
 	mayTrim := t.mayTrim()
 	if t.past != nil && t.depends() {
-		t.told(ev, now.UnixMilli())
+		t.noteEnd(ev, now.UnixMilli())
 		s.look(t)
 	}
 	if ev.Mod == ev.Create && t.added < math.MaxUint16 { // else it was extended
@@ -252,11 +252,11 @@ func (s *shardState) ended(t *taskState, run string, rev int64) {
 	if i < 0 {
 		return
 	}
-	s.placement.Release(t.live.active[i].node)
-	t.live.active = slices.Delete(t.live.active, i, i+1)
-	t.unsure()
-	t.calm()
-	if t.live != nil || !t.present || t.depends() {
+	s.placement.Release(t.activity.active[i].node)
+	t.activity.active = slices.Delete(t.activity.active, i, i+1)
+	t.forgetLastEnd()
+	t.dropIdleActivity()
+	if t.activity != nil || !t.present || t.depends() {
 		s.look(t) // something may have waited for this end
 	}
 }
@@ -279,9 +279,9 @@ func (s *shardState) scanned(keys []store.ActiveKey) {
 }
 
 func (s *shardState) activate(t *taskState, a *attempt) {
-	l := s.lively(t)
+	l := s.ensureActivity(t)
 	l.active = append(l.active, a)
-	t.unsure()
+	t.forgetLastEnd()
 }
 
 func (s *shardState) applyRevised(ev *store.ShardEvent) {

@@ -63,9 +63,9 @@ func (w *worker) endAll() {
 		for _, a := range t.active() {
 			w.e.cfg.Fleet.Release(a.node)
 		}
-		if t.live != nil {
-			t.live.active = nil
-			t.calm()
+		if t.activity != nil {
+			t.activity.active = nil
+			t.dropIdleActivity()
 		}
 	}
 }
@@ -122,8 +122,8 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 				if err := w.round(ctx); err != nil {
 					b.Fatal(err)
 				}
-				one.live.active = nil
-				one.calm()
+				one.activity.active = nil
+				one.dropIdleActivity()
 				w.e.cfg.Fleet.Release("n1")
 			}
 		})

@@ -16,9 +16,9 @@ import (
 const (
 	// overdueAfter is how old an undecided tick is that an operator should see.
 	overdueAfter = 2 * time.Second
-	// glimpseWithin is how long a worker may take to say what it does. One that does
+	// summaryTimeout is how long a worker may take to say what it does. One that does
 	// not waits for etcd, which is worth telling, too.
-	glimpseWithin = 250 * time.Millisecond
+	summaryTimeout = 250 * time.Millisecond
 	// boardAge is how old a part may be that is shown again: however many look at the
 	// same one, the workers are asked twice a second at most.
 	boardAge = 500 * time.Millisecond
@@ -32,7 +32,7 @@ type board struct {
 	at    time.Time
 	part  task.BoardPart
 	// shown is what each worker has shown last, for when it is held up.
-	shown map[*worker]*glimpse
+	shown map[*worker]*shardSummary
 }
 
 // Part is what this node adds to the board: ticks within a span from now, and of
@@ -63,24 +63,24 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 		workers = append(workers, w)
 	}
 	e.mu.Unlock()
-	seen := newSheet(limit)
-	answers, waits, shown := make(chan *glimpse, len(workers)), map[int]*worker{}, make(map[*worker]*glimpse, len(workers))
+	seen := newBoardBuilder(limit)
+	answers, waits, shown := make(chan *shardSummary, len(workers)), map[int]*worker{}, make(map[*worker]*shardSummary, len(workers))
 	asked := 0
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 	for _, w := range workers {
-		g := &glimpse{shard: w.shard, now: now, until: now + span.Milliseconds(), limit: limit, enough: &enough, shown: answers}
+		g := &shardSummary{shard: w.shard, now: now, until: now + span.Milliseconds(), limit: limit, enough: &enough, shown: answers}
 		if w.opened.Load() {
 			select {
-			case <-w.glimpses: // it has not looked at the one before, for which nobody waits any more
+			case <-w.summaryRequests: // it has not looked at the one before, for which nobody waits any more
 			default:
 			}
-			w.glimpses <- g
+			w.summaryRequests <- g
 			asked++
 		}
 		waits[w.shard] = w
 	}
-	patience := time.NewTimer(glimpseWithin)
+	patience := time.NewTimer(summaryTimeout)
 	defer patience.Stop()
 	for patient := true; patient && asked > 0; {
 		select {
@@ -118,29 +118,29 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 	return part
 }
 
-// glimpse is what a worker shows of its shard. Its strings are of what the worker
+// shardSummary is what a worker shows of its shard. Its strings are of what the worker
 // knows, and are not copied.
-type glimpse struct {
+type shardSummary struct {
 	shard      int
 	now, until int64 // ms
 	limit      int
-	enough     *atomic.Int64   // ticks that are due after it are too late for the list; ms
-	shown      chan<- *glimpse // with room for it
+	enough     *atomic.Int64        // ticks that are due after it are too late for the list; ms
+	shown      chan<- *shardSummary // with room for it
 
 	tasks, paused, unreadable, failing, overdue, active, away, waits int
 
 	waiting  map[string]int
-	soon     []tickSeen
-	late     []tickSeen
-	runs     []runSeen
-	gone     []runSeen // whose node is
-	queue    []waitSeen
-	failures []failureSeen
+	soon     []boardTick
+	late     []boardTick
+	runs     []boardRun
+	gone     []boardRun // whose node is
+	queue    []boardWaiting
+	failures []boardFailure
 }
 
 // at is what was shown a while ago as it is now, if the worker did nothing since: what
 // was to come may be overdue.
-func (g *glimpse) at(now int64) *glimpse {
+func (g *shardSummary) at(now int64) *shardSummary {
 	line := now - overdueAfter.Milliseconds()
 	late := 0
 	for late < len(g.soon) && g.soon[late].at <= line {
@@ -152,37 +152,37 @@ func (g *glimpse) at(now int64) *glimpse {
 	return &aged
 }
 
-type tickSeen struct {
+type boardTick struct {
 	task     string
 	tick, at int64
 }
 
-type runSeen struct {
+type boardRun struct {
 	task, run, node string
 	since           int64 // ms; of one that another owner dispatched, its tick
 	known, ending   bool
 }
 
-type waitSeen struct {
+type boardWaiting struct {
 	task, run, reason string
 	notBefore         task.Time
 }
 
-type failureSeen struct {
+type boardFailure struct {
 	task string
 	*failure
 }
 
-// show fills in a glimpse. What it costs depends on what is asked for, on what runs,
+// show fills in a summary of the shard. What it costs depends on what is asked for, on what runs,
 // waits and fails, and not on how many tasks there are.
-func (s *shardState) show(g *glimpse) {
+func (s *shardState) show(g *shardSummary) {
 	g.tasks, g.paused = s.census.tasks(g.now)
 	g.unreadable, g.failing = s.census.of[isUnreadable], len(s.failing)
 	s.showTicks(g)
 	s.showLives(g)
-	failures := first[failureSeen]{most: g.limit, before: func(a, b failureSeen) int { return cmp.Compare(b.ended, a.ended) }}
+	failures := first[boardFailure]{most: g.limit, before: func(a, b boardFailure) int { return cmp.Compare(b.ended, a.ended) }}
 	for t, f := range s.failing {
-		failures.add(failureSeen{t.fullName(), f})
+		failures.add(boardFailure{t.fullName(), f})
 	}
 	g.failures = failures.sorted()
 	g.shown <- g
@@ -192,7 +192,7 @@ func (s *shardState) show(g *glimpse) {
 // those that are to come.
 const mostOverdue = 1000
 
-func (s *shardState) showTicks(g *glimpse) {
+func (s *shardState) showTicks(g *shardSummary) {
 	line := g.now - overdueAfter.Milliseconds()
 	g.overdue = s.due.countUpTo(line)
 	passed := 0
@@ -201,7 +201,7 @@ func (s *shardState) showTicks(g *glimpse) {
 		if at > g.until || len(g.soon) == g.limit || passed > mostOverdue || at > g.enough.Load() {
 			return false
 		}
-		seen := tickSeen{t.fullName(), t.next, at}
+		seen := boardTick{t.fullName(), t.next, at}
 		switch {
 		case at > line:
 			g.soon = append(g.soon, seen)
@@ -215,14 +215,14 @@ func (s *shardState) showTicks(g *glimpse) {
 	})
 }
 
-func (s *shardState) showLives(g *glimpse) {
-	runs, gone := first[runSeen]{most: g.limit, before: olderRun}, first[runSeen]{most: g.limit, before: olderRun}
-	queue := first[waitSeen]{most: g.limit, before: firstWait}
-	for _, t := range s.lives.tasks {
-		g.active += len(t.live.active)
-		g.waits += len(t.live.queue)
-		for _, a := range t.live.active {
-			r := runSeen{task: t.fullName(), run: a.run, node: a.node, since: a.since, known: a.since != 0, ending: a.watch != nil && a.watch.asked}
+func (s *shardState) showLives(g *shardSummary) {
+	runs, gone := first[boardRun]{most: g.limit, before: olderRun}, first[boardRun]{most: g.limit, before: olderRun}
+	queue := first[boardWaiting]{most: g.limit, before: firstWait}
+	for _, t := range s.active.tasks {
+		g.active += len(t.activity.active)
+		g.waits += len(t.activity.queue)
+		for _, a := range t.activity.active {
+			r := boardRun{task: t.fullName(), run: a.run, node: a.node, since: a.since, known: a.since != 0, ending: a.watch != nil && a.watch.asked}
 			if at, ok := task.TimeOfRunID(a.run); ok && !r.known {
 				r.since = at.UnixMilli()
 			}
@@ -233,8 +233,8 @@ func (s *shardState) showLives(g *glimpse) {
 			}
 			runs.add(r)
 		}
-		held := t.how != nil && len(t.live.active) > 0 && !t.how.rule.free(t.doing())
-		for _, q := range t.live.queue {
+		held := t.how != nil && len(t.activity.active) > 0 && !t.how.rule.free(t.doing())
+		for _, q := range t.activity.queue {
 			if q.UnderWay() { // it does not wait: its parts are among what runs
 				g.waits--
 				continue
@@ -247,18 +247,18 @@ func (s *shardState) showLives(g *glimpse) {
 				reason = task.ReasonOverlap // a node has come since: others of the task run now
 			}
 			g.waiting[reason]++
-			queue.add(waitSeen{t.fullName(), q.ID, reason, q.NotBefore})
+			queue.add(boardWaiting{t.fullName(), q.ID, reason, q.NotBefore})
 		}
 	}
 	g.runs, g.gone, g.queue = runs.sorted(), gone.sorted(), queue.sorted()
 }
 
-func olderRun(a, b runSeen) int {
+func olderRun(a, b boardRun) int {
 	return cmp.Or(cmp.Compare(a.since, b.since), strings.Compare(a.task, b.task), strings.Compare(a.run, b.run))
 }
 
 // firstWait puts runs that no node matches first: they wait for a person.
-func firstWait(a, b waitSeen) int {
+func firstWait(a, b boardWaiting) int {
 	if x, y := a.reason == task.ReasonNoNode, b.reason == task.ReasonNoNode; x != y {
 		if x {
 			return -1

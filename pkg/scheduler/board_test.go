@@ -31,9 +31,9 @@ func (h *hand) keepsCount() {
 		default:
 			want[isTicking]++
 		}
-		if t.live != nil {
+		if t.activity != nil {
 			lively++
-			if h.lives.tasks[t.live.at] != t {
+			if h.active.tasks[t.activity.at] != t {
 				h.world.Errorf("%s is not where it is said to be among the lively", t.fullName())
 			}
 		}
@@ -42,8 +42,8 @@ func (h *hand) keepsCount() {
 	if got[isTicking] != want[isTicking] || got[isPaused] != want[isPaused] || got[isUnreadable] != want[isUnreadable] {
 		h.world.Errorf("the worker counts %v, and has %v", got, want)
 	}
-	if lively != len(h.lives.tasks) {
-		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.lives.tasks))
+	if lively != len(h.active.tasks) {
+		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.active.tasks))
 	}
 	for t := range h.failing {
 		if !t.present || h.tasks[t.fullName()] != t {
@@ -57,9 +57,9 @@ func (h *hand) part(limit int) (p task.BoardPart) {
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 	now := h.world.clock().UnixMilli()
-	g := &glimpse{now: now, until: now + time.Minute.Milliseconds(), limit: limit, enough: &enough, shown: make(chan *glimpse, 1)}
+	g := &shardSummary{now: now, until: now + time.Minute.Milliseconds(), limit: limit, enough: &enough, shown: make(chan *shardSummary, 1)}
 	h.show(g)
-	s := newSheet(limit)
+	s := newBoardBuilder(limit)
 	s.add(g)
 	s.fill(&p)
 	return p
@@ -280,7 +280,7 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	if want := []string{"again failed 120002", "fails failed 120001"}; !slices.Equal(got, want) {
 		t.Errorf("%q fail, want %q", got, want)
 	}
-	if h.told != nil {
+	if h.endedWhileRecalling != nil {
 		t.Error("the worker goes on to note the ends that are told")
 	}
 }
@@ -356,10 +356,10 @@ func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	gone, hangUp := context.WithCancel(w.ctx)
 	hangUp()
 	h.e.Part(gone, time.Minute, 10)
-	former := <-h.glimpses
-	h.glimpses <- former
+	former := <-h.summaryRequests
+	h.summaryRequests <- former
 	h.e.Part(w.ctx, time.Minute, 10)
-	if <-h.glimpses == former {
+	if <-h.summaryRequests == former {
 		t.Error("it is asked for one who has hung up")
 	}
 }
@@ -373,8 +373,8 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	w.create("a", allow, every("1s"))
 	h.decide(1)
 	h.releaseAll()
-	if len(h.tasks)+len(h.due)+len(h.lives.tasks)+len(h.uncovered) > 0 {
-		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.lives.tasks))
+	if len(h.tasks)+len(h.due)+len(h.active.tasks)+len(h.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.active.tasks))
 	}
 }
 
@@ -430,7 +430,7 @@ func BenchmarkGlimpse(b *testing.B) {
 	enough.Store(math.MaxInt64)
 	b.ReportAllocs()
 	for b.Loop() {
-		g := &glimpse{now: now.UnixMilli(), until: now.Add(time.Minute).UnixMilli(), limit: 50, enough: &enough, shown: make(chan *glimpse, 1)}
+		g := &shardSummary{now: now.UnixMilli(), until: now.Add(time.Minute).UnixMilli(), limit: 50, enough: &enough, shown: make(chan *shardSummary, 1)}
 		w.show(g)
 	}
 }

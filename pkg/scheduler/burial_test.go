@@ -16,8 +16,8 @@ func ttl(d time.Duration) option { return func(t *task.Task) { t.TTL = task.Dura
 func (h *hand) bury() {
 	for {
 		select {
-		case b := <-h.e.burials.line:
-			h.e.burials.bury(h.world.ctx, b)
+		case b := <-h.e.ttlDeleter.line:
+			h.e.ttlDeleter.delete(h.world.ctx, b)
 			h.lookAtAll()
 		default:
 			return
@@ -94,7 +94,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 			}
 			stone, err := w.store.Tombstone(w.ctx, ref("a"))
 			w.ok(err)
-			if stone == nil || stone.Why == "" || stone.DeletedBy != buriedBy || !stone.DeletedAt.Equal(sec(last)) {
+			if stone == nil || stone.Why == "" || stone.DeletedBy != ttlDeletedBy || !stone.DeletedAt.Equal(sec(last)) {
 				t.Errorf("the tombstone: %+v", stone)
 			}
 			h.decide(last + 1)

@@ -19,14 +19,14 @@ type review struct {
 
 	history []store.ShardEvent // keys of history
 
-	settle bool // the time of doubt is over, about the shard or the active attempts
+	settle bool // differences, of the shard or the active attempts, have lasted for long enough
 
 	recalled *recollection // what failed before the shard was opened
 }
 
-// doubts are what a worker knows otherwise than etcd: events on their way, or
+// differences are what a worker knows otherwise than etcd: events on their way, or
 // lost.
-type doubts struct {
+type differences struct {
 	records map[string]int64 // by key: the mod revision that etcd has; 0: it has none
 	there   []store.ActiveKey
 	gone    []*attempt // of runs that the worker takes for active
@@ -34,17 +34,17 @@ type doubts struct {
 	since   time.Time
 }
 
-func (d *doubts) any() bool { return len(d.records)+len(d.there)+len(d.gone) > 0 }
+func (d *differences) any() bool { return len(d.records)+len(d.there)+len(d.gone) > 0 }
 
-// mostDoubts bounds what is doubted at once: whoever is as wrong as that has the
+// maxDifferences bounds what is doubted at once: whoever is as wrong as that has the
 // rest repaired in the next period.
-const mostDoubts = 1000
+const maxDifferences = 1000
 
 // differing lists the records that the worker knows otherwise than r does.
 func (s *shardState) differing(r review) map[string]int64 {
 	found := map[string]int64{}
 	doubt := func(key string, mod int64) {
-		if len(found) < mostDoubts {
+		if len(found) < maxDifferences {
 			found[key] = mod
 		}
 	}
@@ -65,20 +65,20 @@ func (s *shardState) differing(r review) map[string]int64 {
 		if t.present && t.mod <= r.rev && !entries[name] {
 			doubt(s.keys.Entry(t.ref(s.shard)), 0)
 		}
-		if t.live == nil {
+		if t.activity == nil {
 			continue
 		}
-		for _, q := range t.live.queue {
+		for _, q := range t.activity.queue {
 			if key := s.keys.Queued(t.ref(s.shard), q.ID); q.mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
-		for id, part := range t.live.returned {
+		for id, part := range t.activity.returned {
 			if key := s.keys.Ended(t.ref(s.shard), id); part.mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
-		for _, run := range t.live.unreadable {
+		for _, run := range t.activity.unreadable {
 			if key := s.keys.Queued(t.ref(s.shard), run); !queued[key] {
 				doubt(key, 0)
 			}
@@ -95,13 +95,13 @@ func (s *shardState) lacks(ev *store.ShardEvent) bool {
 	case store.KindEntry:
 		return t == nil || t.mod < ev.Mod
 	case store.KindQueued:
-		if t == nil || t.live == nil {
+		if t == nil || t.activity == nil {
 			return true
 		}
-		i := slices.IndexFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
-		return (i < 0 || t.live.queue[i].mod < ev.Mod) && !slices.Contains(t.live.unreadable, ev.Run)
+		i := slices.IndexFunc(t.activity.queue, func(q *waiting) bool { return q.ID == ev.Run })
+		return (i < 0 || t.activity.queue[i].mod < ev.Mod) && !slices.Contains(t.activity.unreadable, ev.Run)
 	case store.KindPart:
-		return t == nil || t.live == nil || t.live.returned[ev.Run].mod < ev.Mod
+		return t == nil || t.activity == nil || t.activity.returned[ev.Run].mod < ev.Mod
 	case store.KindWatermark:
 		return s.known < ev.Mod
 	}
@@ -116,28 +116,28 @@ func (s *shardState) has(ev *store.ShardEvent) bool {
 		return false
 	case ev.Kind == store.KindEntry:
 		return t.present
-	case t.live == nil:
+	case t.activity == nil:
 		return false
 	case ev.Kind == store.KindPart:
-		_, ok := t.live.returned[ev.Run]
+		_, ok := t.activity.returned[ev.Run]
 		return ok
 	}
-	return slices.Contains(t.live.unreadable, ev.Run) || slices.ContainsFunc(t.live.queue, func(q *waiting) bool { return q.ID == ev.Run })
+	return slices.Contains(t.activity.unreadable, ev.Run) || slices.ContainsFunc(t.activity.queue, func(q *waiting) bool { return q.ID == ev.Run })
 }
 
 // differingRuns are the attempts that are active for only one of worker and etcd.
-func (s *shardState) differingRuns(r review) (d doubts) {
+func (s *shardState) differingRuns(r review) (d differences) {
 	found := map[store.RunKey]int64{}
 	for _, k := range r.runs {
 		found[k.RunKey] = k.Create
-		if s.attemptOf(k) == nil && len(d.there) < mostDoubts {
+		if s.attemptOf(k) == nil && len(d.there) < maxDifferences {
 			d.there = append(d.there, k)
 		}
 	}
 	for _, t := range s.tasks {
 		for _, a := range t.active() {
 			create, ok := found[s.runKey(t, a)]
-			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(d.gone) < mostDoubts {
+			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(d.gone) < maxDifferences {
 				d.gone, d.of = append(d.gone, a), append(d.of, t)
 			}
 		}

@@ -17,20 +17,20 @@ func (s *shardState) wants(now time.Time) bool {
 // counts. errReload: the shard has to be opened again.
 func (s *shardState) rejected(p *plan, c *store.Conflict, now time.Time) error {
 	s.abandoned(p)
-	s.settle(p, c, now)
+	s.takeConflict(p, c, now)
 
 	return s.setAside(p)
 }
 
-// settle takes the records that a lost commit found changed: the new value if
+// takeConflict takes the records that a lost commit found changed: the new value if
 // it is the same creation; else the record is gone until the watch brings news.
-func (s *shardState) settle(p *plan, c *store.Conflict, now time.Time) {
+func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	failed := map[*taskState]bool{} // each once, however many of its records have changed
 	// Attempts first: a queue record may tell that one of them has ended, and it
 	// must not be taken for one that is there after all.
 	for _, key := range c.Runs {
 		s.wakeAt(now.Add(100 * time.Millisecond))
-		if t := s.settleRun(key); t != nil {
+		if t := s.takeConflictingAttempt(key); t != nil {
 			failed[t] = true
 		}
 	}
@@ -47,7 +47,7 @@ func (s *shardState) settle(p *plan, c *store.Conflict, now time.Time) {
 			s.applyQueued(&ev, now)
 		case store.KindEnded, store.KindDead, store.KindPart:
 			delete(s.purges, ev.Key) // if it is there, the watch will tell
-			s.spanEnds(t)            // it cannot be extended
+			s.endSpan(t)             // it cannot be extended
 		}
 		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead && ev.Kind != store.KindPart || failed[t]
 		s.look(t)
@@ -73,10 +73,10 @@ func (s *shardState) settle(p *plan, c *store.Conflict, now time.Time) {
 	}
 }
 
-// settleRun takes note of an attempt that a lost commit found changed, gone, or
+// takeConflictingAttempt takes note of an attempt that a lost commit found changed, gone, or
 // there where it wanted to put it: then it is in that inbox, whoever put it there.
 // It returns the run's task; nil if that is not known.
-func (s *shardState) settleRun(key string) *taskState {
+func (s *shardState) takeConflictingAttempt(key string) *taskState {
 	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
 	n := len(parts)
 	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
@@ -108,8 +108,8 @@ func (s *shardState) forget(t *taskState) {
 	s.noEntry(t)
 }
 
-// mostFailures is how many commits in a row may fail for a task.
-const mostFailures = 20
+// maxFailedCommits is how many commits in a row may fail for a task.
+const maxFailedCommits = 20
 
 // setAside ends it with a task that fails commit after commit: it goes alone, but
 // it goes first, and would hold up all others. What is known of it may be wrong:
@@ -120,7 +120,7 @@ func (s *shardState) setAside(p *plan) error {
 		t := p.changes[i].task
 
 		switch name := t.fullName(); {
-		case t.failed < mostFailures:
+		case t.failed < maxFailedCommits:
 		case !s.stubborn[name]:
 			s.stubborn[name] = true
 			return fmt.Errorf("%w: commits for task %s fail", errReload, name)

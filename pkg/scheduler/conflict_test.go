@@ -336,7 +336,7 @@ func TestWorker_ReloadsWhenTheWatchHasAGap(t *testing.T) {
 	h := w.work("n1")
 	h.e.cfg.Store = gap{h.e.cfg.Store}
 	w.ok(h.load())
-	if err := h.hear(<-h.batches); !errors.Is(err, errReload) {
+	if err := h.applyBatch(<-h.batches); !errors.Is(err, errReload) {
 		t.Errorf("a second Reset is taken: %v", err)
 	}
 }

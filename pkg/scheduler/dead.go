@@ -9,7 +9,7 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 	switch {
 	case ev.Deleted:
 		delete(s.purges, ev.Key)
-		s.settled(t, ev)
+		s.noteDismissed(t, ev)
 		s.drop(t)
 	case t.orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod

@@ -80,7 +80,7 @@ func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
 type ticksSkipped struct {
 	task    *taskState
 	record  *task.Run
-	span    *span
+	span    *skippedSpan
 	extends int64
 }
 
@@ -96,7 +96,7 @@ func (e ticksSkipped) write(c *store.Commit) {
 
 func (e ticksSkipped) apply(s *shardState, rev int64, _ time.Time) {
 	e.span.mod = rev
-	s.spans[e.task] = e.span
+	s.skippedSpans[e.task] = e.span
 }
 
 // cancelAsked asks the node of an attempt to end it.

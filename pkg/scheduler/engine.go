@@ -75,18 +75,18 @@ type Config struct {
 type Engine struct {
 	reconciler *reconciler
 
-	cfg     Config
-	freezes freezes
-	scans   *scanner
-	trims   *trimmer
-	burials *burials
-	recalls *recaller
-	recent  recent
-	board   board
-	pace    *pace
-	loads   slots
-	ahead   slots // of loads that nobody waits for
-	metrics *metrics
+	cfg        Config
+	freezes    freezes
+	scans      *scanner
+	trims      *trimmer
+	ttlDeleter *ttlDeleter
+	recalls    *recaller
+	recent     recent
+	board      board
+	pace       *pace
+	loads      slots
+	ahead      slots // of loads that nobody waits for
+	metrics    *metrics
 
 	timings  *shared[timing]
 	policies *shared[policySet]
@@ -119,7 +119,7 @@ func New(cfg Config) *Engine {
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
-	e.burials = newBurials(cfg.Store, e.metrics.buried.Inc, cfg.Logger)
+	e.ttlDeleter = newTTLDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
 	e.recalls = newRecaller(cfg.Store, cfg.Logger)
 	e.pace = &pace{rate: e.catchUpRate}
@@ -156,7 +156,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.scans.run(ctx) })
 	g.Go(func() error { return e.trims.run(ctx) })
-	g.Go(func() error { return e.burials.run(ctx) })
+	g.Go(func() error { return e.ttlDeleter.run(ctx) })
 	g.Go(func() error { return e.recalls.run(ctx) })
 	g.Go(func() error { return e.beat(ctx) })
 	g.Go(func() error { return e.reconciler.run(ctx) })
@@ -233,7 +233,7 @@ type metrics struct {
 	settled  *prometheus.CounterVec
 	aside    prometheus.Counter
 	paused   prometheus.Counter
-	buried   prometheus.Counter
+	expired  prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -259,8 +259,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Commits of unknown outcome, by what was found: ours (an earlier copy had been written), not_ours."}, []string{"as"}),
 		aside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
 			Help: "Tasks without ticks from then on, since every commit for them failed."}),
-		paused: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many of their runs in a row failed."}),
-		buried: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl was over."}),
+		paused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many of their runs in a row failed."}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl was over."}),
 	}
 	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
 		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
@@ -269,7 +269,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.settled.WithLabelValues(store.SettledOurs)
 	m.settled.WithLabelValues(store.SettledNotOurs)
 	if r != nil {
-		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside, m.paused, m.buried)
+		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside, m.paused, m.expired)
 	}
 	return m
 }

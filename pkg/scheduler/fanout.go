@@ -74,7 +74,7 @@ func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 
 // fanOut has a tick become a run with parts.
 func (p *plan) fanOut(t *taskState, run task.Run, f *task.Fan) {
-	p.s.spanEnds(t)
+	p.s.endSpan(t)
 	p.changeOf(t).started = true // what waits of the task counts it from the next commit on
 	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: p.begin(run, f)}}})
 	p.lookAgain(t)
@@ -90,13 +90,13 @@ func (p *plan) startParent(t *taskState, q *waiting) bool {
 	}
 	if reason != "" {
 		if q.paced() {
-			p.giveBack()
+			p.returnToken()
 		}
 		return p.waitsFor(t, q, reason)
 	}
 	if !p.fits(t, 2, t.bytes()+roomForCheckpoints(f)) {
 		if q.paced() {
-			p.giveBack()
+			p.returnToken()
 		}
 		return false
 	}

@@ -41,7 +41,7 @@ func concluded(t *taskState, q *waiting, now time.Time) task.Run {
 	for _, i := range f.Left {
 		f.Parts = append(f.Parts, task.Part{Index: i, State: task.Cancelled, Reason: f.Cancel})
 	}
-	for _, r := range t.live.returned {
+	for _, r := range t.activity.returned {
 		if r.parent != q.ID {
 			continue
 		}
@@ -112,16 +112,16 @@ func (p *plan) seek(t *taskState, q *waiting) bool {
 			delete(nowhere, i)
 		}
 	}
-	for id := range t.live.returned {
+	for id := range t.activity.returned {
 		found(id)
 	}
-	for _, a := range t.live.active {
+	for _, a := range t.activity.active {
 		found(a.run)
 	}
-	for _, other := range t.live.queue {
+	for _, other := range t.activity.queue {
 		found(other.ID)
 	}
-	for _, id := range t.live.unreadable {
+	for _, id := range t.activity.unreadable {
 		found(id)
 	}
 	if len(nowhere) == 0 {

@@ -16,7 +16,7 @@ type returned struct {
 
 // back counts the parts of a run that have ended, and how many succeeded.
 func (t *taskState) back(q *waiting) (ended, succeeded int) {
-	for _, r := range t.live.returned {
+	for _, r := range t.activity.returned {
 		if r.parent != q.ID {
 			continue
 		}
@@ -31,10 +31,10 @@ func (t *taskState) back(q *waiting) (ended, succeeded int) {
 // parentOf is the run that a part belongs to, if it is under way.
 func (t *taskState) parentOf(part string) *waiting {
 	id, _, is := task.ParentOf(part)
-	if !is || t.live == nil {
+	if !is || t.activity == nil {
 		return nil
 	}
-	for _, q := range t.live.queue {
+	for _, q := range t.activity.queue {
 		if q.ID == id && q.UnderWay() {
 			return q
 		}
@@ -60,7 +60,7 @@ func (t *taskState) goesWithParent(part string) bool {
 // to, if only one that cannot be read.
 func (t *taskState) knowsParent(part string) bool {
 	id, _, _ := task.ParentOf(part)
-	return t.live != nil && (slices.Contains(t.live.unreadable, id) || slices.ContainsFunc(t.live.queue, func(q *waiting) bool { return q.ID == id }))
+	return t.activity != nil && (slices.Contains(t.activity.unreadable, id) || slices.ContainsFunc(t.activity.queue, func(q *waiting) bool { return q.ID == id }))
 }
 
 // applyPart takes note of how a part has ended. Its record goes when that of its run
@@ -69,8 +69,8 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 	t := s.taskOf(ev)
 	if ev.Deleted {
 		delete(s.purges, ev.Key)
-		if t.live != nil {
-			delete(t.live.returned, ev.Run)
+		if t.activity != nil {
+			delete(t.activity.returned, ev.Run)
 		}
 		s.drop(t)
 		return
@@ -90,7 +90,7 @@ func (s *shardState) takeBack(t *taskState, id string, p task.Part, mod int64) {
 	if !is {
 		return
 	}
-	l := s.lively(t)
+	l := s.ensureActivity(t)
 	if l.returned == nil {
 		l.returned = map[string]returned{}
 	}
@@ -101,11 +101,11 @@ func (s *shardState) takeBack(t *taskState, id string, p task.Part, mod int64) {
 // forgetParts has the records of parts deleted whose run has ended: once. They are known until the
 // watch has told of that.
 func (p *plan) forgetParts(t *taskState) {
-	if t.live == nil || len(t.live.returned) == 0 {
+	if t.activity == nil || len(t.activity.returned) == 0 {
 		return
 	}
 	ref := t.ref(p.s.shard)
-	for id, r := range t.live.returned {
+	for id, r := range t.activity.returned {
 		key := p.s.keys.Ended(ref, id)
 		if _, purged := p.s.gone[key]; !purged && !t.knowsParent(id) {
 			p.s.purges[key] = r.mod

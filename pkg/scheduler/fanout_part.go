@@ -34,12 +34,12 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 		case !found:
 			continue
 		case p.starts(t):
-			p.unpick(n)
+			p.releaseNode(n)
 			p.lookAgain(t)
 			return false, true
 		}
 		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
-			p.unpick(n)
+			p.releaseNode(n)
 			return false, false
 		}
 		w := q.Waiting
@@ -144,8 +144,8 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *ta
 	return nil, true, false
 }
 
-// unpick gives back what nodeOf picked.
-func (p *plan) unpick(n *task.Node) { p.s.placement.Release(n.Name) }
+// releaseNode gives back what nodeOf picked.
+func (p *plan) releaseNode(n *task.Node) { p.s.placement.Release(n.Name) }
 
 // part sees to a part that waits for another attempt. false: there is no room.
 func (p *plan) part(t *taskState, q *waiting) bool {
@@ -184,7 +184,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 	case !ok:
 		return true
 	case !p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()):
-		p.unpick(n)
+		p.releaseNode(n)
 		return false
 	}
 	p.attempt.Run, p.attempt.Env = q.Run, q.Env

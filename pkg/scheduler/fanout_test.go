@@ -194,7 +194,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	h := w.work("n1")
 	state := h.tasks["default/a"]
 	for range maxWaiting {
-		h.lively(state).queue = append(h.lively(state).queue, &waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
+		h.ensureActivity(state).queue = append(h.ensureActivity(state).queue, &waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}
 	if d := state.doing(); d.all != 0 || d.begun != maxWaiting || state.how.rule.waiting(d) != waits {
 		t.Errorf("it does %+v", d)
@@ -661,7 +661,7 @@ func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 func TestFanOut_AThousandPartsFit(t *testing.T) {
 	t.Parallel()
 	q := &waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}
-	state := &taskState{live: &live{returned: map[string]returned{}}}
+	state := &taskState{activity: &activity{returned: map[string]returned{}}}
 	for i := range task.MaxParts {
 		node := fmt.Sprintf("%s%04d", strings.Repeat("n", task.MaxName-4), i)
 		q.Fan.Nodes = append(q.Fan.Nodes, node)
@@ -669,7 +669,7 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL",
 			Usage: task.Usage{CPUMS: 1000, MemoryPeak: 1 << 40, IORead: 1 << 40, IOWritten: 1 << 40}, Message: strings.Repeat("\x01", 1000),
 			Results: map[string]string{"k": strings.Repeat("\x01", 200)}, Checkpoint: strings.Repeat("\x01", task.MaxCheckpoint)}
-		state.live.returned[end.ID] = returned{end.AsPart(), q.ID, 1}
+		state.activity.returned[end.ID] = returned{end.AsPart(), q.ID, 1}
 	}
 	end := concluded(state, q, sec(3))
 	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {

@@ -26,7 +26,7 @@ func (p *plan) tick(t *taskState) bool {
 	if t.holds(id) {
 		// The run is on record although its tick is not decided: a lost commit has found it in an inbox
 		// (see settleRun), or a queue record that cannot be read has its id.
-		p.s.spanEnds(t)
+		p.s.endSpan(t)
 		p.move(t, t.next) // there is nothing else to write
 		return true
 	}
@@ -79,7 +79,7 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 
 // drops is how many ticks of t may give way to one that comes.
 func (t *taskState) drops() int {
-	if t.live == nil || !t.how.rule.oldest {
+	if t.activity == nil || !t.how.rule.oldest {
 		return 0
 	}
 	return t.how.rule.drops(t.doing())
@@ -113,7 +113,7 @@ func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
 }
 
 func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
-	p.s.spanEnds(t)
+	p.s.endSpan(t)
 	run.State, run.Reason = task.Queued, reason
 	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: run}}})
 	p.ran(t, run.ScheduledTime.UnixMilli())
@@ -123,7 +123,7 @@ func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 // fire has a node run a tick. If that cannot be, it says why the tick waits.
 func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string) {
 	paced := trigger == task.TriggerCatchUp
-	if paced && !p.token(t) {
+	if paced && !p.takeToken(t) {
 		return task.ReasonCatchUp
 	}
 	if t.how.target.FansOut() {
@@ -131,18 +131,18 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 		if reason == "" {
 			p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
 		} else if paced {
-			p.giveBack()
+			p.returnToken()
 		}
 		return reason
 	}
 	n, ok := p.pick(t)
 	if !ok {
 		if paced {
-			p.giveBack()
+			p.returnToken()
 		}
 		return task.ReasonNoNode
 	}
-	p.s.spanEnds(t)
+	p.s.endSpan(t)
 	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
 	p.dispatch(t, n, p.now.Sub(instant(t.due(tick))))
 	p.commit.Claim(&p.attempt, t.action(), n.Revision)
@@ -185,7 +185,7 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 	}
 	s := t.schedule()
 	l := lateness{t.how.missed, t.how.deadline, p.s.opening.at}
-	c := behind(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
+	c := decideLate(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
 	drops := t.drops()
 	if !p.fits(t, 3+len(c.missed)+2*drops, 2*t.bytes()+(len(c.missed)+2*drops)*roomForRecord) {
 		return false
@@ -245,11 +245,11 @@ func (p *plan) goesFirst(t *taskState) bool {
 
 // queue dispatches what waits and may start now, and ends what is not to start.
 func (p *plan) queue(t *taskState) {
-	if t.buried() {
+	if t.beingDeleted() {
 		return
 	}
 	now := p.now.UnixMilli()
-	begun := t.begun()
+	begun := t.dispatchedWaiting()
 
 	// Of several that are begun the first goes on; else all would wait for each other. Runs that
 	// have their parts go first, since their parts are active: they are more than may be active
@@ -295,7 +295,7 @@ func (p *plan) queue(t *taskState) {
 			p.lookAgain(t) // at most one in a revision: the others in the next
 			return
 		}
-		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.begun(), expired: q.expired(now), replacer: q == replacer, newer: replacer != nil && q.ID > replacer.ID}
+		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.dispatchedBefore(), expired: q.expired(now), replacer: q == replacer, newer: replacer != nil && q.ID > replacer.ID}
 		ahead := begun
 		if c.begun {
 			ahead = others
@@ -332,10 +332,10 @@ const deadlineStep = 100 * time.Millisecond
 // start moves a run from the queue to an inbox, or says why it waits on. false:
 // there is no room.
 func (p *plan) start(t *taskState, q *waiting) bool {
-	if q.paced() && !p.token(t) {
+	if q.paced() && !p.takeToken(t) {
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
-	if q.Fan != nil || t.how.target.FansOut() && !q.begun() {
+	if q.Fan != nil || t.how.target.FansOut() && !q.dispatchedBefore() {
 		return p.startParent(t, q)
 	}
 	n, ok := p.pickForAttempt(t, q)
@@ -348,7 +348,7 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 		return true
 	}
 	if q.paced() {
-		p.giveBack()
+		p.returnToken()
 	}
 	if ok {
 		p.s.placement.Release(n.Name)
@@ -360,7 +360,7 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 // waitsFor says why a run waits, if its record does not say so, nor what has been.
 // false: there is no room.
 func (p *plan) waitsFor(t *taskState, q *waiting, reason string) bool {
-	if q.Reason == reason || q.begun() {
+	if q.Reason == reason || q.dispatchedBefore() {
 		return true
 	}
 	if !p.fits(t, 1, t.bytes()) {

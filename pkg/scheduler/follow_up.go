@@ -18,14 +18,14 @@ func (p *plan) followUp(t *taskState) {
 	delete(p.s.rests, t)
 	p.countEnds(t)
 	p.anchorAnew(t)
-	p.bury(t)
+	p.deleteExpired(t)
 }
 
 // decided notes that a tick of t was decided: if there is no other, something
 // follows from that.
 func (s *shardState) decided(t *taskState) {
 	if t.next == 0 && t.depends() {
-		t.unsure()
+		t.forgetLastEnd()
 		s.look(t)
 	}
 }
@@ -40,7 +40,7 @@ func (p *plan) countEnds(t *taskState) {
 	}
 	past := t.history()
 	if !past.studied {
-		p.s.study(t)
+		p.s.needHistory(t)
 		return
 	}
 	ends := past.uncounted()
@@ -91,7 +91,7 @@ func (p *plan) anchorAnew(t *taskState) {
 		return
 	}
 	if !t.history().known {
-		p.s.study(t)
+		p.s.needHistory(t)
 		return
 	}
 	decided := max(now, p.s.mark.Time.UnixMilli(), t.from)

@@ -84,7 +84,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	key := w.store.Keys().Entry(ref("a"))
 	entry, err := w.store.Client().Get(t.Context(), key)
 	w.ok(err)
-	for range 3 * mostFailures { // it changes before each commit
+	for range 3 * maxFailedCommits { // it changes before each commit
 		h.door.play(before(func() { w.put(key, string(entry.Kvs[0].Value)) }))
 	}
 	reloads := 0

@@ -312,7 +312,7 @@ func (h *hand) load() error {
 		return err
 	}
 	h.mark, h.known = mark, rev
-	h.opens(mark)
+	h.noteOpening(mark)
 	f := follow(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
 	})
@@ -326,7 +326,7 @@ func (h *hand) scan() {
 	h.world.Helper()
 	keys, _, err := h.e.cfg.Store.ScanActive(h.world.ctx)
 	h.world.ok(err)
-	h.world.ok(h.found(h.world.ctx, keys))
+	h.world.ok(h.applyScan(h.world.ctx, keys))
 }
 
 // see applies all that has happened in the shard up to now.
@@ -337,7 +337,7 @@ func (h *hand) see() {
 	for h.applied < rev {
 		select {
 		case b := <-h.batches:
-			h.world.ok(h.hear(b))
+			h.world.ok(h.applyBatch(b))
 		case <-time.After(time.Minute):
 			h.world.Fatal("the watch does not tell")
 		}

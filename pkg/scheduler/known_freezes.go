@@ -9,9 +9,11 @@ import (
 
 // freezes is what a lost commit has told of the freezes before whoever follows
 // them has: it counts until that one knows anything other than it did then.
-type freezes struct{ learned atomic.Pointer[lesson] }
+type freezes struct {
+	learned atomic.Pointer[learnedFreezes]
+}
 
-type lesson struct {
+type learnedFreezes struct {
 	instead int64 // the mod revision of what was taken for the newest
 	is      *store.FreezeRecord
 }
@@ -30,7 +32,7 @@ func (e *Engine) frozen() (*task.Freezes, int64) {
 func (e *Engine) learn(is *store.FreezeRecord) {
 	_, mod := e.cfg.Freezes()
 	if is.Mod > mod || is.Mod == 0 && mod != 0 { // deleted, by hand
-		e.freezes.learned.Store(&lesson{instead: mod, is: is})
+		e.freezes.learned.Store(&learnedFreezes{instead: mod, is: is})
 		return
 	}
 	e.freezes.learned.Store(nil) // who follows them is ahead

@@ -11,7 +11,7 @@ import (
 func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }
 
 // paced reports whether a waiting run needs a token to start.
-func (q *waiting) paced() bool { return q.Trigger == task.TriggerCatchUp && !q.begun() }
+func (q *waiting) paced() bool { return q.Trigger == task.TriggerCatchUp && !q.dispatchedBefore() }
 
 // line is the tasks of a worker that wait for a token, in the order in which they
 // came. A task may stand in it without need.
@@ -23,7 +23,7 @@ type line struct {
 
 // wait puts a task into the line. It reports whether the task was not in it before.
 func (l *line) wait(t *taskState) bool {
-	live := t.live
+	live := t.activity
 	if live == nil || live.inLine {
 		return false
 	}
@@ -40,8 +40,8 @@ func (l *line) wait(t *taskState) bool {
 // unwait takes the tasks out that joined the line last.
 func (l *line) unwait(joined []*taskState) {
 	for _, t := range joined {
-		if t.live != nil { // else the task has nothing left that waits
-			t.live.inLine = false
+		if t.activity != nil { // else the task has nothing left that waits
+			t.activity.inLine = false
 		}
 	}
 
@@ -58,19 +58,19 @@ func (l *line) next() *taskState {
 		if l.tasks = l.tasks[1:]; len(l.tasks) == 0 {
 			l.tasks = nil
 		}
-		if t.live != nil && t.live.inLine {
-			t.live.inLine = false
+		if t.activity != nil && t.activity.inLine {
+			t.activity.inLine = false
 			return t
 		}
 	}
 	return nil
 }
 
-// goOn has as many tasks of the line looked at as may have a token now.
-func (s *shardState) goOn(now time.Time) {
+// grantTokens has as many tasks of the line looked at as may have a token now.
+func (s *shardState) grantTokens(now time.Time) {
 	l := &s.line
 	l.granted = 0
-	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= glance { // more: the clock was set back
+	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= maxIdleSleep { // more: the clock was set back
 		return
 	}
 	var again time.Duration
@@ -88,9 +88,9 @@ func (s *shardState) goOn(now time.Time) {
 	}
 }
 
-// token takes a token for a run of t; false if there is none, or others of the
+// takeToken takes a token for a run of t; false if there is none, or others of the
 // shard have waited longer. It goes back if the plan is undone.
-func (p *plan) token(t *taskState) bool {
+func (p *plan) takeToken(t *taskState) bool {
 	l := &p.s.line
 	if len(l.tasks) > 0 && l.granted == 0 || !p.s.tokens.Take(p.clock) {
 		if l.wait(t) {
@@ -106,8 +106,8 @@ func (p *plan) token(t *taskState) bool {
 	return true
 }
 
-// giveBack gives back the token that was taken last.
-func (p *plan) giveBack() {
+// returnToken gives back the token that was taken last.
+func (p *plan) returnToken() {
 	p.tokens--
 	p.s.tokens.Return(1)
 }

@@ -33,8 +33,8 @@ func (v *watch) lostAfter() time.Duration {
 	return v.held.EffectiveLostAfter().Std()
 }
 
-// mostReadings is how many attempts are read in one round: ticks are due beside them.
-const mostReadings = 600
+// maxReadingsPerRound is how many attempts are read in one round: ticks are due beside them.
+const maxReadingsPerRound = 600
 
 // reading is an attempt that is to be read.
 type reading struct {
@@ -55,7 +55,7 @@ func (s *shardState) readings(now time.Time, cleared map[string]bool) (list []re
 					unknown = append(unknown, instance)
 				}
 			case !wanted:
-			case len(list) == mostReadings:
+			case len(list) == maxReadingsPerRound:
 				s.wakeAt(now)
 			default:
 				list = append(list, reading{t, a, ask})

@@ -365,7 +365,7 @@ func TestLost_ReadsManyAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
 	h := w.work("n1")
-	const many = mostReadings + 100
+	const many = maxReadingsPerRound + 100
 	for i := range many {
 		w.create(fmt.Sprintf("a%03d", i), cronned("1 * * * * *"), on("node = n2"))
 	}
@@ -375,7 +375,7 @@ func TestLost_ReadsManyAtOnce(t *testing.T) {
 	counted := &sightings{Store: h.e.cfg.Store}
 	h.e.cfg.Store = counted
 	h.decide(10)
-	if counted.calls != 1 || counted.attempts != mostReadings {
+	if counted.calls != 1 || counted.attempts != maxReadingsPerRound {
 		t.Errorf("%d calls read %d attempts in the first round", counted.calls, counted.attempts)
 	}
 	if d := h.sleepFor(); d > 0 {

@@ -88,16 +88,16 @@ func (r overlapRule) waiting(d doing) fate {
 	return full
 }
 
-// mostDrops bounds how many ticks one that comes drops, so that a commit has room
+// maxDropsPerTick bounds how many ticks one that comes drops, so that a commit has room
 // for them: more than one are too many only when the limit was lowered.
-const mostDrops = 16
+const maxDropsPerTick = 16
 
 // drops is how many ticks give way to one more.
 func (r overlapRule) drops(d doing) int {
 	if !r.oldest {
 		return 0
 	}
-	return max(0, min(d.ticks+1-r.room, mostDrops))
+	return max(0, min(d.ticks+1-r.room, maxDropsPerTick))
 }
 
 // reason is why a tick waits that does not fire at once; empty: for the same
@@ -159,11 +159,11 @@ func (r overlapRule) turn(c candidate, replacing bool, active, others int) turn 
 
 // doing is what t does now.
 func (t *taskState) doing() (d doing) {
-	if t.live == nil {
+	if t.activity == nil {
 		return d
 	}
 	d.active = t.attempts()
-	for _, q := range t.live.queue {
+	for _, q := range t.activity.queue {
 		if task.IsPart(q.ID) || t.orphan(q.ID) {
 			continue
 		}
@@ -171,7 +171,7 @@ func (t *taskState) doing() (d doing) {
 			d.all++
 		}
 		switch {
-		case q.begun():
+		case q.dispatchedBefore():
 			d.begun++
 		case q.Trigger != task.TriggerManual:
 			d.ticks++
@@ -193,7 +193,7 @@ func (t *taskState) replacer(expired func(*waiting) bool) *waiting {
 	}
 	for i := len(t.queue()) - 1; i >= 0; i-- {
 		q := t.queue()[i]
-		if q.Trigger != task.TriggerManual && !q.begun() && q.Reason == task.ReasonOverlap && !expired(q) {
+		if q.Trigger != task.TriggerManual && !q.dispatchedBefore() && q.Reason == task.ReasonOverlap && !expired(q) {
 			return q
 		}
 	}

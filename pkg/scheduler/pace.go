@@ -85,8 +85,8 @@ func (p *pace) turn(w *worker, now time.Time) (n int, again time.Duration) {
 		p.turns = append(p.turns, w)
 	}
 	need := 1 - left + float64(slices.Index(p.turns, w))
-	again = glance
-	if seconds := need / rate; seconds < glance.Seconds() {
+	again = maxIdleSleep
+	if seconds := need / rate; seconds < maxIdleSleep.Seconds() {
 		again = time.Duration(seconds * float64(time.Second))
 	}
 	return n, max(again, shortTurn)

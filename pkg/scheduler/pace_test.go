@@ -239,7 +239,7 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 		t.Fatalf("%d in line", n)
 	}
 	w.at(91)
-	h.goOn(w.clock())
+	h.grantTokens(w.clock())
 	if n := len(h.looks); n != 5 {
 		t.Errorf("it looks at %d", n)
 	}

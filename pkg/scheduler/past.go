@@ -14,14 +14,14 @@ type past struct {
 	turn string   // the node that had the last run; with strategy round-robin only
 
 	// What its history tells. The watch tells of each end; what was before, or what
-	// it did not tell, is read (see study).
+	// it did not tell, is read (see needHistory).
 	studied bool  // ends are all that own does not count yet
 	upTo    int64 // the revision of the reading: the watch may tell of it again
 	ends    []end // in the order of mod
 	known   bool  // ended is when the last of what has ended did
 	ended   int64 // ms; 0: nothing has
 
-	burial *burial // under way, or nil
+	deletion *ttlDeletion // under way, or nil
 }
 
 // end is how a run ended, or a tick that did not run.
@@ -34,8 +34,8 @@ func (e end) failed() bool {
 	return e.state == task.Failed || e.state == task.TimedOut || e.state == task.Lost
 }
 
-// pasts are the tasks whose history is to be read before more is decided of them.
-type pasts map[*taskState]struct{}
+// needHistorySet are the tasks whose history is to be read before more is decided of them.
+type needHistorySet map[*taskState]struct{}
 
 // own is what the entry says has happened to the task.
 func (t *taskState) own() task.Own {
@@ -77,8 +77,8 @@ func (t *taskState) depends() bool {
 // idle reports whether nothing of the task waits or is active. What is left of a
 // deleted task of the same name does not count.
 func (t *taskState) idle() bool {
-	t.calm()
-	l := t.live
+	t.dropIdleActivity()
+	l := t.activity
 	if l == nil {
 		return true
 	}
@@ -104,15 +104,15 @@ func (t *taskState) silence() (until int64, ends bool) {
 	return at.UnixMilli(), true
 }
 
-// told takes from a record of history what matters of it.
-func (t *taskState) told(ev *store.ShardEvent, now int64) {
+// noteEnd takes from a record of history what matters of it.
+func (t *taskState) noteEnd(ev *store.ShardEvent, now int64) {
 	p := t.past
 	if p == nil || ev.Late || t.orphan(ev.Run) || p.studied && ev.Mod <= p.upTo {
 		return
 	}
 	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
-		return // nobody knows; study passes it by, too
+		return // the history reader ignores it, too
 	}
 	p.setEnded(r.EndedAt.UnixMilli(), now)
 	if p.studied && t.counts() {
@@ -127,9 +127,9 @@ func (p *past) setEnded(at, now int64) {
 	p.known, p.ended = true, max(p.ended, min(at, now+clockSlack.Milliseconds()))
 }
 
-// unsure has t's history read when it matters: something has ended, or a tick was
+// forgetLastEnd has t's history read when it matters: something has ended, or a tick was
 // decided, and the record of that is yet to be told.
-func (t *taskState) unsure() {
+func (t *taskState) forgetLastEnd() {
 	if t.past != nil {
 		t.past.known = false
 	}

@@ -46,7 +46,7 @@ type plan struct {
 	// What the worker does for it: notices are reported when the commit has succeeded, and
 	// deletions are asked for whatever becomes of it.
 	notices   []notice
-	deletions []*burial
+	deletions []*ttlDeletion
 
 	full    bool          // no more fits into the commit
 	apart   bool          // what is due is decided in its entries, and the watermark stays
@@ -96,7 +96,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	clear(old.deletions)
 
 	*old = plan{
-		s: s, settings: as, now: now, apart: s.overtaken >= mostOvertaken,
+		s: s, settings: as, now: now, apart: s.overtaken >= maxOvertaken,
 		commit:  s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
 		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
 		reserved: old.reserved[:0], joined: old.joined[:0], again: old.again[:0], notices: old.notices[:0], deletions: old.deletions[:0],
@@ -115,7 +115,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 	switch {
 	case len(p.popped) == 0: // it says nothing of edits
 	case p.apart:
-		s.overtaken = mostOvertaken - 1 // the watermark gets one more try
+		s.overtaken = maxOvertaken - 1 // the watermark gets one more try
 	default:
 		s.overtaken = 0
 	}

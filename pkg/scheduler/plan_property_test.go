@@ -113,8 +113,8 @@ func (h *hand) knowledge() string {
 		for _, a := range t.active() {
 			fmt.Fprintf(&b, " active %s %s %d", a.run, a.node, a.create)
 		}
-		if t.live != nil {
-			for _, id := range slices.Sorted(maps.Keys(t.live.returned)) {
+		if t.activity != nil {
+			for _, id := range slices.Sorted(maps.Keys(t.activity.returned)) {
 				fmt.Fprintf(&b, " returned %s", id)
 			}
 		}

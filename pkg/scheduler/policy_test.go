@@ -89,7 +89,7 @@ func TestBehind_GivesTicksTheirFateByPolicy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := lateness{policy: c.policy, opened: sec(c.after)}
-			got := behind(l, c.ticks, sec(c.after), sec(c.upTo), sec(c.now)).tell()
+			got := decideLate(l, c.ticks, sec(c.after), sec(c.upTo), sec(c.now)).tell()
 			if got != c.want {
 				t.Errorf("\n got  %s\n want %s", got, c.want)
 			}
@@ -125,7 +125,7 @@ func TestBehind_SaysWhyTicksAreMissed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := lateness{policy: c.policy, deadline: time.Duration(c.deadline * float64(time.Second)), opened: sec(c.opened)}
-			if got := behind(l, minutes, start, sec(c.now), sec(c.now)).tell(); got != c.want {
+			if got := decideLate(l, minutes, start, sec(c.now), sec(c.now)).tell(); got != c.want {
 				t.Errorf("\n got  %s\n want %s", got, c.want)
 			}
 		})
@@ -172,7 +172,7 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 		}
 		l := lateness{policy: p, deadline: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "deadline")) * time.Second,
 			opened: after.Add(time.Duration(rapid.IntRange(-10, 7000).Draw(rt, "opened")) * time.Second)}
-		c := behind(l, unjittered{s}, after, upTo, now)
+		c := decideLate(l, unjittered{s}, after, upTo, now)
 		older, newer := ticks[:len(ticks)-len(c.run)], ticks[len(ticks)-len(c.run):]
 		if !slices.EqualFunc(c.run, newer, time.Time.Equal) {
 			rt.Fatalf("those that run are not the newest: %s", c.tell())
@@ -266,7 +266,7 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 	if n := oldest.drops(doing{ticks: 2}); n != 1 {
 		t.Errorf("a full queue drops %d", n)
 	}
-	if n := oldest.drops(doing{ticks: 100}); n != mostDrops || rule(task.OverlapQueue).drops(doing{ticks: 100}) != 0 {
+	if n := oldest.drops(doing{ticks: 100}); n != maxDropsPerTick || rule(task.OverlapQueue).drops(doing{ticks: 100}) != 0 {
 		t.Errorf("a queue whose limit was lowered drops %d", n)
 	}
 }
@@ -345,10 +345,10 @@ func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 	queued := func(trigger, reason string, attempt int) *waiting {
 		return &waiting{Waiting: task.Waiting{Run: task.Run{ID: "r", Trigger: trigger, Reason: reason, Attempt: attempt}}}
 	}
-	state := func(l live) taskState {
-		return taskState{text: "default/aothr", name: uint16(len("default/a")), uid: uint8(len("othr")), present: true, live: &l}
+	state := func(l activity) taskState {
+		return taskState{text: "default/aothr", name: uint16(len("default/a")), uid: uint8(len("othr")), present: true, activity: &l}
 	}
-	waits := func(list ...*waiting) taskState { return state(live{queue: list}) }
+	waits := func(list ...*waiting) taskState { return state(activity{queue: list}) }
 	// Runs of a deleted task, whose name another task bears now.
 	former := task.RunID(sec(1), "gone")
 	formerRetry := queued(task.TriggerSchedule, task.ReasonRetry, 2)
@@ -359,17 +359,17 @@ func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 		want doing
 	}{
 		{"nothing", taskState{}, doing{}},
-		{"active", state(live{active: []*attempt{{}}}), doing{active: 1}},
+		{"active", state(activity{active: []*attempt{{}}}), doing{active: 1}},
 		{"a tick's run waits", waits(queued(task.TriggerSchedule, task.ReasonNoNode, 1)), doing{ticks: 1, all: 1}},
 		{"for others", waits(queued(task.TriggerSchedule, task.ReasonOverlap, 1), queued(task.TriggerCatchUp, task.ReasonLimit, 1)), doing{ticks: 2, held: 2, all: 2}},
 		{"for its turn", waits(queued(task.TriggerCatchUp, task.ReasonCatchUp, 1)), doing{ticks: 1, late: 1, all: 1}},
 		{"a manual run waits", waits(queued(task.TriggerManual, task.ReasonManual, 1)), doing{all: 1}},
 		{"a manual run's retry waits", waits(queued(task.TriggerManual, task.ReasonRetry, 2)), doing{begun: 1, all: 1}},
 		{"a run was handed back", waits(queued(task.TriggerCatchUp, task.ReasonHandBack, 1)), doing{begun: 1, all: 1}},
-		{"an attempt of a deleted task is active", state(live{active: []*attempt{{run: former}}}), doing{}},
+		{"an attempt of a deleted task is active", state(activity{active: []*attempt{{run: former}}}), doing{}},
 		{"a retry of a deleted task waits", waits(formerRetry), doing{}},
 	} {
-		if got := c.t.doing(); got != c.want || got.begun != c.t.begun() {
+		if got := c.t.doing(); got != c.want || got.begun != c.t.dispatchedWaiting() {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 	}

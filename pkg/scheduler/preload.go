@@ -64,7 +64,7 @@ func (p *preload) run(ctx context.Context, loaded func()) error {
 	case <-p.wanted:
 		return nil
 	}
-	w.doze()
+	w.becomeStandby()
 	// It goes on when this call has ended, if the shard is handed over.
 	f := follow(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.ShadowShard(ctx, w.shard, p.marked, apply) // ends with ctx
@@ -78,19 +78,19 @@ func (p *preload) run(ctx context.Context, loaded func()) error {
 			return ctx.Err()
 		case <-p.wanted:
 			p.leave()
-			if !w.begun { // nothing is gained yet, and a load at the opening's revision is simpler
+			if !w.firstPageApplied { // nothing is gained yet, and a load at the opening's revision is simpler
 				f.end()
 				return nil
 			}
 			p.handed <- f
 			return nil
 		case b := <-f.batches:
-			if b.First && w.begun {
-				w.doze() // it may have missed something: from the beginning
+			if b.First && w.firstPageApplied {
+				w.becomeStandby() // it may have missed something: from the beginning
 			}
-			if w.hear(b) == nil && b.Reset && !b.More {
+			if w.applyBatch(b) == nil && b.Reset && !b.More {
 				p.leave()
-				w.awake(b)
+				w.loadWatermark(b)
 				loaded()
 			}
 		}
@@ -133,16 +133,16 @@ func (p *preload) handOver(f store.Fences) *worker {
 	return p.w
 }
 
-// doze makes the worker know nothing, and count nowhere.
-func (w *worker) doze() {
+// becomeStandby makes the worker know nothing, and count nowhere.
+func (w *worker) becomeStandby() {
 	w.owner = false
 	w.reset()
 	w.endedSince = nil // no scan is under way that could have missed them
 	w.owner, w.marked = false, false
 }
 
-// mostCatchUp is how long the worker waits for its own opening to come by the watch.
-const mostCatchUp = 2 * time.Second
+// catchUpTimeout is how long the worker waits for its own opening to come by the watch.
+const catchUpTimeout = 2 * time.Second
 
 // serveLoaded opens a shard that is loaded already, or nearly, and serves it.
 func (w *worker) serveLoaded(ctx context.Context, f *following) error {
@@ -163,21 +163,21 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 		return nil, err
 	}
 	w.e.metrics.opens.Inc()
-	w.opens(mark)
-	w.went()
+	w.noteOpening(mark)
+	w.noteProgress()
 	scan = w.e.scans.ask(ctx)
-	w.own()
+	w.becomeOwner()
 	if err := w.catchUpTo(ctx, batches, rev); err != nil {
 		return nil, err
 	}
 	close(w.tellMarks)
-	w.remark(mark)
+	w.setWatermark(mark)
 	w.known = rev
 	return scan, nil
 }
 
-// own makes what the worker knows count.
-func (w *worker) own() {
+// becomeOwner makes what the worker knows count.
+func (w *worker) becomeOwner() {
 	w.owner = true
 	w.endedSince = map[string]int64{}
 	w.publish()
@@ -186,7 +186,7 @@ func (w *worker) own() {
 // catchUpTo applies what has happened up to rev, the end of a load included. If
 // the watch does not tell in time, the shard is opened anew, which needs no watch.
 func (w *worker) catchUpTo(ctx context.Context, batches <-chan store.ShardBatch, rev int64) error {
-	quiet := time.NewTimer(mostCatchUp)
+	quiet := time.NewTimer(catchUpTimeout)
 	defer quiet.Stop()
 	for !w.marked || w.applied < rev {
 		select {
@@ -196,14 +196,14 @@ func (w *worker) catchUpTo(ctx context.Context, batches <-chan store.ShardBatch,
 			w.log.Info("the watch of a preloaded shard does not tell of its opening: loading it again", zap.Int64("rev", rev), zap.Int64("applied", w.applied))
 			return errReload
 		case b := <-batches:
-			if err := w.hear(b); err != nil {
+			if err := w.applyBatch(b); err != nil {
 				return err
 			}
-			w.went()
+			w.noteProgress()
 			if b.Reset && !b.More {
-				w.awake(b)
+				w.loadWatermark(b)
 			}
-			quiet.Reset(mostCatchUp)
+			quiet.Reset(catchUpTimeout)
 		}
 	}
 	return nil

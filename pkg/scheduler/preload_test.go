@@ -95,7 +95,7 @@ func (h *hand) knows() string {
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 	for _, name := range slices.Sorted(maps.Keys(h.tasks)) {
 		t := h.tasks[name]
-		if !t.present && t.live == nil {
+		if !t.present && t.activity == nil {
 			continue
 		}
 		fmt.Fprintf(&s, "%s %q present %t bad %t", name, t.text, t.present, t.bad)
@@ -403,7 +403,7 @@ func TestPreload_AGapAfterTheOpeningIsAReload(t *testing.T) {
 		for {
 			select {
 			case b := <-h.batches:
-				if err := h.hear(b); err != nil {
+				if err := h.applyBatch(b); err != nil {
 					if !errors.Is(err, errReload) {
 						t.Error(err)
 					}

@@ -8,10 +8,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// span is a worker's last record of skipped ticks of a task: the next tick that is
+// skippedSpan is a worker's last record of skipped ticks of a task: the next tick that is
 // skipped for the same reason extends it. Nothing else has become of one of the
 // task's ticks since.
-type span struct {
+type skippedSpan struct {
 	first, last, created int64
 	count, mod           int64
 	generation           int32
@@ -24,14 +24,14 @@ type span struct {
 // those before it is extended, if they were skipped for the same reason by the
 // same version of the task.
 func (p *plan) skip(t *taskState, run task.Run, reason string) {
-	now := span{
+	now := skippedSpan{
 		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
 		generation: t.generation, reason: reason, trigger: run.Trigger, message: run.Message, due: run.DueAt,
 	}
 	if !run.Last.IsZero() {
 		now.last = run.Last.UnixMilli()
 	}
-	before := p.s.spans[t]
+	before := p.s.skippedSpans[t]
 	extends := before != nil && before.reason == reason && before.generation == t.generation && before.last < now.first
 	if extends {
 		now.first, now.created, now.trigger, now.message, now.due = before.first, before.created, before.trigger, before.message, before.due
@@ -52,16 +52,16 @@ func (p *plan) skip(t *taskState, run task.Run, reason string) {
 	p.counts.skipped += max(run.Count, 1)
 }
 
-// spanEnds notes that something else becomes of a tick of t.
-func (s *shardState) spanEnds(t *taskState) {
-	if len(s.spans) > 0 {
-		delete(s.spans, t)
+// endSpan notes that something else becomes of a tick of t.
+func (s *shardState) endSpan(t *taskState) {
+	if len(s.skippedSpans) > 0 {
+		delete(s.skippedSpans, t)
 	}
 }
 
 // miss records ticks that will not run, as one range.
 func (p *plan) miss(t *taskState, m missedTicks) {
-	p.s.spanEnds(t)
+	p.s.endSpan(t)
 	r := p.newRun(t, m.first.UnixMilli(), task.RunID(m.first, t.uidText()), task.TriggerSchedule)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.reason, 0, task.At(p.now)
 	if m.count > 1 {
@@ -78,9 +78,9 @@ type opening struct {
 	mark time.Time // up to which ticks had been decided
 }
 
-// opens notes what the shard's watermark was, if this is the first opening: those
+// noteOpening notes what the shard's watermark was, if this is the first opening: those
 // after it belong to the same time of ownership.
-func (s *shardState) opens(mark store.Watermark, now time.Time) {
+func (s *shardState) noteOpening(mark store.Watermark, now time.Time) {
 	if s.opening.at.IsZero() {
 		s.opening = opening{at: now, mark: mark.Time.Time}
 	}

@@ -55,12 +55,12 @@ func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
 	w.resume("a")
 	h.decide(12)
 	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+4 skipped 2 queue_full", "+5 skipped overlap", "+6..+8 skipped 2 overlap", "+12 skipped overlap")
-	if len(h.spans) != 1 {
-		t.Errorf("%d ranges are remembered", len(h.spans))
+	if len(h.skippedSpans) != 1 {
+		t.Errorf("%d ranges are remembered", len(h.skippedSpans))
 	}
 	w.remove("a")
 	h.decide(13)
-	if len(h.spans) != 0 {
+	if len(h.skippedSpans) != 0 {
 		t.Error("the range of a task that is gone is remembered")
 	}
 }
@@ -174,7 +174,7 @@ func TestMissed_TenYearsOfSecondsAreArithmetic(t *testing.T) {
 	want := int64(now.Sub(after) / time.Second)
 	for _, p := range []task.MissedPolicy{policy(task.MissedLatest, time.Second, time.Hour, 1), policy(task.MissedAll, time.Second, 1000*time.Hour, 10_000)} {
 		calls := &counted{Ticks: unjittered{s}}
-		c := behind(lateness{policy: p, deadline: 900 * time.Hour, opened: now.Add(-time.Hour)}, calls, after, now, now)
+		c := decideLate(lateness{policy: p, deadline: 900 * time.Hour, opened: now.Add(-time.Hour)}, calls, after, now, now)
 		n := int64(len(c.run))
 		for _, m := range c.missed {
 			n += m.count

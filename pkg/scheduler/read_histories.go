@@ -11,10 +11,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// studies reads the histories that were asked for, a few between two plans: ticks
+// readHistories reads the histories that were asked for, a few between two plans: ticks
 // of others must not wait for long. Of those that cannot be read now, the tasks are
 // looked at again in a second.
-func (w *worker) studies(ctx context.Context, now int64) {
+func (w *worker) readHistories(ctx context.Context, now int64) {
 	if len(w.unread) == 0 {
 		return
 	}
@@ -25,7 +25,7 @@ func (w *worker) studies(ctx context.Context, now int64) {
 		delete(w.unread, t)
 		refs[i] = t.ref(w.shard)
 	}
-	list, err := w.readPasts(ctx, some, refs)
+	list, err := w.readRecords(ctx, some, refs)
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
 		for _, t := range some {
@@ -39,20 +39,20 @@ func (w *worker) studies(ctx context.Context, now int64) {
 	}
 }
 
-func (w *worker) readPasts(ctx context.Context, of []*taskState, refs []store.Ref) ([]*retrospect, error) {
+func (w *worker) readRecords(ctx context.Context, of []*taskState, refs []store.Ref) ([]*historyReader, error) {
 	keys, rev, err := w.e.cfg.Store.HistoriesOf(ctx, refs)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]*retrospect, len(of))
+	list := make([]*historyReader, len(of))
 	for i, t := range of {
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.orphan(ev.Run) })
 		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
-		list[i] = &retrospect{t: t, rev: rev, keys: own}
+		list[i] = &historyReader{t: t, rev: rev, keys: own}
 	}
 	for want := 1; ; want *= 4 {
 		var page []string
-		var of []*retrospect
+		var of []*historyReader
 		for _, s := range list {
 			for _, ev := range s.wants(want) {
 				page, of = append(page, ev.Key), append(of, s)

@@ -101,9 +101,9 @@ func newestOfEach(page []store.ShardEvent) (list []store.ShardEvent) {
 	return list
 }
 
-// mostAfter is how many records after a dead run are read to see whether the task
+// maxLaterRecords is how many records after a dead run are read to see whether the task
 // has recovered: more of them did not run, or are of a task whose history is long.
-const mostAfter = 100
+const maxLaterRecords = 100
 
 // read finds the tasks, among those with a dead run, whose last run to end failed.
 func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[string]*failure) error {
@@ -118,7 +118,7 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 	for i := range dead {
 		later := slices.DeleteFunc(histories[i], func(ev store.ShardEvent) bool { return ev.Mod <= dead[i].Mod })
 		slices.SortFunc(later, func(a, b store.ShardEvent) int { return cmp.Compare(b.Mod, a.Mod) })
-		for _, ev := range later[:min(len(later), mostAfter)] {
+		for _, ev := range later[:min(len(later), maxLaterRecords)] {
 			keys = append(keys, ev.Key)
 		}
 	}

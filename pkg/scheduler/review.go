@@ -23,7 +23,7 @@ func (w *worker) ask(r review) bool {
 	}
 }
 
-// review compares. What differs is in doubt, and is looked at again a while
+// review compares. What differs is looked at again a while
 // later: only what differs still, in the same way, was lost by the watch.
 func (w *worker) review(ctx context.Context, r review) error {
 	switch {
@@ -32,12 +32,12 @@ func (w *worker) review(ctx context.Context, r review) error {
 			w.remember(r.recalled)
 		}
 	case r.settle:
-		return w.settleDoubts(ctx, r)
+		return w.repairDoubts(ctx, r)
 	case r.shard:
 		if w.doubts.any() { // one thing after another
 			return w.overdueDoubts(ctx, w.doubts, r)
 		}
-		w.doubts = doubts{records: w.differing(r)}
+		w.doubts = differences{records: w.differing(r)}
 		w.lookAgain(&w.doubts, review{settle: true, shard: true})
 	case r.active:
 		if w.runDoubts.any() {
@@ -51,8 +51,8 @@ func (w *worker) review(ctx context.Context, r review) error {
 	return nil
 }
 
-// lookAgain has doubts settled when their time is over.
-func (w *worker) lookAgain(d *doubts, then review) {
+// lookAgain has differences repaired when they have lasted for long enough.
+func (w *worker) lookAgain(d *differences, then review) {
 	if d.any() {
 		d.since = time.Now()
 		time.AfterFunc(w.e.reconciler.patience, func() { w.ask(then) })
@@ -60,31 +60,31 @@ func (w *worker) lookAgain(d *doubts, then review) {
 }
 
 // overdueDoubts settles those whose time is over, though nobody has said so.
-func (w *worker) overdueDoubts(ctx context.Context, d doubts, r review) error {
+func (w *worker) overdueDoubts(ctx context.Context, d differences, r review) error {
 	if time.Since(d.since) < w.e.reconciler.patience {
 		return nil
 	}
-	return w.settleDoubts(ctx, r)
+	return w.repairDoubts(ctx, r)
 }
 
-func (w *worker) settleDoubts(ctx context.Context, r review) error {
+func (w *worker) repairDoubts(ctx context.Context, r review) error {
 	if r.shard {
 		d := w.doubts
-		w.doubts = doubts{}
-		return w.settleRecords(ctx, d)
+		w.doubts = differences{}
+		return w.repairRecords(ctx, d)
 	}
 	d := w.runDoubts
-	w.runDoubts = doubts{}
-	return w.settleRuns(ctx, d)
+	w.runDoubts = differences{}
+	return w.repairRuns(ctx, d)
 }
 
-// settleRecords repairs what still differs, by what etcd holds now. Ticks that
+// repairRecords repairs what still differs, by what etcd holds now. Ticks that
 // the watermark has passed meanwhile are decided by it, as of every task that it
 // covers: to decide them would be to decide them again.
 //
 // What waits is taken if its task is known as etcd has it: else it would pass for a
 // run of a task that is no more, and be deleted.
-func (w *worker) settleRecords(ctx context.Context, d doubts) error {
+func (w *worker) repairRecords(ctx context.Context, d differences) error {
 	var keys []string
 	beside := map[string]bool{} // entries of what waits
 	for key, mod := range d.records {
@@ -135,8 +135,8 @@ func (w *worker) settleRecords(ctx context.Context, d doubts) error {
 	return nil
 }
 
-// settleRuns repairs what still differs of the active attempts.
-func (w *worker) settleRuns(ctx context.Context, d doubts) error {
+// repairRuns repairs what still differs of the active attempts.
+func (w *worker) repairRuns(ctx context.Context, d differences) error {
 	var keys []store.RunKey
 	ended := map[int]int{} // by place in keys: in d.gone
 	for i, a := range d.gone {

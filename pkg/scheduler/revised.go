@@ -23,9 +23,9 @@ const (
 	// revisedPatience is how long the watch may take to tell of an edit before the
 	// entries are read. It bounds how late ticks are.
 	revisedPatience = 100 * time.Millisecond
-	// mostOvertaken is how many commits in a row may be lost to edits before ticks are
+	// maxOvertaken is how many commits in a row may be lost to edits before ticks are
 	// decided without the watermark.
-	mostOvertaken = 3
+	maxOvertaken = 3
 )
 
 // learnRevised returns when the worker knows of the edit that it lost a commit to: as
@@ -46,7 +46,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case b := <-w.batches:
-			if err := w.hear(b); err != nil {
+			if err := w.applyBatch(b); err != nil {
 				return err
 			}
 		case <-patience.C:

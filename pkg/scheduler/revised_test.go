@@ -69,8 +69,8 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	before := h.door.commits
 	h.decide(2)
 	w.want("b", "+1 dispatched", "+2 dispatched")
-	if lost := h.door.commits - before - 1; lost != mostOvertaken {
-		t.Errorf("%d commits were lost, want %d", lost, mostOvertaken)
+	if lost := h.door.commits - before - 1; lost != maxOvertaken {
+		t.Errorf("%d commits were lost, want %d", lost, maxOvertaken)
 	}
 	if !h.mark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
 		t.Errorf("the watermark is %v, from of b %v", h.mark.Time, w.entry("b").From)

@@ -22,24 +22,24 @@ func (w *worker) round(ctx context.Context) error {
 	// A clock that was set back would put what waits off for as long.
 	// (clock, not now: a wake-up between two milliseconds would be waited for
 	// without a pause.)
-	if !w.wakes.IsZero() && (!clock.Before(w.wakes) || clock.Sub(w.looked) >= glance) {
+	if !w.wakes.IsZero() && (!clock.Before(w.wakes) || clock.Sub(w.looked) >= maxIdleSleep) {
 		w.wakes, w.looked = time.Time{}, clock
 		w.lookAtAll()
 	}
-	w.goOn(clock)
+	w.grantTokens(clock)
 	// Not now: what is cut to milliseconds has lost its monotonic reading, and
 	// a step of the clock must not shorten a wait.
 	if err := w.watchAttempts(ctx, clock); err != nil {
 		return err
 	}
-	w.rested(now.UnixMilli())
+	w.lookAtRested(now.UnixMilli())
 	for conflicts := 0; ; {
-		w.studies(ctx, now.UnixMilli())
+		w.readHistories(ctx, now.UnixMilli())
 		if !w.wants(now) {
 			return nil
 		}
 		p := w.plan(now)
-		w.e.burials.askAll(p.deletions, w.poke)
+		w.e.ttlDeleter.askAll(p.deletions, w.poke)
 		if p.idle() {
 			p.commit = nil
 			if len(w.unread) > 0 {
@@ -63,7 +63,7 @@ func (w *worker) round(ctx context.Context) error {
 		case err == nil:
 			w.committed(p, rev)
 			w.observe(p)
-			w.went()
+			w.noteProgress()
 			conflicts = 0
 			if w.comesDue(now) {
 				return nil // of what is left, a thousand parts may be, each of which takes a commit
@@ -83,7 +83,7 @@ func (w *worker) round(ctx context.Context) error {
 					continue // after a few of them the next commit does not compare it
 				}
 			}
-			if conflicts++; conflicts == mostConflicts {
+			if conflicts++; conflicts == maxConflictsPerRound {
 				// Records change faster than we commit: see first what is new.
 				w.wakeAt(now)
 				if !sleep(ctx, 20*time.Millisecond) {
@@ -125,8 +125,8 @@ func (w *worker) comesDue(now time.Time) bool {
 	return len(w.due) > 0 && w.due[0].dueAt() > now.UnixMilli() && w.due[0].dueAt() <= w.e.cfg.Now().UnixMilli()
 }
 
-// mostConflicts is how many commits in a row a round may lose.
-const mostConflicts = 10
+// maxConflictsPerRound is how many commits in a row a round may lose.
+const maxConflictsPerRound = 10
 
 func result(err error) string {
 	switch {

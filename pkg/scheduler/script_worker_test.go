@@ -49,7 +49,7 @@ func (s *scriptedWorker) open() error {
 		return err
 	}
 	s.w.mark, s.w.known = mark, rev
-	s.w.opens(mark)
+	s.w.noteOpening(mark)
 
 	f := follow(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.shard, rev, apply) // ends with ctx
@@ -64,7 +64,7 @@ func (s *scriptedWorker) open() error {
 	if err != nil {
 		return err
 	}
-	return s.w.found(s.ctx, keys)
+	return s.w.applyScan(s.ctx, keys)
 }
 
 func (s *scriptedWorker) learn(rev int64) {
@@ -79,7 +79,7 @@ func (s *scriptedWorker) learn(rev int64) {
 			}
 		}
 		b, s.held = splitBatch(b, rev)
-		if err := s.w.hear(b); err != nil {
+		if err := s.w.applyBatch(b); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -151,8 +151,8 @@ func (s *scriptedWorker) known(name string) (k knownTask) {
 func (s *scriptedWorker) deletions(ctx context.Context) (deleted []string) {
 	for {
 		select {
-		case b := <-s.w.e.burials.line:
-			s.w.e.burials.bury(ctx, b)
+		case b := <-s.w.e.ttlDeleter.line:
+			s.w.e.ttlDeleter.delete(ctx, b)
 			deleted = append(deleted, b.ref.String())
 		default:
 			slices.Sort(deleted)

@@ -35,7 +35,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &plan{s: &w.shardState, now: start}
-	w.settle(p, &store.Conflict{
+	w.takeConflict(p, &store.Conflict{
 		Runs: []string{keys.Run("n2", ref("a"), run)},
 		Records: []store.ShardEvent{{
 			ShardKey: store.ShardKey{Kind: store.KindQueued, Ref: ref("a"), Run: run}, Key: keys.Queued(ref("a"), run),

@@ -8,7 +8,7 @@ import "github.com/carillonhq/carillon/pkg/task"
 //
 // Overlap has no say: it is about runs, and a shadow's ticks make none.
 func (p *plan) shadow(t *taskState, tick int64, id, trigger string) {
-	p.s.spanEnds(t)
+	p.s.endSpan(t)
 	r := p.newRun(t, tick, id, trigger)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)
 	p.commit.Record(t.ref(p.s.shard), r)

@@ -19,9 +19,9 @@ type shardState struct {
 	shard  int
 	fences store.Fences
 
-	owner  bool // the shard has been opened: what is known counts
-	marked bool // mark is known, so that the next ticks can be
-	begun  bool // the shard's first page is applied
+	owner            bool // the shard has been opened: what is known counts
+	marked           bool // mark is known, so that the next ticks can be
+	firstPageApplied bool // the shard's first page is applied
 
 	mark    store.Watermark
 	known   int64 // the watermark's mod revision
@@ -38,8 +38,8 @@ type shardState struct {
 	onTime    int64                   // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
 	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
 	looks     []*taskState            // what waits for them, or their attempts, want a look
-	lives     lives                   // of which something waits or runs
-	unread    pasts                   // their histories are to be read
+	active    activeTasks             // of which something waits or runs
+	unread    needHistorySet          // their histories are to be read
 	rests     map[*taskState]int64    // until when they want no look; Unix milliseconds
 	restUntil int64                   // the first of them; 0: none
 	purges    map[string]int64        // records of history that are to go: key and mod revision
@@ -48,19 +48,19 @@ type shardState struct {
 	// watch has told so. Those of the queue are named namespace/name/run, others by their key.
 	gone map[string]int64
 
-	endedSince map[string]int64     // runs that ended since the shard was opened; nil once the scan is in
-	looked     time.Time            // when all that waits was looked at last
-	parts      store.EntryParts     // of the entry read last
-	spans      map[*taskState]*span // of tasks whose last ticks were skipped
-	line       line                 // late ticks that wait for their turn
-	opening    opening              // how it found the shard at first
-	stubborn   map[string]bool      // tasks for which the shard was opened again
-	wakes      time.Time            // when a waiting run or a lost attempt wants a look; zero if none
+	endedSince   map[string]int64            // runs that ended since the shard was opened; nil once the scan is in
+	looked       time.Time                   // when all that waits was looked at last
+	parts        store.EntryParts            // of the entry read last
+	skippedSpans map[*taskState]*skippedSpan // of tasks whose last ticks were skipped
+	line         line                        // late ticks that wait for their turn
+	opening      opening                     // how it found the shard at first
+	stubborn     map[string]bool             // tasks for which the shard was opened again
+	wakes        time.Time                   // when a waiting run or a lost attempt wants a look; zero if none
 
-	census  census                  // how many tasks of which kind
-	queued  int                     // runs in queues
-	failing map[*taskState]*failure // whose last run to end failed
-	told    map[string]int64        // of tasks whose runs have ended while former failures are read: the last end's revision
+	census              census                  // how many tasks of which kind
+	queued              int                     // runs in queues
+	failing             map[*taskState]*failure // whose last run to end failed
+	endedWhileRecalling map[string]int64        // of tasks whose runs have ended while former failures are read: the last end's revision
 
 	notices []notice // for a person; the worker logs them
 }
@@ -71,14 +71,14 @@ func (s *shardState) reset() {
 
 	s.tasks, s.due, s.onTime = map[string]*taskState{}, nil, 0
 	s.uncovered, s.looks = map[*taskState]struct{}{}, nil
-	s.lives, s.census, s.failing, s.told = lives{}, census{}, map[*taskState]*failure{}, map[string]int64{}
-	s.unread, s.rests, s.restUntil = pasts{}, map[*taskState]int64{}, 0
+	s.active, s.census, s.failing, s.endedWhileRecalling = activeTasks{}, census{}, map[*taskState]*failure{}, map[string]int64{}
+	s.unread, s.rests, s.restUntil = needHistorySet{}, map[*taskState]int64{}, 0
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.endedSince = map[string]int64{}
-	s.spans, s.line = map[*taskState]*span{}, line{}
+	s.skippedSpans, s.line = map[*taskState]*skippedSpan{}, line{}
 	s.wakes = time.Time{}
 	s.revised, s.revisedAt, s.overtaken = 0, 0, 0
-	s.owner, s.marked, s.begun = true, true, false
+	s.owner, s.marked, s.firstPageApplied = true, true, false
 }
 
 // release gives back what the shard has of all that shards share: the slots of its attempts, and
@@ -92,7 +92,7 @@ func (s *shardState) release() {
 	s.tokens.Leave()
 
 	// All that holds many tasks: the board may know the worker when its shard is long another's.
-	s.tasks, s.due, s.lives, s.uncovered = nil, nil, lives{}, nil
+	s.tasks, s.due, s.active, s.uncovered = nil, nil, activeTasks{}, nil
 	s.census, s.queued = census{}, 0
 }
 

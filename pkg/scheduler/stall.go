@@ -21,8 +21,8 @@ func (e *Engine) quiet(p *progress) time.Duration {
 	return time.Since(e.made) - time.Duration(p.at.Load())
 }
 
-// went notes that the worker goes on, and so the engine.
-func (w *worker) went() {
+// noteProgress notes that the worker goes on, and so the engine.
+func (w *worker) noteProgress() {
 	now := int64(time.Since(w.e.made))
 	w.progress.at.Store(now)
 	w.e.progress.at.Store(now)

@@ -14,11 +14,11 @@ import (
 // active. There may be a million: it is small, holds few pointers, and leaves to
 // others what tasks have alike. Times are Unix milliseconds; 0 is none.
 type taskState struct {
-	text string // namespace/name, uid, action as JSON: in one piece, to spare what strings cost
-	when *timing
-	how  *policySet
-	live *live // nil for most
-	past *past // nil for most
+	text     string // namespace/name, uid, action as JSON: in one piece, to spare what strings cost
+	when     *timing
+	how      *policySet
+	activity *activity // nil for most
+	past     *past     // nil for most
 
 	mod, create  int64 // revisions of the entry's key
 	from, anchor int64
@@ -42,15 +42,15 @@ type taskState struct {
 	kind    kind // as what the worker counts it
 }
 
-// live is what a task has while something waits or runs.
-type live struct {
+// activity is what a task has while something waits or runs.
+type activity struct {
 	queue      []*waiting // by run id
 	active     []*attempt
 	unreadable []string            // runs whose queue records cannot be read
 	inLine     bool                // a late tick waits for its turn, in the worker's line
 	returned   map[string]returned // parts that have ended, of runs that have not, by their ids
 
-	among *lives // where it is, and at which place
+	among *activeTasks // where it is, and at which place
 	at    int32
 }
 
@@ -64,48 +64,48 @@ func (t *taskState) ref(shard int) store.Ref {
 }
 
 func (t *taskState) queue() []*waiting {
-	if t.live == nil {
+	if t.activity == nil {
 		return nil
 	}
-	return t.live.queue
+	return t.activity.queue
 }
 
 func (t *taskState) active() []*attempt {
-	if t.live == nil {
+	if t.activity == nil {
 		return nil
 	}
-	return t.live.active
+	return t.activity.active
 }
 
-// lively is t's live, made if need be.
-func (s *shardState) lively(t *taskState) *live {
-	if t.live == nil {
-		t.live = &live{}
-		s.lives.add(t)
+// ensureActivity is t's live, made if need be.
+func (s *shardState) ensureActivity(t *taskState) *activity {
+	if t.activity == nil {
+		t.activity = &activity{}
+		s.active.add(t)
 	}
-	return t.live
+	return t.activity
 }
 
-// calm drops t's live when there is nothing in it.
-func (t *taskState) calm() {
-	if l := t.live; l != nil && len(l.queue) == 0 && len(l.active) == 0 && len(l.unreadable) == 0 && len(l.returned) == 0 {
+// dropIdleActivity drops t's live when there is nothing in it.
+func (t *taskState) dropIdleActivity() {
+	if l := t.activity; l != nil && len(l.queue) == 0 && len(l.active) == 0 && len(l.unreadable) == 0 && len(l.returned) == 0 {
 		l.among.remove(t)
-		t.live = nil
+		t.activity = nil
 	}
 }
 
-// lives are the tasks of a worker of which something waits or runs.
-type lives struct{ tasks []*taskState }
+// activeTasks are the tasks of a worker of which something waits or runs.
+type activeTasks struct{ tasks []*taskState }
 
-func (l *lives) add(t *taskState) {
-	t.live.among, t.live.at = l, int32(len(l.tasks))
+func (l *activeTasks) add(t *taskState) {
+	t.activity.among, t.activity.at = l, int32(len(l.tasks))
 	l.tasks = append(l.tasks, t)
 }
 
-func (l *lives) remove(t *taskState) {
+func (l *activeTasks) remove(t *taskState) {
 	last := len(l.tasks) - 1
-	l.tasks[t.live.at] = l.tasks[last]
-	l.tasks[t.live.at].live.at = t.live.at
+	l.tasks[t.activity.at] = l.tasks[last]
+	l.tasks[t.activity.at].activity.at = t.activity.at
 	l.tasks[last] = nil
 	if l.tasks = l.tasks[:last]; cap(l.tasks) > 1024 && last < cap(l.tasks)/8 {
 		l.tasks = append(make([]*taskState, 0, 2*last), l.tasks...) // after a stampede
@@ -211,18 +211,18 @@ func (q *waiting) due() time.Time {
 	return q.ScheduledTime.Time
 }
 
-// begun reports whether a waiting run has been dispatched before, or has its parts.
-func (q *waiting) begun() bool {
+// dispatchedBefore reports whether a waiting run has been dispatched before, or has its parts.
+func (q *waiting) dispatchedBefore() bool {
 	return q.Attempt > 1 || q.Reason == task.ReasonHandBack || q.UnderWay()
 }
 
-// begun is how many waiting runs have been dispatched before: they are active,
+// dispatchedWaiting is how many waiting runs have been dispatched before: they are active,
 // though no attempt is. Runs of a deleted task of the same name do not count.
-func (t *taskState) begun() int {
+func (t *taskState) dispatchedWaiting() int {
 	n := 0
 
 	for _, q := range t.queue() {
-		if q.begun() && !task.IsPart(q.ID) && !t.orphan(q.ID) {
+		if q.dispatchedBefore() && !task.IsPart(q.ID) && !t.orphan(q.ID) {
 			n++
 		}
 	}
@@ -259,14 +259,14 @@ func (t *taskState) attempts() int {
 		}
 	}
 
-	if t.live == nil {
+	if t.activity == nil {
 		return n
 	}
-	for _, id := range t.live.unreadable {
+	for _, id := range t.activity.unreadable {
 		if t.orphan(id) {
 			continue
 		}
-		if slices.ContainsFunc(t.live.active, func(a *attempt) bool { parent, _, is := task.ParentOf(a.run); return is && parent == id }) {
+		if slices.ContainsFunc(t.activity.active, func(a *attempt) bool { parent, _, is := task.ParentOf(a.run); return is && parent == id }) {
 			n++
 		}
 	}
@@ -276,7 +276,7 @@ func (t *taskState) attempts() int {
 // holds reports whether a run is in an inbox, or has a queue record that cannot
 // be read: then there is no writing another.
 func (t *taskState) holds(run string) bool {
-	l := t.live
+	l := t.activity
 	return l != nil && (slices.Contains(l.unreadable, run) || slices.ContainsFunc(l.active, func(a *attempt) bool { return a.run == run }))
 }
 
@@ -290,8 +290,8 @@ func (t *taskState) orphan(run string) bool {
 }
 
 func (t *taskState) empty() bool {
-	t.calm()
-	return !t.present && t.live == nil
+	t.dropIdleActivity()
+	return !t.present && t.activity == nil
 }
 
 // fires reports whether the task has ticks, now or later.
@@ -324,7 +324,7 @@ func (s *shardState) taskOf(ev *store.ShardEvent) *taskState { return s.task(ev.
 func (s *shardState) drop(t *taskState) {
 	if t.empty() && s.tasks[t.fullName()] == t {
 		delete(s.tasks, t.fullName())
-		s.spanEnds(t)
+		s.endSpan(t)
 	}
 }
 

@@ -226,7 +226,7 @@ func TestTrim_DeletesNoFailureThatIsNotCounted(t *testing.T) {
 // Of a task with a ttl many ends are read, and a long history does not hold up the worker.
 func TestStudy_ReadsABoundedNumberOfEnds(t *testing.T) {
 	t.Parallel()
-	s := &retrospect{t: &taskState{}, keys: make([]store.ShardEvent, task.MaxKeep)}
+	s := &historyReader{t: &taskState{}, keys: make([]store.ShardEvent, task.MaxKeep)}
 	s.t.how = &policySet{ttl: 1000}
 
 	for want := 1; ; want *= 4 {
@@ -237,7 +237,7 @@ func TestStudy_ReadsABoundedNumberOfEnds(t *testing.T) {
 		s.ends = append(s.ends, make([]end, len(page))...)
 	}
 
-	if len(s.ends) != mostEnds {
-		t.Errorf("%d records are read, want %d", len(s.ends), mostEnds)
+	if len(s.ends) != maxEndsRead {
+		t.Errorf("%d records are read, want %d", len(s.ends), maxEndsRead)
 	}
 }

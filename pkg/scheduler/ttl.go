@@ -7,17 +7,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// buriedBy is who deleted a task whose ttl was over.
-const buriedBy = "carillon"
+// ttlDeletedBy is who deleted a task whose ttl was over.
+const ttlDeletedBy = "carillon"
 
-// buried reports whether a burial of t is under way.
-func (t *taskState) buried() bool {
-	return t.past != nil && t.past.burial != nil && !t.past.burial.over.Load()
+// beingDeleted reports whether t is being deleted since its ttl is over.
+func (t *taskState) beingDeleted() bool {
+	return t.past != nil && t.past.deletion != nil && !t.past.deletion.over.Load()
 }
 
-// bury has a task deleted when its schedule has nothing more to come, nothing of
+// deleteExpired has a task deleted when its schedule has nothing more to come, nothing of
 // it waits or is active, and its ttl is over.
-func (p *plan) bury(t *taskState) {
+func (p *plan) deleteExpired(t *taskState) {
 	if t.how.ttl == 0 || t.when.manual || t.next != 0 || !t.idle() || p.changesEntry(t) {
 		return
 	}
@@ -34,27 +34,27 @@ func (p *plan) bury(t *taskState) {
 		return
 	}
 	if !t.history().known {
-		p.s.study(t)
+		p.s.needHistory(t)
 		return
 	}
 	if until := max(since, t.past.ended) + t.how.ttl; now < until {
 		p.s.rest(t, until)
 		return
 	}
-	p.s.rest(t, now+burialPatience.Milliseconds())
-	if t.buried() {
+	p.s.rest(t, now+ttlDeletionRetry.Milliseconds())
+	if t.beingDeleted() {
 		return
 	}
-	b := &burial{fences: p.s.fences, ref: t.ref(p.s.shard), mod: t.mod, stone: store.Tombstone{
-		UID: t.uidText(), Generation: int64(t.generation), DeletedAt: task.At(p.now), DeletedBy: buriedBy,
+	b := &ttlDeletion{fences: p.s.fences, ref: t.ref(p.s.shard), mod: t.mod, tombstone: store.Tombstone{
+		UID: t.uidText(), Generation: int64(t.generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.how.ttl)*time.Millisecond).String() + " was over",
 	}}
-	t.past.burial = b
+	t.past.deletion = b
 	p.deletions = append(p.deletions, b)
 }
 
-// burialPatience is when a burial is asked for again that has not succeeded.
-const burialPatience = 10 * time.Second
+// ttlDeletionRetry is when a deletion is asked for again that has not succeeded.
+const ttlDeletionRetry = 10 * time.Second
 
 // over reports whether a task has no tick to come, ever, and since when: the last
 // one's, or since the entry says that it begins. Nothing of it is undecided.

@@ -12,37 +12,37 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// burial is the deletion of a task that is over and that nobody needs any more.
+// ttlDeletion is the deletion of a task that is over and that nobody needs any more.
 // While it is under way nothing of the task is dispatched.
-type burial struct {
-	fences store.Fences
-	ref    store.Ref
-	mod    int64 // of the entry
-	stone  store.Tombstone
-	over   atomic.Bool // it has succeeded, or not
-	then   func()      // called when it is over
+type ttlDeletion struct {
+	fences    store.Fences
+	ref       store.Ref
+	mod       int64 // of the entry
+	tombstone store.Tombstone
+	over      atomic.Bool // it has succeeded, or not
+	then      func()      // called when it is over
 }
 
-// burials deletes tasks that are over, beside the workers, so that no tick waits
+// ttlDeleter deletes tasks that are over, beside the workers, so that no tick waits
 // for it. What does not fit into the line is asked for again.
-type burials struct {
-	store  Store
-	line   chan *burial
-	buried func() // counts
-	log    *zap.Logger
+type ttlDeleter struct {
+	store Store
+	line  chan *ttlDeletion
+	count func() // counts
+	log   *zap.Logger
 }
 
-// undertakers is how many tasks are deleted at once: their deletes then share
+// ttlDeleters is how many tasks are deleted at once: their deletes then share
 // requests.
-const undertakers = 8
+const ttlDeleters = 8
 
-func newBurials(s Store, buried func(), log *zap.Logger) *burials {
-	return &burials{store: s, line: make(chan *burial, 1024), buried: buried, log: log}
+func newTTLDeleter(s Store, buried func(), log *zap.Logger) *ttlDeleter {
+	return &ttlDeleter{store: s, line: make(chan *ttlDeletion, 1024), count: buried, log: log}
 }
 
 // askAll asks for deletions; then is called when one is over. One for which there is no room is over
 // at once: its task asks again.
-func (u *burials) askAll(deletions []*burial, then func()) {
+func (u *ttlDeleter) askAll(deletions []*ttlDeletion, then func()) {
 	for _, b := range deletions {
 		b.then = then
 		select {
@@ -53,16 +53,16 @@ func (u *burials) askAll(deletions []*burial, then func()) {
 	}
 }
 
-func (u *burials) run(ctx context.Context) error {
+func (u *ttlDeleter) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for range undertakers {
+	for range ttlDeleters {
 		g.Go(func() error {
 			for {
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
 				case b := <-u.line:
-					u.bury(ctx, b)
+					u.delete(ctx, b)
 				}
 			}
 		})
@@ -70,13 +70,13 @@ func (u *burials) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// mostBurials is how often in a row a deletion is tried that finds something changed.
-const mostBurials = 5
+// maxTTLDeletionTries is how often in a row a deletion is tried that finds something changed.
+const maxTTLDeletionTries = 5
 
-func (u *burials) bury(ctx context.Context, b *burial) {
+func (u *ttlDeleter) delete(ctx context.Context, b *ttlDeletion) {
 	err := task.ErrConflict
-	for try := 0; try < mostBurials && errors.Is(err, task.ErrConflict); try++ { // the watermark moves all the time
-		err = u.store.ExpireTask(ctx, b.fences, b.ref, b.mod, b.stone)
+	for try := 0; try < maxTTLDeletionTries && errors.Is(err, task.ErrConflict); try++ { // the watermark moves all the time
+		err = u.store.ExpireTask(ctx, b.fences, b.ref, b.mod, b.tombstone)
 	}
 	b.over.Store(true)
 	b.then()
@@ -84,6 +84,6 @@ func (u *burials) bury(ctx context.Context, b *burial) {
 		u.log.Debug("could not delete a task that is over", zap.String("task", b.ref.String()), zap.Error(err))
 		return
 	}
-	u.buried()
+	u.count()
 	u.log.Info("deleted a task that is over", zap.String("task", b.ref.String()))
 }

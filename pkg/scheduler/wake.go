@@ -10,8 +10,8 @@ func (s *shardState) rest(t *taskState, until int64) {
 	}
 }
 
-// rested looks at the tasks whose rest is over.
-func (s *shardState) rested(now int64) {
+// lookAtRested looks at the tasks whose rest is over.
+func (s *shardState) lookAtRested(now int64) {
 	if s.restUntil == 0 || now < s.restUntil {
 		return
 	}
@@ -26,12 +26,12 @@ func (s *shardState) rested(now int64) {
 	}
 }
 
-// glance is how long a worker sleeps at most without a look at the clock: a
+// maxIdleSleep is how long a worker sleeps at most without a look at the clock: a
 // timer counts neither the time that a laptop was suspended nor steps of the clock.
-const glance = 5 * time.Second
+const maxIdleSleep = 5 * time.Second
 
 func (s *shardState) lookAtAll() {
-	for _, t := range s.lives.tasks {
+	for _, t := range s.active.tasks {
 		s.look(t)
 	}
 }

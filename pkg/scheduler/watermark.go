@@ -2,23 +2,23 @@ package scheduler
 
 import "github.com/carillonhq/carillon/pkg/store"
 
-// awake finds the next ticks of all tasks, by the watermark as it was loaded. It
+// loadWatermark finds the next ticks of all tasks, by the watermark as it was loaded. It
 // is the last of what is loaded. One that is damaged is found when the shard is opened.
-func (s *shardState) awake(b store.ShardBatch) {
+func (s *shardState) loadWatermark(b store.ShardBatch) {
 	for i := len(b.Events) - 1; i >= 0; i-- {
 		if b.Events[i].Kind != store.KindWatermark {
 			continue
 		}
 		if mark, err := store.DecodeWatermark(b.Events[i].Value); err == nil {
-			s.remark(mark)
+			s.setWatermark(mark)
 		}
 		return
 	}
 }
 
-// remark takes a watermark that another has written, and finds the next ticks of
+// setWatermark takes a watermark that another has written, and finds the next ticks of
 // the tasks for which it matters.
-func (s *shardState) remark(mark store.Watermark) {
+func (s *shardState) setWatermark(mark store.Watermark) {
 	before := s.mark
 	s.mark = mark
 	if !s.marked || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {

@@ -32,19 +32,19 @@ type worker struct {
 	preloaded *following    // what to go on with at the first opening; nil: nothing
 	tellMarks chan struct{} // closed when what is followed need not tell of the watermark any more
 
-	batches   <-chan store.ShardBatch // what the watch tells
-	glimpses  chan *glimpse           // what of it is wanted for the board
-	reviews   chan review             // what to compare with
-	doubts    doubts                  // what was found otherwise, of records
-	runDoubts doubts                  // and of active attempts
-	openings  atomic.Int64            // how often the shard was opened and scanned
-	published published               // what it has added to gauges
+	batches         <-chan store.ShardBatch // what the watch tells
+	summaryRequests chan *shardSummary      // what of it is wanted for the board
+	reviews         chan review             // what to compare with
+	doubts          differences             // what was found otherwise, of records
+	runDoubts       differences             // and of active attempts
+	openings        atomic.Int64            // how often the shard was opened and scanned
+	published       published               // what it has added to gauges
 }
 
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
-		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), glimpses: make(chan *glimpse, 1),
+		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), summaryRequests: make(chan *shardSummary, 1),
 	}
 	w.shardState = shardState{shard: shard, fences: f, stubborn: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, keys: e.cfg.Store.Keys(), commits: e.cfg.Store, definitions: e,
@@ -129,9 +129,9 @@ func (w *worker) serve(ctx context.Context) error {
 		return err
 	}
 	w.e.metrics.opens.Inc()
-	w.went()
+	w.noteProgress()
 	w.mark, w.known = mark, rev
-	w.opens(mark)
+	w.noteOpening(mark)
 
 	// One scan serves all shards that are opened together; asked for now, it has
 	// begun after the opening.
@@ -166,13 +166,13 @@ func (w *worker) apply(b store.ShardBatch) {
 // plan decides what one commit can hold.
 func (w *worker) plan(now time.Time) *plan { return w.shardState.plan(now, w.settings()) }
 
-// opens notes what the shard's watermark was when it was opened.
-func (w *worker) opens(mark store.Watermark) { w.shardState.opens(mark, w.e.cfg.Now()) }
+// noteOpening notes what the shard's watermark was when it was opened.
+func (w *worker) noteOpening(mark store.Watermark) { w.shardState.noteOpening(mark, w.e.cfg.Now()) }
 
-// scanned takes the answer to the scan for active attempts. All that was in doubt is known by it.
+// scanned takes the answer to the scan for active attempts. All earlier differences are known by it.
 func (w *worker) scanned(keys []store.ActiveKey) {
 	w.shardState.scanned(keys)
-	w.doubts, w.runDoubts = doubts{}, doubts{}
+	w.doubts, w.runDoubts = differences{}, differences{}
 	w.openings.Add(1)
 }
 
@@ -183,23 +183,23 @@ func (w *worker) load(ctx context.Context, batches <-chan store.ShardBatch) erro
 		case <-ctx.Done():
 			return ctx.Err()
 		case b := <-batches:
-			if err := w.hear(b); err != nil {
+			if err := w.applyBatch(b); err != nil {
 				return err
 			}
-			w.went()
+			w.noteProgress()
 			more = b.More
 		}
 	}
 	return nil
 }
 
-// hear applies a batch. A second load ends it: what it leaves out (history) may
+// applyBatch applies a batch. A second load ends it: what it leaves out (history) may
 // have told of an end.
-func (w *worker) hear(b store.ShardBatch) error {
-	if b.First && w.begun {
+func (w *worker) applyBatch(b store.ShardBatch) error {
+	if b.First && w.firstPageApplied {
 		return errReload
 	}
-	w.begun = true
+	w.firstPageApplied = true
 	w.apply(b)
 	return nil
 }
@@ -238,14 +238,14 @@ func (f *following) end() {
 
 func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
 	w.batches = batches
-	timer := time.NewTimer(glance)
+	timer := time.NewTimer(maxIdleSleep)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case b := <-batches:
-			if err := w.hear(b); err != nil {
+			if err := w.applyBatch(b); err != nil {
 				return err
 			}
 			if err := w.drain(batches); err != nil {
@@ -253,7 +253,7 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			}
 		case keys := <-scan:
 			scan = nil
-			if err := w.found(ctx, keys[w.shard]); err != nil {
+			if err := w.applyScan(ctx, keys[w.shard]); err != nil {
 				return err
 			}
 			w.opened.Store(true)
@@ -264,7 +264,7 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 					return err
 				}
 			}
-		case g := <-w.glimpses:
+		case g := <-w.summaryRequests:
 			w.show(g)
 			continue
 		case <-w.pokes:
@@ -283,12 +283,12 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 	}
 }
 
-// found takes the answer to the scan. It may be newer than what the watch has
+// applyScan takes the answer to the scan. It may be newer than what the watch has
 // told: of an attempt that the scan did not find any more, the retry waits in
 // the queue already, and the run is active. So the queue is read after it. What
 // waits for a task that the watch has yet to tell of is left to the watch: it
 // would be taken for a record that nobody looks after, and purged.
-func (w *worker) found(ctx context.Context, keys []store.ActiveKey) error {
+func (w *worker) applyScan(ctx context.Context, keys []store.ActiveKey) error {
 	if err := w.readQueue(ctx); err != nil {
 		return err
 	}
@@ -321,7 +321,7 @@ func (w *worker) drain(batches <-chan store.ShardBatch) error {
 	for {
 		select {
 		case b := <-batches:
-			if err := w.hear(b); err != nil {
+			if err := w.applyBatch(b); err != nil {
 				return err
 			}
 		default:
@@ -333,7 +333,7 @@ func (w *worker) drain(batches <-chan store.ShardBatch) error {
 // sleepFor is how long nothing is due, and publishes since when something is.
 func (w *worker) sleepFor() time.Duration {
 	now := w.e.cfg.Now()
-	sleep := glance
+	sleep := maxIdleSleep
 	w.undecided.Store(0)
 	if len(w.due) > 0 {
 		due := w.due[0].dueAt()

@@ -7,13 +7,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// study has t's history read before the next plan: what the watch has told is not
+// needHistory has t's history read before the next plan: what the watch has told is not
 // all that matters.
-func (s *shardState) study(t *taskState) { s.unread[t] = struct{}{} }
+func (s *shardState) needHistory(t *taskState) { s.unread[t] = struct{}{} }
 
-// retrospect is how far the history of a task has been read, from its newest record
+// historyReader is how far the history of a task has been read, from its newest record
 // backwards.
-type retrospect struct {
+type historyReader struct {
 	t    *taskState
 	rev  int64
 	keys []store.ShardEvent // yet to be read, the newest first
@@ -29,21 +29,21 @@ type retrospect struct {
 	unreadable bool
 }
 
-// mostEnds bounds how many records are read for the latest end of a task: a history may
+// maxEndsRead bounds how many records are read for the latest end of a task: a history may
 // have thousands, and the worker's ticks wait meanwhile. As many ends would have to be
 // recorded late to hide a later one.
-const mostEnds = 200
+const maxEndsRead = 200
 
 // wants is what is to be read next, so many records at most: the newest, and, if
 // it matters how runs end, those that are not counted, back to one that succeeded,
 // or as far as is enough to pause the task. Of a task with a ttl it is the newest
 // mostEnds: the task is deleted by the latest end, which any of them may have.
-func (s *retrospect) wants(most int) []store.ShardEvent {
+func (s *historyReader) wants(most int) []store.ShardEvent {
 	n := 0
 	if !s.read {
 		n = min(most, len(s.keys))
 	} else if s.t.how.ttl > 0 {
-		n = min(most, len(s.keys), max(0, mostEnds-len(s.ends)))
+		n = min(most, len(s.keys), max(0, maxEndsRead-len(s.ends)))
 	} else if t := s.t; t.present && !t.bad && t.counts() {
 		if slices.ContainsFunc(s.ends, func(e end) bool { return e.state == task.Succeeded }) || inARow(0, s.ends) >= t.how.pauseAfter {
 			return nil
@@ -59,7 +59,7 @@ func (s *retrospect) wants(most int) []store.ShardEvent {
 
 // take takes a record that was read. One that cannot be read counts neither as a
 // failure nor as a success.
-func (s *retrospect) take(ev store.ShardEvent) {
+func (s *historyReader) take(ev store.ShardEvent) {
 	newest := s.last == 0 && !s.unreadable
 
 	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
@@ -73,7 +73,7 @@ func (s *retrospect) take(ev store.ShardEvent) {
 }
 
 // conclude makes what was read the task's past.
-func (s *retrospect) conclude(now int64) {
+func (s *historyReader) conclude(now int64) {
 	if !s.t.present || s.t.bad {
 		return
 	}

@@ -34,8 +34,8 @@ func knownReason(text string) string {
 	return r.Name
 }
 
-// hearOutcome takes note of how a run of t ended.
-func (s *shardState) hearOutcome(t *taskState, ev *store.ShardEvent, now time.Time) {
+// noteOutcome takes note of how a run of t ended.
+func (s *shardState) noteOutcome(t *taskState, ev *store.ShardEvent, now time.Time) {
 	if ev.Late {
 		return
 	}
@@ -44,8 +44,8 @@ func (s *shardState) hearOutcome(t *taskState, ev *store.ShardEvent, now time.Ti
 	if !e.ran() || before != nil && ev.Mod <= before.mod {
 		return
 	}
-	if s.told != nil {
-		s.told[t.fullName()] = ev.Mod
+	if s.endedWhileRecalling != nil {
+		s.endedWhileRecalling[t.fullName()] = ev.Mod
 	}
 	if s.owner {
 		s.ends.ended(now, e)
@@ -65,15 +65,15 @@ func (s *shardState) hearOutcome(t *taskState, ev *store.ShardEvent, now time.Ti
 	s.failing[t] = failureOf(ev.Mod, r, n)
 }
 
-// settled takes note that a dead run is off its list: a person has dismissed it or
+// noteDismissed takes note that a dead run is off its list: a person has dismissed it or
 // had it run again. A task whose last failure that was is not failing any more.
-func (s *shardState) settled(t *taskState, ev *store.ShardEvent) {
+func (s *shardState) noteDismissed(t *taskState, ev *store.ShardEvent) {
 	if f := s.failing[t]; f == nil || f.run != ev.Run || ev.Mod <= f.mod {
 		return
 	}
 	delete(s.failing, t)
-	if s.told != nil {
-		s.told[t.fullName()] = ev.Mod
+	if s.endedWhileRecalling != nil {
+		s.endedWhileRecalling[t.fullName()] = ev.Mod
 	}
 }
 
@@ -86,7 +86,7 @@ func (e end) ran() bool { return e.state == task.Succeeded || e.failed() }
 func (s *shardState) remember(r *recollection) {
 	for name, f := range r.failing {
 		t := s.tasks[name]
-		if t == nil || t.orphan(f.run) || t.bad || s.told[name] > f.mod {
+		if t == nil || t.orphan(f.run) || t.bad || s.endedWhileRecalling[name] > f.mod {
 			continue
 		}
 		if now := s.failing[t]; now == nil {
@@ -94,7 +94,7 @@ func (s *shardState) remember(r *recollection) {
 		}
 	}
 	if !r.more {
-		s.told = nil
+		s.endedWhileRecalling = nil
 	}
 }
 

@@ -29,7 +29,7 @@ func (p *plan) drop(t *taskState, n int) {
 		if n == 0 {
 			return
 		}
-		if q.Trigger != task.TriggerManual && !q.begun() && !t.holds(q.ID) {
+		if q.Trigger != task.TriggerManual && !q.dispatchedBefore() && !t.holds(q.ID) {
 			p.finish(t, q, task.Skipped, task.ReasonDropped)
 			p.changeOf(t).started = true // so that the queue is left alone in this revision
 			n--
@@ -49,7 +49,7 @@ func (p *plan) expire(t *taskState, q *waiting) bool {
 // newestReason is why the newest tick of t waits that has not begun.
 func (t *taskState) newestReason() string {
 	for i := len(t.queue()) - 1; i >= 0; i-- {
-		if q := t.queue()[i]; q.Trigger != task.TriggerManual && !q.begun() {
+		if q := t.queue()[i]; q.Trigger != task.TriggerManual && !q.dispatchedBefore() {
 			return q.Reason
 		}
 	}

@@ -38,14 +38,14 @@ type lateness struct {
 	opened   time.Time     // when the owner opened the shard
 }
 
-// behind gives every tick after an instant that is due at upTo its fate, as of now.
+// decideLate gives every tick after an instant that is due at upTo its fate, as of now.
 //
 //	latest  the newest runs, if it is within the window
 //	all     the newest Limit within the window run
 //	skip    none runs, but the newest if it is still within its grace
 //
 // None runs that is past its start deadline.
-func behind(l lateness, s Ticks, after, upTo, now time.Time) catchUp {
+func decideLate(l lateness, s Ticks, after, upTo, now time.Time) catchUp {
 	want, oldest := 1, now.Add(-l.policy.Window.Std())
 	switch l.policy.Policy {
 	case task.MissedAll:

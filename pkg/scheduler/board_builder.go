@@ -7,38 +7,38 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// sheet is what the workers of a node show, put together.
-type sheet struct {
-	sum   glimpse
+// boardBuilder is what the workers of a node show, put together.
+type boardBuilder struct {
+	sum   shardSummary
 	stuck first[task.BoardShard]
-	soon  first[tickSeen]
-	late  first[tickSeen]
-	runs  first[runSeen]
-	gone  first[runSeen]
-	queue first[waitSeen]
-	fails first[failureSeen]
+	soon  first[boardTick]
+	late  first[boardTick]
+	runs  first[boardRun]
+	gone  first[boardRun]
+	queue first[boardWaiting]
+	fails first[boardFailure]
 }
 
-func newSheet(limit int) *sheet {
-	return &sheet{
-		sum: glimpse{waiting: map[string]int{}},
+func newBoardBuilder(limit int) *boardBuilder {
+	return &boardBuilder{
+		sum: shardSummary{waiting: map[string]int{}},
 		stuck: first[task.BoardShard]{most: limit, before: func(a, b task.BoardShard) int {
 			return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.ID, b.ID))
 		}},
-		soon: first[tickSeen]{most: limit, before: sooner}, late: first[tickSeen]{most: limit, before: sooner},
-		runs: first[runSeen]{most: limit, before: olderRun}, gone: first[runSeen]{most: limit, before: olderRun},
-		queue: first[waitSeen]{most: limit, before: firstWait},
-		fails: first[failureSeen]{most: limit, before: func(a, b failureSeen) int {
+		soon: first[boardTick]{most: limit, before: sooner}, late: first[boardTick]{most: limit, before: sooner},
+		runs: first[boardRun]{most: limit, before: olderRun}, gone: first[boardRun]{most: limit, before: olderRun},
+		queue: first[boardWaiting]{most: limit, before: firstWait},
+		fails: first[boardFailure]{most: limit, before: func(a, b boardFailure) int {
 			return cmp.Or(cmp.Compare(b.ended, a.ended), strings.Compare(a.task, b.task))
 		}},
 	}
 }
 
-func sooner(a, b tickSeen) int {
+func sooner(a, b boardTick) int {
 	return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.task, b.task))
 }
 
-func (s *sheet) add(g *glimpse) {
+func (s *boardBuilder) add(g *shardSummary) {
 	sum := &s.sum
 	sum.tasks, sum.paused, sum.unreadable, sum.failing = sum.tasks+g.tasks, sum.paused+g.paused, sum.unreadable+g.unreadable, sum.failing+g.failing
 	sum.overdue, sum.active, sum.away, sum.waits = sum.overdue+g.overdue, sum.active+g.active, sum.away+g.away, sum.waits+g.waits
@@ -62,8 +62,8 @@ func take[T any](f *first[T], list []T) {
 	}
 }
 
-// fill writes the sheet into a part.
-func (s *sheet) fill(p *task.BoardPart) {
+// fill writes what was collected into a part.
+func (s *boardBuilder) fill(p *task.BoardPart) {
 	sum := &s.sum
 	p.Tasks, p.Paused, p.Unreadable, p.FailingCount, p.OverdueCount = sum.tasks, sum.paused, sum.unreadable, sum.failing, sum.overdue
 	p.ActiveCount, p.AwayCount, p.WaitingCount, p.Waiting = sum.active, sum.away, sum.waits, sum.waiting
@@ -83,7 +83,7 @@ func (s *sheet) fill(p *task.BoardPart) {
 	}
 }
 
-func tickList(seen []tickSeen) []task.BoardTick {
+func tickList(seen []boardTick) []task.BoardTick {
 	list := make([]task.BoardTick, len(seen))
 	for i, s := range seen {
 		namespace, name, _ := strings.Cut(s.task, "/")
@@ -95,7 +95,7 @@ func tickList(seen []tickSeen) []task.BoardTick {
 	return list
 }
 
-func runList(seen []runSeen) []task.BoardRun {
+func runList(seen []boardRun) []task.BoardRun {
 	list := make([]task.BoardRun, len(seen))
 	for i, s := range seen {
 		namespace, name, _ := strings.Cut(s.task, "/")
