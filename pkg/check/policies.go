@@ -159,7 +159,8 @@ func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt)
 	for _, other := range t.runs {
 		// A tick that had an attempt, or parts, end may have missed its own start since.
 		waited := (taken != nil || r.fan != nil) && !other.before.IsZero()
-		if other != whole && other.line == r.line && scheduled(other.trigger) && other.decided >= whole.decided && (other.state != task.Missed || waited) {
+		newer := other.decided > whole.decided || other.decided == whole.decided && other.tick > whole.tick
+		if other != whole && other.line == r.line && scheduled(other.trigger) && newer && other.made && (other.state != task.Missed || waited) {
 			return
 		}
 	}

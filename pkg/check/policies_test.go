@@ -522,3 +522,71 @@ func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 		{"against the policy", "G24", replace, func(h hand) { replaced(h, late, false, allows) }},
 	})
 }
+
+// A tick that was skipped replaces nothing.
+func TestCheck_PartsAreNotReplacedBySkippedTicks(t *testing.T) {
+	skip := func(e *task.Entry) {
+		e.Overlap = task.OverlapSkip
+		e.Target = task.Target{Parts: 1}
+	}
+	turns(t, []turn{
+		{"a tick that was skipped before the part was given out", "G24", skip, func(h hand) {
+			h.until(1)
+			run := h.run(1)
+			run.State = task.Running
+			fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
+			put := func() op {
+				f := fan
+				run.Fan = &f
+				return h.waiting(h.simTask, task.Waiting{Run: run})
+			}
+			h.sealed(put())
+			h.until(2)
+			h.sealed(h.not(2, task.Skipped, task.ReasonOverlap))
+			h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapReplace })
+			part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
+			part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
+			fan.Left = nil
+			h.sealed(put(), h.dispatch(h.simTask, part, "a"))
+			fan.Cancel = task.ReasonReplaced
+			h.sealed(put())
+			h.sealed(h.asked(task.ReasonReplaced))
+			h.done(task.Cancelled)
+		}},
+	})
+}
+
+// The recording begins when the run is under way: an older tick is no newer one.
+func TestCheck_PartsAreNotReplacedByOlderTicks(t *testing.T) {
+	h := newHand(t, func(e *task.Entry) {
+		e.Overlap = task.OverlapReplace
+		e.Target = task.Target{Parts: 1}
+	})
+	h.until(1)
+	h.sealed(h.not(1, task.Skipped, task.ReasonOverlap))
+	h.until(2)
+	run := h.run(2)
+	run.State = task.Running
+	fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
+	put := func() op {
+		f := fan
+		run.Fan = &f
+		return h.waiting(h.simTask, task.Waiting{Run: run})
+	}
+	h.sealed(put())
+	list := h.listed()
+	h.events = nil
+
+	part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
+	part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
+	fan.Left = nil
+	h.sealed(put(), h.dispatch(h.simTask, part, "a"))
+	fan.Cancel = task.ReasonReplaced
+	h.sealed(put())
+	h.sealed(h.asked(task.ReasonReplaced))
+	h.done(task.Cancelled)
+	found := Check(h.keys, append(list, h.events...), Options{}).Violations
+	if !slices.ContainsFunc(found, func(v Violation) bool { return v.Promise == "G24" }) {
+		t.Errorf("found %v; want a breach of G24", found)
+	}
+}

@@ -47,7 +47,10 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 			s.applyQueued(&ev, now)
 		case store.KindEnded, store.KindDead, store.KindPart:
 			delete(s.purges, ev.Key) // if it is there, the watch will tell
-			s.endSpan(t)             // it cannot be extended
+			if ev.Kind == store.KindPart && ev.Deleted && t.activity != nil {
+				delete(t.activity.returned, ev.Run)
+			}
+			s.endSpan(t) // it cannot be extended
 		}
 		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead && ev.Kind != store.KindPart || failed[t]
 		s.look(t)

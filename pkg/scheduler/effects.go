@@ -70,8 +70,10 @@ func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
 		s.dequeued(e.task, i)
 	}
 
-	if e.task.empty() {
-		s.look(e.task) // the next plan forgets it; no event would
+	// The next plan forgets a task of which nothing is left, or draws the conclusions from the end of its
+	// runs. No event may come that would cause it.
+	if e.task.empty() || e.task.depends() {
+		s.look(e.task)
 	}
 }
 

@@ -72,6 +72,9 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 		if t.activity != nil {
 			delete(t.activity.returned, ev.Run)
 		}
+		if t.depends() {
+			s.look(t) // the next tick, or the ttl, waits until nothing of the run is left
+		}
 		s.drop(t)
 		return
 	}
