@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -23,10 +25,14 @@ import (
 // alone by then (see claim), so only a foreign tool, etcdutl for instance, can have it.
 const databaseLockTimeout = 5 * time.Second
 
+// segmentName matches the names of segments of a write-ahead log: the number of the segment, and
+// the index of its first entry.
+var segmentName = regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{16}\.wal$`)
+
 // checkData refuses the data of another member before etcd starts on them. Once etcd runs, it is
 // too late: the first thing that a member does is to tell the cluster its name and to vote.
 //
-// Data that do not say whose they are pass. They are those of a member that ended before it knew.
+// It accepts data without an identity: the member stopped before it had applied its own membership.
 func (s *Server) checkData() error {
 	if !s.hasData() {
 		return nil
@@ -62,10 +68,15 @@ func memberOf(dir string) (self *membership.Member, members int, err error) {
 	}
 
 	path := filepath.Join(dir, "member", "snap", "db")
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return nil, 0, nil
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil, 0, nil // etcd makes it anew from the log
 	}
+
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: databaseLockTimeout})
+	if errors.Is(err, bbolterrors.ErrTimeout) {
+		return nil, 0, fmt.Errorf("another process has %s open", path)
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -95,15 +106,21 @@ func memberOf(dir string) (self *membership.Member, members int, err error) {
 // memberID reads from the head of the newest segment of a write-ahead log whose log it is. Every
 // segment begins with that.
 func memberID(walDir string) (types.ID, error) {
-	segments, err := filepath.Glob(filepath.Join(walDir, "*.wal"))
+	entries, err := os.ReadDir(walDir) // sorted by name, which is by age
 	if err != nil {
 		return 0, err
 	}
-	if len(segments) == 0 {
+
+	newest := ""
+	for _, e := range entries {
+		if segmentName.MatchString(e.Name()) { // etcd ignores what else is there
+			newest = filepath.Join(walDir, e.Name())
+		}
+	}
+	if newest == "" {
 		return 0, fmt.Errorf("no segment in %s", walDir)
 	}
 
-	newest := segments[len(segments)-1] // the names sort by age
 	file, err := os.Open(newest)
 	if err != nil {
 		return 0, err

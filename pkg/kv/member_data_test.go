@@ -81,3 +81,45 @@ func digests(t *testing.T, dir string) map[string]string {
 
 	return sums
 }
+
+// Names of directories may have any characters, and etcd ignores files beside its segments.
+func TestStartServer_ReadsItsDataAgain(t *testing.T) {
+	t.Parallel()
+
+	dir := filepath.Join(t.TempDir(), "data[1]*")
+	first := server(t, kv.ServerConfig{Dir: dir})
+	put(t, first.Client(), "k", "v")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	stray := filepath.Join(dir, "member", "wal", "copy.wal")
+	if err := os.WriteFile(stray, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	again := server(t, kv.ServerConfig{Dir: dir})
+	if got := read(t, again.Client(), "k"); got != "v" {
+		t.Errorf("%q; want v", got)
+	}
+}
+
+// The data of one that is alone are not those of one of several, and the other way round.
+func TestStartServer_RefusesDataOfOneWithoutPeers(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	alone := server(t, kv.ServerConfig{Dir: dir})
+	if err := alone.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	cfg := kv.ServerConfig{Dir: dir, Name: "a", Peers: &kv.Peers{Members: map[string]string{"a": peerURL(t)}}}
+	s, err := kv.StartServer(t.Context(), cfg)
+	if err == nil {
+		_ = s.Close()
+	}
+	if want := "these are the data of an etcd of one member"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want an error with %q", err, want)
+	}
+}
