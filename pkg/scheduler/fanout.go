@@ -77,7 +77,7 @@ func (p *plan) fanOut(t *taskState, run task.Run, f *task.Fan) {
 	p.s.endSpan(t)
 	p.changeOf(t).started = true // what waits of the task counts it from the next commit on
 	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: p.begin(run, f)}}})
-	p.lookAgain(t)
+	p.lookAfterCommit(t)
 	p.ran(t, run.ScheduledTime.UnixMilli())
 	p.counts.run++
 }
@@ -111,7 +111,7 @@ func (p *plan) startParent(t *taskState, q *waiting) bool {
 // rewrite puts another version of a parent's queue record.
 func (p *plan) rewrite(t *taskState, q *waiting, w task.Waiting) {
 	p.add(runRequeued{t, q, &w})
-	p.lookAgain(t)
+	p.lookAfterCommit(t)
 }
 
 // parent sees to a run that has its parts: it ends it if all have ended, asks for its

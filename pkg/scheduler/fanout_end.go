@@ -23,7 +23,7 @@ func (p *plan) endParent(t *taskState, q *waiting) bool {
 	if end.State == task.Failed {
 		p.commit.BuryParent(ref, end, q.Env)
 	}
-	p.lookAgain(t) // another may start now, and the parts go
+	p.lookAfterCommit(t) // another may start now, and the parts go
 	return true
 }
 

@@ -35,7 +35,7 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 			continue
 		case p.starts(t):
 			p.releaseNode(n)
-			p.lookAgain(t)
+			p.lookAfterCommit(t)
 			return false, true
 		}
 		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
@@ -172,7 +172,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 		return true
 	}
 	if p.starts(t) {
-		p.lookAgain(t)
+		p.lookAfterCommit(t)
 		return true
 	}
 	n, gone, ok := p.nodeOf(t, parent, index, q)
@@ -205,6 +205,6 @@ func (p *plan) endWaitingPart(t *taskState, q, parent *waiting, state task.State
 	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
 	p.dequeue(t, q)
 	p.add(partEnded{task: t, end: &end, waited: true})
-	p.lookAgain(t)
+	p.lookAfterCommit(t)
 	return true
 }

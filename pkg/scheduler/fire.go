@@ -228,7 +228,7 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 		}
 	}
 	p.move(t, from.UnixMilli())
-	p.lookAgain(t)
+	p.lookAfterCommit(t)
 	return complete
 }
 
@@ -292,7 +292,7 @@ func (p *plan) queue(t *taskState) {
 			continue
 		}
 		if p.starts(t) {
-			p.lookAgain(t) // at most one in a revision: the others in the next
+			p.lookAfterCommit(t) // at most one in a revision: the others in the next
 			return
 		}
 		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.dispatchedBefore(), expired: q.expired(now), replacer: q == replacer, newer: replacer != nil && q.ID > replacer.ID}

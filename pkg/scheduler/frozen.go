@@ -31,6 +31,6 @@ func (p *plan) skipFrozen(t *taskState, upTo int64) bool {
 		p.skip(t, run, task.ReasonFrozen)
 		p.move(t, last.UnixMilli())
 	}
-	p.lookAgain(t)
+	p.lookAfterCommit(t)
 	return true
 }

@@ -18,9 +18,14 @@ import (
 //     it has succeeded (committed).
 //   - Reservations are what shards compete for: slots of nodes and catch-up tokens. They are
 //     taken while deciding, and given back if the commit does not succeed (abandoned).
-//   - Notes say when to look at something again: looks, wakes, rests, the need for history, ends of
-//     spans. They are kept whatever becomes of the commit. They never change what is decided,
-//     only when it is looked at.
+//   - Notes say when to look at something again: looks, wakes, rests, the need for history. They are
+//     kept whatever becomes of the commit. They never change what is decided, only when it is
+//     looked at.
+//
+// Some observations are kept as well: since when the node of a part is away (parental.away), since
+// when a part is nowhere (parental.missing), which records of parts are to be purged, and that a
+// range of skipped ticks ends. Each is true whatever becomes of the commit, apart from the last,
+// which costs one more record.
 //
 // A worker has one plan at a time, and applies no event before it knows what became of its commit:
 // claims and effects point into the state that they were made from.
@@ -40,8 +45,8 @@ type plan struct {
 	granted  int          // of these, those that were granted to tasks of the line
 	joined   []*taskState // the line, since there was no token for them
 
-	again  []*taskState // to be looked at when it is known what became of the commit
-	counts outcomes
+	looksAfterCommit []*taskState // to be looked at when the commit has succeeded; if it fails, all changes are
+	counts           outcomes
 
 	// What the worker does for it: notices are reported when the commit has succeeded, and
 	// deletions are asked for whatever becomes of it.
@@ -90,7 +95,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	clear(old.effects)
 	clear(old.popped)
 	clear(old.reserved)
-	clear(old.again)
+	clear(old.looksAfterCommit)
 	clear(old.joined)
 	clear(old.notices)
 	clear(old.deletions)
@@ -99,7 +104,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 		s: s, settings: as, now: now, apart: s.overtaken >= maxOvertaken,
 		commit:  s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
 		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
-		reserved: old.reserved[:0], joined: old.joined[:0], again: old.again[:0], notices: old.notices[:0], deletions: old.deletions[:0],
+		reserved: old.reserved[:0], joined: old.joined[:0], looksAfterCommit: old.looksAfterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
 	}
 	old.commit.Freezes = as.freezesRead
 
@@ -159,7 +164,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 		}
 	}
 
-	for _, t := range p.again {
+	for _, t := range p.looksAfterCommit {
 		s.look(t)
 	}
 	s.notices = append(s.notices, p.notices...)
@@ -193,8 +198,8 @@ func (s *shardState) abandoned(p *plan) {
 	p.commit = nil
 }
 
-// lookAgain notes that a task is to be looked at when it is known what became of the commit.
-func (p *plan) lookAgain(t *taskState) { p.again = append(p.again, t) }
+// lookAfterCommit notes that a task is to be looked at when the commit has succeeded.
+func (p *plan) lookAfterCommit(t *taskState) { p.looksAfterCommit = append(p.looksAfterCommit, t) }
 
 // fits makes room for a task's change, which has to follow; false if the commit
 // is full, or if the task has to go alone because two commits failed for it.

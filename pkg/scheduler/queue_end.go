@@ -19,7 +19,7 @@ func (p *plan) finish(t *taskState, q *waiting, state task.State, reason string)
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
 	p.dequeue(t, q)
 	p.commit.Record(t.ref(p.s.shard), end)
-	p.lookAgain(t) // another may start now
+	p.lookAfterCommit(t) // another may start now
 }
 
 // drop ends the oldest ticks that wait, so many, for one that comes. There has to
