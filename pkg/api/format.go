@@ -41,7 +41,7 @@ func (s *server) setFormat(c *call) (answer, error) {
 		}
 		is := f.Cluster.InForce()
 		if ask.Format < 0 || ask.Format > is {
-			return task.Invalid(task.CodeOutOfRange, "format", "%d is not between 1 and %d, the format in force; 0 is the newest that is possible", ask.Format, is)
+			return task.Invalid(task.CodeOutOfRange, "format", "%d is out of range: 1 to %d, the format in force, or 0 for the newest that all nodes understand", ask.Format, is)
 		}
 		to := is
 		if ask.Format == 0 {
