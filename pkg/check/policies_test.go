@@ -397,6 +397,41 @@ func TestCheck_SkippedForOverlap(t *testing.T) {
 	})
 }
 
+// A fannedOut is a run with one part. Its record is as fan says.
+type fannedOut struct {
+	h   hand
+	run task.Run
+	fan task.Fan
+}
+
+// fanOut fires a tick with one part, which is left to give out.
+func (h hand) fanOut(tick float64) *fannedOut {
+	h.until(tick)
+	r := &fannedOut{h: h, run: h.run(tick), fan: task.Fan{Count: 1, Need: 1, Left: []int{0}}}
+	r.run.State = task.Running
+	h.sealed(r.put())
+
+	return r
+}
+
+// put writes the record of the run.
+func (r *fannedOut) put() op {
+	fan := r.fan
+	r.run.Fan = &fan
+
+	return r.h.waiting(r.h.simTask, task.Waiting{Run: r.run})
+}
+
+// giveOut gives the part to node a.
+func (r *fannedOut) giveOut() task.Run {
+	part := r.h.tickRun(r.h.simTask, 0, task.TriggerPart, task.Dispatched)
+	part.ID, part.ScheduledTime, part.PartCount = task.PartID(r.run.ID, 0), r.run.ScheduledTime, 1
+	r.fan.Left = nil
+	r.h.sealed(r.put(), r.h.dispatch(r.h.simTask, part, "a"))
+
+	return part
+}
+
 // A part that waits for another attempt ends as its run was asked to, whatever policy the
 // task has by then.
 func TestCheck_PartsThatAreReplaced(t *testing.T) {
@@ -413,37 +448,25 @@ func TestCheck_PartsThatAreReplaced(t *testing.T) {
 	// replaced. before and after are called around the mark of its run, if it gets one in a
 	// revision of its own; together: it gets it with the end of the part.
 	replaced := func(h hand, mark, together bool, before, after func(h hand)) {
-		h.until(1)
-		run := h.run(1)
-		run.State = task.Running
-		fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
-		put := func() op {
-			f := fan
-			run.Fan = &f
-			return h.waiting(h.simTask, task.Waiting{Run: run})
-		}
-		h.sealed(put())
+		r := h.fanOut(1)
 
-		part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
-		part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
-		fan.Left = nil
-		h.sealed(put(), h.dispatch(h.simTask, part, "a"))
+		part := r.giveOut()
 		h.handBack(h.simTask)
 
 		h.until(2)
 		h.sealed(h.waits(2, task.ReasonOverlap))
 		before(h)
 		if mark {
-			fan.Cancel = task.ReasonReplaced
-			h.sealed(put())
+			r.fan.Cancel = task.ReasonReplaced
+			h.sealed(r.put())
 		}
 		after(h)
 
 		part.State, part.Reason = task.Cancelled, task.ReasonReplaced
 		end := []op{{h.keys.Queued(h.ref, part.ID), nil}, h.ended(h.simTask, part)}
 		if together {
-			fan.Cancel = task.ReasonReplaced
-			end = append(end, put())
+			r.fan.Cancel = task.ReasonReplaced
+			end = append(end, r.put())
 		}
 		h.sealed(end...)
 	}
@@ -480,16 +503,7 @@ func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 	// decided early, late or never. The run is marked as replaced if mark says so, and
 	// between happens. Then the part is asked to end, and ends.
 	replaced := func(h hand, newer when, mark bool, between func(h hand)) {
-		h.until(1)
-		run := h.run(1)
-		run.State = task.Running
-		fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
-		put := func() op {
-			f := fan
-			run.Fan = &f
-			return h.waiting(h.simTask, task.Waiting{Run: run})
-		}
-		h.sealed(put())
+		r := h.fanOut(1)
 
 		decide := func(now when) {
 			if now == newer {
@@ -499,15 +513,12 @@ func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 		}
 		decide(early)
 
-		part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
-		part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
-		fan.Left = nil
-		h.sealed(put(), h.dispatch(h.simTask, part, "a"))
+		r.giveOut()
 		decide(late)
 
 		if mark {
-			fan.Cancel = task.ReasonReplaced
-			h.sealed(put())
+			r.fan.Cancel = task.ReasonReplaced
+			h.sealed(r.put())
 		}
 		between(h)
 		h.sealed(h.asked(task.ReasonReplaced))
@@ -531,25 +542,13 @@ func TestCheck_PartsAreNotReplacedBySkippedTicks(t *testing.T) {
 	}
 	turns(t, []turn{
 		{"a tick that was skipped before the part was given out", "G24", skip, func(h hand) {
-			h.until(1)
-			run := h.run(1)
-			run.State = task.Running
-			fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
-			put := func() op {
-				f := fan
-				run.Fan = &f
-				return h.waiting(h.simTask, task.Waiting{Run: run})
-			}
-			h.sealed(put())
+			r := h.fanOut(1)
 			h.until(2)
 			h.sealed(h.not(2, task.Skipped, task.ReasonOverlap))
 			h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapReplace })
-			part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
-			part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
-			fan.Left = nil
-			h.sealed(put(), h.dispatch(h.simTask, part, "a"))
-			fan.Cancel = task.ReasonReplaced
-			h.sealed(put())
+			r.giveOut()
+			r.fan.Cancel = task.ReasonReplaced
+			h.sealed(r.put())
 			h.sealed(h.asked(task.ReasonReplaced))
 			h.done(task.Cancelled)
 		}},
@@ -564,25 +563,13 @@ func TestCheck_PartsAreNotReplacedByOlderTicks(t *testing.T) {
 	})
 	h.until(1)
 	h.sealed(h.not(1, task.Skipped, task.ReasonOverlap))
-	h.until(2)
-	run := h.run(2)
-	run.State = task.Running
-	fan := task.Fan{Count: 1, Need: 1, Left: []int{0}}
-	put := func() op {
-		f := fan
-		run.Fan = &f
-		return h.waiting(h.simTask, task.Waiting{Run: run})
-	}
-	h.sealed(put())
+	r := h.fanOut(2)
 	list := h.listed()
 	h.events = nil
 
-	part := h.tickRun(h.simTask, 0, task.TriggerPart, task.Dispatched)
-	part.ID, part.ScheduledTime, part.PartCount = task.PartID(run.ID, 0), run.ScheduledTime, 1
-	fan.Left = nil
-	h.sealed(put(), h.dispatch(h.simTask, part, "a"))
-	fan.Cancel = task.ReasonReplaced
-	h.sealed(put())
+	r.giveOut()
+	r.fan.Cancel = task.ReasonReplaced
+	h.sealed(r.put())
 	h.sealed(h.asked(task.ReasonReplaced))
 	h.done(task.Cancelled)
 	found := Check(h.keys, append(list, h.events...), Options{}).Violations
