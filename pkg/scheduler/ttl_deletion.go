@@ -28,7 +28,7 @@ type ttlDeletion struct {
 type ttlDeleter struct {
 	store Store
 	line  chan *ttlDeletion
-	count func() // counts
+	count func() // counts a deletion that has succeeded
 	log   *zap.Logger
 }
 
@@ -36,8 +36,8 @@ type ttlDeleter struct {
 // requests.
 const ttlDeleters = 8
 
-func newTTLDeleter(s Store, buried func(), log *zap.Logger) *ttlDeleter {
-	return &ttlDeleter{store: s, line: make(chan *ttlDeletion, 1024), count: buried, log: log}
+func newTTLDeleter(s Store, count func(), log *zap.Logger) *ttlDeleter {
+	return &ttlDeleter{store: s, line: make(chan *ttlDeletion, 1024), count: count, log: log}
 }
 
 // askAll asks for deletions; then is called when one is over. One for which there is no room is over
