@@ -55,7 +55,7 @@ help: ## List the targets
 	@echo "  PKG=./... TEST_FLAGS= TEST_TIMEOUT=25m RACE=-race    make test PKG=./pkg/store TEST_FLAGS='-run Commit -v'"
 	@echo "  COUNT=20              how often                      make stress PKG=./pkg/kv TEST_FLAGS='-run Batcher'"
 	@echo "  FUZZTIME=20s          for each fuzz target           make fuzz FUZZTIME=5m"
-	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/schedule"
+	@echo "  BENCH=. BENCHTIME=1s  which benchmarks, how long     make bench PKG=./pkg/internal/schedule"
 	@echo "  SOAK=2m               how long                       make soak SOAK=1h"
 	@echo "  HOSTILE=              1: hostile connections instead make soak HOSTILE=1 SOAK=10m"
 	@echo "  RESUMES=              1: 10,000 resumed tasks        make soak RESUMES=1"
@@ -109,7 +109,7 @@ lint: ## Check format, go vet, staticcheck, layers, links of the docs, and that 
 
 .PHONY: oracle
 oracle: ## Hold schedules against the oracle: all zones, all changes of clocks from 1970 to 2040
-	go test -count=1 -timeout 60m -run '_AgreesWithOracle' $(TEST_FLAGS) ./pkg/schedule -everything
+	go test -count=1 -timeout 60m -run '_AgreesWithOracle' $(TEST_FLAGS) ./pkg/internal/schedule -everything
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME
@@ -145,11 +145,11 @@ sim: ## Live through SEEDS clusters in virtual time, from SEED on, with DURATION
 
 .PHONY: mutants
 mutants: ## Break the protocol on purpose, and see that the simulation notices
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_AreCaught$$' $(TEST_FLAGS) ./pkg/sim
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_AreCaught$$' $(TEST_FLAGS) ./pkg/internal/testkit/sim
 
 .PHONY: outage
 outage: ## Stop a cluster with TASKS tasks for a day: what is missed, at which pace; in virtual time, then on a real etcd
-	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/sim
+	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/internal/testkit/sim
 
 .PHONY: shadow
 shadow: build ## Watch a real cron and shadows of its crontab for MINUTES: the same ticks? As root; CRON= says where cron is
@@ -166,7 +166,7 @@ cluster-down: ## Stop them; CLEAN=1 deletes their data
 .PHONY: docs
 docs: build ## Write docs/cli.md from the help of the commands, docs/api.md from the API's description
 	@bash scripts/cli-docs.sh
-	@go run ./scripts/apidocs >build/api.md && mv build/api.md docs/api.md && echo "wrote docs/api.md"
+	@go test -count=1 -run TestAPIPage_IsCurrent ./pkg/internal/api -update >/dev/null && echo "wrote docs/api.md"
 
 .PHONY: deb
 deb: ## Build a Debian package in build/, for GOARCH or this host

@@ -24,7 +24,7 @@ mkdir -p build
 log=build/chaos-$seed.log
 export CARILLON_CHAOS_DURATION=$duration CARILLON_CHAOS_SEED=$seed CARILLON_CHAOS_FAULTS=${FAULTS:-} CARILLON_CHAOS_HOLD=${HOLD:-}
 export CARILLON_CHAOS_REPORT=$root/build/chaos-$seed.json
-run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v ./pkg/chaos)
+run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v ./pkg/internal/testkit/chaos)
 # A small disk is mounted for one of the faults: in a name space of its own, it
 # is gone with the run, however that ends.
 if ((EUID == 0)) && unshare --mount true 2>/dev/null; then run=(unshare --mount "${run[@]}"); fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the pages that are made of the program say what it says. A part of
-# make lint.
+# Checks that docs/cli.md is what the commands' help makes of it. A part of make lint.
+# (TestAPIPage_IsCurrent holds docs/api.md against the API's description.)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -19,7 +19,5 @@ current() { # PAGE
 
 go build -o "$made/carillon" ./cmd/carillon
 CARILLON=$made/carillon bash scripts/cli-docs.sh "$made/cli.md" >/dev/null
-go run ./scripts/apidocs >"$made/api.md"
 current docs/cli.md
-current docs/api.md
 exit "$status"

@@ -56,7 +56,7 @@ if [[ $target == test ]]; then
 	# The packages that take longest come first: the others are compiled and tested beside them. Tests
 	# wait about as long as they compute, so there are twice as many at once as processors.
 	# shellcheck disable=SC2086 # packages are words
-	run_tests $race -short -skip '^TestMutants_AreCaught$' -p "$((2 * $(nproc)))" ${PKG:-./pkg/daemon ./pkg/sim ./executor ./...}
+	run_tests $race -short -skip '^TestMutants_AreCaught$' -p "$((2 * $(nproc)))" ${PKG:-./pkg/daemon ./pkg/internal/testkit/sim ./executor ./...}
 else
 	long=$(long_tests)
 	[[ -n $long ]] || die "no test of ${PKG:-./...} looks at testing.Short"
@@ -65,8 +65,8 @@ else
 	# Those with the most long tests come first. Schedules and imports are calculated over years, by
 	# one goroutine: the race detector would make that ten times slower, and find nothing.
 	by_count=$(cut -d' ' -f1 <<<"$long" | sort | uniq -c | sort -rn | awk '{ print $2 }')
-	mapfile -t calculating < <(grep -E '/pkg/(foreign|schedule)$' <<<"$by_count" || true)
-	mapfile -t others < <(grep -vE '/pkg/(foreign|schedule)$' <<<"$by_count" || true)
+	mapfile -t calculating < <(grep -E '/pkg/internal/(importer|schedule)$' <<<"$by_count" || true)
+	mapfile -t others < <(grep -vE '/pkg/internal/(importer|schedule)$' <<<"$by_count" || true)
 	((${#calculating[@]} == 0)) || CGO_ENABLED=0 run_tests -run "$names" "${calculating[@]}"
 	((${#others[@]} == 0)) || run_tests $race -run "$names" "${others[@]}"
 fi

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/check"
-	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
 // TestMain_SpeaksTLSByTheFilesGiven: what carillon cert has made is enough for a

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/peercerts"
+	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
 // TestRewrite_SaysWhatItIsTold: whatever changes, the text then says so, and the

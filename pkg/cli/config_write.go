@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
 // changeConfig reads the configuration, changes it, and writes it: whole or not

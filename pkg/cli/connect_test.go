@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
 func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/foreign"
-	"github.com/carillonhq/carillon/pkg/manifest"
-	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -26,9 +26,9 @@ func (a *app) importCommand() *cobra.Command {
 // importing is an import while it goes on.
 type importing struct {
 	*app
-	foreign.Options
+	importer.Options
 	dryRun, anyNode bool
-	result          foreign.Result
+	result          importer.Result
 }
 
 func (a *app) importing() *importing { return &importing{app: a} }
@@ -150,7 +150,7 @@ func (i *importing) remarks() {
 }
 
 // add takes what a file came to.
-func (i *importing) add(r foreign.Result) { i.result.Join(r) }
+func (i *importing) add(r importer.Result) { i.result.Join(r) }
 
 // each reads files, and the standard input, and hands them on; what cannot be read
 // ends it, before anything is changed.
@@ -165,8 +165,8 @@ func (i *importing) each(ctx context.Context, files []string, take func(name, te
 		if err != nil {
 			return err
 		}
-		if len(b) > foreign.MaxFile {
-			return fmt.Errorf("%s: is longer than the %d bytes that are read", name, foreign.MaxFile)
+		if len(b) > importer.MaxFile {
+			return fmt.Errorf("%s: is longer than the %d bytes that are read", name, importer.MaxFile)
 		}
 		take(name, string(b))
 	}

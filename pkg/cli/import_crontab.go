@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/foreign"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
 func (a *app) importCrontab() *cobra.Command {
@@ -50,17 +50,17 @@ func (a *app) importCrontab() *cobra.Command {
 			return err
 		}
 		err = i.each(cmd.Context(), files, func(name, text string) {
-			form, known := foreign.FormOf(name)
+			form, known := importer.FormOf(name)
 			switch {
 			case system:
-				form = foreign.Form{System: true}
+				form = importer.Form{System: true}
 			case owner != "":
-				form = foreign.Form{User: owner}
+				form = importer.Form{User: owner}
 			case !known:
-				form = foreign.Form{User: currentUser()}
+				form = importer.Form{User: currentUser()}
 				i.note("%s: read as the crontab of %s; if it has a column with the user, say --system", name, form.User)
 			}
-			i.add(foreign.Crontab(name, text, form, i.Options))
+			i.add(importer.Crontab(name, text, form, i.Options))
 		})
 		if err != nil {
 			return err

@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/foreign"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
 func (a *app) importKubernetes() *cobra.Command {
@@ -32,7 +32,7 @@ func (a *app) importKubernetes() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		err = i.each(cmd.Context(), files, func(name, text string) { i.add(foreign.Kubernetes(name, text, i.Options)) })
+		err = i.each(cmd.Context(), files, func(name, text string) { i.add(importer.Kubernetes(name, text, i.Options)) })
 		if err != nil {
 			return err
 		}

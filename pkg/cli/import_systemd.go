@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/foreign"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
 func (a *app) importSystemd() *cobra.Command {
@@ -38,12 +38,12 @@ func (a *app) importSystemd() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var units []foreign.Unit
-		err = i.each(cmd.Context(), besides(files), func(name, text string) { units = append(units, foreign.ReadUnit(name, text)) })
+		var units []importer.Unit
+		err = i.each(cmd.Context(), besides(files), func(name, text string) { units = append(units, importer.ReadUnit(name, text)) })
 		if err != nil {
 			return err
 		}
-		i.add(foreign.Systemd(units, i.Options))
+		i.add(importer.Systemd(units, i.Options))
 		return i.finish(cmd.Context())
 	}
 	return cmd

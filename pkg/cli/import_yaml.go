@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/foreign"
-	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -45,7 +45,7 @@ func (i *importing) print() error {
 	return i.app.print(b.String())
 }
 
-func remark(b *bytes.Buffer, at foreign.Place, text string) {
+func remark(b *bytes.Buffer, at importer.Place, text string) {
 	fmt.Fprintf(b, "# %s", printable(at.String()))
 	if text = printable(text); text != "" {
 		b.WriteString(": " + strings.ReplaceAll(text, "\n", "\n#   "))

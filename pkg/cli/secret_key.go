@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/carillonhq/carillon/pkg/secret"
+	"github.com/carillonhq/carillon/pkg/internal/secret"
 )
 
 // keyShown is what is told of a key.

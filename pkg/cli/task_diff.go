@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
 // manyDiffs is the number of tasks above which diff does not compare ticks.

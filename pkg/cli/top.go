@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/top"
 	"github.com/carillonhq/carillon/pkg/task"
-	"github.com/carillonhq/carillon/pkg/top"
 )
 
 // topCommand is the screen that an operator leaves open.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/api"
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/connlimit"
+	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 )
 
 // Bounds for connections to the API. A connection costs some 33 KB of memory, so the

@@ -22,10 +22,10 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/secret"
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

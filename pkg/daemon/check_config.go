@@ -18,8 +18,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/carillonhq/carillon/pkg/manifest"
-	"github.com/carillonhq/carillon/pkg/peercerts"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

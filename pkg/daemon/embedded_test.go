@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/peercerts"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )

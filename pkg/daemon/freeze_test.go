@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

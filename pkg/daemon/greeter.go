@@ -13,8 +13,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/carillonhq/carillon/pkg/api"
-	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/peercerts"
 )
 
 // listeningOn returns the addresses on which this host listens at port, as the kernel says.

@@ -15,9 +15,9 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/carillonhq/carillon/pkg/api"
-	"github.com/carillonhq/carillon/pkg/connlimit"
 	"github.com/carillonhq/carillon/pkg/filetrust"
+	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

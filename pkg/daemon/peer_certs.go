@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/certs"
-	"github.com/carillonhq/carillon/pkg/peercerts"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
+	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 )
 
 const (

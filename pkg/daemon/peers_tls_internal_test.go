@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
 // alley is a street whose server speaks TLS, and wants a certificate.

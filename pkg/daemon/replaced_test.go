@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/certs"
-	"github.com/carillonhq/carillon/pkg/check"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/cli/clitest"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/clitest"
 )
 
 // The scripts are what a person types, against a real daemon.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/certs"
 	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/policy"
-	"github.com/carillonhq/carillon/pkg/secret"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -24,7 +24,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/certs"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
 // Peers makes an embedded server a member of a cluster of several. Its clients are those of its own process alone, as

@@ -3,7 +3,7 @@ package scheduler
 import (
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 )
 
 // ticking is a task's schedule as the missed policy sees it.

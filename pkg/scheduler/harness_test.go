@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/carillonhq/carillon/executor"
-	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/executor"
-	"github.com/carillonhq/carillon/pkg/check"
+	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"

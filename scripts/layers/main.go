@@ -6,7 +6,7 @@
 //	cli, daemon → api, scheduler → election, shard, executor, store → kv, schedule → task
 //
 // Tests may import what they need (a test of the executor talks to etcd), with
-// one exception: robfig/cron stays in packages schedule and foreign in tests, too.
+// one exception: robfig/cron stays in packages schedule and importer in tests, too.
 package main
 
 import (
@@ -32,26 +32,26 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/filetrust", "pkg/connlimit", "pkg/peercerts", "pkg/secret", "pkg/policy", "pkg/manifest", "pkg/certs", "pkg/api", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon", "pkg/check", "pkg/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
+	"pkg/bench": {"pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
-	"pkg/cli":      {"pkg/peercerts", "pkg/secret", "pkg/envfile", "pkg/top", "pkg/manifest", "pkg/foreign", "pkg/certs", "pkg/client", "pkg/schedule", "pkg/task"},
-	"pkg/top":      {"pkg/client", "pkg/task"},
-	"pkg/foreign":  {"pkg/manifest", "pkg/schedule", "pkg/task"},
-	"pkg/manifest": {"pkg/schema", "pkg/schedule", "pkg/task"},
+	"pkg/cli":               {"pkg/internal/peercerts", "pkg/internal/secret", "pkg/envfile", "pkg/internal/top", "pkg/internal/manifest", "pkg/internal/importer", "pkg/internal/certs", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/top":      {"pkg/client", "pkg/task"},
+	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/manifest": {"pkg/internal/schema", "pkg/internal/schedule", "pkg/task"},
 	// schema is what the OpenAPI document and the schema for editors have in common.
-	"pkg/schema": {"pkg/schedule", "pkg/task"},
+	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
 	// api has check audit the live cluster; its recorder and its judgement of
 	// histories are for tests.
-	"pkg/api":    {"pkg/statement", "pkg/connlimit", "pkg/secret", "pkg/client", "pkg/schema", "pkg/check", "pkg/why", "pkg/store", "pkg/schedule", "pkg/task"},
-	"pkg/client": {"pkg/task"},
+	"pkg/internal/api": {"pkg/internal/statement", "pkg/internal/connlimit", "pkg/internal/secret", "pkg/client", "pkg/internal/schema", "pkg/internal/check", "pkg/internal/why", "pkg/store", "pkg/internal/schedule", "pkg/task"},
+	"pkg/client":       {"pkg/task"},
 	// why is pure: what is on record is read for it.
-	"pkg/why":       {"pkg/schedule", "pkg/task"},
-	"pkg/scheduler": {"pkg/store", "pkg/schedule", "pkg/task"},
+	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/store", "pkg/internal/schedule", "pkg/task"},
 
 	"election":  {"pkg/kv"},
 	"shard":     {"pkg/store", "pkg/kv", "pkg/task"},
@@ -59,32 +59,27 @@ var allowed = map[string][]string{
 	"pkg/store": {"pkg/kv", "pkg/task"},
 
 	// check looks at etcd from outside: in tests, and for the API's audit.
-	"pkg/check": {"pkg/store", "pkg/kv", "pkg/schedule", "pkg/task"},
-
-	// chaos is tests only: a real cluster, hurt and judged.
-	"pkg/chaos": {},
-	// sim runs whole nodes in virtual time, for tests.
-	"pkg/sim": {"pkg/daemon", "pkg/check", "pkg/client", "shard", "pkg/store", "pkg/kv", "pkg/kv/kvmem", "pkg/kv/around", "pkg/task"},
+	"pkg/internal/check": {"pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 
 	// secret encrypts, envfile reads files of variables, policy judges what a node may
 	// run: each by itself.
-	"pkg/secret":  {},
-	"pkg/envfile": {"pkg/task"},
-	"pkg/policy":  {"pkg/filetrust", "pkg/manifest", "pkg/task"},
+	"pkg/internal/secret": {},
+	"pkg/envfile":         {"pkg/task"},
+	"pkg/policy":          {"pkg/filetrust", "pkg/internal/manifest", "pkg/task"},
 
 	// filetrust knows who can change a file, and nothing of what is in it.
 	"pkg/filetrust": {},
 
 	// statement signs and verifies what nodes ask of each other, and is pure.
-	"pkg/statement": {},
+	"pkg/internal/statement": {},
 
 	// certs knows files and TLS, and nothing of who uses them.
-	"pkg/certs": {},
+	"pkg/internal/certs": {},
 	// peercerts are those of the members of an embedded etcd, which the agent and the command line make.
-	"pkg/peercerts": {"pkg/certs"},
+	"pkg/internal/peercerts": {"pkg/internal/certs"},
 
 	// connlimit bounds connections, and knows nothing of what is said over them.
-	"pkg/connlimit": {},
+	"pkg/internal/connlimit": {},
 
 	// cgroup knows the kernel's control groups, and nothing of attempts.
 	"pkg/cgroup": {},
@@ -92,17 +87,14 @@ var allowed = map[string][]string{
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {"pkg/certs"},
-	// kvmem is an etcd in memory, around puts functions around an etcd client: for
-	// tests and the simulation.
-	"pkg/kv/kvmem":  {},
-	"pkg/kv/around": {},
-	"pkg/schedule":  {"pkg/task"},
-	"pkg/task":      {},
+	"pkg/kv": {"pkg/internal/certs"},
+	// kvmem is an etcd in memory, for tests and the simulation.
+	"pkg/kv/kvmem":                  {},
+	"pkg/internal/testkit/etcdhook": {},
+	"pkg/internal/schedule":         {"pkg/task"},
+	"pkg/task":                      {},
 
 	"scripts/layers": {},
-	// apidocs writes a page of the API's own description.
-	"scripts/apidocs": {"pkg/api"},
 }
 
 // outside are imports from other modules that only some packages may have. The
@@ -117,9 +109,9 @@ var outside = []struct {
 	// check reads every revision, which store, that shows what is there now,
 	// has no words for. It only reads; what an audit mends goes through store. bench
 	// also measures what etcd does without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "election", "pkg/daemon", "pkg/check", "pkg/bench", "pkg/sim", "pkg/kv/around"}, false,
-		"only kv, store, election and daemon touch the etcd client; check and bench from outside; kvmem, around and sim for tests"},
-	{"github.com/robfig/cron", []string{"pkg/schedule", "pkg/foreign"}, true, "only schedule imports robfig/cron, and foreign, which reads the schedules of Kubernetes with it"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "election", "pkg/daemon", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv, store, election and daemon touch the etcd client; check and bench from outside; kvmem and what is in testkit for tests"},
+	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
 // stdOnly may import nothing but the standard library.
@@ -130,14 +122,14 @@ func isMain(name string) bool {
 	return strings.HasPrefix(name, "cmd/") || strings.HasPrefix(name, "scripts/")
 }
 
-// testsOnly are packages that nothing but tests may import, beside those whose
+// testsOnly is the prefix of packages that nothing but tests may import, beside those whose
 // name says so, such as kvtest.
-var testsOnly = []string{"pkg/mutant"}
+const testsOnly = "pkg/internal/testkit/"
 
 // forTests: such a package may do what tests may; no row of the table has one,
 // so that only tests import it.
 func forTests(name string) bool {
-	return strings.HasSuffix(name, "test") || slices.Contains(testsOnly, name)
+	return strings.HasSuffix(name, "test") || strings.HasPrefix(name, testsOnly)
 }
 
 // banned are calls that belong into main.

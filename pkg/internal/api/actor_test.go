@@ -1,0 +1,216 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/secret"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// actorOf is how records and events name the holder of a token.
+func actorOf(who, secret string) string {
+	return fmt.Sprintf("%s (token %s)", who, strings.Split(secret, "_")[1])
+}
+
+// actor is who makes the requests of a world that do not say otherwise.
+func (w *world) actor() string { return actorOf("ann", w.secret) }
+
+// Each step asks for one operation, as somebody else than all steps before it: whatever
+// names that person afterwards was written for it.
+type actorStep struct {
+	id, method, path, body string
+	header                 map[string]string
+	before                 func() // puts there what the operation needs
+	deletes                bool   // no record is left of what it changes: the event alone names the actor
+}
+
+func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	former := secret.NewKey()
+	w.keys = map[string]func() (secret.Ring, error){"node-a": ringOf(former)}
+	w.url = w.serve("node-a")
+	w.Client = w.client(w.url)
+	w.present("node-a", w.url)
+	w.present("node-b", "http://127.0.0.1:1")
+	w.obeysRequests("node-b")
+	k := w.store.Keys()
+
+	const tasks, runs = "/v1/namespaces/default/tasks", "/v1/namespaces/default/tasks/a/runs/"
+	json1 := func(s task.Spec) string {
+		b, err := json.Marshal(s)
+		must(t, err)
+		return string(b)
+	}
+	uid := func() string {
+		st, err := w.store.Task(ctx, ref("default", "a"))
+		must(t, err)
+		return st.Task.UID
+	}
+	var triggered string
+	isActive := func() { w.active("node-b", "a", id(1, uid())) }
+	isDead := func() {
+		run := w.dead(ref("default", "a"), uid(), 2)
+		w.ended("a", run, task.Failed, func(r *task.Run) { r.UID = uid() })
+	}
+	obeyed := func() { w.obeys("node-a", 1<<40); w.obeys("node-b", 1<<40) }
+	steps := []actorStep{
+		{id: "create-task", method: "POST", path: tasks, body: json1(spec("a", "@daily"))},
+		{id: "apply-task", method: "PUT", path: tasks + "/a", body: json1(spec("a", "@hourly"))},
+		{id: "update-task", method: "PATCH", path: tasks + "/a", body: `{"timeout":"1m"}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+		{id: "apply-tasks", method: "POST", path: "/v1/tasks:batch", body: json1(spec("b", "@daily")) + "\n", header: map[string]string{"Content-Type": "application/x-ndjson"}},
+		{id: "pause-task", method: "POST", path: tasks + "/a/pause", body: `{"reason":"a move"}`},
+		{id: "resume-task", method: "POST", path: tasks + "/a/resume"},
+		{id: "rollback-task", method: "POST", path: tasks + "/a/rollback"},
+		{id: "delete-task", method: "DELETE", path: tasks + "/b"},
+
+		{id: "trigger-task", method: "POST", path: tasks + "/a/trigger", body: `{"env":{"B":"sesame","A":"1"}}`},
+		{id: "cancel-run", method: "POST", path: runs + "RUN/cancel", before: func() {
+			list, err := w.Runs(ctx, "default", "a", client.RunFilter{State: task.Queued})
+			must(t, err)
+			triggered = list[0].ID
+		}},
+		{id: "pause-run", method: "POST", path: runs + id(1, "") + "/pause", before: isActive},
+		{id: "resume-run", method: "POST", path: runs + id(1, "") + "/resume"},
+		{id: "retry-run", method: "POST", path: runs + id(2, "") + "/retry", before: isDead},
+		{id: "dismiss-run", method: "POST", path: runs + id(2, "") + "/dismiss", before: isDead, deletes: true},
+
+		{id: "set-secret", method: "PUT", path: "/v1/namespaces/default/secrets/s", body: `{"values":{"A":"b"}}`},
+		{id: "rotate-secret", method: "POST", path: "/v1/namespaces/default/secrets/s/rotate", before: func() {
+			w.keys["node-a"] = ringOf(secret.NewKey(), former)
+			w.url = w.serve("node-a")
+		}},
+		{id: "delete-secret", method: "DELETE", path: "/v1/namespaces/default/secrets/s"},
+
+		{id: "drain-node", method: "POST", path: "/v1/nodes/node-b/drain"},
+		{id: "cordon-node", method: "POST", path: "/v1/nodes/node-a/cordon"},
+		{id: "resume-node", method: "POST", path: "/v1/nodes/node-b/resume"},
+
+		{id: "freeze", method: "PUT", path: "/v1/cluster/freeze", body: `{"reason":"a move"}`, before: obeyed},
+		{id: "unfreeze", method: "DELETE", path: "/v1/cluster/freeze"},
+		{id: "freeze-namespace", method: "PUT", path: "/v1/namespaces/default/freeze", body: `{"reason":"a move"}`},
+		{id: "unfreeze-namespace", method: "DELETE", path: "/v1/namespaces/default/freeze"},
+
+		{id: "set-cluster", method: "PATCH", path: "/v1/cluster", body: `{"catch_up_rate":7}`},
+		{id: "set-format", method: "PUT", path: "/v1/cluster/format", body: fmt.Sprintf(`{"format":%d}`, store.NewestFormat)},
+		{id: "repair", method: "POST", path: "/v1/audit:repair", before: func() {
+			w.put(k.Ended(ref("default", "gone"), id(1, "aaaa")), task.Run{UID: "aaaa", State: task.Succeeded})
+		}, body: fmt.Sprintf(`{"findings":[{"kind":"orphan_history","key":%q}]}`, k.HistoryOf(ref("default", "gone")))},
+		{id: "recover-cluster", method: "POST", path: "/v1/cluster/recover", before: func() {
+			w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored})
+		}},
+	}
+	exceptions := map[string]string{
+		"next-of-schedule": "writes nothing: the body is a question",
+		"add-member":       "needs an embedded etcd of several members: TestEmbedded_ThreeAgentsAreTheirOwnEtcd in package daemon",
+		"remove-member":    "the same",
+	}
+
+	for _, step := range steps {
+		w.clock.advance(time.Minute)
+		if step.before != nil {
+			step.before()
+		}
+		mine := w.token(func(tok *store.Token) { tok.Who = step.id })
+		actor := actorOf(step.id, mine)
+		path := step.path
+		if strings.Contains(path, runs) {
+			path = strings.NewReplacer("RUN", triggered, "Z-", "Z-"+uid()[:4]).Replace(path)
+		}
+		before := w.dump()
+		there, err := w.store.Present(ctx)
+		must(t, err)
+
+		q := request{method: step.method, path: path, body: step.body, header: map[string]string{"Authorization": "Bearer " + mine}}
+		for name, value := range step.header {
+			q.header[name] = value
+		}
+		if r := w.do(q); r.status/100 != 2 {
+			t.Fatalf("%s: %d %s", step.id, r.status, r.body)
+		}
+
+		named := 0
+		for key, value := range w.dump() {
+			if before[key] != value && strings.Contains(value, actor) {
+				named++
+			}
+			if strings.Contains(value, strings.Split(mine, "_")[2]) {
+				t.Errorf("%s: %s has the token's secret", step.id, key)
+			}
+		}
+		if named == 0 && !step.deletes {
+			t.Errorf("%s: no record names %s", step.id, actor)
+		}
+
+		var told []string
+		named = 0
+		for e, err := range w.Events(ctx, client.EventOptions{After: task.After(there.Revision).String()}) {
+			must(t, err)
+			told = append(told, fmt.Sprintf("%s %s by %q", e.Kind, e.Action, e.Actor))
+			if e.Actor == actor {
+				named++
+			}
+		}
+		if named == 0 {
+			t.Errorf("%s: no event names %s: %q", step.id, actor, told)
+		}
+	}
+
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+		} `json:"paths"`
+	}
+	built, err := builtDocument()
+	must(t, err)
+	must(t, json.Unmarshal(built, &doc))
+	for path, item := range doc.Paths {
+		for method, op := range item {
+			if strings.EqualFold(method, http.MethodGet) {
+				continue
+			}
+			asked := slices.ContainsFunc(steps, func(s actorStep) bool { return s.id == op.OperationID })
+			if asked == (exceptions[op.OperationID] != "") {
+				t.Errorf("%s %s: %s: put it into steps, or into exceptions with the reason", method, path, op.OperationID)
+			}
+		}
+	}
+}
+
+// A manual run's record says who asked for it, and with which variables; that of a retry
+// has those of its own request.
+func TestActors_OfManualRunsAndRetries(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	got, err := w.Trigger(ctx, "default", "a", map[string]string{"B": "sesame", "A": "1"})
+	must(t, err)
+	if got.CreatedBy != w.actor() || !slices.Equal(got.EnvNames, []string{"A", "B"}) {
+		t.Errorf("triggered: %+v", got.Run)
+	}
+	r := w.do(request{method: "GET", path: "/v1/runs"})
+	if !strings.Contains(r.body, `"created_by":"`+w.actor()+`"`) || !strings.Contains(r.body, `"env_names":["A","B"]`) || strings.Contains(r.body, "sesame") {
+		t.Errorf("the list: %s", r.body)
+	}
+
+	w.clock.advance(time.Minute)
+	bob := w.token(func(tok *store.Token) { tok.Who = "bob" })
+	one := w.dead(ref("default", "a"), "", 1)
+	res := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks/a/runs/" + one + "/retry", header: map[string]string{"Authorization": "Bearer " + bob}})
+	var again client.Triggered
+	must(t, json.Unmarshal([]byte(res.body), &again))
+	if again.CreatedBy != actorOf("bob", bob) || !slices.Equal(again.EnvNames, []string{"A"}) || again.RetryOf != one {
+		t.Errorf("run again: %+v", again.Run)
+	}
+	a, err := w.Why(ctx, "default", "a", client.WhyQuestion{})
+	must(t, err)
+	if all := fmt.Sprint(a.Sentence, a.Lines); !strings.Contains(all, "by "+actorOf("bob", bob)) {
+		t.Errorf("why: %s", all)
+	}
+}

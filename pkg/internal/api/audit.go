@@ -1,0 +1,117 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	judge "github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const auditAbout = "All records are read at one revision, a thousand at a time. What seems wrong is looked at again a few seconds later: only what has not " +
+	"changed by then is a finding. The answer is NDJSON: a line about once a second that says how far it is, and one last line with the findings, " +
+	"or with the error that ended it. A node does one audit at a time."
+
+// A pause is long enough for a busy cluster to have gone on, and for nodes to
+// have announced themselves.
+const (
+	minPause = 1
+	maxPause = 60
+)
+
+var pauseParam = param{"pause", "How many seconds lie between the two looks.", number(minPause, maxPause, int(judge.DefaultPause/time.Second))}
+
+// mostRepairs is how many findings one request mends.
+const mostRepairs = 100
+
+func (s *server) auditor() judge.Auditor {
+	return judge.Auditor{Store: s.Store, Ref: s.Ref, Now: s.Now, Node: s.Node}
+}
+
+// audit serves an audit, line by line.
+func (s *server) audit(c *call) (answer, error) {
+	pause, err := c.int(pauseParam.name, int(judge.DefaultPause/time.Second), minPause, maxPause)
+	if err != nil {
+		return answer{}, err
+	}
+	if !s.auditing.CompareAndSwap(false, true) {
+		return answer{}, fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", s.Node).withHint("wait for it, or ask another node")
+	}
+	// Over before the last line: who reads that may ask again at once.
+	over := sync.OnceFunc(func() { s.auditing.Store(false) })
+	defer over()
+	begun := false
+	tell := func(l client.AuditLine) {
+		if !begun {
+			begun = true
+			c.w.Header().Set("Content-Type", linesType)
+		}
+		_ = encodeTo(c.w, l) // if the caller is gone, ctx ends
+		_ = http.NewResponseController(c.w).Flush()
+	}
+	au := s.auditor()
+	au.Pause = time.Duration(pause) * time.Second
+	ctx, cancel := context.WithCancelCause(c.ctx())
+	defer cancel(nil)
+	au.Tell = func(p task.AuditProgress) {
+		tell(client.AuditLine{Progress: &p})
+		if _, err := s.authenticate(ctx, c.r); err != nil && asFailure(err).Status < http.StatusInternalServerError {
+			cancel(err) // an audit may take minutes; the token is not valid any more
+		}
+	}
+	found, err := au.Run(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil && c.ctx().Err() == nil {
+		err = cause
+	}
+	over()
+	switch {
+	case err == nil:
+		tell(client.AuditLine{Audit: &found})
+	case begun:
+		f := asFailure(err)
+		s.logFailure(c.r, f)
+		tell(client.AuditLine{Error: &f.Problem})
+	default:
+		return answer{}, err
+	}
+	return answer{}, nil
+}
+
+// repair mends findings, one after the other, until one fails.
+func (s *server) repair(c *call) (answer, error) {
+	var body client.Repairs
+	if err := c.decode(&body); err != nil {
+		return answer{}, err
+	}
+	if n := len(body.Findings); n == 0 || n > mostRepairs {
+		return answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; give between 1 and %d", n, mostRepairs)
+	}
+	var mended []string
+	results := make([]task.RepairResult, 0, len(body.Findings))
+	for _, r := range body.Findings {
+		res, err := s.auditor().Repair(c.ctx(), r)
+		if err != nil {
+			f := asFailure(err)
+			s.logFailure(c.r, f)
+			res.Result, res.Message = task.RepairFailed, f.Detail
+		}
+		if res.Deleted > 0 {
+			mended = append(mended, fmt.Sprintf("%s %s (%d deleted)", r.Kind, r.Key, res.Deleted))
+			s.log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.actor()))
+		}
+		if results = append(results, res); err != nil {
+			break
+		}
+	}
+	if len(mended) > 0 {
+		s.noteChange(c, "repaired: "+strings.Join(mended, ", "))
+	}
+	return all(results)
+}

@@ -1,0 +1,112 @@
+package api_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// login asks for something with a token, from an address.
+func (w *world) login(from, token string) response {
+	w.t.Helper()
+	return w.do(request{method: "GET", path: "/v1/version", header: map[string]string{"Authorization": "Bearer " + token, "X-Test-From": from}})
+}
+
+func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
+	w := newWorld(t)
+	late := w.token(func(tok *store.Token) { tok.Who = "bob" }) // not used before the flood
+	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
+		t.Fatalf("a valid token: %d", r.status)
+	}
+
+	var secrets []string
+	statuses := map[int]int{}
+	for range 200 {
+		unknown, _, _ := api.NewToken()
+		secrets = append(secrets, strings.Split(unknown, "_")[2])
+		r := w.login("192.0.2.1", unknown)
+		statuses[r.status]++
+		if r.status == 429 && r.header.Get("Retry-After") == "" {
+			t.Fatalf("429 with %v", r.header)
+		}
+	}
+	if statuses[401] < 20 || statuses[429] < 50 || statuses[401]+statuses[429] != 200 {
+		t.Errorf("200 unknown tokens: %v", statuses)
+	}
+
+	// A flood is not in the way of others; nor of a token that this node has seen, although
+	// it comes from the same address.
+	if r := w.login("192.0.2.2", late); r.status != 200 {
+		t.Errorf("a valid token from another address: %d", r.status)
+	}
+	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
+		t.Errorf("a known token from the same address: %d", r.status)
+	}
+
+	lines := w.log.FilterMessage("refused a login").All()
+	if len(lines) == 0 || len(lines) > 10 {
+		t.Errorf("%d lines of log for 200 refused requests", len(lines))
+	}
+	for _, l := range lines {
+		fields := l.ContextMap()
+		if fields["client"] != "192.0.2.1" || fmt.Sprint(fields["token"]) == "" || fmt.Sprint(fields["reason"]) == "" {
+			t.Errorf("logged: %v", fields)
+		}
+		for _, s := range secrets {
+			if strings.Contains(fmt.Sprint(fields), s) {
+				t.Fatalf("the log has a secret: %v", fields)
+			}
+		}
+	}
+	metrics := w.do(request{method: "GET", path: "/metrics", noToken: true}).body
+	for _, want := range []string{
+		fmt.Sprintf("carillon_api_logins_refused_total{code=\"401\"} %d", statuses[401]),
+		fmt.Sprintf("carillon_api_logins_refused_total{code=\"429\"} %d", statuses[429]),
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}
+
+// The id of a token is in logs; whoever knows it must not be able to have it looked up
+// as often as they like, nor to lock its holder out.
+func TestLogins_AWrongSecretOfAKnownTokenIsLimitedToo(t *testing.T) {
+	w := newWorld(t)
+	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
+		t.Fatalf("a valid token: %d", r.status)
+	}
+	limited := false
+	for range 100 {
+		other, _, _ := api.NewToken()
+		wrong := strings.Join(append(strings.Split(w.secret, "_")[:2], strings.Split(other, "_")[2]), "_")
+		limited = limited || w.login("192.0.2.1", wrong).status == 429
+	}
+	if !limited {
+		t.Error("100 wrong secrets were looked up")
+	}
+	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
+		t.Errorf("its holder: %d", r.status)
+	}
+}
+
+func TestLogins_AreLoggedWithTheirReason(t *testing.T) {
+	w := newWorld(t)
+	reader := w.token(func(tok *store.Token) { tok.Role = "reader" })
+	for token, reason := range map[string]string{
+		"":                               "Authorization header",
+		"nonsense":                       "Authorization header",
+		reader:                           "role",
+		"carillon_" + w.secret[9:] + "x": "not known",
+	} {
+		w.login("192.0.2."+fmt.Sprint(len(token)%200), token)
+		lines := w.log.FilterMessage("refused a login").TakeAll()
+		if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["reason"]), reason) {
+			t.Errorf("%d letters: logged %v, want the reason %q", len(token), lines, reason)
+		}
+		w.log.TakeAll()
+	}
+}

@@ -1,0 +1,253 @@
+package api_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// builtDocument is the OpenAPI document of version 1.2.3, built once for all tests. That nodes
+// answer with it, TestOpenAPI_IsWhatTheDocsAreMadeOf shows.
+var builtDocument = sync.OnceValues(func() ([]byte, error) { return api.Document("1.2.3") })
+
+// document reads the OpenAPI document.
+func document(t *testing.T) map[string]any {
+	t.Helper()
+	b, err := builtDocument()
+	must(t, err)
+	var doc map[string]any
+	must(t, json.Unmarshal(b, &doc))
+	return doc
+}
+
+func at(v any, path ...string) any {
+	for _, p := range path {
+		m, _ := v.(map[string]any)
+		v = m[p]
+	}
+	return v
+}
+
+func TestOpenAPI_IsWhole(t *testing.T) {
+	w := newWorld(t)
+	doc := document(t)
+	if v, _ := doc["openapi"].(string); !strings.HasPrefix(v, "3.1.") || at(doc, "info", "version") != "1.2.3" {
+		t.Errorf("openapi %v, info %v", doc["openapi"], doc["info"])
+	}
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			if ref, ok := v["$ref"].(string); ok {
+				parts := strings.Split(ref, "/")
+				if parts[0] != "#" || at(doc, parts[1:]...) == nil {
+					t.Errorf("%s: %s leads nowhere", path, ref)
+				}
+			}
+			for k, inner := range v {
+				walk(path+"/"+k, inner)
+			}
+		case []any:
+			for _, inner := range v {
+				walk(path+"[]", inner)
+			}
+		}
+	}
+	walk("", doc)
+	ids := map[string]bool{}
+	count := 0
+	for path, item := range doc["paths"].(map[string]any) {
+		for method, v := range item.(map[string]any) {
+			op, where := v.(map[string]any), method+" "+path
+			id, _ := op["operationId"].(string)
+			if id == "" || ids[id] || op["summary"] == "" {
+				t.Errorf("%s: operationId %q, summary %q", where, id, op["summary"])
+			}
+			ids[id] = true
+			count++
+			if !strings.HasPrefix(path, "/v1/") {
+				continue
+			}
+			for _, status := range []string{"401", "422", "503"} {
+				if at(op, "responses", status, "content", "application/problem+json", "schema", "$ref") != "#/components/schemas/Problem" {
+					t.Errorf("%s: no problem for %s", where, status)
+				}
+			}
+			if op["security"] == nil {
+				t.Errorf("%s: no security", where)
+			}
+			var in []string
+			params, _ := op["parameters"].([]any)
+			for _, p := range params {
+				if at(p, "in") == "path" {
+					in = append(in, at(p, "name").(string))
+				}
+			}
+			if n := strings.Count(path, "{"); n != len(in) {
+				t.Errorf("%s: parameters of the path: %v", where, in)
+			}
+		}
+	}
+	routes, err := os.ReadFile("testdata/routes.txt")
+	must(t, err)
+	if want := strings.Count(string(routes), "\n"); count != want {
+		t.Errorf("%d operations, want %d", count, want)
+	}
+	if yaml := w.do(request{method: "GET", path: "/openapi.yaml", noToken: true}); !strings.Contains(yaml.body, "openapi: 3.1.") {
+		t.Errorf("YAML: %.80s", yaml.body)
+	}
+}
+
+// Tools that read the document, such as redocly lint, ask for a server, for the security
+// of each operation, and for a description of each tag.
+func TestOpenAPI_SatisfiesLinters(t *testing.T) {
+	doc := document(t)
+	servers, _ := doc["servers"].([]any)
+	if len(servers) != 1 || at(servers[0], "url") != "/" {
+		t.Errorf("servers: %v", servers)
+	}
+	if at(doc, "info", "license", "identifier") != "Apache-2.0" {
+		t.Errorf("info: %v", doc["info"])
+	}
+
+	described := map[string]bool{}
+	tags, _ := doc["tags"].([]any)
+	for _, tag := range tags {
+		name, _ := at(tag, "name").(string)
+		text, _ := at(tag, "description").(string)
+		described[name] = text != ""
+	}
+
+	open := map[string]bool{"/healthz": true, "/readyz": true}
+	for path, item := range doc["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			security, _ := at(op, "security").([]any)
+			if len(security) != 1 {
+				t.Errorf("%s %s: security %v", method, path, security)
+				continue
+			}
+			if requirement, _ := security[0].(map[string]any); (len(requirement) == 0) != open[path] {
+				t.Errorf("%s %s: security %v", method, path, security)
+			}
+			names, _ := at(op, "tags").([]any)
+			for _, name := range names {
+				if text, _ := name.(string); !described[text] {
+					t.Errorf("%s %s: the tag %s has no description", method, path, text)
+				}
+			}
+		}
+	}
+}
+
+// Every route of the contract is there, in the document and in the mux.
+func TestOpenAPI_HasEveryRoute(t *testing.T) {
+	w := newWorld(t)
+	doc := document(t)
+	routes, err := os.ReadFile("testdata/routes.txt")
+	must(t, err)
+	for line := range strings.Lines(string(routes)) {
+		f := strings.Fields(line)
+		method, path := f[0], f[1]
+		if at(doc, "paths", path, strings.ToLower(method)) == nil {
+			t.Errorf("%s %s is not in the document", method, path)
+		}
+		real := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
+		if path == "/v1/audit" {
+			real += "?pause=1" // not longer than it must
+		}
+		if r := w.do(request{method: method, path: real}); r.status == http.StatusMethodNotAllowed || r.Code == "no_such_route" {
+			t.Errorf("%s %s: %d %s", method, real, r.status, r.Code)
+		}
+	}
+}
+
+func TestOpenAPI_DescribesSpec(t *testing.T) {
+	doc := document(t)
+	schema := func(path ...string) any { return at(doc, append([]string{"components", "schemas"}, path...)...) }
+	spec := schema("Spec", "properties").(map[string]any)
+
+	// Exactly the fields of the Go type, at every level that users write.
+	b, err := json.Marshal(task.Defaults())
+	must(t, err)
+	var defaults map[string]any
+	must(t, json.Unmarshal(b, &defaults))
+	for field := range defaults {
+		if spec[field] == nil {
+			t.Errorf("%s is not described", field)
+		}
+	}
+	for _, field := range []string{"start", "end", "jitter", "max_runs", "ttl", "queue", "max_active", "start_deadline", "pause_after_failures", "paused_until", "pause_reason"} {
+		if spec[field] == nil || at(schema("SpecPatch", "properties"), field) == nil {
+			t.Errorf("%s is not described", field)
+		}
+	}
+	required := schema("Spec", "required").([]any)
+	if !slices.Equal(required, []any{"name", "schedule", "action"}) || schema("Spec", "additionalProperties") != false {
+		t.Errorf("required: %v, additional: %v", required, schema("Spec", "additionalProperties"))
+	}
+	for _, c := range []struct {
+		what      string
+		got, want any
+	}{
+		{"duration", at(spec["kill_grace"], "type"), "string"},
+		{"default of a duration", at(spec["kill_grace"], "default"), "10s"},
+		{"schedule is a string", at(at(spec["schedule"], "oneOf").([]any)[0], "type"), "string"},
+		{"schedule is a list", at(at(spec["schedule"], "oneOf").([]any)[1], "type"), "array"},
+		{"zone", at(spec["timezone"], "default"), "UTC"},
+		{"retries", schema("Retry", "properties", "attempts", "maximum"), float64(task.MaxAttempts)},
+		{"a limit of runs", at(spec["max_active"], "maximum"), float64(task.MaxActive)},
+		{"a default of the queue", schema("QueuePolicy", "properties", "limit", "default"), float64(task.DefaultQueue)},
+		{"strict in the queue", schema("QueuePolicy", "additionalProperties"), false},
+		{"exit codes", at(schema("Retry", "properties", "exit_codes"), "items", "maximum"), 255.0},
+		{"a pause", schema("PauseRequest", "additionalProperties"), false},
+		{"strict inside", schema("Retry", "additionalProperties"), false},
+		{"open to more outside", schema("Run", "additionalProperties"), nil},
+		{"time", schema("Run", "properties", "started_at", "format"), "date-time"},
+		{"state", at(schema("Run", "properties", "state", "enum").([]any)[0]), "queued"},
+		{"a task's own field", schema("Task", "properties", "next", "format"), "date-time"},
+		{"a task's embedded field", schema("Task", "properties", "uid", "type"), "string"},
+		{"a list is never null", schema("ListTask", "properties", "items", "type"), "array"},
+		{"a patch takes null", at(schema("SpecPatch", "properties", "timeout", "anyOf").([]any)[1], "type"), "null"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v, want %v", c.what, c.got, c.want)
+		}
+	}
+	for _, overlap := range at(spec["overlap"], "enum").([]any) {
+		s := task.Defaults()
+		s.Name, s.Action, s.Overlap = "a", task.Action{Noop: &task.Noop{}}, overlap.(string)
+		must(t, s.Validate())
+	}
+}
+
+// What docs are made of is what nodes answer, and no operation is left out of it for
+// its tag.
+func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b, err := builtDocument()
+	must(t, err)
+	if string(b) != w.do(request{method: "GET", path: "/openapi.json", noToken: true}).body {
+		t.Error("it is another document")
+	}
+	var doc struct {
+		Tags  []struct{ Name string }
+		Paths map[string]map[string]struct{ Tags []string }
+	}
+	must(t, json.Unmarshal(b, &doc))
+	for path, ops := range doc.Paths {
+		for method, op := range ops {
+			if !slices.ContainsFunc(doc.Tags, func(tag struct{ Name string }) bool { return slices.Contains(op.Tags, tag.Name) }) {
+				t.Errorf("%s %s has tags %v, of which none is told", method, path, op.Tags)
+			}
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// readSpec decodes the body as a spec that belongs under the path's namespace
+// and name; "" takes the body's name.
+func (c *call) readSpec(namespace, name string) (task.Spec, error) {
+	spec, err := task.DecodeSpec(c.body)
+	if err != nil {
+		return spec, err
+	}
+	if spec.Namespace, spec.Name, err = c.identity(namespace, name); err != nil {
+		return spec, err
+	}
+	return spec, c.s.check(&spec)
+}
+
+// identity is where the body's task belongs: the path's namespace and name, from
+// which the body may not differ.
+func (c *call) identity(namespace, name string) (string, string, error) {
+	var said struct{ Name, Namespace *string }
+	if err := json.Unmarshal(c.body, &said); err != nil {
+		return "", "", task.Invalid(task.CodeBadJSON, "", "%s", err)
+	}
+	if said.Namespace != nil && *said.Namespace != namespace {
+		return "", "", task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace of the path, %s; leave it out", task.Quote(*said.Namespace), namespace)
+	}
+	switch {
+	case name == "" && said.Name == nil:
+		return namespace, "", nil
+	case name == "":
+		return namespace, *said.Name, nil
+	case said.Name != nil && *said.Name != name:
+		return "", "", task.Invalid(task.CodeBadValue, "name", "%s is not the name of the path, %s; a task cannot be renamed", task.Quote(*said.Name), name)
+	}
+	return namespace, name, nil
+}
+
+// check validates a spec in full, and puts the time that it is now into @in.
+func (s *server) check(spec *task.Spec) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	if err := schedule.Check(spec.Timing()); err != nil {
+		return err
+	}
+	var err error
+	if spec.Schedule, err = schedule.ResolveIn(spec.Schedule, s.Now()); err != nil {
+		return err
+	}
+	timing, err := spread(spec)
+	if err != nil {
+		return err
+	}
+	return schedule.Check(timing)
+}
+
+// spread is when a task ticks: H stands for what follows from its name.
+func spread(spec *task.Spec) (task.Timing, error) {
+	timing := spec.Timing()
+	var err error
+	timing.Schedule, err = schedule.Spread(spec.Schedule, spec.Namespace, spec.Name)
+	return timing, err
+}
+
+// trustClock is an error if this node may not write its clock's time into an entry.
+func (s *server) trustClock() error {
+	if err := s.Clock(); err != nil {
+		return fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
+			withHint("ask another node, or set this one's clock")
+	}
+	return nil
+}
+
+// createTask serves POST …/tasks.
+func (s *server) createTask(c *call) (answer, error) {
+	ns, err := c.namespace()
+	if err != nil {
+		return answer{}, err
+	}
+	spec, err := c.readSpec(ns, "")
+	if err != nil {
+		return answer{}, err
+	}
+	st, err := s.create(c, spec)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := c.answerTask(http.StatusCreated, st, client.Created)
+	if err == nil {
+		if c.dry {
+			a.status = http.StatusOK
+			return a, nil
+		}
+		a.header["Location"] = []string{"/v1/namespaces/" + spec.Namespace + "/tasks/" + spec.Name}
+	}
+	return a, err
+}
+
+// create writes a new task, once.
+func (s *server) create(c *call, spec task.Spec) (store.Stored, error) {
+	st, err := s.fresh(c, spec)
+	if err != nil {
+		return st, err
+	}
+	if c.dry {
+		if _, err := s.Store.Revisions(c.ctx(), st.Ref); !errors.Is(err, task.ErrNotFound) {
+			if err == nil {
+				err = fmt.Errorf("create task %s: %w", st.Ref, task.ErrExists)
+			}
+			return st, err
+		}
+		st = unborn(st)
+		c.change = c.would(nil, st, client.Created)
+		return st, nil
+	}
+	rev, err := s.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
+	st.Task.Revision, st.EntryMod = rev, rev
+	return st, about(st.Ref.String(), err)
+}
+
+// fresh is a new task, as it is to be written.
+func (s *server) fresh(c *call, spec task.Spec) (store.Stored, error) {
+	if err := s.trustClock(); err != nil {
+		return store.Stored{}, err
+	}
+	now := s.now()
+	spec = settled(spec, now.Time)
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.actor(), Change: task.ChangeCreated}
+	st := store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t}
+	var err error
+	if st.Entry, err = entryOf(t, now, now); err == nil {
+		pausing{now: now, who: c.actor()}.over(store.Stored{}, spec, &st.Entry)
+	}
+	return st, err
+}
+
+// entryOf is the entry of a task, less what it knows of itself.
+func entryOf(t task.Task, from, anchor task.Time) (task.Entry, error) {
+	timing, err := spread(&t.Spec)
+	e := task.NewEntry(t, from, anchor)
+	e.Schedule = timing.Schedule
+	return e, err
+}
+
+// getTask serves GET of a task.
+func (s *server) getTask(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	st, err := s.Store.Task(c.ctx(), ref)
+	if entryBroken(st, err) {
+		st.EntryMod, err = 0, nil // the entry cannot be read: the spec can be shown
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return c.answerTask(http.StatusOK, st, "")
+}
+
+// deleteTask serves DELETE, also of what cannot be decoded.
+func (s *server) deleteTask(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	if c.dry {
+		return c.wouldDelete(ref)
+	}
+	err = retryConflict(c.ctx(), func() error {
+		st, err := s.Store.Revisions(c.ctx(), ref)
+		if err != nil {
+			return err
+		}
+		if err := c.matches(ref, st.Task.Revision); err != nil {
+			return err
+		}
+		_, err = s.Store.BuryTask(c.ctx(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: s.now(), DeletedBy: c.actor()})
+		return about(ref.String(), err)
+	})
+	return answer{status: http.StatusNoContent}, err
+}
+
+// taskKeys serves the keys of a task.
+func (s *server) taskKeys(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	if _, err := s.Store.Revisions(c.ctx(), ref); err != nil {
+		return answer{}, err
+	}
+	keys, err := s.Store.KeysOf(c.ctx(), ref)
+	if err != nil {
+		return answer{}, err
+	}
+	get := "etcdctl get "
+	if s.Etcd != "" {
+		get = "etcdctl --endpoints " + s.Etcd + " get "
+	}
+	out := client.Keys{Items: make([]client.Key, len(keys))}
+	var commands []string
+	for i, key := range keys {
+		out.Items[i] = client.Key(key)
+		switch {
+		case !key.Present:
+		case strings.HasSuffix(key.Key, "/"):
+			commands = append(commands, get+"--prefix "+key.Key)
+		default:
+			commands = append(commands, get+key.Key)
+		}
+	}
+	out.Command = strings.Join(commands, " && ")
+	return answer{status: http.StatusOK, body: out}, nil
+}
+
+// same reports whether two specs say the same, whatever their empty parts are made of.
+func same(a, b task.Spec) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}

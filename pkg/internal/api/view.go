@@ -1,0 +1,222 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// view shows a task as it was just read or written.
+func (s *server) view(ctx context.Context, st store.Stored) (client.Task, error) {
+	var entry *task.Entry
+	if st.EntryMod != 0 {
+		entry = &st.Entry
+	}
+	views, err := s.views(ctx, []task.Task{st.Task}, []*task.Entry{entry})
+	if err != nil {
+		return client.Task{}, err
+	}
+	return views[0], nil
+}
+
+// views shows tasks: when each is due next, by its entry, and how its runs fare.
+func (s *server) views(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
+	return s.viewsWith(ctx, tasks, entries, 0)
+}
+
+// viewsWith is views, each with its last so many runs.
+func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
+	refs := make([]store.Ref, len(tasks))
+	at := make(map[store.Ref]int, len(tasks))
+	for i, t := range tasks {
+		refs[i] = s.Ref(t.Namespace, t.Name)
+		at[refs[i]] = i
+	}
+	outcomes, err := s.Store.Outcomes(ctx, refs, recent)
+	if err != nil {
+		return nil, err
+	}
+	now := s.now()
+	views := make([]client.Task, len(tasks))
+	for i, t := range tasks {
+		views[i] = client.Task{Task: tidy(t)}
+		if past := outcomes[i].Runs; len(past) > 0 {
+			views[i].LastRun = new(inBrief(past[0]))
+		}
+		for _, r := range outcomes[i].Runs[:min(recent, len(outcomes[i].Runs))] {
+			views[i].Recent = append(views[i].Recent, client.PastRun{ID: r.ID, State: r.State, Reason: r.Reason, Count: r.Count})
+		}
+		if e := entries[i]; e != nil {
+			fromEntry(&views[i], e, now)
+		}
+	}
+	if err := s.addActive(ctx, views, at); err != nil {
+		return nil, err
+	}
+	freezes, err := s.Store.Freezes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range views {
+		v := &views[i]
+		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, fails(outcomes[i]), outcomes[i].Waiting > 0)
+	}
+	return views, nil
+}
+
+// stateOf is how a task stands, in a word: what a person should know first.
+func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
+	switch {
+	case !readable:
+		return client.TaskUnreadable
+	case failing:
+		return client.TaskFailing
+	case frozen:
+		return client.TaskFrozen
+	case v.Paused:
+		return client.TaskPaused
+	case v.Active > 0:
+		return client.TaskRunning
+	case waiting:
+		return client.TaskWaiting
+	case v.NoNext != "":
+		return client.TaskEnded
+	}
+	return client.TaskOK
+}
+
+// fails reports whether a task is failing: a run of it has used up its attempts,
+// none has succeeded since, and nobody has dismissed it or had it run again.
+func fails(o store.Outcome) bool {
+	for _, r := range o.Runs {
+		if r.State == task.Succeeded && r.ID > o.Dead {
+			return false
+		}
+	}
+	return o.Dead != ""
+}
+
+// fromEntry shows what the entry of a task knows: how its firing stands.
+func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
+	v.Spec = shownAs(v.Spec, e, now.Time)
+	v.Pause, _ = inForce(e, now.Time)
+	if !v.Paused {
+		v.Pause = nil
+	}
+	if e.Own != nil {
+		v.Counted, v.Failures = e.Own.Runs, e.Own.Failures
+	}
+	next, ok, why := nextTick(e, now.Time)
+	if v.NoNext = why; ok {
+		v.Next, v.LeftMS = next, next.Sub(now.Time).Milliseconds()
+	}
+}
+
+// addActive counts the active runs of tasks, and shows the newest where it is
+// newer than the last that ended.
+func (s *server) addActive(ctx context.Context, views []client.Task, at map[store.Ref]int) error {
+	keys, _, err := s.Store.ScanActive(ctx)
+	if err != nil {
+		return err
+	}
+	newest := map[int]store.RunKey{}
+	parents := map[store.RunKey]bool{} // of parts: however many are active, it is one run
+	for _, k := range keys {
+		i, ok := at[k.Ref]
+		if !ok {
+			continue
+		}
+		if parent, _, is := task.ParentOf(k.Run); is {
+			of := store.RunKey{Ref: k.Ref, Run: parent}
+			if !parents[of] {
+				parents[of] = true
+				views[i].Active++
+			}
+			continue
+		}
+		views[i].Active++
+		if k.Run > newest[i].Run {
+			newest[i] = k.RunKey
+		}
+	}
+	var of []int
+	var wanted []store.RunKey
+	for i, k := range newest {
+		if views[i].LastRun == nil || k.Run > views[i].LastRun.ID {
+			of, wanted = append(of, i), append(wanted, k)
+		}
+	}
+	held, err := s.Store.Attempts(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	for n, h := range held {
+		if h != nil {
+			views[of[n]].LastRun = &h.Run
+		}
+	}
+	return nil
+}
+
+// nextTick is the next tick of an entry after now; false if it has none, and why,
+// if that is for good.
+func nextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string) {
+	if !e.Ticks() {
+		return next, false, ""
+	}
+	if runsLeft(e, 1) == 0 {
+		return next, false, fmt.Sprintf("max_runs: all %d have run", e.MaxRuns)
+	}
+	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
+	if err != nil || sched.Manual() {
+		return next, false, "" // the owner raises the alarm
+	}
+	if e.From.After(now) {
+		now = e.From.Time // ticks up to there are decided
+	}
+	if until, ends := e.Silence(); ends && until.After(now) {
+		now = until.Time
+	}
+	tick, ok := sched.Next(now)
+	switch {
+	case ok:
+	case !e.End.IsZero() && now.After(e.End.Time):
+		why = "ended " + e.End.Format(time.RFC3339)
+	default:
+		why = "its last tick has passed"
+	}
+	return task.At(tick), ok, why
+}
+
+// tidy gives a task that was read with fields missing its empty lists.
+func tidy(t task.Task) task.Task {
+	if t.Schedule == nil {
+		t.Schedule = task.Schedules{}
+	}
+	if t.Retry.On == nil {
+		t.Retry.On = []task.State{}
+	}
+	return t
+}
+
+// answerTask answers with a task as it was just read or written.
+func (c *call) answerTask(status int, st store.Stored, result string) (answer, error) {
+	v, err := c.s.view(c.ctx(), st)
+	if err != nil && c.route.writes && !c.dry {
+		// It is written: what adorns it must not make it look undone.
+		v, err = client.Task{Task: tidy(st.Task)}, nil
+	}
+	v.Result = result
+	if result != "" && result != client.Deleted && c.s.Nodes != nil {
+		v.Warnings = placementWarnings(st.Task.Spec, c.s.Nodes())
+	}
+	if c.dry {
+		v.DryRun = c.change
+	}
+	return answer{status: status, body: v, header: map[string][]string{"Etag": {etag(st.Task.Revision)}}}, err
+}

@@ -1,0 +1,121 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/why"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const whyAbout = "The time is at, or a range is from and to; without any it is the latest tick and the next one. " +
+	"A time is 2026-03-29T02:30, with seconds and an offset such as Z if wanted; without an offset it is a local time of the time zone. A date is its whole day."
+
+var (
+	atParam       = param{"at", "A time, or a date.", huma.Schema{Type: huma.TypeString}}
+	sinceParam    = param{"from", "The beginning of a range; with to.", huma.Schema{Type: huma.TypeString}}
+	untilParam    = param{"to", "The end of a range, which belongs to it. Default: now.", huma.Schema{Type: huma.TypeString}}
+	timezoneParam = param{"timezone", "In which local times are read and shown. Default: the task's.", huma.Schema{Type: huma.TypeString}}
+)
+
+// whyTask serves the question why a task ran then, or did not, or will.
+func (s *server) whyTask(c *call) (answer, error) {
+	ref, err := c.ref()
+	if err != nil {
+		return answer{}, err
+	}
+	q, err := s.question(c, ref)
+	if err != nil {
+		return answer{}, err
+	}
+	from, to := q.Span(s.Now())
+	account, err := s.Store.Account(c.ctx(), ref, from, to)
+	if err != nil {
+		return answer{}, err
+	}
+	if account.Task == nil && account.EntryMade == 0 && account.Deleted == nil && len(account.Broken) == 0 {
+		return answer{}, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+	return answer{status: http.StatusOK, body: why.For(s.facts(ref, account), q)}, nil
+}
+
+// question reads what is asked. Local times are the task's if no zone is given.
+func (s *server) question(c *call, ref store.Ref) (q why.Question, err error) {
+	if q.Timezone = c.query.Get("timezone"); q.Timezone == "" {
+		st, err := s.Store.Task(c.ctx(), ref)
+		if err != nil && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrInvalid) {
+			return q, err
+		}
+		if q.Timezone = st.Task.Timezone; q.Timezone == "" {
+			q.Timezone = task.Defaults().Timezone
+		}
+	}
+	if _, err := schedule.Location(q.Timezone); err != nil {
+		return q, err
+	}
+	for _, p := range []struct {
+		name string
+		to   **why.Moment
+	}{{"at", &q.At}, {"from", &q.From}, {"to", &q.To}} {
+		if !c.query.Has(p.name) {
+			continue
+		}
+		m, err := why.ReadMoment(c.query.Get(p.name), q.Timezone)
+		if err != nil {
+			return q, task.Under(p.name, err)
+		}
+		*p.to = &m
+	}
+	switch {
+	case q.At != nil && (q.From != nil || q.To != nil):
+		return q, task.Invalid(task.CodeBadValue, "at", "a time and a range exclude each other: give at, or from and to")
+	case q.To != nil && q.From == nil:
+		return q, task.Invalid(task.CodeRequired, "from", "a range has a beginning: give from, too")
+	case q.From != nil && q.To == nil:
+		q.To = why.Instant(s.Now())
+	}
+	if from, to := q.Span(s.Now()); to.Before(from) {
+		if !c.query.Has("to") {
+			return q, task.Invalid(task.CodeRequired, "to", "is needed when from is a time to come: a range ends now, unless to says when")
+		}
+		return q, task.Invalid(task.CodeBadValue, "to", "is before from")
+	}
+	return q, nil
+}
+
+// facts are an account as package why has it.
+func (s *server) facts(ref store.Ref, a store.Account) why.Facts {
+	f := why.Facts{
+		Namespace: ref.Namespace, Name: ref.Name, Shard: ref.Shard,
+		Task: a.Task, Entry: a.Entry, Versions: a.Versions,
+		Runs: a.Runs, Late: a.Late, Dead: a.Dead, Newer: a.Newer, CutAt: a.CutAt.Time,
+		Nodes: a.Nodes, Freezes: a.Freezes, Now: s.now().Time, Revision: a.Revision,
+	}
+	if d := a.Deleted; d != nil {
+		f.Deleted = &task.Deletion{UID: d.UID, Generation: d.Generation, At: d.DeletedAt, By: d.DeletedBy, Why: d.Why}
+	}
+	if o := a.Owner; o != nil {
+		f.Owner = &why.Owner{Node: o.Node, Since: o.Since.Time, Previous: o.Previous}
+	}
+	if w := a.Watermark; w != nil {
+		f.Watermark = &why.Watermark{Time: w.Time.Time, All: w.Decided(w.Time, ref.String())}
+		f.Covered = a.EntryMade > 0 && a.EntryMade <= w.Seen
+	}
+	keys := s.Store.Keys()
+	for _, key := range a.Broken {
+		switch k, ok := keys.ParseShard(key); {
+		case key == keys.Spec(ref):
+			f.BrokenTask = append(f.BrokenTask, "spec")
+		case key == keys.Entry(ref):
+			f.BrokenTask = append(f.BrokenTask, "entry")
+		case ok && k.Run != "":
+			f.Broken = append(f.Broken, k.Run)
+		}
+	}
+	return f
+}

@@ -1,0 +1,213 @@
+package importer
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+)
+
+var calendarWords = map[string]string{
+	"minutely": "*-*-* *:*:00", "hourly": "*-*-* *:00:00", "daily": "*-*-* 00:00:00", "monthly": "*-*-01 00:00:00", "weekly": "Mon *-*-* 00:00:00",
+	"yearly": "*-01-01 00:00:00", "annually": "*-01-01 00:00:00", "quarterly": "*-01,04,07,10-01 00:00:00", "semiannually": "*-01,07-01 00:00:00",
+}
+
+// Calendar translates a calendar event of systemd, as OnCalendar= has it, into a cron
+// expression and a time zone, "" if it names none. Not all of them have one: years,
+// parts of seconds, days counted from a month's end but the last, and a weekday
+// together with days of the month, of which systemd wants both and cron either.
+func Calendar(text string) (expr, zone string, err error) {
+	words := strings.Fields(text)
+	if n := len(words); n > 1 {
+		if _, err := schedule.Location(words[n-1]); err == nil && !strings.ContainsAny(words[n-1], ":*") {
+			zone, words = words[n-1], words[:n-1]
+		}
+	}
+	if len(words) == 1 {
+		if full, ok := calendarWords[strings.ToLower(words[0])]; ok {
+			words = strings.Fields(full)
+		}
+	}
+	e := calendarEvent{weekdays: "*", month: "*", day: "*", clock: [3]string{"0", "0", "0"}}
+	for i, word := range words {
+		switch {
+		case strings.Contains(word, ":"):
+			err = e.time(word)
+		case strings.ContainsAny(word, "-~") && !weekdays.MatchString(word):
+			err = e.date(word)
+		case i == 0 && weekdays.MatchString(word):
+			e.weekdays, err = weekday(word)
+		default:
+			err = fmt.Errorf("%s is neither weekdays nor a date nor a time", quote(word))
+		}
+		if err != nil {
+			return "", "", err
+		}
+	}
+	if len(words) == 0 {
+		return "", "", fmt.Errorf("is empty")
+	}
+	expr, err = e.cron()
+	return expr, zone, err
+}
+
+// calendarEvent is a calendar event in fields of cron; weekdays are numbers.
+type calendarEvent struct {
+	weekdays, month, day string
+	clock                [3]string // hour, minute, second
+}
+
+var (
+	weekdays = regexp.MustCompile(`(?i)^(mon|tue|wed|thu|fri|sat|sun)[a-z]*((,|\.\.|-)(mon|tue|wed|thu|fri|sat|sun)[a-z]*)*,?$`)
+	dayName  = regexp.MustCompile(`(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*`)
+	dayNames = strings.Fields("sun mon tue wed thu fri sat")
+)
+
+// weekday lists the days of a week as numbers. Weeks begin on Monday, and a range does
+// not go over their end.
+func weekday(word string) (string, error) {
+	numbered := dayName.ReplaceAllStringFunc(word, func(name string) string {
+		return strconv.Itoa(slices.Index(dayNames, strings.ToLower(name[:3])))
+	})
+	var days []int
+	for item := range strings.SplitSeq(strings.Trim(numbered, ","), ",") {
+		from, to, ranged := strings.Cut(strings.ReplaceAll(item, "..", "-"), "-")
+		a, err1 := strconv.Atoi(from)
+		b, err2 := a, error(nil)
+		if ranged {
+			b, err2 = strconv.Atoi(to)
+		}
+		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // ſun folds to sun, and is no day
+			return "", fmt.Errorf("weekdays %s cannot be read", quote(word))
+		}
+		if ranged && (a+6)%7 >= (b+6)%7 {
+			return "", fmt.Errorf("weekdays %s: a range goes forward, in a week from Monday to Sunday", quote(word))
+		}
+		for d := a; ; d = (d + 1) % 7 {
+			days = append(days, d)
+			if d == b {
+				break
+			}
+		}
+	}
+	slices.Sort(days)
+	days = slices.Compact(days)
+	if len(days) == 7 {
+		return "*", nil
+	}
+	texts := make([]string, len(days))
+	for i, d := range days {
+		texts[i] = strconv.Itoa(d)
+	}
+	return strings.Join(texts, ","), nil
+}
+
+func (e *calendarEvent) date(word string) (err error) {
+	if month, day, fromEnd := strings.Cut(word, "~"); fromEnd {
+		if n, err := strconv.Atoi(day); err != nil || n != 1 {
+			return fmt.Errorf("%s: of the days counted from a month's end only the last has a counterpart", quote(word))
+		}
+		word, e.day = month, "L"
+	} else {
+		at := strings.LastIndex(word, "-")
+		if e.day, err = calendarField(word[at+1:], 1, 31, "day"); err != nil {
+			return err
+		}
+		word = word[:at]
+	}
+	year, month, full := strings.Cut(word, "-")
+	if !full {
+		year, month = "*", word
+	}
+	if year != "*" {
+		return fmt.Errorf("the year %s has no counterpart: a task has start and end", quote(year))
+	}
+	e.month, err = calendarField(month, 1, 12, "month")
+	return err
+}
+
+func (e *calendarEvent) time(word string) (err error) {
+	parts := strings.Split(word, ":")
+	if len(parts) > 3 {
+		return fmt.Errorf("%s is no time", quote(word))
+	}
+	for i, part := range parts {
+		if e.clock[i], err = calendarField(part, 0, []int{23, 59, 59}[i], []string{"hour", "minute", "second"}[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// calendarField turns a component into a field of cron: *, lists, a..b, and n/step.
+// systemd does not know */step, nor a * in a list.
+func calendarField(text string, low, high int, what string) (string, error) {
+	if text == "" {
+		return "", fmt.Errorf("the %s is missing", what)
+	}
+	if text == "*" {
+		return text, nil
+	}
+	if strings.Contains(text, ".") && !strings.Contains(text, "..") {
+		return "", fmt.Errorf("%s %s: parts of a second have no counterpart", what, quote(text))
+	}
+	var out []string
+	for item := range strings.SplitSeq(text, ",") {
+		values, step, stepped := strings.Cut(item, "/")
+		from, to, ranged := strings.Cut(values, "..")
+		field := ""
+		a, b, err := numbers(from, to, ranged)
+		switch {
+		case err != nil || a < low || b > high || a > b:
+			return "", fmt.Errorf("%s %s is not within %d to %d", what, quote(item), low, high)
+		case ranged:
+			field = fmt.Sprintf("%d-%d", a, b)
+		case stepped:
+			field = fmt.Sprintf("%d-%d", a, high)
+		default:
+			field = strconv.Itoa(a)
+		}
+		if stepped {
+			n, err := strconv.Atoi(step)
+			if err != nil || n < 1 || n > high-a {
+				return "", fmt.Errorf("%s %s: a period is a number, and the first repetition at most %d", what, quote(item), high)
+			}
+			field += "/" + strconv.Itoa(n)
+		}
+		out = append(out, field)
+	}
+	return strings.Join(out, ","), nil
+}
+
+func numbers(from, to string, ranged bool) (a, b int, err error) {
+	if a, err = strconv.Atoi(from); err != nil || !ranged {
+		return a, a, err
+	}
+	b, err = strconv.Atoi(to)
+	return a, b, err
+}
+
+// weeks are the days of a month that are its first week, its second, and so on.
+var weeks = map[string]int{"1-7": 1, "8-14": 2, "15-21": 3, "22-28": 4}
+
+func (e calendarEvent) cron() (string, error) {
+	if e.weekdays != "*" && !strings.HasPrefix(e.day, "*") { // with a * in front cron wants both, too
+		nth, ok := weeks[e.day]
+		if !ok {
+			return "", fmt.Errorf("weekdays together with days of the month have no counterpart, but for the first seven days, the second, and so on")
+		}
+		var days []string
+		for d := range strings.SplitSeq(e.weekdays, ",") {
+			days = append(days, fmt.Sprintf("%s#%d", d, nth))
+		}
+		e.weekdays, e.day = strings.Join(days, ","), "*"
+	}
+	fields := []string{e.clock[1], e.clock[0], e.day, e.month, e.weekdays}
+	if e.clock[2] != "0" {
+		fields = slices.Insert(fields, 0, e.clock[2])
+	}
+	return strings.Join(fields, " "), nil
+}

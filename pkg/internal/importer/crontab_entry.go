@@ -1,0 +1,165 @@
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// entry is a line of a crontab that is a job.
+type entry struct {
+	schedule, user, command string
+	wild                    bool // the minute or the hour starts with *: cron runs it by the clock alone when clocks change
+	notes                   []string
+}
+
+var nicknames = strings.Fields("@yearly @annually @monthly @weekly @daily @midnight @hourly")
+
+// readEntry reads a job's line, which begins with its first field.
+func readEntry(line string, system bool) (e entry, err error) {
+	if strings.HasPrefix(line, "@") {
+		word, rest := field(line)
+		switch {
+		case word == "@reboot":
+			return e, errors.New("@reboot has no counterpart: a task has times, and no boots; a systemd unit is the place for it")
+		case word == "@every_minute":
+			e.schedule = "* * * * *"
+		case slices.Contains(nicknames, word):
+			e.schedule = word
+		default:
+			return e, fmt.Errorf("%s is not one of %s", quote(word), strings.Join(nicknames, ", "))
+		}
+		line = rest
+	} else {
+		if strings.HasPrefix(line, "-") {
+			line = line[1:]
+			e.notes = append(e.notes, "the - before the minute, by which cron does not log a run, has no counterpart")
+		}
+		fields := make([]string, 5)
+		for i := range fields {
+			if fields[i], line = field(line); !looksLikeField(fields[i]) {
+				return e, fmt.Errorf("neither a job nor a setting: %s stands where %s should", quote(fields[i]), fieldNames[i])
+			}
+		}
+		e.wild = fields[0][0] == '*' || fields[1][0] == '*'
+		for i := range fields {
+			if fields[i], err = random(i, fields[i]); err != nil {
+				return e, err
+			}
+			if fields[i], err = cronSteps(i, fields[i]); err != nil {
+				return e, err
+			}
+		}
+		e.schedule = strings.Join(fields, " ")
+	}
+	if strings.Contains(e.schedule, "H(") {
+		e.notes = append(e.notes, "~ is drawn anew whenever cron starts; H is a value for good, by the task's name")
+	}
+	if system {
+		if e.user, line = field(line); e.user == "" {
+			return e, errors.New("there is no user, which a system's crontab has before the command; --user says that it is one of a user")
+		}
+	}
+	if strings.HasPrefix(line, "*") || e.user == "*" {
+		return e, errors.New("a * follows the five fields: cron has no sixth, and refuses the line")
+	}
+	e.command = strings.TrimRight(line, " \t")
+	if e.command == "" {
+		return e, errors.New("there is no command")
+	}
+	return e, nil
+}
+
+// field cuts a word off a line.
+func field(line string) (word, rest string) {
+	at := strings.IndexAny(line, " \t")
+	if at < 0 {
+		return line, ""
+	}
+	return line[:at], strings.TrimLeft(line[at:], " \t")
+}
+
+var (
+	fieldNames = []string{"the minute", "the hour", "the day of the month", "the month", "the day of the week"}
+	oneField   = regexp.MustCompile(`^([*~]|\d+|(?i:sun|mon|tue|wed|thu|fri|sat|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\b)[A-Za-z0-9*,/~-]*$`)
+)
+
+func looksLikeField(word string) bool { return oneField.MatchString(word) }
+
+var bounds = [5][2]int{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
+
+// random puts H for the ranges of cronie of which it draws a value: 0~30.
+func random(i int, text string) (string, error) {
+	if !strings.Contains(text, "~") {
+		return text, nil
+	}
+	items := strings.Split(text, ",")
+	for n, item := range items {
+		values, step, stepped := strings.Cut(item, "/")
+		low, high, drawn := strings.Cut(values, "~")
+		if !drawn {
+			continue
+		}
+		from, to := bounds[i][0], bounds[i][1]
+		var err1, err2 error
+		if low != "" {
+			from, err1 = strconv.Atoi(low)
+		}
+		if high != "" {
+			to, err2 = strconv.Atoi(high)
+		}
+		if err1 != nil || err2 != nil {
+			return "", fmt.Errorf("%s: a range of which a value is drawn has numbers on both sides of ~, or none", quote(item))
+		}
+		if items[n] = fmt.Sprintf("H(%d-%d)", from, to); stepped {
+			items[n] += "/" + step
+		}
+	}
+	return strings.Join(items, ","), nil
+}
+
+// cronSteps checks and rewrites the steps of a field that cron and Carillon read in
+// different ways. Cron takes a step beyond the field's maximum, which leaves the first
+// value: */60 in the minutes is 0. A step without a range is refused by Debian's cron,
+// and ignored by others.
+func cronSteps(i int, text string) (string, error) {
+	highest := bounds[i][1]
+	if i == 4 {
+		highest = 7
+	}
+	items := strings.Split(text, ",")
+	for n, item := range items {
+		values, step, stepped := strings.Cut(item, "/")
+		if !stepped || strings.HasPrefix(item, "H") {
+			continue
+		}
+		low, _, ranged := strings.Cut(values, "-")
+		if !ranged && values != "*" {
+			return "", fmt.Errorf("%s: cron refuses a step without a range, or ignores it: write %s, or %s-%d/%s", quote(item), low, low, bounds[i][1], step)
+		}
+		period, err := strconv.Atoi(step)
+		if err != nil || period <= highest {
+			continue // what is not a number is refused with the rest of the language
+		}
+		switch {
+		case values != "*":
+			items[n] = low
+		case i == 2 || i == 4:
+			items[n] = fmt.Sprintf("*/%d", highest) // the * decides the day rule; the only day is the first
+		default:
+			items[n] = strconv.Itoa(bounds[i][0])
+		}
+	}
+	return strings.Join(items, ","), nil
+}
+
+func quote(s string) string {
+	const most = 40
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return strconv.Quote(s)
+}

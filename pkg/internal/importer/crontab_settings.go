@@ -1,0 +1,195 @@
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// settings are a crontab's variables as they stand at a line.
+type settings struct {
+	env   map[string]string
+	zone  string
+	delay task.Duration // RANDOM_DELAY
+}
+
+// assignment reads NAME = VALUE, either of which may be quoted; false: the line is
+// something else. Nothing is expanded, as in cron.
+func assignment(line string) (name, value string, ok bool) {
+	name, rest, quoted := unquoted(line)
+	if !quoted {
+		at := strings.IndexAny(line, "= \t")
+		if at <= 0 {
+			return "", "", false
+		}
+		name, rest = line[:at], line[at:]
+	}
+	rest = strings.TrimLeft(rest, " \t")
+	if name == "" || !strings.HasPrefix(rest, "=") {
+		return "", "", false
+	}
+	rest = strings.TrimSpace(rest[1:])
+	if v, more, quoted := unquoted(rest); quoted {
+		return name, v, strings.TrimSpace(more) == ""
+	}
+	if rest != "" && (rest[0] == '"' || rest[0] == '\'') {
+		return "", "", false // the quote has no end
+	}
+	return name, rest, true
+}
+
+// unquoted cuts a quoted text off a line.
+func unquoted(line string) (text, rest string, ok bool) {
+	if line == "" || line[0] != '"' && line[0] != '\'' {
+		return "", line, false
+	}
+	return strings.Cut(line[1:], line[:1])
+}
+
+// assign takes a setting, which holds for the lines below it.
+func (r *crontabReader) assign(at Place, name, value string) {
+	v := &r.vars
+	switch name {
+	case "CRON_TZ":
+		zone := strings.TrimPrefix(value, ":")
+		if zone == "" {
+			zone = r.Timezone
+		} else if _, err := schedule.Location(zone); err != nil {
+			r.result.refuse(at, "CRON_TZ: %v; the lines below keep the zone above", err)
+			return
+		}
+		v.zone = zone
+		return
+	case "RANDOM_DELAY":
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 0 || n > 24*60 {
+			r.result.refuse(at, "RANDOM_DELAY: %s is not a number of minutes up to 1440", quote(value))
+			return
+		}
+		v.delay = task.Duration(time.Duration(n) * time.Minute)
+		return
+	case "LOGNAME":
+		return // cron passes it by
+	case "MAILTO", "MAILFROM":
+		if value != "" && value != `""` {
+			r.result.note(at, "%s has no counterpart: nobody is mailed; what a run writes is kept, see carillon logs", name)
+		}
+	case "TZ":
+		r.result.note(at, "TZ is a variable of the commands, as in cron; what moves their times is CRON_TZ or --timezone")
+	case "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING":
+		r.result.note(at, "%s is about mails, which nobody gets", name)
+		return
+	}
+	if strings.HasPrefix(name, "CARILLON_") {
+		r.result.refuse(at, "%s: names that begin with CARILLON_ are set by Carillon", name)
+		return
+	}
+	v.env = maps.Clone(v.env) // jobs above have the former one
+	if v.env == nil {
+		v.env = map[string]string{}
+	}
+	v.env[name] = value
+}
+
+const cronPath = "/usr/bin:/bin"
+
+// shells take a here-document as sh does.
+var shells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
+
+// process is the action of a line: its command up to the first %, by the shell in
+// force; what follows is the command's standard input.
+func (v settings) process(user, command string) (p task.Process, notes []string, err error) {
+	env := maps.Clone(v.env)
+	shell := env["SHELL"]
+	if shell == "" || shell == "/bin/sh" {
+		delete(env, "SHELL")
+		shell = "/bin/sh"
+	}
+	if env["PATH"] == cronPath {
+		delete(env, "PATH")
+	}
+	if home := env["HOME"]; path.IsAbs(home) {
+		p.Dir = home
+	} else if _, set := env["HOME"]; set {
+		delete(env, "HOME")
+		notes = append(notes, "HOME is no absolute path: the user's own counts")
+	}
+	line, input, fed := split(command)
+	if strings.TrimSpace(line) == "" {
+		return p, nil, errors.New("there is no command before the %")
+	}
+	if fed {
+		if !slices.Contains(shells, path.Base(shell)) {
+			return p, nil, fmt.Errorf("%% is standard input, which a task for the shell %s cannot have: write the command so that it needs none", shell)
+		}
+		// The command is quoted as a whole: one that is not a whole command (often there
+		// is a % between quotes) would go on in what is its input.
+		line = "exec " + shellQuote(shell) + " -c " + shellQuote(line) + " <<'" + delimiter(input) + "'\n" + input + delimiter(input)
+	}
+	p.User, p.Env = user, env
+	if len(env) == 0 {
+		p.Env = nil
+	}
+	if shell == "/bin/sh" {
+		p.Shell = line
+	} else {
+		p.Command = []string{shell, "-c", line}
+	}
+	return p, notes, nil
+}
+
+// split parts a command from its standard input at the first % that has no
+// backslash before it. Further ones are ends of lines; \% is a %.
+func split(text string) (command, input string, fed bool) {
+	var b strings.Builder
+	escaped := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case escaped && c == '%':
+			b.WriteByte('%')
+			escaped = false
+		case escaped:
+			b.WriteByte('\\')
+			// In the input a second one is the next's; in the command it is not.
+			if escaped = fed && c == '\\'; !escaped {
+				b.WriteByte(c)
+			}
+		case c == '\\':
+			escaped = true
+		case c == '%' && !fed:
+			command, fed = b.String(), true
+			b.Reset()
+		case c == '%':
+			b.WriteByte('\n')
+		default:
+			b.WriteByte(c)
+		}
+	}
+	if escaped {
+		b.WriteByte('\\')
+	}
+	if !fed {
+		return b.String(), "", false
+	}
+	if input = b.String(); input != "" && !strings.HasSuffix(input, "\n") {
+		input += "\n"
+	}
+	return command, input, input != ""
+}
+
+// delimiter ends a here-document, and is no line of it.
+func delimiter(input string) string {
+	d := "END"
+	for slices.Contains(strings.Split(input, "\n"), d) {
+		d += "_"
+	}
+	return d
+}

@@ -1,0 +1,241 @@
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// commands makes one action of all that a service starts, in its order: a command, or
+// a line for the shell where there are several, or variables.
+func (t *timer) commands(u Unit, x expander) (command []string, shell string, err error) {
+	var parts []string
+	plain, splits := true, false
+	add := func(key, after string) error {
+		for _, v := range u.all("Service", key) {
+			e, err := readExec(v.value, x)
+			if err != nil {
+				return fmt.Errorf("%s=%s: %w", key, v.value, err)
+			}
+			if e.privileged {
+				t.note("%s: the + or ! before the command, by which it has more rights, has no counterpart", key)
+			}
+			line := e.shell()
+			if after != "" {
+				line += after
+			} else if e.forgiven {
+				line = "{ " + line + " || true; }"
+			}
+			command = e.plain()
+			plain = plain && command != nil && after == "" && !e.forgiven
+			splits = splits || slices.ContainsFunc(e.words, e.alone)
+			parts = append(parts, line)
+		}
+		return nil
+	}
+	for _, k := range [][2]string{{"ExecCondition", " || exit 0"}, {"ExecStartPre", ""}, {"ExecStart", ""}, {"ExecStartPost", ""}} {
+		if err := add(k[0], k[1]); err != nil {
+			return nil, "", err
+		}
+	}
+	if len(u.all("Service", "ExecStart")) == 0 {
+		return nil, "", errors.New("it has no ExecStart")
+	}
+	if plain && len(parts) == 1 {
+		return command, "", nil
+	}
+	if splits {
+		shell = "set -f\n" // what a variable has is split into words, and no pattern
+	}
+	for i, p := range parts {
+		switch {
+		case i == 0:
+			shell += p
+		case strings.HasSuffix(parts[i-1], " || exit 0"):
+			shell += "\n" + p
+		default:
+			shell += " &&\n" + p
+		}
+	}
+	return nil, shell, nil
+}
+
+// exec is a command of a unit.
+type exec struct {
+	words      []word
+	forgiven   bool // -: that it fails does not count
+	privileged bool // +, !
+	literal    bool // :, no variables
+}
+
+func readExec(text string, x expander) (e exec, err error) {
+	named := false
+	for text != "" && strings.ContainsRune("@-:+!|", rune(text[0])) {
+		switch text[0] {
+		case '-':
+			e.forgiven = true
+		case ':':
+			e.literal = true
+		case '@':
+			named = true
+		case '+', '!':
+			e.privileged = true
+		}
+		text = text[1:]
+	}
+	words, err := splitWords(text)
+	if err != nil {
+		return e, err
+	}
+	for i := range words {
+		if words[i].text, err = x.expand(words[i].text); err != nil {
+			return e, err
+		}
+	}
+	if named && len(words) > 1 { // the second is only what the program is told of its name
+		words = append(words[:1], words[2:]...)
+	}
+	if len(words) == 0 {
+		return e, errors.New("there is no command")
+	}
+	for _, w := range words {
+		if w.text == ";" && !w.quoted {
+			return e, errors.New("several commands with ; between them are not read: give each an ExecStart of its own")
+		}
+	}
+	e.words = words
+	return e, nil
+}
+
+var variable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*`)
+
+// plain are the words of a command without variables; nil: it has some.
+func (e exec) plain() (list []string) {
+	for _, w := range e.words {
+		for _, m := range variable.FindAllString(w.text, -1) {
+			if m != "$$" && !e.literal {
+				return nil
+			}
+		}
+		list = append(list, w.dollars(e.literal))
+	}
+	return list
+}
+
+// shell is the command as a line for the shell, which takes variables as systemd does:
+// $NAME alone is split into words, ${NAME} is not.
+func (e exec) shell() string {
+	var out []string
+	for _, w := range e.words {
+		switch {
+		case e.alone(w):
+			out = append(out, w.text)
+		case e.literal || !variable.MatchString(w.text):
+			out = append(out, shellQuote(w.text))
+		default:
+			out = append(out, w.withVariables())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// alone reports whether a word is one variable, whose value is split into words.
+func (e exec) alone(w word) bool {
+	return !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variable.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
+}
+
+// word is a word of a command.
+type word struct {
+	text   string
+	quoted bool
+}
+
+// dollars puts $ for $$.
+func (w word) dollars(literal bool) string {
+	if literal {
+		return w.text
+	}
+	return strings.ReplaceAll(w.text, "$$", "$")
+}
+
+// withVariables is a word for the shell in which only ${NAME} is expanded.
+func (w word) withVariables() string {
+	var b strings.Builder
+	last := 0
+	for _, at := range variable.FindAllStringIndex(w.text, -1) {
+		m := w.text[at[0]:at[1]]
+		if m != "$$" && !strings.HasPrefix(m, "${") {
+			continue // within a word it is text
+		}
+		if at[0] > last {
+			b.WriteString(shellQuote(w.text[last:at[0]]))
+		}
+		if m == "$$" {
+			b.WriteString("'$'")
+		} else {
+			b.WriteString(`"` + m + `"`)
+		}
+		last = at[1]
+	}
+	if last < len(w.text) {
+		b.WriteString(shellQuote(w.text[last:]))
+	}
+	return b.String()
+}
+
+var harmless = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+func shellQuote(s string) string {
+	if harmless.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+var escapes = map[byte]byte{'a': 7, 'b': 8, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11, '\\': '\\', '"': '"', '\'': '\'', 's': ' '}
+
+// splitWords splits a line as systemd does: quotes around whole words, and escapes as
+// in C.
+func splitWords(text string) (words []word, err error) {
+	var b strings.Builder
+	var quote byte
+	within, quoted := false, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			if i++; i == len(text) {
+				return nil, errors.New("it ends in a backslash")
+			}
+			e, ok := escapes[text[i]]
+			if !ok {
+				return nil, fmt.Errorf(`the escape \%c is not read`, text[i])
+			}
+			b.WriteByte(e)
+			within = true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			b.WriteByte(c)
+		case c == '"' || c == '\'':
+			quote, within, quoted = c, true, true
+		case c == ' ' || c == '\t':
+			if within {
+				words = append(words, word{b.String(), quoted})
+			}
+			b.Reset()
+			within, quoted = false, false
+		default:
+			b.WriteByte(c)
+			within = true
+		}
+	}
+	if quote != 0 {
+		return nil, errors.New("a quote has no end")
+	}
+	if within {
+		words = append(words, word{b.String(), quoted})
+	}
+	return words, nil
+}

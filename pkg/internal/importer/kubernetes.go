@@ -1,0 +1,83 @@
+package importer
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+)
+
+// Kubernetes reads the CronJobs of a file of YAML or JSON: several documents, and
+// lists of objects. Objects of other kinds are passed by, and counted in a note. A
+// file that cannot be read is refused as a whole.
+//
+// A container becomes a process of the node: its image, its volumes and all else that
+// makes it a container is named in the job's notes. One without a command, which is
+// then in the image, and a pod of several containers cannot be taken; as shadows they
+// can, since those start nothing.
+func Kubernetes(file, text string, o Options) Result {
+	var r Result
+	values, err := manifest.Values(file, []byte(text))
+	if err != nil {
+		at, why := Place{File: file}, err.Error()
+		var fault *manifest.Error
+		if errors.As(err, &fault) {
+			at.Line, why = fault.Line, fault.Err.Error()
+		}
+		if strings.Contains(text, "{{") {
+			why += "; a chart's templates are to be rendered first: helm template"
+		}
+		r.refuse(at, "%s", why)
+		return r
+	}
+	others := map[string]int{}
+	for _, v := range values {
+		r.object(file, v, o, others)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(others)) {
+		r.note(Place{File: file}, "%d of kind %s passed by: only CronJobs have a schedule", others[kind], kind)
+	}
+	return r
+}
+
+// head is what says what an object is.
+type head struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+}
+
+// object takes an object, or those of a list.
+func (r *Result) object(file string, v manifest.Value, o Options, others map[string]int) {
+	at := Place{file, v.Line()}
+	var h head
+	if err := v.Decode(&h); err != nil || h.Kind == "" {
+		r.refuse(at, "is no object of Kubernetes, which has a kind")
+		return
+	}
+	switch {
+	case strings.HasSuffix(h.Kind, "List"):
+		for _, item := range v.Items("items") {
+			r.object(file, item, o, others)
+		}
+	case h.Kind == "CronJob" && strings.HasPrefix(h.APIVersion, "batch/"):
+		var job cronJob
+		if err := v.Decode(&job); err != nil {
+			why := err.Error()
+			var typed *json.UnmarshalTypeError
+			if errors.As(err, &typed) {
+				why = typed.Field + ": a " + typed.Value + " cannot stand here"
+			}
+			r.refuse(at, "%s: %s", quote(h.Metadata.Name), why)
+			return
+		}
+		r.cronJob(at, job, o)
+	default:
+		others[h.Kind]++
+	}
+}

@@ -1,0 +1,255 @@
+package importer
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// cronJob is what is read of one. Values that are only named in notes are of any type.
+type cronJob struct {
+	Metadata struct {
+		Name      string         `json:"name"`
+		Namespace string         `json:"namespace"`
+		Labels    map[string]any `json:"labels"`
+	} `json:"metadata"`
+	Spec struct {
+		Schedule                   string `json:"schedule"`
+		TimeZone                   string `json:"timeZone"`
+		Suspend                    bool   `json:"suspend"`
+		ConcurrencyPolicy          string `json:"concurrencyPolicy"`
+		StartingDeadlineSeconds    *int64 `json:"startingDeadlineSeconds"`
+		SuccessfulJobsHistoryLimit *int64 `json:"successfulJobsHistoryLimit"`
+		FailedJobsHistoryLimit     *int64 `json:"failedJobsHistoryLimit"`
+		JobTemplate                struct {
+			Spec jobSpec `json:"spec"`
+		} `json:"jobTemplate"`
+	} `json:"spec"`
+}
+
+type jobSpec struct {
+	BackoffLimit          *int64 `json:"backoffLimit"`
+	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds"`
+	Parallelism           *int64 `json:"parallelism"`
+	Completions           *int64 `json:"completions"`
+	Template              struct {
+		Spec map[string]any `json:"spec"`
+	} `json:"template"`
+	rest map[string]any // whatever there is
+}
+
+// UnmarshalJSON also keeps what is not known, to be named.
+func (j *jobSpec) UnmarshalJSON(b []byte) error {
+	type plain jobSpec
+	if err := json.Unmarshal(b, (*plain)(j)); err != nil {
+		return err
+	}
+	return json.Unmarshal(b, &j.rest)
+}
+
+// cronJob makes a task of a CronJob.
+func (r *Result) cronJob(at Place, c cronJob, o Options) {
+	k := &kubernetesJob{job: Job{Place: at}}
+	s := o.spec("kubernetes", c.Metadata.Namespace)
+	if o.Namespace == "" && c.Metadata.Namespace != "" {
+		s.Namespace = c.Metadata.Namespace
+	}
+	s.Name = joined(slug(o.Prefix), c.Metadata.Name)
+	k.labels(&s, c.Metadata.Labels)
+	if err := k.times(&s, c); err != nil {
+		r.refuse(at, "%s: schedule: %s: %v", c.Metadata.Name, quote(c.Spec.Schedule), err)
+		return
+	}
+	k.policies(&s, c)
+	k.execution(&s, c.Spec.JobTemplate.Spec)
+	process, why := k.process(c.Spec.JobTemplate.Spec.Template.Spec)
+	switch {
+	case why == "":
+		s.Action.Process = process
+	case o.Shadow:
+		s.Action.Noop = &task.Noop{}
+		k.note("%s: the shadow has an empty action", why)
+	default:
+		r.refuse(at, "%s: %s; with --shadow its times can be watched all the same", c.Metadata.Name, why)
+		return
+	}
+	k.job.Spec = s
+	r.take(k.job)
+}
+
+type kubernetesJob struct{ job Job }
+
+func (k *kubernetesJob) note(format string, args ...any) {
+	k.job.Notes = append(k.job.Notes, fmt.Sprintf(format, args...))
+}
+
+func (k *kubernetesJob) labels(s *task.Spec, labels map[string]any) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		value := fmt.Sprint(labels[key])
+		if err := task.CheckLabels("labels", map[string]string{key: value}); err != nil || len(s.Labels) == task.MaxLabels {
+			k.note("the label %s is left out", quote(key))
+			continue
+		}
+		if _, ours := s.Labels[key]; !ours {
+			s.Labels[key] = value
+		}
+	}
+}
+
+// longest is as far back as a missed tick may be caught up with.
+const longest = task.MaxTimeout
+
+func (k *kubernetesJob) policies(s *task.Spec, c cronJob) {
+	s.Paused = c.Spec.Suspend
+	switch c.Spec.ConcurrencyPolicy {
+	case "", "Allow":
+		s.Overlap = task.OverlapAllow
+	case "Forbid":
+		s.Overlap = task.OverlapSkip
+	case "Replace":
+		s.Overlap = task.OverlapReplace
+	default:
+		k.note("concurrencyPolicy %s is not known: %s", quote(c.Spec.ConcurrencyPolicy), s.Overlap)
+	}
+	s.Missed.Window = longest
+	if n := c.Spec.StartingDeadlineSeconds; n != nil {
+		s.Deadline = seconds(max(*n, 1))
+		s.Missed.Window = max(s.Missed.Grace, min(s.Deadline, longest))
+	}
+	if ok, failed := c.Spec.SuccessfulJobsHistoryLimit, c.Spec.FailedJobsHistoryLimit; ok != nil || failed != nil {
+		n := int64(0)
+		for i, limit := range []*int64{ok, failed} {
+			if limit == nil {
+				n += []int64{3, 1}[i] // Kubernetes' own
+			} else {
+				n += *limit
+			}
+		}
+		s.History.Keep = int(min(max(n, 1), task.MaxKeep))
+	}
+}
+
+func seconds(n int64) task.Duration {
+	return task.Duration(min(n, int64(task.MaxTimeout.Std()/time.Second)) * int64(time.Second))
+}
+
+// execution takes how a job is tried. A node that is lost has Kubernetes start a pod
+// elsewhere.
+func (k *kubernetesJob) execution(s *task.Spec, j jobSpec) {
+	limit := int64(6)
+	if j.BackoffLimit != nil {
+		limit = *j.BackoffLimit
+	}
+	s.Retry.Attempts = int(min(max(limit, 0)+1, task.MaxAttempts))
+	s.Retry.MaxBackoff = task.Duration(6 * time.Minute)
+	s.Retry.On = []task.State{task.Failed, task.Lost}
+	if j.ActiveDeadlineSeconds != nil {
+		s.Timeout = seconds(max(*j.ActiveDeadlineSeconds, 1))
+		if s.Retry.Attempts > 1 {
+			k.note("activeDeadlineSeconds limits all attempts together there, and each one here")
+		}
+	}
+	for i, n := range []*int64{j.Parallelism, j.Completions} {
+		if n != nil && *n != 1 {
+			k.note("%s %d has no counterpart: one process at a time", []string{"parallelism", "completions"}[i], *n)
+		}
+	}
+	k.name("in the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
+}
+
+// process makes a process of a pod; why says why none can be made.
+func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string) {
+	k.name("in the pod", pod, "containers", "restartPolicy", "terminationGracePeriodSeconds", "dnsPolicy", "schedulerName")
+	list, _ := pod["containers"].([]any)
+	if len(list) != 1 {
+		return nil, fmt.Sprintf("the pod has %d containers; one, with a command, can run as a process", len(list))
+	}
+	c, _ := list[0].(map[string]any)
+	p = &task.Process{}
+	command, ok1 := texts(c["command"])
+	args, ok2 := texts(c["args"])
+	if len(command) == 0 && len(args) > 1 && slices.Contains(shells, path.Base(args[0])) {
+		command, args = args, nil
+		k.note("the command is taken from args, as if the image had none to put before them")
+	}
+	if len(command) == 0 || !ok1 || !ok2 {
+		return nil, fmt.Sprintf("the container has no command of its own: it is in the image %v", c["image"])
+	}
+	var unresolved []string
+	p.Env, unresolved = literals(c["env"])
+	if len(unresolved) > 0 {
+		k.note("these variables have no value in the file: %s", strings.Join(unresolved, ", "))
+	}
+	for _, word := range append(command, args...) {
+		p.Command = append(p.Command, expanded(word, p.Env))
+	}
+	p.Dir, _ = c["workingDir"].(string)
+	k.note("runs as a process of the node, without the image %v", c["image"])
+	k.name("in the container", c, "name", "image", "command", "args", "env", "workingDir", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")
+	return p, ""
+}
+
+// name notes what there is besides what is known.
+func (k *kubernetesJob) name(where string, of map[string]any, known ...string) {
+	var rest []string
+	for name, v := range of {
+		if says := fmt.Sprint(v); !slices.Contains(known, name) && v != nil && says != "map[]" && says != "[]" {
+			rest = append(rest, name)
+		}
+	}
+	if slices.Sort(rest); len(rest) > 0 {
+		k.note("without counterpart %s: %s", where, strings.Join(rest, ", "))
+	}
+}
+
+func texts(v any) (list []string, ok bool) {
+	items, is := v.([]any)
+	for _, item := range items {
+		list = append(list, fmt.Sprint(item))
+	}
+	return list, is || v == nil
+}
+
+// literals are the variables that have a value, and the names of the others.
+func literals(v any) (env map[string]string, others []string) {
+	list, _ := v.([]any)
+	for _, item := range list {
+		pair, _ := item.(map[string]any)
+		name := fmt.Sprint(pair["name"])
+		if pair["valueFrom"] != nil {
+			others = append(others, name)
+			continue
+		}
+		if env == nil {
+			env = map[string]string{}
+		}
+		value := ""
+		if pair["value"] != nil {
+			value = fmt.Sprint(pair["value"])
+		}
+		env[name] = expanded(value, env)
+	}
+	return env, others
+}
+
+var reference = regexp.MustCompile(`\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)`)
+
+// expanded puts values for $(NAME), as Kubernetes does; what is not known stays.
+func expanded(text string, env map[string]string) string {
+	return reference.ReplaceAllStringFunc(text, func(m string) string {
+		if m == "$$" {
+			return "$"
+		}
+		if v, ok := env[m[2:len(m)-1]]; ok {
+			return v
+		}
+		return m
+	})
+}

@@ -1,0 +1,226 @@
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// times translates the schedule and the time zone of a CronJob. Kubernetes evaluates
+// them with robfig/cron, which reads a few expressions in another way than Carillon
+// does, so the expression is parsed with that library, and its bit sets decide.
+func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
+	zone, text, err := kubernetesZone(c.Spec.Schedule, c.Spec.TimeZone)
+	if err != nil {
+		return err
+	}
+	if zone != "" {
+		s.Timezone = zone
+	} else {
+		k.note("no time zone is given: %s here, and that of its controller there", s.Timezone)
+	}
+
+	parsed, err := cron.ParseStandard(text)
+	if err != nil {
+		return fmt.Errorf("Kubernetes refuses it: %w", err)
+	}
+	switch parsed := parsed.(type) {
+	case cron.ConstantDelaySchedule:
+		s.Schedule = task.Schedules{"@every " + task.Duration(parsed.Delay).String()}
+		k.note("@every counts from when the task is imported, not from the creation of the CronJob")
+		return nil
+
+	case *cron.SpecSchedule:
+		expr, err := kubernetesCron(text, parsed)
+		if err != nil {
+			return err
+		}
+		s.Schedule = task.Schedules{expr}
+
+	default:
+		return fmt.Errorf("%T is not known", parsed)
+	}
+
+	// robfig/cron matches what the local clock shows, whatever the hour field is: it
+	// fires in both passes of a repeated hour, and not at all in a skipped one.
+	location, err := schedule.Location(s.Timezone)
+	if err != nil {
+		return nil // take refuses the zone, and names its field
+	}
+	changes := clockChanges(location)
+	if len(changes) > 0 {
+		s.DST = task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}
+	}
+	for _, change := range changes {
+		if change.misleadsRobfig() {
+			k.note("the clock of %s changes at midnight or not by whole hours: there Kubernetes may lose or misplace ticks on the days of a change, and the task does not", s.Timezone)
+			break
+		}
+	}
+	return nil
+}
+
+// kubernetesZone returns the time zone in force, "" for that of the controller, and
+// the schedule without it. A zone in the schedule has priority, as in the controller.
+func kubernetesZone(text, field string) (zone, rest string, err error) {
+	for _, prefix := range []string{"CRON_TZ=", "TZ="} {
+		value, found := strings.CutPrefix(text, prefix)
+		if !found {
+			continue
+		}
+		zone, rest, found = strings.Cut(value, " ")
+		if rest = strings.TrimSpace(rest); !found || strings.Contains(rest, "TZ=") {
+			return "", "", fmt.Errorf("Kubernetes refuses it: a schedule is missing after %s", quote(prefix+zone))
+		}
+		if zone == "" {
+			zone = "UTC"
+		}
+		return zone, rest, nil
+	}
+	if strings.Contains(text, "TZ=") {
+		return "", "", errors.New("Kubernetes refuses it: TZ= stands at the beginning")
+	}
+	return field, text, nil
+}
+
+// robfigStar is the bit by which robfig/cron remembers that a field has a * or ?.
+const robfigStar = 1 << 63
+
+// kubernetesField matches the items that robfig/cron and Carillon read alike. An item
+// that starts with * is not among them: it decides the day rule, by */2 in Carillon
+// and by * alone in robfig/cron.
+var kubernetesField = regexp.MustCompile(`^([0-9]{1,2}|[A-Za-z]{3})(-([0-9]{1,2}|[A-Za-z]{3}))?(/[0-9]{1,2})?$`)
+
+// kubernetesCron writes an expression that has the same ticks as robfig's bit sets.
+// Fields that mean the same in both stay as they are.
+func kubernetesCron(text string, sets *cron.SpecSchedule) (string, error) {
+	if strings.HasPrefix(text, "@") {
+		return text, nil
+	}
+	words := strings.Fields(text)
+	for i, set := range []uint64{sets.Minute, sets.Hour, sets.Dom, sets.Month, sets.Dow} {
+		if set == 0 {
+			return "", fmt.Errorf("never fires: %s %s has no value", fieldNames[i], quote(words[i]))
+		}
+		if sameInBoth(words[i], i) {
+			continue
+		}
+		if words[i] = setOfField(set, i); set&robfigStar != 0 {
+			words[i] = "*"
+		}
+	}
+	return strings.Join(words, " "), nil
+}
+
+// sameInBoth reports whether robfig/cron and Carillon read a field alike.
+func sameInBoth(word string, i int) bool {
+	const dayOfMonth, dayOfWeek = 2, 4
+	if period, ok := strings.CutPrefix(word, "*/"); ok && i != dayOfMonth && i != dayOfWeek {
+		n, err := strconv.Atoi(period)
+		return err == nil && n > 0 && n <= bounds[i][1]
+	}
+	for item := range strings.SplitSeq(word, ",") {
+		if !kubernetesField.MatchString(item) {
+			return false
+		}
+		if _, period, stepped := strings.Cut(item, "/"); stepped {
+			if n, err := strconv.Atoi(period); err != nil || n > bounds[i][1] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// setOfField writes a bit set as a field: ranges and values, with a step if that says
+// it all.
+func setOfField(set uint64, i int) string {
+	set &^= robfigStar
+	var list []int
+	for rest := set; rest != 0; rest &= rest - 1 {
+		list = append(list, bits.TrailingZeros64(rest))
+	}
+
+	if step, even := distance(list); even && step > 1 {
+		end := list[len(list)-1]
+		if end+step > bounds[i][1] {
+			end = bounds[i][1]
+		}
+		return fmt.Sprintf("%d-%d/%d", list[0], end, step)
+	}
+
+	var items []string
+	for n := 0; n < len(list); {
+		last := n
+		for last+1 < len(list) && list[last+1] == list[last]+1 {
+			last++
+		}
+		if item := strconv.Itoa(list[n]); last > n {
+			items = append(items, fmt.Sprintf("%s-%d", item, list[last]))
+		} else {
+			items = append(items, item)
+		}
+		n = last + 1
+	}
+	return strings.Join(items, ",")
+}
+
+// distance is the step between three values or more, if it is the same everywhere.
+func distance(list []int) (step int, even bool) {
+	if len(list) < 3 {
+		return 0, false
+	}
+	step = list[1] - list[0]
+	for n := 2; n < len(list); n++ {
+		if list[n]-list[n-1] != step {
+			return 0, false
+		}
+	}
+	return step, true
+}
+
+// A clockChange is an instant at which a zone's offset from UTC changes, with what the
+// local clock shows before and after it, in seconds.
+type clockChange struct{ before, after int64 }
+
+// clockChanges lists the changes of a zone's clock in the years 2025 to 2037, within
+// which the rules of all zones repeat.
+func clockChanges(location *time.Location) []clockChange {
+	offset := func(at int64) int64 {
+		_, seconds := time.Unix(at, 0).In(location).Zone()
+		return int64(seconds)
+	}
+
+	const day = 24 * 3600
+	start := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	end := time.Date(2038, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+	var changes []clockChange
+	for at := start; at < end; at += day {
+		before, after := offset(at), offset(at+day)
+		if before == after {
+			continue
+		}
+		changed := at + int64(sort.Search(day, func(n int) bool { return offset(at+int64(n)) != before }))
+		changes = append(changes, clockChange{changed + before, changed + after})
+	}
+	return changes
+}
+
+// misleadsRobfig reports whether robfig/cron's search goes wrong around the change. It
+// advances by hours and by days, and expects to come to full hours and to midnight.
+func (c clockChange) misleadsRobfig() bool {
+	const hour, day = 3600, 24 * 3600
+	from, to := min(c.before, c.after), max(c.before, c.after)
+	midnight := (to - 1) / day * day
+	return (to-from)%hour != 0 || midnight >= from
+}

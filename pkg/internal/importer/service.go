@@ -1,0 +1,154 @@
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// systemdPath is the PATH that systemd gives to services.
+const systemdPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// serviceKeys are those that are taken, or that make no difference to a run.
+var serviceKeys = strings.Fields(`Type ExecStart ExecStartPre ExecStartPost ExecCondition User WorkingDirectory Environment TimeoutStartSec TimeoutSec
+	RuntimeMaxSec TimeoutStopSec KillMode StandardOutput StandardError SyslogIdentifier RemainAfterExit`)
+
+// service takes what the timer starts.
+func (t *timer) service(s *task.Spec, u Unit, name string) error {
+	switch kind := u.last("Service", "Type"); kind {
+	case "", "simple", "exec", "oneshot", "idle":
+	default:
+		return fmt.Errorf("its Type=%s: a task is a process that ends, and does not leave others behind", kind)
+	}
+	if u.yes("Service", "DynamicUser") && u.last("Service", "User") == "" {
+		return errors.New("its DynamicUser=yes has no counterpart, and the task would be root's: give it a User= of its own")
+	}
+	x := expander{unit: name}
+	env, err := environment(u, x)
+	if err != nil {
+		return err
+	}
+	if env["PATH"] == "" {
+		env["PATH"] = systemdPath
+	}
+	p := &task.Process{Env: env, User: u.last("Service", "User"), Dir: "/"}
+	if p.User == "" {
+		p.User = "root"
+	}
+	if p.User, err = x.expand(p.User); err != nil {
+		return err
+	}
+	if dir := strings.TrimPrefix(u.last("Service", "WorkingDirectory"), "-"); dir == "~" {
+		p.Dir = ""
+	} else if dir != "" {
+		if p.Dir, err = x.expand(dir); err != nil {
+			return err
+		}
+	}
+	if p.Command, p.Shell, err = t.commands(u, x); err != nil {
+		return err
+	}
+	s.Action.Process = p
+	if err := t.limits(s, u); err != nil {
+		return err
+	}
+	if s.Description == "" {
+		s.Description = describe(u.last("Unit", "Description"))
+	}
+	t.nameOthers(u)
+	return nil
+}
+
+func (t *timer) limits(s *task.Spec, u Unit) error {
+	key := "RuntimeMaxSec"
+	if u.last("Service", "Type") == "oneshot" { // whose start is its whole run
+		if key = "TimeoutStartSec"; u.last("Service", key) == "" {
+			key = "TimeoutSec"
+		}
+	}
+	for i, to := range []*task.Duration{&s.Timeout, &s.KillGrace} {
+		key := []string{key, "TimeoutStopSec"}[i]
+		v := u.last("Service", key)
+		if v == "" {
+			continue
+		}
+		d, err := timespan(v)
+		if err != nil {
+			return fmt.Errorf("%s=%s: %w", key, v, err)
+		}
+		if d > 0 {
+			*to = task.Duration(d)
+		}
+	}
+	s.KillGrace = min(s.KillGrace, task.MaxGrace)
+	return nil
+}
+
+// nameOthers notes what of a service makes a difference and has no counterpart.
+func (t *timer) nameOthers(u Unit) {
+	if names := u.others("Service", serviceKeys...); len(names) > 0 {
+		t.note("without counterpart in the service: %s", strings.Join(names, ", "))
+	}
+	var names []string
+	for _, name := range u.others("Unit") {
+		if strings.HasPrefix(name, "Condition") || strings.HasPrefix(name, "Assert") || strings.HasPrefix(name, "On") || slices.Contains([]string{"Requires", "BindsTo"}, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		t.note("not looked at before a run: %s", strings.Join(names, ", "))
+	}
+}
+
+// environment reads Environment= of a service.
+func environment(u Unit, x expander) (map[string]string, error) {
+	env := map[string]string{}
+	for _, v := range u.all("Service", "Environment") {
+		words, err := splitWords(v.value)
+		if err != nil {
+			return nil, fmt.Errorf("its Environment=%s: %w", v.value, err)
+		}
+		for _, w := range words {
+			name, value, ok := strings.Cut(w.text, "=")
+			if !ok {
+				return nil, fmt.Errorf("its Environment=: %s is no assignment", quote(w.text))
+			}
+			if env[name], err = x.expand(value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return env, nil
+}
+
+// expander puts values for the specifiers of a unit: %n, %i, %%.
+type expander struct{ unit string }
+
+func (x expander) expand(text string) (string, error) {
+	if !strings.Contains(text, "%") {
+		return text, nil
+	}
+	base := strings.TrimSuffix(x.unit, path.Ext(x.unit))
+	prefix, instance, _ := strings.Cut(base, "@")
+	values := map[byte]string{'%': "%", 'n': x.unit, 'N': base, 'p': prefix, 'i': instance, 't': "/run", 'S': "/var/lib", 'C': "/var/cache", 'L': "/var/log", 'E': "/etc", 'T': "/tmp", 'V': "/var/tmp"}
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] != '%' {
+			b.WriteByte(text[i])
+			continue
+		}
+		if i++; i == len(text) {
+			return "", fmt.Errorf("%s ends in %%", quote(text))
+		}
+		v, ok := values[text[i]]
+		if !ok {
+			return "", fmt.Errorf("the specifier %%%c is not known here", text[i])
+		}
+		b.WriteString(v)
+	}
+	return b.String(), nil
+}

@@ -1,0 +1,188 @@
+package importer_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestCalendar_BecomesCron(t *testing.T) {
+	for event, want := range map[string]string{
+		"daily": "0 0 * * *", "Hourly": "0 * * * *", "weekly": "0 0 * * 1", "monthly": "0 0 1 * *", "yearly": "0 0 1 1 *", "minutely": "* * * * *",
+		"quarterly": "0 0 1 1,4,7,10 *", "semiannually": "0 0 1 1,7 *",
+		"*-*-* 02:30:00": "30 2 * * *", "02:30": "30 2 * * *", "*-*-* 6,18:00": "0 6,18 * * *", "*:0/15": "0-59/15 * * * *", "*:*:0/10": "0-59/10 * * * * *",
+		"*-*-1..7 03:00": "0 3 1-7 * *", "Mon..Fri 09:00": "0 9 * * 1,2,3,4,5", "Sat,Sun *-*-* 10:00": "0 10 * * 0,6", "Fri..Sun 1:00": "0 1 * * 0,5,6",
+		"Mon": "0 0 * * 1", "Mon..Sun 1:00": "0 1 * * *", "Sun *-*-1..7 04:00": "0 4 * * 0#1", "Mon,Tue *-*-8..14 04:00": "0 4 * * 1#2,2#2",
+		"*-02~01": "0 0 L 2 *", "12-24 18:00:30": "30 0 18 24 12 *", "*-*-* 00/6:00": "0 0-23/6 * * *", "Sunday 3:10": "10 3 * * 0",
+	} {
+		got, zone, err := importer.Calendar(event)
+		if err != nil || got != want || zone != "" {
+			t.Errorf("%s: %q %q, %v", event, got, zone, err)
+		}
+		if err := schedule.Check(task.Timing{Schedule: task.Schedules{got}, Timezone: "UTC", DST: task.Defaults().DST}); err != nil {
+			t.Errorf("%s: %v", event, err)
+		}
+	}
+	if got, zone, err := importer.Calendar("*-*-* 04:00 Europe/Berlin"); err != nil || got != "0 4 * * *" || zone != "Europe/Berlin" {
+		t.Errorf("%s %s %v", got, zone, err)
+	}
+}
+
+func TestCalendar_RefusesWhatHasNoCron(t *testing.T) {
+	for event, want := range map[string]string{
+		"2026-12-24 18:00": "the year", "*-*~03": "only the last has a counterpart", "Mon *-*-15 04:00": "weekdays together with days", "*:*:0.5": "parts of a second",
+		"*-*-32": "not within 1 to 31", "25:00": "not within 0 to 23", "*:60": "not within", "": "is empty", "soon": "neither weekdays nor a date nor a time", "1:2:3:4": "is no time",
+		"*:0/0": "a period", "*:14/46": "the first repetition at most 59", "Fri..Mon 1:00": "a range goes forward", "Sun..Mon": "a range goes forward", "*-13-01": "not within 1 to 12", "Mon *-*-L": "not within", "Mon *-*-*/2 00:00": "not within 1 to 31", "*-*-* */2:00": "not within 0 to 23", "*:5..2": "not within", "-": "day is missing",
+		"Mon..ſun": "cannot be read", "ſun": "cannot be read", // which fold to sun, and went on for ever
+	} {
+		if got, _, err := importer.Calendar(event); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %q, %v", event, got, err)
+		}
+	}
+}
+
+func FuzzCalendar(f *testing.F) {
+	for _, s := range []string{"daily", "Mon..Fri *-*-1..7,9/2 0/2:0:0 UTC", "*-02~01", "Sun 3:10"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r := importer.Systemd([]importer.Unit{
+			importer.ReadUnit("a.timer", "[Timer]\nOnCalendar="+text), importer.ReadUnit("a.service", "[Service]\nExecStart=/bin/true "+text),
+		}, options)
+		for _, j := range r.Jobs {
+			valid(t, j.Spec)
+		}
+	})
+}
+
+// timed makes a task of a timer and a service.
+func timed(t *testing.T, timer, service string) importer.Job {
+	t.Helper()
+	r := importer.Systemd([]importer.Unit{importer.ReadUnit("/x/dump.timer", timer), importer.ReadUnit("/x/dump.service", service)}, options)
+	if len(r.Jobs) != 1 || len(r.Refusals) > 0 {
+		t.Fatalf("%d jobs, refused: %v", len(r.Jobs), r.Refusals)
+	}
+	return r.Jobs[0]
+}
+
+const calls = "[Service]\nExecStart=/bin/dump"
+
+func TestSystemd_TimerAndService(t *testing.T) {
+	j := timed(t, `# ours
+[Unit]
+Description=Dumps, each night
+[Timer]
+OnCalendar=*-*-* 02:30 Asia/Tokyo
+OnCalendar=*-*-* 14:30 Asia/Tokyo
+Persistent=true
+RandomizedDelaySec=1h 30min
+AccuracySec=1us
+WakeSystem=yes
+[Install]
+WantedBy=timers.target
+`, `[Unit]
+Description=The dump
+ConditionACPower=true
+OnFailure=mail@%n.service
+[Service]
+Type=oneshot
+User=postgres
+WorkingDirectory=/var/lib
+Environment=A=1 "B=two words" C=%%
+Environment=A=3
+ExecStart=/usr/bin/dump --to \
+   "/srv/a b" '%p'
+TimeoutStartSec=2h
+TimeoutStopSec=90
+Nice=19
+ProtectSystem=full
+`)
+	s := j.Spec
+	want := task.Process{Command: []string{"/usr/bin/dump", "--to", "/srv/a b", "dump"}, User: "postgres", Dir: "/var/lib",
+		Env: map[string]string{"A": "3", "B": "two words", "C": "%", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
+	full := task.Spec{Action: task.Action{Process: &want}}
+	if d := task.Differences(full, task.Spec{Action: s.Action}); len(d) > 0 {
+		t.Errorf("the action: %v", d)
+	}
+	if s.Name != "web-1-dump" || s.Timezone != "Asia/Tokyo" || !slices.Equal(s.Schedule, []string{"30 2 * * *", "30 14 * * *"}) || s.Description != "Dumps, each night" {
+		t.Errorf("%+v", s)
+	}
+	if s.Missed.Policy != task.MissedLatest || s.Missed.Window.Std() < 8000*time.Hour || s.Jitter.String() != "1h30m" || s.Timeout.String() != "2h" || s.KillGrace.String() != "1m30s" || s.Overlap != task.OverlapSkip {
+		t.Errorf("%+v", s)
+	}
+	notes := strings.Join(j.Notes, "\n")
+	for _, want := range []string{"in the timer: WakeSystem", "in the service: Nice, ProtectSystem", "not looked at before a run: ConditionACPower, OnFailure"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("%q is missing in %q", want, notes)
+		}
+	}
+}
+
+func TestSystemd_PeriodsCountAnew(t *testing.T) {
+	s := timed(t, "[Timer]\nOnBootSec=15min\nOnUnitActiveSec=1d", calls).Spec
+	if !slices.Equal(s.Schedule, []string{"@every 24h"}) || s.Missed.Policy != task.MissedSkip {
+		t.Errorf("%v", s.Schedule)
+	}
+	if s = timed(t, "[Timer]\nOnUnitInactiveSec=90", calls).Spec; !slices.Equal(s.Schedule, []string{"@every 1m30s after completion"}) {
+		t.Errorf("%v", s.Schedule)
+	}
+	if s = timed(t, "[Timer]\nOnCalendar=daily\nOnCalendar=\nOnCalendar=hourly", calls).Spec; !slices.Equal(s.Schedule, []string{"0 0-23 * * *"}) {
+		t.Errorf("an empty setting takes back those before: %v", s.Schedule)
+	}
+}
+
+func TestSystemd_CommandsBecomeAction(t *testing.T) {
+	for lines, want := range map[string]string{
+		"ExecStart=/bin/a b":                                  "[/bin/a b]",
+		"ExecStart=@/bin/a name b":                            "[/bin/a b]",
+		`ExecStart=/bin/sh -c 'echo "x"; y'`:                  `[/bin/sh -c echo "x"; y]`,
+		"ExecStart=/bin/a $$HOME":                             "[/bin/a $HOME]",
+		"ExecStart=:/bin/a $HOME":                             "[/bin/a $HOME]",
+		`ExecStart=/bin/a\x`:                                  "refused",
+		"ExecStart=-/bin/a":                                   "{ /bin/a || true; }",
+		"ExecStart=/bin/a $OPTS ${ONE}.txt 'a b'":             "set -f\n" + `/bin/a $OPTS "${ONE}".txt 'a b'`,
+		"ExecStart=/bin/a x$y $$":                             `/bin/a 'x$y' '$'`,
+		"ExecStartPre=/bin/p\nExecStart=/bin/a\nExecStart=b;": "/bin/p &&\n/bin/a &&\n'b;'",
+		"ExecCondition=/bin/c\nExecStart=/bin/a":              "/bin/c || exit 0\n/bin/a",
+		"ExecStart=/bin/a ; /bin/b":                           "refused",
+		"ExecStart=/bin/a %Z":                                 "refused",
+		"ExecStart=":                                          "refused",
+		"ExecStart='a":                                        "refused",
+		"Type=forking\nExecStart=/bin/a":                      "refused",
+		"DynamicUser=yes\nExecStart=/bin/a":                   "refused",
+	} {
+		r := importer.Systemd([]importer.Unit{importer.ReadUnit("a.timer", "[Timer]\nOnCalendar=daily"), importer.ReadUnit("a.service", "[Service]\n"+lines)}, options)
+		got := "refused"
+		if len(r.Jobs) == 1 {
+			p := r.Jobs[0].Spec.Action.Process
+			if got = p.Shell; got == "" {
+				got = "[" + strings.Join(p.Command, " ") + "]"
+			}
+		}
+		if got != want {
+			t.Errorf("%s:\n got  %s %v\n want %s", lines, got, r.Refusals, want)
+		}
+	}
+}
+
+func TestSystemd_RefusesWithItsPlace(t *testing.T) {
+	for timer, want := range map[string]string{
+		"[Timer]\nOnBootSec=5":                              "a.timer:2: OnBootSec has no counterpart",
+		"[Timer]\n\nOnCalendar=2030-01-01":                  "a.timer:3: OnCalendar=2030-01-01: the year",
+		"[Timer]":                                           "a.timer: the timer has no time",
+		"[Timer]\nOnCalendar=daily\nUnit=b.service":         "it starts b.service, which is not among the units",
+		"[Timer]\nOnCalendar=daily UTC\nOnCalendar=weekly":  "several time zones",
+		"[Timer]\nOnUnitActiveSec=soon":                     "is no period",
+		"[Timer]\nOnCalendar=daily\nRandomizedDelaySec=1 x": "is not a unit of time",
+	} {
+		r := importer.Systemd([]importer.Unit{importer.ReadUnit("a.timer", timer), importer.ReadUnit("a.service", calls)}, options)
+		if len(r.Refusals) != 1 || !strings.Contains(r.Refusals[0].Place.String()+": "+r.Refusals[0].Why, want) {
+			t.Errorf("%q: %v", timer, r.Refusals)
+		}
+	}
+}

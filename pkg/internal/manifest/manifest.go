@@ -1,0 +1,222 @@
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// MaxFile is how many bytes a file may have.
+const MaxFile = 16 << 20
+
+// Error is what is wrong in a file, and where. Line and column count from 1.
+// Unwrap is a *task.Error where a field is to blame.
+type Error struct {
+	File         string
+	Line, Column int
+	Err          error
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s:%d:%d: %v", e.File, e.Line, e.Column, e.Err)
+}
+
+// Unwrap is the fault itself.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Object is one task of a file.
+type Object struct {
+	Spec task.Spec
+	// Err is what is wrong with the values of this task: its name, its
+	// schedule, a range. Its file as a whole can be read.
+	Err error
+
+	file string
+	node *node
+}
+
+// Made is an object of a task that was made of something else at a line of a file.
+func Made(file string, line int, spec task.Spec) Object {
+	return Object{Spec: spec, file: file, node: &node{kind: kindObject, at: position{max(line, 1), 1}}}
+}
+
+// Locate adds file, line and column to an error of one of the object's fields.
+// A field that the file does not have is placed where the object begins.
+func (o Object) Locate(err error) error {
+	var placed *Error
+	if errors.As(err, &placed) {
+		placed.File = o.file
+	}
+	if err == nil || placed != nil {
+		return err
+	}
+	var fault *task.Error
+	field := ""
+	if errors.As(err, &fault) {
+		field = fault.Field
+	}
+	return o.LocateField(field, err)
+}
+
+// LocateField is Locate for an error that is not a *task.Error, such as a
+// server's.
+func (o Object) LocateField(field string, err error) error {
+	_, at := o.node.find(field)
+	return &Error{File: o.file, Line: at.line, Column: at.column, Err: err}
+}
+
+// Read reads the tasks of one file. A task that names no namespace gets the
+// given one. An error means that the file cannot be read as tasks: nothing in
+// it may be used, however good the rest looks. What is wrong with a task's
+// values is in its Err.
+func Read(file string, b []byte, namespace string) ([]Object, error) {
+	docs, fault := documents(file, b)
+	if fault != nil {
+		fault.File = file
+		return nil, fault
+	}
+	var objects []Object
+	for _, doc := range docs {
+		items := []*node{doc}
+		if doc.kind == kindList {
+			items = doc.items
+		}
+		for _, item := range items {
+			o := Object{file: file, node: item}
+			if err := o.decode(namespace); err != nil {
+				return nil, o.Locate(err)
+			}
+			o.Err = o.Locate(Check(&o.Spec))
+			objects = append(objects, o)
+		}
+	}
+	return objects, nil
+}
+
+// Check is all that can be said of a spec without a server.
+func Check(s *task.Spec) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	return schedule.Check(s.Timing())
+}
+
+// served are the fields that a server adds to a task when it shows it.
+var served = map[string]bool{
+	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,
+	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true,
+	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true, "dry_run": true, "warnings": true, "state": true, "recent": true,
+}
+
+func (o *Object) decode(namespace string) error {
+	if o.node.kind != kindObject {
+		return task.Invalid(task.CodeBadValue, "", "a task is a mapping of fields such as name, schedule and action")
+	}
+	n := o.node.without(served)
+	if n.get("namespace") == nil {
+		n.pairs = append(n.pairs, pair{key: "namespace", at: n.at, value: &node{kind: kindString, scalar: quoted(namespace), at: n.at}})
+	}
+	if err := n.localTimes(); err != nil {
+		return err
+	}
+	spec, err := task.DecodeSpec(n.json())
+	o.Spec = spec
+	return n.explain(err)
+}
+
+// explain makes one of the decoder's messages plain to a person who wrote YAML:
+// a text that looks like a number or a truth value needs quotes.
+func (n *node) explain(err error) error {
+	var fault *task.Error
+	if !errors.As(err, &fault) || fault.Code != task.CodeBadValue || !strings.HasSuffix(fault.Message, " is not a string") {
+		return err
+	}
+	at, _ := n.find(fault.Field)
+	culprit := at.unquoted()
+	if culprit == nil {
+		return err
+	}
+	return &Error{Line: culprit.at.line, Column: culprit.at.column, Err: task.Invalid(fault.Code, fault.Field,
+		"%s is not a text; put it in quotes: %q", culprit.text, culprit.text)}
+}
+
+func documents(file string, b []byte) ([]*node, *Error) {
+	if len(b) > MaxFile {
+		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file is longer than the %d bytes that are read; one task in each line of a .ndjson file has no such limit", MaxFile)
+	}
+	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
+	if fault := checkText(b); fault != nil {
+		return nil, fault
+	}
+	isJSON := strings.HasSuffix(file, ".json") || IsLines(file)
+	if start := bytes.TrimSpace(b); isJSON || (len(start) > 0 && (start[0] == '{' || start[0] == '[')) {
+		docs, fault := readJSON(b, 1)
+		if fault == nil || isJSON || fault.code() == task.CodeDuplicate {
+			return docs, fault
+		}
+		// YAML has the braces too: { name: x }
+	}
+	return readYAML(b)
+}
+
+func (e *Error) code() string {
+	var fault *task.Error
+	if errors.As(e.Err, &fault) {
+		return fault.Code
+	}
+	return ""
+}
+
+// checkText refuses what no text file has, before a parser guesses at it.
+func checkText(b []byte) *Error {
+	at := position{1, 1}
+	for i := 0; i < len(b); {
+		r, size := utf8.DecodeRune(b[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return faultAt(at, task.CodeBadValue, "", "is not UTF-8")
+		case r < ' ' && r != '\n' && r != '\r' && r != '\t', r == 0x7f:
+			return faultAt(at, task.CodeBadValue, "", "contains the control character %U", r)
+		case r == '\n':
+			at = position{at.line + 1, 0}
+		}
+		at.column++
+		i += size
+	}
+	return nil
+}
+
+// Document reads a file that holds one document, such as settings, onto v, as
+// strictly as Read reads tasks. An empty file changes nothing.
+func Document(file string, b []byte, v any) error {
+	return Checked(file, b, v, func() error { return nil })
+}
+
+// Checked is Document; what check then says of a field of v, as a *task.Error,
+// gets the field's place.
+func Checked(file string, b []byte, v any, check func() error) error {
+	docs, fault := documents(file, b)
+	if fault == nil && len(docs) > 1 {
+		fault = faultAt(docs[1].at, task.CodeBadValue, "", "only one document is read here")
+	}
+	if fault != nil {
+		fault.File = file
+		return fault
+	}
+	if len(docs) == 0 {
+		return check()
+	}
+	o := Object{file: file, node: docs[0]}
+	if o.node.kind != kindObject {
+		return o.Locate(task.Invalid(task.CodeBadValue, "", "the settings are a mapping of names to values"))
+	}
+	if err := task.DecodeStrict(o.node.json(), v); err != nil {
+		return o.Locate(o.node.explain(err))
+	}
+	return o.Locate(check())
+}

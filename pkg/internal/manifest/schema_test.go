@@ -1,0 +1,254 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schema"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// compiled is the schema, of which the validator has checked that it is one.
+func compiled(t testing.TB) *jsonschema.Schema {
+	t.Helper()
+	b, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("tasks.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("tasks.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.DraftVersion != 2020 {
+		t.Errorf("draft %d", s.DraftVersion)
+	}
+	return s
+}
+
+// validate holds each document of a text against the schema.
+func validate(t testing.TB, s *jsonschema.Schema, file string, text []byte) error {
+	t.Helper()
+	docs, fault := documents(file, text)
+	if fault != nil {
+		t.Fatalf("%s: %v", file, fault)
+	}
+	for _, d := range docs {
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(d.json()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Validate(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestSchema_TakesTheExamples(t *testing.T) {
+	s := compiled(t)
+	files, err := filepath.Glob("../../../examples/*.yaml")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := validate(t, s, file, b); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	for _, text := range []string{
+		"- {name: a, schedule: '@daily', action: {noop: {}}}\n- {name: b, schedule: ['@daily'], action: {noop: {}}}\n",
+		"{name: a, schedule: '@daily', action: {process: {shell: x, umask: '027', groups: [], ionice: best-effort/7, limits: {core: 0, memory: 1.5Gi, swap: 64 MiB, cpu: 1.5, cpu_time: 1m}}}}",
+		"{name: a, schedule: '@daily', action: {noop: {}}, start: 2026-12-01 18:00, end: 2026-12-24T18:00:00+01:00, uid: x, next: 2026-12-24T18:00:00Z, revision: 17, active: 1}",
+	} {
+		if err := validate(t, s, "x.yaml", []byte(text)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// What the schema refuses, Read refuses, too, so that an editor marks no file that
+// could be applied.
+func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
+	s := compiled(t)
+	const rest = ", schedule: '@daily', action: {noop: {}}"
+	for _, text := range []string{
+		"{schedule: '@daily', action: {noop: {}}}", "{name: a, action: {noop: {}}}", "{name: a, schedule: '@daily'}",
+		"{name: A" + rest + "}", "{name: a..b" + rest + "}", "{name: a, overlop: skip" + rest + "}", "{name: a, overlap: Skip" + rest + "}",
+		"{name: a, schedule: [], action: {noop: {}}}", "{name: a, schedule: 5, action: {noop: {}}}", "{name: a, schedule: '', action: {noop: {}}}",
+		"{name: a, schedule: '@daily', action: {}}", "{name: a, schedule: '@daily', action: {noop: {}, process: {shell: x}}}",
+		"{name: a, schedule: '@daily', action: {process: {}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, command: [x]}}}",
+		"{name: a, schedule: '@daily', action: {process: {command: []}}}", "{name: a, schedule: '@daily', action: {process: {command: x}}}",
+		"{name: a, schedule: '@daily', action: {process: {shell: x, env: {A: 1}}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, dir: y}}}",
+		"{name: a, timeout: 10 minutes" + rest + "}", "{name: a, timeout: 10" + rest + "}", "{name: a, labels: {a: 1}" + rest + "}", "{name: a, labels: {a: 'x y'}" + rest + "}",
+		"{name: a, start: tomorrow" + rest + "}", "{name: a, start: 2026-1-1" + rest + "}", "{name: a, retry: {attempts: 0}" + rest + "}", "{name: a, retry: {attempts: '3'}" + rest + "}",
+		"{name: a, retry: {on: [succeeded]}" + rest + "}", "{name: a, retry: {on: [failed, failed]}" + rest + "}", "{name: a, retry: {exit_codes: [0]}" + rest + "}",
+		"{name: a, dst: {gap: never}" + rest + "}", "{name: a, missed: {limit: 1.5}" + rest + "}", "{name: a, paused: 'yes'" + rest + "}", "[{name: a}]", "[[]]", "x",
+		"{name: a, schedule: '@daily', action: {process: {shell: x, umask: '8'}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, ionice: idle/3}}}",
+		"{name: a, schedule: '@daily', action: {process: {shell: x, groups: [a, a]}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: -1}}}}",
+		"{name: a, schedule: '@daily', action: {process: {shell: x, limits: {memory: lots}}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {memroy: 1Gi}}}}",
+		"{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: 1.5}}}}", "{name: a, schedule: '@daily', action: {process: {shell: x, limits: {core: '1.5'}}}}",
+		"{name: a, max_runs: -1" + rest + "}", "{name: a, target: {count: some}" + rest + "}", "{name: a, history: {record: none}" + rest + "}",
+	} {
+		if validate(t, s, "x.yaml", []byte(text)) == nil {
+			t.Errorf("the schema takes %s", text)
+		}
+		objects, err := Read("x.yaml", []byte(text), "default")
+		if err == nil && objects[0].Err == nil {
+			t.Errorf("Read takes %s", text)
+		}
+	}
+}
+
+// The bounds and the values of the schema are those that are checked: one beyond is
+// refused, the last one is not.
+func TestSchema_HasTheBoundsThatAreChecked(t *testing.T) {
+	parts, err := schema.Parts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	var walk func(part, path string)
+	walk = func(part, path string) {
+		for name, v := range parts[part]["properties"].(map[string]any) {
+			p, at := v.(map[string]any), strings.TrimPrefix(path+"."+name, ".")
+			if p["description"] == nil && at != "dst" && !strings.HasPrefix(part, "Action") {
+				t.Errorf("%s has no description", at)
+			}
+			if ref, ok := p["$ref"].(string); ok {
+				if inner := strings.TrimPrefix(ref, "#/$defs/"); inner != "Noop" {
+					walk(inner, at)
+				}
+				continue
+			}
+			for bound, beyond := range map[string]float64{"minimum": -1, "maximum": 1} {
+				if n, ok := p[bound].(float64); ok {
+					checked++
+					step := beyond
+					if p["type"] == "number" {
+						step /= 10
+					}
+					wantTaken(t, at, n, true)
+					wantTaken(t, at, n+step, false)
+				}
+			}
+			values, _ := p["enum"].([]any)
+			for _, value := range values {
+				checked++
+				wantTaken(t, at, value, true)
+				wantTaken(t, at, value.(string)+"x", false)
+			}
+			if d, ok := p["default"]; ok {
+				wantTaken(t, at, d, true)
+			}
+		}
+	}
+	walk("Spec", "")
+	if checked < 30 {
+		t.Errorf("only %d bounds and values", checked)
+	}
+}
+
+func processWith(field string, value any) map[string]any {
+	return map[string]any{"process": map[string]any{"shell": "true", field: value}}
+}
+
+// wantTaken checks whether a field may have a value, in a task that goes with it.
+func wantTaken(t *testing.T, path string, value any, want bool) {
+	t.Helper()
+	doc := map[string]any{"name": "a", "schedule": "@daily", "action": map[string]any{"noop": map[string]any{}}}
+	switch group, inner, _ := strings.Cut(path, "."); {
+	case strings.HasPrefix(path, "action.process.limits."):
+		doc["action"] = processWith("limits", map[string]any{path[len("action.process.limits."):]: value})
+	case strings.HasPrefix(path, "action.process."):
+		doc["action"] = processWith(path[len("action.process."):], value)
+	case group == "queue":
+		doc["overlap"] = task.OverlapQueue
+		doc[group] = map[string]any{inner: value}
+	case path == "max_active":
+		doc["overlap"], doc[path] = task.OverlapAllow, value
+	case path == "target.strategy" && value == task.StrategyFirst:
+		doc[group] = map[string]any{inner: value, "order": []string{"n1"}}
+	case inner != "":
+		doc[group] = map[string]any{inner: value}
+	default:
+		doc[path] = value
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := Read("x.json", b, "default")
+	if err == nil {
+		err = objects[0].Err
+	}
+	var fault *task.Error
+	switch {
+	case (err == nil) != want:
+		t.Errorf("%s: %v is taken: %v; want %v (%v)", path, value, err == nil, want, err)
+	case !want && errors.As(err, &fault) && fault.Field != path:
+		t.Errorf("%s: %v is refused because of %v", path, value, err)
+	}
+}
+
+// What a server adds to a task is passed over, so that what it shows can be applied.
+func TestRead_PassesOverAllThatTheServerAdds(t *testing.T) {
+	spec := reflect.TypeFor[task.Spec]()
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[client.Task]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if _, written := spec.FieldByName(f.Name); !f.Anonymous && !written && !served[name] {
+			t.Errorf("%s is not among what a server adds", name)
+		}
+	}
+}
+
+// The schema accepts what the server adds, exactly.
+func TestSchema_KnowsTheFieldsOfTheServer(t *testing.T) {
+	b, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Defs map[string]struct {
+			Properties map[string]struct{ ReadOnly bool }
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for name, p := range doc.Defs["Spec"].Properties {
+		if p.ReadOnly {
+			got = append(got, name)
+		}
+	}
+	slices.Sort(got)
+	if want := slices.Sorted(maps.Keys(served)); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if bytes.Contains(b, []byte("#/components/")) {
+		t.Error("it refers to the OpenAPI document")
+	}
+}

@@ -1,0 +1,126 @@
+package schedule_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// rows returns the rows of the table in docs/schedules.md that has this header.
+func rows(t *testing.T, header string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/schedules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), header+"\n")
+	if !found {
+		t.Fatalf("no table %q", header)
+	}
+	var list [][]string
+	for _, line := range strings.Split(table, "\n")[1:] {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			break
+		}
+		cells = cells[1 : len(cells)-1]
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		list = append(list, cells)
+	}
+	if len(list) == 0 {
+		t.Fatalf("the table %q is empty", header)
+	}
+	return list
+}
+
+// quoted returns the texts between backticks.
+func quoted(text string) []string {
+	var list []string
+	for i, part := range strings.Split(text, "`") {
+		if i%2 == 1 {
+			list = append(list, part)
+		}
+	}
+	return list
+}
+
+func TestDocs_TellTheTruthAboutClockChanges(t *testing.T) {
+	for _, row := range rows(t, "| zone | schedule | gap | fold | after | ticks |") {
+		zone, exprs, dst := row[0], quoted(row[1]), task.DST{Gap: row[2], Fold: row[3]}
+		location, err := schedule.Location(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := time.ParseInLocation("2006-01-02 15:04", row[4], location)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, after, after, strings.Count(row[5], ",")+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ticks []string
+		for _, o := range list {
+			ticks = append(ticks, o.Local.Format("02 15:04 -07:00"))
+		}
+		if got := strings.Join(ticks, ", "); got != row[5] {
+			t.Errorf("%v:\n got %s", row, got)
+		}
+	}
+}
+
+func TestDocs_NameOnlyWhatIsAccepted(t *testing.T) {
+	for _, header := range []string{"| expression | ticks |", "| expression | ticks at midnight |"} {
+		for _, row := range rows(t, header) {
+			for _, expr := range quoted(row[0]) {
+				if err := schedule.Check(task.Timing{Schedule: []string{expr}, Timezone: "", DST: noDST}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// The nicknames are what the table says.
+func TestDocs_SpellOutNicknames(t *testing.T) {
+	for _, row := range rows(t, "| expression | ticks |") {
+		same := quoted(row[1])
+		if len(same) == 0 {
+			continue
+		}
+		for _, name := range quoted(row[0]) {
+			a, b := parse(t, "Asia/Beirut", noDST, name), parse(t, "Asia/Beirut", noDST, same[0])
+			for now := anchor; now.Year() < 2028; {
+				x, _ := a.Next(now)
+				if y, _ := b.Next(now); !x.Equal(y) {
+					t.Fatalf("%s after %v: %v, not %v", name, now, x, y)
+				}
+				now = x
+			}
+		}
+	}
+}
+
+func TestDocs_NameWhatIsRefused(t *testing.T) {
+	for _, row := range rows(t, "| written | instead |") {
+		for _, text := range quoted(row[0]) {
+			text = strings.TrimSuffix(text, "…")
+			if !strings.Contains(text, " ") && !strings.HasPrefix(text, "@") && !strings.Contains(text, "TZ=") {
+				text += " * * * *" // a field
+			}
+			expr, zone := []string{text}, strings.Fields(text)[0]
+			if schedule.Check(task.Timing{Schedule: expr, Timezone: "", DST: noDST}) == nil {
+				t.Errorf("%q is accepted", text)
+			}
+			if _, err := schedule.Location(zone); err == nil {
+				t.Errorf("the zone %q is accepted", zone)
+			}
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package schedule_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// FuzzParse holds that no text panics, that what is refused is a *task.Error of
+// the right field, and that what parses ticks later than asked, and counts so.
+func FuzzParse(f *testing.F) {
+	for _, expr := range []string{
+		"* * * * *", "*/5 * * * *", "0 30 2 * * *", "0 0 29 2 1", "0 0 30 2 *", "@daily", "@every 90s", "@every -1h", "@every 0",
+		"@at 2026-12-24T18:00:00Z", "@manual", "TZ=", "TZ=UTC", "CRON_TZ=UTC * * * * *", ",", "1,,2 * * * *", "*-5 * * * *",
+		"0 0 LW,15W * *", "0 0 L-3 * *", "0 0 31W 2 *", "0 0 * * 5L,MON#5", "0 0 * * L", "0 0 * * 1#6", "@every 1h after completion", "@in 10m",
+		"H(2-5) * * * *", "H/15 H H H H H", "5-1 * * * *", "*/0 * * * *", "* * * *", "* * * * * * *", "0 0 * * 5-7", "0 0 * jan-DEC mon,7", "0 0 L * *", "0 0 * * 5#2",
+		"H * * * *", "? * * * *", "0 0 ? * 1/2", "0 0 1/2 * ?", "0 0 ?,1 * *", "0 0 * * 7/2", "\x00", "٣ * * * *", "0/15 * * * *", "@every 9999999999h", "*/99999999999999999999 * * * *",
+	} {
+		f.Add(expr, "Europe/Berlin", int64(1_774_746_000))
+	}
+	f.Add("@daily", "", int64(0))
+	f.Add("@daily", "../x", int64(-1<<62))
+	f.Add("@daily", "Local", int64(1<<62))
+	f.Fuzz(func(t *testing.T, expr, zone string, seconds int64) {
+		s, err := schedule.Parse(task.Timing{Schedule: []string{expr}, Timezone: zone, DST: task.DST{}}, time.Unix(1_700_000_000, 0))
+		if err != nil {
+			var e *task.Error
+			if !errors.As(err, &e) || e.Field != "schedule" && e.Field != "timezone" || e.Code == "" || len(e.Message) > 300 {
+				t.Fatalf("%q, %q: %#v", expr, zone, err)
+			}
+			return
+		}
+		now := time.Unix(seconds, 0)
+		start := now
+		for range 3 {
+			next, ok := s.Next(now)
+			if !ok {
+				break
+			}
+			if !next.After(now) {
+				t.Fatalf("%q, %q: Next(%v) = %v", expr, zone, now, next)
+			}
+			now = next
+		}
+		if now.After(start) {
+			if _, last, count, _ := s.Missed(start, now, 1); count < 1 || count > 3 || !last.Equal(now) {
+				t.Fatalf("%q, %q: Missed(%v, %v) = %v, %d", expr, zone, start, now, last, count)
+			}
+		}
+	})
+}
+
+// FuzzSpread holds that a task may have an expression exactly if what Spread
+// makes of it is a schedule, whatever the task's name.
+func FuzzSpread(f *testing.F) {
+	for _, expr := range []string{"H * * * *", "H H(2-5) * * *", "H/15 * * * *", "H(0-9)/3,H,H/2 H/23 H/31 H/12 H/7", "h,H(5-5) * * * thu", "H, * * * *",
+		"0 0 H(1-28) 2 H(mon-SAT)/2", "H(-) * * * *", "H()/ * * * *", "@hourly", "@in 10m", "H\x00 * * * *", "H H 30 2 *", "0 0 LW,H * H#2"} {
+		f.Add(expr, "default", "backup")
+	}
+	f.Fuzz(func(t *testing.T, expr, namespace, name string) {
+		now := time.Unix(1_700_000_000, 0)
+		check := schedule.Check(task.Timing{Schedule: []string{expr}})
+		list, err := schedule.Spread([]string{expr}, namespace, name)
+		if err == nil {
+			list, err = schedule.ResolveIn(list, now)
+		}
+		if err == nil {
+			_, err = schedule.Parse(task.Timing{Schedule: list}, now)
+		}
+		var e *task.Error
+		switch {
+		case (check == nil) != (err == nil):
+			t.Fatalf("%q became %q: %v, but Check says %v", expr, list, err, check)
+		case err != nil && (!errors.As(err, &e) || e.Field != "schedule" || e.Code == "" || len(e.Message) > 300):
+			t.Fatalf("%q: %#v", expr, err)
+		}
+	})
+}
+
+// FuzzReadLocal holds that every text is refused or is a local time, which its
+// instants show.
+func FuzzReadLocal(f *testing.F) {
+	for _, text := range []string{"2026-03-29 02:30", "2026-10-25T02:30:00.250", "2026-10-25", "2026-10-25T02:30:00+01:00", "", "2026-02-30", "9999-99-99 99:99"} {
+		f.Add(text, "Europe/Berlin")
+		f.Add(text, "Pacific/Apia")
+	}
+	f.Fuzz(func(t *testing.T, text, zone string) {
+		m, err := schedule.ReadLocal(text, zone)
+		var e *task.Error
+		switch {
+		case err != nil && (!errors.As(err, &e) || e.Field != "at" && e.Field != "timezone" || len(e.Message) > 300):
+			t.Fatalf("%q, %q: %#v", text, zone, err)
+		case err != nil:
+			return
+		case len(m.Instants) == 0 && (m.Change == nil || !m.Change.Gap()), len(m.Instants) == 2 && (m.Change == nil || m.Change.Gap()), len(m.Instants) > 2:
+			t.Fatalf("%q, %q: %+v", text, zone, m)
+		}
+		location, _ := schedule.Location(zone)
+		for _, at := range m.Instants {
+			if shown := at.In(location).Format("2006-01-02 15:04:05"); shown != m.Local[:len(shown)] {
+				t.Fatalf("%q, %q: %v is %s, not %s", text, zone, at, shown, m.Local)
+			}
+		}
+	})
+}

@@ -1,0 +1,276 @@
+package chaos_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/apitest"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// verdict is what the judges say of a run, beyond its failures.
+type verdict struct {
+	report  check.Report
+	events  []check.Event
+	acks    int
+	calls   int // that porcupine has judged
+	unclear int // histories that were too long for it
+}
+
+// judge ends the load, then the daemons, and holds everything against the promises.
+func (w *world) judge(c *callers) verdict {
+	w.t.Helper()
+	c.end()
+	if err := w.quiet(); err != nil {
+		w.fail("G16", "%v", err)
+	}
+	until := time.Now().Add(-2 * time.Second)
+	w.finalCounts = w.counters()
+	w.judgeGoroutines()
+	w.leave()
+	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Minute)
+	defer cancel()
+	var v verdict
+	events, err := w.recorder.Stop(ctx)
+	if err != nil {
+		w.fail("recording", "it proves nothing: %v", err)
+	}
+	for _, e := range events {
+		if k, ok := w.keys.ParseShard(e.Key); !ok || k.Ref.Namespace != poisonSpace {
+			v.events = append(v.events, e)
+		}
+	}
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true})
+	for _, violation := range v.report.Violations {
+		w.failures = append(w.failures, violation.String())
+	}
+	w.judgeProbes(v.events)
+	v.acks = len(c.acks)
+	for _, m := range missing(w.keys, c.acks, v.events) {
+		w.fail("G13", "%s", m)
+	}
+	v.calls, v.unclear = w.judgeRegisters(c)
+	for _, odd := range c.odd {
+		w.fail("G13", "%s", odd)
+	}
+	w.judgeLogs()
+	if len(w.failures) > 0 {
+		w.keep(v.events)
+		w.t.Errorf("%d violations; the first:\n%s", len(w.failures), strings.Join(w.failures[:min(20, len(w.failures))], "\n"))
+	}
+	return v
+}
+
+// quiet pauses all tasks and waits until nothing waits or runs.
+func (w *world) quiet() error {
+	if len(w.up()) == 0 {
+		return errors.New("no daemon is left")
+	}
+	var all []client.Task
+	if err := w.eventually(w.promised(convergence), func() (err error) {
+		all, err = w.up()[0].client.List(w.ctx, client.ListOptions{})
+		return err
+	}); err != nil {
+		return fmt.Errorf("list the tasks: %w", err)
+	}
+	up := w.up()
+	queue := make(chan client.Task, len(all))
+	for _, one := range all {
+		if !one.Paused && !strings.HasPrefix(one.Schedule[0], "@at") {
+			queue <- one
+		}
+	}
+	close(queue)
+	var wg sync.WaitGroup
+	failed := make(chan error, 8)
+	for i := range cap(failed) {
+		wg.Go(func() {
+			for one := range queue {
+				if err := w.eventually(w.promised(convergence), func() error {
+					_, err := up[i%len(up)].client.Pause(w.ctx, one.Namespace, one.Name, 0)
+					return err
+				}); err != nil {
+					failed <- fmt.Errorf("pause %s/%s: %w", one.Namespace, one.Name, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(failed)
+	if err := <-failed; err != nil {
+		return err
+	}
+	return w.eventually(w.promised(45*time.Second), func() error {
+		s, err := up[0].client.Cluster(w.ctx)
+		if err == nil && s.ActiveRuns > 0 {
+			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
+		}
+		return err
+	})
+}
+
+// leave stops the daemons one after another, and looks for what is left (G20).
+func (w *world) leave() {
+	for _, n := range w.nodes {
+		if !n.process.running() {
+			continue
+		}
+		if err := w.stopNode(n, syscall.SIGTERM); err != nil {
+			w.fail("G20", "%s: %v", n.name, err)
+		}
+	}
+	if err := w.eventually(w.promised(10*time.Second), w.nothingLeft); err != nil {
+		w.fail("G20", "%v", err)
+	}
+}
+
+// nothingLeft is nil if neither keys, leases nor processes of any node are left.
+func (w *world) nothingLeft() error {
+	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
+	defer cancel()
+	// cleared/… is left, and goes with a lease of its own, after days.
+	for _, prefix := range []string{w.keys.Nodes(), w.keys.Runs(), w.keys.Leader()} {
+		res, err := w.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil {
+			return err
+		}
+		if len(res.Kvs) > 0 {
+			return fmt.Errorf("%d keys are left, such as %s", len(res.Kvs), res.Kvs[0].Key)
+		}
+	}
+	cleared, err := w.client.Get(ctx, w.keys.Root()+"cleared/", clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+	leases, err := w.client.Leases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases.Leases {
+		if !slices.ContainsFunc(cleared.Kvs, func(e *mvccpb.KeyValue) bool { return e.Lease == int64(l.ID) }) {
+			return fmt.Errorf("lease %x is left, one of %d", l.ID, len(leases.Leases))
+		}
+	}
+	for _, f := range find(w.mark) {
+		if f.variable(asDaemon) != "" || f.isTask() {
+			return fmt.Errorf("a process is left: pid %d, child of %d, %s", f.pid, f.parent, f.command)
+		}
+	}
+	return nil
+}
+
+// judgeGoroutines holds what is left in idle daemons against what was there
+// before the load (G18). Connections of the test's own clients come and go.
+func (w *world) judgeGoroutines() {
+	for _, n := range w.up() {
+		w.say("%s has %d goroutines, and had %d before the load", n.name, n.goroutines, n.idle)
+		if n.idle > 0 && n.goroutines > 2*n.idle+100 {
+			w.fail("G18", "%s has %d goroutines, and had %d before the load", n.name, n.goroutines, n.idle)
+		}
+	}
+}
+
+func (w *world) judgeProbes(events []check.Event) {
+	f, err := os.Open(w.probes)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	w.must(err)
+	defer f.Close()
+	for _, v := range check.CheckProbeLog(f, w.keys, events) {
+		w.failures = append(w.failures, "probe log: "+v.String())
+	}
+}
+
+// missing looks for each acknowledged change in the history (G13), and tells of
+// those that are not there.
+func missing(keys store.Keys, acks []ack, events []check.Event) (faults []string) {
+	written := map[string]map[int64]bool{} // spec's key → revisions
+	gone := map[string]int64{}             // and the last that deleted it
+	ran := map[string]bool{}               // namespace/name/run
+	for _, e := range events {
+		if _, _, ok := keys.ParseSpec(e.Key); ok {
+			if e.Deleted {
+				gone[e.Key] = e.Revision
+			} else {
+				if written[e.Key] == nil {
+					written[e.Key] = map[int64]bool{}
+				}
+				written[e.Key][e.ModRevision] = true
+			}
+		} else if k, ok := keys.ParseShard(e.Key); ok && k.Run != "" {
+			ran[k.Ref.String()+"/"+k.Run] = true
+		}
+	}
+	for _, a := range acks {
+		key := keys.Spec(store.Ref{Namespace: a.namespace, Name: a.name})
+		there := written[key][a.revision]
+		switch a.what {
+		case "trigger":
+			there = ran[a.namespace+"/"+a.name+"/"+a.run]
+		case "delete":
+			there = gone[key] > a.revision
+		}
+		if !there {
+			faults = append(faults, fmt.Sprintf("%s of %s/%s %s was acknowledged (revision %d), and is not in the history", a.what, a.namespace, a.name, a.run, a.revision))
+		}
+	}
+	return faults
+}
+
+// judgeRegisters holds the calls on each shared task against the model (G14).
+func (w *world) judgeRegisters(c *callers) (calls, unclear int) {
+	for name, h := range c.histories {
+		switch apitest.Check(h, 10*time.Second) {
+		case porcupine.Ok:
+			calls += len(h)
+		case porcupine.Unknown:
+			unclear++
+		default:
+			w.fail("G14", "the calls on registers/%s are not linearizable:\n%+v", name, h)
+		}
+	}
+	return calls, unclear
+}
+
+// judgeLogs looks for what no daemon may say.
+func (w *world) judgeLogs() {
+	for _, n := range w.nodes {
+		b, err := os.ReadFile(n.log)
+		if err != nil {
+			continue
+		}
+		for _, bad := range []string{"DATA RACE", "\npanic: ", "fatal error: "} {
+			if i := bytes.Index(b, []byte(bad)); i >= 0 {
+				w.fail("log", "%s says:\n%.2000s", n.name, b[i:])
+			}
+		}
+	}
+}
+
+// keep saves the history, beside the logs.
+func (w *world) keep(events []check.Event) {
+	f, err := os.Create(filepath.Join(w.dir, "history.jsonl"))
+	if err == nil {
+		err = errors.Join(check.Save(f, events), f.Close())
+	}
+	if err != nil {
+		w.t.Errorf("keep the history: %v", err)
+	}
+}

@@ -1,0 +1,101 @@
+package chaos_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// mutantName in a daemon's environment names the one of package mutant that it
+// is. The suite is worth what it finds of them.
+const mutantName = "CHAOS_MUTANT"
+
+// outside is a daemon's world: the real one, but for what the control file says.
+func outside(ctx context.Context, path string) daemon.Outside {
+	c := followControls(path)
+	return daemon.Outside{
+		Now: func() time.Time { return wallClock(c) },
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return dialPeer(ctx, c, network, address)
+		},
+		Etcd: func(_ context.Context, cfg daemon.Config) (*kv.Client, error) { return dialEtcd(ctx, c, cfg) },
+	}
+}
+
+// wallClock is the host's clock as the daemon's control file bends it. It has
+// no monotonic part: that one is not bent, and would hide what the other does.
+func wallClock(c *controls) time.Time {
+	now := time.Now()
+	by, _ := c.get()
+	if by.Offset == 0 && by.Drift == 0 {
+		return now
+	}
+	return now.Round(0).Add(by.Offset + time.Duration(by.Drift*float64(now.Sub(by.Since))))
+}
+
+func dialEtcd(ctx context.Context, c *controls, cfg daemon.Config) (*kv.Client, error) {
+	client, err := kv.Dial(ctx, kv.Config{Endpoints: cfg.EtcdEndpoints, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, err
+	}
+	client.KV = lossyKV{client.KV, c}
+	client.Watcher = stallingWatcher{client.Watcher, c}
+	if name := os.Getenv(mutantName); name != "" {
+		m, ok := mutant.Named(name)
+		if !ok {
+			return nil, fmt.Errorf("there is no mutant %q", name)
+		}
+		keys, err := store.NewKeys(cfg.Prefix)
+		if err != nil {
+			return nil, err
+		}
+		m.New(keys)(cfg.Name, client.Client)
+	}
+	return client, nil
+}
+
+// dialPeer reaches another node, unless that is cut off: then it hangs, as a
+// network does that swallows packets, and what is connected hangs, too.
+func dialPeer(ctx context.Context, c *controls, network, address string) (net.Conn, error) {
+	if !c.until(ctx.Done(), reachable) {
+		return nil, ctx.Err()
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &peerConn{Conn: conn, controls: c, closed: make(chan struct{})}, nil
+}
+
+func reachable(c control) bool { return !c.CutPeers }
+
+type peerConn struct {
+	net.Conn
+	controls *controls
+	closed   chan struct{}
+}
+
+func (p *peerConn) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	if !p.controls.until(p.closed, reachable) {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (p *peerConn) Close() error {
+	err := p.Conn.Close()
+	if err == nil {
+		close(p.closed)
+	}
+	return err
+}

@@ -1,0 +1,277 @@
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// world is a cluster, what it stands on, and those who watch it.
+type world struct {
+	t      *testing.T
+	ctx    context.Context // ends when all is over: clean-ups come before
+	seed   uint64
+	mark   string // of all its processes
+	net    string // 127.a.b, of its own
+	dir    string
+	logs   string
+	keys   store.Keys
+	mutant string
+	began  time.Time
+
+	members   []*member
+	nodes     []*node
+	links     []*link
+	client    *kv.Client // straight to etcd
+	recorder  *check.Recorder
+	compacted int64
+	closers   []func()
+
+	extra       *node // one that comes and goes
+	small       *node // one with a small disk
+	noSmallDisk string
+
+	long        bool // see size
+	shards      int
+	ticking     map[int]bool // shards that have a tick each second
+	probes      string       // file
+	seen        int          // events that decided has counted
+	decided     int
+	ticksBefore int
+	failures    []string // what broke a promise, beyond what package check finds
+
+	finalCounts map[string]float64
+}
+
+// size is how much of everything a run has.
+type size struct {
+	nodes, shards int
+	load          float64 // 1: some 300 tasks
+	smallDisk     bool
+	long          bool // it has its machine for itself
+}
+
+// newWorld starts etcd, daemons, recorder and load. All ends with the test.
+func newWorld(t *testing.T, seed uint64, s size) *world {
+	t.Helper()
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(os.Getpid()))) // not the seed's: runs may be side by side
+	ctx, cancel := context.WithCancel(context.Background())
+	keys, err := store.NewKeys(store.DefaultPrefix)
+	w := &world{
+		t: t, ctx: ctx, seed: seed, mark: fmt.Sprintf("%d.%d", os.Getpid(), r.Uint32()), keys: keys, shards: s.shards, long: s.long, mutant: os.Getenv(mutantName),
+		net: fmt.Sprintf("127.%d.%d", 1+r.IntN(250), r.IntN(250)), ticking: map[int]bool{}, began: time.Now(),
+	}
+	w.must(err)
+	w.dir, err = os.MkdirTemp("", "carillon-chaos-")
+	w.must(err)
+	w.logs, w.probes = filepath.Join(w.dir, "logs"), filepath.Join(w.dir, "probes.log")
+	w.must(os.Mkdir(w.logs, 0o700))
+	t.Cleanup(func() { w.end(); cancel() })
+
+	w.must(w.startReaper())
+	w.must(w.startEtcd(ctx))
+	observer, err := w.dial(w.members...)
+	w.must(err)
+	w.recorder, err = check.Record(ctx, observer, keys)
+	w.must(err)
+	for i := range s.nodes {
+		n, err := w.addNode(i + 1)
+		w.must(err)
+		if i == 1 && s.smallDisk {
+			w.smallDisk(n)
+		}
+		w.must(w.startNode(n))
+		if i == 0 { // it makes the cluster
+			w.must(w.eventually(3*time.Minute, n.ready))
+		}
+	}
+	for _, n := range w.nodes {
+		w.must(w.eventually(3*time.Minute, n.ready))
+	}
+	w.must(w.connect())
+	w.must(w.setLostAfter())
+	for _, n := range w.nodes {
+		w.scrape(n)
+		n.idle = n.goroutines
+	}
+	w.must(w.load(s.load))
+	return w
+}
+
+func (w *world) ip(i int) string { return fmt.Sprintf("%s.%d", w.net, i) }
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// say tells what happens, with the time since the beginning.
+func (w *world) say(format string, args ...any) {
+	w.t.Helper()
+	w.t.Logf("%7.2fs  %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// fail notes a broken promise; the run goes on.
+func (w *world) fail(promise, format string, args ...any) {
+	w.t.Helper()
+	f := fmt.Sprintf("%s at %.2fs: %s", promise, time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+	w.failures = append(w.failures, f)
+	w.t.Error(f)
+}
+
+// end leaves no process, and the directory only if something was found.
+func (w *world) end() {
+	for _, n := range w.nodes {
+		_ = n.process.signal(syscall.SIGKILL)
+	}
+	for _, m := range w.members {
+		_ = m.process.signal(syscall.SIGKILL)
+	}
+	sweep(w.mark)
+	for _, c := range slices.Backward(w.closers) {
+		c()
+	}
+	for _, k := range w.links {
+		k.close()
+	}
+	if w.t.Failed() || os.Getenv("CARILLON_CHAOS_KEEP") != "" {
+		w.t.Logf("seed %d; logs, history and probe log are kept in %s", w.seed, w.dir)
+		return
+	}
+	if err := os.RemoveAll(w.dir); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// eventually tries until it succeeds; else it returns the last error.
+func (w *world) eventually(most time.Duration, try func() error) error {
+	deadline := time.Now().Add(most)
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not within %s: %w", most, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// fleet is what etcd says of nodes, owners and watermarks, at one revision.
+func (w *world) fleet() (present map[string]bool, owners map[int]string, marks map[int]store.Watermark, err error) {
+	nodes, nodesEnd := kv.Prefix(w.keys.Nodes())
+	own, ownEnd := kv.Prefix(w.keys.Owners())
+	ops := []clientv3.Op{clientv3.OpGet(nodes, clientv3.WithRange(nodesEnd)), clientv3.OpGet(own, clientv3.WithRange(ownEnd))}
+	for i := range w.shards {
+		ops = append(ops, clientv3.OpGet(w.keys.Watermark(i)))
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+	defer cancel()
+	res, err := w.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s := store.New(w.client, kv.Direct(w.client), w.keys)
+	present, owners, marks = map[string]bool{}, map[int]string{}, map[int]store.Watermark{}
+	for _, n := range s.DecodeNodes(res.Responses[0].GetResponseRange().Kvs) {
+		present[n.Name] = true
+	}
+	for _, o := range s.DecodeOwners(res.Responses[1].GetResponseRange().Kvs) {
+		owners[o.Shard] = o.Node
+	}
+	for i := range w.shards {
+		for _, e := range res.Responses[2+i].GetResponseRange().Kvs {
+			if m, err := store.DecodeWatermark(e.Value); err == nil {
+				marks[i] = m
+			}
+		}
+	}
+	return present, owners, marks, nil
+}
+
+const (
+	convergence = 20 * time.Second // G16
+	nearNow     = 2500 * time.Millisecond
+)
+
+// settled is nil if every node that should be there is, every shard has one of
+// them as its owner, and every tick is decided up to a moment ago.
+func (w *world) settled() error {
+	present, owners, marks, err := w.fleet()
+	if err != nil {
+		return err
+	}
+	var faults []string
+	for _, n := range w.nodes {
+		if n.exits {
+			continue
+		}
+		if !n.process.running() {
+			return fmt.Errorf("%s has ended by itself", n.name)
+		}
+		if !present[n.name] {
+			faults = append(faults, n.name+" is absent")
+		}
+	}
+	for i := range w.shards {
+		switch at := marks[i].Time; {
+		case !present[owners[i]]:
+			faults = append(faults, fmt.Sprintf("shard %d is owned by %q, which is absent", i, owners[i]))
+		case w.ticking[i] && time.Since(at.Time) > nearNow:
+			faults = append(faults, fmt.Sprintf("shard %d of %s is decided up to %s ago", i, owners[i], time.Since(at.Time).Round(time.Millisecond)))
+		}
+	}
+	if faults != nil {
+		return errors.New(strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+// converge waits until the cluster is settled, and returns how long that took.
+func (w *world) converge() (time.Duration, error) {
+	began := time.Now()
+	err := w.eventually(w.promised(convergence), w.settled)
+	took := time.Since(began)
+	if err == nil && took > convergence {
+		w.say("settled after %s, beside other tests", took.Round(time.Millisecond))
+	}
+	return took, err
+}
+
+// promised is how long something may take at most. A long run has its machine for itself. The short one is beside other
+// tests, which may leave it a fraction of two processors.
+func (w *world) promised(most time.Duration) time.Duration {
+	if w.long {
+		return most
+	}
+	return 4 * most
+}
+
+// countDecided is how many runs were decided since the recording began.
+func (w *world) countDecided() int {
+	events := w.recorder.Events()
+	for _, e := range events[w.seen:] {
+		if _, ok := w.keys.ParseRun(e.Key); ok && e.CreateRevision == e.ModRevision && !e.Deleted {
+			w.decided++
+		}
+	}
+	w.seen = len(events)
+	return w.decided
+}

@@ -1,0 +1,88 @@
+// Package etcdhook puts functions around the calls of an etcd client: for tests that make an etcd worse than it is, and
+// for clients that break the protocol on purpose, to see that it is noticed. Nothing of a node imports it.
+package etcdhook
+
+import (
+	"context"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Do is one call of a KV: a get, a put, a delete or a transaction.
+type Do func(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error)
+
+// KV returns a KV of which every call but Compact and GetStream passes through call, which may change it, leave it out,
+// or make it with next, as often as it likes.
+func KV(kv clientv3.KV, call func(ctx context.Context, op clientv3.Op, next Do) (clientv3.OpResponse, error)) clientv3.KV {
+	return wrapped{KV: kv, do: func(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
+		return call(ctx, op, kv.Do)
+	}}
+}
+
+type wrapped struct {
+	clientv3.KV
+	do Do
+}
+
+func (w wrapped) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
+	return w.do(ctx, op)
+}
+
+func (w wrapped) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	r, err := w.do(ctx, clientv3.OpGet(key, opts...))
+	return r.Get(), err
+}
+
+func (w wrapped) Put(ctx context.Context, key, value string, opts ...clientv3.OpOption) (*clientv3.PutResponse, error) {
+	r, err := w.do(ctx, clientv3.OpPut(key, value, opts...))
+	return r.Put(), err
+}
+
+func (w wrapped) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
+	r, err := w.do(ctx, clientv3.OpDelete(key, opts...))
+	return r.Del(), err
+}
+
+func (w wrapped) Txn(ctx context.Context) clientv3.Txn { return &txn{ctx: ctx, do: w.do} }
+
+// txn collects a transaction. It keeps the context since clientv3.Txn passes it before the call.
+type txn struct {
+	ctx  context.Context
+	do   Do
+	cmps []clientv3.Cmp
+	then []clientv3.Op
+	els  []clientv3.Op
+}
+
+func (t *txn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.cmps = append(t.cmps, cs...)
+	return t
+}
+
+func (t *txn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.then = append(t.then, ops...)
+	return t
+}
+
+func (t *txn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.els = append(t.els, ops...)
+	return t
+}
+
+func (t *txn) Commit() (*clientv3.TxnResponse, error) {
+	r, err := t.do(t.ctx, clientv3.OpTxn(slices.Clip(t.cmps), slices.Clip(t.then), slices.Clip(t.els)))
+	return r.Txn(), err
+}
+
+// Writes says whether an operation may write.
+func Writes(op clientv3.Op) bool {
+	if op.IsGet() {
+		return false
+	}
+	if !op.IsTxn() {
+		return true
+	}
+	_, then, els := op.Txn()
+	return slices.ContainsFunc(then, Writes) || slices.ContainsFunc(els, Writes)
+}

@@ -1,0 +1,82 @@
+package mutant
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+type keysOf = store.Keys
+
+// infect puts a mutant into the client of a node.
+type infect = func(node string, c *clientv3.Client)
+
+// txn is a transaction, or one of those that share its request.
+type txn struct {
+	If         []clientv3.Cmp
+	Then, Else []clientv3.Op
+}
+
+// editedTxns returns op with every transaction in it, itself included, edited.
+func editedTxns(op clientv3.Op, edit func(txn) txn) clientv3.Op {
+	return etcdhook.Each(op, func(cmps []clientv3.Cmp, then, els []clientv3.Op) clientv3.Op {
+		t := edit(txn{cmps, then, els})
+		return clientv3.OpTxn(t.If, t.Then, t.Else)
+	})
+}
+
+// puts reports whether t itself, not what is in it, puts a key that is wanted.
+func (t txn) puts(wanted func(key string) bool) bool {
+	for _, op := range t.Then {
+		if op.IsPut() && wanted(string(op.KeyBytes())) {
+			return true
+		}
+	}
+	return false
+}
+
+// transactions is a mutant that edits transactions.
+func transactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
+	return func(k keysOf) infect {
+		return func(_ string, c *clientv3.Client) {
+			c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+				return next(ctx, editedTxns(op, func(t txn) txn { return edit(k, t) }))
+			})
+		}
+	}
+}
+
+// reads returns a KV that edits the answers to reads that are no transactions.
+func reads(kv clientv3.KV, edit func(op clientv3.Op, resp *clientv3.GetResponse)) clientv3.KV {
+	return etcdhook.KV(kv, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		r, err := next(ctx, op)
+		if err == nil && op.IsGet() {
+			edit(op, r.Get())
+		}
+		return r, err
+	})
+}
+
+// done is the answer to ops that have all succeeded at a revision.
+func done(ops []clientv3.Op, header *pb.ResponseHeader) []*pb.ResponseOp {
+	out := make([]*pb.ResponseOp, len(ops))
+	for i, op := range ops {
+		switch {
+		case op.IsTxn():
+			_, then, _ := op.Txn()
+			out[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: &pb.TxnResponse{
+				Header: &pb.ResponseHeader{}, Succeeded: true, Responses: done(then, &pb.ResponseHeader{})}}}
+		case op.IsPut():
+			out[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: header}}}
+		case op.IsDelete():
+			out[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{Header: header, Deleted: 1}}}
+		default:
+			out[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{Header: header}}}
+		}
+	}
+	return out
+}

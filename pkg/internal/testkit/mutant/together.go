@@ -1,0 +1,122 @@
+package mutant
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
+)
+
+// conflictsTogether sends transactions of all nodes that come within a tenth of a
+// second as one request, whatever they compare and write: each is judged by the
+// state before all of them. Only what etcd itself refuses is kept apart: two puts
+// of one key, and a put of a key that another deletes.
+func conflictsTogether(keysOf) infect {
+	g := &gatherer{}
+	return func(_ string, c *clientv3.Client) { c.KV = etcdhook.KV(c.KV, g.send) }
+}
+
+const gatherFor = 100 * time.Millisecond
+
+type gatherer struct {
+	mu      sync.Mutex
+	waiting *request
+}
+
+// request is what is sent together.
+type request struct {
+	parts   []clientv3.Op
+	written map[string]bool // by a put: nobody else may write it
+	deleted map[string]bool
+	done    chan struct{}
+	resp    clientv3.OpResponse
+	err     error
+}
+
+func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+	if !op.IsTxn() {
+		return next(ctx, op)
+	}
+	g.mu.Lock()
+	r, first := g.waiting, false
+	if r == nil || !r.takes(op) {
+		r, first = &request{written: map[string]bool{}, deleted: map[string]bool{}, done: make(chan struct{})}, true
+		r.takes(op)
+		g.waiting = r
+	}
+	mine := len(r.parts)
+	r.parts = append(r.parts, op)
+	g.mu.Unlock()
+	if !first {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return clientv3.OpResponse{}, ctx.Err()
+		}
+		return r.answer(mine)
+	}
+	select {
+	case <-time.After(gatherFor):
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	if g.waiting == r {
+		g.waiting = nil
+	}
+	g.mu.Unlock()
+	if len(r.parts) == 1 {
+		r.resp, r.err = next(ctx, op)
+		close(r.done)
+		return r.resp, r.err
+	}
+	r.resp, r.err = next(ctx, clientv3.OpTxn(nil, r.parts, nil))
+	close(r.done)
+	return r.answer(mine)
+}
+
+// answer is what became of one part.
+func (r *request) answer(i int) (clientv3.OpResponse, error) {
+	if r.err != nil || len(r.parts) == 1 {
+		return r.resp, r.err
+	}
+	whole := r.resp.Txn()
+	part := whole.Responses[i].GetResponseTxn()
+	return (&clientv3.TxnResponse{Header: whole.Header, Succeeded: part.Succeeded, Responses: part.Responses}).OpResponse(), nil
+}
+
+// takes notes what a transaction writes, unless etcd would refuse it beside the others.
+func (r *request) takes(op clientv3.Op) bool {
+	var puts, deletes []string
+	ok, ops := true, 0
+	editedTxns(op, func(t txn) txn {
+		for _, branch := range [][]clientv3.Op{t.Then, t.Else} {
+			for _, op := range branch {
+				ops++
+				key := string(op.KeyBytes())
+				switch {
+				case op.IsPut():
+					puts = append(puts, key)
+					ok = ok && !r.written[key] && !r.deleted[key]
+				case op.IsDelete():
+					deletes = append(deletes, key)
+					ok = ok && !r.written[key] && len(op.RangeBytes()) == 0
+				}
+			}
+		}
+		return t
+	})
+	// Only what is small: etcd's limits are the Batcher's business.
+	if ok = ok && ops < 120 && len(r.parts) < 8; !ok {
+		return false
+	}
+	for _, k := range puts {
+		r.written[k] = true
+	}
+	for _, k := range deletes {
+		r.deleted[k] = true
+	}
+	return true
+}

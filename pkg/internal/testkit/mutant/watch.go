@@ -1,0 +1,203 @@
+package mutant
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
+)
+
+// watched is a Watcher whose events go through see, and that can be told events
+// that never happened.
+type watched struct {
+	clientv3.Watcher
+	see  func(key string, r clientv3.WatchResponse) clientv3.WatchResponse
+	open func(key string, forged chan clientv3.WatchResponse) (closed func())
+}
+
+func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	in := w.Watcher.Watch(ctx, key, opts...)
+	out := make(chan clientv3.WatchResponse)
+	var forged chan clientv3.WatchResponse
+	closed := func() {}
+	if w.open != nil {
+		forged = make(chan clientv3.WatchResponse, 16)
+		closed = w.open(key, forged)
+	}
+	go func() { // ends with the watch
+		defer close(out)
+		defer closed()
+		for {
+			var r clientv3.WatchResponse
+			var ok bool
+			select {
+			case r, ok = <-in:
+				if !ok {
+					return
+				}
+			case r = <-forged:
+			}
+			if w.see != nil {
+				r = w.see(key, r)
+			}
+			select {
+			case out <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// anyonesAttempt shows a node every attempt in its inbox as its own instance's:
+// a daemon that was started again starts what the former one had.
+func anyonesAttempt(k keysOf) infect {
+	return func(node string, c *clientv3.Client) {
+		inbox := k.Inbox(node)
+		mine := &own{key: k.Node(node)}
+		show := func(e *mvccpb.KeyValue) *mvccpb.KeyValue {
+			instance := mine.instance()
+			if instance == "" || !strings.HasPrefix(string(e.Key), inbox) || len(e.Value) == 0 {
+				return e
+			}
+			return &mvccpb.KeyValue{
+				Key: e.Key, CreateRevision: e.CreateRevision, ModRevision: e.ModRevision, Version: e.Version, Lease: e.Lease,
+				Value: edited(e.Value, func(m map[string]any) { m["instance"] = instance }),
+			}
+		}
+		c.KV = reads(mine.learns(c.KV), func(_ clientv3.Op, resp *clientv3.GetResponse) {
+			kvs := make([]*mvccpb.KeyValue, len(resp.Kvs))
+			for i, e := range resp.Kvs {
+				kvs[i] = show(e)
+			}
+			resp.Kvs = kvs
+		})
+		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
+			events := make([]*clientv3.Event, len(r.Events))
+			for i, ev := range r.Events {
+				events[i] = &clientv3.Event{Type: ev.Type, Kv: show(ev.Kv), PrevKv: ev.PrevKv}
+			}
+			r.Events = events
+			return r
+		}}
+	}
+}
+
+// own learns a node's instance from what it writes under its own key.
+type own struct {
+	key string
+
+	mu   sync.Mutex
+	name string
+}
+
+func (o *own) instance() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.name
+}
+
+func (o *own) learns(kv clientv3.KV) clientv3.KV {
+	return etcdhook.KV(kv, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		return next(ctx, editedTxns(op, func(t txn) txn {
+			for _, op := range t.Then {
+				if op.IsPut() && string(op.KeyBytes()) == o.key {
+					o.learn(op.ValueBytes())
+				}
+			}
+			return t
+		}))
+	})
+}
+
+func (o *own) learn(value []byte) {
+	edited(value, func(m map[string]any) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.name = asText(m["instance"])
+	})
+}
+
+// startBeforeCommit tells a node of the attempts that its own commits put into
+// its inbox before it sends them; every fourth of these commits is then lost.
+func startBeforeCommit(k keysOf) infect {
+	return func(node string, c *clientv3.Client) {
+		inbox := k.Inbox(node)
+		var mu sync.Mutex
+		var listeners = map[chan clientv3.WatchResponse]bool{}
+		commits := 0
+		c.Watcher = watched{Watcher: c.Watcher, open: func(key string, forged chan clientv3.WatchResponse) func() {
+			if key != inbox {
+				return func() {}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			listeners[forged] = true
+			return func() {
+				mu.Lock()
+				defer mu.Unlock()
+				delete(listeners, forged)
+			}
+		}}
+		newest := int64(0)
+		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+			var events []*clientv3.Event
+			editedTxns(op, func(t txn) txn {
+				for _, op := range t.Then {
+					if key := op.KeyBytes(); op.IsPut() && strings.HasPrefix(string(key), inbox) && isCommit(k, t) {
+						events = append(events, &clientv3.Event{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{Key: key, Value: op.ValueBytes()}})
+					}
+				}
+				return t
+			})
+			mu.Lock()
+			if len(events) > 0 && newest > 0 {
+				commits++
+				for _, e := range events {
+					e.Kv.CreateRevision, e.Kv.ModRevision, e.Kv.Version = newest+1, newest+1, 1
+				}
+				for l := range listeners {
+					select {
+					case l <- clientv3.WatchResponse{Events: events}:
+					default:
+					}
+				}
+			}
+			lost := len(events) > 0 && commits > 0 && commits%4 == 0
+			mu.Unlock()
+			if lost {
+				return clientv3.OpResponse{}, context.DeadlineExceeded
+			}
+			r, err := next(ctx, op)
+			if err == nil && op.IsTxn() {
+				mu.Lock()
+				newest = max(newest, r.Txn().Header.GetRevision())
+				mu.Unlock()
+			}
+			return r, err
+		})
+	}
+}
+
+// deafWatches tells a node nothing but that its watches live, and refuses the
+// lists by which it would find out what they have lost.
+func deafWatches(k keysOf) infect {
+	return func(_ string, c *clientv3.Client) {
+		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
+			r.Events = nil
+			return r
+		}}
+		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+			if op.IsGet() && op.IsKeysOnly() && strings.HasPrefix(string(op.KeyBytes()), k.Shards()) {
+				return clientv3.OpResponse{}, rpctypes.ErrTooManyRequests
+			}
+			return next(ctx, op)
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// acks are the answers of the API: what it acknowledged must be there (G13), and what it refused must not. Of what has an
+// unknown outcome nothing is asked.
+type acks struct {
+	mu      sync.Mutex
+	marks   int
+	all     []ack
+	refused map[string]string // by mark: what was
+}
+
+type ack struct {
+	what, key string
+	revision  int64
+}
+
+// mark is a description that no other call gives a task.
+func (a *acks) mark() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.marks++
+	return fmt.Sprintf("call %d", a.marks)
+}
+
+func (a *acks) add(what, key string, revision int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, ack{what, key, revision})
+}
+
+func (a *acks) refuse(mark, what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refused == nil {
+		a.refused = map[string]string{}
+	}
+	a.refused[mark] = what
+}
+
+func (a *acks) judge(keys store.Keys, events []check.Event) (violations []check.Violation) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	type at struct {
+		key      string
+		revision int64
+	}
+	puts, described := map[at]bool{}, map[string]bool{}
+	for _, e := range events {
+		if e.Deleted {
+			continue
+		}
+		puts[at{e.Key, e.ModRevision}] = true
+		var t task.Task
+		if _, _, spec := keys.ParseSpec(e.Key); spec && json.Unmarshal(e.Value, &t) == nil && !described[t.Description] {
+			described[t.Description] = true
+			if what, yes := a.refused[t.Description]; yes {
+				violations = append(violations, check.Violation{Promise: "G13", Revision: e.Revision, Key: e.Key,
+					Message: what + ": refused, and written all the same"})
+			}
+		}
+	}
+	for _, one := range a.all {
+		if !puts[at{one.key, one.revision}] {
+			violations = append(violations, check.Violation{Promise: "G13", Revision: one.revision, Key: one.key,
+				Message: one.what + " was acknowledged, and nothing was written at that revision"})
+		}
+	}
+	return violations
+}

@@ -1,0 +1,36 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// TestFanOuts_CrossWhateverHappens has runs with parts all the time, which fail, are
+// cancelled and tried again, while nodes come and go.
+func TestFanOuts_CrossWhateverHappens(t *testing.T) {
+	t.Parallel()
+	o := sim.Options{
+		Tasks: 8, Duration: 25 * time.Second, Only: []string{"kill host", "cut"}, Shape: inParts,
+		Calls: []string{"trigger", "cancel", "cancel", "cancel", "retry"},
+	}
+	reachAll(t, []string{"run with parts", "run with parts failed", "run with parts cancelled", "part lost", "part tried again", "dead run again"},
+		[]uint64{1}, nil, o)
+}
+
+// inParts are tasks whose runs have parts, which take a while, and of some fail.
+func inParts(s *task.Spec) {
+	n := s.History.Keep
+	*s = quick(*s)
+	s.Schedule, s.Target = task.Schedules{"*/5 * * * * *"}, []task.Target{
+		{Parts: 3, Count: 1, Strategy: task.StrategyRandom},
+		{Count: task.All, Succeed: "any", Strategy: task.StrategyAuto},
+		{Count: 2, Stagger: task.Duration(time.Second), Strategy: task.StrategyRoundRobin},
+		{Parts: 2, Count: 1, Succeed: "50%", Strategy: task.StrategyAuto},
+	}[n%4]
+	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 2, task.Duration(300*time.Millisecond), []task.State{task.Failed, task.Lost}
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "1500ms", fmt.Sprint(n / 4 % 2)}}}
+}

@@ -1,0 +1,130 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A run starts under overlap allow, and its node is cut off. The task gets another policy,
+// before the node is cut off or after its run was declared lost. The task's next runs
+// start on another node, and none may start while the first one's process still lives:
+// what may follow a run can change at any time, so every process of a silent node has to
+// be dead when its run is lost (G8, G17).
+func TestOverlap_PolicySetWhileTheNodeOfARunIsSilent(t *testing.T) {
+	changes := map[string]map[string]any{
+		"skip":       {"overlap": task.OverlapSkip},
+		"queue":      {"overlap": task.OverlapQueue},
+		"replace":    {"overlap": task.OverlapReplace},
+		"max_active": {"max_active": 1},
+	}
+	for _, afterLoss := range []bool{false, true} {
+		for _, name := range slices.Sorted(maps.Keys(changes)) {
+			t.Run(fmt.Sprintf("%s, after the loss %t", name, afterLoss), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { changeOverlap(t, changes[name], afterLoss) })
+			})
+		}
+	}
+}
+
+func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
+	time.Sleep(time.Until(begin))
+	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	defer end()
+	w := &stage{world: newWorld(t, life, 1, Options{Shards: 1, Slots: 10, Plain: true})}
+	w.works, w.heir, w.owner = w.addNode(), w.addNode(), w.addNode()
+	w.works.roles, w.heir.roles, w.owner.roles = []string{task.RoleExecutor}, []string{task.RoleExecutor}, []string{task.RoleScheduler}
+
+	// The first run can only start on the node that will be cut off.
+	w.owner.start()
+	w.works.start()
+	c := w.ready()
+	w.zero = time.Now().Truncate(time.Second)
+	s := task.Defaults()
+	s.Name, s.Namespace, s.Overlap = "long", namespace, task.OverlapAllow
+	s.Schedule = task.Schedules{"@at " + w.zero.Add(2*time.Second).Format(time.RFC3339)}
+	s.Action.Process = &task.Process{Command: []string{"sim", "5m", "0"}}
+	w.must(func() error { _, err := c.Apply(w.life, s, client.ApplyOptions{}); return err })
+	w.at(4)
+	w.heir.start()
+	c = w.client(w.heir)
+	w.at(10)
+
+	set := func() {
+		t.Helper()
+		w.must(func() error { _, err := w.patch(c, "long", change); return err })
+	}
+	cutOff := func() {
+		w.works.proc.link.set(cut)
+		w.net.silence(w.works.address, true)
+	}
+	lost := func() bool {
+		runs, err := c.Runs(w.life, namespace, "long", client.RunFilter{States: []task.State{task.Lost}})
+		return err == nil && len(runs) > 0
+	}
+	if afterLoss {
+		cutOff()
+		if !w.until(time.Minute, lost) {
+			t.Fatal("the run is not declared lost")
+		}
+		set()
+	} else {
+		set()
+		cutOff()
+	}
+
+	// From now on there is a tick every second, on the node that is left.
+	w.must(func() error {
+		_, err := w.patch(c, "long", map[string]any{"schedule": "@every 1s", "action": map[string]any{"process": map[string]any{"command": []string{"sim", "100ms", "0"}}}})
+		return err
+	})
+	successor := func() *probe {
+		w.probes.mu.Lock()
+		defer w.probes.mu.Unlock()
+		if len(w.probes.runs) < 2 {
+			return nil
+		}
+		return w.probes.runs[1]
+	}
+	if !w.until(time.Minute, func() bool { return successor() != nil }) {
+		t.Fatal("the task does not go on")
+	}
+	w.probes.mu.Lock()
+	first, next := w.probes.runs[0], w.probes.runs[1]
+	if first.node != w.works.name || next.node != w.heir.name {
+		t.Errorf("run %s is on %s, and run %s on %s", first.ID, first.node, next.ID, next.node)
+	}
+	if first.end.IsZero() || first.end.After(next.start) {
+		t.Errorf("run %s starts at %s, and the process of run %s still lives on the silent node", next.ID, clock(next.start), first.ID)
+	}
+	w.probes.mu.Unlock()
+
+	w.works.proc.link.set(open)
+	w.net.silence(w.works.address, false)
+	w.must(func() error { _, err := c.Pause(w.life, namespace, "long", 0); return err })
+	if !w.until(time.Minute, w.quiet) {
+		t.Error("there are runs that do not end")
+	}
+	w.stop()
+	end()
+	w.background.Wait()
+	w.etcd.Close()
+	w.store.Close()
+
+	keys, events := w.admin.Keys(), history(w.store.Events())
+	if r := check.Check(keys, events, check.Options{}); !r.OK() {
+		t.Error(r.String())
+	}
+	for _, v := range check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events) {
+		t.Error(v)
+	}
+}

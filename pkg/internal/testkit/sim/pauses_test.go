@@ -1,0 +1,27 @@
+package sim_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// TestPauses_CrossWhateverHappens pauses and resumes runs all the time, while nodes
+// come and go, sessions end, and writes are lost, late and twice.
+func TestPauses_CrossWhateverHappens(t *testing.T) {
+	t.Parallel()
+	calls := []string{"apply", "trigger", "cancel", "turn", "turn", "turn", "turn", "turn", "turn", "turn"}
+	long := func(s *task.Spec) { // runs that last, and that others may replace
+		s.Shadow, s.Start, s.Timeout = false, task.Time{}, task.Duration(12*time.Second)
+		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "6s", "0"}}}
+	}
+	seeds := []uint64{1, 5}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
+
+	reachAll(t, []string{"run paused", "run resumed", "run ended after a pause"}, seeds, nil,
+		sim.Options{Calls: calls, Shape: long, Tasks: 3, Duration: 40 * time.Second})
+}

@@ -1,0 +1,367 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Each policy comes to the same, to the tick, in virtual time and on a real etcd, though the node that owns all shards is
+// killed in the middle.
+
+func TestPolicies_InVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(begin))
+		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
+		w := newStage(t, life)
+		w.play()
+		end()
+		w.background.Wait()
+		w.etcd.Close()
+		w.store.Close()
+		w.judge(history(w.store.Events()))
+	})
+}
+
+// A story in which the machine stood still is told again, as only the promises were judged.
+func TestPolicies_OnEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forty seconds of real time: make test-cluster")
+	}
+	t.Parallel()
+	for try, exact := 1, false; !exact && try <= 3 && !t.Failed(); try++ {
+		t.Run(fmt.Sprint(try), func(t *testing.T) { exact = playOnEtcd(t) })
+	}
+}
+
+func playOnEtcd(t *testing.T) (exact bool) {
+	server := kvtest.StartServer(t)
+	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	w := newStage(t, life)
+	w.dial = func(context.Context) *clientv3.Client { return server.Dial().Client }
+	w.etcd = server.Client()
+	w.admin = store.New(w.etcd, kv.Direct(w.etcd), w.admin.Keys())
+	recorder, err := check.Record(life, w.etcd, w.admin.Keys())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.stood = &stood{}
+	w.background.Go(func() { w.stood.watch(life, w.etcd) })
+	w.play()
+	ctx, cancel := context.WithTimeout(life, time.Minute)
+	defer cancel()
+	events, err := recorder.Stop(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end()
+	w.background.Wait()
+	w.judge(events)
+	return w.exact()
+}
+
+// stage is a cluster in which the story of the policies takes place.
+type stage struct {
+	*world
+	zero               time.Time
+	works, owner, heir *node
+	stood              *stood // nil in virtual time
+}
+
+// stood is how long the machine, or etcd, has stood still at most. Ticks, runs and calls of the story are half a second
+// apart: what comes of them is as it should be only where everything takes less than that.
+type stood struct {
+	mu    sync.Mutex
+	most  time.Duration
+	began time.Time // of the look that is under way; zero: none is
+}
+
+const (
+	stillEnough = 200 * time.Millisecond
+	eachLook    = 20 * time.Millisecond
+)
+
+func (s *stood) watch(ctx context.Context, etcd *kv.Client) {
+	for {
+		s.begin(time.Now())
+		if !sleep(ctx, eachLook) {
+			break
+		}
+		if _, err := etcd.Put(ctx, "/stood", ""); err != nil && ctx.Err() != nil {
+			break
+		}
+		s.soFar()
+	}
+	s.begin(time.Time{})
+}
+
+// begin says when a look began; zero: there are none any more.
+func (s *stood) begin(began time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began = began
+}
+
+// soFar is the longest pause by now. One that lasts still counts: a call may have failed of it.
+func (s *stood) soFar() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.began.IsZero() {
+		s.most = max(s.most, time.Since(s.began)-eachLook)
+	}
+	return s.most
+}
+
+// exact says whether the story went on without a pause.
+func (w *stage) exact() bool {
+	return w.stood == nil || w.stood.soFar() < stillEnough
+}
+
+// differs tells of what is not as it should be, and is due to no pause.
+func (w *stage) differs(format string, args ...any) {
+	w.t.Helper()
+	if w.exact() {
+		w.t.Errorf(format, args...)
+		return
+	}
+	w.t.Logf("after a pause of %s: %s", w.stood.soFar(), fmt.Sprintf(format, args...))
+}
+
+func newStage(t *testing.T, life context.Context) *stage {
+	w := &stage{world: newWorld(t, life, 1, Options{Shards: 8, Slots: 100, Plain: true})}
+	w.works, w.owner, w.heir = w.addNode(), w.addNode(), w.addNode()
+	w.works.roles, w.owner.roles, w.heir.roles = []string{task.RoleExecutor}, []string{task.RoleScheduler}, []string{task.RoleScheduler}
+	return w
+}
+
+// at waits until so many seconds of the story have passed.
+func (w *stage) at(seconds float64) {
+	w.pass(time.Until(w.zero.Add(time.Duration(seconds * float64(time.Second)))))
+}
+
+// play lives through the story.
+func (w *stage) play() {
+	w.works.start()
+	w.owner.start()
+	c := w.ready()
+	w.zero = time.Now().Add(7 * time.Second).Truncate(time.Second)
+	for _, s := range situations {
+		w.must(func() error { _, err := c.Apply(w.life, s.task(w.zero), client.ApplyOptions{}); return err })
+	}
+	w.must(func() error { _, err := c.Apply(w.life, w.chained(), client.ApplyOptions{}); return err })
+	if late := time.Since(w.zero); late > 0 {
+		w.differs("the story should have begun %s ago", late)
+	}
+	w.at(2.9)
+	w.must(func() error {
+		return w.curl(w.life, w.works, http.MethodPut, freezePath("frosty"), map[string]string{"reason": "frost"}, nil)
+	})
+	w.at(5)
+	w.must(func() error {
+		_, err := w.patch(c, "paused-until", map[string]any{"paused": true, "paused_until": task.At(w.zero.Add(17 * time.Second)), "pause_reason": "again"})
+		return err
+	})
+	w.at(ownerDies)
+	w.owner.kill(true)
+	w.at(heirComes)
+	w.heir.start()
+	w.at(heirIsThere)
+	w.at(17)
+	w.must(func() error { return w.curl(w.life, w.works, http.MethodDelete, freezePath("frosty"), nil, nil) })
+	w.at(19.2)
+	w.must(func() error { _, err := c.Resume(w.life, namespace, "pause-after", 0); return err })
+	w.at(20.5)
+	w.must(func() error {
+		runs, err := c.Runs(w.life, namespace, "replace", client.RunFilter{})
+		for _, r := range runs {
+			if err == nil && r.State.Active() {
+				_, err = c.Cancel(w.life, namespace, "replace", r.ID)
+			}
+		}
+		return err
+	})
+	w.at(storyEnds)
+	if !w.until(2*time.Minute, w.quiet) {
+		w.t.Error("there are runs that do not end")
+	}
+	w.stop()
+}
+
+// chained is a task whose ticks follow from the ends of its runs.
+func (w *stage) chained() task.Spec {
+	s := situation{name: "after-completion", runs: time.Second}.task(w.zero)
+	s.Schedule = task.Schedules{"@every 4s after completion"}
+	s.Start, s.End = task.At(w.zero.Add(time.Second)), task.At(w.zero.Add(17500*time.Millisecond))
+	return s
+}
+
+// ready waits for the first owner, and returns a client of the node that lives through all.
+func (w *stage) ready() *client.Client {
+	var c *client.Client
+	owned := w.until(time.Minute, func() bool {
+		if c = w.client(w.works); c == nil {
+			return false
+		}
+		st, err := c.Cluster(w.life)
+		return err == nil && st.ShardsOwned == st.Shards && st.NodesReady == 2
+	})
+	if !owned {
+		w.fail(fmt.Errorf("the shards have no owner:\n%s", strings.Join(w.story, "\n")))
+	}
+	return c
+}
+
+// must does what belongs to the story. After a pause of the machine a call that fails is made again.
+func (w *stage) must(do func() error) {
+	w.t.Helper()
+	err := do()
+	for range 20 {
+		if err == nil || w.exact() {
+			break
+		}
+		w.t.Logf("%s into the story: %v", time.Since(w.zero), err)
+		w.pass(500 * time.Millisecond)
+		err = do()
+	}
+	if err != nil {
+		w.fail(fmt.Errorf("%s into the story: %w", time.Since(w.zero), err))
+	}
+}
+
+func (w *stage) patch(c *client.Client, name string, fields map[string]any) (client.Task, error) {
+	b, err := json.Marshal(fields)
+	if err != nil {
+		return client.Task{}, err
+	}
+	return c.Patch(w.life, namespace, name, b, 0)
+}
+
+// judge holds what came of it against what should have.
+func (w *stage) judge(events []check.Event) {
+	t, keys := w.t, w.admin.Keys()
+	r := check.Check(keys, events, check.Options{Until: w.zero.Add((storyEnds - 1) * time.Second), Ended: true, Remembered: true})
+	if !r.OK() {
+		t.Errorf("%s", r.String())
+	}
+	for _, v := range check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events) {
+		t.Error(v)
+	}
+	came := outcomesOf(keys, events)
+	for _, s := range situations {
+		for i, tick := range s.ticks {
+			at := w.zero.Add(time.Duration(tick * float64(time.Second)))
+			if got := came[s.name][at.UnixMilli()]; got != s.want[i] {
+				w.differs("%s, the tick at %gs: %q, want %q", s.name, tick, got, s.want[i])
+			}
+			delete(came[s.name], at.UnixMilli())
+		}
+		for at, what := range came[s.name] {
+			w.differs("%s: a tick that there is not, at %s: %q", s.name, time.UnixMilli(at).Sub(w.zero), what)
+		}
+	}
+	w.judgeChain(events)
+	if t.Failed() {
+		path := t.TempDir()
+		t.Logf("%s\n%s", path, strings.Join(w.story[max(0, len(w.story)-60):], "\n"))
+	}
+}
+
+// judgeChain checks that each tick of a schedule after completion is 4 s after the end of the run before.
+func (w *stage) judgeChain(events []check.Event) {
+	var runs []task.Run
+	for _, e := range events {
+		if k, ok := w.admin.Keys().ParseShard(e.Key); ok && k.Kind == store.KindEnded && k.Ref.Name == "after-completion" && !e.Deleted {
+			r, err := store.DecodeEnded(k, e.Value)
+			if err != nil {
+				w.fail(err)
+			}
+			runs = append(runs, r)
+		}
+	}
+	if len(runs) != 3 || !runs[0].ScheduledTime.Equal(w.zero.Add(time.Second)) {
+		w.differs("after completion there were %d runs, want 3: %+v", len(runs), runs)
+	}
+	for i := 1; i < len(runs); i++ {
+		if gap := runs[i].ScheduledTime.Sub(runs[i-1].EndedAt.Time); gap != 4*time.Second {
+			w.t.Errorf("after completion: the tick comes %s after the end", gap)
+		}
+	}
+}
+
+// outcomesOf is what each tick came to, by task and tick: why it waited, and how it ended. Ticks of a range are those that
+// the task's schedule has there; those that wait for others to be caught up with are not said to.
+func outcomesOf(keys store.Keys, events []check.Event) map[string]map[int64]string {
+	ticks := map[string][]int64{}
+	waited := map[string][]string{}
+	came := map[string]map[int64]string{}
+	for _, e := range events {
+		k, ok := keys.ParseShard(e.Key)
+		if !ok || e.Deleted {
+			continue
+		}
+		name := k.Ref.Name
+		switch k.Kind {
+		case store.KindEntry:
+			if entry, err := store.DecodeEntry(e.Value); err == nil {
+				ticks[name] = instants(entry.Schedule)
+			}
+		case store.KindQueued:
+			w, err := store.DecodeWaiting(k, e.Value)
+			if id := name + "/" + k.Run; err == nil && w.Reason != task.ReasonCatchUp && !slices.Contains(waited[id], w.Reason) {
+				waited[id] = append(waited[id], w.Reason)
+			}
+		case store.KindEnded:
+			r, err := store.DecodeEnded(k, e.Value)
+			if err != nil || k.Late {
+				continue
+			}
+			what := strings.Join(append(waited[name+"/"+k.Run], endOf(r)), ", ")
+			if came[name] == nil {
+				came[name] = map[int64]string{}
+			}
+			for _, at := range ticks[name] {
+				if first := r.ScheduledTime.UnixMilli(); at == first || !r.Last.IsZero() && at > first && at <= r.Last.UnixMilli() {
+					came[name][at] = what
+				}
+			}
+		}
+	}
+	return came
+}
+
+func endOf(r task.Run) string {
+	text := string(r.State)
+	if r.State != task.Succeeded {
+		text += " (" + r.Reason + ")"
+	}
+	if len(r.Attempts) > 0 {
+		text += fmt.Sprintf(" at attempt %d", len(r.Attempts)+1)
+	}
+	return text
+}
+
+// instants are the ticks of a list of @at.
+func instants(list task.Schedules) (all []int64) {
+	for _, expr := range list {
+		if at, err := time.Parse(time.RFC3339Nano, strings.TrimPrefix(expr, "@at ")); err == nil {
+			all = append(all, at.UnixMilli())
+		}
+	}
+	return all
+}

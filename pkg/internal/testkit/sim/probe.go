@@ -1,0 +1,181 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// probes is what attempts did, whatever anybody believes.
+type probes struct {
+	mu   sync.Mutex
+	log  strings.Builder // as the probe tasks of real clusters write it
+	runs []*probe
+}
+
+// probe is one attempt that started.
+type probe struct {
+	task.Assigned
+	node       string
+	token      int64
+	start, end time.Time // end is when the last of it was gone
+}
+
+func (p *probes) start(node string, a task.Assigned, token int64) *probe {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := &probe{Assigned: a, node: node, token: token, start: time.Now()}
+	p.runs = append(p.runs, one)
+	p.line("START", one)
+	return one
+}
+
+// end notes that nothing is left of an attempt; one that was killed writes no END.
+func (p *probes) end(one *probe, itself bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one.end = time.Now()
+	if itself {
+		p.line("END", one)
+	}
+}
+
+func (p *probes) line(word string, one *probe) {
+	fmt.Fprintf(&p.log, "%s %s %d %d %d %s\n", word, one.ID, max(one.Attempt, 1), one.token, time.Now().UnixMilli(), one.node)
+}
+
+// judge looks for attempts that lived on beside those that replaced them.
+func (p *probes) judge(keys store.Keys, events []check.Event) (violations []check.Violation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	activations := check.Activations(keys, events)
+	byTask := map[string][]*probe{}
+	for _, one := range p.runs {
+		name := one.Namespace + "/" + one.Task + "/" + one.UID
+		byTask[name] = append(byTask[name], one)
+	}
+	for _, all := range byTask {
+		slices.SortStableFunc(all, func(a, b *probe) int { return a.start.Compare(b.start) })
+		for i, b := range all {
+			beside := map[string]bool{}
+			for _, a := range all[:i] {
+				if !b.start.Before(a.end) && !a.end.IsZero() {
+					continue
+				}
+				if activations[a.id()].Revision < activations[b.id()].Revision {
+					beside[runOf(a.ID)] = true
+				}
+				// Of two runs that are active together, the one that became active last should not have.
+				later := activations[b.id()]
+				if other := activations[a.id()]; other.Revision > later.Revision {
+					later = other
+				}
+				promise := ""
+				switch {
+				case a.ID == b.ID:
+					promise = "G17" // the one before should be dead
+				case later.Overlap != task.OverlapAllow && !task.Siblings(a.ID, b.ID):
+					promise = "G8"
+				}
+				if promise != "" {
+					violations = append(violations, check.Violation{
+						Promise: promise, Revision: b.token, Task: b.Namespace + "/" + b.Task,
+						Message: fmt.Sprintf("run %s, attempt %d on %s (token %d), starts at %s; run %s, attempt %d on %s (token %d), lives from %s to %s",
+							b.ID, max(b.Attempt, 1), b.node, b.token, clock(b.start), a.ID, max(a.Attempt, 1), a.node, a.token, clock(a.start), clock(a.end)),
+					})
+				}
+			}
+			delete(beside, runOf(b.ID))
+			if most := activations[b.id()].MaxActive; most > 0 && len(beside) >= most {
+				violations = append(violations, check.Violation{
+					Promise: "G8", Revision: b.token, Task: b.Namespace + "/" + b.Task,
+					Message: fmt.Sprintf("run %s starts at %s on %s, and processes of %d others live: at most %d may", b.ID, clock(b.start), b.node, len(beside), most),
+				})
+			}
+		}
+	}
+	return violations
+}
+
+// runOf is the run whose limits count: of a part, its parent.
+func runOf(id string) string {
+	if parent, _, part := task.ParentOf(id); part {
+		return parent
+	}
+	return id
+}
+
+func (p *probe) id() check.AttemptID {
+	return check.AttemptID{Task: p.Namespace + "/" + p.Task, Run: p.ID, Token: p.token}
+}
+
+// judgeFrozenStarts looks for processes that start on a node that has said that it obeys the freeze which is in force
+// (G21). It goes by the one clock that all of a simulation has, so that it holds whatever the nodes' clocks say.
+func (w *world) judgeFrozenStarts(keys store.Keys, events []check.Event) (violations []check.Violation) {
+	w.probes.mu.Lock()
+	defer w.probes.mu.Unlock()
+	var freezes task.Freezes
+	var mod int64
+	obeyed := map[string]int64{}
+	starts := slices.SortedStableFunc(slices.Values(w.probes.runs), func(a, b *probe) int { return a.start.Compare(b.start) })
+	judge := func(until time.Time) {
+		for ; len(starts) > 0 && (until.IsZero() || starts[0].start.Before(until)); starts = starts[1:] {
+			one := starts[0]
+			if z := freezes.Of(one.Namespace); z != nil && obeyed[one.node] >= mod {
+				violations = append(violations, check.Violation{
+					Promise: "G21", Revision: one.token, Task: one.Namespace + "/" + one.Task,
+					Message: fmt.Sprintf("run %s starts at %s on node %s, which has said that it obeys the freeze at revision %d", one.ID, clock(one.start), one.node, mod),
+				})
+			}
+		}
+	}
+	for _, e := range events {
+		node, isNode := strings.CutPrefix(e.Key, keys.Nodes())
+		if !isNode && e.Key != keys.Freezes() {
+			continue
+		}
+		judge(w.times[e.Revision])
+		switch {
+		case !isNode && e.Deleted:
+			freezes, mod = task.Freezes{}, 0
+		case !isNode:
+			freezes, mod = task.Freezes{}, e.ModRevision
+			if err := json.Unmarshal(e.Value, &freezes); err != nil {
+				w.t.Error(err)
+			}
+		case e.Deleted:
+			delete(obeyed, node)
+		default:
+			var n task.Node
+			if err := json.Unmarshal(e.Value, &n); err != nil {
+				w.t.Error(err)
+			}
+			obeyed[node] = n.Froze
+		}
+	}
+	judge(time.Time{})
+	return violations
+}
+
+// timeRevisions notes when each revision was written.
+func (w *world) timeRevisions(ctx context.Context) {
+	for r := range w.etcd.Watch(ctx, w.admin.Keys().Root(), clientv3.WithPrefix(), clientv3.WithRev(1)) {
+		w.mu.Lock()
+		for _, e := range r.Events {
+			w.times[e.Kv.ModRevision] = time.Now()
+		}
+		w.mu.Unlock()
+	}
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }

@@ -1,0 +1,308 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The cluster's times, short, so that much happens in a minute.
+const (
+	leaseTTL     = 3 * time.Second
+	lostAfter    = 14 * time.Second
+	drainTimeout = 5 * time.Second
+	maxSkew      = 1500 * time.Millisecond
+	mostNodes    = 6
+)
+
+// Options are what a simulation is made of; zero values are drawn from the seed, or the defaults.
+type Options struct {
+	Nodes    int           // at first; default 3 to 5
+	Shards   int           // default 8 to 32
+	Slots    int           // of each node; default 8
+	Tasks    int           // names that tasks have; default 6 to 14
+	Duration time.Duration // of the trouble; default a minute
+	Patience time.Duration // in which all runs must have ended at last; default an hour: long ones may wait for one another
+	// Only, if set, names the faults that there are; "calm" stands for none.
+	Only []string
+	// Rough has calls to etcd be slow, get lost, come late and twice, whatever Only says.
+	Rough bool
+	// Shape, if set, changes each task before users apply it.
+	Shape func(*task.Spec)
+	// Plain has tasks without policies of time and overlap.
+	Plain bool
+	// Calls are what users do, once each task was applied; what is in it twice is done twice as often.
+	Calls []string
+	// Workloads, if not nil, names the workloads that there are. By default the seed draws them, unless Only, Shape, Plain
+	// or Calls say what the simulation is about.
+	Workloads []string
+	// Mutate, if set, changes a node's etcd client before it is used: it may put its own KV, Watcher and Lease around
+	// those that are there. It is called at each start of the node. Such a simulation is expected to fail.
+	Mutate func(node string, c *clientv3.Client)
+
+	farClocks bool // clocks jump beyond what the clock guard bears
+}
+
+// Report is what came of a simulation.
+type Report struct {
+	check.Report
+	Seed   uint64
+	Counts map[string]int // of what was reached, see Hard
+	Story  string         // what happened, and what the nodes logged
+	Events []check.Event  // the history
+}
+
+// Run lives through the simulation of a seed, and judges it. It is in virtual time, and takes a second or so. It fails t
+// only if the simulation itself cannot be.
+func Run(t *testing.T, seed uint64, o Options) Report {
+	t.Helper()
+	var r Report
+	synctest.Test(t, func(t *testing.T) { r = live(t, seed, o) })
+	return r
+}
+
+func live(t *testing.T, seed uint64, o Options) Report {
+	time.Sleep(time.Until(begin))
+	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	defer end()
+	w := newWorld(t, life, seed, o)
+	w.background.Go(func() { w.timeRevisions(life) })
+	w.settle(seed)
+	users, calm := context.WithCancel(life)
+	for range 2 {
+		u := &user{world: w, rng: rand.New(rand.NewPCG(seed, w.rng.Uint64()))}
+		w.background.Go(func() { u.run(users) })
+	}
+	w.trouble()
+	w.heal()
+	calm()
+	w.resumeNodes()
+	until := time.Now()
+	w.log("> all is well")
+	w.pass(settleTime)
+	w.resumeNodes() // what was asked for before all was well may have come late
+	w.thaw()
+	w.pauseAll()
+	quiet := w.until(w.opts.Patience, func() bool { w.resumeAll(); return w.quiet() })
+	w.log("> quiet: %t", quiet)
+	w.stop()
+	end()
+	w.background.Wait()
+	w.etcd.Close()
+	w.store.Close()
+	return w.report(seed, until)
+}
+
+// settle draws what is not given, and starts the first nodes.
+func (w *world) settle(seed uint64) {
+	o := &w.opts
+	draw := func(v *int, least, most int) {
+		if n := least + w.rng.IntN(most-least+1); *v == 0 {
+			*v = n
+		}
+	}
+	draw(&o.Nodes, 3, 5)
+	draw(&o.Shards, 8, 32)
+	draw(&o.Tasks, 6, 14)
+	if o.Workloads != nil || len(o.Only) == 0 && o.Shape == nil && !o.Plain && len(o.Calls) == 0 {
+		w.workloads = o.drawWorkloads(seed)
+	}
+	for _, l := range w.workloads {
+		if l.prepare != nil {
+			l.prepare(o, w.rng)
+		}
+	}
+	if o.Slots == 0 {
+		o.Slots = 8
+	}
+	if o.Duration == 0 {
+		o.Duration = time.Minute
+	}
+	if o.Patience == 0 {
+		o.Patience = time.Hour
+	}
+	if len(o.Calls) == 0 {
+		o.Calls = []string{"apply", "apply", "apply", "pause", "resume", "resume", "delete", "trigger", "trigger", "cancel", "patch"}
+		if !o.Plain {
+			o.Calls = append(o.Calls, "pause until", "freeze", "unfreeze", "unfreeze", "retry", "retry", "rollback")
+		}
+	}
+	for _, l := range w.workloads {
+		o.Calls = slices.Concat(o.Calls, l.calls)
+		w.log("> workload: %s", l.name)
+		w.count("workload " + l.name)
+	}
+	switch {
+	case o.Rough:
+		w.weather = weather{requestLost: 20, answerLost: 250, late: 80, twice: 80, slow: 100}
+	case len(o.Only) == 0:
+		w.weather = pick(w.rng, []weather{
+			{}, {requestLost: 20, answerLost: 20, late: 20, twice: 20, slow: 20}, {requestLost: 60, answerLost: 80, late: 80, twice: 50, slow: 50}, {answerLost: 200, late: 50, twice: 100},
+		})
+	}
+	w.log("> %d nodes, %d shards, %d tasks, %s, weather %+v", o.Nodes, o.Shards, o.Tasks, o.Duration, w.weather)
+	for range o.Nodes {
+		w.addNode().start()
+		w.pass(between(w.rng, 0, 500*time.Millisecond))
+	}
+	w.pass(3 * time.Second)
+}
+
+// trouble has faults come and go.
+func (w *world) trouble() {
+	var all []fault
+	for _, f := range faults {
+		if len(w.opts.Only) == 0 || slices.Contains(w.opts.Only, f.name) {
+			all = append(all, slices.Repeat([]fault{f}, f.weight)...)
+		}
+	}
+	for _, l := range w.workloads {
+		all = append(all, slices.Repeat([]fault{l.fault}, l.fault.weight)...)
+	}
+	if len(all) == 0 {
+		w.pass(w.opts.Duration)
+		return
+	}
+	type pending struct {
+		at  time.Time
+		end func(*world)
+		of  string
+	}
+	var ends []pending
+	for last := time.Now().Add(w.opts.Duration); time.Now().Before(last); {
+		w.pass(between(w.rng, 100*time.Millisecond, 4*time.Second))
+		ends = slices.DeleteFunc(ends, func(p pending) bool {
+			if time.Now().Before(p.at) {
+				return false
+			}
+			w.log("> over: %s", p.of)
+			p.end(w)
+			return true
+		})
+		f := pick(w.rng, all)
+		w.log("> fault: %s", f.name)
+		w.count("fault " + f.name)
+		length := pick(w.rng, []time.Duration{time.Second, 5 * time.Second, 35 * time.Second})
+		if end := f.begin(w); end != nil {
+			ends = append(ends, pending{time.Now().Add(between(w.rng, length/10, length)), end, f.name})
+		}
+	}
+	for _, p := range ends {
+		p.end(w)
+	}
+}
+
+// settleTime is how long a healed cluster has until every shard has an owner and every due tick an outcome (G16).
+const settleTime = 20 * time.Second
+
+// heal ends all faults, and has every node run.
+func (w *world) heal() {
+	w.store.SetFull(false)
+	w.store.Thaw(true)
+	w.weather = weather{}
+	for _, p := range w.all {
+		p.link.heal() // those that drain, too
+	}
+	for _, name := range w.names {
+		n := w.nodes[name]
+		n.skew.Store(0)
+		if n.proc == nil {
+			if !w.until(5*time.Minute, func() bool { return isClosed(n.former) }) {
+				w.fail(fmt.Errorf("the former daemon of %s does not end:\n%s", n.name, strings.Join(w.story, "\n")))
+			}
+			n.start()
+		}
+		w.net.silence(n.address, false)
+	}
+	w.thaw()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// pauseAll pauses every task, so that an end can come.
+func (w *world) pauseAll() {
+	for i := range w.opts.Tasks {
+		paused := w.until(time.Minute, func() bool {
+			c := w.client(w.nodes[w.names[0]])
+			if c == nil {
+				return true
+			}
+			ctx, cancel := context.WithTimeout(w.life, 10*time.Second)
+			defer cancel()
+			_, err := c.Pause(ctx, namespace, fmt.Sprintf("t%02d", i), 0)
+			return err == nil || isNotFound(err)
+		})
+		if !paused {
+			w.log("> t%02d cannot be paused", i)
+		}
+	}
+}
+
+// resumeAll lets all runs go on that are paused, or are about to be.
+func (w *world) resumeAll() {
+	held, err := w.admin.Active(w.life)
+	if err != nil {
+		w.fail(err)
+	}
+	for _, h := range held {
+		if h.PauseRequested {
+			_, _ = w.admin.ResumeActive(w.life, h, "nobody") // or again in a moment
+		}
+	}
+}
+
+// stop ends all processes, and waits for whatever is left of those that were killed.
+func (w *world) stop() {
+	for _, p := range w.all {
+		p.stop()
+	}
+	for _, p := range w.all {
+		if !w.until(5*time.Minute, func() bool { return isClosed(p.gone) }) {
+			w.fail(fmt.Errorf("a daemon of %s does not end:\n%s", p.link.name, strings.Join(w.story, "\n")))
+		}
+	}
+}
+
+// report judges the history.
+func (w *world) report(seed uint64, until time.Time) Report {
+	events := history(w.store.Events())
+	keys := w.admin.Keys()
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Full: w.full})}
+	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
+		w.probes.judge(keys, events), w.judgeFrozenStarts(keys, events), w.acks.judge(keys, events))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.countHistory(r.Summary)
+	r.Story, r.Counts = strings.Join(w.story, "\n"), w.counts
+	return r
+}
+
+// history is what the store kept, as a recorder would have it.
+func history(all []*mvccpb.Event) []check.Event {
+	events := make([]check.Event, len(all))
+	for i, e := range all {
+		events[i] = check.Event{
+			Revision: e.Kv.ModRevision, Key: string(e.Kv.Key), Value: e.Kv.Value, Deleted: e.Type == mvccpb.Event_DELETE,
+			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease,
+		}
+	}
+	return events
+}

@@ -1,0 +1,354 @@
+package top
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+var update = flag.Bool("update", false, "write the golden screens anew")
+
+// noon is when all stories are.
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) task.Time { return task.At(noon.Add(-d)) }
+func in(d time.Duration) task.Time  { return task.At(noon.Add(d)) }
+
+// busy is a board with everything on it.
+func busy() task.Board {
+	code := 69
+	b := task.Board{
+		At: task.At(noon), Node: "n1", Version: "v1.2.3", Cluster: "nordpol", Leader: "n1", Span: task.Duration(10 * time.Minute),
+		Warnings: []string{"etcd has used 81 % of its quota", "node n2 owns no shards: its clock jumped, or differs from that of other nodes"},
+		Freezes:  []task.Freeze{{Namespace: "billing", Since: ago(2 * time.Hour), By: "ann (token k3vq7t2m5xw4hzra)", Reason: "INC-42: the ledger is wrong"}},
+		Silent:   []task.Silence{{Node: "n3", Reason: "no answer from 10.0.0.3:7070 within 1s"}}, ShardCount: 256, ShardsOwned: 250,
+		BoardCounts: task.BoardCounts{Serving: 170, Tasks: 100_012, Paused: 51, FailingCount: 14, OverdueCount: 2, ActiveCount: 231, AwayCount: 1, WaitingCount: 9, Waiting: map[string]int{
+			task.ReasonNoNode: 2, task.ReasonRetry: 7}},
+	}
+	b.Stuck = []task.BoardShard{{ID: 17, Node: "n2", Since: ago(12 * time.Second)}, {ID: 18, Node: "n2", Since: ago(9 * time.Second), Loading: true}}
+	b.Overdue = []task.BoardTick{{Namespace: "default", Task: "nightly-backup", Time: ago(12 * time.Second)}, {Namespace: "billing", Task: "invoice", Time: ago(4 * time.Second)}}
+	b.Away = []task.BoardRun{{Namespace: "default", Task: "etl-orders", Run: "20261121T115500.000Z-aaaa", Node: "n4", Since: ago(5 * time.Minute)}}
+	b.Waits = []task.BoardWait{{Namespace: "default", Task: "train", Run: "20261121T115600.000Z-bbbb", Reason: task.ReasonNoNode, Since: ago(4 * time.Minute)}}
+	b.Failing = []task.BoardFailing{
+		{Namespace: "default", Task: "report", Run: "20261121T115900.000Z-cccc", State: task.Failed, Reason: task.ReasonExit, ExitCode: &code, Node: "n2", EndedAt: ago(40 * time.Second), InARow: 8},
+		{Namespace: "default", Task: "a-task-with-a-name-that-is-much-longer-than-any-column-of-a-terminal", Run: "20261121T115800.000Z-dddd", State: task.TimedOut,
+			Reason: task.ReasonTimeout, Node: "n1", EndedAt: ago(time.Hour), InARow: 1},
+		{Namespace: "ops", Task: "probe", Run: "20261121T115700.000Z-eeee", State: task.Lost, Reason: task.ReasonNodeLost, Node: "n4", EndedAt: ago(50 * time.Hour), InARow: 2},
+	}
+	for i := range Listed {
+		b.Next = append(b.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprintf("sync-%03d", i), Time: in(time.Duration(i) * time.Second)})
+	}
+	for i := range 30 {
+		b.Active = append(b.Active, task.BoardRun{Namespace: "default", Task: fmt.Sprintf("import-%d", i), Run: fmt.Sprintf("20261121T1130%02d.000Z-ffff", i), Node: "n1",
+			Since: ago(time.Hour - time.Duration(i)*time.Minute), Ending: i == 1, Paused: i == 2})
+	}
+	rate := []int64{10, 20, 30, 40, 80, 120, 160, 80, 40, 20, 10, 0}
+	b.Recent = task.Recent{Fired: 610, Skipped: 12, Succeeded: 590, Failed: 3, P50MS: 2, P99MS: 38, MaxMS: 1420, Rate: rate}
+	both := []string{task.RoleScheduler, task.RoleExecutor}
+	node := task.BoardNode{Address: "http://10.0.0.1:7070", Version: "v1.2.3", State: task.NodeReady, Roles: both, Slots: 64, JoinedAt: ago(76 * time.Hour)}
+	for i := range 5 {
+		n := node
+		n.Name, n.Address = fmt.Sprintf("n%d", i+1), fmt.Sprintf("http://10.0.0.%d:7070", i+1)
+		n.Running, n.Shards, n.Serving, n.Recent = 12*i, 86, 86, task.Recent{Fired: int64(200 * i), P99MS: int64(30 + i), Rate: rate}
+		switch i {
+		case 1:
+			n.Unfit, n.Serving = task.UnfitClock, 84
+		case 2:
+			n.Silent, n.Serving, n.Recent = true, 0, task.Recent{}
+		case 3:
+			n.State = task.NodeDraining
+		case 4:
+			n.Roles, n.Shards, n.Recent = both[1:], 0, task.Recent{}
+		}
+		b.Nodes = append(b.Nodes, n)
+	}
+	return b
+}
+
+// screen is a Model that has had a board, at a size.
+func screen(cfg Config, wide, high int, b task.Board) *Model {
+	m := New(cfg)
+	m.Update(Clock(noon))
+	m.Update(Size{wide, high})
+	m.Update(Boarded{Board: b, Server: "http://10.0.0.1:7070"})
+	return m
+}
+
+func press(m *Model, keys ...string) (all []Command) {
+	for _, k := range keys {
+		all = append(all, m.Update(Key(k))...)
+	}
+	return all
+}
+
+// golden holds a picture against a file.
+func golden(t *testing.T, name string, p Picture) {
+	t.Helper()
+	got := p.Text()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is not as it was; look at it, and if it is better: go test ./pkg/internal/top -update\n%s", file, got)
+	}
+}
+
+func TestScreen(t *testing.T) {
+	cfg := Config{Namespace: "default"}
+	quiet := busy()
+	quiet.Silent, quiet.Warnings, quiet.Freezes, quiet.BoardLists, quiet.Nodes = nil, nil, nil, task.BoardLists{}, quiet.Nodes[:1]
+	quiet.BoardCounts, quiet.ShardsOwned, quiet.Recent = task.BoardCounts{Serving: 256, Tasks: 1}, 256, task.Recent{}
+	golden(t, "busy-80", screen(cfg, 80, 24, busy()).View())
+	golden(t, "busy-200", screen(cfg, 200, 50, busy()).View())
+	golden(t, "busy-40", screen(cfg, 40, 12, busy()).View())
+	golden(t, "busy-100-ascii", screen(Config{Namespace: "default", ASCII: true}, 100, 40, busy()).View())
+	golden(t, "quiet-80", screen(cfg, 80, 24, quiet).View())
+	golden(t, "once", New(cfg).Once(Boarded{Board: busy()}, 0))
+
+	m := screen(cfg, 80, 24, busy())
+	press(m, "tab", "tab", "j", "j")
+	golden(t, "running-80", m.View())
+	press(m, "/", "5", "enter")
+	golden(t, "filter-80", m.View())
+	press(m, "?")
+	golden(t, "help-80", m.View())
+}
+
+func TestScreen_OfANodeThatIsPressed(t *testing.T) {
+	b := busy()
+	b.Warnings = []string{"node n1 takes no runs: beyond its own limit of disk_free"}
+	b.Nodes = b.Nodes[:1]
+	b.Nodes[0].Pressed = []string{task.FactDiskFree}
+	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
+	if strings.Count(text, "takes no runs: beyond its own limit of disk_free") != 1 || strings.Count(text, "pressed") != 2 {
+		t.Errorf("it is to be among the problems once, and so in its row:\n%s", text)
+	}
+}
+
+func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
+	b := busy()
+	b.Nodes = b.Nodes[:1]
+	b.Nodes[0].Pressed = []string{task.PressedPolicy}
+	words := "takes no runs: its policy cannot be read"
+	b.Warnings = []string{"node n1 takes no runs: " + task.PressedWords(b.Nodes[0].Pressed)}
+	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
+	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {
+		t.Errorf("it is to be among the problems once, and for its policy:\n%s", text)
+	}
+}
+
+func TestScreen_OfATask(t *testing.T) {
+	m := screen(Config{Namespace: "default"}, 80, 24, busy())
+	press(m, "/", "r", "e", "p", "o", "r", "t", "enter")
+	about := Target{Namespace: "default", Task: "report", Run: "20261121T115900.000Z-cccc"}
+	if got := press(m, "enter"); len(got) != 1 || got[0] != (Tell{about}) {
+		t.Fatalf("enter asks for %+v", got)
+	}
+	code, late := 69, int64(12)
+	told := Told{About: about, Task: client.Task{Next: in(time.Hour)}, Why: task.Answer{Sentence: "The tick of Sat 21 Nov 2026 11:59 UTC ran on n2 and failed with exit code 69."}}
+	told.Task.Schedule, told.Task.Timezone, told.Task.Action = task.Schedules{"0 9 * * MON-FRI"}, "Europe/Berlin", task.Action{Process: &task.Process{Command: []string{"report", "--all"}}}
+	told.Task.Description = "Sends the numbers of the day to everybody who wants to have them, and to some who do not"
+	for i := range 20 {
+		told.Runs = append(told.Runs, task.Run{ScheduledTime: ago(time.Duration(i) * 24 * time.Hour), State: task.Failed, Reason: task.ReasonExit, ExitCode: &code, LatenessMS: &late,
+			StartedAt: ago(time.Minute), EndedAt: ago(30 * time.Second), Node: "n2", Message: "exited with code 69"})
+	}
+	m.Update(told)
+	golden(t, "details-80", m.View())
+	press(m, "G")
+	golden(t, "details-end-80", m.View())
+	if got := press(m, "w"); len(got) != 1 || got[0] != (AskWhy{about}) {
+		t.Errorf("w asks for %+v", got)
+	}
+	m.Update(Answered{About: about, Why: task.Answer{Sentence: told.Why.Sentence, Lines: []task.EvidenceLine{{What: "Schedule", Says: "0 9 * * MON-FRI in Europe/Berlin"}}}})
+	golden(t, "why-80", m.View())
+	if got := press(m, "l"); len(got) != 1 || got[0] != (FollowLogs{about}) {
+		t.Errorf("l asks for %+v", got)
+	}
+	run := task.Run{ID: about.Run, State: task.Running, Node: "n2"}
+	m.Update(Written{About: about, Run: run, Text: "first line\npart of"})
+	m.Update(Written{About: about, Run: run, Text: " a line\n\x1b[31mred\a\n" + strings.Repeat("long ", 40) + "\n"})
+	golden(t, "logs-80", m.View())
+	for i := range 100 {
+		m.Update(Written{About: about, Run: run, Text: fmt.Sprintln("line", i)})
+	}
+	if text := m.View().Text(); !strings.Contains(text, "line 99") {
+		t.Errorf("it does not follow:\n%s", text)
+	}
+	press(m, "g")
+	m.Update(Written{About: about, Run: run, Text: "more\n"})
+	if text := m.View().Text(); !strings.Contains(text, "first line\n part of a line") {
+		t.Errorf("it does not stay:\n%s", text)
+	}
+	if got := press(m, "esc"); len(got) != 1 || got[0] != (StopLogs{}) || m.view == nil || m.view.kind != details {
+		t.Errorf("esc: %+v, %+v", got, m.view)
+	}
+	press(m, "esc")
+	if m.view != nil {
+		t.Error("esc does not go back to the panes")
+	}
+}
+
+func TestModel_ChangesNothingWithoutAYes(t *testing.T) {
+	m := screen(Config{Namespace: "default"}, 80, 24, busy())
+	press(m, "/", "r", "e", "p", "o", "r", "t", "enter")
+	about := Target{Namespace: "default", Task: "report", Run: "20261121T115900.000Z-cccc"}
+	if got := press(m, "t", "n", "t", "esc", "t", "enter"); len(got) != 0 {
+		t.Errorf("without a yes: %+v", got)
+	}
+	if got := press(m, "t", "y"); len(got) != 1 || got[0] != (Trigger{about}) {
+		t.Errorf("trigger: %+v", got)
+	}
+	for _, paused := range []bool{false, true} {
+		want := Command(Pause{about})
+		if paused {
+			want = Resume{about}
+		}
+		if got := press(m, "p", "y"); len(got) != 1 || got[0] != (Tell{about}) {
+			t.Errorf("before it is known whether the task is paused: %+v", got)
+		}
+		told := Told{About: about}
+		told.Task.Paused = paused
+		m.Update(told)
+		if got := press(m, "y"); len(got) != 1 || got[0] != want {
+			t.Errorf("paused %t: %+v", paused, got)
+		}
+	}
+	if got := m.Update(Done{Words: "could not pause report", Err: errors.New("conflict")}); len(got) != 1 || got[0] != (Refresh{}) {
+		t.Errorf("after a change: %+v", got)
+	}
+	if text := m.View().Text(); !strings.Contains(text, "could not pause report: conflict") {
+		t.Errorf("what became of it is not said:\n%s", text)
+	}
+}
+
+func TestModel_KeepsTheLastPictureWhileTheServerIsAway(t *testing.T) {
+	m := New(Config{})
+	m.Update(Clock(noon))
+	m.Update(Boarded{Err: errors.New("cannot reach it"), Server: "http://a"})
+	if text := m.View().Text(); !strings.Contains(text, "cannot reach it") {
+		t.Errorf("before the first board:\n%s", text)
+	}
+	m = screen(Config{Namespace: "default"}, 80, 24, busy())
+	m.Update(Clock(noon.Add(time.Second)))
+	m.Update(Boarded{Err: errors.New("cannot reach http://10.0.0.1:7070"), Server: "http://a"})
+	m.Update(Clock(noon.Add(31 * time.Second)))
+	golden(t, "away-80", m.View())
+	m.Update(Boarded{Board: busy(), Server: "http://b"})
+	if text := m.View().Text(); strings.Contains(text, "this is how it was") {
+		t.Errorf("it is back:\n%s", text)
+	}
+}
+
+func TestModel_MissesNodesThatLeft(t *testing.T) {
+	m := screen(Config{}, 120, 40, busy())
+	b := busy()
+	b.Nodes = b.Nodes[:3]
+	m.Update(Clock(noon.Add(time.Second)))
+	m.Update(Boarded{Board: b})
+	m.Update(Clock(noon.Add(13 * time.Second)))
+	if text := m.View().Text(); !strings.Contains(text, "left") || !strings.Contains(text, "12s  the node has left") {
+		t.Errorf("nodes left:\n%s", text)
+	}
+	m.Update(Boarded{Board: busy()})
+	if text := m.View().Text(); strings.Contains(text, "has left") {
+		t.Errorf("they are back:\n%s", text)
+	}
+}
+
+func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
+	m := screen(Config{Namespace: "default"}, 80, 40, busy())
+	press(m, "2", "j", "j", "j")
+	if got := m.selected().Task; got != "sync-003" {
+		t.Fatalf("it is on %s", got)
+	}
+	b := busy()
+	b.Next = b.Next[2:]
+	m.Update(Boarded{Board: b})
+	if got := m.selected().Task; got != "sync-003" {
+		t.Errorf("it went to %s", got)
+	}
+	press(m, "g")
+	b.Next = b.Next[1:]
+	m.Update(Boarded{Board: b})
+	if got := m.selected().Task; got != b.Next[0].Task {
+		t.Errorf("at the top it went to %s", got)
+	}
+	b.Next = nil
+	m.Update(Boarded{Board: b})
+	if got := press(m, "enter", "t", "p", "l", "w"); len(got) != 0 {
+		t.Errorf("on nothing: %+v", got)
+	}
+}
+
+// Whatever the size and the key, it draws as many lines as there are, none too wide.
+func TestModel_FitsEverySize(t *testing.T) {
+	keys := []string{"tab", "j", "G", "enter", "w", "l", "esc", "?", "x", "/", "z", "backspace", "esc", "t", "n", "p", "backtab", "pgdn", "g", "4", "enter", "esc", "f", "right"}
+	for _, wide := range []int{1, 2, 12, 40, 50, 80, 139, 140, 200} {
+		for _, high := range []int{1, 2, 4, 12, 18, 50} {
+			for _, ascii := range []bool{false, true}[:1+high%4/2] {
+				m := New(Config{ASCII: ascii})
+				m.Update(Size{wide, high})
+				check := func(when string) {
+					t.Helper()
+					p := m.View()
+					if len(p) != high {
+						t.Fatalf("%d×%d %s: %d lines", wide, high, when, len(p))
+					}
+					for _, l := range p {
+						if w := l.width(); w != wide {
+							t.Fatalf("%d×%d %s: a line of %d columns: %q", wide, high, when, w, l.text())
+						}
+						for _, r := range l.text() {
+							if ascii && r > '~' {
+								t.Fatalf("%s: %q is not ASCII in %q", when, r, l.text())
+							}
+						}
+					}
+				}
+				check("at first")
+				m.Update(Clock(noon))
+				m.Update(Boarded{Board: busy()})
+				check("with a board")
+				for _, k := range keys {
+					press(m, k)
+					check("after " + k)
+					if v := m.view; v != nil {
+						m.Update(Told{About: v.about, Runs: []task.Run{{State: task.Succeeded}}})
+						m.Update(Answered{About: v.about, Why: task.Answer{Sentence: "It ran – at once."}})
+						m.Update(Written{About: v.about, Text: "wide: 漢字漢字漢字\n"})
+						if !ascii {
+							check("answered after " + k)
+						}
+					}
+				}
+				m.Update(Boarded{Err: errors.New("away")})
+				check("away")
+			}
+		}
+	}
+}
+
+func TestPicture_HasColoursOnlyWhereTheyAreWanted(t *testing.T) {
+	p := screen(Config{Namespace: "default"}, 80, 24, busy()).View()
+	if strings.Contains(p.Text(), "\x1b") || !strings.Contains(p.ANSI(), "\x1b[31m") {
+		t.Error("the text has codes, or the other has none")
+	}
+	if got := (Picture{{{"a", Red | Bold}, {" ", Red}, {"b", Plain}}}).ANSI(); got != "\x1b[1;31ma\x1b[0m b\n" {
+		t.Errorf("%q", got)
+	}
+}

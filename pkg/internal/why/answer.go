@@ -1,0 +1,338 @@
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// A Question is about a time (At), a range (From and To, both included), or, if
+// all are nil, about the latest tick and the next one.
+type Question struct {
+	At, From, To *Moment
+	Timezone     string // in which the answer shows times; a name of the database
+}
+
+// For answers a question from what is on record. It does not fail: what cannot be
+// answered is an answer too.
+func For(f Facts, q Question) task.Answer {
+	zone, err := schedule.Location(q.Timezone)
+	if err != nil {
+		zone, q.Timezone = time.UTC, "UTC"
+	}
+	// A run with parts speaks for them.
+	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
+	w := witness{Facts: &f, speaker: speaker{zone}, all: timeline(&f)}
+	var a task.Answer
+	switch {
+	case q.At != nil && q.At.Grain == day:
+		a = w.span(q.At, q.At)
+		a.Asked.At = q.At.Text
+	case q.At != nil:
+		a = w.moment(*q.At)
+		a.Asked.At = q.At.Text
+	case q.From != nil && q.To != nil:
+		a = w.span(q.From, q.To)
+		a.Asked.From, a.Asked.To = q.From.Text, q.To.Text
+	default:
+		a = w.latest()
+	}
+	w.sign(&a, q)
+	return a
+}
+
+// A witness answers one question.
+type witness struct {
+	*Facts
+	speaker
+	all []version // the oldest first
+}
+
+func (w *witness) sign(a *task.Answer, q Question) {
+	a.Namespace, a.Task, a.Asked.Timezone = w.Namespace, w.Name, q.Timezone
+	a.Now, a.Revision = task.At(w.Now), w.Revision
+	if a.Unknown == nil {
+		a.Unknown = []string{}
+	}
+	if a.Lines == nil {
+		a.Lines = []task.EvidenceLine{}
+	}
+	for i := range a.Also {
+		w.sign(&a.Also[i], q)
+	}
+}
+
+// moment is the answer about a time that a person wrote.
+func (w *witness) moment(m Moment) task.Answer {
+	switch len(m.Instants) {
+	case 0:
+		return w.gap(m)
+	case 1:
+		a := w.instant(m.Instants[0], m.Grain)
+		a.Asked.Times = []task.Time{task.At(m.Instants[0])}
+		return a
+	}
+	return w.fold(m)
+}
+
+// fold is the answer about a local time that exists twice.
+func (w *witness) fold(m Moment) task.Answer {
+	first, second := w.instant(m.Instants[0], m.Grain), w.instant(m.Instants[1], m.Grain)
+	twice := w.clockWords(m) + " exists twice on " + m.Instants[0].In(w.zone).Format("Mon 2 Jan 2006") +
+		", at " + w.clock(m.Instants[0]) + " and at " + w.clock(m.Instants[1])
+	a := first
+	policy := ""
+	switch {
+	case first.Tick != nil && second.Tick != nil:
+		twice += ", and both are ticks"
+		a.Also = []task.Answer{second}
+	case second.Tick != nil:
+		a = second
+		twice += ", and only the second is a tick"
+	case first.Tick != nil:
+		twice += ", and only the first is a tick"
+		if v := a.Version; v != nil && v.DST.Fold != task.FoldBoth {
+			policy = " (dst.fold: first)"
+		}
+	}
+	a.Sentence = sentence("%s", twice+policy) + " " + a.Sentence
+	a.Asked.Note = schedule.NoteFold
+	a.Asked.Times = []task.Time{task.At(m.Instants[0]), task.At(m.Instants[1])}
+	return a
+}
+
+// gap is the answer about a local time that does not exist.
+func (w *witness) gap(m Moment) task.Answer {
+	end := m.Change.At
+	before := end.Add(-ms).In(w.zone)
+	gone := fmt.Sprintf("%s does not exist on %s: the clocks go from %s to %s", w.clockWords(m), clockDate(m.Change.From),
+		clockTime(m.Change.From)+before.Format(" MST"), w.clock(end))
+	v := inForce(w.all, end)
+	var a task.Answer
+	switch {
+	case v != nil && v.note(end) == schedule.NoteGap:
+		a = w.tickAnswer(w.judge(w.all, end))
+		a.Sentence = sentence("%s; ticks that fall in between come then, once (dst.gap: run-after)", gone) + " " + a.Sentence
+	case v != nil && v.gapSkips(end):
+		a = w.noTick(end)
+		a.Verdict = task.VerdictInGap
+		a.Sentence = sentence("%s; ticks that fall in between are left out (dst.gap: skip)", gone)
+	default:
+		a = w.noTick(end)
+		a.Sentence = sentence("%s", gone) + " " + a.Sentence
+	}
+	a.Asked.Note = schedule.NoteGap
+	return a
+}
+
+// clockDate and clockTime are the parts of what a clock shows.
+func clockDate(shown string) string {
+	date, _, _ := strings.Cut(shown, " ")
+	t, err := time.Parse("2006-01-02", date)
+	if err != nil {
+		return date
+	}
+	return t.Format("Mon 2 Jan 2006")
+}
+
+func clockTime(shown string) string {
+	_, clock, _ := strings.Cut(shown, " ")
+	return strings.TrimSuffix(clock, ":00")
+}
+
+// clockWords is the time of day that a person wrote.
+func (w *witness) clockWords(m Moment) string {
+	if _, t, ok := cutTime(m.Text); ok {
+		return t
+	}
+	return m.Text
+}
+
+// instant is the answer about an instant, or about the one tick within the grain
+// with which it was written.
+func (w *witness) instant(at time.Time, grain time.Duration) task.Answer {
+	if tick, ok := w.tickIn(at, grain); ok {
+		return w.tickAnswer(w.judge(w.all, tick))
+	}
+	if r := w.asked(at, at.Add(grain)); r != nil {
+		return w.runAnswer(r)
+	}
+	v := inForce(w.all, at)
+	if v == nil || v.vague || v.schedule == nil {
+		return w.unversioned(at, v)
+	}
+	return w.noTick(at)
+}
+
+// tickIn is the tick at an instant, or the only one within a grain from it.
+func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
+	v := inForce(w.all, at)
+	if v != nil && !v.vague && v.isTick(at) {
+		return at, true
+	}
+	var found []time.Time
+	for _, r := range w.Runs {
+		if r.Trigger != task.TriggerManual && !r.ScheduledTime.Before(at) && r.ScheduledTime.Before(at.Add(grain)) {
+			if r.ScheduledTime.Equal(at) {
+				return at, true
+			}
+			found = append(found, r.ScheduledTime.Time)
+		}
+	}
+	if v != nil && !v.vague {
+		if next, ok := v.next(at); ok && next.Before(at.Add(grain)) && (v.until.IsZero() || next.Before(v.until)) {
+			if later, more := v.next(next); !more || !later.Before(at.Add(grain)) {
+				if len(found) == 0 || len(found) == 1 && found[0].Equal(next) {
+					return next, true
+				}
+			}
+			return time.Time{}, false
+		}
+	}
+	if len(found) == 1 {
+		return found[0], true
+	}
+	return time.Time{}, false
+}
+
+// tickAnswer is a finding as an answer.
+func (w *witness) tickAnswer(g finding) task.Answer {
+	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.says(w.speaker, g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
+	if g.verdict == task.VerdictPaused || g.verdict == task.VerdictNoTask || g.verdict == task.VerdictEnded && g.detail == "" {
+		a.Tick = nil
+	}
+	if g.version != nil {
+		a.Version = g.version.shown()
+	}
+	if g.verdict == task.VerdictNoTask {
+		a.Deleted = w.Deleted
+	}
+	if g.run != nil {
+		r := *g.run
+		a.Run = &r
+		for _, l := range w.Late {
+			if l.ID == r.ID {
+				a.Late = append(a.Late, l)
+			}
+		}
+		a.Active = w.active(g.due, r.ID)
+	}
+	switch {
+	case g.verdict == task.VerdictNoTask:
+	case g.due.After(w.Now):
+		a.Owner = w.ownership(w.Now)
+	default:
+		a.Owner = w.ownership(g.due)
+	}
+	w.evidence(&a, g)
+	return a
+}
+
+func (w *witness) shownTick(g finding) *task.Tick {
+	t := &task.Tick{Time: task.At(g.tick), Local: w.local(g.tick)}
+	if !g.due.Equal(g.tick) {
+		t.DueAt = task.At(g.due)
+	}
+	if g.version != nil {
+		t.Note = g.version.note(g.tick)
+	}
+	return t
+}
+
+// runAnswer is the answer about a run that a person asked for.
+func (w *witness) runAnswer(r *task.Run) task.Answer {
+	g := finding{tick: r.ScheduledTime.Time, due: r.ScheduledTime.Time, version: inForce(w.all, r.ScheduledTime.Time)}
+	w.found(&g, r)
+	a := w.tickAnswer(g)
+	a.Tick = nil
+	return a
+}
+
+// latest is the answer to no question in particular: the latest tick, or the run
+// that was asked for if that is newer, and the tick that comes next.
+func (w *witness) latest() task.Answer {
+	var a task.Answer
+	last, ticked := w.lastTick()
+	var newest *task.Run
+	for i := range w.Runs {
+		if r := &w.Runs[i]; r.Trigger == task.TriggerManual && (newest == nil || r.ScheduledTime.After(newest.ScheduledTime.Time)) {
+			newest = r
+		}
+	}
+	switch {
+	case newest != nil && (!ticked || newest.ScheduledTime.After(last)):
+		a = w.runAnswer(newest)
+	case ticked:
+		a = w.tickAnswer(w.judge(w.all, last))
+	default:
+		a = w.noneYet()
+	}
+	if next, ok := w.nextTick(); ok {
+		a.Also = append(a.Also, w.tickAnswer(w.judge(w.all, next)))
+	} else if also := w.noneToCome(); also != nil {
+		a.Also = append(a.Also, *also)
+	}
+	return a
+}
+
+// lastTick is the latest tick that is due, of whatever version was in force.
+func (w *witness) lastTick() (time.Time, bool) {
+	var last time.Time
+	for _, r := range w.Runs {
+		if at := r.ScheduledTime.Time; r.Trigger != task.TriggerManual && at.After(last) {
+			if last = at; r.Count > 1 {
+				last = r.Last.Time
+			}
+		}
+	}
+	at := w.Now.Add(ms)
+	if n := len(w.all); n > 0 { // jitter may put the last one off
+		if tick, ok := w.all[n-1].lastDue(w.Now); ok && tick.After(w.all[n-1].since()) {
+			at = tick.Add(ms)
+		}
+	}
+	if tick, ok := w.tickBefore(at); ok && tick.After(last) && !w.dueOf(tick).After(w.Now) {
+		last = tick
+	}
+	return last, !last.IsZero()
+}
+
+// nextTick is the first tick after now that is not paused away, if there is one.
+func (w *witness) nextTick() (time.Time, bool) {
+	if len(w.all) == 0 {
+		return time.Time{}, false
+	}
+	v, after := &w.all[len(w.all)-1], w.Now
+	if tick, ok := v.previous(w.Now.Add(ms), v.since()); ok && v.due(tick).After(w.Now) {
+		after = tick.Add(-ms)
+	}
+	if w.Entry != nil {
+		if until, ends := w.Entry.Silence(); ends && until.After(after) {
+			after = until.Time
+		}
+	}
+	return v.next(after)
+}
+
+// Span is the time that has to be on record to answer a question, both ends
+// included.
+func (q Question) Span(now time.Time) (from, to time.Time) {
+	switch {
+	case q.At != nil:
+		from, to = q.At.first(), q.At.last()
+		if q.At.Grain < day {
+			to = to.Add(q.At.Grain - ms)
+		}
+		if len(q.At.Instants) == 0 {
+			to = from // the instant after the gap
+		}
+		return from, to
+	case q.From != nil && q.To != nil:
+		return q.From.first(), q.To.last()
+	}
+	return now, now
+}

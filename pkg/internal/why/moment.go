@@ -1,0 +1,95 @@
+package why
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const day = 24 * time.Hour
+
+// A Moment is a time that a person wrote: an instant with an offset, or a local
+// time, which may exist twice or not at all.
+type Moment struct {
+	schedule.Moment
+	Text  string
+	Grain time.Duration // how fine it was written: a day, a minute, a second, a millisecond
+
+	end time.Time // of a date: the first instant of the next day
+}
+
+// ReadMoment reads what schedule.ReadLocal reads. A date is its first instant. The
+// error is a *task.Error without a field.
+func ReadMoment(text, zone string) (Moment, error) {
+	m := Moment{Text: text, Grain: grain(text)}
+	var err error
+	if m.Moment, err = schedule.ReadLocal(strings.TrimSpace(text), zone); err != nil {
+		var e *task.Error
+		if errors.As(err, &e) {
+			return m, task.Invalid(e.Code, "", "%s", e.Message)
+		}
+		return m, err
+	}
+	if m.Grain == day {
+		m.Instants = []time.Time{m.first()} // a day whose midnight does not exist begins after it
+		if next, err := schedule.ReadLocal(nextDay(m.Local), zone); err == nil {
+			m.end = Moment{Moment: next}.first()
+		} else { // the last day that can be read has no next
+			m.end = m.Instants[0].Add(day)
+		}
+	}
+	return m, nil
+}
+
+func nextDay(local string) string {
+	const date = "2006-01-02"
+	t, err := time.Parse(date, local[:len(date)])
+	if err != nil {
+		return local // it was read as a time
+	}
+	return t.AddDate(0, 0, 1).Format(date)
+}
+
+// grain is how fine a time is written.
+func grain(text string) time.Duration {
+	_, clock, timed := strings.Cut(strings.Replace(strings.TrimSpace(text), "T", " ", 1), " ")
+	clock, _, _ = strings.Cut(strings.ReplaceAll(strings.ReplaceAll(clock, "+", "Z"), "-", "Z"), "Z")
+	switch {
+	case !timed:
+		return day
+	case strings.Contains(clock, "."):
+		return ms
+	case strings.Count(clock, ":") > 1:
+		return time.Second
+	}
+	return time.Minute
+}
+
+// first is where a range begins that a person wrote so.
+func (m Moment) first() time.Time {
+	if len(m.Instants) == 0 {
+		return m.Change.At
+	}
+	return m.Instants[0]
+}
+
+// last is where it ends: a day that is written as a date belongs to it.
+func (m Moment) last() time.Time {
+	switch {
+	case !m.end.IsZero():
+		return m.end.Add(-ms)
+	case len(m.Instants) == 0:
+		return m.Change.At.Add(-ms)
+	}
+	return m.Instants[len(m.Instants)-1]
+}
+
+// Instant is a moment without a grain.
+func Instant(at time.Time) *Moment {
+	m := Moment{Text: at.UTC().Format(time.RFC3339), Grain: ms}
+	m.Instants = []time.Time{task.At(at).Time}
+	return &m
+}
