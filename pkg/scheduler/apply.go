@@ -16,6 +16,8 @@ import (
 // revision wins, so that what a commit has put in place already, or read, is
 // not undone by an event that was on its way.
 func (s *shardState) apply(b store.ShardBatch, now time.Time) {
+	s.mustBeSettled()
+
 	for i := range b.Events {
 		ev := &b.Events[i]
 		switch ev.Kind {
@@ -264,6 +266,8 @@ func (s *shardState) ended(t *taskState, run string, rev int64) {
 // scanned takes the answer to the scan for active attempts: but those that have
 // ended meanwhile.
 func (s *shardState) scanned(keys []store.ActiveKey) {
+	s.mustBeSettled()
+
 	for _, k := range keys {
 		t := s.task(k.Ref.String())
 		if s.endedSince[t.fullName()+"/"+k.Run] > k.Create {

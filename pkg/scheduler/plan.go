@@ -89,6 +89,8 @@ func (s *shardState) plan(now time.Time, as settings) *plan {
 // newPlan returns an empty plan. It has the slices of the plan before, of which nothing is used any
 // more: a worker has one plan at a time.
 func (s *shardState) newPlan(now time.Time, as settings) *plan {
+	s.mustBeSettled()
+
 	old := &s.lastPlan
 	clear(old.changes)
 	clear(old.claims)

@@ -13,6 +13,13 @@ import (
 func (h *hand) planIsHarmless(at float64) {
 	h.world.Helper()
 
+	for _, harm := range h.harmOfPlans(at, h.abandoned) {
+		h.world.Error(harm)
+	}
+}
+
+// harmOfPlans is what planIsHarmless finds, with a function that abandons plans.
+func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
 	looks, wakes, rests, restUntil, unread := slices.Clone(h.looks), h.wakes, maps.Clone(h.rests), h.restUntil, maps.Clone(h.unread)
 	defer func() {
@@ -28,20 +35,22 @@ func (h *hand) planIsHarmless(at float64) {
 
 	h.lookAtAll() // a look that comes earlier makes the plan larger: both look at everything
 	before := h.knowledge()
-	first := h.dryPlan(at)
+	first := h.dryPlan(at, abandon)
 	if after := h.knowledge(); after != before {
-		h.world.Errorf("at %gs a plan that is abandoned changes what is known.\nbefore: %s\nafter:  %s", at, before, after)
+		harm = append(harm, fmt.Sprintf("at %gs a plan that is abandoned changes what is known.\nbefore: %s\nafter:  %s", at, before, after))
 	}
 
 	h.lookAtAll()
-	if second := h.dryPlan(at); first != second {
-		h.world.Errorf("at %gs the plan depends on the one before it, which was abandoned.\nfirst:  %s\nsecond: %s", at, first, second)
+	if second := h.dryPlan(at, abandon); first != second {
+		harm = append(harm, fmt.Sprintf("at %gs the plan depends on the one before it, which was abandoned.\nfirst:  %s\nsecond: %s", at, first, second))
 	}
+
+	return harm
 }
 
 // dryPlan makes a plan and abandons it. It returns what would have been done, apart from which nodes
 // would have had it: that is drawn.
-func (h *hand) dryPlan(at float64) string {
+func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 	p := h.plan(sec(at))
 
 	var b strings.Builder
@@ -64,7 +73,7 @@ func (h *hand) dryPlan(at float64) string {
 	for _, d := range p.deletions {
 		d.over.Store(true) // it is not asked for
 	}
-	h.abandoned(p)
+	abandon(p)
 
 	return b.String() + strings.Join(effects, "; ")
 }

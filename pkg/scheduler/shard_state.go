@@ -12,8 +12,8 @@ import (
 // these it gets with a call, or from a port.
 //
 // Only the worker's goroutine calls it. The worker tells it of events (apply), asks it for a plan
-// (plan), commits that, and says what became of it (committed, or abandoned and settle). In
-// between it tells of nothing: a plan points into the state that it was made from.
+// (plan), commits that, and says what became of it (committed, rejected or abandoned). In between it
+// calls nothing else (mustBeSettled): a plan points into the state that it was made from.
 type shardState struct {
 	ports
 	shard  int
@@ -65,8 +65,18 @@ type shardState struct {
 	notices []notice // for a person; the worker logs them
 }
 
+// mustBeSettled panics if a decision is outstanding: a plan whose commit has neither been taken into memory
+// (committed) nor given up (abandoned, rejected). Its effects point into the state, which nobody else may change
+// meanwhile.
+func (s *shardState) mustBeSettled() {
+	if s.lastPlan.commit != nil {
+		panic("scheduler: the shard's state changes while a decision is outstanding")
+	}
+}
+
 // reset forgets everything: the shard is to be loaded.
 func (s *shardState) reset() {
+	s.mustBeSettled()
 	s.release()
 
 	s.tasks, s.due, s.onTime = map[string]*taskState{}, nil, 0

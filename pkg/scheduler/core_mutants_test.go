@@ -1,0 +1,151 @@
+package scheduler
+
+import (
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// coreMutants break what a decision promises: that one whose commit fails leaves nothing behind. Each of
+// them stands for a bug in the planner or in abandoned.
+var coreMutants = []struct {
+	name    string
+	abandon func(s *shardState, p *plan)
+}{
+	{"an effect is applied on failure", func(s *shardState, p *plan) {
+		for _, e := range p.effects {
+			e.apply(s, s.applied+1, p.now)
+		}
+		s.abandoned(p)
+	}},
+	{"a claim is applied on failure", func(s *shardState, p *plan) {
+		for _, c := range p.claims {
+			s.activate(c.t, &attempt{run: c.run, node: c.node, create: s.applied + 1, since: p.now.UnixMilli()})
+		}
+		s.abandoned(p)
+	}},
+	{"an entry change is applied on failure", func(s *shardState, p *plan) {
+		for i := range p.changes {
+			if c := &p.changes[i]; c.entry != nil {
+				c.entry.apply(c.task, s.applied+1)
+			}
+		}
+		s.abandoned(p)
+	}},
+	{"the watermark moves on failure", func(s *shardState, p *plan) {
+		s.mark = p.commit.Watermark
+		s.abandoned(p)
+	}},
+	{"all of it is applied on failure", func(s *shardState, p *plan) { s.committed(p, s.applied+1) }},
+	{"a due task is not put back", func(s *shardState, p *plan) {
+		p.popped = nil
+		s.abandoned(p)
+	}},
+	{"a note decides: a task that rests has no ticks", func(s *shardState, p *plan) {
+		tasks := p.popped
+		for i := range p.changes {
+			tasks = append(tasks, p.changes[i].task)
+		}
+		s.abandoned(p)
+
+		for _, t := range tasks {
+			s.rests[t] = p.now.UnixMilli() + 1000
+			s.due.set(t, 0)
+		}
+	}},
+	{"a slot is not given back", func(s *shardState, p *plan) {
+		p.reserved = nil
+		s.abandoned(p)
+	}},
+	{"a slot is given back twice", func(s *shardState, p *plan) {
+		for _, n := range p.reserved {
+			s.placement.Release(n.Name)
+		}
+		s.abandoned(p)
+	}},
+	{"a token is not given back", func(s *shardState, p *plan) {
+		p.tokens = 0
+		s.abandoned(p)
+	}},
+}
+
+// The check that every round driven by hand goes through (planIsHarmless) notices each of the mutants in
+// one of two situations, and nothing without a mutant.
+func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
+	t.Parallel()
+
+	situations := []func(t *testing.T) *hand{
+		func(t *testing.T) *hand { // a tick is due, while the run of the one before goes on
+			w := newWorld(t, "n1")
+			h := w.work("n1")
+			w.create("a", cronned("0 * * * * *"), allow)
+			h.decide(60)
+			h.see()
+			return h
+		},
+		func(t *testing.T) *hand { // three late ticks: one starts by a token, two are queued
+			w := newWorld(t, "n1")
+			h := w.work("n1")
+			w.create("a", cronned("0 * * * * *"), missed(task.MissedAll, 3))
+			w.at(240)
+			h.see()
+			return h
+		},
+	}
+	harm := func(t *testing.T, abandon func(*shardState, *plan)) (found int) {
+		for i, situation := range situations {
+			h := situation(t)
+			at := []float64{120, 240}[i]
+			h.world.at(at)
+			found += len(h.harmOfPlans(at, func(p *plan) { abandon(&h.shardState, p) }))
+		}
+		return found
+	}
+
+	if n := harm(t, (*shardState).abandoned); n > 0 {
+		t.Errorf("%d complaints without a mutant", n)
+	}
+	for _, m := range coreMutants {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			if harm(t, m.abandon) == 0 {
+				t.Error("nothing notices it")
+			}
+		})
+	}
+}
+
+// A plan points into the state that it was made from. Nothing changes that before the worker has said what
+// became of the commit.
+func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
+	t.Parallel()
+
+	for name, input := range map[string]func(h *hand){
+		"an event":        func(h *hand) { h.shardState.apply(store.ShardBatch{}, sec(61)) },
+		"a scan":          func(h *hand) { h.shardState.scanned(nil) },
+		"a second plan":   func(h *hand) { h.worker.plan(sec(61)) },
+		"the shard again": func(h *hand) { h.reset() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "n1")
+			h := w.work("n1")
+			w.create("a", cronned("0 * * * * *"))
+			h.see()
+			w.at(60)
+			p := h.worker.plan(sec(60))
+
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("is accepted while a decision is outstanding")
+					}
+				}()
+				input(h)
+			}()
+
+			h.abandoned(p)
+			input(h)
+		})
+	}
+}
