@@ -41,7 +41,7 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 	var session kv.Fence
 	var joined sync.Mutex
 	keeper := shard.NewKeeper(shard.KeeperConfig{
-		Node: "n1", Owners: func() []store.Owner { return f.store.DecodeOwners(owners.Snapshot().KVs) }, Fence: f.store.OwnerFence,
+		Node: "n1", Owners: func() []store.Owner { return store.DecodeOwners(f.store.Keys(), owners.Snapshot().KVs) }, Fence: f.store.OwnerFence,
 		Session: func() (kv.Fence, bool) { joined.Lock(); defer joined.Unlock(); return session, session.Key != "" },
 		Changed: owners.Changed(), Reconcile: time.Hour, Logger: zap.NewNop(),
 		Work: func(ctx context.Context, _ int, _ store.Fences) error { <-ctx.Done(); return ctx.Err() },

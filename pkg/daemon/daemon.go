@@ -204,9 +204,9 @@ func (n *Node) wire() (err error) {
 		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.clusterNow, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
-		Node: cfg.Name, Owners: func() []store.Owner { return n.store.DecodeOwners(n.owners.Snapshot().KVs) },
+		Node: cfg.Name, Owners: func() []store.Owner { return store.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs) },
 		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
-		Handovers: func() []store.Handover { return n.store.DecodeHandovers(n.moves.Snapshot().KVs) },
+		Handovers: func() []store.Handover { return store.DecodeHandovers(n.store.Keys(), n.moves.Snapshot().KVs) },
 		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
 	})
 	n.leader = n.newLeader()
@@ -358,7 +358,7 @@ func (n *Node) decides() error {
 
 // ownShards are those that the assignment gives this node, as far as it knows.
 func (n *Node) ownShards() []store.Owner {
-	return slices.DeleteFunc(n.store.DecodeOwners(n.owners.Snapshot().KVs), func(o store.Owner) bool { return o.Node != n.cfg.Name })
+	return slices.DeleteFunc(store.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs), func(o store.Owner) bool { return o.Node != n.cfg.Name })
 }
 
 // Close gives up what Start took. It is safe to call more than once.

@@ -14,6 +14,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Cluster reads and writes what belongs to the whole cluster: its record (cluster),
+// with its settings and the format of records, and counts over all shards.
+//
+// Nodes write records of the format in force only, and a node that does not
+// understand it does not join: see NewestFormat.
+type Cluster struct{ *conn }
+
 // ClusterRecord is the cluster's record as it was read.
 type ClusterRecord struct {
 	task.Cluster
@@ -28,7 +35,7 @@ func DecodeCluster(e *mvccpb.KeyValue) (ClusterRecord, error) {
 }
 
 // Cluster reads the cluster's record. task.ErrNotFound if there is none.
-func (s *Store) Cluster(ctx context.Context) (ClusterRecord, error) {
+func (s Cluster) Cluster(ctx context.Context) (ClusterRecord, error) {
 	e, err := s.getOne(ctx, s.keys.Cluster())
 	if err == nil && e == nil {
 		err = task.ErrNotFound
@@ -42,7 +49,7 @@ func (s *Store) Cluster(ctx context.Context) (ClusterRecord, error) {
 // ChangeCluster writes the cluster's record over what was read as old, if that
 // is still there and more holds; fields that this version does not know stay.
 // task.ErrConflict if not.
-func (s *Store) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more ...clientv3.Cmp) error {
+func (s Cluster) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more ...clientv3.Cmp) error {
 	value := graft(old.raw, encode(c), reflect.TypeFor[task.Cluster]())
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   append([]clientv3.Cmp{unchanged(s.keys.Cluster(), old.Mod)}, more...),
@@ -66,7 +73,7 @@ type Formats struct {
 }
 
 // Formats reads them.
-func (s *Store) Formats(ctx context.Context) (Formats, error) {
+func (s Cluster) Formats(ctx context.Context) (Formats, error) {
 	nodes := s.keys.Nodes()
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Cluster()), clientv3.OpGet(nodes, below(nodes))).Commit()
 	if err != nil {
@@ -76,7 +83,7 @@ func (s *Store) Formats(ctx context.Context) (Formats, error) {
 	if e == nil {
 		return Formats{}, fmt.Errorf("the cluster's record: %w", task.ErrNotFound)
 	}
-	f := Formats{Nodes: s.DecodeNodes(res.Responses[1].GetResponseRange().Kvs), Revision: res.Header.Revision}
+	f := Formats{Nodes: DecodeNodes(s.keys, res.Responses[1].GetResponseRange().Kvs), Revision: res.Header.Revision}
 	f.Cluster, err = DecodeCluster(e)
 	return f, err
 }
@@ -118,7 +125,7 @@ func (f Formats) WaitsFor() string {
 // SetFormat puts a format in force, and changes what is wanted, if nothing has
 // changed since f was read: neither the record, nor has a node joined.
 // task.ErrConflict if it has.
-func (s *Store) SetFormat(ctx context.Context, f Formats, format, wanted int) error {
+func (s Cluster) SetFormat(ctx context.Context, f Formats, format, wanted int) error {
 	c := f.Cluster.Cluster
 	c.Format, c.FormatWanted = format, wanted
 	joined := clientv3.Compare(clientv3.CreateRevision(s.keys.Nodes()), "<", f.Revision+1).WithPrefix()
@@ -127,7 +134,7 @@ func (s *Store) SetFormat(ctx context.Context, f Formats, format, wanted int) er
 
 // refresh obeys the cluster's record as it is now: of an etcd that was restored,
 // an earlier one than is known.
-func (s *Store) refresh(ctx context.Context) error {
+func (s Cluster) refresh(ctx context.Context) error {
 	c, err := s.Cluster(ctx)
 	if err != nil {
 		return err
@@ -136,6 +143,32 @@ func (s *Store) refresh(ctx context.Context) error {
 }
 
 // newCluster is the record of a cluster that is made now.
-func (s *Store) newCluster(shards int, now time.Time) task.Cluster {
+func (s Cluster) newCluster(shards int, now time.Time) task.Cluster {
 	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}
+}
+
+// Totals are counts over the whole cluster, at one revision, and its leader.
+type Totals struct {
+	Tasks, ActiveRuns int64
+	Leader            string // the node that leads; "" if none does
+}
+
+// Totals reads them.
+func (s Cluster) Totals(ctx context.Context) (Totals, error) {
+	specs, runs, leader := s.keys.Specs(), s.keys.Runs(), s.keys.Leader()
+	// An election's leader is the candidate whose key was created first.
+	first := []clientv3.OpOption{below(leader), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
+	res, err := s.etcd.Txn(ctx).Then(
+		clientv3.OpGet(specs, below(specs), clientv3.WithCountOnly()),
+		clientv3.OpGet(runs, below(runs), clientv3.WithCountOnly()),
+		clientv3.OpGet(leader, first...),
+	).Commit()
+	if err != nil {
+		return Totals{}, fmt.Errorf("count tasks and runs: %w: %w", task.ErrUnavailable, err)
+	}
+	t := Totals{Tasks: res.Responses[0].GetResponseRange().Count, ActiveRuns: res.Responses[1].GetResponseRange().Count}
+	if e := readAt(kv.Result{Responses: res.Responses}, 2); e != nil {
+		t.Leader = string(e.Value)
+	}
+	return t, nil
 }

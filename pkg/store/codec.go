@@ -107,25 +107,3 @@ func DecodeWatermark(value []byte) (Watermark, error) {
 	}
 	return w, err
 }
-
-// Owner is who may write a shard.
-type Owner struct {
-	Node     string            `json:"node"`
-	Since    task.Time         `json:"since"`
-	Term     int64             `json:"term"` // of the leader that wrote it
-	Previous []task.Assignment `json:"previous,omitempty"`
-
-	Shard int   `json:"-"`
-	Fence int64 `json:"-"` // mod revision of the key
-
-	raw []byte // as it was read
-}
-
-// Token is an API token. The secret itself is nowhere in etcd.
-type Token struct {
-	Hash      string    `json:"hash"` // SHA-256 of the secret, hexadecimal
-	Role      string    `json:"role"`
-	Who       string    `json:"who"`
-	CreatedAt task.Time `json:"created_at"`
-	Until     task.Time `json:"until,omitzero"`
-}

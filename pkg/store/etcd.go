@@ -16,6 +16,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Etcd tells of the etcd behind the store, and not of records: its members, its
+// alarms, which revisions it still has. It changes the members of an embedded one.
+type Etcd struct{ *conn }
+
 // Embedded is the endpoint of an etcd in the own process.
 const Embedded = "embedded"
 
@@ -67,7 +71,7 @@ func (m Member) Used() int {
 // at the endpoints that the client has, in their order, then those that only
 // etcd knows of.
 // An embedded etcd answers its own process only: the others' nodes tell.
-func (s *Store) Members(ctx context.Context, timeout time.Duration) []Member {
+func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	endpoints := s.etcd.Endpoints()
@@ -127,7 +131,7 @@ func (m *Member) learnAlarms(res *clientv3.AlarmResponse, err error) {
 	}
 }
 
-func (s *Store) ask(ctx context.Context, endpoints []string) []Member {
+func (s Etcd) ask(ctx context.Context, endpoints []string) []Member {
 	members := make([]Member, len(endpoints))
 	var wg sync.WaitGroup
 	for i, endpoint := range endpoints {
@@ -137,7 +141,7 @@ func (s *Store) ask(ctx context.Context, endpoints []string) []Member {
 	return members
 }
 
-func (s *Store) member(ctx context.Context, endpoint string) Member {
+func (s Etcd) member(ctx context.Context, endpoint string) Member {
 	m := Member{Endpoint: endpoint}
 	if endpoint == "" {
 		m.Endpoint = Embedded
@@ -169,7 +173,7 @@ type Readable struct{ Oldest, Newest int64 }
 // Readable finds them. What is older than the oldest has been compacted away.
 // etcd tells where that is only to who reads beyond it, so this takes some
 // thirty reads of one key.
-func (s *Store) Readable(ctx context.Context) (Readable, error) {
+func (s Etcd) Readable(ctx context.Context) (Readable, error) {
 	read := func(rev int64) (int64, error) {
 		res, err := s.etcd.Get(ctx, s.keys.Cluster(), clientv3.WithRev(rev), clientv3.WithCountOnly())
 		if err != nil {
@@ -197,7 +201,7 @@ func (s *Store) Readable(ctx context.Context) (Readable, error) {
 // SampleHistory counts tasks and records of history in a few of the shards, so
 // that their ratio tells of the whole at no great cost: a count walks over all
 // keys that it counts.
-func (s *Store) SampleHistory(ctx context.Context, shards int) (tasks, records int64, err error) {
+func (s Etcd) SampleHistory(ctx context.Context, shards int) (tasks, records int64, err error) {
 	const most = 8
 	var ops []clientv3.Op
 	for i := range min(shards, most) {

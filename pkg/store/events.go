@@ -12,6 +12,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Events reads what has happened in the cluster from the revisions of etcd. It stores
+// nothing: events last as long as etcd keeps the revisions that they come from.
+type Events struct{ *conn }
+
 // maxEventsAhead is how many events wait for a slow reader at most, beside those
 // of the one response of etcd that passes it: a thousand revisions.
 const maxEventsAhead = 4096
@@ -37,7 +41,7 @@ type EventBatch struct {
 // comes before there are any, and says where it begins.
 //
 // apply may be slow: what waits for it is bounded, beyond that etcd is asked again.
-func (s *Store) FollowEvents(ctx context.Context, q EventQuery, apply func(EventBatch) error) error {
+func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(EventBatch) error) error {
 	f := &eventFollower{s: s, wants: q.Wants, apply: apply}
 	if f.wants == nil {
 		f.wants = func(*task.Event) bool { return true }
@@ -71,7 +75,7 @@ var (
 
 // eventFollower follows events for one reader.
 type eventFollower struct {
-	s     *Store
+	s     Events
 	wants func(*task.Event) bool
 	apply func(EventBatch) error
 	told  task.Place // to the reader
@@ -92,7 +96,7 @@ func (f *eventFollower) prepare(ctx context.Context) error {
 	if !f.begun {
 		return nil
 	}
-	there, err := f.s.Readable(ctx)
+	there, err := Etcd{f.s.conn}.Readable(ctx)
 	if err != nil {
 		return err
 	}

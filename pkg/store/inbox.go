@@ -14,6 +14,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Inbox is the access of a node to the attempts that it holds (runs/<node>/).
+//
+// An attempt ends once: Finish moves it from the inbox to history, or to the queue if
+// another attempt follows, by a transaction that compares the fencing token. A result
+// that comes after an attempt was declared lost changes no outcome.
+type Inbox struct{ *conn }
+
 // ErrLate means that an attempt had been declared lost before its result came:
 // the result is on record as late and changes no outcome.
 var ErrLate = errors.New("the attempt was declared lost before its result came")
@@ -39,28 +46,28 @@ type InboxBatch struct {
 // every change of it, in order, until ctx ends or apply returns an error. After
 // changes may have been missed it lists again, and also every relist, about: then
 // the watch tells, as an echo, what the list had come before (see kv.Batch).
-func (s *Store) FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(InboxBatch) error) error {
+func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(InboxBatch) error) error {
 	prefix := s.keys.Inbox(node)
 	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Apart: true, Relist: relist, Echo: true}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
 		out := InboxBatch{Reset: b.Reset, Echo: b.Echo, Revision: b.Revision, Events: make([]InboxEvent, 0, len(b.KVs)+len(b.Events))}
 		for _, e := range b.KVs {
-			out.Events = append(out.Events, s.inboxEvent(e))
+			out.Events = append(out.Events, inboxEvent(s.keys, e))
 		}
 		for _, e := range b.Events {
 			if deleted := e.Type == clientv3.EventTypeDelete; deleted || b.Echo {
 				out.Events = append(out.Events, InboxEvent{Key: string(e.Kv.Key), Mod: e.Kv.ModRevision, Deleted: deleted})
 				continue
 			}
-			out.Events = append(out.Events, s.inboxEvent(e.Kv))
+			out.Events = append(out.Events, inboxEvent(s.keys, e.Kv))
 		}
 		return apply(out)
 	})
 }
 
-func (s *Store) inboxEvent(e *mvccpb.KeyValue) InboxEvent {
+func inboxEvent(keys Keys, e *mvccpb.KeyValue) InboxEvent {
 	ev := InboxEvent{Key: string(e.Key), Mod: e.ModRevision, Held: new(Held)}
-	if ev.Err = s.readHeld(ev.Key, e, ev.Held); ev.Err != nil {
+	if ev.Err = readHeld(keys, ev.Key, e, ev.Held); ev.Err != nil {
 		ev.Held = nil
 	}
 	return ev
@@ -70,7 +77,7 @@ func (s *Store) inboxEvent(e *mvccpb.KeyValue) InboxEvent {
 // it, under its session: to adopt it, or to say that it runs. It returns the new
 // mod revision; task.ErrConflict if the record is another or gone,
 // task.ErrFenced if the session is.
-func (s *Store) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, error) {
+func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod), session.Compare()},
@@ -93,7 +100,7 @@ func (s *Store) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, e
 // task, too, unless somebody wanted it to end. It tries until it knows or ctx ends. nil: it is on record. ErrLate: the
 // attempt had been declared lost; that stands, the result is kept beside it.
 // task.ErrConflict, only with next: the record has changed (a cancel): look again.
-func (s *Store) Finish(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
+func (s Inbox) Finish(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
 	var wait again
 	for {
 		err := s.finishOnce(ctx, h, end, next)
@@ -106,7 +113,7 @@ func (s *Store) Finish(ctx context.Context, h Held, end task.Run, next *task.Wai
 	}
 }
 
-func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
+func (s Inbox) finishOnce(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
 	ref := h.Ref()
 	end.Token = h.Create // it is what tells our record from another's
 	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
@@ -147,7 +154,7 @@ func (s *Store) finishOnce(ctx context.Context, h Held, end task.Run, next *task
 // If there is none at all, whatever was on record of the run has been trimmed or
 // purged: our copy's record, or that of a loss. Nobody can tell, and there is
 // nothing left that a late result would stand beside.
-func (s *Store) onRecord(ctx context.Context, res kv.Result, h Held, end task.Run) (bool, error) {
+func (s Inbox) onRecord(ctx context.Context, res kv.Result, h Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss
 		w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: h.ID}, e.Value)
@@ -159,7 +166,7 @@ func (s *Store) onRecord(ctx context.Context, res kv.Result, h Held, end task.Ru
 	}
 	// The next attempt is dispatched, on whatever node: at the same revision, or
 	// it might slip through between the reads.
-	active, err := s.activeOf(ctx, ref, res.Revision)
+	active, err := Runs{s.conn}.activeOf(ctx, ref, res.Revision)
 	active = slices.DeleteFunc(active, func(a Held) bool { return a.ID != h.ID })
 	if err == nil && len(active) == 0 && task.IsPart(h.ID) {
 		return s.onRecordOfParent(ctx, h, end)
@@ -175,7 +182,7 @@ func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
 
 // recordLate keeps a result that came too late under a key of its own, if the
 // task is still there. An earlier copy of it may be there already.
-func (s *Store) recordLate(ctx context.Context, h Held, end task.Run) error {
+func (s Inbox) recordLate(ctx context.Context, h Held, end task.Run) error {
 	ref := h.Ref()
 	late := s.keys.Late(ref, h.ID, h.Create)
 	_, err := s.write(ctx, kv.Txn{
@@ -190,7 +197,7 @@ func (s *Store) recordLate(ctx context.Context, h Held, end task.Run) error {
 
 // HandBack queues an attempt again that was never started, if its record is the
 // one known. task.ErrConflict if it is not, or if the run is cancelled.
-func (s *Store) HandBack(ctx context.Context, h Held) error {
+func (s Inbox) HandBack(ctx context.Context, h Held) error {
 	ref := h.Ref()
 	if h.CancelRequested {
 		return fmt.Errorf("hand back run %s of %s: %w: it is cancelled", h.ID, ref, task.ErrConflict)
@@ -219,7 +226,7 @@ const clearedFor = 48 * time.Hour
 
 // PutCleared says that no process of a dead instance is left. It may be said
 // more than once. The record goes by itself after two days.
-func (s *Store) PutCleared(ctx context.Context, instance string, at task.Time) error {
+func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) error {
 	key := s.keys.Cleared(instance)
 	lease, err := s.etcd.Grant(ctx, int64(clearedFor/time.Second))
 	if err != nil {
@@ -243,7 +250,31 @@ func (s *Store) PutCleared(ctx context.Context, instance string, at task.Time) e
 }
 
 // Cleared reports whether no process of that dead instance is left.
-func (s *Store) Cleared(ctx context.Context, instance string) (bool, error) {
+func (s Inbox) Cleared(ctx context.Context, instance string) (bool, error) {
 	e, err := s.getOne(ctx, s.keys.Cleared(instance))
 	return e != nil, err
+}
+
+// onRecordOfParent is onRecord for a part of which there is no record any more: that of
+// its run says how its last attempt ended. Of the former ones nobody can tell.
+func (s Inbox) onRecordOfParent(ctx context.Context, h Held, end task.Run) (bool, error) {
+	ref := h.Ref()
+	parent, index, _ := task.ParentOf(h.ID)
+	e, err := s.getOne(ctx, s.keys.Ended(ref, parent))
+	if e == nil || err != nil {
+		return err == nil, err
+	}
+	r, err := DecodeEnded(ShardKey{Kind: KindEnded, Ref: ref, Run: parent}, e.Value)
+	if err != nil || r.Fan == nil {
+		return true, nil
+	}
+	return !slices.ContainsFunc(r.Fan.Parts, func(p task.Part) bool {
+		return p.Index == index && p.Token == h.Create && p.State != end.State
+	}), nil
+}
+
+// Inbox lists the attempts of one node; those that cannot be read are left out.
+func (s Inbox) Inbox(ctx context.Context, node string) ([]Held, error) {
+	all, _, err := s.getAll(ctx, s.keys.Inbox(node))
+	return heldOf(s.keys, all), err
 }

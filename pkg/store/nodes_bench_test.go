@@ -34,7 +34,7 @@ func BenchmarkDecodeNodes_OfAThousand(b *testing.B) {
 		}
 		b.Run(fmt.Sprintf("facts_%v", facts != nil), func(b *testing.B) {
 			for b.Loop() {
-				if len(s.DecodeNodes(all)) != 1000 {
+				if len(store.DecodeNodes(s.Keys(), all)) != 1000 {
 					b.Fatal("not all can be read")
 				}
 			}

@@ -14,7 +14,7 @@ import (
 // as they were. What it returns shares labels, roles and facts, and is not to be
 // changed.
 type KnownNodes struct {
-	store *Store
+	keys Keys
 
 	mu    sync.Mutex
 	known []knownNode // in the order of their keys
@@ -27,7 +27,7 @@ type knownNode struct {
 }
 
 // KnownNodes makes one that knows nothing yet.
-func (s *Store) KnownNodes() *KnownNodes { return &KnownNodes{store: s} }
+func (s Nodes) KnownNodes() *KnownNodes { return &KnownNodes{keys: s.keys} }
 
 // Decode reads a snapshot, which is sorted by key.
 func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
@@ -42,7 +42,7 @@ func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
 		if len(before) > 0 && bytes.Equal(before[0].record.Key, e.Key) && before[0].record.ModRevision == e.ModRevision {
 			now = append(now, before[0])
 		} else {
-			n, err := k.store.decodeNode(e)
+			n, err := decodeNode(k.keys, e)
 			now = append(now, knownNode{e, n, err})
 		}
 		if last := &now[len(now)-1]; last.err == nil {

@@ -41,7 +41,7 @@ func TestKnownNodes_AreThoseOfTheSnapshot(t *testing.T) {
 					all = append(all, records[i])
 				}
 			}
-			if got, want := k.Decode(all), s.DecodeNodes(all); !reflect.DeepEqual(got, want) {
+			if got, want := k.Decode(all), store.DecodeNodes(s.Keys(), all); !reflect.DeepEqual(got, want) {
 				t.Fatalf("got  %v\nwant %v", got, want)
 			}
 		}

@@ -2,12 +2,9 @@ package store
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"fmt"
 
 	"github.com/go-faster/jx"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -52,23 +49,4 @@ func stateOf(value []byte) (s task.State) {
 		return errSeen
 	})
 	return s
-}
-
-// DeadKeys lists the keys of a shard's dead runs, as they are now, without values: a
-// page of those after a key ("": from the first on). next is what to go on after; ""
-// says that there are no more. It returns the revision of the reading.
-func (s *Store) DeadKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, rev int64, err error) {
-	from := s.keys.Shard(shard) + "dead/"
-	end := clientv3.GetPrefixRangeEnd(from)
-	if after != "" {
-		from = after + "\x00"
-	}
-	page, rev, more, err := s.keyPage(ctx, from, end, 0)
-	if err != nil {
-		return nil, "", 0, fmt.Errorf("list the dead runs of shard %d: %w", shard, err)
-	}
-	if more {
-		next = string(page[len(page)-1].Key)
-	}
-	return s.shardEvents(page), next, rev, nil
 }

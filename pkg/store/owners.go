@@ -13,15 +13,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Owners reads and writes who owns which shard (owners/), and who is to load a shard
+// before it owns it (moves/).
+//
+// Only the leader assigns shards: each write compares the key of its term, and the
+// owners and handovers as they were read.
+type Owners struct{ *conn }
+
 // keepPrevious is how many former owners an owner key remembers.
 const keepPrevious = 5
 
 // DecodeOwners reads a snapshot of owners/. A record that cannot be read has no
 // node: its shard is assigned anew.
-func (s *Store) DecodeOwners(all []*mvccpb.KeyValue) []Owner {
+func DecodeOwners(keys Keys, all []*mvccpb.KeyValue) []Owner {
 	owners := make([]Owner, 0, len(all))
 	for _, e := range all {
-		shard, ok := s.keys.ParseOwner(string(e.Key))
+		shard, ok := keys.ParseOwner(string(e.Key))
 		if !ok {
 			continue
 		}
@@ -36,22 +43,22 @@ func (s *Store) DecodeOwners(all []*mvccpb.KeyValue) []Owner {
 }
 
 // Owners lists the assignment.
-func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
+func (s Owners) Owners(ctx context.Context) ([]Owner, error) {
 	all, _, err := s.getAll(ctx, s.keys.Owners())
 	if err != nil {
 		return nil, fmt.Errorf("list owners: %w", err)
 	}
-	return s.DecodeOwners(all), nil
+	return DecodeOwners(s.keys, all), nil
 }
 
 // Fleet reads nodes/ and owners/ at one revision: what a leader plans with.
-func (s *Store) Fleet(ctx context.Context) ([]task.Node, []Owner, error) {
+func (s Owners) Fleet(ctx context.Context) ([]task.Node, []Owner, error) {
 	nodes, owners := s.keys.Nodes(), s.keys.Owners()
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(nodes, below(nodes)), clientv3.OpGet(owners, below(owners))).Commit()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read nodes and owners: %w: %w", task.ErrUnavailable, err)
 	}
-	return s.DecodeNodes(res.Responses[0].GetResponseRange().Kvs), s.DecodeOwners(res.Responses[1].GetResponseRange().Kvs), nil
+	return DecodeNodes(s.keys, res.Responses[0].GetResponseRange().Kvs), DecodeOwners(s.keys, res.Responses[1].GetResponseRange().Kvs), nil
 }
 
 // Move gives a shard to another owner.
@@ -67,7 +74,7 @@ type Move struct {
 // and the handovers as they were read. task.ErrFenced if the term is over,
 // task.ErrConflict if one of them has changed: what came before in the list is
 // written then.
-func (s *Store) Assign(ctx context.Context, term kv.Fence, moves []Move, now task.Time) error {
+func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now task.Time) error {
 	return inChunks(moves, func(chunk []Move) error {
 		var t kv.Txn
 		for _, m := range chunk {
@@ -105,7 +112,7 @@ func inChunks[T any](list []T, do func([]T) error) error {
 
 // lead commits what a leader writes: task.ErrFenced if its term is over,
 // task.ErrConflict if something else has changed.
-func (s *Store) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
+func (s Owners) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
 	t.If, t.Else = append(t.If, term.Compare()), []clientv3.Op{clientv3.OpGet(term.Key)}
 	res, err := s.writeAlone(ctx, t)
 	switch {
@@ -119,44 +126,18 @@ func (s *Store) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
 	return nil
 }
 
-// ShardRecords are the watermark and the counts of one shard, for display.
-type ShardRecords struct {
-	Watermark     Watermark
-	Tasks, Queued int
-}
-
-// ShardRecords reads what there is to show of every shard. A watermark that is
-// missing or cannot be read is zero.
-func (s *Store) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, error) {
-	list := make([]ShardRecords, 0, shards)
-	const chunk = 40
-	for first := 0; first < shards; first += chunk {
-		var ops []clientv3.Op
-		for id := first; id < min(first+chunk, shards); id++ {
-			entries, queue := s.keys.Entries(id), s.keys.Queue(id)
-			ops = append(ops, clientv3.OpGet(s.keys.Watermark(id)),
-				clientv3.OpGet(entries, below(entries), clientv3.WithCountOnly()),
-				clientv3.OpGet(queue, below(queue), clientv3.WithCountOnly()))
-		}
-		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
-		if err != nil {
-			return nil, fmt.Errorf("read shards: %w: %w", task.ErrUnavailable, err)
-		}
-		for i := 0; i+2 < len(res.Responses); i += 3 {
-			r := ShardRecords{
-				Tasks:  int(res.Responses[i+1].GetResponseRange().Count),
-				Queued: int(res.Responses[i+2].GetResponseRange().Count),
-			}
-			if e := res.Responses[i].GetResponseRange().Kvs; len(e) == 1 {
-				if w, err := DecodeWatermark(e[0].Value); err == nil {
-					r.Watermark = w
-				}
-			}
-			list = append(list, r)
-		}
-	}
-	return list, nil
-}
-
 // OwnerFence is what must hold for o's node to write the shard.
-func (s *Store) OwnerFence(o Owner) kv.Fence { return kv.ModFence(s.keys.Owner(o.Shard), o.Fence) }
+func (s Owners) OwnerFence(o Owner) kv.Fence { return kv.ModFence(s.keys.Owner(o.Shard), o.Fence) }
+
+// Owner is who may write a shard.
+type Owner struct {
+	Node     string            `json:"node"`
+	Since    task.Time         `json:"since"`
+	Term     int64             `json:"term"` // of the leader that wrote it
+	Previous []task.Assignment `json:"previous,omitempty"`
+
+	Shard int   `json:"-"`
+	Fence int64 `json:"-"` // mod revision of the key
+
+	raw []byte // as it was read
+}

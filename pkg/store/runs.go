@@ -6,18 +6,24 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Runs reads and writes runs as users see them, wherever they are on record: in a
+// queue, in an inbox, among the parts of a fan-out, in history or among the dead.
+//
+// It starts nothing and ends nothing that is active: a run that it enqueues is for the
+// owner of the shard to dispatch, and a request to cancel or to pause is for the node
+// that holds the attempt. It writes only over the record that was read.
+type Runs struct{ *conn }
+
 // Runs are the runs of a task, the newest first: waiting, active and ended, as
 // they were at one revision. Results that came too late are left out.
-func (s *Store) Runs(ctx context.Context, ref Ref) ([]task.Run, error) {
+func (s Runs) Runs(ctx context.Context, ref Ref) ([]task.Run, error) {
 	queue, history := s.keys.QueueOf(ref), s.keys.HistoryOf(ref)
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(queue, below(queue)), clientv3.OpGet(history, below(history))).Commit()
 	if err != nil {
@@ -26,7 +32,7 @@ func (s *Store) Runs(ctx context.Context, ref Ref) ([]task.Run, error) {
 	byID := map[string]task.Run{}
 	for _, r := range res.Responses {
 		for _, e := range r.GetResponseRange().Kvs {
-			if run, ok := s.recorded(e); ok {
+			if run, ok := recorded(s.keys, e); ok {
 				byID[run.ID] = run
 			}
 		}
@@ -42,8 +48,8 @@ func (s *Store) Runs(ctx context.Context, ref Ref) ([]task.Run, error) {
 }
 
 // recorded decodes a record of queue or history.
-func (s *Store) recorded(e *mvccpb.KeyValue) (task.Run, bool) {
-	k, ok := s.keys.ParseShard(string(e.Key))
+func recorded(keys Keys, e *mvccpb.KeyValue) (task.Run, bool) {
+	k, ok := keys.ParseShard(string(e.Key))
 	if !ok || k.Late {
 		return task.Run{}, false
 	}
@@ -75,7 +81,7 @@ func sortRuns(byID map[string]task.Run) []task.Run {
 // ShardRuns are the waiting and ended runs of several shards, of one namespace
 // or of all (""), at most limit per shard and kind, the newest records of each
 // task's key order last. Active ones are Active's.
-func (s *Store) ShardRuns(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
+func (s Runs) ShardRuns(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
 	byID := map[string]task.Run{}
 	for chunk := range slices.Chunk(shards, 50) {
 		var ops []clientv3.Op
@@ -93,7 +99,7 @@ func (s *Store) ShardRuns(ctx context.Context, shards []int, namespace string) (
 		}
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
-				if run, ok := s.recorded(e); ok {
+				if run, ok := recorded(s.keys, e); ok {
 					byID[run.Namespace+"/"+run.Task+"/"+run.ID] = run
 				}
 			}
@@ -103,15 +109,15 @@ func (s *Store) ShardRuns(ctx context.Context, shards []int, namespace string) (
 }
 
 // lastEnded is a task's newest record of history that counts; nil if there is none.
-func (s *Store) lastEnded(ctx context.Context, ref Ref) (*task.Run, error) {
+func (s Runs) lastEnded(ctx context.Context, ref Ref) (*task.Run, error) {
 	all, _, err := s.getAll(ctx, s.keys.HistoryOf(ref))
-	return s.newest(all), err
+	return newest(s.keys, all), err
 }
 
 // newest is the last of the records that counts; nil if none does.
-func (s *Store) newest(all []*mvccpb.KeyValue) *task.Run {
+func newest(keys Keys, all []*mvccpb.KeyValue) *task.Run {
 	for _, e := range slices.Backward(all) {
-		if run, ok := s.recorded(e); ok {
+		if run, ok := recorded(keys, e); ok {
 			return &run
 		}
 	}
@@ -128,14 +134,14 @@ type Held struct {
 // Ref is where the attempt's task lives.
 func (h Held) Ref() Ref { return Ref{Namespace: h.Namespace, Name: h.Task, Shard: h.Shard} }
 
-func (s *Store) held(e *mvccpb.KeyValue) (h Held, err error) {
-	err = s.readHeld(string(e.Key), e, &h)
+func held(keys Keys, e *mvccpb.KeyValue) (h Held, err error) {
+	err = readHeld(keys, string(e.Key), e, &h)
 	return h, err
 }
 
 // readHeld is held for one who has the key as a string, and a place for it.
-func (s *Store) readHeld(key string, e *mvccpb.KeyValue, h *Held) error {
-	k, ok := s.keys.ParseRun(key)
+func readHeld(keys Keys, key string, e *mvccpb.KeyValue, h *Held) error {
+	k, ok := keys.ParseRun(key)
 	if !ok {
 		return fmt.Errorf("%w: %q is not the key of a run", task.ErrInvalid, key)
 	}
@@ -144,21 +150,15 @@ func (s *Store) readHeld(key string, e *mvccpb.KeyValue, h *Held) error {
 }
 
 // Active lists all attempts in all inboxes; those that cannot be read are left out.
-func (s *Store) Active(ctx context.Context) ([]Held, error) {
+func (s Runs) Active(ctx context.Context) ([]Held, error) {
 	all, _, err := s.getAll(ctx, s.keys.Runs())
-	return s.heldOf(all), err
+	return heldOf(s.keys, all), err
 }
 
-// Inbox lists the attempts of one node; those that cannot be read are left out.
-func (s *Store) Inbox(ctx context.Context, node string) ([]Held, error) {
-	all, _, err := s.getAll(ctx, s.keys.Inbox(node))
-	return s.heldOf(all), err
-}
-
-func (s *Store) heldOf(all []*mvccpb.KeyValue) []Held {
+func heldOf(keys Keys, all []*mvccpb.KeyValue) []Held {
 	var list []Held
 	for _, e := range all {
-		if h, err := s.held(e); err == nil {
+		if h, err := held(keys, e); err == nil {
 			list = append(list, h)
 		}
 	}
@@ -166,14 +166,14 @@ func (s *Store) heldOf(all []*mvccpb.KeyValue) []Held {
 }
 
 // ActiveOf lists the attempts of one task, on whatever node.
-func (s *Store) ActiveOf(ctx context.Context, ref Ref) ([]Held, error) {
+func (s Runs) ActiveOf(ctx context.Context, ref Ref) ([]Held, error) {
 	return s.activeOf(ctx, ref, 0)
 }
 
 // activeOf lists a task's attempts as they were at a revision (0: now). It steps
 // from inbox to inbox, so that its cost follows the number of nodes and not
 // that of active runs.
-func (s *Store) activeOf(ctx context.Context, ref Ref, rev int64) ([]Held, error) {
+func (s Runs) activeOf(ctx context.Context, ref Ref, rev int64) ([]Held, error) {
 	var list []Held
 	end := clientv3.GetPrefixRangeEnd(s.keys.Runs())
 	for from := s.keys.Runs(); ; {
@@ -189,47 +189,14 @@ func (s *Store) activeOf(ctx context.Context, ref Ref, rev int64) ([]Held, error
 		if err != nil {
 			return nil, fmt.Errorf("find attempts of %s: %w", ref, err)
 		}
-		list = append(list, s.heldOf(part)...)
+		list = append(list, heldOf(s.keys, part)...)
 		from = clientv3.GetPrefixRangeEnd(s.keys.Inbox(node))
 	}
 }
 
-// CancelQueued ends a waiting run as cancelled. task.ErrNotFound if it does not
-// wait, task.ErrConflict if it is taken just now.
-func (s *Store) CancelQueued(ctx context.Context, ref Ref, id string, who string, now time.Time) (task.Run, error) {
-	key := s.keys.Queued(ref, id)
-	e, err := s.getOne(ctx, key)
-	if err != nil {
-		return task.Run{}, err
-	}
-	if e == nil {
-		return task.Run{}, fmt.Errorf("waiting run %s of %s: %w", id, ref, task.ErrNotFound)
-	}
-	w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: id}, e.Value)
-	if err != nil {
-		return task.Run{}, err
-	}
-	if w.UnderWay() {
-		return s.cancelParent(ctx, ref, w, e.ModRevision, who)
-	}
-	end := w.Run
-	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
-	res, err := s.write(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(key, e.ModRevision)},
-		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), encodeEnded(end))},
-	})
-	if err == nil && !res.Succeeded {
-		err = task.ErrConflict
-	}
-	if err != nil {
-		return task.Run{}, fmt.Errorf("cancel run %s of %s: %w", id, ref, err)
-	}
-	return end, nil
-}
-
 // CancelActive asks the attempt's node to end it. task.ErrConflict if the
 // record is no longer what was read.
-func (s *Store) CancelActive(ctx context.Context, h Held, who string) (task.Run, error) {
+func (s Runs) CancelActive(ctx context.Context, h Held, who string) (task.Run, error) {
 	if h.CancelRequested {
 		return h.Run, nil
 	}
@@ -240,7 +207,7 @@ func (s *Store) CancelActive(ctx context.Context, h Held, who string) (task.Run,
 // FindRuns finds runs by the beginning of their id, in one namespace, whatever
 // their task: waiting, active and ended, as they were at one revision; no parts of
 // them. It reads keys only, of every shard.
-func (s *Store) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]Ref, []string, error) {
+func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]Ref, []string, error) {
 	var refs []Ref
 	var ids []string
 	add := func(ref Ref, id string) {
@@ -276,4 +243,25 @@ func (s *Store) FindRuns(ctx context.Context, shards int, namespace, idPrefix st
 		}
 	}
 	return refs, ids, nil
+}
+
+// Attempts reads several attempts; nil where one is gone or cannot be read.
+func (s Runs) Attempts(ctx context.Context, runs []RunKey) ([]*Held, error) {
+	keys := make([]string, len(runs))
+	for i, k := range runs {
+		keys[i] = s.keys.Run(k.Node, k.Ref, k.Run)
+	}
+	list := make([]*Held, len(runs))
+	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
+		if e == nil {
+			return
+		}
+		if h, err := held(s.keys, e); err == nil {
+			list[i] = &h
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	return list, nil
 }

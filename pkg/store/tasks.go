@@ -11,6 +11,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Tasks reads and writes what users define: specs (tasks/), the entries by which the
+// owner of a shard decides (shards/<k>/tasks/), former versions (versions/) and the
+// tombstones of deleted tasks (deleted/).
+//
+// A write changes a task's spec and its entry at one revision, and only if both are as
+// the writer has read them. If it may give a task ticks, it also puts the shard's key
+// revised, so that no owner that has not heard of the edit passes those ticks.
+type Tasks struct{ *conn }
+
 // Stored is a task as it is in etcd: its spec, its entry, and what a write
 // that changes them compares.
 type Stored struct {
@@ -29,7 +38,7 @@ type Stored struct {
 // CreateTask writes a spec and its entry, both new, and returns the revision; what
 // is remembered of a deleted task of that name goes. task.ErrExists if either is
 // there.
-func (s *Store) CreateTask(ctx context.Context, ref Ref, t task.Task, e task.Entry) (int64, error) {
+func (s Tasks) CreateTask(ctx context.Context, ref Ref, t task.Task, e task.Entry) (int64, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(spec), absent(entry)},
@@ -44,14 +53,14 @@ func (s *Store) CreateTask(ctx context.Context, ref Ref, t task.Task, e task.Ent
 	return res.Revision, nil
 }
 
-func (s *Store) putSpec(ref Ref, t task.Task) clientv3.Op {
+func (s Tasks) putSpec(ref Ref, t task.Task) clientv3.Op {
 	t.Revision = 0
 	return clientv3.OpPut(s.keys.Spec(ref), encode(t))
 }
 
 // putOver writes a spec and an entry over those of old, of which fields that
 // this version does not know stay, and keeps the former spec as a version.
-func (s *Store) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
+func (s Tasks) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
 	t.Revision = 0
 	return append([]clientv3.Op{
 		clientv3.OpPut(s.keys.Spec(old.Ref), graft(old.rawSpec, encode(t), reflect.TypeFor[task.Task]())),
@@ -61,7 +70,7 @@ func (s *Store) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
 
 // Task reads a task. task.ErrNotFound if it is not there; task.ErrInvalid if a
 // record cannot be read.
-func (s *Store) Task(ctx context.Context, ref Ref) (Stored, error) {
+func (s Tasks) Task(ctx context.Context, ref Ref) (Stored, error) {
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
 	if err != nil {
 		return Stored{Ref: ref}, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
@@ -73,7 +82,7 @@ func (s *Store) Task(ctx context.Context, ref Ref) (Stored, error) {
 // UpdateTask writes t and e over what was read as old, if neither has changed
 // since, and returns the revision. task.ErrConflict if one has, or if the watermark
 // is past old.MarkBy.
-func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
+func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
 	res, err := s.write(ctx, kv.Txn{
 		If:   append(s.marked(&old), unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(s.keys.Entry(old.Ref), old.EntryMod)),
 		Then: append(s.putOver(&old, t, &e), s.revising(Change{Old: &old, New: &Stored{Ref: old.Ref, Entry: e}})...),
@@ -89,37 +98,24 @@ func (s *Store) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.
 
 // marked compares the watermark of a task's shard with st.MarkBy. Their order as
 // text is that in time: a watermark's record begins with its time.
-func (s *Store) marked(st *Stored) []clientv3.Cmp {
+func (s Tasks) marked(st *Stored) []clientv3.Cmp {
 	if st.MarkBy.IsZero() {
 		return nil
 	}
 	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(s.keys.Watermark(st.Ref.Shard)), "<", markAfter(st.MarkBy))}
 }
 
-// Mark is up to when the ticks of a shard are decided.
-func (s *Store) Mark(ctx context.Context, shard int) (task.Time, error) {
-	e, err := s.getOne(ctx, s.keys.Watermark(shard))
-	if err == nil && e == nil {
-		err = ErrDamaged
-	}
-	if err != nil {
-		return task.Time{}, fmt.Errorf("read the watermark of shard %d: %w", shard, err)
-	}
-	w, err := DecodeWatermark(e.Value)
-	return w.Time, err
-}
-
 // DeleteTask deletes a task with all that is its own, and remembers nothing: its
 // queue, its history, its dead runs and its versions, if it has not changed since
 // it was read as old. Its active attempts are the owner's to cancel, which sees
 // the entry go. task.ErrConflict if the task has changed.
-func (s *Store) DeleteTask(ctx context.Context, old Stored) (int64, error) {
+func (s Tasks) DeleteTask(ctx context.Context, old Stored) (int64, error) {
 	return s.remove(ctx, old)
 }
 
 // BuryTask is DeleteTask, and puts a tombstone in the task's place; none if etcd is
 // full, which takes deletes only.
-func (s *Store) BuryTask(ctx context.Context, old Stored, t Tombstone) (int64, error) {
+func (s Tasks) BuryTask(ctx context.Context, old Stored, t Tombstone) (int64, error) {
 	rev, err := s.remove(ctx, old, s.PutTombstone(old.Ref, t))
 	if NoSpace(err) {
 		return s.remove(ctx, old)
@@ -127,7 +123,7 @@ func (s *Store) BuryTask(ctx context.Context, old Stored, t Tombstone) (int64, e
 	return rev, err
 }
 
-func (s *Store) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
+func (s Tasks) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
 	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(spec, old.Task.Revision), unchanged(entry, old.EntryMod)},
@@ -143,7 +139,7 @@ func (s *Store) remove(ctx context.Context, old Stored, more ...clientv3.Op) (in
 }
 
 // Removal is what deletes all that is a task's own.
-func (s *Store) Removal(ref Ref) []clientv3.Op {
+func (s Tasks) Removal(ref Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
 		ops = append(ops, clientv3.OpDelete(prefix, below(prefix)))
@@ -154,7 +150,7 @@ func (s *Store) Removal(ref Ref) []clientv3.Op {
 // Tasks lists specs in the order of their keys: of one namespace, or of all if
 // namespace is "". after is the last key of the page before ("" for the first).
 // A spec that cannot be read is listed with its name alone.
-func (s *Store) Tasks(ctx context.Context, namespace, after string, limit int) (tasks []task.Task, next string, err error) {
+func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (tasks []task.Task, next string, err error) {
 	prefix := s.keys.Specs()
 	if namespace != "" {
 		prefix = s.keys.SpecsOf(namespace)
@@ -188,26 +184,37 @@ func (s *Store) Tasks(ctx context.Context, namespace, after string, limit int) (
 	return tasks, next, nil
 }
 
-// Enqueue puts a run into the queue of a task, new. task.ErrNotFound if the
-// task was read without an entry: nobody would run it. task.ErrConflict if its
-// entry is not the one that was read, task.ErrExists if the run is there.
-func (s *Store) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, error) {
-	if st.EntryMod == 0 {
-		return 0, fmt.Errorf("queue run %s of %s: its entry: %w", w.ID, st.Ref, task.ErrNotFound)
+// Revisions reads what a delete of a task compares, and of its spec what can be
+// read: a task whose records cannot be can be deleted all the same.
+// task.ErrNotFound if it has neither spec nor entry.
+func (s Tasks) Revisions(ctx context.Context, ref Ref) (Stored, error) {
+	st := Stored{Ref: ref}
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
+	if err != nil {
+		return st, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
-	key := s.keys.Queued(st.Ref, w.ID)
-	res, err := s.write(ctx, kv.Txn{
-		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
-		Then: []clientv3.Op{opPut(key, encodeWaiting(w))},
-		Else: []clientv3.Op{clientv3.OpGet(key)},
-	})
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, err)
-	case res.Succeeded:
-		return res.Revision, nil
-	case readAt(res, 0) != nil:
-		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrExists)
+	r := kv.Result{Responses: res.Responses}
+	if e := readAt(r, 0); e != nil {
+		st.Task, _ = DecodeTask(e.Value, e.ModRevision) // as far as it can be read
 	}
-	return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrConflict)
+	if e := readAt(r, 1); e != nil {
+		st.EntryMod = e.ModRevision
+	}
+	if st.Task.Revision == 0 && st.EntryMod == 0 {
+		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+	return st, nil
+}
+
+// CountTasks counts the tasks of a namespace, "" for all: those that a freeze stops.
+func (s Tasks) CountTasks(ctx context.Context, namespace string) (int64, error) {
+	prefix := s.keys.Specs()
+	if namespace != "" {
+		prefix = s.keys.SpecsOf(namespace)
+	}
+	res, err := s.get(ctx, prefix, below(prefix), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("count tasks: %w", err)
+	}
+	return res.Count, nil
 }

@@ -190,10 +190,10 @@ func (w *world) fleet() (present map[string]bool, owners map[int]string, marks m
 	}
 	s := store.New(w.client, kv.Direct(w.client), w.keys)
 	present, owners, marks = map[string]bool{}, map[int]string{}, map[int]store.Watermark{}
-	for _, n := range s.DecodeNodes(res.Responses[0].GetResponseRange().Kvs) {
+	for _, n := range store.DecodeNodes(s.Keys(), res.Responses[0].GetResponseRange().Kvs) {
 		present[n.Name] = true
 	}
-	for _, o := range s.DecodeOwners(res.Responses[1].GetResponseRange().Kvs) {
+	for _, o := range store.DecodeOwners(s.Keys(), res.Responses[1].GetResponseRange().Kvs) {
 		owners[o.Shard] = o.Node
 	}
 	for i := range w.shards {

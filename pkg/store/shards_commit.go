@@ -102,7 +102,7 @@ type session struct {
 }
 
 // NewCommit begins a commit that, so far, writes nothing but the watermark.
-func (s *Store) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
+func (s Shards) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
 	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard)}
 }
 
@@ -308,7 +308,7 @@ func (c *Conflict) Is(target error) bool { return target == task.ErrConflict }
 // It returns task.ErrFenced (stop: the shard or the session is gone), ErrMoved
 // (open again), ErrDamaged, a *Conflict (decide again), or an error of etcd
 // that proves that nothing was written.
-func (s *Store) Commit(ctx context.Context, c *Commit) (int64, error) {
+func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 	var nonces []string // of this content
 	var wait again
 	for {
@@ -370,7 +370,7 @@ func (c *Commit) txn() kv.Txn {
 }
 
 // lostCommit says which compare was lost.
-func (s *Store) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces []string) (int64, error) {
+func (s Shards) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces []string) (int64, error) {
 	mark := readAt(res, 2)
 	if mark == nil {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrDamaged)
@@ -397,7 +397,7 @@ func (s *Store) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces
 
 // moved reads what a commit that changed nothing had taken for known, and says
 // what of it is otherwise. It may be nothing by now.
-func (s *Store) moved(ctx context.Context, c *Commit) (*Conflict, error) {
+func (s Shards) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 	keys := make([]string, 0, len(c.guards)+len(c.sessions)+1)
 	for _, g := range c.guards {
 		keys = append(keys, g.key)
@@ -437,8 +437,8 @@ func (s *Store) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 	return conflict, err
 }
 
-func (s *Store) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
-	if ev, ok := s.shardEvent(key, now); ok {
+func (s Shards) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
+	if ev, ok := shardEvent(s.keys, key, now); ok {
 		c.Records = append(c.Records, ev)
 		return
 	}
@@ -448,7 +448,7 @@ func (s *Store) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
 // Open opens a shard: an empty commit that ends every delayed write of any
 // earlier worker. It returns the watermark as it is from then on and its mod
 // revision, at which the shard is to be loaded.
-func (s *Store) Open(ctx context.Context, shard int, f Fences) (Watermark, int64, error) {
+func (s Shards) Open(ctx context.Context, shard int, f Fences) (Watermark, int64, error) {
 	for {
 		res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Watermark(shard)), clientv3.OpGet(s.keys.Freezes())).Commit()
 		if err != nil {
@@ -474,4 +474,31 @@ func (s *Store) Open(ctx context.Context, shard int, f Fences) (Watermark, int64
 		}
 		return c.Watermark, rev, nil
 	}
+}
+
+// Bury puts the run of an attempt that EndLost has ended, without another to
+// follow, among the dead of its task; nothing if somebody wanted it to end.
+func (c *Commit) Bury(h Held, end task.Run) {
+	if died(h, end) {
+		c.put(c.keys.DeadRun(h.Ref(), h.ID), encodeDead(h, end))
+	}
+}
+
+// BuryParent puts a run whose parts have failed among the dead of its task, as that
+// which repeats these parts would begin.
+func (c *Commit) BuryParent(ref Ref, end task.Run, env map[string]string) {
+	end.Fan = end.Fan.Again()
+	c.put(c.keys.DeadRun(ref, end.ID), encodeWaiting(task.Waiting{Run: end, Env: env}))
+}
+
+// GuardQueued demands that a waiting run's record is the one known.
+func (c *Commit) GuardQueued(ref Ref, id string, mod int64) { c.knownAt(c.keys.Queued(ref, id), mod) }
+
+// EndPart ends a part that is in no inbox and does not wait: it has never been given
+// out, or nobody knows where it is. No record may tell of it.
+func (c *Commit) EndPart(ref Ref, end task.Run) {
+	c.knownAt(c.keys.Queued(ref, end.ID), 0)
+	key := c.keys.Ended(ref, end.ID)
+	c.knownAt(key, 0)
+	c.put(key, encodeEnded(end))
 }

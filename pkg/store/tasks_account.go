@@ -46,7 +46,7 @@ const (
 )
 
 // Account reads it for the ticks from one instant to another, both included.
-func (s *Store) Account(ctx context.Context, ref Ref, from, to time.Time) (Account, error) {
+func (s Tasks) Account(ctx context.Context, ref Ref, from, to time.Time) (Account, error) {
 	k := s.keys
 	versions, history := k.Versions(ref), k.HistoryOf(ref)
 	first, behind := history+task.RunID(from, ""), history+task.RunID(to.Add(time.Millisecond), "")
@@ -72,16 +72,16 @@ func (s *Store) Account(ctx context.Context, ref Ref, from, to time.Time) (Accou
 	a := Account{Revision: res.Header.Revision}
 	read := kv.Result{Responses: res.Responses}
 	many := func(n int) []*mvccpb.KeyValue { return res.Responses[n].GetResponseRange().Kvs }
-	a.readTask(s, ref, readAt(read, 0), readAt(read, 1), readAt(read, 2), many(6))
-	a.readShard(s, readAt(read, 3), readAt(read, 4), readAt(read, 5))
-	a.Nodes = s.DecodeNodes(many(7))
-	active, err := s.activeOf(ctx, ref, a.Revision)
+	a.readTask(k, ref, readAt(read, 0), readAt(read, 1), readAt(read, 2), many(6))
+	a.readShard(k, readAt(read, 3), readAt(read, 4), readAt(read, 5))
+	a.Nodes = DecodeNodes(s.keys, many(7))
+	active, err := Runs{s.conn}.activeOf(ctx, ref, a.Revision)
 	if err != nil {
 		return Account{}, err
 	}
 	byID := map[string]task.Run{}
 	for _, n := range []int{8, 9, 10, 11} {
-		a.readRuns(s, many(n), byID)
+		a.readRuns(k, many(n), byID)
 	}
 	for _, h := range active {
 		byID[h.ID] = h.Run
@@ -90,7 +90,7 @@ func (s *Store) Account(ctx context.Context, ref Ref, from, to time.Time) (Accou
 	within := res.Responses[10].GetResponseRange()
 	a.Newer = within.Count - int64(len(within.Kvs)) + res.Responses[12].GetResponseRange().Count - int64(len(many(11)))
 	if within.More {
-		a.CutAt = s.lastTick(within.Kvs)
+		a.CutAt = lastTick(s.keys, within.Kvs)
 	}
 	for _, e := range many(13) {
 		if sk, ok := k.ParseShard(string(e.Key)); ok {
@@ -107,7 +107,7 @@ func (a *Account) broken(e *mvccpb.KeyValue, err error) bool {
 	return err != nil
 }
 
-func (a *Account) readTask(s *Store, ref Ref, spec, entry, tomb *mvccpb.KeyValue, versions []*mvccpb.KeyValue) {
+func (a *Account) readTask(keys Keys, ref Ref, spec, entry, tomb *mvccpb.KeyValue, versions []*mvccpb.KeyValue) {
 	if spec != nil {
 		if t, err := DecodeTask(spec.Value, spec.ModRevision); !a.broken(spec, err) {
 			a.Task = &t
@@ -131,9 +131,9 @@ func (a *Account) readTask(s *Store, ref Ref, spec, entry, tomb *mvccpb.KeyValue
 	}
 }
 
-func (a *Account) readShard(s *Store, owner, watermark, freezes *mvccpb.KeyValue) {
+func (a *Account) readShard(keys Keys, owner, watermark, freezes *mvccpb.KeyValue) {
 	if owner != nil {
-		if list := s.DecodeOwners([]*mvccpb.KeyValue{owner}); len(list) == 1 {
+		if list := DecodeOwners(keys, []*mvccpb.KeyValue{owner}); len(list) == 1 {
 			a.Owner = &list[0]
 		}
 	}
@@ -149,9 +149,9 @@ func (a *Account) readShard(s *Store, owner, watermark, freezes *mvccpb.KeyValue
 	}
 }
 
-func (a *Account) readRuns(s *Store, all []*mvccpb.KeyValue, byID map[string]task.Run) {
+func (a *Account) readRuns(keys Keys, all []*mvccpb.KeyValue, byID map[string]task.Run) {
 	for _, e := range all {
-		k, ok := s.keys.ParseShard(string(e.Key))
+		k, ok := keys.ParseShard(string(e.Key))
 		if !ok {
 			continue
 		}
@@ -161,7 +161,7 @@ func (a *Account) readRuns(s *Store, all []*mvccpb.KeyValue, byID map[string]tas
 			}
 			continue
 		}
-		if r, readable := s.recorded(e); readable {
+		if r, readable := recorded(keys, e); readable {
 			byID[r.ID] = r
 			continue
 		}
@@ -170,8 +170,8 @@ func (a *Account) readRuns(s *Store, all []*mvccpb.KeyValue, byID map[string]tas
 }
 
 // lastTick is the last tick that records of history decide.
-func (s *Store) lastTick(all []*mvccpb.KeyValue) task.Time {
-	last := s.newest(all)
+func lastTick(keys Keys, all []*mvccpb.KeyValue) task.Time {
+	last := newest(keys, all)
 	switch {
 	case last == nil:
 		return task.Time{}
@@ -179,4 +179,45 @@ func (s *Store) lastTick(all []*mvccpb.KeyValue) task.Time {
 		return last.Last
 	}
 	return last.ScheduledTime
+}
+
+// KeyOf is a key, or a prefix that ends in "/", that belongs to a task.
+type KeyOf struct {
+	Key     string
+	What    string
+	Present bool
+}
+
+// KeysOf are the keys that belong to a task: its records, and those of its
+// shard on which it depends.
+func (s Tasks) KeysOf(ctx context.Context, ref Ref) ([]KeyOf, error) {
+	list := []KeyOf{
+		{Key: s.keys.Spec(ref), What: "spec"}, {Key: s.keys.Entry(ref), What: "entry"},
+		{Key: s.keys.QueueOf(ref), What: "queue"}, {Key: s.keys.HistoryOf(ref), What: "history"},
+		{Key: s.keys.Parts(ref), What: "parts"},
+		{Key: s.keys.Dead(ref), What: "dead"}, {Key: s.keys.Versions(ref), What: "versions"},
+		{Key: s.keys.Watermark(ref.Shard), What: "watermark"}, {Key: s.keys.Owner(ref.Shard), What: "owner"},
+	}
+	ops := make([]clientv3.Op, len(list))
+	for i, k := range list {
+		ops[i] = clientv3.OpGet(k.Key, clientv3.WithCountOnly())
+		if strings.HasSuffix(k.Key, "/") {
+			ops[i] = clientv3.OpGet(k.Key, below(k.Key), clientv3.WithCountOnly())
+		}
+	}
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("look for the keys of %s: %w: %w", ref, task.ErrUnavailable, err)
+	}
+	for i, r := range res.Responses {
+		list[i].Present = r.GetResponseRange().Count > 0
+	}
+	active, err := Runs{s.conn}.ActiveOf(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range active {
+		list = append(list, KeyOf{Key: s.keys.Run(h.Node, ref, h.ID), What: "inbox", Present: true})
+	}
+	return list, nil
 }

@@ -5,20 +5,21 @@ import (
 	"fmt"
 
 	"github.com/carillonhq/carillon/pkg/task"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 // EntryReader reads entries of many shards for one list. What most of them have alike,
 // their schedules and their policies, it reads once. It is for one goroutine.
 type EntryReader struct {
-	store    *Store
+	tasks    Tasks
 	parts    EntryParts
 	timings  map[string]task.Entry
 	policies map[string]task.Entry
 }
 
 // NewEntryReader makes one. It reads nothing.
-func (s *Store) NewEntryReader() *EntryReader {
-	return &EntryReader{store: s, timings: map[string]task.Entry{}, policies: map[string]task.Entry{}}
+func (s Tasks) NewEntryReader() *EntryReader {
+	return &EntryReader{tasks: s, timings: map[string]task.Entry{}, policies: map[string]task.Entry{}}
 }
 
 // mostTexts bounds what a reader remembers.
@@ -27,16 +28,16 @@ const mostTexts = 20_000
 // Shard are the entries of a shard that can be read, of one namespace or of all
 // (""), in the order of their keys. Their actions are left out.
 func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (refs []Ref, entries []*task.Entry, err error) {
-	prefix := r.store.keys.Entries(shard)
+	prefix := r.tasks.keys.Entries(shard)
 	if namespace != "" {
 		prefix += namespace + "/"
 	}
-	all, _, err := r.store.getAll(ctx, prefix)
+	all, _, err := r.tasks.getAll(ctx, prefix)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the entries of shard %d: %w", shard, err)
 	}
 	for _, e := range all {
-		k, ok := r.store.keys.ParseShard(string(e.Key))
+		k, ok := r.tasks.keys.ParseShard(string(e.Key))
 		if !ok || k.Kind != KindEntry {
 			continue
 		}
@@ -83,4 +84,26 @@ func remembered(known map[string]task.Entry, text []byte, decode func(string) (t
 		known[string(text)] = e
 	}
 	return e, err
+}
+
+// Entries reads the entries of several tasks; nil where there is none, or none
+// that can be read.
+func (s Tasks) Entries(ctx context.Context, refs []Ref) ([]*task.Entry, error) {
+	keys := make([]string, len(refs))
+	for i, ref := range refs {
+		keys[i] = s.keys.Entry(ref)
+	}
+	list := make([]*task.Entry, len(refs))
+	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
+		if e == nil {
+			return
+		}
+		if entry, err := DecodeEntry(e.Value); err == nil {
+			list[i] = &entry
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read entries: %w", err)
+	}
+	return list, nil
 }

@@ -11,6 +11,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Shards is the access of a shard's owner, or of a node that is to own it: everything
+// below shards/<k>/ as pages and changes, and the commits that decide ticks.
+//
+// Each write carries the owner's fences, so that a node that lost the shard or its own
+// session writes nothing, however late its request arrives.
+type Shards struct{ *conn }
+
 // ShardEvent is a record of a shard as it is now, or its end. Its value is the
 // reader's to decode, with the functions of this package: most need not be.
 type ShardEvent struct {
@@ -35,8 +42,8 @@ type ShardBatch struct {
 
 // shardEvent is the event that a key of a shard has the value e; nil: it is gone.
 // false if it is no key of ours.
-func (s *Store) shardEvent(key string, e *mvccpb.KeyValue) (ShardEvent, bool) {
-	k, name, ok := s.keys.parseShard(key)
+func shardEvent(keys Keys, key string, e *mvccpb.KeyValue) (ShardEvent, bool) {
+	k, name, ok := keys.parseShard(key)
 	if e == nil {
 		return ShardEvent{ShardKey: k, Key: key, Task: name, Deleted: true}, ok
 	}
@@ -53,7 +60,7 @@ const pageSize = 1000
 // resumed, and misses none (see kv.Follow). Left out are keys that
 // are none of ours, and the watermark's changes: it changes with everything that
 // its owner does, who knows; what tells of nothing else is not told.
-func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
+func (s Shards) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
 	return s.followShard(ctx, shard, rev, func() bool { return false }, apply)
 }
 
@@ -61,11 +68,11 @@ func (s *Store) FollowShard(ctx context.Context, shard int, rev int64, apply fun
 // begins with the shard as it is now, and as long as marks says so, a change of
 // the watermark is told by a batch without events, so that the reader knows up to
 // which revision it has seen everything.
-func (s *Store) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(ShardBatch) error) error {
+func (s Shards) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(ShardBatch) error) error {
 	return s.followShard(ctx, shard, 0, marks, apply)
 }
 
-func (s *Store) followShard(ctx context.Context, shard int, rev int64, marks func() bool, apply func(ShardBatch) error) error {
+func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks func() bool, apply func(ShardBatch) error) error {
 	dir := s.keys.Shard(shard)
 	cfg := kv.FollowConfig{
 		Key: s.keys.PartsIn(shard), End: s.keys.Watermark(shard) + "\x00",
@@ -76,13 +83,13 @@ func (s *Store) followShard(ctx context.Context, shard int, rev int64, marks fun
 		out := ShardBatch{Reset: b.Reset, First: b.Reset && b.Page == 0, More: b.More, Revision: b.Revision}
 		out.Events = make([]ShardEvent, 0, len(b.KVs)+len(b.Events))
 		for _, e := range b.KVs {
-			if ev, ok := s.shardEvent(string(e.Key), e); ok {
+			if ev, ok := shardEvent(s.keys, string(e.Key), e); ok {
 				out.Events = append(out.Events, ev)
 			}
 		}
 		news := b.Reset
 		for _, e := range b.Events {
-			ev, ok := s.shardEvent(string(e.Kv.Key), e.Kv)
+			ev, ok := shardEvent(s.keys, string(e.Kv.Key), e.Kv)
 			if ev.Kind == KindWatermark {
 				news = news || marks()
 				continue
@@ -108,7 +115,7 @@ type ActiveKey struct {
 
 // ScanActive lists the keys of all attempts in all inboxes, and the revision at
 // which it did. It reads no values.
-func (s *Store) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
+func (s Shards) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
 	all, rev, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, 0, fmt.Errorf("scan active runs: %w", err)
@@ -125,21 +132,21 @@ func (s *Store) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
 // Queue lists what waits in a shard now, and then the parts of it that have ended.
 // A part that ends meanwhile is in the one or in the other: it goes from the queue
 // to them.
-func (s *Store) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
+func (s Shards) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
 	var events []ShardEvent
 	for _, prefix := range []string{s.keys.Queue(shard), s.keys.PartsIn(shard)} {
 		all, _, err := s.getAll(ctx, prefix)
 		if err != nil {
 			return nil, fmt.Errorf("list the queue of shard %d: %w", shard, err)
 		}
-		events = append(events, s.shardEvents(all)...)
+		events = append(events, shardEvents(s.keys, all)...)
 	}
 	return events, nil
 }
 
 // Attempt reads an attempt and whether its node is present, at one revision.
 // task.ErrNotFound if the attempt is gone.
-func (s *Store) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool, err error) {
+func (s Shards) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool, err error) {
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Run(k.Node, k.Ref, k.Run)), clientv3.OpGet(s.keys.Node(k.Node))).Commit()
 	if err != nil {
 		return h, false, fmt.Errorf("read run %s of %s: %w: %w", k.Run, k.Ref, task.ErrUnavailable, err)
@@ -149,6 +156,58 @@ func (s *Store) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool
 	if e == nil {
 		return h, false, fmt.Errorf("run %s of %s: %w", k.Run, k.Ref, task.ErrNotFound)
 	}
-	h, err = s.held(e)
+	h, err = held(s.keys, e)
 	return h, readAt(r, 1) != nil, err
+}
+
+// Mark is up to when the ticks of a shard are decided.
+func (s Shards) Mark(ctx context.Context, shard int) (task.Time, error) {
+	e, err := s.getOne(ctx, s.keys.Watermark(shard))
+	if err == nil && e == nil {
+		err = ErrDamaged
+	}
+	if err != nil {
+		return task.Time{}, fmt.Errorf("read the watermark of shard %d: %w", shard, err)
+	}
+	w, err := DecodeWatermark(e.Value)
+	return w.Time, err
+}
+
+// ShardRecords are the watermark and the counts of one shard, for display.
+type ShardRecords struct {
+	Watermark     Watermark
+	Tasks, Queued int
+}
+
+// ShardRecords reads what there is to show of every shard. A watermark that is
+// missing or cannot be read is zero.
+func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, error) {
+	list := make([]ShardRecords, 0, shards)
+	const chunk = 40
+	for first := 0; first < shards; first += chunk {
+		var ops []clientv3.Op
+		for id := first; id < min(first+chunk, shards); id++ {
+			entries, queue := s.keys.Entries(id), s.keys.Queue(id)
+			ops = append(ops, clientv3.OpGet(s.keys.Watermark(id)),
+				clientv3.OpGet(entries, below(entries), clientv3.WithCountOnly()),
+				clientv3.OpGet(queue, below(queue), clientv3.WithCountOnly()))
+		}
+		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, fmt.Errorf("read shards: %w: %w", task.ErrUnavailable, err)
+		}
+		for i := 0; i+2 < len(res.Responses); i += 3 {
+			r := ShardRecords{
+				Tasks:  int(res.Responses[i+1].GetResponseRange().Count),
+				Queued: int(res.Responses[i+2].GetResponseRange().Count),
+			}
+			if e := res.Responses[i].GetResponseRange().Kvs; len(e) == 1 {
+				if w, err := DecodeWatermark(e[0].Value); err == nil {
+					r.Watermark = w
+				}
+			}
+			list = append(list, r)
+		}
+	}
+	return list, nil
 }

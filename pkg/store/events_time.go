@@ -24,8 +24,8 @@ type told struct {
 // PlaceOf is a place before all that was written at or after an instant, by the
 // clocks that the nodes have told: some seconds earlier. It is the zero Place if
 // that may be before all that etcd still has.
-func (s *Store) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error) {
-	there, err := s.Readable(ctx)
+func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error) {
+	there, err := Etcd{s.conn}.Readable(ctx)
 	if err != nil {
 		return task.Place{}, err
 	}
@@ -61,7 +61,7 @@ func (s *Store) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 
 // clockBefore is what the clocks showed at a revision, or at one before it that is
 // later than low: when no node was present, nobody told.
-func (s *Store) clockBefore(ctx context.Context, from, low int64) (rev int64, c told, err error) {
+func (s Events) clockBefore(ctx context.Context, from, low int64) (rev int64, c told, err error) {
 	for step := int64(0); from-step > low; step = max(1, 2*step) {
 		rev = from - step
 		if c, err = s.clockAt(ctx, rev); c.at != 0 || err != nil {
@@ -72,7 +72,7 @@ func (s *Store) clockBefore(ctx context.Context, from, low int64) (rev int64, c 
 }
 
 // clockAt is the latest time that a node had told at a revision.
-func (s *Store) clockAt(ctx context.Context, rev int64) (latest told, err error) {
+func (s Events) clockAt(ctx context.Context, rev int64) (latest told, err error) {
 	all, _, err := s.getAllAt(ctx, s.keys.Nodes(), rev)
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return told{}, nil // meanwhile
@@ -81,7 +81,7 @@ func (s *Store) clockAt(ctx context.Context, rev int64) (latest told, err error)
 		return told{}, fmt.Errorf("read the nodes' clocks at revision %d: %w", rev, err)
 	}
 	for _, e := range all {
-		if n, err := s.decodeNode(e); err == nil && n.Clock.After(latest.clock) {
+		if n, err := decodeNode(s.keys, e); err == nil && n.Clock.After(latest.clock) {
 			latest = told{n.Clock.Time, e.ModRevision}
 		}
 	}

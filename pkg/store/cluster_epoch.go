@@ -19,7 +19,7 @@ type Present struct {
 }
 
 // Present reads the cluster's record, and how far etcd has come.
-func (s *Store) Present(ctx context.Context) (p Present, err error) {
+func (s Cluster) Present(ctx context.Context) (p Present, err error) {
 	res, err := s.get(ctx, s.keys.Cluster())
 	if err != nil {
 		return p, fmt.Errorf("read the cluster's record: %w", err)
@@ -37,7 +37,7 @@ func (s *Store) Present(ctx context.Context) (p Present, err error) {
 // BumpEpoch says that the history that etcd has now is the one to go on with: all
 // nodes of a lower epoch begin anew on it. task.ErrConflict if the record has
 // changed since it was read; after an unknown outcome (task.ErrUnknown) its epoch tells.
-func (s *Store) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
+func (s Cluster) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
 	c := p.Cluster
 	c.Epoch++
 	if err := s.ChangeCluster(ctx, ClusterRecord{Cluster: p.Cluster, Mod: p.Mod, raw: p.raw}, c); err != nil {

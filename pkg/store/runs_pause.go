@@ -13,7 +13,7 @@ import (
 // PauseActive asks the attempt's node to have it stand still, or not to start it. A
 // pause that is requested already stays as it is. task.ErrConflict if the record
 // is no longer what was read.
-func (s *Store) PauseActive(ctx context.Context, h Held, who string) (task.Run, error) {
+func (s Runs) PauseActive(ctx context.Context, h Held, who string) (task.Run, error) {
 	if h.PauseRequested {
 		return h.Run, nil
 	}
@@ -24,7 +24,7 @@ func (s *Store) PauseActive(ctx context.Context, h Held, who string) (task.Run, 
 // ResumeActive asks the attempt's node to let it go on. One that is not asked to
 // stand still stays as it is. task.ErrConflict if the record is no longer what was
 // read.
-func (s *Store) ResumeActive(ctx context.Context, h Held, who string) (task.Run, error) {
+func (s Runs) ResumeActive(ctx context.Context, h Held, who string) (task.Run, error) {
 	if !h.PauseRequested {
 		return h.Run, nil
 	}
@@ -36,7 +36,7 @@ func (s *Store) ResumeActive(ctx context.Context, h Held, who string) (task.Run,
 }
 
 // askNode writes what somebody wants of an attempt over the record that was read.
-func (s *Store) askNode(ctx context.Context, h Held, what string) (task.Run, error) {
+func (s Runs) askNode(ctx context.Context, h Held, what string) (task.Run, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod)},

@@ -21,7 +21,7 @@ const KeepVersions = 10
 // putVersion keeps the spec that is about to be written over, as it stands in
 // etcd, and removes those that are too old. Generations grow by one with each
 // write, so that a range of keys says which.
-func (s *Store) putVersion(old *Stored) []clientv3.Op {
+func (s Tasks) putVersion(old *Stored) []clientv3.Op {
 	if len(old.rawSpec) == 0 {
 		return nil
 	}
@@ -38,7 +38,7 @@ func (s *Store) putVersion(old *Stored) []clientv3.Op {
 // One that cannot be read has nothing but its generation. If the task is not
 // there, gone says who deleted it, if that is remembered, and the error is
 // task.ErrNotFound.
-func (s *Store) Versions(ctx context.Context, ref Ref) (list []task.Task, gone *Tombstone, err error) {
+func (s Tasks) Versions(ctx context.Context, ref Ref) (list []task.Task, gone *Tombstone, err error) {
 	former := s.keys.Versions(ref)
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(former, below(former)), clientv3.OpGet(s.keys.Tombstone(ref))).Commit()
 	if err != nil {
@@ -81,7 +81,7 @@ type Tombstone struct {
 }
 
 // Tombstone reads who deleted a task; nil if nobody did, or nobody remembers.
-func (s *Store) Tombstone(ctx context.Context, ref Ref) (*Tombstone, error) {
+func (s Tasks) Tombstone(ctx context.Context, ref Ref) (*Tombstone, error) {
 	e, err := s.getOne(ctx, s.keys.Tombstone(ref))
 	if err != nil {
 		return nil, fmt.Errorf("read the tombstone of %s: %w", ref, err)
@@ -98,66 +98,17 @@ func tombstoneFrom(e *mvccpb.KeyValue) (*Tombstone, error) {
 }
 
 // PutTombstone is the part of a delete that remembers it.
-func (s *Store) PutTombstone(ref Ref, t Tombstone) clientv3.Op {
+func (s Tasks) PutTombstone(ref Ref, t Tombstone) clientv3.Op {
 	return clientv3.OpPut(s.keys.Tombstone(ref), encode(t))
 }
-
-// sweepPage is how many tombstones a sweep reads at once; it deletes those that
-// are old, each if nobody has written it since, in one transaction.
-const sweepPage = 100
 
 // SweepTombstones removes the tombstones of tasks that were deleted before an
 // instant, and those that cannot be read. It looks at no more than most of them,
 // beginning after the key where the last sweep ended ("" at first), and returns
 // where to go on: "" after the last.
-func (s *Store) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
+func (s Tasks) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
 	return s.sweep(ctx, s.keys.Tombstones(), after, most, func(e *mvccpb.KeyValue) bool {
 		stone, err := decode[Tombstone](e.Value)
 		return err != nil || stone.DeletedAt.Before(before.Time)
 	})
-}
-
-// sweep removes what is old of what is below a prefix.
-func (s *Store) sweep(ctx context.Context, prefix, after string, most int, old func(*mvccpb.KeyValue) bool) (removed int, next string, err error) {
-	from := max(prefix, after+"\x00")
-	for looked := 0; looked < most; looked += sweepPage {
-		res, err := s.get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(sweepPage))
-		if err != nil {
-			return removed, next, fmt.Errorf("look for old tombstones: %w", err)
-		}
-		n, err := s.removeOld(ctx, res.Kvs, old)
-		removed += n
-		if err != nil {
-			return removed, next, err
-		}
-		if !res.More || len(res.Kvs) == 0 {
-			return removed, "", nil
-		}
-		next = string(res.Kvs[len(res.Kvs)-1].Key)
-		from = next + "\x00"
-	}
-	return removed, next, nil
-}
-
-func (s *Store) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func(*mvccpb.KeyValue) bool) (int, error) {
-	var t kv.Txn
-	for _, e := range found {
-		if !old(e) {
-			continue
-		}
-		key := string(e.Key)
-		t.If = append(t.If, unchanged(key, e.ModRevision))
-		t.Then = append(t.Then, clientv3.OpDelete(key))
-	}
-	if len(t.Then) == 0 {
-		return 0, nil
-	}
-	res, err := s.write(ctx, t)
-	if err != nil {
-		return 0, fmt.Errorf("remove old tombstones: %w", err)
-	}
-	if !res.Succeeded { // one was written meanwhile: the next sweep sees to the others
-		return 0, nil
-	}
-	return len(t.Then), nil
 }

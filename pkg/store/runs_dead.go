@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,9 +20,6 @@ type Dead struct {
 	Mod int64 // mod revision of its record
 }
 
-// KeepDead is how many dead runs of a task stay on record.
-const KeepDead = 100
-
 // deadTail is how much of a dead run's output is kept with it, in bytes: the rest
 // is in its history and on its node.
 const deadTail = 256
@@ -42,16 +38,8 @@ func encodeDead(h Held, end task.Run) []byte {
 	return encodeWaiting(task.Waiting{Run: end, Env: h.Env})
 }
 
-// Bury puts the run of an attempt that EndLost has ended, without another to
-// follow, among the dead of its task; nothing if somebody wanted it to end.
-func (c *Commit) Bury(h Held, end task.Run) {
-	if died(h, end) {
-		c.put(c.keys.DeadRun(h.Ref(), h.ID), encodeDead(h, end))
-	}
-}
-
-func (s *Store) dead(e *mvccpb.KeyValue) (Dead, bool) {
-	k, ok := s.keys.ParseShard(string(e.Key))
+func dead(keys Keys, e *mvccpb.KeyValue) (Dead, bool) {
+	k, ok := keys.ParseShard(string(e.Key))
 	if !ok || k.Kind != KindDead {
 		return Dead{}, false
 	}
@@ -60,14 +48,14 @@ func (s *Store) dead(e *mvccpb.KeyValue) (Dead, bool) {
 }
 
 // DeadRuns are a task's, the newest first. Those that cannot be read are left out.
-func (s *Store) DeadRuns(ctx context.Context, ref Ref) ([]Dead, error) {
+func (s Runs) DeadRuns(ctx context.Context, ref Ref) ([]Dead, error) {
 	all, _, err := s.getAll(ctx, s.keys.Dead(ref))
 	if err != nil {
 		return nil, fmt.Errorf("list the dead runs of %s: %w", ref, err)
 	}
 	var list []Dead
 	for _, e := range all {
-		if d, ok := s.dead(e); ok {
+		if d, ok := dead(s.keys, e); ok {
 			list = append(list, d)
 		}
 	}
@@ -77,7 +65,7 @@ func (s *Store) DeadRuns(ctx context.Context, ref Ref) ([]Dead, error) {
 
 // ShardDead are the dead runs of several shards, of one namespace or of all (""),
 // in no order.
-func (s *Store) ShardDead(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
+func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
 	var runs []task.Run
 	prefixes := make([]string, len(shards))
 	for i, id := range shards {
@@ -97,7 +85,7 @@ func (s *Store) ShardDead(ctx context.Context, shards []int, namespace string) (
 		}
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
-				if d, ok := s.dead(e); ok {
+				if d, ok := dead(s.keys, e); ok {
 					runs = append(runs, d.Run)
 				}
 			}
@@ -109,7 +97,7 @@ func (s *Store) ShardDead(ctx context.Context, shards []int, namespace string) (
 // Revive queues a run in place of a dead one, in one transaction. task.ErrConflict
 // if the task or the dead run has changed since they were read, task.ErrUnknown if
 // nobody knows whether it happened.
-func (s *Store) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) error {
+func (s Runs) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) error {
 	if st.EntryMod == 0 {
 		return fmt.Errorf("run %s of %s again: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
 	}
@@ -133,7 +121,7 @@ func (s *Store) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) e
 // which the event of the deletion has it. If only that is written, the run is dead as
 // before, and can be dismissed again. The run's history stays as it is: whoever owns its
 // shard takes a record that is written anew for another end.
-func (s *Store) Dismiss(ctx context.Context, ref Ref, d Dead, who string) error {
+func (s Runs) Dismiss(ctx context.Context, ref Ref, d Dead, who string) error {
 	key := s.keys.DeadRun(ref, d.ID)
 	d.DismissedBy = who
 	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, encodeWaiting(d.Waiting)))
@@ -148,34 +136,10 @@ func (s *Store) Dismiss(ctx context.Context, ref Ref, d Dead, who string) error 
 
 // writeDead changes the record of a dead run that was read at a mod revision, and returns
 // the revision of the change.
-func (s *Store) writeDead(ctx context.Context, key string, mod int64, op clientv3.Op) (int64, error) {
+func (s Runs) writeDead(ctx context.Context, key string, mod int64, op clientv3.Op) (int64, error) {
 	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, mod)}, Then: []clientv3.Op{op}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
 	return res.Revision, err
-}
-
-// TrimDead deletes all but KeepDead of a task's dead runs, under the fences, as
-// TrimHistory does. Those that died last stay, whenever their ticks were.
-func (s *Store) TrimDead(ctx context.Context, f Fences, ref Ref) error {
-	all, _, err := s.getAll(ctx, s.keys.Dead(ref), clientv3.WithKeysOnly())
-	if err != nil || len(all) <= KeepDead {
-		return err
-	}
-	slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
-	for some := range slices.Chunk(all[:len(all)-KeepDead], mostTrims) {
-		t := kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}}
-		for _, e := range some {
-			t.Then = append(t.Then, clientv3.OpDelete(string(e.Key)))
-		}
-		res, err := s.write(ctx, t)
-		if err == nil && !res.Succeeded {
-			err = task.ErrFenced
-		}
-		if err != nil {
-			return fmt.Errorf("trim the dead runs of %s: %w", ref, err)
-		}
-	}
-	return nil
 }

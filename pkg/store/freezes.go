@@ -12,6 +12,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Freezes reads and writes which freezes hold (freezes). Every commit of an owner
+// compares this key: once SetFreezes has returned, none is decided without the freeze.
+type Freezes struct{ *conn }
+
 // FreezeRecord is the record of the freezes as it was read.
 type FreezeRecord struct {
 	task.Freezes
@@ -37,7 +41,7 @@ func freezeRecord(e *mvccpb.KeyValue, rev int64) FreezeRecord {
 }
 
 // Freezes reads which freezes hold.
-func (s *Store) Freezes(ctx context.Context) (FreezeRecord, error) {
+func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
 	res, err := s.get(ctx, s.keys.Freezes())
 	if err != nil {
 		return FreezeRecord{}, fmt.Errorf("read the freezes: %w", err)
@@ -49,23 +53,10 @@ func (s *Store) Freezes(ctx context.Context) (FreezeRecord, error) {
 	return freezeRecord(e, res.Header.Revision), nil
 }
 
-// CountTasks counts the tasks of a namespace, "" for all: those that a freeze stops.
-func (s *Store) CountTasks(ctx context.Context, namespace string) (int64, error) {
-	prefix := s.keys.Specs()
-	if namespace != "" {
-		prefix = s.keys.SpecsOf(namespace)
-	}
-	res, err := s.get(ctx, prefix, below(prefix), clientv3.WithCountOnly())
-	if err != nil {
-		return 0, fmt.Errorf("count tasks: %w", err)
-	}
-	return res.Count, nil
-}
-
 // SetFreezes writes the freezes over those that were read as old, and returns the
 // record's mod revision: no commit of any owner succeeds from then on that does not
 // know them. task.ErrConflict if the record has changed.
-func (s *Store) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes) (int64, error) {
+func (s Freezes) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes) (int64, error) {
 	key := s.keys.Freezes()
 	t := kv.Txn{If: []clientv3.Cmp{unchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(f))}}
 	// Alone: what all commits compare would have each request wait for it.
@@ -82,7 +73,7 @@ func (s *Store) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes
 // FollowFreezes calls apply with the freezes as they are now, then whenever they
 // change, until ctx ends or apply returns an error. Every relist, about, it reads
 // them again: a watch is a hint. What it tells first was read after it was called.
-func (s *Store) FollowFreezes(ctx context.Context, relist time.Duration, apply func(FreezeRecord) error) error {
+func (s Freezes) FollowFreezes(ctx context.Context, relist time.Duration, apply func(FreezeRecord) error) error {
 	cfg := kv.FollowConfig{Key: s.keys.Freezes(), Name: "freezes", Apart: true, Relist: relist}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
 		var last *mvccpb.KeyValue

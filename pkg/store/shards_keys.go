@@ -21,7 +21,7 @@ func NewRepairs(who string) prometheus.Counter { return kv.NewRepairs(who) }
 // ShardKeys lists the keys of a shard's ended parts, queue, entries and watermark as they are
 // at one revision, which it returns, in their order and without values. etcd
 // answers from its index: it is much cheaper than to read them.
-func (s *Store) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, error) {
+func (s Shards) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, error) {
 	from, end, rev := s.keys.PartsIn(shard), s.keys.Watermark(shard)+"\x00", int64(0)
 	var all []ShardEvent
 	for {
@@ -29,7 +29,7 @@ func (s *Store) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, 
 		if err != nil {
 			return nil, 0, fmt.Errorf("list the keys of shard %d: %w", shard, err)
 		}
-		all, rev = append(all, s.shardEvents(page)...), at
+		all, rev = append(all, shardEvents(s.keys, page)...), at
 		if !more {
 			return all, rev, nil
 		}
@@ -40,7 +40,7 @@ func (s *Store) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, 
 // HistoryKeys lists keys of a shard's history, and of its dead runs, as they are
 // now, without values: a page of those after a key ("": from the first on). next is what to go on
 // after; "" says that there are no more.
-func (s *Store) HistoryKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, err error) {
+func (s Shards) HistoryKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, err error) {
 	from, end := s.keys.Shard(shard)+"dead/", clientv3.GetPrefixRangeEnd(s.keys.History(shard)) // one beside the other
 	if after != "" {
 		from = after + "\x00"
@@ -52,10 +52,10 @@ func (s *Store) HistoryKeys(ctx context.Context, shard int, after string) (event
 	if more {
 		next = string(page[len(page)-1].Key)
 	}
-	return s.shardEvents(page), next, nil
+	return shardEvents(s.keys, page), next, nil
 }
 
-func (s *Store) keyPage(ctx context.Context, from, end string, rev int64) (page []*mvccpb.KeyValue, at int64, more bool, err error) {
+func (s Shards) keyPage(ctx context.Context, from, end string, rev int64) (page []*mvccpb.KeyValue, at int64, more bool, err error) {
 	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(rev), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, 0, false, err
@@ -66,10 +66,10 @@ func (s *Store) keyPage(ctx context.Context, from, end string, rev int64) (page 
 	return res.Kvs, rev, res.More && len(res.Kvs) > 0, nil
 }
 
-func (s *Store) shardEvents(kvs []*mvccpb.KeyValue) []ShardEvent {
+func shardEvents(keys Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	events := make([]ShardEvent, 0, len(kvs))
 	for _, e := range kvs {
-		if ev, ok := s.shardEvent(string(e.Key), e); ok {
+		if ev, ok := shardEvent(keys, string(e.Key), e); ok {
 			events = append(events, ev)
 		}
 	}
@@ -78,13 +78,13 @@ func (s *Store) shardEvents(kvs []*mvccpb.KeyValue) []ShardEvent {
 
 // RecordsNow reads records of a shard as they are now, each as an event. One
 // that is not there is a deletion, with the revision of the reading.
-func (s *Store) RecordsNow(ctx context.Context, keys []string) ([]ShardEvent, error) {
+func (s Shards) RecordsNow(ctx context.Context, keys []string) ([]ShardEvent, error) {
 	return s.RecordsAt(ctx, keys, 0)
 }
 
 // RecordsAt reads records of a shard as they were at a revision; 0 means now. It
 // fails if the revision is compacted away.
-func (s *Store) RecordsAt(ctx context.Context, keys []string, rev int64) ([]ShardEvent, error) {
+func (s Shards) RecordsAt(ctx context.Context, keys []string, rev int64) ([]ShardEvent, error) {
 	events := make([]ShardEvent, 0, len(keys))
 
 	for some := range slices.Chunk(keys, 100) {
@@ -99,7 +99,7 @@ func (s *Store) RecordsAt(ctx context.Context, keys []string, rev int64) ([]Shar
 
 		r := kv.Result{Responses: res.Responses}
 		for i, key := range some {
-			ev, ok := s.shardEvent(key, readAt(r, i))
+			ev, ok := shardEvent(s.keys, key, readAt(r, i))
 			if !ok {
 				continue
 			}
@@ -123,7 +123,7 @@ type Sighting struct {
 }
 
 // Sightings reads attempts, each together with its node.
-func (s *Store) Sightings(ctx context.Context, runs []RunKey) ([]Sighting, error) {
+func (s Shards) Sightings(ctx context.Context, runs []RunKey) ([]Sighting, error) {
 	list := make([]Sighting, 0, len(runs))
 	for some := range slices.Chunk(runs, 60) { // two reads each, of the 128 that etcd allows
 		ops := make([]clientv3.Op, 0, 2*len(some))
@@ -136,18 +136,18 @@ func (s *Store) Sightings(ctx context.Context, runs []RunKey) ([]Sighting, error
 		}
 		r := kv.Result{Responses: res.Responses}
 		for i, k := range some {
-			list = append(list, s.sighting(k, readAt(r, 2*i), readAt(r, 2*i+1) != nil, res.Header.Revision))
+			list = append(list, sighting(s.keys, k, readAt(r, 2*i), readAt(r, 2*i+1) != nil, res.Header.Revision))
 		}
 	}
 	return list, nil
 }
 
-func (s *Store) sighting(k RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
+func sighting(keys Keys, k RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
 	v := Sighting{Gone: e == nil, NodePresent: present, Revision: rev}
 	if e == nil {
 		return v
 	}
-	if v.Held, v.Err = s.held(e); v.Err != nil {
+	if v.Held, v.Err = held(keys, e); v.Err != nil {
 		at, _ := task.TimeOfRunID(k.Run)
 		v.Held = Held{Mod: e.ModRevision, Create: e.CreateRevision, Assigned: task.Assigned{Run: task.Run{
 			ID: k.Run, Namespace: k.Ref.Namespace, Task: k.Ref.Name, Shard: k.Ref.Shard, Node: k.Node, Token: e.CreateRevision,
@@ -155,4 +155,23 @@ func (s *Store) sighting(k RunKey, e *mvccpb.KeyValue, present bool, rev int64) 
 		}}}
 	}
 	return v
+}
+
+// DeadKeys lists the keys of a shard's dead runs, as they are now, without values: a
+// page of those after a key ("": from the first on). next is what to go on after; ""
+// says that there are no more. It returns the revision of the reading.
+func (s Shards) DeadKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, rev int64, err error) {
+	from := s.keys.Shard(shard) + "dead/"
+	end := clientv3.GetPrefixRangeEnd(from)
+	if after != "" {
+		from = after + "\x00"
+	}
+	page, rev, more, err := s.keyPage(ctx, from, end, 0)
+	if err != nil {
+		return nil, "", 0, fmt.Errorf("list the dead runs of shard %d: %w", shard, err)
+	}
+	if more {
+		next = string(page[len(page)-1].Key)
+	}
+	return shardEvents(s.keys, page), next, rev, nil
 }

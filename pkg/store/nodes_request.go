@@ -27,7 +27,7 @@ type NodeRequest struct {
 // RequestNodeState writes the request for the instance of a node that was read as n. A
 // request that the node has not obeyed yet is replaced. task.ErrConflict if that
 // instance is not present any more.
-func (s *Store) RequestNodeState(ctx context.Context, n task.Node, r NodeRequest) (mod int64, err error) {
+func (s Nodes) RequestNodeState(ctx context.Context, n task.Node, r NodeRequest) (mod int64, err error) {
 	r.Instance = n.Instance
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{kv.CreateIs(s.keys.Node(n.Name), n.Revision)},
@@ -43,7 +43,7 @@ func (s *Store) RequestNodeState(ctx context.Context, n task.Node, r NodeRequest
 }
 
 // NodeRequestPending reports whether the request of that mod revision is still there.
-func (s *Store) NodeRequestPending(ctx context.Context, node string, mod int64) (bool, error) {
+func (s Nodes) NodeRequestPending(ctx context.Context, node string, mod int64) (bool, error) {
 	e, err := s.getOne(ctx, s.keys.NodeRequest(node))
 	if err != nil {
 		return false, fmt.Errorf("read the request to node %s: %w", node, err)
@@ -53,7 +53,7 @@ func (s *Store) NodeRequestPending(ctx context.Context, node string, mod int64) 
 
 // DeleteNodeRequest deletes the request of that mod revision. false if it is not there
 // any more.
-func (s *Store) DeleteNodeRequest(ctx context.Context, node string, mod int64) (bool, error) {
+func (s Nodes) DeleteNodeRequest(ctx context.Context, node string, mod int64) (bool, error) {
 	key := s.keys.NodeRequest(node)
 	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, mod)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *Store) DeleteNodeRequest(ctx context.Context, node string, mod int64) (
 
 // FollowNodeRequests calls obey with each request to a node, until ctx ends or obey
 // returns an error. A request that stays is told again, about every relist.
-func (s *Store) FollowNodeRequests(ctx context.Context, node string, relist time.Duration, obey func(NodeRequest) error) error {
+func (s Nodes) FollowNodeRequests(ctx context.Context, node string, relist time.Duration, obey func(NodeRequest) error) error {
 	cfg := kv.FollowConfig{Key: s.keys.NodeRequest(node), Name: "node requests", Relist: relist}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
 		var last *mvccpb.KeyValue

@@ -65,7 +65,7 @@ func Fitting(changes []Change) int {
 //
 // What is remembered of deleted tasks goes when their names are created again, as
 // far as there is room in the transaction; else a leader sees to it.
-func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, found []Found, err error) {
+func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, found []Found, err error) {
 	txn := kv.Txn{
 		If:   make([]clientv3.Cmp, 0, 2*len(changes)),
 		Then: make([]clientv3.Op, 0, 2*len(changes)),
@@ -106,7 +106,7 @@ func (s *Store) ChangeTasks(ctx context.Context, changes []Change) (rev int64, f
 }
 
 // FindTasks reads at most MaxTogether tasks at one revision, in the order of refs.
-func (s *Store) FindTasks(ctx context.Context, refs []Ref) ([]Found, error) {
+func (s Tasks) FindTasks(ctx context.Context, refs []Ref) ([]Found, error) {
 	ops := make([]clientv3.Op, 0, 2*len(refs))
 	for _, r := range refs {
 		ops = append(ops, clientv3.OpGet(s.keys.Spec(r)), clientv3.OpGet(s.keys.Entry(r)))

@@ -23,7 +23,7 @@ const MostMended = 64
 // DeleteSeen deletes keys, in one transaction, if they and all of beside are as
 // they were read. task.ErrConflict if one is not: then nothing is deleted. It
 // is for records that nobody looks after any more, not for what has an owner.
-func (s *Store) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) error {
+func (s Cluster) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) error {
 	var t kv.Txn
 	for _, k := range gone {
 		if k.Mod == 0 {

@@ -38,33 +38,37 @@ type formats struct {
 	cluster    atomic.Int64 // mod revision of the cluster's record by which it does; 0: not known
 }
 
+// inUse is the format that is written.
+func (f *formats) inUse() int { return int(f.writes.Load()) }
+
 // Understanding is the same Store, but as a version that understands formats up
 // to newest. Its Batching and it share what they write. A test plays the next
 // version with NewestFormat + 1.
 func (s *Store) Understanding(newest int) *Store {
-	u := *s
+	u := *s.conn
 	u.format = &formats{understood: newest}
 	u.format.writes.Store(int32(newest))
-	return &u
+
+	return over(&u)
 }
 
 // Understands is the newest format that the store reads.
-func (s *Store) Understands() int { return s.format.understood }
+func (s Cluster) Understands() int { return s.format.understood }
 
 // Format is the format that the store writes. Without a cluster's record
 // (Bootstrap, Obey) it is the newest.
-func (s *Store) Format() int { return int(s.format.writes.Load()) }
+func (s Cluster) Format() int { return s.format.inUse() }
 
 // Obey writes by what the cluster's record says from now on, unless a later one
 // is known. ErrFormat if it takes a newer version to read what others may write.
-func (s *Store) Obey(c ClusterRecord) error {
+func (s Cluster) Obey(c ClusterRecord) error {
 	if c.Mod < s.format.cluster.Load() {
 		return nil
 	}
 	return s.obey(c)
 }
 
-func (s *Store) obey(c ClusterRecord) error {
+func (s Cluster) obey(c ClusterRecord) error {
 	if f := c.InForce(); f > s.format.understood {
 		return fmt.Errorf("%w: the cluster's records have format %d, and this version understands no newer one than %d: "+
 			"run a newer version, or `carillon cluster downgrade --to-format %d` by one", ErrFormat, f, s.format.understood, s.format.understood)

@@ -17,7 +17,7 @@ import (
 // is otherwise, or if the shard's watermark was written meanwhile; then nothing is
 // changed. If nobody knows (task.ErrUnknown), it may still happen, but not after the
 // next commit of the shard.
-func (s *Store) ExpireTask(ctx context.Context, f Fences, ref Ref, entryMod int64, t Tombstone) error {
+func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref Ref, entryMod int64, t Tombstone) error {
 	old, err := s.Revisions(ctx, ref)
 	if err != nil {
 		return err

@@ -42,12 +42,12 @@ func (m *Member) learnName(known []*etcdserverpb.Member) {
 // embeddedOthers are the other members of an embedded etcd, as their nodes have
 // announced them. One whose node is not there is away: a node without its member
 // loses its session.
-func (s *Store) embeddedOthers(ctx context.Context, own Member, known []*etcdserverpb.Member) []Member {
+func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserverpb.Member) []Member {
 	if len(known) < 2 {
 		return nil
 	}
 	announced := map[string]*task.Member{}
-	nodes, err := s.Nodes(ctx)
+	nodes, err := Nodes{s.conn}.Nodes(ctx)
 	for _, n := range nodes {
 		if n.Member != nil {
 			announced[n.Member.ID] = n.Member
@@ -84,7 +84,7 @@ func (s *Store) embeddedOthers(ctx context.Context, own Member, known []*etcdser
 
 // OwnMember is how the etcd in this process fares; nil if there is none, or it
 // does not answer.
-func (s *Store) OwnMember(ctx context.Context) *task.Member {
+func (s Etcd) OwnMember(ctx context.Context) *task.Member {
 	if len(s.etcd.Endpoints()) > 0 {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (s *Store) OwnMember(ctx context.Context) *task.Member {
 // AddMember adds a member to an embedded etcd. It learns first, and votes once
 // it has run and caught up. task.ErrExists if there is one of that name or at
 // that URL, ErrNotEmbedded, task.ErrUnavailable without a majority.
-func (s *Store) AddMember(ctx context.Context, name, peer string) error {
+func (s Etcd) AddMember(ctx context.Context, name, peer string) error {
 	known, err := s.embeddedMembers(ctx)
 	if err != nil {
 		return fmt.Errorf("add member %s: %w", name, err)
@@ -118,7 +118,7 @@ func (s *Store) AddMember(ctx context.Context, name, peer string) error {
 // RemoveMember removes a member of an embedded etcd, by its name, or its id.
 // task.ErrNotFound, ErrRefused if the majority would be lost or it is the own
 // one, ErrNotEmbedded, task.ErrUnavailable without a majority.
-func (s *Store) RemoveMember(ctx context.Context, name string) error {
+func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 	known, err := s.embeddedMembers(ctx)
 	if err != nil {
 		return fmt.Errorf("remove member %s: %w", name, err)
@@ -140,7 +140,7 @@ func (s *Store) RemoveMember(ctx context.Context, name string) error {
 	return fmt.Errorf("remove member %s: %w", name, task.ErrNotFound)
 }
 
-func (s *Store) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, error) {
+func (s Etcd) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	if len(s.etcd.Endpoints()) > 0 {
 		return nil, ErrNotEmbedded
 	}

@@ -11,6 +11,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Secrets reads and writes the encrypted values of tasks (secrets/). It holds no key:
+// values go in and out as they are sealed. The record of a deleted secret remains for a
+// while, so that the next one of its name goes on with its generation.
+type Secrets struct{ *conn }
+
 // SecretRecord is a secret as it is in etcd. Who has no key of the nodes can read
 // all of it but the values.
 type SecretRecord struct {
@@ -53,7 +58,7 @@ func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (SecretRecord, error) {
 
 // Secret reads a secret as it is now: linearizable. task.ErrNotFound if it is not
 // there; the record has then what the next of its name goes on with.
-func (s *Store) Secret(ctx context.Context, namespace, name string) (SecretRecord, error) {
+func (s Secrets) Secret(ctx context.Context, namespace, name string) (SecretRecord, error) {
 	r := SecretRecord{Secret: task.Secret{Namespace: namespace, Name: name}}
 	e, err := s.getOne(ctx, s.keys.Secret(namespace, name))
 	if err == nil && e != nil {
@@ -75,7 +80,7 @@ const secretsPage = 100 // of them, read at once: 9 MB at most
 // a page may have fewer than limit, and yet a next: values come along, of which some
 // are long. One that cannot be read has
 // nothing but its name.
-func (s *Store) Secrets(ctx context.Context, namespace, after string, limit int) (list []task.Secret, next string, err error) {
+func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int) (list []task.Secret, next string, err error) {
 	prefix := s.keys.Secrets()
 	if namespace != "" {
 		prefix = s.keys.SecretsOf(namespace)
@@ -108,7 +113,7 @@ func (s *Store) Secrets(ctx context.Context, namespace, after string, limit int)
 
 // SweepSecrets is SweepTombstones for what is left of deleted secrets. The next of
 // such a name begins with generation 1 again.
-func (s *Store) SweepSecrets(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
+func (s Secrets) SweepSecrets(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
 	return s.sweep(ctx, s.keys.Secrets(), after, most, func(e *mvccpb.KeyValue) bool {
 		r, err := s.keys.DecodeSecret(e)
 		return err == nil && r.Deleted() && r.UpdatedAt.Before(before.Time)
@@ -117,7 +122,7 @@ func (s *Store) SweepSecrets(ctx context.Context, before task.Time, after string
 
 // PutSecret writes a secret over what was read as revision old (0: nothing was
 // there), and returns its revision. task.ErrConflict if it has changed since.
-func (s *Store) PutSecret(ctx context.Context, old int64, r SecretRecord) (int64, error) {
+func (s Secrets) PutSecret(ctx context.Context, old int64, r SecretRecord) (int64, error) {
 	key := s.keys.Secret(r.Namespace, r.Name)
 	r.Revision = 0
 	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(r))}})

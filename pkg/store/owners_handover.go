@@ -27,10 +27,10 @@ type Handover struct {
 
 // DecodeHandovers reads a snapshot of moves/. A record that cannot be read names
 // nobody.
-func (s *Store) DecodeHandovers(all []*mvccpb.KeyValue) []Handover {
+func DecodeHandovers(keys Keys, all []*mvccpb.KeyValue) []Handover {
 	list := make([]Handover, 0, len(all))
 	for _, e := range all {
-		shard, ok := s.keys.ParseHandover(string(e.Key))
+		shard, ok := keys.ParseHandover(string(e.Key))
 		if !ok {
 			continue
 		}
@@ -52,7 +52,7 @@ type Lineup struct {
 }
 
 // Lineup reads nodes/, owners/ and moves/ at one revision.
-func (s *Store) Lineup(ctx context.Context) (l Lineup, err error) {
+func (s Owners) Lineup(ctx context.Context) (l Lineup, err error) {
 	var ops []clientv3.Op
 	for _, prefix := range []string{s.keys.Nodes(), s.keys.Owners(), s.keys.Handovers()} {
 		ops = append(ops, clientv3.OpGet(prefix, below(prefix)))
@@ -62,12 +62,12 @@ func (s *Store) Lineup(ctx context.Context) (l Lineup, err error) {
 		return l, fmt.Errorf("read nodes, owners and moves: %w: %w", task.ErrUnavailable, err)
 	}
 	at := func(i int) []*mvccpb.KeyValue { return res.Responses[i].GetResponseRange().Kvs }
-	return Lineup{s.DecodeNodes(at(0)), s.DecodeOwners(at(1)), s.DecodeHandovers(at(2))}, nil
+	return Lineup{DecodeNodes(s.keys, at(0)), DecodeOwners(s.keys, at(1)), DecodeHandovers(s.keys, at(2))}, nil
 }
 
 // Prepare writes handovers, anew or in the place of those that were read (their
 // Revision), in chunks, under the leader's term. Errors are those of Assign.
-func (s *Store) Prepare(ctx context.Context, term kv.Fence, list []Handover, now task.Time) error {
+func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []Handover, now task.Time) error {
 	return inChunks(list, func(chunk []Handover) error {
 		var t kv.Txn
 		for _, h := range chunk {
@@ -84,7 +84,7 @@ func (s *Store) Prepare(ctx context.Context, term kv.Fence, list []Handover, now
 
 // Withdraw deletes handovers as they were read, in chunks, under the leader's
 // term. Errors are those of Assign.
-func (s *Store) Withdraw(ctx context.Context, term kv.Fence, list []Handover) error {
+func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []Handover) error {
 	return inChunks(list, func(chunk []Handover) error {
 		var t kv.Txn
 		for _, h := range chunk {
@@ -102,7 +102,7 @@ func (s *Store) Withdraw(ctx context.Context, term kv.Fence, list []Handover) er
 // TellReady says, under the present session of the node that h names, that it
 // has loaded the shard. task.ErrConflict if the handover is another by now, or
 // the session is over.
-func (s *Store) TellReady(ctx context.Context, session kv.Fence, h Handover) error {
+func (s Owners) TellReady(ctx context.Context, session kv.Fence, h Handover) error {
 	key := s.keys.Handover(h.Shard)
 	ready := Handover{To: h.To, Since: h.Since, Ready: session.CreateRevision}
 	res, err := s.writeAlone(ctx, kv.Txn{

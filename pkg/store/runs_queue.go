@@ -1,0 +1,69 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Enqueue puts a run into the queue of a task, new. task.ErrNotFound if the
+// task was read without an entry: nobody would run it. task.ErrConflict if its
+// entry is not the one that was read, task.ErrExists if the run is there.
+func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, error) {
+	if st.EntryMod == 0 {
+		return 0, fmt.Errorf("queue run %s of %s: its entry: %w", w.ID, st.Ref, task.ErrNotFound)
+	}
+	key := s.keys.Queued(st.Ref, w.ID)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
+		Then: []clientv3.Op{opPut(key, encodeWaiting(w))},
+		Else: []clientv3.Op{clientv3.OpGet(key)},
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, err)
+	case res.Succeeded:
+		return res.Revision, nil
+	case readAt(res, 0) != nil:
+		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrExists)
+	}
+	return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrConflict)
+}
+
+// CancelQueued ends a waiting run as cancelled. task.ErrNotFound if it does not
+// wait, task.ErrConflict if it is taken just now.
+func (s Runs) CancelQueued(ctx context.Context, ref Ref, id string, who string, now time.Time) (task.Run, error) {
+	key := s.keys.Queued(ref, id)
+	e, err := s.getOne(ctx, key)
+	if err != nil {
+		return task.Run{}, err
+	}
+	if e == nil {
+		return task.Run{}, fmt.Errorf("waiting run %s of %s: %w", id, ref, task.ErrNotFound)
+	}
+	w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: id}, e.Value)
+	if err != nil {
+		return task.Run{}, err
+	}
+	if w.UnderWay() {
+		return s.cancelParent(ctx, ref, w, e.ModRevision, who)
+	}
+	end := w.Run
+	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
+	res, err := s.write(ctx, kv.Txn{
+		If:   []clientv3.Cmp{unchanged(key, e.ModRevision)},
+		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), encodeEnded(end))},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return task.Run{}, fmt.Errorf("cancel run %s of %s: %w", id, ref, err)
+	}
+	return end, nil
+}

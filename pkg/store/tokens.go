@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Tokens reads and writes API tokens (tokens/). Of a token's secret it knows the hash
+// only. A token that exists is never written over.
+type Tokens struct{ *conn }
+
+// Token reads an API token's record. task.ErrNotFound if there is none.
+func (s Tokens) Token(ctx context.Context, id string) (Token, error) {
+	e, err := s.getOne(ctx, s.keys.Token(id))
+	if err != nil {
+		return Token{}, fmt.Errorf("read token: %w", err)
+	}
+	if e == nil {
+		return Token{}, fmt.Errorf("token: %w", task.ErrNotFound)
+	}
+	return decode[Token](e.Value)
+}
+
+// FoundToken is a token's record, or why there is none: task.ErrNotFound, or
+// task.ErrInvalid if it is damaged.
+type FoundToken struct {
+	Token Token
+	Err   error
+}
+
+// FindTokens reads the records of several tokens, of at most 128, at once.
+func (s Tokens) FindTokens(ctx context.Context, ids []string) ([]FoundToken, error) {
+	ops := make([]clientv3.Op, len(ids))
+	for i, id := range ids {
+		ops[i] = clientv3.OpGet(s.keys.Token(id))
+	}
+	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read %d tokens: %w: %w", len(ids), task.ErrUnavailable, err)
+	}
+
+	found := make([]FoundToken, len(ids))
+	for i := range ids {
+		if e := readAt(kv.Result{Responses: res.Responses}, i); e != nil {
+			found[i].Token, found[i].Err = decode[Token](e.Value)
+		} else {
+			found[i].Err = fmt.Errorf("token: %w", task.ErrNotFound)
+		}
+	}
+	return found, nil
+}
+
+// HasTokens reports whether the cluster has any token.
+func (s Tokens) HasTokens(ctx context.Context) (bool, error) {
+	res, err := s.get(ctx, s.keys.Tokens(), below(s.keys.Tokens()), clientv3.WithCountOnly())
+	if err != nil {
+		return false, fmt.Errorf("look for tokens: %w", err)
+	}
+	return res.Count > 0, nil
+}
+
+// CreateFirstToken writes a token's record if the cluster has no token at all.
+// task.ErrExists if it has.
+func (s Tokens) CreateFirstToken(ctx context.Context, id string, t Token) error {
+	none := kv.CreateIs(s.keys.Tokens(), 0).WithPrefix()
+	return s.createToken(ctx, none, id, t)
+}
+
+// CreateToken writes a token's record, new. task.ErrExists if there is one.
+func (s Tokens) CreateToken(ctx context.Context, id string, t Token) error {
+	return s.createToken(ctx, absent(s.keys.Token(id)), id, t)
+}
+
+func (s Tokens) createToken(ctx context.Context, free clientv3.Cmp, id string, t Token) error {
+	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{free}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Token(id), encode(t))}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrExists
+	}
+	if err != nil {
+		return fmt.Errorf("create token: %w", err)
+	}
+	return nil
+}
+
+// Token is an API token. The secret itself is nowhere in etcd.
+type Token struct {
+	Hash      string    `json:"hash"` // SHA-256 of the secret, hexadecimal
+	Role      string    `json:"role"`
+	Who       string    `json:"who"`
+	CreatedAt task.Time `json:"created_at"`
+	Until     task.Time `json:"until,omitzero"`
+}
