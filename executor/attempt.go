@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -61,6 +62,12 @@ type ending struct {
 	err  error
 }
 
+// How much of its output goes into an attempt's record.
+const (
+	tailFailed    = spool.MaxTail
+	tailSucceeded = 256
+)
+
 func (a *attempt) noop() bool { return a.Action.Process == nil }
 
 // claims reports whether it waits for a slot: one that is not to start does not.
@@ -98,7 +105,7 @@ func (a *attempt) finish(node string, r Result) {
 	if r.State == task.Succeeded {
 		n = tailSucceeded
 	}
-	end.OutputTail = tail(r.Tail, n)
+	end.OutputTail = spool.Tail(r.Tail, n)
 	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
 		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.due().UnixMilli()))
 	}

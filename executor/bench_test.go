@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -140,7 +141,7 @@ func cpu(b *testing.B, who int) time.Duration {
 func BenchmarkProcess_True(b *testing.B) {
 	for _, parallel := range []int{1, 4, 16} {
 		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
-			l := newLauncher(b, SpoolConfig{})
+			l := newLauncher(b, spool.Config{})
 			b.SetParallelism(parallel)
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {

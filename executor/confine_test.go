@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -23,7 +24,7 @@ import (
 // confining is a launcher whose attempts can have a private /tmp, where that can be.
 func confining(t testing.TB) *launcher {
 	t.Helper()
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.rooms = openRooms(t, filepath.Join(outsideTmp(t), "rooms"))
 	return l
 }
@@ -266,7 +267,7 @@ func TestConfine_WhereNoThreadCanBeItsOwn(t *testing.T) {
 }
 
 func TestConfine_JoinsWhatTakesTimeInAThreadOfItsOwn(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	var err error
 	if l.groups, err = cgroup.Open(cgroup.Config{Setting: cgroup.Auto, Node: "test", Instance: task.NewUID()}); err != nil {
 		t.Fatal(err)
@@ -558,7 +559,7 @@ func BenchmarkProcess_Confined(b *testing.B) {
 // Whoever has another process as the same user can put something else in the place
 // of the directory before it is handed over.
 func TestScratch_HandsOverNoFile(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	m, err := l.rooms.take(l.own)
 	if err != nil {
 		t.Fatal(err)

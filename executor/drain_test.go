@@ -7,10 +7,10 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -18,7 +18,7 @@ import (
 // own, and both are told apart.
 func TestProcess_Streams(t *testing.T) {
 	const script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done"
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.shell(t, script)
 	want := ""
 	for i := range 5 {
@@ -56,7 +56,7 @@ func TestProcess_Streams(t *testing.T) {
 
 // A task may have less kept than the node keeps, never more.
 func TestProcess_LimitOfTheTask(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{Limit: 8192})
+	l := newLauncher(t, spool.Config{Limit: 8192})
 	for limit, kept := range map[task.Size]int{0: 8192, 2048: 2048, 1 << 20: 8192} {
 		a := assigned("r1", &task.Process{Shell: "head -c 100000 /dev/zero"})
 		a.Output = task.Output{Limit: limit, Streams: task.StreamsApart}
@@ -76,7 +76,7 @@ func TestProcess_LimitOfTheTask(t *testing.T) {
 // is not kept nothing is read but that.
 func TestProcess_FloodCostsNoMemory(t *testing.T) {
 	const size = 1 << 30
-	l := newLauncher(t, SpoolConfig{Limit: 1 << 20})
+	l := newLauncher(t, spool.Config{Limit: 1 << 20})
 	l.shell(t, "echo warm")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -95,31 +95,6 @@ func TestProcess_FloodCostsNoMemory(t *testing.T) {
 	}
 }
 
-// A node may be too busy to read all before an attempt's time for that is over: what was
-// printed by then counts all the same, and who still holds the pipe is not waited for.
-func TestOutlet_ReadsWhatIsThereAtItsDeadline(t *testing.T) {
-	t.Parallel()
-	s := NewSpool(SpoolConfig{Dir: t.TempDir()})
-	path, err := s.path("default", "job", "r1", 1)
-	must(t, err)
-	pipe, w, errs, err := newOutlet(true)
-	must(t, err)
-	defer closeWriters(w, errs)
-	text := strings.Repeat("x", 50_000)
-	for _, fd := range []int{w, errs} {
-		_, err := unix.Write(fd, []byte(text))
-		must(t, err)
-	}
-	must(t, pipe.SetReadDeadline(time.Now().Add(-time.Second)))
-	o := s.newOutput(path, task.Output{})
-	pipe.drain(o)
-	must(t, pipe.Close())
-	o.close()
-	if got := readOutput(t, s, "r1"); got != text+text {
-		t.Errorf("%d bytes of %d are read", len(got), 2*len(text))
-	}
-}
-
 // A full disk ends what is kept, not the run: what came before is there, and the
 // record says why no more is.
 func TestProcess_RealFullDisk(t *testing.T) {
@@ -132,7 +107,7 @@ func TestProcess_RealFullDisk(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	l := newLauncher(t, SpoolConfig{Dir: dir})
+	l := newLauncher(t, spool.Config{Dir: dir})
 	for run := range 3 { // the first fills it, the others find it full
 		r := l.shell(t, "head -c 1000000 /dev/zero; echo the end")
 		if r.State != task.Succeeded || r.OutputBytes != 1_000_008 || !r.Truncated || !strings.HasSuffix(string(r.Tail), "the end\n") ||
@@ -140,15 +115,9 @@ func TestProcess_RealFullDisk(t *testing.T) {
 			t.Fatalf("run %d: %s, %d bytes, truncated %v, %s", run, r.State, r.OutputBytes, r.Truncated, r.Message)
 		}
 	}
-	path, _ := l.spool.path("default", "job", "r1", 1)
+	path, _ := l.spool.Path("default", "job", "r1", 1)
 	if info, err := os.Stat(path); err != nil || info.Size() < 100<<10 {
 		t.Errorf("what fitted is not there: %v, %v", info, err)
-	}
-	if err := l.spool.pack(t.Context(), path); err != nil && !strings.Contains(err.Error(), "no space") {
-		t.Error(err)
-	}
-	if got := readOutput(t, l.spool, "r1"); strings.Trim(got, "\x00") != "" || len(got) < 100<<10 {
-		t.Errorf("%d bytes are left of it", len(got))
 	}
 }
 
@@ -156,8 +125,9 @@ func TestProcess_RealFullDisk(t *testing.T) {
 // any other.
 func TestProcess_OutputThatGoesAway(t *testing.T) {
 	for _, streams := range []string{task.StreamsMerged, task.StreamsApart} {
-		l := newLauncher(t, SpoolConfig{})
-		path, _ := l.spool.path("default", "job", "r1", 1)
+		dir := t.TempDir()
+		l := newLauncher(t, spool.Config{Dir: dir})
+		path, _ := l.spool.Path("default", "job", "r1", 1)
 		run := func(script string) Result {
 			t.Helper()
 			a := assigned("r1", &task.Process{Shell: script})
@@ -171,7 +141,7 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 		if r := run("echo one; exec >&- 2>&-; sleep 0.1; exit 3"); r.ExitCode == nil || *r.ExitCode != 3 || string(r.Tail) != "one\n" {
 			t.Errorf("%s: closed: %+v", streams, r)
 		}
-		r := run("echo one; until [ -s " + path + " ]; do sleep 0.01; done; until rm -r " + l.spool.root + " 2>/dev/null; do :; done; sleep 0.01; echo two >&2; sleep 0.01; echo three")
+		r := run("echo one; until [ -s " + path + " ]; do sleep 0.01; done; until rm -r " + filepath.Join(dir, "spool") + " 2>/dev/null; do :; done; sleep 0.01; echo two >&2; sleep 0.01; echo three")
 		// Two pipes are read by two goroutines: which comes first is chance.
 		other := streams == task.StreamsApart && string(r.Tail) == "one\nthree\ntwo\n"
 		if r.State != task.Succeeded || string(r.Tail) != "one\ntwo\nthree\n" && !other {
@@ -180,7 +150,7 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 		if r := run("echo again"); r.State != task.Succeeded || readOutput(t, l.spool, "r1") != "again\n" {
 			t.Errorf("%s: after that: %+v", streams, r)
 		}
-		if left, _ := filepath.Glob(l.spool.root + "/*/*/*.tmp"); len(left) > 0 {
+		if left, _ := filepath.Glob(dir + "/spool/*/*/*.tmp"); len(left) > 0 {
 			t.Errorf("%s: left behind: %v", streams, left)
 		}
 	}

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -37,7 +38,7 @@ func ownAccount() account {
 	if err != nil {
 		return account{name: strconv.Itoa(os.Getuid()), home: "/"}
 	}
-	return account{name: u.Username, home: orDefault(u.HomeDir, "/")}
+	return account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
 }
 
 // accountFor is the user that a process asks for, with the groups that it asks
@@ -121,7 +122,7 @@ func accountOf(name string) (account, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return account{}, fmt.Errorf("user %s: %w", task.Quote(name), err)
 	}
-	a := account{name: u.Username, home: orDefault(u.HomeDir, "/")}
+	a := account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
 	if os.Geteuid() != 0 {
 		if int(uid) == os.Geteuid() {
 			return a, nil
@@ -220,7 +221,7 @@ func lookPath(name, path, dir string) (string, error) {
 		return name, nil
 	}
 	for _, d := range filepath.SplitList(path) {
-		p := filepath.Join(orDefault(d, "."), name)
+		p := filepath.Join(cmp.Or(d, "."), name)
 		if !filepath.IsAbs(p) {
 			p = filepath.Join(dir, p)
 		}

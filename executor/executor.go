@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // The executor's defaults.
@@ -45,7 +48,7 @@ type Config struct {
 	Rooms    string // where the directories of attempts are; "" is below Dir. See RoomsDir
 	Inbox    Inbox
 	Guardian *Guardian // nil: none, for tests
-	Spool    SpoolConfig
+	Spool    spool.Config
 	// Groups are the control groups of attempts, one each; nil, or of which there are
 	// none: their processes are found in other ways.
 	Groups *cgroup.Groups
@@ -96,7 +99,7 @@ type Executor struct {
 	cfg      Config
 	log      *zap.Logger
 	metrics  metrics
-	spool    *Spool
+	spool    *spool.Spool
 	launch   launcher
 	reread   time.Duration // between lists of the inbox
 	patience time.Duration // how long an event may be on its way
@@ -104,7 +107,7 @@ type Executor struct {
 
 	asking  asking
 	batches chan batch
-	pokes   chan struct{}
+	pokes   wake.Signal
 	left    chan struct{} // closed when Run has returned
 
 	mu   sync.Mutex
@@ -143,22 +146,22 @@ func New(cfg Config) (*Executor, error) {
 	case cfg.Slots < 1:
 		return nil, fmt.Errorf("executor: %d slots: at least 1 is needed", cfg.Slots)
 	}
-	cfg.Finishers = orDefault(cfg.Finishers, DefaultFinishers)
-	cfg.MaxUnfinished = orDefault(cfg.MaxUnfinished, DefaultMaxUnfinished)
+	cfg.Finishers = cmp.Or(cfg.Finishers, DefaultFinishers)
+	cfg.MaxUnfinished = cmp.Or(cfg.MaxUnfinished, DefaultMaxUnfinished)
 	if cfg.Dead == nil {
 		cfg.Dead = func(string) bool { return false }
 	}
-	log := orNop(cfg.Logger).Named("executor")
+	log := cmp.Or(cfg.Logger, zap.NewNop()).Named("executor")
 	cfg.Spool.Dir, cfg.Spool.Logger, cfg.Spool.Registerer = cfg.Dir, log, cfg.Registerer
 	spawner, err := newSpawner()
 	if err != nil {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
 	spawner.orphans = cfg.Orphans
-	spool := NewSpool(cfg.Spool)
+	spool := spool.New(cfg.Spool)
 	var places *rooms
 	if cfg.Act == nil {
-		places = newRooms(orDefault(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
+		places = newRooms(cmp.Or(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
 	}
 	e := &Executor{
 		cfg: cfg, log: log, spool: spool,
@@ -167,7 +170,7 @@ func New(cfg Config) (*Executor, error) {
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
 		asking:  newAsking(),
-		batches: make(chan batch), pokes: make(chan struct{}, 1),
+		batches: make(chan batch), pokes: wake.NewSignal(),
 		left: make(chan struct{}), state: newState(),
 	}
 	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, writers)
@@ -177,7 +180,7 @@ func New(cfg Config) (*Executor, error) {
 }
 
 // Spool is where the output of this node's attempts is.
-func (e *Executor) Spool() *Spool { return e.spool }
+func (e *Executor) Spool() *spool.Spool { return e.spool }
 
 // Free is how many slots are neither in use nor claimed by attempts that wait in
 // the inbox.
@@ -243,7 +246,7 @@ func (e *Executor) post(f func(*mail)) {
 	e.mu.Lock()
 	f(&e.mail)
 	e.mu.Unlock()
-	poke(e.pokes)
+	e.pokes.Send()
 }
 
 // tell has the loop do something; it may be called from anywhere.

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,7 +61,7 @@ func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logg
 	if _, err := fmt.Fprintln(out, answer); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
-	g := guard{roots: hello.Groups, log: orNop(log), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
+	g := guard{roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
 	if dead := g.listen(ctx, lines); !dead {
 		return g.kill(ctx, func(ward) bool { return true }) // a bye with attempts alive: they end, too
 	}

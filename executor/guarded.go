@@ -53,7 +53,7 @@ func (g *Guardian) flush() error {
 	if err := write(g.pipe, g.unsaid); err != nil {
 		g.log.Warn("cannot talk to the guardian", zap.Error(err))
 		g.lose()
-		poke(g.down)
+		g.down.Send()
 		return errUnguarded
 	}
 	g.unsaid = g.unsaid[:0]

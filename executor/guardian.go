@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 const (
@@ -53,14 +56,14 @@ type Guardian struct {
 	unsaid []byte        // words that are not in the pipe yet
 	pipe   *os.File      // to the guardian; nil while there is none
 	up     chan struct{} // closed while there is one
-	down   chan struct{} // one slot: writing failed
+	down   wake.Signal   // writing failed
 }
 
 // NewGuardian makes a guardian. Run starts it.
 func NewGuardian(cfg GuardianConfig) *Guardian {
 	g := &Guardian{
-		cfg: cfg, log: orNop(cfg.Logger).Named("guardian"), watch: newWatch(),
-		up: make(chan struct{}), down: make(chan struct{}, 1),
+		cfg: cfg, log: cmp.Or(cfg.Logger, zap.NewNop()).Named("guardian"), watch: newWatch(),
+		up: make(chan struct{}), down: wake.NewSignal(),
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_guardian_restarts_total", Help: "Guardians started because the one before had ended."}),
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -253,7 +254,7 @@ func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.guardian = g
 	o := newOrders()
 	time.AfterFunc(200*time.Millisecond, func() { o.give(kill{causeCancel, 0}) })

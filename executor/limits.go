@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
@@ -74,7 +75,7 @@ func (r *Result) meet(l task.Limits, u cgroup.Usage, main taken) {
 		if l.Memory > 0 && u.MemoryFull {
 			why = "limits.memory is " + l.Memory.String()
 		}
-		how := orDefault(r.Message, fmt.Sprintf("%s of it %s killed", processCount(u.OOMKills), was(u.OOMKills)))
+		how := cmp.Or(r.Message, fmt.Sprintf("%s of it %s killed", processCount(u.OOMKills), was(u.OOMKills)))
 		r.State, r.Reason, r.Message = task.Failed, task.ReasonOOM, "out of memory: "+why+"; "+how
 		return
 	}

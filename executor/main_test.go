@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -93,7 +96,7 @@ func playDaemon() error {
 	if err := places.open(); err != nil {
 		return err
 	}
-	l := launcher{rooms: places, spawner: s, stuck: newStuckStarts(nil), spool: NewSpool(SpoolConfig{Dir: dir}), guardian: g, own: ownAccount(), log: orNop(nil),
+	l := launcher{rooms: places, spawner: s, stuck: newStuckStarts(nil), spool: spool.New(spool.Config{Dir: dir}), guardian: g, own: ownAccount(), log: zap.NewNop(),
 		groups: groups, orphans: orphans}
 	go silentWhenAsked(dir, g)
 	for i, line := range lines {
@@ -149,7 +152,7 @@ func silentWhenAsked(dir string, g *Guardian) {
 // some, unless EXECUTOR_TEST_CGROUP is off.
 func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *Orphans, error) {
 	groups, err := cgroup.Open(cgroup.Config{
-		Setting: orDefault(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: fmt.Sprint(os.Getpid()), Record: filepath.Join(dir, "cgroups"),
+		Setting: cmp.Or(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: fmt.Sprint(os.Getpid()), Record: filepath.Join(dir, "cgroups"),
 	})
 	if err != nil || groups.Any() {
 		return groups, nil, err

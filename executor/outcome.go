@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // cause is why an attempt is made to end.
@@ -42,12 +43,12 @@ type orders struct {
 	once  sync.Once
 	given chan struct{} // closed with the first
 	c     chan kill
-	still atomic.Bool   // it is to stand still
-	turn  chan struct{} // one slot: still has changed
+	still atomic.Bool // it is to stand still
+	turn  wake.Signal // still has changed
 }
 
 func newOrders() *orders {
-	return &orders{given: make(chan struct{}), c: make(chan kill, 8), turn: make(chan struct{}, 1)}
+	return &orders{given: make(chan struct{}), c: make(chan kill, 8), turn: wake.NewSignal()}
 }
 
 func (o *orders) give(k kill) {

@@ -1,27 +1,20 @@
 package executor
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
-	"pgregory.net/rapid"
-
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestProcess_OutputLimit(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{Limit: 100_000})
+	l := newLauncher(t, spool.Config{Limit: 100_000})
 	r := l.shell(t, "head -c 5000000 /dev/zero | tr '\\0' x; echo end")
 	if r.State != task.Succeeded || r.OutputBytes != 5_000_004 || !r.Truncated || !strings.HasSuffix(string(r.Tail), "xend\n") {
 		t.Errorf("got %s, %d bytes, truncated %v, tail %.20q", r.State, r.OutputBytes, r.Truncated, r.Tail)
@@ -36,7 +29,7 @@ func TestProcess_OutputLimit(t *testing.T) {
 	}
 }
 
-func readOutput(t *testing.T, s *Spool, run string) string {
+func readOutput(t *testing.T, s *spool.Spool, run string) string {
 	t.Helper()
 	f, err := s.Open("default", "job", run, 1)
 	if err != nil {
@@ -51,9 +44,10 @@ func readOutput(t *testing.T, s *Spool, run string) string {
 }
 
 func TestProcess_OutputThatCannotBeKept(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	dir := t.TempDir()
+	l := newLauncher(t, spool.Config{Dir: dir})
 	// A file where the spool's directory should be: as good as a full disk.
-	if err := os.WriteFile(l.spool.root, nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "spool"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := l.shell(t, "echo hello")
@@ -63,8 +57,8 @@ func TestProcess_OutputThatCannotBeKept(t *testing.T) {
 }
 
 func TestProcess_FullDisk(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
-	path, err := l.spool.path("default", "job", "r1", 1)
+	l := newLauncher(t, spool.Config{})
+	path, err := l.spool.Path("default", "job", "r1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,87 +74,8 @@ func TestProcess_FullDisk(t *testing.T) {
 	}
 }
 
-func TestTail(t *testing.T) {
-	for _, c := range []struct {
-		in   string
-		n    int
-		want string
-	}{
-		{"hello", 10, "hello"},
-		{"hello", 3, "llo"},
-		{"aé", 1, ""},
-		{"a\x00b", 10, "a\uFFFDb"},
-		{"\xff\xfe\xfdab", 10, "\uFFFDab"},
-		{"x\xff", 3, "\uFFFD"},
-		{"日本語", 7, "本語"},
-		{"", 5, ""},
-	} {
-		got := tail([]byte(c.in), c.n)
-		if got != c.want || !utf8.ValidString(got) {
-			t.Errorf("tail(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
-		}
-	}
-	noise := make([]byte, 5000)
-	for i := range noise {
-		noise[i] = byte(i * 7)
-	}
-	if got := tail(noise, 2048); len(got) > 2048 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
-		t.Errorf("%d bytes of tail", len(got))
-	}
-}
-
-func TestSpool_Retention(t *testing.T) {
-	s := NewSpool(SpoolConfig{Dir: t.TempDir(), Total: 10 * block, MaxAge: time.Hour})
-	now := time.Now()
-	put := func(run string, age time.Duration, size int) {
-		t.Helper()
-		path, err := s.path("default", "job", run, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := s.newOutput(path, task.Output{})
-		o.take(bytes.Repeat([]byte("x"), size), merged)
-		if age < 0 { // still runs
-			age = -age
-			t.Cleanup(o.close)
-		} else {
-			o.close()
-		}
-		if err := os.Chtimes(path, now, now.Add(-age)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("old", 2*time.Hour, 10)
-	put("old-but-active", -2*time.Hour, 10)
-	for i := range 12 {
-		put(fmt.Sprintf("r%02d", i), time.Duration(30-i)*time.Minute, block-1)
-	}
-	s.Sweep(t.Context(), now)
-	for run, want := range map[string]bool{"old": false, "old-but-active": true, "r00": false, "r01": false, "r02": false, "r03": true, "r11": true} {
-		f, err := s.Open("default", "job", run, 1)
-		if err == nil {
-			f.Close()
-		}
-		if got := err == nil; got != want || (err != nil && !errors.Is(err, fs.ErrNotExist)) {
-			t.Errorf("%s: there: %v, want %v (%v)", run, got, want, err)
-		}
-	}
-	if got, err := s.Attempts("default", "job", "r11"); err != nil || !slices.Equal(got, []int{1}) {
-		t.Errorf("attempts %v, %v", got, err)
-	}
-	if got, err := s.Attempts("default", "job", "r1"); err != nil || len(got) != 0 {
-		t.Errorf("attempts of a run that is not there: %v, %v", got, err)
-	}
-	if _, err := s.Open("default", "..", "r", 1); !errors.Is(err, task.ErrInvalid) {
-		t.Errorf("a path out of the spool: %v", err)
-	}
-	if _, err := s.Open("default", "job", "../../x", 1); !errors.Is(err, task.ErrInvalid) {
-		t.Errorf("a path out of the spool: %v", err)
-	}
-}
-
 func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	looked := make(chan error, 1)
 	a := assigned("r1", &task.Process{Shell: "sleep 0.1"})
 	what, err := l.prepare(a, newToken())
@@ -184,17 +99,35 @@ func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	}
 }
 
-func TestIsRun(t *testing.T) {
-	want := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`)
-	for id, is := range map[string]bool{"20261120T220500.000Z-k3f9": true, "": false, "../x": false, "a..b": false, "a.": false, "a/b": false} {
-		if isRun(id) != is {
-			t.Errorf("%q is a run's id: %v", id, isRun(id))
+// A run that floods its output ends, whatever its followers do: those that never read
+// are told once, and cost nothing that grows.
+func TestSpool_AFollowerThatDoesNotReadHoldsUpNothing(t *testing.T) {
+	const size = 64 << 20
+	l := newLauncher(t, spool.Config{Limit: 2 * size})
+	var asleep []<-chan struct{}
+	for range 100 {
+		woken, stop, err := l.spool.Watch("default", "job", "r1", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		asleep = append(asleep, woken)
+	}
+	r := l.shell(t, "head -c 67108864 /dev/zero")
+	if r.State != task.Succeeded || r.OutputBytes != size || r.Truncated {
+		t.Errorf("%s, %d bytes, truncated %v", r.State, r.OutputBytes, r.Truncated)
+	}
+	for i, woken := range asleep {
+		if len(woken) != 1 {
+			t.Errorf("follower %d was told %d times", i, len(woken))
 		}
 	}
-	rapid.Check(t, func(t *rapid.T) {
-		id := rapid.StringOfN(rapid.RuneFrom([]rune("azAZ09_-./~\x00é")), 0, 6, -1).Draw(t, "id")
-		if got := isRun(id); got != want.MatchString(id) {
-			t.Fatalf("%q is a run's id: %v", id, got)
-		}
-	})
+	f, err := l.spool.Open("default", "job", "r1", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if n, err := f.Seek(0, io.SeekEnd); n != size || err != nil {
+		t.Errorf("%d bytes are there, %v", n, err)
+	}
 }

@@ -25,7 +25,7 @@ type standing struct {
 // stand says whether the attempt is to stand still.
 func (o *orders) stand(still bool) {
 	if o.still.Swap(still) != still {
-		poke(o.turn)
+		o.turn.Send()
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -345,7 +346,7 @@ func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 // The timeout of a real process counts what it ran.
 func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	t.Parallel()
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.freeze = freezePatiently
 	a := assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)

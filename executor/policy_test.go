@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/policy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -94,7 +95,7 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 // others than when the attempt was prepared.
 func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 	t.Parallel()
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	dir := t.TempDir()
 	good, bad, link := filepath.Join(dir, "good"), filepath.Join(dir, "bad"), filepath.Join(dir, "link")
 	writeProgram(t, good, "#!/bin/sh\nexit 0")
@@ -172,13 +173,13 @@ func TestPolicy_ThatCannotBeReadFailsNothing(t *testing.T) {
 // and the attempt may run for days.
 func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	t.Parallel()
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	what, err := l.prepare(assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), newToken())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := l.spool.newOutput(what.path, task.Output{})
-	defer out.close()
+	out := l.spool.NewOutput(what.path, task.Output{})
+	defer out.Close()
 	o := newOrders()
 	p, err := l.start(what, out, o)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -55,7 +56,7 @@ type launch struct {
 // launcher runs attempts as processes.
 type launcher struct {
 	spawner  *spawner
-	spool    *Spool
+	spool    *spool.Spool
 	guardian *Guardian
 	rooms    *rooms
 	talks    *talks
@@ -75,7 +76,7 @@ type launcher struct {
 // prepare finds all that an attempt needs; an error is what is wrong with it. What
 // was prepared must be run: it has a room.
 func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
-	path, err := l.spool.path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
+	path, err := l.spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
 	if err != nil {
 		return launch{}, err
 	}
@@ -113,9 +114,11 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 // run starts an attempt and returns when nothing is left of it: neither its
 // main process, nor the group, nor, if it was made to end, what left the group.
 func (l *launcher) run(what launch, o *orders) Result {
-	out := l.spool.newOutput(what.path, what.output)
-	out.listen(what.success)
-	defer out.close()
+	out := l.spool.NewOutput(what.path, what.output)
+	if what.success.looks() {
+		out.MatchLines(what.success)
+	}
+	defer out.Close()
 	err := l.furnish(&what)
 	var p *running
 	if err == nil {
@@ -131,9 +134,10 @@ func (l *launcher) run(what launch, o *orders) Result {
 		what.onStarted(p.started)
 	}
 	r := p.wait(what, o)
-	r.OutputBytes, r.Truncated, r.Tail = out.bytes, out.truncated, out.last
-	if out.broken != nil && r.Message == "" {
-		r.Message = "output is not kept: " + out.broken.Error()
+	printed := out.Summary()
+	r.OutputBytes, r.Truncated, r.Tail = printed.Bytes, printed.Truncated, printed.Tail
+	if printed.Err != nil && r.Message == "" {
+		r.Message = "output is not kept: " + printed.Err.Error()
 	}
 	if err := what.room.leave(what.talk, &r); err != nil && r.Message == "" {
 		r.Message = err.Error()
@@ -170,8 +174,8 @@ type running struct {
 	tree tree
 	// killedAtStart is set if the process was killed when it had just executed.
 	killedAtStart kill
-	out           *output
-	pipe          *outlet
+	out           *spool.Output
+	pipe          *spool.Pipes
 	drained       chan struct{} // closed when nothing reads the pipe any more
 }
 
@@ -206,7 +210,7 @@ func (l *launcher) find(what *launch, o *orders) (found, error) {
 }
 
 func (w *launch) find() (f found, err error) {
-	if f.dir, err = workDir(orDefault(w.process.Dir, w.scratch), w.as); err != nil {
+	if f.dir, err = workDir(cmp.Or(w.process.Dir, w.scratch), w.as); err != nil {
 		return found{}, err
 	}
 	f.argv = w.process.Command
@@ -223,18 +227,18 @@ func (w *launch) find() (f found, err error) {
 	return f, err
 }
 
-func (l *launcher) start(what launch, out *output, o *orders) (*running, error) {
+func (l *launcher) start(what launch, out *spool.Output, o *orders) (*running, error) {
 	found, err := l.find(&what, o)
 	if err != nil {
 		return nil, err
 	}
-	pipe, w, errs, err := newOutlet(what.output.Apart())
+	pipe, w, errs, err := spool.NewPipes(what.output.Apart())
 	if err != nil {
 		return nil, startFailure(err, found.argv[0], found.dir)
 	}
 	group, err := l.takeGroup(what.bound, what.process.Limits)
 	if err != nil {
-		closeWriters(w, errs)
+		spool.CloseWriters(w, errs)
 		pipe.Close()
 		return nil, err
 	}
@@ -258,7 +262,7 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 			err = l.spawner.start(&p.spawnRequest, o.given)
 		}
 	}
-	closeWriters(w, errs)
+	spool.CloseWriters(w, errs)
 	gone := closedChannel
 	if err == nil {
 		gone, err = p.awaitExecution(what.timeout, o)
@@ -297,22 +301,9 @@ func (l *launcher) start(what launch, out *output, o *orders) (*running, error) 
 	}
 	go func() {
 		defer close(p.drained)
-		pipe.drain(out)
+		pipe.CopyTo(out)
 	}()
 	return p, nil
-}
-
-// newPipe makes a pipe of which the runtime polls the reading end; the writing
-// end is for the child, whose programs expect it to block.
-func newPipe() (*os.File, int, error) {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		return nil, 0, err
-	}
-	if err := nonblocking(p[0]); err != nil {
-		return nil, 0, errors.Join(err, unix.Close(p[0]), unix.Close(p[1]))
-	}
-	return os.NewFile(uintptr(p[0]), "output"), p[1], nil
 }
 
 // nonblocking readies a descriptor that has no other flags for the runtime's poller.
@@ -355,7 +346,7 @@ func (p *running) wait(what launch, o *orders) Result {
 			p.tree.signalOthers(what.signal) // orphans have only come to light by now
 		}
 		p.endGroup(killAt, o)
-	} else if lingering := orDefault(p.lingering, letLinger); !p.outlast(r.EndedAt.Add(lingering)) {
+	} else if lingering := cmp.Or(p.lingering, letLinger); !p.outlast(r.EndedAt.Add(lingering)) {
 		p.tree.signal(what.signal)
 		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, leftovers)), o)
 	}
@@ -372,7 +363,7 @@ func (p *running) wait(what launch, o *orders) Result {
 	used, counts := p.tree.usage()
 	p.guarded.ended() // before its control group is another's
 	p.endTree()
-	p.out.heard()
+	p.out.EndLines()
 
 	r.Usage = used
 	r.judge(status, err, what.success)

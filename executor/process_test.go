@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -14,12 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func newLauncher(t testing.TB, cfg SpoolConfig) *launcher {
+func newLauncher(t testing.TB, cfg spool.Config) *launcher {
 	t.Helper()
 	s, err := newSpawner()
 	if err != nil {
@@ -29,8 +32,8 @@ func newLauncher(t testing.TB, cfg SpoolConfig) *launcher {
 	done := make(chan struct{})
 	go func() { defer close(done); s.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	cfg.Dir = orDefault(cfg.Dir, t.TempDir())
-	return &launcher{spawner: s, spool: NewSpool(cfg), rooms: openRooms(t, filepath.Join(cfg.Dir, "rooms")), talks: newTalks(nil), stuck: newStuckStarts(nil), own: ownAccount(), node: "n1", log: orNop(nil)}
+	cfg.Dir = cmp.Or(cfg.Dir, t.TempDir())
+	return &launcher{spawner: s, spool: spool.New(cfg), rooms: openRooms(t, filepath.Join(cfg.Dir, "rooms")), talks: newTalks(nil), stuck: newStuckStarts(nil), own: ownAccount(), node: "n1", log: zap.NewNop()}
 }
 
 func openRooms(t testing.TB, dir string) *rooms {
@@ -89,7 +92,7 @@ func (l *launcher) shell(t testing.TB, line string, kills ...kill) Result {
 }
 
 func TestProcess_Outcome(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	for name, c := range map[string]struct {
 		change  func(*task.Assigned)
 		kills   []kill
@@ -223,7 +226,7 @@ func pidIn(t testing.TB, path string) int {
 }
 
 func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	file := filepath.Join(t.TempDir(), "pid")
 	for name, line := range map[string]string{
 		"obedient": "sleep 300 & echo $! >" + file,
@@ -240,7 +243,7 @@ func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
 }
 
 func TestProcess_PipelinesHaveTheirLastWord(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.lingering = time.Minute // a busy machine takes longer than the fifth of a second that there is
 	if r := l.shell(t, "(sleep 0.05; echo last) & exit 0"); string(r.Tail) != "last\n" {
 		t.Errorf("got %q", r.Tail)
@@ -278,7 +281,7 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 
 func TestProcess_Environment(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_DAEMON", "x")
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	r := l.attempt(t, func(a *task.Assigned) {
 		a.Attempt = 2
 		a.Action.Process.Command = []string{"env"}
@@ -314,7 +317,7 @@ func TestProcess_Environment(t *testing.T) {
 }
 
 func TestProcess_Directory(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	for want, change := range map[string]func(*task.Assigned){
 		ownAccount().home: func(*task.Assigned) {},
 		"/usr":            dir("/usr"),
@@ -334,7 +337,7 @@ func TestProcess_User(t *testing.T) {
 	if err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root, and a user nobody")
 	}
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	r := l.attempt(t, both(shell("id -u; id -g; id -G; echo $LOGNAME $HOME; kill -0 $PPID 2>&1 || echo cannot"), as("nobody")))
 	ids, err := nobody.GroupIds()
 	if err != nil {
@@ -347,7 +350,7 @@ func TestProcess_User(t *testing.T) {
 }
 
 func TestProcess_NoDescriptorsLeft(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	for range 5 {
 		l.shell(t, "echo x; sleep 0.001 &")
 		l.attempt(t, command("/no/such"))
@@ -375,7 +378,7 @@ func openFiles(t *testing.T) int {
 }
 
 func TestProcess_WithoutFileDescriptors(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
@@ -418,7 +421,7 @@ func highestFile(t *testing.T) int {
 func TestProcess_InheritsNoDescriptors(t *testing.T) {
 	for name, f := range map[string]func() error{"at once": closeOnExec, "one by one": closeEachOnExec} {
 		t.Run(name, func(t *testing.T) {
-			l := newLauncher(t, SpoolConfig{})
+			l := newLauncher(t, spool.Config{})
 			fd, err := unix.Dup(1) // as from a parent: not closed on exec
 			if err != nil {
 				t.Fatal(err)
@@ -437,7 +440,7 @@ func TestProcess_InheritsNoDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	l := newLauncher(t, SpoolConfig{}) // does so, too
+	l := newLauncher(t, spool.Config{}) // does so, too
 	if r := l.shell(t, fmt.Sprintf("test ! -e /proc/self/fd/%d", fd)); r.State != task.Succeeded {
 		t.Errorf("descriptor %d reaches a task: %+v", fd, r)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -111,13 +112,16 @@ func (m *room) displace() bool {
 	return false
 }
 
+// direntBuffers have room for some names.
+var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
+
 // entries are the names in the room, if they are few.
 func (m *room) entries() ([]string, error) {
 	if _, err := unix.Seek(m.dir, 0, 0); err != nil {
 		return nil, err
 	}
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
+	buf := direntBuffers.Get().(*[]byte)
+	defer direntBuffers.Put(buf)
 	for names := []string(nil); ; {
 		n, err := unix.ReadDirent(m.dir, *buf)
 		if err != nil || n <= 0 || len(names) > 1 {

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -68,7 +69,7 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLauncher(t, SpoolConfig{})
+			l := newLauncher(t, spool.Config{})
 			var at string
 			r := l.attempt(t, both(alone, shell(`cd "${CARILLON_TALK%/*}" || exit 9; pwd; test -z "$(ls -A)" || exit 8; `+leave)))
 			if r.State != task.Succeeded || r.Message != "" {
@@ -170,13 +171,13 @@ func TestRooms_KeepOneForEachUser(t *testing.T) {
 func TestRoom_IsItsUsersOnly(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		l := newLauncher(t, SpoolConfig{})
+		l := newLauncher(t, spool.Config{})
 		if r := l.attempt(t, both(alone, shell(`test "$(stat -c %a "${CARILLON_TALK%/*}")" = 700`))); r.State != task.Succeeded {
 			t.Error(r.Message)
 		}
 		return
 	}
-	l := newLauncher(t, SpoolConfig{Dir: openTemp(t)})
+	l := newLauncher(t, spool.Config{Dir: openTemp(t)})
 	as := func(user, line string) Result {
 		return l.attempt(t, both(alone, both(shell(line), func(a *task.Assigned) { a.Action.Process.User = user })))
 	}
@@ -387,7 +388,7 @@ func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	if err := r.open(); err == nil || !strings.Contains(err.Error(), "others cannot write to") {
 		t.Error(err)
 	}
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.rooms = r
 	if r := l.attempt(t, both(alone, shell(`test -z "$CARILLON_TALK"`))); r.State != task.Succeeded {
 		t.Error(r.Message)
@@ -412,7 +413,7 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 		r.run(ctx, sync.OnceFunc(func() { close(tried) }))
 	}()
 	t.Cleanup(func() { end(); <-over; r.close() })
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.rooms = r
 	scratch := func(a *task.Assigned) { a.Action.Process.Scratch = true }
 	without := func() {

@@ -81,7 +81,7 @@ type owner struct{ uid, gid uint32 }
 
 func newRooms(dir, data, instance string, log *zap.Logger) *rooms {
 	own := owner{uint32(os.Geteuid()), uint32(os.Getegid())}
-	return &rooms{dir: dir, data: data, instance: instance, within: roomClear, again: roomsAgain, log: orNop(log).Named("rooms"), free: map[owner][]*room{},
+	return &rooms{dir: dir, data: data, instance: instance, within: roomClear, again: roomsAgain, log: cmp.Or(log, zap.NewNop()).Named("rooms"), free: map[owner][]*room{},
 		own: own, failed: fmt.Errorf("%s has not been opened yet (scratch_dir)", dir),
 		reach: func() (*os.File, error) { return openHome(dir, data, instance, own.uid) }}
 }

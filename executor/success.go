@@ -6,11 +6,9 @@ import (
 	"regexp"
 	"sync/atomic"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// longestLine is how much of a line of output the rules of success look at.
-const longestLine = 64 << 10
 
 // rule is what success asks for, and what of it was seen in the output so far. Its
 // patterns are matched line by line: whatever is printed, it keeps no more of it
@@ -32,52 +30,20 @@ func newRule(s task.Success) (*rule, error) {
 // looks reports whether there is anything to look for in the output.
 func (r *rule) looks() bool { return r != nil && (r.output != nil || r.not != nil) }
 
-// settled reports whether no further line can matter.
-func (r *rule) settled() bool {
+// Settled reports whether no further line can matter.
+func (r *rule) Settled() bool {
 	return r.refused.Load() != nil || r.not == nil && r.found.Load()
 }
 
-func (r *rule) line(b []byte) {
-	b = bytes.TrimSuffix(b[:min(len(b), longestLine)], []byte{'\r'})
+// MatchLine looks at one line of one of the streams.
+func (r *rule) MatchLine(b []byte) {
+	b = bytes.TrimSuffix(b, []byte{'\r'})
 	if r.not != nil && r.not.Match(b) {
-		text := tail(b[:min(len(b), 100)], 100)
+		text := spool.Tail(b[:min(len(b), 100)], 100)
 		r.refused.CompareAndSwap(nil, &text)
 	}
 	if r.output != nil && !r.found.Load() && r.output.Match(b) {
 		r.found.Store(true)
-	}
-}
-
-// tap cuts a stream into lines for a rule. Its zero value looks at nothing.
-type tap struct {
-	rule *rule  // nil: none
-	part []byte // the beginning of a line whose end has not come
-}
-
-func (t *tap) take(b []byte) {
-	if t.rule == nil || t.rule.settled() {
-		return
-	}
-	for len(b) > 0 {
-		line, rest, ended := bytes.Cut(b, []byte{'\n'})
-		b = rest
-		if len(t.part) > 0 || !ended {
-			t.part = append(t.part, line[:min(len(line), longestLine-len(t.part))]...)
-			line = t.part
-		}
-		if !ended && len(t.part) > 0 {
-			return
-		}
-		t.rule.line(line)
-		t.part = t.part[:0]
-	}
-}
-
-// end looks at a last line that has no end.
-func (t *tap) end() {
-	if len(t.part) > 0 {
-		t.rule.line(t.part)
-		t.part = nil
 	}
 }
 

@@ -1,19 +1,18 @@
 package executor
 
 import (
-	"bytes"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func success(s task.Success) func(*task.Assigned) { return func(a *task.Assigned) { a.Success = s } }
 
 func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	codes := func(codes ...int) task.Success { return task.Success{ExitCodes: codes} }
 	for name, c := range map[string]struct {
 		line    string
@@ -59,58 +58,7 @@ func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 	}
 }
 
-// Whatever is printed, a rule sees each line as if it had come alone, and keeps no
-// more than one.
-func TestSuccess_LinesAreThoseOfTheStream(t *testing.T) {
-	long := strings.Repeat("x", longestLine)
-	for name, c := range map[string]struct {
-		text, pattern string
-		found         bool
-	}{
-		"within a long line":       {long[:longestLine-1] + "!" + long + "\n", "!", true},
-		"behind where it is cut":   {long + "!\n", "!", false},
-		"after a long line":        {long + long + "\n!\n", "^!$", true},
-		"the end of a long line":   {long + "yy\n", "^x+$", true},
-		"a long line without end":  {long + long, "^x+$", true},
-		"several in one piece":     {"a\nb\n!\nc\n", "^!$", true},
-		"nothing behind the last":  {"a\n", "^$", false},
-		"an empty one in between":  {"a\n\nb", "^$", true},
-		"an empty one at the head": {"\na", "^$", true},
-	} {
-		for _, piece := range []int{1, 3, 4096, 1 << 20} {
-			if piece < 4096 && len(c.text) > 1<<10 {
-				continue
-			}
-			r, err := newRule(task.Success{Output: c.pattern})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tap := tap{rule: r}
-			for b := []byte(c.text); len(b) > 0; {
-				n := min(piece, len(b))
-				tap.take(b[:n])
-				b = b[n:]
-			}
-			tap.end()
-			if r.found.Load() != c.found {
-				t.Errorf("%s, in pieces of %d: found %v, want %v", name, piece, !c.found, c.found)
-			}
-		}
-	}
-	r, err := newRule(task.Success{Output: "!", NotOutput: "no"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tap, flood := tap{rule: r}, bytes.Repeat([]byte("x"), 1<<20)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range 200 {
-		tap.take(flood)
-	}
-	runtime.ReadMemStats(&after)
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 || cap(tap.part) > 2*longestLine {
-		t.Errorf("200 MiB without a newline took %d bytes; a line of %d is kept", grown, cap(tap.part))
-	}
+func TestSuccess_LooksAtOutputOnlyForPatterns(t *testing.T) {
 	if newRuleOf(t, task.Success{}).looks() || newRuleOf(t, task.Success{ExitCodes: []int{1}}).looks() {
 		t.Error("what has no pattern looks at output")
 	}
@@ -131,27 +79,14 @@ func TestProcess_IsAskedToEndByItsOwnSignal(t *testing.T) {
 			line += fmt.Sprintf("trap 'exit %s' %s; ", s.n, s.name)
 		}
 		line += "echo ready; while :; do sleep 0.01; done"
-		l := newLauncher(t, SpoolConfig{})
+		l := newLauncher(t, spool.Config{})
 		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.KillSignal = name }), kill{causeCancel, 60_000_000_000})
 		if r.ExitCode == nil || *r.ExitCode != code {
 			t.Errorf("%q: %+v", name, r)
 		}
 	}
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	if r := l.attempt(t, both(shell("trap '' TERM; exec sleep 300"), func(a *task.Assigned) { a.KillSignal = "SIGKILL" }), kill{causeCancel, 3600_000_000_000}); r.Signal != "SIGKILL" {
 		t.Errorf("SIGKILL: %+v", r)
-	}
-}
-
-func BenchmarkSuccess_Lines(b *testing.B) {
-	text := bytes.Repeat([]byte("2026-11-20 22:05:00 an ordinary line of some program's output\n"), 512)
-	r, err := newRule(task.Success{Output: "^all done$", NotOutput: "(?i)error"})
-	if err != nil {
-		b.Fatal(err)
-	}
-	tap := tap{rule: r}
-	b.SetBytes(int64(len(text)))
-	for b.Loop() {
-		tap.take(text)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -36,7 +37,7 @@ func TestTalk_ExamplesOfTheManual(t *testing.T) {
 	} else {
 		t.Log("there is no Python to run its example")
 	}
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	for language, argv := range commands {
 		for checkpoint, steps := range map[string]string{"": "10", "7": "3"} {
 			r := l.attempt(t, both(command(argv...), func(a *task.Assigned) { alone(a); a.Checkpoint = checkpoint }))

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -259,7 +260,7 @@ func TestTalkFile_Flood(t *testing.T) {
 // What an attempt says is with its end, however short it was, and whoever it runs as.
 func TestTalk_WithTheEnd(t *testing.T) {
 	t.Parallel()
-	l := newLauncher(t, SpoolConfig{Dir: openTemp(t)})
+	l := newLauncher(t, spool.Config{Dir: openTemp(t)})
 	change := both(shell(`echo "was $CARILLON_CHECKPOINT"; test "$old" || echo "rows=7" >> $CARILLON_TALK
 		printf 'checkpoint b\nnonsense\n0.9 nearly\nlast=1' >> $CARILLON_TALK; exit 3`), func(a *task.Assigned) {
 		a.Checkpoint, a.Results = "a", map[string]string{"old": "1", "rows": "2"}

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -43,7 +44,9 @@ type talk struct {
 	on     func(checkpoint string)
 }
 
-func newTalks(log *zap.Logger) *talks { return &talks{log: orNop(log), of: map[talkKey]*talk{}} }
+func newTalks(log *zap.Logger) *talks {
+	return &talks{log: cmp.Or(log, zap.NewNop()), of: map[talkKey]*talk{}}
+}
 
 // begin listens to an attempt, until its talk's end.
 func (ts *talks) begin(a *task.Assigned, m *room) *talk {

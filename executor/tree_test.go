@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -29,7 +31,7 @@ var adopted = sync.OnceValue(func() *Orphans {
 // groups the test is parallel: without, an orphan may be of any attempt that runs.
 func treeLauncher(t *testing.T) *launcher {
 	t.Helper()
-	groups, err := cgroup.Open(cgroup.Config{Setting: orDefault(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: task.NewUID()})
+	groups, err := cgroup.Open(cgroup.Config{Setting: cmp.Or(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: task.NewUID()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +43,7 @@ func treeLauncher(t *testing.T) *launcher {
 			t.Error(err)
 		}
 	})
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	if l.groups = groups; !groups.Any() {
 		l.orphans = adopted()
 		l.spawner.orphans = l.orphans
@@ -246,7 +248,7 @@ func TestOrphans_EndWithTheirAttempts(t *testing.T) {
 // A process that daemonizes at once may come before its attempt's start has been told.
 // Not in parallel: what another test starts then may be taken for an orphan of this attempt.
 func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.orphans = NewOrphans()
 	l.spawner.orphans = l.orphans
 	a := assigned("r1", &task.Process{Command: []string{"/bin/true"}})
@@ -375,8 +377,8 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := l.spool.newOutput(what.path, what.output)
-	defer out.close()
+	out := l.spool.NewOutput(what.path, what.output)
+	defer out.Close()
 	o := newOrders()
 	p, err := l.start(what, out, o)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -50,7 +51,7 @@ func (e *ear) hear(what string, is func(word) bool) (x word) {
 }
 
 func guardedLauncher(t *testing.T) (*launcher, *Guardian) {
-	l := newLauncher(t, SpoolConfig{})
+	l := newLauncher(t, spool.Config{})
 	l.guardian = NewGuardian(guardianConfig(t.TempDir()))
 	return l, l.guardian
 }

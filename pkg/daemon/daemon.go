@@ -21,6 +21,7 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
@@ -185,7 +186,7 @@ func (n *Node) wire() (err error) {
 	n.executor, err = executor.New(executor.Config{
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: rooms, Inbox: n.store, Guardian: n.guardian,
 		Groups: n.groups, Orphans: n.orphans,
-		Spool: executor.SpoolConfig{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
+		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Act:   n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Secrets: n.secrets(), Policy: n.trust.allows(),
 		Obeyed:       func() { n.presence.announceSoon() }, // which is there before it runs

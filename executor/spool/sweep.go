@@ -1,4 +1,4 @@
-package executor
+package spool
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func (s *Spool) Run(ctx context.Context) error {
 	var packer sync.WaitGroup
 	packer.Go(func() { s.runPacker(ctx) })
 	defer packer.Wait()
-	t := time.NewTicker(spoolSweep)
+	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
 	for {
 		s.Sweep(ctx, time.Now())
@@ -58,12 +58,12 @@ func (s *Spool) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 			continue
-		case <-s.look:
+		case <-s.sweep:
 		}
 		select { // not more often than this: a sweep reads the whole spool
 		case <-ctx.Done():
 			return nil
-		case <-time.After(spoolLook):
+		case <-time.After(sweepPause):
 		}
 	}
 }

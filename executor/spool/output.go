@@ -1,4 +1,4 @@
-package executor
+package spool
 
 import (
 	"errors"
@@ -17,18 +17,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// How much of its output goes into an attempt's record.
 const (
-	tailFailed    = 2 << 10
-	tailSucceeded = 256
-	// remembered is how much of its end is kept while it runs.
-	remembered = 2 * tailFailed
+	// MaxTail is the most of its end that is wanted of an output for its attempt's record.
+	MaxTail = 2 << 10
+	// remembered is how much of its end is kept in memory while the attempt runs.
+	remembered = 2 * MaxTail
 )
 
-// output takes what one attempt prints, off its pipes and into the spool. Who reads
+// Output takes what one attempt prints, off its pipes and into the spool. Who reads
 // the pipes, and who asks for the times, share it; its other fields are others' when
 // nothing is read any more.
-type output struct {
+type Output struct {
 	spool *Spool
 	path  string
 	wants task.Output // what the attempt's task says of it
@@ -46,12 +45,14 @@ type output struct {
 	truncated bool   // the file lacks something
 	broken    error  // why nothing more is written
 	last      []byte // the end of what was printed
-	rule      *rule  // looks at all that is printed; nil: none does
-	taps      [3]tap // by stream: of each, the line that has not ended; its reader's, without mu
+
+	matcher LineMatcher     // looks at all that is printed; nil: none does
+	lines   [3]lineSplitter // by stream: of each, the line that has not ended; its reader's, without mu
 }
 
-func (s *Spool) newOutput(path string, wants task.Output) *output {
-	o := &output{spool: s, path: path, wants: wants, limit: s.cfg.Limit, times: times{path: timesOf(path)}}
+// NewOutput begins the output of an attempt, at a path from Path. Until its Close the attempt counts as active.
+func (s *Spool) NewOutput(path string, wants task.Output) *Output {
+	o := &Output{spool: s, path: path, wants: wants, limit: s.cfg.Limit, times: times{path: timesOf(path)}}
 	if wants.Limit > 0 {
 		o.limit = min(o.limit, int64(wants.Limit))
 	}
@@ -59,24 +60,35 @@ func (s *Spool) newOutput(path string, wants task.Output) *output {
 	return o
 }
 
-// listen has a rule look at all that is printed, at each stream by itself.
-func (o *output) listen(r *rule) {
-	if r.looks() {
-		o.rule = r
-		o.taps = [...]tap{{rule: r}, {rule: r}, {rule: r}}
+// MatchLines has a matcher look at all that is printed, at each stream by itself. It is called before anything is.
+func (o *Output) MatchLines(m LineMatcher) {
+	o.matcher = m
+	o.lines = [...]lineSplitter{{matcher: m}, {matcher: m}, {matcher: m}}
+}
+
+// EndLines has the matcher look at last lines that have no end: nothing is printed any more.
+func (o *Output) EndLines() {
+	for i := range o.lines {
+		o.lines[i].end()
 	}
 }
 
-// heard ends what listen began: nothing is printed any more.
-func (o *output) heard() {
-	for i := range o.taps {
-		o.taps[i].end()
-	}
+// Summary is what the record of an attempt says of its output.
+type Summary struct {
+	Bytes     int64  // printed, kept or not
+	Truncated bool   // not all is kept
+	Tail      []byte // the end of what was printed, some KiB; not yet valid UTF-8
+	Err       error  // why output was not kept; nil: it was, up to the limit
 }
 
-func (o *output) take(b []byte, from stream) {
+// Summary is for when nothing is printed any more.
+func (o *Output) Summary() Summary {
+	return Summary{Bytes: o.bytes, Truncated: o.truncated, Tail: o.last, Err: o.broken}
+}
+
+func (o *Output) take(b []byte, from stream) {
 	now := time.Now()
-	o.taps[from].take(b) // which may take its time, and is its reader's alone
+	o.lines[from].take(b) // which may take its time, and is its reader's alone
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.bytes += int64(len(b))
@@ -97,11 +109,11 @@ func (o *output) take(b []byte, from stream) {
 }
 
 // past reports whether nothing more of the output is kept.
-func (o *output) past() bool { return o.truncated || o.broken != nil }
+func (o *Output) past() bool { return o.truncated || o.broken != nil }
 
 // write appends to the file. After a failure (a full disk) nothing more is
 // tried: output with holes would mislead.
-func (o *output) write(b []byte) int64 {
+func (o *Output) write(b []byte) int64 {
 	if o.broken != nil {
 		return 0
 	}
@@ -126,10 +138,10 @@ func (o *output) write(b []byte) int64 {
 	return int64(n)
 }
 
-func (o *output) fail() {
+func (o *Output) fail() {
 	o.truncated = true
 	o.spool.failures.Inc()
-	poke(o.spool.look)
+	o.spool.sweep.Send()
 	o.spool.log.Warn("output is not kept", zap.String("path", o.path), zap.Error(o.broken))
 }
 
@@ -147,7 +159,7 @@ func create(path string) (*os.File, error) {
 }
 
 // remember keeps the end of what was printed, also of what is not kept on disk.
-func (o *output) remember(b []byte) {
+func (o *Output) remember(b []byte) {
 	if len(b) > remembered {
 		b = b[len(b)-remembered:]
 	}
@@ -157,8 +169,8 @@ func (o *output) remember(b []byte) {
 	o.last = append(o.last, b...)
 }
 
-// close ends the output; nothing may be draining into it any more.
-func (o *output) close() {
+// Close ends the output; nothing may be draining into it any more.
+func (o *Output) Close() {
 	o.mu.Lock()
 	disk := o.times.close(o.file)
 	if o.file != nil {
@@ -166,7 +178,7 @@ func (o *output) close() {
 			o.broken = err
 			o.fail()
 		}
-		if err := o.wishes(); err != nil {
+		if err := o.writeRetention(); err != nil {
 			o.spool.log.Warn("cannot note how output is to be kept", zap.String("path", o.path), zap.Error(err))
 		}
 	}
@@ -181,8 +193,8 @@ func (o *output) close() {
 	}
 }
 
-// wishes puts beside the file what the sweep is to know of the attempt's task.
-func (o *output) wishes() error {
+// writeRetention puts beside the file what the sweep is to know of the attempt's task.
+func (o *Output) writeRetention() error {
 	var errs []error
 	if o.wants.Raw() {
 		errs = append(errs, os.WriteFile(rawOf(o.path), nil, 0o600))
@@ -194,9 +206,9 @@ func (o *output) wishes() error {
 	return errors.Join(errs...)
 }
 
-// tail returns the end of the output as valid UTF-8 without NULs, at most n
+// Tail returns the end of the output as valid UTF-8 without NULs, at most n
 // bytes long.
-func tail(b []byte, n int) string {
+func Tail(b []byte, n int) string {
 	cut := func(b []byte) []byte {
 		if len(b) <= n {
 			return b

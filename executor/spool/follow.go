@@ -1,6 +1,10 @@
-package executor
+package spool
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/wake"
+)
 
 // Watch tells when there may be more to read of an attempt's output: after it has
 // begun, written or ended; woken has one slot, so that whoever is slow to look holds
@@ -10,11 +14,11 @@ import "slices"
 // Open and Active that are called after Watch miss nothing: what they do not show is
 // told. An attempt that is not Active any more has written its last byte.
 func (s *Spool) Watch(namespace, name, run string, attempt int) (woken <-chan struct{}, stop func(), err error) {
-	path, err := s.path(namespace, name, run, attempt)
+	path, err := s.Path(namespace, name, run, attempt)
 	if err != nil {
 		return nil, nil, err
 	}
-	c := make(chan struct{}, 1)
+	c := wake.NewSignal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.followers[path] = append(s.followers[path], c)
@@ -24,10 +28,10 @@ func (s *Spool) Watch(namespace, name, run string, attempt int) (woken <-chan st
 	return c, func() { s.unwatch(path, c) }, nil
 }
 
-func (s *Spool) unwatch(path string, c chan struct{}) {
+func (s *Spool) unwatch(path string, c wake.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	left := slices.DeleteFunc(s.followers[path], func(f chan struct{}) bool { return f == c })
+	left := slices.DeleteFunc(s.followers[path], func(f wake.Signal) bool { return f == c })
 	if len(left) > 0 {
 		s.followers[path] = left
 		return
@@ -39,7 +43,7 @@ func (s *Spool) unwatch(path string, c chan struct{}) {
 }
 
 // activate says that an attempt may write from now on.
-func (s *Spool) activate(o *output) {
+func (s *Spool) activate(o *Output) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.active[o.path] = o
@@ -54,7 +58,7 @@ func (s *Spool) retire(path string, size int64) {
 	s.wake(path)
 	s.mu.Unlock()
 	if s.used.Add(onDisk(size)) > s.cfg.Total {
-		poke(s.look)
+		s.sweep.Send()
 	}
 }
 
@@ -67,6 +71,6 @@ func (s *Spool) written(path string) {
 
 func (s *Spool) wake(path string) {
 	for _, c := range s.followers[path] {
-		poke(c)
+		c.Send()
 	}
 }

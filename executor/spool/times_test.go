@@ -1,4 +1,4 @@
-package executor
+package spool
 
 import (
 	"os"
@@ -80,9 +80,9 @@ func TestTimes_AreBounded(t *testing.T) {
 // its end, and once they are compressed, wherever its index is.
 func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 	for name, lines := range map[string]int{"few": 3, "many": 3000} {
-		s := NewSpool(SpoolConfig{Dir: t.TempDir()})
-		path, _ := s.path("default", "job", "r1", 1)
-		o := s.newOutput(path, task.Output{})
+		s := New(Config{Dir: t.TempDir()})
+		path, _ := s.Path("default", "job", "r1", 1)
+		o := s.NewOutput(path, task.Output{})
 		text := strings.Repeat("x", 99) + "\n"
 		began := time.Now().Truncate(time.Millisecond)
 		for i := range lines {
@@ -121,7 +121,7 @@ func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 			}
 		}
 		check("while it writes")
-		o.close()
+		o.Close()
 		check("after its end")
 		if _, err := os.Stat(timesOf(path)); (err == nil) != (lines > 100) {
 			t.Logf("%s: index in a file of its own: %v", name, err == nil) // not every file system has attributes

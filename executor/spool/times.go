@@ -1,4 +1,4 @@
-package executor
+package spool
 
 import (
 	"encoding/binary"
@@ -155,7 +155,7 @@ func marks(index []byte, from int64) (list []task.Mark) {
 // ask again, from where the last one begins. Nothing is known of outputs that a former
 // version has kept; that is no error.
 func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]task.Mark, error) {
-	path, err := s.path(namespace, name, run, attempt)
+	path, err := s.Path(namespace, name, run, attempt)
 	if err != nil {
 		return nil, err
 	}

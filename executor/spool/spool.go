@@ -1,6 +1,7 @@
-package executor
+package spool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -18,27 +19,28 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // The spool's defaults.
 const (
-	DefaultOutputLimit = 10 << 20
-	DefaultSpoolTotal  = 1 << 30
-	DefaultSpoolAge    = 7 * 24 * time.Hour
+	DefaultLimit  = 10 << 20
+	DefaultTotal  = 1 << 30
+	DefaultMaxAge = 7 * 24 * time.Hour
 )
 
 const (
 	block      = 4 << 10 // what a small file takes on disk
-	spoolLook  = 30 * time.Second
-	spoolSweep = time.Hour
+	sweepPause = 30 * time.Second
+	sweepEvery = time.Hour
 )
 
-// SpoolConfig says where output is kept, how much of it and for how long.
-type SpoolConfig struct {
+// Config says where output is kept, how much of it and for how long.
+type Config struct {
 	Dir    string        // the data directory; the spool is below it
-	Limit  int64         // bytes kept of one attempt; 0 is DefaultOutputLimit
-	Total  int64         // bytes of disk kept of all that ended; 0 is DefaultSpoolTotal
-	MaxAge time.Duration // 0 is DefaultSpoolAge
+	Limit  int64         // bytes kept of one attempt; 0 is DefaultLimit
+	Total  int64         // bytes of disk kept of all that ended; 0 is DefaultTotal
+	MaxAge time.Duration // 0 is DefaultMaxAge
 
 	Uncompressed bool // outputs stay as they were written
 
@@ -46,39 +48,32 @@ type SpoolConfig struct {
 	Registerer prometheus.Registerer // nil: none
 }
 
-// Spool keeps what attempts print, in one file each:
-//
-//	<dir>/spool/<namespace>/<task>/<run>.<attempt>.log
-//
-// A file appears with the first byte of output. Of each attempt the first Limit
-// bytes are kept, or fewer if its task wants that, then a line says that the rest is
-// not. Beside it may stand when its parts came (see times). Run compresses what has
-// ended (see pack), removes what is too old, and the oldest of what is too much, but
-// never the output of an attempt that has not ended. A disk that is full costs
-// output, not attempts.
+// Spool is the spool of one node; see the package comment. A file appears with the first byte of output. Of each
+// attempt the first Limit bytes are kept, or fewer if its task wants that. Run must run for outputs to be compressed
+// and removed; everything else works without it.
 type Spool struct {
-	cfg   SpoolConfig
+	cfg   Config
 	root  string
 	log   *zap.Logger
-	look  chan struct{} // one slot: there may be too much
-	packs chan string   // outputs to be compressed
+	sweep wake.Signal // there may be too much
+	packs chan string // outputs to be compressed
 
 	used atomic.Int64 // bytes of disk, as far as known
 
 	mu        sync.Mutex
-	active    map[string]*output // by path
-	followers map[string][]chan struct{}
+	active    map[string]*Output // by path
+	followers map[string][]wake.Signal
 
 	dropped  prometheus.Counter
 	failures prometheus.Counter
 	removed  prometheus.Counter
 }
 
-// NewSpool makes a spool. It touches no disk.
-func NewSpool(cfg SpoolConfig) *Spool {
+// New makes a spool. It touches no disk.
+func New(cfg Config) *Spool {
 	s := &Spool{
-		cfg: cfg, root: filepath.Join(cfg.Dir, "spool"), log: orNop(cfg.Logger).Named("spool"),
-		look: make(chan struct{}, 1), packs: make(chan string, packQueue), active: map[string]*output{}, followers: map[string][]chan struct{}{},
+		cfg: cfg, root: filepath.Join(cfg.Dir, "spool"), log: cmp.Or(cfg.Logger, zap.NewNop()).Named("spool"),
+		sweep: wake.NewSignal(), packs: make(chan string, packQueue), active: map[string]*Output{}, followers: map[string][]wake.Signal{},
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_spool_dropped_bytes_total", Help: "Output that was not kept: beyond the limit, or the disk refused it."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
@@ -86,9 +81,9 @@ func NewSpool(cfg SpoolConfig) *Spool {
 		removed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_spool_removed_files_total", Help: "Outputs removed because of their age or the spool's size."}),
 	}
-	s.cfg.Limit = orDefault(cfg.Limit, DefaultOutputLimit)
-	s.cfg.Total = orDefault(cfg.Total, DefaultSpoolTotal)
-	s.cfg.MaxAge = orDefault(cfg.MaxAge, DefaultSpoolAge)
+	s.cfg.Limit = cmp.Or(cfg.Limit, DefaultLimit)
+	s.cfg.Total = cmp.Or(cfg.Total, DefaultTotal)
+	s.cfg.MaxAge = cmp.Or(cfg.MaxAge, DefaultMaxAge)
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(s.dropped, s.failures, s.removed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "carillon_spool_bytes", Help: "Disk that kept output takes."}, func() float64 { return float64(s.used.Load()) }))
@@ -96,9 +91,9 @@ func NewSpool(cfg SpoolConfig) *Spool {
 	return s
 }
 
-// isRun reports whether a run's id is words of letters, digits, "_" and "-" with
+// isRunID reports whether a run's id is words of letters, digits, "_" and "-" with
 // single dots between, and begins with a letter or a digit.
-func isRun(id string) bool {
+func isRunID(id string) bool {
 	last := byte('.')
 	for i := range len(id) {
 		c := id[i]
@@ -114,13 +109,13 @@ func isRun(id string) bool {
 	return last != '.' && len(id) <= 200
 }
 
-// path is where the output of an attempt is kept. Records come from etcd, where
+// Path is where the output of an attempt is kept. Records come from etcd, where
 // anybody may have written them, so names are checked once more.
-func (s *Spool) path(namespace, name, run string, attempt int) (string, error) {
+func (s *Spool) Path(namespace, name, run string, attempt int) (string, error) {
 	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("task", name)); err != nil {
 		return "", err
 	}
-	if !isRun(run) || attempt < 0 {
+	if !isRunID(run) || attempt < 0 {
 		return "", task.Invalid(task.CodeBadName, "run", "%s is not a run's id", task.Quote(run))
 	}
 	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+endLog), nil
@@ -130,7 +125,7 @@ func (s *Spool) path(namespace, name, run string, attempt int) (string, error) {
 // nothing (see the run's output_bytes) or if it is gone; of an attempt that has
 // not ended and printed nothing yet, an empty output.
 func (s *Spool) Open(namespace, name, run string, attempt int) (io.ReadSeekCloser, error) {
-	path, err := s.path(namespace, name, run, attempt)
+	path, err := s.Path(namespace, name, run, attempt)
 	if err != nil {
 		return nil, err
 	}
@@ -156,13 +151,13 @@ func (empty) Close() error { return nil }
 
 // Active reports whether an attempt runs here and may still print more.
 func (s *Spool) Active(namespace, name, run string, attempt int) bool {
-	path, err := s.path(namespace, name, run, attempt)
+	path, err := s.Path(namespace, name, run, attempt)
 	return err == nil && s.isActive(path)
 }
 
 // Attempts lists the attempts of a run of which there is output here, in order.
 func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
-	path, err := s.path(namespace, name, run, 0)
+	path, err := s.Path(namespace, name, run, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package executor
+package spool
 
 import (
 	"errors"
@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outlet is the reading end of what an attempt prints: a pipe, or one for each of its
+// Pipes are the reading ends of what an attempt prints: one pipe, or one for each of its
 // streams.
-type outlet struct {
+type Pipes struct {
 	pipes []*os.File
 }
 
-// newOutlet makes an outlet and the writing ends for the child, which are one if the
+// NewPipes makes the pipes, and returns the writing ends for the child, which are one if the
 // streams are not to be told apart.
-func newOutlet(apart bool) (o *outlet, out, errs int, err error) {
-	o = &outlet{}
+func NewPipes(apart bool) (o *Pipes, out, errs int, err error) {
+	o = &Pipes{}
 	r, out, err := newPipe()
 	if err != nil {
 		return nil, 0, 0, err
@@ -35,15 +35,30 @@ func newOutlet(apart bool) (o *outlet, out, errs int, err error) {
 	return o, out, errs, nil
 }
 
-// closeWriters closes the child's ends of an outlet.
-func closeWriters(out, errs int) {
+// CloseWriters closes the child's ends of the pipes.
+func CloseWriters(out, errs int) {
 	unix.Close(out)
 	if errs != out {
 		unix.Close(errs)
 	}
 }
 
-func (o *outlet) SetReadDeadline(at time.Time) error {
+// newPipe makes a pipe of which the runtime polls the reading end; the writing
+// end is for the child, whose programs expect it to block.
+func newPipe() (*os.File, int, error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, 0, err
+	}
+	if _, err := unix.FcntlInt(uintptr(p[0]), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
+		err = os.NewSyscallError("fcntl", err)
+		return nil, 0, errors.Join(err, unix.Close(p[0]), unix.Close(p[1]))
+	}
+	return os.NewFile(uintptr(p[0]), "output"), p[1], nil
+}
+
+// SetReadDeadline ends a drain at that time.
+func (o *Pipes) SetReadDeadline(at time.Time) error {
 	var errs []error
 	for _, p := range o.pipes {
 		errs = append(errs, p.SetReadDeadline(at))
@@ -51,7 +66,8 @@ func (o *outlet) SetReadDeadline(at time.Time) error {
 	return errors.Join(errs...)
 }
 
-func (o *outlet) Close() error {
+// Close closes the reading ends.
+func (o *Pipes) Close() error {
 	var errs []error
 	for _, p := range o.pipes {
 		errs = append(errs, p.Close())
@@ -59,10 +75,10 @@ func (o *outlet) Close() error {
 	return errors.Join(errs...)
 }
 
-// drain reads all that comes until its end, or until its deadline, which is set when
+// CopyTo reads all that comes until its end, or until its deadline, which is set when
 // the attempt is over and something else may still hold the other end. What is in the
 // pipe by then is read, too: it was printed in time, however busy the node is.
-func (o *outlet) drain(into *output) {
+func (o *Pipes) CopyTo(into *Output) {
 	if len(o.pipes) == 1 {
 		into.drain(o.pipes[0], merged)
 		return
@@ -75,7 +91,7 @@ func (o *outlet) drain(into *output) {
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-func (o *output) drain(pipe *os.File, from stream) {
+func (o *Output) drain(pipe *os.File, from stream) {
 	rc, err := pipe.SyscallConn()
 	if err != nil {
 		return // only if it is closed
@@ -100,7 +116,7 @@ func (o *output) drain(pipe *os.File, from stream) {
 }
 
 // rest takes what a pipe holds, and no more: somebody may go on writing.
-func (o *output) rest(fd int, from stream) {
+func (o *Output) rest(fd int, from stream) {
 	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	for err == nil && held > 0 {
 		var n int
@@ -133,7 +149,7 @@ func (p *pace) passed(n int) {
 }
 
 // pour takes what a pipe holds now. 0 is its end.
-func (o *output) pour(fd int, from stream) (int, error) {
+func (o *Output) pour(fd int, from stream) (int, error) {
 	dropped := o.drop(fd)
 	buf := buffers.Get().(*[]byte) // only while there is something to read: many attempts say nothing
 	defer buffers.Put(buf)
@@ -154,10 +170,10 @@ func (o *output) pour(fd int, from stream) (int, error) {
 // drop throws away what a pipe holds of an output of which nothing more is kept, but
 // for its end: that goes into the attempt's record, and there may be no more. The
 // bytes are not even looked at: they cost what moving a page's reference does.
-func (o *output) drop(fd int) int {
+func (o *Output) drop(fd int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.past() || o.rule != nil && !o.rule.settled() { // who looks for something looks at all of it
+	if !o.past() || o.matcher != nil && !o.matcher.Settled() { // who looks for something looks at all of it
 		return 0
 	}
 	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)

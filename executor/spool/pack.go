@@ -1,4 +1,4 @@
-package executor
+package spool
 
 import (
 	"context"
@@ -87,7 +87,7 @@ func (s *Spool) pack(ctx context.Context, log string) error {
 	case onDisk(size) >= onDisk(was.Size()):
 		err = s.leaveRaw(log)
 	default:
-		if err = s.dress(in, out, was); err == nil {
+		if err = s.copyMetadata(in, out, was); err == nil {
 			var done bool
 			if done, err = s.replace(log, was); done {
 				s.used.Add(onDisk(size) - onDisk(was.Size()))
@@ -98,8 +98,8 @@ func (s *Spool) pack(ctx context.Context, log string) error {
 	return errors.Join(err, os.Remove(temp))
 }
 
-// dress gives the compressed file what is known of the output, and puts it on disk.
-func (s *Spool) dress(in, out *os.File, was fs.FileInfo) error {
+// copyMetadata gives the compressed file what is known of the output, and puts it on disk.
+func (s *Spool) copyMetadata(in, out *os.File, was fs.FileInfo) error {
 	var b [timesSmall]byte
 	if n, err := unix.Fgetxattr(int(in.Fd()), timesAttr, b[:]); err == nil && n > 0 {
 		if err := unix.Fsetxattr(int(out.Fd()), timesAttr, b[:n], 0); err != nil {

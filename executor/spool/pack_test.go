@@ -1,4 +1,4 @@
-package executor
+package spool
 
 import (
 	"bytes"
@@ -14,25 +14,26 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // spoolWith has one output that has ended.
-func spoolWith(t *testing.T, text []byte, wants task.Output, cfg SpoolConfig) (s *Spool, path string) {
+func spoolWith(t *testing.T, text []byte, wants task.Output, cfg Config) (s *Spool, path string) {
 	t.Helper()
 	if cfg.Dir == "" {
 		cfg.Dir = t.TempDir()
 	}
-	s = NewSpool(cfg)
-	path, err := s.path("default", "job", "r1", 1)
+	s = New(cfg)
+	path, err := s.Path("default", "job", "r1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := s.newOutput(path, wants)
+	o := s.NewOutput(path, wants)
 	o.take(text, merged)
-	o.close()
+	o.Close()
 	return s, path
 }
 
@@ -49,7 +50,7 @@ func lines(size int) []byte {
 func TestPack_ReadsAsItWas(t *testing.T) {
 	for _, size := range []int{block + 1, packFrame - 1, packFrame, packFrame + 1, 5*packFrame + 4711} {
 		text := lines(size)
-		s, path := spoolWith(t, text, task.Output{}, SpoolConfig{})
+		s, path := spoolWith(t, text, task.Output{}, Config{})
 		was, _ := os.Stat(path)
 		if err := s.pack(t.Context(), path); err != nil {
 			t.Fatal(err)
@@ -97,7 +98,7 @@ func TestPack_ReadsAsItWas(t *testing.T) {
 
 // What is cut short anywhere is refused, and costs no more memory than it has bytes.
 func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
-	s, path := spoolWith(t, lines(2*packFrame+5), task.Output{}, SpoolConfig{})
+	s, path := spoolWith(t, lines(2*packFrame+5), task.Output{}, Config{})
 	if err := s.pack(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +138,7 @@ func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 // does it anew, and what an attempt has begun anew meanwhile is not replaced.
 func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	text := lines(3 * packFrame)
-	s, path := spoolWith(t, text, task.Output{}, SpoolConfig{})
+	s, path := spoolWith(t, text, task.Output{}, Config{})
 	if err := os.WriteFile(packed(path)+".tmp", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,7 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	if err := s.pack(ctx, path); !errors.Is(err, context.Canceled) || readOutput(t, s, "r1") != string(text) {
 		t.Errorf("interrupted: %v", err)
 	}
-	again := NewSpool(s.cfg)
+	again := New(s.cfg)
 	ctx, cancel = context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- again.Run(ctx) }()
@@ -166,18 +167,18 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 
 func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 	text := lines(2 * packFrame)
-	s, _ := spoolWith(t, text, task.Output{Compress: new(bool)}, SpoolConfig{})
+	s, _ := spoolWith(t, text, task.Output{Compress: new(bool)}, Config{})
 	s.Sweep(t.Context(), time.Now())
 	if len(s.packs) != 0 {
 		t.Error("its task does not want it compressed, and it is to be")
 	}
-	s, path := spoolWith(t, text, task.Output{}, SpoolConfig{Uncompressed: true})
+	s, path := spoolWith(t, text, task.Output{}, Config{Uncompressed: true})
 	s.Sweep(t.Context(), time.Now())
 	if len(s.packs) != 0 {
 		t.Error("the node does not want it compressed, and it is to be")
 	}
-	o := s.newOutput(path, task.Output{})
-	defer o.close()
+	o := s.NewOutput(path, task.Output{})
+	defer o.Close()
 	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(text) {
 		t.Errorf("an attempt is writing: %v", err)
 	}
@@ -185,7 +186,7 @@ func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 	for i := range noise {
 		noise[i] = byte(rand.Uint32())
 	}
-	s, path = spoolWith(t, noise, task.Output{}, SpoolConfig{})
+	s, path = spoolWith(t, noise, task.Output{}, Config{})
 	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(noise) {
 		t.Error(err)
 	}
@@ -211,13 +212,13 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 		"kept shorter, but young":  {time.Hour, 30 * time.Minute, false},
 		"kept longer than allowed": {100 * time.Hour, 3 * time.Hour, true},
 	} {
-		s := NewSpool(SpoolConfig{Dir: t.TempDir(), MaxAge: 2 * time.Hour})
-		path, _ := s.path("default", "job", "r1", 1)
-		o := s.newOutput(path, task.Output{Keep: task.Duration(c.keep)})
+		s := New(Config{Dir: t.TempDir(), MaxAge: 2 * time.Hour})
+		path, _ := s.Path("default", "job", "r1", 1)
+		o := s.NewOutput(path, task.Output{Keep: task.Duration(c.keep)})
 		for i := range 2000 {
 			o.take(lines(100), stream(i%2+1))
 		}
-		o.close()
+		o.Close()
 		if err := s.pack(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +243,7 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 // A sweep that has read the directory before an output was compressed finds no output
 // afterwards, only what is beside it: that is no reason to remove all.
 func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
-	s, path := spoolWith(t, lines(5*block), task.Output{Keep: task.Duration(time.Hour)}, SpoolConfig{})
+	s, path := spoolWith(t, lines(5*block), task.Output{Keep: task.Duration(time.Hour)}, Config{})
 	if err := s.pack(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
@@ -254,5 +255,28 @@ func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
 	}
 	if !s.outdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
 		t.Error("what is beside an output that is gone is left for ever")
+	}
+}
+
+// On a disk that is full an output cannot be compressed, and stays as it is.
+func TestPack_FullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("carillon-test", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skip("a disk of its own takes root")
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+
+	text := make([]byte, 1_000_000)
+	s, path := spoolWith(t, text, task.Output{}, Config{Dir: dir})
+	info, err := os.Stat(path)
+	if err != nil || info.Size() < 100<<10 || info.Size() >= int64(len(text)) {
+		t.Fatalf("what fitted is not there: %v, %v", info, err)
+	}
+
+	if err := s.pack(t.Context(), path); err != nil && !strings.Contains(err.Error(), "no space") {
+		t.Error(err)
+	}
+	if got := readOutput(t, s, "r1"); strings.Trim(got, "\x00") != "" || len(got) < 100<<10 {
+		t.Errorf("%d bytes are left of it", len(got))
 	}
 }
