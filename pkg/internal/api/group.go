@@ -364,23 +364,46 @@ func (b *batch) logOnce(f *failure) {
 
 // shown is how the tasks of a group are shown.
 func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
-	var tasks []task.Task
-	var entries []*task.Entry
-	var of []*item
+	var created, others []*item
 	for _, it := range g.items {
-		if it.err == nil {
-			tasks, entries, of = append(tasks, it.st.Task), append(entries, &it.st.Entry), append(of, it)
+		switch {
+		case it.err != nil:
+		case it.result == client.Created:
+			created = append(created, it)
+		default:
+			others = append(others, it)
 		}
 	}
-	shown := make(map[*item]*client.Task, len(of))
-	views, err := b.views(ctx, tasks, entries)
-	for i, it := range of {
-		v := client.Task{Task: tidy(it.st.Task)} // written it is, whatever adorns it
-		if err == nil {
-			v = views[i]
+
+	shown := make(map[*item]*client.Task, len(created)+len(others))
+	add := func(items []*item, views []client.Task, err error) {
+		for i, it := range items {
+			v := client.Task{Task: tidy(it.st.Task)} // written it is, whatever adorns it
+			if err == nil {
+				v = views[i]
+			}
+			v.Result, v.DryRun = it.result, it.change
+			shown[it] = &v
 		}
-		v.Result, v.DryRun = it.result, it.change
-		shown[it] = &v
 	}
+
+	if len(created) > 0 {
+		stored := make([]store.Stored, len(created))
+		for i, it := range created {
+			stored[i] = it.st
+		}
+		views, err := b.viewsOfNew(ctx, stored)
+		add(created, views, err)
+	}
+
+	if len(others) > 0 {
+		tasks, entries := make([]task.Task, len(others)), make([]*task.Entry, len(others))
+		for i, it := range others {
+			tasks[i], entries[i] = it.st.Task, &it.st.Entry
+		}
+		views, err := b.views(ctx, tasks, entries)
+		add(others, views, err)
+	}
+
 	return shown
 }

@@ -1,16 +1,22 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -366,4 +372,35 @@ func TestNextAndKeys(t *testing.T) {
 	}
 	_, err = w.Keys(ctx, "default", "none")
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
+}
+
+// The answer to a create needs no history, no queue and no inboxes: the task was born in this request.
+func TestCreate_AnswersFromWhatItWrote(t *testing.T) {
+	var reads atomic.Int32
+	etcd := kvtest.Memory(t)
+	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		if op.IsGet() || op.IsTxn() {
+			reads.Add(1)
+		}
+		return next(ctx, op)
+	})
+	w := newWorldOn(t, etcd)
+	w.create("warm", "0 * * * *") // the token is known from now on
+
+	before := reads.Load()
+	got := w.create("new", "0 * * * *")
+	took := reads.Load() - before
+
+	if got.State != client.TaskOK || got.Next.IsZero() || got.Active != 0 || got.LastRun != nil || got.Result != client.Created {
+		t.Errorf("the answer: %+v", got)
+	}
+	if took > 2 { // the write, and the freezes
+		t.Errorf("%d reads and writes; want the write, and one read of the freezes", took)
+	}
+
+	_, err := w.Freeze(t.Context(), "default", "a test")
+	must(t, err)
+	if got := w.create("frozen", "0 * * * *"); got.State != client.TaskFrozen {
+		t.Errorf("in a frozen namespace: state %q", got.State)
+	}
 }

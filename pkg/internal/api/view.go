@@ -24,6 +24,19 @@ func (s *server) view(ctx context.Context, st store.Stored) (client.Task, error)
 	return views[0], nil
 }
 
+// viewAfter shows a task as it was just read, or as a write with this result made it.
+func (s *server) viewAfter(ctx context.Context, st store.Stored, result string) (client.Task, error) {
+	if result != client.Created {
+		return s.view(ctx, st)
+	}
+
+	views, err := s.viewsOfNew(ctx, []store.Stored{st})
+	if err != nil {
+		return client.Task{}, err
+	}
+	return views[0], nil
+}
+
 // views shows tasks: when each is due next, by its entry, and how its runs fare.
 func (s *server) views(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
 	return s.viewsWith(ctx, tasks, entries, 0)
@@ -66,6 +79,26 @@ func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*ta
 		v := &views[i]
 		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, fails(outcomes[i]), outcomes[i].Waiting > 0)
 	}
+	return views, nil
+}
+
+// viewsOfNew shows tasks that this request has just created, from what it wrote: such a
+// task has no runs yet. Whether its namespace is frozen is the one thing to be read.
+func (s *server) viewsOfNew(ctx context.Context, created []store.Stored) ([]client.Task, error) {
+	freezes, err := s.Store.Freezes(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	now := s.now()
+	views := make([]client.Task, len(created))
+	for i, st := range created {
+		v := client.Task{Task: tidy(st.Task)}
+		fromEntry(&v, &st.Entry, now)
+		v.State = stateOf(&v, true, freezes.Of(v.Namespace) != nil, false, false)
+		views[i] = v
+	}
+
 	return views, nil
 }
 
@@ -206,7 +239,7 @@ func tidy(t task.Task) task.Task {
 
 // answerTask answers with a task as it was just read or written.
 func (c *call) answerTask(status int, st store.Stored, result string) (answer, error) {
-	v, err := c.s.view(c.ctx(), st)
+	v, err := c.s.viewAfter(c.ctx(), st, result)
 	if err != nil && c.route.writes && !c.dry {
 		// It is written: what adorns it must not make it look undone.
 		v, err = client.Task{Task: tidy(st.Task)}, nil
