@@ -19,14 +19,11 @@ const auditAbout = "All records are read at one revision, a thousand at a time. 
 	"changed by then is a finding. The answer is NDJSON: a line about once a second that says how far it is, and one last line with the findings, " +
 	"or with the error that ended it. A node does one audit at a time."
 
-// A pause is long enough for a busy cluster to have gone on, and for nodes to
-// have announced themselves.
-const (
-	minPause = 1
-	maxPause = 60
-)
-
-var pauseParam = param{"pause", "How many seconds lie between the two looks.", number(minPause, maxPause, int(judge.DefaultPause/time.Second))}
+// auditQuery are the parameters of an audit. The default of its pause is judge.DefaultPause, and a
+// pause is long enough for a busy cluster to have gone on, and for nodes to have announced themselves.
+type auditQuery struct {
+	Pause int `query:"pause" minimum:"1" maximum:"60" default:"6" doc:"How many seconds lie between the two looks."`
+}
 
 // mostRepairs is how many findings one request mends.
 const mostRepairs = 100
@@ -36,11 +33,7 @@ func (s *server) auditor() judge.Auditor {
 }
 
 // audit serves an audit, line by line.
-func (s *server) audit(c *call) (answer, error) {
-	pause, err := c.int(pauseParam.name, int(judge.DefaultPause/time.Second), minPause, maxPause)
-	if err != nil {
-		return answer{}, err
-	}
+func (s *server) audit(c *call, q auditQuery) (answer, error) {
 	if !s.auditing.CompareAndSwap(false, true) {
 		return answer{}, fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", s.Node).withHint("wait for it, or ask another node")
 	}
@@ -57,7 +50,7 @@ func (s *server) audit(c *call) (answer, error) {
 		_ = http.NewResponseController(c.w).Flush()
 	}
 	au := s.auditor()
-	au.Pause = time.Duration(pause) * time.Second
+	au.Pause = time.Duration(q.Pause) * time.Second
 	ctx, cancel := context.WithCancelCause(c.ctx())
 	defer cancel(nil)
 	au.Tell = func(p task.AuditProgress) {

@@ -39,11 +39,9 @@ const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB lon
 //	                 have one of the names
 type batch struct {
 	*server
-	c          *call
-	createOnly bool
-	full       bool
-	dry        bool          // nothing is written
-	slots      chan struct{} // one for each group under way
+	c     *call
+	query batchQuery
+	slots chan struct{} // one for each group under way
 	// there says that the tasks of the latest group were there already: the next
 	// one's are read before anything is tried.
 	there atomic.Bool
@@ -55,16 +53,16 @@ type batch struct {
 	logged map[string]bool   // codes of failures that the log has
 }
 
+// batchQuery are the parameters of a batch.
+type batchQuery struct {
+	CreateOnly bool `query:"create_only" default:"false" doc:"A task that is there already fails, with the code exists."`
+	Full       bool `query:"full" default:"false" doc:"Each result has the task, as it is shown when it is read."`
+	dryRunQuery
+}
+
 // applyTasks serves POST /v1/tasks:batch.
-func (s *server) applyTasks(c *call) (answer, error) {
-	b := &batch{server: s, c: c, dry: c.dry, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
-	var err error
-	if b.createOnly, err = c.bool(createOnlyParam.name); err != nil {
-		return answer{}, err
-	}
-	if b.full, err = c.bool(fullParam.name); err != nil {
-		return answer{}, err
-	}
+func (s *server) applyTasks(c *call, q batchQuery) (answer, error) {
+	b := &batch{server: s, c: c, query: q, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
 	b.serve()
 	return answer{}, nil
 }

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -33,18 +32,35 @@ const (
 	// partsAtOnce is how many nodes are asked side by side.
 	partsAtOnce = 32
 	maxPart     = 16 << 20
-
-	usualBoardSpan, mostBoardSpan = 10 * time.Minute, 24 * time.Hour
-	usualBoardLimit, maxBoard     = 50, 500
 )
 
 const boardAbout = "Whatever node is asked asks the nodes that schedule for their parts, which they have in memory: it may be asked for every second. " +
 	"A node that does not answer within a second is named in silent. With part=true the answer is the part of the node that is asked."
 
-var boardParams = []param{
-	{"span", "How far next looks ahead: a duration, at most 24h.", huma.Schema{Type: huma.TypeString, Default: usualBoardSpan.String(), Examples: []any{"10m"}}},
-	{"limit", "How many items each list has at most.", number(1, maxBoard, usualBoardLimit)},
-	{"part", "Only what the node that is asked knows itself.", truth},
+// boardQuery are the parameters of the board.
+type boardQuery struct {
+	Span  boardSpan `query:"span" default:"10m0s" example:"10m" doc:"How far next looks ahead: a duration, at most 24h."`
+	Limit int       `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"How many items each list has at most."`
+	Part  bool      `query:"part" default:"false" doc:"Only what the node that is asked knows itself."`
+}
+
+// boardSpan is how far a board looks ahead.
+type boardSpan time.Duration
+
+const mostBoardSpan = 24 * time.Hour
+
+// UnmarshalText reads a span as it is in a request.
+func (b *boardSpan) UnmarshalText(text []byte) error {
+	span, err := time.ParseDuration(string(text))
+	if err != nil {
+		return task.Invalid(task.CodeBadValue, "", "%s is not a duration such as 10m", task.Quote(string(text)))
+	}
+	if span <= 0 || span > mostBoardSpan {
+		return task.Invalid(task.CodeOutOfRange, "", "%s is not between 1ms and 24h", text)
+	}
+
+	*b = boardSpan(span)
+	return nil
 }
 
 // boardCache is the latest board: however many look at it, it is put together once.
@@ -84,22 +100,12 @@ func (b *boardCache) refresh(c *call) error {
 }
 
 // getBoard serves the board, or this node's part of it.
-func (s *server) getBoard(c *call) (answer, error) {
-	span, err := boardSpan(c)
-	if err != nil {
-		return answer{}, err
-	}
-	limit, err := c.int("limit", usualBoardLimit, 1, maxBoard)
-	if err != nil {
-		return answer{}, err
-	}
-	part, err := c.bool("part")
-	if err != nil {
-		return answer{}, err
-	}
-	if part {
+func (s *server) getBoard(c *call, q boardQuery) (answer, error) {
+	span, limit := time.Duration(q.Span), q.Limit
+	if q.Part {
 		return answer{status: http.StatusOK, body: s.ownPart(c.ctx(), span, limit)}, nil
 	}
+
 	s.boards.mu.Lock()
 	defer s.boards.mu.Unlock()
 	b := &s.boards
@@ -111,21 +117,6 @@ func (s *server) getBoard(c *call) (answer, error) {
 		b.board, b.span, b.limit, b.at = board, span, limit, time.Now()
 	}
 	return answer{status: http.StatusOK, body: b.board}, nil
-}
-
-func boardSpan(c *call) (time.Duration, error) {
-	if !c.query.Has("span") {
-		return usualBoardSpan, nil
-	}
-	text := c.query.Get("span")
-	span, err := time.ParseDuration(text)
-	if err != nil {
-		return 0, task.Invalid(task.CodeBadValue, "span", "%s is not a duration such as 10m", task.Quote(text))
-	}
-	if span <= 0 || span > mostBoardSpan {
-		return 0, task.Invalid(task.CodeOutOfRange, "span", "%s is not between 1ms and 24h", text)
-	}
-	return span, nil
 }
 
 func (s *server) ownPart(ctx context.Context, span time.Duration, limit int) task.BoardPart {

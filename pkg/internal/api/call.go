@@ -27,12 +27,9 @@ type call struct {
 	route *route
 	query url.Values
 	body  []byte
-	match int64 // If-Match: the revision asked for; 0 if none
-	fresh bool  // If-None-Match: *
-
-	dry    bool           // nothing is written
-	ticks  int            // how many ticks a dry run lists
-	change *client.Change // what a dry run found
+	match int64                       // If-Match: the revision asked for; 0 if none
+	fresh bool                        // If-None-Match: *
+	serve func(*call) (answer, error) // with the parameters
 }
 
 // answer is what a handler answers; none if it wrote by itself.
@@ -46,13 +43,13 @@ type answer struct {
 func (s *server) read(w http.ResponseWriter, r *http.Request, rt *route) (*call, error) {
 	c := &call{s: s, w: w, r: r, route: rt}
 	var err error
-	if c.query, err = readQuery(r, rt); err != nil {
+	if c.query, err = rt.handler.query.readQuery(r); err != nil {
+		return nil, err
+	}
+	if c.serve, err = rt.handler.prepare(c.query); err != nil {
 		return nil, err
 	}
 	if err := c.readConditions(); err != nil {
-		return nil, err
-	}
-	if err := c.readDryRun(); err != nil {
 		return nil, err
 	}
 	if c.body, err = readBody(w, r, rt); err != nil {
@@ -60,34 +57,6 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, rt *route) (*call,
 	}
 	return c, nil
 }
-
-// readQuery parses the query and refuses what the route does not know.
-func readQuery(r *http.Request, rt *route) (url.Values, error) {
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, fail(http.StatusBadRequest, client.CodeBadParameter, "the query cannot be parsed: %s", short(err.Error()))
-	}
-	for name, values := range q {
-		known := slices.ContainsFunc(rt.params, func(p param) bool { return p.name == name })
-		if !known {
-			return nil, task.Invalid(task.CodeUnknown, cutField(name), "is not a parameter of this route")
-		}
-		if len(values) > 1 {
-			return nil, task.Invalid(task.CodeDuplicate, name, "stands there %d times", len(values))
-		}
-		if !printable(values[0]) {
-			return nil, task.Invalid(task.CodeBadValue, name, "%s contains control characters or is not UTF-8", task.Quote(values[0]))
-		}
-	}
-	return q, nil
-}
-
-func printable(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}
-
-// cutField shortens a field's name that a caller made up.
-func cutField(name string) string { return strings.Trim(task.Quote(name), `"`) }
 
 // readConditions parses If-Match and If-None-Match. A condition that the route
 // does not know is refused: passing over it would do what was not asked for.
@@ -193,49 +162,6 @@ func (c *call) decode(v any) error {
 		return nil
 	}
 	return task.DecodeStrict(c.body, v)
-}
-
-// int is a parameter that is a whole number in a range.
-func (c *call) int(name string, otherwise, low, high int) (int, error) {
-	if !c.query.Has(name) {
-		return otherwise, nil
-	}
-	text := c.query.Get(name)
-	v, err := strconv.Atoi(text)
-	if err != nil {
-		return 0, task.Invalid(task.CodeBadValue, name, "%s is not a whole number", task.Quote(text))
-	}
-	if v < low || v > high {
-		return 0, task.Invalid(task.CodeOutOfRange, name, "%d is not between %d and %d", v, low, high)
-	}
-	return v, nil
-}
-
-// bool is a parameter that is true or false; absent, it is false.
-func (c *call) bool(name string) (bool, error) {
-	if !c.query.Has(name) {
-		return false, nil
-	}
-	switch v := c.query.Get(name); v {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
-	default:
-		return false, task.Invalid(task.CodeBadValue, name, "%s is neither true nor false", task.Quote(v))
-	}
-}
-
-// time is a parameter that is an instant.
-func (c *call) time(name string, otherwise task.Time) (task.Time, error) {
-	if !c.query.Has(name) {
-		return otherwise, nil
-	}
-	var t task.Time
-	if err := t.UnmarshalText([]byte(c.query.Get(name))); err != nil {
-		return t, task.Under(name, err)
-	}
-	return t, checkTime(name, t)
 }
 
 // checkTime refuses times outside the years that schedules know.

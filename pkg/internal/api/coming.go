@@ -16,24 +16,30 @@ type ahead struct {
 	sched *schedule.Schedule
 }
 
+// comingQuery are the parameters of a list of ticks to come.
+type comingQuery struct {
+	nameQuery
+	From    task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
+	Until   task.Time `query:"until" format:"date-time" doc:"No ticks later than this time. Default: any."`
+	Failing bool      `query:"failing" default:"false" doc:"Only of tasks of which a run has used up its attempts, and none has succeeded since."`
+	PageQuery
+}
+
 // comingTicks serves the next ticks of many tasks, merged in the order of time.
 // It holds no more of them than a page has.
-func (s *server) comingTicks(c *call) (answer, error) {
-	f, err := c.taskFilter()
+func (s *server) comingTicks(c *call, q comingQuery) (answer, error) {
+	f, err := c.taskFilter(q.nameQuery)
 	if err != nil {
 		return answer{}, err
 	}
-	p, err := c.paging()
+	f.failing = q.Failing
+	p, err := c.paging(q.PageQuery)
 	if err != nil {
 		return answer{}, err
 	}
-	from, err := c.time("from", s.now())
-	if err != nil {
-		return answer{}, err
-	}
-	until, err := c.time("until", task.Time{})
-	if err != nil {
-		return answer{}, err
+	from, until := q.From, q.Until
+	if from.IsZero() {
+		from = s.now()
 	}
 	if !until.IsZero() && !until.After(from.Time) {
 		return answer{}, task.Invalid(task.CodeBadTime, "until", "%s is not after from, %s", until.Format(time.RFC3339), from.Format(time.RFC3339))
@@ -49,7 +55,7 @@ func (s *server) comingTicks(c *call) (answer, error) {
 	err = s.eachEntry(c.ctx(), f, func(refs []store.Ref, entries []*task.Entry) error {
 		for i, e := range entries {
 			if e != nil {
-				lookAhead(c.ctx(), &first, refs[i], e, from.Time, until.Time, !c.query.Has("from"))
+				lookAhead(c.ctx(), &first, refs[i], e, from.Time, until.Time, q.From.IsZero())
 			}
 		}
 		return c.ctx().Err()

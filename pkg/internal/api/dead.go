@@ -13,7 +13,7 @@ import (
 )
 
 // answerDeadOf serves the dead runs of a task.
-func (s *server) answerDeadOf(c *call, ref store.Ref, p paging, f runFilter) (answer, error) {
+func (s *server) answerDeadOf(c *call, ref store.Ref, p paging, f runFilter, q runsQuery) (answer, error) {
 	dead, err := s.Store.DeadRuns(c.ctx(), ref)
 	if err != nil {
 		return answer{}, err
@@ -30,11 +30,11 @@ func (s *server) answerDeadOf(c *call, ref store.Ref, p paging, f runFilter) (an
 		}
 	}
 	slices.SortFunc(runs, newest)
-	return answerRuns(c, p, runs, false)
+	return s.answerRuns(c, q, p, runs, false)
 }
 
 // answerDead serves the dead runs of a namespace, or of all ("").
-func (s *server) answerDead(c *call, ns string, p paging, f runFilter) (answer, error) {
+func (s *server) answerDead(c *call, ns string, p paging, f runFilter, q runsQuery) (answer, error) {
 	var found []task.Run
 	more := false
 	const chunk = 16 // shards; bounds what is held at once
@@ -53,7 +53,7 @@ func (s *server) answerDead(c *call, ns string, p paging, f runFilter) (answer, 
 			found, more = found[:p.limit], true
 		}
 	}
-	return answerRuns(c, p, found, more)
+	return s.answerRuns(c, q, p, found, more)
 }
 
 // deadRun finds a dead run by its id, or by the beginning of one.

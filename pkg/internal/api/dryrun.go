@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -9,23 +10,32 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const (
-	dryRunAbout = "With dry_run=true everything is checked, nothing is written, and the answer tells in dry_run what would change."
+const dryRunAbout = "With dry_run=true everything is checked, nothing is written, and the answer tells in dry_run what would change."
 
-	defaultTicks = 10
-	maxTicks     = 2 * mostTicks // of before and after
-)
+// dryRunQuery are the parameters of routes that can do without writing.
+type dryRunQuery struct {
+	DryRun bool `query:"dry_run" default:"false" doc:"Everything is checked, and nothing is written."`
+	Ticks  int  `query:"ticks" minimum:"0" maximum:"4000" default:"10" doc:"With dry_run: how many of the ticks that come, go or move are listed; with 0 none are looked for."`
+}
 
-// readDryRun reads whether the request is a dry run, and how many ticks it is to
-// list. Routes that cannot do without writing do not have the parameters.
-func (c *call) readDryRun() (err error) {
-	if c.dry, err = c.bool(dryRunParam.name); err == nil {
-		c.ticks, err = c.int(ticksParam.name, defaultTicks, 0, maxTicks)
+// Check refuses a number of ticks without a dry run.
+func (q *dryRunQuery) Check(given url.Values) error {
+	if !q.DryRun && given.Has("ticks") {
+		return task.Invalid(task.CodeBadValue, "ticks", "is for dry_run=true")
 	}
-	if err == nil && !c.dry && c.query.Has(ticksParam.name) {
-		err = task.Invalid(task.CodeBadValue, ticksParam.name, "is for %s=true", dryRunParam.name)
-	}
-	return err
+	return nil
+}
+
+// taskWrite is a request that changes a task, or asks what it would change.
+type taskWrite struct {
+	*call
+	dry    bool           // nothing is written
+	ticks  int            // how many ticks a dry run lists
+	change *client.Change // what a dry run found
+}
+
+func (c *call) write(q dryRunQuery) *taskWrite {
+	return &taskWrite{call: c, dry: q.DryRun, ticks: q.Ticks}
 }
 
 // unborn is a new task as it would be: nobody knows its uid, which is made when it
@@ -43,12 +53,12 @@ func over(old, st store.Stored) store.Stored {
 }
 
 // would is the change that makes of old, nil if nothing is there, what st is.
-func (c *call) would(old *store.Stored, st store.Stored, result string) *client.Change {
+func (s *server) would(old *store.Stored, st store.Stored, result string, ticks int) *client.Change {
 	ch := &client.Change{Result: result, Fields: []client.FieldChange{}}
 	if result == client.Unchanged {
 		return ch
 	}
-	now := c.s.now()
+	now := s.now()
 	var before *task.Entry
 	is := shownAs(st.Task.Spec, &st.Entry, now.Time)
 	if old == nil {
@@ -60,8 +70,8 @@ func (c *call) would(old *store.Stored, st store.Stored, result string) *client.
 		}
 		ch.Fields = task.Compare(was, is)
 	}
-	if c.ticks > 0 {
-		ch.Ticks = compareTicks(before, &st.Entry, now, c.ticks)
+	if ticks > 0 {
+		ch.Ticks = compareTicks(before, &st.Entry, now, ticks)
 	}
 	return ch
 }
@@ -86,8 +96,8 @@ func stated(s task.Spec) []client.FieldChange {
 }
 
 // wouldDelete answers a dry run of a delete.
-func (c *call) wouldDelete(ref store.Ref) (answer, error) {
-	st, err := c.s.Store.Task(c.ctx(), ref)
+func (s *server) wouldDelete(c *taskWrite, ref store.Ref) (answer, error) {
+	st, err := s.Store.Task(c.ctx(), ref)
 	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil
 	}
@@ -99,7 +109,7 @@ func (c *call) wouldDelete(ref store.Ref) (answer, error) {
 	}
 	c.change = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
 	if c.ticks > 0 {
-		c.change.Ticks = compareTicks(entryIn(&st), nil, c.s.now(), c.ticks)
+		c.change.Ticks = compareTicks(entryIn(&st), nil, s.now(), c.ticks)
 	}
-	return c.answerTask(http.StatusOK, st, client.Deleted)
+	return s.answerTask(c, http.StatusOK, st, client.Deleted)
 }

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -38,20 +37,26 @@ const eventsAbout = "With Accept: text/event-stream it is a stream of server-sen
 	"Last-Event-ID say. Each message is one event, its id the event's; an id alone, and a comment, are signs of life. Otherwise it is a page, " +
 	"which ends with what has happened by now: after=<last> is the next one. Events last as long as etcd keeps its revisions; an event of the kind gap says what is missing."
 
-var eventParams = []param{
-	{"after", "The id of an event, or last of a page: only what came after it. Last-Event-ID goes before it.", huma.Schema{Type: huma.TypeString}},
-	{"since", "Only what happened from this time on, or a few seconds before. Not together with after.", huma.Schema{Type: huma.TypeString, Format: "date-time"}},
-	{"kind", "Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are told only if they are asked for.", huma.Schema{Type: huma.TypeString}},
-	limitParam,
+// eventsQuery are the parameters of events.
+type eventsQuery struct {
+	Task  string    `query:"task" doc:"The name of a task."`
+	After string    `query:"after" doc:"The id of an event, or last of a page: only what came after it. Last-Event-ID goes before it."`
+	Since task.Time `query:"since" format:"date-time" doc:"Only what happened from this time on, or a few seconds before. Not together with after."`
+	Kind  *string   `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are told only if they are asked for."`
+	Limit int       `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"How many items a page has at most."`
+}
+
+// Check refuses two places to begin at.
+func (q *eventsQuery) Check(given url.Values) error {
+	if given.Has("after") && given.Has("since") {
+		return task.Invalid(task.CodeBadValue, "since", "not together with after")
+	}
+	return nil
 }
 
 // listEvents serves events, as a stream or as a page.
-func (s *server) listEvents(c *call) (answer, error) {
-	q, f, err := c.eventQuery()
-	if err != nil {
-		return answer{}, err
-	}
-	limit, err := c.int("limit", defaultLimit, 1, maxLimit)
+func (s *server) listEvents(c *call, query eventsQuery) (answer, error) {
+	q, f, err := s.eventQuery(c, query)
 	if err != nil {
 		return answer{}, err
 	}
@@ -66,7 +71,7 @@ func (s *server) listEvents(c *call) (answer, error) {
 	if wantsStream(c.r) {
 		return answer{}, s.streamEvents(c, q)
 	}
-	return s.pageOfEvents(c, q, limit)
+	return s.pageOfEvents(c, q, query.Limit)
 }
 
 func wantsStream(r *http.Request) bool {
@@ -77,13 +82,13 @@ func wantsStream(r *http.Request) bool {
 }
 
 // eventQuery reads which events are asked for.
-func (c *call) eventQuery() (q store.EventQuery, f task.EventFilter, err error) {
+func (s *server) eventQuery(c *call, query eventsQuery) (q store.EventQuery, f task.EventFilter, err error) {
 	if c.r.PathValue("ns") != "" {
 		if f.Namespace, err = c.namespace(); err != nil {
 			return q, f, err
 		}
 	}
-	if f.Task = c.query.Get("task"); f.Task != "" {
+	if f.Task = query.Task; f.Task != "" {
 		if f.Namespace == "" {
 			return q, f, task.Invalid(task.CodeBadValue, "task", "%s: the events of a task are those of /v1/namespaces/{ns}/events", task.Quote(f.Task))
 		}
@@ -91,15 +96,15 @@ func (c *call) eventQuery() (q store.EventQuery, f task.EventFilter, err error) 
 			return q, f, err
 		}
 	}
-	if c.query.Has("kind") {
-		f.Kinds = strings.Split(c.query.Get("kind"), ",")
+	if query.Kind != nil {
+		f.Kinds = strings.Split(*query.Kind, ",")
 		for _, k := range f.Kinds {
 			if !slices.Contains(task.EventKinds(), k) {
 				return q, f, task.NoneOf(task.CodeBadValue, "kind", k, task.EventKinds()...)
 			}
 		}
 	}
-	after, field := c.query.Get("after"), "after"
+	after, field := query.After, "after"
 	if id := c.r.Header.Get("Last-Event-ID"); id != "" {
 		after, field = id, "Last-Event-ID"
 	}
@@ -110,21 +115,14 @@ func (c *call) eventQuery() (q store.EventQuery, f task.EventFilter, err error) 
 			return q, f, task.Invalid(task.CodeBadValue, field, "%s is not the id of an event, such as 1234 or 1234.2", task.Quote(after))
 		}
 		q.After = &p
-	case c.query.Has("since"):
-		at, err := c.time("since", task.Time{})
-		if err != nil {
-			return q, f, err
-		}
-		p, err := c.s.Store.PlaceOf(c.ctx(), at.Time)
+	case !query.Since.IsZero():
+		p, err := s.Store.PlaceOf(c.ctx(), query.Since.Time)
 		if err != nil {
 			return q, f, err
 		}
 		q.After = &p
 	case !wantsStream(c.r):
 		q.After = &task.Place{}
-	}
-	if c.query.Has("after") && c.query.Has("since") {
-		err = task.Invalid(task.CodeBadValue, "since", "not together with after")
 	}
 	return q, f, err
 }

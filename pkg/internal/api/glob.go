@@ -15,24 +15,25 @@ type globs []string
 // takes to match a name grows with both, and a list has many names.
 const maxGlob, maxGlobs = 4 * task.MaxName, 1000
 
-// readGlobs reads patterns separated by commas, which no name has.
-func readGlobs(text string) (globs, error) {
-	if text == "" {
-		return nil, nil
+// UnmarshalText reads patterns separated by commas, which no name has.
+func (g *globs) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return nil
 	}
-	g := globs(strings.Split(text, ","))
-	if len(g) > maxGlobs {
-		return nil, task.Invalid(task.CodeTooMany, "name", "%d patterns are more than %d", len(g), maxGlobs)
+	list := globs(strings.Split(string(text), ","))
+	if len(list) > maxGlobs {
+		return task.Invalid(task.CodeTooMany, "", "%d patterns are more than %d", len(list), maxGlobs)
 	}
-	for _, p := range g {
+	for _, p := range list {
 		if len(p) > maxGlob {
-			return nil, task.Invalid(task.CodeTooLong, "name", "%s: %d bytes are more than %d", task.Quote(p), len(p), maxGlob)
+			return task.Invalid(task.CodeTooLong, "", "%s: %d bytes are more than %d", task.Quote(p), len(p), maxGlob)
 		}
 		if _, err := path.Match(p, ""); err != nil || p == "" || strings.Count(p, "/") > 1 {
-			return nil, task.Invalid(task.CodeBadValue, "name", "%s is not a pattern of names: use *, ? and [a-z]", task.Quote(p))
+			return task.Invalid(task.CodeBadValue, "", "%s is not a pattern of names: use *, ? and [a-z]", task.Quote(p))
 		}
 	}
-	return g, nil
+	*g = list
+	return nil
 }
 
 // match reports whether the patterns let a task pass.

@@ -145,7 +145,7 @@ const togethers = 3
 
 // together settles items of different names.
 func (b *batch) together(ctx context.Context, items []*item) {
-	if b.dry {
+	if b.query.DryRun {
 		b.pretend(ctx, items)
 		return
 	}
@@ -188,7 +188,7 @@ func (b *batch) pretend(ctx context.Context, items []*item) {
 	}
 	for _, it := range items {
 		if it.err == nil {
-			it.change = b.c.would(it.old(), it.st, it.result)
+			it.change = b.would(it.old(), it.st, it.result, b.query.Ticks)
 		}
 	}
 }
@@ -275,7 +275,7 @@ func (b *batch) become(it *item) (err error) {
 	old, err := it.found.Stored, it.found.Err
 	broken := entryBroken(old, err)
 	switch {
-	case b.createOnly:
+	case b.query.CreateOnly:
 		return fmt.Errorf("create task %s: %w", it.ref, task.ErrExists)
 	case err != nil && !broken:
 		return err
@@ -293,12 +293,12 @@ func (b *batch) become(it *item) (err error) {
 // alone settles those that are left one by one, as requests of their own would.
 func (b *batch) alone(ctx context.Context, items []*item) {
 	c := *b.c
-	c.r, c.fresh = c.r.WithContext(ctx), b.createOnly
+	c.r, c.fresh = c.r.WithContext(ctx), b.query.CreateOnly
 	for _, it := range items {
 		if it.result != "" {
 			continue
 		}
-		st, result, err := b.apply(&c, it.ref, it.spec)
+		st, result, err := b.apply(&taskWrite{call: &c}, it.ref, it.spec)
 		if err != nil {
 			it.fail(err)
 			continue
@@ -310,7 +310,7 @@ func (b *batch) alone(ctx context.Context, items []*item) {
 // render writes the answer.
 func (b *batch) render(ctx context.Context, g *group) {
 	var views map[*item]*client.Task
-	if b.full {
+	if b.query.Full {
 		views = b.shown(ctx, g)
 	}
 	var out bytes.Buffer

@@ -5,31 +5,63 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const maxTail = 100_000
+// logsQuery are the parameters of an output.
+type logsQuery struct {
+	Attempt int   `query:"attempt" minimum:"1" maximum:"100" doc:"Counted from 1. Default: the latest that has any."`
+	Tail    int   `query:"tail" minimum:"1" maximum:"100000" doc:"The last so many lines only, and what follows them."`
+	From    int64 `query:"from" minimum:"0" doc:"Not the first so many bytes. Not together with tail."`
+	Follow  bool  `query:"follow" default:"false" doc:"Go on with what is written, until the attempt has ended."`
+	Times   bool  `query:"times" default:"false" doc:"Lines of JSON with the time of each line of output."`
+}
+
+// Check refuses parts of an output that contradict each other.
+func (q *logsQuery) Check(given url.Values) error {
+	if q.Tail > 0 && given.Has("from") {
+		return task.Invalid(task.CodeBadValue, "from", "not together with tail")
+	}
+	return nil
+}
+
+// values are the parameters as another node is to be asked with them.
+func (q logsQuery) values() url.Values {
+	v := url.Values{}
+	if q.Attempt > 0 {
+		v.Set("attempt", strconv.Itoa(q.Attempt))
+	}
+	if q.Tail > 0 {
+		v.Set("tail", strconv.Itoa(q.Tail))
+	}
+	if q.From > 0 {
+		v.Set("from", strconv.FormatInt(q.From, 10))
+	}
+	if q.Follow {
+		v.Set("follow", "true")
+	}
+	if q.Times {
+		v.Set("times", "true")
+	}
+	return v
+}
 
 // runLogs serves the output of an attempt: from this node's spool, or from the
 // node that ran it.
-func (s *server) runLogs(c *call) (answer, error) {
+func (s *server) runLogs(c *call, q logsQuery) (answer, error) {
 	ref, id, err := c.refAndRun()
 	if err != nil {
 		return answer{}, err
 	}
-	number, err := c.int("attempt", 0, 1, task.MaxAttempts)
-	if err != nil {
-		return answer{}, err
-	}
-	follow, part, err := c.logPart()
+	follow, part, err := logPartOf(c, q)
 	if err != nil {
 		return answer{}, err
 	}
@@ -50,7 +82,7 @@ func (s *server) runLogs(c *call) (answer, error) {
 		return answer{}, fail(http.StatusNotFound, client.CodeNoLogs, "run %s has %d parts, and no output but theirs", run.ID, run.Fan.Count).
 			withHint("one of them: " + task.PartID(run.ID, run.Fan.Numbers()[0]))
 	}
-	attempt, err := attemptOf(run, number)
+	attempt, err := attemptOf(run, q.Attempt)
 	if err != nil {
 		return answer{}, err
 	}
@@ -71,39 +103,25 @@ func (s *server) runLogs(c *call) (answer, error) {
 		return answer{}, err
 	}
 	if !follow {
-		return answer{}, s.forward(c, target, run, attempt)
+		return answer{}, s.forward(c, target, run, attempt, q)
 	}
 	life, cancel := s.untilRefused(c)
 	defer cancel()
 	c.r = c.r.WithContext(life)
-	return answer{}, s.forward(c, target, run, attempt)
+	return answer{}, s.forward(c, target, run, attempt, q)
 }
 
-// logPart reads which part of an output is asked for, and whether to go on.
-func (c *call) logPart() (follow bool, p logPart, err error) {
-	if p.tail, err = c.int("tail", 0, 1, maxTail); err != nil {
-		return false, p, err
-	}
-	from, err := c.int("from", 0, 0, math.MaxInt)
-	if err != nil {
-		return false, p, err
-	}
-	p.from = int64(from)
-	if follow, err = c.bool("follow"); err != nil {
-		return false, p, err
-	}
-	if p.times, err = c.bool("times"); err != nil {
-		return false, p, err
-	}
+// logPartOf is which part of an output is asked for, and whether to go on.
+func logPartOf(c *call, q logsQuery) (follow bool, p logPart, err error) {
+	p = logPart{tail: q.Tail, from: q.From, times: q.Times}
+	ranges := len(c.r.Header.Values("Range")) > 0
 	switch {
-	case p.tail > 0 && c.query.Has("from"):
-		err = task.Invalid(task.CodeBadValue, "from", "not together with tail")
-	case follow && len(c.r.Header.Values("Range")) > 0:
+	case q.Follow && ranges:
 		err = task.Invalid(task.CodeBadValue, "Range", "not together with follow; use from")
-	case p.times && len(c.r.Header.Values("Range")) > 0:
+	case q.Times && ranges:
 		err = task.Invalid(task.CodeBadValue, "Range", "not together with times; use from")
 	}
-	return follow && c.r.Method == http.MethodGet, p, err
+	return q.Follow && c.r.Method == http.MethodGet, p, err
 }
 
 // attemptOf is an attempt of a run that was given to a node: number n, or the
@@ -199,14 +217,9 @@ func away(node string) *failure {
 }
 
 // forward passes the request on to the node that has the output.
-func (s *server) forward(c *call, target task.Node, run task.Run, attempt task.Attempt) error {
-	q := url.Values{"attempt": {fmt.Sprint(attempt.Attempt)}}
-	for _, name := range []string{"tail", "from", "follow", "times"} {
-		if c.query.Has(name) {
-			q.Set(name, c.query.Get(name))
-		}
-	}
-	err := s.forwardRead(c, target, q, "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+func (s *server) forward(c *call, target task.Node, run task.Run, attempt task.Attempt, q logsQuery) error {
+	q.Attempt = attempt.Attempt
+	err := s.forwardRead(c, target, q.values(), "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
 	if err != nil {
 		f := away(attempt.Node).because(err)
 		f.Detail += ": " + short(err.Error())

@@ -14,19 +14,21 @@ const (
 // localLayout is an instant in a zone with its offset.
 const localLayout = "2006-01-02T15:04:05.000Z07:00"
 
+// nextQuery are the parameters of the next ticks of a task.
+type nextQuery struct {
+	Count int       `query:"count" minimum:"1" maximum:"1000" default:"5" doc:"How many ticks."`
+	From  task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
+}
+
 // nextTicks serves the next ticks of a task.
-func (s *server) nextTicks(c *call) (answer, error) {
+func (s *server) nextTicks(c *call, q nextQuery) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	count, err := c.int("count", defaultCount, 1, maxCount)
-	if err != nil {
-		return answer{}, err
-	}
-	from, err := c.time("from", s.now())
-	if err != nil {
-		return answer{}, err
+	count, from := q.Count, q.From
+	if from.IsZero() {
+		from = s.now()
 	}
 	st, err := s.Store.Task(c.ctx(), ref)
 	if err != nil {

@@ -64,9 +64,7 @@ func (d *document) add(rt *route) {
 		op.Parameters = append(op.Parameters, &huma.Param{Name: m[1], In: "path", Required: true,
 			Description: pathParams[m[1]], Schema: &huma.Schema{Type: huma.TypeString}})
 	}
-	for _, p := range rt.params {
-		op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "query", Description: p.doc, Schema: &p.schema})
-	}
+	op.Parameters = append(op.Parameters, rt.handler.query.describe(d.schemas)...)
 	header := func(name, about string) {
 		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "header", Description: about, Schema: &huma.Schema{Type: huma.TypeString}})
 	}

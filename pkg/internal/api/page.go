@@ -12,12 +12,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The sizes of a page.
-const (
-	defaultLimit = 500
-	maxLimit     = 5000
-)
-
 // pageSigner makes page tokens that are good for one list of one cluster: the
 // place to go on from, and a sum over it, the list and its filters. Any node
 // reads what another made.
@@ -63,16 +57,20 @@ type paging struct {
 	limit int
 }
 
-func (c *call) paging() (paging, error) {
-	limit, err := c.int("limit", defaultLimit, 1, maxLimit)
-	if err != nil {
-		return paging{}, err
+// PageQuery are the parameters of a list that has pages.
+type PageQuery struct {
+	Limit int     `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"How many items a page has at most."`
+	Page  *string `query:"page" doc:"The token in next of the page before."`
+}
+
+func (c *call) paging(q PageQuery) (paging, error) {
+	p := paging{list: listOf(c), limit: q.Limit}
+	if q.Page == nil {
+		return p, nil
 	}
-	token, has := c.query.Get("page"), c.query.Has("page")
-	p := paging{list: listOf(c), limit: limit}
-	if has {
-		p.after, err = c.s.pages.open(p.list, token)
-	}
+
+	var err error
+	p.after, err = c.s.pages.open(p.list, *q.Page)
 	return p, err
 }
 

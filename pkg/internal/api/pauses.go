@@ -156,7 +156,7 @@ func (s *server) pauseTask(c *call) (answer, error) {
 	if err := s.checkPause(&ask); err != nil {
 		return answer{}, err
 	}
-	return s.edited(c, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
+	return s.edited(&taskWrite{call: c}, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
 		shown.Paused = true
 		if !ask.Until.IsZero() {
 			shown.PausedUntil = ask.Until
@@ -199,13 +199,13 @@ func (s *server) checkPause(ask *client.PauseRequest) error {
 
 // resumeTask serves resume.
 func (s *server) resumeTask(c *call) (answer, error) {
-	return s.edited(c, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
+	return s.edited(&taskWrite{call: c}, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
 		return unpaused(spec), nil
 	}})
 }
 
 // edited answers with the task in the path after a change.
-func (s *server) edited(c *call, ed edit) (answer, error) {
+func (s *server) edited(c *taskWrite, ed edit) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
@@ -214,5 +214,5 @@ func (s *server) edited(c *call, ed edit) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return c.answerTask(http.StatusOK, st, result)
+	return s.answerTask(c, http.StatusOK, st, result)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,30 +34,73 @@ type runFilter struct {
 	last   *task.Run // none behind it; nil: as far as there are any
 }
 
-func (c *call) runFilter(p paging) (f runFilter, err error) {
-	if text := c.query.Get("state"); text != "" {
-		for name := range strings.SplitSeq(text, ",") {
-			s := task.State(strings.TrimSpace(name))
-			if !s.Known() {
-				return f, task.NoneOf(task.CodeBadValue, "state", name, task.StateNames()...)
-			}
-			f.states = append(f.states, s)
+// runsQuery are the parameters that all lists of runs have.
+type runsQuery struct {
+	State    stateList `query:"state" doc:"States, separated by commas."`
+	Node     string    `query:"node" doc:"The node that runs it, or ran it last."`
+	Parts    bool      `query:"parts" default:"false" doc:"The parts of runs, too: each like a run of its own. With node they are listed anyway."`
+	Dead     bool      `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost and have no attempt left, as long as nobody had them run again or dismissed them."`
+	Since    task.Time `query:"since" format:"date-time" doc:"Only runs of ticks from this time on; of a manual run it is when it was asked for."`
+	Until    task.Time `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
+	Progress bool      `query:"progress" default:"false" doc:"Of active runs also how far they are, as they say themselves: their nodes are asked, for a second at most."`
+	PageQuery
+}
+
+// selectedRunsQuery are the parameters of the runs of many tasks.
+type selectedRunsQuery struct {
+	Selector selectorText `query:"selector" doc:"Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\"."`
+	runsQuery
+}
+
+// namespaceRunsQuery are the parameters of the runs of a namespace.
+type namespaceRunsQuery struct {
+	Task string `query:"task" doc:"The name of a task."`
+	selectedRunsQuery
+}
+
+// Check refuses two ways to select tasks.
+func (q *namespaceRunsQuery) Check(url.Values) error {
+	if q.Task == "" {
+		return nil
+	}
+	if err := task.CheckName("task", q.Task); err != nil {
+		return err
+	}
+	if q.Selector.Selector != nil {
+		return task.Invalid(task.CodeBadValue, "selector", "cannot be used together with task")
+	}
+	return nil
+}
+
+// stateList is a list of states; nil is any.
+type stateList []task.State
+
+// UnmarshalText reads states that are separated by commas.
+func (l *stateList) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+
+	for name := range strings.SplitSeq(string(text), ",") {
+		s := task.State(strings.TrimSpace(name))
+		if !s.Known() {
+			return task.NoneOf(task.CodeBadValue, "", name, task.StateNames()...)
+		}
+		*l = append(*l, s)
+	}
+	return nil
+}
+
+// filter returns what is asked for of the page p.
+func (q runsQuery) filter(p paging) (f runFilter, err error) {
+	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts}
+	if f.node != "" {
+		f.parts = true // a run that has some is on no node, they are
+		if err := task.CheckName("node", f.node); err != nil {
+			return f, err
 		}
 	}
-	if f.parts, err = c.bool("parts"); err != nil {
-		return f, err
-	}
-	if f.node = c.query.Get("node"); f.node != "" {
-		f.parts = true // a run that has some is on no node, they are
-		err = task.CheckName("node", f.node)
-	}
-	if err == nil {
-		f.since, err = c.time("since", task.Time{})
-	}
-	if err == nil {
-		f.until, err = c.time("until", task.Time{})
-	}
-	if err == nil && p.after != "" {
+	if p.after != "" {
 		f.after, err = parseRunCursor(p.after)
 	}
 	return f, err
@@ -66,19 +110,15 @@ func (c *call) runFilter(p paging) (f runFilter, err error) {
 type taskSet map[string]bool
 
 // selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose
-// labels match the request's selector. It returns nil if the request has no selector.
-func (c *call) selectedTasks(ns string) (taskSet, error) {
-	selector, err := task.ParseSelector(c.query.Get("selector"))
-	if err != nil {
-		return nil, task.Under("selector", err)
-	}
+// labels match a selector. It returns nil if there is no selector.
+func (s *server) selectedTasks(ctx context.Context, ns string, selector task.Selector) (taskSet, error) {
 	if selector == nil {
 		return nil, nil
 	}
 
 	selected := taskSet{}
 	for p := (paging{limit: maxScan}); ; {
-		found, after, err := c.s.byName(c.ctx(), taskFilter{namespace: ns, selector: selector}, p)
+		found, after, err := s.byName(ctx, taskFilter{namespace: ns, selector: selector}, p)
 		if err != nil {
 			return nil, err
 		}
@@ -129,14 +169,12 @@ func ranOn(r task.Run, node string) bool {
 
 // answerRuns answers with the page of runs that begins list, which is sorted.
 // more: there are others behind the list.
-func answerRuns(c *call, p paging, list []task.Run, more bool) (answer, error) {
+func (s *server) answerRuns(c *call, q runsQuery, p paging, list []task.Run, more bool) (answer, error) {
 	if len(list) > p.limit {
 		list, more = list[:p.limit], true
 	}
-	if progress, err := c.bool("progress"); err != nil {
-		return answer{}, err
-	} else if progress {
-		c.s.tellRuns(c, list)
+	if q.Progress {
+		s.tellRuns(c, list)
 	}
 	for i := range list {
 		list[i] = inBrief(list[i])
@@ -149,28 +187,25 @@ func answerRuns(c *call, p paging, list []task.Run, more bool) (answer, error) {
 }
 
 // listTaskRuns serves the runs of a task.
-func (s *server) listTaskRuns(c *call) (answer, error) {
+func (s *server) listTaskRuns(c *call, q runsQuery) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerRunsOf(c, ref)
+	return s.answerRunsOf(c, ref, q)
 }
 
-func (s *server) answerRunsOf(c *call, ref store.Ref) (answer, error) {
-	p, err := c.paging()
+func (s *server) answerRunsOf(c *call, ref store.Ref, q runsQuery) (answer, error) {
+	p, err := c.paging(q.PageQuery)
 	if err != nil {
 		return answer{}, err
 	}
-	f, err := c.runFilter(p)
+	f, err := q.filter(p)
 	if err != nil {
 		return answer{}, err
 	}
-	if dead, err := c.bool("dead"); dead || err != nil {
-		if err != nil {
-			return answer{}, err
-		}
-		return s.answerDeadOf(c, ref, p, f)
+	if q.Dead {
+		return s.answerDeadOf(c, ref, p, f, q)
 	}
 	runs, err := s.Store.Runs(c.ctx(), ref)
 	if err != nil {
@@ -190,49 +225,48 @@ func (s *server) answerRunsOf(c *call, ref store.Ref) (answer, error) {
 	}
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
 	slices.SortFunc(runs, newest)
-	return answerRuns(c, p, runs, false)
+	return s.answerRuns(c, q, p, runs, false)
 }
 
-// listRuns serves the runs of many tasks.
-func (s *server) listRuns(c *call) (answer, error) {
-	ns := ""
-	if c.route.path != "/v1/runs" {
-		var err error
-		if ns, err = c.namespace(); err != nil {
-			return answer{}, err
-		}
-		if name := c.query.Get("task"); name != "" {
-			if err := task.CheckName("task", name); err != nil {
-				return answer{}, err
-			}
-			if c.query.Get("selector") != "" {
-				return answer{}, task.Invalid(task.CodeBadValue, "selector", "cannot be used together with task")
-			}
-			return s.answerRunsOf(c, s.Ref(ns, name))
-		}
-	}
-	p, err := c.paging()
+// listAllRuns serves the runs of all namespaces.
+func (s *server) listAllRuns(c *call, q selectedRunsQuery) (answer, error) {
+	return s.answerSelected(c, "", q)
+}
+
+// listRuns serves the runs of a namespace, or of one task of it.
+func (s *server) listRuns(c *call, q namespaceRunsQuery) (answer, error) {
+	ns, err := c.namespace()
 	if err != nil {
 		return answer{}, err
 	}
-	f, err := c.runFilter(p)
+	if q.Task != "" {
+		return s.answerRunsOf(c, s.Ref(ns, q.Task), q.runsQuery)
+	}
+	return s.answerSelected(c, ns, q.selectedRunsQuery)
+}
+
+// answerSelected answers with the runs of the tasks of a namespace ("": of all) that are selected.
+func (s *server) answerSelected(c *call, ns string, selected selectedRunsQuery) (answer, error) {
+	q := selected.runsQuery
+	p, err := c.paging(q.PageQuery)
 	if err != nil {
 		return answer{}, err
 	}
-	if f.tasks, err = c.selectedTasks(ns); err != nil {
+	f, err := q.filter(p)
+	if err != nil {
 		return answer{}, err
 	}
-	if dead, err := c.bool("dead"); dead || err != nil {
-		if err != nil {
-			return answer{}, err
-		}
-		return s.answerDead(c, ns, p, f)
+	if f.tasks, err = s.selectedTasks(c.ctx(), ns, selected.Selector.Selector); err != nil {
+		return answer{}, err
+	}
+	if q.Dead {
+		return s.answerDead(c, ns, p, f, q)
 	}
 	runs, more, err := s.findRuns(c.ctx(), ns, f, p.limit)
 	if err != nil {
 		return answer{}, err
 	}
-	return answerRuns(c, p, runs, more)
+	return s.answerRuns(c, q, p, runs, more)
 }
 
 // override is old and newer without those of old that newer has as well.

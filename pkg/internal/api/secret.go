@@ -27,18 +27,18 @@ func (s *server) secretRoutes() []*route {
 	one, many := reflect.TypeFor[task.Secret](), reflect.TypeFor[client.List[task.Secret]]()
 	return []*route{
 		{id: "list-all-secrets", method: http.MethodGet, path: "/v1/secrets", tag: "secrets", summary: "List the secrets of all namespaces, without their values",
-			params: []param{limitParam, pageParam}, status: 200, answer: many, serve: s.listSecrets},
+			status: 200, answer: many, handler: Query(s.listSecrets)},
 		{id: "list-secrets", method: http.MethodGet, path: inNamespace + "/secrets", tag: "secrets", summary: "List the secrets of a namespace, without their values",
-			params: []param{limitParam, pageParam}, status: 200, answer: many, serve: s.listSecrets},
+			status: 200, answer: many, handler: Query(s.listSecrets)},
 		{id: "get-secret", method: http.MethodGet, path: ofSecret, tag: "secrets", summary: "Read what is told of a secret: all but its values",
-			status: 200, answer: one, tagged: true, serve: s.getSecret},
+			status: 200, answer: one, tagged: true, handler: NoQuery(s.getSecret)},
 		{id: "set-secret", method: http.MethodPut, path: ofSecret, tag: "secrets", summary: "Set values of a secret, which is made if it is not there",
 			about: setSecretAbout, body: &body{types: []string{jsonType}, of: reflect.TypeFor[client.SecretRequest]()},
-			conditional: true, creates: true, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, serve: s.setSecret},
+			conditional: true, creates: true, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, handler: NoQuery(s.setSecret)},
 		{id: "rotate-secret", method: http.MethodPost, path: ofSecret + "/rotate", tag: "secrets", summary: "Encrypt a secret anew",
-			about: rotateSecretAbout, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, serve: s.rotateSecret},
+			about: rotateSecretAbout, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, handler: NoQuery(s.rotateSecret)},
 		{id: "delete-secret", method: http.MethodDelete, path: ofSecret, tag: "secrets", summary: "Delete a secret",
-			conditional: true, writes: true, status: 204, errors: []int{409}, serve: s.deleteSecret},
+			conditional: true, writes: true, status: 204, errors: []int{409}, handler: NoQuery(s.deleteSecret)},
 	}
 }
 
@@ -55,7 +55,7 @@ func answerSecret(r store.SecretRecord) (answer, error) {
 	return answer{status: http.StatusOK, body: r.Secret, header: http.Header{"Etag": {etag(r.Revision)}}}, nil
 }
 
-func (s *server) listSecrets(c *call) (answer, error) {
+func (s *server) listSecrets(c *call, q PageQuery) (answer, error) {
 	ns := ""
 	if c.r.PathValue("ns") != "" {
 		var err error
@@ -63,7 +63,7 @@ func (s *server) listSecrets(c *call) (answer, error) {
 			return answer{}, err
 		}
 	}
-	p, err := c.paging()
+	p, err := c.paging(q)
 	if err != nil {
 		return answer{}, err
 	}

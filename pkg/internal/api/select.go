@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -19,63 +20,65 @@ type taskFilter struct {
 	paused    bool
 }
 
-// maxRecent is how many past runs a task is listed with at most.
-const maxRecent = 100
+// nameQuery are the parameters that select tasks by their labels and names.
+type nameQuery struct {
+	Selector selectorText `query:"selector" doc:"Labels: \"team = data, env in (prod, staging), !old\"."`
+	Name     globs        `query:"name" doc:"Names or globs of tasks, separated by commas: \"web-*,db\"; with a namespace: \"prod/web-*\"."`
+}
 
-// taskFilter reads the filters of a list of tasks.
-func (c *call) taskFilter() (f taskFilter, err error) {
-	if strings.HasPrefix(c.route.path, inNamespace) {
-		if f.namespace, err = c.namespace(); err != nil {
-			return f, err
-		}
+// selectorText is a selector as it is in a request.
+type selectorText struct{ task.Selector }
+
+// UnmarshalText parses a selector.
+func (s *selectorText) UnmarshalText(text []byte) (err error) {
+	s.Selector, err = task.ParseSelector(string(text))
+	return err
+}
+
+// listQuery are the parameters of a list of tasks.
+type listQuery struct {
+	nameQuery
+	Failing bool      `query:"failing" default:"false" doc:"Only tasks of which a run has used up its attempts, and none has succeeded since."`
+	Paused  bool      `query:"paused" default:"false" doc:"Only tasks that are paused."`
+	Sort    listOrder `query:"sort" enum:"name,next,last,lateness" doc:"name, next, last (the latest first) or lateness (of the last run, the latest first). Default: name."`
+	Recent  int       `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"How many of the last runs each task is listed with."`
+	Brief   bool      `query:"brief" default:"false" doc:"Only what the users wrote: nothing of how the tasks fare."`
+	PageQuery
+}
+
+// listOrder is in which order tasks are asked for; "" is by name.
+type listOrder string
+
+// UnmarshalText reads an order.
+func (o *listOrder) UnmarshalText(text []byte) error {
+	switch *o = listOrder(text); *o {
+	case "", client.SortName, client.SortNext, client.SortLast, client.SortLateness:
+		return nil
 	}
-	if f.selector, err = task.ParseSelector(c.query.Get("selector")); err != nil {
-		return f, task.Under("selector", err)
+	return task.Invalid(task.CodeBadValue, "", "%s is not an order; they are name, next, last and lateness", task.Quote(string(text)))
+}
+
+// taskFilter is the filter of a list of tasks: by the namespace in the path, if there is one.
+func (c *call) taskFilter(q nameQuery) (f taskFilter, err error) {
+	f = taskFilter{names: q.Name, selector: q.Selector.Selector}
+	if c.r.PathValue("ns") != "" {
+		f.namespace, err = c.namespace()
 	}
-	if f.names, err = readGlobs(c.query.Get("name")); err != nil {
-		return f, err
-	}
-	if f.failing, err = c.bool("failing"); err != nil {
-		return f, err
-	}
-	f.paused, err = c.bool("paused")
 	return f, err
 }
 
-// order reads in which order tasks are asked for.
-func (c *call) order() (string, error) {
-	switch o := c.query.Get("sort"); o {
-	case "":
-		return client.SortName, nil
-	case client.SortName, client.SortNext, client.SortLast, client.SortLateness:
-		return o, nil
-	default:
-		return "", task.Invalid(task.CodeBadValue, "sort", "%s is not an order; they are name, next, last and lateness", task.Quote(o))
-	}
-}
-
 // listTasks serves GET of the tasks of a namespace, or of all.
-func (s *server) listTasks(c *call) (answer, error) {
-	f, err := c.taskFilter()
+func (s *server) listTasks(c *call, q listQuery) (answer, error) {
+	f, err := c.taskFilter(q.nameQuery)
 	if err != nil {
 		return answer{}, err
 	}
-	order, err := c.order()
+	f.failing, f.paused = q.Failing, q.Paused
+	p, err := c.paging(q.PageQuery)
 	if err != nil {
 		return answer{}, err
 	}
-	recent, err := c.int("recent", 0, 0, maxRecent)
-	if err != nil {
-		return answer{}, err
-	}
-	brief, err := c.bool("brief")
-	if err != nil {
-		return answer{}, err
-	}
-	p, err := c.paging()
-	if err != nil {
-		return answer{}, err
-	}
+	order := cmp.Or(string(q.Sort), client.SortName)
 	var found []store.Brief
 	var after string
 	if order == client.SortName {
@@ -90,7 +93,7 @@ func (s *server) listTasks(c *call) (answer, error) {
 	for i, b := range found {
 		tasks[i], refs[i] = b.Task(), s.Ref(b.Namespace, b.Name)
 	}
-	if brief {
+	if q.Brief {
 		views := make([]client.Task, len(tasks))
 		for i, t := range tasks {
 			views[i].Task = tidy(t)
@@ -101,7 +104,7 @@ func (s *server) listTasks(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	views, err := s.viewsWith(c.ctx(), tasks, entries, recent)
+	views, err := s.viewsWith(c.ctx(), tasks, entries, q.Recent)
 	if err != nil {
 		return answer{}, err
 	}

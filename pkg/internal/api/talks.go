@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -32,11 +31,10 @@ const (
 	tellsAbout = "Of a run that is active, progress and results are asked of its node, for a second at most."
 )
 
-var (
-	talkParams = []param{{"run", "Only of this run, as namespace/task/id, and with results and checkpoint.",
-		huma.Schema{Type: huma.TypeString}}}
-	progressParam = param{"progress", "Of active runs also how far they are, as they say themselves: their nodes are asked, for a second at most.", truth}
-)
+// talksQuery are the parameters of what attempts say.
+type talksQuery struct {
+	Run *string `query:"run" doc:"Only of this run, as namespace/task/id, and with results and checkpoint."`
+}
 
 // Talks are what the attempts that run on a node say of themselves.
 type Talks interface {
@@ -47,12 +45,12 @@ type Talks interface {
 }
 
 // listTalks serves what this node hears.
-func (s *server) listTalks(c *call) (answer, error) {
+func (s *server) listTalks(c *call, q talksQuery) (answer, error) {
 	out := client.Talks{Node: s.Node, Items: []task.Talk{}}
-	if c.query.Has("run") {
-		words := strings.Split(c.query.Get("run"), "/")
+	if q.Run != nil {
+		words := strings.Split(*q.Run, "/")
 		if len(words) != 3 {
-			return answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(c.query.Get("run")))
+			return answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(*q.Run))
 		}
 		if s.Talks != nil {
 			if t, ok := s.Talks.Talk(words[0], words[1], words[2]); ok {

@@ -16,7 +16,7 @@ import (
 
 // readSpec decodes the body as a spec that belongs under the path's namespace
 // and name; "" takes the body's name.
-func (c *call) readSpec(namespace, name string) (task.Spec, error) {
+func (s *server) readSpec(c *call, namespace, name string) (task.Spec, error) {
 	spec, err := task.DecodeSpec(c.body)
 	if err != nil {
 		return spec, err
@@ -24,7 +24,7 @@ func (c *call) readSpec(namespace, name string) (task.Spec, error) {
 	if spec.Namespace, spec.Name, err = c.identity(namespace, name); err != nil {
 		return spec, err
 	}
-	return spec, c.s.check(&spec)
+	return spec, s.check(&spec)
 }
 
 // identity is where the body's task belongs: the path's namespace and name, from
@@ -85,12 +85,13 @@ func (s *server) trustClock() error {
 }
 
 // createTask serves POST …/tasks.
-func (s *server) createTask(c *call) (answer, error) {
+func (s *server) createTask(request *call, q dryRunQuery) (answer, error) {
+	c := request.write(q)
 	ns, err := c.namespace()
 	if err != nil {
 		return answer{}, err
 	}
-	spec, err := c.readSpec(ns, "")
+	spec, err := s.readSpec(request, ns, "")
 	if err != nil {
 		return answer{}, err
 	}
@@ -98,7 +99,7 @@ func (s *server) createTask(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	a, err := c.answerTask(http.StatusCreated, st, client.Created)
+	a, err := s.answerTask(c, http.StatusCreated, st, client.Created)
 	if err == nil {
 		if c.dry {
 			a.status = http.StatusOK
@@ -110,8 +111,8 @@ func (s *server) createTask(c *call) (answer, error) {
 }
 
 // create writes a new task, once.
-func (s *server) create(c *call, spec task.Spec) (store.Stored, error) {
-	st, err := s.fresh(c, spec)
+func (s *server) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
+	st, err := s.fresh(c.call, spec)
 	if err != nil {
 		return st, err
 	}
@@ -123,7 +124,7 @@ func (s *server) create(c *call, spec task.Spec) (store.Stored, error) {
 			return st, err
 		}
 		st = unborn(st)
-		c.change = c.would(nil, st, client.Created)
+		c.change = s.would(nil, st, client.Created, c.ticks)
 		return st, nil
 	}
 	rev, err := s.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
@@ -168,17 +169,18 @@ func (s *server) getTask(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return c.answerTask(http.StatusOK, st, "")
+	return s.answerTask(&taskWrite{call: c}, http.StatusOK, st, "")
 }
 
 // deleteTask serves DELETE, also of what cannot be decoded.
-func (s *server) deleteTask(c *call) (answer, error) {
+func (s *server) deleteTask(request *call, q dryRunQuery) (answer, error) {
+	c := request.write(q)
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
 	if c.dry {
-		return c.wouldDelete(ref)
+		return s.wouldDelete(c, ref)
 	}
 	err = retryConflict(c.ctx(), func() error {
 		st, err := s.Store.Revisions(c.ctx(), ref)

@@ -66,7 +66,7 @@ func as(spec task.Spec) edit {
 // change makes of a task what ed makes of it, if that is anything else.
 // If the task changes in between, ed sees what it has become; with If-Match
 // that is task.ErrStale.
-func (s *server) change(c *call, ref store.Ref, ed edit) (st store.Stored, result string, err error) {
+func (s *server) change(c *taskWrite, ref store.Ref, ed edit) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
 		old, err := s.Store.Task(c.ctx(), ref)
 		broken := entryBroken(old, err) // the write mends it
@@ -83,16 +83,16 @@ func (s *server) change(c *call, ref store.Ref, ed edit) (st store.Stored, resul
 		mend := broken || old.EntryMod == 0
 		if !mend && s.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged
-			c.change = c.would(&old, st, result)
+			c.change = s.would(&old, st, result, c.ticks)
 			return nil
 		}
-		st, err = s.next(c, old, spec, ed, mend)
+		st, err = s.next(c.call, old, spec, ed, mend)
 		if err != nil {
 			return err
 		}
 		if c.dry {
 			st, result = over(old, st), client.Configured
-			c.change = c.would(&old, st, result)
+			c.change = s.would(&old, st, result, c.ticks)
 			return nil
 		}
 		old.MarkBy = st.MarkBy
@@ -217,12 +217,13 @@ func changeOf(old, spec task.Spec) string {
 }
 
 // applyTask serves PUT.
-func (s *server) applyTask(c *call) (answer, error) {
+func (s *server) applyTask(request *call, q dryRunQuery) (answer, error) {
+	c := request.write(q)
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	spec, err := c.readSpec(ref.Namespace, ref.Name)
+	spec, err := s.readSpec(request, ref.Namespace, ref.Name)
 	if err != nil {
 		return answer{}, err
 	}
@@ -230,11 +231,11 @@ func (s *server) applyTask(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return c.answerTask(http.StatusOK, st, result)
+	return s.answerTask(c, http.StatusOK, st, result)
 }
 
 // apply makes a task what spec says, whether it is there or not.
-func (s *server) apply(c *call, ref store.Ref, spec task.Spec) (st store.Stored, result string, err error) {
+func (s *server) apply(c *taskWrite, ref store.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
 		if !c.fresh {
 			st, result, err = s.change(c, ref, as(spec))
@@ -256,7 +257,8 @@ func (s *server) apply(c *call, ref store.Ref, spec task.Spec) (st store.Stored,
 }
 
 // patchTask serves PATCH.
-func (s *server) patchTask(c *call) (answer, error) {
+func (s *server) patchTask(request *call, q dryRunQuery) (answer, error) {
+	c := request.write(q)
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err

@@ -89,12 +89,13 @@ func (s *server) rollbackTask(c *call) (answer, error) {
 		}
 		once := *c
 		once.match = list[0].Revision // what was compared is what is written over
-		st, result, err := s.change(&once, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
+		write := &taskWrite{call: &once}
+		st, result, err := s.change(write, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
 		if errors.Is(err, task.ErrStale) && c.match == 0 {
 			return fmt.Errorf("%w: task %s", task.ErrConflict, ref)
 		}
 		if err == nil {
-			a, _ := c.answerTask(http.StatusOK, st, result) // it is written
+			a, _ := s.answerTask(write, http.StatusOK, st, result) // it is written
 			out.Task, _ = a.body.(client.Task)
 		}
 		return err

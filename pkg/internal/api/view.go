@@ -238,15 +238,15 @@ func tidy(t task.Task) task.Task {
 }
 
 // answerTask answers with a task as it was just read or written.
-func (c *call) answerTask(status int, st store.Stored, result string) (answer, error) {
-	v, err := c.s.viewAfter(c.ctx(), st, result)
+func (s *server) answerTask(c *taskWrite, status int, st store.Stored, result string) (answer, error) {
+	v, err := s.viewAfter(c.ctx(), st, result)
 	if err != nil && c.route.writes && !c.dry {
 		// It is written: what adorns it must not make it look undone.
 		v, err = client.Task{Task: tidy(st.Task)}, nil
 	}
 	v.Result = result
-	if result != "" && result != client.Deleted && c.s.Nodes != nil {
-		v.Warnings = placementWarnings(st.Task.Spec, c.s.Nodes())
+	if result != "" && result != client.Deleted && s.Nodes != nil {
+		v.Warnings = placementWarnings(st.Task.Spec, s.Nodes())
 	}
 	if c.dry {
 		v.DryRun = c.change

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/why"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -16,20 +14,21 @@ import (
 const whyAbout = "The time is at, or a range is from and to; without any it is the latest tick and the next one. " +
 	"A time is 2026-03-29T02:30, with seconds and an offset such as Z if wanted; without an offset it is a local time of the time zone. A date is its whole day."
 
-var (
-	atParam       = param{"at", "A time, or a date.", huma.Schema{Type: huma.TypeString}}
-	sinceParam    = param{"from", "The beginning of a range; with to.", huma.Schema{Type: huma.TypeString}}
-	untilParam    = param{"to", "The end of a range, which belongs to it. Default: now.", huma.Schema{Type: huma.TypeString}}
-	timezoneParam = param{"timezone", "In which local times are read and shown. Default: the task's.", huma.Schema{Type: huma.TypeString}}
-)
+// whyQuery are the parameters of the question why.
+type whyQuery struct {
+	At       *string `query:"at" doc:"A time, or a date."`
+	From     *string `query:"from" doc:"The beginning of a range; with to."`
+	To       *string `query:"to" doc:"The end of a range, which belongs to it. Default: now."`
+	Timezone string  `query:"timezone" doc:"In which local times are read and shown. Default: the task's."`
+}
 
 // whyTask serves the question why a task ran then, or did not, or will.
-func (s *server) whyTask(c *call) (answer, error) {
+func (s *server) whyTask(c *call, ask whyQuery) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	q, err := s.question(c, ref)
+	q, err := s.question(c, ref, ask)
 	if err != nil {
 		return answer{}, err
 	}
@@ -45,8 +44,8 @@ func (s *server) whyTask(c *call) (answer, error) {
 }
 
 // question reads what is asked. Local times are the task's if no zone is given.
-func (s *server) question(c *call, ref store.Ref) (q why.Question, err error) {
-	if q.Timezone = c.query.Get("timezone"); q.Timezone == "" {
+func (s *server) question(c *call, ref store.Ref, ask whyQuery) (q why.Question, err error) {
+	if q.Timezone = ask.Timezone; q.Timezone == "" {
 		st, err := s.Store.Task(c.ctx(), ref)
 		if err != nil && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrInvalid) {
 			return q, err
@@ -60,12 +59,13 @@ func (s *server) question(c *call, ref store.Ref) (q why.Question, err error) {
 	}
 	for _, p := range []struct {
 		name string
+		text *string
 		to   **why.Moment
-	}{{"at", &q.At}, {"from", &q.From}, {"to", &q.To}} {
-		if !c.query.Has(p.name) {
+	}{{"at", ask.At, &q.At}, {"from", ask.From, &q.From}, {"to", ask.To, &q.To}} {
+		if p.text == nil {
 			continue
 		}
-		m, err := why.ReadMoment(c.query.Get(p.name), q.Timezone)
+		m, err := why.ReadMoment(*p.text, q.Timezone)
 		if err != nil {
 			return q, task.Under(p.name, err)
 		}
@@ -80,7 +80,7 @@ func (s *server) question(c *call, ref store.Ref) (q why.Question, err error) {
 		q.To = why.Instant(s.Now())
 	}
 	if from, to := q.Span(s.Now()); to.Before(from) {
-		if !c.query.Has("to") {
+		if ask.To == nil {
 			return q, task.Invalid(task.CodeRequired, "to", "is needed when from is a time to come: a range ends now, unless to says when")
 		}
 		return q, task.Invalid(task.CodeBadValue, "to", "is before from")
