@@ -45,9 +45,8 @@ var allowed = map[string][]string{
 	// schema is what the OpenAPI document and the schema for editors have in common.
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
-	// api has check audit the live cluster; its recorder and its judgement of
-	// histories are for tests.
-	"pkg/internal/api": {"pkg/internal/statement", "pkg/internal/connlimit", "pkg/internal/secret", "pkg/client", "pkg/internal/schema", "pkg/internal/check", "pkg/internal/why", "pkg/store", "pkg/internal/schedule", "pkg/task"},
+	// audit checks the live cluster for the API.
+	"pkg/internal/api": {"pkg/internal/statement", "pkg/internal/connlimit", "pkg/internal/secret", "pkg/client", "pkg/internal/schema", "pkg/internal/audit", "pkg/internal/why", "pkg/store", "pkg/internal/schedule", "pkg/task"},
 	"pkg/client":       {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
@@ -61,7 +60,9 @@ var allowed = map[string][]string{
 	// spool keeps files, and knows nothing of processes or the inbox.
 	"executor/spool": {"pkg/wake", "pkg/task"},
 
-	// check looks at etcd from outside: in tests, and for the API's audit.
+	// audit reads a live cluster, and repairs through store.
+	"pkg/internal/audit": {"pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	// check looks at etcd from outside, for tests and for bench: it judges whole histories.
 	"pkg/internal/check": {"pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 
 	// secret encrypts, envfile reads files of variables, policy judges what a node may
@@ -111,11 +112,11 @@ var outside = []struct {
 	why    string
 }{
 	{"go.etcd.io/etcd/server/", []string{"pkg/kv"}, false, "only kv runs an etcd"},
-	// check reads every revision, which store, that shows what is there now,
-	// has no words for. It only reads; what an audit mends goes through store. bench
-	// also measures what etcd does without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "election", "pkg/daemon", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv, store, election and daemon touch the etcd client; check and bench from outside; kvmem and what is in testkit for tests"},
+	// check reads every revision, and audit the whole prefix, which store, that shows what is there
+	// now, has no words for. They only read; what an audit repairs goes through store. bench also
+	// measures what etcd does without Carillon.
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "election", "pkg/daemon", "pkg/internal/audit", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv, store, election and daemon touch the etcd client; audit, check and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 

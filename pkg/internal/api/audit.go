@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	judge "github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/audit"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -19,7 +19,7 @@ const auditAbout = "All records are read at one revision, a thousand at a time. 
 	"changed by then is a finding. The answer is NDJSON: a line about once a second that says how far it is, and one last line with the findings, " +
 	"or with the error that ended it. A node does one audit at a time."
 
-// auditQuery are the parameters of an audit. The default of its pause is judge.DefaultPause, and a
+// auditQuery are the parameters of an audit. The default of its pause is audit.DefaultPause, and a
 // pause is long enough for a busy cluster to have gone on, and for nodes to have announced themselves.
 type auditQuery struct {
 	Pause int `query:"pause" minimum:"1" maximum:"60" default:"6" doc:"How many seconds lie between the two looks."`
@@ -28,8 +28,8 @@ type auditQuery struct {
 // mostRepairs is how many findings one request mends.
 const mostRepairs = 100
 
-func (s *server) auditor() judge.Auditor {
-	return judge.Auditor{Store: s.Store, Ref: s.Ref, Now: s.Now, Node: s.Node}
+func (s *server) auditor() audit.Auditor {
+	return audit.Auditor{Store: s.Store, Ref: s.Ref, Now: s.Now, Node: s.Node}
 }
 
 // audit serves an audit, line by line.

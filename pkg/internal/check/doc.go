@@ -5,7 +5,6 @@
 //	one list ──▶ []Event ──▶ Snapshot ──▶ Report
 //	probe log ─────────────▶ CheckProbeLog ──▶ []Violation
 //	acknowledged calls ────▶ CheckAcknowledged ──▶ []Violation
-//	live cluster ──▶ Auditor ──▶ task.Audit: findings ──▶ Repair
 //
 // Check reads a history: every revision of the prefix, in order. It replays the
 // cluster's records and asks at each revision what the promises ask: who may
@@ -41,9 +40,7 @@
 //     its clock, which may jump by Options.Skew.
 //   - Anything in processes; the probe log is for that.
 //
-// check observes etcd from outside. Recorder therefore reads through the etcd
-// client itself, as no package above store may that takes part in the cluster:
-// store shows what is there now, the checker needs each revision. It only reads;
-// what Repair deletes goes through store, in transactions that compare all that
-// was read.
+// check observes etcd from outside, and only reads. Recorder therefore reads through the etcd client itself, as
+// no package above store may that takes part in the cluster: store shows what is there now, the checker
+// needs each revision. It is for tests and benchmarks; package audit looks at a cluster that lives.
 package check

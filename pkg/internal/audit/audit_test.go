@@ -1,4 +1,4 @@
-package check
+package audit
 
 import (
 	"context"
@@ -320,7 +320,7 @@ var damages = []struct {
 	{"what is kept", func(s *site) {
 		s.put(s.keys.Version(s.one, 1), task.Task{UID: s.entry.UID})
 		s.put(s.keys.DeadRun(s.one, "20261120T120000.000Z-abcd"), task.Run{UID: s.entry.UID, State: task.Failed, Trigger: task.TriggerManual})
-		s.put(s.keys.Tombstone(s.ref("two")), tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
+		s.put(s.keys.Tombstone(s.ref("two")), store.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
 	}, nil},
 	{"a former version of no task", func(s *site) { s.put(s.keys.Version(s.ref("two"), 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
 	{"a former version of another task of that name", func(s *site) { s.put(s.keys.Version(s.one, 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
@@ -331,10 +331,10 @@ var damages = []struct {
 	}, []string{"orphan_dead_run"}},
 	{"a dead run that cannot be read", func(s *site) { s.put(s.keys.DeadRun(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"a tombstone of a task that is there", func(s *site) {
-		s.put(s.keys.Tombstone(s.one), tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
+		s.put(s.keys.Tombstone(s.one), store.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
 	}, []string{"stale_tombstone"}},
 	{"a tombstone that is old", func(s *site) {
-		s.put(s.keys.Tombstone(s.ref("two")), tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-240 * time.Hour))})
+		s.put(s.keys.Tombstone(s.ref("two")), store.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-240 * time.Hour))})
 	}, []string{"stale_tombstone"}},
 	{"a tombstone that cannot be read", func(s *site) { s.put(s.keys.Tombstone(s.ref("two")), "nonsense") }, []string{"unreadable"}},
 	{"a pause that ends, and nothing decided before", func(s *site) {

@@ -1,10 +1,11 @@
-package check
+package audit
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -118,8 +119,8 @@ func (a *audit) lookAtEntry(s *shardLook, e *mvccpb.KeyValue, ref store.Ref) {
 			a.suspectUIDs(e, ref)
 		}
 	}
-	if err == nil && ticking(parsed) {
-		a.lookAtTicks(s, ref, &entry{Entry: parsed, create: e.CreateRevision, mod: e.ModRevision})
+	if err == nil && parsed.Ticks() && !usedUp(parsed) {
+		a.lookAtTicks(s, ref, parsed, e.CreateRevision)
 	}
 }
 
@@ -146,27 +147,48 @@ func uidOf(value []byte) string {
 	return e.UID
 }
 
-// lookAtTicks looks for a tick that is due for longer than its grace, and not
-// decided.
-func (a *audit) lookAtTicks(s *shardLook, ref store.Ref, e *entry) {
+// usedUp reports whether an entry has had as many runs as it may.
+func usedUp(e task.Entry) bool { return e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns }
+
+// lookAtTicks looks for a tick that has been due for longer than its grace, and is not decided.
+func (a *audit) lookAtTicks(s *shardLook, ref store.Ref, e task.Entry, create int64) {
 	if s.markMod == 0 {
-		return // told
+		return // the missing watermark is a finding of its own
 	}
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil {
 		return
 	}
-	t := &timing{ticker: borrowed{sched}, uid: e.UID, jitter: int64(e.Jitter) / 1e6}
-	e.ticks = t
-	late := a.at.Add(-max(e.Missed.Grace.Std(), 0) - skew).UnixMilli()
-	at, ok := t.next(max(e.decided(ref, s.mark, s.markMod), silence(e.Entry)))
-	if !ok || t.due(at) > late {
+
+	// Up to here the task's ticks are decided, or there are none.
+	after := e.From.Time
+	if create <= s.mark.Seen {
+		if last, any := sched.LastDue(markedUpTo(s.mark, ref), e.UID); any && last.After(after) {
+			after = last
+		}
+	}
+	if until, paused := e.Silence(); paused && until.After(after) {
+		after = until.Time
+	}
+
+	tick, ok := sched.Next(after)
+	late := a.at.Add(-max(e.Missed.Grace.Std(), 0) - skew)
+	if !ok || sched.Due(tick, e.UID).After(late) {
 		return
 	}
+
 	s.overdue++
-	if s.oldest == 0 || at < s.oldest {
+	if at := tick.UnixMilli(); s.oldest == 0 || at < s.oldest {
 		s.oldest, s.late = at, ref
 	}
+}
+
+// markedUpTo is up to when a watermark says that the ticks of a task are decided.
+func markedUpTo(w store.Watermark, ref store.Ref) time.Time {
+	if w.Last != "" && ref.String() > w.Last {
+		return w.Time.Add(-time.Millisecond)
+	}
+	return w.Time.Time
 }
 
 const mostEntry = 2 * task.MaxAction // as large as an owner reads

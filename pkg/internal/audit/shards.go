@@ -1,4 +1,4 @@
-package check
+package audit
 
 import (
 	"fmt"
@@ -91,7 +91,7 @@ func (a *audit) lookAtMark(s *shardLook) error {
 	}
 	s.mark, s.markMod = w, e.ModRevision
 	if w.Time.Sub(a.at) > slack {
-		a.suspect(kindMarkAhead.of(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, stamp(w.Time.Time),
+		a.suspect(kindMarkAhead.of(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
 			w.Time.Sub(a.at).Round(time.Second)), key)).still = a.stillAhead(key)
 	}
 	return nil
@@ -104,7 +104,7 @@ func (a *audit) judgeTicks(s *shardLook) {
 	}
 	key := a.keys.Watermark(s.id)
 	f := kindMarkStands.of(fmt.Sprintf("%s of shard %d (owner %q) have undecided ticks: the oldest, of %s, was due %s; the watermark is at %s",
-		count(s.overdue, "task"), s.id, a.owners[s.id].Node, s.late, a.ago(instant(s.oldest)), describe(s.mark)), key, a.keys.Owner(s.id), a.keys.Entry(s.late))
+		countOf(s.overdue, "task"), s.id, a.owners[s.id].Node, s.late, a.ago(time.UnixMilli(s.oldest)), watermarkText(s.mark)), key, a.keys.Owner(s.id), a.keys.Entry(s.late))
 	f.Count = s.overdue
 	a.suspect(f, store.Seen{Key: key, Mod: s.markMod}, store.Seen{Key: a.keys.Owner(s.id), Mod: a.owners[s.id].Fence})
 }
@@ -174,7 +174,7 @@ func (a *audit) endOrphans(s *shardLook) {
 	if o.uid != "" {
 		is = "was created anew"
 	}
-	f := kindHistoryOrphan.of(fmt.Sprintf("%s of history of task %s, which %s", count(o.count, "record"), o.ref, is),
+	f := kindHistoryOrphan.of(fmt.Sprintf("%s of history of task %s, which %s", countOf(o.count, "record"), o.ref, is),
 		append([]string{a.keys.HistoryOf(o.ref)}, o.keys...)...)
 	f.Count = o.count
 	a.suspect(f, store.Seen{Key: a.keys.Entry(o.ref), Mod: s.entries[o.ref.String()].mod}, o.first)
@@ -197,11 +197,27 @@ func (a *audit) lookForTwoOwners(e *mvccpb.KeyValue, ref store.Ref, r task.Run) 
 		return
 	}
 	decided := r.State == task.Missed || r.State == task.Skipped || r.State.Active() && r.DispatchedAt.Equal(r.CreatedAt.Time)
-	if !decided || !scheduled(r.Trigger) {
+	if !decided || !(r.Trigger == task.TriggerSchedule || r.Trigger == task.TriggerCatchUp) {
 		return
 	}
 	f := kindTwoOwners.of(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, and node %s has owned it since revision %d",
 		r.Owner, ref.Shard, e.CreateRevision, o.Node, o.Fence), string(e.Key), a.keys.Owner(ref.Shard))
 	f.Revision = e.ModRevision
 	a.suspect(f, store.Seen{Key: a.keys.Owner(ref.Shard), Mod: o.Fence}) // the record is proof, even if it goes
+}
+
+func countOf(n int64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}
+
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+func watermarkText(w store.Watermark) string {
+	if w.Last == "" {
+		return timeText(w.Time.Time)
+	}
+	return timeText(w.Time.Time) + " up to " + w.Last
 }

@@ -1,4 +1,4 @@
-package check
+package audit
 
 import "github.com/carillonhq/carillon/pkg/task"
 

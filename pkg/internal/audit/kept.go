@@ -1,4 +1,4 @@
-package check
+package audit
 
 import (
 	"encoding/json"
@@ -97,7 +97,7 @@ func (a *audit) lookAtGrave(e *mvccpb.KeyValue) error {
 		return nil
 	}
 	a.unleased(e)
-	var g tombstone
+	var g store.Tombstone
 	if err := json.Unmarshal(e.Value, &g); err != nil {
 		a.unreadable(e, fmt.Sprintf("what is remembered of %s/%s", ns, name), err)
 		return nil
@@ -183,7 +183,7 @@ func (a *audit) mendGrave(r task.RepairRequest) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var g tombstone
+	var g store.Tombstone
 	if json.Unmarshal(rec.Value, &g) != nil || of.spec == nil && a.at.Sub(g.DeletedAt.Time) <= gravesFor {
 		return 0, changed("the task of %s is not there any more", r.Key)
 	}

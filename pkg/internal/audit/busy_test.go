@@ -1,4 +1,4 @@
-package check_test
+package audit_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/daemon"
-	"github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/audit"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -105,7 +105,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 			stood.Store(max(stood.Load(), int64(time.Since(began))))
 		}
 	})
-	au := check.Auditor{Store: store.New(etcd, kv.Direct(etcd), keys), Now: time.Now, Node: "test",
+	au := audit.Auditor{Store: store.New(etcd, kv.Direct(etcd), keys), Now: time.Now, Node: "test",
 		Ref: func(ns, name string) store.Ref {
 			return store.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, busyShards)}
 		},
