@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	judge "github.com/carillonhq/carillon/pkg/internal/check"
+	"github.com/carillonhq/carillon/pkg/internal/audit"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -81,7 +81,7 @@ func TestQuery_TagsAgreeWithConstants(t *testing.T) {
 		field, tag, want string
 	}{
 		{logsQuery{}, "Attempt", "maximum", strconv.Itoa(task.MaxAttempts)},
-		{auditQuery{}, "Pause", "default", strconv.Itoa(int(judge.DefaultPause / time.Second))},
+		{auditQuery{}, "Pause", "default", strconv.Itoa(int(audit.DefaultPause / time.Second))},
 		{dryRunQuery{}, "Ticks", "maximum", strconv.Itoa(2 * mostTicks)},
 		{nextQuery{}, "Count", "default", strconv.Itoa(defaultCount)},
 		{nextQuery{}, "Count", "maximum", strconv.Itoa(maxCount)},
