@@ -29,6 +29,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -77,7 +78,7 @@ type Node struct {
 	obeying sync.Mutex // held while the executor is told what the node's state is
 
 	nodes    *kv.Mirror
-	known    *store.KnownNodes
+	known    *record.KnownNodes
 	owners   *kv.Mirror
 	moves    *kv.Mirror // shards that are about to change their owner
 	presence *presence
@@ -170,7 +171,7 @@ func (n *Node) wire() (err error) {
 	n.trust.register(registry)
 	n.expiry = newExpiryCare(n.secured, n.outside.Now, registry, n.log)
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
-	n.known = n.store.KnownNodes()
+	n.known = record.NewKnownNodes(n.store.Keys())
 	if err := n.openGroups(); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -30,7 +31,7 @@ type ClusterRecord struct {
 
 // DecodeCluster reads the cluster's record.
 func DecodeCluster(e *mvccpb.KeyValue) (ClusterRecord, error) {
-	c, err := decode[task.Cluster](e.Value)
+	c, err := record.Decode[task.Cluster](e.Value)
 	return ClusterRecord{Cluster: c, Mod: e.ModRevision, raw: e.Value}, err
 }
 
@@ -50,7 +51,7 @@ func (s Cluster) Cluster(ctx context.Context) (ClusterRecord, error) {
 // is still there and more holds; fields that this version does not know stay.
 // task.ErrConflict if not.
 func (s Cluster) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more ...clientv3.Cmp) error {
-	value := graft(old.raw, encode(c), reflect.TypeFor[task.Cluster]())
+	value := record.KeepUnknownFields(old.raw, record.Encode(c), reflect.TypeFor[task.Cluster]())
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   append([]clientv3.Cmp{unchanged(s.keys.Cluster(), old.Mod)}, more...),
 		Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), value)},
@@ -83,7 +84,7 @@ func (s Cluster) Formats(ctx context.Context) (Formats, error) {
 	if e == nil {
 		return Formats{}, fmt.Errorf("the cluster's record: %w", task.ErrNotFound)
 	}
-	f := Formats{Nodes: DecodeNodes(s.keys, res.Responses[1].GetResponseRange().Kvs), Revision: res.Header.Revision}
+	f := Formats{Nodes: record.DecodeNodes(s.keys, res.Responses[1].GetResponseRange().Kvs), Revision: res.Header.Revision}
 	f.Cluster, err = DecodeCluster(e)
 	return f, err
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/task"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Bootstrap returns the cluster's record and makes it first if there is none,
@@ -49,13 +51,13 @@ func (s Cluster) makeCluster(ctx context.Context, c task.Cluster) error {
 		t := kv.Txn{If: []clientv3.Cmp{none}}
 		for id := first; id < min(first+chunk, c.Shards); id++ {
 			key := s.keys.Watermark(id)
-			zero := encode(Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()})
+			zero := record.Encode(record.Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()})
 			t.Then = append(t.Then, clientv3.OpTxn([]clientv3.Cmp{absent(key)}, []clientv3.Op{clientv3.OpPut(key, zero)}, nil))
 		}
 		if _, err := s.writeAlone(ctx, t); err != nil {
 			return err
 		}
 	}
-	_, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), encode(c))}})
+	_, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), record.Encode(c))}})
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -30,7 +31,7 @@ func (s Cluster) Present(ctx context.Context) (p Present, err error) {
 	}
 	p.Found, p.Mod = true, res.Kvs[0].ModRevision
 	p.raw = res.Kvs[0].Value
-	p.Cluster, err = decode[task.Cluster](p.raw)
+	p.Cluster, err = record.Decode[task.Cluster](p.raw)
 	return p, err
 }
 

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -85,26 +86,26 @@ func TestUnknown_FieldsSurviveEveryWrite(t *testing.T) {
 	h := w.dispatch(ref, 1, node)
 	inbox := w.keys.Run(node, ref, h.ID)
 	w.later(inbox, nil)
-	h = w.held(store.RunKey{Node: node, Ref: ref, Run: h.ID})
+	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
 	h.State = task.Running
 	_, err = w.Rewrite(ctx, w.fences.Node, h)
 	ok(t, err)
 	w.keeps("an inbox", inbox)
-	h = w.held(store.RunKey{Node: node, Ref: ref, Run: h.ID})
+	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
 	_, err = w.PauseActive(ctx, h, "ann")
 	ok(t, err)
 	w.keeps("an inbox that is to pause", inbox)
-	h = w.held(store.RunKey{Node: node, Ref: ref, Run: h.ID})
+	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
 	_, err = w.CancelActive(ctx, h, "ann")
 	ok(t, err)
 	w.keeps("an inbox that is cancelled", inbox)
-	h = w.held(store.RunKey{Node: node, Ref: ref, Run: h.ID})
+	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
 	ok(t, w.Finish(ctx, h, endOf(h, task.Cancelled), nil))
 	w.keeps("history", w.keys.Ended(ref, h.ID))
 
 	h = w.dispatch(ref, 2, node)
 	w.later(w.keys.Run(node, ref, h.ID), nil)
-	h = w.held(store.RunKey{Node: node, Ref: ref, Run: h.ID})
+	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
 	ok(t, w.HandBack(ctx, h))
 	w.keeps("the queue", w.keys.Queued(ref, h.ID))
 	_, err = w.CancelQueued(ctx, ref, h.ID, "ann", noon)
@@ -272,7 +273,7 @@ func TestCommit_IsTheSameInEveryFormat(t *testing.T) {
 	w.create(ref)
 	h := w.dispatch(ref, 1, node)
 	build := func(s *store.Store) *store.Commit {
-		c := s.NewCommit(ref.Shard, w.fences, 7, store.Watermark{Time: task.At(noon), Nonce: "n"})
+		c := s.NewCommit(ref.Shard, w.fences, 7, record.Watermark{Time: task.At(noon), Nonce: "n"})
 		claim(c, assigned(ref, 2, node), 5)
 		c.Enqueue(ref, waiting(ref, 3))
 		c.Record(ref, ended(ref, 4, task.Skipped))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,7 +32,7 @@ func (w *world) checkMarks(c task.Cluster) {
 	w.Helper()
 	for id := range c.Shards {
 		mod, _, value := w.at(w.keys.Watermark(id))
-		m, err := store.DecodeWatermark([]byte(value))
+		m, err := record.DecodeWatermark([]byte(value))
 		if mod == 0 || err != nil || !m.Time.Equal(time.UnixMilli(0)) || m.Last != "" || m.Seen != 0 || m.Nonce == "" {
 			w.Fatalf("the watermark of shard %d of %d is %q at %d: %v", id, c.Shards, value, mod, err)
 		}
@@ -261,7 +262,7 @@ func TestCreateFirstToken_IsOne(t *testing.T) {
 	errs := make([]error, 6)
 	for i := range errs {
 		wg.Go(func() {
-			errs[i] = w.other().CreateFirstToken(t.Context(), strconv.Itoa(i), store.Token{Hash: "h" + strconv.Itoa(i), Role: "admin"})
+			errs[i] = w.other().CreateFirstToken(t.Context(), strconv.Itoa(i), record.Token{Hash: "h" + strconv.Itoa(i), Role: "admin"})
 		})
 	}
 	wg.Wait()
@@ -280,8 +281,8 @@ func TestCreateFirstToken_IsOne(t *testing.T) {
 	}
 	_, err = w.Token(t.Context(), "nobody")
 	is(t, err, task.ErrNotFound)
-	is(t, w.CreateToken(t.Context(), strconv.Itoa(made), store.Token{}), task.ErrExists)
-	ok(t, w.CreateToken(t.Context(), "second", store.Token{Hash: "x"}))
+	is(t, w.CreateToken(t.Context(), strconv.Itoa(made), record.Token{}), task.ErrExists)
+	ok(t, w.CreateToken(t.Context(), "second", record.Token{Hash: "x"}))
 	if has, err := w.HasTokens(t.Context()); !has || err != nil {
 		t.Errorf("has tokens %v, %v", has, err)
 	}
@@ -299,7 +300,7 @@ func TestAssign_WritesInChunksUnderItsTerm(t *testing.T) {
 	term := w.lead("n1")
 	moves := make([]store.Move, 250)
 	for i := range moves {
-		moves[i] = store.Move{From: store.Owner{Shard: 1000 + i}, To: "n1"}
+		moves[i] = store.Move{From: record.Owner{Shard: 1000 + i}, To: "n1"}
 	}
 	ok(t, w.Assign(t.Context(), term, moves, task.At(noon)))
 	nodes, owners, err := w.Fleet(t.Context())
@@ -335,18 +336,18 @@ func TestAssign_IsFencedByItsTermAndByWhatItRead(t *testing.T) {
 	is(t, w.Assign(t.Context(), term, move, task.At(noon)), task.ErrConflict)
 	w.del(w.keys.Owner(owners[0].Shard))
 	is(t, w.Assign(t.Context(), term, move, task.At(noon)), task.ErrConflict)
-	is(t, w.Assign(t.Context(), term, []store.Move{{From: store.Owner{Shard: 4}, To: "n1"}, move[0]}, task.At(noon)), task.ErrConflict)
+	is(t, w.Assign(t.Context(), term, []store.Move{{From: record.Owner{Shard: 4}, To: "n1"}, move[0]}, task.At(noon)), task.ErrConflict)
 	if w.exists(w.keys.Owner(4)) {
 		t.Error("a part of a chunk was written")
 	}
 	w.del(term.Key)
 	w.put(term.Key, "n1") // elected again: another term
-	is(t, w.Assign(t.Context(), term, []store.Move{{From: store.Owner{Shard: 4}, To: "n1"}}, task.At(noon)), task.ErrFenced)
+	is(t, w.Assign(t.Context(), term, []store.Move{{From: record.Owner{Shard: 4}, To: "n1"}}, task.At(noon)), task.ErrFenced)
 	if len(w.below(w.keys.Owners())) != 0 {
 		t.Error("it wrote after its term")
 	}
 	w.writes.next(requestLost)
-	is(t, w.Assign(t.Context(), w.lead("n2"), []store.Move{{From: store.Owner{Shard: 4}, To: "n1"}}, task.At(noon)), task.ErrUnknown)
+	is(t, w.Assign(t.Context(), w.lead("n2"), []store.Move{{From: record.Owner{Shard: 4}, To: "n1"}}, task.At(noon)), task.ErrUnknown)
 }
 
 func TestOwners_WhatCannotBeReadHasNoNode(t *testing.T) {
@@ -364,7 +365,7 @@ func TestOwners_WhatCannotBeReadHasNoNode(t *testing.T) {
 func TestShardRecords_CountsEachShard(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)
-	w.create(store.Ref{Namespace: "default", Name: "b", Shard: 3})
+	w.create(record.Ref{Namespace: "default", Name: "b", Shard: 3})
 	w.put(w.keys.Queued(ref, "1"), "{}")
 	w.put(w.keys.Ended(ref, "1"), "{}")
 	w.del(w.keys.Watermark(2))
@@ -385,7 +386,7 @@ func TestShardRecords_CountsEachShard(t *testing.T) {
 func TestTotalsAndKeysOfATask(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)
-	w.create(store.Ref{Namespace: "x", Name: "b", Shard: 3})
+	w.create(record.Ref{Namespace: "x", Name: "b", Shard: 3})
 	w.register("n2")
 	w.register("n2-1")
 	w.dispatch(ref, 1, "n2")

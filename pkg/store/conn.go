@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,7 +21,7 @@ type conn struct {
 	etcd   *kv.Client
 	writes kv.Committer // of tasks, runs and shards
 	alone  kv.Committer // of nodes, owners, tokens and the cluster
-	keys   Keys
+	keys   record.Keys
 	format *formats
 }
 

@@ -1,5 +1,11 @@
-// Package store knows every key of Carillon and every transaction of its
-// domain. No other package builds a key, a compare or a value.
+// Package store knows every transaction of Carillon. No other package writes its
+// records, or builds a compare. Package record has the keys and the values, package
+// events the events that follow from them.
+//
+// Store has a part for each kind of record: Tasks, Runs, Shards, Inbox, Nodes,
+// Owners, Tokens, Secrets, Freezes and Cluster; Events and Etcd tell of what has
+// happened, and of etcd itself. They share one connection, since a transaction may
+// write several kinds: an attempt that ends leaves an inbox and enters history.
 //
 // What it guarantees: every write is one conditional transaction. Nothing is
 // put or deleted without a compare that says what the writer knew. A write of
@@ -12,7 +18,4 @@
 // where the record itself can tell (Commit by its nonce, Finish by its token);
 // where it cannot (API writes) it is task.ErrUnknown, and nothing is issued
 // again.
-//
-// Values are JSON. What a record's key says (shard, namespace, task, run, node)
-// is not repeated in its value.
 package store

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/events"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -165,7 +166,7 @@ func (f *eventFollower) hand(b *eventBuffer) error {
 func (f *eventFollower) watch(ctx context.Context, b *eventBuffer) error {
 	keys := f.s.keys
 	root, end := kv.Prefix(keys.Root())
-	var t *translator
+	var t *events.Translator
 	place, base := f.told, f.base()
 	cfg := kv.FollowConfig{ // from leader/ to owners/: what a translator has to know
 		Key: keys.Leader(), End: keys.Runs(), WatchKey: root, WatchEnd: end, Name: "events", Aside: true, Previous: true,
@@ -178,43 +179,43 @@ func (f *eventFollower) watch(ctx context.Context, b *eventBuffer) error {
 			if t != nil && batch.Revision != place.Revision || t == nil && f.begun && batch.Revision != base {
 				return errElsewhere // it could not go on where it was
 			}
-			if t = newTranslator(keys, batch.KVs); !f.begun {
+			if t = events.New(keys, batch.KVs); !f.begun {
 				place = task.After(batch.Revision)
 			}
 			return b.add(nil, place)
 		}
-		var events []task.Event
+		var list []task.Event
 		for i := 0; i < len(batch.Events); {
 			rev, changes, err := oneRevision(batch.Events[i:])
 			if err != nil {
 				return err
 			}
 			i += len(changes)
-			for _, e := range t.revision(rev, changes) {
+			for _, e := range t.Translate(rev, changes) {
 				if at, _ := task.ParsePlace(e.ID); place.Before(at) && f.wants(&e) {
-					events = append(events, e)
+					list = append(list, e)
 				}
 			}
 		}
 		place = task.After(batch.Revision)
-		return b.add(events, place)
+		return b.add(list, place)
 	})
 }
 
 // oneRevision is the changes of the first revision of some events; etcd tells of a
 // revision as a whole. errElsewhere if what was there before is compacted away by now.
-func oneRevision(events []*clientv3.Event) (int64, []change, error) {
-	rev := events[0].Kv.ModRevision
-	var changes []change
-	for _, e := range events {
+func oneRevision(told []*clientv3.Event) (int64, []events.Change, error) {
+	rev := told[0].Kv.ModRevision
+	var changes []events.Change
+	for _, e := range told {
 		if e.Kv.ModRevision != rev {
 			break
 		}
-		c := change{key: string(e.Kv.Key), before: e.PrevKv}
+		c := events.Change{Key: string(e.Kv.Key), Before: e.PrevKv}
 		if e.Type != clientv3.EventTypeDelete {
-			c.after = e.Kv
+			c.After = e.Kv
 		}
-		if c.before == nil && !e.IsCreate() {
+		if c.Before == nil && !e.IsCreate() {
 			return 0, nil, errElsewhere
 		}
 		changes = append(changes, c)

@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -18,7 +19,7 @@ import (
 // and ends, all of them having happened before: etcd's part, which is in the same
 // process, is in it.
 func BenchmarkFollowEvents(b *testing.B) {
-	keys, err := store.NewKeys("/bench")
+	keys, err := record.NewKeys("/bench")
 	if err != nil {
 		b.Fatal(err)
 	}

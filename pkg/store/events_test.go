@@ -18,13 +18,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // newEventWorld is a world on a store in memory of its own, which a test may compact.
 func newEventWorld(t *testing.T) *world {
 	t.Helper()
-	keys, err := store.NewKeys("/events")
+	keys, err := record.NewKeys("/events")
 	ok(t, err)
 	w := &world{T: t, keys: keys, etcd: kvtest.Memory(t)}
 	w.Store = w.other()
@@ -122,7 +123,7 @@ func (w *world) picture() picture {
 		if ns, name, ok := w.keys.ParseSpec(key); ok {
 			p.Tasks[ns+"/"+name] = r.Generation
 		}
-		if k, ok := w.keys.ParseShard(key); ok && !k.Late && (k.Kind == store.KindQueued || k.Kind == store.KindEnded) {
+		if k, ok := w.keys.ParseShard(key); ok && !k.Late && (k.Kind == record.KindQueued || k.Kind == record.KindEnded) {
 			p.Runs[k.Ref.String()+"/"+k.Run] = r.State
 		}
 		if k, ok := w.keys.ParseRun(key); ok {
@@ -160,7 +161,7 @@ func (p picture) sameAs(t *testing.T, keys picture) {
 func (w *world) walk(r *rand.Rand, n int) {
 	w.Helper()
 	ctx := w.Context()
-	at := store.Ref{Namespace: []string{"default", "ops"}[r.IntN(2)], Name: string(rune('a' + r.IntN(2))), Shard: ref.Shard}
+	at := record.Ref{Namespace: []string{"default", "ops"}[r.IntN(2)], Name: string(rune('a' + r.IntN(2))), Shard: ref.Shard}
 	st, err := w.Task(ctx, at)
 	if errors.Is(err, task.ErrNotFound) {
 		w.create(at)
@@ -172,7 +173,7 @@ func (w *world) walk(r *rand.Rand, n int) {
 	queued := w.below(w.keys.QueueOf(at))
 	waits := func() (task.Waiting, int64) {
 		mod, _, value := w.at(w.keys.Queued(at, queued[0]))
-		q, err := store.DecodeWaiting(store.ShardKey{Ref: at, Run: queued[0]}, []byte(value))
+		q, err := record.DecodeWaiting(record.ShardKey{Ref: at, Run: queued[0]}, []byte(value))
 		ok(w.T, err)
 		return q, mod
 	}
@@ -338,7 +339,7 @@ func (w *world) many(revisions int) {
 	for i := range revisions {
 		var ops []clientv3.Op
 		for j := range perRevision {
-			ops = append(ops, clientv3.OpPut(w.keys.Spec(store.Ref{Namespace: "many", Name: fmt.Sprintf("t%d-%d", i, j)}), `{"generation":1}`))
+			ops = append(ops, clientv3.OpPut(w.keys.Spec(record.Ref{Namespace: "many", Name: fmt.Sprintf("t%d-%d", i, j)}), `{"generation":1}`))
 		}
 		_, err := w.etcd.Txn(w.Context()).Then(ops...).Commit()
 		ok(w.T, err)

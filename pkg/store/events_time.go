@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -81,7 +82,7 @@ func (s Events) clockAt(ctx context.Context, rev int64) (latest told, err error)
 		return told{}, fmt.Errorf("read the nodes' clocks at revision %d: %w", rev, err)
 	}
 	for _, e := range all {
-		if n, err := decodeNode(s.keys, e); err == nil && n.Clock.After(latest.clock) {
+		if n, err := record.DecodeNode(s.keys, e); err == nil && n.Clock.After(latest.clock) {
 			latest = told{n.Clock.Time, e.ModRevision}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -32,7 +33,7 @@ func freezeRecord(e *mvccpb.KeyValue, rev int64) FreezeRecord {
 	if e == nil {
 		return r
 	}
-	f, err := decode[task.Freezes](e.Value)
+	f, err := record.Decode[task.Freezes](e.Value)
 	if err != nil {
 		f = task.Freezes{Holding: []task.Freeze{{Reason: unreadableFreezes}}}
 	}
@@ -58,7 +59,7 @@ func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
 // know them. task.ErrConflict if the record has changed.
 func (s Freezes) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes) (int64, error) {
 	key := s.keys.Freezes()
-	t := kv.Txn{If: []clientv3.Cmp{unchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(f))}}
+	t := kv.Txn{If: []clientv3.Cmp{unchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(f))}}
 	// Alone: what all commits compare would have each request wait for it.
 	res, err := s.writeAlone(ctx, t)
 	if err == nil && !res.Succeeded {

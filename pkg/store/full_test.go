@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -33,7 +34,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = batching.Run(ctx) })
 	t.Cleanup(func() { stop(); running.Wait() })
-	keys, err := store.NewKeys("/full")
+	keys, err := record.NewKeys("/full")
 	ok(t, err)
 	alone := store.New(etcd, kv.Direct(etcd), keys)
 	w := &world{T: t, Store: alone.Batching(batching), keys: keys, etcd: etcd}
@@ -43,9 +44,9 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	w.fences.Owner = w.own(ref.Shard, node)
 
 	const tasks, records, keep = 40, 6, 2
-	refs := make([]store.Ref, tasks)
+	refs := make([]record.Ref, tasks)
 	for i := range refs {
-		refs[i] = store.Ref{Namespace: "default", Name: fmt.Sprintf("t%02d", i), Shard: ref.Shard}
+		refs[i] = record.Ref{Namespace: "default", Name: fmt.Sprintf("t%02d", i), Shard: ref.Shard}
 		w.create(refs[i])
 		for n := range records {
 			c := w.begin()
@@ -72,7 +73,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	if _, err := w.CreateTask(t.Context(), ref, spec(ref), entry(spec(ref))); !store.NoSpace(err) {
 		t.Errorf("a task was created in a full etcd: %v", err)
 	}
-	trim := func(s *store.Store, r store.Ref) error {
+	trim := func(s *store.Store, r record.Ref) error {
 		past, err := s.History(t.Context(), r, false)
 		if err != nil {
 			return err
@@ -88,7 +89,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 			}
 		})
 		trims.Go(func() {
-			r := store.Ref{Namespace: "new", Name: fmt.Sprint(i), Shard: ref.Shard}
+			r := record.Ref{Namespace: "new", Name: fmt.Sprint(i), Shard: ref.Shard}
 			if _, err := w.CreateTask(t.Context(), r, spec(r), entry(spec(r))); !store.NoSpace(err) {
 				t.Errorf("create %s: %v", r, err)
 			}
@@ -129,7 +130,7 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 
 func TestReadable_FindsTheOldestRevision(t *testing.T) {
 	etcd := kvtest.Memory(t)
-	keys, err := store.NewKeys("/x")
+	keys, err := record.NewKeys("/x")
 	ok(t, err)
 	s := store.New(etcd, kv.Direct(etcd), keys)
 	r, err := s.Readable(t.Context())
@@ -155,7 +156,7 @@ func TestReadable_FindsTheOldestRevision(t *testing.T) {
 func TestSampleHistory_CountsSomeShards(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)
-	w.create(store.Ref{Namespace: "x", Name: "b", Shard: 6})
+	w.create(record.Ref{Namespace: "x", Name: "b", Shard: 6})
 	for n := range 3 {
 		c := w.begin()
 		c.Record(ref, ended(ref, n, task.Missed))

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -27,11 +28,11 @@ var ErrLate = errors.New("the attempt was declared lost before its result came")
 
 // InboxEvent is an attempt in a node's inbox as it is now, or its end.
 type InboxEvent struct {
-	*Held   // nil if it is gone, or cannot be read
-	Key     string
-	Mod     int64 // mod revision; of a deletion, the revision at which it happened
-	Deleted bool
-	Err     error // the record cannot be read
+	*record.Held // nil if it is gone, or cannot be read
+	Key          string
+	Mod          int64 // mod revision; of a deletion, the revision at which it happened
+	Deleted      bool
+	Err          error // the record cannot be read
 }
 
 // InboxBatch is what a node learns of its inbox.
@@ -65,9 +66,9 @@ func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duratio
 	})
 }
 
-func inboxEvent(keys Keys, e *mvccpb.KeyValue) InboxEvent {
-	ev := InboxEvent{Key: string(e.Key), Mod: e.ModRevision, Held: new(Held)}
-	if ev.Err = readHeld(keys, ev.Key, e, ev.Held); ev.Err != nil {
+func inboxEvent(keys record.Keys, e *mvccpb.KeyValue) InboxEvent {
+	ev := InboxEvent{Key: string(e.Key), Mod: e.ModRevision, Held: new(record.Held)}
+	if ev.Err = record.DecodeHeldInto(keys, ev.Key, e, ev.Held); ev.Err != nil {
 		ev.Held = nil
 	}
 	return ev
@@ -77,11 +78,11 @@ func inboxEvent(keys Keys, e *mvccpb.KeyValue) InboxEvent {
 // it, under its session: to adopt it, or to say that it runs. It returns the new
 // mod revision; task.ErrConflict if the record is another or gone,
 // task.ErrFenced if the session is.
-func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, error) {
+func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (int64, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod), session.Compare()},
-		Then: []clientv3.Op{opPut(key, encodeAssigned(&h.Assigned, encode(h.Action)))},
+		Then: []clientv3.Op{opPut(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))},
 		Else: []clientv3.Op{clientv3.OpGet(session.Key)},
 	})
 	switch {
@@ -100,7 +101,7 @@ func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h Held) (int64, er
 // task, too, unless somebody wanted it to end. It tries until it knows or ctx ends. nil: it is on record. ErrLate: the
 // attempt had been declared lost; that stands, the result is kept beside it.
 // task.ErrConflict, only with next: the record has changed (a cancel): look again.
-func (s Inbox) Finish(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
+func (s Inbox) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	var wait again
 	for {
 		err := s.finishOnce(ctx, h, end, next)
@@ -113,7 +114,7 @@ func (s Inbox) Finish(ctx context.Context, h Held, end task.Run, next *task.Wait
 	}
 }
 
-func (s Inbox) finishOnce(ctx context.Context, h Held, end task.Run, next *task.Waiting) error {
+func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	ref := h.Ref()
 	end.Token = h.Create // it is what tells our record from another's
 	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
@@ -121,11 +122,11 @@ func (s Inbox) finishOnce(ctx context.Context, h Held, end task.Run, next *task.
 	if next != nil {
 		queued := s.keys.Queued(ref, h.ID)
 		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))
-		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(queued, encodeWaiting(*next))}
+		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(queued, record.EncodeWaiting(*next))}
 	} else {
-		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(ended, encodeEnded(end))}
-		if died(h, end) {
-			t.Then = append(t.Then, opPut(s.keys.DeadRun(ref, h.ID), encodeDead(h, end)))
+		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(ended, record.EncodeEnded(end))}
+		if record.NeedsDeadLetter(h, end) {
+			t.Then = append(t.Then, opPut(s.keys.DeadRun(ref, h.ID), record.EncodeDead(h, end)))
 		}
 	}
 	res, err := s.write(ctx, t)
@@ -154,24 +155,24 @@ func (s Inbox) finishOnce(ctx context.Context, h Held, end task.Run, next *task.
 // If there is none at all, whatever was on record of the run has been trimmed or
 // purged: our copy's record, or that of a loss. Nobody can tell, and there is
 // nothing left that a late result would stand beside.
-func (s Inbox) onRecord(ctx context.Context, res kv.Result, h Held, end task.Run) (bool, error) {
+func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss
-		w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: h.ID}, e.Value)
+		w, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: ref, Run: h.ID}, e.Value)
 		return err == nil && recordedAs(w.Attempts, h.Create, end.State), nil
 	}
 	if e := readAt(res, 2); e != nil {
-		r, err := DecodeEnded(ShardKey{Kind: KindEnded, Ref: ref, Run: h.ID}, e.Value)
+		r, err := record.DecodeEnded(record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: h.ID}, e.Value)
 		return err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r.Attempts, h.Create, end.State)), nil
 	}
 	// The next attempt is dispatched, on whatever node: at the same revision, or
 	// it might slip through between the reads.
 	active, err := Runs{s.conn}.activeOf(ctx, ref, res.Revision)
-	active = slices.DeleteFunc(active, func(a Held) bool { return a.ID != h.ID })
+	active = slices.DeleteFunc(active, func(a record.Held) bool { return a.ID != h.ID })
 	if err == nil && len(active) == 0 && task.IsPart(h.ID) {
 		return s.onRecordOfParent(ctx, h, end)
 	}
-	return err == nil && len(active) == 0 || slices.ContainsFunc(active, func(a Held) bool {
+	return err == nil && len(active) == 0 || slices.ContainsFunc(active, func(a record.Held) bool {
 		return recordedAs(a.Attempts, h.Create, end.State)
 	}), err
 }
@@ -182,12 +183,12 @@ func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
 
 // recordLate keeps a result that came too late under a key of its own, if the
 // task is still there. An earlier copy of it may be there already.
-func (s Inbox) recordLate(ctx context.Context, h Held, end task.Run) error {
+func (s Inbox) recordLate(ctx context.Context, h record.Held, end task.Run) error {
 	ref := h.Ref()
 	late := s.keys.Late(ref, h.ID, h.Create)
 	_, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(late), clientv3.Compare(clientv3.CreateRevision(s.keys.Entry(ref)), ">", 0)},
-		Then: []clientv3.Op{opPut(late, encodeEnded(end))},
+		Then: []clientv3.Op{opPut(late, record.EncodeEnded(end))},
 	})
 	if err != nil {
 		return err
@@ -197,7 +198,7 @@ func (s Inbox) recordLate(ctx context.Context, h Held, end task.Run) error {
 
 // HandBack queues an attempt again that was never started, if its record is the
 // one known. task.ErrConflict if it is not, or if the run is cancelled.
-func (s Inbox) HandBack(ctx context.Context, h Held) error {
+func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 	ref := h.Ref()
 	if h.CancelRequested {
 		return fmt.Errorf("hand back run %s of %s: %w: it is cancelled", h.ID, ref, task.ErrConflict)
@@ -209,7 +210,7 @@ func (s Inbox) HandBack(ctx context.Context, h Held) error {
 	w.Node, w.Token, w.DispatchedAt, w.StartedAt = "", 0, task.Time{}, task.Time{}
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(run, h.Mod), absent(queued)},
-		Then: []clientv3.Op{clientv3.OpDelete(run), opPut(queued, encodeWaiting(w))},
+		Then: []clientv3.Op{clientv3.OpDelete(run), opPut(queued, record.EncodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -234,7 +235,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	}
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key)},
-		Then: []clientv3.Op{clientv3.OpPut(key, encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
+		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
 	})
 	if errors.Is(err, task.ErrUnknown) {
 		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
@@ -257,14 +258,14 @@ func (s Inbox) Cleared(ctx context.Context, instance string) (bool, error) {
 
 // onRecordOfParent is onRecord for a part of which there is no record any more: that of
 // its run says how its last attempt ended. Of the former ones nobody can tell.
-func (s Inbox) onRecordOfParent(ctx context.Context, h Held, end task.Run) (bool, error) {
+func (s Inbox) onRecordOfParent(ctx context.Context, h record.Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 	parent, index, _ := task.ParentOf(h.ID)
 	e, err := s.getOne(ctx, s.keys.Ended(ref, parent))
 	if e == nil || err != nil {
 		return err == nil, err
 	}
-	r, err := DecodeEnded(ShardKey{Kind: KindEnded, Ref: ref, Run: parent}, e.Value)
+	r, err := record.DecodeEnded(record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: parent}, e.Value)
 	if err != nil || r.Fan == nil {
 		return true, nil
 	}
@@ -274,7 +275,7 @@ func (s Inbox) onRecordOfParent(ctx context.Context, h Held, end task.Run) (bool
 }
 
 // Inbox lists the attempts of one node; those that cannot be read are left out.
-func (s Inbox) Inbox(ctx context.Context, node string) ([]Held, error) {
+func (s Inbox) Inbox(ctx context.Context, node string) ([]record.Held, error) {
 	all, _, err := s.getAll(ctx, s.keys.Inbox(node))
-	return heldOf(s.keys, all), err
+	return record.DecodeAllHeld(s.keys, all), err
 }

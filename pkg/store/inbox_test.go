@@ -11,30 +11,31 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // history is the record of an ended run of a task; nil if there is none.
-func (w *world) history(r store.Ref, id string) *task.Run {
+func (w *world) history(r record.Ref, id string) *task.Run {
 	w.Helper()
 	mod, _, value := w.at(w.keys.Ended(r, id))
 	if mod == 0 {
 		return nil
 	}
-	run, err := store.DecodeEnded(store.ShardKey{Kind: store.KindEnded, Ref: r, Run: id}, []byte(value))
+	run, err := record.DecodeEnded(record.ShardKey{Kind: record.KindEnded, Ref: r, Run: id}, []byte(value))
 	if err != nil {
 		w.Fatal(err)
 	}
 	return &run
 }
 
-func (w *world) queued(r store.Ref, id string) *task.Waiting {
+func (w *world) queued(r record.Ref, id string) *task.Waiting {
 	w.Helper()
 	mod, _, value := w.at(w.keys.Queued(r, id))
 	if mod == 0 {
 		return nil
 	}
-	wait, err := store.DecodeWaiting(store.ShardKey{Kind: store.KindQueued, Ref: r, Run: id}, []byte(value))
+	wait, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: r, Run: id}, []byte(value))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func (w *world) queued(r store.Ref, id string) *task.Waiting {
 }
 
 // late are the late results of a task.
-func (w *world) late(r store.Ref) (late []string) {
+func (w *world) late(r record.Ref) (late []string) {
 	for _, key := range w.below(w.keys.HistoryOf(r)) {
 		if k, ok := w.keys.ParseShard(w.keys.HistoryOf(r) + key); ok && k.Late {
 			late = append(late, key)
@@ -53,7 +54,7 @@ func (w *world) late(r store.Ref) (late []string) {
 
 // lose ends an attempt as lost, as the owner of its shard does. Its node is
 // gone and back around it.
-func (w *world) lose(h store.Held, next *task.Waiting) {
+func (w *world) lose(h record.Held, next *task.Waiting) {
 	w.Helper()
 	if h.Node == node {
 		w.Fatal("the owner would fence itself")
@@ -66,7 +67,7 @@ func (w *world) lose(h store.Held, next *task.Waiting) {
 }
 
 // redispatch moves a run from the queue to an inbox.
-func (w *world) redispatch(r store.Ref, id, name string) store.Held {
+func (w *world) redispatch(r record.Ref, id, name string) record.Held {
 	w.Helper()
 	mod, _, _ := w.at(w.keys.Queued(r, id))
 	q := w.queued(r, id)
@@ -77,10 +78,10 @@ func (w *world) redispatch(r store.Ref, id, name string) store.Held {
 	c.Dequeue(r, id, mod)
 	dispatch(c, a, w.session(name))
 	w.commit(c)
-	return w.held(store.RunKey{Node: name, Ref: r, Run: id})
+	return w.held(record.RunKey{Node: name, Ref: r, Run: id})
 }
 
-func newInbox(t *testing.T) (*world, store.Held) {
+func newInbox(t *testing.T) (*world, record.Held) {
 	w := newWorld(t)
 	w.register("n2")
 	w.create(ref)
@@ -126,7 +127,7 @@ func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 	if w.queued(ref, h.ID) != nil || !w.exists(w.keys.Run("n2", ref, h.ID)) {
 		t.Fatal("it wrote all the same")
 	}
-	now := w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID})
+	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if !now.CancelRequested || now.CancelledBy != "me" || now.Create != h.Create {
 		t.Fatalf("the cancel is gone: %+v", now)
 	}
@@ -164,7 +165,7 @@ func TestFinish_AfterALossIsRecordedAsLate(t *testing.T) {
 				t.Errorf("lost as %+v, %+v", before, queued)
 			}
 			mod, _, value := w.at(w.keys.Late(ref, h.ID, h.Create))
-			late, err := store.DecodeEnded(store.ShardKey{Ref: ref, Run: h.ID}, []byte(value))
+			late, err := record.DecodeEnded(record.ShardKey{Ref: ref, Run: h.ID}, []byte(value))
 			if mod == 0 || err != nil || late.State != task.Failed || late.Token != h.Create || len(w.late(ref)) != 1 {
 				t.Errorf("late: %+v, %v of %v", late, err, w.late(ref))
 			}
@@ -178,7 +179,7 @@ func TestFinish_OfTheLostAttemptWhileItsSuccessorRuns(t *testing.T) {
 	w.lose(h, nextOf(h, endOf(h, task.Lost)))
 	second := w.redispatch(ref, h.ID, "n2") // under the very same key
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil), store.ErrLate)
-	if now := w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID}); now.Mod != second.Mod {
+	if now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID}); now.Mod != second.Mod {
 		t.Error("it touched its successor")
 	}
 	ok(t, w.Finish(t.Context(), second, endOf(second, task.Succeeded), nil))
@@ -227,21 +228,21 @@ func TestFinish_IsSettledByItsToken(t *testing.T) {
 // The answer to the first copy is lost, and before the second is sent the world
 // has moved on: the record that names the token may be anywhere.
 func TestFinish_FindsItsFirstCopyWhereverTheRunIsBy(t *testing.T) {
-	for name, moveOn := range map[string]func(w *world, h store.Held){
-		"in the queue": func(w *world, h store.Held) {},
-		"on the same node": func(w *world, h store.Held) {
+	for name, moveOn := range map[string]func(w *world, h record.Held){
+		"in the queue": func(w *world, h record.Held) {},
+		"on the same node": func(w *world, h record.Held) {
 			w.redispatch(ref, h.ID, "n2")
 		},
-		"on another node": func(w *world, h store.Held) {
+		"on another node": func(w *world, h record.Held) {
 			w.redispatch(ref, h.ID, "n3")
 		},
-		"ended": func(w *world, h store.Held) {
+		"ended": func(w *world, h record.Held) {
 			second := w.redispatch(ref, h.ID, "n3")
 			if err := w.other().Finish(w.Context(), second, endOf(second, task.Succeeded), nil); err != nil {
 				w.Error(err)
 			}
 		},
-		"in the queue for the third time": func(w *world, h store.Held) {
+		"in the queue for the third time": func(w *world, h record.Held) {
 			second := w.redispatch(ref, h.ID, "n3")
 			end := endOf(second, task.Failed)
 			if err := w.other().Finish(w.Context(), second, end, nextOf(second, end)); err != nil {
@@ -322,7 +323,7 @@ func TestHandBack_QueuesAnUnstartedAttemptAgain(t *testing.T) {
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
 	second := w.redispatch(ref, h.ID, "n2")
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
-	if now := w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID}); now.Mod != second.Mod || now.Attempt != 1 || now.Create <= h.Create {
+	if now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID}); now.Mod != second.Mod || now.Attempt != 1 || now.Create <= h.Create {
 		t.Errorf("the attempt is %+v", now)
 	}
 }
@@ -332,7 +333,7 @@ func TestHandBack_LosesAgainstACancel(t *testing.T) {
 	_, err := w.CancelActive(t.Context(), h, "me")
 	ok(t, err)
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
-	is(t, w.HandBack(t.Context(), w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID})), task.ErrConflict)
+	is(t, w.HandBack(t.Context(), w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})), task.ErrConflict)
 	if w.queued(ref, h.ID) != nil {
 		t.Error("a cancelled run waits")
 	}
@@ -354,7 +355,7 @@ func TestRewrite_ChangesWhatIsKnownAndKeepsTheToken(t *testing.T) {
 	h.State, h.StartedAt = task.Running, task.At(noon)
 	mod, err := w.Rewrite(t.Context(), session, h)
 	ok(t, err)
-	now := w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID})
+	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if now.Mod != mod || mod <= h.Mod || now.Create != h.Create || now.State != task.Running || !now.StartedAt.Equal(noon) {
 		t.Errorf("the attempt is %+v at %d", now, mod)
 	}
@@ -367,7 +368,7 @@ func TestRewrite_ChangesWhatIsKnownAndKeepsTheToken(t *testing.T) {
 
 	w.del(w.keys.Node("n2"))
 	w.register("n2")
-	now = w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID})
+	now = w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if !now.CancelRequested {
 		t.Error("the cancel was overwritten")
 	}
@@ -399,7 +400,7 @@ func TestAskCancel_AndCancelActive(t *testing.T) {
 	c := w.begin()
 	c.AskCancel(h, "owner", task.ReasonReplaced)
 	w.commit(c)
-	now := w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID})
+	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if !now.CancelRequested || now.CancelledBy != "owner" || now.CancelReason != task.ReasonReplaced || now.Create != h.Create {
 		t.Errorf("the attempt is %+v", now)
 	}
@@ -417,7 +418,7 @@ func TestAskCancel_AndCancelActive(t *testing.T) {
 	is(t, err, task.ErrUnknown)
 }
 
-func (w *world) dispatchOther() store.Held { return w.dispatch(ref, 7, "n2") }
+func (w *world) dispatchOther() record.Held { return w.dispatch(ref, 7, "n2") }
 
 func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	w := newWorld(t)
@@ -523,7 +524,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	}
 }
 
-func sameHeld(a, b store.Held) bool {
+func sameHeld(a, b record.Held) bool {
 	x, _ := json.Marshal(a)
 	y, _ := json.Marshal(b)
 	return string(x) == string(y)

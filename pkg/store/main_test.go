@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -67,7 +68,7 @@ const (
 )
 
 var (
-	ref   = store.Ref{Namespace: "default", Name: "a", Shard: 3}
+	ref   = record.Ref{Namespace: "default", Name: "a", Shard: 3}
 	noon  = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	retry = task.Retry{Attempts: 3, Factor: 2, On: []task.State{task.Failed, task.Lost}}
 )
@@ -76,7 +77,7 @@ var (
 type world struct {
 	*testing.T
 	*store.Store
-	keys   store.Keys
+	keys   record.Keys
 	etcd   *kv.Client
 	writes *unreliable
 	fences store.Fences
@@ -200,10 +201,10 @@ func (w *world) changes(key string, rev int64) (puts, deletes int) {
 }
 
 // mark is the watermark of shard 3 and its mod revision.
-func (w *world) mark() (store.Watermark, int64) {
+func (w *world) mark() (record.Watermark, int64) {
 	w.Helper()
 	mod, _, value := w.at(w.keys.Watermark(ref.Shard))
-	m, err := store.DecodeWatermark([]byte(value))
+	m, err := record.DecodeWatermark([]byte(value))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -233,7 +234,7 @@ func (w *world) session(name string) int64 {
 	return create
 }
 
-func spec(r store.Ref) task.Task {
+func spec(r record.Ref) task.Task {
 	t := task.Task{Spec: task.Defaults(), UID: "k3f9" + strings.Repeat("a", 12), Generation: 1}
 	t.Name, t.Namespace, t.Schedule, t.Action.Noop = r.Name, r.Namespace, task.Schedules{"@daily"}, &task.Noop{}
 	return t
@@ -242,7 +243,7 @@ func spec(r store.Ref) task.Task {
 func entry(t task.Task) task.Entry { return task.NewEntry(t, task.At(noon), task.At(noon)) }
 
 // create makes a task.
-func (w *world) create(r store.Ref) store.Stored {
+func (w *world) create(r record.Ref) store.Stored {
 	w.Helper()
 	t := spec(r)
 	if _, err := w.CreateTask(w.Context(), r, t, entry(t)); err != nil {
@@ -251,7 +252,7 @@ func (w *world) create(r store.Ref) store.Stored {
 	return w.stored(r)
 }
 
-func (w *world) stored(r store.Ref) store.Stored {
+func (w *world) stored(r record.Ref) store.Stored {
 	w.Helper()
 	st, err := w.Task(w.Context(), r)
 	if err != nil {
@@ -261,7 +262,7 @@ func (w *world) stored(r store.Ref) store.Stored {
 }
 
 // tickRun is the run of the n-th tick of a task.
-func tickRun(r store.Ref, n int) task.Run {
+func tickRun(r record.Ref, n int) task.Run {
 	tick := noon.Add(time.Duration(n) * time.Minute)
 	return task.Run{
 		ID: task.RunID(tick, "k3f9"), Namespace: r.Namespace, Task: r.Name, Shard: r.Shard, UID: "k3f9" + strings.Repeat("a", 12),
@@ -269,34 +270,34 @@ func tickRun(r store.Ref, n int) task.Run {
 	}
 }
 
-func waiting(r store.Ref, n int) task.Waiting {
+func waiting(r record.Ref, n int) task.Waiting {
 	w := task.Waiting{Run: tickRun(r, n), Env: map[string]string{"A": "b"}}
 	w.Reason = task.ReasonManual
 	return w
 }
 
-func assigned(r store.Ref, n int, name string) task.Assigned {
+func assigned(r record.Ref, n int, name string) task.Assigned {
 	a := task.Assigned{Run: tickRun(r, n), Instance: instance, Generation: 1, Action: task.Action{Noop: &task.Noop{}}, Retry: retry}
 	a.State, a.Node = task.Dispatched, name
 	return a
 }
 
-func ended(r store.Ref, n int, s task.State) task.Run {
+func ended(r record.Ref, n int, s task.State) task.Run {
 	e := tickRun(r, n)
 	e.State = s
 	return e
 }
 
 // dispatch commits an attempt into a node's inbox and reads it.
-func (w *world) dispatch(r store.Ref, n int, name string) store.Held {
+func (w *world) dispatch(r record.Ref, n int, name string) record.Held {
 	w.Helper()
 	c := w.begin()
 	dispatch(c, assigned(r, n, name), w.session(name))
 	w.commit(c)
-	return w.held(store.RunKey{Node: name, Ref: r, Run: tickRun(r, n).ID})
+	return w.held(record.RunKey{Node: name, Ref: r, Run: tickRun(r, n).ID})
 }
 
-func (w *world) held(k store.RunKey) store.Held {
+func (w *world) held(k record.RunKey) record.Held {
 	w.Helper()
 	h, _, err := w.Attempt(w.Context(), k)
 	if err != nil {
@@ -306,14 +307,14 @@ func (w *world) held(k store.RunKey) store.Held {
 }
 
 // endOf is how an attempt ended on its node.
-func endOf(h store.Held, s task.State) task.Run {
+func endOf(h record.Held, s task.State) task.Run {
 	end := h.Run
 	end.State, end.EndedAt = s, task.At(noon.Add(time.Hour))
 	return end
 }
 
 // nextOf is the queue record of the attempt that follows one that ended so.
-func nextOf(h store.Held, end task.Run) *task.Waiting {
+func nextOf(h record.Held, end task.Run) *task.Waiting {
 	w := &task.Waiting{Run: h.Run, Env: h.Env}
 	w.State, w.Reason, w.Attempt, w.Node, w.Token = task.Queued, task.ReasonRetry, h.Attempt+1, "", 0
 	w.Attempts = append(w.Attempts, end.AsAttempt())
@@ -358,7 +359,7 @@ type unreliable struct {
 }
 
 // store is a store as a daemon has it, but unreliable.
-func (u *unreliable) store(keys store.Keys) *store.Store {
+func (u *unreliable) store(keys record.Keys) *store.Store {
 	return store.New(shared, door{u, kv.Direct(shared)}, keys).Batching(door{u, batch})
 }
 
@@ -450,14 +451,23 @@ func action(a task.Assigned) string {
 }
 
 // putEntry writes an entry over the one known.
-func putEntry(c *store.Commit, ref store.Ref, e task.Entry, mod int64) {
+func putEntry(c *store.Commit, ref record.Ref, e task.Entry, mod int64) {
 	b, err := json.Marshal(e)
 	if err != nil {
 		panic(err)
 	}
-	var parts store.EntryParts
+	var parts record.EntryParts
 	if err := parts.Split(b); err != nil {
 		panic(err)
 	}
 	c.PutEntry(ref.String(), parts, mod)
+}
+
+func testKeys(t interface{ Fatal(...any) }, prefix string) record.Keys {
+	k, err := record.NewKeys(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return k
 }

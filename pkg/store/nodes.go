@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,7 +20,7 @@ type Nodes struct{ *conn }
 
 func (s Nodes) putNode(n task.Node, lease clientv3.LeaseID) clientv3.Op {
 	n.Shards, n.Revision = 0, 0
-	return clientv3.OpPut(s.keys.Node(n.Name), encode(n), clientv3.WithLease(lease))
+	return clientv3.OpPut(s.keys.Node(n.Name), record.Encode(n), clientv3.WithLease(lease))
 }
 
 // Register creates the leased key by which a node is present, and returns the
@@ -52,7 +52,7 @@ func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID
 		return kv.CreateFence(key, res.Revision), nil, nil
 	}
 	e := readAt(res, 0)
-	holder, _ := decodeNode(s.keys, e) // an unreadable holder holds the name all the same
+	holder, _ := record.DecodeNode(s.keys, e) // an unreadable holder holds the name all the same
 	if e.Lease == int64(lease) && holder.Instance == n.Instance {
 		return kv.CreateFence(key, e.CreateRevision), nil, nil // an earlier copy of this very write
 	}
@@ -88,24 +88,6 @@ func (s Nodes) Leave(ctx context.Context, session kv.Fence, node string) error {
 	return nil
 }
 
-func decodeNode(keys Keys, e *mvccpb.KeyValue) (task.Node, error) {
-	n, err := decode[task.Node](e.Value)
-	n.Name, n.Revision = string(e.Key)[len(keys.Nodes()):], e.CreateRevision
-	return n, err
-}
-
-// DecodeNodes reads a snapshot of nodes/. What cannot be read is left out: such
-// a node gets neither shards nor runs.
-func DecodeNodes(keys Keys, all []*mvccpb.KeyValue) []task.Node {
-	nodes := make([]task.Node, 0, len(all))
-	for _, e := range all {
-		if n, err := decodeNode(keys, e); err == nil {
-			nodes = append(nodes, n)
-		}
-	}
-	return nodes
-}
-
 // Node reads one node that is present. task.ErrNotFound if it is not.
 func (s Nodes) Node(ctx context.Context, name string) (task.Node, error) {
 	e, err := s.getOne(ctx, s.keys.Node(name))
@@ -115,7 +97,7 @@ func (s Nodes) Node(ctx context.Context, name string) (task.Node, error) {
 	if err != nil {
 		return task.Node{}, fmt.Errorf("read node %s: %w", name, err)
 	}
-	return decodeNode(s.keys, e)
+	return record.DecodeNode(s.keys, e)
 }
 
 // Nodes lists the nodes that are present.
@@ -124,5 +106,5 @@ func (s Nodes) Nodes(ctx context.Context) ([]task.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	return DecodeNodes(s.keys, all), nil
+	return record.DecodeNodes(s.keys, all), nil
 }

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,7 +32,7 @@ func (s Nodes) RequestNodeState(ctx context.Context, n task.Node, r NodeRequest)
 	r.Instance = n.Instance
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{kv.CreateIs(s.keys.Node(n.Name), n.Revision)},
-		Then: []clientv3.Op{clientv3.OpPut(s.keys.NodeRequest(n.Name), encode(r))},
+		Then: []clientv3.Op{clientv3.OpPut(s.keys.NodeRequest(n.Name), record.Encode(r))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -78,7 +79,7 @@ func (s Nodes) FollowNodeRequests(ctx context.Context, node string, relist time.
 			return nil
 		}
 
-		r, err := decode[NodeRequest](last.Value)
+		r, err := record.Decode[NodeRequest](last.Value)
 		if err != nil {
 			r = NodeRequest{} // one that cannot be read is for no instance
 		}

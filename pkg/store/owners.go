@@ -3,13 +3,12 @@ package store
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -23,47 +22,28 @@ type Owners struct{ *conn }
 // keepPrevious is how many former owners an owner key remembers.
 const keepPrevious = 5
 
-// DecodeOwners reads a snapshot of owners/. A record that cannot be read has no
-// node: its shard is assigned anew.
-func DecodeOwners(keys Keys, all []*mvccpb.KeyValue) []Owner {
-	owners := make([]Owner, 0, len(all))
-	for _, e := range all {
-		shard, ok := keys.ParseOwner(string(e.Key))
-		if !ok {
-			continue
-		}
-		o, err := decode[Owner](e.Value)
-		if err != nil {
-			o = Owner{}
-		}
-		o.Shard, o.Fence, o.raw = shard, e.ModRevision, e.Value
-		owners = append(owners, o)
-	}
-	return owners
-}
-
 // Owners lists the assignment.
-func (s Owners) Owners(ctx context.Context) ([]Owner, error) {
+func (s Owners) Owners(ctx context.Context) ([]record.Owner, error) {
 	all, _, err := s.getAll(ctx, s.keys.Owners())
 	if err != nil {
 		return nil, fmt.Errorf("list owners: %w", err)
 	}
-	return DecodeOwners(s.keys, all), nil
+	return record.DecodeOwners(s.keys, all), nil
 }
 
 // Fleet reads nodes/ and owners/ at one revision: what a leader plans with.
-func (s Owners) Fleet(ctx context.Context) ([]task.Node, []Owner, error) {
+func (s Owners) Fleet(ctx context.Context) ([]task.Node, []record.Owner, error) {
 	nodes, owners := s.keys.Nodes(), s.keys.Owners()
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(nodes, below(nodes)), clientv3.OpGet(owners, below(owners))).Commit()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read nodes and owners: %w: %w", task.ErrUnavailable, err)
 	}
-	return DecodeNodes(s.keys, res.Responses[0].GetResponseRange().Kvs), DecodeOwners(s.keys, res.Responses[1].GetResponseRange().Kvs), nil
+	return record.DecodeNodes(s.keys, res.Responses[0].GetResponseRange().Kvs), record.DecodeOwners(s.keys, res.Responses[1].GetResponseRange().Kvs), nil
 }
 
 // Move gives a shard to another owner.
 type Move struct {
-	From Owner // as it was read; Fence 0 if the shard never had an owner
+	From record.Owner // as it was read; Fence 0 if the shard never had an owner
 	To   string
 	// Handover is the mod revision of the shard's handover, which ends with the
 	// move; 0 if there is none.
@@ -79,13 +59,13 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 		var t kv.Txn
 		for _, m := range chunk {
 			key := s.keys.Owner(m.From.Shard)
-			o := Owner{Node: m.To, Since: now, Term: term.CreateRevision}
+			o := record.Owner{Node: m.To, Since: now, Term: term.CreateRevision}
 			if m.From.Node != "" {
 				o.Previous = append([]task.Assignment{{Node: m.From.Node, Since: m.From.Since}}, m.From.Previous...)
 				o.Previous = o.Previous[:min(len(o.Previous), keepPrevious)]
 			}
 			t.If = append(t.If, unchanged(key, m.From.Fence))
-			t.Then = append(t.Then, clientv3.OpPut(key, graft(m.From.raw, encode(o), reflect.TypeFor[Owner]())))
+			t.Then = append(t.Then, clientv3.OpPut(key, o.EncodeOver(m.From)))
 			if m.Handover != 0 {
 				ahead := s.keys.Handover(m.From.Shard)
 				t.If = append(t.If, unchanged(ahead, m.Handover))
@@ -127,17 +107,6 @@ func (s Owners) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
 }
 
 // OwnerFence is what must hold for o's node to write the shard.
-func (s Owners) OwnerFence(o Owner) kv.Fence { return kv.ModFence(s.keys.Owner(o.Shard), o.Fence) }
-
-// Owner is who may write a shard.
-type Owner struct {
-	Node     string            `json:"node"`
-	Since    task.Time         `json:"since"`
-	Term     int64             `json:"term"` // of the leader that wrote it
-	Previous []task.Assignment `json:"previous,omitempty"`
-
-	Shard int   `json:"-"`
-	Fence int64 `json:"-"` // mod revision of the key
-
-	raw []byte // as it was read
+func (s Owners) OwnerFence(o record.Owner) kv.Fence {
+	return kv.ModFence(s.keys.Owner(o.Shard), o.Fence)
 }

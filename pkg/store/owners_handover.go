@@ -8,47 +8,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// Handover names the node that is to load a shard before it owns it. The leader
-// writes it, the node answers in it, and it goes with the move.
-type Handover struct {
-	To    string    `json:"to"`
-	Since task.Time `json:"since"` // by the leader's clock; for display
-	// Ready is the session of To, as the create revision of its node key, under
-	// which it has said that it has loaded the shard; 0: not yet. Of another
-	// session it says nothing: what that had loaded is gone, maybe.
-	Ready int64 `json:"ready,omitempty"`
-
-	Shard    int   `json:"-"`
-	Revision int64 `json:"-"` // mod revision of the key; 0: it is not there
-}
-
-// DecodeHandovers reads a snapshot of moves/. A record that cannot be read names
-// nobody.
-func DecodeHandovers(keys Keys, all []*mvccpb.KeyValue) []Handover {
-	list := make([]Handover, 0, len(all))
-	for _, e := range all {
-		shard, ok := keys.ParseHandover(string(e.Key))
-		if !ok {
-			continue
-		}
-		h, err := decode[Handover](e.Value)
-		if err != nil {
-			h = Handover{}
-		}
-		h.Shard, h.Revision = shard, e.ModRevision
-		list = append(list, h)
-	}
-	return list
-}
 
 // Lineup is what a leader plans with, all of it at one revision.
 type Lineup struct {
 	Nodes     []task.Node
-	Owners    []Owner
-	Handovers []Handover
+	Owners    []record.Owner
+	Handovers []record.Handover
 }
 
 // Lineup reads nodes/, owners/ and moves/ at one revision.
@@ -62,18 +30,18 @@ func (s Owners) Lineup(ctx context.Context) (l Lineup, err error) {
 		return l, fmt.Errorf("read nodes, owners and moves: %w: %w", task.ErrUnavailable, err)
 	}
 	at := func(i int) []*mvccpb.KeyValue { return res.Responses[i].GetResponseRange().Kvs }
-	return Lineup{DecodeNodes(s.keys, at(0)), DecodeOwners(s.keys, at(1)), DecodeHandovers(s.keys, at(2))}, nil
+	return Lineup{record.DecodeNodes(s.keys, at(0)), record.DecodeOwners(s.keys, at(1)), record.DecodeHandovers(s.keys, at(2))}, nil
 }
 
 // Prepare writes handovers, anew or in the place of those that were read (their
 // Revision), in chunks, under the leader's term. Errors are those of Assign.
-func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []Handover, now task.Time) error {
-	return inChunks(list, func(chunk []Handover) error {
+func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handover, now task.Time) error {
+	return inChunks(list, func(chunk []record.Handover) error {
 		var t kv.Txn
 		for _, h := range chunk {
 			key := s.keys.Handover(h.Shard)
 			t.If = append(t.If, unchanged(key, h.Revision))
-			t.Then = append(t.Then, clientv3.OpPut(key, encode(Handover{To: h.To, Since: now})))
+			t.Then = append(t.Then, clientv3.OpPut(key, record.Encode(record.Handover{To: h.To, Since: now})))
 		}
 		if err := s.lead(ctx, term, t); err != nil {
 			return fmt.Errorf("prepare %d shards: %w", len(chunk), err)
@@ -84,8 +52,8 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []Handover, now
 
 // Withdraw deletes handovers as they were read, in chunks, under the leader's
 // term. Errors are those of Assign.
-func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []Handover) error {
-	return inChunks(list, func(chunk []Handover) error {
+func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Handover) error {
+	return inChunks(list, func(chunk []record.Handover) error {
 		var t kv.Txn
 		for _, h := range chunk {
 			key := s.keys.Handover(h.Shard)
@@ -102,12 +70,12 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []Handover) er
 // TellReady says, under the present session of the node that h names, that it
 // has loaded the shard. task.ErrConflict if the handover is another by now, or
 // the session is over.
-func (s Owners) TellReady(ctx context.Context, session kv.Fence, h Handover) error {
+func (s Owners) TellReady(ctx context.Context, session kv.Fence, h record.Handover) error {
 	key := s.keys.Handover(h.Shard)
-	ready := Handover{To: h.To, Since: h.Since, Ready: session.CreateRevision}
+	ready := record.Handover{To: h.To, Since: h.Since, Ready: session.CreateRevision}
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Revision), session.Compare()},
-		Then: []clientv3.Op{clientv3.OpPut(key, encode(ready))},
+		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(ready))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

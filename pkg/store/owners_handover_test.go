@@ -6,10 +6,11 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (w *world) handovers() []store.Handover {
+func (w *world) handovers() []record.Handover {
 	w.Helper()
 	l, err := w.Lineup(w.Context())
 	ok(w.T, err)
@@ -19,9 +20,9 @@ func (w *world) handovers() []store.Handover {
 func TestHandover_IsPreparedAnsweredAndEndsWithTheMove(t *testing.T) {
 	w := newWorld(t)
 	term, session := w.lead("n1"), w.fences.Node
-	list := make([]store.Handover, 150) // more than one transaction
+	list := make([]record.Handover, 150) // more than one transaction
 	for i := range list {
-		list[i] = store.Handover{Shard: 1000 + i, To: node}
+		list[i] = record.Handover{Shard: 1000 + i, To: node}
 	}
 	ok(t, w.Prepare(t.Context(), term, list, task.At(noon)))
 	all := w.handovers()
@@ -39,9 +40,9 @@ func TestHandover_IsPreparedAnsweredAndEndsWithTheMove(t *testing.T) {
 		t.Errorf("answered, it is %+v", h)
 	}
 	is(t, w.TellReady(t.Context(), kv.CreateFence(session.Key, session.CreateRevision+1), all[0]), task.ErrConflict)
-	is(t, w.Prepare(t.Context(), term, []store.Handover{{Shard: 1149, To: "n3", Revision: all[149].Revision}}, task.At(noon)), task.ErrConflict)
-	is(t, w.Assign(t.Context(), term, []store.Move{{From: store.Owner{Shard: 1149}, To: node, Handover: all[149].Revision}}, task.At(noon)), task.ErrConflict)
-	ok(t, w.Assign(t.Context(), term, []store.Move{{From: store.Owner{Shard: 1149}, To: node, Handover: h.Revision}}, task.At(noon)))
+	is(t, w.Prepare(t.Context(), term, []record.Handover{{Shard: 1149, To: "n3", Revision: all[149].Revision}}, task.At(noon)), task.ErrConflict)
+	is(t, w.Assign(t.Context(), term, []store.Move{{From: record.Owner{Shard: 1149}, To: node, Handover: all[149].Revision}}, task.At(noon)), task.ErrConflict)
+	ok(t, w.Assign(t.Context(), term, []store.Move{{From: record.Owner{Shard: 1149}, To: node, Handover: h.Revision}}, task.At(noon)))
 	if l := w.handovers(); len(l) != 149 || l[148].Shard != 1148 {
 		t.Error("the handover is still there")
 	}
@@ -50,7 +51,7 @@ func TestHandover_IsPreparedAnsweredAndEndsWithTheMove(t *testing.T) {
 	if o := l.Owners[len(l.Owners)-1]; o.Shard != 1149 || o.Node != node || len(l.Nodes) != 1 {
 		t.Errorf("the lineup is %+v, %+v", o, l.Nodes)
 	}
-	is(t, w.Withdraw(t.Context(), term, []store.Handover{{Shard: 1148, Revision: 1}}), task.ErrConflict)
+	is(t, w.Withdraw(t.Context(), term, []record.Handover{{Shard: 1148, Revision: 1}}), task.ErrConflict)
 	w.put(w.keys.Handover(1000), "{") // by hand: names nobody, and can be withdrawn
 	if h := w.handovers()[0]; h.To != "" || h.Revision == 0 {
 		t.Errorf("an unreadable handover is %+v", h)

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -23,7 +23,7 @@ type Runs struct{ *conn }
 
 // Runs are the runs of a task, the newest first: waiting, active and ended, as
 // they were at one revision. Results that came too late are left out.
-func (s Runs) Runs(ctx context.Context, ref Ref) ([]task.Run, error) {
+func (s Runs) Runs(ctx context.Context, ref record.Ref) ([]task.Run, error) {
 	queue, history := s.keys.QueueOf(ref), s.keys.HistoryOf(ref)
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(queue, below(queue)), clientv3.OpGet(history, below(history))).Commit()
 	if err != nil {
@@ -32,7 +32,7 @@ func (s Runs) Runs(ctx context.Context, ref Ref) ([]task.Run, error) {
 	byID := map[string]task.Run{}
 	for _, r := range res.Responses {
 		for _, e := range r.GetResponseRange().Kvs {
-			if run, ok := recorded(s.keys, e); ok {
+			if run, ok := record.DecodeRun(s.keys, e); ok {
 				byID[run.ID] = run
 			}
 		}
@@ -44,38 +44,7 @@ func (s Runs) Runs(ctx context.Context, ref Ref) ([]task.Run, error) {
 	for _, h := range active {
 		byID[h.ID] = h.Run
 	}
-	return sortRuns(byID), nil
-}
-
-// recorded decodes a record of queue or history.
-func recorded(keys Keys, e *mvccpb.KeyValue) (task.Run, bool) {
-	k, ok := keys.ParseShard(string(e.Key))
-	if !ok || k.Late {
-		return task.Run{}, false
-	}
-	switch k.Kind {
-	case KindQueued:
-		w, err := DecodeWaiting(k, e.Value)
-		return w.Run, err == nil
-	case KindEnded, KindPart:
-		r, err := DecodeEnded(k, e.Value)
-		return r, err == nil
-	}
-	return task.Run{}, false
-}
-
-// ByTime orders runs with the newest first.
-func ByTime(a, b task.Run) int {
-	return cmp.Or(b.ScheduledTime.Compare(a.ScheduledTime.Time), strings.Compare(b.ID, a.ID))
-}
-
-func sortRuns(byID map[string]task.Run) []task.Run {
-	runs := make([]task.Run, 0, len(byID))
-	for _, r := range byID {
-		runs = append(runs, r)
-	}
-	slices.SortFunc(runs, ByTime)
-	return runs
+	return record.SortRuns(byID), nil
 }
 
 // ShardRuns are the waiting and ended runs of several shards, of one namespace
@@ -99,82 +68,37 @@ func (s Runs) ShardRuns(ctx context.Context, shards []int, namespace string) ([]
 		}
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
-				if run, ok := recorded(s.keys, e); ok {
+				if run, ok := record.DecodeRun(s.keys, e); ok {
 					byID[run.Namespace+"/"+run.Task+"/"+run.ID] = run
 				}
 			}
 		}
 	}
-	return sortRuns(byID), nil
+	return record.SortRuns(byID), nil
 }
 
 // lastEnded is a task's newest record of history that counts; nil if there is none.
-func (s Runs) lastEnded(ctx context.Context, ref Ref) (*task.Run, error) {
+func (s Runs) lastEnded(ctx context.Context, ref record.Ref) (*task.Run, error) {
 	all, _, err := s.getAll(ctx, s.keys.HistoryOf(ref))
-	return newest(s.keys, all), err
-}
-
-// newest is the last of the records that counts; nil if none does.
-func newest(keys Keys, all []*mvccpb.KeyValue) *task.Run {
-	for _, e := range slices.Backward(all) {
-		if run, ok := recorded(keys, e); ok {
-			return &run
-		}
-	}
-	return nil
-}
-
-// Held is an attempt in an inbox, with what a write that changes it compares.
-type Held struct {
-	task.Assigned
-	Mod    int64 // mod revision
-	Create int64 // create revision: the fencing token
-}
-
-// Ref is where the attempt's task lives.
-func (h Held) Ref() Ref { return Ref{Namespace: h.Namespace, Name: h.Task, Shard: h.Shard} }
-
-func held(keys Keys, e *mvccpb.KeyValue) (h Held, err error) {
-	err = readHeld(keys, string(e.Key), e, &h)
-	return h, err
-}
-
-// readHeld is held for one who has the key as a string, and a place for it.
-func readHeld(keys Keys, key string, e *mvccpb.KeyValue, h *Held) error {
-	k, ok := keys.ParseRun(key)
-	if !ok {
-		return fmt.Errorf("%w: %q is not the key of a run", task.ErrInvalid, key)
-	}
-	h.Mod, h.Create = e.ModRevision, e.CreateRevision
-	return decodeHeld(k, e.CreateRevision, e.Value, &h.Assigned)
+	return record.NewestRun(s.keys, all), err
 }
 
 // Active lists all attempts in all inboxes; those that cannot be read are left out.
-func (s Runs) Active(ctx context.Context) ([]Held, error) {
+func (s Runs) Active(ctx context.Context) ([]record.Held, error) {
 	all, _, err := s.getAll(ctx, s.keys.Runs())
-	return heldOf(s.keys, all), err
-}
-
-func heldOf(keys Keys, all []*mvccpb.KeyValue) []Held {
-	var list []Held
-	for _, e := range all {
-		if h, err := held(keys, e); err == nil {
-			list = append(list, h)
-		}
-	}
-	return list
+	return record.DecodeAllHeld(s.keys, all), err
 }
 
 // ActiveOf lists the attempts of one task, on whatever node.
-func (s Runs) ActiveOf(ctx context.Context, ref Ref) ([]Held, error) {
+func (s Runs) ActiveOf(ctx context.Context, ref record.Ref) ([]record.Held, error) {
 	return s.activeOf(ctx, ref, 0)
 }
 
 // activeOf lists a task's attempts as they were at a revision (0: now). It steps
 // from inbox to inbox, so that its cost follows the number of nodes and not
 // that of active runs.
-func (s Runs) activeOf(ctx context.Context, ref Ref, rev int64) ([]Held, error) {
-	var list []Held
+func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record.Held, error) {
+	var list []record.Held
 	end := clientv3.GetPrefixRangeEnd(s.keys.Runs())
 	for from := s.keys.Runs(); ; {
 		res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly(), clientv3.WithRev(rev))
@@ -189,14 +113,14 @@ func (s Runs) activeOf(ctx context.Context, ref Ref, rev int64) ([]Held, error) 
 		if err != nil {
 			return nil, fmt.Errorf("find attempts of %s: %w", ref, err)
 		}
-		list = append(list, heldOf(s.keys, part)...)
+		list = append(list, record.DecodeAllHeld(s.keys, part)...)
 		from = clientv3.GetPrefixRangeEnd(s.keys.Inbox(node))
 	}
 }
 
 // CancelActive asks the attempt's node to end it. task.ErrConflict if the
 // record is no longer what was read.
-func (s Runs) CancelActive(ctx context.Context, h Held, who string) (task.Run, error) {
+func (s Runs) CancelActive(ctx context.Context, h record.Held, who string) (task.Run, error) {
 	if h.CancelRequested {
 		return h.Run, nil
 	}
@@ -207,10 +131,10 @@ func (s Runs) CancelActive(ctx context.Context, h Held, who string) (task.Run, e
 // FindRuns finds runs by the beginning of their id, in one namespace, whatever
 // their task: waiting, active and ended, as they were at one revision; no parts of
 // them. It reads keys only, of every shard.
-func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]Ref, []string, error) {
-	var refs []Ref
+func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]record.Ref, []string, error) {
+	var refs []record.Ref
 	var ids []string
-	add := func(ref Ref, id string) {
+	add := func(ref record.Ref, id string) {
 		if ref.Namespace == namespace && strings.HasPrefix(id, idPrefix) && len(ids) < most && !task.IsPart(id) {
 			for i := range ids {
 				if ids[i] == id && refs[i] == ref {
@@ -246,17 +170,17 @@ func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix stri
 }
 
 // Attempts reads several attempts; nil where one is gone or cannot be read.
-func (s Runs) Attempts(ctx context.Context, runs []RunKey) ([]*Held, error) {
+func (s Runs) Attempts(ctx context.Context, runs []record.RunKey) ([]*record.Held, error) {
 	keys := make([]string, len(runs))
 	for i, k := range runs {
 		keys[i] = s.keys.Run(k.Node, k.Ref, k.Run)
 	}
-	list := make([]*Held, len(runs))
+	list := make([]*record.Held, len(runs))
 	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
 		if e == nil {
 			return
 		}
-		if h, err := held(s.keys, e); err == nil {
+		if h, err := record.DecodeHeld(s.keys, e); err == nil {
 			list[i] = &h
 		}
 	})

@@ -4,62 +4,27 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Dead is a run whose last attempt failed, timed out or was lost, and that has no
-// attempt left: it waits for a person, who has it run again or dismisses it.
-type Dead struct {
-	task.Waiting
-	Mod int64 // mod revision of its record
-}
-
-// deadTail is how much of a dead run's output is kept with it, in bytes: the rest
-// is in its history and on its node.
-const deadTail = 256
-
-// died reports whether a run that ended so, with no attempt to follow, is dead.
-// One that somebody wanted to end is not: nobody waits for it. Nor is a part: the run
-// is that it belongs to.
-func died(h Held, end task.Run) bool {
-	return !h.CancelRequested && !task.IsPart(h.ID) && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
-}
-
-func encodeDead(h Held, end task.Run) []byte {
-	if n := len(end.OutputTail); n > deadTail {
-		end.OutputTail = strings.ToValidUTF8(end.OutputTail[n-deadTail:], "")
-	}
-	return encodeWaiting(task.Waiting{Run: end, Env: h.Env})
-}
-
-func dead(keys Keys, e *mvccpb.KeyValue) (Dead, bool) {
-	k, ok := keys.ParseShard(string(e.Key))
-	if !ok || k.Kind != KindDead {
-		return Dead{}, false
-	}
-	w, err := DecodeWaiting(k, e.Value)
-	return Dead{Waiting: w, Mod: e.ModRevision}, err == nil
-}
-
 // DeadRuns are a task's, the newest first. Those that cannot be read are left out.
-func (s Runs) DeadRuns(ctx context.Context, ref Ref) ([]Dead, error) {
+func (s Runs) DeadRuns(ctx context.Context, ref record.Ref) ([]record.Dead, error) {
 	all, _, err := s.getAll(ctx, s.keys.Dead(ref))
 	if err != nil {
 		return nil, fmt.Errorf("list the dead runs of %s: %w", ref, err)
 	}
-	var list []Dead
+	var list []record.Dead
 	for _, e := range all {
-		if d, ok := dead(s.keys, e); ok {
+		if d, ok := record.DecodeDead(s.keys, e); ok {
 			list = append(list, d)
 		}
 	}
-	slices.SortFunc(list, func(a, b Dead) int { return ByTime(a.Run, b.Run) })
+	slices.SortFunc(list, func(a, b record.Dead) int { return record.ByTime(a.Run, b.Run) })
 	return list, nil
 }
 
@@ -85,7 +50,7 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 		}
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
-				if d, ok := dead(s.keys, e); ok {
+				if d, ok := record.DecodeDead(s.keys, e); ok {
 					runs = append(runs, d.Run)
 				}
 			}
@@ -97,14 +62,14 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 // Revive queues a run in place of a dead one, in one transaction. task.ErrConflict
 // if the task or the dead run has changed since they were read, task.ErrUnknown if
 // nobody knows whether it happened.
-func (s Runs) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) error {
+func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiting) error {
 	if st.EntryMod == 0 {
 		return fmt.Errorf("run %s of %s again: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
 	}
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(dead, d.Mod), absent(queued), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
-		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, encodeWaiting(w))},
+		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, record.EncodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -121,10 +86,10 @@ func (s Runs) Revive(ctx context.Context, st Stored, d Dead, w task.Waiting) err
 // which the event of the deletion has it. If only that is written, the run is dead as
 // before, and can be dismissed again. The run's history stays as it is: whoever owns its
 // shard takes a record that is written anew for another end.
-func (s Runs) Dismiss(ctx context.Context, ref Ref, d Dead, who string) error {
+func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who string) error {
 	key := s.keys.DeadRun(ref, d.ID)
 	d.DismissedBy = who
-	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, encodeWaiting(d.Waiting)))
+	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, record.EncodeWaiting(d.Waiting)))
 	if err == nil {
 		_, err = s.writeDead(ctx, key, marked, clientv3.OpDelete(key))
 	}

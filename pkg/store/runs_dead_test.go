@@ -8,10 +8,11 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (w *world) deadRuns(r store.Ref) []store.Dead {
+func (w *world) deadRuns(r record.Ref) []record.Dead {
 	w.Helper()
 	list, err := w.DeadRuns(w.Context(), r)
 	ok(w.T, err)
@@ -53,7 +54,7 @@ func TestFinish_NeitherARetryNorACancelledRunIsDead(t *testing.T) {
 	h = w.dispatch(ref, 2, "n2")
 	_, err := w.CancelActive(t.Context(), h, "me")
 	ok(t, err)
-	h = w.held(store.RunKey{Node: "n2", Ref: ref, Run: h.ID})
+	h = w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil))
 	h = w.dispatch(ref, 3, "n2")
 	w.lose(h, nextOf(h, endOf(h, task.Lost)))
@@ -136,13 +137,13 @@ func TestRuns_KeepWhoAskedForThem(t *testing.T) {
 
 func TestDead_ListsAndTrims(t *testing.T) {
 	w := newWorld(t)
-	others := store.Ref{Namespace: "ops", Name: "b", Shard: 4}
+	others := record.Ref{Namespace: "ops", Name: "b", Shard: 4}
 	value := `{"uid":"u","scheduled_time":"2026-01-02T12:00:00.000Z","state":"failed","trigger":"schedule"}`
 	for i := range store.KeepDead + 120 {
 		w.put(w.keys.DeadRun(ref, fmt.Sprintf("r%03d", i)), value)
 	}
 	w.put(w.keys.DeadRun(others, "r1"), value)
-	w.put(w.keys.DeadRun(store.Ref{Namespace: "default", Name: "ab", Shard: ref.Shard}, "r1"), value) // a neighbour
+	w.put(w.keys.DeadRun(record.Ref{Namespace: "default", Name: "ab", Shard: ref.Shard}, "r1"), value) // a neighbour
 	ok(t, w.TrimDead(t.Context(), w.fences, ref))
 	list := w.deadRuns(ref)
 	if len(list) != store.KeepDead || list[0].ID != fmt.Sprintf("r%03d", store.KeepDead+119) || list[len(list)-1].ID != "r120" {
@@ -163,7 +164,7 @@ func TestDead_ListsAndTrims(t *testing.T) {
 	}
 	keys, _, err := w.HistoryKeys(t.Context(), others.Shard, "")
 	ok(t, err)
-	if !slices.ContainsFunc(keys, func(ev store.ShardEvent) bool { return ev.Kind == store.KindDead && ev.Run == "r1" }) {
+	if !slices.ContainsFunc(keys, func(ev store.ShardEvent) bool { return ev.Kind == record.KindDead && ev.Run == "r1" }) {
 		t.Errorf("whoever looks for what is left over sees %+v", keys)
 	}
 	fences := w.fences

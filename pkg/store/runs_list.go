@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -22,7 +23,7 @@ type Outcome struct {
 
 // Outcomes are those of several tasks, each with its n newest records (at least
 // one, if it has any).
-func (s Runs) Outcomes(ctx context.Context, refs []Ref, n int) ([]Outcome, error) {
+func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome, error) {
 	const some = 3 // of which one is likely to be the end of a run
 	n = max(n, some)
 	list := make([]Outcome, 0, len(refs))
@@ -43,7 +44,7 @@ func (s Runs) Outcomes(ctx context.Context, refs []Ref, n int) ([]Outcome, error
 			history, dead := res.Responses[3*i].GetResponseRange(), res.Responses[3*i+1].GetResponseRange().Kvs
 			o := Outcome{Waiting: int(res.Responses[3*i+2].GetResponseRange().Count)}
 			for _, e := range history.Kvs {
-				if run, ok := recorded(s.keys, e); ok {
+				if run, ok := record.DecodeRun(s.keys, e); ok {
 					o.Runs = append(o.Runs, run)
 				}
 			}
@@ -69,7 +70,7 @@ func (s Runs) Outcomes(ctx context.Context, refs []Ref, n int) ([]Outcome, error
 
 // A RunPlace is where a run is on record, or waits.
 type RunPlace struct {
-	Ref Ref
+	Ref record.Ref
 	Run string
 }
 
@@ -128,7 +129,7 @@ func (s Runs) runsBelow(ctx context.Context, kind func(shard int) string, shards
 		}
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
-				if run, ok := recorded(s.keys, e); ok {
+				if run, ok := record.DecodeRun(s.keys, e); ok {
 					runs = append(runs, run)
 				}
 			}
@@ -157,7 +158,7 @@ func (s Runs) RunsAt(ctx context.Context, places []RunPlace) ([]*task.Run, error
 		if e == nil {
 			return
 		}
-		if run, ok := recorded(s.keys, e); ok {
+		if run, ok := record.DecodeRun(s.keys, e); ok {
 			list[i/2] = &run // history comes second, and is what counts
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,9 +21,9 @@ func TestEntryReader_ReadsWhatDecodeEntryReads(t *testing.T) {
 		"e": `{"uid":"eeee","schedule":7}`,
 	}
 	for name, v := range values {
-		w.put(w.keys.Entry(store.Ref{Namespace: "default", Name: name, Shard: 3}), v)
+		w.put(w.keys.Entry(record.Ref{Namespace: "default", Name: name, Shard: 3}), v)
 	}
-	w.put(w.keys.Entry(store.Ref{Namespace: "prod", Name: "a", Shard: 3}), values["a"])
+	w.put(w.keys.Entry(record.Ref{Namespace: "prod", Name: "a", Shard: 3}), values["a"])
 	r := w.NewEntryReader()
 	refs, entries, err := r.Shard(t.Context(), 3, "default")
 	ok(t, err)
@@ -30,7 +31,7 @@ func TestEntryReader_ReadsWhatDecodeEntryReads(t *testing.T) {
 		t.Fatalf("%v", refs)
 	}
 	for i, ref := range refs {
-		want, err := store.DecodeEntry([]byte(values[ref.Name]))
+		want, err := record.DecodeEntry([]byte(values[ref.Name]))
 		ok(t, err)
 		want.Action = task.Action{}
 		if !reflect.DeepEqual(*entries[i], want) {

@@ -7,12 +7,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // cancelParent asks for the end of a run that has parts: whoever owns its shard has
 // them end. task.ErrConflict if its record is no longer what was read.
-func (s Runs) cancelParent(ctx context.Context, ref Ref, w task.Waiting, mod int64, who string) (task.Run, error) {
+func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, mod int64, who string) (task.Run, error) {
 	if w.Fan.Cancel != "" {
 		return w.Run, nil
 	}
@@ -21,7 +22,7 @@ func (s Runs) cancelParent(ctx context.Context, ref Ref, w task.Waiting, mod int
 	key := s.keys.Queued(ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, mod)},
-		Then: []clientv3.Op{opPut(key, encodeWaiting(w))},
+		Then: []clientv3.Op{opPut(key, record.EncodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -32,26 +33,10 @@ func (s Runs) cancelParent(ctx context.Context, ref Ref, w task.Waiting, mod int
 	return w.Run, nil
 }
 
-// parentStep is what a new version of the record of a run with parts tells; false:
-// nothing but of parts.
-func parentStep(c *change, now task.Waiting) (action string, ok bool) {
-	var before task.Waiting
-	if c.before != nil {
-		before, _ = decodeWaiting(c.before.Value)
-	}
-	switch {
-	case !before.UnderWay():
-		return task.ActionStarted, true
-	case before.Fan.Cancel == "" && now.Fan.Cancel != "":
-		return task.ActionCancelling, true
-	}
-	return "", false
-}
-
 // PartsOf are the parts of a run that is under way, as far as they are on record:
 // those that have ended, wait to be tried again, or are in inboxes. They are read one
 // after another: of a part that moves meanwhile the later record counts.
-func (s Runs) PartsOf(ctx context.Context, ref Ref, parent string) (map[int]task.Run, error) {
+func (s Runs) PartsOf(ctx context.Context, ref record.Ref, parent string) (map[int]task.Run, error) {
 	parts := map[int]task.Run{}
 	add := func(r task.Run) {
 		if of, i, is := task.ParentOf(r.ID); is && of == parent {
@@ -71,7 +56,7 @@ func (s Runs) PartsOf(ctx context.Context, ref Ref, parent string) (map[int]task
 			return nil, fmt.Errorf("read the parts of run %s of %s: %w", parent, ref, err)
 		}
 		for _, e := range all {
-			if run, ok := recorded(s.keys, e); ok {
+			if run, ok := record.DecodeRun(s.keys, e); ok {
 				add(run)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -16,7 +17,7 @@ func TestFinish_OfALostPartOfARunThatHasEndedIsRecordedAsLate(t *testing.T) {
 	c := w.begin()
 	dispatch(c, a, w.session("n2"))
 	w.commit(c)
-	h := w.held(store.RunKey{Node: "n2", Ref: ref, Run: a.ID})
+	h := w.held(record.RunKey{Node: "n2", Ref: ref, Run: a.ID})
 	w.lose(h, nil)
 	lost := w.history(ref, h.ID)
 	c = w.begin()

@@ -3,7 +3,7 @@ package store_test
 import (
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -12,7 +12,7 @@ func TestPauseActive_AndResumeActive(t *testing.T) {
 	ctx := t.Context()
 	w.create(ref)
 	h := w.dispatch(ref, 1, node)
-	key := store.RunKey{Node: node, Ref: ref, Run: h.ID}
+	key := record.RunKey{Node: node, Ref: ref, Run: h.ID}
 	run, err := w.PauseActive(ctx, h, "ann")
 	ok(t, err)
 	now := w.held(key)

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,7 +22,7 @@ func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, er
 	key := s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
-		Then: []clientv3.Op{opPut(key, encodeWaiting(w))},
+		Then: []clientv3.Op{opPut(key, record.EncodeWaiting(w))},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
 	switch {
@@ -37,7 +38,7 @@ func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, er
 
 // CancelQueued ends a waiting run as cancelled. task.ErrNotFound if it does not
 // wait, task.ErrConflict if it is taken just now.
-func (s Runs) CancelQueued(ctx context.Context, ref Ref, id string, who string, now time.Time) (task.Run, error) {
+func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who string, now time.Time) (task.Run, error) {
 	key := s.keys.Queued(ref, id)
 	e, err := s.getOne(ctx, key)
 	if err != nil {
@@ -46,7 +47,7 @@ func (s Runs) CancelQueued(ctx context.Context, ref Ref, id string, who string, 
 	if e == nil {
 		return task.Run{}, fmt.Errorf("waiting run %s of %s: %w", id, ref, task.ErrNotFound)
 	}
-	w, err := DecodeWaiting(ShardKey{Kind: KindQueued, Ref: ref, Run: id}, e.Value)
+	w, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: ref, Run: id}, e.Value)
 	if err != nil {
 		return task.Run{}, err
 	}
@@ -57,7 +58,7 @@ func (s Runs) CancelQueued(ctx context.Context, ref Ref, id string, who string, 
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, e.ModRevision)},
-		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), encodeEnded(end))},
+		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), record.EncodeEnded(end))},
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -16,50 +17,10 @@ import (
 // while, so that the next one of its name goes on with its generation.
 type Secrets struct{ *conn }
 
-// SecretRecord is a secret as it is in etcd. Who has no key of the nodes can read
-// all of it but the values.
-type SecretRecord struct {
-	task.Secret
-	Sealed []byte `json:"sealed,omitempty"` // by package secret; none if it was deleted
-}
-
-// Deleted reports whether there is nothing but what the next of its name goes on
-// with, for a time: its generation, so that no former values fit in it.
-func (r *SecretRecord) Deleted() bool { return r.Change == task.SecretDeleted }
-
-// Secrets is the prefix of all secrets.
-func (k Keys) Secrets() string { return k.root + "secrets/" }
-
-// SecretsOf is the part of Secrets that belongs to one namespace.
-func (k Keys) SecretsOf(namespace string) string { return k.Secrets() + namespace + "/" }
-
-// Secret is one of them.
-func (k Keys) Secret(namespace, name string) string { return k.SecretsOf(namespace) + name }
-
-// ParseSecret is the namespace and the name of a key below secrets/.
-func (k Keys) ParseSecret(key string) (namespace, name string, ok bool) {
-	parts, ok := partsBelow(k.Secrets(), key)
-	if !ok || len(parts) != 2 {
-		return "", "", false
-	}
-	return parts[0], parts[1], true
-}
-
-// DecodeSecret reads the record of a secret. Its namespace and name are the key's.
-func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (SecretRecord, error) {
-	r, err := decode[SecretRecord](e.Value)
-	r.Namespace, r.Name, _ = k.ParseSecret(string(e.Key))
-	r.Revision = e.ModRevision
-	if err == nil && (r.Generation < 1 || !r.Deleted() && len(r.Sealed) == 0) {
-		err = fmt.Errorf("%w: unreadable record: a secret has a generation and what is sealed", task.ErrInvalid)
-	}
-	return r, err
-}
-
 // Secret reads a secret as it is now: linearizable. task.ErrNotFound if it is not
 // there; the record has then what the next of its name goes on with.
-func (s Secrets) Secret(ctx context.Context, namespace, name string) (SecretRecord, error) {
-	r := SecretRecord{Secret: task.Secret{Namespace: namespace, Name: name}}
+func (s Secrets) Secret(ctx context.Context, namespace, name string) (record.SecretRecord, error) {
+	r := record.SecretRecord{Secret: task.Secret{Namespace: namespace, Name: name}}
 	e, err := s.getOne(ctx, s.keys.Secret(namespace, name))
 	if err == nil && e != nil {
 		r, err = s.keys.DecodeSecret(e)
@@ -122,10 +83,10 @@ func (s Secrets) SweepSecrets(ctx context.Context, before task.Time, after strin
 
 // PutSecret writes a secret over what was read as revision old (0: nothing was
 // there), and returns its revision. task.ErrConflict if it has changed since.
-func (s Secrets) PutSecret(ctx context.Context, old int64, r SecretRecord) (int64, error) {
+func (s Secrets) PutSecret(ctx context.Context, old int64, r record.SecretRecord) (int64, error) {
 	key := s.keys.Secret(r.Namespace, r.Name)
 	r.Revision = 0
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, encode(r))}})
+	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(r))}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

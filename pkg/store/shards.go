@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,7 +22,7 @@ type Shards struct{ *conn }
 // ShardEvent is a record of a shard as it is now, or its end. Its value is the
 // reader's to decode, with the functions of this package: most need not be.
 type ShardEvent struct {
-	ShardKey
+	record.ShardKey
 	Key     string
 	Task    string // namespace/name
 	Mod     int64  // mod revision; of a deletion, the revision at which it happened (0 if not known)
@@ -42,8 +43,8 @@ type ShardBatch struct {
 
 // shardEvent is the event that a key of a shard has the value e; nil: it is gone.
 // false if it is no key of ours.
-func shardEvent(keys Keys, key string, e *mvccpb.KeyValue) (ShardEvent, bool) {
-	k, name, ok := keys.parseShard(key)
+func shardEvent(keys record.Keys, key string, e *mvccpb.KeyValue) (ShardEvent, bool) {
+	k, name, ok := keys.ParseShardTask(key)
 	if e == nil {
 		return ShardEvent{ShardKey: k, Key: key, Task: name, Deleted: true}, ok
 	}
@@ -90,7 +91,7 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 		news := b.Reset
 		for _, e := range b.Events {
 			ev, ok := shardEvent(s.keys, string(e.Kv.Key), e.Kv)
-			if ev.Kind == KindWatermark {
+			if ev.Kind == record.KindWatermark {
 				news = news || marks()
 				continue
 			}
@@ -109,7 +110,7 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 
 // ActiveKey is an attempt found by its key.
 type ActiveKey struct {
-	RunKey
+	record.RunKey
 	Mod, Create int64
 }
 
@@ -146,7 +147,7 @@ func (s Shards) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
 
 // Attempt reads an attempt and whether its node is present, at one revision.
 // task.ErrNotFound if the attempt is gone.
-func (s Shards) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool, err error) {
+func (s Shards) Attempt(ctx context.Context, k record.RunKey) (h record.Held, nodePresent bool, err error) {
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Run(k.Node, k.Ref, k.Run)), clientv3.OpGet(s.keys.Node(k.Node))).Commit()
 	if err != nil {
 		return h, false, fmt.Errorf("read run %s of %s: %w: %w", k.Run, k.Ref, task.ErrUnavailable, err)
@@ -156,7 +157,7 @@ func (s Shards) Attempt(ctx context.Context, k RunKey) (h Held, nodePresent bool
 	if e == nil {
 		return h, false, fmt.Errorf("run %s of %s: %w", k.Run, k.Ref, task.ErrNotFound)
 	}
-	h, err = held(s.keys, e)
+	h, err = record.DecodeHeld(s.keys, e)
 	return h, readAt(r, 1) != nil, err
 }
 
@@ -169,13 +170,13 @@ func (s Shards) Mark(ctx context.Context, shard int) (task.Time, error) {
 	if err != nil {
 		return task.Time{}, fmt.Errorf("read the watermark of shard %d: %w", shard, err)
 	}
-	w, err := DecodeWatermark(e.Value)
+	w, err := record.DecodeWatermark(e.Value)
 	return w.Time, err
 }
 
 // ShardRecords are the watermark and the counts of one shard, for display.
 type ShardRecords struct {
-	Watermark     Watermark
+	Watermark     record.Watermark
 	Tasks, Queued int
 }
 
@@ -202,7 +203,7 @@ func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 				Queued: int(res.Responses[i+2].GetResponseRange().Count),
 			}
 			if e := res.Responses[i].GetResponseRange().Kvs; len(e) == 1 {
-				if w, err := DecodeWatermark(e[0].Value); err == nil {
+				if w, err := record.DecodeWatermark(e[0].Value); err == nil {
 					r.Watermark = w
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -45,7 +46,7 @@ type Commit struct {
 	Shard     int
 	Fences    Fences
 	Known     int64 // the watermark's mod revision
-	Watermark Watermark
+	Watermark record.Watermark
 	// Freezes is the mod revision of the record of freezes by which the writer
 	// decided; 0: there is none. Every commit compares it, so that none is decided
 	// without a freeze from that freeze's revision on.
@@ -57,7 +58,7 @@ type Commit struct {
 	moves   bool  // the watermark's time moves
 	revised int64 // if it does: the mod revision of the shard's key revised, as known
 
-	keys     Keys
+	keys     record.Keys
 	entries  string // the prefix of the shard's entries
 	guards   []guard
 	sessions []session
@@ -102,7 +103,7 @@ type session struct {
 }
 
 // NewCommit begins a commit that, so far, writes nothing but the watermark.
-func (s Shards) NewCommit(shard int, f Fences, known int64, w Watermark) *Commit {
+func (s Shards) NewCommit(shard int, f Fences, known int64, w record.Watermark) *Commit {
 	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard)}
 }
 
@@ -151,7 +152,7 @@ func (c *Commit) sameSession(node string, create int64) *session {
 			return s
 		}
 	}
-	inbox := c.keys.Inbox(node) + shardName(c.Shard) + "/"
+	inbox := c.keys.Inbox(node) + record.ShardName(c.Shard) + "/"
 	c.sessions = append(c.sessions, session{node, create, inbox})
 	return &c.sessions[len(c.sessions)-1]
 }
@@ -172,17 +173,17 @@ func (c *Commit) delete(key string, mod int64) {
 func (c *Commit) GuardEntry(task string, mod int64) { c.knownAt(c.entries+task, mod) }
 
 // PutEntry writes an entry over the one known. task is namespace/name.
-func (c *Commit) PutEntry(task string, e EntryParts, mod int64) {
+func (c *Commit) PutEntry(task string, e record.EntryParts, mod int64) {
 	c.GuardEntry(task, mod)
-	c.put(c.entries+task, encodeParts(e))
+	c.put(c.entries+task, record.EncodeParts(e))
 }
 
 // ChangeEntry writes another entry than the one that PutEntry was given for a task.
-func (c *Commit) ChangeEntry(task string, e EntryParts) {
+func (c *Commit) ChangeEntry(task string, e record.EntryParts) {
 	key := c.entries + task
 	for i := len(c.writes) - 1; i >= 0; i-- {
 		if w := &c.writes[i]; w.key == key && w.value != nil {
-			value := encodeParts(e)
+			value := record.EncodeParts(e)
 			c.bytes += len(value) - len(w.value)
 			w.value = value
 			return
@@ -198,7 +199,7 @@ func (c *Commit) ChangeEntry(task string, e EntryParts) {
 // find the watermark, the entry and the fence as they know them.
 func (c *Commit) Claim(a *task.Assigned, action string, session int64) {
 	inbox := c.sameSession(a.Node, session).inbox
-	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, encodeAssigned(a, action))
+	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, record.EncodeAssigned(a, action))
 }
 
 // Dispatch is Claim for a run that has waited: its key must not be there, since an
@@ -209,38 +210,38 @@ func (c *Commit) Dispatch(a *task.Assigned, action string, session int64) {
 }
 
 // Enqueue puts a waiting run into the queue, new.
-func (c *Commit) Enqueue(ref Ref, w task.Waiting) {
+func (c *Commit) Enqueue(ref record.Ref, w task.Waiting) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, 0)
-	c.put(key, encodeWaiting(w))
+	c.put(key, record.EncodeWaiting(w))
 }
 
 // Requeue writes a waiting run over the one known: its reason has changed.
-func (c *Commit) Requeue(ref Ref, w task.Waiting, mod int64) {
+func (c *Commit) Requeue(ref record.Ref, w task.Waiting, mod int64) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, mod)
-	c.put(key, encodeWaiting(w))
+	c.put(key, record.EncodeWaiting(w))
 }
 
 // Dequeue takes a waiting run out of the queue.
-func (c *Commit) Dequeue(ref Ref, id string, mod int64) { c.delete(c.keys.Queued(ref, id), mod) }
+func (c *Commit) Dequeue(ref record.Ref, id string, mod int64) { c.delete(c.keys.Queued(ref, id), mod) }
 
 // Record puts a record into history: a tick, or ticks, that did not run.
-func (c *Commit) Record(ref Ref, r task.Run) {
-	c.put(c.keys.Ended(ref, r.ID), encodeEnded(r))
+func (c *Commit) Record(ref record.Ref, r task.Run) {
+	c.put(c.keys.Ended(ref, r.ID), record.EncodeEnded(r))
 }
 
 // Extend writes a record of history over the one known: more ticks that did not run.
-func (c *Commit) Extend(ref Ref, r task.Run, mod int64) {
+func (c *Commit) Extend(ref record.Ref, r task.Run, mod int64) {
 	key := c.keys.Ended(ref, r.ID)
 	c.knownAt(key, mod)
-	c.put(key, encodeEnded(r))
+	c.put(key, record.EncodeEnded(r))
 }
 
 // EndLost ends an attempt whose node is gone: its record is the one known, and
 // the node is still absent. next, if a retry follows, waits in the queue; if none
 // does, see Bury.
-func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
+func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 	c.sameSession(h.Node, 0)
 	c.delete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
 	if next != nil {
@@ -253,13 +254,13 @@ func (c *Commit) EndLost(h Held, end task.Run, next *task.Waiting) {
 // AskCancel asks an attempt's node to end it, for a reason: it becomes that of
 // its end ("": task.ReasonCancelled). Of one that is asked already, the first
 // reason stays.
-func (c *Commit) AskCancel(h Held, who, reason string) {
+func (c *Commit) AskCancel(h record.Held, who, reason string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
 	if !h.CancelRequested {
 		h.CancelRequested, h.CancelledBy, h.CancelReason = true, who, reason
 	}
 	c.knownAt(key, h.Mod)
-	c.put(key, encodeAssigned(&h.Assigned, encode(h.Action)))
+	c.put(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))
 }
 
 // Purge deletes a record of history of a task that is no more.
@@ -365,7 +366,7 @@ func (c *Commit) txn() kv.Txn {
 	for _, w := range c.writes {
 		t.Then = append(t.Then, w.op())
 	}
-	t.Then = append(t.Then, opPut(mark, encodeMark(c.Watermark)))
+	t.Then = append(t.Then, opPut(mark, record.EncodeWatermark(c.Watermark)))
 	return t
 }
 
@@ -376,7 +377,7 @@ func (s Shards) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrDamaged)
 	}
 	if mark.ModRevision != c.Known {
-		w, err := DecodeWatermark(mark.Value)
+		w, err := record.DecodeWatermark(mark.Value)
 		if err == nil && slices.Contains(nonces, w.Nonce) {
 			c.Watermark.Nonce, c.Settled = w.Nonce, SettledOurs // an earlier copy of this very content won
 			return mark.ModRevision, nil
@@ -448,20 +449,20 @@ func (s Shards) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
 // Open opens a shard: an empty commit that ends every delayed write of any
 // earlier worker. It returns the watermark as it is from then on and its mod
 // revision, at which the shard is to be loaded.
-func (s Shards) Open(ctx context.Context, shard int, f Fences) (Watermark, int64, error) {
+func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark, int64, error) {
 	for {
 		res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Watermark(shard)), clientv3.OpGet(s.keys.Freezes())).Commit()
 		if err != nil {
-			return Watermark{}, 0, fmt.Errorf("open shard %d: %w: %w", shard, task.ErrUnavailable, err)
+			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w: %w", shard, task.ErrUnavailable, err)
 		}
 		read := kv.Result{Responses: res.Responses}
 		e := readAt(read, 0)
 		if e == nil {
-			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, ErrDamaged)
+			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, ErrDamaged)
 		}
-		w, err := DecodeWatermark(e.Value)
+		w, err := record.DecodeWatermark(e.Value)
 		if err != nil {
-			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
+			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
 		}
 		c := s.NewCommit(shard, f, e.ModRevision, w)
 		c.Freezes = readAt(read, 1).GetModRevision()
@@ -470,7 +471,7 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (Watermark, int64
 			continue // a delayed write, or a freeze, came first
 		}
 		if err != nil {
-			return Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
+			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
 		}
 		return c.Watermark, rev, nil
 	}
@@ -478,27 +479,29 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (Watermark, int64
 
 // Bury puts the run of an attempt that EndLost has ended, without another to
 // follow, among the dead of its task; nothing if somebody wanted it to end.
-func (c *Commit) Bury(h Held, end task.Run) {
-	if died(h, end) {
-		c.put(c.keys.DeadRun(h.Ref(), h.ID), encodeDead(h, end))
+func (c *Commit) Bury(h record.Held, end task.Run) {
+	if record.NeedsDeadLetter(h, end) {
+		c.put(c.keys.DeadRun(h.Ref(), h.ID), record.EncodeDead(h, end))
 	}
 }
 
 // BuryParent puts a run whose parts have failed among the dead of its task, as that
 // which repeats these parts would begin.
-func (c *Commit) BuryParent(ref Ref, end task.Run, env map[string]string) {
+func (c *Commit) BuryParent(ref record.Ref, end task.Run, env map[string]string) {
 	end.Fan = end.Fan.Again()
-	c.put(c.keys.DeadRun(ref, end.ID), encodeWaiting(task.Waiting{Run: end, Env: env}))
+	c.put(c.keys.DeadRun(ref, end.ID), record.EncodeWaiting(task.Waiting{Run: end, Env: env}))
 }
 
 // GuardQueued demands that a waiting run's record is the one known.
-func (c *Commit) GuardQueued(ref Ref, id string, mod int64) { c.knownAt(c.keys.Queued(ref, id), mod) }
+func (c *Commit) GuardQueued(ref record.Ref, id string, mod int64) {
+	c.knownAt(c.keys.Queued(ref, id), mod)
+}
 
 // EndPart ends a part that is in no inbox and does not wait: it has never been given
 // out, or nobody knows where it is. No record may tell of it.
-func (c *Commit) EndPart(ref Ref, end task.Run) {
+func (c *Commit) EndPart(ref record.Ref, end task.Run) {
 	c.knownAt(c.keys.Queued(ref, end.ID), 0)
 	key := c.keys.Ended(ref, end.ID)
 	c.knownAt(key, 0)
-	c.put(key, encodeEnded(end))
+	c.put(key, record.EncodeEnded(end))
 }

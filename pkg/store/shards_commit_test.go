@@ -14,6 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -49,7 +50,7 @@ func TestCommit_WritesAllAtOneRevision(t *testing.T) {
 	if mod != rev || mark != c.Watermark || mark.Nonce == want.Nonce || !mark.Time.Equal(want.Time.Time) {
 		t.Errorf("the watermark is %+v at %d, want %+v with a new nonce", mark, mod, want)
 	}
-	h := w.held(store.RunKey{Node: node, Ref: ref, Run: queued.ID})
+	h := w.held(record.RunKey{Node: node, Ref: ref, Run: queued.ID})
 	if h.Create != rev || h.Token != rev || h.Mod != rev || h.Node != node || h.Instance != instance || h.Ref() != ref || h.ID != queued.ID {
 		t.Errorf("the attempt is %+v", h)
 	}
@@ -148,13 +149,13 @@ func TestCommit_AMissingWatermarkIsDamage(t *testing.T) {
 
 // Each operation compares what its writer knew. The conflict tells how it is now.
 func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
-	other := store.Ref{Namespace: "default", Name: "b", Shard: 3}
+	other := record.Ref{Namespace: "default", Name: "b", Shard: 3}
 	type setup struct {
 		*world
 		st     store.Stored
 		queued task.Waiting
 		qmod   int64
-		held   store.Held
+		held   record.Held
 	}
 	id := tickRun(ref, 1).ID
 	gone := func(s setup) string { return s.keys.Node("n2") }
@@ -171,8 +172,8 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			change: func(s setup) { s.update(s.st, func(e *task.Entry) { e.Paused = true }) },
 			record: func(s setup) string { return s.keys.Entry(ref) },
 			check: func(t *testing.T, ev store.ShardEvent) {
-				entry, err := store.DecodeEntry(ev.Value)
-				if err != nil || ev.Kind != store.KindEntry || ev.Task != ref.String() || !entry.Paused || ev.Deleted || ev.Create == 0 || ev.Create == ev.Mod {
+				entry, err := record.DecodeEntry(ev.Value)
+				if err != nil || ev.Kind != record.KindEntry || ev.Task != ref.String() || !entry.Paused || ev.Deleted || ev.Create == 0 || ev.Create == ev.Mod {
 					t.Errorf("it tells %+v", ev)
 				}
 			},
@@ -201,7 +202,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			change: func(s setup) { s.put(s.keys.Entry(ref), "{") },
 			record: func(s setup) string { return s.keys.Entry(ref) },
 			check: func(t *testing.T, ev store.ShardEvent) {
-				if string(ev.Value) != "{" || ev.Kind != store.KindEntry {
+				if string(ev.Value) != "{" || ev.Kind != record.KindEntry {
 					t.Errorf("it tells %+v", ev)
 				}
 			},
@@ -216,7 +217,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			change: func(s setup) { s.put(s.keys.Queued(ref, s.queued.ID), `{"reason":"handed_back"}`) },
 			record: func(s setup) string { return s.keys.Queued(ref, s.queued.ID) },
 			check: func(t *testing.T, ev store.ShardEvent) {
-				if waiting, err := store.DecodeWaiting(ev.ShardKey, ev.Value); err != nil || waiting.Reason != task.ReasonHandBack || ev.Run != waiting.ID {
+				if waiting, err := record.DecodeWaiting(ev.ShardKey, ev.Value); err != nil || waiting.Reason != task.ReasonHandBack || ev.Run != waiting.ID {
 					t.Errorf("it tells %+v", ev)
 				}
 			},
@@ -318,7 +319,7 @@ func (w *world) update(old store.Stored, change func(*task.Entry)) {
 	}
 }
 
-func (w *world) cancelQueued(r store.Ref, id string) {
+func (w *world) cancelQueued(r record.Ref, id string) {
 	w.Helper()
 	if _, err := w.CancelQueued(w.Context(), r, id, "me", noon); err != nil {
 		w.Fatal(err)
@@ -571,7 +572,7 @@ func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
 // holds next to nothing.
 func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 	const tick = 0 // room is asked for one
-	long := store.Ref{Namespace: strings.Repeat("n", 128), Name: strings.Repeat("t", 128), Shard: 3}
+	long := record.Ref{Namespace: strings.Repeat("n", 128), Name: strings.Repeat("t", 128), Shard: 3}
 	big := strings.Repeat("a", task.MaxArg)
 	kinds := map[string]struct {
 		records, bytes int
@@ -579,11 +580,11 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 		add            func(w *world, c *store.Commit, n int)
 	}{
 		"ticks that run": {tick, 2048, 115, func(w *world, c *store.Commit, n int) {
-			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}.String(), 0)
+			c.GuardEntry(record.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}.String(), 0)
 			claim(c, assigned(ref, n, node), w.fences.Node.CreateRevision)
 		}},
 		"ticks that run on other nodes": {tick, 2048, 58, func(w *world, c *store.Commit, n int) {
-			c.GuardEntry(store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}.String(), 0)
+			c.GuardEntry(record.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}.String(), 0)
 			claim(c, assigned(ref, n, fmt.Sprint("x", n)), w.session(fmt.Sprint("x", n)))
 		}},
 		"skipped": {tick, 2048, 55, func(w *world, c *store.Commit, n int) {
@@ -604,22 +605,22 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 			c.Requeue(ref, waiting(ref, n), w.put(w.keys.Queued(ref, tickRun(ref, n).ID), "{}"))
 		}},
 		"caught up": {3, 4096, 20, func(w *world, c *store.Commit, n int) {
-			r := store.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}
+			r := record.Ref{Namespace: "default", Name: fmt.Sprint("t", n), Shard: 3}
 			putEntry(c, r, entry(spec(r)), 0)
 			c.Record(r, ended(r, n, task.Missed))
 			dispatch(c, assigned(r, n+1, node), w.fences.Node.CreateRevision)
 		}},
 		"lost, and tried again": {2, 4096, 25, func(w *world, c *store.Commit, n int) {
-			h := store.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
+			h := record.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
 			next := waiting(ref, n)
 			c.EndLost(h, task.Run{}, &next)
 		}},
 		"lost": {2, 4096, 25, func(w *world, c *store.Commit, n int) {
-			h := store.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
+			h := record.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
 			c.EndLost(h, endOf(h, task.Lost), nil)
 		}},
 		"asked to end": {1, 4096, 50, func(w *world, c *store.Commit, n int) {
-			h := store.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
+			h := record.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
 			c.AskCancel(h, "me", "")
 		}},
 		"purged": {1, 256, 50, func(w *world, c *store.Commit, n int) {
@@ -681,7 +682,7 @@ func TestCommit_SharesRequestsAndNotFailures(t *testing.T) {
 		}
 		wg.Go(func() {
 			mark, known, err := w.Open(t.Context(), id, store.Fences{Owner: owner, Node: w.fences.Node})
-			r := store.Ref{Namespace: "default", Name: "a", Shard: id}
+			r := record.Ref{Namespace: "default", Name: "a", Shard: id}
 			for n := range 5 {
 				if err != nil {
 					break

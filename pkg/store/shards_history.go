@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -24,7 +25,7 @@ type Past struct {
 
 // History lists the records of a task's history, the oldest first; with states
 // it reads them, else only their keys. One that cannot be read did not succeed.
-func (s Shards) History(ctx context.Context, ref Ref, states bool) ([]Past, error) {
+func (s Shards) History(ctx context.Context, ref record.Ref, states bool) ([]Past, error) {
 	prefix := s.keys.HistoryOf(ref)
 	var opts []clientv3.OpOption
 	if !states {
@@ -37,10 +38,10 @@ func (s Shards) History(ctx context.Context, ref Ref, states bool) ([]Past, erro
 	past := make([]Past, len(all))
 	for i, e := range all {
 		past[i].ID = string(e.Key)[len(prefix):]
-		past[i].Late = strings.Contains(past[i].ID, lateMark)
+		past[i].Late = strings.Contains(past[i].ID, record.LateMark)
 		past[i].Mod = e.ModRevision
 		if states {
-			r, err := decodeRun(e.Value)
+			r, err := record.DecodeRunValue(e.Value)
 			past[i].Succeeded = err == nil && r.State == task.Succeeded
 		}
 	}
@@ -49,7 +50,7 @@ func (s Shards) History(ctx context.Context, ref Ref, states bool) ([]Past, erro
 
 // Run is the id of the run that a record is about.
 func (p Past) Run() string {
-	run, _, _ := strings.Cut(p.ID, lateMark)
+	run, _, _ := strings.Cut(p.ID, record.LateMark)
 	return run
 }
 
@@ -59,7 +60,7 @@ const mostTrims = 96 // deletes in one transaction
 // since they were listed stays, wherever it lies. It only deletes, under the
 // fences without the watermark, so that it works while etcd is full and beside a
 // commit in flight.
-func (s Shards) TrimHistory(ctx context.Context, f Fences, ref Ref, gone []Past) error {
+func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone []Past) error {
 	for some := range slices.Chunk(gone, mostTrims) {
 		ops := make([]clientv3.Op, len(some))
 		for i, p := range some {
@@ -81,7 +82,7 @@ const KeepDead = 100
 
 // TrimDead deletes all but KeepDead of a task's dead runs, under the fences, as
 // TrimHistory does. Those that died last stay, whenever their ticks were.
-func (s Shards) TrimDead(ctx context.Context, f Fences, ref Ref) error {
+func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 	all, _, err := s.getAll(ctx, s.keys.Dead(ref), clientv3.WithKeysOnly())
 	if err != nil || len(all) <= KeepDead {
 		return err
@@ -109,7 +110,7 @@ const HistoriesAtOnce = 20
 
 // HistoriesOf lists the keys of some tasks' histories, without values, at one
 // revision, which it returns. Late results are left out: they are no ends.
-func (s Shards) HistoriesOf(ctx context.Context, refs []Ref) (keys [][]ShardEvent, rev int64, err error) {
+func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]ShardEvent, rev int64, err error) {
 	ops := make([]clientv3.Op, len(refs))
 	for i, ref := range refs {
 		prefix := s.keys.HistoryOf(ref)
@@ -125,6 +126,6 @@ func (s Shards) HistoriesOf(ctx context.Context, refs []Ref) (keys [][]ShardEven
 	return keys, res.Header.Revision, nil
 }
 
-func ends(keys Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
-	return slices.DeleteFunc(shardEvents(keys, kvs), func(ev ShardEvent) bool { return ev.Kind != KindEnded || ev.Late })
+func ends(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
+	return slices.DeleteFunc(shardEvents(keys, kvs), func(ev ShardEvent) bool { return ev.Kind != record.KindEnded || ev.Late })
 }

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -66,7 +67,7 @@ func (s Shards) keyPage(ctx context.Context, from, end string, rev int64) (page 
 	return res.Kvs, rev, res.More && len(res.Kvs) > 0, nil
 }
 
-func shardEvents(keys Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
+func shardEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	events := make([]ShardEvent, 0, len(kvs))
 	for _, e := range kvs {
 		if ev, ok := shardEvent(keys, string(e.Key), e); ok {
@@ -116,14 +117,14 @@ func (s Shards) RecordsAt(ctx context.Context, keys []string, rev int64) ([]Shar
 // A Sighting is what was read, at one revision, of an attempt and of its node.
 type Sighting struct {
 	Gone        bool  // the attempt's record is
-	Held              // of one that cannot be read, what its key says
+	record.Held       // of one that cannot be read, what its key says
 	Err         error // it cannot be read
 	NodePresent bool
 	Revision    int64
 }
 
 // Sightings reads attempts, each together with its node.
-func (s Shards) Sightings(ctx context.Context, runs []RunKey) ([]Sighting, error) {
+func (s Shards) Sightings(ctx context.Context, runs []record.RunKey) ([]Sighting, error) {
 	list := make([]Sighting, 0, len(runs))
 	for some := range slices.Chunk(runs, 60) { // two reads each, of the 128 that etcd allows
 		ops := make([]clientv3.Op, 0, 2*len(some))
@@ -142,14 +143,14 @@ func (s Shards) Sightings(ctx context.Context, runs []RunKey) ([]Sighting, error
 	return list, nil
 }
 
-func sighting(keys Keys, k RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
+func sighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
 	v := Sighting{Gone: e == nil, NodePresent: present, Revision: rev}
 	if e == nil {
 		return v
 	}
-	if v.Held, v.Err = held(keys, e); v.Err != nil {
+	if v.Held, v.Err = record.DecodeHeld(keys, e); v.Err != nil {
 		at, _ := task.TimeOfRunID(k.Run)
-		v.Held = Held{Mod: e.ModRevision, Create: e.CreateRevision, Assigned: task.Assigned{Run: task.Run{
+		v.Held = record.Held{Mod: e.ModRevision, Create: e.CreateRevision, Assigned: task.Assigned{Run: task.Run{
 			ID: k.Run, Namespace: k.Ref.Namespace, Task: k.Ref.Name, Shard: k.Ref.Shard, Node: k.Node, Token: e.CreateRevision,
 			ScheduledTime: task.At(at), Attempt: 1, Trigger: task.TriggerOfRunID(k.Run),
 		}}}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // Store reads and writes one cluster's records, each kind of them by a type of its
@@ -41,7 +42,7 @@ type (
 )
 
 // New makes a Store. All conditional writes go through writes.
-func New(etcd *kv.Client, writes kv.Committer, keys Keys) *Store {
+func New(etcd *kv.Client, writes kv.Committer, keys record.Keys) *Store {
 	return over(&conn{etcd: etcd, writes: writes, alone: writes, keys: keys}).Understanding(NewestFormat)
 }
 
@@ -64,7 +65,7 @@ func (s *Store) Batching(batch kv.Committer) *Store {
 }
 
 // Keys are the store's keys.
-func (s *Store) Keys() Keys { return s.keys }
+func (s *Store) Keys() record.Keys { return s.keys }
 
 // Client is the etcd client, for the mirrors that follow whole prefixes.
 func (s *Store) Client() *kv.Client { return s.etcd }

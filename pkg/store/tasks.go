@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -23,7 +24,7 @@ type Tasks struct{ *conn }
 // Stored is a task as it is in etcd: its spec, its entry, and what a write
 // that changes them compares.
 type Stored struct {
-	Ref      Ref
+	Ref      record.Ref
 	Task     task.Task // Revision is the mod revision of the spec's key
 	Entry    task.Entry
 	EntryMod int64
@@ -38,11 +39,11 @@ type Stored struct {
 // CreateTask writes a spec and its entry, both new, and returns the revision; what
 // is remembered of a deleted task of that name goes. task.ErrExists if either is
 // there.
-func (s Tasks) CreateTask(ctx context.Context, ref Ref, t task.Task, e task.Entry) (int64, error) {
+func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(spec), absent(entry)},
-		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))},
+		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, record.Encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))},
 	})
 	switch {
 	case err != nil:
@@ -53,9 +54,9 @@ func (s Tasks) CreateTask(ctx context.Context, ref Ref, t task.Task, e task.Entr
 	return res.Revision, nil
 }
 
-func (s Tasks) putSpec(ref Ref, t task.Task) clientv3.Op {
+func (s Tasks) putSpec(ref record.Ref, t task.Task) clientv3.Op {
 	t.Revision = 0
-	return clientv3.OpPut(s.keys.Spec(ref), encode(t))
+	return clientv3.OpPut(s.keys.Spec(ref), record.Encode(t))
 }
 
 // putOver writes a spec and an entry over those of old, of which fields that
@@ -63,14 +64,14 @@ func (s Tasks) putSpec(ref Ref, t task.Task) clientv3.Op {
 func (s Tasks) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
 	t.Revision = 0
 	return append([]clientv3.Op{
-		clientv3.OpPut(s.keys.Spec(old.Ref), graft(old.rawSpec, encode(t), reflect.TypeFor[task.Task]())),
-		clientv3.OpPut(s.keys.Entry(old.Ref), graft(old.rawEntry, encode(e), reflect.TypeFor[task.Entry]())),
+		clientv3.OpPut(s.keys.Spec(old.Ref), record.KeepUnknownFields(old.rawSpec, record.Encode(t), reflect.TypeFor[task.Task]())),
+		clientv3.OpPut(s.keys.Entry(old.Ref), record.KeepUnknownFields(old.rawEntry, record.Encode(e), reflect.TypeFor[task.Entry]())),
 	}, s.putVersion(old)...)
 }
 
 // Task reads a task. task.ErrNotFound if it is not there; task.ErrInvalid if a
 // record cannot be read.
-func (s Tasks) Task(ctx context.Context, ref Ref) (Stored, error) {
+func (s Tasks) Task(ctx context.Context, ref record.Ref) (Stored, error) {
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
 	if err != nil {
 		return Stored{Ref: ref}, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
@@ -102,7 +103,7 @@ func (s Tasks) marked(st *Stored) []clientv3.Cmp {
 	if st.MarkBy.IsZero() {
 		return nil
 	}
-	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(s.keys.Watermark(st.Ref.Shard)), "<", markAfter(st.MarkBy))}
+	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(s.keys.Watermark(st.Ref.Shard)), "<", record.WatermarkAfter(st.MarkBy))}
 }
 
 // DeleteTask deletes a task with all that is its own, and remembers nothing: its
@@ -115,7 +116,7 @@ func (s Tasks) DeleteTask(ctx context.Context, old Stored) (int64, error) {
 
 // BuryTask is DeleteTask, and puts a tombstone in the task's place; none if etcd is
 // full, which takes deletes only.
-func (s Tasks) BuryTask(ctx context.Context, old Stored, t Tombstone) (int64, error) {
+func (s Tasks) BuryTask(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
 	rev, err := s.remove(ctx, old, s.PutTombstone(old.Ref, t))
 	if NoSpace(err) {
 		return s.remove(ctx, old)
@@ -139,7 +140,7 @@ func (s Tasks) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int
 }
 
 // Removal is what deletes all that is a task's own.
-func (s Tasks) Removal(ref Ref) []clientv3.Op {
+func (s Tasks) Removal(ref record.Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
 		ops = append(ops, clientv3.OpDelete(prefix, below(prefix)))
@@ -172,7 +173,7 @@ func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (t
 		if !ok {
 			continue
 		}
-		t, err := DecodeTask(e.Value, e.ModRevision)
+		t, err := record.DecodeTask(e.Value, e.ModRevision)
 		if err != nil {
 			t = task.Task{Spec: task.Spec{Namespace: ns, Name: name, Description: "unreadable: " + err.Error()}, Revision: e.ModRevision}
 		}
@@ -187,7 +188,7 @@ func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (t
 // Revisions reads what a delete of a task compares, and of its spec what can be
 // read: a task whose records cannot be can be deleted all the same.
 // task.ErrNotFound if it has neither spec nor entry.
-func (s Tasks) Revisions(ctx context.Context, ref Ref) (Stored, error) {
+func (s Tasks) Revisions(ctx context.Context, ref record.Ref) (Stored, error) {
 	st := Stored{Ref: ref}
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
 	if err != nil {
@@ -195,7 +196,7 @@ func (s Tasks) Revisions(ctx context.Context, ref Ref) (Stored, error) {
 	}
 	r := kv.Result{Responses: res.Responses}
 	if e := readAt(r, 0); e != nil {
-		st.Task, _ = DecodeTask(e.Value, e.ModRevision) // as far as it can be read
+		st.Task, _ = record.DecodeTask(e.Value, e.ModRevision) // as far as it can be read
 	}
 	if e := readAt(r, 1); e != nil {
 		st.EntryMod = e.ModRevision

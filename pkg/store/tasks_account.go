@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,7 +21,7 @@ type Account struct {
 	Entry     *task.Entry // likewise
 	EntryMade int64       // create revision of the entry's key; 0: there is none
 	Versions  []task.Task // former ones that are kept, the oldest first
-	Deleted   *Tombstone
+	Deleted   *record.Tombstone
 	Runs      []task.Run // waiting, active, and ended around the time, the newest first
 	Late      []task.Run // results that came after their attempts had been declared lost
 	Dead      []string   // ids of runs that wait for a person
@@ -28,9 +29,9 @@ type Account struct {
 	// CutAt is up to where the ended ones were read, if there were too many around the
 	// time; zero if there were not.
 	CutAt     task.Time
-	Broken    []string   // keys of records that cannot be read
-	Owner     *Owner     // nil: the shard has never had one
-	Watermark *Watermark // nil: it is not there, or cannot be read
+	Broken    []string          // keys of records that cannot be read
+	Owner     *record.Owner     // nil: the shard has never had one
+	Watermark *record.Watermark // nil: it is not there, or cannot be read
 	Nodes     []task.Node
 	Freezes   *task.Freezes
 	Revision  int64
@@ -46,7 +47,7 @@ const (
 )
 
 // Account reads it for the ticks from one instant to another, both included.
-func (s Tasks) Account(ctx context.Context, ref Ref, from, to time.Time) (Account, error) {
+func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) (Account, error) {
 	k := s.keys
 	versions, history := k.Versions(ref), k.HistoryOf(ref)
 	first, behind := history+task.RunID(from, ""), history+task.RunID(to.Add(time.Millisecond), "")
@@ -74,7 +75,7 @@ func (s Tasks) Account(ctx context.Context, ref Ref, from, to time.Time) (Accoun
 	many := func(n int) []*mvccpb.KeyValue { return res.Responses[n].GetResponseRange().Kvs }
 	a.readTask(k, ref, readAt(read, 0), readAt(read, 1), readAt(read, 2), many(6))
 	a.readShard(k, readAt(read, 3), readAt(read, 4), readAt(read, 5))
-	a.Nodes = DecodeNodes(s.keys, many(7))
+	a.Nodes = record.DecodeNodes(s.keys, many(7))
 	active, err := Runs{s.conn}.activeOf(ctx, ref, a.Revision)
 	if err != nil {
 		return Account{}, err
@@ -86,7 +87,7 @@ func (s Tasks) Account(ctx context.Context, ref Ref, from, to time.Time) (Accoun
 	for _, h := range active {
 		byID[h.ID] = h.Run
 	}
-	a.Runs = sortRuns(byID)
+	a.Runs = record.SortRuns(byID)
 	within := res.Responses[10].GetResponseRange()
 	a.Newer = within.Count - int64(len(within.Kvs)) + res.Responses[12].GetResponseRange().Count - int64(len(many(11)))
 	if within.More {
@@ -107,61 +108,61 @@ func (a *Account) broken(e *mvccpb.KeyValue, err error) bool {
 	return err != nil
 }
 
-func (a *Account) readTask(keys Keys, ref Ref, spec, entry, tomb *mvccpb.KeyValue, versions []*mvccpb.KeyValue) {
+func (a *Account) readTask(keys record.Keys, ref record.Ref, spec, entry, tomb *mvccpb.KeyValue, versions []*mvccpb.KeyValue) {
 	if spec != nil {
-		if t, err := DecodeTask(spec.Value, spec.ModRevision); !a.broken(spec, err) {
+		if t, err := record.DecodeTask(spec.Value, spec.ModRevision); !a.broken(spec, err) {
 			a.Task = &t
 		}
 	}
 	if entry != nil {
 		a.EntryMade = entry.CreateRevision
-		if e, err := DecodeEntry(entry.Value); !a.broken(entry, err) {
+		if e, err := record.DecodeEntry(entry.Value); !a.broken(entry, err) {
 			a.Entry = &e
 		}
 	}
 	if tomb != nil {
-		if d, err := tombstoneFrom(tomb); !a.broken(tomb, err) {
+		if d, err := record.DecodeTombstone(tomb); !a.broken(tomb, err) {
 			a.Deleted = d
 		}
 	}
 	for _, v := range versions {
-		if t, err := DecodeTask(v.Value, v.ModRevision); !a.broken(v, err) {
+		if t, err := record.DecodeTask(v.Value, v.ModRevision); !a.broken(v, err) {
 			a.Versions = append(a.Versions, t)
 		}
 	}
 }
 
-func (a *Account) readShard(keys Keys, owner, watermark, freezes *mvccpb.KeyValue) {
+func (a *Account) readShard(keys record.Keys, owner, watermark, freezes *mvccpb.KeyValue) {
 	if owner != nil {
-		if list := DecodeOwners(keys, []*mvccpb.KeyValue{owner}); len(list) == 1 {
+		if list := record.DecodeOwners(keys, []*mvccpb.KeyValue{owner}); len(list) == 1 {
 			a.Owner = &list[0]
 		}
 	}
 	if watermark != nil {
-		if w, err := DecodeWatermark(watermark.Value); !a.broken(watermark, err) {
+		if w, err := record.DecodeWatermark(watermark.Value); !a.broken(watermark, err) {
 			a.Watermark = &w
 		}
 	}
 	if freezes != nil {
-		if f, err := decode[task.Freezes](freezes.Value); !a.broken(freezes, err) {
+		if f, err := record.Decode[task.Freezes](freezes.Value); !a.broken(freezes, err) {
 			a.Freezes = &f
 		}
 	}
 }
 
-func (a *Account) readRuns(keys Keys, all []*mvccpb.KeyValue, byID map[string]task.Run) {
+func (a *Account) readRuns(keys record.Keys, all []*mvccpb.KeyValue, byID map[string]task.Run) {
 	for _, e := range all {
 		k, ok := keys.ParseShard(string(e.Key))
 		if !ok {
 			continue
 		}
 		if k.Late {
-			if r, err := DecodeEnded(k, e.Value); !a.broken(e, err) {
+			if r, err := record.DecodeEnded(k, e.Value); !a.broken(e, err) {
 				a.Late = append(a.Late, r)
 			}
 			continue
 		}
-		if r, readable := recorded(keys, e); readable {
+		if r, readable := record.DecodeRun(keys, e); readable {
 			byID[r.ID] = r
 			continue
 		}
@@ -170,8 +171,8 @@ func (a *Account) readRuns(keys Keys, all []*mvccpb.KeyValue, byID map[string]ta
 }
 
 // lastTick is the last tick that records of history decide.
-func lastTick(keys Keys, all []*mvccpb.KeyValue) task.Time {
-	last := newest(keys, all)
+func lastTick(keys record.Keys, all []*mvccpb.KeyValue) task.Time {
+	last := record.NewestRun(keys, all)
 	switch {
 	case last == nil:
 		return task.Time{}
@@ -190,7 +191,7 @@ type KeyOf struct {
 
 // KeysOf are the keys that belong to a task: its records, and those of its
 // shard on which it depends.
-func (s Tasks) KeysOf(ctx context.Context, ref Ref) ([]KeyOf, error) {
+func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 	list := []KeyOf{
 		{Key: s.keys.Spec(ref), What: "spec"}, {Key: s.keys.Entry(ref), What: "entry"},
 		{Key: s.keys.QueueOf(ref), What: "queue"}, {Key: s.keys.HistoryOf(ref), What: "history"},

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -82,7 +83,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 			txn.If = append(txn.If, s.marked(c.Old)...)
 			txn.Then = append(txn.Then, s.putOver(c.Old, c.New.Task, &c.New.Entry)...)
 		} else {
-			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, encode(&c.New.Entry)))
+			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, record.Encode(&c.New.Entry)))
 		}
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
@@ -106,7 +107,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 }
 
 // FindTasks reads at most MaxTogether tasks at one revision, in the order of refs.
-func (s Tasks) FindTasks(ctx context.Context, refs []Ref) ([]Found, error) {
+func (s Tasks) FindTasks(ctx context.Context, refs []record.Ref) ([]Found, error) {
 	ops := make([]clientv3.Op, 0, 2*len(refs))
 	for _, r := range refs {
 		ops = append(ops, clientv3.OpGet(s.keys.Spec(r)), clientv3.OpGet(s.keys.Entry(r)))
@@ -123,25 +124,25 @@ func (s Tasks) FindTasks(ctx context.Context, refs []Ref) ([]Found, error) {
 }
 
 // foundAt is the task whose spec and entry are the i-th pair of what was read.
-func foundAt(res kv.Result, i int, ref Ref) Found {
+func foundAt(res kv.Result, i int, ref record.Ref) Found {
 	st, err := storedFrom(ref, readAt(res, 2*i), readAt(res, 2*i+1))
 	return Found{st, err}
 }
 
 // storedFrom reads a task's two records; entry may be missing.
-func storedFrom(ref Ref, spec, entry *mvccpb.KeyValue) (Stored, error) {
+func storedFrom(ref record.Ref, spec, entry *mvccpb.KeyValue) (Stored, error) {
 	st := Stored{Ref: ref}
 	if spec == nil {
 		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
 	st.rawSpec = spec.Value
 	var err error
-	if st.Task, err = DecodeTask(spec.Value, spec.ModRevision); err != nil {
+	if st.Task, err = record.DecodeTask(spec.Value, spec.ModRevision); err != nil {
 		return st, fmt.Errorf("task %s: %w", ref, err)
 	}
 	if entry != nil { // without an entry it does not fire; an update or a delete mends it
 		st.EntryMod, st.rawEntry = entry.ModRevision, entry.Value
-		if st.Entry, err = DecodeEntry(entry.Value); err != nil {
+		if st.Entry, err = record.DecodeEntry(entry.Value); err != nil {
 			return st, fmt.Errorf("entry of task %s: %w", ref, err)
 		}
 	}

@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // newTasks makes as many new tasks as go together, in several shards.
-func newTasks() (changes []store.Change, refs []store.Ref) {
+func newTasks() (changes []store.Change, refs []record.Ref) {
 	for i := range store.MaxTogether {
-		r := store.Ref{Namespace: "default", Name: fmt.Sprint("t", i), Shard: i % 5}
+		r := record.Ref{Namespace: "default", Name: fmt.Sprint("t", i), Shard: i % 5}
 		t := spec(r)
 		changes = append(changes, store.Change{New: &store.Stored{Ref: r, Task: t, Entry: entry(t)}})
 		refs = append(refs, r)
@@ -64,7 +65,7 @@ func TestChangeTasks_AllOrNone(t *testing.T) {
 	}
 }
 
-func (w *world) entryText(r store.Ref) string {
+func (w *world) entryText(r record.Ref) string {
 	_, _, value := w.at(w.keys.Entry(r))
 	return value
 }

@@ -4,15 +4,17 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/carillonhq/carillon/pkg/task"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // EntryReader reads entries of many shards for one list. What most of them have alike,
 // their schedules and their policies, it reads once. It is for one goroutine.
 type EntryReader struct {
 	tasks    Tasks
-	parts    EntryParts
+	parts    record.EntryParts
 	timings  map[string]task.Entry
 	policies map[string]task.Entry
 }
@@ -27,7 +29,7 @@ const mostTexts = 20_000
 
 // Shard are the entries of a shard that can be read, of one namespace or of all
 // (""), in the order of their keys. Their actions are left out.
-func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (refs []Ref, entries []*task.Entry, err error) {
+func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (refs []record.Ref, entries []*task.Entry, err error) {
 	prefix := r.tasks.keys.Entries(shard)
 	if namespace != "" {
 		prefix += namespace + "/"
@@ -38,7 +40,7 @@ func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (r
 	}
 	for _, e := range all {
 		k, ok := r.tasks.keys.ParseShard(string(e.Key))
-		if !ok || k.Kind != KindEntry {
+		if !ok || k.Kind != record.KindEntry {
 			continue
 		}
 		if entry, err := r.decode(e.Value); err == nil {
@@ -53,11 +55,11 @@ func (r *EntryReader) decode(value []byte) (*task.Entry, error) {
 	if err := p.Split(value); err != nil {
 		return nil, err
 	}
-	entry, err := remembered(r.policies, p.Policy, DecodePolicy)
+	entry, err := remembered(r.policies, p.Policy, record.DecodePolicy)
 	if err != nil {
 		return nil, err
 	}
-	timing, err := remembered(r.timings, p.Timing, DecodeTiming)
+	timing, err := remembered(r.timings, p.Timing, record.DecodeTiming)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +68,7 @@ func (r *EntryReader) decode(value []byte) (*task.Entry, error) {
 	e.Start, e.End, e.Jitter = timing.Start, timing.End, timing.Jitter
 	e.UID, e.Generation, e.From, e.Anchor, e.Paused = string(p.UID), p.Generation, p.From, p.Anchor, p.Paused
 	if len(p.Own) > 0 {
-		own, err := DecodeOwn(p.Own)
+		own, err := record.DecodeOwn(p.Own)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +90,7 @@ func remembered(known map[string]task.Entry, text []byte, decode func(string) (t
 
 // Entries reads the entries of several tasks; nil where there is none, or none
 // that can be read.
-func (s Tasks) Entries(ctx context.Context, refs []Ref) ([]*task.Entry, error) {
+func (s Tasks) Entries(ctx context.Context, refs []record.Ref) ([]*task.Entry, error) {
 	keys := make([]string, len(refs))
 	for i, ref := range refs {
 		keys[i] = s.keys.Entry(ref)
@@ -98,7 +100,7 @@ func (s Tasks) Entries(ctx context.Context, refs []Ref) ([]*task.Entry, error) {
 		if e == nil {
 			return
 		}
-		if entry, err := DecodeEntry(e.Value); err == nil {
+		if entry, err := record.DecodeEntry(e.Value); err == nil {
 			list[i] = &entry
 		}
 	})

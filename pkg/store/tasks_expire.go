@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -17,7 +18,7 @@ import (
 // is otherwise, or if the shard's watermark was written meanwhile; then nothing is
 // changed. If nobody knows (task.ErrUnknown), it may still happen, but not after the
 // next commit of the shard.
-func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref Ref, entryMod int64, t Tombstone) error {
+func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMod int64, t record.Tombstone) error {
 	old, err := s.Revisions(ctx, ref)
 	if err != nil {
 		return err

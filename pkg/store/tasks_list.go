@@ -7,67 +7,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
-
-// Brief is a spec in a list that was not read in full: most of those that a list
-// looks at are not wanted.
-type Brief struct {
-	Namespace, Name string
-
-	value []byte
-	mod   int64
-}
-
-// Labels are the task's; none if the spec cannot be read.
-func (b Brief) Labels() map[string]string {
-	var labels map[string]string
-	_ = object(b.value, func(r *reader, name []byte) { // what cannot be read has none
-		if string(name) == "labels" {
-			r.other(&labels)
-			return
-		}
-		r.skip()
-	})
-	return labels
-}
-
-// MayBePaused is false for a task that cannot be: its user did not pause it, and does
-// not want it paused when it fails. Whether it is, its entry says.
-func (b Brief) MayBePaused() bool {
-	var paused bool
-	var failures int
-	err := object(b.value, func(r *reader, name []byte) {
-		switch string(name) {
-		case "paused":
-			r.yes(&paused)
-		case "pause_after_failures":
-			r.small(&failures)
-		default:
-			r.skip()
-		}
-	})
-	return err != nil || paused || failures > 0
-}
-
-// Task is the spec. One that cannot be read has its name alone, and says so.
-func (b Brief) Task() task.Task {
-	t, err := DecodeTask(b.value, b.mod)
-	if err != nil {
-		t = task.Task{Spec: task.Spec{Namespace: b.Namespace, Name: b.Name, Description: "unreadable: " + err.Error()}, Revision: b.mod}
-	}
-	return t
-}
-
-func brief(keys Keys, e *mvccpb.KeyValue) (Brief, bool) {
-	ns, name, ok := keys.ParseSpec(string(e.Key))
-	return Brief{ns, name, e.Value, e.ModRevision}, ok
-}
 
 // Briefs lists specs in the order of their keys: of one namespace, or of all if
 // namespace is ""; with a namespace only those whose name begins with prefix.
 // after is where the page before ended ("" for the first).
-func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limit int) (list []Brief, next string, err error) {
+func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limit int) (list []record.Brief, next string, err error) {
 	below := s.keys.Specs()
 	if namespace != "" {
 		below = s.keys.SpecsOf(namespace) + prefix
@@ -84,7 +30,7 @@ func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limi
 		return nil, "", fmt.Errorf("list tasks: %w", err)
 	}
 	for _, e := range res.Kvs {
-		if b, ok := brief(s.keys, e); ok {
+		if b, ok := record.DecodeBrief(s.keys, e); ok {
 			list = append(list, b)
 		}
 	}
@@ -96,17 +42,17 @@ func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limi
 
 // BriefsOf are the specs of certain tasks, in their order; those that are not
 // there are left out.
-func (s Tasks) BriefsOf(ctx context.Context, refs []Ref) ([]Brief, error) {
+func (s Tasks) BriefsOf(ctx context.Context, refs []record.Ref) ([]record.Brief, error) {
 	keys := make([]string, len(refs))
 	for i, ref := range refs {
 		keys[i] = s.keys.Spec(ref)
 	}
-	list := make([]Brief, 0, len(refs))
+	list := make([]record.Brief, 0, len(refs))
 	err := s.eachKey(ctx, keys, func(_ int, e *mvccpb.KeyValue) {
 		if e == nil {
 			return
 		}
-		if b, ok := brief(s.keys, e); ok {
+		if b, ok := record.DecodeBrief(s.keys, e); ok {
 			list = append(list, b)
 		}
 	})
@@ -118,8 +64,8 @@ func (s Tasks) BriefsOf(ctx context.Context, refs []Ref) ([]Brief, error) {
 
 // DeadTasks are the tasks, of one namespace or of all (""), that have dead runs,
 // without order.
-func (s Tasks) DeadTasks(ctx context.Context, shards int, namespace string) ([]Ref, error) {
-	var list []Ref
+func (s Tasks) DeadTasks(ctx context.Context, shards int, namespace string) ([]record.Ref, error) {
+	var list []record.Ref
 	for id := range shards {
 		prefix := s.keys.Shard(id) + "dead/"
 		if namespace != "" {

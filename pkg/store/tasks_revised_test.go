@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -73,7 +74,7 @@ func TestBeginsTicks(t *testing.T) {
 		{"KillSignal", "", nothing, func(e *task.Entry) { e.KillSignal = "SIGINT" }, false},
 		{"Success", "", nothing, func(e *task.Entry) { e.Success.ExitCodes = []int{3} }, false},
 	} {
-		old := entry(spec(store.Ref{Namespace: "default", Name: "a"}))
+		old := entry(spec(record.Ref{Namespace: "default", Name: "a"}))
 		c.old(&old)
 		edited := old
 		c.edited(&edited)
@@ -144,7 +145,7 @@ func TestChangeTasks_PutsRevisedOncePerShard(t *testing.T) {
 func TestFitting_CountsRevised(t *testing.T) {
 	var edits []store.Change
 	for i := range store.MaxTogether {
-		r := store.Ref{Namespace: "default", Name: "t", Shard: i}
+		r := record.Ref{Namespace: "default", Name: "t", Shard: i}
 		old := store.Stored{Ref: r, Task: spec(r), Entry: entry(spec(r))}
 		next := old
 		next.Entry.Schedule = task.Schedules{"@hourly"}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -149,7 +150,7 @@ func TestEnqueue_IsOnceAndForTheTaskThatWasRead(t *testing.T) {
 func TestUnknownOutcomesOfTheAPIAreSaidSoAndIssuedOnce(t *testing.T) {
 	w := newWorld(t)
 	st := w.create(ref)
-	fresh := store.Ref{Namespace: "default", Name: "new", Shard: 3}
+	fresh := record.Ref{Namespace: "default", Name: "new", Shard: 3}
 	for name, write := range map[string]func() error{
 		"create":  func() error { _, err := w.CreateTask(t.Context(), fresh, spec(fresh), entry(spec(fresh))); return err },
 		"update":  func() error { _, err := w.UpdateTask(t.Context(), st, st.Task, st.Entry); return err },
@@ -173,11 +174,11 @@ func TestUnknownOutcomesOfTheAPIAreSaidSoAndIssuedOnce(t *testing.T) {
 
 func TestDeleteTask_TakesItsOwnAndNothingElse(t *testing.T) {
 	w := newWorld(t)
-	neighbours := []store.Ref{
+	neighbours := []record.Ref{
 		{Namespace: "default", Name: "a-b", Shard: 3}, {Namespace: "default", Name: "a.b", Shard: 3}, {Namespace: "default", Name: "a0", Shard: 3},
 		{Namespace: "default-1", Name: "a", Shard: 3}, {Namespace: "defaul", Name: "a", Shard: 3}, {Namespace: "default", Name: "a", Shard: 4},
 	}
-	fill := func(r store.Ref) {
+	fill := func(r record.Ref) {
 		if r.Shard == 3 {
 			w.create(r)
 		}
@@ -207,7 +208,7 @@ func TestTasks_ListsInPages(t *testing.T) {
 	var all []string
 	for _, ns := range []string{"a", "a-1", "b"} {
 		for n := range 3 {
-			r := store.Ref{Namespace: ns, Name: fmt.Sprint("t", n), Shard: 3}
+			r := record.Ref{Namespace: ns, Name: fmt.Sprint("t", n), Shard: 3}
 			w.create(r)
 			all = append(all, r.String())
 		}
@@ -272,7 +273,7 @@ func sameSet(a, b []string) bool {
 func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
 	w := newWorld(t)
 	for i, text := range []string{"a", "<", "\u2028"} {
-		big := store.Ref{Namespace: "default", Name: fmt.Sprint("big", i), Shard: 3}
+		big := record.Ref{Namespace: "default", Name: fmt.Sprint("big", i), Shard: 3}
 		s := spec(big)
 		s.Action = task.Action{Process: &task.Process{Command: []string{"x", ""}}}
 		for _, field := range []*string{&s.Action.Process.Command[0], &s.Action.Process.Command[1]} {

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -38,7 +39,7 @@ func (s Tasks) putVersion(old *Stored) []clientv3.Op {
 // One that cannot be read has nothing but its generation. If the task is not
 // there, gone says who deleted it, if that is remembered, and the error is
 // task.ErrNotFound.
-func (s Tasks) Versions(ctx context.Context, ref Ref) (list []task.Task, gone *Tombstone, err error) {
+func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, gone *record.Tombstone, err error) {
 	former := s.keys.Versions(ref)
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(former, below(former)), clientv3.OpGet(s.keys.Tombstone(ref))).Commit()
 	if err != nil {
@@ -47,20 +48,20 @@ func (s Tasks) Versions(ctx context.Context, ref Ref) (list []task.Task, gone *T
 	read := kv.Result{Responses: res.Responses}
 	spec := readAt(read, 0)
 	if spec == nil {
-		gone, err := tombstoneFrom(readAt(read, 2))
+		gone, err := record.DecodeTombstone(readAt(read, 2))
 		if err != nil {
 			return nil, nil, fmt.Errorf("tombstone of task %s: %w", ref, err)
 		}
 		return nil, gone, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
-	t, err := DecodeTask(spec.Value, spec.ModRevision)
+	t, err := record.DecodeTask(spec.Value, spec.ModRevision)
 	if err != nil {
 		return nil, nil, fmt.Errorf("task %s: %w", ref, err)
 	}
 	list = append(list, t)
 	kvs := res.Responses[1].GetResponseRange().Kvs
 	for _, e := range slices.Backward(kvs) {
-		v, err := DecodeTask(e.Value, 0)
+		v, err := record.DecodeTask(e.Value, 0)
 		if err != nil {
 			n, _ := strconv.ParseInt(strings.TrimPrefix(string(e.Key), former), 10, 64)
 			v = task.Task{Generation: n}
@@ -70,36 +71,18 @@ func (s Tasks) Versions(ctx context.Context, ref Ref) (list []task.Task, gone *T
 	return list, nil, nil
 }
 
-// Tombstone is what is remembered of a deleted task, until one of its name is
-// created again, or a leader removes it.
-type Tombstone struct {
-	UID        string    `json:"uid,omitempty"`
-	Generation int64     `json:"generation,omitempty"`
-	DeletedAt  task.Time `json:"deleted_at"`
-	DeletedBy  string    `json:"deleted_by,omitempty"`
-	Why        string    `json:"why,omitempty"` // in words, if it was not a person
-}
-
 // Tombstone reads who deleted a task; nil if nobody did, or nobody remembers.
-func (s Tasks) Tombstone(ctx context.Context, ref Ref) (*Tombstone, error) {
+func (s Tasks) Tombstone(ctx context.Context, ref record.Ref) (*record.Tombstone, error) {
 	e, err := s.getOne(ctx, s.keys.Tombstone(ref))
 	if err != nil {
 		return nil, fmt.Errorf("read the tombstone of %s: %w", ref, err)
 	}
-	return tombstoneFrom(e)
-}
-
-func tombstoneFrom(e *mvccpb.KeyValue) (*Tombstone, error) {
-	if e == nil {
-		return nil, nil
-	}
-	t, err := decode[Tombstone](e.Value)
-	return &t, err
+	return record.DecodeTombstone(e)
 }
 
 // PutTombstone is the part of a delete that remembers it.
-func (s Tasks) PutTombstone(ref Ref, t Tombstone) clientv3.Op {
-	return clientv3.OpPut(s.keys.Tombstone(ref), encode(t))
+func (s Tasks) PutTombstone(ref record.Ref, t record.Tombstone) clientv3.Op {
+	return clientv3.OpPut(s.keys.Tombstone(ref), record.Encode(t))
 }
 
 // SweepTombstones removes the tombstones of tasks that were deleted before an
@@ -108,7 +91,7 @@ func (s Tasks) PutTombstone(ref Ref, t Tombstone) clientv3.Op {
 // where to go on: "" after the last.
 func (s Tasks) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
 	return s.sweep(ctx, s.keys.Tombstones(), after, most, func(e *mvccpb.KeyValue) bool {
-		stone, err := decode[Tombstone](e.Value)
+		stone, err := record.Decode[record.Tombstone](e.Value)
 		return err != nil || stone.DeletedAt.Before(before.Time)
 	})
 }

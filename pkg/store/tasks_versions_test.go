@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // edit makes a change of a task as the API does.
-func (w *world) edit(r store.Ref, description string) {
+func (w *world) edit(r record.Ref, description string) {
 	w.Helper()
 	st := w.stored(r)
 	next := st.Task
@@ -61,8 +62,8 @@ func TestVersions_KeepWhatTheyDoNotKnow(t *testing.T) {
 
 func TestBuryTask_LeavesATombstoneAndNothingElse(t *testing.T) {
 	w := newWorld(t)
-	neighbour := store.Ref{Namespace: "default", Name: ref.Name + "-1", Shard: ref.Shard}
-	for _, r := range []store.Ref{ref, neighbour} {
+	neighbour := record.Ref{Namespace: "default", Name: ref.Name + "-1", Shard: ref.Shard}
+	for _, r := range []record.Ref{ref, neighbour} {
 		w.create(r)
 		w.edit(r, "x")
 		w.put(w.keys.DeadRun(r, "20261120T120000.000Z-k3f9"), "{}")
@@ -70,7 +71,7 @@ func TestBuryTask_LeavesATombstoneAndNothingElse(t *testing.T) {
 	}
 	st, err := w.Revisions(t.Context(), ref)
 	ok(t, err)
-	want := store.Tombstone{UID: st.Task.UID, Generation: 2, DeletedAt: task.At(noon), DeletedBy: "ann"}
+	want := record.Tombstone{UID: st.Task.UID, Generation: 2, DeletedAt: task.At(noon), DeletedBy: "ann"}
 	_, err = w.BuryTask(t.Context(), st, want)
 	ok(t, err)
 	_, gone, err := w.Versions(t.Context(), ref)
@@ -98,9 +99,9 @@ func TestSweepTombstones_RemovesTheOldOnes(t *testing.T) {
 	w := newWorld(t)
 	for i := range 250 {
 		at, _ := task.At(noon.Add(time.Duration(i) * time.Minute)).MarshalText()
-		w.put(w.keys.Tombstone(store.Ref{Namespace: "n", Name: fmt.Sprintf("t%03d", i)}), `{"deleted_at":"`+string(at)+`"}`)
+		w.put(w.keys.Tombstone(record.Ref{Namespace: "n", Name: fmt.Sprintf("t%03d", i)}), `{"deleted_at":"`+string(at)+`"}`)
 	}
-	w.put(w.keys.Tombstone(store.Ref{Namespace: "z", Name: "z"}), "unreadable")
+	w.put(w.keys.Tombstone(record.Ref{Namespace: "z", Name: "z"}), "unreadable")
 	before, after, removed := task.At(noon.Add(150*time.Minute)), "", 0
 	for calls := 1; ; calls++ {
 		n, next, err := w.SweepTombstones(t.Context(), before, after, 100)
@@ -122,7 +123,7 @@ func TestFitting_BoundsOperationsAndBytes(t *testing.T) {
 	w := newWorld(t)
 	var creates, updates, large []store.Change
 	for i := range store.MaxTogether {
-		r := store.Ref{Namespace: "default", Name: fmt.Sprintf("t%d", i), Shard: 3}
+		r := record.Ref{Namespace: "default", Name: fmt.Sprintf("t%d", i), Shard: 3}
 		n := spec(r)
 		creates = append(creates, store.Change{New: &store.Stored{Ref: r, Task: n, Entry: entry(n)}})
 	}

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -15,21 +16,21 @@ import (
 type Tokens struct{ *conn }
 
 // Token reads an API token's record. task.ErrNotFound if there is none.
-func (s Tokens) Token(ctx context.Context, id string) (Token, error) {
+func (s Tokens) Token(ctx context.Context, id string) (record.Token, error) {
 	e, err := s.getOne(ctx, s.keys.Token(id))
 	if err != nil {
-		return Token{}, fmt.Errorf("read token: %w", err)
+		return record.Token{}, fmt.Errorf("read token: %w", err)
 	}
 	if e == nil {
-		return Token{}, fmt.Errorf("token: %w", task.ErrNotFound)
+		return record.Token{}, fmt.Errorf("token: %w", task.ErrNotFound)
 	}
-	return decode[Token](e.Value)
+	return record.Decode[record.Token](e.Value)
 }
 
 // FoundToken is a token's record, or why there is none: task.ErrNotFound, or
 // task.ErrInvalid if it is damaged.
 type FoundToken struct {
-	Token Token
+	Token record.Token
 	Err   error
 }
 
@@ -47,7 +48,7 @@ func (s Tokens) FindTokens(ctx context.Context, ids []string) ([]FoundToken, err
 	found := make([]FoundToken, len(ids))
 	for i := range ids {
 		if e := readAt(kv.Result{Responses: res.Responses}, i); e != nil {
-			found[i].Token, found[i].Err = decode[Token](e.Value)
+			found[i].Token, found[i].Err = record.Decode[record.Token](e.Value)
 		} else {
 			found[i].Err = fmt.Errorf("token: %w", task.ErrNotFound)
 		}
@@ -66,18 +67,18 @@ func (s Tokens) HasTokens(ctx context.Context) (bool, error) {
 
 // CreateFirstToken writes a token's record if the cluster has no token at all.
 // task.ErrExists if it has.
-func (s Tokens) CreateFirstToken(ctx context.Context, id string, t Token) error {
+func (s Tokens) CreateFirstToken(ctx context.Context, id string, t record.Token) error {
 	none := kv.CreateIs(s.keys.Tokens(), 0).WithPrefix()
 	return s.createToken(ctx, none, id, t)
 }
 
 // CreateToken writes a token's record, new. task.ErrExists if there is one.
-func (s Tokens) CreateToken(ctx context.Context, id string, t Token) error {
+func (s Tokens) CreateToken(ctx context.Context, id string, t record.Token) error {
 	return s.createToken(ctx, absent(s.keys.Token(id)), id, t)
 }
 
-func (s Tokens) createToken(ctx context.Context, free clientv3.Cmp, id string, t Token) error {
-	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{free}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Token(id), encode(t))}})
+func (s Tokens) createToken(ctx context.Context, free clientv3.Cmp, id string, t record.Token) error {
+	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{free}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Token(id), record.Encode(t))}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrExists
 	}
@@ -85,13 +86,4 @@ func (s Tokens) createToken(ctx context.Context, free clientv3.Cmp, id string, t
 		return fmt.Errorf("create token: %w", err)
 	}
 	return nil
-}
-
-// Token is an API token. The secret itself is nowhere in etcd.
-type Token struct {
-	Hash      string    `json:"hash"` // SHA-256 of the secret, hexadecimal
-	Role      string    `json:"role"`
-	Who       string    `json:"who"`
-	CreatedAt task.Time `json:"created_at"`
-	Until     task.Time `json:"until,omitzero"`
 }

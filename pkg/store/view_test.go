@@ -12,6 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,10 +21,10 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	st := w.create(ref)
 	_, err := w.Enqueue(t.Context(), st, waiting(ref, 1))
 	ok(t, err)
-	w.put(w.keys.Ended(ref, "old"), "{}")                                           // history is not loaded
-	w.put(w.keys.Entry(store.Ref{Namespace: "default", Name: "a", Shard: 4}), "{}") // a neighbour's
-	w.put(w.keys.Entries(3)+"default/bad", "{")                                     // unreadable
-	w.put(w.keys.Entries(3)+"stray", "{}")                                          // no key of ours
+	w.put(w.keys.Ended(ref, "old"), "{}")                                            // history is not loaded
+	w.put(w.keys.Entry(record.Ref{Namespace: "default", Name: "a", Shard: 4}), "{}") // a neighbour's
+	w.put(w.keys.Entries(3)+"default/bad", "{")                                      // unreadable
+	w.put(w.keys.Entries(3)+"stray", "{}")                                           // no key of ours
 	_, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
 	ok(t, err)
 	w.commit(w.begin()) // after the revision at which the shard is loaded
@@ -41,7 +42,7 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 			if e.Late {
 				x += " late"
 			}
-			if e.Task != e.Ref.String() && e.Kind != store.KindWatermark {
+			if e.Task != e.Ref.String() && e.Kind != record.KindWatermark {
 				x += " of " + e.Task
 			}
 			s = append(s, x)
@@ -52,12 +53,12 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	if got := told(b); !b.Reset || b.Revision != rev || !slices.Equal(got, []string{"queue default/a " + id, "tasks default/a ", "tasks default/bad ", "watermark / "}) {
 		t.Fatalf("the load is %q at %d, opened at %d", got, b.Revision, rev)
 	}
-	entry, err := store.DecodeEntry(b.Events[1].Value)
+	entry, err := record.DecodeEntry(b.Events[1].Value)
 	ok(t, err)
 	if e := b.Events[1]; entry.UID != st.Entry.UID || e.Mod != st.EntryMod || e.Create != st.EntryMod || e.Key != w.keys.Entry(ref) {
 		t.Errorf("the entry is told as %+v", e)
 	}
-	mark, err := store.DecodeWatermark(b.Events[3].Value)
+	mark, err := record.DecodeWatermark(b.Events[3].Value)
 	ok(t, err)
 	if b.Events[3].Mod != rev || mark.Time.UnixMilli() != 0 {
 		t.Errorf("the watermark is told as %+v", mark)
@@ -79,13 +80,13 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 			t.Errorf("%s is told at %d, created at %d", e.Key, e.Mod, e.Create)
 		}
 	}
-	h := w.held(store.RunKey{Node: node, Ref: ref, Run: id})
+	h := w.held(record.RunKey{Node: node, Ref: ref, Run: id})
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil))
 	b = next(t, batches, counts)
 	if got := told(b); !slices.Equal(got, []string{"history default/a " + id}) {
 		t.Errorf("an end is told as %q", got)
 	}
-	ended, err := store.DecodeEnded(b.Events[0].ShardKey, b.Events[0].Value)
+	ended, err := record.DecodeEnded(b.Events[0].ShardKey, b.Events[0].Value)
 	if ok(t, err); ended.State != task.Succeeded || ended.Token != h.Create {
 		t.Errorf("an end is told as %+v", ended)
 	}
@@ -121,9 +122,9 @@ func TestScanActive_ListsEveryAttempt(t *testing.T) {
 	keys, at, err := w.ScanActive(t.Context())
 	ok(t, err)
 	want := []store.ActiveKey{
-		{RunKey: store.RunKey{Node: "gone", Ref: ref, Run: "zz"}, Mod: rev, Create: rev},
-		{RunKey: store.RunKey{Node: node, Ref: ref, Run: a.ID}, Mod: a.Mod, Create: a.Create},
-		{RunKey: store.RunKey{Node: "n2", Ref: ref, Run: b.ID}, Mod: b.Mod, Create: b.Create},
+		{RunKey: record.RunKey{Node: "gone", Ref: ref, Run: "zz"}, Mod: rev, Create: rev},
+		{RunKey: record.RunKey{Node: node, Ref: ref, Run: a.ID}, Mod: a.Mod, Create: a.Create},
+		{RunKey: record.RunKey{Node: "n2", Ref: ref, Run: b.ID}, Mod: b.Mod, Create: b.Create},
 	}
 	if !slices.Equal(keys, want) || at != rev {
 		t.Errorf("%+v at %d, want %+v at %d", keys, at, want, rev)
@@ -141,7 +142,7 @@ func TestAttempt_TellsWhetherItsNodeIsPresent(t *testing.T) {
 	w.register("n2")
 	w.register("n2-1")
 	h := w.dispatch(ref, 1, "n2")
-	k := store.RunKey{Node: "n2", Ref: ref, Run: h.ID}
+	k := record.RunKey{Node: "n2", Ref: ref, Run: h.ID}
 	got, present, err := w.Attempt(t.Context(), k)
 	if err != nil || !present || !sameHeld(got, h) {
 		t.Errorf("%+v, %v, %v", got, present, err)
@@ -154,7 +155,7 @@ func TestAttempt_TellsWhetherItsNodeIsPresent(t *testing.T) {
 	w.put(w.keys.Run("n2", ref, h.ID), "{")
 	_, _, err = w.Attempt(t.Context(), k)
 	is(t, err, task.ErrInvalid)
-	_, _, err = w.Attempt(t.Context(), store.RunKey{Node: "n2", Ref: ref, Run: "other"})
+	_, _, err = w.Attempt(t.Context(), record.RunKey{Node: "n2", Ref: ref, Run: "other"})
 	is(t, err, task.ErrNotFound)
 }
 
@@ -166,7 +167,7 @@ func ids(runs []task.Run) (s []string) {
 }
 
 // putEnded writes a record of history.
-func (w *world) putEnded(r store.Ref, n int, s task.State) string {
+func (w *world) putEnded(r record.Ref, n int, s task.State) string {
 	id := tickRun(r, n).ID
 	w.put(w.keys.Ended(r, id), fmt.Sprintf(`{"state":%q,"scheduled_time":%q,"trigger":"schedule"}`, s, tickRun(r, n).ScheduledTime.Format("2006-01-02T15:04:05.000Z")))
 	return id
@@ -185,7 +186,7 @@ func TestRuns_AreTheWaitingTheActiveAndTheEndedNewestFirst(t *testing.T) {
 	w.dispatch(ref, 4, "n0")
 	_, err := w.Enqueue(t.Context(), st, waiting(ref, 5))
 	ok(t, err)
-	for _, r := range []store.Ref{{Namespace: "default", Name: "a-1", Shard: 3}, {Namespace: "default-1", Name: "a", Shard: 3}, {Namespace: "default", Name: "a", Shard: 4}} {
+	for _, r := range []record.Ref{{Namespace: "default", Name: "a-1", Shard: 3}, {Namespace: "default-1", Name: "a", Shard: 3}, {Namespace: "default", Name: "a", Shard: 4}} {
 		w.putEnded(r, 6, task.Failed)
 		w.put(w.keys.Queued(r, "x"), "{}")
 		w.put(w.keys.Run("n2", r, "x"), "{}")
@@ -204,11 +205,11 @@ func TestRuns_AreTheWaitingTheActiveAndTheEndedNewestFirst(t *testing.T) {
 	if err != nil || len(active) != 2 || active[0].Node != "n0" || active[1].Node != "n2" {
 		t.Errorf("active %+v, %v", active, err)
 	}
-	held, err := w.Attempts(t.Context(), []store.RunKey{{Node: "n2", Ref: ref, Run: tickRun(ref, 3).ID}, {Node: "n2", Ref: ref, Run: "none"}})
+	held, err := w.Attempts(t.Context(), []record.RunKey{{Node: "n2", Ref: ref, Run: tickRun(ref, 3).ID}, {Node: "n2", Ref: ref, Run: "none"}})
 	if err != nil || len(held) != 2 || held[0] == nil || held[0].ID != tickRun(ref, 3).ID || held[1] != nil {
 		t.Errorf("attempts %+v, %v", held, err)
 	}
-	entries, err := w.Entries(t.Context(), []store.Ref{ref, {Namespace: "default", Name: "none", Shard: 3}})
+	entries, err := w.Entries(t.Context(), []record.Ref{ref, {Namespace: "default", Name: "none", Shard: 3}})
 	if err != nil || len(entries) != 2 || entries[0] == nil || entries[0].UID != st.Entry.UID || entries[1] != nil {
 		t.Errorf("entries %+v, %v", entries, err)
 	}
@@ -216,11 +217,11 @@ func TestRuns_AreTheWaitingTheActiveAndTheEndedNewestFirst(t *testing.T) {
 
 func TestShardRuns_AreOfTheShardsAndTheNamespaceAsked(t *testing.T) {
 	w := newWorld(t)
-	b, x := store.Ref{Namespace: "default", Name: "b", Shard: 4}, store.Ref{Namespace: "default-1", Name: "a", Shard: 3}
+	b, x := record.Ref{Namespace: "default", Name: "b", Shard: 4}, record.Ref{Namespace: "default-1", Name: "a", Shard: 3}
 	w.putEnded(ref, 1, task.Succeeded)
 	w.putEnded(b, 2, task.Failed)
 	w.putEnded(x, 3, task.Failed)
-	w.putEnded(store.Ref{Namespace: "default", Name: "c", Shard: 5}, 4, task.Failed)
+	w.putEnded(record.Ref{Namespace: "default", Name: "c", Shard: 5}, 4, task.Failed)
 	w.put(w.keys.Late(ref, tickRun(ref, 1).ID, 7), `{"state":"succeeded"}`)
 	_, err := w.Enqueue(t.Context(), w.create(ref), waiting(ref, 5))
 	ok(t, err)
@@ -247,7 +248,7 @@ func TestShardRuns_AreOfTheShardsAndTheNamespaceAsked(t *testing.T) {
 
 func TestOutcomes_TheNewestThatCountsComesFirst(t *testing.T) {
 	w := newWorld(t)
-	name := func(n string) store.Ref { return store.Ref{Namespace: "default", Name: n, Shard: 3} }
+	name := func(n string) record.Ref { return record.Ref{Namespace: "default", Name: n, Shard: 3} }
 	w.putEnded(ref, 1, task.Succeeded)
 	w.putEnded(ref, 2, task.Failed)
 	w.putEnded(name("a-1"), 9, task.Succeeded)
@@ -260,7 +261,7 @@ func TestOutcomes_TheNewestThatCountsComesFirst(t *testing.T) {
 		w.put(w.keys.Late(name("retried"), tickRun(ref, 5).ID, token), `{"state":"succeeded"}`)
 	}
 	w.put(w.keys.Late(name("only-late"), tickRun(ref, 5).ID, 1), `{"state":"succeeded"}`)
-	refs := []store.Ref{ref, name("none"), name("late"), name("retried"), name("only-late")}
+	refs := []record.Ref{ref, name("none"), name("late"), name("retried"), name("only-late")}
 	for i := range 200 {
 		refs = append(refs, name(fmt.Sprint("many", i)))
 	}
@@ -288,12 +289,12 @@ func TestOutcomes_TheNewestThatCountsComesFirst(t *testing.T) {
 
 func TestFindRuns_ByTheBeginningOfAnID(t *testing.T) {
 	w := newWorld(t)
-	b := store.Ref{Namespace: "default", Name: "b", Shard: 7}
+	b := record.Ref{Namespace: "default", Name: "b", Shard: 7}
 	w.register("n2")
 	one := w.putEnded(ref, 1, task.Lost)
 	w.put(w.keys.Late(ref, one, 7), "{}")
 	w.putEnded(b, 1, task.Failed)
-	w.putEnded(store.Ref{Namespace: "default-1", Name: "a", Shard: 3}, 1, task.Failed)
+	w.putEnded(record.Ref{Namespace: "default-1", Name: "a", Shard: 3}, 1, task.Failed)
 	w.dispatch(ref, 2, "n2")
 	w.put(w.keys.Queued(ref, tickRun(ref, 2).ID), "{}") // on its way from the queue, seen twice
 	w.put(w.keys.Queued(b, tickRun(b, 13).ID), "{}")
@@ -378,7 +379,7 @@ func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
 
 func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 	w := newWorld(t)
-	other := store.Ref{Namespace: "default", Name: "a-1", Shard: 3}
+	other := record.Ref{Namespace: "default", Name: "a-1", Shard: 3}
 	const records = 230
 	for n := range records {
 		state := task.Succeeded
@@ -465,7 +466,7 @@ func TestDecided_IsInTheOrderOfTimeAndTask(t *testing.T) {
 		{"default/b", "default/c", before, true}, {"default/b", "default/a", at, true}, {"default/b", "default/b", at, true},
 		{"default/b", "default/c", at, false}, {"default/b", "default/a", after, false},
 	} {
-		if got := (store.Watermark{Time: at, Last: c.last}).Decided(c.tick, c.name); got != c.want {
+		if got := (record.Watermark{Time: at, Last: c.last}).Decided(c.tick, c.name); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

@@ -32,7 +32,7 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
@@ -55,7 +55,11 @@ var allowed = map[string][]string{
 	"election":  {"pkg/kv"},
 	"shard":     {"pkg/store", "pkg/kv", "pkg/task"},
 	"executor":  {"executor/spool", "pkg/wake", "pkg/spawn", "pkg/filetrust", "pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
-	"pkg/store": {"pkg/kv", "pkg/task"},
+	"pkg/store": {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	// record has the keys and the values, events translates what revisions did to them:
+	// both are pure, and store is what reads and writes.
+	"pkg/store/events": {"pkg/store/record", "pkg/task"},
+	"pkg/store/record": {"pkg/task"},
 
 	// spool keeps files, and knows nothing of processes or the inbox.
 	"executor/spool": {"pkg/wake", "pkg/task"},
@@ -115,8 +119,8 @@ var outside = []struct {
 	// check reads every revision, and audit the whole prefix, which store, that shows what is there
 	// now, has no words for. They only read; what an audit repairs goes through store. bench also
 	// measures what etcd does without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "election", "pkg/daemon", "pkg/internal/audit", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv, store, election and daemon touch the etcd client; audit, check and bench from outside; kvmem and what is in testkit for tests"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/internal/audit", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv, store, election and daemon touch the etcd client, and record and events its types; audit, check and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
@@ -158,6 +162,7 @@ type shell struct {
 }
 
 var shells = map[string]shell{
+	"pkg/store/events": {}, // it has none
 	"pkg/scheduler": {
 		files: []string{
 			"board.go", "board_builder.go", "engine.go", "fleet.go", "fleet_parts.go", "fleet_pick.go", "known_freezes.go", "pace.go",

@@ -1,4 +1,4 @@
-package store
+package events
 
 import (
 	"strings"
@@ -8,15 +8,15 @@ import (
 
 // secret is the event of a secret: what was done to it, and by whom. It has no
 // value, as the record has none that could be read.
-func (t *translator) secret(c change) (task.Event, bool) {
-	ns, name, ok := t.keys.ParseSecret(c.key)
+func (t *Translator) secret(c Change) (task.Event, bool) {
+	ns, name, ok := t.keys.ParseSecret(c.Key)
 	if !ok {
 		return task.Event{}, false
 	}
 	e := task.Event{Kind: task.EventSecret, Namespace: ns, Secret: name}
-	if c.after == nil {
-		if c.before != nil {
-			if was, err := t.keys.DecodeSecret(c.before); err == nil && was.Deleted() {
+	if c.After == nil {
+		if c.Before != nil {
+			if was, err := t.keys.DecodeSecret(c.Before); err == nil && was.Deleted() {
 				return e, false // it has been told
 			}
 		}
@@ -24,7 +24,7 @@ func (t *translator) secret(c change) (task.Event, bool) {
 		e.Action = task.ActionDeleted
 		return e, true
 	}
-	r, err := t.keys.DecodeSecret(c.after)
+	r, err := t.keys.DecodeSecret(c.After)
 	if err != nil {
 		e.Action, e.Detail = task.ActionSet, unreadableRecord
 		return e, true

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding"
@@ -200,7 +200,9 @@ func complete(v *task.Run, dispatched bool) {
 	}
 }
 
-func decodeRun(value []byte) (v task.Run, err error) {
+// DecodeRunValue reads what the value of a record of history says of a run, and
+// nothing of what its key says.
+func DecodeRunValue(value []byte) (v task.Run, err error) {
 	err = object(value, func(r *reader, name []byte) {
 		if !r.run(name, &v) {
 			r.unknown(&v.Unknown, name)
@@ -210,7 +212,8 @@ func decodeRun(value []byte) (v task.Run, err error) {
 	return v, err
 }
 
-func decodeWaiting(value []byte) (v task.Waiting, err error) {
+// DecodeWaitingValue is DecodeRunValue for a record of the queue.
+func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 	err = object(value, func(r *reader, name []byte) {
 		switch {
 		case r.run(name, &v.Run):
@@ -224,7 +227,8 @@ func decodeWaiting(value []byte) (v task.Waiting, err error) {
 	return v, err
 }
 
-func decodeAssigned(value []byte, v *task.Assigned) error {
+// DecodeAssignedValue is DecodeRunValue for a record of an inbox.
+func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 	v.KillGrace, v.Retry.Attempts = usualGrace, 1
 	err := object(value, func(r *reader, name []byte) {
 		if r.run(name, &v.Run) {

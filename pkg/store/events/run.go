@@ -1,29 +1,30 @@
-package store
+package events
 
 import (
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // runChange is what a revision did to the keys of one run. A run is in one place
 // at a time: who moves it deletes it here and puts it there at one revision.
 type runChange struct {
-	ref                          Ref
+	ref                          record.Ref
 	id                           string
-	queue, inbox, history, taken *change // taken: out of a second inbox, if it went from one to another
-	late                         []*change
-	dead                         *change
+	queue, inbox, history, taken *Change // taken: out of a second inbox, if it went from one to another
+	late                         []*Change
+	dead                         *Change
 	node                         string // of inbox
 	takenFrom                    string // of taken
 }
 
 // inboxes sorts the changes of two inboxes: into one, out of the other.
-func (c *runChange) inInbox(node string, ch *change) {
+func (c *runChange) inInbox(node string, ch *Change) {
 	switch {
 	case c.inbox == nil:
 		c.inbox, c.node = ch, node
-	case ch.after != nil:
+	case ch.After != nil:
 		c.taken, c.takenFrom = c.inbox, c.node
 		c.inbox, c.node = ch, node
 	default:
@@ -31,12 +32,12 @@ func (c *runChange) inInbox(node string, ch *change) {
 	}
 }
 
-func put(c *change) bool     { return c != nil && c.after != nil }
-func removed(c *change) bool { return c != nil && c.before != nil && c.after == nil }
+func put(c *Change) bool     { return c != nil && c.After != nil }
+func removed(c *Change) bool { return c != nil && c.Before != nil && c.After == nil }
 
 // events are those of the run. gone is the event of its task's end, if that has
 // come at the same revision.
-func (t *translator) runEvents(c *runChange, gone *task.Event) (list []task.Event) {
+func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Event) {
 	switch {
 	case put(c.history):
 		list = t.intoHistory(c)
@@ -51,7 +52,7 @@ func (t *translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 	}
 	for _, l := range c.late {
 		if put(l) {
-			r, err := decodeRun(l.after.Value)
+			r, err := record.DecodeRunValue(l.After.Value)
 			e := t.runEvent(c, task.ActionLate, r, err)
 			e.Actor, e.Time = r.Node, r.EndedAt
 			e.Detail = string(r.State) + ", but it had been declared lost"
@@ -63,7 +64,7 @@ func (t *translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 }
 
 // runEvent begins an event with what the run's record says.
-func (t *translator) runEvent(c *runChange, action string, r task.Run, err error) task.Event {
+func (t *Translator) runEvent(c *runChange, action string, r task.Run, err error) task.Event {
 	shard := c.ref.Shard
 	e := task.Event{Kind: task.EventRun, Action: action, Namespace: c.ref.Namespace, Task: c.ref.Name, Run: c.id, Shard: &shard,
 		UID: r.UID, State: string(r.State), Reason: r.Reason, Trigger: r.Trigger, ScheduledTime: r.ScheduledTime,
@@ -74,8 +75,8 @@ func (t *translator) runEvent(c *runChange, action string, r task.Run, err error
 	return e
 }
 
-func (t *translator) intoHistory(c *runChange) []task.Event {
-	r, err := decodeRun(c.history.after.Value)
+func (t *Translator) intoHistory(c *runChange) []task.Event {
+	r, err := record.DecodeRunValue(c.history.After.Value)
 	e := t.runEvent(c, task.ActionEnded, r, err)
 	e.Time, e.Dead, e.Detail = r.EndedAt, put(c.dead), words{e.Detail, r.Message}.said()
 	owner := t.owners[c.ref.Shard]
@@ -88,8 +89,8 @@ func (t *translator) intoHistory(c *runChange) []task.Event {
 		}
 	case removed(c.queue):
 		e.Actor = owner
-	case c.history.before != nil:
-		before, _ := decodeRun(c.history.before.Value)
+	case c.history.Before != nil:
+		before, _ := record.DecodeRunValue(c.history.Before.Value)
 		if before.State == r.State && before.Count == r.Count && before.Last.Equal(r.Last.Time) {
 			return nil // a repair, or another's message
 		}
@@ -109,11 +110,11 @@ func (t *translator) intoHistory(c *runChange) []task.Event {
 	return []task.Event{e}
 }
 
-func (t *translator) intoInbox(c *runChange) (list []task.Event) {
+func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 	var r, before task.Assigned
-	err := decodeAssigned(c.inbox.after.Value, &r)
-	r.Node, r.Token = c.node, c.inbox.after.CreateRevision
-	if c.inbox.before == nil {
+	err := record.DecodeAssignedValue(c.inbox.After.Value, &r)
+	r.Node, r.Token = c.node, c.inbox.After.CreateRevision
+	if c.inbox.Before == nil {
 		if err != nil {
 			r.State = task.Dispatched
 		}
@@ -121,7 +122,7 @@ func (t *translator) intoInbox(c *runChange) (list []task.Event) {
 		e.Generation, e.Time, e.Actor, e.Previous = r.Generation, r.DispatchedAt, t.owners[c.ref.Shard], c.takenFrom
 		return []task.Event{e}
 	}
-	if err != nil || decodeAssigned(c.inbox.before.Value, &before) != nil {
+	if err != nil || record.DecodeAssignedValue(c.inbox.Before.Value, &before) != nil {
 		return nil // damage, which the audit finds: the run is where it was
 	}
 	if before.State == task.Dispatched && before.State != r.State {
@@ -144,8 +145,8 @@ func (t *translator) intoInbox(c *runChange) (list []task.Event) {
 	return list
 }
 
-func (t *translator) intoQueue(c *runChange) []task.Event {
-	w, err := decodeWaiting(c.queue.after.Value)
+func (t *Translator) intoQueue(c *runChange) []task.Event {
+	w, err := record.DecodeWaitingValue(c.queue.After.Value)
 	if err != nil {
 		w.State = task.Queued
 	}
@@ -175,8 +176,8 @@ func (t *translator) intoQueue(c *runChange) []task.Event {
 				e.Actor = w.CancelledBy
 			}
 		}
-	case c.queue.before != nil:
-		before, _ := decodeWaiting(c.queue.before.Value)
+	case c.queue.Before != nil:
+		before, _ := record.DecodeWaitingValue(c.queue.Before.Value)
 		if before.Reason == w.Reason {
 			return nil
 		}
@@ -217,8 +218,8 @@ func (w words) said() string {
 
 // dismissed is the event of a dead run that somebody took off the list. Records that are
 // trimmed name nobody, and are none.
-func (t *translator) dismissed(c *runChange) []task.Event {
-	w, err := decodeWaiting(c.dead.before.Value)
+func (t *Translator) dismissed(c *runChange) []task.Event {
+	w, err := record.DecodeWaitingValue(c.dead.Before.Value)
 	if err != nil || w.DismissedBy == "" {
 		return nil
 	}
@@ -228,12 +229,12 @@ func (t *translator) dismissed(c *runChange) []task.Event {
 }
 
 // purged is the end of a run that leaves no record: with its task, or by a repair.
-func (t *translator) purged(c *runChange, gone *task.Event) []task.Event {
+func (t *Translator) purged(c *runChange, gone *task.Event) []task.Event {
 	var r task.Run
 	if removed(c.queue) {
-		r, _ = decodeRun(c.queue.before.Value)
+		r, _ = record.DecodeRunValue(c.queue.Before.Value)
 	} else {
-		r, _ = decodeRun(c.inbox.before.Value)
+		r, _ = record.DecodeRunValue(c.inbox.Before.Value)
 		r.Node = c.node
 	}
 	e := t.runEvent(c, task.ActionDeleted, r, nil)
@@ -242,4 +243,20 @@ func (t *translator) purged(c *runChange, gone *task.Event) []task.Event {
 		e.Reason, e.Actor, e.Time = task.ReasonDeleted, gone.Actor, gone.Time
 	}
 	return []task.Event{e}
+}
+
+// parentStep is what a new version of the record of a run with parts tells; false:
+// nothing but of parts.
+func parentStep(c *Change, now task.Waiting) (action string, ok bool) {
+	var before task.Waiting
+	if c.Before != nil {
+		before, _ = record.DecodeWaitingValue(c.Before.Value)
+	}
+	switch {
+	case !before.UnderWay():
+		return task.ActionStarted, true
+	case before.Fan.Cancel == "" && now.Fan.Cancel != "":
+		return task.ActionCancelling, true
+	}
+	return "", false
 }

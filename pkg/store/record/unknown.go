@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"bytes"
@@ -11,14 +11,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// graft puts the fields of old that this version does not know into fresh, which
+// KeepUnknownFields puts the fields of old that this version does not know into fresh, which
 // is a value of type t as it is written over old: at each level that both have.
 // So a record that a newer version has written keeps what it says.
-func graft(old []byte, fresh string, t reflect.Type) string {
-	if len(old) == 0 || !strange(old, t) {
+func KeepUnknownFields(old []byte, fresh string, t reflect.Type) string {
+	if len(old) == 0 || !hasUnknownFields(old, t) {
 		return fresh
 	}
-	return string(grafted(old, []byte(fresh), t))
+	return string(keepUnknownFields(old, []byte(fresh), t))
 }
 
 var (
@@ -27,7 +27,7 @@ var (
 	jsons      = reflect.TypeFor[json.Unmarshaler]()
 )
 
-func grafted(old, fresh []byte, t reflect.Type) []byte {
+func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 	var o, f map[string]json.RawMessage
 	if json.Unmarshal(old, &o) != nil || json.Unmarshal(fresh, &f) != nil || f == nil {
 		return fresh
@@ -43,7 +43,7 @@ func grafted(old, fresh []byte, t reflect.Type) []byte {
 		case !knows && !another:
 			f[name] = value
 		case knows && has && of != nil:
-			f[name] = grafted(value, there, of)
+			f[name] = keepUnknownFields(value, there, of)
 		}
 	}
 	var out bytes.Buffer
@@ -55,14 +55,14 @@ func grafted(old, fresh []byte, t reflect.Type) []byte {
 	return bytes.TrimSpace(out.Bytes())
 }
 
-// strange reports whether an object has fields that type t does not.
-func strange(value []byte, t reflect.Type) bool {
+// hasUnknownFields reports whether an object has fields that type t does not.
+func hasUnknownFields(value []byte, t reflect.Type) bool {
 	known, found := fieldsOf(t), false
 	_ = object(value, func(r *reader, name []byte) { // what is no object has no fields
 		of, knows := known[string(name)]
 		var raw []byte
 		raw, r.err = r.d.Raw()
-		found = found || !knows || r.err == nil && of != nil && raw[0] == '{' && strange(raw, of)
+		found = found || !knows || r.err == nil && of != nil && raw[0] == '{' && hasUnknownFields(raw, of)
 	})
 	return found
 }

@@ -1,15 +1,16 @@
-package store
+package events
 
 import (
 	"bytes"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // taskChange is what a revision did to the keys of one task.
 type taskChange struct {
-	ref               Ref
-	spec, entry, tomb *change
+	ref               record.Ref
+	spec, entry, tomb *Change
 }
 
 // tombstone is what an event needs of what is remembered of a deleted task.
@@ -20,14 +21,14 @@ type tombstone struct {
 }
 
 func (c taskChange) tombstone() (t tombstone) {
-	if c.tomb != nil && c.tomb.after != nil {
-		t, _ = decode[tombstone](c.tomb.after.Value)
+	if c.tomb != nil && c.tomb.After != nil {
+		t, _ = record.Decode[tombstone](c.tomb.After.Value)
 	}
 	return t
 }
 
 // deleted reports whether the task is gone.
-func (c taskChange) deleted() bool { return c.spec != nil && c.spec.after == nil }
+func (c taskChange) deleted() bool { return c.spec != nil && c.spec.After == nil }
 
 // event is the one of the task itself; false if nothing of it is new for its user.
 func (c taskChange) event() (task.Event, bool) {
@@ -38,25 +39,25 @@ func (c taskChange) event() (task.Event, bool) {
 	case c.deleted():
 		t := c.tombstone()
 		e.Action, e.Time, e.Actor, e.Detail = task.ActionDeleted, t.DeletedAt, t.DeletedBy, t.Why
-		if before, err := DecodeTask(c.spec.before.Value, 0); err == nil {
+		if before, err := record.DecodeTask(c.spec.Before.Value, 0); err == nil {
 			e.UID = before.UID
 		}
 		return e, true
-	case c.spec.before != nil && bytes.Equal(c.spec.before.Value, c.spec.after.Value):
+	case c.spec.Before != nil && bytes.Equal(c.spec.Before.Value, c.spec.After.Value):
 		return e, false
 	}
-	after, err := DecodeTask(c.spec.after.Value, 0)
+	after, err := record.DecodeTask(c.spec.After.Value, 0)
 	if err != nil {
 		e.Action, e.Detail = task.ChangeUpdated, unreadableRecord
 		return e, true
 	}
 	e.UID, e.Generation, e.Time, e.Actor, e.Action = after.UID, after.Generation, after.UpdatedAt, after.UpdatedBy, after.Change
 	var before task.Task
-	if c.spec.before != nil {
-		before, _ = DecodeTask(c.spec.before.Value, 0)
+	if c.spec.Before != nil {
+		before, _ = record.DecodeTask(c.spec.Before.Value, 0)
 	}
 	switch {
-	case c.spec.before == nil:
+	case c.spec.Before == nil:
 		e.Action = task.ChangeCreated
 	case e.Action == "" || e.Action == task.ChangeCreated || after.Generation == before.Generation:
 		e.Action = task.ChangeUpdated // a version that does not say so
@@ -80,11 +81,11 @@ func paused(is bool) string {
 // ofEntry is the event of an entry that its owner has written: that the task is
 // paused, because it failed too often.
 func (c taskChange) ofEntry(e task.Event) (task.Event, bool) {
-	if c.entry == nil || c.entry.before == nil || c.entry.after == nil {
+	if c.entry == nil || c.entry.Before == nil || c.entry.After == nil {
 		return e, false
 	}
-	before, err := DecodeEntry(c.entry.before.Value)
-	after, err2 := DecodeEntry(c.entry.after.Value)
+	before, err := record.DecodeEntry(c.entry.Before.Value)
+	after, err2 := record.DecodeEntry(c.entry.After.Value)
 	if err != nil || err2 != nil || before.Paused == after.Paused || before.UID != after.UID {
 		return e, false
 	}

@@ -1,10 +1,10 @@
-package store
+package events
 
 import "github.com/carillonhq/carillon/pkg/task"
 
 // pauseEvents are those of an attempt's pause: what was asked of its node, and what
 // that has done.
-func (t *translator) pauseEvents(c *runChange, before, after *task.Assigned) (list []task.Event) {
+func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (list []task.Event) {
 	add := func(action, actor string) *task.Event {
 		e := t.runEvent(c, action, after.Run, nil)
 		e.Actor = actor

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"github.com/go-faster/jx"
@@ -65,27 +65,27 @@ func (r *reader) keep(to, name []byte) []byte {
 }
 
 // DecodeTiming reads a Timing into the fields of an entry.
-func DecodeTiming(timing string) (task.Entry, error) { return decode[task.Entry](braced(timing)) }
+func DecodeTiming(timing string) (task.Entry, error) { return Decode[task.Entry](braced(timing)) }
 
 // DecodePolicy reads a Policy into the fields of an entry.
-func DecodePolicy(policy string) (task.Entry, error) { return decode[task.Entry](braced(policy)) }
+func DecodePolicy(policy string) (task.Entry, error) { return Decode[task.Entry](braced(policy)) }
 
 // DecodeOwn reads an Own.
-func DecodeOwn(own []byte) (task.Own, error) { return decode[task.Own](own) }
+func DecodeOwn(own []byte) (task.Own, error) { return Decode[task.Own](own) }
 
 // EncodeOwn is o as EntryParts has it; nil if there is nothing in it.
 func EncodeOwn(o *task.Own) []byte {
 	if o == nil || o.Runs == 0 && o.Failures == 0 && o.Counted == 0 && len(o.Pauses) == 0 && o.Node == "" {
 		return nil
 	}
-	return []byte(encode(o))
+	return []byte(Encode(o))
 }
 
 func braced(fields string) []byte { return []byte("{" + fields + "}") }
 
-// encodeParts puts an entry together again.
-func encodeParts(e EntryParts) []byte {
-	return encoded(func(r *record) {
+// EncodeParts puts an entry together again.
+func EncodeParts(e EntryParts) []byte {
+	return encoded(func(r *writer) {
 		r.text("uid", string(e.UID))
 		r.number("generation", e.Generation)
 		r.fields(e.Timing)
@@ -101,7 +101,7 @@ func encodeParts(e EntryParts) []byte {
 }
 
 // fields appends fields of JSON.
-func (r *record) fields(text []byte) {
+func (r *writer) fields(text []byte) {
 	if len(text) == 0 {
 		return
 	}
@@ -117,7 +117,7 @@ func DecodeAction(action []byte) (task.Action, error) {
 	if string(action) == noop {
 		return task.Action{Noop: &task.Noop{}}, nil
 	}
-	a, err := decode[task.Action](action)
+	a, err := Decode[task.Action](action)
 	if err != nil {
 		return a, err
 	}

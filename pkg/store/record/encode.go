@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/json"
@@ -13,17 +13,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// encode writes a value as JSON. The types of this package and of package task
+// Encode writes a value as JSON. The types of this package and of package task
 // can always be written; anything else is a mistake of ours.
-func encode(v any) string {
+func Encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("store: encode %T: %v", v, err))
+		panic(fmt.Sprintf("record: encode %T: %v", v, err))
 	}
 	return string(b)
 }
 
-// A record writes one of the records of which there are many, by hand: by
+// A writer writes one of the records of which there are many, by hand: by
 // reflection it would cost as much as all else that is done for a tick. Fields
 // have the names and the order that package task gives them. What the key says
 // is left out, and what is so in nearly every record:
@@ -31,7 +31,7 @@ func encode(v any) string {
 //	dispatched_at  if it is created_at
 //	kill_grace     if it is 10s
 //	retry          if there is but one attempt
-type record struct {
+type writer struct {
 	w    jx.Writer
 	more bool
 }
@@ -40,7 +40,7 @@ type record struct {
 // format: it stays, whatever the default for users becomes.
 const usualGrace = task.Duration(10 * time.Second)
 
-func (r *record) field(name string) {
+func (r *writer) field(name string) {
 	if r.more {
 		r.w.Comma()
 	}
@@ -49,7 +49,7 @@ func (r *record) field(name string) {
 	r.w.Buf = append(b, '"', ':')
 }
 
-func (r *record) text(name, v string) {
+func (r *writer) text(name, v string) {
 	r.field(name)
 	if !plain(v) {
 		r.w.Str(strings.ToValidUTF8(v, "\ufffd"))
@@ -69,54 +69,54 @@ func plain(v string) bool {
 	return true
 }
 
-func (r *record) optional(name, v string) {
+func (r *writer) optional(name, v string) {
 	if v != "" {
 		r.text(name, v)
 	}
 }
 
-func (r *record) number(name string, v int64) {
+func (r *writer) number(name string, v int64) {
 	r.field(name)
 	r.w.Int64(v)
 }
 
-func (r *record) count(name string, v int64) {
+func (r *writer) count(name string, v int64) {
 	if v != 0 {
 		r.number(name, v)
 	}
 }
 
-func (r *record) yes(name string, v bool) {
+func (r *writer) yes(name string, v bool) {
 	if v {
 		r.field(name)
 		r.w.True()
 	}
 }
 
-func (r *record) time(name string, t task.Time) {
+func (r *writer) time(name string, t task.Time) {
 	r.field(name)
 	b, _ := t.AppendText(append(r.w.Buf, '"')) // never fails
 	r.w.Buf = append(b, '"')
 }
 
-func (r *record) moment(name string, t task.Time) {
+func (r *writer) moment(name string, t task.Time) {
 	if !t.IsZero() {
 		r.time(name, t)
 	}
 }
 
 // other writes what is rare by reflection.
-func (r *record) other(name string, v any) { r.raw(name, encode(v)) }
+func (r *writer) other(name string, v any) { r.raw(name, Encode(v)) }
 
-func (r *record) raw(name, json string) {
+func (r *writer) raw(name, json string) {
 	r.field(name)
 	r.w.RawStr(json)
 }
 
 // encoded is the text of a record; fill writes its fields.
-func encoded(fill func(*record)) []byte {
-	r := records.Get().(*record)
-	defer records.Put(r)
+func encoded(fill func(*writer)) []byte {
+	r := writers.Get().(*writer)
+	defer writers.Put(r)
 	r.w.Reset()
 	r.more = false
 	r.w.ObjStart()
@@ -125,9 +125,9 @@ func encoded(fill func(*record)) []byte {
 	return slices.Clone(r.w.Buf)
 }
 
-var records = sync.Pool{New: func() any { return new(record) }}
+var writers = sync.Pool{New: func() any { return new(writer) }}
 
-func (r *record) run(v *task.Run, dispatched bool) {
+func (r *writer) run(v *task.Run, dispatched bool) {
 	r.text("uid", v.UID)
 	r.time("scheduled_time", v.ScheduledTime)
 	r.moment("due_at", v.DueAt)
@@ -188,7 +188,7 @@ func (r *record) run(v *task.Run, dispatched bool) {
 }
 
 // unknown writes again what was read past.
-func (r *record) unknown(f task.Fields) {
+func (r *writer) unknown(f task.Fields) {
 	if f == "" {
 		return
 	}
@@ -202,18 +202,20 @@ func (r *record) unknown(f task.Fields) {
 // hasBeen reports whether a run on record has been dispatched: its token says so.
 func hasBeen(v *task.Run) bool { return v.Token != 0 }
 
-func encodeEnded(v task.Run) []byte {
+// EncodeEnded encodes a record of history.
+func EncodeEnded(v task.Run) []byte {
 	if v.State == task.Succeeded || !task.IsPart(v.ID) {
 		v.Checkpoint = "" // no attempt follows: of a dead run it is with that, of a part its run has it repeated with it
 	}
-	return encoded(func(r *record) {
+	return encoded(func(r *writer) {
 		r.run(&v, hasBeen(&v))
 		r.unknown(v.Unknown)
 	})
 }
 
-func encodeWaiting(v task.Waiting) []byte {
-	return encoded(func(r *record) {
+// EncodeWaiting encodes a record of the queue.
+func EncodeWaiting(v task.Waiting) []byte {
+	return encoded(func(r *writer) {
 		r.run(&v.Run, hasBeen(&v.Run))
 		if len(v.Env) > 0 {
 			r.other("env", v.Env)
@@ -222,12 +224,12 @@ func encodeWaiting(v task.Waiting) []byte {
 	})
 }
 
-// encodeAssigned leaves node and token out: they are the key's. action is that
+// EncodeAssigned leaves node and token out: they are the key's. action is that
 // of v as JSON.
-func encodeAssigned(v *task.Assigned, action string) []byte {
+func EncodeAssigned(v *task.Assigned, action string) []byte {
 	run := v.Run
 	run.Node, run.Token = "", 0
-	return encoded(func(r *record) {
+	return encoded(func(r *writer) {
 		r.run(&run, true)
 		r.text("instance", v.Instance)
 		r.number("generation", v.Generation)
@@ -262,15 +264,16 @@ func encodeAssigned(v *task.Assigned, action string) []byte {
 	})
 }
 
-// markAfter is later, as text, than the records of all watermarks up to t, and of
+// WatermarkAfter is later, as text, than the records of all watermarks up to t, and of
 // no others.
-func markAfter(t task.Time) string {
+func WatermarkAfter(t task.Time) string {
 	text, _ := task.At(t.Add(time.Millisecond)).MarshalText() // never fails
 	return `{"time":"` + string(text)
 }
 
-func encodeMark(m Watermark) []byte {
-	return encoded(func(r *record) {
+// EncodeWatermark encodes a watermark.
+func EncodeWatermark(m Watermark) []byte {
+	return encoded(func(r *writer) {
 		r.time("time", m.Time)
 		r.optional("last", m.Last)
 		r.number("seen", m.Seen)

@@ -1,4 +1,4 @@
-package store_test
+package record_test
 
 import (
 	"encoding/json"
@@ -7,17 +7,16 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // What each node that schedules reads when one of a thousand has announced itself.
 func BenchmarkDecodeNodes_OfAThousand(b *testing.B) {
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := store.New(nil, nil, keys)
 	load, free := 1.25, int64(4<<30)
 	for _, facts := range []*task.Facts{nil, {CPUs: 8, Memory: 16 << 30, MemoryFree: &free, Disk: 1 << 40, DiskFree: &free, Load1: &load, Load5: &load, Load15: &load}} {
 		var all []*mvccpb.KeyValue
@@ -34,14 +33,14 @@ func BenchmarkDecodeNodes_OfAThousand(b *testing.B) {
 		}
 		b.Run(fmt.Sprintf("facts_%v", facts != nil), func(b *testing.B) {
 			for b.Loop() {
-				if len(store.DecodeNodes(s.Keys(), all)) != 1000 {
+				if len(record.DecodeNodes(keys, all)) != 1000 {
 					b.Fatal("not all can be read")
 				}
 			}
 			b.ReportMetric(float64(len(all[0].Value)), "bytes/record")
 		})
 		b.Run(fmt.Sprintf("facts_%v_known", facts != nil), func(b *testing.B) {
-			k := s.KnownNodes()
+			k := record.NewKnownNodes(keys)
 			for i := 0; b.Loop(); i++ {
 				was := all[i%1000]
 				all[i%1000] = &mvccpb.KeyValue{Key: was.Key, Value: was.Value, CreateRevision: was.CreateRevision, ModRevision: was.ModRevision + 1000}

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/json"
@@ -7,7 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func decode[T any](b []byte) (T, error) {
+// Decode reads a record that is plain JSON. The error wraps task.ErrInvalid.
+func Decode[T any](b []byte) (T, error) {
 	var v T
 	if err := json.Unmarshal(b, &v); err != nil {
 		return v, unreadable(err)
@@ -27,13 +28,13 @@ func keyed(r task.Run, ref Ref, id string) task.Run {
 
 // DecodeEnded reads a record of history.
 func DecodeEnded(k ShardKey, value []byte) (task.Run, error) {
-	r, err := decodeRun(value)
+	r, err := DecodeRunValue(value)
 	return keyed(r, k.Ref, k.Run), err
 }
 
 // DecodeWaiting reads a record of the queue.
 func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
-	w, err := decodeWaiting(value)
+	w, err := DecodeWaitingValue(value)
 	w.Run = keyed(w.Run, k.Ref, k.Run)
 	return w, err
 }
@@ -46,18 +47,18 @@ func DecodeAssigned(k RunKey, created int64, value []byte) (a task.Assigned, err
 }
 
 func decodeHeld(k RunKey, created int64, value []byte, a *task.Assigned) error {
-	err := decodeAssigned(value, a)
+	err := DecodeAssignedValue(value, a)
 	a.ID, a.Namespace, a.Task, a.Shard = k.Run, k.Ref.Namespace, k.Ref.Name, k.Ref.Shard
 	a.Node, a.Token = k.Node, created
 	return err
 }
 
 // DecodeEntry reads an entry.
-func DecodeEntry(value []byte) (task.Entry, error) { return decode[task.Entry](value) }
+func DecodeEntry(value []byte) (task.Entry, error) { return Decode[task.Entry](value) }
 
 // DecodeTask reads a spec. modRevision is its key's.
 func DecodeTask(value []byte, modRevision int64) (task.Task, error) {
-	t, err := decode[task.Task](value)
+	t, err := Decode[task.Task](value)
 	t.Revision = modRevision
 	return t, err
 }

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"bytes"
@@ -118,21 +118,21 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := keyless(filled[task.Run](t))
 		r.Checkpoint = "" // of no use to a run that has ended
-		s := string(encodeEnded(r))
-		got, err := decodeRun([]byte(s))
+		s := string(EncodeEnded(r))
+		got, err := DecodeRunValue([]byte(s))
 		same(t, "a run", r, got, err, s)
 		r.Unknown = ""
-		got, err = decodeRun(plain(r))
+		got, err = DecodeRunValue(plain(r))
 		same(t, "a run of encoding/json", r, got, err, s)
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		w := filled[task.Waiting](t)
 		w.Run = keyless(w.Run)
-		s := string(encodeWaiting(w))
-		got, err := decodeWaiting([]byte(s))
+		s := string(EncodeWaiting(w))
+		got, err := DecodeWaitingValue([]byte(s))
 		same(t, "a waiting run", w, got, err, s)
 		w.Unknown = ""
-		got, err = decodeWaiting(plain(w))
+		got, err = DecodeWaitingValue(plain(w))
 		same(t, "a waiting run of encoding/json", w, got, err, s)
 	})
 	rapid.Check(t, func(t *rapid.T) {
@@ -148,19 +148,19 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		if a.Retry.Attempts <= 1 { // there is nothing to say of it
 			a.Retry = task.Retry{Attempts: 1}
 		}
-		s := string(encodeAssigned(&a, encode(a.Action)))
+		s := string(EncodeAssigned(&a, Encode(a.Action)))
 		var got task.Assigned
-		err := decodeAssigned([]byte(s), &got)
+		err := DecodeAssignedValue([]byte(s), &got)
 		same(t, "an attempt", a, got, err, s)
 		a.Unknown = ""
 		got = task.Assigned{}
-		err = decodeAssigned(plain(a), &got)
+		err = DecodeAssignedValue(plain(a), &got)
 		same(t, "an attempt of encoding/json", a, got, err, s)
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		w := filled[Watermark](t)
 		w.Time, w.Seen, w.Nonce = task.At(time.UnixMilli(7)), max(w.Seen, 0), "n"+w.Nonce
-		s := string(encodeMark(w))
+		s := string(EncodeWatermark(w))
 		got, err := DecodeWatermark([]byte(s))
 		same(t, "a watermark", w, got, err, s)
 	})
@@ -178,7 +178,7 @@ func TestCodec_LeavesOutWhatIsNearlyAlwaysSo(t *testing.T) {
 		0: "}", task.DefaultLostAfter: "}", task.Duration(30 * time.Second): `,"lost_after":"30s"}`,
 	} {
 		a.LostAfter = lostAfter
-		if got := string(encodeAssigned(&a, noop)); got != strings.TrimSuffix(want, "}")+more {
+		if got := string(EncodeAssigned(&a, noop)); got != strings.TrimSuffix(want, "}")+more {
 			t.Errorf("written as %s", got)
 		}
 	}
@@ -189,18 +189,18 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 		``, `{`, `[]`, `7`, `null`, `{"uid":7}`, `{"state":{}}`, `{"attempt":"x"}`, `{"created_at":"yesterday"}`, `{"uid":"a"}{}`, `{"uid":"a"} x`,
 		`{"token":1.5}`, `{"unknown":}`,
 	} {
-		if v, err := decodeRun([]byte(text)); err == nil {
+		if v, err := DecodeRunValue([]byte(text)); err == nil {
 			t.Errorf("%s is read as %+v", text, v)
 		}
 	}
-	if _, err := decodeWaiting([]byte(`{"env":"x"}`)); err == nil {
+	if _, err := DecodeWaitingValue([]byte(`{"env":"x"}`)); err == nil {
 		t.Error("an environment that is none is read")
 	}
-	if v, err := decodeRun([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {
+	if v, err := DecodeRunValue([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {
 		t.Errorf("null and unknown fields: %+v, %v", v, err)
 	}
-	s := string(encodeEnded(task.Run{UID: "a", OutputTail: "\xff!"}))
-	if v, err := decodeRun([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
+	s := string(EncodeEnded(task.Run{UID: "a", OutputTail: "\xff!"}))
+	if v, err := DecodeRunValue([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
 		t.Errorf("what is no UTF-8 becomes %q, %v", v.OutputTail, err)
 	}
 }
@@ -219,8 +219,8 @@ func TestEntryParts_LoseNothing(t *testing.T) {
 		if err := parts.Split(b); err != nil {
 			t.Fatal(err)
 		}
-		if again := number(encodeParts(parts)); !reflect.DeepEqual(again, number(b)) {
-			t.Fatalf("%s became %s", b, encodeParts(parts))
+		if again := number(EncodeParts(parts)); !reflect.DeepEqual(again, number(b)) {
+			t.Fatalf("%s became %s", b, EncodeParts(parts))
 		}
 		timing, err := DecodeTiming(string(parts.Timing))
 		policy, perr := DecodePolicy(string(parts.Policy))
@@ -250,18 +250,18 @@ func BenchmarkCodec(b *testing.B) {
 		Instance: "vlzil5fydrpbdsib", Generation: 1, Action: task.Action{Process: &task.Process{Command: []string{"/usr/bin/backup", "--all"}}},
 		KillGrace: usualGrace, Retry: task.Defaults().Retry,
 	}
-	action := encode(a.Action)
+	action := Encode(a.Action)
 	end := a.Run
 	end.State, end.StartedAt, end.EndedAt, end.LatenessMS, end.Token = task.Succeeded, now, now, new(int64(1)), 1e6
 	spec := task.Defaults()
 	spec.Schedule, spec.Action = task.Schedules{"*/5 * * * *"}, a.Action
-	entry := []byte(encode(task.NewEntry(task.Task{Spec: spec, UID: a.UID, Generation: 1}, now, now)))
-	assigned, ended := encodeAssigned(&a, action), encodeEnded(end)
+	entry := []byte(Encode(task.NewEntry(task.Task{Spec: spec, UID: a.UID, Generation: 1}, now, now)))
+	assigned, ended := EncodeAssigned(&a, action), EncodeEnded(end)
 	for name, f := range map[string]func() error{
-		"encode attempt": func() error { encodeAssigned(&a, action); return nil },
-		"encode end":     func() error { encodeEnded(end); return nil },
-		"decode attempt": func() error { return decodeAssigned(assigned, new(task.Assigned)) },
-		"decode end":     func() error { _, err := decodeRun(ended); return err },
+		"encode attempt": func() error { EncodeAssigned(&a, action); return nil },
+		"encode end":     func() error { EncodeEnded(end); return nil },
+		"decode attempt": func() error { return DecodeAssignedValue(assigned, new(task.Assigned)) },
+		"decode end":     func() error { _, err := DecodeRunValue(ended); return err },
 		"decode entry":   func() error { _, err := DecodeEntry(entry); return err },
 		"split entry":    func() func() error { var p EntryParts; return func() error { return p.Split(entry) } }(),
 	} {

@@ -1,4 +1,4 @@
-package store_test
+package record_test
 
 import (
 	"fmt"
@@ -8,19 +8,18 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"pgregory.net/rapid"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // Whatever comes, goes and changes, it reads what DecodeNodes reads.
 func TestKnownNodes_AreThoseOfTheSnapshot(t *testing.T) {
 	t.Parallel()
-	keys, err := store.NewKeys("/x")
+	keys, err := record.NewKeys("/x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := store.New(nil, nil, keys)
 	rapid.Check(t, func(t *rapid.T) {
-		k, records, rev := s.KnownNodes(), map[int]*mvccpb.KeyValue{}, int64(0)
+		k, records, rev := record.NewKnownNodes(keys), map[int]*mvccpb.KeyValue{}, int64(0)
 		for range rapid.IntRange(1, 20).Draw(t, "snapshots") {
 			for range rapid.IntRange(0, 3).Draw(t, "changes") {
 				i := rapid.IntRange(0, 5).Draw(t, "node")
@@ -41,7 +40,7 @@ func TestKnownNodes_AreThoseOfTheSnapshot(t *testing.T) {
 					all = append(all, records[i])
 				}
 			}
-			if got, want := k.Decode(all), store.DecodeNodes(s.Keys(), all); !reflect.DeepEqual(got, want) {
+			if got, want := k.Decode(all), record.DecodeNodes(keys, all); !reflect.DeepEqual(got, want) {
 				t.Fatalf("got  %v\nwant %v", got, want)
 			}
 		}

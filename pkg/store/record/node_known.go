@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"bytes"
@@ -26,8 +26,8 @@ type knownNode struct {
 	err    error
 }
 
-// KnownNodes makes one that knows nothing yet.
-func (s Nodes) KnownNodes() *KnownNodes { return &KnownNodes{keys: s.keys} }
+// NewKnownNodes makes one that knows nothing yet.
+func NewKnownNodes(keys Keys) *KnownNodes { return &KnownNodes{keys: keys} }
 
 // Decode reads a snapshot, which is sorted by key.
 func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
@@ -42,7 +42,7 @@ func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
 		if len(before) > 0 && bytes.Equal(before[0].record.Key, e.Key) && before[0].record.ModRevision == e.ModRevision {
 			now = append(now, before[0])
 		} else {
-			n, err := decodeNode(k.keys, e)
+			n, err := DecodeNode(k.keys, e)
 			now = append(now, knownNode{e, n, err})
 		}
 		if last := &now[len(now)-1]; last.err == nil {

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"github.com/go-faster/jx"
@@ -7,7 +7,7 @@ import (
 )
 
 // usage is in the record of nearly every process: it is written and read by hand.
-func (r *record) usage(u task.Usage) {
+func (r *writer) usage(u task.Usage) {
 	if u == (task.Usage{}) {
 		return
 	}

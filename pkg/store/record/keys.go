@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"fmt"
@@ -55,13 +55,13 @@ func (k Keys) Token(id string) string { return k.Tokens() + id }
 func (k Keys) Owners() string { return k.root + "owners/" }
 
 // Owner is the key whose mod revision is the shard's fence.
-func (k Keys) Owner(shard int) string { return k.Owners() + shardName(shard) }
+func (k Keys) Owner(shard int) string { return k.Owners() + ShardName(shard) }
 
 // Handovers is the prefix of what is about to change of the assignment.
 func (k Keys) Handovers() string { return k.root + "moves/" }
 
 // Handover names the node that is to load a shard before it owns it.
-func (k Keys) Handover(shard int) string { return k.Handovers() + shardName(shard) }
+func (k Keys) Handover(shard int) string { return k.Handovers() + ShardName(shard) }
 
 // Specs is the prefix of all tasks as their users wrote them.
 func (k Keys) Specs() string { return k.root + "tasks/" }
@@ -76,7 +76,7 @@ func (k Keys) Spec(r Ref) string { return k.SpecsOf(r.Namespace) + r.Name }
 func (k Keys) Shards() string { return k.root + "shards/" }
 
 // Shard is the directory of one shard.
-func (k Keys) Shard(shard int) string { return k.Shards() + shardName(shard) + "/" }
+func (k Keys) Shard(shard int) string { return k.Shards() + ShardName(shard) + "/" }
 
 // Entries is the prefix of the entries in a shard.
 func (k Keys) Entries(shard int) string { return k.Shard(shard) + "tasks/" }
@@ -116,7 +116,7 @@ func (k Keys) PartsIn(shard int) string { return k.Shard(shard) + "parts/" }
 func (k Keys) Parts(r Ref) string { return k.PartsIn(r.Shard) + r.Namespace + "/" + r.Name + "/" }
 
 func (k Keys) inHistory(r Ref, run string) string {
-	return k.root + "shards/" + shardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
+	return k.root + "shards/" + ShardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
 }
 
 // Dead is the prefix of a task's dead runs: they have used up their attempts, and
@@ -147,7 +147,7 @@ func (k Keys) Tombstone(r Ref) string { return k.Tombstones() + r.Namespace + "/
 
 // Late is the result of an attempt that came after it was declared lost.
 func (k Keys) Late(r Ref, run string, token int64) string {
-	return k.inHistory(r, run) + lateMark + strconv.FormatInt(token, 10)
+	return k.inHistory(r, run) + LateMark + strconv.FormatInt(token, 10)
 }
 
 // Watermark is the key that every commit of a shard writes.
@@ -165,18 +165,18 @@ func (k Keys) Inbox(node string) string { return k.Runs() + node + "/" }
 
 // InboxOf is the prefix of a task's attempts on one node.
 func (k Keys) InboxOf(node string, r Ref) string {
-	return k.Inbox(node) + shardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/"
+	return k.Inbox(node) + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/"
 }
 
 // Run is one active attempt.
 func (k Keys) Run(node string, r Ref, run string) string {
-	return k.root + "runs/" + node + "/" + shardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
+	return k.root + "runs/" + node + "/" + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
 }
 
 // Cleared says that no process of a dead instance is left.
 func (k Keys) Cleared(instance string) string { return k.root + "cleared/" + instance }
 
-const lateMark = "~late~"
+const LateMark = "~late~"
 
 // Ref is where a task lives. The shard is the caller's to compute (package shard).
 type Ref struct {
@@ -185,9 +185,11 @@ type Ref struct {
 	Shard     int
 }
 
+// String returns namespace/name.
 func (r Ref) String() string { return r.Namespace + "/" + r.Name }
 
-func shardName(shard int) string {
+// ShardName is a shard's number as keys have it.
+func ShardName(shard int) string {
 	if shard > 9999 || shard < 0 {
 		return fmt.Sprintf("%04d", shard)
 	}
@@ -217,12 +219,13 @@ type ShardKey struct {
 
 // ParseShard takes a key below shards/ apart; false if it is none of ours.
 func (k Keys) ParseShard(key string) (ShardKey, bool) {
-	sk, _, ok := k.parseShard(key)
+	sk, _, ok := k.ParseShardTask(key)
 	return sk, ok
 }
 
-// parseShard also returns the part of the key that is namespace/name.
-func (k Keys) parseShard(key string) (sk ShardKey, full string, ok bool) {
+// ParseShardTask is ParseShard, and also returns the part of the key that is
+// namespace/name.
+func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
 	rest, below := k.below(key, "shards/")
 	name, rest, inside := strings.Cut(rest, "/")
 	shard, ok := parseShardName(name)
@@ -246,7 +249,7 @@ func (k Keys) parseShard(key string) (sk ShardKey, full string, ok bool) {
 	case sk.Kind == KindEntry && !more:
 		return sk, full, true
 	case (sk.Kind == KindQueued || sk.Kind == KindEnded || sk.Kind == KindDead || sk.Kind == KindPart) && more && !strings.Contains(rest, "/"):
-		sk.Run, _, sk.Late = strings.Cut(rest, lateMark)
+		sk.Run, _, sk.Late = strings.Cut(rest, LateMark)
 		if sk.Run != "" && (sk.Kind == KindEnded || !sk.Late) {
 			return sk, full, true
 		}
@@ -301,6 +304,16 @@ func (k Keys) ParseSpec(key string) (namespace, name string, ok bool) {
 	return parts[0], parts[1], true
 }
 
+// ParseTombstone is the namespace and the name of a key below deleted/.
+func (k Keys) ParseTombstone(key string) (namespace, name string, ok bool) {
+	parts, ok := partsBelow(k.Tombstones(), key)
+	if !ok || len(parts) != 2 {
+		return "", "", false
+	}
+
+	return parts[0], parts[1], true
+}
+
 // below cuts the root and a directory off a key; false if it is not there.
 func (k Keys) below(key, dir string) (string, bool) {
 	rest, ok := strings.CutPrefix(key, k.root)
@@ -321,5 +334,5 @@ func partsBelow(prefix, key string) ([]string, bool) {
 // parseShardName reads what shardName wrote: nothing else, and no number below 0.
 func parseShardName(s string) (int, bool) {
 	shard, err := strconv.Atoi(s)
-	return shard, err == nil && shard >= 0 && shardName(shard) == s
+	return shard, err == nil && shard >= 0 && ShardName(shard) == s
 }

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/json"
@@ -26,25 +26,25 @@ func TestGraft_LosesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", b, err)
 		}
-		if got := graft(b, encode(again), reflect.TypeOf(v)); !reflect.DeepEqual(number([]byte(got)), doc) {
+		if got := KeepUnknownFields(b, Encode(again), reflect.TypeOf(v)); !reflect.DeepEqual(number([]byte(got)), doc) {
 			t.Fatalf("%s became\n%s", b, got)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		check(t, filled[task.Task](t), func(b []byte) (any, error) { return decode[task.Task](b) })
+		check(t, filled[task.Task](t), func(b []byte) (any, error) { return Decode[task.Task](b) })
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		check(t, filled[task.Entry](t), func(b []byte) (any, error) { return decode[task.Entry](b) })
+		check(t, filled[task.Entry](t), func(b []byte) (any, error) { return Decode[task.Entry](b) })
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		check(t, Owner{Node: text.Draw(t, "node"), Term: rapid.Int64().Draw(t, "term"), Previous: filled[[]task.Assignment](t)},
-			func(b []byte) (any, error) { return decode[Owner](b) })
+			func(b []byte) (any, error) { return Decode[Owner](b) })
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		check(t, filled[task.Cluster](t), func(b []byte) (any, error) { return decode[task.Cluster](b) })
+		check(t, filled[task.Cluster](t), func(b []byte) (any, error) { return Decode[task.Cluster](b) })
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		check(t, filled[task.Node](t), func(b []byte) (any, error) { return decode[task.Node](b) })
+		check(t, filled[task.Node](t), func(b []byte) (any, error) { return Decode[task.Node](b) })
 	})
 }
 

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/json"
@@ -20,7 +20,7 @@ func TestStateOf_FindsTheRecordsOwnState(t *testing.T) {
 			t.Fatal(err)
 		}
 		indented, _ := json.MarshalIndent(r, "", " ")
-		for how, value := range map[string]string{"ours": string(encodeEnded(r)), "plain": string(plain), "indented": string(indented)} {
+		for how, value := range map[string]string{"ours": string(EncodeEnded(r)), "plain": string(plain), "indented": string(indented)} {
 			if got := StateOf([]byte(value)); got != s {
 				t.Errorf("%s, %s: %q", s, how, got)
 			}

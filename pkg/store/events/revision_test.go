@@ -1,4 +1,4 @@
-package store
+package events
 
 import (
 	"fmt"
@@ -7,11 +7,12 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // did is a key, what it held before, and what after; "" is that it was not there.
-type did struct{ key, before, after string }
+type did struct{ Key, Before, After string }
 
 const (
 	inQueue   = "shards/0003/queue/ops/a/r1"
@@ -203,7 +204,7 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 			`{"holding":[{"since":"2026-11-20T13:00:00Z","by":"bob"}],"past":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann","ended":"2026-11-20T13:00:00Z","ended_by":"eve"}]}`}},
 			[]string{"cluster frozen by=bob", "cluster unfrozen by=eve in=ops"}},
 	}
-	keys, err := NewKeys("/c")
+	keys, err := record.NewKeys("/c")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,22 +216,22 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tr := newTranslator(keys, []*mvccpb.KeyValue{
+			tr := New(keys, []*mvccpb.KeyValue{
 				at("leader/a", "boss", 9), at("leader/b", "next", 12), at("nodes/n1", `{"state":"ready"}`, 5), at("owners/0003", `{"node":"owner"}`, 20),
 			})
-			var changes []change
+			var changes []Change
 			for _, d := range tt.did {
 				create := int64(10)
 				switch {
-				case d.before == "":
+				case d.Before == "":
 					create = 50
-				case d.key == "leader/a":
+				case d.Key == "leader/a":
 					create = 9
 				}
-				changes = append(changes, change{keys.Root() + d.key, at(d.key, d.before, create), at(d.key, d.after, create)})
+				changes = append(changes, Change{keys.Root() + d.Key, at(d.Key, d.Before, create), at(d.Key, d.After, create)})
 			}
 			var got []string
-			for i, e := range tr.revision(50, changes) {
+			for i, e := range tr.Translate(50, changes) {
 				if e.Revision != 50 || e.ID != fmt.Sprintf("50.%d", i+1) {
 					t.Errorf("event %d: id %q at %d", i, e.ID, e.Revision)
 				}

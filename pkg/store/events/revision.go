@@ -1,16 +1,17 @@
-package store
+package events
 
 import (
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// revision is the events of one revision, in their order: the cluster, nodes,
+// Translate returns the events of one revision, in their order: the cluster, nodes,
 // shards, tasks, runs, and among these as they were written. Several changes that
 // are one to a user are one event: a run that goes from the queue into an inbox,
 // say. What users do not see is none: a watermark, a copy that is kept.
-func (t *translator) revision(rev int64, changes []change) []task.Event {
+func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	r := parts{t: t, tasks: map[string]*taskChange{}, runs: map[string]*runChange{}}
 	led := t.leader()
 	for i := range changes {
@@ -46,7 +47,7 @@ func (t *translator) revision(rev int64, changes []change) []task.Event {
 
 // parts are the changes of a revision, by what they are about.
 type parts struct {
-	t                      *translator
+	t                      *Translator
 	cluster, nodes, shards []task.Event
 	secrets                []task.Event
 	tasks                  map[string]*taskChange // by namespace/name
@@ -56,37 +57,37 @@ type parts struct {
 }
 
 // sort puts a change where it belongs.
-func (r *parts) sort(c *change) {
+func (r *parts) sort(c *Change) {
 	keys := r.t.keys
-	switch dir, _, _ := strings.Cut(strings.TrimPrefix(c.key, keys.Root()), "/"); dir {
+	switch dir, _, _ := strings.Cut(strings.TrimPrefix(c.Key, keys.Root()), "/"); dir {
 	case "shards":
-		if k, ok := keys.ParseShard(c.key); ok {
+		if k, ok := keys.ParseShard(c.Key); ok {
 			r.inShard(k, c)
 		}
 	case "runs":
-		if k, ok := keys.ParseRun(c.key); ok {
+		if k, ok := keys.ParseRun(c.Key); ok {
 			r.run(k.Ref, k.Run).inInbox(k.Node, c)
 		}
 	case "tasks":
-		if ns, name, ok := keys.ParseSpec(c.key); ok {
-			r.task(Ref{Namespace: ns, Name: name}).spec = c
+		if ns, name, ok := keys.ParseSpec(c.Key); ok {
+			r.task(record.Ref{Namespace: ns, Name: name}).spec = c
 		}
 	case "deleted":
-		if parts, ok := partsBelow(keys.Tombstones(), c.key); ok && len(parts) == 2 {
-			r.task(Ref{Namespace: parts[0], Name: parts[1]}).tomb = c
+		if ns, name, ok := keys.ParseTombstone(c.Key); ok {
+			r.task(record.Ref{Namespace: ns, Name: name}).tomb = c
 		}
 	case "nodes":
-		if e, ok := r.t.node(strings.TrimPrefix(c.key, keys.Nodes()), *c); ok {
+		if e, ok := r.t.node(strings.TrimPrefix(c.Key, keys.Nodes()), *c); ok {
 			r.nodes = append(r.nodes, e)
 		}
-		r.t.note(c.key, c.after)
+		r.t.note(c.Key, c.After)
 	case "owners":
-		if shard, ok := keys.ParseOwner(c.key); ok {
+		if shard, ok := keys.ParseOwner(c.Key); ok {
 			r.shards = append(r.shards, r.t.owner(shard, *c))
 		}
-		r.t.note(c.key, c.after)
+		r.t.note(c.Key, c.After)
 	case "leader":
-		r.t.note(c.key, c.after)
+		r.t.note(c.Key, c.After)
 	case "cluster":
 		if e, ok := r.t.cluster(*c); ok {
 			r.cluster = append(r.cluster, e)
@@ -100,17 +101,17 @@ func (r *parts) sort(c *change) {
 	}
 }
 
-func (r *parts) inShard(k ShardKey, c *change) {
+func (r *parts) inShard(k record.ShardKey, c *Change) {
 	switch k.Kind {
-	case KindEntry:
+	case record.KindEntry:
 		r.task(k.Ref).entry = c
-	case KindQueued:
+	case record.KindQueued:
 		r.run(k.Ref, k.Run).queue = c
-	case KindDead:
+	case record.KindDead:
 		r.run(k.Ref, k.Run).dead = c
-	case KindPart:
+	case record.KindPart:
 		r.run(k.Ref, k.Run).history = c
-	case KindEnded:
+	case record.KindEnded:
 		if run := r.run(k.Ref, k.Run); k.Late {
 			run.late = append(run.late, c)
 		} else {
@@ -119,7 +120,7 @@ func (r *parts) inShard(k ShardKey, c *change) {
 	}
 }
 
-func (r *parts) task(ref Ref) *taskChange {
+func (r *parts) task(ref record.Ref) *taskChange {
 	name := ref.String()
 	c := r.tasks[name]
 	if c == nil {
@@ -129,7 +130,7 @@ func (r *parts) task(ref Ref) *taskChange {
 	return c
 }
 
-func (r *parts) run(ref Ref, id string) *runChange {
+func (r *parts) run(ref record.Ref, id string) *runChange {
 	key := ref.String() + "/" + id
 	c := r.runs[key]
 	if c == nil {
