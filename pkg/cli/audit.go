@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -37,7 +39,7 @@ func (a *app) auditCommand() *cobra.Command {
 		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes",
 		Args:    args(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.audit(cmd.Context(), o) },
-	}, asTable, asWide, asJSON, asJSONL, asYAML)
+	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "mend what is safe to mend, after a yes")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: only list what would be done")
 	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "time between the two looks, a `DURATION` of 1s to 60s")
@@ -46,10 +48,10 @@ func (a *app) auditCommand() *cobra.Command {
 
 func (a *app) audit(ctx context.Context, o auditing) error {
 	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
-		return usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
+		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
 	}
 	if o.dryRun && !o.repair {
-		return usage("--dry-run: is for --repair; an audit alone changes nothing")
+		return failure.Usage("--dry-run: is for --repair; an audit alone changes nothing")
 	}
 	c, err := a.connect()
 	if err != nil {
@@ -65,8 +67,8 @@ func (a *app) audit(ctx context.Context, o auditing) error {
 	repairable := slices.DeleteFunc(slices.Clone(left), func(f task.Finding) bool { return f.Repair == "" })
 	var failed error
 	if o.repair && !o.dryRun && len(repairable) > 0 {
-		if a.human() {
-			err = a.print(a.auditText(found))
+		if a.ForPeople() {
+			err = a.Print(a.auditText(found))
 		}
 		if err == nil {
 			err = a.approveRepairs(ctx, repairable)
@@ -77,14 +79,14 @@ func (a *app) audit(ctx context.Context, o auditing) error {
 		out.Repairs, failed = a.repairAll(ctx, c, repairable)
 		left = unrepaired(left, out.Repairs)
 	}
-	if err := emitOne(a, out, "", func(d *details) { d.parts = append(d.parts, a.auditResult(out, o, repairable)) }); err != nil {
+	if err := output.EmitOne(&a.Printer, out, "", func(d *output.Details) { d.Parts = append(d.Parts, a.auditResult(out, o, repairable)) }); err != nil {
 		return err
 	}
 	switch {
 	case failed != nil:
 		return failed
 	case len(left) > 0:
-		return silently([]int{exitFinding})
+		return failure.AlreadyReported([]int{failure.ExitFinding})
 	}
 	return nil
 }
@@ -93,9 +95,9 @@ func (a *app) approveRepairs(ctx context.Context, list []task.Finding) error {
 	if a.yes {
 		return nil
 	}
-	if a.human() {
+	if a.ForPeople() {
 		for _, f := range list {
-			fmt.Fprintf(a.Err, "would %s: %s\n", f.Repair, oneLine(f.Keys[0]))
+			fmt.Fprintf(a.Err, "would %s: %s\n", f.Repair, output.OneLine(f.Keys[0]))
 		}
 	}
 	_, err := a.ask(ctx, fmt.Sprintf("repair %d findings?", len(list)), len(list), false)
@@ -117,7 +119,7 @@ func (a *app) repairAll(ctx context.Context, c *client.Client, list []task.Findi
 			return results, err
 		}
 		if n := len(done); n < len(some) || done[n-1].Result == task.RepairFailed {
-			return results, &failure{exit: exitUnavailable, problem: problem{Code: client.CodeUnavailable,
+			return results, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
 				Message: "the repair stopped half-way", Hint: "run it again: it harms nothing that was mended"}}
 		}
 	}
@@ -140,7 +142,7 @@ func (a *app) auditResult(out audited, o auditing, repairable []task.Finding) st
 		text := a.auditText(out.Audit)
 		if o.dryRun {
 			for _, f := range repairable {
-				text += fmt.Sprintf("would %s: %s\n", f.Repair, oneLine(f.Keys[0]))
+				text += fmt.Sprintf("would %s: %s\n", f.Repair, output.OneLine(f.Keys[0]))
 			}
 		}
 		return text
@@ -148,12 +150,12 @@ func (a *app) auditResult(out audited, o auditing, repairable []task.Finding) st
 	var b strings.Builder
 	for _, r := range out.Repairs {
 		words := map[string]string{task.Repaired: "repaired", task.NotAsFound: "has changed by itself", task.NotRepairable: "needs a person", task.RepairFailed: "failed"}[r.Result]
-		fmt.Fprintf(&b, "%s: %s", oneLine(r.Key), words)
+		fmt.Fprintf(&b, "%s: %s", output.OneLine(r.Key), words)
 		if r.Deleted > 0 {
 			fmt.Fprintf(&b, ", %d deleted", r.Deleted)
 		}
 		if r.Message != "" && r.Result == task.RepairFailed {
-			fmt.Fprintf(&b, ": %s", oneLine(r.Message))
+			fmt.Fprintf(&b, ": %s", output.OneLine(r.Message))
 		}
 		b.WriteByte('\n')
 	}
@@ -165,45 +167,45 @@ func (a *app) auditResult(out audited, o auditing, repairable []task.Finding) st
 func (a *app) auditText(found task.Audit) string {
 	var b strings.Builder
 	group, kind, shown := "", "", 0
-	_, tty := a.terminal(a.Out)
+	_, tty := a.Terminal(a.Out)
 	const most = 20
 	for _, f := range found.Findings {
 		if f.Group != group {
 			group = f.Group
-			fmt.Fprintf(&b, "%s\n", a.paint(bold, oneLine(group)))
+			fmt.Fprintf(&b, "%s\n", a.Paint(output.Bold, output.OneLine(group)))
 		}
 		if f.Kind != kind {
 			kind, shown = f.Kind, 0
 			a.kindText(&b, f)
 		}
-		if shown++; shown > most && tty && a.output == asTable {
+		if shown++; shown > most && tty && a.Format == output.FormatTable {
 			if shown == most+1 {
-				b.WriteString(a.plain("    … -o wide shows all of them\n"))
+				b.WriteString(a.Plain("    … -o wide shows all of them\n"))
 			}
 			continue
 		}
-		fmt.Fprintf(&b, "    %s\n", oneLine(f.Message))
+		fmt.Fprintf(&b, "    %s\n", output.OneLine(f.Message))
 		for _, key := range f.Keys {
-			fmt.Fprintf(&b, "      %s\n", a.paint(dim, oneLine(key)))
+			fmt.Fprintf(&b, "      %s\n", a.Paint(output.Dim, output.OneLine(key)))
 		}
 	}
 	for _, n := range found.Notes {
-		fmt.Fprintf(&b, "note: %s\n", oneLine(n))
+		fmt.Fprintf(&b, "note: %s\n", output.OneLine(n))
 	}
 	fmt.Fprintf(&b, "%s in %d records at revision %d\n", a.verdict(found.Findings), found.Keys, found.Revision)
 	return b.String()
 }
 
 func (a *app) kindText(b *strings.Builder, f task.Finding) {
-	sign, c := "!", yellow
+	sign, c := "!", output.Yellow
 	if f.Severity == task.Grave {
-		sign, c = "✗", red
-		if a.ascii {
+		sign, c = "✗", output.Red
+		if a.ASCII {
 			sign = "x"
 		}
 	}
-	fmt.Fprintf(b, "  %s\n", a.paint(c, sign+" "+oneLine(f.Kind)+" ("+oneLine(f.Severity)+")"))
-	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", oneLine(f.Why), oneLine(f.Do))
+	fmt.Fprintf(b, "  %s\n", a.Paint(c, sign+" "+output.OneLine(f.Kind)+" ("+output.OneLine(f.Severity)+")"))
+	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", output.OneLine(f.Why), output.OneLine(f.Do))
 }
 
 func (a *app) verdict(found []task.Finding) string {
@@ -215,18 +217,18 @@ func (a *app) verdict(found []task.Finding) string {
 	}
 	switch {
 	case len(found) == 0:
-		return a.paint(green, "no findings")
+		return a.Paint(output.Green, "no findings")
 	case grave == 0:
-		return a.paint(yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
+		return a.Paint(output.Yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
 	}
-	return a.paint(red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
+	return a.Paint(output.Red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
 }
 
 // auditMeter tells how far an audit is: on a terminal in one line that changes,
 // else with a line now and then.
 func (a *app) auditMeter() *auditMeter {
-	_, tty := a.terminal(a.Err)
-	return &auditMeter{app: a, tty: tty && a.Env("TERM") != "dumb", last: a.now()}
+	_, tty := a.Terminal(a.Err)
+	return &auditMeter{app: a, tty: tty && a.Env("TERM") != "dumb", last: a.Now()}
 }
 
 type auditMeter struct {
@@ -238,17 +240,17 @@ type auditMeter struct {
 
 func (m *auditMeter) tell(p task.AuditProgress) {
 	a := m.app
-	if a.quiet || !a.human() {
+	if a.Quiet || !a.ForPeople() {
 		return
 	}
-	words := fmt.Sprintf("%s, %d records read", oneLine(p.Stage), p.Keys)
-	switch now := a.now(); {
+	words := fmt.Sprintf("%s, %d records read", output.OneLine(p.Stage), p.Keys)
+	switch now := a.Now(); {
 	case m.tty:
 		m.used = true
 		fmt.Fprintf(a.Err, "\r\x1b[K%s", words)
 	case now.Sub(m.last) >= lineEvery:
 		m.last = now
-		a.note("%s", words)
+		a.Note("%s", words)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -31,9 +33,9 @@ func (a *app) certCommand() *cobra.Command {
 			"ca-key.pem, off the nodes: whoever has it can be any node and any client. It takes no certificate back: to shut\n" +
 			"one out before it ends, make a new CA.",
 	}
-	formats := []string{asTable, asJSON, asYAML, asName}
+	formats := []string{output.FormatTable, output.FormatJSON, output.FormatYAML, output.FormatName}
 	cmd.AddCommand(only(a.certMakeCA(), formats...), only(a.certNode(), formats...), only(a.certClient(), formats...),
-		only(a.certRenew(), formats...), only(a.certShow(), asTable, asWide, asJSON, asJSONL, asYAML, asName))
+		only(a.certRenew(), formats...), only(a.certShow(), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML, output.FormatName))
 	return cmd
 }
 
@@ -53,16 +55,16 @@ func (f *certFlags) bind(cmd *cobra.Command, days int) {
 
 // request checks a name and the flags, and that nothing is replaced by accident.
 func (a *app) request(kind certs.Kind, name string, f *certFlags) (certs.Request, error) {
-	r := certs.Request{Kind: kind, Name: name, For: time.Duration(f.days) * 24 * time.Hour, Now: a.now()}
+	r := certs.Request{Kind: kind, Name: name, For: time.Duration(f.days) * 24 * time.Hour, Now: a.Now()}
 	if f.days < 1 || f.days > certMostDays {
-		return r, usage("--days %d: is not between 1 and %d", f.days, certMostDays)
+		return r, failure.Usage("--days %d: is not between 1 and %d", f.days, certMostDays)
 	}
 	if kind != certs.KindAuthority {
 		if err := task.CheckName("name", name); err != nil {
 			return r, err
 		}
 		if name == certCA {
-			return r, usage("name: %s is that of the CA", quote(name))
+			return r, failure.Usage("name: %s is that of the CA", task.Quote(name))
 		}
 	}
 	file := name
@@ -72,7 +74,7 @@ func (a *app) request(kind certs.Kind, name string, f *certFlags) (certs.Request
 	cert, key := certs.Paths(f.dir, file)
 	for _, path := range []string{cert, key} {
 		if _, err := os.Lstat(path); !f.force && !errors.Is(err, fs.ErrNotExist) {
-			return r, &failure{exit: exitConflict, problem: problem{Code: "exists", Message: path + " is there",
+			return r, &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: "exists", Message: path + " is there",
 				Hint: "carillon cert renew makes one like it; --force replaces it"}}
 		}
 	}
@@ -93,7 +95,7 @@ func (a *app) certMakeCA() *cobra.Command {
 	complete(cmd, "name", cobra.NoFileCompletions)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if name == "" || len(name) > 64 {
-			return usage("--name: has 1 to 64 characters")
+			return failure.Usage("--name: has 1 to 64 characters")
 		}
 		r, err := a.request(certs.KindAuthority, name, &f)
 		if err != nil {
@@ -156,7 +158,7 @@ func places(hosts, ips []string, name string) (names []string, addresses []net.I
 	seen := map[string]bool{}
 	for _, h := range append(hosts, "localhost") {
 		if !hostName(h) {
-			return nil, nil, usage("--host %s: is not the name of a host, such as n1.example.com", quote(h))
+			return nil, nil, failure.Usage("--host %s: is not the name of a host, such as n1.example.com", task.Quote(h))
 		}
 		if !seen[h] {
 			seen[h] = true
@@ -166,7 +168,7 @@ func places(hosts, ips []string, name string) (names []string, addresses []net.I
 	for _, s := range append(ips, "127.0.0.1", "::1") {
 		ip := net.ParseIP(s)
 		if ip == nil {
-			return nil, nil, usage("--ip %s: is not an address, such as 10.0.0.1", quote(s))
+			return nil, nil, failure.Usage("--ip %s: is not an address, such as 10.0.0.1", task.Quote(s))
 		}
 		if !seen[ip.String()] {
 			seen[ip.String()] = true
@@ -242,7 +244,7 @@ func (a *app) renew(dir, name string) error {
 		if err != nil {
 			return err
 		}
-		_, pair, err := ca.Renewed(a.now())
+		_, pair, err := ca.Renewed(a.Now())
 		if err != nil {
 			return err
 		}
@@ -253,7 +255,7 @@ func (a *app) renew(dir, name string) error {
 	if err != nil {
 		return err
 	}
-	return a.issue(certs.Again(list[0], a.now()), &certFlags{dir: dir}, "renewed")
+	return a.issue(certs.Again(list[0], a.Now()), &certFlags{dir: dir}, "renewed")
 }
 
 // issue signs and keeps a certificate.
@@ -272,7 +274,7 @@ func (a *app) issue(r certs.Request, f *certFlags, done string) error {
 func authority(dir string) (*certs.Authority, error) {
 	pair, err := certs.ReadPair(dir, certCA)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, notFound("there is no CA in %s", dir).hinting("carillon cert ca --dir %s makes one; --dir says where it is", dir)
+		return nil, failure.NotFound("there is no CA in %s", dir).WithHint("carillon cert ca --dir %s makes one; --dir says where it is", dir)
 	}
 	if err != nil {
 		return nil, err
@@ -280,7 +282,7 @@ func authority(dir string) (*certs.Authority, error) {
 	ca, err := certs.ReadAuthority(pair)
 	if err != nil {
 		path, _ := certs.Paths(dir, certCA)
-		return nil, &failure{exit: exitFailure, problem: problem{Code: codeFailure, Message: path + ": " + err.Error()}}
+		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: path + ": " + err.Error()}}
 	}
 	return ca, nil
 }
@@ -296,20 +298,20 @@ func (a *app) keep(p certs.Pair, dir, name, done string) error {
 		return err
 	}
 	c := certificateOf(path, list[0])
-	if a.human() {
+	if a.ForPeople() {
 		words := ""
 		if len(c.Names) > 0 {
 			words = " · for " + strings.Join(c.Names, ", ")
 		}
-		a.say("%s %s, key %s%s · ends %s", done, path, key, a.plain(words), c.NotAfter.UTC().Format(time.DateOnly))
+		a.Say("%s %s, key %s%s · ends %s", done, path, key, a.Plain(words), c.NotAfter.UTC().Format(time.DateOnly))
 		return nil
 	}
-	return emitOne(a, c, path, nil)
+	return output.EmitOne(&a.Printer, c, path, nil)
 }
 
 // next tells a person the next step.
 func (a *app) next(format string, args ...any) {
-	if a.human() {
-		a.say("next: "+format, args...)
+	if a.ForPeople() {
+		a.Say("next: "+format, args...)
 	}
 }

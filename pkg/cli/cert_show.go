@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -44,14 +47,14 @@ func certificateOf(file string, c *x509.Certificate) certificate {
 func readCertificates(path string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, notFound("there is no file %s", path)
+		return nil, failure.NotFound("there is no file %s", path)
 	}
 	if err != nil {
 		return nil, err
 	}
 	list, err := certs.Parse(b)
 	if err != nil {
-		return nil, &failure{exit: exitFailure, problem: problem{Code: "bad_value", Message: path + ": " + err.Error()}}
+		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: "bad_value", Message: path + ": " + err.Error()}}
 	}
 	return list, nil
 }
@@ -77,32 +80,32 @@ func (a *app) certShow() *cobra.Command {
 				list = append(list, certificateOf(f, c))
 			}
 		}
-		return emitList(a, list, func(c certificate) string { return c.Subject }, func(wide bool) *grid { return a.certGrid(list, wide) })
+		return output.EmitList(&a.Printer, list, func(c certificate) string { return c.Subject }, func(wide bool) *output.Table { return a.certGrid(list, wide) })
 	}
 	return cmd
 }
 
-func (a *app) certGrid(list []certificate, wide bool) *grid {
-	g := &grid{heads: []string{"FILE", "KIND", "NAME", "FOR", "ENDS", "LEFT", "SIGNED BY"}}
+func (a *app) certGrid(list []certificate, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"FILE", "KIND", "NAME", "FOR", "ENDS", "LEFT", "SIGNED BY"}}
 	if wide {
-		g.heads = append(g.heads, "SHA-256")
+		g.Headers = append(g.Headers, "SHA-256")
 	}
 	for _, c := range list {
-		left := a.left(c.NotAfter)
-		switch d := c.NotAfter.Sub(a.now()); {
+		left := a.TimeLeft(c.NotAfter)
+		switch d := c.NotAfter.Sub(a.Now()); {
 		case d <= 0:
-			left = a.paint(red, "ended")
+			left = a.Paint(output.Red, "ended")
 		case d < 30*24*time.Hour:
-			left = a.paint(yellow, left)
+			left = a.Paint(output.Yellow, left)
 		}
 		row := []string{
-			oneLine(c.File), first(string(c.Kind), a.none()), oneLine(strings.TrimPrefix(c.Subject, "CN=")), oneLine(first(strings.Join(c.Names, ","), a.none())),
-			c.NotAfter.UTC().Format(time.DateOnly), left, oneLine(strings.TrimPrefix(c.Issuer, "CN=")),
+			output.OneLine(c.File), cmp.Or(string(c.Kind), a.NoValue()), output.OneLine(strings.TrimPrefix(c.Subject, "CN=")), output.OneLine(cmp.Or(strings.Join(c.Names, ","), a.NoValue())),
+			c.NotAfter.UTC().Format(time.DateOnly), left, output.OneLine(strings.TrimPrefix(c.Issuer, "CN=")),
 		}
 		if wide {
 			row = append(row, c.Fingerprint)
 		}
-		g.add(row...)
+		g.AddRow(row...)
 	}
 	return g
 }

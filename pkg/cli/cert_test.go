@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
@@ -50,10 +51,10 @@ func TestMain_SpeaksTLSByTheFilesGiven(t *testing.T) {
 		said  string
 	}{
 		{[]string{"--ca-file", ca, "--cert-file", ann, "--key-file", annKey}, 0, "[]"},
-		{[]string{"--ca-file", ca}, exitUnavailable, "wants a client certificate"},
-		{nil, exitUnavailable, "--ca-file"},
-		{[]string{"--ca-file", annKey}, exitUsage, `"field":"ca_file"`},
-		{[]string{"--ca-file", ca, "--cert-file", ann, "--key-file", key}, exitUsage, `"field":"key_file"`},
+		{[]string{"--ca-file", ca}, failure.ExitUnavailable, "wants a client certificate"},
+		{nil, failure.ExitUnavailable, "--ca-file"},
+		{[]string{"--ca-file", annKey}, failure.ExitUsage, `"field":"ca_file"`},
+		{[]string{"--ca-file", ca, "--cert-file", ann, "--key-file", key}, failure.ExitUsage, `"field":"key_file"`},
 	} {
 		if code, said := run(append(append([]string{}, list...), c.flags...)...); code != c.code || !strings.Contains(said, c.said) {
 			t.Errorf("%v: %d, %q", c.flags, code, said)

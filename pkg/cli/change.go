@@ -2,11 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
@@ -39,7 +41,7 @@ func (a *app) changeLines(c *client.Change, timezone string) []string {
 func (a *app) fieldLines(f client.FieldChange) []string {
 	from, to := valueLines(f.From), valueLines(f.To)
 	if len(from) <= 1 && len(to) <= 1 {
-		if line := "  " + f.Field + ": " + first(slices.Concat(from, []string{"none"})...) + " → " + first(slices.Concat(to, []string{"none"})...); len(line) <= shortValue {
+		if line := "  " + f.Field + ": " + cmp.Or(slices.Concat(from, []string{"none"})...) + " → " + cmp.Or(slices.Concat(to, []string{"none"})...); len(line) <= shortValue {
 			return []string{line}
 		}
 	}
@@ -51,10 +53,10 @@ func (a *app) fieldLines(f client.FieldChange) []string {
 	}
 	lines := []string{"  " + f.Field + ":"}
 	for _, l := range from {
-		lines = append(lines, a.paint(red, "  - "+l))
+		lines = append(lines, a.Paint(output.Red, "  - "+l))
 	}
 	for _, l := range to {
-		lines = append(lines, a.paint(green, "  + "+l))
+		lines = append(lines, a.Paint(output.Green, "  + "+l))
 	}
 	return lines
 }
@@ -72,13 +74,13 @@ func valueLines(v any) []string {
 		_ = e.Encode(v) // it came as JSON
 		text = b.String()
 	}
-	return strings.Split(printable(strings.TrimSuffix(text, "\n")), "\n")
+	return strings.Split(output.Sanitize(strings.TrimSuffix(text, "\n")), "\n")
 }
 
 // tickLines are the ticks that come, go or move, a line each.
 func (a *app) tickLines(c *client.Change, before, after string) []string {
 	t := c.Ticks
-	until := a.dated(t.Until, after)
+	until := a.DateTime(t.Until, after)
 	switch {
 	case t.Come+t.Go+t.Move > 0:
 	case c.Result == client.Created:
@@ -103,11 +105,11 @@ func (a *app) tickLines(c *client.Change, before, after string) []string {
 	for _, m := range list {
 		switch {
 		case m.Was == nil:
-			lines = append(lines, a.paint(green, "  + "+a.tickTimeWords(m.Is, after)))
+			lines = append(lines, a.Paint(output.Green, "  + "+a.tickTimeWords(m.Is, after)))
 		case m.Is == nil:
-			lines = append(lines, a.paint(red, "  - "+a.tickTimeWords(m.Was, before)))
+			lines = append(lines, a.Paint(output.Red, "  - "+a.tickTimeWords(m.Was, before)))
 		default:
-			lines = append(lines, a.paint(yellow, "  ~ "+a.tickTimeWords(m.Was, before)+" → "+a.tickTimeWords(m.Is, after)))
+			lines = append(lines, a.Paint(output.Yellow, "  ~ "+a.tickTimeWords(m.Was, before)+" → "+a.tickTimeWords(m.Is, after)))
 		}
 	}
 	if more := t.Come + t.Go + t.Move - len(list); more > 0 {
@@ -117,12 +119,12 @@ func (a *app) tickLines(c *client.Change, before, after string) []string {
 }
 
 func (a *app) tickTimeWords(t *client.TickTime, timezone string) string {
-	words := a.dated(t.Time, timezone)
+	words := a.DateTime(t.Time, timezone)
 	switch {
 	case !t.DueAt.IsZero():
-		words += ", due " + clock(t.DueAt.In(a.zone(timezone)))
+		words += ", due " + output.ClockTime(t.DueAt.In(a.Zone(timezone)))
 	case !t.DueBefore.IsZero():
-		words += ", due before " + clock(t.DueBefore.In(a.zone(timezone)))
+		words += ", due before " + output.ClockTime(t.DueBefore.In(a.Zone(timezone)))
 	}
 	return words
 }

@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -27,9 +27,9 @@ type desk struct {
 func newDesk(in string) *desk {
 	d := &desk{env: map[string]string{}}
 	d.app = newApp(IO{In: strings.NewReader(in), Out: &d.out, Err: &d.errs, Env: func(k string) string { return d.env[k] }})
-	d.now = func() time.Time { return time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC) }
-	d.terminal = func(any) (int, bool) { return 0, false }
-	d.output, d.timeMode, d.color, d.timeout = asTable, timeRelative, "auto", time.Second
+	d.Now = func() time.Time { return time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC) }
+	d.Terminal = func(any) (int, bool) { return 0, false }
+	d.Format, d.TimeMode, d.Color, d.timeout = output.FormatTable, output.TimeRelative, "auto", time.Second
 	return d
 }
 
@@ -41,77 +41,34 @@ func at(s string) task.Time {
 	return task.At(t)
 }
 
-func TestSpan_SaysTheTwoLargestUnits(t *testing.T) {
-	for in, want := range map[time.Duration]string{
-		0: "0ms", 12 * time.Millisecond: "12ms", 999*time.Millisecond + 999: "999ms", time.Second: "1s", 59*time.Second + 900*time.Millisecond: "59s",
-		time.Minute: "1m", 61 * time.Second: "1m 1s", time.Hour: "1h", 3*time.Hour + 18*time.Minute + 59*time.Second: "3h 18m",
-		24 * time.Hour: "1d", 57 * time.Hour: "2d 9h", 1000 * time.Hour: "41d 16h", 9000 * time.Hour: "375d", -90 * time.Second: "-1m 30s",
-	} {
-		if got := span(in); got != want {
-			t.Errorf("span(%s) = %q, want %q", in, got, want)
-		}
-	}
-}
-
-func TestTimes_AreShownAsAsked(t *testing.T) {
-	const berlin = "Europe/Berlin"
-	cases := []struct {
-		mode, what string
-		got        func(d *desk) string
-		want       string
-	}{
-		{timeRelative, "coming soon", func(d *desk) string { return d.coming(at("2026-11-21T01:30:00Z"), berlin) }, "Sat 02:30 CET"},
-		{timeRelative, "coming, with seconds", func(d *desk) string { return d.coming(at("2026-11-21T01:30:05.25Z"), berlin) }, "Sat 02:30:05 CET"},
-		{timeRelative, "coming later", func(d *desk) string { return d.coming(at("2026-12-01T01:30:00Z"), berlin) }, "Tue 1 Dec 02:30 CET"},
-		{timeRelative, "coming next year", func(d *desk) string { return d.coming(at("2027-07-01T01:30:00Z"), berlin) }, "Thu 1 Jul 2027 03:30 CEST"},
-		{timeRelative, "dated", func(d *desk) string { return d.dated(at("2026-11-21T01:30:00Z"), berlin) }, "Sat 21 Nov 02:30 CET"},
-		{timeUTC, "coming", func(d *desk) string { return d.coming(at("2026-11-21T01:30:00Z"), berlin) }, "2026-11-21 01:30:00 UTC"},
-		{timeTask, "coming", func(d *desk) string { return d.coming(at("2026-11-21T01:30:00.5Z"), berlin) }, "2026-11-21 02:30:00.500 CET"},
-		{timeTask, "an unknown zone", func(d *desk) string { return d.coming(at("2026-11-21T01:30:00Z"), "Mars/X") }, "2026-11-21 01:30:00 UTC"},
-		{timeRelative, "never", func(d *desk) string { return d.coming(task.Time{}, berlin) }, "–"},
-		{timeRelative, "gone", func(d *desk) string { return d.gone(at("2026-11-20T01:12:00Z"), berlin) }, "21h ago"},
-		{timeRelative, "just gone", func(d *desk) string { return d.gone(at("2026-11-20T22:11:59.9Z"), berlin) }, "now"},
-		{timeUTC, "gone", func(d *desk) string { return d.gone(at("2026-11-20T01:12:00Z"), berlin) }, "2026-11-20 01:12:00 UTC"},
-		{timeRelative, "left", func(d *desk) string { return d.left(at("2026-11-21T01:30:00Z")) }, "3h 18m"},
-		{timeRelative, "nothing left", func(d *desk) string { return d.left(at("2026-11-20T22:12:00.5Z")) }, "now"},
-	}
-	for _, c := range cases {
-		d := newDesk("")
-		d.timeMode = c.mode
-		if got := c.got(d); got != c.want {
-			t.Errorf("%s %s: %q, want %q", c.mode, c.what, got, c.want)
-		}
-	}
-}
-
 func TestReport_ChoosesTheExitCode(t *testing.T) {
 	cases := []struct {
 		err  error
 		want int
 	}{
 		{nil, 0},
-		{errors.New("x"), exitFailure},
-		{usage("x"), exitUsage},
-		{task.Invalid(task.CodeBadName, "name", "x"), exitUsage},
-		{fmt.Errorf("within: %w", task.Invalid(task.CodeBadName, "name", "x")), exitUsage},
-		{&manifest.Error{File: "f", Line: 1, Column: 1, Err: task.Invalid(task.CodeBadName, "name", "x")}, exitUsage},
-		{&manifest.Error{File: "f", Line: 1, Column: 1, Err: remote(422, task.CodeBadSchedule)}, exitUsage},
-		{&manifest.Error{File: "f", Line: 1, Column: 1, Err: remote(503, client.CodeUnavailable)}, exitUnavailable},
-		{remote(400, client.CodeBadParameter), exitUsage},
-		{remote(401, client.CodeUnauthorized), exitAuth},
-		{remote(403, client.CodeForbidden), exitAuth},
-		{remote(404, client.CodeNotFound), exitNotFound},
-		{remote(409, client.CodeExists), exitConflict},
-		{remote(409, client.CodeAmbiguous), exitConflict},
-		{remote(412, client.CodeStale), exitConflict},
-		{remote(422, task.CodeBadSchedule), exitUsage},
-		{remote(500, client.CodeInternal), exitFailure},
-		{remote(503, client.CodeUnavailable), exitUnavailable},
-		{remote(504, client.CodeUnknown), exitUnavailable},
-		{remote(507, client.CodeNoSpace), exitUnavailable},
-		{remote(0, client.CodeUnavailable), exitUnavailable},
-		{context.DeadlineExceeded, exitUnavailable},
-		{interrupted(context.Canceled), exitInterrupted},
+		{errors.New("x"), failure.ExitFailure},
+		{failure.Usage("x"), failure.ExitUsage},
+		{task.Invalid(task.CodeBadName, "name", "x"), failure.ExitUsage},
+		{fmt.Errorf("within: %w", task.Invalid(task.CodeBadName, "name", "x")), failure.ExitUsage},
+		{&manifest.Error{File: "f", Line: 1, Column: 1, Err: task.Invalid(task.CodeBadName, "name", "x")}, failure.ExitUsage},
+		{&manifest.Error{File: "f", Line: 1, Column: 1, Err: remote(422, task.CodeBadSchedule)}, failure.ExitUsage},
+		{&manifest.Error{File: "f", Line: 1, Column: 1, Err: remote(503, client.CodeUnavailable)}, failure.ExitUnavailable},
+		{remote(400, client.CodeBadParameter), failure.ExitUsage},
+		{remote(401, client.CodeUnauthorized), failure.ExitAuth},
+		{remote(403, client.CodeForbidden), failure.ExitAuth},
+		{remote(404, client.CodeNotFound), failure.ExitNotFound},
+		{remote(409, client.CodeExists), failure.ExitConflict},
+		{remote(409, client.CodeAmbiguous), failure.ExitConflict},
+		{remote(412, client.CodeStale), failure.ExitConflict},
+		{remote(422, task.CodeBadSchedule), failure.ExitUsage},
+		{remote(500, client.CodeInternal), failure.ExitFailure},
+		{remote(503, client.CodeUnavailable), failure.ExitUnavailable},
+		{remote(504, client.CodeUnknown), failure.ExitUnavailable},
+		{remote(507, client.CodeNoSpace), failure.ExitUnavailable},
+		{remote(0, client.CodeUnavailable), failure.ExitUnavailable},
+		{context.DeadlineExceeded, failure.ExitUnavailable},
+		{failure.Interrupted(context.Canceled), failure.ExitInterrupted},
 		{exitCode(77), 77},
 	}
 	for _, c := range cases {
@@ -179,7 +136,7 @@ func TestParseRunWord(t *testing.T) {
 	for _, word := range []string{"@", "a@", "@-1", "a@-", "a@--1", "a@-x", "a@-+1", "a@+1", "a@2:3", "a@25:00", "a@2026-13-01T00:00", "a@yesterday", "a@-99999999999999999999"} {
 		if got, err := parseRunWord(word); err == nil {
 			t.Errorf("%q is %+v", word, got)
-		} else if newDesk("").report(err) != exitUsage {
+		} else if newDesk("").report(err) != failure.ExitUsage {
 			t.Errorf("%q: %v is no usage error", word, err)
 		}
 	}
@@ -205,12 +162,12 @@ func TestRunAtTick(t *testing.T) {
 		{"02:30", "c", 0},
 		{"2026-10-27T02:30", "c", 0},
 		{"2026-10-27T02:30:00", "c", 0},
-		{"2026-10-25T02:30", "", exitConflict}, // twice on that day
+		{"2026-10-25T02:30", "", failure.ExitConflict}, // twice on that day
 		{"2026-10-25T01:30:00Z", "b", 0},
 		{"2026-10-25T02:30:00+02:00", "a", 0},
 		{"2026-10-21T02:30", "range", 0},
-		{"2026-10-28T02:30", "", exitNotFound}, // a manual run is no tick
-		{"2026-10-23T02:30", "", exitNotFound},
+		{"2026-10-28T02:30", "", failure.ExitNotFound}, // a manual run is no tick
+		{"2026-10-23T02:30", "", failure.ExitNotFound},
 	}
 	for _, c := range cases {
 		d := newDesk("")
@@ -235,21 +192,21 @@ func TestApprove_AsksOnlyWhereSomebodyAnswers(t *testing.T) {
 		{"named", "", choice{refs: many.refs}, true, nil, true, 0},
 		{"yes", "y\n", many, false, nil, true, 0},
 		{"yes in full", "YES\n", many, false, nil, true, 0},
-		{"no", "n\n", many, false, nil, false, exitFailure},
-		{"nothing typed", "\n", many, false, nil, false, exitFailure},
-		{"nobody there after all", "", many, false, nil, false, exitFailure},
-		{"severe, yes", "y\n", many, true, nil, false, exitFailure},
+		{"no", "n\n", many, false, nil, false, failure.ExitFailure},
+		{"nothing typed", "\n", many, false, nil, false, failure.ExitFailure},
+		{"nobody there after all", "", many, false, nil, false, failure.ExitFailure},
+		{"severe, yes", "y\n", many, true, nil, false, failure.ExitFailure},
 		{"severe, the number", "2\n", many, true, nil, true, 0},
-		{"severe, another number", "3\n", many, true, nil, false, exitFailure},
+		{"severe, another number", "3\n", many, true, nil, false, failure.ExitFailure},
 		{"--yes", "", many, true, func(d *desk) { d.yes = true }, true, 0},
-		{"--no-input", "y\n", many, false, func(d *desk) { d.noInput = true }, false, exitUsage},
-		{"no terminal", "y\n", many, false, func(d *desk) { d.terminal = func(any) (int, bool) { return 0, false } }, false, exitUsage},
+		{"--no-input", "y\n", many, false, func(d *desk) { d.noInput = true }, false, failure.ExitUsage},
+		{"no terminal", "y\n", many, false, func(d *desk) { d.Terminal = func(any) (int, bool) { return 0, false } }, false, failure.ExitUsage},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := newDesk(c.in)
-			d.terminal = func(any) (int, bool) { return 80, true }
-			d.color = "never"
+			d.Terminal = func(any) (int, bool) { return 80, true }
+			d.Color = "never"
 			if c.edit != nil {
 				c.edit(d)
 			}
@@ -264,91 +221,13 @@ func TestApprove_AsksOnlyWhereSomebodyAnswers(t *testing.T) {
 	}
 }
 
-var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
-
-func TestGrid_IsCutForTerminalsOnly(t *testing.T) {
-	for _, width := range []int{0, 40} {
-		d := newDesk("")
-		d.terminal = func(any) (int, bool) { return width, width > 0 }
-		g := &grid{heads: []string{"NAME", "RESULT"}}
-		g.add("a", d.symbol(task.Succeeded, strings.Repeat("long ", 20)))
-		g.add("nightly", d.symbol(task.Failed, "exit 1"))
-		text := g.render(d.app)
-		for line := range strings.Lines(text) {
-			visible := utf8.RuneCountInString(strings.TrimRight(escapes.ReplaceAllString(line, ""), "\n"))
-			if width > 0 && visible > width {
-				t.Errorf("%d columns in a terminal of %d: %q", visible, width, line)
-			}
-			if strings.HasSuffix(line, " \n") {
-				t.Errorf("blanks at the end of %q", line)
-			}
-		}
-		if whole := strings.Contains(text, strings.TrimSpace(strings.Repeat("long ", 20))); whole != (width == 0) {
-			t.Errorf("width %d:\n%s", width, text)
-		}
-		if colours := strings.Contains(text, "\x1b["); colours != (width > 0) {
-			t.Errorf("width %d:\n%q", width, text)
-		}
-	}
-}
-
-func TestGrid_KeepsTheResultOnANarrowTerminal(t *testing.T) {
-	d := newDesk("")
-	d.ascii, d.color = true, "never"
-	d.terminal = func(any) (int, bool) { return 80, true }
-	g := &grid{heads: []string{"NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", "LAST 10"}}
-	g.add("after-the-holidays", "30 3 * * *, */2 * * * * Berlin", "paused until Wed 6 Jan 2027 00:00 CET", "3h 18m", "1m 58s ago, 225ms", "x exit 69", "++++++x+++")
-	text := g.render(d.app)
-	for _, part := range []string{"after-the-holidays ", "3h 18m ", "x exit 69", "RESULT"} {
-		if !strings.Contains(text, part) {
-			t.Errorf("%q is missing:\n%s", part, text)
-		}
-	}
-	for line := range strings.Lines(text) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
-			t.Errorf("%d columns: %q", n, line)
-		}
-	}
-	g = &grid{heads: []string{"TASK", "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK"}}
-	g.add("every-order", "20261121T135616.218Z-3fxm-wt5c", "Sat 13:56:16 UTC (manual)", "x exit 3", "dev", "15ms", "1m 2s")
-	if text := g.render(d.app); !strings.Contains(text, "20261121T135616.218Z-3fxm-wt5c ") || !strings.Contains(text, "x exit 3") || !strings.Contains(text, " ~\n") {
-		t.Error(text)
-	}
-}
-
-func TestColours_AreLeftOutWhereTheyAreNotWanted(t *testing.T) {
-	cases := []struct {
-		color string
-		tty   bool
-		env   map[string]string
-		want  bool
-	}{
-		{"auto", true, nil, true},
-		{"auto", false, nil, false},
-		{"auto", true, map[string]string{"NO_COLOR": "1"}, false},
-		{"auto", true, map[string]string{"TERM": "dumb"}, false},
-		{"always", false, map[string]string{"NO_COLOR": "1"}, true},
-		{"never", true, nil, false},
-	}
-	for _, c := range cases {
-		d := newDesk("")
-		d.color, d.terminal = c.color, func(any) (int, bool) { return 80, c.tty }
-		if c.env != nil {
-			d.env = c.env
-		}
-		if got := d.paint(red, "x") != "x"; got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
-}
-
 func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 	d := newDesk("")
 	r := task.Run{ID: "i", State: task.Failed, Message: "\x1b]0;owned\a", Reason: "\x1b[2J", Node: "n", OutputTail: "a\x1b[31mb\rc\n\td"}
-	if err := emitOne(d.app, r, r.ID, func(w *details) { d.describeRun(w, r, "UTC") }); err != nil {
+	if err := output.EmitOne(&d.app.Printer, r, r.ID, func(w *output.Details) { d.describeRun(w, r, "UTC") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := emitList(d.app, []task.Run{r}, runName, func(bool) *grid { return d.runGrid([]task.Run{r}, true, true, zones{}) }); err != nil {
+	if err := output.EmitList(&d.app.Printer, []task.Run{r}, runName, func(bool) *output.Table { return d.runGrid([]task.Run{r}, true, true, zones{}) }); err != nil {
 		t.Fatal(err)
 	}
 	if strings.ContainsAny(d.out.String(), "\x1b\a\r") || !strings.Contains(d.out.String(), "\n\td") {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -51,7 +53,7 @@ func (a *app) nodeList() *cobra.Command {
 				return err
 			}
 			nodes = accepted(wanted, nodes)
-			return emitList(a, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *grid { return a.nodeGrid(nodes, wide) })
+			return output.EmitList(&a.Printer, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *output.Table { return a.nodeGrid(nodes, wide) })
 		},
 	}
 	bindWatch(cmd, &watch)
@@ -64,18 +66,18 @@ func accepted(wanted task.Selector, nodes []task.Node) []task.Node {
 	return slices.DeleteFunc(nodes, func(n task.Node) bool { return !wanted.Accepts(&n) })
 }
 
-func (a *app) nodeGrid(nodes []task.Node, wide bool) *grid {
-	g := &grid{heads: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, empty: "no node is present"}
+func (a *app) nodeGrid(nodes []task.Node, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, Empty: "no node is present"}
 	if wide {
-		g.heads = append(append(g.heads, factHeads...), "WEIGHT", "INSTANCE", "LABELS")
+		g.Headers = append(append(g.Headers, factHeads...), "WEIGHT", "INSTANCE", "LABELS")
 	}
 	for _, n := range nodes {
-		row := []string{n.Name, a.nodeState(n), oneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
-			fmt.Sprint(n.Shards), a.upWords(n), oneLine(n.Address), oneLine(n.Version)}
+		row := []string{n.Name, a.nodeState(n), output.OneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
+			fmt.Sprint(n.Shards), a.upWords(n), output.OneLine(n.Address), output.OneLine(n.Version)}
 		if wide {
-			row = append(append(row, a.factCells(n.Facts)...), fmt.Sprint(n.Weight), oneLine(n.Instance), labelWords(n.Labels))
+			row = append(append(row, a.factCells(n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels))
 		}
-		g.add(row...)
+		g.AddRow(row...)
 	}
 	return g
 }
@@ -83,13 +85,13 @@ func (a *app) nodeGrid(nodes []task.Node, wide bool) *grid {
 func (a *app) nodeState(n task.Node) string {
 	switch {
 	case n.Unfit != "": // it owns no shards, whatever its state
-		return a.paint(red, oneLine(n.State+", "+n.Unfit+pressedWords(n)))
+		return a.Paint(output.Red, output.OneLine(n.State+", "+n.Unfit+pressedWords(n)))
 	case len(n.Pressed) > 0:
-		return a.paint(yellow, oneLine(n.State+pressedWords(n)))
+		return a.Paint(output.Yellow, output.OneLine(n.State+pressedWords(n)))
 	case n.State == task.NodeReady:
-		return a.paint(green, n.State)
+		return a.Paint(output.Green, n.State)
 	}
-	return a.paint(yellow, oneLine(n.State))
+	return a.Paint(output.Yellow, output.OneLine(n.State))
 }
 
 // pressedWords say what is beyond a limit of the node's own.
@@ -117,9 +119,9 @@ func unfitWords(n task.Node) string {
 
 func (a *app) upWords(n task.Node) string {
 	if n.StartedAt.IsZero() {
-		return a.none()
+		return a.NoValue()
 	}
-	return span(max(a.now().Sub(n.StartedAt.Time), 0))
+	return output.Duration(max(a.Now().Sub(n.StartedAt.Time), 0))
 }
 
 func (a *app) nodeGet() *cobra.Command {
@@ -142,25 +144,25 @@ func (a *app) nodeGet() *cobra.Command {
 			if watch {
 				return a.watchNodes(cmd.Context(), c, n.Name, nil)
 			}
-			return emitOne(a, n, n.Name, func(d *details) { a.describeNode(d, n) })
+			return output.EmitOne(&a.Printer, n, n.Name, func(d *output.Details) { a.describeNode(d, n) })
 		},
 	}
 	bindWatch(cmd, &watch)
 	return cmd
 }
 
-func (a *app) describeNode(d *details, n task.Node) {
-	d.field("Name", "%s", n.Name)
-	d.painted("State", a.nodeState(n)+unfitWords(n))
-	d.field("Roles", "%s", strings.Join(n.Roles, ", "))
-	d.field("Labels", "%s", labelWords(n.Labels))
-	d.field("Running", "%d of %d slots", n.Running, n.Slots)
-	d.field("Shards", "%d, weight %d", n.Shards, n.Weight)
+func (a *app) describeNode(d *output.Details, n task.Node) {
+	d.Field("Name", "%s", n.Name)
+	d.StyledField("State", a.nodeState(n)+unfitWords(n))
+	d.Field("Roles", "%s", strings.Join(n.Roles, ", "))
+	d.Field("Labels", "%s", output.Labels(n.Labels))
+	d.Field("Running", "%d of %d slots", n.Running, n.Slots)
+	d.Field("Shards", "%d, weight %d", n.Shards, n.Weight)
 	a.describeFacts(d, n.Facts)
-	d.field("Address", "%s", n.Address)
-	d.field("Version", "%s", n.Version)
-	d.field("Instance", "%s, up %s", n.Instance, a.upWords(n))
-	d.field("Leases", "%s", strings.Join(n.Leases, ", "))
+	d.Field("Address", "%s", n.Address)
+	d.Field("Version", "%s", n.Version)
+	d.Field("Instance", "%s, up %s", n.Instance, a.upWords(n))
+	d.Field("Leases", "%s", strings.Join(n.Leases, ", "))
 }
 
 func (a *app) missingNode(cmd *cobra.Command, c *client.Client, name string, err error) error {
@@ -201,7 +203,7 @@ func (a *app) shardCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return emitList(a, shards, func(s task.Shard) string { return fmt.Sprint(s.ID) }, func(wide bool) *grid { return a.shardGrid(shards, wide) })
+			return output.EmitList(&a.Printer, shards, func(s task.Shard) string { return fmt.Sprint(s.ID) }, func(wide bool) *output.Table { return a.shardGrid(shards, wide) })
 		},
 	}
 	bindWatch(list, &watch)
@@ -209,25 +211,25 @@ func (a *app) shardCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) shardGrid(shards []task.Shard, wide bool) *grid {
-	g := &grid{heads: []string{"SHARD", "NODE", "SINCE", "WATERMARK", "TASKS", "QUEUED"}, empty: "no shards"}
+func (a *app) shardGrid(shards []task.Shard, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"SHARD", "NODE", "SINCE", "WATERMARK", "TASKS", "QUEUED"}, Empty: "no shards"}
 	if wide {
-		g.heads = append(g.heads, "FENCE", "BEFORE")
+		g.Headers = append(g.Headers, "FENCE", "BEFORE")
 	}
 	for _, s := range shards {
-		watermark := a.none()
+		watermark := a.NoValue()
 		if s.Watermark.UnixMilli() > 0 {
-			watermark = a.gone(s.Watermark, "UTC")
+			watermark = a.PastTime(s.Watermark, "UTC")
 		}
-		row := []string{fmt.Sprint(s.ID), first(oneLine(s.Node), a.paint(red, "nobody")), a.gone(s.Since, "UTC"), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
+		row := []string{fmt.Sprint(s.ID), cmp.Or(output.OneLine(s.Node), a.Paint(output.Red, "nobody")), a.PastTime(s.Since, "UTC"), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
 		if wide {
 			var before []string
 			for _, p := range s.Previous {
-				before = append(before, oneLine(p.Node))
+				before = append(before, output.OneLine(p.Node))
 			}
-			row = append(row, fmt.Sprint(s.Fence), first(strings.Join(before, ", "), a.none()))
+			row = append(row, fmt.Sprint(s.Fence), cmp.Or(strings.Join(before, ", "), a.NoValue()))
 		}
-		g.add(row...)
+		g.AddRow(row...)
 	}
 	return g
 }
@@ -256,13 +258,13 @@ func (a *app) versionCommand() *cobra.Command {
 				v.Server = &server
 			}
 			// A server that is away is no failure: the program's version is known.
-			return emitOne(a, v, v.Version, func(d *details) {
-				d.field("Client", "%s (%s)", v.Version, v.Go)
+			return output.EmitOne(&a.Printer, v, v.Version, func(d *output.Details) {
+				d.Field("Client", "%s (%s)", v.Version, v.Go)
 				if err != nil {
-					a.note("server: %s", oneLine(err.Error()))
+					a.Note("server: %s", output.OneLine(err.Error()))
 					return
 				}
-				d.field("Server", "%s (%s) on node %s, cluster %s", server.Version, server.Go, server.Node, server.Cluster)
+				d.Field("Server", "%s (%s) on node %s, cluster %s", server.Version, server.Go, server.Node, server.Cluster)
 			})
 		},
 	}

@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
@@ -28,7 +31,7 @@ func (a *app) clusterUpgrade() *cobra.Command {
 				return err
 			}
 			if f.Because != "" {
-				a.note("%s understands no newer format", f.Because)
+				a.Note("%s understands no newer format", f.Because)
 			}
 			return a.showFormat(f)
 		},
@@ -47,10 +50,10 @@ func (a *app) clusterDowngrade() *cobra.Command {
 		Args:    args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to < 1 {
-				return usage("--to-format: the format to go back to, from 1 on")
+				return failure.Usage("--to-format: the format to go back to, from 1 on")
 			}
 			if wait < 0 {
-				return usage("--wait %s: must not be negative", wait)
+				return failure.Usage("--wait %s: must not be negative", wait)
 			}
 			c, err := a.connect()
 			if err != nil {
@@ -80,12 +83,12 @@ func (a *app) awaitFormat(ctx context.Context, c *client.Client, f client.Format
 		if f.WaitsFor != told {
 			told = f.WaitsFor
 			if told != "" {
-				a.note("waiting for %s", oneLine(told))
+				a.Note("waiting for %s", output.OneLine(told))
 			}
 		}
 		if time.Now().After(deadline) {
-			return f, &failure{exit: exitUnavailable, problem: problem{Code: client.CodeUnavailable,
-				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", f.Format, most, first(oneLine(f.WaitsFor), "the last writes")),
+			return f, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
+				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", f.Format, most, cmp.Or(output.OneLine(f.WaitsFor), "the last writes")),
 				Hint:    "it goes on by itself: carillon cluster status tells"}}
 		}
 		err := pause(ctx, time.Second)
@@ -100,7 +103,7 @@ func (a *app) awaitFormat(ctx context.Context, c *client.Client, f client.Format
 }
 
 func (a *app) showFormat(f client.FormatStatus) error {
-	return emitOne(a, f, fmt.Sprint(f.Format), func(d *details) { d.field("Format", "%s", formatWords(f)) })
+	return output.EmitOne(&a.Printer, f, fmt.Sprint(f.Format), func(d *output.Details) { d.Field("Format", "%s", formatWords(f)) })
 }
 
 func formatWords(f client.FormatStatus) string {

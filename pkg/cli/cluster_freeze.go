@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -37,33 +39,33 @@ func (a *app) clusterFreeze() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		st, err := c.Freezing(cmd.Context(), a.ns)
+		st, err := c.Freezing(cmd.Context(), a.NamespaceFlag)
 		if err != nil {
 			return err
 		}
-		what := fmt.Sprintf("freeze %s with its %s", frozenName(a.ns), plural(st.Tasks, "task"))
-		if dryRun && a.human() {
-			return a.print("would " + what + "\n")
+		what := fmt.Sprintf("freeze %s with its %s", frozenName(a.NamespaceFlag), output.Plural(st.Tasks, "task"))
+		if dryRun && a.ForPeople() {
+			return a.Print("would " + what + "\n")
 		}
 		if dryRun {
 			p := planned{"freeze", "cluster", "cluster"}
-			if a.ns != "" {
-				p.Kind, p.Name = "namespace", a.ns
+			if a.NamespaceFlag != "" {
+				p.Kind, p.Name = "namespace", a.NamespaceFlag
 			}
-			return emitOne(a, p, p.Name, nil)
+			return output.EmitOne(&a.Printer, p, p.Name, nil)
 		}
 		if !a.yes {
 			if ok, err := a.ask(cmd.Context(), what+"?", int(st.Tasks), true); !ok {
 				return err
 			}
 		}
-		if st, err = c.Freeze(cmd.Context(), a.ns, reason); err != nil {
+		if st, err = c.Freeze(cmd.Context(), a.NamespaceFlag, reason); err != nil {
 			return err
 		}
 		if st.Changed {
-			a.say("froze %s · %s; end it with: carillon cluster unfreeze%s", frozenName(a.ns), standing(st.Tasks), namespaceFlag(a.ns))
+			a.Say("froze %s · %s; end it with: carillon cluster unfreeze%s", frozenName(a.NamespaceFlag), standing(st.Tasks), namespaceFlag(a.NamespaceFlag))
 		} else {
-			a.say("%s was frozen already, %s", frozenName(a.ns), a.freezeWords(*st.Freeze))
+			a.Say("%s was frozen already, %s", frozenName(a.NamespaceFlag), a.freezeWords(*st.Freeze))
 		}
 		return a.showFreeze(st)
 	}
@@ -82,13 +84,13 @@ func (a *app) clusterUnfreeze() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := c.Unfreeze(cmd.Context(), a.ns)
+			st, err := c.Unfreeze(cmd.Context(), a.NamespaceFlag)
 			if err != nil {
 				return err
 			}
-			a.say("unfroze %s", frozenName(a.ns))
+			a.Say("unfroze %s", frozenName(a.NamespaceFlag))
 			if z := st.Freeze; z != nil {
-				a.note("the whole cluster is frozen still, %s", a.freezeWords(*z))
+				a.Note("the whole cluster is frozen still, %s", a.freezeWords(*z))
 			}
 			return a.showFreeze(st)
 		},
@@ -97,10 +99,10 @@ func (a *app) clusterUnfreeze() *cobra.Command {
 
 // showFreeze is for programs; people have been told.
 func (a *app) showFreeze(st client.FreezeStatus) error {
-	if a.human() {
+	if a.ForPeople() {
 		return nil
 	}
-	return emitOne(a, st, first(st.Namespace, "cluster"), nil)
+	return output.EmitOne(&a.Printer, st, cmp.Or(st.Namespace, "cluster"), nil)
 }
 
 func frozenName(ns string) string {
@@ -117,13 +119,6 @@ func namespaceFlag(ns string) string {
 	return " --namespace " + ns
 }
 
-func plural(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 func standing(tasks int64) string {
 	if tasks == 1 {
 		return "1 task stands still"
@@ -133,11 +128,11 @@ func standing(tasks int64) string {
 
 // noteFrozen tells who looks at what comes that it does not while a freeze holds.
 func (a *app) noteFrozen(ctx context.Context, c *client.Client, namespace string) {
-	if !a.human() {
+	if !a.ForPeople() {
 		return
 	}
 	if words := a.frozenWords(ctx, c, namespace); words != "" {
-		a.note("%s", words)
+		a.Note("%s", words)
 	}
 }
 
@@ -161,10 +156,10 @@ func (a *app) frozenWords(ctx context.Context, c *client.Client, namespace strin
 func (a *app) freezeWords(z task.Freeze) string {
 	var words []string
 	if !z.Since.IsZero() {
-		words = append(words, "since "+a.gone(z.Since, readersZone))
+		words = append(words, "since "+a.PastTime(z.Since, output.ReaderZone))
 	}
 	if z.By != "" {
-		words = append(words, "by "+oneLine(z.By))
+		words = append(words, "by "+output.OneLine(z.By))
 	}
-	return strings.Join(words, " ") + ": " + oneLine(z.Reason)
+	return strings.Join(words, " ") + ": " + output.OneLine(z.Reason)
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -46,21 +48,21 @@ func (a *app) clusterJoinToken() *cobra.Command {
 			}
 			u, err := url.Parse(peer)
 			if err != nil || u.Scheme != "https" || u.Hostname() == "" {
-				return usage("--peer-url: where the other members reach it, as in initial_cluster, such as https://10.0.0.2:2380")
+				return failure.Usage("--peer-url: where the other members reach it, as in initial_cluster, such as https://10.0.0.2:2380")
 			}
 			if validFor < time.Minute || validFor > maxTokenLife {
-				return usage("--expires %s: is not between 1m and %s", validFor, maxTokenLife)
+				return failure.Usage("--expires %s: is not between 1m and %s", validFor, maxTokenLife)
 			}
 
-			token, expires, err := peercerts.NewToken(dataDir, peercerts.Member{Name: words[0], Host: u.Hostname()}, validFor, a.now())
+			token, expires, err := peercerts.NewToken(dataDir, peercerts.Member{Name: words[0], Host: u.Hostname()}, validFor, a.Now())
 			if err != nil {
 				return joinTokenFault(dataDir, err)
 			}
 			// The token alone, so that it can be piped to where it belongs.
-			if a.human() {
-				return a.print(token + "\n")
+			if a.ForPeople() {
+				return a.Print(token + "\n")
 			}
-			return emitOne(a, joinToken{words[0], token, task.At(expires)}, words[0], nil)
+			return output.EmitOne(&a.Printer, joinToken{words[0], token, task.At(expires)}, words[0], nil)
 		},
 	}
 	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members reach it, as in initial_cluster: https://HOST:PORT")
@@ -74,13 +76,13 @@ func (a *app) clusterJoinToken() *cobra.Command {
 }
 
 func joinTokenFault(dataDir string, err error) error {
-	f := &failure{exit: exitFailure, problem: problem{Code: codeFailure, Message: err.Error()}}
+	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
 	switch {
 	case errors.Is(err, peercerts.ErrNoCA):
-		f.exit, f.Message = exitNotFound, fmt.Sprintf("%s has no CA of the members of etcd", dataDir)
+		f.Exit, f.Message = failure.ExitNotFound, fmt.Sprintf("%s has no CA of the members of etcd", dataDir)
 		f.Hint = "the agent whose name is the first in initial_cluster makes it when it starts: run this on its host; --data-dir says where its data are"
 	case errors.Is(err, fs.ErrPermission):
-		f.exit, f.Hint = exitAuth, "run it as the user of the agent, which is root as a rule"
+		f.Exit, f.Hint = failure.ExitAuth, "run it as the user of the agent, which is root as a rule"
 	}
 	return f
 }

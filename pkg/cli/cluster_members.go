@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
@@ -24,17 +27,17 @@ func (a *app) clusterMembers() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return emitList(a, list, memberName, func(bool) *grid { return a.membersGrid(list) })
+			return output.EmitList(&a.Printer, list, memberName, func(bool) *output.Table { return a.membersGrid(list) })
 		},
 	}
 }
 
-func memberName(m client.EtcdMember) string { return first(m.Name, m.ID, m.Endpoint) }
+func memberName(m client.EtcdMember) string { return cmp.Or(m.Name, m.ID, m.Endpoint) }
 
-func (a *app) membersGrid(list []client.EtcdMember) *grid {
-	g := &grid{heads: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, empty: "etcd tells of no member"}
+func (a *app) membersGrid(list []client.EtcdMember) *output.Table {
+	g := &output.Table{Headers: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, Empty: "etcd tells of no member"}
 	for _, m := range list {
-		role, health := "member", a.paint(green, "healthy")
+		role, health := "member", a.Paint(output.Green, "healthy")
 		switch {
 		case m.Leader:
 			role = "leader"
@@ -42,18 +45,18 @@ func (a *app) membersGrid(list []client.EtcdMember) *grid {
 			role = "learner"
 		}
 		if m.Error != "" {
-			health = a.paint(red, oneLine(m.Error))
+			health = a.Paint(output.Red, output.OneLine(m.Error))
 		} else if len(m.Alarms) > 0 {
-			health = a.paint(red, oneLine(strings.Join(m.Alarms, ", ")))
+			health = a.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
 		}
-		g.add(first(oneLine(m.Name), a.none()), first(oneLine(m.ID), a.none()), first(oneLine(m.PeerURL), oneLine(m.Endpoint)), role, health, a.dbSize(m))
+		g.AddRow(cmp.Or(output.OneLine(m.Name), a.NoValue()), cmp.Or(output.OneLine(m.ID), a.NoValue()), cmp.Or(output.OneLine(m.PeerURL), output.OneLine(m.Endpoint)), role, health, a.dbSize(m))
 	}
 	return g
 }
 
 func (a *app) clusterMember() *cobra.Command {
 	cmd := &cobra.Command{Use: "member", Short: "Add and remove members of the embedded etcd"}
-	cmd.AddCommand(only(a.memberAdd(), asTable, asJSON, asYAML), only(a.memberRemove(), asTable, asJSON, asYAML))
+	cmd.AddCommand(only(a.memberAdd(), output.FormatTable, output.FormatJSON, output.FormatYAML), only(a.memberRemove(), output.FormatTable, output.FormatJSON, output.FormatYAML))
 	return cmd
 }
 
@@ -68,7 +71,7 @@ func (a *app) memberAdd() *cobra.Command {
 		Args:    args(1, 1, "the agent's name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if peer == "" {
-				return usage("--peer-url: where the other members will reach it, such as https://10.0.0.3:2380")
+				return failure.Usage("--peer-url: where the other members will reach it, such as https://10.0.0.3:2380")
 			}
 			c, err := a.connect()
 			if err != nil {
@@ -119,12 +122,12 @@ func (a *app) memberRemove() *cobra.Command {
 
 func (a *app) memberChanged(ch client.MemberChange, what, next string) error {
 	if ch.Warning != "" {
-		a.note("%s", ch.Warning)
+		a.Note("%s", ch.Warning)
 	}
-	return emitOne(a, ch, ch.Name, func(d *details) {
-		d.painted("Done", what)
+	return output.EmitOne(&a.Printer, ch, ch.Name, func(d *output.Details) {
+		d.StyledField("Done", what)
 		if next != "" {
-			d.section("Next", next+"\n")
+			d.Section("Next", next+"\n")
 		}
 	})
 }

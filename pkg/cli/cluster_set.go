@@ -5,6 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -40,7 +42,7 @@ func (a *app) clusterSet() *cobra.Command {
 			set.LostAfter = &d
 		}
 		if set == (client.ClusterSettings{}) {
-			return usage("nothing to set").hinting("carillon cluster set --lost-after DURATION")
+			return failure.Usage("nothing to set").WithHint("carillon cluster set --lost-after DURATION")
 		}
 		c, err := a.connect()
 		if err != nil {
@@ -50,17 +52,17 @@ func (a *app) clusterSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return emitOne(a, now, "", func(d *details) { describeSettings(d, now) })
+		return output.EmitOne(&a.Printer, now, "", func(d *output.Details) { describeSettings(d, now) })
 	}
 	return cmd
 }
 
-func describeSettings(d *details, s client.ClusterSettings) {
+func describeSettings(d *output.Details, s client.ClusterSettings) {
 	if s.CatchUpRate != nil {
-		d.field("Catching up", "%s", catchUpWords(*s.CatchUpRate))
+		d.Field("Catching up", "%s", catchUpWords(*s.CatchUpRate))
 	}
 	if s.LostAfter != nil {
-		d.field("Lost after", "%s", lostAfterWords(*s.LostAfter))
+		d.Field("Lost after", "%s", lostAfterWords(*s.LostAfter))
 	}
 }
 

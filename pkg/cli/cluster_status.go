@@ -1,21 +1,24 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
-	cmd.AddCommand(only(a.clusterStatus(), asTable, asWide, asJSON, asJSONL, asYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(), only(a.clusterJoinToken(), asTable, asJSON, asYAML),
-		only(a.clusterSet(), asTable, asJSON, asYAML),
-		only(a.clusterFreeze(), asTable, asJSON, asYAML), only(a.clusterUnfreeze(), asTable, asJSON, asYAML),
-		only(a.clusterUpgrade(), asTable, asJSON, asYAML), only(a.clusterDowngrade(), asTable, asJSON, asYAML))
+	cmd.AddCommand(only(a.clusterStatus(), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(), only(a.clusterJoinToken(), output.FormatTable, output.FormatJSON, output.FormatYAML),
+		only(a.clusterSet(), output.FormatTable, output.FormatJSON, output.FormatYAML),
+		only(a.clusterFreeze(), output.FormatTable, output.FormatJSON, output.FormatYAML), only(a.clusterUnfreeze(), output.FormatTable, output.FormatJSON, output.FormatYAML),
+		only(a.clusterUpgrade(), output.FormatTable, output.FormatJSON, output.FormatYAML), only(a.clusterDowngrade(), output.FormatTable, output.FormatJSON, output.FormatYAML))
 	return cmd
 }
 
@@ -37,11 +40,11 @@ func (a *app) clusterStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := emitOne(a, s, s.ID, func(d *details) { a.describeCluster(d, s) }); err != nil {
+			if err := output.EmitOne(&a.Printer, s, s.ID, func(d *output.Details) { a.describeCluster(d, s) }); err != nil {
 				return err
 			}
 			if exitCode && len(s.Warnings) > 0 {
-				return silently([]int{exitFinding})
+				return failure.AlreadyReported([]int{failure.ExitFinding})
 			}
 			return nil
 		},
@@ -50,63 +53,63 @@ func (a *app) clusterStatus() *cobra.Command {
 	return cmd
 }
 
-func (a *app) describeCluster(d *details, s client.ClusterStatus) {
-	d.painted("Cluster", oneLine(s.ID)+a.plain(" · ")+fmt.Sprintf("since %s", a.gone(s.CreatedAt, "UTC")))
+func (a *app) describeCluster(d *output.Details, s client.ClusterStatus) {
+	d.StyledField("Cluster", output.OneLine(s.ID)+a.Plain(" · ")+fmt.Sprintf("since %s", a.PastTime(s.CreatedAt, "UTC")))
 	if s.Epoch > 1 {
-		d.field("Epoch", "%d", s.Epoch)
+		d.Field("Epoch", "%d", s.Epoch)
 	}
 	if s.ChangedBy != "" {
-		words := fmt.Sprintf("%s by %s", a.gone(s.ChangedAt, "UTC"), s.ChangedBy)
+		words := fmt.Sprintf("%s by %s", a.PastTime(s.ChangedAt, "UTC"), s.ChangedBy)
 		if s.Change != "" {
 			words += ": " + s.Change
 		}
-		d.field("Changed", "%s", words)
+		d.Field("Changed", "%s", words)
 	}
 	nodes := a.share(s.NodesReady, s.Nodes, "ready")
 	if s.Pressed > 0 {
-		nodes += a.paint(yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
+		nodes += a.Paint(output.Yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
 	}
-	d.painted("Nodes", nodes)
-	d.painted("Leader", first(oneLine(s.Leader), a.paint(red, "none just now")))
-	d.painted("Shards", a.share(s.ShardsOwned, s.Shards, "owned"))
-	d.field("Tasks", "%d", s.Tasks)
+	d.StyledField("Nodes", nodes)
+	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), a.Paint(output.Red, "none just now")))
+	d.StyledField("Shards", a.share(s.ShardsOwned, s.Shards, "owned"))
+	d.Field("Tasks", "%d", s.Tasks)
 	if s.Unreadable > 0 {
-		d.painted("Unreadable", a.paint(red, fmt.Sprintf("%d entries do not fire", s.Unreadable)))
+		d.StyledField("Unreadable", a.Paint(output.Red, fmt.Sprintf("%d entries do not fire", s.Unreadable)))
 	}
-	d.field("Active runs", "%d", s.ActiveRuns)
+	d.Field("Active runs", "%d", s.ActiveRuns)
 	if s.Format.Format > 0 { // of a server that tells
-		d.field("Format", "%s", formatWords(s.Format))
+		d.Field("Format", "%s", formatWords(s.Format))
 	}
 	if s.CatchUpRate > 0 {
-		d.field("Catching up", "%s", catchUpWords(s.CatchUpRate))
+		d.Field("Catching up", "%s", catchUpWords(s.CatchUpRate))
 	}
 	if s.LostAfter > 0 { // of a server that tells
-		d.field("Lost after", "%s", lostAfterWords(s.LostAfter))
+		d.Field("Lost after", "%s", lostAfterWords(s.LostAfter))
 	}
 	if r := s.Room; r != nil {
 		history := ""
 		if r.HistoryPerTask >= 0.05 {
 			history = fmt.Sprintf(", with %.1f records of history", r.HistoryPerTask)
 		}
-		d.field("Room", "for some %s tasks, as one takes %s now, all told%s", roughly(int64(r.Tasks)), size(r.BytesPerTask), history)
+		d.Field("Room", "for some %s tasks, as one takes %s now, all told%s", roughly(int64(r.Tasks)), output.Bytes(r.BytesPerTask), history)
 	}
 	if r := s.Revisions; r.Oldest > 0 {
-		d.field("Revisions", "%d kept, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
+		d.Field("Revisions", "%d kept, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
 	}
-	d.section("etcd", a.bare(a.memberGrid(s.Etcd)))
+	d.Section("etcd", a.bare(a.memberGrid(s.Etcd)))
 	if len(s.Warnings) > 0 {
 		var b strings.Builder
 		for _, w := range s.Warnings {
-			b.WriteString("  " + a.paint(yellow, "! "+oneLine(w)) + "\n")
+			b.WriteString("  " + a.Paint(output.Yellow, "! "+output.OneLine(w)) + "\n")
 		}
-		d.section("Warnings", b.String())
+		d.Section("Warnings", b.String())
 	}
 	if len(s.MakeSpace) > 0 {
 		var b strings.Builder
 		for _, line := range s.MakeSpace {
-			b.WriteString("  " + oneLine(line) + "\n")
+			b.WriteString("  " + output.OneLine(line) + "\n")
 		}
-		d.section("To make space", b.String())
+		d.Section("To make space", b.String())
 	}
 }
 
@@ -126,8 +129,8 @@ func roughly(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-func (a *app) memberGrid(members []client.EtcdMember) *grid {
-	g := &grid{heads: []string{"ENDPOINT", "ROLE", "VERSION", "SIZE", "IN USE", "ALARMS"}}
+func (a *app) memberGrid(members []client.EtcdMember) *output.Table {
+	g := &output.Table{Headers: []string{"ENDPOINT", "ROLE", "VERSION", "SIZE", "IN USE", "ALARMS"}}
 	for _, m := range members {
 		role, alarms := "member", ""
 		switch {
@@ -137,16 +140,16 @@ func (a *app) memberGrid(members []client.EtcdMember) *grid {
 			role = "learner"
 		}
 		if len(m.Alarms) > 0 {
-			alarms = a.paint(red, oneLine(strings.Join(m.Alarms, ", ")))
+			alarms = a.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
 		}
 		if m.Error != "" {
-			role, alarms = a.paint(red, "away"), oneLine(m.Error)
+			role, alarms = a.Paint(output.Red, "away"), output.OneLine(m.Error)
 		}
 		inUse := ""
 		if m.DBInUse > 0 {
-			inUse = size(m.DBInUse) + " in use"
+			inUse = output.Bytes(m.DBInUse) + " in use"
 		}
-		g.add(oneLine(m.Endpoint), role, oneLine(m.Version), a.dbSize(m), inUse, alarms)
+		g.AddRow(output.OneLine(m.Endpoint), role, output.OneLine(m.Version), a.dbSize(m), inUse, alarms)
 	}
 	return g
 }
@@ -154,17 +157,17 @@ func (a *app) memberGrid(members []client.EtcdMember) *grid {
 func (a *app) share(part, whole int, what string) string {
 	words := fmt.Sprintf("%d of %d %s", part, whole, what)
 	if part < whole || whole == 0 {
-		return a.paint(yellow, words)
+		return a.Paint(output.Yellow, words)
 	}
-	return a.paint(green, words)
+	return a.Paint(output.Green, words)
 }
 
 func (a *app) dbSize(m client.EtcdMember) string {
 	if m.DBSize == 0 {
-		return a.none()
+		return a.NoValue()
 	}
 	if m.DBQuota == 0 {
-		return size(m.DBSize)
+		return output.Bytes(m.DBSize)
 	}
-	return fmt.Sprintf("%s of %s (%d%%)", size(m.DBSize), size(m.DBQuota), m.DBSize*100/m.DBQuota)
+	return fmt.Sprintf("%s of %s (%d%%)", output.Bytes(m.DBSize), output.Bytes(m.DBQuota), m.DBSize*100/m.DBQuota)
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
@@ -20,7 +21,7 @@ func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
 		MakeSpace: []string{"etcdctl one", "etcdctl two"},
 	}
 	d := newDesk("")
-	if err := emitOne(d.app, s, s.ID, func(w *details) { d.describeCluster(w, s) }); err != nil {
+	if err := output.EmitOne(&d.app.Printer, s, s.ID, func(w *output.Details) { d.describeCluster(w, s) }); err != nil {
 		t.Fatal(err)
 	}
 	const want = `Cluster      c1 · since –

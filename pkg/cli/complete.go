@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -47,7 +49,7 @@ func (a *app) live(cmd *cobra.Command, kind string, look look) []offer {
 	defer cancel()
 	found, err := patiently(ctx, func() ([]offer, error) { // a token's file may be a pipe
 		quiet := *a
-		quiet.quiet, quiet.verbose = true, false
+		quiet.Quiet, quiet.verbose = true, false
 		c, err := quiet.connectFor(limit)
 		if err != nil {
 			return nil, err
@@ -108,7 +110,7 @@ func (a *app) completeTasks(cmd *cobra.Command, done []string, typed string) ([]
 func (a *app) taskOffers(pattern string) look {
 	return func(ctx context.Context, c *client.Client) (offers []offer, err error) {
 		err = a.someTasks(ctx, c, pattern, func(t client.Task) {
-			offers = append(offers, offer{a.taskName(t), first(oneLine(t.Description), oneLine(scheduleWords(t.Spec)))})
+			offers = append(offers, offer{a.taskName(t), cmp.Or(output.OneLine(t.Description), output.OneLine(scheduleWords(t.Spec)))})
 		})
 		return offers, err
 	}
@@ -131,7 +133,7 @@ func (a *app) completeRuns(cmd *cobra.Command, done []string, typed string) ([]c
 		runs, err := c.ListRuns(ctx, client.RunFilter{Namespace: a.scope(), Limit: completeMost})
 		offers := make([]offer, len(runs))
 		for i, r := range runs {
-			offers[i] = offer{r.ID, oneLine(r.Task + " " + string(r.State))}
+			offers[i] = offer{r.ID, output.OneLine(r.Task + " " + string(r.State))}
 		}
 		return offers, err
 	}), done, typed)
@@ -144,7 +146,7 @@ func (a *app) completeDead(cmd *cobra.Command, done []string, typed string) ([]c
 		offers := make([]offer, len(runs))
 		for i, r := range runs {
 			name := a.show(ref{r.Namespace, r.Task})
-			offers[i] = offer{name + "@" + r.ID, oneLine(string(r.State) + " " + a.gone(r.EndedAt, readersZone))}
+			offers[i] = offer{name + "@" + r.ID, output.OneLine(string(r.State) + " " + a.PastTime(r.EndedAt, output.ReaderZone))}
 		}
 		return offers, err
 	}), done, typed)
@@ -155,7 +157,7 @@ func (a *app) completeNodes(cmd *cobra.Command, done []string, typed string) ([]
 		nodes, err := c.Nodes(ctx)
 		offers := make([]offer, len(nodes))
 		for i, n := range nodes {
-			offers[i] = offer{n.Name, oneLine(n.State + " " + n.Address)}
+			offers[i] = offer{n.Name, output.OneLine(n.State + " " + n.Address)}
 		}
 		return offers, err
 	}), done, typed)
@@ -253,14 +255,14 @@ func nextTerm(offers []offer, typed string) ([]cobra.Completion, cobra.ShellComp
 }
 
 func (a *app) completeContexts(_ *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	f, _, err := readConfig(a.configPath())
+	f, _, err := settings.ReadFile(a.Path())
 	if err != nil || len(done) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var words []cobra.Completion
 	for _, name := range slices.Sorted(maps.Keys(f.Contexts)) {
 		if strings.HasPrefix(name, typed) {
-			words = append(words, cobra.CompletionWithDesc(name, oneLine(first(f.Contexts[name].Server, client.DefaultServer))))
+			words = append(words, cobra.CompletionWithDesc(name, output.OneLine(cmp.Or(f.Contexts[name].Server, client.DefaultServer))))
 		}
 	}
 	return words, cobra.ShellCompDirectiveNoFileComp
@@ -279,7 +281,7 @@ func (a *app) completeContextSet(cmd *cobra.Command, done []string, typed string
 		return []cobra.Completion{key + "=true", key + "=false"}, cobra.ShellCompDirectiveNoFileComp
 	}
 	var words []cobra.Completion
-	for _, name := range contextFields() {
+	for _, name := range settings.FieldNames() {
 		if strings.HasPrefix(name, typed) {
 			words = append(words, name+"=")
 		}
@@ -288,8 +290,8 @@ func (a *app) completeContextSet(cmd *cobra.Command, done []string, typed string
 }
 
 func (a *app) completeGlobals(root *cobra.Command) {
-	completeFixed(root, "output", allFormats...)
-	completeFixed(root, "time", timeRelative, timeLocal, timeTask, timeUTC)
+	completeFixed(root, "output", output.Formats...)
+	completeFixed(root, "time", output.TimeRelative, output.TimeLocal, output.TimeTask, output.TimeUTC)
 	completeFixed(root, "color", "auto", "always", "never")
 	complete(root, "namespace", a.completeNamespaces)
 	complete(root, "context", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/cli/settings"
 )
 
 // cacheLife is how long TAB offers what it knows, if IO does not say otherwise.
@@ -26,21 +28,21 @@ func (a *app) remembered(kind string, fetch func() ([]offer, error)) ([]offer, e
 	file := a.cacheFile(kind)
 	var c cached
 	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &c) == nil {
-		if age := a.now().Sub(c.At); age >= 0 && age < cmp.Or(a.CompleteFor, cacheLife) {
+		if age := a.Now().Sub(c.At); age >= 0 && age < cmp.Or(a.CompleteFor, cacheLife) {
 			return c.Offers, nil
 		}
 	}
 	offers, err := fetch()
 	if err == nil && file != "" {
-		a.remember(file, cached{a.now(), offers})
+		a.remember(file, cached{a.Now(), offers})
 	}
 	return offers, err
 }
 
 // cacheFile is where offers of a kind are kept; "" if there is no place for them.
 func (a *app) cacheFile(kind string) string {
-	dir := a.inUserDir("XDG_CACHE_HOME", ".cache", "complete")
-	s, err := a.settings()
+	dir := a.UserDirFile("XDG_CACHE_HOME", ".cache", "complete")
+	s, err := a.Settings()
 	if dir == "" || err != nil {
 		return ""
 	}
@@ -48,7 +50,7 @@ func (a *app) cacheFile(kind string) string {
 	if err != nil {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{kind, s.context, a.serverOf(s).value, a.scope(), token}, "\x00")))
+	sum := sha256.Sum256([]byte(strings.Join([]string{kind, s.Name, a.ServerSetting(s).Value, a.scope(), token}, "\x00")))
 	return filepath.Join(dir, hex.EncodeToString(sum[:12])+".json")
 }
 
@@ -62,9 +64,9 @@ func (a *app) remember(file string, c cached) {
 	dir := filepath.Dir(file)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && a.now().Sub(info.ModTime()) > time.Minute {
+		if info, err := e.Info(); err == nil && a.Now().Sub(info.ModTime()) > time.Minute {
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
-	_ = writePrivate(file, b)
+	_ = settings.WritePrivateFile(file, b)
 }

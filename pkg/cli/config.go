@@ -2,14 +2,17 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -41,7 +44,7 @@ func (a *app) configShow() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&withOrigin, "origin", false, "also show what each is from")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		s, err := a.settings()
+		s, err := a.Settings()
 		if err != nil {
 			return err
 		}
@@ -49,17 +52,17 @@ func (a *app) configShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return emitList(a, list, func(o origin) string { return o.Setting + "=" + o.Value }, func(wide bool) *grid {
-			g := &grid{heads: []string{"SETTING", "VALUE"}}
+		return output.EmitList(&a.Printer, list, func(o origin) string { return o.Setting + "=" + o.Value }, func(wide bool) *output.Table {
+			g := &output.Table{Headers: []string{"SETTING", "VALUE"}}
 			if withOrigin = withOrigin || wide; withOrigin {
-				g.heads = append(g.heads, "ORIGIN")
+				g.Headers = append(g.Headers, "ORIGIN")
 			}
 			for _, o := range list {
-				row := []string{o.Setting, oneLine(first(o.Value, a.none()))}
+				row := []string{o.Setting, output.OneLine(cmp.Or(o.Value, a.NoValue()))}
 				if withOrigin {
-					row = append(row, oneLine(o.Origin))
+					row = append(row, output.OneLine(o.Origin))
 				}
-				g.add(row...)
+				g.AddRow(row...)
 			}
 			return g
 		})
@@ -68,32 +71,32 @@ func (a *app) configShow() *cobra.Command {
 }
 
 // origins are all settings of the commands that talk to a server.
-func (a *app) origins(s *settings) ([]origin, error) {
-	server := a.serverOf(s)
-	c, err := client.New(client.Config{Server: server.value})
+func (a *app) origins(s *settings.Settings) ([]origin, error) {
+	server := a.ServerSetting(s)
+	c, err := client.New(client.Config{Server: server.Value})
 	if err != nil {
 		return nil, err
 	}
-	server.value = c.Server()
-	secret, file := a.tokenOf(s)
-	token := chosen{file.value, file.origin}
-	if secret.value != "" {
-		token = chosen{"(set)", secret.origin}
+	server.Value = c.Server()
+	secret, file := a.TokenSetting(s)
+	token := settings.Setting{Value: file.Value, Origin: file.Origin}
+	if secret.Value != "" {
+		token = settings.Setting{Value: "(set)", Origin: secret.Origin}
 	}
-	readOnly := chosen{"false", byDefault}
+	readOnly := settings.Setting{Value: "false", Origin: settings.ByDefault}
 	if s.ReadOnly {
-		readOnly = chosen{"true", "context " + s.context}
+		readOnly = settings.Setting{Value: "true", Origin: "context " + s.Name}
 	}
 	list := []origin{}
 	for _, o := range []struct {
 		name string
-		chosen
+		settings.Setting
 	}{
-		{"context", chosen{s.context, s.by}}, {"server", server}, {"namespace", a.namespaceOf(s)}, {"token", token},
-		{"ca_file", a.fileOf(s, "--ca-file", a.caFile, s.CAFile)}, {"cert_file", a.fileOf(s, "--cert-file", a.certFile, s.CertFile)},
-		{"key_file", a.fileOf(s, "--key-file", a.keyFile, s.KeyFile)}, {"read_only", readOnly}, {"insecure", a.insecureOf(s)},
+		{"context", settings.Setting{Value: s.Name, Origin: s.ChosenBy}}, {"server", server}, {"namespace", a.NamespaceSetting(s)}, {"token", token},
+		{"ca_file", a.FileSetting(s, "--ca-file", a.CAFileFlag, s.CAFile)}, {"cert_file", a.FileSetting(s, "--cert-file", a.CertFileFlag, s.CertFile)},
+		{"key_file", a.FileSetting(s, "--key-file", a.KeyFileFlag, s.KeyFile)}, {"read_only", readOnly}, {"insecure", a.InsecureSetting(s)},
 	} {
-		list = append(list, origin{o.name, o.value, first(o.origin, byDefault)})
+		list = append(list, origin{o.name, o.Value, cmp.Or(o.Origin, settings.ByDefault)})
 	}
 	return list, nil
 }
@@ -102,14 +105,14 @@ func (a *app) origins(s *settings) ([]origin, error) {
 type listedContext struct {
 	Name    string `json:"name"`
 	Current bool   `json:"current"`
-	contextSpec
+	settings.Context
 	Token    *struct{} `json:"token,omitempty"` // hides the secret
 	HasToken bool      `json:"has_token"`
 }
 
-func listed(f contextFile, name, current string) listedContext {
+func listed(f settings.File, name, current string) listedContext {
 	c := f.Contexts[name]
-	return listedContext{Name: name, Current: name == current, contextSpec: c, HasToken: c.Token != "" || c.TokenFile != ""}
+	return listedContext{Name: name, Current: name == current, Context: c, HasToken: c.Token != "" || c.TokenFile != ""}
 }
 
 func contextName(c listedContext) string { return c.Name }
@@ -121,31 +124,40 @@ func (a *app) configList() *cobra.Command {
 		Example: "  carillon config list\n  carillon config list -o name",
 		Args:    args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
-			s, err := a.settings()
+			s, err := a.Settings()
 			if err != nil {
 				return err
 			}
 			list := []listedContext{}
-			for _, name := range slices.Sorted(maps.Keys(s.file.Contexts)) {
-				list = append(list, listed(s.file, name, s.context))
+			for _, name := range slices.Sorted(maps.Keys(s.File.Contexts)) {
+				list = append(list, listed(s.File, name, s.Name))
 			}
-			return emitList(a, list, contextName, func(bool) *grid { return a.contextGrid(list) })
+			return output.EmitList(&a.Printer, list, contextName, func(bool) *output.Table { return a.contextGrid(list) })
 		},
 	}
 }
 
-func (a *app) contextGrid(list []listedContext) *grid {
-	g := &grid{heads: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
-		empty: "no contexts; make one with: carillon config set NAME server=https://…"}
-	yes := map[bool]string{true: "yes", false: a.none()}
+func (a *app) contextGrid(list []listedContext) *output.Table {
+	g := &output.Table{Headers: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
+		Empty: "no contexts; make one with: carillon config set NAME server=https://…"}
+	yes := map[bool]string{true: "yes", false: a.NoValue()}
 	for _, c := range list {
 		mark := ""
 		if c.Current {
 			mark = "*"
 		}
-		g.add(mark, c.Name, first(c.Server, client.DefaultServer), first(c.Namespace, task.Defaults().Namespace), yes[c.HasToken], yes[c.ReadOnly])
+		g.AddRow(mark, c.Name, cmp.Or(c.Server, client.DefaultServer), cmp.Or(c.Namespace, task.Defaults().Namespace), yes[c.HasToken], yes[c.ReadOnly])
 	}
 	return g
+}
+
+// changeConfig changes the configuration, and tells if comments of it were lost.
+func (a *app) changeConfig(change func(*settings.File) error) (settings.File, error) {
+	f, anew, err := a.ChangeFile(change)
+	if anew {
+		a.Note("%s was written anew; its comments are gone", a.Path())
+	}
+	return f, err
 }
 
 func (a *app) configUse() *cobra.Command {
@@ -157,9 +169,9 @@ func (a *app) configUse() *cobra.Command {
 		ValidArgsFunction: a.completeContexts,
 		RunE: func(_ *cobra.Command, words []string) error {
 			name := words[0]
-			f, err := a.changeConfig(func(f *contextFile) error {
+			f, err := a.changeConfig(func(f *settings.File) error {
 				if _, ok := f.Contexts[name]; !ok {
-					return (&settings{path: a.configPath(), file: *f}).noContext(name)
+					return (&settings.Settings{Path: a.Path(), File: *f}).UnknownContext(name)
 				}
 				f.Current = name
 				return nil
@@ -167,7 +179,7 @@ func (a *app) configUse() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.say("context %s · %s", name, first(f.Contexts[name].Server, client.DefaultServer))
+			a.Say("context %s · %s", name, cmp.Or(f.Contexts[name].Server, client.DefaultServer))
 			return a.showContext(listed(f, name, f.Current))
 		},
 	}
@@ -175,27 +187,17 @@ func (a *app) configUse() *cobra.Command {
 
 // showContext is for programs; people have been told.
 func (a *app) showContext(c listedContext) error {
-	if a.human() {
+	if a.ForPeople() {
 		return nil
 	}
-	return emitOne(a, c, c.Name, nil)
-}
-
-// contextFields are a context's fields in their order.
-func contextFields() []string {
-	var names []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[contextSpec]()) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		names = append(names, name)
-	}
-	return names
+	return output.EmitOne(&a.Printer, c, c.Name, nil)
 }
 
 func (a *app) configSet() *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME KEY=VALUE...",
 		Short: "Make a context, or change what is given of it",
-		Long: "Make a context, or change what is given of it: " + strings.Join(contextFields(), ", ") + ".\n" +
+		Long: "Make a context, or change what is given of it: " + strings.Join(settings.FieldNames(), ", ") + ".\n" +
 			"KEY= clears a field. token=- reads the token from the standard input, so that it is in no shell's history; better, let\n" +
 			"token_file name a file that only you can read. Paths are kept as absolute ones. The file is written with mode 0600.",
 		Example: `  carillon config set prod server=https://carillon.example.com:7070 ca_file=ca.crt token_file=~/.config/carillon/prod.token
@@ -209,7 +211,7 @@ func (a *app) configSet() *cobra.Command {
 				return err
 			}
 			made := false
-			f, err := a.changeConfig(func(f *contextFile) error {
+			f, err := a.changeConfig(func(f *settings.File) error {
 				c, there := f.Contexts[name]
 				made = !there
 				for _, word := range words[1:] {
@@ -218,19 +220,19 @@ func (a *app) configSet() *cobra.Command {
 					}
 				}
 				if f.Contexts == nil {
-					f.Contexts = map[string]contextSpec{}
+					f.Contexts = map[string]settings.Context{}
 				}
 				f.Contexts[name] = c
-				return task.Under("contexts."+name, c.validate())
+				return task.Under("contexts."+name, c.Validate())
 			})
 			if err != nil {
 				return err
 			}
 			switch {
 			case made && f.Current != name:
-				a.say("made context %s · use it with: carillon config use %s", name, name)
+				a.Say("made context %s · use it with: carillon config use %s", name, name)
 			default:
-				a.say("changed context %s", name)
+				a.Say("changed context %s", name)
 			}
 			return a.showContext(listed(f, name, f.Current))
 		},
@@ -238,10 +240,10 @@ func (a *app) configSet() *cobra.Command {
 }
 
 // setField sets what KEY=VALUE says.
-func (a *app) setField(ctx context.Context, c *contextSpec, word string) error {
+func (a *app) setField(ctx context.Context, c *settings.Context, word string) error {
 	key, value, ok := strings.Cut(word, "=")
 	if !ok {
-		return usage("%s: write KEY=VALUE", quote(word))
+		return failure.Usage("%s: write KEY=VALUE", task.Quote(word))
 	}
 	fields := map[string]*string{"server": &c.Server, "ca_file": &c.CAFile, "cert_file": &c.CertFile, "key_file": &c.KeyFile,
 		"token_file": &c.TokenFile, "token": &c.Token, "namespace": &c.Namespace}
@@ -254,8 +256,8 @@ func (a *app) setField(ctx context.Context, c *contextSpec, word string) error {
 		switches := map[string]*bool{"read_only": &c.ReadOnly, "insecure": &c.Insecure}
 		*switches[key] = value == "true"
 	case field == nil:
-		e := usage("%s is not a field of a context", quote(key))
-		if near := task.Nearest(key, contextFields()); near != "" {
+		e := failure.Usage("%s is not a field of a context", task.Quote(key))
+		if near := task.Nearest(key, settings.FieldNames()); near != "" {
 			e.Hint = "did you mean: " + near
 		}
 		return e
@@ -268,11 +270,11 @@ func (a *app) setField(ctx context.Context, c *contextSpec, word string) error {
 			return err
 		}
 		if line == "" {
-			return usage("the standard input has no token")
+			return failure.Usage("the standard input has no token")
 		}
 		*field = line
 	case strings.HasSuffix(key, "_file"):
-		*field = absolute(value)
+		*field = settings.AbsolutePath(value)
 	default:
 		*field = value
 	}
@@ -290,9 +292,9 @@ func (a *app) configDelete() *cobra.Command {
 		RunE: func(_ *cobra.Command, words []string) error {
 			name := words[0]
 			var gone listedContext
-			_, err := a.changeConfig(func(f *contextFile) error {
+			_, err := a.changeConfig(func(f *settings.File) error {
 				if _, ok := f.Contexts[name]; !ok {
-					return (&settings{path: a.configPath(), file: *f}).noContext(name)
+					return (&settings.Settings{Path: a.Path(), File: *f}).UnknownContext(name)
 				}
 				gone = listed(*f, name, f.Current)
 				delete(f.Contexts, name)
@@ -304,9 +306,9 @@ func (a *app) configDelete() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.say("deleted context %s", name)
+			a.Say("deleted context %s", name)
 			if gone.Current {
-				a.note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
+				a.Note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
 			}
 			return a.showContext(gone)
 		},
@@ -322,14 +324,14 @@ func (a *app) configPathCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			where := struct {
 				Path string `json:"path"`
-			}{a.configPath()}
+			}{a.Path()}
 			if where.Path == "" {
-				return usage("there is no place for it: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
+				return failure.Usage("there is no place for it: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
 			}
-			if a.human() {
-				return a.print(where.Path + "\n")
+			if a.ForPeople() {
+				return a.Print(where.Path + "\n")
 			}
-			return emitOne(a, where, where.Path, nil)
+			return output.EmitOne(&a.Printer, where, where.Path, nil)
 		},
 	}
 }

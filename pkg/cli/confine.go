@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -18,16 +20,16 @@ func limitNames() (names []string) {
 }
 
 // describeConfinement writes what a process is bound by.
-func describeConfinement(d *details, p *task.Process) {
-	d.field("Group", "%s", p.Group)
+func describeConfinement(d *output.Details, p *task.Process) {
+	d.Field("Group", "%s", p.Group)
 	if p.Groups != nil {
-		d.field("Groups", "%s", first(strings.Join(p.Groups, ", "), "none"))
+		d.Field("Groups", "%s", cmp.Or(strings.Join(p.Groups, ", "), "none"))
 	}
-	d.field("Umask", "%s", p.Umask)
+	d.Field("Umask", "%s", p.Umask)
 	if p.Nice != 0 {
-		d.field("Nice", "%d", p.Nice)
+		d.Field("Nice", "%d", p.Nice)
 	}
-	d.field("I/O", "%s", p.IONice)
+	d.Field("I/O", "%s", p.IONice)
 	var words []string
 	for _, is := range []struct {
 		yes  bool
@@ -37,10 +39,10 @@ func describeConfinement(d *details, p *task.Process) {
 			words = append(words, is.word)
 		}
 	}
-	d.field("Confined", "%s", strings.Join(words, ", "))
-	d.field("Limits", "%s", limitWords(p.Limits))
+	d.Field("Confined", "%s", strings.Join(words, ", "))
+	d.Field("Limits", "%s", limitWords(p.Limits))
 	if p.Enforce == task.EnforceReport {
-		d.field("Enforce", "%s", "what a node cannot enforce is reported")
+		d.Field("Enforce", "%s", "what a node cannot enforce is reported")
 	}
 }
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,63 +9,6 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
-
-func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "api.sock")
-	server := func(edit func(*desk)) string {
-		t.Helper()
-		d := newDesk("")
-		d.socketOfHost = socket
-		if edit != nil {
-			edit(d)
-		}
-		s, err := d.settings()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d.serverOf(s).value
-	}
-	if got := server(nil); got != "" {
-		t.Errorf("without a socket: %s", got)
-	}
-	if err := os.WriteFile(socket, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := server(nil); got != "" {
-		t.Errorf("with a file in its place: %s", got)
-	}
-	if err := os.Remove(socket); err != nil {
-		t.Fatal(err)
-	}
-
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if got := server(nil); got != "unix://"+socket {
-		t.Errorf("with a socket: %s", got)
-	}
-	if got := server(func(d *desk) { d.server = "http://127.0.0.1:1" }); got != "http://127.0.0.1:1" {
-		t.Errorf("with --server: %s", got)
-	}
-	if got := server(func(d *desk) { d.env["CARILLON_SERVER"] = "https://a" }); got != "https://a" {
-		t.Errorf("with CARILLON_SERVER: %s", got)
-	}
-}
-
-// The package, the daemon's settings and the command line have the same socket.
-func TestServer_SocketIsThatOfThePackage(t *testing.T) {
-	for file, line := range map[string]string{"carillon.socket": "ListenStream=" + hostSocket, "agent.yaml": "socket: " + hostSocket} {
-		b, err := os.ReadFile(filepath.Join("..", "..", "scripts", "deb", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(b), "\n"+line+"\n") {
-			t.Errorf("%s does not have %s", file, line)
-		}
-	}
-}
 
 // The addresses are what a board tells: a planted node record must not lead the token
 // anywhere.
@@ -96,7 +38,7 @@ func TestTop_TurnsOnlyToWhoIsProvedToBeANode(t *testing.T) {
 		{"unix:///run/x.sock", "", "http://127.0.0.1:1", false, false},
 	} {
 		d := newDesk("")
-		d.server, d.caFile, d.insecure = c.first, c.ca, c.insecure
+		d.ServerFlag, d.CAFileFlag, d.InsecureFlag = c.first, c.ca, c.insecure
 		d.env["CARILLON_TOKEN"] = "the-token"
 		first, err := d.connectFor(time.Second)
 		if err != nil {
@@ -130,14 +72,14 @@ func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
 	if err := connect(nil); err == nil || !strings.Contains(err.Error(), "insecure: true in the context") {
 		t.Errorf("by default: %v", err)
 	}
-	if err := connect(func(d *desk) { d.insecure = true }); err != nil {
+	if err := connect(func(d *desk) { d.InsecureFlag = true }); err != nil {
 		t.Errorf("with --insecure: %v", err)
 	}
 	write(", insecure: true")
 	if err := connect(nil); err != nil {
 		t.Errorf("with the context's word: %v", err)
 	}
-	if err := connect(func(d *desk) { d.server, d.env["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
+	if err := connect(func(d *desk) { d.ServerFlag, d.env["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
 		t.Error("the context's word counts for another server")
 	}
 }

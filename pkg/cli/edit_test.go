@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -56,13 +57,13 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 			}
 			return c.env[name]
 		}})
-		a.terminal = func(any) (int, bool) { return 80, c.tty }
+		a.Terminal = func(any) (int, bool) { return 80, c.tty }
 		args := []string{"task", "edit", "a", "--server", s.URL, "--color", "never"}
 		if c.args != "" {
 			args = append(args, c.args)
 		}
 		code := a.run(t.Context(), args)
-		if got := strings.Join(put.Schedule, " "); got != c.want && !(code == exitUsage && strings.Contains(errs.String(), c.want)) {
+		if got := strings.Join(put.Schedule, " "); got != c.want && !(code == failure.ExitUsage && strings.Contains(errs.String(), c.want)) {
 			t.Errorf("%v: %d, %q, %s%s", c, code, got, out.String(), errs.String())
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {

@@ -1,103 +1,32 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// The exit codes; "carillon help exit-codes" explains them.
-const (
-	exitFailure     = 1
-	exitUsage       = 2
-	exitNotFound    = 3
-	exitConflict    = 4
-	exitUnavailable = 5
-	exitAuth        = 6
-	exitFinding     = 8
-	exitRun         = 9
-	exitInterrupted = 130
-)
-
-// Codes that only the command line has; the others are the client's and the tasks'.
-const (
-	codeUsage       = "usage"
-	codeFailure     = "failure"
-	codeConfirm     = "needs_confirmation"
-	codeRunFailed   = "run_did_not_succeed"
-	codeInterrupted = "interrupted"
-)
-
-// problem is an error as -o json shows it.
-type problem struct {
-	Code    string `json:"code"`
-	Field   string `json:"field,omitempty"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-}
-
-// failure is an error that knows its exit code.
-type failure struct {
-	problem
-	where  string // file:line:column, if it is about a file
-	exit   int
-	silent bool // it has been told already
-}
-
-func (f *failure) Error() string {
-	s := f.Message
-	if f.Field != "" {
-		s = f.Field + ": " + s
-	}
-	if f.where != "" {
-		s = f.where + ": " + s
-	}
-	return s
-}
-
-// usage is a mistake in the command line itself.
-func usage(format string, args ...any) *failure {
-	return &failure{exit: exitUsage, problem: problem{Code: codeUsage, Message: fmt.Sprintf(format, args...)}}
-}
 
 // filled refuses flags that were given and are empty, as those of a script whose
 // variable is: to take them for left out would do something else than was meant.
 func filled(cmd *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
-			return usage("--%s is empty: leave it out, or say what you mean", name)
+			return failure.Usage("--%s is empty: leave it out, or say what you mean", name)
 		}
 	}
 	return nil
-}
-
-func (f *failure) hinting(format string, args ...any) *failure {
-	f.Hint = fmt.Sprintf(format, args...)
-	return f
-}
-
-func notFound(format string, args ...any) *failure {
-	return &failure{exit: exitNotFound, problem: problem{Code: client.CodeNotFound, Message: fmt.Sprintf(format, args...)}}
-}
-
-// interrupted is err after the user, or whoever stopped us, made it happen.
-func interrupted(err error) error {
-	var f *failure
-	if errors.As(err, &f) && f.exit == exitInterrupted {
-		return f
-	}
-	return &failure{exit: exitInterrupted, problem: problem{Code: codeInterrupted, Message: "interrupted"}}
 }
 
 // report tells an error and returns the exit code.
@@ -106,34 +35,34 @@ func (a *app) report(err error) int {
 		return 0
 	}
 	f := a.explain(err)
-	if f.silent {
-		return f.exit
+	if f.Reported {
+		return f.Exit
 	}
 	if a.wantsJSON() {
-		p := f.problem
-		if f.where != "" {
-			p.Message = f.where + ": " + p.Message
+		p := f.Problem
+		if f.Location != "" {
+			p.Message = f.Location + ": " + p.Message
 		}
-		b, err := compact(p)
-		if _, tty := a.terminal(a.Err); tty {
-			b = harmlessJSON(b)
+		b, err := output.CompactJSON(p)
+		if _, tty := a.Terminal(a.Err); tty {
+			b = output.SanitizeJSON(b)
 		}
 		if err == nil {
 			_, _ = a.Err.Write(append(b, '\n')) // nobody is left to tell
 		}
-		return f.exit
+		return f.Exit
 	}
-	fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(red, "error:"), printable(f.Error()))
+	fmt.Fprintf(a.Err, "%s %s\n", a.PaintErr(output.Red, "error:"), output.Sanitize(f.Error()))
 	if f.Hint != "" && f.Hint != a.hinted { // a hundred errors of a kind need one
-		fmt.Fprintf(a.Err, "%s %s\n", a.paintErr(dim, "hint:"), a.plain(printable(f.Hint)))
+		fmt.Fprintf(a.Err, "%s %s\n", a.PaintErr(output.Dim, "hint:"), a.Plain(output.Sanitize(f.Hint)))
 		a.hinted = f.Hint
 	}
-	return f.exit
+	return f.Exit
 }
 
 // explain finds the exit code and the words for an error.
-func (a *app) explain(err error) *failure {
-	var f *failure
+func (a *app) explain(err error) *failure.Error {
+	var f *failure.Error
 	var remote *client.Error
 	var field *task.Error
 	var coded interface{ ExitCode() int }
@@ -143,29 +72,19 @@ func (a *app) explain(err error) *failure {
 	case errors.As(err, &remote):
 		f = a.explainRemote(remote)
 	case errors.As(err, &field):
-		f = &failure{exit: exitUsage, problem: problem{Code: field.Code, Field: field.Field, Message: field.Message}}
+		f = &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: field.Code, Field: field.Field, Message: field.Message}}
 	case errors.As(err, &coded):
-		return &failure{exit: coded.ExitCode(), problem: problem{Code: codeFailure, Message: err.Error()}}
+		return &failure.Error{Exit: coded.ExitCode(), Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{exit: exitUnavailable, problem: problem{Code: client.CodeUnavailable, Message: err.Error()}}
+		return &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable, Message: err.Error()}}
 	default:
-		return &failure{exit: exitFailure, problem: problem{Code: codeFailure, Message: err.Error()}}
+		return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
 	}
-	return inFile(err, f)
+	return failure.Locate(err, f)
 }
 
-// inFile keeps the place in a file with the message.
-func inFile(err error, f *failure) *failure {
-	var placed *manifest.Error
-	if !errors.As(err, &placed) {
-		return f
-	}
-	f.where = fmt.Sprintf("%s:%d:%d", placed.File, placed.Line, placed.Column)
-	return f
-}
-
-func (a *app) explainRemote(e *client.Error) *failure {
-	f := &failure{exit: exitFailure, problem: problem{Code: e.Code, Field: e.Field, Message: e.Message, Hint: e.Hint}}
+func (a *app) explainRemote(e *client.Error) *failure.Error {
+	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: e.Code, Field: e.Field, Message: e.Message, Hint: e.Hint}}
 	if f.Field == "If-Match" {
 		f.Field = "revision" // as it is called here
 	}
@@ -173,21 +92,21 @@ func (a *app) explainRemote(e *client.Error) *failure {
 	case e.Code == client.CodeReadOnly:
 		return a.readOnly()
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden, e.Code == client.CodeUntrusted:
-		f.exit = exitAuth
+		f.Exit = failure.ExitAuth
 		f.Hint = a.tokenHint()
 	case errors.Is(e, task.ErrUnknown), errors.Is(e, task.ErrUnavailable), errors.Is(e, context.DeadlineExceeded):
-		f.exit = exitUnavailable
+		f.Exit = failure.ExitUnavailable
 	case errors.Is(e, task.ErrNotFound):
-		f.exit = exitNotFound
+		f.Exit = failure.ExitNotFound
 	case errors.Is(e, task.ErrExists), errors.Is(e, task.ErrConflict), errors.Is(e, task.ErrStale):
-		f.exit = exitConflict
+		f.Exit = failure.ExitConflict
 	case errors.Is(e, task.ErrInvalid):
-		f.exit = exitUsage
+		f.Exit = failure.ExitUsage
 	}
 	if errors.Is(e, syscall.ECONNREFUSED) {
 		f.Hint = "is the daemon running? start one with: carillon dev"
-		if s, err := a.settings(); err == nil && a.serverOf(s).value != "" {
-			f.Hint = fmt.Sprintf("is the daemon running there? %s says where to look", a.serverOf(s).origin)
+		if s, err := a.Settings(); err == nil && a.ServerSetting(s).Value != "" {
+			f.Hint = fmt.Sprintf("is the daemon running there? %s says where to look", a.ServerSetting(s).Origin)
 		}
 	}
 	if e.ID != "" {
@@ -197,34 +116,34 @@ func (a *app) explainRemote(e *client.Error) *failure {
 }
 
 // readOnly is the error of every change in a context that only looks.
-func (a *app) readOnly() *failure {
+func (a *app) readOnly() *failure.Error {
 	name := "this context"
-	if s, err := a.settings(); err == nil && s.context != "" {
-		name = "context " + s.context
+	if s, err := a.Settings(); err == nil && s.Name != "" {
+		name = "context " + s.Name
 	}
-	f := &failure{exit: exitAuth, problem: problem{Code: client.CodeReadOnly, Message: name + " is read-only: nothing is changed there"}}
-	return f.hinting("choose another with --context, or allow it with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
+	f := &failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: client.CodeReadOnly, Message: name + " is read-only: nothing is changed there"}}
+	return f.WithHint("choose another with --context, or allow it with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
 }
 
 func (a *app) tokenHint() string {
-	if s, err := a.settings(); err == nil && s.context != "" {
-		if token, file := a.tokenOf(s); token.value == "" && file.value == "" {
-			if !a.home(s) {
-				return fmt.Sprintf("no token: that of context %s is for its own server only; use --token-file or CARILLON_TOKEN", s.context)
+	if s, err := a.Settings(); err == nil && s.Name != "" {
+		if token, file := a.TokenSetting(s); token.Value == "" && file.Value == "" {
+			if !a.IsOwnServer(s) {
+				return fmt.Sprintf("no token: that of context %s is for its own server only; use --token-file or CARILLON_TOKEN", s.Name)
 			}
-			return fmt.Sprintf("context %s has no token: carillon config set %s token_file=FILE", s.context, s.context)
+			return fmt.Sprintf("context %s has no token: carillon config set %s token_file=FILE", s.Name, s.Name)
 		}
 	}
 	if t, err := a.token(); err == nil && t != "" {
 		return "the token was not accepted; the cluster's first node wrote one to its <data-dir>/token"
 	}
 	return fmt.Sprintf("no token: use --token-file, CARILLON_TOKEN or %s; the cluster's first node wrote one to its <data-dir>/token",
-		first(a.userTokenFile(), "~/.config/carillon/token"))
+		cmp.Or(a.UserTokenFile(), "~/.config/carillon/token"))
 }
 
 // wantsJSON looks at the words themselves if the flags could not be parsed.
 func (a *app) wantsJSON() bool {
-	wanted := a.output
+	wanted := a.Format
 	for i, arg := range a.args {
 		if arg == "--" {
 			break
@@ -240,7 +159,7 @@ func (a *app) wantsJSON() bool {
 			wanted = value
 		}
 	}
-	return wanted == asJSON || wanted == asJSONL
+	return wanted == output.FormatJSON || wanted == output.FormatJSONL
 }
 
 // together runs do for each thing, tells errors as they come, and goes on. The
@@ -257,31 +176,14 @@ func together[T any](ctx context.Context, a *app, things []T, do func(T) error) 
 		}
 		codes = append(codes, a.report(err))
 	}
-	return silently(codes)
+	return failure.AlreadyReported(codes)
 }
 
 // hopeless reports whether there is no use in asking the server anything more: it
 // did not answer at all, or does not let this user in.
 func (a *app) hopeless(err error) bool {
 	code := a.explain(err).Code
-	return unreachable(err) || code == client.CodeUnauthorized || code == client.CodeReadOnly
-}
-
-func unreachable(err error) bool {
-	var e *client.Error
-	return errors.As(err, &e) && e.Status == 0 && errors.Is(e, task.ErrUnavailable)
-}
-
-// silently is the error after several that were told already; nil if none were.
-func silently(codes []int) error {
-	if len(codes) == 0 {
-		return nil
-	}
-	exit := codes[0]
-	if slices.ContainsFunc(codes, func(c int) bool { return c != exit }) {
-		exit = exitFailure
-	}
-	return &failure{exit: exit, silent: true}
+	return failure.IsUnreachable(err) || code == client.CodeUnauthorized || code == client.CodeReadOnly
 }
 
 // args checks the number of arguments, with the usage line as the hint.
@@ -289,9 +191,9 @@ func args(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usage("%s: %s is missing", cmd.CommandPath(), what).hinting("%s", cmd.UseLine())
+			return failure.Usage("%s: %s is missing", cmd.CommandPath(), what).WithHint("%s", cmd.UseLine())
 		case most >= 0 && len(args) > most:
-			return usage("%s: %s is too much", cmd.CommandPath(), quote(args[most])).hinting("%s", cmd.UseLine())
+			return failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(args[most])).WithHint("%s", cmd.UseLine())
 		}
 		return nil
 	}
@@ -305,4 +207,4 @@ func flagSets(cmd *cobra.Command) [][]string {
 	return [][]string{own, global}
 }
 
-func quote(s string) string { return task.Quote(s) }
+func Quote(s string) string { return task.Quote(s) }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -61,14 +64,14 @@ func (a *app) events(ctx context.Context, o watching) error {
 		return err
 	}
 	if !o.follow {
-		return a.printEvents(c.Events(ctx, opts), a.output == asJSON)
+		return a.printEvents(c.Events(ctx, opts), a.Format == output.FormatJSON)
 	}
 	opts.Lost = func(err error) {
 		if err == nil {
-			a.note("the server is back")
+			a.Note("the server is back")
 			return
 		}
-		a.note("waiting for the server: %s", err)
+		a.Note("waiting for the server: %s", err)
 	}
 	return a.printEvents(c.Follow(ctx, opts), false)
 }
@@ -77,7 +80,7 @@ func (a *app) eventOptions(o watching) (client.EventOptions, error) {
 	opts := client.EventOptions{Namespace: a.scope(), Kinds: o.kinds}
 	for _, k := range o.kinds {
 		if !slices.Contains(task.EventKinds(), k) {
-			e := usage("--kind %s: use %s", quote(k), strings.Join(task.EventKinds(), ", "))
+			e := failure.Usage("--kind %s: use %s", task.Quote(k), strings.Join(task.EventKinds(), ", "))
 			if near := task.Nearest(k, task.EventKinds()); near != "" {
 				e.Hint = "did you mean: --kind " + near
 			}
@@ -98,7 +101,7 @@ func (a *app) eventOptions(o watching) (client.EventOptions, error) {
 func (a *app) since(o watching, opts *client.EventOptions) error {
 	if o.since == "" {
 		if !o.follow {
-			opts.Since = a.now().Add(-usualSince)
+			opts.Since = a.Now().Add(-usualSince)
 		}
 		return nil
 	}
@@ -110,12 +113,12 @@ func (a *app) since(o watching, opts *client.EventOptions) error {
 		return nil
 	}
 	if d, err := time.ParseDuration(o.since); err == nil && d > 0 {
-		opts.Since = a.now().Add(-d)
+		opts.Since = a.Now().Add(-d)
 		return nil
 	}
-	t, err := readFrom(o.since, a.zone(readersZone))
+	t, err := readFrom(o.since, a.Zone(output.ReaderZone))
 	if err != nil {
-		return usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", quote(o.since))
+		return failure.Usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", task.Quote(o.since))
 	}
 	opts.Since = t
 	return nil
@@ -133,31 +136,31 @@ func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error
 		switch {
 		case array:
 			list = append(list, e)
-		case a.output == asJSON:
-			err = a.emitJSON(e)
-		case a.output == asJSONL:
-			err = a.emitLines(1, func(int) ([]byte, error) { return compact(e) })
-		case a.output == asName:
-			err = a.print(e.ID + "\n")
-		case a.output == asYAML:
+		case a.Format == output.FormatJSON:
+			err = a.EmitJSON(e)
+		case a.Format == output.FormatJSONL:
+			err = a.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(e) })
+		case a.Format == output.FormatName:
+			err = a.Print(e.ID + "\n")
+		case a.Format == output.FormatYAML:
 			if n > 1 {
-				err = a.print("---\n")
+				err = a.Print("---\n")
 			}
 			if err == nil {
-				err = a.emitYAML(1, func(int) any { return e })
+				err = a.EmitYAML(1, func(int) any { return e })
 			}
 		default:
-			err = a.printEvent(e, n == 1 && !a.noHeaders)
+			err = a.printEvent(e, n == 1 && !a.NoHeaders)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if array {
-		return a.emitJSON(list)
+		return a.EmitJSON(list)
 	}
-	if n == 0 && a.human() {
-		a.note("no events%s", a.inScope())
+	if n == 0 && a.ForPeople() {
+		a.Note("no events%s", a.inScope())
 	}
 	return nil
 }
@@ -169,34 +172,34 @@ var (
 )
 
 func (a *app) printEvent(e task.Event, heads bool) error {
-	g := &grid{heads: eventHeads, rows: [][]string{a.eventCells(e)}}
-	if len(a.columns) == 0 && a.output != asWide {
-		g.heads, g.rows[0] = g.heads[1:], g.rows[0][1:]
+	g := &output.Table{Headers: eventHeads, Rows: [][]string{a.eventCells(e)}}
+	if len(a.Columns) == 0 && a.Format != output.FormatWide {
+		g.Headers, g.Rows[0] = g.Headers[1:], g.Rows[0][1:]
 	}
-	g, err := a.chosen(g)
+	g, err := a.SelectColumns(g)
 	if err != nil {
 		return err
 	}
-	rows := g.rows
+	rows := g.Rows
 	if heads {
-		rows = append([][]string{g.heads}, rows...)
+		rows = append([][]string{g.Headers}, rows...)
 	}
 	var b strings.Builder
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			fmt.Fprintf(&line, "%-*s  ", eventWidths[g.heads[i]], cell)
+			fmt.Fprintf(&line, "%-*s  ", eventWidths[g.Headers[i]], cell)
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
-	return a.print(b.String())
+	return a.Print(b.String())
 }
 
 func (a *app) eventCells(e task.Event) []string {
-	at := a.none()
+	at := a.NoValue()
 	if !e.Time.IsZero() {
-		local := e.Time.In(a.zone(readersZone))
-		if a.timeMode == timeUTC {
+		local := e.Time.In(a.Zone(output.ReaderZone))
+		if a.TimeMode == output.TimeUTC {
 			local = e.Time.UTC()
 		}
 		at = local.Format(time.DateTime)
@@ -218,11 +221,11 @@ func (a *app) eventCells(e task.Event) []string {
 	case e.Kind == task.EventCluster:
 		what = e.Namespace
 	}
-	words := oneLine(a.eventWords(e))
+	words := output.OneLine(a.eventWords(e))
 	if e.Kind == task.EventGap {
-		words = a.paint(yellow, words)
+		words = a.Paint(output.Yellow, words)
 	}
-	return []string{e.ID, at, e.Kind, oneLine(first(what, a.none())), words}
+	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, a.NoValue())), words}
 }
 
 // eventWords say what happened, who did it, and why.
@@ -239,7 +242,7 @@ func (a *app) eventWords(e task.Event) string {
 	case task.EventRun:
 		return a.runEventWords(e, by) + more
 	case task.EventShard:
-		return a.plain(fmt.Sprintf("%s → %s", first(e.Previous, "–"), first(e.Node, "–"))) + by + more
+		return a.Plain(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–"))) + by + more
 	case task.EventGap:
 		if e.From == 0 {
 			return fmt.Sprintf("events up to revision %d are gone", e.To) + more
@@ -251,7 +254,7 @@ func (a *app) eventWords(e task.Event) string {
 		}
 	case task.EventCluster:
 		if e.Action == task.ActionLeader {
-			return first(e.Node, "nobody") + " leads" + leaderWas(e.Previous)
+			return cmp.Or(e.Node, "nobody") + " leads" + leaderWas(e.Previous)
 		}
 	}
 	words := strings.ReplaceAll(e.Action, "_", " ") + by
@@ -286,7 +289,7 @@ func (a *app) runEventWords(e task.Event, by string) string {
 		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
 	}
 	if e.Count > 1 {
-		words += a.plain(fmt.Sprintf(" ×%d", e.Count))
+		words += a.Plain(fmt.Sprintf(" ×%d", e.Count))
 	}
 	if e.Attempt > 1 {
 		words += fmt.Sprintf(", attempt %d", e.Attempt)

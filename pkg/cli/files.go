@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -36,10 +37,10 @@ func (f *files) bind(cmd *cobra.Command) {
 func (f *files) given(cmd *cobra.Command, words []string) error {
 	f.scoped = cmd.Flags().Changed("namespace")
 	if len(words) > 0 {
-		return usage("%s is too much", quote(words[0])).hinting("name files with -f: %s -f %s", cmd.CommandPath(), words[0])
+		return failure.Usage("%s is too much", task.Quote(words[0])).WithHint("name files with -f: %s -f %s", cmd.CommandPath(), words[0])
 	}
 	if len(f.paths) == 0 {
-		return usage("which file?").hinting("%s -f FILE|DIR|-", cmd.CommandPath())
+		return failure.Usage("which file?").WithHint("%s -f FILE|DIR|-", cmd.CommandPath())
 	}
 	return nil
 }
@@ -118,7 +119,7 @@ func (f *files) readFile(ctx context.Context, file string) (err error) {
 			return fmt.Errorf("%s: is a directory", file)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %s", file, reason(err))
+			return fmt.Errorf("%s: %s", file, failure.FileReason(err))
 		}
 		f.streams = append(f.streams, file)
 		return nil
@@ -147,7 +148,7 @@ func (f *files) readFile(ctx context.Context, file string) (err error) {
 	}
 	objects, err := manifest.Read(file, b, f.namespace())
 	if err == nil && len(objects) == 0 {
-		f.note("%s: no tasks in there", file)
+		f.Note("%s: no tasks in there", file)
 	}
 	f.objects = append(f.objects, objects...)
 	return err
@@ -157,7 +158,7 @@ func (f *files) readFile(ctx context.Context, file string) (err error) {
 func (f *files) refuse(o manifest.Object) error {
 	if o.Err == nil && f.scoped && o.Spec.Namespace != f.namespace() {
 		return o.Locate(task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace that -n names, %s",
-			quote(o.Spec.Namespace), quote(f.namespace())))
+			task.Quote(o.Spec.Namespace), task.Quote(f.namespace())))
 	}
 	return o.Err
 }
@@ -185,7 +186,7 @@ func (f *files) stream(file string, yield func(manifest.Object, error) bool) boo
 	} else {
 		opened, err := os.Open(file)
 		if err != nil {
-			return yield(manifest.Object{}, fmt.Errorf("%s: %s", file, reason(err)))
+			return yield(manifest.Object{}, fmt.Errorf("%s: %s", file, failure.FileReason(err)))
 		}
 		defer opened.Close()
 		in = opened

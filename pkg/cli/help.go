@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -46,7 +47,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 		for _, word := range words {
 			at := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == word || c.HasAlias(word) })
 			if at < 0 {
-				e := usage("there is no help about %s", quote(word)).hinting("see %s --help", cmd.CommandPath())
+				e := failure.Usage("there is no help about %s", task.Quote(word)).WithHint("see %s --help", cmd.CommandPath())
 				if near := task.Nearest(word, wordsOf(cmd, helpful)); near != "" {
 					e.Hint = strings.Replace("did you mean: "+cmd.CommandPath()+" "+near, "carillon", "carillon help", 1)
 				}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -54,7 +57,7 @@ func (i *importing) settle(cmd *cobra.Command, local bool) error {
 		return err
 	}
 	if i.anyNode && i.Node != "" {
-		return usage("--node and --any-node exclude each other")
+		return failure.Usage("--node and --any-node exclude each other")
 	}
 	if cmd.Flags().Changed("namespace") || i.Env("CARILLON_NAMESPACE") != "" {
 		i.Namespace = i.namespace()
@@ -70,7 +73,7 @@ func (i *importing) settle(cmd *cobra.Command, local bool) error {
 		i.Host = hostLabel()
 	}
 
-	if pinnedTo := first(i.Node, i.Host); pinnedTo != "" && !cmd.Flags().Changed("prefix") {
+	if pinnedTo := cmp.Or(i.Node, i.Host); pinnedTo != "" && !cmd.Flags().Changed("prefix") {
 		i.Prefix = pinnedTo
 	}
 
@@ -104,8 +107,8 @@ func (i *importing) finish(ctx context.Context) error {
 		r.objects = append(r.objects, manifest.Made(j.File, j.Line, j.Spec))
 	}
 	if len(r.objects) == 0 {
-		if i.human() {
-			i.note("there is nothing to import")
+		if i.ForPeople() {
+			i.Note("there is nothing to import")
 		}
 		return i.outcome(r.emit())
 	}
@@ -114,11 +117,11 @@ func (i *importing) finish(ctx context.Context) error {
 
 func (i *importing) outcome(err error) error {
 	if n := len(i.result.Refusals); n > 0 {
-		if i.human() {
-			i.note("not taken: %d; see above", n)
+		if i.ForPeople() {
+			i.Note("not taken: %d; see above", n)
 		}
 		if err == nil {
-			return silently([]int{exitFinding})
+			return failure.AlreadyReported([]int{failure.ExitFinding})
 		}
 	}
 	return err
@@ -127,7 +130,7 @@ func (i *importing) outcome(err error) error {
 // refusals tells what was not taken, as errors are told.
 func (i *importing) refusals() {
 	for _, r := range i.result.Refusals {
-		i.report(&failure{exit: exitFinding, where: r.Place.String(), problem: problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
+		i.report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
 	}
 }
 
@@ -136,15 +139,15 @@ const codeNotTaken = "not_taken"
 
 // remarks tells people what has no counterpart.
 func (i *importing) remarks() {
-	if !i.human() {
+	if !i.ForPeople() {
 		return
 	}
 	for _, n := range i.result.Notes {
-		i.note("%s: note: %s", printable(n.Place.String()), printable(n.Why))
+		i.Note("%s: note: %s", output.Sanitize(n.Place.String()), output.Sanitize(n.Why))
 	}
 	for _, j := range i.result.Jobs {
 		for _, text := range j.Notes {
-			i.note("%s: %s: note: %s", printable(j.Place.String()), j.Spec.Name, printable(text))
+			i.Note("%s: %s: note: %s", output.Sanitize(j.Place.String()), j.Spec.Name, output.Sanitize(text))
 		}
 	}
 }
@@ -158,7 +161,7 @@ func (i *importing) each(ctx context.Context, files []string, take func(name, te
 	stdin := false
 	for _, file := range files {
 		if file == "-" && stdin {
-			return usage("the standard input can be read once")
+			return failure.Usage("the standard input can be read once")
 		}
 		stdin = stdin || file == "-"
 		name, b, err := i.load(ctx, file)
@@ -183,11 +186,11 @@ func within(paths []string, wanted func(name string) bool) (files []string, err 
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s", p, reason(err))
+			return nil, fmt.Errorf("%s: %s", p, failure.FileReason(err))
 		}
 		entries, err := os.ReadDir(p)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s", p, reason(err))
+			return nil, fmt.Errorf("%s: %s", p, failure.FileReason(err))
 		}
 		for _, e := range entries {
 			path := filepath.Join(p, e.Name())
@@ -208,7 +211,7 @@ func hostLabel() string {
 		return "node"
 	}
 	name, _, _ := strings.Cut(strings.ToLower(host), ".")
-	return first(strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._"), "node")
+	return cmp.Or(strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._"), "node")
 }
 
 // hostZone is the time zone in which this host's cron reads its crontabs: TZ, the name
@@ -236,5 +239,5 @@ func hostZone(env func(string) string, etc string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", usage("this host's time zone has no name that is known").hinting("name it: --timezone Europe/Berlin")
+	return "", failure.Usage("this host's time zone has no name that is known").WithHint("name it: --timezone Europe/Berlin")
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
@@ -36,7 +37,7 @@ func (a *app) importCrontab() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if system && owner != "" {
-			return usage("--system and --user exclude each other")
+			return failure.Usage("--system and --user exclude each other")
 		}
 		err := filled(cmd, "user")
 		if err == nil {
@@ -58,7 +59,7 @@ func (a *app) importCrontab() *cobra.Command {
 				form = importer.Form{User: owner}
 			case !known:
 				form = importer.Form{User: currentUser()}
-				i.note("%s: read as the crontab of %s; if it has a column with the user, say --system", name, form.User)
+				i.Note("%s: read as the crontab of %s; if it has a column with the user, say --system", name, form.User)
 			}
 			i.add(importer.Crontab(name, text, form, i.Options))
 		})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -13,12 +14,12 @@ import (
 // print writes the tasks so that they can be applied; as YAML with all that is to be
 // said of them in comments.
 func (i *importing) print() error {
-	if i.output != asTable && i.output != asWide && i.output != asYAML {
+	if i.Format != output.FormatTable && i.Format != output.FormatWide && i.Format != output.FormatYAML {
 		specs := make([]task.Spec, len(i.result.Jobs))
 		for n, j := range i.result.Jobs {
 			specs[n] = j.Spec
 		}
-		return emitList(i.app, specs, func(s task.Spec) string { return i.show(ref{s.Namespace, s.Name}) }, nil)
+		return output.EmitList(&i.app.Printer, specs, func(s task.Spec) string { return i.show(ref{s.Namespace, s.Name}) }, nil)
 	}
 	var b bytes.Buffer
 	for _, r := range i.result.Refusals {
@@ -42,12 +43,12 @@ func (i *importing) print() error {
 		}
 		b.Write(y)
 	}
-	return i.app.print(b.String())
+	return i.app.Print(b.String())
 }
 
 func remark(b *bytes.Buffer, at importer.Place, text string) {
-	fmt.Fprintf(b, "# %s", printable(at.String()))
-	if text = printable(text); text != "" {
+	fmt.Fprintf(b, "# %s", output.Sanitize(at.String()))
+	if text = output.Sanitize(text); text != "" {
 		b.WriteString(": " + strings.ReplaceAll(text, "\n", "\n#   "))
 	}
 	b.WriteString("\n")

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -68,7 +70,7 @@ func (a *app) runLogs() *cobra.Command {
 		}
 		return a.printLogs(cmd.Context(), c, named, o)
 	}
-	return only(cmd, asTable, asJSON, asJSONL) // JSON is only for errors: output is what it is
+	return only(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL) // JSON is only for errors: output is what it is
 }
 
 // usualTail is how much of what is there already is shown of each of several tasks
@@ -78,22 +80,22 @@ const usualTail = 10
 func (a *app) checkReading(cmd *cobra.Command, o *reading) error {
 	switch {
 	case o.attempt < 0:
-		return usage("--attempt %d: must not be negative", o.attempt)
+		return failure.Usage("--attempt %d: must not be negative", o.attempt)
 	case o.tail < 0:
-		return usage("--tail %d: must not be negative", o.tail)
+		return failure.Usage("--tail %d: must not be negative", o.tail)
 	case o.attempt > 0 && o.sinceWord != "":
-		return usage("--attempt and --since exclude each other")
+		return failure.Usage("--attempt and --since exclude each other")
 	}
 	if err := filled(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
 		return err
 	}
 	if d, err := time.ParseDuration(o.sinceWord); err == nil && d > 0 {
-		o.since = a.now().Add(-d)
+		o.since = a.Now().Add(-d)
 		return nil
 	}
-	t, err := readFrom(o.sinceWord, a.zone(readersZone))
+	t, err := readFrom(o.sinceWord, a.Zone(output.ReaderZone))
 	if err != nil {
-		return usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", quote(o.sinceWord))
+		return failure.Usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", task.Quote(o.sinceWord))
 	}
 	o.since = t
 	return nil
@@ -139,7 +141,7 @@ func (a *app) namedLogs(ctx context.Context, c *client.Client, words []string, p
 	ch, err := a.tasks(ctx, c, names, p)
 	n.tasks = ch.refs
 	if err == nil && len(n.refs()) == 0 {
-		err = notFound("no task matches %s", quote(p.selector))
+		err = failure.NotFound("no task matches %s", task.Quote(p.selector))
 	}
 	return n, err
 }
@@ -210,9 +212,9 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o rea
 			return err
 		case len(list) > 0:
 		case !o.since.IsZero():
-			a.note("%s has not run since then", a.show(r))
+			a.Note("%s has not run since then", a.show(r))
 		case len(n.refs()) > 1:
-			a.note("%s has not run yet", a.show(r))
+			a.Note("%s has not run yet", a.show(r))
 		default:
 			_, err = a.nthRun(r, nil, 0)
 		}
@@ -229,7 +231,7 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o rea
 	}
 	m := a.merge(n.refs())
 	m.timestamps, m.patient, m.parts = o.timestamps, true, parts
-	err = a.paged(func(out io.Writer) error {
+	err = a.WithPager(func(out io.Writer) error {
 		m.out = out
 		if (m.prefixed || m.parts) && len(runs) > 1 {
 			err := m.printByTime(ctx, c, runs, client.LogOptions{Attempt: o.attempt, Tail: o.tail})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -51,7 +52,7 @@ func (t *tail) follow(ctx context.Context) (task.Run, error) {
 	if t.out != nil {
 		defer t.out.end()
 	}
-	t.since = t.m.now()
+	t.since = t.m.Now()
 	wait := pollFirst
 	if t.run.UID == "" && t.run.State.Final() { // an event told of it, and not all
 		if err := t.look(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
@@ -63,7 +64,7 @@ func (t *tail) follow(ctx context.Context) (task.Run, error) {
 		// then not missed.
 		final := t.run.State.Final()
 		if final && t.only && t.run.Fan == nil && !slices.Contains(t.started(), t.first) {
-			return t.run, notFound("run %s has no attempt %d on record", t.run.ID, t.first)
+			return t.run, failure.NotFound("run %s has no attempt %d on record", t.run.ID, t.first)
 		}
 		progress, err := t.outputs(ctx)
 		if err == nil && (final || t.only && t.past(t.first)) {
@@ -116,7 +117,7 @@ func (t *tail) look(ctx context.Context) error {
 // waits says that the run does not start, once.
 func (t *tail) waits() {
 	begun := t.run.Node != "" || t.run.Fan != nil && t.run.State != task.Queued
-	if t.told || begun || t.m.now().Sub(t.since) < startPatience {
+	if t.told || begun || t.m.Now().Sub(t.since) < startPatience {
 		return
 	}
 	t.told = true
@@ -183,9 +184,9 @@ func (t *tail) bear(ctx context.Context, err error) error {
 	case !errors.Is(err, task.ErrUnavailable):
 		return err
 	case t.bother.IsZero():
-		t.bother = t.m.now()
+		t.bother = t.m.Now()
 	case t.stubborn: // who hears of events is told once, by whoever reads them
-	case t.m.now().Sub(t.bother) > pollPatience:
+	case t.m.Now().Sub(t.bother) > pollPatience:
 		return err
 	case !t.bothered:
 		t.bothered = true // once is no trouble: a stream was cut, and is begun again
@@ -197,6 +198,6 @@ func (t *tail) bear(ctx context.Context, err error) error {
 // ended says how the run ended, how long it took, and where.
 func (t *tail) ended() {
 	plain := *t.m.app
-	plain.color = "never"
+	plain.Color = "never"
 	t.m.tell("%s %s", plain.result(t.run), plain.endWords(t.run))
 }

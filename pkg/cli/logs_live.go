@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -202,7 +203,7 @@ func (l *live) there(ctx context.Context, n logWords) ([]task.Run, error) {
 		}
 		return all[i].err
 	})
-	if failures < len(n.tasks) && ctx.Err() == nil && !unreachable(err) {
+	if failures < len(n.tasks) && ctx.Err() == nil && !failure.IsUnreachable(err) {
 		return runs, nil // what cannot be followed was told
 	}
 	return runs, err

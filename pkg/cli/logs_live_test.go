@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -129,7 +130,7 @@ func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
 		lines = strings.Split(strings.TrimSpace(out.String()), "\n")
 	}
 	cancel()
-	if code := <-done; code != exitInterrupted {
+	if code := <-done; code != failure.ExitInterrupted {
 		t.Errorf("ended with %d", code)
 	}
 	for _, name := range []string{"t000", "t001", "t002"} {

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -48,7 +49,7 @@ type merger struct {
 
 // merge makes a merger for the outputs of tasks.
 func (a *app) merge(tasks []ref) *merger {
-	_, tty := a.terminal(a.Out)
+	_, tty := a.Terminal(a.Out)
 	m := &merger{app: a, prefixed: len(tasks) > 1, clean: tty, out: a.Out}
 	for _, r := range tasks {
 		m.width = max(m.width, min(len(a.show(r)), mostPadding))
@@ -93,14 +94,14 @@ func (m *merger) lane(r task.Run) *lane {
 		if is && m.parts {
 			name += fmt.Sprintf("[%d]", index)
 		}
-		l.prefix = m.paint(colourOf(r), fmt.Sprintf("%-*s |", m.width, name)) + " "
+		l.prefix = m.Paint(colourOf(r), fmt.Sprintf("%-*s |", m.width, name)) + " "
 	}
 	return l
 }
 
 // colourOf is a task's colour, the same at any time.
-func colourOf(r task.Run) colour {
-	colours := []colour{"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"}
+func colourOf(r task.Run) output.Color {
+	colours := []output.Color{"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(r.Namespace + "/" + r.Task)) // never fails
 	return colours[h.Sum32()%uint32(len(colours))]
@@ -124,7 +125,7 @@ func (l *lane) add(p client.LogPiece) error {
 	switch {
 	case len(s.held) >= mostUnended:
 		s.flush()
-	case len(s.held) > 0 && l.m.output != asJSONL && !l.m.patient:
+	case len(s.held) > 0 && l.m.Format != output.FormatJSONL && !l.m.patient:
 		if l.timer == nil {
 			l.timer = time.AfterFunc(unendedFor, l.late)
 		} else {
@@ -203,7 +204,7 @@ func (s *strand) take(n int) {
 // write writes what a strand has printed at a time.
 func (m *merger) write(s *strand, at task.Time, text []byte) {
 	var out bytes.Buffer
-	if m.output == asJSONL {
+	if m.Format == output.FormatJSONL {
 		for line := range bytes.Lines(text) {
 			m.writeJSON(&out, s, at, line)
 		}
@@ -238,7 +239,7 @@ func (m *merger) write(s *strand, at task.Time, text []byte) {
 
 // timed reports whether the times of lines are wanted: to show, or to merge by.
 func (m *merger) timed() bool {
-	return m.timestamps || m.output == asJSONL || m.patient && (m.prefixed || m.parts)
+	return m.timestamps || m.Format == output.FormatJSONL || m.patient && (m.prefixed || m.parts)
 }
 
 // timed reports whether the times of its lines are wanted.
@@ -254,9 +255,9 @@ func (m *merger) stamp(at task.Time) string {
 		return ""
 	}
 	if at.IsZero() {
-		return m.paint(dim, fmt.Sprintf("%-*s", len(m.now().In(m.zone(readersZone)).Format(stampLayout)), "-")) + " "
+		return m.Paint(output.Dim, fmt.Sprintf("%-*s", len(m.Now().In(m.Zone(output.ReaderZone)).Format(stampLayout)), "-")) + " "
 	}
-	return m.paint(dim, at.In(m.zone(readersZone)).Format(stampLayout)) + " "
+	return m.Paint(output.Dim, at.In(m.Zone(output.ReaderZone)).Format(stampLayout)) + " "
 }
 
 func (m *merger) print(b []byte) {
@@ -272,7 +273,7 @@ func (m *merger) print(b []byte) {
 // write over the line before.
 func harmless(text []byte) []byte {
 	s := strings.ReplaceAll(string(text), "\r\n", "\n")
-	return []byte(printable(strings.ReplaceAll(s, "\r", "\n")))
+	return []byte(output.Sanitize(strings.ReplaceAll(s, "\r", "\n")))
 }
 
 // logLine is a line of output for programs.
@@ -296,13 +297,13 @@ func (m *merger) writeJSON(out *bytes.Buffer, s *strand, at task.Time, line []by
 	} else {
 		v.Base64 = text
 	}
-	b, err := compact(v)
+	b, err := output.CompactJSON(v)
 	if err != nil {
 		m.err = fmt.Errorf("write JSON: %w", err)
 		return
 	}
 	if m.clean {
-		b = harmlessJSON(b)
+		b = output.SanitizeJSON(b)
 	}
 	out.Write(append(b, '\n'))
 }
@@ -316,20 +317,20 @@ func (m *merger) endLine() {
 func (m *merger) tell(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.open != nil && m.clean && !m.quiet { // both may be one terminal
+	if m.open != nil && m.clean && !m.Quiet { // both may be one terminal
 		m.endLine()
 	}
-	m.note(format, args...)
+	m.Note(format, args...)
 }
 
 // announce is say between lines.
 func (m *merger) announce(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.open != nil && !m.quiet && m.human() {
+	if m.open != nil && !m.Quiet && m.ForPeople() {
 		m.endLine()
 	}
-	m.say(format, args...)
+	m.Say(format, args...)
 }
 
 // failed is why nothing more can be written; nil while it can.

@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -20,8 +21,8 @@ import (
 // merging makes a merger of two tasks that writes to out.
 func merging(out io.Writer, tty bool, output string, tasks ...string) (*merger, []*lane) {
 	a := newApp(IO{Out: out, Err: io.Discard, Env: func(string) string { return "" }})
-	a.output, a.color, a.ns = output, "never", "default"
-	a.terminal = func(stream any) (int, bool) { return 80, tty && stream == out }
+	a.Format, a.Color, a.NamespaceFlag = output, "never", "default"
+	a.Terminal = func(stream any) (int, bool) { return 80, tty && stream == out }
 	var refs []ref
 	for _, name := range tasks {
 		refs = append(refs, ref{"default", name})
@@ -39,7 +40,7 @@ func merging(out io.Writer, tty bool, output string, tasks ...string) (*merger, 
 func TestMerger_NeverTearsLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
-		_, lanes := merging(&out, false, asTable, "a", "b-long")
+		_, lanes := merging(&out, false, output.FormatTable, "a", "b-long")
 		wrote := make([]string, len(lanes))
 		for range rapid.IntRange(1, 40).Draw(t, "writes") {
 			i := rapid.IntRange(0, 1).Draw(t, "lane")
@@ -78,7 +79,7 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 func TestMerger_IsExactForOneTask(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
-		_, lanes := merging(&out, false, asTable, "a")
+		_, lanes := merging(&out, false, output.FormatTable, "a")
 		wrote := []byte{}
 		for _, b := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "writes") {
 			_, _ = lanes[0].Write(b)
@@ -96,7 +97,7 @@ func TestMerger_IsExactForOneTask(t *testing.T) {
 // A terminal gets nothing that it would obey.
 func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
 	var out bytes.Buffer
-	_, lanes := merging(&out, true, asTable, "a", "b")
+	_, lanes := merging(&out, true, output.FormatTable, "a", "b")
 	_, _ = lanes[0].Write([]byte("\x1b[2Jred\x07\r\n10%\r20%\rdone\n"))
 	_, _ = lanes[1].Write([]byte("é\xff\tx\n"))
 	want := "a | \uFFFD[2Jred\uFFFD\na | 10%\na | 20%\na | done\nb | é\uFFFD\tx\n"
@@ -110,7 +111,7 @@ func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
 func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		_, lanes := merging(&out, true, asTable, "a", "b")
+		_, lanes := merging(&out, true, output.FormatTable, "a", "b")
 		steps := []struct {
 			lane int
 			text string
@@ -140,7 +141,7 @@ func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		m, lanes := merging(&out, false, asTable, "a", "b")
+		m, lanes := merging(&out, false, output.FormatTable, "a", "b")
 		t0 := time.Now()
 		add := func(lane, ms int, text string) {
 			if err := lanes[lane].add(client.LogPiece{Time: task.At(t0.Add(time.Duration(ms) * time.Millisecond)), Text: []byte(text)}); err != nil {
@@ -194,7 +195,7 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 }
 
 func TestMerger_BoundsWhatItHolds(t *testing.T) {
-	_, lanes := merging(io.Discard, true, asTable, "a", "b")
+	_, lanes := merging(io.Discard, true, output.FormatTable, "a", "b")
 	block := bytes.Repeat([]byte("x"), 32<<10)
 	for range 100 { // 3 MB
 		_, _ = lanes[0].Write(block)
@@ -206,7 +207,7 @@ func TestMerger_BoundsWhatItHolds(t *testing.T) {
 
 func TestMerger_WritesLinesForPrograms(t *testing.T) {
 	var out bytes.Buffer
-	_, lanes := merging(&out, false, asJSONL, "a", "b")
+	_, lanes := merging(&out, false, output.FormatJSONL, "a", "b")
 	lanes[1].attempt = 2
 	_, _ = lanes[1].Write([]byte("one\n\"two\x1b"))
 	lanes[1].end()
@@ -225,7 +226,7 @@ func TestMerger_TellsThatNobodyReads(t *testing.T) {
 	}
 	_ = r.Close()
 	defer w.Close()
-	m, lanes := merging(w, false, asTable, "a", "b")
+	m, lanes := merging(w, false, output.FormatTable, "a", "b")
 	var wg sync.WaitGroup
 	for i, l := range lanes {
 		wg.Go(func() {
@@ -246,7 +247,7 @@ func TestMerger_ColoursAreStable(t *testing.T) {
 	if colourOf(r) != colourOf(task.Run{Namespace: "default", Task: "nightly-backup", ID: "another"}) {
 		t.Error("its colour changes from run to run")
 	}
-	used := map[colour]bool{}
+	used := map[output.Color]bool{}
 	for i := range 40 {
 		used[colourOf(task.Run{Namespace: "default", Task: fmt.Sprint("t", i)})] = true
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -44,7 +47,13 @@ func newApp(sys IO) *app {
 	if sys.Env == nil {
 		sys.Env = os.Getenv
 	}
-	return &app{IO: sys, now: time.Now, terminal: terminal}
+	return &app{
+		Printer:  output.Printer{Out: sys.Out, Err: sys.Err, Env: sys.Env, Now: time.Now, Terminal: output.TerminalWidth},
+		Resolver: settings.Resolver{Env: sys.Env},
+
+		In: sys.In, Env: sys.Env, Version: sys.Version,
+		CompleteWithin: sys.CompleteWithin, CompleteFor: sys.CompleteFor,
+	}
 }
 
 func (a *app) run(ctx context.Context, args []string, daemonCommands ...*cobra.Command) int {
@@ -53,11 +62,11 @@ func (a *app) run(ctx context.Context, args []string, daemonCommands ...*cobra.C
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil && ctx.Err() != nil {
-		err = interrupted(err)
+		err = failure.Interrupted(err)
 	}
-	var known *failure
+	var known *failure.Error
 	if err != nil && !a.parsed && !errors.As(err, &known) {
-		err = usage("%s", err) // cobra's, about the words themselves
+		err = failure.Usage("%s", err) // cobra's, about the words themselves
 	}
 	return a.report(err)
 }
@@ -141,9 +150,9 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 // a report, the others only talk.
 func daemonFormats(commands []*cobra.Command) {
 	for _, c := range commands {
-		formats := asTable
+		formats := output.FormatTable
 		if c.HasParent() && c.Parent().Name() == "bench" {
-			formats += "," + asJSON
+			formats += "," + output.FormatJSON
 		}
 		if c.Annotations[formatsKey] == "" {
 			if c.Annotations == nil {
@@ -161,7 +170,7 @@ func (a *app) plainText(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if c.Name() == "help" || c.Name() == "completion" {
 			for _, sub := range append(c.Commands(), c) {
-				only(sub, asTable)
+				only(sub, output.FormatTable)
 				withoutConfig(sub)
 			}
 		}
@@ -206,8 +215,8 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 	if near := task.Nearest(word, names); near != "" {
 		hint = "did you mean: " + cmd.CommandPath() + " " + near
 	}
-	return &failure{exit: exitUsage, problem: problem{Code: codeUsage, Hint: hint,
-		Message: "unknown command " + quote(word) + " for " + cmd.CommandPath()}}
+	return &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Hint: hint,
+		Message: "unknown command " + task.Quote(word) + " for " + cmd.CommandPath()}}
 }
 
 // wordsOf are the names and aliases of those commands within cmd that are wanted.
@@ -226,7 +235,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if f := badValue(err); f != nil {
 		return f
 	}
-	f := &failure{exit: exitUsage, problem: problem{Code: codeUsage, Message: err.Error(), Hint: "see " + cmd.CommandPath() + " --help"}}
+	f := &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: err.Error(), Hint: "see " + cmd.CommandPath() + " --help"}}
 	word, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !unknown {
 		return f
@@ -244,13 +253,13 @@ func flagError(cmd *cobra.Command, err error) error {
 
 // badValue says of a flag's value what is wrong with it, as everywhere else; nil
 // if something else is wrong.
-func badValue(err error) *failure {
+func badValue(err error) *failure.Error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
 		return nil
 	}
 	flag, value := bad.GetFlag(), bad.GetValue()
-	e := usage("--%s %s: %s", flag.Name, quote(value), bad.Unwrap())
+	e := failure.Usage("--%s %s: %s", flag.Name, task.Quote(value), bad.Unwrap())
 	var field *task.Error
 	switch kind := flag.Value.Type(); {
 	case errors.As(bad.Unwrap(), &field):
@@ -260,9 +269,9 @@ func badValue(err error) *failure {
 			e.Message = err.Error()
 		}
 	case kind == "int" || kind == "int64":
-		e.Message = fmt.Sprintf("--%s: %s is not a whole number", flag.Name, quote(value))
+		e.Message = fmt.Sprintf("--%s: %s is not a whole number", flag.Name, task.Quote(value))
 	case kind == "bool":
-		e.Message = fmt.Sprintf("--%s=%s: use true or false", flag.Name, quote(value))
+		e.Message = fmt.Sprintf("--%s=%s: use true or false", flag.Name, task.Quote(value))
 	}
 	return e
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -31,7 +33,7 @@ func TestMain_DoesWhatItsDaemonCommandsSay(t *testing.T) {
 	if got := code("agent"); got != 3 || errs.String() != "error: a daemon's\n" {
 		t.Errorf("%d, %q", got, errs.String())
 	}
-	if got := code("agent", "x"); got != exitUsage {
+	if got := code("agent", "x"); got != failure.ExitUsage {
 		t.Errorf("a word too much: %d, %q", got, errs.String())
 	}
 	if got := code("--help"); got != 0 || !strings.Contains(out.String(), "agent       Run a node") {
@@ -49,7 +51,7 @@ func TestMain_EndsWhenItIsInterrupted(t *testing.T) {
 	defer s.Close()
 	var out, errs bytes.Buffer
 	code := Main(ctx, []string{"task", "list", "--server", s.URL}, IO{Out: &out, Err: &errs, Env: func(string) string { return "" }})
-	if code != exitInterrupted || out.Len() > 0 {
+	if code != failure.ExitInterrupted || out.Len() > 0 {
 		t.Errorf("%d, %q, %q", code, out.String(), errs.String())
 	}
 }
@@ -119,7 +121,7 @@ func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
 	cancel()
 	select {
 	case code := <-done:
-		if code != exitInterrupted || out.Len() > 0 {
+		if code != failure.ExitInterrupted || out.Len() > 0 {
 			t.Errorf("%d, %q, %q", code, out.String(), errs.String())
 		}
 	case <-time.After(time.Minute):
@@ -140,14 +142,14 @@ func TestApply_SaysHowToGoOnWhenTheConnectionBreaks(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		lines.WriteString(`{"name": "` + name + `", "schedule": "@daily", "action": {"noop": {}}}` + "\n")
 	}
-	for format, want := range map[string]string{asTable: "created a", asJSON: `"name": "a"`} {
+	for format, want := range map[string]string{output.FormatTable: "created a", output.FormatJSON: `"name": "a"`} {
 		var out, errs bytes.Buffer
 		code := Main(t.Context(), []string{"apply", "-f", "-", "--server", s.URL, "-o", format},
 			IO{In: strings.NewReader(lines.String()), Out: &out, Err: &errs, Env: func(string) string { return "" }})
-		if code != exitUnavailable || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "in all") {
+		if code != failure.ExitUnavailable || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "in all") {
 			t.Errorf("%s: %d, %q", format, code, out.String())
 		}
-		if said := strings.Contains(errs.String(), "1 tasks were applied; the same command goes on from there"); said != (format == asTable) {
+		if said := strings.Contains(errs.String(), "1 tasks were applied; the same command goes on from there"); said != (format == output.FormatTable) {
 			t.Errorf("%s: %q", format, errs.String())
 		}
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // manCommand writes the manual pages. They are made of the same tree as --help: not
@@ -26,13 +30,13 @@ func manCommand(root *cobra.Command) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if dir == "" {
-				return usage("--dir: say where the pages go")
+				return failure.Usage("--dir: say where the pages go")
 			}
 			day := time.Now().UTC()
 			if s := os.Getenv("SOURCE_DATE_EPOCH"); s != "" {
 				n, err := strconv.ParseInt(s, 10, 64)
 				if err != nil {
-					return usage("SOURCE_DATE_EPOCH %s: is not a number of seconds", quote(s))
+					return failure.Usage("SOURCE_DATE_EPOCH %s: is not a number of seconds", task.Quote(s))
 				}
 				day = time.Unix(n, 0).UTC()
 			}
@@ -82,7 +86,7 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 		fmt.Fprintf(&p, ".B %s\n", roff(line))
 	}
 	heading("DESCRIPTION")
-	p.WriteString(roffText(first(cmd.Long, cmd.Short+".")))
+	p.WriteString(roffText(cmp.Or(cmd.Long, cmd.Short+".")))
 	if cmd.HasAvailableSubCommands() {
 		heading("COMMANDS")
 		for _, c := range cmd.Commands() {

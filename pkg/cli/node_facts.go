@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -14,7 +16,7 @@ func (a *app) factCells(f *task.Facts) []string {
 	cells := make([]string, len(factHeads))
 	for i, name := range []string{task.FactCPUs, task.FactLoad1, task.FactMemory, task.FactMemoryFree, task.FactDisk, task.FactDiskFree} {
 		if cells[i] = factWords(f, name); cells[i] == "" {
-			cells[i] = a.none()
+			cells[i] = a.NoValue()
 		}
 	}
 	return cells
@@ -26,7 +28,7 @@ func factWords(f *task.Facts, name string) string {
 	switch name {
 	case task.FactMemory, task.FactMemoryFree, task.FactDisk, task.FactDiskFree:
 		if known {
-			return size(int64(v))
+			return output.Bytes(int64(v))
 		}
 	case task.FactCPUs:
 		if known {
@@ -40,10 +42,10 @@ func factWords(f *task.Facts, name string) string {
 	return ""
 }
 
-func (a *app) describeFacts(d *details, f *task.Facts) {
-	d.field("CPUs", "%s", factWords(f, task.FactCPUs))
+func (a *app) describeFacts(d *output.Details, f *task.Facts) {
+	d.Field("CPUs", "%s", factWords(f, task.FactCPUs))
 	if one := factWords(f, task.FactLoad1); one != "" {
-		d.field("Load", "%s, %s, %s", one, factWords(f, task.FactLoad5), factWords(f, task.FactLoad15))
+		d.Field("Load", "%s, %s, %s", one, factWords(f, task.FactLoad5), factWords(f, task.FactLoad15))
 	}
 	free := func(name, of string) string {
 		if factWords(f, of) == "" {
@@ -51,17 +53,17 @@ func (a *app) describeFacts(d *details, f *task.Facts) {
 		}
 		return fmt.Sprintf("%s free of %s", factWords(f, name), factWords(f, of))
 	}
-	d.field("Memory", "%s", free(task.FactMemoryFree, task.FactMemory))
-	d.field("Disk", "%s", free(task.FactDiskFree, task.FactDisk))
+	d.Field("Memory", "%s", free(task.FactMemoryFree, task.FactMemory))
+	d.Field("Disk", "%s", free(task.FactDiskFree, task.FactDisk))
 }
 
 // placeWords are where a task's runs go.
 func placeWords(t task.Target) string {
-	words := first(t.Selector, "any node")
+	words := cmp.Or(t.Selector, "any node")
 	switch t.Strategy {
 	case task.StrategyAuto, "":
 	case task.StrategyHash:
-		words += ", by the hash of " + first(t.Key, "its name")
+		words += ", by the hash of " + cmp.Or(t.Key, "its name")
 	case task.StrategyFirst:
 		words += ", the first of " + strings.Join(t.Order, ", ")
 	default:

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -33,7 +36,7 @@ func (a *app) nodeDrain() *cobra.Command {
 	cmd.Flags().DurationVar(&limit, "within", limit, "give up waiting after this `DURATION`, with exit code 5")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if limit <= 0 {
-			return usage("--within %s: must be more than 0", limit)
+			return failure.Usage("--within %s: must be more than 0", limit)
 		}
 		return nil
 	}
@@ -133,9 +136,9 @@ func nodeNames(nodes []task.Node) []string {
 func nodesOf(ctx context.Context, c *client.Client, words []string, selector string) (names []string, broad bool, err error) {
 	switch {
 	case selector == "" && len(words) == 0:
-		return nil, false, usage("which node? name one, or several, or use -l")
+		return nil, false, failure.Usage("which node? name one, or several, or use -l")
 	case selector != "" && len(words) > 0:
-		return nil, false, usage("names and -l exclude each other")
+		return nil, false, failure.Usage("names and -l exclude each other")
 	}
 	wanted, err := task.ParseSelector(selector)
 	if err != nil {
@@ -164,7 +167,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 		for _, n := range all {
 			matches, err := path.Match(word, n.Name)
 			if err != nil {
-				return nil, false, usage("%s is not a pattern; use *, ? and [a-z]", quote(word))
+				return nil, false, failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(word))
 			}
 			if matches {
 				found++
@@ -172,7 +175,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 			}
 		}
 		if found == 0 {
-			return nil, false, notFound("no node matches %s", quote(word))
+			return nil, false, failure.NotFound("no node matches %s", task.Quote(word))
 		}
 	}
 	for _, n := range all {
@@ -197,29 +200,29 @@ func (a *app) awaitDrained(ctx context.Context, c *client.Client, drained []task
 				continue
 			}
 			if drained[i] = n; n.Shards+n.Running > 0 {
-				left = append(left, fmt.Sprintf("%s has %d shards, and runs %d", oneLine(n.Name), n.Shards, n.Running))
+				left = append(left, fmt.Sprintf("%s has %d shards, and runs %d", output.OneLine(n.Name), n.Shards, n.Running))
 			}
 		}
 		switch {
 		case ctx.Err() != nil:
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return &failure{exit: exitUnavailable, problem: problem{Code: client.CodeUnavailable,
-					Message: fmt.Sprintf("not drained within %s: %s", limit, first(told, "no node answers")),
+				return &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
+					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(told, "no node answers")),
 					Hint:    "they go on draining: look with carillon node list, or end it with carillon node resume"}}
 			}
-			a.note("the nodes go on draining; look with: carillon node list")
+			a.Note("the nodes go on draining; look with: carillon node list")
 			return ctx.Err()
 		case err != nil && !errors.Is(err, task.ErrUnavailable):
 			return err
 		case err == nil && len(left) == 0:
-			a.say("drained %s", strings.Join(names, " "))
+			a.Say("drained %s", strings.Join(names, " "))
 			return nil
 		}
-		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || a.now().Sub(since) > time.Second) {
-			told, since = words, a.now()
-			a.note("%s", words)
+		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || a.Now().Sub(since) > time.Second) {
+			told, since = words, a.Now()
+			a.Note("%s", words)
 			if !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Owns() }) {
-				a.note("no other node can take shards at present")
+				a.Note("no other node can take shards at present")
 			}
 		}
 		_ = pause(ctx, pollFirst*3)
@@ -243,8 +246,8 @@ func (a *app) clusterRecover() *cobra.Command {
 			}
 			if !a.yes {
 				ok, err := a.ask(cmd.Context(), "go on with what etcd holds now?", 1, false)
-				if f := new(failure); errors.As(err, &f) && f.exit == exitUsage {
-					return f.hinting("add --yes to go ahead") // there is no --dry-run
+				if f := new(failure.Error); errors.As(err, &f) && f.Exit == failure.ExitUsage {
+					return f.WithHint("add --yes to go ahead") // there is no --dry-run
 				}
 				if !ok {
 					return err
@@ -254,8 +257,8 @@ func (a *app) clusterRecover() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.say("the cluster is at epoch %d: its nodes begin anew within seconds", k.Epoch)
+			a.Say("the cluster is at epoch %d: its nodes begin anew within seconds", k.Epoch)
 			return emitChanged(a, []task.Cluster{k}, 1, func(k task.Cluster) string { return k.ID })
 		},
-	}, asTable, asWide, asJSON, asJSONL, asYAML)
+	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -69,10 +71,10 @@ func (a *app) tasks(ctx context.Context, c *client.Client, words []string, p pic
 	var out choice
 	broad := p.selector != ""
 	if !broad && len(words) == 0 {
-		return out, usage("which task? name one, or several, or use -l")
+		return out, failure.Usage("which task? name one, or several, or use -l")
 	}
 	if broad && len(words) > 0 {
-		return out, usage("names and -l exclude each other")
+		return out, failure.Usage("names and -l exclude each other")
 	}
 	if _, err := task.ParseSelector(p.selector); err != nil {
 		return out, task.Under("selector", err)
@@ -120,7 +122,7 @@ func (a *app) patterns(words []string) (namespace string, names []string, err er
 	}
 	for _, w := range words {
 		if _, err := path.Match(w, ""); isGlob(w) && (err != nil || strings.ContainsAny(w, ",")) {
-			return "", nil, usage("%s is not a pattern; use *, ? and [a-z]", quote(w))
+			return "", nil, failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(w))
 		} else if !isGlob(w) {
 			if _, err := a.ref(w); err != nil {
 				return "", nil, err
@@ -148,7 +150,7 @@ func (a *app) matching(word string, all []ref) ([]ref, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, notFound("no task matches %s", quote(word))
+		return nil, failure.NotFound("no task matches %s", task.Quote(word))
 	}
 	return found, nil
 }
@@ -179,7 +181,7 @@ func (a *app) approve(ctx context.Context, verb string, ch choice, p pick, sever
 // confirm is approve for things of any kind, by their names.
 func (a *app) confirm(ctx context.Context, verb, kind string, names []string, broad, dryRun, severe bool) (bool, error) {
 	if len(names) == 0 {
-		a.note("no %s matches; nothing done", kind)
+		a.Note("no %s matches; nothing done", kind)
 	}
 	if dryRun || len(names) == 0 {
 		return false, a.emitPlan(verb, kind, names)
@@ -190,7 +192,7 @@ func (a *app) confirm(ctx context.Context, verb, kind string, names []string, br
 	if !a.wantsJSON() {
 		a.preview(verb, names)
 	}
-	return a.ask(ctx, verb+" "+plural(int64(len(names)), kind)+"?", len(names), severe)
+	return a.ask(ctx, verb+" "+output.Plural(int64(len(names)), kind)+"?", len(names), severe)
 }
 
 // planned is what a dry run tells programs of one thing.
@@ -202,18 +204,18 @@ type planned struct {
 
 // emitPlan prints what a dry run found: a sentence for each thing, or a list.
 func (a *app) emitPlan(verb, kind string, names []string) error {
-	if a.human() {
+	if a.ForPeople() {
 		var b strings.Builder
 		for _, name := range names {
 			fmt.Fprintf(&b, "would %s %s\n", verb, name)
 		}
-		return a.print(b.String())
+		return a.Print(b.String())
 	}
 	plan := make([]planned, len(names))
 	for i, name := range names {
 		plan[i] = planned{verb, kind, name}
 	}
-	return emitList(a, plan, func(p planned) string { return p.Name }, nil)
+	return output.EmitList(&a.Printer, plan, func(p planned) string { return p.Name }, nil)
 }
 
 // present keeps those of named things that look finds; it tells of the others. So a
@@ -235,7 +237,7 @@ func (a *app) preview(verb string, names []string) {
 	const most = 20
 	for i, name := range names {
 		if i == most {
-			fmt.Fprintf(a.Err, a.plain("… and %d more\n"), len(names)-most)
+			fmt.Fprintf(a.Err, a.Plain("… and %d more\n"), len(names)-most)
 			return
 		}
 		fmt.Fprintf(a.Err, "%s %s\n", verb, name)
@@ -243,8 +245,8 @@ func (a *app) preview(verb string, names []string) {
 }
 
 func (a *app) ask(ctx context.Context, question string, n int, severe bool) (bool, error) {
-	if _, tty := a.terminal(a.In); !tty || a.noInput {
-		return false, &failure{exit: exitUsage, problem: problem{Code: codeConfirm,
+	if _, tty := a.Terminal(a.In); !tty || a.noInput {
+		return false, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeConfirm,
 			Message: strings.TrimSuffix(question, "?") + ": needs a yes, and nobody can be asked",
 			Hint:    "add --yes to go ahead, or --dry-run to see what it would be"}}
 	}
@@ -267,7 +269,7 @@ func (a *app) ask(ctx context.Context, question string, n int, severe bool) (boo
 	if answer == want || (!severe && answer == "yes") {
 		return true, nil
 	}
-	return false, &failure{exit: exitFailure, problem: problem{Code: codeConfirm, Message: "not done"}}
+	return false, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done"}}
 }
 
 // patiently reads what a person may take their time to type, or another program
@@ -315,7 +317,7 @@ func (a *app) missing(ctx context.Context, c *client.Client, r ref, err error) e
 			if d.Why != "" {
 				why = ": " + d.Why
 			}
-			f.Hint = oneLine("it was deleted " + strings.Replace(a.gone(d.At, ""), "now", "just now", 1) + by + why)
+			f.Hint = output.OneLine("it was deleted " + strings.Replace(a.PastTime(d.At, ""), "now", "just now", 1) + by + why)
 		}
 		return f
 	}

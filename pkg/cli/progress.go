@@ -38,8 +38,8 @@ func (a *app) tell(total int) teller { return a.telling("applied", total) }
 
 // telling is tell of a work that is called so when it is done.
 func (a *app) telling(past string, total int) teller {
-	now := a.now()
-	_, tty := a.terminal(a.Err)
+	now := a.Now()
+	_, tty := a.Terminal(a.Err)
 	t := teller{app: a, past: past, total: total, tty: tty && a.Env("TERM") != "dumb", begun: now, last: now}
 	t.track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
 	t.track.Start() // its rate counts from here, not from when the bar shows
@@ -50,10 +50,10 @@ func (t *teller) many() bool { return t.total > few }
 
 // step says how many are done, and how many of them failed.
 func (t *teller) step(done, failed int) {
-	if t.app == nil || t.app.quiet || !t.app.human() {
+	if t.app == nil || t.app.Quiet || !t.app.ForPeople() {
 		return
 	}
-	now := t.app.now()
+	now := t.app.Now()
 	switch {
 	case t.bar != nil:
 		t.track.SetValue(int64(done + failed))
@@ -65,7 +65,7 @@ func (t *teller) step(done, failed int) {
 		if t.total > 0 {
 			of = fmt.Sprintf(" of %d", t.total)
 		}
-		t.app.note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
+		t.app.Note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
 	}
 }
 
@@ -73,7 +73,7 @@ func (t *teller) step(done, failed int) {
 func (t *teller) show() {
 	t.bar, t.over = progress.NewWriter(), make(chan struct{})
 	style := progress.StyleBlocks
-	if t.app.ascii {
+	if t.app.ASCII {
 		style = progress.StyleDefault
 	}
 	style.Colors = progress.StyleColors{}
@@ -113,9 +113,9 @@ func (t *teller) report(a *app, err error) int {
 	}
 	var b bytes.Buffer
 	above := *a
-	above.color = "never"
-	if a.colourful(a.Err) {
-		above.color = "always"
+	above.Color = "never"
+	if a.UsesColor(a.Err) {
+		above.Color = "always"
 	}
 	above.Err = &b
 	exit := above.report(err)
@@ -126,7 +126,7 @@ func (t *teller) report(a *app, err error) int {
 
 func (t *teller) print(a *app, words string) {
 	if t.bar == nil {
-		a.note("%s", words)
+		a.Note("%s", words)
 		return
 	}
 	t.bar.Log("%s", words)

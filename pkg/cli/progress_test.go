@@ -7,14 +7,17 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 )
 
 // telling is a desk whose clock a test moves.
 func telling(tty bool) (*desk, func(time.Duration)) {
 	d := newDesk("")
-	d.terminal = func(any) (int, bool) { return 80, tty }
+	d.Terminal = func(any) (int, bool) { return 80, tty }
 	now := time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC)
-	d.now = func() time.Time { return now }
+	d.Now = func() time.Time { return now }
 	return d, func(by time.Duration) { now = now.Add(by) }
 }
 
@@ -56,7 +59,7 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	for end := time.Now().Add(time.Minute); !strings.Contains(errs.String(), "401") && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if code := w.report(d.app, errors.New("above the bar")); code != exitFailure {
+	if code := w.report(d.app, errors.New("above the bar")); code != failure.ExitFailure {
 		t.Errorf("exit code %d", code)
 	}
 	w.end()
@@ -90,7 +93,7 @@ func TestProgress_IsALineNowAndThenElsewhere(t *testing.T) {
 
 func TestProgress_IsNotForPrograms(t *testing.T) {
 	for what, set := range map[string]func(*desk){
-		"-o json": func(d *desk) { d.output = asJSON }, "-q": func(d *desk) { d.quiet = true }, "TERM=dumb": func(d *desk) { d.env["TERM"] = "dumb" },
+		"-o json": func(d *desk) { d.Format = output.FormatJSON }, "-q": func(d *desk) { d.Quiet = true }, "TERM=dumb": func(d *desk) { d.env["TERM"] = "dumb" },
 	} {
 		d, pass := telling(true)
 		set(d)

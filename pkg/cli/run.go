@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -43,7 +46,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 func (f *runFlags) filter(a *app, zone *time.Location) (client.RunFilter, error) {
 	out := client.RunFilter{Limit: f.limit}
 	if f.limit < 0 {
-		return out, usage("--limit %d: must not be negative", f.limit)
+		return out, failure.Usage("--limit %d: must not be negative", f.limit)
 	}
 	var err error
 	if out.States, err = readStates(f.states, task.States()); err != nil {
@@ -56,7 +59,7 @@ func (f *runFlags) filter(a *app, zone *time.Location) (client.RunFilter, error)
 		return out, err
 	}
 	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
-		return out, usage("--until %s: is not after --since %s", quote(f.until), quote(f.since))
+		return out, failure.Usage("--until %s: is not after --since %s", task.Quote(f.until), task.Quote(f.since))
 	}
 	return out, nil
 }
@@ -64,11 +67,11 @@ func (f *runFlags) filter(a *app, zone *time.Location) (client.RunFilter, error)
 // ago reads a time that has passed, or how long ago it was; zero if there is none.
 func (a *app) ago(flag, text string, zone *time.Location) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return a.now().Add(-d), nil
+		return a.Now().Add(-d), nil
 	}
 	t, err := readFrom(text, zone)
 	if err != nil {
-		return t, usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, quote(text))
+		return t, failure.Usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, task.Quote(text))
 	}
 	return t, nil
 }
@@ -116,18 +119,18 @@ func (a *app) runList() *cobra.Command {
 
 func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 	ctx := cmd.Context()
-	f, err := l.filter(a, a.zone(readersZone))
+	f, err := l.filter(a, a.Zone(output.ReaderZone))
 	switch {
 	case err != nil:
 		return err
 	case len(words) > 0 && l.task != "":
-		return usage("names and --task exclude each other")
+		return failure.Usage("names and --task exclude each other")
 	case l.selector != "" && (len(words) > 0 || l.task != ""):
-		return usage("names and -l exclude each other")
+		return failure.Usage("names and -l exclude each other")
 	case l.watch && (l.dead || len(words) > 1):
-		return usage("--watch is for the runs of one task, or of all, and not for --dead")
+		return failure.Usage("--watch is for the runs of one task, or of all, and not for --dead")
 	case l.parts && l.dead:
-		return usage("--parts and --dead exclude each other: a run is dead, not its parts")
+		return failure.Usage("--parts and --dead exclude each other: a run is dead, not its parts")
 	case l.task != "":
 		words = []string{l.task}
 	}
@@ -135,7 +138,7 @@ func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 		return task.Under("selector", err)
 	}
 	f.Namespace, f.Node, f.Parts, f.Dead, f.Selector = a.scope(), l.node, l.parts, l.dead, l.selector
-	f.Progress = !l.dead && (a.output == asWide || len(a.columns) > 0 && a.wants("PROGRESS"))
+	f.Progress = !l.dead && (a.Format == output.FormatWide || len(a.Columns) > 0 && a.WantsColumn("PROGRESS"))
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -158,10 +161,10 @@ func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 	if err != nil {
 		return err
 	}
-	return emitList(a, runs, runName, func(wide bool) *grid {
+	return output.EmitList(&a.Printer, runs, runName, func(wide bool) *output.Table {
 		g := a.runGrid(runs, true, wide, z)
-		if g.empty = "no runs" + a.inScope(); l.dead {
-			g.empty = "no dead runs" + a.inScope()
+		if g.Empty = "no runs" + a.inScope(); l.dead {
+			g.Empty = "no dead runs" + a.inScope()
 		}
 		return g
 	})
@@ -209,8 +212,8 @@ func (z zones) of(r task.Run) string {
 // zonesOf is the zones for a list of runs of many tasks: each its own only if
 // that is asked for, for it means to read all tasks; else one, the reader's.
 func (a *app) zonesOf(cmd *cobra.Command, c *client.Client, namespace string) (zones, error) {
-	if !a.human() || a.timeMode != timeTask {
-		return zones{"": readersZone}, nil
+	if !a.ForPeople() || a.TimeMode != output.TimeTask {
+		return zones{"": output.ReaderZone}, nil
 	}
 	z := zones{}
 	for t, err := range c.All(cmd.Context(), client.ListOptions{Namespace: namespace}) {
@@ -222,17 +225,17 @@ func (a *app) zonesOf(cmd *cobra.Command, c *client.Client, namespace string) (z
 	return z, nil
 }
 
-func (a *app) runGrid(runs []task.Run, many, wide bool, z zones) *grid {
-	g := &grid{}
+func (a *app) runGrid(runs []task.Run, many, wide bool, z zones) *output.Table {
+	g := &output.Table{}
 	if a.allNamespaces && many {
-		g.heads = append(g.heads, "NAMESPACE")
+		g.Headers = append(g.Headers, "NAMESPACE")
 	}
 	if many {
-		g.heads = append(g.heads, "TASK")
+		g.Headers = append(g.Headers, "TASK")
 	}
-	g.heads = append(g.heads, "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK")
+	g.Headers = append(g.Headers, "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK")
 	if wide {
-		g.heads = append(g.heads, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
+		g.Headers = append(g.Headers, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
 	}
 	for _, r := range runs {
 		var row []string
@@ -242,11 +245,11 @@ func (a *app) runGrid(runs []task.Run, many, wide bool, z zones) *grid {
 		if many {
 			row = append(row, r.Task)
 		}
-		row = append(row, r.ID, a.tickWords(r, z.of(r)), a.result(r), first(oneLine(r.Node), a.none()), a.lateWords(r), a.tookWords(r))
+		row = append(row, r.ID, a.tickWords(r, z.of(r)), a.result(r), cmp.Or(output.OneLine(r.Node), a.NoValue()), a.lateWords(r), a.tookWords(r))
 		if wide {
-			row = append(row, a.progressCell(r), r.Trigger, fmt.Sprint(r.Attempt), first(r.Owner, a.none()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), oneLine(r.Message))
+			row = append(row, a.progressCell(r), r.Trigger, fmt.Sprint(r.Attempt), cmp.Or(r.Owner, a.NoValue()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), output.OneLine(r.Message))
 		}
-		g.add(row...)
+		g.AddRow(row...)
 	}
 	return g
 }
@@ -258,7 +261,7 @@ func (a *app) tickWords(r task.Run, timezone string) string {
 		return words + " (manual)"
 	}
 	if r.Count > 1 && !r.Last.IsZero() {
-		words += a.plain(" … ") + a.tickTime(r.Last, timezone)
+		words += a.Plain(" … ") + a.tickTime(r.Last, timezone)
 	}
 	return words
 }
@@ -266,33 +269,33 @@ func (a *app) tickWords(r task.Run, timezone string) string {
 // tickTime is like coming, for the past: the weekday alone says enough only of
 // the last few days.
 func (a *app) tickTime(t task.Time, timezone string) string {
-	if d := a.now().Sub(t.Time); a.timeMode == timeRelative && d >= 0 && d < 6*24*time.Hour {
-		local := t.In(a.zone(timezone))
-		return local.Format("Mon ") + clock(local)
+	if d := a.Now().Sub(t.Time); a.TimeMode == output.TimeRelative && d >= 0 && d < 6*24*time.Hour {
+		local := t.In(a.Zone(timezone))
+		return local.Format("Mon ") + output.ClockTime(local)
 	}
-	return a.coming(t, timezone)
+	return a.FutureTime(t, timezone)
 }
 
 func (a *app) lateWords(r task.Run) string {
 	if r.LatenessMS == nil {
-		return a.none()
+		return a.NoValue()
 	}
-	return span(time.Duration(*r.LatenessMS) * time.Millisecond)
+	return output.Duration(time.Duration(*r.LatenessMS) * time.Millisecond)
 }
 
 func (a *app) tookWords(r task.Run) string {
-	if d := took(r, a.now()); d >= 0 {
-		return span(d)
+	if d := took(r, a.Now()); d >= 0 {
+		return output.Duration(d)
 	}
-	return a.none()
+	return a.NoValue()
 }
 
 // result is how a run stands, in a word or three, with its symbol.
-func (a *app) result(r task.Run) string { return a.symbol(r.State, a.bareResult(r)) }
+func (a *app) result(r task.Run) string { return a.StateText(r.State, a.bareResult(r)) }
 
 func (a *app) bareResult(r task.Run) string {
-	words := oneLine(strings.ReplaceAll(string(r.State), "_", " "))
-	why := oneLine(strings.ReplaceAll(r.Reason, "_", " "))
+	words := output.OneLine(strings.ReplaceAll(string(r.State), "_", " "))
+	why := output.OneLine(strings.ReplaceAll(r.Reason, "_", " "))
 	switch {
 	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever it made of the signal
 		words = why
@@ -305,13 +308,13 @@ func (a *app) bareResult(r task.Run) string {
 	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy}, r.Reason):
 		words = fmt.Sprintf("not started (%s)", why)
 	case r.State == task.Failed && r.Signal != "":
-		words = "signal " + oneLine(r.Signal)
+		words = "signal " + output.OneLine(r.Signal)
 	case r.State == task.Failed && r.ExitCode != nil:
 		words = fmt.Sprintf("exit %d", *r.ExitCode)
 	case r.State == task.Failed && r.Reason == task.ReasonStart:
 		words = "could not start"
 	case r.State == task.Paused:
-		words += " (" + span(r.PausedFor(a.now())) + ")"
+		words += " (" + output.Duration(r.PausedFor(a.Now())) + ")"
 	case r.State == task.Dispatched && r.PausedBy != "":
 		words += " (held)"
 	case r.State == task.Running && r.PausedBy != "":
@@ -331,7 +334,7 @@ func (a *app) bareResult(r task.Run) string {
 	if r.Attempt > 1 {
 		words += fmt.Sprintf(", attempt %d", r.Attempt)
 	}
-	if a.ascii {
+	if a.ASCII {
 		words = strings.ReplaceAll(words, "×", "x")
 	}
 	return words

@@ -38,7 +38,7 @@ func (a *app) findDead(ctx context.Context, c *client.Client, word string) (task
 	if len(found) == 0 {
 		return a.findRun(ctx, c, word)
 	}
-	return a.only(found, "dead run "+quote(w.id))
+	return a.only(found, "dead run "+task.Quote(w.id))
 }
 
 // noteHeld says what keeps a run that was just queued from starting, or does not.
@@ -48,10 +48,10 @@ func (a *app) noteHeld(r ref, t client.Triggered) {
 		if z.Namespace != "" {
 			what = "namespace " + z.Namespace
 		}
-		a.note("%s is frozen, %s; the run waits for the end of that", what, a.freezeWords(*z))
+		a.Note("%s is frozen, %s; the run waits for the end of that", what, a.freezeWords(*z))
 		return
 	}
 	if t.Paused {
-		a.note("%s is paused; this run starts all the same", a.show(r))
+		a.Note("%s is paused; this run starts all the same", a.show(r))
 	}
 }

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -42,7 +44,7 @@ func (a *app) runGet() *cobra.Command {
 			return err
 		}
 		zone := ""
-		if a.human() {
+		if a.ForPeople() {
 			if t, err := c.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
 				zone = t.Timezone // else the task is gone, and UTC will do
 			}
@@ -50,75 +52,75 @@ func (a *app) runGet() *cobra.Command {
 		if watch {
 			return a.watchRun(cmd.Context(), c, r, zone)
 		}
-		return emitOne(a, r, r.ID, func(d *details) { a.describeRun(d, r, zone) })
+		return output.EmitOne(&a.Printer, r, r.ID, func(d *output.Details) { a.describeRun(d, r, zone) })
 	}
 	return cmd
 }
 
-func (a *app) describeRun(d *details, r task.Run, zone string) {
+func (a *app) describeRun(d *output.Details, r task.Run, zone string) {
 	at := func(t task.Time) string {
 		if t.IsZero() {
 			return ""
 		}
-		words := exact(t.In(a.zone(zone)))
-		if a.timeMode == timeRelative {
-			words += " (" + a.gone(t, zone) + ")"
+		words := output.ExactTime(t.In(a.Zone(zone)))
+		if a.TimeMode == output.TimeRelative {
+			words += " (" + a.PastTime(t, zone) + ")"
 		}
 		return words
 	}
-	d.field("Run", "%s", r.ID)
-	d.field("Task", "%s", a.named(r.Namespace, r.Task))
-	d.painted("Result", a.result(r))
-	d.field("Reason", "%s", strings.ReplaceAll(r.Reason, "_", " "))
-	d.field("Message", "%s", r.Message)
-	d.field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
-	d.field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
-	d.field("Asked for by", "%s", r.CreatedBy)
-	d.field("With env", "%s", strings.Join(r.EnvNames, ", "))
-	d.field("Tick", "%s", at(r.ScheduledTime))
+	d.Field("Run", "%s", r.ID)
+	d.Field("Task", "%s", a.named(r.Namespace, r.Task))
+	d.StyledField("Result", a.result(r))
+	d.Field("Reason", "%s", strings.ReplaceAll(r.Reason, "_", " "))
+	d.Field("Message", "%s", r.Message)
+	d.Field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
+	d.Field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
+	d.Field("Asked for by", "%s", r.CreatedBy)
+	d.Field("With env", "%s", strings.Join(r.EnvNames, ", "))
+	d.Field("Tick", "%s", at(r.ScheduledTime))
 	if r.Count > 1 {
-		d.field("Last tick", "%s", at(r.Last))
+		d.Field("Last tick", "%s", at(r.Last))
 	}
-	d.field("Not before", "%s", at(r.NotBefore))
-	d.field("Dispatched", "%s", at(r.DispatchedAt))
-	d.field("Started", "%s", at(r.StartedAt))
-	d.field("Ended", "%s", at(r.EndedAt))
+	d.Field("Not before", "%s", at(r.NotBefore))
+	d.Field("Dispatched", "%s", at(r.DispatchedAt))
+	d.Field("Started", "%s", at(r.StartedAt))
+	d.Field("Ended", "%s", at(r.EndedAt))
 	if r.LatenessMS != nil {
-		d.field("Late", "%s", a.lateWords(r))
+		d.Field("Late", "%s", a.lateWords(r))
 	}
-	if took(r, a.now()) >= 0 {
-		d.field("Took", "%s", a.tookWords(r))
+	if took(r, a.Now()) >= 0 {
+		d.Field("Took", "%s", a.tookWords(r))
 	}
-	d.painted("Progress", a.progressLine(r))
-	d.field("Paused", "%s", a.pauseWords(r, at))
-	d.field("Used", "%s", usedWords(r.Usage))
-	d.field("Node", "%s", r.Node)
+	d.StyledField("Progress", a.progressLine(r))
+	d.Field("Paused", "%s", a.pauseWords(r, at))
+	d.Field("Used", "%s", usedWords(r.Usage))
+	d.Field("Node", "%s", r.Node)
 	if r.Attempt > 0 && r.Fan == nil { // its parts have attempts
-		d.field("Attempt", "%d, token %d", r.Attempt, r.Token)
+		d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
 	}
-	d.field("Decided by", "%s", deciderWords(r))
-	d.field("Cancelled by", "%s", r.CancelledBy)
-	d.field("In place of", "%s", r.RetryOf)
-	d.field("Checkpoint", "%s", cut(oneLine(r.Checkpoint), 200))
+	d.Field("Decided by", "%s", deciderWords(r))
+	d.Field("Cancelled by", "%s", r.CancelledBy)
+	d.Field("In place of", "%s", r.RetryOf)
+	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
 	if r.BadLines > 0 {
-		d.field("Bad lines", "%d in CARILLON_TALK", r.BadLines)
+		d.Field("Bad lines", "%d in CARILLON_TALK", r.BadLines)
 	}
 	if len(r.Attempts) > 0 {
-		g := &grid{heads: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
+		g := &output.Table{Headers: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
 		for _, t := range r.Attempts {
 			past := task.Run{State: t.State, Reason: t.Reason, ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, EndedAt: t.EndedAt}
-			g.add(fmt.Sprintf("attempt %d", t.Attempt), a.result(past), first(oneLine(t.Node), a.none()), at(t.StartedAt), a.tookWords(past))
+			g.AddRow(fmt.Sprintf("attempt %d", t.Attempt), a.result(past), cmp.Or(output.OneLine(t.Node), a.NoValue()), at(t.StartedAt), a.tookWords(past))
 		}
-		d.section("Attempts before", a.bare(g))
+		d.Section("Attempts before", a.bare(g))
 	}
 	a.describeTalk(d, r)
 	a.describeParts(d, r, at)
 	if r.OutputTail != "" {
 		title := "Output"
 		if r.Truncated || int64(len(r.OutputTail)) < r.OutputBytes {
-			title = fmt.Sprintf("Output, the end of %s", size(r.OutputBytes))
+			title = fmt.Sprintf("Output, the end of %s", output.Bytes(r.OutputBytes))
 		}
-		d.section(title, printable(r.OutputTail))
+		d.Section(title, output.Sanitize(r.OutputTail))
 	}
 }
 
@@ -130,10 +132,10 @@ func usedWords(u task.Usage) string {
 			words = append(words, fmt.Sprintf(format, text))
 		}
 	}
-	add(u.CPUMS, "%s CPU", span(time.Duration(u.CPUMS)*time.Millisecond))
-	add(u.MemoryPeak, "%s memory", size(u.MemoryPeak))
-	add(u.IORead, "%s read", size(u.IORead))
-	add(u.IOWritten, "%s written", size(u.IOWritten))
+	add(u.CPUMS, "%s CPU", output.Duration(time.Duration(u.CPUMS)*time.Millisecond))
+	add(u.MemoryPeak, "%s memory", output.Bytes(u.MemoryPeak))
+	add(u.IORead, "%s read", output.Bytes(u.IORead))
+	add(u.IOWritten, "%s written", output.Bytes(u.IOWritten))
 	return strings.Join(words, ", ")
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -126,11 +127,11 @@ func (a *app) chosenRuns(ctx context.Context, c *client.Client, words []string, 
 	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !isGlob(w) })
 	switch {
 	case p.selector != "" && (p.all || len(words) > 0), p.all && len(words) > 0:
-		return nil, false, usage("names, -l and --all exclude each other")
+		return nil, false, failure.Usage("names, -l and --all exclude each other")
 	case len(states) > 0 && len(globs) < len(words):
-		return nil, false, usage("--state is for those that globs, -l and --all find")
+		return nil, false, failure.Usage("--state is for those that globs, -l and --all find")
 	case !broad && len(words) == 0:
-		return nil, false, usage("which run? name one, or several, or use -l, --state or --all")
+		return nil, false, failure.Usage("which run? name one, or several, or use -l, --state or --all")
 	}
 	for _, word := range words {
 		if !isGlob(word) {
@@ -176,7 +177,7 @@ func readStates(names []string, known []task.State) ([]task.State, error) {
 	for _, name := range names {
 		s := task.State(strings.TrimSpace(name))
 		if !slices.Contains(known, s) {
-			e := usage("--state %s: use %s", quote(name), strings.Join(stateNames(known), ", "))
+			e := failure.Usage("--state %s: use %s", task.Quote(name), strings.Join(stateNames(known), ", "))
 			if near := task.Nearest(name, stateNames(known)); near != "" {
 				e.Hint = "did you mean: --state " + near
 			}

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -27,7 +29,7 @@ func partWords(r task.Run) string {
 }
 
 // describeParts adds a table of a run's parts.
-func (a *app) describeParts(d *details, r task.Run, at func(task.Time) string) {
+func (a *app) describeParts(d *output.Details, r task.Run, at func(task.Time) string) {
 	f := r.Fan
 	if f == nil {
 		return
@@ -40,19 +42,19 @@ func (a *app) describeParts(d *details, r task.Run, at func(task.Time) string) {
 	if f.Kept > 0 {
 		need += fmt.Sprintf(", %d had before", f.Kept)
 	}
-	d.field("Parts", "%d: %d ended, %s", f.Count, f.Ended, need)
+	d.Field("Parts", "%d: %d ended, %s", f.Count, f.Ended, need)
 	if f.Cancel != "" && !r.State.Final() {
-		d.field("Ending", "%s", strings.ReplaceAll(f.Cancel, "_", " "))
+		d.Field("Ending", "%s", strings.ReplaceAll(f.Cancel, "_", " "))
 	}
 	if len(f.Parts) == 0 {
 		return
 	}
-	g := &grid{heads: []string{"PART", "RESULT", "NODE", "STARTED", "TOOK", "MESSAGE"}}
+	g := &output.Table{Headers: []string{"PART", "RESULT", "NODE", "STARTED", "TOOK", "MESSAGE"}}
 	for _, p := range f.Parts {
 		part := r.OfPart(p)
-		g.add(fmt.Sprintf("%d", p.Index), a.result(part), first(p.Node, a.none()), first(at(p.StartedAt), a.none()), a.tookWords(part), cut(oneLine(p.Message), 80))
+		g.AddRow(fmt.Sprintf("%d", p.Index), a.result(part), cmp.Or(p.Node, a.NoValue()), cmp.Or(at(p.StartedAt), a.NoValue()), a.tookWords(part), output.Truncate(output.OneLine(p.Message), 80))
 	}
-	d.section("Parts", a.bare(g))
+	d.Section("Parts", a.bare(g))
 }
 
 // withParts has the parts of runs in the place of those that have some: only they

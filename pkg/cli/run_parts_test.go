@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -12,7 +13,7 @@ func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 	r := task.Run{ID: "20261120T220000.000Z-k3f9", Namespace: "default", Task: "index", State: task.Running, Attempt: 1,
 		Fan: &task.Fan{Count: 3, Need: 1, Ended: 1, Succeeded: 1}}
 	d := newDesk("")
-	if err := emitOne(d.app, r, r.ID, func(w *details) { d.describeRun(w, r, "") }); err != nil {
+	if err := output.EmitOne(&d.app.Printer, r, r.ID, func(w *output.Details) { d.describeRun(w, r, "") }); err != nil {
 		t.Fatal(err)
 	}
 	text := d.out.String()

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -45,7 +47,7 @@ func (a *app) runPause() *cobra.Command {
 			case r.State.Final(), !r.State.Active():
 				return r, fmt.Sprintf("%s had ended before it could be paused: %s", r.ID, r.State), nil
 			case r.PausedBy == "":
-				return r, "", fmt.Errorf("run %s: %s", r.ID, first(r.Message, "somebody has resumed it meanwhile"))
+				return r, "", fmt.Errorf("run %s: %s", r.ID, cmp.Or(r.Message, "somebody has resumed it meanwhile"))
 			}
 			return r, fmt.Sprintf("asked %s to stand still; %s tells when it does", r.ID, "carillon run get "+r.ID), nil
 		}, runName)
@@ -104,10 +106,10 @@ func turned(ctx context.Context, c *client.Client, r task.Run, is func(task.Run)
 
 // pauseWords say how long a run stood still, and since when it does.
 func (a *app) pauseWords(r task.Run, at func(task.Time) string) string {
-	sum := span(r.PausedFor(a.now()))
+	sum := output.Duration(r.PausedFor(a.Now()))
 	switch {
 	case r.State == task.Paused:
-		return fmt.Sprintf("since %s by %s; %s in all", at(r.PausedAt), first(r.PausedBy, "somebody"), sum)
+		return fmt.Sprintf("since %s by %s; %s in all", at(r.PausedAt), cmp.Or(r.PausedBy, "somebody"), sum)
 	case r.PausedBy != "" && r.State == task.Dispatched && r.StartedAt.IsZero():
 		return "asked for by " + r.PausedBy + ": until it is resumed it does not start"
 	case r.PausedBy != "":

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -70,7 +71,7 @@ func goingWords(parts []task.Part) string {
 			word += " on " + p.Node
 		}
 		if p.Message != "" {
-			word += fmt.Sprintf(" (%s)", oneLine(p.Message))
+			word += fmt.Sprintf(" (%s)", output.OneLine(p.Message))
 		}
 		words = append(words, word)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -29,13 +30,13 @@ func percentWords(p *task.Progress) string {
 func (a *app) progressCell(r task.Run) string {
 	switch p := r.Progress; {
 	case p == nil || p.Percent == nil && p.Silent == "":
-		return a.none()
+		return a.NoValue()
 	case p.Silent != "":
 		return "unknown"
 	case p.Text == "":
 		return percentWords(p)
 	default:
-		return percentWords(p) + " " + oneLine(p.Text)
+		return percentWords(p) + " " + output.OneLine(p.Text)
 	}
 }
 
@@ -46,43 +47,35 @@ func (a *app) progressLine(r task.Run) string {
 	case p == nil || p.Percent == nil && p.Silent == "":
 		return ""
 	case p.Silent != "":
-		return "unknown: " + oneLine(p.Silent)
+		return "unknown: " + output.OneLine(p.Silent)
 	}
 	full, empty := "█", "░"
-	if a.ascii {
+	if a.ASCII {
 		full, empty = "#", "."
 	}
 	n := int(min(max(*p.Percent, 0), 100) / 100 * barLength)
-	words := a.paint(cyan, strings.Repeat(full, n)+strings.Repeat(empty, barLength-n)) + " " + a.progressCell(r)
-	if old := a.now().Sub(p.At.Time); old > time.Minute {
-		words += " (said " + span(old) + " ago)"
+	words := a.Paint(output.Cyan, strings.Repeat(full, n)+strings.Repeat(empty, barLength-n)) + " " + a.progressCell(r)
+	if old := a.Now().Sub(p.At.Time); old > time.Minute {
+		words += " (said " + output.Duration(old) + " ago)"
 	}
 	return words
 }
 
 // describeTalk shows what a run has said of itself.
-func (a *app) describeTalk(d *details, r task.Run) {
+func (a *app) describeTalk(d *output.Details, r task.Run) {
 	if len(r.Results) > 0 {
-		g := &grid{heads: []string{"NAME", "VALUE"}}
+		g := &output.Table{Headers: []string{"NAME", "VALUE"}}
 		for _, name := range slices.Sorted(maps.Keys(r.Results)) {
-			g.add(oneLine(name), cut(oneLine(r.Results[name]), 200))
+			g.AddRow(output.OneLine(name), output.Truncate(output.OneLine(r.Results[name]), 200))
 		}
-		d.section("Results", a.bare(g))
+		d.Section("Results", a.bare(g))
 	}
-}
-
-// cut is the beginning of a text.
-func cut(s string, most int) string {
-	if list := []rune(s); len(list) > most {
-		return string(list[:most]) + "…"
-	}
-	return s
 }
 
 // tellProgress tells how far runs are that are waited for, until ctx ends: a line when
 // that has changed.
 func (a *app) tellProgress(ctx context.Context, c *client.Client, m *merger, runs []task.Run) {
-	if !a.human() || a.quiet || len(runs) > progressMost {
+	if !a.ForPeople() || a.Quiet || len(runs) > progressMost {
 		return
 	}
 	told := make([]string, len(runs))

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -60,7 +62,7 @@ func parseRunWord(word string) (runWord, error) {
 }
 
 func badRunWord(word string) error {
-	return usage("%s does not name a run", quote(word)).hinting("write TASK, TASK@-1, TASK@02:30, TASK@2026-03-29T02:30 or an id")
+	return failure.Usage("%s does not name a run", task.Quote(word)).WithHint("write TASK, TASK@-1, TASK@02:30, TASK@2026-03-29T02:30 or an id")
 }
 
 // A tickForm is a way to write a tick. Layout is what a run's tick is written
@@ -83,7 +85,7 @@ func parseTick(s string) (tickForm, error) {
 			return f, nil
 		}
 	}
-	return tickForm{}, fmt.Errorf("%s is no tick", quote(s))
+	return tickForm{}, fmt.Errorf("%s is no tick", task.Quote(s))
 }
 
 // matches reports whether a run's tick is the one that was typed.
@@ -163,7 +165,7 @@ func (a *app) runByID(ctx context.Context, c *client.Client, namespace, id strin
 			found = append(found, r)
 		}
 	}
-	return a.only(found, "run "+quote(id))
+	return a.only(found, "run "+task.Quote(id))
 }
 
 // nthRun is the latest run, or one before it. Ticks that did not run do not
@@ -179,11 +181,11 @@ func (a *app) nthRun(r ref, runs []task.Run, back int) (task.Run, error) {
 		}
 		n++
 	}
-	f := notFound("%s has %s on record", a.show(r), plural(int64(n), "run"))
+	f := failure.NotFound("%s has %s on record", a.show(r), output.Plural(int64(n), "run"))
 	if n == 0 {
-		f = notFound("%s has not run yet", a.show(r))
+		f = failure.NotFound("%s has not run yet", a.show(r))
 	}
-	return task.Run{}, f.hinting("see what there is: carillon task history %s", a.show(r))
+	return task.Run{}, f.WithHint("see what there is: carillon task history %s", a.show(r))
 }
 
 // runAtTick is the run of a tick. A time of day means its latest tick; a full
@@ -203,8 +205,8 @@ func (a *app) runAtTick(r ref, runs []task.Run, typed string, zone *time.Locatio
 		found = found[:1] // newest first
 	}
 	run, err := a.only(found, fmt.Sprintf("run of %s at %s (%s)", a.show(r), typed, zone))
-	var f *failure
-	if errors.As(err, &f) && f.exit == exitNotFound {
+	var f *failure.Error
+	if errors.As(err, &f) && f.Exit == failure.ExitNotFound {
 		f.Hint = "see what there is: carillon task history " + a.show(r)
 	}
 	return run, err
@@ -216,12 +218,12 @@ func (a *app) only(found []task.Run, what string) (task.Run, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return task.Run{}, notFound("there is no %s on record", what)
+		return task.Run{}, failure.NotFound("there is no %s on record", what)
 	}
 	ids := make([]string, 0, 3)
 	for _, r := range found[:min(len(found), 3)] {
 		ids = append(ids, r.ID)
 	}
-	f := &failure{exit: exitConflict, problem: problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("there are %d of %s", len(found), what)}}
-	return task.Run{}, f.hinting("name one by its id: %s", strings.Join(ids, ", "))
+	f := &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("there are %d of %s", len(found), what)}}
+	return task.Run{}, f.WithHint("name one by its id: %s", strings.Join(ids, ", "))
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -50,7 +52,7 @@ func (a *app) timing(f timingFlags, exprs []string) (t task.Timing, from time.Ti
 		return t, from, err
 	}
 	if from.IsZero() {
-		from = a.now()
+		from = a.Now()
 	}
 	t = task.Timing{Schedule: exprs, Timezone: f.timezone, DST: f.dst, Jitter: task.Duration(f.jitter)}
 	return t, from, bounds(&t, f.start, f.end)
@@ -83,12 +85,12 @@ func (a *app) scheduleNext() *cobra.Command {
 		if err != nil {
 			return unquotedHint(err, exprs, "next")
 		}
-		if len(ticks) > 0 && a.human() && afterCompletion(exprs) {
-			a.note(whatFollows)
+		if len(ticks) > 0 && a.ForPeople() && afterCompletion(exprs) {
+			a.Note(whatFollows)
 		}
 		list := a.occurrences(ticks, f.jitter)
-		return emitList(a, list, func(o client.Occurrence) string { return stamp(o.Time) },
-			func(bool) *grid { return a.withDueBefore(a.occurrenceGrid(list, f.timezone), list, f.timezone) })
+		return output.EmitList(&a.Printer, list, func(o client.Occurrence) string { return stamp(o.Time) },
+			func(bool) *output.Table { return a.withDueBefore(a.occurrenceGrid(list, f.timezone), list, f.timezone) })
 	}
 	return cmd
 }
@@ -124,13 +126,13 @@ func (a *app) upcoming(t task.Timing, from time.Time, name string, count int) ([
 
 // withDueBefore adds a column of by when ticks are due at the latest, if there is
 // jitter.
-func (a *app) withDueBefore(g *grid, list []client.Occurrence, timezone string) *grid {
+func (a *app) withDueBefore(g *output.Table, list []client.Occurrence, timezone string) *output.Table {
 	if len(list) == 0 || list[0].DueBefore.IsZero() {
 		return g
 	}
-	g.heads = slices.Insert(g.heads, 1, "DUE BEFORE")
+	g.Headers = slices.Insert(g.Headers, 1, "DUE BEFORE")
 	for i, o := range list {
-		g.rows[i] = slices.Insert(g.rows[i], 1, exact(o.DueBefore.In(a.zone(timezone))))
+		g.Rows[i] = slices.Insert(g.Rows[i], 1, output.ExactTime(o.DueBefore.In(a.Zone(timezone))))
 	}
 	return g
 }
@@ -158,5 +160,5 @@ func unquotedHint(err error, exprs []string, verb string) error {
 	if len(exprs) < 4 || !errors.As(err, &fault) || strings.ContainsAny(strings.Join(exprs, ""), " @") {
 		return err
 	}
-	return usage("%s", err.Error()).hinting("put the expression in quotes: carillon schedule %s %q", verb, strings.Join(exprs, " "))
+	return failure.Usage("%s", err.Error()).WithHint("put the expression in quotes: carillon schedule %s %q", verb, strings.Join(exprs, " "))
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -74,11 +75,11 @@ func (a *app) scheduleExplain() *cobra.Command {
 }
 
 func (a *app) showExplained(x explained, timezone string) error {
-	return emitOne(a, x, x.Text, func(d *details) {
-		d.parts = append(d.parts, printable(x.Text)+".\n")
-		d.section("Worth knowing", indented(x.Notes))
+	return output.EmitOne(&a.Printer, x, x.Text, func(d *output.Details) {
+		d.Parts = append(d.Parts, output.Sanitize(x.Text)+".\n")
+		d.Section("Worth knowing", indented(x.Notes))
 		if len(x.Next) > 0 {
-			d.section("Next ticks", a.bare(a.occurrenceGrid(x.Next, timezone)))
+			d.Section("Next ticks", a.bare(a.occurrenceGrid(x.Next, timezone)))
 		}
 	})
 }
@@ -86,7 +87,7 @@ func (a *app) showExplained(x explained, timezone string) error {
 func indented(lines []string) string {
 	var b strings.Builder
 	for _, line := range lines {
-		b.WriteString("  " + printable(line) + "\n")
+		b.WriteString("  " + output.Sanitize(line) + "\n")
 	}
 	return b.String()
 }

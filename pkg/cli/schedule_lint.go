@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -67,11 +70,11 @@ func (a *app) scheduleLint() *cobra.Command {
 		}
 		switch {
 		case kinds == 0:
-			return usage("lint what? give an expression, -f FILE, -l SELECTOR or --all")
+			return failure.Usage("lint what? give an expression, -f FILE, -l SELECTOR or --all")
 		case kinds > 1:
-			return usage("expressions, -f, -l and --all exclude each other")
+			return failure.Usage("expressions, -f, -l and --all exclude each other")
 		case crowd < 2:
-			return usage("--crowd %d: at least 2 are many", crowd)
+			return failure.Usage("--crowd %d: at least 2 are many", crowd)
 		}
 		timing, from, err := a.timing(f, exprs)
 		if err != nil {
@@ -160,7 +163,7 @@ func lint(list []linted, now time.Time) []oddity {
 		for _, f := range schedule.Lint(l.timing, now) {
 			where := l.where
 			if l.locate != nil {
-				where = first(l.locate(f.Field), where)
+				where = cmp.Or(l.locate(f.Field), where)
 			}
 			odd = append(odd, oddity{where, l.name, f.Code, f.Field, f.Message, f.Hint})
 		}
@@ -200,14 +203,14 @@ func (a *app) showOddities(list []oddity, schedules int) error {
 	if list == nil {
 		list = []oddity{}
 	}
-	err := emitList(a, list, func(o oddity) string { return o.Where }, func(bool) *grid {
-		g := &grid{heads: []string{"WHERE", "CODE", "FINDING"}}
+	err := output.EmitList(&a.Printer, list, func(o oddity) string { return o.Where }, func(bool) *output.Table {
+		g := &output.Table{Headers: []string{"WHERE", "CODE", "FINDING"}}
 		for _, o := range list {
 			words := o.Message
 			if o.Hint != "" {
 				words += "; " + o.Hint
 			}
-			g.add(oneLine(o.Where), o.Code, oneLine(words))
+			g.AddRow(output.OneLine(o.Where), o.Code, output.OneLine(words))
 		}
 		return g
 	})
@@ -215,10 +218,10 @@ func (a *app) showOddities(list []oddity, schedules int) error {
 		return err
 	}
 	if len(list) == 0 {
-		if a.human() {
-			a.note("nothing odd in %s", plural(int64(schedules), "schedule"))
+		if a.ForPeople() {
+			a.Note("nothing odd in %s", output.Plural(int64(schedules), "schedule"))
 		}
 		return nil
 	}
-	return silently([]int{exitFinding})
+	return failure.AlreadyReported([]int{failure.ExitFinding})
 }

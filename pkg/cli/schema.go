@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
@@ -21,7 +22,7 @@ func (a *app) schemaCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(string(b))
+			return a.Print(string(b))
 		},
-	}, asTable, asJSON)
+	}, output.FormatTable, output.FormatJSON)
 }

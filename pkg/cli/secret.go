@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -43,7 +46,7 @@ func (a *app) secretList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return emitList(a, list, a.secretName, func(wide bool) *grid { return a.secretGrid(list, wide) })
+			return output.EmitList(&a.Printer, list, a.secretName, func(wide bool) *output.Table { return a.secretGrid(list, wide) })
 		},
 	}
 }
@@ -56,17 +59,17 @@ func (a *app) secretName(s task.Secret) string {
 	return s.Name
 }
 
-func (a *app) secretGrid(list []task.Secret, wide bool) *grid {
-	g := &grid{heads: []string{"NAME", "KEYS", "GENERATION", "UPDATED", "BY"}, empty: "no secrets" + a.inScope()}
+func (a *app) secretGrid(list []task.Secret, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"NAME", "KEYS", "GENERATION", "UPDATED", "BY"}, Empty: "no secrets" + a.inScope()}
 	if wide {
-		g.heads = append(g.heads, "KEY ID", "CHANGE")
+		g.Headers = append(g.Headers, "KEY ID", "CHANGE")
 	}
 	for _, s := range list {
-		row := []string{a.secretName(s), oneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), a.gone(s.UpdatedAt, readersZone), first(oneLine(task.ActorName(s.UpdatedBy)), a.none())}
+		row := []string{a.secretName(s), output.OneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), a.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(output.OneLine(task.ActorName(s.UpdatedBy)), a.NoValue())}
 		if wide {
-			row = append(row, oneLine(s.KeyID), s.Change)
+			row = append(row, output.OneLine(s.KeyID), s.Change)
 		}
-		g.add(row...)
+		g.AddRow(row...)
 	}
 	return g
 }
@@ -87,13 +90,13 @@ func (a *app) secretGet() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return emitOne(a, s, a.secretName(s), func(d *details) {
-			d.field("Name", "%s", a.secretName(s))
-			d.field("Keys", "%s", strings.Join(s.Keys, ", "))
-			d.field("Encrypted", "under key %s", s.KeyID)
-			d.field("Not for", "%s", strings.Join(lacking(cmd.Context(), c, s.KeyID), ", "))
-			d.field("Generation", "%d, %s %s by %s", s.Generation, s.Change, a.gone(s.UpdatedAt, readersZone), first(s.UpdatedBy, a.none()))
-			d.field("Created", "%s", a.gone(s.CreatedAt, readersZone))
+		return output.EmitOne(&a.Printer, s, a.secretName(s), func(d *output.Details) {
+			d.Field("Name", "%s", a.secretName(s))
+			d.Field("Keys", "%s", strings.Join(s.Keys, ", "))
+			d.Field("Encrypted", "under key %s", s.KeyID)
+			d.Field("Not for", "%s", strings.Join(lacking(cmd.Context(), c, s.KeyID), ", "))
+			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, a.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy, a.NoValue()))
+			d.Field("Created", "%s", a.PastTime(s.CreatedAt, output.ReaderZone))
 		})
 	}
 	return cmd
@@ -130,14 +133,14 @@ func (a *app) secretDelete() *cobra.Command {
 
 // done tells a person what was done, and a program the name of it.
 func (a *app) done(format, name string) error {
-	if a.output == asName {
-		return a.print(name + "\n")
+	if a.Format == output.FormatName {
+		return a.Print(name + "\n")
 	}
-	if a.human() {
-		a.say(format, name)
+	if a.ForPeople() {
+		a.Say(format, name)
 		return nil
 	}
-	return emitOne(a, map[string]string{"name": name}, name, nil)
+	return output.EmitOne(&a.Printer, map[string]string{"name": name}, name, nil)
 }
 
 func (a *app) eachSecret(ctx context.Context, words []string, do func(context.Context, *client.Client, ref) error) error {
@@ -168,7 +171,7 @@ func (a *app) secretRotate() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		if all == (len(words) > 0) {
-			return usage("secret rotate: either the names of secrets or --all").hinting("%s", cmd.UseLine())
+			return failure.Usage("secret rotate: either the names of secrets or --all").WithHint("%s", cmd.UseLine())
 		}
 		if all {
 			c, err := a.connect()
@@ -195,9 +198,9 @@ func (a *app) secretRotate() *cobra.Command {
 			}
 			rotated = append(rotated, s)
 			if s.Generation == before.Generation {
-				a.say("secret %s is under key %s already", a.show(r), s.KeyID)
+				a.Say("secret %s is under key %s already", a.show(r), s.KeyID)
 			} else {
-				a.say("rotated secret %s from key %s to %s", a.show(r), before.KeyID, s.KeyID)
+				a.Say("rotated secret %s from key %s to %s", a.show(r), before.KeyID, s.KeyID)
 			}
 			return nil
 		})
@@ -206,10 +209,10 @@ func (a *app) secretRotate() *cobra.Command {
 				a.noteLacking(ctx, c, rotated...)
 			}
 		}
-		if a.human() || err != nil {
+		if a.ForPeople() || err != nil {
 			return err
 		}
-		return emitList(a, rotated, a.secretName, nil)
+		return output.EmitList(&a.Printer, rotated, a.secretName, nil)
 	}
 	return cmd
 }
@@ -235,7 +238,7 @@ func (a *app) noteLacking(ctx context.Context, c *client.Client, secrets ...task
 		}
 		told[s.KeyID] = true
 		if names := lacking(ctx, c, s.KeyID); len(names) > 0 {
-			a.note("note: attempts on %s cannot have it: key %s is not there yet", oneLine(strings.Join(names, ", ")), s.KeyID)
+			a.Note("note: attempts on %s cannot have it: key %s is not there yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)
 		}
 	}
 }
@@ -245,7 +248,7 @@ func (a *app) completeSecrets(cmd *cobra.Command, done []string, typed string) (
 	return begun(a.live(cmd, "secrets", func(ctx context.Context, c *client.Client) (offers []offer, err error) {
 		list, err := c.Secrets(ctx, a.scope())
 		for _, s := range list {
-			offers = append(offers, offer{a.secretName(s), oneLine(strings.Join(s.Keys, ", "))})
+			offers = append(offers, offer{a.secretName(s), output.OneLine(strings.Join(s.Keys, ", "))})
 		}
 		return offers, err
 	}), done, typed)

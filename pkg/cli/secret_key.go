@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 )
 
@@ -47,10 +49,10 @@ func (a *app) secretKeyNew() *cobra.Command {
 		if err != nil {
 			return keyFault(words[0], err)
 		}
-		if !a.human() {
-			return emitOne(a, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
+		if !a.ForPeople() {
+			return output.EmitOne(&a.Printer, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
 		}
-		a.say("made key %s in %s", k.ID(), words[0])
+		a.Say("made key %s in %s", k.ID(), words[0])
 		if ring.IDs()[0] == k.ID() {
 			a.next("the file to each node that is to use secrets, for its daemon alone to read, and secret_keys: FILE in its settings")
 		} else {
@@ -82,14 +84,14 @@ func (a *app) showKeys(ring secret.Ring) error {
 	for i, id := range ring.IDs() {
 		list = append(list, keyShown{id, i == 0})
 	}
-	return emitList(a, list, func(k keyShown) string { return k.ID }, func(bool) *grid {
-		g := &grid{heads: []string{"ID", "USE"}}
+	return output.EmitList(&a.Printer, list, func(k keyShown) string { return k.ID }, func(bool) *output.Table {
+		g := &output.Table{Headers: []string{"ID", "USE"}}
 		for _, k := range list {
 			use := "decrypts"
 			if k.Encrypts {
 				use = "encrypts, decrypts"
 			}
-			g.add(k.ID, use)
+			g.AddRow(k.ID, use)
 		}
 		return g
 	})
@@ -118,8 +120,8 @@ func (a *app) secretKeyChange(verb, short, did string, do func(secret.KeyFile, s
 			if err != nil {
 				return keyFault(words[0], err)
 			}
-			if a.human() {
-				a.say(did, "key "+words[1], words[0])
+			if a.ForPeople() {
+				a.Say(did, "key "+words[1], words[0])
 				return nil
 			}
 			return a.showKeys(ring)
@@ -129,14 +131,14 @@ func (a *app) secretKeyChange(verb, short, did string, do func(secret.KeyFile, s
 
 // keyFault is what is wrong with a file of keys; no key is in it.
 func keyFault(path string, err error) error {
-	f := &failure{exit: exitFailure, problem: problem{Code: "key_file", Message: err.Error()}}
+	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: "key_file", Message: err.Error()}}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		f.exit, f.Message, f.Hint = exitNotFound, path+" does not exist", "carillon secret key new "+path
+		f.Exit, f.Message, f.Hint = failure.ExitNotFound, path+" does not exist", "carillon secret key new "+path
 	case errors.Is(err, secret.ErrNoKey):
-		f.exit, f.Hint = exitNotFound, "carillon secret key list "+path
+		f.Exit, f.Hint = failure.ExitNotFound, "carillon secret key list "+path
 	case errors.Is(err, os.ErrPermission):
-		f.exit = exitAuth
+		f.Exit = failure.ExitAuth
 	}
 	return f
 }

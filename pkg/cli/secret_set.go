@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/envfile"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -49,8 +51,8 @@ func (a *app) secretSet() *cobra.Command {
 		// Before anything else is said about them: a word may have a value in it.
 		for _, w := range words {
 			if name, _, is := strings.Cut(w, "="); is {
-				return usage("%s=…: a value on the command line can be read by others on this host", quote(name)).
-					hinting("carillon secret set NAME KEY reads it from the standard input; what was typed is in the shell's history now")
+				return failure.Usage("%s=…: a value on the command line can be read by others on this host", task.Quote(name)).
+					WithHint("carillon secret set NAME KEY reads it from the standard input; what was typed is in the shell's history now")
 			}
 		}
 		r, err := a.ref(words[0])
@@ -70,11 +72,11 @@ func (a *app) secretSet() *cobra.Command {
 			return err
 		}
 		a.noteLacking(cmd.Context(), c, s)
-		if a.human() {
-			a.say("set secret %s: %s, generation %d", a.show(r), strings.Join(s.Keys, ", "), s.Generation)
+		if a.ForPeople() {
+			a.Say("set secret %s: %s, generation %d", a.show(r), strings.Join(s.Keys, ", "), s.Generation)
 			return nil
 		}
-		return emitOne(a, s, a.secretName(s), nil)
+		return output.EmitOne(&a.Printer, s, a.secretName(s), nil)
 	}
 	return cmd
 }
@@ -83,7 +85,7 @@ func (a *app) secretSet() *cobra.Command {
 func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) (map[string]string, error) {
 	values := map[string]string{}
 	if f.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !a.asks() {
-		return nil, usage("the standard input has one value only: name one KEY, or use --env-file -")
+		return nil, failure.Usage("the standard input has one value only: name one KEY, or use --env-file -")
 	}
 	for _, key := range keys { // before anybody is asked for it
 		if err := task.CheckVariable("key", key); err != nil {
@@ -95,10 +97,10 @@ func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) 
 			return err
 		}
 		if _, twice := values[key]; twice {
-			return usage("%s: is given twice", quote(key))
+			return failure.Usage("%s: is given twice", task.Quote(key))
 		}
 		if value == "" { // or a command that failed in a pipe would have set it
-			return usage("%s: is empty", quote(key)).hinting("what is to be empty is %s= in the file of --env-file", key)
+			return failure.Usage("%s: is empty", task.Quote(key)).WithHint("what is to be empty is %s= in the file of --env-file", key)
 		}
 		values[key] = value
 		return nil
@@ -109,13 +111,13 @@ func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) 
 			return nil, err
 		}
 		if values, err = envfile.Parse(b); err != nil {
-			return nil, &failure{exit: exitUsage, problem: problem{Code: "env_file", Message: fmt.Sprintf("%s: %s", f.envFile, err)}}
+			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "env_file", Message: fmt.Sprintf("%s: %s", f.envFile, err)}}
 		}
 	}
 	for _, pair := range f.files {
 		key, file, ok := strings.Cut(pair, "=")
 		if !ok || file == "" {
-			return nil, usage("--file: is KEY=FILE")
+			return nil, failure.Usage("--file: is KEY=FILE")
 		}
 		b, err := a.secretFile(ctx, file)
 		if err == nil {
@@ -126,7 +128,7 @@ func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) 
 		}
 	}
 	if len(keys) == 0 && len(values)+len(f.remove) == 0 {
-		return nil, usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
+		return nil, failure.Usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
 	}
 	for _, key := range keys {
 		value, err := a.readSecret(ctx, key)
@@ -159,7 +161,7 @@ func (f secretSources) fromInput() (n int) {
 // asks reports whether values are asked for: the standard input is a terminal.
 func (a *app) asks() bool {
 	_, isFile := a.In.(*os.File)
-	_, tty := a.terminal(a.In)
+	_, tty := a.Terminal(a.In)
 	return tty && isFile
 }
 
@@ -171,7 +173,7 @@ func (a *app) readSecret(ctx context.Context, key string) (string, error) {
 		return withoutNewline(b), err
 	}
 	if a.noInput {
-		return "", usage("%s: nobody may be asked for it (--no-input)", quote(key))
+		return "", failure.Usage("%s: nobody may be asked for it (--no-input)", task.Quote(key))
 	}
 	fd := int(a.In.(*os.File).Fd())
 	before, err := term.GetState(fd)
@@ -193,7 +195,7 @@ func (a *app) secretFile(ctx context.Context, path string) ([]byte, error) {
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, &failure{exit: exitUsage, problem: problem{Code: "file", Message: path + ": " + reason(err)}}
+			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: path + ": " + failure.FileReason(err)}}
 		}
 		defer f.Close()
 		in = f
@@ -204,7 +206,7 @@ func (a *app) secretFile(ctx context.Context, path string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	case len(b) > most: // what is behind that would be lost without a word
-		return nil, &failure{exit: exitUsage, problem: problem{Code: "file", Message: fmt.Sprintf("%s: has more than %d bytes", path, most)}}
+		return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: fmt.Sprintf("%s: has more than %d bytes", path, most)}}
 	}
 	return b, nil
 }

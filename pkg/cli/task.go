@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -107,12 +109,12 @@ func (a *app) approved(cmd *cobra.Command, words []string, p pick, severe bool) 
 // already. One task that was asked for is an object, several are a list.
 func emitChanged[T any](a *app, changed []T, asked int, name func(T) string) error {
 	switch {
-	case a.human(), asked == 0, asked == 1 && len(changed) == 0:
+	case a.ForPeople(), asked == 0, asked == 1 && len(changed) == 0:
 		return nil
 	case asked == 1:
-		return emitOne(a, changed[0], name(changed[0]), nil)
+		return output.EmitOne(&a.Printer, changed[0], name(changed[0]), nil)
 	}
-	return emitList(a, changed, name, nil)
+	return output.EmitList(&a.Printer, changed, name, nil)
 }
 
 func (a *app) taskName(t client.Task) string { return a.named(t.Namespace, t.Name) }
@@ -158,7 +160,7 @@ func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if *r != 0 && (len(words) != 1 || isGlob(words[0])) {
-			return usage("--revision needs exactly one task")
+			return failure.Usage("--revision needs exactly one task")
 		}
 		return run(cmd, words)
 	}
@@ -175,7 +177,7 @@ func (r *revisionFlag) String() string {
 func (r *revisionFlag) Set(s string) error {
 	var n int64
 	if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 1 || fmt.Sprint(n) != s {
-		return fmt.Errorf("%s is not a revision: a whole number from task get -o json", quote(s))
+		return fmt.Errorf("%s is not a revision: a whole number from task get -o json", task.Quote(s))
 	}
 	*r = revisionFlag(n)
 	return nil
@@ -197,13 +199,13 @@ func (a *app) nextWords(t client.Task) string {
 			words = "no more ticks: " + t.NoNext
 		}
 	default:
-		left := a.left(t.Next)
+		left := a.TimeLeft(t.Next)
 		if left != "now" {
 			left = "in " + left
 		}
-		words = fmt.Sprintf("next %s (%s)", a.dated(t.Next, t.Timezone), left)
+		words = fmt.Sprintf("next %s (%s)", a.DateTime(t.Next, t.Timezone), left)
 	}
-	return a.plain(" · ") + words
+	return a.Plain(" · ") + words
 }
 
 func manual(s task.Spec) bool { return len(s.Schedule) == 1 && s.Schedule[0] == "@manual" }

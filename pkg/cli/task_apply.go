@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -88,10 +90,10 @@ func (r *applying) run(ctx context.Context) error {
 		r.prune.keep(r)
 	}
 	if len(r.codes) > 0 {
-		if r.human() && len(r.objects)+len(r.streams) > 0 {
-			r.note("nothing was sent")
+		if r.ForPeople() && len(r.objects)+len(r.streams) > 0 {
+			r.Note("nothing was sent")
 		}
-		return silently(r.codes)
+		return failure.AlreadyReported(r.codes)
 	}
 	return r.deliver(ctx)
 }
@@ -107,7 +109,7 @@ func (r *applying) deliver(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, tty := r.terminal(r.Out); r.diff == nil || !tty {
+	if _, tty := r.Terminal(r.Out); r.diff == nil || !tty {
 		r.told = r.tell(r.total())
 	}
 	err = r.send(ctx, c)
@@ -120,8 +122,8 @@ func (r *applying) deliver(ctx context.Context) error {
 		r.sum()
 	case !r.dry && (r.done() > 0 || ctx.Err() != nil):
 		r.list()
-		if r.human() {
-			r.note("%d tasks were applied; the same command goes on from there", r.done())
+		if r.ForPeople() {
+			r.Note("%d tasks were applied; the same command goes on from there", r.done())
 		}
 	}
 	if ctx.Err() == nil {
@@ -130,7 +132,7 @@ func (r *applying) deliver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return silently(r.codes)
+	return failure.AlreadyReported(r.codes)
 }
 
 // failed tells an error.
@@ -142,16 +144,16 @@ func (r *applying) failed(err error) {
 	if len(r.codes) == few {
 		r.told.print(r.app, "more failed; the others are only counted")
 	}
-	r.codes = append(r.codes, r.explain(err).exit)
+	r.codes = append(r.codes, r.explain(err).Exit)
 }
 
 // options are how the tasks are sent.
 func (r *applying) options() client.BatchOptions {
-	o := client.BatchOptions{DryRun: r.dry, Full: !slices.Contains([]string{asTable, asWide, asName}, r.output)}
+	o := client.BatchOptions{DryRun: r.dry, Full: !slices.Contains([]string{output.FormatTable, output.FormatWide, output.FormatName}, r.Format)}
 	if r.diff != nil {
 		o.Full = false
 	}
-	if total := r.total(); r.diff == nil && total > few || total > manyDiffs || r.output == asName {
+	if total := r.total(); r.diff == nil && total > few || total > manyDiffs || r.Format == output.FormatName {
 		o.Ticks = -1 // nobody is told
 	}
 	return o
@@ -254,9 +256,9 @@ func (r *applying) warn(t client.Task) {
 // became notes, or tells, what became of a task.
 func (r *applying) became(t client.Task) error {
 	switch {
-	case r.output == asName, r.output == asJSONL:
-		return emitList(r.app, []client.Task{t}, r.taskName, nil)
-	case !r.human():
+	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
+		return output.EmitList(&r.app.Printer, []client.Task{t}, r.taskName, nil)
+	case !r.ForPeople():
 		r.applied = append(r.applied, t)
 	case r.done() <= few && !r.told.many():
 		r.held = append(r.held, r.resultLines(t)...)
@@ -302,11 +304,11 @@ func (r *applying) list() {
 		return
 	}
 	for _, line := range r.held {
-		if r.dry && r.human() {
-			fmt.Fprintln(r.Out, r.plain(line))
+		if r.dry && r.ForPeople() {
+			fmt.Fprintln(r.Out, r.Plain(line))
 			continue
 		}
-		r.say("%s", line)
+		r.Say("%s", line)
 	}
 }
 
@@ -331,14 +333,14 @@ func (r *applying) sum() {
 	if n := len(r.codes); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d failed", n))
 	}
-	if r.warned > few && r.human() {
-		r.note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-few)
+	if r.warned > few && r.ForPeople() {
+		r.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-few)
 	}
 	dry := ""
 	if r.dry {
 		dry = " (dry run: nothing was written)"
 	}
-	r.say("%d in all: %s%s", total, strings.Join(parts, ", "), dry)
+	r.Say("%d in all: %s%s", total, strings.Join(parts, ", "), dry)
 }
 
 // emit prints the tasks for programs that want them in one piece.
@@ -346,7 +348,7 @@ func (r *applying) emit() error {
 	if r.diff != nil {
 		return r.diff.emit(r)
 	}
-	if r.output == asName || r.output == asJSONL { // they are out
+	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // they are out
 		return nil
 	}
 	return emitChanged(r.app, r.applied, 2, r.taskName)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -71,7 +72,7 @@ func (a *app) taskCreate() *cobra.Command {
 		if dryRun {
 			return a.wouldBe(t)
 		}
-		a.say("created %s%s", a.show(name), a.nextWords(t))
+		a.Say("created %s%s", a.show(name), a.nextWords(t))
 		return emitChanged(a, []client.Task{t}, 1, a.taskName)
 	}
 	return cmd
@@ -83,10 +84,10 @@ func bindDryRun(cmd *cobra.Command, dry *bool) {
 
 // wouldBe tells what a dry run of one task found.
 func (a *app) wouldBe(t client.Task) error {
-	if !a.human() {
+	if !a.ForPeople() {
 		return emitChanged(a, []client.Task{t}, 1, a.taskName)
 	}
-	return a.print(a.wouldBeWords(t))
+	return a.Print(a.wouldBeWords(t))
 }
 
 func (a *app) wouldBeWords(t client.Task) string {
@@ -94,7 +95,7 @@ func (a *app) wouldBeWords(t client.Task) string {
 	if t.DryRun != nil {
 		text += strings.Join(append(a.changeLines(t.DryRun, t.Timezone), ""), "\n")
 	}
-	return a.plain(text)
+	return a.Plain(text)
 }
 
 // complain says in the command line's words what every task needs.
@@ -103,9 +104,9 @@ func complain(p map[string]any) error {
 	process, _ := action["process"].(map[string]any)
 	switch {
 	case p["schedule"] == nil:
-		return usage("--schedule is missing").hinting(`such as --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
+		return failure.Usage("--schedule is missing").WithHint(`such as --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
 	case action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
-		return usage("there is nothing to run").hinting("give a command behind two dashes (-- command args…), or --shell, or --noop")
+		return failure.Usage("there is nothing to run").WithHint("give a command behind two dashes (-- command args…), or --shell, or --noop")
 	}
 	return nil
 }
@@ -117,10 +118,10 @@ func (a *app) nameAndCommand(cmd *cobra.Command, words []string) (ref, []string,
 	case err != nil:
 		return ref{}, nil, err
 	case len(words) == 0:
-		return ref{}, nil, usage("%s: the task's name is missing", cmd.CommandPath()).hinting("%s", cmd.UseLine())
+		return ref{}, nil, failure.Usage("%s: the task's name is missing", cmd.CommandPath()).WithHint("%s", cmd.UseLine())
 	case len(words) > 1:
-		return ref{}, nil, usage("%s: %s is too much", cmd.CommandPath(), quote(words[1])).
-			hinting("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
+		return ref{}, nil, failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(words[1])).
+			WithHint("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
 	}
 	r, err := a.ref(words[0])
 	return r, command, err
@@ -133,7 +134,7 @@ func namesAndCommand(cmd *cobra.Command, words []string) (names, command []strin
 		return words, nil, nil
 	}
 	if at == len(words) {
-		return nil, nil, usage("there is no command after --")
+		return nil, nil, failure.Usage("there is no command after --")
 	}
 	return words[:at], words[at:], nil
 }
@@ -169,7 +170,7 @@ func (a *app) taskUpdate() *cobra.Command {
 			return err
 		}
 		if revision != 0 && (len(words) != 1 || isGlob(words[0])) {
-			return usage("--revision needs exactly one task")
+			return failure.Usage("--revision needs exactly one task")
 		}
 		change, err := f.patch(cmd.Flags(), command)
 		if err == nil {
@@ -179,7 +180,7 @@ func (a *app) taskUpdate() *cobra.Command {
 			return err
 		}
 		if len(change) == 0 {
-			return usage("nothing to change").hinting("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
+			return failure.Usage("nothing to change").WithHint("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
 		}
 		c, refs, err := a.toUpdate(cmd, words, p)
 		if err != nil {

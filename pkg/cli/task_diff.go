@@ -5,6 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
@@ -51,7 +53,7 @@ func (a *app) taskDiff() *cobra.Command {
 			return err
 		}
 		if d.exitCode && d.found > 0 {
-			return &failure{exit: exitFinding, silent: true}
+			return &failure.Error{Exit: failure.ExitFinding, Reported: true}
 		}
 		return nil
 	}
@@ -66,9 +68,9 @@ func (d *differing) answered(r *applying, o manifest.Object, b client.BatchResul
 	d.found++
 	one := difference{b.Namespace, b.Name, *b.Change}
 	switch {
-	case r.output == asName, r.output == asJSONL:
-		return emitList(r.app, []difference{one}, d.name(r), nil)
-	case !r.human():
+	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
+		return output.EmitList(&r.app.Printer, []difference{one}, d.name(r), nil)
+	case !r.ForPeople():
 		d.list = append(d.list, one)
 		return nil
 	}
@@ -76,7 +78,7 @@ func (d *differing) answered(r *applying, o manifest.Object, b client.BatchResul
 	for _, line := range r.changeLines(b.Change, o.Spec.Timezone) {
 		text += line + "\n"
 	}
-	return r.print(r.plain(text))
+	return r.Print(r.Plain(text))
 }
 
 func (d *differing) name(a *applying) func(difference) string {
@@ -84,15 +86,15 @@ func (d *differing) name(a *applying) func(difference) string {
 }
 
 func (d *differing) sum(r *applying) {
-	if total := r.done(); d.found == 0 && len(r.codes) == 0 && r.human() {
-		r.note("no difference, of %d tasks", total)
+	if total := r.done(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
+		r.Note("no difference, of %d tasks", total)
 	}
 }
 
 // emit prints what differs for programs that want it in one piece.
 func (d *differing) emit(r *applying) error {
-	if r.human() || r.output == asName || r.output == asJSONL {
+	if r.ForPeople() || r.Format == output.FormatName || r.Format == output.FormatJSONL {
 		return nil
 	}
-	return emitList(r.app, d.list, d.name(r), nil)
+	return output.EmitList(&r.app.Printer, d.list, d.name(r), nil)
 }

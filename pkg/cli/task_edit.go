@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -73,13 +76,13 @@ func (e *editing) findEditor() error {
 		return nil
 	}
 	const other = "carillon task update NAME changes single fields; apply takes files; --editor names a command that needs no terminal"
-	_, in := e.terminal(e.In)
-	_, out := e.terminal(e.Out)
+	_, in := e.Terminal(e.In)
+	_, out := e.Terminal(e.Out)
 	if !in || !out || e.noInput {
-		return usage("an editor needs a terminal, and nobody is at one").hinting("%s", other)
+		return failure.Usage("an editor needs a terminal, and nobody is at one").WithHint("%s", other)
 	}
-	if e.editor = first(strings.TrimSpace(e.Env("VISUAL")), strings.TrimSpace(e.Env("EDITOR"))); e.editor == "" {
-		return usage("neither VISUAL nor EDITOR names an editor").hinting("such as EDITOR=nano carillon task edit NAME")
+	if e.editor = cmp.Or(strings.TrimSpace(e.Env("VISUAL")), strings.TrimSpace(e.Env("EDITOR"))); e.editor == "" {
+		return failure.Usage("neither VISUAL nor EDITOR names an editor").WithHint("such as EDITOR=nano carillon task edit NAME")
 	}
 	return nil
 }
@@ -112,7 +115,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 			return e.keep(err)
 		case bytes.Equal(text, shown) && why == nil:
 			os.Remove(e.file)
-			e.say("unchanged %s", e.taskName(t))
+			e.Say("unchanged %s", e.taskName(t))
 			return e.emit(t, client.Unchanged)
 		case bytes.Equal(text, shown):
 			return e.keep(why)
@@ -120,13 +123,13 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 		body = withoutHead(text)
 		if len(bytes.TrimSpace(body)) == 0 {
 			os.Remove(e.file) // there is nothing in it
-			return &failure{exit: exitFailure, problem: problem{Code: codeConfirm, Message: "not done: the text is empty"}}
+			return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done: the text is empty"}}
 		}
 		done, err := e.apply(ctx, c, body)
 		if err == nil {
 			os.Remove(e.file)
 			e.warnAbout(done)
-			e.say("%s %s%s", done.Result, e.taskName(done), e.nextWords(done))
+			e.Say("%s %s%s", done.Result, e.taskName(done), e.nextWords(done))
 			return e.emit(done, done.Result)
 		}
 		switch {
@@ -161,7 +164,7 @@ func (e *editing) apply(ctx context.Context, c *client.Client, body []byte) (cli
 	o := objects[0]
 	for _, f := range []struct{ field, is, was string }{{"name", o.Spec.Name, e.base.Name}, {"namespace", o.Spec.Namespace, e.base.Namespace}} {
 		if f.is != f.was {
-			return client.Task{}, o.Locate(task.Invalid(task.CodeBadValue, f.field, "%s: a task keeps its %s, %s", quote(f.is), f.field, f.was))
+			return client.Task{}, o.Locate(task.Invalid(task.CodeBadValue, f.field, "%s: a task keeps its %s, %s", task.Quote(f.is), f.field, f.was))
 		}
 	}
 	if o.Err != nil {
@@ -213,7 +216,7 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 
 // comment makes lines of a text that are on top of what is edited.
 func comment(text string) string {
-	return "#: " + strings.ReplaceAll(printable(text), "\n", "\n#: ") + "\n"
+	return "#: " + strings.ReplaceAll(output.Sanitize(text), "\n", "\n#: ") + "\n"
 }
 
 // withoutHead is a text without the lines of ours, wherever they are.
@@ -240,16 +243,16 @@ func (e *editing) create(t client.Task) error {
 // open has the text edited, and returns what it is then.
 func (e *editing) open(ctx context.Context, text []byte) ([]byte, error) {
 	if err := os.WriteFile(e.file, text, 0o600); err != nil {
-		return nil, fmt.Errorf("%s: %s", e.file, reason(err))
+		return nil, fmt.Errorf("%s: %s", e.file, failure.FileReason(err))
 	}
 	// Not ended with ctx: what is in the editor and not saved would be lost.
 	cmd := exec.Command("/bin/sh", "-c", e.editor+` "$@"`, "editor", e.file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.In, e.Out, e.Err
-	if !e.human() {
+	if !e.ForPeople() {
 		cmd.Stdout = e.Err // the output is data
 	}
 	if err := cmd.Run(); err != nil {
-		return nil, &failure{exit: exitFailure, problem: problem{Code: codeFailure, Message: fmt.Sprintf("the editor, %s, failed: %v", quote(e.editor), err)}}
+		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: fmt.Sprintf("the editor, %s, failed: %v", task.Quote(e.editor), err)}}
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -267,7 +270,7 @@ func (e *editing) untouched(shown []byte) bool {
 // keep is an error after which the text stays, and where.
 func (e *editing) keep(err error) error {
 	if errors.Is(err, context.Canceled) {
-		err = interrupted(err)
+		err = failure.Interrupted(err)
 	}
 	f := *e.explain(err)
 	hint := "your text is in " + e.file

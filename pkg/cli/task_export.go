@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -45,7 +47,7 @@ func (a *app) taskExport() *cobra.Command {
   carillon task export -A -o jsonl > million.ndjson`,
 		ValidArgsFunction: a.completeTasks,
 	}
-	only(cmd, asTable, asYAML, asJSON, asJSONL, asName)
+	only(cmd, output.FormatTable, output.FormatYAML, output.FormatJSON, output.FormatJSONL, output.FormatName)
 	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
 	cmd.Flags().StringVar(&x.dir, "dir", "", "write a file for each task into this `DIRECTORY`")
 	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: write over files that say something else")
@@ -55,10 +57,10 @@ func (a *app) taskExport() *cobra.Command {
 			return err
 		}
 		if x.force && x.dir == "" {
-			return usage("--force is for --dir")
+			return failure.Usage("--force is for --dir")
 		}
-		if x.dir != "" && x.output != asTable && x.output != asYAML {
-			return usage("--dir writes YAML; -o %s goes without it", x.output)
+		if x.dir != "" && x.Format != output.FormatTable && x.Format != output.FormatYAML {
+			return failure.Usage("--dir writes YAML; -o %s goes without it", x.Format)
 		}
 		if _, err := task.ParseSelector(x.selector); err != nil {
 			return task.Under("selector", err)
@@ -70,8 +72,8 @@ func (a *app) taskExport() *cobra.Command {
 		if err := x.run(cmd.Context(), c, words); err != nil {
 			return err
 		}
-		if x.output == asJSON {
-			return emitList(a, x.list, nil, nil)
+		if x.Format == output.FormatJSON {
+			return output.EmitList(&a.Printer, x.list, nil, nil)
 		}
 		return nil
 	}
@@ -83,7 +85,7 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 		return x.named(ctx, c, words)
 	}
 	if x.selector != "" && len(words) > 0 {
-		return usage("names and -l exclude each other")
+		return failure.Usage("names and -l exclude each other")
 	}
 	matched := map[string]bool{}
 	var codes []int
@@ -104,13 +106,13 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 	}
 	for _, w := range words {
 		if !matched[w] {
-			codes = append(codes, x.report(notFound("no task matches %s", quote(w))))
+			codes = append(codes, x.report(failure.NotFound("no task matches %s", task.Quote(w))))
 		}
 	}
 	if x.count == 0 && len(codes) == 0 {
-		x.note("no tasks")
+		x.Note("no tasks")
 	}
-	return silently(codes)
+	return failure.AlreadyReported(codes)
 }
 
 // named exports tasks by their names.
@@ -144,13 +146,13 @@ func (x *exporting) write(t client.Task) error {
 	switch {
 	case x.dir != "":
 		return x.writeFile(t, least)
-	case x.output == asJSON:
+	case x.Format == output.FormatJSON:
 		x.list = append(x.list, least)
 		return nil
-	case x.output == asJSONL:
-		return x.print(string(least) + "\n")
-	case x.output == asName:
-		return x.print(x.taskName(t) + "\n")
+	case x.Format == output.FormatJSONL:
+		return x.Print(string(least) + "\n")
+	case x.Format == output.FormatName:
+		return x.Print(x.taskName(t) + "\n")
 	}
 	text, err := manifest.WriteYAML(least)
 	if err != nil {
@@ -159,7 +161,7 @@ func (x *exporting) write(t client.Task) error {
 	if !first {
 		text = append([]byte("---\n"), text...)
 	}
-	return x.print(string(text))
+	return x.Print(string(text))
 }
 
 // writeFile writes a task to a file of its own. The server decides how the file is called, so its
@@ -178,7 +180,7 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 		dir = filepath.Join(dir, t.Namespace)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("%s: %s", dir, reason(err))
+		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
 	file := filepath.Join(dir, t.Name+".yaml")
 	have, err := manifest.Load(file)
@@ -187,16 +189,16 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 	case err != nil:
 		return err
 	case x.saysSame(file, have, least):
-		x.say("unchanged %s", file)
+		x.Say("unchanged %s", file)
 		return nil
 	case !x.force:
-		return &failure{exit: exitConflict, problem: problem{Code: client.CodeExists, Message: file + " says something else",
+		return &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeExists, Message: file + " says something else",
 			Hint: "--force writes over it; carillon diff -f " + file + " shows what differs"}}
 	}
 	if err := replaceFile(file, text); err != nil {
-		return fmt.Errorf("%s: %s", file, reason(err))
+		return fmt.Errorf("%s: %s", file, failure.FileReason(err))
 	}
-	x.say("wrote %s", file)
+	x.Say("wrote %s", file)
 	return nil
 }
 

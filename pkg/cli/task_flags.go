@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -130,7 +131,7 @@ func (f *taskFlags) bind(cmd *cobra.Command) {
 func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
 	for _, pair := range [][2]string{{"retries", "retry-attempts"}, {"shell", "noop"}} {
 		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
-			return nil, usage("--%s and --%s exclude each other", pair[0], pair[1])
+			return nil, failure.Usage("--%s and --%s exclude each other", pair[0], pair[1])
 		}
 	}
 	p := map[string]any{}
@@ -158,7 +159,7 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 	}
 	switch {
 	case len(command) > 0 && (f.shell != "" || f.noop):
-		return nil, usage("a command after -- excludes --shell and --noop")
+		return nil, failure.Usage("a command after -- excludes --shell and --noop")
 	case len(command) > 0:
 		putAction(p, "command", command, "shell")
 	case flags.Changed("shell"):
@@ -223,10 +224,10 @@ func putPairs(p map[string]any, flag, path string, pairs []string) error {
 			k = strings.TrimSuffix(k, "-")
 		}
 		if k == "" || (!ok && !gone) {
-			return usage("--%s %s: write key=value, or key- to take it away", flag, quote(pair))
+			return failure.Usage("--%s %s: write key=value, or key- to take it away", flag, task.Quote(pair))
 		}
 		if _, twice := values[k]; twice {
-			return usage("--%s %s: %s stands there twice", flag, quote(pair), quote(k))
+			return failure.Usage("--%s %s: %s stands there twice", flag, task.Quote(pair), task.Quote(k))
 		}
 		values[k] = v
 		if gone {
@@ -306,7 +307,7 @@ func unset(p map[string]any, fields []string) error {
 	known := shortcuts()
 	for _, f := range fields {
 		if f == "name" || f == "namespace" {
-			return usage("--unset %s: a task keeps its %s", f, f)
+			return failure.Usage("--unset %s: a task keeps its %s", f, f)
 		}
 		path, ok := known[f]
 		for _, group := range []string{"labels.", "label.", "env.", "action.process.env."} {
@@ -323,9 +324,9 @@ func unset(p map[string]any, fields []string) error {
 		}
 		if !ok {
 			names := clearable()
-			e := usage("--unset %s: not a field of a task", quote(f))
+			e := failure.Usage("--unset %s: not a field of a task", task.Quote(f))
 			if near := task.Nearest(f, names); near != "" {
-				return e.hinting("did you mean: --unset %s", near)
+				return e.WithHint("did you mean: --unset %s", near)
 			}
 			return e
 		}

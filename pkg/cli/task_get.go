@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -40,7 +43,7 @@ func (a *app) taskGet() *cobra.Command {
 		}
 		if cmd.Flags().Changed("generation") {
 			if len(words) != 1 || isGlob(words[0]) || generation < 1 {
-				return usage("--generation needs a number from 1 on, and exactly one task")
+				return failure.Usage("--generation needs a number from 1 on, and exactly one task")
 			}
 			r, err := a.ref(words[0])
 			if err != nil {
@@ -71,20 +74,20 @@ func (a *app) taskGet() *cobra.Command {
 }
 
 func (a *app) emitTasks(cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
-	if one && a.output != asWide {
+	if one && a.Format != output.FormatWide {
 		t := found[0]
-		return emitOne(a, t, a.taskName(t), func(d *details) { a.describe(cmd, c, d, t) })
+		return output.EmitOne(&a.Printer, t, a.taskName(t), func(d *output.Details) { a.describe(cmd, c, d, t) })
 	}
-	if a.output != asTable {
-		return emitList(a, found, a.taskName, func(wide bool) *grid { return a.taskGrid(found, wide) })
+	if a.Format != output.FormatTable {
+		return output.EmitList(&a.Printer, found, a.taskName, func(wide bool) *output.Table { return a.taskGrid(found, wide) })
 	}
 	for i, t := range found {
 		if i > 0 {
-			if err := a.print("\n"); err != nil {
+			if err := a.Print("\n"); err != nil {
 				return err
 			}
 		}
-		if err := emitOne(a, t, "", func(d *details) { a.describe(cmd, c, d, t) }); err != nil {
+		if err := output.EmitOne(&a.Printer, t, "", func(d *output.Details) { a.describe(cmd, c, d, t) }); err != nil {
 			return err
 		}
 	}
@@ -93,89 +96,89 @@ func (a *app) emitTasks(cmd *cobra.Command, c *client.Client, found []client.Tas
 
 // describe writes a task for people: what differs from the defaults, what comes
 // and what was.
-func (a *app) describe(cmd *cobra.Command, c *client.Client, d *details, t client.Task) {
+func (a *app) describe(cmd *cobra.Command, c *client.Client, d *output.Details, t client.Task) {
 	a.describeSpec(d, t)
 	a.describePause(d, t)
-	d.field("Frozen", "%s", a.frozenWords(cmd.Context(), c, t.Namespace))
-	d.field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
-	d.field("Created", "%s", a.gone(t.CreatedAt, t.Timezone))
+	d.Field("Frozen", "%s", a.frozenWords(cmd.Context(), c, t.Namespace))
+	d.Field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
+	d.Field("Created", "%s", a.PastTime(t.CreatedAt, t.Timezone))
 	a.describeWritten(d, t)
-	d.painted("Next", strings.Join(a.nextCells(t)[:1], "")+a.leftWords(t))
+	d.StyledField("Next", strings.Join(a.nextCells(t)[:1], "")+a.leftWords(t))
 	if t.NoNext != "" {
-		d.field("No more ticks", "%s", t.NoNext)
+		d.Field("No more ticks", "%s", t.NoNext)
 	}
-	d.section("Next ticks", a.ticksAhead(cmd, c, t))
-	d.section("Last runs", a.lastRuns(cmd, c, t))
+	d.Section("Next ticks", a.ticksAhead(cmd, c, t))
+	d.Section("Last runs", a.lastRuns(cmd, c, t))
 }
 
-func (a *app) describeWritten(d *details, t client.Task) {
-	words := a.gone(t.UpdatedAt, t.Timezone)
+func (a *app) describeWritten(d *output.Details, t client.Task) {
+	words := a.PastTime(t.UpdatedAt, t.Timezone)
 	if t.UpdatedBy != "" {
 		words += " by " + t.UpdatedBy
 	}
 	if t.Change != "" {
 		words += ": " + strings.ReplaceAll(t.Change, "_", " ")
 	}
-	d.field("Changed", "%s", words)
+	d.Field("Changed", "%s", words)
 }
 
 // describeSpec writes what a task's user wrote.
-func (a *app) describeSpec(d *details, t client.Task) {
+func (a *app) describeSpec(d *output.Details, t client.Task) {
 	std := task.Defaults()
-	d.field("Name", "%s", t.Name)
-	d.field("Namespace", "%s", t.Namespace)
-	d.field("Description", "%s", t.Description)
-	d.field("Labels", "%s", labelWords(t.Labels))
-	d.field("Schedule", "%s", strings.Join(t.Schedule, "\n"))
-	d.field("In words", "%s", scheduleInWords(t.Spec))
-	d.field("Time zone", "%s", t.Timezone)
+	d.Field("Name", "%s", t.Name)
+	d.Field("Namespace", "%s", t.Namespace)
+	d.Field("Description", "%s", t.Description)
+	d.Field("Labels", "%s", output.Labels(t.Labels))
+	d.Field("Schedule", "%s", strings.Join(t.Schedule, "\n"))
+	d.Field("In words", "%s", scheduleInWords(t.Spec))
+	d.Field("Time zone", "%s", t.Timezone)
 	if t.DST != std.DST && t.DST != (task.DST{}) {
-		d.field("Clock changes", "gap %s, fold %s", first(t.DST.Gap, std.DST.Gap), first(t.DST.Fold, std.DST.Fold))
+		d.Field("Clock changes", "gap %s, fold %s", cmp.Or(t.DST.Gap, std.DST.Gap), cmp.Or(t.DST.Fold, std.DST.Fold))
 	}
 	if t.Shadow {
-		d.field("Shadow", "its ticks are recorded and start nothing; end it with: carillon task update %s --shadow=false", t.Name)
+		d.Field("Shadow", "its ticks are recorded and start nothing; end it with: carillon task update %s --shadow=false", t.Name)
 	}
 	a.describeBounds(d, t)
 	a.describeAction(d, t.Action)
 	if t.Timeout > 0 {
-		d.field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, first(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
+		d.Field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
-	d.field("Succeeds with", "%s", successWords(t.Success))
-	d.field("Output", "%s", outputWords(t.Output))
-	d.field("Overlap", "%s", overlapWords(t.Spec))
-	d.field("Missed", "%s", missedWords(t.Missed))
+	d.Field("Succeeds with", "%s", successWords(t.Success))
+	d.Field("Output", "%s", outputWords(t.Output))
+	d.Field("Overlap", "%s", overlapWords(t.Spec))
+	d.Field("Missed", "%s", missedWords(t.Missed))
 	if t.Deadline > 0 {
-		d.field("Start deadline", "%s after it falls due", t.Deadline)
+		d.Field("Start deadline", "%s after it falls due", t.Deadline)
 	}
-	d.field("Retry", "%s", a.plain(retryWords(t.Retry)))
+	d.Field("Retry", "%s", a.Plain(retryWords(t.Retry)))
 	if t.PauseAfter > 0 {
 		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
 		if t.Failures > 0 {
 			words += fmt.Sprintf("; %d have", t.Failures)
 		}
-		d.field("Pauses when", "%s", words)
+		d.Field("Pauses when", "%s", words)
 	}
-	d.field("Runs on", "%s", placeWords(t.Target))
-	d.field("Parts", "%s", targetPartWords(t.Target))
-	d.field("History", "%s", historyWords(t.History))
+	d.Field("Runs on", "%s", placeWords(t.Target))
+	d.Field("Parts", "%s", targetPartWords(t.Target))
+	d.Field("History", "%s", historyWords(t.History))
 }
 
 // describeBounds writes what bounds the ticks of a task, and what blurs them.
-func (a *app) describeBounds(d *details, t client.Task) {
+func (a *app) describeBounds(d *output.Details, t client.Task) {
 	if !t.Start.IsZero() {
-		d.field("Starts", "%s", a.dated(t.Start, t.Timezone))
+		d.Field("Starts", "%s", a.DateTime(t.Start, t.Timezone))
 	}
 	if !t.End.IsZero() {
-		d.field("Ends", "%s", a.dated(t.End, t.Timezone))
+		d.Field("Ends", "%s", a.DateTime(t.End, t.Timezone))
 	}
 	if t.Jitter > 0 {
-		d.field("Jitter", "up to %s", t.Jitter)
+		d.Field("Jitter", "up to %s", t.Jitter)
 	}
 	if t.MaxRuns > 0 {
-		d.field("Runs", "%s", runsLeftWords(t))
+		d.Field("Runs", "%s", runsLeftWords(t))
 	}
 	if t.TTL > 0 {
-		d.field("Deleted", "%s after its last run, when no tick is left", t.TTL)
+		d.Field("Deleted", "%s after its last run, when no tick is left", t.TTL)
 	}
 }
 
@@ -186,7 +189,7 @@ func runsLeftWords(t client.Task) string {
 func overlapWords(s task.Spec) string {
 	switch {
 	case s.Overlap == task.OverlapQueue:
-		return fmt.Sprintf("queue, at most %d; when it is full the %s is skipped", s.Queue.Room(), first(s.Queue.Drop, task.DropNewest))
+		return fmt.Sprintf("queue, at most %d; when it is full the %s is skipped", s.Queue.Room(), cmp.Or(s.Queue.Drop, task.DropNewest))
 	case s.MaxActive > 0:
 		return fmt.Sprintf("allow, at most %d at once", s.MaxActive)
 	}
@@ -197,36 +200,36 @@ func (a *app) leftWords(t client.Task) string {
 	if t.Next.IsZero() || t.Paused {
 		return ""
 	}
-	return " (" + a.left(t.Next) + ")"
+	return " (" + a.TimeLeft(t.Next) + ")"
 }
 
-func (a *app) describeAction(d *details, act task.Action) {
+func (a *app) describeAction(d *output.Details, act task.Action) {
 	p := act.Process
 	if p == nil {
-		d.field("Does", "nothing, successfully (noop)")
+		d.Field("Does", "nothing, successfully (noop)")
 		return
 	}
 	if p.Shell != "" {
-		d.field("Shell", "%s", strings.TrimRight(p.Shell, "\n"))
+		d.Field("Shell", "%s", strings.TrimRight(p.Shell, "\n"))
 	} else {
-		d.field("Command", "%s", commandLine(p.Command))
+		d.Field("Command", "%s", commandLine(p.Command))
 	}
 	for i, k := range slices.Sorted(maps.Keys(p.Env)) {
 		name := ""
 		if i == 0 {
 			name = "Environment"
 		}
-		d.field(name, "%s=%s", k, p.Env[k])
+		d.Field(name, "%s=%s", k, p.Env[k])
 	}
 	for i, f := range p.EnvFrom {
 		name := ""
 		if i == 0 {
 			name = "Variables of"
 		}
-		d.field(name, "%s", f.Source())
+		d.Field(name, "%s", f.Source())
 	}
-	d.field("Directory", "%s", p.Dir)
-	d.field("User", "%s", p.User)
+	d.Field("Directory", "%s", p.Dir)
+	d.Field("User", "%s", p.User)
 	describeConfinement(d, p)
 }
 
@@ -297,12 +300,12 @@ func (a *app) lastRuns(cmd *cobra.Command, c *client.Client, t client.Task) stri
 }
 
 // bare renders a table without its heads, indented, as part of something else.
-func (a *app) bare(g *grid) string {
-	g.empty = ""
+func (a *app) bare(g *output.Table) string {
+	g.Empty = ""
 	part := *a
-	part.noHeaders = true
+	part.NoHeaders = true
 	var b strings.Builder
-	for line := range strings.Lines(g.render(&part)) {
+	for line := range strings.Lines(g.Render(&part.Printer)) {
 		b.WriteString("  " + line)
 	}
 	return b.String()

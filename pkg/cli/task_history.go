@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
@@ -30,7 +32,7 @@ func (a *app) taskHistory() *cobra.Command {
 		failed := flagError(cmd, err)
 
 		// Other commands that list runs take a selector.
-		var f *failure
+		var f *failure.Error
 		if text := err.Error(); errors.As(failed, &f) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
 			f.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
 		}
@@ -42,7 +44,7 @@ func (a *app) taskHistory() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		f, err := flags.filter(a, a.zone(readersZone))
+		f, err := flags.filter(a, a.Zone(output.ReaderZone))
 		if err != nil {
 			return err
 		}
@@ -52,7 +54,7 @@ func (a *app) taskHistory() *cobra.Command {
 		}
 		if versions {
 			if len(flags.states) > 0 || flags.since != "" || flags.until != "" {
-				return usage("--state, --since and --until are of runs, and --versions has none")
+				return failure.Usage("--state, --since and --until are of runs, and --versions has none")
 			}
 			return a.showVersions(cmd, c, r, flags.limit)
 		}
@@ -61,18 +63,18 @@ func (a *app) taskHistory() *cobra.Command {
 			return a.missing(cmd.Context(), c, r, err)
 		}
 		z := zones{}
-		if a.human() {
+		if a.ForPeople() {
 			t, err := c.Get(cmd.Context(), r.namespace, r.name)
 			if err != nil {
 				return err
 			}
 			z[""] = t.Timezone
 		}
-		return emitList(a, runs, runName, func(wide bool) *grid {
+		return output.EmitList(&a.Printer, runs, runName, func(wide bool) *output.Table {
 			g := a.runGrid(runs, false, wide, z)
-			g.empty = a.show(r) + " has not run yet"
+			g.Empty = a.show(r) + " has not run yet"
 			if len(flags.states) > 0 {
-				g.empty = "no run of " + a.show(r) + " is " + strings.Join(flags.states, " or ")
+				g.Empty = "no run of " + a.show(r) + " is " + strings.Join(flags.states, " or ")
 			}
 			return g
 		})
@@ -103,23 +105,23 @@ func (a *app) taskKeys() *cobra.Command {
 		if err != nil {
 			return a.missing(cmd.Context(), c, r, err)
 		}
-		switch a.output {
-		case asJSON, asYAML, asJSONL:
-			return emitOne(a, keys, "", nil)
+		switch a.Format {
+		case output.FormatJSON, output.FormatYAML, output.FormatJSONL:
+			return output.EmitOne(&a.Printer, keys, "", nil)
 		}
-		err = emitList(a, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *grid {
-			g := &grid{heads: []string{"WHAT", "THERE", "KEY"}}
+		err = output.EmitList(&a.Printer, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *output.Table {
+			g := &output.Table{Headers: []string{"WHAT", "THERE", "KEY"}}
 			for _, k := range keys.Items {
 				there := "yes"
 				if !k.Present {
-					there = a.none()
+					there = a.NoValue()
 				}
-				g.add(oneLine(k.What), there, oneLine(k.Key))
+				g.AddRow(output.OneLine(k.What), there, output.OneLine(k.Key))
 			}
 			return g
 		})
-		if err == nil && a.human() && keys.Command != "" {
-			err = a.print(fmt.Sprintf("\n%s\n", printable(keys.Command)))
+		if err == nil && a.ForPeople() && keys.Command != "" {
+			err = a.Print(fmt.Sprintf("\n%s\n", output.Sanitize(keys.Command)))
 		}
 		return err
 	}

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -40,10 +41,10 @@ var sorts = []string{client.SortName, client.SortNext, client.SortLast, client.S
 
 func (l *listing) check() error {
 	if l.limit < 0 {
-		return usage("--limit %d: must not be negative", l.limit)
+		return failure.Usage("--limit %d: must not be negative", l.limit)
 	}
 	if !slices.Contains(sorts, l.sort) {
-		e := usage("--sort %s: use %s", quote(l.sort), strings.Join(sorts, ", "))
+		e := failure.Usage("--sort %s: use %s", task.Quote(l.sort), strings.Join(sorts, ", "))
 		if near := task.Nearest(l.sort, sorts); near != "" {
 			e.Hint = "did you mean: --sort " + near
 		}
@@ -96,7 +97,7 @@ func (a *app) taskList() *cobra.Command {
 			return err
 		}
 		a.noteFrozen(cmd.Context(), c, a.scope())
-		return emitList(a, list, a.taskName, func(wide bool) *grid { return a.taskGrid(list, wide) })
+		return output.EmitList(&a.Printer, list, a.taskName, func(wide bool) *output.Table { return a.taskGrid(list, wide) })
 	}
 	return cmd
 }
@@ -110,10 +111,10 @@ const (
 // listOptions are the options of the client for what was asked for.
 func (a *app) listOptions(l listing) (client.ListOptions, error) {
 	o := client.ListOptions{Namespace: a.scope(), Selector: l.selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
-	if a.human() && a.wants(recentColumn) {
+	if a.ForPeople() && a.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
 	}
-	o.Brief = a.output == asName && l.sort == client.SortName && !l.watch
+	o.Brief = a.Format == output.FormatName && l.sort == client.SortName && !l.watch
 	var err error
 	o.Namespace, o.Names, err = a.patterns(l.words)
 	return o, err
@@ -175,27 +176,27 @@ func (a *app) unmatched(ctx context.Context, c *client.Client, l listing, list [
 	for _, word := range l.words {
 		if isGlob(word) || a.allNamespaces {
 			if !slices.ContainsFunc(all, func(r ref) bool { return a.matches(word, r) }) {
-				return notFound("no task matches %s", quote(word))
+				return failure.NotFound("no task matches %s", task.Quote(word))
 			}
 			continue
 		}
 		r, err := a.ref(word)
 		if err == nil && !slices.Contains(all, r) {
 			return a.missing(ctx, c, r, &client.Error{Status: 404, Code: client.CodeNotFound,
-				Message: "task " + quote(a.show(r)) + " does not exist"})
+				Message: "task " + task.Quote(a.show(r)) + " does not exist"})
 		}
 	}
 	return nil
 }
 
-func (a *app) taskGrid(list []client.Task, wide bool) *grid {
-	g := &grid{empty: "no tasks" + a.inScope()}
+func (a *app) taskGrid(list []client.Task, wide bool) *output.Table {
+	g := &output.Table{Empty: "no tasks" + a.inScope()}
 	if a.allNamespaces {
-		g.heads = append(g.heads, "NAMESPACE")
+		g.Headers = append(g.Headers, "NAMESPACE")
 	}
-	g.heads = append(g.heads, "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", recentColumn)
+	g.Headers = append(g.Headers, "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", recentColumn)
 	if wide {
-		g.heads = append(g.heads, "STATE", "LATE", "NODE", "OVERLAP", "LABELS", "REVISION", "DESCRIPTION")
+		g.Headers = append(g.Headers, "STATE", "LATE", "NODE", "OVERLAP", "LABELS", "REVISION", "DESCRIPTION")
 	}
 	for _, t := range list {
 		var row []string
@@ -207,13 +208,13 @@ func (a *app) taskGrid(list []client.Task, wide bool) *grid {
 		row = append(row, a.lastCells(t)...)
 		row = append(row, a.recentCell(t))
 		if wide {
-			node, late := "", a.none()
+			node, late := "", a.NoValue()
 			if t.LastRun != nil {
 				node, late = t.LastRun.Node, a.lateWords(*t.LastRun)
 			}
-			row = append(row, a.stateCell(t), late, node, t.Overlap, labelWords(t.Labels), fmt.Sprint(t.Revision), oneLine(t.Description))
+			row = append(row, a.stateCell(t), late, node, t.Overlap, output.Labels(t.Labels), fmt.Sprint(t.Revision), output.OneLine(t.Description))
 		}
-		g.add(row...)
+		g.AddRow(row...)
 	}
 	return g
 }
@@ -222,22 +223,22 @@ func (a *app) taskGrid(list []client.Task, wide bool) *grid {
 func (a *app) recentCell(t client.Task) string {
 	var b strings.Builder
 	for _, r := range slices.Backward(t.Recent) {
-		b.WriteString(a.sign(r.State))
+		b.WriteString(a.StateSign(r.State))
 	}
-	return first(b.String(), a.none())
+	return cmp.Or(b.String(), a.NoValue())
 }
 
 // stateCell is how a task stands, in a word.
 func (a *app) stateCell(t client.Task) string {
 	switch t.State {
 	case client.TaskFailing, client.TaskUnreadable:
-		return a.paint(red, t.State)
+		return a.Paint(output.Red, t.State)
 	case client.TaskPaused, client.TaskFrozen:
-		return a.paint(yellow, t.State)
+		return a.Paint(output.Yellow, t.State)
 	case client.TaskRunning, client.TaskWaiting:
-		return a.paint(cyan, t.State)
+		return a.Paint(output.Cyan, t.State)
 	}
-	return first(oneLine(t.State), a.none())
+	return cmp.Or(output.OneLine(t.State), a.NoValue())
 }
 
 func (a *app) inScope() string {
@@ -249,49 +250,41 @@ func (a *app) inScope() string {
 
 // scheduleWords is a schedule and, unless it is UTC, where it counts.
 func scheduleWords(s task.Spec) string {
-	words := oneLine(strings.Join(s.Schedule, ", "))
+	words := output.OneLine(strings.Join(s.Schedule, ", "))
 	if s.Timezone == "" || s.Timezone == "UTC" {
 		return words
 	}
-	return words + " " + strings.ReplaceAll(oneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
+	return words + " " + strings.ReplaceAll(output.OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
 }
 
 // nextCells are NEXT and LEFT.
 func (a *app) nextCells(t client.Task) []string {
 	switch {
 	case t.Paused:
-		return []string{a.paint(yellow, a.pausedWords(t)), a.none()}
+		return []string{a.Paint(output.Yellow, a.pausedWords(t)), a.NoValue()}
 	case t.Next.IsZero() && manual(t.Spec):
-		return []string{"when triggered", a.none()}
+		return []string{"when triggered", a.NoValue()}
 	case t.NoNext != "":
-		return []string{"no more ticks", a.none()}
+		return []string{"no more ticks", a.NoValue()}
 	case t.Next.IsZero():
-		return []string{a.none(), a.none()}
+		return []string{a.NoValue(), a.NoValue()}
 	}
-	return []string{a.coming(t.Next, t.Timezone), a.left(t.Next)}
+	return []string{a.FutureTime(t.Next, t.Timezone), a.TimeLeft(t.Next)}
 }
 
 // lastCells are LAST and RESULT.
 func (a *app) lastCells(t client.Task) []string {
 	if t.LastRun == nil {
-		return []string{a.none(), a.none()}
+		return []string{a.NoValue(), a.NoValue()}
 	}
 	r := *t.LastRun
-	last := a.gone(r.LastSeen(), t.Timezone)
+	last := a.PastTime(r.LastSeen(), t.Timezone)
 	if !r.State.Active() && r.State != task.Queued {
-		if d := took(r, a.now()); d >= 0 {
-			last += ", " + span(d)
+		if d := took(r, a.Now()); d >= 0 {
+			last += ", " + output.Duration(d)
 		}
 	}
 	return []string{last, a.result(r)}
-}
-
-func labelWords(labels map[string]string) string {
-	var words []string
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		words = append(words, k+"="+labels[k])
-	}
-	return oneLine(strings.Join(words, ","))
 }
 
 // took is how long an attempt has run, up to now if it still does; negative if

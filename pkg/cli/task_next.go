@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -52,16 +55,16 @@ func (a *app) taskNext() *cobra.Command {
 	f.BoolVar(&u.failing, "failing", false, "only of tasks that are failing")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if u.span < 0 || u.span == 0 && f.Changed("for") {
-			return usage("--for %s: must be more than 0", u.span)
+			return failure.Usage("--for %s: must be more than 0", u.span)
 		}
 		if u.span > 0 && u.until != "" {
-			return usage("--for and --until exclude each other")
+			return failure.Usage("--for and --until exclude each other")
 		}
 		if (u.span > 0 || u.until != "") && !f.Changed("count") {
 			u.count = spanCount
 		}
 		if u.count < 1 || u.count > schedule.MaxUpcoming {
-			return usage("--count %d: must be between 1 and %d", u.count, schedule.MaxUpcoming)
+			return failure.Usage("--count %d: must be between 1 and %d", u.count, schedule.MaxUpcoming)
 		}
 		c, err := a.connect()
 		if err != nil {
@@ -83,7 +86,7 @@ func (a *app) bounds(u upcoming, zone *time.Location) (from, until time.Time, er
 	}
 	start := from
 	if start.IsZero() {
-		start = a.now()
+		start = a.Now()
 	}
 	switch {
 	case u.span > 0:
@@ -93,7 +96,7 @@ func (a *app) bounds(u upcoming, zone *time.Location) (from, until time.Time, er
 			return from, until, err
 		}
 		if !until.After(start) {
-			return from, until, usage("--until %s: is not after %s", quote(u.until), exact(start.In(zone).Truncate(time.Second)))
+			return from, until, failure.Usage("--until %s: is not after %s", task.Quote(u.until), output.ExactTime(start.In(zone).Truncate(time.Second)))
 		}
 	}
 	return from, until, nil
@@ -106,7 +109,7 @@ func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, u upc
 	}
 	ctx, zone := cmd.Context(), time.UTC
 	var t client.Task
-	if a.human() || u.from != "" || u.until != "" { // they may be of the task's zone
+	if a.ForPeople() || u.from != "" || u.until != "" { // they may be of the task's zone
 		if t, err = c.Get(ctx, r.namespace, r.name); err != nil {
 			return a.missing(ctx, c, r, err)
 		}
@@ -134,19 +137,19 @@ func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, u upc
 			list, start = append(list, o), o.Time.Time
 		}
 	}
-	if a.human() {
+	if a.ForPeople() {
 		a.noteNext(r, t, len(list))
 		a.noteFrozen(ctx, c, r.namespace)
 	}
 	a.noteCut(len(list), u)
-	return emitList(a, list, func(o client.Occurrence) string { return stamp(o.Time) },
-		func(bool) *grid { return a.occurrenceGrid(list, t.Timezone) })
+	return output.EmitList(&a.Printer, list, func(o client.Occurrence) string { return stamp(o.Time) },
+		func(bool) *output.Table { return a.occurrenceGrid(list, t.Timezone) })
 }
 
 // noteCut says that there may be more in the span than is shown.
 func (a *app) noteCut(listed int, u upcoming) {
 	if listed >= u.count && (u.span > 0 || u.until != "") {
-		a.note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
+		a.Note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
 	}
 }
 
@@ -162,20 +165,20 @@ const whatFollows = "the tick after that follows from when its run ends"
 func (a *app) noteNext(r ref, t client.Task, listed int) {
 	switch {
 	case t.Paused && !t.PausedUntil.IsZero():
-		a.note("%s is %s: these come after that", a.show(r), a.pausedWords(t))
+		a.Note("%s is %s: these come after that", a.show(r), a.pausedWords(t))
 	case t.Paused:
-		a.note("%s is %s: none of these comes unless it is resumed", a.show(r), a.pausedWords(t))
+		a.Note("%s is %s: none of these comes unless it is resumed", a.show(r), a.pausedWords(t))
 	case t.NoNext != "":
-		a.note("no more ticks: %s", t.NoNext)
+		a.Note("no more ticks: %s", t.NoNext)
 	}
 	if t.MaxRuns > 0 && t.NoNext == "" {
-		a.note("%s", runsLeftWords(t))
+		a.Note("%s", runsLeftWords(t))
 	}
 	if listed > 0 && afterCompletion(t.Schedule) {
-		a.note(whatFollows)
+		a.Note(whatFollows)
 	}
 	if listed > 0 && !t.End.IsZero() {
-		a.note("it ends %s", a.dated(t.End, t.Timezone))
+		a.Note("it ends %s", a.DateTime(t.End, t.Timezone))
 	}
 }
 
@@ -187,7 +190,7 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, u
 	}
 	o := client.ComingOptions{Selector: u.selector, Failing: u.failing, Limit: u.count}
 	var err error
-	if o.From, o.Until, err = a.bounds(u, a.zone(readersZone)); err != nil {
+	if o.From, o.Until, err = a.bounds(u, a.Zone(output.ReaderZone)); err != nil {
 		return err
 	}
 	if o.Namespace, o.Names, err = a.patterns(words); err != nil {
@@ -206,23 +209,23 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, u
 	a.noteFrozen(ctx, c, a.scope())
 	a.noteCut(len(list), u)
 	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
-	return emitList(a, list, func(o client.Coming) string { return a.named(o.Namespace, o.Task) }, func(wide bool) *grid {
-		g := &grid{heads: []string{"NEXT", "LEFT", "TASK", "NOTE"}, empty: "nothing comes" + a.inScope()}
+	return output.EmitList(&a.Printer, list, func(o client.Coming) string { return a.named(o.Namespace, o.Task) }, func(wide bool) *output.Table {
+		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "nothing comes" + a.inScope()}
 		if jitter {
-			g.heads = slices.Insert(g.heads, 1, "DUE")
+			g.Headers = slices.Insert(g.Headers, 1, "DUE")
 		}
 		if wide {
-			g.heads = append(g.heads, "SCHEDULE", "ZONE")
+			g.Headers = append(g.Headers, "SCHEDULE", "ZONE")
 		}
 		for _, o := range list {
-			row := []string{a.coming(o.Time, o.Timezone), a.leftOrGone(dueAt(o.Occurrence)), a.named(o.Namespace, o.Task), noteWords(o.Note)}
+			row := []string{a.FutureTime(o.Time, o.Timezone), a.TimeLeftOrPast(dueAt(o.Occurrence)), a.named(o.Namespace, o.Task), noteWords(o.Note)}
 			if jitter {
-				row = slices.Insert(row, 1, dueAt(o.Occurrence).In(a.zone(o.Timezone)).Format("15:04:05.000"))
+				row = slices.Insert(row, 1, dueAt(o.Occurrence).In(a.Zone(o.Timezone)).Format("15:04:05.000"))
 			}
 			if wide {
-				row = append(row, oneLine(strings.Join(o.Schedule, ", ")), first(oneLine(o.Timezone), "UTC"))
+				row = append(row, output.OneLine(strings.Join(o.Schedule, ", ")), cmp.Or(output.OneLine(o.Timezone), "UTC"))
 			}
-			g.add(row...)
+			g.AddRow(row...)
 		}
 		return g
 	})
@@ -248,19 +251,19 @@ func (a *app) areThere(ctx context.Context, c *client.Client, words []string) er
 
 // occurrenceGrid shows ticks in a zone, beside it in UTC, and when they fall due
 // where jitter makes that later.
-func (a *app) occurrenceGrid(list []client.Occurrence, timezone string) *grid {
+func (a *app) occurrenceGrid(list []client.Occurrence, timezone string) *output.Table {
 	jitter := slices.ContainsFunc(list, func(o client.Occurrence) bool { return !o.DueAt.IsZero() })
-	g := &grid{heads: []string{"TIME", "UTC", "LEFT", "NOTE"}, empty: "no tick comes"}
+	g := &output.Table{Headers: []string{"TIME", "UTC", "LEFT", "NOTE"}, Empty: "no tick comes"}
 	if jitter {
-		g.heads = slices.Insert(g.heads, 2, "DUE")
+		g.Headers = slices.Insert(g.Headers, 2, "DUE")
 	}
 	for _, o := range list {
-		local, due := o.Time.In(a.zone(timezone)), dueAt(o)
-		row := []string{local.Format("Mon ") + exact(local), o.Time.UTC().Format("2006-01-02 15:04:05"), a.leftOrGone(due), noteWords(o.Note)}
+		local, due := o.Time.In(a.Zone(timezone)), dueAt(o)
+		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), a.TimeLeftOrPast(due), noteWords(o.Note)}
 		if jitter {
-			row = slices.Insert(row, 2, due.In(a.zone(timezone)).Format("15:04:05.000"))
+			row = slices.Insert(row, 2, due.In(a.Zone(timezone)).Format("15:04:05.000"))
 		}
-		g.add(row...)
+		g.AddRow(row...)
 	}
 	return g
 }
@@ -280,7 +283,7 @@ func noteWords(note string) string {
 	case schedule.NoteFold:
 		return "in a fold: the clocks go back"
 	}
-	return oneLine(note)
+	return output.OneLine(note)
 }
 
 // stamp is a time as JSON has it.
@@ -306,7 +309,7 @@ func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error
 	}
 	at, err := readFrom(s, zone)
 	if err != nil {
-		return at, usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", quote(s))
+		return at, failure.Usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 	}
 	return at, nil
 }
@@ -325,5 +328,5 @@ func readFrom(s string, zone *time.Location) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, usage("--from %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", quote(s))
+	return time.Time{}, failure.Usage("--from %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 }

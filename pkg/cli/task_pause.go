@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -48,7 +49,7 @@ func (a *app) taskPause() *cobra.Command {
 			if t.PausedUntil.IsZero() {
 				return "paused " + a.show(r)
 			}
-			return fmt.Sprintf("paused %s until %s (%s)", a.show(r), a.dated(t.PausedUntil, t.Timezone), a.left(t.PausedUntil))
+			return fmt.Sprintf("paused %s until %s (%s)", a.show(r), a.DateTime(t.PausedUntil, t.Timezone), a.TimeLeft(t.PausedUntil))
 		})
 	return revision.ofOne(cmd)
 }
@@ -76,7 +77,7 @@ func (a *app) taskResume() *cobra.Command {
 func (a *app) pausedWords(t client.Task) string {
 	words, by := "paused", ""
 	if p := t.Pause; p != nil {
-		by = oneLine(task.ActorName(p.By))
+		by = output.OneLine(task.ActorName(p.By))
 		if p.By == task.PausedByFailures {
 			by = "after failures"
 		}
@@ -92,24 +93,24 @@ func (a *app) pausedWords(t client.Task) string {
 
 // soon is a time in the task's zone; one of today without its day.
 func (a *app) soon(t task.Time, timezone string) string {
-	zone := a.zone(timezone)
-	if local, now := t.In(zone), a.now().In(zone); a.timeMode == timeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {
+	zone := a.Zone(timezone)
+	if local, now := t.In(zone), a.Now().In(zone); a.TimeMode == output.TimeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {
 		if local.Second() != 0 {
 			return local.Format("15:04:05")
 		}
 		return local.Format("15:04")
 	}
-	return a.coming(t, timezone)
+	return a.FutureTime(t, timezone)
 }
 
 // describePause tells all that is known of a pause.
-func (a *app) describePause(d *details, t client.Task) {
+func (a *app) describePause(d *output.Details, t client.Task) {
 	if !t.Paused {
 		return
 	}
 	words := "yes"
 	if p := t.Pause; p != nil {
-		words = "since " + a.gone(p.Since, t.Timezone)
+		words = "since " + a.PastTime(p.Since, t.Timezone)
 		if p.By == task.PausedByFailures {
 			words += ", after too many failures"
 		} else if p.By != "" {
@@ -117,10 +118,10 @@ func (a *app) describePause(d *details, t client.Task) {
 		}
 	}
 	if !t.PausedUntil.IsZero() {
-		words += ", until " + a.dated(t.PausedUntil, t.Timezone)
+		words += ", until " + a.DateTime(t.PausedUntil, t.Timezone)
 	}
 	if t.PauseReason != "" {
 		words += ": " + t.PauseReason
 	}
-	d.field("Paused", "%s", words)
+	d.Field("Paused", "%s", words)
 }

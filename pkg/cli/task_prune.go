@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -30,13 +31,13 @@ func (p *pruning) bind(cmd *cobra.Command) {
 func (p *pruning) check(cmd *cobra.Command, paths []string) error {
 	switch {
 	case !p.on && cmd.Flags().Changed("selector"):
-		return usage("-l says what --prune may delete; all that the files have is applied").hinting("add --prune, or leave -l out")
+		return failure.Usage("-l says what --prune may delete; all that the files have is applied").WithHint("add --prune, or leave -l out")
 	case !p.on:
 		return nil
 	case p.selector == "":
-		return usage("--prune needs -l: which tasks are these files all of?").hinting("such as --prune -l team=data")
+		return failure.Usage("--prune needs -l: which tasks are these files all of?").WithHint("such as --prune -l team=data")
 	case slices.Contains(paths, "-"):
-		return usage("--prune reads files before it asks; the standard input cannot be among them")
+		return failure.Usage("--prune reads files before it asks; the standard input cannot be among them")
 	}
 	_, err := task.ParseSelector(p.selector)
 	return task.Under("selector", err)
@@ -67,8 +68,8 @@ func (p *pruning) keep(r *applying) {
 // begin finds what is to be deleted, and asks.
 func (p *pruning) begin(ctx context.Context, r *applying, c *client.Client) error {
 	if len(p.kept) == 0 {
-		return (&failure{exit: exitUsage, problem: problem{Code: codeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
-			hinting("if that is what you want: carillon task delete -l %s", p.selector)
+		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
+			WithHint("if that is what you want: carillon task delete -l %s", p.selector)
 	}
 	for _, ns := range p.namespaces(r) {
 		for t, err := range c.All(ctx, client.ListOptions{Namespace: ns, Selector: p.selector}) {
@@ -106,8 +107,8 @@ func (p *pruning) namespaces(r *applying) []string {
 // end deletes, if all was applied, what is still as it was when it was found.
 func (p *pruning) end(ctx context.Context, r *applying, c *client.Client) error {
 	if len(r.codes) > 0 {
-		if len(p.doomed) > 0 && r.human() {
-			r.note("nothing was deleted: not everything was applied")
+		if len(p.doomed) > 0 && r.ForPeople() {
+			r.Note("nothing was deleted: not everything was applied")
 		}
 		return nil
 	}

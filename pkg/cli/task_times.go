@@ -3,6 +3,7 @@ package cli
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -48,7 +49,7 @@ func (a *app) until(text string, zone func() (string, error)) (client.PauseReque
 	}
 	if d, err := time.ParseDuration(text); err == nil {
 		if how.For = task.Duration(d); how.For < task.Duration(time.Second) || how.For > task.MaxTimeout {
-			return how, usage("--until: %s is not between 1s and %s", task.Quote(text), task.MaxTimeout)
+			return how, failure.Usage("--until: %s is not between 1s and %s", task.Quote(text), task.MaxTimeout)
 		}
 		return how, nil
 	}
@@ -70,7 +71,7 @@ func (a *app) localTime(text, timezone string) (task.Time, error) {
 	if _, err := time.Parse("15:04", text); err != nil {
 		at, err := manifest.Instant(field, text, timezone)
 		if err != nil {
-			return at, usage("--%s", err.Error()).hinting("write 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
+			return at, failure.Usage("--%s", err.Error()).WithHint("write 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
 		}
 		return at, nil
 	}
@@ -78,9 +79,9 @@ func (a *app) localTime(text, timezone string) (task.Time, error) {
 	if err != nil {
 		return task.Time{}, err
 	}
-	day := a.now().In(loc)
+	day := a.Now().In(loc)
 	at, err := manifest.Instant(field, day.Format("2006-01-02 ")+text, timezone)
-	if err == nil && !at.After(a.now()) {
+	if err == nil && !at.After(a.Now()) {
 		at, err = manifest.Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
 	}
 	return at, err

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -33,7 +35,7 @@ func (a *app) taskTrigger() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		if f.exitStatus && !f.wait {
-			return usage("--exit-status needs --wait")
+			return failure.Usage("--exit-status needs --wait")
 		}
 		env, err := readEnv(f.env)
 		if err != nil {
@@ -50,7 +52,7 @@ func (a *app) taskTrigger() *cobra.Command {
 				return a.missing(ctx, c, r, err)
 			}
 			runs = append(runs, t.Run)
-			a.say("triggered %s · run %s", a.show(r), t.ID)
+			a.Say("triggered %s · run %s", a.show(r), t.ID)
 			a.noteHeld(r, t)
 			return nil
 		})
@@ -77,7 +79,7 @@ func readEnv(pairs []string) (map[string]string, error) {
 	for k, v := range values {
 		s, ok := v.(string)
 		if !ok {
-			return nil, usage("--env %s: write NAME=value", quote(k+"-"))
+			return nil, failure.Usage("--env %s: write NAME=value", task.Quote(k+"-"))
 		}
 		env[k] = s
 	}
@@ -94,7 +96,7 @@ func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, e
 	for i := range runs {
 		var parts sync.WaitGroup
 		t := &tail{m: m, c: c, run: runs[i], first: 1}
-		if a.human() && !a.quiet {
+		if a.ForPeople() && !a.Quiet {
 			t.out = m.lane(runs[i])
 			t.part = func(p task.Run) {
 				parts.Go(func() {
@@ -129,7 +131,7 @@ func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, e
 	var codes []int
 	for i, r := range runs {
 		if err := errs[i]; err != nil {
-			if len(runs) == 1 || unreachable(err) {
+			if len(runs) == 1 || failure.IsUnreachable(err) {
 				return err
 			}
 			codes = append(codes, a.report(err))
@@ -137,21 +139,21 @@ func (a *app) awaitAll(ctx context.Context, c *client.Client, runs []task.Run, e
 			codes = append(codes, a.report(a.runFailure(r, exitStatus)))
 		}
 	}
-	return silently(codes)
+	return failure.AlreadyReported(codes)
 }
 
 func (a *app) runFailure(r task.Run, exitStatus bool) error {
-	f := &failure{exit: exitRun, problem: problem{Code: codeRunFailed,
+	f := &failure.Error{Exit: failure.ExitRun, Problem: failure.Problem{Code: failure.CodeRunFailed,
 		Message: fmt.Sprintf("%s did not succeed: %s", a.named(r.Namespace, r.Task), a.bareResult(r)),
 		Hint:    fmt.Sprintf("carillon logs %s", a.named(r.Namespace, r.ID))}}
 	if r.OutputBytes == 0 { // what it has to say is in its record
-		f.problem.Hint = fmt.Sprintf("carillon run get %s", a.named(r.Namespace, r.ID))
+		f.Problem.Hint = fmt.Sprintf("carillon run get %s", a.named(r.Namespace, r.ID))
 		if r.Message != "" {
-			f.problem.Message += ": " + cut(oneLine(r.Message), 200)
+			f.Problem.Message += ": " + output.Truncate(output.OneLine(r.Message), 200)
 		}
 	}
 	if exitStatus && r.ExitCode != nil && *r.ExitCode > 0 {
-		f.exit = *r.ExitCode
+		f.Exit = *r.ExitCode
 	}
 	return f
 }
@@ -162,21 +164,21 @@ func (a *app) noteGoOn(runs []task.Run) {
 	left := slices.DeleteFunc(slices.Clone(runs), func(r task.Run) bool { return r.State.Final() })
 	for i, r := range left {
 		if i == most {
-			a.note("… and %d more", len(left)-most)
+			a.Note("… and %d more", len(left)-most)
 			return
 		}
-		a.note("%s goes on; look at it with: carillon logs %s -f", a.named(r.Namespace, r.Task), a.named(r.Namespace, r.ID))
+		a.Note("%s goes on; look at it with: carillon logs %s -f", a.named(r.Namespace, r.Task), a.named(r.Namespace, r.ID))
 	}
 }
 
 // endWords says of a run that ended how long it took, and where.
 func (a *app) endWords(r task.Run) string {
 	var words string
-	if d := took(r, a.now()); d >= 0 {
-		words = " after " + span(d)
+	if d := took(r, a.Now()); d >= 0 {
+		words = " after " + output.Duration(d)
 	}
 	if r.Node != "" {
 		words += " on " + r.Node
 	}
-	return a.plain("·") + " " + a.named(r.Namespace, r.Task) + words
+	return a.Plain("·") + " " + a.named(r.Namespace, r.Task) + words
 }

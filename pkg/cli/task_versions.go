@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -20,15 +23,15 @@ func (a *app) showVersions(cmd *cobra.Command, c *client.Client, r ref, limit in
 	if limit > 0 && len(list) > limit {
 		list = list[:limit]
 	}
-	return emitList(a, list, func(v client.TaskVersion) string { return fmt.Sprint(v.Generation) }, func(wide bool) *grid {
-		g := &grid{heads: []string{"GENERATION", "WHEN", "WHO", "CHANGE", "WHAT"}}
+	return output.EmitList(&a.Printer, list, func(v client.TaskVersion) string { return fmt.Sprint(v.Generation) }, func(wide bool) *output.Table {
+		g := &output.Table{Headers: []string{"GENERATION", "WHEN", "WHO", "CHANGE", "WHAT"}}
 		for _, v := range list {
 			if v.Name == "" {
-				g.add(fmt.Sprint(v.Generation), a.none(), a.none(), "unreadable", "")
+				g.AddRow(fmt.Sprint(v.Generation), a.NoValue(), a.NoValue(), "unreadable", "")
 				continue
 			}
-			g.add(fmt.Sprint(v.Generation), a.gone(v.UpdatedAt, v.Timezone), first(oneLine(task.ActorName(v.UpdatedBy)), a.none()),
-				strings.ReplaceAll(oneLine(v.Change), "_", " "), a.changedWords(v.Changed, wide))
+			g.AddRow(fmt.Sprint(v.Generation), a.PastTime(v.UpdatedAt, v.Timezone), cmp.Or(output.OneLine(task.ActorName(v.UpdatedBy)), a.NoValue()),
+				strings.ReplaceAll(output.OneLine(v.Change), "_", " "), a.changedWords(v.Changed, wide))
 		}
 		return g
 	})
@@ -42,7 +45,7 @@ func (a *app) changedWords(changed []string, all bool) string {
 		more = fmt.Sprintf(", and %d more", len(changed)-few)
 		changed = changed[:few]
 	}
-	return a.plain(oneLine(strings.Join(changed, "; "))) + more
+	return a.Plain(output.OneLine(strings.Join(changed, "; "))) + more
 }
 
 // version is a version of a task by its generation.
@@ -55,7 +58,7 @@ func (a *app) versionOf(cmd *cobra.Command, c *client.Client, r ref, generation 
 	if i >= 0 {
 		return list[i], nil
 	}
-	return client.TaskVersion{}, &failure{exit: exitNotFound, problem: problem{Code: client.CodeNotFound, Field: "generation",
+	return client.TaskVersion{}, &failure.Error{Exit: failure.ExitNotFound, Problem: failure.Problem{Code: client.CodeNotFound, Field: "generation",
 		Message: fmt.Sprintf("version %d of %s is not kept: there are %d to %d", generation, a.show(r), list[len(list)-1].Generation, list[0].Generation),
 		Hint:    "carillon task history " + a.show(r) + " --versions"}}
 }
@@ -67,10 +70,10 @@ func (a *app) showVersion(cmd *cobra.Command, c *client.Client, r ref, generatio
 		return err
 	}
 	t := client.Task{Task: v.Task}
-	return emitOne(a, v, a.named(v.Namespace, v.Name), func(d *details) {
+	return output.EmitOne(&a.Printer, v, a.named(v.Namespace, v.Name), func(d *output.Details) {
 		a.describeSpec(d, t)
 		a.describeWritten(d, t)
-		d.field("What changed", "%s", strings.Join(v.Changed, "\n"))
+		d.Field("What changed", "%s", strings.Join(v.Changed, "\n"))
 	})
 }
 
@@ -94,7 +97,7 @@ func (a *app) taskRollback() *cobra.Command {
 	revision.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if cmd.Flags().Changed("to") && to < 1 {
-			return usage("--to %d: not a generation: task history --versions lists them", to)
+			return failure.Usage("--to %d: not a generation: task history --versions lists them", to)
 		}
 		r, err := a.ref(words[0])
 		if err != nil {
@@ -110,17 +113,17 @@ func (a *app) taskRollback() *cobra.Command {
 		}
 		a.warnAbout(t.Task)
 		if dryRun {
-			a.say("would roll %s back to version %d:", a.show(r), t.To)
+			a.Say("would roll %s back to version %d:", a.show(r), t.To)
 		} else {
-			a.say("rolled %s back to version %d%s", a.show(r), t.To, a.nextWords(t.Task))
+			a.Say("rolled %s back to version %d%s", a.show(r), t.To, a.nextWords(t.Task))
 		}
 		for _, what := range t.Changed {
-			a.say("  %s", a.plain(oneLine(what)))
+			a.Say("  %s", a.Plain(output.OneLine(what)))
 		}
-		if a.human() {
+		if a.ForPeople() {
 			return nil
 		}
-		return emitOne(a, t, a.taskName(t.Task), nil)
+		return output.EmitOne(&a.Printer, t, a.taskName(t.Task), nil)
 	}
 	return cmd
 }

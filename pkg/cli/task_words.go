@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,12 +18,12 @@ func successWords(s task.Success) string {
 	for i, code := range s.ExitCodes {
 		codes[i] = strconv.Itoa(code)
 	}
-	words := []string{"exit code " + first(strings.Join(codes, ", "), "0")}
+	words := []string{"exit code " + cmp.Or(strings.Join(codes, ", "), "0")}
 	if s.Output != "" {
-		words = append(words, "a line like "+quote(s.Output))
+		words = append(words, "a line like "+task.Quote(s.Output))
 	}
 	if s.NotOutput != "" {
-		words = append(words, "no line like "+quote(s.NotOutput))
+		words = append(words, "no line like "+task.Quote(s.NotOutput))
 	}
 	return strings.Join(words, "; ")
 }
@@ -66,7 +67,7 @@ func targetPartWords(t task.Target) string {
 	if strings.Contains(words, " ") {
 		then = "; "
 	}
-	need, verb := first(string(t.Succeed), "all"), "have"
+	need, verb := cmp.Or(string(t.Succeed), "all"), "have"
 	if need == "any" || need == "1" {
 		verb = "has"
 	}

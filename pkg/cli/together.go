@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 )
 
 // atOnce is how many calls are under way at a time, where there are many.
@@ -45,11 +47,11 @@ func many[T, R any](ctx context.Context, a *app, verb, past, kind string, things
 	err := b.run(ctx, func(ctx context.Context, i int) (R, string, error) { return do(ctx, things[i]) })
 	b.told.end()
 	b.rest()
-	if a.human() && len(things) > few && b.spoken {
-		a.say("%s %d %ss%s", past, b.ok, kind, failedWords(len(b.codes)))
+	if a.ForPeople() && len(things) > few && b.spoken {
+		a.Say("%s %d %ss%s", past, b.ok, kind, failedWords(len(b.codes)))
 	}
 	if ctx.Err() != nil && len(things) > 1 && b.spoken {
-		a.note("interrupted: %s %d of %d %ss%s; %s the others with the same command", past, b.ok, len(things), kind, failedWords(len(b.codes)), verb)
+		a.Note("interrupted: %s %d of %d %ss%s; %s the others with the same command", past, b.ok, len(things), kind, failedWords(len(b.codes)), verb)
 	}
 	list := make([]R, 0, b.ok)
 	for _, d := range b.all {
@@ -60,7 +62,7 @@ func many[T, R any](ctx context.Context, a *app, verb, past, kind string, things
 	if err != nil {
 		return list, err
 	}
-	return list, silently(b.codes)
+	return list, failure.AlreadyReported(b.codes)
 }
 
 func failedWords(n int) string {
@@ -123,12 +125,12 @@ func (b *batch[R]) tellOne(d done[R]) {
 		if len(b.codes) == few {
 			b.told.print(b.app, "more failed; the others are only counted")
 		}
-		b.codes = append(b.codes, b.explain(d.err).exit)
+		b.codes = append(b.codes, b.explain(d.err).Exit)
 	default:
 		b.ok++
 		b.spoken = b.spoken || d.said != ""
 		if d.said != "" && len(b.all) <= few {
-			b.say("%s", d.said)
+			b.Say("%s", d.said)
 		}
 	}
 }

@@ -10,13 +10,15 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
 func manyApp() (*app, *bytes.Buffer, *bytes.Buffer) {
 	var out, errs bytes.Buffer
 	a := newApp(IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(string) string { return "" }})
-	a.output = asTable
+	a.Format = output.FormatTable
 	return a, &out, &errs
 }
 
@@ -40,8 +42,8 @@ func TestMany_KeepsTheOrderAndGoesOnAfterFailures(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v", got)
 	}
-	var f *failure
-	if !errors.As(err, &f) || f.exit != exitFailure || !f.silent || !strings.Contains(errs.String(), "seven") {
+	var f *failure.Error
+	if !errors.As(err, &f) || f.Exit != failure.ExitFailure || !f.Reported || !strings.Contains(errs.String(), "seven") {
 		t.Errorf("%v, %s", err, errs)
 	}
 	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 49 || lines[7] != "paused 8" {
@@ -88,7 +90,7 @@ func TestMany_EndsWhereNothingIsAllowed(t *testing.T) {
 			began.Add(1)
 			return 0, "", &client.Error{Code: code, Status: 401}
 		})
-		if a.report(err) != exitAuth || began.Load() > 3*atOnce || strings.Count(errs.String(), "error:") != 1 {
+		if a.report(err) != failure.ExitAuth || began.Load() > 3*atOnce || strings.Count(errs.String(), "error:") != 1 {
 			t.Errorf("%s: %d begun: %v: %s", code, began.Load(), err, errs)
 		}
 	}
@@ -102,7 +104,7 @@ func TestMany_EndsWhenTheServerIsAway(t *testing.T) {
 		began.Add(1)
 		return 0, "", &client.Error{Code: client.CodeUnavailable}
 	})
-	if !unreachable(err) || began.Load() > 3*atOnce {
+	if !failure.IsUnreachable(err) || began.Load() > 3*atOnce {
 		t.Errorf("%d begun: %v", began.Load(), err)
 	}
 }

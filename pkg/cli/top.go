@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/top"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -36,25 +38,25 @@ func (a *app) topCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case ahead <= 0 || ahead > 24*time.Hour:
-			return usage("--ahead %s: use a duration of at most 24h", ahead)
+			return failure.Usage("--ahead %s: use a duration of at most 24h", ahead)
 		case every < 500*time.Millisecond || every > time.Hour:
-			return usage("--every %s: use a duration from 500ms to 1h", every)
+			return failure.Usage("--every %s: use a duration from 500ms to 1h", every)
 		}
 		o := client.BoardOptions{Span: ahead, Limit: top.Listed}
-		_, screen := a.terminal(a.Out)
-		if once || !screen || !a.human() || a.Env("TERM") == "dumb" {
+		_, screen := a.Terminal(a.Out)
+		if once || !screen || !a.ForPeople() || a.Env("TERM") == "dumb" {
 			return a.topOnce(cmd.Context(), o)
 		}
 		return a.topScreen(cmd.Context(), o, every)
 	}
-	return only(cmd, asTable, asJSON, asJSONL, asYAML)
+	return only(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 }
 
 // topConfig is how the screen looks.
 func (a *app) topConfig() top.Config {
-	c := top.Config{Namespace: task.Defaults().Namespace, ASCII: a.ascii, Zone: a.zone(readersZone)}
-	if a.ns != "" && !a.allNamespaces {
-		c.Namespace, c.Filter = a.ns, a.ns+"/"
+	c := top.Config{Namespace: task.Defaults().Namespace, ASCII: a.ASCII, Zone: a.Zone(output.ReaderZone)}
+	if a.NamespaceFlag != "" && !a.allNamespaces {
+		c.Namespace, c.Filter = a.NamespaceFlag, a.NamespaceFlag+"/"
 	}
 	return c
 }
@@ -68,20 +70,20 @@ func (a *app) topOnce(ctx context.Context, o client.BoardOptions) error {
 	if err != nil {
 		return err
 	}
-	switch a.output {
-	case asJSON:
-		return a.emitJSON(b)
-	case asJSONL:
-		return a.emitLines(1, func(int) ([]byte, error) { return compact(b) })
-	case asYAML:
-		return a.emitYAML(1, func(int) any { return b })
+	switch a.Format {
+	case output.FormatJSON:
+		return a.EmitJSON(b)
+	case output.FormatJSONL:
+		return a.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(b) })
+	case output.FormatYAML:
+		return a.EmitYAML(1, func(int) any { return b })
 	}
-	width, _ := a.terminal(a.Out)
+	width, _ := a.Terminal(a.Out)
 	p := top.New(a.topConfig()).Once(top.Boarded{Board: b, Server: c.Server()}, width)
-	if a.colourful(a.Out) {
-		return a.print(p.ANSI())
+	if a.UsesColor(a.Out) {
+		return a.Print(p.ANSI())
 	}
-	return a.print(p.Text())
+	return a.Print(p.Text())
 }
 
 func (a *app) topScreen(ctx context.Context, o client.BoardOptions, every time.Duration) error {
@@ -94,12 +96,12 @@ func (a *app) topScreen(ctx context.Context, o client.BoardOptions, every time.D
 	if _, err := c.Board(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
 		return err
 	}
-	tty, err := top.OpenTty(a.colourful(a.Out))
+	tty, err := top.OpenTty(a.UsesColor(a.Out))
 	if err != nil {
 		return err
 	}
 	defer tty.Close()
-	p := top.Program{API: c, Model: top.New(a.topConfig()), Options: o, Every: every, Now: a.now, Dial: func(server string) (top.API, error) {
+	p := top.Program{API: c, Model: top.New(a.topConfig()), Options: o, Every: every, Now: a.Now, Dial: func(server string) (top.API, error) {
 		return a.dialOther(c, server, limit)
 	}}
 	return p.Run(ctx, tty)

@@ -11,6 +11,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -29,7 +31,7 @@ type watched[T any] struct {
 	about func(e task.Event) (key string, ok bool)
 	list  func(ctx context.Context, limit int) ([]T, error)     // limit 0: all of it
 	fresh func(ctx context.Context, keys []string) ([]T, error) // those that are still in the list; nil: list tells
-	draw  func(list []T, wide bool) *grid                       // as a table
+	draw  func(list []T, wide bool) *output.Table               // as a table
 	page  func(list []T) string                                 // instead of a table, on a terminal; may be nil
 	key   func(T) string                                        // what tells an item from the others
 	name  func(T) string                                        // for -o name
@@ -57,14 +59,14 @@ const (
 
 func (w *watched[T]) run(ctx context.Context) error {
 	w.dirty, w.shown, w.poked, w.seed = map[string]bool{}, map[string]uint64{}, make(chan struct{}, 1), maphash.MakeSeed()
-	w.events.Since = w.now().Add(-watchBefore)
+	w.events.Since = w.Now().Add(-watchBefore)
 	w.events.Lost = func(err error) {
 		if err == nil {
-			w.note("the server is back")
+			w.Note("the server is back")
 			w.touch("")
 			return
 		}
-		w.note("waiting for the server: %s", err)
+		w.Note("waiting for the server: %s", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -72,7 +74,7 @@ func (w *watched[T]) run(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { ended <- w.follow(ctx) })
-	if _, tty := w.terminal(w.Out); tty && w.human() {
+	if _, tty := w.Terminal(w.Out); tty && w.ForPeople() {
 		return w.redraw(ctx, ended)
 	}
 	return w.lines(ctx, ended)
@@ -159,7 +161,7 @@ func (w *watched[T]) lines(ctx context.Context, ended <-chan error) error {
 				err = w.changed(list, keys)
 			}
 		}
-		if err != nil && !unreachable(err) { // the stream says when the server is back
+		if err != nil && !failure.IsUnreachable(err) { // the stream says when the server is back
 			return err
 		}
 	}
@@ -199,7 +201,7 @@ func (w *watched[T]) changed(list []T, looked []string) error {
 }
 
 func (w *watched[T]) mark(item T) uint64 {
-	b, _ := compact(w.still(item)) // what has just been read as JSON can be written
+	b, _ := output.CompactJSON(w.still(item)) // what has just been read as JSON can be written
 	return maphash.Bytes(w.seed, b)
 }
 
@@ -208,24 +210,24 @@ func (w *watched[T]) tell(list []T, begin bool) error {
 		w.shown[w.key(item)] = w.mark(item)
 	}
 	switch {
-	case w.human():
-		g, err := w.chosen(w.draw(list, w.output == asWide || len(w.columns) > 0))
+	case w.ForPeople():
+		g, err := w.SelectColumns(w.draw(list, w.Format == output.FormatWide || len(w.Columns) > 0))
 		if err != nil {
 			return err
 		}
-		return w.print(w.rows(g, begin && !w.noHeaders))
-	case w.output == asJSON:
+		return w.Print(w.rows(g, begin && !w.NoHeaders))
+	case w.Format == output.FormatJSON:
 		for _, item := range list {
-			if err := w.emitJSON(item); err != nil {
+			if err := w.EmitJSON(item); err != nil {
 				return err
 			}
 		}
 		return nil
-	case w.output == asYAML:
+	case w.Format == output.FormatYAML:
 		for _, item := range list {
-			err := w.print("---\n")
+			err := w.Print("---\n")
 			if err == nil {
-				err = w.emitYAML(1, func(int) any { return item })
+				err = w.EmitYAML(1, func(int) any { return item })
 			}
 			if err != nil {
 				return err
@@ -233,32 +235,32 @@ func (w *watched[T]) tell(list []T, begin bool) error {
 		}
 		return nil
 	}
-	return emitList(w.app, list, w.name, nil)
+	return output.EmitList(&w.app.Printer, list, w.name, nil)
 }
 
 func (w *watched[T]) tellGone(key string) error {
-	switch w.output {
-	case asJSON, asJSONL:
-		return w.emitLines(1, func(int) ([]byte, error) { return compact(w.gone(key)) })
-	case asYAML:
-		if err := w.print("---\n"); err != nil {
+	switch w.Format {
+	case output.FormatJSON, output.FormatJSONL:
+		return w.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(w.gone(key)) })
+	case output.FormatYAML:
+		if err := w.Print("---\n"); err != nil {
 			return err
 		}
-		return w.emitYAML(1, func(int) any { return w.gone(key) })
-	case asName:
+		return w.EmitYAML(1, func(int) any { return w.gone(key) })
+	case output.FormatName:
 		return nil
 	}
-	return w.print(key + "  " + w.paint(dim, "not in the list any more") + "\n")
+	return w.Print(key + "  " + w.Paint(output.Dim, "not in the list any more") + "\n")
 }
 
 // rows are lines of a table whose columns keep the width that they had, as long as
 // what is in them fits.
-func (w *watched[T]) rows(g *grid, heads bool) string {
-	all := g.rows
+func (w *watched[T]) rows(g *output.Table, heads bool) string {
+	all := g.Rows
 	if heads {
-		all = append([][]string{g.heads}, all...)
+		all = append([][]string{g.Headers}, all...)
 	}
-	for _, row := range append([][]string{g.heads}, g.rows...) {
+	for _, row := range append([][]string{g.Headers}, g.Rows...) {
 		for i, cell := range row {
 			if i == len(w.widths) {
 				w.widths = append(w.widths, 0)
@@ -284,23 +286,23 @@ func (w *watched[T]) redraw(ctx context.Context, ended <-chan error) error {
 	clock := time.NewTicker(watchClock)
 	defer clock.Stop()
 	const cleared = "\x1b[2J"
-	if err := w.print(cleared); err != nil {
+	if err := w.Print(cleared); err != nil {
 		return err
 	}
 	var list []T
 	var rest time.Time // until then no look
 	stale := true
 	for {
-		if stale && !w.now().Before(rest) {
-			began := w.now()
-			some, err := w.list(ctx, max(terminalHeight(w.Out)-3, 1))
-			if err != nil && !unreachable(err) {
+		if stale && !w.Now().Before(rest) {
+			began := w.Now()
+			some, err := w.list(ctx, max(output.TerminalHeight(w.Out)-3, 1))
+			if err != nil && !failure.IsUnreachable(err) {
 				return err
 			}
 			if err == nil {
 				list, stale = some, false
 			}
-			rest = w.now().Add(max(watchShare*w.now().Sub(began), watchCalm))
+			rest = w.Now().Add(max(watchShare*w.Now().Sub(began), watchCalm))
 		}
 		if err := w.screen(list); err != nil {
 			return err
@@ -326,24 +328,24 @@ func (w *watched[T]) screen(list []T) error {
 	if w.page != nil && len(list) == 1 {
 		drawn = w.page(list)
 	} else {
-		g, err := w.chosen(w.draw(list, w.output == asWide || len(w.columns) > 0))
+		g, err := w.SelectColumns(w.draw(list, w.Format == output.FormatWide || len(w.Columns) > 0))
 		if err != nil {
 			return err
 		}
-		if len(g.rows) == 0 {
-			drawn = g.empty + "\n"
+		if len(g.Rows) == 0 {
+			drawn = g.Empty + "\n"
 		} else {
-			drawn = g.render(w.app)
+			drawn = g.Render(&w.app.Printer)
 		}
 	}
 	var b strings.Builder
 	b.WriteString("\x1b[H")
-	room := max(terminalHeight(w.Out)-1, 2)
+	room := max(output.TerminalHeight(w.Out)-1, 2)
 	for line := range strings.Lines(drawn) {
 		if room--; room < 0 {
 			break
 		}
 		b.WriteString(strings.TrimSuffix(line, "\n") + "\x1b[K\n")
 	}
-	return w.print(b.String() + "\x1b[J")
+	return w.Print(b.String() + "\x1b[J")
 }

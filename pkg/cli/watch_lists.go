@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -16,7 +18,7 @@ import (
 func (a *app) watchTask(cmd *cobra.Command, c *client.Client, words []string, p pick) error {
 	l := listing{pick: p, words: words, sort: client.SortName}
 	if (len(words) > 0) == (p.selector != "") {
-		return usage("which task? name one, or several, or use -l")
+		return failure.Usage("which task? name one, or several, or use -l")
 	}
 	if err := l.check(); err != nil {
 		return err
@@ -31,7 +33,7 @@ func (a *app) watchTask(cmd *cobra.Command, c *client.Client, words []string, p 
 	w := a.watchedTasks(c, o)
 	if len(words) == 1 && !isGlob(words[0]) {
 		w.page = func(list []client.Task) string {
-			d := &details{app: a}
+			d := &output.Details{Printer: &a.Printer}
 			a.describe(cmd, c, d, list[0])
 			return d.String()
 		}
@@ -120,7 +122,7 @@ func (a *app) watchRuns(ctx context.Context, c *client.Client, f client.RunFilte
 			if listed {
 				list[i] = &r
 			}
-			if err != nil && unreachable(err) {
+			if err != nil && failure.IsUnreachable(err) {
 				return err
 			}
 			return nil // it is gone
@@ -133,7 +135,7 @@ func (a *app) watchRuns(ctx context.Context, c *client.Client, f client.RunFilte
 		}
 		return found, err
 	}
-	w.draw = func(list []task.Run, wide bool) *grid { return a.runGrid(list, true, wide, z) }
+	w.draw = func(list []task.Run, wide bool) *output.Table { return a.runGrid(list, true, wide, z) }
 	w.name, w.still = runName, func(r task.Run) any { return r }
 	w.gone = func(key string) any {
 		part := strings.SplitN(key, "/", 3)
@@ -160,9 +162,9 @@ func (a *app) watchRun(ctx context.Context, c *client.Client, r task.Run, zone s
 		now, err := c.Run(ctx, r.Namespace, r.Task, r.ID)
 		return []task.Run{now}, err
 	}
-	w.draw = func(list []task.Run, wide bool) *grid { return a.runGrid(list, true, wide, zones{"": zone}) }
+	w.draw = func(list []task.Run, wide bool) *output.Table { return a.runGrid(list, true, wide, zones{"": zone}) }
 	w.page = func(list []task.Run) string {
-		d := &details{app: a}
+		d := &output.Details{Printer: &a.Printer}
 		a.describeRun(d, list[0], zone)
 		return d.String()
 	}
@@ -183,7 +185,7 @@ func (a *app) watchNodes(ctx context.Context, c *client.Client, name string, wan
 	}
 	if name != "" {
 		w.page = func(list []task.Node) string {
-			d := &details{app: a}
+			d := &output.Details{Printer: &a.Printer}
 			a.describeNode(d, list[0])
 			return d.String()
 		}

@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -39,9 +42,9 @@ func (a *app) taskWhy() *cobra.Command {
 		}
 		switch {
 		case q.At != "" && (q.From != "" || q.To != ""):
-			return usage("--at and --from/--to exclude each other")
+			return failure.Usage("--at and --from/--to exclude each other")
 		case q.To != "" && q.From == "":
-			return usage("--to needs --from")
+			return failure.Usage("--to needs --from")
 		}
 		c, err := a.connect()
 		if err != nil {
@@ -58,7 +61,7 @@ func (a *app) taskWhy() *cobra.Command {
 		if err != nil {
 			return a.missing(cmd.Context(), c, r, err)
 		}
-		return emitOne(a, answer, string(answer.Verdict), func(d *details) { a.explainWhy(d, answer) })
+		return output.EmitOne(&a.Printer, answer, string(answer.Verdict), func(d *output.Details) { a.explainWhy(d, answer) })
 	}
 	return cmd
 }
@@ -68,14 +71,14 @@ func (a *app) taskWhy() *cobra.Command {
 func (a *app) whyWord(ctx context.Context, c *client.Client, word string, q *client.WhyQuestion) (ref, error) {
 	w, err := parseRunWord(word)
 	if err != nil || w == (runWord{task: word}) {
-		r, failed := a.ref(first(w.task, word))
+		r, failed := a.ref(cmp.Or(w.task, word))
 		if err == nil {
 			err = failed
 		}
 		return r, err
 	}
 	if q.At != "" || q.From != "" {
-		return ref{}, usage("%s says of which time already: leave --at, --from and --to out", quote(word))
+		return ref{}, failure.Usage("%s says of which time already: leave --at, --from and --to out", task.Quote(word))
 	}
 	if strings.Contains(w.tick, "T") { // it need not be one
 		q.At = w.tick
@@ -102,41 +105,41 @@ func (a *app) timesOfToday(ctx context.Context, c *client.Client, r ref, q *clie
 		}
 		loc, err := schedule.Location(zone)
 		if err != nil {
-			return usage("--timezone: %s is not a time zone", quote(zone))
+			return failure.Usage("--timezone: %s is not a time zone", task.Quote(zone))
 		}
-		*text = a.now().In(loc).Format("2006-01-02T") + *text
+		*text = a.Now().In(loc).Format("2006-01-02T") + *text
 	}
 	return nil
 }
 
 // explainWhy writes an answer for people: the sentence, then the evidence.
-func (a *app) explainWhy(d *details, answer task.Answer) {
-	d.parts = append(d.parts, a.plain(printable(answer.Sentence))+"\n")
+func (a *app) explainWhy(d *output.Details, answer task.Answer) {
+	d.Parts = append(d.Parts, a.Plain(output.Sanitize(answer.Sentence))+"\n")
 	var lines strings.Builder
 	for _, s := range answer.Stretches {
-		lines.WriteString("  " + printable(s.Sentence) + "\n")
+		lines.WriteString("  " + output.Sanitize(s.Sentence) + "\n")
 	}
-	d.section("In order", lines.String())
+	d.Section("In order", lines.String())
 	a.evidence(d, answer)
 	for _, also := range answer.Also {
-		d.section("And", "  "+printable(also.Sentence))
-		if a.output == asWide {
+		d.Section("And", "  "+output.Sanitize(also.Sentence))
+		if a.Format == output.FormatWide {
 			a.evidence(d, also)
 		}
 	}
 }
 
-func (a *app) evidence(d *details, answer task.Answer) {
+func (a *app) evidence(d *output.Details, answer task.Answer) {
 	if len(answer.Lines) > 0 {
-		d.parts = append(d.parts, "\n")
+		d.Parts = append(d.Parts, "\n")
 	}
 	for _, l := range answer.Lines {
-		d.field(l.What, "%s", a.plain(oneLine(l.Says)))
+		d.Field(l.What, "%s", a.Plain(output.OneLine(l.Says)))
 	}
 	if len(answer.Lines) == 0 {
 		for _, u := range answer.Unknown {
-			d.field("Not on record", "%s", oneLine(u))
+			d.Field("Not on record", "%s", output.OneLine(u))
 		}
 	}
-	d.flush()
+	d.Flush()
 }

@@ -1,4 +1,4 @@
-package cli
+package settings
 
 import (
 	"encoding/json"
@@ -11,44 +11,45 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
-// changeConfig reads the configuration, changes it, and writes it: whole or not
+// ChangeFile reads the configuration, changes it, and writes it: whole or not
 // at all, readable by its owner only. What a person wrote beside the change stays
-// as it is, comments too, where that can be.
-func (a *app) changeConfig(change func(*contextFile) error) (contextFile, error) {
-	path := a.configPath()
+// as it is, comments too, where that can be: else anew is set.
+func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err error) {
+	path := r.Path()
 	if path == "" {
-		return contextFile{}, usage("there is no place for the configuration: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
+		return File{}, false, failure.Usage("there is no place for the configuration: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
 	}
-	f, _, err := readConfig(path)
+
+	f, _, err = ReadFile(path)
 	if err != nil {
-		return f, err
+		return f, false, err
 	}
-	before, _, err := readUserFile(path)
+	before, _, err := readFile(path)
 	if err != nil {
-		return f, err
+		return f, false, err
 	}
-	was := contextFile{f.Current, maps.Clone(f.Contexts)}
+
+	was := File{f.Current, maps.Clone(f.Contexts)}
 	if err := change(&f); err != nil {
-		return f, err
+		return f, false, err
 	}
+
 	text, kept, err := rewrite(string(before), was, f)
 	if err != nil {
-		return f, err
+		return f, false, err
 	}
-	if !kept {
-		a.note("%s was written anew; its comments are gone", path)
-	}
-	return f, writePrivate(path, []byte(text))
+	return f, !kept, WritePrivateFile(path, []byte(text))
 }
 
 // rewrite is the text of a configuration after a change. kept is false if comments
 // got lost: the text was not written as this program writes it.
-func rewrite(text string, was, now contextFile) (string, bool, error) {
+func rewrite(text string, was, now File) (string, bool, error) {
 	edited := edit(text, was, now)
-	var got contextFile
+	var got File
 	if manifest.Document("", []byte(edited), &got) == nil && same(got, now) {
 		return edited, true, nil
 	}
@@ -60,7 +61,7 @@ func rewrite(text string, was, now contextFile) (string, bool, error) {
 	return string(y), !strings.Contains(text, "#"), err
 }
 
-func same(a, b contextFile) bool {
+func same(a, b File) bool {
 	return a.Current == b.Current && maps.Equal(a.Contexts, b.Contexts)
 }
 
@@ -68,7 +69,7 @@ var currentLine = regexp.MustCompile(`(?m)^current:[^#\n]*(#.*)?\n?`)
 
 // edit changes the lines that a change concerns. It knows the usual form only,
 // a field in each line; what comes of another is not used.
-func edit(text string, was, now contextFile) string {
+func edit(text string, was, now File) string {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
@@ -110,10 +111,10 @@ func edit(text string, was, now contextFile) string {
 }
 
 // fieldsOf are a context's fields as they are written; those that are empty are left out.
-func fieldsOf(c contextSpec) map[string]string {
+func fieldsOf(c Context) map[string]string {
 	fields := map[string]string{}
 	v := reflect.ValueOf(c)
-	for i, name := range contextFields() {
+	for i, name := range FieldNames() {
 		switch f := v.Field(i); {
 		case f.IsZero():
 		case f.Kind() == reflect.Bool:
@@ -184,7 +185,7 @@ func editContext(lines []string, name string, was, now map[string]string) []stri
 	if from+1 < to {
 		indent = strings.Repeat(" ", indentOf(lines[from+1]))
 	}
-	for _, key := range contextFields() {
+	for _, key := range FieldNames() {
 		if was[key] == now[key] {
 			continue
 		}
@@ -204,19 +205,19 @@ func editContext(lines []string, name string, was, now map[string]string) []stri
 	return lines
 }
 
-// writePrivate puts a file in the place of another, or of none, as a whole. Only
+// WritePrivateFile puts a file in the place of another, or of none, as a whole. Only
 // its owner can read it. Where path is a link, what it leads to is replaced.
-func writePrivate(path string, b []byte) error {
+func WritePrivateFile(path string, b []byte) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("%s: %s", dir, reason(err))
+		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // with mode 0600
 	if err != nil {
-		return fmt.Errorf("%s: %s", dir, reason(err))
+		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
 	_, err = f.Write(b)
 	if serr := f.Sync(); err == nil {
@@ -230,13 +231,13 @@ func writePrivate(path string, b []byte) error {
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // the error that matters is told
-		return fmt.Errorf("%s: %s", path, reason(err))
+		return fmt.Errorf("%s: %s", path, failure.FileReason(err))
 	}
 	return nil
 }
 
-// absolute is a path as it is kept: a shell expands no ~ behind a =.
-func absolute(path string) string {
+// AbsolutePath is a path as it is kept: a shell expands no ~ behind a =.
+func AbsolutePath(path string) string {
 	if path == "" || strings.HasPrefix(path, "~/") {
 		return path
 	}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package cli
+package output
 
 import (
 	"os"
@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal reports whether a stream is a terminal, and how wide it is.
-func terminal(stream any) (width int, is bool) {
+// TerminalWidth reports whether a stream is a terminal, and how wide it is.
+func TerminalWidth(stream any) (width int, is bool) {
 	f, ok := stream.(*os.File)
 	if !ok {
 		return 0, false
@@ -21,8 +21,8 @@ func terminal(stream any) (width int, is bool) {
 	return int(size.Col), true
 }
 
-// terminalHeight is how many lines a terminal has; 0 if a stream is none.
-func terminalHeight(stream any) int {
+// TerminalHeight is how many lines a terminal has; 0 if a stream is none.
+func TerminalHeight(stream any) int {
 	f, ok := stream.(*os.File)
 	if !ok {
 		return 0

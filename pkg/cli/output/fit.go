@@ -1,4 +1,4 @@
-package cli
+package output
 
 import (
 	"slices"
@@ -6,12 +6,12 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// between is what stands between two columns.
-const between = 2
+// columnGap is what stands between two columns.
+const columnGap = 2
 
-// leastWidth is how many characters a column keeps on a narrow terminal: more, if
+// minWidth is how many characters a column keeps on a narrow terminal: more, if
 // what it has is typed again.
-func leastWidth(head string) int {
+func minWidth(head string) int {
 	switch head {
 	case "NAME", "TASK":
 		return 20
@@ -21,26 +21,26 @@ func leastWidth(head string) int {
 	return 10
 }
 
-// fit makes a table as narrow as a terminal: the widest columns give first, each down
+// fitToWidth makes a table as narrow as a terminal: the widest columns give first, each down
 // to what it needs to be read. Only if that is not enough, the last columns go. To cut
 // rows at the edge would take away how a task fares, for the sake of a long schedule.
-func (g *grid) fit(width int, more string) *grid {
-	widths := make([]int, len(g.heads))
-	for _, row := range append([][]string{g.heads}, g.rows...) {
+func (g *Table) fitToWidth(width int, more string) *Table {
+	widths := make([]int, len(g.Headers))
+	for _, row := range append([][]string{g.Headers}, g.Rows...) {
 		for i, cell := range row[:min(len(row), len(widths))] {
 			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(cell))
 		}
 	}
 	least := make([]int, len(widths))
-	for i, head := range g.heads {
-		least[i] = min(widths[i], max(leastWidth(head), text.StringWidthWithoutEscSequences(head)))
+	for i, head := range g.Headers {
+		least[i] = min(widths[i], max(minWidth(head), text.StringWidthWithoutEscSequences(head)))
 	}
 	kept, left := len(widths), width
-	for ; kept > 1 && total(least[:kept]) > left; kept-- {
-		left = width - between - text.StringWidthWithoutEscSequences(more)
+	for ; kept > 1 && tableWidth(least[:kept]) > left; kept-- {
+		left = width - columnGap - text.StringWidthWithoutEscSequences(more)
 	}
 	widths = widths[:kept]
-	for total(widths) > left {
+	for tableWidth(widths) > left {
 		widest := -1
 		for i, w := range widths {
 			if w > least[i] && (widest < 0 || w > widths[widest]) {
@@ -52,7 +52,7 @@ func (g *grid) fit(width int, more string) *grid {
 		}
 		widths[widest]--
 	}
-	out := &grid{empty: g.empty}
+	out := &Table{Empty: g.Empty}
 	short := func(row []string) []string {
 		row = slices.Clone(row[:min(len(row), kept)])
 		for i := range row {
@@ -60,19 +60,19 @@ func (g *grid) fit(width int, more string) *grid {
 		}
 		return row
 	}
-	out.heads = short(g.heads)
-	if kept < len(g.heads) {
-		out.heads = append(out.heads, more)
+	out.Headers = short(g.Headers)
+	if kept < len(g.Headers) {
+		out.Headers = append(out.Headers, more)
 	}
-	for _, row := range g.rows {
-		out.add(short(row)...)
+	for _, row := range g.Rows {
+		out.AddRow(short(row)...)
 	}
 	return out
 }
 
-// total is how wide a table with columns of these widths is.
-func total(widths []int) int {
-	n := between * (len(widths) - 1)
+// tableWidth is how wide a table with columns of these widths is.
+func tableWidth(widths []int) int {
+	n := columnGap * (len(widths) - 1)
 	for _, w := range widths {
 		n += w
 	}

@@ -1,4 +1,4 @@
-package cli
+package output
 
 import (
 	"bytes"
@@ -24,9 +24,9 @@ func TestPaged(t *testing.T) {
 		{filepath.Join(t.TempDir(), "missing"), true, "", true},
 	} {
 		var out bytes.Buffer
-		a := newApp(IO{Out: &out, Err: io.Discard, Env: func(name string) string { return map[string]string{"PAGER": c.pager}[name] }})
-		a.terminal = func(any) (int, bool) { return 80, c.tty }
-		err := a.paged(func(w io.Writer) error {
+		p := &Printer{Out: &out, Err: io.Discard, Env: func(name string) string { return map[string]string{"PAGER": c.pager}[name] }}
+		p.Terminal = func(any) (int, bool) { return 80, c.tty }
+		err := p.WithPager(func(w io.Writer) error {
 			_, err := io.WriteString(w, text)
 			return err
 		})

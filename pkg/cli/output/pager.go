@@ -1,4 +1,4 @@
-package cli
+package output
 
 import (
 	"errors"
@@ -8,23 +8,25 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // noSuchProgram is the least exit code by which a shell says that it could not run a
 // program.
 const noSuchProgram = 126
 
-// paged gives print the standard output, or, if that is a terminal and a person has
+// WithPager gives print the standard output, or, if that is a terminal and a person has
 // named a PAGER, that program. It returns when both have ended; a person who leaves
 // the pager early has seen enough.
-func (a *app) paged(print func(out io.Writer) error) error {
-	program := strings.TrimSpace(a.Env("PAGER"))
-	if _, tty := a.terminal(a.Out); !tty || program == "" || program == "cat" {
-		return print(a.Out)
+func (p *Printer) WithPager(print func(out io.Writer) error) error {
+	program := strings.TrimSpace(p.Env("PAGER"))
+	if _, tty := p.Terminal(p.Out); !tty || program == "" || program == "cat" {
+		return print(p.Out)
 	}
 	cmd := exec.Command("/bin/sh", "-c", program)
-	cmd.Stdout, cmd.Stderr, cmd.Env = a.Out, a.Err, os.Environ()
-	if a.Env("LESS") == "" {
+	cmd.Stdout, cmd.Stderr, cmd.Env = p.Out, p.Err, os.Environ()
+	if p.Env("LESS") == "" {
 		cmd.Env = append(cmd.Env, "LESS=FRX") // as git has it: colours, and no pager for what fits
 	}
 	in, err := cmd.StdinPipe()
@@ -32,14 +34,14 @@ func (a *app) paged(print func(out io.Writer) error) error {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return fmt.Errorf("start the pager %s: %w", quote(program), err)
+		return fmt.Errorf("start the pager %s: %w", task.Quote(program), err)
 	}
 	failed := print(in)
 	_ = in.Close() // the pager may have ended
 	err = cmd.Wait()
 	switch left := errors.Is(failed, syscall.EPIPE); {
 	case err != nil && (failed == nil || left && cmd.ProcessState.ExitCode() >= noSuchProgram):
-		return fmt.Errorf("the pager %s: %w", quote(program), err)
+		return fmt.Errorf("the pager %s: %w", task.Quote(program), err)
 	case left:
 		return nil
 	}

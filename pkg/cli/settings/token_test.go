@@ -1,4 +1,4 @@
-package cli
+package settings
 
 import (
 	"os"
@@ -31,15 +31,15 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 		{flag: users, want: "of-the-user"},
 		{config: filepath.Join(dir, "home"), want: "of-the-user"},
 	} {
-		d := newDesk("")
-		d.tokenOfHost, d.server, d.tokenFile = node, tc.server, tc.flag
+		d := newDesk()
+		d.HostTokenFile, d.ServerFlag, d.TokenFileFlag = node, tc.server, tc.flag
 		d.env["CARILLON_TOKEN"], d.env["XDG_CONFIG_HOME"] = tc.variable, tc.config
 		if got, err := d.token(); got != tc.want || err != nil {
 			t.Errorf("%+v: token %q, %v", tc, got, err)
 		}
 	}
-	d := newDesk("")
-	d.tokenOfHost = filepath.Join(dir, "none")
+	d := newDesk()
+	d.HostTokenFile = filepath.Join(dir, "none")
 	if got, err := d.token(); got != "" || err != nil {
 		t.Errorf("without one: %q, %v", got, err)
 	}

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package cli
+package settings
 
 // canOpenSocket never finds one: daemons run on Linux.
 func canOpenSocket(string) bool { return false }

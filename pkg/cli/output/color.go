@@ -1,0 +1,103 @@
+package output
+
+import (
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The colours. They repeat what a symbol or a word says, and add nothing.
+type Color string
+
+const (
+	Red    Color = "31"
+	Green  Color = "32"
+	Yellow Color = "33"
+	Cyan   Color = "36"
+	Dim    Color = "2"
+	Bold   Color = "1"
+)
+
+// UsesColor reports whether a stream gets colours.
+func (p *Printer) UsesColor(stream any) bool {
+	switch p.Color {
+	case "always":
+		return true
+	case "never":
+		return false
+	}
+	_, tty := p.Terminal(stream)
+	return tty && p.Env("NO_COLOR") == "" && p.Env("TERM") != "dumb"
+}
+
+// Paint gives a text for the standard output a colour, if that stream gets colours.
+func (p *Printer) Paint(c Color, s string) string {
+	if s == "" || c == "" || !p.UsesColor(p.Out) {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+}
+
+// PaintErr gives a text for the standard error a colour, if that stream gets colours.
+func (p *Printer) PaintErr(c Color, s string) string {
+	if !p.UsesColor(p.Err) {
+		return s
+	}
+	return "\x1b[" + string(c) + "m" + s + "\x1b[0m"
+}
+
+// Plain is a text of ours without symbols, if that is asked for.
+func (p *Printer) Plain(s string) string {
+	if !p.ASCII {
+		return s
+	}
+	return strings.NewReplacer("·", "-", "–", "-", "…", "...", "→", "->", "×", "x", "±", "+/-").Replace(s)
+}
+
+// NoValue stands where there is nothing to show.
+func (p *Printer) NoValue() string { return p.Plain("–") }
+
+// stateStyle is how a state looks.
+type stateStyle struct {
+	symbol, ascii string
+	color         Color
+}
+
+var stateStyles = map[task.State]stateStyle{
+	task.Queued:     {"…", ".", Cyan},
+	task.Dispatched: {"▸", ">", Cyan},
+	task.Running:    {"▶", ">", Cyan},
+	task.Paused:     {"‖", "=", Yellow},
+	task.Succeeded:  {"✓", "+", Green},
+	task.Failed:     {"✗", "x", Red},
+	task.TimedOut:   {"✗", "x", Red},
+	task.Lost:       {"?", "?", Red},
+	task.Cancelled:  {"⊘", "/", Yellow},
+	task.Skipped:    {"↷", "-", Yellow},
+	task.Missed:     {"○", "o", Yellow},
+}
+
+// StateSign is a state's sign alone.
+func (p *Printer) StateSign(s task.State) string {
+	f, ok := stateStyles[s]
+	switch {
+	case !ok:
+		return "?"
+	case p.ASCII:
+		return p.Paint(f.color, f.ascii)
+	}
+	return p.Paint(f.color, f.symbol)
+}
+
+// StateText is a state's sign before words that say it.
+func (p *Printer) StateText(s task.State, words string) string {
+	f, ok := stateStyles[s]
+	if !ok {
+		return words
+	}
+	sign := f.symbol
+	if p.ASCII {
+		sign = f.ascii
+	}
+	return p.Paint(f.color, sign+" "+words)
+}

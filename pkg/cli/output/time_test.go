@@ -1,0 +1,51 @@
+package output
+
+import (
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestDuration_SaysTheTwoLargestUnits(t *testing.T) {
+	for in, want := range map[time.Duration]string{
+		0: "0ms", 12 * time.Millisecond: "12ms", 999*time.Millisecond + 999: "999ms", time.Second: "1s", 59*time.Second + 900*time.Millisecond: "59s",
+		time.Minute: "1m", 61 * time.Second: "1m 1s", time.Hour: "1h", 3*time.Hour + 18*time.Minute + 59*time.Second: "3h 18m",
+		24 * time.Hour: "1d", 57 * time.Hour: "2d 9h", 1000 * time.Hour: "41d 16h", 9000 * time.Hour: "375d", -90 * time.Second: "-1m 30s",
+	} {
+		if got := Duration(in); got != want {
+			t.Errorf("Duration(%s) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestTimes_AreShownAsAsked(t *testing.T) {
+	const berlin = "Europe/Berlin"
+	cases := []struct {
+		mode, what string
+		got        func(d *desk) string
+		want       string
+	}{
+		{TimeRelative, "coming soon", func(d *desk) string { return d.FutureTime(at("2026-11-21T01:30:00Z"), berlin) }, "Sat 02:30 CET"},
+		{TimeRelative, "coming, with seconds", func(d *desk) string { return d.FutureTime(at("2026-11-21T01:30:05.25Z"), berlin) }, "Sat 02:30:05 CET"},
+		{TimeRelative, "coming later", func(d *desk) string { return d.FutureTime(at("2026-12-01T01:30:00Z"), berlin) }, "Tue 1 Dec 02:30 CET"},
+		{TimeRelative, "coming next year", func(d *desk) string { return d.FutureTime(at("2027-07-01T01:30:00Z"), berlin) }, "Thu 1 Jul 2027 03:30 CEST"},
+		{TimeRelative, "dated", func(d *desk) string { return d.DateTime(at("2026-11-21T01:30:00Z"), berlin) }, "Sat 21 Nov 02:30 CET"},
+		{TimeUTC, "coming", func(d *desk) string { return d.FutureTime(at("2026-11-21T01:30:00Z"), berlin) }, "2026-11-21 01:30:00 UTC"},
+		{TimeTask, "coming", func(d *desk) string { return d.FutureTime(at("2026-11-21T01:30:00.5Z"), berlin) }, "2026-11-21 02:30:00.500 CET"},
+		{TimeTask, "an unknown zone", func(d *desk) string { return d.FutureTime(at("2026-11-21T01:30:00Z"), "Mars/X") }, "2026-11-21 01:30:00 UTC"},
+		{TimeRelative, "never", func(d *desk) string { return d.FutureTime(task.Time{}, berlin) }, "–"},
+		{TimeRelative, "gone", func(d *desk) string { return d.PastTime(at("2026-11-20T01:12:00Z"), berlin) }, "21h ago"},
+		{TimeRelative, "just gone", func(d *desk) string { return d.PastTime(at("2026-11-20T22:11:59.9Z"), berlin) }, "now"},
+		{TimeUTC, "gone", func(d *desk) string { return d.PastTime(at("2026-11-20T01:12:00Z"), berlin) }, "2026-11-20 01:12:00 UTC"},
+		{TimeRelative, "left", func(d *desk) string { return d.TimeLeft(at("2026-11-21T01:30:00Z")) }, "3h 18m"},
+		{TimeRelative, "nothing left", func(d *desk) string { return d.TimeLeft(at("2026-11-20T22:12:00.5Z")) }, "now"},
+	}
+	for _, c := range cases {
+		d := newDesk()
+		d.TimeMode = c.mode
+		if got := c.got(d); got != c.want {
+			t.Errorf("%s %s: %q, want %q", c.mode, c.what, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package settings
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Context is a cluster as its user named it. Files are absolute, of the home
+// directory (~/), or beside the configuration.
+type Context struct {
+	Server    string `json:"server,omitempty"`
+	CAFile    string `json:"ca_file,omitempty"`
+	CertFile  string `json:"cert_file,omitempty"`
+	KeyFile   string `json:"key_file,omitempty"`
+	TokenFile string `json:"token_file,omitempty"`
+	Token     string `json:"token,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	ReadOnly  bool   `json:"read_only,omitempty"`
+	Insecure  bool   `json:"insecure,omitempty"`
+}
+
+// File is the user's configuration.
+type File struct {
+	Current  string             `json:"current,omitempty"`
+	Contexts map[string]Context `json:"contexts,omitempty"`
+}
+
+// validate says what cannot be, by the field's path.
+func (f File) validate() error {
+	for _, name := range slices.Sorted(maps.Keys(f.Contexts)) {
+		if err := task.CheckName("contexts", name); err != nil {
+			return err
+		}
+		if err := f.Contexts[name].Validate(); err != nil {
+			return task.Under("contexts."+name, err)
+		}
+	}
+	switch _, ok := f.Contexts[f.Current]; {
+	case f.Current == "" || ok:
+	case len(f.Contexts) == 0:
+		return task.Invalid(task.CodeBadValue, "current", "%s: there are no contexts", task.Quote(f.Current))
+	default:
+		return task.NoneOf(task.CodeBadValue, "current", f.Current, slices.Sorted(maps.Keys(f.Contexts))...)
+	}
+	return nil
+}
+
+// Validate says what is wrong with a context, by the field's name.
+func (c Context) Validate() error {
+	if c.Server != "" {
+		if _, err := client.New(client.Config{Server: c.Server}); err != nil {
+			return err
+		}
+	}
+	if c.Namespace != "" {
+		if err := task.CheckName("namespace", c.Namespace); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.Token != "" && !isToken(c.Token):
+		return task.Invalid(task.CodeBadValue, "token", "is no token, which is one word of printable ASCII")
+	case c.Token != "" && c.TokenFile != "":
+		return task.Invalid(task.CodeBadValue, "token", "excludes token_file")
+	case (c.CertFile == "") != (c.KeyFile == ""):
+		return task.Invalid(task.CodeRequired, "", "cert_file and key_file need each other")
+	}
+	return nil
+}
+
+// Settings are the user's configuration, read once, and the context that holds.
+type Settings struct {
+	Path     string // "" if there can be none
+	Exists   bool
+	File     File
+	Name     string // its name; "" if there is none
+	ChosenBy string // what chose it
+	Context
+}
+
+// chosenBy is what chose a context or a value.
+const (
+	ByDefault = "default"
+	byFlag    = "--context"
+	byEnv     = "CARILLON_CONTEXT"
+)
+
+// Resolver finds the settings of a command: in its flags, in the environment, and in
+// the user's configuration.
+type Resolver struct {
+	Env func(string) string
+
+	ServerFlag    string
+	InsecureFlag  bool
+	NamespaceFlag string
+	TokenFileFlag string
+	ContextFlag   string
+	CAFileFlag    string
+	CertFileFlag  string
+	KeyFileFlag   string
+
+	HostTokenFile  string // in place of hostTokenFile, for tests
+	HostSocketPath string // in place of HostSocket, for tests
+
+	read    *Settings // once it was
+	readErr error
+}
+
+// Settings reads the configuration, and finds the context. What is wrong with it
+// is the error of every command that would use it.
+func (r *Resolver) Settings() (*Settings, error) {
+	if r.read != nil || r.readErr != nil {
+		return r.read, r.readErr
+	}
+	r.read, r.readErr = r.readSettings()
+	return r.read, r.readErr
+}
+
+func (r *Resolver) readSettings() (*Settings, error) {
+	s := &Settings{Path: r.Path()}
+	var err error
+	if s.File, s.Exists, err = ReadFile(s.Path); err != nil {
+		return nil, err
+	}
+	switch {
+	case r.ContextFlag != "":
+		s.Name, s.ChosenBy = r.ContextFlag, byFlag
+	case r.Env("CARILLON_CONTEXT") != "":
+		s.Name, s.ChosenBy = r.Env("CARILLON_CONTEXT"), byEnv
+	case s.File.Current != "":
+		s.Name, s.ChosenBy = s.File.Current, s.Path
+	default:
+		return s, nil
+	}
+	var known bool
+	if s.Context, known = s.File.Contexts[s.Name]; !known {
+		return nil, s.UnknownContext(s.Name)
+	}
+	return s, nil
+}
+
+// UnknownContext is the error of a context that is not there.
+func (s *Settings) UnknownContext(name string) error {
+	names := slices.Sorted(maps.Keys(s.File.Contexts))
+	f := failure.NotFound("context %s is not in %s", task.Quote(name), cmp.Or(s.Path, "any file"))
+	f.Field = "context"
+	switch near := task.Nearest(name, names); {
+	case near != "":
+		return f.WithHint("did you mean: %s", near)
+	case len(names) > 0:
+		return f.WithHint("there are: %s", strings.Join(names, ", "))
+	}
+	return f.WithHint("make one with: carillon config set %s server=https://…", name)
+}
+
+// Path is where the configuration is, or would be; "" if there is no home.
+func (r *Resolver) Path() string {
+	return cmp.Or(r.Env("CARILLON_CONFIG"), r.UserFile("config.yaml"))
+}
+
+// UserFile is a file in the user's configuration; "" if there is no home.
+func (r *Resolver) UserFile(name string) string {
+	return r.UserDirFile("XDG_CONFIG_HOME", ".config", name)
+}
+
+// UserDirFile is a file in the program's part of a directory of the user; "" if there is no home.
+func (r *Resolver) UserDirFile(variable, usual, name string) string {
+	dir := r.Env(variable)
+	if home := r.Env("HOME"); dir == "" && home != "" {
+		dir = filepath.Join(home, usual)
+	}
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, "carillon", name)
+}
+
+// maxConfig is how many bytes a configuration may have.
+const maxConfig = 1 << 20
+
+// ReadFile reads a configuration; one that is not there is empty.
+func ReadFile(path string) (f File, there bool, err error) {
+	b, mode, err := readFile(path)
+	if b == nil || err != nil {
+		return f, false, err
+	}
+	if err := manifest.Checked(path, b, &f, func() error { return f.validate() }); err != nil {
+		return f, true, err
+	}
+	secret := slices.ContainsFunc(slices.Collect(maps.Values(f.Contexts)), func(c Context) bool { return c.Token != "" })
+	if secret && mode&0o077 != 0 {
+		return f, true, (&failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: "config_file", Message: path + ": holds a token, and can be read by others"}}).
+			WithHint("chmod 600 %s", path)
+	}
+	return f, true, nil
+}
+
+// readFile is a file's bytes, nil if it is not there, and who may read it.
+func readFile(path string) ([]byte, os.FileMode, error) {
+	failed := func(what string) error {
+		return &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "config_file", Message: path + ": " + what}}
+	}
+	if path == "" {
+		return nil, 0, nil
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, 0, nil
+	case err != nil:
+		return nil, 0, failed(failure.FileReason(err))
+	case !info.Mode().IsRegular():
+		return nil, 0, failed("is no regular file")
+	case info.Size() > maxConfig:
+		return nil, 0, failed("has more than " + strconv.Itoa(maxConfig) + " bytes")
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, 0, failed(failure.FileReason(err))
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, maxConfig))
+	if err != nil {
+		return nil, 0, failed(failure.FileReason(err))
+	}
+	return append([]byte{}, b...), info.Mode().Perm(), nil
+}
+
+// resolvePath is a file that the configuration names, as a path that can be opened.
+func (s *Settings) resolvePath(r *Resolver, file string) string {
+	if rest, ok := strings.CutPrefix(file, "~/"); ok && r.Env("HOME") != "" {
+		return filepath.Join(r.Env("HOME"), rest)
+	}
+	if file == "" || filepath.IsAbs(file) || s.Path == "" {
+		return file
+	}
+	return filepath.Join(filepath.Dir(s.Path), file)
+}

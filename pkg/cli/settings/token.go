@@ -1,0 +1,61 @@
+package settings
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+)
+
+// UserTokenFile is where a user's token is if nothing names another file; "" if there is no home.
+func (r *Resolver) UserTokenFile() string { return r.UserFile("token") }
+
+const maxToken = 4096
+
+// readToken reads a file with a token. The warning is for the user; "" is none.
+func readToken(file string) (token, warning string, err error) {
+	failed := func(what string) error {
+		return &failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: "token_file", Field: "token-file", Message: file + ": " + what}}
+	}
+
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", failed(failure.FileReason(err))
+	}
+
+	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		warning = fmt.Sprintf("warning: %s can be read by others; chmod 600 it", file)
+	}
+
+	token = strings.TrimSpace(string(b))
+	if !isToken(token) {
+		return "", warning, failed("holds no token, which is one word of printable ASCII")
+	}
+	return token, warning, nil
+}
+
+// isToken reports whether a text can be a token.
+func isToken(t string) bool {
+	return t != "" && len(t) <= maxToken && !strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// Credential is the token that calls carry, and who else has it.
+type Credential struct {
+	Token   string // "" is none
+	Owners  []int  // users who have it without being told: the owner of its file
+	Warning string // what is wrong with its file
+}
+
+// ReadCredential is the token that calls carry.
+func (r *Resolver) ReadCredential(s *Settings) (c Credential, err error) {
+	chosen, file := r.TokenSetting(s)
+	if file.Value == "" {
+		return Credential{Token: chosen.Value}, nil
+	}
+	if uid, ok := ownerOf(file.Value); ok {
+		c.Owners = append(c.Owners, uid)
+	}
+	c.Token, c.Warning, err = readToken(file.Value)
+	return c, err
+}
