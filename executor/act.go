@@ -12,24 +12,24 @@ import (
 // when a process would be killed, and Act returns then. It returns an exit code.
 type Act func(killed <-chan struct{}, a task.Assigned, token int64) int
 
-// act sees one attempt to its end, as launcher.run does. Until its grace is over
+// run sees one attempt to its end, as launcher.runAttempt does. Until its grace is over
 // it takes no notice of an order to end, like the worst of processes. While it is
 // to stand still its end is not heard of.
-func (e *Executor) act(a task.Assigned, token int64, may func() error, o *orders, onStarted func(time.Time), onTurned func(standing)) Result {
+func (f Act) run(a attemptSpec, o *orders) Result {
 	select {
 	case <-o.given:
 		return notStarted(errCalledOff)
 	default:
 	}
-	if err := may(); err != nil {
+	if err := a.MayStart(); err != nil {
 		return notStarted(err)
 	}
 	killed := make(chan struct{})
 	kill := sync.OnceFunc(func() { close(killed) })
 	r := Result{StartedAt: time.Now()}
-	onStarted(r.StartedAt)
+	a.OnStarted(r.StartedAt)
 	ended := make(chan int, 1)
-	go func() { ended <- e.cfg.Act(killed, a, token) }()
+	go func() { ended <- f(killed, a.Assigned, a.Token) }()
 
 	var why cause
 	var hard <-chan time.Time
@@ -58,7 +58,7 @@ func (e *Executor) act(a task.Assigned, token int64, may func() error, o *orders
 				clock.goOn(time.Now())
 				why, hard = causeTimeout, time.After(a.KillGrace.Std())
 			}
-			onTurned(clock.standing)
+			a.OnPause(clock.standing)
 		case k := <-o.c:
 			clock.goOn(time.Now())
 			end = ended

@@ -3,16 +3,13 @@ package executor
 import (
 	"cmp"
 	"container/heap"
-	"errors"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// errTooLate means that the node's deadline, or the attempt's, had passed before the fork.
-var errTooLate = errors.New("not started: the node had lost touch with etcd, or it was too late for that")
 
 // attempt is one record of the inbox, and what this node makes of it. The loop
 // owns it.
@@ -81,8 +78,8 @@ func (a *attempt) claims() bool {
 // that comes later finds another mod revision than it compares.
 func (a *attempt) mayBeHandedBack() bool { return a.handBackMod != 0 && a.handBackMod == a.Mod }
 
-func (a *attempt) leftover() Leftover {
-	return Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: a.Create}
+func (a *attempt) leftover() proctree.Mark {
+	return proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: a.Create}
 }
 
 // finish fills in how the attempt ended.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -96,7 +97,7 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 		rev := int64(2 + 2*i)
 		var put, gone store.InboxBatch
 		for range min(100, b.N-i) {
-			a := assigned("r"+strconv.Itoa(i), nil)
+			a := executortest.Assigned("r"+strconv.Itoa(i), nil)
 			a.Action, a.ScheduledTime = action, task.At(time.Now())
 			put.Events = append(put.Events, store.InboxEvent{Held: &store.Held{Assigned: a, Mod: rev, Create: rev}, Mod: rev, Key: a.ID})
 			gone.Events = append(gone.Events, store.InboxEvent{Deleted: true, Mod: rev + 1, Key: a.ID})

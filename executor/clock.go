@@ -4,11 +4,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// Boottime is CLOCK_BOOTTIME: monotonic, and it counts the time in which the
-// host was suspended. Deadlines that others rely on are told on this clock.
-func Boottime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
+	"github.com/carillonhq/carillon/executor/proctree"
+)
 
 // clocks are those that deadlines are told on.
 type clocks struct{ boot, mono func() time.Duration }
@@ -18,13 +16,14 @@ func clocksOf(boot func() time.Duration) clocks {
 	if boot != nil {
 		return clocks{boot, boot}
 	}
-	return clocks{Boottime, func() time.Duration { return clock(unix.CLOCK_MONOTONIC) }}
+	return clocks{proctree.BootTime, monotonicTime}
 }
 
-func clock(id int32) time.Duration {
+// monotonicTime is CLOCK_MONOTONIC, which stands still while the host is suspended.
+func monotonicTime() time.Duration {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(id, &ts); err != nil {
-		panic("clock_gettime: " + err.Error()) // both clocks exist since Linux 2.6.39
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic("clock_gettime: " + err.Error()) // every Linux has it
 	}
 	return time.Duration(ts.Nano())
 }

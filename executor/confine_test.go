@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -211,7 +213,7 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 			t.Errorf("%s, told: got %+v", field, r)
 		}
 	}
-	noChildren(t)
+	executortest.NoChildren(t)
 	// A disk that takes nothing.
 	l.rooms = nil
 	if r := l.confined(t, "true", func(p *task.Process) { p.Scratch = true }); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "scratch: ") {
@@ -234,7 +236,7 @@ func TestConfine_StepThatFails(t *testing.T) {
 	l := confining(t)
 	mark := filepath.Join(t.TempDir(), "ran")
 	for _, enforce := range []string{task.EnforceRequire, task.EnforceReport} {
-		what, err := l.prepare(assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), newToken())
+		what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +250,7 @@ func TestConfine_StepThatFails(t *testing.T) {
 			t.Errorf("it ran: %v; %+v", ran, r)
 		}
 	}
-	noChildren(t)
+	executortest.NoChildren(t)
 }
 
 // A filter of system calls, as containers have it, may forbid it.
@@ -382,8 +384,8 @@ func TestConfine_Setuid(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
 	program := filepath.Join(outsideTmp(t), "id")
-	must(t, copyFile(program, "/usr/bin/id"))
-	must(t, os.Chmod(program, os.ModeSetuid|0o755))
+	executortest.Must(t, copyFile(program, "/usr/bin/id"))
+	executortest.Must(t, os.Chmod(program, os.ModeSetuid|0o755))
 	for want, change := range map[string]func(p *task.Process){
 		"0":       func(*task.Process) {},
 		"0 ":      func(p *task.Process) { p.Limits.OpenFiles, p.Nice, p.Enforce = 64, 7, task.EnforceReport },
@@ -426,11 +428,11 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 		t.Setenv("EXECUTOR_TEST_UNGUARDED", unguarded)
 		d := startDaemon(t, ": held; echo >@ran")
 		pid := d.pid("held")
-		if !neverExecuted(pid) {
+		if !proctree.NeverExecuted(pid) {
 			t.Error("it has executed")
 		}
 		d.kill()
-		eventually(t, "its end", func() bool { return !alive(pid) })
+		executortest.Eventually(t, "its end", func() bool { return !executortest.Alive(pid) })
 		if _, err := os.Stat(filepath.Join(d.dir, "ran")); err == nil {
 			t.Error("it has run")
 		}
@@ -445,7 +447,7 @@ func TestGuardian_RemovesScratchDirectories(t *testing.T) {
 		t.Errorf("it has %q, %v", left, err)
 	}
 	d.kill() // and waits for the guardian
-	if _, err := os.Stat(filepath.Join(d.dir, "rooms")); alive(pid) || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(d.dir, "rooms")); executortest.Alive(pid) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}
 }
@@ -480,8 +482,8 @@ func copyFile(to, from string) error { return exec.Command("cp", from, to).Run()
 func writeProgram(t testing.TB, path, text string) {
 	t.Helper()
 	writeFile(t, path+".text", text, 0o600)
-	must(t, copyFile(path, path+".text"))
-	must(t, os.Chmod(path, 0o755))
+	executortest.Must(t, copyFile(path, path+".text"))
+	executortest.Must(t, os.Chmod(path, 0o755))
 }
 
 func TestConfine_ManyArguments(t *testing.T) {

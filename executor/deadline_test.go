@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -86,7 +87,7 @@ func TestExecutor_RetriesTheExitCodesThatThePolicyNames(t *testing.T) {
 		}
 	}
 	for _, run := range []string{"named", "slow"} {
-		eventually(t, run+" waits for its next attempt", func() bool { return n.waits(run) != nil })
+		executortest.Eventually(t, run+" waits for its next attempt", func() bool { return n.waits(run) != nil })
 		if d, _ := read[task.Run](n, n.keys.DeadRun(ref, run)); d != nil || n.history(run) != nil {
 			t.Errorf("%s has another attempt, and is on record as ended", run)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -118,7 +119,7 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 
 func TestNext(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	base := assigned("r1", nil)
+	base := executortest.Assigned("r1", nil)
 	base.Retry = task.Retry{Attempts: 3, Backoff: task.Duration(10 * time.Second), Factor: 2, MaxBackoff: task.Duration(time.Hour),
 		On: []task.State{task.Failed, task.Lost}}
 	base.LatenessMS = new(int64(5))

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -27,9 +28,9 @@ func TestProcess_Streams(t *testing.T) {
 	if got := readOutput(t, l.spool, "r1"); got != want {
 		t.Errorf("merged: %q", got)
 	}
-	a := assigned("r2", &task.Process{Shell: script})
+	a := executortest.Assigned("r2", &task.Process{Shell: script})
 	a.Output.Streams = task.StreamsApart
-	what, err := l.prepare(a, newToken())
+	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +59,9 @@ func TestProcess_Streams(t *testing.T) {
 func TestProcess_LimitOfTheTask(t *testing.T) {
 	l := newLauncher(t, spool.Config{Limit: 8192})
 	for limit, kept := range map[task.Size]int{0: 8192, 2048: 2048, 1 << 20: 8192} {
-		a := assigned("r1", &task.Process{Shell: "head -c 100000 /dev/zero"})
+		a := executortest.Assigned("r1", &task.Process{Shell: "head -c 100000 /dev/zero"})
 		a.Output = task.Output{Limit: limit, Streams: task.StreamsApart}
-		what, err := l.prepare(a, newToken())
+		what, err := l.prepare(a, executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,9 +131,9 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 		path, _ := l.spool.Path("default", "job", "r1", 1)
 		run := func(script string) Result {
 			t.Helper()
-			a := assigned("r1", &task.Process{Shell: script})
+			a := executortest.Assigned("r1", &task.Process{Shell: script})
 			a.Output.Streams = streams
-			what, err := l.prepare(a, newToken())
+			what, err := l.prepare(a, executortest.NewToken())
 			if err != nil {
 				t.Fatal(err)
 			}

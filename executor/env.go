@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -173,10 +174,10 @@ func environment(a task.Assigned, token int64, node string, as account) []string
 	slices.SortStableFunc(vars, func(x, y variable) int { return strings.Compare(x.name, y.name) })
 	scheduled, _ := a.ScheduledTime.MarshalText() // never fails
 	env := append(make([]string, 0, 7+len(vars)),
-		envRunID+"="+a.ID,
-		envToken+"="+strconv.FormatInt(token, 10),
-		envNamespace+"="+a.Namespace,
-		envTask+"="+a.Task,
+		proctree.EnvRunID+"="+a.ID,
+		proctree.EnvToken+"="+strconv.FormatInt(token, 10),
+		proctree.EnvNamespace+"="+a.Namespace,
+		proctree.EnvTask+"="+a.Task,
 		"CARILLON_SCHEDULED_TIME="+string(scheduled),
 		"CARILLON_ATTEMPT="+strconv.Itoa(max(a.Attempt, 1)),
 		"CARILLON_NODE="+node,

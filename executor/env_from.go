@@ -83,18 +83,18 @@ func (q asking) get(namespace, name string, may func() error, off <-chan struct{
 
 // withEnvFrom is an attempt with the variables that its env_from names among its
 // own. An error that is not about being called off or too late is a refusal.
-func (e *Executor) withEnvFrom(a task.Assigned, may func() error, o *orders) (task.Assigned, error) {
+func (l *launcher) withEnvFrom(a task.Assigned, may func() error, o *orders) (task.Assigned, error) {
 	given := a.Action.Process
 	if len(given.EnvFrom) == 0 {
 		return a, nil
 	}
-	as, err := accountFor(given, e.launch.own)
+	as, err := accountFor(given, l.own)
 	if err != nil {
 		return a, err
 	}
 	env := map[string]string{}
 	for i, f := range given.EnvFrom {
-		values, err := e.valuesOf(a, f, as, may, o)
+		values, err := l.valuesOf(a, f, as, may, o)
 		if hasReason(err) {
 			return a, err
 		}
@@ -113,9 +113,9 @@ func (e *Executor) withEnvFrom(a task.Assigned, may func() error, o *orders) (ta
 	return a, nil
 }
 
-func (e *Executor) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func() error, o *orders) (map[string]string, error) {
+func (l *launcher) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func() error, o *orders) (map[string]string, error) {
 	if f.Secret == "" {
-		b, err := within(e.launch.stuck, o.given, a.Timeout.Std(), "to read "+f.Source(), func() ([]byte, error) { return readAs(f.File, as) })
+		b, err := within(l.stuck, o.given, a.Timeout.Std(), "to read "+f.Source(), func() ([]byte, error) { return readAs(f.File, as) })
 		if err == nil && b == nil && !f.Optional {
 			err = errors.New("does not exist")
 		}
@@ -127,10 +127,10 @@ func (e *Executor) valuesOf(a task.Assigned, f task.EnvFrom, as account, may fun
 		}
 		return nil, fmt.Errorf("%s: %w", f.Source(), err)
 	}
-	if e.cfg.Secrets == nil {
+	if l.secrets == nil {
 		return nil, fmt.Errorf("%s: this node has no key for secrets (secret_keys)", f.Source())
 	}
-	values, err := e.asking.get(a.Namespace, f.Secret, may, o.given)
+	values, err := l.asking.get(a.Namespace, f.Secret, may, o.given)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
 		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), a.Namespace)

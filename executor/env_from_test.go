@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -98,12 +99,12 @@ func TestEnvFrom_AsksAgainWhileEtcdIsAway(t *testing.T) {
 	n.join()
 	db := func(a *task.Assigned) { a.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db"}} }
 	n.assign("r1", "exit 0", db)
-	eventually(t, "it asks", func() bool { return asked.Load() > 0 })
+	executortest.Eventually(t, "it asks", func() bool { return asked.Load() > 0 })
 	n.change("r1", cancelled)
 	n.endedAs("r1", task.Cancelled)
 	n.assign("r2", `test "$A" = 1`, db)
 	before := asked.Load()
-	eventually(t, "it asks again", func() bool { return asked.Load() > before })
+	executortest.Eventually(t, "it asks again", func() bool { return asked.Load() > before })
 	away.Store(0)
 	n.endedAs("r2", task.Succeeded)
 }

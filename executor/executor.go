@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -54,7 +54,7 @@ type Config struct {
 	Groups *cgroup.Groups
 	// Orphans, if set, are adopted and reaped: without groups, and by the first
 	// process of a container.
-	Orphans *Orphans
+	Orphans *proctree.Orphans
 
 	// Secrets reads those that env_from names; nil: the node has no key.
 	Secrets Secrets
@@ -79,6 +79,9 @@ type Config struct {
 
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
+
+	freeze     func(*proctree.Tree) error // see runnerConfig; for tests
+	emptyLimit time.Duration              // the same
 }
 
 // Session is the node's presence: its key's create revision, and when the lease
@@ -100,12 +103,13 @@ type Executor struct {
 	log      *zap.Logger
 	metrics  metrics
 	spool    *spool.Spool
-	launch   launcher
+	runner   *launcher
 	reread   time.Duration // between lists of the inbox
 	patience time.Duration // how long an event may be on its way
 	clocks   clocks
 
-	asking  asking
+	runAttempt func(attemptSpec, *orders) Result // the runner's, but for tests
+
 	batches chan batch
 	pokes   wake.Signal
 	left    chan struct{} // closed when Run has returned
@@ -153,23 +157,21 @@ func New(cfg Config) (*Executor, error) {
 	}
 	log := cmp.Or(cfg.Logger, zap.NewNop()).Named("executor")
 	cfg.Spool.Dir, cfg.Spool.Logger, cfg.Spool.Registerer = cfg.Dir, log, cfg.Registerer
-	spawner, err := newSpawner()
+	output := spool.New(cfg.Spool)
+	runner, err := newRunner(runnerConfig{
+		Node: cfg.Node, Instance: cfg.Instance, Dir: cfg.Dir, Workdirs: cfg.Rooms, Spool: output,
+		Guardian: cfg.Guardian, Groups: cfg.Groups, Orphans: cfg.Orphans, Secrets: cfg.Secrets, Policy: cfg.Policy,
+		StuckChanged: cfg.StuckChanged, Fake: cfg.Act, Freeze: cfg.freeze, EmptyLimit: cfg.emptyLimit,
+		Logger: log, Registerer: cfg.Registerer,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
-	spawner.orphans = cfg.Orphans
-	spool := spool.New(cfg.Spool)
-	var places *rooms
-	if cfg.Act == nil {
-		places = newRooms(cmp.Or(cfg.Rooms, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
-	}
+
 	e := &Executor{
-		cfg: cfg, log: log, spool: spool,
-		launch: launcher{spawner: spawner, spool: spool, guardian: cfg.Guardian, rooms: places, talks: newTalks(log), own: ownAccount(), policy: cfg.Policy, node: cfg.Node, log: log,
-			groups: cfg.Groups, orphans: cfg.Orphans, stuck: newStuckStarts(cfg.StuckChanged)},
+		cfg: cfg, log: log, spool: output, runner: runner, runAttempt: runner.runAttempt,
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
-		asking:  newAsking(),
 		batches: make(chan batch), pokes: wake.NewSignal(),
 		left: make(chan struct{}), state: newState(),
 	}
@@ -191,7 +193,7 @@ func (e *Executor) Running() int { return int(e.running.Load()) }
 
 // StuckStarts is how many starts have taken more than some seconds, or could not be ended
 // after they were given up.
-func (e *Executor) StuckStarts() int { return int(e.launch.stuck.count.Load()) }
+func (e *Executor) StuckStarts() int { return e.runner.stuckStarts() }
 
 // Joined tells of a new session, at every join. The inbox is listed anew; what
 // was held before is adopted. Before the first nothing starts.
@@ -258,10 +260,9 @@ func (e *Executor) tell(f func()) { e.post(func(m *mail) { m.news = append(m.new
 func (e *Executor) Run(ctx context.Context) error {
 	defer close(e.left)
 	// What Run started ends with these, after the loop: processes first, then
-	// the writers of their ends, then the thread that is the processes' parent.
+	// the writers of their ends and the runner.
 	life, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
-	parent, stopSpawner := context.WithCancel(context.WithoutCancel(ctx))
-	var others, attempts, spawners sync.WaitGroup
+	var others, attempts sync.WaitGroup
 	e.attempts = &attempts
 	for range e.cfg.Finishers {
 		others.Go(func() { e.finish(life) })
@@ -269,29 +270,13 @@ func (e *Executor) Run(ctx context.Context) error {
 	for range writers {
 		others.Go(func() { e.write(life) })
 	}
-	if e.cfg.Secrets != nil {
-		for range askers {
-			others.Go(func() { e.asking.answer(life, e.cfg.Secrets) })
-		}
-	}
 	others.Go(func() { _ = e.spool.Run(life) })
-	if r := e.launch.rooms; r != nil {
-		tried := make(chan struct{})
-		others.Go(func() { r.run(life, sync.OnceFunc(func() { close(tried) })) })
-		others.Go(func() { e.launch.talks.run(life) })
-		select { // those that start at once are to have rooms, too
-		case <-tried:
-		case <-time.After(roomsFirst):
-			e.log.Warn("attempts have no directories of their own until their disk answers", zap.String("path", r.dir))
-		case <-ctx.Done():
-		}
-	}
-	spawners.Go(func() { e.launch.spawner.run(parent) })
-	if o := e.cfg.Orphans; o != nil {
-		if err := adopt(); err != nil {
-			e.log.Warn("processes that daemonize are not found again", zap.Error(err))
-		}
-		others.Go(func() { o.run(life) })
+
+	ready := make(chan struct{})
+	others.Go(func() { e.runner.serve(life, func() { close(ready) }) })
+	select {
+	case <-ready:
+	case <-ctx.Done():
 	}
 
 	follow := newFollowing(e)
@@ -299,14 +284,10 @@ func (e *Executor) Run(ctx context.Context) error {
 	follow.stop()
 	e.wind(ctx)
 	stopWriters()
-	close(e.asking.over)
 	close(e.toRecord.jobs)
 	close(e.toWrite.jobs)
 	others.Wait()
 	attempts.Wait()
-	e.launch.rooms.close()
-	stopSpawner()
-	spawners.Wait()
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -48,7 +49,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 	if got := value(n.metrics.ended.WithLabelValues("failed")); got != 1 {
 		t.Errorf("%v failed attempts counted", got)
 	}
-	eventually(t, "all slots are free", func() bool { return n.Free() == 4 })
+	executortest.Eventually(t, "all slots are free", func() bool { return n.Free() == 4 })
 }
 
 func TestExecutor_NothingStartsBeforeTheFirstJoin(t *testing.T) {
@@ -80,7 +81,7 @@ func TestExecutor_SlotsAndOrder(t *testing.T) {
 	}
 	n.assign("noop", "", noop) // needs no slot
 	n.ended("noop")
-	eventually(t, "three wait", func() bool { return value(n.metrics.waiting) == 3 })
+	executortest.Eventually(t, "three wait", func() bool { return value(n.metrics.waiting) == 3 })
 	if n.Free() != 0 || n.Running() != 1 {
 		t.Errorf("%d free, %d running", n.Free(), n.Running())
 	}
@@ -91,7 +92,7 @@ func TestExecutor_SlotsAndOrder(t *testing.T) {
 	if b, _ := os.ReadFile(n.file("order")); string(b) != "3\n2\n1\n" {
 		t.Errorf("started in the order %q, want the oldest first", b)
 	}
-	eventually(t, "the slot is free", func() bool { return n.Free() == 1 })
+	executortest.Eventually(t, "the slot is free", func() bool { return n.Free() == 1 })
 }
 
 func TestExecutor_Cancel(t *testing.T) {
@@ -101,7 +102,7 @@ func TestExecutor_Cancel(t *testing.T) {
 	n.assign("runs", "echo $$ >@runs; exec sleep 300", retried)
 	pid := n.began("runs")
 	n.assign("waits", "echo $$ >@waits", retried)
-	eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
+	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 
 	n.change("waits", cancelled)
 	r := n.ended("waits")
@@ -110,7 +111,7 @@ func TestExecutor_Cancel(t *testing.T) {
 	}
 	n.change("runs", cancelled)
 	r = n.ended("runs")
-	if r.State != task.Cancelled || r.Signal != "SIGTERM" || r.CancelledBy != "someone" || alive(pid) {
+	if r.State != task.Cancelled || r.Signal != "SIGTERM" || r.CancelledBy != "someone" || executortest.Alive(pid) {
 		t.Errorf("got %+v", r)
 	}
 	if n.waits("runs") != nil || n.waits("waits") != nil {
@@ -128,7 +129,7 @@ func TestExecutor_CancelOfTheMomentOfFailureStopsTheRetry(t *testing.T) {
 		n.began(run)
 		go n.touch("go" + run)
 		n.cancelIfThere(run)
-		eventually(t, "an end", func() bool { return n.history(run) != nil || n.waits(run) != nil })
+		executortest.Eventually(t, "an end", func() bool { return n.history(run) != nil || n.waits(run) != nil })
 	}
 }
 
@@ -141,7 +142,7 @@ func TestExecutor_Retry(t *testing.T) {
 		a.Env = map[string]string{"X": "1"}
 	})
 	var w *task.Waiting
-	eventually(t, "the next attempt waits", func() bool { w = n.waits("r1"); return w != nil })
+	executortest.Eventually(t, "the next attempt waits", func() bool { w = n.waits("r1"); return w != nil })
 	if w.Attempt != 2 || w.State != task.Queued || w.Reason != task.ReasonRetry || w.Env["X"] != "1" || w.LatenessMS == nil || w.ExitCode != nil {
 		t.Errorf("got %+v", w)
 	}
@@ -167,7 +168,7 @@ func TestExecutor_UnreadableRecordHurtsOnlyItself(t *testing.T) {
 	}
 	n.assign("good", "true")
 	n.ended("good")
-	eventually(t, "the alarm", func() bool { return value(n.metrics.unreadable) == 1 })
+	executortest.Eventually(t, "the alarm", func() bool { return value(n.metrics.unreadable) == 1 })
 	n.assign("poison", "true") // mended
 	if r := n.ended("poison"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
@@ -190,30 +191,30 @@ func TestExecutor_Drain(t *testing.T) {
 	n.began("ends")
 	pid := n.began("stays")
 	n.assign("waits", "echo $$ >@waits")
-	eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
+	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Drain(ctx) }()
 	var w *task.Waiting
-	eventually(t, "the unstarted one is handed back", func() bool { w = n.waits("waits"); return w != nil })
+	executortest.Eventually(t, "the unstarted one is handed back", func() bool { w = n.waits("waits"); return w != nil })
 	if w.Reason != task.ReasonHandBack || w.Attempt != 1 || len(w.Attempts) != 0 {
 		t.Errorf("got %+v", w)
 	}
 	n.assign("new", "echo $$ >@new")
-	eventually(t, "a new one is handed back", func() bool { return n.waits("new") != nil })
+	executortest.Eventually(t, "a new one is handed back", func() bool { return n.waits("new") != nil })
 	n.touch("go")
 	if r := n.ended("ends"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
-	if !alive(pid) {
+	if !executortest.Alive(pid) {
 		t.Error("killed before the drain's end")
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if w = n.waits("stays"); alive(pid) || w == nil || w.Attempts[0].Reason != task.ReasonShutdown || w.Attempts[0].Signal != "SIGKILL" {
+	if w = n.waits("stays"); executortest.Alive(pid) || w == nil || w.Attempts[0].Reason != task.ReasonShutdown || w.Attempts[0].Signal != "SIGKILL" {
 		t.Errorf("got %+v", w)
 	}
 	if n.exists("new") || n.exists("waits") {
@@ -234,7 +235,7 @@ func TestExecutor_StopsAtOnce(t *testing.T) {
 	pids := []int{n.began("r1"), n.began("r2")}
 	n.stop()
 	for _, pid := range pids {
-		if alive(pid) {
+		if executortest.Alive(pid) {
 			t.Errorf("process %d outlived the executor", pid)
 		}
 	}
@@ -244,7 +245,7 @@ func TestExecutor_StopsAtOnce(t *testing.T) {
 	if err := n.Drain(t.Context()); err == nil {
 		t.Error("a stopped executor drains")
 	}
-	noChildren(t)
+	executortest.NoChildren(t)
 }
 
 func TestNew_Refuses(t *testing.T) {
@@ -262,7 +263,7 @@ func TestExecutor_ManyNoops(t *testing.T) {
 		n.assign("r"+strconv.Itoa(i), "", noop)
 	}
 	n.join()
-	eventually(t, "all have ended", func() bool {
+	executortest.Eventually(t, "all have ended", func() bool {
 		return value(n.metrics.ended.WithLabelValues("succeeded")) == all && value(n.metrics.unrecorded) == 0
 	})
 	res, err := n.etcd.Get(t.Context(), n.keys.HistoryOf(ref), clientv3.WithPrefix(), clientv3.WithCountOnly())

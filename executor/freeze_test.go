@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -34,11 +35,11 @@ func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
 	}
 	n.assign("r1", "")
 	n.assign("r2", "", noop)
-	a := assigned("r3", nil)
+	a := executortest.Assigned("r3", nil)
 	noop(&a)
 	other := store.Ref{Namespace: "other", Name: "job"}
 	n.put(n.keys.Run("n1", other, "r3"), a)
-	eventually(t, "what is not frozen runs", func() bool { r, _ := read[task.Run](n, n.keys.Ended(other, "r3")); return r != nil })
+	executortest.Eventually(t, "what is not frozen runs", func() bool { r, _ := read[task.Run](n, n.keys.Ended(other, "r3")); return r != nil })
 	n.touch("go") // what runs goes on
 	n.ended("before")
 	for _, run := range []string{"r1", "r2"} {
@@ -79,10 +80,10 @@ func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
 		run := []string{"r0", "r1"}[join]
 		n.assign(run, "while ! test -e @go; do sleep 0.01; done", func(a *task.Assigned) { a.Action.Process.Shell += "; true" })
 		waits := func() bool { return value(n.metrics.waiting) == 1 && n.Running() == 0 }
-		eventually(t, run+" waits", waits)
+		executortest.Eventually(t, run+" waits", waits)
 		rev := n.freeze("default")
 		late.begin <- struct{}{}
-		eventually(t, "it obeys", func() bool { return n.Froze() == rev })
+		executortest.Eventually(t, "it obeys", func() bool { return n.Froze() == rev })
 		if !waits() {
 			t.Fatalf("%s was started", run)
 		}
@@ -126,9 +127,9 @@ func TestExecutor_StartsNothingWhenItsSessionMayBeOver(t *testing.T) {
 	n.Joined(Session{Fence: f, TTL: 10 * time.Second, LastRenewal: func() time.Time { return time.Now().Add(-time.Duration(renewed.Load())) }})
 	n.assign("r1", "", noop)
 	n.assign("r2", "")
-	eventually(t, "both are seen", func() bool { return value(n.metrics.waiting) == 2 })
+	executortest.Eventually(t, "both are seen", func() bool { return value(n.metrics.waiting) == 2 })
 	beats := n.Beats()
-	eventually(t, "it looks again", func() bool { return n.Beats() > beats+1 })
+	executortest.Eventually(t, "it looks again", func() bool { return n.Beats() > beats+1 })
 	if n.Running() > 0 || n.history("r1") != nil {
 		t.Fatal("it started something")
 	}

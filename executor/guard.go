@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
@@ -150,13 +151,13 @@ func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 // expire kills what is about to be declared lost. A daemon that is not frozen has
 // done so before.
 func (g *guard) expire(ctx context.Context) {
-	now := Boottime()
+	now := proctree.BootTime()
 	due := func(a ward) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
 	if h, n := g.watch.prey(due); n > 0 {
 		g.log.Warn("the daemon is silent: killing its attempts before they are declared lost", zap.Int("attempts", n))
-		ctx, cancel := context.WithTimeout(ctx, unkillable)
+		ctx, cancel := context.WithTimeout(ctx, proctree.KillLimit)
 		defer cancel()
-		if _, err := h.run(ctx.Done()); err != nil {
+		if _, err := h.KillAll(ctx.Done()); err != nil {
 			g.log.Error("attempts do not end", zap.Error(err))
 			return // and tried again
 		}
@@ -176,18 +177,11 @@ func (g *guard) expire(ctx context.Context) {
 // kill kills all wards that match, and returns nil when none is left.
 func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
 	h, n := g.watch.prey(match)
-	for _, dir := range h.cgroups {
-		cgroup.Kill(dir)
-	}
-	for pgid, b := range h.groups { // first all at once, before the slow look at every process
-		if leader, err := readStat(pgid); err == nil && b.fits(leader.start) {
-			unix.Kill(-pgid, unix.SIGKILL)
-		}
-	}
+	h.KillGroups()
 	if n > 0 {
 		ctx, cancel := context.WithTimeout(ctx, guardKill)
 		defer cancel()
-		killed, err := h.run(ctx.Done())
+		killed, err := h.KillAll(ctx.Done())
 		g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
 		if err != nil {
 			return err

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor/proctree"
 )
 
 // line appends a word to others.
@@ -98,14 +100,14 @@ func (g *Guardian) intend(a ward) guarded {
 }
 
 // born tells of its process; at the next flush, which is to follow at once.
-func (w guarded) born(pid int, b birth) {
+func (w guarded) born(pid int, b proctree.Birth) {
 	if w.Guardian == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a, ok := w.watch.wards[w.id]; ok {
-		a.Pid, a.From, a.To = pid, b.from, b.to
+		a.Pid, a.From, a.To = pid, b.From, b.To
 		w.tell(word{Ward: &a})
 	}
 }
@@ -122,13 +124,13 @@ func (w guarded) ended() {
 }
 
 // cover says that attempts belong to a session from now on.
-func (g *Guardian) cover(l Leftover, session int) {
+func (g *Guardian) cover(l proctree.Mark, session int) {
 	if g == nil {
 		return
 	}
 	g.mu.Lock()
 	for _, a := range g.watch.wards {
-		if a.Leftover == l && a.Session != session {
+		if a.Mark == l && a.Session != session {
 			a.Session = session
 			g.tell(word{Ward: &a})
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
@@ -36,7 +37,7 @@ type GuardianConfig struct {
 	Command []string
 	Env     []string // nil is the daemon's own
 
-	Orphans *Orphans // of which it is none; those of the executor
+	Orphans *proctree.Orphans // of which it is none; those of the executor
 
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
@@ -131,14 +132,14 @@ func (g *Guardian) serve(ctx context.Context) error {
 	defer w.Close()
 	cmd.Stdin = r
 	answers, err := cmd.StdoutPipe()
-	g.cfg.Orphans.lock()
+	g.cfg.Orphans.Lock()
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err == nil {
-		g.cfg.Orphans.born(cmd.Process.Pid, nil, birth{})
+		g.cfg.Orphans.Born(cmd.Process.Pid, nil, proctree.Birth{})
 	}
-	g.cfg.Orphans.unlock()
+	g.cfg.Orphans.Unlock()
 	r.Close()
 	if err != nil {
 		return fmt.Errorf("start guardian: %w", err)
@@ -150,9 +151,9 @@ func (g *Guardian) serve(ctx context.Context) error {
 		answered <- strings.TrimSpace(line)
 		_, _ = io.Copy(io.Discard, answers)
 		err := cmd.Wait()
-		g.cfg.Orphans.lock() // a number that is another's so soon is not missed: it is told by its group
-		g.cfg.Orphans.reaped(cmd.Process.Pid)
-		g.cfg.Orphans.unlock()
+		g.cfg.Orphans.Lock() // a number that is another's so soon is not missed: it is told by its group
+		g.cfg.Orphans.Reaped(cmd.Process.Pid)
+		g.cfg.Orphans.Unlock()
 		ended <- err
 	}()
 	if err = g.accompany(ctx, w, answered, ended); err == nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -16,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -91,7 +92,7 @@ func (d *daemon) groupless() {
 			d.t.Errorf("%s is left", root)
 		}
 	}
-	if err := cgroup.Remove(roots, patient); err != nil {
+	if err := cgroup.Remove(roots, executortest.Patience); err != nil {
 		d.t.Error(err)
 	}
 }
@@ -101,10 +102,10 @@ func (d *daemon) groupless() {
 func (d *daemon) silence(borne time.Duration) {
 	d.t.Helper()
 	writeFile(d.t, filepath.Join(d.dir, "silence"), borne.String(), 0o600)
-	eventually(d.t, "the guardian is told", func() bool { _, err := os.Stat(filepath.Join(d.dir, "silent")); return err == nil })
+	executortest.Eventually(d.t, "the guardian is told", func() bool { _, err := os.Stat(filepath.Join(d.dir, "silent")); return err == nil })
 }
 
-func (d *daemon) pid(name string) int { return pidIn(d.t, filepath.Join(d.dir, name)) }
+func (d *daemon) pid(name string) int { return executortest.PIDIn(d.t, filepath.Join(d.dir, name)) }
 
 func (d *daemon) cleared() bool {
 	b, err := os.ReadFile(filepath.Join(d.dir, "cleared.i1"))
@@ -128,9 +129,9 @@ func TestGuardian_KillsWhatADeadDaemonLeft(t *testing.T) {
 		pids = append(pids, d.pid(name))
 	}
 	d.kill()
-	eventually(t, "the instance is cleared", d.cleared)
+	executortest.Eventually(t, "the instance is cleared", d.cleared)
 	for i, pid := range pids {
-		if alive(pid) {
+		if executortest.Alive(pid) {
 			t.Errorf("%s (%d) is alive although the instance is said to be cleared", familyPids[i], pid)
 		}
 	}
@@ -158,7 +159,7 @@ func TestProcess_DiesWithTheDaemonEvenUnguarded(t *testing.T) {
 	d := startDaemon(t, "echo $$ >@plain; exec sleep 300")
 	pid := d.pid("plain")
 	d.kill()
-	eventually(t, "the process is dead", func() bool { return !alive(pid) })
+	executortest.Eventually(t, "the process is dead", func() bool { return !executortest.Alive(pid) })
 }
 
 func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
@@ -176,16 +177,16 @@ func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another guardian", func() bool { second := d.pid("guardian.lock"); return second != first && alive(second) })
+	executortest.Eventually(t, "another guardian", func() bool { second := d.pid("guardian.lock"); return second != first && executortest.Alive(second) })
 	for i, pid := range pids {
-		if !alive(pid) {
+		if !executortest.Alive(pid) {
 			t.Errorf("%s (%d) died with the guardian", familyPids[i], pid)
 		}
 	}
 	d.kill()
-	eventually(t, "the instance is cleared", d.cleared)
+	executortest.Eventually(t, "the instance is cleared", d.cleared)
 	for i, pid := range pids {
-		if alive(pid) {
+		if executortest.Alive(pid) {
 			t.Errorf("%s (%d) is alive", familyPids[i], pid)
 		}
 	}
@@ -198,7 +199,9 @@ func TestGuardian_KillsTheAttemptsOfAFrozenDaemon(t *testing.T) {
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the attempts are dead", func() bool { return !alive(old) && !alive(left) && !alive(other) })
+	executortest.Eventually(t, "the attempts are dead", func() bool {
+		return !executortest.Alive(old) && !executortest.Alive(left) && !executortest.Alive(other)
+	})
 	if d.cleared() {
 		t.Error("a frozen daemon's instance is said to be cleared")
 	}
@@ -213,10 +216,10 @@ func TestGuardian_LeavesWithAByeAndSaysNothing(t *testing.T) {
 	if err := g.await(nil); err != nil {
 		t.Fatal(err)
 	}
-	g.intend(ward{Leftover: Leftover{RunID: "r", Token: 1}}).ended()
-	pid := pidIn(t, filepath.Join(dir, "guardian.lock"))
-	if st, err := readStat(pid); err != nil || st.pgrp != pid {
-		t.Errorf("the guardian is in group %d, %v; want its own", st.pgrp, err)
+	g.intend(ward{Mark: proctree.Mark{RunID: "r", Token: 1}}).ended()
+	pid := executortest.PIDIn(t, filepath.Join(dir, "guardian.lock"))
+	if st, err := proctree.ReadStat(pid); err != nil || st.Group != pid {
+		t.Errorf("the guardian is in group %d, %v; want its own", st.Group, err)
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		if err := syscall.Kill(pid, sig); err != nil {
@@ -236,7 +239,7 @@ func TestGuardian_LeavesWithAByeAndSaysNothing(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "cleared.i1")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("cleared: %v", err)
 	}
-	noChildren(t)
+	executortest.NoChildren(t)
 }
 
 func after(t *testing.T, d time.Duration) context.Context {
@@ -258,76 +261,11 @@ func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
 	l.guardian = g
 	o := newOrders()
 	time.AfterFunc(200*time.Millisecond, func() { o.give(kill{causeCancel, 0}) })
-	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), newToken())
+	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r := l.run(what, o); !r.unstarted {
 		t.Errorf("got %+v", r)
-	}
-}
-
-func TestKillLeftovers(t *testing.T) {
-	token, other := newToken(), newToken()
-	mine := exec.Command("sh", "-c", "setsid sleep 300 & exec sleep 300")
-	mine.Env = append(os.Environ(), envRunID+"=r1", envToken+"="+fmt.Sprint(token), envTask+"=job", envNamespace+"=default")
-	others := exec.Command("sleep", "300")
-	others.Env = append(os.Environ(), envRunID+"=r1", envToken+"="+fmt.Sprint(other))
-	for _, c := range []*exec.Cmd{mine, others} {
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	defer func() { _ = others.Process.Kill(); _ = others.Wait(); _ = mine.Wait() }()
-	h := hunt{}
-	h.addMark(Leftover{RunID: "r1", Token: token})
-	// In the middle of an exec a process has no mark: both are to be what they become.
-	asleep := func(pid int) bool {
-		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", procRoot, pid))
-		return string(name) == "sleep\n"
-	}
-	eventually(t, "both have begun", func() bool {
-		both := marked(t, &h)
-		return len(both) == 2 && asleep(both[0]) && asleep(both[1]) && len(marked(t, &h)) == 2
-	})
-
-	if n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: token, Namespace: "other"}}); n != 0 || err != nil {
-		t.Errorf("killed %d of another namespace, %v", n, err)
-	}
-	n, err := KillLeftovers(t.Context(), []Leftover{{RunID: "r1", Token: token, Namespace: "default", Task: "job"}, {RunID: "r9", Token: 1}})
-	if n != 2 || err != nil {
-		t.Errorf("killed %d, %v; want 2", n, err)
-	}
-	if left := marked(t, &h); len(left) != 0 {
-		t.Errorf("left: %v", left)
-	}
-	if !alive(others.Process.Pid) {
-		t.Error("killed an attempt with another token")
-	}
-}
-
-func marked(t *testing.T, h *hunt) (found []int) {
-	t.Helper()
-	pids, err := processes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pid := range pids {
-		if alive(pid) && h.marked(pid) {
-			found = append(found, pid)
-		}
-	}
-	return found
-}
-
-func TestBirth_TellsReusedNumbers(t *testing.T) {
-	b := birth{from: 1234567 * time.Microsecond, to: 1239567 * time.Microsecond}
-	for start, want := range map[time.Duration]bool{
-		1230 * time.Millisecond: true, 1220 * time.Millisecond: true, 1200 * time.Millisecond: false,
-		1240 * time.Millisecond: true, 1260 * time.Millisecond: false,
-	} {
-		if got := b.fits(start); got != want {
-			t.Errorf("a start at %s fits: %v", start, got)
-		}
 	}
 }

@@ -69,7 +69,7 @@ func (c *confinement) join(group *cgroup.Group, l cgroup.Limits) error {
 // meet says of an attempt that a limit is why it failed. One whose limits.memory the
 // kernel upheld by killing failed, whatever the rest of it made of that: with cgroup v2
 // there is no rest.
-func (r *Result) meet(l task.Limits, u cgroup.Usage, main taken) {
+func (r *Result) meet(l task.Limits, u cgroup.Usage, mainCPU time.Duration) {
 	if u.OOMKills > 0 && (l.Memory > 0 || r.State == task.Failed) {
 		why := "the host, or what limits the agent, had no more"
 		if l.Memory > 0 && u.MemoryFull {
@@ -83,7 +83,7 @@ func (r *Result) meet(l task.Limits, u cgroup.Usage, main taken) {
 		return
 	}
 	switch {
-	case l.CPUTime > 0 && (r.diedOf(unix.SIGXCPU) || r.diedOf(unix.SIGKILL) && main.cpu > (l.CPUTime.Std()+task.CPUTimeGrace-time.Second)):
+	case l.CPUTime > 0 && (r.diedOf(unix.SIGXCPU) || r.diedOf(unix.SIGKILL) && mainCPU > (l.CPUTime.Std()+task.CPUTimeGrace-time.Second)):
 		r.Reason = task.ReasonLimits
 		r.Message = fmt.Sprintf("a process took more processor time than limits.cpu_time, %s; %s", l.CPUTime, r.Message)
 	case l.FileSize != nil && r.diedOf(unix.SIGXFSZ):

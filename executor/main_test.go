@@ -7,14 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -34,8 +34,6 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "daemon:", err)
 			os.Exit(1)
 		}
-	case "headless":
-		playHeadless()
 	case "leaseholder":
 		if err := playLeaseholder(); err != nil {
 			fmt.Fprintln(os.Stderr, "leaseholder:", err)
@@ -44,17 +42,6 @@ func TestMain(m *testing.M) {
 	default:
 		kvtest.Main(m)
 	}
-}
-
-func init() {
-	if os.Getenv("EXECUTOR_TEST_ROLE") == "headless" {
-		runtime.LockOSThread() // the first one
-	}
-}
-
-// playHeadless goes on without its first thread, until it is killed.
-func playHeadless() {
-	unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
 }
 
 // playGuardian says that an instance is cleared by a file in the directory.
@@ -100,11 +87,11 @@ func playDaemon() error {
 		groups: groups, orphans: orphans}
 	go silentWhenAsked(dir, g)
 	for i, line := range lines {
-		what, err := l.prepare(assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
+		what, err := l.prepare(executortest.Assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
 		if err != nil {
 			return err
 		}
-		what.ward.Session = 1
+		what.ward.Session, what.ward.Silence = 1, maxSilence
 		if strings.Contains(line, "held") { // for ever, before it becomes its user
 			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
 				err := os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600)
@@ -134,13 +121,16 @@ func pauseWhenAsked(file string, o *orders) {
 	}
 }
 
+// maxSilence is how long the guardian lets attempts live whose session is silent.
+const maxSilence = 20 * time.Second
+
 // silentWhenAsked has the session be silent from when a file says how long that is to be
 // borne. The guardian is told when there is another one.
 func silentWhenAsked(dir string, g *Guardian) {
 	for {
 		b, _ := os.ReadFile(filepath.Join(dir, "silence"))
 		if d, err := time.ParseDuration(string(b)); err == nil {
-			g.renewed(1, Boottime()+d-mostSilenceOfGuardian(task.DefaultLostAfter.Std()))
+			g.renewed(1, proctree.BootTime()+d-maxSilence)
 			_ = os.WriteFile(filepath.Join(dir, "silent"), nil, 0o600)
 			return
 		}
@@ -150,47 +140,21 @@ func silentWhenAsked(dir string, g *Guardian) {
 
 // playGroups is how the daemon holds attempts together: in groups where there are
 // some, unless EXECUTOR_TEST_CGROUP is off.
-func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *Orphans, error) {
+func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *proctree.Orphans, error) {
 	groups, err := cgroup.Open(cgroup.Config{
 		Setting: cmp.Or(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: fmt.Sprint(os.Getpid()), Record: filepath.Join(dir, "cgroups"),
 	})
 	if err != nil || groups.Any() {
 		return groups, nil, err
 	}
-	orphans := NewOrphans()
-	go orphans.run(ctx)
-	return groups, orphans, adopt()
+	orphans := proctree.NewOrphans()
+	go orphans.Run(ctx)
+	return groups, orphans, proctree.BecomeSubreaper()
 }
 
 func guardianConfig(dir string) GuardianConfig {
 	return GuardianConfig{
 		Hello:   Hello{Instance: "i1", Dir: dir, Rooms: filepath.Join(dir, "rooms"), Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
 		Command: []string{os.Args[0]}, Env: append(os.Environ(), "EXECUTOR_TEST_ROLE=guardian"),
-	}
-}
-
-func assigned(run string, p *task.Process) task.Assigned {
-	return task.Assigned{
-		Run: task.Run{
-			ID: run, Namespace: "default", Task: "job", UID: "u", Attempt: 1, Trigger: task.TriggerSchedule,
-			ScheduledTime: task.At(time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC)), State: task.Dispatched,
-		},
-		Instance: "i1", Action: task.Action{Process: p}, KillGrace: task.Duration(time.Minute), Retry: task.Defaults().Retry,
-	}
-}
-
-// patient is how long tests wait for what is to come: on a machine that others use, too,
-// each step may take seconds.
-const patient = 2 * time.Minute
-
-// eventually polls until cond holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patient)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }

@@ -52,13 +52,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 		slots.Set(float64(e.cfg.Slots))
 		r.MustRegister(m.ended, m.lateness, m.waiting, m.paused, m.unrecorded, m.unreadable, m.adopted, m.late, m.kills, m.repairs, slots, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_attempts_running", Help: "Attempts with a process."},
-			func() float64 { return float64(e.Running()) }), e.launch.stuck.total, prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "carillon_spawns_stuck", Help: "Starts of attempts that hang: the program has not been executed after 5 s, or the start was given up and does not end."},
-			func() float64 { return float64(e.StuckStarts()) }), prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Directories of attempts that could not be emptied."},
-			func() float64 { return float64(e.launch.rooms.setAside()) }), prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups with processes that do not end after SIGKILL, or that cannot be removed."},
-			func() float64 { return float64(e.cfg.Groups.Aside()) }))
+			func() float64 { return float64(e.Running()) }))
 	}
 	return m
 }

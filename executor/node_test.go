@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"encoding/json"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -24,21 +25,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tokens are those that tests have given to attempts. A process that carries the run id and the token of an
-// attempt is killed when that ends, whoever started it: no two attempts may have the same ones, neither of two
-// tests of this process nor of two processes on this machine.
-var tokens atomic.Int64
-
-func init() { tokens.Store(rand.Int64N(1 << 40)) }
-
-// newToken returns a token that no other attempt has.
-func newToken() int64 { return tokens.Add(1 << 20) }
-
 // newEtcd starts an etcd in memory. Its revisions, which are tokens, begin where no other's do.
 func newEtcd(t testing.TB) *kv.Client {
 	t.Helper()
 
-	memory := kvmem.New(kvmem.Config{Revision: newToken(), MinTTL: 1})
+	memory := kvmem.New(kvmem.Config{Revision: executortest.NewToken(), MinTTL: 1})
 	t.Cleanup(memory.Close)
 
 	return kvtest.ClientOf(t, memory)
@@ -67,15 +58,12 @@ func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 	if _, bench := t.(*testing.B); !bench {
 		cfg.Logger = zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
 	}
+	cfg.freeze, cfg.emptyLimit = freezePatiently, time.Minute // others use the machine, too
 	for _, f := range change {
 		f(&cfg)
 	}
 	if n.Executor, err = New(cfg); err != nil {
 		t.Fatal(err)
-	}
-	n.launch.freeze = freezePatiently
-	if r := n.launch.rooms; r != nil {
-		r.within = time.Minute // others use the machine, too
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -125,7 +113,7 @@ func (n *node) join() kv.Fence {
 
 func (n *node) assign(run, line string, change ...func(*task.Assigned)) int64 {
 	n.t.Helper()
-	a := assigned(run, &task.Process{Shell: strings.ReplaceAll(line, "@", n.dir+"/")})
+	a := executortest.Assigned(run, &task.Process{Shell: strings.ReplaceAll(line, "@", n.dir+"/")})
 	for _, f := range change {
 		f(&a)
 	}
@@ -157,7 +145,7 @@ func (n *node) change(run string, f func(*task.Assigned)) {
 // sees waits until the loop has seen of a run what is asked for.
 func (n *node) sees(run, what string, is func(*attempt) bool) {
 	n.t.Helper()
-	eventually(n.t, run+" "+what, func() bool {
+	executortest.Eventually(n.t, run+" "+what, func() bool {
 		got := make(chan bool, 1)
 		n.tell(func() {
 			a := n.byKey[n.keys.Run("n1", ref, run)]
@@ -168,10 +156,10 @@ func (n *node) sees(run, what string, is func(*attempt) bool) {
 }
 
 // freezePatiently has a tree stand still, however busy the machine is.
-func freezePatiently(tr *tree) error {
-	err := tr.freeze()
-	for end := time.Now().Add(patient); err != nil && time.Now().Before(end); {
-		err = tr.freeze()
+func freezePatiently(tr *proctree.Tree) error {
+	err := tr.Freeze()
+	for end := time.Now().Add(executortest.Patience); err != nil && time.Now().Before(end); {
+		err = tr.Freeze()
 	}
 	return err
 }
@@ -181,7 +169,7 @@ func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, "som
 // get reads a key, again if etcd takes too long to answer.
 func (n *node) get(key string) *clientv3.GetResponse {
 	n.t.Helper()
-	for end := time.Now().Add(patient); ; {
+	for end := time.Now().Add(executortest.Patience); ; {
 		res, err := n.etcd.Get(n.t.Context(), key)
 		if err == nil {
 			return res
@@ -224,7 +212,7 @@ func (n *node) history(run string) *task.Run {
 func (n *node) ended(run string) task.Run {
 	n.t.Helper()
 	var r *task.Run
-	eventually(n.t, "the end of "+run, func() bool { r = n.history(run); return r != nil })
+	executortest.Eventually(n.t, "the end of "+run, func() bool { r = n.history(run); return r != nil })
 	if a, _ := n.inbox(run); a != nil {
 		n.t.Errorf("%s is still in the inbox", run)
 	}
@@ -238,7 +226,7 @@ func (n *node) exists(name string) bool {
 	return err == nil
 }
 
-func (n *node) began(name string) int { return pidIn(n.t, n.file(name)) }
+func (n *node) began(name string) int { return executortest.PIDIn(n.t, n.file(name)) }
 
 func (n *node) revision() int64 {
 	n.t.Helper()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -77,8 +78,8 @@ func TestProcess_FullDisk(t *testing.T) {
 func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
 	looked := make(chan error, 1)
-	a := assigned("r1", &task.Process{Shell: "sleep 0.1"})
-	what, err := l.prepare(a, newToken())
+	a := executortest.Assigned("r1", &task.Process{Shell: "sleep 0.1"})
+	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,9 +4,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/carillonhq/carillon/pkg/store"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // A pause goes this way: somebody asks for it in the record; the loop tells the
@@ -110,61 +107,13 @@ func (p *running) standStill() error {
 	if p.freeze != nil {
 		return p.freeze(&p.tree)
 	}
-	return p.tree.freeze()
+	return p.tree.Freeze()
 }
 
 // thaw has all processes go on. One that does not is killed at the latest when the
 // attempt is made to end.
 func (p *running) thaw() {
-	if err := p.tree.thaw(); err != nil {
+	if err := p.tree.Thaw(); err != nil {
 		p.log.Warn("cannot have the processes of an attempt go on", zap.Int("pgid", p.pid), zap.Error(err))
-	}
-}
-
-// stood notes how an attempt stands.
-func (e *Executor) stood(a *attempt, o *orders, s standing) {
-	if a.orders != o {
-		return // of a former start
-	}
-	e.tally(a, -1)
-	a.standing = s
-	e.tally(a, 1)
-	if s.err != nil {
-		e.log.Warn("cannot pause an attempt", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Error(s.err))
-	}
-	e.touch(a)
-}
-
-// turns reports whether its goroutine is still to hear what is wanted of it.
-func (a *attempt) turns() bool { return a.PauseRequested != a.told }
-
-// unpausable reports whether a pause is asked for that cannot be.
-func (a *attempt) unpausable() bool { return a.PauseRequested && a.told && a.err != nil }
-
-// unsaid reports whether the record is to say how the attempt stands: that it has
-// started only if that lasts.
-func (a *attempt) unsaid(now time.Time) bool {
-	if a.startedAt.IsZero() || !a.since.IsZero() && !a.PauseRequested {
-		return false // it is about to go on, and that will be said
-	}
-	h := *a.Held
-	a.say(&h)
-	if h.State == task.Running && a.State == task.Dispatched && h.PausedMS == a.PausedMS && !a.unpausable() {
-		return now.Sub(a.startedAt) >= markAfter
-	}
-	return h.State != a.State || !h.PausedAt.Equal(a.PausedAt.Time) || h.PausedMS != a.PausedMS || h.PauseRequested != a.PauseRequested
-}
-
-// say has a record say how the attempt stands.
-func (a *attempt) say(h *store.Held) {
-	h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
-	h.PausedAt, h.PausedMS = task.Time{}, a.sum.Milliseconds()
-	switch {
-	case a.unpausable():
-		h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = false, "", "", "it could not be paused: "+a.err.Error()
-	case h.PauseRequested && !a.since.IsZero():
-		h.State, h.PausedAt = task.Paused, task.At(a.since)
-	case !h.PauseRequested:
-		h.PausedBy = ""
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -66,7 +68,7 @@ func letGoOn(a *task.Assigned) { a.PauseRequested, a.ResumedBy = false, "bob" }
 func (n *node) is(run string, state task.State) *task.Assigned {
 	n.t.Helper()
 	var a *task.Assigned
-	eventually(n.t, run+" is "+string(state), func() bool { a, _ = n.inbox(run); return a != nil && a.State == state })
+	executortest.Eventually(n.t, run+" is "+string(state), func() bool { a, _ = n.inbox(run); return a != nil && a.State == state })
 	return a
 }
 
@@ -100,7 +102,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	if !n.still("pauses") {
 		t.Error("paused, it goes on")
 	}
-	eventually(t, "one is paused", func() bool { return value(n.metrics.paused) == 1 })
+	executortest.Eventually(t, "one is paused", func() bool { return value(n.metrics.paused) == 1 })
 	if got := value(n.metrics.paused); got != 1 || n.Running() != 1 || n.Free() != 3 {
 		t.Errorf("%v are paused, %d run, %d slots are free: a paused attempt keeps its slot", got, n.Running(), n.Free())
 	}
@@ -109,7 +111,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	if !a.PausedAt.IsZero() || a.PausedMS < 30 || a.PausedBy != "" || a.ResumedBy != "bob" {
 		t.Errorf("got %+v", a)
 	}
-	eventually(t, "resumed, it goes on", func() bool { return !n.still("pauses") })
+	executortest.Eventually(t, "resumed, it goes on", func() bool { return !n.still("pauses") })
 	first := a.PausedMS
 	n.change("pauses", letGoOn) // twice is once
 	n.change("pauses", pause)
@@ -119,7 +121,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 
 	// A rejoin adopts it as it stands.
 	fence := n.join()
-	eventually(t, "it is adopted", func() bool { _, mod := n.inbox("pauses"); return mod > fence.CreateRevision })
+	executortest.Eventually(t, "it is adopted", func() bool { _, mod := n.inbox("pauses"); return mod > fence.CreateRevision })
 	if a, _ := n.inbox("pauses"); a.State != task.Paused || a.PausedAt.IsZero() || !n.still("pauses") {
 		t.Errorf("adopted as %+v", a)
 	}
@@ -129,17 +131,17 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	n.change("pauses", letGoOn)
 	n.touch("go")
 	var w *task.Waiting
-	eventually(t, "the next attempt waits", func() bool { w = n.waits("pauses"); return w != nil })
+	executortest.Eventually(t, "the next attempt waits", func() bool { w = n.waits("pauses"); return w != nil })
 	if w.Attempt != 2 || w.PausedMS != 0 || w.PausedBy != "" || w.Attempts[0].State != task.Failed {
 		t.Errorf("the next attempt is %+v", w)
 	}
-	eventually(t, "none is paused", func() bool { return value(n.metrics.paused) == 0 && n.Free() == 4 })
+	executortest.Eventually(t, "none is paused", func() bool { return value(n.metrics.paused) == 0 && n.Free() == 4 })
 }
 
 // began1 waits until a process has written to a file.
 func (n *node) began1(name string) {
 	n.t.Helper()
-	eventually(n.t, name+" has begun", func() bool { return n.exists(name) })
+	executortest.Eventually(n.t, name+" has begun", func() bool { return n.exists(name) })
 }
 
 func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
@@ -168,7 +170,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	}
 	pid := n.began("pid")
 	n.change("left", cancelled)
-	if n.ended("left"); alive(pid) {
+	if n.ended("left"); executortest.Alive(pid) {
 		t.Error("what left the group is left")
 	}
 	// Stopped by itself before it is paused.
@@ -182,7 +184,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	if err := syscall.Kill(n.began("killed"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if r := n.ended("killed"); r.State != task.Failed || r.Signal != "SIGKILL" || r.PausedMS == 0 || alive(n.began("child")) {
+	if r := n.ended("killed"); r.State != task.Failed || r.Signal != "SIGKILL" || r.PausedMS == 0 || executortest.Alive(n.began("child")) {
 		t.Errorf("killed: %+v", r)
 	}
 	// Its record is gone: others have decided.
@@ -191,7 +193,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "gone")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the process is dead", func() bool { return !alive(pid) })
+	executortest.Eventually(t, "the process is dead", func() bool { return !executortest.Alive(pid) })
 
 	// A drain waits for it, and ends it at its limit.
 	paused("drain", counts)
@@ -217,7 +219,7 @@ func TestPause_OfASilentNode(t *testing.T) {
 	past := time.Now().Add(-time.Hour)
 	n.renewed.Store(&past)
 	n.join()
-	if r := n.ended("silent"); r.State != task.Lost || alive(pid) {
+	if r := n.ended("silent"); r.State != task.Lost || executortest.Alive(pid) {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -233,7 +235,7 @@ func TestPause_BeforeTheStart(t *testing.T) {
 	if r := n.ended("late"); r.State != task.Missed || n.exists("late") {
 		t.Errorf("past its start deadline: %+v", r)
 	}
-	eventually(t, "the slot is free, which the others do not claim", func() bool { return n.Free() == 1 })
+	executortest.Eventually(t, "the slot is free, which the others do not claim", func() bool { return n.Free() == 1 })
 	if a, _ := n.inbox("held"); n.exists("held") || a.State != task.Dispatched {
 		t.Errorf("held, it is %+v", a)
 	}
@@ -290,16 +292,16 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 			time.Sleep(time.Duration(rand.IntN(8)) * time.Millisecond)
 		}
 		if a, _ := n.inbox(run); a != nil && !last {
-			eventually(t, run+" goes on, or has ended", func() bool {
+			executortest.Eventually(t, run+" goes on, or has ended", func() bool {
 				a, _ := n.inbox(run)
 				return a == nil || a.State == task.Running && !n.still(run)
 			})
 		} else if a != nil {
-			eventually(t, run+" stands still, or has ended", func() bool {
+			executortest.Eventually(t, run+" stands still, or has ended", func() bool {
 				a, _ := n.inbox(run)
 				return a == nil || a.State == task.Paused && n.still(run)
 			})
-			eventually(t, run+" is let go on, or has ended", func() bool {
+			executortest.Eventually(t, run+" is let go on, or has ended", func() bool {
 				a, mod := n.inbox(run)
 				if a == nil {
 					return true
@@ -318,24 +320,25 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 	t.Parallel()
 	broken := true
-	n := newNode(t, newEtcd(t))
-	n.launch.freeze = func(tr *tree) error {
-		err := freezePatiently(tr)
-		if broken {
-			return errors.Join(err, errors.New("freeze: 1 processes do not stand still"))
+	n := newNode(t, newEtcd(t), func(c *Config) {
+		c.freeze = func(tr *proctree.Tree) error {
+			err := freezePatiently(tr)
+			if broken {
+				return errors.Join(err, errors.New("freeze: 1 processes do not stand still"))
+			}
+			return err
 		}
-		return err
-	}
+	})
 	n.join()
 	n.assign("unpausable", fmt.Sprintf(counts, "unpausable"))
 	n.began1("unpausable")
 	n.change("unpausable", pause)
 	var a *task.Assigned
-	eventually(t, "the record says so", func() bool { a, _ = n.inbox("unpausable"); return !a.PauseRequested })
+	executortest.Eventually(t, "the record says so", func() bool { a, _ = n.inbox("unpausable"); return !a.PauseRequested })
 	if a.State != task.Running || !strings.Contains(a.Message, "could not be paused: freeze: 1 processes") || a.PausedBy != "" || a.ResumedBy != "" {
 		t.Errorf("got %+v", a)
 	}
-	eventually(t, "it goes on", func() bool { return !n.still("unpausable") })
+	executortest.Eventually(t, "it goes on", func() bool { return !n.still("unpausable") })
 	broken = false // its goroutine waits meanwhile
 	n.change("unpausable", pause)
 	n.is("unpausable", task.Paused)
@@ -348,9 +351,9 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{})
 	l.freeze = freezePatiently
-	a := assigned("timeout", &task.Process{Shell: "exec sleep 300"})
+	a := executortest.Assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)
-	what, err := l.prepare(a, newToken())
+	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +390,7 @@ func (d *daemon) pause(attempts int) {
 		d.t.Fatal(err)
 	}
 	for i := range attempts {
-		eventually(d.t, "it is paused", func() bool { _, err := os.Stat(filepath.Join(d.dir, fmt.Sprint("paused.", i))); return err == nil })
+		executortest.Eventually(d.t, "it is paused", func() bool { _, err := os.Stat(filepath.Join(d.dir, fmt.Sprint("paused.", i))); return err == nil })
 	}
 }
 
@@ -397,9 +400,9 @@ func TestGuardian_KillsWhatIsPaused(t *testing.T) {
 	pids := []int{d.pid("plain"), d.pid("left")}
 	d.pause(len(pids))
 	d.kill()
-	eventually(t, "the instance is cleared", d.cleared)
+	executortest.Eventually(t, "the instance is cleared", d.cleared)
 	for _, pid := range pids {
-		if alive(pid) {
+		if executortest.Alive(pid) {
 			t.Errorf("%d is alive although the instance is said to be cleared", pid)
 		}
 	}
@@ -415,7 +418,7 @@ func TestGuardian_KillsWhatAFrozenDaemonHasPaused(t *testing.T) {
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is dead", func() bool { return !alive(pid) })
+	executortest.Eventually(t, "it is dead", func() bool { return !executortest.Alive(pid) })
 	if d.cleared() {
 		t.Error("the instance is said to be cleared")
 	}

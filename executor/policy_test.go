@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/policy"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -117,12 +118,12 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 			t.Fatal(err)
 		}
 		run := func(change func()) Result {
-			a := assigned("r1", &task.Process{Command: []string{link}})
+			a := executortest.Assigned("r1", &task.Process{Command: []string{link}})
 			judge, err := l.judge(a)
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, err := l.prepare(a, newToken())
+			w, err := l.prepare(a, executortest.NewToken())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,7 +156,7 @@ func TestPolicy_ThatCannotBeReadFailsNothing(t *testing.T) {
 	n, now := underPolicy(t, nil)
 	n.assign("early", "echo >@ran")
 	var w *task.Waiting
-	eventually(t, "it is handed back", func() bool { w = n.waits("early"); return w != nil })
+	executortest.Eventually(t, "it is handed back", func() bool { w = n.waits("early"); return w != nil })
 	if w.Reason != task.ReasonHandBack || w.Attempt != 1 || len(w.Attempts) != 0 {
 		t.Errorf("got %+v", w)
 	}
@@ -174,7 +175,7 @@ func TestPolicy_ThatCannotBeReadFailsNothing(t *testing.T) {
 func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{})
-	what, err := l.prepare(assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), newToken())
+	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}

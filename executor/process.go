@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
-	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -26,8 +26,6 @@ const (
 	// drained is how long output is read after the whole group has ended. Only a
 	// process that left the group can still hold the pipe then.
 	drained = 250 * time.Millisecond
-	// unkillable is how long a SIGKILL may take before it is given up.
-	unkillable = 5 * time.Second
 )
 
 // launch is all that is needed to start one attempt.
@@ -51,26 +49,6 @@ type launch struct {
 	onTurned  func(standing) // it stands still, goes on, or does not stand still
 	signal    syscall.Signal // that asks it to end
 	success   *rule
-}
-
-// launcher runs attempts as processes.
-type launcher struct {
-	spawner  *spawner
-	spool    *spool.Spool
-	guardian *Guardian
-	rooms    *rooms
-	talks    *talks
-	groups   *cgroup.Groups // nil, or of which there are none: attempts have no control group
-	orphans  *Orphans       // nil: orphans are not the daemon's
-	sweeper  sweeper
-	stuck    *stuckStarts
-	freeze   func(*tree) error // nil: the tree's own
-	// lingering takes letLinger's place, in tests; 0: it does not.
-	lingering time.Duration
-	policy    Policy  // nil: none
-	own       account // the daemon's
-	node      string
-	log       *zap.Logger
 }
 
 // prepare finds all that an attempt needs; an error is what is wrong with it. What
@@ -105,9 +83,8 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env(&a)...), as: as, path: path,
 		room: room, noRoom: noRoom, bound: bound, talk: l.talks.begin(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
-		ward: ward{Leftover: Leftover{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token},
-			Silence: mostSilenceOfGuardian(a.EffectiveLostAfter().Std())},
-		may: func() error { return nil },
+		ward: ward{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
+		may:  func() error { return nil },
 	}, nil
 }
 
@@ -171,7 +148,7 @@ func notStarted(err error) Result {
 type running struct {
 	*launcher
 	spawnRequest
-	tree tree
+	tree proctree.Tree
 	// killedAtStart is set if the process was killed when it had just executed.
 	killedAtStart kill
 	out           *spool.Output
@@ -249,7 +226,7 @@ func (l *launcher) start(what launch, out *spool.Output, o *orders) (*running, e
 		group:   group,
 		guarded: l.guardian.intend(what.ward),
 	}}
-	p.tree = tree{mark: what.ward.Leftover, group: group, orphans: l.orphans}
+	p.tree = proctree.Tree{Mark: what.ward.Mark, Group: group, Orphans: l.orphans}
 	p.traced = &p.tree
 	for err = errUnguarded; errors.Is(err, errUnguarded) || errors.Is(err, errPolicyChanged); {
 		if errors.Is(err, errPolicyChanged) {
@@ -267,8 +244,8 @@ func (l *launcher) start(what launch, out *spool.Output, o *orders) (*running, e
 	if err == nil {
 		gone, err = p.awaitExecution(what.timeout, o)
 	}
-	if p.tree.pid == 0 { // orphans do not have it
-		p.tree.pid = p.pid
+	if p.tree.PID == 0 { // orphans do not have it
+		p.tree.PID = p.pid
 	}
 	if err != nil {
 		pipe.Close()
@@ -294,10 +271,10 @@ func (l *launcher) start(what launch, out *spool.Output, o *orders) (*running, e
 	}
 	if group != nil && !group.Holds() { // and the attempt may run all the same
 		l.groups.Give(group)
-		p.tree.group = nil
+		p.tree.Group = nil
 	}
-	if p.tree.group != nil {
-		l.orphans.forget(&p.tree)
+	if p.tree.Group != nil {
+		l.orphans.Forget(&p.tree)
 	}
 	go func() {
 		defer close(p.drained)
@@ -336,22 +313,22 @@ func (p *running) wait(what launch, o *orders) Result {
 		p.thaw() // what the main process has left behind
 	}
 	r.Paused = clock.stop(r.EndedAt)
-	p.orphans.lock()
+	p.orphans.Lock()
 	status, took, err := reap(p.pid)
-	p.orphans.reaped(p.pid)
-	p.orphans.unlock()
-	p.tree.reaped, p.tree.took = true, takenOf(took)
+	p.orphans.Reaped(p.pid)
+	p.orphans.Unlock()
+	p.tree.MainReaped(took)
 	if why.cause != causeNone {
-		if p.tree.group == nil {
-			p.tree.signalOthers(what.signal) // orphans have only come to light by now
+		if p.tree.Group == nil {
+			p.tree.SignalOthers(what.signal) // orphans have only come to light by now
 		}
 		p.endGroup(killAt, o)
 	} else if lingering := cmp.Or(p.lingering, letLinger); !p.outlast(r.EndedAt.Add(lingering)) {
-		p.tree.signal(what.signal)
+		p.tree.Signal(what.signal)
 		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, leftovers)), o)
 	}
 	if why.cause != causeNone {
-		p.sweep(what.ward.Leftover)
+		p.sweep(what.ward.Mark)
 	}
 	select {
 	case <-p.drained:
@@ -360,14 +337,14 @@ func (p *running) wait(what launch, o *orders) Result {
 		<-p.drained
 	}
 	p.pipe.Close()
-	used, counts := p.tree.usage()
+	used, counts := p.tree.Usage()
 	p.guarded.ended() // before its control group is another's
 	p.endTree()
 	p.out.EndLines()
 
 	r.Usage = used
 	r.judge(status, err, what.success)
-	r.meet(what.process.Limits, counts, p.tree.took)
+	r.meet(what.process.Limits, counts, p.tree.MainCPU())
 	r.blame(why.cause, what.timeout)
 	return r
 }
@@ -380,8 +357,8 @@ func (p *running) until(exited <-chan error, clock *stint, what launch, o *order
 		at := time.Now().Add(max(k.grace, 0))
 		if why.cause == causeNone {
 			why, killAt = k, at
-			p.tree.signal(what.signal)
-			p.tree.signal(unix.SIGCONT) // a stopped process does not see it
+			p.tree.Signal(what.signal)
+			p.tree.Signal(unix.SIGCONT) // a stopped process does not see it
 			p.turn(false, clock, what.onTurned)
 		} else if at.Before(killAt) {
 			killAt = at
@@ -401,7 +378,7 @@ func (p *running) until(exited <-chan error, clock *stint, what launch, o *order
 				obey(kill{causeTimeout, what.grace})
 			}
 		case <-hard:
-			p.tree.kill()
+			p.tree.Kill()
 		}
 	}
 }
@@ -413,9 +390,9 @@ func killSignal(name string) syscall.Signal {
 
 // outlast waits for the group to end by itself, until at.
 func (p *running) outlast(at time.Time) (ended bool) {
-	for pause := time.Millisecond; !p.tree.empty(); pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; !p.tree.Empty(); pause = min(2*pause, 50*time.Millisecond) {
 		if !time.Now().Before(at) {
-			return p.tree.empty() // the last look may be from long before at, if the node is busy
+			return p.tree.Empty() // the last look may be from long before at, if the node is busy
 		}
 		time.Sleep(min(pause, time.Until(at)))
 	}
@@ -434,7 +411,7 @@ func (p *running) endGroup(killAt time.Time, o *orders) {
 		if time.Now().Before(killAt) {
 			continue
 		}
-		if !p.killUntil(time.Now().Add(unkillable)) {
+		if !p.killUntil(time.Now().Add(proctree.KillLimit)) {
 			p.log.Error("processes of an attempt do not end after SIGKILL", zap.Int("pgid", p.pid))
 			return
 		}
@@ -444,7 +421,7 @@ func (p *running) endGroup(killAt time.Time, o *orders) {
 // killUntil kills until the tree is empty: what is killed may leave others behind.
 func (p *running) killUntil(at time.Time) (ended bool) {
 	for time.Now().Before(at) {
-		p.tree.kill()
+		p.tree.Kill()
 		if p.outlast(earlier(at, time.Now().Add(50*time.Millisecond))) {
 			return true
 		}
@@ -457,4 +434,25 @@ func earlier(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// endTree gives up what the tree held, which is to be empty: a control group that is
+// not is set aside.
+func (p *running) endTree() {
+	if p.tree.Group != nil {
+		p.groups.Give(p.tree.Group)
+	}
+	p.tree.Orphans.Forget(&p.tree)
+}
+
+// sweep kills what left the group of an attempt that was made to end and has no
+// control group.
+func (p *running) sweep(l proctree.Mark) {
+	if p.tree.Group != nil {
+		return
+	}
+	killed, err := p.sweeper.KillMarked(l)
+	if killed > 0 || err != nil {
+		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
+	}
 }

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -50,9 +49,9 @@ func openRooms(t testing.TB, dir string) *rooms {
 // attempt runs a process with what is changed of an ordinary attempt.
 func (l *launcher) attempt(t testing.TB, change func(*task.Assigned), kills ...kill) Result {
 	t.Helper()
-	a := assigned("r1", &task.Process{})
+	a := executortest.Assigned("r1", &task.Process{})
 	change(&a)
-	what, err := l.prepare(a, newToken())
+	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		return notStarted(err)
 	}
@@ -75,7 +74,7 @@ func (l *launcher) attempt(t testing.TB, change func(*task.Assigned), kills ...k
 
 // giveWhenReady waits for the process's first words.
 func giveWhenReady(t testing.TB, path string, o *orders, kills []kill) {
-	for end := time.Now().Add(patient); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(executortest.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if info, err := os.Stat(path); err == nil && info.Size() > 0 {
 			for _, k := range kills {
 				o.give(k)
@@ -160,7 +159,7 @@ func TestProcess_Outcome(t *testing.T) {
 			}
 		})
 	}
-	noChildren(t)
+	executortest.NoChildren(t)
 }
 
 const program = "/bin/true"
@@ -200,31 +199,6 @@ func script(t *testing.T, text string) string {
 	return path
 }
 
-// noChildren fails if this process has children, zombies included.
-func noChildren(t testing.TB) {
-	t.Helper()
-	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
-		t.Errorf("there is a child left: %d, %v", pid, err)
-	}
-}
-
-func alive(pid int) bool {
-	st, err := readStat(pid)
-	return err == nil && !st.dead()
-}
-
-// pidIn reads a process id that a shell has written.
-func pidIn(t testing.TB, path string) int {
-	t.Helper()
-	pid := 0
-	eventually(t, "a process id in "+path, func() bool {
-		b, _ := os.ReadFile(path)
-		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
-		return bytes.HasSuffix(b, []byte("\n"))
-	})
-	return pid
-}
-
 func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
 	file := filepath.Join(t.TempDir(), "pid")
@@ -236,7 +210,7 @@ func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
 		if r.State != task.Succeeded {
 			t.Errorf("%s: %+v", name, r)
 		}
-		if pid := pidIn(t, file); alive(pid) {
+		if pid := executortest.PIDIn(t, file); executortest.Alive(pid) {
 			t.Errorf("%s: process %d is left", name, pid)
 		}
 	}
@@ -264,8 +238,8 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	if took := time.Since(began); took > 4*time.Minute { // the pipe is held for five
 		t.Errorf("the end took %s: it waited for the pipe", took)
 	}
-	pid := pidIn(t, file)
-	if alive(pid) {
+	pid := executortest.PIDIn(t, file)
+	if executortest.Alive(pid) {
 		t.Error("a process that left the group outlived an attempt that ended by itself")
 	}
 
@@ -274,7 +248,7 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	if r.State != task.TimedOut {
 		t.Errorf("got %+v", r)
 	}
-	if pid := pidIn(t, file); alive(pid) {
+	if pid := executortest.PIDIn(t, file); executortest.Alive(pid) {
 		t.Errorf("process %d, which left the group, outlived the timeout", pid)
 	}
 }
@@ -300,7 +274,7 @@ func TestProcess_Environment(t *testing.T) {
 	})
 	slices.Sort(got)
 	want := []string{
-		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=" + fmt.Sprint(tokens.Load()), "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
+		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=" + fmt.Sprint(executortest.LastToken()), "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
 		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z",
 		"CARILLON_TALK=" + filepath.Join(l.rooms.dir, "i1", "1", "talk"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
 		"LOGNAME=" + me.name, "PATH=/usr/bin:/bin", "SHELL=/bin/sh",
@@ -365,7 +339,7 @@ func TestProcess_NoDescriptorsLeft(t *testing.T) {
 	if after := openFiles(t); after > before {
 		t.Errorf("%d open files before, %d after", before, after)
 	}
-	noChildren(t)
+	executortest.NoChildren(t)
 }
 
 func openFiles(t *testing.T) int {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -24,20 +25,20 @@ func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
 	gone := n.began("gone")
 	inbox := n.keys.Inbox("n1")
 	marked := func(run string) bool { a, _ := n.inbox(run); return a != nil && a.State == task.Running }
-	eventually(t, "both are marked", func() bool { return marked("cancelled") && marked("gone") })
+	executortest.Eventually(t, "both are marked", func() bool { return marked("cancelled") && marked("gone") })
 	deaf.Drop(func(key string) bool { return strings.HasPrefix(key, inbox) })
 	n.assign("new", "echo $$ >@new")
 	n.change("cancelled", cancelled)
 	if _, err := etcd.Delete(t.Context(), n.keys.Run("n1", ref, "gone")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "three lost events", func() bool { return deaf.Dropped() >= 3 })
+	executortest.Eventually(t, "three lost events", func() bool { return deaf.Dropped() >= 3 })
 	n.began("new")
 	if r := n.ended("cancelled"); r.State != task.Cancelled {
 		t.Errorf("got %+v", r)
 	}
-	eventually(t, "the process whose record is gone is dead", func() bool { return !alive(gone) })
-	eventually(t, "the count", func() bool { return value(n.metrics.repairs) >= 3 })
+	executortest.Eventually(t, "the process whose record is gone is dead", func() bool { return !executortest.Alive(gone) })
+	executortest.Eventually(t, "the count", func() bool { return value(n.metrics.repairs) >= 3 })
 	if got := value(n.metrics.kills.WithLabelValues("gone")); got != 1 {
 		t.Errorf("%v kills of what was gone", got)
 	}

@@ -14,6 +14,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -26,15 +28,15 @@ func TestExecutor_AdoptsAfterARejoin(t *testing.T) {
 	pid := n.began("runs")
 	n.sees("runs", "has started", func(a *attempt) bool { return !a.startedAt.IsZero() }) // its file may come sooner
 	n.assign("waits", "echo $$ >>@waits")
-	eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
+	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 	fence := n.join()
 	for _, run := range []string{"runs", "waits"} {
-		eventually(t, run+" is adopted", func() bool { _, mod := n.inbox(run); return mod > fence.CreateRevision })
+		executortest.Eventually(t, run+" is adopted", func() bool { _, mod := n.inbox(run); return mod > fence.CreateRevision })
 	}
 	if a, _ := n.inbox("runs"); a.State != task.Running || a.StartedAt.IsZero() {
 		t.Errorf("got %+v", a.Run)
 	}
-	if !alive(pid) {
+	if !executortest.Alive(pid) {
 		t.Error("it did not go on")
 	}
 	n.touch("go")
@@ -53,7 +55,7 @@ func TestExecutor_MarksWhatLasts(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("r1", "while ! test -e @go; do sleep 0.01; done")
-	eventually(t, "it is marked as running", func() bool { a, _ := n.inbox("r1"); return a.State == task.Running })
+	executortest.Eventually(t, "it is marked as running", func() bool { a, _ := n.inbox("r1"); return a.State == task.Running })
 	n.change("r1", cancelled) // with the mark's revision as base
 	if r := n.ended("r1"); r.State != task.Cancelled {
 		t.Errorf("got %+v", r)
@@ -73,8 +75,8 @@ func TestExecutor_KillsWhatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the process is dead", func() bool { return !alive(pid) })
-	eventually(t, "nothing runs", func() bool { return n.Running() == 0 })
+	executortest.Eventually(t, "the process is dead", func() bool { return !executortest.Alive(pid) })
+	executortest.Eventually(t, "nothing runs", func() bool { return n.Running() == 0 })
 	if r := n.history("r1"); r.State != task.Lost {
 		t.Errorf("the outcome changed to %s", r.State)
 	}
@@ -108,7 +110,7 @@ func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 	}
 	n.touch("go")
 	var late *task.Run
-	eventually(t, "the late result", func() bool {
+	executortest.Eventually(t, "the late result", func() bool {
 		late, _ = read[task.Run](n, n.keys.Late(ref, "r1", token))
 		return late != nil
 	})
@@ -121,21 +123,27 @@ func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 }
 
 func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
+	release := make(chan struct{})
 	n := newNode(t, newEtcd(t))
+	run := n.runAttempt
+	n.runAttempt = func(a attemptSpec, o *orders) Result {
+		r := run(a, o)
+		<-release // the old one cannot end wholly
+		return r
+	}
 	n.join()
 	n.assign("r1", "echo $$ >@old; exec sleep 300")
 	pid := n.began("old")
-	n.launch.sweeper.turn.Lock() // the old one cannot end wholly
 	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "r1")); err != nil {
 		t.Fatal(err)
 	}
 	n.assign("r1", "echo $$ >@new", func(a *task.Assigned) { a.Attempt = 2 })
-	eventually(t, "the old process is dead", func() bool { return !alive(pid) })
+	executortest.Eventually(t, "the old process is dead", func() bool { return !executortest.Alive(pid) })
 	time.Sleep(50 * time.Millisecond) // time to do wrong
 	if n.exists("new") {
 		t.Error("the next attempt began before the one before had ended")
 	}
-	n.launch.sweeper.turn.Unlock()
+	close(release)
 	if r := n.ended("r1"); r.State != task.Succeeded || r.Attempt != 2 {
 		t.Errorf("got %+v", r)
 	}
@@ -204,7 +212,7 @@ func TestExecutor_AnotherInstancesAttempts(t *testing.T) {
 				t.Errorf("lost after %s", took)
 			}
 			var w *task.Waiting
-			eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
+			executortest.Eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
 			if len(w.Attempts) != 1 || w.Attempts[0].State != task.Lost || w.Attempt != 2 {
 				t.Errorf("got %+v", w)
 			}
@@ -228,23 +236,23 @@ func TestExecutor_Silence(t *testing.T) {
 	renewal := n.lastRenewal()
 	deadline := renewal + 3*time.Second
 	since := time.Since(last) // read before the other clock: however long that takes, the sum is not too early
-	if latest := Boottime() - since; renewal > latest {
+	if latest := proctree.BootTime() - since; renewal > latest {
 		t.Errorf("the last renewal counts as %s younger than it is", renewal-latest)
 	}
-	eventually(t, "both are dead", func() bool { return !alive(one) && !alive(again) })
-	if early := deadline - Boottime(); early > 0 {
+	executortest.Eventually(t, "both are dead", func() bool { return !executortest.Alive(one) && !executortest.Alive(again) })
+	if early := deadline - proctree.BootTime(); early > 0 {
 		t.Errorf("killed %s before the deadline", early)
 	}
 	if r := n.ended("one"); r.State != task.Lost || r.Reason != task.ReasonNodeLost {
 		t.Errorf("got %+v", r)
 	}
 	var w *task.Waiting
-	eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
+	executortest.Eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
 	if len(w.Attempts) != 1 || w.Attempts[0].State != task.Lost {
 		t.Errorf("got %+v", w)
 	}
 	n.assign("late", "echo $$ >@late", soon)
-	eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
+	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 	time.Sleep(50 * time.Millisecond) // time to do wrong
 	if n.exists("late") {
 		t.Error("started after the node's deadline")
@@ -285,8 +293,8 @@ func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
 	n.assign("noop", "", noop, lostAfter(4*time.Second))
 	n.assign("other", "true", lostAfter(time.Hour))
 	n.ended("other")
-	if alive(short) || !alive(long) || !alive(usual) {
-		t.Errorf("after 4 s of silence: of 4s alive %t, of 24h %t, of the default %t", alive(short), alive(long), alive(usual))
+	if executortest.Alive(short) || !executortest.Alive(long) || !executortest.Alive(usual) {
+		t.Errorf("after 4 s of silence: of 4s alive %t, of 24h %t, of the default %t", executortest.Alive(short), executortest.Alive(long), executortest.Alive(usual))
 	}
 	if a, _ := n.inbox("noop"); n.exists("late") || a == nil {
 		t.Error("an attempt started that is about to be declared lost")
@@ -294,11 +302,11 @@ func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
 
 	silent(2 * time.Minute)
 	n.ended("usual")
-	if !alive(long) {
+	if !executortest.Alive(long) {
 		t.Error("after 2 min of silence the attempt of 24 h is dead")
 	}
 	silent(24 * time.Hour)
-	if r := n.ended("long"); r.State != task.Lost || alive(long) {
+	if r := n.ended("long"); r.State != task.Lost || executortest.Alive(long) {
 		t.Errorf("got %+v", r)
 	}
 
@@ -311,21 +319,21 @@ func TestExecutor_EtcdAway(t *testing.T) {
 	server := kvtest.StartServer(t)
 	n := newNode(t, server.Client())
 	n.join()
-	ends, lasts := fmt.Sprint("ends-", newToken()), fmt.Sprint("lasts-", newToken())
+	ends, lasts := fmt.Sprint("ends-", executortest.NewToken()), fmt.Sprint("lasts-", executortest.NewToken())
 	n.assign(ends, "echo $$ >@ends; while ! test -e @down; do sleep 0.01; done")
 	n.assign(lasts, "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
 	n.began("ends")
 	pid := n.began("lasts")
 	server.Stop()
 	n.touch("down")
-	eventually(t, "one ends", func() bool { return n.Running() == 1 })
-	eventually(t, "one end is unrecorded", func() bool { return value(n.metrics.unrecorded) == 1 })
-	eventually(t, "its slot is free: the process has ended", func() bool { return n.Free() == 3 })
+	executortest.Eventually(t, "one ends", func() bool { return n.Running() == 1 })
+	executortest.Eventually(t, "one end is unrecorded", func() bool { return value(n.metrics.unrecorded) == 1 })
+	executortest.Eventually(t, "its slot is free: the process has ended", func() bool { return n.Free() == 3 })
 	server.Restart()
 	if r := n.ended(ends); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
-	if !alive(pid) {
+	if !executortest.Alive(pid) {
 		t.Error("killed because etcd was away")
 	}
 	n.touch("go")
@@ -359,18 +367,18 @@ func TestExecutor_WithGuardian(t *testing.T) {
 		}
 		return false
 	}
-	eventually(t, "the guardian knows the session", func() bool { return covered(2) })
+	executortest.Eventually(t, "the guardian knows the session", func() bool { return covered(2) })
 	deadline := func() time.Duration {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.watch.sessions[2]
 	}
 	first := deadline()
-	eventually(t, "the guardian is told of a renewal", func() bool { return deadline() > first })
-	if err := syscall.Kill(pidIn(t, filepath.Join(dir, "guardian.lock")), syscall.SIGKILL); err != nil {
+	executortest.Eventually(t, "the guardian is told of a renewal", func() bool { return deadline() > first })
+	if err := syscall.Kill(executortest.PIDIn(t, filepath.Join(dir, "guardian.lock")), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another guardian", func() bool { return value(g.restarts) == 1 })
+	executortest.Eventually(t, "another guardian", func() bool { return value(g.restarts) == 1 })
 	n.touch("go")
 	n.ended("lasts")
 	n.stop()
@@ -388,13 +396,13 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	n.join()
 	token := n.assign("r1", "echo $$ >>@r1")
 	n.ended("r1")
-	eventually(t, "it is forgotten", func() bool {
+	executortest.Eventually(t, "it is forgotten", func() bool {
 		got := make(chan int, 1)
 		n.tell(func() { got <- len(n.all) })
 		return <-got == 0
 	})
 	// The same creation again, as after a restore of etcd from an older snapshot.
-	a := assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
+	a := executortest.Assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
 	a.Shard = 0
 	n.tell(func() {
 		ev := store.InboxEvent{Held: &store.Held{Assigned: a, Mod: token, Create: token}, Mod: token, Key: n.keys.Run("n1", ref, "r1")}
@@ -402,7 +410,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	})
 	n.assign("r2", "true")
 	n.ended("r2")
-	eventually(t, "it is settled", func() bool {
+	executortest.Eventually(t, "it is settled", func() bool {
 		got := make(chan bool, 1)
 		n.tell(func() { got <- n.settledAll() })
 		return <-got
@@ -433,14 +441,14 @@ func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 	n.join()
 	again := func(a *task.Assigned) { a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}} }
 	n.assign("fails", "exit 3", again)
-	eventually(t, "its end waits", func() bool { return value(n.metrics.unrecorded) == 1 })
+	executortest.Eventually(t, "its end waits", func() bool { return value(n.metrics.unrecorded) == 1 })
 	n.change("fails", cancelled)
 	known := func() bool {
 		got := make(chan bool, 1)
 		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")].CancelRequested })
 		return <-got
 	}
-	eventually(t, "the cancel is known", known)
+	executortest.Eventually(t, "the cancel is known", known)
 	b.on.Store(false)
 	if r := n.ended("fails"); r.State != task.Failed || r.CancelledBy != "someone" {
 		t.Errorf("got %+v", r)
@@ -460,7 +468,7 @@ func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
 	token := n.assign("fails", "exit 3", func(a *task.Assigned) {
 		a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
 	})
-	eventually(t, "its end waits", func() bool { return value(n.metrics.unrecorded) == 1 })
+	executortest.Eventually(t, "its end waits", func() bool { return value(n.metrics.unrecorded) == 1 })
 	a, _ := n.inbox("fails")
 	n.put(n.keys.Ended(ref, "fails"), LostEnd(*a, token, time.Now()))
 	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "fails")); err != nil {
@@ -471,13 +479,13 @@ func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
 		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")] == nil })
 		return <-got
 	}
-	eventually(t, "it is known to be gone", gone)
+	executortest.Eventually(t, "it is known to be gone", gone)
 	b.on.Store(false)
-	eventually(t, "the late result", func() bool {
+	executortest.Eventually(t, "the late result", func() bool {
 		late, _ := read[task.Run](n, n.keys.Late(ref, "fails", token))
 		return late != nil
 	})
-	eventually(t, "the count", func() bool { return value(n.metrics.late) == 1 })
+	executortest.Eventually(t, "the count", func() bool { return value(n.metrics.late) == 1 })
 	if r := n.history("fails"); r.State != task.Lost || n.waits("fails") != nil {
 		t.Errorf("got %+v, waiting %+v", r, n.waits("fails"))
 	}

@@ -208,7 +208,7 @@ func openDir(at int, name string) (int, error) {
 // mountOf is the kernel's number of the mount that an open file is on. A device's
 // number would not do: a directory of the same file system can be mounted there.
 func mountOf(fd int) (string, error) {
-	b, err := os.ReadFile(procRoot + "/self/fdinfo/" + strconv.Itoa(fd))
+	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
 		return "", err
 	}

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -52,7 +53,7 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
 	precious := filepath.Join(outside, "precious")
-	must(t, os.WriteFile(precious, []byte("x"), 0o600))
+	executortest.Must(t, os.WriteFile(precious, []byte("x"), 0o600))
 	for name, leave := range map[string]string{
 		"nothing":               "true",
 		"talk":                  "echo 1 > talk",
@@ -95,26 +96,26 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 func TestEmptyDir_NoDepthIsTooDeep(t *testing.T) {
 	t.Parallel()
 	top, err := openDir(unix.AT_FDCWD, t.TempDir())
-	must(t, err)
+	executortest.Must(t, err)
 	defer unix.Close(top)
 	at, err := unix.Dup(top)
-	must(t, err)
+	executortest.Must(t, err)
 	for range 400 {
-		must(t, unix.Mkdirat(at, "a directory", 0o700))
+		executortest.Must(t, unix.Mkdirat(at, "a directory", 0o700))
 		next, err := openDir(at, "a directory")
-		must(t, err)
-		must(t, unix.Close(at))
+		executortest.Must(t, err)
+		executortest.Must(t, unix.Close(at))
 		at = next
 	}
-	must(t, unix.Close(at))
-	must(t, emptyDir(top, nil))
+	executortest.Must(t, unix.Close(at))
+	executortest.Must(t, emptyDir(top, nil))
 	done := make(chan struct{})
 	close(done)
-	must(t, unix.Mkdirat(top, "x", 0o700))
+	executortest.Must(t, unix.Mkdirat(top, "x", 0o700))
 	if err := emptyDir(top, done); err == nil {
 		t.Error("it went on when there was no time left")
 	}
-	must(t, emptyDir(top, nil))
+	executortest.Must(t, emptyDir(top, nil))
 }
 
 func TestRoom_IsKeptForTheNextOfTheSameUser(t *testing.T) {
@@ -125,23 +126,23 @@ func TestRoom_IsKeptForTheNextOfTheSameUser(t *testing.T) {
 	if first.path == second.path {
 		t.Fatal("two attempts have one room")
 	}
-	must(t, os.WriteFile(filepath.Join(first.path, roomTalk), nil, 0o600))
-	must(t, first.leave(nil, nil))
+	executortest.Must(t, os.WriteFile(filepath.Join(first.path, roomTalk), nil, 0o600))
+	executortest.Must(t, first.leave(nil, nil))
 	if again := takeRoom(t, r, ownAccount()); again.path != first.path {
 		t.Errorf("%s is not used again, but %s", first.path, again.path)
 	}
-	must(t, os.Chmod(second.path, 0o777))
-	must(t, second.leave(nil, nil))
+	executortest.Must(t, os.Chmod(second.path, 0o777))
+	executortest.Must(t, second.leave(nil, nil))
 	if other := takeRoom(t, r, ownAccount()); other.path == second.path {
 		t.Error("a room that others may write to was used again")
 	}
 	if os.Geteuid() == 0 {
 		nobody, err := accountOf("nobody")
-		must(t, err)
-		must(t, first.leave(nil, nil))
+		executortest.Must(t, err)
+		executortest.Must(t, first.leave(nil, nil))
 		theirs := takeRoom(t, r, nobody)
 		var st unix.Stat_t
-		must(t, unix.Stat(theirs.path, &st))
+		executortest.Must(t, unix.Stat(theirs.path, &st))
 		if st.Uid != nobody.credential.Uid || st.Mode&0o777 != 0o700 {
 			t.Errorf("user %d, mode %o", st.Uid, st.Mode)
 		}
@@ -158,7 +159,7 @@ func TestRooms_KeepOneForEachUser(t *testing.T) {
 	theirs := takeRoom(t, r, ownAccount())
 	theirs.owner.gid++ // as the pool sees it, another's
 	for _, m := range append(all, theirs) {
-		must(t, m.leave(nil, nil))
+		executortest.Must(t, m.leave(nil, nil))
 	}
 	if len(r.free[theirs.owner]) != 1 || len(r.free[r.own]) != roomsFree-1 || r.kept != roomsFree {
 		t.Errorf("%d are kept: of one user %d, of the other %d", r.kept, len(r.free[r.own]), len(r.free[theirs.owner]))
@@ -190,19 +191,12 @@ func TestRoom_IsItsUsersOnly(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // openTemp is a directory that all users can get into, unlike t.TempDir's below a private one.
 func openTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "rooms")
-	must(t, err)
-	must(t, os.Chmod(dir, 0o711))
+	executortest.Must(t, err)
+	executortest.Must(t, os.Chmod(dir, 0o711))
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -234,22 +228,22 @@ func TestRoom_IsSetAside(t *testing.T) {
 // same file system, whose files must stay. Without root, the room cannot be read.
 func obstruct(t *testing.T, m *room) (release func()) {
 	t.Helper()
-	must(t, os.Mkdir(filepath.Join(m.path, "a"), 0o700))
+	executortest.Must(t, os.Mkdir(filepath.Join(m.path, "a"), 0o700))
 	if os.Geteuid() != 0 {
 		dir := m.dir
 		fd, err := unix.Open(m.path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		must(t, err)
+		executortest.Must(t, err)
 		m.dir = fd
-		return func() { m.dir = dir; must(t, unix.Close(fd)) }
+		return func() { m.dir = dir; executortest.Must(t, unix.Close(fd)) }
 	}
 	mine := filepath.Join(t.TempDir(), "mine")
-	must(t, os.MkdirAll(filepath.Join(mine, "sub"), 0o700))
-	must(t, os.WriteFile(filepath.Join(mine, "file"), nil, 0o600))
+	executortest.Must(t, os.MkdirAll(filepath.Join(mine, "sub"), 0o700))
+	executortest.Must(t, os.WriteFile(filepath.Join(mine, "file"), nil, 0o600))
 	at := filepath.Join(m.path, "a", "b")
-	must(t, os.MkdirAll(at, 0o700))
-	must(t, unix.Mount(mine, at, "", unix.MS_BIND, ""))
+	executortest.Must(t, os.MkdirAll(at, 0o700))
+	executortest.Must(t, unix.Mount(mine, at, "", unix.MS_BIND, ""))
 	return func() {
-		must(t, unix.Unmount(at, unix.MNT_DETACH))
+		executortest.Must(t, unix.Unmount(at, unix.MNT_DETACH))
 		for _, name := range []string{"file", "sub"} {
 			if _, err := os.Stat(filepath.Join(mine, name)); err != nil {
 				t.Error(err)
@@ -264,22 +258,22 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	t.Parallel()
 	alive := newTestRooms(t)
 	m := takeRoom(t, alive, ownAccount())
-	must(t, os.WriteFile(filepath.Join(m.path, roomTalk), nil, 0o600))
+	executortest.Must(t, os.WriteFile(filepath.Join(m.path, roomTalk), nil, 0o600))
 	dead := filepath.Join(alive.dir, "i0", "7", "scratch")
-	must(t, os.MkdirAll(dead, 0o700))
-	must(t, RemoveRooms(alive.dir, alive.data, nil))
+	executortest.Must(t, os.MkdirAll(dead, 0o700))
+	executortest.Must(t, RemoveRooms(alive.dir, alive.data, nil))
 	if _, err := os.Stat(filepath.Join(alive.dir, "i0")); !os.IsNotExist(err) {
 		t.Errorf("what the dead one has left is there: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(m.path, roomTalk)); err != nil {
 		t.Errorf("the living one's: %v", err)
 	}
-	must(t, m.leave(nil, nil))
+	executortest.Must(t, m.leave(nil, nil))
 	alive.close()
 	if _, err := os.Stat(alive.dir); !os.IsNotExist(err) {
 		t.Errorf("after the end: %v", err)
 	}
-	must(t, RemoveRooms(alive.dir, alive.data, nil))
+	executortest.Must(t, RemoveRooms(alive.dir, alive.data, nil))
 }
 
 // A node's settings may name a directory that others keep things in: none of these is
@@ -288,13 +282,13 @@ func TestRooms_TouchNothingBesideTheirOwn(t *testing.T) {
 	t.Parallel()
 	set := t.TempDir()
 	precious := filepath.Join(set, "backups", "precious")
-	must(t, os.Mkdir(filepath.Dir(precious), 0o755))
+	executortest.Must(t, os.Mkdir(filepath.Dir(precious), 0o755))
 	writeFile(t, precious, "x", 0o600)
-	must(t, os.Chmod(set, 0o755))
+	executortest.Must(t, os.Chmod(set, 0o755))
 	r := newRooms(RoomsDir(set, "n1", t.TempDir()), "", "i1", nil)
-	must(t, r.open())
-	must(t, removeRooms(r.dir, r.data, r.instance, nil))
-	must(t, RemoveRooms(r.dir, r.data, nil))
+	executortest.Must(t, r.open())
+	executortest.Must(t, removeRooms(r.dir, r.data, r.instance, nil))
+	executortest.Must(t, RemoveRooms(r.dir, r.data, nil))
 	r.close()
 	if _, err := os.Stat(precious); err != nil {
 		t.Error(err)
@@ -324,9 +318,9 @@ func TestRemoveRooms_DeletesNothingThatAnotherUserPutThere(t *testing.T) {
 
 				// Directories of tests can be entered by their own user alone.
 				top := outsideTmp(t)
-				must(t, os.Chmod(top, 0o755))
+				executortest.Must(t, os.Chmod(top, 0o755))
 				set, victim := filepath.Join(top, "scratch"), filepath.Join(top, "home")
-				must(t, errors.Join(os.Mkdir(set, 0o755), os.Chmod(set, mode), os.MkdirAll(filepath.Join(victim, "ann", "docs"), 0o700)))
+				executortest.Must(t, errors.Join(os.Mkdir(set, 0o755), os.Chmod(set, mode), os.MkdirAll(filepath.Join(victim, "ann", "docs"), 0o700)))
 				thesis := filepath.Join(victim, "ann", "docs", "thesis")
 				writeFile(t, thesis, "x", 0o600)
 
@@ -357,7 +351,7 @@ func TestRemoveRooms_DeletesNothingThatAnotherUserPutThere(t *testing.T) {
 // treeOf lists all paths below a directory.
 func treeOf(t *testing.T, top string) (paths []string) {
 	t.Helper()
-	must(t, filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
+	executortest.Must(t, filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
 		paths = append(paths, path)
 		return err
 	}))
@@ -371,7 +365,7 @@ func TestRooms_NotBelowADirectoryThatOthersWriteTo(t *testing.T) {
 
 	above := t.TempDir()
 	set := filepath.Join(above, "scratch")
-	must(t, errors.Join(os.Mkdir(set, 0o755), os.Chmod(above, 0o777)))
+	executortest.Must(t, errors.Join(os.Mkdir(set, 0o755), os.Chmod(above, 0o777)))
 
 	err := newRooms(RoomsDir(set, "n1", t.TempDir()), "", "i1", nil).open()
 	if err == nil || !strings.Contains(err.Error(), above+" can be written by others") {
@@ -383,7 +377,7 @@ func TestRooms_NotBelowADirectoryThatOthersWriteTo(t *testing.T) {
 func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o777))
+	executortest.Must(t, os.Chmod(dir, 0o777))
 	r := newRooms(dir, filepath.Dir(dir), "i1", nil)
 	if err := r.open(); err == nil || !strings.Contains(err.Error(), "others cannot write to") {
 		t.Error(err)
@@ -429,8 +423,8 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 	close(answers)
 	<-tried
 	without()
-	must(t, os.Remove(inTheWay))
-	eventually(t, "rooms", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.home != nil })
+	executortest.Must(t, os.Remove(inTheWay))
+	executortest.Eventually(t, "rooms", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.home != nil })
 	if r := l.attempt(t, both(alone, shell(`test -n "$CARILLON_TALK" && test -d "$CARILLON_SCRATCH"`), scratch)); r.State != task.Succeeded {
 		t.Errorf("with a room: %+v", r)
 	}
@@ -481,7 +475,7 @@ func TestRooms_AnswerAfterTheEnd(t *testing.T) {
 	r.close()
 	close(answers)
 	home := <-opened
-	eventually(t, "it to be closed again", func() bool { _, err := home.Stat(); return errors.Is(err, os.ErrClosed) })
+	executortest.Eventually(t, "it to be closed again", func() bool { _, err := home.Stat(); return errors.Is(err, os.ErrClosed) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.home != nil || !errors.Is(r.failed, errRoomsClosed) {

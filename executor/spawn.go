@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/spawn"
 )
@@ -27,7 +28,7 @@ import (
 // groups.
 type spawner struct {
 	requests [kinds]chan *spawnRequest
-	orphans  *Orphans // nil: they are not the daemon's
+	orphans  *proctree.Orphans // nil: they are not the daemon's
 	null     *os.File
 	nullFD   uintptr
 	terminal bool // the daemon was started from one
@@ -54,13 +55,13 @@ type spawnRequest struct {
 	group   *cgroup.Group // to be started in; nil: none
 	may     func() error  // asked directly before the fork; an error forbids it. It does not block
 	guarded guarded
-	traced  *tree // by orphans; nil: it is not
+	traced  *proctree.Tree // by orphans; nil: it is not
 
 	reply   chan struct{}
 	created *spawn.Process
 	pid     int
 	pidfd   int // -1 if the kernel has none
-	birth   birth
+	birth   proctree.Birth
 	started time.Time
 	err     error
 }
@@ -100,7 +101,7 @@ func closeOnExec() error {
 }
 
 func closeEachOnExec() error {
-	open, err := os.ReadDir(procRoot + "/self/fd")
+	open, err := os.ReadDir("/proc/self/fd")
 	for _, d := range open {
 		if fd, err := strconv.Atoi(d.Name()); err == nil && fd > 2 {
 			unix.CloseOnExec(fd)
@@ -180,7 +181,7 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 	if r.err = r.may(); r.err != nil { // last, since the guardian may have taken its time
 		return
 	}
-	r.started, r.birth.from = time.Now(), Boottime()
+	r.started, r.birth.From = time.Now(), proctree.BootTime()
 	// Whoever can open the terminal that the daemon was started from can type there, another
 	// user's process too: a session of its own has none. Without a terminal a group will do:
 	// where the kernel groups what it schedules by sessions (autogroup), one costs 0.1 ms, and
@@ -196,14 +197,14 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 		command.MaxProcesses, command.Hold = r.bound.maxProcesses, r.bound.holds()
 	}
 
-	s.orphans.lock()
-	defer s.orphans.unlock()
+	s.orphans.Lock()
+	defer s.orphans.Unlock()
 	if r.created, r.err = spawn.Start(&command); r.err != nil {
 		return
 	}
 	r.pid, r.pidfd = r.created.PID, r.created.PIDFD
-	s.orphans.born(r.pid, r.traced, r.birth)
-	r.birth.to = Boottime()
+	s.orphans.Born(r.pid, r.traced, r.birth)
+	r.birth.To = proctree.BootTime()
 
 	if command.Hold {
 		if r.err = r.bound.takeSteps(r.pid); r.err != nil {
@@ -220,7 +221,7 @@ func (s *spawner) discard(r *spawnRequest) {
 	_ = unix.Kill(r.pid, unix.SIGKILL)
 	_ = r.created.AwaitExec(time.Time{})
 	_, _, _ = reap(r.pid)
-	s.orphans.reaped(r.pid)
+	s.orphans.Reaped(r.pid)
 	if r.pidfd >= 0 {
 		unix.Close(r.pidfd)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/executor/executortest"
 )
 
 // A process that has the daemon's terminal can type there (TIOCSTI), and be stopped by it.
@@ -30,7 +32,7 @@ func TestSpawn_WithoutTheTerminalOfTheDaemon(t *testing.T) {
 // written is what a line of the daemon has written into a file of its directory.
 func (d *daemon) written(file string) (text string) {
 	d.t.Helper()
-	eventually(d.t, "it writes "+file, func() bool {
+	executortest.Eventually(d.t, "it writes "+file, func() bool {
 		b, err := os.ReadFile(filepath.Join(d.dir, file))
 		text = strings.TrimSpace(string(b))
 		return err == nil

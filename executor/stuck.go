@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -48,7 +49,7 @@ func newStuckStarts(changed func()) *stuckStarts {
 	if changed == nil {
 		changed = func() {}
 	}
-	return &stuckStarts{slow: startSlow, limit: startLimit, killed: unkillable, changed: changed, total: prometheus.NewCounter(prometheus.CounterOpts{
+	return &stuckStarts{slow: startSlow, limit: startLimit, killed: proctree.KillLimit, changed: changed, total: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "carillon_spawns_stuck_total", Help: "Starts of attempts that were given up because they hung: the program had not been executed after 30 s."})}
 }
 
@@ -156,7 +157,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *orders) (gone <-chan 
 	// is in the middle of an execve that succeeds. What has executed before is an attempt that
 	// has run.
 	_ = unix.Kill(p.pid, unix.SIGKILL)
-	if !neverExecuted(p.pid) {
+	if !proctree.NeverExecuted(p.pid) {
 		<-decided
 		p.killedAtStart = killedAtStart(err, o)
 		return nil, nil
@@ -174,7 +175,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *orders) (gone <-chan 
 	select {
 	case <-ended:
 	case <-time.After(p.stuck.killed):
-		p.log.Error("a process that has not executed its program does not end after SIGKILL", zap.Int("pid", p.pid), zap.String("run", p.tree.mark.RunID))
+		p.log.Error("a process that has not executed its program does not end after SIGKILL", zap.Int("pid", p.pid), zap.String("run", p.tree.Mark.RunID))
 	}
 	return ended, err
 }
@@ -194,10 +195,10 @@ func killedAtStart(err error, o *orders) (k kill) {
 // reapUnexecuted waits for the end of a process that does not execute.
 func (p *running) reapUnexecuted() {
 	_ = awaitExit(p.pid, nil)
-	p.orphans.lock()
+	p.orphans.Lock()
 	_, _, _ = reap(p.pid)
-	p.orphans.reaped(p.pid)
-	p.orphans.unlock()
+	p.orphans.Reaped(p.pid)
+	p.orphans.Unlock()
 	if p.pidfd >= 0 {
 		unix.Close(p.pidfd)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -53,19 +54,19 @@ func lease(t *testing.T) (program, ran string) {
 		t.Skip("needs root, to run attempts as another user")
 	}
 	dir := outsideTmp(t)
-	must(t, os.Chown(dir, nobody, nobody))
+	executortest.Must(t, os.Chown(dir, nobody, nobody))
 	program, ran = filepath.Join(dir, "program"), filepath.Join(dir, "ran")
 	writeProgram(t, program, "#!/bin/sh\necho >"+ran)
-	must(t, os.Chown(program, nobody, nobody))
+	executortest.Must(t, os.Chown(program, nobody, nobody))
 
 	holder := exec.Command(os.Args[0])
 	holder.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=leaseholder", "EXECUTOR_TEST_FILE="+program)
 	holder.Stderr = os.Stderr
 	in, err := holder.StdinPipe()
-	must(t, err)
+	executortest.Must(t, err)
 	out, err := holder.StdoutPipe()
-	must(t, err)
-	must(t, holder.Start())
+	executortest.Must(t, err)
+	executortest.Must(t, holder.Start())
 	t.Cleanup(func() {
 		in.Close()
 		_ = holder.Wait()
@@ -88,12 +89,12 @@ type hanging struct {
 func hang(t *testing.T, l *launcher, change func(*launch)) *hanging {
 	t.Helper()
 	h := &hanging{t, l, newOrders(), make(chan Result, 1)}
-	what, err := l.prepare(assigned(fmt.Sprint("h", runs.Add(1)), &task.Process{User: "nobody", Shell: "exit 0", Env: map[string]string{}}), newToken())
-	must(t, err)
+	what, err := l.prepare(executortest.Assigned(fmt.Sprint("h", runs.Add(1)), &task.Process{User: "nobody", Shell: "exit 0", Env: map[string]string{}}), executortest.NewToken())
+	executortest.Must(t, err)
 	change(&what)
 	before := l.stuck.count.Load()
 	go func() { h.result <- l.run(what, h.orders) }()
-	eventually(t, "it counts as stuck", func() bool {
+	executortest.Eventually(t, "it counts as stuck", func() bool {
 		select {
 		case r := <-h.result:
 			h.result <- r
@@ -138,7 +139,7 @@ func (h *hanging) ended() Result {
 	var r Result
 	select {
 	case r = <-h.result:
-	case <-time.After(patient):
+	case <-time.After(executortest.Patience):
 		h.t.Fatal("it does not end")
 	}
 	if !r.StartedAt.IsZero() {
@@ -210,7 +211,7 @@ func noChildrenBut(t *testing.T, n int) {
 func childrenOfAll(t *testing.T) (children []string) {
 	t.Helper()
 	threads, err := filepath.Glob("/proc/self/task/*/children")
-	must(t, err)
+	executortest.Must(t, err)
 	for _, file := range threads {
 		b, _ := os.ReadFile(file)
 		children = append(children, strings.Fields(string(b))...)
@@ -266,8 +267,8 @@ func inMountNamespace(t *testing.T) bool {
 func mountDeafFUSE(t *testing.T, letOthersIn bool) (dir string) {
 	t.Helper()
 	dir = filepath.Join(outsideTmp(t), "mnt")
-	must(t, os.Mkdir(dir, 0o755))
-	must(t, os.Chown(dir, nobody, nobody))
+	executortest.Must(t, os.Mkdir(dir, 0o755))
+	executortest.Must(t, os.Chown(dir, nobody, nobody))
 	answer, err := deafFUSE(dir, letOthersIn)
 	if err != nil {
 		t.Skip(err)
@@ -282,7 +283,7 @@ func TestStuck_ProgramOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	}
 	dir := mountDeafFUSE(t, false)
 	checkHanging(t, func(what *launch) { what.process.Command, what.process.Shell = []string{dir + "/program"}, "" })
-	noChildren(t)
+	executortest.NoChildren(t)
 }
 
 // The daemon itself looks at the working directory, in a thread that nobody can kill.
@@ -291,7 +292,7 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 		return
 	}
 	dir := filepath.Join(outsideTmp(t), "mnt")
-	must(t, os.Mkdir(dir, 0o755))
+	executortest.Must(t, os.Mkdir(dir, 0o755))
 	answer, err := deafFUSE(dir, true)
 	if err != nil {
 		t.Skip(err)
@@ -308,11 +309,11 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 		t.Errorf("%d starts are stuck, want the thread that hangs", n)
 	}
 	answer()
-	eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
+	executortest.Eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
 
 	checkMounted := func(what *launch) {
 		what.process.Dir = filepath.Join(outsideTmp(t), "later")
-		must(t, os.Mkdir(what.process.Dir, 0o755))
+		executortest.Must(t, os.Mkdir(what.process.Dir, 0o755))
 		what.may = sync.OnceValue(func() error { // the daemon has looked at it, and the process has not
 			answer, err := deafFUSE(what.process.Dir, false)
 			if err == nil {
@@ -322,7 +323,7 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 		})
 	}
 	checkHanging(t, checkMounted)
-	noChildren(t)
+	executortest.NoChildren(t)
 }
 
 func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
@@ -332,18 +333,16 @@ func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	dir := mountDeafFUSE(t, true)
 	l := confining(t)
 	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, 200*time.Millisecond
-	e := &Executor{}
-	e.launch.stuck = l.stuck
-	a := assigned("r1", &task.Process{User: "nobody", Shell: "exit 0", EnvFrom: []task.EnvFrom{{File: dir + "/env"}}})
+	a := executortest.Assigned("r1", &task.Process{User: "nobody", Shell: "exit 0", EnvFrom: []task.EnvFrom{{File: dir + "/env"}}})
 	may := func() error { return nil }
-	if _, err := e.withEnvFrom(a, may, newOrders()); !errors.Is(err, errStuck) || notStarted(err).Reason != task.ReasonStuck {
+	if _, err := l.withEnvFrom(a, may, newOrders()); !errors.Is(err, errStuck) || notStarted(err).Reason != task.ReasonStuck {
 		t.Errorf("got %v", err)
 	}
 
 	l.stuck.limit = time.Hour
 	o := newOrders()
 	o.give(kill{causeCancel, 0})
-	if _, err := e.withEnvFrom(a, may, o); !errors.Is(err, errCalledOff) {
+	if _, err := l.withEnvFrom(a, may, o); !errors.Is(err, errCalledOff) {
 		t.Errorf("called off: %v", err)
 	}
 	if r := l.shell(t, "exit 0"); r.State != task.Succeeded {
@@ -359,9 +358,9 @@ func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 		t.Skip("needs the freezer of cgroup v1, in which a process cannot be killed: ", err)
 	}
 	t.Cleanup(func() {
-		eventually(t, "the control group is removed", func() bool { return os.Remove(freezer) == nil })
+		executortest.Eventually(t, "the control group is removed", func() bool { return os.Remove(freezer) == nil })
 	})
-	must(t, os.WriteFile(freezer+"/freezer.state", []byte("FROZEN"), 0))
+	executortest.Must(t, os.WriteFile(freezer+"/freezer.state", []byte("FROZEN"), 0))
 	thaw := func() { _ = os.WriteFile(freezer+"/freezer.state", []byte("THAWED"), 0) }
 	defer thaw()
 
@@ -385,19 +384,9 @@ func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 	}
 
 	thaw()
-	eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
-	eventually(t, "it is reaped", func() bool { return len(childrenOfAll(t)) == 0 })
+	executortest.Eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
+	executortest.Eventually(t, "it is reaped", func() bool { return len(childrenOfAll(t)) == 0 })
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("it has run")
-	}
-}
-
-func TestProc_NeverExecuted(t *testing.T) {
-	cmd := exec.Command("sleep", "60")
-	must(t, cmd.Start())
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
-	if neverExecuted(cmd.Process.Pid) {
-		t.Error("it has executed sleep")
 	}
 }

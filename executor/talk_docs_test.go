@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -15,7 +16,7 @@ import (
 func TestTalk_ExamplesOfTheManual(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/how-to/talk.md")
-	must(t, err)
+	executortest.Must(t, err)
 	program := func(language, file string) string {
 		_, rest, ok := strings.Cut(string(page), "```"+language+"\n")
 		text, _, closed := strings.Cut(rest, "```")
@@ -23,7 +24,7 @@ func TestTalk_ExamplesOfTheManual(t *testing.T) {
 			t.Fatalf("no example in %s", language)
 		}
 		path := filepath.Join(t.TempDir(), file)
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		executortest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	commands := map[string][]string{"sh": {"/bin/sh", program("sh", "talk.sh")}}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -117,16 +118,16 @@ func newTalking(t *testing.T) *talking {
 
 func (k *talking) write(text string) {
 	f, err := os.OpenFile(k.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	must(k, err)
+	executortest.Must(k, err)
 	_, err = f.WriteString(text)
-	must(k, err)
-	must(k, f.Close())
+	executortest.Must(k, err)
+	executortest.Must(k, f.Close())
 }
 
 func (k *talking) hear() {
 	k.Helper()
 	_, err := k.file.read(&k.said, false)
-	must(k, err)
+	executortest.Must(k, err)
 }
 
 func (k *talking) expect(percent float64, bad int) {
@@ -157,7 +158,7 @@ func TestTalkFile_IsReadOn(t *testing.T) {
 	k.hear()
 	k.expect(25, 0)
 	_, err := k.file.read(&k.said, true)
-	must(t, err)
+	executortest.Must(t, err)
 	k.expect(90, 0) // it will not be ended any more
 }
 
@@ -166,8 +167,8 @@ func TestTalkFile_WrittenAnew(t *testing.T) {
 	t.Parallel()
 	k := newTalking(t)
 	anew := func(text string) {
-		must(t, os.WriteFile(k.path, []byte(text), 0o600))
-		must(t, os.Chtimes(k.path, k.next(), k.next()))
+		executortest.Must(t, os.WriteFile(k.path, []byte(text), 0o600))
+		executortest.Must(t, os.Chtimes(k.path, k.next(), k.next()))
 		k.hear()
 	}
 	anew("0.10 first\n")
@@ -177,12 +178,12 @@ func TestTalkFile_WrittenAnew(t *testing.T) {
 	k.expect(30, 0)
 	anew("0.40 longer than before\n")
 	k.expect(40, 0)
-	must(t, os.Remove(k.path))
+	executortest.Must(t, os.Remove(k.path))
 	k.hear()
 	k.expect(40, 0)
 	anew("0.50 longer than before, and another file\n")
 	k.expect(50, 0)
-	must(t, os.Truncate(k.path, 0))
+	executortest.Must(t, os.Truncate(k.path, 0))
 	k.hear()
 	k.write("0.6\n")
 	k.hear()
@@ -197,17 +198,17 @@ func TestTalkFile_WrittenAnew(t *testing.T) {
 func TestTalkFile_Hostile(t *testing.T) {
 	t.Parallel()
 	other := filepath.Join(t.TempDir(), "other")
-	must(t, os.WriteFile(other, []byte("0.5 secret\nsecret=1\n"), 0o600))
+	executortest.Must(t, os.WriteFile(other, []byte("0.5 secret\nsecret=1\n"), 0o600))
 	for name, make := range map[string]func(k *talking){
-		"fifo":       func(k *talking) { must(t, unix.Mkfifo(k.path, 0o600)) },
-		"symlink":    func(k *talking) { must(t, os.Symlink(other, k.path)) },
-		"hard link":  func(k *talking) { must(t, os.Link(other, k.path)) },
-		"directory":  func(k *talking) { must(t, os.Mkdir(k.path, 0o700)) },
+		"fifo":       func(k *talking) { executortest.Must(t, unix.Mkfifo(k.path, 0o600)) },
+		"symlink":    func(k *talking) { executortest.Must(t, os.Symlink(other, k.path)) },
+		"hard link":  func(k *talking) { executortest.Must(t, os.Link(other, k.path)) },
+		"directory":  func(k *talking) { executortest.Must(t, os.Mkdir(k.path, 0o700)) },
 		"no newline": func(k *talking) { k.write(strings.Repeat("0.5 x", 40_000)) },
 		"binary":     func(k *talking) { k.write(strings.Repeat("\x00\xff\x1b", 3) + "\n") },
 		"sparse": func(k *talking) {
 			k.write("")
-			must(t, os.Truncate(k.path, 1<<40))
+			executortest.Must(t, os.Truncate(k.path, 1<<40))
 		},
 	} {
 		k := newTalking(t)
@@ -218,7 +219,7 @@ func TestTalkFile_Hostile(t *testing.T) {
 		if len(k.said.results) > 0 {
 			t.Errorf("%s: %v", name, k.said.results)
 		}
-		must(t, os.RemoveAll(k.path))
+		executortest.Must(t, os.RemoveAll(k.path))
 		k.write("0.7\n")
 		k.hear()
 		k.expect(70, 1) // a file of its own is heard again
@@ -229,7 +230,7 @@ func TestTalkFile_Hostile(t *testing.T) {
 	if os.Geteuid() == 0 { // another user's file, which the attempt may have moved there
 		k := newTalking(t)
 		k.write("0.5\n")
-		must(t, os.Chown(k.path, 1, 1))
+		executortest.Must(t, os.Chown(k.path, 1, 1))
 		k.hear()
 		k.expect(-1, 1)
 	}
@@ -246,7 +247,7 @@ func TestTalkFile_Flood(t *testing.T) {
 	k.write("0.3\n")
 	k.hear()
 	k.expect(30, 1)
-	must(t, os.WriteFile(k.path, []byte(strings.Repeat("0.4 x\n", talkRests/6+talkLook)), 0o600))
+	executortest.Must(t, os.WriteFile(k.path, []byte(strings.Repeat("0.4 x\n", talkRests/6+talkLook)), 0o600))
 	k.hear()
 	k.expect(40, 2)
 	if info, err := os.Stat(k.path); err != nil || info.Size() != 0 {

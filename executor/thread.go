@@ -118,7 +118,7 @@ func (t *thread) leave() (err error) {
 	if t.own {
 		return nil
 	}
-	if t.ns, err = unix.Open(procRoot+"/thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+	if t.ns, err = unix.Open("/proc/thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return err
 	}
 	if t.root, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0); err == nil {
@@ -165,7 +165,7 @@ func bind(at int, name, dir string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Mount(procRoot+"/self/fd/"+strconv.Itoa(fd), dir, "", unix.MS_BIND, "")
+	return unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), dir, "", unix.MS_BIND, "")
 }
 
 // end lets go of what the thread holds, and reports whether it may be used for

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,17 +13,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // adopted are the orphans of this program, on a host without control groups.
-var adopted = sync.OnceValue(func() *Orphans {
-	if err := adopt(); err != nil {
+var adopted = sync.OnceValue(func() *proctree.Orphans {
+	if err := proctree.BecomeSubreaper(); err != nil {
 		panic(err)
 	}
-	return NewOrphans()
+	return proctree.NewOrphans()
 })
 
 // treeLauncher holds attempts together as a daemon on this host does. With control
@@ -74,7 +75,7 @@ func TestTree_EndsWithTheAttempt(t *testing.T) {
 		if r.State != c.state {
 			t.Errorf("%s: got %+v", name, r)
 		}
-		if pid := pidIn(t, file); alive(pid) {
+		if pid := executortest.PIDIn(t, file); executortest.Alive(pid) {
 			t.Errorf("%s: what it had daemonized lives", name)
 		}
 	}
@@ -156,22 +157,22 @@ func TestResult_MeetsLimits(t *testing.T) {
 		r       Result
 		l       task.Limits
 		u       cgroup.Usage
-		main    taken
+		main    time.Duration
 		reason  string
 		message string
 	}{
-		"no limit was met":                {killed, memory, cgroup.Usage{}, taken{}, task.ReasonSignal, "killed by SIGKILL"},
-		"its memory":                      {killed, memory, cgroup.Usage{OOMKills: 1, MemoryFull: true}, taken{}, task.ReasonOOM, "out of memory: limits.memory is 1Gi; killed by SIGKILL"},
-		"its memory, and it exits with 0": {Result{State: task.Succeeded}, memory, cgroup.Usage{OOMKills: 2, MemoryFull: true}, taken{}, task.ReasonOOM, "out of memory: limits.memory is 1Gi; 2 processes of it were killed"},
-		"the host's memory":               {killed, memory, cgroup.Usage{OOMKills: 1}, taken{}, task.ReasonOOM, "out of memory: the host, or what limits the agent, had no more; killed by SIGKILL"},
-		"the host's, without limits":      {killed, pids, cgroup.Usage{OOMKills: 1}, taken{}, task.ReasonOOM, "out of memory: the host, or what limits the agent, had no more; killed by SIGKILL"},
-		"the host's, and it goes on":      {Result{State: task.Succeeded}, pids, cgroup.Usage{OOMKills: 1}, taken{}, "", ""},
-		"pids":                            {killed, pids, cgroup.Usage{Refused: 1}, taken{}, task.ReasonSignal, "killed by SIGKILL; limits.pids, 9, refused it a process"},
-		"the agent's pids":                {killed, memory, cgroup.Usage{Refused: 3}, taken{}, task.ReasonSignal, "killed by SIGKILL; what limits the agent refused it 3 processes"},
-		"processor time":                  {killed, cpu, cgroup.Usage{}, taken{cpu: 65 * time.Second}, task.ReasonLimits, "a process took more processor time than limits.cpu_time, 1m; killed by SIGKILL"},
-		"killed by somebody":              {killed, cpu, cgroup.Usage{CPU: time.Hour}, taken{cpu: time.Minute}, task.ReasonSignal, "killed by SIGKILL"},
-		"a child's processor time":        {exited, cpu, cgroup.Usage{}, taken{}, task.ReasonLimits, "a process took more processor time than limits.cpu_time, 1m; exited with code 152"},
-		"exit 152 without that limit":     {exited, memory, cgroup.Usage{}, taken{}, task.ReasonExit, "exited with code 152"},
+		"no limit was met":                {killed, memory, cgroup.Usage{}, 0, task.ReasonSignal, "killed by SIGKILL"},
+		"its memory":                      {killed, memory, cgroup.Usage{OOMKills: 1, MemoryFull: true}, 0, task.ReasonOOM, "out of memory: limits.memory is 1Gi; killed by SIGKILL"},
+		"its memory, and it exits with 0": {Result{State: task.Succeeded}, memory, cgroup.Usage{OOMKills: 2, MemoryFull: true}, 0, task.ReasonOOM, "out of memory: limits.memory is 1Gi; 2 processes of it were killed"},
+		"the host's memory":               {killed, memory, cgroup.Usage{OOMKills: 1}, 0, task.ReasonOOM, "out of memory: the host, or what limits the agent, had no more; killed by SIGKILL"},
+		"the host's, without limits":      {killed, pids, cgroup.Usage{OOMKills: 1}, 0, task.ReasonOOM, "out of memory: the host, or what limits the agent, had no more; killed by SIGKILL"},
+		"the host's, and it goes on":      {Result{State: task.Succeeded}, pids, cgroup.Usage{OOMKills: 1}, 0, "", ""},
+		"pids":                            {killed, pids, cgroup.Usage{Refused: 1}, 0, task.ReasonSignal, "killed by SIGKILL; limits.pids, 9, refused it a process"},
+		"the agent's pids":                {killed, memory, cgroup.Usage{Refused: 3}, 0, task.ReasonSignal, "killed by SIGKILL; what limits the agent refused it 3 processes"},
+		"processor time":                  {killed, cpu, cgroup.Usage{}, 65 * time.Second, task.ReasonLimits, "a process took more processor time than limits.cpu_time, 1m; killed by SIGKILL"},
+		"killed by somebody":              {killed, cpu, cgroup.Usage{CPU: time.Hour}, time.Minute, task.ReasonSignal, "killed by SIGKILL"},
+		"a child's processor time":        {exited, cpu, cgroup.Usage{}, 0, task.ReasonLimits, "a process took more processor time than limits.cpu_time, 1m; exited with code 152"},
+		"exit 152 without that limit":     {exited, memory, cgroup.Usage{}, 0, task.ReasonExit, "exited with code 152"},
 	} {
 		c.r.meet(c.l, c.u, c.main)
 		if c.r.Reason != c.reason || c.r.Message != c.message || (c.r.State == task.Failed) != (c.reason != "") {
@@ -185,8 +186,8 @@ func TestTree_MemoryIsNotTheDaemons(t *testing.T) {
 
 	// Resident until the end. Not of Go's heap: the race detector would add its own memory for it.
 	ballast, err := unix.Mmap(-1, 0, 96<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
-	must(t, err)
-	defer func() { must(t, unix.Munmap(ballast)) }()
+	executortest.Must(t, err)
+	defer func() { executortest.Must(t, unix.Munmap(ballast)) }()
 
 	if r := l.attempt(t, command("/bin/true")); r.State != task.Succeeded || r.Usage.MemoryPeak > 16<<20 {
 		t.Errorf("a small process is said to have used %+v", r.Usage)
@@ -232,16 +233,16 @@ func TestOrphans_EndWithTheirAttempts(t *testing.T) {
 		"while ! test -e @first; do sleep 0.01; done; "+strings.ReplaceAll(daemonize("@wiped"), `trap "" TERM HUP`, ":")+"exit 0",
 		"setsid sh -c 'echo $$ >@marked; exec sleep 300' & while ! test -s @marked; do sleep 0.01; done")
 	wiped, marked := d.pid("wiped"), d.pid("marked")
-	eventually(t, "what carries the mark of an attempt ends with it", func() bool { return !alive(marked) })
-	if !alive(wiped) {
+	executortest.Eventually(t, "what carries the mark of an attempt ends with it", func() bool { return !executortest.Alive(marked) })
+	if !executortest.Alive(wiped) {
 		t.Error("a process that may be of an attempt that runs was killed")
 	}
 	if err := os.WriteFile(filepath.Join(d.dir, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what may be of any attempt ends with the last", func() bool { return !alive(wiped) })
-	eventually(t, "no zombie is left", func() bool {
-		return !slices.ContainsFunc(childrenIn(t, d.Process.Pid), func(st stat) bool { return st.dead() })
+	executortest.Eventually(t, "what may be of any attempt ends with the last", func() bool { return !executortest.Alive(wiped) })
+	executortest.Eventually(t, "no zombie is left", func() bool {
+		return !slices.ContainsFunc(childrenIn(t, d.Process.Pid), func(st proctree.Stat) bool { return st.Dead() })
 	})
 }
 
@@ -249,92 +250,36 @@ func TestOrphans_EndWithTheirAttempts(t *testing.T) {
 // Not in parallel: what another test starts then may be taken for an orphan of this attempt.
 func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
-	l.orphans = NewOrphans()
+	l.orphans = proctree.NewOrphans()
 	l.spawner.orphans = l.orphans
-	a := assigned("r1", &task.Process{Command: []string{"/bin/true"}})
+	a := executortest.Assigned("r1", &task.Process{Command: []string{"/bin/true"}})
 	alone(&a)
-	what, err := l.prepare(a, newToken())
+	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
-	traced := false
+	traced, main := false, 0
 	what.bound.steps = append(what.bound.steps, step{"nothing", func(pid int) error { // the orphans are locked
-		for tree := range l.orphans.trees {
-			traced = traced || tree.pid == pid
-		}
+		main, traced = pid, l.orphans.Traces(pid)
 		return nil
 	}})
-	if r := l.run(what, newOrders()); r.State != task.Succeeded || !traced || len(l.orphans.trees) > 0 {
-		t.Errorf("traced: %v, afterwards %d; %+v", traced, len(l.orphans.trees), r)
+	r := l.run(what, newOrders())
+	l.orphans.Lock()
+	after := l.orphans.Traces(main)
+	l.orphans.Unlock()
+	if r.State != task.Succeeded || !traced || after {
+		t.Errorf("traced: %v, afterwards: %v; %+v", traced, after, r)
 	}
-}
-
-// Between the list of the daemon's children and the look at each, one may end and leave
-// behind what is not on the list. Not in parallel, as above.
-func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
-	adopted()
-	p := exec.Command("sh", "-c", "sleep 300 & echo $!; wait")
-	out, err := p.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	dying, left := p.Process.Pid, 0
-	if _, err := fmt.Fscan(out, &left); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { killNumber(t, dying); killNumber(t, left) })
-	o, ending := NewOrphans(), &tree{}
-	o.trees[ending] = birth{}
-	listed := false
-	o.children = func(self int) []int {
-		if !listed {
-			listed = true
-			killNumber(t, dying)
-			eventually(t, "it is dead", func() bool { st, err := readStat(dying); return err != nil || st.dead() })
-			return []int{dying}
-		}
-		return slices.DeleteFunc(childrenOf(self), func(pid int) bool { return pid != left })
-	}
-	if got := o.of(ending); !slices.Equal(got, []int{left}) {
-		t.Errorf("found %v, not %d, which %d has left behind", got, left, dying)
-	}
-	killNumber(t, left)
-	eventually(t, "it has ended, too", func() bool { return len(o.of(ending)) == 0 })
-}
-
-// A process whose first thread has ended looks like a zombie, and goes on.
-func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
-	adopted()
-	p := exec.Command(os.Args[0])
-	p.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=headless")
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	pid := p.Process.Pid
-	t.Cleanup(func() { killNumber(t, pid) })
-	eventually(t, "its first thread ends", func() bool { st, err := readStat(pid); return err == nil && st.dead() })
-	o := NewOrphans()
-	o.children = func(int) []int { return []int{pid} }
-	ending := &tree{pid: pid, reaped: true, orphans: o}
-	o.trees[ending] = birth{}
-	if ending.empty() {
-		t.Error("it is taken for dead")
-	}
-	ending.kill()
-	eventually(t, "it is killed", ending.empty)
 }
 
 // childrenIn finds the children of any thread of a process.
-func childrenIn(t *testing.T, of int) (children []stat) {
-	pids, err := processes()
+func childrenIn(t *testing.T, of int) (children []proctree.Stat) {
+	pids, err := proctree.ListPIDs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range pids {
-		if st, err := readStat(pid); err == nil && st.parent == of {
+		if st, err := proctree.ReadStat(pid); err == nil && st.Parent == of {
 			children = append(children, st)
 		}
 	}
@@ -347,8 +292,8 @@ func TestGuardian_LeavesNoControlGroup(t *testing.T) {
 	roots := strings.Fields(string(b))
 	pid := d.pid("wiped")
 	d.kill()
-	eventually(t, "the instance is cleared", d.cleared)
-	if len(roots) > 0 && alive(pid) { // without groups, it is not found: its daemon is not there to adopt it
+	executortest.Eventually(t, "the instance is cleared", d.cleared)
+	if len(roots) > 0 && executortest.Alive(pid) { // without groups, it is not found: its daemon is not there to adopt it
 		t.Error("what had daemonized lives")
 	}
 	for _, root := range roots {
@@ -359,13 +304,6 @@ func TestGuardian_LeavesNoControlGroup(t *testing.T) {
 	killNumber(t, pid)
 }
 
-// killNumber ends what a test left behind.
-func killNumber(t *testing.T, pid int) {
-	if st, err := readStat(pid); err == nil {
-		signalSame(st, 9)
-	}
-}
-
 // TestTree_FreezeStopsWhatLeftTheGroupToo counts by two processes, of which one
 // has a session of its own.
 func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
@@ -373,7 +311,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	count := func(to string) string { return "while :; do echo >> " + to + "; sleep 0.005; done" }
-	what, err := l.prepare(assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), newToken())
+	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +333,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 		from := size(path)
 		return func() bool { return size(path) > from }
 	}
-	eventually(t, "both count", func() bool { return size(a) > 0 && size(b) > 0 })
+	executortest.Eventually(t, "both count", func() bool { return size(a) > 0 && size(b) > 0 })
 	if err := freezePatiently(&p.tree); err != nil {
 		t.Fatal(err)
 	}
@@ -404,14 +342,14 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	if after := [2]int64{size(a), size(b)}; after != before {
 		t.Errorf("frozen, they counted from %v to %v", before, after)
 	}
-	if p.tree.empty() {
+	if p.tree.Empty() {
 		t.Error("a frozen tree is said to be empty")
 	}
-	if err := p.tree.thaw(); err != nil {
+	if err := p.tree.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a goes on", grows(a))
-	eventually(t, "b goes on", grows(b))
+	executortest.Eventually(t, "a goes on", grows(a))
+	executortest.Eventually(t, "b goes on", grows(b))
 	if err := freezePatiently(&p.tree); err != nil {
 		t.Fatal(err)
 	}
@@ -436,5 +374,13 @@ func TestTree_WithoutAGroupIfNoneCanBeMade(t *testing.T) {
 	limited := func(a *task.Assigned) { a.Action.Process.Limits.PIDs = 50 }
 	if r := l.attempt(t, both(shell("echo ran"), limited)); r.State != task.Failed {
 		t.Errorf("with a limit: %+v", r)
+	}
+}
+
+// killNumber ends what a test left behind.
+func killNumber(t *testing.T, pid int) {
+	t.Helper()
+	if st, err := proctree.ReadStat(pid); err == nil && !st.Dead() {
+		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }

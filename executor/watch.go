@@ -3,6 +3,8 @@ package executor
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/carillonhq/carillon/executor/proctree"
 )
 
 // What the daemon and its guardian say to each other. The daemon writes one JSON
@@ -35,7 +37,7 @@ type word struct {
 // no process exists that it does not know of.
 type ward struct {
 	ID uint64 `json:"id"`
-	Leftover
+	proctree.Mark
 	Pid     int           `json:"pid,omitempty"` // and process group; 0: perhaps not yet started
 	From    time.Duration `json:"from,omitempty"`
 	To      time.Duration `json:"to,omitempty"`
@@ -101,18 +103,18 @@ func (w watch) words() []word {
 }
 
 // prey is the hunt for all wards that match.
-func (w watch) prey(match func(ward) bool) (h hunt, n int) {
+func (w watch) prey(match func(ward) bool) (h proctree.KillSet, n int) {
 	for _, a := range w.wards {
 		if !match(a) {
 			continue
 		}
 		n++
-		h.addMark(a.Leftover)
+		h.AddMark(a.Mark)
 		if a.Pid > 0 {
-			h.addGroup(a.Pid, birth{a.From, a.To})
+			h.AddGroup(a.Pid, proctree.Birth{From: a.From, To: a.To})
 		}
 		if a.Group != "" {
-			h.cgroups = append(h.cgroups, a.Group)
+			h.AddCgroup(a.Group)
 		}
 	}
 	return h, n

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -35,7 +37,7 @@ func listen(t *testing.T, g *Guardian) *ear {
 // hear returns when the daemon has said what is waited for.
 func (e *ear) hear(what string, is func(word) bool) (x word) {
 	e.t.Helper()
-	if err := e.pipe.SetReadDeadline(time.Now().Add(patient)); err != nil {
+	if err := e.pipe.SetReadDeadline(time.Now().Add(executortest.Patience)); err != nil {
 		e.t.Fatal(err)
 	}
 	for {
@@ -61,7 +63,7 @@ func announced(x word) bool { return x.Ward != nil && x.Ward.RunID == "r1" && x.
 func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.T) {
 	l, g := guardedLauncher(t)
 	e := listen(t, g)
-	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exec sleep 300"}), newToken())
+	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exec sleep 300"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +77,7 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 	go func() { ended <- l.run(what, o) }()
 	id := <-told
 	pid := e.hear("of the process", func(x word) bool { return x.Ward != nil && x.Ward.Pid > 0 && x.Ward.ID == id }).Ward.Pid
-	if pid == 0 || !alive(pid) {
+	if pid == 0 || !executortest.Alive(pid) {
 		t.Errorf("told of process %d, which does not live", pid)
 	}
 	o.give(kill{causeCancel, 0})
@@ -87,7 +89,7 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	l, g := guardedLauncher(t)
 	listen(t, g).pipe.Close() // dead, and nobody has noticed
-	what, err := l.prepare(assigned("r1", &task.Process{Shell: "exit 0"}), newToken())
+	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +116,7 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 func TestGuardian_HearsEachWordOnce(t *testing.T) {
 	_, g := guardedLauncher(t)
 	e := listen(t, g)
-	a := g.intend(ward{Leftover: Leftover{RunID: "r1"}})
+	a := g.intend(ward{Mark: proctree.Mark{RunID: "r1"}})
 	if err := g.flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -28,49 +28,22 @@ func (e *Executor) startProcess(a *attempt) {
 	a.told, a.standing = false, standing{}
 	e.move(a, phaseRunning)
 	o, held := a.orders, a.Held
+	spec := attemptSpec{
+		Assigned: held.Assigned, Token: held.Create, Session: j.id, MaxSilence: mostSilenceOfGuardian(held.EffectiveLostAfter().Std()),
+		MayStart: func() error {
+			if !j.mayStart(held, e.clocks.boot()) || tooLate(held, time.Now()) {
+				return errTooLate
+			}
+			return nil
+		},
+		OnStarted:    func(at time.Time) { e.tell(func() { e.started(a, j, at) }) },
+		OnCheckpoint: func(checkpoint string) { e.tell(func() { a.spoke.checkpoint = &checkpoint; e.touch(a) }) },
+		OnPause:      func(s standing) { e.tell(func() { e.stood(a, o, s) }) },
+	}
 	e.attempts.Go(func() {
-		r := e.runProcess(held, j, o, func(at time.Time) { e.tell(func() { e.started(a, j, at) }) },
-			func(checkpoint string) { e.tell(func() { a.spoke.checkpoint = &checkpoint; e.touch(a) }) },
-			func(s standing) { e.tell(func() { e.stood(a, o, s) }) })
+		r := e.runAttempt(spec, o)
 		e.tell(func() { e.processEnded(a, r) })
 	})
-}
-
-// runProcess sees one attempt from its preparation to its end.
-func (e *Executor) runProcess(h *store.Held, j *joined, o *orders, onStarted func(time.Time), onCheckpoint func(string), onTurned func(standing)) Result {
-	may := func() error {
-		if !j.mayStart(h, e.clocks.boot()) || tooLate(h, time.Now()) {
-			return errTooLate
-		}
-		return nil
-	}
-	if e.cfg.Act != nil {
-		return e.act(h.Assigned, h.Create, may, o, onStarted, onTurned)
-	}
-	a, err := e.launch.permit(h.Assigned)
-	if err == nil {
-		a, err = e.withEnvFrom(a, may, o)
-	}
-	if err != nil {
-		return notStarted(err)
-	}
-	judge, err := e.launch.judge(a)
-	if err != nil {
-		return notStarted(err)
-	}
-	what, err := e.launch.prepare(a, h.Create)
-	if err != nil {
-		return notStarted(err)
-	}
-	what.judge = judge
-	what.ward.Session, what.onStarted = j.id, onStarted
-	what.may = may
-	what.onTurned = func(s standing) {
-		what.talk.stands(!s.since.IsZero())
-		onTurned(s)
-	}
-	what.talk.tells(onCheckpoint)
-	return e.launch.run(what, o)
 }
 
 // started notes that an attempt has a process. A rejoin since the launch could

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,7 +31,7 @@ func newClockCare(cfg Config, outside Outside, f *fitness) *clockCare {
 	c := &clockCare{node: cfg.Name, wall: outside.Now, boot: outside.Boot, fitness: f, looked: make(chan struct{}),
 		guard: newClockGuard(cfg.LeaseTTL.Std())}
 	if c.boot == nil {
-		c.boot = executor.Boottime
+		c.boot = proctree.BootTime
 	}
 	return c
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api"
@@ -93,7 +94,7 @@ type Node struct {
 	freezes  freezes
 	guardian *executor.Guardian
 	groups   *cgroup.Groups    // nil: none
-	orphans  *executor.Orphans // nil: they are not the daemon's
+	orphans  *proctree.Orphans // nil: they are not the daemon's
 	door     *door
 
 	ownMember atomic.Pointer[task.Member] // of the embedded etcd

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -36,7 +36,7 @@ func (n *Node) openGroups() (err error) {
 	}
 	// Groups find what daemonizes; what is left of it in the end somebody has to reap.
 	if !n.groups.Any() || os.Getpid() == 1 {
-		n.orphans = executor.NewOrphans()
+		n.orphans = proctree.NewOrphans()
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -195,18 +195,18 @@ func (n *Node) clearFormer(ctx context.Context) error {
 		if err := n.groups.ClearFormer(); err != nil {
 			return fmt.Errorf("clear what a former instance left: %w", err)
 		}
-		left := map[string][]executor.Leftover{}
+		left := map[string][]proctree.Mark{}
 		active, err := n.store.Inbox(ctx, n.cfg.Name)
 		if err != nil {
 			return err
 		}
 		for _, h := range active {
 			if slices.Contains(n.former.Instances, h.Instance) {
-				left[h.Instance] = append(left[h.Instance], executor.Leftover{Namespace: h.Namespace, Task: h.Task, RunID: h.ID, Token: h.Create})
+				left[h.Instance] = append(left[h.Instance], proctree.Mark{Namespace: h.Namespace, Task: h.Task, RunID: h.ID, Token: h.Create})
 			}
 		}
 		for instance, attempts := range left {
-			some, err := executor.KillLeftovers(ctx, attempts)
+			some, err := proctree.KillMarked(ctx, attempts)
 			killed[instance] += some
 			if err != nil {
 				return fmt.Errorf("kill what instance %s left running: %w", instance, err)

@@ -287,6 +287,7 @@ tests() { # PACKAGE PATTERN
 		env HOME=/root PATH="$PATH" TMPDIR=/tmp "/mnt/$1/tests" -test.run "$2" -test.timeout 15m -test.failfast 2>&1 </dev/null | cut -c1-400 | tail -40
 }
 t_package_pkg_cgroup() { tests pkg/cgroup .; }
+t_package_executor_proctree() { tests executor/proctree .; }
 t_package_executor() { tests executor '^Test(Tree|Confine|Thread|Guardian|Pause|Orphans|Scratch|Room)'; }
 t_package_pkg_daemon() {
 	systemctl stop carillon

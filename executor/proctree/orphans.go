@@ -1,4 +1,4 @@
-package executor
+package proctree
 
 import (
 	"context"
@@ -30,14 +30,14 @@ const (
 //   - else an orphan is of one of the attempts that ran when it was born, and is
 //     told to be of the last of these to end.
 //
-// A nil *Orphans does nothing. Executor.Run has them come, and reaps them.
+// A nil *Orphans does nothing. BecomeSubreaper has them come, and Run reaps them.
 type Orphans struct {
 	self     int
 	children func(pid int) []int
 
 	mu    sync.Mutex
 	mains map[int]bool    // processes that others reap
-	trees map[*tree]birth // of attempts that run, whose orphans are traced
+	trees map[*Tree]Birth // of attempts that run, whose orphans are traced
 	known map[int]*orphan
 }
 
@@ -45,57 +45,69 @@ type Orphans struct {
 type orphan struct {
 	start time.Duration
 	seen  time.Time
-	of    []*tree // of which it may be
+	of    []*Tree // of which it may be
 }
 
 // NewOrphans is for one executor and its guardian.
 func NewOrphans() *Orphans {
-	return &Orphans{self: os.Getpid(), children: childrenOf, mains: map[int]bool{}, trees: map[*tree]birth{}, known: map[int]*orphan{}}
+	return &Orphans{self: os.Getpid(), children: childrenOf, mains: map[int]bool{}, trees: map[*Tree]Birth{}, known: map[int]*orphan{}}
 }
 
-// adopt has orphans come to this process from now on.
-func adopt() error {
+// BecomeSubreaper has orphans come to this process from now on.
+func BecomeSubreaper() error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 }
 
-// lock keeps a process from being taken for an orphan before it is said, by born,
+// Lock keeps a process from being taken for an orphan before it is said, by Born,
 // that it is none.
-func (o *Orphans) lock() {
+func (o *Orphans) Lock() {
 	if o != nil {
 		o.mu.Lock()
 	}
 }
 
-func (o *Orphans) unlock() {
+// Unlock ends what Lock began.
+func (o *Orphans) Unlock() {
 	if o != nil {
 		o.mu.Unlock()
 	}
 }
 
-// born tells of a process that somebody waits for, and of its tree, if orphans of that
-// are to be found. It is called between lock and unlock, so that none of them comes
+// Born tells of a process that somebody waits for, and of its tree, if orphans of that
+// are to be found. It is called between Lock and Unlock, so that none of them comes
 // before.
-func (o *Orphans) born(pid int, t *tree, b birth) {
+func (o *Orphans) Born(pid int, t *Tree, b Birth) {
 	if o == nil {
 		return
 	}
 	o.mains[pid] = true
 	if t != nil {
-		t.pid = pid
+		t.PID = pid
 		o.trees[t] = b
 	}
 }
 
-// reaped tells that somebody has waited for it: its number may be another's. It is
-// called between lock and unlock.
-func (o *Orphans) reaped(pid int) {
+// Reaped tells that somebody has waited for it: its number may be another's. It is
+// called between Lock and Unlock.
+func (o *Orphans) Reaped(pid int) {
 	if o != nil {
 		delete(o.mains, pid)
 	}
 }
 
-// forget tells that an attempt has ended, or that its orphans are found in other ways.
-func (o *Orphans) forget(t *tree) {
+// Traces reports whether the orphans of the attempt with this main process are traced. It is called between Lock and
+// Unlock.
+func (o *Orphans) Traces(pid int) bool {
+	for t := range o.trees {
+		if t.PID == pid {
+			return true
+		}
+	}
+	return false
+}
+
+// Forget tells that an attempt has ended, or that its orphans are found in other ways.
+func (o *Orphans) Forget(t *Tree) {
 	if o == nil {
 		return
 	}
@@ -110,14 +122,14 @@ func (o *Orphans) forget(t *tree) {
 // That there are none takes two looks in a row at which none ended: what a dying one
 // leaves behind comes after the children were listed, and while some end the kernel may
 // leave others out of that list (proc_pid_task(5), children).
-func (o *Orphans) of(t *tree) (pids []int) {
+func (o *Orphans) of(t *Tree) (pids []int) {
 	if o == nil {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for clean := 0; clean < 2 && len(pids) == 0; clean++ {
-		if o.look(time.Now()) {
+		if o.scan(time.Now()) {
 			clean = -1
 		}
 		pids = o.only(t)
@@ -126,18 +138,18 @@ func (o *Orphans) of(t *tree) (pids []int) {
 }
 
 // only are the orphans that are known to be of one attempt. mu is held.
-func (o *Orphans) only(t *tree) (pids []int) {
+func (o *Orphans) only(t *Tree) (pids []int) {
 	for pid, x := range o.known {
-		if len(x.of) > 0 && !slices.ContainsFunc(x.of, func(other *tree) bool { _, runs := o.trees[other]; return runs && other != t }) {
+		if len(x.of) > 0 && !slices.ContainsFunc(x.of, func(other *Tree) bool { _, runs := o.trees[other]; return runs && other != t }) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// look learns what came, and reaps what has ended; it reports whether an attempt's has.
+// scan learns what came, and reaps what has ended; it reports whether an attempt's has.
 // mu is held.
-func (o *Orphans) look(now time.Time) (ended bool) {
+func (o *Orphans) scan(now time.Time) (ended bool) {
 	children := o.children(o.self)
 	for pid := range o.known {
 		if !slices.Contains(children, pid) {
@@ -148,18 +160,18 @@ func (o *Orphans) look(now time.Time) (ended bool) {
 		if o.mains[pid] {
 			continue
 		}
-		st, err := readStat(pid)
+		st, err := ReadStat(pid)
 		if err != nil {
 			delete(o.known, pid)
 			continue
 		}
 		x := o.known[pid]
-		if x == nil || x.start != st.start {
-			x = &orphan{start: st.start, seen: now, of: o.origin(st)}
+		if x == nil || x.start != st.Start {
+			x = &orphan{start: st.Start, seen: now, of: o.origin(st)}
 			o.known[pid] = x
 		}
 		// A child that somebody else of this program waits for is soon gone.
-		if st.dead() && (len(x.of) > 0 || now.Sub(x.seen) >= reapAfter) {
+		if st.Dead() && (len(x.of) > 0 || now.Sub(x.seen) >= reapAfter) {
 			// It is not reaped if only its first thread has ended.
 			if reaped, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err == nil && reaped == pid {
 				delete(o.known, pid)
@@ -171,28 +183,28 @@ func (o *Orphans) look(now time.Time) (ended bool) {
 }
 
 // origin is of which attempts a process may be.
-func (o *Orphans) origin(st stat) (of []*tree) {
+func (o *Orphans) origin(st Stat) (of []*Tree) {
 	for t, b := range o.trees {
-		var h hunt
-		h.addMark(t.mark)
-		if st.pgrp == t.pid || h.marked(st.pid) {
-			return []*tree{t}
+		var h KillSet
+		h.AddMark(t.Mark)
+		if st.Group == t.PID || h.marked(st.PID) {
+			return []*Tree{t}
 		}
-		if st.start >= b.from.Truncate(tick)-tick {
+		if st.Start >= b.From.Truncate(tick)-tick {
 			of = append(of, t)
 		}
 	}
 	return of
 }
 
-// run reaps until ctx ends.
-func (o *Orphans) run(ctx context.Context) {
+// Run reaps until ctx ends.
+func (o *Orphans) Run(ctx context.Context) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
 	defer signal.Stop(ended)
 	for {
 		o.mu.Lock()
-		o.look(time.Now())
+		o.scan(time.Now())
 		waits := len(o.known) > 0
 		o.mu.Unlock()
 		pause := reapLook
@@ -229,9 +241,9 @@ func childrenOf(pid int) (children []int) {
 	if !errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	all, _ := processes() // a kernel that does not list children; none can be listed, none is
+	all, _ := ListPIDs() // a kernel that does not list children; none can be listed, none is
 	for _, child := range all {
-		if st, err := readStat(child); err == nil && st.parent == pid {
+		if st, err := ReadStat(child); err == nil && st.Parent == pid {
 			children = append(children, child)
 		}
 	}

@@ -1,4 +1,4 @@
-package executor
+package proctree
 
 import (
 	"cmp"
@@ -41,11 +41,17 @@ func beyondOwn(peak int64) int64 {
 	return peak
 }
 
-// usage is what the tree took, and what its control group says of limits.
-func (t *tree) usage() (task.Usage, cgroup.Usage) {
+// MainReaped notes that the main process has been waited for: its number may be another's from now on.
+func (t *Tree) MainReaped(took syscall.Rusage) { t.reaped, t.took = true, takenOf(took) }
+
+// MainCPU is the processor time of the main process, and of those that it has waited for; 0 before MainReaped.
+func (t *Tree) MainCPU() time.Duration { return t.took.cpu }
+
+// Usage is what the tree took, and what its control group says of limits.
+func (t *Tree) Usage() (task.Usage, cgroup.Usage) {
 	var u cgroup.Usage
-	if t.group != nil {
-		u = t.group.Usage()
+	if t.Group != nil {
+		u = t.Group.Usage()
 	}
 	return task.Usage{
 		CPUMS:      max(u.CPU, t.took.cpu).Round(time.Millisecond).Milliseconds(),

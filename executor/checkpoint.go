@@ -1,0 +1,45 @@
+package executor
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// checkpointEvery is how often an attempt's checkpoint is written into its record.
+const checkpointEvery = 2 * time.Second
+
+// spoke is what the loop has heard of an attempt's checkpoint.
+type spoke struct {
+	checkpoint *string   // nil: nothing yet
+	wrote      time.Time // when that was last to be written
+}
+
+// news reports whether a checkpoint is to be written over the one on record now.
+func (s *spoke) news(recorded string, now time.Time) bool {
+	return s.checkpoint != nil && *s.checkpoint != recorded && now.Sub(s.wrote) >= checkpointEvery
+}
+
+// put puts the checkpoint into a record that is about to be written.
+func (s *spoke) put(r *task.Run) {
+	if s.checkpoint != nil {
+		r.Checkpoint, s.wrote = *s.checkpoint, time.Now()
+	}
+}
+
+// Talk is what a run's attempt says that runs on this node; false if none does.
+func (e *Executor) Talk(namespace, name, run string) (task.Talk, bool) {
+	return e.runner.statusOf(namespace, name, run)
+}
+
+// Talks are the attempts on this node that have said anything, or are paused.
+func (e *Executor) Talks() []task.Talk {
+	list := e.runner.statuses()
+	said := list[:0]
+	for _, v := range list {
+		if v.Paused || v.Progress != nil || len(v.Results) > 0 || v.Checkpoint != "" || v.BadLines > 0 {
+			said = append(said, v)
+		}
+	}
+	return said
+}

@@ -1,0 +1,215 @@
+package proctree
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/cgroup"
+)
+
+// KillLimit is how long processes may take to end after SIGKILL before that is given up.
+const KillLimit = 5 * time.Second
+
+// KillSet is a set of attempts of which no process may be left: those of their
+// control groups, those of their process groups, and those that carry the
+// attempt's mark in their environment. Without a control group, a process that
+// does both, leave the group and wipe the environment, is not found.
+type KillSet struct {
+	cgroups []string
+	groups  map[int]Birth
+	marks   map[string][]Mark // by run id
+}
+
+// AddMark adds all processes that carry the mark of an attempt in their environment.
+func (h *KillSet) AddMark(l Mark) {
+	if h.marks == nil {
+		h.marks = map[string][]Mark{}
+	}
+	h.marks[l.RunID] = append(h.marks[l.RunID], l)
+}
+
+// AddGroup adds a process group, whose leader was started at the time that b says.
+func (h *KillSet) AddGroup(pgid int, b Birth) {
+	if h.groups == nil {
+		h.groups = map[int]Birth{}
+	}
+	h.groups[pgid] = b
+}
+
+// AddCgroup adds all processes in a control group, and in those below it.
+func (h *KillSet) AddCgroup(dir string) { h.cgroups = append(h.cgroups, dir) }
+
+// KillGroups kills what is in the groups, all at once: before KillAll, which first looks slowly at every process.
+func (h *KillSet) KillGroups() {
+	for _, dir := range h.cgroups {
+		cgroup.Kill(dir)
+	}
+	for pgid, b := range h.groups {
+		if leader, err := ReadStat(pgid); err == nil && b.fits(leader.Start) {
+			unix.Kill(-pgid, unix.SIGKILL)
+		}
+	}
+}
+
+// KillAll kills until two looks in a row find nothing, or until done is closed, and
+// returns how many processes it killed. An error means that some may be left.
+func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
+	seen := map[int]bool{}
+	for clean, pause := 0, time.Millisecond; ; {
+		found, err := h.killOnce(seen)
+		if err != nil {
+			return len(seen), err
+		}
+		if found > 0 {
+			clean = 0
+		} else if clean++; clean == 2 {
+			return len(seen), nil
+		}
+		select {
+		case <-done:
+			return len(seen), fmt.Errorf("%d processes do not end", found)
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 100*time.Millisecond)
+	}
+}
+
+// killOnce kills what it finds once, and returns how many were alive.
+func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
+	pids, err := ListPIDs()
+	if err != nil {
+		return 0, fmt.Errorf("list processes: %w", err)
+	}
+	self := os.Getpid()
+	found := 0
+	for _, dir := range h.cgroups {
+		for _, pid := range cgroup.Kill(dir) {
+			seen[pid] = true
+			found++
+		}
+	}
+	for _, pid := range pids {
+		if pid == self {
+			continue
+		}
+		st, err := ReadStat(pid)
+		if err != nil || st.Dead() || !h.wanted(st) {
+			continue
+		}
+		found++
+		if signalSame(st, unix.SIGKILL) {
+			seen[pid] = true
+		}
+	}
+	return found, nil
+}
+
+func (h *KillSet) wanted(st Stat) bool { return h.inGroup(st) || h.marked(st.PID) }
+
+// inGroup reports whether a process belongs to one of the groups. If the
+// number now belongs to another leader, the group is a stranger's.
+func (h *KillSet) inGroup(st Stat) bool {
+	b, ok := h.groups[st.Group]
+	if !ok {
+		return false
+	}
+	if st.PID == st.Group {
+		return b.fits(st.Start)
+	}
+	if leader, err := ReadStat(st.Group); err == nil {
+		return b.fits(leader.Start)
+	}
+	return st.Start >= b.From.Truncate(tick)-tick
+}
+
+// marked reports whether a process carries the mark of an attempt.
+func (h *KillSet) marked(pid int) bool {
+	if len(h.marks) == 0 {
+		return false
+	}
+	env, err := os.ReadFile(procRoot + "/" + strconv.Itoa(pid) + "/environ")
+	if err != nil || !bytes.Contains(env, []byte(EnvRunID+"=")) {
+		return false
+	}
+	get := func(name string) string {
+		for entry := range bytes.SplitSeq(env, []byte{0}) {
+			if k, v, ok := bytes.Cut(entry, []byte{'='}); ok && string(k) == name {
+				return string(v)
+			}
+		}
+		return ""
+	}
+	for _, l := range h.marks[get(EnvRunID)] {
+		if get(EnvToken) == strconv.FormatInt(l.Token, 10) &&
+			(l.Task == "" || get(EnvTask) == l.Task) && (l.Namespace == "" || get(EnvNamespace) == l.Namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// KillMarked kills every process that carries the run id and the token of
+// one of these attempts in its environment, and returns when none is left. A
+// restarted daemon calls it for what its inbox says of its former instance.
+// After nil, and when its guardian has ended, that instance may be said to be cleared.
+func KillMarked(ctx context.Context, attempts []Mark) (killed int, err error) {
+	if len(attempts) == 0 {
+		return 0, nil
+	}
+	var h KillSet
+	for _, l := range attempts {
+		h.AddMark(l)
+	}
+	if killed, err = h.KillAll(ctx.Done()); err != nil {
+		return killed, fmt.Errorf("kill leftovers: %w", err)
+	}
+	return killed, nil
+}
+
+// Sweeper finds processes by the marks in their environment. A look at all
+// processes serves everybody who asked for one meanwhile.
+type Sweeper struct {
+	turn sync.Mutex // held while looking
+	mu   sync.Mutex
+	next *scanForMarks
+}
+
+type scanForMarks struct {
+	hunt   KillSet
+	done   bool
+	killed int
+	err    error
+}
+
+// KillMarked kills what carries the mark of an attempt, and returns when nothing does. The first of those who wait for the
+// same look gets the number of processes that it killed.
+func (s *Sweeper) KillMarked(l Mark) (int, error) {
+	s.mu.Lock()
+	if s.next == nil {
+		s.next = &scanForMarks{}
+	}
+	b := s.next
+	b.hunt.AddMark(l)
+	s.mu.Unlock()
+
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if b.done {
+		return 0, b.err // told to the first
+	}
+	s.mu.Lock()
+	s.next = nil
+	s.mu.Unlock()
+	late := make(chan struct{})
+	defer time.AfterFunc(KillLimit, func() { close(late) }).Stop()
+	b.killed, b.err = b.hunt.KillAll(late)
+	b.done = true
+	return b.killed, b.err
+}

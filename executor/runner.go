@@ -1,0 +1,218 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// runnerConfig says what a runner is for.
+type runnerConfig struct {
+	Node     string
+	Instance string
+	Dir      string       // the data directory
+	Workdirs string       // where the working directories of attempts are; "" is below Dir
+	Spool    *spool.Spool // where output goes
+	Guardian *Guardian    // nil: none, for tests
+	// Groups are the control groups of attempts, one each; nil, or of which there are
+	// none: their processes are found in other ways.
+	Groups *cgroup.Groups
+	// Orphans, if set, are adopted and reaped: without groups, and by the first
+	// process of a container.
+	Orphans *proctree.Orphans
+	Secrets Secrets // reads those that env_from names; nil: the node has no key
+	Policy  Policy  // what the node's administrator allows; nil: all
+
+	// StuckChanged, if set, is called when StuckStarts has changed. It does not block.
+	StuckChanged func()
+
+	Fake   Act                        // if set, it takes the place of processes, in tests
+	Freeze func(*proctree.Tree) error // stops the processes of an attempt; nil: Tree.Freeze. For tests
+	// EmptyLimit is how long it may take to empty the working directory of an attempt when that has ended; 0 is 2 s.
+	// For tests, on busy machines.
+	EmptyLimit time.Duration
+
+	Logger     *zap.Logger           // nil: none
+	Registerer prometheus.Registerer // nil: none
+}
+
+// launcher runs attempts as processes. Any number of them may run at the same time.
+type launcher struct {
+	spawner  *spawner
+	spool    *spool.Spool
+	guardian *Guardian
+	rooms    *rooms // nil: attempts have no working directories
+	talks    *talks
+	groups   *cgroup.Groups    // nil, or of which there are none: attempts have no control group
+	orphans  *proctree.Orphans // nil: orphans are not the daemon's
+	sweeper  proctree.Sweeper
+	stuck    *stuckStarts
+	freeze   func(*proctree.Tree) error // nil: the tree's own
+	// lingering takes letLinger's place, in tests; 0: it does not.
+	lingering time.Duration
+	policy    Policy  // nil: none
+	secrets   Secrets // nil: none can be read
+	asking    asking
+	fake      Act
+	own       account // the daemon's
+	node      string
+	log       *zap.Logger
+}
+
+// newRunner makes a runner, without any I/O but opening /dev/null. Of what this program inherited, no descriptor is
+// open in the processes that it starts.
+func newRunner(cfg runnerConfig) (*launcher, error) {
+	log := cmp.Or(cfg.Logger, zap.NewNop())
+
+	spawner, err := newSpawner()
+	if err != nil {
+		return nil, err
+	}
+	spawner.orphans = cfg.Orphans
+
+	l := &launcher{
+		spawner: spawner, spool: cfg.Spool, guardian: cfg.Guardian, talks: newTalks(log), groups: cfg.Groups, orphans: cfg.Orphans,
+		stuck: newStuckStarts(cfg.StuckChanged), freeze: cfg.Freeze, policy: cfg.Policy, secrets: cfg.Secrets, asking: newAsking(),
+		fake: cfg.Fake, own: ownAccount(), node: cfg.Node, log: log,
+	}
+	if cfg.Fake == nil {
+		l.rooms = newRooms(cmp.Or(cfg.Workdirs, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
+		l.rooms.within = cmp.Or(cfg.EmptyLimit, l.rooms.within)
+	}
+
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(l.stuck.total, prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "carillon_spawns_stuck", Help: "Starts of attempts that hang: the program has not been executed after 5 s, or the start was given up and does not end."},
+			func() float64 { return float64(l.stuckStarts()) }), prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Directories of attempts that could not be emptied."},
+			func() float64 { return float64(l.rooms.setAside()) }), prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups with processes that do not end after SIGKILL, or that cannot be removed."},
+			func() float64 { return float64(l.groups.Aside()) }))
+	}
+	return l, nil
+}
+
+// stuckStarts is how many starts have taken more than some seconds, or could not be ended
+// after they were given up.
+func (l *launcher) stuckStarts() int { return int(l.stuck.count.Load()) }
+
+// serve has attempts run until ctx ends, by when all of them must have ended. It calls ready once, when attempts may be
+// started, and returns when all that it started has ended.
+func (l *launcher) serve(ctx context.Context, ready func()) {
+	// The thread that is the parent of all processes ends last: they would be killed with it.
+	parent, stopSpawner := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSpawner()
+	var helpers, spawners sync.WaitGroup
+	spawners.Go(func() { l.spawner.run(parent) })
+
+	if l.secrets != nil {
+		for range askers {
+			helpers.Go(func() { l.asking.answer(ctx, l.secrets) })
+		}
+	}
+
+	if r := l.rooms; r != nil {
+		tried := make(chan struct{})
+		helpers.Go(func() { r.run(ctx, sync.OnceFunc(func() { close(tried) })) })
+		helpers.Go(func() { l.talks.run(ctx) })
+
+		select { // those that start at once are to have directories, too
+		case <-tried:
+		case <-time.After(roomsFirst):
+			l.log.Warn("attempts have no directories of their own until their disk answers", zap.String("path", r.dir))
+		case <-ctx.Done():
+		}
+	}
+
+	if o := l.orphans; o != nil {
+		if err := proctree.BecomeSubreaper(); err != nil {
+			l.log.Warn("processes that daemonize are not found again", zap.Error(err))
+		}
+		helpers.Go(func() { o.Run(ctx) })
+	}
+
+	ready()
+	<-ctx.Done()
+
+	close(l.asking.over)
+	helpers.Wait()
+	l.rooms.close()
+	stopSpawner()
+	spawners.Wait()
+}
+
+// attemptSpec is an attempt that is to run, and who is told of it. The functions are called from the attempt's
+// goroutines, and must not block.
+type attemptSpec struct {
+	task.Assigned
+	Token int64 // the fencing token
+
+	// Session is which of the node's sessions the attempt belongs to, and MaxSilence is how long the guardian lets the
+	// attempt live after the last renewal of that.
+	Session    int
+	MaxSilence time.Duration
+
+	MayStart     func() error // is asked directly before the fork; an error, such as errTooLate, forbids it
+	OnStarted    func(at time.Time)
+	OnCheckpoint func(checkpoint string)
+	OnPause      func(standing) // it stands still, goes on, or cannot stand still
+}
+
+// runAttempt sees one attempt from its preparation to its end. When it returns, nothing is left of the attempt.
+func (l *launcher) runAttempt(a attemptSpec, o *orders) Result {
+	if l.fake != nil {
+		return l.fake.run(a, o)
+	}
+
+	bound, err := l.permit(a.Assigned)
+	if err == nil {
+		bound, err = l.withEnvFrom(bound, a.MayStart, o)
+	}
+	if err != nil {
+		return notStarted(err)
+	}
+	judge, err := l.judge(bound)
+	if err != nil {
+		return notStarted(err)
+	}
+	what, err := l.prepare(bound, a.Token)
+	if err != nil {
+		return notStarted(err)
+	}
+
+	what.judge = judge
+	what.ward.Session, what.ward.Silence = a.Session, a.MaxSilence
+	what.onStarted = a.OnStarted
+	what.may = a.MayStart
+	what.onTurned = func(s standing) {
+		what.talk.stands(!s.since.IsZero())
+		a.OnPause(s)
+	}
+	what.talk.tells(a.OnCheckpoint)
+	return l.run(what, o)
+}
+
+// statusOf is what the attempt of a run says of itself that runs here; false if none does.
+func (l *launcher) statusOf(namespace, name, run string) (task.Talk, bool) {
+	for _, v := range l.talks.all(func(k talkKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
+		return v, true
+	}
+	return task.Talk{}, false
+}
+
+// statuses are those of all attempts that run here.
+func (l *launcher) statuses() []task.Talk { return l.talks.all(func(talkKey) bool { return true }) }
+
+// errTooLate means that it was too late for an attempt to start, or that its node must not start it any more.
+var errTooLate = errors.New("not started: the node had lost touch with etcd, or it was too late for that")
