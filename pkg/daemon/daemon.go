@@ -51,7 +51,6 @@ type Node struct {
 	batcher  *kv.Batcher
 	store    *store.Store
 	registry *prometheus.Registry
-	counts   *prometheus.Registry // of the scheduler: the node announces one of them
 	etcd     *etcdCare
 	cluster  task.Cluster                 // as it was at the start
 	record   atomic.Pointer[task.Cluster] // as it is now; nil until it is followed
@@ -198,13 +197,12 @@ func (n *Node) wire() (err error) {
 	if err != nil {
 		return err
 	}
-	n.counts = prometheus.NewRegistry()
 	n.facts = newFacts(cfg, func() { n.presence.announceSoon() }, n.log)
 	n.presence = n.newPresence()
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.clusterNow, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: n.counts,
+		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.clusterNow, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []store.Owner { return store.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs) },
@@ -250,7 +248,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, stuck: n.executor.StuckStarts, unreadable: n.unreadable, member: n.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, stuck: n.executor.StuckStarts, unreadable: func() int { return n.engine.Unreadable() }, member: n.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
 		facts: func() (*task.Facts, []string) {
 			known, pressed := n.facts.tell()
 			return known, n.trust.pressed(pressed)
@@ -280,17 +278,6 @@ func (n *Node) peer(name string) (task.Node, bool) {
 	return nodes[at], true
 }
 
-// unreadable is how many entries of the node's shards cannot be read.
-func (n *Node) unreadable() int {
-	families, _ := n.counts.Gather() // what there is of them will do
-	for _, f := range families {
-		if f.GetName() == "carillon_unreadable_entries" {
-			return int(f.GetMetric()[0].GetGauge().GetValue())
-		}
-	}
-	return 0
-}
-
 func (n *Node) ref(namespace, name string) store.Ref {
 	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
 }
@@ -307,7 +294,7 @@ func (n *Node) boardPart() func(ctx context.Context, span time.Duration, limit i
 func (n *Node) Instance() string { return n.instance }
 
 // Metrics are what /metrics shows.
-func (n *Node) Metrics() prometheus.Gatherer { return prometheus.Gatherers{n.registry, n.counts} }
+func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
 // Address is where other nodes reach the API.
 func (n *Node) Address() string {

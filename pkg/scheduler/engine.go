@@ -196,6 +196,9 @@ func (e *Engine) Look() {
 	}
 }
 
+// Unreadable returns how many entries of the node's shards do not fire because they cannot be read.
+func (e *Engine) Unreadable() int { return int(e.metrics.unreadable.Load()) }
+
 // Overdue returns an error that names the first shard that has a tick older
 // than age which nobody has decided, or that is still being loaded after age.
 func (e *Engine) Overdue(now time.Time, age time.Duration) error {
@@ -227,13 +230,15 @@ type metrics struct {
 	opens    prometheus.Counter
 	ahead    *prometheus.CounterVec
 	shards   prometheus.Gauge
-	bad      prometheus.Gauge
+	bad      prometheus.GaugeFunc // shows unreadable
 	waiting  prometheus.Gauge
 	lost     prometheus.Counter
 	settled  *prometheus.CounterVec
 	aside    prometheus.Counter
 	paused   prometheus.Counter
 	expired  prometheus.Counter
+
+	unreadable atomic.Int64 // entries of the node's shards that cannot be read
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -252,7 +257,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		ahead: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_shard_preloads_total",
 			Help: "Shards loaded before they were owned, by what became of that: used, dropped (another became the owner, or nobody)."}, []string{"result"}),
 		shards:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_shards_owned", Help: "Shards served by this node."}),
-		bad:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Entries that do not fire because they cannot be read."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
 		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_lost_attempts_total", Help: "Attempts declared lost by the owner of their shard."}),
 		settled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_settled_total",
@@ -262,6 +266,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		paused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many of their runs in a row failed."}),
 		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl was over."}),
 	}
+	m.bad = prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Entries that do not fire because they cannot be read."},
+		func() float64 { return float64(m.unreadable.Load()) })
 	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
 		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
 	m.ahead.WithLabelValues("used")

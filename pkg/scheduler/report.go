@@ -46,7 +46,7 @@ func (w *worker) publish() {
 	}
 
 	w.e.metrics.waiting.Add(float64(now.waiting - w.published.waiting))
-	w.e.metrics.bad.Add(float64(now.unreadable - w.published.unreadable))
+	w.e.metrics.unreadable.Add(int64(now.unreadable - w.published.unreadable))
 	w.published = now
 }
 
