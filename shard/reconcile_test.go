@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/wake"
 	"github.com/carillonhq/carillon/shard"
 )
 
@@ -25,16 +26,19 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	t.Cleanup(func() { cancel(); all.Wait() })
-	mirror := func(prefix string) *kv.Mirror {
+	mirror := func(prefix string) (*kv.Mirror, wake.Signal) {
 		key, end := kv.Prefix(prefix)
 		m := kv.NewMirror(f.etcd, kv.FollowConfig{Key: key, End: end, Relist: 300 * time.Millisecond, StallAfter: 2 * time.Second})
 		all.Go(func() { _ = m.Run(ctx) })
 		<-m.Ready()
-		return m
+		changed := wake.NewSignal()
+		m.Subscribe(changed)
+		return m, changed
 	}
-	nodes, owners := mirror(f.keys.Nodes()), mirror(f.keys.Owners())
+	_, nodesChanged := mirror(f.keys.Nodes())
+	owners, ownersChanged := mirror(f.keys.Owners())
 	leader := shard.NewRebalancer(shard.RebalancerConfig{
-		Store: f.store, Shards: shards, Changed: nodes.Changed(), Quiet: time.Millisecond, Reconcile: time.Hour, Now: time.Now, Logger: zap.NewNop(),
+		Store: f.store, Shards: shards, Changed: nodesChanged, Quiet: time.Millisecond, Reconcile: time.Hour, Now: time.Now, Logger: zap.NewNop(),
 	})
 	term := f.elect("n1")
 	all.Go(func() { _ = leader.Lead(ctx, term) })
@@ -43,7 +47,7 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 	keeper := shard.NewKeeper(shard.KeeperConfig{
 		Node: "n1", Owners: func() []store.Owner { return store.DecodeOwners(f.store.Keys(), owners.Snapshot().KVs) }, Fence: f.store.OwnerFence,
 		Session: func() (kv.Fence, bool) { joined.Lock(); defer joined.Unlock(); return session, session.Key != "" },
-		Changed: owners.Changed(), Reconcile: time.Hour, Logger: zap.NewNop(),
+		Changed: ownersChanged, Reconcile: time.Hour, Logger: zap.NewNop(),
 		Work: func(ctx context.Context, _ int, _ store.Fences) error { <-ctx.Done(); return ctx.Err() },
 	})
 	all.Go(func() { _ = keeper.Run(ctx) })

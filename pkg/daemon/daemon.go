@@ -32,6 +32,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 	"github.com/carillonhq/carillon/shard"
 )
 
@@ -86,7 +87,7 @@ type Node struct {
 	fleet    *scheduler.Fleet
 	engine   *scheduler.Engine
 	keeper   *shard.Keeper
-	keep     chan struct{} // the keeper's trigger
+	keep     wake.Signal // the keeper is to look
 	leader   *leader
 	election *election.Election
 	executor *executor.Executor
@@ -114,7 +115,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, trust: trust, outside: outside, log: log, instance: task.NewUID(), keep: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, trust: trust, outside: outside, log: log, instance: task.NewUID(), keep: wake.NewSignal()}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -255,7 +256,7 @@ func (n *Node) newPresence() *presence {
 		},
 		address: n.announcedAddress, listenError: n.listenError,
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
-		log: n.log.Named("presence"), now: n.outside.Now, changes: make(chan struct{}, 1),
+		log: n.log.Named("presence"), now: n.outside.Now, changes: wake.NewSignal(),
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.outside.Host,
 			Slots: slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.outside.Now()),

@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 const (
@@ -31,8 +32,9 @@ const (
 func (n *Node) followCluster(ctx context.Context) error {
 	key := n.store.Keys().Cluster()
 	record := kv.NewMirror(n.client, kv.FollowConfig{Key: key, Relist: time.Minute, Name: "cluster", Logger: n.log.Named("kv")})
-	changed, stop := record.Subscribe()
-	defer stop()
+	changed := wake.NewSignal()
+	defer record.Subscribe(changed)()
+
 	running := make(chan error, 1)
 	fctx, end := context.WithCancel(ctx)
 	defer func() { end(); <-running }()

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // announceEvery is how often a node tells its load and its clock.
@@ -55,14 +56,14 @@ type presence struct {
 	log         *zap.Logger
 	now         func() time.Time
 
-	changes chan struct{} // announce at once
+	changes wake.Signal // announce at once
 
 	mu       sync.Mutex
 	session  *kv.Session
 	fence    kv.Fence
 	draining bool
 	told     task.Node // the last record that etcd took
-	watchers []chan struct{}
+	watchers []wake.Signal
 }
 
 // Session is the fence of the present session; false while there is none.
@@ -80,24 +81,19 @@ func (p *presence) Session() (kv.Fence, bool) {
 	}
 }
 
-// subscribe returns a trigger that fires when the session changes.
-func (p *presence) subscribe() <-chan struct{} {
-	c := make(chan struct{}, 1)
+// subscribe has a signal sent when the session changes.
+func (p *presence) subscribe(signal wake.Signal) {
 	p.mu.Lock()
-	p.watchers = append(p.watchers, c)
-	p.mu.Unlock()
-	return c
+	defer p.mu.Unlock()
+	p.watchers = append(p.watchers, signal)
 }
 
 func (p *presence) set(s *kv.Session, f kv.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.session, p.fence = s, f
-	for _, c := range p.watchers {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+	for _, signal := range p.watchers {
+		signal.Send()
 	}
 }
 
@@ -115,12 +111,8 @@ func (p *presence) drain() {
 	p.announceSoon()
 }
 
-func (p *presence) announceSoon() {
-	select {
-	case p.changes <- struct{}{}:
-	default:
-	}
-}
+// announceSoon has the record announced at once.
+func (p *presence) announceSoon() { p.changes.Send() }
 
 func (p *presence) record() task.Node {
 	n := p.node

@@ -12,6 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // Run runs the node until ctx ends and it has drained, or a part of it cannot
@@ -21,6 +22,11 @@ func (n *Node) Run(ctx context.Context) error {
 		n.executor.HandBack()
 	}
 	failed := make(chan struct{}, 1)
+
+	// The keeper looks what it is to serve when owners, handovers or the session change.
+	defer n.owners.Subscribe(n.keep)()
+	defer n.moves.Subscribe(n.keep)()
+	n.presence.subscribe(n.keep)
 
 	// Without these no part could end as it should: results are recorded
 	// through the batcher, and the guardian is told of every attempt's end.
@@ -44,7 +50,6 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.facts.run)
 	ground.run(n.bePresent)
 	ground.run(n.obeyRequests)
-	ground.run(n.tellKeeper)
 	ground.run(n.announceListening)
 	ground.run(n.history.run)
 	ground.run(n.expiry.run)
@@ -109,54 +114,32 @@ func (n *Node) keepShards(ctx context.Context) error {
 	return n.keeper.Run(ctx)
 }
 
-// tellKeeper passes on that owners, handovers or the session have changed.
-func (n *Node) tellKeeper(ctx context.Context) error {
-	owners, stop := n.owners.Subscribe()
-	defer stop()
-	moves, stopMoves := n.moves.Subscribe()
-	defer stopMoves()
-	session := n.presence.subscribe()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-owners:
-		case <-moves:
-		case <-session:
-		}
-		select {
-		case n.keep <- struct{}{}:
-		default:
-		}
-	}
-}
-
 // followFleet keeps the scheduler's view of the nodes, and has the workers look
 // again when nodes have come, gone or changed what they take.
 func (n *Node) followFleet(ctx context.Context) error {
-	changed, stop := n.nodes.Subscribe()
-	defer stop()
+	changed := wake.NewSignal()
+	defer n.nodes.Subscribe(changed)()
+
 	before := ""
 	for {
-		known := n.nodes.Snapshot()
-		nodes := n.known.Decode(known.KVs)
-		n.fleet.Set(nodes)
-		if known.Revision > 0 {
-			n.clock.hear(nodes)
-			n.history.hear(nodes)
-		}
-		if now := placementOf(nodes); now != before {
-			before = now
-			n.engine.Look()
-		}
-		// A thousand nodes announce themselves 200 times a second: several at a time will do.
-		if !pause(ctx, time.Duration(len(nodes))*fleetPace) {
-			return ctx.Err()
-		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
+		}
+
+		nodes := n.present()
+		n.fleet.Set(nodes)
+		n.clock.hear(nodes)
+		n.history.hear(nodes)
+		if now := placementOf(nodes); now != before {
+			before = now
+			n.engine.Look()
+		}
+
+		// A thousand nodes announce themselves 200 times a second: several at a time will do.
+		if !pause(ctx, time.Duration(len(nodes))*fleetPace) {
+			return ctx.Err()
 		}
 	}
 }
@@ -166,8 +149,9 @@ const fleetPace = 100 * time.Microsecond
 
 // watchPeers keeps an eye on some other nodes.
 func (n *Node) watchPeers(ctx context.Context) error {
-	changed, stop := n.nodes.Subscribe()
-	defer stop()
+	changed := wake.NewSignal()
+	defer n.nodes.Subscribe(changed)()
+
 	return n.peers.run(ctx, changed, n.present)
 }
 

@@ -9,6 +9,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // inProcess is etcd's own client without a network, save that its watch requests never wait for the server.
@@ -28,7 +30,7 @@ func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 type eagerServer struct{ pb.WatchServer }
 
 func (e eagerServer) Watch(s pb.Watch_WatchServer) error {
-	eager := &eagerStream{Watch_WatchServer: s, more: make(chan struct{}, 1)}
+	eager := &eagerStream{Watch_WatchServer: s, more: wake.NewSignal()}
 	go eager.take() // ends with the stream
 	return e.WatchServer.Watch(eager)
 }
@@ -37,7 +39,7 @@ func (e eagerServer) Watch(s pb.Watch_WatchServer) error {
 // each watch, one creation at a time, and the beats of the pulse.
 type eagerStream struct {
 	pb.Watch_WatchServer
-	more chan struct{} // one slot: there is more to return
+	more wake.Signal // there is more to return
 
 	mu    sync.Mutex
 	queue []*pb.WatchRequest
@@ -52,7 +54,7 @@ func (s *eagerStream) take() {
 			s.queue = append(s.queue, r)
 		}
 		s.mu.Unlock()
-		poke(s.more)
+		s.more.Send()
 		if err != nil {
 			return
 		}

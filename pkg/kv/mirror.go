@@ -11,6 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // Mirror is a copy of all keys of a range, kept current by Follow. It may be late, but it never goes back: per key the
@@ -28,8 +30,7 @@ type Mirror struct {
 	pending  map[string]*mvccpb.KeyValue // on top of base; nil is a deletion
 	doubts   Doubts                      // keys that a list had otherwise
 	revision int64
-	subs     map[chan struct{}]struct{}
-	changed  chan struct{}
+	signals  map[*subscription]struct{}
 }
 
 // Snapshot is the content of a range at one revision. It does not change, nor may its reader change it.
@@ -56,8 +57,7 @@ func NewMirror(c *Client, cfg FollowConfig) *Mirror {
 		client: c, cfg: cfg,
 		log:     orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
 		ready:   make(chan struct{}),
-		subs:    map[chan struct{}]struct{}{},
-		changed: make(chan struct{}, 1),
+		signals: map[*subscription]struct{}{},
 	}
 }
 
@@ -80,22 +80,25 @@ func (m *Mirror) Snapshot() Snapshot {
 	return Snapshot{KVs: m.base, Revision: m.revision}
 }
 
-// Changed receives once after one or several changes of the content. It is for one consumer; others Subscribe.
-func (m *Mirror) Changed() <-chan struct{} { return m.changed }
+// subscription is one call of Subscribe: a signal may be subscribed more than once.
+type subscription struct{ signal wake.Signal }
 
-// Subscribe returns a trigger like Changed, and what ends it. It starts triggered if the mirror is loaded.
-func (m *Mirror) Subscribe() (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
+// Subscribe has the mirror send a signal after each change of the content, or after several at once, until unsubscribe is
+// called. It sends it at once if the mirror is loaded. A signal may be subscribed to several mirrors.
+func (m *Mirror) Subscribe(signal wake.Signal) (unsubscribe func()) {
+	s := &subscription{signal}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.subs[c] = struct{}{}
+	m.signals[s] = struct{}{}
 	if m.loaded {
-		c <- struct{}{}
+		signal.Send()
 	}
-	return c, func() {
+
+	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.subs, c)
+		delete(m.signals, s)
 	}
 }
 
@@ -119,7 +122,7 @@ func (m *Mirror) apply(b Batch) {
 	}
 	m.revision = b.Revision
 	if changed {
-		m.trigger()
+		m.notify()
 	}
 }
 
@@ -211,17 +214,10 @@ func (m *Mirror) settle() {
 	m.base, m.pending = append(merged, rest...), nil
 }
 
-func (m *Mirror) trigger() {
-	poke(m.changed)
-	for c := range m.subs {
-		poke(c)
-	}
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// notify tells the subscribers that the content has changed.
+func (m *Mirror) notify() {
+	for s := range m.signals {
+		s.signal.Send()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 func mirror(t *testing.T, c *kv.Client, cfg kv.FollowConfig) *kv.Mirror {
@@ -32,17 +33,20 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 	c := kvtest.Memory(t)
 	put(t, c, "p/b", "1")
 	m := mirror(t, c, prefixed("p/"))
+	first := wake.NewSignal()
+	m.Subscribe(first)
 	within(t, time.Minute, "ready", m.Ready())
-	within(t, time.Minute, "the first trigger", m.Changed())
+	within(t, time.Minute, "the first signal", first)
 	before := m.Snapshot()
 	if before.Get("p/b") == nil || before.Get("p/a") != nil || before.Get("p/c") != nil {
 		t.Errorf("the first snapshot holds %v", before.KVs)
 	}
-	sub, end := m.Subscribe()
-	within(t, time.Minute, "a subscriber's first trigger", sub)
+	second := wake.NewSignal()
+	unsubscribe := m.Subscribe(second)
+	within(t, time.Minute, "a subscriber's first signal", second)
 	rev := put(t, c, "p/a", "1")
-	within(t, time.Minute, "the trigger", m.Changed())
-	within(t, time.Minute, "the subscriber's trigger", sub)
+	within(t, time.Minute, "the signal", first)
+	within(t, time.Minute, "the subscriber's signal", second)
 	after := m.Snapshot()
 	if e := after.Get("p/a"); e == nil || e.ModRevision != rev || after.Revision != rev {
 		t.Errorf("revision %d holds %v", after.Revision, after.KVs)
@@ -50,11 +54,11 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 	if len(before.KVs) != 1 || before.Get("p/a") != nil {
 		t.Error("a snapshot has changed")
 	}
-	end()
+	unsubscribe()
 	put(t, c, "p/a", "2")
-	within(t, time.Minute, "the trigger", m.Changed())
+	within(t, time.Minute, "the signal", first)
 	select {
-	case <-sub:
+	case <-second:
 		t.Error("a former subscriber is told")
 	default:
 	}

@@ -32,7 +32,7 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
@@ -105,7 +105,7 @@ var allowed = map[string][]string{
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {"pkg/internal/certs"},
+	"pkg/kv": {"pkg/wake", "pkg/internal/certs"},
 	// kvmem is an etcd in memory, for tests and the simulation.
 	"pkg/kv/kvmem":                  {},
 	"pkg/internal/testkit/etcdhook": {},
