@@ -65,7 +65,7 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 func (e *Election) stand(ctx context.Context, el *concurrency.Election) error {
 	for {
 		err := el.Campaign(ctx, e.cfg.Node)
-		if err == nil || ctx.Err() != nil || !sleep(ctx, firstPause) {
+		if err == nil || ctx.Err() != nil || !sleepAbout(ctx, firstPause) {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
@@ -106,7 +107,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 		if err == nil || time.Since(began) > longestPause {
 			pause = firstPause
 		}
-		if !sleep(ctx, pause) {
+		if !sleepAbout(ctx, pause) {
 			return ctx.Err()
 		}
 		pause = min(2*pause, longestPause)
@@ -223,14 +224,7 @@ func (e *Election) resign(ctx context.Context, s *kv.Session, fence kv.Fence) {
 	}
 }
 
-// sleep waits about d and says whether ctx still runs.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d/2 + rand.N(d+1))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+// sleepAbout waits about d, and reports whether ctx still runs.
+func sleepAbout(ctx context.Context, d time.Duration) bool {
+	return clock.Sleep(ctx, d/2+rand.N(d+1))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -171,7 +172,10 @@ func (r *Rebalancer) wait(ctx context.Context, most time.Duration) error {
 	case <-slow.C:
 		return nil
 	case <-r.cfg.Ready:
-		return sleep(ctx, r.cfg.Quiet/5)
+		if !clock.Sleep(ctx, r.cfg.Quiet/5) {
+			return ctx.Err()
+		}
+		return nil
 	case <-r.cfg.Changed:
 	}
 	limit := time.NewTimer(10 * r.cfg.Quiet)
@@ -189,14 +193,5 @@ func (r *Rebalancer) wait(ctx context.Context, most time.Duration) error {
 		case <-r.cfg.Changed:
 			quiet.Reset(r.cfg.Quiet)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 // agents are daemons, each a process of its own, as carillon agent starts them.
@@ -107,7 +109,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 func (n *agent) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errors.New("it is not ready in time"))
 	defer cancel()
-	for sleep(ctx, 10*time.Millisecond) {
+	for clock.Sleep(ctx, 10*time.Millisecond) {
 		select {
 		case <-n.ended:
 			return errEnded

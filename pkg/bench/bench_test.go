@@ -277,7 +277,7 @@ func TestReport_FailsIfAnythingIsNotVerified(t *testing.T) {
 
 func TestClock_KnowsWhenItReachedATick(t *testing.T) {
 	at := time.UnixMilli(1_000_000)
-	c := newClock(at)
+	c := newFakeClock(at)
 	if !c.Now().Equal(at) {
 		t.Errorf("it shows %s", c.Now())
 	}

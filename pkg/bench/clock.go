@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// clock is the scheduler's. It stands still until it is started, in one of two
+// fakeClock is the scheduler's. It stands still until it is started, in one of two
 // ways: steady, as fast as the wall's, or driven forward by whoever sees that
 // ticks are decided.
 //
 //	held at origin ──steady──▶ wall clock + shift
 //	      └──advance──▶ driven ──advance──▶ …
-type clock struct {
+type fakeClock struct {
 	ms    atomic.Int64 // what it shows while it does not go by itself
 	shift atomic.Int64 // ns from the wall's to this one, if it is steady
 	goes  atomic.Bool  // it is steady
@@ -28,14 +28,14 @@ type step struct {
 	at time.Time
 }
 
-func newClock(at time.Time) *clock {
-	c := &clock{}
+func newFakeClock(at time.Time) *fakeClock {
+	c := &fakeClock{}
 	c.ms.Store(at.UnixMilli())
 	return c
 }
 
 // Now is what the scheduler takes for the time.
-func (c *clock) Now() time.Time {
+func (c *fakeClock) Now() time.Time {
 	if c.goes.Load() {
 		return time.Now().Add(time.Duration(c.shift.Load()))
 	}
@@ -43,19 +43,19 @@ func (c *clock) Now() time.Time {
 }
 
 // steady lets the clock go on by itself, from what it is to show now.
-func (c *clock) steady(from time.Time) {
+func (c *fakeClock) steady(from time.Time) {
 	c.shift.Store(int64(time.Until(from)))
 	c.goes.Store(true)
 }
 
 // hold stops a steady clock.
-func (c *clock) hold() {
+func (c *fakeClock) hold() {
 	c.ms.Store(c.Now().UnixMilli())
 	c.goes.Store(false)
 }
 
 // advance drives the clock forward; it never goes back.
-func (c *clock) advance(ms int64) {
+func (c *fakeClock) advance(ms int64) {
 	if ms <= c.ms.Load() {
 		return
 	}
@@ -69,7 +69,7 @@ func (c *clock) advance(ms int64) {
 }
 
 // forget drops what is not needed to tell when ticks from ms on were reached.
-func (c *clock) forget(ms int64) {
+func (c *fakeClock) forget(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.find(ms); n > 4096 {
@@ -77,13 +77,13 @@ func (c *clock) forget(ms int64) {
 	}
 }
 
-func (c *clock) find(ms int64) int {
+func (c *fakeClock) find(ms int64) int {
 	return sort.Search(len(c.steps), func(i int) bool { return c.steps[i].ms >= ms })
 }
 
 // reached calls f for each of some ascending ticks, in ms, with the real time at
 // which the clock reached it.
-func (c *clock) reached(ticks []int64, f func(at time.Time)) {
+func (c *fakeClock) reached(ticks []int64, f func(at time.Time)) {
 	if len(ticks) == 0 {
 		return
 	}

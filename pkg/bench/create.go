@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -203,9 +204,9 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 		})
 	}
 	b.progress.step("%s", name)
-	sleep(run, b.Warmup)
+	clock.Sleep(run, b.Warmup)
 	watch := startWatch(done.Load())
-	for left := b.Duration; left > 0 && sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(watch.began) {
+	for left := b.Duration; left > 0 && clock.Sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(watch.began) {
 		b.progress.now("%s  %s/s", name, number(watch.rate(done.Load())))
 	}
 	watch.stop(done.Load(), &res)
@@ -239,10 +240,10 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 			}
 		})
 	}
-	sleep(run, took/5)
+	clock.Sleep(run, took/5)
 	watch := startWatch(count.Load())
-	for more := sleep(run, took); more && count.Load() == watch.first; { // one request at least
-		more = sleep(run, took)
+	for more := clock.Sleep(run, took); more && count.Load() == watch.first; { // one request at least
+		more = clock.Sleep(run, took)
 	}
 	watch.stop(count.Load(), &res)
 	err = context.Cause(run)

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -159,16 +160,16 @@ func (t *trial) settled(ctx context.Context, nodes ...string) error {
 		if balanced(l, t.shards, nodes) {
 			break
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
 	for after := time.Now(); !t.witness.all(t.Rate, after); {
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
-	if !sleep(ctx, t.Duration) {
+	if !clock.Sleep(ctx, t.Duration) {
 		return context.Cause(ctx)
 	}
 	return nil
@@ -226,7 +227,7 @@ func (t *trial) leads(ctx context.Context) (string, error) {
 		if len(res.Kvs) > 0 && t.agents.nodes[string(res.Kvs[0].Value)] != nil {
 			return string(res.Kvs[0].Value), nil
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return "", context.Cause(ctx)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -75,10 +76,10 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 		})
 	}
 	warm := l.took / 5
-	sleep(stop, warm)
+	clock.Sleep(stop, warm)
 	watch := startWatch(count.Load())
 	for time.Since(watch.began) < l.took || count.Load() == watch.first { // one request at least
-		if !sleep(stop, min(l.took, 200*time.Millisecond)) {
+		if !clock.Sleep(stop, min(l.took, 200*time.Millisecond)) {
 			break
 		}
 		l.now("%s  %s/s", name, number(watch.rate(count.Load())))

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -136,7 +137,7 @@ func (r *rig) within(ctx context.Context, most time.Duration, what string, is fu
 		if ok || err != nil {
 			return err
 		}
-		if !sleep(ctx, 2*time.Millisecond) {
+		if !clock.Sleep(ctx, 2*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 		if err := r.base.Err(); err != nil {
@@ -148,7 +149,7 @@ func (r *rig) within(ctx context.Context, most time.Duration, what string, is fu
 // work is the parts that a benchmark starts and stops.
 type work struct {
 	tap     *tap
-	clock   *clock
+	clock   *fakeClock
 	engine  *scheduler.Engine
 	metrics *prometheus.Registry
 	loaded  time.Duration // from the start until every shard was ready to fire
@@ -164,7 +165,7 @@ type work struct {
 // returns when every shard is ready to fire. stop must be called unless it fails.
 func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 	began := time.Now()
-	w := &work{clock: newClock(l.origin), metrics: prometheus.NewRegistry()}
+	w := &work{clock: newFakeClock(l.origin), metrics: prometheus.NewRegistry()}
 	w.tap = newTap(r.store, w.clock, l.timetables(r.cluster.Shards))
 	base, leave := context.WithCancel(r.base)
 	running, cancel := context.WithCancel(base)
@@ -331,15 +332,4 @@ func (r *rig) close(ctx context.Context) error {
 	}
 	r.cancel()
 	return errors.Join(err, unlessStopped(r.ground.Wait()))
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

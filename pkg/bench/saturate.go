@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -109,7 +110,7 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 		return w.outcomes()["run"]
 	}
 	b.progress.step("%s: warm up", res.Name)
-	if !sleep(ctx, b.Warmup) {
+	if !clock.Sleep(ctx, b.Warmup) {
 		return ctx.Err()
 	}
 	b.progress.step("%s", res.Name)
@@ -121,7 +122,7 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 	w.tap.measuring.Store(true)
 	before, watch := r.company(w), startWatch(count())
 	for left := b.Duration; left > 0; left = b.Duration - time.Since(watch.began) {
-		if !sleep(ctx, min(left, 200*time.Millisecond)) {
+		if !clock.Sleep(ctx, min(left, 200*time.Millisecond)) {
 			return ctx.Err()
 		}
 		b.progress.now("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, number(watch.rate(count())))
@@ -139,7 +140,7 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
 	var skipped int64
 	var looked time.Time
-	for sleep(ctx, 500*time.Microsecond) {
+	for clock.Sleep(ctx, 500*time.Microsecond) {
 		ahead := window.Milliseconds()
 		if r.cfg.Executor {
 			if time.Since(looked) > 20*time.Millisecond {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/store"
 )
@@ -124,7 +125,7 @@ func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err
 func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
 	w.clock.steady(o.Origin)
 	w.engine.Look() // they sleep by a clock that stood still
-	if !sleep(ctx, time.Second) {
+	if !clock.Sleep(ctx, time.Second) {
 		return context.Cause(ctx)
 	}
 	if o.Idle > 0 {
@@ -132,7 +133,7 @@ func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder,
 			return err
 		}
 		cpu, at := cpuTime(), time.Now()
-		if !sleep(ctx, o.Idle) {
+		if !clock.Sleep(ctx, o.Idle) {
 			return context.Cause(ctx)
 		}
 		found.IdleCPU = (cpuTime() - cpu).Seconds() / time.Since(at).Seconds()
@@ -155,7 +156,7 @@ func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder,
 func (o orders) fire(ctx context.Context, r *rig, w *work, found *finding) error {
 	w.clock.steady(o.FireAt)
 	w.engine.Look()
-	if !sleep(ctx, o.Warmup) {
+	if !clock.Sleep(ctx, o.Warmup) {
 		return context.Cause(ctx)
 	}
 	profiled, err := cpuProfile(o.CPUProfile)
@@ -163,9 +164,9 @@ func (o orders) fire(ctx context.Context, r *rig, w *work, found *finding) error
 		return err
 	}
 	watch := startWatch(w.outcomes()["run"])
-	ok := sleep(ctx, o.Duration)
+	ok := clock.Sleep(ctx, o.Duration)
 	for ok && w.outcomes()["run"] == watch.first && time.Since(watch.began) < settleFor { // one fire at least
-		ok = sleep(ctx, min(o.Duration, 200*time.Millisecond))
+		ok = clock.Sleep(ctx, min(o.Duration, 200*time.Millisecond))
 	}
 	var res Result
 	watch.stop(w.outcomes()["run"], &res)

@@ -16,7 +16,7 @@ import (
 // they acknowledge. It changes nothing that passes through.
 type tap struct {
 	*store.Store
-	clock   *clock
+	clock   *fakeClock
 	cursors []cursor // by shard
 	// measuring says that samples count.
 	measuring atomic.Bool
@@ -47,7 +47,7 @@ type cursor struct {
 	ticks []int64 // scratch
 }
 
-func newTap(s *store.Store, c *clock, tables []timetable) *tap {
+func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
 	t := &tap{Store: s, clock: c, cursors: make([]cursor, len(tables))}
 	for i := range tables {
 		t.cursors[i].timetable = tables[i]

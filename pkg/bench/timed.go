@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -36,7 +37,7 @@ func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration
 	w.clock.steady(l.origin.Add(l.period - lead))
 	w.engine.Look() // they sleep by a clock that stood still
 	b.progress.step("%s: warm up", name)
-	ok := sleep(ctx, warmup)
+	ok := clock.Sleep(ctx, warmup)
 	b.progress.step("%s", name)
 	profiled, err := b.profiled()
 	if err != nil {
@@ -45,11 +46,11 @@ func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration
 	w.tap.measuring.Store(true)
 	began, first := time.Now(), w.tap.decided.Load()
 	for left := duration; ok && left > 0; left = duration - time.Since(began) {
-		ok = sleep(ctx, min(left, 200*time.Millisecond))
+		ok = clock.Sleep(ctx, min(left, 200*time.Millisecond))
 		b.progress.now("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
 	}
 	for ok && !w.tap.sampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // one of each at least
-		ok = sleep(ctx, min(duration, 200*time.Millisecond))
+		ok = clock.Sleep(ctx, min(duration, 200*time.Millisecond))
 	}
 	count, took := w.tap.decided.Load()-first, time.Since(began)
 	w.tap.measuring.Store(false)

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/filetrust"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -66,7 +67,7 @@ func (n *Node) untilReached(ctx context.Context, try func() error) error {
 			n.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", n.cfg.EtcdEndpoints), zap.Error(err))
 		}
 		n.door.says(fmt.Sprintf("etcd does not answer: %v", err))
-		if !pause(ctx, time.Second) {
+		if !clock.Sleep(ctx, time.Second) {
 			return ctx.Err()
 		}
 	}

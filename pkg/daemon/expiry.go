@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -51,7 +52,7 @@ func newExpiryCare(s secured, now func() time.Time, r prometheus.Registerer, log
 func (e *expiryCare) run(ctx context.Context) error {
 	for {
 		e.look()
-		if !pause(ctx, expiryEvery) {
+		if !clock.Sleep(ctx, expiryEvery) {
 			return ctx.Err()
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -55,7 +56,7 @@ func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 		phases++
 		c.owned(nodes...)
 		c.allFire()
-		pause(t.Context(), length/4)
+		clock.Sleep(t.Context(), length/4)
 	}
 	work("n1", "n2", "n3")
 	c.nodes["n2"].signal(syscall.SIGKILL)

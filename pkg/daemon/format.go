@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -98,7 +99,7 @@ func (n *Node) keepFormat(ctx context.Context) error {
 		if down.underWay {
 			every = loweringEvery
 		}
-		if !pause(ctx, every) {
+		if !clock.Sleep(ctx, every) {
 			return ctx.Err()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -88,7 +89,7 @@ func (n *Node) setState(ctx context.Context, state, by string) error {
 	n.obeyState()
 	n.presence.announceSoon()
 	for n.presence.lastTold().State != state {
-		if !pause(ctx, 20*time.Millisecond) {
+		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("node %s keeps the state %s, but cannot announce it: %w", n.cfg.Name, state, task.ErrUnavailable)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 )
@@ -66,7 +67,7 @@ func (n *Node) ensurePeerCertificate(ctx context.Context) error {
 			told = reason
 		}
 		n.door.says(reason)
-		if !pause(ctx, peerCertEvery) {
+		if !clock.Sleep(ctx, peerCertEvery) {
 			return ctx.Err()
 		}
 	}

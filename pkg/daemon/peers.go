@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -161,7 +162,7 @@ func (p *peers) watch(ctx context.Context, n task.Node) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-		case g.reached != "" && g.refused(ctx) && pause(ctx, refusedPause) && g.refused(ctx):
+		case g.reached != "" && g.refused(ctx) && clock.Sleep(ctx, refusedPause) && g.refused(ctx):
 			closed = nil
 			if own(g.reached) && n.Host != p.host {
 				break // a tunnel's end, not the node
@@ -181,7 +182,7 @@ func (p *peers) watch(ctx context.Context, n task.Node) {
 			}
 			// Or what stands before it keeps no connections.
 			fails = min(fails+1, 10)
-			pause(ctx, later)
+			clock.Sleep(ctx, later)
 		case <-t.C:
 			if err == nil {
 				fails = 0

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -162,7 +163,7 @@ func (p *presence) run(ctx context.Context) error {
 		// The key may be there still (the lease ended here first); nobody else
 		// may be told that it is a stranger's.
 		p.revoke(ctx, s)
-		if !pause(ctx, lost.next(time.Since(joined))) {
+		if !clock.Sleep(ctx, lost.next(time.Since(joined))) {
 			return ctx.Err()
 		}
 	}
@@ -205,7 +206,7 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		}
 		if err != nil && news {
 			p.announceSoon() // the state has to arrive
-			if !pause(ctx, 200*time.Millisecond) {
+			if !clock.Sleep(ctx, 200*time.Millisecond) {
 				return ctx.Err()
 			}
 		}
@@ -255,7 +256,7 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 				p.log.Warn("cannot join, trying on", zap.String("node", p.node.Name), zap.Error(err))
 			}
 		}
-		if !pause(ctx, 300*time.Millisecond+rand.N(400*time.Millisecond)) {
+		if !clock.Sleep(ctx, 300*time.Millisecond+rand.N(400*time.Millisecond)) {
 			return nil, kv.Fence{}, ctx.Err()
 		}
 	}
@@ -299,7 +300,7 @@ func (p *presence) revokeLeases(ctx context.Context, leases []string) {
 			_, err := p.store.Client().Revoke(ctx, id)
 			if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 				p.log.Warn("could not revoke a former lease", zap.String("lease", l), zap.Error(err))
-				pause(ctx, 200*time.Millisecond)
+				clock.Sleep(ctx, 200*time.Millisecond)
 			}
 		}
 	}
@@ -323,15 +324,4 @@ func (p *presence) leave(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	}
 	p.revoke(ctx, s)
 	return p.state.setSession(0)
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

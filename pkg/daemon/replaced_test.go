@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -112,7 +113,7 @@ func (c *cluster) beginLoad(names []string) *load {
 					c.t.Errorf("%s: %v", n, err)
 					return
 				}
-				pause(ctx, 20*time.Millisecond) // and they do not call all the time
+				clock.Sleep(ctx, 20*time.Millisecond) // and they do not call all the time
 			}
 		})
 	}
@@ -120,12 +121,6 @@ func (c *cluster) beginLoad(names []string) *load {
 }
 
 // pause waits for a while, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
 
 // useOnce reads a task, its runs, and what the last of them wrote, on whichever node
 // that was.

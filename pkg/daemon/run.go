@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
@@ -138,7 +139,7 @@ func (n *Node) followFleet(ctx context.Context) error {
 		}
 
 		// A thousand nodes announce themselves 200 times a second: several at a time will do.
-		if !pause(ctx, time.Duration(len(nodes))*fleetPace) {
+		if !clock.Sleep(ctx, time.Duration(len(nodes))*fleetPace) {
 			return ctx.Err()
 		}
 	}
@@ -218,7 +219,7 @@ func (n *Node) drain(ctx context.Context) {
 	n.obeying.Lock()
 	n.presence.drain()
 	n.obeying.Unlock()
-	for n.handsOver() && pause(ctx, 20*time.Millisecond) {
+	for n.handsOver() && clock.Sleep(ctx, 20*time.Millisecond) {
 	}
 	if err := n.executor.Drain(ctx); err != nil {
 		n.log.Warn("drained, but not of everything", zap.String("node", n.cfg.Name), zap.Error(err))

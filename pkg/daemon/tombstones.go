@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -40,7 +41,7 @@ func (n *Node) sweepTombstones(ctx context.Context) error {
 				n.log.Info("forgot what was deleted", zap.Int(s.what, removed))
 			}
 		}
-		if !pause(ctx, tombstonesEvery) {
+		if !clock.Sleep(ctx, tombstonesEvery) {
 			return ctx.Err()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/policy"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -131,7 +132,7 @@ func (t trust) pressed(facts []string) []string {
 func (t trust) watch(ctx context.Context, changed func()) error {
 	look := func() (bool, []string) { return t.broken(), t.keyIDs() }
 	was, had := look()
-	for (t.policy != nil || t.keys != "") && pause(ctx, trustEvery) {
+	for (t.policy != nil || t.keys != "") && clock.Sleep(ctx, trustEvery) {
 		is, has := look()
 		if is == was && slices.Equal(has, had) {
 			continue

@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 // bound gives calls their deadline.
@@ -196,14 +198,8 @@ type backoff struct {
 func (b *backoff) sleep(ctx context.Context) bool {
 	wait := max(b.next, b.first)
 	b.next = min(2*wait, b.most)
-	t := time.NewTimer(jitter(wait))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+
+	return clock.Sleep(ctx, jitter(wait))
 }
 
 func (b *backoff) reset() { b.next = 0 }

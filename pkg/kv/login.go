@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 // ErrLogin is what etcd refuses a user with: nobody has this name and password.
@@ -151,7 +153,7 @@ func (l *login) renew(ctx context.Context, stale string) error {
 		switch {
 		case err != nil && refused != nil && ctx.Err() != nil:
 			return refused // which is why there was no time left
-		case !errors.Is(err, ErrLogin), !sleep(ctx, loginLook):
+		case !errors.Is(err, ErrLogin), !clock.Sleep(ctx, loginLook):
 			return err
 		}
 		refused = err

@@ -24,6 +24,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
@@ -192,7 +193,7 @@ func (s *Server) joined(ctx context.Context) (map[string]string, error) {
 		remote, err := s.remote()
 		if err != nil {
 			waiting.look(ctx, s)
-			if !sleep(ctx, time.Second) {
+			if !clock.Sleep(ctx, time.Second) {
 				return nil, context.Cause(ctx)
 			}
 			continue
@@ -284,7 +285,7 @@ func (s *Server) vote(ctx context.Context) error {
 			told = time.Now()
 			orNop(s.cfg.Logger).Warn("has not caught up with the other members of etcd yet", zap.String("member", s.cfg.Name), zap.Error(err))
 		}
-		if !sleep(ctx, promoteEvery) {
+		if !clock.Sleep(ctx, promoteEvery) {
 			return context.Cause(ctx)
 		}
 	}
@@ -309,16 +310,5 @@ func (s *Server) compareMembers() {
 	if !slices.Equal(known, given) {
 		orNop(s.cfg.Logger).Warn("--initial-cluster differs from the members of the cluster, and is ignored: it counts only when a cluster is made",
 			zap.Strings("given", given), zap.Strings("members", known))
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

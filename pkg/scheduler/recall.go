@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -70,7 +71,7 @@ func (r *recaller) recall(ctx context.Context, w *worker) error {
 		if !r.tell(ctx, w, &found) || next == "" {
 			return ctx.Err()
 		}
-		if after = next; !sleep(ctx, historyPause) {
+		if after = next; !clock.Sleep(ctx, historyPause) {
 			return ctx.Err()
 		}
 	}
@@ -82,7 +83,7 @@ func (r *recaller) tell(ctx context.Context, w *worker, found *recollection) boo
 		if w.ask(review{recalled: found}) {
 			return true
 		}
-		if !sleep(ctx, historyPause) {
+		if !clock.Sleep(ctx, historyPause) {
 			return false
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -57,12 +58,12 @@ func (r *reconciler) run(ctx context.Context) error {
 		workers := r.workers()
 		pause := r.period / time.Duration(len(workers)+1)
 		for _, w := range workers {
-			if !sleep(ctx, jittered(pause)) {
+			if !clock.Sleep(ctx, jittered(pause)) {
 				return ctx.Err()
 			}
 			r.shard(ctx, w)
 		}
-		if !sleep(ctx, jittered(pause)) {
+		if !clock.Sleep(ctx, jittered(pause)) {
 			return ctx.Err()
 		}
 		r.runs(ctx, r.workers())
@@ -137,7 +138,7 @@ func (r *reconciler) history(ctx context.Context, w *worker) bool {
 		if next == "" {
 			return true
 		}
-		if after = next; !sleep(ctx, historyPause) {
+		if after = next; !clock.Sleep(ctx, historyPause) {
 			return false
 		}
 	}

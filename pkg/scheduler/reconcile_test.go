@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -362,7 +362,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 		ends := 0
 
 		executors.Go(func() {
-			for sleep(ctx, 10*time.Millisecond) {
+			for clock.Sleep(ctx, 10*time.Millisecond) {
 				all, err := w.store.Active(ctx)
 				if err != nil {
 					continue
@@ -424,7 +424,7 @@ func (l laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 	go func() {
 		defer close(out)
 		for r := range pending {
-			if !sleep(ctx, time.Until(r.due)) {
+			if !clock.Sleep(ctx, time.Until(r.due)) {
 				continue
 			}
 			select {

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -17,19 +18,19 @@ import (
 func (w *worker) round(ctx context.Context) error {
 	defer w.report()
 
-	clock := w.e.cfg.Now()
-	now := clock.Truncate(time.Millisecond)
+	wallClock := w.e.cfg.Now()
+	now := wallClock.Truncate(time.Millisecond)
 	// A clock that was set back would put what waits off for as long.
-	// (clock, not now: a wake-up between two milliseconds would be waited for
+	// (wallClock, not now: a wake-up between two milliseconds would be waited for
 	// without a pause.)
-	if !w.wakes.IsZero() && (!clock.Before(w.wakes) || clock.Sub(w.looked) >= maxIdleSleep) {
-		w.wakes, w.looked = time.Time{}, clock
+	if !w.wakes.IsZero() && (!wallClock.Before(w.wakes) || wallClock.Sub(w.looked) >= maxIdleSleep) {
+		w.wakes, w.looked = time.Time{}, wallClock
 		w.lookAtAll()
 	}
-	w.grantTokens(clock)
+	w.grantTokens(wallClock)
 	// Not now: what is cut to milliseconds has lost its monotonic reading, and
 	// a step of the clock must not shorten a wait.
-	if err := w.watchAttempts(ctx, clock); err != nil {
+	if err := w.watchAttempts(ctx, wallClock); err != nil {
 		return err
 	}
 	w.lookAtRested(now.UnixMilli())
@@ -86,7 +87,7 @@ func (w *worker) round(ctx context.Context) error {
 			if conflicts++; conflicts == maxConflictsPerRound {
 				// Records change faster than we commit: see first what is new.
 				w.wakeAt(now)
-				if !sleep(ctx, 20*time.Millisecond) {
+				if !clock.Sleep(ctx, 20*time.Millisecond) {
 					return ctx.Err()
 				}
 				return nil
@@ -96,7 +97,7 @@ func (w *worker) round(ctx context.Context) error {
 			w.abandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
 			w.wakeAt(now.Add(time.Second))
-			if !sleep(ctx, 250*time.Millisecond) {
+			if !clock.Sleep(ctx, 250*time.Millisecond) {
 				return ctx.Err()
 			}
 			return nil

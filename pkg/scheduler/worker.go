@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -77,7 +78,7 @@ func (w *worker) run(ctx context.Context) error {
 		case errors.Is(err, errReload), errors.Is(err, store.ErrMoved):
 			w.log.Debug("opening the shard again", zap.Error(err))
 		case errors.Is(err, task.ErrUnavailable), errors.Is(err, task.ErrUnknown):
-			if !sleep(ctx, 200*time.Millisecond) {
+			if !clock.Sleep(ctx, 200*time.Millisecond) {
 				return ctx.Err()
 			}
 		default:
@@ -350,15 +351,4 @@ func (w *worker) sleepFor() time.Duration {
 		sleep = min(sleep, w.line.turn.Sub(now))
 	}
 	return max(sleep, 0)
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

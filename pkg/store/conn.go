@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -122,14 +123,11 @@ type again struct{ wait time.Duration }
 
 func (a *again) pause(ctx context.Context) error {
 	a.wait = min(max(2*a.wait, 20*time.Millisecond), time.Second)
-	t := time.NewTimer(a.wait)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if !clock.Sleep(ctx, a.wait) {
 		return context.Cause(ctx)
-	case <-t.C:
-		return nil
 	}
+
+	return nil
 }
 
 // sweepPage is how many tombstones a sweep reads at once; it deletes those that

@@ -32,9 +32,9 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/daemon": {"pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	"pkg/bench": {"pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
@@ -56,12 +56,12 @@ var allowed = map[string][]string{
 	"pkg/client":       {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/store", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/clock", "pkg/store", "pkg/internal/schedule", "pkg/task"},
 
-	"election":  {"pkg/kv"},
-	"shard":     {"pkg/store", "pkg/kv", "pkg/task"},
+	"election":  {"pkg/clock", "pkg/kv"},
+	"shard":     {"pkg/clock", "pkg/store", "pkg/kv", "pkg/task"},
 	"executor":  {"executor/proctree", "executor/spool", "pkg/wake", "pkg/spawn", "pkg/filetrust", "pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task"},
-	"pkg/store": {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/store": {"pkg/clock", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and the values, events translates what revisions did to them:
 	// both are pure, and store is what reads and writes.
 	"pkg/store/events": {"pkg/store/record", "pkg/task"},
@@ -99,13 +99,15 @@ var allowed = map[string][]string{
 
 	// cgroup knows the kernel's control groups, and nothing of attempts.
 	"pkg/cgroup": {},
+	// clock has the sleep that ends with a context.
+	"pkg/clock": {},
 	// wake has the one-slot signal between goroutines.
 	"pkg/wake": {},
 	// spawn creates processes, and nofile has to be initialized before any other package.
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {"pkg/wake", "pkg/internal/certs"},
+	"pkg/kv": {"pkg/clock", "pkg/wake", "pkg/internal/certs"},
 	// kvmem is an etcd in memory, for tests and the simulation.
 	"pkg/kv/kvmem":                  {},
 	"pkg/internal/testkit/etcdhook": {},

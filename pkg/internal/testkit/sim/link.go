@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/kv"
 )
@@ -151,7 +152,7 @@ func (p plan) fail(ctx context.Context) error {
 func call[T any](ctx context.Context, l *link, write bool, make, again func(context.Context) (T, error)) (T, error) {
 	var zero T
 	p := l.plan(write)
-	if !sleep(ctx, p.before) {
+	if !clock.Sleep(ctx, p.before) {
 		return zero, ctx.Err()
 	}
 	later := func(make func(context.Context) (T, error), when func() bool) {
@@ -186,18 +187,18 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 		return zero, p.fail(ctx)
 	case late:
 		l.world.count("write delivered late")
-		later(make, func() bool { return sleep(l.world.life, p.again) })
+		later(make, func() bool { return clock.Sleep(l.world.life, p.again) })
 		return zero, p.fail(ctx)
 	case twice:
 		l.world.count("write delivered twice")
-		later(again, func() bool { return sleep(l.world.life, p.again) })
+		later(again, func() bool { return clock.Sleep(l.world.life, p.again) })
 	}
 	r, err := make(ctx)
 	if p.fate == answerLost {
 		l.world.count("answer lost")
 		return zero, p.fail(ctx)
 	}
-	if !sleep(ctx, p.after) {
+	if !clock.Sleep(ctx, p.after) {
 		return zero, ctx.Err()
 	}
 	if m, _ := l.is(); m != open && !l.released(ctx) {
@@ -312,18 +313,4 @@ func (l linkedLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*c
 		return l.Lease.KeepAliveOnce(ctx, id)
 	}
 	return call(ctx, l.link, true, renew, renew)
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

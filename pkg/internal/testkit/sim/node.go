@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -147,7 +148,7 @@ func (n *node) kill(host bool) {
 			instance = d.Instance()
 		}
 		n.background.Go(func() {
-			sleep(n.life, delay)
+			clock.Sleep(n.life, delay)
 			close(p.killed)
 			if instance != "" && n.life.Err() == nil {
 				ctx, cancel := context.WithTimeout(n.life, 10*time.Second)

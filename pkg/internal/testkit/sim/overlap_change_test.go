@@ -104,7 +104,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 		t.Errorf("run %s is on %s, and run %s on %s", first.ID, first.node, next.ID, next.node)
 	}
 	if first.end.IsZero() || first.end.After(next.start) {
-		t.Errorf("run %s starts at %s, and the process of run %s still lives on the silent node", next.ID, clock(next.start), first.ID)
+		t.Errorf("run %s starts at %s, and the process of run %s still lives on the silent node", next.ID, clockTime(next.start), first.ID)
 	}
 	w.probes.mu.Unlock()
 

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -100,7 +101,7 @@ const (
 func (s *stood) watch(ctx context.Context, etcd *kv.Client) {
 	for {
 		s.begin(time.Now())
-		if !sleep(ctx, eachLook) {
+		if !clock.Sleep(ctx, eachLook) {
 			break
 		}
 		if _, err := etcd.Put(ctx, "/stood", ""); err != nil && ctx.Err() != nil {

@@ -91,7 +91,7 @@ func (p *probes) judge(keys store.Keys, events []check.Event) (violations []chec
 					violations = append(violations, check.Violation{
 						Promise: promise, Revision: b.token, Task: b.Namespace + "/" + b.Task,
 						Message: fmt.Sprintf("run %s, attempt %d on %s (token %d), starts at %s; run %s, attempt %d on %s (token %d), lives from %s to %s",
-							b.ID, max(b.Attempt, 1), b.node, b.token, clock(b.start), a.ID, max(a.Attempt, 1), a.node, a.token, clock(a.start), clock(a.end)),
+							b.ID, max(b.Attempt, 1), b.node, b.token, clockTime(b.start), a.ID, max(a.Attempt, 1), a.node, a.token, clockTime(a.start), clockTime(a.end)),
 					})
 				}
 			}
@@ -99,7 +99,7 @@ func (p *probes) judge(keys store.Keys, events []check.Event) (violations []chec
 			if most := activations[b.id()].MaxActive; most > 0 && len(beside) >= most {
 				violations = append(violations, check.Violation{
 					Promise: "G8", Revision: b.token, Task: b.Namespace + "/" + b.Task,
-					Message: fmt.Sprintf("run %s starts at %s on %s, and processes of %d others live: at most %d may", b.ID, clock(b.start), b.node, len(beside), most),
+					Message: fmt.Sprintf("run %s starts at %s on %s, and processes of %d others live: at most %d may", b.ID, clockTime(b.start), b.node, len(beside), most),
 				})
 			}
 		}
@@ -134,7 +134,7 @@ func (w *world) judgeFrozenStarts(keys store.Keys, events []check.Event) (violat
 			if z := freezes.Of(one.Namespace); z != nil && obeyed[one.node] >= mod {
 				violations = append(violations, check.Violation{
 					Promise: "G21", Revision: one.token, Task: one.Namespace + "/" + one.Task,
-					Message: fmt.Sprintf("run %s starts at %s on node %s, which has said that it obeys the freeze at revision %d", one.ID, clock(one.start), one.node, mod),
+					Message: fmt.Sprintf("run %s starts at %s on node %s, which has said that it obeys the freeze at revision %d", one.ID, clockTime(one.start), one.node, mod),
 				})
 			}
 		}
@@ -178,4 +178,4 @@ func (w *world) timeRevisions(ctx context.Context) {
 	}
 }
 
-func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+func clockTime(t time.Time) string { return t.UTC().Format("15:04:05.000") }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -25,7 +26,7 @@ func (u *user) run(ctx context.Context) {
 	for range u.opts.Tasks {
 		u.call(ctx, "apply")
 	}
-	for sleep(ctx, between(u.rng, 100*time.Millisecond, 2*time.Second)) {
+	for clock.Sleep(ctx, between(u.rng, 100*time.Millisecond, 2*time.Second)) {
 		u.call(ctx, pick(u.rng, u.opts.Calls))
 	}
 }
@@ -91,7 +92,7 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "edit twice": // the second may follow before an owner has heard of the first
 		if t, err = u.patch(ctx, c, name, mark, u.drawEdit()); err == nil {
 			u.acks.add("edit of "+name, u.admin.Keys().Spec(u.ref(name)), t.Revision)
-			sleep(ctx, between(u.rng, 0, time.Second))
+			clock.Sleep(ctx, between(u.rng, 0, time.Second))
 			second := u.acks.mark()
 			if t, err = u.patch(ctx, c, name, second, u.drawEdit()); err != nil {
 				u.refused(second, what+" of "+name, err)

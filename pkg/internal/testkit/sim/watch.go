@@ -5,6 +5,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 // linkedWatcher passes watches through the link: they are late, stall, and break with it.
@@ -65,7 +67,7 @@ func (l *link) delay() time.Duration {
 
 // passes waits until the link lets a watch say something.
 func (l *link) passes(ctx context.Context, broken <-chan struct{}, delay time.Duration) bool {
-	if !sleep(ctx, delay) {
+	if !clock.Sleep(ctx, delay) {
 		return false
 	}
 	for {
@@ -86,7 +88,7 @@ func (l *link) passes(ctx context.Context, broken <-chan struct{}, delay time.Du
 }
 
 func (w linkedWatcher) RequestProgress(ctx context.Context) error {
-	if !sleep(ctx, w.link.delay()) {
+	if !clock.Sleep(ctx, w.link.delay()) {
 		return ctx.Err()
 	}
 	if m, _ := w.link.is(); m != open {

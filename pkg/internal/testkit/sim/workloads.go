@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -138,7 +139,7 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 		_, err = c.ResumeNode(ctx, name)
 	case "blink node": // the resume comes while the node still hands back what it has not started
 		_, err = c.DrainNode(ctx, name)
-		sleep(ctx, between(u.rng, 200*time.Millisecond, 4*time.Second))
+		clock.Sleep(ctx, between(u.rng, 200*time.Millisecond, 4*time.Second))
 		if _, resumed := c.ResumeNode(ctx, name); resumed != nil {
 			err = resumed
 		}
@@ -169,7 +170,7 @@ func blinkOne(w *world) func(*world) {
 			if err == nil {
 				w.count("blink node")
 			}
-			sleep(w.life, gap)
+			clock.Sleep(w.life, gap)
 		}
 	})
 	return func(*world) { l.stall(false) }
@@ -212,16 +213,16 @@ func cutAndChange(w *world) func(*world) {
 	l := n.proc.link
 	w.background.Go(func() {
 		set(first)
-		sleep(w.life, before)
+		clock.Sleep(w.life, before)
 		if now, _ := l.is(); now != open {
 			return // it is in trouble already, and stays so for as long as that lasts
 		}
 		w.log("> %s is cut off", n.name)
 		l.set(cut)
 		w.net.silence(n.address, true)
-		sleep(w.life, meanwhile)
+		clock.Sleep(w.life, meanwhile)
 		set(second)
-		sleep(w.life, rest)
+		clock.Sleep(w.life, rest)
 		w.log("> %s is not cut off any more", n.name)
 		l.set(open)
 		w.net.silence(n.address, false)

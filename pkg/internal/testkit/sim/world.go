@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -146,7 +147,7 @@ func between(r *rand.Rand, least, most time.Duration) time.Duration {
 }
 
 // pass lets virtual time go by.
-func (w *world) pass(d time.Duration) { sleep(w.life, d) }
+func (w *world) pass(d time.Duration) { clock.Sleep(w.life, d) }
 
 // until waits until a condition holds, for at most a time.
 func (w *world) until(most time.Duration, holds func() bool) bool {
