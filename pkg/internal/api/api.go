@@ -8,11 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"encoding/base64"
 
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
@@ -113,12 +114,6 @@ type LogSource interface {
 	Times(namespace, task, run string, attempt int, from int64) ([]task.Mark, error)
 }
 
-const (
-	// requestTimeout ends what a request does, but for the streaming of logs.
-	requestTimeout = 15 * time.Second
-	maxBody        = 1 << 20
-)
-
 // InstanceHeader is the header of each answer that says which instance gives it.
 const InstanceHeader = "X-Carillon-Instance"
 
@@ -172,51 +167,101 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = prometheus.NewRegistry()
 	}
-	s := &server{
-		Config:     cfg,
-		log:        cfg.Logger.Named("api"),
-		mux:        http.NewServeMux(),
-		tokens:     newTokenCache(),
-		reader:     newTokenReader(cfg.Store.FindTokens),
-		proxy:      newProxy(cfg.Dial, cfg.DialTLS),
-		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
-		scanning:   make(chan struct{}, 1),
-	}
-	s.logins = newLogins(s.log)
-	s.pages = newPageSigner(cfg.Cluster.ID)
-	var err error
-	if s.metrics, err = newMetrics(cfg.Registerer); err != nil {
-		return nil, fmt.Errorf("api: register metrics: %w", err)
-	}
-	if err := s.metrics.counter(cfg.Registerer, s.logins.refused); err != nil {
-		return nil, fmt.Errorf("api: register metrics: %w", err)
-	}
-	if err := s.metrics.gauge(cfg.Registerer, "carillon_log_followers", "Callers that follow outputs at this node, or through it.", func() float64 { return float64(s.following.Load()) }); err != nil {
+	s := newServer(cfg)
+	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
 	s.register()
 	return s, nil
 }
 
-// server is the handler.
+// server is the handler. It authenticates callers, and has the handlers of each resource serve them.
 type server struct {
 	Config
 	log        *zap.Logger
 	mux        *http.ServeMux
+	reading    reader
+	problems   problemWriter
 	tokens     *tokenCache
 	reader     *tokenReader
 	logins     *logins
-	pages      pageSigner
-	proxy      *http.Transport
 	statements *statement.Verifier
 	metrics    metrics
 
-	auditing  atomic.Bool
-	streaming atomic.Int32 // callers that read events
-	following atomic.Int32 // callers that follow outputs
-	boards    boardCache
-	scanning  chan struct{} // holds one who looks at all tasks
+	tasks   *taskHandlers
+	runs    *runHandlers
+	logs    *logHandlers
+	events  *eventHandlers
+	talks   *talkHandlers
+	nodes   *nodeHandlers
+	cluster *clusterHandlers
+	board   *boardHandlers
+	secrets *secretHandlers
 }
 
-// now is the wall clock, as it is written.
-func (s *server) now() task.Time { return task.At(s.Now()) }
+// newServer makes the parts of a server, and registers nothing.
+func newServer(cfg Config) *server {
+	s := &server{
+		Config:     cfg,
+		log:        cfg.Logger.Named("api"),
+		mux:        http.NewServeMux(),
+		reading:    newReader(cfg.Ref, cfg.Cluster.ID),
+		tokens:     newTokenCache(),
+		reader:     newTokenReader(cfg.Store.FindTokens),
+		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
+	}
+	s.problems = problemWriter{s.log}
+	s.logins = newLogins(s.log)
+
+	now := Clock(cfg.Now)
+	peers := newPeers(Peers{Node: cfg.Node, Instance: cfg.Instance, Key: cfg.Key, TLS: cfg.TLS, Now: now}, cfg.Dial, cfg.DialTLS, s.log)
+	finder := newFinder(cfg.Store, cfg.Ref, cfg.Cluster.Shards, now)
+
+	s.tasks = &taskHandlers{
+		Store: cfg.Store, Ref: cfg.Ref, Views: &Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Now: now,
+		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
+		Authenticate: s.authenticate, ReportRefusal: s.logins.report, Problems: s.problems, Log: s.log,
+	}
+	s.talks = &talkHandlers{Store: cfg.Store, Peers: peers, Node: cfg.Node, Source: cfg.Talks}
+	s.runs = &runHandlers{
+		Store: cfg.Store, Ref: cfg.Ref, Finder: finder, Talks: s.talks, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
+	}
+	s.logs = &logHandlers{
+		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: peers, Node: cfg.Node, Source: cfg.Logs,
+		Refused: s.refused, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+	}
+	s.events = &eventHandlers{
+		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, Refused: s.refused, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+	}
+	s.nodes = &nodeHandlers{
+		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
+	}
+	s.cluster = &clusterHandlers{
+		Store: cfg.Store, Ref: cfg.Ref, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
+		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, Authenticate: s.authenticate, Problems: s.problems, Log: s.log,
+	}
+	s.board = &boardHandlers{
+		Store: cfg.Store, Cluster: cfg.Cluster, Peers: peers, Talks: s.talks, Node: cfg.Node, Version: cfg.Version, Now: now,
+		Part: cfg.Board, Status: s.cluster.clusterStatus,
+	}
+	s.secrets = &secretHandlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
+	return s
+}
+
+// registerMetrics makes the metrics of the server and of its handlers.
+func (s *server) registerMetrics() error {
+	var err error
+	if s.metrics, err = newMetrics(s.Registerer); err != nil {
+		return err
+	}
+	if err := s.metrics.counter(s.Registerer, s.logins.refused); err != nil {
+		return err
+	}
+	return s.metrics.gauge(s.Registerer, "carillon_log_followers", "Callers that follow outputs at this node, or through it.",
+		func() float64 { return float64(s.logs.Followers()) })
+}
+
+// PublicKey is the public half of a node's key as its record has it.
+func PublicKey(key ed25519.PrivateKey) string {
+	return base64.StdEncoding.EncodeToString(key.Public().(ed25519.PublicKey))
+}

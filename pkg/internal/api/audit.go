@@ -28,17 +28,17 @@ type auditQuery struct {
 // mostRepairs is how many findings one request mends.
 const mostRepairs = 100
 
-func (s *server) auditor() audit.Auditor {
-	return audit.Auditor{Store: s.Store, Ref: s.Ref, Now: s.Now, Node: s.Node}
+func (h *clusterHandlers) auditor() audit.Auditor {
+	return audit.Auditor{Store: h.Store, Ref: h.Ref, Now: h.Now, Node: h.Node}
 }
 
 // audit serves an audit, line by line.
-func (s *server) audit(c *call, q auditQuery) (answer, error) {
-	if !s.auditing.CompareAndSwap(false, true) {
-		return answer{}, fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", s.Node).withHint("wait for it, or ask another node")
+func (h *clusterHandlers) audit(c *call, q auditQuery) (answer, error) {
+	if !h.auditing.CompareAndSwap(false, true) {
+		return answer{}, fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", h.Node).withHint("wait for it, or ask another node")
 	}
 	// Over before the last line: who reads that may ask again at once.
-	over := sync.OnceFunc(func() { s.auditing.Store(false) })
+	over := sync.OnceFunc(func() { h.auditing.Store(false) })
 	defer over()
 	begun := false
 	tell := func(l client.AuditLine) {
@@ -49,13 +49,13 @@ func (s *server) audit(c *call, q auditQuery) (answer, error) {
 		_ = encodeTo(c.w, l) // if the caller is gone, ctx ends
 		_ = http.NewResponseController(c.w).Flush()
 	}
-	au := s.auditor()
+	au := h.auditor()
 	au.Pause = time.Duration(q.Pause) * time.Second
 	ctx, cancel := context.WithCancelCause(c.ctx())
 	defer cancel(nil)
 	au.Tell = func(p task.AuditProgress) {
 		tell(client.AuditLine{Progress: &p})
-		if _, err := s.authenticate(ctx, c.r); err != nil && asFailure(err).Status < http.StatusInternalServerError {
+		if _, err := h.Authenticate(ctx, c.r); err != nil && asFailure(err).Status < http.StatusInternalServerError {
 			cancel(err) // an audit may take minutes; the token is not valid any more
 		}
 	}
@@ -69,7 +69,7 @@ func (s *server) audit(c *call, q auditQuery) (answer, error) {
 		tell(client.AuditLine{Audit: &found})
 	case begun:
 		f := asFailure(err)
-		s.logFailure(c.r, f)
+		h.Problems.logFailure(c.r, f)
 		tell(client.AuditLine{Error: &f.Problem})
 	default:
 		return answer{}, err
@@ -78,7 +78,7 @@ func (s *server) audit(c *call, q auditQuery) (answer, error) {
 }
 
 // repair mends findings, one after the other, until one fails.
-func (s *server) repair(c *call) (answer, error) {
+func (h *clusterHandlers) repair(c *call) (answer, error) {
 	var body client.Repairs
 	if err := c.decode(&body); err != nil {
 		return answer{}, err
@@ -89,22 +89,22 @@ func (s *server) repair(c *call) (answer, error) {
 	var mended []string
 	results := make([]task.RepairResult, 0, len(body.Findings))
 	for _, r := range body.Findings {
-		res, err := s.auditor().Repair(c.ctx(), r)
+		res, err := h.auditor().Repair(c.ctx(), r)
 		if err != nil {
 			f := asFailure(err)
-			s.logFailure(c.r, f)
+			h.Problems.logFailure(c.r, f)
 			res.Result, res.Message = task.RepairFailed, f.Detail
 		}
 		if res.Deleted > 0 {
 			mended = append(mended, fmt.Sprintf("%s %s (%d deleted)", r.Kind, r.Key, res.Deleted))
-			s.log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.actor()))
+			h.Log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.actor()))
 		}
 		if results = append(results, res); err != nil {
 			break
 		}
 	}
 	if len(mended) > 0 {
-		s.noteChange(c, "repaired: "+strings.Join(mended, ", "))
+		h.noteChange(c, "repaired: "+strings.Join(mended, ", "))
 	}
 	return all(results)
 }

@@ -14,6 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"encoding/base64"
+
+	"go.uber.org/zap"
+
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -71,16 +75,6 @@ func parseToken(s string) (id, part string, ok bool) {
 	return parts[1], parts[2], true
 }
 
-// caller is who a request is from.
-type caller struct {
-	who, role   string
-	token       string // the id of its token
-	certificate string // the common name of its client certificate, if that was verified
-	from        string // the node that forwarded the request in its name, if one did
-}
-
-type whoKey struct{}
-
 type trustedUserKey struct{}
 
 // WithTrustedUser returns the context of a connection over a unix socket that was opened
@@ -88,12 +82,6 @@ type trustedUserKey struct{}
 // user, or an administrator. Requests without a token are that user's.
 func WithTrustedUser(ctx context.Context, uid uint32) context.Context {
 	return context.WithValue(ctx, trustedUserKey{}, uid)
-}
-
-// callerOf is the caller that ServeHTTP authenticated.
-func callerOf(ctx context.Context) caller {
-	c, _ := ctx.Value(whoKey{}).(caller)
-	return c
 }
 
 // authenticate finds the holder of a request's token.
@@ -222,4 +210,45 @@ func (c *tokenCache) put(id string, sum [sha256.Size]byte, t store.Token) {
 		clear(c.good)
 	}
 	c.good[id] = goodToken{sum: sum, token: t, at: time.Now()}
+}
+
+// callerFrom finds the caller in the statement of another node.
+func (s *server) callerFrom(r *http.Request) (caller, error) {
+	refuse := func(why string) error {
+		return fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why)
+	}
+	values := r.Header.Values(statement.Header)
+	if len(values) > 1 || len(r.Header.Values("Authorization")) > 0 {
+		return caller{}, refuse("send one statement, and no Authorization header beside it")
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		return caller{}, refuse("a request with a statement has no body")
+	}
+
+	known := func(node string) (statement.Issuer, bool) {
+		n, ok := s.Peer(node)
+		key, err := base64.StdEncoding.DecodeString(n.PublicKey)
+		return statement.Issuer{Instance: n.Instance, Key: key}, ok && err == nil
+	}
+	st, err := s.statements.Verify(values[0], statement.Request{Method: r.Method, Path: r.RequestURI}, known, s.Now())
+	if err != nil {
+		s.log.Warn("refused a request from another node", zap.String("path", short(r.URL.Path)), zap.String("from", r.RemoteAddr), zap.Error(err))
+		return caller{}, refuse(err.Error())
+	}
+	if st.Caller.Role != RoleAdmin {
+		return caller{}, forbidden(st.Caller.Role)
+	}
+	return caller{who: st.Caller.Who, role: st.Caller.Role, token: st.Caller.Token, certificate: st.Caller.Certificate, from: st.From}, nil
+}
+
+// refused reports whether the caller of a request that goes on is not let in any more.
+// A request that another node forwarded ends when that node ends it.
+func (s *server) refused(ctx context.Context, r *http.Request) bool {
+	if callerOf(r.Context()).from != "" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := s.authenticate(ctx, r)
+	return err != nil && asFailure(err).Status < http.StatusInternalServerError
 }

@@ -38,7 +38,7 @@ const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB lon
 //	                 behind all groups that
 //	                 have one of the names
 type batch struct {
-	*server
+	*taskHandlers
 	c     *call
 	query batchQuery
 	slots chan struct{} // one for each group under way
@@ -61,8 +61,8 @@ type batchQuery struct {
 }
 
 // applyTasks serves POST /v1/tasks:batch.
-func (s *server) applyTasks(c *call, q batchQuery) (answer, error) {
-	b := &batch{server: s, c: c, query: q, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
+func (h *taskHandlers) applyTasks(c *call, q batchQuery) (answer, error) {
+	b := &batch{taskHandlers: h, c: c, query: q, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
 	b.serve()
 	return answer{}, nil
 }
@@ -148,7 +148,7 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 // checkToken fails the lines of a group if the caller's token is not valid any more, and
 // ends the batch: a batch may take hours, and a token that was deleted must not go on.
 func (b *batch) checkToken(ctx context.Context, g *group) {
-	_, err := b.authenticate(ctx, b.c.r)
+	_, err := b.Authenticate(ctx, b.c.r)
 	if err == nil {
 		return
 	}
@@ -163,7 +163,7 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 		}
 	}
 	if !b.revoked.Swap(true) {
-		b.logins.report(b.c.r, f)
+		b.ReportRefusal(b.c.r, f)
 		_ = http.NewResponseController(b.c.w).SetReadDeadline(time.Unix(1, 0)) // a read that waits ends
 	}
 }

@@ -29,9 +29,6 @@ const (
 	statusAge = 5 * time.Second
 	// etcdWithin is how long etcd is waited for.
 	etcdWithin = 1500 * time.Millisecond
-	// partsAtOnce is how many nodes are asked side by side.
-	partsAtOnce = 32
-	maxPart     = 16 << 20
 )
 
 const boardAbout = "Whatever node is asked asks the nodes that schedule for their parts, which they have in memory: it may be asked for every second. " +
@@ -79,12 +76,10 @@ type boardCache struct {
 }
 
 // refresh reads what is in etcd; an error leaves what was known.
-func (b *boardCache) refresh(c *call) error {
-	ctx, cancel := context.WithTimeout(c.ctx(), etcdWithin)
+func (b *boardCache) refresh(ctx context.Context, st *store.Store, status func(context.Context) (client.ClusterStatus, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
 	defer cancel()
-	brief := *c
-	brief.r = c.r.WithContext(ctx)
-	nodes, owners, err := c.s.nodes(&brief)
+	nodes, owners, err := presentNodes(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -92,25 +87,25 @@ func (b *boardCache) refresh(c *call) error {
 	if time.Since(b.statusAt) <= statusAge {
 		return nil
 	}
-	a, err := c.s.clusterStatus(&brief)
+	now, err := status(ctx)
 	if err == nil {
-		b.status, b.statusAt = a.body.(client.ClusterStatus), time.Now()
+		b.status, b.statusAt = now, time.Now()
 	}
 	return err
 }
 
 // getBoard serves the board, or this node's part of it.
-func (s *server) getBoard(c *call, q boardQuery) (answer, error) {
+func (h *boardHandlers) getBoard(c *call, q boardQuery) (answer, error) {
 	span, limit := time.Duration(q.Span), q.Limit
 	if q.Part {
-		return answer{status: http.StatusOK, body: s.ownPart(c.ctx(), span, limit)}, nil
+		return answer{status: http.StatusOK, body: h.ownPart(c.ctx(), span, limit)}, nil
 	}
 
-	s.boards.mu.Lock()
-	defer s.boards.mu.Unlock()
-	b := &s.boards
+	h.cache.mu.Lock()
+	defer h.cache.mu.Unlock()
+	b := &h.cache
 	if b.span != span || b.limit != limit || time.Since(b.at) > boardAge {
-		board, err := s.makeBoard(c, span, limit)
+		board, err := h.makeBoard(c, span, limit)
 		if err != nil {
 			return answer{}, err
 		}
@@ -119,35 +114,35 @@ func (s *server) getBoard(c *call, q boardQuery) (answer, error) {
 	return answer{status: http.StatusOK, body: b.board}, nil
 }
 
-func (s *server) ownPart(ctx context.Context, span time.Duration, limit int) task.BoardPart {
-	if s.Board == nil {
-		return task.BoardPart{Node: s.Node, At: s.now()}
+func (h *boardHandlers) ownPart(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+	if h.Part == nil {
+		return task.BoardPart{Node: h.Node, At: h.Now.Stamp()}
 	}
-	return s.Board(ctx, span, limit)
+	return h.Part(ctx, span, limit)
 }
 
 // makeBoard asks all nodes that schedule, and puts together what they say.
-func (s *server) makeBoard(c *call, span time.Duration, limit int) (task.Board, error) {
-	away := s.boards.refresh(c)
-	if away != nil && (s.boards.nodes == nil || c.ctx().Err() != nil) {
+func (h *boardHandlers) makeBoard(c *call, span time.Duration, limit int) (task.Board, error) {
+	away := h.cache.refresh(c.ctx(), h.Store, h.Status)
+	if away != nil && (h.cache.nodes == nil || c.ctx().Err() != nil) {
 		return task.Board{}, away
 	}
-	nodes, st := s.boards.nodes, s.boards.status
+	nodes, st := h.cache.nodes, h.cache.status
 	b := task.Board{
-		At: s.now(), Node: s.Node, Version: s.Version, Cluster: s.Cluster.ID, Leader: st.Leader, Span: task.Duration(span),
-		Warnings: append([]string{}, st.Warnings...), Freezes: append([]task.Freeze{}, st.Freezes...), Silent: []task.Silence{}, ShardCount: s.Cluster.Shards,
+		At: h.Now.Stamp(), Node: h.Node, Version: h.Version, Cluster: h.Cluster.ID, Leader: st.Leader, Span: task.Duration(span),
+		Warnings: append([]string{}, st.Warnings...), Freezes: append([]task.Freeze{}, st.Freezes...), Silent: []task.Silence{}, ShardCount: h.Cluster.Shards,
 	}
 	if away != nil {
-		b.Warnings = append([]string{"etcd does not answer node " + s.Node + ": what is shown of nodes and of the cluster is old"}, b.Warnings...)
+		b.Warnings = append([]string{"etcd does not answer node " + h.Node + ": what is shown of nodes and of the cluster is old"}, b.Warnings...)
 	}
-	for _, o := range s.boards.owners {
+	for _, o := range h.cache.owners {
 		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
 			b.ShardsOwned++
 		}
 	}
-	parts := s.askParts(c, nodes, span, limit)
+	parts := h.askParts(c, nodes, span, limit)
 	mergeBoard(&b, nodes, parts, limit)
-	s.tellBoard(c, &b, nodes)
+	h.Talks.tellBoard(c, &b, nodes)
 	return b, c.ctx().Err() // else nodes would be called silent because somebody hung up
 }
 
@@ -158,13 +153,13 @@ type heard struct {
 }
 
 // askParts asks the nodes that schedule, by name.
-func (s *server) askParts(c *call, nodes []task.Node, span time.Duration, limit int) map[string]heard {
+func (h *boardHandlers) askParts(c *call, nodes []task.Node, span time.Duration, limit int) map[string]heard {
 	ctx, cancel := context.WithTimeout(c.ctx(), partWithin)
 	defer cancel()
 	var mu sync.Mutex
 	parts := map[string]heard{}
 	var g errgroup.Group
-	g.SetLimit(partsAtOnce)
+	g.SetLimit(peersAtOnce)
 	ask := func(name string, how func() (task.BoardPart, error)) {
 		g.Go(func() error {
 			p, err := how()
@@ -174,10 +169,10 @@ func (s *server) askParts(c *call, nodes []task.Node, span time.Duration, limit 
 			return nil
 		})
 	}
-	ask(s.Node, func() (task.BoardPart, error) { return s.ownPart(ctx, span, limit), nil })
+	ask(h.Node, func() (task.BoardPart, error) { return h.ownPart(ctx, span, limit), nil })
 	for _, n := range nodes {
-		if n.Name != s.Node && n.Has(task.RoleScheduler) {
-			ask(n.Name, func() (task.BoardPart, error) { return s.partOf(ctx, n, callerOf(c.ctx()), span, limit) })
+		if n.Name != h.Node && n.Has(task.RoleScheduler) {
+			ask(n.Name, func() (task.BoardPart, error) { return h.partOf(ctx, n, callerOf(c.ctx()), span, limit) })
 		}
 	}
 	_ = g.Wait() // which never fails
@@ -185,14 +180,14 @@ func (s *server) askParts(c *call, nodes []task.Node, span time.Duration, limit 
 }
 
 // partOf asks another node for its part, in the name of who asks this one.
-func (s *server) partOf(ctx context.Context, n task.Node, who caller, span time.Duration, limit int) (p task.BoardPart, err error) {
+func (h *boardHandlers) partOf(ctx context.Context, n task.Node, who caller, span time.Duration, limit int) (p task.BoardPart, err error) {
 	q := url.Values{"part": {"true"}, "span": {span.String()}, "limit": {fmt.Sprint(limit)}}
-	req, err := s.readFrom(ctx, who, n, http.MethodGet, q, "v1", "board")
+	req, err := h.Peers.readFrom(ctx, who, n, http.MethodGet, q, "v1", "board")
 	if err != nil {
 		return p, err
 	}
 	u := req.URL
-	res, err := s.proxy.RoundTrip(req)
+	res, err := h.Peers.roundTrip(req)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return p, fmt.Errorf("no answer from %s within %s", u.Host, partWithin)
 	}
@@ -209,7 +204,7 @@ func (s *server) partOf(ctx context.Context, n task.Node, who caller, span time.
 	if res.StatusCode != http.StatusOK {
 		return p, fmt.Errorf("%s answered %s", u.Host, res.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxPart)).Decode(&p); err != nil {
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxPeerAnswer)).Decode(&p); err != nil {
 		return p, fmt.Errorf("%s sent what cannot be read: %w", u.Host, err)
 	}
 	if p.Node != n.Name {

@@ -13,6 +13,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"fmt"
+
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -21,15 +23,15 @@ import (
 // call is a request whose parameters, conditions and body were found to be what
 // its route takes.
 type call struct {
-	s     *server
-	w     http.ResponseWriter
-	r     *http.Request
-	route *route
-	query url.Values
-	body  []byte
-	match int64                       // If-Match: the revision asked for; 0 if none
-	fresh bool                        // If-None-Match: *
-	serve func(*call) (answer, error) // with the parameters
+	w      http.ResponseWriter
+	r      *http.Request
+	route  *route
+	query  url.Values
+	reader reader
+	body   []byte
+	match  int64                       // If-Match: the revision asked for; 0 if none
+	fresh  bool                        // If-None-Match: *
+	serve  func(*call) (answer, error) // with the parameters
 }
 
 // answer is what a handler answers; none if it wrote by itself.
@@ -39,9 +41,19 @@ type answer struct {
 	header http.Header
 }
 
+// reader reads requests.
+type reader struct {
+	ref   func(namespace, name string) store.Ref // says where a task lives
+	pages pageSigner
+}
+
+func newReader(ref func(namespace, name string) store.Ref, cluster string) reader {
+	return reader{ref: ref, pages: newPageSigner(cluster)}
+}
+
 // read checks a request against its route and reads its body.
-func (s *server) read(w http.ResponseWriter, r *http.Request, rt *route) (*call, error) {
-	c := &call{s: s, w: w, r: r, route: rt}
+func (rd reader) read(w http.ResponseWriter, r *http.Request, rt *route) (*call, error) {
+	c := &call{w: w, r: r, route: rt, reader: rd}
 	var err error
 	if c.query, err = rt.handler.query.readQuery(r); err != nil {
 		return nil, err
@@ -188,7 +200,7 @@ func (c *call) ref() (store.Ref, error) {
 	if err := task.CheckName("name", name); err != nil {
 		return store.Ref{}, err
 	}
-	return c.s.Ref(ns, name), nil
+	return c.reader.ref(ns, name), nil
 }
 
 // ctx is the request's context.
@@ -196,3 +208,17 @@ func (c *call) ctx() context.Context { return c.r.Context() }
 
 // actor returns who made the request, as records and events name them.
 func (c *call) actor() string { return callerOf(c.r.Context()).actor() }
+
+// matches is task.ErrStale if the request asked for another revision.
+func (c *call) matches(ref store.Ref, revision int64) error {
+	if c.match != 0 && c.match != revision {
+		return fmt.Errorf("task %s is at revision %d: %w, %d", ref, revision, task.ErrStale, c.match)
+	}
+	return nil
+}
+
+const (
+	// requestTimeout ends what a request does, but for the streaming of logs.
+	requestTimeout = 15 * time.Second
+	maxBody        = 1 << 20
+)

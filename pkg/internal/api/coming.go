@@ -27,7 +27,7 @@ type comingQuery struct {
 
 // comingTicks serves the next ticks of many tasks, merged in the order of time.
 // It holds no more of them than a page has.
-func (s *server) comingTicks(c *call, q comingQuery) (answer, error) {
+func (h *taskHandlers) comingTicks(c *call, q comingQuery) (answer, error) {
 	f, err := c.taskFilter(q.nameQuery)
 	if err != nil {
 		return answer{}, err
@@ -39,7 +39,7 @@ func (s *server) comingTicks(c *call, q comingQuery) (answer, error) {
 	}
 	from, until := q.From, q.Until
 	if from.IsZero() {
-		from = s.now()
+		from = h.Now.Stamp()
 	}
 	if !until.IsZero() && !until.After(from.Time) {
 		return answer{}, task.Invalid(task.CodeBadTime, "until", "%s is not after from, %s", until.Format(time.RFC3339), from.Format(time.RFC3339))
@@ -52,7 +52,7 @@ func (s *server) comingTicks(c *call, q comingQuery) (answer, error) {
 		}
 		first.after = &at
 	}
-	err = s.eachEntry(c.ctx(), f, func(refs []store.Ref, entries []*task.Entry) error {
+	err = h.Finder.eachEntry(c.ctx(), f, func(refs []store.Ref, entries []*task.Entry) error {
 		for i, e := range entries {
 			if e != nil {
 				lookAhead(c.ctx(), &first, refs[i], e, from.Time, until.Time, q.From.IsZero())

@@ -13,13 +13,13 @@ import (
 )
 
 // answerDeadOf serves the dead runs of a task.
-func (s *server) answerDeadOf(c *call, ref store.Ref, p paging, f runFilter, q runsQuery) (answer, error) {
-	dead, err := s.Store.DeadRuns(c.ctx(), ref)
+func (h *runHandlers) answerDeadOf(c *call, ref store.Ref, p paging, f runFilter, q runsQuery) (answer, error) {
+	dead, err := h.Store.DeadRuns(c.ctx(), ref)
 	if err != nil {
 		return answer{}, err
 	}
 	if len(dead) == 0 {
-		if _, err := s.Store.Revisions(c.ctx(), ref); err != nil {
+		if _, err := h.Store.Revisions(c.ctx(), ref); err != nil {
 			return answer{}, err
 		}
 	}
@@ -30,20 +30,20 @@ func (s *server) answerDeadOf(c *call, ref store.Ref, p paging, f runFilter, q r
 		}
 	}
 	slices.SortFunc(runs, newest)
-	return s.answerRuns(c, q, p, runs, false)
+	return h.answerRuns(c, q, p, runs, false)
 }
 
 // answerDead serves the dead runs of a namespace, or of all ("").
-func (s *server) answerDead(c *call, ns string, p paging, f runFilter, q runsQuery) (answer, error) {
+func (h *runHandlers) answerDead(c *call, ns string, p paging, f runFilter, q runsQuery) (answer, error) {
 	var found []task.Run
 	more := false
 	const chunk = 16 // shards; bounds what is held at once
-	for first := 0; first < s.Cluster.Shards; first += chunk {
+	for first := 0; first < h.Shards; first += chunk {
 		var ids []int
-		for id := first; id < min(first+chunk, s.Cluster.Shards); id++ {
+		for id := first; id < min(first+chunk, h.Shards); id++ {
 			ids = append(ids, id)
 		}
-		part, err := s.Store.ShardDead(c.ctx(), ids, ns)
+		part, err := h.Store.ShardDead(c.ctx(), ids, ns)
 		if err != nil {
 			return answer{}, err
 		}
@@ -53,12 +53,12 @@ func (s *server) answerDead(c *call, ns string, p paging, f runFilter, q runsQue
 			found, more = found[:p.limit], true
 		}
 	}
-	return s.answerRuns(c, q, p, found, more)
+	return h.answerRuns(c, q, p, found, more)
 }
 
 // deadRun finds a dead run by its id, or by the beginning of one.
-func (s *server) deadRun(ctx context.Context, ref store.Ref, id string) (store.Dead, error) {
-	dead, err := s.Store.DeadRuns(ctx, ref)
+func (h *runHandlers) deadRun(ctx context.Context, ref store.Ref, id string) (store.Dead, error) {
+	dead, err := h.Store.DeadRuns(ctx, ref)
 	if err != nil {
 		return store.Dead{}, err
 	}
@@ -75,7 +75,7 @@ func (s *server) deadRun(ctx context.Context, ref store.Ref, id string) (store.D
 	case 1:
 		return found[0], nil
 	case 0:
-		run, err := s.runOf(ctx, ref, id)
+		run, err := h.runOf(ctx, ref, id)
 		if err != nil {
 			return store.Dead{}, err
 		}
@@ -98,57 +98,57 @@ func (s *server) deadRun(ctx context.Context, ref store.Ref, id string) (store.D
 }
 
 // retryRun serves retry: it queues a run in place of a dead one.
-func (s *server) retryRun(c *call) (answer, error) {
+func (h *runHandlers) retryRun(c *call) (answer, error) {
 	ref, id, err := c.refAndRun()
 	if err != nil {
 		return answer{}, err
 	}
 	var out client.Triggered
 	err = retryConflict(c.ctx(), func() error {
-		d, err := s.deadRun(c.ctx(), ref, id)
+		d, err := h.deadRun(c.ctx(), ref, id)
 		if err != nil {
 			return err
 		}
-		st, err := s.Store.Task(c.ctx(), ref)
+		st, err := h.Store.Task(c.ctx(), ref)
 		if err != nil {
 			return err
 		}
 		if st.Task.UID != d.UID {
 			return fmt.Errorf("run %s of task %s, which is another now: %w", d.ID, ref, task.ErrNotFound)
 		}
-		run := c.requested(s.manualRun(st), d.Env)
+		run := c.requested(h.manualRun(st), d.Env)
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
 		run.Fan = d.Fan // of a run with parts, those that have failed
-		err = s.Store.Revive(c.ctx(), st, d, task.Waiting{Run: run, Env: d.Env})
+		err = h.Store.Revive(c.ctx(), st, d, task.Waiting{Run: run, Env: d.Env})
 		out = client.Triggered{Run: inBrief(run), Paused: st.Task.Paused}
 		return about(run.ID, err)
 	})
 	if err == nil {
-		out.Frozen = s.frozen(c.ctx(), ref.Namespace)
+		out.Frozen = h.frozen(c.ctx(), ref.Namespace)
 	}
 	return answer{status: http.StatusAccepted, body: out}, err
 }
 
 // dismissRun serves dismiss: it takes a run off the list of dead ones.
-func (s *server) dismissRun(c *call) (answer, error) {
+func (h *runHandlers) dismissRun(c *call) (answer, error) {
 	ref, id, err := c.refAndRun()
 	if err != nil {
 		return answer{}, err
 	}
 	var d store.Dead
 	err = retryConflict(c.ctx(), func() error {
-		if d, err = s.deadRun(c.ctx(), ref, id); err != nil {
+		if d, err = h.deadRun(c.ctx(), ref, id); err != nil {
 			return err
 		}
-		return about(d.ID, s.Store.Dismiss(c.ctx(), ref, d, c.actor()))
+		return about(d.ID, h.Store.Dismiss(c.ctx(), ref, d, c.actor()))
 	})
 	d.DismissedBy = c.actor()
 	return answer{status: http.StatusOK, body: d.Run}, err
 }
 
 // manualRun is a run of a task that a person asks for now.
-func (s *server) manualRun(st store.Stored) task.Run {
-	now := s.now()
+func (h *runHandlers) manualRun(st store.Stored) task.Run {
+	now := h.Now.Stamp()
 	return task.Run{
 		ID: task.ManualRunID(now.Time, st.Task.UID), Namespace: st.Ref.Namespace, Task: st.Ref.Name, Shard: st.Ref.Shard,
 		UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
@@ -158,8 +158,8 @@ func (s *server) manualRun(st store.Stored) task.Run {
 
 // frozen is the freeze that keeps what was just queued from running; nil if none
 // does, or nobody knows: the run is queued all the same.
-func (s *server) frozen(ctx context.Context, namespace string) *task.Freeze {
-	r, err := s.Store.Freezes(ctx)
+func (h *runHandlers) frozen(ctx context.Context, namespace string) *task.Freeze {
+	r, err := h.Store.Freezes(ctx)
 	if err != nil {
 		return nil
 	}

@@ -53,12 +53,12 @@ func over(old, st store.Stored) store.Stored {
 }
 
 // would is the change that makes of old, nil if nothing is there, what st is.
-func (s *server) would(old *store.Stored, st store.Stored, result string, ticks int) *client.Change {
+func (h *taskHandlers) would(old *store.Stored, st store.Stored, result string, ticks int) *client.Change {
 	ch := &client.Change{Result: result, Fields: []client.FieldChange{}}
 	if result == client.Unchanged {
 		return ch
 	}
-	now := s.now()
+	now := h.Now.Stamp()
 	var before *task.Entry
 	is := shownAs(st.Task.Spec, &st.Entry, now.Time)
 	if old == nil {
@@ -96,8 +96,8 @@ func stated(s task.Spec) []client.FieldChange {
 }
 
 // wouldDelete answers a dry run of a delete.
-func (s *server) wouldDelete(c *taskWrite, ref store.Ref) (answer, error) {
-	st, err := s.Store.Task(c.ctx(), ref)
+func (h *taskHandlers) wouldDelete(c *taskWrite, ref store.Ref) (answer, error) {
+	st, err := h.Store.Task(c.ctx(), ref)
 	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil
 	}
@@ -109,7 +109,7 @@ func (s *server) wouldDelete(c *taskWrite, ref store.Ref) (answer, error) {
 	}
 	c.change = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
 	if c.ticks > 0 {
-		c.change.Ticks = compareTicks(entryIn(&st), nil, s.now(), c.ticks)
+		c.change.Ticks = compareTicks(entryIn(&st), nil, h.Now.Stamp(), c.ticks)
 	}
-	return s.answerTask(c, http.StatusOK, st, client.Deleted)
+	return h.answerTask(c, http.StatusOK, st, client.Deleted)
 }

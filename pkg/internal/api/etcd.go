@@ -26,16 +26,16 @@ const (
 
 // lookAtEtcd adds what etcd says of itself. What it does not tell is left out:
 // the status is asked for when something is wrong.
-func (s *server) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
-	for _, m := range s.Store.Members(ctx, etcdTimeout) {
+func (h *clusterHandlers) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
+	for _, m := range h.Store.Members(ctx, etcdTimeout) {
 		st.Etcd = append(st.Etcd, member(m))
 	}
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
-	if r, err := s.Store.Readable(ctx); err == nil {
+	if r, err := h.Store.Readable(ctx); err == nil {
 		st.Revisions = client.Revisions{Newest: r.Newest, Oldest: r.Oldest}
 	}
-	if tasks, records, err := s.Store.SampleHistory(ctx, s.Cluster.Shards); err == nil && tasks > 0 {
+	if tasks, records, err := h.Store.SampleHistory(ctx, h.Cluster.Shards); err == nil && tasks > 0 {
 		st.Room = room(*st, float64(records)/float64(tasks))
 	}
 }

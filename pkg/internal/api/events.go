@@ -22,15 +22,11 @@ const (
 	// maxStreams is how many callers follow events at one node, or read pages of
 	// them: each costs etcd a watch, which reads what was there before each change.
 	maxStreams = 32
-	// writeLimit ends a stream whose caller has stopped reading.
-	writeLimit = 30 * time.Second
 	// A page ends when everything is told that had happened when it began; when
 	// nothing was told for pageQuiet (Config.PageQuiet), which an etcd does that
 	// others use; and at last after pageLimit.
 	pageQuiet = 2 * time.Second
 	pageLimit = 10 * time.Second
-
-	streamType = "text/event-stream"
 )
 
 const eventsAbout = "With Accept: text/event-stream it is a stream of server-sent events that goes on: from now, or from where after, since or " +
@@ -55,23 +51,23 @@ func (q *eventsQuery) Check(given url.Values) error {
 }
 
 // listEvents serves events, as a stream or as a page.
-func (s *server) listEvents(c *call, query eventsQuery) (answer, error) {
-	q, f, err := s.eventQuery(c, query)
+func (h *eventHandlers) listEvents(c *call, query eventsQuery) (answer, error) {
+	q, f, err := h.eventQuery(c, query)
 	if err != nil {
 		return answer{}, err
 	}
-	if s.streaming.Add(1) > maxStreams {
-		s.streaming.Add(-1)
+	if h.streaming.Add(1) > maxStreams {
+		h.streaming.Add(-1)
 		c.w.Header().Set("Retry-After", "2")
-		return answer{}, fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow events at node %s already", maxStreams, s.Node).
+		return answer{}, fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow events at node %s already", maxStreams, h.Node).
 			withHint("try again, or ask another node")
 	}
-	defer s.streaming.Add(-1)
+	defer h.streaming.Add(-1)
 	q.Wants = f.Wants
 	if wantsStream(c.r) {
-		return answer{}, s.streamEvents(c, q)
+		return answer{}, h.streamEvents(c, q)
 	}
-	return s.pageOfEvents(c, q, query.Limit)
+	return h.pageOfEvents(c, q, query.Limit)
 }
 
 func wantsStream(r *http.Request) bool {
@@ -82,7 +78,7 @@ func wantsStream(r *http.Request) bool {
 }
 
 // eventQuery reads which events are asked for.
-func (s *server) eventQuery(c *call, query eventsQuery) (q store.EventQuery, f task.EventFilter, err error) {
+func (h *eventHandlers) eventQuery(c *call, query eventsQuery) (q store.EventQuery, f task.EventFilter, err error) {
 	if c.r.PathValue("ns") != "" {
 		if f.Namespace, err = c.namespace(); err != nil {
 			return q, f, err
@@ -116,7 +112,7 @@ func (s *server) eventQuery(c *call, query eventsQuery) (q store.EventQuery, f t
 		}
 		q.After = &p
 	case !query.Since.IsZero():
-		p, err := s.Store.PlaceOf(c.ctx(), query.Since.Time)
+		p, err := h.Store.PlaceOf(c.ctx(), query.Since.Time)
 		if err != nil {
 			return q, f, err
 		}
@@ -133,10 +129,10 @@ var (
 )
 
 // pageOfEvents answers with events up to now, at most limit of them.
-func (s *server) pageOfEvents(c *call, q store.EventQuery, limit int) (answer, error) {
+func (h *eventHandlers) pageOfEvents(c *call, q store.EventQuery, limit int) (answer, error) {
 	ctx, cancel := context.WithCancelCause(c.ctx())
 	defer cancel(nil)
-	there, err := s.Store.Present(ctx)
+	there, err := h.Store.Present(ctx)
 	if err != nil {
 		return answer{}, err
 	}
@@ -148,8 +144,8 @@ func (s *server) pageOfEvents(c *call, q store.EventQuery, limit int) (answer, e
 	defer quiet.Stop()
 	over := time.AfterFunc(pageLimit, func() { cancel(errPageFull) })
 	defer over.Stop()
-	err = s.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
-		quiet.Reset(s.PageQuiet)
+	err = h.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
+		quiet.Reset(h.PageQuiet)
 		page.Items, page.Last = append(page.Items, b.Events...), b.Told.String()
 		if len(page.Items) >= limit {
 			if len(page.Items) > limit {
@@ -177,11 +173,11 @@ func (s *server) pageOfEvents(c *call, q store.EventQuery, limit int) (answer, e
 
 // streamEvents sends events until the caller goes, its token ends, or the node
 // stops.
-func (s *server) streamEvents(c *call, q store.EventQuery) error {
+func (h *eventHandlers) streamEvents(c *call, q store.EventQuery) error {
 	ctx, cancel := context.WithCancel(c.ctx())
 	batches, followed := make(chan store.EventBatch), make(chan error, 1)
 	go func() {
-		followed <- s.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
+		followed <- h.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
 			select {
 			case batches <- b:
 				return nil
@@ -199,18 +195,18 @@ func (s *server) streamEvents(c *call, q store.EventQuery) error {
 	}()
 	out := eventStream{call: c}
 	out.begin(q.After)
-	beat := time.NewTicker(s.Heartbeat)
+	beat := time.NewTicker(h.Heartbeat)
 	defer beat.Stop()
 	for out.err == nil {
 		select {
 		case b := <-batches:
 			out.tell(b)
 		case <-beat.C:
-			if s.refused(ctx, c.r) {
+			if h.Refused(ctx, c.r) {
 				return nil // the token is none any more
 			}
 			out.beat()
-		case <-s.Ends:
+		case <-h.Ends:
 			out.comment("the node stops")
 			return nil
 		case <-ctx.Done():
@@ -218,7 +214,7 @@ func (s *server) streamEvents(c *call, q store.EventQuery) error {
 		case err := <-followed: // of what it cannot be: it tries for as long as ctx lasts
 			over = true
 			f := asFailure(err)
-			s.logFailure(c.r, f)
+			h.Problems.logFailure(c.r, f)
 			return nil
 		}
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
@@ -10,32 +11,32 @@ import (
 )
 
 // getFormat serves the format of records.
-func (s *server) getFormat(c *call) (answer, error) {
-	f, err := s.Store.Formats(c.ctx())
+func (h *clusterHandlers) getFormat(c *call) (answer, error) {
+	f, err := h.Store.Formats(c.ctx())
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{status: http.StatusOK, body: s.formatStatus(f)}, nil
+	return answer{status: http.StatusOK, body: h.formatStatus(f)}, nil
 }
 
-func (s *server) formatStatus(f store.Formats) client.FormatStatus {
+func (h *clusterHandlers) formatStatus(f store.Formats) client.FormatStatus {
 	st := client.FormatStatus{Format: f.Cluster.InForce(), Wanted: f.Cluster.FormatWanted, WaitsFor: f.WaitsFor()}
 	var because []task.Node
-	if st.Possible, because = f.Possible(); st.Possible < s.Store.Understands() && len(because) > 0 {
+	if st.Possible, because = f.Possible(); st.Possible < h.Store.Understands() && len(because) > 0 {
 		st.Because = fmt.Sprintf("node %s (%s)", because[0].Name, because[0].Version)
 	}
 	return st
 }
 
 // setFormat serves upgrades and downgrades.
-func (s *server) setFormat(c *call) (answer, error) {
+func (h *clusterHandlers) setFormat(c *call) (answer, error) {
 	var ask client.FormatRequest
 	if err := c.decode(&ask); err != nil {
 		return answer{}, err
 	}
 	var st client.FormatStatus
 	err := retryConflict(c.ctx(), func() error {
-		f, err := s.Store.Formats(c.ctx())
+		f, err := h.Store.Formats(c.ctx())
 		if err != nil {
 			return err
 		}
@@ -49,16 +50,16 @@ func (s *server) setFormat(c *call) (answer, error) {
 			if possible < is {
 				return fail(http.StatusConflict, client.CodeConflict, "node %s (%s) does not understand format %d, which is in force: stop it", because[0].Name, because[0].Version, is)
 			}
-			to = min(possible, s.Store.Understands())
+			to = min(possible, h.Store.Understands())
 		}
 		if to != is || ask.Format != f.Cluster.FormatWanted {
-			f.Cluster.Cluster = f.Cluster.MarkChanged(c.actor(), s.now(), "")
+			f.Cluster.Cluster = f.Cluster.MarkChanged(c.actor(), h.Now.Stamp(), "")
 		}
-		if err := s.Store.SetFormat(c.ctx(), f, to, ask.Format); err != nil {
+		if err := h.Store.SetFormat(c.ctx(), f, to, ask.Format); err != nil {
 			return err
 		}
-		if f, err = s.Store.Formats(c.ctx()); err == nil {
-			st = s.formatStatus(f)
+		if f, err = h.Store.Formats(c.ctx()); err == nil {
+			st = h.formatStatus(f)
 		}
 		return err
 	})
@@ -67,12 +68,12 @@ func (s *server) setFormat(c *call) (answer, error) {
 
 // lookAtFormat adds the format of records to the status, and warns of a node that does
 // not understand it: none can join, unless somebody has changed the cluster's record.
-func (s *server) lookAtFormat(c *call, st *client.ClusterStatus) {
-	f, err := s.Store.Formats(c.ctx())
+func (h *clusterHandlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
+	f, err := h.Store.Formats(ctx)
 	if err != nil {
 		return
 	}
-	st.Format = s.formatStatus(f)
+	st.Format = h.formatStatus(f)
 	for _, n := range f.Nodes {
 		if n.Understands() < f.Cluster.InForce() {
 			st.Warnings = append(st.Warnings, fmt.Sprintf("node %s (%s) understands format %d of records only, and %d is in force: it misreads runs; stop it, or run a newer version there",

@@ -12,45 +12,47 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+const clusterFreeze = "/v1/cluster/freeze"
+
 // confirmWithin is how long a freeze waits for all nodes to say that they obey: a
 // node that has died is gone by then, with a lease of the usual length.
 const confirmWithin = 12 * time.Second
 
 // frozenScope is the namespace in the path; "" where there is none: the cluster.
 func (c *call) frozenScope() (string, error) {
-	if c.route.path == clusterFreeze {
+	if c.r.PathValue("ns") == "" {
 		return "", nil
 	}
 	return c.namespace()
 }
 
 // getFreeze serves whether a namespace, or the cluster, is frozen.
-func (s *server) getFreeze(c *call) (answer, error) {
+func (h *clusterHandlers) getFreeze(c *call) (answer, error) {
 	ns, err := c.frozenScope()
 	if err != nil {
 		return answer{}, err
 	}
-	r, err := s.Store.Freezes(c.ctx())
+	r, err := h.Store.Freezes(c.ctx())
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerFreeze(c, ns, r, false)
+	return h.answerFreeze(c, ns, r, false)
 }
 
-func (s *server) answerFreeze(c *call, ns string, r store.FreezeRecord, changed bool) (answer, error) {
+func (h *clusterHandlers) answerFreeze(c *call, ns string, r store.FreezeRecord, changed bool) (answer, error) {
 	st := client.FreezeStatus{Namespace: ns, Freeze: r.Of(ns), Revision: r.Mod, Changed: changed}
 	var err error
-	if st.Tasks, err = s.Store.CountTasks(c.ctx(), ns); err != nil {
+	if st.Tasks, err = h.Store.CountTasks(c.ctx(), ns); err != nil {
 		return answer{}, err
 	}
-	st.Unconfirmed, err = s.unconfirmed(c.ctx(), r.Mod)
+	st.Unconfirmed, err = h.unconfirmed(c.ctx(), r.Mod)
 	return answer{status: http.StatusOK, body: st}, err
 }
 
 // unconfirmed are the nodes that are present and may still start what an older
 // record of freezes than that of a revision lets start.
-func (s *server) unconfirmed(ctx context.Context, rev int64) ([]string, error) {
-	nodes, err := s.Store.Nodes(ctx)
+func (h *clusterHandlers) unconfirmed(ctx context.Context, rev int64) ([]string, error) {
+	nodes, err := h.Store.Nodes(ctx)
 	names := []string{}
 	for _, n := range nodes {
 		if n.Has(task.RoleExecutor) && n.Froze < rev {
@@ -62,7 +64,7 @@ func (s *server) unconfirmed(ctx context.Context, rev int64) ([]string, error) {
 
 // putFreeze serves freezes. One that holds already stays as it is: to ask for it
 // again is to wait for its nodes again.
-func (s *server) putFreeze(c *call) (answer, error) {
+func (h *clusterHandlers) putFreeze(c *call) (answer, error) {
 	ns, err := c.frozenScope()
 	if err != nil {
 		return answer{}, err
@@ -77,32 +79,32 @@ func (s *server) putFreeze(c *call) (answer, error) {
 	var r store.FreezeRecord
 	var changed bool
 	err = retryConflict(c.ctx(), func() error {
-		if r, err = s.Store.Freezes(c.ctx()); err != nil {
+		if r, err = h.Store.Freezes(c.ctx()); err != nil {
 			return err
 		}
 		var next task.Freezes
-		if next, changed = r.Freeze(task.Freeze{Namespace: ns, Since: s.now(), By: c.actor(), Reason: ask.Reason}); !changed {
+		if next, changed = r.Freeze(task.Freeze{Namespace: ns, Since: h.Now.Stamp(), By: c.actor(), Reason: ask.Reason}); !changed {
 			return nil
 		}
-		mod, err := s.Store.SetFreezes(c.ctx(), r, next)
+		mod, err := h.Store.SetFreezes(c.ctx(), r, next)
 		r.Freezes, r.Mod = next, mod
 		return about("freeze of "+scopeName(ns), err)
 	})
 	if err != nil {
 		return answer{}, err
 	}
-	if err := s.untilObeyed(c.ctx(), ns, r.Mod); err != nil {
+	if err := h.untilObeyed(c.ctx(), ns, r.Mod); err != nil {
 		return answer{}, err
 	}
-	return s.answerFreeze(c, ns, r, changed)
+	return h.answerFreeze(c, ns, r, changed)
 }
 
 // untilObeyed waits until no node that is present starts anything that is frozen.
-func (s *server) untilObeyed(ctx context.Context, ns string, rev int64) error {
-	deadline := time.NewTimer(s.FreezeWithin)
+func (h *clusterHandlers) untilObeyed(ctx context.Context, ns string, rev int64) error {
+	deadline := time.NewTimer(h.FreezeWithin)
 	defer deadline.Stop()
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
-		names, err := s.unconfirmed(ctx, rev)
+		names, err := h.unconfirmed(ctx, rev)
 		if err == nil && len(names) == 0 {
 			return nil
 		}
@@ -132,28 +134,28 @@ func scopeName(ns string) string {
 }
 
 // deleteFreeze serves the end of a freeze.
-func (s *server) deleteFreeze(c *call) (answer, error) {
+func (h *clusterHandlers) deleteFreeze(c *call) (answer, error) {
 	ns, err := c.frozenScope()
 	if err != nil {
 		return answer{}, err
 	}
 	var r store.FreezeRecord
 	err = retryConflict(c.ctx(), func() error {
-		if r, err = s.Store.Freezes(c.ctx()); err != nil {
+		if r, err = h.Store.Freezes(c.ctx()); err != nil {
 			return err
 		}
-		next, _, ok := r.Unfreeze(ns, s.now(), c.actor())
+		next, _, ok := r.Unfreeze(ns, h.Now.Stamp(), c.actor())
 		if !ok {
 			return notFrozen(ns, r)
 		}
-		mod, err := s.Store.SetFreezes(c.ctx(), r, next)
+		mod, err := h.Store.SetFreezes(c.ctx(), r, next)
 		r.Freezes, r.Mod = next, mod
 		return about("end of the freeze of "+scopeName(ns), err)
 	})
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerFreeze(c, ns, r, true)
+	return h.answerFreeze(c, ns, r, true)
 }
 
 func notFrozen(ns string, r store.FreezeRecord) error {
@@ -169,9 +171,9 @@ func notFrozen(ns string, r store.FreezeRecord) error {
 
 // lookAtFreezes adds the freezes to the status: what stands still on purpose is
 // easily forgotten.
-func (s *server) lookAtFreezes(c *call, st *client.ClusterStatus) {
+func (h *clusterHandlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) {
 	st.Freezes = []task.Freeze{}
-	r, err := s.Store.Freezes(c.ctx())
+	r, err := h.Store.Freezes(ctx)
 	if err != nil || len(r.Holding) == 0 {
 		return
 	}
@@ -191,7 +193,7 @@ func (s *server) lookAtFreezes(c *call, st *client.ClusterStatus) {
 		}
 		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
 	}
-	if names, err := s.unconfirmed(c.ctx(), r.Mod); err == nil && len(names) > 0 {
+	if names, err := h.unconfirmed(ctx, r.Mod); err == nil && len(names) > 0 {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("nodes that may still start what they had before it was frozen: %s", strings.Join(names, ", ")))
 	}
 }

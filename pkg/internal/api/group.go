@@ -87,7 +87,7 @@ func (b *batch) work(ctx context.Context, g *group) {
 func (b *batch) guard(g *group, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			b.log.Error("panic while serving a request", zap.String("path", b.c.r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			b.Log.Error("panic while serving a request", zap.String("path", b.c.r.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 			for _, it := range g.items {
 				if it.result == "" {
 					it.fail(fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
@@ -106,7 +106,7 @@ func (b *batch) check(g *group) {
 		}
 		var err error
 		if it.spec, err = task.DecodeSpec(g.text[it.from:it.to]); err == nil {
-			err = b.server.check(&it.spec)
+			err = b.taskHandlers.check(&it.spec)
 		}
 		if err != nil {
 			it.fail(err)
@@ -316,7 +316,7 @@ func (b *batch) render(ctx context.Context, g *group) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
-	now := b.now()
+	now := b.Now.Stamp()
 	var nodes []task.Node
 	if b.Nodes != nil {
 		nodes = b.Nodes()
@@ -358,7 +358,7 @@ func (b *batch) logOnce(f *failure) {
 	b.logged[f.Code] = true
 	b.mu.Unlock()
 	if first {
-		b.logFailure(b.c.r, f)
+		b.Problems.logFailure(b.c.r, f)
 	}
 }
 
@@ -392,7 +392,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 		for i, it := range created {
 			stored[i] = it.st
 		}
-		views, err := b.viewsOfNew(ctx, stored)
+		views, err := b.Views.viewsOfNew(ctx, stored)
 		add(created, views, err)
 	}
 
@@ -401,7 +401,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 		for i, it := range others {
 			tasks[i], entries[i] = it.st.Task, &it.st.Entry
 		}
-		views, err := b.views(ctx, tasks, entries)
+		views, err := b.Views.views(ctx, tasks, entries)
 		add(others, views, err)
 	}
 

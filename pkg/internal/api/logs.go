@@ -56,7 +56,7 @@ func (q logsQuery) values() url.Values {
 
 // runLogs serves the output of an attempt: from this node's spool, or from the
 // node that ran it.
-func (s *server) runLogs(c *call, q logsQuery) (answer, error) {
+func (h *logHandlers) runLogs(c *call, q logsQuery) (answer, error) {
 	ref, id, err := c.refAndRun()
 	if err != nil {
 		return answer{}, err
@@ -66,7 +66,7 @@ func (s *server) runLogs(c *call, q logsQuery) (answer, error) {
 		return answer{}, err
 	}
 	if follow {
-		end, err := s.mayFollow(c)
+		end, err := h.mayFollow(c)
 		if err != nil {
 			return answer{}, err
 		}
@@ -74,7 +74,7 @@ func (s *server) runLogs(c *call, q logsQuery) (answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), requestTimeout)
 	defer cancel()
-	run, err := s.runOf(ctx, ref, id)
+	run, err := h.Runs.runOf(ctx, ref, id)
 	if err != nil {
 		return answer{}, err
 	}
@@ -86,16 +86,16 @@ func (s *server) runLogs(c *call, q logsQuery) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if attempt.Node == s.Node {
+	if attempt.Node == h.Node {
 		if follow {
-			return answer{}, s.followSpool(c, run, attempt.Attempt, part)
+			return answer{}, h.followSpool(c, run, attempt.Attempt, part)
 		}
-		return answer{}, s.serveSpool(c, run, attempt.Attempt, part)
+		return answer{}, h.serveSpool(c, run, attempt.Attempt, part)
 	}
 	if by := callerOf(c.ctx()).from; by != "" {
-		return answer{}, fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), s.Node, attempt.Node)
+		return answer{}, fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), h.Node, attempt.Node)
 	}
-	target, err := s.Store.Node(ctx, attempt.Node)
+	target, err := h.Store.Node(ctx, attempt.Node)
 	if errors.Is(err, task.ErrNotFound) {
 		return answer{}, away(attempt.Node).withHint("the output stays on that node; it can be read when the node is back")
 	}
@@ -103,12 +103,12 @@ func (s *server) runLogs(c *call, q logsQuery) (answer, error) {
 		return answer{}, err
 	}
 	if !follow {
-		return answer{}, s.forward(c, target, run, attempt, q)
+		return answer{}, h.forward(c, target, run, attempt, q)
 	}
-	life, cancel := s.untilRefused(c)
+	life, cancel := h.untilRefused(c)
 	defer cancel()
 	c.r = c.r.WithContext(life)
-	return answer{}, s.forward(c, target, run, attempt, q)
+	return answer{}, h.forward(c, target, run, attempt, q)
 }
 
 // logPartOf is which part of an output is asked for, and whether to go on.
@@ -144,12 +144,12 @@ func attemptOf(r task.Run, n int) (task.Attempt, error) {
 
 // serveSpool writes what this node keeps of an attempt's output. Range is
 // understood, as a range of the part.
-func (s *server) serveSpool(c *call, r task.Run, attempt int, p logPart) error {
-	gone := fail(http.StatusNotFound, client.CodeNoLogs, "node %s keeps no output of run %s, attempt %d, any more", s.Node, r.ID, attempt)
-	if s.Logs == nil {
+func (h *logHandlers) serveSpool(c *call, r task.Run, attempt int, p logPart) error {
+	gone := fail(http.StatusNotFound, client.CodeNoLogs, "node %s keeps no output of run %s, attempt %d, any more", h.Node, r.ID, attempt)
+	if h.Source == nil {
 		return gone
 	}
-	f, err := s.Logs.Open(r.Namespace, r.Task, r.ID, attempt)
+	f, err := h.Source.Open(r.Namespace, r.Task, r.ID, attempt)
 	if errors.Is(err, os.ErrNotExist) {
 		if last := r.Attempt == attempt && r.State.Final(); last && r.OutputBytes == 0 && r.OutputTail == "" {
 			// It wrote nothing: that is what is told. What kept it from starting is
@@ -177,21 +177,22 @@ func (s *server) serveSpool(c *call, r task.Run, attempt int, p logPart) error {
 		if c.r.Method == http.MethodHead {
 			return nil
 		}
-		timed := s.timed(c.w, r, attempt, content.begin)
-		timed.ended = !s.Logs.Active(r.Namespace, r.Task, r.ID, attempt)
+		timed := h.timed(c.w, r, attempt, content.begin)
+		timed.ended = !h.Source.Active(r.Namespace, r.Task, r.ID, attempt)
 		if _, err := io.Copy(timed, content); err != nil {
 			panic(http.ErrAbortHandler) // who reads it must not take it for whole
 		}
 		return nil
 	}
-	http.ServeContent(&rangeProblems{c: c}, c.r, "", time.Time{}, content)
+	http.ServeContent(&rangeProblems{c: c, problems: h.Problems}, c.r, "", time.Time{}, content)
 	return nil
 }
 
 // rangeProblems makes a problem of the answer to a range that cannot be served.
 type rangeProblems struct {
-	c      *call
-	failed bool
+	c        *call
+	problems problemWriter
+	failed   bool
 }
 
 func (p *rangeProblems) Header() http.Header { return p.c.w.Header() }
@@ -199,7 +200,7 @@ func (p *rangeProblems) Header() http.Header { return p.c.w.Header() }
 func (p *rangeProblems) WriteHeader(status int) {
 	if p.failed = status >= http.StatusBadRequest; p.failed {
 		f := fail(status, task.CodeOutOfRange, "there is nothing in that range").withField("Range")
-		p.c.s.writeError(p.c.w, p.c.r, f)
+		p.problems.write(p.c.w, p.c.r, f)
 		return
 	}
 	p.c.w.WriteHeader(status)
@@ -217,9 +218,9 @@ func away(node string) *failure {
 }
 
 // forward passes the request on to the node that has the output.
-func (s *server) forward(c *call, target task.Node, run task.Run, attempt task.Attempt, q logsQuery) error {
+func (h *logHandlers) forward(c *call, target task.Node, run task.Run, attempt task.Attempt, q logsQuery) error {
 	q.Attempt = attempt.Attempt
-	err := s.forwardRead(c, target, q.values(), "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+	err := h.Peers.forwardRead(c, target, q.values(), "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
 	if err != nil {
 		f := away(attempt.Node).because(err)
 		f.Detail += ": " + short(err.Error())

@@ -30,14 +30,14 @@ const (
 )
 
 // mayFollow counts a follower in; end counts it out.
-func (s *server) mayFollow(c *call) (end func(), err error) {
-	if s.following.Add(1) > maxFollowers {
-		s.following.Add(-1)
+func (h *logHandlers) mayFollow(c *call) (end func(), err error) {
+	if h.following.Add(1) > maxFollowers {
+		h.following.Add(-1)
 		c.w.Header().Set("Retry-After", "2")
-		return nil, fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow outputs at node %s already", maxFollowers, s.Node).
+		return nil, fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow outputs at node %s already", maxFollowers, h.Node).
 			withHint("try again, or ask another node")
 	}
-	return func() { s.following.Add(-1) }, nil
+	return func() { h.following.Add(-1) }, nil
 }
 
 // logFollower sends an attempt's output as it is written. Its answer ends as it
@@ -45,6 +45,7 @@ func (s *server) mayFollow(c *call) (end func(), err error) {
 // the caller knows that there may be more.
 type logFollower struct {
 	*call
+	s       *logHandlers
 	run     task.Run // as it was found last
 	attempt int
 	at      int64
@@ -54,18 +55,18 @@ type logFollower struct {
 }
 
 // followSpool follows an attempt that was given to this node.
-func (s *server) followSpool(c *call, r task.Run, attempt int, p logPart) error {
-	if s.Logs == nil {
-		return s.serveSpool(c, r, attempt, p)
+func (h *logHandlers) followSpool(c *call, r task.Run, attempt int, p logPart) error {
+	if h.Source == nil {
+		return h.serveSpool(c, r, attempt, p)
 	}
-	woken, stop, err := s.Logs.Watch(r.Namespace, r.Task, r.ID, attempt)
+	woken, stop, err := h.Source.Watch(r.Namespace, r.Task, r.ID, attempt)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	f := &logFollower{call: c, run: r, attempt: attempt}
+	f := &logFollower{call: c, s: h, run: r, attempt: attempt}
 	if !f.active() && f.over() {
-		return s.serveSpool(c, r, attempt, p)
+		return h.serveSpool(c, r, attempt, p)
 	}
 	defer f.close()
 	if err := f.begin(p); err != nil {
@@ -116,7 +117,7 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 				return false
 			}
 		case <-beat.C:
-			if f.s.refused(f.ctx(), f.r) {
+			if f.s.Refused(f.ctx(), f.r) {
 				return false // the token is none any more
 			}
 		case <-f.s.Ends:
@@ -128,7 +129,7 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 }
 
 func (f *logFollower) active() bool {
-	return f.s.Logs.Active(f.run.Namespace, f.run.Task, f.run.ID, f.attempt)
+	return f.s.Source.Active(f.run.Namespace, f.run.Task, f.run.ID, f.attempt)
 }
 
 // over reports whether the attempt has ended, by the run's record.
@@ -142,7 +143,7 @@ func (f *logFollower) over() bool {
 func (f *logFollower) look() bool {
 	ctx, cancel := context.WithTimeout(f.ctx(), requestTimeout)
 	defer cancel()
-	r, err := f.s.runOf(ctx, f.s.Ref(f.run.Namespace, f.run.Task), f.run.ID)
+	r, err := f.s.Runs.runOf(ctx, f.s.Ref(f.run.Namespace, f.run.Task), f.run.ID)
 	if err != nil {
 		return errors.Is(err, task.ErrUnavailable) && f.ctx().Err() == nil
 	}
@@ -175,7 +176,7 @@ func (f *logFollower) begin(p logPart) error {
 
 func (f *logFollower) open() (err error) {
 	if f.file == nil {
-		f.file, err = f.s.Logs.Open(f.run.Namespace, f.run.Task, f.run.ID, f.attempt)
+		f.file, err = f.s.Source.Open(f.run.Namespace, f.run.Task, f.run.ID, f.attempt)
 		if err != nil {
 			f.file = nil
 			return err
@@ -255,23 +256,3 @@ func (f *logFollower) pause(d time.Duration) bool {
 		return false
 	}
 }
-
-// patient is a writer that gives up on a caller who has not read anything for a while.
-type patient struct {
-	http.ResponseWriter
-	limit time.Duration
-}
-
-// Write writes b, for which the caller has the limit.
-func (p patient) Write(b []byte) (int, error) {
-	p.extend()
-	return p.ResponseWriter.Write(b)
-}
-
-// extend begins the limit anew.
-func (p patient) extend() {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(p.limit)) // not every writer has one
-}
-
-// Unwrap lets http.ResponseController find Flush.
-func (p patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -23,9 +23,9 @@ type timedWriter struct {
 }
 
 // timed is w for the output of an attempt.
-func (s *server) timed(w http.ResponseWriter, r task.Run, attempt int, at int64) *timedWriter {
+func (h *logHandlers) timed(w http.ResponseWriter, r task.Run, attempt int, at int64) *timedWriter {
 	return &timedWriter{ResponseWriter: w, at: at, times: func(from int64) ([]task.Mark, error) {
-		return s.Logs.Times(r.Namespace, r.Task, r.ID, attempt, from)
+		return h.Source.Times(r.Namespace, r.Task, r.ID, attempt, from)
 	}}
 }
 

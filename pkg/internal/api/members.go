@@ -14,9 +14,9 @@ import (
 )
 
 // listMembers serves the members of etcd, by name.
-func (s *server) listMembers(c *call) (answer, error) {
+func (h *clusterHandlers) listMembers(c *call) (answer, error) {
 	list := []client.EtcdMember{}
-	for _, m := range s.Store.Members(c.ctx(), etcdTimeout) {
+	for _, m := range h.Store.Members(c.ctx(), etcdTimeout) {
 		list = append(list, member(m))
 	}
 	slices.SortStableFunc(list, func(a, b client.EtcdMember) int { return strings.Compare(a.Name, b.Name) })
@@ -24,7 +24,7 @@ func (s *server) listMembers(c *call) (answer, error) {
 }
 
 // addMember serves the addition of one.
-func (s *server) addMember(c *call) (answer, error) {
+func (h *clusterHandlers) addMember(c *call) (answer, error) {
 	var ask client.AddMemberRequest
 	if err := c.decode(&ask); err != nil {
 		return answer{}, err
@@ -36,31 +36,31 @@ func (s *server) addMember(c *call) (answer, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
 		return answer{}, task.Invalid(task.CodeBadValue, "peer_url", "%s is not a URL such as https://10.0.0.4:2380", task.Quote(ask.PeerURL))
 	}
-	if err := s.Store.AddMember(c.ctx(), ask.Name, ask.PeerURL); err != nil {
+	if err := h.Store.AddMember(c.ctx(), ask.Name, ask.PeerURL); err != nil {
 		return answer{}, memberFailure(err)
 	}
-	s.noteChange(c, fmt.Sprintf("etcd member %s added at %s", ask.Name, ask.PeerURL))
-	return s.changed(c, http.StatusCreated, ask.Name, ask.PeerURL), nil
+	h.noteChange(c, fmt.Sprintf("etcd member %s added at %s", ask.Name, ask.PeerURL))
+	return h.changed(c, http.StatusCreated, ask.Name, ask.PeerURL), nil
 }
 
 // removeMember serves the removal of one.
-func (s *server) removeMember(c *call) (answer, error) {
+func (h *clusterHandlers) removeMember(c *call) (answer, error) {
 	name := c.r.PathValue("member")
 	if err := task.CheckName("member", name); err != nil {
 		return answer{}, err
 	}
-	if err := s.Store.RemoveMember(c.ctx(), name); err != nil {
+	if err := h.Store.RemoveMember(c.ctx(), name); err != nil {
 		return answer{}, memberFailure(err)
 	}
-	s.noteChange(c, fmt.Sprintf("etcd member %s removed", name))
-	return s.changed(c, http.StatusOK, name, ""), nil
+	h.noteChange(c, fmt.Sprintf("etcd member %s removed", name))
+	return h.changed(c, http.StatusOK, name, ""), nil
 }
 
 // changed says what the members are now; added is the URL of the one that is new.
-func (s *server) changed(c *call, status int, name, added string) answer {
+func (h *clusterHandlers) changed(c *call, status int, name, added string) answer {
 	out := client.MemberChange{Name: name}
 	var list []string
-	for _, m := range s.Store.Members(c.ctx(), etcdTimeout) {
+	for _, m := range h.Store.Members(c.ctx(), etcdTimeout) {
 		if m.Peer == added && added != "" {
 			m.Name = name
 		}

@@ -21,16 +21,16 @@ type nextQuery struct {
 }
 
 // nextTicks serves the next ticks of a task.
-func (s *server) nextTicks(c *call, q nextQuery) (answer, error) {
+func (h *taskHandlers) nextTicks(c *call, q nextQuery) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
 	count, from := q.Count, q.From
 	if from.IsZero() {
-		from = s.now()
+		from = h.Now.Stamp()
 	}
-	st, err := s.Store.Task(c.ctx(), ref)
+	st, err := h.Store.Task(c.ctx(), ref)
 	if err != nil {
 		return answer{}, err
 	}
@@ -48,19 +48,6 @@ func (s *server) nextTicks(c *call, q nextQuery) (answer, error) {
 		return answer{}, err
 	}
 	return occurrences(sched.Upcoming(from.Time, int(min(int64(count), runsLeft(&e, int64(count)))), e.UID))
-}
-
-// runsLeft is how many ticks of an entry may yet become runs; otherwise if there
-// is no bound.
-func runsLeft(e *task.Entry, otherwise int64) int64 {
-	if e.MaxRuns == 0 {
-		return otherwise
-	}
-	ran := int64(0)
-	if e.Own != nil {
-		ran = e.Own.Runs
-	}
-	return max(e.MaxRuns-ran, 0)
 }
 
 func occurrences(list []schedule.Occurrence) (answer, error) {
@@ -81,8 +68,8 @@ func shown(o schedule.Occurrence) client.Occurrence {
 }
 
 // scheduleNext serves the next ticks of a schedule that no task has.
-func (s *server) scheduleNext(c *call) (answer, error) {
-	now := s.now()
+func (h *taskHandlers) scheduleNext(c *call) (answer, error) {
+	now := h.Now.Stamp()
 	ask := client.ScheduleRequest{Timezone: "UTC", DST: task.Defaults().DST, From: now, Count: defaultCount}
 	if err := c.decode(&ask); err != nil {
 		return answer{}, err

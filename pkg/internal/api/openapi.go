@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"regexp"
-	"slices"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -46,8 +44,6 @@ func newDocument(version string) *document {
 	d.problem = reg.Schema(reflect.TypeFor[client.Problem](), true, "")
 	return d
 }
-
-var inPath = regexp.MustCompile(`\{(\w+)\}`)
 
 var pathParams = map[string]string{
 	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
@@ -128,29 +124,6 @@ func (d *document) responses(op *huma.Operation, rt *route) {
 		}
 		op.Responses[strconv.Itoa(status)] = r
 	}
-}
-
-// problems are the statuses with which a route may fail.
-func (rt *route) problems() []int {
-	list := slices.Clone(rt.errors)
-	if rt.open {
-		return list
-	}
-	list = append(list, 400, 401, 403, 422, 500, 503)
-	if len(inPath.FindString(rt.path)) > 0 {
-		list = append(list, 404)
-	}
-	if rt.body != nil {
-		list = append(list, 413, 415)
-	}
-	if rt.conditional {
-		list = append(list, 412)
-	}
-	if rt.writes {
-		list = append(list, 504, 507)
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
 }
 
 // finish writes the document.

@@ -91,7 +91,7 @@ func (f *firsts[T]) list() (kept []standing[T], after string) {
 
 // sorted selects a page of tasks in another order than that of their names. It
 // looks at all that match, and keeps no more than a page of them.
-func (s *server) sorted(ctx context.Context, f taskFilter, order string, p paging) ([]store.Brief, string, error) {
+func (h *Finder) sorted(ctx context.Context, f taskFilter, order string, p paging) ([]store.Brief, string, error) {
 	first := firsts[struct{}]{most: p.limit}
 	if p.after != "" {
 		at, err := parsePlaced(p.after)
@@ -100,8 +100,8 @@ func (s *server) sorted(ctx context.Context, f taskFilter, order string, p pagin
 		}
 		first.after = &at
 	}
-	err := s.eachEntry(ctx, f, func(refs []store.Ref, entries []*task.Entry) error {
-		at, err := s.places(ctx, order, refs, entries)
+	err := h.eachEntry(ctx, f, func(refs []store.Ref, entries []*task.Entry) error {
+		at, err := h.places(ctx, order, refs, entries)
 		for i, ref := range refs {
 			if err == nil {
 				first.offer(placed{at[i], ref}, struct{}{})
@@ -115,9 +115,9 @@ func (s *server) sorted(ctx context.Context, f taskFilter, order string, p pagin
 	kept, after := first.list()
 	refs := make([]store.Ref, len(kept))
 	for i, k := range kept {
-		refs[i] = s.Ref(k.ref.Namespace, k.ref.Name)
+		refs[i] = h.ref(k.ref.Namespace, k.ref.Name)
 	}
-	found, err := s.Store.BriefsOf(ctx, refs)
+	found, err := h.store.BriefsOf(ctx, refs)
 	return found, after, err
 }
 
@@ -125,10 +125,10 @@ func (s *server) sorted(ctx context.Context, f taskFilter, order string, p pagin
 const never = math.MaxInt64
 
 // places are the places of tasks in an order.
-func (s *server) places(ctx context.Context, order string, refs []store.Ref, entries []*task.Entry) ([]int64, error) {
+func (h *Finder) places(ctx context.Context, order string, refs []store.Ref, entries []*task.Entry) ([]int64, error) {
 	at := make([]int64, len(refs))
 	if order == client.SortNext {
-		now := s.now().Time
+		now := h.now.Stamp().Time
 		for i, e := range entries {
 			at[i] = never
 			if e == nil {
@@ -140,7 +140,7 @@ func (s *server) places(ctx context.Context, order string, refs []store.Ref, ent
 		}
 		return at, nil
 	}
-	outcomes, err := s.Store.Outcomes(ctx, refs, 0)
+	outcomes, err := h.store.Outcomes(ctx, refs, 0)
 	if err != nil {
 		return nil, err
 	}

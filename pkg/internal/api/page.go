@@ -70,7 +70,7 @@ func (c *call) paging(q PageQuery) (paging, error) {
 	}
 
 	var err error
-	p.after, err = c.s.pages.open(p.list, *q.Page)
+	p.after, err = c.reader.pages.open(p.list, *q.Page)
 	return p, err
 }
 
@@ -82,7 +82,7 @@ func page[T any](c *call, p paging, items []T, after string) (answer, error) {
 	}
 	l := client.List[T]{Items: items}
 	if after != "" {
-		l.Next = c.s.pages.sign(p.list, after)
+		l.Next = c.reader.pages.sign(p.list, after)
 	}
 	return answer{status: http.StatusOK, body: l}, nil
 }

@@ -10,22 +10,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// inBrief is a run as lists show it: how many parts it has, and not each of them.
-func inBrief(r task.Run) task.Run {
-	if r.Fan != nil {
-		f := *r.Fan
-		f.Parts, f.Nodes, f.Left, f.Only, f.Checkpoints = nil, nil, nil, nil, nil
-		r.Fan = &f
-	}
-	return r
-}
-
 // inFull is a run with how each of its parts stands, if it has any.
-func (s *server) inFull(ctx context.Context, ref store.Ref, r task.Run) (task.Run, error) {
+func (h *runHandlers) inFull(ctx context.Context, ref store.Ref, r task.Run) (task.Run, error) {
 	if r.Fan == nil || r.State != task.Running {
 		return r, nil
 	}
-	known, err := s.Store.PartsOf(ctx, ref, r.ID)
+	known, err := h.Store.PartsOf(ctx, ref, r.ID)
 	if err != nil {
 		return r, err
 	}
@@ -57,16 +47,16 @@ func (s *server) inFull(ctx context.Context, ref store.Ref, r task.Run) (task.Ru
 }
 
 // runOfPart finds a part of a run of a task by its id.
-func (s *server) runOfPart(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
+func (h *runHandlers) runOfPart(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
 	parent, index, _ := task.ParentOf(id)
-	known, err := s.Store.PartsOf(ctx, ref, parent)
+	known, err := h.Store.PartsOf(ctx, ref, parent)
 	if err != nil {
 		return task.Run{}, err
 	}
 	if r, ok := known[index]; ok {
 		return r, nil
 	}
-	run, err := s.runOf(ctx, ref, parent)
+	run, err := h.runOf(ctx, ref, parent)
 	if err != nil {
 		return task.Run{}, err
 	}

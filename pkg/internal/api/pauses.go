@@ -21,42 +21,6 @@ import (
 //   - A pause whose end has passed is none, wherever it stands. It is cleared by the
 //     next write.
 
-// inForce is the pause of an entry at an instant: whether there is one, and what is
-// known of it.
-func inForce(e *task.Entry, now time.Time) (*task.Pause, bool) {
-	if !e.Paused {
-		return nil, false
-	}
-	p := e.Pause()
-	return p, p == nil || !p.Over(now)
-}
-
-// settled is a spec without a pause that is over.
-func settled(s task.Spec, now time.Time) task.Spec {
-	if s.Paused && !s.PausedUntil.IsZero() && now.After(s.PausedUntil.Time) {
-		return unpaused(s)
-	}
-	return s
-}
-
-func unpaused(s task.Spec) task.Spec {
-	s.Paused, s.PausedUntil, s.PauseReason = false, task.Time{}, ""
-	return s
-}
-
-// shownAs is a spec as users see it: paused if the task is.
-func shownAs(s task.Spec, e *task.Entry, now time.Time) task.Spec {
-	p, paused := inForce(e, now)
-	switch {
-	case !paused:
-		return unpaused(s)
-	case p != nil:
-		s.PausedUntil, s.PauseReason = p.Until, p.Reason
-	}
-	s.Paused = true
-	return s
-}
-
 // pausing is a write over a task, as far as pauses go.
 type pausing struct {
 	now    task.Time
@@ -139,7 +103,7 @@ func kept(own task.Own, old store.Stored, spec task.Spec) *task.Own {
 
 // pauseTask serves pause. Of a task that is paused already, what is not given
 // stays.
-func (s *server) pauseTask(c *call) (answer, error) {
+func (h *taskHandlers) pauseTask(c *call) (answer, error) {
 	var body struct {
 		client.PauseRequest
 		For *task.Duration `json:"for"` // 0s is not none: that would be a pause for ever
@@ -153,10 +117,10 @@ func (s *server) pauseTask(c *call) (answer, error) {
 			return answer{}, task.Invalid(task.CodeOutOfRange, "for", "%s is not between 1s and %s", ask.For, task.MaxTimeout)
 		}
 	}
-	if err := s.checkPause(&ask); err != nil {
+	if err := h.checkPause(&ask); err != nil {
 		return answer{}, err
 	}
-	return s.edited(&taskWrite{call: c}, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
+	return h.edited(&taskWrite{call: c}, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
 		shown.Paused = true
 		if !ask.Until.IsZero() {
 			shown.PausedUntil = ask.Until
@@ -169,8 +133,8 @@ func (s *server) pauseTask(c *call) (answer, error) {
 }
 
 // checkPause checks a pause, and makes an instant of its end.
-func (s *server) checkPause(ask *client.PauseRequest) error {
-	now := s.now()
+func (h *taskHandlers) checkPause(ask *client.PauseRequest) error {
+	now := h.Now.Stamp()
 	if ask.For != 0 {
 		if !ask.Until.IsZero() {
 			return task.Invalid(task.CodeBadValue, "for", "is instead of until: give one of them")
@@ -178,7 +142,7 @@ func (s *server) checkPause(ask *client.PauseRequest) error {
 		if ask.For < task.Duration(time.Second) || ask.For > task.MaxTimeout {
 			return task.Invalid(task.CodeOutOfRange, "for", "%s is not between 1s and %s", ask.For, task.MaxTimeout)
 		}
-		if err := s.trustClock(); err != nil {
+		if err := h.trustClock(); err != nil {
 			return err
 		}
 		ask.Until = task.At(now.Add(ask.For.Std()))
@@ -198,21 +162,21 @@ func (s *server) checkPause(ask *client.PauseRequest) error {
 }
 
 // resumeTask serves resume.
-func (s *server) resumeTask(c *call) (answer, error) {
-	return s.edited(&taskWrite{call: c}, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
+func (h *taskHandlers) resumeTask(c *call) (answer, error) {
+	return h.edited(&taskWrite{call: c}, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
 		return unpaused(spec), nil
 	}})
 }
 
 // edited answers with the task in the path after a change.
-func (s *server) edited(c *taskWrite, ed edit) (answer, error) {
+func (h *taskHandlers) edited(c *taskWrite, ed edit) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	st, result, err := s.change(c, ref, ed)
+	st, result, err := h.change(c, ref, ed)
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerTask(c, http.StatusOK, st, result)
+	return h.answerTask(c, http.StatusOK, st, result)
 }

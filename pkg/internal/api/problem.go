@@ -96,11 +96,14 @@ func asFailure(err error) *failure {
 	return f.because(err)
 }
 
-// writeError answers with the problem that err is, and logs it if it is not the
+// problemWriter answers with problems, and logs those that are not the caller's.
+type problemWriter struct{ log *zap.Logger }
+
+// write answers with the problem that err is, and logs it if it is not the
 // caller's.
-func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
+func (p problemWriter) write(w http.ResponseWriter, r *http.Request, err error) {
 	f := asFailure(err)
-	s.logFailure(r, f)
+	p.logFailure(r, f)
 	h := w.Header()
 	switch f.Status {
 	case http.StatusUnauthorized:
@@ -119,13 +122,13 @@ func (s *server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // logFailure logs a failure that is not the caller's.
-func (s *server) logFailure(r *http.Request, f *failure) {
+func (p problemWriter) logFailure(r *http.Request, f *failure) {
 	if f.Status < http.StatusInternalServerError || f.cause == nil {
 		return
 	}
-	log := s.log.Warn
+	log := p.log.Warn
 	if f.Status == http.StatusInternalServerError {
-		log = s.log.Error
+		log = p.log.Error
 	}
 	log("request failed", zap.String("method", r.Method), zap.String("path", short(r.URL.Path)),
 		zap.Int("status", f.Status), zap.Error(f.cause))
@@ -135,4 +138,13 @@ func encodeTo(w http.ResponseWriter, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// short cuts what a caller wrote, so that it cannot flood an answer or a log.
+func short(s string) string {
+	const most = 200
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
 }

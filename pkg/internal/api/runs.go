@@ -111,14 +111,14 @@ type taskSet map[string]bool
 
 // selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose
 // labels match a selector. It returns nil if there is no selector.
-func (s *server) selectedTasks(ctx context.Context, ns string, selector task.Selector) (taskSet, error) {
+func (h *runHandlers) selectedTasks(ctx context.Context, ns string, selector task.Selector) (taskSet, error) {
 	if selector == nil {
 		return nil, nil
 	}
 
 	selected := taskSet{}
 	for p := (paging{limit: maxScan}); ; {
-		found, after, err := s.byName(ctx, taskFilter{namespace: ns, selector: selector}, p)
+		found, after, err := h.Finder.byName(ctx, taskFilter{namespace: ns, selector: selector}, p)
 		if err != nil {
 			return nil, err
 		}
@@ -169,12 +169,12 @@ func ranOn(r task.Run, node string) bool {
 
 // answerRuns answers with the page of runs that begins list, which is sorted.
 // more: there are others behind the list.
-func (s *server) answerRuns(c *call, q runsQuery, p paging, list []task.Run, more bool) (answer, error) {
+func (h *runHandlers) answerRuns(c *call, q runsQuery, p paging, list []task.Run, more bool) (answer, error) {
 	if len(list) > p.limit {
 		list, more = list[:p.limit], true
 	}
 	if q.Progress {
-		s.tellRuns(c, list)
+		h.Talks.tellRuns(c, list)
 	}
 	for i := range list {
 		list[i] = inBrief(list[i])
@@ -187,15 +187,15 @@ func (s *server) answerRuns(c *call, q runsQuery, p paging, list []task.Run, mor
 }
 
 // listTaskRuns serves the runs of a task.
-func (s *server) listTaskRuns(c *call, q runsQuery) (answer, error) {
+func (h *runHandlers) listTaskRuns(c *call, q runsQuery) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerRunsOf(c, ref, q)
+	return h.answerRunsOf(c, ref, q)
 }
 
-func (s *server) answerRunsOf(c *call, ref store.Ref, q runsQuery) (answer, error) {
+func (h *runHandlers) answerRunsOf(c *call, ref store.Ref, q runsQuery) (answer, error) {
 	p, err := c.paging(q.PageQuery)
 	if err != nil {
 		return answer{}, err
@@ -205,19 +205,19 @@ func (s *server) answerRunsOf(c *call, ref store.Ref, q runsQuery) (answer, erro
 		return answer{}, err
 	}
 	if q.Dead {
-		return s.answerDeadOf(c, ref, p, f, q)
+		return h.answerDeadOf(c, ref, p, f, q)
 	}
-	runs, err := s.Store.Runs(c.ctx(), ref)
+	runs, err := h.Store.Runs(c.ctx(), ref)
 	if err != nil {
 		return answer{}, err
 	}
 	if len(runs) == 0 {
-		if _, err := s.Store.Revisions(c.ctx(), ref); err != nil {
+		if _, err := h.Store.Revisions(c.ctx(), ref); err != nil {
 			return answer{}, err // a task that is not there is not one without runs
 		}
 	}
 	if f.parts {
-		ended, err := s.Store.EndedParts(c.ctx(), []int{ref.Shard}, ref.Namespace+"/"+ref.Name)
+		ended, err := h.Store.EndedParts(c.ctx(), []int{ref.Shard}, ref.Namespace+"/"+ref.Name)
 		if err != nil {
 			return answer{}, err
 		}
@@ -225,28 +225,28 @@ func (s *server) answerRunsOf(c *call, ref store.Ref, q runsQuery) (answer, erro
 	}
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
 	slices.SortFunc(runs, newest)
-	return s.answerRuns(c, q, p, runs, false)
+	return h.answerRuns(c, q, p, runs, false)
 }
 
 // listAllRuns serves the runs of all namespaces.
-func (s *server) listAllRuns(c *call, q selectedRunsQuery) (answer, error) {
-	return s.answerSelected(c, "", q)
+func (h *runHandlers) listAllRuns(c *call, q selectedRunsQuery) (answer, error) {
+	return h.answerSelected(c, "", q)
 }
 
 // listRuns serves the runs of a namespace, or of one task of it.
-func (s *server) listRuns(c *call, q namespaceRunsQuery) (answer, error) {
+func (h *runHandlers) listRuns(c *call, q namespaceRunsQuery) (answer, error) {
 	ns, err := c.namespace()
 	if err != nil {
 		return answer{}, err
 	}
 	if q.Task != "" {
-		return s.answerRunsOf(c, s.Ref(ns, q.Task), q.runsQuery)
+		return h.answerRunsOf(c, h.Ref(ns, q.Task), q.runsQuery)
 	}
-	return s.answerSelected(c, ns, q.selectedRunsQuery)
+	return h.answerSelected(c, ns, q.selectedRunsQuery)
 }
 
 // answerSelected answers with the runs of the tasks of a namespace ("": of all) that are selected.
-func (s *server) answerSelected(c *call, ns string, selected selectedRunsQuery) (answer, error) {
+func (h *runHandlers) answerSelected(c *call, ns string, selected selectedRunsQuery) (answer, error) {
 	q := selected.runsQuery
 	p, err := c.paging(q.PageQuery)
 	if err != nil {
@@ -256,17 +256,17 @@ func (s *server) answerSelected(c *call, ns string, selected selectedRunsQuery) 
 	if err != nil {
 		return answer{}, err
 	}
-	if f.tasks, err = s.selectedTasks(c.ctx(), ns, selected.Selector.Selector); err != nil {
+	if f.tasks, err = h.selectedTasks(c.ctx(), ns, selected.Selector.Selector); err != nil {
 		return answer{}, err
 	}
 	if q.Dead {
-		return s.answerDead(c, ns, p, f, q)
+		return h.answerDead(c, ns, p, f, q)
 	}
-	runs, more, err := s.findRuns(c.ctx(), ns, f, p.limit)
+	runs, more, err := h.findRuns(c.ctx(), ns, f, p.limit)
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerRuns(c, q, p, runs, more)
+	return h.answerRuns(c, q, p, runs, more)
 }
 
 // override is old and newer without those of old that newer has as well.
@@ -280,8 +280,8 @@ func override(old, newer []task.Run) []task.Run {
 	return append(old, newer...)
 }
 
-func (s *server) activeRuns(ctx context.Context, ns string) ([]task.Run, error) {
-	held, err := s.Store.Active(ctx)
+func (h *runHandlers) activeRuns(ctx context.Context, ns string) ([]task.Run, error) {
+	held, err := h.Store.Active(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -307,18 +307,18 @@ func (c *call) runID() (string, error) {
 }
 
 // runOf finds a run of a task by its id, or by the beginning of one.
-func (s *server) runOf(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
+func (h *runHandlers) runOf(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
 	if task.IsPart(id) {
-		return s.runOfPart(ctx, ref, id)
+		return h.runOfPart(ctx, ref, id)
 	}
-	runs, err := s.Store.Runs(ctx, ref)
+	runs, err := h.Store.Runs(ctx, ref)
 	if err != nil {
 		return task.Run{}, err
 	}
 	var found []task.Run
 	for _, r := range withoutParts(runs, id) {
 		if r.ID == id {
-			return s.inFull(ctx, ref, r)
+			return h.inFull(ctx, ref, r)
 		}
 		if strings.HasPrefix(r.ID, id) {
 			found = append(found, r)
@@ -328,7 +328,7 @@ func (s *server) runOf(ctx context.Context, ref store.Ref, id string) (task.Run,
 	case 0:
 		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrNotFound)
 	case 1:
-		return s.inFull(ctx, ref, found[0])
+		return h.inFull(ctx, ref, found[0])
 	}
 	ids := make([]string, len(found))
 	for i, r := range found {
@@ -348,13 +348,13 @@ func ambiguous(id string, ids []string) error {
 }
 
 // getTaskRun serves a run of a task.
-func (s *server) getTaskRun(c *call) (answer, error) {
+func (h *runHandlers) getTaskRun(c *call) (answer, error) {
 	ref, id, err := c.refAndRun()
 	if err != nil {
 		return answer{}, err
 	}
-	run, err := s.runOf(c.ctx(), ref, id)
-	s.tellRun(c, &run)
+	run, err := h.runOf(c.ctx(), ref, id)
+	h.Talks.tellRun(c, &run)
 	return answer{status: http.StatusOK, body: run}, err
 }
 
@@ -368,7 +368,7 @@ func (c *call) refAndRun() (store.Ref, string, error) {
 }
 
 // findRun serves a run of any task of a namespace.
-func (s *server) findRun(c *call) (answer, error) {
+func (h *runHandlers) findRun(c *call) (answer, error) {
 	ns, err := c.namespace()
 	if err != nil {
 		return answer{}, err
@@ -382,7 +382,7 @@ func (s *server) findRun(c *call) (answer, error) {
 	if parent, _, is := task.ParentOf(id); is {
 		find, part = parent, id // of a part that has ended there may be no record but its run's
 	}
-	refs, ids, err := s.Store.FindRuns(c.ctx(), s.Cluster.Shards, ns, find, most)
+	refs, ids, err := h.Store.FindRuns(c.ctx(), h.Shards, ns, find, most)
 	if err != nil {
 		return answer{}, err
 	}
@@ -406,46 +406,46 @@ func (s *server) findRun(c *call) (answer, error) {
 	if part != "" {
 		ids[0] = part
 	}
-	run, err := s.runOf(c.ctx(), refs[0], ids[0])
-	s.tellRun(c, &run)
+	run, err := h.runOf(c.ctx(), refs[0], ids[0])
+	h.Talks.tellRun(c, &run)
 	return answer{status: http.StatusOK, body: run}, err
 }
 
 // cancelRun serves cancel. The run may move from the queue into an inbox, or
 // end, while we look: then look again.
-func (s *server) cancelRun(c *call) (answer, error) {
+func (h *runHandlers) cancelRun(c *call) (answer, error) {
 	ref, id, err := c.refAndRun()
 	if err != nil {
 		return answer{}, err
 	}
-	found, err := s.runOf(c.ctx(), ref, id)
+	found, err := h.runOf(c.ctx(), ref, id)
 	if err != nil {
 		return answer{}, err
 	}
 	var run task.Run
 	err = retryConflict(c.ctx(), func() error {
-		run, err = s.cancelOnce(c, ref, found.ID)
+		run, err = h.cancelOnce(c, ref, found.ID)
 		return about(found.ID, err)
 	})
 	return answer{status: http.StatusOK, body: run}, err
 }
 
 // cancelOnce is task.ErrConflict if the run has moved.
-func (s *server) cancelOnce(c *call, ref store.Ref, id string) (task.Run, error) {
-	run, err := s.Store.CancelQueued(c.ctx(), ref, id, c.actor(), s.Now())
+func (h *runHandlers) cancelOnce(c *call, ref store.Ref, id string) (task.Run, error) {
+	run, err := h.Store.CancelQueued(c.ctx(), ref, id, c.actor(), h.Now())
 	if !errors.Is(err, task.ErrNotFound) {
 		return run, err
 	}
-	held, err := s.Store.ActiveOf(c.ctx(), ref)
+	held, err := h.Store.ActiveOf(c.ctx(), ref)
 	if err != nil {
 		return task.Run{}, err
 	}
-	for _, h := range held {
-		if h.ID == id {
-			return s.Store.CancelActive(c.ctx(), h, c.actor())
+	for _, attempt := range held {
+		if attempt.ID == id {
+			return h.Store.CancelActive(c.ctx(), attempt, c.actor())
 		}
 	}
-	run, err = s.runOf(c.ctx(), ref, id)
+	run, err = h.runOf(c.ctx(), ref, id)
 	if err != nil {
 		return task.Run{}, err
 	}

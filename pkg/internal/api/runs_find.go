@@ -17,38 +17,38 @@ const shardsAtOnce = 16 // bounds what is held at once
 // more: there may be others. Records move while they are read: queue to inbox to
 // history. The inboxes are therefore read before and after the shards, so that
 // what moved is not missed; of several records of a run the one read last counts.
-func (s *server) findRuns(ctx context.Context, ns string, f runFilter, most int) (found []task.Run, more bool, err error) {
-	before, err := s.activeRuns(ctx, ns)
+func (h *runHandlers) findRuns(ctx context.Context, ns string, f runFilter, most int) (found []task.Run, more bool, err error) {
+	before, err := h.activeRuns(ctx, ns)
 	if err != nil {
 		return nil, false, err
 	}
 	var ended []task.Run // of runs that have not: their records go when those of their runs tell of them
 	if f.parts {
-		if ended, err = s.Store.EndedParts(ctx, s.shards(), ns); err != nil {
+		if ended, err = h.Store.EndedParts(ctx, h.shards(), ns); err != nil {
 			return nil, false, err
 		}
 	}
 	switch {
 	case f.activeOnly():
-		queued, err := s.Store.QueuedRuns(ctx, s.shards(), ns) // where runs with parts are
+		queued, err := h.Store.QueuedRuns(ctx, h.shards(), ns) // where runs with parts are
 		if err != nil {
 			return nil, false, err
 		}
 		found, more = f.newest(nil, override(queued, before), most)
 		return found, more, nil
 	case f.unended():
-		queued, failed := s.Store.QueuedRuns(ctx, s.shards(), ns)
+		queued, failed := h.Store.QueuedRuns(ctx, h.shards(), ns)
 		found, more = f.newest(nil, override(before, queued), most)
 		err = failed
 	case f.states == nil && f.node == "" || !f.since.IsZero() || f.after != nil:
-		found, f.last, more, err = s.runsByKeys(ctx, ns, f, before, most)
+		found, f.last, more, err = h.runsByKeys(ctx, ns, f, before, most)
 	default:
-		found, more, err = s.runsByValues(ctx, ns, f, before, most)
+		found, more, err = h.runsByValues(ctx, ns, f, before, most)
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	after, err := s.activeRuns(ctx, ns)
+	after, err := h.activeRuns(ctx, ns)
 	if err != nil {
 		return nil, false, err
 	}
@@ -76,9 +76,9 @@ func (f runFilter) newest(found, others []task.Run, most int) (list []task.Run, 
 }
 
 // runsByValues reads all records: what is asked for does not follow from a key.
-func (s *server) runsByValues(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, more bool, err error) {
-	for ids := range slices.Chunk(s.shards(), shardsAtOnce) {
-		part, err := s.Store.ShardRuns(ctx, ids, ns)
+func (h *runHandlers) runsByValues(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, more bool, err error) {
+	for ids := range slices.Chunk(h.shards(), shardsAtOnce) {
+		part, err := h.Store.ShardRuns(ctx, ids, ns)
 		if err != nil {
 			return nil, false, err
 		}
@@ -90,8 +90,8 @@ func (s *server) runsByValues(ctx context.Context, ns string, f runFilter, befor
 	return found, more, nil
 }
 
-func (s *server) shards() []int {
-	ids := make([]int, s.Cluster.Shards)
+func (h *runHandlers) shards() []int {
+	ids := make([]int, h.Shards)
 	for i := range ids {
 		ids[i] = i
 	}
@@ -101,7 +101,7 @@ func (s *server) shards() []int {
 // runsByKeys finds by their keys which records are the newest, and reads those
 // alone. A key has the run's time in milliseconds, as the record has. last, if it is
 // not nil, is the last place that was looked at: this page ends there.
-func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, last *task.Run, more bool, err error) {
+func (h *runHandlers) runsByKeys(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, last *task.Run, more bool, err error) {
 	until := f.until.Time
 	if f.after != nil {
 		if behind := f.after.ScheduledTime.Add(time.Millisecond); until.IsZero() || behind.Before(until) {
@@ -110,8 +110,8 @@ func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before 
 	}
 	var places []store.RunPlace
 	cut := false
-	for ids := range slices.Chunk(s.shards(), shardsAtOnce) {
-		part, err := s.Store.RunPlaces(ctx, ids, ns, f.since.Time, until)
+	for ids := range slices.Chunk(h.shards(), shardsAtOnce) {
+		part, err := h.Store.RunPlaces(ctx, ids, ns, f.since.Time, until)
 		if err != nil {
 			return nil, nil, false, err
 		}
@@ -122,19 +122,19 @@ func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before 
 			part = slices.DeleteFunc(part, func(p store.RunPlace) bool { return !f.tasks[p.Ref.Namespace+"/"+p.Ref.Name] })
 		}
 		places = append(places, part...)
-		if len(places) > 2*s.MostScanned {
+		if len(places) > 2*h.MostScanned {
 			slices.SortFunc(places, newestPlace)
-			places, cut = places[:s.MostScanned], true
+			places, cut = places[:h.MostScanned], true
 		}
 	}
 	slices.SortFunc(places, newestPlace)
-	if len(places) > s.MostScanned {
-		places, cut = places[:s.MostScanned], true
+	if len(places) > h.MostScanned {
+		places, cut = places[:h.MostScanned], true
 	}
 	var read []task.Run
 	left := most
 	for chunk := range slices.Chunk(places, 200) {
-		runs, err := s.Store.RunsAt(ctx, chunk)
+		runs, err := h.Store.RunsAt(ctx, chunk)
 		if err != nil {
 			return nil, nil, false, err
 		}
@@ -155,7 +155,7 @@ func (s *server) runsByKeys(ctx context.Context, ns string, f runFilter, before 
 		}
 	}
 	if left == most && cut { // nothing among the newest: look at all
-		found, more, err = s.runsByValues(ctx, ns, f, before, most)
+		found, more, err = h.runsByValues(ctx, ns, f, before, most)
 		return found, nil, more, err
 	}
 	if cut { // an active run from behind it would have the next page jump over what is between

@@ -11,12 +11,12 @@ import (
 )
 
 // pauseRun serves the pause of a run: its node is asked to have it stand still.
-func (s *server) pauseRun(c *call) (answer, error) {
-	return s.turnRun(c, paused, func(ctx context.Context, h store.Held, who string) (task.Run, error) {
-		if h.CancelRequested {
-			return task.Run{}, aboutToEnd(h.Ref(), h.ID)
+func (h *runHandlers) pauseRun(c *call) (answer, error) {
+	return h.turnRun(c, paused, func(ctx context.Context, attempt store.Held, who string) (task.Run, error) {
+		if attempt.CancelRequested {
+			return task.Run{}, aboutToEnd(attempt.Ref(), attempt.ID)
 		}
-		return s.Store.PauseActive(ctx, h, who)
+		return h.Store.PauseActive(ctx, attempt, who)
 	})
 }
 
@@ -31,18 +31,18 @@ func aboutToEnd(ref store.Ref, id string) error {
 }
 
 // resumeRun serves the end of a pause.
-func (s *server) resumeRun(c *call) (answer, error) {
-	return s.turnRun(c, resumed, s.Store.ResumeActive)
+func (h *runHandlers) resumeRun(c *call) (answer, error) {
+	return h.turnRun(c, resumed, h.Store.ResumeActive)
 }
 
 // turnRun asks a run's node for something. The run may move from the queue into an
 // inbox, or end, while we look: then look again.
-func (s *server) turnRun(c *call, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (answer, error) {
+func (h *runHandlers) turnRun(c *call, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (answer, error) {
 	ref, id, err := c.refAndRun()
 	if err != nil {
 		return answer{}, err
 	}
-	found, err := s.runOf(c.ctx(), ref, id)
+	found, err := h.runOf(c.ctx(), ref, id)
 	if err != nil {
 		return answer{}, err
 	}
@@ -51,27 +51,27 @@ func (s *server) turnRun(c *call, what string, ask func(context.Context, store.H
 	}
 	var run task.Run
 	err = retryConflict(c.ctx(), func() error {
-		run, err = s.turnOnce(c, ref, found.ID, what, ask)
+		run, err = h.turnOnce(c, ref, found.ID, what, ask)
 		return about(found.ID, err)
 	})
 	return answer{status: http.StatusOK, body: run}, err
 }
 
 // turnOnce is task.ErrConflict if the run has moved.
-func (s *server) turnOnce(c *call, ref store.Ref, id, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
-	held, err := s.Store.ActiveOf(c.ctx(), ref)
+func (h *runHandlers) turnOnce(c *call, ref store.Ref, id, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
+	held, err := h.Store.ActiveOf(c.ctx(), ref)
 	if err != nil {
 		return task.Run{}, err
 	}
 	if parts := partsIn(held, id); len(parts) > 0 {
-		return s.turnParts(c, ref, id, parts, what, ask)
+		return h.turnParts(c, ref, id, parts, what, ask)
 	}
-	for _, h := range held {
-		if h.ID == id {
-			return ask(c.ctx(), h, c.actor())
+	for _, attempt := range held {
+		if attempt.ID == id {
+			return ask(c.ctx(), attempt, c.actor())
 		}
 	}
-	run, err := s.runOf(c.ctx(), ref, id)
+	run, err := h.runOf(c.ctx(), ref, id)
 	switch {
 	case err != nil:
 		return run, err

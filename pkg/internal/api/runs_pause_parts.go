@@ -25,9 +25,9 @@ func partsIn(held []store.Held, parent string) []store.Held {
 // its own: what is asked for already takes none, so that this may be repeated. The
 // answer is the run with all of its parts, as they are then. It is task.ErrConflict if
 // some have moved meanwhile; if some could not be asked, the error says how many were.
-func (s *server) turnParts(c *call, ref store.Ref, id string, parts []store.Held, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
+func (h *runHandlers) turnParts(c *call, ref store.Ref, id string, parts []store.Held, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
 	if what == paused {
-		stay := slices.DeleteFunc(slices.Clone(parts), func(h store.Held) bool { return h.CancelRequested })
+		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt store.Held) bool { return attempt.CancelRequested })
 		if len(stay) > 0 {
 			parts = stay // the answer says of the others that they are not paused
 		}
@@ -37,9 +37,9 @@ func (s *server) turnParts(c *call, ref store.Ref, id string, parts []store.Held
 	asked := 0
 	var g errgroup.Group
 	g.SetLimit(partsAtOnce)
-	for _, h := range parts {
+	for _, attempt := range parts {
 		g.Go(func() error {
-			_, err := ask(c.ctx(), h, c.actor())
+			_, err := ask(c.ctx(), attempt, c.actor())
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -62,5 +62,8 @@ func (s *server) turnParts(c *call, ref store.Ref, id string, parts []store.Held
 	case moved != nil:
 		return task.Run{}, fmt.Errorf("%d of %d parts were asked: %w", asked, len(parts), moved)
 	}
-	return s.runOf(c.ctx(), ref, id)
+	return h.runOf(c.ctx(), ref, id)
 }
+
+// partsAtOnce is how many parts of a run are asked side by side.
+const partsAtOnce = 32

@@ -22,23 +22,32 @@ const (
 	rotateSecretAbout = "Under the first key of the node that answers. Nothing is written if that is the one it is encrypted under."
 )
 
-// secretRoutes are those of secrets. None answers with a value.
-func (s *server) secretRoutes() []*route {
+// secretHandlers serve secrets.
+type secretHandlers struct {
+	Store *store.Store
+	Node  string // this one's name
+	Now   Clock
+	// Keys are this node's keys for secrets, read anew at each call; nil: it has none.
+	Keys func() (secret.Ring, error)
+}
+
+// Routes are the operations of secrets. None answers with a value.
+func (h *secretHandlers) Routes() []*route {
 	one, many := reflect.TypeFor[task.Secret](), reflect.TypeFor[client.List[task.Secret]]()
 	return []*route{
 		{id: "list-all-secrets", method: http.MethodGet, path: "/v1/secrets", tag: "secrets", summary: "List the secrets of all namespaces, without their values",
-			status: 200, answer: many, handler: Query(s.listSecrets)},
+			status: 200, answer: many, handler: Query(h.listSecrets)},
 		{id: "list-secrets", method: http.MethodGet, path: inNamespace + "/secrets", tag: "secrets", summary: "List the secrets of a namespace, without their values",
-			status: 200, answer: many, handler: Query(s.listSecrets)},
+			status: 200, answer: many, handler: Query(h.listSecrets)},
 		{id: "get-secret", method: http.MethodGet, path: ofSecret, tag: "secrets", summary: "Read what is told of a secret: all but its values",
-			status: 200, answer: one, tagged: true, handler: NoQuery(s.getSecret)},
+			status: 200, answer: one, tagged: true, handler: NoQuery(h.getSecret)},
 		{id: "set-secret", method: http.MethodPut, path: ofSecret, tag: "secrets", summary: "Set values of a secret, which is made if it is not there",
 			about: setSecretAbout, body: &body{types: []string{jsonType}, of: reflect.TypeFor[client.SecretRequest]()},
-			conditional: true, creates: true, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, handler: NoQuery(s.setSecret)},
+			conditional: true, creates: true, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, handler: NoQuery(h.setSecret)},
 		{id: "rotate-secret", method: http.MethodPost, path: ofSecret + "/rotate", tag: "secrets", summary: "Encrypt a secret anew",
-			about: rotateSecretAbout, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, handler: NoQuery(s.rotateSecret)},
+			about: rotateSecretAbout, writes: true, status: 200, answer: one, tagged: true, errors: []int{409}, handler: NoQuery(h.rotateSecret)},
 		{id: "delete-secret", method: http.MethodDelete, path: ofSecret, tag: "secrets", summary: "Delete a secret",
-			conditional: true, writes: true, status: 204, errors: []int{409}, handler: NoQuery(s.deleteSecret)},
+			conditional: true, writes: true, status: 204, errors: []int{409}, handler: NoQuery(h.deleteSecret)},
 	}
 }
 
@@ -55,7 +64,7 @@ func answerSecret(r store.SecretRecord) (answer, error) {
 	return answer{status: http.StatusOK, body: r.Secret, header: http.Header{"Etag": {etag(r.Revision)}}}, nil
 }
 
-func (s *server) listSecrets(c *call, q PageQuery) (answer, error) {
+func (h *secretHandlers) listSecrets(c *call, q PageQuery) (answer, error) {
 	ns := ""
 	if c.r.PathValue("ns") != "" {
 		var err error
@@ -67,26 +76,26 @@ func (s *server) listSecrets(c *call, q PageQuery) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	list, next, err := s.Store.Secrets(c.ctx(), ns, p.after, p.limit)
+	list, next, err := h.Store.Secrets(c.ctx(), ns, p.after, p.limit)
 	if err != nil {
 		return answer{}, err
 	}
 	return page(c, p, list, next)
 }
 
-func (s *server) getSecret(c *call) (answer, error) {
+func (h *secretHandlers) getSecret(c *call) (answer, error) {
 	ns, name, err := c.secretName()
 	if err != nil {
 		return answer{}, err
 	}
-	r, err := s.Store.Secret(c.ctx(), ns, name)
+	r, err := h.Store.Secret(c.ctx(), ns, name)
 	if err != nil {
 		return answer{}, err
 	}
 	return answerSecret(r)
 }
 
-func (s *server) setSecret(c *call) (answer, error) {
+func (h *secretHandlers) setSecret(c *call) (answer, error) {
 	var ask client.SecretRequest
 	if c.decode(&ask) != nil {
 		// What is wrong is not said: it may have a value in it.
@@ -95,7 +104,7 @@ func (s *server) setSecret(c *call) (answer, error) {
 	if len(ask.Values)+len(ask.Remove) == 0 {
 		return answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and remove is, too: there is nothing to write")
 	}
-	return s.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
+	return h.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
 		if c.fresh && is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrExists)
 		}
@@ -117,8 +126,8 @@ func (s *server) setSecret(c *call) (answer, error) {
 	})
 }
 
-func (s *server) rotateSecret(c *call) (answer, error) {
-	return s.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
+func (h *secretHandlers) rotateSecret(c *call) (answer, error) {
+	return h.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
 		if !is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrNotFound)
 		}
@@ -132,19 +141,19 @@ func (s *server) rotateSecret(c *call) (answer, error) {
 
 // writeSecret writes what next makes of a secret: its values, and the word for the
 // change. Without values nothing is written.
-func (s *server) writeSecret(c *call, next func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error)) (answer, error) {
+func (h *secretHandlers) writeSecret(c *call, next func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error)) (answer, error) {
 	ns, name, err := c.secretName()
 	if err != nil {
 		return answer{}, err
 	}
-	ring, err := s.ring()
+	ring, err := h.ring()
 	if err != nil {
 		return answer{}, err
 	}
 	var r store.SecretRecord
 	err = retryConflict(c.ctx(), func() error {
 		var is bool
-		r, is, err = s.secretNow(c, ns, name)
+		r, is, err = h.secretNow(c, ns, name)
 		if errors.Is(err, task.ErrInvalid) && r.Revision > 0 {
 			r.Sealed, r.KeyID, is, err = nil, "", true, nil // next finds that it cannot be opened
 		}
@@ -156,7 +165,7 @@ func (s *server) writeSecret(c *call, next func(ring secret.Ring, r store.Secret
 			return err
 		}
 		old := r.Revision
-		now := s.now()
+		now := h.Now.Stamp()
 		if !is || r.CreatedAt.IsZero() {
 			r.CreatedAt = now
 		}
@@ -165,7 +174,7 @@ func (s *server) writeSecret(c *call, next func(ring secret.Ring, r store.Secret
 		if r.Sealed, r.KeyID, err = ring.Seal(secret.Name{Namespace: ns, Name: name, Generation: r.Generation}, values); err != nil {
 			return err
 		}
-		r.Revision, err = s.Store.PutSecret(c.ctx(), old, r)
+		r.Revision, err = h.Store.PutSecret(c.ctx(), old, r)
 		return about("secret "+ns+"/"+name, err)
 	})
 	if err != nil {
@@ -176,8 +185,8 @@ func (s *server) writeSecret(c *call, next func(ring secret.Ring, r store.Secret
 
 // secretNow reads a secret, and whether it is there, and compares its revision
 // with the one that was asked for.
-func (s *server) secretNow(c *call, ns, name string) (r store.SecretRecord, is bool, err error) {
-	r, err = s.Store.Secret(c.ctx(), ns, name)
+func (h *secretHandlers) secretNow(c *call, ns, name string) (r store.SecretRecord, is bool, err error) {
+	r, err = h.Store.Secret(c.ctx(), ns, name)
 	is = err == nil
 	if errors.Is(err, task.ErrNotFound) && c.match == 0 {
 		err = nil
@@ -190,14 +199,14 @@ func (s *server) secretNow(c *call, ns, name string) (r store.SecretRecord, is b
 }
 
 // ring is the keys of this node.
-func (s *server) ring() (secret.Ring, error) {
-	if s.Keys == nil {
-		return secret.Ring{}, fail(http.StatusConflict, client.CodeNoKey, "node %s has no key for secrets", s.Node).
+func (h *secretHandlers) ring() (secret.Ring, error) {
+	if h.Keys == nil {
+		return secret.Ring{}, fail(http.StatusConflict, client.CodeNoKey, "node %s has no key for secrets", h.Node).
 			withHint("secret_keys of the agent names the file with them; or ask a node that has it, with --server")
 	}
-	ring, err := s.Keys()
+	ring, err := h.Keys()
 	if err != nil {
-		return ring, fail(http.StatusConflict, client.CodeNoKey, "node %s cannot read its keys for secrets: %s", s.Node, err).because(err)
+		return ring, fail(http.StatusConflict, client.CodeNoKey, "node %s cannot read its keys for secrets: %s", h.Node, err).because(err)
 	}
 	return ring, nil
 }
@@ -219,24 +228,24 @@ func openSecret(ring secret.Ring, r store.SecretRecord) (map[string]string, erro
 	return values, nil
 }
 
-func (s *server) deleteSecret(c *call) (answer, error) {
+func (h *secretHandlers) deleteSecret(c *call) (answer, error) {
 	ns, name, err := c.secretName()
 	if err != nil {
 		return answer{}, err
 	}
 	err = retryConflict(c.ctx(), func() error {
-		r, is, err := s.secretNow(c, ns, name)
+		r, is, err := h.secretNow(c, ns, name)
 		switch {
 		case errors.Is(err, task.ErrInvalid) && r.Revision > 0:
-			r.CreatedAt = s.now() // what cannot be read can go
+			r.CreatedAt = h.Now.Stamp() // what cannot be read can go
 		case err != nil:
 			return err
 		case !is:
 			return fmt.Errorf("secret %s/%s: %w", ns, name, task.ErrNotFound)
 		}
 		gone := store.SecretRecord{Secret: task.Secret{Namespace: ns, Name: name, Generation: r.Generation + 1, Change: task.SecretDeleted,
-			CreatedAt: r.CreatedAt, UpdatedAt: s.now(), UpdatedBy: c.actor()}}
-		_, err = s.Store.PutSecret(c.ctx(), r.Revision, gone)
+			CreatedAt: r.CreatedAt, UpdatedAt: h.Now.Stamp(), UpdatedBy: c.actor()}}
+		_, err = h.Store.PutSecret(c.ctx(), r.Revision, gone)
 		return about("secret "+ns+"/"+name, err)
 	})
 	return answer{status: http.StatusNoContent}, err

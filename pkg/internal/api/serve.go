@@ -41,11 +41,11 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			if err != nil {
 				s.logins.report(r, asFailure(err))
 				endConnection(w)
-				s.writeError(w, r, err)
+				s.problems.write(w, r, err)
 				return
 			}
 			s.Authenticated(r.Context())
-			r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
+			r = r.WithContext(withCaller(r.Context(), who))
 		}
 	}
 	if pattern == "" {
@@ -89,7 +89,7 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(allowed) == 0 {
-		s.writeError(w, r, fail(http.StatusNotFound, client.CodeNoRoute, "there is nothing at %s", quotePath(r)).
+		s.problems.write(w, r, fail(http.StatusNotFound, client.CodeNoRoute, "there is nothing at %s", quotePath(r)).
 			withHint("GET /openapi.json lists what there is"))
 		return
 	}
@@ -98,7 +98,7 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	s.writeError(w, r, fail(http.StatusMethodNotAllowed, client.CodeMethod, "%s does not take the method %s, only %s",
+	s.problems.write(w, r, fail(http.StatusMethodNotAllowed, client.CodeMethod, "%s does not take the method %s, only %s",
 		quotePath(r), short(r.Method), strings.Join(allowed, ", ")))
 }
 
@@ -112,7 +112,7 @@ func (s *server) recovered(w *recorder, r *http.Request, p any) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // the answer is cut: the caller must not take it for whole
 	}
-	s.writeError(w, r, fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
+	s.problems.write(w, r, fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
 }
 
 // recorder remembers the status of an answer.
@@ -139,12 +139,3 @@ func (w *recorder) Write(b []byte) (int, error) {
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func quotePath(r *http.Request) string { return fmt.Sprintf("%q", short(r.URL.Path)) }
-
-// short cuts what a caller wrote, so that it cannot flood an answer or a log.
-func short(s string) string {
-	const most = 200
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
-}

@@ -11,7 +11,7 @@ import (
 const maxCatchUpRate = 100_000
 
 // setCluster serves changes of the cluster's settings, which all nodes follow.
-func (s *server) setCluster(c *call) (answer, error) {
+func (h *clusterHandlers) setCluster(c *call) (answer, error) {
 	var ask client.ClusterSettings
 	if err := c.decode(&ask); err != nil {
 		return answer{}, err
@@ -27,7 +27,7 @@ func (s *server) setCluster(c *call) (answer, error) {
 
 	var now client.ClusterSettings
 	err := retryConflict(c.ctx(), func() error {
-		old, err := s.Store.Cluster(c.ctx())
+		old, err := h.Store.Cluster(c.ctx())
 		if err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (s *server) setCluster(c *call) (answer, error) {
 		if record == old.Cluster {
 			return nil
 		}
-		return s.Store.ChangeCluster(c.ctx(), old, record.MarkChanged(c.actor(), s.now(), ""))
+		return h.Store.ChangeCluster(c.ctx(), old, record.MarkChanged(c.actor(), h.Now.Stamp(), ""))
 	})
 	return answer{status: http.StatusOK, body: now}, err
 }

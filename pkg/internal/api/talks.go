@@ -45,20 +45,20 @@ type Talks interface {
 }
 
 // listTalks serves what this node hears.
-func (s *server) listTalks(c *call, q talksQuery) (answer, error) {
-	out := client.Talks{Node: s.Node, Items: []task.Talk{}}
+func (h *talkHandlers) listTalks(c *call, q talksQuery) (answer, error) {
+	out := client.Talks{Node: h.Node, Items: []task.Talk{}}
 	if q.Run != nil {
 		words := strings.Split(*q.Run, "/")
 		if len(words) != 3 {
 			return answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(*q.Run))
 		}
-		if s.Talks != nil {
-			if t, ok := s.Talks.Talk(words[0], words[1], words[2]); ok {
+		if h.Source != nil {
+			if t, ok := h.Source.Talk(words[0], words[1], words[2]); ok {
 				out.Items = append(out.Items, t)
 			}
 		}
-	} else if s.Talks != nil {
-		for _, t := range s.Talks.Talks() {
+	} else if h.Source != nil {
+		for _, t := range h.Source.Talks() {
 			if t.Progress != nil || t.Paused {
 				t.Results, t.Checkpoint = nil, "" // of many, they would be much
 				out.Items = append(out.Items, t)
@@ -72,13 +72,13 @@ func (s *server) listTalks(c *call, q talksQuery) (answer, error) {
 func speaks(r *task.Run) bool { return r.State.Active() && r.Node != "" && !r.StartedAt.IsZero() }
 
 // tellRun puts into a run what its attempt says; if its node does not answer, that.
-func (s *server) tellRun(c *call, r *task.Run) {
+func (h *talkHandlers) tellRun(c *call, r *task.Run) {
 	if !speaks(r) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), talkWithin)
 	defer cancel()
-	s.ask(ctx, callerOf(c.ctx()), nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, said []task.Talk, err error) {
+	h.ask(ctx, callerOf(c.ctx()), nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, said []task.Talk, err error) {
 		if err != nil {
 			r.Progress = &task.Progress{Silent: err.Error()}
 		}
@@ -91,7 +91,7 @@ func (s *server) tellRun(c *call, r *task.Run) {
 }
 
 // tellRuns puts into runs how far they are.
-func (s *server) tellRuns(c *call, runs []task.Run) {
+func (h *talkHandlers) tellRuns(c *call, runs []task.Run) {
 	of := map[string][]*task.Run{}
 	for i := range runs {
 		if r := &runs[i]; speaks(r) {
@@ -100,7 +100,7 @@ func (s *server) tellRuns(c *call, runs []task.Run) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), talkWithin)
 	defer cancel()
-	s.ask(ctx, callerOf(c.ctx()), nil, keysOf(of), "", func(node string, said []task.Talk, err error) {
+	h.ask(ctx, callerOf(c.ctx()), nil, keysOf(of), "", func(node string, said []task.Talk, err error) {
 		all := byRun(said)
 		for _, r := range of[node] {
 			if r.Progress = all[runKey{r.Namespace, r.Task, r.ID}].Progress; err != nil {
@@ -112,7 +112,7 @@ func (s *server) tellRuns(c *call, runs []task.Run) {
 
 // tellBoard puts into a board's runs how far they are. Nodes that did not answer
 // before are not asked again.
-func (s *server) tellBoard(c *call, b *task.Board, nodes []task.Node) {
+func (h *talkHandlers) tellBoard(c *call, b *task.Board, nodes []task.Node) {
 	of := map[string][]*task.BoardRun{}
 	for i := range b.Active {
 		r := &b.Active[i]
@@ -122,7 +122,7 @@ func (s *server) tellBoard(c *call, b *task.Board, nodes []task.Node) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), boardTalkWithin)
 	defer cancel()
-	s.ask(ctx, callerOf(c.ctx()), nodes, keysOf(of), "", func(node string, said []task.Talk, _ error) {
+	h.ask(ctx, callerOf(c.ctx()), nodes, keysOf(of), "", func(node string, said []task.Talk, _ error) {
 		all := byRun(said)
 		for _, r := range of[node] {
 			t := all[runKey{r.Namespace, r.Task, r.Run}]
@@ -151,22 +151,22 @@ func keysOf[V any](m map[string]V) []string {
 
 // ask asks nodes what their attempts say, until ctx ends; heard is called for one
 // after another. nodes: those that are present; nil: they are looked up.
-func (s *server) ask(ctx context.Context, who caller, nodes []task.Node, names []string, run string, heard func(node string, said []task.Talk, err error)) {
+func (h *talkHandlers) ask(ctx context.Context, who caller, nodes []task.Node, names []string, run string, heard func(node string, said []task.Talk, err error)) {
 	if len(names) == 0 {
 		return
 	}
 	var err error
-	if nodes == nil && (len(names) > 1 || names[0] != s.Node) {
-		if nodes, err = s.Store.Nodes(ctx); err != nil {
+	if nodes == nil && (len(names) > 1 || names[0] != h.Node) {
+		if nodes, err = h.Store.Nodes(ctx); err != nil {
 			err = errors.New("etcd does not answer")
 		}
 	}
 	var mu sync.Mutex
 	var g errgroup.Group
-	g.SetLimit(partsAtOnce)
+	g.SetLimit(peersAtOnce)
 	for _, name := range names {
 		g.Go(func() error {
-			said, err := s.talksOf(ctx, who, nodes, name, run, err)
+			said, err := h.talksOf(ctx, who, nodes, name, run, err)
 			mu.Lock()
 			defer mu.Unlock()
 			heard(name, said, err)
@@ -177,13 +177,13 @@ func (s *server) ask(ctx context.Context, who caller, nodes []task.Node, names [
 }
 
 // talksOf asks one node, in the name of who asks this one.
-func (s *server) talksOf(ctx context.Context, who caller, nodes []task.Node, name, run string, unlisted error) ([]task.Talk, error) {
+func (h *talkHandlers) talksOf(ctx context.Context, who caller, nodes []task.Node, name, run string, unlisted error) ([]task.Talk, error) {
 	q := url.Values{}
 	if run != "" {
 		q.Set("run", run)
 	}
-	if name == s.Node {
-		return s.ownTalks(run), nil
+	if name == h.Node {
+		return h.ownTalks(run), nil
 	}
 	i := slices.IndexFunc(nodes, func(n task.Node) bool { return n.Name == name })
 	if i < 0 {
@@ -192,11 +192,11 @@ func (s *server) talksOf(ctx context.Context, who caller, nodes []task.Node, nam
 		}
 		return nil, fmt.Errorf("node %s is away", name)
 	}
-	req, err := s.readFrom(ctx, who, nodes[i], http.MethodGet, q, "v1", "talks")
+	req, err := h.Peers.readFrom(ctx, who, nodes[i], http.MethodGet, q, "v1", "talks")
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.proxy.RoundTrip(req)
+	res, err := h.Peers.roundTrip(req)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errors.New("no answer in time")
@@ -215,7 +215,7 @@ func (s *server) talksOf(ctx context.Context, who caller, nodes []task.Node, nam
 		return nil, fmt.Errorf("node %s answered %s", name, res.Status)
 	}
 	var said client.Talks
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxPart)).Decode(&said); err != nil {
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxPeerAnswer)).Decode(&said); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errors.New("no whole answer in time")
 		}
@@ -227,16 +227,16 @@ func (s *server) talksOf(ctx context.Context, who caller, nodes []task.Node, nam
 	return said.Items, nil
 }
 
-func (s *server) ownTalks(run string) []task.Talk {
-	if s.Talks == nil {
+func (h *talkHandlers) ownTalks(run string) []task.Talk {
+	if h.Source == nil {
 		return nil
 	}
 	if ns, rest, ok := strings.Cut(run, "/"); ok {
 		name, id, _ := strings.Cut(rest, "/")
-		if t, ok := s.Talks.Talk(ns, name, id); ok {
+		if t, ok := h.Source.Talk(ns, name, id); ok {
 			return []task.Talk{t}
 		}
 		return nil
 	}
-	return s.Talks.Talks()
+	return h.Source.Talks()
 }

@@ -16,7 +16,7 @@ import (
 
 // readSpec decodes the body as a spec that belongs under the path's namespace
 // and name; "" takes the body's name.
-func (s *server) readSpec(c *call, namespace, name string) (task.Spec, error) {
+func (h *taskHandlers) readSpec(c *call, namespace, name string) (task.Spec, error) {
 	spec, err := task.DecodeSpec(c.body)
 	if err != nil {
 		return spec, err
@@ -24,7 +24,7 @@ func (s *server) readSpec(c *call, namespace, name string) (task.Spec, error) {
 	if spec.Namespace, spec.Name, err = c.identity(namespace, name); err != nil {
 		return spec, err
 	}
-	return spec, s.check(&spec)
+	return spec, h.check(&spec)
 }
 
 // identity is where the body's task belongs: the path's namespace and name, from
@@ -49,7 +49,7 @@ func (c *call) identity(namespace, name string) (string, string, error) {
 }
 
 // check validates a spec in full, and puts the time that it is now into @in.
-func (s *server) check(spec *task.Spec) error {
+func (h *taskHandlers) check(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *server) check(spec *task.Spec) error {
 		return err
 	}
 	var err error
-	if spec.Schedule, err = schedule.ResolveIn(spec.Schedule, s.Now()); err != nil {
+	if spec.Schedule, err = schedule.ResolveIn(spec.Schedule, h.Now()); err != nil {
 		return err
 	}
 	timing, err := spread(spec)
@@ -76,8 +76,8 @@ func spread(spec *task.Spec) (task.Timing, error) {
 }
 
 // trustClock is an error if this node may not write its clock's time into an entry.
-func (s *server) trustClock() error {
-	if err := s.Clock(); err != nil {
+func (h *taskHandlers) trustClock() error {
+	if err := h.ClockFault(); err != nil {
 		return fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
 			withHint("ask another node, or set this one's clock")
 	}
@@ -85,21 +85,21 @@ func (s *server) trustClock() error {
 }
 
 // createTask serves POST …/tasks.
-func (s *server) createTask(request *call, q dryRunQuery) (answer, error) {
+func (h *taskHandlers) createTask(request *call, q dryRunQuery) (answer, error) {
 	c := request.write(q)
 	ns, err := c.namespace()
 	if err != nil {
 		return answer{}, err
 	}
-	spec, err := s.readSpec(request, ns, "")
+	spec, err := h.readSpec(request, ns, "")
 	if err != nil {
 		return answer{}, err
 	}
-	st, err := s.create(c, spec)
+	st, err := h.create(c, spec)
 	if err != nil {
 		return answer{}, err
 	}
-	a, err := s.answerTask(c, http.StatusCreated, st, client.Created)
+	a, err := h.answerTask(c, http.StatusCreated, st, client.Created)
 	if err == nil {
 		if c.dry {
 			a.status = http.StatusOK
@@ -111,36 +111,36 @@ func (s *server) createTask(request *call, q dryRunQuery) (answer, error) {
 }
 
 // create writes a new task, once.
-func (s *server) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
-	st, err := s.fresh(c.call, spec)
+func (h *taskHandlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
+	st, err := h.fresh(c.call, spec)
 	if err != nil {
 		return st, err
 	}
 	if c.dry {
-		if _, err := s.Store.Revisions(c.ctx(), st.Ref); !errors.Is(err, task.ErrNotFound) {
+		if _, err := h.Store.Revisions(c.ctx(), st.Ref); !errors.Is(err, task.ErrNotFound) {
 			if err == nil {
 				err = fmt.Errorf("create task %s: %w", st.Ref, task.ErrExists)
 			}
 			return st, err
 		}
 		st = unborn(st)
-		c.change = s.would(nil, st, client.Created, c.ticks)
+		c.change = h.would(nil, st, client.Created, c.ticks)
 		return st, nil
 	}
-	rev, err := s.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
+	rev, err := h.Store.CreateTask(c.ctx(), st.Ref, st.Task, st.Entry)
 	st.Task.Revision, st.EntryMod = rev, rev
 	return st, about(st.Ref.String(), err)
 }
 
 // fresh is a new task, as it is to be written.
-func (s *server) fresh(c *call, spec task.Spec) (store.Stored, error) {
-	if err := s.trustClock(); err != nil {
+func (h *taskHandlers) fresh(c *call, spec task.Spec) (store.Stored, error) {
+	if err := h.trustClock(); err != nil {
 		return store.Stored{}, err
 	}
-	now := s.now()
+	now := h.Now.Stamp()
 	spec = settled(spec, now.Time)
 	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.actor(), Change: task.ChangeCreated}
-	st := store.Stored{Ref: s.Ref(spec.Namespace, spec.Name), Task: t}
+	st := store.Stored{Ref: h.Ref(spec.Namespace, spec.Name), Task: t}
 	var err error
 	if st.Entry, err = entryOf(t, now, now); err == nil {
 		pausing{now: now, who: c.actor()}.over(store.Stored{}, spec, &st.Entry)
@@ -157,61 +157,61 @@ func entryOf(t task.Task, from, anchor task.Time) (task.Entry, error) {
 }
 
 // getTask serves GET of a task.
-func (s *server) getTask(c *call) (answer, error) {
+func (h *taskHandlers) getTask(c *call) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	st, err := s.Store.Task(c.ctx(), ref)
+	st, err := h.Store.Task(c.ctx(), ref)
 	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil // the entry cannot be read: the spec can be shown
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerTask(&taskWrite{call: c}, http.StatusOK, st, "")
+	return h.answerTask(&taskWrite{call: c}, http.StatusOK, st, "")
 }
 
 // deleteTask serves DELETE, also of what cannot be decoded.
-func (s *server) deleteTask(request *call, q dryRunQuery) (answer, error) {
+func (h *taskHandlers) deleteTask(request *call, q dryRunQuery) (answer, error) {
 	c := request.write(q)
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
 	if c.dry {
-		return s.wouldDelete(c, ref)
+		return h.wouldDelete(c, ref)
 	}
 	err = retryConflict(c.ctx(), func() error {
-		st, err := s.Store.Revisions(c.ctx(), ref)
+		st, err := h.Store.Revisions(c.ctx(), ref)
 		if err != nil {
 			return err
 		}
 		if err := c.matches(ref, st.Task.Revision); err != nil {
 			return err
 		}
-		_, err = s.Store.BuryTask(c.ctx(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: s.now(), DeletedBy: c.actor()})
+		_, err = h.Store.BuryTask(c.ctx(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.actor()})
 		return about(ref.String(), err)
 	})
 	return answer{status: http.StatusNoContent}, err
 }
 
 // taskKeys serves the keys of a task.
-func (s *server) taskKeys(c *call) (answer, error) {
+func (h *taskHandlers) taskKeys(c *call) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	if _, err := s.Store.Revisions(c.ctx(), ref); err != nil {
+	if _, err := h.Store.Revisions(c.ctx(), ref); err != nil {
 		return answer{}, err
 	}
-	keys, err := s.Store.KeysOf(c.ctx(), ref)
+	keys, err := h.Store.KeysOf(c.ctx(), ref)
 	if err != nil {
 		return answer{}, err
 	}
 	get := "etcdctl get "
-	if s.Etcd != "" {
-		get = "etcdctl --endpoints " + s.Etcd + " get "
+	if h.Etcd != "" {
+		get = "etcdctl --endpoints " + h.Etcd + " get "
 	}
 	out := client.Keys{Items: make([]client.Key, len(keys))}
 	var commands []string

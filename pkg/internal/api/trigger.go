@@ -9,7 +9,7 @@ import (
 )
 
 // triggerTask serves trigger: it queues a run for the owner of the shard.
-func (s *server) triggerTask(c *call) (answer, error) {
+func (h *runHandlers) triggerTask(c *call) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
@@ -23,21 +23,21 @@ func (s *server) triggerTask(c *call) (answer, error) {
 	}
 	var out client.Triggered
 	err = retryConflict(c.ctx(), func() error {
-		st, err := s.Store.Task(c.ctx(), ref)
+		st, err := h.Store.Task(c.ctx(), ref)
 		if err != nil {
 			return err
 		}
 		if st.EntryMod == 0 {
 			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to mend it", task.ErrInvalid, ref)
 		}
-		run := c.requested(s.manualRun(st), ask.Env)
+		run := c.requested(h.manualRun(st), ask.Env)
 		_, paused := inForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
-		_, err = s.Store.Enqueue(c.ctx(), st, task.Waiting{Run: run, Env: ask.Env})
+		_, err = h.Store.Enqueue(c.ctx(), st, task.Waiting{Run: run, Env: ask.Env})
 		return about(run.ID, err)
 	})
 	if err == nil {
-		out.Frozen = s.frozen(c.ctx(), ref.Namespace)
+		out.Frozen = h.frozen(c.ctx(), ref.Namespace)
 	}
 	return answer{status: http.StatusAccepted, body: out}, err
 }
@@ -56,4 +56,10 @@ func checkTriggerEnv(env map[string]string) error {
 		return task.Invalid(task.CodeTooLong, "env", "is %d bytes in all; at most %d are allowed", size, task.MaxAction)
 	}
 	return nil
+}
+
+// requested returns a run as somebody asks for it, with the environment that they give.
+func (c *call) requested(run task.Run, env map[string]string) task.Run {
+	run.CreatedBy, run.EnvNames = c.actor(), task.EnvNamesOf(env)
+	return run
 }

@@ -2,11 +2,9 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -15,36 +13,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// conflicts is how often a change that certainly did not happen is decided anew: beside
-// one that writes all the time half of the tries fail, and sixteen wait for 0.6 s on the average.
-const conflicts = 16
-
-// retryConflict calls f until it returns anything but task.ErrConflict. Such an
-// error is definite: f wrote nothing, and what it knew is out of date.
-func retryConflict(ctx context.Context, f func() error) error {
-	for i := 1; ; i++ {
-		err := f()
-		if i == conflicts || !errors.Is(err, task.ErrConflict) {
-			return err
-		}
-		t := time.NewTimer(rand.N(time.Duration(i) * 10 * time.Millisecond))
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return err
-		case <-t.C:
-		}
-	}
-}
-
-// matches is task.ErrStale if the request asked for another revision.
-func (c *call) matches(ref store.Ref, revision int64) error {
-	if c.match != 0 && c.match != revision {
-		return fmt.Errorf("task %s is at revision %d: %w, %d", ref, revision, task.ErrStale, c.match)
-	}
-	return nil
-}
 
 // edit is a change of a task.
 type edit struct {
@@ -66,9 +34,9 @@ func as(spec task.Spec) edit {
 // change makes of a task what ed makes of it, if that is anything else.
 // If the task changes in between, ed sees what it has become; with If-Match
 // that is task.ErrStale.
-func (s *server) change(c *taskWrite, ref store.Ref, ed edit) (st store.Stored, result string, err error) {
+func (h *taskHandlers) change(c *taskWrite, ref store.Ref, ed edit) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
-		old, err := s.Store.Task(c.ctx(), ref)
+		old, err := h.Store.Task(c.ctx(), ref)
 		broken := entryBroken(old, err) // the write mends it
 		if err != nil && !broken {
 			return err
@@ -76,27 +44,27 @@ func (s *server) change(c *taskWrite, ref store.Ref, ed edit) (st store.Stored, 
 		if err := c.matches(ref, old.Task.Revision); err != nil {
 			return err
 		}
-		spec, err := ed.spec(settled(old.Task.Spec, s.Now()), shownAs(old.Task.Spec, &old.Entry, s.Now()))
+		spec, err := ed.spec(settled(old.Task.Spec, h.Now()), shownAs(old.Task.Spec, &old.Entry, h.Now()))
 		if err != nil {
 			return err
 		}
 		mend := broken || old.EntryMod == 0
-		if !mend && s.nothingNew(old, spec, ed.resume) {
+		if !mend && h.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged
-			c.change = s.would(&old, st, result, c.ticks)
+			c.change = h.would(&old, st, result, c.ticks)
 			return nil
 		}
-		st, err = s.next(c.call, old, spec, ed, mend)
+		st, err = h.next(c.call, old, spec, ed, mend)
 		if err != nil {
 			return err
 		}
 		if c.dry {
 			st, result = over(old, st), client.Configured
-			c.change = s.would(&old, st, result, c.ticks)
+			c.change = h.would(&old, st, result, c.ticks)
 			return nil
 		}
 		old.MarkBy = st.MarkBy
-		rev, err := s.Store.UpdateTask(c.ctx(), old, st.Task, st.Entry)
+		rev, err := h.Store.UpdateTask(c.ctx(), old, st.Task, st.Entry)
 		st.Task.Revision, st.EntryMod, result = rev, rev, client.Configured
 		return about(ref.String(), err)
 	})
@@ -105,8 +73,8 @@ func (s *server) change(c *taskWrite, ref store.Ref, ed edit) (st store.Stored, 
 
 // nothingNew reports whether a task is what spec says: as it is stored, or as it
 // is shown.
-func (s *server) nothingNew(old store.Stored, spec task.Spec, resume bool) bool {
-	now := s.Now()
+func (h *taskHandlers) nothingNew(old store.Stored, spec task.Spec, resume bool) bool {
+	now := h.Now()
 	if _, paused := inForce(&old.Entry, now); paused && resume {
 		return false
 	}
@@ -123,8 +91,8 @@ func entryBroken(st store.Stored, err error) bool {
 // next is what old becomes with another spec. Where its ticks begin anew, none
 // up to now are left to be decided; else from and anchor stay, or ticks would be
 // lost or decided twice.
-func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend bool) (store.Stored, error) {
-	now := s.now()
+func (h *taskHandlers) next(c *call, old store.Stored, spec task.Spec, ed edit, mend bool) (store.Stored, error) {
+	now := h.Now.Stamp()
 	spec = settled(spec, now.Time)
 	t := old.Task
 	t.Spec, t.Generation, t.UpdatedAt, t.UpdatedBy = spec, old.Task.Generation+1, now, c.actor()
@@ -143,13 +111,13 @@ func (s *server) next(c *call, old store.Stored, spec task.Spec, ed edit, mend b
 		since = now
 	}
 	if !since.IsZero() {
-		if err := s.trustClock(); err != nil {
+		if err := h.trustClock(); err != nil {
 			return store.Stored{}, err
 		}
 	}
 	st := store.Stored{Ref: old.Ref, Task: t}
 	if anew && (old.Entry.Jitter > 0 || e.Jitter > 0) {
-		if since, err = s.behindMark(c, old, e, since); err != nil {
+		if since, err = h.behindMark(c, old, e, since); err != nil {
 			return store.Stored{}, err
 		}
 		st.MarkBy = since
@@ -177,8 +145,8 @@ const markMoves = 100 * time.Millisecond
 // The watermark may move until the entry is written, so the instant is a little later
 // than both now and the watermark. No tick of either schedule is in that time: it
 // would belong to neither.
-func (s *server) behindMark(c *call, old store.Stored, e task.Entry, since task.Time) (task.Time, error) {
-	mark, err := s.Store.Mark(c.ctx(), old.Ref.Shard)
+func (h *taskHandlers) behindMark(c *call, old store.Stored, e task.Entry, since task.Time) (task.Time, error) {
+	mark, err := h.Store.Mark(c.ctx(), old.Ref.Shard)
 	if err != nil {
 		return since, err
 	}
@@ -217,28 +185,28 @@ func changeOf(old, spec task.Spec) string {
 }
 
 // applyTask serves PUT.
-func (s *server) applyTask(request *call, q dryRunQuery) (answer, error) {
+func (h *taskHandlers) applyTask(request *call, q dryRunQuery) (answer, error) {
 	c := request.write(q)
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	spec, err := s.readSpec(request, ref.Namespace, ref.Name)
+	spec, err := h.readSpec(request, ref.Namespace, ref.Name)
 	if err != nil {
 		return answer{}, err
 	}
-	st, result, err := s.apply(c, ref, spec)
+	st, result, err := h.apply(c, ref, spec)
 	if err != nil {
 		return answer{}, err
 	}
-	return s.answerTask(c, http.StatusOK, st, result)
+	return h.answerTask(c, http.StatusOK, st, result)
 }
 
 // apply makes a task what spec says, whether it is there or not.
-func (s *server) apply(c *taskWrite, ref store.Ref, spec task.Spec) (st store.Stored, result string, err error) {
+func (h *taskHandlers) apply(c *taskWrite, ref store.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = retryConflict(c.ctx(), func() error {
 		if !c.fresh {
-			st, result, err = s.change(c, ref, as(spec))
+			st, result, err = h.change(c, ref, as(spec))
 			if !errors.Is(err, task.ErrNotFound) {
 				return err
 			}
@@ -246,7 +214,7 @@ func (s *server) apply(c *taskWrite, ref store.Ref, spec task.Spec) (st store.St
 				return fmt.Errorf("task %s is not there: %w, %d", ref, task.ErrStale, c.match)
 			}
 		}
-		st, err = s.create(c, spec)
+		st, err = h.create(c, spec)
 		result = client.Created
 		if errors.Is(err, task.ErrExists) && !c.fresh {
 			return fmt.Errorf("%w: it was created meanwhile", task.ErrConflict)
@@ -257,7 +225,7 @@ func (s *server) apply(c *taskWrite, ref store.Ref, spec task.Spec) (st store.St
 }
 
 // patchTask serves PATCH.
-func (s *server) patchTask(request *call, q dryRunQuery) (answer, error) {
+func (h *taskHandlers) patchTask(request *call, q dryRunQuery) (answer, error) {
 	c := request.write(q)
 	ref, err := c.ref()
 	if err != nil {
@@ -267,11 +235,11 @@ func (s *server) patchTask(request *call, q dryRunQuery) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	ed := edit{spec: func(old, _ task.Spec) (task.Spec, error) { return s.applyPatch(old, patch) }}
+	ed := edit{spec: func(old, _ task.Spec) (task.Spec, error) { return h.applyPatch(old, patch) }}
 	if paused, said := patch["paused"]; said {
 		ed.resume = paused != true
 	}
-	return s.edited(c, ed)
+	return h.edited(c, ed)
 }
 
 // readPatch decodes the body as a merge patch of a spec, of which every key must
@@ -296,7 +264,7 @@ func (c *call) readPatch(ref store.Ref) (map[string]any, error) {
 }
 
 // applyPatch merges a patch into a spec, and validates what comes out.
-func (s *server) applyPatch(old task.Spec, patch map[string]any) (task.Spec, error) {
+func (h *taskHandlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, error) {
 	b, err := json.Marshal(old)
 	if err != nil {
 		return old, fmt.Errorf("write the spec: %w", err)
@@ -312,7 +280,7 @@ func (s *server) applyPatch(old task.Spec, patch map[string]any) (task.Spec, err
 	if err != nil {
 		return old, err
 	}
-	return spec, s.check(&spec)
+	return spec, h.check(&spec)
 }
 
 // merge is RFC 7396: null removes, objects are merged, all else replaces.

@@ -14,12 +14,12 @@ import (
 )
 
 // taskVersions serves the versions of a task, the newest first.
-func (s *server) taskVersions(c *call) (answer, error) {
+func (h *taskHandlers) taskVersions(c *call) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	list, err := s.versions(c, ref)
+	list, err := h.versions(c, ref)
 	if err != nil {
 		return answer{}, err
 	}
@@ -35,8 +35,8 @@ func (s *server) taskVersions(c *call) (answer, error) {
 
 // versions reads the versions of a task; if it is not there, the error says who
 // deleted it.
-func (s *server) versions(c *call, ref store.Ref) ([]task.Task, error) {
-	list, gone, err := s.Store.Versions(c.ctx(), ref)
+func (h *taskHandlers) versions(c *call, ref store.Ref) ([]task.Task, error) {
+	list, gone, err := h.Store.Versions(c.ctx(), ref)
 	if errors.Is(err, task.ErrNotFound) && gone != nil {
 		because := ""
 		if gone.Why != "" {
@@ -49,7 +49,7 @@ func (s *server) versions(c *call, ref store.Ref) ([]task.Task, error) {
 
 // rollbackTask serves rollback: a new version that says what a former one said,
 // but for the pause, which is no matter of what the task does.
-func (s *server) rollbackTask(c *call) (answer, error) {
+func (h *taskHandlers) rollbackTask(c *call) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
@@ -63,7 +63,7 @@ func (s *server) rollbackTask(c *call) (answer, error) {
 	}
 	var out client.RolledBack
 	err = retryConflict(c.ctx(), func() error {
-		list, err := s.versions(c, ref)
+		list, err := h.versions(c, ref)
 		if err != nil {
 			return err
 		}
@@ -75,14 +75,14 @@ func (s *server) rollbackTask(c *call) (answer, error) {
 			return err
 		}
 		spec := samePause(to.Spec, list[0].Spec)
-		if err := s.check(&spec); err != nil {
+		if err := h.check(&spec); err != nil {
 			return err
 		}
 		out = client.RolledBack{To: to.Generation, Changed: task.Differences(list[0].Spec, spec)}
 		if ask.DryRun {
-			st, err := s.Store.Task(c.ctx(), ref)
+			st, err := h.Store.Task(c.ctx(), ref)
 			if err == nil {
-				out.Task, err = s.view(c.ctx(), st)
+				out.Task, err = h.Views.view(c.ctx(), st)
 			}
 			out.Result = client.Unchanged
 			return err
@@ -90,12 +90,12 @@ func (s *server) rollbackTask(c *call) (answer, error) {
 		once := *c
 		once.match = list[0].Revision // what was compared is what is written over
 		write := &taskWrite{call: &once}
-		st, result, err := s.change(write, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
+		st, result, err := h.change(write, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
 		if errors.Is(err, task.ErrStale) && c.match == 0 {
 			return fmt.Errorf("%w: task %s", task.ErrConflict, ref)
 		}
 		if err == nil {
-			a, _ := s.answerTask(write, http.StatusOK, st, result) // it is written
+			a, _ := h.answerTask(write, http.StatusOK, st, result) // it is written
 			out.Task, _ = a.body.(client.Task)
 		}
 		return err

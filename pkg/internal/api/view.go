@@ -11,13 +11,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Viewer shows tasks.
+type Viewer struct {
+	Store *store.Store
+	Ref   func(namespace, name string) store.Ref // says where a task lives
+	Now   Clock
+}
+
 // view shows a task as it was just read or written.
-func (s *server) view(ctx context.Context, st store.Stored) (client.Task, error) {
+func (h *Viewer) view(ctx context.Context, st store.Stored) (client.Task, error) {
 	var entry *task.Entry
 	if st.EntryMod != 0 {
 		entry = &st.Entry
 	}
-	views, err := s.views(ctx, []task.Task{st.Task}, []*task.Entry{entry})
+	views, err := h.views(ctx, []task.Task{st.Task}, []*task.Entry{entry})
 	if err != nil {
 		return client.Task{}, err
 	}
@@ -25,12 +32,12 @@ func (s *server) view(ctx context.Context, st store.Stored) (client.Task, error)
 }
 
 // viewAfter shows a task as it was just read, or as a write with this result made it.
-func (s *server) viewAfter(ctx context.Context, st store.Stored, result string) (client.Task, error) {
+func (h *Viewer) viewAfter(ctx context.Context, st store.Stored, result string) (client.Task, error) {
 	if result != client.Created {
-		return s.view(ctx, st)
+		return h.view(ctx, st)
 	}
 
-	views, err := s.viewsOfNew(ctx, []store.Stored{st})
+	views, err := h.viewsOfNew(ctx, []store.Stored{st})
 	if err != nil {
 		return client.Task{}, err
 	}
@@ -38,23 +45,23 @@ func (s *server) viewAfter(ctx context.Context, st store.Stored, result string) 
 }
 
 // views shows tasks: when each is due next, by its entry, and how its runs fare.
-func (s *server) views(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
-	return s.viewsWith(ctx, tasks, entries, 0)
+func (h *Viewer) views(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
+	return h.viewsWith(ctx, tasks, entries, 0)
 }
 
 // viewsWith is views, each with its last so many runs.
-func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
+func (h *Viewer) viewsWith(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
 	refs := make([]store.Ref, len(tasks))
 	at := make(map[store.Ref]int, len(tasks))
 	for i, t := range tasks {
-		refs[i] = s.Ref(t.Namespace, t.Name)
+		refs[i] = h.Ref(t.Namespace, t.Name)
 		at[refs[i]] = i
 	}
-	outcomes, err := s.Store.Outcomes(ctx, refs, recent)
+	outcomes, err := h.Store.Outcomes(ctx, refs, recent)
 	if err != nil {
 		return nil, err
 	}
-	now := s.now()
+	now := h.Now.Stamp()
 	views := make([]client.Task, len(tasks))
 	for i, t := range tasks {
 		views[i] = client.Task{Task: tidy(t)}
@@ -68,10 +75,10 @@ func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*ta
 			fromEntry(&views[i], e, now)
 		}
 	}
-	if err := s.addActive(ctx, views, at); err != nil {
+	if err := h.addActive(ctx, views, at); err != nil {
 		return nil, err
 	}
-	freezes, err := s.Store.Freezes(ctx)
+	freezes, err := h.Store.Freezes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,13 +91,13 @@ func (s *server) viewsWith(ctx context.Context, tasks []task.Task, entries []*ta
 
 // viewsOfNew shows tasks that this request has just created, from what it wrote: such a
 // task has no runs yet. Whether its namespace is frozen is the one thing to be read.
-func (s *server) viewsOfNew(ctx context.Context, created []store.Stored) ([]client.Task, error) {
-	freezes, err := s.Store.Freezes(ctx)
+func (h *Viewer) viewsOfNew(ctx context.Context, created []store.Stored) ([]client.Task, error) {
+	freezes, err := h.Store.Freezes(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	now := s.now()
+	now := h.Now.Stamp()
 	views := make([]client.Task, len(created))
 	for i, st := range created {
 		v := client.Task{Task: tidy(st.Task)}
@@ -152,8 +159,8 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 
 // addActive counts the active runs of tasks, and shows the newest where it is
 // newer than the last that ended.
-func (s *server) addActive(ctx context.Context, views []client.Task, at map[store.Ref]int) error {
-	keys, _, err := s.Store.ScanActive(ctx)
+func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[store.Ref]int) error {
+	keys, _, err := h.Store.ScanActive(ctx)
 	if err != nil {
 		return err
 	}
@@ -184,7 +191,7 @@ func (s *server) addActive(ctx context.Context, views []client.Task, at map[stor
 			of, wanted = append(of, i), append(wanted, k)
 		}
 	}
-	held, err := s.Store.Attempts(ctx, wanted)
+	held, err := h.Store.Attempts(ctx, wanted)
 	if err != nil {
 		return err
 	}
@@ -237,19 +244,25 @@ func tidy(t task.Task) task.Task {
 	return t
 }
 
-// answerTask answers with a task as it was just read or written.
-func (s *server) answerTask(c *taskWrite, status int, st store.Stored, result string) (answer, error) {
-	v, err := s.viewAfter(c.ctx(), st, result)
-	if err != nil && c.route.writes && !c.dry {
-		// It is written: what adorns it must not make it look undone.
-		v, err = client.Task{Task: tidy(st.Task)}, nil
+// runsLeft is how many ticks of an entry may yet become runs; otherwise if there
+// is no bound.
+func runsLeft(e *task.Entry, otherwise int64) int64 {
+	if e.MaxRuns == 0 {
+		return otherwise
 	}
-	v.Result = result
-	if result != "" && result != client.Deleted && s.Nodes != nil {
-		v.Warnings = placementWarnings(st.Task.Spec, s.Nodes())
+	ran := int64(0)
+	if e.Own != nil {
+		ran = e.Own.Runs
 	}
-	if c.dry {
-		v.DryRun = c.change
+	return max(e.MaxRuns-ran, 0)
+}
+
+// inBrief is a run as lists show it: how many parts it has, and not each of them.
+func inBrief(r task.Run) task.Run {
+	if r.Fan != nil {
+		f := *r.Fan
+		f.Parts, f.Nodes, f.Left, f.Only, f.Checkpoints = nil, nil, nil, nil, nil
+		r.Fan = &f
 	}
-	return answer{status: status, body: v, header: map[string][]string{"Etag": {etag(st.Task.Revision)}}}, err
+	return r
 }

@@ -23,30 +23,30 @@ type whyQuery struct {
 }
 
 // whyTask serves the question why a task ran then, or did not, or will.
-func (s *server) whyTask(c *call, ask whyQuery) (answer, error) {
+func (h *taskHandlers) whyTask(c *call, ask whyQuery) (answer, error) {
 	ref, err := c.ref()
 	if err != nil {
 		return answer{}, err
 	}
-	q, err := s.question(c, ref, ask)
+	q, err := h.question(c, ref, ask)
 	if err != nil {
 		return answer{}, err
 	}
-	from, to := q.Span(s.Now())
-	account, err := s.Store.Account(c.ctx(), ref, from, to)
+	from, to := q.Span(h.Now())
+	account, err := h.Store.Account(c.ctx(), ref, from, to)
 	if err != nil {
 		return answer{}, err
 	}
 	if account.Task == nil && account.EntryMade == 0 && account.Deleted == nil && len(account.Broken) == 0 {
 		return answer{}, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
-	return answer{status: http.StatusOK, body: why.For(s.facts(ref, account), q)}, nil
+	return answer{status: http.StatusOK, body: why.For(h.facts(ref, account), q)}, nil
 }
 
 // question reads what is asked. Local times are the task's if no zone is given.
-func (s *server) question(c *call, ref store.Ref, ask whyQuery) (q why.Question, err error) {
+func (h *taskHandlers) question(c *call, ref store.Ref, ask whyQuery) (q why.Question, err error) {
 	if q.Timezone = ask.Timezone; q.Timezone == "" {
-		st, err := s.Store.Task(c.ctx(), ref)
+		st, err := h.Store.Task(c.ctx(), ref)
 		if err != nil && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrInvalid) {
 			return q, err
 		}
@@ -77,9 +77,9 @@ func (s *server) question(c *call, ref store.Ref, ask whyQuery) (q why.Question,
 	case q.To != nil && q.From == nil:
 		return q, task.Invalid(task.CodeRequired, "from", "a range has a beginning: give from, too")
 	case q.From != nil && q.To == nil:
-		q.To = why.Instant(s.Now())
+		q.To = why.Instant(h.Now())
 	}
-	if from, to := q.Span(s.Now()); to.Before(from) {
+	if from, to := q.Span(h.Now()); to.Before(from) {
 		if ask.To == nil {
 			return q, task.Invalid(task.CodeRequired, "to", "is needed when from is a time to come: a range ends now, unless to says when")
 		}
@@ -89,12 +89,12 @@ func (s *server) question(c *call, ref store.Ref, ask whyQuery) (q why.Question,
 }
 
 // facts are an account as package why has it.
-func (s *server) facts(ref store.Ref, a store.Account) why.Facts {
+func (h *taskHandlers) facts(ref store.Ref, a store.Account) why.Facts {
 	f := why.Facts{
 		Namespace: ref.Namespace, Name: ref.Name, Shard: ref.Shard,
 		Task: a.Task, Entry: a.Entry, Versions: a.Versions,
 		Runs: a.Runs, Late: a.Late, Dead: a.Dead, Newer: a.Newer, CutAt: a.CutAt.Time,
-		Nodes: a.Nodes, Freezes: a.Freezes, Now: s.now().Time, Revision: a.Revision,
+		Nodes: a.Nodes, Freezes: a.Freezes, Now: h.Now.Stamp().Time, Revision: a.Revision,
 	}
 	if d := a.Deleted; d != nil {
 		f.Deleted = &task.Deletion{UID: d.UID, Generation: d.Generation, At: d.DeletedAt, By: d.DeletedBy, Why: d.Why}
@@ -106,7 +106,7 @@ func (s *server) facts(ref store.Ref, a store.Account) why.Facts {
 		f.Watermark = &why.Watermark{Time: w.Time.Time, All: w.Decided(w.Time, ref.String())}
 		f.Covered = a.EntryMade > 0 && a.EntryMade <= w.Seen
 	}
-	keys := s.Store.Keys()
+	keys := h.Store.Keys()
 	for _, key := range a.Broken {
 		switch k, ok := keys.ParseShard(key); {
 		case key == keys.Spec(ref):

@@ -1,0 +1,50 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// noteWithin is how long noteChange tries to record a change, and notePause how long
+	// it waits between two tries.
+	noteWithin = 5 * time.Second
+	notePause  = 200 * time.Millisecond
+)
+
+// noteChange records who changed something that has no record of its own in etcd: the
+// members of etcd, or records that a repair has deleted. The change itself has happened,
+// so that a failure is logged, with all that the record would say.
+func (h *clusterHandlers) noteChange(c *call, change string) {
+	h.Log.Info("changed the cluster", zap.String("change", change), zap.String("by", c.actor()))
+
+	// The client may be gone, and an etcd that has just lost a member may be without a
+	// leader for a moment: the record is tried for a while all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), noteWithin)
+	defer cancel()
+	pause := time.NewTicker(notePause)
+	defer pause.Stop()
+	for {
+		err := retryConflict(ctx, func() error { return h.recordChange(ctx, c.actor(), change) })
+		if err == nil {
+			return
+		}
+		select {
+		case <-pause.C:
+			continue
+		case <-ctx.Done():
+		}
+		h.Log.Warn("could not record who changed the cluster", zap.String("change", change), zap.String("by", c.actor()), zap.Error(err))
+		return
+	}
+}
+
+func (h *clusterHandlers) recordChange(ctx context.Context, actor, change string) error {
+	old, err := h.Store.Cluster(ctx)
+	if err != nil {
+		return err
+	}
+	return h.Store.ChangeCluster(ctx, old, old.MarkChanged(actor, h.Now.Stamp(), change))
+}
