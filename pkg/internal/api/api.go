@@ -3,9 +3,9 @@ package api
 import (
 	"context"
 	"crypto/ed25519"
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -13,8 +13,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"encoding/base64"
-
+	"github.com/carillonhq/carillon/pkg/internal/api/board"
+	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
+	"github.com/carillonhq/carillon/pkg/internal/api/events"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/logs"
+	"github.com/carillonhq/carillon/pkg/internal/api/nodes"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
+	"github.com/carillonhq/carillon/pkg/internal/api/runs"
+	"github.com/carillonhq/carillon/pkg/internal/api/secrets"
+	"github.com/carillonhq/carillon/pkg/internal/api/selection"
+	"github.com/carillonhq/carillon/pkg/internal/api/talks"
+	"github.com/carillonhq/carillon/pkg/internal/api/tasks"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -80,9 +91,9 @@ type Config struct {
 	// Keys are this node's keys for secrets, read anew at each call; nil: it has none.
 	Keys func() (secret.Ring, error)
 	// Logs is the output kept on this node; nil keeps none.
-	Logs LogSource
+	Logs logs.Source
 	// Talks are what the attempts on this node say of themselves; nil hears none.
-	Talks Talks
+	Talks talks.Source
 	// Authenticated, if set, is told the context of each request with a valid token, before
 	// it is answered: the connection it came over need not make room for others.
 	Authenticated func(ctx context.Context)
@@ -96,22 +107,6 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Gatherer is what /metrics shows; nil shows nothing.
 	Gatherer prometheus.Gatherer
-}
-
-// LogSource is the output of attempts that is kept on this node.
-type LogSource interface {
-	// Open opens what an attempt has written so far, to be closed by the
-	// caller. os.ErrNotExist if nothing is kept, or nothing any more.
-	Open(namespace, task, run string, attempt int) (io.ReadSeekCloser, error)
-	// Active reports whether an attempt runs here and may still write more.
-	Active(namespace, task, run string, attempt int) bool
-	// Watch tells when Open or Active may show something new. It must never wait
-	// for whoever is told. stop ends it.
-	Watch(namespace, task, run string, attempt int) (woken <-chan struct{}, stop func(), err error)
-	// Times tells when the parts of an output came, of what is at or behind byte from:
-	// the first mark is in force there. There may be none; and if there are many, the
-	// others are told when they are asked for from where the last one begins.
-	Times(namespace, task, run string, attempt int, from int64) ([]task.Mark, error)
 }
 
 // InstanceHeader is the header of each answer that says which instance gives it.
@@ -144,13 +139,13 @@ func New(cfg Config) (http.Handler, error) {
 		cfg.Ready = func() error { return nil }
 	}
 	if cfg.FreezeWithin == 0 {
-		cfg.FreezeWithin = confirmWithin
+		cfg.FreezeWithin = cluster.ConfirmWithin
 	}
 	if cfg.StateWithin <= 0 {
-		cfg.StateWithin = stateWithin
+		cfg.StateWithin = nodes.StateWithin
 	}
 	if cfg.PageQuiet <= 0 {
-		cfg.PageQuiet = pageQuiet
+		cfg.PageQuiet = events.PageQuiet
 	}
 	if cfg.MostScanned <= 0 {
 		cfg.MostScanned = 10_000
@@ -180,23 +175,23 @@ type server struct {
 	Config
 	log        *zap.Logger
 	mux        *http.ServeMux
-	reading    reader
-	problems   problemWriter
+	reading    httpapi.RequestReader
+	problems   httpapi.ProblemWriter
 	tokens     *tokenCache
 	reader     *tokenReader
 	logins     *logins
 	statements *statement.Verifier
 	metrics    metrics
 
-	tasks   *taskHandlers
-	runs    *runHandlers
-	logs    *logHandlers
-	events  *eventHandlers
-	talks   *talkHandlers
-	nodes   *nodeHandlers
-	cluster *clusterHandlers
-	board   *boardHandlers
-	secrets *secretHandlers
+	tasks   *tasks.Handlers
+	runs    *runs.Handlers
+	logs    *logs.Handlers
+	events  *events.Handlers
+	talks   *talks.Handlers
+	nodes   *nodes.Handlers
+	cluster *cluster.Handlers
+	board   *board.Handlers
+	secrets *secrets.Handlers
 }
 
 // newServer makes the parts of a server, and registers nothing.
@@ -205,46 +200,48 @@ func newServer(cfg Config) *server {
 		Config:     cfg,
 		log:        cfg.Logger.Named("api"),
 		mux:        http.NewServeMux(),
-		reading:    newReader(cfg.Ref, cfg.Cluster.ID),
+		reading:    httpapi.NewRequestReader(cfg.Ref, cfg.Cluster.ID),
 		tokens:     newTokenCache(),
 		reader:     newTokenReader(cfg.Store.FindTokens),
 		statements: statement.NewVerifier(cfg.Node, cfg.Instance),
 	}
-	s.problems = problemWriter{s.log}
+	s.problems = httpapi.NewProblemWriter(s.log)
 	s.logins = newLogins(s.log)
 
-	now := Clock(cfg.Now)
-	peers := newPeers(Peers{Node: cfg.Node, Instance: cfg.Instance, Key: cfg.Key, TLS: cfg.TLS, Now: now}, cfg.Dial, cfg.DialTLS, s.log)
-	finder := newFinder(cfg.Store, cfg.Ref, cfg.Cluster.Shards, now)
+	now := httpapi.Clock(cfg.Now)
+	others := peers.New(peers.Config{
+		Node: cfg.Node, Instance: cfg.Instance, Key: cfg.Key, TLS: cfg.TLS, Now: now, Dial: cfg.Dial, DialTLS: cfg.DialTLS, Log: s.log,
+	})
+	finder := selection.NewFinder(cfg.Store, cfg.Ref, cfg.Cluster.Shards, now)
 
-	s.tasks = &taskHandlers{
-		Store: cfg.Store, Ref: cfg.Ref, Views: &Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Now: now,
+	s.tasks = &tasks.Handlers{
+		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		Authenticate: s.authenticate, ReportRefusal: s.logins.report, Problems: s.problems, Log: s.log,
 	}
-	s.talks = &talkHandlers{Store: cfg.Store, Peers: peers, Node: cfg.Node, Source: cfg.Talks}
-	s.runs = &runHandlers{
+	s.talks = &talks.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Talks}
+	s.runs = &runs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Finder: finder, Talks: s.talks, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
 	}
-	s.logs = &logHandlers{
-		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: peers, Node: cfg.Node, Source: cfg.Logs,
+	s.logs = &logs.Handlers{
+		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,
 		Refused: s.refused, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
-	s.events = &eventHandlers{
+	s.events = &events.Handlers{
 		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, Refused: s.refused, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
-	s.nodes = &nodeHandlers{
+	s.nodes = &nodes.Handlers{
 		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
 	}
-	s.cluster = &clusterHandlers{
+	s.cluster = &cluster.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
 		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, Authenticate: s.authenticate, Problems: s.problems, Log: s.log,
 	}
-	s.board = &boardHandlers{
-		Store: cfg.Store, Cluster: cfg.Cluster, Peers: peers, Talks: s.talks, Node: cfg.Node, Version: cfg.Version, Now: now,
-		Part: cfg.Board, Status: s.cluster.clusterStatus,
+	s.board = &board.Handlers{
+		Store: cfg.Store, Cluster: cfg.Cluster, Peers: others, Talks: s.talks, Node: cfg.Node, Version: cfg.Version, Now: now,
+		Part: cfg.Board, Status: s.cluster.Status,
 	}
-	s.secrets = &secretHandlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
+	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
 	return s
 }
 

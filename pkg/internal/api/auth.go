@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base32"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,11 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"encoding/base64"
-
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -85,46 +85,46 @@ func WithTrustedUser(ctx context.Context, uid uint32) context.Context {
 }
 
 // authenticate finds the holder of a request's token.
-func (s *server) authenticate(ctx context.Context, r *http.Request) (caller, error) {
+func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Caller, error) {
 	none := func(why string) error {
-		return fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why).
-			withHint("send Authorization: Bearer TOKEN; the cluster's first node wrote one to its data directory")
+		return httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why).
+			WithHint("send Authorization: Bearer TOKEN; the cluster's first node wrote one to its data directory")
 	}
 	if len(r.Header.Values(statement.Header)) > 0 {
 		return s.callerFrom(r)
 	}
 	values := r.Header.Values("Authorization")
 	if uid, trusted := r.Context().Value(trustedUserKey{}).(uint32); trusted && len(values) == 0 {
-		return caller{who: fmt.Sprintf("unix:uid=%d", uid), role: RoleAdmin}, nil
+		return httpapi.Caller{Who: fmt.Sprintf("unix:uid=%d", uid), Role: RoleAdmin}, nil
 	}
 	if len(values) == 0 {
-		return caller{}, none("a token is required")
+		return httpapi.Caller{}, none("a token is required")
 	}
 	scheme, secret, _ := strings.Cut(values[0], " ")
 	id, part, ok := parseToken(strings.TrimSpace(secret))
 	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || !ok {
-		return caller{}, none("the Authorization header is not: Bearer carillon_ID_SECRET")
+		return httpapi.Caller{}, none("the Authorization header is not: Bearer carillon_ID_SECRET")
 	}
 	t, err := s.token(ctx, r, id, sha256.Sum256([]byte(part)))
 	switch {
 	case errors.Is(err, errToken), errors.Is(err, task.ErrInvalid):
-		return caller{}, none("the token is not known")
+		return httpapi.Caller{}, none("the token is not known")
 	case err != nil:
-		return caller{}, err
+		return httpapi.Caller{}, err
 	case !t.Until.IsZero() && !s.Now().Before(t.Until.Time):
-		return caller{}, none("the token has expired")
+		return httpapi.Caller{}, none("the token has expired")
 	case t.Role != RoleAdmin:
-		return caller{}, forbidden(t.Role)
+		return httpapi.Caller{}, forbidden(t.Role)
 	}
 	who := t.Who
 	if who == "" {
-		who = nameless(id)
+		who = httpapi.TokenName(id)
 	}
-	return caller{who: who, role: t.Role, token: id, certificate: certificateOf(r)}, nil
+	return httpapi.Caller{Who: who, Role: t.Role, Token: id, Certificate: certificateOf(r)}, nil
 }
 
 func forbidden(role string) error {
-	return fail(http.StatusForbidden, client.CodeForbidden, "the token's role %s may not do this", task.Quote(role))
+	return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "the token's role %s may not do this", task.Quote(role))
 }
 
 // certificateOf is the common name of the certificate that the caller proved to have,
@@ -213,16 +213,16 @@ func (c *tokenCache) put(id string, sum [sha256.Size]byte, t store.Token) {
 }
 
 // callerFrom finds the caller in the statement of another node.
-func (s *server) callerFrom(r *http.Request) (caller, error) {
+func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 	refuse := func(why string) error {
-		return fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why)
+		return httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why)
 	}
 	values := r.Header.Values(statement.Header)
 	if len(values) > 1 || len(r.Header.Values("Authorization")) > 0 {
-		return caller{}, refuse("send one statement, and no Authorization header beside it")
+		return httpapi.Caller{}, refuse("send one statement, and no Authorization header beside it")
 	}
 	if r.Body != nil && r.Body != http.NoBody {
-		return caller{}, refuse("a request with a statement has no body")
+		return httpapi.Caller{}, refuse("a request with a statement has no body")
 	}
 
 	known := func(node string) (statement.Issuer, bool) {
@@ -232,23 +232,23 @@ func (s *server) callerFrom(r *http.Request) (caller, error) {
 	}
 	st, err := s.statements.Verify(values[0], statement.Request{Method: r.Method, Path: r.RequestURI}, known, s.Now())
 	if err != nil {
-		s.log.Warn("refused a request from another node", zap.String("path", short(r.URL.Path)), zap.String("from", r.RemoteAddr), zap.Error(err))
-		return caller{}, refuse(err.Error())
+		s.log.Warn("refused a request from another node", zap.String("path", httpapi.Shorten(r.URL.Path)), zap.String("from", r.RemoteAddr), zap.Error(err))
+		return httpapi.Caller{}, refuse(err.Error())
 	}
 	if st.Caller.Role != RoleAdmin {
-		return caller{}, forbidden(st.Caller.Role)
+		return httpapi.Caller{}, forbidden(st.Caller.Role)
 	}
-	return caller{who: st.Caller.Who, role: st.Caller.Role, token: st.Caller.Token, certificate: st.Caller.Certificate, from: st.From}, nil
+	return httpapi.Caller{Who: st.Caller.Who, Role: st.Caller.Role, Token: st.Caller.Token, Certificate: st.Caller.Certificate, Forwarder: st.From}, nil
 }
 
 // refused reports whether the caller of a request that goes on is not let in any more.
 // A request that another node forwarded ends when that node ends it.
 func (s *server) refused(ctx context.Context, r *http.Request) bool {
-	if callerOf(r.Context()).from != "" {
+	if httpapi.CallerOf(r.Context()).Forwarder != "" {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, httpapi.RequestTimeout)
 	defer cancel()
 	_, err := s.authenticate(ctx, r)
-	return err != nil && asFailure(err).Status < http.StatusInternalServerError
+	return err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError
 }

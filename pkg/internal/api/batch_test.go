@@ -14,11 +14,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -374,24 +372,5 @@ func TestBatch_EndsWithItsToken(t *testing.T) {
 	}
 	if n := w.log.FilterMessage("refused a login").Len(); n != 1 {
 		t.Errorf("%d refused logins are logged", n)
-	}
-}
-
-func TestReadLines_HalfALineIsNone(t *testing.T) {
-	long := strings.Repeat("x", 1<<20)
-	for _, c := range []struct {
-		what string
-		body io.Reader
-		want []string
-	}{
-		{"whole", strings.NewReader("a\n\n b \r\nc"), []string{"a", "", "b", "c"}},
-		{"ended", strings.NewReader("a\n"), []string{"a", ""}},
-		{"broken", io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(io.ErrUnexpectedEOF)), []string{"a", "error bad_json"}},
-		{"long", strings.NewReader(long + "\nb\n" + long + "x\nc"), []string{long, "b", "error too_large", "c"}},
-		{"byte by byte", iotest.OneByteReader(strings.NewReader("a\nb")), []string{"a", "b"}},
-	} {
-		if got := api.ReadLines(c.body); !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %.100q, want %.100q", c.what, got, c.want)
-		}
 	}
 }

@@ -15,6 +15,9 @@
 // It touches all keys, through package store alone. How it fails: without etcd
 // every route under /v1 answers 503 with Retry-After after a few seconds.
 //
+// This package is the server: it authenticates callers, bounds what they may try, describes and
+// routes the operations, and wires the handlers, which are in a package for each resource below it.
+//
 // OpenAPI is described by huma, from the types of package client and of package
 // task. Bodies are decoded by package task, not by huma, so that the API, the
 // command line and files refuse the same things in the same words.

@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/logs"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -112,7 +115,7 @@ type world struct {
 	clock   *clock
 	writes  *writes
 	spool   spool
-	logs    api.LogSource // nil: spool
+	logs    logs.Source // nil: spool
 	logger  *zap.Logger
 	log     *observer.ObservedLogs // what is a warning, or worse
 	ready   error

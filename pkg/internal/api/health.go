@@ -8,23 +8,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
 // health serves whether the process answers: if this does, it does.
-func (s *server) health(c *call) (answer, error) { return plain(c, "ok\n") }
+func (s *server) health(c *httpapi.Call) (httpapi.Answer, error) { return plain(c, "ok\n") }
 
 // ready serves whether the node does its work.
-func (s *server) ready(c *call) (answer, error) {
+func (s *server) ready(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := s.Ready(); err != nil {
-		return answer{}, fail(http.StatusServiceUnavailable, client.CodeNotReady, "not ready: %s", err)
+		return httpapi.Answer{}, httpapi.Fail(http.StatusServiceUnavailable, client.CodeNotReady, "not ready: %s", err)
 	}
 	return plain(c, "ready\n")
 }
 
-func plain(c *call, text string) (answer, error) {
-	c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(c.w, text) // the caller is gone
-	return answer{}, nil
+func plain(c *httpapi.Call, text string) (httpapi.Answer, error) {
+	c.Writer.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(c.Writer, text) // the caller is gone
+	return httpapi.Answer{}, nil
 }
 
 // registerPlain adds what is not part of the document.
@@ -38,7 +39,7 @@ func (s *server) registerPlain() {
 		s.mux.HandleFunc("GET /openapi."+format, func(w http.ResponseWriter, r *http.Request) {
 			written, err := document()
 			if err != nil {
-				s.problems.write(w, r, err)
+				s.problems.Write(w, r, err)
 				return
 			}
 			w.Header().Set("Content-Type", "application/openapi+"+format)

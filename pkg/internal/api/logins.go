@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -99,7 +100,7 @@ func (r *tokenReader) readQueue(ctx context.Context) {
 		}
 		r.mu.Unlock()
 
-		readCtx, cancel := context.WithTimeout(ctx, requestTimeout)
+		readCtx, cancel := context.WithTimeout(ctx, httpapi.RequestTimeout)
 		found, err := r.read(readCtx, ids)
 		cancel()
 
@@ -219,7 +220,7 @@ func (l *logins) giveBack(client string) {
 
 // report counts and logs that a request was refused for its token. Of the token it
 // logs the id, which is not secret; never more.
-func (l *logins) report(r *http.Request, f *failure) {
+func (l *logins) report(r *http.Request, f *httpapi.Failure) {
 	code := "401"
 	switch f.Status {
 	case http.StatusUnauthorized:
@@ -265,6 +266,6 @@ func tokenIDOf(r *http.Request) string {
 
 // errTooManyLogins is answered instead of a look into etcd.
 func errTooManyLogins() error {
-	return fail(http.StatusTooManyRequests, client.CodeBusy, "too many requests with unknown tokens have come from this address").
-		withHint("try again in a second")
+	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "too many requests with unknown tokens have come from this address").
+		WithHint("try again in a second")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
 // document builds the OpenAPI document of the routes.
@@ -51,71 +52,71 @@ var pathParams = map[string]string{
 }
 
 // add describes a route.
-func (d *document) add(rt *route) {
+func (d *document) add(rt *httpapi.Operation) {
 	op := &huma.Operation{
-		OperationID: rt.id, Method: rt.method, Path: rt.path, Summary: rt.summary, Description: rt.about,
-		Tags: []string{rt.tag}, Responses: map[string]*huma.Response{},
+		OperationID: rt.ID, Method: rt.Method, Path: rt.Path, Summary: rt.Summary, Description: rt.Description,
+		Tags: []string{rt.Tag}, Responses: map[string]*huma.Response{},
 	}
-	for _, m := range inPath.FindAllStringSubmatch(rt.path, -1) {
-		op.Parameters = append(op.Parameters, &huma.Param{Name: m[1], In: "path", Required: true,
-			Description: pathParams[m[1]], Schema: &huma.Schema{Type: huma.TypeString}})
+	for _, name := range rt.PathParams() {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "path", Required: true,
+			Description: pathParams[name], Schema: &huma.Schema{Type: huma.TypeString}})
 	}
-	op.Parameters = append(op.Parameters, rt.handler.query.describe(d.schemas)...)
+	op.Parameters = append(op.Parameters, rt.QueryParams(d.schemas)...)
 	header := func(name, about string) {
 		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "header", Description: about, Schema: &huma.Schema{Type: huma.TypeString}})
 	}
-	if rt.conditional {
+	if rt.Conditional {
 		header("If-Match", "The revision, in quotes, that the task must have; else the answer is 412.")
 	}
-	if rt.creates {
+	if rt.Creates {
 		header("If-None-Match", "*: the task must not be there yet; else the answer is 409.")
 	}
-	if rt.events != nil {
+	if rt.Events != nil {
 		header("Last-Event-ID", "The id of the event that came last, as EventSource sends it: the stream goes on after it.")
 	}
-	if rt.body != nil {
-		op.RequestBody = d.body(rt.body)
+	if rt.Body != nil {
+		op.RequestBody = d.body(rt.Body)
 	}
 	op.Security = []map[string][]string{{"token": {}}}
-	if rt.open {
+	if rt.Public {
 		op.Security = []map[string][]string{{}} // said, not left out: no credentials are needed
 	}
 	d.responses(op, rt)
 	d.doc.AddOperation(op)
 }
 
-func (d *document) body(b *body) *huma.RequestBody {
-	schema := &huma.Schema{Ref: "#/components/schemas/" + b.schema}
-	if b.of != nil {
-		schema = d.schemas.Schema(b.of, true, "")
+func (d *document) body(b *httpapi.Body) *huma.RequestBody {
+	schema := &huma.Schema{Ref: "#/components/schemas/" + b.Schema}
+	if b.Of != nil {
+		schema = d.schemas.Schema(b.Of, true, "")
 	}
-	rb := &huma.RequestBody{Required: !b.optional, Description: b.doc, Content: map[string]*huma.MediaType{}}
-	for _, t := range b.types {
+	rb := &huma.RequestBody{Required: !b.Optional, Description: b.Doc, Content: map[string]*huma.MediaType{}}
+	for _, t := range b.Types {
 		rb.Content[t] = &huma.MediaType{Schema: schema}
 	}
 	return rb
 }
 
-func (d *document) responses(op *huma.Operation, rt *route) {
-	ok := &huma.Response{Description: http.StatusText(rt.status)}
+func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
+	ok := &huma.Response{Description: http.StatusText(rt.Status)}
 	switch {
-	case rt.answer != nil:
-		ok.Content = map[string]*huma.MediaType{cmp.Or(rt.answerType, jsonType): {Schema: d.schemas.Schema(rt.answer, true, "")}}
-	case rt.stream:
+	case rt.Answer != nil:
+		ok.Content = map[string]*huma.MediaType{cmp.Or(rt.AnswerType, httpapi.TypeJSON): {Schema: d.schemas.Schema(rt.Answer, true, "")}}
+	case rt.Streams:
 		ok.Content = map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
-	if rt.events != nil {
-		ok.Content[streamType] = &huma.MediaType{Schema: d.schemas.Schema(rt.events, true, "")}
+	if rt.Events != nil {
+		ok.Content[httpapi.TypeEventStream] = &huma.MediaType{Schema: d.schemas.Schema(rt.Events, true, "")}
 	}
-	if rt.tagged {
+	if rt.Tagged {
 		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The task's revision, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
-	op.Responses[strconv.Itoa(rt.status)] = ok
-	if rt.dry != nil {
+	op.Responses[strconv.Itoa(rt.Status)] = ok
+	if rt.DryAnswer != nil {
 		op.Responses["200"] = &huma.Response{Description: "What would be, with dry_run=true",
-			Content: map[string]*huma.MediaType{jsonType: {Schema: d.schemas.Schema(rt.dry, true, "")}}}
+			Content: map[string]*huma.MediaType{httpapi.TypeJSON: {Schema: d.schemas.Schema(rt.DryAnswer, true, "")}}}
 	}
-	for _, status := range rt.problems() {
+	for _, status := range rt.Problems() {
 		r := &huma.Response{Description: http.StatusText(status)}
 		if status >= 300 {
 			r.Content = map[string]*huma.MediaType{"application/problem+json": {Schema: d.problem}}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
+	"github.com/carillonhq/carillon/pkg/internal/api/tasks"
 	"github.com/carillonhq/carillon/pkg/internal/schema"
 )
 
@@ -42,8 +44,8 @@ func refine(reg huma.Registry) {
 	if t := all["Task"]; t != nil {
 		schema.Spec(t)
 	}
-	schema.Within(all["ClusterSettings"].Properties["catch_up_rate"], 0, maxCatchUpRate, nil)
-	schema.Within(all["ScheduleRequest"].Properties["count"], 1, maxCount, defaultCount)
+	schema.Within(all["ClusterSettings"].Properties["catch_up_rate"], 0, cluster.MaxCatchUpRate, nil)
+	schema.Within(all["ScheduleRequest"].Properties["count"], 1, tasks.MaxCount, tasks.DefaultCount)
 	all["SpecPatch"] = patchOf(all["Spec"])
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
 // ServeHTTP answers one request: finds its route, checks its token, and writes
@@ -35,17 +36,17 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
 		h.Set("Cache-Control", "no-store")
 		if r.Method != http.MethodOptions {
-			ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+			ctx, cancel := context.WithTimeout(r.Context(), httpapi.RequestTimeout)
 			who, err := s.authenticate(ctx, r)
 			cancel()
 			if err != nil {
-				s.logins.report(r, asFailure(err))
+				s.logins.report(r, httpapi.AsFailure(err))
 				endConnection(w)
-				s.problems.write(w, r, err)
+				s.problems.Write(w, r, err)
 				return
 			}
 			s.Authenticated(r.Context())
-			r = r.WithContext(withCaller(r.Context(), who))
+			r = r.WithContext(httpapi.WithCaller(r.Context(), who))
 		}
 	}
 	if pattern == "" {
@@ -89,8 +90,8 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(allowed) == 0 {
-		s.problems.write(w, r, fail(http.StatusNotFound, client.CodeNoRoute, "there is nothing at %s", quotePath(r)).
-			withHint("GET /openapi.json lists what there is"))
+		s.problems.Write(w, r, httpapi.Fail(http.StatusNotFound, client.CodeNoRoute, "there is nothing at %s", quotePath(r)).
+			WithHint("GET /openapi.json lists what there is"))
 		return
 	}
 	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
@@ -98,8 +99,8 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	s.problems.write(w, r, fail(http.StatusMethodNotAllowed, client.CodeMethod, "%s does not take the method %s, only %s",
-		quotePath(r), short(r.Method), strings.Join(allowed, ", ")))
+	s.problems.Write(w, r, httpapi.Fail(http.StatusMethodNotAllowed, client.CodeMethod, "%s does not take the method %s, only %s",
+		quotePath(r), httpapi.Shorten(r.Method), strings.Join(allowed, ", ")))
 }
 
 // recovered answers 500 after a panic, if nothing was answered yet.
@@ -112,7 +113,7 @@ func (s *server) recovered(w *recorder, r *http.Request, p any) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // the answer is cut: the caller must not take it for whole
 	}
-	s.problems.write(w, r, fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
+	s.problems.Write(w, r, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
 }
 
 // recorder remembers the status of an answer.
@@ -138,4 +139,4 @@ func (w *recorder) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController find deadlines and Flush.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func quotePath(r *http.Request) string { return fmt.Sprintf("%q", short(r.URL.Path)) }
+func quotePath(r *http.Request) string { return fmt.Sprintf("%q", httpapi.Shorten(r.URL.Path)) }

@@ -1,0 +1,306 @@
+// Package board has the API's handler of the board, which shows an operator problems, what comes
+// and what runs. Its parts are in the memory of the nodes that schedule: the node that is asked asks
+// them all, and puts the parts together once for all who look within a moment.
+//
+// A node that does not answer in time is named, and its part is missing. Without etcd the board
+// shows what was known of nodes last, and says so.
+package board
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// partWithin is how long a node is waited for.
+	partWithin = time.Second
+	// boardAge is how old a board may be that is shown again, and statusAge what is
+	// slower to find out and changes less.
+	boardAge  = 700 * time.Millisecond
+	statusAge = 5 * time.Second
+	// etcdWithin is how long etcd is waited for.
+	etcdWithin = 1500 * time.Millisecond
+)
+
+const boardAbout = "Whatever node is asked asks the nodes that schedule for their parts, which they have in memory: it may be asked for every second. " +
+	"A node that does not answer within a second is named in silent. With part=true the answer is the part of the node that is asked."
+
+// boardQuery are the parameters of the board.
+type boardQuery struct {
+	Span  boardSpan `query:"span" default:"10m0s" example:"10m" doc:"How far next looks ahead: a duration, at most 24h."`
+	Limit int       `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"How many items each list has at most."`
+	Part  bool      `query:"part" default:"false" doc:"Only what the node that is asked knows itself."`
+}
+
+// boardSpan is how far a board looks ahead.
+type boardSpan time.Duration
+
+const mostBoardSpan = 24 * time.Hour
+
+// UnmarshalText reads a span as it is in a request.
+func (b *boardSpan) UnmarshalText(text []byte) error {
+	span, err := time.ParseDuration(string(text))
+	if err != nil {
+		return task.Invalid(task.CodeBadValue, "", "%s is not a duration such as 10m", task.Quote(string(text)))
+	}
+	if span <= 0 || span > mostBoardSpan {
+		return task.Invalid(task.CodeOutOfRange, "", "%s is not between 1ms and 24h", text)
+	}
+
+	*b = boardSpan(span)
+	return nil
+}
+
+// boardCache is the latest board: however many look at it, it is put together once.
+type boardCache struct {
+	mu    sync.Mutex
+	span  time.Duration
+	limit int
+	at    time.Time
+	board task.Board
+
+	// What etcd said last: while it is away, the rest is worth seeing all the more.
+	nodes    []task.Node
+	owners   []store.Owner
+	statusAt time.Time
+	status   client.ClusterStatus
+}
+
+// refresh reads what is in etcd; an error leaves what was known.
+func (b *boardCache) refresh(ctx context.Context, st *store.Store, status func(context.Context) (client.ClusterStatus, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
+	defer cancel()
+	nodes, owners, err := views.PresentNodes(ctx, st)
+	if err != nil {
+		return err
+	}
+	b.nodes, b.owners = nodes, owners
+	if time.Since(b.statusAt) <= statusAge {
+		return nil
+	}
+	now, err := status(ctx)
+	if err == nil {
+		b.status, b.statusAt = now, time.Now()
+	}
+	return err
+}
+
+// getBoard serves the board, or this node's part of it.
+func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, error) {
+	span, limit := time.Duration(q.Span), q.Limit
+	if q.Part {
+		return httpapi.Answer{Status: http.StatusOK, Body: h.ownPart(c.Context(), span, limit)}, nil
+	}
+
+	h.cache.mu.Lock()
+	defer h.cache.mu.Unlock()
+	b := &h.cache
+	if b.span != span || b.limit != limit || time.Since(b.at) > boardAge {
+		board, err := h.makeBoard(c, span, limit)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		b.board, b.span, b.limit, b.at = board, span, limit, time.Now()
+	}
+	return httpapi.Answer{Status: http.StatusOK, Body: b.board}, nil
+}
+
+func (h *Handlers) ownPart(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+	if h.Part == nil {
+		return task.BoardPart{Node: h.Node, At: h.Now.Stamp()}
+	}
+	return h.Part(ctx, span, limit)
+}
+
+// makeBoard asks all nodes that schedule, and puts together what they say.
+func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (task.Board, error) {
+	away := h.cache.refresh(c.Context(), h.Store, h.Status)
+	if away != nil && (h.cache.nodes == nil || c.Context().Err() != nil) {
+		return task.Board{}, away
+	}
+	nodes, st := h.cache.nodes, h.cache.status
+	b := task.Board{
+		At: h.Now.Stamp(), Node: h.Node, Version: h.Version, Cluster: h.Cluster.ID, Leader: st.Leader, Span: task.Duration(span),
+		Warnings: append([]string{}, st.Warnings...), Freezes: append([]task.Freeze{}, st.Freezes...), Silent: []task.Silence{}, ShardCount: h.Cluster.Shards,
+	}
+	if away != nil {
+		b.Warnings = append([]string{"etcd does not answer node " + h.Node + ": what is shown of nodes and of the cluster is old"}, b.Warnings...)
+	}
+	for _, o := range h.cache.owners {
+		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
+			b.ShardsOwned++
+		}
+	}
+	parts := h.askParts(c, nodes, span, limit)
+	mergeBoard(&b, nodes, parts, limit)
+	h.Talks.AddToBoard(c, &b, nodes)
+	return b, c.Context().Err() // else nodes would be called silent because somebody hung up
+}
+
+// heard is a node's part, or why there is none.
+type heard struct {
+	part task.BoardPart
+	err  error
+}
+
+// askParts asks the nodes that schedule, by name.
+func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Duration, limit int) map[string]heard {
+	ctx, cancel := context.WithTimeout(c.Context(), partWithin)
+	defer cancel()
+	var mu sync.Mutex
+	parts := map[string]heard{}
+	var g errgroup.Group
+	g.SetLimit(peers.AtOnce)
+	ask := func(name string, how func() (task.BoardPart, error)) {
+		g.Go(func() error {
+			p, err := how()
+			mu.Lock()
+			defer mu.Unlock()
+			parts[name] = heard{p, err}
+			return nil
+		})
+	}
+	ask(h.Node, func() (task.BoardPart, error) { return h.ownPart(ctx, span, limit), nil })
+	for _, n := range nodes {
+		if n.Name != h.Node && n.Has(task.RoleScheduler) {
+			ask(n.Name, func() (task.BoardPart, error) { return h.partOf(ctx, n, httpapi.CallerOf(c.Context()), span, limit) })
+		}
+	}
+	_ = g.Wait() // which never fails
+	return parts
+}
+
+// partOf asks another node for its part, in the name of who asks this one.
+func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, span time.Duration, limit int) (p task.BoardPart, err error) {
+	q := url.Values{"part": {"true"}, "span": {span.String()}, "limit": {fmt.Sprint(limit)}}
+	req, err := h.Peers.NewRequest(ctx, who, n, http.MethodGet, q, "v1", "board")
+	if err != nil {
+		return p, err
+	}
+	u := req.URL
+	res, err := h.Peers.RoundTrip(req)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return p, fmt.Errorf("no answer from %s within %s", u.Host, partWithin)
+	}
+	if err != nil {
+		return p, fmt.Errorf("at %s: %w", u.Host, err)
+	}
+	defer res.Body.Close()
+	if err := peers.Refusal(res); err != nil {
+		return p, fmt.Errorf("%s: %w", u.Host, err)
+	}
+	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusUnprocessableEntity {
+		return p, fmt.Errorf("version %s has no board", n.Version)
+	}
+	if res.StatusCode != http.StatusOK {
+		return p, fmt.Errorf("%s answered %s", u.Host, res.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, peers.MaxAnswer)).Decode(&p); err != nil {
+		return p, fmt.Errorf("%s sent what cannot be read: %w", u.Host, err)
+	}
+	if p.Node != n.Name {
+		return p, fmt.Errorf("another node, %s, answers at %s", task.Quote(p.Node), u.Host)
+	}
+	return p, nil
+}
+
+// mergeBoard puts the parts together; the order in which they came does not matter.
+func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit int) {
+	b.Waiting, b.Nodes = map[string]int{}, []task.BoardNode{}
+	var all task.Tally
+	for _, n := range nodes {
+		bn := task.BoardNode{
+			Name: n.Name, Address: n.Address, Version: n.Version, State: n.State, Unfit: n.Unfit, Pressed: n.Pressed, Roles: n.Roles, Slots: n.Slots,
+			Running: n.Running, Shards: n.Shards, Unreadable: n.Unreadable, JoinedAt: n.JoinedAt,
+		}
+		h, asked := parts[n.Name]
+		if asked && h.err != nil {
+			bn.Silent = true
+			b.Silent = append(b.Silent, task.Silence{Node: n.Name, Reason: h.err.Error()})
+		}
+		bn.Serving, bn.Recent = h.part.Serving, h.part.Tally.Recent()
+		b.Nodes = append(b.Nodes, bn)
+	}
+	for _, h := range parts {
+		if h.err == nil {
+			addCounts(&b.BoardCounts, h.part.BoardCounts)
+			all.Add(h.part.Tally)
+		}
+	}
+	b.Recent = all.Recent()
+	list := func(of func(*task.BoardPart)) {
+		for _, h := range parts {
+			of(&h.part)
+		}
+	}
+	l := &b.BoardLists
+	list(func(p *task.BoardPart) {
+		l.Stuck, l.Failing, l.Overdue = append(l.Stuck, p.Stuck...), append(l.Failing, p.Failing...), append(l.Overdue, p.Overdue...)
+		l.Away, l.Waits, l.Next, l.Active = append(l.Away, p.Away...), append(l.Waits, p.Waits...), append(l.Next, p.Next...), append(l.Active, p.Active...)
+	})
+	l.Stuck = foremost(l.Stuck, limit, func(a, b task.BoardShard) int { return a.Since.Compare(b.Since.Time) })
+	l.Failing = foremost(l.Failing, limit, func(a, b task.BoardFailing) int {
+		if c := b.EndedAt.Compare(a.EndedAt.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
+	})
+	l.Overdue, l.Next = foremost(l.Overdue, limit, sooner), foremost(l.Next, limit, sooner)
+	l.Away, l.Active = foremost(l.Away, limit, longer), foremost(l.Active, limit, longer)
+	l.Waits = foremost(l.Waits, limit, func(a, b task.BoardWait) int {
+		if x, y := a.Reason == task.ReasonNoNode, b.Reason == task.ReasonNoNode; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Run, b.Run)
+	})
+}
+
+func sooner(a, b task.BoardTick) int {
+	if c := a.Due().Compare(b.Due().Time); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
+}
+
+func longer(a, b task.BoardRun) int {
+	if c := a.Began().Compare(b.Began().Time); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Run, b.Run)
+}
+
+// foremost is a list in order, cut.
+func foremost[T any](list []T, most int, before func(a, b T) int) []T {
+	slices.SortStableFunc(list, before)
+	return append([]T{}, list[:min(len(list), most)]...)
+}
+
+func addCounts(to *task.BoardCounts, c task.BoardCounts) {
+	to.Serving, to.Tasks, to.Paused, to.Unreadable = to.Serving+c.Serving, to.Tasks+c.Tasks, to.Paused+c.Paused, to.Unreadable+c.Unreadable
+	to.FailingCount, to.OverdueCount, to.ActiveCount = to.FailingCount+c.FailingCount, to.OverdueCount+c.OverdueCount, to.ActiveCount+c.ActiveCount
+	to.AwayCount, to.WaitingCount = to.AwayCount+c.AwayCount, to.WaitingCount+c.WaitingCount
+	for reason, n := range c.Waiting {
+		to.Waiting[reason] += n
+	}
+}

@@ -1,0 +1,111 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/audit"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const auditAbout = "All records are read at one revision, a thousand at a time. What seems wrong is looked at again a few seconds later: only what has not " +
+	"changed by then is a finding. The answer is NDJSON: a line about once a second that says how far it is, and one last line with the findings, " +
+	"or with the error that ended it. A node does one audit at a time."
+
+// auditQuery are the parameters of an audit. The default of its pause is audit.DefaultPause, and a
+// pause is long enough for a busy cluster to have gone on, and for nodes to have announced themselves.
+type auditQuery struct {
+	Pause int `query:"pause" minimum:"1" maximum:"60" default:"6" doc:"How many seconds lie between the two looks."`
+}
+
+// mostRepairs is how many findings one request mends.
+const mostRepairs = 100
+
+func (h *Handlers) auditor() audit.Auditor {
+	return audit.Auditor{Store: h.Store, Ref: h.Ref, Now: h.Now, Node: h.Node}
+}
+
+// audit serves an audit, line by line.
+func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) {
+	if !h.auditing.CompareAndSwap(false, true) {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", h.Node).WithHint("wait for it, or ask another node")
+	}
+	// Over before the last line: who reads that may ask again at once.
+	over := sync.OnceFunc(func() { h.auditing.Store(false) })
+	defer over()
+	begun := false
+	tell := func(l client.AuditLine) {
+		if !begun {
+			begun = true
+			c.Writer.Header().Set("Content-Type", httpapi.TypeLines)
+		}
+		_ = httpapi.WriteJSON(c.Writer, l) // if the caller is gone, ctx ends
+		_ = http.NewResponseController(c.Writer).Flush()
+	}
+	au := h.auditor()
+	au.Pause = time.Duration(q.Pause) * time.Second
+	ctx, cancel := context.WithCancelCause(c.Context())
+	defer cancel(nil)
+	au.Tell = func(p task.AuditProgress) {
+		tell(client.AuditLine{Progress: &p})
+		if _, err := h.Authenticate(ctx, c.Request); err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError {
+			cancel(err) // an audit may take minutes; the token is not valid any more
+		}
+	}
+	found, err := au.Run(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil && c.Context().Err() == nil {
+		err = cause
+	}
+	over()
+	switch {
+	case err == nil:
+		tell(client.AuditLine{Audit: &found})
+	case begun:
+		f := httpapi.AsFailure(err)
+		h.Problems.LogFailure(c.Request, f)
+		tell(client.AuditLine{Error: &f.Problem})
+	default:
+		return httpapi.Answer{}, err
+	}
+	return httpapi.Answer{}, nil
+}
+
+// repair mends findings, one after the other, until one fails.
+func (h *Handlers) repair(c *httpapi.Call) (httpapi.Answer, error) {
+	var body client.Repairs
+	if err := c.Decode(&body); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if n := len(body.Findings); n == 0 || n > mostRepairs {
+		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; give between 1 and %d", n, mostRepairs)
+	}
+	var mended []string
+	results := make([]task.RepairResult, 0, len(body.Findings))
+	for _, r := range body.Findings {
+		res, err := h.auditor().Repair(c.Context(), r)
+		if err != nil {
+			f := httpapi.AsFailure(err)
+			h.Problems.LogFailure(c.Request, f)
+			res.Result, res.Message = task.RepairFailed, f.Detail
+		}
+		if res.Deleted > 0 {
+			mended = append(mended, fmt.Sprintf("%s %s (%d deleted)", r.Kind, r.Key, res.Deleted))
+			h.Log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.Actor()))
+		}
+		if results = append(results, res); err != nil {
+			break
+		}
+	}
+	if len(mended) > 0 {
+		h.noteChange(c, "repaired: "+strings.Join(mended, ", "))
+	}
+	return httpapi.All(results)
+}

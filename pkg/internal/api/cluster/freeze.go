@@ -1,0 +1,200 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const clusterFreeze = "/v1/cluster/freeze"
+
+// confirmWithin is how long a freeze waits for all nodes to say that they obey: a
+// node that has died is gone by then, with a lease of the usual length.
+const ConfirmWithin = 12 * time.Second
+
+// frozenScope is the namespace in the path; "" where there is none: the cluster.
+func frozenScope(c *httpapi.Call) (string, error) {
+	if c.Request.PathValue("ns") == "" {
+		return "", nil
+	}
+	return c.Namespace()
+}
+
+// getFreeze serves whether a namespace, or the cluster, is frozen.
+func (h *Handlers) getFreeze(c *httpapi.Call) (httpapi.Answer, error) {
+	ns, err := frozenScope(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	r, err := h.Store.Freezes(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return h.answerFreeze(c, ns, r, false)
+}
+
+func (h *Handlers) answerFreeze(c *httpapi.Call, ns string, r store.FreezeRecord, changed bool) (httpapi.Answer, error) {
+	st := client.FreezeStatus{Namespace: ns, Freeze: r.Of(ns), Revision: r.Mod, Changed: changed}
+	var err error
+	if st.Tasks, err = h.Store.CountTasks(c.Context(), ns); err != nil {
+		return httpapi.Answer{}, err
+	}
+	st.Unconfirmed, err = h.unconfirmed(c.Context(), r.Mod)
+	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
+}
+
+// unconfirmed are the nodes that are present and may still start what an older
+// record of freezes than that of a revision lets start.
+func (h *Handlers) unconfirmed(ctx context.Context, rev int64) ([]string, error) {
+	nodes, err := h.Store.Nodes(ctx)
+	names := []string{}
+	for _, n := range nodes {
+		if n.Has(task.RoleExecutor) && n.Froze < rev {
+			names = append(names, n.Name)
+		}
+	}
+	return names, err
+}
+
+// putFreeze serves freezes. One that holds already stays as it is: to ask for it
+// again is to wait for its nodes again.
+func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
+	ns, err := frozenScope(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var ask client.FreezeRequest
+	if err := c.Decode(&ask); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := task.CheckReason("reason", ask.Reason); err != nil {
+		return httpapi.Answer{}, err
+	}
+	var r store.FreezeRecord
+	var changed bool
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		if r, err = h.Store.Freezes(c.Context()); err != nil {
+			return err
+		}
+		var next task.Freezes
+		if next, changed = r.Freeze(task.Freeze{Namespace: ns, Since: h.Now.Stamp(), By: c.Actor(), Reason: ask.Reason}); !changed {
+			return nil
+		}
+		mod, err := h.Store.SetFreezes(c.Context(), r, next)
+		r.Freezes, r.Mod = next, mod
+		return httpapi.About("freeze of "+scopeName(ns), err)
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := h.untilObeyed(c.Context(), ns, r.Mod); err != nil {
+		return httpapi.Answer{}, err
+	}
+	return h.answerFreeze(c, ns, r, changed)
+}
+
+// untilObeyed waits until no node that is present starts anything that is frozen.
+func (h *Handlers) untilObeyed(ctx context.Context, ns string, rev int64) error {
+	deadline := time.NewTimer(h.FreezeWithin)
+	defer deadline.Stop()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
+		names, err := h.unconfirmed(ctx, rev)
+		if err == nil && len(names) == 0 {
+			return nil
+		}
+		pause := time.NewTimer(wait)
+		select {
+		case <-pause.C:
+			continue
+		case <-deadline.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+		who := strings.Join(names[:min(len(names), 10)], ", ")
+		if err != nil {
+			who = "the nodes, which could not be read just now"
+		}
+		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeNotConfirmed, "%s is frozen, and nothing of it is decided to run any more; "+
+			"but what was handed out before may still start, as these have not confirmed: %s", scopeName(ns), who).
+			WithHint("freeze again to wait on; a node that is dead is not waited for once its lease has ended").Because(err)
+	}
+}
+
+func scopeName(ns string) string {
+	if ns == "" {
+		return "the cluster"
+	}
+	return "namespace " + ns
+}
+
+// deleteFreeze serves the end of a freeze.
+func (h *Handlers) deleteFreeze(c *httpapi.Call) (httpapi.Answer, error) {
+	ns, err := frozenScope(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var r store.FreezeRecord
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		if r, err = h.Store.Freezes(c.Context()); err != nil {
+			return err
+		}
+		next, _, ok := r.Unfreeze(ns, h.Now.Stamp(), c.Actor())
+		if !ok {
+			return notFrozen(ns, r)
+		}
+		mod, err := h.Store.SetFreezes(c.Context(), r, next)
+		r.Freezes, r.Mod = next, mod
+		return httpapi.About("end of the freeze of "+scopeName(ns), err)
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return h.answerFreeze(c, ns, r, true)
+}
+
+func notFrozen(ns string, r store.FreezeRecord) error {
+	f := httpapi.Fail(http.StatusNotFound, client.CodeNotFound, "%s is not frozen", scopeName(ns))
+	switch {
+	case r.Of(ns) != nil:
+		f.Hint = "the whole cluster is: carillon cluster unfreeze"
+	case ns == "" && len(r.Holding) > 0:
+		f.Hint = fmt.Sprintf("namespace %s is: carillon cluster unfreeze --namespace %s", r.Holding[0].Namespace, r.Holding[0].Namespace)
+	}
+	return f
+}
+
+// lookAtFreezes adds the freezes to the status: what stands still on purpose is
+// easily forgotten.
+func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) {
+	st.Freezes = []task.Freeze{}
+	r, err := h.Store.Freezes(ctx)
+	if err != nil || len(r.Holding) == 0 {
+		return
+	}
+	st.Freezes = r.Holding
+	for _, z := range r.Holding {
+		end := "carillon cluster unfreeze"
+		if z.Namespace != "" {
+			end += " --namespace " + z.Namespace
+		}
+		since := "some time ago"
+		if !z.Since.IsZero() {
+			since = "since " + z.Since.Format(time.RFC3339)
+		}
+		by := ""
+		if z.By != "" {
+			by = " by " + z.By
+		}
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
+	}
+	if names, err := h.unconfirmed(ctx, r.Mod); err == nil && len(names) > 0 {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("nodes that may still start what they had before it was frozen: %s", strings.Join(names, ", ")))
+	}
+}

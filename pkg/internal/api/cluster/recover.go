@@ -1,0 +1,37 @@
+package cluster
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+)
+
+// recoverCluster serves an operator's word that the history that etcd has now is
+// the one to go on with.
+func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
+	nodes, err := h.Store.Nodes(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if restoredAt(nodes) == "" && h.Writable() == nil {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "no node says that etcd was restored from an older snapshot: there is nothing to recover from")
+	}
+	p, err := h.Store.Present(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if !p.Found {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "etcd holds no cluster: restore it from a snapshot that does")
+	}
+	for _, n := range nodes { // a snapshot that is restored again is of an epoch before theirs
+		p.Cluster.Epoch = max(p.Cluster.Epoch, n.Epoch)
+	}
+	p.Cluster = p.Cluster.MarkChanged(c.Actor(), h.Now.Stamp(), "")
+	next, err := h.Store.BumpEpoch(c.Context(), p)
+	if err != nil {
+		return httpapi.Answer{}, httpapi.About(fmt.Sprintf("epoch %d", next.Epoch+1), err)
+	}
+	return httpapi.Answer{Status: http.StatusOK, Body: next}, nil
+}

@@ -1,0 +1,49 @@
+package cluster
+
+import (
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// maxCatchUpRate is how many late runs a cluster may start per second at most.
+const MaxCatchUpRate = 100_000
+
+// setCluster serves changes of the cluster's settings, which all nodes follow.
+func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
+	var ask client.ClusterSettings
+	if err := c.Decode(&ask); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if ask.CatchUpRate != nil && (*ask.CatchUpRate < 0 || *ask.CatchUpRate > MaxCatchUpRate) {
+		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "catch_up_rate", "%d is not between 1 and %d; 0 is the default, %d",
+			*ask.CatchUpRate, MaxCatchUpRate, task.DefaultCatchUpRate)
+	}
+	if d := ask.LostAfter; d != nil && *d != 0 && (*d < task.MinLostAfter || *d > task.MaxLostAfter) {
+		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "lost_after", "%s is not between %s and %s; 0s is the default, %s",
+			*d, task.MinLostAfter, task.MaxLostAfter, task.DefaultLostAfter)
+	}
+
+	var now client.ClusterSettings
+	err := httpapi.RetryConflict(c.Context(), func() error {
+		old, err := h.Store.Cluster(c.Context())
+		if err != nil {
+			return err
+		}
+		record := old.Cluster
+		if ask.CatchUpRate != nil {
+			record.CatchUpRate = *ask.CatchUpRate
+		}
+		if ask.LostAfter != nil {
+			record.LostAfter = *ask.LostAfter
+		}
+		now = client.ClusterSettings{CatchUpRate: new(record.CatchUp()), LostAfter: new(record.EffectiveLostAfter())}
+		if record == old.Cluster {
+			return nil
+		}
+		return h.Store.ChangeCluster(c.Context(), old, record.MarkChanged(c.Actor(), h.Now.Stamp(), ""))
+	})
+	return httpapi.Answer{Status: http.StatusOK, Body: now}, err
+}

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// getCluster serves how the cluster fares.
+func (h *Handlers) getCluster(c *httpapi.Call) (httpapi.Answer, error) {
+	st, err := h.Status(c.Context())
+	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
+}
+
+// Status finds out how the cluster fares.
+func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
+	nodes, owners, err := views.PresentNodes(ctx, h.Store)
+	if err != nil {
+		return client.ClusterStatus{}, err
+	}
+	totals, err := h.Store.Totals(ctx)
+	if err != nil {
+		return client.ClusterStatus{}, err
+	}
+	st := client.ClusterStatus{
+		ID: h.Cluster.ID, Shards: h.Cluster.Shards, Epoch: h.Cluster.Epoch, Schema: h.Cluster.Schema, CreatedAt: h.Cluster.CreatedAt,
+		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(),
+		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
+		Etcd: []client.EtcdMember{}, Warnings: []string{}, MakeSpace: []string{},
+	}
+	if p, err := h.Store.Present(ctx); err == nil && p.Found {
+		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // this node may not have heard of it yet
+		st.ChangedBy, st.ChangedAt, st.Change = p.Cluster.ChangedBy, p.Cluster.ChangedAt, p.Cluster.Change
+	}
+	for _, n := range nodes {
+		st.Unreadable += n.Unreadable
+		if n.State == task.NodeReady && n.Unfit == "" {
+			st.NodesReady++
+			if len(n.Pressed) > 0 {
+				st.Pressed++
+			}
+		}
+	}
+	for _, o := range owners {
+		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
+			st.ShardsOwned++
+		}
+	}
+	h.lookAtEtcd(ctx, &st)
+	h.lookAtFormat(ctx, &st)
+	h.lookAtFreezes(ctx, &st)
+	st.Warnings = append(append(append([]string{}, unfitWarnings(nodes)...), st.Warnings...), warnings(st)...)
+	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
+		st.Warnings = append(st.Warnings, "no node takes runs: what falls due waits for one")
+	}
+	st.Warnings = append(st.Warnings, listenWarnings(nodes)...)
+	st.Warnings = append(st.Warnings, expiryWarnings(nodes, h.Now())...)
+	st.MakeSpace = append(st.MakeSpace, makeSpace(st, h.Etcd)...)
+	return st, nil
+}
+
+// version serves what answers.
+func (h *Handlers) version(*httpapi.Call) (httpapi.Answer, error) {
+	return httpapi.Answer{Status: http.StatusOK, Body: client.Version{Version: h.Version, Node: h.Node, Cluster: h.Cluster.ID, Go: runtime.Version()}}, nil
+}

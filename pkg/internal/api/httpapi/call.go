@@ -1,0 +1,261 @@
+// Package httpapi is what the handlers of all resources share: an Operation with its typed
+// parameters, the Call of it by a Caller, the Answer, and the Failure that a caller gets as a
+// problem (RFC 9457).
+//
+// It guarantees that a handler sees only requests that are understood in full: a header, a
+// parameter or a body that the operation does not take is refused, and each parameter is
+// declared once, by a field of a struct (see Query). It does not route, authenticate or
+// describe: package api does. It touches no keys.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"fmt"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Call is a request whose parameters, conditions and body were found to be what
+// its route takes.
+type Call struct {
+	Writer      http.ResponseWriter
+	Request     *http.Request
+	Operation   *Operation
+	query       url.Values
+	reader      RequestReader
+	Body        []byte
+	IfMatch     int64                       // If-Match: the revision asked for; 0 if none
+	IfNoneMatch bool                        // If-None-Match: *
+	serve       func(*Call) (Answer, error) // with the parameters
+}
+
+// Answer is what a handler answers; none if it wrote by itself.
+type Answer struct {
+	Status int
+	Body   any
+	Header http.Header
+}
+
+// RequestReader reads requests.
+type RequestReader struct {
+	ref   func(namespace, name string) store.Ref // says where a task lives
+	pages pageSigner
+}
+
+// NewRequestReader makes a reader of requests to one cluster, whose id page tokens are bound to. ref
+// says where a task lives.
+func NewRequestReader(ref func(namespace, name string) store.Ref, cluster string) RequestReader {
+	return RequestReader{ref: ref, pages: newPageSigner(cluster)}
+}
+
+// Read checks a request against its route and reads its body.
+func (rd RequestReader) Read(w http.ResponseWriter, r *http.Request, rt *Operation) (*Call, error) {
+	c := &Call{Writer: w, Request: r, Operation: rt, reader: rd}
+	var err error
+	if c.query, err = rt.Handler.query.readQuery(r); err != nil {
+		return nil, err
+	}
+	if c.serve, err = rt.Handler.prepare(c.query); err != nil {
+		return nil, err
+	}
+	if err := c.readConditions(); err != nil {
+		return nil, err
+	}
+	if c.Body, err = readBody(w, r, rt); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// readConditions parses If-Match and If-None-Match. A condition that the route
+// does not know is refused: passing over it would do what was not asked for.
+func (c *Call) readConditions() error {
+	match, none := c.Request.Header.Values("If-Match"), c.Request.Header.Values("If-None-Match")
+	reads := c.Request.Method == http.MethodGet || c.Request.Method == http.MethodHead
+	if reads {
+		return nil
+	}
+	if len(match) > 0 && !c.Operation.Conditional {
+		return task.Invalid(task.CodeBadValue, "If-Match", "this route does not take a revision")
+	}
+	if len(none) > 0 && !c.Operation.Creates {
+		return task.Invalid(task.CodeBadValue, "If-None-Match", "this route does not take it")
+	}
+	if len(none) > 0 {
+		if len(none) > 1 || strings.TrimSpace(none[0]) != "*" || len(match) > 0 {
+			return task.Invalid(task.CodeBadValue, "If-None-Match", "only * is possible, and no If-Match beside it")
+		}
+		c.IfNoneMatch = true
+	}
+	if len(match) > 0 {
+		rev, ok := parseETag(match[0])
+		if !ok || len(match) > 1 {
+			return task.Invalid(task.CodeBadValue, "If-Match", "%s is not one revision in quotes, such as \"42\"", task.Quote(strings.Join(match, ", ")))
+		}
+		c.IfMatch = rev
+	}
+	return nil
+}
+
+func parseETag(s string) (int64, bool) {
+	s, open := strings.CutPrefix(strings.TrimSpace(s), `"`)
+	s, closed := strings.CutSuffix(s, `"`)
+	rev, err := strconv.ParseInt(s, 10, 64)
+	return rev, open && closed && err == nil && rev > 0 && s[0] != '+' && s[0] != '0'
+}
+
+// ETag is a revision as the header ETag has it.
+func ETag(revision int64) string { return strconv.Quote(strconv.FormatInt(revision, 10)) }
+
+// readBody reads a body that the route takes, and refuses one that it does not.
+func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, error) {
+	if rt.Body != nil && rt.Body.Streamed {
+		return nil, checkType(r, rt.Body)
+	}
+	b, err := readAll(w, r)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, Fail(http.StatusRequestEntityTooLarge, client.CodeTooLarge, "the body is larger than %d bytes", MaxBody)
+	case err != nil:
+		return nil, Fail(http.StatusBadRequest, task.CodeBadJSON, "the body ends too early")
+	case len(b) == 0 && (rt.Body == nil || rt.Body.Optional):
+		return nil, nil
+	case rt.Body == nil:
+		return nil, Fail(http.StatusBadRequest, task.CodeBadJSON, "this route takes no body")
+	}
+	if err := checkType(r, rt.Body); err != nil {
+		return nil, err
+	}
+	if !utf8.Valid(b) {
+		return nil, Fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not UTF-8")
+	}
+	return b, nil
+}
+
+// readAll reads a body that comes within requestTimeout. The deadline is lifted once
+// all of it is there: net/http would take it for the end of the connection while the
+// request is served. Otherwise it stays: what is left of the body is not waited for.
+func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Body == http.NoBody {
+		return nil, nil
+	}
+	deadline := http.NewResponseController(w) // not every writer has one
+	_ = deadline.SetReadDeadline(time.Now().Add(RequestTimeout))
+
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	if err == nil {
+		_ = deadline.SetReadDeadline(time.Time{})
+	}
+	return b, err
+}
+
+func checkType(r *http.Request, b *Body) error {
+	values := r.Header.Values("Content-Type")
+	kind, params, err := mime.ParseMediaType(strings.Join(values, ","))
+	charset, has := params["charset"]
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
+		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Encoding is %s; this route takes a body as it is, not compressed",
+			task.Quote(encoding)).WithField("Content-Encoding")
+	}
+	if err != nil || len(values) != 1 || !slices.Contains(b.Types, kind) || has && !strings.EqualFold(charset, "utf-8") {
+		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Type is %s; this route takes %s, in UTF-8, not compressed",
+			task.Quote(strings.Join(values, ", ")), strings.Join(b.Types, " or ")).WithField("Content-Type")
+	}
+	return nil
+}
+
+// Decode reads the body into v, strictly. An optional body that is absent
+// leaves v as it is.
+func (c *Call) Decode(v any) error {
+	if c.Body == nil {
+		return nil
+	}
+	return task.DecodeStrict(c.Body, v)
+}
+
+// CheckTime refuses times outside the years that schedules know.
+func CheckTime(field string, t task.Time) error {
+	if t.Year() < 2000 || t.Year() > 2100 {
+		return task.Invalid(task.CodeBadTime, field, "%s is not between the years 2000 and 2100", t.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Namespace is the namespace in the path, checked.
+func (c *Call) Namespace() (string, error) {
+	ns := c.Request.PathValue("ns")
+	return ns, task.CheckName("namespace", ns)
+}
+
+// Ref is the task in the path, checked.
+func (c *Call) Ref() (store.Ref, error) {
+	ns, err := c.Namespace()
+	if err != nil {
+		return store.Ref{}, err
+	}
+	name := c.Request.PathValue("name")
+	if err := task.CheckName("name", name); err != nil {
+		return store.Ref{}, err
+	}
+	return c.reader.ref(ns, name), nil
+}
+
+// Serve has the route's handler serve the call.
+func (c *Call) Serve() (Answer, error) { return c.serve(c) }
+
+// Context is the request's context.
+func (c *Call) Context() context.Context { return c.Request.Context() }
+
+// Actor returns who made the request, as records and events name them.
+func (c *Call) Actor() string { return CallerOf(c.Request.Context()).Actor() }
+
+// CheckIfMatch is task.ErrStale if the request asked for another revision.
+func (c *Call) CheckIfMatch(ref store.Ref, revision int64) error {
+	if c.IfMatch != 0 && c.IfMatch != revision {
+		return fmt.Errorf("task %s is at revision %d: %w, %d", ref, revision, task.ErrStale, c.IfMatch)
+	}
+	return nil
+}
+
+const (
+	// requestTimeout ends what a request does, but for the streaming of logs.
+	RequestTimeout = 15 * time.Second
+	// MaxBody is how many bytes of a body are read.
+	MaxBody = 1 << 20
+)
+
+// RunID is the id of a run in the path, or the beginning of one.
+func (c *Call) RunID() (string, error) {
+	id := c.Request.PathValue("id")
+	ok := !strings.ContainsFunc(id, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '.' && r != '-'
+	})
+	if id == "" || len(id) > task.MaxName || !ok {
+		return "", task.Invalid(task.CodeBadValue, "run", "%s is not a run's id, nor the beginning of one", task.Quote(id))
+	}
+	return id, nil
+}
+
+// RefAndRunID are the task and the id of a run in the path, checked.
+func (c *Call) RefAndRunID() (store.Ref, string, error) {
+	ref, err := c.Ref()
+	if err != nil {
+		return ref, "", err
+	}
+	id, err := c.RunID()
+	return ref, id, err
+}

@@ -1,0 +1,25 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestActor_NamesTokenAndCertificate(t *testing.T) {
+	for want, c := range map[string]Caller{
+		"ann (token k3vq)":                     {Who: "ann", Token: "k3vq"},
+		"ann (token k3vq, certificate laptop)": {Who: "ann", Token: "k3vq", Certificate: "laptop"},
+		"token k3vq":                           {Who: "token k3vq", Token: "k3vq"},
+		"token k3vq (certificate laptop)":      {Who: "token k3vq", Token: "k3vq", Certificate: "laptop"},
+		"unix:uid=0":                           {Who: "unix:uid=0"},
+		"a?b?? (token k3vq)":                   {Who: "a\nb\x1b\xff", Token: "k3vq"},
+		"ann ?token x? (token k3vq, certificate x? ?token y)": {Who: "ann (token x)", Token: "k3vq", Certificate: "x) (token y"},
+		"carillon (token k3vq)":                               {Who: "carillon", Token: "k3vq"}, // not what Carillon itself is called
+		strings.Repeat("é", 64) + "… (token k3vq, certificate " + strings.Repeat("x", 128) + "…)": {
+			Who: strings.Repeat("é", 65), Token: "k3vq", Certificate: strings.Repeat("x", 500)},
+	} {
+		if got := c.Actor(); got != want {
+			t.Errorf("%+v acts as %q, want %q", c, got, want)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Failure is a problem on its way to the caller.
+type Failure struct {
+	client.Problem
+	cause error // for the log
+}
+
+func (f *Failure) Error() string { return f.Detail }
+func (f *Failure) Unwrap() error { return f.cause }
+
+// Fail makes the problem of a status, with a code and what is wrong in a sentence.
+func Fail(status int, code, format string, args ...any) *Failure {
+	return &Failure{Problem: client.Problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status,
+		Code: code, Detail: fmt.Sprintf(format, args...),
+	}}
+}
+
+// WithHint says what the caller can do about it.
+func (f *Failure) WithHint(hint string) *Failure { f.Hint = hint; return f }
+
+// WithField names what of the request is wrong.
+func (f *Failure) WithField(name string) *Failure { f.Field = name; return f }
+
+// Because keeps the cause, for the log.
+func (f *Failure) Because(err error) *Failure { f.cause = err; return f }
+
+// named is an error about something that has a name or an id: with an unknown
+// outcome, what may have been written.
+type named struct {
+	id string
+	error
+}
+
+func (n named) Unwrap() error { return n.error }
+
+// About says what err is about; nil stays nil.
+func About(id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return named{id, err}
+}
+
+// AsFailure finds the problem that an error is. The order matters: an outcome
+// that is unknown is that first, whatever made it so.
+func AsFailure(err error) *Failure {
+	var f *Failure
+	var field *task.Error
+	var n named
+	errors.As(err, &n)
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &field):
+		status := http.StatusUnprocessableEntity
+		if field.Code == task.CodeBadJSON {
+			status = http.StatusBadRequest
+		}
+		return Fail(status, field.Code, "%s", field.Message).WithField(Shorten(field.Field))
+	case store.NoSpace(err):
+		f = Fail(http.StatusInsufficientStorage, client.CodeNoSpace,
+			"etcd is full: its space quota is used up, and it takes no writes; the change may have been made all the same").
+			WithHint("make space, as carillon cluster status says; then look before you try again")
+	case errors.Is(err, task.ErrUnknown):
+		f = Fail(http.StatusGatewayTimeout, client.CodeUnknown,
+			"etcd did not say what became of the change: it may have been made, or may yet be").
+			WithHint("look before you try again")
+	case errors.Is(err, task.ErrNotFound):
+		return Fail(http.StatusNotFound, client.CodeNotFound, "%s", err)
+	case errors.Is(err, task.ErrExists):
+		return Fail(http.StatusConflict, client.CodeExists, "%s", err)
+	case errors.Is(err, task.ErrStale):
+		return Fail(http.StatusPreconditionFailed, client.CodeStale, "%s", err).WithField("If-Match").
+			WithHint("read it again, and decide again")
+	case errors.Is(err, task.ErrConflict):
+		return Fail(http.StatusConflict, client.CodeConflict, "%s", err).WithHint("try again")
+	case errors.Is(err, task.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return Fail(http.StatusServiceUnavailable, client.CodeUnavailable, "etcd did not answer").Because(err)
+	case errors.Is(err, task.ErrInvalid):
+		return Fail(http.StatusInternalServerError, client.CodeUnreadable, "%s", err).Because(err).
+			WithHint("the record in etcd is damaged: delete the task and create it again")
+	default:
+		return Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more").Because(err)
+	}
+	f.ID = n.id
+	return f.Because(err)
+}
+
+// ProblemWriter answers with problems, and logs those that are not the caller's.
+type ProblemWriter struct{ log *zap.Logger }
+
+// NewProblemWriter makes a problemWriter that logs to log.
+func NewProblemWriter(log *zap.Logger) ProblemWriter { return ProblemWriter{log} }
+
+// Write answers with the problem that err is, and logs it if it is not the
+// caller's.
+func (p ProblemWriter) Write(w http.ResponseWriter, r *http.Request, err error) {
+	f := AsFailure(err)
+	p.LogFailure(r, f)
+	h := w.Header()
+	switch f.Status {
+	case http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", `Bearer realm="carillon"`)
+	case http.StatusTooManyRequests:
+		if h.Get("Retry-After") == "" {
+			h.Set("Retry-After", "1")
+		}
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", "2")
+	}
+	h.Del("ETag")
+	h.Set("Content-Type", "application/problem+json")
+	w.WriteHeader(f.Status)
+	_ = WriteJSON(w, f.Problem) // the caller is gone
+}
+
+// LogFailure logs a failure that is not the caller's.
+func (p ProblemWriter) LogFailure(r *http.Request, f *Failure) {
+	if f.Status < http.StatusInternalServerError || f.cause == nil {
+		return
+	}
+	log := p.log.Warn
+	if f.Status == http.StatusInternalServerError {
+		log = p.log.Error
+	}
+	log("request failed", zap.String("method", r.Method), zap.String("path", Shorten(r.URL.Path)),
+		zap.Int("status", f.Status), zap.Error(f.cause))
+}
+
+// WriteJSON writes a value as JSON that is not escaped for HTML.
+func WriteJSON(w http.ResponseWriter, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// Shorten cuts what a caller wrote, so that it cannot flood an answer or a log.
+func Shorten(s string) string {
+	const most = 200
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}

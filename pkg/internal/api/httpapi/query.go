@@ -1,0 +1,221 @@
+package httpapi
+
+import (
+	"encoding"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Handler does what an operation is for. Query and NoQuery make one.
+type Handler struct {
+	query   queryType
+	prepare func(url.Values) (serveFunc, error)
+}
+
+type serveFunc func(*Call) (Answer, error)
+
+// NoQuery makes a handler of an operation without query parameters.
+func NoQuery(serve func(*Call) (Answer, error)) Handler {
+	return Handler{prepare: func(url.Values) (serveFunc, error) { return serve, nil }}
+}
+
+// Query makes a handler of an operation whose query parameters are the fields of Q. Each is
+// declared once, by its field's type and tags, from which the document and the parsing follow:
+//
+//	type listQuery struct {
+//		Selector string `query:"selector" doc:"Labels."`
+//		Recent   int    `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"How many runs."`
+//		PageQuery
+//	}
+//
+// A field is a string, an int, an int64, a bool, or a type that implements
+// encoding.TextUnmarshaler, whose *task.Error then gets the name of the parameter. An absent
+// parameter leaves the default, or the zero value; behind a pointer it is nil. The tags are
+// those of huma; of them minimum, maximum and default are enforced here, all others only
+// describe. Where *Q has a method Check(given url.Values) error, it is called last.
+func Query[Q any](serve func(*Call, Q) (Answer, error)) Handler {
+	query := newQueryType(reflect.TypeFor[Q]())
+
+	return Handler{query: query, prepare: func(values url.Values) (serveFunc, error) {
+		var q Q
+		if err := query.decode(values, reflect.ValueOf(&q).Elem()); err != nil {
+			return nil, err
+		}
+		if c, ok := any(&q).(interface{ Check(url.Values) error }); ok {
+			if err := c.Check(values); err != nil {
+				return nil, err
+			}
+		}
+
+		return func(c *Call) (Answer, error) { return serve(c, q) }, nil
+	}}
+}
+
+// queryType is a struct of query parameters.
+type queryType []parameter
+
+// parameter is a field of such a struct.
+type parameter struct {
+	name      string
+	field     reflect.StructField
+	index     []int // of the field, through embedded structs
+	low, high int64 // of a number
+	otherwise string
+}
+
+// newQueryType reads the fields of a struct, and those of the structs that it embeds, in their
+// order. It panics if a field is none of the types of Query: that is a mistake in the program.
+func newQueryType(t reflect.Type) queryType {
+	var list queryType
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			for _, p := range newQueryType(f.Type) {
+				p.index = append([]int{i}, p.index...)
+				list = append(list, p)
+			}
+			continue
+		}
+
+		p := parameter{name: f.Tag.Get("query"), field: f, index: []int{i}, low: math.MinInt64, high: math.MaxInt64, otherwise: f.Tag.Get("default")}
+		bound := func(tag string, to *int64) {
+			text, has := f.Tag.Lookup(tag)
+			v, err := strconv.ParseInt(text, 10, 64)
+			if has && err != nil {
+				panic(fmt.Sprintf("%s.%s: %s:%q is not a whole number", t, f.Name, tag, text))
+			}
+			if has {
+				*to = v
+			}
+		}
+		bound("minimum", &p.low)
+		bound("maximum", &p.high)
+		if p.name == "" {
+			panic(fmt.Sprintf("%s.%s has no tag query", t, f.Name))
+		}
+		if p.otherwise != "" {
+			if err := p.set(reflect.New(t).Elem().Field(i), p.otherwise); err != nil {
+				panic(fmt.Sprintf("%s.%s: default %q: %s", t, f.Name, p.otherwise, err))
+			}
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// decode reads the values, whose names are known and of which there is one each.
+func (t queryType) decode(values url.Values, to reflect.Value) error {
+	for _, p := range t {
+		text := p.otherwise
+		if values.Has(p.name) {
+			text = values.Get(p.name)
+		} else if text == "" {
+			continue
+		}
+
+		if err := p.set(to.FieldByIndex(p.index), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// set parses the text of a parameter into its field.
+func (p parameter) set(to reflect.Value, text string) error {
+	if to.Kind() == reflect.Pointer {
+		to.Set(reflect.New(to.Type().Elem()))
+		to = to.Elem()
+	}
+
+	switch v := to.Addr().Interface().(type) {
+	case *task.Time:
+		if err := v.UnmarshalText([]byte(text)); err != nil {
+			return task.Under(p.name, err)
+		}
+		return CheckTime(p.name, *v)
+	case encoding.TextUnmarshaler:
+		return task.Under(p.name, v.UnmarshalText([]byte(text)))
+	case *string:
+		*v = text
+	case *bool:
+		if text != "true" && text != "false" {
+			return task.Invalid(task.CodeBadValue, p.name, "%s is neither true nor false", task.Quote(text))
+		}
+		*v = text == "true"
+	case *int, *int64:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return task.Invalid(task.CodeBadValue, p.name, "%s is not a whole number", task.Quote(text))
+		}
+		if n < p.low || n > p.high {
+			return task.Invalid(task.CodeOutOfRange, p.name, "%d is not between %d and %d", n, p.low, p.high)
+		}
+		to.SetInt(n)
+	default:
+		panic(fmt.Sprintf("query parameter %s is a %s", p.name, to.Type()))
+	}
+	return nil
+}
+
+// describe is what the document says of the parameters.
+func (t queryType) describe(schemas huma.Registry) []*huma.Param {
+	list := make([]*huma.Param, len(t))
+	for i, p := range t {
+		f := p.field
+		if f.Type.Kind() == reflect.Pointer {
+			f.Type = f.Type.Elem() // it may be absent, and is never null
+		}
+		if reflect.PointerTo(f.Type).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+			f.Type = reflect.TypeFor[string]() // huma converts defaults and examples to the field's type
+		}
+
+		s := *huma.SchemaFromField(schemas, f, "")
+		about := s.Description
+		s.Description = "" // the parameter has it
+		if f.Type.Kind() == reflect.Int {
+			s.Format = "" // how wide it is here does not matter
+		}
+		list[i] = &huma.Param{Name: p.name, In: "query", Description: about, Schema: &s}
+	}
+	return list
+}
+
+// readQuery parses the query of a request and refuses what is not a parameter of t.
+func (t queryType) readQuery(r *http.Request) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, Fail(http.StatusBadRequest, client.CodeBadParameter, "the query cannot be parsed: %s", Shorten(err.Error()))
+	}
+	for name, values := range q {
+		known := slices.ContainsFunc(t, func(p parameter) bool { return p.name == name })
+		if !known {
+			return nil, task.Invalid(task.CodeUnknown, cutField(name), "is not a parameter of this route")
+		}
+		if len(values) > 1 {
+			return nil, task.Invalid(task.CodeDuplicate, name, "stands there %d times", len(values))
+		}
+		if !printable(values[0]) {
+			return nil, task.Invalid(task.CodeBadValue, name, "%s contains control characters or is not UTF-8", task.Quote(values[0]))
+		}
+	}
+	return q, nil
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
+// cutField shortens a field's name that a caller made up.
+func cutField(name string) string { return strings.Trim(task.Quote(name), `"`) }

@@ -1,0 +1,252 @@
+// Package logs has the API's handlers of the output of attempts, which is kept on the node that
+// ran them: it is read from this node's Source, or from the other node by package peers.
+//
+// An answer that ends is whole; one that is cut off is not, and can be asked for again from where
+// it broke. It writes nothing.
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// logsQuery are the parameters of an output.
+type logsQuery struct {
+	Attempt int   `query:"attempt" minimum:"1" maximum:"100" doc:"Counted from 1. Default: the latest that has any."`
+	Tail    int   `query:"tail" minimum:"1" maximum:"100000" doc:"The last so many lines only, and what follows them."`
+	From    int64 `query:"from" minimum:"0" doc:"Not the first so many bytes. Not together with tail."`
+	Follow  bool  `query:"follow" default:"false" doc:"Go on with what is written, until the attempt has ended."`
+	Times   bool  `query:"times" default:"false" doc:"Lines of JSON with the time of each line of output."`
+}
+
+// Check refuses parts of an output that contradict each other.
+func (q *logsQuery) Check(given url.Values) error {
+	if q.Tail > 0 && given.Has("from") {
+		return task.Invalid(task.CodeBadValue, "from", "not together with tail")
+	}
+	return nil
+}
+
+// values are the parameters as another node is to be asked with them.
+func (q logsQuery) values() url.Values {
+	v := url.Values{}
+	if q.Attempt > 0 {
+		v.Set("attempt", strconv.Itoa(q.Attempt))
+	}
+	if q.Tail > 0 {
+		v.Set("tail", strconv.Itoa(q.Tail))
+	}
+	if q.From > 0 {
+		v.Set("from", strconv.FormatInt(q.From, 10))
+	}
+	if q.Follow {
+		v.Set("follow", "true")
+	}
+	if q.Times {
+		v.Set("times", "true")
+	}
+	return v
+}
+
+// runLogs serves the output of an attempt: from this node's spool, or from the
+// node that ran it.
+func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error) {
+	ref, id, err := c.RefAndRunID()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	follow, part, err := logPartOf(c, q)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if follow {
+		end, err := h.mayFollow(c)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		defer end()
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), httpapi.RequestTimeout)
+	defer cancel()
+	run, err := h.Runs.Find(ctx, ref, id)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if run.Fan != nil {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s has %d parts, and no output but theirs", run.ID, run.Fan.Count).
+			WithHint("one of them: " + task.PartID(run.ID, run.Fan.Numbers()[0]))
+	}
+	attempt, err := attemptOf(run, q.Attempt)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if attempt.Node == h.Node {
+		if follow {
+			return httpapi.Answer{}, h.followSpool(c, run, attempt.Attempt, part)
+		}
+		return httpapi.Answer{}, h.serveSpool(c, run, attempt.Attempt, part)
+	}
+	if by := httpapi.CallerOf(c.Context()).Forwarder; by != "" {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), h.Node, attempt.Node)
+	}
+	target, err := h.Store.Node(ctx, attempt.Node)
+	if errors.Is(err, task.ErrNotFound) {
+		return httpapi.Answer{}, away(attempt.Node).WithHint("the output stays on that node; it can be read when the node is back")
+	}
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if !follow {
+		return httpapi.Answer{}, h.forward(c, target, run, attempt, q)
+	}
+	life, cancel := h.untilRefused(c)
+	defer cancel()
+	c.Request = c.Request.WithContext(life)
+	return httpapi.Answer{}, h.forward(c, target, run, attempt, q)
+}
+
+// logPartOf is which part of an output is asked for, and whether to go on.
+func logPartOf(c *httpapi.Call, q logsQuery) (follow bool, p logPart, err error) {
+	p = logPart{tail: q.Tail, from: q.From, times: q.Times}
+	ranges := len(c.Request.Header.Values("Range")) > 0
+	switch {
+	case q.Follow && ranges:
+		err = task.Invalid(task.CodeBadValue, "Range", "not together with follow; use from")
+	case q.Times && ranges:
+		err = task.Invalid(task.CodeBadValue, "Range", "not together with times; use from")
+	}
+	return q.Follow && c.Request.Method == http.MethodGet, p, err
+}
+
+// attemptOf is an attempt of a run that was given to a node: number n, or the
+// latest if n is 0.
+func attemptOf(r task.Run, n int) (task.Attempt, error) {
+	list := slices.Clone(r.Attempts)
+	if r.Node != "" {
+		list = append(list, r.AsAttempt())
+	}
+	for _, a := range slices.Backward(list) {
+		if a.Node != "" && (n == 0 || a.Attempt == n) {
+			return a, nil
+		}
+	}
+	if n != 0 {
+		return task.Attempt{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s has no attempt %d on record", r.ID, n).WithField("attempt")
+	}
+	return task.Attempt{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s was not started: it is %s", r.ID, r.State)
+}
+
+// serveSpool writes what this node keeps of an attempt's output. Range is
+// understood, as a range of the part.
+func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPart) error {
+	gone := httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "node %s keeps no output of run %s, attempt %d, any more", h.Node, r.ID, attempt)
+	if h.Source == nil {
+		return gone
+	}
+	f, err := h.Source.Open(r.Namespace, r.Task, r.ID, attempt)
+	if errors.Is(err, os.ErrNotExist) {
+		if last := r.Attempt == attempt && r.State.Final(); last && r.OutputBytes == 0 && r.OutputTail == "" {
+			// It wrote nothing: that is what is told. What kept it from starting is
+			// all there is to say of one that did not.
+			if r.Reason == task.ReasonStart && r.Message != "" {
+				return httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s could not start: %s", r.ID, r.Message)
+			}
+			c.Writer.Header().Set("Content-Type", p.contentType())
+			c.Writer.WriteHeader(http.StatusOK)
+			return nil
+		}
+		return gone
+	}
+	if err != nil {
+		return fmt.Errorf("open the output of run %s: %w", r.ID, err)
+	}
+	defer f.Close()
+	content, err := p.of(f)
+	if err != nil {
+		return fmt.Errorf("read the output of run %s: %w", r.ID, err)
+	}
+	c.Writer.Header().Set("Content-Type", p.contentType())
+	if p.times {
+		c.Writer.WriteHeader(http.StatusOK)
+		if c.Request.Method == http.MethodHead {
+			return nil
+		}
+		timed := h.timed(c.Writer, r, attempt, content.begin)
+		timed.ended = !h.Source.Active(r.Namespace, r.Task, r.ID, attempt)
+		if _, err := io.Copy(timed, content); err != nil {
+			panic(http.ErrAbortHandler) // who reads it must not take it for whole
+		}
+		return nil
+	}
+	http.ServeContent(&rangeProblems{c: c, problems: h.Problems}, c.Request, "", time.Time{}, content)
+	return nil
+}
+
+// rangeProblems makes a problem of the answer to a range that cannot be served.
+type rangeProblems struct {
+	c        *httpapi.Call
+	problems httpapi.ProblemWriter
+	failed   bool
+}
+
+func (p *rangeProblems) Header() http.Header { return p.c.Writer.Header() }
+
+func (p *rangeProblems) WriteHeader(status int) {
+	if p.failed = status >= http.StatusBadRequest; p.failed {
+		f := httpapi.Fail(status, task.CodeOutOfRange, "there is nothing in that range").WithField("Range")
+		p.problems.Write(p.c.Writer, p.c.Request, f)
+		return
+	}
+	p.c.Writer.WriteHeader(status)
+}
+
+func (p *rangeProblems) Write(b []byte) (int, error) {
+	if p.failed {
+		return len(b), nil // the text that the problem stands for
+	}
+	return p.c.Writer.Write(b)
+}
+
+func away(node string) *httpapi.Failure {
+	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s, which has the output, is away", node)
+}
+
+// forward passes the request on to the node that has the output.
+func (h *Handlers) forward(c *httpapi.Call, target task.Node, run task.Run, attempt task.Attempt, q logsQuery) error {
+	q.Attempt = attempt.Attempt
+	err := h.Peers.Forward(c, target, q.values(), "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+	if err != nil {
+		f := away(attempt.Node).Because(err)
+		f.Detail += ": " + httpapi.Shorten(err.Error())
+		return f
+	}
+	return nil
+}
+
+// Source is the output of attempts that is kept on this node.
+type Source interface {
+	// Open opens what an attempt has written so far, to be closed by the
+	// caller. os.ErrNotExist if nothing is kept, or nothing any more.
+	Open(namespace, task, run string, attempt int) (io.ReadSeekCloser, error)
+	// Active reports whether an attempt runs here and may still write more.
+	Active(namespace, task, run string, attempt int) bool
+	// Watch tells when Open or Active may show something new. It must never wait
+	// for whoever is told. stop ends it.
+	Watch(namespace, task, run string, attempt int) (woken <-chan struct{}, stop func(), err error)
+	// Times tells when the parts of an output came, of what is at or behind byte from:
+	// the first mark is in force there. There may be none; and if there are many, the
+	// others are told when they are asked for from where the last one begins.
+	Times(namespace, task, run string, attempt int, from int64) ([]task.Mark, error)
+}

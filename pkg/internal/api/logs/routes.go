@@ -1,0 +1,54 @@
+package logs
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Handlers serve the output of attempts.
+type Handlers struct {
+	Store  *store.Store
+	Ref    func(namespace, name string) store.Ref // says where a task lives
+	Runs   RunFinder
+	Peers  *peers.Client
+	Node   string // this one's name
+	Source Source // the output kept on this node; nil keeps none
+	// Refused reports whether the caller of a request that goes on is not let in any more.
+	Refused   func(ctx context.Context, r *http.Request) bool
+	Ends      <-chan struct{} // closed when the node stops answering; may be nil
+	Heartbeat time.Duration   // how often a stream looks whether its caller is still let in
+	Problems  httpapi.ProblemWriter
+
+	following atomic.Int32 // callers that follow outputs
+}
+
+// RunFinder finds a run of a task by its id, or by the beginning of one.
+type RunFinder interface {
+	Find(ctx context.Context, ref store.Ref, id string) (task.Run, error)
+}
+
+// Followers is how many callers follow outputs at this node, or through it.
+func (h *Handlers) Followers() int { return int(h.following.Load()) }
+
+// Routes are the operations of output.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	const get = http.MethodGet
+
+	return []*httpapi.Operation{
+		{ID: "get-run-logs", Forwarded: true, Method: get, Path: httpapi.OfRun + "/logs", Tag: "runs", Summary: "Read the output of an attempt, from whatever node ran it",
+			Description: logsAbout, Status: 200, Streams: true, Errors: []int{206, 409, 416, 429, 508}, Handler: httpapi.Query(h.runLogs)},
+	}
+}
+
+const logsAbout = "With follow=true the answer goes on as the attempt writes, and waits for one that has not started. It ends when the attempt has; " +
+	"if anything else ends it, it is cut off (without the last chunk): ask again, with from. " + client.LogsFromHeader + " says behind how many bytes it begins. " +
+	"With times=true each line of output is a line of JSON (" + httpapi.TypeLines + "): from (the bytes before it), time, stream (stdout or stderr, if the task " +
+	"has them told apart), text, or base64 if it is not UTF-8, and unended if its end, or more of it, comes in another line. What a former version has kept has no times."

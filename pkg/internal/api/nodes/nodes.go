@@ -1,0 +1,154 @@
+// Package nodes has the API's handlers of nodes and shards: who is there and who owns what, and
+// the states ready, cordoned and draining.
+//
+// Only a node itself takes a state. Another node leaves a request for it in etcd, waits, and
+// withdraws a request that is not obeyed in time, so that nobody obeys it later.
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// stateWithin is how long a node may take to obey a state, and statePoll how often
+	// it is looked whether it has.
+	StateWithin = 10 * time.Second
+	statePoll   = 50 * time.Millisecond
+	// withdrawWithin is how long etcd is waited for when a request is withdrawn.
+	withdrawWithin = 1500 * time.Millisecond
+)
+
+// drainNode, cordonNode and resumeNode serve the states of a node. The node keeps
+// its state itself: whatever other node is asked leaves a request for it in etcd.
+func (h *Handlers) drainNode(c *httpapi.Call) (httpapi.Answer, error) {
+	return h.setState(c, task.NodeDraining)
+}
+func (h *Handlers) cordonNode(c *httpapi.Call) (httpapi.Answer, error) {
+	return h.setState(c, task.NodeCordoned)
+}
+func (h *Handlers) resumeNode(c *httpapi.Call) (httpapi.Answer, error) {
+	return h.setState(c, task.NodeReady)
+}
+
+func (h *Handlers) setState(c *httpapi.Call, state string) (httpapi.Answer, error) {
+	name := c.Request.PathValue("node")
+	if err := task.CheckName("node", name); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if name != h.Node {
+		return h.requestState(c, name, state)
+	}
+
+	if h.SetState == nil {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusNotImplemented, client.CodeInternal, "node %s takes no states", name)
+	}
+	if err := h.SetState(c.Context(), state, c.Actor()); err != nil {
+		return httpapi.Answer{}, fmt.Errorf("%s node %s: %w", state, name, err)
+	}
+	return h.getNode(c)
+}
+
+// requestState asks another node for a state, and waits until it has announced it.
+func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.Answer, error) {
+	n, err := h.Store.Node(c.Context(), name)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	mod, err := h.Store.RequestNodeState(c.Context(), n, store.NodeRequest{State: state, By: c.Actor(), At: h.Now.Stamp()})
+	if err != nil {
+		return httpapi.Answer{}, httpapi.About("node "+name, err)
+	}
+
+	ctx, cancel := context.WithTimeout(c.Context(), h.StateWithin)
+	defer cancel()
+	poll := time.NewTicker(statePoll)
+	defer poll.Stop()
+	for {
+		// An error is no answer: etcd is asked again for as long as there is time.
+		pending, err := h.Store.NodeRequestPending(ctx, name, mod)
+		if err == nil && !pending {
+			return h.getNode(c)
+		}
+		select {
+		case <-poll.C:
+			continue
+		case <-ctx.Done():
+		}
+		return httpapi.Answer{}, h.withdrawState(c, name, state, mod)
+	}
+}
+
+// withdrawState takes a request back that its node did not obey in time: nobody
+// expects the state later. It returns what to tell the caller.
+func (h *Handlers) withdrawState(c *httpapi.Call, name, state string, mod int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), withdrawWithin)
+	defer cancel()
+	withdrawn, err := h.Store.DeleteNodeRequest(ctx, name, mod)
+	if err != nil || !withdrawn {
+		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeUnknown, "node %s did not confirm within %s that it is %s", name, h.StateWithin, state).
+			WithHint("look before you try again: carillon node list").Because(err)
+	}
+	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s did not become %s within %s; the request was withdrawn", name, state, h.StateWithin).
+		WithHint("only the node itself can take a state; if its process is gone, its shards move by themselves")
+}
+
+// listNodes serves the nodes.
+func (h *Handlers) listNodes(c *httpapi.Call) (httpapi.Answer, error) {
+	nodes, _, err := views.PresentNodes(c.Context(), h.Store)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return httpapi.All(nodes)
+}
+
+// getNode serves one of them.
+func (h *Handlers) getNode(c *httpapi.Call) (httpapi.Answer, error) {
+	name := c.Request.PathValue("node")
+	if err := task.CheckName("node", name); err != nil {
+		return httpapi.Answer{}, err
+	}
+	nodes, _, err := views.PresentNodes(c.Context(), h.Store)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	for _, n := range nodes {
+		if n.Name == name {
+			return httpapi.Answer{Status: http.StatusOK, Body: n}, nil
+		}
+	}
+	return httpapi.Answer{}, fmt.Errorf("node %s: %w", name, task.ErrNotFound)
+}
+
+// listShards serves all shards, in the order of their numbers.
+func (h *Handlers) listShards(c *httpapi.Call) (httpapi.Answer, error) {
+	owners, err := h.Store.Owners(c.Context())
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	records, err := h.Store.ShardRecords(c.Context(), h.Shards)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	shards := make([]task.Shard, len(records))
+	for i, r := range records {
+		shards[i] = task.Shard{ID: i, Previous: []task.Assignment{}, Watermark: r.Watermark.Time, Tasks: r.Tasks, Queued: r.Queued}
+	}
+	for _, o := range owners {
+		if o.Shard >= len(shards) {
+			continue
+		}
+		sh := &shards[o.Shard]
+		sh.Node, sh.Fence, sh.Since = o.Node, o.Fence, o.Since
+		sh.Previous = append(sh.Previous, o.Previous...)
+	}
+	return httpapi.All(shards)
+}

@@ -1,0 +1,169 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// answerDeadOf serves the dead runs of a task.
+func (h *Handlers) answerDeadOf(c *httpapi.Call, ref store.Ref, p httpapi.Paging, f runFilter, q runsQuery) (httpapi.Answer, error) {
+	dead, err := h.Store.DeadRuns(c.Context(), ref)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if len(dead) == 0 {
+		if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
+			return httpapi.Answer{}, err
+		}
+	}
+	var runs []task.Run
+	for _, d := range dead {
+		if f.matches(d.Run) {
+			runs = append(runs, d.Run)
+		}
+	}
+	slices.SortFunc(runs, newest)
+	return h.answerRuns(c, q, p, runs, false)
+}
+
+// answerDead serves the dead runs of a namespace, or of all ("").
+func (h *Handlers) answerDead(c *httpapi.Call, ns string, p httpapi.Paging, f runFilter, q runsQuery) (httpapi.Answer, error) {
+	var found []task.Run
+	more := false
+	const chunk = 16 // shards; bounds what is held at once
+	for first := 0; first < h.Shards; first += chunk {
+		var ids []int
+		for id := first; id < min(first+chunk, h.Shards); id++ {
+			ids = append(ids, id)
+		}
+		part, err := h.Store.ShardDead(c.Context(), ids, ns)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		found = append(found, slices.DeleteFunc(part, func(r task.Run) bool { return !f.matches(r) })...)
+		slices.SortFunc(found, newest)
+		if len(found) > p.Limit {
+			found, more = found[:p.Limit], true
+		}
+	}
+	return h.answerRuns(c, q, p, found, more)
+}
+
+// deadRun finds a dead run by its id, or by the beginning of one.
+func (h *Handlers) deadRun(ctx context.Context, ref store.Ref, id string) (store.Dead, error) {
+	dead, err := h.Store.DeadRuns(ctx, ref)
+	if err != nil {
+		return store.Dead{}, err
+	}
+	var found []store.Dead
+	for _, d := range dead {
+		if d.ID == id {
+			return d, nil
+		}
+		if strings.HasPrefix(d.ID, id) {
+			found = append(found, d)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		run, err := h.Find(ctx, ref, id)
+		if err != nil {
+			return store.Dead{}, err
+		}
+		why := "it is not among the dead runs of its task any more"
+		if run.State != task.Failed && run.State != task.TimedOut && run.State != task.Lost {
+			why = fmt.Sprintf("it is %s, not dead", strings.ReplaceAll(string(run.State), "_", " "))
+		}
+		if parent, _, is := task.ParentOf(run.ID); is {
+			return store.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part, and dead are runs as a whole", run.ID, ref).
+				WithField("run").WithHint("carillon run retry " + parent + " repeats the parts of its run that failed")
+		}
+		return store.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: %s", run.ID, ref, why).
+			WithField("run").WithHint("the dead runs: carillon run list --dead " + ref.Name)
+	}
+	ids := make([]string, len(found))
+	for i, d := range found {
+		ids[i] = d.ID
+	}
+	return store.Dead{}, ambiguous(id, ids)
+}
+
+// retryRun serves retry: it queues a run in place of a dead one.
+func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
+	ref, id, err := c.RefAndRunID()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var out client.Triggered
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		d, err := h.deadRun(c.Context(), ref, id)
+		if err != nil {
+			return err
+		}
+		st, err := h.Store.Task(c.Context(), ref)
+		if err != nil {
+			return err
+		}
+		if st.Task.UID != d.UID {
+			return fmt.Errorf("run %s of task %s, which is another now: %w", d.ID, ref, task.ErrNotFound)
+		}
+		run := requestedBy(c, h.manualRun(st), d.Env)
+		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
+		run.Fan = d.Fan // of a run with parts, those that have failed
+		err = h.Store.Revive(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env})
+		out = client.Triggered{Run: views.RunInBrief(run), Paused: st.Task.Paused}
+		return httpapi.About(run.ID, err)
+	})
+	if err == nil {
+		out.Frozen = h.frozen(c.Context(), ref.Namespace)
+	}
+	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// dismissRun serves dismiss: it takes a run off the list of dead ones.
+func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
+	ref, id, err := c.RefAndRunID()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var d store.Dead
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		if d, err = h.deadRun(c.Context(), ref, id); err != nil {
+			return err
+		}
+		return httpapi.About(d.ID, h.Store.Dismiss(c.Context(), ref, d, c.Actor()))
+	})
+	d.DismissedBy = c.Actor()
+	return httpapi.Answer{Status: http.StatusOK, Body: d.Run}, err
+}
+
+// manualRun is a run of a task that a person asks for now.
+func (h *Handlers) manualRun(st store.Stored) task.Run {
+	now := h.Now.Stamp()
+	return task.Run{
+		ID: task.ManualRunID(now.Time, st.Task.UID), Namespace: st.Ref.Namespace, Task: st.Ref.Name, Shard: st.Ref.Shard,
+		UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
+		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
+	}
+}
+
+// frozen is the freeze that keeps what was just queued from running; nil if none
+// does, or nobody knows: the run is queued all the same.
+func (h *Handlers) frozen(ctx context.Context, namespace string) *task.Freeze {
+	r, err := h.Store.Freezes(ctx)
+	if err != nil {
+		return nil
+	}
+	return r.Of(namespace)
+}

@@ -1,0 +1,92 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// pauseRun serves the pause of a run: its node is asked to have it stand still.
+func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
+	return h.turnRun(c, paused, func(ctx context.Context, attempt store.Held, who string) (task.Run, error) {
+		if attempt.CancelRequested {
+			return task.Run{}, aboutToEnd(attempt.Ref(), attempt.ID)
+		}
+		return h.Store.PauseActive(ctx, attempt, who)
+	})
+}
+
+// What is asked of a run, as it is told.
+const (
+	paused  = "paused"
+	resumed = "resumed"
+)
+
+func aboutToEnd(ref store.Ref, id string) error {
+	return httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s is about to end: it was cancelled", id, ref).WithField("run")
+}
+
+// resumeRun serves the end of a pause.
+func (h *Handlers) resumeRun(c *httpapi.Call) (httpapi.Answer, error) {
+	return h.turnRun(c, resumed, h.Store.ResumeActive)
+}
+
+// turnRun asks a run's node for something. The run may move from the queue into an
+// inbox, or end, while we look: then look again.
+func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (httpapi.Answer, error) {
+	ref, id, err := c.RefAndRunID()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	found, err := h.Find(c.Context(), ref, id)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if f := found.Fan; what == paused && f != nil && f.Cancel != "" && !found.State.Final() {
+		return httpapi.Answer{}, aboutToEnd(ref, found.ID)
+	}
+	var run task.Run
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		run, err = h.turnOnce(c, ref, found.ID, what, ask)
+		return httpapi.About(found.ID, err)
+	})
+	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+}
+
+// turnOnce is task.ErrConflict if the run has moved.
+func (h *Handlers) turnOnce(c *httpapi.Call, ref store.Ref, id, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
+	held, err := h.Store.ActiveOf(c.Context(), ref)
+	if err != nil {
+		return task.Run{}, err
+	}
+	if parts := partsIn(held, id); len(parts) > 0 {
+		return h.turnParts(c, ref, id, parts, what, ask)
+	}
+	for _, attempt := range held {
+		if attempt.ID == id {
+			return ask(c.Context(), attempt, c.Actor())
+		}
+	}
+	run, err := h.Find(c.Context(), ref, id)
+	switch {
+	case err != nil:
+		return run, err
+	case run.State == task.Queued:
+		f := httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s waits in the queue: only a run that a node has is %s", id, ref, what).WithField("run")
+		if what == resumed {
+			return run, f
+		}
+		return run, f.WithHint("carillon task pause " + ref.Name + " stops its ticks; carillon run cancel " + id + " ends this run")
+	case run.Fan != nil && !run.State.Final():
+		return run, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s has %d parts, and no node has one of them now: only those are %s", id, ref, run.Fan.Count, what).
+			WithField("run")
+	case !run.State.Final():
+		return run, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
+	}
+	return run, httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s has ended: %s", id, ref, run.State).WithField("run")
+}

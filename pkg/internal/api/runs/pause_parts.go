@@ -1,0 +1,70 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// partsIn are the attempts of the parts of a run.
+func partsIn(held []store.Held, parent string) []store.Held {
+	return slices.DeleteFunc(slices.Clone(held), func(h store.Held) bool {
+		of, _, is := task.ParentOf(h.ID)
+		return !is || of != parent
+	})
+}
+
+// turnParts asks the nodes that have parts of a run for something, each by a write of
+// its own: what is asked for already takes none, so that this may be repeated. The
+// answer is the run with all of its parts, as they are then. It is task.ErrConflict if
+// some have moved meanwhile; if some could not be asked, the error says how many were.
+func (h *Handlers) turnParts(c *httpapi.Call, ref store.Ref, id string, parts []store.Held, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
+	if what == paused {
+		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt store.Held) bool { return attempt.CancelRequested })
+		if len(stay) > 0 {
+			parts = stay // the answer says of the others that they are not paused
+		}
+	}
+	var mu sync.Mutex
+	var moved, failed error
+	asked := 0
+	var g errgroup.Group
+	g.SetLimit(partsAtOnce)
+	for _, attempt := range parts {
+		g.Go(func() error {
+			_, err := ask(c.Context(), attempt, c.Actor())
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				asked++
+			case errors.Is(err, task.ErrConflict):
+				moved = err
+			case failed == nil:
+				failed = err
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // which never fails
+	switch {
+	case failed != nil:
+		f := *httpapi.AsFailure(httpapi.About(id, failed))
+		f.Detail = fmt.Sprintf("%s (%d of %d parts were asked)", f.Detail, asked, len(parts))
+		return task.Run{}, &f
+	case moved != nil:
+		return task.Run{}, fmt.Errorf("%d of %d parts were asked: %w", asked, len(parts), moved)
+	}
+	return h.Find(c.Context(), ref, id)
+}
+
+// partsAtOnce is how many parts of a run are asked side by side.
+const partsAtOnce = 32

@@ -1,0 +1,447 @@
+// Package runs has the API's handlers of runs: to list and find them, and to trigger, cancel,
+// pause, resume, retry and dismiss them.
+//
+// A record of a run moves while it is read: from the queue to an inbox to the history. A list
+// reads so that no run is missed for that; a change is decided again where the record is now.
+package runs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/selection"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// newest orders runs with the newest first, and any two of them one way only.
+func newest(a, b task.Run) int {
+	return cmp.Or(store.ByTime(a, b), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Task, b.Task))
+}
+
+// runFilter is what a list of runs asks for.
+type runFilter struct {
+	states []task.State
+	node   string
+	since  task.Time // zero: any
+	until  task.Time
+	parts  bool      // the parts of runs, too
+	tasks  taskSet   // only runs of these tasks; nil: of all
+	after  *task.Run // only those behind it; nil for the first page
+	last   *task.Run // none behind it; nil: as far as there are any
+}
+
+// runsQuery are the parameters that all lists of runs have.
+type runsQuery struct {
+	State    stateList `query:"state" doc:"States, separated by commas."`
+	Node     string    `query:"node" doc:"The node that runs it, or ran it last."`
+	Parts    bool      `query:"parts" default:"false" doc:"The parts of runs, too: each like a run of its own. With node they are listed anyway."`
+	Dead     bool      `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost and have no attempt left, as long as nobody had them run again or dismissed them."`
+	Since    task.Time `query:"since" format:"date-time" doc:"Only runs of ticks from this time on; of a manual run it is when it was asked for."`
+	Until    task.Time `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
+	Progress bool      `query:"progress" default:"false" doc:"Of active runs also how far they are, as they say themselves: their nodes are asked, for a second at most."`
+	httpapi.PageQuery
+}
+
+// selectedRunsQuery are the parameters of the runs of many tasks.
+type selectedRunsQuery struct {
+	Selector selection.SelectorText `query:"selector" doc:"Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\"."`
+	runsQuery
+}
+
+// namespaceRunsQuery are the parameters of the runs of a namespace.
+type namespaceRunsQuery struct {
+	Task string `query:"task" doc:"The name of a task."`
+	selectedRunsQuery
+}
+
+// Check refuses two ways to select tasks.
+func (q *namespaceRunsQuery) Check(url.Values) error {
+	if q.Task == "" {
+		return nil
+	}
+	if err := task.CheckName("task", q.Task); err != nil {
+		return err
+	}
+	if q.Selector.Selector != nil {
+		return task.Invalid(task.CodeBadValue, "selector", "cannot be used together with task")
+	}
+	return nil
+}
+
+// stateList is a list of states; nil is any.
+type stateList []task.State
+
+// UnmarshalText reads states that are separated by commas.
+func (l *stateList) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+
+	for name := range strings.SplitSeq(string(text), ",") {
+		s := task.State(strings.TrimSpace(name))
+		if !s.Known() {
+			return task.NoneOf(task.CodeBadValue, "", name, task.StateNames()...)
+		}
+		*l = append(*l, s)
+	}
+	return nil
+}
+
+// filter returns what is asked for of the page p.
+func (q runsQuery) filter(p httpapi.Paging) (f runFilter, err error) {
+	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts}
+	if f.node != "" {
+		f.parts = true // a run that has some is on no node, they are
+		if err := task.CheckName("node", f.node); err != nil {
+			return f, err
+		}
+	}
+	if p.After != "" {
+		f.after, err = parseRunCursor(p.After)
+	}
+	return f, err
+}
+
+// taskSet holds tasks as "namespace/name".
+type taskSet map[string]bool
+
+// selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose
+// labels match a selector. It returns nil if there is no selector.
+func (h *Handlers) selectedTasks(ctx context.Context, ns string, selector task.Selector) (taskSet, error) {
+	if selector == nil {
+		return nil, nil
+	}
+
+	selected := taskSet{}
+	for p := (httpapi.Paging{Limit: selection.MaxScan}); ; {
+		found, after, err := h.Finder.ByName(ctx, selection.Filter{Namespace: ns, Selector: selector}, p)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range found {
+			selected[b.Namespace+"/"+b.Name] = true
+		}
+
+		if after == "" {
+			return selected, nil
+		}
+		p.After = after
+	}
+}
+
+func runCursor(r task.Run) string {
+	return httpapi.Cursor(strconv.FormatInt(r.ScheduledTime.UnixMilli(), 10), r.ID, r.Namespace, r.Task)
+}
+
+func parseRunCursor(s string) (*task.Run, error) {
+	parts := strings.Split(s, " ")
+	if len(parts) == 4 {
+		if ms, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
+			return &task.Run{ScheduledTime: task.At(time.UnixMilli(ms)), ID: parts[1], Namespace: parts[2], Task: parts[3]}, nil
+		}
+	}
+	return nil, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
+}
+
+func (f runFilter) matches(r task.Run) bool {
+	return (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
+		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
+		(f.node == "" || ranOn(r, f.node)) &&
+		(f.after == nil || newest(*f.after, r) < 0) && (f.last == nil || newest(r, *f.last) <= 0)
+}
+
+// activeOnly reports whether only attempts in inboxes can match.
+func (f runFilter) activeOnly() bool {
+	return f.states != nil && !slices.ContainsFunc(f.states, func(s task.State) bool { return !s.Active() })
+}
+
+// ranOn reports whether a run's latest attempt was on a node.
+func ranOn(r task.Run, node string) bool {
+	if r.Node == "" && len(r.Attempts) > 0 {
+		return r.Attempts[len(r.Attempts)-1].Node == node
+	}
+	return r.Node == node
+}
+
+// answerRuns answers with the page of runs that begins list, which is sorted.
+// more: there are others behind the list.
+func (h *Handlers) answerRuns(c *httpapi.Call, q runsQuery, p httpapi.Paging, list []task.Run, more bool) (httpapi.Answer, error) {
+	if len(list) > p.Limit {
+		list, more = list[:p.Limit], true
+	}
+	if q.Progress {
+		h.Talks.AddToRuns(c, list)
+	}
+	for i := range list {
+		list[i] = views.RunInBrief(list[i])
+	}
+	after := ""
+	if more && len(list) > 0 {
+		after = runCursor(list[len(list)-1])
+	}
+	return httpapi.Page(c, p, list, after)
+}
+
+// listTaskRuns serves the runs of a task.
+func (h *Handlers) listTaskRuns(c *httpapi.Call, q runsQuery) (httpapi.Answer, error) {
+	ref, err := c.Ref()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return h.answerRunsOf(c, ref, q)
+}
+
+func (h *Handlers) answerRunsOf(c *httpapi.Call, ref store.Ref, q runsQuery) (httpapi.Answer, error) {
+	p, err := c.Paging(q.PageQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	f, err := q.filter(p)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if q.Dead {
+		return h.answerDeadOf(c, ref, p, f, q)
+	}
+	runs, err := h.Store.Runs(c.Context(), ref)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if len(runs) == 0 {
+		if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
+			return httpapi.Answer{}, err // a task that is not there is not one without runs
+		}
+	}
+	if f.parts {
+		ended, err := h.Store.EndedParts(c.Context(), []int{ref.Shard}, ref.Namespace+"/"+ref.Name)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		runs = override(ended, f.spread(runs))
+	}
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
+	slices.SortFunc(runs, newest)
+	return h.answerRuns(c, q, p, runs, false)
+}
+
+// listAllRuns serves the runs of all namespaces.
+func (h *Handlers) listAllRuns(c *httpapi.Call, q selectedRunsQuery) (httpapi.Answer, error) {
+	return h.answerSelected(c, "", q)
+}
+
+// listRuns serves the runs of a namespace, or of one task of it.
+func (h *Handlers) listRuns(c *httpapi.Call, q namespaceRunsQuery) (httpapi.Answer, error) {
+	ns, err := c.Namespace()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if q.Task != "" {
+		return h.answerRunsOf(c, h.Ref(ns, q.Task), q.runsQuery)
+	}
+	return h.answerSelected(c, ns, q.selectedRunsQuery)
+}
+
+// answerSelected answers with the runs of the tasks of a namespace ("": of all) that are selected.
+func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedRunsQuery) (httpapi.Answer, error) {
+	q := selected.runsQuery
+	p, err := c.Paging(q.PageQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	f, err := q.filter(p)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if f.tasks, err = h.selectedTasks(c.Context(), ns, selected.Selector.Selector); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if q.Dead {
+		return h.answerDead(c, ns, p, f, q)
+	}
+	runs, more, err := h.findRuns(c.Context(), ns, f, p.Limit)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return h.answerRuns(c, q, p, runs, more)
+}
+
+// override is old and newer without those of old that newer has as well.
+func override(old, newer []task.Run) []task.Run {
+	type key struct{ ns, name, id string }
+	has := make(map[key]bool, len(newer))
+	for _, r := range newer {
+		has[key{r.Namespace, r.Task, r.ID}] = true
+	}
+	old = slices.DeleteFunc(old, func(r task.Run) bool { return has[key{r.Namespace, r.Task, r.ID}] })
+	return append(old, newer...)
+}
+
+func (h *Handlers) activeRuns(ctx context.Context, ns string) ([]task.Run, error) {
+	held, err := h.Store.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var runs []task.Run
+	for _, h := range held {
+		if ns == "" || h.Namespace == ns {
+			runs = append(runs, h.Run)
+		}
+	}
+	return runs, nil
+}
+
+// Find finds a run of a task by its id, or by the beginning of one.
+func (h *Handlers) Find(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
+	if task.IsPart(id) {
+		return h.runOfPart(ctx, ref, id)
+	}
+	runs, err := h.Store.Runs(ctx, ref)
+	if err != nil {
+		return task.Run{}, err
+	}
+	var found []task.Run
+	for _, r := range withoutParts(runs, id) {
+		if r.ID == id {
+			return h.inFull(ctx, ref, r)
+		}
+		if strings.HasPrefix(r.ID, id) {
+			found = append(found, r)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrNotFound)
+	case 1:
+		return h.inFull(ctx, ref, found[0])
+	}
+	ids := make([]string, len(found))
+	for i, r := range found {
+		ids[i] = r.ID
+	}
+	return task.Run{}, ambiguous(id, ids)
+}
+
+func ambiguous(id string, ids []string) error {
+	const most = 5
+	list := strings.Join(ids[:min(len(ids), most)], ", ")
+	if len(ids) > most {
+		list += ", …"
+	}
+	return httpapi.Fail(http.StatusConflict, client.CodeAmbiguous, "%s is the beginning of %d runs: %s", id, len(ids), list).
+		WithField("run").WithHint("write more of the id")
+}
+
+// getTaskRun serves a run of a task.
+func (h *Handlers) getTaskRun(c *httpapi.Call) (httpapi.Answer, error) {
+	ref, id, err := c.RefAndRunID()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	run, err := h.Find(c.Context(), ref, id)
+	h.Talks.AddToRun(c, &run)
+	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+}
+
+// findRun serves a run of any task of a namespace.
+func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
+	ns, err := c.Namespace()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	id, err := c.RunID()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	const most = 100
+	find, part := id, ""
+	if parent, _, is := task.ParentOf(id); is {
+		find, part = parent, id // of a part that has ended there may be no record but its run's
+	}
+	refs, ids, err := h.Store.FindRuns(c.Context(), h.Shards, ns, find, most)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var exact []int
+	for i := range ids {
+		if ids[i] == find {
+			exact = append(exact, i)
+		}
+	}
+	switch {
+	case len(exact) == 1:
+		refs, ids = refs[exact[0]:exact[0]+1], ids[exact[0]:exact[0]+1]
+	case len(ids) == 0:
+		return httpapi.Answer{}, fmt.Errorf("run %s in namespace %s: %w", id, ns, task.ErrNotFound)
+	case len(ids) > 1:
+		for i := range ids {
+			ids[i] = refs[i].Name + "/" + ids[i]
+		}
+		return httpapi.Answer{}, ambiguous(id, ids)
+	}
+	if part != "" {
+		ids[0] = part
+	}
+	run, err := h.Find(c.Context(), refs[0], ids[0])
+	h.Talks.AddToRun(c, &run)
+	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+}
+
+// cancelRun serves cancel. The run may move from the queue into an inbox, or
+// end, while we look: then look again.
+func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
+	ref, id, err := c.RefAndRunID()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	found, err := h.Find(c.Context(), ref, id)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var run task.Run
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		run, err = h.cancelOnce(c, ref, found.ID)
+		return httpapi.About(found.ID, err)
+	})
+	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
+}
+
+// cancelOnce is task.ErrConflict if the run has moved.
+func (h *Handlers) cancelOnce(c *httpapi.Call, ref store.Ref, id string) (task.Run, error) {
+	run, err := h.Store.CancelQueued(c.Context(), ref, id, c.Actor(), h.Now())
+	if !errors.Is(err, task.ErrNotFound) {
+		return run, err
+	}
+	held, err := h.Store.ActiveOf(c.Context(), ref)
+	if err != nil {
+		return task.Run{}, err
+	}
+	for _, attempt := range held {
+		if attempt.ID == id {
+			return h.Store.CancelActive(c.Context(), attempt, c.Actor())
+		}
+	}
+	run, err = h.Find(c.Context(), ref, id)
+	if err != nil {
+		return task.Run{}, err
+	}
+	if parent, _, is := task.ParentOf(id); is && run.State == task.Queued {
+		return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "part %s of task %s has not been given to a node yet: it ends with its run alone", id, ref).
+			WithField("run").WithHint("carillon run cancel " + parent + " ends the run, with all of its parts")
+	}
+	if !run.State.Final() {
+		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
+	}
+	return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s has ended: %s", id, ref, run.State).WithField("run")
+}

@@ -1,0 +1,67 @@
+package runs
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// triggerTask serves trigger: it queues a run for the owner of the shard.
+func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
+	ref, err := c.Ref()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var ask client.TriggerRequest
+	if err := c.Decode(&ask); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := checkTriggerEnv(ask.Env); err != nil {
+		return httpapi.Answer{}, err
+	}
+	var out client.Triggered
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		st, err := h.Store.Task(c.Context(), ref)
+		if err != nil {
+			return err
+		}
+		if st.EntryMod == 0 {
+			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to mend it", task.ErrInvalid, ref)
+		}
+		run := requestedBy(c, h.manualRun(st), ask.Env)
+		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
+		out = client.Triggered{Run: run, Paused: paused}
+		_, err = h.Store.Enqueue(c.Context(), st, task.Waiting{Run: run, Env: ask.Env})
+		return httpapi.About(run.ID, err)
+	})
+	if err == nil {
+		out.Frozen = h.frozen(c.Context(), ref.Namespace)
+	}
+	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// checkTriggerEnv checks a run's further environment. Its size has the bound of
+// an action's: with it, the run must fit into one commit.
+func checkTriggerEnv(env map[string]string) error {
+	if err := task.CheckEnv("env", env); err != nil {
+		return err
+	}
+	size := 0
+	for k, v := range env {
+		size += len(k) + len(v)
+	}
+	if size > task.MaxAction {
+		return task.Invalid(task.CodeTooLong, "env", "is %d bytes in all; at most %d are allowed", size, task.MaxAction)
+	}
+	return nil
+}
+
+// requested returns a run as somebody asks for it, with the environment that they give.
+func requestedBy(c *httpapi.Call, run task.Run, env map[string]string) task.Run {
+	run.CreatedBy, run.EnvNames = c.Actor(), task.EnvNamesOf(env)
+	return run
+}

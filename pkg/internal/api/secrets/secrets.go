@@ -1,0 +1,255 @@
+// Package secrets has the API's handlers of secrets, whose values are encrypted by the node that
+// answers and are in no answer. A change compares the revision that was read.
+package secrets
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/secret"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	ofSecret = httpapi.InNamespace + "/secrets/{name}"
+
+	setSecretAbout = "Values are encrypted by the node that answers, which holds a key for that, before they go to etcd; no answer has one. " +
+		"What is not named stays as it is, unless replace is true."
+	rotateSecretAbout = "Under the first key of the node that answers. Nothing is written if that is the one it is encrypted under."
+)
+
+// Handlers serve secrets.
+type Handlers struct {
+	Store *store.Store
+	Node  string // this one's name
+	Now   httpapi.Clock
+	// Keys are this node's keys for secrets, read anew at each call; nil: it has none.
+	Keys func() (secret.Ring, error)
+}
+
+// Routes are the operations of secrets. None answers with a value.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	one, many := reflect.TypeFor[task.Secret](), reflect.TypeFor[client.List[task.Secret]]()
+	return []*httpapi.Operation{
+		{ID: "list-all-secrets", Method: http.MethodGet, Path: "/v1/secrets", Tag: "secrets", Summary: "List the secrets of all namespaces, without their values",
+			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
+		{ID: "list-secrets", Method: http.MethodGet, Path: httpapi.InNamespace + "/secrets", Tag: "secrets", Summary: "List the secrets of a namespace, without their values",
+			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
+		{ID: "get-secret", Method: http.MethodGet, Path: ofSecret, Tag: "secrets", Summary: "Read what is told of a secret: all but its values",
+			Status: 200, Answer: one, Tagged: true, Handler: httpapi.NoQuery(h.getSecret)},
+		{ID: "set-secret", Method: http.MethodPut, Path: ofSecret, Tag: "secrets", Summary: "Set values of a secret, which is made if it is not there",
+			Description: setSecretAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.SecretRequest]()},
+			Conditional: true, Creates: true, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.setSecret)},
+		{ID: "rotate-secret", Method: http.MethodPost, Path: ofSecret + "/rotate", Tag: "secrets", Summary: "Encrypt a secret anew",
+			Description: rotateSecretAbout, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.rotateSecret)},
+		{ID: "delete-secret", Method: http.MethodDelete, Path: ofSecret, Tag: "secrets", Summary: "Delete a secret",
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteSecret)},
+	}
+}
+
+// secretName is the secret in the path, checked.
+func secretName(c *httpapi.Call) (ns, name string, err error) {
+	if ns, err = c.Namespace(); err != nil {
+		return "", "", err
+	}
+	name = c.Request.PathValue("name")
+	return ns, name, task.CheckName("name", name)
+}
+
+func answerSecret(r store.SecretRecord) (httpapi.Answer, error) {
+	return httpapi.Answer{Status: http.StatusOK, Body: r.Secret, Header: http.Header{"Etag": {httpapi.ETag(r.Revision)}}}, nil
+}
+
+func (h *Handlers) listSecrets(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
+	ns := ""
+	if c.Request.PathValue("ns") != "" {
+		var err error
+		if ns, err = c.Namespace(); err != nil {
+			return httpapi.Answer{}, err
+		}
+	}
+	p, err := c.Paging(q)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	list, next, err := h.Store.Secrets(c.Context(), ns, p.After, p.Limit)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return httpapi.Page(c, p, list, next)
+}
+
+func (h *Handlers) getSecret(c *httpapi.Call) (httpapi.Answer, error) {
+	ns, name, err := secretName(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	r, err := h.Store.Secret(c.Context(), ns, name)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return answerSecret(r)
+}
+
+func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
+	var ask client.SecretRequest
+	if c.Decode(&ask) != nil {
+		// What is wrong is not said: it may have a value in it.
+		return httpapi.Answer{}, httpapi.Fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not JSON of the form {\"values\": {\"NAME\": \"text\"}, \"remove\": [\"NAME\"], \"replace\": false}")
+	}
+	if len(ask.Values)+len(ask.Remove) == 0 {
+		return httpapi.Answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and remove is, too: there is nothing to write")
+	}
+	return h.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
+		if c.IfNoneMatch && is {
+			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrExists)
+		}
+		values := map[string]string{}
+		if is && !ask.Replace {
+			var err error
+			if values, err = openSecret(ring, r); err != nil {
+				return nil, "", err
+			}
+		}
+		for i, name := range ask.Remove {
+			if _, has := values[name]; !has {
+				return nil, "", task.Invalid(task.CodeBadValue, fmt.Sprintf("remove[%d]", i), "%s is not the name of a value", task.Quote(name))
+			}
+			delete(values, name)
+		}
+		maps.Copy(values, ask.Values)
+		return values, task.SecretSet, task.CheckSecret("values", values)
+	})
+}
+
+func (h *Handlers) rotateSecret(c *httpapi.Call) (httpapi.Answer, error) {
+	return h.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
+		if !is {
+			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrNotFound)
+		}
+		values, err := openSecret(ring, r)
+		if err == nil && ring.IDs()[0] == r.KeyID {
+			values = nil // as it is to be
+		}
+		return values, task.SecretRotated, err
+	})
+}
+
+// writeSecret writes what next makes of a secret: its values, and the word for the
+// change. Without values nothing is written.
+func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error)) (httpapi.Answer, error) {
+	ns, name, err := secretName(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	ring, err := h.ring()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	var r store.SecretRecord
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		var is bool
+		r, is, err = h.secretNow(c, ns, name)
+		if errors.Is(err, task.ErrInvalid) && r.Revision > 0 {
+			r.Sealed, r.KeyID, is, err = nil, "", true, nil // next finds that it cannot be opened
+		}
+		if err != nil {
+			return err
+		}
+		values, change, err := next(ring, r, is)
+		if err != nil || values == nil {
+			return err
+		}
+		old := r.Revision
+		now := h.Now.Stamp()
+		if !is || r.CreatedAt.IsZero() {
+			r.CreatedAt = now
+		}
+		r.Generation, r.Change, r.UpdatedAt, r.UpdatedBy = r.Generation+1, change, now, c.Actor()
+		r.Keys = slices.Sorted(maps.Keys(values))
+		if r.Sealed, r.KeyID, err = ring.Seal(secret.Name{Namespace: ns, Name: name, Generation: r.Generation}, values); err != nil {
+			return err
+		}
+		r.Revision, err = h.Store.PutSecret(c.Context(), old, r)
+		return httpapi.About("secret "+ns+"/"+name, err)
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return answerSecret(r)
+}
+
+// secretNow reads a secret, and whether it is there, and compares its revision
+// with the one that was asked for.
+func (h *Handlers) secretNow(c *httpapi.Call, ns, name string) (r store.SecretRecord, is bool, err error) {
+	r, err = h.Store.Secret(c.Context(), ns, name)
+	is = err == nil
+	if errors.Is(err, task.ErrNotFound) && c.IfMatch == 0 {
+		err = nil
+	}
+	damaged := errors.Is(err, task.ErrInvalid)
+	if (err == nil || damaged) && c.IfMatch != 0 && c.IfMatch != r.Revision {
+		err = fmt.Errorf("secret %s/%s is at revision %d: %w, %d", ns, name, r.Revision, task.ErrStale, c.IfMatch)
+	}
+	return r, is, err
+}
+
+// ring is the keys of this node.
+func (h *Handlers) ring() (secret.Ring, error) {
+	if h.Keys == nil {
+		return secret.Ring{}, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "node %s has no key for secrets", h.Node).
+			WithHint("secret_keys of the agent names the file with them; or ask a node that has it, with --server")
+	}
+	ring, err := h.Keys()
+	if err != nil {
+		return ring, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "node %s cannot read its keys for secrets: %s", h.Node, err).Because(err)
+	}
+	return ring, nil
+}
+
+// openSecret decrypts a secret, to write it again.
+func openSecret(ring secret.Ring, r store.SecretRecord) (map[string]string, error) {
+	values, err := ring.Open(secret.Name{Namespace: r.Namespace, Name: r.Name, Generation: r.Generation}, r.Sealed, r.KeyID)
+	switch {
+	case r.KeyID == "":
+		return nil, httpapi.Fail(http.StatusConflict, client.CodeUnreadable, "the record of secret %s is damaged", r.Name).
+			WithHint("write all its values anew, with --replace")
+	case errors.Is(err, secret.ErrNoKey):
+		return nil, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "secret %s is encrypted under key %s, which this node does not hold", r.Name, r.KeyID).
+			WithHint("ask a node that does, with --server; or write all its values anew, with --replace")
+	case err != nil:
+		return nil, httpapi.Fail(http.StatusConflict, client.CodeUnreadable, "secret %s %s", r.Name, err).
+			WithHint("write all its values anew, with --replace")
+	}
+	return values, nil
+}
+
+func (h *Handlers) deleteSecret(c *httpapi.Call) (httpapi.Answer, error) {
+	ns, name, err := secretName(c)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		r, is, err := h.secretNow(c, ns, name)
+		switch {
+		case errors.Is(err, task.ErrInvalid) && r.Revision > 0:
+			r.CreatedAt = h.Now.Stamp() // what cannot be read can go
+		case err != nil:
+			return err
+		case !is:
+			return fmt.Errorf("secret %s/%s: %w", ns, name, task.ErrNotFound)
+		}
+		gone := store.SecretRecord{Secret: task.Secret{Namespace: ns, Name: name, Generation: r.Generation + 1, Change: task.SecretDeleted,
+			CreatedAt: r.CreatedAt, UpdatedAt: h.Now.Stamp(), UpdatedBy: c.Actor()}}
+		_, err = h.Store.PutSecret(c.Context(), r.Revision, gone)
+		return httpapi.About("secret "+ns+"/"+name, err)
+	})
+	return httpapi.Answer{Status: http.StatusNoContent}, err
+}

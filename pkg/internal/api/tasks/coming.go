@@ -1,0 +1,109 @@
+package tasks
+
+import (
+	"context"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/selection"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ahead is a tick of a task that is to come.
+type ahead struct {
+	entry *task.Entry
+	sched *schedule.Schedule
+}
+
+// comingQuery are the parameters of a list of ticks to come.
+type comingQuery struct {
+	selection.NameQuery
+	From    task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
+	Until   task.Time `query:"until" format:"date-time" doc:"No ticks later than this time. Default: any."`
+	Failing bool      `query:"failing" default:"false" doc:"Only of tasks of which a run has used up its attempts, and none has succeeded since."`
+	httpapi.PageQuery
+}
+
+// comingTicks serves the next ticks of many tasks, merged in the order of time.
+// It holds no more of them than a page has.
+func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, error) {
+	f, err := selection.FilterOf(c, q.NameQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	f.Failing = q.Failing
+	p, err := c.Paging(q.PageQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	from, until := q.From, q.Until
+	if from.IsZero() {
+		from = h.Now.Stamp()
+	}
+	if !until.IsZero() && !until.After(from.Time) {
+		return httpapi.Answer{}, task.Invalid(task.CodeBadTime, "until", "%s is not after from, %s", until.Format(time.RFC3339), from.Format(time.RFC3339))
+	}
+	first := selection.PageHeap[ahead]{Most: p.Limit}
+	if p.After != "" {
+		at, err := selection.ParsePlace(p.After)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		first.After = &at
+	}
+	err = h.Finder.EachEntry(c.Context(), f, func(refs []store.Ref, entries []*task.Entry) error {
+		for i, e := range entries {
+			if e != nil {
+				lookAhead(c.Context(), &first, refs[i], e, from.Time, until.Time, q.From.IsZero())
+			}
+		}
+		return c.Context().Err()
+	})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	kept, after := first.Sorted()
+	list := make([]client.Coming, len(kept))
+	for i, k := range kept {
+		before := time.UnixMilli(k.At - 1)
+		list[i] = client.Coming{Namespace: k.Ref.Namespace, Task: k.Ref.Name, Timezone: k.Of.entry.Timezone, Schedule: k.Of.entry.Schedule,
+			Occurrence: shown(k.Of.sched.Upcoming(before, 1, k.Of.entry.UID)[0])}
+	}
+	return httpapi.Page(c, p, list, after)
+}
+
+// lookAhead offers the ticks of an entry, later than from and no later than until
+// (zero: any), until one comes behind all that is wanted. live: from is now, and
+// what is decided already does not come. Where runs are counted it cannot skip what
+// former pages had, which may be a lot: it ends with ctx.
+func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref store.Ref, e *task.Entry, from, until time.Time, live bool) {
+	if !e.Ticks() {
+		return
+	}
+	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
+	if err != nil || sched.Manual() {
+		return // the owner raises the alarm
+	}
+	if silent, ends := e.Silence(); ends && silent.After(from) {
+		from = silent.Time
+	}
+	if live && e.From.After(from) {
+		from = e.From.Time
+	}
+	const any = int64(1) << 62
+	left := views.RunsLeft(e, any)
+	if left == any && first.After != nil && first.After.At-1 > from.UnixMilli() {
+		from = time.UnixMilli(first.After.At - 1)
+	}
+	for ; left > 0 && ctx.Err() == nil; left-- {
+		tick, ok := sched.Next(from)
+		if !ok || !until.IsZero() && tick.After(until) || !first.Offer(selection.Place{At: tick.UnixMilli(), Ref: ref}, ahead{e, sched}) {
+			return
+		}
+		from = tick
+	}
+}

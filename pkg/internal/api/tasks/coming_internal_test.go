@@ -1,0 +1,34 @@
+package tasks
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/selection"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Of a task that may run so often, each tick up to the page is counted: seventy years
+// of them. Others wait for their turn meanwhile.
+func TestLookAhead_EndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	first := selection.PageHeap[ahead]{Most: 1, After: &selection.Place{At: now.AddDate(70, 0, 0).UnixMilli()}}
+	e := &task.Entry{Schedule: task.Schedules{"@every 100ms"}, Timezone: "UTC", DST: task.Defaults().DST, Anchor: task.At(now), From: task.At(now), MaxRuns: task.MaxRuns}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		lookAhead(ctx, &first, store.Ref{Namespace: "default", Name: "a"}, e, now, time.Time{}, true)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on")
+	}
+	if len(first.Kept) > 0 {
+		t.Errorf("%v", first.Kept)
+	}
+}

@@ -1,0 +1,117 @@
+package tasks
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const dryRunAbout = "With dry_run=true everything is checked, nothing is written, and the answer tells in dry_run what would change."
+
+// dryRunQuery are the parameters of routes that can do without writing.
+type dryRunQuery struct {
+	DryRun bool `query:"dry_run" default:"false" doc:"Everything is checked, and nothing is written."`
+	Ticks  int  `query:"ticks" minimum:"0" maximum:"4000" default:"10" doc:"With dry_run: how many of the ticks that come, go or move are listed; with 0 none are looked for."`
+}
+
+// Check refuses a number of ticks without a dry run.
+func (q *dryRunQuery) Check(given url.Values) error {
+	if !q.DryRun && given.Has("ticks") {
+		return task.Invalid(task.CodeBadValue, "ticks", "is for dry_run=true")
+	}
+	return nil
+}
+
+// taskWrite is a request that changes a task, or asks what it would change.
+type taskWrite struct {
+	*httpapi.Call
+	dry    bool           // nothing is written
+	ticks  int            // how many ticks a dry run lists
+	change *client.Change // what a dry run found
+}
+
+func newTaskWrite(c *httpapi.Call, q dryRunQuery) *taskWrite {
+	return &taskWrite{Call: c, dry: q.DryRun, ticks: q.Ticks}
+}
+
+// unborn is a new task as it would be: nobody knows its uid, which is made when it
+// is written.
+func unborn(st store.Stored) store.Stored {
+	st.Task.UID, st.Entry.UID = "", ""
+	st.EntryMod = 1 // there would be one
+	return st
+}
+
+// over is a task as it would be, at the revision of the one that it changes.
+func over(old, st store.Stored) store.Stored {
+	st.Task.Revision, st.EntryMod = old.Task.Revision, max(old.EntryMod, 1)
+	return st
+}
+
+// would is the change that makes of old, nil if nothing is there, what st is.
+func (h *Handlers) would(old *store.Stored, st store.Stored, result string, ticks int) *client.Change {
+	ch := &client.Change{Result: result, Fields: []client.FieldChange{}}
+	if result == client.Unchanged {
+		return ch
+	}
+	now := h.Now.Stamp()
+	var before *task.Entry
+	is := views.ShownAs(st.Task.Spec, &st.Entry, now.Time)
+	if old == nil {
+		ch.Fields = stated(is)
+	} else {
+		was := views.Settled(old.Task.Spec, now.Time)
+		if before = entryIn(old); before != nil {
+			was = views.ShownAs(was, before, now.Time)
+		}
+		ch.Fields = task.Compare(was, is)
+	}
+	if ticks > 0 {
+		ch.Ticks = compareTicks(before, &st.Entry, now, ticks)
+	}
+	return ch
+}
+
+// entryIn is the entry of a task that was read; nil if there is none that can be.
+func entryIn(st *store.Stored) *task.Entry {
+	if st.EntryMod == 0 || st.Entry.UID == "" {
+		return nil
+	}
+	return &st.Entry
+}
+
+// stated is what a spec says that is not the default, beside its name.
+func stated(s task.Spec) []client.FieldChange {
+	std := task.Defaults()
+	std.Name, std.Namespace = s.Name, s.Namespace
+	list := slices.DeleteFunc(task.Compare(std, s), func(c task.FieldChange) bool { return c.Field == "action" }) // none, which no task has
+	for i := range list {
+		list[i].From = nil // it was not there
+	}
+	return list
+}
+
+// wouldDelete answers a dry run of a delete.
+func (h *Handlers) wouldDelete(c *taskWrite, ref store.Ref) (httpapi.Answer, error) {
+	st, err := h.Store.Task(c.Context(), ref)
+	if entryBroken(st, err) {
+		st.EntryMod, err = 0, nil
+	}
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
+		return httpapi.Answer{}, err
+	}
+	c.change = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
+	if c.ticks > 0 {
+		c.change.Ticks = compareTicks(entryIn(&st), nil, h.Now.Stamp(), c.ticks)
+	}
+	return h.answerTask(c, http.StatusOK, st, client.Deleted)
+}

@@ -1,0 +1,79 @@
+package tasks
+
+import (
+	"cmp"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/selection"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// listQuery are the parameters of a list of tasks.
+type listQuery struct {
+	selection.NameQuery
+	Failing bool      `query:"failing" default:"false" doc:"Only tasks of which a run has used up its attempts, and none has succeeded since."`
+	Paused  bool      `query:"paused" default:"false" doc:"Only tasks that are paused."`
+	Sort    listOrder `query:"sort" enum:"name,next,last,lateness" doc:"name, next, last (the latest first) or lateness (of the last run, the latest first). Default: name."`
+	Recent  int       `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"How many of the last runs each task is listed with."`
+	Brief   bool      `query:"brief" default:"false" doc:"Only what the users wrote: nothing of how the tasks fare."`
+	httpapi.PageQuery
+}
+
+// listOrder is in which order tasks are asked for; "" is by name.
+type listOrder string
+
+// UnmarshalText reads an order.
+func (o *listOrder) UnmarshalText(text []byte) error {
+	switch *o = listOrder(text); *o {
+	case "", client.SortName, client.SortNext, client.SortLast, client.SortLateness:
+		return nil
+	}
+	return task.Invalid(task.CodeBadValue, "", "%s is not an order; they are name, next, last and lateness", task.Quote(string(text)))
+}
+
+// listTasks serves GET of the tasks of a namespace, or of all.
+func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, error) {
+	f, err := selection.FilterOf(c, q.NameQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	f.Failing, f.Paused = q.Failing, q.Paused
+	p, err := c.Paging(q.PageQuery)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	order := cmp.Or(string(q.Sort), client.SortName)
+	var found []store.Brief
+	var after string
+	if order == client.SortName {
+		found, after, err = h.Finder.ByName(c.Context(), f, p)
+	} else {
+		found, after, err = h.Finder.Sorted(c.Context(), f, order, p)
+	}
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	tasks, refs := make([]task.Task, len(found)), make([]store.Ref, len(found))
+	for i, b := range found {
+		tasks[i], refs[i] = b.Task(), h.Ref(b.Namespace, b.Name)
+	}
+	if q.Brief {
+		list := make([]client.Task, len(tasks))
+		for i, t := range tasks {
+			list[i].Task = views.FillLists(t)
+		}
+		return httpapi.Page(c, p, list, after)
+	}
+	entries, err := h.Store.Entries(c.Context(), refs)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	list, err := h.Views.TasksWithRuns(c.Context(), tasks, entries, q.Recent)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return httpapi.Page(c, p, list, after)
+}

@@ -1,0 +1,73 @@
+package tasks
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// placementWarnings says why no node, or too few of them, would take the runs of a task that has just
+// been written. The task is valid: such a node may come. But a selector with a mistake in it looks
+// exactly like this, and the person who made it is there to read it.
+//
+// Tasks that any node can run are not looked at: cluster status says if no node takes runs at all.
+func placementWarnings(spec task.Spec, nodes []task.Node) []string {
+	target, needsKey := spec.Target, spec.Action.NeedsKey()
+
+	isForAnyNode := target.Selector == "" && target.Strategy != task.StrategyFirst && !needsKey && !target.FansOut()
+	if isForAnyNode || spec.Shadow {
+		return nil
+	}
+
+	takers := target.Takers(nodes, needsKey)
+	if target.Enough(len(takers)) {
+		return nil
+	}
+
+	if len(takers) > 0 {
+		return []string{fmt.Sprintf("target: runs need %s, and only %d that match take runs now: they wait until more do", wantedNodes(target), len(takers))}
+	}
+
+	field, description := describeTarget(target, needsKey)
+
+	return []string{fmt.Sprintf("%s: no node %s takes runs now: runs wait until one does", field, description)}
+}
+
+// wantedNodes describes how many nodes a run with parts needs.
+func wantedNodes(target task.Target) string {
+	if target.Count == task.All {
+		return fmt.Sprintf("%s to succeed", target.Succeed)
+	}
+
+	return fmt.Sprintf("%s nodes", target.Count)
+}
+
+// describeTarget names the field that restricts the nodes of a task, and describes the nodes that it allows.
+func describeTarget(target task.Target, needsKey bool) (field, description string) {
+	var conditions []string
+
+	if target.Selector != "" {
+		field = "target.selector"
+		conditions = append(conditions, "that matches "+task.Quote(target.Selector))
+	}
+
+	if target.Strategy == task.StrategyFirst {
+		field = "target.order"
+		conditions = append(conditions, "among "+strings.Join(target.Order, ", "))
+	}
+
+	if needsKey {
+		if field == "" {
+			field = "action.process.env_from"
+		}
+
+		conditions = append(conditions, "with a key for secrets")
+	}
+
+	if field == "" {
+		field = "target"
+	}
+
+	return field, strings.Join(conditions, " ")
+}

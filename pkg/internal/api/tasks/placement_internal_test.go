@@ -1,0 +1,99 @@
+package tasks
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
+	t.Parallel()
+
+	node := func(name, role string, change ...func(*task.Node)) task.Node {
+		n := task.Node{
+			Name: name, State: task.NodeReady, Slots: 4, Roles: []string{task.RoleExecutor},
+			Labels: map[string]string{"node": name, "role": role},
+		}
+		for _, f := range change {
+			f(&n)
+		}
+
+		return n
+	}
+	drains := func(n *task.Node) { n.State = task.NodeDraining }
+	holdsKey := func(n *task.Node) { n.SecretKeys = []string{"k1"} }
+
+	two := []task.Node{node("n1", "db"), node("n2", "web")}
+
+	for name, c := range map[string]struct {
+		change func(*task.Spec)
+		nodes  []task.Node
+		want   []string
+	}{
+		"any node": {
+			change: func(*task.Spec) {},
+		},
+		"a selector that matches": {
+			change: func(s *task.Spec) { s.Target.Selector = "role = db" },
+			nodes:  two,
+		},
+		"a selector that matches nothing": {
+			change: func(s *task.Spec) { s.Target.Selector = "role = nothing" },
+			nodes:  two,
+			want:   []string{`target.selector: no node that matches "role = nothing" takes runs now: runs wait until one does`},
+		},
+		"a selector whose only node drains": {
+			change: func(s *task.Spec) { s.Target.Selector = "role = db" },
+			nodes:  []task.Node{node("n1", "db", drains), node("n2", "web")},
+			want:   []string{`target.selector: no node that matches "role = db" takes runs now: runs wait until one does`},
+		},
+		"a shadow starts nothing": {
+			change: func(s *task.Spec) { s.Target.Selector, s.Shadow = "role = nothing", true },
+			nodes:  two,
+		},
+		"an order without a node that is there": {
+			change: func(s *task.Spec) { s.Target.Strategy, s.Target.Order = task.StrategyFirst, []string{"n7", "n8"} },
+			nodes:  two,
+			want:   []string{"target.order: no node among n7, n8 takes runs now: runs wait until one does"},
+		},
+		"an order with one that is": {
+			change: func(s *task.Spec) { s.Target.Strategy, s.Target.Order = task.StrategyFirst, []string{"n7", "n2"} },
+			nodes:  two,
+		},
+		"a secret that no node can read": {
+			change: func(s *task.Spec) {
+				s.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
+			},
+			nodes: two,
+			want:  []string{"action.process.env_from: no node with a key for secrets takes runs now: runs wait until one does"},
+		},
+		"a secret that one can read": {
+			change: func(s *task.Spec) {
+				s.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
+			},
+			nodes: []task.Node{node("n1", "db", holdsKey)},
+		},
+		"more parts than nodes": {
+			change: func(s *task.Spec) { s.Target.Count = 3 },
+			nodes:  two,
+			want:   []string{"target: runs need 3 nodes, and only 2 that match take runs now: they wait until more do"},
+		},
+		"all nodes, and there are some": {
+			change: func(s *task.Spec) { s.Target.Count = task.All },
+			nodes:  two,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			spec := task.Defaults()
+			spec.Name, spec.Action = "a", task.Action{Noop: &task.Noop{}}
+			c.change(&spec)
+
+			if got := placementWarnings(spec, c.nodes); !slices.Equal(got, c.want) {
+				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}

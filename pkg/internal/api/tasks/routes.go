@@ -1,0 +1,106 @@
+package tasks
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/selection"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Handlers serve tasks.
+type Handlers struct {
+	Store  *store.Store
+	Ref    func(namespace, name string) store.Ref // says where a task lives
+	Views  *views.Viewer
+	Finder *selection.Finder
+	Now    httpapi.Clock
+	// ClockFault says why this node's clock is not to be trusted: nothing is written then
+	// that has the clock's time in an entry.
+	ClockFault func() error
+	// Nodes are the nodes that are present; nil: unknown, and nobody is warned of tasks that
+	// none of them can run.
+	Nodes func() []task.Node
+	// Etcd is how etcdctl reaches an etcd that only this node knows; else it is empty.
+	Etcd string
+
+	// Authenticate finds the caller of a request anew: a batch may take hours.
+	Authenticate func(ctx context.Context, r *http.Request) (httpapi.Caller, error)
+	// ReportRefusal is told why a batch was ended by Authenticate.
+	ReportRefusal func(r *http.Request, why *httpapi.Failure)
+	Problems      httpapi.ProblemWriter
+	Log           *zap.Logger
+}
+
+// Routes are the operations of tasks and of the schedules of tasks.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	var (
+		spec        = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Schema: "Spec", Doc: "The task as its user writes it."}
+		patch       = &httpapi.Body{Types: []string{httpapi.TypeMergePatch, httpapi.TypeJSON}, Schema: "SpecPatch", Doc: "A JSON merge patch (RFC 7396) of the spec; null is back to the default."}
+		ask         = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.ScheduleRequest]()}
+		aTask       = reflect.TypeFor[client.Task]()
+		tasks       = reflect.TypeFor[client.List[client.Task]]()
+		occurrences = reflect.TypeFor[client.List[client.Occurrence]]()
+		coming      = reflect.TypeFor[client.List[client.Coming]]()
+	)
+	const get, post, put, patches, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
+
+	return []*httpapi.Operation{
+		{ID: "list-all-tasks", Method: get, Path: "/v1/tasks", Tag: "tasks", Summary: "List tasks of all namespaces",
+			Description: listAbout, Status: 200, Answer: tasks, Handler: httpapi.Query(h.listTasks)},
+		{ID: "apply-tasks", Method: post, Path: "/v1/tasks:batch", Tag: "tasks", Summary: "Create many tasks, or make them what the lines of the body say",
+			Description: batchAbout,
+			Body:        &httpapi.Body{Types: []string{httpapi.TypeLines}, Schema: "Spec", Optional: true, Streamed: true, Idle: batchIdle, Doc: "A task in each line."},
+			Writes:      true, Status: 200, Streams: true, Answer: reflect.TypeFor[client.BatchResult](), AnswerType: httpapi.TypeLines, Handler: httpapi.Query(h.applyTasks)},
+		{ID: "list-tasks", Method: get, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "List the tasks of a namespace",
+			Description: listAbout, Status: 200, Answer: tasks, Handler: httpapi.Query(h.listTasks)},
+		{ID: "create-task", Method: post, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "Create a task",
+			Description: dryRunAbout, DryAnswer: aTask, Body: spec, Writes: true, Status: 201, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.createTask)},
+		{ID: "get-task", Method: get, Path: httpapi.OfTask, Tag: "tasks", Summary: "Read a task", Status: 200, Answer: aTask, Tagged: true, Handler: httpapi.NoQuery(h.getTask)},
+		{ID: "apply-task", Method: put, Path: httpapi.OfTask, Tag: "tasks", Summary: "Create a task, or make it what the body says",
+			Description: "The field result says which: created, configured or unchanged. " + dryRunAbout,
+			Body:        spec, Conditional: true, Creates: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.applyTask)},
+		{ID: "update-task", Method: patches, Path: httpapi.OfTask, Tag: "tasks", Summary: "Change some fields of a task",
+			Description: dryRunAbout, Body: patch, Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.patchTask)},
+		{ID: "delete-task", Method: del, Path: httpapi.OfTask, Tag: "tasks", Summary: "Delete a task with its queue and its history",
+			Description: "Its active runs are cancelled by the owner of its shard. " + dryRunAbout,
+			DryAnswer:   aTask, Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.Query(h.deleteTask)},
+		{ID: "pause-task", Method: post, Path: httpapi.OfTask + "/pause", Tag: "tasks", Summary: "Stop a task's ticks",
+			Description: "Of a task that is paused already, what the body leaves out stays.",
+			Body:        &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.PauseRequest](), Optional: true}, Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.pauseTask)},
+		{ID: "resume-task", Method: post, Path: httpapi.OfTask + "/resume", Tag: "tasks", Summary: "Let a task's ticks go on, from now",
+			Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeTask)},
+		{ID: "list-task-versions", Method: get, Path: httpapi.OfTask + "/versions", Tag: "tasks", Summary: "The versions of a task that are kept, the one in force first",
+			Status: 200, Answer: reflect.TypeFor[client.List[client.TaskVersion]](), Handler: httpapi.NoQuery(h.taskVersions)},
+		{ID: "rollback-task", Method: post, Path: httpapi.OfTask + "/rollback", Tag: "tasks", Summary: "Make a former version the newest",
+			Description: "Whether the task is paused stays.",
+			Body:        &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.RollbackRequest](), Optional: true}, Conditional: true,
+			Writes: true, Status: 200, Answer: reflect.TypeFor[client.RolledBack](), Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.rollbackTask)},
+		{ID: "next-ticks", Method: get, Path: httpapi.OfTask + "/next", Tag: "tasks", Summary: "The next ticks of a task, as if it were not paused",
+			Description: "Of a task whose pause has an end, those after it. With max_runs no more than may yet run.",
+			Status:      200, Answer: occurrences, Handler: httpapi.Query(h.nextTicks)},
+		{ID: "list-all-coming", Method: get, Path: "/v1/next", Tag: "tasks", Summary: "The next ticks of the tasks of all namespaces, merged",
+			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
+		{ID: "list-coming", Method: get, Path: httpapi.InNamespace + "/next", Tag: "tasks", Summary: "The next ticks of the tasks of a namespace, merged",
+			Description: comingAbout, Status: 200, Answer: coming, Handler: httpapi.Query(h.comingTicks)},
+		{ID: "task-why", Method: get, Path: httpapi.OfTask + "/why", Tag: "tasks", Summary: "Why a task ran at a time, did not, or will",
+			Description: whyAbout,
+			Status:      200, Answer: reflect.TypeFor[task.Answer](), Handler: httpapi.Query(h.whyTask)},
+		{ID: "task-keys", Method: get, Path: httpapi.OfTask + "/keys", Tag: "tasks", Summary: "The keys in etcd that belong to a task",
+			Status: 200, Answer: reflect.TypeFor[client.Keys](), Handler: httpapi.NoQuery(h.taskKeys)},
+		{ID: "next-of-schedule", Method: post, Path: "/v1/schedule/next", Tag: "schedules", Summary: "The next ticks of a schedule that no task has",
+			Body: ask, Status: 200, Answer: occurrences, Handler: httpapi.NoQuery(h.scheduleNext)},
+	}
+}
+
+const comingAbout = "In the order of time. A paused task has none before the end of its pause. Each page costs the server a look at all tasks that match."
+
+const listAbout = "A page may have fewer items than its limit, even none, and still have a next. In another order than by name, " +
+	"each page costs the server a look at all tasks that match."

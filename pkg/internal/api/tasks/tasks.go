@@ -1,0 +1,245 @@
+// Package tasks has the API's handlers of tasks: to create, change, pause, delete, list and
+// explain them, one by one or many in a batch, and to tell when they, or a mere schedule, tick.
+//
+// A change is decided from what is in etcd and written with a comparison of that; if the task
+// changed in between, it is decided again, unless the request said If-Match. A dry run decides
+// the same and writes nothing.
+package tasks
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// readSpec decodes the body as a spec that belongs under the path's namespace
+// and name; "" takes the body's name.
+func (h *Handlers) readSpec(c *httpapi.Call, namespace, name string) (task.Spec, error) {
+	spec, err := task.DecodeSpec(c.Body)
+	if err != nil {
+		return spec, err
+	}
+	if spec.Namespace, spec.Name, err = identity(c, namespace, name); err != nil {
+		return spec, err
+	}
+	return spec, h.check(&spec)
+}
+
+// identity is where the body's task belongs: the path's namespace and name, from
+// which the body may not differ.
+func identity(c *httpapi.Call, namespace, name string) (string, string, error) {
+	var said struct{ Name, Namespace *string }
+	if err := json.Unmarshal(c.Body, &said); err != nil {
+		return "", "", task.Invalid(task.CodeBadJSON, "", "%s", err)
+	}
+	if said.Namespace != nil && *said.Namespace != namespace {
+		return "", "", task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace of the path, %s; leave it out", task.Quote(*said.Namespace), namespace)
+	}
+	switch {
+	case name == "" && said.Name == nil:
+		return namespace, "", nil
+	case name == "":
+		return namespace, *said.Name, nil
+	case said.Name != nil && *said.Name != name:
+		return "", "", task.Invalid(task.CodeBadValue, "name", "%s is not the name of the path, %s; a task cannot be renamed", task.Quote(*said.Name), name)
+	}
+	return namespace, name, nil
+}
+
+// check validates a spec in full, and puts the time that it is now into @in.
+func (h *Handlers) check(spec *task.Spec) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	if err := schedule.Check(spec.Timing()); err != nil {
+		return err
+	}
+	var err error
+	if spec.Schedule, err = schedule.ResolveIn(spec.Schedule, h.Now()); err != nil {
+		return err
+	}
+	timing, err := spread(spec)
+	if err != nil {
+		return err
+	}
+	return schedule.Check(timing)
+}
+
+// spread is when a task ticks: H stands for what follows from its name.
+func spread(spec *task.Spec) (task.Timing, error) {
+	timing := spec.Timing()
+	var err error
+	timing.Schedule, err = schedule.Spread(spec.Schedule, spec.Namespace, spec.Name)
+	return timing, err
+}
+
+// trustClock is an error if this node may not write its clock's time into an entry.
+func (h *Handlers) trustClock() error {
+	if err := h.ClockFault(); err != nil {
+		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
+			WithHint("ask another node, or set this one's clock")
+	}
+	return nil
+}
+
+// createTask serves POST …/tasks.
+func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
+	c := newTaskWrite(request, q)
+	ns, err := c.Namespace()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	spec, err := h.readSpec(request, ns, "")
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	st, err := h.create(c, spec)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	a, err := h.answerTask(c, http.StatusCreated, st, client.Created)
+	if err == nil {
+		if c.dry {
+			a.Status = http.StatusOK
+			return a, nil
+		}
+		a.Header["Location"] = []string{"/v1/namespaces/" + spec.Namespace + "/tasks/" + spec.Name}
+	}
+	return a, err
+}
+
+// create writes a new task, once.
+func (h *Handlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
+	st, err := h.fresh(c.Call, spec)
+	if err != nil {
+		return st, err
+	}
+	if c.dry {
+		if _, err := h.Store.Revisions(c.Context(), st.Ref); !errors.Is(err, task.ErrNotFound) {
+			if err == nil {
+				err = fmt.Errorf("create task %s: %w", st.Ref, task.ErrExists)
+			}
+			return st, err
+		}
+		st = unborn(st)
+		c.change = h.would(nil, st, client.Created, c.ticks)
+		return st, nil
+	}
+	rev, err := h.Store.CreateTask(c.Context(), st.Ref, st.Task, st.Entry)
+	st.Task.Revision, st.EntryMod = rev, rev
+	return st, httpapi.About(st.Ref.String(), err)
+}
+
+// fresh is a new task, as it is to be written.
+func (h *Handlers) fresh(c *httpapi.Call, spec task.Spec) (store.Stored, error) {
+	if err := h.trustClock(); err != nil {
+		return store.Stored{}, err
+	}
+	now := h.Now.Stamp()
+	spec = views.Settled(spec, now.Time)
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.Actor(), Change: task.ChangeCreated}
+	st := store.Stored{Ref: h.Ref(spec.Namespace, spec.Name), Task: t}
+	var err error
+	if st.Entry, err = entryOf(t, now, now); err == nil {
+		pausing{now: now, who: c.Actor()}.over(store.Stored{}, spec, &st.Entry)
+	}
+	return st, err
+}
+
+// entryOf is the entry of a task, less what it knows of itself.
+func entryOf(t task.Task, from, anchor task.Time) (task.Entry, error) {
+	timing, err := spread(&t.Spec)
+	e := task.NewEntry(t, from, anchor)
+	e.Schedule = timing.Schedule
+	return e, err
+}
+
+// getTask serves GET of a task.
+func (h *Handlers) getTask(c *httpapi.Call) (httpapi.Answer, error) {
+	ref, err := c.Ref()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	st, err := h.Store.Task(c.Context(), ref)
+	if entryBroken(st, err) {
+		st.EntryMod, err = 0, nil // the entry cannot be read: the spec can be shown
+	}
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	return h.answerTask(&taskWrite{Call: c}, http.StatusOK, st, "")
+}
+
+// deleteTask serves DELETE, also of what cannot be decoded.
+func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
+	c := newTaskWrite(request, q)
+	ref, err := c.Ref()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if c.dry {
+		return h.wouldDelete(c, ref)
+	}
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		st, err := h.Store.Revisions(c.Context(), ref)
+		if err != nil {
+			return err
+		}
+		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
+			return err
+		}
+		_, err = h.Store.BuryTask(c.Context(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
+		return httpapi.About(ref.String(), err)
+	})
+	return httpapi.Answer{Status: http.StatusNoContent}, err
+}
+
+// taskKeys serves the keys of a task.
+func (h *Handlers) taskKeys(c *httpapi.Call) (httpapi.Answer, error) {
+	ref, err := c.Ref()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
+		return httpapi.Answer{}, err
+	}
+	keys, err := h.Store.KeysOf(c.Context(), ref)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	get := "etcdctl get "
+	if h.Etcd != "" {
+		get = "etcdctl --endpoints " + h.Etcd + " get "
+	}
+	out := client.Keys{Items: make([]client.Key, len(keys))}
+	var commands []string
+	for i, key := range keys {
+		out.Items[i] = client.Key(key)
+		switch {
+		case !key.Present:
+		case strings.HasSuffix(key.Key, "/"):
+			commands = append(commands, get+"--prefix "+key.Key)
+		default:
+			commands = append(commands, get+key.Key)
+		}
+	}
+	out.Command = strings.Join(commands, " && ")
+	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
+}
+
+// same reports whether two specs say the same, whatever their empty parts are made of.
+func same(a, b task.Spec) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}

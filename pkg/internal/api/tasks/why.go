@@ -1,0 +1,122 @@
+package tasks
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/why"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const whyAbout = "The time is at, or a range is from and to; without any it is the latest tick and the next one. " +
+	"A time is 2026-03-29T02:30, with seconds and an offset such as Z if wanted; without an offset it is a local time of the time zone. A date is its whole day."
+
+// whyQuery are the parameters of the question why.
+type whyQuery struct {
+	At       *string `query:"at" doc:"A time, or a date."`
+	From     *string `query:"from" doc:"The beginning of a range; with to."`
+	To       *string `query:"to" doc:"The end of a range, which belongs to it. Default: now."`
+	Timezone string  `query:"timezone" doc:"In which local times are read and shown. Default: the task's."`
+}
+
+// whyTask serves the question why a task ran then, or did not, or will.
+func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error) {
+	ref, err := c.Ref()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	q, err := h.question(c, ref, ask)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	from, to := q.Span(h.Now())
+	account, err := h.Store.Account(c.Context(), ref, from, to)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	if account.Task == nil && account.EntryMade == 0 && account.Deleted == nil && len(account.Broken) == 0 {
+		return httpapi.Answer{}, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
+	}
+	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.facts(ref, account), q)}, nil
+}
+
+// question reads what is asked. Local times are the task's if no zone is given.
+func (h *Handlers) question(c *httpapi.Call, ref store.Ref, ask whyQuery) (q why.Question, err error) {
+	if q.Timezone = ask.Timezone; q.Timezone == "" {
+		st, err := h.Store.Task(c.Context(), ref)
+		if err != nil && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrInvalid) {
+			return q, err
+		}
+		if q.Timezone = st.Task.Timezone; q.Timezone == "" {
+			q.Timezone = task.Defaults().Timezone
+		}
+	}
+	if _, err := schedule.Location(q.Timezone); err != nil {
+		return q, err
+	}
+	for _, p := range []struct {
+		name string
+		text *string
+		to   **why.Moment
+	}{{"at", ask.At, &q.At}, {"from", ask.From, &q.From}, {"to", ask.To, &q.To}} {
+		if p.text == nil {
+			continue
+		}
+		m, err := why.ReadMoment(*p.text, q.Timezone)
+		if err != nil {
+			return q, task.Under(p.name, err)
+		}
+		*p.to = &m
+	}
+	switch {
+	case q.At != nil && (q.From != nil || q.To != nil):
+		return q, task.Invalid(task.CodeBadValue, "at", "a time and a range exclude each other: give at, or from and to")
+	case q.To != nil && q.From == nil:
+		return q, task.Invalid(task.CodeRequired, "from", "a range has a beginning: give from, too")
+	case q.From != nil && q.To == nil:
+		q.To = why.Instant(h.Now())
+	}
+	if from, to := q.Span(h.Now()); to.Before(from) {
+		if ask.To == nil {
+			return q, task.Invalid(task.CodeRequired, "to", "is needed when from is a time to come: a range ends now, unless to says when")
+		}
+		return q, task.Invalid(task.CodeBadValue, "to", "is before from")
+	}
+	return q, nil
+}
+
+// facts are an account as package why has it.
+func (h *Handlers) facts(ref store.Ref, a store.Account) why.Facts {
+	f := why.Facts{
+		Namespace: ref.Namespace, Name: ref.Name, Shard: ref.Shard,
+		Task: a.Task, Entry: a.Entry, Versions: a.Versions,
+		Runs: a.Runs, Late: a.Late, Dead: a.Dead, Newer: a.Newer, CutAt: a.CutAt.Time,
+		Nodes: a.Nodes, Freezes: a.Freezes, Now: h.Now.Stamp().Time, Revision: a.Revision,
+	}
+	if d := a.Deleted; d != nil {
+		f.Deleted = &task.Deletion{UID: d.UID, Generation: d.Generation, At: d.DeletedAt, By: d.DeletedBy, Why: d.Why}
+	}
+	if o := a.Owner; o != nil {
+		f.Owner = &why.Owner{Node: o.Node, Since: o.Since.Time, Previous: o.Previous}
+	}
+	if w := a.Watermark; w != nil {
+		f.Watermark = &why.Watermark{Time: w.Time.Time, All: w.Decided(w.Time, ref.String())}
+		f.Covered = a.EntryMade > 0 && a.EntryMade <= w.Seen
+	}
+	keys := h.Store.Keys()
+	for _, key := range a.Broken {
+		switch k, ok := keys.ParseShard(key); {
+		case key == keys.Spec(ref):
+			f.BrokenTask = append(f.BrokenTask, "spec")
+		case key == keys.Entry(ref):
+			f.BrokenTask = append(f.BrokenTask, "entry")
+		case ok && k.Run != "":
+			f.Broken = append(f.Broken, k.Run)
+		}
+	}
+	return f
+}

@@ -1,0 +1,274 @@
+// Package views shows records as users see them: a task with its pause, its next tick and how
+// its runs fare, and nodes with their shards.
+//
+// What follows from an entry alone is a pure function of it and of an instant. A Viewer reads
+// the rest for many tasks at once, a moment after the tasks. It writes nothing.
+package views
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Viewer shows tasks.
+type Viewer struct {
+	Store *store.Store
+	Ref   func(namespace, name string) store.Ref // says where a task lives
+	Now   httpapi.Clock
+}
+
+// Task shows a task as it was just read or written.
+func (h *Viewer) Task(ctx context.Context, st store.Stored) (client.Task, error) {
+	var entry *task.Entry
+	if st.EntryMod != 0 {
+		entry = &st.Entry
+	}
+	views, err := h.Tasks(ctx, []task.Task{st.Task}, []*task.Entry{entry})
+	if err != nil {
+		return client.Task{}, err
+	}
+	return views[0], nil
+}
+
+// TaskAfterWrite shows a task as it was just read, or as a write with this result made it.
+func (h *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result string) (client.Task, error) {
+	if result != client.Created {
+		return h.Task(ctx, st)
+	}
+
+	views, err := h.NewTasks(ctx, []store.Stored{st})
+	if err != nil {
+		return client.Task{}, err
+	}
+	return views[0], nil
+}
+
+// Tasks shows tasks: when each is due next, by its entry, and how its runs fare.
+func (h *Viewer) Tasks(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
+	return h.TasksWithRuns(ctx, tasks, entries, 0)
+}
+
+// TasksWithRuns is views, each with its last so many runs.
+func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
+	refs := make([]store.Ref, len(tasks))
+	at := make(map[store.Ref]int, len(tasks))
+	for i, t := range tasks {
+		refs[i] = h.Ref(t.Namespace, t.Name)
+		at[refs[i]] = i
+	}
+	outcomes, err := h.Store.Outcomes(ctx, refs, recent)
+	if err != nil {
+		return nil, err
+	}
+	now := h.Now.Stamp()
+	views := make([]client.Task, len(tasks))
+	for i, t := range tasks {
+		views[i] = client.Task{Task: FillLists(t)}
+		if past := outcomes[i].Runs; len(past) > 0 {
+			views[i].LastRun = new(RunInBrief(past[0]))
+		}
+		for _, r := range outcomes[i].Runs[:min(recent, len(outcomes[i].Runs))] {
+			views[i].Recent = append(views[i].Recent, client.PastRun{ID: r.ID, State: r.State, Reason: r.Reason, Count: r.Count})
+		}
+		if e := entries[i]; e != nil {
+			fromEntry(&views[i], e, now)
+		}
+	}
+	if err := h.addActive(ctx, views, at); err != nil {
+		return nil, err
+	}
+	freezes, err := h.Store.Freezes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range views {
+		v := &views[i]
+		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, Fails(outcomes[i]), outcomes[i].Waiting > 0)
+	}
+	return views, nil
+}
+
+// NewTasks shows tasks that this request has just created, from what it wrote: such a
+// task has no runs yet. Whether its namespace is frozen is the one thing to be read.
+func (h *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client.Task, error) {
+	freezes, err := h.Store.Freezes(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	now := h.Now.Stamp()
+	views := make([]client.Task, len(created))
+	for i, st := range created {
+		v := client.Task{Task: FillLists(st.Task)}
+		fromEntry(&v, &st.Entry, now)
+		v.State = stateOf(&v, true, freezes.Of(v.Namespace) != nil, false, false)
+		views[i] = v
+	}
+
+	return views, nil
+}
+
+// stateOf is how a task stands, in a word: what a person should know first.
+func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
+	switch {
+	case !readable:
+		return client.TaskUnreadable
+	case failing:
+		return client.TaskFailing
+	case frozen:
+		return client.TaskFrozen
+	case v.Paused:
+		return client.TaskPaused
+	case v.Active > 0:
+		return client.TaskRunning
+	case waiting:
+		return client.TaskWaiting
+	case v.NoNext != "":
+		return client.TaskEnded
+	}
+	return client.TaskOK
+}
+
+// Fails reports whether a task is failing: a run of it has used up its attempts,
+// none has succeeded since, and nobody has dismissed it or had it run again.
+func Fails(o store.Outcome) bool {
+	for _, r := range o.Runs {
+		if r.State == task.Succeeded && r.ID > o.Dead {
+			return false
+		}
+	}
+	return o.Dead != ""
+}
+
+// fromEntry shows what the entry of a task knows: how its firing stands.
+func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
+	v.Spec = ShownAs(v.Spec, e, now.Time)
+	v.Pause, _ = PauseInForce(e, now.Time)
+	if !v.Paused {
+		v.Pause = nil
+	}
+	if e.Own != nil {
+		v.Counted, v.Failures = e.Own.Runs, e.Own.Failures
+	}
+	next, ok, why := NextTick(e, now.Time)
+	if v.NoNext = why; ok {
+		v.Next, v.LeftMS = next, next.Sub(now.Time).Milliseconds()
+	}
+}
+
+// addActive counts the active runs of tasks, and shows the newest where it is
+// newer than the last that ended.
+func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[store.Ref]int) error {
+	keys, _, err := h.Store.ScanActive(ctx)
+	if err != nil {
+		return err
+	}
+	newest := map[int]store.RunKey{}
+	parents := map[store.RunKey]bool{} // of parts: however many are active, it is one run
+	for _, k := range keys {
+		i, ok := at[k.Ref]
+		if !ok {
+			continue
+		}
+		if parent, _, is := task.ParentOf(k.Run); is {
+			of := store.RunKey{Ref: k.Ref, Run: parent}
+			if !parents[of] {
+				parents[of] = true
+				views[i].Active++
+			}
+			continue
+		}
+		views[i].Active++
+		if k.Run > newest[i].Run {
+			newest[i] = k.RunKey
+		}
+	}
+	var of []int
+	var wanted []store.RunKey
+	for i, k := range newest {
+		if views[i].LastRun == nil || k.Run > views[i].LastRun.ID {
+			of, wanted = append(of, i), append(wanted, k)
+		}
+	}
+	held, err := h.Store.Attempts(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	for n, h := range held {
+		if h != nil {
+			views[of[n]].LastRun = &h.Run
+		}
+	}
+	return nil
+}
+
+// NextTick is the next tick of an entry after now; false if it has none, and why,
+// if that is for good.
+func NextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string) {
+	if !e.Ticks() {
+		return next, false, ""
+	}
+	if RunsLeft(e, 1) == 0 {
+		return next, false, fmt.Sprintf("max_runs: all %d have run", e.MaxRuns)
+	}
+	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
+	if err != nil || sched.Manual() {
+		return next, false, "" // the owner raises the alarm
+	}
+	if e.From.After(now) {
+		now = e.From.Time // ticks up to there are decided
+	}
+	if until, ends := e.Silence(); ends && until.After(now) {
+		now = until.Time
+	}
+	tick, ok := sched.Next(now)
+	switch {
+	case ok:
+	case !e.End.IsZero() && now.After(e.End.Time):
+		why = "ended " + e.End.Format(time.RFC3339)
+	default:
+		why = "its last tick has passed"
+	}
+	return task.At(tick), ok, why
+}
+
+// FillLists gives a task that was read with fields missing its empty lists.
+func FillLists(t task.Task) task.Task {
+	if t.Schedule == nil {
+		t.Schedule = task.Schedules{}
+	}
+	if t.Retry.On == nil {
+		t.Retry.On = []task.State{}
+	}
+	return t
+}
+
+// RunsLeft is how many ticks of an entry may yet become runs; otherwise if there
+// is no bound.
+func RunsLeft(e *task.Entry, otherwise int64) int64 {
+	if e.MaxRuns == 0 {
+		return otherwise
+	}
+	ran := int64(0)
+	if e.Own != nil {
+		ran = e.Own.Runs
+	}
+	return max(e.MaxRuns-ran, 0)
+}
+
+// RunInBrief is a run as lists show it: how many parts it has, and not each of them.
+func RunInBrief(r task.Run) task.Run {
+	if r.Fan != nil {
+		f := *r.Fan
+		f.Parts, f.Nodes, f.Left, f.Only, f.Checkpoints = nil, nil, nil, nil, nil
+		r.Fan = &f
+	}
+	return r
+}
