@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -27,9 +29,9 @@ type auditing struct {
 	pause          time.Duration
 }
 
-func (a *app) auditCommand() *cobra.Command {
+func auditCommand(f *factory.Factory) *cobra.Command {
 	var o auditing
-	cmd := only(&cobra.Command{
+	cmd := factory.LimitFormats(&cobra.Command{
 		Use:   "audit",
 		Short: "Check the cluster against its promises",
 		Long: "Check the cluster against its promises: every record in etcd, the nodes' clocks, etcd itself. What seems wrong is\n" +
@@ -37,8 +39,8 @@ func (a *app) auditCommand() *cobra.Command {
 			"with it only what nobody looks after any more is deleted, if it is still as it was found.\n\n" +
 			"The exit code is 8 if there is a finding that was not repaired, 5 if etcd or the server is away.",
 		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes",
-		Args:    args(0, 0, ""),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.audit(cmd.Context(), o) },
+		Args:    factory.Args(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return audit(cmd.Context(), f, o) },
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "mend what is safe to mend, after a yes")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: only list what would be done")
@@ -46,40 +48,40 @@ func (a *app) auditCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) audit(ctx context.Context, o auditing) error {
+func audit(ctx context.Context, f *factory.Factory, o auditing) error {
 	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
 		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
 	}
 	if o.dryRun && !o.repair {
 		return failure.Usage("--dry-run: is for --repair; an audit alone changes nothing")
 	}
-	c, err := a.connect()
+	c, err := f.Connect()
 	if err != nil {
 		return err
 	}
-	meter := a.auditMeter()
+	meter := newAuditMeter(f)
 	found, err := c.Audit(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.tell})
 	meter.end()
 	if err != nil {
 		return err
 	}
 	out, left := audited{Audit: found}, found.Findings
-	repairable := slices.DeleteFunc(slices.Clone(left), func(f task.Finding) bool { return f.Repair == "" })
+	repairable := slices.DeleteFunc(slices.Clone(left), func(finding task.Finding) bool { return finding.Repair == "" })
 	var failed error
 	if o.repair && !o.dryRun && len(repairable) > 0 {
-		if a.ForPeople() {
-			err = a.Print(a.auditText(found))
+		if f.ForPeople() {
+			err = f.Print(auditText(f, found))
 		}
 		if err == nil {
-			err = a.approveRepairs(ctx, repairable)
+			err = approveRepairs(ctx, f, repairable)
 		}
 		if err != nil {
 			return err
 		}
-		out.Repairs, failed = a.repairAll(ctx, c, repairable)
+		out.Repairs, failed = repairAll(ctx, f, c, repairable)
 		left = unrepaired(left, out.Repairs)
 	}
-	if err := output.EmitOne(&a.Printer, out, "", func(d *output.Details) { d.Parts = append(d.Parts, a.auditResult(out, o, repairable)) }); err != nil {
+	if err := output.EmitOne(&f.Printer, out, "", func(d *output.Details) { d.Parts = append(d.Parts, auditResult(f, out, o, repairable)) }); err != nil {
 		return err
 	}
 	switch {
@@ -91,27 +93,27 @@ func (a *app) audit(ctx context.Context, o auditing) error {
 	return nil
 }
 
-func (a *app) approveRepairs(ctx context.Context, list []task.Finding) error {
-	if a.yes {
+func approveRepairs(ctx context.Context, f *factory.Factory, list []task.Finding) error {
+	if f.Yes {
 		return nil
 	}
-	if a.ForPeople() {
-		for _, f := range list {
-			fmt.Fprintf(a.Err, "would %s: %s\n", f.Repair, output.OneLine(f.Keys[0]))
+	if f.ForPeople() {
+		for _, finding := range list {
+			fmt.Fprintf(f.Err, "would %s: %s\n", finding.Repair, output.OneLine(finding.Keys[0]))
 		}
 	}
-	_, err := a.ask(ctx, fmt.Sprintf("repair %d findings?", len(list)), len(list), false)
+	_, err := f.Ask(ctx, fmt.Sprintf("repair %d findings?", len(list)), len(list), false)
 	return err
 }
 
 // repairAll has findings mended, some at a time, until one fails.
-func (a *app) repairAll(ctx context.Context, c *client.Client, list []task.Finding) ([]task.RepairResult, error) {
+func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list []task.Finding) ([]task.RepairResult, error) {
 	const atOnce = 20
 	var results []task.RepairResult
 	for some := range slices.Chunk(list, atOnce) {
 		asked := make([]task.RepairRequest, len(some))
-		for i, f := range some {
-			asked[i] = task.RepairRequest{Kind: f.Kind, Key: f.Keys[0], Revision: f.Revision}
+		for i, finding := range some {
+			asked[i] = task.RepairRequest{Kind: finding.Kind, Key: finding.Keys[0], Revision: finding.Revision}
 		}
 		done, err := c.Repair(ctx, asked)
 		results = append(results, done...)
@@ -137,12 +139,12 @@ func unrepaired(all []task.Finding, results []task.RepairResult) []task.Finding 
 
 // auditResult is what a person reads: the findings, unless they were shown before
 // the question, and what became of the repairs.
-func (a *app) auditResult(out audited, o auditing, repairable []task.Finding) string {
+func auditResult(f *factory.Factory, out audited, o auditing, repairable []task.Finding) string {
 	if len(out.Repairs) == 0 {
-		text := a.auditText(out.Audit)
+		text := auditText(f, out.Audit)
 		if o.dryRun {
-			for _, f := range repairable {
-				text += fmt.Sprintf("would %s: %s\n", f.Repair, output.OneLine(f.Keys[0]))
+			for _, finding := range repairable {
+				text += fmt.Sprintf("would %s: %s\n", finding.Repair, output.OneLine(finding.Keys[0]))
 			}
 		}
 		return text
@@ -164,75 +166,75 @@ func (a *app) auditResult(out audited, o auditing, repairable []task.Finding) st
 
 // auditText tells the findings, by group and kind: what all of a kind have alike
 // is said once.
-func (a *app) auditText(found task.Audit) string {
+func auditText(f *factory.Factory, found task.Audit) string {
 	var b strings.Builder
 	group, kind, shown := "", "", 0
-	_, tty := a.Terminal(a.Out)
+	_, tty := f.Terminal(f.Out)
 	const most = 20
-	for _, f := range found.Findings {
-		if f.Group != group {
-			group = f.Group
-			fmt.Fprintf(&b, "%s\n", a.Paint(output.Bold, output.OneLine(group)))
+	for _, finding := range found.Findings {
+		if finding.Group != group {
+			group = finding.Group
+			fmt.Fprintf(&b, "%s\n", f.Paint(output.Bold, output.OneLine(group)))
 		}
-		if f.Kind != kind {
-			kind, shown = f.Kind, 0
-			a.kindText(&b, f)
+		if finding.Kind != kind {
+			kind, shown = finding.Kind, 0
+			kindText(f, &b, finding)
 		}
-		if shown++; shown > most && tty && a.Format == output.FormatTable {
+		if shown++; shown > most && tty && f.Format == output.FormatTable {
 			if shown == most+1 {
-				b.WriteString(a.Plain("    … -o wide shows all of them\n"))
+				b.WriteString(f.Plain("    … -o wide shows all of them\n"))
 			}
 			continue
 		}
-		fmt.Fprintf(&b, "    %s\n", output.OneLine(f.Message))
-		for _, key := range f.Keys {
-			fmt.Fprintf(&b, "      %s\n", a.Paint(output.Dim, output.OneLine(key)))
+		fmt.Fprintf(&b, "    %s\n", output.OneLine(finding.Message))
+		for _, key := range finding.Keys {
+			fmt.Fprintf(&b, "      %s\n", f.Paint(output.Dim, output.OneLine(key)))
 		}
 	}
 	for _, n := range found.Notes {
 		fmt.Fprintf(&b, "note: %s\n", output.OneLine(n))
 	}
-	fmt.Fprintf(&b, "%s in %d records at revision %d\n", a.verdict(found.Findings), found.Keys, found.Revision)
+	fmt.Fprintf(&b, "%s in %d records at revision %d\n", verdict(f, found.Findings), found.Keys, found.Revision)
 	return b.String()
 }
 
-func (a *app) kindText(b *strings.Builder, f task.Finding) {
+func kindText(f *factory.Factory, b *strings.Builder, finding task.Finding) {
 	sign, c := "!", output.Yellow
-	if f.Severity == task.Grave {
+	if finding.Severity == task.Grave {
 		sign, c = "✗", output.Red
-		if a.ASCII {
+		if f.ASCII {
 			sign = "x"
 		}
 	}
-	fmt.Fprintf(b, "  %s\n", a.Paint(c, sign+" "+output.OneLine(f.Kind)+" ("+output.OneLine(f.Severity)+")"))
-	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", output.OneLine(f.Why), output.OneLine(f.Do))
+	fmt.Fprintf(b, "  %s\n", f.Paint(c, sign+" "+output.OneLine(finding.Kind)+" ("+output.OneLine(finding.Severity)+")"))
+	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", output.OneLine(finding.Why), output.OneLine(finding.Do))
 }
 
-func (a *app) verdict(found []task.Finding) string {
+func verdict(f *factory.Factory, found []task.Finding) string {
 	grave := 0
-	for _, f := range found {
-		if f.Severity == task.Grave {
+	for _, finding := range found {
+		if finding.Severity == task.Grave {
 			grave++
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return a.Paint(output.Green, "no findings")
+		return f.Paint(output.Green, "no findings")
 	case grave == 0:
-		return a.Paint(output.Yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
+		return f.Paint(output.Yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
 	}
-	return a.Paint(output.Red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
+	return f.Paint(output.Red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
 }
 
 // auditMeter tells how far an audit is: on a terminal in one line that changes,
 // else with a line now and then.
-func (a *app) auditMeter() *auditMeter {
-	_, tty := a.Terminal(a.Err)
-	return &auditMeter{app: a, tty: tty && a.Env("TERM") != "dumb", last: a.Now()}
+func newAuditMeter(f *factory.Factory) *auditMeter {
+	_, tty := f.Terminal(f.Err)
+	return &auditMeter{app: f, tty: tty && f.Env("TERM") != "dumb", last: f.Now()}
 }
 
 type auditMeter struct {
-	app  *app
+	app  *factory.Factory
 	tty  bool
 	used bool
 	last time.Time
@@ -248,7 +250,7 @@ func (m *auditMeter) tell(p task.AuditProgress) {
 	case m.tty:
 		m.used = true
 		fmt.Fprintf(a.Err, "\r\x1b[K%s", words)
-	case now.Sub(m.last) >= lineEvery:
+	case now.Sub(m.last) >= batch.LineInterval:
 		m.last = now
 		a.Note("%s", words)
 	}

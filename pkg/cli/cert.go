@@ -10,6 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
@@ -25,7 +28,7 @@ const (
 	certMostDays = 50 * 365
 )
 
-func (a *app) certCommand() *cobra.Command {
+func certCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert",
 		Short: "A small CA: certificates for nodes, clients and etcd, without a server",
@@ -34,8 +37,8 @@ func (a *app) certCommand() *cobra.Command {
 			"one out before it ends, make a new CA.",
 	}
 	formats := []string{output.FormatTable, output.FormatJSON, output.FormatYAML, output.FormatName}
-	cmd.AddCommand(only(a.certMakeCA(), formats...), only(a.certNode(), formats...), only(a.certClient(), formats...),
-		only(a.certRenew(), formats...), only(a.certShow(), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML, output.FormatName))
+	cmd.AddCommand(factory.LimitFormats(certMakeCA(f), formats...), factory.LimitFormats(certNode(f), formats...), factory.LimitFormats(certClient(f), formats...),
+		factory.LimitFormats(certRenew(f), formats...), factory.LimitFormats(certShow(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML, output.FormatName))
 	return cmd
 }
 
@@ -54,10 +57,10 @@ func (f *certFlags) bind(cmd *cobra.Command, days int) {
 }
 
 // request checks a name and the flags, and that nothing is replaced by accident.
-func (a *app) request(kind certs.Kind, name string, f *certFlags) (certs.Request, error) {
-	r := certs.Request{Kind: kind, Name: name, For: time.Duration(f.days) * 24 * time.Hour, Now: a.Now()}
-	if f.days < 1 || f.days > certMostDays {
-		return r, failure.Usage("--days %d: is not between 1 and %d", f.days, certMostDays)
+func request(f *factory.Factory, kind certs.Kind, name string, flags *certFlags) (certs.Request, error) {
+	r := certs.Request{Kind: kind, Name: name, For: time.Duration(flags.days) * 24 * time.Hour, Now: f.Now()}
+	if flags.days < 1 || flags.days > certMostDays {
+		return r, failure.Usage("--days %d: is not between 1 and %d", flags.days, certMostDays)
 	}
 	if kind != certs.KindAuthority {
 		if err := task.CheckName("name", name); err != nil {
@@ -71,9 +74,9 @@ func (a *app) request(kind certs.Kind, name string, f *certFlags) (certs.Request
 	if kind == certs.KindAuthority {
 		file = certCA
 	}
-	cert, key := certs.Paths(f.dir, file)
+	cert, key := certs.Paths(flags.dir, file)
 	for _, path := range []string{cert, key} {
-		if _, err := os.Lstat(path); !f.force && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); !flags.force && !errors.Is(err, fs.ErrNotExist) {
 			return r, &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: "exists", Message: path + " is there",
 				Hint: "carillon cert renew makes one like it; --force replaces it"}}
 		}
@@ -81,23 +84,23 @@ func (a *app) request(kind certs.Kind, name string, f *certFlags) (certs.Request
 	return r, nil
 }
 
-func (a *app) certMakeCA() *cobra.Command {
-	var f certFlags
+func certMakeCA(f *factory.Factory) *cobra.Command {
+	var flags certFlags
 	name := ""
 	cmd := &cobra.Command{
 		Use:     "ca",
 		Short:   "Make a CA: ca.pem for everybody, ca-key.pem for nobody else",
 		Example: "  carillon cert ca --dir certs\n  carillon cert ca --dir certs --name \"Carillon of ACME\"",
-		Args:    args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f.bind(cmd, certDaysOfCA)
+	flags.bind(cmd, certDaysOfCA)
 	cmd.Flags().StringVar(&name, "name", "Carillon CA", "its common `NAME`")
-	complete(cmd, "name", cobra.NoFileCompletions)
+	complete.Register(cmd, "name", cobra.NoFileCompletions)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if name == "" || len(name) > 64 {
 			return failure.Usage("--name: has 1 to 64 characters")
 		}
-		r, err := a.request(certs.KindAuthority, name, &f)
+		r, err := request(f, certs.KindAuthority, name, &flags)
 		if err != nil {
 			return err
 		}
@@ -105,17 +108,17 @@ func (a *app) certMakeCA() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := a.keep(pair, f.dir, certCA, "created"); err != nil {
+		if err := keep(f, pair, flags.dir, certCA, "created"); err != nil {
 			return err
 		}
-		a.next("carillon cert node NAME --host HOST --ip ADDRESS --dir %s", f.dir)
+		f.SayNext("carillon cert node NAME --host HOST --ip ADDRESS --dir %s", flags.dir)
 		return nil
 	}
 	return cmd
 }
 
-func (a *app) certNode() *cobra.Command {
-	var f certFlags
+func certNode(f *factory.Factory) *cobra.Command {
+	var flags certFlags
 	var hosts, ips []string
 	cmd := &cobra.Command{
 		Use:   "node NAME",
@@ -125,26 +128,26 @@ func (a *app) certNode() *cobra.Command {
 			"As the common name, NAME is the user if etcd takes users from certificates.",
 		Example: "  carillon cert node n1 --host n1.example.com --ip 10.0.0.1 --dir certs\n" +
 			"  carillon cert node etcd1 --host etcd1 --ip 10.0.0.11 --days 90",
-		Args: args(1, 1, "the node's name"), ValidArgsFunction: cobra.NoFileCompletions,
+		Args: factory.Args(1, 1, "the node's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f.bind(cmd, certDays)
+	flags.bind(cmd, certDays)
 	cmd.Flags().StringSliceVar(&hosts, "host", nil, "`NAME` of its host, as others dial it; may be repeated")
 	cmd.Flags().StringSliceVar(&ips, "ip", nil, "`ADDRESS` of its host; may be repeated")
-	complete(cmd, "host", cobra.NoFileCompletions)
-	complete(cmd, "ip", cobra.NoFileCompletions)
+	complete.Register(cmd, "host", cobra.NoFileCompletions)
+	complete.Register(cmd, "ip", cobra.NoFileCompletions)
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
-		r, err := a.request(certs.KindNode, words[0], &f)
+		r, err := request(f, certs.KindNode, words[0], &flags)
 		if err != nil {
 			return err
 		}
 		if r.Hosts, r.IPs, err = places(hosts, ips, words[0]); err != nil {
 			return err
 		}
-		if err := a.issue(r, &f, "created"); err != nil {
+		if err := issue(f, r, &flags, "created"); err != nil {
 			return err
 		}
-		cert, key := certs.Paths(f.dir, r.Name)
-		a.next("put %s, %s and ca.pem on the host: tls_cert, tls_key and tls_ca of its agent", cert, key)
+		cert, key := certs.Paths(flags.dir, r.Name)
+		f.SayNext("put %s, %s and ca.pem on the host: tls_cert, tls_key and tls_ca of its agent", cert, key)
 		return nil
 	}
 	return cmd
@@ -195,28 +198,28 @@ func hostName(s string) bool {
 	return true
 }
 
-func (a *app) certClient() *cobra.Command {
-	var f certFlags
+func certClient(f *factory.Factory) *cobra.Command {
+	var flags certFlags
 	cmd := &cobra.Command{
 		Use:   "client NAME",
 		Short: "Make a certificate for a person or a program that calls the API",
 		Long: "Make a certificate for who calls an API whose agents have tls_client_auth. It takes the place of no token.\n" +
 			"As the common name, NAME is the user if etcd takes users from certificates.",
 		Example: "  carillon cert client ann --dir certs\n  carillon task list --ca-file certs/ca.pem --cert-file certs/ann.pem --key-file certs/ann-key.pem",
-		Args:    args(1, 1, "the client's name"), ValidArgsFunction: cobra.NoFileCompletions,
+		Args:    factory.Args(1, 1, "the client's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f.bind(cmd, certDays)
+	flags.bind(cmd, certDays)
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
-		r, err := a.request(certs.KindClient, words[0], &f)
+		r, err := request(f, certs.KindClient, words[0], &flags)
 		if err != nil {
 			return err
 		}
-		return a.issue(r, &f, "created")
+		return issue(f, r, &flags, "created")
 	}
 	return cmd
 }
 
-func (a *app) certRenew() *cobra.Command {
+func certRenew(f *factory.Factory) *cobra.Command {
 	dir := ""
 	cmd := &cobra.Command{
 		Use:   "renew NAME...",
@@ -225,17 +228,17 @@ func (a *app) certRenew() *cobra.Command {
 			"that what it has signed stays valid: renew ca, put ca.pem on all hosts, then renew the rest. Agents take files that\n" +
 			"are replaced by themselves.",
 		Example: "  carillon cert renew n1 n2 n3 --dir certs\n  carillon cert renew ca --dir certs",
-		Args:    args(1, -1, "the name"), ValidArgsFunction: cobra.NoFileCompletions,
+		Args:    factory.Args(1, -1, "the name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().StringVar(&dir, "dir", certDir, "`DIRECTORY` of the CA and what it signs")
 	_ = cmd.MarkFlagDirname("dir") // the flag is there
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		return together(cmd.Context(), a, words, func(name string) error { return a.renew(dir, name) })
+		return batch.ForEach(cmd.Context(), f, words, func(name string) error { return renew(f, dir, name) })
 	}
 	return cmd
 }
 
-func (a *app) renew(dir, name string) error {
+func renew(f *factory.Factory, dir, name string) error {
 	if err := task.CheckName("name", name); err != nil {
 		return err
 	}
@@ -244,23 +247,23 @@ func (a *app) renew(dir, name string) error {
 		if err != nil {
 			return err
 		}
-		_, pair, err := ca.Renewed(a.Now())
+		_, pair, err := ca.Renewed(f.Now())
 		if err != nil {
 			return err
 		}
-		return a.keep(pair, dir, certCA, "renewed")
+		return keep(f, pair, dir, certCA, "renewed")
 	}
 	path, _ := certs.Paths(dir, name)
 	list, err := readCertificates(path)
 	if err != nil {
 		return err
 	}
-	return a.issue(certs.Again(list[0], a.Now()), &certFlags{dir: dir}, "renewed")
+	return issue(f, certs.Again(list[0], f.Now()), &certFlags{dir: dir}, "renewed")
 }
 
 // issue signs and keeps a certificate.
-func (a *app) issue(r certs.Request, f *certFlags, done string) error {
-	ca, err := authority(f.dir)
+func issue(f *factory.Factory, r certs.Request, flags *certFlags, done string) error {
+	ca, err := authority(flags.dir)
 	if err != nil {
 		return err
 	}
@@ -268,7 +271,7 @@ func (a *app) issue(r certs.Request, f *certFlags, done string) error {
 	if err != nil {
 		return err
 	}
-	return a.keep(pair, f.dir, r.Name, done)
+	return keep(f, pair, flags.dir, r.Name, done)
 }
 
 func authority(dir string) (*certs.Authority, error) {
@@ -288,7 +291,7 @@ func authority(dir string) (*certs.Authority, error) {
 }
 
 // keep writes a pair, and tells of it.
-func (a *app) keep(p certs.Pair, dir, name, done string) error {
+func keep(f *factory.Factory, p certs.Pair, dir, name, done string) error {
 	if err := p.Write(dir, name); err != nil {
 		return err
 	}
@@ -298,20 +301,13 @@ func (a *app) keep(p certs.Pair, dir, name, done string) error {
 		return err
 	}
 	c := certificateOf(path, list[0])
-	if a.ForPeople() {
+	if f.ForPeople() {
 		words := ""
 		if len(c.Names) > 0 {
 			words = " · for " + strings.Join(c.Names, ", ")
 		}
-		a.Say("%s %s, key %s%s · ends %s", done, path, key, a.Plain(words), c.NotAfter.UTC().Format(time.DateOnly))
+		f.Say("%s %s, key %s%s · ends %s", done, path, key, f.Plain(words), c.NotAfter.UTC().Format(time.DateOnly))
 		return nil
 	}
-	return output.EmitOne(&a.Printer, c, path, nil)
-}
-
-// next tells a person the next step.
-func (a *app) next(format string, args ...any) {
-	if a.ForPeople() {
-		a.Say("next: "+format, args...)
-	}
+	return output.EmitOne(&f.Printer, c, path, nil)
 }

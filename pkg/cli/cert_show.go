@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
@@ -59,47 +60,47 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 	return list, nil
 }
 
-func (a *app) certShow() *cobra.Command {
+func certShow(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show FILE...",
 		Short:   "Show who certificates are for, who has signed them, and when they end",
 		Example: "  carillon cert show certs/*.pem\n  carillon cert show /etc/carillon/node.pem -o json | jq '.[].not_after'",
-		Args:    args(1, -1, "the file"),
+		Args:    factory.Args(1, -1, "the file"),
 	}
 	cmd.RunE = func(_ *cobra.Command, files []string) error {
 		var list []certificate
-		for _, f := range files {
-			if strings.HasSuffix(f, "-key.pem") && len(files) > 1 {
+		for _, path := range files {
+			if strings.HasSuffix(path, "-key.pem") && len(files) > 1 {
 				continue // certs/*.pem has the keys as well
 			}
-			of, err := readCertificates(f)
+			of, err := readCertificates(path)
 			if err != nil {
 				return err
 			}
 			for _, c := range of {
-				list = append(list, certificateOf(f, c))
+				list = append(list, certificateOf(path, c))
 			}
 		}
-		return output.EmitList(&a.Printer, list, func(c certificate) string { return c.Subject }, func(wide bool) *output.Table { return a.certGrid(list, wide) })
+		return output.EmitList(&f.Printer, list, func(c certificate) string { return c.Subject }, func(wide bool) *output.Table { return certGrid(f, list, wide) })
 	}
 	return cmd
 }
 
-func (a *app) certGrid(list []certificate, wide bool) *output.Table {
+func certGrid(f *factory.Factory, list []certificate, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"FILE", "KIND", "NAME", "FOR", "ENDS", "LEFT", "SIGNED BY"}}
 	if wide {
 		g.Headers = append(g.Headers, "SHA-256")
 	}
 	for _, c := range list {
-		left := a.TimeLeft(c.NotAfter)
-		switch d := c.NotAfter.Sub(a.Now()); {
+		left := f.TimeLeft(c.NotAfter)
+		switch d := c.NotAfter.Sub(f.Now()); {
 		case d <= 0:
-			left = a.Paint(output.Red, "ended")
+			left = f.Paint(output.Red, "ended")
 		case d < 30*24*time.Hour:
-			left = a.Paint(output.Yellow, left)
+			left = f.Paint(output.Yellow, left)
 		}
 		row := []string{
-			output.OneLine(c.File), cmp.Or(string(c.Kind), a.NoValue()), output.OneLine(strings.TrimPrefix(c.Subject, "CN=")), output.OneLine(cmp.Or(strings.Join(c.Names, ","), a.NoValue())),
+			output.OneLine(c.File), cmp.Or(string(c.Kind), f.NoValue()), output.OneLine(strings.TrimPrefix(c.Subject, "CN=")), output.OneLine(cmp.Or(strings.Join(c.Names, ","), f.NoValue())),
 			c.NotAfter.UTC().Format(time.DateOnly), left, output.OneLine(strings.TrimPrefix(c.Issuer, "CN=")),
 		}
 		if wide {

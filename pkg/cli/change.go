@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
@@ -21,27 +22,27 @@ const (
 
 // changeLines are what a dry run found, for people. timezone is the task's, after
 // the change.
-func (a *app) changeLines(c *client.Change, timezone string) []string {
+func changeLines(f *factory.Factory, c *client.Change, timezone string) []string {
 	var lines []string
 	before := timezone
-	for _, f := range c.Fields {
-		lines = append(lines, a.fieldLines(f)...)
-		if was, ok := f.From.(string); ok && f.Field == "timezone" {
+	for _, change := range c.Fields {
+		lines = append(lines, fieldLines(f, change)...)
+		if was, ok := change.From.(string); ok && change.Field == "timezone" {
 			before = was
 		}
 	}
 	if c.Ticks != nil {
-		lines = append(lines, a.tickLines(c, before, timezone)...)
+		lines = append(lines, tickLines(f, c, before, timezone)...)
 	}
 	return lines
 }
 
 // fieldLines are a field that changes: on one line, or, if it is long, each value's
 // own lines, without those that both begin and end with.
-func (a *app) fieldLines(f client.FieldChange) []string {
-	from, to := valueLines(f.From), valueLines(f.To)
+func fieldLines(f *factory.Factory, change client.FieldChange) []string {
+	from, to := valueLines(change.From), valueLines(change.To)
 	if len(from) <= 1 && len(to) <= 1 {
-		if line := "  " + f.Field + ": " + cmp.Or(slices.Concat(from, []string{"none"})...) + " → " + cmp.Or(slices.Concat(to, []string{"none"})...); len(line) <= shortValue {
+		if line := "  " + change.Field + ": " + cmp.Or(slices.Concat(from, []string{"none"})...) + " → " + cmp.Or(slices.Concat(to, []string{"none"})...); len(line) <= shortValue {
 			return []string{line}
 		}
 	}
@@ -51,12 +52,12 @@ func (a *app) fieldLines(f client.FieldChange) []string {
 	for len(from) > 1 && len(to) > 1 && from[len(from)-1] == to[len(to)-1] {
 		from, to = from[:len(from)-1], to[:len(to)-1]
 	}
-	lines := []string{"  " + f.Field + ":"}
+	lines := []string{"  " + change.Field + ":"}
 	for _, l := range from {
-		lines = append(lines, a.Paint(output.Red, "  - "+l))
+		lines = append(lines, f.Paint(output.Red, "  - "+l))
 	}
 	for _, l := range to {
-		lines = append(lines, a.Paint(output.Green, "  + "+l))
+		lines = append(lines, f.Paint(output.Green, "  + "+l))
 	}
 	return lines
 }
@@ -78,9 +79,9 @@ func valueLines(v any) []string {
 }
 
 // tickLines are the ticks that come, go or move, a line each.
-func (a *app) tickLines(c *client.Change, before, after string) []string {
+func tickLines(f *factory.Factory, c *client.Change, before, after string) []string {
 	t := c.Ticks
-	until := a.DateTime(t.Until, after)
+	until := f.DateTime(t.Until, after)
 	switch {
 	case t.Come+t.Go+t.Move > 0:
 	case c.Result == client.Created:
@@ -105,11 +106,11 @@ func (a *app) tickLines(c *client.Change, before, after string) []string {
 	for _, m := range list {
 		switch {
 		case m.Was == nil:
-			lines = append(lines, a.Paint(output.Green, "  + "+a.tickTimeWords(m.Is, after)))
+			lines = append(lines, f.Paint(output.Green, "  + "+tickTimeWords(f, m.Is, after)))
 		case m.Is == nil:
-			lines = append(lines, a.Paint(output.Red, "  - "+a.tickTimeWords(m.Was, before)))
+			lines = append(lines, f.Paint(output.Red, "  - "+tickTimeWords(f, m.Was, before)))
 		default:
-			lines = append(lines, a.Paint(output.Yellow, "  ~ "+a.tickTimeWords(m.Was, before)+" → "+a.tickTimeWords(m.Is, after)))
+			lines = append(lines, f.Paint(output.Yellow, "  ~ "+tickTimeWords(f, m.Was, before)+" → "+tickTimeWords(f, m.Is, after)))
 		}
 	}
 	if more := t.Come + t.Go + t.Move - len(list); more > 0 {
@@ -118,13 +119,13 @@ func (a *app) tickLines(c *client.Change, before, after string) []string {
 	return lines
 }
 
-func (a *app) tickTimeWords(t *client.TickTime, timezone string) string {
-	words := a.DateTime(t.Time, timezone)
+func tickTimeWords(f *factory.Factory, t *client.TickTime, timezone string) string {
+	words := f.DateTime(t.Time, timezone)
 	switch {
 	case !t.DueAt.IsZero():
-		words += ", due " + output.ClockTime(t.DueAt.In(a.Zone(timezone)))
+		words += ", due " + output.ClockTime(t.DueAt.In(f.Zone(timezone)))
 	case !t.DueBefore.IsZero():
-		words += ", due before " + output.ClockTime(t.DueBefore.In(a.Zone(timezone)))
+		words += ", due before " + output.ClockTime(t.DueBefore.In(f.Zone(timezone)))
 	}
 	return words
 }

@@ -11,21 +11,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) nodeCommand() *cobra.Command {
+func nodeCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "The daemons that are present: what they run and own"}
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
-	add(cmd, "look", a.nodeList(), a.nodeGet())
-	add(cmd, "change", a.nodeDrain(), a.nodeCordon(), a.nodeResume())
+	factory.AddGroup(cmd, "look", nodeList(f), nodeGet(f))
+	factory.AddGroup(cmd, "change", nodeDrain(f), nodeCordon(f), nodeResume(f))
 	return cmd
 }
 
-func (a *app) nodeList() *cobra.Command {
-	var watch bool
+func nodeList(f *factory.Factory) *cobra.Command {
+	var follow bool
 	var selector string
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -35,28 +38,28 @@ func (a *app) nodeList() *cobra.Command {
 			"(max_load, min_memory_free, min_disk_free) and has no new runs meanwhile.",
 		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w\n  carillon node list -l 'disk_free > 10Gi, load1 < 4'\n" +
 			"  carillon node list --columns name,cpus,load,memory-free,disk-free",
-		Args: args(0, 0, ""),
+		Args: factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wanted, err := task.ParseSelector(selector)
 			if err != nil {
 				return task.Under("selector", err)
 			}
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
-			if watch {
-				return a.watchNodes(cmd.Context(), c, "", wanted)
+			if follow {
+				return watchNodes(cmd.Context(), f, c, "", wanted)
 			}
 			nodes, err := c.Nodes(cmd.Context())
 			if err != nil {
 				return err
 			}
 			nodes = accepted(wanted, nodes)
-			return output.EmitList(&a.Printer, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *output.Table { return a.nodeGrid(nodes, wide) })
+			return output.EmitList(&f.Printer, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *output.Table { return nodeGrid(f, nodes, wide) })
 		},
 	}
-	bindWatch(cmd, &watch)
+	watch.BindFlag(cmd, &follow)
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "nodes whose labels and facts match, such as 'zone=a, disk_free > 10Gi'")
 	return cmd
 }
@@ -66,32 +69,32 @@ func accepted(wanted task.Selector, nodes []task.Node) []task.Node {
 	return slices.DeleteFunc(nodes, func(n task.Node) bool { return !wanted.Accepts(&n) })
 }
 
-func (a *app) nodeGrid(nodes []task.Node, wide bool) *output.Table {
+func nodeGrid(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, Empty: "no node is present"}
 	if wide {
 		g.Headers = append(append(g.Headers, factHeads...), "WEIGHT", "INSTANCE", "LABELS")
 	}
 	for _, n := range nodes {
-		row := []string{n.Name, a.nodeState(n), output.OneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
-			fmt.Sprint(n.Shards), a.upWords(n), output.OneLine(n.Address), output.OneLine(n.Version)}
+		row := []string{n.Name, nodeState(f, n), output.OneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
+			fmt.Sprint(n.Shards), upWords(f, n), output.OneLine(n.Address), output.OneLine(n.Version)}
 		if wide {
-			row = append(append(row, a.factCells(n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels))
+			row = append(append(row, factCells(f, n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels))
 		}
 		g.AddRow(row...)
 	}
 	return g
 }
 
-func (a *app) nodeState(n task.Node) string {
+func nodeState(f *factory.Factory, n task.Node) string {
 	switch {
 	case n.Unfit != "": // it owns no shards, whatever its state
-		return a.Paint(output.Red, output.OneLine(n.State+", "+n.Unfit+pressedWords(n)))
+		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Unfit+pressedWords(n)))
 	case len(n.Pressed) > 0:
-		return a.Paint(output.Yellow, output.OneLine(n.State+pressedWords(n)))
+		return f.Paint(output.Yellow, output.OneLine(n.State+pressedWords(n)))
 	case n.State == task.NodeReady:
-		return a.Paint(output.Green, n.State)
+		return f.Paint(output.Green, n.State)
 	}
-	return a.Paint(output.Yellow, output.OneLine(n.State))
+	return f.Paint(output.Yellow, output.OneLine(n.State))
 }
 
 // pressedWords say what is beyond a limit of the node's own.
@@ -117,117 +120,117 @@ func unfitWords(n task.Node) string {
 	return ": owns no shards"
 }
 
-func (a *app) upWords(n task.Node) string {
+func upWords(f *factory.Factory, n task.Node) string {
 	if n.StartedAt.IsZero() {
-		return a.NoValue()
+		return f.NoValue()
 	}
-	return output.Duration(max(a.Now().Sub(n.StartedAt.Time), 0))
+	return output.Duration(max(f.Now().Sub(n.StartedAt.Time), 0))
 }
 
-func (a *app) nodeGet() *cobra.Command {
-	var watch bool
+func nodeGet(f *factory.Factory) *cobra.Command {
+	var follow bool
 	cmd := &cobra.Command{
 		Use:               "get NODE",
 		Short:             "Show a node",
 		Example:           "  carillon node get db-1\n  carillon node get db-1 -w",
-		Args:              args(1, 1, "the node's name"),
-		ValidArgsFunction: a.completeNodes,
+		Args:              factory.Args(1, 1, "the node's name"),
+		ValidArgsFunction: complete.Nodes(f),
 		RunE: func(cmd *cobra.Command, words []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
 			n, err := c.Node(cmd.Context(), words[0])
 			if err != nil {
-				return a.missingNode(cmd, c, words[0], err)
+				return missingNode(f, cmd, c, words[0], err)
 			}
-			if watch {
-				return a.watchNodes(cmd.Context(), c, n.Name, nil)
+			if follow {
+				return watchNodes(cmd.Context(), f, c, n.Name, nil)
 			}
-			return output.EmitOne(&a.Printer, n, n.Name, func(d *output.Details) { a.describeNode(d, n) })
+			return output.EmitOne(&f.Printer, n, n.Name, func(d *output.Details) { describeNode(f, d, n) })
 		},
 	}
-	bindWatch(cmd, &watch)
+	watch.BindFlag(cmd, &follow)
 	return cmd
 }
 
-func (a *app) describeNode(d *output.Details, n task.Node) {
+func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
 	d.Field("Name", "%s", n.Name)
-	d.StyledField("State", a.nodeState(n)+unfitWords(n))
+	d.StyledField("State", nodeState(f, n)+unfitWords(n))
 	d.Field("Roles", "%s", strings.Join(n.Roles, ", "))
 	d.Field("Labels", "%s", output.Labels(n.Labels))
 	d.Field("Running", "%d of %d slots", n.Running, n.Slots)
 	d.Field("Shards", "%d, weight %d", n.Shards, n.Weight)
-	a.describeFacts(d, n.Facts)
+	describeFacts(f, d, n.Facts)
 	d.Field("Address", "%s", n.Address)
 	d.Field("Version", "%s", n.Version)
-	d.Field("Instance", "%s, up %s", n.Instance, a.upWords(n))
+	d.Field("Instance", "%s, up %s", n.Instance, upWords(f, n))
 	d.Field("Leases", "%s", strings.Join(n.Leases, ", "))
 }
 
-func (a *app) missingNode(cmd *cobra.Command, c *client.Client, name string, err error) error {
+func missingNode(f *factory.Factory, cmd *cobra.Command, c *client.Client, name string, err error) error {
 	if !errors.Is(err, task.ErrNotFound) {
 		return err
 	}
-	f := a.explain(err)
+	fail := f.Explain(err)
 	nodes, listed := c.Nodes(cmd.Context())
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
 		names[i] = n.Name
 	}
 	if near := task.Nearest(name, names); listed == nil && near != "" && near != name {
-		f.Hint = "did you mean: " + near
+		fail.Hint = "did you mean: " + near
 	}
-	return f
+	return fail
 }
 
-func (a *app) shardCommand() *cobra.Command {
+func shardCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "shard", Aliases: []string{"shards"}, Short: "The shards: who owns which, and how far it has come"}
-	var watch bool
+	var follow bool
 	list := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the shards with their owners",
 		Long:    "List the shards with their owners. All ticks up to a shard's watermark are decided.",
 		Example: "  carillon shard list\n  carillon shard list -o json | jq '.[] | select(.node == \"\")'",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
-			if watch {
-				return a.watchShards(cmd.Context(), c)
+			if follow {
+				return watchShards(cmd.Context(), f, c)
 			}
 			shards, err := c.Shards(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return output.EmitList(&a.Printer, shards, func(s task.Shard) string { return fmt.Sprint(s.ID) }, func(wide bool) *output.Table { return a.shardGrid(shards, wide) })
+			return output.EmitList(&f.Printer, shards, func(s task.Shard) string { return fmt.Sprint(s.ID) }, func(wide bool) *output.Table { return shardGrid(f, shards, wide) })
 		},
 	}
-	bindWatch(list, &watch)
+	watch.BindFlag(list, &follow)
 	cmd.AddCommand(list)
 	return cmd
 }
 
-func (a *app) shardGrid(shards []task.Shard, wide bool) *output.Table {
+func shardGrid(f *factory.Factory, shards []task.Shard, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"SHARD", "NODE", "SINCE", "WATERMARK", "TASKS", "QUEUED"}, Empty: "no shards"}
 	if wide {
 		g.Headers = append(g.Headers, "FENCE", "BEFORE")
 	}
 	for _, s := range shards {
-		watermark := a.NoValue()
+		watermark := f.NoValue()
 		if s.Watermark.UnixMilli() > 0 {
-			watermark = a.PastTime(s.Watermark, "UTC")
+			watermark = f.PastTime(s.Watermark, "UTC")
 		}
-		row := []string{fmt.Sprint(s.ID), cmp.Or(output.OneLine(s.Node), a.Paint(output.Red, "nobody")), a.PastTime(s.Since, "UTC"), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
+		row := []string{fmt.Sprint(s.ID), cmp.Or(output.OneLine(s.Node), f.Paint(output.Red, "nobody")), f.PastTime(s.Since, "UTC"), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
 		if wide {
 			var before []string
 			for _, p := range s.Previous {
 				before = append(before, output.OneLine(p.Node))
 			}
-			row = append(row, fmt.Sprint(s.Fence), cmp.Or(strings.Join(before, ", "), a.NoValue()))
+			row = append(row, fmt.Sprint(s.Fence), cmp.Or(strings.Join(before, ", "), f.NoValue()))
 		}
 		g.AddRow(row...)
 	}
@@ -241,15 +244,15 @@ type versionInfo struct {
 	Server  *client.Version `json:"server"`
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the versions of this program and of the server",
 		Example: "  carillon version\n  carillon version -o json",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionInfo{Version: a.version(), Go: runtime.Version()}
-			c, err := a.connectFor(min(lookLimit, a.timeout))
+			v := versionInfo{Version: version(f), Go: runtime.Version()}
+			c, err := f.ConnectFor(min(f.LookupTimeout, f.Timeout))
 			var server client.Version
 			if err == nil {
 				server, err = c.Version(cmd.Context())
@@ -258,10 +261,10 @@ func (a *app) versionCommand() *cobra.Command {
 				v.Server = &server
 			}
 			// A server that is away is no failure: the program's version is known.
-			return output.EmitOne(&a.Printer, v, v.Version, func(d *output.Details) {
+			return output.EmitOne(&f.Printer, v, v.Version, func(d *output.Details) {
 				d.Field("Client", "%s (%s)", v.Version, v.Go)
 				if err != nil {
-					a.Note("server: %s", output.OneLine(err.Error()))
+					f.Note("server: %s", output.OneLine(err.Error()))
 					return
 				}
 				d.Field("Server", "%s (%s) on node %s, cluster %s", server.Version, server.Go, server.Node, server.Cluster)
@@ -270,9 +273,9 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 }
 
-func (a *app) version() string {
-	if a.Version != "" {
-		return a.Version
+func version(f *factory.Factory) string {
+	if f.Version != "" {
+		return f.Version
 	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

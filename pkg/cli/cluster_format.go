@@ -8,37 +8,38 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-func (a *app) clusterUpgrade() *cobra.Command {
+func clusterUpgrade(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade",
 		Short: "Use the newest format of records that all nodes understand",
 		Long: "Use the newest format of records that all nodes understand, now. By itself the cluster does so when every node has\n" +
 			"run a version that understands it for ten minutes. Afterwards no older version can join, until a downgrade.",
 		Example: "  carillon cluster upgrade",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
-			f, err := c.SetFormat(cmd.Context(), 0)
+			status, err := c.SetFormat(cmd.Context(), 0)
 			if err != nil {
 				return err
 			}
-			if f.Because != "" {
-				a.Note("%s understands no newer format", f.Because)
+			if status.Because != "" {
+				f.Note("%s understands no newer format", status.Because)
 			}
-			return a.showFormat(f)
+			return showFormat(f, status)
 		},
 	}
 }
 
-func (a *app) clusterDowngrade() *cobra.Command {
+func clusterDowngrade(f *factory.Factory) *cobra.Command {
 	var to int
 	var wait time.Duration
 	cmd := &cobra.Command{
@@ -47,7 +48,7 @@ func (a *app) clusterDowngrade() *cobra.Command {
 		Long: "Go back to an older format of records, so that an older version can join. Nodes write the older one at once; it is\n" +
 			"in force when all of them have said so and their last writes have arrived. Broken off, it goes on by itself.",
 		Example: "  carillon cluster downgrade --to-format 1\n  carillon cluster downgrade --to-format 1 --wait 1h",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to < 1 {
 				return failure.Usage("--to-format: the format to go back to, from 1 on")
@@ -55,18 +56,18 @@ func (a *app) clusterDowngrade() *cobra.Command {
 			if wait < 0 {
 				return failure.Usage("--wait %s: must not be negative", wait)
 			}
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
-			f, err := c.SetFormat(cmd.Context(), to)
+			status, err := c.SetFormat(cmd.Context(), to)
 			if err != nil {
 				return err
 			}
-			if f, err = a.awaitFormat(cmd.Context(), c, f, wait); err != nil {
+			if status, err = awaitFormat(cmd.Context(), f, c, status, wait); err != nil {
 				return err
 			}
-			return a.showFormat(f)
+			return showFormat(f, status)
 		},
 	}
 	cmd.Flags().IntVar(&to, "to-format", 0, "the format to go back to")
@@ -76,34 +77,34 @@ func (a *app) clusterDowngrade() *cobra.Command {
 
 // awaitFormat waits until the format that is wanted is in force, and says what
 // that waits for.
-func (a *app) awaitFormat(ctx context.Context, c *client.Client, f client.FormatStatus, most time.Duration) (client.FormatStatus, error) {
+func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, status client.FormatStatus, most time.Duration) (client.FormatStatus, error) {
 	deadline := time.Now().Add(most)
 	told := ""
-	for f.Format != f.Wanted {
-		if f.WaitsFor != told {
-			told = f.WaitsFor
+	for status.Format != status.Wanted {
+		if status.WaitsFor != told {
+			told = status.WaitsFor
 			if told != "" {
-				a.Note("waiting for %s", output.OneLine(told))
+				f.Note("waiting for %s", output.OneLine(told))
 			}
 		}
 		if time.Now().After(deadline) {
-			return f, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
-				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", f.Format, most, cmp.Or(output.OneLine(f.WaitsFor), "the last writes")),
+			return status, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
+				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", status.Format, most, cmp.Or(output.OneLine(status.WaitsFor), "the last writes")),
 				Hint:    "it goes on by itself: carillon cluster status tells"}}
 		}
-		err := pause(ctx, time.Second)
+		err := factory.Sleep(ctx, time.Second)
 		if err == nil {
-			f, err = c.Format(ctx)
+			status, err = c.Format(ctx)
 		}
 		if err != nil {
-			return f, err
+			return status, err
 		}
 	}
-	return f, nil
+	return status, nil
 }
 
-func (a *app) showFormat(f client.FormatStatus) error {
-	return output.EmitOne(&a.Printer, f, fmt.Sprint(f.Format), func(d *output.Details) { d.Field("Format", "%s", formatWords(f)) })
+func showFormat(f *factory.Factory, status client.FormatStatus) error {
+	return output.EmitOne(&f.Printer, status, fmt.Sprint(status.Format), func(d *output.Details) { d.Field("Format", "%s", formatWords(status)) })
 }
 
 func formatWords(f client.FormatStatus) string {

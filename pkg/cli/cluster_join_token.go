@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/peercerts"
@@ -28,7 +30,7 @@ type joinToken struct {
 	Expires task.Time `json:"expires_at"`
 }
 
-func (a *app) clusterJoinToken() *cobra.Command {
+func clusterJoinToken(f *factory.Factory) *cobra.Command {
 	var peer, dataDir string
 	validFor := peercerts.TokenLife
 	cmd := &cobra.Command{
@@ -41,7 +43,7 @@ func (a *app) clusterJoinToken() *cobra.Command {
 			"The token is a secret: it holds the private key of the member, and whoever has it can be that member. An agent takes\n" +
 			"it for as long as --expires says.",
 		Example: "  sudo carillon cluster join-token n2 --peer-url https://10.0.0.2:2380 | ssh n2 sudo tee /var/lib/carillon/join-token >/dev/null",
-		Args:    args(1, 1, "the agent's name"), ValidArgsFunction: cobra.NoFileCompletions,
+		Args:    factory.Args(1, 1, "the agent's name"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, words []string) error {
 			if err := task.CheckName("name", words[0]); err != nil {
 				return err
@@ -54,24 +56,24 @@ func (a *app) clusterJoinToken() *cobra.Command {
 				return failure.Usage("--expires %s: is not between 1m and %s", validFor, maxTokenLife)
 			}
 
-			token, expires, err := peercerts.NewToken(dataDir, peercerts.Member{Name: words[0], Host: u.Hostname()}, validFor, a.Now())
+			token, expires, err := peercerts.NewToken(dataDir, peercerts.Member{Name: words[0], Host: u.Hostname()}, validFor, f.Now())
 			if err != nil {
 				return joinTokenFault(dataDir, err)
 			}
 			// The token alone, so that it can be piped to where it belongs.
-			if a.ForPeople() {
-				return a.Print(token + "\n")
+			if f.ForPeople() {
+				return f.Print(token + "\n")
 			}
-			return output.EmitOne(&a.Printer, joinToken{words[0], token, task.At(expires)}, words[0], nil)
+			return output.EmitOne(&f.Printer, joinToken{words[0], token, task.At(expires)}, words[0], nil)
 		},
 	}
 	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members reach it, as in initial_cluster: https://HOST:PORT")
 	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "`DIRECTORY` of the data of the agent on this host")
 	cmd.Flags().DurationVar(&validFor, "expires", validFor, "how long an agent takes the token")
 	_ = cmd.MarkFlagDirname("data-dir") // the flag is there
-	complete(cmd, "peer-url", cobra.NoFileCompletions)
-	complete(cmd, "expires", cobra.NoFileCompletions)
-	withoutConfig(cmd)
+	complete.Register(cmd, "peer-url", cobra.NoFileCompletions)
+	complete.Register(cmd, "expires", cobra.NoFileCompletions)
+	factory.WithoutConfig(cmd)
 	return cmd
 }
 

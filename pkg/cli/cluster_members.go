@@ -7,19 +7,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-func (a *app) clusterMembers() *cobra.Command {
+func clusterMembers(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "members",
 		Short:   "List the members of etcd",
 		Example: "  carillon cluster members\n  carillon cluster members -o json | jq '.[] | select(.error)'",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
@@ -27,17 +28,17 @@ func (a *app) clusterMembers() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return output.EmitList(&a.Printer, list, memberName, func(bool) *output.Table { return a.membersGrid(list) })
+			return output.EmitList(&f.Printer, list, memberName, func(bool) *output.Table { return membersGrid(f, list) })
 		},
 	}
 }
 
 func memberName(m client.EtcdMember) string { return cmp.Or(m.Name, m.ID, m.Endpoint) }
 
-func (a *app) membersGrid(list []client.EtcdMember) *output.Table {
+func membersGrid(f *factory.Factory, list []client.EtcdMember) *output.Table {
 	g := &output.Table{Headers: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, Empty: "etcd tells of no member"}
 	for _, m := range list {
-		role, health := "member", a.Paint(output.Green, "healthy")
+		role, health := "member", f.Paint(output.Green, "healthy")
 		switch {
 		case m.Leader:
 			role = "leader"
@@ -45,22 +46,22 @@ func (a *app) membersGrid(list []client.EtcdMember) *output.Table {
 			role = "learner"
 		}
 		if m.Error != "" {
-			health = a.Paint(output.Red, output.OneLine(m.Error))
+			health = f.Paint(output.Red, output.OneLine(m.Error))
 		} else if len(m.Alarms) > 0 {
-			health = a.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
+			health = f.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
 		}
-		g.AddRow(cmp.Or(output.OneLine(m.Name), a.NoValue()), cmp.Or(output.OneLine(m.ID), a.NoValue()), cmp.Or(output.OneLine(m.PeerURL), output.OneLine(m.Endpoint)), role, health, a.dbSize(m))
+		g.AddRow(cmp.Or(output.OneLine(m.Name), f.NoValue()), cmp.Or(output.OneLine(m.ID), f.NoValue()), cmp.Or(output.OneLine(m.PeerURL), output.OneLine(m.Endpoint)), role, health, dbSize(f, m))
 	}
 	return g
 }
 
-func (a *app) clusterMember() *cobra.Command {
+func clusterMember(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "member", Short: "Add and remove members of the embedded etcd"}
-	cmd.AddCommand(only(a.memberAdd(), output.FormatTable, output.FormatJSON, output.FormatYAML), only(a.memberRemove(), output.FormatTable, output.FormatJSON, output.FormatYAML))
+	cmd.AddCommand(factory.LimitFormats(memberAdd(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(memberRemove(f), output.FormatTable, output.FormatJSON, output.FormatYAML))
 	return cmd
 }
 
-func (a *app) memberAdd() *cobra.Command {
+func memberAdd(f *factory.Factory) *cobra.Command {
 	var peer string
 	cmd := &cobra.Command{
 		Use:   "add NAME --peer-url URL",
@@ -68,12 +69,12 @@ func (a *app) memberAdd() *cobra.Command {
 		Long: "Tell the embedded etcd of a new member, before its agent starts. It learns what there is, and votes when it has\n" +
 			"caught up. One that is lost is removed first.",
 		Example: "  carillon cluster member remove n3\n  carillon cluster member add n3 --peer-url https://10.0.0.3:2380",
-		Args:    args(1, 1, "the agent's name"),
+		Args:    factory.Args(1, 1, "the agent's name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if peer == "" {
 				return failure.Usage("--peer-url: where the other members will reach it, such as https://10.0.0.3:2380")
 			}
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
@@ -81,7 +82,7 @@ func (a *app) memberAdd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.memberChanged(ch, fmt.Sprintf("added %s; start it, with an empty data directory:", ch.Name), startOfMember(ch, peer))
+			return memberChanged(f, ch, fmt.Sprintf("added %s; start it, with an empty data directory:", ch.Name), startOfMember(ch, peer))
 		},
 	}
 	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members will reach it: https://HOST:PORT, or http with insecure_peers")
@@ -98,16 +99,16 @@ func startOfMember(ch client.MemberChange, peer string) string {
 		"what it prints into the file join-token in the data directory of %s:\n  sudo carillon cluster join-token %s --peer-url %s", ch.Name, ch.Name, peer)
 }
 
-func (a *app) memberRemove() *cobra.Command {
+func memberRemove(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a member from the embedded etcd, for good",
 		Long: "Remove a member from the embedded etcd, for good: its data are of no use afterwards, and its agent stops. It is\n" +
 			"refused where no majority would be left. A member that has never run goes by its id.",
 		Example: "  carillon cluster member remove n3",
-		Args:    args(1, 1, "the member's name, or its id"),
+		Args:    factory.Args(1, 1, "the member's name, or its id"),
 		RunE: func(cmd *cobra.Command, words []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
@@ -115,16 +116,16 @@ func (a *app) memberRemove() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.memberChanged(ch, fmt.Sprintf("removed %s", ch.Name), "")
+			return memberChanged(f, ch, fmt.Sprintf("removed %s", ch.Name), "")
 		},
 	}
 }
 
-func (a *app) memberChanged(ch client.MemberChange, what, next string) error {
+func memberChanged(f *factory.Factory, ch client.MemberChange, what, next string) error {
 	if ch.Warning != "" {
-		a.Note("%s", ch.Warning)
+		f.Note("%s", ch.Warning)
 	}
-	return output.EmitOne(&a.Printer, ch, ch.Name, func(d *output.Details) {
+	return output.EmitOne(&f.Printer, ch, ch.Name, func(d *output.Details) {
 		d.StyledField("Done", what)
 		if next != "" {
 			d.Section("Next", next+"\n")

@@ -5,13 +5,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) clusterSet() *cobra.Command {
+func clusterSet(f *factory.Factory) *cobra.Command {
 	var rate int
 	var lostAfter string
 	cmd := &cobra.Command{
@@ -25,7 +26,7 @@ func (a *app) clusterSet() *cobra.Command {
 			"lease_ttl is longer get lease_ttl + 10s at least.",
 		Example: "  carillon cluster set --catch-up-rate 25\n" +
 			"  carillon cluster set --lost-after 10m",
-		Args: args(0, 0, ""),
+		Args: factory.Args(0, 0, ""),
 	}
 	cmd.Flags().IntVar(&rate, "catch-up-rate", 0, "`N` late runs start per second, in the whole cluster (0: the default, 100)")
 	cmd.Flags().StringVar(&lostAfter, "lost-after", "", "`DURATION` after which the attempts of a silent node are lost, 12s to 24h (0s: the default, 2m)")
@@ -44,7 +45,7 @@ func (a *app) clusterSet() *cobra.Command {
 		if set == (client.ClusterSettings{}) {
 			return failure.Usage("nothing to set").WithHint("carillon cluster set --lost-after DURATION")
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
@@ -52,7 +53,7 @@ func (a *app) clusterSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return output.EmitOne(&a.Printer, now, "", func(d *output.Details) { describeSettings(d, now) })
+		return output.EmitOne(&f.Printer, now, "", func(d *output.Details) { describeSettings(d, now) })
 	}
 	return cmd
 }

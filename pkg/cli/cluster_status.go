@@ -8,21 +8,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-func (a *app) clusterCommand() *cobra.Command {
+func clusterCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
-	cmd.AddCommand(only(a.clusterStatus(), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML), a.clusterRecover(), a.clusterMembers(), a.clusterMember(), only(a.clusterJoinToken(), output.FormatTable, output.FormatJSON, output.FormatYAML),
-		only(a.clusterSet(), output.FormatTable, output.FormatJSON, output.FormatYAML),
-		only(a.clusterFreeze(), output.FormatTable, output.FormatJSON, output.FormatYAML), only(a.clusterUnfreeze(), output.FormatTable, output.FormatJSON, output.FormatYAML),
-		only(a.clusterUpgrade(), output.FormatTable, output.FormatJSON, output.FormatYAML), only(a.clusterDowngrade(), output.FormatTable, output.FormatJSON, output.FormatYAML))
+	cmd.AddCommand(factory.LimitFormats(clusterStatus(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML), clusterRecover(f), clusterMembers(f), clusterMember(f), factory.LimitFormats(clusterJoinToken(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
+		factory.LimitFormats(clusterSet(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
+		factory.LimitFormats(clusterFreeze(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(clusterUnfreeze(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
+		factory.LimitFormats(clusterUpgrade(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(clusterDowngrade(f), output.FormatTable, output.FormatJSON, output.FormatYAML))
 	return cmd
 }
 
-func (a *app) clusterStatus() *cobra.Command {
+func clusterStatus(f *factory.Factory) *cobra.Command {
 	exitCode := false
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -30,9 +31,9 @@ func (a *app) clusterStatus() *cobra.Command {
 		Long: "Say how the cluster and its etcd fare, and what to look at. Where etcd runs out of space, the command lines\n" +
 			"that make some are part of it.",
 		Example: "  carillon cluster status\n  carillon cluster status -o json | jq .etcd\n  carillon cluster status --exit-code || page-someone",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
@@ -40,7 +41,7 @@ func (a *app) clusterStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := output.EmitOne(&a.Printer, s, s.ID, func(d *output.Details) { a.describeCluster(d, s) }); err != nil {
+			if err := output.EmitOne(&f.Printer, s, s.ID, func(d *output.Details) { describeCluster(f, d, s) }); err != nil {
 				return err
 			}
 			if exitCode && len(s.Warnings) > 0 {
@@ -53,28 +54,28 @@ func (a *app) clusterStatus() *cobra.Command {
 	return cmd
 }
 
-func (a *app) describeCluster(d *output.Details, s client.ClusterStatus) {
-	d.StyledField("Cluster", output.OneLine(s.ID)+a.Plain(" · ")+fmt.Sprintf("since %s", a.PastTime(s.CreatedAt, "UTC")))
+func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStatus) {
+	d.StyledField("Cluster", output.OneLine(s.ID)+f.Plain(" · ")+fmt.Sprintf("since %s", f.PastTime(s.CreatedAt, "UTC")))
 	if s.Epoch > 1 {
 		d.Field("Epoch", "%d", s.Epoch)
 	}
 	if s.ChangedBy != "" {
-		words := fmt.Sprintf("%s by %s", a.PastTime(s.ChangedAt, "UTC"), s.ChangedBy)
+		words := fmt.Sprintf("%s by %s", f.PastTime(s.ChangedAt, "UTC"), s.ChangedBy)
 		if s.Change != "" {
 			words += ": " + s.Change
 		}
 		d.Field("Changed", "%s", words)
 	}
-	nodes := a.share(s.NodesReady, s.Nodes, "ready")
+	nodes := share(f, s.NodesReady, s.Nodes, "ready")
 	if s.Pressed > 0 {
-		nodes += a.Paint(output.Yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
+		nodes += f.Paint(output.Yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
 	}
 	d.StyledField("Nodes", nodes)
-	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), a.Paint(output.Red, "none just now")))
-	d.StyledField("Shards", a.share(s.ShardsOwned, s.Shards, "owned"))
+	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), f.Paint(output.Red, "none just now")))
+	d.StyledField("Shards", share(f, s.ShardsOwned, s.Shards, "owned"))
 	d.Field("Tasks", "%d", s.Tasks)
 	if s.Unreadable > 0 {
-		d.StyledField("Unreadable", a.Paint(output.Red, fmt.Sprintf("%d entries do not fire", s.Unreadable)))
+		d.StyledField("Unreadable", f.Paint(output.Red, fmt.Sprintf("%d entries do not fire", s.Unreadable)))
 	}
 	d.Field("Active runs", "%d", s.ActiveRuns)
 	if s.Format.Format > 0 { // of a server that tells
@@ -96,11 +97,11 @@ func (a *app) describeCluster(d *output.Details, s client.ClusterStatus) {
 	if r := s.Revisions; r.Oldest > 0 {
 		d.Field("Revisions", "%d kept, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
 	}
-	d.Section("etcd", a.bare(a.memberGrid(s.Etcd)))
+	d.Section("etcd", f.RenderIndented(memberGrid(f, s.Etcd)))
 	if len(s.Warnings) > 0 {
 		var b strings.Builder
 		for _, w := range s.Warnings {
-			b.WriteString("  " + a.Paint(output.Yellow, "! "+output.OneLine(w)) + "\n")
+			b.WriteString("  " + f.Paint(output.Yellow, "! "+output.OneLine(w)) + "\n")
 		}
 		d.Section("Warnings", b.String())
 	}
@@ -129,7 +130,7 @@ func roughly(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-func (a *app) memberGrid(members []client.EtcdMember) *output.Table {
+func memberGrid(f *factory.Factory, members []client.EtcdMember) *output.Table {
 	g := &output.Table{Headers: []string{"ENDPOINT", "ROLE", "VERSION", "SIZE", "IN USE", "ALARMS"}}
 	for _, m := range members {
 		role, alarms := "member", ""
@@ -140,31 +141,31 @@ func (a *app) memberGrid(members []client.EtcdMember) *output.Table {
 			role = "learner"
 		}
 		if len(m.Alarms) > 0 {
-			alarms = a.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
+			alarms = f.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
 		}
 		if m.Error != "" {
-			role, alarms = a.Paint(output.Red, "away"), output.OneLine(m.Error)
+			role, alarms = f.Paint(output.Red, "away"), output.OneLine(m.Error)
 		}
 		inUse := ""
 		if m.DBInUse > 0 {
 			inUse = output.Bytes(m.DBInUse) + " in use"
 		}
-		g.AddRow(output.OneLine(m.Endpoint), role, output.OneLine(m.Version), a.dbSize(m), inUse, alarms)
+		g.AddRow(output.OneLine(m.Endpoint), role, output.OneLine(m.Version), dbSize(f, m), inUse, alarms)
 	}
 	return g
 }
 
-func (a *app) share(part, whole int, what string) string {
+func share(f *factory.Factory, part, whole int, what string) string {
 	words := fmt.Sprintf("%d of %d %s", part, whole, what)
 	if part < whole || whole == 0 {
-		return a.Paint(output.Yellow, words)
+		return f.Paint(output.Yellow, words)
 	}
-	return a.Paint(output.Green, words)
+	return f.Paint(output.Green, words)
 }
 
-func (a *app) dbSize(m client.EtcdMember) string {
+func dbSize(f *factory.Factory, m client.EtcdMember) string {
 	if m.DBSize == 0 {
-		return a.NoValue()
+		return f.NoValue()
 	}
 	if m.DBQuota == 0 {
 		return output.Bytes(m.DBSize)

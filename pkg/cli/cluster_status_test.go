@@ -3,6 +3,8 @@ package cli
 import (
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
@@ -20,8 +22,8 @@ func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
 		Warnings:  []string{"etcd at http://e1:2379 is full"},
 		MakeSpace: []string{"etcdctl one", "etcdctl two"},
 	}
-	d := newDesk("")
-	if err := output.EmitOne(&d.app.Printer, s, s.ID, func(w *output.Details) { d.describeCluster(w, s) }); err != nil {
+	d := factorytest.New("")
+	if err := output.EmitOne(&d.Factory.Printer, s, s.ID, func(w *output.Details) { describeCluster(d.Factory, w, s) }); err != nil {
 		t.Fatal(err)
 	}
 	const want = `Cluster      c1 · since –
@@ -46,7 +48,7 @@ To make space
   etcdctl one
   etcdctl two
 `
-	if got := d.out.String(); got != want {
+	if got := d.Out.String(); got != want {
 		t.Errorf("got\n%s", got)
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/settings"
@@ -17,12 +19,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) configCommand() *cobra.Command {
+func configCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Contexts: clusters that have a name, and which of them is talked to"}
-	use, set, remove := a.configUse(), a.configSet(), a.configDelete()
-	path := a.configPathCommand()
-	withoutConfig(use, set, remove, path)
-	cmd.AddCommand(a.configShow(), a.configList(), use, set, remove, path)
+	use, set, remove := configUse(f), configSet(f), configDelete(f)
+	path := configPathCommand(f)
+	factory.WithoutConfig(use, set, remove, path)
+	cmd.AddCommand(configShow(f), configList(f), use, set, remove, path)
 	return cmd
 }
 
@@ -33,32 +35,32 @@ type origin struct {
 	Origin  string `json:"origin"`
 }
 
-func (a *app) configShow() *cobra.Command {
+func configShow(f *factory.Factory) *cobra.Command {
 	var withOrigin bool
 	cmd := &cobra.Command{
 		Use:     "show",
 		Short:   "Show what a command would use: server, namespace, token, certificates",
 		Long:    "Show what a command with the same flags would use. Flags beat the environment, and that the configuration.\nA token is never shown.",
 		Example: "  carillon config show --origin\n  carillon config show --context prod -o json",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 	}
 	cmd.Flags().BoolVar(&withOrigin, "origin", false, "also show what each is from")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		s, err := a.Settings()
+		s, err := f.Settings()
 		if err != nil {
 			return err
 		}
-		list, err := a.origins(s)
+		list, err := origins(f, s)
 		if err != nil {
 			return err
 		}
-		return output.EmitList(&a.Printer, list, func(o origin) string { return o.Setting + "=" + o.Value }, func(wide bool) *output.Table {
+		return output.EmitList(&f.Printer, list, func(o origin) string { return o.Setting + "=" + o.Value }, func(wide bool) *output.Table {
 			g := &output.Table{Headers: []string{"SETTING", "VALUE"}}
 			if withOrigin = withOrigin || wide; withOrigin {
 				g.Headers = append(g.Headers, "ORIGIN")
 			}
 			for _, o := range list {
-				row := []string{o.Setting, output.OneLine(cmp.Or(o.Value, a.NoValue()))}
+				row := []string{o.Setting, output.OneLine(cmp.Or(o.Value, f.NoValue()))}
 				if withOrigin {
 					row = append(row, output.OneLine(o.Origin))
 				}
@@ -71,14 +73,14 @@ func (a *app) configShow() *cobra.Command {
 }
 
 // origins are all settings of the commands that talk to a server.
-func (a *app) origins(s *settings.Settings) ([]origin, error) {
-	server := a.ServerSetting(s)
+func origins(f *factory.Factory, s *settings.Settings) ([]origin, error) {
+	server := f.ServerSetting(s)
 	c, err := client.New(client.Config{Server: server.Value})
 	if err != nil {
 		return nil, err
 	}
 	server.Value = c.Server()
-	secret, file := a.TokenSetting(s)
+	secret, file := f.TokenSetting(s)
 	token := settings.Setting{Value: file.Value, Origin: file.Origin}
 	if secret.Value != "" {
 		token = settings.Setting{Value: "(set)", Origin: secret.Origin}
@@ -92,9 +94,9 @@ func (a *app) origins(s *settings.Settings) ([]origin, error) {
 		name string
 		settings.Setting
 	}{
-		{"context", settings.Setting{Value: s.Name, Origin: s.ChosenBy}}, {"server", server}, {"namespace", a.NamespaceSetting(s)}, {"token", token},
-		{"ca_file", a.FileSetting(s, "--ca-file", a.CAFileFlag, s.CAFile)}, {"cert_file", a.FileSetting(s, "--cert-file", a.CertFileFlag, s.CertFile)},
-		{"key_file", a.FileSetting(s, "--key-file", a.KeyFileFlag, s.KeyFile)}, {"read_only", readOnly}, {"insecure", a.InsecureSetting(s)},
+		{"context", settings.Setting{Value: s.Name, Origin: s.ChosenBy}}, {"server", server}, {"namespace", f.NamespaceSetting(s)}, {"token", token},
+		{"ca_file", f.FileSetting(s, "--ca-file", f.CAFileFlag, s.CAFile)}, {"cert_file", f.FileSetting(s, "--cert-file", f.CertFileFlag, s.CertFile)},
+		{"key_file", f.FileSetting(s, "--key-file", f.KeyFileFlag, s.KeyFile)}, {"read_only", readOnly}, {"insecure", f.InsecureSetting(s)},
 	} {
 		list = append(list, origin{o.name, o.Value, cmp.Or(o.Origin, settings.ByDefault)})
 	}
@@ -117,14 +119,14 @@ func listed(f settings.File, name, current string) listedContext {
 
 func contextName(c listedContext) string { return c.Name }
 
-func (a *app) configList() *cobra.Command {
+func configList(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Short:   "List the contexts",
 		Example: "  carillon config list\n  carillon config list -o name",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
-			s, err := a.Settings()
+			s, err := f.Settings()
 			if err != nil {
 				return err
 			}
@@ -132,15 +134,15 @@ func (a *app) configList() *cobra.Command {
 			for _, name := range slices.Sorted(maps.Keys(s.File.Contexts)) {
 				list = append(list, listed(s.File, name, s.Name))
 			}
-			return output.EmitList(&a.Printer, list, contextName, func(bool) *output.Table { return a.contextGrid(list) })
+			return output.EmitList(&f.Printer, list, contextName, func(bool) *output.Table { return contextGrid(f, list) })
 		},
 	}
 }
 
-func (a *app) contextGrid(list []listedContext) *output.Table {
+func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
 	g := &output.Table{Headers: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
 		Empty: "no contexts; make one with: carillon config set NAME server=https://…"}
-	yes := map[bool]string{true: "yes", false: a.NoValue()}
+	yes := map[bool]string{true: "yes", false: f.NoValue()}
 	for _, c := range list {
 		mark := ""
 		if c.Current {
@@ -152,48 +154,48 @@ func (a *app) contextGrid(list []listedContext) *output.Table {
 }
 
 // changeConfig changes the configuration, and tells if comments of it were lost.
-func (a *app) changeConfig(change func(*settings.File) error) (settings.File, error) {
-	f, anew, err := a.ChangeFile(change)
+func changeConfig(f *factory.Factory, change func(*settings.File) error) (settings.File, error) {
+	file, anew, err := f.ChangeFile(change)
 	if anew {
-		a.Note("%s was written anew; its comments are gone", a.Path())
+		f.Note("%s was written anew; its comments are gone", f.Path())
 	}
-	return f, err
+	return file, err
 }
 
-func (a *app) configUse() *cobra.Command {
+func configUse(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "use NAME",
 		Short:             "Make a context the one that commands use",
 		Example:           "  carillon config use prod",
-		Args:              args(1, 1, "the context"),
-		ValidArgsFunction: a.completeContexts,
+		Args:              factory.Args(1, 1, "the context"),
+		ValidArgsFunction: complete.Contexts(f),
 		RunE: func(_ *cobra.Command, words []string) error {
 			name := words[0]
-			f, err := a.changeConfig(func(f *settings.File) error {
-				if _, ok := f.Contexts[name]; !ok {
-					return (&settings.Settings{Path: a.Path(), File: *f}).UnknownContext(name)
+			file, err := changeConfig(f, func(file *settings.File) error {
+				if _, ok := file.Contexts[name]; !ok {
+					return (&settings.Settings{Path: f.Path(), File: *file}).UnknownContext(name)
 				}
-				f.Current = name
+				file.Current = name
 				return nil
 			})
 			if err != nil {
 				return err
 			}
-			a.Say("context %s · %s", name, cmp.Or(f.Contexts[name].Server, client.DefaultServer))
-			return a.showContext(listed(f, name, f.Current))
+			f.Say("context %s · %s", name, cmp.Or(file.Contexts[name].Server, client.DefaultServer))
+			return showContext(f, listed(file, name, file.Current))
 		},
 	}
 }
 
 // showContext is for programs; people have been told.
-func (a *app) showContext(c listedContext) error {
-	if a.ForPeople() {
+func showContext(f *factory.Factory, c listedContext) error {
+	if f.ForPeople() {
 		return nil
 	}
-	return output.EmitOne(&a.Printer, c, c.Name, nil)
+	return output.EmitOne(&f.Printer, c, c.Name, nil)
 }
 
-func (a *app) configSet() *cobra.Command {
+func configSet(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME KEY=VALUE...",
 		Short: "Make a context, or change what is given of it",
@@ -203,44 +205,44 @@ func (a *app) configSet() *cobra.Command {
 		Example: `  carillon config set prod server=https://carillon.example.com:7070 ca_file=ca.crt token_file=~/.config/carillon/prod.token
   carillon config set prod namespace=billing read_only=true
   carillon config set prod read_only=`,
-		Args:              args(2, -1, "the context's name, or KEY=VALUE"),
-		ValidArgsFunction: a.completeContextSet,
+		Args:              factory.Args(2, -1, "the context's name, or KEY=VALUE"),
+		ValidArgsFunction: complete.ContextSet(f),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			name := words[0]
 			if err := task.CheckName("context", name); err != nil {
 				return err
 			}
 			made := false
-			f, err := a.changeConfig(func(f *settings.File) error {
-				c, there := f.Contexts[name]
+			file, err := changeConfig(f, func(file *settings.File) error {
+				c, there := file.Contexts[name]
 				made = !there
 				for _, word := range words[1:] {
-					if err := a.setField(cmd.Context(), &c, word); err != nil {
+					if err := setField(cmd.Context(), f, &c, word); err != nil {
 						return err
 					}
 				}
-				if f.Contexts == nil {
-					f.Contexts = map[string]settings.Context{}
+				if file.Contexts == nil {
+					file.Contexts = map[string]settings.Context{}
 				}
-				f.Contexts[name] = c
+				file.Contexts[name] = c
 				return task.Under("contexts."+name, c.Validate())
 			})
 			if err != nil {
 				return err
 			}
 			switch {
-			case made && f.Current != name:
-				a.Say("made context %s · use it with: carillon config use %s", name, name)
+			case made && file.Current != name:
+				f.Say("made context %s · use it with: carillon config use %s", name, name)
 			default:
-				a.Say("changed context %s", name)
+				f.Say("changed context %s", name)
 			}
-			return a.showContext(listed(f, name, f.Current))
+			return showContext(f, listed(file, name, file.Current))
 		},
 	}
 }
 
 // setField sets what KEY=VALUE says.
-func (a *app) setField(ctx context.Context, c *settings.Context, word string) error {
+func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word string) error {
 	key, value, ok := strings.Cut(word, "=")
 	if !ok {
 		return failure.Usage("%s: write KEY=VALUE", task.Quote(word))
@@ -262,8 +264,8 @@ func (a *app) setField(ctx context.Context, c *settings.Context, word string) er
 		}
 		return e
 	case key == "token" && value == "-":
-		line, err := patiently(ctx, func() (string, error) {
-			line, _ := bufio.NewReader(a.In).ReadString('\n') // none is no token
+		line, err := factory.ReadPatiently(ctx, func() (string, error) {
+			line, _ := bufio.NewReader(f.In).ReadString('\n') // none is no token
 			return strings.TrimSpace(line), nil
 		})
 		if err != nil {
@@ -281,57 +283,57 @@ func (a *app) setField(ctx context.Context, c *settings.Context, word string) er
 	return nil
 }
 
-func (a *app) configDelete() *cobra.Command {
+func configDelete(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "delete NAME",
 		Short:             "Forget a context",
 		Long:              "Forget a context. Files that it names stay where they are.",
 		Example:           "  carillon config delete staging",
-		Args:              args(1, 1, "the context"),
-		ValidArgsFunction: a.completeContexts,
+		Args:              factory.Args(1, 1, "the context"),
+		ValidArgsFunction: complete.Contexts(f),
 		RunE: func(_ *cobra.Command, words []string) error {
 			name := words[0]
 			var gone listedContext
-			_, err := a.changeConfig(func(f *settings.File) error {
-				if _, ok := f.Contexts[name]; !ok {
-					return (&settings.Settings{Path: a.Path(), File: *f}).UnknownContext(name)
+			_, err := changeConfig(f, func(file *settings.File) error {
+				if _, ok := file.Contexts[name]; !ok {
+					return (&settings.Settings{Path: f.Path(), File: *file}).UnknownContext(name)
 				}
-				gone = listed(*f, name, f.Current)
-				delete(f.Contexts, name)
+				gone = listed(*file, name, file.Current)
+				delete(file.Contexts, name)
 				if gone.Current {
-					f.Current = ""
+					file.Current = ""
 				}
 				return nil
 			})
 			if err != nil {
 				return err
 			}
-			a.Say("deleted context %s", name)
+			f.Say("deleted context %s", name)
 			if gone.Current {
-				a.Note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
+				f.Note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
 			}
-			return a.showContext(gone)
+			return showContext(f, gone)
 		},
 	}
 }
 
-func (a *app) configPathCommand() *cobra.Command {
+func configPathCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "path",
 		Short:   "Print where the configuration is",
 		Example: "  $EDITOR \"$(carillon config path)\"",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			where := struct {
 				Path string `json:"path"`
-			}{a.Path()}
+			}{f.Path()}
 			if where.Path == "" {
 				return failure.Usage("there is no place for it: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
 			}
-			if a.ForPeople() {
-				return a.Print(where.Path + "\n")
+			if f.ForPeople() {
+				return f.Print(where.Path + "\n")
 			}
-			return output.EmitOne(&a.Printer, where, where.Path, nil)
+			return output.EmitOne(&f.Printer, where, where.Path, nil)
 		},
 	}
 }

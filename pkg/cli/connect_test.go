@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
@@ -37,14 +39,14 @@ func TestTop_TurnsOnlyToWhoIsProvedToBeANode(t *testing.T) {
 		{"http://127.0.0.1:1", ca, "https://b:1", false, false},
 		{"unix:///run/x.sock", "", "http://127.0.0.1:1", false, false},
 	} {
-		d := newDesk("")
+		d := factorytest.New("")
 		d.ServerFlag, d.CAFileFlag, d.InsecureFlag = c.first, c.ca, c.insecure
-		d.env["CARILLON_TOKEN"] = "the-token"
-		first, err := d.connectFor(time.Second)
+		d.Vars["CARILLON_TOKEN"] = "the-token"
+		first, err := d.ConnectFor(time.Second)
 		if err != nil {
 			t.Fatalf("%+v: %v", c, err)
 		}
-		if _, err := d.dialOther(first, c.other, time.Second); (err == nil) != c.want {
+		if _, err := dialOther(d.Factory, first, c.other, time.Second); (err == nil) != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -59,27 +61,27 @@ func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	connect := func(edit func(*desk)) error {
-		d := newDesk("")
-		d.env["CARILLON_CONFIG"] = config
+	connect := func(edit func(*factorytest.Desk)) error {
+		d := factorytest.New("")
+		d.Vars["CARILLON_CONFIG"] = config
 		if edit != nil {
 			edit(d)
 		}
-		_, err := d.connect()
+		_, err := d.Connect()
 		return err
 	}
 	write("")
 	if err := connect(nil); err == nil || !strings.Contains(err.Error(), "insecure: true in the context") {
 		t.Errorf("by default: %v", err)
 	}
-	if err := connect(func(d *desk) { d.InsecureFlag = true }); err != nil {
+	if err := connect(func(d *factorytest.Desk) { d.InsecureFlag = true }); err != nil {
 		t.Errorf("with --insecure: %v", err)
 	}
 	write(", insecure: true")
 	if err := connect(nil); err != nil {
 		t.Errorf("with the context's word: %v", err)
 	}
-	if err := connect(func(d *desk) { d.ServerFlag, d.env["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
+	if err := connect(func(d *factorytest.Desk) { d.ServerFlag, d.Vars["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
 		t.Error("the context's word counts for another server")
 	}
 }

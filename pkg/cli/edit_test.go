@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -51,7 +52,7 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 		put = task.Spec{}
 		dir := t.TempDir()
 		var out, errs bytes.Buffer
-		a := newApp(IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(name string) string {
+		a := factory.New(IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(name string) string {
 			if name == "TMPDIR" {
 				return dir
 			}
@@ -62,7 +63,7 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 		if c.args != "" {
 			args = append(args, c.args)
 		}
-		code := a.run(t.Context(), args)
+		code := run(t.Context(), a, args)
 		if got := strings.Join(put.Schedule, " "); got != c.want && !(code == failure.ExitUsage && strings.Contains(errs.String(), c.want)) {
 			t.Errorf("%v: %d, %q, %s%s", c, code, got, out.String(), errs.String())
 		}

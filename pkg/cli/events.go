@@ -11,8 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -28,7 +31,7 @@ type watching struct {
 // usualSince is from when on events are listed, unless that is said.
 const usualSince = time.Hour
 
-func (a *app) eventsCommand() *cobra.Command {
+func eventsCommand(f *factory.Factory) *cobra.Command {
 	var o watching
 	cmd := &cobra.Command{
 		Use:     "events",
@@ -42,42 +45,42 @@ func (a *app) eventsCommand() *cobra.Command {
   carillon events --since 15m --task nightly-backup
   carillon events -f -A --kind shard,node
   carillon events --since 2026-11-20T22:00:00Z -o jsonl`,
-		Args: args(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.events(cmd.Context(), o) },
+		Args: factory.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return events(cmd.Context(), f, o) },
 	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, from now on unless --since says otherwise")
 	cmd.Flags().StringVar(&o.since, "since", "", "from a `TIME` on, for a duration such as 15m, or from a revision of etcd on (default 1h, or with -f now)")
 	cmd.Flags().StringVar(&o.task, "task", "", "only events of this task and its runs")
 	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "only these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
-	completeFixed(cmd, "kind", task.EventKinds()...)
-	_ = cmd.RegisterFlagCompletionFunc("task", a.completeTasks) // the flag is there
+	complete.RegisterFixed(cmd, "kind", task.EventKinds()...)
+	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag is there
 	return cmd
 }
 
-func (a *app) events(ctx context.Context, o watching) error {
-	opts, err := a.eventOptions(o)
+func events(ctx context.Context, f *factory.Factory, o watching) error {
+	opts, err := eventOptions(f, o)
 	if err != nil {
 		return err
 	}
-	c, err := a.connect()
+	c, err := f.Connect()
 	if err != nil {
 		return err
 	}
 	if !o.follow {
-		return a.printEvents(c.Events(ctx, opts), a.Format == output.FormatJSON)
+		return printEvents(f, c.Events(ctx, opts), f.Format == output.FormatJSON)
 	}
 	opts.Lost = func(err error) {
 		if err == nil {
-			a.Note("the server is back")
+			f.Note("the server is back")
 			return
 		}
-		a.Note("waiting for the server: %s", err)
+		f.Note("waiting for the server: %s", err)
 	}
-	return a.printEvents(c.Follow(ctx, opts), false)
+	return printEvents(f, c.Follow(ctx, opts), false)
 }
 
-func (a *app) eventOptions(o watching) (client.EventOptions, error) {
-	opts := client.EventOptions{Namespace: a.scope(), Kinds: o.kinds}
+func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
+	opts := client.EventOptions{Namespace: f.Scope(), Kinds: o.kinds}
 	for _, k := range o.kinds {
 		if !slices.Contains(task.EventKinds(), k) {
 			e := failure.Usage("--kind %s: use %s", task.Quote(k), strings.Join(task.EventKinds(), ", "))
@@ -88,20 +91,20 @@ func (a *app) eventOptions(o watching) (client.EventOptions, error) {
 		}
 	}
 	if o.task != "" {
-		r, err := a.ref(o.task)
+		r, err := selection.ParseRef(f, o.task)
 		if err != nil {
 			return opts, err
 		}
-		opts.Namespace, opts.Task = r.namespace, r.name
+		opts.Namespace, opts.Task = r.Namespace, r.Name
 	}
-	return opts, a.since(o, &opts)
+	return opts, since(f, o, &opts)
 }
 
 // since reads from when on events are wanted.
-func (a *app) since(o watching, opts *client.EventOptions) error {
+func since(f *factory.Factory, o watching, opts *client.EventOptions) error {
 	if o.since == "" {
 		if !o.follow {
-			opts.Since = a.Now().Add(-usualSince)
+			opts.Since = f.Now().Add(-usualSince)
 		}
 		return nil
 	}
@@ -113,10 +116,10 @@ func (a *app) since(o watching, opts *client.EventOptions) error {
 		return nil
 	}
 	if d, err := time.ParseDuration(o.since); err == nil && d > 0 {
-		opts.Since = a.Now().Add(-d)
+		opts.Since = f.Now().Add(-d)
 		return nil
 	}
-	t, err := readFrom(o.since, a.Zone(output.ReaderZone))
+	t, err := factory.ParseTime(o.since, f.Zone(output.ReaderZone))
 	if err != nil {
 		return failure.Usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", task.Quote(o.since))
 	}
@@ -125,7 +128,7 @@ func (a *app) since(o watching, opts *client.EventOptions) error {
 }
 
 // printEvents prints events as they come; as an array only if they have an end.
-func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error {
+func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array bool) error {
 	list := []task.Event{}
 	n := 0
 	for e, err := range events {
@@ -136,31 +139,31 @@ func (a *app) printEvents(events iter.Seq2[task.Event, error], array bool) error
 		switch {
 		case array:
 			list = append(list, e)
-		case a.Format == output.FormatJSON:
-			err = a.EmitJSON(e)
-		case a.Format == output.FormatJSONL:
-			err = a.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(e) })
-		case a.Format == output.FormatName:
-			err = a.Print(e.ID + "\n")
-		case a.Format == output.FormatYAML:
+		case f.Format == output.FormatJSON:
+			err = f.EmitJSON(e)
+		case f.Format == output.FormatJSONL:
+			err = f.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(e) })
+		case f.Format == output.FormatName:
+			err = f.Print(e.ID + "\n")
+		case f.Format == output.FormatYAML:
 			if n > 1 {
-				err = a.Print("---\n")
+				err = f.Print("---\n")
 			}
 			if err == nil {
-				err = a.EmitYAML(1, func(int) any { return e })
+				err = f.EmitYAML(1, func(int) any { return e })
 			}
 		default:
-			err = a.printEvent(e, n == 1 && !a.NoHeaders)
+			err = printEvent(f, e, n == 1 && !f.NoHeaders)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if array {
-		return a.EmitJSON(list)
+		return f.EmitJSON(list)
 	}
-	if n == 0 && a.ForPeople() {
-		a.Note("no events%s", a.inScope())
+	if n == 0 && f.ForPeople() {
+		f.Note("no events%s", selection.InScope(f))
 	}
 	return nil
 }
@@ -171,12 +174,12 @@ var (
 	eventWidths = map[string]int{"REVISION": 10, "TIME": 19, "KIND": 7, "WHAT": 28}
 )
 
-func (a *app) printEvent(e task.Event, heads bool) error {
-	g := &output.Table{Headers: eventHeads, Rows: [][]string{a.eventCells(e)}}
-	if len(a.Columns) == 0 && a.Format != output.FormatWide {
+func printEvent(f *factory.Factory, e task.Event, heads bool) error {
+	g := &output.Table{Headers: eventHeads, Rows: [][]string{eventCells(f, e)}}
+	if len(f.Columns) == 0 && f.Format != output.FormatWide {
 		g.Headers, g.Rows[0] = g.Headers[1:], g.Rows[0][1:]
 	}
-	g, err := a.SelectColumns(g)
+	g, err := f.SelectColumns(g)
 	if err != nil {
 		return err
 	}
@@ -192,25 +195,25 @@ func (a *app) printEvent(e task.Event, heads bool) error {
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
-	return a.Print(b.String())
+	return f.Print(b.String())
 }
 
-func (a *app) eventCells(e task.Event) []string {
-	at := a.NoValue()
+func eventCells(f *factory.Factory, e task.Event) []string {
+	at := f.NoValue()
 	if !e.Time.IsZero() {
-		local := e.Time.In(a.Zone(output.ReaderZone))
-		if a.TimeMode == output.TimeUTC {
+		local := e.Time.In(f.Zone(output.ReaderZone))
+		if f.TimeMode == output.TimeUTC {
 			local = e.Time.UTC()
 		}
 		at = local.Format(time.DateTime)
 	}
 	what := ""
 	switch {
-	case e.Task != "" && (a.allNamespaces || e.Namespace != a.namespace()):
+	case e.Task != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
 		what = e.Namespace + "/" + e.Task
 	case e.Task != "":
 		what = e.Task
-	case e.Secret != "" && (a.allNamespaces || e.Namespace != a.namespace()):
+	case e.Secret != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
 		what = e.Namespace + "/" + e.Secret
 	case e.Secret != "":
 		what = e.Secret
@@ -221,15 +224,15 @@ func (a *app) eventCells(e task.Event) []string {
 	case e.Kind == task.EventCluster:
 		what = e.Namespace
 	}
-	words := output.OneLine(a.eventWords(e))
+	words := output.OneLine(eventWords(f, e))
 	if e.Kind == task.EventGap {
-		words = a.Paint(output.Yellow, words)
+		words = f.Paint(output.Yellow, words)
 	}
-	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, a.NoValue())), words}
+	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, f.NoValue())), words}
 }
 
 // eventWords say what happened, who did it, and why.
-func (a *app) eventWords(e task.Event) string {
+func eventWords(f *factory.Factory, e task.Event) string {
 	by := ""
 	if e.Actor != "" {
 		by = " by " + e.Actor
@@ -240,9 +243,9 @@ func (a *app) eventWords(e task.Event) string {
 	}
 	switch e.Kind {
 	case task.EventRun:
-		return a.runEventWords(e, by) + more
+		return runEventWords(f, e, by) + more
 	case task.EventShard:
-		return a.Plain(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–"))) + by + more
+		return f.Plain(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–"))) + by + more
 	case task.EventGap:
 		if e.From == 0 {
 			return fmt.Sprintf("events up to revision %d are gone", e.To) + more
@@ -274,7 +277,7 @@ func leaderWas(previous string) string {
 	return ", after " + previous
 }
 
-func (a *app) runEventWords(e task.Event, by string) string {
+func runEventWords(f *factory.Factory, e task.Event, by string) string {
 	words := strings.ReplaceAll(e.Action, "_", " ")
 	switch {
 	case e.Action == task.ActionEnded:
@@ -289,7 +292,7 @@ func (a *app) runEventWords(e task.Event, by string) string {
 		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
 	}
 	if e.Count > 1 {
-		words += a.Plain(fmt.Sprintf(" ×%d", e.Count))
+		words += f.Plain(fmt.Sprintf(" ×%d", e.Count))
 	}
 	if e.Attempt > 1 {
 		words += fmt.Sprintf(", attempt %d", e.Attempt)

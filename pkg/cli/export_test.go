@@ -4,17 +4,21 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 )
 
 func init() {
-	turnPatience = 100 * time.Millisecond // no node of a script does anything
-	lookLimit = time.Minute               // scripts read what is said with it
+	adjust = func(a *factory.Factory) {
+		a.NodeTimeout = 100 * time.Millisecond // no node of a script does anything
+		a.LookupTimeout = time.Minute          // scripts read what is said with it
+	}
 }
 
 // Tree is the whole command tree.
 func Tree(daemonCommands ...*cobra.Command) *cobra.Command {
-	return newApp(IO{Env: func(string) string { return "" }}).root(daemonCommands)
+	return root(factory.New(IO{Env: func(string) string { return "" }}), daemonCommands)
 }
 
 // FormatsOf are the output formats of a command.
-func FormatsOf(cmd *cobra.Command) []string { return formatsOf(cmd) }
+func FormatsOf(cmd *cobra.Command) []string { return factory.Formats(cmd) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -17,7 +18,7 @@ import (
 
 // files are the tasks that -f names. What is not a file of lines is read at once.
 type files struct {
-	*app
+	*factory.Factory
 	paths   []string
 	scoped  bool // -n was given: no other namespace may be named
 	objects []manifest.Object
@@ -103,12 +104,12 @@ func taskFiles(paths []string) (files []string, err error) {
 }
 
 // load reads a file, or the standard input, whole, and says what errors call it.
-func (a *app) load(ctx context.Context, file string) (name string, b []byte, err error) {
+func load(ctx context.Context, f *factory.Factory, file string) (name string, b []byte, err error) {
 	if file != "-" {
 		b, err = manifest.Load(file)
 		return file, b, err
 	}
-	b, err = patiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", a.In) })
+	b, err = factory.ReadPatiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", f.In) })
 	return "stdin", b, err
 }
 
@@ -131,13 +132,13 @@ func (f *files) readFile(ctx context.Context, file string) (err error) {
 
 		// A read is left behind when ctx ends: it must change nothing of f.
 		var isLines bool
-		isLines, err = patiently(ctx, func() (bool, error) { return manifest.BeginsWithLine(in), nil })
+		isLines, err = factory.ReadPatiently(ctx, func() (bool, error) { return manifest.BeginsWithLine(in), nil })
 		if err == nil && isLines {
 			f.streams = append(f.streams, file)
 			return nil
 		}
 		if err == nil {
-			b, err = patiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", in) })
+			b, err = factory.ReadPatiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", in) })
 		}
 		file = "stdin"
 	} else {
@@ -146,7 +147,7 @@ func (f *files) readFile(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	objects, err := manifest.Read(file, b, f.namespace())
+	objects, err := manifest.Read(file, b, f.Namespace())
 	if err == nil && len(objects) == 0 {
 		f.Note("%s: no tasks in there", file)
 	}
@@ -156,9 +157,9 @@ func (f *files) readFile(ctx context.Context, file string) (err error) {
 
 // refuse is what is wrong with a task, as far as can be told without a server.
 func (f *files) refuse(o manifest.Object) error {
-	if o.Err == nil && f.scoped && o.Spec.Namespace != f.namespace() {
+	if o.Err == nil && f.scoped && o.Spec.Namespace != f.Namespace() {
 		return o.Locate(task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace that -n names, %s",
-			task.Quote(o.Spec.Namespace), task.Quote(f.namespace())))
+			task.Quote(o.Spec.Namespace), task.Quote(f.Namespace())))
 	}
 	return o.Err
 }
@@ -191,7 +192,7 @@ func (f *files) stream(file string, yield func(manifest.Object, error) bool) boo
 		defer opened.Close()
 		in = opened
 	}
-	for o, err := range manifest.Lines(file, in, f.namespace()) {
+	for o, err := range manifest.Lines(file, in, f.Namespace()) {
 		if !yield(o, err) {
 			return false
 		}

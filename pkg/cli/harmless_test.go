@@ -5,7 +5,11 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -42,7 +46,7 @@ func TestTerminal_GetsNothingThatItObeys(t *testing.T) {
 		answer := task.Answer{Sentence: "it said " + evil, Lines: []task.EvidenceLine{{What: "Last output", Says: evil}},
 			Stretches: []task.Stretch{{Sentence: evil}}, Also: []task.Answer{{Sentence: evil}}}
 		for _, format := range []string{output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML} {
-			d := newDesk("")
+			d := factorytest.New("")
 			d.Format, d.Terminal = format, func(any) (int, bool) { return 80, true }
 			must := func(err error) {
 				t.Helper()
@@ -50,23 +54,23 @@ func TestTerminal_GetsNothingThatItObeys(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			must(output.EmitOne(&d.app.Printer, r, r.ID, func(w *output.Details) { d.describeRun(w, r, "UTC") }))
-			must(output.EmitOne(&d.app.Printer, answer, "a", func(w *output.Details) { d.explainWhy(w, answer) }))
-			must(output.EmitList(&d.app.Printer, []task.Run{r}, runName, func(bool) *output.Table { return d.runGrid([]task.Run{r}, true, true, zones{}) }))
+			must(output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "UTC") }))
+			must(output.EmitOne(&d.Factory.Printer, answer, "a", func(w *output.Details) { explainWhy(d.Factory, w, answer) }))
+			must(output.EmitList(&d.Factory.Printer, []task.Run{r}, selection.RunName, func(bool) *output.Table { return view.RunTable(d.Factory, []task.Run{r}, true, true, view.Zones{}) }))
 			if format == output.FormatTable || format == output.FormatJSONL {
 				for _, o := range []bool{false, true} {
-					m := d.merge([]ref{{"default", "a"}, {"default", "b"}})
+					m := merge(d.Factory, []selection.Ref{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}})
 					m.timestamps, m.patient = o, true
 					l := m.lane(r)
-					must(l.add(client.LogPiece{Text: []byte("x" + evil + "y\n"), Stream: task.Stderr, Time: at("2026-11-20T22:00:00Z")}))
+					must(l.add(client.LogPiece{Text: []byte("x" + evil + "y\n"), Stream: task.Stderr, Time: factorytest.At("2026-11-20T22:00:00Z")}))
 					l.end()
 				}
 			}
-			d.report(&client.Error{Status: 404, Code: "c", Message: evil, Hint: evil})
-			if what := obeyed(d.out.String()); what != "" {
+			d.Report(&client.Error{Status: 404, Code: "c", Message: evil, Hint: evil})
+			if what := obeyed(d.Out.String()); what != "" {
 				t.Errorf("%q, -o %s: %q is shown", evil, format, what)
 			}
-			if what := obeyed(d.errs.String()); what != "" {
+			if what := obeyed(d.Errs.String()); what != "" {
 				t.Errorf("%q, -o %s: %q is told", evil, format, what)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -93,7 +94,7 @@ func topics() []*cobra.Command {
 		{Use: "selectors", Short: "How labels select tasks and nodes", Long: selectorsTopic},
 		{Use: "schedules", Short: "How schedules are written", Long: schedulesTopic},
 		{Use: "policies", Short: "What happens when a tick cannot simply run", Long: policiesTopic},
-		{Use: "run-names", Short: "How a run is named", Long: runNames},
+		{Use: "run-names", Short: "How a run is named", Long: selection.RunHelp},
 	}
 }
 

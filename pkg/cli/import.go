@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
@@ -20,21 +22,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) importCommand() *cobra.Command {
+func importCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "import", Short: "Make tasks of crontabs, of Kubernetes' CronJobs, of systemd's timers"}
-	cmd.AddCommand(a.importCrontab(), a.importKubernetes(), a.importSystemd())
+	cmd.AddCommand(importCrontab(f), importKubernetes(f), importSystemd(f))
 	return cmd
 }
 
 // importing is an import while it goes on.
 type importing struct {
-	*app
+	*factory.Factory
 	importer.Options
 	dryRun, anyNode bool
 	result          importer.Result
 }
 
-func (a *app) importing() *importing { return &importing{app: a} }
+func newImporting(f *factory.Factory) *importing { return &importing{Factory: f} }
 
 func (i *importing) bind(cmd *cobra.Command, node, zone string) {
 	f := cmd.Flags()
@@ -45,7 +47,7 @@ func (i *importing) bind(cmd *cobra.Command, node, zone string) {
 	f.StringVar(&i.Timezone, "timezone", "", "time `ZONE` of schedules that name none ("+zone+")")
 	f.StringVar(&i.Prefix, "prefix", "", "`TEXT` before the tasks' names (default: the node, if one is named)")
 	f.IntVar(&i.Keep, "keep", 0, "`N` ended runs, or ticks of shadows, to remember (default 20)")
-	complete(cmd, "node", i.completeNodes)
+	complete.Register(cmd, "node", complete.Nodes(i.Factory))
 	for _, name := range []string{"prefix", "keep"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -53,14 +55,14 @@ func (i *importing) bind(cmd *cobra.Command, node, zone string) {
 
 // settle fills in what follows from this host.
 func (i *importing) settle(cmd *cobra.Command, local bool) error {
-	if err := filled(cmd, "node", "timezone"); err != nil {
+	if err := factory.RefuseEmpty(cmd, "node", "timezone"); err != nil {
 		return err
 	}
 	if i.anyNode && i.Node != "" {
 		return failure.Usage("--node and --any-node exclude each other")
 	}
 	if cmd.Flags().Changed("namespace") || i.Env("CARILLON_NAMESPACE") != "" {
-		i.Namespace = i.namespace()
+		i.Options.Namespace = i.Factory.Namespace()
 	}
 
 	switch {
@@ -101,8 +103,8 @@ func (i *importing) finish(ctx context.Context) error {
 	}
 	i.remarks()
 	i.refusals()
-	r := i.newApplying()
-	r.scoped = i.Namespace != ""
+	r := newApplying(i.Factory)
+	r.scoped = i.Options.Namespace != ""
 	for _, j := range i.result.Jobs {
 		r.objects = append(r.objects, manifest.Made(j.File, j.Line, j.Spec))
 	}
@@ -130,7 +132,7 @@ func (i *importing) outcome(err error) error {
 // refusals tells what was not taken, as errors are told.
 func (i *importing) refusals() {
 	for _, r := range i.result.Refusals {
-		i.report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
+		i.Report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
 	}
 }
 
@@ -164,7 +166,7 @@ func (i *importing) each(ctx context.Context, files []string, take func(name, te
 			return failure.Usage("the standard input can be read once")
 		}
 		stdin = stdin || file == "-"
-		name, b, err := i.load(ctx, file)
+		name, b, err := load(ctx, i.Factory, file)
 		if err != nil {
 			return err
 		}

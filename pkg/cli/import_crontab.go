@@ -6,12 +6,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
-func (a *app) importCrontab() *cobra.Command {
-	i := a.importing()
+func importCrontab(f *factory.Factory) *cobra.Command {
+	i := newImporting(f)
 	var system bool
 	var owner string
 	cmd := &cobra.Command{
@@ -29,7 +30,7 @@ func (a *app) importCrontab() *cobra.Command {
   carillon import crontab /etc/cron.d/* --shadow       # ticks are recorded, nothing starts
   carillon import crontab /var/spool/cron/crontabs/ann --node web-1
   carillon task list -l imported=crontab,imported-from=ann`,
-		Args: args(1, -1, "the crontab"),
+		Args: factory.Args(1, -1, "the crontab"),
 	}
 	i.bind(cmd, "default: this host's", "default: this host's")
 	cmd.Flags().BoolVar(&system, "system", false, "the files have a column with the user")
@@ -39,7 +40,7 @@ func (a *app) importCrontab() *cobra.Command {
 		if system && owner != "" {
 			return failure.Usage("--system and --user exclude each other")
 		}
-		err := filled(cmd, "user")
+		err := factory.RefuseEmpty(cmd, "user")
 		if err == nil {
 			err = i.settle(cmd, true)
 		}

@@ -3,11 +3,12 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
-func (a *app) importKubernetes() *cobra.Command {
-	i := a.importing()
+func importKubernetes(f *factory.Factory) *cobra.Command {
+	i := newImporting(f)
 	cmd := &cobra.Command{
 		Use:   "kubernetes FILE|DIR|-...",
 		Short: "Make tasks of Kubernetes' CronJobs",
@@ -21,7 +22,7 @@ func (a *app) importKubernetes() *cobra.Command {
   carillon import kubernetes manifests/ --dry-run
   helm template . | carillon import kubernetes - --node worker-1
   carillon task list -A -l imported=kubernetes`,
-		Args: args(1, -1, "the manifest"),
+		Args: factory.Args(1, -1, "the manifest"),
 	}
 	i.bind(cmd, "default: any", "default: UTC")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {

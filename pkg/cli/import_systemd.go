@@ -8,11 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 )
 
-func (a *app) importSystemd() *cobra.Command {
-	i := a.importing()
+func importSystemd(f *factory.Factory) *cobra.Command {
+	i := newImporting(f)
 	cmd := &cobra.Command{
 		Use:   "systemd UNIT-FILE|DIR...",
 		Short: "Make tasks of systemd's timers",
@@ -25,7 +26,7 @@ func (a *app) importSystemd() *cobra.Command {
   carillon import systemd /etc/systemd/system --shadow
   carillon import systemd backup.timer backup.service --node db-1
   carillon task list -l imported=systemd`,
-		Args: args(1, -1, "the timer"),
+		Args: factory.Args(1, -1, "the timer"),
 	}
 	i.bind(cmd, "default: this host's", "default: this host's")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -19,7 +20,9 @@ func (i *importing) print() error {
 		for n, j := range i.result.Jobs {
 			specs[n] = j.Spec
 		}
-		return output.EmitList(&i.app.Printer, specs, func(s task.Spec) string { return i.show(ref{s.Namespace, s.Name}) }, nil)
+		return output.EmitList(&i.Factory.Printer, specs, func(s task.Spec) string {
+			return selection.Show(i.Factory, selection.Ref{Namespace: s.Namespace, Name: s.Name})
+		}, nil)
 	}
 	var b bytes.Buffer
 	for _, r := range i.result.Refusals {
@@ -43,7 +46,7 @@ func (i *importing) print() error {
 		}
 		b.Write(y)
 	}
-	return i.app.Print(b.String())
+	return i.Factory.Print(b.String())
 }
 
 func remark(b *bytes.Buffer, at importer.Place, text string) {

@@ -12,15 +12,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // reading is the flags of logs.
 type reading struct {
-	pick
+	selection.Flags
 	follow        bool
 	attempt, tail int
 	timestamps    bool
@@ -28,37 +32,37 @@ type reading struct {
 	since         time.Time
 }
 
-func (a *app) runLogs() *cobra.Command {
+func runLogs(f *factory.Factory) *cobra.Command {
 	var o reading
 	cmd := &cobra.Command{
 		Use:   "logs RUN... | -l SELECTOR",
 		Short: "Print what runs wrote, or follow it live",
 		Long: "Print what runs wrote; of a task, its latest run. With -f it goes on as they write, retries included, until the run has\n" +
 			"ended, or, where a task is named and not a run, with the task's next runs, until Ctrl-C. Several tasks are merged by the\n" +
-			"times of their lines, each line behind its task's name.\n\n" + runNames,
+			"times of their lines, each line behind its task's name.\n\n" + selection.RunHelp,
 		Example: `  carillon logs nightly-backup
   carillon logs nightly-backup -f --tail 20
   carillon logs nightly-backup@02:30 --timestamps
   carillon logs 'etl-*' report -f
   carillon logs -l team=data --since 1h
   carillon logs 20261120T220500.000Z-k3f9 --attempt 1`,
-		ValidArgsFunction: a.completeRuns,
+		ValidArgsFunction: complete.Runs(f),
 	}
-	o.bind(cmd, false)
+	o.Bind(cmd, false)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written; of a task, with its next runs")
 	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "of this attempt (default: the latest, and with -f those after it)")
 	cmd.Flags().IntVar(&o.tail, "tail", 0, "only the last so many lines of what is there (0: all; default with -f of several tasks: 10)")
 	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with the time at which it came; - where that is not known")
 	cmd.Flags().StringVar(&o.sinceWord, "since", "", "all runs that began since a `TIME`, or within a duration such as 1h")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if err := a.checkReading(cmd, &o); err != nil {
+		if err := checkReading(f, cmd, &o); err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		named, err := a.namedLogs(cmd.Context(), c, words, o.pick)
+		named, err := namedLogs(cmd.Context(), f, c, words, o.Flags)
 		if err != nil {
 			return err
 		}
@@ -66,18 +70,18 @@ func (a *app) runLogs() *cobra.Command {
 			o.tail = usualTail
 		}
 		if o.follow {
-			return a.followLogs(cmd.Context(), c, named, o)
+			return followLogs(cmd.Context(), f, c, named, o)
 		}
-		return a.printLogs(cmd.Context(), c, named, o)
+		return printLogs(cmd.Context(), f, c, named, o)
 	}
-	return only(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL) // JSON is only for errors: output is what it is
+	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL) // JSON is only for errors: output is what it is
 }
 
 // usualTail is how much of what is there already is shown of each of several tasks
 // that are followed.
 const usualTail = 10
 
-func (a *app) checkReading(cmd *cobra.Command, o *reading) error {
+func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
 	switch {
 	case o.attempt < 0:
 		return failure.Usage("--attempt %d: must not be negative", o.attempt)
@@ -86,14 +90,14 @@ func (a *app) checkReading(cmd *cobra.Command, o *reading) error {
 	case o.attempt > 0 && o.sinceWord != "":
 		return failure.Usage("--attempt and --since exclude each other")
 	}
-	if err := filled(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
+	if err := factory.RefuseEmpty(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
 		return err
 	}
 	if d, err := time.ParseDuration(o.sinceWord); err == nil && d > 0 {
-		o.since = a.Now().Add(-d)
+		o.since = f.Now().Add(-d)
 		return nil
 	}
-	t, err := readFrom(o.sinceWord, a.Zone(output.ReaderZone))
+	t, err := factory.ParseTime(o.sinceWord, f.Zone(output.ReaderZone))
 	if err != nil {
 		return failure.Usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", task.Quote(o.sinceWord))
 	}
@@ -103,33 +107,33 @@ func (a *app) checkReading(cmd *cobra.Command, o *reading) error {
 
 // logWords is what a command line names: tasks, and single runs.
 type logWords struct {
-	tasks []ref
+	tasks []selection.Ref
 	runs  []task.Run
 }
 
 // refs are the tasks that it is about, each once.
-func (n logWords) refs() []ref {
+func (n logWords) refs() []selection.Ref {
 	refs := slices.Clone(n.tasks)
 	for _, r := range n.runs {
-		if f := (ref{r.Namespace, r.Task}); !slices.Contains(refs, f) {
+		if f := (selection.Ref{Namespace: r.Namespace, Name: r.Task}); !slices.Contains(refs, f) {
 			refs = append(refs, f)
 		}
 	}
 	return refs
 }
 
-func (a *app) namedLogs(ctx context.Context, c *client.Client, words []string, p pick) (n logWords, err error) {
+func namedLogs(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p selection.Flags) (n logWords, err error) {
 	var names []string
 	for _, word := range words {
 		is, err := namesRun(word)
 		if err != nil {
 			return n, err
 		}
-		if !is || p.selector != "" {
+		if !is || p.Selector != "" {
 			names = append(names, word)
 			continue
 		}
-		r, err := a.findRun(ctx, c, word)
+		r, err := selection.FindRun(ctx, f, c, word)
 		if err != nil {
 			return n, err
 		}
@@ -138,25 +142,25 @@ func (a *app) namedLogs(ctx context.Context, c *client.Client, words []string, p
 	if len(names) == 0 && len(n.runs) > 0 {
 		return n, nil
 	}
-	ch, err := a.tasks(ctx, c, names, p)
-	n.tasks = ch.refs
+	ch, err := selection.Find(ctx, f, c, names, p)
+	n.tasks = ch.Refs
 	if err == nil && len(n.refs()) == 0 {
-		err = failure.NotFound("no task matches %s", task.Quote(p.selector))
+		err = failure.NotFound("no task matches %s", task.Quote(p.Selector))
 	}
 	return n, err
 }
 
 // namesRun reports whether a word names a run, not a task.
 func namesRun(word string) (bool, error) {
-	if isGlob(word) {
+	if selection.IsGlob(word) {
 		return false, nil
 	}
-	w, err := parseRunWord(word)
+	w, err := selection.ParseRunWord(word)
 	if err != nil {
 		return false, err
 	}
-	_, id, slashed := strings.Cut(w.task, "/")
-	return w.id != "" || strings.Contains(word, "@") || slashed && idStart.MatchString(id), nil
+	_, id, slashed := strings.Cut(w.Task, "/")
+	return w.ID != "" || strings.Contains(word, "@") || slashed && selection.RunIDStart.MatchString(id), nil
 }
 
 // began is when a run began, as far as that is known.
@@ -189,34 +193,34 @@ func (o *reading) wanted(runs []task.Run) []task.Run {
 
 // runsOf reads the runs to show of a task. A word that is no task may be the
 // beginning of a run's id.
-func (a *app) runsOf(ctx context.Context, c *client.Client, r ref, o *reading) ([]task.Run, error) {
-	runs, err := c.Runs(ctx, r.namespace, r.name, client.RunFilter{})
+func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, o *reading) ([]task.Run, error) {
+	runs, err := c.Runs(ctx, r.Namespace, r.Name, client.RunFilter{})
 	if err == nil {
 		return o.wanted(runs), nil
 	}
-	if errors.Is(err, task.ErrNotFound) && digits(r.name) {
-		if run, byID := c.FindRun(ctx, r.namespace, r.name); byID == nil {
+	if errors.Is(err, task.ErrNotFound) && selection.AreDigits(r.Name) {
+		if run, byID := c.FindRun(ctx, r.Namespace, r.Name); byID == nil {
 			return []task.Run{run}, nil
 		}
 	}
-	return nil, a.missing(ctx, c, r, err)
+	return nil, selection.ExplainMissing(ctx, f, c, r, err)
 }
 
 // printLogs prints what runs have written.
-func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o reading) error {
+func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n logWords, o reading) error {
 	runs := n.runs
-	failed := together(ctx, a, n.tasks, func(r ref) error {
-		list, err := a.runsOf(ctx, c, r, &o)
+	failed := batch.ForEach(ctx, f, n.tasks, func(r selection.Ref) error {
+		list, err := runsOf(ctx, f, c, r, &o)
 		switch {
 		case err != nil:
 			return err
 		case len(list) > 0:
 		case !o.since.IsZero():
-			a.Note("%s has not run since then", a.show(r))
+			f.Note("%s has not run since then", selection.Show(f, r))
 		case len(n.refs()) > 1:
-			a.Note("%s has not run yet", a.show(r))
+			f.Note("%s has not run yet", selection.Show(f, r))
 		default:
-			_, err = a.nthRun(r, nil, 0)
+			_, err = selection.NthRun(f, r, nil, 0)
 		}
 		runs = append(runs, list...)
 		return err
@@ -225,19 +229,19 @@ func (a *app) printLogs(ctx context.Context, c *client.Client, n logWords, o rea
 		return failed
 	}
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
-	runs, parts, err := a.withParts(ctx, c, runs)
+	runs, parts, err := withParts(ctx, f, c, runs)
 	if err != nil {
 		return err
 	}
-	m := a.merge(n.refs())
+	m := merge(f, n.refs())
 	m.timestamps, m.patient, m.parts = o.timestamps, true, parts
-	err = a.WithPager(func(out io.Writer) error {
+	err = f.WithPager(func(out io.Writer) error {
 		m.out = out
 		if (m.prefixed || m.parts) && len(runs) > 1 {
 			err := m.printByTime(ctx, c, runs, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
 			return cmp.Or(m.failed(), err)
 		}
-		err := together(ctx, a, runs, func(r task.Run) error {
+		err := batch.ForEach(ctx, f, runs, func(r task.Run) error {
 			if m.failed() != nil {
 				return nil // nobody reads any more
 			}
@@ -318,7 +322,7 @@ func (s *source) next() (p client.LogPiece, err error) {
 		switch {
 		case m.parts:
 		case m.prefixed:
-			m.tell("%s has written nothing", m.show(ref{s.lane.run.Namespace, s.lane.run.Task}))
+			m.tell("%s has written nothing", selection.Show(m.Factory, selection.Ref{Namespace: s.lane.run.Namespace, Name: s.lane.run.Task}))
 		default:
 			m.tell("it has written nothing")
 		}

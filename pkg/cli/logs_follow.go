@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -121,10 +123,10 @@ func (t *tail) waits() {
 		return
 	}
 	t.told = true
-	t.m.tell("waiting: %s is %s", t.name(), t.m.bareResult(t.run))
+	t.m.tell("waiting: %s is %s", t.name(), view.PlainRunResult(t.m.Factory, t.run))
 }
 
-func (t *tail) name() string { return t.m.named(t.run.Namespace, t.run.Task) }
+func (t *tail) name() string { return selection.Name(t.m.Factory, t.run.Namespace, t.run.Task) }
 
 // started are the attempts that a node was given, in order.
 func (t *tail) started() (list []int) {
@@ -197,7 +199,7 @@ func (t *tail) bear(ctx context.Context, err error) error {
 
 // ended says how the run ended, how long it took, and where.
 func (t *tail) ended() {
-	plain := *t.m.app
+	plain := *t.m.Factory
 	plain.Color = "never"
-	t.m.tell("%s %s", plain.result(t.run), plain.endWords(t.run))
+	t.m.tell("%s %s", view.RunResult(&plain, t.run), view.EndText(&plain, t.run))
 }

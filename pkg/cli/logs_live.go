@@ -8,7 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -27,8 +30,8 @@ const (
 )
 
 // followLogs follows the runs that are named to their end, and the tasks for ever.
-func (a *app) followLogs(ctx context.Context, c *client.Client, n logWords, o reading) error {
-	l := &live{merger: a.merge(n.refs()), c: c, o: o, tasks: map[ref]*liveTask{}, slots: make(chan struct{}, mostStreams)}
+func followLogs(ctx context.Context, f *factory.Factory, c *client.Client, n logWords, o reading) error {
+	l := &live{merger: merge(f, n.refs()), c: c, o: o, tasks: map[selection.Ref]*liveTask{}, slots: make(chan struct{}, mostStreams)}
 	l.timestamps = o.timestamps
 	l.parts = len(n.tasks) > 0 || slices.ContainsFunc(n.runs, func(r task.Run) bool { return r.Fan != nil })
 	ctx, l.cancel = context.WithCancelCause(ctx)
@@ -53,7 +56,7 @@ func (a *app) followLogs(ctx context.Context, c *client.Client, n logWords, o re
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return together(ctx, a, errs, func(err error) error { return err })
+	return batch.ForEach(ctx, f, errs, func(err error) error { return err })
 }
 
 // live follows tasks: what events tell of their runs, and of each run its output. All
@@ -62,7 +65,7 @@ type live struct {
 	*merger
 	c       *client.Client
 	o       reading
-	tasks   map[ref]*liveTask
+	tasks   map[selection.Ref]*liveTask
 	cancel  context.CancelCauseFunc
 	tails   sync.WaitGroup
 	slots   chan struct{}
@@ -120,12 +123,12 @@ func (l *live) because(ctx context.Context, err error) error {
 }
 
 // listen reads the events of tasks until ctx ends, or the server refuses.
-func (l *live) listen(ctx context.Context, tasks []ref, events chan<- task.Event, begun chan<- struct{}) error {
-	o := client.EventOptions{Namespace: tasks[0].namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
-	if slices.ContainsFunc(tasks, func(r ref) bool { return r.namespace != o.Namespace }) {
+func (l *live) listen(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
+	o := client.EventOptions{Namespace: tasks[0].Namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
+	if slices.ContainsFunc(tasks, func(r selection.Ref) bool { return r.Namespace != o.Namespace }) {
 		o.Namespace = ""
 	} else if len(tasks) == 1 {
-		o.Task = tasks[0].name
+		o.Task = tasks[0].Name
 	}
 	away := false
 	o.Lost = func(err error) {
@@ -153,14 +156,14 @@ func (l *live) listen(ctx context.Context, tasks []ref, events chan<- task.Event
 func (l *live) backlog(ctx context.Context, n logWords) error {
 	runs, err := l.there(ctx, n)
 	if err == nil {
-		runs, _, err = l.withParts(ctx, l.c, runs)
+		runs, _, err = withParts(ctx, l.merger.Factory, l.c, runs)
 	}
 	if err != nil {
 		return err
 	}
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return began(x).Compare(began(y)) })
 	for _, r := range runs {
-		t := l.tasks[ref{r.Namespace, r.Task}]
+		t := l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}]
 		if t == nil {
 			t = &liveTask{} // one run of a task that is not followed
 		}
@@ -187,16 +190,16 @@ func (l *live) there(ctx context.Context, n logWords) ([]task.Run, error) {
 	for i, r := range n.tasks {
 		few <- struct{}{}
 		wg.Go(func() {
-			all[i].runs, all[i].err = l.runsOf(ctx, l.c, r, &l.o)
+			all[i].runs, all[i].err = runsOf(ctx, l.merger.Factory, l.c, r, &l.o)
 			<-few
 		})
 	}
 	wg.Wait()
 	runs, i, failures := slices.Clone(n.runs), -1, 0
-	err := together(ctx, l.app, n.tasks, func(r ref) error {
+	err := batch.ForEach(ctx, l.Factory, n.tasks, func(r selection.Ref) error {
 		i++
 		if len(all[i].runs) == 0 && all[i].err == nil && l.o.since.IsZero() && len(n.tasks) == 1 {
-			l.tell("%s has not run yet; waiting for its first run", l.show(r))
+			l.tell("%s has not run yet; waiting for its first run", selection.Show(l.merger.Factory, r))
 		}
 		if runs = append(runs, all[i].runs...); all[i].err != nil {
 			failures++
@@ -212,11 +215,13 @@ func (l *live) there(ctx context.Context, n logWords) ([]task.Run, error) {
 // runningNow is what writes now: of runs with parts these alone, which one call lists
 // for all tasks.
 func (l *live) runningNow(ctx context.Context, n logWords) ([]task.Run, error) {
-	runs, err := l.c.ListRuns(ctx, client.RunFilter{Namespace: l.scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
+	runs, err := l.c.ListRuns(ctx, client.RunFilter{Namespace: l.Scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
 	if err != nil {
 		return nil, err
 	}
-	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return r.Fan != nil || l.tasks[ref{r.Namespace, r.Task}] == nil })
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool {
+		return r.Fan != nil || l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}] == nil
+	})
 	return append(runs, n.runs...), nil
 }
 
@@ -226,7 +231,7 @@ func (l *live) take(ctx context.Context, e task.Event) {
 		l.tell("some events were lost: runs may be missing here")
 		return
 	}
-	t := l.tasks[ref{e.Namespace, e.Task}]
+	t := l.tasks[selection.Ref{Namespace: e.Namespace, Name: e.Task}]
 	if t == nil || e.Run == "" {
 		return
 	}

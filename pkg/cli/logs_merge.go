@@ -10,7 +10,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -28,7 +30,7 @@ const (
 // several tasks behind the task's name. What a terminal might obey is taken out; to
 // all else goes what the run wrote, byte by byte.
 type merger struct {
-	*app
+	*factory.Factory
 	prefixed bool // lines begin with the task's name
 	parts    bool // and with the number of a part: some of the runs are parts
 	width    int  // of the names
@@ -48,11 +50,11 @@ type merger struct {
 }
 
 // merge makes a merger for the outputs of tasks.
-func (a *app) merge(tasks []ref) *merger {
-	_, tty := a.Terminal(a.Out)
-	m := &merger{app: a, prefixed: len(tasks) > 1, clean: tty, out: a.Out}
+func merge(f *factory.Factory, tasks []selection.Ref) *merger {
+	_, tty := f.Terminal(f.Out)
+	m := &merger{Factory: f, prefixed: len(tasks) > 1, clean: tty, out: f.Out}
 	for _, r := range tasks {
-		m.width = max(m.width, min(len(a.show(r)), mostPadding))
+		m.width = max(m.width, min(len(selection.Show(f, r)), mostPadding))
 	}
 	return m
 }
@@ -90,7 +92,7 @@ func (m *merger) lane(r task.Run) *lane {
 	defer m.mu.Unlock()
 	l := &lane{m: m, run: r}
 	if _, index, is := task.ParentOf(r.ID); m.prefixed || m.parts && is {
-		name := m.show(ref{r.Namespace, r.Task})
+		name := selection.Show(m.Factory, selection.Ref{Namespace: r.Namespace, Name: r.Task})
 		if is && m.parts {
 			name += fmt.Sprintf("[%d]", index)
 		}

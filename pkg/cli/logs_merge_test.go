@@ -13,24 +13,26 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // merging makes a merger of two tasks that writes to out.
 func merging(out io.Writer, tty bool, output string, tasks ...string) (*merger, []*lane) {
-	a := newApp(IO{Out: out, Err: io.Discard, Env: func(string) string { return "" }})
+	a := factory.New(IO{Out: out, Err: io.Discard, Env: func(string) string { return "" }})
 	a.Format, a.Color, a.NamespaceFlag = output, "never", "default"
 	a.Terminal = func(stream any) (int, bool) { return 80, tty && stream == out }
-	var refs []ref
+	var refs []selection.Ref
 	for _, name := range tasks {
-		refs = append(refs, ref{"default", name})
+		refs = append(refs, selection.Ref{Namespace: "default", Name: name})
 	}
-	m := a.merge(refs)
+	m := merge(a, refs)
 	var lanes []*lane
 	for _, r := range refs {
-		lanes = append(lanes, m.lane(task.Run{Namespace: r.namespace, Task: r.name, ID: "id-" + r.name}))
+		lanes = append(lanes, m.lane(task.Run{Namespace: r.Namespace, Task: r.Name, ID: "id-" + r.Name}))
 	}
 	return m, lanes
 }

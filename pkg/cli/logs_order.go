@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -42,7 +43,7 @@ func (m *merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 	for next := 0; ; {
 		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !began(runs[next]).After(open[0].at)) {
 			s, err := m.source(ctx, c, runs[next], o)
-			if errs[next] = err; err != nil && (m.hopeless(err) || ctx.Err() != nil) {
+			if errs[next] = err; err != nil && (m.IsHopeless(err) || ctx.Err() != nil) {
 				return err
 			}
 			if err == nil {
@@ -68,7 +69,7 @@ func (m *merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 			heap.Pop(&open)
 		}
 	}
-	return together(ctx, m.app, errs, func(err error) error { return err })
+	return batch.ForEach(ctx, m.Factory, errs, func(err error) error { return err })
 }
 
 // ordered is a source and what comes next of it.

@@ -4,71 +4,48 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
-	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // IO is what a command talks to.
-type IO struct {
-	In       io.Reader
-	Out, Err io.Writer
-	// Env looks an environment variable up; nil is os.Getenv.
-	Env func(string) string
-	// Version is this program's; "" is what the build recorded.
-	Version string
-	// CompleteWithin is how long TAB waits for an answer; 0 is 300 ms, as long as a
-	// person takes it for a key that works.
-	CompleteWithin time.Duration
-	// CompleteFor is how long TAB offers what it has found, without asking again; 0
-	// is 5 s, as long as a person goes on with one line.
-	CompleteFor time.Duration
-}
+type IO = factory.IO
 
 // Main runs one command line, without the program's name, and returns its exit
 // code. daemonCommands are added to the tree as they are; what they return as
 // an error is printed like any other, and one with a method ExitCode() int
 // chooses the code. When ctx ends, so does the command, with 130.
 func Main(ctx context.Context, args []string, sys IO, daemonCommands ...*cobra.Command) int {
-	return newApp(sys).run(ctx, args, daemonCommands...)
+	a := factory.New(sys)
+	adjust(a)
+	return run(ctx, a, args, daemonCommands...)
 }
 
-func newApp(sys IO) *app {
-	if sys.Env == nil {
-		sys.Env = os.Getenv
-	}
-	return &app{
-		Printer:  output.Printer{Out: sys.Out, Err: sys.Err, Env: sys.Env, Now: time.Now, Terminal: output.TerminalWidth},
-		Resolver: settings.Resolver{Env: sys.Env},
+// adjust changes limits for tests.
+var adjust = func(*factory.Factory) {}
 
-		In: sys.In, Env: sys.Env, Version: sys.Version,
-		CompleteWithin: sys.CompleteWithin, CompleteFor: sys.CompleteFor,
-	}
-}
-
-func (a *app) run(ctx context.Context, args []string, daemonCommands ...*cobra.Command) int {
-	a.args = args
-	root := a.root(daemonCommands)
+func run(ctx context.Context, f *factory.Factory, args []string, daemonCommands ...*cobra.Command) int {
+	f.Words = args
+	root := root(f, daemonCommands)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = failure.Interrupted(err)
 	}
 	var known *failure.Error
-	if err != nil && !a.parsed && !errors.As(err, &known) {
+	if err != nil && !f.Parsed && !errors.As(err, &known) {
 		err = failure.Usage("%s", err) // cobra's, about the words themselves
 	}
-	return a.report(err)
+	return f.Report(err)
 }
 
 // The groups of commands in the help.
@@ -79,7 +56,7 @@ const (
 	groupOther    = "other"
 )
 
-func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
+func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "carillon",
 		Short: "Distributed cron: schedules tasks and runs them on a fleet",
@@ -94,16 +71,16 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 		SilenceUsage:       true,
 		DisableSuggestions: true, // unknownCommand makes its own
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			a.parsed = true
-			return a.check(cmd)
+			f.Parsed = true
+			return f.CheckFlags(cmd)
 		},
 	}
-	root.SetIn(a.In)
-	root.SetOut(a.Out)
-	root.SetErr(a.Err)
+	root.SetIn(f.In)
+	root.SetOut(f.Out)
+	root.SetErr(f.Err)
 	root.SetFlagErrorFunc(flagError)
-	a.bind(root.PersistentFlags())
-	a.completeGlobals(root)
+	f.BindFlags(root.PersistentFlags())
+	complete.GlobalFlags(f, root)
 
 	root.AddGroup(
 		&cobra.Group{ID: groupEveryday, Title: "Every day:"},
@@ -113,8 +90,8 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 		root.AddGroup(&cobra.Group{ID: groupDaemon, Title: "Nodes:"})
 	}
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
-	add(root, groupEveryday, a.everydayCommands()...)
-	add(root, groupNouns, a.taskCommand(), a.runCommand(), a.nodeCommand(), a.shardCommand(), a.clusterCommand(), a.secretCommand(), a.scheduleCommand())
+	factory.AddGroup(root, groupEveryday, everydayCommands(f)...)
+	factory.AddGroup(root, groupNouns, taskCommand(f), runCommand(f), nodeCommand(f), shardCommand(f), clusterCommand(f), secretCommand(f), scheduleCommand(f))
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
 			c.GroupID = groupDaemon
@@ -125,23 +102,23 @@ func (a *app) root(daemonCommands []*cobra.Command) *cobra.Command {
 		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
 		root.AddCommand(c)
 	}
-	withoutConfig(daemonCommands...)
+	factory.WithoutConfig(daemonCommands...)
 	daemonFormats(daemonCommands)
-	version := a.versionCommand() // which also tells why a server does not answer
-	cert, schema := a.certCommand(), a.schemaCommand()
-	withoutConfig(cert, schema, version)
-	add(root, groupOther, a.importCommand(), a.auditCommand(), cert, a.configCommand(), schema, version)
+	version := versionCommand(f) // which also tells why a server does not answer
+	cert, schema := certCommand(f), schemaCommand(f)
+	factory.WithoutConfig(cert, schema, version)
+	factory.AddGroup(root, groupOther, importCommand(f), auditCommand(f), cert, configCommand(f), schema, version)
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd() // now, so that it is refused unknown words like the others
-	a.plainText(root)
-	a.refuseUnknown(root)
+	plainText(f, root)
+	refuseUnknown(f, root)
 	root.AddCommand(manCommand(root))
-	if len(a.args) == 0 || strings.HasPrefix(a.args[0], cobra.ShellCompRequestCmd) {
-		a.completeFlags(root) // it takes as long as all else before a command's own work
+	if len(f.Words) == 0 || strings.HasPrefix(f.Words[0], cobra.ShellCompRequestCmd) {
+		complete.AllFlags(f, root) // it takes as long as all else before a command's own work
 	}
 	return root
 }
@@ -154,11 +131,11 @@ func daemonFormats(commands []*cobra.Command) {
 		if c.HasParent() && c.Parent().Name() == "bench" {
 			formats += "," + output.FormatJSON
 		}
-		if c.Annotations[formatsKey] == "" {
+		if c.Annotations[factory.FormatsKey] == "" {
 			if c.Annotations == nil {
 				c.Annotations = map[string]string{}
 			}
-			c.Annotations[formatsKey] = formats
+			c.Annotations[factory.FormatsKey] = formats
 		}
 		daemonFormats(c.Commands())
 	}
@@ -166,36 +143,29 @@ func daemonFormats(commands []*cobra.Command) {
 
 // plainText declares that cobra's own commands have one format, and no use for the
 // user's configuration.
-func (a *app) plainText(root *cobra.Command) {
+func plainText(f *factory.Factory, root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if c.Name() == "help" || c.Name() == "completion" {
 			for _, sub := range append(c.Commands(), c) {
-				only(sub, output.FormatTable)
-				withoutConfig(sub)
+				factory.LimitFormats(sub, output.FormatTable)
+				factory.WithoutConfig(sub)
 			}
 		}
 	}
 }
 
-func (a *app) everydayCommands() []*cobra.Command {
-	next := a.taskNext()
+func everydayCommands(f *factory.Factory) []*cobra.Command {
+	next := taskNext(f)
 	next.Use = "next [TASK...]"
 	next.Short = "The ticks that come next, of a task or of all"
-	return []*cobra.Command{a.taskApply(), a.taskDiff(), a.runLogs(), next, a.taskWhy(), a.eventsCommand(), a.topCommand()}
-}
-
-func add(parent *cobra.Command, group string, commands ...*cobra.Command) {
-	for _, c := range commands {
-		c.GroupID = group
-		parent.AddCommand(c)
-	}
+	return []*cobra.Command{taskApply(f), taskDiff(f), runLogs(f), next, taskWhy(f), eventsCommand(f), topCommand(f)}
 }
 
 // refuseUnknown makes every command that only groups others say so when it is
 // given a word that is none of theirs; cobra would print help and succeed.
-func (a *app) refuseUnknown(cmd *cobra.Command) {
+func refuseUnknown(f *factory.Factory, cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
-		a.refuseUnknown(c)
+		refuseUnknown(f, c)
 	}
 	if cmd.Runnable() || !cmd.HasSubCommands() {
 		return

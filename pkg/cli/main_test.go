@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -84,7 +85,7 @@ func TestCompletion_NeverHangs(t *testing.T) {
 func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page := client.List[client.Task]{Next: "more"}
-		for i := range completeMost {
+		for i := range complete.MaxOffers {
 			page.Items = append(page.Items, client.Task{Task: task.Task{Spec: task.Spec{Namespace: "default", Name: fmt.Sprintf("a%04d", i)}}})
 		}
 		if name := r.URL.Query().Get("name"); name != "" {
@@ -154,3 +155,8 @@ func TestApply_SaysHowToGoOnWhenTheConnectionBreaks(t *testing.T) {
 		}
 	}
 }
+
+type exitCode int
+
+func (e exitCode) Error() string { return "a daemon's" }
+func (e exitCode) ExitCode() int { return int(e) }

@@ -5,53 +5,35 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // factHeads and factCells are the columns of a node's facts.
 var factHeads = []string{"CPUS", "LOAD", "MEMORY", "MEMORY FREE", "DISK", "DISK FREE"}
 
-func (a *app) factCells(f *task.Facts) []string {
+func factCells(f *factory.Factory, facts *task.Facts) []string {
 	cells := make([]string, len(factHeads))
 	for i, name := range []string{task.FactCPUs, task.FactLoad1, task.FactMemory, task.FactMemoryFree, task.FactDisk, task.FactDiskFree} {
-		if cells[i] = factWords(f, name); cells[i] == "" {
-			cells[i] = a.NoValue()
+		if cells[i] = view.FactText(facts, name); cells[i] == "" {
+			cells[i] = f.NoValue()
 		}
 	}
 	return cells
 }
 
-// factWords is a fact as people read it; "" if it is not known.
-func factWords(f *task.Facts, name string) string {
-	v, known := f.Fact(name)
-	switch name {
-	case task.FactMemory, task.FactMemoryFree, task.FactDisk, task.FactDiskFree:
-		if known {
-			return output.Bytes(int64(v))
-		}
-	case task.FactCPUs:
-		if known {
-			return fmt.Sprint(v)
-		}
-	default:
-		if known {
-			return fmt.Sprintf("%.2f", v)
-		}
-	}
-	return ""
-}
-
-func (a *app) describeFacts(d *output.Details, f *task.Facts) {
-	d.Field("CPUs", "%s", factWords(f, task.FactCPUs))
-	if one := factWords(f, task.FactLoad1); one != "" {
-		d.Field("Load", "%s, %s, %s", one, factWords(f, task.FactLoad5), factWords(f, task.FactLoad15))
+func describeFacts(f *factory.Factory, d *output.Details, facts *task.Facts) {
+	d.Field("CPUs", "%s", view.FactText(facts, task.FactCPUs))
+	if one := view.FactText(facts, task.FactLoad1); one != "" {
+		d.Field("Load", "%s, %s, %s", one, view.FactText(facts, task.FactLoad5), view.FactText(facts, task.FactLoad15))
 	}
 	free := func(name, of string) string {
-		if factWords(f, of) == "" {
+		if view.FactText(facts, of) == "" {
 			return ""
 		}
-		return fmt.Sprintf("%s free of %s", factWords(f, name), factWords(f, of))
+		return fmt.Sprintf("%s free of %s", view.FactText(facts, name), view.FactText(facts, of))
 	}
 	d.Field("Memory", "%s", free(task.FactMemoryFree, task.FactMemory))
 	d.Field("Disk", "%s", free(task.FactDiskFree, task.FactDisk))

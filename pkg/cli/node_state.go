@@ -12,15 +12,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const drainLimit = 10 * time.Minute
 
-func (a *app) nodeDrain() *cobra.Command {
+func nodeDrain(f *factory.Factory) *cobra.Command {
 	wait, limit := true, drainLimit
 	cmd := &cobra.Command{
 		Use:   "drain",
@@ -40,18 +44,18 @@ func (a *app) nodeDrain() *cobra.Command {
 		}
 		return nil
 	}
-	return a.nodeVerb(cmd, "draining", (*client.Client).DrainNode, func(ctx context.Context, c *client.Client, changed []task.Node) error {
+	return nodeVerb(f, cmd, "draining", (*client.Client).DrainNode, func(ctx context.Context, c *client.Client, changed []task.Node) error {
 		if !wait {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		return a.awaitDrained(ctx, c, changed, limit)
+		return awaitDrained(ctx, f, c, changed, limit)
 	})
 }
 
-func (a *app) nodeCordon() *cobra.Command {
-	return a.nodeVerb(&cobra.Command{
+func nodeCordon(f *factory.Factory) *cobra.Command {
+	return nodeVerb(f, &cobra.Command{
 		Use:   "cordon",
 		Short: "Give nodes no new runs; they keep their shards",
 		Long:  "Give nodes no new runs. What is in their inboxes runs, and they keep their shards, until carillon node resume.",
@@ -60,8 +64,8 @@ func (a *app) nodeCordon() *cobra.Command {
 	}, "cordoned", (*client.Client).CordonNode, nil)
 }
 
-func (a *app) nodeResume() *cobra.Command {
-	return a.nodeVerb(&cobra.Command{
+func nodeResume(f *factory.Factory) *cobra.Command {
+	return nodeVerb(f, &cobra.Command{
 		Use:     "resume",
 		Short:   "End the draining of nodes, or their cordon",
 		Example: "  carillon node resume db-1\n  carillon node resume -l zone=a --yes",
@@ -70,43 +74,43 @@ func (a *app) nodeResume() *cobra.Command {
 
 // nodeVerb makes cmd do one thing to each of the nodes that it is given, and then
 // what follows to all of those where that succeeded; it may bring them up to date.
-func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, context.Context, string) (task.Node, error),
+func nodeVerb(f *factory.Factory, cmd *cobra.Command, done string, do func(*client.Client, context.Context, string) (task.Node, error),
 	then func(ctx context.Context, c *client.Client, changed []task.Node) error) *cobra.Command {
-	var p pick
+	var p selection.Flags
 	cmd.Use += " NODE... | -l SELECTOR"
-	cmd.ValidArgsFunction = a.completeNodes
-	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "nodes whose labels and facts match, such as zone=a or 'load1 > 8'")
-	cmd.Flags().BoolVar(&p.dryRun, "dry-run", false, "only list what would be done")
+	cmd.ValidArgsFunction = complete.Nodes(f)
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "nodes whose labels and facts match, such as zone=a or 'load1 > 8'")
+	cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "only list what would be done")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		names, broad, err := nodesOf(ctx, c, words, p.selector)
+		names, broad, err := nodesOf(ctx, c, words, p.Selector)
 		if err != nil {
 			return err
 		}
 		var absent error
-		if p.dryRun && !broad {
-			names, absent = present(ctx, a, names, func(name string) error {
+		if p.DryRun && !broad {
+			names, absent = batch.Existing(ctx, f, names, func(name string) error {
 				_, err := c.Node(ctx, name)
-				return a.missingNode(cmd, c, name, err)
+				return missingNode(f, cmd, c, name, err)
 			})
 			if len(names) == 0 && absent != nil {
 				return absent
 			}
 		}
-		if ok, err := a.confirm(ctx, cmd.Name(), "node", names, broad, p.dryRun, false); !ok {
+		if ok, err := f.Confirm(ctx, cmd.Name(), "node", names, broad, p.DryRun, false); !ok {
 			if err == nil {
 				err = absent
 			}
 			return err
 		}
-		changed, failed := many(ctx, a, cmd.Name(), done, "node", names, func(ctx context.Context, name string) (task.Node, string, error) {
+		changed, failed := batch.Run(ctx, f, cmd.Name(), done, "node", names, func(ctx context.Context, name string) (task.Node, string, error) {
 			n, err := do(c, ctx, name)
 			if err != nil {
-				return n, "", a.missingNode(cmd, c, name, err)
+				return n, "", missingNode(f, cmd, c, name, err)
 			}
 			return n, done + " " + n.Name, nil
 		})
@@ -115,7 +119,7 @@ func (a *app) nodeVerb(cmd *cobra.Command, done string, do func(*client.Client, 
 				return err
 			}
 		}
-		if err := emitChanged(a, changed, len(names), func(n task.Node) string { return n.Name }); err != nil {
+		if err := output.EmitChanged(&f.Printer, changed, len(names), func(n task.Node) string { return n.Name }); err != nil {
 			return err
 		}
 		return failed
@@ -145,7 +149,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 		return nil, false, task.Under("selector", err)
 	}
 	var all []task.Node
-	if broad = selector != "" || slices.ContainsFunc(words, isGlob); broad {
+	if broad = selector != "" || slices.ContainsFunc(words, selection.IsGlob); broad {
 		if all, err = c.Nodes(ctx); err != nil {
 			return nil, false, err
 		}
@@ -156,7 +160,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 		}
 	}
 	for _, word := range words {
-		if !isGlob(word) {
+		if !selection.IsGlob(word) {
 			if err := task.CheckName("node", word); err != nil {
 				return nil, false, err
 			}
@@ -188,7 +192,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 
 // awaitDrained waits until nodes have no shards and run nothing, and tells how far
 // they are. Drained are then as they were seen last.
-func (a *app) awaitDrained(ctx context.Context, c *client.Client, drained []task.Node, limit time.Duration) error {
+func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, drained []task.Node, limit time.Duration) error {
 	told, since := "", time.Time{}
 	names := nodeNames(drained)
 	for {
@@ -210,27 +214,30 @@ func (a *app) awaitDrained(ctx context.Context, c *client.Client, drained []task
 					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(told, "no node answers")),
 					Hint:    "they go on draining: look with carillon node list, or end it with carillon node resume"}}
 			}
-			a.Note("the nodes go on draining; look with: carillon node list")
+			f.Note("the nodes go on draining; look with: carillon node list")
 			return ctx.Err()
 		case err != nil && !errors.Is(err, task.ErrUnavailable):
 			return err
 		case err == nil && len(left) == 0:
-			a.Say("drained %s", strings.Join(names, " "))
+			f.Say("drained %s", strings.Join(names, " "))
 			return nil
 		}
-		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || a.Now().Sub(since) > time.Second) {
-			told, since = words, a.Now()
-			a.Note("%s", words)
+		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || f.Now().Sub(since) > time.Second) {
+			told, since = words, f.Now()
+			f.Note("%s", words)
 			if !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Owns() }) {
-				a.Note("no other node can take shards at present")
+				f.Note("no other node can take shards at present")
 			}
 		}
-		_ = pause(ctx, pollFirst*3)
+		_ = factory.Sleep(ctx, drainPoll)
 	}
 }
 
-func (a *app) clusterRecover() *cobra.Command {
-	return only(&cobra.Command{
+// drainPoll is how often a node is asked whether its runs have ended.
+const drainPoll = 300 * time.Millisecond
+
+func clusterRecover(f *factory.Factory) *cobra.Command {
+	return factory.LimitFormats(&cobra.Command{
 		Use:   "recover",
 		Short: "Go on with an etcd that was restored from an older snapshot",
 		Long: "Go on with an etcd that was restored from an older snapshot. Nodes that notice such an etcd stop deciding and\n" +
@@ -238,16 +245,16 @@ func (a *app) clusterRecover() *cobra.Command {
 			"they know, end what they run, and begin anew on what etcd holds now. Ticks since the snapshot are decided again.\n" +
 			"Make sure first that it is the snapshot that you want, and that all members of etcd have it.",
 		Example: "  carillon cluster recover\n  carillon cluster recover --yes",
-		Args:    args(0, 0, ""),
+		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
-			if !a.yes {
-				ok, err := a.ask(cmd.Context(), "go on with what etcd holds now?", 1, false)
-				if f := new(failure.Error); errors.As(err, &f) && f.Exit == failure.ExitUsage {
-					return f.WithHint("add --yes to go ahead") // there is no --dry-run
+			if !f.Yes {
+				ok, err := f.Ask(cmd.Context(), "go on with what etcd holds now?", 1, false)
+				if fail := new(failure.Error); errors.As(err, &fail) && fail.Exit == failure.ExitUsage {
+					return fail.WithHint("add --yes to go ahead") // there is no --dry-run
 				}
 				if !ok {
 					return err
@@ -257,8 +264,8 @@ func (a *app) clusterRecover() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.Say("the cluster is at epoch %d: its nodes begin anew within seconds", k.Epoch)
-			return emitChanged(a, []task.Cluster{k}, 1, func(k task.Cluster) string { return k.ID })
+			f.Say("the cluster is at epoch %d: its nodes begin anew within seconds", k.Epoch)
+			return output.EmitChanged(&f.Printer, []task.Cluster{k}, 1, func(k task.Cluster) string { return k.ID })
 		},
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 }

@@ -1,29 +1,32 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
 		Aliases: []string{"runs"},
 		Short:   "What ran, runs or waits: look, read output, pause, cancel, retry",
-		Long:    "What ran, runs or waits.\n\n" + runNames,
+		Long:    "What ran, runs or waits.\n\n" + selection.RunHelp,
 	}
-	cmd.AddCommand(a.runList(), a.runGet(), a.runLogs(), a.runPause(), a.runResume(), a.runCancel(), a.runRetry(), a.runDismiss())
+	cmd.AddCommand(runList(f), runGet(f), runLogs(f), runPause(f), runResume(f), runCancel(f), runRetry(f), runDismiss(f))
 	return cmd
 }
 
@@ -39,37 +42,37 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.since, "since", "", "only runs of ticks from a `TIME` on, or for a duration such as 2h")
 	cmd.Flags().StringVar(&f.until, "until", "", "only runs of ticks before a `TIME`, or before a duration ago")
 	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most so many (0: all)")
-	completeFixed(cmd, "state", stateNames(task.States())...)
+	complete.RegisterFixed(cmd, "state", stateNames(task.States())...)
 }
 
 // filter is what the flags say; local times are of the zone.
-func (f *runFlags) filter(a *app, zone *time.Location) (client.RunFilter, error) {
-	out := client.RunFilter{Limit: f.limit}
-	if f.limit < 0 {
-		return out, failure.Usage("--limit %d: must not be negative", f.limit)
+func (r *runFlags) filter(f *factory.Factory, zone *time.Location) (client.RunFilter, error) {
+	out := client.RunFilter{Limit: r.limit}
+	if r.limit < 0 {
+		return out, failure.Usage("--limit %d: must not be negative", r.limit)
 	}
 	var err error
-	if out.States, err = readStates(f.states, task.States()); err != nil {
+	if out.States, err = readStates(r.states, task.States()); err != nil {
 		return out, err
 	}
-	if out.Since, err = a.ago("since", f.since, zone); err != nil {
+	if out.Since, err = ago(f, "since", r.since, zone); err != nil {
 		return out, err
 	}
-	if out.Until, err = a.ago("until", f.until, zone); err != nil {
+	if out.Until, err = ago(f, "until", r.until, zone); err != nil {
 		return out, err
 	}
 	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
-		return out, failure.Usage("--until %s: is not after --since %s", task.Quote(f.until), task.Quote(f.since))
+		return out, failure.Usage("--until %s: is not after --since %s", task.Quote(r.until), task.Quote(r.since))
 	}
 	return out, nil
 }
 
 // ago reads a time that has passed, or how long ago it was; zero if there is none.
-func (a *app) ago(flag, text string, zone *time.Location) (time.Time, error) {
+func ago(f *factory.Factory, flag, text string, zone *time.Location) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return a.Now().Add(-d), nil
+		return f.Now().Add(-d), nil
 	}
-	t, err := readFrom(text, zone)
+	t, err := factory.ParseTime(text, zone)
 	if err != nil {
 		return t, failure.Usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, task.Quote(text))
 	}
@@ -84,7 +87,7 @@ type runListing struct {
 	parts, dead, watch bool
 }
 
-func (a *app) runList() *cobra.Command {
+func runList(f *factory.Factory) *cobra.Command {
 	var l runListing
 	cmd := &cobra.Command{
 		Use:     "list [TASK...]",
@@ -102,7 +105,7 @@ func (a *app) runList() *cobra.Command {
   carillon run list --state running -w
   carillon run list index --parts --state failed
   carillon run list --dead -A`,
-		ValidArgsFunction: a.completeTasks,
+		ValidArgsFunction: complete.Tasks(f),
 	}
 	l.runFlags.bind(cmd)
 	cmd.Flags().BoolVar(&l.parts, "parts", false, "the parts of runs, too")
@@ -110,16 +113,16 @@ func (a *app) runList() *cobra.Command {
 	cmd.Flags().StringVar(&l.task, "task", "", "only runs of this task")
 	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "runs of tasks whose labels match, such as team=data")
 	cmd.Flags().StringVar(&l.node, "node", "", "only runs on this node")
-	bindWatch(cmd, &l.watch)
-	complete(cmd, "task", a.completeTasks)
-	complete(cmd, "node", a.completeNodes)
-	cmd.RunE = func(cmd *cobra.Command, words []string) error { return a.listRuns(cmd, l, words) }
+	watch.BindFlag(cmd, &l.watch)
+	complete.Register(cmd, "task", complete.Tasks(f))
+	complete.Register(cmd, "node", complete.Nodes(f))
+	cmd.RunE = func(cmd *cobra.Command, words []string) error { return listRuns(f, cmd, l, words) }
 	return cmd
 }
 
-func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
+func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []string) error {
 	ctx := cmd.Context()
-	f, err := l.filter(a, a.Zone(output.ReaderZone))
+	filter, err := l.filter(f, f.Zone(output.ReaderZone))
 	switch {
 	case err != nil:
 		return err
@@ -137,205 +140,62 @@ func (a *app) listRuns(cmd *cobra.Command, l runListing, words []string) error {
 	if _, err := task.ParseSelector(l.selector); err != nil {
 		return task.Under("selector", err)
 	}
-	f.Namespace, f.Node, f.Parts, f.Dead, f.Selector = a.scope(), l.node, l.parts, l.dead, l.selector
-	f.Progress = !l.dead && (a.Format == output.FormatWide || len(a.Columns) > 0 && a.WantsColumn("PROGRESS"))
-	c, err := a.connect()
+	filter.Namespace, filter.Node, filter.Parts, filter.Dead, filter.Selector = f.Scope(), l.node, l.parts, l.dead, l.selector
+	filter.Progress = !l.dead && (f.Format == output.FormatWide || len(f.Columns) > 0 && f.WantsColumn("PROGRESS"))
+	c, err := f.Connect()
 	if err != nil {
 		return err
 	}
-	z, err := a.zonesOf(cmd, c, f.Namespace)
+	z, err := view.ZonesOf(f, cmd, c, filter.Namespace)
 	if err != nil {
 		return err
 	}
 	if l.watch {
 		if len(words) == 1 {
-			r, err := a.ref(words[0])
+			r, err := selection.ParseRef(f, words[0])
 			if err != nil {
 				return err
 			}
-			f.Namespace, f.Task = r.namespace, r.name
+			filter.Namespace, filter.Task = r.Namespace, r.Name
 		}
-		return a.watchRuns(ctx, c, f, z)
+		return watchRuns(ctx, f, c, filter, z)
 	}
-	runs, err := a.runsIn(ctx, c, f, words)
+	runs, err := runsIn(ctx, f, c, filter, words)
 	if err != nil {
 		return err
 	}
-	return output.EmitList(&a.Printer, runs, runName, func(wide bool) *output.Table {
-		g := a.runGrid(runs, true, wide, z)
-		if g.Empty = "no runs" + a.inScope(); l.dead {
-			g.Empty = "no dead runs" + a.inScope()
+	return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
+		g := view.RunTable(f, runs, true, wide, z)
+		if g.Empty = "no runs" + selection.InScope(f); l.dead {
+			g.Empty = "no dead runs" + selection.InScope(f)
 		}
 		return g
 	})
 }
 
 // runsIn lists runs of some tasks, which names and globs stand for, or of all.
-func (a *app) runsIn(ctx context.Context, c *client.Client, f client.RunFilter, words []string) ([]task.Run, error) {
+func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunFilter, words []string) ([]task.Run, error) {
 	if len(words) == 0 {
-		return c.ListRuns(ctx, f)
+		return c.ListRuns(ctx, filter)
 	}
-	chosen, err := a.tasks(ctx, c, words, pick{})
+	chosen, err := selection.Find(ctx, f, c, words, selection.Flags{})
 	if err != nil {
 		return nil, err
 	}
-	parts := make([][]task.Run, len(chosen.refs))
-	err = parallel(ctx, len(parts), func(i int) (err error) {
-		part, r := f, chosen.refs[i]
-		part.Namespace, part.Task = r.namespace, r.name
+	parts := make([][]task.Run, len(chosen.Refs))
+	err = batch.Parallel(ctx, len(parts), func(i int) (err error) {
+		part, r := filter, chosen.Refs[i]
+		part.Namespace, part.Task = r.Namespace, r.Name
 		parts[i], err = c.ListRuns(ctx, part)
-		return a.missing(ctx, c, r, err)
+		return selection.ExplainMissing(ctx, f, c, r, err)
 	})
 	if err != nil {
 		return nil, err
 	}
 	runs := slices.Concat(parts...)
 	slices.SortStableFunc(runs, func(a, b task.Run) int { return b.ScheduledTime.Compare(a.ScheduledTime.Time) })
-	if f.Limit > 0 && len(runs) > f.Limit {
-		runs = runs[:f.Limit]
+	if filter.Limit > 0 && len(runs) > filter.Limit {
+		runs = runs[:filter.Limit]
 	}
 	return runs, nil
-}
-
-func runName(r task.Run) string { return r.ID }
-
-// zones are the time zones of tasks, by "namespace/name"; "" is everyone's.
-type zones map[string]string
-
-func (z zones) of(r task.Run) string {
-	if zone, ok := z[""]; ok {
-		return zone
-	}
-	return z[r.Namespace+"/"+r.Task]
-}
-
-// zonesOf is the zones for a list of runs of many tasks: each its own only if
-// that is asked for, for it means to read all tasks; else one, the reader's.
-func (a *app) zonesOf(cmd *cobra.Command, c *client.Client, namespace string) (zones, error) {
-	if !a.ForPeople() || a.TimeMode != output.TimeTask {
-		return zones{"": output.ReaderZone}, nil
-	}
-	z := zones{}
-	for t, err := range c.All(cmd.Context(), client.ListOptions{Namespace: namespace}) {
-		if err != nil {
-			return nil, err
-		}
-		z[t.Namespace+"/"+t.Name] = t.Timezone
-	}
-	return z, nil
-}
-
-func (a *app) runGrid(runs []task.Run, many, wide bool, z zones) *output.Table {
-	g := &output.Table{}
-	if a.allNamespaces && many {
-		g.Headers = append(g.Headers, "NAMESPACE")
-	}
-	if many {
-		g.Headers = append(g.Headers, "TASK")
-	}
-	g.Headers = append(g.Headers, "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK")
-	if wide {
-		g.Headers = append(g.Headers, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
-	}
-	for _, r := range runs {
-		var row []string
-		if a.allNamespaces && many {
-			row = append(row, r.Namespace)
-		}
-		if many {
-			row = append(row, r.Task)
-		}
-		row = append(row, r.ID, a.tickWords(r, z.of(r)), a.result(r), cmp.Or(output.OneLine(r.Node), a.NoValue()), a.lateWords(r), a.tookWords(r))
-		if wide {
-			row = append(row, a.progressCell(r), r.Trigger, fmt.Sprint(r.Attempt), cmp.Or(r.Owner, a.NoValue()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), output.OneLine(r.Message))
-		}
-		g.AddRow(row...)
-	}
-	return g
-}
-
-// tickWords is when a run was due; of a manual one, that it was asked for.
-func (a *app) tickWords(r task.Run, timezone string) string {
-	words := a.tickTime(r.ScheduledTime, timezone)
-	if r.Trigger == task.TriggerManual {
-		return words + " (manual)"
-	}
-	if r.Count > 1 && !r.Last.IsZero() {
-		words += a.Plain(" … ") + a.tickTime(r.Last, timezone)
-	}
-	return words
-}
-
-// tickTime is like coming, for the past: the weekday alone says enough only of
-// the last few days.
-func (a *app) tickTime(t task.Time, timezone string) string {
-	if d := a.Now().Sub(t.Time); a.TimeMode == output.TimeRelative && d >= 0 && d < 6*24*time.Hour {
-		local := t.In(a.Zone(timezone))
-		return local.Format("Mon ") + output.ClockTime(local)
-	}
-	return a.FutureTime(t, timezone)
-}
-
-func (a *app) lateWords(r task.Run) string {
-	if r.LatenessMS == nil {
-		return a.NoValue()
-	}
-	return output.Duration(time.Duration(*r.LatenessMS) * time.Millisecond)
-}
-
-func (a *app) tookWords(r task.Run) string {
-	if d := took(r, a.Now()); d >= 0 {
-		return output.Duration(d)
-	}
-	return a.NoValue()
-}
-
-// result is how a run stands, in a word or three, with its symbol.
-func (a *app) result(r task.Run) string { return a.StateText(r.State, a.bareResult(r)) }
-
-func (a *app) bareResult(r task.Run) string {
-	words := output.OneLine(strings.ReplaceAll(string(r.State), "_", " "))
-	why := output.OneLine(strings.ReplaceAll(r.Reason, "_", " "))
-	switch {
-	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever it made of the signal
-		words = why
-	case r.State == task.Failed && r.Reason == task.ReasonOutput:
-		words = why
-	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes that was
-		words = "out of memory"
-	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by what a shell makes of that
-		words = "over its limit"
-	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy}, r.Reason):
-		words = fmt.Sprintf("not started (%s)", why)
-	case r.State == task.Failed && r.Signal != "":
-		words = "signal " + output.OneLine(r.Signal)
-	case r.State == task.Failed && r.ExitCode != nil:
-		words = fmt.Sprintf("exit %d", *r.ExitCode)
-	case r.State == task.Failed && r.Reason == task.ReasonStart:
-		words = "could not start"
-	case r.State == task.Paused:
-		words += " (" + output.Duration(r.PausedFor(a.Now())) + ")"
-	case r.State == task.Dispatched && r.PausedBy != "":
-		words += " (held)"
-	case r.State == task.Running && r.PausedBy != "":
-		words += " (pausing)"
-	case r.State == task.Cancelled && r.Reason == task.ReasonCancelled:
-	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed, r.State == task.Cancelled:
-		if why != "" {
-			words += " (" + why + ")"
-		}
-	}
-	if r.Fan != nil {
-		words += ", " + partWords(r)
-	}
-	if r.Count > 1 {
-		words += fmt.Sprintf(" ×%d", r.Count)
-	}
-	if r.Attempt > 1 {
-		words += fmt.Sprintf(", attempt %d", r.Attempt)
-	}
-	if a.ASCII {
-		words = strings.ReplaceAll(words, "×", "x")
-	}
-	return words
 }

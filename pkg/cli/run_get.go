@@ -8,30 +8,34 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) runGet() *cobra.Command {
-	var watch bool
+func runGet(f *factory.Factory) *cobra.Command {
+	var follow bool
 	cmd := &cobra.Command{
 		Use:   "get RUN",
 		Short: "Show a run: when, where, how it ended, what it said",
-		Long:  "Show a run: when, where, how far it is or how it ended, what results it gave, and the end of its output.\n\n" + runNames,
+		Long:  "Show a run: when, where, how far it is or how it ended, what results it gave, and the end of its output.\n\n" + selection.RunHelp,
 		Example: `  carillon run get nightly-backup
   carillon run get nightly-backup@-1
   carillon run get nightly-backup@2026-03-29T02:30 -o json
   carillon run get nightly-backup -w`,
-		Args:              args(1, 1, "the run"),
-		ValidArgsFunction: a.completeRuns,
+		Args:              factory.Args(1, 1, "the run"),
+		ValidArgsFunction: complete.Runs(f),
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on until the run has ended: redraw on a terminal, else a line for each change")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on until the run has ended: redraw on a terminal, else a line for each change")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		r, err := a.findRun(cmd.Context(), c, words[0])
+		r, err := selection.FindRun(cmd.Context(), f, c, words[0])
 		if err != nil {
 			return err
 		}
@@ -44,33 +48,33 @@ func (a *app) runGet() *cobra.Command {
 			return err
 		}
 		zone := ""
-		if a.ForPeople() {
+		if f.ForPeople() {
 			if t, err := c.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
 				zone = t.Timezone // else the task is gone, and UTC will do
 			}
 		}
-		if watch {
-			return a.watchRun(cmd.Context(), c, r, zone)
+		if follow {
+			return watchRun(cmd.Context(), f, c, r, zone)
 		}
-		return output.EmitOne(&a.Printer, r, r.ID, func(d *output.Details) { a.describeRun(d, r, zone) })
+		return output.EmitOne(&f.Printer, r, r.ID, func(d *output.Details) { describeRun(f, d, r, zone) })
 	}
 	return cmd
 }
 
-func (a *app) describeRun(d *output.Details, r task.Run, zone string) {
+func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string) {
 	at := func(t task.Time) string {
 		if t.IsZero() {
 			return ""
 		}
-		words := output.ExactTime(t.In(a.Zone(zone)))
-		if a.TimeMode == output.TimeRelative {
-			words += " (" + a.PastTime(t, zone) + ")"
+		words := output.ExactTime(t.In(f.Zone(zone)))
+		if f.TimeMode == output.TimeRelative {
+			words += " (" + f.PastTime(t, zone) + ")"
 		}
 		return words
 	}
 	d.Field("Run", "%s", r.ID)
-	d.Field("Task", "%s", a.named(r.Namespace, r.Task))
-	d.StyledField("Result", a.result(r))
+	d.Field("Task", "%s", selection.Name(f, r.Namespace, r.Task))
+	d.StyledField("Result", view.RunResult(f, r))
 	d.Field("Reason", "%s", strings.ReplaceAll(r.Reason, "_", " "))
 	d.Field("Message", "%s", r.Message)
 	d.Field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
@@ -86,13 +90,13 @@ func (a *app) describeRun(d *output.Details, r task.Run, zone string) {
 	d.Field("Started", "%s", at(r.StartedAt))
 	d.Field("Ended", "%s", at(r.EndedAt))
 	if r.LatenessMS != nil {
-		d.Field("Late", "%s", a.lateWords(r))
+		d.Field("Late", "%s", view.Lateness(f, r))
 	}
-	if took(r, a.Now()) >= 0 {
-		d.Field("Took", "%s", a.tookWords(r))
+	if view.RunDuration(r, f.Now()) >= 0 {
+		d.Field("Took", "%s", view.TookText(f, r))
 	}
-	d.StyledField("Progress", a.progressLine(r))
-	d.Field("Paused", "%s", a.pauseWords(r, at))
+	d.StyledField("Progress", view.ProgressBar(f, r))
+	d.Field("Paused", "%s", pauseWords(f, r, at))
 	d.Field("Used", "%s", usedWords(r.Usage))
 	d.Field("Node", "%s", r.Node)
 	if r.Attempt > 0 && r.Fan == nil { // its parts have attempts
@@ -109,12 +113,12 @@ func (a *app) describeRun(d *output.Details, r task.Run, zone string) {
 		g := &output.Table{Headers: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
 		for _, t := range r.Attempts {
 			past := task.Run{State: t.State, Reason: t.Reason, ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, EndedAt: t.EndedAt}
-			g.AddRow(fmt.Sprintf("attempt %d", t.Attempt), a.result(past), cmp.Or(output.OneLine(t.Node), a.NoValue()), at(t.StartedAt), a.tookWords(past))
+			g.AddRow(fmt.Sprintf("attempt %d", t.Attempt), view.RunResult(f, past), cmp.Or(output.OneLine(t.Node), f.NoValue()), at(t.StartedAt), view.TookText(f, past))
 		}
-		d.Section("Attempts before", a.bare(g))
+		d.Section("Attempts before", f.RenderIndented(g))
 	}
-	a.describeTalk(d, r)
-	a.describeParts(d, r, at)
+	describeTalk(f, d, r)
+	describeParts(f, d, r, at)
 	if r.OutputTail != "" {
 		title := "Output"
 		if r.Truncated || int64(len(r.OutputTail)) < r.OutputBytes {

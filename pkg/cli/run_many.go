@@ -8,14 +8,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // runPick says which runs a verb is for, where they are not named one by one.
 type runPick struct {
-	pick
+	selection.Flags
 	all    bool
 	states []string
 	dead   bool                // only runs that have used up their attempts
@@ -25,14 +31,14 @@ type runPick struct {
 }
 
 func (p *runPick) bind(cmd *cobra.Command) {
-	p.pick.bind(cmd, true)
+	p.Flags.Bind(cmd, true)
 	what := "all runs that wait or run"
 	if p.dead {
 		what = "all dead runs"
 	}
 	cmd.Flags().BoolVar(&p.all, "all", false, what+" of the namespace, or with -A of all")
 	cmd.Flags().StringSliceVar(&p.states, "state", nil, "only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
-	completeFixed(cmd, "state", stateNames(p.of)...)
+	complete.RegisterFixed(cmd, "state", stateNames(p.of)...)
 	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
 }
 
@@ -45,12 +51,12 @@ func stateNames(states []task.State) []string {
 }
 
 // manyRuns makes cmd do one thing to each of the runs that it is given.
-func manyRuns[R any](a *app, cmd *cobra.Command, p *runPick, past string,
+func manyRuns[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past string,
 	do func(context.Context, *client.Client, task.Run) (R, string, error), name func(R) string) *cobra.Command {
 	p.bind(cmd)
-	cmd.ValidArgsFunction = a.completeRuns
+	cmd.ValidArgsFunction = complete.Runs(f)
 	if p.dead {
-		cmd.ValidArgsFunction = a.completeDead
+		cmd.ValidArgsFunction = complete.DeadRuns(f)
 	}
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
@@ -58,21 +64,21 @@ func manyRuns[R any](a *app, cmd *cobra.Command, p *runPick, past string,
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		chosen, broad, err := a.chosenRuns(ctx, c, words, p, states)
+		chosen, broad, err := chosenRuns(ctx, f, c, words, p, states)
 		if err != nil {
 			return err
 		}
 		var absent error
-		if p.dryRun {
-			chosen, absent = present(ctx, a, chosen, func(r chosenRun) error {
+		if p.DryRun {
+			chosen, absent = batch.Existing(ctx, f, chosen, func(r chosenRun) error {
 				if r.run.ID != "" {
 					return nil
 				}
-				_, err := a.namedRun(ctx, c, r.word, p.dead)
+				_, err := namedRun(ctx, f, c, r.word, p.dead)
 				return err
 			})
 			if len(chosen) == 0 && absent != nil {
@@ -83,23 +89,23 @@ func manyRuns[R any](a *app, cmd *cobra.Command, p *runPick, past string,
 		for i, r := range chosen {
 			names[i] = r.word
 		}
-		if ok, err := a.confirm(ctx, cmd.Name(), "run", names, broad && len(chosen) > 1, p.dryRun, false); !ok {
+		if ok, err := f.Confirm(ctx, cmd.Name(), "run", names, broad && len(chosen) > 1, p.DryRun, false); !ok {
 			if err == nil {
 				err = absent
 			}
 			return err
 		}
-		changed, failed := many(ctx, a, cmd.Name(), past, "run", chosen, func(ctx context.Context, r chosenRun) (R, string, error) {
+		changed, failed := batch.Run(ctx, f, cmd.Name(), past, "run", chosen, func(ctx context.Context, r chosenRun) (R, string, error) {
 			if r.run.ID == "" {
 				var err error
-				if r.run, err = a.namedRun(ctx, c, r.word, p.dead); err != nil {
+				if r.run, err = namedRun(ctx, f, c, r.word, p.dead); err != nil {
 					var none R
 					return none, "", err
 				}
 			}
 			return do(ctx, c, r.run)
 		})
-		if err := emitChanged(a, changed, len(chosen), name); err != nil {
+		if err := output.EmitChanged(&f.Printer, changed, len(chosen), name); err != nil {
 			return err
 		}
 		return failed
@@ -113,20 +119,20 @@ type chosenRun struct {
 	run  task.Run // with an id, if it was found
 }
 
-func (a *app) namedRun(ctx context.Context, c *client.Client, word string, dead bool) (task.Run, error) {
+func namedRun(ctx context.Context, f *factory.Factory, c *client.Client, word string, dead bool) (task.Run, error) {
 	if dead {
-		return a.findDead(ctx, c, word)
+		return findDead(ctx, f, c, word)
 	}
-	return a.findRun(ctx, c, word)
+	return selection.FindRun(ctx, f, c, word)
 }
 
 // chosenRuns finds the runs that names, globs of tasks and flags stand for, each once.
 // It is broad if not each was named.
-func (a *app) chosenRuns(ctx context.Context, c *client.Client, words []string, p *runPick, states []task.State) (list []chosenRun, broad bool, err error) {
-	broad = p.selector != "" || p.all || len(states) > 0 && len(words) == 0
-	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !isGlob(w) })
+func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p *runPick, states []task.State) (list []chosenRun, broad bool, err error) {
+	broad = p.Selector != "" || p.all || len(states) > 0 && len(words) == 0
+	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !selection.IsGlob(w) })
 	switch {
-	case p.selector != "" && (p.all || len(words) > 0), p.all && len(words) > 0:
+	case p.Selector != "" && (p.all || len(words) > 0), p.all && len(words) > 0:
 		return nil, false, failure.Usage("names, -l and --all exclude each other")
 	case len(states) > 0 && len(globs) < len(words):
 		return nil, false, failure.Usage("--state is for those that globs, -l and --all find")
@@ -134,37 +140,37 @@ func (a *app) chosenRuns(ctx context.Context, c *client.Client, words []string, 
 		return nil, false, failure.Usage("which run? name one, or several, or use -l, --state or --all")
 	}
 	for _, word := range words {
-		if !isGlob(word) {
+		if !selection.IsGlob(word) {
 			list = append(list, chosenRun{word: word})
 		}
 	}
 	if !broad && len(globs) == 0 {
 		return list, false, nil
 	}
-	f := client.RunFilter{Namespace: a.scope(), Dead: p.dead, Parts: p.parts, States: states}
+	filter := client.RunFilter{Namespace: f.Scope(), Dead: p.dead, Parts: p.parts, States: states}
 	if len(states) == 0 && !p.dead {
-		f.States = p.of
+		filter.States = p.of
 	}
-	var of map[ref]bool // nil: any task
-	if len(globs) > 0 || p.selector != "" {
-		if f.Namespace, _, err = a.patterns(globs); err != nil {
+	var of map[selection.Ref]bool // nil: any task
+	if len(globs) > 0 || p.Selector != "" {
+		if filter.Namespace, _, err = selection.Patterns(f, globs); err != nil {
 			return nil, false, err
 		}
-		chosen, err := a.tasks(ctx, c, globs, pick{selector: p.selector})
+		chosen, err := selection.Find(ctx, f, c, globs, selection.Flags{Selector: p.Selector})
 		if err != nil {
 			return nil, false, err
 		}
-		of = map[ref]bool{}
-		for _, r := range chosen.refs {
+		of = map[selection.Ref]bool{}
+		for _, r := range chosen.Refs {
 			of[r] = true
 		}
 	}
-	runs, err := c.ListRuns(ctx, f)
+	runs, err := c.ListRuns(ctx, filter)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, r := range runs {
-		if (of == nil || of[ref{r.Namespace, r.Task}]) && (p.only == nil || p.only(r)) {
+		if (of == nil || of[selection.Ref{Namespace: r.Namespace, Name: r.Task}]) && (p.only == nil || p.only(r)) {
 			list = append(list, chosenRun{r.Namespace + "/" + r.Task + "@" + r.ID, r})
 		}
 	}
@@ -188,18 +194,18 @@ func readStates(names []string, known []task.State) ([]task.State, error) {
 	return states, nil
 }
 
-func (a *app) runCancel() *cobra.Command {
+func runCancel(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel",
 		Short: "End runs: what waits goes, what runs is stopped",
 		Long: "End runs. One that waits ends at once; one that runs gets SIGTERM, or the task's kill_signal, and SIGKILL after its\n" +
-			"grace; one that is paused goes on for that. A glob stands for the runs of the tasks that it matches, which wait or run.\n\n" + runNames,
+			"grace; one that is paused goes on for that. A glob stands for the runs of the tasks that it matches, which wait or run.\n\n" + selection.RunHelp,
 		Example: `  carillon run cancel nightly-backup
   carillon run cancel 20261120T220500.000Z-k3f9
   carillon run cancel 'sync-*' --state queued --dry-run
   carillon run cancel -l team=data --yes`,
 	}
-	return manyRuns(a, cmd, &runPick{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
+	return manyRuns(f, cmd, &runPick{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			end, err := c.Cancel(ctx, r.Namespace, r.Task, r.ID)
 			said := "cancelled " + r.ID
@@ -207,47 +213,47 @@ func (a *app) runCancel() *cobra.Command {
 				said = fmt.Sprintf("asked %s to end; %s tells when it has", r.ID, "carillon run get "+r.ID)
 			}
 			return end, said, err
-		}, runName)
+		}, selection.RunName)
 }
 
 // deadStates are those of runs that have used up their attempts.
 var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost}
 
-func (a *app) runRetry() *cobra.Command {
+func runRetry(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry",
 		Short: "Run dead runs again",
 		Long: "Run dead runs again: those that failed, timed out or were lost and have no attempt left. A new run is queued, with the\n" +
 			"environment of the old one, which leaves the list of dead runs. A glob stands for the dead runs of the tasks that\n" +
-			"it matches.\n\n" + runNames,
+			"it matches.\n\n" + selection.RunHelp,
 		Example: `  carillon run retry nightly-backup
   carillon run retry 'nightly-*' --state timed_out
   carillon run retry -l team=data --yes
   carillon run retry --all --dry-run`,
 	}
-	return manyRuns(a, cmd, &runPick{dead: true, of: deadStates}, "queued again",
+	return manyRuns(f, cmd, &runPick{dead: true, of: deadStates}, "queued again",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			t, err := c.Retry(ctx, r.Namespace, r.Task, r.ID)
 			if err == nil {
-				a.noteHeld(ref{r.Namespace, r.Task}, t)
+				view.NoteHeld(f, selection.Ref{Namespace: r.Namespace, Name: r.Task}, t)
 			}
 			return t.Run, fmt.Sprintf("queued %s in place of %s", t.ID, r.ID), err
-		}, runName)
+		}, selection.RunName)
 }
 
-func (a *app) runDismiss() *cobra.Command {
+func runDismiss(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dismiss",
 		Short: "Take dead runs off their list",
 		Long: "Take dead runs off their list, as nothing is to be done about them. Their history stays. A glob stands for the dead\n" +
-			"runs of the tasks that it matches.\n\n" + runNames,
+			"runs of the tasks that it matches.\n\n" + selection.RunHelp,
 		Example: `  carillon run dismiss nightly-backup@-1
   carillon run dismiss 'nightly-*' --dry-run
   carillon run dismiss -l team=data --yes`,
 	}
-	return manyRuns(a, cmd, &runPick{dead: true, of: deadStates}, "dismissed",
+	return manyRuns(f, cmd, &runPick{dead: true, of: deadStates}, "dismissed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			run, err := c.Dismiss(ctx, r.Namespace, r.Task, r.ID)
 			return run, "dismissed " + r.ID, err
-		}, runName)
+		}, selection.RunName)
 }

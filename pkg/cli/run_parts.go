@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -19,47 +21,38 @@ func inFull(ctx context.Context, c *client.Client, r task.Run) (task.Run, error)
 	return c.Run(ctx, r.Namespace, r.Task, r.ID)
 }
 
-// partWords is how the parts of a run stand, in a few words.
-func partWords(r task.Run) string {
-	f := r.Fan
-	if !r.State.Final() {
-		return f.String()
-	}
-	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
-}
-
 // describeParts adds a table of a run's parts.
-func (a *app) describeParts(d *output.Details, r task.Run, at func(task.Time) string) {
-	f := r.Fan
-	if f == nil {
+func describeParts(f *factory.Factory, d *output.Details, r task.Run, at func(task.Time) string) {
+	fan := r.Fan
+	if fan == nil {
 		return
 	}
 	have := "have"
-	if f.Need == 1 {
+	if fan.Need == 1 {
 		have = "has"
 	}
-	need := fmt.Sprintf("%d succeeded, %d %s to", f.Succeeded+f.Kept, f.Need, have)
-	if f.Kept > 0 {
-		need += fmt.Sprintf(", %d had before", f.Kept)
+	need := fmt.Sprintf("%d succeeded, %d %s to", fan.Succeeded+fan.Kept, fan.Need, have)
+	if fan.Kept > 0 {
+		need += fmt.Sprintf(", %d had before", fan.Kept)
 	}
-	d.Field("Parts", "%d: %d ended, %s", f.Count, f.Ended, need)
-	if f.Cancel != "" && !r.State.Final() {
-		d.Field("Ending", "%s", strings.ReplaceAll(f.Cancel, "_", " "))
+	d.Field("Parts", "%d: %d ended, %s", fan.Count, fan.Ended, need)
+	if fan.Cancel != "" && !r.State.Final() {
+		d.Field("Ending", "%s", strings.ReplaceAll(fan.Cancel, "_", " "))
 	}
-	if len(f.Parts) == 0 {
+	if len(fan.Parts) == 0 {
 		return
 	}
 	g := &output.Table{Headers: []string{"PART", "RESULT", "NODE", "STARTED", "TOOK", "MESSAGE"}}
-	for _, p := range f.Parts {
+	for _, p := range fan.Parts {
 		part := r.OfPart(p)
-		g.AddRow(fmt.Sprintf("%d", p.Index), a.result(part), cmp.Or(p.Node, a.NoValue()), cmp.Or(at(p.StartedAt), a.NoValue()), a.tookWords(part), output.Truncate(output.OneLine(p.Message), 80))
+		g.AddRow(fmt.Sprintf("%d", p.Index), view.RunResult(f, part), cmp.Or(p.Node, f.NoValue()), cmp.Or(at(p.StartedAt), f.NoValue()), view.TookText(f, part), output.Truncate(output.OneLine(p.Message), 80))
 	}
-	d.Section("Parts", a.bare(g))
+	d.Section("Parts", f.RenderIndented(g))
 }
 
 // withParts has the parts of runs in the place of those that have some: only they
 // write anything.
-func (a *app) withParts(ctx context.Context, c *client.Client, runs []task.Run) (list []task.Run, any bool, err error) {
+func withParts(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run) (list []task.Run, any bool, err error) {
 	for _, r := range runs {
 		if r.Fan == nil {
 			list = append(list, r)
@@ -84,7 +77,7 @@ func (t *tail) begun(ctx context.Context) error {
 	if t.part == nil || t.run.Fan == nil {
 		return nil
 	}
-	parts, _, err := t.m.withParts(ctx, t.c, []task.Run{t.run})
+	parts, _, err := withParts(ctx, t.m.Factory, t.c, []task.Run{t.run})
 	for _, p := range parts {
 		if !t.known[p.ID] {
 			if t.known == nil {

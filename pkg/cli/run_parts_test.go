@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -12,11 +14,11 @@ import (
 func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 	r := task.Run{ID: "20261120T220000.000Z-k3f9", Namespace: "default", Task: "index", State: task.Running, Attempt: 1,
 		Fan: &task.Fan{Count: 3, Need: 1, Ended: 1, Succeeded: 1}}
-	d := newDesk("")
-	if err := output.EmitOne(&d.app.Printer, r, r.ID, func(w *output.Details) { d.describeRun(w, r, "") }); err != nil {
+	d := factorytest.New("")
+	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "") }); err != nil {
 		t.Fatal(err)
 	}
-	text := d.out.String()
+	text := d.Out.String()
 	if strings.Contains(text, "Attempt") || !strings.Contains(text, "3: 1 ended, 1 succeeded, 1 has to") {
 		t.Errorf("it is shown as\n%s", text)
 	}

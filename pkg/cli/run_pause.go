@@ -8,16 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// turnPatience is how long a node may take to do what it was asked for, before the
-// command no longer waits for it.
-var turnPatience = 3 * time.Second
-
-func (a *app) runPause() *cobra.Command {
+func runPause(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
 		Short: "Have running processes stand still; their timeout stands still, too",
@@ -25,22 +23,22 @@ func (a *app) runPause() *cobra.Command {
 			"slot, its task's overlap policy counts it, and it can be cancelled. Its timeout counts the time that it ran. One that a node\n" +
 			"has and has not started does not start. (`carillon task pause` is another thing: it stops the ticks of a task.) Of a run with\n" +
 			"parts those stand still that nodes have now; parts that begin later do not. A glob stands for the runs of the tasks that it\n" +
-			"matches, which nodes have.\n\n" + runNames,
+			"matches, which nodes have.\n\n" + selection.RunHelp,
 		Example: `  carillon run pause nightly-backup
   carillon run pause 20261120T220500.000Z-k3f9
   carillon run pause 'sync-*' --dry-run
   carillon run pause -l team=data --yes`,
 	}
-	return manyRuns(a, cmd, &runPick{of: []task.State{task.Dispatched, task.Running}}, "paused",
+	return manyRuns(f, cmd, &runPick{of: []task.State{task.Dispatched, task.Running}}, "paused",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			r, err := c.PauseRun(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				return r, "", err
 			}
 			if r.Fan != nil {
-				return partsPaused(ctx, c, r)
+				return partsPaused(ctx, f, c, r)
 			}
-			r = turned(ctx, c, r, func(r task.Run) bool { return r.State == task.Paused || r.PausedBy == "" })
+			r = turned(ctx, f, c, r, func(r task.Run) bool { return r.State == task.Paused || r.PausedBy == "" })
 			switch {
 			case r.State == task.Paused:
 				return r, "paused " + r.ID, nil
@@ -50,44 +48,44 @@ func (a *app) runPause() *cobra.Command {
 				return r, "", fmt.Errorf("run %s: %s", r.ID, cmp.Or(r.Message, "somebody has resumed it meanwhile"))
 			}
 			return r, fmt.Sprintf("asked %s to stand still; %s tells when it does", r.ID, "carillon run get "+r.ID), nil
-		}, runName)
+		}, selection.RunName)
 }
 
-func (a *app) runResume() *cobra.Command {
+func runResume(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "Let paused runs go on",
 		Long: "Let runs go on that `carillon run pause` has paused, a run with parts with all of them. A glob stands for the paused runs\n" +
 			"of the tasks that it matches, and for their paused parts.\n\n" +
-			runNames,
+			selection.RunHelp,
 		Example: `  carillon run resume nightly-backup
   carillon run resume 20261120T220500.000Z-k3f9
   carillon run resume 'sync-*' --dry-run
   carillon run resume --all --yes`,
 	}
 	p := &runPick{of: []task.State{task.Dispatched, task.Running, task.Paused}, parts: true, only: func(r task.Run) bool { return r.PausedBy != "" }}
-	return manyRuns(a, cmd, p, "resumed",
+	return manyRuns(f, cmd, p, "resumed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			r, err := c.ResumeRun(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				return r, "", err
 			}
 			if r.Fan != nil {
-				return partsResumed(ctx, c, r)
+				return partsResumed(ctx, f, c, r)
 			}
-			r = turned(ctx, c, r, func(r task.Run) bool { return r.State != task.Paused })
+			r = turned(ctx, f, c, r, func(r task.Run) bool { return r.State != task.Paused })
 			said := "resumed " + r.ID
 			if r.State == task.Paused {
 				said = fmt.Sprintf("asked %s to go on; %s tells when it does", r.ID, "carillon run get "+r.ID)
 			}
 			return r, said, nil
-		}, runName)
+		}, selection.RunName)
 }
 
 // turned reads a run until it is as it should be, or has waited long enough; at
 // the end it is as it was read last.
-func turned(ctx context.Context, c *client.Client, r task.Run, is func(task.Run) bool) task.Run {
-	ctx, cancel := context.WithTimeout(ctx, turnPatience)
+func turned(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run, is func(task.Run) bool) task.Run {
+	ctx, cancel := context.WithTimeout(ctx, f.NodeTimeout)
 	defer cancel()
 	for wait := 20 * time.Millisecond; !is(r) && r.State.Active(); wait = min(2*wait, 250*time.Millisecond) {
 		t := time.NewTimer(wait)
@@ -105,8 +103,8 @@ func turned(ctx context.Context, c *client.Client, r task.Run, is func(task.Run)
 }
 
 // pauseWords say how long a run stood still, and since when it does.
-func (a *app) pauseWords(r task.Run, at func(task.Time) string) string {
-	sum := output.Duration(r.PausedFor(a.Now()))
+func pauseWords(f *factory.Factory, r task.Run, at func(task.Time) string) string {
+	sum := output.Duration(r.PausedFor(f.Now()))
 	switch {
 	case r.State == task.Paused:
 		return fmt.Sprintf("since %s by %s; %s in all", at(r.PausedAt), cmp.Or(r.PausedBy, "somebody"), sum)

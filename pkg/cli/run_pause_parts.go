@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -38,8 +39,8 @@ func stillnessOf(r task.Run) (s stillness) {
 
 // partsPaused waits until the parts of a run that were asked to stand still do, and
 // says which do, and which do not.
-func partsPaused(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-	r = turned(ctx, c, r, func(r task.Run) bool { s := stillnessOf(r); return s.asked+s.held == 0 })
+func partsPaused(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run) (task.Run, string, error) {
+	r = turned(ctx, f, c, r, func(r task.Run) bool { s := stillnessOf(r); return s.asked+s.held == 0 })
 	s := stillnessOf(r)
 	if r.State.Final() {
 		return r, fmt.Sprintf("%s had ended before it could be paused: %s", r.ID, r.State), nil
@@ -82,8 +83,8 @@ func goingWords(parts []task.Part) string {
 }
 
 // partsResumed waits until the parts of a run that stood still go on.
-func partsResumed(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-	r = turned(ctx, c, r, func(r task.Run) bool { return stillnessOf(r).paused == 0 })
+func partsResumed(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run) (task.Run, string, error) {
+	r = turned(ctx, f, c, r, func(r task.Run) bool { return stillnessOf(r).paused == 0 })
 	if n := stillnessOf(r).paused; n > 0 {
 		return r, fmt.Sprintf("asked %s to go on, %d of its parts still stand; carillon run get %s tells when they go on", r.ID, n, r.ID), nil
 	}

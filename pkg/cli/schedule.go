@@ -8,17 +8,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) scheduleCommand() *cobra.Command {
+func scheduleCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "schedule", Short: "Try schedules out, without a server"}
-	cmd.AddCommand(a.scheduleNext(), a.scheduleExplain(), a.scheduleLint())
+	cmd.AddCommand(scheduleNext(f), scheduleExplain(f), scheduleLint(f))
 	return cmd
 }
 
@@ -38,28 +41,28 @@ func (f *timingFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this time")
 	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "how much later than its time a tick may fall due")
 	cmd.Flags().StringVar(&f.name, "name", "", "the task whose schedule it would be, for H")
-	completeFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
-	completeFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
+	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
+	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
 }
 
 // timing is what the flags and the expressions say, and from when on.
-func (a *app) timing(f timingFlags, exprs []string) (t task.Timing, from time.Time, err error) {
-	zone, err := schedule.Location(f.timezone)
+func timing(f *factory.Factory, flags timingFlags, exprs []string) (t task.Timing, from time.Time, err error) {
+	zone, err := schedule.Location(flags.timezone)
 	if err != nil {
 		return t, from, err
 	}
-	if from, err = readFrom(f.from, zone); err != nil {
+	if from, err = factory.ParseTime(flags.from, zone); err != nil {
 		return t, from, err
 	}
 	if from.IsZero() {
-		from = a.Now()
+		from = f.Now()
 	}
-	t = task.Timing{Schedule: exprs, Timezone: f.timezone, DST: f.dst, Jitter: task.Duration(f.jitter)}
-	return t, from, bounds(&t, f.start, f.end)
+	t = task.Timing{Schedule: exprs, Timezone: flags.timezone, DST: flags.dst, Jitter: task.Duration(flags.jitter)}
+	return t, from, bounds(&t, flags.start, flags.end)
 }
 
-func (a *app) scheduleNext() *cobra.Command {
-	var f timingFlags
+func scheduleNext(f *factory.Factory) *cobra.Command {
+	var flags timingFlags
 	var count int
 	cmd := &cobra.Command{
 		Use:   "next EXPR...",
@@ -71,31 +74,33 @@ func (a *app) scheduleNext() *cobra.Command {
   carillon schedule next "H H(2-5) * * *" --name nightly-backup --jitter 30s
   carillon schedule next "0 9 LW * *" --start 2027-01-01 --end 2027-06-30
   carillon schedule next "@every 90s" -o json`,
-		Args:              args(1, -1, "the expression"),
+		Args:              factory.Args(1, -1, "the expression"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f.bind(cmd)
+	flags.bind(cmd)
 	cmd.Flags().IntVar(&count, "count", 5, "how many")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
-		timing, from, err := a.timing(f, exprs)
+		timing, from, err := timing(f, flags, exprs)
 		if err != nil {
 			return err
 		}
-		ticks, err := a.upcoming(timing, from, f.name, count)
+		ticks, err := upcomingTicks(f, timing, from, flags.name, count)
 		if err != nil {
 			return unquotedHint(err, exprs, "next")
 		}
-		if len(ticks) > 0 && a.ForPeople() && afterCompletion(exprs) {
-			a.Note(whatFollows)
+		if len(ticks) > 0 && f.ForPeople() && view.IsAfterCompletion(exprs) {
+			f.Note(whatFollows)
 		}
-		list := a.occurrences(ticks, f.jitter)
-		return output.EmitList(&a.Printer, list, func(o client.Occurrence) string { return stamp(o.Time) },
-			func(bool) *output.Table { return a.withDueBefore(a.occurrenceGrid(list, f.timezone), list, f.timezone) })
+		list := occurrences(f, ticks, flags.jitter)
+		return output.EmitList(&f.Printer, list, func(o client.Occurrence) string { return view.Timestamp(o.Time) },
+			func(bool) *output.Table {
+				return withDueBefore(f, view.TickTable(f, list, flags.timezone), list, flags.timezone)
+			})
 	}
 	return cmd
 }
 
-func (a *app) occurrences(ticks []schedule.Occurrence, jitter time.Duration) []client.Occurrence {
+func occurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter time.Duration) []client.Occurrence {
 	list := make([]client.Occurrence, len(ticks))
 	for i, t := range ticks {
 		list[i] = client.Occurrence{Time: task.At(t.Time), Local: t.Local.Format("2006-01-02T15:04:05.000Z07:00"), Note: t.Note}
@@ -106,9 +111,9 @@ func (a *app) occurrences(ticks []schedule.Occurrence, jitter time.Duration) []c
 	return list
 }
 
-// upcoming lists ticks of what a task of this name would have; without a name
+// upcomingTicks lists ticks of what a task of this name would have; without a name
 // there is no H.
-func (a *app) upcoming(t task.Timing, from time.Time, name string, count int) ([]schedule.Occurrence, error) {
+func upcomingTicks(f *factory.Factory, t task.Timing, from time.Time, name string, count int) ([]schedule.Occurrence, error) {
 	exprs, err := schedule.ResolveIn(t.Schedule, from)
 	if err != nil {
 		return nil, err
@@ -117,7 +122,7 @@ func (a *app) upcoming(t task.Timing, from time.Time, name string, count int) ([
 		if err := task.CheckName("name", name); err != nil {
 			return nil, err
 		}
-		if t.Schedule, err = schedule.Spread(exprs, a.namespace(), name); err != nil {
+		if t.Schedule, err = schedule.Spread(exprs, f.Namespace(), name); err != nil {
 			return nil, err
 		}
 	}
@@ -126,13 +131,13 @@ func (a *app) upcoming(t task.Timing, from time.Time, name string, count int) ([
 
 // withDueBefore adds a column of by when ticks are due at the latest, if there is
 // jitter.
-func (a *app) withDueBefore(g *output.Table, list []client.Occurrence, timezone string) *output.Table {
+func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence, timezone string) *output.Table {
 	if len(list) == 0 || list[0].DueBefore.IsZero() {
 		return g
 	}
 	g.Headers = slices.Insert(g.Headers, 1, "DUE BEFORE")
 	for i, o := range list {
-		g.Rows[i] = slices.Insert(g.Rows[i], 1, output.ExactTime(o.DueBefore.In(a.Zone(timezone))))
+		g.Rows[i] = slices.Insert(g.Rows[i], 1, output.ExactTime(o.DueBefore.In(f.Zone(timezone))))
 	}
 	return g
 }

@@ -5,7 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -24,8 +26,8 @@ type explainedPart struct {
 	Text       string `json:"text"`
 }
 
-func (a *app) scheduleExplain() *cobra.Command {
-	var f timingFlags
+func scheduleExplain(f *factory.Factory) *cobra.Command {
+	var flags timingFlags
 	var count int
 	cmd := &cobra.Command{
 		Use:   "explain EXPR...",
@@ -35,21 +37,21 @@ func (a *app) scheduleExplain() *cobra.Command {
 		Example: `  carillon schedule explain "30 2 * * 1-5" --timezone Europe/Berlin
   carillon schedule explain "0 9 LW */3 *"
   carillon schedule explain "H H(2-5) * * *" --name nightly-backup -o json`,
-		Args:              args(1, -1, "the expression"),
+		Args:              factory.Args(1, -1, "the expression"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f.bind(cmd)
+	flags.bind(cmd)
 	cmd.Flags().IntVar(&count, "count", 3, "how many ticks to show")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
-		timing, from, err := a.timing(f, exprs)
+		timing, from, err := timing(f, flags, exprs)
 		if err != nil {
 			return err
 		}
-		if f.name != "" {
-			if err := task.CheckName("name", f.name); err != nil {
+		if flags.name != "" {
+			if err := task.CheckName("name", flags.name); err != nil {
 				return err
 			}
-			if timing.Schedule, err = schedule.Spread(exprs, a.namespace(), f.name); err != nil {
+			if timing.Schedule, err = schedule.Spread(exprs, f.Namespace(), flags.name); err != nil {
 				return err
 			}
 		}
@@ -64,22 +66,22 @@ func (a *app) scheduleExplain() *cobra.Command {
 		for _, found := range schedule.Lint(timing, from) {
 			x.Notes = append(x.Notes, found.Message)
 		}
-		if ticks, err := a.upcoming(timing, from, f.name, count); err == nil { // not without a name for H
-			x.Next = a.occurrences(ticks, f.jitter)
+		if ticks, err := upcomingTicks(f, timing, from, flags.name, count); err == nil { // not without a name for H
+			x.Next = occurrences(f, ticks, flags.jitter)
 		} else if count < 1 || count > schedule.MaxUpcoming {
 			return err
 		}
-		return a.showExplained(x, f.timezone)
+		return showExplained(f, x, flags.timezone)
 	}
 	return cmd
 }
 
-func (a *app) showExplained(x explained, timezone string) error {
-	return output.EmitOne(&a.Printer, x, x.Text, func(d *output.Details) {
+func showExplained(f *factory.Factory, x explained, timezone string) error {
+	return output.EmitOne(&f.Printer, x, x.Text, func(d *output.Details) {
 		d.Parts = append(d.Parts, output.Sanitize(x.Text)+".\n")
 		d.Section("Worth knowing", indented(x.Notes))
 		if len(x.Next) > 0 {
-			d.Section("Next ticks", a.bare(a.occurrenceGrid(x.Next, timezone)))
+			d.Section("Next ticks", f.RenderIndented(view.TickTable(f, x.Next, timezone)))
 		}
 	})
 }

@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -37,9 +39,9 @@ type linted struct {
 	spread      task.Schedules            // with H resolved
 }
 
-func (a *app) scheduleLint() *cobra.Command {
-	var f timingFlags
-	var p pick
+func scheduleLint(f *factory.Factory) *cobra.Command {
+	var flags timingFlags
+	var p selection.Flags
 	var files []string
 	var all bool
 	crowd := 10
@@ -56,14 +58,14 @@ func (a *app) scheduleLint() *cobra.Command {
   carillon schedule lint --all -o json`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f.bind(cmd)
+	flags.bind(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "tasks of this `FILE`, directory, or - for the standard input; may be repeated")
-	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "tasks of the server whose labels match")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "tasks of the server whose labels match")
 	cmd.Flags().BoolVar(&all, "all", false, "all tasks of the namespace, or with -A of all")
 	cmd.Flags().IntVar(&crowd, "crowd", crowd, "how many tasks on one second are many")
 	cmd.RunE = func(cmd *cobra.Command, exprs []string) error {
 		kinds := 0
-		for _, given := range []bool{len(exprs) > 0, len(files) > 0, p.selector != "", all} {
+		for _, given := range []bool{len(exprs) > 0, len(files) > 0, p.Selector != "", all} {
 			if given {
 				kinds++
 			}
@@ -76,7 +78,7 @@ func (a *app) scheduleLint() *cobra.Command {
 		case crowd < 2:
 			return failure.Usage("--crowd %d: at least 2 are many", crowd)
 		}
-		timing, from, err := a.timing(f, exprs)
+		timing, from, err := timing(f, flags, exprs)
 		if err != nil {
 			return err
 		}
@@ -85,32 +87,32 @@ func (a *app) scheduleLint() *cobra.Command {
 		case len(exprs) > 0:
 			list = []linted{{where: strings.Join(exprs, " | "), timing: timing}}
 		case len(files) > 0:
-			list, err = a.lintedFiles(cmd.Context(), files)
+			list, err = lintedFiles(cmd.Context(), f, files)
 		default:
-			list, err = a.lintedTasks(cmd.Context(), p.selector)
+			list, err = lintedTasks(cmd.Context(), f, p.Selector)
 		}
 		if err != nil {
 			return err
 		}
-		return a.showOddities(append(lint(list, from), crowds(list, from, crowd)...), len(list))
+		return showOddities(f, append(lint(list, from), crowds(list, from, crowd)...), len(list))
 	}
 	return cmd
 }
 
 // lintedFiles are the schedules of tasks in files. One whose schedule is refused is
 // among them; a file that cannot be read is an error.
-func (a *app) lintedFiles(ctx context.Context, paths []string) ([]linted, error) {
+func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]linted, error) {
 	files, err := taskFiles(paths)
 	if err != nil {
 		return nil, err
 	}
 	var list []linted
 	for _, file := range files {
-		name, b, err := a.load(ctx, file)
+		name, b, err := load(ctx, f, file)
 		if err != nil {
 			return nil, err
 		}
-		objects, err := manifest.Read(name, b, a.namespace())
+		objects, err := manifest.Read(name, b, f.Namespace())
 		if err != nil {
 			return nil, err
 		}
@@ -136,16 +138,16 @@ func lintedObject(o manifest.Object) linted {
 	return l
 }
 
-func (a *app) lintedTasks(ctx context.Context, selector string) ([]linted, error) {
+func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]linted, error) {
 	if _, err := task.ParseSelector(selector); err != nil {
 		return nil, task.Under("selector", err)
 	}
-	c, err := a.connect()
+	c, err := f.Connect()
 	if err != nil {
 		return nil, err
 	}
 	var list []linted
-	for t, err := range c.All(ctx, client.ListOptions{Namespace: a.scope(), Selector: selector}) {
+	for t, err := range c.All(ctx, client.ListOptions{Namespace: f.Scope(), Selector: selector}) {
 		if err != nil {
 			return nil, err
 		}
@@ -199,11 +201,11 @@ func crowds(list []linted, now time.Time, least int) []oddity {
 	return odd
 }
 
-func (a *app) showOddities(list []oddity, schedules int) error {
+func showOddities(f *factory.Factory, list []oddity, schedules int) error {
 	if list == nil {
 		list = []oddity{}
 	}
-	err := output.EmitList(&a.Printer, list, func(o oddity) string { return o.Where }, func(bool) *output.Table {
+	err := output.EmitList(&f.Printer, list, func(o oddity) string { return o.Where }, func(bool) *output.Table {
 		g := &output.Table{Headers: []string{"WHERE", "CODE", "FINDING"}}
 		for _, o := range list {
 			words := o.Message
@@ -218,8 +220,8 @@ func (a *app) showOddities(list []oddity, schedules int) error {
 		return err
 	}
 	if len(list) == 0 {
-		if a.ForPeople() {
-			a.Note("nothing odd in %s", output.Plural(int64(schedules), "schedule"))
+		if f.ForPeople() {
+			f.Note("nothing odd in %s", output.Plural(int64(schedules), "schedule"))
 		}
 		return nil
 	}

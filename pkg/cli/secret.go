@@ -9,13 +9,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) secretCommand() *cobra.Command {
+func secretCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "secret",
 		Aliases: []string{"secrets"},
@@ -25,47 +29,47 @@ func (a *app) secretCommand() *cobra.Command {
 			"files, since others on the host can read a command line.",
 	}
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
-	add(cmd, "look", a.secretList(), a.secretGet())
-	add(cmd, "change", a.secretSet(), a.secretDelete(), a.secretRotate(), a.secretKey())
+	factory.AddGroup(cmd, "look", secretList(f), secretGet(f))
+	factory.AddGroup(cmd, "change", secretSet(f), secretDelete(f), secretRotate(f), secretKey(f))
 	return cmd
 }
 
-func (a *app) secretList() *cobra.Command {
+func secretList(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List secrets: their names and those of their values",
 		Example: "  carillon secret list\n  carillon secret list -A -o wide",
-		Args:    args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
-			list, err := c.Secrets(cmd.Context(), a.scope())
+			list, err := c.Secrets(cmd.Context(), f.Scope())
 			if err != nil {
 				return err
 			}
-			return output.EmitList(&a.Printer, list, a.secretName, func(wide bool) *output.Table { return a.secretGrid(list, wide) })
+			return output.EmitList(&f.Printer, list, func(s task.Secret) string { return secretName(f, s) }, func(wide bool) *output.Table { return secretGrid(f, list, wide) })
 		},
 	}
 }
 
 // secretName is how a secret is named on this command line.
-func (a *app) secretName(s task.Secret) string {
-	if a.allNamespaces || s.Namespace != a.namespace() {
+func secretName(f *factory.Factory, s task.Secret) string {
+	if f.AllNamespaces || s.Namespace != f.Namespace() {
 		return s.Namespace + "/" + s.Name
 	}
 	return s.Name
 }
 
-func (a *app) secretGrid(list []task.Secret, wide bool) *output.Table {
-	g := &output.Table{Headers: []string{"NAME", "KEYS", "GENERATION", "UPDATED", "BY"}, Empty: "no secrets" + a.inScope()}
+func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"NAME", "KEYS", "GENERATION", "UPDATED", "BY"}, Empty: "no secrets" + selection.InScope(f)}
 	if wide {
 		g.Headers = append(g.Headers, "KEY ID", "CHANGE")
 	}
 	for _, s := range list {
-		row := []string{a.secretName(s), output.OneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), a.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(output.OneLine(task.ActorName(s.UpdatedBy)), a.NoValue())}
+		row := []string{secretName(f, s), output.OneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(output.OneLine(task.ActorName(s.UpdatedBy)), f.NoValue())}
 		if wide {
 			row = append(row, output.OneLine(s.KeyID), s.Change)
 		}
@@ -74,82 +78,82 @@ func (a *app) secretGrid(list []task.Secret, wide bool) *output.Table {
 	return g
 }
 
-func (a *app) secretGet() *cobra.Command {
+func secretGet(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "get NAME",
 		Short:   "Tell all of a secret but its values",
 		Example: "  carillon secret get db",
-		Args:    args(1, 1, "the secret's name"), ValidArgsFunction: a.completeSecret,
+		Args:    factory.Args(1, 1, "the secret's name"), ValidArgsFunction: completeSecret(f),
 	}
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		c, r, err := a.connectFor1(words[0])
+		c, r, err := connectFor1(f, words[0])
 		if err != nil {
 			return err
 		}
-		s, err := c.Secret(cmd.Context(), r.namespace, r.name)
+		s, err := c.Secret(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
 			return err
 		}
-		return output.EmitOne(&a.Printer, s, a.secretName(s), func(d *output.Details) {
-			d.Field("Name", "%s", a.secretName(s))
+		return output.EmitOne(&f.Printer, s, secretName(f, s), func(d *output.Details) {
+			d.Field("Name", "%s", secretName(f, s))
 			d.Field("Keys", "%s", strings.Join(s.Keys, ", "))
 			d.Field("Encrypted", "under key %s", s.KeyID)
 			d.Field("Not for", "%s", strings.Join(lacking(cmd.Context(), c, s.KeyID), ", "))
-			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, a.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy, a.NoValue()))
-			d.Field("Created", "%s", a.PastTime(s.CreatedAt, output.ReaderZone))
+			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy, f.NoValue()))
+			d.Field("Created", "%s", f.PastTime(s.CreatedAt, output.ReaderZone))
 		})
 	}
 	return cmd
 }
 
 // connectFor1 is connect, for a command about one thing with a name.
-func (a *app) connectFor1(word string) (*client.Client, ref, error) {
-	r, err := a.ref(word)
+func connectFor1(f *factory.Factory, word string) (*client.Client, selection.Ref, error) {
+	r, err := selection.ParseRef(f, word)
 	if err != nil {
 		return nil, r, err
 	}
-	c, err := a.connect()
+	c, err := f.Connect()
 	return c, r, err
 }
 
-func (a *app) secretDelete() *cobra.Command {
+func secretDelete(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME...",
 		Short: "Delete secrets",
 		Long: "Delete secrets. Attempts of tasks that name one fail before they start, from then on. What is remembered of it is who\n" +
 			"deleted it, and when.",
 		Example: "  carillon secret delete db\n  carillon secret delete db billing/stripe",
-		Args:    args(1, -1, "the secret's name"), ValidArgsFunction: a.completeSecrets,
+		Args:    factory.Args(1, -1, "the secret's name"), ValidArgsFunction: completeSecrets(f),
 		RunE: func(cmd *cobra.Command, words []string) error {
-			return a.eachSecret(cmd.Context(), words, func(ctx context.Context, c *client.Client, r ref) error {
-				if err := c.DeleteSecret(ctx, r.namespace, r.name); err != nil {
+			return eachSecret(cmd.Context(), f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
+				if err := c.DeleteSecret(ctx, r.Namespace, r.Name); err != nil {
 					return err
 				}
-				return a.done("deleted secret %s", a.show(r))
+				return done(f, "deleted secret %s", selection.Show(f, r))
 			})
 		},
 	}
 }
 
 // done tells a person what was done, and a program the name of it.
-func (a *app) done(format, name string) error {
-	if a.Format == output.FormatName {
-		return a.Print(name + "\n")
+func done(f *factory.Factory, format, name string) error {
+	if f.Format == output.FormatName {
+		return f.Print(name + "\n")
 	}
-	if a.ForPeople() {
-		a.Say(format, name)
+	if f.ForPeople() {
+		f.Say(format, name)
 		return nil
 	}
-	return output.EmitOne(&a.Printer, map[string]string{"name": name}, name, nil)
+	return output.EmitOne(&f.Printer, map[string]string{"name": name}, name, nil)
 }
 
-func (a *app) eachSecret(ctx context.Context, words []string, do func(context.Context, *client.Client, ref) error) error {
-	c, err := a.connect()
+func eachSecret(ctx context.Context, f *factory.Factory, words []string, do func(context.Context, *client.Client, selection.Ref) error) error {
+	c, err := f.Connect()
 	if err != nil {
 		return err
 	}
-	return together(ctx, a, words, func(word string) error {
-		r, err := a.ref(word)
+	return batch.ForEach(ctx, f, words, func(word string) error {
+		r, err := selection.ParseRef(f, word)
 		if err != nil {
 			return err
 		}
@@ -157,7 +161,7 @@ func (a *app) eachSecret(ctx context.Context, words []string, do func(context.Co
 	})
 }
 
-func (a *app) secretRotate() *cobra.Command {
+func secretRotate(f *factory.Factory) *cobra.Command {
 	all := false
 	cmd := &cobra.Command{
 		Use:   "rotate NAME... | --all",
@@ -165,7 +169,7 @@ func (a *app) secretRotate() *cobra.Command {
 		Long: "Encrypt secrets anew, under the first key of the node that answers; those that are under it already stay as they are.\n" +
 			"When all are, the former key can go: carillon secret key remove.",
 		Example: "  carillon secret rotate db\n  carillon secret rotate --all -A",
-		Args:    args(0, -1, ""), ValidArgsFunction: a.completeSecrets,
+		Args:    factory.Args(0, -1, ""), ValidArgsFunction: completeSecrets(f),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all secrets of the namespace, or with -A of all")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -174,11 +178,11 @@ func (a *app) secretRotate() *cobra.Command {
 			return failure.Usage("secret rotate: either the names of secrets or --all").WithHint("%s", cmd.UseLine())
 		}
 		if all {
-			c, err := a.connect()
+			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
-			list, err := c.Secrets(ctx, a.scope())
+			list, err := c.Secrets(ctx, f.Scope())
 			if err != nil {
 				return err
 			}
@@ -187,32 +191,32 @@ func (a *app) secretRotate() *cobra.Command {
 			}
 		}
 		var rotated []task.Secret
-		err := a.eachSecret(ctx, words, func(ctx context.Context, c *client.Client, r ref) error {
-			before, err := c.Secret(ctx, r.namespace, r.name)
+		err := eachSecret(ctx, f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
+			before, err := c.Secret(ctx, r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
-			s, err := c.RotateSecret(ctx, r.namespace, r.name)
+			s, err := c.RotateSecret(ctx, r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
 			rotated = append(rotated, s)
 			if s.Generation == before.Generation {
-				a.Say("secret %s is under key %s already", a.show(r), s.KeyID)
+				f.Say("secret %s is under key %s already", selection.Show(f, r), s.KeyID)
 			} else {
-				a.Say("rotated secret %s from key %s to %s", a.show(r), before.KeyID, s.KeyID)
+				f.Say("rotated secret %s from key %s to %s", selection.Show(f, r), before.KeyID, s.KeyID)
 			}
 			return nil
 		})
 		if len(rotated) > 0 {
-			if c, err := a.connect(); err == nil {
-				a.noteLacking(ctx, c, rotated...)
+			if c, err := f.Connect(); err == nil {
+				noteLacking(ctx, f, c, rotated...)
 			}
 		}
-		if a.ForPeople() || err != nil {
+		if f.ForPeople() || err != nil {
 			return err
 		}
-		return output.EmitList(&a.Printer, rotated, a.secretName, nil)
+		return output.EmitList(&f.Printer, rotated, func(s task.Secret) string { return secretName(f, s) }, nil)
 	}
 	return cmd
 }
@@ -230,7 +234,7 @@ func lacking(ctx context.Context, c *client.Client, id string) (names []string) 
 }
 
 // noteLacking tells of nodes for which secrets are not, once for each of their keys.
-func (a *app) noteLacking(ctx context.Context, c *client.Client, secrets ...task.Secret) {
+func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secrets ...task.Secret) {
 	told := map[string]bool{}
 	for _, s := range secrets {
 		if told[s.KeyID] {
@@ -238,26 +242,30 @@ func (a *app) noteLacking(ctx context.Context, c *client.Client, secrets ...task
 		}
 		told[s.KeyID] = true
 		if names := lacking(ctx, c, s.KeyID); len(names) > 0 {
-			a.Note("note: attempts on %s cannot have it: key %s is not there yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)
+			f.Note("note: attempts on %s cannot have it: key %s is not there yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)
 		}
 	}
 }
 
 // completeSecrets offers the names of secrets that are not on the line yet.
-func (a *app) completeSecrets(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return begun(a.live(cmd, "secrets", func(ctx context.Context, c *client.Client) (offers []offer, err error) {
-		list, err := c.Secrets(ctx, a.scope())
-		for _, s := range list {
-			offers = append(offers, offer{a.secretName(s), output.OneLine(strings.Join(s.Keys, ", "))})
-		}
-		return offers, err
-	}), done, typed)
+func completeSecrets(f *factory.Factory) complete.Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return complete.Matching(complete.Live(f, cmd, "secrets", func(ctx context.Context, c *client.Client) (offers []complete.Offer, err error) {
+			list, err := c.Secrets(ctx, f.Scope())
+			for _, s := range list {
+				offers = append(offers, complete.Offer{Word: secretName(f, s), About: output.OneLine(strings.Join(s.Keys, ", "))})
+			}
+			return offers, err
+		}), done, typed)
+	}
 }
 
 // completeSecret is completeSecrets for a command that takes one.
-func (a *app) completeSecret(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(done) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+func completeSecret(f *factory.Factory) complete.Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(done) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeSecrets(f)(cmd, done, typed)
 	}
-	return a.completeSecrets(cmd, done, typed)
 }

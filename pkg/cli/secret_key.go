@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
@@ -18,7 +20,7 @@ type keyShown struct {
 	Encrypts bool   `json:"encrypts"`
 }
 
-func (a *app) secretKey() *cobra.Command {
+func secretKey(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
 		Short: "Files of keys, which nodes have as secret_keys; without a server",
@@ -27,21 +29,21 @@ func (a *app) secretKey() *cobra.Command {
 			"To change the key: key new, the file to all nodes; key first, the file to all nodes; secret rotate --all -A; key\n" +
 			"remove, the file to all nodes. Running daemons take each file as it comes.",
 	}
-	cmd.AddCommand(a.secretKeyNew(), a.secretKeyList(),
-		a.secretKeyChange("first", "Have a key encrypt from now on", "made %s the first in %s", secret.KeyFile.First),
-		a.secretKeyChange("remove", "Remove a key: what is under it yet cannot be read any more", "removed %s from %s", secret.KeyFile.Remove))
-	withoutConfig(cmd)
+	cmd.AddCommand(secretKeyNew(f), secretKeyList(f),
+		secretKeyChange(f, "first", "Have a key encrypt from now on", "made %s the first in %s", secret.KeyFile.First),
+		secretKeyChange(f, "remove", "Remove a key: what is under it yet cannot be read any more", "removed %s from %s", secret.KeyFile.Remove))
+	factory.WithoutConfig(cmd)
 	return cmd
 }
 
-func (a *app) secretKeyNew() *cobra.Command {
+func secretKeyNew(f *factory.Factory) *cobra.Command {
 	atFront := false
 	cmd := &cobra.Command{
 		Use:     "new FILE",
 		Short:   "Make a key, in a file that is made if it is not there",
 		Long:    "Make a key and add it to a file, which is made if it is not there. It is the last, so that nothing is encrypted under\nit before all nodes have it; with --first it is the first.",
 		Example: "  carillon secret key new /etc/carillon/secret-keys",
-		Args:    args(1, 1, "the file"),
+		Args:    factory.Args(1, 1, "the file"),
 	}
 	cmd.Flags().BoolVar(&atFront, "first", false, "it encrypts at once: for a node that is alone")
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
@@ -49,42 +51,42 @@ func (a *app) secretKeyNew() *cobra.Command {
 		if err != nil {
 			return keyFault(words[0], err)
 		}
-		if !a.ForPeople() {
-			return output.EmitOne(&a.Printer, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
+		if !f.ForPeople() {
+			return output.EmitOne(&f.Printer, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
 		}
-		a.Say("made key %s in %s", k.ID(), words[0])
+		f.Say("made key %s in %s", k.ID(), words[0])
 		if ring.IDs()[0] == k.ID() {
-			a.next("the file to each node that is to use secrets, for its daemon alone to read, and secret_keys: FILE in its settings")
+			f.SayNext("the file to each node that is to use secrets, for its daemon alone to read, and secret_keys: FILE in its settings")
 		} else {
-			a.next("the file to all nodes; then carillon secret key first %s %s", words[0], k.ID())
+			f.SayNext("the file to all nodes; then carillon secret key first %s %s", words[0], k.ID())
 		}
 		return nil
 	}
 	return cmd
 }
 
-func (a *app) secretKeyList() *cobra.Command {
+func secretKeyList(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list FILE",
 		Short:   "List the ids of the keys in a file",
 		Example: "  carillon secret key list /etc/carillon/secret-keys",
-		Args:    args(1, 1, "the file"),
+		Args:    factory.Args(1, 1, "the file"),
 		RunE: func(_ *cobra.Command, words []string) error {
 			ring, err := secret.KeyFile(words[0]).Ring()
 			if err != nil {
 				return keyFault(words[0], err)
 			}
-			return a.showKeys(ring)
+			return showKeys(f, ring)
 		},
 	}
 }
 
-func (a *app) showKeys(ring secret.Ring) error {
+func showKeys(f *factory.Factory, ring secret.Ring) error {
 	var list []keyShown
 	for i, id := range ring.IDs() {
 		list = append(list, keyShown{id, i == 0})
 	}
-	return output.EmitList(&a.Printer, list, func(k keyShown) string { return k.ID }, func(bool) *output.Table {
+	return output.EmitList(&f.Printer, list, func(k keyShown) string { return k.ID }, func(bool) *output.Table {
 		g := &output.Table{Headers: []string{"ID", "USE"}}
 		for _, k := range list {
 			use := "decrypts"
@@ -97,34 +99,34 @@ func (a *app) showKeys(ring secret.Ring) error {
 	})
 }
 
-func (a *app) secretKeyChange(verb, short, did string, do func(secret.KeyFile, string) (secret.Ring, error)) *cobra.Command {
+func secretKeyChange(f *factory.Factory, verb, short, did string, do func(secret.KeyFile, string) (secret.Ring, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " FILE ID",
 		Short:   short,
 		Example: "  carillon secret key " + verb + " /etc/carillon/secret-keys 5f0c9a1e",
-		Args:    args(2, 2, "the file, or the key's id"),
+		Args:    factory.Args(2, 2, "the file, or the key's id"),
 		ValidArgsFunction: func(_ *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(done) == 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			var offers []offer
+			var offers []complete.Offer
 			if ring, err := secret.KeyFile(done[0]).Ring(); err == nil && len(done) == 1 {
 				for _, id := range ring.IDs() {
-					offers = append(offers, offer{Word: id})
+					offers = append(offers, complete.Offer{Word: id})
 				}
 			}
-			return begun(offers, nil, typed)
+			return complete.Matching(offers, nil, typed)
 		},
 		RunE: func(_ *cobra.Command, words []string) error {
 			ring, err := do(secret.KeyFile(words[0]), words[1])
 			if err != nil {
 				return keyFault(words[0], err)
 			}
-			if a.ForPeople() {
-				a.Say(did, "key "+words[1], words[0])
+			if f.ForPeople() {
+				f.Say(did, "key "+words[1], words[0])
 				return nil
 			}
-			return a.showKeys(ring)
+			return showKeys(f, ring)
 		},
 	}
 }

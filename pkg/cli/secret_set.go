@@ -10,8 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/envfile"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -25,8 +28,8 @@ type secretSources struct {
 	replace bool
 }
 
-func (a *app) secretSet() *cobra.Command {
-	var f secretSources
+func secretSet(f *factory.Factory) *cobra.Command {
+	var sources secretSources
 	cmd := &cobra.Command{
 		Use:   "set NAME [KEY...]",
 		Short: "Write values of a secret, which is made if it is not there",
@@ -37,16 +40,16 @@ func (a *app) secretSet() *cobra.Command {
 			"  carillon secret set db --env-file db.env --replace\n" +
 			"  carillon secret set tls --file KEY=/etc/ssl/private/app.pem\n" +
 			"  carillon secret set db --remove old_password",
-		Args: args(1, -1, "the secret's name"),
+		Args: factory.Args(1, -1, "the secret's name"),
 		ValidArgsFunction: func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			return a.completeSecret(cmd, done, typed)
+			return completeSecret(f)(cmd, done, typed)
 		},
 	}
-	cmd.Flags().StringVar(&f.envFile, "env-file", "", "`FILE` with a value in each line, NAME=value, as systemd's EnvironmentFile; - is the standard input")
-	cmd.Flags().StringArrayVar(&f.files, "file", nil, "`KEY=FILE`: the value of KEY is the text of the file, without the newline at its end; may be repeated")
-	cmd.Flags().StringSliceVar(&f.remove, "remove", nil, "values that go, by their `KEYS`")
-	cmd.Flags().BoolVar(&f.replace, "replace", false, "values that are not named go")
-	complete(cmd, "remove", cobra.NoFileCompletions)
+	cmd.Flags().StringVar(&sources.envFile, "env-file", "", "`FILE` with a value in each line, NAME=value, as systemd's EnvironmentFile; - is the standard input")
+	cmd.Flags().StringArrayVar(&sources.files, "file", nil, "`KEY=FILE`: the value of KEY is the text of the file, without the newline at its end; may be repeated")
+	cmd.Flags().StringSliceVar(&sources.remove, "remove", nil, "values that go, by their `KEYS`")
+	cmd.Flags().BoolVar(&sources.replace, "replace", false, "values that are not named go")
+	complete.Register(cmd, "remove", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		// Before anything else is said about them: a word may have a value in it.
 		for _, w := range words {
@@ -55,36 +58,36 @@ func (a *app) secretSet() *cobra.Command {
 					WithHint("carillon secret set NAME KEY reads it from the standard input; what was typed is in the shell's history now")
 			}
 		}
-		r, err := a.ref(words[0])
+		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
-		values, err := a.secretValues(cmd.Context(), words[1:], f)
+		values, err := secretValues(cmd.Context(), f, words[1:], sources)
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		s, err := c.SetSecret(cmd.Context(), r.namespace, r.name, client.SecretRequest{Values: values, Remove: f.remove, Replace: f.replace})
+		s, err := c.SetSecret(cmd.Context(), r.Namespace, r.Name, client.SecretRequest{Values: values, Remove: sources.remove, Replace: sources.replace})
 		if err != nil {
 			return err
 		}
-		a.noteLacking(cmd.Context(), c, s)
-		if a.ForPeople() {
-			a.Say("set secret %s: %s, generation %d", a.show(r), strings.Join(s.Keys, ", "), s.Generation)
+		noteLacking(cmd.Context(), f, c, s)
+		if f.ForPeople() {
+			f.Say("set secret %s: %s, generation %d", selection.Show(f, r), strings.Join(s.Keys, ", "), s.Generation)
 			return nil
 		}
-		return output.EmitOne(&a.Printer, s, a.secretName(s), nil)
+		return output.EmitOne(&f.Printer, s, secretName(f, s), nil)
 	}
 	return cmd
 }
 
 // secretValues reads what is to be written.
-func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) (map[string]string, error) {
+func secretValues(ctx context.Context, f *factory.Factory, keys []string, sources secretSources) (map[string]string, error) {
 	values := map[string]string{}
-	if f.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !a.asks() {
+	if sources.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !asks(f) {
 		return nil, failure.Usage("the standard input has one value only: name one KEY, or use --env-file -")
 	}
 	for _, key := range keys { // before anybody is asked for it
@@ -105,21 +108,21 @@ func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) 
 		values[key] = value
 		return nil
 	}
-	if f.envFile != "" {
-		b, err := a.secretFile(ctx, f.envFile)
+	if sources.envFile != "" {
+		b, err := secretFile(ctx, f, sources.envFile)
 		if err != nil {
 			return nil, err
 		}
 		if values, err = envfile.Parse(b); err != nil {
-			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "env_file", Message: fmt.Sprintf("%s: %s", f.envFile, err)}}
+			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "env_file", Message: fmt.Sprintf("%s: %s", sources.envFile, err)}}
 		}
 	}
-	for _, pair := range f.files {
+	for _, pair := range sources.files {
 		key, file, ok := strings.Cut(pair, "=")
 		if !ok || file == "" {
 			return nil, failure.Usage("--file: is KEY=FILE")
 		}
-		b, err := a.secretFile(ctx, file)
+		b, err := secretFile(ctx, f, file)
 		if err == nil {
 			err = put(key, withoutNewline(b))
 		}
@@ -127,11 +130,11 @@ func (a *app) secretValues(ctx context.Context, keys []string, f secretSources) 
 			return nil, err
 		}
 	}
-	if len(keys) == 0 && len(values)+len(f.remove) == 0 {
+	if len(keys) == 0 && len(values)+len(sources.remove) == 0 {
 		return nil, failure.Usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
 	}
 	for _, key := range keys {
-		value, err := a.readSecret(ctx, key)
+		value, err := readSecret(ctx, f, key)
 		if err == nil {
 			err = put(key, value)
 		}
@@ -159,30 +162,30 @@ func (f secretSources) fromInput() (n int) {
 }
 
 // asks reports whether values are asked for: the standard input is a terminal.
-func (a *app) asks() bool {
-	_, isFile := a.In.(*os.File)
-	_, tty := a.Terminal(a.In)
+func asks(f *factory.Factory) bool {
+	_, isFile := f.In.(*os.File)
+	_, tty := f.Terminal(f.In)
 	return tty && isFile
 }
 
 // readSecret reads a value from the standard input: from a terminal without
 // showing it.
-func (a *app) readSecret(ctx context.Context, key string) (string, error) {
-	if !a.asks() {
-		b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.In, task.MaxSecretValues+2)) })
+func readSecret(ctx context.Context, f *factory.Factory, key string) (string, error) {
+	if !asks(f) {
+		b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(f.In, task.MaxSecretValues+2)) })
 		return withoutNewline(b), err
 	}
-	if a.noInput {
+	if f.NoInput {
 		return "", failure.Usage("%s: nobody may be asked for it (--no-input)", task.Quote(key))
 	}
-	fd := int(a.In.(*os.File).Fd())
+	fd := int(f.In.(*os.File).Fd())
 	before, err := term.GetState(fd)
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintf(a.Err, "%s: ", key)
-	b, err := patiently(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
-	fmt.Fprintln(a.Err)
+	fmt.Fprintf(f.Err, "%s: ", key)
+	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
+	fmt.Fprintln(f.Err)
 	if err != nil {
 		_ = term.Restore(fd, before) // or what is typed next would not be shown
 		return "", err
@@ -190,18 +193,18 @@ func (a *app) readSecret(ctx context.Context, key string) (string, error) {
 	return string(b), nil
 }
 
-func (a *app) secretFile(ctx context.Context, path string) ([]byte, error) {
-	in := a.In
+func secretFile(ctx context.Context, f *factory.Factory, path string) ([]byte, error) {
+	in := f.In
 	if path != "-" {
-		f, err := os.Open(path)
+		file, err := os.Open(path)
 		if err != nil {
 			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: path + ": " + failure.FileReason(err)}}
 		}
-		defer f.Close()
-		in = f
+		defer file.Close()
+		in = file
 	}
 	const most = 2 * task.MaxSecretValues // with comments
-	b, err := patiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, most+1)) })
+	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, most+1)) })
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)

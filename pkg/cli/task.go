@@ -4,20 +4,20 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// lookLimit bounds what is asked only to make a message better.
-var lookLimit = 2 * time.Second
-
-func (a *app) taskCommand() *cobra.Command {
+func taskCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "task",
 		Aliases: []string{"tasks"},
@@ -28,31 +28,31 @@ func (a *app) taskCommand() *cobra.Command {
 		&cobra.Group{ID: "change", Title: "Change:"},
 		&cobra.Group{ID: "fire", Title: "Run and stop:"},
 	)
-	add(cmd, "look", a.taskList(), a.taskGet(), a.taskNext(), a.taskHistory(), a.taskWhy(), a.taskKeys())
-	add(cmd, "change", a.taskCreate(), a.taskApply(), a.taskDiff(), a.taskEdit(), a.taskExport(), a.taskUpdate(), a.taskRollback(), a.taskDelete())
-	add(cmd, "fire", a.taskTrigger(), a.taskPause(), a.taskResume())
+	factory.AddGroup(cmd, "look", taskList(f), taskGet(f), taskNext(f), taskHistory(f), taskWhy(f), taskKeys(f))
+	factory.AddGroup(cmd, "change", taskCreate(f), taskApply(f), taskDiff(f), taskEdit(f), taskExport(f), taskUpdate(f), taskRollback(f), taskDelete(f))
+	factory.AddGroup(cmd, "fire", taskTrigger(f), taskPause(f), taskResume(f))
 	return cmd
 }
 
 // verb makes cmd do one thing to each of the tasks that it is given. done is
 // the sentence for people; programs get what do returned.
-func verb[T any](a *app, cmd *cobra.Command, severe bool, name func(T) string,
-	do func(ctx context.Context, c *client.Client, r ref) (T, error), done func(r ref, t T) string) *cobra.Command {
-	p := a.manyTasks(cmd)
+func verb[T any](f *factory.Factory, cmd *cobra.Command, severe bool, name func(T) string,
+	do func(ctx context.Context, c *client.Client, r selection.Ref) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
+	p := manyTasks(f, cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
-		c, refs, err := a.approved(cmd, words, *p, severe)
+		c, refs, err := approved(f, cmd, words, *p, severe)
 		if err != nil {
 			return err
 		}
-		changed, failed := many(ctx, a, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r ref) (T, string, error) {
+		changed, failed := batch.Run(ctx, f, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r selection.Ref) (T, string, error) {
 			t, err := do(ctx, c, r)
 			if err != nil {
-				return t, "", a.missing(ctx, c, r, err)
+				return t, "", selection.ExplainMissing(ctx, f, c, r, err)
 			}
 			return t, done(r, t), nil
 		})
-		if err := emitChanged(a, changed, len(refs), name); err != nil {
+		if err := output.EmitChanged(&f.Printer, changed, len(refs), name); err != nil {
 			return err
 		}
 		return failed
@@ -66,61 +66,44 @@ func pastOf(verb string) string {
 }
 
 // manyTasks gives a command that changes tasks its arguments and flags.
-func (a *app) manyTasks(cmd *cobra.Command) *pick {
-	p := &pick{}
-	p.bind(cmd, true)
+func manyTasks(f *factory.Factory, cmd *cobra.Command) *selection.Flags {
+	p := &selection.Flags{}
+	p.Bind(cmd, true)
 	cmd.Use += " TASK... | -l SELECTOR"
-	cmd.ValidArgsFunction = a.completeTasks
+	cmd.ValidArgsFunction = complete.Tasks(f)
 	return p
 }
 
 // approved is the tasks that a command is to change, after whoever has to was
 // asked; none if nothing is to be done.
-func (a *app) approved(cmd *cobra.Command, words []string, p pick, severe bool) (*client.Client, []ref, error) {
-	c, err := a.connect()
+func approved(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags, severe bool) (*client.Client, []selection.Ref, error) {
+	c, err := f.Connect()
 	if err != nil {
 		return nil, nil, err
 	}
-	ch, err := a.tasks(cmd.Context(), c, words, p)
+	ch, err := selection.Find(cmd.Context(), f, c, words, p)
 	if err != nil {
 		return nil, nil, err
 	}
 	var absent error
-	if p.dryRun && !ch.broad {
-		ch.refs, absent = present(cmd.Context(), a, ch.refs, func(r ref) error {
-			_, err := c.Get(cmd.Context(), r.namespace, r.name)
-			return a.missing(cmd.Context(), c, r, err)
+	if p.DryRun && !ch.Broad {
+		ch.Refs, absent = batch.Existing(cmd.Context(), f, ch.Refs, func(r selection.Ref) error {
+			_, err := c.Get(cmd.Context(), r.Namespace, r.Name)
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		})
-		if len(ch.refs) == 0 && absent != nil {
+		if len(ch.Refs) == 0 && absent != nil {
 			return nil, nil, absent
 		}
 	}
-	ok, err := a.approve(cmd.Context(), cmd.Name(), ch, p, severe)
+	ok, err := selection.Approve(cmd.Context(), f, cmd.Name(), ch, p, severe)
 	if !ok {
 		if err == nil {
 			err = absent
 		}
 		return nil, nil, err
 	}
-	return c, ch.refs, nil
+	return c, ch.Refs, nil
 }
-
-// emitChanged prints what changes returned, for programs; people have been told
-// already. One task that was asked for is an object, several are a list.
-func emitChanged[T any](a *app, changed []T, asked int, name func(T) string) error {
-	switch {
-	case a.ForPeople(), asked == 0, asked == 1 && len(changed) == 0:
-		return nil
-	case asked == 1:
-		return output.EmitOne(&a.Printer, changed[0], name(changed[0]), nil)
-	}
-	return output.EmitList(&a.Printer, changed, name, nil)
-}
-
-func (a *app) taskName(t client.Task) string { return a.named(t.Namespace, t.Name) }
-
-// named is a task's name as -o name prints it, such that it can be typed again.
-func (a *app) named(namespace, name string) string { return a.show(ref{namespace, name}) }
 
 // deleted is what a delete tells programs.
 type deleted struct {
@@ -129,7 +112,7 @@ type deleted struct {
 	Deleted   bool   `json:"deleted"`
 }
 
-func (a *app) taskDelete() *cobra.Command {
+func taskDelete(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	cmd := &cobra.Command{
 		Use:   "delete",
@@ -140,11 +123,11 @@ func (a *app) taskDelete() *cobra.Command {
   carillon task delete -l team=data --yes`,
 	}
 	revision.bind(cmd)
-	verb(a, cmd, true, func(d deleted) string { return a.named(d.Namespace, d.Name) },
-		func(ctx context.Context, c *client.Client, r ref) (deleted, error) {
-			return deleted{r.namespace, r.name, true}, c.Delete(ctx, r.namespace, r.name, int64(revision))
+	verb(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
+		func(ctx context.Context, c *client.Client, r selection.Ref) (deleted, error) {
+			return deleted{r.Namespace, r.Name, true}, c.Delete(ctx, r.Namespace, r.Name, int64(revision))
 		},
-		func(r ref, _ deleted) string { return "deleted " + a.show(r) })
+		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
 	return revision.ofOne(cmd)
 }
 
@@ -159,7 +142,7 @@ func (r *revisionFlag) bind(cmd *cobra.Command) {
 func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if *r != 0 && (len(words) != 1 || isGlob(words[0])) {
+		if *r != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
 			return failure.Usage("--revision needs exactly one task")
 		}
 		return run(cmd, words)
@@ -186,11 +169,11 @@ func (r *revisionFlag) Set(s string) error {
 func (r *revisionFlag) Type() string { return "revision" }
 
 // nextWords ends a sentence with when the task runs next.
-func (a *app) nextWords(t client.Task) string {
+func nextWords(f *factory.Factory, t client.Task) string {
 	var words string
 	switch {
 	case t.Paused:
-		words = a.pausedWords(t)
+		words = pausedWords(f, t)
 	case t.Next.IsZero():
 		words = "no next tick"
 		if manual(t.Spec) {
@@ -199,13 +182,13 @@ func (a *app) nextWords(t client.Task) string {
 			words = "no more ticks: " + t.NoNext
 		}
 	default:
-		left := a.TimeLeft(t.Next)
+		left := f.TimeLeft(t.Next)
 		if left != "now" {
 			left = "in " + left
 		}
-		words = fmt.Sprintf("next %s (%s)", a.DateTime(t.Next, t.Timezone), left)
+		words = fmt.Sprintf("next %s (%s)", f.DateTime(t.Next, t.Timezone), left)
 	}
-	return a.Plain(" · ") + words
+	return f.Plain(" · ") + words
 }
 
 func manual(s task.Spec) bool { return len(s.Schedule) == 1 && s.Schedule[0] == "@manual" }

@@ -9,15 +9,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) taskApply() *cobra.Command {
-	r := a.newApplying()
+func taskApply(f *factory.Factory) *cobra.Command {
+	r := newApplying(f)
 	var p pruning
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
@@ -65,7 +68,7 @@ type applying struct {
 	diff  *differing // only what differs is told, and nothing is written
 	prune *pruning   // nil: nothing is deleted
 
-	told    teller
+	told    batch.Progress
 	counts  map[string]int // by result
 	applied []client.Task  // for programs
 	held    []string       // lines of an output that may yet become too long
@@ -73,14 +76,11 @@ type applying struct {
 	warned  int            // tasks that the server has warned about
 }
 
-func (a *app) newApplying() *applying {
-	r := &applying{files: files{app: a}, counts: map[string]int{}}
+func newApplying(f *factory.Factory) *applying {
+	r := &applying{files: files{Factory: f}, counts: map[string]int{}}
 	r.fail = r.failed
 	return r
 }
-
-// few is how many tasks are told one by one.
-const few = 100
 
 func (r *applying) run(ctx context.Context) error {
 	if err := r.read(ctx); err != nil {
@@ -100,7 +100,7 @@ func (r *applying) run(ctx context.Context) error {
 
 // deliver applies what was read, and tells what came of it.
 func (r *applying) deliver(ctx context.Context) error {
-	c, err := r.connect()
+	c, err := r.Connect()
 	if err != nil {
 		return err
 	}
@@ -110,10 +110,10 @@ func (r *applying) deliver(ctx context.Context) error {
 		}
 	}
 	if _, tty := r.Terminal(r.Out); r.diff == nil || !tty {
-		r.told = r.tell(r.total())
+		r.told = batch.NewApplyProgress(r.files.Factory, r.total())
 	}
 	err = r.send(ctx, c)
-	r.told.end()
+	r.told.Close()
 	switch {
 	case err == nil && r.prune != nil:
 		err = r.prune.end(ctx, r, c)
@@ -137,14 +137,14 @@ func (r *applying) deliver(ctx context.Context) error {
 
 // failed tells an error.
 func (r *applying) failed(err error) {
-	if len(r.codes) < few {
-		r.codes = append(r.codes, r.told.report(r.app, err))
+	if len(r.codes) < batch.Few {
+		r.codes = append(r.codes, r.told.Report(r.Factory, err))
 		return
 	}
-	if len(r.codes) == few {
-		r.told.print(r.app, "more failed; the others are only counted")
+	if len(r.codes) == batch.Few {
+		r.told.Print(r.Factory, "more failed; the others are only counted")
 	}
-	r.codes = append(r.codes, r.explain(err).Exit)
+	r.codes = append(r.codes, r.Explain(err).Exit)
 }
 
 // options are how the tasks are sent.
@@ -153,7 +153,7 @@ func (r *applying) options() client.BatchOptions {
 	if r.diff != nil {
 		o.Full = false
 	}
-	if total := r.total(); r.diff == nil && total > few || total > manyDiffs || r.Format == output.FormatName {
+	if total := r.total(); r.diff == nil && total > batch.Few || total > manyDiffs || r.Format == output.FormatName {
 		o.Ticks = -1 // nobody is told
 	}
 	return o
@@ -162,7 +162,7 @@ func (r *applying) options() client.BatchOptions {
 // send applies everything, in the order in which it was given.
 func (r *applying) send(ctx context.Context, c *client.Client) error {
 	sent := make(chan manifest.Object, 64<<10) // those whose answer is to come, in their order
-	faults := make(chan error, few)
+	faults := make(chan error, batch.Few)
 	quit := make(chan struct{})
 	defer close(quit)
 	specs := func(yield func(task.Spec) bool) {
@@ -193,7 +193,7 @@ func (r *applying) send(ctx context.Context, c *client.Client) error {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	answers, gone := pulled(ctx, c.ApplyAll(ctx, specs, r.options()))
+	answers, gone := batch.Results(ctx, c.ApplyAll(ctx, specs, r.options()))
 	defer func() { cancel(); <-gone }()
 	for answers != nil || faults != nil {
 		select {
@@ -208,14 +208,14 @@ func (r *applying) send(ctx context.Context, c *client.Client) error {
 				answers = nil
 				continue
 			}
-			if a.err != nil {
-				return a.err
+			if a.Err != nil {
+				return a.Err
 			}
 			if err := r.answered(<-sent, a.BatchResult); err != nil {
 				return err
 			}
 		}
-		r.told.step(r.done(), len(r.codes))
+		r.told.Step(r.done(), len(r.codes))
 	}
 	return nil
 }
@@ -246,8 +246,8 @@ func (r *applying) warn(t client.Task) {
 		return
 	}
 
-	if r.warned < few {
-		r.warnAbout(t)
+	if r.warned < batch.Few {
+		selection.PrintWarnings(r.files.Factory, t)
 	}
 
 	r.warned++
@@ -257,10 +257,10 @@ func (r *applying) warn(t client.Task) {
 func (r *applying) became(t client.Task) error {
 	switch {
 	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
-		return output.EmitList(&r.app.Printer, []client.Task{t}, r.taskName, nil)
+		return output.EmitList(&r.Factory.Printer, []client.Task{t}, func(t client.Task) string { return selection.TaskName(r.files.Factory, t) }, nil)
 	case !r.ForPeople():
 		r.applied = append(r.applied, t)
-	case r.done() <= few && !r.told.many():
+	case r.done() <= batch.Few && !r.told.HasMany():
 		r.held = append(r.held, r.resultLines(t)...)
 	}
 	return nil
@@ -268,13 +268,13 @@ func (r *applying) became(t client.Task) error {
 
 // resultLines are what a person reads of a task.
 func (r *applying) resultLines(t client.Task) []string {
-	name := r.show(ref{t.Namespace, t.Name})
+	name := selection.Show(r.files.Factory, selection.Ref{Namespace: t.Namespace, Name: t.Name})
 	if t.DryRun != nil {
-		return append([]string{fmt.Sprintf("%s %s (dry run)", t.Result, name)}, r.changeLines(t.DryRun, t.Timezone)...)
+		return append([]string{fmt.Sprintf("%s %s (dry run)", t.Result, name)}, changeLines(r.files.Factory, t.DryRun, t.Timezone)...)
 	}
 	next := ""
 	if t.Result != client.Deleted {
-		next = r.nextWords(t)
+		next = nextWords(r.files.Factory, t)
 	}
 	return []string{fmt.Sprintf("%s %s%s", t.Result, name, next)}
 }
@@ -300,7 +300,7 @@ func locate(o manifest.Object, err error) error {
 // list tells people of each task, if there are few. What a dry run finds is what
 // was asked for: it is told even with -q.
 func (r *applying) list() {
-	if r.done() > few {
+	if r.done() > batch.Few {
 		return
 	}
 	for _, line := range r.held {
@@ -333,8 +333,8 @@ func (r *applying) sum() {
 	if n := len(r.codes); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d failed", n))
 	}
-	if r.warned > few && r.ForPeople() {
-		r.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-few)
+	if r.warned > batch.Few && r.ForPeople() {
+		r.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-batch.Few)
 	}
 	dry := ""
 	if r.dry {
@@ -351,5 +351,5 @@ func (r *applying) emit() error {
 	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // they are out
 		return nil
 	}
-	return emitChanged(r.app, r.applied, 2, r.taskName)
+	return output.EmitChanged(&r.Factory.Printer, r.applied, 2, func(t client.Task) string { return selection.TaskName(r.files.Factory, t) })
 }

@@ -9,14 +9,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) taskCreate() *cobra.Command {
-	var f taskFlags
+func taskCreate(f *factory.Factory) *cobra.Command {
+	var flags taskFlags
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...]",
@@ -32,14 +37,14 @@ func (a *app) taskCreate() *cobra.Command {
   carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	f.bind(cmd)
+	flags.bind(cmd)
 	bindDryRun(cmd, &dryRun)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		name, command, err := a.nameAndCommand(cmd, words)
+		name, command, err := nameAndCommand(f, cmd, words)
 		if err != nil {
 			return err
 		}
-		p, err := f.patch(cmd.Flags(), command)
+		p, err := flags.patch(cmd.Flags(), command)
 		if err == nil {
 			err = complain(p)
 		}
@@ -49,14 +54,14 @@ func (a *app) taskCreate() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		spec, err := specOf(p, name.namespace, name.name)
+		spec, err := specOf(p, name.Namespace, name.Name)
 		if err == nil {
 			err = manifest.Check(&spec)
 		}
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
@@ -64,16 +69,16 @@ func (a *app) taskCreate() *cobra.Command {
 		if dryRun {
 			write = c.WouldCreate
 		}
-		t, err := write(cmd.Context(), name.namespace, spec)
+		t, err := write(cmd.Context(), name.Namespace, spec)
 		if err != nil {
 			return err
 		}
-		a.warnAbout(t)
+		selection.PrintWarnings(f, t)
 		if dryRun {
-			return a.wouldBe(t)
+			return wouldBe(f, t)
 		}
-		a.Say("created %s%s", a.show(name), a.nextWords(t))
-		return emitChanged(a, []client.Task{t}, 1, a.taskName)
+		f.Say("created %s%s", selection.Show(f, name), nextWords(f, t))
+		return output.EmitChanged(&f.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(f, t) })
 	}
 	return cmd
 }
@@ -83,19 +88,19 @@ func bindDryRun(cmd *cobra.Command, dry *bool) {
 }
 
 // wouldBe tells what a dry run of one task found.
-func (a *app) wouldBe(t client.Task) error {
-	if !a.ForPeople() {
-		return emitChanged(a, []client.Task{t}, 1, a.taskName)
+func wouldBe(f *factory.Factory, t client.Task) error {
+	if !f.ForPeople() {
+		return output.EmitChanged(&f.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(f, t) })
 	}
-	return a.Print(a.wouldBeWords(t))
+	return f.Print(wouldBeWords(f, t))
 }
 
-func (a *app) wouldBeWords(t client.Task) string {
-	text := fmt.Sprintf("%s %s (dry run)\n", t.Result, a.taskName(t))
+func wouldBeWords(f *factory.Factory, t client.Task) string {
+	text := fmt.Sprintf("%s %s (dry run)\n", t.Result, selection.TaskName(f, t))
 	if t.DryRun != nil {
-		text += strings.Join(append(a.changeLines(t.DryRun, t.Timezone), ""), "\n")
+		text += strings.Join(append(changeLines(f, t.DryRun, t.Timezone), ""), "\n")
 	}
-	return a.Plain(text)
+	return f.Plain(text)
 }
 
 // complain says in the command line's words what every task needs.
@@ -112,18 +117,18 @@ func complain(p map[string]any) error {
 }
 
 // nameAndCommand splits the words at --: one name before it, a command behind.
-func (a *app) nameAndCommand(cmd *cobra.Command, words []string) (ref, []string, error) {
+func nameAndCommand(f *factory.Factory, cmd *cobra.Command, words []string) (selection.Ref, []string, error) {
 	words, command, err := namesAndCommand(cmd, words)
 	switch {
 	case err != nil:
-		return ref{}, nil, err
+		return selection.Ref{}, nil, err
 	case len(words) == 0:
-		return ref{}, nil, failure.Usage("%s: the task's name is missing", cmd.CommandPath()).WithHint("%s", cmd.UseLine())
+		return selection.Ref{}, nil, failure.Usage("%s: the task's name is missing", cmd.CommandPath()).WithHint("%s", cmd.UseLine())
 	case len(words) > 1:
-		return ref{}, nil, failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(words[1])).
+		return selection.Ref{}, nil, failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(words[1])).
 			WithHint("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
 	}
-	r, err := a.ref(words[0])
+	r, err := selection.ParseRef(f, words[0])
 	return r, command, err
 }
 
@@ -139,9 +144,9 @@ func namesAndCommand(cmd *cobra.Command, words []string) (names, command []strin
 	return words[:at], words[at:], nil
 }
 
-func (a *app) taskUpdate() *cobra.Command {
-	var f taskFlags
-	var p pick
+func taskUpdate(f *factory.Factory) *cobra.Command {
+	var flags taskFlags
+	var p selection.Flags
 	var revision revisionFlag
 	var clear []string
 	cmd := &cobra.Command{
@@ -156,23 +161,24 @@ func (a *app) taskUpdate() *cobra.Command {
   carillon task update -l team=data --timeout 5m
   carillon task update 'sync-*' --overlap queue --yes
   carillon task update nightly-backup -- pg_dump --jobs 4 orders`,
-		ValidArgsFunction: a.completeTasks,
+		ValidArgsFunction: complete.Tasks(f),
 	}
-	f.bind(cmd)
+	flags.bind(cmd)
 	revision.bind(cmd)
-	cmd.Flags().StringVarP(&p.selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector is of nodes)")
-	bindDryRun(cmd, &p.dryRun)
+	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector is of nodes)")
+	bindDryRun(cmd, &p.DryRun)
 	cmd.Flags().StringSliceVar(&clear, "unset", nil, "field to set back to its default, such as retry or labels.team; may be repeated")
+	complete.Register(cmd, "unset", completeUnset)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		words, command, err := namesAndCommand(cmd, words)
 		if err != nil {
 			return err
 		}
-		if revision != 0 && (len(words) != 1 || isGlob(words[0])) {
+		if revision != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
 			return failure.Usage("--revision needs exactly one task")
 		}
-		change, err := f.patch(cmd.Flags(), command)
+		change, err := flags.patch(cmd.Flags(), command)
 		if err == nil {
 			err = unset(change, clear)
 		}
@@ -182,23 +188,23 @@ func (a *app) taskUpdate() *cobra.Command {
 		if len(change) == 0 {
 			return failure.Usage("nothing to change").WithHint("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
 		}
-		c, refs, err := a.toUpdate(cmd, words, p)
+		c, refs, err := toUpdate(f, cmd, words, p)
 		if err != nil {
 			return err
 		}
 		past := "updated"
-		if p.dryRun {
+		if p.DryRun {
 			past = "checked"
 		}
-		changed, failed := many(ctx, a, "update", past, "task", refs, func(ctx context.Context, r ref) (client.Task, string, error) {
-			t, err := a.update(ctx, c, r, change, int64(revision), p.dryRun)
-			if p.dryRun {
-				return t, strings.TrimSuffix(a.wouldBeWords(t), "\n"), err
+		changed, failed := batch.Run(ctx, f, "update", past, "task", refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
+			t, err := update(ctx, f, c, r, change, int64(revision), p.DryRun)
+			if p.DryRun {
+				return t, strings.TrimSuffix(wouldBeWords(f, t), "\n"), err
 			}
-			return t, fmt.Sprintf("updated %s%s", a.show(r), a.nextWords(t)), err
+			return t, fmt.Sprintf("updated %s%s", selection.Show(f, r), nextWords(f, t)), err
 		})
-		a.warnAbout(changed...)
-		if err := emitChanged(a, changed, len(refs), a.taskName); err != nil {
+		selection.PrintWarnings(f, changed...)
+		if err := output.EmitChanged(&f.Printer, changed, len(refs), func(t client.Task) string { return selection.TaskName(f, t) }); err != nil {
 			return err
 		}
 		return failed
@@ -208,25 +214,25 @@ func (a *app) taskUpdate() *cobra.Command {
 
 // toUpdate is the tasks that are to be updated; a dry run, which the server makes of
 // each, asks nobody.
-func (a *app) toUpdate(cmd *cobra.Command, words []string, p pick) (*client.Client, []ref, error) {
-	if !p.dryRun {
-		return a.approved(cmd, words, p, false)
+func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags) (*client.Client, []selection.Ref, error) {
+	if !p.DryRun {
+		return approved(f, cmd, words, p, false)
 	}
-	c, err := a.connect()
+	c, err := f.Connect()
 	if err != nil {
 		return nil, nil, err
 	}
-	ch, err := a.tasks(cmd.Context(), c, words, p)
-	return c, ch.refs, err
+	ch, err := selection.Find(cmd.Context(), f, c, words, p)
+	return c, ch.Refs, err
 }
 
 // update changes a task, or with dryRun has the server say what would change. Local
 // times are of its zone.
-func (a *app) update(ctx context.Context, c *client.Client, r ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
+func update(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
 	change = maps.Clone(change)
 	err := readTimes(change, func() (string, error) {
-		t, err := c.Get(ctx, r.namespace, r.name)
-		return t.Timezone, a.missing(ctx, c, r, err)
+		t, err := c.Get(ctx, r.Namespace, r.Name)
+		return t.Timezone, selection.ExplainMissing(ctx, f, c, r, err)
 	})
 	if err != nil {
 		return client.Task{}, err
@@ -239,6 +245,6 @@ func (a *app) update(ctx context.Context, c *client.Client, r ref, change map[st
 	if dryRun {
 		write = c.WouldPatch
 	}
-	t, err := write(ctx, r.namespace, r.name, body, revision)
-	return t, a.missing(ctx, c, r, err)
+	t, err := write(ctx, r.Namespace, r.Name, body, revision)
+	return t, selection.ExplainMissing(ctx, f, c, r, err)
 }

@@ -5,8 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
@@ -28,9 +30,9 @@ type differing struct {
 	found    int
 }
 
-func (a *app) taskDiff() *cobra.Command {
+func taskDiff(f *factory.Factory) *cobra.Command {
 	d := &differing{}
-	r := a.newApplying()
+	r := newApplying(f)
 	r.dry, r.diff = true, d
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE|DIR|-",
@@ -69,20 +71,20 @@ func (d *differing) answered(r *applying, o manifest.Object, b client.BatchResul
 	one := difference{b.Namespace, b.Name, *b.Change}
 	switch {
 	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
-		return output.EmitList(&r.app.Printer, []difference{one}, d.name(r), nil)
+		return output.EmitList(&r.Factory.Printer, []difference{one}, d.name(r), nil)
 	case !r.ForPeople():
 		d.list = append(d.list, one)
 		return nil
 	}
-	text := fmt.Sprintf("%s %s\n", b.Result, r.show(ref{b.Namespace, b.Name}))
-	for _, line := range r.changeLines(b.Change, o.Spec.Timezone) {
+	text := fmt.Sprintf("%s %s\n", b.Result, selection.Show(r.files.Factory, selection.Ref{Namespace: b.Namespace, Name: b.Name}))
+	for _, line := range changeLines(r.files.Factory, b.Change, o.Spec.Timezone) {
 		text += line + "\n"
 	}
 	return r.Print(r.Plain(text))
 }
 
 func (d *differing) name(a *applying) func(difference) string {
-	return func(one difference) string { return a.named(one.Namespace, one.Name) }
+	return func(one difference) string { return selection.Name(a.files.Factory, one.Namespace, one.Name) }
 }
 
 func (d *differing) sum(r *applying) {
@@ -96,5 +98,5 @@ func (d *differing) emit(r *applying) error {
 	if r.ForPeople() || r.Format == output.FormatName || r.Format == output.FormatJSONL {
 		return nil
 	}
-	return output.EmitList(&r.app.Printer, d.list, d.name(r), nil)
+	return output.EmitList(&r.Factory.Printer, d.list, d.name(r), nil)
 }

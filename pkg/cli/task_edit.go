@@ -12,8 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -23,8 +26,8 @@ import (
 // without anybody at them.
 const mostOpenings = 50
 
-func (a *app) taskEdit() *cobra.Command {
-	e := &editing{app: a}
+func taskEdit(f *factory.Factory) *cobra.Command {
+	e := &editing{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "edit TASK",
 		Short: "Change a task in your editor",
@@ -35,28 +38,28 @@ func (a *app) taskEdit() *cobra.Command {
 		Example: `  carillon task edit nightly-backup
   EDITOR="code --wait" carillon task edit nightly-backup
   carillon task edit nightly-backup --editor 'sed -i s/02:30/03:30/'     without a terminal`,
-		Args:              args(1, 1, "the task's name"),
-		ValidArgsFunction: a.completeTask,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
 	}
 	cmd.Flags().StringVar(&e.editor, "editor", "", "`COMMAND` to use instead of $VISUAL and $EDITOR; it may do without a terminal")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if err := filled(cmd, "editor"); err != nil {
+		if err := factory.RefuseEmpty(cmd, "editor"); err != nil {
 			return err
 		}
 		if err := e.findEditor(); err != nil {
 			return err
 		}
-		r, err := a.ref(words[0])
+		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		t, err := c.Get(cmd.Context(), r.namespace, r.name)
+		t, err := c.Get(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
-			return a.missing(cmd.Context(), c, r, err)
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
 		return e.run(cmd.Context(), c, t)
 	}
@@ -65,7 +68,7 @@ func (a *app) taskEdit() *cobra.Command {
 
 // editing is a task in somebody's editor.
 type editing struct {
-	*app
+	*factory.Factory
 	editor string
 	file   string
 	base   client.Task // what the text began as, or was changed to meanwhile
@@ -78,7 +81,7 @@ func (e *editing) findEditor() error {
 	const other = "carillon task update NAME changes single fields; apply takes files; --editor names a command that needs no terminal"
 	_, in := e.Terminal(e.In)
 	_, out := e.Terminal(e.Out)
-	if !in || !out || e.noInput {
+	if !in || !out || e.NoInput {
 		return failure.Usage("an editor needs a terminal, and nobody is at one").WithHint("%s", other)
 	}
 	if e.editor = cmp.Or(strings.TrimSpace(e.Env("VISUAL")), strings.TrimSpace(e.Env("EDITOR"))); e.editor == "" {
@@ -103,7 +106,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 	}
 	var why error // it is opened again
 	head := comment(fmt.Sprintf("The task %s at revision %d. Lines like this one, on top, are not part of it.\n"+
-		"A field that is left out has its default.", e.taskName(t), t.Revision))
+		"A field that is left out has its default.", selection.TaskName(e.Factory, t), t.Revision))
 	for range mostOpenings {
 		shown := append([]byte(head), body...)
 		text, err := e.open(ctx, shown)
@@ -115,7 +118,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 			return e.keep(err)
 		case bytes.Equal(text, shown) && why == nil:
 			os.Remove(e.file)
-			e.Say("unchanged %s", e.taskName(t))
+			e.Say("unchanged %s", selection.TaskName(e.Factory, t))
 			return e.emit(t, client.Unchanged)
 		case bytes.Equal(text, shown):
 			return e.keep(why)
@@ -128,8 +131,8 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 		done, err := e.apply(ctx, c, body)
 		if err == nil {
 			os.Remove(e.file)
-			e.warnAbout(done)
-			e.Say("%s %s%s", done.Result, e.taskName(done), e.nextWords(done))
+			selection.PrintWarnings(e.Factory, done)
+			e.Say("%s %s%s", done.Result, selection.TaskName(e.Factory, done), nextWords(e.Factory, done))
 			return e.emit(done, done.Result)
 		}
 		switch {
@@ -149,7 +152,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 
 func (e *editing) emit(t client.Task, result string) error {
 	t.Result = result
-	return emitChanged(e.app, []client.Task{t}, 1, e.taskName)
+	return output.EmitChanged(&e.Factory.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(e.Factory, t) })
 }
 
 // apply makes the task what the text says, if it is still as it was.
@@ -201,7 +204,7 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 	if !errors.As(err, &placed) {
 		placed = &manifest.Error{Line: 1, Column: 1, Err: err}
 	}
-	f := e.explain(placed.Err)
+	f := e.Explain(placed.Err)
 	lines := func(line int) string {
 		text := fmt.Sprintf("Not applied: line %d, column %d: %s", line, placed.Column, placed.Err)
 		if f.Hint != "" {
@@ -272,7 +275,7 @@ func (e *editing) keep(err error) error {
 	if errors.Is(err, context.Canceled) {
 		err = failure.Interrupted(err)
 	}
-	f := *e.explain(err)
+	f := *e.Explain(err)
 	hint := "your text is in " + e.file
 	if f.Hint != "" {
 		hint = f.Hint + "; " + hint

@@ -14,8 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -23,7 +27,7 @@ import (
 
 // exporting writes tasks as files that apply reads.
 type exporting struct {
-	*app
+	*factory.Factory
 	selector string
 	dir      string
 	force    bool
@@ -31,8 +35,8 @@ type exporting struct {
 	list     []json.RawMessage // for programs that want it in one piece
 }
 
-func (a *app) taskExport() *cobra.Command {
-	x := &exporting{app: a}
+func taskExport(f *factory.Factory) *cobra.Command {
+	x := &exporting{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "export [TASK...]",
 		Short: "Write tasks as files that apply reads",
@@ -45,15 +49,15 @@ func (a *app) taskExport() *cobra.Command {
   carillon task export nightly-backup 'report-*'
   carillon task export -l team=data --dir tasks/
   carillon task export -A -o jsonl > million.ndjson`,
-		ValidArgsFunction: a.completeTasks,
+		ValidArgsFunction: complete.Tasks(f),
 	}
-	only(cmd, output.FormatTable, output.FormatYAML, output.FormatJSON, output.FormatJSONL, output.FormatName)
+	factory.LimitFormats(cmd, output.FormatTable, output.FormatYAML, output.FormatJSON, output.FormatJSONL, output.FormatName)
 	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
 	cmd.Flags().StringVar(&x.dir, "dir", "", "write a file for each task into this `DIRECTORY`")
 	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: write over files that say something else")
 	_ = cmd.MarkFlagDirname("dir") // the flag is there
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if err := filled(cmd, "dir", "selector"); err != nil {
+		if err := factory.RefuseEmpty(cmd, "dir", "selector"); err != nil {
 			return err
 		}
 		if x.force && x.dir == "" {
@@ -65,7 +69,7 @@ func (a *app) taskExport() *cobra.Command {
 		if _, err := task.ParseSelector(x.selector); err != nil {
 			return task.Under("selector", err)
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
@@ -73,7 +77,7 @@ func (a *app) taskExport() *cobra.Command {
 			return err
 		}
 		if x.Format == output.FormatJSON {
-			return output.EmitList(&a.Printer, x.list, nil, nil)
+			return output.EmitList(&f.Printer, x.list, nil, nil)
 		}
 		return nil
 	}
@@ -81,7 +85,7 @@ func (a *app) taskExport() *cobra.Command {
 }
 
 func (x *exporting) run(ctx context.Context, c *client.Client, words []string) error {
-	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, isGlob) {
+	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) {
 		return x.named(ctx, c, words)
 	}
 	if x.selector != "" && len(words) > 0 {
@@ -89,7 +93,7 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 	}
 	matched := map[string]bool{}
 	var codes []int
-	namespace, names, err := x.patterns(words)
+	namespace, names, err := selection.Patterns(x.Factory, words)
 	if err != nil {
 		return err
 	}
@@ -98,15 +102,15 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 			return err
 		}
 		for _, w := range words {
-			matched[w] = matched[w] || x.matches(w, ref{t.Namespace, t.Name})
+			matched[w] = matched[w] || selection.Matches(x.Factory, w, selection.Ref{Namespace: t.Namespace, Name: t.Name})
 		}
 		if err := x.write(t); err != nil {
-			codes = append(codes, x.report(err))
+			codes = append(codes, x.Report(err))
 		}
 	}
 	for _, w := range words {
 		if !matched[w] {
-			codes = append(codes, x.report(failure.NotFound("no task matches %s", task.Quote(w))))
+			codes = append(codes, x.Report(failure.NotFound("no task matches %s", task.Quote(w))))
 		}
 	}
 	if x.count == 0 && len(codes) == 0 {
@@ -117,17 +121,17 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 
 // named exports tasks by their names.
 func (x *exporting) named(ctx context.Context, c *client.Client, words []string) error {
-	refs := make([]ref, len(words))
+	refs := make([]selection.Ref, len(words))
 	for i, w := range words {
 		var err error
-		if refs[i], err = x.ref(w); err != nil {
+		if refs[i], err = selection.ParseRef(x.Factory, w); err != nil {
 			return err
 		}
 	}
-	return together(ctx, x.app, refs, func(r ref) error {
-		t, err := c.Get(ctx, r.namespace, r.name)
+	return batch.ForEach(ctx, x.Factory, refs, func(r selection.Ref) error {
+		t, err := c.Get(ctx, r.Namespace, r.Name)
 		if err != nil {
-			return x.missing(ctx, c, r, err)
+			return selection.ExplainMissing(ctx, x.Factory, c, r, err)
 		}
 		return x.write(t)
 	})
@@ -137,7 +141,7 @@ func (x *exporting) named(ctx context.Context, c *client.Client, words []string)
 // things are, would mean the same.
 func (x *exporting) write(t client.Task) error {
 	std := task.Defaults().Namespace
-	least, err := manifest.Least(t.Spec, t.Namespace == std && x.namespace() == std && !x.allNamespaces)
+	least, err := manifest.Least(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
 	if err != nil {
 		return err
 	}
@@ -152,7 +156,7 @@ func (x *exporting) write(t client.Task) error {
 	case x.Format == output.FormatJSONL:
 		return x.Print(string(least) + "\n")
 	case x.Format == output.FormatName:
-		return x.Print(x.taskName(t) + "\n")
+		return x.Print(selection.TaskName(x.Factory, t) + "\n")
 	}
 	text, err := manifest.WriteYAML(least)
 	if err != nil {
@@ -176,7 +180,7 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 		return fmt.Errorf("write YAML: %w", err)
 	}
 	dir := x.dir
-	if x.allNamespaces {
+	if x.AllNamespaces {
 		dir = filepath.Join(dir, t.Namespace)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -204,7 +208,7 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 
 // saysSame reports whether a file has this task, and no other.
 func (x *exporting) saysSame(file string, have, least []byte) bool {
-	objects, err := manifest.Read(file, have, x.namespace())
+	objects, err := manifest.Read(file, have, x.Namespace())
 	if err != nil || len(objects) != 1 || objects[0].Err != nil {
 		return false
 	}
@@ -212,7 +216,7 @@ func (x *exporting) saysSame(file string, have, least []byte) bool {
 	if err != nil {
 		return false
 	}
-	wanted, err := manifest.Read("x.json", least, x.namespace())
+	wanted, err := manifest.Read("x.json", least, x.Namespace())
 	if err != nil || len(wanted) != 1 {
 		return false
 	}

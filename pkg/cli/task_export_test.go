@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
@@ -21,9 +23,9 @@ func TestExport_WritesNothingOutsideItsDirectory(t *testing.T) {
 		{"", "escaped"},
 	} {
 		top := t.TempDir()
-		d := newDesk("")
-		d.allNamespaces = true
-		x := &exporting{app: d.app, dir: filepath.Join(top, "a", "b"), force: true}
+		d := factorytest.New("")
+		d.AllNamespaces = true
+		x := &exporting{Factory: d.Factory, dir: filepath.Join(top, "a", "b"), force: true}
 
 		var told client.Task
 		told.Namespace, told.Name = name.namespace, name.task

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -335,4 +336,29 @@ func unset(p map[string]any, fields []string) error {
 		}
 	}
 	return nil
+}
+
+// completeUnset offers the fields that --unset knows.
+func completeUnset(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var offers []complete.Offer
+	for _, name := range slices.Sorted(maps.Keys(shortcuts())) {
+		offers = append(offers, complete.Offer{Word: name, About: ""})
+	}
+	return complete.Matching(offers, nil, typed)
+}
+
+func completeTaskFlags(cmd *cobra.Command) {
+	complete.RegisterFixed(cmd, "strategy", task.Strategies()...)
+	complete.RegisterFixed(cmd, "count", task.All.String())
+	complete.RegisterFixed(cmd, "succeed", "all", "any")
+	complete.RegisterFixed(cmd, "output-streams", task.StreamsMerged, task.StreamsApart)
+	complete.RegisterFixed(cmd, "overlap", task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
+	complete.RegisterFixed(cmd, "queue-drop", task.DropNewest, task.DropOldest)
+	complete.RegisterFixed(cmd, "missed", task.MissedLatest, task.MissedSkip, task.MissedAll)
+	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
+	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
+	complete.RegisterFixed(cmd, "enforce", task.EnforceRequire, task.EnforceReport)
+	complete.RegisterFixed(cmd, "ionice", "idle", "best-effort", "best-effort/7", "realtime")
+	complete.RegisterFixed(cmd, "limit", limitNames()...)
+	complete.RegisterFixed(cmd, "retry-on", string(task.Failed), string(task.TimedOut), string(task.Lost))
 }

@@ -11,16 +11,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) taskGet() *cobra.Command {
-	var p pick
+func taskGet(f *factory.Factory) *cobra.Command {
+	var p selection.Flags
 	var generation int64
-	var watch bool
+	var follow bool
 	cmd := &cobra.Command{
 		Use:   "get TASK...",
 		Short: "Show tasks with all their fields",
@@ -30,42 +36,42 @@ func (a *app) taskGet() *cobra.Command {
   carillon task get nightly-backup --generation 7
   carillon task get -l team=data -o json
   carillon task get nightly-backup -w`,
-		ValidArgsFunction: a.completeTasks,
+		ValidArgsFunction: complete.Tasks(f),
 	}
-	p.bind(cmd, false)
-	bindWatch(cmd, &watch)
+	p.Bind(cmd, false)
+	watch.BindFlag(cmd, &follow)
 	cmd.Flags().Int64Var(&generation, "generation", 0, "the task as its `VERSION` said, if that is kept (task history --versions)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
 		if cmd.Flags().Changed("generation") {
-			if len(words) != 1 || isGlob(words[0]) || generation < 1 {
+			if len(words) != 1 || selection.IsGlob(words[0]) || generation < 1 {
 				return failure.Usage("--generation needs a number from 1 on, and exactly one task")
 			}
-			r, err := a.ref(words[0])
+			r, err := selection.ParseRef(f, words[0])
 			if err != nil {
 				return err
 			}
-			return a.showVersion(cmd, c, r, generation)
+			return showVersion(f, cmd, c, r, generation)
 		}
-		if watch {
-			return a.watchTask(cmd, c, words, p)
+		if follow {
+			return watchTask(f, cmd, c, words, p)
 		}
-		ch, err := a.tasks(ctx, c, words, p)
+		ch, err := selection.Find(ctx, f, c, words, p)
 		if err != nil {
 			return err
 		}
-		found, failed := many(ctx, a, "read", "read", "task", ch.refs, func(ctx context.Context, r ref) (client.Task, string, error) {
-			t, err := c.Get(ctx, r.namespace, r.name)
-			return t, "", a.missing(ctx, c, r, err)
+		found, failed := batch.Run(ctx, f, "read", "read", "task", ch.Refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
+			t, err := c.Get(ctx, r.Namespace, r.Name)
+			return t, "", selection.ExplainMissing(ctx, f, c, r, err)
 		})
 		if failed != nil && len(found) == 0 {
 			return failed
 		}
-		if err := a.emitTasks(cmd, c, found, len(words) == 1 && !isGlob(words[0])); err != nil {
+		if err := emitTasks(f, cmd, c, found, len(words) == 1 && !selection.IsGlob(words[0])); err != nil {
 			return err
 		}
 		return failed
@@ -73,21 +79,21 @@ func (a *app) taskGet() *cobra.Command {
 	return cmd
 }
 
-func (a *app) emitTasks(cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
-	if one && a.Format != output.FormatWide {
+func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
+	if one && f.Format != output.FormatWide {
 		t := found[0]
-		return output.EmitOne(&a.Printer, t, a.taskName(t), func(d *output.Details) { a.describe(cmd, c, d, t) })
+		return output.EmitOne(&f.Printer, t, selection.TaskName(f, t), func(d *output.Details) { describe(f, cmd, c, d, t) })
 	}
-	if a.Format != output.FormatTable {
-		return output.EmitList(&a.Printer, found, a.taskName, func(wide bool) *output.Table { return a.taskGrid(found, wide) })
+	if f.Format != output.FormatTable {
+		return output.EmitList(&f.Printer, found, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskGrid(f, found, wide) })
 	}
 	for i, t := range found {
 		if i > 0 {
-			if err := a.Print("\n"); err != nil {
+			if err := f.Print("\n"); err != nil {
 				return err
 			}
 		}
-		if err := output.EmitOne(&a.Printer, t, "", func(d *output.Details) { a.describe(cmd, c, d, t) }); err != nil {
+		if err := output.EmitOne(&f.Printer, t, "", func(d *output.Details) { describe(f, cmd, c, d, t) }); err != nil {
 			return err
 		}
 	}
@@ -96,23 +102,23 @@ func (a *app) emitTasks(cmd *cobra.Command, c *client.Client, found []client.Tas
 
 // describe writes a task for people: what differs from the defaults, what comes
 // and what was.
-func (a *app) describe(cmd *cobra.Command, c *client.Client, d *output.Details, t client.Task) {
-	a.describeSpec(d, t)
-	a.describePause(d, t)
-	d.Field("Frozen", "%s", a.frozenWords(cmd.Context(), c, t.Namespace))
+func describe(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *output.Details, t client.Task) {
+	describeSpec(f, d, t)
+	describePause(f, d, t)
+	d.Field("Frozen", "%s", view.FrozenText(cmd.Context(), f, c, t.Namespace))
 	d.Field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
-	d.Field("Created", "%s", a.PastTime(t.CreatedAt, t.Timezone))
-	a.describeWritten(d, t)
-	d.StyledField("Next", strings.Join(a.nextCells(t)[:1], "")+a.leftWords(t))
+	d.Field("Created", "%s", f.PastTime(t.CreatedAt, t.Timezone))
+	describeWritten(f, d, t)
+	d.StyledField("Next", strings.Join(nextCells(f, t)[:1], "")+leftWords(f, t))
 	if t.NoNext != "" {
 		d.Field("No more ticks", "%s", t.NoNext)
 	}
-	d.Section("Next ticks", a.ticksAhead(cmd, c, t))
-	d.Section("Last runs", a.lastRuns(cmd, c, t))
+	d.Section("Next ticks", ticksAhead(f, cmd, c, t))
+	d.Section("Last runs", lastRuns(f, cmd, c, t))
 }
 
-func (a *app) describeWritten(d *output.Details, t client.Task) {
-	words := a.PastTime(t.UpdatedAt, t.Timezone)
+func describeWritten(f *factory.Factory, d *output.Details, t client.Task) {
+	words := f.PastTime(t.UpdatedAt, t.Timezone)
 	if t.UpdatedBy != "" {
 		words += " by " + t.UpdatedBy
 	}
@@ -123,7 +129,7 @@ func (a *app) describeWritten(d *output.Details, t client.Task) {
 }
 
 // describeSpec writes what a task's user wrote.
-func (a *app) describeSpec(d *output.Details, t client.Task) {
+func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	std := task.Defaults()
 	d.Field("Name", "%s", t.Name)
 	d.Field("Namespace", "%s", t.Namespace)
@@ -138,8 +144,8 @@ func (a *app) describeSpec(d *output.Details, t client.Task) {
 	if t.Shadow {
 		d.Field("Shadow", "its ticks are recorded and start nothing; end it with: carillon task update %s --shadow=false", t.Name)
 	}
-	a.describeBounds(d, t)
-	a.describeAction(d, t.Action)
+	describeBounds(f, d, t)
+	describeAction(f, d, t.Action)
 	if t.Timeout > 0 {
 		d.Field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
@@ -150,7 +156,7 @@ func (a *app) describeSpec(d *output.Details, t client.Task) {
 	if t.Deadline > 0 {
 		d.Field("Start deadline", "%s after it falls due", t.Deadline)
 	}
-	d.Field("Retry", "%s", a.Plain(retryWords(t.Retry)))
+	d.Field("Retry", "%s", f.Plain(retryWords(t.Retry)))
 	if t.PauseAfter > 0 {
 		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
 		if t.Failures > 0 {
@@ -164,12 +170,12 @@ func (a *app) describeSpec(d *output.Details, t client.Task) {
 }
 
 // describeBounds writes what bounds the ticks of a task, and what blurs them.
-func (a *app) describeBounds(d *output.Details, t client.Task) {
+func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
 	if !t.Start.IsZero() {
-		d.Field("Starts", "%s", a.DateTime(t.Start, t.Timezone))
+		d.Field("Starts", "%s", f.DateTime(t.Start, t.Timezone))
 	}
 	if !t.End.IsZero() {
-		d.Field("Ends", "%s", a.DateTime(t.End, t.Timezone))
+		d.Field("Ends", "%s", f.DateTime(t.End, t.Timezone))
 	}
 	if t.Jitter > 0 {
 		d.Field("Jitter", "up to %s", t.Jitter)
@@ -196,14 +202,14 @@ func overlapWords(s task.Spec) string {
 	return s.Overlap
 }
 
-func (a *app) leftWords(t client.Task) string {
+func leftWords(f *factory.Factory, t client.Task) string {
 	if t.Next.IsZero() || t.Paused {
 		return ""
 	}
-	return " (" + a.TimeLeft(t.Next) + ")"
+	return " (" + f.TimeLeft(t.Next) + ")"
 }
 
-func (a *app) describeAction(d *output.Details, act task.Action) {
+func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 	p := act.Process
 	if p == nil {
 		d.Field("Does", "nothing, successfully (noop)")
@@ -221,12 +227,12 @@ func (a *app) describeAction(d *output.Details, act task.Action) {
 		}
 		d.Field(name, "%s=%s", k, p.Env[k])
 	}
-	for i, f := range p.EnvFrom {
+	for i, from := range p.EnvFrom {
 		name := ""
 		if i == 0 {
 			name = "Variables of"
 		}
-		d.Field(name, "%s", f.Source())
+		d.Field(name, "%s", from.Source())
 	}
 	d.Field("Directory", "%s", p.Dir)
 	d.Field("User", "%s", p.User)
@@ -278,7 +284,7 @@ func retryWords(r task.Retry) string {
 
 // ticksAhead and lastRuns only round a picture off: without them it still says
 // what it must, so that their errors are not told.
-func (a *app) ticksAhead(cmd *cobra.Command, c *client.Client, t client.Task) string {
+func ticksAhead(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
 	if t.Next.IsZero() {
 		return ""
 	}
@@ -287,26 +293,14 @@ func (a *app) ticksAhead(cmd *cobra.Command, c *client.Client, t client.Task) st
 	if err != nil {
 		return ""
 	}
-	return a.bare(a.occurrenceGrid(list, t.Timezone))
+	return f.RenderIndented(view.TickTable(f, list, t.Timezone))
 }
 
-func (a *app) lastRuns(cmd *cobra.Command, c *client.Client, t client.Task) string {
+func lastRuns(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
 	const few = 5
 	runs, err := c.Runs(cmd.Context(), t.Namespace, t.Name, client.RunFilter{Limit: few})
 	if err != nil || len(runs) == 0 {
 		return ""
 	}
-	return a.bare(a.runGrid(runs, false, false, zones{"": t.Timezone}))
-}
-
-// bare renders a table without its heads, indented, as part of something else.
-func (a *app) bare(g *output.Table) string {
-	g.Empty = ""
-	part := *a
-	part.NoHeaders = true
-	var b strings.Builder
-	for line := range strings.Lines(g.Render(&part.Printer)) {
-		b.WriteString("  " + line)
-	}
-	return b.String()
+	return f.RenderIndented(view.RunTable(f, runs, false, false, view.Zones{"": t.Timezone}))
 }

@@ -7,12 +7,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-func (a *app) taskHistory() *cobra.Command {
+func taskHistory(f *factory.Factory) *cobra.Command {
 	var flags runFlags
 	var versions bool
 	cmd := &cobra.Command{
@@ -24,31 +28,31 @@ func (a *app) taskHistory() *cobra.Command {
   carillon task history nightly-backup --state failed --limit 5
   carillon task history nightly-backup -o jsonl
   carillon task history nightly-backup --versions`,
-		Args:              args(1, 1, "the task's name"),
-		ValidArgsFunction: a.completeTask,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
 	}
 	flags.bind(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		failed := flagError(cmd, err)
 
 		// Other commands that list runs take a selector.
-		var f *failure.Error
-		if text := err.Error(); errors.As(failed, &f) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
-			f.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
+		var fail *failure.Error
+		if text := err.Error(); errors.As(failed, &fail) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
+			fail.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
 		}
 		return failed
 	})
 	cmd.Flags().BoolVar(&versions, "versions", false, "the versions of the task instead of its runs")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		r, err := a.ref(words[0])
+		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
-		f, err := flags.filter(a, a.Zone(output.ReaderZone))
+		filter, err := flags.filter(f, f.Zone(output.ReaderZone))
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
@@ -56,25 +60,25 @@ func (a *app) taskHistory() *cobra.Command {
 			if len(flags.states) > 0 || flags.since != "" || flags.until != "" {
 				return failure.Usage("--state, --since and --until are of runs, and --versions has none")
 			}
-			return a.showVersions(cmd, c, r, flags.limit)
+			return showVersions(f, cmd, c, r, flags.limit)
 		}
-		runs, err := c.Runs(cmd.Context(), r.namespace, r.name, f)
+		runs, err := c.Runs(cmd.Context(), r.Namespace, r.Name, filter)
 		if err != nil {
-			return a.missing(cmd.Context(), c, r, err)
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
-		z := zones{}
-		if a.ForPeople() {
-			t, err := c.Get(cmd.Context(), r.namespace, r.name)
+		z := view.Zones{}
+		if f.ForPeople() {
+			t, err := c.Get(cmd.Context(), r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
 			z[""] = t.Timezone
 		}
-		return output.EmitList(&a.Printer, runs, runName, func(wide bool) *output.Table {
-			g := a.runGrid(runs, false, wide, z)
-			g.Empty = a.show(r) + " has not run yet"
+		return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
+			g := view.RunTable(f, runs, false, wide, z)
+			g.Empty = selection.Show(f, r) + " has not run yet"
 			if len(flags.states) > 0 {
-				g.Empty = "no run of " + a.show(r) + " is " + strings.Join(flags.states, " or ")
+				g.Empty = "no run of " + selection.Show(f, r) + " is " + strings.Join(flags.states, " or ")
 			}
 			return g
 		})
@@ -82,46 +86,46 @@ func (a *app) taskHistory() *cobra.Command {
 	return cmd
 }
 
-func (a *app) taskKeys() *cobra.Command {
+func taskKeys(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys TASK",
 		Short: "Show where a task lives in etcd, and how to look at it",
 		Long:  "Show the keys in etcd that belong to a task, and the etcdctl line that prints them without Carillon.",
 		Example: `  carillon task keys nightly-backup
   carillon task keys nightly-backup -o name`,
-		Args:              args(1, 1, "the task's name"),
-		ValidArgsFunction: a.completeTask,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
 	}
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		r, err := a.ref(words[0])
+		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		keys, err := c.Keys(cmd.Context(), r.namespace, r.name)
+		keys, err := c.Keys(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
-			return a.missing(cmd.Context(), c, r, err)
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
-		switch a.Format {
+		switch f.Format {
 		case output.FormatJSON, output.FormatYAML, output.FormatJSONL:
-			return output.EmitOne(&a.Printer, keys, "", nil)
+			return output.EmitOne(&f.Printer, keys, "", nil)
 		}
-		err = output.EmitList(&a.Printer, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *output.Table {
+		err = output.EmitList(&f.Printer, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *output.Table {
 			g := &output.Table{Headers: []string{"WHAT", "THERE", "KEY"}}
 			for _, k := range keys.Items {
 				there := "yes"
 				if !k.Present {
-					there = a.NoValue()
+					there = f.NoValue()
 				}
 				g.AddRow(output.OneLine(k.What), there, output.OneLine(k.Key))
 			}
 			return g
 		})
-		if err == nil && a.ForPeople() && keys.Command != "" {
-			err = a.Print(fmt.Sprintf("\n%s\n", output.Sanitize(keys.Command)))
+		if err == nil && f.ForPeople() && keys.Command != "" {
+			err = f.Print(fmt.Sprintf("\n%s\n", output.Sanitize(keys.Command)))
 		}
 		return err
 	}

@@ -6,19 +6,23 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // listing is what the flags and words of task list ask for.
 type listing struct {
-	pick
+	selection.Flags
 	words           []string
 	failing, paused bool
 	sort            string
@@ -27,14 +31,14 @@ type listing struct {
 }
 
 func (l *listing) bind(cmd *cobra.Command) {
-	l.pick.bind(cmd, false)
+	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
 	f.BoolVar(&l.failing, "failing", false, "only tasks of which a run has failed for good, and none has succeeded since")
 	f.BoolVar(&l.paused, "paused", false, "only tasks that are paused")
 	f.StringVar(&l.sort, "sort", client.SortName, "by `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
 	f.IntVar(&l.limit, "limit", 0, "at most so many (0: all)")
-	bindWatch(cmd, &l.watch)
-	completeFixed(cmd, "sort", sorts...)
+	watch.BindFlag(cmd, &l.watch)
+	complete.RegisterFixed(cmd, "sort", sorts...)
 }
 
 var sorts = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
@@ -50,13 +54,13 @@ func (l *listing) check() error {
 		}
 		return e
 	}
-	if _, err := task.ParseSelector(l.selector); err != nil {
+	if _, err := task.ParseSelector(l.Selector); err != nil {
 		return task.Under("selector", err)
 	}
 	return nil
 }
 
-func (a *app) taskList() *cobra.Command {
+func taskList(f *factory.Factory) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use:     "list [NAME|GLOB...]",
@@ -70,7 +74,7 @@ func (a *app) taskList() *cobra.Command {
   carillon task list -l team=data -o json
   carillon task list 'nightly-*' -w
   carillon task list --columns name,state,left`,
-		ValidArgsFunction: a.completeTasks,
+		ValidArgsFunction: complete.Tasks(f),
 	}
 	l.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -78,26 +82,26 @@ func (a *app) taskList() *cobra.Command {
 		if err := l.check(); err != nil {
 			return err
 		}
-		o, err := a.listOptions(l)
+		o, err := listOptions(f, l)
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
 		if l.watch {
-			return a.watchTasks(cmd.Context(), c, o)
+			return watchTasks(cmd.Context(), f, c, o)
 		}
-		list, err := a.listed(cmd.Context(), c, o)
+		list, err := listTasks(cmd.Context(), f, c, o)
 		if err == nil {
-			err = a.unmatched(cmd.Context(), c, l, list)
+			err = unmatched(cmd.Context(), f, c, l, list)
 		}
 		if err != nil {
 			return err
 		}
-		a.noteFrozen(cmd.Context(), c, a.scope())
-		return output.EmitList(&a.Printer, list, a.taskName, func(wide bool) *output.Table { return a.taskGrid(list, wide) })
+		view.NoteFrozen(cmd.Context(), f, c, f.Scope())
+		return output.EmitList(&f.Printer, list, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskGrid(f, list, wide) })
 	}
 	return cmd
 }
@@ -109,14 +113,14 @@ const (
 )
 
 // listOptions are the options of the client for what was asked for.
-func (a *app) listOptions(l listing) (client.ListOptions, error) {
-	o := client.ListOptions{Namespace: a.scope(), Selector: l.selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
-	if a.ForPeople() && a.WantsColumn(recentColumn) {
+func listOptions(f *factory.Factory, l listing) (client.ListOptions, error) {
+	o := client.ListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
+	if f.ForPeople() && f.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
 	}
-	o.Brief = a.Format == output.FormatName && l.sort == client.SortName && !l.watch
+	o.Brief = f.Format == output.FormatName && l.sort == client.SortName && !l.watch
 	var err error
-	o.Namespace, o.Names, err = a.patterns(l.words)
+	o.Namespace, o.Names, err = selection.Patterns(f, l.words)
 	return o, err
 }
 
@@ -124,8 +128,8 @@ func (a *app) listOptions(l listing) (client.ListOptions, error) {
 // sorts them here, which costs the server less than to sort them for each page.
 const mostSorted = 5000
 
-// listed reads the tasks that a list is of.
-func (a *app) listed(ctx context.Context, c *client.Client, o client.ListOptions) ([]client.Task, error) {
+// listTasks reads the tasks that a list is of.
+func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.ListOptions) ([]client.Task, error) {
 	if o.Limit > 0 && o.Limit <= mostSorted || o.Sort == client.SortName {
 		return c.List(ctx, o)
 	}
@@ -165,33 +169,33 @@ const never = 1<<63 - 1
 
 // unmatched is an error if a word stands for no task at all: it names something,
 // as a file's name does for ls. Where other filters apply, an empty list is an answer.
-func (a *app) unmatched(ctx context.Context, c *client.Client, l listing, list []client.Task) error {
-	if l.failing || l.paused || l.selector != "" || l.limit > 0 && len(list) >= l.limit {
+func unmatched(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
+	if l.failing || l.paused || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
 	}
-	all := make([]ref, len(list))
+	all := make([]selection.Ref, len(list))
 	for i, t := range list {
-		all[i] = ref{t.Namespace, t.Name}
+		all[i] = selection.Ref{Namespace: t.Namespace, Name: t.Name}
 	}
 	for _, word := range l.words {
-		if isGlob(word) || a.allNamespaces {
-			if !slices.ContainsFunc(all, func(r ref) bool { return a.matches(word, r) }) {
+		if selection.IsGlob(word) || f.AllNamespaces {
+			if !slices.ContainsFunc(all, func(r selection.Ref) bool { return selection.Matches(f, word, r) }) {
 				return failure.NotFound("no task matches %s", task.Quote(word))
 			}
 			continue
 		}
-		r, err := a.ref(word)
+		r, err := selection.ParseRef(f, word)
 		if err == nil && !slices.Contains(all, r) {
-			return a.missing(ctx, c, r, &client.Error{Status: 404, Code: client.CodeNotFound,
-				Message: "task " + task.Quote(a.show(r)) + " does not exist"})
+			return selection.ExplainMissing(ctx, f, c, r, &client.Error{Status: 404, Code: client.CodeNotFound,
+				Message: "task " + task.Quote(selection.Show(f, r)) + " does not exist"})
 		}
 	}
 	return nil
 }
 
-func (a *app) taskGrid(list []client.Task, wide bool) *output.Table {
-	g := &output.Table{Empty: "no tasks" + a.inScope()}
-	if a.allNamespaces {
+func taskGrid(f *factory.Factory, list []client.Task, wide bool) *output.Table {
+	g := &output.Table{Empty: "no tasks" + selection.InScope(f)}
+	if f.AllNamespaces {
 		g.Headers = append(g.Headers, "NAMESPACE")
 	}
 	g.Headers = append(g.Headers, "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", recentColumn)
@@ -200,19 +204,19 @@ func (a *app) taskGrid(list []client.Task, wide bool) *output.Table {
 	}
 	for _, t := range list {
 		var row []string
-		if a.allNamespaces {
+		if f.AllNamespaces {
 			row = append(row, t.Namespace)
 		}
-		row = append(row, t.Name, scheduleWords(t.Spec))
-		row = append(row, a.nextCells(t)...)
-		row = append(row, a.lastCells(t)...)
-		row = append(row, a.recentCell(t))
+		row = append(row, t.Name, view.ScheduleText(t.Spec))
+		row = append(row, nextCells(f, t)...)
+		row = append(row, lastCells(f, t)...)
+		row = append(row, recentCell(f, t))
 		if wide {
-			node, late := "", a.NoValue()
+			node, late := "", f.NoValue()
 			if t.LastRun != nil {
-				node, late = t.LastRun.Node, a.lateWords(*t.LastRun)
+				node, late = t.LastRun.Node, view.Lateness(f, *t.LastRun)
 			}
-			row = append(row, a.stateCell(t), late, node, t.Overlap, output.Labels(t.Labels), fmt.Sprint(t.Revision), output.OneLine(t.Description))
+			row = append(row, stateCell(f, t), late, node, t.Overlap, output.Labels(t.Labels), fmt.Sprint(t.Revision), output.OneLine(t.Description))
 		}
 		g.AddRow(row...)
 	}
@@ -220,81 +224,53 @@ func (a *app) taskGrid(list []client.Task, wide bool) *output.Table {
 }
 
 // recentCell are the signs of the last runs, the newest at the right.
-func (a *app) recentCell(t client.Task) string {
+func recentCell(f *factory.Factory, t client.Task) string {
 	var b strings.Builder
 	for _, r := range slices.Backward(t.Recent) {
-		b.WriteString(a.StateSign(r.State))
+		b.WriteString(f.StateSign(r.State))
 	}
-	return cmp.Or(b.String(), a.NoValue())
+	return cmp.Or(b.String(), f.NoValue())
 }
 
 // stateCell is how a task stands, in a word.
-func (a *app) stateCell(t client.Task) string {
+func stateCell(f *factory.Factory, t client.Task) string {
 	switch t.State {
 	case client.TaskFailing, client.TaskUnreadable:
-		return a.Paint(output.Red, t.State)
+		return f.Paint(output.Red, t.State)
 	case client.TaskPaused, client.TaskFrozen:
-		return a.Paint(output.Yellow, t.State)
+		return f.Paint(output.Yellow, t.State)
 	case client.TaskRunning, client.TaskWaiting:
-		return a.Paint(output.Cyan, t.State)
+		return f.Paint(output.Cyan, t.State)
 	}
-	return cmp.Or(output.OneLine(t.State), a.NoValue())
-}
-
-func (a *app) inScope() string {
-	if a.allNamespaces {
-		return ""
-	}
-	return " in namespace " + a.namespace()
-}
-
-// scheduleWords is a schedule and, unless it is UTC, where it counts.
-func scheduleWords(s task.Spec) string {
-	words := output.OneLine(strings.Join(s.Schedule, ", "))
-	if s.Timezone == "" || s.Timezone == "UTC" {
-		return words
-	}
-	return words + " " + strings.ReplaceAll(output.OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
+	return cmp.Or(output.OneLine(t.State), f.NoValue())
 }
 
 // nextCells are NEXT and LEFT.
-func (a *app) nextCells(t client.Task) []string {
+func nextCells(f *factory.Factory, t client.Task) []string {
 	switch {
 	case t.Paused:
-		return []string{a.Paint(output.Yellow, a.pausedWords(t)), a.NoValue()}
+		return []string{f.Paint(output.Yellow, pausedWords(f, t)), f.NoValue()}
 	case t.Next.IsZero() && manual(t.Spec):
-		return []string{"when triggered", a.NoValue()}
+		return []string{"when triggered", f.NoValue()}
 	case t.NoNext != "":
-		return []string{"no more ticks", a.NoValue()}
+		return []string{"no more ticks", f.NoValue()}
 	case t.Next.IsZero():
-		return []string{a.NoValue(), a.NoValue()}
+		return []string{f.NoValue(), f.NoValue()}
 	}
-	return []string{a.FutureTime(t.Next, t.Timezone), a.TimeLeft(t.Next)}
+	return []string{f.FutureTime(t.Next, t.Timezone), f.TimeLeft(t.Next)}
 }
 
 // lastCells are LAST and RESULT.
-func (a *app) lastCells(t client.Task) []string {
+func lastCells(f *factory.Factory, t client.Task) []string {
 	if t.LastRun == nil {
-		return []string{a.NoValue(), a.NoValue()}
+		return []string{f.NoValue(), f.NoValue()}
 	}
 	r := *t.LastRun
-	last := a.PastTime(r.LastSeen(), t.Timezone)
+	last := f.PastTime(r.LastSeen(), t.Timezone)
 	if !r.State.Active() && r.State != task.Queued {
-		if d := took(r, a.Now()); d >= 0 {
+		if d := view.RunDuration(r, f.Now()); d >= 0 {
 			last += ", " + output.Duration(d)
 		}
 	}
-	return []string{last, a.result(r)}
-}
-
-// took is how long an attempt has run, up to now if it still does; negative if
-// it has not started.
-func took(r task.Run, now time.Time) time.Duration {
-	switch {
-	case r.StartedAt.IsZero():
-		return -1
-	case r.EndedAt.IsZero():
-		return max(now.Sub(r.StartedAt.Time), 0)
-	}
-	return max(r.EndedAt.Sub(r.StartedAt.Time), 0)
+	return []string{last, view.RunResult(f, r)}
 }

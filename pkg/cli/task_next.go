@@ -9,8 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -18,7 +22,7 @@ import (
 
 // upcoming is what the flags of next ask for.
 type upcoming struct {
-	pick
+	selection.Flags
 	failing     bool
 	count       int
 	from, until string
@@ -30,7 +34,7 @@ const (
 	spanCount  = 1000 // of a span, unless that is said
 )
 
-func (a *app) taskNext() *cobra.Command {
+func taskNext(f *factory.Factory) *cobra.Command {
 	var u upcoming
 	cmd := &cobra.Command{
 		Use:   "next TASK...",
@@ -44,49 +48,49 @@ func (a *app) taskNext() *cobra.Command {
   carillon next
   carillon next -A --for 2h -o wide
   carillon next -l team=data --until 18:00`,
-		ValidArgsFunction: a.completeTasks,
+		ValidArgsFunction: complete.Tasks(f),
 	}
-	u.pick.bind(cmd, false)
-	f := cmd.Flags()
-	f.IntVar(&u.count, "count", usualCount, "at most so many")
-	f.StringVar(&u.from, "from", "", "ticks after this `TIME` (default now)")
-	f.StringVar(&u.until, "until", "", "no ticks after this `TIME`, which may be a time of day that comes")
-	f.DurationVar(&u.span, "for", 0, "no ticks more than this `DURATION` after now, or after --from")
-	f.BoolVar(&u.failing, "failing", false, "only of tasks that are failing")
+	u.Flags.Bind(cmd, false)
+	flags := cmd.Flags()
+	flags.IntVar(&u.count, "count", usualCount, "at most so many")
+	flags.StringVar(&u.from, "from", "", "ticks after this `TIME` (default now)")
+	flags.StringVar(&u.until, "until", "", "no ticks after this `TIME`, which may be a time of day that comes")
+	flags.DurationVar(&u.span, "for", 0, "no ticks more than this `DURATION` after now, or after --from")
+	flags.BoolVar(&u.failing, "failing", false, "only of tasks that are failing")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if u.span < 0 || u.span == 0 && f.Changed("for") {
+		if u.span < 0 || u.span == 0 && flags.Changed("for") {
 			return failure.Usage("--for %s: must be more than 0", u.span)
 		}
 		if u.span > 0 && u.until != "" {
 			return failure.Usage("--for and --until exclude each other")
 		}
-		if (u.span > 0 || u.until != "") && !f.Changed("count") {
+		if (u.span > 0 || u.until != "") && !flags.Changed("count") {
 			u.count = spanCount
 		}
 		if u.count < 1 || u.count > schedule.MaxUpcoming {
 			return failure.Usage("--count %d: must be between 1 and %d", u.count, schedule.MaxUpcoming)
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		if len(words) == 1 && !isGlob(words[0]) && u.selector == "" && !u.failing {
-			return a.nextOfOne(cmd, c, words[0], u)
+		if len(words) == 1 && !selection.IsGlob(words[0]) && u.Selector == "" && !u.failing {
+			return nextOfOne(f, cmd, c, words[0], u)
 		}
-		return a.nextOfMany(cmd, c, words, u)
+		return nextOfMany(f, cmd, c, words, u)
 	}
 	return cmd
 }
 
-// bounds are the span that is asked for; zero: from now, without an end. Local
+// nextBounds are the span that is asked for; zero: from now, without an end. Local
 // times are of the zone.
-func (a *app) bounds(u upcoming, zone *time.Location) (from, until time.Time, err error) {
-	if from, err = readFrom(u.from, zone); err != nil {
+func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, until time.Time, err error) {
+	if from, err = factory.ParseTime(u.from, zone); err != nil {
 		return from, until, err
 	}
 	start := from
 	if start.IsZero() {
-		start = a.Now()
+		start = f.Now()
 	}
 	switch {
 	case u.span > 0:
@@ -102,22 +106,22 @@ func (a *app) bounds(u upcoming, zone *time.Location) (from, until time.Time, er
 	return from, until, nil
 }
 
-func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, u upcoming) error {
-	r, err := a.ref(word)
+func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word string, u upcoming) error {
+	r, err := selection.ParseRef(f, word)
 	if err != nil {
 		return err
 	}
 	ctx, zone := cmd.Context(), time.UTC
 	var t client.Task
-	if a.ForPeople() || u.from != "" || u.until != "" { // they may be of the task's zone
-		if t, err = c.Get(ctx, r.namespace, r.name); err != nil {
-			return a.missing(ctx, c, r, err)
+	if f.ForPeople() || u.from != "" || u.until != "" { // they may be of the task's zone
+		if t, err = c.Get(ctx, r.Namespace, r.Name); err != nil {
+			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
 		if zone, err = schedule.Location(t.Timezone); err != nil {
 			return err
 		}
 	}
-	from, until, err := a.bounds(u, zone)
+	from, until, err := nextBounds(f, u, zone)
 	if err != nil {
 		return err
 	}
@@ -125,9 +129,9 @@ func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, u upc
 	list := []client.Occurrence{}
 	more := true
 	for start := from; more && len(list) < u.count; {
-		some, err := c.Next(ctx, r.namespace, r.name, min(u.count-len(list), most), start)
+		some, err := c.Next(ctx, r.Namespace, r.Name, min(u.count-len(list), most), start)
 		if err != nil {
-			return a.missing(ctx, c, r, err)
+			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
 		more = len(some) == most
 		for _, o := range some {
@@ -137,66 +141,60 @@ func (a *app) nextOfOne(cmd *cobra.Command, c *client.Client, word string, u upc
 			list, start = append(list, o), o.Time.Time
 		}
 	}
-	if a.ForPeople() {
-		a.noteNext(r, t, len(list))
-		a.noteFrozen(ctx, c, r.namespace)
+	if f.ForPeople() {
+		noteNext(f, r, t, len(list))
+		view.NoteFrozen(ctx, f, c, r.Namespace)
 	}
-	a.noteCut(len(list), u)
-	return output.EmitList(&a.Printer, list, func(o client.Occurrence) string { return stamp(o.Time) },
-		func(bool) *output.Table { return a.occurrenceGrid(list, t.Timezone) })
+	noteCut(f, len(list), u)
+	return output.EmitList(&f.Printer, list, func(o client.Occurrence) string { return view.Timestamp(o.Time) },
+		func(bool) *output.Table { return view.TickTable(f, list, t.Timezone) })
 }
 
 // noteCut says that there may be more in the span than is shown.
-func (a *app) noteCut(listed int, u upcoming) {
+func noteCut(f *factory.Factory, listed int, u upcoming) {
 	if listed >= u.count && (u.span > 0 || u.until != "") {
-		a.Note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
+		f.Note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
 	}
-}
-
-// afterCompletion reports whether ticks follow from the ends of runs, so that only
-// one is known.
-func afterCompletion(exprs task.Schedules) bool {
-	return len(exprs) == 1 && strings.HasSuffix(exprs[0], " after completion")
 }
 
 const whatFollows = "the tick after that follows from when its run ends"
 
 // noteNext says what ticks alone do not.
-func (a *app) noteNext(r ref, t client.Task, listed int) {
+func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 	switch {
 	case t.Paused && !t.PausedUntil.IsZero():
-		a.Note("%s is %s: these come after that", a.show(r), a.pausedWords(t))
+		f.Note("%s is %s: these come after that", selection.Show(f, r), pausedWords(f, t))
 	case t.Paused:
-		a.Note("%s is %s: none of these comes unless it is resumed", a.show(r), a.pausedWords(t))
+		f.Note("%s is %s: none of these comes unless it is resumed", selection.Show(f, r), pausedWords(f, t))
 	case t.NoNext != "":
-		a.Note("no more ticks: %s", t.NoNext)
+		f.Note("no more ticks: %s", t.NoNext)
 	}
 	if t.MaxRuns > 0 && t.NoNext == "" {
-		a.Note("%s", runsLeftWords(t))
+		f.Note("%s", runsLeftWords(t))
 	}
-	if listed > 0 && afterCompletion(t.Schedule) {
-		a.Note(whatFollows)
+	if listed > 0 && view.IsAfterCompletion(t.Schedule) {
+		f.Note(whatFollows)
 	}
 	if listed > 0 && !t.End.IsZero() {
-		a.Note("it ends %s", a.DateTime(t.End, t.Timezone))
+		f.Note("it ends %s", f.DateTime(t.End, t.Timezone))
 	}
 }
 
 // nextOfMany merges the ticks of several tasks; paused ones have none.
-func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, u upcoming) error {
+func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, u upcoming) error {
 	ctx := cmd.Context()
-	if _, err := task.ParseSelector(u.selector); err != nil {
+	if _, err := task.ParseSelector(u.Selector); err != nil {
 		return task.Under("selector", err)
 	}
-	o := client.ComingOptions{Selector: u.selector, Failing: u.failing, Limit: u.count}
+	o := client.ComingOptions{Selector: u.Selector, Failing: u.failing, Limit: u.count}
 	var err error
-	if o.From, o.Until, err = a.bounds(u, a.Zone(output.ReaderZone)); err != nil {
+	if o.From, o.Until, err = nextBounds(f, u, f.Zone(output.ReaderZone)); err != nil {
 		return err
 	}
-	if o.Namespace, o.Names, err = a.patterns(words); err != nil {
+	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
 		return err
 	}
-	if err := a.areThere(ctx, c, words); err != nil {
+	if err := areThere(ctx, f, c, words); err != nil {
 		return err
 	}
 	list := []client.Coming{}
@@ -206,11 +204,11 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, u
 		}
 		list = append(list, tick)
 	}
-	a.noteFrozen(ctx, c, a.scope())
-	a.noteCut(len(list), u)
+	view.NoteFrozen(ctx, f, c, f.Scope())
+	noteCut(f, len(list), u)
 	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
-	return output.EmitList(&a.Printer, list, func(o client.Coming) string { return a.named(o.Namespace, o.Task) }, func(wide bool) *output.Table {
-		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "nothing comes" + a.inScope()}
+	return output.EmitList(&f.Printer, list, func(o client.Coming) string { return selection.Name(f, o.Namespace, o.Task) }, func(wide bool) *output.Table {
+		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "nothing comes" + selection.InScope(f)}
 		if jitter {
 			g.Headers = slices.Insert(g.Headers, 1, "DUE")
 		}
@@ -218,9 +216,9 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, u
 			g.Headers = append(g.Headers, "SCHEDULE", "ZONE")
 		}
 		for _, o := range list {
-			row := []string{a.FutureTime(o.Time, o.Timezone), a.TimeLeftOrPast(dueAt(o.Occurrence)), a.named(o.Namespace, o.Task), noteWords(o.Note)}
+			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), view.NoteWords(o.Note)}
 			if jitter {
-				row = slices.Insert(row, 1, dueAt(o.Occurrence).In(a.Zone(o.Timezone)).Format("15:04:05.000"))
+				row = slices.Insert(row, 1, view.DueAt(o.Occurrence).In(f.Zone(o.Timezone)).Format("15:04:05.000"))
 			}
 			if wide {
 				row = append(row, output.OneLine(strings.Join(o.Schedule, ", ")), cmp.Or(output.OneLine(o.Timezone), "UTC"))
@@ -232,67 +230,24 @@ func (a *app) nextOfMany(cmd *cobra.Command, c *client.Client, words []string, u
 }
 
 // areThere is an error if a task that is named is not there.
-func (a *app) areThere(ctx context.Context, c *client.Client, words []string) error {
-	words = slices.DeleteFunc(slices.Clone(words), isGlob)
+func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words []string) error {
+	words = slices.DeleteFunc(slices.Clone(words), selection.IsGlob)
 	if len(words) == 0 {
 		return nil
 	}
 	o := client.ListOptions{Brief: true}
 	var err error
-	if o.Namespace, o.Names, err = a.patterns(words); err != nil {
+	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
 		return err
 	}
 	list, err := c.List(ctx, o)
 	if err != nil {
 		return err
 	}
-	return a.unmatched(ctx, c, listing{words: words}, list)
+	return unmatched(ctx, f, c, listing{words: words}, list)
 }
 
-// occurrenceGrid shows ticks in a zone, beside it in UTC, and when they fall due
-// where jitter makes that later.
-func (a *app) occurrenceGrid(list []client.Occurrence, timezone string) *output.Table {
-	jitter := slices.ContainsFunc(list, func(o client.Occurrence) bool { return !o.DueAt.IsZero() })
-	g := &output.Table{Headers: []string{"TIME", "UTC", "LEFT", "NOTE"}, Empty: "no tick comes"}
-	if jitter {
-		g.Headers = slices.Insert(g.Headers, 2, "DUE")
-	}
-	for _, o := range list {
-		local, due := o.Time.In(a.Zone(timezone)), dueAt(o)
-		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), a.TimeLeftOrPast(due), noteWords(o.Note)}
-		if jitter {
-			row = slices.Insert(row, 2, due.In(a.Zone(timezone)).Format("15:04:05.000"))
-		}
-		g.AddRow(row...)
-	}
-	return g
-}
-
-// dueAt is when a tick falls due.
-func dueAt(o client.Occurrence) task.Time {
-	if o.DueAt.IsZero() {
-		return o.Time
-	}
-	return o.DueAt
-}
-
-func noteWords(note string) string {
-	switch note {
-	case schedule.NoteGap:
-		return "after a gap: the clocks go forward"
-	case schedule.NoteFold:
-		return "in a fold: the clocks go back"
-	}
-	return output.OneLine(note)
-}
-
-// stamp is a time as JSON has it.
-func stamp(t task.Time) string {
-	b, _ := t.MarshalText() // never fails
-	return string(b)
-}
-
-// readUntil reads the end of a span: as readFrom, or a time of day that comes next
+// readUntil reads the end of a span: as ParseTime, or a time of day that comes next
 // after start.
 func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error) {
 	for _, layout := range []string{"15:04", "15:04:05"} {
@@ -307,26 +262,9 @@ func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error
 		}
 		return at, nil
 	}
-	at, err := readFrom(s, zone)
+	at, err := factory.ParseTime(s, zone)
 	if err != nil {
 		return at, failure.Usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 	}
 	return at, nil
-}
-
-// readFrom reads a time from which to count: RFC 3339, or a date with or without
-// a time of day in a zone. Nothing is the zero time.
-func readFrom(s string, zone *time.Location) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
-		return t, nil
-	}
-	for _, layout := range []string{"2006-01-02", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02 15:04:05"} {
-		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, failure.Usage("--from %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 }

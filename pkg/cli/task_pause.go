@@ -6,12 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) taskPause() *cobra.Command {
+func taskPause(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	var until, reason string
 	cmd := &cobra.Command{
@@ -29,32 +31,32 @@ func (a *app) taskPause() *cobra.Command {
 	cmd.Flags().StringVar(&until, "until", "", "`TIME` or duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone, or RFC 3339 (default: until it is resumed)")
 	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT`: why, for whoever looks at the task")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		return filled(cmd, "until", "reason")
+		return factory.RefuseEmpty(cmd, "until", "reason")
 	}
-	verb(a, cmd, false, a.taskName,
-		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
-			how, err := a.until(until, func() (string, error) {
-				t, err := c.Get(ctx, r.namespace, r.name)
+	verb(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
+		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
+			how, err := pauseUntil(f, until, func() (string, error) {
+				t, err := c.Get(ctx, r.Namespace, r.Name)
 				return t.Timezone, err
 			})
 			if err != nil {
 				return client.Task{}, err
 			}
 			if how.Reason = reason; how == (client.PauseRequest{}) {
-				return c.Pause(ctx, r.namespace, r.name, int64(revision))
+				return c.Pause(ctx, r.Namespace, r.Name, int64(revision))
 			}
-			return c.PauseWith(ctx, r.namespace, r.name, how, int64(revision))
+			return c.PauseWith(ctx, r.Namespace, r.Name, how, int64(revision))
 		},
-		func(r ref, t client.Task) string {
+		func(r selection.Ref, t client.Task) string {
 			if t.PausedUntil.IsZero() {
-				return "paused " + a.show(r)
+				return "paused " + selection.Show(f, r)
 			}
-			return fmt.Sprintf("paused %s until %s (%s)", a.show(r), a.DateTime(t.PausedUntil, t.Timezone), a.TimeLeft(t.PausedUntil))
+			return fmt.Sprintf("paused %s until %s (%s)", selection.Show(f, r), f.DateTime(t.PausedUntil, t.Timezone), f.TimeLeft(t.PausedUntil))
 		})
 	return revision.ofOne(cmd)
 }
 
-func (a *app) taskResume() *cobra.Command {
+func taskResume(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	cmd := &cobra.Command{
 		Use:   "resume",
@@ -65,16 +67,18 @@ func (a *app) taskResume() *cobra.Command {
   carillon task resume -l team=data --yes`,
 	}
 	revision.bind(cmd)
-	verb(a, cmd, false, a.taskName,
-		func(ctx context.Context, c *client.Client, r ref) (client.Task, error) {
-			return c.Resume(ctx, r.namespace, r.name, int64(revision))
+	verb(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
+		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
+			return c.Resume(ctx, r.Namespace, r.Name, int64(revision))
 		},
-		func(r ref, t client.Task) string { return "resumed " + a.show(r) + a.nextWords(t) })
+		func(r selection.Ref, t client.Task) string {
+			return "resumed " + selection.Show(f, r) + nextWords(f, t)
+		})
 	return revision.ofOne(cmd)
 }
 
 // pausedWords are short enough for a list: "paused until 18:00 (ann)".
-func (a *app) pausedWords(t client.Task) string {
+func pausedWords(f *factory.Factory, t client.Task) string {
 	words, by := "paused", ""
 	if p := t.Pause; p != nil {
 		by = output.OneLine(task.ActorName(p.By))
@@ -83,7 +87,7 @@ func (a *app) pausedWords(t client.Task) string {
 		}
 	}
 	if !t.PausedUntil.IsZero() {
-		words += " until " + a.soon(t.PausedUntil, t.Timezone)
+		words += " until " + soon(f, t.PausedUntil, t.Timezone)
 	}
 	if by != "" {
 		words += " (" + by + ")"
@@ -92,25 +96,25 @@ func (a *app) pausedWords(t client.Task) string {
 }
 
 // soon is a time in the task's zone; one of today without its day.
-func (a *app) soon(t task.Time, timezone string) string {
-	zone := a.Zone(timezone)
-	if local, now := t.In(zone), a.Now().In(zone); a.TimeMode == output.TimeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {
+func soon(f *factory.Factory, t task.Time, timezone string) string {
+	zone := f.Zone(timezone)
+	if local, now := t.In(zone), f.Now().In(zone); f.TimeMode == output.TimeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {
 		if local.Second() != 0 {
 			return local.Format("15:04:05")
 		}
 		return local.Format("15:04")
 	}
-	return a.FutureTime(t, timezone)
+	return f.FutureTime(t, timezone)
 }
 
 // describePause tells all that is known of a pause.
-func (a *app) describePause(d *output.Details, t client.Task) {
+func describePause(f *factory.Factory, d *output.Details, t client.Task) {
 	if !t.Paused {
 		return
 	}
 	words := "yes"
 	if p := t.Pause; p != nil {
-		words = "since " + a.PastTime(p.Since, t.Timezone)
+		words = "since " + f.PastTime(p.Since, t.Timezone)
 		if p.By == task.PausedByFailures {
 			words += ", after too many failures"
 		} else if p.By != "" {
@@ -118,7 +122,7 @@ func (a *app) describePause(d *output.Details, t client.Task) {
 		}
 	}
 	if !t.PausedUntil.IsZero() {
-		words += ", until " + a.DateTime(t.PausedUntil, t.Timezone)
+		words += ", until " + f.DateTime(t.PausedUntil, t.Timezone)
 	}
 	if t.PauseReason != "" {
 		words += ": " + t.PauseReason

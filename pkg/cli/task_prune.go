@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -19,8 +21,8 @@ import (
 type pruning struct {
 	on       bool
 	selector string
-	kept     map[ref]bool  // those in the files
-	doomed   []client.Task // those that are there, and not in the files
+	kept     map[selection.Ref]bool // those in the files
+	doomed   []client.Task          // those that are there, and not in the files
 }
 
 func (p *pruning) bind(cmd *cobra.Command) {
@@ -46,9 +48,9 @@ func (p *pruning) check(cmd *cobra.Command, paths []string) error {
 // keep notes what the files have. What cannot be read is told: of tasks that may be
 // in there, none may be deleted.
 func (p *pruning) keep(r *applying) {
-	p.kept = map[ref]bool{}
+	p.kept = map[selection.Ref]bool{}
 	for _, o := range r.objects { // their faults have been told
-		p.kept[ref{o.Spec.Namespace, o.Spec.Name}] = true
+		p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
 	}
 	for _, file := range r.streams {
 		r.stream(file, func(o manifest.Object, err error) bool {
@@ -59,7 +61,7 @@ func (p *pruning) keep(r *applying) {
 				r.failed(err)
 				return true
 			}
-			p.kept[ref{o.Spec.Namespace, o.Spec.Name}] = true
+			p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
 			return true
 		})
 	}
@@ -76,7 +78,7 @@ func (p *pruning) begin(ctx context.Context, r *applying, c *client.Client) erro
 			if err != nil {
 				return err
 			}
-			if !p.kept[ref{t.Namespace, t.Name}] {
+			if !p.kept[selection.Ref{Namespace: t.Namespace, Name: t.Name}] {
 				p.doomed = append(p.doomed, t)
 			}
 		}
@@ -86,20 +88,20 @@ func (p *pruning) begin(ctx context.Context, r *applying, c *client.Client) erro
 	}
 	names := make([]string, len(p.doomed))
 	for i, t := range p.doomed {
-		names[i] = r.taskName(t)
+		names[i] = selection.TaskName(r.files.Factory, t)
 	}
-	_, err := r.confirm(ctx, "delete", "task", names, true, false, true)
+	_, err := r.Confirm(ctx, "delete", "task", names, true, false, true)
 	return err
 }
 
 // namespaces are where tasks are pruned; "" is all.
 func (p *pruning) namespaces(r *applying) []string {
-	if r.allNamespaces || r.scoped {
-		return []string{r.scope()}
+	if r.AllNamespaces || r.scoped {
+		return []string{r.Scope()}
 	}
 	list := map[string]bool{}
 	for k := range p.kept {
-		list[k.namespace] = true
+		list[k.Namespace] = true
 	}
 	return slices.Sorted(maps.Keys(list))
 }
@@ -112,10 +114,10 @@ func (p *pruning) end(ctx context.Context, r *applying, c *client.Client) error 
 		}
 		return nil
 	}
-	return together(ctx, r.app, p.doomed, func(t client.Task) error {
+	return batch.ForEach(ctx, r.Factory, p.doomed, func(t client.Task) error {
 		if !r.dry {
 			if err := c.Delete(ctx, t.Namespace, t.Name, t.Revision); err != nil {
-				return fmt.Errorf("delete %s: %w", r.taskName(t), err)
+				return fmt.Errorf("delete %s: %w", selection.TaskName(r.files.Factory, t), err)
 			}
 		} else {
 			t.DryRun = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}

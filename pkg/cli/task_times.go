@@ -3,6 +3,7 @@ package cli
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
@@ -40,9 +41,9 @@ func isInstant(text string) bool {
 	return t.UnmarshalText([]byte(text)) == nil
 }
 
-// until is when a pause ends: a duration, an instant, a local time of the task's
+// pauseUntil is when a pause ends: a duration, an instant, a local time of the task's
 // zone, or a time of day that comes next there.
-func (a *app) until(text string, zone func() (string, error)) (client.PauseRequest, error) {
+func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {
 	var how client.PauseRequest
 	if text == "" {
 		return how, nil
@@ -60,13 +61,13 @@ func (a *app) until(text string, zone func() (string, error)) (client.PauseReque
 	if err != nil {
 		return how, err
 	}
-	how.Until, err = a.localTime(text, timezone)
+	how.Until, err = localTime(f, text, timezone)
 	return how, err
 }
 
 // localTime reads a local time; a time of day is that of today, or of tomorrow if
 // it has passed.
-func (a *app) localTime(text, timezone string) (task.Time, error) {
+func localTime(f *factory.Factory, text, timezone string) (task.Time, error) {
 	const field = "until"
 	if _, err := time.Parse("15:04", text); err != nil {
 		at, err := manifest.Instant(field, text, timezone)
@@ -79,9 +80,9 @@ func (a *app) localTime(text, timezone string) (task.Time, error) {
 	if err != nil {
 		return task.Time{}, err
 	}
-	day := a.Now().In(loc)
+	day := f.Now().In(loc)
 	at, err := manifest.Instant(field, day.Format("2006-01-02 ")+text, timezone)
-	if err == nil && !at.After(a.Now()) {
+	if err == nil && !at.After(f.Now()) {
 		at, err = manifest.Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
 	}
 	return at, err

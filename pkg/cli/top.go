@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -16,7 +17,7 @@ import (
 )
 
 // topCommand is the screen that an operator leaves open.
-func (a *app) topCommand() *cobra.Command {
+func topCommand(f *factory.Factory) *cobra.Command {
 	var once bool
 	var ahead, every time.Duration
 	cmd := &cobra.Command{
@@ -29,12 +30,12 @@ func (a *app) topCommand() *cobra.Command {
   carillon top --once
   carillon top --once -o json | jq '.failing[].task'
   carillon top -n billing --ahead 1h`,
-		Args: args(0, 0, ""),
+		Args: factory.Args(0, 0, ""),
 	}
-	f := cmd.Flags()
-	f.BoolVar(&once, "once", false, "print one picture, and end")
-	f.DurationVar(&ahead, "ahead", 10*time.Minute, "ticks that come within this `DURATION`, at most 24h")
-	f.DurationVar(&every, "every", time.Second, "look again after this `DURATION`, at least 500ms")
+	flags := cmd.Flags()
+	flags.BoolVar(&once, "once", false, "print one picture, and end")
+	flags.DurationVar(&ahead, "ahead", 10*time.Minute, "ticks that come within this `DURATION`, at most 24h")
+	flags.DurationVar(&every, "every", time.Second, "look again after this `DURATION`, at least 500ms")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case ahead <= 0 || ahead > 24*time.Hour:
@@ -43,26 +44,26 @@ func (a *app) topCommand() *cobra.Command {
 			return failure.Usage("--every %s: use a duration from 500ms to 1h", every)
 		}
 		o := client.BoardOptions{Span: ahead, Limit: top.Listed}
-		_, screen := a.Terminal(a.Out)
-		if once || !screen || !a.ForPeople() || a.Env("TERM") == "dumb" {
-			return a.topOnce(cmd.Context(), o)
+		_, screen := f.Terminal(f.Out)
+		if once || !screen || !f.ForPeople() || f.Env("TERM") == "dumb" {
+			return topOnce(cmd.Context(), f, o)
 		}
-		return a.topScreen(cmd.Context(), o, every)
+		return topScreen(cmd.Context(), f, o, every)
 	}
-	return only(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
+	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 }
 
 // topConfig is how the screen looks.
-func (a *app) topConfig() top.Config {
-	c := top.Config{Namespace: task.Defaults().Namespace, ASCII: a.ASCII, Zone: a.Zone(output.ReaderZone)}
-	if a.NamespaceFlag != "" && !a.allNamespaces {
-		c.Namespace, c.Filter = a.NamespaceFlag, a.NamespaceFlag+"/"
+func topConfig(f *factory.Factory) top.Config {
+	c := top.Config{Namespace: task.Defaults().Namespace, ASCII: f.ASCII, Zone: f.Zone(output.ReaderZone)}
+	if f.NamespaceFlag != "" && !f.AllNamespaces {
+		c.Namespace, c.Filter = f.NamespaceFlag, f.NamespaceFlag+"/"
 	}
 	return c
 }
 
-func (a *app) topOnce(ctx context.Context, o client.BoardOptions) error {
-	c, err := a.connect()
+func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) error {
+	c, err := f.Connect()
 	if err != nil {
 		return err
 	}
@@ -70,25 +71,25 @@ func (a *app) topOnce(ctx context.Context, o client.BoardOptions) error {
 	if err != nil {
 		return err
 	}
-	switch a.Format {
+	switch f.Format {
 	case output.FormatJSON:
-		return a.EmitJSON(b)
+		return f.EmitJSON(b)
 	case output.FormatJSONL:
-		return a.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(b) })
+		return f.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(b) })
 	case output.FormatYAML:
-		return a.EmitYAML(1, func(int) any { return b })
+		return f.EmitYAML(1, func(int) any { return b })
 	}
-	width, _ := a.Terminal(a.Out)
-	p := top.New(a.topConfig()).Once(top.Boarded{Board: b, Server: c.Server()}, width)
-	if a.UsesColor(a.Out) {
-		return a.Print(p.ANSI())
+	width, _ := f.Terminal(f.Out)
+	p := top.New(topConfig(f)).Once(top.Boarded{Board: b, Server: c.Server()}, width)
+	if f.UsesColor(f.Out) {
+		return f.Print(p.ANSI())
 	}
-	return a.Print(p.Text())
+	return f.Print(p.Text())
 }
 
-func (a *app) topScreen(ctx context.Context, o client.BoardOptions, every time.Duration) error {
-	limit := min(a.timeout, 5*time.Second) // a screen does not wait as long as a command
-	c, err := a.connectFor(limit)
+func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, every time.Duration) error {
+	limit := min(f.Timeout, 5*time.Second) // a screen does not wait as long as a command
+	c, err := f.ConnectFor(limit)
 	if err != nil {
 		return err
 	}
@@ -96,13 +97,13 @@ func (a *app) topScreen(ctx context.Context, o client.BoardOptions, every time.D
 	if _, err := c.Board(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
 		return err
 	}
-	tty, err := top.OpenTty(a.UsesColor(a.Out))
+	tty, err := top.OpenTty(f.UsesColor(f.Out))
 	if err != nil {
 		return err
 	}
 	defer tty.Close()
-	p := top.Program{API: c, Model: top.New(a.topConfig()), Options: o, Every: every, Now: a.Now, Dial: func(server string) (top.API, error) {
-		return a.dialOther(c, server, limit)
+	p := top.Program{API: c, Model: top.New(topConfig(f)), Options: o, Every: every, Now: f.Now, Dial: func(server string) (top.API, error) {
+		return dialOther(f, c, server, limit)
 	}}
 	return p.Run(ctx, tty)
 }
@@ -112,8 +113,8 @@ func (a *app) topScreen(ctx context.Context, o client.BoardOptions, every time.D
 // to be a node as well as the first was: by a certificate of the same CA, which must be
 // one of the user's own, as anybody can have a certificate of the system's; or by a
 // loopback address, whose listener is checked.
-func (a *app) dialOther(c *client.Client, server string, limit time.Duration) (top.API, error) {
-	cfg, err := a.clientConfig(limit)
+func dialOther(f *factory.Factory, c *client.Client, server string, limit time.Duration) (top.API, error) {
+	cfg, err := f.ClientConfig(limit)
 	if err != nil {
 		return nil, err
 	}

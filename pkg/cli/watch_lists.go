@@ -8,58 +8,63 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // watchTask is task get -w.
-func (a *app) watchTask(cmd *cobra.Command, c *client.Client, words []string, p pick) error {
-	l := listing{pick: p, words: words, sort: client.SortName}
-	if (len(words) > 0) == (p.selector != "") {
+func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, p selection.Flags) error {
+	l := listing{Flags: p, words: words, sort: client.SortName}
+	if (len(words) > 0) == (p.Selector != "") {
 		return failure.Usage("which task? name one, or several, or use -l")
 	}
 	if err := l.check(); err != nil {
 		return err
 	}
-	o, err := a.listOptions(l)
+	o, err := listOptions(f, l)
 	if err == nil {
-		err = a.areThere(cmd.Context(), c, words)
+		err = areThere(cmd.Context(), f, c, words)
 	}
 	if err != nil {
 		return err
 	}
-	w := a.watchedTasks(c, o)
-	if len(words) == 1 && !isGlob(words[0]) {
-		w.page = func(list []client.Task) string {
-			d := &output.Details{Printer: &a.Printer}
-			a.describe(cmd, c, d, list[0])
+	w := watchedTasks(f, c, o)
+	if len(words) == 1 && !selection.IsGlob(words[0]) {
+		w.Page = func(list []client.Task) string {
+			d := &output.Details{Printer: &f.Printer}
+			describe(f, cmd, c, d, list[0])
 			return d.String()
 		}
 	}
-	return w.run(cmd.Context())
+	return w.Run(cmd.Context())
 }
 
 // watchTasks is task list -w.
-func (a *app) watchTasks(ctx context.Context, c *client.Client, o client.ListOptions) error {
-	return a.watchedTasks(c, o).run(ctx)
+func watchTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.ListOptions) error {
+	return watchedTasks(f, c, o).Run(ctx)
 }
 
-func (a *app) watchedTasks(c *client.Client, o client.ListOptions) *watched[client.Task] {
-	w := &watched[client.Task]{app: a, c: c, events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
-	w.about = func(e task.Event) (string, bool) {
-		r := ref{e.Namespace, e.Task}
-		return r.String(), len(o.Names) == 0 || slices.ContainsFunc(o.Names, func(n string) bool { return a.matches(n, r) })
+func watchedTasks(f *factory.Factory, c *client.Client, o client.ListOptions) *watch.List[client.Task] {
+	w := &watch.List[client.Task]{Factory: f, Client: c, Events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
+	w.Affects = func(e task.Event) (string, bool) {
+		r := selection.Ref{Namespace: e.Namespace, Name: e.Task}
+		return r.String(), len(o.Names) == 0 || slices.ContainsFunc(o.Names, func(n string) bool { return selection.Matches(f, n, r) })
 	}
-	w.list = func(ctx context.Context, limit int) ([]client.Task, error) {
+	w.Read = func(ctx context.Context, limit int) ([]client.Task, error) {
 		all := o
 		if limit > 0 && (all.Limit == 0 || limit < all.Limit) {
 			all.Limit = limit
 		}
-		return a.listed(ctx, c, all)
+		return listTasks(ctx, f, c, all)
 	}
-	w.fresh = func(ctx context.Context, keys []string) ([]client.Task, error) {
+	w.Reread = func(ctx context.Context, keys []string) ([]client.Task, error) {
 		var list []client.Task
 		for some := range slices.Chunk(keys, 100) { // they are in the query
 			part := o
@@ -72,48 +77,39 @@ func (a *app) watchedTasks(c *client.Client, o client.ListOptions) *watched[clie
 		}
 		return list, nil
 	}
-	w.draw, w.name = a.taskGrid, a.taskName
-	w.key = func(t client.Task) string { return t.Namespace + "/" + t.Name }
-	w.still = func(t client.Task) any { t.LeftMS = 0; return t }
-	w.gone = func(key string) any {
+	w.Table, w.Name = func(list []client.Task, wide bool) *output.Table { return taskGrid(f, list, wide) }, func(t client.Task) string { return selection.TaskName(f, t) }
+	w.Key = func(t client.Task) string { return t.Namespace + "/" + t.Name }
+	w.Comparable = func(t client.Task) any { t.LeftMS = 0; return t }
+	w.Removed = func(key string) any {
 		ns, name, _ := strings.Cut(key, "/")
-		return left{Namespace: ns, Name: name, Left: true}
+		return watch.Removed{Namespace: ns, Name: name, Left: true}
 	}
 	return w
 }
 
-// left tells programs that something is in a list no more: it was deleted, or does
-// not match any longer.
-type left struct {
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
-	ID        string `json:"id,omitempty"`
-	Left      bool   `json:"left_list"`
-}
-
 // watchRuns is run list -w.
-func (a *app) watchRuns(ctx context.Context, c *client.Client, f client.RunFilter, z zones) error {
-	selector, err := task.ParseSelector(f.Selector)
+func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunFilter, z view.Zones) error {
+	selector, err := task.ParseSelector(filter.Selector)
 	if err != nil {
 		return task.Under("selector", err)
 	}
 
-	w := &watched[task.Run]{app: a, c: c, events: client.EventOptions{Namespace: f.Namespace, Task: f.Task, Kinds: []string{task.EventRun}}}
-	w.about = func(e task.Event) (string, bool) { return e.Namespace + "/" + e.Task + "/" + e.Run, true }
-	w.key = func(r task.Run) string { return r.Namespace + "/" + r.Task + "/" + r.ID }
-	w.list = func(ctx context.Context, limit int) ([]task.Run, error) {
-		all := f
+	w := &watch.List[task.Run]{Factory: f, Client: c, Events: client.EventOptions{Namespace: filter.Namespace, Task: filter.Task, Kinds: []string{task.EventRun}}}
+	w.Affects = func(e task.Event) (string, bool) { return e.Namespace + "/" + e.Task + "/" + e.Run, true }
+	w.Key = func(r task.Run) string { return r.Namespace + "/" + r.Task + "/" + r.ID }
+	w.Read = func(ctx context.Context, limit int) ([]task.Run, error) {
+		all := filter
 		if limit > 0 && (all.Limit == 0 || limit < all.Limit) {
 			all.Limit = limit
 		}
 		return c.ListRuns(ctx, all)
 	}
-	w.fresh = func(ctx context.Context, keys []string) ([]task.Run, error) {
+	w.Reread = func(ctx context.Context, keys []string) ([]task.Run, error) {
 		list := make([]*task.Run, len(keys))
-		err := parallel(ctx, len(keys), func(i int) error {
+		err := batch.Parallel(ctx, len(keys), func(i int) error {
 			part := strings.SplitN(keys[i], "/", 3)
 			r, err := c.Run(ctx, part[0], part[1], part[2])
-			listed := err == nil && wanted(f, r)
+			listed := err == nil && wanted(filter, r)
 			if listed && selector != nil { // a run has no labels: ask its task
 				var owner client.Task
 				owner, err = c.Get(ctx, part[0], part[1])
@@ -135,13 +131,13 @@ func (a *app) watchRuns(ctx context.Context, c *client.Client, f client.RunFilte
 		}
 		return found, err
 	}
-	w.draw = func(list []task.Run, wide bool) *output.Table { return a.runGrid(list, true, wide, z) }
-	w.name, w.still = runName, func(r task.Run) any { return r }
-	w.gone = func(key string) any {
+	w.Table = func(list []task.Run, wide bool) *output.Table { return view.RunTable(f, list, true, wide, z) }
+	w.Name, w.Comparable = selection.RunName, func(r task.Run) any { return r }
+	w.Removed = func(key string) any {
 		part := strings.SplitN(key, "/", 3)
-		return left{Namespace: part[0], Name: part[1], ID: part[2], Left: true}
+		return watch.Removed{Namespace: part[0], Name: part[1], ID: part[2], Left: true}
 	}
-	return w.run(ctx)
+	return w.Run(ctx)
 }
 
 // wanted reports whether a filter lets a run pass, as the server says it.
@@ -155,55 +151,57 @@ func wanted(f client.RunFilter, r task.Run) bool {
 }
 
 // watchRun is run get -w: it ends when the run does.
-func (a *app) watchRun(ctx context.Context, c *client.Client, r task.Run, zone string) error {
-	w := &watched[task.Run]{app: a, c: c, events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
-	w.about = func(e task.Event) (string, bool) { return "", e.Run == r.ID }
-	w.list = func(ctx context.Context, _ int) ([]task.Run, error) {
+func watchRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run, zone string) error {
+	w := &watch.List[task.Run]{Factory: f, Client: c, Events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
+	w.Affects = func(e task.Event) (string, bool) { return "", e.Run == r.ID }
+	w.Read = func(ctx context.Context, _ int) ([]task.Run, error) {
 		now, err := c.Run(ctx, r.Namespace, r.Task, r.ID)
 		return []task.Run{now}, err
 	}
-	w.draw = func(list []task.Run, wide bool) *output.Table { return a.runGrid(list, true, wide, zones{"": zone}) }
-	w.page = func(list []task.Run) string {
-		d := &output.Details{Printer: &a.Printer}
-		a.describeRun(d, list[0], zone)
+	w.Table = func(list []task.Run, wide bool) *output.Table {
+		return view.RunTable(f, list, true, wide, view.Zones{"": zone})
+	}
+	w.Page = func(list []task.Run) string {
+		d := &output.Details{Printer: &f.Printer}
+		describeRun(f, d, list[0], zone)
 		return d.String()
 	}
-	w.key, w.name, w.still = runName, runName, func(r task.Run) any { return r }
-	w.gone = func(key string) any { return left{ID: key, Left: true} }
-	w.over = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Final() }
-	w.moves = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Active() } // how far it is
-	return w.run(ctx)
+	w.Key, w.Name, w.Comparable = selection.RunName, selection.RunName, func(r task.Run) any { return r }
+	w.Removed = func(key string) any { return watch.Removed{ID: key, Left: true} }
+	w.Done = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Final() }
+	w.Moving = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Active() } // how far it is
+	return w.Run(ctx)
 }
 
 // watchNodes is node list -w, or node get -w of one.
-func (a *app) watchNodes(ctx context.Context, c *client.Client, name string, wanted task.Selector) error {
-	w := &watched[task.Node]{app: a, c: c, events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
-	w.about = func(task.Event) (string, bool) { return "", true }
-	w.list = func(ctx context.Context, _ int) ([]task.Node, error) {
+func watchNodes(ctx context.Context, f *factory.Factory, c *client.Client, name string, wanted task.Selector) error {
+	w := &watch.List[task.Node]{Factory: f, Client: c, Events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
+	w.Affects = func(task.Event) (string, bool) { return "", true }
+	w.Read = func(ctx context.Context, _ int) ([]task.Node, error) {
 		nodes, err := c.Nodes(ctx)
 		return slices.DeleteFunc(accepted(wanted, nodes), func(n task.Node) bool { return name != "" && n.Name != name }), err
 	}
 	if name != "" {
-		w.page = func(list []task.Node) string {
-			d := &output.Details{Printer: &a.Printer}
-			a.describeNode(d, list[0])
+		w.Page = func(list []task.Node) string {
+			d := &output.Details{Printer: &f.Printer}
+			describeNode(f, d, list[0])
 			return d.String()
 		}
 	}
-	w.draw, w.name, w.key = a.nodeGrid, func(n task.Node) string { return n.Name }, func(n task.Node) string { return n.Name }
-	w.still = func(n task.Node) any { n.Clock, n.Member, n.Facts = task.Time{}, nil, nil; return n }
-	w.gone = func(key string) any { return left{Name: key, Left: true} }
-	return w.run(ctx)
+	w.Table, w.Name, w.Key = func(nodes []task.Node, wide bool) *output.Table { return nodeGrid(f, nodes, wide) }, func(n task.Node) string { return n.Name }, func(n task.Node) string { return n.Name }
+	w.Comparable = func(n task.Node) any { n.Clock, n.Member, n.Facts = task.Time{}, nil, nil; return n }
+	w.Removed = func(key string) any { return watch.Removed{Name: key, Left: true} }
+	return w.Run(ctx)
 }
 
 // watchShards is shard list -w. A shard that only goes on firing does not change.
-func (a *app) watchShards(ctx context.Context, c *client.Client) error {
-	w := &watched[task.Shard]{app: a, c: c, events: client.EventOptions{Kinds: []string{task.EventShard}}}
-	w.about = func(task.Event) (string, bool) { return "", true }
-	w.list = func(ctx context.Context, _ int) ([]task.Shard, error) { return c.Shards(ctx) }
-	w.draw, w.key = a.shardGrid, func(s task.Shard) string { return fmt.Sprint(s.ID) }
-	w.name = w.key
-	w.still = func(s task.Shard) any { s.Watermark, s.Tasks, s.Queued = task.Time{}, 0, 0; return s }
-	w.gone = func(key string) any { return left{Name: key, Left: true} }
-	return w.run(ctx)
+func watchShards(ctx context.Context, f *factory.Factory, c *client.Client) error {
+	w := &watch.List[task.Shard]{Factory: f, Client: c, Events: client.EventOptions{Kinds: []string{task.EventShard}}}
+	w.Affects = func(task.Event) (string, bool) { return "", true }
+	w.Read = func(ctx context.Context, _ int) ([]task.Shard, error) { return c.Shards(ctx) }
+	w.Table, w.Key = func(shards []task.Shard, wide bool) *output.Table { return shardGrid(f, shards, wide) }, func(s task.Shard) string { return fmt.Sprint(s.ID) }
+	w.Name = w.Key
+	w.Comparable = func(s task.Shard) any { s.Watermark, s.Tasks, s.Queued = task.Time{}, 0, 0; return s }
+	w.Removed = func(key string) any { return watch.Removed{Name: key, Left: true} }
+	return w.Run(ctx)
 }

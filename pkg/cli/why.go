@@ -8,14 +8,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (a *app) taskWhy() *cobra.Command {
+func taskWhy(f *factory.Factory) *cobra.Command {
 	var q client.WhyQuestion
 	cmd := &cobra.Command{
 		Use:   "why TASK|RUN",
@@ -28,16 +32,16 @@ func (a *app) taskWhy() *cobra.Command {
   carillon why nightly-backup@-1
   carillon task why nightly-backup --from 2026-03-01 --to 2026-03-31
   carillon task why nightly-backup --at 2026-12-24T18:00:00Z -o json`,
-		Args:              args(1, 1, "the task's name"),
-		ValidArgsFunction: a.completeTask,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
 	}
-	f := cmd.Flags()
-	f.StringVar(&q.At, "at", "", "a `TIME`, past or to come: 2026-03-29T02:30, 02:30 for today, or a date")
-	f.StringVar(&q.From, "from", "", "the beginning of a range, a `TIME`")
-	f.StringVar(&q.To, "to", "", "its end, a `TIME` (default now)")
-	f.StringVar(&q.Timezone, "timezone", "", "read and show local times in this `ZONE` (default the task's)")
+	flags := cmd.Flags()
+	flags.StringVar(&q.At, "at", "", "a `TIME`, past or to come: 2026-03-29T02:30, 02:30 for today, or a date")
+	flags.StringVar(&q.From, "from", "", "the beginning of a range, a `TIME`")
+	flags.StringVar(&q.To, "to", "", "its end, a `TIME` (default now)")
+	flags.StringVar(&q.Timezone, "timezone", "", "read and show local times in this `ZONE` (default the task's)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if err := filled(cmd, "at", "from", "to", "timezone"); err != nil {
+		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone"); err != nil {
 			return err
 		}
 		switch {
@@ -46,60 +50,60 @@ func (a *app) taskWhy() *cobra.Command {
 		case q.To != "" && q.From == "":
 			return failure.Usage("--to needs --from")
 		}
-		c, err := a.connect()
+		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
-		r, err := a.whyWord(cmd.Context(), c, words[0], &q)
+		r, err := whyWord(cmd.Context(), f, c, words[0], &q)
 		if err != nil {
 			return err
 		}
-		if err := a.timesOfToday(cmd.Context(), c, r, &q); err != nil {
+		if err := timesOfToday(cmd.Context(), f, c, r, &q); err != nil {
 			return err
 		}
-		answer, err := c.Why(cmd.Context(), r.namespace, r.name, q)
+		answer, err := c.Why(cmd.Context(), r.Namespace, r.Name, q)
 		if err != nil {
-			return a.missing(cmd.Context(), c, r, err)
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
-		return output.EmitOne(&a.Printer, answer, string(answer.Verdict), func(d *output.Details) { a.explainWhy(d, answer) })
+		return output.EmitOne(&f.Printer, answer, string(answer.Verdict), func(d *output.Details) { explainWhy(f, d, answer) })
 	}
 	return cmd
 }
 
 // whyWord is the task that a word names, by itself or by one of its runs; the time
 // of that is then the question.
-func (a *app) whyWord(ctx context.Context, c *client.Client, word string, q *client.WhyQuestion) (ref, error) {
-	w, err := parseRunWord(word)
-	if err != nil || w == (runWord{task: word}) {
-		r, failed := a.ref(cmp.Or(w.task, word))
+func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word string, q *client.WhyQuestion) (selection.Ref, error) {
+	w, err := selection.ParseRunWord(word)
+	if err != nil || w == (selection.RunWord{Task: word}) {
+		r, failed := selection.ParseRef(f, cmp.Or(w.Task, word))
 		if err == nil {
 			err = failed
 		}
 		return r, err
 	}
 	if q.At != "" || q.From != "" {
-		return ref{}, failure.Usage("%s says of which time already: leave --at, --from and --to out", task.Quote(word))
+		return selection.Ref{}, failure.Usage("%s says of which time already: leave --at, --from and --to out", task.Quote(word))
 	}
-	if strings.Contains(w.tick, "T") { // it need not be one
-		q.At = w.tick
-		return a.ref(w.task)
+	if strings.Contains(w.Tick, "T") { // it need not be one
+		q.At = w.Tick
+		return selection.ParseRef(f, w.Task)
 	}
-	run, err := a.findRun(ctx, c, word)
-	q.At = stamp(run.ScheduledTime)
-	return ref{run.Namespace, run.Task}, err
+	run, err := selection.FindRun(ctx, f, c, word)
+	q.At = view.Timestamp(run.ScheduledTime)
+	return selection.Ref{Namespace: run.Namespace, Name: run.Task}, err
 }
 
 // timesOfToday gives times of day their date: today, in the zone of the question.
-func (a *app) timesOfToday(ctx context.Context, c *client.Client, r ref, q *client.WhyQuestion) error {
+func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, q *client.WhyQuestion) error {
 	for _, text := range []*string{&q.At, &q.From, &q.To} {
 		if _, err := time.Parse("15:04", *text); err != nil {
 			continue
 		}
 		zone := q.Timezone
 		if zone == "" {
-			t, err := c.Get(ctx, r.namespace, r.name)
+			t, err := c.Get(ctx, r.Namespace, r.Name)
 			if err != nil {
-				return a.missing(ctx, c, r, err)
+				return selection.ExplainMissing(ctx, f, c, r, err)
 			}
 			zone = t.Timezone
 		}
@@ -107,34 +111,34 @@ func (a *app) timesOfToday(ctx context.Context, c *client.Client, r ref, q *clie
 		if err != nil {
 			return failure.Usage("--timezone: %s is not a time zone", task.Quote(zone))
 		}
-		*text = a.Now().In(loc).Format("2006-01-02T") + *text
+		*text = f.Now().In(loc).Format("2006-01-02T") + *text
 	}
 	return nil
 }
 
 // explainWhy writes an answer for people: the sentence, then the evidence.
-func (a *app) explainWhy(d *output.Details, answer task.Answer) {
-	d.Parts = append(d.Parts, a.Plain(output.Sanitize(answer.Sentence))+"\n")
+func explainWhy(f *factory.Factory, d *output.Details, answer task.Answer) {
+	d.Parts = append(d.Parts, f.Plain(output.Sanitize(answer.Sentence))+"\n")
 	var lines strings.Builder
 	for _, s := range answer.Stretches {
 		lines.WriteString("  " + output.Sanitize(s.Sentence) + "\n")
 	}
 	d.Section("In order", lines.String())
-	a.evidence(d, answer)
+	evidence(f, d, answer)
 	for _, also := range answer.Also {
 		d.Section("And", "  "+output.Sanitize(also.Sentence))
-		if a.Format == output.FormatWide {
-			a.evidence(d, also)
+		if f.Format == output.FormatWide {
+			evidence(f, d, also)
 		}
 	}
 }
 
-func (a *app) evidence(d *output.Details, answer task.Answer) {
+func evidence(f *factory.Factory, d *output.Details, answer task.Answer) {
 	if len(answer.Lines) > 0 {
 		d.Parts = append(d.Parts, "\n")
 	}
 	for _, l := range answer.Lines {
-		d.Field(l.What, "%s", a.Plain(output.OneLine(l.Says)))
+		d.Field(l.What, "%s", f.Plain(output.OneLine(l.Says)))
 	}
 	if len(answer.Lines) == 0 {
 		for _, u := range answer.Unknown {

@@ -38,12 +38,19 @@ var allowed = map[string][]string{
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
-	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/envfile", "pkg/internal/top", "pkg/internal/manifest", "pkg/internal/importer", "pkg/internal/certs", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli": {"pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/envfile", "pkg/internal/top", "pkg/internal/manifest", "pkg/internal/importer", "pkg/internal/certs", "pkg/client", "pkg/internal/schedule", "pkg/task"},
 	// failure makes the errors of commands, output prints, settings finds what a command
 	// needs to reach a server: none of them calls it.
 	"pkg/cli/failure":  {"pkg/internal/manifest", "pkg/client", "pkg/task"},
 	"pkg/cli/output":   {"pkg/cli/failure", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 	"pkg/cli/settings": {"pkg/cli/failure", "pkg/internal/manifest", "pkg/client", "pkg/task"},
+	// factory is what commands share; the packages above it are what more than one noun has.
+	"pkg/cli/factory":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/internal/certs", "pkg/client", "pkg/task"},
+	"pkg/cli/selection": {"pkg/cli/factory", "pkg/cli/failure", "pkg/cli/output", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/batch":     {"pkg/cli/factory", "pkg/cli/failure", "pkg/client"},
+	"pkg/cli/view":      {"pkg/cli/batch", "pkg/cli/factory", "pkg/cli/output", "pkg/cli/selection", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/complete":  {"pkg/cli/factory", "pkg/cli/output", "pkg/cli/selection", "pkg/cli/settings", "pkg/cli/view", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/watch":     {"pkg/cli/factory", "pkg/cli/failure", "pkg/cli/output", "pkg/client", "pkg/task"},
 
 	"pkg/internal/top":      {"pkg/client", "pkg/task"},
 	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},

@@ -112,3 +112,15 @@ func (p *Printer) EmitYAML(n int, item func(int) any) error {
 	}
 	return p.Print(b.String())
 }
+
+// EmitChanged prints what changes returned, for programs; people have been told
+// already. One task that was asked for is an object, several are a list.
+func EmitChanged[T any](p *Printer, changed []T, asked int, name func(T) string) error {
+	switch {
+	case p.ForPeople(), asked == 0, asked == 1 && len(changed) == 0:
+		return nil
+	case asked == 1:
+		return EmitOne(p, changed[0], name(changed[0]), nil)
+	}
+	return EmitList(p, changed, name, nil)
+}

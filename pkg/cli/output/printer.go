@@ -47,3 +47,10 @@ func (p *Printer) Print(s string) error {
 	}
 	return nil
 }
+
+// SayNext tells a person the next step.
+func (p *Printer) SayNext(format string, args ...any) {
+	if p.ForPeople() {
+		p.Say("next: "+format, args...)
+	}
+}

@@ -107,3 +107,15 @@ func cells(texts []string) table.Row {
 	}
 	return row
 }
+
+// RenderIndented is a table below a title, without its headers.
+func (p *Printer) RenderIndented(t *Table) string {
+	t.Empty = ""
+	part := *p
+	part.NoHeaders = true
+	var b strings.Builder
+	for line := range strings.Lines(t.Render(&part)) {
+		b.WriteString("  " + line)
+	}
+	return b.String()
+}

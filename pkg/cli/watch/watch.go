@@ -1,4 +1,4 @@
-package cli
+package watch
 
 import (
 	"context"
@@ -11,34 +11,36 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func bindWatch(cmd *cobra.Command, watch *bool) {
+// BindFlag declares -w.
+func BindFlag(cmd *cobra.Command, watch *bool) {
 	cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on: redraw on a terminal, else a line for each change")
 }
 
-// watched is a list that is shown while it changes. Events say that something may
+// List is a list that is shown while it changes. Events say that something may
 // have changed, and what; what it is now is read again, that alone where it can be.
-type watched[T any] struct {
-	*app
-	c      *client.Client
-	events client.EventOptions
+type List[T any] struct {
+	*factory.Factory
+	Client *client.Client
+	Events client.EventOptions
 	// about is the item that an event is about; "" if that cannot be told. false: none.
-	about func(e task.Event) (key string, ok bool)
-	list  func(ctx context.Context, limit int) ([]T, error)     // limit 0: all of it
-	fresh func(ctx context.Context, keys []string) ([]T, error) // those that are still in the list; nil: list tells
-	draw  func(list []T, wide bool) *output.Table               // as a table
-	page  func(list []T) string                                 // instead of a table, on a terminal; may be nil
-	key   func(T) string                                        // what tells an item from the others
-	name  func(T) string                                        // for -o name
-	still func(T) any                                           // what has to differ for it to be a change
-	gone  func(key string) any                                  // what programs are told of one that left the list
-	over  func(list []T) bool                                   // nothing more can change; may be nil
-	moves func(list []T) bool                                   // it changes without an event, on a terminal; may be nil
+	Affects    func(e task.Event) (key string, ok bool)
+	Read       func(ctx context.Context, limit int) ([]T, error)     // limit 0: all of it
+	Reread     func(ctx context.Context, keys []string) ([]T, error) // those that are still in the list; nil: list tells
+	Table      func(list []T, wide bool) *output.Table               // as a table
+	Page       func(list []T) string                                 // instead of a table, on a terminal; may be nil
+	Key        func(T) string                                        // what tells an item from the others
+	Name       func(T) string                                        // for -o name
+	Comparable func(T) any                                           // what has to differ for it to be a change
+	Removed    func(key string) any                                  // what programs are told of one that left the list
+	Done       func(list []T) bool                                   // nothing more can change; may be nil
+	Moving     func(list []T) bool                                   // it changes without an event, on a terminal; may be nil
 
 	mu    sync.Mutex
 	dirty map[string]bool
@@ -57,10 +59,11 @@ const (
 	maxDirty    = 20_000
 )
 
-func (w *watched[T]) run(ctx context.Context) error {
+// Run shows the list until it is Done, the events end, or ctx does.
+func (w *List[T]) Run(ctx context.Context) error {
 	w.dirty, w.shown, w.poked, w.seed = map[string]bool{}, map[string]uint64{}, make(chan struct{}, 1), maphash.MakeSeed()
-	w.events.Since = w.Now().Add(-watchBefore)
-	w.events.Lost = func(err error) {
+	w.Events.Since = w.Now().Add(-watchBefore)
+	w.Events.Lost = func(err error) {
 		if err == nil {
 			w.Note("the server is back")
 			w.touch("")
@@ -81,14 +84,14 @@ func (w *watched[T]) run(ctx context.Context) error {
 }
 
 // follow notes what events are about, until they end.
-func (w *watched[T]) follow(ctx context.Context) error {
-	for e, err := range w.c.Follow(ctx, w.events) {
+func (w *List[T]) follow(ctx context.Context) error {
+	for e, err := range w.Client.Follow(ctx, w.Events) {
 		if err != nil {
 			return err
 		}
 		key, ok := "", e.Kind == task.EventGap
 		if !ok {
-			key, ok = w.about(e)
+			key, ok = w.Affects(e)
 		}
 		if ok {
 			w.touch(key)
@@ -97,7 +100,7 @@ func (w *watched[T]) follow(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (w *watched[T]) touch(key string) {
+func (w *List[T]) touch(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.dirty) >= maxDirty {
@@ -110,8 +113,8 @@ func (w *watched[T]) touch(key string) {
 	}
 }
 
-// taken is what has been touched since it was called last; all: anything may be.
-func (w *watched[T]) taken() (keys []string, all bool) {
+// takeDirty is what has been touched since it was called last; all: anything may be.
+func (w *List[T]) takeDirty() (keys []string, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for k := range w.dirty {
@@ -124,7 +127,7 @@ func (w *watched[T]) taken() (keys []string, all bool) {
 }
 
 // await waits until something was touched, and until no more follows at once.
-func (w *watched[T]) await(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
+func (w *List[T]) await(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -133,31 +136,31 @@ func (w *watched[T]) await(ctx context.Context, ended <-chan error, clock <-chan
 	case <-clock:
 		return false, nil
 	case <-w.poked:
-		return true, pause(ctx, watchCalm)
+		return true, factory.Sleep(ctx, watchCalm)
 	}
 }
 
 // lines tells all there is, and then each change, in a line.
-func (w *watched[T]) lines(ctx context.Context, ended <-chan error) error {
-	list, err := w.list(ctx, 0)
+func (w *List[T]) lines(ctx context.Context, ended <-chan error) error {
+	list, err := w.Read(ctx, 0)
 	if err != nil {
 		return err
 	}
 	if err := w.tell(list, true); err != nil {
 		return err
 	}
-	for w.over == nil || !w.over(list) {
+	for w.Done == nil || !w.Done(list) {
 		if _, err := w.await(ctx, ended, nil); err != nil {
 			return err
 		}
-		keys, all := w.taken()
+		keys, all := w.takeDirty()
 		switch {
-		case all || w.fresh == nil:
-			if list, err = w.list(ctx, 0); err == nil {
+		case all || w.Reread == nil:
+			if list, err = w.Read(ctx, 0); err == nil {
 				err = w.changed(list, nil)
 			}
 		case len(keys) > 0:
-			if list, err = w.fresh(ctx, keys); err == nil {
+			if list, err = w.Reread(ctx, keys); err == nil {
 				err = w.changed(list, keys)
 			}
 		}
@@ -170,11 +173,11 @@ func (w *watched[T]) lines(ctx context.Context, ended <-chan error) error {
 
 // changed tells those of a list that differ from what was told of them, and which of
 // those that were looked for (nil: of all) are in it no more.
-func (w *watched[T]) changed(list []T, looked []string) error {
+func (w *List[T]) changed(list []T, looked []string) error {
 	there := make(map[string]bool, len(list))
 	var news []T
 	for _, item := range list {
-		k := w.key(item)
+		k := w.Key(item)
 		there[k] = true
 		if was, known := w.shown[k]; !known || was != w.mark(item) {
 			news = append(news, item)
@@ -200,18 +203,18 @@ func (w *watched[T]) changed(list []T, looked []string) error {
 	return nil
 }
 
-func (w *watched[T]) mark(item T) uint64 {
-	b, _ := output.CompactJSON(w.still(item)) // what has just been read as JSON can be written
+func (w *List[T]) mark(item T) uint64 {
+	b, _ := output.CompactJSON(w.Comparable(item)) // what has just been read as JSON can be written
 	return maphash.Bytes(w.seed, b)
 }
 
-func (w *watched[T]) tell(list []T, begin bool) error {
+func (w *List[T]) tell(list []T, begin bool) error {
 	for _, item := range list {
-		w.shown[w.key(item)] = w.mark(item)
+		w.shown[w.Key(item)] = w.mark(item)
 	}
 	switch {
 	case w.ForPeople():
-		g, err := w.SelectColumns(w.draw(list, w.Format == output.FormatWide || len(w.Columns) > 0))
+		g, err := w.SelectColumns(w.Table(list, w.Format == output.FormatWide || len(w.Columns) > 0))
 		if err != nil {
 			return err
 		}
@@ -235,18 +238,18 @@ func (w *watched[T]) tell(list []T, begin bool) error {
 		}
 		return nil
 	}
-	return output.EmitList(&w.app.Printer, list, w.name, nil)
+	return output.EmitList(&w.Factory.Printer, list, w.Name, nil)
 }
 
-func (w *watched[T]) tellGone(key string) error {
+func (w *List[T]) tellGone(key string) error {
 	switch w.Format {
 	case output.FormatJSON, output.FormatJSONL:
-		return w.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(w.gone(key)) })
+		return w.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(w.Removed(key)) })
 	case output.FormatYAML:
 		if err := w.Print("---\n"); err != nil {
 			return err
 		}
-		return w.EmitYAML(1, func(int) any { return w.gone(key) })
+		return w.EmitYAML(1, func(int) any { return w.Removed(key) })
 	case output.FormatName:
 		return nil
 	}
@@ -255,7 +258,7 @@ func (w *watched[T]) tellGone(key string) error {
 
 // rows are lines of a table whose columns keep the width that they had, as long as
 // what is in them fits.
-func (w *watched[T]) rows(g *output.Table, heads bool) string {
+func (w *List[T]) rows(g *output.Table, heads bool) string {
 	all := g.Rows
 	if heads {
 		all = append([][]string{g.Headers}, all...)
@@ -282,7 +285,7 @@ func (w *watched[T]) rows(g *output.Table, heads bool) string {
 // redraw keeps a terminal's screen up to date. What is shown fits on it, so that a
 // look at it costs little however long the list is; a look that costs more anyway
 // is taken less often.
-func (w *watched[T]) redraw(ctx context.Context, ended <-chan error) error {
+func (w *List[T]) redraw(ctx context.Context, ended <-chan error) error {
 	clock := time.NewTicker(watchClock)
 	defer clock.Stop()
 	const cleared = "\x1b[2J"
@@ -295,7 +298,7 @@ func (w *watched[T]) redraw(ctx context.Context, ended <-chan error) error {
 	for {
 		if stale && !w.Now().Before(rest) {
 			began := w.Now()
-			some, err := w.list(ctx, max(output.TerminalHeight(w.Out)-3, 1))
+			some, err := w.Read(ctx, max(output.TerminalHeight(w.Out)-3, 1))
 			if err != nil && !failure.IsUnreachable(err) {
 				return err
 			}
@@ -307,7 +310,7 @@ func (w *watched[T]) redraw(ctx context.Context, ended <-chan error) error {
 		if err := w.screen(list); err != nil {
 			return err
 		}
-		if w.over != nil && w.over(list) {
+		if w.Done != nil && w.Done(list) {
 			return nil
 		}
 		touched, err := w.await(ctx, ended, clock.C)
@@ -315,27 +318,27 @@ func (w *watched[T]) redraw(ctx context.Context, ended <-chan error) error {
 			return err
 		}
 		if touched {
-			w.taken()
+			w.takeDirty()
 			stale = true
 		}
-		stale = stale || w.moves != nil && w.moves(list)
+		stale = stale || w.Moving != nil && w.Moving(list)
 	}
 }
 
 // screen draws the list over what was drawn before.
-func (w *watched[T]) screen(list []T) error {
+func (w *List[T]) screen(list []T) error {
 	var drawn string
-	if w.page != nil && len(list) == 1 {
-		drawn = w.page(list)
+	if w.Page != nil && len(list) == 1 {
+		drawn = w.Page(list)
 	} else {
-		g, err := w.SelectColumns(w.draw(list, w.Format == output.FormatWide || len(w.Columns) > 0))
+		g, err := w.SelectColumns(w.Table(list, w.Format == output.FormatWide || len(w.Columns) > 0))
 		if err != nil {
 			return err
 		}
 		if len(g.Rows) == 0 {
 			drawn = g.Empty + "\n"
 		} else {
-			drawn = g.Render(&w.app.Printer)
+			drawn = g.Render(&w.Factory.Printer)
 		}
 	}
 	var b strings.Builder
@@ -348,4 +351,13 @@ func (w *watched[T]) screen(list []T) error {
 		b.WriteString(strings.TrimSuffix(line, "\n") + "\x1b[K\n")
 	}
 	return w.Print(b.String() + "\x1b[J")
+}
+
+// Removed tells programs that something is in a list no more: it was deleted, or does
+// not match any longer.
+type Removed struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	ID        string `json:"id,omitempty"`
+	Left      bool   `json:"left_list"`
 }

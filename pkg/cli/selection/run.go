@@ -1,4 +1,4 @@
-package cli
+package selection
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -16,49 +17,51 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const runNames = `A run is named by
+// RunHelp says in --help how a run is named.
+const RunHelp = `A run is named by
   TASK                       its latest run
   TASK@-1                    the run before that, and so on
   TASK@02:30                 the latest tick at 02:30 in the task's time zone
   TASK@2026-03-29T02:30      that tick
   20261120T220500.000Z-k3f9  its id, or a beginning of it that no other run has`
 
-// runWord is what a user typed to name a run, taken apart. Either id is set, or
+// RunWord is what a user typed to name a run, taken apart. Either id is set, or
 // task with at most one of back and tick.
-type runWord struct {
-	id   string
-	task string // NAME or NAMESPACE/NAME
-	back int    // how many runs before the latest
-	tick string // a tick, as typed; see tickForms
+type RunWord struct {
+	ID   string
+	Task string // NAME or NAMESPACE/NAME
+	Back int    // how many runs before the latest
+	Tick string // a tick, as typed; see tickForms
 }
 
-// A task's name has no upper case, so that the T tells an id from a task that
-// is called 20261120.
-var idStart = regexp.MustCompile(`^[0-9]{8}T[0-9.]*(Z(-[a-z0-9-]*)?)?$`)
+// RunIDStart matches an id of a run, or the beginning of one. A task's name has no upper case,
+// so that the T tells an id from a task that is called 20261120.
+var RunIDStart = regexp.MustCompile(`^[0-9]{8}T[0-9.]*(Z(-[a-z0-9-]*)?)?$`)
 
-func parseRunWord(word string) (runWord, error) {
+// ParseRunWord takes apart what a user typed to name a run.
+func ParseRunWord(word string) (RunWord, error) {
 	name, at, found := strings.Cut(word, "@")
 	switch {
-	case !found && idStart.MatchString(word):
-		return runWord{id: word}, nil
+	case !found && RunIDStart.MatchString(word):
+		return RunWord{ID: word}, nil
 	case !found:
-		return runWord{task: word}, nil
+		return RunWord{Task: word}, nil
 	case name == "" || at == "":
-		return runWord{}, badRunWord(word)
-	case idStart.MatchString(at):
-		return runWord{task: name, id: at}, nil
+		return RunWord{}, badRunWord(word)
+	case RunIDStart.MatchString(at):
+		return RunWord{Task: name, ID: at}, nil
 	}
 	if back, ok := strings.CutPrefix(at, "-"); ok {
 		n, err := strconv.Atoi(back)
 		if err != nil || n < 0 || back[0] < '0' || back[0] > '9' {
-			return runWord{}, badRunWord(word)
+			return RunWord{}, badRunWord(word)
 		}
-		return runWord{task: name, back: n}, nil
+		return RunWord{Task: name, Back: n}, nil
 	}
 	if _, err := parseTick(at); err != nil {
-		return runWord{}, badRunWord(word)
+		return RunWord{}, badRunWord(word)
 	}
-	return runWord{task: name, tick: at}, nil
+	return RunWord{Task: name, Tick: at}, nil
 }
 
 func badRunWord(word string) error {
@@ -108,51 +111,52 @@ func (f tickForm) matches(r task.Run, typed string, zone *time.Location) bool {
 	return err == nil && !t.Before(r.ScheduledTime.Time) && !t.After(r.Last.Time)
 }
 
-// findRun finds the run that a user named.
-func (a *app) findRun(ctx context.Context, c *client.Client, word string) (task.Run, error) {
-	w, err := parseRunWord(word)
+// FindRun finds the run that a user named.
+func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word string) (task.Run, error) {
+	w, err := ParseRunWord(word)
 	if err != nil {
 		return task.Run{}, err
 	}
-	if w.task == "" {
-		return a.runByID(ctx, c, a.namespace(), w.id)
+	if w.Task == "" {
+		return runByID(ctx, f, c, f.Namespace(), w.ID)
 	}
-	if ns, id, ok := strings.Cut(w.task, "/"); ok && idStart.MatchString(id) {
-		return a.runByID(ctx, c, ns, id)
+	if ns, id, ok := strings.Cut(w.Task, "/"); ok && RunIDStart.MatchString(id) {
+		return runByID(ctx, f, c, ns, id)
 	}
-	r, err := a.ref(w.task)
+	r, err := ParseRef(f, w.Task)
 	if err != nil {
 		return task.Run{}, err
 	}
-	if w.id != "" {
-		run, err := c.Run(ctx, r.namespace, r.name, w.id)
-		return run, a.missing(ctx, c, r, err)
+	if w.ID != "" {
+		run, err := c.Run(ctx, r.Namespace, r.Name, w.ID)
+		return run, ExplainMissing(ctx, f, c, r, err)
 	}
-	runs, err := c.Runs(ctx, r.namespace, r.name, client.RunFilter{})
+	runs, err := c.Runs(ctx, r.Namespace, r.Name, client.RunFilter{})
 	if err != nil {
-		if run, byID := c.FindRun(ctx, r.namespace, w.task); byID == nil && errors.Is(err, task.ErrNotFound) && digits(w.task) {
+		if run, byID := c.FindRun(ctx, r.Namespace, w.Task); byID == nil && errors.Is(err, task.ErrNotFound) && AreDigits(w.Task) {
 			return run, nil
 		}
-		return task.Run{}, a.missing(ctx, c, r, err)
+		return task.Run{}, ExplainMissing(ctx, f, c, r, err)
 	}
-	if w.tick == "" {
-		return a.nthRun(r, runs, w.back)
+	if w.Tick == "" {
+		return NthRun(f, r, runs, w.Back)
 	}
-	t, err := c.Get(ctx, r.namespace, r.name)
+	t, err := c.Get(ctx, r.Namespace, r.Name)
 	if err != nil {
-		return task.Run{}, a.missing(ctx, c, r, err)
+		return task.Run{}, ExplainMissing(ctx, f, c, r, err)
 	}
 	zone, err := schedule.Location(t.Timezone)
 	if err != nil {
 		return task.Run{}, err
 	}
-	return a.runAtTick(r, runs, w.tick, zone)
+	return runAtTick(f, r, runs, w.Tick, zone)
 }
 
-func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
+// AreDigits reports whether a text has nothing but digits.
+func AreDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
-func (a *app) runByID(ctx context.Context, c *client.Client, namespace, id string) (task.Run, error) {
-	if !a.allNamespaces {
+func runByID(ctx context.Context, f *factory.Factory, c *client.Client, namespace, id string) (task.Run, error) {
+	if !f.AllNamespaces {
 		return c.FindRun(ctx, namespace, id)
 	}
 	runs, err := c.ListRuns(ctx, client.RunFilter{})
@@ -165,12 +169,12 @@ func (a *app) runByID(ctx context.Context, c *client.Client, namespace, id strin
 			found = append(found, r)
 		}
 	}
-	return a.only(found, "run "+task.Quote(id))
+	return OnlyRun(f, found, "run "+task.Quote(id))
 }
 
-// nthRun is the latest run, or one before it. Ticks that did not run do not
+// NthRun is the latest run, or one before it. Ticks that did not run do not
 // count: nothing was run, and there is nothing to look at.
-func (a *app) nthRun(r ref, runs []task.Run, back int) (task.Run, error) {
+func NthRun(f *factory.Factory, r Ref, runs []task.Run, back int) (task.Run, error) {
 	n := 0
 	for _, run := range runs {
 		if run.State == task.Skipped || run.State == task.Missed {
@@ -181,16 +185,16 @@ func (a *app) nthRun(r ref, runs []task.Run, back int) (task.Run, error) {
 		}
 		n++
 	}
-	f := failure.NotFound("%s has %s on record", a.show(r), output.Plural(int64(n), "run"))
+	fail := failure.NotFound("%s has %s on record", Show(f, r), output.Plural(int64(n), "run"))
 	if n == 0 {
-		f = failure.NotFound("%s has not run yet", a.show(r))
+		fail = failure.NotFound("%s has not run yet", Show(f, r))
 	}
-	return task.Run{}, f.WithHint("see what there is: carillon task history %s", a.show(r))
+	return task.Run{}, fail.WithHint("see what there is: carillon task history %s", Show(f, r))
 }
 
 // runAtTick is the run of a tick. A time of day means its latest tick; a full
 // time that happened twice, when the clocks went back, is ambiguous.
-func (a *app) runAtTick(r ref, runs []task.Run, typed string, zone *time.Location) (task.Run, error) {
+func runAtTick(f *factory.Factory, r Ref, runs []task.Run, typed string, zone *time.Location) (task.Run, error) {
 	form, err := parseTick(typed)
 	if err != nil {
 		return task.Run{}, err
@@ -204,16 +208,16 @@ func (a *app) runAtTick(r ref, runs []task.Run, typed string, zone *time.Locatio
 	if len(found) > 1 && !strings.HasPrefix(form.layout, "2006") {
 		found = found[:1] // newest first
 	}
-	run, err := a.only(found, fmt.Sprintf("run of %s at %s (%s)", a.show(r), typed, zone))
-	var f *failure.Error
-	if errors.As(err, &f) && f.Exit == failure.ExitNotFound {
-		f.Hint = "see what there is: carillon task history " + a.show(r)
+	run, err := OnlyRun(f, found, fmt.Sprintf("run of %s at %s (%s)", Show(f, r), typed, zone))
+	var fail *failure.Error
+	if errors.As(err, &fail) && fail.Exit == failure.ExitNotFound {
+		fail.Hint = "see what there is: carillon task history " + Show(f, r)
 	}
 	return run, err
 }
 
-// only is the one run that was found.
-func (a *app) only(found []task.Run, what string) (task.Run, error) {
+// OnlyRun is the one run that was found.
+func OnlyRun(f *factory.Factory, found []task.Run, what string) (task.Run, error) {
 	switch len(found) {
 	case 1:
 		return found[0], nil
@@ -224,6 +228,9 @@ func (a *app) only(found []task.Run, what string) (task.Run, error) {
 	for _, r := range found[:min(len(found), 3)] {
 		ids = append(ids, r.ID)
 	}
-	f := &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("there are %d of %s", len(found), what)}}
-	return task.Run{}, f.WithHint("name one by its id: %s", strings.Join(ids, ", "))
+	fail := &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("there are %d of %s", len(found), what)}}
+	return task.Run{}, fail.WithHint("name one by its id: %s", strings.Join(ids, ", "))
 }
+
+// RunName is a run as -o name prints it.
+func RunName(r task.Run) string { return r.ID }

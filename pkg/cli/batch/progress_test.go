@@ -1,4 +1,4 @@
-package cli
+package batch
 
 import (
 	"errors"
@@ -8,13 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 )
 
 // telling is a desk whose clock a test moves.
-func telling(tty bool) (*desk, func(time.Duration)) {
-	d := newDesk("")
+func telling(tty bool) (*factorytest.Desk, func(time.Duration)) {
+	d := factorytest.New("")
 	d.Terminal = func(any) (int, bool) { return 80, tty }
 	now := time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC)
 	d.Now = func() time.Time { return now }
@@ -41,29 +43,29 @@ func (s *shared) String() string {
 
 func TestProgress_IsABarOnATerminal(t *testing.T) {
 	d, pass := telling(true)
-	d.env["NO_COLOR"] = "1"
+	d.Vars["NO_COLOR"] = "1"
 	errs := &shared{}
 	d.Err = errs
-	w := d.tell(1000)
-	w.step(1, 0)
-	if w.bar != nil || errs.String() != "" {
+	w := NewApplyProgress(d.Factory, 1000)
+	w.Step(1, 0)
+	if w.Bar != nil || errs.String() != "" {
 		t.Fatal("it shows before it is known to take long")
 	}
-	w.track.SetValue(500)
-	if w.track.ETA() == 0 {
+	w.Track.SetValue(500)
+	if w.Track.ETA() == 0 {
 		t.Error("its time does not count from the start of the work")
 	}
 	pass(time.Second)
-	w.step(300, 0)
-	w.step(400, 1)
+	w.Step(300, 0)
+	w.Step(400, 1)
 	for end := time.Now().Add(time.Minute); !strings.Contains(errs.String(), "401") && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if code := w.report(d.app, errors.New("above the bar")); code != failure.ExitFailure {
+	if code := w.Report(d.Factory, errors.New("above the bar")); code != failure.ExitFailure {
 		t.Errorf("exit code %d", code)
 	}
-	w.end()
-	w.end()
+	w.Close()
+	w.Close()
 	got := errs.String()
 	for _, want := range []string{`40\.10%`, `401`, `/s`, ` in [0-9.]+m?s`, `error: above the bar`} {
 		if !regexp.MustCompile(want).MatchString(got) {
@@ -73,36 +75,36 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	if colours := regexp.MustCompile("\x1b\\[[0-9;]*m").FindString(got); strings.Trim(colours, "\x1b[0m") != "" {
 		t.Errorf("colour %q", colours)
 	}
-	if d.out.Len() > 0 {
-		t.Errorf("%q on the standard output", d.out.String())
+	if d.Out.Len() > 0 {
+		t.Errorf("%q on the standard output", d.Out.String())
 	}
 }
 
 func TestProgress_IsALineNowAndThenElsewhere(t *testing.T) {
 	d, pass := telling(false)
-	w := d.tell(1000)
+	w := NewApplyProgress(d.Factory, 1000)
 	for i := range 25 {
 		pass(time.Second)
-		w.step(10*(i+1), 0)
+		w.Step(10*(i+1), 0)
 	}
-	w.end()
-	if want := "100 of 1000 applied, 0 failed, 10/s\n200 of 1000 applied, 0 failed, 10/s\n"; d.errs.String() != want {
-		t.Errorf("got %q, want %q", d.errs.String(), want)
+	w.Close()
+	if want := "100 of 1000 applied, 0 failed, 10/s\n200 of 1000 applied, 0 failed, 10/s\n"; d.Errs.String() != want {
+		t.Errorf("got %q, want %q", d.Errs.String(), want)
 	}
 }
 
 func TestProgress_IsNotForPrograms(t *testing.T) {
-	for what, set := range map[string]func(*desk){
-		"-o json": func(d *desk) { d.Format = output.FormatJSON }, "-q": func(d *desk) { d.Quiet = true }, "TERM=dumb": func(d *desk) { d.env["TERM"] = "dumb" },
+	for what, set := range map[string]func(*factorytest.Desk){
+		"-o json": func(d *factorytest.Desk) { d.Format = output.FormatJSON }, "-q": func(d *factorytest.Desk) { d.Quiet = true }, "TERM=dumb": func(d *factorytest.Desk) { d.Vars["TERM"] = "dumb" },
 	} {
 		d, pass := telling(true)
 		set(d)
-		w := d.tell(1000)
+		w := NewApplyProgress(d.Factory, 1000)
 		pass(5 * time.Second)
-		w.step(500, 0)
-		w.end()
-		if d.errs.Len() > 0 {
-			t.Errorf("%s: %q", what, d.errs.String())
+		w.Step(500, 0)
+		w.Close()
+		if d.Errs.Len() > 0 {
+			t.Errorf("%s: %q", what, d.Errs.String())
 		}
 	}
 }

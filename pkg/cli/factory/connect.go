@@ -1,4 +1,4 @@
-package cli
+package factory
 
 import (
 	"crypto/tls"
@@ -14,71 +14,72 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// token is the token that calls carry; "" is none.
-func (a *app) token() (string, error) {
-	s, err := a.Settings()
+// Token is the token that calls carry; "" is none.
+func (f *Factory) Token() (string, error) {
+	s, err := f.Settings()
 	if err != nil {
 		return "", err
 	}
-	c, err := a.readCredential(s)
+	c, err := f.readCredential(s)
 	return c.Token, err
 }
 
 // readCredential is readTokenOf, and tells the warning.
-func (a *app) readCredential(s *settings.Settings) (settings.Credential, error) {
-	c, err := a.ReadCredential(s)
+func (f *Factory) readCredential(s *settings.Settings) (settings.Credential, error) {
+	c, err := f.ReadCredential(s)
 	if c.Warning != "" {
-		a.Note("%s", c.Warning)
+		f.Note("%s", c.Warning)
 	}
 	return c, err
 }
 
-func (a *app) connect() (*client.Client, error) {
-	return a.connectFor(a.timeout)
+// Connect makes a client for the server, with the limit of --timeout. It does not connect.
+func (f *Factory) Connect() (*client.Client, error) {
+	return f.ConnectFor(f.Timeout)
 }
 
-// connectFor makes a client whose calls take no longer than limit. It does not
+// ConnectFor makes a client whose calls take no longer than limit. It does not
 // connect.
-func (a *app) connectFor(limit time.Duration) (*client.Client, error) {
-	cfg, err := a.clientConfig(limit)
+func (f *Factory) ConnectFor(limit time.Duration) (*client.Client, error) {
+	cfg, err := f.ClientConfig(limit)
 	if err != nil {
 		return nil, err
 	}
 	return client.New(cfg)
 }
 
-// clientConfig is how the server is reached.
-func (a *app) clientConfig(limit time.Duration) (cfg client.Config, err error) {
-	s, err := a.Settings()
+// ClientConfig is how the server is reached.
+func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err error) {
+	s, err := f.Settings()
 	if err != nil {
 		return cfg, err
 	}
-	cfg = client.Config{Server: a.ServerSetting(s).Value, Timeout: limit, ReadOnly: s.ReadOnly, Insecure: a.InsecureSetting(s).Value == "true"}
+	cfg = client.Config{Server: f.ServerSetting(s).Value, Timeout: limit, ReadOnly: s.ReadOnly, Insecure: f.InsecureSetting(s).Value == "true"}
 
-	held, err := a.readCredential(s)
+	held, err := f.readCredential(s)
 	if err != nil {
 		return cfg, err
 	}
 	cfg.Token, cfg.TrustedUsers = held.Token, held.Owners
 
-	ca := a.FileSetting(s, "--ca-file", a.CAFileFlag, s.CAFile)
-	cert, key := a.FileSetting(s, "--cert-file", a.CertFileFlag, s.CertFile), a.FileSetting(s, "--key-file", a.KeyFileFlag, s.KeyFile)
+	ca := f.FileSetting(s, "--ca-file", f.CAFileFlag, s.CAFile)
+	cert, key := f.FileSetting(s, "--cert-file", f.CertFileFlag, s.CertFile), f.FileSetting(s, "--key-file", f.KeyFileFlag, s.KeyFile)
 	if cfg.TLS, err = secured(ca.Value, cert.Value, key.Value); err != nil {
 		return cfg, err
 	}
-	if a.verbose {
-		cfg.Trace = a.traced
+	if f.Verbose {
+		cfg.Trace = f.traced
 	}
 	return cfg, nil
 }
 
 // traced tells of a call, for -v.
-func (a *app) traced(k client.Sent) {
+func (f *Factory) traced(k client.Sent) {
 	words := fmt.Sprintf("%s %s · %d · %s", k.Method, k.Path, k.Status, k.Took.Round(time.Millisecond/10))
 	if k.Err != nil {
 		words = fmt.Sprintf("%s %s · no answer · %s: %v", k.Method, k.Path, k.Took.Round(time.Millisecond/10), k.Err)
 	}
-	fmt.Fprintln(a.Err, a.PaintErr(output.Dim, a.Plain(output.Sanitize(words))))
+	fmt.Fprintln(f.Err, f.PaintErr(output.Dim, f.Plain(output.Sanitize(words))))
 }
 
 // secured is TLS with files of one's own; nil if there are none.

@@ -1,4 +1,4 @@
-package cli
+package batch
 
 import (
 	"bytes"
@@ -10,14 +10,15 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 )
 
-func manyApp() (*app, *bytes.Buffer, *bytes.Buffer) {
+func manyApp() (*factory.Factory, *bytes.Buffer, *bytes.Buffer) {
 	var out, errs bytes.Buffer
-	a := newApp(IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(string) string { return "" }})
+	a := factory.New(factory.IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(string) string { return "" }})
 	a.Format = output.FormatTable
 	return a, &out, &errs
 }
@@ -30,9 +31,9 @@ func numbers(n int) []int {
 	return list
 }
 
-func TestMany_KeepsTheOrderAndGoesOnAfterFailures(t *testing.T) {
+func TestRun_KeepsTheOrderAndGoesOnAfterFailures(t *testing.T) {
 	a, out, errs := manyApp()
-	got, err := many(t.Context(), a, "pause", "paused", "task", numbers(50), func(_ context.Context, i int) (int, string, error) {
+	got, err := Run(t.Context(), a, "pause", "paused", "task", numbers(50), func(_ context.Context, i int) (int, string, error) {
 		if i == 7 {
 			return 0, "", errors.New("seven")
 		}
@@ -51,9 +52,9 @@ func TestMany_KeepsTheOrderAndGoesOnAfterFailures(t *testing.T) {
 	}
 }
 
-func TestMany_CountsWhatWouldFillTheScreen(t *testing.T) {
+func TestRun_CountsWhatWouldFillTheScreen(t *testing.T) {
 	a, out, _ := manyApp()
-	if _, err := many(t.Context(), a, "pause", "paused", "task", numbers(500), func(_ context.Context, i int) (int, string, error) { return i, "paused one", nil }); err != nil {
+	if _, err := Run(t.Context(), a, "pause", "paused", "task", numbers(500), func(_ context.Context, i int) (int, string, error) { return i, "paused one", nil }); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != "paused 500 tasks\n" {
@@ -61,11 +62,11 @@ func TestMany_CountsWhatWouldFillTheScreen(t *testing.T) {
 	}
 }
 
-func TestMany_SaysHowFarItCame(t *testing.T) {
+func TestRun_SaysHowFarItCame(t *testing.T) {
 	a, _, errs := manyApp()
 	ctx, cancel := context.WithCancel(t.Context())
 	var began atomic.Int32
-	got, err := many(ctx, a, "pause", "paused", "task", numbers(1000), func(ctx context.Context, i int) (int, string, error) {
+	got, err := Run(ctx, a, "pause", "paused", "task", numbers(1000), func(ctx context.Context, i int) (int, string, error) {
 		if began.Add(1) > 100 {
 			cancel()
 			<-ctx.Done()
@@ -73,7 +74,7 @@ func TestMany_SaysHowFarItCame(t *testing.T) {
 		}
 		return i, "paused one", nil
 	})
-	if !errors.Is(err, context.Canceled) || len(got) != 100 || began.Load() > 100+2*atOnce {
+	if !errors.Is(err, context.Canceled) || len(got) != 100 || began.Load() > 100+2*maxParallel {
 		t.Errorf("%d done, %d begun: %v", len(got), began.Load(), err)
 	}
 	if !strings.Contains(errs.String(), "interrupted: paused 100 of 1000 tasks; pause the others with the same command") {
@@ -82,29 +83,29 @@ func TestMany_SaysHowFarItCame(t *testing.T) {
 }
 
 // Who is not let in once is not let in a thousand times, and is told of it once.
-func TestMany_EndsWhereNothingIsAllowed(t *testing.T) {
+func TestRun_EndsWhereNothingIsAllowed(t *testing.T) {
 	for _, code := range []string{client.CodeUnauthorized, client.CodeReadOnly} {
 		a, _, errs := manyApp()
 		var began atomic.Int32
-		_, err := many(t.Context(), a, "pause", "paused", "task", numbers(1000), func(context.Context, int) (int, string, error) {
+		_, err := Run(t.Context(), a, "pause", "paused", "task", numbers(1000), func(context.Context, int) (int, string, error) {
 			began.Add(1)
 			return 0, "", &client.Error{Code: code, Status: 401}
 		})
-		if a.report(err) != failure.ExitAuth || began.Load() > 3*atOnce || strings.Count(errs.String(), "error:") != 1 {
+		if a.Report(err) != failure.ExitAuth || began.Load() > 3*maxParallel || strings.Count(errs.String(), "error:") != 1 {
 			t.Errorf("%s: %d begun: %v: %s", code, began.Load(), err, errs)
 		}
 	}
 }
 
 // Nobody answers: the others are not tried.
-func TestMany_EndsWhenTheServerIsAway(t *testing.T) {
+func TestRun_EndsWhenTheServerIsAway(t *testing.T) {
 	a, _, _ := manyApp()
 	var began atomic.Int32
-	_, err := many(t.Context(), a, "pause", "paused", "task", numbers(1000), func(context.Context, int) (int, string, error) {
+	_, err := Run(t.Context(), a, "pause", "paused", "task", numbers(1000), func(context.Context, int) (int, string, error) {
 		began.Add(1)
 		return 0, "", &client.Error{Code: client.CodeUnavailable}
 	})
-	if !failure.IsUnreachable(err) || began.Load() > 3*atOnce {
+	if !failure.IsUnreachable(err) || began.Load() > 3*maxParallel {
 		t.Errorf("%d begun: %v", began.Load(), err)
 	}
 }

@@ -1,0 +1,162 @@
+package batch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/progress"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+// Progress shows how far a long work is: with a bar on a terminal, else with a
+// line now and then. Work that is over soon shows nothing. The zero teller shows
+// nothing at all.
+type Progress struct {
+	app   *factory.Factory
+	past  string // what has been done: "applied"
+	total int    // 0: nobody knows
+	tty   bool   // the standard error is a terminal that can take a bar
+	Bar   progress.Writer
+	Track *progress.Tracker
+	over  chan struct{} // closed when the bar is gone
+	begun time.Time
+	last  time.Time
+}
+
+const (
+	barAfter     = 500 * time.Millisecond
+	LineInterval = 10 * time.Second
+)
+
+// NewApplyProgress begins to tell of a work of so many steps; 0 if nobody knows.
+func NewApplyProgress(f *factory.Factory, total int) Progress {
+	return NewProgress(f, "applied", total)
+}
+
+// NewProgress is tell of a work that is called so when it is done.
+func NewProgress(f *factory.Factory, past string, total int) Progress {
+	now := f.Now()
+	_, tty := f.Terminal(f.Err)
+	t := Progress{app: f, past: past, total: total, tty: tty && f.Env("TERM") != "dumb", begun: now, last: now}
+	t.Track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
+	t.Track.Start() // its rate counts from here, not from when the bar shows
+	return t
+}
+
+// HasMany reports whether there are so many steps that single ones are not told.
+func (t *Progress) HasMany() bool { return t.total > Few }
+
+// Step says how many are done, and how many of them failed.
+func (t *Progress) Step(done, failed int) {
+	if t.app == nil || t.app.Quiet || !t.app.ForPeople() {
+		return
+	}
+	now := t.app.Now()
+	switch {
+	case t.Bar != nil:
+		t.Track.SetValue(int64(done + failed))
+	case t.tty && now.Sub(t.begun) > barAfter:
+		t.show()
+	case !t.tty && now.Sub(t.last) >= LineInterval:
+		t.last = now
+		of := ""
+		if t.total > 0 {
+			of = fmt.Sprintf(" of %d", t.total)
+		}
+		t.app.Note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
+	}
+}
+
+// show puts the bar up. It has no colours.
+func (t *Progress) show() {
+	t.Bar, t.over = progress.NewWriter(), make(chan struct{})
+	style := progress.StyleBlocks
+	if t.app.ASCII {
+		style = progress.StyleDefault
+	}
+	style.Colors = progress.StyleColors{}
+	style.Visibility = progress.StyleVisibility{Time: true, ETA: t.total > 0, Percentage: t.total > 0, Speed: true, Tracker: true, Value: true}
+	style.Options.TimeInProgressPrecision = time.Second
+	t.Bar.SetStyle(style)
+	t.Bar.SetOutputWriter(t.app.Err)
+	t.Bar.SetTrackerLength(30)
+	t.Bar.SetUpdateFrequency(100 * time.Millisecond)
+	t.Bar.SetTrackerPosition(progress.PositionRight)
+	t.Bar.AppendTracker(t.Track)
+	go func() { defer close(t.over); t.Bar.Render() }()
+}
+
+// Close takes the bar away.
+func (t *Progress) Close() {
+	if t.Bar == nil {
+		return
+	}
+	t.Track.MarkAsDone()
+	for !t.Bar.IsRenderInProgress() {
+		select {
+		case <-t.over:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	t.Bar.Stop()
+	<-t.over
+	t.Bar = nil
+}
+
+// Report is app.report, above the bar.
+func (t *Progress) Report(f *factory.Factory, err error) int {
+	if t.Bar == nil {
+		return f.Report(err)
+	}
+	var b bytes.Buffer
+	above := *f
+	above.Color = "never"
+	if f.UsesColor(f.Err) {
+		above.Color = "always"
+	}
+	above.Err = &b
+	exit := above.Report(err)
+	f.LastHint = above.LastHint
+	t.Bar.Log("%s", strings.TrimSuffix(b.String(), "\n"))
+	return exit
+}
+
+// Print tells a person something, above the bar if there is one.
+func (t *Progress) Print(f *factory.Factory, words string) {
+	if t.Bar == nil {
+		f.Note("%s", words)
+		return
+	}
+	t.Bar.Log("%s", words)
+}
+
+// Result is a result of a batch, or what ended it.
+type Result struct {
+	client.BatchResult
+	Err error
+}
+
+// Results makes a channel of results, for a select. They end with ctx; then gone
+// is closed.
+func Results(ctx context.Context, results iter.Seq2[client.BatchResult, error]) (answers <-chan Result, gone <-chan struct{}) {
+	out, over := make(chan Result, Few), make(chan struct{})
+	go func() {
+		defer close(over)
+		defer close(out)
+		for r, err := range results {
+			select {
+			case out <- Result{r, err}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, over
+}

@@ -1,0 +1,73 @@
+package complete
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/settings"
+)
+
+// cacheTTL is how long TAB offers what it knows, if IO does not say otherwise.
+const cacheTTL = 5 * time.Second
+
+// cacheEntry is what the cache keeps. At is the wall clock's time.
+type cacheEntry struct {
+	At     time.Time `json:"at"`
+	Offers []Offer   `json:"offers"`
+}
+
+// cachedOffers is what fetch found a moment ago, or finds now. The cache
+// is one user's, and of one server and one token: nobody is shown what another may see.
+func cachedOffers(f *factory.Factory, kind string, fetch func() ([]Offer, error)) ([]Offer, error) {
+	file := cacheFile(f, kind)
+	var c cacheEntry
+	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &c) == nil {
+		if age := f.Now().Sub(c.At); age >= 0 && age < cmp.Or(f.CompleteFor, cacheTTL) {
+			return c.Offers, nil
+		}
+	}
+	offers, err := fetch()
+	if err == nil && file != "" {
+		writeCache(f, file, cacheEntry{f.Now(), offers})
+	}
+	return offers, err
+}
+
+// cacheFile is where offers of a kind are kept; "" if there is no place for them.
+func cacheFile(f *factory.Factory, kind string) string {
+	dir := f.UserDirFile("XDG_CACHE_HOME", ".cache", "complete")
+	s, err := f.Settings()
+	if dir == "" || err != nil {
+		return ""
+	}
+	token, err := f.Token()
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(strings.Join([]string{kind, s.Name, f.ServerSetting(s).Value, f.Scope(), token}, "\x00")))
+	return filepath.Join(dir, hex.EncodeToString(sum[:12])+".json")
+}
+
+// writeCache writes a file of the cache, and deletes those that are out of date. That
+// it cannot be is no fault.
+func writeCache(f *factory.Factory, file string, c cacheEntry) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return
+	}
+	dir := filepath.Dir(file)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && f.Now().Sub(info.ModTime()) > time.Minute {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	_ = settings.WritePrivateFile(file, b)
+}

@@ -1,0 +1,116 @@
+package factory
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+)
+
+// Confirm is approve for things of any kind, by their names.
+func (f *Factory) Confirm(ctx context.Context, verb, kind string, names []string, broad, dryRun, severe bool) (bool, error) {
+	if len(names) == 0 {
+		f.Note("no %s matches; nothing done", kind)
+	}
+	if dryRun || len(names) == 0 {
+		return false, f.emitPlan(verb, kind, names)
+	}
+	if !broad || f.Yes {
+		return true, nil
+	}
+	if !f.wantsJSON() {
+		f.preview(verb, names)
+	}
+	return f.Ask(ctx, verb+" "+output.Plural(int64(len(names)), kind)+"?", len(names), severe)
+}
+
+// DryRunItem is what a dry run tells programs of one thing.
+type DryRunItem struct {
+	Would string `json:"would"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+}
+
+// emitPlan prints what a dry run found: a sentence for each thing, or a list.
+func (f *Factory) emitPlan(verb, kind string, names []string) error {
+	if f.ForPeople() {
+		var b strings.Builder
+		for _, name := range names {
+			fmt.Fprintf(&b, "would %s %s\n", verb, name)
+		}
+		return f.Print(b.String())
+	}
+	plan := make([]DryRunItem, len(names))
+	for i, name := range names {
+		plan[i] = DryRunItem{verb, kind, name}
+	}
+	return output.EmitList(&f.Printer, plan, func(p DryRunItem) string { return p.Name }, nil)
+}
+
+// preview says what would be done to which things, before the question.
+func (f *Factory) preview(verb string, names []string) {
+	const most = 20
+	for i, name := range names {
+		if i == most {
+			fmt.Fprintf(f.Err, f.Plain("… and %d more\n"), len(names)-most)
+			return
+		}
+		fmt.Fprintf(f.Err, "%s %s\n", verb, name)
+	}
+}
+
+// Ask asks a question that a y answers, or the number n if the change is severe. It is an
+// error where nobody is there to answer.
+func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) (bool, error) {
+	if _, tty := f.Terminal(f.In); !tty || f.NoInput {
+		return false, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeConfirm,
+			Message: strings.TrimSuffix(question, "?") + ": needs a yes, and nobody can be asked",
+			Hint:    "add --yes to go ahead, or --dry-run to see what it would be"}}
+	}
+	want := "y"
+	if severe {
+		question = f.inContext(question)
+		want = strconv.Itoa(n)
+		fmt.Fprintf(f.Err, "%s Type the number %d to go ahead: ", question, n)
+	} else {
+		fmt.Fprintf(f.Err, "%s [y/N] ", question)
+	}
+	answer, err := ReadPatiently(ctx, func() (string, error) {
+		line, _ := bufio.NewReader(f.In).ReadString('\n') // no answer is a no
+		return line, nil
+	})
+	if err != nil {
+		return false, err
+	}
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	if answer == want || (!severe && answer == "yes") {
+		return true, nil
+	}
+	return false, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done"}}
+}
+
+// ReadPatiently reads what a person may take their time to type, or another program
+// to send, and gives up when ctx ends. The read itself cannot be ended: it is
+// left behind, and ends with the process.
+func ReadPatiently[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := read()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.v, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}

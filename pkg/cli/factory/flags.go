@@ -1,0 +1,104 @@
+package factory
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/settings"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// BindFlags declares the global flags.
+func (f *Factory) BindFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&f.ContextFlag, "context", "", "`NAME` of a cluster in the configuration (CARILLON_CONTEXT; see help contexts)")
+	flags.StringVar(&f.ServerFlag, "server", "", "`URL` where the API answers (CARILLON_SERVER; default unix://"+settings.HostSocket+" if you may open it, else "+client.DefaultServer+")")
+	flags.BoolVar(&f.InsecureFlag, "insecure", false, "send the token in clear text to other hosts, and to any program that listens on this one")
+	flags.StringVarP(&f.NamespaceFlag, "namespace", "n", "", "namespace `NAME` (CARILLON_NAMESPACE; default default)")
+	flags.BoolVarP(&f.AllNamespaces, "all-namespaces", "A", false, "all namespaces")
+	flags.StringVarP(&f.Format, "output", "o", "table", "`FORMAT`: table, wide, json, jsonl, yaml or name")
+	flags.StringVar(&f.TimeMode, "time", "relative", "times as `KIND` relative, local, task or utc")
+	flags.StringVar(&f.Color, "color", "auto", "`WHEN`: auto, always or never")
+	flags.BoolVar(&f.ASCII, "ascii", false, "plain letters instead of symbols")
+	flags.StringSliceVar(&f.Columns, "columns", nil, "only these `COLUMNS` of a list, in this order, those of -o wide too: name,next")
+	flags.BoolVar(&f.NoHeaders, "no-headers", false, "tables without their first line")
+	flags.BoolVarP(&f.Quiet, "quiet", "q", false, "only data and errors")
+	flags.BoolVarP(&f.Yes, "yes", "y", false, "do not ask")
+	flags.BoolVar(&f.NoInput, "no-input", false, "never ask; refuse what would need an answer")
+	flags.DurationVar(&f.Timeout, "timeout", 30*time.Second, "limit for each call to the server, a `DURATION`")
+	flags.StringVar(&f.TokenFileFlag, "token-file", "", "`FILE` with the token (CARILLON_TOKEN_FILE, or the token in CARILLON_TOKEN)")
+	flags.StringVar(&f.CAFileFlag, "ca-file", "", "`FILE` with the CA of the server's certificate (CARILLON_CA_FILE; default the system's)")
+	flags.StringVar(&f.CertFileFlag, "cert-file", "", "`FILE` with a certificate to show to the server (CARILLON_CERT_FILE)")
+	flags.StringVar(&f.KeyFileFlag, "key-file", "", "`FILE` with its key (CARILLON_KEY_FILE)")
+	flags.BoolVarP(&f.Verbose, "verbose", "v", false, "tell of each call to the server on the standard error")
+}
+
+// CheckFlags refuses global flags with values that they do not have, before a
+// command does anything.
+func (f *Factory) CheckFlags(cmd *cobra.Command) error {
+	for _, flag := range []struct {
+		name, value string
+		allowed     []string
+	}{
+		{"output", f.Format, Formats(cmd)},
+		{"time", f.TimeMode, []string{output.TimeRelative, output.TimeLocal, output.TimeTask, output.TimeUTC}},
+		{"color", f.Color, []string{"auto", "always", "never"}},
+	} {
+		if !slices.Contains(flag.allowed, flag.value) {
+			return failure.Usage("--%s %s: use %s", flag.name, task.Quote(flag.value), strings.Join(flag.allowed, ", "))
+		}
+	}
+	if len(f.Columns) > 0 && !f.ForPeople() {
+		return failure.Usage("--columns: they are of tables, and -o %s has none", f.Format)
+	}
+	if f.Timeout <= 0 {
+		return failure.Usage("--timeout %s: must be more than 0", f.Timeout)
+	}
+	if f.AllNamespaces && cmd.Flags().Changed("namespace") {
+		return failure.Usage("--namespace and --all-namespaces exclude each other")
+	}
+	if worksOffline(cmd) {
+		return nil
+	}
+	if _, err := f.Settings(); err != nil {
+		return err
+	}
+	if f.AllNamespaces {
+		return nil
+	}
+	return task.CheckName("namespace", f.Namespace())
+}
+
+// RefuseEmpty refuses flags that were given and are empty, as those of a script whose
+// variable is: to take them for left out would do something else than was meant.
+func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return failure.Usage("--%s is empty: leave it out, or say what you mean", name)
+		}
+	}
+	return nil
+}
+
+// ParseTime reads a time from which to count: RFC 3339, or a date with or without
+// a time of day in a zone. Nothing is the zero time.
+func ParseTime(s string, zone *time.Location) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return t, nil
+	}
+	for _, layout := range []string{"2006-01-02", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02 15:04:05"} {
+		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, failure.Usage("--from %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
+}

@@ -1,0 +1,157 @@
+package factory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Report tells an error and returns the exit code.
+func (f *Factory) Report(err error) int {
+	if err == nil {
+		return 0
+	}
+	fail := f.Explain(err)
+	if fail.Reported {
+		return fail.Exit
+	}
+	if f.wantsJSON() {
+		p := fail.Problem
+		if fail.Location != "" {
+			p.Message = fail.Location + ": " + p.Message
+		}
+		b, err := output.CompactJSON(p)
+		if _, tty := f.Terminal(f.Err); tty {
+			b = output.SanitizeJSON(b)
+		}
+		if err == nil {
+			_, _ = f.Err.Write(append(b, '\n')) // nobody is left to tell
+		}
+		return fail.Exit
+	}
+	fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Red, "error:"), output.Sanitize(fail.Error()))
+	if fail.Hint != "" && fail.Hint != f.LastHint { // a hundred errors of a kind need one
+		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Dim, "hint:"), f.Plain(output.Sanitize(fail.Hint)))
+		f.LastHint = fail.Hint
+	}
+	return fail.Exit
+}
+
+// Explain finds the exit code and the words for an error.
+func (f *Factory) Explain(err error) *failure.Error {
+	var fail *failure.Error
+	var remote *client.Error
+	var field *task.Error
+	var coded interface{ ExitCode() int }
+	switch {
+	case errors.As(err, &fail):
+		return fail
+	case errors.As(err, &remote):
+		fail = f.ExplainRemote(remote)
+	case errors.As(err, &field):
+		fail = &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: field.Code, Field: field.Field, Message: field.Message}}
+	case errors.As(err, &coded):
+		return &failure.Error{Exit: coded.ExitCode(), Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable, Message: err.Error()}}
+	default:
+		return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
+	}
+	return failure.Locate(err, fail)
+}
+
+// ExplainRemote finds the exit code and the words for an error of the server.
+func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
+	fail := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: e.Code, Field: e.Field, Message: e.Message, Hint: e.Hint}}
+	if fail.Field == "If-Match" {
+		fail.Field = "revision" // as it is called here
+	}
+	switch {
+	case e.Code == client.CodeReadOnly:
+		return f.readOnly()
+	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden, e.Code == client.CodeUntrusted:
+		fail.Exit = failure.ExitAuth
+		fail.Hint = f.tokenHint()
+	case errors.Is(e, task.ErrUnknown), errors.Is(e, task.ErrUnavailable), errors.Is(e, context.DeadlineExceeded):
+		fail.Exit = failure.ExitUnavailable
+	case errors.Is(e, task.ErrNotFound):
+		fail.Exit = failure.ExitNotFound
+	case errors.Is(e, task.ErrExists), errors.Is(e, task.ErrConflict), errors.Is(e, task.ErrStale):
+		fail.Exit = failure.ExitConflict
+	case errors.Is(e, task.ErrInvalid):
+		fail.Exit = failure.ExitUsage
+	}
+	if errors.Is(e, syscall.ECONNREFUSED) {
+		fail.Hint = "is the daemon running? start one with: carillon dev"
+		if s, err := f.Settings(); err == nil && f.ServerSetting(s).Value != "" {
+			fail.Hint = fmt.Sprintf("is the daemon running there? %s says where to look", f.ServerSetting(s).Origin)
+		}
+	}
+	if e.ID != "" {
+		fail.Message += " (" + e.ID + ")"
+	}
+	return fail
+}
+
+// readOnly is the error of every change in a context that only looks.
+func (f *Factory) readOnly() *failure.Error {
+	name := "this context"
+	if s, err := f.Settings(); err == nil && s.Name != "" {
+		name = "context " + s.Name
+	}
+	fail := &failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: client.CodeReadOnly, Message: name + " is read-only: nothing is changed there"}}
+	return fail.WithHint("choose another with --context, or allow it with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
+}
+
+func (f *Factory) tokenHint() string {
+	if s, err := f.Settings(); err == nil && s.Name != "" {
+		if token, file := f.TokenSetting(s); token.Value == "" && file.Value == "" {
+			if !f.IsOwnServer(s) {
+				return fmt.Sprintf("no token: that of context %s is for its own server only; use --token-file or CARILLON_TOKEN", s.Name)
+			}
+			return fmt.Sprintf("context %s has no token: carillon config set %s token_file=FILE", s.Name, s.Name)
+		}
+	}
+	if t, err := f.Token(); err == nil && t != "" {
+		return "the token was not accepted; the cluster's first node wrote one to its <data-dir>/token"
+	}
+	return fmt.Sprintf("no token: use --token-file, CARILLON_TOKEN or %s; the cluster's first node wrote one to its <data-dir>/token",
+		cmp.Or(f.UserTokenFile(), "~/.config/carillon/token"))
+}
+
+// wantsJSON looks at the words themselves if the flags could not be parsed.
+func (f *Factory) wantsJSON() bool {
+	wanted := f.Format
+	for i, arg := range f.Words {
+		if arg == "--" {
+			break
+		}
+		value, ok := strings.CutPrefix(arg, "--output=")
+		if !ok && strings.HasPrefix(arg, "-o") && !strings.HasPrefix(arg, "--") {
+			value, ok = strings.TrimPrefix(arg[2:], "="), true
+		}
+		if (arg == "-o" || arg == "--output") && i+1 < len(f.Words) {
+			value, ok = f.Words[i+1], true
+		}
+		if ok {
+			wanted = value
+		}
+	}
+	return wanted == output.FormatJSON || wanted == output.FormatJSONL
+}
+
+// IsHopeless reports whether there is no use in asking the server anything more: it
+// did not answer at all, or does not let this user in.
+func (f *Factory) IsHopeless(err error) bool {
+	code := f.Explain(err).Code
+	return failure.IsUnreachable(err) || code == client.CodeUnauthorized || code == client.CodeReadOnly
+}

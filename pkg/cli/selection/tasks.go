@@ -1,0 +1,199 @@
+package selection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Flags is how a verb that may take many tasks names them.
+type Flags struct {
+	Selector string
+	DryRun   bool
+}
+
+// Bind declares the flags; those about changes only for a command that changes.
+func (p *Flags) Bind(cmd *cobra.Command, changes bool) {
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "tasks whose labels match, such as team=data")
+	if changes {
+		cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "only list what would be done")
+	}
+}
+
+// Tasks is what was picked. Broad is set if it is more than one task and not
+// each was named: then a change asks first.
+type Tasks struct {
+	Refs  []Ref
+	Broad bool
+}
+
+// IsGlob reports whether a word is a pattern and not a name.
+func IsGlob(word string) bool { return strings.ContainsAny(word, "*?[") }
+
+// Find finds the tasks that names, globs and a selector stand for, each once.
+func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p Flags) (Tasks, error) {
+	var out Tasks
+	broad := p.Selector != ""
+	if !broad && len(words) == 0 {
+		return out, failure.Usage("which task? name one, or several, or use -l")
+	}
+	if broad && len(words) > 0 {
+		return out, failure.Usage("names and -l exclude each other")
+	}
+	if _, err := task.ParseSelector(p.Selector); err != nil {
+		return out, task.Under("selector", err)
+	}
+	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !IsGlob(w) })
+	var all []Ref
+	if broad = broad || len(globs) > 0; broad {
+		namespace, names, err := Patterns(f, globs)
+		if err != nil {
+			return out, err
+		}
+		for t, err := range c.All(ctx, client.ListOptions{Namespace: namespace, Selector: p.Selector, Names: names, Brief: true}) {
+			if err != nil {
+				return out, err
+			}
+			all = append(all, Ref{t.Namespace, t.Name})
+		}
+	}
+	if p.Selector != "" {
+		out.Refs = all
+	}
+	has := map[Ref]bool{}
+	for _, word := range words {
+		found, err := expandWord(f, word, all)
+		if err != nil {
+			return out, err
+		}
+		for _, r := range found {
+			if !has[r] {
+				has[r] = true
+				out.Refs = append(out.Refs, r)
+			}
+		}
+	}
+	out.Broad = broad && len(out.Refs) > 1
+	return out, nil
+}
+
+// Patterns are names and globs as the server takes them, and the namespace in which
+// to look for them: "" if one of them names another.
+func Patterns(f *factory.Factory, words []string) (namespace string, names []string, err error) {
+	namespace = f.Scope()
+	if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "/") }) {
+		namespace = ""
+	}
+	for _, w := range words {
+		if _, err := path.Match(w, ""); IsGlob(w) && (err != nil || strings.ContainsAny(w, ",")) {
+			return "", nil, failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(w))
+		} else if !IsGlob(w) {
+			if _, err := ParseRef(f, w); err != nil {
+				return "", nil, err
+			}
+		}
+		if namespace == "" && !f.AllNamespaces && !strings.Contains(w, "/") {
+			w = f.Namespace() + "/" + w
+		}
+		names = append(names, w)
+	}
+	return namespace, names, nil
+}
+
+// expandWord is the tasks that one word stands for. A glob that matches nothing
+// is an error, as it is for rm: it names something.
+func expandWord(f *factory.Factory, word string, all []Ref) ([]Ref, error) {
+	if !IsGlob(word) {
+		r, err := ParseRef(f, word)
+		return []Ref{r}, err
+	}
+	var found []Ref
+	for _, r := range all {
+		if Matches(f, word, r) {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return nil, failure.NotFound("no task matches %s", task.Quote(word))
+	}
+	return found, nil
+}
+
+// Matches reports whether a name or a glob, with a namespace or without, stands for
+// a task.
+func Matches(f *factory.Factory, word string, r Ref) bool {
+	text := r.String()
+	if !strings.Contains(word, "/") {
+		if text = r.Name; !f.AllNamespaces && r.Namespace != f.Namespace() {
+			return false
+		}
+	}
+	ok, _ := path.Match(word, text) // a bad pattern matches nothing
+	return ok
+}
+
+// Approve shows what is about to be done to many and asks. severe verbs want
+// the number typed. It returns false if nothing is to be done.
+func Approve(ctx context.Context, f *factory.Factory, verb string, ch Tasks, p Flags, severe bool) (bool, error) {
+	names := make([]string, len(ch.Refs))
+	for i, r := range ch.Refs {
+		names[i] = Show(f, r)
+	}
+	return f.Confirm(ctx, verb, "task", names, ch.Broad, p.DryRun, severe)
+}
+
+// ExplainMissing adds to "not found" what was probably meant.
+func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r Ref, err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) || e.Code != client.CodeNotFound {
+		return err
+	}
+	fail := f.ExplainRemote(e)
+	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
+	defer cancel()
+	if answer, err := c.Why(ctx, r.Namespace, r.Name, client.WhyQuestion{}); err == nil {
+		switch d := answer.Deleted; {
+		case d == nil: // the task is there, and something of it is not
+			if e.Field == "to" {
+				fail.Hint = "carillon task history " + Show(f, r) + " --versions"
+			}
+		case !strings.Contains(fail.Message, "it was deleted"):
+			by, why := "", ""
+			if d.By != "" {
+				by = " by " + d.By
+			}
+			if d.Why != "" {
+				why = ": " + d.Why
+			}
+			fail.Hint = output.OneLine("it was deleted " + strings.Replace(f.PastTime(d.At, ""), "now", "just now", 1) + by + why)
+		}
+		return fail
+	}
+	var names []string
+	const most = 5000
+	for t, err := range c.All(ctx, client.ListOptions{Limit: most}) {
+		switch {
+		case err != nil:
+			return fail
+		case t.Namespace == r.Namespace:
+			names = append(names, t.Name)
+		case t.Name == r.Name:
+			fail.Hint = fmt.Sprintf("it is in another namespace: -n %s", t.Namespace)
+		}
+	}
+	if near := task.Nearest(r.Name, names); near != "" {
+		fail.Hint = "did you mean: " + near
+	}
+	return fail
+}

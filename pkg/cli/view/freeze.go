@@ -1,0 +1,74 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// NoteFrozen tells who looks at what comes that it does not while a freeze holds.
+func NoteFrozen(ctx context.Context, f *factory.Factory, c *client.Client, namespace string) {
+	if !f.ForPeople() {
+		return
+	}
+	if words := FrozenText(ctx, f, c, namespace); words != "" {
+		f.Note("%s", words)
+	}
+}
+
+// FrozenText say that a namespace is frozen, or the cluster; "" if neither is, as
+// far as can be learned.
+func FrozenText(ctx context.Context, f *factory.Factory, c *client.Client, namespace string) string {
+	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
+	defer cancel()
+	st, err := c.Freezing(ctx, namespace)
+	if err != nil || st.Freeze == nil {
+		return ""
+	}
+	what := "the cluster"
+	if ns := st.Freeze.Namespace; ns != "" {
+		what = "namespace " + ns
+	}
+	return fmt.Sprintf("%s is frozen, %s; ticks are skipped until carillon cluster unfreeze%s", what, FreezeText(f, *st.Freeze), NamespaceFlag(st.Freeze.Namespace))
+}
+
+// FreezeText say since when something is frozen, by whom and why.
+func FreezeText(f *factory.Factory, z task.Freeze) string {
+	var words []string
+	if !z.Since.IsZero() {
+		words = append(words, "since "+f.PastTime(z.Since, output.ReaderZone))
+	}
+	if z.By != "" {
+		words = append(words, "by "+output.OneLine(z.By))
+	}
+	return strings.Join(words, " ") + ": " + output.OneLine(z.Reason)
+}
+
+// NamespaceFlag is the flag that names a namespace in a command to type; "" for none.
+func NamespaceFlag(ns string) string {
+	if ns == "" {
+		return ""
+	}
+	return " --namespace " + ns
+}
+
+// NoteHeld says what keeps a run that was just queued from starting, or does not.
+func NoteHeld(f *factory.Factory, r selection.Ref, t client.Triggered) {
+	if z := t.Frozen; z != nil {
+		what := "the cluster"
+		if z.Namespace != "" {
+			what = "namespace " + z.Namespace
+		}
+		f.Note("%s is frozen, %s; the run waits for the end of that", what, FreezeText(f, *z))
+		return
+	}
+	if t.Paused {
+		f.Note("%s is paused; this run starts all the same", selection.Show(f, r))
+	}
+}

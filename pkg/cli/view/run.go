@@ -1,0 +1,240 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func (z Zones) of(r task.Run) string {
+	if zone, ok := z[""]; ok {
+		return zone
+	}
+	return z[r.Namespace+"/"+r.Task]
+}
+
+// barLength is how many characters the bar of a run's progress has.
+const barLength = 20
+
+// RunDuration is how long an attempt has run, up to now if it still does; negative if
+// it has not started.
+func RunDuration(r task.Run, now time.Time) time.Duration {
+	switch {
+	case r.StartedAt.IsZero():
+		return -1
+	case r.EndedAt.IsZero():
+		return max(now.Sub(r.StartedAt.Time), 0)
+	}
+	return max(r.EndedAt.Sub(r.StartedAt.Time), 0)
+}
+
+// Zones are the time zones of tasks, by "namespace/name"; "" is everyone's.
+type Zones map[string]string
+
+// ZonesOf is the zones for a list of runs of many tasks: each its own only if
+// that is asked for, for it means to read all tasks; else one, the reader's.
+func ZonesOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, namespace string) (Zones, error) {
+	if !f.ForPeople() || f.TimeMode != output.TimeTask {
+		return Zones{"": output.ReaderZone}, nil
+	}
+	z := Zones{}
+	for t, err := range c.All(cmd.Context(), client.ListOptions{Namespace: namespace}) {
+		if err != nil {
+			return nil, err
+		}
+		z[t.Namespace+"/"+t.Name] = t.Timezone
+	}
+	return z, nil
+}
+
+// RunTable is a list of runs. With many it has the tasks' names, with wide more columns.
+func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *output.Table {
+	g := &output.Table{}
+	if f.AllNamespaces && many {
+		g.Headers = append(g.Headers, "NAMESPACE")
+	}
+	if many {
+		g.Headers = append(g.Headers, "TASK")
+	}
+	g.Headers = append(g.Headers, "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK")
+	if wide {
+		g.Headers = append(g.Headers, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
+	}
+	for _, r := range runs {
+		var row []string
+		if f.AllNamespaces && many {
+			row = append(row, r.Namespace)
+		}
+		if many {
+			row = append(row, r.Task)
+		}
+		row = append(row, r.ID, tickText(f, r, z.of(r)), RunResult(f, r), cmp.Or(output.OneLine(r.Node), f.NoValue()), Lateness(f, r), TookText(f, r))
+		if wide {
+			row = append(row, ProgressText(f, r), r.Trigger, fmt.Sprint(r.Attempt), cmp.Or(r.Owner, f.NoValue()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), output.OneLine(r.Message))
+		}
+		g.AddRow(row...)
+	}
+	return g
+}
+
+// tickText is when a run was due; of a manual one, that it was asked for.
+func tickText(f *factory.Factory, r task.Run, timezone string) string {
+	words := tickTime(f, r.ScheduledTime, timezone)
+	if r.Trigger == task.TriggerManual {
+		return words + " (manual)"
+	}
+	if r.Count > 1 && !r.Last.IsZero() {
+		words += f.Plain(" … ") + tickTime(f, r.Last, timezone)
+	}
+	return words
+}
+
+// tickTime is like coming, for the past: the weekday alone says enough only of
+// the last few days.
+func tickTime(f *factory.Factory, t task.Time, timezone string) string {
+	if d := f.Now().Sub(t.Time); f.TimeMode == output.TimeRelative && d >= 0 && d < 6*24*time.Hour {
+		local := t.In(f.Zone(timezone))
+		return local.Format("Mon ") + output.ClockTime(local)
+	}
+	return f.FutureTime(t, timezone)
+}
+
+// Lateness is how long after its tick a run was due it began.
+func Lateness(f *factory.Factory, r task.Run) string {
+	if r.LatenessMS == nil {
+		return f.NoValue()
+	}
+	return output.Duration(time.Duration(*r.LatenessMS) * time.Millisecond)
+}
+
+// TookText is how long a run took, or has taken so far.
+func TookText(f *factory.Factory, r task.Run) string {
+	if d := RunDuration(r, f.Now()); d >= 0 {
+		return output.Duration(d)
+	}
+	return f.NoValue()
+}
+
+// RunResult is how a run stands, in a word or three, with its symbol.
+func RunResult(f *factory.Factory, r task.Run) string {
+	return f.StateText(r.State, PlainRunResult(f, r))
+}
+
+// PlainRunResult is RunResult without the sign of the state.
+func PlainRunResult(f *factory.Factory, r task.Run) string {
+	words := output.OneLine(strings.ReplaceAll(string(r.State), "_", " "))
+	why := output.OneLine(strings.ReplaceAll(r.Reason, "_", " "))
+	switch {
+	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever it made of the signal
+		words = why
+	case r.State == task.Failed && r.Reason == task.ReasonOutput:
+		words = why
+	case r.State == task.Failed && r.Reason == task.ReasonOOM: // whichever of its processes that was
+		words = "out of memory"
+	case r.State == task.Failed && r.Reason == task.ReasonLimits: // by a signal, or by what a shell makes of that
+		words = "over its limit"
+	case r.State == task.Failed && slices.Contains([]string{task.ReasonHost, task.ReasonSecret, task.ReasonPolicy}, r.Reason):
+		words = fmt.Sprintf("not started (%s)", why)
+	case r.State == task.Failed && r.Signal != "":
+		words = "signal " + output.OneLine(r.Signal)
+	case r.State == task.Failed && r.ExitCode != nil:
+		words = fmt.Sprintf("exit %d", *r.ExitCode)
+	case r.State == task.Failed && r.Reason == task.ReasonStart:
+		words = "could not start"
+	case r.State == task.Paused:
+		words += " (" + output.Duration(r.PausedFor(f.Now())) + ")"
+	case r.State == task.Dispatched && r.PausedBy != "":
+		words += " (held)"
+	case r.State == task.Running && r.PausedBy != "":
+		words += " (pausing)"
+	case r.State == task.Cancelled && r.Reason == task.ReasonCancelled:
+	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed, r.State == task.Cancelled:
+		if why != "" {
+			words += " (" + why + ")"
+		}
+	}
+	if r.Fan != nil {
+		words += ", " + PartsText(r)
+	}
+	if r.Count > 1 {
+		words += fmt.Sprintf(" ×%d", r.Count)
+	}
+	if r.Attempt > 1 {
+		words += fmt.Sprintf(", attempt %d", r.Attempt)
+	}
+	if f.ASCII {
+		words = strings.ReplaceAll(words, "×", "x")
+	}
+	return words
+}
+
+// EndText says of a run that ended how long it took, and where.
+func EndText(f *factory.Factory, r task.Run) string {
+	var words string
+	if d := RunDuration(r, f.Now()); d >= 0 {
+		words = " after " + output.Duration(d)
+	}
+	if r.Node != "" {
+		words += " on " + r.Node
+	}
+	return f.Plain("·") + " " + selection.Name(f, r.Namespace, r.Task) + words
+}
+
+// PartsText is how the parts of a run stand, in a few words.
+func PartsText(r task.Run) string {
+	f := r.Fan
+	if !r.State.Final() {
+		return f.String()
+	}
+	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
+}
+
+// percentWords are "40%" or "33.3%".
+func percentWords(p *task.Progress) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", min(max(*p.Percent, 0), 100)), ".0") + "%"
+}
+
+// ProgressText is a run's progress in a few words.
+func ProgressText(f *factory.Factory, r task.Run) string {
+	switch p := r.Progress; {
+	case p == nil || p.Percent == nil && p.Silent == "":
+		return f.NoValue()
+	case p.Silent != "":
+		return "unknown"
+	case p.Text == "":
+		return percentWords(p)
+	default:
+		return percentWords(p) + " " + output.OneLine(p.Text)
+	}
+}
+
+// ProgressBar is a run's progress with a bar; "" if there is none.
+func ProgressBar(f *factory.Factory, r task.Run) string {
+	p := r.Progress
+	switch {
+	case p == nil || p.Percent == nil && p.Silent == "":
+		return ""
+	case p.Silent != "":
+		return "unknown: " + output.OneLine(p.Silent)
+	}
+	full, empty := "█", "░"
+	if f.ASCII {
+		full, empty = "#", "."
+	}
+	n := int(min(max(*p.Percent, 0), 100) / 100 * barLength)
+	words := f.Paint(output.Cyan, strings.Repeat(full, n)+strings.Repeat(empty, barLength-n)) + " " + ProgressText(f, r)
+	if old := f.Now().Sub(p.At.Time); old > time.Minute {
+		words += " (said " + output.Duration(old) + " ago)"
+	}
+	return words
+}

@@ -1,0 +1,71 @@
+package view
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Timestamp is a time as JSON has it.
+func Timestamp(t task.Time) string {
+	b, _ := t.MarshalText() // never fails
+	return string(b)
+}
+
+// TickTable shows ticks in a zone, beside it in UTC, and when they fall due
+// where jitter makes that later.
+func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *output.Table {
+	jitter := slices.ContainsFunc(list, func(o client.Occurrence) bool { return !o.DueAt.IsZero() })
+	g := &output.Table{Headers: []string{"TIME", "UTC", "LEFT", "NOTE"}, Empty: "no tick comes"}
+	if jitter {
+		g.Headers = slices.Insert(g.Headers, 2, "DUE")
+	}
+	for _, o := range list {
+		local, due := o.Time.In(f.Zone(timezone)), DueAt(o)
+		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), f.TimeLeftOrPast(due), NoteWords(o.Note)}
+		if jitter {
+			row = slices.Insert(row, 2, due.In(f.Zone(timezone)).Format("15:04:05.000"))
+		}
+		g.AddRow(row...)
+	}
+	return g
+}
+
+// DueAt is when a tick falls due.
+func DueAt(o client.Occurrence) task.Time {
+	if o.DueAt.IsZero() {
+		return o.Time
+	}
+	return o.DueAt
+}
+
+// NoteWords say what is special about a tick's time.
+func NoteWords(note string) string {
+	switch note {
+	case schedule.NoteGap:
+		return "after a gap: the clocks go forward"
+	case schedule.NoteFold:
+		return "in a fold: the clocks go back"
+	}
+	return output.OneLine(note)
+}
+
+// IsAfterCompletion reports whether ticks follow from the ends of runs, so that only
+// one is known.
+func IsAfterCompletion(exprs task.Schedules) bool {
+	return len(exprs) == 1 && strings.HasSuffix(exprs[0], " after completion")
+}
+
+// ScheduleText is a schedule and, unless it is UTC, where it counts.
+func ScheduleText(s task.Spec) string {
+	words := output.OneLine(strings.Join(s.Schedule, ", "))
+	if s.Timezone == "" || s.Timezone == "UTC" {
+		return words
+	}
+	return words + " " + strings.ReplaceAll(output.OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
+}
