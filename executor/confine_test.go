@@ -175,8 +175,8 @@ func TestConfine_Scratch(t *testing.T) {
 // nothingLeft fails if attempts have left directories.
 func nothingLeft(t testing.TB, l *launcher) {
 	t.Helper()
-	l.rooms.close() // which keeps empty ones until then
-	names, err := filepath.Glob(filepath.Join(l.rooms.dir, "i1", "*"))
+	l.rooms.Close() // which keeps empty ones until then
+	names, err := filepath.Glob(filepath.Join(l.rooms.Path(), "i1", "*"))
 	if err != nil || len(names) > 0 {
 		t.Errorf("left are %q, %v", names, err)
 	}
@@ -295,7 +295,7 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	}
 	t.Parallel()
 	l := confining(t)
-	before := mounts(t, l.rooms.dir)
+	before := mounts(t, l.rooms.Path())
 	ours := filepath.Join("/tmp", filepath.Base(t.TempDir())+"-of-an-attempt")
 	r := l.confined(t, `ls -A /tmp /var/tmp; stat -c '%a %u' /tmp; echo >`+ours+`; echo >/var/tmp/x; ls /tmp | wc -l; pwd; cd $CARILLON_SCRATCH && echo in`,
 		func(p *task.Process) { p.PrivateTmp, p.Scratch, p.Dir, p.User = true, true, "/tmp", "nobody" })
@@ -303,7 +303,7 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	if _, err := os.Stat(ours); err == nil {
 		t.Error("the host sees what it wrote")
 	}
-	if now := mounts(t, l.rooms.dir); now != before {
+	if now := mounts(t, l.rooms.Path()); now != before {
 		t.Errorf("mounts are left:\n%s\nbefore:\n%s", now, before)
 	}
 	// The thread is back: what it starts next sees the host's.
@@ -323,7 +323,7 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	nothingLeft(t, l)
 	l.rooms = openRooms(t, filepath.Join(t.TempDir(), "rooms"))
 	r = l.confined(t, "true", func(p *task.Process) { p.PrivateTmp = true })
-	if strings.HasPrefix(l.rooms.dir, "/tmp/") && (r.Reason != task.ReasonHost || !strings.Contains(r.Message, "set scratch_dir")) {
+	if strings.HasPrefix(l.rooms.Path(), "/tmp/") && (r.Reason != task.ReasonHost || !strings.Contains(r.Message, "set scratch_dir")) {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -556,32 +556,4 @@ func BenchmarkProcess_Confined(b *testing.B) {
 			b.ReportMetric(each(cpu(b, unix.RUSAGE_CHILDREN)-children), "processes-cpu-µs/op")
 		})
 	}
-}
-
-// Whoever has another process as the same user can put something else in the place
-// of the directory before it is handed over.
-func TestScratch_HandsOverNoFile(t *testing.T) {
-	l := newLauncher(t, spool.Config{})
-	m, err := l.rooms.take(l.own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = m.leave(nil, &Result{}) }()
-	others := filepath.Join(t.TempDir(), "others")
-	writeFile(t, others, "", 0o600)
-	m.owner = owner{m.own.uid, m.own.gid + 1} // a change that is seen
-	for name, put := range map[string]func(path string) error{
-		"link": func(path string) error { return os.Link(others, path) }, "symlink": func(path string) error { return os.Symlink(others, path) },
-	} {
-		if err := put(filepath.Join(m.path, name)); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.handOver(name); err == nil {
-			t.Errorf("a %s is handed over", name)
-		}
-	}
-	if info, err := os.Stat(others); err != nil || info.Sys().(*syscall.Stat_t).Gid != m.own.gid {
-		t.Errorf("the file is the user's now: %+v, %v", info, err)
-	}
-	m.owner = m.own
 }

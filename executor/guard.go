@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
@@ -198,7 +199,7 @@ func (h Hello) removeRooms(log *zap.Logger) {
 	}
 	late := make(chan struct{})
 	defer time.AfterFunc(guardRooms, func() { close(late) }).Stop()
-	if err := RemoveRooms(h.Rooms, h.Dir, late); err != nil {
+	if err := workdir.RemoveAbandoned(h.Rooms, h.Dir, late); err != nil {
 		log.Warn("directories of attempts are left", zap.String("path", h.Rooms), zap.Error(err))
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/status"
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -79,11 +81,11 @@ func playDaemon() error {
 	}
 	s.orphans = orphans
 	go s.run(ctx)
-	places := newRooms(filepath.Join(dir, "rooms"), dir, "i1", nil)
-	if err := places.open(); err != nil {
+	places := workdir.NewPool(filepath.Join(dir, "rooms"), dir, "i1", nil)
+	if err := places.Open(); err != nil {
 		return err
 	}
-	l := launcher{rooms: places, spawner: s, stuck: newStuckStarts(nil), spool: spool.New(spool.Config{Dir: dir}), guardian: g, own: ownAccount(), log: zap.NewNop(),
+	l := launcher{rooms: places, talks: status.NewMonitor(nil), spawner: s, stuck: newStuckStarts(nil), spool: spool.New(spool.Config{Dir: dir}), guardian: g, own: ownAccount(), log: zap.NewNop(),
 		groups: groups, orphans: orphans}
 	go silentWhenAsked(dir, g)
 	for i, line := range lines {

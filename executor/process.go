@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/status"
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -36,11 +39,11 @@ type launch struct {
 	timeout   time.Duration // 0: none
 	grace     time.Duration
 	path      string // of the output
-	room      *room
+	room      *workdir.Dir
 	noRoom    error // why it has none
 	bound     *confinement
 	scratch   string // in the room; "": none
-	talk      *talk
+	talk      *status.Attempt
 	output    task.Output
 	ward      ward
 	may       func() error // asked directly before the fork
@@ -74,14 +77,14 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 	if err != nil {
 		return launch{}, err
 	}
-	room, noRoom := l.rooms.take(as)
+	room, noRoom := l.rooms.Take(as.credential)
 	if noRoom != nil {
 		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(noRoom))
 	}
 	return launch{
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
-		process: a.Action.Process, env: append(environment(a, token, l.node, as), room.env(&a)...), as: as, path: path,
-		room: room, noRoom: noRoom, bound: bound, talk: l.talks.begin(&a, room),
+		process: a.Action.Process, env: append(environment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
+		room: room, noRoom: noRoom, bound: bound, talk: l.beginStatus(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
 		ward: ward{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		may:  func() error { return nil },
@@ -103,7 +106,7 @@ func (l *launcher) run(what launch, o *orders) Result {
 	}
 	if err != nil {
 		r := notStarted(err)
-		_ = what.room.leave(what.talk, &r) // which logs what cannot be
+		_ = what.leaveRoom(&r) // which logs what cannot be
 		return r
 	}
 	p.forget(&what)
@@ -116,7 +119,7 @@ func (l *launcher) run(what launch, o *orders) Result {
 	if printed.Err != nil && r.Message == "" {
 		r.Message = "output is not kept: " + printed.Err.Error()
 	}
-	if err := what.room.leave(what.talk, &r); err != nil && r.Message == "" {
+	if err := what.leaveRoom(&r); err != nil && r.Message == "" {
 		r.Message = err.Error()
 	}
 	var lacks string
@@ -126,6 +129,31 @@ func (l *launcher) run(what launch, o *orders) Result {
 	return r
 }
 
+// beginStatus listens to what an attempt reports in its room; nil if it has none.
+func (l *launcher) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
+	if m == nil {
+		return nil
+	}
+	return l.talks.Watch(a, status.File{Dir: m.FD(), Name: workdir.StatusFile, UID: m.UID()})
+}
+
+// leaveRoom gives the room of the attempt back, after the last of what it has reported has been read.
+func (w *launch) leaveRoom(r *Result) error {
+	return w.room.Release(func(wrote bool) { r.Talk = w.talk.End(wrote) })
+}
+
+// statusEnv is what tells an attempt where it may report, and what the attempt before it reported last.
+func statusEnv(a *task.Assigned, m *workdir.Dir) (env []string) {
+	if m != nil {
+		env = append(env, "CARILLON_TALK="+filepath.Join(m.Path(), workdir.StatusFile))
+	}
+	if a.Checkpoint != "" {
+		env = append(env, "CARILLON_CHECKPOINT="+a.Checkpoint)
+	}
+	return env
+}
+
+// notStarted is the result of an attempt of which nothing has run.
 func notStarted(err error) Result {
 	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(), returns: errors.Is(err, errNoPolicy)}
 	switch {
@@ -222,7 +250,7 @@ func (l *launcher) start(what launch, out *spool.Output, o *orders) (*running, e
 	what.ward.Group = group.Dir()
 	p := &running{launcher: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
 		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
-		bound: what.bound, room: what.room.where(),
+		bound: what.bound, room: what.room.Path(),
 		group:   group,
 		guarded: l.guardian.intend(what.ward),
 	}}
@@ -455,4 +483,26 @@ func (p *running) sweep(l proctree.Mark) {
 	if killed > 0 || err != nil {
 		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
 	}
+}
+
+// furnish gives an attempt the directories that it asks for, in its room.
+func (l *launcher) furnish(what *launch) error {
+	if what.process.Scratch {
+		path, err := what.room.MakeScratch(what.noRoom)
+		if err != nil {
+			if err = what.bound.cannot("scratch", "%s", err); err != nil {
+				return err
+			}
+		} else {
+			what.env = append(what.env, "CARILLON_SCRATCH="+path)
+			what.scratch = path
+		}
+	}
+	if what.bound.private {
+		if err := what.room.MakePrivate(what.noRoom); err != nil {
+			what.bound.private = false
+			return what.bound.cannot("private_tmp", "%s", err)
+		}
+	}
+	return nil
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/status"
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -32,17 +34,17 @@ func newLauncher(t testing.TB, cfg spool.Config) *launcher {
 	go func() { defer close(done); s.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	cfg.Dir = cmp.Or(cfg.Dir, t.TempDir())
-	return &launcher{spawner: s, spool: spool.New(cfg), rooms: openRooms(t, filepath.Join(cfg.Dir, "rooms")), talks: newTalks(nil), stuck: newStuckStarts(nil), own: ownAccount(), node: "n1", log: zap.NewNop()}
+	return &launcher{spawner: s, spool: spool.New(cfg), rooms: openRooms(t, filepath.Join(cfg.Dir, "rooms")), talks: status.NewMonitor(nil), stuck: newStuckStarts(nil), own: ownAccount(), node: "n1", log: zap.NewNop()}
 }
 
-func openRooms(t testing.TB, dir string) *rooms {
+func openRooms(t testing.TB, dir string) *workdir.Pool {
 	t.Helper()
-	r := newRooms(dir, filepath.Dir(dir), "i1", nil)
-	r.within = time.Minute // others use the machine, too
-	if err := r.open(); err != nil {
+	r := workdir.NewPool(dir, filepath.Dir(dir), "i1", nil)
+	r.EmptyLimit = time.Minute // others use the machine, too
+	if err := r.Open(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.close)
+	t.Cleanup(r.Close)
 	return r
 }
 
@@ -276,7 +278,7 @@ func TestProcess_Environment(t *testing.T) {
 	want := []string{
 		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=" + fmt.Sprint(executortest.LastToken()), "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
 		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z",
-		"CARILLON_TALK=" + filepath.Join(l.rooms.dir, "i1", "1", "talk"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
+		"CARILLON_TALK=" + filepath.Join(l.rooms.Path(), "i1", "1", "talk"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
 		"LOGNAME=" + me.name, "PATH=/usr/bin:/bin", "SHELL=/bin/sh",
 	}
 	if !slices.Equal(got, want) {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/status"
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -52,8 +54,8 @@ type launcher struct {
 	spawner  *spawner
 	spool    *spool.Spool
 	guardian *Guardian
-	rooms    *rooms // nil: attempts have no working directories
-	talks    *talks
+	rooms    *workdir.Pool // nil: attempts have no working directories
+	talks    *status.Monitor
 	groups   *cgroup.Groups    // nil, or of which there are none: attempts have no control group
 	orphans  *proctree.Orphans // nil: orphans are not the daemon's
 	sweeper  proctree.Sweeper
@@ -82,13 +84,13 @@ func newRunner(cfg runnerConfig) (*launcher, error) {
 	spawner.orphans = cfg.Orphans
 
 	l := &launcher{
-		spawner: spawner, spool: cfg.Spool, guardian: cfg.Guardian, talks: newTalks(log), groups: cfg.Groups, orphans: cfg.Orphans,
+		spawner: spawner, spool: cfg.Spool, guardian: cfg.Guardian, talks: status.NewMonitor(log), groups: cfg.Groups, orphans: cfg.Orphans,
 		stuck: newStuckStarts(cfg.StuckChanged), freeze: cfg.Freeze, policy: cfg.Policy, secrets: cfg.Secrets, asking: newAsking(),
 		fake: cfg.Fake, own: ownAccount(), node: cfg.Node, log: log,
 	}
 	if cfg.Fake == nil {
-		l.rooms = newRooms(cmp.Or(cfg.Workdirs, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
-		l.rooms.within = cmp.Or(cfg.EmptyLimit, l.rooms.within)
+		l.rooms = workdir.NewPool(cmp.Or(cfg.Workdirs, filepath.Join(cfg.Dir, "rooms")), cfg.Dir, cfg.Instance, log)
+		l.rooms.EmptyLimit = cmp.Or(cfg.EmptyLimit, l.rooms.EmptyLimit)
 	}
 
 	if cfg.Registerer != nil {
@@ -96,7 +98,7 @@ func newRunner(cfg runnerConfig) (*launcher, error) {
 			prometheus.GaugeOpts{Name: "carillon_spawns_stuck", Help: "Starts of attempts that hang: the program has not been executed after 5 s, or the start was given up and does not end."},
 			func() float64 { return float64(l.stuckStarts()) }), prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Directories of attempts that could not be emptied."},
-			func() float64 { return float64(l.rooms.setAside()) }), prometheus.NewGaugeFunc(
+			func() float64 { return float64(l.rooms.Quarantined()) }), prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups with processes that do not end after SIGKILL, or that cannot be removed."},
 			func() float64 { return float64(l.groups.Aside()) }))
 	}
@@ -124,13 +126,13 @@ func (l *launcher) serve(ctx context.Context, ready func()) {
 
 	if r := l.rooms; r != nil {
 		tried := make(chan struct{})
-		helpers.Go(func() { r.run(ctx, sync.OnceFunc(func() { close(tried) })) })
-		helpers.Go(func() { l.talks.run(ctx) })
+		helpers.Go(func() { r.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
+		helpers.Go(func() { l.talks.Run(ctx) })
 
 		select { // those that start at once are to have directories, too
 		case <-tried:
-		case <-time.After(roomsFirst):
-			l.log.Warn("attempts have no directories of their own until their disk answers", zap.String("path", r.dir))
+		case <-time.After(workdir.OpenPatience):
+			l.log.Warn("attempts have no directories of their own until their disk answers", zap.String("path", r.Path()))
 		case <-ctx.Done():
 		}
 	}
@@ -147,7 +149,7 @@ func (l *launcher) serve(ctx context.Context, ready func()) {
 
 	close(l.asking.over)
 	helpers.Wait()
-	l.rooms.close()
+	l.rooms.Close()
 	stopSpawner()
 	spawners.Wait()
 }
@@ -196,23 +198,20 @@ func (l *launcher) runAttempt(a attemptSpec, o *orders) Result {
 	what.onStarted = a.OnStarted
 	what.may = a.MayStart
 	what.onTurned = func(s standing) {
-		what.talk.stands(!s.since.IsZero())
+		what.talk.SetPaused(!s.since.IsZero())
 		a.OnPause(s)
 	}
-	what.talk.tells(a.OnCheckpoint)
+	what.talk.OnCheckpoint(a.OnCheckpoint)
 	return l.run(what, o)
 }
 
 // statusOf is what the attempt of a run says of itself that runs here; false if none does.
 func (l *launcher) statusOf(namespace, name, run string) (task.Talk, bool) {
-	for _, v := range l.talks.all(func(k talkKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
-		return v, true
-	}
-	return task.Talk{}, false
+	return l.talks.Of(namespace, name, run)
 }
 
 // statuses are those of all attempts that run here.
-func (l *launcher) statuses() []task.Talk { return l.talks.all(func(talkKey) bool { return true }) }
+func (l *launcher) statuses() []task.Talk { return l.talks.All() }
 
 // errTooLate means that it was too late for an attempt to start, or that its node must not start it any more.
 var errTooLate = errors.New("not started: the node had lost touch with etcd, or it was too late for that")

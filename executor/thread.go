@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -150,7 +151,7 @@ func (t *thread) hide(room string) error {
 	}
 	defer unix.Close(at)
 	for i, dir := range task.PrivateDirs {
-		if err := bind(at, privateName(i), dir); err != nil && !(i > 0 && errors.Is(err, unix.ENOENT)) { // not every host has /var/tmp
+		if err := bind(at, workdir.PrivateName(i), dir); err != nil && !(i > 0 && errors.Is(err, unix.ENOENT)) { // not every host has /var/tmp
 			return &os.PathError{Op: "mount", Path: dir, Err: err}
 		}
 	}

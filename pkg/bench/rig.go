@@ -16,6 +16,7 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -231,7 +232,7 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 		w.ground.Go(func() error { return guardian.Run(ctx) })
 	}
 	return executor.New(executor.Config{
-		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: executor.RoomsDir("", nodeName, dir), Inbox: w.tap, Guardian: guardian, Groups: groups, Logger: r.log,
+		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: workdir.Root("", nodeName, dir), Inbox: w.tap, Guardian: guardian, Groups: groups, Logger: r.log,
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
@@ -176,7 +177,7 @@ func (n *Node) wire() (err error) {
 	if err := n.openGroups(); err != nil {
 		return err
 	}
-	rooms := executor.RoomsDir(cfg.ScratchDir, cfg.Name, cfg.DataDir)
+	rooms := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
 	if !n.outside.Unguarded {
 		n.guardian = executor.NewGuardian(executor.GuardianConfig{
 			Hello:   executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: rooms, Etcd: cfg.access(), Groups: n.groups.Roots()},

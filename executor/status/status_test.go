@@ -1,4 +1,4 @@
-package executor
+package status
 
 import (
 	"maps"
@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/executortest"
-	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -60,8 +59,8 @@ func TestTalk_Lines(t *testing.T) {
 		"v=" + strings.Repeat("x", task.MaxResultBytes):           {percent: -1, bad: 1},
 		"0.5 " + strings.Repeat("ä", 200):                         {percent: 50, text: strings.Repeat("ä", task.MaxProgressText/2)},
 	} {
-		var s said
-		s.lines([]byte(line + "\n"))
+		var s report
+		s.addLines([]byte(line + "\n"))
 		percent := -1.0
 		if s.percent != nil {
 			percent = *s.percent
@@ -74,17 +73,17 @@ func TestTalk_Lines(t *testing.T) {
 
 func TestTalk_ResultsAreBounded(t *testing.T) {
 	t.Parallel()
-	var s said
+	var s report
 	for i := range task.MaxResults + 5 {
-		s.line([]byte("r" + strconv.Itoa(i) + "=x"))
+		s.addLine([]byte("r" + strconv.Itoa(i) + "=x"))
 	}
-	s.line([]byte("r0=another"))
+	s.addLine([]byte("r0=another"))
 	if len(s.results) != task.MaxResults || s.bad != 5 || s.results["r0"] != "another" {
 		t.Errorf("%d results, %d bad lines, r0 is %q", len(s.results), s.bad, s.results["r0"])
 	}
 	for range 10 {
-		s.line([]byte("r1=" + strings.Repeat("x", 3000)))
-		s.line([]byte("r2=" + strings.Repeat("x", 3000)))
+		s.addLine([]byte("r1=" + strings.Repeat("x", 3000)))
+		s.addLine([]byte("r2=" + strings.Repeat("x", 3000)))
 	}
 	size := 0
 	for name, value := range s.results {
@@ -99,8 +98,8 @@ func TestTalk_ResultsAreBounded(t *testing.T) {
 type talking struct {
 	*testing.T
 	path string
-	file talkFile
-	said said
+	file reader
+	said report
 	when time.Time
 }
 
@@ -112,8 +111,11 @@ func (k *talking) next() time.Time {
 }
 
 func newTalking(t *testing.T) *talking {
-	m := takeRoom(t, newTestRooms(t), ownAccount())
-	return &talking{T: t, path: filepath.Join(m.path, roomTalk), file: talkFile{room: m}, when: time.Now()}
+	dir, err := os.Open(t.TempDir())
+	executortest.Must(t, err)
+	t.Cleanup(func() { dir.Close() })
+	file := File{Dir: int(dir.Fd()), Name: "talk", UID: uint32(os.Geteuid())}
+	return &talking{T: t, path: filepath.Join(dir.Name(), file.Name), file: reader{File: &file}, when: time.Now()}
 }
 
 func (k *talking) write(text string) {
@@ -240,14 +242,14 @@ func TestTalkFile_Hostile(t *testing.T) {
 func TestTalkFile_Flood(t *testing.T) {
 	t.Parallel()
 	k := newTalking(t)
-	k.write(strings.Repeat("0.1 x\n", talkLook))
+	k.write(strings.Repeat("0.1 x\n", readLimit))
 	k.write("0.2\n")
 	k.hear()
 	k.expect(20, 1)
 	k.write("0.3\n")
 	k.hear()
 	k.expect(30, 1)
-	executortest.Must(t, os.WriteFile(k.path, []byte(strings.Repeat("0.4 x\n", talkRests/6+talkLook)), 0o600))
+	executortest.Must(t, os.WriteFile(k.path, []byte(strings.Repeat("0.4 x\n", maxFile/6+readLimit)), 0o600))
 	k.hear()
 	k.expect(40, 2)
 	if info, err := os.Stat(k.path); err != nil || info.Size() != 0 {
@@ -256,25 +258,4 @@ func TestTalkFile_Flood(t *testing.T) {
 	k.write("0.5\n")
 	k.hear()
 	k.expect(50, 2)
-}
-
-// What an attempt says is with its end, however short it was, and whoever it runs as.
-func TestTalk_WithTheEnd(t *testing.T) {
-	t.Parallel()
-	l := newLauncher(t, spool.Config{Dir: openTemp(t)})
-	change := both(shell(`echo "was $CARILLON_CHECKPOINT"; test "$old" || echo "rows=7" >> $CARILLON_TALK
-		printf 'checkpoint b\nnonsense\n0.9 nearly\nlast=1' >> $CARILLON_TALK; exit 3`), func(a *task.Assigned) {
-		a.Checkpoint, a.Results = "a", map[string]string{"old": "1", "rows": "2"}
-		if os.Geteuid() == 0 {
-			a.Action.Process.User = "nobody"
-		}
-	})
-	r := l.attempt(t, both(alone, change))
-	if r.Talk == nil || !maps.Equal(r.Talk.Results, map[string]string{"old": "1", "rows": "7", "last": "1"}) ||
-		r.Talk.Checkpoint != "b" || r.Talk.BadLines != 1 || string(r.Tail) != "was a\n" {
-		t.Errorf("%+v, %s", r.Talk, r.Tail)
-	}
-	if n := len(l.talks.of); n > 0 {
-		t.Errorf("%d attempts are listened to", n)
-	}
 }

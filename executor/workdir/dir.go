@@ -1,4 +1,4 @@
-package executor
+package workdir
 
 import (
 	"cmp"
@@ -11,13 +11,11 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
-
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// room is the directory of one attempt. nil is none.
-type room struct {
-	*rooms
+// Dir is the directory of one attempt. nil is none.
+type Dir struct {
+	*Pool
 	path  string
 	name  string
 	owner owner
@@ -25,8 +23,8 @@ type room struct {
 	ino   uint64
 }
 
-func (r *rooms) build(name string, who owner) (_ *room, err error) {
-	m := &room{rooms: r, path: filepath.Join(r.home.Name(), name), name: name, owner: who}
+func (r *Pool) build(name string, who owner) (_ *Dir, err error) {
+	m := &Dir{Pool: r, path: filepath.Join(r.lockDir.Name(), name), name: name, owner: who}
 	if err := unix.Mkdirat(r.fd, name, 0o700); err != nil {
 		return nil, &os.PathError{Op: "mkdir", Path: m.path, Err: err}
 	}
@@ -44,40 +42,37 @@ func (r *rooms) build(name string, who owner) (_ *room, err error) {
 	return m, nil
 }
 
-// stands reports whether the room is where it was, its user's, and nobody else's.
-func (m *room) stands() bool {
+// isUntouched reports whether the directory is where it was, its user's, and nobody else's.
+func (m *Dir) isUntouched() bool {
 	var st unix.Stat_t
-	err := unix.Fstatat(m.rooms.fd, m.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(m.Pool.fd, m.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return err == nil && st.Ino == m.ino && st.Uid == m.owner.uid && st.Gid == m.owner.gid && st.Mode == unix.S_IFDIR|0o700
 }
 
-// env is what tells an attempt where it may speak, and what the one before it said last.
-func (m *room) env(a *task.Assigned) (env []string) {
-	if m != nil {
-		env = append(env, "CARILLON_TALK="+filepath.Join(m.path, roomTalk))
-	}
-	if a.Checkpoint != "" {
-		env = append(env, "CARILLON_CHECKPOINT="+a.Checkpoint)
-	}
-	return env
-}
+// FD is the descriptor of the directory.
+func (m *Dir) FD() int { return m.dir }
 
-// leave ends the use of a room: nothing of the attempt may run any more. t is heard
-// first, if it may have said anything. The room is empty when leave returns, or set
+// UID is the user that the directory belongs to.
+func (m *Dir) UID() uint32 { return m.owner.uid }
+
+// Release ends the use of a directory: nothing of the attempt may run any more. last, if it is not nil, is called before
+// anything is removed; wrote says whether the attempt has left anything. The directory is empty when Release returns, or set
 // aside, which is the error.
-func (m *room) leave(t *talk, r *Result) error {
+func (m *Dir) Release(last func(wrote bool)) error {
 	if m == nil {
 		return nil
 	}
 	names, err := m.entries()
-	t.end(r, err != nil || len(names) > 0)
-	if err == nil && len(names) == 1 && names[0] == roomTalk && unix.Unlinkat(m.dir, roomTalk, 0) == nil {
+	if last != nil {
+		last(err != nil || len(names) > 0)
+	}
+	if err == nil && len(names) == 1 && names[0] == StatusFile && unix.Unlinkat(m.dir, StatusFile, 0) == nil {
 		names = nil
 	}
 	pristine := err == nil && len(names) == 0
 	if !pristine {
 		late := make(chan struct{})
-		t := time.AfterFunc(m.within, func() { close(late) })
+		t := time.AfterFunc(m.EmptyLimit, func() { close(late) })
 		err = emptyDir(m.dir, late)
 		t.Stop()
 	}
@@ -86,9 +81,9 @@ func (m *room) leave(t *talk, r *Result) error {
 	switch {
 	case err != nil:
 		m.log.Warn("the directory of an attempt is set aside: it cannot be emptied", zap.String("path", m.path), zap.Error(err))
-		m.aside = append(m.aside, m)
+		m.quarantined = append(m.quarantined, m)
 		return fmt.Errorf("its directory %s is set aside: it cannot be emptied: %w", m.path, err)
-	case pristine && (m.kept < roomsFree || m.displace()):
+	case pristine && (m.kept < mostKept || m.makeRoom()):
 		m.free[m.owner], m.kept = append(m.free[m.owner], m), m.kept+1
 	default:
 		m.drop(m)
@@ -96,9 +91,9 @@ func (m *room) leave(t *talk, r *Result) error {
 	return nil
 }
 
-// displace drops a room that another user has more than one of, if the room's own has
+// makeRoom drops a directory that another user has more than one of, if the directory's own has
 // none: whoever had many attempts once does not keep all that are kept. mu is held.
-func (m *room) displace() bool {
+func (m *Dir) makeRoom() bool {
 	if len(m.free[m.owner]) > 0 {
 		return false
 	}
@@ -115,8 +110,8 @@ func (m *room) displace() bool {
 // direntBuffers have room for some names.
 var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
 
-// entries are the names in the room, if they are few.
-func (m *room) entries() ([]string, error) {
+// entries are the names in the directory, if they are few.
+func (m *Dir) entries() ([]string, error) {
 	if _, err := unix.Seek(m.dir, 0, 0); err != nil {
 		return nil, err
 	}

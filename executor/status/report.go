@@ -1,4 +1,4 @@
-package executor
+package status
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// said is what an attempt has said of itself. Its lines are
+// report is what an attempt has said of itself. Its lines are
 //
 //	0.4 text         progress: a part of 1, or
 //	40% text         percent; the text may be left out
@@ -19,7 +19,7 @@ import (
 //
 // All is bounded: of a result that is too much, and of any other line, there is only
 // a count.
-type said struct {
+type report struct {
 	percent    *float64
 	text       string
 	results    map[string]string
@@ -33,17 +33,17 @@ var (
 	isResult   = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,63})=(.*)$`)
 )
 
-// saidBefore is what a run has said before an attempt.
-func saidBefore(r *task.Run) said {
-	s := said{checkpoint: r.Checkpoint, bad: r.BadLines}
+// reportBefore is what a run has said before an attempt.
+func reportBefore(r *task.Run) report {
+	s := report{checkpoint: r.Checkpoint, bad: r.BadLines}
 	for name, value := range r.Results {
-		s.result(name, value)
+		s.addResult(name, value)
 	}
 	return s
 }
 
-// line takes one line, without its end. It reports whether that changed the progress.
-func (s *said) line(b []byte) (progress bool) {
+// addLine takes one line, without its end. It reports whether that changed the progress.
+func (s *report) addLine(b []byte) (progress bool) {
 	line := strings.TrimSpace(string(b))
 	if line == "" {
 		return false
@@ -70,14 +70,14 @@ func (s *said) line(b []byte) (progress bool) {
 			return true
 		}
 	}
-	if m := isResult.FindStringSubmatch(line); m == nil || m[1] == "checkpoint" || !s.result(m[1], m[2]) {
+	if m := isResult.FindStringSubmatch(line); m == nil || m[1] == "checkpoint" || !s.addResult(m[1], m[2]) {
 		s.bad++
 	}
 	return false
 }
 
-// result reports whether there was room for it.
-func (s *said) result(name, value string) bool {
+// addResult reports whether there was room for it.
+func (s *report) addResult(name, value string) bool {
 	before, there := s.results[name]
 	size := s.bytes + len(name) + len(value)
 	if there {
@@ -104,14 +104,14 @@ func cutText(s string, most int) string {
 	return s[:most]
 }
 
-// lines are taken from a buffer; rest is behind the last line's end.
-func (s *said) lines(b []byte) (rest []byte, progress bool) {
+// addLines are taken from a buffer; rest is behind the last line's end.
+func (s *report) addLines(b []byte) (rest []byte, progress bool) {
 	for {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			return b, progress
 		}
-		progress = s.line(b[:i]) || progress
+		progress = s.addLine(b[:i]) || progress
 		b = b[i+1:]
 	}
 }

@@ -1,4 +1,4 @@
-package executor
+package workdir
 
 import (
 	"bytes"
@@ -18,21 +18,21 @@ const deepest = 32
 // errNoTime means that there was no time to empty a directory.
 var errNoTime = errors.New("it holds too much to be removed at once")
 
-// RemoveRooms removes the rooms that dead daemons have left in dir (see RoomsDir), until done is
+// RemoveAbandoned removes the directories that dead daemons have left in dir (see RoomsDir), until done is
 // closed. Rooms of living daemons stay. It is for the guardian, when no process of an attempt is left,
 // and for the next start.
 //
 // It runs as root and deletes everything that it finds. It therefore works on descriptors alone,
 // follows no link, and refuses a directory that another user owns, may write to, or may have put there.
-func RemoveRooms(dir, data string, done <-chan struct{}) error {
-	return removeRooms(dir, data, "", done)
+func RemoveAbandoned(dir, data string, done <-chan struct{}) error {
+	return removeAbandoned(dir, data, "", done)
 }
 
-// removeRooms does what RemoveRooms does, and leaves the instance except alone.
-func removeRooms(dir, data, except string, done <-chan struct{}) error {
+// removeAbandoned does what RemoveRooms does, and leaves the instance except alone.
+func removeAbandoned(dir, data, except string, done <-chan struct{}) error {
 	uid := uint32(os.Geteuid())
 
-	all, err := openRoomsDir(dir, data, uid, false)
+	all, err := openRoot(dir, data, uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -44,7 +44,7 @@ func removeRooms(dir, data, except string, done <-chan struct{}) error {
 	instances, err := all.Readdirnames(-1)
 	for _, instance := range instances {
 		if instance != except {
-			err = errors.Join(err, removeHome(all, instance, uid, done))
+			err = errors.Join(err, removeInstance(all, instance, uid, done))
 		}
 	}
 
@@ -53,8 +53,8 @@ func removeRooms(dir, data, except string, done <-chan struct{}) error {
 	return err
 }
 
-// removeHome removes the rooms of a daemon that is dead: nobody holds its lock.
-func removeHome(all *os.File, instance string, uid uint32, done <-chan struct{}) error {
+// removeInstance removes the directories of a daemon that is dead: nobody holds its lock.
+func removeInstance(all *os.File, instance string, uid uint32, done <-chan struct{}) error {
 	home, err := openOwnDir(all, instance, uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -87,10 +87,10 @@ func emptyDir(fd int, done <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	return (&emptier{top: fd, mount: mount, done: done}).dir(fd, 0)
+	return (&cleaner{top: fd, mount: mount, done: done}).dir(fd, 0)
 }
 
-type emptier struct {
+type cleaner struct {
 	top   int
 	mount string // of top
 	moved int    // directories that were moved up to it
@@ -98,7 +98,7 @@ type emptier struct {
 }
 
 // dir empties a directory in rounds, until one finds nothing, or removes nothing.
-func (e *emptier) dir(fd, depth int) error {
+func (e *cleaner) dir(fd, depth int) error {
 	for {
 		found, removed, err := e.round(fd, depth)
 		if found == 0 || removed == 0 || errors.Is(err, errNoTime) {
@@ -107,7 +107,7 @@ func (e *emptier) dir(fd, depth int) error {
 	}
 }
 
-func (e *emptier) round(fd, depth int) (found, removed int, first error) {
+func (e *cleaner) round(fd, depth int) (found, removed int, first error) {
 	if _, err := unix.Seek(fd, 0, 0); err != nil {
 		return 0, 0, err
 	}
@@ -141,7 +141,7 @@ func (e *emptier) round(fd, depth int) (found, removed int, first error) {
 	}
 }
 
-func (e *emptier) entry(fd int, name string, depth int) error {
+func (e *cleaner) entry(fd int, name string, depth int) error {
 	err := unix.Unlinkat(fd, name, 0)
 	if err == nil || err == unix.ENOENT {
 		return nil
@@ -170,7 +170,7 @@ func (e *emptier) entry(fd int, name string, depth int) error {
 }
 
 // moveUp moves a directory to the top, where a later round finds it.
-func (e *emptier) moveUp(fd int, name string) error {
+func (e *cleaner) moveUp(fd int, name string) error {
 	for range 1000 { // the task may have made names like these
 		e.moved++
 		err := unix.Renameat2(fd, name, e.top, ".deep-"+strconv.Itoa(e.moved), unix.RENAME_NOREPLACE)

@@ -1,4 +1,4 @@
-package executor
+package status
 
 import (
 	"bytes"
@@ -10,17 +10,24 @@ import (
 )
 
 const (
-	talkLook  = 64 << 10 // bytes read at a look
-	talkLine  = 8 << 10  // of a line, at most
-	talkRests = 16 << 20 // of disk that the file may take: it is emptied then
-	talkTrace = 64       // of what was read last, to notice that the file was written anew
+	readLimit = 64 << 10 // bytes read at a look
+	maxLine   = 8 << 10  // of a line, at most
+	maxFile   = 16 << 20 // of disk that the file may take: it is emptied then
+	traceLen  = 64       // of what was read last, to notice that the file was written anew
 )
 
-// talkFile is the file that CARILLON_TALK names, as it is read: what is behind what
+// File says where an attempt reports.
+type File struct {
+	Dir  int    // the descriptor of the directory that it is in
+	Name string // its name there
+	UID  uint32 // the user that it must belong to
+}
+
+// reader is the file that CARILLON_TALK names, as it is read: what is behind what
 // was read before. It may be anything: only a plain file of the attempt's own user
 // that has no other name is read, and of that no more than a bit at a time.
-type talkFile struct {
-	room     *room
+type reader struct {
+	*File                // nil: it is not read any more
 	seen     unix.Stat_t // when it was looked at last
 	at       int64       // up to there it is read
 	trace    []byte      // the bytes before at
@@ -29,18 +36,18 @@ type talkFile struct {
 }
 
 // read gives what is new to s. last: the attempt has ended, its last line needs no end.
-func (t *talkFile) read(s *said, last bool) (progress bool, err error) {
+func (t *reader) read(s *report, last bool) (progress bool, err error) {
 	var st unix.Stat_t
-	err = unix.Fstatat(t.room.dir, roomTalk, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err = unix.Fstatat(t.Dir, t.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err == unix.ENOENT {
-		t.forget(unix.Stat_t{})
+		t.reset(unix.Stat_t{})
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
 	if st.Ino != t.seen.Ino || st.Dev != t.seen.Dev {
-		t.forget(st)
+		t.reset(st)
 	} else if st.Size == t.seen.Size && st.Mtim == t.seen.Mtim && st.Ctim == t.seen.Ctim && !last {
 		return false, nil
 	}
@@ -49,14 +56,14 @@ func (t *talkFile) read(s *said, last bool) (progress bool, err error) {
 		return false, t.refuse(s)
 	}
 	flags := unix.O_RDONLY
-	if st.Blocks*512 > talkRests {
+	if st.Blocks*512 > maxFile {
 		flags = unix.O_RDWR
 	}
-	fd, err := unix.Openat(t.room.dir, roomTalk, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(t.Dir, t.Name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, err
 	}
-	f := os.NewFile(uintptr(fd), roomTalk)
+	f := os.NewFile(uintptr(fd), t.Name)
 	defer f.Close()
 	if err := unix.Fstat(fd, &st); err != nil { // it may be another by now
 		return false, err
@@ -64,7 +71,7 @@ func (t *talkFile) read(s *said, last bool) (progress bool, err error) {
 	if !t.mayRead(&st) {
 		return false, t.refuse(s)
 	}
-	progress, err = t.from(f, st.Size, s, last)
+	progress, err = t.readFrom(f, st.Size, s, last)
 	if flags == unix.O_RDWR && err == nil {
 		err = f.Truncate(0)
 		t.at, t.trace, t.skipping = 0, nil, false
@@ -72,14 +79,14 @@ func (t *talkFile) read(s *said, last bool) (progress bool, err error) {
 	return progress, err
 }
 
-func (t *talkFile) forget(st unix.Stat_t) { *t = talkFile{room: t.room, seen: st} }
+func (t *reader) reset(st unix.Stat_t) { *t = reader{File: t.File, seen: st} }
 
-func (t *talkFile) mayRead(st *unix.Stat_t) bool {
-	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && st.Uid == t.room.owner.uid
+func (t *reader) mayRead(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && st.Uid == t.UID
 }
 
 // refuse counts what is no file of the attempt as a bad line, once.
-func (t *talkFile) refuse(s *said) error {
+func (t *reader) refuse(s *report) error {
 	if !t.refused {
 		t.refused = true
 		s.bad++
@@ -87,21 +94,21 @@ func (t *talkFile) refuse(s *said) error {
 	return nil
 }
 
-// from reads a file of that size on, or, if it is not the one that was read before,
+// readFrom reads a file of that size on, or, if it is not the one that was read before,
 // from its beginning.
-func (t *talkFile) from(f io.ReaderAt, size int64, s *said, last bool) (progress bool, err error) {
+func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (progress bool, err error) {
 	if n := int64(len(t.trace)); size < t.at || n > 0 && !t.same(f, n) {
 		t.at, t.trace, t.skipping = 0, nil, false
 	}
-	if size-t.at > talkLook { // too much at once: what it said last counts
+	if size-t.at > readLimit { // too much at once: what it said last counts
 		if last {
-			t.at = max(t.at, size-16*talkLook)
+			t.at = max(t.at, size-16*readLimit)
 		} else {
-			t.at = size - talkLook
+			t.at = size - readLimit
 		}
 		s.bad, t.skipping, t.trace = s.bad+1, true, nil
 	}
-	buf := make([]byte, min(size-t.at, talkLook))
+	buf := make([]byte, min(size-t.at, readLimit))
 	for t.at < size {
 		n, rerr := f.ReadAt(buf[:min(size-t.at, int64(len(buf)))], t.at)
 		if n == 0 {
@@ -115,7 +122,7 @@ func (t *talkFile) from(f io.ReaderAt, size int64, s *said, last bool) (progress
 		taken := t.take(b, s, last && end, &progress)
 		t.at += int64(taken)
 		if taken > 0 { // else what was read last is what it was
-			t.trace = append(t.trace[:0], b[max(0, taken-talkTrace):taken]...)
+			t.trace = append(t.trace[:0], b[max(0, taken-traceLen):taken]...)
 		}
 		if taken < n && (end || taken == 0) {
 			break // a line that is being written, or a file that was cut
@@ -125,7 +132,7 @@ func (t *talkFile) from(f io.ReaderAt, size int64, s *said, last bool) (progress
 }
 
 // take gives what is read to s, and reports how much of it need not be read again.
-func (t *talkFile) take(b []byte, s *said, last bool, progress *bool) (taken int) {
+func (t *reader) take(b []byte, s *report, last bool, progress *bool) (taken int) {
 	whole := len(b)
 	if t.skipping {
 		i := bytes.IndexByte(b, '\n')
@@ -134,13 +141,13 @@ func (t *talkFile) take(b []byte, s *said, last bool, progress *bool) (taken int
 		}
 		b, t.skipping = b[i+1:], false
 	}
-	rest, p := s.lines(b)
+	rest, p := s.addLines(b)
 	*progress = *progress || p
 	switch {
-	case len(rest) > talkLine:
+	case len(rest) > maxLine:
 		s.bad, t.skipping = s.bad+1, true
 	case last && len(rest) > 0:
-		*progress = s.line(rest) || *progress
+		*progress = s.addLine(rest) || *progress
 	default:
 		return whole - len(rest)
 	}
@@ -148,7 +155,7 @@ func (t *talkFile) take(b []byte, s *said, last bool, progress *bool) (taken int
 }
 
 // same reports whether the n bytes before at are what they were.
-func (t *talkFile) same(f io.ReaderAt, n int64) bool {
+func (t *reader) same(f io.ReaderAt, n int64) bool {
 	b := make([]byte, n)
 	_, err := f.ReadAt(b, t.at-n)
 	return err == nil && bytes.Equal(b, t.trace)

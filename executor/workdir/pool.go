@@ -1,4 +1,4 @@
-package executor
+package workdir
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,23 +20,24 @@ import (
 )
 
 const (
-	roomsFree  = 64               // empty rooms that are kept for attempts to come
-	roomClear  = 2 * time.Second  // for an attempt's room to be emptied before its end is told
-	roomsClear = 10 * time.Second // for all of them, when the daemon ends
-	roomsRetry = time.Minute      // between tries to empty what was set aside
-	roomsAgain = 10 * time.Second // between tries to open the rooms
-	roomsFirst = 5 * time.Second  // for the first of them, before attempts start without
-	roomTalk   = "talk"           // the file that CARILLON_TALK names
+	mostKept   = 64               // empty directories that are kept for attempts to come
+	emptyLimit = 2 * time.Second  // for an attempt's directory to be emptied before its end is told
+	closeLimit = 10 * time.Second // for all of them, when the daemon ends
+	retryEvery = time.Minute      // between tries to empty what was set aside
+	openPause  = 10 * time.Second // between tries to open the directories
 
-	homeTries = 5 // to lock the directory of all rooms
-	homePause = 20 * time.Millisecond
+	lockTries = 5 // to lock the directory of all directories
+	lockPause = 20 * time.Millisecond
 )
 
-// RoomsDir is where the rooms of a node's attempts are: on disk, since they may hold
+// OpenPatience is how long attempts are to wait for Pool.Run to open the directories, before they start without.
+const OpenPatience = 5 * time.Second
+
+// Root is where the directories of a node's attempts are: on disk, since they may hold
 // much, and where the users that they run as can get, which the data directory is not.
 // set is what the node's settings say, or "". All that is in it is the node's, and is
 // removed when no daemon uses it: so it is never a directory that others may fill.
-func RoomsDir(set, node, data string) string {
+func Root(set, node, data string) string {
 	switch {
 	case set != "":
 		return filepath.Join(set, "carillon-"+node)
@@ -45,54 +47,47 @@ func RoomsDir(set, node, data string) string {
 	return filepath.Join(data, "rooms")
 }
 
-// rooms are the directories of attempts: one each, empty when it begins, its
-// user's own (0700), and empty again when it has ended.
-//
-//	<dir>/<instance>/<n>/    talk, scratch, and what stands in for task.PrivateDirs
-//
-// Most attempts leave nothing, so rooms are kept for the next attempt of the same
-// user; to find one empty costs two system calls. What cannot be emptied, or not
-// soon, is set aside: it is told, tried again every minute, and given to nobody.
-// A lock on <instance>, held while the daemon lives, tells its rooms from those
-// that a dead one has left. Without rooms (nil, or a disk that takes no more)
-// attempts run all the same, and have none.
-type rooms struct {
+// Pool has the directories of the attempts of one daemon. To find a directory empty that was used before costs two
+// system calls. Without a pool (nil), or with a disk that takes no more, attempts run all the same, and have none.
+type Pool struct {
 	dir, instance string
 	data          string // the data directory, in which dir may lie
 	own           owner
-	within        time.Duration // for a room to be emptied before it is set aside
+	EmptyLimit    time.Duration // for a directory to be emptied before it is set aside
 	again         time.Duration // between tries to open them
-	reach         func() (*os.File, error)
+	openLock      func() (*os.File, error)
 	log           *zap.Logger
 
-	mu     sync.Mutex
-	home   *os.File // <dir>/<instance>; nil: not open
-	fd     int      // its descriptor
-	failed error    // why not
-	closed bool     // they are not to be opened any more
-	next   int
-	free   map[owner][]*room
-	kept   int // in free
-	aside  []*room
+	mu          sync.Mutex
+	lockDir     *os.File // <dir>/<instance>; nil: not open
+	fd          int      // its descriptor
+	failed      error    // why not
+	closed      bool     // they are not to be opened any more
+	next        int
+	free        map[owner][]*Dir
+	kept        int // in free
+	quarantined []*Dir
 }
 
-// owner is whom a room belongs to.
+// owner is whom a directory belongs to.
 type owner struct{ uid, gid uint32 }
 
-func newRooms(dir, data, instance string, log *zap.Logger) *rooms {
+// NewPool makes a pool, without any I/O. dir is where its directories are to be (see Root), in the data directory or
+// elsewhere.
+func NewPool(dir, data, instance string, log *zap.Logger) *Pool {
 	own := owner{uint32(os.Geteuid()), uint32(os.Getegid())}
-	return &rooms{dir: dir, data: data, instance: instance, within: roomClear, again: roomsAgain, log: cmp.Or(log, zap.NewNop()).Named("rooms"), free: map[owner][]*room{},
+	return &Pool{dir: dir, data: data, instance: instance, EmptyLimit: emptyLimit, again: openPause, log: cmp.Or(log, zap.NewNop()).Named("rooms"), free: map[owner][]*Dir{},
 		own: own, failed: fmt.Errorf("%s has not been opened yet (scratch_dir)", dir),
-		reach: func() (*os.File, error) { return openHome(dir, data, instance, own.uid) }}
+		openLock: func() (*os.File, error) { return openInstance(dir, data, instance, own.uid) }}
 }
 
-// run opens the rooms, however often it takes, and tends them until ctx ends. tried
+// Run opens the directories, however often it takes, and tends them until ctx ends. tried
 // is called when it has tried once.
-func (r *rooms) run(ctx context.Context, tried func()) {
+func (r *Pool) Run(ctx context.Context, tried func()) {
 	began := time.Now()
 	for first := true; ; first = false {
 		opened := make(chan error, 1)
-		go func() { opened <- r.open() }() // a disk that does not answer may keep it for ever
+		go func() { opened <- r.Open() }() // a disk that does not answer may keep it for ever
 		var err error
 		select {
 		case <-ctx.Done():
@@ -103,7 +98,7 @@ func (r *rooms) run(ctx context.Context, tried func()) {
 		switch {
 		case err != nil && first:
 			r.log.Error("attempts have no directories of their own; it is tried again", zap.Duration("every", r.again), zap.Error(err))
-		case err == nil && (!first || time.Since(began) >= roomsFirst): // it was told that there are none
+		case err == nil && (!first || time.Since(began) >= OpenPatience): // it was told that there are none
 			r.log.Info("attempts have directories of their own now", zap.String("path", r.dir))
 		}
 		if err == nil {
@@ -119,12 +114,12 @@ func (r *rooms) run(ctx context.Context, tried func()) {
 }
 
 // tend removes what dead daemons have left, and tries now and then to empty what
-// was set aside, until ctx ends. The rooms must be open.
-func (r *rooms) tend(ctx context.Context) {
-	if err := removeRooms(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
+// was set aside, until ctx ends. The directories must be open.
+func (r *Pool) tend(ctx context.Context) {
+	if err := removeAbandoned(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
 		r.log.Warn("directories that a former daemon's attempts have left cannot be removed", zap.Error(err))
 	}
-	t := time.NewTicker(roomsRetry)
+	t := time.NewTicker(retryEvery)
 	defer t.Stop()
 	for {
 		select {
@@ -136,43 +131,43 @@ func (r *rooms) tend(ctx context.Context) {
 	}
 }
 
-// open makes the directory in which rooms are, and locks it. After an error it may be
+// Open makes the directory in which directories are, and locks it. After an error it may be
 // called again.
-func (r *rooms) open() error {
+func (r *Pool) Open() error {
 	if r == nil {
 		return nil
 	}
 	var home *os.File
 	var err error
 	// Another daemon of that name may just be removing what it takes for a dead one's.
-	for range homeTries {
-		if home, err = r.reach(); err == nil {
+	for range lockTries {
+		if home, err = r.openLock(); err == nil {
 			break
 		}
-		time.Sleep(homePause)
+		time.Sleep(lockPause)
 	}
-	r.mu.Lock() // only now: whoever wants a room does not wait for a disk that does not answer
+	r.mu.Lock() // only now: whoever wants a directory does not wait for a disk that does not answer
 	defer r.mu.Unlock()
 	if err == nil && r.closed {
-		err = errors.Join(errRoomsClosed, home.Close())
+		err = errors.Join(errClosed, home.Close())
 	}
 	if err != nil {
 		r.failed = err
 		return fmt.Errorf("open the directories of attempts (scratch_dir): %w", err)
 	}
-	r.home, r.fd, r.failed = home, int(home.Fd()), nil
+	r.lockDir, r.fd, r.failed = home, int(home.Fd()), nil
 	return nil
 }
 
-var errRoomsClosed = errors.New("the rooms are closed")
+var errClosed = errors.New("the rooms are closed")
 
-// openRoomsDir opens the directory in which all rooms of a node are, by descriptor and without
+// openRoot opens the directory in which all directories of a node are, by descriptor and without
 // following a link at its name. It must belong to uid, and nobody else may be able to write to it,
 // or to put another directory in its place: whatever is in it is emptied as root.
 //
 // The directories above it are checked (see package filetrust) unless dir lies directly in the data
 // directory, which the daemon checks when it starts. With create, what is missing is made.
-func openRoomsDir(dir, data string, uid uint32, create bool) (*os.File, error) {
+func openRoot(dir, data string, uid uint32, create bool) (*os.File, error) {
 	parent, name := filepath.Split(dir)
 	parent = filepath.Clean(parent)
 
@@ -229,9 +224,9 @@ func openOwnDir(parent *os.File, name string, uid uint32, create bool) (*os.File
 	return dir, nil
 }
 
-// openHome makes, opens and locks the directory of one daemon's rooms.
-func openHome(dir, data, instance string, uid uint32) (*os.File, error) {
-	all, err := openRoomsDir(dir, data, uid, true)
+// openInstance makes, opens and locks the directory of one daemon's directories.
+func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
+	all, err := openRoot(dir, data, uid, true)
 	if err != nil {
 		return nil, err
 	}
@@ -258,24 +253,24 @@ func openHome(dir, data, instance string, uid uint32) (*os.File, error) {
 	return home, nil
 }
 
-// take gives an attempt of this user an empty room.
-func (r *rooms) take(as account) (*room, error) {
+// Take gives an attempt of this user, nil for the daemon's own, an empty directory.
+func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 	if r == nil {
 		return nil, errors.New("this node keeps no directories for attempts")
 	}
 	who := r.own
-	if as.credential != nil {
-		who = owner{as.credential.Uid, as.credential.Gid}
+	if as != nil {
+		who = owner{as.Uid, as.Gid}
 	}
 	r.mu.Lock()
-	if r.home == nil {
+	if r.lockDir == nil {
 		defer r.mu.Unlock()
 		return nil, r.failed
 	}
 	for n := len(r.free[who]); n > 0; n-- {
 		m := r.free[who][n-1]
 		r.free[who], r.kept = r.free[who][:n-1], r.kept-1
-		if m.stands() {
+		if m.isUntouched() {
 			r.mu.Unlock()
 			return m, nil
 		}
@@ -291,8 +286,8 @@ func (r *rooms) take(as account) (*room, error) {
 	return m, nil
 }
 
-// drop removes a room that is empty. mu is held.
-func (r *rooms) drop(m *room) {
+// drop removes a directory that is empty. mu is held.
+func (r *Pool) drop(m *Dir) {
 	unix.Close(m.dir)
 	if err := unix.Unlinkat(r.fd, m.name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
 		r.log.Warn("the directory of an attempt cannot be removed", zap.String("path", m.path), zap.Error(err))
@@ -300,16 +295,16 @@ func (r *rooms) drop(m *room) {
 }
 
 // retry tries once more to empty what was set aside.
-func (r *rooms) retry(done <-chan struct{}) {
+func (r *Pool) retry(done <-chan struct{}) {
 	r.mu.Lock()
-	aside := r.aside
-	r.aside = nil
+	aside := r.quarantined
+	r.quarantined = nil
 	r.mu.Unlock()
 	for _, m := range aside {
 		err := emptyDir(m.dir, done)
 		r.mu.Lock()
 		if err != nil {
-			r.aside = append(r.aside, m)
+			r.quarantined = append(r.quarantined, m)
 		} else {
 			r.drop(m)
 			r.log.Info("the directory of an attempt that was set aside is empty now", zap.String("path", m.path))
@@ -318,30 +313,33 @@ func (r *rooms) retry(done <-chan struct{}) {
 	}
 }
 
-// setAside is how many rooms could not be emptied.
-func (r *rooms) setAside() int {
+// Path is the directory that all directories are in.
+func (r *Pool) Path() string { return r.dir }
+
+// Quarantined is how many directories could not be emptied.
+func (r *Pool) Quarantined() int {
 	if r == nil {
 		return 0
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.aside)
+	return len(r.quarantined)
 }
 
-// close removes all rooms. What cannot be removed is left to the next start.
-func (r *rooms) close() {
+// Close removes all directories. What cannot be removed is left to the next start.
+func (r *Pool) Close() {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
-	opened := r.home != nil
+	opened := r.lockDir != nil
 	r.closed = true
 	r.mu.Unlock()
 	if !opened {
 		return
 	}
 	late := make(chan struct{})
-	defer time.AfterFunc(roomsClear, func() { close(late) }).Stop()
+	defer time.AfterFunc(closeLimit, func() { close(late) }).Stop()
 	r.retry(late)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -350,11 +348,11 @@ func (r *rooms) close() {
 			r.drop(m)
 		}
 	}
-	for _, m := range r.aside {
+	for _, m := range r.quarantined {
 		unix.Close(m.dir)
 	}
-	home := r.home
-	r.free, r.kept, r.home, r.failed = nil, 0, nil, errRoomsClosed
+	home := r.lockDir
+	r.free, r.kept, r.lockDir, r.failed = nil, 0, nil, errClosed
 	if err := os.Remove(home.Name()); err != nil {
 		r.log.Warn("directories of attempts are left", zap.Error(err))
 	}
