@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/executortest"
-	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -74,12 +75,12 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 	}
 	cfg.Groups = groups
 	ctx, cancel := context.WithCancel(context.Background())
-	guardian := make(chan error, 1)
+	guardianEnded := make(chan error, 1)
 	if guarded {
-		cfg.Guardian = NewGuardian(guardianConfig(cfg.Dir))
-		go func() { guardian <- cfg.Guardian.Run(ctx) }()
+		cfg.Guardian = guardian.NewClient(guardiantest.Config(cfg.Dir))
+		go func() { guardianEnded <- cfg.Guardian.Run(ctx) }()
 	} else {
-		guardian <- nil
+		guardianEnded <- nil
 	}
 	e, err := New(cfg)
 	if err != nil {
@@ -120,38 +121,10 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 	b.ReportMetric(each(processes, children), "processes-cpu-µs/op")
 	stop()
 	cancel()
-	if err := errors.Join(<-done, <-guardian, groups.Close()); err != nil {
+	if err := errors.Join(<-done, <-guardianEnded, groups.Close()); err != nil {
 		b.Error(err)
 	}
 	if guarded {
 		b.ReportMetric(each(cpu(b, unix.RUSAGE_CHILDREN), processes), "guardian-cpu-µs/op")
-	}
-}
-
-// cpu is the processor time that this process, or its children that have ended,
-// took so far: a machine that others use as well says more by it than by its clock.
-func cpu(b *testing.B, who int) time.Duration {
-	b.Helper()
-	var u unix.Rusage
-	if err := unix.Getrusage(who, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-func BenchmarkProcess_True(b *testing.B) {
-	for _, parallel := range []int{1, 4, 16} {
-		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
-			l := newLauncher(b, spool.Config{})
-			b.SetParallelism(parallel)
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if r := l.attempt(b, command("/bin/true")); r.State != task.Succeeded {
-						b.Error(r.Message)
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "spawns/s")
-		})
 	}
 }

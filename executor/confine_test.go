@@ -478,14 +478,6 @@ func TestConfine_AsNobody(t *testing.T) {
 // process that it forks meanwhile, cannot be executed.
 func copyFile(to, from string) error { return exec.Command("cp", from, to).Run() }
 
-// writeProgram writes one that can be executed at once, whatever other tests fork meanwhile.
-func writeProgram(t testing.TB, path, text string) {
-	t.Helper()
-	writeFile(t, path+".text", text, 0o600)
-	executortest.Must(t, copyFile(path, path+".text"))
-	executortest.Must(t, os.Chmod(path, 0o755))
-}
-
 func TestConfine_ManyArguments(t *testing.T) {
 	t.Parallel()
 	l := confining(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
@@ -47,7 +48,7 @@ type Config struct {
 	Dir      string // the data directory: the spool is in it
 	Rooms    string // where the directories of attempts are; "" is below Dir. See RoomsDir
 	Inbox    Inbox
-	Guardian *Guardian // nil: none, for tests
+	Guardian *guardian.Client // nil: none, for tests
 	Spool    spool.Config
 	// Groups are the control groups of attempts, one each; nil, or of which there are
 	// none: their processes are found in other ways.

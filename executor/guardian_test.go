@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
@@ -78,7 +80,7 @@ func startDaemonAt(t *testing.T, terminal *os.File, lines ...string) *daemon {
 func (d *daemon) kill() {
 	_ = d.Process.Signal(syscall.SIGKILL)
 	_ = d.Wait()
-	if err := WaitForGuardian(context.Background(), d.dir); err != nil {
+	if err := guardian.WaitForExit(context.Background(), d.dir); err != nil {
 		d.t.Error(err)
 	}
 }
@@ -135,14 +137,14 @@ func TestGuardian_KillsWhatADeadDaemonLeft(t *testing.T) {
 			t.Errorf("%s (%d) is alive although the instance is said to be cleared", familyPids[i], pid)
 		}
 	}
-	if err := WaitForGuardian(t.Context(), d.dir); err != nil {
+	if err := guardian.WaitForExit(t.Context(), d.dir); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestGuardian_ThatWasNotToldAllSaysNothing(t *testing.T) {
 	dir := t.TempDir()
-	cfg := guardianConfig(dir)
+	cfg := guardiantest.Config(dir)
 	cmd := exec.Command(cfg.Command[0])
 	cmd.Env = cfg.Env
 	cmd.Stdin = strings.NewReader(`{"instance":"i1","dir":"` + dir + `"}` + "\n" + `{"ward":{"id":1,"RunID":"r1","Token":1}}` + "\n")
@@ -171,7 +173,7 @@ func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 	first := d.pid("guardian.lock")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := WaitForGuardian(ctx, d.dir); !errors.Is(err, context.DeadlineExceeded) {
+	if err := guardian.WaitForExit(ctx, d.dir); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a guardian lives, and waiting for its end says %v", err)
 	}
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
@@ -209,14 +211,14 @@ func TestGuardian_KillsTheAttemptsOfAFrozenDaemon(t *testing.T) {
 
 func TestGuardian_LeavesWithAByeAndSaysNothing(t *testing.T) {
 	dir := t.TempDir()
-	g := NewGuardian(guardianConfig(dir))
+	g := guardian.NewClient(guardiantest.Config(dir))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
-	if err := g.await(nil); err != nil {
-		t.Fatal(err)
+	if !g.WaitReady(nil) {
+		t.Fatal("there is no guardian")
 	}
-	g.intend(ward{Mark: proctree.Mark{RunID: "r", Token: 1}}).ended()
+	g.Announce(guardian.Attempt{Mark: proctree.Mark{RunID: "r", Token: 1}}).Ended()
 	pid := executortest.PIDIn(t, filepath.Join(dir, "guardian.lock"))
 	if st, err := proctree.ReadStat(pid); err != nil || st.Group != pid {
 		t.Errorf("the guardian is in group %d, %v; want its own", st.Group, err)
@@ -226,14 +228,14 @@ func TestGuardian_LeavesWithAByeAndSaysNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := WaitForGuardian(after(t, 50*time.Millisecond), dir); err == nil {
+	if err := guardian.WaitForExit(after(t, 50*time.Millisecond), dir); err == nil {
 		t.Error("the guardian obeyed a signal")
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := WaitForGuardian(t.Context(), dir); err != nil {
+	if err := guardian.WaitForExit(t.Context(), dir); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "cleared.i1")); !errors.Is(err, fs.ErrNotExist) {
@@ -250,9 +252,9 @@ func after(t *testing.T, d time.Duration) context.Context {
 }
 
 func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
-	cfg := guardianConfig(t.TempDir())
+	cfg := guardiantest.Config(t.TempDir())
 	cfg.Command = []string{"/bin/false"}
-	g := NewGuardian(cfg)
+	g := guardian.NewClient(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()

@@ -11,9 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/status"
@@ -25,12 +29,8 @@ import (
 
 // The test binary plays other processes, too.
 func TestMain(m *testing.M) {
+	guardiantest.Main()
 	switch os.Getenv("EXECUTOR_TEST_ROLE") {
-	case "guardian":
-		if err := playGuardian(); err != nil {
-			fmt.Fprintln(os.Stderr, "guardian:", err)
-			os.Exit(1)
-		}
 	case "daemon":
 		if err := playDaemon(); err != nil {
 			fmt.Fprintln(os.Stderr, "daemon:", err)
@@ -44,13 +44,6 @@ func TestMain(m *testing.M) {
 	default:
 		kvtest.Main(m)
 	}
-}
-
-// playGuardian says that an instance is cleared by a file in the directory.
-func playGuardian() error {
-	return RunGuardian(context.Background(), os.Stdin, os.Stdout, nil, func(_ context.Context, h Hello) error {
-		return os.WriteFile(filepath.Join(h.Dir, "cleared."+h.Instance), h.Etcd, 0o600)
-	})
 }
 
 // playDaemon runs shell lines, given as JSON in its last argument, under a
@@ -68,11 +61,11 @@ func playDaemon() error {
 	if err != nil {
 		return err
 	}
-	var g *Guardian
+	var g *guardian.Client
 	if os.Getenv("EXECUTOR_TEST_UNGUARDED") == "" {
-		cfg := guardianConfig(dir)
+		cfg := guardiantest.Config(dir)
 		cfg.Groups, cfg.Orphans = groups.Roots(), orphans
-		g = NewGuardian(cfg)
+		g = guardian.NewClient(cfg)
 		go g.Run(ctx)
 	}
 	s, err := newSpawner()
@@ -128,11 +121,11 @@ const maxSilence = 20 * time.Second
 
 // silentWhenAsked has the session be silent from when a file says how long that is to be
 // borne. The guardian is told when there is another one.
-func silentWhenAsked(dir string, g *Guardian) {
+func silentWhenAsked(dir string, g *guardian.Client) {
 	for {
 		b, _ := os.ReadFile(filepath.Join(dir, "silence"))
 		if d, err := time.ParseDuration(string(b)); err == nil {
-			g.renewed(1, proctree.BootTime()+d-maxSilence)
+			g.SetRenewal(1, proctree.BootTime()+d-maxSilence)
 			_ = os.WriteFile(filepath.Join(dir, "silent"), nil, 0o600)
 			return
 		}
@@ -154,9 +147,20 @@ func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *proctree.Orph
 	return groups, orphans, proctree.BecomeSubreaper()
 }
 
-func guardianConfig(dir string) GuardianConfig {
-	return GuardianConfig{
-		Hello:   Hello{Instance: "i1", Dir: dir, Rooms: filepath.Join(dir, "rooms"), Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
-		Command: []string{os.Args[0]}, Env: append(os.Environ(), "EXECUTOR_TEST_ROLE=guardian"),
+// freezePatientlyHere has a tree stand still, however busy the machine is.
+func freezePatientlyHere(tr *proctree.Tree) error {
+	err := tr.Freeze()
+	for end := time.Now().Add(executortest.Patience); err != nil && time.Now().Before(end); {
+		err = tr.Freeze()
 	}
+	return err
+}
+
+// valueOf is the value of a counter or a gauge.
+func valueOf(m prometheus.Metric) float64 {
+	var d dto.Metric
+	if err := m.Write(&d); err != nil {
+		panic(err)
+	}
+	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
 }

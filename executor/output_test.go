@@ -30,20 +30,6 @@ func TestProcess_OutputLimit(t *testing.T) {
 	}
 }
 
-func readOutput(t *testing.T, s *spool.Spool, run string) string {
-	t.Helper()
-	f, err := s.Open("default", "job", run, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
 func TestProcess_OutputThatCannotBeKept(t *testing.T) {
 	dir := t.TempDir()
 	l := newLauncher(t, spool.Config{Dir: dir})

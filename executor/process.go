@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/status"
@@ -45,7 +46,7 @@ type launch struct {
 	scratch   string // in the room; "": none
 	talk      *status.Attempt
 	output    task.Output
-	ward      ward
+	ward      guardian.Attempt
 	may       func() error // asked directly before the fork
 	judge     *judge       // by the node's policy; nil: none
 	onStarted func(at time.Time)
@@ -86,7 +87,7 @@ func (l *launcher) prepare(a task.Assigned, token int64) (launch, error) {
 		process: a.Action.Process, env: append(environment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
 		room: room, noRoom: noRoom, bound: bound, talk: l.beginStatus(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
-		ward: ward{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
+		ward: guardian.Attempt{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		may:  func() error { return nil },
 	}, nil
 }
@@ -252,20 +253,22 @@ func (l *launcher) start(what launch, out *spool.Output, o *orders) (*running, e
 		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
 		bound: what.bound, room: what.room.Path(),
 		group:   group,
-		guarded: l.guardian.intend(what.ward),
+		guarded: l.guardian.Announce(what.ward),
 	}}
 	p.tree = proctree.Tree{Mark: what.ward.Mark, Group: group, Orphans: l.orphans}
 	p.traced = &p.tree
-	for err = errUnguarded; errors.Is(err, errUnguarded) || errors.Is(err, errPolicyChanged); {
+	for err = guardian.ErrNotReady; errors.Is(err, guardian.ErrNotReady) || errors.Is(err, errPolicyChanged); {
 		if errors.Is(err, errPolicyChanged) {
 			if found, err = l.find(&what, o); err != nil {
 				break
 			}
 			p.program, p.may = found.program, found.may
 		}
-		if err = l.guardian.await(o.given); err == nil {
-			err = l.spawner.start(&p.spawnRequest, o.given)
+		if !l.guardian.WaitReady(o.given) {
+			err = errCalledOff
+			break
 		}
+		err = l.spawner.start(&p.spawnRequest, o.given)
 	}
 	spool.CloseWriters(w, errs)
 	gone := closedChannel
@@ -278,7 +281,7 @@ func (l *launcher) start(what launch, out *spool.Output, o *orders) (*running, e
 	if err != nil {
 		pipe.Close()
 		end := func() {
-			p.guarded.ended()
+			p.guarded.Ended()
 			p.endTree()
 		}
 		select {
@@ -366,7 +369,7 @@ func (p *running) wait(what launch, o *orders) Result {
 	}
 	p.pipe.Close()
 	used, counts := p.tree.Usage()
-	p.guarded.ended() // before its control group is another's
+	p.guarded.Ended() // before its control group is another's
 	p.endTree()
 	p.out.EndLines()
 

@@ -6,15 +6,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -344,7 +349,10 @@ func TestExecutor_EtcdAway(t *testing.T) {
 
 func TestExecutor_WithGuardian(t *testing.T) {
 	dir := t.TempDir()
-	g := NewGuardian(guardianConfig(dir))
+	registry := prometheus.NewRegistry()
+	cfg := guardiantest.Config(dir)
+	cfg.Registerer = registry
+	g := guardian.NewClient(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
@@ -359,26 +367,43 @@ func TestExecutor_WithGuardian(t *testing.T) {
 	n.assign("lasts", "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
 	n.began("lasts")
 	n.join()
-	covered := func(id int) bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		for _, w := range g.watch.wards {
-			return len(g.watch.wards) == 1 && w.Session == id && w.Pid > 0
+	// watched is what the guardian knows by now: the attempts, and when the second session was last renewed.
+	watched := func() (attempts map[uint64]guardian.Attempt, renewed time.Duration) {
+		attempts = map[uint64]guardian.Attempt{}
+		for _, x := range guardiantest.Heard(t, dir) {
+			if x == (guardian.Message{}) { // the hello to another guardian, which knows nothing yet
+				clear(attempts)
+			}
+			if x.Attempt != nil {
+				attempts[x.Attempt.ID] = *x.Attempt
+			}
+			delete(attempts, x.End)
+			if x.Session != nil && x.Session.ID == 2 {
+				renewed = x.Session.Renewed
+			}
+		}
+		return attempts, renewed
+	}
+	executortest.Eventually(t, "the guardian knows the session", func() bool {
+		attempts, _ := watched()
+		for _, a := range attempts {
+			return len(attempts) == 1 && a.Session == 2 && a.Pid > 0
 		}
 		return false
-	}
-	executortest.Eventually(t, "the guardian knows the session", func() bool { return covered(2) })
-	deadline := func() time.Duration {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return g.watch.sessions[2]
-	}
+	})
+	deadline := func() time.Duration { _, renewed := watched(); return renewed }
 	first := deadline()
 	executortest.Eventually(t, "the guardian is told of a renewal", func() bool { return deadline() > first })
 	if err := syscall.Kill(executortest.PIDIn(t, filepath.Join(dir, "guardian.lock")), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	executortest.Eventually(t, "another guardian", func() bool { return value(g.restarts) == 1 })
+	executortest.Eventually(t, "another guardian", func() bool {
+		families, err := registry.Gather()
+		executortest.Must(t, err)
+		return slices.ContainsFunc(families, func(f *dto.MetricFamily) bool {
+			return f.GetName() == "carillon_guardian_restarts_total" && f.GetMetric()[0].GetCounter().GetValue() == 1
+		})
+	})
 	n.touch("go")
 	n.ended("lasts")
 	n.stop()
@@ -386,8 +411,8 @@ func TestExecutor_WithGuardian(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if len(g.watch.wards) != 0 {
-		t.Errorf("the guardian still watches %v", g.watch.wards)
+	if left, _ := watched(); len(left) != 0 {
+		t.Errorf("the guardian still watches %v", left)
 	}
 }
 

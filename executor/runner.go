@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/status"
@@ -23,10 +24,10 @@ import (
 type runnerConfig struct {
 	Node     string
 	Instance string
-	Dir      string       // the data directory
-	Workdirs string       // where the working directories of attempts are; "" is below Dir
-	Spool    *spool.Spool // where output goes
-	Guardian *Guardian    // nil: none, for tests
+	Dir      string           // the data directory
+	Workdirs string           // where the working directories of attempts are; "" is below Dir
+	Spool    *spool.Spool     // where output goes
+	Guardian *guardian.Client // nil: none, for tests
 	// Groups are the control groups of attempts, one each; nil, or of which there are
 	// none: their processes are found in other ways.
 	Groups *cgroup.Groups
@@ -53,7 +54,7 @@ type runnerConfig struct {
 type launcher struct {
 	spawner  *spawner
 	spool    *spool.Spool
-	guardian *Guardian
+	guardian *guardian.Client
 	rooms    *workdir.Pool // nil: attempts have no working directories
 	talks    *status.Monitor
 	groups   *cgroup.Groups    // nil, or of which there are none: attempts have no control group

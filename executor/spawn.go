@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/spawn"
@@ -54,7 +55,7 @@ type spawnRequest struct {
 	room    string        // with bound.private: where its directories are
 	group   *cgroup.Group // to be started in; nil: none
 	may     func() error  // asked directly before the fork; an error forbids it. It does not block
-	guarded guarded
+	guarded guardian.Handle
 	traced  *proctree.Tree // by orphans; nil: it is not
 
 	reply   chan struct{}
@@ -152,7 +153,7 @@ func (s *spawner) serve(t *thread, requests chan *spawnRequest, r *spawnRequest)
 		select {
 		case r = <-requests:
 		default:
-			_ = guardian.flush() // or the next guardian is told
+			_ = guardian.Flush() // or the next guardian is told
 			return
 		}
 	}
@@ -175,7 +176,7 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 	if r.err = t.dress(r.bound, r.room); r.err != nil {
 		return
 	}
-	if r.err = r.guarded.flush(); r.err != nil {
+	if r.err = r.guarded.Flush(); r.err != nil {
 		return
 	}
 	if r.err = r.may(); r.err != nil { // last, since the guardian may have taken its time
@@ -213,7 +214,7 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 		}
 		r.created.Release()
 	}
-	r.guarded.born(r.pid, r.birth)
+	r.guarded.Started(r.pid, r.birth)
 }
 
 // discard ends a process that is held. orphans is locked.

@@ -171,7 +171,7 @@ func (e *Executor) covered(token int64) bool { return token > e.session.Fence.Cr
 func (e *Executor) adopted(a *attempt, j *joined) {
 	a.session = j.id
 	if a.phase == phaseRunning {
-		e.cfg.Guardian.cover(a.leftover(), j.id)
+		e.cfg.Guardian.SetSession(a.leftover(), j.id)
 	}
 }
 
@@ -188,7 +188,7 @@ func (e *Executor) renew() {
 		}
 		renewed := j.renewals.look()
 		j.renewed.Store(int64(renewed))
-		e.cfg.Guardian.renewed(id, renewed)
+		e.cfg.Guardian.SetRenewal(id, renewed)
 	}
 }
 

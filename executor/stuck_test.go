@@ -170,12 +170,12 @@ func checkHanging(t *testing.T, change func(*launch)) {
 	}
 
 	l.stuck.limit = 200 * time.Millisecond
-	given := value(l.stuck.total)
+	given := valueOf(l.stuck.total)
 	h = hang(t, l, change)
 	if r := h.ended(); r.State != task.Failed || r.Reason != task.ReasonStuck || r.unstarted {
 		t.Errorf("at the limit: %+v", r)
 	}
-	if n := value(l.stuck.total) - given; n != 1 {
+	if n := valueOf(l.stuck.total) - given; n != 1 {
 		t.Errorf("given up: %v", n)
 	}
 }

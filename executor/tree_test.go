@@ -334,7 +334,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 		return func() bool { return size(path) > from }
 	}
 	executortest.Eventually(t, "both count", func() bool { return size(a) > 0 && size(b) > 0 })
-	if err := freezePatiently(&p.tree); err != nil {
+	if err := freezePatientlyHere(&p.tree); err != nil {
 		t.Fatal(err)
 	}
 	before := [2]int64{size(a), size(b)}
@@ -350,7 +350,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	}
 	executortest.Eventually(t, "a goes on", grows(a))
 	executortest.Eventually(t, "b goes on", grows(b))
-	if err := freezePatiently(&p.tree); err != nil {
+	if err := freezePatientlyHere(&p.tree); err != nil {
 		t.Fatal(err)
 	}
 	o.give(kill{cause: causeCancel}) // what is frozen ends, too

@@ -52,7 +52,7 @@ func (e *Executor) started(a *attempt, j *joined, at time.Time) {
 	a.startedAt = at
 	e.late(a, at)
 	if a.session != j.id {
-		e.cfg.Guardian.cover(a.leftover(), a.session)
+		e.cfg.Guardian.SetSession(a.leftover(), a.session)
 	}
 }
 

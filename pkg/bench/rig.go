@@ -16,6 +16,7 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/clock"
@@ -224,15 +225,15 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 		return nil, err
 	}
 	w.groups = groups
-	var guardian *executor.Guardian
+	var watchdog *guardian.Client
 	if r.cfg.Guardian {
-		guardian = executor.NewGuardian(executor.GuardianConfig{
-			Hello: executor.Hello{Instance: r.node.Instance, Dir: dir, Groups: groups.Roots()}, Logger: r.log,
+		watchdog = guardian.NewClient(guardian.Config{
+			Hello: guardian.Hello{Instance: r.node.Instance, Dir: dir, Groups: groups.Roots()}, Logger: r.log,
 		})
-		w.ground.Go(func() error { return guardian.Run(ctx) })
+		w.ground.Go(func() error { return watchdog.Run(ctx) })
 	}
 	return executor.New(executor.Config{
-		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: workdir.Root("", nodeName, dir), Inbox: w.tap, Guardian: guardian, Groups: groups, Logger: r.log,
+		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: workdir.Root("", nodeName, dir), Inbox: w.tap, Guardian: watchdog, Groups: groups, Logger: r.log,
 	})
 }
 

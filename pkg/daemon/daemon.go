@@ -21,6 +21,7 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/workdir"
@@ -93,7 +94,7 @@ type Node struct {
 	election *election.Election
 	executor *executor.Executor
 	freezes  freezes
-	guardian *executor.Guardian
+	guardian *guardian.Client
 	groups   *cgroup.Groups    // nil: none
 	orphans  *proctree.Orphans // nil: they are not the daemon's
 	door     *door
@@ -128,7 +129,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if n.key, err = openNodeKey(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	if err := executor.WaitForGuardian(ctx, cfg.DataDir); err != nil {
+	if err := guardian.WaitForExit(ctx, cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("wait for the guardian of the former daemon: %w", err)
 	}
 	if n.former, err = n.state.begin(n.instance); err != nil {
@@ -179,8 +180,8 @@ func (n *Node) wire() (err error) {
 	}
 	rooms := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
 	if !n.outside.Unguarded {
-		n.guardian = executor.NewGuardian(executor.GuardianConfig{
-			Hello:   executor.Hello{Instance: n.instance, Dir: cfg.DataDir, Rooms: rooms, Etcd: cfg.access(), Groups: n.groups.Roots()},
+		n.guardian = guardian.NewClient(guardian.Config{
+			Hello:   guardian.Hello{Instance: n.instance, Dir: cfg.DataDir, Workdirs: rooms, Etcd: cfg.access(), Groups: n.groups.Roots()},
 			Orphans: n.orphans,
 			Env:     withoutSecrets(os.Environ()),
 			Logger:  n.log, Registerer: registry,

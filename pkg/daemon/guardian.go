@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -31,8 +31,8 @@ func guardianCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := newLogger(Defaults(), os.Stderr).Named("guardian")
 			// The guardian outlives its agent, and so the signals that end it.
-			return executor.RunGuardian(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), cmd.OutOrStdout(), log,
-				func(ctx context.Context, h executor.Hello) error { return sayCleared(ctx, h, log) })
+			return guardian.Serve(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), cmd.OutOrStdout(), log,
+				func(ctx context.Context, h guardian.Hello) error { return sayCleared(ctx, h, log) })
 		},
 	}
 	cmd.AddCommand(clearCommand())
@@ -77,7 +77,7 @@ func clearGroups(ctx context.Context, dir string) error {
 	defer lock.close()
 	ctx, cancel := context.WithTimeout(ctx, clearPatience)
 	defer cancel()
-	if err := executor.WaitForGuardian(ctx, dir); err != nil {
+	if err := guardian.WaitForExit(ctx, dir); err != nil {
 		return err
 	}
 	groups, err := cgroup.Open(cgroup.Config{Setting: cgroup.Off, Record: record})
@@ -89,7 +89,7 @@ func clearGroups(ctx context.Context, dir string) error {
 
 // sayCleared writes cleared/<instance>, for those that wait for the attempts of
 // the dead instance. With an embedded etcd there is nobody: it died too.
-func sayCleared(ctx context.Context, h executor.Hello, log *zap.Logger) error {
+func sayCleared(ctx context.Context, h guardian.Hello, log *zap.Logger) error {
 	if len(h.Etcd) == 0 {
 		return nil
 	}

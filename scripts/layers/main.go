@@ -32,9 +32,9 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir"},
+	"pkg/daemon": {"pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir"},
+	"pkg/bench": {"pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
@@ -84,13 +84,15 @@ var allowed = map[string][]string{
 
 	"election":  {"pkg/clock", "pkg/kv"},
 	"shard":     {"pkg/clock", "pkg/store", "pkg/kv", "pkg/task"},
-	"executor":  {"executor/proctree", "executor/spool", "pkg/wake", "pkg/spawn", "pkg/filetrust", "pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task", "executor/status", "executor/workdir"},
+	"executor":  {"executor/proctree", "executor/spool", "pkg/wake", "pkg/spawn", "pkg/filetrust", "pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task", "executor/status", "executor/workdir", "executor/guardian"},
 	"pkg/store": {"pkg/clock", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and the values, events translates what revisions did to them:
 	// both are pure, and store is what reads and writes.
 	"pkg/store/events": {"pkg/store/record", "pkg/task"},
 	"pkg/store/record": {"pkg/task"},
 
+	// guardian is told of attempts, and kills them with proctree; it knows nothing of how they are started.
+	"executor/guardian": {"executor/proctree", "executor/workdir", "pkg/cgroup", "pkg/wake"},
 	// proctree knows the processes of an attempt, and nothing of who starts them.
 	"executor/proctree": {"pkg/cgroup", "pkg/task"},
 	// status reads what attempts report; workdir keeps their directories. Neither knows of processes.

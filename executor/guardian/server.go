@@ -1,4 +1,4 @@
-package executor
+package guardian
 
 import (
 	"bufio"
@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	guardLook  = 250 * time.Millisecond // between looks at deadlines
-	guardPause = 10 * time.Millisecond  // between reads: what is in the pipe is safe, and to wake for each word is dear
-	guardKill  = time.Minute            // for all processes to be gone
-	guardClear = 10 * time.Second       // to say so
-	guardRooms = 5 * time.Second        // to remove their directories
+	checkEvery   = 250 * time.Millisecond // between looks at deadlines
+	readPause    = 10 * time.Millisecond  // between reads: what is in the pipe is safe, and to wake for each message is dear
+	killLimit    = time.Minute            // for all processes to be gone
+	clearLimit   = 10 * time.Second       // to say so
+	workdirLimit = 5 * time.Second        // to remove their directories
 )
 
-// RunGuardian is the body of the guardian: a process that outlives the daemon
+// Serve is the body of the guardian: a process that outlives the daemon
 // just long enough to kill what it left.
 //
 //	hello ──lock taken──▶ watching ──bye──▶ done
 //	                         │
 //	                         └──end of input──▶ killing ──none left──▶ clear ──▶ done
 //
-// It reads the daemon's words from in and says on out when it is ready. When in
+// It reads the daemon's messages from in and says on out when it is ready. When in
 // ends without a bye the daemon is dead: RunGuardian kills every process group
 // that it knows of and every process that carries the mark of a known attempt or
 // is in a control group of one, makes sure that none is left, removes these
@@ -48,49 +48,49 @@ const (
 //
 // It holds a lock below the data directory for as long as it lives, and ignores
 // the signals by which terminals and service managers end a daemon.
-func RunGuardian(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, clear func(context.Context, Hello) error) error {
+func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, clear func(context.Context, Hello) error) error {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGQUIT)
 	lines := bufio.NewReaderSize(in, 64<<10)
 	var hello Hello
-	if err := next(lines, &hello); err != nil {
+	if err := readLine(lines, &hello); err != nil {
 		return fmt.Errorf("guardian: read hello: %w", err)
 	}
-	lock, err := lockGuardian(ctx, hello.Dir)
+	lock, err := takeLock(ctx, hello.Dir)
 	if err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
 	defer lock.Close()
-	if _, err := fmt.Fprintln(out, answer); err != nil {
+	if _, err := fmt.Fprintln(out, readyAnswer); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
-	g := guard{roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, watch: newWatch(), warned: map[uint64]bool{}}
+	g := server{roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, watch: newWatchList(), warned: map[uint64]bool{}}
 	if dead := g.listen(ctx, lines); !dead {
-		return g.kill(ctx, func(ward) bool { return true }) // a bye with attempts alive: they end, too
+		return g.kill(ctx, func(Attempt) bool { return true }) // a bye with attempts alive: they end, too
 	}
-	g.log.Warn("the daemon is dead", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.wards)))
-	if err := g.kill(ctx, func(ward) bool { return true }); err != nil {
+	g.log.Warn("the daemon is dead", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.attempts)))
+	if err := g.kill(ctx, func(Attempt) bool { return true }); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
 	if !g.informed {
 		return errors.New("guardian: the daemon died before it had told of all attempts: nobody knows whether any is left")
 	}
-	err = sayCleared(ctx, hello, clear)
-	hello.removeRooms(g.log)
+	err = reportCleared(ctx, hello, clear)
+	hello.removeWorkdirs(g.log)
 	return err
 }
 
-type guard struct {
+type server struct {
 	roots    []string // of control groups
 	log      *zap.Logger
 	lock     *os.File
-	watch    watch
+	watch    watchList
 	informed bool            // of all attempts that were there when it came
 	warned   map[uint64]bool // killed at their deadline
 }
 
-// inform notes that it knows all, and leaves its number in the lock file for
+// setInformed notes that it knows all, and leaves its number in the lock file for
 // people who look.
-func (g *guard) inform() {
+func (g *server) setInformed() {
 	g.informed = true
 	err := g.lock.Truncate(0)
 	if err == nil {
@@ -101,8 +101,8 @@ func (g *guard) inform() {
 	}
 }
 
-// next reads one line.
-func next(r *bufio.Reader, v any) error {
+// readLine reads one line.
+func readLine(r *bufio.Reader, v any) error {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
 		return err
@@ -111,22 +111,22 @@ func next(r *bufio.Reader, v any) error {
 }
 
 // listen keeps watch until the daemon says bye (false) or is dead (true).
-func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
-	words := make(chan word, 64)
+func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
+	words := make(chan Message, 64)
 	go func() { // ends with the process: nothing else ends a read
 		defer close(words)
 		for {
-			var x word
-			if err := next(r, &x); err != nil {
+			var x Message
+			if err := readLine(r, &x); err != nil {
 				return
 			}
 			words <- x
 			if r.Buffered() == 0 {
-				time.Sleep(guardPause)
+				time.Sleep(readPause)
 			}
 		}
 	}()
-	look := time.NewTicker(guardLook)
+	look := time.NewTicker(checkEvery)
 	defer look.Stop()
 	for {
 		select {
@@ -141,20 +141,20 @@ func (g *guard) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 			}
 			g.watch.apply(x)
 			if x.All {
-				g.inform()
+				g.setInformed()
 			}
 		case <-look.C:
-			g.expire(ctx)
+			g.killOverdue(ctx)
 		}
 	}
 }
 
-// expire kills what is about to be declared lost. A daemon that is not frozen has
+// killOverdue kills what is about to be declared lost. A daemon that is not frozen has
 // done so before.
-func (g *guard) expire(ctx context.Context) {
+func (g *server) killOverdue(ctx context.Context) {
 	now := proctree.BootTime()
-	due := func(a ward) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
-	if h, n := g.watch.prey(due); n > 0 {
+	due := func(a Attempt) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
+	if h, n := g.watch.killSet(due); n > 0 {
 		g.log.Warn("the daemon is silent: killing its attempts before they are declared lost", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, proctree.KillLimit)
 		defer cancel()
@@ -162,25 +162,25 @@ func (g *guard) expire(ctx context.Context) {
 			g.log.Error("attempts do not end", zap.Error(err))
 			return // and tried again
 		}
-		for id, a := range g.watch.wards {
+		for id, a := range g.watch.attempts {
 			if g.watch.overdue(a, now) {
 				g.warned[id] = true
 			}
 		}
 	}
 	for id := range g.warned {
-		if _, ok := g.watch.wards[id]; !ok {
+		if _, ok := g.watch.attempts[id]; !ok {
 			delete(g.warned, id)
 		}
 	}
 }
 
-// kill kills all wards that match, and returns nil when none is left.
-func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
-	h, n := g.watch.prey(match)
+// kill kills all attempts that match, and returns nil when none is left.
+func (g *server) kill(ctx context.Context, match func(Attempt) bool) error {
+	h, n := g.watch.killSet(match)
 	h.KillGroups()
 	if n > 0 {
-		ctx, cancel := context.WithTimeout(ctx, guardKill)
+		ctx, cancel := context.WithTimeout(ctx, killLimit)
 		defer cancel()
 		killed, err := h.KillAll(ctx.Done())
 		g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
@@ -188,24 +188,24 @@ func (g *guard) kill(ctx context.Context, match func(ward) bool) error {
 			return err
 		}
 	}
-	return cgroup.Remove(g.roots, guardKill)
+	return cgroup.Remove(g.roots, killLimit)
 }
 
-// removeRooms removes what the dead daemon's attempts had on disk. What takes longer
+// removeWorkdirs removes what the dead daemon's attempts had on disk. What takes longer
 // than guardRooms is left to the daemon's next start, which waits for the guardian.
-func (h Hello) removeRooms(log *zap.Logger) {
-	if h.Rooms == "" {
+func (h Hello) removeWorkdirs(log *zap.Logger) {
+	if h.Workdirs == "" {
 		return
 	}
 	late := make(chan struct{})
-	defer time.AfterFunc(guardRooms, func() { close(late) }).Stop()
-	if err := workdir.RemoveAbandoned(h.Rooms, h.Dir, late); err != nil {
-		log.Warn("directories of attempts are left", zap.String("path", h.Rooms), zap.Error(err))
+	defer time.AfterFunc(workdirLimit, func() { close(late) }).Stop()
+	if err := workdir.RemoveAbandoned(h.Workdirs, h.Dir, late); err != nil {
+		log.Warn("directories of attempts are left", zap.String("path", h.Workdirs), zap.Error(err))
 	}
 }
 
-func sayCleared(ctx context.Context, hello Hello, clear func(context.Context, Hello) error) error {
-	ctx, cancel := context.WithTimeout(ctx, guardClear)
+func reportCleared(ctx context.Context, hello Hello, clear func(context.Context, Hello) error) error {
+	ctx, cancel := context.WithTimeout(ctx, clearLimit)
 	defer cancel()
 	for {
 		err := clear(ctx, hello)
@@ -220,19 +220,19 @@ func sayCleared(ctx context.Context, hello Hello, clear func(context.Context, He
 	}
 }
 
-// WaitForGuardian returns when no guardian of this data directory is left. A
+// WaitForExit returns when no guardian of this data directory is left. A
 // restarted daemon calls it, under its lock of the directory, before it says
 // anything about its former instance.
-func WaitForGuardian(ctx context.Context, dir string) error {
-	lock, err := lockGuardian(ctx, dir)
+func WaitForExit(ctx context.Context, dir string) error {
+	lock, err := takeLock(ctx, dir)
 	if err != nil {
 		return fmt.Errorf("wait for the former guardian: %w", err)
 	}
 	return lock.Close()
 }
 
-// lockGuardian takes the guardian's lock, and waits for it until ctx ends.
-func lockGuardian(ctx context.Context, dir string) (*os.File, error) {
+// takeLock takes the guardian's lock, and waits for it until ctx ends.
+func takeLock(ctx context.Context, dir string) (*os.File, error) {
 	path := filepath.Join(dir, "guardian.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -1,4 +1,4 @@
-package executor
+package guardian
 
 import (
 	"bufio"
@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	guardianStart = 2 * time.Minute // until it is ready: an older one may still be killing
-	guardianWrite = 5 * time.Second // a guardian that does not read is as good as dead
-	guardianLeave = 5 * time.Second
+	startLimit = 2 * time.Minute // until it is ready: an older one may still be killing
+	writeLimit = 5 * time.Second // a guardian that does not read is as good as dead
+	leaveLimit = 5 * time.Second
 )
 
-// GuardianConfig says how to start a node's guardian.
-type GuardianConfig struct {
+// Config says how to start a node's guardian.
+type Config struct {
 	Hello
 	// Command starts a process whose body is RunGuardian; nil is this very
 	// program with the argument "guardian".
@@ -43,27 +43,27 @@ type GuardianConfig struct {
 	Registerer prometheus.Registerer // nil: none
 }
 
-// Guardian is the daemon's side of its guardian. No attempt starts before the
+// Client is the daemon's side of its guardian. No attempt starts before the
 // guardian knows of it. If the guardian dies, another one is started and told of
 // all attempts; until then none starts.
-type Guardian struct {
-	cfg      GuardianConfig
+type Client struct {
+	cfg      Config
 	log      *zap.Logger
 	restarts prometheus.Counter
 	next     atomic.Uint64
 
 	mu     sync.Mutex
-	watch  watch
-	unsaid []byte        // words that are not in the pipe yet
+	watch  watchList
+	unsent []byte        // messages that are not in the pipe yet
 	pipe   *os.File      // to the guardian; nil while there is none
 	up     chan struct{} // closed while there is one
 	down   wake.Signal   // writing failed
 }
 
-// NewGuardian makes a guardian. Run starts it.
-func NewGuardian(cfg GuardianConfig) *Guardian {
-	g := &Guardian{
-		cfg: cfg, log: cmp.Or(cfg.Logger, zap.NewNop()).Named("guardian"), watch: newWatch(),
+// NewClient makes a guardian. Run starts it.
+func NewClient(cfg Config) *Client {
+	g := &Client{
+		cfg: cfg, log: cmp.Or(cfg.Logger, zap.NewNop()).Named("guardian"), watch: newWatchList(),
 		up: make(chan struct{}), down: wake.NewSignal(),
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_guardian_restarts_total", Help: "Guardians started because the one before had ended."}),
@@ -76,14 +76,14 @@ func NewGuardian(cfg GuardianConfig) *Guardian {
 
 // Run keeps a guardian alive until ctx ends, and then tells it to leave. It is
 // to outlive Executor.Run: attempts that are still alive then are killed.
-func (g *Guardian) Run(ctx context.Context) error {
+func (g *Client) Run(ctx context.Context) error {
 	pause := 50 * time.Millisecond
 	for first := true; ctx.Err() == nil; first = false {
 		if !first {
 			g.restarts.Inc()
 		}
 		began := time.Now()
-		err := g.serve(ctx)
+		err := g.runProcess(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -99,20 +99,20 @@ func (g *Guardian) Run(ctx context.Context) error {
 	return nil
 }
 
-// guardianMark in the environment says that a process is a guardian. A program
+// guardianVariable in the environment says that a process is a guardian. A program
 // that does not know the word "guardian", such as the binary of a test, would
 // otherwise start itself again and again.
-const guardianMark = "CARILLON_IS_GUARDIAN"
+const guardianVariable = "CARILLON_IS_GUARDIAN"
 
-// serve starts one guardian and sees it to its end.
-func (g *Guardian) serve(ctx context.Context) error {
+// runProcess starts one guardian and sees it to its end.
+func (g *Client) runProcess(ctx context.Context) error {
 	argv := g.cfg.Command
 	if len(argv) == 0 {
 		self, err := os.Executable()
 		if err != nil {
 			return fmt.Errorf("find this program: %w", err)
 		}
-		if os.Getenv(guardianMark) != "" {
+		if os.Getenv(guardianVariable) != "" {
 			return errors.New("this process was started as a guardian: it starts none")
 		}
 		argv = []string{self, "guardian"}
@@ -122,7 +122,7 @@ func (g *Guardian) serve(ctx context.Context) error {
 	if env == nil {
 		env = os.Environ()
 	}
-	cmd.Env = append(slices.Clone(env), guardianMark+"=1")
+	cmd.Env = append(slices.Clone(env), guardianVariable+"=1")
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's and no group's signals reach it
 	r, w, err := os.Pipe()
@@ -156,38 +156,38 @@ func (g *Guardian) serve(ctx context.Context) error {
 		g.cfg.Orphans.Unlock()
 		ended <- err
 	}()
-	if err = g.accompany(ctx, w, answered, ended); err == nil {
-		g.part(word{Bye: true}, w)
+	if err = g.supervise(ctx, w, answered, ended); err == nil {
+		g.dismiss(Message{Bye: true}, w)
 		select {
 		case <-ended:
 			return nil
-		case <-time.After(guardianLeave):
+		case <-time.After(leaveLimit):
 		}
 	}
 	// It must be dead before the pipe is closed: to a guardian that is merely
 	// slow, the end of the pipe would mean that the daemon is dead.
 	_ = cmd.Process.Kill()
 	<-ended
-	g.part(word{}, w)
+	g.dismiss(Message{}, w)
 	return err
 }
 
-// accompany greets a guardian and stays with it. nil: ctx ended, it is to leave.
-func (g *Guardian) accompany(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
-	if err := write(w, line(nil, g.cfg.Hello)); err != nil {
+// supervise greets a guardian and stays with it. nil: ctx ended, it is to leave.
+func (g *Client) supervise(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
+	if err := writePipe(w, appendLine(nil, g.cfg.Hello)); err != nil {
 		return err
 	}
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-time.After(guardianStart):
+	case <-time.After(startLimit):
 		return errors.New("the guardian does not get ready")
 	case said := <-answered:
-		if said != answer {
+		if said != readyAnswer {
 			return fmt.Errorf("the guardian does not get ready: %q", said)
 		}
 	}
-	if err := g.arrive(w); err != nil {
+	if err := g.Attach(w); err != nil {
 		return err
 	}
 	select {
@@ -201,43 +201,43 @@ func (g *Guardian) accompany(ctx context.Context, w *os.File, answered <-chan st
 	}
 }
 
-// arrive tells a new guardian of all attempts and lets new ones start.
-func (g *Guardian) arrive(w *os.File) error {
+// Attach tells a new guardian of all attempts and lets new ones start.
+func (g *Client) Attach(w *os.File) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var all []byte
-	for _, x := range append(g.watch.words(), word{All: true}) {
-		all = line(all, x)
+	for _, x := range append(g.watch.messages(), Message{All: true}) {
+		all = appendLine(all, x)
 	}
-	if err := write(w, all); err != nil {
+	if err := writePipe(w, all); err != nil {
 		return err
 	}
-	g.unsaid = g.unsaid[:0]
+	g.unsent = g.unsent[:0]
 	select {
 	case <-g.down: // said of the one before
 	default:
 	}
 	g.pipe = w
 	close(g.up)
-	g.log.Info("the guardian is up", zap.Int("attempts", len(g.watch.wards)))
+	g.log.Info("the guardian is up", zap.Int("attempts", len(g.watch.attempts)))
 	return nil
 }
 
-// part ends a guardian's service. With a bye the pipe is closed, too.
-func (g *Guardian) part(last word, w *os.File) {
+// dismiss ends a guardian's service. With a bye the pipe is closed, too.
+func (g *Client) dismiss(last Message, w *os.File) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if last.Bye {
-		_ = write(w, line(g.unsaid, last))
+		_ = writePipe(w, appendLine(g.unsent, last))
 		w.Close()
 	}
-	g.lose()
+	g.detach()
 }
 
-// lose notes that there is no guardian any more. mu is held.
-func (g *Guardian) lose() {
+// detach notes that there is no guardian any more. mu is held.
+func (g *Client) detach() {
 	if g.pipe != nil {
 		g.pipe, g.up = nil, make(chan struct{})
 	}
-	g.unsaid = g.unsaid[:0] // the next one is told all
+	g.unsent = g.unsent[:0] // the next one is told all
 }

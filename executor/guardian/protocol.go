@@ -1,4 +1,4 @@
-package executor
+package guardian
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 )
 
 // What the daemon and its guardian say to each other. The daemon writes one JSON
-// object a line to the guardian's standard input: first a Hello, then words. The
+// object a line to the guardian's standard input: first a Hello, then messages. The
 // guardian answers "ready" once, on its standard output. The end of the input
 // without a bye means that the daemon is dead.
 
@@ -16,26 +16,26 @@ import (
 type Hello struct {
 	Instance string          `json:"instance"`
 	Dir      string          `json:"dir"`              // the data directory
-	Rooms    string          `json:"rooms,omitempty"`  // for RemoveRooms, when no process is left
+	Workdirs string          `json:"rooms,omitempty"`  // for RemoveRooms, when no process is left
 	Etcd     json.RawMessage `json:"etcd,omitempty"`   // how to reach etcd; package daemon's own affair
 	Groups   []string        `json:"groups,omitempty"` // the control groups of the instance: cgroup.Groups.Roots
 }
 
-// answer is what the guardian says when it holds its lock.
-const answer = "ready"
+// readyAnswer is what the guardian says when it holds its lock.
+const readyAnswer = "ready"
 
-// word is a change of what the guardian watches; one of its fields is set.
-type word struct {
-	Ward    *ward    `json:"ward,omitempty"` // new, or known better
-	End     uint64   `json:"end,omitempty"`  // the ward with this number has ended
-	Session *session `json:"session,omitempty"`
+// Message is a change of what the guardian watches; one of its fields is set.
+type Message struct {
+	Attempt *Attempt `json:"ward,omitempty"` // new, or known better
+	End     uint64   `json:"end,omitempty"`  // the attempt with this number has ended
+	Session *Session `json:"session,omitempty"`
 	All     bool     `json:"all,omitempty"` // a new guardian knows all by now
 	Bye     bool     `json:"bye,omitempty"` // the daemon ends, of its own will
 }
 
-// ward is an attempt under the guardian's eyes: from before the fork, so that
+// Attempt is an attempt under the guardian's eyes: from before the fork, so that
 // no process exists that it does not know of.
-type ward struct {
+type Attempt struct {
 	ID uint64 `json:"id"`
 	proctree.Mark
 	Pid     int           `json:"pid,omitempty"` // and process group; 0: perhaps not yet started
@@ -46,41 +46,43 @@ type ward struct {
 	Group   string        `json:"group,omitempty"`   // the directory of its control group
 }
 
-// session says when a session was last renewed, on CLOCK_BOOTTIME: if nothing more is
+// Session says when a session was last renewed, on CLOCK_BOOTTIME: if nothing more is
 // heard, each of its attempts may live for its Silence from then on. A daemon of a former
 // version, which starts this version as its guardian when its file was replaced, says in
 // the same field until when all of them may live, and no Silence: the sum is the same.
-type session struct {
+type Session struct {
 	ID      int           `json:"id"`
 	Renewed time.Duration `json:"until"`
 }
 
-// watch is what a guardian has been told. Both sides keep it: the daemon to tell
+// watchList is what a guardian has been told. Both sides keep it: the daemon to tell
 // the next guardian.
-type watch struct {
-	wards    map[uint64]ward
+type watchList struct {
+	attempts map[uint64]Attempt
 	sessions map[int]time.Duration // when they were renewed
 }
 
-func newWatch() watch { return watch{wards: map[uint64]ward{}, sessions: map[int]time.Duration{}} }
+func newWatchList() watchList {
+	return watchList{attempts: map[uint64]Attempt{}, sessions: map[int]time.Duration{}}
+}
 
-func (w watch) apply(x word) {
-	if x.Ward != nil {
-		w.wards[x.Ward.ID] = *x.Ward
+func (w watchList) apply(x Message) {
+	if x.Attempt != nil {
+		w.attempts[x.Attempt.ID] = *x.Attempt
 	}
-	delete(w.wards, x.End)
+	delete(w.attempts, x.End)
 	if x.Session != nil {
 		if _, known := w.sessions[x.Session.ID]; !known {
-			w.forget()
+			w.dropUnusedSessions()
 		}
 		w.sessions[x.Session.ID] = x.Session.Renewed
 	}
 }
 
-// forget drops sessions that no ward belongs to.
-func (w watch) forget() {
+// dropUnusedSessions drops sessions that no attempt belongs to.
+func (w watchList) dropUnusedSessions() {
 	used := map[int]bool{}
-	for _, a := range w.wards {
+	for _, a := range w.attempts {
 		used[a.Session] = true
 	}
 	for id := range w.sessions {
@@ -90,21 +92,21 @@ func (w watch) forget() {
 	}
 }
 
-// words is all that a new guardian is to be told.
-func (w watch) words() []word {
-	var all []word
+// messages is all that a new guardian is to be told.
+func (w watchList) messages() []Message {
+	var all []Message
 	for id, renewed := range w.sessions {
-		all = append(all, word{Session: &session{ID: id, Renewed: renewed}})
+		all = append(all, Message{Session: &Session{ID: id, Renewed: renewed}})
 	}
-	for _, a := range w.wards {
-		all = append(all, word{Ward: &a})
+	for _, a := range w.attempts {
+		all = append(all, Message{Attempt: &a})
 	}
 	return all
 }
 
-// prey is the hunt for all wards that match.
-func (w watch) prey(match func(ward) bool) (h proctree.KillSet, n int) {
-	for _, a := range w.wards {
+// killSet is the set of the processes of all attempts that match.
+func (w watchList) killSet(match func(Attempt) bool) (h proctree.KillSet, n int) {
+	for _, a := range w.attempts {
 		if !match(a) {
 			continue
 		}
@@ -120,8 +122,8 @@ func (w watch) prey(match func(ward) bool) (h proctree.KillSet, n int) {
 	return h, n
 }
 
-// overdue reports whether a ward has outlived its session's silence.
-func (w watch) overdue(a ward, now time.Duration) bool {
+// overdue reports whether an attempt has outlived its session's silence.
+func (w watchList) overdue(a Attempt, now time.Duration) bool {
 	renewed, ok := w.sessions[a.Session]
 	return ok && now > renewed+a.Silence
 }
