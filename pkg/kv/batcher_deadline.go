@@ -30,7 +30,7 @@ func (d *deadline) learn(took time.Duration, unanswered bool) {
 	d.d.Store(int64(min(next, mostDeadline)))
 }
 
-// allSettled says that nobody in the pack relies on the answer alone.
-func allSettled(pack []*ticket) bool {
-	return !slices.ContainsFunc(pack, func(t *ticket) bool { return !t.txn.Settled })
+// allResolvedByCaller says that nobody in the pack relies on the answer alone.
+func allResolvedByCaller(pack []*ticket) bool {
+	return !slices.ContainsFunc(pack, func(t *ticket) bool { return !t.txn.ResolvedByCaller })
 }

@@ -54,7 +54,7 @@ func TestBatcher_DoesNotWaitLongForWhatItsCallersSettle(t *testing.T) {
 			defer cancel()
 			begun := time.Now()
 			txn := putting("a")
-			txn.Settled = settled
+			txn.ResolvedByCaller = settled
 			_, err = b.Commit(ctx, txn)
 			return time.Since(begun), err
 		}

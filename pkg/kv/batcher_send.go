@@ -145,7 +145,7 @@ func (s *sender) request(ctx context.Context, pack []*ticket) ([]Result, error) 
 	s.metrics.requests.Inc()
 	s.metrics.siblings.Observe(float64(len(pack)))
 	s.results = s.results[:0]
-	if allSettled(pack) {
+	if allResolvedByCaller(pack) {
 		begun := time.Now()
 		impatient, cancel := context.WithTimeout(ctx, s.deadline.now())
 		ctx = impatient

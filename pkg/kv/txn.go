@@ -17,10 +17,10 @@ import (
 type Txn struct {
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
-	// Settled says that the caller finds out by itself what became of it, should
+	// ResolvedByCaller says that the caller finds out by itself what became of it, should
 	// its outcome be unknown, and issues it again. Nobody then needs to wait long
 	// for an answer that may never come, as when etcd loses its leader.
-	Settled bool
+	ResolvedByCaller bool
 }
 
 // Result is what etcd answered. Succeeded is false if a comparison did not hold; Responses are then those of Else.

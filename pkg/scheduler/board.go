@@ -70,7 +70,7 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 	enough.Store(math.MaxInt64)
 	for _, w := range workers {
 		g := &shardSummary{shard: w.shard, now: now, until: now + span.Milliseconds(), limit: limit, enough: &enough, shown: answers}
-		if w.opened.Load() {
+		if w.serving.Load() {
 			select {
 			case <-w.summaryRequests: // it has not looked at the one before, for which nobody waits any more
 			default:
@@ -101,7 +101,7 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 	}
 	for _, w := range waits {
 		since := w.undecided.Load()
-		loading := !w.opened.Load()
+		loading := !w.serving.Load()
 		if !loading {
 			part.Serving++
 			if g := e.board.shown[w]; g != nil {

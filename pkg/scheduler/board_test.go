@@ -351,7 +351,7 @@ func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
-	h.opened.Store(true)
+	h.serving.Store(true)
 	h.e.workers[0] = h.worker
 	gone, hangUp := context.WithCancel(w.ctx)
 	hangUp()

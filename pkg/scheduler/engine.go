@@ -23,7 +23,7 @@ type Store interface {
 	NewCommit(shard int, f store.Fences, known int64, w store.Watermark) *store.Commit
 	Commit(ctx context.Context, c *store.Commit) (int64, error)
 	FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error
-	ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error
+	FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
 	Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error)
 	Queue(ctx context.Context, shard int) ([]store.ShardEvent, error)
@@ -207,7 +207,7 @@ func (e *Engine) Overdue(now time.Time, age time.Duration) error {
 	for id, w := range e.workers {
 		since := w.undecided.Load()
 		if since > 0 && now.Sub(time.UnixMilli(since)) > age {
-			if !w.opened.Load() {
+			if !w.serving.Load() {
 				return fmt.Errorf("shard %d is being loaded since %s", id, task.At(time.UnixMilli(since)).Format(time.RFC3339))
 			}
 			return fmt.Errorf("shard %d has an undecided tick of %s", id, task.At(time.UnixMilli(since)).Format(time.RFC3339))
@@ -260,7 +260,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
 		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_lost_attempts_total", Help: "Attempts declared lost by the owner of their shard."}),
 		settled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_settled_total",
-			Help: "Commits of unknown outcome, by what was found: ours (an earlier copy had been written), not_ours."}, []string{"as"}),
+			Help: "Commits whose outcome was unknown at first, by what was found: ours (an earlier copy had been applied), not_ours (none of their nonces is there)."}, []string{"as"}),
 		aside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
 			Help: "Tasks without ticks from then on, since every commit for them failed."}),
 		paused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many of their runs in a row failed."}),
@@ -273,8 +273,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
 	m.ahead.WithLabelValues("used")
 	m.ahead.WithLabelValues("dropped")
-	m.settled.WithLabelValues(store.SettledOurs)
-	m.settled.WithLabelValues(store.SettledNotOurs)
+	m.settled.WithLabelValues(store.OutcomeApplied)
+	m.settled.WithLabelValues(store.OutcomeNotFound)
 	if r != nil {
 		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside, m.paused, m.expired)
 	}

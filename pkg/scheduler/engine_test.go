@@ -304,7 +304,7 @@ func TestEngine_SaysWhatIsOverdue(t *testing.T) {
 	h.open()
 	w.create("a", cronned("0 0 * * * *"))
 	h.decide(10)
-	h.opened.Store(true)
+	h.serving.Store(true)
 	h.sleepFor()
 	if overdue(3600) || overdue(3605) || !overdue(3605.1) {
 		t.Error("a tick at +3600 is overdue five seconds later")
@@ -509,10 +509,17 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 	})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.run(ctx) }()
-	a, b := s.ask(ctx), s.ask(ctx)
+	ask := func() <-chan map[int][]store.ActiveKey {
+		answer, err := s.ask(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		return answer
+	}
+	a, b := ask(), ask()
 	<-began
 	second := make(chan (<-chan map[int][]store.ActiveKey))
-	go func() { second <- s.ask(ctx) }() // while the first scan is under way
+	go func() { second <- ask() }() // while the first scan is under way
 	goOn <- struct{}{}
 	if got := (<-a)[7][0].Run + (<-b)[7][0].Run; got != "11" {
 		t.Errorf("the first two got the scans %s", got)
@@ -527,7 +534,7 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if s.ask(ctx) != nil {
+	if _, err := s.ask(ctx); err == nil {
 		t.Error("a question after the end has an answer")
 	}
 }

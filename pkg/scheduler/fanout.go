@@ -116,16 +116,16 @@ func (p *plan) rewrite(t *taskState, q *waiting, w task.Waiting) {
 
 // parent sees to a run that has its parts: it ends it if all have ended, asks for its
 // end if it is replaced, gives out the next part if it may. false: there is no room.
-func (p *plan) parent(t *taskState, q *waiting, what turn) bool {
+func (p *plan) parent(t *taskState, q *waiting, what runTurn) bool {
 	ended, succeeded := t.back(q)
 	active := q.Fan.Count - q.Fan.Kept - len(q.Fan.Left) - ended
 	ending := q.Fan.Cancel != ""
 	switch {
 	case active == 0 && (ending || len(q.Fan.Left) == 0):
 		return p.endParent(t, q)
-	case !ending && what == givesWay:
+	case !ending && what == turnReplaced:
 		return p.cancelParent(t, q, task.ReasonReplaced)
-	case !ending && what == starts && len(q.Fan.Left) > 0 && !p.isFrozen(t):
+	case !ending && what == turnStart && len(q.Fan.Left) > 0 && !p.isFrozen(t):
 		if done, ok := p.giveOut(t, q, ended, succeeded); done || !ok {
 			return ok
 		}

@@ -196,7 +196,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	for range maxWaiting {
 		h.ensureActivity(state).queue = append(h.ensureActivity(state).queue, &waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}
-	if d := state.doing(); d.all != 0 || d.begun != maxWaiting || state.how.rule.waiting(d) != waits {
+	if d := state.doing(); d.all != 0 || d.begun != maxWaiting || state.how.rule.decideWaitingTick(d) != fateWait {
 		t.Errorf("it does %+v", d)
 	}
 }

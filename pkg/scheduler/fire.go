@@ -16,7 +16,7 @@ const maxWaiting = 100
 // cover the task, since the watch has yet to tell of all creations up to its own, or the plan
 // leaves the watermark where it is. Then the entry's from has to say so.
 func (p *plan) tick(t *taskState) bool {
-	covered, records := !p.apart && t.create <= p.commit.Watermark.Seen, 2*t.drops()
+	covered, records := !p.keepWatermark && t.create <= p.commit.Watermark.Seen, 2*t.ticksToDrop()
 	light := covered && t.how.maxRuns == 0 && records == 0 && !t.how.sticky() // one record, and not the entry
 	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2+records, 2*t.bytes()+records*roomForRecord)
 	if !p.admit(t, room) {
@@ -55,34 +55,34 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 		return
 	}
 	d, rule, reason := t.doing(), t.how.rule, ""
-	fate := rule.fate(d)
-	if fate == fires {
+	fate := rule.decideTick(d)
+	if fate == fateFire {
 		if reason = p.fire(t, tick, id, trigger); reason == "" {
 			return
 		}
-		fate = rule.waiting(d)
+		fate = rule.decideWaitingTick(d)
 	} else if reason = rule.reason(d); reason == "" {
 		reason = t.newestReason()
 	}
 	switch fate {
-	case skipped:
+	case fateSkip:
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
-	case full:
+	case fateQueueFull:
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonQueueFull)
 	default:
-		if fate == drops {
-			p.drop(t, rule.drops(d))
+		if fate == fateWaitDropOldest {
+			p.drop(t, rule.ticksToDrop(d))
 		}
 		p.enqueue(t, p.newTickRun(t, tick, id, trigger), reason)
 	}
 }
 
-// drops is how many ticks of t may give way to one that comes.
-func (t *taskState) drops() int {
+// ticksToDrop is how many waiting ticks of t may be dropped for one that comes.
+func (t *taskState) ticksToDrop() int {
 	if t.activity == nil || !t.how.rule.oldest {
 		return 0
 	}
-	return t.how.rule.drops(t.doing())
+	return t.how.rule.ticksToDrop(t.doing())
 }
 
 // startBefore is the start deadline of a tick; zero: it has none.
@@ -172,11 +172,11 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	p.stick(t, n)
 }
 
-// catchUp gives all of a task's undecided ticks up to an instant their outcome,
+// decideLateTicks gives all of a task's undecided ticks up to an instant their outcome,
 // by the missed policy, and sets the entry's from behind them: the watermark
 // does not speak for them. false if some are left for the next commit; what is
 // decided is the oldest then.
-func (p *plan) catchUp(t *taskState, upTo int64) bool {
+func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 	if p.full {
 		return false
 	}
@@ -186,7 +186,7 @@ func (p *plan) catchUp(t *taskState, upTo int64) bool {
 	s := t.schedule()
 	l := lateness{t.how.missed, t.how.deadline, p.s.opening.at}
 	c := decideLate(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
-	drops := t.drops()
+	drops := t.ticksToDrop()
 	if !p.fits(t, 3+len(c.missed)+2*drops, 2*t.bytes()+(len(c.missed)+2*drops)*roomForRecord) {
 		return false
 	}
@@ -275,16 +275,16 @@ func (p *plan) queue(t *taskState) {
 		}
 		if q.UnderWay() {
 			c := candidate{manual: q.Trigger == task.TriggerManual, begun: true}
-			if !p.parent(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), parents)) {
+			if !p.parent(t, q, t.how.rule.decideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
 				return
 			}
 			parents++
 			continue
 		}
 		if p.isFrozen(t) { // looked at again when that has changed
-			what := rests
+			what := turnWait
 			if q.expired(now) {
-				what = expires
+				what = turnExpire
 			}
 			if !p.take(t, q, what) {
 				return
@@ -301,18 +301,18 @@ func (p *plan) queue(t *taskState) {
 			ahead = others
 			others++
 		}
-		if !p.take(t, q, t.how.rule.turn(c, replacer != nil, t.attempts(), ahead)) {
+		if !p.take(t, q, t.how.rule.decideWaitingRun(c, replacer != nil, t.attempts(), ahead)) {
 			return
 		}
 	}
 }
 
 // take does with a waiting run what its turn is. false: there is no room.
-func (p *plan) take(t *taskState, q *waiting, what turn) bool {
+func (p *plan) take(t *taskState, q *waiting, what runTurn) bool {
 	switch what {
-	case expires:
+	case turnExpire:
 		return p.expire(t, q)
-	case givesWay:
+	case turnReplaced:
 		return p.end(t, q, task.Cancelled, task.ReasonReplaced)
 	}
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
@@ -322,7 +322,7 @@ func (p *plan) take(t *taskState, q *waiting, what turn) bool {
 		p.s.wakeAt(at)
 		return true
 	}
-	return what != starts || p.start(t, q)
+	return what != turnStart || p.start(t, q)
 }
 
 // deadlineStep is how far apart the looks at runs are whose start deadlines pass:

@@ -16,9 +16,9 @@ type Ticks interface {
 	DueBy(at time.Time) time.Time
 }
 
-// catchUp is what becomes of the ticks of a task that is behind: the oldest are
+// lateDecision is what becomes of the ticks of a task that is behind: the oldest are
 // missed, the newest run.
-type catchUp struct {
+type lateDecision struct {
 	missed []missedTicks // ascending; one for each reason
 	run    []time.Time   // ascending
 	last   time.Time     // of the missed
@@ -45,7 +45,7 @@ type lateness struct {
 //	skip    none runs, but the newest if it is still within its grace
 //
 // None runs that is past its start deadline.
-func decideLate(l lateness, s Ticks, after, upTo, now time.Time) catchUp {
+func decideLate(l lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 	want, oldest := 1, now.Add(-l.policy.Window.Std())
 	switch l.policy.Policy {
 	case task.MissedAll:
@@ -62,7 +62,7 @@ func decideLate(l lateness, s Ticks, after, upTo, now time.Time) catchUp {
 	for len(run) > 0 && !run[0].After(tooOld) {
 		run = run[1:]
 	}
-	c := catchUp{run: run}
+	c := lateDecision{run: run}
 	if int64(len(run)) == count {
 		return c
 	}
@@ -75,7 +75,7 @@ func decideLate(l lateness, s Ticks, after, upTo, now time.Time) catchUp {
 
 // explain gives the ticks in (after, end], which are missed, their reasons: the
 // oldest ones the first that fits.
-func (c *catchUp) explain(l lateness, s Ticks, after, end, now time.Time) {
+func (c *lateDecision) explain(l lateness, s Ticks, after, end, now time.Time) {
 	reason := func(name string, upTo time.Time) {
 		if upTo.After(end) {
 			upTo = end
@@ -93,5 +93,5 @@ func (c *catchUp) explain(l lateness, s Ticks, after, end, now time.Time) {
 	}
 	reason(task.ReasonWindow, s.DueBy(now.Add(-l.policy.Window.Std()-1)))
 	reason(task.ReasonNoOwner, s.DueBy(l.opened.Add(-1)))
-	reason(task.ReasonMissed, end)
+	reason(task.ReasonCameToLightLate, end)
 }

@@ -33,30 +33,30 @@ type doing struct {
 	all    int // whatever waits
 }
 
-// fate is what becomes of a tick that is not late.
-type fate int
+// tickFate is what becomes of a tick that is not late.
+type tickFate int
 
 const (
-	fires   fate = iota // at once; if no node takes it, it waits
-	waits               // for active runs to end, or behind ticks that wait
-	drops               // waits, and the oldest ticks that wait are skipped for it
-	skipped             // for the runs that are active
-	full                // skipped: as many wait as may
+	fateFire           tickFate = iota // at once; if no node takes it, it waits
+	fateWait                           // for active runs to end, or behind ticks that wait
+	fateWaitDropOldest                 // waits, and the oldest ticks that wait are skipped for it
+	fateSkip                           // for the runs that are active
+	fateQueueFull                      // skipped: as many wait as may
 )
 
-// fate decides a tick by what its task is doing. Late ticks that wait for their
+// decideTick decides a tick by what its task is doing. Late ticks that wait for their
 // turn hold up none that is on time.
-func (r overlapRule) fate(d doing) fate {
+func (r overlapRule) decideTick(d doing) tickFate {
 	free := r.free(d)
 	switch {
 	case r.policy == task.OverlapSkip && (!free || d.ticks > d.late):
-		return skipped
+		return fateSkip
 	case r.policy == task.OverlapReplace && (!free || d.ticks > 0):
-		return waits // the others give way, however many
+		return fateWait // the others give way, however many
 	case free && r.passes(d):
-		return fires
+		return fateFire
 	}
-	return r.waiting(d)
+	return r.decideWaitingTick(d)
 }
 
 // free reports whether one more run may be active.
@@ -73,27 +73,27 @@ func (r overlapRule) passes(d doing) bool {
 	return true
 }
 
-// waiting is the fate of a tick that does not fire at once.
-func (r overlapRule) waiting(d doing) fate {
+// decideWaitingTick decides a tick that does not fire at once.
+func (r overlapRule) decideWaitingTick(d doing) tickFate {
 	n := d.all
 	if r.policy == task.OverlapQueue {
 		n = d.ticks
 	}
 	switch {
 	case n < r.room || r.policy == task.OverlapReplace:
-		return waits
+		return fateWait
 	case r.oldest:
-		return drops
+		return fateWaitDropOldest
 	}
-	return full
+	return fateQueueFull
 }
 
 // maxDropsPerTick bounds how many ticks one that comes drops, so that a commit has room
 // for them: more than one are too many only when the limit was lowered.
 const maxDropsPerTick = 16
 
-// drops is how many ticks give way to one more.
-func (r overlapRule) drops(d doing) int {
+// ticksToDrop is how many waiting ticks are dropped for one more.
+func (r overlapRule) ticksToDrop(d doing) int {
 	if !r.oldest {
 		return 0
 	}
@@ -119,14 +119,14 @@ func (r overlapRule) reason(d doing) string {
 // begun that of its other waiting runs which have been dispatched before.
 func mayStart(most, active, begun int) bool { return most == 0 || active+begun < most }
 
-// turn is what becomes of a run that waits.
-type turn int
+// runTurn is what becomes of a run that waits.
+type runTurn int
 
 const (
-	rests    turn = iota
-	starts        // if its time has come, and a node takes it
-	expires       // it is past its start deadline
-	givesWay      // it is replaced
+	turnWait     runTurn = iota
+	turnStart            // if its time has come, and a node takes it
+	turnExpire           // it is past its start deadline
+	turnReplaced         // it is replaced
 )
 
 // candidate is a run that waits.
@@ -138,23 +138,23 @@ type candidate struct {
 	newer    bool // than that one: a tick that came to light late
 }
 
-// turn decides a run that waits. replacing says that a tick waits to replace
+// decideWaitingRun decides a run that waits. replacing says that a tick waits to replace
 // others, others is how many begun ones go before it.
 //
 // What has begun gives way to a replacement; of a person's runs that have not, and
 // of newer ticks, none does: they wait until the replacement has started.
-func (r overlapRule) turn(c candidate, replacing bool, active, others int) turn {
+func (r overlapRule) decideWaitingRun(c candidate, replacing bool, active, others int) runTurn {
 	switch {
 	case c.expired:
-		return expires
+		return turnExpire
 	case replacing && !c.replacer && (c.begun || !c.manual && !c.newer):
-		return givesWay
+		return turnReplaced
 	case replacing && !c.replacer:
-		return rests
+		return turnWait
 	case mayStart(r.most, active, others):
-		return starts
+		return turnStart
 	}
-	return rests
+	return turnWait
 }
 
 // doing is what t does now.

@@ -53,9 +53,9 @@ type plan struct {
 	notices   []notice
 	deletions []*ttlDeletion
 
-	full    bool          // no more fits into the commit
-	apart   bool          // what is due is decided in its entries, and the watermark stays
-	attempt task.Assigned // reused for each claim
+	full          bool          // no more fits into the commit
+	keepWatermark bool          // what is due is decided in its entries, and the watermark stays
+	attempt       task.Assigned // reused for each claim
 }
 
 // claim is an attempt that a plan puts into an inbox.
@@ -103,7 +103,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	clear(old.deletions)
 
 	*old = plan{
-		s: s, settings: as, now: now, apart: s.overtaken >= maxOvertaken,
+		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken,
 		commit:  s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
 		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
 		reserved: old.reserved[:0], joined: old.joined[:0], looksAfterCommit: old.looksAfterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
@@ -121,7 +121,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 	s.known, s.mark = rev, p.commit.Watermark
 	switch {
 	case len(p.popped) == 0: // it says nothing of edits
-	case p.apart:
+	case p.keepWatermark:
 		s.overtaken = maxOvertaken - 1 // the watermark gets one more try
 	default:
 		s.overtaken = 0
@@ -253,7 +253,7 @@ func (p *plan) uncovered() (owed bool) {
 		if t.dueAt() <= upTo {
 			owed = true
 			next := t.after(t.lastDue(upTo))
-			done = p.catchUp(t, upTo) && (next == 0 || t.due(next) > mark)
+			done = p.decideLateTicks(t, upTo) && (next == 0 || t.due(next) > mark)
 		}
 		if !done {
 			seen = min(seen, t.create-1)
@@ -281,7 +281,7 @@ func (p *plan) behind() (any bool) {
 		}
 		if t.isBehind(now) {
 			any = true
-			return p.catchUp(t, now) || !p.full
+			return p.decideLateTicks(t, now) || !p.full
 		}
 		return true
 	})
@@ -316,7 +316,7 @@ func (p *plan) ticks() {
 		t.next = tick
 		p.popped = append(p.popped, t)
 	}
-	if len(p.popped) == 0 || p.apart {
+	if len(p.popped) == 0 || p.keepWatermark {
 		return
 	}
 	p.commit.Moves(s.revised)

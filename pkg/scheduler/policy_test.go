@@ -41,8 +41,8 @@ func policy(name string, grace, window time.Duration, limit int) task.MissedPoli
 	return task.MissedPolicy{Policy: name, Grace: task.Duration(grace), Window: task.Duration(window), Limit: limit}
 }
 
-// tell is a catchUp in words.
-func (c catchUp) tell() string {
+// tell is a lateDecision in words.
+func (c lateDecision) tell() string {
 	var parts []string
 	for _, m := range c.missed {
 		parts = append(parts, fmt.Sprintf("missed %d from %g to %g: %s", m.count, m.first.Sub(start).Seconds(), m.last.Sub(start).Seconds(), m.reason))
@@ -142,7 +142,7 @@ func (l lateness) whyMissed(tick, now time.Time) string {
 	case tick.Before(l.opened):
 		return task.ReasonNoOwner
 	}
-	return task.ReasonMissed
+	return task.ReasonCameToLightLate
 }
 
 // Every tick of (after, upTo] has one fate, whatever the schedule: the oldest
@@ -230,43 +230,43 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 		name   string
 		rule   overlapRule
 		doing  doing
-		want   fate
+		want   tickFate
 		reason string
 	}{
-		{"skip, idle", skip, doing{}, fires, ""},
-		{"skip, active", skip, doing{active: 1}, skipped, ""},
-		{"skip, a retry waits", skip, doing{begun: 1, all: 1}, skipped, ""},
-		{"skip, a tick waits for a node", skip, doing{ticks: 1, all: 1}, skipped, ""},
-		{"skip, a late tick waits for its turn", skip, doing{ticks: 1, late: 1, all: 1}, fires, ""},
-		{"skip, a manual run waits", skip, doing{all: 1}, fires, ""},
-		{"queue, idle", queue, doing{}, fires, ""},
-		{"queue, active", queue, doing{active: 1}, waits, task.ReasonOverlap},
-		{"queue, a retry waits", queue, doing{begun: 1, all: 1}, waits, task.ReasonOverlap},
-		{"queue, others wait for a node", queue, doing{ticks: 1, all: 1}, waits, ""},
-		{"queue, late ticks wait for their turn", queue, doing{ticks: 7, late: 7, all: 7}, fires, ""},
-		{"queue, manual runs do not count", queue, doing{active: 1, ticks: 1, all: 9}, waits, task.ReasonOverlap},
-		{"queue is full", queue, doing{active: 1, ticks: 2, held: 2, all: 2}, full, task.ReasonOverlap},
-		{"queue is full, the oldest goes", oldest, doing{active: 1, ticks: 2, held: 2, all: 2}, drops, task.ReasonOverlap},
-		{"replace, idle", replace, doing{}, fires, ""},
-		{"replace, active", replace, doing{active: 1}, waits, task.ReasonOverlap},
-		{"replace, whatever waits", replace, doing{ticks: 1, late: 1, all: 400}, waits, task.ReasonOverlap},
-		{"replace, a manual run waits", replace, doing{all: 1}, fires, ""},
-		{"allow", all, doing{active: 7, begun: 3, ticks: 4, held: 4, all: 7}, fires, ""},
-		{"two, one active", two, doing{active: 1}, fires, ""},
-		{"two, both active", two, doing{active: 1, begun: 1, all: 1}, waits, task.ReasonLimit},
-		{"two, behind one that waits", two, doing{active: 1, ticks: 1, held: 1, all: 1}, waits, ""},
-		{"two, beside late ones", two, doing{active: 1, ticks: 1, late: 1, all: 1}, fires, ""},
-		{"two, full", two, doing{active: 2, ticks: maxWaiting, held: maxWaiting, all: maxWaiting}, full, task.ReasonLimit},
+		{"skip, idle", skip, doing{}, fateFire, ""},
+		{"skip, active", skip, doing{active: 1}, fateSkip, ""},
+		{"skip, a retry waits", skip, doing{begun: 1, all: 1}, fateSkip, ""},
+		{"skip, a tick waits for a node", skip, doing{ticks: 1, all: 1}, fateSkip, ""},
+		{"skip, a late tick waits for its turn", skip, doing{ticks: 1, late: 1, all: 1}, fateFire, ""},
+		{"skip, a manual run waits", skip, doing{all: 1}, fateFire, ""},
+		{"queue, idle", queue, doing{}, fateFire, ""},
+		{"queue, active", queue, doing{active: 1}, fateWait, task.ReasonOverlap},
+		{"queue, a retry waits", queue, doing{begun: 1, all: 1}, fateWait, task.ReasonOverlap},
+		{"queue, others wait for a node", queue, doing{ticks: 1, all: 1}, fateWait, ""},
+		{"queue, late ticks wait for their turn", queue, doing{ticks: 7, late: 7, all: 7}, fateFire, ""},
+		{"queue, manual runs do not count", queue, doing{active: 1, ticks: 1, all: 9}, fateWait, task.ReasonOverlap},
+		{"queue is full", queue, doing{active: 1, ticks: 2, held: 2, all: 2}, fateQueueFull, task.ReasonOverlap},
+		{"queue is full, the oldest goes", oldest, doing{active: 1, ticks: 2, held: 2, all: 2}, fateWaitDropOldest, task.ReasonOverlap},
+		{"replace, idle", replace, doing{}, fateFire, ""},
+		{"replace, active", replace, doing{active: 1}, fateWait, task.ReasonOverlap},
+		{"replace, whatever waits", replace, doing{ticks: 1, late: 1, all: 400}, fateWait, task.ReasonOverlap},
+		{"replace, a manual run waits", replace, doing{all: 1}, fateFire, ""},
+		{"allow", all, doing{active: 7, begun: 3, ticks: 4, held: 4, all: 7}, fateFire, ""},
+		{"two, one active", two, doing{active: 1}, fateFire, ""},
+		{"two, both active", two, doing{active: 1, begun: 1, all: 1}, fateWait, task.ReasonLimit},
+		{"two, behind one that waits", two, doing{active: 1, ticks: 1, held: 1, all: 1}, fateWait, ""},
+		{"two, beside late ones", two, doing{active: 1, ticks: 1, late: 1, all: 1}, fateFire, ""},
+		{"two, full", two, doing{active: 2, ticks: maxWaiting, held: maxWaiting, all: maxWaiting}, fateQueueFull, task.ReasonLimit},
 	} {
-		got := c.rule.fate(c.doing)
-		if got != c.want || got != fires && got != skipped && c.rule.reason(c.doing) != c.reason {
+		got := c.rule.decideTick(c.doing)
+		if got != c.want || got != fateFire && got != fateSkip && c.rule.reason(c.doing) != c.reason {
 			t.Errorf("%s: fate %d, reason %q", c.name, got, c.rule.reason(c.doing))
 		}
 	}
-	if n := oldest.drops(doing{ticks: 2}); n != 1 {
+	if n := oldest.ticksToDrop(doing{ticks: 2}); n != 1 {
 		t.Errorf("a full queue drops %d", n)
 	}
-	if n := oldest.drops(doing{ticks: 100}); n != maxDropsPerTick || rule(task.OverlapQueue).drops(doing{ticks: 100}) != 0 {
+	if n := oldest.ticksToDrop(doing{ticks: 100}); n != maxDropsPerTick || rule(task.OverlapQueue).ticksToDrop(doing{ticks: 100}) != 0 {
 		t.Errorf("a queue whose limit was lowered drops %d", n)
 	}
 }
@@ -321,16 +321,16 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 				others = before
 				before++
 			}
-			what := r.turn(c, replacing, 0, others)
-			if what != rests {
+			what := r.decideWaitingRun(c, replacing, 0, others)
+			if what != turnWait {
 				moves++
 			}
 			switch {
-			case what == givesWay && (!replacing || c.replacer || c.manual && !c.begun):
+			case what == turnReplaced && (!replacing || c.replacer || c.manual && !c.begun):
 				rt.Fatalf("%+v gives way", c)
-			case what == starts && (c.expired || replacing && !c.replacer):
+			case what == turnStart && (c.expired || replacing && !c.replacer):
 				rt.Fatalf("%+v starts", c)
-			case what == starts && r.most > 0 && !c.begun && begun >= r.most:
+			case what == turnStart && r.most > 0 && !c.begun && begun >= r.most:
 				rt.Fatalf("%+v starts beside %d that have begun", c, begun)
 			}
 		}

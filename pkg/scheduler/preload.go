@@ -23,18 +23,18 @@ import (
 // watermark, which lies in the range that is followed, so it hears its own write.
 // Ends of runs up to R do not matter to the scan, which begins after R.
 type preload struct {
-	w      *worker
-	marks  chan struct{}   // closed: changes of the watermark are not told any more
-	wanted chan struct{}   // closed: hand over
-	handed chan *following // what is handed over; closed without: nothing
-	leave  func()          // its place among those that load; nil once it is given back
+	w              *worker
+	watermarkMuted chan struct{}   // closed: changes of the watermark are not told any more
+	wanted         chan struct{}   // closed: hand over
+	handed         chan *following // what is handed over; closed without: nothing
+	leave          func()          // its place among those that load; nil once it is given back
 }
 
 // Preload loads a shard and follows it, until ctx ends or Work takes it over; then
 // it returns nil. It calls loaded each time that the shard is loaded as a whole.
 func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 	p := &preload{
-		w: newWorker(e, shard, store.Fences{}), marks: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *following, 1),
+		w: newWorker(e, shard, store.Fences{}), watermarkMuted: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *following, 1),
 	}
 	e.mu.Lock()
 	if e.preloads[shard] != nil {
@@ -67,7 +67,7 @@ func (p *preload) run(ctx context.Context, loaded func()) error {
 	w.becomeStandby()
 	// It goes on when this call has ended, if the shard is handed over.
 	f := follow(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = w.e.cfg.Store.ShadowShard(ctx, w.shard, p.marked, apply) // ends with ctx
+		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.shard, p.tellsWatermark, apply) // ends with ctx
 	})
 	for {
 		select {
@@ -97,10 +97,10 @@ func (p *preload) run(ctx context.Context, loaded func()) error {
 	}
 }
 
-// marked reports whether changes of the watermark are to be told.
-func (p *preload) marked() bool {
+// tellsWatermark reports whether changes of the watermark are to be told.
+func (p *preload) tellsWatermark() bool {
 	select {
-	case <-p.marks:
+	case <-p.watermarkMuted:
 		return false
 	default:
 		return true
@@ -122,7 +122,7 @@ func (e *Engine) take(shard int) *preload {
 	if f == nil {
 		return nil
 	}
-	p.w.preloaded, p.w.tellMarks = f, p.marks
+	p.w.preloaded, p.w.stopTellingWatermark = f, p.watermarkMuted
 	return p
 }
 
@@ -138,7 +138,7 @@ func (w *worker) becomeStandby() {
 	w.owner = false
 	w.reset()
 	w.endedSince = nil // no scan is under way that could have missed them
-	w.owner, w.marked = false, false
+	w.owner, w.watermarkKnown = false, false
 }
 
 // catchUpTimeout is how long the worker waits for its own opening to come by the watch.
@@ -165,12 +165,16 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 	w.e.metrics.opens.Inc()
 	w.noteOpening(mark)
 	w.noteProgress()
-	scan = w.e.scans.ask(ctx)
-	w.becomeOwner()
-	if err := w.catchUpTo(ctx, batches, rev); err != nil {
+	if scan, err = w.e.scans.ask(ctx); err != nil {
 		return nil, err
 	}
-	close(w.tellMarks)
+	w.becomeOwner()
+	if err := w.followUntil(ctx, batches, rev); err != nil {
+		return nil, err
+	}
+	close(w.stopTellingWatermark)
+
+	// The next ticks were found by an older watermark, the one that was loaded. (serve sets it before it loads.)
 	w.setWatermark(mark)
 	w.known = rev
 	return scan, nil
@@ -183,12 +187,12 @@ func (w *worker) becomeOwner() {
 	w.publish()
 }
 
-// catchUpTo applies what has happened up to rev, the end of a load included. If
+// followUntil applies what has happened up to rev, the end of a load included. If
 // the watch does not tell in time, the shard is opened anew, which needs no watch.
-func (w *worker) catchUpTo(ctx context.Context, batches <-chan store.ShardBatch, rev int64) error {
+func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatch, rev int64) error {
 	quiet := time.NewTimer(catchUpTimeout)
 	defer quiet.Stop()
-	for !w.marked || w.applied < rev {
+	for !w.watermarkKnown || w.applied < rev {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

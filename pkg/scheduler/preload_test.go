@@ -215,8 +215,8 @@ func (l *lateWatch) Open(ctx context.Context, shard int, f store.Fences) (store.
 	return l.Store.Open(ctx, shard, f)
 }
 
-func (l *lateWatch) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
-	return l.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+func (l *lateWatch) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return l.Store.FollowStandbyShard(ctx, shard, marks, func(b store.ShardBatch) error {
 		if !b.Reset {
 			select {
 			case <-l.told:
@@ -306,8 +306,8 @@ type counting struct {
 	batches atomic.Int64
 }
 
-func (c *counting) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
-	return c.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+func (c *counting) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return c.Store.FollowStandbyShard(ctx, shard, marks, func(b store.ShardBatch) error {
 		c.batches.Add(1)
 		return apply(b)
 	})
@@ -367,7 +367,7 @@ type shadowGap struct {
 	meanwhile func()
 }
 
-func (g *shadowGap) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+func (g *shadowGap) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
 	first, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
@@ -378,12 +378,12 @@ func (g *shadowGap) ShadowShard(ctx context.Context, shard int, marks func() boo
 		}
 		cancel()
 	}()
-	_ = g.Store.ShadowShard(first, shard, marks, apply)
+	_ = g.Store.FollowStandbyShard(first, shard, marks, apply)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	g.meanwhile()
-	return g.Store.ShadowShard(ctx, shard, marks, apply)
+	return g.Store.FollowStandbyShard(ctx, shard, marks, apply)
 }
 
 // A gap that comes to light after the opening may hide ends that the scan could
@@ -451,8 +451,8 @@ type slowPages struct {
 	paged, more chan struct{}
 }
 
-func (s *slowPages) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
-	return s.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+func (s *slowPages) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return s.Store.FollowStandbyShard(ctx, shard, marks, func(b store.ShardBatch) error {
 		err := apply(b)
 		if b.First {
 			close(s.paged)
@@ -484,8 +484,8 @@ func TestPreload_OfWhichTheWatchIsSilentIsGivenUp(t *testing.T) {
 // silent is a store whose shadows tell nothing after the load.
 type silent struct{ Store }
 
-func (s silent) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
-	return s.Store.ShadowShard(ctx, shard, marks, func(b store.ShardBatch) error {
+func (s silent) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
+	return s.Store.FollowStandbyShard(ctx, shard, marks, func(b store.ShardBatch) error {
 		if !b.Reset {
 			return nil
 		}

@@ -117,9 +117,9 @@ func TestMissed_SaysWhyAndWhatProvesIt(t *testing.T) {
 	w.ok(err)
 	for _, r := range runs {
 		says := map[string][]string{
-			task.ReasonNoOwner: {"n2 opened shard 0 at 2026-01-02T12:06:40Z", "decided up to 2026-01-02T12:01:00Z"},
-			task.ReasonWindow:  {"decided at 2026-01-02T12:10:00Z", "missed.window is 5m"},
-			task.ReasonMissed:  {"decided at 2026-01-02T12:10:00Z", "n2 has owned shard 0 since 2026-01-02T12:06:40Z"},
+			task.ReasonNoOwner:         {"n2 opened shard 0 at 2026-01-02T12:06:40Z", "decided up to 2026-01-02T12:01:00Z"},
+			task.ReasonWindow:          {"decided at 2026-01-02T12:10:00Z", "missed.window is 5m"},
+			task.ReasonCameToLightLate: {"decided at 2026-01-02T12:10:00Z", "n2 has owned shard 0 since 2026-01-02T12:06:40Z"},
 		}[r.Reason]
 		for _, words := range says {
 			if !strings.Contains(r.Message, words) {

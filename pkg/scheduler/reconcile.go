@@ -80,7 +80,7 @@ func (r *reconciler) workers() []*worker {
 	defer r.e.mu.Unlock()
 	var list []*worker
 	for _, w := range r.e.workers {
-		if w.opened.Load() {
+		if w.serving.Load() {
 			list = append(list, w)
 		}
 	}

@@ -38,21 +38,21 @@ func (w *worker) review(ctx context.Context, r review) error {
 			return w.overdueDoubts(ctx, w.doubts, r)
 		}
 		w.doubts = differences{records: w.differing(r)}
-		w.lookAgain(&w.doubts, review{settle: true, shard: true})
+		w.scheduleReview(&w.doubts, review{settle: true, shard: true})
 	case r.active:
 		if w.runDoubts.any() {
 			return w.overdueDoubts(ctx, w.runDoubts, r)
 		}
 		w.runDoubts = w.differingRuns(r)
-		w.lookAgain(&w.runDoubts, review{settle: true, active: true})
+		w.scheduleReview(&w.runDoubts, review{settle: true, active: true})
 	default:
 		return w.reviewHistory(ctx, r.history)
 	}
 	return nil
 }
 
-// lookAgain has differences repaired when they have lasted for long enough.
-func (w *worker) lookAgain(d *differences, then review) {
+// scheduleReview has differences repaired when they have lasted for long enough.
+func (w *worker) scheduleReview(d *differences, then review) {
 	if d.any() {
 		d.since = time.Now()
 		time.AfterFunc(w.e.reconciler.patience, func() { w.ask(then) })

@@ -56,8 +56,8 @@ func (w *worker) round(ctx context.Context) error {
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
 		w.e.metrics.commit.Observe(time.Since(began).Seconds())
 		w.e.metrics.commits.WithLabelValues(result(err)).Inc()
-		if p.commit.Settled != "" {
-			w.e.metrics.settled.WithLabelValues(p.commit.Settled).Inc()
+		if p.commit.ResolvedAs != "" {
+			w.e.metrics.settled.WithLabelValues(p.commit.ResolvedAs).Inc()
 		}
 		var conflict *store.Conflict
 		switch {

@@ -24,14 +24,16 @@ func newScanner(scan func(context.Context) ([]store.ActiveKey, int64, error)) *s
 	return &scanner{scan: scan, asks: make(chan chan map[int][]store.ActiveKey)}
 }
 
-// ask returns the channel that the answer comes by; nil if ctx ends first.
-func (s *scanner) ask(ctx context.Context) <-chan map[int][]store.ActiveKey {
+// ask returns the channel that the answer comes by. It fails if ctx ends before the scanner takes the
+// request.
+func (s *scanner) ask(ctx context.Context) (<-chan map[int][]store.ActiveKey, error) {
 	answer := make(chan map[int][]store.ActiveKey, 1)
+
 	select {
 	case s.asks <- answer:
-		return answer
+		return answer, nil
 	case <-ctx.Done():
-		return nil
+		return nil, ctx.Err()
 	}
 }
 

@@ -148,7 +148,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		"cancel": s.cancelRun, "freeze": s.freezeNamespace, "thaw": s.thaw, "put": s.putRecord, "remove": s.removeRecord,
 		"own": s.own, "open": s.open, "decide": s.decide, "propose": s.propose, "deliver": s.deliver, "refuse": s.refuse,
 		"lose-request": s.loseRequest, "lose-answer": s.loseAnswer, "state": s.state, "herd": s.herd, "mark": s.mark,
-		"runs": s.runs, "next": s.next, "reads": s.reads,
+		"runs": s.runs, "next": s.next, "reads": s.reads, "arrives": s.arrives,
 	}
 	command, ok := commands[d.Cmd]
 	if !ok {
@@ -985,6 +985,22 @@ func (s *script) loseRequest(a *scriptArgs) string {
 // loseAnswer has etcd apply it, and loses the answer.
 func (s *script) loseAnswer(a *scriptArgs) string {
 	return s.settle(a, verdict{lost: true, applied: true, dies: a.has("dies")})
+}
+
+// arrives delivers the request that an owner has lost last: it was under way until now.
+func (s *script) arrives(a *scriptArgs) string {
+	a.by()
+	txn := s.owner.lost
+	if len(txn.Then) == 0 {
+		a.d.Fatalf(a.t, "no request was lost")
+	}
+
+	res, err := s.owner.gate.Committer.Commit(s.ctx, txn)
+	s.ok(err)
+	if res.Succeeded {
+		return "written"
+	}
+	return "rejected: " + s.conflictText(txn)
 }
 
 // next is when the owner wants to decide again.

@@ -20,7 +20,7 @@ type shardState struct {
 	fences store.Fences
 
 	owner            bool // the shard has been opened: what is known counts
-	marked           bool // mark is known, so that the next ticks can be
+	watermarkKnown   bool // mark is known, so that the next ticks can be
 	firstPageApplied bool // the shard's first page is applied
 
 	mark    store.Watermark
@@ -74,7 +74,9 @@ func (s *shardState) mustBeSettled() {
 	}
 }
 
-// reset forgets everything: the shard is to be loaded.
+// reset forgets all tasks and what concerns them: the shard is to be loaded. The watermark, how the shard was
+// found at first (opening) and the tasks for which it was opened again (stubborn) stay: the opening that follows
+// replaces the watermark before any tick is decided. owner says already that what is loaded now counts.
 func (s *shardState) reset() {
 	s.mustBeSettled()
 	s.release()
@@ -88,7 +90,7 @@ func (s *shardState) reset() {
 	s.skippedSpans, s.line = map[*taskState]*skippedSpan{}, line{}
 	s.wakes = time.Time{}
 	s.revised, s.revisedAt, s.overtaken = 0, 0, 0
-	s.owner, s.marked, s.firstPageApplied = true, true, false
+	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }
 
 // release gives back what the shard has of all that shards share: the slots of its attempts, and

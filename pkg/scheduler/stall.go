@@ -40,7 +40,7 @@ func (e *Engine) Stalled(now time.Time, age time.Duration) (shards []int, all er
 		if since == 0 || now.Sub(time.UnixMilli(since)) <= age || e.quiet(&w.progress) <= age {
 			continue
 		}
-		if w.opened.Load() { // others wait for their turn to load, or for the scan
+		if w.serving.Load() { // others wait for their turn to load, or for the scan
 			shards = append(shards, id)
 		}
 		if quiet := e.quiet(&e.progress); quiet > age {

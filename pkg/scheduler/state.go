@@ -77,7 +77,7 @@ func (t *taskState) active() []*attempt {
 	return t.activity.active
 }
 
-// ensureActivity is t's live, made if need be.
+// ensureActivity returns t's activity, and makes it if t has none.
 func (s *shardState) ensureActivity(t *taskState) *activity {
 	if t.activity == nil {
 		t.activity = &activity{}
@@ -86,7 +86,7 @@ func (s *shardState) ensureActivity(t *taskState) *activity {
 	return t.activity
 }
 
-// dropIdleActivity drops t's live when there is nothing in it.
+// dropIdleActivity drops t's activity when there is nothing in it.
 func (t *taskState) dropIdleActivity() {
 	if l := t.activity; l != nil && len(l.queue) == 0 && len(l.active) == 0 && len(l.unreadable) == 0 && len(l.returned) == 0 {
 		l.among.remove(t)
@@ -361,7 +361,7 @@ func (s *shardState) nextUndecided(t *taskState) int64 {
 
 // reschedule finds the task's next undecided tick and puts it into the heap.
 func (s *shardState) reschedule(t *taskState) {
-	if !s.marked {
+	if !s.watermarkKnown {
 		return // when the watermark is known, all are
 	}
 	tick := int64(0)

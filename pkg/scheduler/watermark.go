@@ -21,8 +21,8 @@ func (s *shardState) loadWatermark(b store.ShardBatch) {
 func (s *shardState) setWatermark(mark store.Watermark) {
 	before := s.mark
 	s.mark = mark
-	if !s.marked || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
-		s.marked = true
+	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
+		s.watermarkKnown = true
 		for _, t := range s.tasks {
 			s.reschedule(t)
 		}

@@ -26,12 +26,12 @@ type worker struct {
 	// For readiness: since when there is something undecided, in Unix
 	// milliseconds; 0 if nothing is. While the shard is loaded, since when.
 	undecided atomic.Int64
-	opened    atomic.Bool
+	serving   atomic.Bool
 	progress  progress
 	stop      atomic.Pointer[context.CancelCauseFunc] // ends the present serving
 
-	preloaded *following    // what to go on with at the first opening; nil: nothing
-	tellMarks chan struct{} // closed when what is followed need not tell of the watermark any more
+	preloaded            *following    // what to go on with at the first opening; nil: nothing
+	stopTellingWatermark chan struct{} // closed when what is followed need not tell of the watermark any more
 
 	batches         <-chan store.ShardBatch // what the watch tells
 	summaryRequests chan *shardSummary      // what of it is wanted for the board
@@ -102,7 +102,7 @@ func (w *worker) serveUntilStopped(ctx context.Context) error {
 
 func (w *worker) reset() {
 	w.releaseAll()
-	w.opened.Store(false)
+	w.serving.Store(false)
 
 	// What was undecided stays so; a tick that was to come is no excuse.
 	if now, since := w.e.cfg.Now().UnixMilli(), w.undecided.Load(); since == 0 || since > now {
@@ -118,7 +118,8 @@ func (w *worker) releaseAll() {
 	w.publish()
 }
 
-// serve opens the shard, loads it and serves it until something ends that.
+// serve opens the shard, loads it and serves it until something ends that. The opening makes certain what became
+// of an earlier worker's commits; see "Takeover" in docs/scheduler.md.
 func (w *worker) serve(ctx context.Context) error {
 	if p := w.preloaded; p != nil {
 		w.preloaded = nil
@@ -136,7 +137,10 @@ func (w *worker) serve(ctx context.Context) error {
 
 	// One scan serves all shards that are opened together; asked for now, it has
 	// begun after the opening.
-	scan := w.e.scans.ask(ctx)
+	scan, err := w.e.scans.ask(ctx)
+	if err != nil {
+		return err
+	}
 	leave, err := w.e.loads.begin(ctx)
 	if err != nil {
 		return err
@@ -153,7 +157,9 @@ func (w *worker) serve(ctx context.Context) error {
 	if w.applied > rev {
 		// rev was compacted away, and the shard loaded as it was later: the ends in
 		// between are not told, so the scan must have begun after them.
-		scan = w.e.scans.ask(ctx)
+		if scan, err = w.e.scans.ask(ctx); err != nil {
+			return err
+		}
 	}
 	return w.loop(ctx, f.batches, scan)
 }
@@ -241,6 +247,8 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 	w.batches = batches
 	timer := time.NewTimer(maxIdleSleep)
 	defer timer.Stop()
+
+	scanned := false // the scan for active attempts is in
 	for {
 		select {
 		case <-ctx.Done():
@@ -253,14 +261,14 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 				return err
 			}
 		case keys := <-scan:
-			scan = nil
+			scan, scanned = nil, true
 			if err := w.applyScan(ctx, keys[w.shard]); err != nil {
 				return err
 			}
-			w.opened.Store(true)
+			w.serving.Store(true)
 			w.e.recalls.ask(w)
 		case r := <-w.reviews:
-			if scan == nil {
+			if scanned {
 				if err := w.review(ctx, r); err != nil {
 					return err
 				}
@@ -272,9 +280,10 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			w.lookAtAll()
 		case <-timer.C:
 		}
+
 		// An attempt that the former owner dispatched may not be known before the scan is in: overlap would
 		// be decided without it.
-		if scan != nil {
+		if !scanned {
 			continue
 		}
 		if err := w.round(ctx); err != nil {

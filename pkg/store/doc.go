@@ -12,10 +12,11 @@
 // a scheduler carries its fences (package kv), so that a node which lost its
 // shard or its session cannot write, however late its request arrives.
 //
-// How it fails: a lost compare is task.ErrConflict, task.ErrExists,
-// task.ErrNotFound or task.ErrFenced, and nothing was written. An error of
-// etcd after which nobody knows whether the write was applied is settled here
-// where the record itself can tell (Commit by its nonce, Finish by its token);
-// where it cannot (API writes) it is task.ErrUnknown, and nothing is issued
-// again.
+// How it fails: a comparison that fails is task.ErrConflict, task.ErrExists,
+// task.ErrNotFound or task.ErrFenced, and this request wrote nothing. An error of
+// etcd that leaves the outcome open is resolved here where the record itself can
+// tell (Commit by its nonce, Finish by its token); where it cannot (API writes) it
+// is task.ErrUnknown, and nothing is sent again. One case is left: a commit that is
+// sent again may get task.ErrFenced although its first copy was applied, if the
+// next owner has opened the shard in between. Its writer stops either way.
 package store

@@ -118,7 +118,7 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 	ref := h.Ref()
 	end.Token = h.Create // it is what tells our record from another's
 	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
-	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}, Settled: true}
+	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}, ResolvedByCaller: true}
 	if next != nil {
 		queued := s.keys.Queued(ref, h.ID)
 		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))

@@ -82,7 +82,7 @@ func TestShadowShard_TellsOfTheWatermarkUntilItIsNotWanted(t *testing.T) {
 		}
 	}
 	batches := follow(t, func(ctx context.Context, apply func(store.ShardBatch) error) error {
-		return w.ShadowShard(ctx, ref.Shard, wanted, apply)
+		return w.FollowStandbyShard(ctx, ref.Shard, wanted, apply)
 	})
 	any := func(store.ShardBatch) bool { return true }
 	if b := next(t, batches, any); !b.Reset || !b.First || len(b.Events) != 2 {

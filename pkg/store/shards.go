@@ -58,18 +58,18 @@ const pageSize = 1000
 // shard as they were at revision rev, in pages, then with every change of the
 // shard, history included, in order, until ctx ends or apply returns an error.
 // Another Reset means that changes may have been missed; a watch that is lost is
-// resumed, and misses none (see kv.Follow). Left out are keys that
-// are none of ours, and the watermark's changes: it changes with everything that
-// its owner does, who knows; what tells of nothing else is not told.
+// resumed, and misses none (see kv.Follow). Keys that are none of ours are left
+// out, and so are the watermark's changes, as the owner makes them itself: a batch
+// with nothing else is not delivered.
 func (s Shards) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
 	return s.followShard(ctx, shard, rev, func() bool { return false }, apply)
 }
 
-// ShadowShard is FollowShard for a node that does not own the shard yet: it
+// FollowStandbyShard is FollowShard for a node that does not own the shard yet: it
 // begins with the shard as it is now, and as long as marks says so, a change of
 // the watermark is told by a batch without events, so that the reader knows up to
 // which revision it has seen everything.
-func (s Shards) ShadowShard(ctx context.Context, shard int, marks func() bool, apply func(ShardBatch) error) error {
+func (s Shards) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(ShardBatch) error) error {
 	return s.followShard(ctx, shard, 0, marks, apply)
 }
 

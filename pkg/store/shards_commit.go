@@ -51,9 +51,9 @@ type Commit struct {
 	// decided; 0: there is none. Every commit compares it, so that none is decided
 	// without a freeze from that freeze's revision on.
 	Freezes int64
-	// Settled is how an outcome that nobody knew was settled: SettledOurs or
-	// SettledNotOurs; empty if it was known at once. Store.Commit sets it.
-	Settled string
+	// ResolvedAs is how an unknown outcome was resolved: OutcomeApplied or
+	// OutcomeNotFound; empty if the outcome was known at once. Store.Commit sets it.
+	ResolvedAs string
 
 	moves   bool  // the watermark's time moves
 	revised int64 // if it does: the mod revision of the shard's key revised, as known
@@ -87,11 +87,11 @@ func opPut(key string, value []byte) clientv3.Op {
 	return op
 }
 
-// How an unknown outcome was settled: an earlier copy of the commit had been
-// written, or none had.
+// How an unknown outcome was resolved: an earlier copy of the commit was found by its nonce, or none was:
+// then none was applied, or a later write has replaced the nonce.
 const (
-	SettledOurs    = "ours"
-	SettledNotOurs = "not_ours"
+	OutcomeApplied  = "ours"
+	OutcomeNotFound = "not_ours"
 )
 
 // session is a node's that the commit relies on, and the prefix of what it writes
@@ -303,26 +303,28 @@ func (c *Conflict) Error() string {
 func (c *Conflict) Is(target error) bool { return target == task.ErrConflict }
 
 // Commit writes c and returns its revision, which is the watermark's new mod
-// revision; c.Watermark is what is there then. An error after which nobody knows is settled before it returns, by
-// the nonce: it tries until it knows or ctx ends.
+// revision; c.Watermark is what is there then. An error that leaves the outcome
+// open is resolved before it returns, by the nonce: it tries until it knows or ctx
+// ends.
 //
 // It returns task.ErrFenced (stop: the shard or the session is gone), ErrMoved
-// (open again), ErrDamaged, a *Conflict (decide again), or an error of etcd
-// that proves that nothing was written.
+// (open again), ErrDamaged, a *Conflict (decide again), an error of etcd that
+// proves that nothing was written, or task.ErrUnknown if ctx ended before the
+// outcome was known.
 func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 	var nonces []string // of this content
 	var wait again
 	for {
 		c.Watermark.Nonce = task.NewUID()
 		if nonces = append(nonces, c.Watermark.Nonce); len(nonces) > 1 {
-			c.Settled = SettledNotOurs // unless we find one of them
+			c.ResolvedAs = OutcomeNotFound // unless we find one of them
 		}
 		res, err := s.writes.Commit(ctx, c.txn())
 		if err == nil && res.Succeeded {
 			return res.Revision, nil
 		}
 		if err == nil {
-			return s.lostCommit(ctx, c, res, nonces)
+			return s.explainRejection(ctx, c, res, nonces)
 		}
 		if errors.Is(err, rpctypes.ErrDuplicateKey) {
 			// Two outcomes for one tick: one of them is on record already, and the writer took
@@ -348,10 +350,10 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 func (c *Commit) txn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
-		Settled: true, // by the nonce
-		If:      make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
-		Then:    make([]clientv3.Op, 0, len(c.writes)+1),
-		Else:    []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
+		ResolvedByCaller: true, // by the nonce
+		If:               make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
+		Then:             make([]clientv3.Op, 0, len(c.writes)+1),
+		Else:             []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
 	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known), unchanged(c.keys.Freezes(), c.Freezes))
 	if c.moves {
@@ -370,8 +372,9 @@ func (c *Commit) txn() kv.Txn {
 	return t
 }
 
-// lostCommit says which compare was lost.
-func (s Shards) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces []string) (int64, error) {
+// explainRejection says why a commit's comparisons failed. It returns success if that is
+// so because an earlier copy of this very commit was applied.
+func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, nonces []string) (int64, error) {
 	mark := readAt(res, 2)
 	if mark == nil {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrDamaged)
@@ -379,7 +382,7 @@ func (s Shards) lostCommit(ctx context.Context, c *Commit, res kv.Result, nonces
 	if mark.ModRevision != c.Known {
 		w, err := record.DecodeWatermark(mark.Value)
 		if err == nil && slices.Contains(nonces, w.Nonce) {
-			c.Watermark.Nonce, c.Settled = w.Nonce, SettledOurs // an earlier copy of this very content won
+			c.Watermark.Nonce, c.ResolvedAs = w.Nonce, OutcomeApplied // an earlier copy of this very content won
 			return mark.ModRevision, nil
 		}
 	}
@@ -447,8 +450,13 @@ func (s Shards) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
 }
 
 // Open opens a shard: an empty commit that ends every delayed write of any
-// earlier worker. It returns the watermark as it is from then on and its mod
-// revision, at which the shard is to be loaded.
+// earlier worker. A new owner key or session has voided the writes under other
+// fences already, as every commit compares both; the new watermark revision also
+// voids those under the same fences, of an earlier worker on this node. See
+// "Takeover" in docs/scheduler.md.
+//
+// It returns the watermark as it is from then on and its mod revision, at which
+// the shard is to be loaded.
 func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark, int64, error) {
 	for {
 		res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Watermark(shard)), clientv3.OpGet(s.keys.Freezes())).Commit()

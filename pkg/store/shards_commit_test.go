@@ -345,8 +345,8 @@ func TestCommit_IsSettledByItsNonce(t *testing.T) {
 			if again := w.writes.release(t.Context()); again != 0 {
 				t.Errorf("%d late copies changed something", again)
 			}
-			if want := map[bool]string{true: store.SettledOurs, false: store.SettledNotOurs}[slices.Contains(fates, answerLost)]; c.Settled != want {
-				t.Errorf("settled as %q, want %q", c.Settled, want)
+			if want := map[bool]string{true: store.OutcomeApplied, false: store.OutcomeNotFound}[slices.Contains(fates, answerLost)]; c.ResolvedAs != want {
+				t.Errorf("settled as %q, want %q", c.ResolvedAs, want)
 			}
 			mark, mod := w.mark()
 			if mod != rev || mark != c.Watermark {

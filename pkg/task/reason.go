@@ -24,7 +24,7 @@ const (
 
 	// Of ticks that were missed.
 	ReasonNoOwner  = "no_owner"           // its shard had no owner when it fell due, and missed.policy wants no more of it
-	ReasonMissed   = "came_to_light_late" // its owner came to it too late, and missed.policy wants no more of it
+	ReasonCameToLightLate   = "came_to_light_late" // its owner came to it too late, and missed.policy wants no more of it
 	ReasonWindow   = "past_window"        // older than missed.window when it came to light
 	ReasonDeadline = "start_deadline"     // it could not start before its deadline
 
@@ -86,7 +86,7 @@ var reasons = []Reason{
 	{ReasonDropped, []State{Skipped}, "it was the oldest that waited, and a newer tick took its place"},
 	{ReasonShadow, []State{Skipped}, "its task is a shadow: its ticks are recorded and start nothing"},
 	{ReasonNoOwner, []State{Missed}, "its shard had no owner when it fell due, and missed.policy did not have it run afterwards"},
-	{ReasonMissed, []State{Missed}, "its owner came to it too late, and missed.policy did not have it run afterwards"},
+	{ReasonCameToLightLate, []State{Missed}, "its owner came to it too late, and missed.policy did not have it run afterwards"},
 	{ReasonWindow, []State{Missed}, "it came to light after missed.window had passed"},
 	{ReasonDeadline, []State{Missed}, "it could not start before its start deadline"},
 	{ReasonCancelled, []State{Cancelled}, "somebody cancelled it"},

@@ -65,7 +65,7 @@ func TestCheck_PassesAGoodHistory(t *testing.T) {
 		t.Fatal(r)
 	}
 	if r.Summary.Ticks < 15 || r.Summary.Undecided != 0 || r.Summary.Skipped[task.ReasonOverlap] == 0 ||
-		r.Summary.Missed[task.ReasonMissed] == 0 || r.Summary.Ended[task.Lost] != 1 || r.Summary.Manual != 1 {
+		r.Summary.Missed[task.ReasonCameToLightLate] == 0 || r.Summary.Ended[task.Lost] != 1 || r.Summary.Manual != 1 {
 		t.Errorf("the summary does not tell the story:\n%s", r.Summary)
 	}
 }

@@ -368,7 +368,7 @@ func TestCheck_Shadows(t *testing.T) {
 	}
 	turns(t, []turn{
 		{"a shadow's tick", "", shadow, skips(1)},
-		{"a shadow's tick that is missed", "", shadow, func(h hand) { h.until(1); h.sealed(h.not(1, task.Missed, task.ReasonMissed)) }},
+		{"a shadow's tick that is missed", "", shadow, func(h hand) { h.until(1); h.sealed(h.not(1, task.Missed, task.ReasonCameToLightLate)) }},
 		{"a shadow runs", "G24", shadow, func(h hand) { h.until(1); h.sealed(h.fires(1)); h.done(task.Succeeded) }},
 		{"a shadow waits", "G24", shadow, func(h hand) { h.until(1); h.sealed(h.waits(1, task.ReasonNoNode)) }},
 		{"no shadow", "G24", nil, skips(1)},

@@ -296,7 +296,7 @@ func (s *sim) decide(t *simTask, ticks []int64) []op {
 	if n := len(ticks) - 1; n > 0 {
 		trigger = task.TriggerCatchUp
 		r := s.tickRun(t, ticks[0], trigger, task.Missed)
-		r.Reason, r.Last, r.Count = task.ReasonMissed, task.At(time.UnixMilli(ticks[n-1])), int64(n)
+		r.Reason, r.Last, r.Count = task.ReasonCameToLightLate, task.At(time.UnixMilli(ticks[n-1])), int64(n)
 		ops = append(ops, s.ended(t, r))
 	}
 	last := s.tickRun(t, ticks[len(ticks)-1], trigger, task.Skipped)
