@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/apitest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // verdict is what the judges say of a run, beyond its failures.
@@ -103,6 +104,9 @@ func (w *world) quiet() error {
 			for one := range queue {
 				if err := w.eventually(w.promised(convergence), func() error {
 					_, err := up[i%len(up)].client.Pause(w.ctx, one.Namespace, one.Name, 0)
+					if errors.Is(err, task.ErrNotFound) {
+						return nil // a delete whose caller never had the answer has been applied since
+					}
 					return err
 				}); err != nil {
 					failed <- fmt.Errorf("pause %s/%s: %w", one.Namespace, one.Name, err)
