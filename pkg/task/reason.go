@@ -23,10 +23,10 @@ const (
 	ReasonShadow    = "shadow"     // its task starts nothing by its schedule
 
 	// Of ticks that were missed.
-	ReasonNoOwner  = "no_owner"           // its shard had no owner when it fell due, and missed.policy wants no more of it
-	ReasonCameToLightLate   = "came_to_light_late" // its owner came to it too late, and missed.policy wants no more of it
-	ReasonWindow   = "past_window"        // older than missed.window when it came to light
-	ReasonDeadline = "start_deadline"     // it could not start before its deadline
+	ReasonNoOwner         = "no_owner"           // its shard had no owner when it fell due, and missed.policy wants no more of it
+	ReasonCameToLightLate = "came_to_light_late" // its owner came to it too late, and missed.policy wants no more of it
+	ReasonWindow          = "past_window"        // older than missed.window when it came to light
+	ReasonDeadline        = "start_deadline"     // it could not start before its deadline
 
 	// Of attempts and runs that ended.
 	ReasonCancelled = "cancelled_by_user"
