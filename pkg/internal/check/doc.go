@@ -23,6 +23,13 @@
 // purges or with a task, take no outcome back: the checker has seen it. A record
 // of ticks that did not run may grow, by the ticks that follow it.
 //
+// How it is built: decoder turns a revision into a delta; clusterState is the replay, the
+// cluster as it was before that revision; each judge compares the two for one group of
+// promises (fenceJudge, placementJudge, decisionJudge, gapJudge, latenessJudge, freezeJudge,
+// policyJudge, counterJudge, attemptJudge, partJudge, retentionJudge) and reports to
+// findings. Runs and entries pass through several states in one revision: runTracker and
+// entryTracker apply these one by one, and call the judges at each.
+//
 // The ticks come from an oracle of its own (see ticks.go); schedules that it
 // does not know are left to package schedule, and the report says how many.
 //

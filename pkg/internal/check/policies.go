@@ -1,35 +1,40 @@
 package check
 
 import (
-	"cmp"
-
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// judgeReason checks that a record says why, in a word of the closed list that
+// policyJudge judges what a task's policies say of its runs: overlap (G8), start deadlines
+// (G22), reasons (G23), and queues, replacements and shadows (G24).
+type policyJudge struct {
+	judge
+	fences *fenceJudge
+}
+
+// checkReason checks that a record says why, in a word of the closed list that
 // may stand with its state (G23).
-func (c *checker) judgeReason(ref store.Ref, tick int64, key, what string, state task.State, reason string) {
+func (j *policyJudge) checkReason(ref store.Ref, tick int64, key, what string, state task.State, reason string) {
 	if state == task.Succeeded {
 		return
 	}
 	switch r, known := task.ReasonOf(reason); {
 	case reason == "":
-		c.breachOf("G23", ref, tick, key, "%s is %s, and no reason is given", what, state)
+		j.breachTask("G23", ref, tick, key, "%s is %s, and no reason is given", what, state)
 	case !known:
-		c.breachOf("G23", ref, tick, key, "%s is %s for the reason %q, which is none of the list", what, state, reason)
+		j.breachTask("G23", ref, tick, key, "%s is %s for the reason %q, which is none of the list", what, state, reason)
 	case !r.Explains(state):
-		c.breachOf("G23", ref, tick, key, "%s is %s, and the reason %q does not stand with that", what, state, reason)
+		j.breachTask("G23", ref, tick, key, "%s is %s, and the reason %q does not stand with that", what, state, reason)
 	}
 }
 
-// judgeBusy checks that a tick is skipped for overlap only where the task had a
+// checkOverlapSkip checks that a tick is skipped for overlap only where the task had a
 // run of its own that it could overlap with (G23): runs of a deleted task of the
 // same name are not its own. Whether one was still active is not judged, since the
 // owner may hear late of its end.
-func (c *checker) judgeBusy(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
-	t := c.task(ch.ref)
-	if rec.State != task.Skipped || rec.Reason != task.ReasonOverlap || t.entry == nil || t.entry.line != r.line || t.entry.create <= c.began {
+func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+	t := j.cluster.task(ch.ref)
+	if rec.State != task.Skipped || rec.Reason != task.ReasonOverlap || t.entry == nil || t.entry.line != r.line || t.entry.create <= j.cluster.began {
 		return
 	}
 	for _, other := range t.runs {
@@ -42,34 +47,15 @@ func (c *checker) judgeBusy(d *delta, ch *runChange, r *run, rec *task.Run, key 
 			return
 		}
 	}
-	c.breachOf("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, and no run of its task has ever been made", ch.id)
+	j.breachTask("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, and no run of its task has ever been made", ch.id)
 }
 
-// judgeDue checks what the first record of a tick says of when it fell due, and
-// until when its run may start.
-func (c *checker) judgeDue(t *tasked, r *run, rec *task.Run, key string) {
-	if t.entry == nil || t.entry.line != r.line || r.line.stretch.ticks == nil || !rec.Last.IsZero() {
-		return
-	}
-	due := r.line.stretch.ticks.due(r.tick)
-	if says := cmp.Or(ms(rec.DueAt), r.tick); says != due {
-		c.breachOf("G6", t.ref, r.tick, key, "run %s is said to fall due at %s; it does at %s", r.id, stamp(instant(says)), stamp(instant(due)))
-	}
-	var before int64
-	if !rec.State.Final() && t.entry.Deadline > 0 {
-		before = due + int64(t.entry.Deadline)/1e6
-	}
-	if says := ms(rec.StartBefore); says != before && !rec.State.Final() {
-		c.breachOf("G22", t.ref, r.tick, key, "run %s is to start before %s; by its task, before %s", r.id, stamp(instant(says)), stamp(instant(before)))
-	}
-}
-
-// judgeStartedAt checks that the first attempt of a tick did not start after its
+// checkStartDeadline checks that the first attempt of a tick did not start after its
 // deadline (G22). Both are of one node's clock, which looked shortly before.
-func (c *checker) judgeStartedAt(ch *runChange, r *run, before task.Time, started task.Time, key string) {
+func (j *policyJudge) checkStartDeadline(ch *runChange, r *run, before task.Time, started task.Time, key string) {
 	const slack = 1000
 	if r.tick != 0 && !before.IsZero() && ms(started) > ms(before)+slack {
-		c.breachOf("G22", ch.ref, r.tick, key, "run %s started at %s, and had to before %s", ch.id, stamp(started.Time), stamp(before.Time))
+		j.breachTask("G22", ch.ref, r.tick, key, "run %s started at %s, and had to before %s", ch.id, stamp(started.Time), stamp(before.Time))
 	}
 }
 
@@ -81,10 +67,10 @@ func firstStart(r task.Run) task.Time {
 	return r.StartedAt
 }
 
-// judgeRoom judges an attempt that starts where only some may be active at once
+// checkMaxActive judges an attempt that starts where only some may be active at once
 // (G8). Retries are starts, too.
-func (c *checker) judgeRoom(ch *runChange, r *run, key string) {
-	t := c.task(ch.ref)
+func (j *policyJudge) checkMaxActive(ch *runChange, r *run, key string) {
+	t := j.cluster.task(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapAllow || t.entry.MaxActive == 0 {
 		return
 	}
@@ -95,13 +81,13 @@ func (c *checker) judgeRoom(ch *runChange, r *run, key string) {
 		}
 	}
 	if active > t.entry.MaxActive {
-		c.breachOf("G8", ch.ref, r.tick, key, "run %s starts, and %d are active: at most %d may be", ch.id, active, t.entry.MaxActive)
+		j.breachTask("G8", ch.ref, r.tick, key, "run %s starts, and %d are active: at most %d may be", ch.id, active, t.entry.MaxActive)
 	}
 }
 
-// judgeWaiting checks that no more ticks wait for runs of their task than may (G24).
-func (c *checker) judgeWaiting(ch *runChange, r *run, w *task.Waiting) {
-	t := c.task(ch.ref)
+// checkQueueLength checks that no more ticks wait for runs of their task than may (G24).
+func (j *policyJudge) checkQueueLength(ch *runChange, r *run, w *task.Waiting) {
+	t := j.cluster.task(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapQueue || !scheduled(r.trigger) || w.Reason != task.ReasonOverlap {
 		return
 	}
@@ -112,46 +98,46 @@ func (c *checker) judgeWaiting(ch *runChange, r *run, w *task.Waiting) {
 		}
 	}
 	if room := t.entry.Queue.Room(); waiting > room {
-		c.breachOf("G24", ch.ref, r.tick, ch.queueKey, "run %s waits, and with it %d: at most %d may", ch.id, waiting, room)
+		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s waits, and with it %d: at most %d may", ch.id, waiting, room)
 	}
 }
 
-// judgeReplaced checks that what was replaced gave way to a newer tick that is
+// checkReplaced checks that what was replaced gave way to a newer tick that is
 // there, by a policy that wants it.
-func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt) {
+func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *run, taken *attempt) {
 	if ch.ended.Reason != task.ReasonReplaced {
 		return
 	}
-	t := c.task(ch.ref)
+	t := j.cluster.task(ch.ref)
 	switch {
 	case r.fan != nil:
 		if r.fan.Cancel != task.ReasonReplaced {
-			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
+			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
 		}
 	case taken == nil && r.isPart():
 		// A part ends for the reason that its run was given, in this revision or in an earlier
-		// one: judgeParent has judged that by the policy of that time. The task's
+		// one: checkParent has judged that by the policy of that time. The task's
 		// policy may have changed since then.
-		c.needCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting part that is replaced")
+		j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting part that is replaced")
 
-		parent, _ := c.parentOf(ch.ref, ch.id)
+		parent, _ := j.cluster.parentOf(ch.ref, ch.id)
 		if parent != nil && parent.fan != nil && parent.fan.Cancel != task.ReasonReplaced {
-			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "part %s ends as replaced, and its run is not replaced", ch.id)
+			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "part %s ends as replaced, and its run is not replaced", ch.id)
 		}
 	case taken == nil:
-		c.needCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
+		j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
 		if t.entry != nil && t.entry.line == r.line && t.entry.Overlap != task.OverlapReplace {
-			c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
+			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
 		}
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
-		c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
 	}
 
 	// A part is as old as its run: the tick that replaces both may have been decided before the
 	// part was given out.
 	whole := r
 	if r.isPart() {
-		if parent, _ := c.parentOf(ch.ref, ch.id); parent != nil {
+		if parent, _ := j.cluster.parentOf(ch.ref, ch.id); parent != nil {
 			whole = parent
 		}
 	}
@@ -169,44 +155,58 @@ func (c *checker) judgeReplaced(d *delta, ch *runChange, r *run, taken *attempt)
 			return
 		}
 	}
-	c.breachOf("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced by nothing: no later tick of its task has a run", ch.id)
+	j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced by nothing: no later tick of its task has a run", ch.id)
 }
 
-// judgeAsk checks that a cancel for a newer tick is asked for by an owner, of a
+// checkReplaceRequest checks that a cancel for a newer tick is asked for by an owner, of a
 // task whose policy is that.
-func (c *checker) judgeAsk(d *delta, ch *runChange, r *run, before attempt, put attemptPut) {
+func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *run, before attempt, put attemptPut) {
 	if before.CancelRequested || !put.CancelRequested || put.CancelReason != task.ReasonReplaced {
 		return
 	}
-	c.needCommit(d, ch.ref, r.tick, put.key, "that a run is replaced")
+	j.fences.requireCommit(d, ch.ref, r.tick, put.key, "that a run is replaced")
 
-	// A part goes with its run: judgeParent has judged that by the policy of that time. The
+	// A part goes with its run: checkParent has judged that by the policy of that time. The
 	// task's policy may have changed since then.
 	if r.isPart() {
-		if parent, _ := c.parentOf(ch.ref, ch.id); parent != nil && parent.fan != nil && parent.fan.Cancel == task.ReasonReplaced {
+		if parent, _ := j.cluster.parentOf(ch.ref, ch.id); parent != nil && parent.fan != nil && parent.fan.Cancel == task.ReasonReplaced {
 			return
 		}
 	}
 
-	if e := c.task(ch.ref).entry; e != nil && e.line == r.line && e.Overlap != task.OverlapReplace {
-		c.breachOf("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
+	if e := j.cluster.task(ch.ref).entry; e != nil && e.line == r.line && e.Overlap != task.OverlapReplace {
+		j.breachTask("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
 	}
 }
 
-// judgeShadow judges the decision of a tick: of a shadow's none runs or waits, of
+// checkShadow judges the decision of a tick: of a shadow's none runs or waits, of
 // another task none is skipped as a shadow's, and each has its own record (G24).
-func (c *checker) judgeShadow(ch *runChange, r *run, rec *task.Run, key string) {
-	t := c.task(ch.ref)
+func (j *policyJudge) checkShadow(ch *runChange, r *run, rec *task.Run, key string) {
+	t := j.cluster.task(ch.ref)
 	if t.entry == nil || t.entry.line != r.line {
-		return // judgeBirth has said it
+		return // checkFirstRecord has said it
 	}
 	skipped := rec.State == task.Skipped && rec.Reason == task.ReasonShadow
 	switch {
 	case t.entry.Shadow && !rec.State.Final():
-		c.breachOf("G24", ch.ref, r.tick, key, "run %s is made by a tick, and its task is a shadow", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, key, "run %s is made by a tick, and its task is a shadow", ch.id)
 	case skipped && !t.entry.Shadow:
-		c.breachOf("G24", ch.ref, r.tick, key, "run %s is skipped as a shadow's, and its task is none", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, key, "run %s is skipped as a shadow's, and its task is none", ch.id)
 	case skipped && rec.Count > 1:
-		c.breachOf("G24", ch.ref, r.tick, key, "%s of a shadow are one record", count(rec.Count, "tick"))
+		j.breachTask("G24", ch.ref, r.tick, key, "%s of a shadow are one record", count(rec.Count, "tick"))
+	}
+}
+
+// checkOverlap judges a run that becomes active. The next attempt of one that is
+// active anyway is no start: of two that a policy of then allowed, each goes on.
+func (j *policyJudge) checkOverlap(ch *runChange, r *run, key string) {
+	t := j.cluster.task(ch.ref)
+	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activated != j.cluster.revision {
+		return
+	}
+	for id, other := range t.active {
+		if id != ch.id && other.line == r.line {
+			j.breachTask("G8", ch.ref, r.tick, key, "run %s starts while run %s is %s, and overlap is %q", ch.id, id, other.state, t.entry.Overlap)
+		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Event is one key's change at one revision, or a key of the first list.
@@ -154,3 +156,11 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z
 
 // instant is the time of a tick in ms, as the checker computes with it.
 func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+// ms is 0 for a time that is not set.
+func ms(t task.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}

@@ -6,65 +6,77 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// run is a run, or a record of ticks that did not run, through all its places:
-// queue, inboxes, history.
-type run struct {
-	id       string
-	line     *lineage
-	tick     int64 // 0 for a run without one
-	count    int64
-	trigger  string
-	state    task.State
-	reason   string
-	in       map[string]attempt // by node: the inboxes that hold it
-	queued   bool
-	made     bool // it has been in the queue or in an inbox
-	retrying bool // it waits, and was tried before
-	attempts int  // those of which a record says how they ended
-	ended    bool
-	purged   bool // it went with its task
-	text     string
-	record   *task.Run // of ticks that did not run
-	before   task.Time // a first attempt may start until then; zero: at any time
-	token    int64     // of the attempt whose outcome is the run's; 0: none
-	tokens   []int64
-	decided  int64 // revision; 0 if before the history begins
-	// activated is the revision since which it is active: from its dispatch, a
-	// wait for the next attempt included, to its outcome.
-	activated int64
-	parenthood
+// runTracker takes runs from record to record: it has each change judged, and applies it. It judges
+// itself what holds between the records of one run: that its state goes legal steps ("state"), and
+// that it is in one place, with one outcome, until it is gone with its task (G3, G4, G8, G12).
+type runTracker struct {
+	judge
+	stats *stats
+
+	fences    *fenceJudge
+	decisions *decisionJudge
+	lateness  *latenessJudge
+	freezes   *freezeJudge
+	policies  *policyJudge
+	counters  *counterJudge
+	attempts  *attemptJudge
+	parts     *partJudge
+	retention *retentionJudge
 }
 
-// attempt is a record in an inbox.
-type attempt struct {
-	task.Assigned
-	create int64
-}
-
-// scheduled reports whether a run with this trigger is the outcome of a tick.
-func scheduled(trigger string) bool {
-	return trigger == task.TriggerSchedule || trigger == task.TriggerCatchUp
-}
-
-// record is whatever the change puts on record for the run; nil: nothing.
-func (ch *runChange) record() (*task.Run, string) {
-	switch {
-	case ch.ended != nil:
-		return ch.ended, ch.endedKey
-	case len(ch.puts) > 0:
-		return &ch.puts[0].Run, ch.puts[0].key
-	case ch.queued != nil:
-		return &ch.queued.Run, ch.queueKey
+// apply judges what a revision does to a run, and applies it.
+func (rt *runTracker) apply(d *delta, ch *runChange) {
+	r := rt.findOrBegin(ch)
+	if r == nil {
+		return
 	}
-	return nil, ""
+
+	from := r.state
+	rec, key := ch.record()
+	if from == "" && rec != nil {
+		rt.checkFirstRecord(d, ch, r, rec, key)
+	}
+	if r.ended && (len(ch.puts) > 0 || ch.queued != nil) {
+		rt.breachTask("G3", ch.ref, r.tick, key, "run %s is given out again after its outcome %s", ch.id, r.state)
+	}
+
+	// Deletes come first: they say from where the run comes to its new place.
+	taken := r.removeFrom(ch.gone)
+	if ch.dequeued {
+		r.queued, r.retrying = false, false
+	}
+
+	for _, put := range ch.puts {
+		if taken != nil && put.create == put.mod {
+			rt.breachTask("state", ch.ref, r.tick, put.key, "run %s goes from one inbox into another", ch.id)
+		}
+		rt.applyAttempt(d, ch, r, put)
+	}
+	if r.isPart() && from == "" {
+		from = r.state
+	}
+	if ch.queued != nil {
+		rt.applyQueued(d, ch, r, from, taken)
+	}
+	if ch.ended != nil {
+		rt.applyEnded(d, ch, r, from, taken)
+	}
+
+	if ch.partGone {
+		rt.parts.checkEndDeleted(d, ch, r)
+	}
+	rt.attempts.checkLateResults(ch, r)
+	rt.stats.Late += int64(len(ch.late))
+	rt.applyPlaces(d, ch, r)
 }
 
-// runOf finds the run of a change, or begins it.
-func (c *checker) runOf(ch *runChange) *run {
-	t := c.task(ch.ref)
+// findOrBegin finds the run of a change, or begins it.
+func (rt *runTracker) findOrBegin(ch *runChange) *run {
+	t := rt.cluster.task(ch.ref)
 	r := t.runs[ch.id]
 	rec, key := ch.record()
 	if r == nil {
@@ -78,220 +90,217 @@ func (c *checker) runOf(ch *runChange) *run {
 		t.runs[ch.id] = r
 	}
 	if rec != nil && (rec.UID != r.line.uid || rec.Trigger != r.trigger || (r.tick != 0 && ms(rec.ScheduledTime) != r.tick)) {
-		c.breachOf("form", ch.ref, r.tick, key, "run %s has become another: its uid, trigger or tick has changed", ch.id)
+		rt.breachTask("form", ch.ref, r.tick, key, "run %s has become another: its uid, trigger or tick has changed", ch.id)
 	}
 	return r
 }
 
-// judgeRun judges what a revision does to a run, and applies it.
-func (c *checker) judgeRun(d *delta, ch *runChange) {
-	r := c.runOf(ch)
-	if r == nil {
-		return
+// checkFirstRecord judges the first record of a run: a part, a run that somebody asked for, or
+// the decision of ticks.
+func (rt *runTracker) checkFirstRecord(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+	r.decided = rt.cluster.revision
+	t := rt.cluster.task(ch.ref)
+	if t.entry == nil || t.entry.UID != r.line.uid {
+		rt.breachTask("G7", ch.ref, r.tick, key, "run %s of a task that is not there (uid %s)", ch.id, r.line.uid)
 	}
-	from := r.state
-	rec, key := ch.record()
-	if from == "" && rec != nil {
-		c.judgeBirth(d, ch, r, rec, key)
+
+	switch {
+	case r.isPart():
+		r.state = task.Queued // with its parent, until now
+		rt.parts.checkFirstRecord(d, ch, r, rec, key)
+	case !scheduled(r.trigger):
+		rt.retention.checkRetryOf(d, ch, r, rec, key)
+		rt.stats.Manual++
+	default:
+		rt.checkDecision(d, ch, r, rec, key)
 	}
-	if r.ended && (len(ch.puts) > 0 || ch.queued != nil) {
-		c.breachOf("G3", ch.ref, r.tick, key, "run %s is given out again after its outcome %s", ch.id, r.state)
-	}
-	taken := c.takeAway(ch, r)
-	for _, put := range ch.puts {
-		if taken != nil && put.create == put.mod {
-			c.breachOf("state", ch.ref, r.tick, put.key, "run %s goes from one inbox into another", ch.id)
-		}
-		c.judgeAttempt(d, ch, r, put)
-	}
-	if r.isPart() && from == "" {
-		from = r.state
-	}
-	if ch.queued != nil {
-		c.judgeQueued(d, ch, r, from, taken)
-	}
-	if ch.ended != nil {
-		c.judgeEnded(d, ch, r, from, taken)
-	}
-	if ch.partGone {
-		c.judgePartGone(d, ch, r)
-	}
-	c.judgeLate(ch, r)
-	c.judgePlaces(d, ch, r)
 }
 
-// takeAway applies the deletes, and returns the attempt that they end.
-func (c *checker) takeAway(ch *runChange, r *run) *attempt {
-	var taken *attempt
-	for _, node := range ch.gone {
-		if a, ok := r.in[node]; ok {
-			taken = &a
-			delete(r.in, node)
-		}
+// checkDecision judges the decision of a tick: by the owner in a commit (G1), once (G3),
+// not early (G6), as its entry demands (G7), and by each of its policies.
+func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+	rt.fences.requireCommit(d, ch.ref, r.tick, key, "the decision of a tick")
+	rt.fences.checkNamedOwner(*rec, ch.ref, key)
+	if ch.id != task.RunID(rec.ScheduledTime.Time, rec.UID) {
+		rt.breachTask("G3", ch.ref, r.tick, key, "run %s does not have the id of its tick", ch.id)
 	}
-	if ch.dequeued {
-		r.queued, r.retrying = false, false
+
+	ticks := rt.decisions.decidedTicks(ch, r, rec, key)
+	rt.claimTicks(ch, r, ticks, key)
+	rt.decisions.checkDueTime(rt.cluster.task(ch.ref), r, rec, key)
+	rt.decisions.checkNotEarly(ch, r, rec, key)
+
+	rt.freezes.checkDecision(d, ch, r, rec, key)
+	rt.policies.checkShadow(ch, r, rec, key)
+	rt.policies.checkOverlapSkip(d, ch, r, rec, key)
+	if !rec.State.Final() {
+		r.line.countBirth(rt.cluster.revision)
+		rt.counters.checkRunCounted(d, ch, r, key)
 	}
-	return taken
+
+	rt.lateness.checkDecision(ch, r, rec, key)
+	rt.decisions.checkDecidedOnce(d, ch, r, ticks, key)
+	rt.stats.decide(r, rec)
 }
 
-// move takes the run to a state, if that is legal.
-func (c *checker) move(ch *runChange, r *run, from, to task.State, key string) {
+// claimTicks makes a record the outcome of ticks, each of which has only one (G3).
+func (rt *runTracker) claimTicks(ch *runChange, r *run, ticks []int64, key string) {
+	for _, at := range ticks {
+		if other := r.line.outcomes[at]; other != nil {
+			if other != r {
+				rt.breachTask("G3", ch.ref, at, key, "the tick has two outcomes: %s and %s", other.id, r.id)
+			}
+			continue
+		}
+		r.line.outcomes[at] = r
+	}
+}
+
+// setState takes the run to a state, if that is legal.
+func (rt *runTracker) setState(ch *runChange, r *run, from, to task.State, key string) {
 	if from != to && !from.CanBecome(to) {
-		c.breachOf("state", ch.ref, r.tick, key, "run %s goes from %q to %q", ch.id, from, to)
+		rt.breachTask("state", ch.ref, r.tick, key, "run %s goes from %q to %q", ch.id, from, to)
 	}
 	r.state = to
 }
 
-// judgeQueued judges a record in the queue: new, for the next attempt, handed
-// back, or rewritten.
-func (c *checker) judgeQueued(d *delta, ch *runChange, r *run, from task.State, taken *attempt) {
+// applyAttempt takes a record that is put into an inbox: a new attempt, or one that is rewritten.
+func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *run, put attemptPut) {
+	if !put.State.Active() {
+		rt.breachTask("state", ch.ref, r.tick, put.key, "run %s is in an inbox as %q", ch.id, put.State)
+	}
+
+	before, known := r.in[put.node]
+	if put.create == put.mod {
+		rt.attempts.checkDispatch(d, ch, r, put)
+	} else if known {
+		rt.attempts.checkRewrite(ch, r, before, put)
+		rt.policies.checkReplaceRequest(d, ch, r, before, put)
+	} // else checkKeys has said it
+
+	r.putInto(put)
+	r.attempts = max(r.attempts, len(put.Attempts))
+	r.retrying = false
+	if !r.ended {
+		rt.setState(ch, r, r.state, put.State, put.key)
+	}
+}
+
+// applyQueued takes a record in the queue: new, for the next attempt, handed
+// back, or rewritten. A run that has its parts is in the queue while they are under way.
+func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *run, from task.State, taken *attempt) {
 	w := ch.queued
 	if w.UnderWay() {
 		if !r.ended {
-			c.move(ch, r, from, task.Running, ch.queueKey)
+			rt.setState(ch, r, from, task.Running, ch.queueKey)
 		}
 		r.before, r.queued, r.reason = task.Time{}, true, ""
-		c.judgeParent(d, ch, r)
+		r.setFan(w.Fan, rt.cluster.revision)
+		rt.parts.checkParent(d, ch, r)
 		return
 	}
+
 	if w.State != task.Queued {
-		c.breachOf("state", ch.ref, r.tick, ch.queueKey, "run %s waits as %q", ch.id, w.State)
+		rt.breachTask("state", ch.ref, r.tick, ch.queueKey, "run %s waits as %q", ch.id, w.State)
 	}
 	switch {
 	case taken != nil:
-		c.judgeUnpaused(ch, r, &w.Run, ch.queueKey)
-		c.judgeRetry(ch, r, taken, w)
+		rt.attempts.checkNotPaused(ch, r, &w.Run, ch.queueKey)
+		rt.attempts.checkRetry(ch, r, taken, w)
 		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts) > 0
 	case r.queued:
-		c.needCommit(d, ch.ref, r.tick, ch.queueKey, "a waiting run")
+		rt.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a waiting run")
 	}
+
 	if !r.ended {
-		c.move(ch, r, from, task.Queued, ch.queueKey)
+		rt.setState(ch, r, from, task.Queued, ch.queueKey)
 		r.reason = w.Reason
 	}
 	r.before = w.StartBefore
 	r.queued = true
-	c.judgeReason(ch.ref, r.tick, ch.queueKey, "run "+ch.id, task.Queued, w.Reason)
+	rt.policies.checkReason(ch.ref, r.tick, ch.queueKey, "run "+ch.id, task.Queued, w.Reason)
 	if taken == nil && from == "" {
-		c.judgeWaiting(ch, r, w)
+		rt.policies.checkQueueLength(ch, r, w)
 	}
 }
 
-// judgeRetry judges what follows an attempt other than an end: another one that
-// the policy wants, or the same one handed back (G9).
-func (c *checker) judgeRetry(ch *runChange, r *run, taken *attempt, w *task.Waiting) {
-	if len(w.Attempts) <= r.attempts {
-		if taken.CancelRequested {
-			c.breachOf("state", ch.ref, r.tick, ch.queueKey, "run %s is queued again after a cancel", ch.id)
-		}
-		return
-	}
-	last := w.Attempts[len(w.Attempts)-1]
-	if last.Token != taken.create {
-		c.breachOf("G10", ch.ref, r.tick, ch.queueKey, "run %s waits after an attempt with token %d; the attempt that ended has %d", ch.id, last.Token, taken.create)
-	}
-	if !taken.Retries(last.State, last.ExitCode) {
-		c.breachOf("G9", ch.ref, r.tick, ch.queueKey, "run %s is to be tried again after attempt %d ended as %s, which its policy does not want (or it was cancelled)",
-			ch.id, taken.Attempt, last.State)
-	}
-	c.judgeReason(ch.ref, r.tick, ch.queueKey, "an attempt of run "+ch.id, last.State, last.Reason)
-	c.judgeTokens(ch, r, w.Attempts, 0, ch.queueKey)
-	c.judgeStartedAt(ch, r, taken.StartBefore, firstStart(w.Run), ch.queueKey)
-	for _, node := range ch.gone {
-		c.judgeFrozenStart(ch, r, node, last.StartedAt, ch.queueKey)
-	}
-}
-
-// judgeEnded judges a record of history: final, of an attempt that was on
+// applyEnded takes a record of history: final, of an attempt that was on
 // record (G10), and written once (G12).
-func (c *checker) judgeEnded(d *delta, ch *runChange, r *run, from task.State, taken *attempt) {
+func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *run, from task.State, taken *attempt) {
 	e := ch.ended
 	if r.ended {
-		if r.text != ch.endedText && !c.judgeGrowth(d, ch, r) {
-			c.breachOf("G12", ch.ref, r.tick, ch.endedKey, "the outcome of run %s, %s, is overwritten with %s", ch.id, r.state, e.State)
+		switch {
+		case r.text == ch.endedText: // written again as it was
+		case rt.decisions.isGrowth(e, r):
+			rt.growRange(d, ch, r)
+		default:
+			rt.breachTask("G12", ch.ref, r.tick, ch.endedKey, "the outcome of run %s, %s, is overwritten with %s", ch.id, r.state, e.State)
 		}
 		return
 	}
+
 	if !e.State.Final() {
-		c.breachOf("state", ch.ref, r.tick, ch.endedKey, "run %s is in history as %q", ch.id, e.State)
+		rt.breachTask("state", ch.ref, r.tick, ch.endedKey, "run %s is in history as %q", ch.id, e.State)
 	}
-	c.move(ch, r, from, e.State, ch.endedKey)
-	c.judgeUnpaused(ch, r, e, ch.endedKey)
+	rt.setState(ch, r, from, e.State, ch.endedKey)
+	rt.attempts.checkNotPaused(ch, r, e, ch.endedKey)
+
 	switch {
 	case taken != nil && e.Token != taken.create:
-		c.breachOf("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d; the attempt that ended has %d", ch.id, e.Token, taken.create)
+		rt.breachTask("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d; the attempt that ended has %d", ch.id, e.Token, taken.create)
 	case taken == nil && r.fan != nil:
-		c.judgeConclusion(d, ch, r)
+		rt.parts.checkConclusion(d, ch, r)
 	case taken == nil && from.Active():
-		c.breachOf("G12", ch.ref, r.tick, ch.endedKey, "run %s ends while its attempt stays in an inbox", ch.id)
+		rt.breachTask("G12", ch.ref, r.tick, ch.endedKey, "run %s ends while its attempt stays in an inbox", ch.id)
 	case taken == nil && e.Token != 0 && r.decided > 0 && !slices.Contains(r.tokens, e.Token):
-		c.breachOf("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d, which no inbox had", ch.id, e.Token)
+		rt.breachTask("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d, which no inbox had", ch.id, e.Token)
 	}
-	c.judgeTokens(ch, r, e.Attempts, e.Token, ch.endedKey)
-	r.ended, r.reason, r.text, r.token = true, e.Reason, ch.endedText, e.Token
-	if e.State == task.Skipped || e.State == task.Missed {
-		r.record = e
-	}
-	c.judgeReason(ch.ref, r.tick, ch.endedKey, "run "+ch.id, e.State, e.Reason)
-	c.judgeReplaced(d, ch, r, taken)
+	rt.attempts.checkTokens(ch, r, e.Attempts, e.Token, ch.endedKey)
+
+	r.setOutcome(e, ch.endedText)
+	r.token = e.Token
+	rt.policies.checkReason(ch.ref, r.tick, ch.endedKey, "run "+ch.id, e.State, e.Reason)
+	rt.policies.checkReplaced(d, ch, r, taken)
 	if taken != nil {
-		c.judgeStartedAt(ch, r, taken.StartBefore, firstStart(*e), ch.endedKey)
-		for _, node := range ch.gone {
-			c.judgeFrozenStart(ch, r, node, e.StartedAt, ch.endedKey)
-		}
+		rt.attempts.checkStarted(ch, r, taken.StartBefore, firstStart(*e), e.StartedAt, ch.endedKey)
 	}
+
 	if r.isPart() {
-		return
+		return // its parent counts
 	}
-	c.judgeDead(d, ch, r, taken)
-	r.line.ended(c.revision, e)
-	c.stats.end(r, e)
+	rt.retention.checkDeadLetter(d, ch, r, taken)
+	r.line.countEnd(rt.cluster.revision, e)
+	rt.stats.end(r, e)
 }
 
-// judgeTokens checks that a run's attempts were on record (G10) and that their
-// tokens grow (G11). last is the token after them; 0: none.
-func (c *checker) judgeTokens(ch *runChange, r *run, attempts []task.Attempt, last int64, key string) {
-	var before int64
-	check := func(token int64) {
-		if token != 0 && token <= before {
-			c.breachOf("G11", ch.ref, r.tick, key, "run %s: token %d follows token %d", ch.id, token, before)
-		}
-		before = max(before, token)
+// growRange takes a record of ticks that did not run that is written again: it may only
+// grow, by the ticks that follow its last one (G3, G4, G12).
+func (rt *runTracker) growRange(d *delta, ch *runChange, r *run) {
+	e, was := ch.ended, r.record
+	rt.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "a range that grows")
+	rt.fences.checkNamedOwner(*e, ch.ref, ch.endedKey)
+
+	added := rt.decisions.addedTicks(ch, r, lastOf(*was), ms(e.Last))
+	if int64(len(added)) != e.Ticks()-was.Ticks() {
+		rt.breachTask("G3", ch.ref, r.tick, ch.endedKey, "a range grows by %s up to %s; the schedule has %d there",
+			count(e.Ticks()-was.Ticks(), "tick"), stamp(e.Last.Time), len(added))
 	}
-	for _, a := range attempts {
-		check(a.Token)
-		if a.Token != 0 && !slices.Contains(r.tokens, a.Token) && r.decided > 0 {
-			c.breachOf("G10", ch.ref, r.tick, key, "run %s had no attempt with token %d", ch.id, a.Token)
-		}
+	rt.claimTicks(ch, r, added, ch.endedKey)
+	if len(added) > 0 {
+		rt.decisions.checkGrownInTime(ch, r, e)
 	}
-	if !slices.ContainsFunc(attempts, func(a task.Attempt) bool { return a.Token == last }) {
-		check(last)
-	}
+
+	rt.decisions.checkDecidedOnce(d, ch, r, added, ch.endedKey)
+	rt.freezes.checkDecision(d, ch, r, e, ch.endedKey)
+	rt.policies.checkShadow(ch, r, e, ch.endedKey)
+	rt.stats.grow(e, e.Ticks()-was.Ticks())
+	r.record, r.text, r.count = e, ch.endedText, e.Ticks()
 }
 
-// judgeLate checks that only what had been declared lost is late (G12).
-func (c *checker) judgeLate(ch *runChange, r *run) {
-	for _, l := range ch.late {
-		for node, a := range r.in {
-			if a.create == l.Token {
-				c.breachOf("G12", ch.ref, r.tick, ch.lateKey, "run %s has a late result, but its attempt is still in the inbox of %s", ch.id, node)
-			}
-		}
-		if l.Token != 0 && !slices.Contains(r.tokens, l.Token) && r.decided > 0 {
-			c.breachOf("G10", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, which no inbox had", ch.id, l.Token)
-		}
-		if r.ended && l.Token == r.token && r.state != task.Lost {
-			c.breachOf("G12", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, whose outcome is %s, not lost", ch.id, l.Token, r.state)
-		}
-		c.stats.Late++
-	}
-}
-
-// judgePlaces checks that after the revision the run is in one place, and not
+// applyPlaces checks that after the revision the run is in one place, and not
 // gone: G8 for two inboxes, else G3, or G4 if it went without an outcome.
-func (c *checker) judgePlaces(d *delta, ch *runChange, r *run) {
-	t := c.task(ch.ref)
+func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *run) {
+	t := rt.cluster.task(ch.ref)
 	_, key := ch.record()
 	r.made = r.made || len(r.in) > 0 || r.queued
 	places := len(r.in)
@@ -303,23 +312,23 @@ func (c *checker) judgePlaces(d *delta, ch *runChange, r *run) {
 	}
 	switch {
 	case len(r.in) > 1:
-		c.breachOf("G8", ch.ref, r.tick, key, "run %s is in the inboxes of %s at once", ch.id,
+		rt.breachTask("G8", ch.ref, r.tick, key, "run %s is in the inboxes of %s at once", ch.id,
 			strings.Join(slices.Sorted(maps.Keys(r.in)), " and "))
 	case places > 1 && !r.ended:
-		c.breachOf("G3", ch.ref, r.tick, key, "run %s waits and is in an inbox at once", ch.id)
+		rt.breachTask("G3", ch.ref, r.tick, key, "run %s waits and is in an inbox at once", ch.id)
 	case r.queued && ch.ended != nil:
-		c.breachOf("G3", ch.ref, r.tick, key, "run %s has ended and still waits", ch.id)
+		rt.breachTask("G3", ch.ref, r.tick, key, "run %s has ended and still waits", ch.id)
 	case places == 0 && !r.purged && r.state != "":
 		after := d.entries[ch.ref]
 		isGone := t.entry == nil || t.entry.UID != r.line.uid || (after != nil && after.gone)
 		if !ch.dequeued || !isGone {
-			c.breachOf("G4", ch.ref, r.tick, cmp.Or(key, ch.queueKey, ch.goneKey), "run %s vanished as %q, without an outcome", ch.id, r.state)
+			rt.breachTask("G4", ch.ref, r.tick, cmp.Or(key, ch.queueKey, ch.goneKey), "run %s vanished as %q, without an outcome", ch.id, r.state)
 		}
 		r.purged = true
 	}
 	if !r.isPart() && (len(r.in) > 0 || r.queued && (r.retrying || r.underWay())) {
 		if t.active[ch.id] == nil {
-			r.activated = c.revision
+			r.activated = rt.cluster.revision
 		}
 		t.active[ch.id] = r
 	} else {
@@ -327,32 +336,31 @@ func (c *checker) judgePlaces(d *delta, ch *runChange, r *run) {
 	}
 }
 
-// endRuns judges what is left of a task's runs when the history ends.
-func (c *checker) endRuns(t *tasked) {
+// checkEnd judges what is left of a task's runs when the history ends.
+func (rt *runTracker) checkEnd(t *tasked) {
 	for _, id := range slices.Sorted(maps.Keys(t.runs)) {
 		r := t.runs[id]
 		if !r.ended && !r.purged {
-			c.stats.Open++
-			if by := c.opts.Until.Add(-DefaultConverge); r.queued && !r.retrying && !c.opts.Until.IsZero() && !r.before.IsZero() && r.before.Before(by) && c.namespaceThawed(t.ref, by.UnixMilli()) {
-				c.breachOf("G22", t.ref, r.tick, "", "run %s waits, and could not start before %s, its deadline", id, stamp(r.before.Time))
+			rt.stats.Open++
+			if by := rt.opts.Until.Add(-DefaultConverge); r.queued && !r.retrying && !rt.opts.Until.IsZero() && !r.before.IsZero() && r.before.Before(by) && rt.cluster.notFrozenSince(t.ref, by.UnixMilli()) {
+				rt.breachTask("G22", t.ref, r.tick, "", "run %s waits, and could not start before %s, its deadline", id, stamp(r.before.Time))
 			}
-			if c.opts.Ended {
-				c.breachOf("G16", t.ref, r.tick, "", "run %s has not ended, it is %s", id, r.state)
+			if rt.opts.Ended {
+				rt.breachTask("G16", t.ref, r.tick, "", "run %s has not ended, it is %s", id, r.state)
 			}
 		}
 	}
 }
 
-// listRun takes a run of the first list as it is.
-func (c *checker) listRun(ch *runChange) {
-	r := c.runOf(ch)
+// applyListed takes a run of the first list as it is.
+func (rt *runTracker) applyListed(ch *runChange) {
+	r := rt.findOrBegin(ch)
 	if r == nil {
 		return
 	}
 	for _, p := range ch.puts {
 		r.state, r.attempts = p.State, len(p.Attempts)
-		r.in[p.node] = attempt{Assigned: p.Assigned, create: p.create}
-		r.tokens = append(r.tokens, p.create)
+		r.putInto(p)
 	}
 	if w := ch.queued; w != nil && w.UnderWay() {
 		r.state, r.queued, r.fan = task.Running, true, w.Fan
@@ -362,31 +370,55 @@ func (c *checker) listRun(ch *runChange) {
 		r.before = w.StartBefore
 	}
 	if e := ch.ended; e != nil {
-		r.state, r.reason, r.ended, r.text = e.State, e.Reason, true, ch.endedText
-		if e.State == task.Skipped || e.State == task.Missed {
-			r.record = e
-		}
+		r.state = e.State
+		r.setOutcome(e, ch.endedText)
 	}
-	c.judgePlaces(newDelta(), ch, r)
-	c.listOutcome(ch, r)
+	rt.applyPlaces(newDelta(), ch, r)
+	rt.claimListedTicks(ch, r)
 }
 
-// listOutcome notes which ticks a listed record decides. A range can only be
+// claimListedTicks notes which ticks a listed record decides. A range can only be
 // read by the schedule of today.
-func (c *checker) listOutcome(ch *runChange, r *run) {
+func (rt *runTracker) claimListedTicks(ch *runChange, r *run) {
 	if r.tick == 0 {
 		return
 	}
-	t := c.task(ch.ref)
+	t := rt.cluster.task(ch.ref)
 	ticks := []int64{r.tick}
 	if e := ch.ended; e != nil && !e.Last.IsZero() && t.entry != nil && t.entry.line == r.line && r.line.stretch.ticks != nil {
 		ticks, _ = rangeTicks(r.line.stretch.ticks, *e)
 	}
 	for _, at := range ticks {
 		if other := r.line.outcomes[at]; other != nil && other != r && r.count == 1 {
-			c.breachOf("G3", ch.ref, at, "", "the tick has two outcomes: %s and %s", other.id, r.id)
+			rt.breachTask("G3", ch.ref, at, "", "the tick has two outcomes: %s and %s", other.id, r.id)
 			continue
 		}
 		r.line.outcomes[at] = r
+	}
+}
+
+// checkStarts judges the new attempts of a revision together: one of a task
+// (G11), and none beside an active run where the policy is against it (G8).
+func (rt *runTracker) checkStarts(runs []*runChange) {
+	started := map[store.Ref]string{}
+	for _, ch := range runs {
+		if r := rt.cluster.task(ch.ref).runs[ch.id]; r != nil && r.fan != nil && r.activated == rt.cluster.revision {
+			rt.policies.checkOverlap(ch, r, ch.queueKey)
+			rt.policies.checkMaxActive(ch, r, ch.queueKey)
+		}
+		for _, put := range ch.puts {
+			if put.create != put.mod {
+				continue
+			}
+			r := rt.cluster.task(ch.ref).runs[ch.id]
+			if other, ok := started[ch.ref]; ok {
+				rt.breachTask("G11", ch.ref, r.tick, put.key, "runs %s and %s start in one revision, with one token", other, ch.id)
+			}
+			started[ch.ref] = ch.id
+			if !r.isPart() { // their parent counts
+				rt.policies.checkOverlap(ch, r, put.key)
+				rt.policies.checkMaxActive(ch, r, put.key)
+			}
+		}
 	}
 }

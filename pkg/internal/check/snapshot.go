@@ -23,73 +23,82 @@ func Snapshot(keys store.Keys, events []Event, opts Options) Report {
 	c := newChecker(keys, opts)
 	if len(events) == 0 {
 		c.note("there is nothing below %s", keys.Root())
-		return c.report()
+		return c.findings.report(c.stats)
 	}
-	c.revision = events[0].Revision
-	d := c.parse(events)
-	c.list(d)
-	c.auditCluster(events, d)
-	c.auditSpecs(d)
+
+	c.setRevision(events[0].Revision)
+	d := c.decoder.decode(events)
+	c.applyFirstList(d)
+
+	j := snapshotJudge{checker: c, keys: keys}
+	j.checkCluster(events, d)
+	j.checkSpecs(d)
 	for _, ch := range d.sortedRuns() {
-		c.auditRun(ch)
+		j.checkRun(ch)
 	}
-	for _, ref := range slices.SortedFunc(maps.Keys(c.tasks), compareRefs) {
-		t := c.tasks[ref]
+
+	for _, ref := range slices.SortedFunc(maps.Keys(c.cluster.tasks), compareRefs) {
+		t := c.cluster.tasks[ref]
 		if t.entry != nil {
 			c.stats.Tasks++
 		}
-		c.auditTask(d, t)
-		c.endTicks(t)
-		c.endRuns(t)
+		j.checkTask(d, t)
+		c.finishTask(t)
 	}
-	return c.report()
+	return c.findings.report(c.stats)
 }
 
-// auditCluster checks what every shard has to have.
-func (c *checker) auditCluster(events []Event, d *delta) {
+// snapshotJudge judges one list: what is consistent at a single revision.
+type snapshotJudge struct {
+	*checker
+	keys store.Keys
+}
+
+// checkCluster checks what every shard has to have.
+func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 	var cluster task.Cluster
-	i := slices.IndexFunc(events, func(e Event) bool { return e.Key == c.keys.Cluster() })
+	i := slices.IndexFunc(events, func(e Event) bool { return e.Key == j.keys.Cluster() })
 	if i < 0 {
-		c.note("there is no record of the cluster")
+		j.note("there is no record of the cluster")
 		return
 	}
 	if err := json.Unmarshal(events[i].Value, &cluster); err != nil {
-		c.unreadable(events[i], err)
+		j.decoder.reportUnreadable(events[i], err)
 		return
 	}
 	for id := range cluster.Shards {
 		if d.marks[id] == nil {
-			c.breach("G5", c.keys.Watermark(id), "the shard has no watermark")
+			j.breach("G5", j.keys.Watermark(id), "the shard has no watermark")
 		}
-		if s := c.shard(id); s.owner.Node == "" {
-			c.note("shards without an owner")
-		} else if _, present := c.nodes[s.owner.Node]; !present {
-			c.note("shards whose owner is absent")
+		if s := j.cluster.shard(id); s.owner.Node == "" {
+			j.note("shards without an owner")
+		} else if _, present := j.cluster.nodes[s.owner.Node]; !present {
+			j.note("shards whose owner is absent")
 		}
 	}
 }
 
-// auditSpecs checks that every spec has its entry.
-func (c *checker) auditSpecs(d *delta) {
+// checkSpecs checks that every spec has its entry.
+func (j *snapshotJudge) checkSpecs(d *delta) {
 	specs := maps.Clone(d.specs)
 	for ref := range d.entries {
 		delete(specs, nameOf(ref))
 	}
 	for _, ref := range slices.SortedFunc(maps.Keys(specs), compareRefs) {
-		c.breachOf("form", ref, 0, c.keys.Spec(ref), "a spec without an entry: it never fires")
+		j.breachTask("form", ref, 0, j.keys.Spec(ref), "a spec without an entry: it never fires")
 	}
 }
 
-// auditRun checks one run's record against its place.
-func (c *checker) auditRun(ch *runChange) {
-	t := c.task(ch.ref)
+// checkRun checks one run's record against its place.
+func (j *snapshotJudge) checkRun(ch *runChange) {
+	t := j.cluster.task(ch.ref)
 	r := t.runs[ch.id]
 	rec, key := ch.record()
 	if r == nil || rec == nil {
 		return
 	}
 	wrong := func(format string, args ...any) {
-		c.breachOf("state", ch.ref, r.tick, key, "run %s %s", ch.id, fmt.Sprintf(format, args...))
+		j.breachTask("state", ch.ref, r.tick, key, "run %s %s", ch.id, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case ch.ended != nil && !rec.State.Final():
@@ -100,51 +109,51 @@ func (c *checker) auditRun(ch *runChange) {
 		wrong("waits as %q", rec.State)
 	}
 	if scheduled(rec.Trigger) && ch.id != task.RunID(rec.ScheduledTime.Time, rec.UID) {
-		c.breachOf("form", ch.ref, r.tick, key, "run %s does not have the id of its tick", ch.id)
+		j.breachTask("form", ch.ref, r.tick, key, "run %s does not have the id of its tick", ch.id)
 	}
 	if len(ch.puts) == 0 {
-		c.judgeTokens(ch, r, rec.Attempts, rec.Token, key)
+		j.attempts.checkTokens(ch, r, rec.Attempts, rec.Token, key)
 	}
 	if r.tick != 0 {
-		c.judgeEarly(ch, r, rec, key)
+		j.decisions.checkNotEarly(ch, r, rec, key)
 	}
 	if t.entry == nil || t.entry.UID != rec.UID {
-		c.note("records of tasks that are gone, to be purged")
+		j.note("records of tasks that are gone, to be purged")
 	}
 	if ch.ended != nil {
-		c.stats.end(r, ch.ended)
+		j.stats.end(r, ch.ended)
 	}
 	if scheduled(r.trigger) {
-		c.stats.decide(r, rec)
+		j.stats.decide(r, rec)
 		if rec.State.Final() && rec.State != task.Skipped && rec.State != task.Missed {
-			c.stats.Runs++
+			j.stats.Runs++
 		}
 	} else {
-		c.stats.Manual++
+		j.stats.Manual++
 	}
 }
 
-// auditTask checks a task's entry and spec, its active runs, and its ticks.
-func (c *checker) auditTask(d *delta, t *tasked) {
+// checkTask checks a task's entry and spec, its active runs, and its ticks.
+func (j *snapshotJudge) checkTask(d *delta, t *tasked) {
 	_, hasSpec := d.specs[nameOf(t.ref)]
 	switch {
 	case t.entry == nil:
 		return
 	case !hasSpec:
-		c.breachOf("form", t.ref, 0, c.keys.Entry(t.ref), "an entry without a spec")
+		j.breachTask("form", t.ref, 0, j.keys.Entry(t.ref), "an entry without a spec")
 	}
-	c.auditActive(t)
+	j.checkActive(t)
 	if t.entry.line.stretch.ticks == nil {
 		return
 	}
 	st := &t.entry.line.stretch
 	decided := st.start // where the next judgement begins: all before it is decided
-	st.start = max(c.auditFrom(d, t), st.silent)
+	st.start = max(j.completeSince(d, t), st.silent)
 	st.pauses = own(t.entry.Entry).Pauses
 	if t.entry.Generation > 1 { // the owner may not have known of it at once
 		st.start = max(st.start, ms(t.entry.From)+unknownMark)
 	}
-	c.endStretch(t, c.decided(t))
+	j.gaps.checkDecided(t, j.cluster.decidedUpTo(t))
 	st.start = decided
 }
 
@@ -152,11 +161,11 @@ func (c *checker) auditTask(d *delta, t *tasked) {
 // when it was written, in ms: clocks of nodes differ by no more.
 const unknownMark = 5000
 
-// auditFrom is the instant after which every tick up to the watermark must have
+// completeSince is the instant after which every tick up to the watermark must have
 // a record: the entry's from, or the first end on record where others may have been
 // trimmed. Trims keep what ended last, so a record that is gone ended before those
 // that are left, and its tick was before that.
-func (c *checker) auditFrom(d *delta, t *tasked) int64 {
+func (j *snapshotJudge) completeSince(d *delta, t *tasked) int64 {
 	const slack = 2500 // ends are by clocks of different nodes
 
 	from := ms(t.entry.From)
@@ -180,14 +189,14 @@ func (c *checker) auditFrom(d *delta, t *tasked) int64 {
 	return from
 }
 
-// auditActive checks the attempts of a task that are in inboxes (G8, G11).
-func (c *checker) auditActive(t *tasked) {
+// checkActive checks the attempts of a task that are in inboxes (G8, G11).
+func (j *snapshotJudge) checkActive(t *tasked) {
 	seen := map[int64]string{}
 	var newest int64
 	for _, id := range slices.Sorted(maps.Keys(t.active)) {
 		for _, a := range t.active[id].in {
 			if other, ok := seen[a.create]; ok {
-				c.breachOf("G11", t.ref, 0, "", "runs %s and %s have the same token %d", other, id, a.create)
+				j.breachTask("G11", t.ref, 0, "", "runs %s and %s have the same token %d", other, id, a.create)
 			}
 			seen[a.create] = id
 			newest = max(newest, a.create)
@@ -195,6 +204,6 @@ func (c *checker) auditActive(t *tasked) {
 	}
 	// An attempt that is older than the policy may have been allowed.
 	if len(t.active) > 1 && newest > t.entry.mod && t.entry.Overlap != task.OverlapAllow {
-		c.breachOf("G8", t.ref, 0, "", "run %s was started beside another, and overlap is %q", seen[newest], t.entry.Overlap)
+		j.breachTask("G8", t.ref, 0, "", "run %s was started beside another, and overlap is %q", seen[newest], t.entry.Overlap)
 	}
 }

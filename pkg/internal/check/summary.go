@@ -90,8 +90,8 @@ type stats struct {
 	decided, started []int64
 }
 
-func newStats() stats {
-	return stats{Summary: Summary{Ended: map[task.State]int64{}, Skipped: map[string]int64{}, Missed: map[string]int64{}}}
+func newStats() *stats {
+	return &stats{Summary: Summary{Ended: map[task.State]int64{}, Skipped: map[string]int64{}, Missed: map[string]int64{}}}
 }
 
 // decide counts a decision.

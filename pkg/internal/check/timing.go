@@ -2,6 +2,8 @@ package check
 
 import (
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -108,4 +110,17 @@ func (e *entry) decided(ref store.Ref, w store.Watermark, markMod int64) int64 {
 		return max(from, e.ticks.passed(markedUpTo(w, ref.String())))
 	}
 	return from
+}
+
+// afterCompletion is the period of a schedule that counts from the end of a run.
+func afterCompletion(e task.Entry) (time.Duration, bool) {
+	if len(e.Schedule) != 1 {
+		return 0, false
+	}
+	words := strings.Fields(e.Schedule[0])
+	if len(words) != 4 || words[0] != "@every" || words[2] != "after" || words[3] != "completion" {
+		return 0, false
+	}
+	d, err := time.ParseDuration(words[1])
+	return d, err == nil && d >= time.Millisecond
 }

@@ -1,0 +1,51 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// findings collects what the judges find, in one place: breaches and notes.
+type findings struct {
+	revision   int64 // the one that is judged: breaches are reported at it
+	violations []Violation
+	notes      map[string]int // and how many times each was made
+}
+
+func newFindings() *findings { return &findings{notes: map[string]int{}} }
+
+// breach adds a violation at the present revision.
+func (f *findings) breach(promise, key, format string, args ...any) {
+	f.violations = append(f.violations, Violation{
+		Promise: promise, Revision: f.revision, Key: key, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// breachTask adds a violation about a task, and a tick if it is not 0.
+func (f *findings) breachTask(promise string, ref store.Ref, tick int64, key, format string, args ...any) {
+	f.breach(promise, key, format, args...)
+	v := &f.violations[len(f.violations)-1]
+	v.Task = ref.String()
+	if tick != 0 {
+		v.Tick = instant(tick)
+	}
+}
+
+// note adds what limits the judgement, or wants a look, and is no violation.
+func (f *findings) note(format string, args ...any) { f.notes[fmt.Sprintf(format, args...)]++ }
+
+// report returns all findings, the violations in the order of their revisions.
+func (f *findings) report(stats *stats) Report {
+	r := Report{Violations: f.violations, Summary: stats.summary()}
+	for _, n := range slices.Sorted(maps.Keys(f.notes)) {
+		if times := f.notes[n]; times > 1 {
+			n = fmt.Sprintf("%s (%d times)", n, times)
+		}
+		r.Notes = append(r.Notes, n)
+	}
+	slices.SortStableFunc(r.Violations, func(a, b Violation) int { return int(a.Revision - b.Revision) })
+	return r
+}

@@ -1,0 +1,144 @@
+package check
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// placementJudge judges where the shards lie: that no more of them move than must (G15), and that
+// at the end each has an owner (G16) and nothing is left of drained nodes (G20).
+//
+// It counts how many shards have moved, and how many may have: for each node
+// that comes or goes its share, and a quarter more. When the shards lie as
+// they should, what was not used is forgotten.
+type placementJudge struct {
+	judge
+	allowed float64
+	moved   int
+}
+
+const moveRoom = 1.25
+
+// checkMoves counts the shards that a revision moves, and what the nodes that
+// come and go with it allow.
+func (j *placementJudge) checkMoves(d *delta) {
+	if !j.opts.Moves {
+		return
+	}
+	j.allowMoves(d)
+	for _, id := range slices.Sorted(maps.Keys(d.owners)) {
+		before, after := j.cluster.shard(id).owner, d.owners[id]
+		switch {
+		case after.Fence == 0, after.Term != j.cluster.term():
+			j.allowed += moveRoom // by a stranger: the leader may put it right
+			continue
+		case before.Node == "" || before.Node == after.Node:
+			continue
+		}
+		if j.moved++; float64(j.moved) > j.allowed {
+			j.breach("G15", j.keys.Owner(id), "shard %d moves from %q to %q: %d have moved since the shards lay well, and %.0f had to at most",
+				id, before.Node, after.Node, j.moved, j.allowed)
+			j.allowed = float64(j.moved)
+		}
+	}
+}
+
+// allowMoves adds what the nodes that come and go allow.
+func (j *placementJudge) allowMoves(d *delta) {
+	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
+		before, now := j.cluster.nodes[name], d.nodes[name]
+		owns := now != nil && now.owns
+		again := owns && before.owns && before.create != now.create // it left and joined in one revision
+		if before.owns == owns && !again {
+			continue
+		}
+		weight, all := before.weight, 0
+		if owns {
+			weight = now.weight
+		}
+		for other, n := range j.cluster.nodes {
+			if n.owns && other != name {
+				all += n.weight
+			}
+		}
+		total := j.cluster.totalShards()
+		share := (total*weight + all + weight - 1) / max(all+weight, 1)
+		j.allowed += moveRoom * float64(max(share, j.cluster.ownedShards(name)))
+	}
+}
+
+// misplacedShards is how many shards have to move as things are: those whose node may
+// not have them, and what a node has above its share, or lacks of it.
+func (j *placementJudge) misplacedShards() int {
+	all := 0
+	for _, n := range j.cluster.nodes {
+		if n.owns {
+			all += n.weight
+		}
+	}
+	if all == 0 {
+		return len(j.cluster.shards)
+	}
+	owned, homeless := map[string]int{}, 0
+	for _, s := range j.cluster.shards {
+		if j.cluster.nodes[s.owner.Node].owns {
+			owned[s.owner.Node]++
+		} else {
+			homeless++
+		}
+	}
+	total, above, below := j.cluster.totalShards(), 0, 0
+	for name, n := range j.cluster.nodes {
+		if n.owns {
+			above += max(0, owned[name]-(total*n.weight+all-1)/all)
+			below += max(0, total*n.weight/all-owned[name])
+		}
+	}
+	return max(homeless+above, below)
+}
+
+// allowMisplaced allows what the first list, taken in the middle of something, wants.
+func (j *placementJudge) allowMisplaced() { j.allowed = moveRoom * float64(j.misplacedShards()) }
+
+// forgetUnusedMoves forgets what was allowed and not used, when the shards lie well.
+func (j *placementJudge) forgetUnusedMoves(d *delta) {
+	if j.opts.Moves && len(d.owners)+len(d.nodes) > 0 && j.misplacedShards() == 0 {
+		j.allowed, j.moved = 0, 0
+	}
+}
+
+// checkEndOwners checks, if the cluster is to have settled, that every shard has an
+// owner that is present (G16).
+func (j *placementJudge) checkEndOwners() {
+	if !j.opts.Settled {
+		return
+	}
+	for id := range j.cluster.totalShards() {
+		s := j.cluster.shard(id)
+		if _, present := j.cluster.nodes[s.owner.Node]; s.owner.Node == "" || !present {
+			j.breach("G16", j.keys.Owner(id), "at the end shard %d has no owner that is present (it says %q)", id, s.owner.Node)
+		}
+	}
+}
+
+// checkDrainedNodes checks that nothing is left of nodes that were drained (G20).
+func (j *placementJudge) checkDrainedNodes() {
+	for _, node := range j.opts.Gone {
+		for _, key := range slices.Sorted(maps.Keys(j.cluster.liveKeys)) {
+			if key == j.keys.Node(node) || strings.HasPrefix(key, j.keys.Inbox(node)) {
+				j.breach("G20", key, "node %s was drained, and this is left of it", node)
+			}
+		}
+		for id, s := range j.cluster.shards {
+			if s.owner.Node == node {
+				j.breach("G20", j.keys.Owner(id), "node %s was drained, and owns shard %d", node, id)
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(j.cluster.leaders)) {
+			if j.cluster.leaders[key].node == node {
+				j.breach("G20", key, "node %s was drained, and is still a candidate for leader", node)
+			}
+		}
+	}
+}
