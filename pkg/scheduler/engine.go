@@ -17,30 +17,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Store is what a scheduler needs of the store.
-type Store interface {
-	Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error)
-	NewCommit(shard int, f store.Fences, known int64, w store.Watermark) *store.Commit
-	Commit(ctx context.Context, c *store.Commit) (int64, error)
-	FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error
-	FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error
-	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
-	Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error)
-	Queue(ctx context.Context, shard int) ([]store.ShardEvent, error)
-	Cleared(ctx context.Context, instance string) (bool, error)
-	Keys() store.Keys
-	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
-	RecordsNow(ctx context.Context, keys []string) ([]store.ShardEvent, error)
-	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
-	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
-	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
-	HistoriesOf(ctx context.Context, refs []store.Ref) (keys [][]store.ShardEvent, rev int64, err error)
-	ExpireTask(ctx context.Context, f store.Fences, ref store.Ref, entryMod int64, t store.Tombstone) error
-	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error
-	TrimDead(ctx context.Context, f store.Fences, ref store.Ref) error
-	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
-}
-
 // NextAttempt is the queue record of the attempt that follows one that ended,
 // by its retry policy; nil if none does.
 type NextAttempt func(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Waiting

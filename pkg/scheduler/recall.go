@@ -16,7 +16,7 @@ import (
 // workers, so that no tick waits for it: one listing of keys for a shard in which
 // nothing is dead.
 type recaller struct {
-	store Store
+	store outcomeReader
 	line  chan *worker
 	log   *zap.Logger
 }
@@ -28,7 +28,7 @@ type recollection struct {
 	more    bool // another part follows
 }
 
-func newRecaller(s Store, log *zap.Logger) *recaller {
+func newRecaller(s outcomeReader, log *zap.Logger) *recaller {
 	return &recaller{store: s, line: make(chan *worker, 4096), log: log}
 }
 

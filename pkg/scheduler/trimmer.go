@@ -17,7 +17,7 @@ import (
 // added, so that the cost of reading its keys is shared out. What does not fit
 // into the line is asked for again at the task's next end.
 type trimmer struct {
-	store Store
+	store historyTrimmer
 	line  chan trim
 	log   *zap.Logger
 }
@@ -26,7 +26,7 @@ type trimmer struct {
 // requests.
 const trimmers = 16
 
-func newTrimmer(s Store, log *zap.Logger) *trimmer {
+func newTrimmer(s historyTrimmer, log *zap.Logger) *trimmer {
 	return &trimmer{store: s, line: make(chan trim, 4096), log: log}
 }
 

@@ -26,7 +26,7 @@ type ttlDeletion struct {
 // ttlDeleter deletes tasks that are over, beside the workers, so that no tick waits
 // for it. What does not fit into the line is asked for again.
 type ttlDeleter struct {
-	store Store
+	store taskExpirer
 	line  chan *ttlDeletion
 	count func() // counts a deletion that has succeeded
 	log   *zap.Logger
@@ -36,7 +36,7 @@ type ttlDeleter struct {
 // requests.
 const ttlDeleters = 8
 
-func newTTLDeleter(s Store, count func(), log *zap.Logger) *ttlDeleter {
+func newTTLDeleter(s taskExpirer, count func(), log *zap.Logger) *ttlDeleter {
 	return &ttlDeleter{store: s, line: make(chan *ttlDeletion, 1024), count: count, log: log}
 }
 

@@ -206,7 +206,7 @@ var shells = map[string]shell{
 		files: []string{
 			"board.go", "board_builder.go", "engine.go", "fleet.go", "fleet_parts.go", "fleet_pick.go", "known_freezes.go", "pace.go",
 			"preload.go", "read_attempts.go", "read_histories.go", "recall.go", "recent.go", "reconcile.go", "report.go", "review.go",
-			"revised.go", "round.go", "scanner.go", "shared.go", "stall.go", "trimmer.go", "ttl_deletion.go", "worker.go",
+			"revised.go", "round.go", "scanner.go", "shared.go", "stall.go", "store.go", "trimmer.go", "ttl_deletion.go", "worker.go",
 		},
 		types: []string{"worker", "Engine", "Fleet"},
 	},
