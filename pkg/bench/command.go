@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/carillonhq/carillon/pkg/cgroup"
-	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/daemon/garbage"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -239,7 +239,7 @@ func (k kind) command() *cobra.Command {
 // measure runs one benchmark and cleans up after it.
 func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	ctx := cmd.Context()
-	defer daemon.RoomForGarbage()() // as a node has it
+	defer garbage.MakeRoom()() // as a node has it
 	b := &bench{settings: s, progress: newProgress(cmd.ErrOrStderr())}
 	log := newLog(b.progress)
 	b.log = log

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/daemon/garbage"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -71,7 +71,7 @@ func schedulerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: schedulerChild, Short: "A scheduler for bench scale, which starts it", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			defer daemon.RoomForGarbage()() // as a node has it
+			defer garbage.MakeRoom()() // as a node has it
 			var o orders
 			ctx, err := obey(cmd.Context(), cmd.InOrStdin(), &o)
 			if err != nil {

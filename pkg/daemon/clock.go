@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/pkg/daemon/clockguard"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -24,12 +25,12 @@ type clockCare struct {
 	looked  chan struct{} // closed when the clock has been judged once
 
 	mu    sync.Mutex
-	guard *clockGuard
+	guard *clockguard.Guard
 }
 
 func newClockCare(cfg Config, outside Outside, f *fitness) *clockCare {
 	c := &clockCare{node: cfg.Name, wall: outside.Now, boot: outside.Boot, fitness: f, looked: make(chan struct{}),
-		guard: newClockGuard(cfg.LeaseTTL.Std())}
+		guard: clockguard.New(cfg.LeaseTTL.Std() + announceEvery)}
 	if c.boot == nil {
 		c.boot = proctree.BootTime
 	}
@@ -45,7 +46,7 @@ func (c *clockCare) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.looked:
-			_ = c.judge((*clockGuard).look) // fitness has it
+			_ = c.judge((*clockguard.Guard).Look) // fitness has it
 		default: // before the others are known there is nothing to compare with
 		}
 		select {
@@ -59,9 +60,9 @@ func (c *clockCare) run(ctx context.Context) error {
 // hear takes the records of all nodes that are present.
 func (c *clockCare) hear(all []task.Node) {
 	others := slices.DeleteFunc(slices.Clone(all), func(n task.Node) bool { return n.Name == c.node })
-	_ = c.judge(func(g *clockGuard, r reading) error {
-		g.hear(r, others)
-		return g.look(r)
+	_ = c.judge(func(g *clockguard.Guard, r clockguard.Reading) error {
+		g.Hear(r, others)
+		return g.Look(r)
 	})
 	select {
 	case <-c.looked:
@@ -71,11 +72,11 @@ func (c *clockCare) hear(all []task.Node) {
 }
 
 // judge asks the guard, and has what it says known.
-func (c *clockCare) judge(ask func(*clockGuard, reading) error) error {
+func (c *clockCare) judge(ask func(*clockguard.Guard, clockguard.Reading) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was := c.guard.bad
-	err := ask(c.guard, reading{c.wall(), c.boot()})
+	was := c.guard.Err()
+	err := ask(c.guard, clockguard.Reading{Wall: c.wall(), Boot: c.boot()})
 	if (was == nil) != (err == nil) {
 		c.fitness.set(task.UnfitClock, err)
 	}
@@ -84,7 +85,7 @@ func (c *clockCare) judge(ask func(*clockGuard, reading) error) error {
 
 // check says why the clock is not to be trusted just now: it is asked before
 // each commit, and before the API writes the time into an entry.
-func (c *clockCare) check() error { return c.judge((*clockGuard).step) }
+func (c *clockCare) check() error { return c.judge((*clockguard.Guard).Step) }
 
 // trusted is check for the API: a clock that nobody has looked at yet is not to
 // be trusted either.

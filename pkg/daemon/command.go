@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/garbage"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -152,7 +153,7 @@ func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started fu
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	defer RoomForGarbage()()
+	defer garbage.MakeRoom()()
 	log := newLogger(cfg, logs)
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
 

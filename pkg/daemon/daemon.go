@@ -26,6 +26,8 @@ import (
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
+	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
@@ -76,7 +78,7 @@ type Node struct {
 	stall     *stallCare
 	revisions *revisions
 	history   *history
-	peers     *peers
+	peers     *peerprobe.Prober
 
 	obeying sync.Mutex // held while the executor is told what the node's state is
 
@@ -85,7 +87,7 @@ type Node struct {
 	owners   *kv.Mirror
 	moves    *kv.Mirror // shards that are about to change their owner
 	presence *presence
-	facts    *facts
+	facts    *hostfacts.Monitor
 	fleet    *scheduler.Fleet
 	engine   *scheduler.Engine
 	keeper   *shard.Keeper
@@ -200,7 +202,7 @@ func (n *Node) wire() (err error) {
 	if err != nil {
 		return err
 	}
-	n.facts = newFacts(cfg, func() { n.presence.announceSoon() }, n.log)
+	n.facts = hostfacts.NewMonitor(cfg.DataDir, hostfacts.Limits{Load: cfg.MaxLoad, MemoryFree: cfg.MinMemoryFree, DiskFree: cfg.MinDiskFree}, func() { n.presence.announceSoon() }, n.log)
 	n.presence = n.newPresence()
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
@@ -253,7 +255,7 @@ func (n *Node) newPresence() *presence {
 	return &presence{
 		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, stuck: n.executor.StuckStarts, unreadable: func() int { return n.engine.Unreadable() }, member: n.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
 		facts: func() (*task.Facts, []string) {
-			known, pressed := n.facts.tell()
+			known, pressed := n.facts.Known()
 			return known, n.trust.pressed(pressed)
 		},
 		address: n.announcedAddress, listenError: n.listenError,

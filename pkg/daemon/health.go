@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -29,9 +30,10 @@ func (n *Node) watch() {
 	n.history = &history{
 		node: n.cfg.Name, present: n.store.Present, revisions: n.revisions, state: n.state, fitness: n.fitness, log: n.log.Named("history"),
 	}
-	n.peers = newPeers(&peers{
-		node: n.cfg.Name, host: n.outside.Host, dial: n.outside.Dial, tls: n.links.config, read: n.store.Node, revoke: n.revoke, log: n.log.Named("peers"),
-	}, n.registry)
+	n.peers = peerprobe.New(peerprobe.Config{
+		Node: n.cfg.Name, Host: n.outside.Host, Dial: n.outside.Dial, TLS: n.links.config,
+		Cluster: peerCluster{n.store}, Logger: n.log.Named("peers"), Registerer: n.registry,
+	})
 	n.fitness.set(task.UnfitRestored, n.restored)
 }
 
@@ -65,15 +67,18 @@ func (n *Node) sessionOfOwner() (kv.Fence, bool) {
 	return n.presence.Session()
 }
 
-// revoke ends leases of another node.
-func (n *Node) revoke(ctx context.Context, leases []string) error {
+// peerCluster is what the probe of other nodes needs of etcd.
+type peerCluster struct{ *store.Store }
+
+// RevokeLeases ends leases of another node.
+func (c peerCluster) RevokeLeases(ctx context.Context, leases []string) error {
 	var errs []error
 	for _, l := range leases {
 		id := parseLease(l)
 		if id == clientv3.NoLease {
 			continue
 		}
-		if _, err := n.client.Revoke(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		if _, err := c.Client().Revoke(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			errs = append(errs, fmt.Errorf("revoke lease %s: %w", l, err))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 )
@@ -56,7 +57,7 @@ func (o Outside) real() Outside {
 		o.Dial = (&net.Dialer{}).DialContext
 	}
 	if o.Host == "" {
-		o.Host = thisHost()
+		o.Host = peerprobe.ThisHost()
 	}
 	if o.Format == 0 {
 		o.Format = store.NewestFormat

@@ -48,7 +48,7 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.followCluster)
 	ground.run(n.followFreezes)
 	ground.run(n.moves.Run)
-	ground.run(n.facts.run)
+	ground.run(n.facts.Run)
 	ground.run(n.bePresent)
 	ground.run(n.obeyRequests)
 	ground.run(n.announceListening)
@@ -96,7 +96,7 @@ func (n *Node) bePresent(ctx context.Context) error {
 		return err
 	}
 	select { // its first record has facts: else what compares them would wait for the second
-	case <-n.facts.first:
+	case <-n.facts.Measured():
 	case <-ctx.Done():
 	}
 	return n.presence.run(ctx)
@@ -153,7 +153,7 @@ func (n *Node) watchPeers(ctx context.Context) error {
 	changed := wake.NewSignal()
 	defer n.nodes.Subscribe(changed)()
 
-	return n.peers.run(ctx, changed, n.present)
+	return n.peers.Run(ctx, changed, n.present)
 }
 
 // placementOf is what of the nodes matters for where runs may go. Facts are not in

@@ -32,9 +32,14 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian"},
+	"pkg/daemon": {"pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian"},
+	// What a node judges, measures or probes by itself; daemon wires them.
+	"pkg/daemon/clockguard": {"pkg/task"},
+	"pkg/daemon/garbage":    {},
+	"pkg/daemon/hostfacts":  {"pkg/task"},
+	"pkg/daemon/peerprobe":  {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
@@ -201,7 +206,8 @@ type shell struct {
 }
 
 var shells = map[string]shell{
-	"pkg/store/events": {}, // it has none
+	"pkg/daemon/clockguard": {}, // it has none, nor has events
+	"pkg/store/events":      {},
 	"pkg/scheduler": {
 		files: []string{
 			"board.go", "board_builder.go", "engine.go", "fleet.go", "fleet_parts.go", "fleet_pick.go", "known_freezes.go", "pace.go",

@@ -1,4 +1,4 @@
-package daemon
+package garbage
 
 import (
 	"os"
@@ -29,20 +29,20 @@ const (
 // away. Whoever has been idle since then collects what is worth it.
 const worthCollecting = 32 << 20
 
-// RoomForGarbage lets garbage take up room before it is collected, from now on
+// MakeRoom lets garbage take up room before it is collected, from now on
 // until stop is called. If the user has set GOGC, that stands, and nothing is done;
 // GOMEMLIMIT holds in any case.
-func RoomForGarbage() (stop func()) {
+func MakeRoom() (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
-	g := &garbage{former: debug.SetGCPercent(100), ended: make(chan struct{})}
+	g := &pacer{former: debug.SetGCPercent(100), ended: make(chan struct{})}
 	g.collected()
 	g.wg.Go(func() { g.tidy(idleInterval) })
 	return g.stop
 }
 
-type garbage struct {
+type pacer struct {
 	former int
 	ended  chan struct{}
 	wg     sync.WaitGroup
@@ -54,7 +54,7 @@ type garbage struct {
 }
 
 // collected is called after each collection, and has itself called after the next.
-func (g *garbage) collected() {
+func (g *pacer) collected() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.over {
@@ -63,16 +63,16 @@ func (g *garbage) collected() {
 	now := time.Now()
 	idle := now.Sub(g.last) > idleInterval
 	g.last = now
-	if p := garbagePercent(liveHeap(), idle); p != g.percent {
+	if p := gogcPercent(liveHeap(), idle); p != g.percent {
 		g.percent = p
 		debug.SetGCPercent(p)
 	}
 	sentinel := new([16]byte) // nobody holds it: the next collection finds it
-	runtime.AddCleanup(sentinel, func(g *garbage) { g.collected() }, g)
+	runtime.AddCleanup(sentinel, func(g *pacer) { g.collected() }, g)
 }
 
 // tidy collects, while nothing else does, what is worth it.
-func (g *garbage) tidy(every time.Duration) {
+func (g *pacer) tidy(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
@@ -90,7 +90,7 @@ func (g *garbage) tidy(every time.Duration) {
 	}
 }
 
-func (g *garbage) stop() {
+func (g *pacer) stop() {
 	g.mu.Lock()
 	first := !g.over
 	if first {
@@ -104,7 +104,7 @@ func (g *garbage) stop() {
 
 // garbagePercent is GOGC for so many bytes alive, in steps of ten: to set it stops
 // the program for a moment.
-func garbagePercent(live uint64, idle bool) int {
+func gogcPercent(live uint64, idle bool) int {
 	least := uint64(busyGarbage)
 	if idle {
 		least = idleGarbage

@@ -1,4 +1,4 @@
-package daemon
+package peerprobe
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 // street is a node that watches another one, which is a server of this test.
 type street struct {
-	*peers
+	*Prober
 	t        *testing.T
 	registry *prometheus.Registry
 	server   *httptest.Server
@@ -47,8 +47,8 @@ func newStreet(t *testing.T) *street {
 	}))
 	t.Cleanup(s.server.Close)
 	s.record = task.Node{Name: "b", Instance: "i1", Revision: 7, Address: s.server.URL, Host: "here", Leases: []string{"1", "2"}}
-	s.peers = newPeers(&peers{node: "a", host: "here", log: zap.NewNop(),
-		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	s.Prober = New(Config{Node: "a", Host: "here", Logger: zap.NewNop(), Registerer: s.registry, Cluster: s,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			s.dials.Add(1)
 			if err := s.refuse.Load(); err != nil {
 				s.refused.Add(1)
@@ -56,22 +56,26 @@ func newStreet(t *testing.T) *street {
 			}
 			return (&net.Dialer{}).DialContext(ctx, network, address)
 		},
-		read: func(context.Context, string) (task.Node, error) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.absent {
-				return task.Node{}, task.ErrNotFound
-			}
-			return s.record, nil
-		},
-		revoke: func(_ context.Context, leases []string) error {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.revoked = append(s.revoked, leases)
-			return nil
-		},
-	}, s.registry)
+	})
 	return s
+}
+
+// Node is what etcd has of the other node.
+func (s *street) Node(context.Context, string) (task.Node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.absent {
+		return task.Node{}, task.ErrNotFound
+	}
+	return s.record, nil
+}
+
+// RevokeLeases notes whose leases are revoked.
+func (s *street) RevokeLeases(_ context.Context, leases []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.revoked = append(s.revoked, leases)
+	return nil
 }
 
 var errRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
@@ -193,7 +197,7 @@ func TestPeers_AccuseNobodyWithoutProof(t *testing.T) {
 
 // Whom everybody seems to refuse stands behind a wall: one accusation, then a rest.
 func TestPeers_RestAfterAnAccusation(t *testing.T) {
-	p := newPeers(&peers{}, prometheus.NewRegistry())
+	p := New(Config{Registerer: prometheus.NewRegistry()})
 	now := time.Now()
 	if _, may := p.mayAccuse("i1", now); !may {
 		t.Error("the first is not accused")
@@ -246,7 +250,7 @@ func nodeNamesOf(nodes []task.Node) (names []string) {
 }
 
 func TestPeers_KnowTheirHost(t *testing.T) {
-	if a, b := thisHost(), thisHost(); a != b || a == "" {
+	if a, b := ThisHost(), ThisHost(); a != b || a == "" {
 		t.Errorf("%q, %q", a, b)
 	}
 	for address, want := range map[string]bool{

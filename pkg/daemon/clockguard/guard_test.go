@@ -1,4 +1,4 @@
-package daemon
+package clockguard
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 // guarded is a clock guard in a world where time passes as the test says.
 type guarded struct {
-	*clockGuard
+	*Guard
 	at     time.Duration // since the beginning; the boot clock shows an hour more
 	off    time.Duration // how far its own clock is off
 	others map[string]*told
@@ -26,13 +26,16 @@ type told struct {
 	clock task.Time
 }
 
+// announceEvery is how often the other nodes announce their clocks.
+const announceEvery = 5 * time.Second
+
 var epoch = time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
 
 func guard(others map[string]*told) *guarded {
-	return &guarded{clockGuard: newClockGuard(10 * time.Second), others: others}
+	return &guarded{Guard: New(10*time.Second + announceEvery), others: others}
 }
 
-func (g *guarded) now() reading { return reading{epoch.Add(g.at + g.off), time.Hour + g.at} }
+func (g *guarded) now() Reading { return Reading{epoch.Add(g.at + g.off), time.Hour + g.at} }
 
 // pass lets time pass in steps of half a second, and returns the last verdict.
 func (g *guarded) pass(d time.Duration) (err error) {
@@ -48,8 +51,8 @@ func (g *guarded) pass(d time.Duration) (err error) {
 			}
 			nodes = append(nodes, n)
 		}
-		g.hear(g.now(), nodes)
-		if err = g.look(g.now()); g.at >= end {
+		g.Hear(g.now(), nodes)
+		if err = g.Look(g.now()); g.at >= end {
 			return err
 		}
 	}
@@ -101,7 +104,7 @@ func TestClockGuard_NoticesAJumpBeforeTheNextCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.off = by
-		if err := g.step(g.now()); err == nil {
+		if err := g.Step(g.now()); err == nil {
 			t.Errorf("%s: may commit", by)
 		}
 		if err := g.pass(10 * time.Minute); err == nil {

@@ -1,4 +1,4 @@
-package daemon
+package peerprobe
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// greeter reaches one peer over a connection that it keeps.
-type greeter struct {
+// probe reaches one peer over a connection that it keeps.
+type probe struct {
 	dial    certs.Dialer
 	peer    task.Node
 	http    http.Transport
@@ -30,8 +30,8 @@ type greeter struct {
 	remote string // of the connection made last
 }
 
-func newGreeter(dial certs.Dialer, tls func() *tls.Config, n task.Node) *greeter {
-	g := &greeter{dial: dial, peer: n, closed: make(chan struct{}, 1)}
+func newProbe(dial certs.Dialer, tls func() *tls.Config, n task.Node) *probe {
+	g := &probe{dial: dial, peer: n, closed: make(chan struct{}, 1)}
 	g.http = http.Transport{
 		DialContext: g.connect, DialTLSContext: certs.DialTLS(g.connect, tls),
 		MaxIdleConnsPerHost: 1, DisableCompression: true, ResponseHeaderTimeout: greetLimit,
@@ -41,7 +41,7 @@ func newGreeter(dial certs.Dialer, tls func() *tls.Config, n task.Node) *greeter
 
 // connect dials, and has the end of the connection noticed: the transport closes
 // an idle one as soon as the peer does.
-func (g *greeter) connect(ctx context.Context, network, address string) (net.Conn, error) {
+func (g *probe) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := g.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -52,17 +52,17 @@ func (g *greeter) connect(ctx context.Context, network, address string) (net.Con
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		g.remote = a.String() // one of several, if it is a name: the others prove nothing
 	}
-	return &noticed{Conn: c, closed: g.closed}, nil
+	return &closeNotifyConn{Conn: c, closed: g.closed}, nil
 }
 
-// noticed is a connection whose end is noticed.
-type noticed struct {
+// closeNotifyConn is a connection whose end is noticed.
+type closeNotifyConn struct {
 	net.Conn
 	closed chan<- struct{}
 }
 
 // Close closes the connection.
-func (c *noticed) Close() error {
+func (c *closeNotifyConn) Close() error {
 	select {
 	case c.closed <- struct{}{}:
 	default:
@@ -71,7 +71,7 @@ func (c *noticed) Close() error {
 }
 
 // greet asks the peer who it is, and notes where it was reached.
-func (g *greeter) greet(ctx context.Context) error {
+func (g *probe) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
 	u, err := url.Parse(g.peer.Address)
@@ -103,7 +103,7 @@ func (g *greeter) greet(ctx context.Context) error {
 
 // refused reports whether nothing listens where the peer was reached. It only
 // dials, whatever is spoken there: TLS has no part in what this proves.
-func (g *greeter) refused(ctx context.Context) bool {
+func (g *probe) refused(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
 	c, err := g.dial(ctx, "tcp", g.reached)
@@ -113,22 +113,27 @@ func (g *greeter) refused(ctx context.Context) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-func (g *greeter) close() { g.http.CloseIdleConnections() }
+func (g *probe) close() { g.http.CloseIdleConnections() }
 
 // own reports whether an address means the host that uses it, whichever that is.
 func own(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
-	return err == nil && (loopback(host) || ip != nil && ip.IsUnspecified())
+	return err == nil && (isLoopback(host) || ip != nil && ip.IsUnspecified())
 }
 
-// thisHost tells this machine's boot, and this process's network, from all
+// ThisHost tells this machine's boot, and this process's network, from all
 // others: containers share the one and not the other.
-func thisHost() string {
+func ThisHost() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	network, err2 := os.Readlink("/proc/self/ns/net")
 	if errors.Join(err, err2) != nil {
 		return task.NewUID() // like no other: nobody takes its loopback for theirs
 	}
 	return strings.TrimSpace(string(boot)) + "/" + strings.Trim(strings.TrimPrefix(network, "net:"), "[]")
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

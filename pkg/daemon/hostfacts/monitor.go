@@ -1,4 +1,4 @@
-package daemon
+package hostfacts
 
 import (
 	"context"
@@ -13,18 +13,18 @@ import (
 
 // measureEvery is how often the node measures its host: as often as it announces
 // itself, which it does anyhow. Facts alone never have it announced.
-const measureEvery = announceEvery
+const measureEvery = 5 * time.Second
 
-// limits are beyond what the node takes no runs; 0: no limit.
-type limits struct {
-	load             float64
-	memory, diskFree task.Size
+// Limits are beyond what the node takes no runs; 0: no limit.
+type Limits struct {
+	Load                 float64
+	MemoryFree, DiskFree task.Size
 }
 
-// facts measures the host, and says which of the node's own limits are passed.
-type facts struct {
+// Monitor measures the host, and says which of the node's own limits are passed.
+type Monitor struct {
 	host    *host
-	limits  limits
+	limits  Limits
 	changed func() // what is pressed has changed
 	log     *zap.Logger
 	first   chan struct{} // closed: something was measured
@@ -34,13 +34,18 @@ type facts struct {
 	pressed []string
 }
 
-func newFacts(cfg Config, changed func(), log *zap.Logger) *facts {
-	return &facts{host: newHost(cfg.DataDir), limits: limits{cfg.MaxLoad, cfg.MinMemoryFree, cfg.MinDiskFree}, changed: changed,
+// NewMonitor returns a monitor of the host and of the file system of dataDir, which has
+// measured nothing yet. changed is called when another set of limits is passed.
+func NewMonitor(dataDir string, l Limits, changed func(), log *zap.Logger) *Monitor {
+	return &Monitor{host: newHost(dataDir), limits: l, changed: changed,
 		log: log.Named("facts"), first: make(chan struct{})}
 }
 
-// run measures until ctx ends.
-func (f *facts) run(ctx context.Context) error {
+// Measured is closed when the host has been measured once.
+func (f *Monitor) Measured() <-chan struct{} { return f.first }
+
+// Run measures until ctx ends.
+func (f *Monitor) Run(ctx context.Context) error {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
@@ -57,7 +62,7 @@ func (f *facts) run(ctx context.Context) error {
 }
 
 // take keeps what was measured.
-func (f *facts) take(now *task.Facts) {
+func (f *Monitor) take(now *task.Facts) {
 	f.mu.Lock()
 	was := f.pressed
 	f.known, f.pressed = now, f.limits.pressed(now, was)
@@ -69,8 +74,8 @@ func (f *facts) take(now *task.Facts) {
 	}
 }
 
-// tell is what the node announces.
-func (f *facts) tell() (known *task.Facts, pressed []string) {
+// Known is what the node announces.
+func (f *Monitor) Known() (known *task.Facts, pressed []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.known, f.pressed
@@ -82,7 +87,7 @@ const relief = 0.1
 
 // pressed are the facts that are beyond their limits, where those before were. A fact
 // that is not known stays what it was.
-func (l limits) pressed(now *task.Facts, before []string) (list []string) {
+func (l Limits) pressed(now *task.Facts, before []string) (list []string) {
 	check := func(name string, limit float64, beyond func(v, limit float64) bool, back float64) {
 		if limit == 0 {
 			return
@@ -98,8 +103,8 @@ func (l limits) pressed(now *task.Facts, before []string) (list []string) {
 	}
 	more := func(v, limit float64) bool { return v > limit }
 	less := func(v, limit float64) bool { return v < limit }
-	check(task.FactLoad1, l.load, more, -relief)
-	check(task.FactMemoryFree, float64(l.memory), less, relief)
-	check(task.FactDiskFree, float64(l.diskFree), less, relief)
+	check(task.FactLoad1, l.Load, more, -relief)
+	check(task.FactMemoryFree, float64(l.MemoryFree), less, relief)
+	check(task.FactDiskFree, float64(l.DiskFree), less, relief)
 	return list
 }

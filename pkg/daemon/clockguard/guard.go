@@ -1,4 +1,4 @@
-package daemon
+package clockguard
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ const (
 	clockWindow = 30 * time.Second
 )
 
-// clockGuard judges a node's wall clock: it is not to be trusted after a jump,
+// Guard judges a node's wall clock: it is not to be trusted after a jump,
 // or when it differs from the majority of the nodes' clocks. It is pure: what it
 // knows it was told, and time passes only as its readings say.
 //
@@ -34,7 +34,7 @@ const (
 // that was announced is late by an unknown while (it was read, written, watched),
 // so that a node seems slower than it is, and never faster: of several
 // announcements the one that seems fastest is nearest to the truth.
-type clockGuard struct {
+type Guard struct {
 	first time.Duration // how old an announcement may be whose arrival was not seen
 
 	begun  bool
@@ -46,13 +46,13 @@ type clockGuard struct {
 	others map[string]*otherClock
 }
 
-// reading is both clocks at one moment.
-type reading struct {
-	wall time.Time
-	boot time.Duration
+// Reading is both clocks at one moment.
+type Reading struct {
+	Wall time.Time
+	Boot time.Duration
 }
 
-func (r reading) offset() time.Duration { return time.Duration(r.wall.UnixNano()) - r.boot }
+func (r Reading) offset() time.Duration { return time.Duration(r.Wall.UnixNano()) - r.Boot }
 
 // otherClock is what is known of another node's clock.
 type otherClock struct {
@@ -76,19 +76,24 @@ func (o *otherClock) slack(first time.Duration) time.Duration {
 	return max(first>>o.seen, 500*time.Millisecond)
 }
 
-func newClockGuard(ttl time.Duration) *clockGuard {
-	return &clockGuard{first: ttl + announceEvery, others: map[string]*otherClock{}}
+// New returns a guard that has heard of no clock. An announcement whose
+// arrival was not seen may be as old as oldest.
+func New(oldest time.Duration) *Guard {
+	return &Guard{first: oldest, others: map[string]*otherClock{}}
 }
 
-// hear takes the records of the other nodes, as they are known now.
-func (g *clockGuard) hear(r reading, nodes []task.Node) {
+// Err is the verdict of the last look or step: why the clock is not to be trusted.
+func (g *Guard) Err() error { return g.bad }
+
+// Hear takes the records of the other nodes, as they are known now.
+func (g *Guard) Hear(r Reading, nodes []task.Node) {
 	present := map[string]bool{}
 	for _, n := range nodes {
 		if n.Clock.IsZero() {
 			continue
 		}
 		present[n.Name] = true
-		offset := reading{n.Clock.Time, r.boot}.offset()
+		offset := Reading{n.Clock.Time, r.Boot}.offset()
 		o := g.others[n.Name]
 		switch {
 		case o != nil && o.instance == n.Instance && o.told.Equal(n.Clock.Time):
@@ -96,19 +101,19 @@ func (g *clockGuard) hear(r reading, nodes []task.Node) {
 			continue
 		case o == nil || o.instance != n.Instance:
 			// Nobody waited for it: it may be old.
-			o = &otherClock{instance: n.Instance, best: offset, before: offset, window: r.boot}
+			o = &otherClock{instance: n.Instance, best: offset, before: offset, window: r.Boot}
 			g.others[n.Name] = o
 		case offset < o.fastest()-g.first:
 			// No announcement is so late: the clock was set back.
-			o.best, o.before, o.window, o.seen = offset, offset, r.boot, 1
+			o.best, o.before, o.window, o.seen = offset, offset, r.Boot, 1
 		default:
-			if r.boot-o.window > clockWindow {
-				o.before, o.best, o.window = o.best, offset, r.boot
+			if r.Boot-o.window > clockWindow {
+				o.before, o.best, o.window = o.best, offset, r.Boot
 			}
 			o.best = max(o.best, offset)
 			o.seen = min(o.seen+1, 30)
 		}
-		o.told, o.at, o.unfit = n.Clock, r.boot, n.Unfit == task.UnfitClock
+		o.told, o.at, o.unfit = n.Clock, r.Boot, n.Unfit == task.UnfitClock
 	}
 	for name := range g.others {
 		if !present[name] {
@@ -117,23 +122,23 @@ func (g *clockGuard) hear(r reading, nodes []task.Node) {
 	}
 }
 
-// step is an error from a jump of the clock on, until look finds it right
+// Step is an error from a jump of the clock on, until look finds it right
 // again: what is asked before each commit. It costs two subtractions.
-func (g *clockGuard) step(r reading) error {
+func (g *Guard) Step(r Reading) error {
 	offset := r.offset()
 	if g.begun && (offset-g.offset).Abs() > clockTolerance {
-		g.jumped, g.rested, g.since = offset-g.offset, r.boot, 0
+		g.jumped, g.rested, g.since = offset-g.offset, r.Boot, 0
 		g.bad = fmt.Errorf("the wall clock has jumped by %s", g.jumped.Round(time.Millisecond))
 		g.offset = offset
 	}
 	return g.bad
 }
 
-// look judges the clock anew. It is called now and then: steps and drifts below
+// Look judges the clock anew. It is called now and then: steps and drifts below
 // the tolerance between two looks are the clock's keeper's affair, as long as
 // others agree.
-func (g *clockGuard) look(r reading) error {
-	_ = g.step(r) // part of the verdict
+func (g *Guard) Look(r Reading) error {
+	_ = g.Step(r) // part of the verdict
 	first := !g.begun
 	g.begun, g.offset = true, r.offset()
 	switch {
@@ -147,8 +152,8 @@ func (g *clockGuard) look(r reading) error {
 	case !differs:
 		g.since, g.bad = 0, nil
 	case g.since == 0 && !first && g.bad == nil:
-		g.since = r.boot
-	case first || g.bad != nil || r.boot-g.since >= clockPatience:
+		g.since = r.Boot
+	case first || g.bad != nil || r.Boot-g.since >= clockPatience:
 		g.bad = fmt.Errorf("the wall clock differs by %s from that of other nodes", by.Round(time.Millisecond))
 	}
 	return g.bad
@@ -156,7 +161,7 @@ func (g *clockGuard) look(r reading) error {
 
 // rightAgain reports whether a clock that jumped may be trusted: most nodes say
 // the same as it does, or there is no other and it has been steady for a while.
-func (g *clockGuard) rightAgain(r reading) bool {
+func (g *Guard) rightAgain(r Reading) bool {
 	all, same := 1, 1
 	for _, o := range g.fresh(r) {
 		all++
@@ -165,7 +170,7 @@ func (g *clockGuard) rightAgain(r reading) bool {
 		}
 	}
 	if all == 1 {
-		return r.boot-g.rested >= clockRest
+		return r.Boot-g.rested >= clockRest
 	}
 	return 2*same > all
 }
@@ -173,7 +178,7 @@ func (g *clockGuard) rightAgain(r reading) bool {
 // differs reports whether more nodes agree on another time than on this clock's,
 // or as many on an earlier one; and by how much this clock is ahead of them.
 // Nodes that know that their clocks are wrong have no say.
-func (g *clockGuard) differs(r reading) (by time.Duration, yes bool) {
+func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
 	tolerance := clockTolerance
 	if g.bad != nil {
 		tolerance /= 2 // near the edge the verdict stays as it is
@@ -201,7 +206,7 @@ func (g *clockGuard) differs(r reading) (by time.Duration, yes bool) {
 
 // largest is the largest number of clocks that agree with each other, and where
 // the slowest of them is; of several such groups it is the slowest one.
-func (g *clockGuard) largest(others []*otherClock) (slowest time.Duration, most int) {
+func (g *Guard) largest(others []*otherClock) (slowest time.Duration, most int) {
 	slices.SortFunc(others, func(a, b *otherClock) int { return cmp.Compare(a.fastest(), b.fastest()) })
 	for i, low := range others {
 		n := 0
@@ -218,16 +223,16 @@ func (g *clockGuard) largest(others []*otherClock) (slowest time.Duration, most 
 }
 
 // agrees reports whether this clock and another may show the same time.
-func (g *clockGuard) agrees(o *otherClock, tolerance time.Duration) bool {
+func (g *Guard) agrees(o *otherClock, tolerance time.Duration) bool {
 	low := o.fastest()
 	return low-tolerance <= g.offset && g.offset <= low+o.slack(g.first)+tolerance
 }
 
 // fresh are the clocks of which something was heard of late.
-func (g *clockGuard) fresh(r reading) []*otherClock {
+func (g *Guard) fresh(r Reading) []*otherClock {
 	var list []*otherClock
 	for _, o := range g.others {
-		if r.boot-o.at <= clockWindow {
+		if r.Boot-o.at <= clockWindow {
 			list = append(list, o)
 		}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package garbage
 
 import (
 	"runtime"
@@ -11,7 +11,7 @@ func TestGarbagePercent_GivesRoomToASmallHeapAndLittleToALargeOne(t *testing.T) 
 	for live, want := range map[uint64][2]int{ // busy, idle
 		0: {800, 800}, 1 << 20: {800, 800}, 32 << 20: {400, 400}, 128 << 20: {100, 100}, 200 << 20: {100, 60}, 10 << 30: {100, 40},
 	} {
-		if busy, idle := garbagePercent(live, false), garbagePercent(live, true); busy != want[0] || idle != want[1] {
+		if busy, idle := gogcPercent(live, false), gogcPercent(live, true); busy != want[0] || idle != want[1] {
 			t.Errorf("%d MiB alive: GOGC %d, idle %d, want %v", live>>20, busy, idle, want)
 		}
 	}
@@ -21,7 +21,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 	t.Setenv("GOGC", "")
 	former := debug.SetGCPercent(77)
 	defer debug.SetGCPercent(former)
-	stop := RoomForGarbage()
+	stop := MakeRoom()
 	percent := func() int { // there is no way to read it but to set it
 		p := debug.SetGCPercent(100)
 		debug.SetGCPercent(p)
@@ -47,7 +47,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 		t.Errorf("after another collection GOGC is %d", got)
 	}
 	t.Setenv("GOGC", "300")
-	RoomForGarbage()()
+	MakeRoom()()
 	if got := percent(); got != 77 {
 		t.Errorf("it is the user's to set GOGC, and is %d", got)
 	}
@@ -56,7 +56,7 @@ func TestRoomForGarbage_FollowsTheHeapAndEnds(t *testing.T) {
 func TestRoomForGarbage_TidiesUpAfterABurst(t *testing.T) {
 	former := debug.SetGCPercent(-1) // nobody else collects
 	defer debug.SetGCPercent(former)
-	g := &garbage{former: -1, ended: make(chan struct{})}
+	g := &pacer{former: -1, ended: make(chan struct{})}
 	defer g.stop()
 	runtime.GC()
 	before := liveHeap()

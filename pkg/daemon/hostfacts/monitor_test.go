@@ -1,4 +1,4 @@
-package daemon
+package hostfacts
 
 import (
 	"context"
@@ -118,16 +118,16 @@ func TestFacts_GoOnWhileTheFileSystemHangs(t *testing.T) {
 			return 10 << 30, 5 << 30, nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		f := &facts{host: h, limits: limits{diskFree: 1}, changed: func() {}, log: zap.NewNop(), first: make(chan struct{})}
+		f := &Monitor{host: h, limits: Limits{DiskFree: 1}, changed: func() {}, log: zap.NewNop(), first: make(chan struct{})}
 		done := make(chan error, 1)
-		go func() { done <- f.run(ctx) }()
+		go func() { done <- f.Run(ctx) }()
 		time.Sleep(time.Minute)
-		if known, _ := f.tell(); known == nil || known.Disk != 0 || known.CPUs == 0 || asked.Load() != 1 {
+		if known, _ := f.Known(); known == nil || known.Disk != 0 || known.CPUs == 0 || asked.Load() != 1 {
 			t.Errorf("meanwhile: %+v, asked %d times", known, asked.Load())
 		}
 		close(back)
 		time.Sleep(time.Minute)
-		if known, _ := f.tell(); known.Disk != 10<<30 || *known.DiskFree != 5<<30 {
+		if known, _ := f.Known(); known.Disk != 10<<30 || *known.DiskFree != 5<<30 {
 			t.Errorf("afterwards: %+v", known)
 		}
 		cancel()
@@ -139,37 +139,37 @@ func TestFacts_GoOnWhileTheFileSystemHangs(t *testing.T) {
 
 func TestLimits_PressWithHysteresis(t *testing.T) {
 	t.Parallel()
-	l := limits{load: 4, memory: 100 << 20, diskFree: 1 << 30}
+	l := Limits{Load: 4, MemoryFree: 100 << 20, DiskFree: 1 << 30}
 	told := 0
-	f := &facts{limits: l, changed: func() { told++ }, log: zap.NewNop()}
+	f := &Monitor{limits: l, changed: func() { told++ }, log: zap.NewNop()}
 	for i, step := range []struct {
-		load    float64
+		Load    float64
 		mem     int64 // MiB
 		disk    int64 // MiB; -1: not known
 		want    string
 		newsToo int
 	}{
-		{load: 1, mem: 500, disk: 5000},
-		{load: 4, mem: 100, disk: 1024},
-		{load: 4.1, mem: 99, disk: 1024, want: "load1 memory_free", newsToo: 1},
-		{load: 3.7, mem: 105, disk: 1024, want: "load1 memory_free", newsToo: 1}, // back, but not by enough
-		{load: 3.5, mem: 105, disk: 1000, want: "memory_free disk_free", newsToo: 2},
-		{load: 3.9, mem: 111, disk: 1100, want: "disk_free", newsToo: 3},
-		{load: 3.9, mem: 111, disk: -1, want: "disk_free", newsToo: 3}, // nobody knows
-		{load: 3.9, mem: 111, disk: 1200, newsToo: 4},
-		{load: 3.9, mem: 101, disk: -1, newsToo: 4},
+		{Load: 1, mem: 500, disk: 5000},
+		{Load: 4, mem: 100, disk: 1024},
+		{Load: 4.1, mem: 99, disk: 1024, want: "load1 memory_free", newsToo: 1},
+		{Load: 3.7, mem: 105, disk: 1024, want: "load1 memory_free", newsToo: 1}, // back, but not by enough
+		{Load: 3.5, mem: 105, disk: 1000, want: "memory_free disk_free", newsToo: 2},
+		{Load: 3.9, mem: 111, disk: 1100, want: "disk_free", newsToo: 3},
+		{Load: 3.9, mem: 111, disk: -1, want: "disk_free", newsToo: 3}, // nobody knows
+		{Load: 3.9, mem: 111, disk: 1200, newsToo: 4},
+		{Load: 3.9, mem: 101, disk: -1, newsToo: 4},
 	} {
 		mem, disk := step.mem<<20, step.disk<<20
-		now := &task.Facts{Load1: &step.load, Memory: 1 << 30, MemoryFree: &mem}
+		now := &task.Facts{Load1: &step.Load, Memory: 1 << 30, MemoryFree: &mem}
 		if step.disk >= 0 {
 			now.Disk, now.DiskFree = 1<<40, &disk
 		}
 		f.take(now)
-		if _, pressed := f.tell(); strings.Join(pressed, " ") != step.want || told != step.newsToo {
+		if _, pressed := f.Known(); strings.Join(pressed, " ") != step.want || told != step.newsToo {
 			t.Errorf("step %d: %q is pressed, told %d times; want %q, %d", i, pressed, told, step.want, step.newsToo)
 		}
 	}
-	if none := (limits{}).pressed(&task.Facts{Load1: new(float64)}, slices.Clone([]string{task.FactLoad1})); none != nil {
+	if none := (Limits{}).pressed(&task.Facts{Load1: new(float64)}, slices.Clone([]string{task.FactLoad1})); none != nil {
 		t.Errorf("without limits %v is pressed", none)
 	}
 }

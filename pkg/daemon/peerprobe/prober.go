@@ -1,4 +1,4 @@
-package daemon
+package peerprobe
 
 import (
 	"context"
@@ -39,7 +39,7 @@ const (
 	accuseFirst, accuseMost = time.Second, time.Minute
 )
 
-// peers notices that a daemon was killed long before its lease ends. It keeps a
+// Prober notices that a daemon was killed long before its lease ends. It keeps a
 // connection to some other nodes. When one is closed it dials again; a peer that
 // had answered as this very instance, at this address, and is now refused twice
 // has no process that listens: what it holds is revoked, so that shards and
@@ -52,15 +52,10 @@ const (
 // That is all that a refusal proves: the fences, not this, make it safe. A
 // timeout proves nothing, nor does TLS that fails: dialling alone is refused. Nor does a loopback address that is another host's.
 // No instance is accused twice: one that was alive all the same has joined again.
-type peers struct {
-	node, host string
-	dial       certs.Dialer
-	tls        func() *tls.Config // of the next connection to an https:// address
-	read       func(ctx context.Context, name string) (task.Node, error)
-	revoke     func(ctx context.Context, leases []string) error
-	log        *zap.Logger
-	notices    *prometheus.CounterVec
-	reached    prometheus.Gauge
+type Prober struct {
+	cfg     Config
+	notices *prometheus.CounterVec
+	reached prometheus.Gauge
 
 	mu      sync.Mutex
 	accused map[string]time.Time // by instance
@@ -68,9 +63,29 @@ type peers struct {
 	last    time.Time
 }
 
-// newPeers prepares the watching; run watches.
-func newPeers(p *peers, r prometheus.Registerer) *peers {
-	p.accused = map[string]time.Time{}
+// Config says for which node to watch others, and how to reach them.
+type Config struct {
+	Node string // its name
+	Host string // its machine and network: a loopback address of another one is nobody's here
+	Dial certs.Dialer
+	TLS  func() *tls.Config // of the next connection to an https:// address
+
+	Cluster    Cluster
+	Logger     *zap.Logger
+	Registerer prometheus.Registerer
+}
+
+// Cluster is what is asked of a node that does not answer, and done to it.
+type Cluster interface {
+	// Node reads a node's record as it is now.
+	Node(ctx context.Context, name string) (task.Node, error)
+	// RevokeLeases ends the leases of a node that is dead.
+	RevokeLeases(ctx context.Context, leases []string) error
+}
+
+// New prepares the watching; Run watches.
+func New(cfg Config) *Prober {
+	p, r := &Prober{cfg: cfg, accused: map[string]time.Time{}}, cfg.Registerer
 	p.notices = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_crash_notices_total",
 		Help: "Peers that were found refused, by result: revoked, or withheld, as others were accused a moment ago."}, []string{"result"})
 	p.reached = prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_peers_reached",
@@ -82,9 +97,9 @@ func newPeers(p *peers, r prometheus.Registerer) *peers {
 	return p
 }
 
-// run watches the nodes that come after this one, as changed tells that they have
+// Run watches the nodes that come after this one, as changed tells that they have
 // changed, until ctx ends.
-func (p *peers) run(ctx context.Context, changed <-chan struct{}, nodes func() []task.Node) error {
+func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() []task.Node) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	watched := map[string]context.CancelFunc{}
@@ -95,7 +110,7 @@ func (p *peers) run(ctx context.Context, changed <-chan struct{}, nodes func() [
 	}()
 	for {
 		wanted := map[string]task.Node{}
-		for _, n := range successors(nodes(), p.node, peersWatched) {
+		for _, n := range successors(nodes(), p.cfg.Node, peersWatched) {
 			wanted[session(n)] = n
 		}
 		for key, stop := range watched {
@@ -139,8 +154,8 @@ func successors(nodes []task.Node, name string, most int) []task.Node {
 
 // watch greets a peer for as long as its session lasts, and at once when a
 // connection to it is closed.
-func (p *peers) watch(ctx context.Context, n task.Node) {
-	g := newGreeter(p.dial, p.tls, n)
+func (p *Prober) watch(ctx context.Context, n task.Node) {
+	g := newProbe(p.cfg.Dial, p.cfg.TLS, n)
 	defer g.close()
 	was := 0.0
 	defer func() { p.reached.Sub(was) }()
@@ -164,7 +179,7 @@ func (p *peers) watch(ctx context.Context, n task.Node) {
 		case err == nil:
 		case g.reached != "" && g.refused(ctx) && clock.Sleep(ctx, refusedPause) && g.refused(ctx):
 			closed = nil
-			if own(g.reached) && n.Host != p.host {
+			if own(g.reached) && n.Host != p.cfg.Host {
 				break // a tunnel's end, not the node
 			}
 			wait = p.accuse(ctx, n)
@@ -194,13 +209,13 @@ func (p *peers) watch(ctx context.Context, n task.Node) {
 
 // accuse revokes what the session of a peer holds, if it is still the one that
 // was reached. It returns when to look at the peer again.
-func (p *peers) accuse(ctx context.Context, n task.Node) (again time.Duration) {
-	now, err := p.read(ctx, n.Name)
+func (p *Prober) accuse(ctx context.Context, n task.Node) (again time.Duration) {
+	now, err := p.cfg.Cluster.Node(ctx, n.Name)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
 		return greetEvery // it has left, or somebody else was faster
 	case err != nil:
-		p.log.Warn("a peer is refused, but etcd does not answer", zap.String("node", n.Name), zap.Error(err))
+		p.cfg.Logger.Warn("a peer is refused, but etcd does not answer", zap.String("node", n.Name), zap.Error(err))
 		return time.Second
 	case session(now) != session(n):
 		return greetEvery // it is another session by now
@@ -209,20 +224,20 @@ func (p *peers) accuse(ctx context.Context, n task.Node) (again time.Duration) {
 		p.notices.WithLabelValues("withheld").Inc()
 		return rest
 	}
-	p.log.Warn("a peer's process is gone: revoking its leases", zap.String("node", n.Name), zap.String("instance", n.Instance), zap.Strings("leases", now.Leases))
+	p.cfg.Logger.Warn("a peer's process is gone: revoking its leases", zap.String("node", n.Name), zap.String("instance", n.Instance), zap.Strings("leases", now.Leases))
 	p.notices.WithLabelValues("revoked").Inc()
 	// All of them, though nobody watches the node any more once the first is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := p.revoke(ctx, now.Leases); err != nil {
-		p.log.Warn("could not revoke a peer's leases; they end by themselves", zap.String("node", n.Name), zap.Error(err))
+	if err := p.cfg.Cluster.RevokeLeases(ctx, now.Leases); err != nil {
+		p.cfg.Logger.Warn("could not revoke a peer's leases; they end by themselves", zap.String("node", n.Name), zap.Error(err))
 	}
 	return greetEvery
 }
 
 // mayAccuse reports whether an instance may be accused, and notes that it was;
 // if it may not, when to ask again.
-func (p *peers) mayAccuse(instance string, now time.Time) (again time.Duration, may bool) {
+func (p *Prober) mayAccuse(instance string, now time.Time) (again time.Duration, may bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, at := range p.accused {

@@ -1,4 +1,4 @@
-package daemon
+package peerprobe
 
 import (
 	"crypto/tls"
@@ -33,7 +33,7 @@ func newAlley(t *testing.T) *alley {
 		t.Fatal(err)
 	}
 	a.trust.Store(trust)
-	a.peers.tls = a.trust.Load
+	a.Prober.cfg.TLS = a.trust.Load
 
 	server := httptest.NewUnstartedServer(a.server.Config.Handler)
 	server.Listener = tls.NewListener(&moody{server.Listener, &a.hangUp}, files.Server(certs.Require))
