@@ -12,4 +12,9 @@
 // Main is the whole surface. It reads no global but the environment (through
 // IO.Env) and the files that flags name, so that tests run the real tree in
 // their own process.
+//
+// The package has the root command, help and man pages. Each noun has a package
+// below it, whose commands take a factory.Factory; what nouns share are packages
+// with one idea each: factory, failure, output, settings, selection, batch, view,
+// watch and complete.
 package cli

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/logs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -161,7 +162,7 @@ const fanID = "20261120T200100.000Z-aaaa"
 func TestLogs_OfVeryManyTasksShowPartsByOneCall(t *testing.T) {
 	f := newFakeCluster(t)
 	args := []string{"logs", "-f", "--server", f.URL}
-	for i := range mostListed + 1 {
+	for i := range logs.MostListed + 1 {
 		args = append(args, fmt.Sprintf("t%03d", i))
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -3,17 +3,29 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	auditcmd "github.com/carillonhq/carillon/pkg/cli/audit"
+	certcmd "github.com/carillonhq/carillon/pkg/cli/cert"
+	clustercmd "github.com/carillonhq/carillon/pkg/cli/cluster"
 	"github.com/carillonhq/carillon/pkg/cli/complete"
+	configcmd "github.com/carillonhq/carillon/pkg/cli/config"
+	eventscmd "github.com/carillonhq/carillon/pkg/cli/events"
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/imports"
+	"github.com/carillonhq/carillon/pkg/cli/logs"
+	nodecmd "github.com/carillonhq/carillon/pkg/cli/node"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	runcmd "github.com/carillonhq/carillon/pkg/cli/run"
+	schedulecmd "github.com/carillonhq/carillon/pkg/cli/schedule"
+	secretcmd "github.com/carillonhq/carillon/pkg/cli/secret"
+	shardcmd "github.com/carillonhq/carillon/pkg/cli/shard"
+	taskcmd "github.com/carillonhq/carillon/pkg/cli/task"
+	topcmd "github.com/carillonhq/carillon/pkg/cli/top"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -78,7 +90,7 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
 	root.SetErr(f.Err)
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(factory.FlagError)
 	f.BindFlags(root.PersistentFlags())
 	complete.GlobalFlags(f, root)
 
@@ -91,7 +103,7 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	}
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
 	factory.AddGroup(root, groupEveryday, everydayCommands(f)...)
-	factory.AddGroup(root, groupNouns, taskCommand(f), runCommand(f), nodeCommand(f), shardCommand(f), clusterCommand(f), secretCommand(f), scheduleCommand(f))
+	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f))
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
 			c.GroupID = groupDaemon
@@ -105,9 +117,9 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	factory.WithoutConfig(daemonCommands...)
 	daemonFormats(daemonCommands)
 	version := versionCommand(f) // which also tells why a server does not answer
-	cert, schema := certCommand(f), schemaCommand(f)
+	cert, schema := certcmd.Command(f), schemaCommand(f)
 	factory.WithoutConfig(cert, schema, version)
-	factory.AddGroup(root, groupOther, importCommand(f), auditCommand(f), cert, configCommand(f), schema, version)
+	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), cert, configcmd.Command(f), schema, version)
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
@@ -155,10 +167,10 @@ func plainText(f *factory.Factory, root *cobra.Command) {
 }
 
 func everydayCommands(f *factory.Factory) []*cobra.Command {
-	next := taskNext(f)
+	next := taskcmd.NextCommand(f)
 	next.Use = "next [TASK...]"
 	next.Short = "The ticks that come next, of a task or of all"
-	return []*cobra.Command{taskApply(f), taskDiff(f), runLogs(f), next, taskWhy(f), eventsCommand(f), topCommand(f)}
+	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f)}
 }
 
 // refuseUnknown makes every command that only groups others say so when it is
@@ -198,50 +210,4 @@ func wordsOf(cmd *cobra.Command, wanted func(*cobra.Command) bool) []string {
 		}
 	}
 	return names
-}
-
-// flagError names the flag that was meant, or the value.
-func flagError(cmd *cobra.Command, err error) error {
-	if f := badValue(err); f != nil {
-		return f
-	}
-	f := &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: err.Error(), Hint: "see " + cmd.CommandPath() + " --help"}}
-	word, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
-	if !unknown {
-		return f
-	}
-	var names []string
-	for _, set := range flagSets(cmd) {
-		names = append(names, set...)
-	}
-	slices.Sort(names)
-	if near := task.Nearest(word, slices.Compact(names)); near != "" {
-		f.Hint = "did you mean: --" + near
-	}
-	return f
-}
-
-// badValue says of a flag's value what is wrong with it, as everywhere else; nil
-// if something else is wrong.
-func badValue(err error) *failure.Error {
-	var bad *pflag.InvalidValueError
-	if !errors.As(err, &bad) {
-		return nil
-	}
-	flag, value := bad.GetFlag(), bad.GetValue()
-	e := failure.Usage("--%s %s: %s", flag.Name, task.Quote(value), bad.Unwrap())
-	var field *task.Error
-	switch kind := flag.Value.Type(); {
-	case errors.As(bad.Unwrap(), &field):
-		e.Message = "--" + flag.Name + ": " + field.Message
-	case kind == "duration":
-		if _, err := task.ParseDuration("--"+flag.Name, value); err != nil {
-			e.Message = err.Error()
-		}
-	case kind == "int" || kind == "int64":
-		e.Message = fmt.Sprintf("--%s: %s is not a whole number", flag.Name, task.Quote(value))
-	case kind == "bool":
-		e.Message = fmt.Sprintf("--%s=%s: use true or false", flag.Name, task.Quote(value))
-	}
-	return e
 }

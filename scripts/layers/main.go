@@ -43,19 +43,37 @@ var allowed = map[string][]string{
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
-	"pkg/cli": {"pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/envfile", "pkg/internal/top", "pkg/internal/manifest", "pkg/internal/importer", "pkg/internal/certs", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/cli/task", "pkg/cli/node", "pkg/cli/shard", "pkg/cli/cluster", "pkg/cli/secret", "pkg/cli/cert", "pkg/cli/config", "pkg/cli/audit", "pkg/cli/events", "pkg/cli/top", "pkg/cli/imports", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	// failure makes the errors of commands, output prints, settings finds what a command
 	// needs to reach a server: none of them calls it.
-	"pkg/cli/failure":  {"pkg/internal/manifest", "pkg/client", "pkg/task"},
+	"pkg/cli/failure":  {"pkg/client", "pkg/internal/manifest", "pkg/task"},
 	"pkg/cli/output":   {"pkg/cli/failure", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
-	"pkg/cli/settings": {"pkg/cli/failure", "pkg/internal/manifest", "pkg/client", "pkg/task"},
+	"pkg/cli/settings": {"pkg/cli/failure", "pkg/client", "pkg/internal/manifest", "pkg/task"},
 	// factory is what commands share; the packages above it are what more than one noun has.
-	"pkg/cli/factory":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/internal/certs", "pkg/client", "pkg/task"},
-	"pkg/cli/selection": {"pkg/cli/factory", "pkg/cli/failure", "pkg/cli/output", "pkg/client", "pkg/internal/schedule", "pkg/task"},
-	"pkg/cli/batch":     {"pkg/cli/factory", "pkg/cli/failure", "pkg/client"},
-	"pkg/cli/view":      {"pkg/cli/batch", "pkg/cli/factory", "pkg/cli/output", "pkg/cli/selection", "pkg/client", "pkg/internal/schedule", "pkg/task"},
-	"pkg/cli/complete":  {"pkg/cli/factory", "pkg/cli/output", "pkg/cli/selection", "pkg/cli/settings", "pkg/cli/view", "pkg/client", "pkg/internal/schedule", "pkg/task"},
-	"pkg/cli/watch":     {"pkg/cli/factory", "pkg/cli/failure", "pkg/cli/output", "pkg/client", "pkg/task"},
+	"pkg/cli/factory":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/client", "pkg/internal/certs", "pkg/task"},
+	"pkg/cli/selection": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/batch":     {"pkg/cli/failure", "pkg/cli/factory", "pkg/client"},
+	"pkg/cli/view":      {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/complete":  {"pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/client", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/watch":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/task"},
+
+	// One package a noun. task stands above run and schedule, whose tables and words it shows;
+	// schedule, imports and task read files and show changes as apply does.
+	"pkg/cli/logs":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/apply":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/client", "pkg/internal/manifest", "pkg/task"},
+	"pkg/cli/schedule": {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/apply", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/run":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/client", "pkg/task"},
+	"pkg/cli/task":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/cli/logs", "pkg/cli/apply", "pkg/cli/schedule", "pkg/cli/run", "pkg/client", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
+	"pkg/cli/node":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/view", "pkg/cli/complete", "pkg/cli/watch", "pkg/client", "pkg/task"},
+	"pkg/cli/shard":    {"pkg/cli/output", "pkg/cli/factory", "pkg/cli/watch", "pkg/client", "pkg/task"},
+	"pkg/cli/cluster":  {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/view", "pkg/cli/complete", "pkg/client", "pkg/internal/peercerts", "pkg/task"},
+	"pkg/cli/secret":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/batch", "pkg/cli/complete", "pkg/client", "pkg/envfile", "pkg/internal/secret", "pkg/task"},
+	"pkg/cli/cert":     {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/cli/complete", "pkg/internal/certs", "pkg/task"},
+	"pkg/cli/config":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/settings", "pkg/cli/factory", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/audit":    {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/batch", "pkg/client", "pkg/task"},
+	"pkg/cli/events":   {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/client", "pkg/task"},
+	"pkg/cli/top":      {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/client", "pkg/internal/top", "pkg/task"},
+	"pkg/cli/imports":  {"pkg/cli/failure", "pkg/cli/output", "pkg/cli/factory", "pkg/cli/selection", "pkg/cli/complete", "pkg/cli/apply", "pkg/internal/importer", "pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},
 
 	"pkg/internal/top":      {"pkg/client", "pkg/task"},
 	"pkg/internal/importer": {"pkg/internal/manifest", "pkg/internal/schedule", "pkg/task"},

@@ -22,8 +22,8 @@ type Progress struct {
 	past  string // what has been done: "applied"
 	total int    // 0: nobody knows
 	tty   bool   // the standard error is a terminal that can take a bar
-	Bar   progress.Writer
-	Track *progress.Tracker
+	bar   progress.Writer
+	track *progress.Tracker
 	over  chan struct{} // closed when the bar is gone
 	begun time.Time
 	last  time.Time
@@ -44,8 +44,8 @@ func NewProgress(f *factory.Factory, past string, total int) Progress {
 	now := f.Now()
 	_, tty := f.Terminal(f.Err)
 	t := Progress{app: f, past: past, total: total, tty: tty && f.Env("TERM") != "dumb", begun: now, last: now}
-	t.Track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
-	t.Track.Start() // its rate counts from here, not from when the bar shows
+	t.track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
+	t.track.Start() // its rate counts from here, not from when the bar shows
 	return t
 }
 
@@ -59,8 +59,8 @@ func (t *Progress) Step(done, failed int) {
 	}
 	now := t.app.Now()
 	switch {
-	case t.Bar != nil:
-		t.Track.SetValue(int64(done + failed))
+	case t.bar != nil:
+		t.track.SetValue(int64(done + failed))
 	case t.tty && now.Sub(t.begun) > barAfter:
 		t.show()
 	case !t.tty && now.Sub(t.last) >= LineInterval:
@@ -75,7 +75,7 @@ func (t *Progress) Step(done, failed int) {
 
 // show puts the bar up. It has no colours.
 func (t *Progress) show() {
-	t.Bar, t.over = progress.NewWriter(), make(chan struct{})
+	t.bar, t.over = progress.NewWriter(), make(chan struct{})
 	style := progress.StyleBlocks
 	if t.app.ASCII {
 		style = progress.StyleDefault
@@ -83,36 +83,36 @@ func (t *Progress) show() {
 	style.Colors = progress.StyleColors{}
 	style.Visibility = progress.StyleVisibility{Time: true, ETA: t.total > 0, Percentage: t.total > 0, Speed: true, Tracker: true, Value: true}
 	style.Options.TimeInProgressPrecision = time.Second
-	t.Bar.SetStyle(style)
-	t.Bar.SetOutputWriter(t.app.Err)
-	t.Bar.SetTrackerLength(30)
-	t.Bar.SetUpdateFrequency(100 * time.Millisecond)
-	t.Bar.SetTrackerPosition(progress.PositionRight)
-	t.Bar.AppendTracker(t.Track)
-	go func() { defer close(t.over); t.Bar.Render() }()
+	t.bar.SetStyle(style)
+	t.bar.SetOutputWriter(t.app.Err)
+	t.bar.SetTrackerLength(30)
+	t.bar.SetUpdateFrequency(100 * time.Millisecond)
+	t.bar.SetTrackerPosition(progress.PositionRight)
+	t.bar.AppendTracker(t.track)
+	go func() { defer close(t.over); t.bar.Render() }()
 }
 
 // Close takes the bar away.
 func (t *Progress) Close() {
-	if t.Bar == nil {
+	if t.bar == nil {
 		return
 	}
-	t.Track.MarkAsDone()
-	for !t.Bar.IsRenderInProgress() {
+	t.track.MarkAsDone()
+	for !t.bar.IsRenderInProgress() {
 		select {
 		case <-t.over:
 			return
 		case <-time.After(time.Millisecond):
 		}
 	}
-	t.Bar.Stop()
+	t.bar.Stop()
 	<-t.over
-	t.Bar = nil
+	t.bar = nil
 }
 
 // Report is app.report, above the bar.
 func (t *Progress) Report(f *factory.Factory, err error) int {
-	if t.Bar == nil {
+	if t.bar == nil {
 		return f.Report(err)
 	}
 	var b bytes.Buffer
@@ -124,17 +124,17 @@ func (t *Progress) Report(f *factory.Factory, err error) int {
 	above.Err = &b
 	exit := above.Report(err)
 	f.LastHint = above.LastHint
-	t.Bar.Log("%s", strings.TrimSuffix(b.String(), "\n"))
+	t.bar.Log("%s", strings.TrimSuffix(b.String(), "\n"))
 	return exit
 }
 
 // Print tells a person something, above the bar if there is one.
 func (t *Progress) Print(f *factory.Factory, words string) {
-	if t.Bar == nil {
+	if t.bar == nil {
 		f.Note("%s", words)
 		return
 	}
-	t.Bar.Log("%s", words)
+	t.bar.Log("%s", words)
 }
 
 // Result is a result of a batch, or what ended it.

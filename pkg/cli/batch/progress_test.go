@@ -48,11 +48,11 @@ func TestProgress_IsABarOnATerminal(t *testing.T) {
 	d.Err = errs
 	w := NewApplyProgress(d.Factory, 1000)
 	w.Step(1, 0)
-	if w.Bar != nil || errs.String() != "" {
+	if w.bar != nil || errs.String() != "" {
 		t.Fatal("it shows before it is known to take long")
 	}
-	w.Track.SetValue(500)
-	if w.Track.ETA() == 0 {
+	w.track.SetValue(500)
+	if w.track.ETA() == 0 {
 		t.Error("its time does not count from the start of the work")
 	}
 	pass(time.Second)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
@@ -100,3 +101,18 @@ func TestReport_TellsAHintOnce(t *testing.T) {
 
 func (e exitCode) Error() string { return "a daemon's" }
 func (e exitCode) ExitCode() int { return int(e) }
+
+func TestReport_TellsNothingThatATerminalObeys(t *testing.T) {
+	for _, evil := range factorytest.Hostile {
+		for _, format := range []string{output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML} {
+			d := factorytest.New("")
+			d.Format, d.Terminal = format, func(any) (int, bool) { return 80, true }
+
+			d.Report(&client.Error{Status: 404, Code: "c", Message: evil, Hint: evil})
+
+			if what := factorytest.Obeyed(d.Errs.String()); what != "" {
+				t.Errorf("%q, -o %s: %q is told", evil, format, what)
+			}
+		}
+	}
+}

@@ -30,7 +30,7 @@ const RunHelp = `A run is named by
 type RunWord struct {
 	ID   string
 	Task string // NAME or NAMESPACE/NAME
-	Back int    // how many runs before the latest
+	back int    // how many runs before the latest
 	Tick string // a tick, as typed; see tickForms
 }
 
@@ -56,7 +56,7 @@ func ParseRunWord(word string) (RunWord, error) {
 		if err != nil || n < 0 || back[0] < '0' || back[0] > '9' {
 			return RunWord{}, badRunWord(word)
 		}
-		return RunWord{Task: name, Back: n}, nil
+		return RunWord{Task: name, back: n}, nil
 	}
 	if _, err := parseTick(at); err != nil {
 		return RunWord{}, badRunWord(word)
@@ -139,7 +139,7 @@ func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word str
 		return task.Run{}, ExplainMissing(ctx, f, c, r, err)
 	}
 	if w.Tick == "" {
-		return NthRun(f, r, runs, w.Back)
+		return NthRun(f, r, runs, w.back)
 	}
 	t, err := c.Get(ctx, r.Namespace, r.Name)
 	if err != nil {

@@ -14,9 +14,9 @@ func TestParseRunWord(t *testing.T) {
 	cases := map[string]RunWord{
 		"backup":                               {Task: "backup"},
 		"20261120":                             {Task: "20261120"},
-		"backup@-1":                            {Task: "backup", Back: 1},
+		"backup@-1":                            {Task: "backup", back: 1},
 		"backup@-0":                            {Task: "backup"},
-		"ns/backup@-12":                        {Task: "ns/backup", Back: 12},
+		"ns/backup@-12":                        {Task: "ns/backup", back: 12},
 		"backup@02:30":                         {Task: "backup", Tick: "02:30"},
 		"backup@02:30:05":                      {Task: "backup", Tick: "02:30:05"},
 		"backup@2026-03-29T02:30":              {Task: "backup", Tick: "2026-03-29T02:30"},

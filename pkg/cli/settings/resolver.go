@@ -35,7 +35,7 @@ const HostSocket = "/run/carillon/api.sock"
 // socket of this host's node for who may open it: no other user can listen there.
 func (r *Resolver) ServerSetting(s *Settings) Setting {
 	c := s.choose("--server", r.ServerFlag, "CARILLON_SERVER", r.Env("CARILLON_SERVER"), s.Server)
-	if socket := cmp.Or(r.HostSocketPath, HostSocket); c.Value == "" && canOpenSocket(socket) {
+	if socket := cmp.Or(r.hostSocketPath, HostSocket); c.Value == "" && canOpenSocket(socket) {
 		c.Value = "unix://" + socket
 	}
 	return c
@@ -119,7 +119,7 @@ func (r *Resolver) hostToken(server string) string {
 	if err != nil || !c.OnThisHost() || strings.HasPrefix(c.Server(), "unix://") {
 		return ""
 	}
-	file := cmp.Or(r.HostTokenFile, hostTokenFile)
+	file := cmp.Or(r.hostTokenFile, hostTokenFile)
 	f, err := os.Open(file)
 	if err != nil {
 		return "" // there is none, or not for this user: the server says what it wants

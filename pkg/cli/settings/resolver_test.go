@@ -13,7 +13,7 @@ func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 	server := func(edit func(*desk)) string {
 		t.Helper()
 		d := newDesk()
-		d.HostSocketPath = socket
+		d.hostSocketPath = socket
 		if edit != nil {
 			edit(d)
 		}

@@ -83,7 +83,7 @@ func (c Context) Validate() error {
 // Settings are the user's configuration, read once, and the context that holds.
 type Settings struct {
 	Path     string // "" if there can be none
-	Exists   bool
+	exists   bool
 	File     File
 	Name     string // its name; "" if there is none
 	ChosenBy string // what chose it
@@ -111,8 +111,8 @@ type Resolver struct {
 	CertFileFlag  string
 	KeyFileFlag   string
 
-	HostTokenFile  string // in place of hostTokenFile, for tests
-	HostSocketPath string // in place of HostSocket, for tests
+	hostTokenFile  string // in place of hostTokenFile, for tests
+	hostSocketPath string // in place of HostSocket, for tests
 
 	read    *Settings // once it was
 	readErr error
@@ -131,7 +131,7 @@ func (r *Resolver) Settings() (*Settings, error) {
 func (r *Resolver) readSettings() (*Settings, error) {
 	s := &Settings{Path: r.Path()}
 	var err error
-	if s.File, s.Exists, err = ReadFile(s.Path); err != nil {
+	if s.File, s.exists, err = ReadFile(s.Path); err != nil {
 		return nil, err
 	}
 	switch {
@@ -167,11 +167,11 @@ func (s *Settings) UnknownContext(name string) error {
 
 // Path is where the configuration is, or would be; "" if there is no home.
 func (r *Resolver) Path() string {
-	return cmp.Or(r.Env("CARILLON_CONFIG"), r.UserFile("config.yaml"))
+	return cmp.Or(r.Env("CARILLON_CONFIG"), r.userFile("config.yaml"))
 }
 
-// UserFile is a file in the user's configuration; "" if there is no home.
-func (r *Resolver) UserFile(name string) string {
+// userFile is a file in the user's configuration; "" if there is no home.
+func (r *Resolver) userFile(name string) string {
 	return r.UserDirFile("XDG_CONFIG_HOME", ".config", name)
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // UserTokenFile is where a user's token is if nothing names another file; "" if there is no home.
-func (r *Resolver) UserTokenFile() string { return r.UserFile("token") }
+func (r *Resolver) UserTokenFile() string { return r.userFile("token") }
 
 const maxToken = 4096
 

@@ -32,14 +32,14 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 		{config: filepath.Join(dir, "home"), want: "of-the-user"},
 	} {
 		d := newDesk()
-		d.HostTokenFile, d.ServerFlag, d.TokenFileFlag = node, tc.server, tc.flag
+		d.hostTokenFile, d.ServerFlag, d.TokenFileFlag = node, tc.server, tc.flag
 		d.env["CARILLON_TOKEN"], d.env["XDG_CONFIG_HOME"] = tc.variable, tc.config
 		if got, err := d.token(); got != tc.want || err != nil {
 			t.Errorf("%+v: token %q, %v", tc, got, err)
 		}
 	}
 	d := newDesk()
-	d.HostTokenFile = filepath.Join(dir, "none")
+	d.hostTokenFile = filepath.Join(dir, "none")
 	if got, err := d.token(); got != "" || err != nil {
 		t.Errorf("without one: %q, %v", got, err)
 	}

@@ -164,7 +164,7 @@ func PlainRunResult(f *factory.Factory, r task.Run) string {
 		}
 	}
 	if r.Fan != nil {
-		words += ", " + PartsText(r)
+		words += ", " + partsText(r)
 	}
 	if r.Count > 1 {
 		words += fmt.Sprintf(" ×%d", r.Count)
@@ -190,8 +190,8 @@ func EndText(f *factory.Factory, r task.Run) string {
 	return f.Plain("·") + " " + selection.Name(f, r.Namespace, r.Task) + words
 }
 
-// PartsText is how the parts of a run stand, in a few words.
-func PartsText(r task.Run) string {
+// partsText is how the parts of a run stand, in a few words.
+func partsText(r task.Run) string {
 	f := r.Fan
 	if !r.State.Final() {
 		return f.String()

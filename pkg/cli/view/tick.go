@@ -69,3 +69,6 @@ func ScheduleText(s task.Spec) string {
 	}
 	return words + " " + strings.ReplaceAll(output.OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
 }
+
+// WhatFollows says why no more ticks can be listed of a schedule that waits for its runs.
+const WhatFollows = "the tick after that follows from when its run ends"

@@ -4,8 +4,10 @@ package factorytest
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
@@ -36,4 +38,26 @@ func At(s string) task.Time {
 		panic(err)
 	}
 	return task.At(t)
+}
+
+// Hostile are what terminals obey, and what shows a text otherwise than it is.
+var Hostile = []string{
+	"\x1b[2J\x1b[H", "\x1b]0;title\a", "\x1b]52;c;ZXZpbA==\x1b\\", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", // CSI, OSC: title, clipboard, link
+	"\x1bP+q544e\x1b\\", "\x1b_apc\x1b\\", "\x1b^pm\x1b\\", "\x1bXsos\x1b\\", "\x1bc", "\x1b(0", "\x1b#8", // DCS, APC, PM, SOS, reset, charset
+	"\u009b31m", "\u009d0;title\u009c", "\u0090q\u009c", "\x9b31m", "\x9d0;t\x9c", "\x85", "\u0085", // C1, in UTF-8 and alone
+	"\u202egnp.exe", "\u2066x\u2069", "\u200fx", "\u061cx", "\u200b", "\ufeff", "\u2028", "\u2029", // bidi, invisible, ends of lines
+	"\a", "\b\b\b", "\x7f", "\x0e\x0f", "\v", "\f", "\x00", "\x05", "50%\rdone", "\xc3", "\xff\xfe", "\U000e0001",
+}
+
+var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+// Obeyed is the first of a text that a terminal would obey, but for our own colours.
+func Obeyed(text string) string {
+	text = escapes.ReplaceAllString(text, "")
+	for i, r := range text {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return text[max(0, i-10):min(len(text), i+10)]
+		}
+	}
+	return ""
 }

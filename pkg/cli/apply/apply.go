@@ -1,0 +1,358 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon apply.
+func Command(f *factory.Factory) *cobra.Command {
+	r := New(f)
+	var p pruning
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE|DIR|-",
+		Short: "Create or change tasks so that they are what files say",
+		Long: "Create or change tasks so that they are what files say: YAML or JSON, one task or many, several\n" +
+			"documents too. A field that a file leaves out has its default. All of it is checked first: what is\n" +
+			"wrong is told with its line and column, and then nothing is sent. What the server refuses later does\n" +
+			"not stop the others.\n\n" +
+			"With --dry-run the server checks everything, writes nothing, and tells what would change: fields, and\n" +
+			"the ticks that come (+), go (-) or move (~). With --prune and -l, tasks that match the selector and are\n" +
+			"in no file any more are deleted: in the namespaces of the files' tasks, or in the one that -n names, or\n" +
+			"with -A in all.\n\n" +
+			"Files that end in .ndjson or .jsonl, and a standard input that begins so, have one task in each line.\n" +
+			"They may be of any length: lines are sent as they are read, and one that is wrong fails alone.\n\n" +
+			"Of more than 100 tasks only those that fail are told, and how many there were. Applying the same\n" +
+			"again does no harm, so that whatever was interrupted can be begun anew.",
+		Example: `  carillon apply -f nightly-backup.yaml
+  carillon apply -f tasks/ --dry-run
+  carillon apply -f tasks/ --prune -l team=data
+  carillon apply -f million.ndjson
+  carillon task get nightly-backup -o yaml | sed s/02:30/03:30/ | carillon apply -f -`,
+	}
+	r.bind(cmd)
+	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "have the server check everything, and tell what would change")
+	p.bind(cmd)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := r.given(cmd, words); err != nil {
+			return err
+		}
+		if err := p.check(cmd, r.paths); err != nil {
+			return err
+		}
+		if p.on {
+			r.prune = &p
+		}
+		return r.run(cmd.Context())
+	}
+	return cmd
+}
+
+// Operation is an apply, or what it would be, while it goes on.
+type Operation struct {
+	Files
+	dry   bool
+	diff  *differing // only what differs is told, and nothing is written
+	prune *pruning   // nil: nothing is deleted
+
+	told    batch.Progress
+	counts  map[string]int // by result
+	applied []client.Task  // for programs
+	held    []string       // lines of an output that may yet become too long
+	codes   []int          // exit codes of what failed, told already
+	warned  int            // tasks that the server has warned about
+}
+
+// New makes an operation that has nothing to apply yet.
+func New(f *factory.Factory) *Operation {
+	r := &Operation{Files: Files{Factory: f}, counts: map[string]int{}}
+	r.fail = r.failed
+	return r
+}
+
+func (r *Operation) run(ctx context.Context) error {
+	if err := r.read(ctx); err != nil {
+		return err
+	}
+	if r.prune != nil {
+		r.prune.keep(r)
+	}
+	if len(r.codes) > 0 {
+		if r.ForPeople() && len(r.Objects)+len(r.streams) > 0 {
+			r.Note("nothing was sent")
+		}
+		return failure.AlreadyReported(r.codes)
+	}
+	return r.Deliver(ctx)
+}
+
+// Deliver applies what was read, and tells what came of it.
+func (r *Operation) Deliver(ctx context.Context) error {
+	c, err := r.Connect()
+	if err != nil {
+		return err
+	}
+	if r.prune != nil {
+		if err := r.prune.begin(ctx, r, c); err != nil {
+			return err
+		}
+	}
+	if _, tty := r.Terminal(r.Out); r.diff == nil || !tty {
+		r.told = batch.NewApplyProgress(r.Files.Factory, r.total())
+	}
+	err = r.send(ctx, c)
+	r.told.Close()
+	switch {
+	case err == nil && r.prune != nil:
+		err = r.prune.end(ctx, r, c)
+		r.sum()
+	case err == nil:
+		r.sum()
+	case !r.dry && (r.done() > 0 || ctx.Err() != nil):
+		r.list()
+		if r.ForPeople() {
+			r.Note("%d tasks were applied; the same command goes on from there", r.done())
+		}
+	}
+	if ctx.Err() == nil {
+		err = errors.Join(r.Emit(), err)
+	}
+	if err != nil {
+		return err
+	}
+	return failure.AlreadyReported(r.codes)
+}
+
+// failed tells an error.
+func (r *Operation) failed(err error) {
+	if len(r.codes) < batch.Few {
+		r.codes = append(r.codes, r.told.Report(r.Factory, err))
+		return
+	}
+	if len(r.codes) == batch.Few {
+		r.told.Print(r.Factory, "more failed; the others are only counted")
+	}
+	r.codes = append(r.codes, r.Explain(err).Exit)
+}
+
+// options are how the tasks are sent.
+func (r *Operation) options() client.BatchOptions {
+	o := client.BatchOptions{DryRun: r.dry, Full: !slices.Contains([]string{output.FormatTable, output.FormatWide, output.FormatName}, r.Format)}
+	if r.diff != nil {
+		o.Full = false
+	}
+	if total := r.total(); r.diff == nil && total > batch.Few || total > manyDiffs || r.Format == output.FormatName {
+		o.Ticks = -1 // nobody is told
+	}
+	return o
+}
+
+// send applies everything, in the order in which it was given.
+func (r *Operation) send(ctx context.Context, c *client.Client) error {
+	sent := make(chan manifest.Object, 64<<10) // those whose answer is to come, in their order
+	faults := make(chan error, batch.Few)
+	quit := make(chan struct{})
+	defer close(quit)
+	specs := func(yield func(task.Spec) bool) {
+		defer close(faults)
+		for o, err := range r.all() {
+			if err == nil {
+				err = r.refuse(o)
+			}
+			if err != nil {
+				select {
+				case faults <- err:
+					continue
+				case <-quit:
+					return
+				}
+			}
+			select {
+			case sent <- o:
+			case <-quit:
+				return
+			}
+			if !yield(o.Spec) {
+				return
+			}
+		}
+	}
+	if len(r.Objects) == 0 && len(r.streams) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	answers, gone := batch.Results(ctx, c.ApplyAll(ctx, specs, r.options()))
+	defer func() { cancel(); <-gone }()
+	for answers != nil || faults != nil {
+		select {
+		case err, more := <-faults:
+			if !more {
+				faults = nil
+				continue
+			}
+			r.failed(err)
+		case a, more := <-answers:
+			if !more {
+				answers = nil
+				continue
+			}
+			if a.Err != nil {
+				return a.Err
+			}
+			if err := r.answered(<-sent, a.BatchResult); err != nil {
+				return err
+			}
+		}
+		r.told.Step(r.done(), len(r.codes))
+	}
+	return nil
+}
+
+// answered notes what became of a task, and prints it where each has a line.
+func (r *Operation) answered(o manifest.Object, b client.BatchResult) error {
+	if err := b.Err(); err != nil {
+		r.failed(Locate(o, err))
+		return nil
+	}
+	r.counts[b.Result]++
+	if r.diff != nil {
+		return r.diff.answered(r, o, b)
+	}
+	t := client.Task{Task: task.Task{Spec: o.Spec, Revision: b.Revision}, Next: b.Next, Result: b.Result, DryRun: b.Change}
+	t.Paused = b.Paused || t.Paused && b.Next.IsZero() // a former server does not say
+	if b.Task != nil {
+		t = *b.Task
+	}
+	t.Warnings = b.Warnings
+	r.warn(t)
+	return r.became(t)
+}
+
+// warn prints the warnings of the first tasks that have some, and counts the others.
+func (r *Operation) warn(t client.Task) {
+	if len(t.Warnings) == 0 {
+		return
+	}
+
+	if r.warned < batch.Few {
+		selection.PrintWarnings(r.Files.Factory, t)
+	}
+
+	r.warned++
+}
+
+// became notes, or tells, what became of a task.
+func (r *Operation) became(t client.Task) error {
+	switch {
+	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
+		return output.EmitList(&r.Factory.Printer, []client.Task{t}, func(t client.Task) string { return selection.TaskName(r.Files.Factory, t) }, nil)
+	case !r.ForPeople():
+		r.applied = append(r.applied, t)
+	case r.done() <= batch.Few && !r.told.HasMany():
+		r.held = append(r.held, r.resultLines(t)...)
+	}
+	return nil
+}
+
+// resultLines are what a person reads of a task.
+func (r *Operation) resultLines(t client.Task) []string {
+	name := selection.Show(r.Files.Factory, selection.Ref{Namespace: t.Namespace, Name: t.Name})
+	if t.DryRun != nil {
+		return append([]string{fmt.Sprintf("%s %s (dry run)", t.Result, name)}, ChangeText(r.Files.Factory, t.DryRun, t.Timezone)...)
+	}
+	next := ""
+	if t.Result != client.Deleted {
+		next = view.NextText(r.Files.Factory, t)
+	}
+	return []string{fmt.Sprintf("%s %s%s", t.Result, name, next)}
+}
+
+func (r *Operation) done() int {
+	n := 0
+	for _, c := range r.counts {
+		n += c
+	}
+	return n
+}
+
+// Locate places what a server says about a field in the file. What it says
+// about itself, or about the network, has no place there.
+func Locate(o manifest.Object, err error) error {
+	var f *client.Error
+	if errors.As(err, &f) && f.Field != "" {
+		return o.LocateField(f.Field, err)
+	}
+	return err
+}
+
+// list tells people of each task, if there are few. What a dry run finds is what
+// was asked for: it is told even with -q.
+func (r *Operation) list() {
+	if r.done() > batch.Few {
+		return
+	}
+	for _, line := range r.held {
+		if r.dry && r.ForPeople() {
+			fmt.Fprintln(r.Out, r.Plain(line))
+			continue
+		}
+		r.Say("%s", line)
+	}
+}
+
+// sum tells people what was done.
+func (r *Operation) sum() {
+	if r.diff != nil {
+		r.diff.sum(r)
+		return
+	}
+	r.list()
+	total := r.done() + len(r.codes)
+	if total < 2 {
+		return
+	}
+	var parts []string
+	for _, what := range []string{client.Created, client.Configured, client.Unchanged} {
+		parts = append(parts, fmt.Sprintf("%d %s", r.counts[what], what))
+	}
+	if r.prune != nil {
+		parts = append(parts, fmt.Sprintf("%d %s", r.counts[client.Deleted], client.Deleted))
+	}
+	if n := len(r.codes); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d failed", n))
+	}
+	if r.warned > batch.Few && r.ForPeople() {
+		r.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-batch.Few)
+	}
+	dry := ""
+	if r.dry {
+		dry = " (dry run: nothing was written)"
+	}
+	r.Say("%d in all: %s%s", total, strings.Join(parts, ", "), dry)
+}
+
+// Emit prints the tasks for programs that want them in one piece.
+func (r *Operation) Emit() error {
+	if r.diff != nil {
+		return r.diff.emit(r)
+	}
+	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // they are out
+		return nil
+	}
+	return output.EmitChanged(&r.Factory.Printer, r.applied, 2, func(t client.Task) string { return selection.TaskName(r.Files.Factory, t) })
+}

@@ -1,0 +1,103 @@
+package apply
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+)
+
+// manyDiffs is the number of tasks above which diff does not compare ticks.
+const manyDiffs = 10_000
+
+// difference is what a task would be otherwise, for programs.
+type difference struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	client.Change
+}
+
+// differing tells what files say otherwise than the cluster.
+type differing struct {
+	exitCode bool
+	list     []difference
+	found    int
+}
+
+// DiffCommand is carillon diff.
+func DiffCommand(f *factory.Factory) *cobra.Command {
+	d := &differing{}
+	r := New(f)
+	r.dry, r.diff = true, d
+	cmd := &cobra.Command{
+		Use:   "diff -f FILE|DIR|-",
+		Short: "Show what apply would change: fields, and ticks that come, go or move",
+		Long: "Show what apply would change, of the tasks in files: the fields, and the ticks that come (+), go (-) or\n" +
+			"move (~) in the next 7 days. Nothing is written; the server checks everything as apply has it checked.\n" +
+			"Tasks that are in no file are not looked at: apply --prune --dry-run tells of those.\n\n" +
+			"With --exit-code it is 8 if anything differs. Of more than 10000 tasks only the fields are compared.",
+		Example: `  carillon diff -f tasks/
+  carillon diff -f tasks/ --exit-code -q     in CI: is the cluster what git says?
+  carillon task diff -f nightly-backup.yaml -o json`,
+	}
+	r.bind(cmd)
+	cmd.Flags().BoolVar(&d.exitCode, "exit-code", false, "exit with 8 if there is a difference")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := r.given(cmd, words); err != nil {
+			return err
+		}
+		if err := r.run(cmd.Context()); err != nil {
+			return err
+		}
+		if d.exitCode && d.found > 0 {
+			return &failure.Error{Exit: failure.ExitFinding, Reported: true}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// answered tells of a task, if it differs.
+func (d *differing) answered(r *Operation, o manifest.Object, b client.BatchResult) error {
+	if b.Change == nil || !b.Change.Changes() {
+		return nil
+	}
+	d.found++
+	one := difference{b.Namespace, b.Name, *b.Change}
+	switch {
+	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
+		return output.EmitList(&r.Factory.Printer, []difference{one}, d.name(r), nil)
+	case !r.ForPeople():
+		d.list = append(d.list, one)
+		return nil
+	}
+	text := fmt.Sprintf("%s %s\n", b.Result, selection.Show(r.Files.Factory, selection.Ref{Namespace: b.Namespace, Name: b.Name}))
+	for _, line := range ChangeText(r.Files.Factory, b.Change, o.Spec.Timezone) {
+		text += line + "\n"
+	}
+	return r.Print(r.Plain(text))
+}
+
+func (d *differing) name(a *Operation) func(difference) string {
+	return func(one difference) string { return selection.Name(a.Files.Factory, one.Namespace, one.Name) }
+}
+
+func (d *differing) sum(r *Operation) {
+	if total := r.done(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
+		r.Note("no difference, of %d tasks", total)
+	}
+}
+
+// emit prints what differs for programs that want it in one piece.
+func (d *differing) emit(r *Operation) error {
+	if r.ForPeople() || r.Format == output.FormatName || r.Format == output.FormatJSONL {
+		return nil
+	}
+	return output.EmitList(&r.Factory.Printer, d.list, d.name(r), nil)
+}

@@ -1,0 +1,129 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// pruning deletes the tasks that the files of an apply no longer have. Who is asked
+// is asked before anything is sent; nothing is deleted unless all was applied.
+type pruning struct {
+	on       bool
+	selector string
+	kept     map[selection.Ref]bool // those in the files
+	doomed   []client.Task          // those that are there, and not in the files
+}
+
+func (p *pruning) bind(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.on, "prune", false, "delete the tasks that match -l and are in no file")
+	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "with --prune: the labels of the tasks that these files are all of, such as team=data")
+}
+
+func (p *pruning) check(cmd *cobra.Command, paths []string) error {
+	switch {
+	case !p.on && cmd.Flags().Changed("selector"):
+		return failure.Usage("-l says what --prune may delete; all that the files have is applied").WithHint("add --prune, or leave -l out")
+	case !p.on:
+		return nil
+	case p.selector == "":
+		return failure.Usage("--prune needs -l: which tasks are these files all of?").WithHint("such as --prune -l team=data")
+	case slices.Contains(paths, "-"):
+		return failure.Usage("--prune reads files before it asks; the standard input cannot be among them")
+	}
+	_, err := task.ParseSelector(p.selector)
+	return task.Under("selector", err)
+}
+
+// keep notes what the files have. What cannot be read is told: of tasks that may be
+// in there, none may be deleted.
+func (p *pruning) keep(r *Operation) {
+	p.kept = map[selection.Ref]bool{}
+	for _, o := range r.Objects { // their faults have been told
+		p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
+	}
+	for _, file := range r.streams {
+		r.stream(file, func(o manifest.Object, err error) bool {
+			if err == nil {
+				err = r.refuse(o)
+			}
+			if err != nil {
+				r.failed(err)
+				return true
+			}
+			p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
+			return true
+		})
+	}
+}
+
+// begin finds what is to be deleted, and asks.
+func (p *pruning) begin(ctx context.Context, r *Operation, c *client.Client) error {
+	if len(p.kept) == 0 {
+		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
+			WithHint("if that is what you want: carillon task delete -l %s", p.selector)
+	}
+	for _, ns := range p.namespaces(r) {
+		for t, err := range c.All(ctx, client.ListOptions{Namespace: ns, Selector: p.selector}) {
+			if err != nil {
+				return err
+			}
+			if !p.kept[selection.Ref{Namespace: t.Namespace, Name: t.Name}] {
+				p.doomed = append(p.doomed, t)
+			}
+		}
+	}
+	if r.dry || len(p.doomed) == 0 {
+		return nil
+	}
+	names := make([]string, len(p.doomed))
+	for i, t := range p.doomed {
+		names[i] = selection.TaskName(r.Files.Factory, t)
+	}
+	_, err := r.Confirm(ctx, "delete", "task", names, true, false, true)
+	return err
+}
+
+// namespaces are where tasks are pruned; "" is all.
+func (p *pruning) namespaces(r *Operation) []string {
+	if r.AllNamespaces || r.Scoped {
+		return []string{r.Scope()}
+	}
+	list := map[string]bool{}
+	for k := range p.kept {
+		list[k.Namespace] = true
+	}
+	return slices.Sorted(maps.Keys(list))
+}
+
+// end deletes, if all was applied, what is still as it was when it was found.
+func (p *pruning) end(ctx context.Context, r *Operation, c *client.Client) error {
+	if len(r.codes) > 0 {
+		if len(p.doomed) > 0 && r.ForPeople() {
+			r.Note("nothing was deleted: not everything was applied")
+		}
+		return nil
+	}
+	return batch.ForEach(ctx, r.Factory, p.doomed, func(t client.Task) error {
+		if !r.dry {
+			if err := c.Delete(ctx, t.Namespace, t.Name, t.Revision); err != nil {
+				return fmt.Errorf("delete %s: %w", selection.TaskName(r.Files.Factory, t), err)
+			}
+		} else {
+			t.DryRun = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
+		}
+		t.Result = client.Deleted
+		r.counts[client.Deleted]++
+		return r.became(t)
+	})
+}

@@ -1,0 +1,265 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// audited is what an audit prints.
+type audited struct {
+	task.Audit
+	Repairs []task.RepairResult `json:"repairs,omitempty"`
+}
+
+// auditing is the flags of an audit.
+type auditing struct {
+	repair, dryRun bool
+	pause          time.Duration
+}
+
+// Command is carillon audit.
+func Command(f *factory.Factory) *cobra.Command {
+	var o auditing
+	cmd := factory.LimitFormats(&cobra.Command{
+		Use:   "audit",
+		Short: "Check the cluster against its promises",
+		Long: "Check the cluster against its promises: every record in etcd, the nodes' clocks, etcd itself. What seems wrong is\n" +
+			"looked at a second time: only what has not changed by then is a finding. Nothing is written without --repair, and\n" +
+			"with it only what nobody looks after any more is deleted, if it is still as it was found.\n\n" +
+			"The exit code is 8 if there is a finding that was not repaired, 5 if etcd or the server is away.",
+		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes",
+		Args:    factory.Args(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return audit(cmd.Context(), f, o) },
+	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
+	cmd.Flags().BoolVar(&o.repair, "repair", false, "mend what is safe to mend, after a yes")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: only list what would be done")
+	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "time between the two looks, a `DURATION` of 1s to 60s")
+	return cmd
+}
+
+func audit(ctx context.Context, f *factory.Factory, o auditing) error {
+	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
+		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
+	}
+	if o.dryRun && !o.repair {
+		return failure.Usage("--dry-run: is for --repair; an audit alone changes nothing")
+	}
+	c, err := f.Connect()
+	if err != nil {
+		return err
+	}
+	meter := newAuditMeter(f)
+	found, err := c.Audit(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.tell})
+	meter.end()
+	if err != nil {
+		return err
+	}
+	out, left := audited{Audit: found}, found.Findings
+	repairable := slices.DeleteFunc(slices.Clone(left), func(finding task.Finding) bool { return finding.Repair == "" })
+	var failed error
+	if o.repair && !o.dryRun && len(repairable) > 0 {
+		if f.ForPeople() {
+			err = f.Print(auditText(f, found))
+		}
+		if err == nil {
+			err = approveRepairs(ctx, f, repairable)
+		}
+		if err != nil {
+			return err
+		}
+		out.Repairs, failed = repairAll(ctx, f, c, repairable)
+		left = unrepaired(left, out.Repairs)
+	}
+	if err := output.EmitOne(&f.Printer, out, "", func(d *output.Details) { d.Parts = append(d.Parts, auditResult(f, out, o, repairable)) }); err != nil {
+		return err
+	}
+	switch {
+	case failed != nil:
+		return failed
+	case len(left) > 0:
+		return failure.AlreadyReported([]int{failure.ExitFinding})
+	}
+	return nil
+}
+
+func approveRepairs(ctx context.Context, f *factory.Factory, list []task.Finding) error {
+	if f.Yes {
+		return nil
+	}
+	if f.ForPeople() {
+		for _, finding := range list {
+			fmt.Fprintf(f.Err, "would %s: %s\n", finding.Repair, output.OneLine(finding.Keys[0]))
+		}
+	}
+	_, err := f.Ask(ctx, fmt.Sprintf("repair %d findings?", len(list)), len(list), false)
+	return err
+}
+
+// repairAll has findings mended, some at a time, until one fails.
+func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list []task.Finding) ([]task.RepairResult, error) {
+	const atOnce = 20
+	var results []task.RepairResult
+	for some := range slices.Chunk(list, atOnce) {
+		asked := make([]task.RepairRequest, len(some))
+		for i, finding := range some {
+			asked[i] = task.RepairRequest{Kind: finding.Kind, Key: finding.Keys[0], Revision: finding.Revision}
+		}
+		done, err := c.Repair(ctx, asked)
+		results = append(results, done...)
+		if err != nil {
+			return results, err
+		}
+		if n := len(done); n < len(some) || done[n-1].Result == task.RepairFailed {
+			return results, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
+				Message: "the repair stopped half-way", Hint: "run it again: it harms nothing that was mended"}}
+		}
+	}
+	return results, nil
+}
+
+// unrepaired are the findings that are left.
+func unrepaired(all []task.Finding, results []task.RepairResult) []task.Finding {
+	return slices.DeleteFunc(slices.Clone(all), func(f task.Finding) bool {
+		return slices.ContainsFunc(results, func(r task.RepairResult) bool {
+			return r.Kind == f.Kind && len(f.Keys) > 0 && r.Key == f.Keys[0] && (r.Result == task.Repaired || r.Result == task.NotAsFound)
+		})
+	})
+}
+
+// auditResult is what a person reads: the findings, unless they were shown before
+// the question, and what became of the repairs.
+func auditResult(f *factory.Factory, out audited, o auditing, repairable []task.Finding) string {
+	if len(out.Repairs) == 0 {
+		text := auditText(f, out.Audit)
+		if o.dryRun {
+			for _, finding := range repairable {
+				text += fmt.Sprintf("would %s: %s\n", finding.Repair, output.OneLine(finding.Keys[0]))
+			}
+		}
+		return text
+	}
+	var b strings.Builder
+	for _, r := range out.Repairs {
+		words := map[string]string{task.Repaired: "repaired", task.NotAsFound: "has changed by itself", task.NotRepairable: "needs a person", task.RepairFailed: "failed"}[r.Result]
+		fmt.Fprintf(&b, "%s: %s", output.OneLine(r.Key), words)
+		if r.Deleted > 0 {
+			fmt.Fprintf(&b, ", %d deleted", r.Deleted)
+		}
+		if r.Message != "" && r.Result == task.RepairFailed {
+			fmt.Fprintf(&b, ": %s", output.OneLine(r.Message))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// auditText tells the findings, by group and kind: what all of a kind have alike
+// is said once.
+func auditText(f *factory.Factory, found task.Audit) string {
+	var b strings.Builder
+	group, kind, shown := "", "", 0
+	_, tty := f.Terminal(f.Out)
+	const most = 20
+	for _, finding := range found.Findings {
+		if finding.Group != group {
+			group = finding.Group
+			fmt.Fprintf(&b, "%s\n", f.Paint(output.Bold, output.OneLine(group)))
+		}
+		if finding.Kind != kind {
+			kind, shown = finding.Kind, 0
+			kindText(f, &b, finding)
+		}
+		if shown++; shown > most && tty && f.Format == output.FormatTable {
+			if shown == most+1 {
+				b.WriteString(f.Plain("    … -o wide shows all of them\n"))
+			}
+			continue
+		}
+		fmt.Fprintf(&b, "    %s\n", output.OneLine(finding.Message))
+		for _, key := range finding.Keys {
+			fmt.Fprintf(&b, "      %s\n", f.Paint(output.Dim, output.OneLine(key)))
+		}
+	}
+	for _, n := range found.Notes {
+		fmt.Fprintf(&b, "note: %s\n", output.OneLine(n))
+	}
+	fmt.Fprintf(&b, "%s in %d records at revision %d\n", verdict(f, found.Findings), found.Keys, found.Revision)
+	return b.String()
+}
+
+func kindText(f *factory.Factory, b *strings.Builder, finding task.Finding) {
+	sign, c := "!", output.Yellow
+	if finding.Severity == task.Grave {
+		sign, c = "✗", output.Red
+		if f.ASCII {
+			sign = "x"
+		}
+	}
+	fmt.Fprintf(b, "  %s\n", f.Paint(c, sign+" "+output.OneLine(finding.Kind)+" ("+output.OneLine(finding.Severity)+")"))
+	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", output.OneLine(finding.Why), output.OneLine(finding.Do))
+}
+
+func verdict(f *factory.Factory, found []task.Finding) string {
+	grave := 0
+	for _, finding := range found {
+		if finding.Severity == task.Grave {
+			grave++
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return f.Paint(output.Green, "no findings")
+	case grave == 0:
+		return f.Paint(output.Yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
+	}
+	return f.Paint(output.Red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
+}
+
+// newAuditMeter makes the meter of one audit.
+func newAuditMeter(f *factory.Factory) *auditMeter {
+	_, tty := f.Terminal(f.Err)
+	return &auditMeter{app: f, tty: tty && f.Env("TERM") != "dumb", last: f.Now()}
+}
+
+// auditMeter tells how far an audit is: on a terminal in one line that changes,
+// else with a line now and then.
+type auditMeter struct {
+	app  *factory.Factory
+	tty  bool
+	used bool
+	last time.Time
+}
+
+func (m *auditMeter) tell(p task.AuditProgress) {
+	a := m.app
+	if a.Quiet || !a.ForPeople() {
+		return
+	}
+	words := fmt.Sprintf("%s, %d records read", output.OneLine(p.Stage), p.Keys)
+	switch now := a.Now(); {
+	case m.tty:
+		m.used = true
+		fmt.Fprintf(a.Err, "\r\x1b[K%s", words)
+	case now.Sub(m.last) >= batch.LineInterval:
+		m.last = now
+		a.Note("%s", words)
+	}
+}
+
+func (m *auditMeter) end() {
+	if m.used {
+		fmt.Fprint(m.app.Err, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,314 @@
+package cert
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The files of the small CA, and for how long what it signs is valid.
+const (
+	certDir      = "certs"
+	certCA       = "ca"
+	certDays     = 365
+	certDaysOfCA = 10 * 365
+	certMostDays = 50 * 365
+)
+
+// Command is carillon cert.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cert",
+		Short: "A small CA: certificates for nodes, clients and etcd, without a server",
+		Long: "Make certificates for a cluster, for those who have no CA of their own. Keep the directory, and above all\n" +
+			"ca-key.pem, off the nodes: whoever has it can be any node and any client. It takes no certificate back: to shut\n" +
+			"one out before it ends, make a new CA.",
+	}
+	formats := []string{output.FormatTable, output.FormatJSON, output.FormatYAML, output.FormatName}
+	cmd.AddCommand(factory.LimitFormats(caCommand(f), formats...), factory.LimitFormats(nodeCommand(f), formats...), factory.LimitFormats(clientCommand(f), formats...),
+		factory.LimitFormats(renewCommand(f), formats...), factory.LimitFormats(showCommand(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML, output.FormatName))
+	return cmd
+}
+
+// certFlags are what all that make certificates have.
+type certFlags struct {
+	dir   string
+	days  int
+	force bool
+}
+
+func (f *certFlags) bind(cmd *cobra.Command, days int) {
+	cmd.Flags().StringVar(&f.dir, "dir", certDir, "`DIRECTORY` of the CA and what it signs")
+	cmd.Flags().IntVar(&f.days, "days", days, "valid for so many `DAYS`")
+	cmd.Flags().BoolVar(&f.force, "force", false, "replace what is there")
+	_ = cmd.MarkFlagDirname("dir") // the flag is there
+}
+
+// request checks a name and the flags, and that nothing is replaced by accident.
+func request(f *factory.Factory, kind certs.Kind, name string, flags *certFlags) (certs.Request, error) {
+	r := certs.Request{Kind: kind, Name: name, For: time.Duration(flags.days) * 24 * time.Hour, Now: f.Now()}
+	if flags.days < 1 || flags.days > certMostDays {
+		return r, failure.Usage("--days %d: is not between 1 and %d", flags.days, certMostDays)
+	}
+	if kind != certs.KindAuthority {
+		if err := task.CheckName("name", name); err != nil {
+			return r, err
+		}
+		if name == certCA {
+			return r, failure.Usage("name: %s is that of the CA", task.Quote(name))
+		}
+	}
+	file := name
+	if kind == certs.KindAuthority {
+		file = certCA
+	}
+	cert, key := certs.Paths(flags.dir, file)
+	for _, path := range []string{cert, key} {
+		if _, err := os.Lstat(path); !flags.force && !errors.Is(err, fs.ErrNotExist) {
+			return r, &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: "exists", Message: path + " is there",
+				Hint: "carillon cert renew makes one like it; --force replaces it"}}
+		}
+	}
+	return r, nil
+}
+
+func caCommand(f *factory.Factory) *cobra.Command {
+	var flags certFlags
+	name := ""
+	cmd := &cobra.Command{
+		Use:     "ca",
+		Short:   "Make a CA: ca.pem for everybody, ca-key.pem for nobody else",
+		Example: "  carillon cert ca --dir certs\n  carillon cert ca --dir certs --name \"Carillon of ACME\"",
+		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd, certDaysOfCA)
+	cmd.Flags().StringVar(&name, "name", "Carillon CA", "its common `NAME`")
+	complete.Register(cmd, "name", cobra.NoFileCompletions)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if name == "" || len(name) > 64 {
+			return failure.Usage("--name: has 1 to 64 characters")
+		}
+		r, err := request(f, certs.KindAuthority, name, &flags)
+		if err != nil {
+			return err
+		}
+		_, pair, err := certs.NewAuthority(r)
+		if err != nil {
+			return err
+		}
+		if err := keep(f, pair, flags.dir, certCA, "created"); err != nil {
+			return err
+		}
+		f.SayNext("carillon cert node NAME --host HOST --ip ADDRESS --dir %s", flags.dir)
+		return nil
+	}
+	return cmd
+}
+
+func nodeCommand(f *factory.Factory) *cobra.Command {
+	var flags certFlags
+	var hosts, ips []string
+	cmd := &cobra.Command{
+		Use:   "node NAME",
+		Short: "Make a certificate for a node, or a member of etcd",
+		Long: "Make a certificate for a node: for its API, its calls to other nodes, and its way to etcd. A member of etcd can use\n" +
+			"it as well, for clients and for peers. It is for localhost, too. Without --host and --ip, it is for the host NAME.\n" +
+			"As the common name, NAME is the user if etcd takes users from certificates.",
+		Example: "  carillon cert node n1 --host n1.example.com --ip 10.0.0.1 --dir certs\n" +
+			"  carillon cert node etcd1 --host etcd1 --ip 10.0.0.11 --days 90",
+		Args: factory.Args(1, 1, "the node's name"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd, certDays)
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "`NAME` of its host, as others dial it; may be repeated")
+	cmd.Flags().StringSliceVar(&ips, "ip", nil, "`ADDRESS` of its host; may be repeated")
+	complete.Register(cmd, "host", cobra.NoFileCompletions)
+	complete.Register(cmd, "ip", cobra.NoFileCompletions)
+	cmd.RunE = func(_ *cobra.Command, words []string) error {
+		r, err := request(f, certs.KindNode, words[0], &flags)
+		if err != nil {
+			return err
+		}
+		if r.Hosts, r.IPs, err = places(hosts, ips, words[0]); err != nil {
+			return err
+		}
+		if err := issue(f, r, &flags, "created"); err != nil {
+			return err
+		}
+		cert, key := certs.Paths(flags.dir, r.Name)
+		f.SayNext("put %s, %s and ca.pem on the host: tls_cert, tls_key and tls_ca of its agent", cert, key)
+		return nil
+	}
+	return cmd
+}
+
+// places are what a node's certificate is for.
+func places(hosts, ips []string, name string) (names []string, addresses []net.IP, err error) {
+	if len(hosts)+len(ips) == 0 {
+		hosts = []string{name}
+	}
+	seen := map[string]bool{}
+	for _, h := range append(hosts, "localhost") {
+		if !hostName(h) {
+			return nil, nil, failure.Usage("--host %s: is not the name of a host, such as n1.example.com", task.Quote(h))
+		}
+		if !seen[h] {
+			seen[h] = true
+			names = append(names, h)
+		}
+	}
+	for _, s := range append(ips, "127.0.0.1", "::1") {
+		ip := net.ParseIP(s)
+		if ip == nil {
+			return nil, nil, failure.Usage("--ip %s: is not an address, such as 10.0.0.1", task.Quote(s))
+		}
+		if !seen[ip.String()] {
+			seen[ip.String()] = true
+			addresses = append(addresses, ip)
+		}
+	}
+	return names, addresses, nil
+}
+
+// hostName reports whether a certificate can be for s; *.example.com is such, too.
+func hostName(s string) bool {
+	s = strings.TrimPrefix(s, "*.")
+	if s == "" || len(s) > 253 || net.ParseIP(s) != nil {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		odd := strings.ContainsFunc(label, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+		})
+		if odd || label == "" || len(label) > 63 || strings.HasPrefix(label, "-") || strings.HasSuffix(label, "-") {
+			return false
+		}
+	}
+	return true
+}
+
+func clientCommand(f *factory.Factory) *cobra.Command {
+	var flags certFlags
+	cmd := &cobra.Command{
+		Use:   "client NAME",
+		Short: "Make a certificate for a person or a program that calls the API",
+		Long: "Make a certificate for who calls an API whose agents have tls_client_auth. It takes the place of no token.\n" +
+			"As the common name, NAME is the user if etcd takes users from certificates.",
+		Example: "  carillon cert client ann --dir certs\n  carillon task list --ca-file certs/ca.pem --cert-file certs/ann.pem --key-file certs/ann-key.pem",
+		Args:    factory.Args(1, 1, "the client's name"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd, certDays)
+	cmd.RunE = func(_ *cobra.Command, words []string) error {
+		r, err := request(f, certs.KindClient, words[0], &flags)
+		if err != nil {
+			return err
+		}
+		return issue(f, r, &flags, "created")
+	}
+	return cmd
+}
+
+func renewCommand(f *factory.Factory) *cobra.Command {
+	dir := ""
+	cmd := &cobra.Command{
+		Use:   "renew NAME...",
+		Short: "Make certificates anew, for the same names and as long",
+		Long: "Make certificates anew, for the same names, for as long as the former ones, with new keys. The CA keeps its key, so\n" +
+			"that what it has signed stays valid: renew ca, put ca.pem on all hosts, then renew the rest. Agents take files that\n" +
+			"are replaced by themselves.",
+		Example: "  carillon cert renew n1 n2 n3 --dir certs\n  carillon cert renew ca --dir certs",
+		Args:    factory.Args(1, -1, "the name"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringVar(&dir, "dir", certDir, "`DIRECTORY` of the CA and what it signs")
+	_ = cmd.MarkFlagDirname("dir") // the flag is there
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		return batch.ForEach(cmd.Context(), f, words, func(name string) error { return renew(f, dir, name) })
+	}
+	return cmd
+}
+
+func renew(f *factory.Factory, dir, name string) error {
+	if err := task.CheckName("name", name); err != nil {
+		return err
+	}
+	if name == certCA {
+		ca, err := authority(dir)
+		if err != nil {
+			return err
+		}
+		_, pair, err := ca.Renewed(f.Now())
+		if err != nil {
+			return err
+		}
+		return keep(f, pair, dir, certCA, "renewed")
+	}
+	path, _ := certs.Paths(dir, name)
+	list, err := readCertificates(path)
+	if err != nil {
+		return err
+	}
+	return issue(f, certs.Again(list[0], f.Now()), &certFlags{dir: dir}, "renewed")
+}
+
+// issue signs and keeps a certificate.
+func issue(f *factory.Factory, r certs.Request, flags *certFlags, done string) error {
+	ca, err := authority(flags.dir)
+	if err != nil {
+		return err
+	}
+	pair, err := ca.Issue(r)
+	if err != nil {
+		return err
+	}
+	return keep(f, pair, flags.dir, r.Name, done)
+}
+
+func authority(dir string) (*certs.Authority, error) {
+	pair, err := certs.ReadPair(dir, certCA)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, failure.NotFound("there is no CA in %s", dir).WithHint("carillon cert ca --dir %s makes one; --dir says where it is", dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ca, err := certs.ReadAuthority(pair)
+	if err != nil {
+		path, _ := certs.Paths(dir, certCA)
+		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: path + ": " + err.Error()}}
+	}
+	return ca, nil
+}
+
+// keep writes a pair, and tells of it.
+func keep(f *factory.Factory, p certs.Pair, dir, name, done string) error {
+	if err := p.Write(dir, name); err != nil {
+		return err
+	}
+	path, key := certs.Paths(dir, name)
+	list, err := certs.Parse(p.Cert)
+	if err != nil {
+		return err
+	}
+	c := certificateOf(path, list[0])
+	if f.ForPeople() {
+		words := ""
+		if len(c.Names) > 0 {
+			words = " · for " + strings.Join(c.Names, ", ")
+		}
+		f.Say("%s %s, key %s%s · ends %s", done, path, key, f.Plain(words), c.NotAfter.UTC().Format(time.DateOnly))
+		return nil
+	}
+	return output.EmitOne(&f.Printer, c, path, nil)
+}

@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+func upgradeCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:   "upgrade",
+		Short: "Use the newest format of records that all nodes understand",
+		Long: "Use the newest format of records that all nodes understand, now. By itself the cluster does so when every node has\n" +
+			"run a version that understands it for ten minutes. Afterwards no older version can join, until a downgrade.",
+		Example: "  carillon cluster upgrade",
+		Args:    factory.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+			status, err := c.SetFormat(cmd.Context(), 0)
+			if err != nil {
+				return err
+			}
+			if status.Because != "" {
+				f.Note("%s understands no newer format", status.Because)
+			}
+			return showFormat(f, status)
+		},
+	}
+}
+
+func downgradeCommand(f *factory.Factory) *cobra.Command {
+	var to int
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "downgrade --to-format N",
+		Short: "Go back to an older format of records, so that an older version can join",
+		Long: "Go back to an older format of records, so that an older version can join. Nodes write the older one at once; it is\n" +
+			"in force when all of them have said so and their last writes have arrived. Broken off, it goes on by itself.",
+		Example: "  carillon cluster downgrade --to-format 1\n  carillon cluster downgrade --to-format 1 --wait 1h",
+		Args:    factory.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if to < 1 {
+				return failure.Usage("--to-format: the format to go back to, from 1 on")
+			}
+			if wait < 0 {
+				return failure.Usage("--wait %s: must not be negative", wait)
+			}
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+			status, err := c.SetFormat(cmd.Context(), to)
+			if err != nil {
+				return err
+			}
+			if status, err = awaitFormat(cmd.Context(), f, c, status, wait); err != nil {
+				return err
+			}
+			return showFormat(f, status)
+		},
+	}
+	cmd.Flags().IntVar(&to, "to-format", 0, "the format to go back to")
+	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to wait until it is in force, a `DURATION`; exit code 5 afterwards")
+	return cmd
+}
+
+// awaitFormat waits until the format that is wanted is in force, and says what
+// that waits for.
+func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, status client.FormatStatus, most time.Duration) (client.FormatStatus, error) {
+	deadline := time.Now().Add(most)
+	told := ""
+	for status.Format != status.Wanted {
+		if status.WaitsFor != told {
+			told = status.WaitsFor
+			if told != "" {
+				f.Note("waiting for %s", output.OneLine(told))
+			}
+		}
+		if time.Now().After(deadline) {
+			return status, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
+				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", status.Format, most, cmp.Or(output.OneLine(status.WaitsFor), "the last writes")),
+				Hint:    "it goes on by itself: carillon cluster status tells"}}
+		}
+		err := factory.Sleep(ctx, time.Second)
+		if err == nil {
+			status, err = c.Format(ctx)
+		}
+		if err != nil {
+			return status, err
+		}
+	}
+	return status, nil
+}
+
+func showFormat(f *factory.Factory, status client.FormatStatus) error {
+	return output.EmitOne(&f.Printer, status, fmt.Sprint(status.Format), func(d *output.Details) { d.Field("Format", "%s", formatWords(status)) })
+}
+
+func formatWords(f client.FormatStatus) string {
+	words := fmt.Sprintf("%d of records", f.Format)
+	switch {
+	case f.Wanted > 0 && f.Wanted < f.Format:
+		words += fmt.Sprintf(", on the way to %d", f.Wanted)
+	case f.Wanted > 0:
+		words += ", to stay: `carillon cluster upgrade` ends that"
+	case f.Possible > f.Format:
+		words += fmt.Sprintf("; all nodes understand %d, see `carillon cluster upgrade`", f.Possible)
+	}
+	return words
+}

@@ -1,0 +1,90 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/internal/peercerts"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// agentDataDir is where agents keep their data unless told otherwise.
+const agentDataDir = "/var/lib/carillon"
+
+// maxTokenLife is how long a join token can be accepted at most.
+const maxTokenLife = 7 * 24 * time.Hour
+
+// joinToken is what -o json shows of one.
+type joinToken struct {
+	Member  string    `json:"member"`
+	Token   string    `json:"token"` // a secret
+	Expires task.Time `json:"expires_at"`
+}
+
+func joinTokenCommand(f *factory.Factory) *cobra.Command {
+	var peer, dataDir string
+	validFor := peercerts.TokenLife
+	cmd := &cobra.Command{
+		Use:   "join-token NAME --peer-url URL",
+		Short: "Print a token with the certificate of a member of the embedded etcd",
+		Long: "Print a token with which another agent gets its certificate for the members of the embedded etcd. Run it as root on\n" +
+			"the host of the first member, which has their CA in its data directory; it needs no running agent. Put the token into\n" +
+			"the file join-token in the data directory of NAME: its agent takes it at its start, or when it waits for it, and\n" +
+			"deletes the file. A token for a member that has a certificate renews it, at its next start.\n\n" +
+			"The token is a secret: it holds the private key of the member, and whoever has it can be that member. An agent takes\n" +
+			"it for as long as --expires says.",
+		Example: "  sudo carillon cluster join-token n2 --peer-url https://10.0.0.2:2380 | ssh n2 sudo tee /var/lib/carillon/join-token >/dev/null",
+		Args:    factory.Args(1, 1, "the agent's name"), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, words []string) error {
+			if err := task.CheckName("name", words[0]); err != nil {
+				return err
+			}
+			u, err := url.Parse(peer)
+			if err != nil || u.Scheme != "https" || u.Hostname() == "" {
+				return failure.Usage("--peer-url: where the other members reach it, as in initial_cluster, such as https://10.0.0.2:2380")
+			}
+			if validFor < time.Minute || validFor > maxTokenLife {
+				return failure.Usage("--expires %s: is not between 1m and %s", validFor, maxTokenLife)
+			}
+
+			token, expires, err := peercerts.NewToken(dataDir, peercerts.Member{Name: words[0], Host: u.Hostname()}, validFor, f.Now())
+			if err != nil {
+				return joinTokenFault(dataDir, err)
+			}
+			// The token alone, so that it can be piped to where it belongs.
+			if f.ForPeople() {
+				return f.Print(token + "\n")
+			}
+			return output.EmitOne(&f.Printer, joinToken{words[0], token, task.At(expires)}, words[0], nil)
+		},
+	}
+	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members reach it, as in initial_cluster: https://HOST:PORT")
+	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "`DIRECTORY` of the data of the agent on this host")
+	cmd.Flags().DurationVar(&validFor, "expires", validFor, "how long an agent takes the token")
+	_ = cmd.MarkFlagDirname("data-dir") // the flag is there
+	complete.Register(cmd, "peer-url", cobra.NoFileCompletions)
+	complete.Register(cmd, "expires", cobra.NoFileCompletions)
+	factory.WithoutConfig(cmd)
+	return cmd
+}
+
+func joinTokenFault(dataDir string, err error) error {
+	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
+	switch {
+	case errors.Is(err, peercerts.ErrNoCA):
+		f.Exit, f.Message = failure.ExitNotFound, fmt.Sprintf("%s has no CA of the members of etcd", dataDir)
+		f.Hint = "the agent whose name is the first in initial_cluster makes it when it starts: run this on its host; --data-dir says where its data are"
+	case errors.Is(err, fs.ErrPermission):
+		f.Exit, f.Hint = failure.ExitAuth, "run it as the user of the agent, which is root as a rule"
+	}
+	return f
+}

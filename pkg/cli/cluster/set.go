@@ -1,0 +1,72 @@
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func setCommand(f *factory.Factory) *cobra.Command {
+	var rate int
+	var lostAfter string
+	cmd := &cobra.Command{
+		Use:   "set [--catch-up-rate N] [--lost-after DURATION]",
+		Short: "Change settings that all nodes follow",
+		Long: "Change settings that all nodes follow, at once and for good.\n\n" +
+			"--catch-up-rate is how many runs of ticks that came to light late start per second in the whole cluster, so that an\n" +
+			"outage is not followed by a stampede.\n\n" +
+			"--lost-after is how long the attempts of a silent node are waited for. The node kills them a little earlier, and then\n" +
+			"others may start in their place. A change is for attempts that are assigned afterwards. Attempts of a node whose\n" +
+			"lease_ttl is longer get lease_ttl + 10s at least.",
+		Example: "  carillon cluster set --catch-up-rate 25\n" +
+			"  carillon cluster set --lost-after 10m",
+		Args: factory.Args(0, 0, ""),
+	}
+	cmd.Flags().IntVar(&rate, "catch-up-rate", 0, "`N` late runs start per second, in the whole cluster (0: the default, 100)")
+	cmd.Flags().StringVar(&lostAfter, "lost-after", "", "`DURATION` after which the attempts of a silent node are lost, 12s to 24h (0s: the default, 2m)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var set client.ClusterSettings
+		if cmd.Flags().Changed("catch-up-rate") {
+			set.CatchUpRate = &rate
+		}
+		if cmd.Flags().Changed("lost-after") {
+			d, err := task.ParseDuration("lost_after", lostAfter)
+			if err != nil {
+				return err
+			}
+			set.LostAfter = &d
+		}
+		if set == (client.ClusterSettings{}) {
+			return failure.Usage("nothing to set").WithHint("carillon cluster set --lost-after DURATION")
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		now, err := c.SetCluster(cmd.Context(), set)
+		if err != nil {
+			return err
+		}
+		return output.EmitOne(&f.Printer, now, "", func(d *output.Details) { describeSettings(d, now) })
+	}
+	return cmd
+}
+
+func describeSettings(d *output.Details, s client.ClusterSettings) {
+	if s.CatchUpRate != nil {
+		d.Field("Catching up", "%s", catchUpWords(*s.CatchUpRate))
+	}
+	if s.LostAfter != nil {
+		d.Field("Lost after", "%s", lostAfterWords(*s.LostAfter))
+	}
+}
+
+func catchUpWords(rate int) string { return fmt.Sprintf("at %d late runs per second", rate) }
+
+func lostAfterWords(d task.Duration) string { return fmt.Sprintf("%s of a node's silence", d) }

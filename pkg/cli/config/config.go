@@ -1,0 +1,340 @@
+package config
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/settings"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon config.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Contexts: clusters that have a name, and which of them is talked to"}
+	use, set, remove := useCommand(f), setCommand(f), deleteCommand(f)
+	path := pathCommand(f)
+	factory.WithoutConfig(use, set, remove, path)
+	cmd.AddCommand(showCommand(f), listCommand(f), use, set, remove, path)
+	return cmd
+}
+
+// origin is a setting, and what it is from.
+type origin struct {
+	Setting string `json:"setting"`
+	Value   string `json:"value"`
+	Origin  string `json:"origin"`
+}
+
+func showCommand(f *factory.Factory) *cobra.Command {
+	var withOrigin bool
+	cmd := &cobra.Command{
+		Use:     "show",
+		Short:   "Show what a command would use: server, namespace, token, certificates",
+		Long:    "Show what a command with the same flags would use. Flags beat the environment, and that the configuration.\nA token is never shown.",
+		Example: "  carillon config show --origin\n  carillon config show --context prod -o json",
+		Args:    factory.Args(0, 0, ""),
+	}
+	cmd.Flags().BoolVar(&withOrigin, "origin", false, "also show what each is from")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		s, err := f.Settings()
+		if err != nil {
+			return err
+		}
+		list, err := origins(f, s)
+		if err != nil {
+			return err
+		}
+		return output.EmitList(&f.Printer, list, func(o origin) string { return o.Setting + "=" + o.Value }, func(wide bool) *output.Table {
+			g := &output.Table{Headers: []string{"SETTING", "VALUE"}}
+			if withOrigin = withOrigin || wide; withOrigin {
+				g.Headers = append(g.Headers, "ORIGIN")
+			}
+			for _, o := range list {
+				row := []string{o.Setting, output.OneLine(cmp.Or(o.Value, f.NoValue()))}
+				if withOrigin {
+					row = append(row, output.OneLine(o.Origin))
+				}
+				g.AddRow(row...)
+			}
+			return g
+		})
+	}
+	return cmd
+}
+
+// origins are all settings of the commands that talk to a server.
+func origins(f *factory.Factory, s *settings.Settings) ([]origin, error) {
+	server := f.ServerSetting(s)
+	c, err := client.New(client.Config{Server: server.Value})
+	if err != nil {
+		return nil, err
+	}
+	server.Value = c.Server()
+	secret, file := f.TokenSetting(s)
+	token := settings.Setting{Value: file.Value, Origin: file.Origin}
+	if secret.Value != "" {
+		token = settings.Setting{Value: "(set)", Origin: secret.Origin}
+	}
+	readOnly := settings.Setting{Value: "false", Origin: settings.ByDefault}
+	if s.ReadOnly {
+		readOnly = settings.Setting{Value: "true", Origin: "context " + s.Name}
+	}
+	list := []origin{}
+	for _, o := range []struct {
+		name string
+		settings.Setting
+	}{
+		{"context", settings.Setting{Value: s.Name, Origin: s.ChosenBy}}, {"server", server}, {"namespace", f.NamespaceSetting(s)}, {"token", token},
+		{"ca_file", f.FileSetting(s, "--ca-file", f.CAFileFlag, s.CAFile)}, {"cert_file", f.FileSetting(s, "--cert-file", f.CertFileFlag, s.CertFile)},
+		{"key_file", f.FileSetting(s, "--key-file", f.KeyFileFlag, s.KeyFile)}, {"read_only", readOnly}, {"insecure", f.InsecureSetting(s)},
+	} {
+		list = append(list, origin{o.name, o.Value, cmp.Or(o.Origin, settings.ByDefault)})
+	}
+	return list, nil
+}
+
+// listedContext is a context as lists show it, without its token.
+type listedContext struct {
+	Name    string `json:"name"`
+	Current bool   `json:"current"`
+	settings.Context
+	Token    *struct{} `json:"token,omitempty"` // hides the secret
+	HasToken bool      `json:"has_token"`
+}
+
+func listed(f settings.File, name, current string) listedContext {
+	c := f.Contexts[name]
+	return listedContext{Name: name, Current: name == current, Context: c, HasToken: c.Token != "" || c.TokenFile != ""}
+}
+
+func contextName(c listedContext) string { return c.Name }
+
+func listCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "List the contexts",
+		Example: "  carillon config list\n  carillon config list -o name",
+		Args:    factory.Args(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			s, err := f.Settings()
+			if err != nil {
+				return err
+			}
+			list := []listedContext{}
+			for _, name := range slices.Sorted(maps.Keys(s.File.Contexts)) {
+				list = append(list, listed(s.File, name, s.Name))
+			}
+			return output.EmitList(&f.Printer, list, contextName, func(bool) *output.Table { return contextGrid(f, list) })
+		},
+	}
+}
+
+func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
+	g := &output.Table{Headers: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
+		Empty: "no contexts; make one with: carillon config set NAME server=https://…"}
+	yes := map[bool]string{true: "yes", false: f.NoValue()}
+	for _, c := range list {
+		mark := ""
+		if c.Current {
+			mark = "*"
+		}
+		g.AddRow(mark, c.Name, cmp.Or(c.Server, client.DefaultServer), cmp.Or(c.Namespace, task.Defaults().Namespace), yes[c.HasToken], yes[c.ReadOnly])
+	}
+	return g
+}
+
+// changeConfig changes the configuration, and tells if comments of it were lost.
+func changeConfig(f *factory.Factory, change func(*settings.File) error) (settings.File, error) {
+	file, anew, err := f.ChangeFile(change)
+	if anew {
+		f.Note("%s was written anew; its comments are gone", f.Path())
+	}
+	return file, err
+}
+
+func useCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:               "use NAME",
+		Short:             "Make a context the one that commands use",
+		Example:           "  carillon config use prod",
+		Args:              factory.Args(1, 1, "the context"),
+		ValidArgsFunction: complete.Contexts(f),
+		RunE: func(_ *cobra.Command, words []string) error {
+			name := words[0]
+			file, err := changeConfig(f, func(file *settings.File) error {
+				if _, ok := file.Contexts[name]; !ok {
+					return (&settings.Settings{Path: f.Path(), File: *file}).UnknownContext(name)
+				}
+				file.Current = name
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			f.Say("context %s · %s", name, cmp.Or(file.Contexts[name].Server, client.DefaultServer))
+			return showContext(f, listed(file, name, file.Current))
+		},
+	}
+}
+
+// showContext is for programs; people have been told.
+func showContext(f *factory.Factory, c listedContext) error {
+	if f.ForPeople() {
+		return nil
+	}
+	return output.EmitOne(&f.Printer, c, c.Name, nil)
+}
+
+func setCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:   "set NAME KEY=VALUE...",
+		Short: "Make a context, or change what is given of it",
+		Long: "Make a context, or change what is given of it: " + strings.Join(settings.FieldNames(), ", ") + ".\n" +
+			"KEY= clears a field. token=- reads the token from the standard input, so that it is in no shell's history; better, let\n" +
+			"token_file name a file that only you can read. Paths are kept as absolute ones. The file is written with mode 0600.",
+		Example: `  carillon config set prod server=https://carillon.example.com:7070 ca_file=ca.crt token_file=~/.config/carillon/prod.token
+  carillon config set prod namespace=billing read_only=true
+  carillon config set prod read_only=`,
+		Args:              factory.Args(2, -1, "the context's name, or KEY=VALUE"),
+		ValidArgsFunction: complete.ContextSet(f),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			name := words[0]
+			if err := task.CheckName("context", name); err != nil {
+				return err
+			}
+			made := false
+			file, err := changeConfig(f, func(file *settings.File) error {
+				c, there := file.Contexts[name]
+				made = !there
+				for _, word := range words[1:] {
+					if err := setField(cmd.Context(), f, &c, word); err != nil {
+						return err
+					}
+				}
+				if file.Contexts == nil {
+					file.Contexts = map[string]settings.Context{}
+				}
+				file.Contexts[name] = c
+				return task.Under("contexts."+name, c.Validate())
+			})
+			if err != nil {
+				return err
+			}
+			switch {
+			case made && file.Current != name:
+				f.Say("made context %s · use it with: carillon config use %s", name, name)
+			default:
+				f.Say("changed context %s", name)
+			}
+			return showContext(f, listed(file, name, file.Current))
+		},
+	}
+}
+
+// setField sets what KEY=VALUE says.
+func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word string) error {
+	key, value, ok := strings.Cut(word, "=")
+	if !ok {
+		return failure.Usage("%s: write KEY=VALUE", task.Quote(word))
+	}
+	fields := map[string]*string{"server": &c.Server, "ca_file": &c.CAFile, "cert_file": &c.CertFile, "key_file": &c.KeyFile,
+		"token_file": &c.TokenFile, "token": &c.Token, "namespace": &c.Namespace}
+	key = strings.ReplaceAll(key, "-", "_")
+	switch field := fields[key]; {
+	case key == "read_only", key == "insecure":
+		if value != "true" && value != "false" && value != "" {
+			return task.NoneOf(task.CodeBadValue, key, value, "true", "false")
+		}
+		switches := map[string]*bool{"read_only": &c.ReadOnly, "insecure": &c.Insecure}
+		*switches[key] = value == "true"
+	case field == nil:
+		e := failure.Usage("%s is not a field of a context", task.Quote(key))
+		if near := task.Nearest(key, settings.FieldNames()); near != "" {
+			e.Hint = "did you mean: " + near
+		}
+		return e
+	case key == "token" && value == "-":
+		line, err := factory.ReadPatiently(ctx, func() (string, error) {
+			line, _ := bufio.NewReader(f.In).ReadString('\n') // none is no token
+			return strings.TrimSpace(line), nil
+		})
+		if err != nil {
+			return err
+		}
+		if line == "" {
+			return failure.Usage("the standard input has no token")
+		}
+		*field = line
+	case strings.HasSuffix(key, "_file"):
+		*field = settings.AbsolutePath(value)
+	default:
+		*field = value
+	}
+	return nil
+}
+
+func deleteCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete NAME",
+		Short:             "Forget a context",
+		Long:              "Forget a context. Files that it names stay where they are.",
+		Example:           "  carillon config delete staging",
+		Args:              factory.Args(1, 1, "the context"),
+		ValidArgsFunction: complete.Contexts(f),
+		RunE: func(_ *cobra.Command, words []string) error {
+			name := words[0]
+			var gone listedContext
+			_, err := changeConfig(f, func(file *settings.File) error {
+				if _, ok := file.Contexts[name]; !ok {
+					return (&settings.Settings{Path: f.Path(), File: *file}).UnknownContext(name)
+				}
+				gone = listed(*file, name, file.Current)
+				delete(file.Contexts, name)
+				if gone.Current {
+					file.Current = ""
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			f.Say("deleted context %s", name)
+			if gone.Current {
+				f.Note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
+			}
+			return showContext(f, gone)
+		},
+	}
+}
+
+func pathCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:     "path",
+		Short:   "Print where the configuration is",
+		Example: "  $EDITOR \"$(carillon config path)\"",
+		Args:    factory.Args(0, 0, ""),
+		RunE: func(*cobra.Command, []string) error {
+			where := struct {
+				Path string `json:"path"`
+			}{f.Path()}
+			if where.Path == "" {
+				return failure.Usage("there is no place for it: neither CARILLON_CONFIG, XDG_CONFIG_HOME nor HOME is set")
+			}
+			if f.ForPeople() {
+				return f.Print(where.Path + "\n")
+			}
+			return output.EmitOne(&f.Printer, where, where.Path, nil)
+		},
+	}
+}

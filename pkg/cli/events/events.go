@@ -1,0 +1,305 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// watching is the flags of events.
+type watching struct {
+	follow bool
+	since  string
+	task   string
+	kinds  []string
+}
+
+// usualSince is from when on events are listed, unless that is said.
+const usualSince = time.Hour
+
+// Command is carillon events.
+func Command(f *factory.Factory) *cobra.Command {
+	var o watching
+	cmd := &cobra.Command{
+		Use:     "events",
+		Aliases: []string{"event"},
+		Short:   "What happens, and what has happened: tasks, runs, shards, nodes",
+		Long: "What has happened to tasks, runs, shards, nodes and the cluster, in order, and who did it. With -f it goes on, over\n" +
+			"restarts of the server too. Events of shards, nodes and the cluster are shown with -A, or if --kind names them.\n\n" +
+			"Events last as long as etcd keeps its revisions: carillon cluster status tells the oldest. What is missing is said.",
+		Example: `  carillon events
+  carillon events -f
+  carillon events --since 15m --task nightly-backup
+  carillon events -f -A --kind shard,node
+  carillon events --since 2026-11-20T22:00:00Z -o jsonl`,
+		Args: factory.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return events(cmd.Context(), f, o) },
+	}
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, from now on unless --since says otherwise")
+	cmd.Flags().StringVar(&o.since, "since", "", "from a `TIME` on, for a duration such as 15m, or from a revision of etcd on (default 1h, or with -f now)")
+	cmd.Flags().StringVar(&o.task, "task", "", "only events of this task and its runs")
+	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "only these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
+	complete.RegisterFixed(cmd, "kind", task.EventKinds()...)
+	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag is there
+	return cmd
+}
+
+func events(ctx context.Context, f *factory.Factory, o watching) error {
+	opts, err := eventOptions(f, o)
+	if err != nil {
+		return err
+	}
+	c, err := f.Connect()
+	if err != nil {
+		return err
+	}
+	if !o.follow {
+		return printEvents(f, c.Events(ctx, opts), f.Format == output.FormatJSON)
+	}
+	opts.Lost = func(err error) {
+		if err == nil {
+			f.Note("the server is back")
+			return
+		}
+		f.Note("waiting for the server: %s", err)
+	}
+	return printEvents(f, c.Follow(ctx, opts), false)
+}
+
+func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
+	opts := client.EventOptions{Namespace: f.Scope(), Kinds: o.kinds}
+	for _, k := range o.kinds {
+		if !slices.Contains(task.EventKinds(), k) {
+			e := failure.Usage("--kind %s: use %s", task.Quote(k), strings.Join(task.EventKinds(), ", "))
+			if near := task.Nearest(k, task.EventKinds()); near != "" {
+				e.Hint = "did you mean: --kind " + near
+			}
+			return opts, e
+		}
+	}
+	if o.task != "" {
+		r, err := selection.ParseRef(f, o.task)
+		if err != nil {
+			return opts, err
+		}
+		opts.Namespace, opts.Task = r.Namespace, r.Name
+	}
+	return opts, since(f, o, &opts)
+}
+
+// since reads from when on events are wanted.
+func since(f *factory.Factory, o watching, opts *client.EventOptions) error {
+	if o.since == "" {
+		if !o.follow {
+			opts.Since = f.Now().Add(-usualSince)
+		}
+		return nil
+	}
+	if p, err := task.ParsePlace(o.since); err == nil {
+		if p.Index == task.Whole && p.Revision > 0 { // that revision itself is wanted
+			p.Revision--
+		}
+		opts.After = p.String()
+		return nil
+	}
+	if d, err := time.ParseDuration(o.since); err == nil && d > 0 {
+		opts.Since = f.Now().Add(-d)
+		return nil
+	}
+	t, err := factory.ParseTime(o.since, f.Zone(output.ReaderZone))
+	if err != nil {
+		return failure.Usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", task.Quote(o.since))
+	}
+	opts.Since = t
+	return nil
+}
+
+// printEvents prints events as they come; as an array only if they have an end.
+func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array bool) error {
+	list := []task.Event{}
+	n := 0
+	for e, err := range events {
+		if err != nil {
+			return err
+		}
+		n++
+		switch {
+		case array:
+			list = append(list, e)
+		case f.Format == output.FormatJSON:
+			err = f.EmitJSON(e)
+		case f.Format == output.FormatJSONL:
+			err = f.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(e) })
+		case f.Format == output.FormatName:
+			err = f.Print(e.ID + "\n")
+		case f.Format == output.FormatYAML:
+			if n > 1 {
+				err = f.Print("---\n")
+			}
+			if err == nil {
+				err = f.EmitYAML(1, func(int) any { return e })
+			}
+		default:
+			err = printEvent(f, e, n == 1 && !f.NoHeaders)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if array {
+		return f.EmitJSON(list)
+	}
+	if n == 0 && f.ForPeople() {
+		f.Note("no events%s", selection.InScope(f))
+	}
+	return nil
+}
+
+// The columns of events have a width that most fit into: lines come one by one.
+var (
+	eventHeads  = []string{"REVISION", "TIME", "KIND", "WHAT", "EVENT"}
+	eventWidths = map[string]int{"REVISION": 10, "TIME": 19, "KIND": 7, "WHAT": 28}
+)
+
+func printEvent(f *factory.Factory, e task.Event, heads bool) error {
+	g := &output.Table{Headers: eventHeads, Rows: [][]string{eventCells(f, e)}}
+	if len(f.Columns) == 0 && f.Format != output.FormatWide {
+		g.Headers, g.Rows[0] = g.Headers[1:], g.Rows[0][1:]
+	}
+	g, err := f.SelectColumns(g)
+	if err != nil {
+		return err
+	}
+	rows := g.Rows
+	if heads {
+		rows = append([][]string{g.Headers}, rows...)
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			fmt.Fprintf(&line, "%-*s  ", eventWidths[g.Headers[i]], cell)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	return f.Print(b.String())
+}
+
+func eventCells(f *factory.Factory, e task.Event) []string {
+	at := f.NoValue()
+	if !e.Time.IsZero() {
+		local := e.Time.In(f.Zone(output.ReaderZone))
+		if f.TimeMode == output.TimeUTC {
+			local = e.Time.UTC()
+		}
+		at = local.Format(time.DateTime)
+	}
+	what := ""
+	switch {
+	case e.Task != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
+		what = e.Namespace + "/" + e.Task
+	case e.Task != "":
+		what = e.Task
+	case e.Secret != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
+		what = e.Namespace + "/" + e.Secret
+	case e.Secret != "":
+		what = e.Secret
+	case e.Kind == task.EventShard && e.Shard != nil:
+		what = fmt.Sprint(*e.Shard)
+	case e.Kind == task.EventNode:
+		what = e.Node
+	case e.Kind == task.EventCluster:
+		what = e.Namespace
+	}
+	words := output.OneLine(eventWords(f, e))
+	if e.Kind == task.EventGap {
+		words = f.Paint(output.Yellow, words)
+	}
+	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, f.NoValue())), words}
+}
+
+// eventWords say what happened, who did it, and why.
+func eventWords(f *factory.Factory, e task.Event) string {
+	by := ""
+	if e.Actor != "" {
+		by = " by " + e.Actor
+	}
+	more := ""
+	if e.Detail != "" {
+		more = ": " + e.Detail
+	}
+	switch e.Kind {
+	case task.EventRun:
+		return runEventWords(f, e, by) + more
+	case task.EventShard:
+		return f.Plain(fmt.Sprintf("%s → %s", cmp.Or(e.Previous, "–"), cmp.Or(e.Node, "–"))) + by + more
+	case task.EventGap:
+		if e.From == 0 {
+			return fmt.Sprintf("events up to revision %d are gone", e.To) + more
+		}
+		return fmt.Sprintf("events of revisions %d to %d are gone", e.From, e.To) + more
+	case task.EventNode:
+		if e.Actor == e.Node {
+			by = "" // itself
+		}
+	case task.EventCluster:
+		if e.Action == task.ActionLeader {
+			return cmp.Or(e.Node, "nobody") + " leads" + leaderWas(e.Previous)
+		}
+	}
+	words := strings.ReplaceAll(e.Action, "_", " ") + by
+	if e.Generation > 0 {
+		words += fmt.Sprintf(", generation %d", e.Generation)
+	}
+	if e.Reason != "" {
+		more += ": " + e.Reason
+	}
+	return words + more
+}
+
+func leaderWas(previous string) string {
+	if previous == "" {
+		return ""
+	}
+	return ", after " + previous
+}
+
+func runEventWords(f *factory.Factory, e task.Event, by string) string {
+	words := strings.ReplaceAll(e.Action, "_", " ")
+	switch {
+	case e.Action == task.ActionEnded:
+		words = strings.ReplaceAll(e.State, "_", " ")
+	case e.Action == task.ActionDispatched:
+		words += " to " + e.Node
+	case e.Action == task.ActionStarted:
+		words += " on " + e.Node
+		by = ""
+	}
+	if e.Reason != "" {
+		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
+	}
+	if e.Count > 1 {
+		words += f.Plain(fmt.Sprintf(" ×%d", e.Count))
+	}
+	if e.Attempt > 1 {
+		words += fmt.Sprintf(", attempt %d", e.Attempt)
+	}
+	if e.Dead {
+		words += ", and is dead"
+	}
+	return e.Run + " " + words + by
+}

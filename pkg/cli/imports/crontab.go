@@ -1,0 +1,84 @@
+package imports
+
+import (
+	"os/user"
+	"regexp"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+)
+
+func crontabCommand(f *factory.Factory) *cobra.Command {
+	i := newImporting(f)
+	var system bool
+	var owner string
+	cmd := &cobra.Command{
+		Use:   "crontab FILE|DIR|-...",
+		Short: "Make tasks of crontabs",
+		Long: "Make tasks of crontabs, as Vixie's cron and its heirs read them, and apply them. Where a file is kept\n" +
+			"says what it is: /etc/crontab and /etc/cron.d have a column with the user, /var/spool/cron/crontabs/ann\n" +
+			"is ann's, and anything else is yours, unless --system or --user says otherwise.\n\n" +
+			"The tasks do what cron does: as that user, on this host, in its time zone (or CRON_TZ), beside each other,\n" +
+			"and what was missed is not caught up with. Lines with the same command are one task with several\n" +
+			"schedules. Names follow from the file and the command, so that a second import changes nothing.\n\n" +
+			"What cannot be taken, such as @reboot, is told with its line; the rest is imported, and the exit code is 8.",
+		Example: `  crontab -l | carillon import crontab -
+  carillon import crontab /etc/crontab /etc/cron.d --dry-run
+  carillon import crontab /etc/cron.d/* --shadow       # ticks are recorded, nothing starts
+  carillon import crontab /var/spool/cron/crontabs/ann --node web-1
+  carillon task list -l imported=crontab,imported-from=ann`,
+		Args: factory.Args(1, -1, "the crontab"),
+	}
+	i.bind(cmd, "default: this host's", "default: this host's")
+	cmd.Flags().BoolVar(&system, "system", false, "the files have a column with the user")
+	cmd.Flags().StringVar(&owner, "user", "", "the files are the crontab of the user with this `NAME`")
+	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if system && owner != "" {
+			return failure.Usage("--system and --user exclude each other")
+		}
+		err := factory.RefuseEmpty(cmd, "user")
+		if err == nil {
+			err = i.settle(cmd, true)
+		}
+		if err != nil {
+			return err
+		}
+		files, err := within(paths, cronReads.MatchString)
+		if err != nil {
+			return err
+		}
+		err = i.each(cmd.Context(), files, func(name, text string) {
+			form, known := importer.FormOf(name)
+			switch {
+			case system:
+				form = importer.Form{System: true}
+			case owner != "":
+				form = importer.Form{User: owner}
+			case !known:
+				form = importer.Form{User: currentUser()}
+				i.Note("%s: read as the crontab of %s; if it has a column with the user, say --system", name, form.User)
+			}
+			i.add(importer.Crontab(name, text, form, i.Options))
+		})
+		if err != nil {
+			return err
+		}
+		return i.finish(cmd.Context())
+	}
+	return cmd
+}
+
+// cronReads are the names of files that cron reads in a directory: none with a dot,
+// such as those that a package's upgrade leaves.
+var cronReads = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+func currentUser() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return ""
+}

@@ -1,0 +1,247 @@
+package imports
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon import.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{Use: "import", Short: "Make tasks of crontabs, of Kubernetes' CronJobs, of systemd's timers"}
+	cmd.AddCommand(crontabCommand(f), kubernetesCommand(f), systemdCommand(f))
+	return cmd
+}
+
+// importing is an import while it goes on.
+type importing struct {
+	*factory.Factory
+	importer.Options
+	dryRun, anyNode bool
+	result          importer.Result
+}
+
+func newImporting(f *factory.Factory) *importing { return &importing{Factory: f} }
+
+func (i *importing) bind(cmd *cobra.Command, node, zone string) {
+	f := cmd.Flags()
+	f.BoolVar(&i.dryRun, "dry-run", false, "print the tasks as YAML and apply nothing")
+	f.BoolVar(&i.Shadow, "shadow", false, "the tasks only record their ticks, and start nothing")
+	f.StringVar(&i.Node, "node", "", "run on the node with this `NAME` ("+node+")")
+	f.BoolVar(&i.anyNode, "any-node", false, "run on any node")
+	f.StringVar(&i.Timezone, "timezone", "", "time `ZONE` of schedules that name none ("+zone+")")
+	f.StringVar(&i.Prefix, "prefix", "", "`TEXT` before the tasks' names (default: the node, if one is named)")
+	f.IntVar(&i.Keep, "keep", 0, "`N` ended runs, or ticks of shadows, to remember (default 20)")
+	complete.Register(cmd, "node", complete.Nodes(i.Factory))
+	for _, name := range []string{"prefix", "keep"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
+}
+
+// settle fills in what follows from this host.
+func (i *importing) settle(cmd *cobra.Command, local bool) error {
+	if err := factory.RefuseEmpty(cmd, "node", "timezone"); err != nil {
+		return err
+	}
+	if i.anyNode && i.Node != "" {
+		return failure.Usage("--node and --any-node exclude each other")
+	}
+	if cmd.Flags().Changed("namespace") || i.Env("CARILLON_NAMESPACE") != "" {
+		i.Options.Namespace = i.Factory.Namespace()
+	}
+
+	switch {
+	case i.Node != "":
+		if err := task.CheckName("node", i.Node); err != nil {
+			return err
+		}
+	case local && !i.anyNode:
+		// Jobs of this host stay on it, whatever its node is called: that of carillon dev is called dev.
+		i.Host = hostLabel()
+	}
+
+	if pinnedTo := cmp.Or(i.Node, i.Host); pinnedTo != "" && !cmd.Flags().Changed("prefix") {
+		i.Prefix = pinnedTo
+	}
+
+	if i.Timezone != "" {
+		_, err := schedule.Location(i.Timezone)
+		return err
+	}
+	if !local {
+		return nil
+	}
+	var err error
+	i.Timezone, err = hostZone(i.Env, "/etc")
+	return err
+}
+
+// finish tells what was not taken, and prints the tasks or applies them. The exit code
+// is that of a finding if something was not taken and all else went well.
+func (i *importing) finish(ctx context.Context) error {
+	if i.dryRun {
+		i.refusals()
+		if err := i.print(); err != nil {
+			return err
+		}
+		return i.outcome(nil)
+	}
+	i.remarks()
+	i.refusals()
+	r := apply.New(i.Factory)
+	r.Scoped = i.Options.Namespace != ""
+	for _, j := range i.result.Jobs {
+		r.Objects = append(r.Objects, manifest.Made(j.File, j.Line, j.Spec))
+	}
+	if len(r.Objects) == 0 {
+		if i.ForPeople() {
+			i.Note("there is nothing to import")
+		}
+		return i.outcome(r.Emit())
+	}
+	return i.outcome(r.Deliver(ctx))
+}
+
+func (i *importing) outcome(err error) error {
+	if n := len(i.result.Refusals); n > 0 {
+		if i.ForPeople() {
+			i.Note("not taken: %d; see above", n)
+		}
+		if err == nil {
+			return failure.AlreadyReported([]int{failure.ExitFinding})
+		}
+	}
+	return err
+}
+
+// refusals tells what was not taken, as errors are told.
+func (i *importing) refusals() {
+	for _, r := range i.result.Refusals {
+		i.Report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
+	}
+}
+
+// codeNotTaken is a line of another system's file that no task can be made of.
+const codeNotTaken = "not_taken"
+
+// remarks tells people what has no counterpart.
+func (i *importing) remarks() {
+	if !i.ForPeople() {
+		return
+	}
+	for _, n := range i.result.Notes {
+		i.Note("%s: note: %s", output.Sanitize(n.Place.String()), output.Sanitize(n.Why))
+	}
+	for _, j := range i.result.Jobs {
+		for _, text := range j.Notes {
+			i.Note("%s: %s: note: %s", output.Sanitize(j.Place.String()), j.Spec.Name, output.Sanitize(text))
+		}
+	}
+}
+
+// add takes what a file came to.
+func (i *importing) add(r importer.Result) { i.result.Join(r) }
+
+// each reads files, and the standard input, and hands them on; what cannot be read
+// ends it, before anything is changed.
+func (i *importing) each(ctx context.Context, files []string, take func(name, text string)) error {
+	stdin := false
+	for _, file := range files {
+		if file == "-" && stdin {
+			return failure.Usage("the standard input can be read once")
+		}
+		stdin = stdin || file == "-"
+		name, b, err := apply.Load(ctx, i.Factory, file)
+		if err != nil {
+			return err
+		}
+		if len(b) > importer.MaxFile {
+			return fmt.Errorf("%s: is longer than the %d bytes that are read", name, importer.MaxFile)
+		}
+		take(name, string(b))
+	}
+	return nil
+}
+
+// within lists the files that paths name: a directory's files that wanted takes, in
+// the order of their names.
+func within(paths []string, wanted func(name string) bool) (files []string, err error) {
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if p == "-" || err == nil && !info.IsDir() {
+			files = append(files, p)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", p, failure.FileReason(err))
+		}
+		entries, err := os.ReadDir(p)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", p, failure.FileReason(err))
+		}
+		for _, e := range entries {
+			path := filepath.Join(p, e.Name())
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && wanted(e.Name()) {
+				files = append(files, path)
+			}
+		}
+	}
+	return slices.Compact(files), nil
+}
+
+var notInNodeName = regexp.MustCompile(`[^a-z0-9._-]+`)
+
+// hostLabel returns the label "host" that nodes on this host have.
+func hostLabel() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "node"
+	}
+	name, _, _ := strings.Cut(strings.ToLower(host), ".")
+	return cmp.Or(strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._"), "node")
+}
+
+// hostZone is the time zone in which this host's cron reads its crontabs: TZ, the name
+// in timezone, or what localtime links to, of a directory such as /etc.
+func hostZone(env func(string) string, etc string) (string, error) {
+	candidates := []string{strings.TrimPrefix(env("TZ"), ":")}
+	if b, err := os.ReadFile(filepath.Join(etc, "timezone")); err == nil {
+		candidates = append(candidates, strings.TrimSpace(string(b)))
+	}
+	if target, err := os.Readlink(filepath.Join(etc, "localtime")); err == nil {
+		if _, name, ok := strings.Cut(target, "zoneinfo/"); ok {
+			candidates = append(candidates, name)
+		}
+	} else if os.IsNotExist(err) {
+		candidates = append(candidates, "UTC") // as the C library does
+	}
+	for _, name := range candidates {
+		if name == "" {
+			continue
+		}
+		if name == "Etc/UTC" || name == "Etc/UCT" || name == "Universal" || name == "Zulu" {
+			return "UTC", nil
+		}
+		if _, err := schedule.Location(name); err == nil {
+			return name, nil
+		}
+	}
+	return "", failure.Usage("this host's time zone has no name that is known").WithHint("name it: --timezone Europe/Berlin")
+}

@@ -1,0 +1,71 @@
+package imports
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+)
+
+func systemdCommand(f *factory.Factory) *cobra.Command {
+	i := newImporting(f)
+	cmd := &cobra.Command{
+		Use:   "systemd UNIT-FILE|DIR...",
+		Short: "Make tasks of systemd's timers",
+		Long: "Make tasks of systemd's timers and of the services that they start, and apply them. A service is looked\n" +
+			"up among the files that are given, and beside its timer. Calendar events become cron expressions, as far\n" +
+			"as there are some; OnUnitActiveSec becomes @every; Persistent, RandomizedDelaySec, commands, user,\n" +
+			"environment and limits are taken, and what has no counterpart is named. Drop-ins are not read.\n\n" +
+			"What cannot be taken is told with its line; the rest is imported, and the exit code is 8.",
+		Example: `  carillon import systemd /usr/lib/systemd/system/fstrim.timer --dry-run
+  carillon import systemd /etc/systemd/system --shadow
+  carillon import systemd backup.timer backup.service --node db-1
+  carillon task list -l imported=systemd`,
+		Args: factory.Args(1, -1, "the timer"),
+	}
+	i.bind(cmd, "default: this host's", "default: this host's")
+	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if err := i.settle(cmd, true); err != nil {
+			return err
+		}
+		files, err := within(paths, func(name string) bool {
+			return strings.HasSuffix(name, ".timer") || strings.HasSuffix(name, ".service")
+		})
+		if err != nil {
+			return err
+		}
+		var units []importer.Unit
+		err = i.each(cmd.Context(), besides(files), func(name, text string) { units = append(units, importer.ReadUnit(name, text)) })
+		if err != nil {
+			return err
+		}
+		i.add(importer.Systemd(units, i.Options))
+		return i.finish(cmd.Context())
+	}
+	return cmd
+}
+
+// besides adds to timers the services that lie beside them.
+func besides(files []string) []string {
+	all := slices.Clone(files)
+	for _, f := range files {
+		if !strings.HasSuffix(f, ".timer") {
+			continue
+		}
+		beside, err := filepath.Glob(filepath.Join(filepath.Dir(f), "*.service"))
+		if err != nil {
+			continue
+		}
+		for _, s := range beside {
+			if info, err := os.Stat(s); err == nil && info.Mode().IsRegular() && !slices.Contains(all, s) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,58 @@
+package imports
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/internal/importer"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// print writes the tasks so that they can be applied; as YAML with all that is to be
+// said of them in comments.
+func (i *importing) print() error {
+	if i.Format != output.FormatTable && i.Format != output.FormatWide && i.Format != output.FormatYAML {
+		specs := make([]task.Spec, len(i.result.Jobs))
+		for n, j := range i.result.Jobs {
+			specs[n] = j.Spec
+		}
+		return output.EmitList(&i.Factory.Printer, specs, func(s task.Spec) string {
+			return selection.Show(i.Factory, selection.Ref{Namespace: s.Namespace, Name: s.Name})
+		}, nil)
+	}
+	var b bytes.Buffer
+	for _, r := range i.result.Refusals {
+		remark(&b, r.Place, "not taken: "+r.Why)
+	}
+	for _, n := range i.result.Notes {
+		remark(&b, n.Place, n.Why)
+	}
+	for n, j := range i.result.Jobs {
+		if n > 0 || b.Len() > 0 {
+			b.WriteString("---\n")
+		}
+		remark(&b, j.Place, strings.Join(j.Notes, "\n"))
+		least, err := manifest.Least(j.Spec, false)
+		if err != nil {
+			return err
+		}
+		y, err := manifest.WriteYAML(least)
+		if err != nil {
+			return fmt.Errorf("write YAML: %w", err)
+		}
+		b.Write(y)
+	}
+	return i.Factory.Print(b.String())
+}
+
+func remark(b *bytes.Buffer, at importer.Place, text string) {
+	fmt.Fprintf(b, "# %s", output.Sanitize(at.String()))
+	if text = output.Sanitize(text); text != "" {
+		b.WriteString(": " + strings.ReplaceAll(text, "\n", "\n#   "))
+	}
+	b.WriteString("\n")
+}

@@ -1,0 +1,135 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// silence is how long an attempt may write nothing until it is looked whether it
+	// is over, and its node too ill to say so.
+	silence = 10 * time.Second
+	// atTheEnd is beyond any output: it is followed only for its end.
+	atTheEnd = 1 << 40
+)
+
+var (
+	errAgain    = errors.New("look again") // what keeps the output away is no trouble of the server's
+	errNotThere = errors.New("the attempt is over, and its node does not say so")
+)
+
+// attempt follows an attempt to its end, or to an error after which it goes on
+// where it was.
+func (t *RunFollower) attempt(ctx context.Context, n int) error {
+	if t.Out != nil {
+		t.Out.attempt = n
+	}
+	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.Out != nil && t.Out.timed()}
+	switch {
+	case t.Out == nil:
+		o.From = atTheEnd
+	case t.seen == 0:
+		o.Tail = t.lines
+	}
+	over := t.past(n)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	body, err := t.C.FollowLogs(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID, o)
+	if e := (*client.Error)(nil); errors.As(err, &e) {
+		gone := e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway // else it is trouble of the server's
+		switch {
+		case gone && over:
+			t.kept(n, e)
+			return nil
+		case gone && e.Code == client.CodeNodeAway:
+			if !t.away {
+				t.M.Tell("waiting: %s", e.Message)
+			}
+			t.away = true
+			return errAgain
+		case gone:
+			return errAgain // it was handed back, and starts elsewhere
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	t.away, t.bothered, t.bother = false, false, time.Time{}
+	if t.seen = max(t.seen, body.From); t.Out == nil {
+		t.seen = 0
+	}
+	var reading atomic.Int64
+	run := t.Run
+	go func() {
+		if isStuck(ctx, t.C, run, n, &reading) {
+			cancel(errNotThere)
+		}
+	}()
+	err = t.copy(body, &reading)
+	if errors.Is(context.Cause(ctx), errNotThere) {
+		t.M.Tell("the rest of the output of %s cannot be had: its node does not answer", t.name())
+		return nil
+	}
+	return err
+}
+
+// isStuck lasts until ctx ends, or the attempt is over and nothing comes all the same.
+func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading *atomic.Int64) bool {
+	tick := time.NewTicker(silence)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+		since := reading.Load()
+		if since == 0 || time.Since(time.Unix(0, since)) < silence {
+			continue
+		}
+		if r, err := c.Run(ctx, run.Namespace, run.Task, run.ID); err == nil && (r.State.Final() || r.Attempt > n) && reading.Load() == since {
+			return true
+		}
+	}
+}
+
+// copy writes what is read; reading is since when it waits for more, 0 while it does not.
+func (t *RunFollower) copy(body *client.LogStream, reading *atomic.Int64) error {
+	for {
+		reading.Store(time.Now().UnixNano())
+		p, err := body.Next()
+		reading.Store(0)
+		if len(p.Text) > 0 && t.Out != nil {
+			t.seen = p.From + int64(len(p.Text))
+			if err := t.Out.add(p); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// kept writes the end of an output that is kept with the run, where the output itself
+// is gone.
+func (t *RunFollower) kept(n int, why *client.Error) {
+	switch {
+	case t.Out == nil:
+	case n == t.Run.Attempt && t.seen == 0 && t.Run.OutputTail != "":
+		t.M.Tell("the full output cannot be had (%s); this is its end, kept with the run", why.Message)
+		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write tells
+	case why.Code == client.CodeNodeAway || t.Run.State.Final() && n == t.Run.Attempt && t.Run.OutputBytes > 0:
+		t.M.Tell("output of %s, attempt %d: %s", t.name(), n, why.Message)
+	}
+}

@@ -1,0 +1,339 @@
+package logs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// reading is the flags of logs.
+type reading struct {
+	selection.Flags
+	follow        bool
+	attempt, tail int
+	timestamps    bool
+	sinceWord     string
+	since         time.Time
+}
+
+// Command is carillon logs.
+func Command(f *factory.Factory) *cobra.Command {
+	var o reading
+	cmd := &cobra.Command{
+		Use:   "logs RUN... | -l SELECTOR",
+		Short: "Print what runs wrote, or follow it live",
+		Long: "Print what runs wrote; of a task, its latest run. With -f it goes on as they write, retries included, until the run has\n" +
+			"ended, or, where a task is named and not a run, with the task's next runs, until Ctrl-C. Several tasks are merged by the\n" +
+			"times of their lines, each line behind its task's name.\n\n" + selection.RunHelp,
+		Example: `  carillon logs nightly-backup
+  carillon logs nightly-backup -f --tail 20
+  carillon logs nightly-backup@02:30 --timestamps
+  carillon logs 'etl-*' report -f
+  carillon logs -l team=data --since 1h
+  carillon logs 20261120T220500.000Z-k3f9 --attempt 1`,
+		ValidArgsFunction: complete.Runs(f),
+	}
+	o.Bind(cmd, false)
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written; of a task, with its next runs")
+	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "of this attempt (default: the latest, and with -f those after it)")
+	cmd.Flags().IntVar(&o.tail, "tail", 0, "only the last so many lines of what is there (0: all; default with -f of several tasks: 10)")
+	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with the time at which it came; - where that is not known")
+	cmd.Flags().StringVar(&o.sinceWord, "since", "", "all runs that began since a `TIME`, or within a duration such as 1h")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := checkReading(f, cmd, &o); err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		named, err := namedLogs(cmd.Context(), f, c, words, o.Flags)
+		if err != nil {
+			return err
+		}
+		if o.follow && len(named.tasks) > 1 && !cmd.Flags().Changed("tail") && o.since.IsZero() {
+			o.tail = usualTail
+		}
+		if o.follow {
+			return followTasks(cmd.Context(), f, c, named, o)
+		}
+		return printLogs(cmd.Context(), f, c, named, o)
+	}
+	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL) // JSON is only for errors: output is what it is
+}
+
+// usualTail is how much of what is there already is shown of each of several tasks
+// that are followed.
+const usualTail = 10
+
+func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
+	switch {
+	case o.attempt < 0:
+		return failure.Usage("--attempt %d: must not be negative", o.attempt)
+	case o.tail < 0:
+		return failure.Usage("--tail %d: must not be negative", o.tail)
+	case o.attempt > 0 && o.sinceWord != "":
+		return failure.Usage("--attempt and --since exclude each other")
+	}
+	if err := factory.RefuseEmpty(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
+		return err
+	}
+	if d, err := time.ParseDuration(o.sinceWord); err == nil && d > 0 {
+		o.since = f.Now().Add(-d)
+		return nil
+	}
+	t, err := factory.ParseTime(o.sinceWord, f.Zone(output.ReaderZone))
+	if err != nil {
+		return failure.Usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", task.Quote(o.sinceWord))
+	}
+	o.since = t
+	return nil
+}
+
+// Tasks is what a command line names: tasks, and single runs.
+type Tasks struct {
+	tasks []selection.Ref
+	Runs  []task.Run
+}
+
+// Refs are the tasks that it is about, each once.
+func (n Tasks) Refs() []selection.Ref {
+	refs := slices.Clone(n.tasks)
+	for _, r := range n.Runs {
+		if f := (selection.Ref{Namespace: r.Namespace, Name: r.Task}); !slices.Contains(refs, f) {
+			refs = append(refs, f)
+		}
+	}
+	return refs
+}
+
+func namedLogs(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p selection.Flags) (n Tasks, err error) {
+	var names []string
+	for _, word := range words {
+		is, err := namesRun(word)
+		if err != nil {
+			return n, err
+		}
+		if !is || p.Selector != "" {
+			names = append(names, word)
+			continue
+		}
+		r, err := selection.FindRun(ctx, f, c, word)
+		if err != nil {
+			return n, err
+		}
+		n.Runs = append(n.Runs, r)
+	}
+	if len(names) == 0 && len(n.Runs) > 0 {
+		return n, nil
+	}
+	ch, err := selection.Find(ctx, f, c, names, p)
+	n.tasks = ch.Refs
+	if err == nil && len(n.Refs()) == 0 {
+		err = failure.NotFound("no task matches %s", task.Quote(p.Selector))
+	}
+	return n, err
+}
+
+// namesRun reports whether a word names a run, not a task.
+func namesRun(word string) (bool, error) {
+	if selection.IsGlob(word) {
+		return false, nil
+	}
+	w, err := selection.ParseRunWord(word)
+	if err != nil {
+		return false, err
+	}
+	_, id, slashed := strings.Cut(w.Task, "/")
+	return w.ID != "" || strings.Contains(word, "@") || slashed && selection.RunIDStart.MatchString(id), nil
+}
+
+// began is when a run began, as far as that is known.
+func began(r task.Run) time.Time {
+	for _, t := range []task.Time{r.StartedAt, r.DispatchedAt, r.CreatedAt} {
+		if !t.IsZero() {
+			return t.Time
+		}
+	}
+	return r.ScheduledTime.Time
+}
+
+// wanted chooses from a task's runs, the newest first, those to show: the latest, or
+// those that began since a time; with -f also what has not ended. The oldest comes
+// first.
+func (o *reading) wanted(runs []task.Run) []task.Run {
+	var list []task.Run
+	for _, r := range runs {
+		if r.State == task.Skipped || r.State == task.Missed {
+			continue
+		}
+		live := o.follow && !r.State.Final()
+		if o.since.IsZero() && (len(list) == 0 || live) || !o.since.IsZero() && (live || !began(r).Before(o.since)) {
+			list = append(list, r)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b task.Run) int { return began(a).Compare(began(b)) })
+	return list
+}
+
+// runsOf reads the runs to show of a task. A word that is no task may be the
+// beginning of a run's id.
+func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, o *reading) ([]task.Run, error) {
+	runs, err := c.Runs(ctx, r.Namespace, r.Name, client.RunFilter{})
+	if err == nil {
+		return o.wanted(runs), nil
+	}
+	if errors.Is(err, task.ErrNotFound) && selection.AreDigits(r.Name) {
+		if run, byID := c.FindRun(ctx, r.Namespace, r.Name); byID == nil {
+			return []task.Run{run}, nil
+		}
+	}
+	return nil, selection.ExplainMissing(ctx, f, c, r, err)
+}
+
+// printLogs prints what runs have written.
+func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o reading) error {
+	runs := n.Runs
+	failed := batch.ForEach(ctx, f, n.tasks, func(r selection.Ref) error {
+		list, err := runsOf(ctx, f, c, r, &o)
+		switch {
+		case err != nil:
+			return err
+		case len(list) > 0:
+		case !o.since.IsZero():
+			f.Note("%s has not run since then", selection.Show(f, r))
+		case len(n.Refs()) > 1:
+			f.Note("%s has not run yet", selection.Show(f, r))
+		default:
+			_, err = selection.NthRun(f, r, nil, 0)
+		}
+		runs = append(runs, list...)
+		return err
+	})
+	if failed != nil && len(runs) == 0 {
+		return failed
+	}
+	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
+	runs, parts, err := replaceByParts(ctx, f, c, runs)
+	if err != nil {
+		return err
+	}
+	m := NewMerger(f, n.Refs())
+	m.timestamps, m.patient, m.parts = o.timestamps, true, parts
+	err = f.WithPager(func(out io.Writer) error {
+		m.out = out
+		if (m.prefixed || m.parts) && len(runs) > 1 {
+			err := m.printByTime(ctx, c, runs, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
+			return cmp.Or(m.failed(), err)
+		}
+		err := batch.ForEach(ctx, f, runs, func(r task.Run) error {
+			if m.failed() != nil {
+				return nil // nobody reads any more
+			}
+			err := m.printRun(ctx, c, r, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
+			if m.failed() != nil {
+				return nil
+			}
+			return err
+		})
+		return cmp.Or(m.failed(), err)
+	})
+	if err == nil {
+		err = failed
+	}
+	return err
+}
+
+// printRun prints a run's output.
+func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) error {
+	s, err := m.source(ctx, c, r, o)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	for {
+		p, err := s.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = s.lane.add(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// source is what a run has written.
+type source struct {
+	lane *RunOutput
+	body *client.LogStream // nil: there is only the end that is kept with the run
+	kept string
+	some bool
+}
+
+// source opens a run's output. Where its file is gone, the end of it that is kept with
+// the run has to do.
+func (m *Merger) source(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) (*source, error) {
+	o.Times = m.timed()
+	s := &source{lane: m.Output(r)}
+	s.lane.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
+	var err error
+	s.body, err = c.ReadLogs(ctx, r.Namespace, r.Task, r.ID, o)
+	var e *client.Error
+	gone := errors.As(err, &e) && (e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway)
+	if gone && r.OutputTail != "" && (o.Attempt == 0 || o.Attempt == r.Attempt) {
+		m.Tell("the full output cannot be had (%s); this is its end, kept with the run", e.Message)
+		s.body, s.kept = nil, r.OutputTail
+		return s, nil
+	}
+	return s, err
+}
+
+// next is the next of it; io.EOF at its end.
+func (s *source) next() (p client.LogPiece, err error) {
+	if s.body == nil {
+		p.Text, s.kept = []byte(s.kept), ""
+		if len(p.Text) == 0 {
+			err = io.EOF
+		}
+	} else if p, err = s.body.Next(); err != nil && err != io.EOF {
+		err = fmt.Errorf("read the output of %s: %w", s.lane.run.ID, err)
+	}
+	s.some = s.some || len(p.Text) > 0
+	m := s.lane.m
+	if err == io.EOF && !s.some {
+		switch {
+		case m.parts:
+		case m.prefixed:
+			m.Tell("%s has written nothing", selection.Show(m.Factory, selection.Ref{Namespace: s.lane.run.Namespace, Name: s.lane.run.Task}))
+		default:
+			m.Tell("it has written nothing")
+		}
+	}
+	return p, err
+}
+
+func (s *source) end() {
+	if s.body != nil {
+		_ = s.body.Close()
+	}
+	s.lane.end()
+}

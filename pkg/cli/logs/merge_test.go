@@ -1,0 +1,284 @@
+package logs
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// merging makes a merger of two tasks that writes to out.
+func merging(out io.Writer, tty bool, output string, tasks ...string) (*Merger, []*RunOutput) {
+	a := factory.New(factory.IO{Out: out, Err: io.Discard, Env: func(string) string { return "" }})
+	a.Format, a.Color, a.NamespaceFlag = output, "never", "default"
+	a.Terminal = func(stream any) (int, bool) { return 80, tty && stream == out }
+	var refs []selection.Ref
+	for _, name := range tasks {
+		refs = append(refs, selection.Ref{Namespace: "default", Name: name})
+	}
+	m := NewMerger(a, refs)
+	var lanes []*RunOutput
+	for _, r := range refs {
+		lanes = append(lanes, m.Output(task.Run{Namespace: r.Namespace, Task: r.Name, ID: "id-" + r.Name}))
+	}
+	return m, lanes
+}
+
+// However the outputs of several tasks come, each line is whole behind its task's
+// name, and all that a task wrote is there, in order.
+func TestMerger_NeverTearsLines(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var out bytes.Buffer
+		_, lanes := merging(&out, false, output.FormatTable, "a", "b-long")
+		wrote := make([]string, len(lanes))
+		for range rapid.IntRange(1, 40).Draw(t, "writes") {
+			i := rapid.IntRange(0, 1).Draw(t, "lane")
+			text := rapid.StringOfN(rapid.SampledFrom([]rune{'x', 'é', '\n', '\r', '\x1b', ' '}), 0, 8, -1).Draw(t, "text")
+			if text = strings.Replace(text, "é", "\xc3", 1); rapid.Bool().Draw(t, "flush") {
+				lanes[i].late()
+			}
+			_, _ = lanes[i].Write([]byte(text))
+			wrote[i] += text
+		}
+		for _, l := range lanes {
+			l.end()
+		}
+		got := make([]string, len(lanes))
+		for line := range strings.Lines(out.String()) {
+			switch {
+			case strings.HasPrefix(line, "a      | "):
+				got[0] += line[9:]
+			case strings.HasPrefix(line, "b-long | "):
+				got[1] += line[9:]
+			default:
+				t.Fatalf("line %q of\n%s", line, &out)
+			}
+		}
+		for i := range got {
+			// A line that was flushed before its end, and that of another task after
+			// it, is two; else they are the same.
+			if strings.ReplaceAll(got[i], "\n", "") != strings.ReplaceAll(wrote[i], "\n", "") {
+				t.Fatalf("task %d wrote %q, and %q is shown", i, wrote[i], got[i])
+			}
+		}
+	})
+}
+
+// One task's output is what it wrote, byte by byte, if that is for no terminal.
+func TestMerger_IsExactForOneTask(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var out bytes.Buffer
+		_, lanes := merging(&out, false, output.FormatTable, "a")
+		wrote := []byte{}
+		for _, b := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "writes") {
+			_, _ = lanes[0].Write(b)
+			if wrote = append(wrote, b...); len(b)%3 == 0 {
+				lanes[0].late()
+			}
+		}
+		lanes[0].end()
+		if !bytes.Equal(out.Bytes(), wrote) {
+			t.Fatalf("wrote %q, shown %q", wrote, &out)
+		}
+	})
+}
+
+// A terminal gets nothing that it would obey.
+func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
+	var out bytes.Buffer
+	_, lanes := merging(&out, true, output.FormatTable, "a", "b")
+	_, _ = lanes[0].Write([]byte("\x1b[2Jred\x07\r\n10%\r20%\rdone\n"))
+	_, _ = lanes[1].Write([]byte("é\xff\tx\n"))
+	want := "a | \uFFFD[2Jred\uFFFD\na | 10%\na | 20%\na | done\nb | é\uFFFD\tx\n"
+	if out.String() != want {
+		t.Errorf("shown %q, want %q", &out, want)
+	}
+}
+
+// A line that has no end is shown after a moment, and goes on where it was; characters
+// are not cut in two.
+func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		_, lanes := merging(&out, true, output.FormatTable, "a", "b")
+		steps := []struct {
+			lane int
+			text string
+			want string
+		}{
+			{0, "sure? \xc3", "a | sure? "},
+			{0, "\xa9 ", "a | sure? é "},
+			{1, "other\n", "a | sure? é \nb | other\n"},
+			{0, "yes\n", "a | sure? é \nb | other\na | yes\n"},
+		}
+		for _, s := range steps {
+			_, _ = lanes[s.lane].Write([]byte(s.text))
+			time.Sleep(unendedFor + time.Millisecond)
+			synctest.Wait()
+			if out.String() != s.want {
+				t.Fatalf("after %q: %q, want %q", s.text, &out, s.want)
+			}
+		}
+		for _, l := range lanes {
+			l.end()
+		}
+	})
+}
+
+// Lines of runs that are followed come in the order in which they were printed, if they
+// are read within a moment of each other, and at the latest with their run's end.
+func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		m, lanes := merging(&out, false, output.FormatTable, "a", "b")
+		t0 := time.Now()
+		add := func(lane, ms int, text string) {
+			if err := lanes[lane].add(client.LogPiece{Time: task.At(t0.Add(time.Duration(ms) * time.Millisecond)), Text: []byte(text)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shown := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			m.mu.Lock() // a timer writes, too
+			defer m.mu.Unlock()
+			if out.String() != want {
+				t.Fatalf("%q, want %q", &out, want)
+			}
+		}
+		held := func() int {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.unsettledBytes
+		}
+		add(1, 3, "three\n")
+		time.Sleep(settle / 2)
+		add(0, 1, "one\n")
+		add(0, 2, "two\n")
+		add(0, 4, "four\n")
+		shown("")
+		time.Sleep(settle/2 + time.Millisecond)
+		want := "a | one\na | two\nb | three\n"
+		shown(want)
+		time.Sleep(settle / 2)
+		want += "a | four\n"
+		shown(want)
+		add(1, 7, "seven\n")
+		add(0, 6, "six\n")
+		add(0, 5, "another node's\n")
+		add(0, 8, "eight")
+		lanes[0].end()
+		want += "a | six\na | another node's\nb | seven\na | eight\n"
+		shown(want)
+		for range 100 {
+			add(1, 9, strings.Repeat("x", 20<<10)+"\n")
+			if n := held(); n > mostUnsettled {
+				t.Fatalf("%d bytes are held back", n)
+			}
+		}
+		lanes[1].end()
+		if n := held(); n != 0 {
+			t.Errorf("%d bytes are held back for ever", n)
+		}
+	})
+}
+
+func TestMerger_BoundsWhatItHolds(t *testing.T) {
+	_, lanes := merging(io.Discard, true, output.FormatTable, "a", "b")
+	block := bytes.Repeat([]byte("x"), 32<<10)
+	for range 100 { // 3 MB
+		_, _ = lanes[0].Write(block)
+		if n := cap(lanes[0].strand("").held); n > 8*mostUnended {
+			t.Fatalf("it holds %d bytes", n)
+		}
+	}
+}
+
+func TestMerger_WritesLinesForPrograms(t *testing.T) {
+	var out bytes.Buffer
+	_, lanes := merging(&out, false, output.FormatJSONL, "a", "b")
+	lanes[1].attempt = 2
+	_, _ = lanes[1].Write([]byte("one\n\"two\x1b"))
+	lanes[1].end()
+	want := `{"namespace":"default","task":"b","run":"id-b","attempt":2,"text":"one"}` + "\n" +
+		`{"namespace":"default","task":"b","run":"id-b","attempt":2,"text":"\"two\u001b","unended":true}` + "\n"
+	if out.String() != want {
+		t.Errorf("wrote %s", &out)
+	}
+}
+
+// What cannot be written any more ends those that write it.
+func TestMerger_TellsThatNobodyReads(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	defer w.Close()
+	m, lanes := merging(w, false, output.FormatTable, "a", "b")
+	var wg sync.WaitGroup
+	for i, l := range lanes {
+		wg.Go(func() {
+			if _, err := fmt.Fprintf(l, "%d\n", i); err == nil {
+				t.Error("it goes on")
+			}
+		})
+	}
+	wg.Wait()
+	if m.failed() == nil {
+		t.Error("the merger does not know")
+	}
+}
+
+// A task has its colour, whatever others there are.
+func TestMerger_ColoursAreStable(t *testing.T) {
+	r := task.Run{Namespace: "default", Task: "nightly-backup"}
+	if colourOf(r) != colourOf(task.Run{Namespace: "default", Task: "nightly-backup", ID: "another"}) {
+		t.Error("its colour changes from run to run")
+	}
+	used := map[output.Color]bool{}
+	for i := range 40 {
+		used[colourOf(task.Run{Namespace: "default", Task: fmt.Sprint("t", i)})] = true
+	}
+	if len(used) < 6 {
+		t.Errorf("%d colours for 40 tasks", len(used))
+	}
+}
+
+// Whatever a task writes does nothing to a terminal: in logs of any form.
+func TestMerger_ShowsNothingThatATerminalObeys(t *testing.T) {
+	for _, evil := range factorytest.Hostile {
+		for _, format := range []string{output.FormatTable, output.FormatJSONL} {
+			for _, timestamps := range []bool{false, true} {
+				d := factorytest.New("")
+				d.Format, d.Terminal = format, func(any) (int, bool) { return 80, true }
+
+				m := NewMerger(d.Factory, []selection.Ref{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}})
+				m.timestamps, m.patient = timestamps, true
+				l := m.Output(task.Run{ID: "i", Namespace: "default", Task: "a", State: task.Failed})
+				if err := l.add(client.LogPiece{Text: []byte("x" + evil + "y\n"), Stream: task.Stderr, Time: factorytest.At("2026-11-20T22:00:00Z")}); err != nil {
+					t.Fatal(err)
+				}
+				l.end()
+
+				if what := factorytest.Obeyed(d.Out.String()); what != "" {
+					t.Errorf("%q, -o %s: %q is shown", evil, format, what)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package logs
+
+import (
+	"container/heap"
+	"context"
+	"io"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// mostOpen is how many outputs are read at once to merge them by their times. Of more
+// runs that overlap, those that began last come after what the others wrote.
+const mostOpen = 32
+
+// printByTime prints the outputs of runs, the first to begin first, merged by the
+// times of their lines. What has no times stands where its run began.
+func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.Run, o client.LogOptions) error {
+	errs := make([]error, len(runs))
+	var open byTime
+	defer func() {
+		for _, s := range open {
+			s.end()
+		}
+	}()
+	// more reads on; what has ended, or cannot be read, is left out.
+	more := func(s *ordered) bool {
+		p, err := s.next()
+		if err != nil {
+			s.end()
+			if err != io.EOF {
+				errs[s.place] = err
+			}
+			return false
+		}
+		if s.piece = p; !p.Time.IsZero() {
+			s.at = p.Time.Time
+		}
+		return true
+	}
+	for next := 0; ; {
+		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !began(runs[next]).After(open[0].at)) {
+			s, err := m.source(ctx, c, runs[next], o)
+			if errs[next] = err; err != nil && (m.IsHopeless(err) || ctx.Err() != nil) {
+				return err
+			}
+			if err == nil {
+				if first := (&ordered{source: s, place: next, at: began(runs[next])}); more(first) {
+					heap.Push(&open, first)
+				}
+			}
+			next++
+		}
+		if len(open) == 0 {
+			if next == len(runs) {
+				break
+			}
+			continue
+		}
+		s := open[0]
+		if err := s.lane.add(s.piece); err != nil {
+			return err
+		}
+		if more(s) {
+			heap.Fix(&open, 0)
+		} else {
+			heap.Pop(&open)
+		}
+	}
+	return batch.ForEach(ctx, m.Factory, errs, func(err error) error { return err })
+}
+
+// ordered is a source and what comes next of it.
+type ordered struct {
+	*source
+	place int
+	piece client.LogPiece
+	at    time.Time
+}
+
+// byTime is a heap of sources: whose next piece came first, comes first.
+type byTime []*ordered
+
+func (b byTime) Len() int { return len(b) }
+func (b byTime) Less(i, j int) bool {
+	if c := b[i].at.Compare(b[j].at); c != 0 {
+		return c < 0
+	}
+	return b[i].place < b[j].place
+}
+func (b byTime) Swap(i, j int) { b[i], b[j] = b[j], b[i] }
+func (b *byTime) Push(x any)   { *b = append(*b, x.(*ordered)) }
+func (b *byTime) Pop() any {
+	last := (*b)[len(*b)-1]
+	*b = (*b)[:len(*b)-1]
+	return last
+}

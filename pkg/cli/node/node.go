@@ -1,0 +1,183 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon node.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "The daemons that are present: what they run and own"}
+	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
+	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
+	factory.AddGroup(cmd, "change", drainCommand(f), cordonCommand(f), resumeCommand(f))
+	return cmd
+}
+
+func listCommand(f *factory.Factory) *cobra.Command {
+	var follow bool
+	var selector string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the nodes that are present",
+		Long: "List the nodes that are present. STATE says what a node takes: one that is pressed is beyond a limit of its own\n" +
+			"(max_load, min_memory_free, min_disk_free) and has no new runs meanwhile.",
+		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w\n  carillon node list -l 'disk_free > 10Gi, load1 < 4'\n" +
+			"  carillon node list --columns name,cpus,load,memory-free,disk-free",
+		Args: factory.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			wanted, err := task.ParseSelector(selector)
+			if err != nil {
+				return task.Under("selector", err)
+			}
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+			if follow {
+				return watchNodes(cmd.Context(), f, c, "", wanted)
+			}
+			nodes, err := c.Nodes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			nodes = accepted(wanted, nodes)
+			return output.EmitList(&f.Printer, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *output.Table { return nodeTable(f, nodes, wide) })
+		},
+	}
+	watch.BindFlag(cmd, &follow)
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "nodes whose labels and facts match, such as 'zone=a, disk_free > 10Gi'")
+	return cmd
+}
+
+// accepted are the nodes that match.
+func accepted(wanted task.Selector, nodes []task.Node) []task.Node {
+	return slices.DeleteFunc(nodes, func(n task.Node) bool { return !wanted.Accepts(&n) })
+}
+
+func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"NAME", "STATE", "ROLES", "RUNNING", "SHARDS", "UP", "ADDRESS", "VERSION"}, Empty: "no node is present"}
+	if wide {
+		g.Headers = append(append(g.Headers, factHeads...), "WEIGHT", "INSTANCE", "LABELS")
+	}
+	for _, n := range nodes {
+		row := []string{n.Name, nodeState(f, n), output.OneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
+			fmt.Sprint(n.Shards), uptimeText(f, n), output.OneLine(n.Address), output.OneLine(n.Version)}
+		if wide {
+			row = append(append(row, factCells(f, n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels))
+		}
+		g.AddRow(row...)
+	}
+	return g
+}
+
+func nodeState(f *factory.Factory, n task.Node) string {
+	switch {
+	case n.Unfit != "": // it owns no shards, whatever its state
+		return f.Paint(output.Red, output.OneLine(n.State+", "+n.Unfit+pressedText(n)))
+	case len(n.Pressed) > 0:
+		return f.Paint(output.Yellow, output.OneLine(n.State+pressedText(n)))
+	case n.State == task.NodeReady:
+		return f.Paint(output.Green, n.State)
+	}
+	return f.Paint(output.Yellow, output.OneLine(n.State))
+}
+
+// pressedText say what is beyond a limit of the node's own.
+func pressedText(n task.Node) string {
+	if len(n.Pressed) == 0 {
+		return ""
+	}
+	return ", pressed: " + strings.Join(n.Pressed, " ")
+}
+
+// unfitText say why a node owns no shards.
+func unfitText(n task.Node) string {
+	switch n.Unfit {
+	case "":
+		return ""
+	case task.UnfitClock:
+		return ": owns no shards, as its clock jumped, or differs from that of other nodes"
+	case task.UnfitStalled:
+		return ": owns no shards for a while, as it did not decide what was due"
+	case task.UnfitRestored:
+		return ": owns no shards, as etcd was restored from an older snapshot"
+	}
+	return ": owns no shards"
+}
+
+func uptimeText(f *factory.Factory, n task.Node) string {
+	if n.StartedAt.IsZero() {
+		return f.NoValue()
+	}
+	return output.Duration(max(f.Now().Sub(n.StartedAt.Time), 0))
+}
+
+func getCommand(f *factory.Factory) *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use:               "get NODE",
+		Short:             "Show a node",
+		Example:           "  carillon node get db-1\n  carillon node get db-1 -w",
+		Args:              factory.Args(1, 1, "the node's name"),
+		ValidArgsFunction: complete.Nodes(f),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+			n, err := c.Node(cmd.Context(), words[0])
+			if err != nil {
+				return missingNode(f, cmd, c, words[0], err)
+			}
+			if follow {
+				return watchNodes(cmd.Context(), f, c, n.Name, nil)
+			}
+			return output.EmitOne(&f.Printer, n, n.Name, func(d *output.Details) { describeNode(f, d, n) })
+		},
+	}
+	watch.BindFlag(cmd, &follow)
+	return cmd
+}
+
+func describeNode(f *factory.Factory, d *output.Details, n task.Node) {
+	d.Field("Name", "%s", n.Name)
+	d.StyledField("State", nodeState(f, n)+unfitText(n))
+	d.Field("Roles", "%s", strings.Join(n.Roles, ", "))
+	d.Field("Labels", "%s", output.Labels(n.Labels))
+	d.Field("Running", "%d of %d slots", n.Running, n.Slots)
+	d.Field("Shards", "%d, weight %d", n.Shards, n.Weight)
+	describeFacts(f, d, n.Facts)
+	d.Field("Address", "%s", n.Address)
+	d.Field("Version", "%s", n.Version)
+	d.Field("Instance", "%s, up %s", n.Instance, uptimeText(f, n))
+	d.Field("Leases", "%s", strings.Join(n.Leases, ", "))
+}
+
+func missingNode(f *factory.Factory, cmd *cobra.Command, c *client.Client, name string, err error) error {
+	if !errors.Is(err, task.ErrNotFound) {
+		return err
+	}
+	fail := f.Explain(err)
+	nodes, listed := c.Nodes(cmd.Context())
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	if near := task.Nearest(name, names); listed == nil && near != "" && near != name {
+		fail.Hint = "did you mean: " + near
+	}
+	return fail
+}

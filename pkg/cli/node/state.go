@@ -1,0 +1,237 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const drainLimit = 10 * time.Minute
+
+func drainCommand(f *factory.Factory) *cobra.Command {
+	wait, limit := true, drainLimit
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Hand the shards and the unstarted runs of nodes over to others",
+		Long: "Hand the shards and the unstarted runs of nodes over to other nodes, and give them nothing new. What runs\n" +
+			"there goes on, and so does the process, over restarts too, until carillon node resume. The command waits\n" +
+			"until nothing is left; when it is interrupted, or gives up, the nodes go on draining.",
+		Example: `  carillon node drain db-1 && ssh db-1 reboot
+  carillon node drain db-1 --wait=false
+  carillon node drain -l zone=a --yes`,
+	}
+	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the nodes have no shards and run nothing")
+	cmd.Flags().DurationVar(&limit, "within", limit, "give up waiting after this `DURATION`, with exit code 5")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if limit <= 0 {
+			return failure.Usage("--within %s: must be more than 0", limit)
+		}
+		return nil
+	}
+	return stateCommand(f, cmd, "draining", (*client.Client).DrainNode, func(ctx context.Context, c *client.Client, changed []task.Node) error {
+		if !wait {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return awaitDrained(ctx, f, c, changed, limit)
+	})
+}
+
+func cordonCommand(f *factory.Factory) *cobra.Command {
+	return stateCommand(f, &cobra.Command{
+		Use:   "cordon",
+		Short: "Give nodes no new runs; they keep their shards",
+		Long:  "Give nodes no new runs. What is in their inboxes runs, and they keep their shards, until carillon node resume.",
+		Example: `  carillon node cordon db-1
+  carillon node cordon 'web-*' --dry-run`,
+	}, "cordoned", (*client.Client).CordonNode, nil)
+}
+
+func resumeCommand(f *factory.Factory) *cobra.Command {
+	return stateCommand(f, &cobra.Command{
+		Use:     "resume",
+		Short:   "End the draining of nodes, or their cordon",
+		Example: "  carillon node resume db-1\n  carillon node resume -l zone=a --yes",
+	}, "resumed", (*client.Client).ResumeNode, nil)
+}
+
+// stateCommand makes cmd do one thing to each of the nodes that it is given, and then
+// what follows to all of those where that succeeded; it may bring them up to date.
+func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*client.Client, context.Context, string) (task.Node, error),
+	then func(ctx context.Context, c *client.Client, changed []task.Node) error) *cobra.Command {
+	var p selection.Flags
+	cmd.Use += " NODE... | -l SELECTOR"
+	cmd.ValidArgsFunction = complete.Nodes(f)
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "nodes whose labels and facts match, such as zone=a or 'load1 > 8'")
+	cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "only list what would be done")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		names, broad, err := nodesOf(ctx, c, words, p.Selector)
+		if err != nil {
+			return err
+		}
+		var absent error
+		if p.DryRun && !broad {
+			names, absent = batch.Existing(ctx, f, names, func(name string) error {
+				_, err := c.Node(ctx, name)
+				return missingNode(f, cmd, c, name, err)
+			})
+			if len(names) == 0 && absent != nil {
+				return absent
+			}
+		}
+		if ok, err := f.Confirm(ctx, cmd.Name(), "node", names, broad, p.DryRun, false); !ok {
+			if err == nil {
+				err = absent
+			}
+			return err
+		}
+		changed, failed := batch.Run(ctx, f, cmd.Name(), done, "node", names, func(ctx context.Context, name string) (task.Node, string, error) {
+			n, err := do(c, ctx, name)
+			if err != nil {
+				return n, "", missingNode(f, cmd, c, name, err)
+			}
+			return n, done + " " + n.Name, nil
+		})
+		if then != nil && len(changed) > 0 {
+			if err := then(ctx, c, changed); err != nil {
+				return err
+			}
+		}
+		if err := output.EmitChanged(&f.Printer, changed, len(names), func(n task.Node) string { return n.Name }); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+func nodeNames(nodes []task.Node) []string {
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	return names
+}
+
+// nodesOf finds the nodes that names, globs and a selector stand for, each once.
+// It is broad if they are several that were not all named.
+func nodesOf(ctx context.Context, c *client.Client, words []string, selector string) (names []string, broad bool, err error) {
+	switch {
+	case selector == "" && len(words) == 0:
+		return nil, false, failure.Usage("which node? name one, or several, or use -l")
+	case selector != "" && len(words) > 0:
+		return nil, false, failure.Usage("names and -l exclude each other")
+	}
+	wanted, err := task.ParseSelector(selector)
+	if err != nil {
+		return nil, false, task.Under("selector", err)
+	}
+	var all []task.Node
+	if broad = selector != "" || slices.ContainsFunc(words, selection.IsGlob); broad {
+		if all, err = c.Nodes(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, word := range words {
+		if !selection.IsGlob(word) {
+			if err := task.CheckName("node", word); err != nil {
+				return nil, false, err
+			}
+			add(word)
+			continue
+		}
+		found := 0
+		for _, n := range all {
+			matches, err := path.Match(word, n.Name)
+			if err != nil {
+				return nil, false, failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(word))
+			}
+			if matches {
+				found++
+				add(n.Name)
+			}
+		}
+		if found == 0 {
+			return nil, false, failure.NotFound("no node matches %s", task.Quote(word))
+		}
+	}
+	for _, n := range all {
+		if selector != "" && wanted.Accepts(&n) {
+			add(n.Name)
+		}
+	}
+	return names, broad && len(names) > 1, nil
+}
+
+// awaitDrained waits until nodes have no shards and run nothing, and tells how far
+// they are. Drained are then as they were seen last.
+func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, drained []task.Node, limit time.Duration) error {
+	told, since := "", time.Time{}
+	names := nodeNames(drained)
+	for {
+		nodes, err := c.Nodes(ctx)
+		var left []string
+		for _, n := range nodes {
+			i := slices.Index(names, n.Name)
+			if i < 0 {
+				continue
+			}
+			if drained[i] = n; n.Shards+n.Running > 0 {
+				left = append(left, fmt.Sprintf("%s has %d shards, and runs %d", output.OneLine(n.Name), n.Shards, n.Running))
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
+					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(told, "no node answers")),
+					Hint:    "they go on draining: look with carillon node list, or end it with carillon node resume"}}
+			}
+			f.Note("the nodes go on draining; look with: carillon node list")
+			return ctx.Err()
+		case err != nil && !errors.Is(err, task.ErrUnavailable):
+			return err
+		case err == nil && len(left) == 0:
+			f.Say("drained %s", strings.Join(names, " "))
+			return nil
+		}
+		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || f.Now().Sub(since) > time.Second) {
+			told, since = words, f.Now()
+			f.Note("%s", words)
+			if !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Owns() }) {
+				f.Note("no other node can take shards at present")
+			}
+		}
+		_ = factory.Sleep(ctx, drainPoll)
+	}
+}
+
+// drainPoll is how often a node is asked whether its runs have ended.
+const drainPoll = 300 * time.Millisecond

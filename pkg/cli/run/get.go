@@ -1,0 +1,152 @@
+package run
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/logs"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func getCommand(f *factory.Factory) *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "get RUN",
+		Short: "Show a run: when, where, how it ended, what it said",
+		Long:  "Show a run: when, where, how far it is or how it ended, what results it gave, and the end of its output.\n\n" + selection.RunHelp,
+		Example: `  carillon run get nightly-backup
+  carillon run get nightly-backup@-1
+  carillon run get nightly-backup@2026-03-29T02:30 -o json
+  carillon run get nightly-backup -w`,
+		Args:              factory.Args(1, 1, "the run"),
+		ValidArgsFunction: complete.Runs(f),
+	}
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on until the run has ended: redraw on a terminal, else a line for each change")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		r, err := selection.FindRun(cmd.Context(), f, c, words[0])
+		if err != nil {
+			return err
+		}
+		if r.State.Active() { // lists do not tell how far it is
+			if now, err := c.Run(cmd.Context(), r.Namespace, r.Task, r.ID); err == nil {
+				r = now
+			}
+		}
+		if r, err = logs.WithPartStates(cmd.Context(), c, r); err != nil {
+			return err
+		}
+		zone := ""
+		if f.ForPeople() {
+			if t, err := c.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
+				zone = t.Timezone // else the task is gone, and UTC will do
+			}
+		}
+		if follow {
+			return watchRun(cmd.Context(), f, c, r, zone)
+		}
+		return output.EmitOne(&f.Printer, r, r.ID, func(d *output.Details) { describeRun(f, d, r, zone) })
+	}
+	return cmd
+}
+
+func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string) {
+	at := func(t task.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		words := output.ExactTime(t.In(f.Zone(zone)))
+		if f.TimeMode == output.TimeRelative {
+			words += " (" + f.PastTime(t, zone) + ")"
+		}
+		return words
+	}
+	d.Field("Run", "%s", r.ID)
+	d.Field("Task", "%s", selection.Name(f, r.Namespace, r.Task))
+	d.StyledField("Result", view.RunResult(f, r))
+	d.Field("Reason", "%s", strings.ReplaceAll(r.Reason, "_", " "))
+	d.Field("Message", "%s", r.Message)
+	d.Field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
+	d.Field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
+	d.Field("Asked for by", "%s", r.CreatedBy)
+	d.Field("With env", "%s", strings.Join(r.EnvNames, ", "))
+	d.Field("Tick", "%s", at(r.ScheduledTime))
+	if r.Count > 1 {
+		d.Field("Last tick", "%s", at(r.Last))
+	}
+	d.Field("Not before", "%s", at(r.NotBefore))
+	d.Field("Dispatched", "%s", at(r.DispatchedAt))
+	d.Field("Started", "%s", at(r.StartedAt))
+	d.Field("Ended", "%s", at(r.EndedAt))
+	if r.LatenessMS != nil {
+		d.Field("Late", "%s", view.Lateness(f, r))
+	}
+	if view.RunDuration(r, f.Now()) >= 0 {
+		d.Field("Took", "%s", view.TookText(f, r))
+	}
+	d.StyledField("Progress", view.ProgressBar(f, r))
+	d.Field("Paused", "%s", pauseWords(f, r, at))
+	d.Field("Used", "%s", usedWords(r.Usage))
+	d.Field("Node", "%s", r.Node)
+	if r.Attempt > 0 && r.Fan == nil { // its parts have attempts
+		d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
+	}
+	d.Field("Decided by", "%s", deciderWords(r))
+	d.Field("Cancelled by", "%s", r.CancelledBy)
+	d.Field("In place of", "%s", r.RetryOf)
+	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
+	if r.BadLines > 0 {
+		d.Field("Bad lines", "%d in CARILLON_TALK", r.BadLines)
+	}
+	if len(r.Attempts) > 0 {
+		g := &output.Table{Headers: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
+		for _, t := range r.Attempts {
+			past := task.Run{State: t.State, Reason: t.Reason, ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, EndedAt: t.EndedAt}
+			g.AddRow(fmt.Sprintf("attempt %d", t.Attempt), view.RunResult(f, past), cmp.Or(output.OneLine(t.Node), f.NoValue()), at(t.StartedAt), view.TookText(f, past))
+		}
+		d.Section("Attempts before", f.RenderIndented(g))
+	}
+	describeResults(f, d, r)
+	describeParts(f, d, r, at)
+	if r.OutputTail != "" {
+		title := "Output"
+		if r.Truncated || int64(len(r.OutputTail)) < r.OutputBytes {
+			title = fmt.Sprintf("Output, the end of %s", output.Bytes(r.OutputBytes))
+		}
+		d.Section(title, output.Sanitize(r.OutputTail))
+	}
+}
+
+// usedWords is what the processes of a run took.
+func usedWords(u task.Usage) string {
+	var words []string
+	add := func(v int64, format, text string) {
+		if v > 0 {
+			words = append(words, fmt.Sprintf(format, text))
+		}
+	}
+	add(u.CPUMS, "%s CPU", output.Duration(time.Duration(u.CPUMS)*time.Millisecond))
+	add(u.MemoryPeak, "%s memory", output.Bytes(u.MemoryPeak))
+	add(u.IORead, "%s read", output.Bytes(u.IORead))
+	add(u.IOWritten, "%s written", output.Bytes(u.IOWritten))
+	return strings.Join(words, ", ")
+}
+
+func deciderWords(r task.Run) string {
+	if r.Owner == "" {
+		return fmt.Sprintf("shard %d", r.Shard)
+	}
+	return fmt.Sprintf("%s, shard %d", r.Owner, r.Shard)
+}

@@ -1,0 +1,51 @@
+package run
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
+	d := factorytest.New("")
+	r := task.Run{ID: "i", State: task.Failed, Message: "\x1b]0;owned\a", Reason: "\x1b[2J", Node: "n", OutputTail: "a\x1b[31mb\rc\n\td"}
+	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "UTC") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := output.EmitList(&d.Factory.Printer, []task.Run{r}, selection.RunName, func(bool) *output.Table { return view.RunTable(d.Factory, []task.Run{r}, true, true, view.Zones{}) }); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(d.Out.String(), "\x1b\a\r") || !strings.Contains(d.Out.String(), "\n\td") {
+		t.Errorf("%q", d.Out.String())
+	}
+}
+
+// Whatever stands in a record does nothing to a terminal: in a run, and in lists.
+func TestRun_ShowsNothingThatATerminalObeys(t *testing.T) {
+	for _, evil := range factorytest.Hostile {
+		r := task.Run{ID: "i", Namespace: "default", Task: "a", State: task.Failed, Message: "m" + evil, Reason: "r" + evil, Node: "n" + evil,
+			Signal: "s" + evil, CancelledBy: "c" + evil, OutputTail: "first\n" + evil + "last", OutputBytes: 100, Attempt: 2,
+			Attempts: []task.Attempt{{Attempt: 1, State: task.Failed, Node: evil, Reason: evil}}}
+
+		for _, format := range []string{output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML} {
+			d := factorytest.New("")
+			d.Format, d.Terminal = format, func(any) (int, bool) { return 80, true }
+
+			if err := output.EmitOne(&d.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "UTC") }); err != nil {
+				t.Fatal(err)
+			}
+			if err := output.EmitList(&d.Printer, []task.Run{r}, selection.RunName, func(bool) *output.Table { return view.RunTable(d.Factory, []task.Run{r}, true, true, view.Zones{}) }); err != nil {
+				t.Fatal(err)
+			}
+
+			if what := factorytest.Obeyed(d.Out.String()); what != "" {
+				t.Errorf("%q, -o %s: %q is shown", evil, format, what)
+			}
+		}
+	}
+}

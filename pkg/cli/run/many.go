@@ -1,0 +1,259 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// runPick says which runs a verb is for, where they are not named one by one.
+type runPick struct {
+	selection.Flags
+	all    bool
+	states []string
+	dead   bool                // only runs that have used up their attempts
+	parts  bool                // parts of runs are found, too
+	of     []task.State        // the states that runs have which the verb is for
+	only   func(task.Run) bool // nil: all of these
+}
+
+func (p *runPick) bind(cmd *cobra.Command) {
+	p.Flags.Bind(cmd, true)
+	what := "all runs that wait or run"
+	if p.dead {
+		what = "all dead runs"
+	}
+	cmd.Flags().BoolVar(&p.all, "all", false, what+" of the namespace, or with -A of all")
+	cmd.Flags().StringSliceVar(&p.states, "state", nil, "only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
+	complete.RegisterFixed(cmd, "state", stateNames(p.of)...)
+	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
+}
+
+func stateNames(states []task.State) []string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return names
+}
+
+// runsCommand makes cmd do one thing to each of the runs that it is given.
+func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past string,
+	do func(context.Context, *client.Client, task.Run) (R, string, error), name func(R) string) *cobra.Command {
+	p.bind(cmd)
+	cmd.ValidArgsFunction = complete.Runs(f)
+	if p.dead {
+		cmd.ValidArgsFunction = complete.DeadRuns(f)
+	}
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		states, err := readStates(p.states, p.of)
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		chosen, broad, err := chosenRuns(ctx, f, c, words, p, states)
+		if err != nil {
+			return err
+		}
+		var absent error
+		if p.DryRun {
+			chosen, absent = batch.Existing(ctx, f, chosen, func(r chosenRun) error {
+				if r.run.ID != "" {
+					return nil
+				}
+				_, err := namedRun(ctx, f, c, r.word, p.dead)
+				return err
+			})
+			if len(chosen) == 0 && absent != nil {
+				return absent
+			}
+		}
+		names := make([]string, len(chosen))
+		for i, r := range chosen {
+			names[i] = r.word
+		}
+		if ok, err := f.Confirm(ctx, cmd.Name(), "run", names, broad && len(chosen) > 1, p.DryRun, false); !ok {
+			if err == nil {
+				err = absent
+			}
+			return err
+		}
+		changed, failed := batch.Run(ctx, f, cmd.Name(), past, "run", chosen, func(ctx context.Context, r chosenRun) (R, string, error) {
+			if r.run.ID == "" {
+				var err error
+				if r.run, err = namedRun(ctx, f, c, r.word, p.dead); err != nil {
+					var none R
+					return none, "", err
+				}
+			}
+			return do(ctx, c, r.run)
+		})
+		if err := output.EmitChanged(&f.Printer, changed, len(chosen), name); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+// chosenRun is a run that a verb is for: as it was found, or as it was named.
+type chosenRun struct {
+	word string
+	run  task.Run // with an id, if it was found
+}
+
+func namedRun(ctx context.Context, f *factory.Factory, c *client.Client, word string, dead bool) (task.Run, error) {
+	if dead {
+		return findDead(ctx, f, c, word)
+	}
+	return selection.FindRun(ctx, f, c, word)
+}
+
+// chosenRuns finds the runs that names, globs of tasks and flags stand for, each once.
+// It is broad if not each was named.
+func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p *runPick, states []task.State) (list []chosenRun, broad bool, err error) {
+	broad = p.Selector != "" || p.all || len(states) > 0 && len(words) == 0
+	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !selection.IsGlob(w) })
+	switch {
+	case p.Selector != "" && (p.all || len(words) > 0), p.all && len(words) > 0:
+		return nil, false, failure.Usage("names, -l and --all exclude each other")
+	case len(states) > 0 && len(globs) < len(words):
+		return nil, false, failure.Usage("--state is for those that globs, -l and --all find")
+	case !broad && len(words) == 0:
+		return nil, false, failure.Usage("which run? name one, or several, or use -l, --state or --all")
+	}
+	for _, word := range words {
+		if !selection.IsGlob(word) {
+			list = append(list, chosenRun{word: word})
+		}
+	}
+	if !broad && len(globs) == 0 {
+		return list, false, nil
+	}
+	filter := client.RunFilter{Namespace: f.Scope(), Dead: p.dead, Parts: p.parts, States: states}
+	if len(states) == 0 && !p.dead {
+		filter.States = p.of
+	}
+	var of map[selection.Ref]bool // nil: any task
+	if len(globs) > 0 || p.Selector != "" {
+		if filter.Namespace, _, err = selection.Patterns(f, globs); err != nil {
+			return nil, false, err
+		}
+		chosen, err := selection.Find(ctx, f, c, globs, selection.Flags{Selector: p.Selector})
+		if err != nil {
+			return nil, false, err
+		}
+		of = map[selection.Ref]bool{}
+		for _, r := range chosen.Refs {
+			of[r] = true
+		}
+	}
+	runs, err := c.ListRuns(ctx, filter)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, r := range runs {
+		if (of == nil || of[selection.Ref{Namespace: r.Namespace, Name: r.Task}]) && (p.only == nil || p.only(r)) {
+			list = append(list, chosenRun{r.Namespace + "/" + r.Task + "@" + r.ID, r})
+		}
+	}
+	return list, true, nil
+}
+
+// readStates checks states that were typed.
+func readStates(names []string, known []task.State) ([]task.State, error) {
+	var states []task.State
+	for _, name := range names {
+		s := task.State(strings.TrimSpace(name))
+		if !slices.Contains(known, s) {
+			e := failure.Usage("--state %s: use %s", task.Quote(name), strings.Join(stateNames(known), ", "))
+			if near := task.Nearest(name, stateNames(known)); near != "" {
+				e.Hint = "did you mean: --state " + near
+			}
+			return nil, e
+		}
+		states = append(states, s)
+	}
+	return states, nil
+}
+
+func cancelCommand(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cancel",
+		Short: "End runs: what waits goes, what runs is stopped",
+		Long: "End runs. One that waits ends at once; one that runs gets SIGTERM, or the task's kill_signal, and SIGKILL after its\n" +
+			"grace; one that is paused goes on for that. A glob stands for the runs of the tasks that it matches, which wait or run.\n\n" + selection.RunHelp,
+		Example: `  carillon run cancel nightly-backup
+  carillon run cancel 20261120T220500.000Z-k3f9
+  carillon run cancel 'sync-*' --state queued --dry-run
+  carillon run cancel -l team=data --yes`,
+	}
+	return runsCommand(f, cmd, &runPick{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
+		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
+			end, err := c.Cancel(ctx, r.Namespace, r.Task, r.ID)
+			said := "cancelled " + r.ID
+			if !end.State.Final() {
+				said = fmt.Sprintf("asked %s to end; %s tells when it has", r.ID, "carillon run get "+r.ID)
+			}
+			return end, said, err
+		}, selection.RunName)
+}
+
+// deadStates are those of runs that have used up their attempts.
+var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost}
+
+func retryCommand(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "retry",
+		Short: "Run dead runs again",
+		Long: "Run dead runs again: those that failed, timed out or were lost and have no attempt left. A new run is queued, with the\n" +
+			"environment of the old one, which leaves the list of dead runs. A glob stands for the dead runs of the tasks that\n" +
+			"it matches.\n\n" + selection.RunHelp,
+		Example: `  carillon run retry nightly-backup
+  carillon run retry 'nightly-*' --state timed_out
+  carillon run retry -l team=data --yes
+  carillon run retry --all --dry-run`,
+	}
+	return runsCommand(f, cmd, &runPick{dead: true, of: deadStates}, "queued again",
+		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
+			t, err := c.Retry(ctx, r.Namespace, r.Task, r.ID)
+			if err == nil {
+				view.NoteHeld(f, selection.Ref{Namespace: r.Namespace, Name: r.Task}, t)
+			}
+			return t.Run, fmt.Sprintf("queued %s in place of %s", t.ID, r.ID), err
+		}, selection.RunName)
+}
+
+func dismissCommand(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dismiss",
+		Short: "Take dead runs off their list",
+		Long: "Take dead runs off their list, as nothing is to be done about them. Their history stays. A glob stands for the dead\n" +
+			"runs of the tasks that it matches.\n\n" + selection.RunHelp,
+		Example: `  carillon run dismiss nightly-backup@-1
+  carillon run dismiss 'nightly-*' --dry-run
+  carillon run dismiss -l team=data --yes`,
+	}
+	return runsCommand(f, cmd, &runPick{dead: true, of: deadStates}, "dismissed",
+		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
+			run, err := c.Dismiss(ctx, r.Namespace, r.Task, r.ID)
+			return run, "dismissed " + r.ID, err
+		}, selection.RunName)
+}

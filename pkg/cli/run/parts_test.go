@@ -1,0 +1,37 @@
+package run
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
+	r := task.Run{ID: "20261120T220000.000Z-k3f9", Namespace: "default", Task: "index", State: task.Running, Attempt: 1,
+		Fan: &task.Fan{Count: 3, Need: 1, Ended: 1, Succeeded: 1}}
+	d := factorytest.New("")
+	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "") }); err != nil {
+		t.Fatal(err)
+	}
+	text := d.Out.String()
+	if strings.Contains(text, "Attempt") || !strings.Contains(text, "3: 1 ended, 1 succeeded, 1 has to") {
+		t.Errorf("it is shown as\n%s", text)
+	}
+}
+
+// Events of parts bring none into a list that has none.
+func TestRunList_WatchesPartsIfTheyAreAskedFor(t *testing.T) {
+	part := task.Run{ID: task.PartID("20261120T220000.000Z-k3f9", 7), Node: "n1"}
+	for _, c := range []struct {
+		filter client.RunFilter
+		want   bool
+	}{{client.RunFilter{}, false}, {client.RunFilter{Parts: true}, true}, {client.RunFilter{Node: "n1"}, true}, {client.RunFilter{Node: "n2"}, false}} {
+		if got := wanted(c.filter, part); got != c.want {
+			t.Errorf("%+v: %t", c.filter, got)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package run
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/logs"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon run.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "run",
+		Aliases: []string{"runs"},
+		Short:   "What ran, runs or waits: look, read output, pause, cancel, retry",
+		Long:    "What ran, runs or waits.\n\n" + selection.RunHelp,
+	}
+	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), dismissCommand(f))
+	return cmd
+}
+
+// ListFlags are the filters of lists of runs.
+type ListFlags struct {
+	States       []string
+	Since, Until string
+	Limit        int
+}
+
+// Bind declares the flags.
+func (f *ListFlags) Bind(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.States, "state", nil, "only runs in these `STATES`, such as failed,timed_out")
+	cmd.Flags().StringVar(&f.Since, "since", "", "only runs of ticks from a `TIME` on, or for a duration such as 2h")
+	cmd.Flags().StringVar(&f.Until, "until", "", "only runs of ticks before a `TIME`, or before a duration ago")
+	cmd.Flags().IntVar(&f.Limit, "limit", 0, "at most so many (0: all)")
+	complete.RegisterFixed(cmd, "state", stateNames(task.States())...)
+}
+
+// Filter is what the flags say; local times are of the zone.
+func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunFilter, error) {
+	out := client.RunFilter{Limit: r.Limit}
+	if r.Limit < 0 {
+		return out, failure.Usage("--limit %d: must not be negative", r.Limit)
+	}
+	var err error
+	if out.States, err = readStates(r.States, task.States()); err != nil {
+		return out, err
+	}
+	if out.Since, err = ago(f, "since", r.Since, zone); err != nil {
+		return out, err
+	}
+	if out.Until, err = ago(f, "until", r.Until, zone); err != nil {
+		return out, err
+	}
+	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
+		return out, failure.Usage("--until %s: is not after --since %s", task.Quote(r.Until), task.Quote(r.Since))
+	}
+	return out, nil
+}
+
+// ago reads a time that has passed, or how long ago it was; zero if there is none.
+func ago(f *factory.Factory, flag, text string, zone *time.Location) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return f.Now().Add(-d), nil
+	}
+	t, err := factory.ParseTime(text, zone)
+	if err != nil {
+		return t, failure.Usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, task.Quote(text))
+	}
+	return t, nil
+}
+
+// runListing is what the flags of run list ask for.
+type runListing struct {
+	ListFlags
+	task, node         string
+	selector           string // matches the labels of tasks
+	parts, dead, watch bool
+}
+
+func listCommand(f *factory.Factory) *cobra.Command {
+	var l runListing
+	cmd := &cobra.Command{
+		Use:     "list [TASK...]",
+		Aliases: []string{"ls"},
+		Short:   "List runs, newest first",
+		Long: "List runs, newest first: what waits and runs, what ended, and ticks that did not run; of the tasks that are named, or\n" +
+			"whose labels match -l, or of all. With --dead only those that failed, timed out or were lost and have no attempt left:\n" +
+			"`carillon run retry` and `dismiss` take them off that list; it has the newest 100 of a task. With --parts, or --node, the\n" +
+			"parts of runs are listed like runs. Times without an offset are of your zone.",
+		Example: `  carillon run list --limit 20
+  carillon run list --state running,queued -A
+  carillon run list nightly-backup --since 24h
+  carillon run list --state failed,timed_out --since 2026-11-20 --node db-1 -o json
+  carillon run list -l team=data --since 24h
+  carillon run list --state running -w
+  carillon run list index --parts --state failed
+  carillon run list --dead -A`,
+		ValidArgsFunction: complete.Tasks(f),
+	}
+	l.ListFlags.Bind(cmd)
+	cmd.Flags().BoolVar(&l.parts, "parts", false, "the parts of runs, too")
+	cmd.Flags().BoolVar(&l.dead, "dead", false, "only runs that have no attempt left")
+	cmd.Flags().StringVar(&l.task, "task", "", "only runs of this task")
+	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "runs of tasks whose labels match, such as team=data")
+	cmd.Flags().StringVar(&l.node, "node", "", "only runs on this node")
+	watch.BindFlag(cmd, &l.watch)
+	complete.Register(cmd, "task", complete.Tasks(f))
+	complete.Register(cmd, "node", complete.Nodes(f))
+	cmd.RunE = func(cmd *cobra.Command, words []string) error { return listRuns(f, cmd, l, words) }
+	return cmd
+}
+
+func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []string) error {
+	ctx := cmd.Context()
+	filter, err := l.Filter(f, f.Zone(output.ReaderZone))
+	switch {
+	case err != nil:
+		return err
+	case len(words) > 0 && l.task != "":
+		return failure.Usage("names and --task exclude each other")
+	case l.selector != "" && (len(words) > 0 || l.task != ""):
+		return failure.Usage("names and -l exclude each other")
+	case l.watch && (l.dead || len(words) > 1):
+		return failure.Usage("--watch is for the runs of one task, or of all, and not for --dead")
+	case l.parts && l.dead:
+		return failure.Usage("--parts and --dead exclude each other: a run is dead, not its parts")
+	case l.task != "":
+		words = []string{l.task}
+	}
+	if _, err := task.ParseSelector(l.selector); err != nil {
+		return task.Under("selector", err)
+	}
+	filter.Namespace, filter.Node, filter.Parts, filter.Dead, filter.Selector = f.Scope(), l.node, l.parts, l.dead, l.selector
+	filter.Progress = !l.dead && (f.Format == output.FormatWide || len(f.Columns) > 0 && f.WantsColumn("PROGRESS"))
+	c, err := f.Connect()
+	if err != nil {
+		return err
+	}
+	z, err := view.ZonesOf(f, cmd, c, filter.Namespace)
+	if err != nil {
+		return err
+	}
+	if l.watch {
+		if len(words) == 1 {
+			r, err := selection.ParseRef(f, words[0])
+			if err != nil {
+				return err
+			}
+			filter.Namespace, filter.Task = r.Namespace, r.Name
+		}
+		return watchRuns(ctx, f, c, filter, z)
+	}
+	runs, err := runsIn(ctx, f, c, filter, words)
+	if err != nil {
+		return err
+	}
+	return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
+		g := view.RunTable(f, runs, true, wide, z)
+		if g.Empty = "no runs" + selection.InScope(f); l.dead {
+			g.Empty = "no dead runs" + selection.InScope(f)
+		}
+		return g
+	})
+}
+
+// runsIn lists runs of some tasks, which names and globs stand for, or of all.
+func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunFilter, words []string) ([]task.Run, error) {
+	if len(words) == 0 {
+		return c.ListRuns(ctx, filter)
+	}
+	chosen, err := selection.Find(ctx, f, c, words, selection.Flags{})
+	if err != nil {
+		return nil, err
+	}
+	parts := make([][]task.Run, len(chosen.Refs))
+	err = batch.Parallel(ctx, len(parts), func(i int) (err error) {
+		part, r := filter, chosen.Refs[i]
+		part.Namespace, part.Task = r.Namespace, r.Name
+		parts[i], err = c.ListRuns(ctx, part)
+		return selection.ExplainMissing(ctx, f, c, r, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	runs := slices.Concat(parts...)
+	slices.SortStableFunc(runs, func(a, b task.Run) int { return b.ScheduledTime.Compare(a.ScheduledTime.Time) })
+	if filter.Limit > 0 && len(runs) > filter.Limit {
+		runs = runs[:filter.Limit]
+	}
+	return runs, nil
+}

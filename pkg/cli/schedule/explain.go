@@ -1,0 +1,104 @@
+package schedule
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// explained is a schedule in words, as -o json shows it.
+type explained struct {
+	Text        string              `json:"text"`
+	Expressions []explainedPart     `json:"expressions"`
+	Notes       []string            `json:"notes"` // what is odd about it
+	Next        []client.Occurrence `json:"next"`
+}
+
+type explainedPart struct {
+	Expression string `json:"expression"`
+	Text       string `json:"text"`
+}
+
+func explainCommand(f *factory.Factory) *cobra.Command {
+	var flags timingFlags
+	var count int
+	cmd := &cobra.Command{
+		Use:   "explain EXPR...",
+		Short: "Say in English when a schedule ticks",
+		Long: "Say in English when a schedule ticks, and show the next ticks, without a server. Several expressions count as one\n" +
+			"schedule. With --name, H stands for the values that it has for that task.",
+		Example: `  carillon schedule explain "30 2 * * 1-5" --timezone Europe/Berlin
+  carillon schedule explain "0 9 LW */3 *"
+  carillon schedule explain "H H(2-5) * * *" --name nightly-backup -o json`,
+		Args:              factory.Args(1, -1, "the expression"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd)
+	cmd.Flags().IntVar(&count, "count", 3, "how many ticks to show")
+	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
+		timing, from, err := timing(f, flags, exprs)
+		if err != nil {
+			return err
+		}
+		if flags.name != "" {
+			if err := task.CheckName("name", flags.name); err != nil {
+				return err
+			}
+			if timing.Schedule, err = schedule.Spread(exprs, f.Namespace(), flags.name); err != nil {
+				return err
+			}
+		}
+		words, err := schedule.Explain(timing)
+		if err != nil {
+			return unquotedHint(err, exprs, "explain")
+		}
+		x := explained{Text: words.Text, Notes: []string{}, Next: []client.Occurrence{}}
+		for i, text := range words.Each {
+			x.Expressions = append(x.Expressions, explainedPart{exprs[i], text})
+		}
+		for _, found := range schedule.Lint(timing, from) {
+			x.Notes = append(x.Notes, found.Message)
+		}
+		if ticks, err := upcomingTicks(f, timing, from, flags.name, count); err == nil { // not without a name for H
+			x.Next = occurrences(f, ticks, flags.jitter)
+		} else if count < 1 || count > schedule.MaxUpcoming {
+			return err
+		}
+		return showExplained(f, x, flags.timezone)
+	}
+	return cmd
+}
+
+func showExplained(f *factory.Factory, x explained, timezone string) error {
+	return output.EmitOne(&f.Printer, x, x.Text, func(d *output.Details) {
+		d.Parts = append(d.Parts, output.Sanitize(x.Text)+".\n")
+		d.Section("Worth knowing", indented(x.Notes))
+		if len(x.Next) > 0 {
+			d.Section("Next ticks", f.RenderIndented(view.TickTable(f, x.Next, timezone)))
+		}
+	})
+}
+
+func indented(lines []string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString("  " + output.Sanitize(line) + "\n")
+	}
+	return b.String()
+}
+
+// InWords is what a task's schedule says in English; "" if that cannot be told.
+func InWords(s task.Spec) string {
+	words, err := schedule.Explain(s.Timing())
+	if err != nil {
+		return ""
+	}
+	return words.Text
+}

@@ -1,0 +1,230 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// lintWarning is something odd about a schedule, as -o json shows it.
+type lintWarning struct {
+	Where   string `json:"where"` // the expression, FILE:LINE:COLUMN, or NAMESPACE/NAME
+	Task    string `json:"task,omitempty"`
+	Code    string `json:"code"`
+	Field   string `json:"field"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// linted is one schedule that is looked at.
+type linted struct {
+	where, name string
+	timing      task.Timing
+	locate      func(field string) string // where a field is, if it is in a file
+	spread      task.Schedules            // with H resolved
+}
+
+func lintCommand(f *factory.Factory) *cobra.Command {
+	var flags timingFlags
+	var p selection.Flags
+	var files []string
+	var all bool
+	crowd := 10
+	cmd := &cobra.Command{
+		Use:   "lint EXPR... | -f FILE | -l SELECTOR | --all",
+		Short: "Find what is odd about schedules: of expressions, files, or tasks",
+		Long: "Find what is odd about schedules, though it may be meant: no tick is left, ticks each second, a step that begins anew\n" +
+			"before its round is full (*/7), day of month and day of week together, ticks that a change of the clocks moves, drops or\n" +
+			"doubles, and many tasks on one second, where H would spread them. With a finding the exit code is 8.",
+		Example: `  carillon schedule lint "*/7 * * * *"
+  carillon schedule lint "30 2 * * *" --timezone Europe/Berlin
+  carillon schedule lint -f tasks/
+  carillon task export -l team=data | carillon schedule lint -f -
+  carillon schedule lint --all -o json`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "tasks of this `FILE`, directory, or - for the standard input; may be repeated")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "tasks of the server whose labels match")
+	cmd.Flags().BoolVar(&all, "all", false, "all tasks of the namespace, or with -A of all")
+	cmd.Flags().IntVar(&crowd, "crowd", crowd, "how many tasks on one second are many")
+	cmd.RunE = func(cmd *cobra.Command, exprs []string) error {
+		kinds := 0
+		for _, given := range []bool{len(exprs) > 0, len(files) > 0, p.Selector != "", all} {
+			if given {
+				kinds++
+			}
+		}
+		switch {
+		case kinds == 0:
+			return failure.Usage("lint what? give an expression, -f FILE, -l SELECTOR or --all")
+		case kinds > 1:
+			return failure.Usage("expressions, -f, -l and --all exclude each other")
+		case crowd < 2:
+			return failure.Usage("--crowd %d: at least 2 are many", crowd)
+		}
+		timing, from, err := timing(f, flags, exprs)
+		if err != nil {
+			return err
+		}
+		var list []linted
+		switch {
+		case len(exprs) > 0:
+			list = []linted{{where: strings.Join(exprs, " | "), timing: timing}}
+		case len(files) > 0:
+			list, err = lintedFiles(cmd.Context(), f, files)
+		default:
+			list, err = lintedTasks(cmd.Context(), f, p.Selector)
+		}
+		if err != nil {
+			return err
+		}
+		return showOddities(f, append(lint(list, from), crowds(list, from, crowd)...), len(list))
+	}
+	return cmd
+}
+
+// lintedFiles are the schedules of tasks in files. One whose schedule is refused is
+// among them; a file that cannot be read is an error.
+func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]linted, error) {
+	files, err := apply.TaskFiles(paths)
+	if err != nil {
+		return nil, err
+	}
+	var list []linted
+	for _, file := range files {
+		name, b, err := apply.Load(ctx, f, file)
+		if err != nil {
+			return nil, err
+		}
+		objects, err := manifest.Read(name, b, f.Namespace())
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range objects {
+			list = append(list, lintedObject(o))
+		}
+	}
+	return list, nil
+}
+
+func lintedObject(o manifest.Object) linted {
+	s := o.Spec
+	l := linted{name: s.Namespace + "/" + s.Name, timing: s.Timing()}
+	l.locate = func(field string) string {
+		var placed *manifest.Error
+		if errors.As(o.LocateField(field, os.ErrInvalid), &placed) {
+			return fmt.Sprintf("%s:%d:%d", placed.File, placed.Line, placed.Column)
+		}
+		return ""
+	}
+	l.where = l.locate("schedule")
+	l.spread, _ = schedule.Spread(s.Schedule, s.Namespace, s.Name) // Lint says what is wrong
+	return l
+}
+
+func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]linted, error) {
+	if _, err := task.ParseSelector(selector); err != nil {
+		return nil, task.Under("selector", err)
+	}
+	c, err := f.Connect()
+	if err != nil {
+		return nil, err
+	}
+	var list []linted
+	for t, err := range c.All(ctx, client.ListOptions{Namespace: f.Scope(), Selector: selector}) {
+		if err != nil {
+			return nil, err
+		}
+		l := linted{name: t.Namespace + "/" + t.Name, timing: t.Timing()}
+		l.where = l.name
+		l.spread, _ = schedule.Spread(t.Schedule, t.Namespace, t.Name)
+		list = append(list, l)
+	}
+	return list, nil
+}
+
+func lint(list []linted, now time.Time) []lintWarning {
+	var odd []lintWarning
+	for _, l := range list {
+		for _, f := range schedule.Lint(l.timing, now) {
+			where := l.where
+			if l.locate != nil {
+				where = cmp.Or(l.locate(f.Field), where)
+			}
+			odd = append(odd, lintWarning{where, l.name, f.Code, f.Field, f.Message, f.Hint})
+		}
+	}
+	return odd
+}
+
+// crowds finds the seconds that many tasks share.
+func crowds(list []linted, now time.Time, least int) []lintWarning {
+	parsed := make([]*schedule.Schedule, len(list))
+	for i, l := range list {
+		t := l.timing
+		if l.spread != nil {
+			t.Schedule = l.spread
+		}
+		parsed[i], _ = schedule.Parse(t, now) // what is none was told already
+	}
+	var odd []lintWarning
+	for _, c := range schedule.Crowds(parsed, now, least) {
+		const few = 3
+		var names []string
+		for _, i := range c.Members[:min(few, len(c.Members))] {
+			names = append(names, list[i].name)
+		}
+		words := strings.Join(names, ", ")
+		if more := len(c.Members) - few; more > 0 {
+			words += fmt.Sprintf(" and %d more", more)
+		}
+		odd = append(odd, lintWarning{Where: list[c.Members[0]].where, Code: schedule.LintCrowd, Field: "schedule",
+			Message: fmt.Sprintf("%d tasks tick at %s: %s", len(c.Members), c.At.Format("15:04:05 UTC on 2 January"), words),
+			Hint:    "H in place of the minute spreads them, or a jitter"})
+	}
+	return odd
+}
+
+func showOddities(f *factory.Factory, list []lintWarning, schedules int) error {
+	if list == nil {
+		list = []lintWarning{}
+	}
+	err := output.EmitList(&f.Printer, list, func(o lintWarning) string { return o.Where }, func(bool) *output.Table {
+		g := &output.Table{Headers: []string{"WHERE", "CODE", "FINDING"}}
+		for _, o := range list {
+			words := o.Message
+			if o.Hint != "" {
+				words += "; " + o.Hint
+			}
+			g.AddRow(output.OneLine(o.Where), o.Code, output.OneLine(words))
+		}
+		return g
+	})
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		if f.ForPeople() {
+			f.Note("nothing odd in %s", output.Plural(int64(schedules), "schedule"))
+		}
+		return nil
+	}
+	return failure.AlreadyReported([]int{failure.ExitFinding})
+}

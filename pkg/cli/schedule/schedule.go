@@ -1,0 +1,170 @@
+package schedule
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon schedule.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{Use: "schedule", Short: "Try schedules out, without a server"}
+	cmd.AddCommand(nextCommand(f), explainCommand(f), lintCommand(f))
+	return cmd
+}
+
+// timingFlags are all that ticks follow from, beside the expressions.
+type timingFlags struct {
+	timezone, from, start, end, name string
+	dst                              task.DST
+	jitter                           time.Duration
+}
+
+func (f *timingFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time zone, such as Europe/Berlin")
+	cmd.Flags().StringVar(&f.from, "from", "", "ticks after this time (default now)")
+	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "ticks whose local time does not exist: run-after (default) or skip")
+	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "ticks whose local time exists twice: first (default) or both")
+	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this time")
+	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this time")
+	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "how much later than its time a tick may fall due")
+	cmd.Flags().StringVar(&f.name, "name", "", "the task whose schedule it would be, for H")
+	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
+	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
+}
+
+// timing is what the flags and the expressions say, and from when on.
+func timing(f *factory.Factory, flags timingFlags, exprs []string) (t task.Timing, from time.Time, err error) {
+	zone, err := schedule.Location(flags.timezone)
+	if err != nil {
+		return t, from, err
+	}
+	if from, err = factory.ParseTime(flags.from, zone); err != nil {
+		return t, from, err
+	}
+	if from.IsZero() {
+		from = f.Now()
+	}
+	t = task.Timing{Schedule: exprs, Timezone: flags.timezone, DST: flags.dst, Jitter: task.Duration(flags.jitter)}
+	return t, from, bounds(&t, flags.start, flags.end)
+}
+
+func nextCommand(f *factory.Factory) *cobra.Command {
+	var flags timingFlags
+	var count int
+	cmd := &cobra.Command{
+		Use:   "next EXPR...",
+		Short: "Show when a schedule ticks, without a server",
+		Long: "Show when a schedule ticks, computed here, without a server. Several expressions count as one schedule.\n" +
+			"@every and @in count from --from; H follows from --name and --namespace.",
+		Example: `  carillon schedule next "30 2 * * *" --timezone Europe/Berlin
+  carillon schedule next "30 2 * * *" --timezone Europe/Berlin --from 2027-03-27 --count 3
+  carillon schedule next "H H(2-5) * * *" --name nightly-backup --jitter 30s
+  carillon schedule next "0 9 LW * *" --start 2027-01-01 --end 2027-06-30
+  carillon schedule next "@every 90s" -o json`,
+		Args:              factory.Args(1, -1, "the expression"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd)
+	cmd.Flags().IntVar(&count, "count", 5, "how many")
+	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
+		timing, from, err := timing(f, flags, exprs)
+		if err != nil {
+			return err
+		}
+		ticks, err := upcomingTicks(f, timing, from, flags.name, count)
+		if err != nil {
+			return unquotedHint(err, exprs, "next")
+		}
+		if len(ticks) > 0 && f.ForPeople() && view.IsAfterCompletion(exprs) {
+			f.Note(view.WhatFollows)
+		}
+		list := occurrences(f, ticks, flags.jitter)
+		return output.EmitList(&f.Printer, list, func(o client.Occurrence) string { return view.Timestamp(o.Time) },
+			func(bool) *output.Table {
+				return withDueBefore(f, view.TickTable(f, list, flags.timezone), list, flags.timezone)
+			})
+	}
+	return cmd
+}
+
+func occurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter time.Duration) []client.Occurrence {
+	list := make([]client.Occurrence, len(ticks))
+	for i, t := range ticks {
+		list[i] = client.Occurrence{Time: task.At(t.Time), Local: t.Local.Format("2006-01-02T15:04:05.000Z07:00"), Note: t.Note}
+		if jitter > 0 {
+			list[i].DueBefore = task.At(t.Before)
+		}
+	}
+	return list
+}
+
+// upcomingTicks lists ticks of what a task of this name would have; without a name
+// there is no H.
+func upcomingTicks(f *factory.Factory, t task.Timing, from time.Time, name string, count int) ([]schedule.Occurrence, error) {
+	exprs, err := schedule.ResolveIn(t.Schedule, from)
+	if err != nil {
+		return nil, err
+	}
+	if t.Schedule = exprs; name != "" {
+		if err := task.CheckName("name", name); err != nil {
+			return nil, err
+		}
+		if t.Schedule, err = schedule.Spread(exprs, f.Namespace(), name); err != nil {
+			return nil, err
+		}
+	}
+	return schedule.Upcoming(t, from, from, count)
+}
+
+// withDueBefore adds a column of by when ticks are due at the latest, if there is
+// jitter.
+func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence, timezone string) *output.Table {
+	if len(list) == 0 || list[0].DueBefore.IsZero() {
+		return g
+	}
+	g.Headers = slices.Insert(g.Headers, 1, "DUE BEFORE")
+	for i, o := range list {
+		g.Rows[i] = slices.Insert(g.Rows[i], 1, output.ExactTime(o.DueBefore.In(f.Zone(timezone))))
+	}
+	return g
+}
+
+// bounds reads a start and an end as a task's file has them: a local time that the
+// clocks skip, or have twice, is none.
+func bounds(t *task.Timing, start, end string) (err error) {
+	for _, b := range []struct {
+		field, text string
+		at          *task.Time
+	}{{"start", start, &t.Start}, {"end", end, &t.End}} {
+		if b.text == "" {
+			continue
+		}
+		if *b.at, err = manifest.Instant(b.field, b.text, t.Timezone); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unquotedHint notices an expression that the shell took apart.
+func unquotedHint(err error, exprs []string, verb string) error {
+	var fault *task.Error
+	if len(exprs) < 4 || !errors.As(err, &fault) || strings.ContainsAny(strings.Join(exprs, ""), " @") {
+		return err
+	}
+	return failure.Usage("%s", err.Error()).WithHint("put the expression in quotes: carillon schedule %s %q", verb, strings.Join(exprs, " "))
+}

@@ -1,0 +1,146 @@
+package secret
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/internal/secret"
+)
+
+// keyShown is what is told of a key.
+type keyShown struct {
+	ID       string `json:"id"`
+	Encrypts bool   `json:"encrypts"`
+}
+
+func keyCommand(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "key",
+		Short: "Files of keys, which nodes have as secret_keys; without a server",
+		Long: "Make and change files of keys under which nodes encrypt secrets: bring the file to each node that is to use them, as\n" +
+			"the setting secret_keys, for its daemon alone to read. The first key encrypts, all decrypt.\n\n" +
+			"To change the key: key new, the file to all nodes; key first, the file to all nodes; secret rotate --all -A; key\n" +
+			"remove, the file to all nodes. Running daemons take each file as it comes.",
+	}
+	cmd.AddCommand(newKeyCommand(f), listKeysCommand(f),
+		changeKeyCommand(f, "first", "Have a key encrypt from now on", "made %s the first in %s", secret.KeyFile.First),
+		changeKeyCommand(f, "remove", "Remove a key: what is under it yet cannot be read any more", "removed %s from %s", secret.KeyFile.Remove))
+	factory.WithoutConfig(cmd)
+	return cmd
+}
+
+func newKeyCommand(f *factory.Factory) *cobra.Command {
+	atFront := false
+	cmd := &cobra.Command{
+		Use:     "new FILE",
+		Short:   "Make a key, in a file that is made if it is not there",
+		Long:    "Make a key and add it to a file, which is made if it is not there. It is the last, so that nothing is encrypted under\nit before all nodes have it; with --first it is the first.",
+		Example: "  carillon secret key new /etc/carillon/secret-keys",
+		Args:    factory.Args(1, 1, "the file"),
+	}
+	cmd.Flags().BoolVar(&atFront, "first", false, "it encrypts at once: for a node that is alone")
+	cmd.RunE = func(_ *cobra.Command, words []string) error {
+		k, ring, err := secret.KeyFile(words[0]).New(atFront)
+		if err != nil {
+			return keyFault(words[0], err)
+		}
+		if !f.ForPeople() {
+			return output.EmitOne(&f.Printer, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
+		}
+		f.Say("made key %s in %s", k.ID(), words[0])
+		if ring.IDs()[0] == k.ID() {
+			f.SayNext("the file to each node that is to use secrets, for its daemon alone to read, and secret_keys: FILE in its settings")
+		} else {
+			f.SayNext("the file to all nodes; then carillon secret key first %s %s", words[0], k.ID())
+		}
+		return nil
+	}
+	return cmd
+}
+
+func listKeysCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list FILE",
+		Short:   "List the ids of the keys in a file",
+		Example: "  carillon secret key list /etc/carillon/secret-keys",
+		Args:    factory.Args(1, 1, "the file"),
+		RunE: func(_ *cobra.Command, words []string) error {
+			ring, err := secret.KeyFile(words[0]).Ring()
+			if err != nil {
+				return keyFault(words[0], err)
+			}
+			return showKeys(f, ring)
+		},
+	}
+}
+
+func showKeys(f *factory.Factory, ring secret.Ring) error {
+	var list []keyShown
+	for i, id := range ring.IDs() {
+		list = append(list, keyShown{id, i == 0})
+	}
+	return output.EmitList(&f.Printer, list, func(k keyShown) string { return k.ID }, func(bool) *output.Table {
+		g := &output.Table{Headers: []string{"ID", "USE"}}
+		for _, k := range list {
+			use := "decrypts"
+			if k.Encrypts {
+				use = "encrypts, decrypts"
+			}
+			g.AddRow(k.ID, use)
+		}
+		return g
+	})
+}
+
+func changeKeyCommand(f *factory.Factory, verb, short, did string, do func(secret.KeyFile, string) (secret.Ring, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:     verb + " FILE ID",
+		Short:   short,
+		Example: "  carillon secret key " + verb + " /etc/carillon/secret-keys 5f0c9a1e",
+		Args:    factory.Args(2, 2, "the file, or the key's id"),
+		ValidArgsFunction: func(_ *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(done) == 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			var offers []complete.Offer
+			if ring, err := secret.KeyFile(done[0]).Ring(); err == nil && len(done) == 1 {
+				for _, id := range ring.IDs() {
+					offers = append(offers, complete.Offer{Word: id})
+				}
+			}
+			return complete.Matching(offers, nil, typed)
+		},
+		RunE: func(_ *cobra.Command, words []string) error {
+			ring, err := do(secret.KeyFile(words[0]), words[1])
+			if err != nil {
+				return keyFault(words[0], err)
+			}
+			if f.ForPeople() {
+				f.Say(did, "key "+words[1], words[0])
+				return nil
+			}
+			return showKeys(f, ring)
+		},
+	}
+}
+
+// keyFault is what is wrong with a file of keys; no key is in it.
+func keyFault(path string, err error) error {
+	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: "key_file", Message: err.Error()}}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.Exit, f.Message, f.Hint = failure.ExitNotFound, path+" does not exist", "carillon secret key new "+path
+	case errors.Is(err, secret.ErrNoKey):
+		f.Exit, f.Hint = failure.ExitNotFound, "carillon secret key list "+path
+	case errors.Is(err, os.ErrPermission):
+		f.Exit = failure.ExitAuth
+	}
+	return f
+}

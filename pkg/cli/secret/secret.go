@@ -1,0 +1,272 @@
+package secret
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon secret.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "secret",
+		Aliases: []string{"secrets"},
+		Short:   "Values that only a task's own process sees",
+		Long: "Values for tasks' env_from. They are encrypted by a node, under a key that only nodes hold, before they are stored,\n" +
+			"and are never told again: not by this program, the API, logs or history. Give them on the standard input or in\n" +
+			"files, since others on the host can read a command line.",
+	}
+	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
+	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
+	factory.AddGroup(cmd, "change", setCommand(f), deleteCommand(f), rotateCommand(f), keyCommand(f))
+	return cmd
+}
+
+func listCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List secrets: their names and those of their values",
+		Example: "  carillon secret list\n  carillon secret list -A -o wide",
+		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+			list, err := c.Secrets(cmd.Context(), f.Scope())
+			if err != nil {
+				return err
+			}
+			return output.EmitList(&f.Printer, list, func(s task.Secret) string { return secretName(f, s) }, func(wide bool) *output.Table { return secretGrid(f, list, wide) })
+		},
+	}
+}
+
+// secretName is how a secret is named on this command line.
+func secretName(f *factory.Factory, s task.Secret) string {
+	if f.AllNamespaces || s.Namespace != f.Namespace() {
+		return s.Namespace + "/" + s.Name
+	}
+	return s.Name
+}
+
+func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"NAME", "KEYS", "GENERATION", "UPDATED", "BY"}, Empty: "no secrets" + selection.InScope(f)}
+	if wide {
+		g.Headers = append(g.Headers, "KEY ID", "CHANGE")
+	}
+	for _, s := range list {
+		row := []string{secretName(f, s), output.OneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(output.OneLine(task.ActorName(s.UpdatedBy)), f.NoValue())}
+		if wide {
+			row = append(row, output.OneLine(s.KeyID), s.Change)
+		}
+		g.AddRow(row...)
+	}
+	return g
+}
+
+func getCommand(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "get NAME",
+		Short:   "Tell all of a secret but its values",
+		Example: "  carillon secret get db",
+		Args:    factory.Args(1, 1, "the secret's name"), ValidArgsFunction: completeSecret(f),
+	}
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		c, r, err := connectWithName(f, words[0])
+		if err != nil {
+			return err
+		}
+		s, err := c.Secret(cmd.Context(), r.Namespace, r.Name)
+		if err != nil {
+			return err
+		}
+		return output.EmitOne(&f.Printer, s, secretName(f, s), func(d *output.Details) {
+			d.Field("Name", "%s", secretName(f, s))
+			d.Field("Keys", "%s", strings.Join(s.Keys, ", "))
+			d.Field("Encrypted", "under key %s", s.KeyID)
+			d.Field("Not for", "%s", strings.Join(lacking(cmd.Context(), c, s.KeyID), ", "))
+			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy, f.NoValue()))
+			d.Field("Created", "%s", f.PastTime(s.CreatedAt, output.ReaderZone))
+		})
+	}
+	return cmd
+}
+
+// connectWithName is connect, for a command about one thing with a name.
+func connectWithName(f *factory.Factory, word string) (*client.Client, selection.Ref, error) {
+	r, err := selection.ParseRef(f, word)
+	if err != nil {
+		return nil, r, err
+	}
+	c, err := f.Connect()
+	return c, r, err
+}
+
+func deleteCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME...",
+		Short: "Delete secrets",
+		Long: "Delete secrets. Attempts of tasks that name one fail before they start, from then on. What is remembered of it is who\n" +
+			"deleted it, and when.",
+		Example: "  carillon secret delete db\n  carillon secret delete db billing/stripe",
+		Args:    factory.Args(1, -1, "the secret's name"), ValidArgsFunction: completeSecrets(f),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return eachSecret(cmd.Context(), f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
+				if err := c.DeleteSecret(ctx, r.Namespace, r.Name); err != nil {
+					return err
+				}
+				return done(f, "deleted secret %s", selection.Show(f, r))
+			})
+		},
+	}
+}
+
+// done tells a person what was done, and a program the name of it.
+func done(f *factory.Factory, format, name string) error {
+	if f.Format == output.FormatName {
+		return f.Print(name + "\n")
+	}
+	if f.ForPeople() {
+		f.Say(format, name)
+		return nil
+	}
+	return output.EmitOne(&f.Printer, map[string]string{"name": name}, name, nil)
+}
+
+func eachSecret(ctx context.Context, f *factory.Factory, words []string, do func(context.Context, *client.Client, selection.Ref) error) error {
+	c, err := f.Connect()
+	if err != nil {
+		return err
+	}
+	return batch.ForEach(ctx, f, words, func(word string) error {
+		r, err := selection.ParseRef(f, word)
+		if err != nil {
+			return err
+		}
+		return do(ctx, c, r)
+	})
+}
+
+func rotateCommand(f *factory.Factory) *cobra.Command {
+	all := false
+	cmd := &cobra.Command{
+		Use:   "rotate NAME... | --all",
+		Short: "Encrypt secrets anew, under the first key of a node",
+		Long: "Encrypt secrets anew, under the first key of the node that answers; those that are under it already stay as they are.\n" +
+			"When all are, the former key can go: carillon secret key remove.",
+		Example: "  carillon secret rotate db\n  carillon secret rotate --all -A",
+		Args:    factory.Args(0, -1, ""), ValidArgsFunction: completeSecrets(f),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all secrets of the namespace, or with -A of all")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		if all == (len(words) > 0) {
+			return failure.Usage("secret rotate: either the names of secrets or --all").WithHint("%s", cmd.UseLine())
+		}
+		if all {
+			c, err := f.Connect()
+			if err != nil {
+				return err
+			}
+			list, err := c.Secrets(ctx, f.Scope())
+			if err != nil {
+				return err
+			}
+			for _, s := range list {
+				words = append(words, s.Namespace+"/"+s.Name)
+			}
+		}
+		var rotated []task.Secret
+		err := eachSecret(ctx, f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
+			before, err := c.Secret(ctx, r.Namespace, r.Name)
+			if err != nil {
+				return err
+			}
+			s, err := c.RotateSecret(ctx, r.Namespace, r.Name)
+			if err != nil {
+				return err
+			}
+			rotated = append(rotated, s)
+			if s.Generation == before.Generation {
+				f.Say("secret %s is under key %s already", selection.Show(f, r), s.KeyID)
+			} else {
+				f.Say("rotated secret %s from key %s to %s", selection.Show(f, r), before.KeyID, s.KeyID)
+			}
+			return nil
+		})
+		if len(rotated) > 0 {
+			if c, err := f.Connect(); err == nil {
+				noteLacking(ctx, f, c, rotated...)
+			}
+		}
+		if f.ForPeople() || err != nil {
+			return err
+		}
+		return output.EmitList(&f.Printer, rotated, func(s task.Secret) string { return secretName(f, s) }, nil)
+	}
+	return cmd
+}
+
+// lacking are the nodes that hold keys for secrets, and not the one with this id:
+// attempts on them cannot have what is encrypted under it. None if that is not known.
+func lacking(ctx context.Context, c *client.Client, id string) (names []string) {
+	nodes, _ := c.Nodes(ctx)
+	for _, n := range nodes {
+		if n.Has(task.RoleExecutor) && len(n.SecretKeys) > 0 && !slices.Contains(n.SecretKeys, id) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// noteLacking tells of nodes for which secrets are not, once for each of their keys.
+func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secrets ...task.Secret) {
+	told := map[string]bool{}
+	for _, s := range secrets {
+		if told[s.KeyID] {
+			continue
+		}
+		told[s.KeyID] = true
+		if names := lacking(ctx, c, s.KeyID); len(names) > 0 {
+			f.Note("note: attempts on %s cannot have it: key %s is not there yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)
+		}
+	}
+}
+
+// completeSecrets offers the names of secrets that are not on the line yet.
+func completeSecrets(f *factory.Factory) complete.Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return complete.Matching(complete.Live(f, cmd, "secrets", func(ctx context.Context, c *client.Client) (offers []complete.Offer, err error) {
+			list, err := c.Secrets(ctx, f.Scope())
+			for _, s := range list {
+				offers = append(offers, complete.Offer{Word: secretName(f, s), About: output.OneLine(strings.Join(s.Keys, ", "))})
+			}
+			return offers, err
+		}), done, typed)
+	}
+}
+
+// completeSecret is completeSecrets for a command that takes one.
+func completeSecret(f *factory.Factory) complete.Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(done) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeSecrets(f)(cmd, done, typed)
+	}
+}

@@ -1,0 +1,221 @@
+package secret
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/envfile"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// secretSources is where the values of a secret are read.
+type secretSources struct {
+	envFile string
+	files   []string
+	remove  []string
+	replace bool
+}
+
+func setCommand(f *factory.Factory) *cobra.Command {
+	var sources secretSources
+	cmd := &cobra.Command{
+		Use:   "set NAME [KEY...]",
+		Short: "Write values of a secret, which is made if it is not there",
+		Long: "Write values of a secret, which is made if it is not there; values that are not named stay. The value of KEY is what\n" +
+			"comes on the standard input, without the newline at its end; on a terminal each KEY is asked for, and nothing is shown.",
+		Example: "  carillon secret set db password\n" +
+			"  pwgen 32 1 | carillon secret set db password\n" +
+			"  carillon secret set db --env-file db.env --replace\n" +
+			"  carillon secret set tls --file KEY=/etc/ssl/private/app.pem\n" +
+			"  carillon secret set db --remove old_password",
+		Args: factory.Args(1, -1, "the secret's name"),
+		ValidArgsFunction: func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return completeSecret(f)(cmd, done, typed)
+		},
+	}
+	cmd.Flags().StringVar(&sources.envFile, "env-file", "", "`FILE` with a value in each line, NAME=value, as systemd's EnvironmentFile; - is the standard input")
+	cmd.Flags().StringArrayVar(&sources.files, "file", nil, "`KEY=FILE`: the value of KEY is the text of the file, without the newline at its end; may be repeated")
+	cmd.Flags().StringSliceVar(&sources.remove, "remove", nil, "values that go, by their `KEYS`")
+	cmd.Flags().BoolVar(&sources.replace, "replace", false, "values that are not named go")
+	complete.Register(cmd, "remove", cobra.NoFileCompletions)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		// Before anything else is said about them: a word may have a value in it.
+		for _, w := range words {
+			if name, _, is := strings.Cut(w, "="); is {
+				return failure.Usage("%s=…: a value on the command line can be read by others on this host", task.Quote(name)).
+					WithHint("carillon secret set NAME KEY reads it from the standard input; what was typed is in the shell's history now")
+			}
+		}
+		r, err := selection.ParseRef(f, words[0])
+		if err != nil {
+			return err
+		}
+		values, err := secretValues(cmd.Context(), f, words[1:], sources)
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		s, err := c.SetSecret(cmd.Context(), r.Namespace, r.Name, client.SecretRequest{Values: values, Remove: sources.remove, Replace: sources.replace})
+		if err != nil {
+			return err
+		}
+		noteLacking(cmd.Context(), f, c, s)
+		if f.ForPeople() {
+			f.Say("set secret %s: %s, generation %d", selection.Show(f, r), strings.Join(s.Keys, ", "), s.Generation)
+			return nil
+		}
+		return output.EmitOne(&f.Printer, s, secretName(f, s), nil)
+	}
+	return cmd
+}
+
+// secretValues reads what is to be written.
+func secretValues(ctx context.Context, f *factory.Factory, keys []string, sources secretSources) (map[string]string, error) {
+	values := map[string]string{}
+	if sources.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !asks(f) {
+		return nil, failure.Usage("the standard input has one value only: name one KEY, or use --env-file -")
+	}
+	for _, key := range keys { // before anybody is asked for it
+		if err := task.CheckVariable("key", key); err != nil {
+			return nil, err
+		}
+	}
+	put := func(key, value string) error {
+		if err := task.CheckVariable("key", key); err != nil {
+			return err
+		}
+		if _, twice := values[key]; twice {
+			return failure.Usage("%s: is given twice", task.Quote(key))
+		}
+		if value == "" { // or a command that failed in a pipe would have set it
+			return failure.Usage("%s: is empty", task.Quote(key)).WithHint("what is to be empty is %s= in the file of --env-file", key)
+		}
+		values[key] = value
+		return nil
+	}
+	if sources.envFile != "" {
+		b, err := secretFile(ctx, f, sources.envFile)
+		if err != nil {
+			return nil, err
+		}
+		if values, err = envfile.Parse(b); err != nil {
+			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "env_file", Message: fmt.Sprintf("%s: %s", sources.envFile, err)}}
+		}
+	}
+	for _, pair := range sources.files {
+		key, file, ok := strings.Cut(pair, "=")
+		if !ok || file == "" {
+			return nil, failure.Usage("--file: is KEY=FILE")
+		}
+		b, err := secretFile(ctx, f, file)
+		if err == nil {
+			err = put(key, withoutNewline(b))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(keys) == 0 && len(values)+len(sources.remove) == 0 {
+		return nil, failure.Usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
+	}
+	for _, key := range keys {
+		value, err := readSecret(ctx, f, key)
+		if err == nil {
+			err = put(key, value)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(values) == 0 {
+		return nil, nil
+	}
+	return values, task.CheckSecret("values", values)
+}
+
+// fromInput is how many of the files are the standard input.
+func (f secretSources) fromInput() (n int) {
+	if f.envFile == "-" {
+		n++
+	}
+	for _, pair := range f.files {
+		if _, file, _ := strings.Cut(pair, "="); file == "-" {
+			n++
+		}
+	}
+	return n
+}
+
+// asks reports whether values are asked for: the standard input is a terminal.
+func asks(f *factory.Factory) bool {
+	_, isFile := f.In.(*os.File)
+	_, tty := f.Terminal(f.In)
+	return tty && isFile
+}
+
+// readSecret reads a value from the standard input: from a terminal without
+// showing it.
+func readSecret(ctx context.Context, f *factory.Factory, key string) (string, error) {
+	if !asks(f) {
+		b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(f.In, task.MaxSecretValues+2)) })
+		return withoutNewline(b), err
+	}
+	if f.NoInput {
+		return "", failure.Usage("%s: nobody may be asked for it (--no-input)", task.Quote(key))
+	}
+	fd := int(f.In.(*os.File).Fd())
+	before, err := term.GetState(fd)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(f.Err, "%s: ", key)
+	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
+	fmt.Fprintln(f.Err)
+	if err != nil {
+		_ = term.Restore(fd, before) // or what is typed next would not be shown
+		return "", err
+	}
+	return string(b), nil
+}
+
+func secretFile(ctx context.Context, f *factory.Factory, path string) ([]byte, error) {
+	in := f.In
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: path + ": " + failure.FileReason(err)}}
+		}
+		defer file.Close()
+		in = file
+	}
+	const most = 2 * task.MaxSecretValues // with comments
+	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, most+1)) })
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	case len(b) > most: // what is behind that would be lost without a word
+		return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: fmt.Sprintf("%s: has more than %d bytes", path, most)}}
+	}
+	return b, nil
+}
+
+// withoutNewline is a text without the newline that editors and echo put at its end.
+func withoutNewline(b []byte) string {
+	s := strings.TrimSuffix(string(b), "\n")
+	return strings.TrimSuffix(s, "\r")
+}

@@ -1,0 +1,252 @@
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func createCommand(f *factory.Factory) *cobra.Command {
+	var flags taskFlags
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...]",
+		Short: "Create a task; fails if it exists",
+		Long: "Create a task from flags. It fails if the task exists: use update to change it, or apply for files.\n" +
+			"The command runs as it stands, without a shell; use --shell for pipes, variables and globs.",
+		Example: `  carillon task create hello --schedule "@every 5s" -- echo hello
+  carillon task create nightly-backup --schedule "30 2 * * *" --timezone Europe/Berlin -- pg_dump orders
+  carillon task create report --schedule "0 9 * * MON-FRI" --retries 2 --timeout 10m --label team=data \
+      --shell 'make-report | mail -s report ops@example.org'
+  carillon task create campaign --schedule "H 9 * * *" --start 2026-12-01 --end "2026-12-24 18:00" --jitter 10m --ttl 168h -- ./mail
+  carillon task create reminder --schedule "@in 10m" --ttl 1h --shell 'echo tea | wall'
+  carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags.bind(cmd)
+	bindDryRun(cmd, &dryRun)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		name, command, err := nameAndCommand(f, cmd, words)
+		if err != nil {
+			return err
+		}
+		p, err := flags.patch(cmd.Flags(), command)
+		if err == nil {
+			err = complain(p)
+		}
+		if err == nil {
+			err = readTimes(p, func() (string, error) { return task.Defaults().Timezone, nil })
+		}
+		if err != nil {
+			return err
+		}
+		spec, err := specOf(p, name.Namespace, name.Name)
+		if err == nil {
+			err = manifest.Check(&spec)
+		}
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		write := c.Create
+		if dryRun {
+			write = c.WouldCreate
+		}
+		t, err := write(cmd.Context(), name.Namespace, spec)
+		if err != nil {
+			return err
+		}
+		selection.PrintWarnings(f, t)
+		if dryRun {
+			return wouldBe(f, t)
+		}
+		f.Say("created %s%s", selection.Show(f, name), view.NextText(f, t))
+		return output.EmitChanged(&f.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(f, t) })
+	}
+	return cmd
+}
+
+func bindDryRun(cmd *cobra.Command, dry *bool) {
+	cmd.Flags().BoolVar(dry, "dry-run", false, "have the server check it, and tell what would change")
+}
+
+// wouldBe tells what a dry run of one task found.
+func wouldBe(f *factory.Factory, t client.Task) error {
+	if !f.ForPeople() {
+		return output.EmitChanged(&f.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(f, t) })
+	}
+	return f.Print(wouldBeWords(f, t))
+}
+
+func wouldBeWords(f *factory.Factory, t client.Task) string {
+	text := fmt.Sprintf("%s %s (dry run)\n", t.Result, selection.TaskName(f, t))
+	if t.DryRun != nil {
+		text += strings.Join(append(apply.ChangeText(f, t.DryRun, t.Timezone), ""), "\n")
+	}
+	return f.Plain(text)
+}
+
+// complain says in the command line's words what every task needs.
+func complain(p map[string]any) error {
+	action, _ := p["action"].(map[string]any)
+	process, _ := action["process"].(map[string]any)
+	switch {
+	case p["schedule"] == nil:
+		return failure.Usage("--schedule is missing").WithHint(`such as --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
+	case action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
+		return failure.Usage("there is nothing to run").WithHint("give a command behind two dashes (-- command args…), or --shell, or --noop")
+	}
+	return nil
+}
+
+// nameAndCommand splits the words at --: one name before it, a command behind.
+func nameAndCommand(f *factory.Factory, cmd *cobra.Command, words []string) (selection.Ref, []string, error) {
+	words, command, err := namesAndCommand(cmd, words)
+	switch {
+	case err != nil:
+		return selection.Ref{}, nil, err
+	case len(words) == 0:
+		return selection.Ref{}, nil, failure.Usage("%s: the task's name is missing", cmd.CommandPath()).WithHint("%s", cmd.UseLine())
+	case len(words) > 1:
+		return selection.Ref{}, nil, failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(words[1])).
+			WithHint("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
+	}
+	r, err := selection.ParseRef(f, words[0])
+	return r, command, err
+}
+
+// namesAndCommand splits the words at --: names before it, a command behind.
+func namesAndCommand(cmd *cobra.Command, words []string) (names, command []string, err error) {
+	at := cmd.ArgsLenAtDash()
+	if at < 0 {
+		return words, nil, nil
+	}
+	if at == len(words) {
+		return nil, nil, failure.Usage("there is no command after --")
+	}
+	return words[:at], words[at:], nil
+}
+
+func updateCommand(f *factory.Factory) *cobra.Command {
+	var flags taskFlags
+	var p selection.Flags
+	var revision revisionFlag
+	var clear []string
+	cmd := &cobra.Command{
+		Use:   "update TASK... | -l SELECTOR [flags] [-- COMMAND [ARG...]]",
+		Short: "Change the given fields of tasks, and no others",
+		Long: "Change the given fields of tasks, and no others. --label and --env add to what is there; KEY- takes\n" +
+			"one away; --unset sets a field back to its default.",
+		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
+  carillon task update nightly-backup --label team=data --label old- --unset retry
+  carillon task update nightly-backup --revision 812 --timeout 20m
+  carillon task update nightly-backup --schedule "0 3 * * *" --dry-run
+  carillon task update -l team=data --timeout 5m
+  carillon task update 'sync-*' --overlap queue --yes
+  carillon task update nightly-backup -- pg_dump --jobs 4 orders`,
+		ValidArgsFunction: complete.Tasks(f),
+	}
+	flags.bind(cmd)
+	revision.bind(cmd)
+	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector is of nodes)")
+	bindDryRun(cmd, &p.DryRun)
+	cmd.Flags().StringSliceVar(&clear, "unset", nil, "field to set back to its default, such as retry or labels.team; may be repeated")
+	complete.Register(cmd, "unset", completeUnset)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		words, command, err := namesAndCommand(cmd, words)
+		if err != nil {
+			return err
+		}
+		if revision != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
+			return failure.Usage("--revision needs exactly one task")
+		}
+		change, err := flags.patch(cmd.Flags(), command)
+		if err == nil {
+			err = unset(change, clear)
+		}
+		if err != nil {
+			return err
+		}
+		if len(change) == 0 {
+			return failure.Usage("nothing to change").WithHint("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
+		}
+		c, refs, err := toUpdate(f, cmd, words, p)
+		if err != nil {
+			return err
+		}
+		past := "updated"
+		if p.DryRun {
+			past = "checked"
+		}
+		changed, failed := batch.Run(ctx, f, "update", past, "task", refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
+			t, err := update(ctx, f, c, r, change, int64(revision), p.DryRun)
+			if p.DryRun {
+				return t, strings.TrimSuffix(wouldBeWords(f, t), "\n"), err
+			}
+			return t, fmt.Sprintf("updated %s%s", selection.Show(f, r), view.NextText(f, t)), err
+		})
+		selection.PrintWarnings(f, changed...)
+		if err := output.EmitChanged(&f.Printer, changed, len(refs), func(t client.Task) string { return selection.TaskName(f, t) }); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+// toUpdate is the tasks that are to be updated; a dry run, which the server makes of
+// each, asks nobody.
+func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags) (*client.Client, []selection.Ref, error) {
+	if !p.DryRun {
+		return approvedTasks(f, cmd, words, p, false)
+	}
+	c, err := f.Connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	ch, err := selection.Find(cmd.Context(), f, c, words, p)
+	return c, ch.Refs, err
+}
+
+// update changes a task, or with dryRun has the server say what would change. Local
+// times are of its zone.
+func update(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
+	change = maps.Clone(change)
+	err := readTimes(change, func() (string, error) {
+		t, err := c.Get(ctx, r.Namespace, r.Name)
+		return t.Timezone, selection.ExplainMissing(ctx, f, c, r, err)
+	})
+	if err != nil {
+		return client.Task{}, err
+	}
+	body, err := json.Marshal(change)
+	if err != nil {
+		return client.Task{}, fmt.Errorf("write the change as JSON: %w", err)
+	}
+	write := c.Patch
+	if dryRun {
+		write = c.WouldPatch
+	}
+	t, err := write(ctx, r.Namespace, r.Name, body, revision)
+	return t, selection.ExplainMissing(ctx, f, c, r, err)
+}

@@ -1,0 +1,287 @@
+package task
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// mostOpenings is how often the editor is opened: some change a text each time,
+// without anybody at them.
+const mostOpenings = 50
+
+func editCommand(f *factory.Factory) *cobra.Command {
+	e := &editing{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "edit TASK",
+		Short: "Change a task in your editor",
+		Long: "Change a task in your editor, $VISUAL or $EDITOR: its fields that differ from the defaults, as YAML. What is\n" +
+			"saved is applied if the task is still as it was. If something is wrong with it, the editor opens again, with\n" +
+			"what is wrong on top; if somebody else changed the task meanwhile, with what they changed. To leave the\n" +
+			"text as it is ends it. Your text is never lost: unless it was applied, it stays in a file, which is told.",
+		Example: `  carillon task edit nightly-backup
+  EDITOR="code --wait" carillon task edit nightly-backup
+  carillon task edit nightly-backup --editor 'sed -i s/02:30/03:30/'     without a terminal`,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
+	}
+	cmd.Flags().StringVar(&e.editor, "editor", "", "`COMMAND` to use instead of $VISUAL and $EDITOR; it may do without a terminal")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := factory.RefuseEmpty(cmd, "editor"); err != nil {
+			return err
+		}
+		if err := e.findEditor(); err != nil {
+			return err
+		}
+		r, err := selection.ParseRef(f, words[0])
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		t, err := c.Get(cmd.Context(), r.Namespace, r.Name)
+		if err != nil {
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+		}
+		return e.run(cmd.Context(), c, t)
+	}
+	return cmd
+}
+
+// editing is a task in somebody's editor.
+type editing struct {
+	*factory.Factory
+	editor string
+	file   string
+	base   client.Task // what the text began as, or was changed to meanwhile
+}
+
+func (e *editing) findEditor() error {
+	if e.editor != "" {
+		return nil
+	}
+	const other = "carillon task update NAME changes single fields; apply takes files; --editor names a command that needs no terminal"
+	_, in := e.Terminal(e.In)
+	_, out := e.Terminal(e.Out)
+	if !in || !out || e.NoInput {
+		return failure.Usage("an editor needs a terminal, and nobody is at one").WithHint("%s", other)
+	}
+	if e.editor = cmp.Or(strings.TrimSpace(e.Env("VISUAL")), strings.TrimSpace(e.Env("EDITOR"))); e.editor == "" {
+		return failure.Usage("neither VISUAL nor EDITOR names an editor").WithHint("such as EDITOR=nano carillon task edit NAME")
+	}
+	return nil
+}
+
+// run edits until the text is applied or given up.
+func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) error {
+	e.base = t
+	least, err := manifest.Least(t.Spec, false)
+	if err != nil {
+		return err
+	}
+	body, err := manifest.WriteYAML(least)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	if err := e.create(t); err != nil {
+		return err
+	}
+	var why error // it is opened again
+	head := comment(fmt.Sprintf("The task %s at revision %d. Lines like this one, on top, are not part of it.\n"+
+		"A field that is left out has its default.", selection.TaskName(e.Factory, t), t.Revision))
+	for range mostOpenings {
+		shown := append([]byte(head), body...)
+		text, err := e.open(ctx, shown)
+		switch {
+		case err != nil && why == nil && e.untouched(shown):
+			os.Remove(e.file)
+			return err
+		case err != nil:
+			return e.keep(err)
+		case bytes.Equal(text, shown) && why == nil:
+			os.Remove(e.file)
+			e.Say("unchanged %s", selection.TaskName(e.Factory, t))
+			return e.emit(t, client.Unchanged)
+		case bytes.Equal(text, shown):
+			return e.keep(why)
+		}
+		body = withoutHead(text)
+		if len(bytes.TrimSpace(body)) == 0 {
+			os.Remove(e.file) // there is nothing in it
+			return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done: the text is empty"}}
+		}
+		done, err := e.apply(ctx, c, body)
+		if err == nil {
+			os.Remove(e.file)
+			selection.PrintWarnings(e.Factory, done)
+			e.Say("%s %s%s", done.Result, selection.TaskName(e.Factory, done), view.NextText(e.Factory, done))
+			return e.emit(done, done.Result)
+		}
+		switch {
+		case errors.Is(err, task.ErrStale):
+			why = err
+			if head, err = e.meanwhile(ctx, c); err != nil {
+				return e.keep(err)
+			}
+		case errors.Is(err, task.ErrInvalid):
+			head, why = e.faultHead(err)
+		default:
+			return e.keep(err)
+		}
+	}
+	return e.keep(why)
+}
+
+func (e *editing) emit(t client.Task, result string) error {
+	t.Result = result
+	return output.EmitChanged(&e.Factory.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(e.Factory, t) })
+}
+
+// apply makes the task what the text says, if it is still as it was.
+func (e *editing) apply(ctx context.Context, c *client.Client, body []byte) (client.Task, error) {
+	objects, err := manifest.Read(e.file, body, e.base.Namespace)
+	if err != nil {
+		return client.Task{}, err
+	}
+	if len(objects) != 1 {
+		return client.Task{}, task.Invalid(task.CodeBadValue, "", "there are %d tasks in it; it is one that is edited", len(objects))
+	}
+	o := objects[0]
+	for _, f := range []struct{ field, is, was string }{{"name", o.Spec.Name, e.base.Name}, {"namespace", o.Spec.Namespace, e.base.Namespace}} {
+		if f.is != f.was {
+			return client.Task{}, o.Locate(task.Invalid(task.CodeBadValue, f.field, "%s: a task keeps its %s, %s", task.Quote(f.is), f.field, f.was))
+		}
+	}
+	if o.Err != nil {
+		return client.Task{}, o.Err
+	}
+	t, err := c.Apply(ctx, o.Spec, client.ApplyOptions{Revision: e.base.Revision})
+	return t, apply.Locate(o, err)
+}
+
+// meanwhile says what somebody else made of the task, which the text is held against
+// from now on.
+func (e *editing) meanwhile(ctx context.Context, c *client.Client) (head string, err error) {
+	now, err := c.Get(ctx, e.base.Namespace, e.base.Name)
+	if err != nil {
+		return "", err
+	}
+	text := "The task was changed meanwhile"
+	if now.UpdatedBy != "" {
+		text += " by " + now.UpdatedBy
+	}
+	text += ":\n"
+	for _, f := range task.Compare(e.base.Spec, now.Spec) {
+		text += "  " + f.String() + "\n"
+	}
+	text += "To write your text over that, change it, or just take these lines away; to leave the text as it is ends it."
+	e.base = now
+	return comment(text), nil
+}
+
+// faultHead says what is wrong with the text below it. The fault is told with the
+// lines as they are then.
+func (e *editing) faultHead(err error) (head string, moved error) {
+	var placed *manifest.Error
+	if !errors.As(err, &placed) {
+		placed = &manifest.Error{Line: 1, Column: 1, Err: err}
+	}
+	f := e.Explain(placed.Err)
+	lines := func(line int) string {
+		text := fmt.Sprintf("Not applied: line %d, column %d: %s", line, placed.Column, placed.Err)
+		if f.Hint != "" {
+			text += "\n" + f.Hint
+		}
+		return comment(text + "\nTo leave the text as it is ends it.")
+	}
+	at := *placed
+	at.File, at.Line = e.file, at.Line+strings.Count(lines(0), "\n")
+	return lines(at.Line), &at
+}
+
+// comment makes lines of a text that are on top of what is edited.
+func comment(text string) string {
+	return "#: " + strings.ReplaceAll(output.Sanitize(text), "\n", "\n#: ") + "\n"
+}
+
+// withoutHead is a text without the lines of ours, wherever they are.
+func withoutHead(text []byte) []byte {
+	var body []byte
+	for line := range bytes.Lines(text) {
+		if !bytes.HasPrefix(line, []byte("#:")) {
+			body = append(body, line...)
+		}
+	}
+	return body
+}
+
+// create makes the file, which only its user may read: there may be secrets in it.
+func (e *editing) create(t client.Task) error {
+	f, err := os.CreateTemp(e.Env("TMPDIR"), "carillon-"+t.Name+"-*.yaml")
+	if err != nil {
+		return fmt.Errorf("make a file to edit: %w", err)
+	}
+	e.file = f.Name()
+	return f.Close()
+}
+
+// open has the text edited, and returns what it is then.
+func (e *editing) open(ctx context.Context, text []byte) ([]byte, error) {
+	if err := os.WriteFile(e.file, text, 0o600); err != nil {
+		return nil, fmt.Errorf("%s: %s", e.file, failure.FileReason(err))
+	}
+	// Not ended with ctx: what is in the editor and not saved would be lost.
+	cmd := exec.Command("/bin/sh", "-c", e.editor+` "$@"`, "editor", e.file)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.In, e.Out, e.Err
+	if !e.ForPeople() {
+		cmd.Stdout = e.Err // the output is data
+	}
+	if err := cmd.Run(); err != nil {
+		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: fmt.Sprintf("the editor, %s, failed: %v", task.Quote(e.editor), err)}}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	b, err := manifest.Load(e.file)
+	return b, err
+}
+
+// untouched reports whether the file says what was to be edited.
+func (e *editing) untouched(shown []byte) bool {
+	b, err := os.ReadFile(e.file)
+	return err == nil && bytes.Equal(b, shown)
+}
+
+// keep is an error after which the text stays, and where.
+func (e *editing) keep(err error) error {
+	if errors.Is(err, context.Canceled) {
+		err = failure.Interrupted(err)
+	}
+	f := *e.Explain(err)
+	hint := "your text is in " + e.file
+	if f.Hint != "" {
+		hint = f.Hint + "; " + hint
+	}
+	f.Hint = hint
+	return &f
+}

@@ -1,0 +1,240 @@
+package task
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// exporting writes tasks as files that apply reads.
+type exporting struct {
+	*factory.Factory
+	selector string
+	dir      string
+	force    bool
+	count    int
+	list     []json.RawMessage // for programs that want it in one piece
+}
+
+func exportCommand(f *factory.Factory) *cobra.Command {
+	x := &exporting{Factory: f}
+	cmd := &cobra.Command{
+		Use:   "export [TASK...]",
+		Short: "Write tasks as files that apply reads",
+		Long: "Write tasks as YAML with what differs from the defaults, and nothing of the server's: to apply it again\n" +
+			"changes nothing. Without names it is all tasks of the namespace, with -A of all.\n\n" +
+			"With --dir each task is a file of its own, DIR/TASK.yaml, with -A DIR/NAMESPACE/TASK.yaml. A file that\n" +
+			"says the same already is left as it is, with its comments; one that says something else is refused,\n" +
+			"unless --force has it written over.",
+		Example: `  carillon task export > tasks.yaml
+  carillon task export nightly-backup 'report-*'
+  carillon task export -l team=data --dir tasks/
+  carillon task export -A -o jsonl > million.ndjson`,
+		ValidArgsFunction: complete.Tasks(f),
+	}
+	factory.LimitFormats(cmd, output.FormatTable, output.FormatYAML, output.FormatJSON, output.FormatJSONL, output.FormatName)
+	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
+	cmd.Flags().StringVar(&x.dir, "dir", "", "write a file for each task into this `DIRECTORY`")
+	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: write over files that say something else")
+	_ = cmd.MarkFlagDirname("dir") // the flag is there
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := factory.RefuseEmpty(cmd, "dir", "selector"); err != nil {
+			return err
+		}
+		if x.force && x.dir == "" {
+			return failure.Usage("--force is for --dir")
+		}
+		if x.dir != "" && x.Format != output.FormatTable && x.Format != output.FormatYAML {
+			return failure.Usage("--dir writes YAML; -o %s goes without it", x.Format)
+		}
+		if _, err := task.ParseSelector(x.selector); err != nil {
+			return task.Under("selector", err)
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		if err := x.run(cmd.Context(), c, words); err != nil {
+			return err
+		}
+		if x.Format == output.FormatJSON {
+			return output.EmitList(&f.Printer, x.list, nil, nil)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (x *exporting) run(ctx context.Context, c *client.Client, words []string) error {
+	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) {
+		return x.named(ctx, c, words)
+	}
+	if x.selector != "" && len(words) > 0 {
+		return failure.Usage("names and -l exclude each other")
+	}
+	matched := map[string]bool{}
+	var codes []int
+	namespace, names, err := selection.Patterns(x.Factory, words)
+	if err != nil {
+		return err
+	}
+	for t, err := range c.All(ctx, client.ListOptions{Namespace: namespace, Names: names, Selector: x.selector}) {
+		if err != nil {
+			return err
+		}
+		for _, w := range words {
+			matched[w] = matched[w] || selection.Matches(x.Factory, w, selection.Ref{Namespace: t.Namespace, Name: t.Name})
+		}
+		if err := x.write(t); err != nil {
+			codes = append(codes, x.Report(err))
+		}
+	}
+	for _, w := range words {
+		if !matched[w] {
+			codes = append(codes, x.Report(failure.NotFound("no task matches %s", task.Quote(w))))
+		}
+	}
+	if x.count == 0 && len(codes) == 0 {
+		x.Note("no tasks")
+	}
+	return failure.AlreadyReported(codes)
+}
+
+// named exports tasks by their names.
+func (x *exporting) named(ctx context.Context, c *client.Client, words []string) error {
+	refs := make([]selection.Ref, len(words))
+	for i, w := range words {
+		var err error
+		if refs[i], err = selection.ParseRef(x.Factory, w); err != nil {
+			return err
+		}
+	}
+	return batch.ForEach(ctx, x.Factory, refs, func(r selection.Ref) error {
+		t, err := c.Get(ctx, r.Namespace, r.Name)
+		if err != nil {
+			return selection.ExplainMissing(ctx, x.Factory, c, r, err)
+		}
+		return x.write(t)
+	})
+}
+
+// write exports a task. Its namespace is left out where whoever applies it, as
+// things are, would mean the same.
+func (x *exporting) write(t client.Task) error {
+	std := task.Defaults().Namespace
+	least, err := manifest.Least(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
+	if err != nil {
+		return err
+	}
+	first := x.count == 0
+	x.count++
+	switch {
+	case x.dir != "":
+		return x.writeFile(t, least)
+	case x.Format == output.FormatJSON:
+		x.list = append(x.list, least)
+		return nil
+	case x.Format == output.FormatJSONL:
+		return x.Print(string(least) + "\n")
+	case x.Format == output.FormatName:
+		return x.Print(selection.TaskName(x.Factory, t) + "\n")
+	}
+	text, err := manifest.WriteYAML(least)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	if !first {
+		text = append([]byte("---\n"), text...)
+	}
+	return x.Print(string(text))
+}
+
+// writeFile writes a task to a file of its own. The server decides how the file is called, so its
+// names are checked here, too: a server that lies must not choose a path outside the directory.
+func (x *exporting) writeFile(t client.Task, least []byte) error {
+	if err := cmp.Or(task.CheckName("namespace", t.Namespace), task.CheckName("name", t.Name)); err != nil {
+		return fmt.Errorf("the server returned a task that cannot be a file: %w", err)
+	}
+
+	text, err := manifest.WriteYAML(least)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	dir := x.dir
+	if x.AllNamespaces {
+		dir = filepath.Join(dir, t.Namespace)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
+	}
+	file := filepath.Join(dir, t.Name+".yaml")
+	have, err := manifest.Load(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case x.saysSame(file, have, least):
+		x.Say("unchanged %s", file)
+		return nil
+	case !x.force:
+		return &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeExists, Message: file + " says something else",
+			Hint: "--force writes over it; carillon diff -f " + file + " shows what differs"}}
+	}
+	if err := replaceFile(file, text); err != nil {
+		return fmt.Errorf("%s: %s", file, failure.FileReason(err))
+	}
+	x.Say("wrote %s", file)
+	return nil
+}
+
+// saysSame reports whether a file has this task, and no other.
+func (x *exporting) saysSame(file string, have, least []byte) bool {
+	objects, err := manifest.Read(file, have, x.Namespace())
+	if err != nil || len(objects) != 1 || objects[0].Err != nil {
+		return false
+	}
+	same, err := manifest.Least(objects[0].Spec, false)
+	if err != nil {
+		return false
+	}
+	wanted, err := manifest.Read("x.json", least, x.Namespace())
+	if err != nil || len(wanted) != 1 {
+		return false
+	}
+	full, err := manifest.Least(wanted[0].Spec, false)
+	return err == nil && bytes.Equal(same, full)
+}
+
+// replaceFile writes a file whole, or not at all.
+func replaceFile(file string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(file), ".carillon-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // it is gone if all went well
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}

@@ -1,0 +1,364 @@
+package task
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// taskFlags are a task's fields as flags. What was given becomes a JSON merge
+// patch, which create lays over the defaults and update sends as it is, so that
+// both mean the same by the same flag.
+type taskFlags struct {
+	labels, env, limits []string
+
+	noop  bool
+	shell string
+}
+
+// taskFlag is a flag that sets one field.
+type taskFlag struct {
+	name  string
+	path  string // of the field, with dots
+	value any    // "", 0, false, []string{} or []int{}: the flag's type
+	help  string
+}
+
+var taskFields = []taskFlag{
+	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and its kin, @every 90s, @at TIME, @in 10m, @manual; may be repeated"},
+	{"timezone", "timezone", "", "time `ZONE` of the schedule, such as Europe/Berlin (default UTC)"},
+	{"dst-gap", "dst.gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip"},
+	{"dst-fold", "dst.fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both"},
+	{"start", "start", "", "no ticks before this `TIME`: RFC 3339, or local in the schedule's zone"},
+	{"end", "end", "", "no ticks after this `TIME`"},
+	{"jitter", "jitter", "", "each tick falls due up to this `DURATION` later, always by the same"},
+	{"max-runs", "max_runs", 0, "`N` ticks run, then no more (default: without end)"},
+	{"ttl", "ttl", "", "`DURATION` after which a task whose schedule has ended is deleted"},
+	{"description", "description", "", "`TEXT`: what the task is for"},
+	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
+	{"user", "action.process.user", "", "run as this `USER` (default: the daemon's)"},
+	{"group", "action.process.group", "", "run with this `GROUP` (default: the user's own)"},
+	{"groups", "action.process.groups", []string{}, "run with these supplementary `GROUPS` (default: the user's)"},
+	{"umask", "action.process.umask", "", "umask in octal, a `MASK` such as 027"},
+	{"nice", "action.process.nice", 0, "`N` from -20, most urgent, to 19"},
+	{"ionice", "action.process.ionice", "", "I/O `CLASS`: idle, best-effort or realtime, with a level: best-effort/7"},
+	{"no-new-privs", "action.process.no_new_privs", false, "setuid programs and their like give no rights"},
+	{"private-tmp", "action.process.private_tmp", false, "a /tmp and a /var/tmp of its own, empty, gone afterwards"},
+	{"scratch", "action.process.scratch", false, "an empty working directory of its own, gone afterwards"},
+	{"enforce", "action.process.enforce", "", "`WHAT` if a node cannot enforce that, or a limit: require (default) or report"},
+	{"timeout", "timeout", "", "limit for one attempt, a `DURATION` such as 10m (calls to the server keep their 30s)"},
+	{"kill-grace", "kill_grace", "", "`DURATION` from the kill signal to SIGKILL (default 10s)"},
+	{"kill-signal", "kill_signal", "", "`SIGNAL` that asks a process to end (default SIGTERM)"},
+	{"success-exit-codes", "success.exit_codes", []int{}, "exit `CODES` that are success (default 0)"},
+	{"success-output", "success.output", "", "success takes a line of output that matches this `PATTERN` (RE2)"},
+	{"success-not-output", "success.not_output", "", "a line of output that matches this `PATTERN` (RE2) is a failure"},
+	{"overlap", "overlap", "", "`POLICY` for a tick while the task still runs: skip (default), queue, replace or allow"},
+	{"queue-limit", "queue.limit", 0, "with --overlap queue: `N` ticks may wait (default 10)"},
+	{"queue-drop", "queue.drop", "", "with --overlap queue: `WHICH` is skipped when it is full: newest (default) or oldest"},
+	{"max-active", "max_active", 0, "with --overlap allow: at most `N` runs at once"},
+	{"missed", "missed.policy", "", "`POLICY` for ticks that come to light late: latest (default), skip or all"},
+	{"missed-grace", "missed.grace", "", "a tick late by this `DURATION` is still on time (default 10s)"},
+	{"missed-window", "missed.window", "", "ticks older than this `DURATION` never run (default 1h)"},
+	{"missed-limit", "missed.limit", 0, "with --missed all: at most `N` (default 100)"},
+	{"start-deadline", "start_deadline", "", "a tick that has not started this `DURATION` after it fell due is missed"},
+	{"retry-attempts", "retry.attempts", 0, "`N` attempts in all, the first included (default 1)"},
+	{"retry-backoff", "retry.backoff", "", "`DURATION` to wait before the second attempt (default 10s)"},
+	{"retry-factor", "retry.factor", "", "each wait is the last times `X` (default 2)"},
+	{"retry-jitter", "retry.jitter", "", "spread each wait by this `PART` of it, 0 to 1 (default 0.2)"},
+	{"retry-max-backoff", "retry.max_backoff", "", "longest `DURATION` between attempts (default 5m)"},
+	{"retry-on", "retry.on", []string{}, "`STATES`: failed, timed_out, lost (default failed,timed_out)"},
+	{"retry-exit-codes", "retry.exit_codes", []int{}, "retry failed attempts with these exit `CODES` only (default: any)"},
+	{"pause-after-failures", "pause_after_failures", 0, "pause the task when `N` runs in a row have failed"},
+	{"selector", "target.selector", "", "`SELECTOR` of the nodes that may run it, such as 'role=db, disk_free > 10Gi'"},
+	{"strategy", "target.strategy", "", "`WHICH` of them has a run: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky"},
+	{"hash-key", "target.key", "", "with --strategy hash: runs with the same `KEY` go to the same node (default: the task's name)"},
+	{"order", "target.order", []string{}, "with --strategy first: the `NODES` that may run it, the best first"},
+	{"count", "target.count", "", "each run has a part on `N` nodes, or on all that match (default 1)"},
+	{"parts", "target.parts", 0, "each run has `N` parts, on any nodes"},
+	{"stagger", "target.stagger", "", "`DURATION` between the start of a part and of the next"},
+	{"succeed", "target.succeed", "", "`HOW-MANY` parts have to succeed: all (default), any, a number, or such as 80%"},
+	{"output-streams", "output.streams", "", "standard output and error by one pipe, `HOW`: merged (default), or apart, told apart"},
+	{"output-limit", "output.limit", "", "`SIZE` that is kept of each attempt's output, such as 10Mi (default: the node's)"},
+	{"output-keep", "output.keep", "", "`DURATION` for which output is kept after its end (default: the node's)"},
+	{"output-compress", "output.compress", false, "compress output when the attempt has ended (default true)"},
+	{"keep", "history.keep", 0, "`N` ended runs to remember (default 20)"},
+	{"record", "history.record", "", "`WHICH` ended runs to remember: all (default) or failures"},
+	{"shadow", "shadow", false, "decide and record its ticks, and start nothing"},
+	{"paused", "paused", false, "has no ticks until it is resumed"},
+}
+
+func (f *taskFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	for _, t := range taskFields {
+		switch t.value.(type) {
+		case int:
+			flags.Int(t.name, 0, t.help)
+		case bool:
+			flags.Bool(t.name, false, t.help)
+		case []int:
+			flags.IntSlice(t.name, nil, t.help)
+		case []string:
+			if t.name == "schedule" { // has commas of its own
+				flags.StringArray(t.name, nil, t.help)
+				continue
+			}
+			flags.StringSlice(t.name, nil, t.help)
+		default:
+			flags.String(t.name, "", t.help)
+		}
+	}
+	flags.Int("retries", 0, "`N` attempts after the first; the same as --retry-attempts less one")
+	flags.StringArrayVar(&f.labels, "label", nil, "label as `KEY=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.env, "env", nil, "environment variable as `NAME=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.limits, "limit", nil, "limit of its processes as `NAME=VALUE`, such as memory=1Gi, cpu=1.5, open_files=64; may be repeated")
+	flags.StringVar(&f.shell, "shell", "", "a `LINE` for /bin/sh -c instead of a command")
+	flags.BoolVar(&f.noop, "noop", false, "do nothing, successfully: for tests")
+	flags.SortFlags = false
+	completeTaskFlags(cmd)
+}
+
+// patch is what the flags and the command after -- say. A pair without a value,
+// KEY-, takes a label or a variable away.
+func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
+	for _, pair := range [][2]string{{"retries", "retry-attempts"}, {"shell", "noop"}} {
+		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
+			return nil, failure.Usage("--%s and --%s exclude each other", pair[0], pair[1])
+		}
+	}
+	p := map[string]any{}
+	for _, t := range taskFields {
+		if flags.Changed(t.name) {
+			v, err := t.read(flags)
+			if err != nil {
+				return nil, err
+			}
+			put(p, t.path, v)
+		}
+	}
+	if flags.Changed("retries") {
+		n, _ := flags.GetInt("retries") // it was defined as one
+		put(p, "retry.attempts", n+1)
+	}
+	if err := putPairs(p, "label", "labels", f.labels); err != nil {
+		return nil, err
+	}
+	if err := putPairs(p, "env", "action.process.env", f.env); err != nil {
+		return nil, err
+	}
+	if err := putLimits(p, f.limits); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(command) > 0 && (f.shell != "" || f.noop):
+		return nil, failure.Usage("a command after -- excludes --shell and --noop")
+	case len(command) > 0:
+		putAction(p, "command", command, "shell")
+	case flags.Changed("shell"):
+		putAction(p, "shell", f.shell, "command")
+	case f.noop:
+		p["action"] = map[string]any{"process": nil, "noop": map[string]any{}}
+	}
+	return p, nil
+}
+
+// putAction sets one form of a process and clears what excludes it.
+func putAction(p map[string]any, form string, value any, other string) {
+	put(p, "action.process."+form, value)
+	put(p, "action.process."+other, nil)
+	put(p, "action.noop", nil)
+}
+
+func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
+	switch t.value.(type) {
+	case int:
+		return flags.GetInt(t.name)
+	case bool:
+		return flags.GetBool(t.name)
+	case []int:
+		return flags.GetIntSlice(t.name)
+	case []string:
+		if t.name == "schedule" {
+			list, err := flags.GetStringArray(t.name)
+			return task.Schedules(list), err
+		}
+		return flags.GetStringSlice(t.name)
+	}
+	s, err := flags.GetString(t.name)
+	if t.name == "count" && wholeOrDecimal.MatchString(s) {
+		return json.Number(s), err
+	}
+	if (t.name == "retry-factor" || t.name == "retry-jitter") && json.Valid([]byte(s)) {
+		return json.Number(s), err
+	}
+	return s, err
+}
+
+func put(p map[string]any, path string, v any) {
+	keys := strings.Split(path, ".")
+	for _, k := range keys[:len(keys)-1] {
+		inner, ok := p[k].(map[string]any)
+		if !ok {
+			inner = map[string]any{}
+			p[k] = inner
+		}
+		p = inner
+	}
+	p[keys[len(keys)-1]] = v
+}
+
+func putPairs(p map[string]any, flag, path string, pairs []string) error {
+	values := map[string]any{}
+	for _, pair := range pairs {
+		k, v, ok := strings.Cut(pair, "=")
+		gone := !ok && strings.HasSuffix(k, "-") && len(k) > 1
+		if gone {
+			k = strings.TrimSuffix(k, "-")
+		}
+		if k == "" || (!ok && !gone) {
+			return failure.Usage("--%s %s: write key=value, or key- to take it away", flag, task.Quote(pair))
+		}
+		if _, twice := values[k]; twice {
+			return failure.Usage("--%s %s: %s stands there twice", flag, task.Quote(pair), task.Quote(k))
+		}
+		values[k] = v
+		if gone {
+			values[k] = nil
+		}
+	}
+	if len(values) > 0 {
+		put(p, path, values)
+	}
+	return nil
+}
+
+// putLimits is putPairs for limits, of which some are numbers.
+func putLimits(p map[string]any, pairs []string) error {
+	inner := map[string]any{}
+	if err := putPairs(inner, "limit", "limits", pairs); err != nil || len(inner) == 0 {
+		return err
+	}
+	for name, v := range inner["limits"].(map[string]any) {
+		if text, ok := v.(string); ok && wholeOrDecimal.MatchString(text) {
+			v = json.Number(text)
+		}
+		put(p, "action.process.limits."+name, v)
+	}
+	return nil
+}
+
+var wholeOrDecimal = regexp.MustCompile(`^(0|[1-9][0-9]{0,15})(\.[0-9]{1,6})?$`)
+
+// specOf lays a patch over the defaults. Nulls say "the default", which is there.
+func specOf(p map[string]any, namespace, name string) (task.Spec, error) {
+	full := withoutNulls(p)
+	full["name"], full["namespace"] = name, namespace
+	b, err := json.Marshal(full)
+	if err != nil {
+		return task.Spec{}, fmt.Errorf("write the task as JSON: %w", err)
+	}
+	return task.DecodeSpec(b)
+}
+
+func withoutNulls(p map[string]any) map[string]any {
+	out := map[string]any{}
+	for k, v := range p {
+		if inner, ok := v.(map[string]any); ok {
+			v = withoutNulls(inner)
+		}
+		if v != nil {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// shortcuts are fields that --unset also knows by their flag's name.
+func shortcuts() map[string]string {
+	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
+		"limit": "action.process.limits", "limits": "action.process.limits",
+		"label": "labels", "labels": "labels", "retries": "retry.attempts",
+		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "success": "success", "output": "output", "history": "history",
+		"queue": "queue", "paused_until": "paused_until", "pause_reason": "pause_reason"}
+	for _, t := range taskFields {
+		if _, taken := s[t.name]; !taken {
+			s[t.name] = t.path
+		}
+		s[t.path] = t.path
+	}
+	return s
+}
+
+// clearable are the fields that unset takes.
+func clearable() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(shortcuts())), func(f string) bool { return f == "name" || f == "namespace" })
+}
+
+// unset adds to a patch a null for each field that is to go back to its default.
+func unset(p map[string]any, fields []string) error {
+	known := shortcuts()
+	for _, f := range fields {
+		if f == "name" || f == "namespace" {
+			return failure.Usage("--unset %s: a task keeps its %s", f, f)
+		}
+		path, ok := known[f]
+		for _, group := range []string{"labels.", "label.", "env.", "action.process.env."} {
+			if key, found := strings.CutPrefix(f, group); found && key != "" {
+				parent := known[strings.TrimSuffix(group, ".")]
+				if parent == "" {
+					parent = strings.TrimSuffix(group, ".")
+				}
+				if err := putPairs(p, "unset", parent, []string{key + "-"}); err != nil {
+					return err
+				}
+				path, ok = "", true
+			}
+		}
+		if !ok {
+			names := clearable()
+			e := failure.Usage("--unset %s: not a field of a task", task.Quote(f))
+			if near := task.Nearest(f, names); near != "" {
+				return e.WithHint("did you mean: --unset %s", near)
+			}
+			return e
+		}
+		if path != "" {
+			put(p, path, nil)
+		}
+	}
+	return nil
+}
+
+// completeUnset offers the fields that --unset knows.
+func completeUnset(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var offers []complete.Offer
+	for _, name := range slices.Sorted(maps.Keys(shortcuts())) {
+		offers = append(offers, complete.Offer{Word: name, About: ""})
+	}
+	return complete.Matching(offers, nil, typed)
+}
+
+func completeTaskFlags(cmd *cobra.Command) {
+	complete.RegisterFixed(cmd, "strategy", task.Strategies()...)
+	complete.RegisterFixed(cmd, "count", task.All.String())
+	complete.RegisterFixed(cmd, "succeed", "all", "any")
+	complete.RegisterFixed(cmd, "output-streams", task.StreamsMerged, task.StreamsApart)
+	complete.RegisterFixed(cmd, "overlap", task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
+	complete.RegisterFixed(cmd, "queue-drop", task.DropNewest, task.DropOldest)
+	complete.RegisterFixed(cmd, "missed", task.MissedLatest, task.MissedSkip, task.MissedAll)
+	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
+	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
+	complete.RegisterFixed(cmd, "enforce", task.EnforceRequire, task.EnforceReport)
+	complete.RegisterFixed(cmd, "ionice", "idle", "best-effort", "best-effort/7", "realtime")
+	complete.RegisterFixed(cmd, "limit", limitNames()...)
+	complete.RegisterFixed(cmd, "retry-on", string(task.Failed), string(task.TimedOut), string(task.Lost))
+}

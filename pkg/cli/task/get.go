@@ -1,0 +1,307 @@
+package task
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	schedulecmd "github.com/carillonhq/carillon/pkg/cli/schedule"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func getCommand(f *factory.Factory) *cobra.Command {
+	var p selection.Flags
+	var generation int64
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "get TASK...",
+		Short: "Show tasks with all their fields",
+		Long:  "Show tasks with all their fields. What -o yaml prints can be edited and applied again.",
+		Example: `  carillon task get nightly-backup
+  carillon task get nightly-backup -o yaml > nightly-backup.yaml
+  carillon task get nightly-backup --generation 7
+  carillon task get -l team=data -o json
+  carillon task get nightly-backup -w`,
+		ValidArgsFunction: complete.Tasks(f),
+	}
+	p.Bind(cmd, false)
+	watch.BindFlag(cmd, &follow)
+	cmd.Flags().Int64Var(&generation, "generation", 0, "the task as its `VERSION` said, if that is kept (task history --versions)")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		if cmd.Flags().Changed("generation") {
+			if len(words) != 1 || selection.IsGlob(words[0]) || generation < 1 {
+				return failure.Usage("--generation needs a number from 1 on, and exactly one task")
+			}
+			r, err := selection.ParseRef(f, words[0])
+			if err != nil {
+				return err
+			}
+			return showVersion(f, cmd, c, r, generation)
+		}
+		if follow {
+			return watchTask(f, cmd, c, words, p)
+		}
+		ch, err := selection.Find(ctx, f, c, words, p)
+		if err != nil {
+			return err
+		}
+		found, failed := batch.Run(ctx, f, "read", "read", "task", ch.Refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
+			t, err := c.Get(ctx, r.Namespace, r.Name)
+			return t, "", selection.ExplainMissing(ctx, f, c, r, err)
+		})
+		if failed != nil && len(found) == 0 {
+			return failed
+		}
+		if err := emitTasks(f, cmd, c, found, len(words) == 1 && !selection.IsGlob(words[0])); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
+	if one && f.Format != output.FormatWide {
+		t := found[0]
+		return output.EmitOne(&f.Printer, t, selection.TaskName(f, t), func(d *output.Details) { describe(f, cmd, c, d, t) })
+	}
+	if f.Format != output.FormatTable {
+		return output.EmitList(&f.Printer, found, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskTable(f, found, wide) })
+	}
+	for i, t := range found {
+		if i > 0 {
+			if err := f.Print("\n"); err != nil {
+				return err
+			}
+		}
+		if err := output.EmitOne(&f.Printer, t, "", func(d *output.Details) { describe(f, cmd, c, d, t) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe writes a task for people: what differs from the defaults, what comes
+// and what was.
+func describe(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *output.Details, t client.Task) {
+	describeSpec(f, d, t)
+	describePause(f, d, t)
+	d.Field("Frozen", "%s", view.FrozenText(cmd.Context(), f, c, t.Namespace))
+	d.Field("Uid", "%s, generation %d, revision %d", t.UID, t.Generation, t.Revision)
+	d.Field("Created", "%s", f.PastTime(t.CreatedAt, t.Timezone))
+	describeWritten(f, d, t)
+	d.StyledField("Next", strings.Join(nextCells(f, t)[:1], "")+leftWords(f, t))
+	if t.NoNext != "" {
+		d.Field("No more ticks", "%s", t.NoNext)
+	}
+	d.Section("Next ticks", ticksAhead(f, cmd, c, t))
+	d.Section("Last runs", lastRuns(f, cmd, c, t))
+}
+
+func describeWritten(f *factory.Factory, d *output.Details, t client.Task) {
+	words := f.PastTime(t.UpdatedAt, t.Timezone)
+	if t.UpdatedBy != "" {
+		words += " by " + t.UpdatedBy
+	}
+	if t.Change != "" {
+		words += ": " + strings.ReplaceAll(t.Change, "_", " ")
+	}
+	d.Field("Changed", "%s", words)
+}
+
+// describeSpec writes what a task's user wrote.
+func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
+	std := task.Defaults()
+	d.Field("Name", "%s", t.Name)
+	d.Field("Namespace", "%s", t.Namespace)
+	d.Field("Description", "%s", t.Description)
+	d.Field("Labels", "%s", output.Labels(t.Labels))
+	d.Field("Schedule", "%s", strings.Join(t.Schedule, "\n"))
+	d.Field("In words", "%s", schedulecmd.InWords(t.Spec))
+	d.Field("Time zone", "%s", t.Timezone)
+	if t.DST != std.DST && t.DST != (task.DST{}) {
+		d.Field("Clock changes", "gap %s, fold %s", cmp.Or(t.DST.Gap, std.DST.Gap), cmp.Or(t.DST.Fold, std.DST.Fold))
+	}
+	if t.Shadow {
+		d.Field("Shadow", "its ticks are recorded and start nothing; end it with: carillon task update %s --shadow=false", t.Name)
+	}
+	describeBounds(f, d, t)
+	describeAction(f, d, t.Action)
+	if t.Timeout > 0 {
+		d.Field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
+	}
+	d.Field("Succeeds with", "%s", successWords(t.Success))
+	d.Field("Output", "%s", outputWords(t.Output))
+	d.Field("Overlap", "%s", overlapWords(t.Spec))
+	d.Field("Missed", "%s", missedWords(t.Missed))
+	if t.Deadline > 0 {
+		d.Field("Start deadline", "%s after it falls due", t.Deadline)
+	}
+	d.Field("Retry", "%s", f.Plain(retryWords(t.Retry)))
+	if t.PauseAfter > 0 {
+		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
+		if t.Failures > 0 {
+			words += fmt.Sprintf("; %d have", t.Failures)
+		}
+		d.Field("Pauses when", "%s", words)
+	}
+	d.Field("Runs on", "%s", placeWords(t.Target))
+	d.Field("Parts", "%s", targetPartWords(t.Target))
+	d.Field("History", "%s", historyWords(t.History))
+}
+
+// describeBounds writes what bounds the ticks of a task, and what blurs them.
+func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
+	if !t.Start.IsZero() {
+		d.Field("Starts", "%s", f.DateTime(t.Start, t.Timezone))
+	}
+	if !t.End.IsZero() {
+		d.Field("Ends", "%s", f.DateTime(t.End, t.Timezone))
+	}
+	if t.Jitter > 0 {
+		d.Field("Jitter", "up to %s", t.Jitter)
+	}
+	if t.MaxRuns > 0 {
+		d.Field("Runs", "%s", runsLeftWords(t))
+	}
+	if t.TTL > 0 {
+		d.Field("Deleted", "%s after its last run, when no tick is left", t.TTL)
+	}
+}
+
+func runsLeftWords(t client.Task) string {
+	return fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns)
+}
+
+func overlapWords(s task.Spec) string {
+	switch {
+	case s.Overlap == task.OverlapQueue:
+		return fmt.Sprintf("queue, at most %d; when it is full the %s is skipped", s.Queue.Room(), cmp.Or(s.Queue.Drop, task.DropNewest))
+	case s.MaxActive > 0:
+		return fmt.Sprintf("allow, at most %d at once", s.MaxActive)
+	}
+	return s.Overlap
+}
+
+func leftWords(f *factory.Factory, t client.Task) string {
+	if t.Next.IsZero() || t.Paused {
+		return ""
+	}
+	return " (" + f.TimeLeft(t.Next) + ")"
+}
+
+func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
+	p := act.Process
+	if p == nil {
+		d.Field("Does", "nothing, successfully (noop)")
+		return
+	}
+	if p.Shell != "" {
+		d.Field("Shell", "%s", strings.TrimRight(p.Shell, "\n"))
+	} else {
+		d.Field("Command", "%s", commandLine(p.Command))
+	}
+	for i, k := range slices.Sorted(maps.Keys(p.Env)) {
+		name := ""
+		if i == 0 {
+			name = "Environment"
+		}
+		d.Field(name, "%s=%s", k, p.Env[k])
+	}
+	for i, from := range p.EnvFrom {
+		name := ""
+		if i == 0 {
+			name = "Variables of"
+		}
+		d.Field(name, "%s", from.Source())
+	}
+	d.Field("Directory", "%s", p.Dir)
+	d.Field("User", "%s", p.User)
+	describeConfinement(d, p)
+}
+
+// commandLine is a command such that it could be pasted into a shell.
+func commandLine(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		if w == "" || strings.ContainsAny(w, " \t\n\"'`$\\|&;<>()*?[]{}~#!") {
+			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		out[i] = w
+	}
+	return strings.Join(out, " ")
+}
+
+func missedWords(m task.MissedPolicy) string {
+	words := fmt.Sprintf("%s, grace %s, window %s", m.Policy, m.Grace, m.Window)
+	if m.Policy == task.MissedAll {
+		words += fmt.Sprintf(", at most %d", m.Limit)
+	}
+	return words
+}
+
+func historyWords(h task.History) string {
+	if h.Record == task.RecordFailures {
+		return fmt.Sprintf("the last %d runs that did not succeed", h.Keep)
+	}
+	return fmt.Sprintf("the last %d runs", h.Keep)
+}
+
+func retryWords(r task.Retry) string {
+	if r.Attempts <= 1 {
+		return "none"
+	}
+	on := make([]string, len(r.On))
+	for i, s := range r.On {
+		on[i] = string(s)
+	}
+	if len(r.ExitCodes) > 0 {
+		codes := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.ExitCodes), " ", ", "), "[]")
+		on[slices.Index(r.On, task.Failed)] = "failed with exit code " + codes
+	}
+	return fmt.Sprintf("%d attempts on %s; %s × %v up to %s, ± %v %%",
+		r.Attempts, strings.Join(on, ", "), r.Backoff, r.Factor, r.MaxBackoff, r.Jitter*100)
+}
+
+// ticksAhead and lastRuns only round a picture off: without them it still says
+// what it must, so that their errors are not told.
+func ticksAhead(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
+	if t.Next.IsZero() {
+		return ""
+	}
+	const few = 3
+	list, err := c.Next(cmd.Context(), t.Namespace, t.Name, few, time.Time{})
+	if err != nil {
+		return ""
+	}
+	return f.RenderIndented(view.TickTable(f, list, t.Timezone))
+}
+
+func lastRuns(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
+	const few = 5
+	runs, err := c.Runs(cmd.Context(), t.Namespace, t.Name, client.RunFilter{Limit: few})
+	if err != nil || len(runs) == 0 {
+		return ""
+	}
+	return f.RenderIndented(view.RunTable(f, runs, false, false, view.Zones{"": t.Timezone}))
+}

@@ -1,0 +1,134 @@
+package task
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	runcmd "github.com/carillonhq/carillon/pkg/cli/run"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+func historyCommand(f *factory.Factory) *cobra.Command {
+	var flags runcmd.ListFlags
+	var versions bool
+	cmd := &cobra.Command{
+		Use:   "history TASK",
+		Short: "Show how the runs of a task ended, newest first",
+		Long: "Show the runs of a task, newest first: what waits and runs, what ended, and ticks that did not run.\n" +
+			"With --versions: what the task itself has been, who changed it, when, and what.",
+		Example: `  carillon task history nightly-backup
+  carillon task history nightly-backup --state failed --limit 5
+  carillon task history nightly-backup -o jsonl
+  carillon task history nightly-backup --versions`,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
+	}
+	flags.Bind(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		failed := factory.FlagError(cmd, err)
+
+		// Other commands that list runs take a selector.
+		var fail *failure.Error
+		if text := err.Error(); errors.As(failed, &fail) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
+			fail.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
+		}
+		return failed
+	})
+	cmd.Flags().BoolVar(&versions, "versions", false, "the versions of the task instead of its runs")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		r, err := selection.ParseRef(f, words[0])
+		if err != nil {
+			return err
+		}
+		filter, err := flags.Filter(f, f.Zone(output.ReaderZone))
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		if versions {
+			if len(flags.States) > 0 || flags.Since != "" || flags.Until != "" {
+				return failure.Usage("--state, --since and --until are of runs, and --versions has none")
+			}
+			return showVersions(f, cmd, c, r, flags.Limit)
+		}
+		runs, err := c.Runs(cmd.Context(), r.Namespace, r.Name, filter)
+		if err != nil {
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+		}
+		z := view.Zones{}
+		if f.ForPeople() {
+			t, err := c.Get(cmd.Context(), r.Namespace, r.Name)
+			if err != nil {
+				return err
+			}
+			z[""] = t.Timezone
+		}
+		return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
+			g := view.RunTable(f, runs, false, wide, z)
+			g.Empty = selection.Show(f, r) + " has not run yet"
+			if len(flags.States) > 0 {
+				g.Empty = "no run of " + selection.Show(f, r) + " is " + strings.Join(flags.States, " or ")
+			}
+			return g
+		})
+	}
+	return cmd
+}
+
+func keysCommand(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys TASK",
+		Short: "Show where a task lives in etcd, and how to look at it",
+		Long:  "Show the keys in etcd that belong to a task, and the etcdctl line that prints them without Carillon.",
+		Example: `  carillon task keys nightly-backup
+  carillon task keys nightly-backup -o name`,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
+	}
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		r, err := selection.ParseRef(f, words[0])
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		keys, err := c.Keys(cmd.Context(), r.Namespace, r.Name)
+		if err != nil {
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+		}
+		switch f.Format {
+		case output.FormatJSON, output.FormatYAML, output.FormatJSONL:
+			return output.EmitOne(&f.Printer, keys, "", nil)
+		}
+		err = output.EmitList(&f.Printer, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *output.Table {
+			g := &output.Table{Headers: []string{"WHAT", "THERE", "KEY"}}
+			for _, k := range keys.Items {
+				there := "yes"
+				if !k.Present {
+					there = f.NoValue()
+				}
+				g.AddRow(output.OneLine(k.What), there, output.OneLine(k.Key))
+			}
+			return g
+		})
+		if err == nil && f.ForPeople() && keys.Command != "" {
+			err = f.Print(fmt.Sprintf("\n%s\n", output.Sanitize(keys.Command)))
+		}
+		return err
+	}
+	return cmd
+}

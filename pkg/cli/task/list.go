@@ -1,0 +1,276 @@
+package task
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/watch"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// listing is what the flags and words of task list ask for.
+type listing struct {
+	selection.Flags
+	words           []string
+	failing, paused bool
+	sort            string
+	limit           int
+	watch           bool
+}
+
+func (l *listing) bind(cmd *cobra.Command) {
+	l.Flags.Bind(cmd, false)
+	f := cmd.Flags()
+	f.BoolVar(&l.failing, "failing", false, "only tasks of which a run has failed for good, and none has succeeded since")
+	f.BoolVar(&l.paused, "paused", false, "only tasks that are paused")
+	f.StringVar(&l.sort, "sort", client.SortName, "by `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
+	f.IntVar(&l.limit, "limit", 0, "at most so many (0: all)")
+	watch.BindFlag(cmd, &l.watch)
+	complete.RegisterFixed(cmd, "sort", sorts...)
+}
+
+var sorts = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
+
+func (l *listing) check() error {
+	if l.limit < 0 {
+		return failure.Usage("--limit %d: must not be negative", l.limit)
+	}
+	if !slices.Contains(sorts, l.sort) {
+		e := failure.Usage("--sort %s: use %s", task.Quote(l.sort), strings.Join(sorts, ", "))
+		if near := task.Nearest(l.sort, sorts); near != "" {
+			e.Hint = "did you mean: --sort " + near
+		}
+		return e
+	}
+	if _, err := task.ParseSelector(l.Selector); err != nil {
+		return task.Under("selector", err)
+	}
+	return nil
+}
+
+func listCommand(f *factory.Factory) *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use:     "list [NAME|GLOB...]",
+		Aliases: []string{"ls"},
+		Short:   "List tasks: when they run next, how they fared",
+		Long: "List tasks: when they run next, how they fared. The server looks for those that match, and sorts. LAST 10 are the\n" +
+			"last runs and ticks that did not run, the newest at the right. Further columns: -o wide, or --columns.",
+		Example: `  carillon task list
+  carillon task list -A --sort next --limit 20
+  carillon task list --failing
+  carillon task list -l team=data -o json
+  carillon task list 'nightly-*' -w
+  carillon task list --columns name,state,left`,
+		ValidArgsFunction: complete.Tasks(f),
+	}
+	l.bind(cmd)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		l.words = words
+		if err := l.check(); err != nil {
+			return err
+		}
+		o, err := listOptions(f, l)
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		if l.watch {
+			return watchTasks(cmd.Context(), f, c, o)
+		}
+		list, err := listTasks(cmd.Context(), f, c, o)
+		if err == nil {
+			err = unmatched(cmd.Context(), f, c, l, list)
+		}
+		if err != nil {
+			return err
+		}
+		view.NoteFrozen(cmd.Context(), f, c, f.Scope())
+		return output.EmitList(&f.Printer, list, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskTable(f, list, wide) })
+	}
+	return cmd
+}
+
+// recentRuns is how many past runs a list shows, in the column LAST 10.
+const (
+	recentRuns   = 10
+	recentColumn = "LAST 10"
+)
+
+// listOptions are the options of the client for what was asked for.
+func listOptions(f *factory.Factory, l listing) (client.ListOptions, error) {
+	o := client.ListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
+	if f.ForPeople() && f.WantsColumn(recentColumn) {
+		o.Recent = recentRuns
+	}
+	o.Brief = f.Format == output.FormatName && l.sort == client.SortName && !l.watch
+	var err error
+	o.Namespace, o.Names, err = selection.Patterns(f, l.words)
+	return o, err
+}
+
+// mostSorted is how many tasks the server sorts: whoever wants more gets all, and
+// sorts them here, which costs the server less than to sort them for each page.
+const mostSorted = 5000
+
+// listTasks reads the tasks that a list is of.
+func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.ListOptions) ([]client.Task, error) {
+	if o.Limit > 0 && o.Limit <= mostSorted || o.Sort == client.SortName {
+		return c.List(ctx, o)
+	}
+	order, limit := orders[o.Sort], o.Limit
+	o.Sort, o.Limit = client.SortName, 0
+	list, err := c.List(ctx, o)
+	slices.SortStableFunc(list, func(x, y client.Task) int { return cmp.Compare(order(x), order(y)) })
+	if limit > 0 && len(list) > limit {
+		list = list[:limit]
+	}
+	return list, err
+}
+
+// orders are the places of tasks in lists, as the server computes them.
+var orders = map[string]func(client.Task) int64{
+	client.SortNext: func(t client.Task) int64 {
+		if t.Next.IsZero() {
+			return never
+		}
+		return t.Next.UnixMilli()
+	},
+	client.SortLast: func(t client.Task) int64 {
+		if t.LastRun == nil {
+			return never
+		}
+		return -t.LastRun.LastSeen().UnixMilli()
+	},
+	client.SortLateness: func(t client.Task) int64 {
+		if t.LastRun == nil || t.LastRun.LatenessMS == nil {
+			return never
+		}
+		return -*t.LastRun.LatenessMS
+	},
+}
+
+const never = 1<<63 - 1
+
+// unmatched is an error if a word stands for no task at all: it names something,
+// as a file's name does for ls. Where other filters apply, an empty list is an answer.
+func unmatched(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
+	if l.failing || l.paused || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
+		return nil
+	}
+	all := make([]selection.Ref, len(list))
+	for i, t := range list {
+		all[i] = selection.Ref{Namespace: t.Namespace, Name: t.Name}
+	}
+	for _, word := range l.words {
+		if selection.IsGlob(word) || f.AllNamespaces {
+			if !slices.ContainsFunc(all, func(r selection.Ref) bool { return selection.Matches(f, word, r) }) {
+				return failure.NotFound("no task matches %s", task.Quote(word))
+			}
+			continue
+		}
+		r, err := selection.ParseRef(f, word)
+		if err == nil && !slices.Contains(all, r) {
+			return selection.ExplainMissing(ctx, f, c, r, &client.Error{Status: 404, Code: client.CodeNotFound,
+				Message: "task " + task.Quote(selection.Show(f, r)) + " does not exist"})
+		}
+	}
+	return nil
+}
+
+func taskTable(f *factory.Factory, list []client.Task, wide bool) *output.Table {
+	g := &output.Table{Empty: "no tasks" + selection.InScope(f)}
+	if f.AllNamespaces {
+		g.Headers = append(g.Headers, "NAMESPACE")
+	}
+	g.Headers = append(g.Headers, "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", recentColumn)
+	if wide {
+		g.Headers = append(g.Headers, "STATE", "LATE", "NODE", "OVERLAP", "LABELS", "REVISION", "DESCRIPTION")
+	}
+	for _, t := range list {
+		var row []string
+		if f.AllNamespaces {
+			row = append(row, t.Namespace)
+		}
+		row = append(row, t.Name, view.ScheduleText(t.Spec))
+		row = append(row, nextCells(f, t)...)
+		row = append(row, lastCells(f, t)...)
+		row = append(row, recentCell(f, t))
+		if wide {
+			node, late := "", f.NoValue()
+			if t.LastRun != nil {
+				node, late = t.LastRun.Node, view.Lateness(f, *t.LastRun)
+			}
+			row = append(row, stateCell(f, t), late, node, t.Overlap, output.Labels(t.Labels), fmt.Sprint(t.Revision), output.OneLine(t.Description))
+		}
+		g.AddRow(row...)
+	}
+	return g
+}
+
+// recentCell are the signs of the last runs, the newest at the right.
+func recentCell(f *factory.Factory, t client.Task) string {
+	var b strings.Builder
+	for _, r := range slices.Backward(t.Recent) {
+		b.WriteString(f.StateSign(r.State))
+	}
+	return cmp.Or(b.String(), f.NoValue())
+}
+
+// stateCell is how a task stands, in a word.
+func stateCell(f *factory.Factory, t client.Task) string {
+	switch t.State {
+	case client.TaskFailing, client.TaskUnreadable:
+		return f.Paint(output.Red, t.State)
+	case client.TaskPaused, client.TaskFrozen:
+		return f.Paint(output.Yellow, t.State)
+	case client.TaskRunning, client.TaskWaiting:
+		return f.Paint(output.Cyan, t.State)
+	}
+	return cmp.Or(output.OneLine(t.State), f.NoValue())
+}
+
+// nextCells are NEXT and LEFT.
+func nextCells(f *factory.Factory, t client.Task) []string {
+	switch {
+	case t.Paused:
+		return []string{f.Paint(output.Yellow, view.PausedText(f, t)), f.NoValue()}
+	case t.Next.IsZero() && view.IsManual(t.Spec):
+		return []string{"when triggered", f.NoValue()}
+	case t.NoNext != "":
+		return []string{"no more ticks", f.NoValue()}
+	case t.Next.IsZero():
+		return []string{f.NoValue(), f.NoValue()}
+	}
+	return []string{f.FutureTime(t.Next, t.Timezone), f.TimeLeft(t.Next)}
+}
+
+// lastCells are LAST and RESULT.
+func lastCells(f *factory.Factory, t client.Task) []string {
+	if t.LastRun == nil {
+		return []string{f.NoValue(), f.NoValue()}
+	}
+	r := *t.LastRun
+	last := f.PastTime(r.LastSeen(), t.Timezone)
+	if !r.State.Active() && r.State != task.Queued {
+		if d := view.RunDuration(r, f.Now()); d >= 0 {
+			last += ", " + output.Duration(d)
+		}
+	}
+	return []string{last, view.RunResult(f, r)}
+}

@@ -1,0 +1,269 @@
+package task
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// upcoming is what the flags of next ask for.
+type upcoming struct {
+	selection.Flags
+	failing     bool
+	count       int
+	from, until string
+	span        time.Duration
+}
+
+const (
+	usualCount = 5
+	spanCount  = 1000 // of a span, unless that is said
+)
+
+// NextCommand is carillon next, and task next.
+func NextCommand(f *factory.Factory) *cobra.Command {
+	var u upcoming
+	cmd := &cobra.Command{
+		Use:   "next TASK...",
+		Short: "Show the ticks of tasks that come next",
+		Long: "Show the ticks that come next: of one task in its time zone, with what the clock changes do to them; of several,\n" +
+			"or of all if none is named, merged. --for and --until make it a span of time, of which 1000 ticks are shown\n" +
+			"unless --count says otherwise. Times without an offset are of the task's zone, and of yours where there are\n" +
+			"several tasks. What H stands for, and the zone of each: -o wide.",
+		Example: `  carillon task next nightly-backup --count 10
+  carillon task next nightly-backup --from 2027-03-27 --until 2027-03-30
+  carillon next
+  carillon next -A --for 2h -o wide
+  carillon next -l team=data --until 18:00`,
+		ValidArgsFunction: complete.Tasks(f),
+	}
+	u.Flags.Bind(cmd, false)
+	flags := cmd.Flags()
+	flags.IntVar(&u.count, "count", usualCount, "at most so many")
+	flags.StringVar(&u.from, "from", "", "ticks after this `TIME` (default now)")
+	flags.StringVar(&u.until, "until", "", "no ticks after this `TIME`, which may be a time of day that comes")
+	flags.DurationVar(&u.span, "for", 0, "no ticks more than this `DURATION` after now, or after --from")
+	flags.BoolVar(&u.failing, "failing", false, "only of tasks that are failing")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if u.span < 0 || u.span == 0 && flags.Changed("for") {
+			return failure.Usage("--for %s: must be more than 0", u.span)
+		}
+		if u.span > 0 && u.until != "" {
+			return failure.Usage("--for and --until exclude each other")
+		}
+		if (u.span > 0 || u.until != "") && !flags.Changed("count") {
+			u.count = spanCount
+		}
+		if u.count < 1 || u.count > schedule.MaxUpcoming {
+			return failure.Usage("--count %d: must be between 1 and %d", u.count, schedule.MaxUpcoming)
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		if len(words) == 1 && !selection.IsGlob(words[0]) && u.Selector == "" && !u.failing {
+			return nextOfOne(f, cmd, c, words[0], u)
+		}
+		return nextOfMany(f, cmd, c, words, u)
+	}
+	return cmd
+}
+
+// nextBounds are the span that is asked for; zero: from now, without an end. Local
+// times are of the zone.
+func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, until time.Time, err error) {
+	if from, err = factory.ParseTime(u.from, zone); err != nil {
+		return from, until, err
+	}
+	start := from
+	if start.IsZero() {
+		start = f.Now()
+	}
+	switch {
+	case u.span > 0:
+		until = start.Add(u.span)
+	case u.until != "":
+		if until, err = readUntil(u.until, start, zone); err != nil {
+			return from, until, err
+		}
+		if !until.After(start) {
+			return from, until, failure.Usage("--until %s: is not after %s", task.Quote(u.until), output.ExactTime(start.In(zone).Truncate(time.Second)))
+		}
+	}
+	return from, until, nil
+}
+
+func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word string, u upcoming) error {
+	r, err := selection.ParseRef(f, word)
+	if err != nil {
+		return err
+	}
+	ctx, zone := cmd.Context(), time.UTC
+	var t client.Task
+	if f.ForPeople() || u.from != "" || u.until != "" { // they may be of the task's zone
+		if t, err = c.Get(ctx, r.Namespace, r.Name); err != nil {
+			return selection.ExplainMissing(ctx, f, c, r, err)
+		}
+		if zone, err = schedule.Location(t.Timezone); err != nil {
+			return err
+		}
+	}
+	from, until, err := nextBounds(f, u, zone)
+	if err != nil {
+		return err
+	}
+	const most = 1000 // that the server tells at once
+	list := []client.Occurrence{}
+	more := true
+	for start := from; more && len(list) < u.count; {
+		some, err := c.Next(ctx, r.Namespace, r.Name, min(u.count-len(list), most), start)
+		if err != nil {
+			return selection.ExplainMissing(ctx, f, c, r, err)
+		}
+		more = len(some) == most
+		for _, o := range some {
+			if more = more && (until.IsZero() || !o.Time.After(until)); !until.IsZero() && o.Time.After(until) {
+				break
+			}
+			list, start = append(list, o), o.Time.Time
+		}
+	}
+	if f.ForPeople() {
+		noteNext(f, r, t, len(list))
+		view.NoteFrozen(ctx, f, c, r.Namespace)
+	}
+	noteCut(f, len(list), u)
+	return output.EmitList(&f.Printer, list, func(o client.Occurrence) string { return view.Timestamp(o.Time) },
+		func(bool) *output.Table { return view.TickTable(f, list, t.Timezone) })
+}
+
+// noteCut says that there may be more in the span than is shown.
+func noteCut(f *factory.Factory, listed int, u upcoming) {
+	if listed >= u.count && (u.span > 0 || u.until != "") {
+		f.Note("these are the first %d; --count, at most %d, shows more", listed, schedule.MaxUpcoming)
+	}
+}
+
+// noteNext says what ticks alone do not.
+func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
+	switch {
+	case t.Paused && !t.PausedUntil.IsZero():
+		f.Note("%s is %s: these come after that", selection.Show(f, r), view.PausedText(f, t))
+	case t.Paused:
+		f.Note("%s is %s: none of these comes unless it is resumed", selection.Show(f, r), view.PausedText(f, t))
+	case t.NoNext != "":
+		f.Note("no more ticks: %s", t.NoNext)
+	}
+	if t.MaxRuns > 0 && t.NoNext == "" {
+		f.Note("%s", runsLeftWords(t))
+	}
+	if listed > 0 && view.IsAfterCompletion(t.Schedule) {
+		f.Note(view.WhatFollows)
+	}
+	if listed > 0 && !t.End.IsZero() {
+		f.Note("it ends %s", f.DateTime(t.End, t.Timezone))
+	}
+}
+
+// nextOfMany merges the ticks of several tasks; paused ones have none.
+func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, u upcoming) error {
+	ctx := cmd.Context()
+	if _, err := task.ParseSelector(u.Selector); err != nil {
+		return task.Under("selector", err)
+	}
+	o := client.ComingOptions{Selector: u.Selector, Failing: u.failing, Limit: u.count}
+	var err error
+	if o.From, o.Until, err = nextBounds(f, u, f.Zone(output.ReaderZone)); err != nil {
+		return err
+	}
+	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
+		return err
+	}
+	if err := areThere(ctx, f, c, words); err != nil {
+		return err
+	}
+	list := []client.Coming{}
+	for tick, err := range c.Coming(ctx, o) {
+		if err != nil {
+			return err
+		}
+		list = append(list, tick)
+	}
+	view.NoteFrozen(ctx, f, c, f.Scope())
+	noteCut(f, len(list), u)
+	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
+	return output.EmitList(&f.Printer, list, func(o client.Coming) string { return selection.Name(f, o.Namespace, o.Task) }, func(wide bool) *output.Table {
+		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "nothing comes" + selection.InScope(f)}
+		if jitter {
+			g.Headers = slices.Insert(g.Headers, 1, "DUE")
+		}
+		if wide {
+			g.Headers = append(g.Headers, "SCHEDULE", "ZONE")
+		}
+		for _, o := range list {
+			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), view.NoteWords(o.Note)}
+			if jitter {
+				row = slices.Insert(row, 1, view.DueAt(o.Occurrence).In(f.Zone(o.Timezone)).Format("15:04:05.000"))
+			}
+			if wide {
+				row = append(row, output.OneLine(strings.Join(o.Schedule, ", ")), cmp.Or(output.OneLine(o.Timezone), "UTC"))
+			}
+			g.AddRow(row...)
+		}
+		return g
+	})
+}
+
+// areThere is an error if a task that is named is not there.
+func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words []string) error {
+	words = slices.DeleteFunc(slices.Clone(words), selection.IsGlob)
+	if len(words) == 0 {
+		return nil
+	}
+	o := client.ListOptions{Brief: true}
+	var err error
+	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
+		return err
+	}
+	list, err := c.List(ctx, o)
+	if err != nil {
+		return err
+	}
+	return unmatched(ctx, f, c, listing{words: words}, list)
+}
+
+// readUntil reads the end of a span: as ParseTime, or a time of day that comes next
+// after start.
+func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error) {
+	for _, layout := range []string{"15:04", "15:04:05"} {
+		t, err := time.Parse(layout, s)
+		if err != nil {
+			continue
+		}
+		day := start.In(zone)
+		at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), 0, zone)
+		if !at.After(start) {
+			at = time.Date(day.Year(), day.Month(), day.Day()+1, t.Hour(), t.Minute(), t.Second(), 0, zone)
+		}
+		return at, nil
+	}
+	at, err := factory.ParseTime(s, zone)
+	if err != nil {
+		return at, failure.Usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
+	}
+	return at, nil
+}

@@ -1,0 +1,171 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is carillon task.
+func Command(f *factory.Factory) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "task",
+		Aliases: []string{"tasks"},
+		Short:   "What is scheduled: create, change, look at, run now",
+	}
+	cmd.AddGroup(
+		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "change", Title: "Change:"},
+		&cobra.Group{ID: "fire", Title: "Run and stop:"},
+	)
+	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), historyCommand(f), WhyCommand(f), keysCommand(f))
+	factory.AddGroup(cmd, "change", createCommand(f), apply.Command(f), apply.DiffCommand(f), editCommand(f), exportCommand(f), updateCommand(f), rollbackCommand(f), deleteCommand(f))
+	factory.AddGroup(cmd, "fire", triggerCommand(f), pauseCommand(f), resumeCommand(f))
+	return cmd
+}
+
+// verbCommand makes cmd do one thing to each of the tasks that it is given. done is
+// the sentence for people; programs get what do returned.
+func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, name func(T) string,
+	do func(ctx context.Context, c *client.Client, r selection.Ref) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
+	p := bindTasks(f, cmd)
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		c, refs, err := approvedTasks(f, cmd, words, *p, severe)
+		if err != nil {
+			return err
+		}
+		changed, failed := batch.Run(ctx, f, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r selection.Ref) (T, string, error) {
+			t, err := do(ctx, c, r)
+			if err != nil {
+				return t, "", selection.ExplainMissing(ctx, f, c, r, err)
+			}
+			return t, done(r, t), nil
+		})
+		if err := output.EmitChanged(&f.Printer, changed, len(refs), name); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+// pastOf is a verb when it is done: paused.
+func pastOf(verb string) string {
+	return strings.TrimSuffix(verb, "e") + "ed"
+}
+
+// bindTasks gives a command that changes tasks its arguments and flags.
+func bindTasks(f *factory.Factory, cmd *cobra.Command) *selection.Flags {
+	p := &selection.Flags{}
+	p.Bind(cmd, true)
+	cmd.Use += " TASK... | -l SELECTOR"
+	cmd.ValidArgsFunction = complete.Tasks(f)
+	return p
+}
+
+// approvedTasks is the tasks that a command is to change, after whoever has to was
+// asked; none if nothing is to be done.
+func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags, severe bool) (*client.Client, []selection.Ref, error) {
+	c, err := f.Connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	ch, err := selection.Find(cmd.Context(), f, c, words, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	var absent error
+	if p.DryRun && !ch.Broad {
+		ch.Refs, absent = batch.Existing(cmd.Context(), f, ch.Refs, func(r selection.Ref) error {
+			_, err := c.Get(cmd.Context(), r.Namespace, r.Name)
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+		})
+		if len(ch.Refs) == 0 && absent != nil {
+			return nil, nil, absent
+		}
+	}
+	ok, err := selection.Approve(cmd.Context(), f, cmd.Name(), ch, p, severe)
+	if !ok {
+		if err == nil {
+			err = absent
+		}
+		return nil, nil, err
+	}
+	return c, ch.Refs, nil
+}
+
+// deleted is what a delete tells programs.
+type deleted struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Deleted   bool   `json:"deleted"`
+}
+
+func deleteCommand(f *factory.Factory) *cobra.Command {
+	var revision revisionFlag
+	cmd := &cobra.Command{
+		Use:   "delete",
+		Short: "Delete tasks, with their history and what waits",
+		Long:  "Delete tasks with their history and their waiting runs. Active runs are cancelled.",
+		Example: `  carillon task delete nightly-backup
+  carillon task delete 'tmp-*' --dry-run
+  carillon task delete -l team=data --yes`,
+	}
+	revision.bind(cmd)
+	verbCommand(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
+		func(ctx context.Context, c *client.Client, r selection.Ref) (deleted, error) {
+			return deleted{r.Namespace, r.Name, true}, c.Delete(ctx, r.Namespace, r.Name, int64(revision))
+		},
+		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
+	return revision.ofOne(cmd)
+}
+
+// revisionFlag is a task's revision; 0 is any, and cannot be typed.
+type revisionFlag int64
+
+func (r *revisionFlag) bind(cmd *cobra.Command) {
+	cmd.Flags().Var(r, "revision", "only if the task is still at this revision; else exit code 4")
+}
+
+// ofOne has a verb refuse a revision for more than one task.
+func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if *r != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
+			return failure.Usage("--revision needs exactly one task")
+		}
+		return run(cmd, words)
+	}
+	return cmd
+}
+
+func (r *revisionFlag) String() string {
+	if *r == 0 {
+		return ""
+	}
+	return fmt.Sprint(int64(*r))
+}
+
+func (r *revisionFlag) Set(s string) error {
+	var n int64
+	if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 1 || fmt.Sprint(n) != s {
+		return fmt.Errorf("%s is not a revision: a whole number from task get -o json", task.Quote(s))
+	}
+	*r = revisionFlag(n)
+	return nil
+}
+
+func (r *revisionFlag) Type() string { return "revision" }

@@ -1,0 +1,89 @@
+package task
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// readTimes puts instants in the place of the times of a patch, which may be local
+// ones of the task's zone: the patch's, or whatever zone says.
+func readTimes(p map[string]any, zone func() (string, error)) error {
+	for _, field := range []string{"start", "end"} {
+		text, ok := p[field].(string)
+		if !ok {
+			continue
+		}
+		timezone, given := p["timezone"].(string)
+		if !given && !isInstant(text) {
+			var err error
+			if timezone, err = zone(); err != nil {
+				return err
+			}
+		}
+		at, err := manifest.Instant(field, text, timezone)
+		if err != nil {
+			return err
+		}
+		p[field] = at
+	}
+	return nil
+}
+
+// isInstant reports whether a time says its offset: then no zone matters.
+func isInstant(text string) bool {
+	var t task.Time
+	return t.UnmarshalText([]byte(text)) == nil
+}
+
+// pauseUntil is when a pause ends: a duration, an instant, a local time of the task's
+// zone, or a time of day that comes next there.
+func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {
+	var how client.PauseRequest
+	if text == "" {
+		return how, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		if how.For = task.Duration(d); how.For < task.Duration(time.Second) || how.For > task.MaxTimeout {
+			return how, failure.Usage("--until: %s is not between 1s and %s", task.Quote(text), task.MaxTimeout)
+		}
+		return how, nil
+	}
+	if how.Until.UnmarshalText([]byte(text)) == nil {
+		return how, nil
+	}
+	timezone, err := zone()
+	if err != nil {
+		return how, err
+	}
+	how.Until, err = localTime(f, text, timezone)
+	return how, err
+}
+
+// localTime reads a local time; a time of day is that of today, or of tomorrow if
+// it has passed.
+func localTime(f *factory.Factory, text, timezone string) (task.Time, error) {
+	const field = "until"
+	if _, err := time.Parse("15:04", text); err != nil {
+		at, err := manifest.Instant(field, text, timezone)
+		if err != nil {
+			return at, failure.Usage("--%s", err.Error()).WithHint("write 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
+		}
+		return at, nil
+	}
+	loc, err := schedule.Location(timezone)
+	if err != nil {
+		return task.Time{}, err
+	}
+	day := f.Now().In(loc)
+	at, err := manifest.Instant(field, day.Format("2006-01-02 ")+text, timezone)
+	if err == nil && !at.After(f.Now()) {
+		at, err = manifest.Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
+	}
+	return at, err
+}

@@ -1,0 +1,177 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/batch"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/logs"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+func triggerCommand(f *factory.Factory) *cobra.Command {
+	var flags struct {
+		env              []string
+		wait, exitStatus bool
+	}
+	cmd := &cobra.Command{
+		Use:   "trigger",
+		Short: "Run tasks now, whatever their schedule",
+		Long: "Run tasks now, whatever their schedule, paused or not. With --wait the command prints what the runs write, retries\n" +
+			"included, until all have ended, and fails with 9 if one did not succeed. With -q, or -o json, it prints no output.",
+		Example: `  carillon task trigger nightly-backup
+  carillon task trigger nightly-backup --wait --env TARGET=/mnt/usb
+  carillon task trigger nightly-backup --wait --exit-status && echo done`,
+	}
+	p := bindTasks(f, cmd)
+	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "further environment of this run as NAME=value; may be repeated")
+	cmd.Flags().BoolVar(&flags.wait, "wait", false, "wait for the end; exit code 9 if it is no success")
+	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: end with the exit code of the process that failed")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		ctx := cmd.Context()
+		if flags.exitStatus && !flags.wait {
+			return failure.Usage("--exit-status needs --wait")
+		}
+		env, err := readEnv(flags.env)
+		if err != nil {
+			return err
+		}
+		c, refs, err := approvedTasks(f, cmd, words, *p, false)
+		if err != nil {
+			return err
+		}
+		var runs []task.Run
+		failed := batch.ForEach(ctx, f, refs, func(r selection.Ref) error {
+			t, err := c.Trigger(ctx, r.Namespace, r.Name, env)
+			if err != nil {
+				return selection.ExplainMissing(ctx, f, c, r, err)
+			}
+			runs = append(runs, t.Run)
+			f.Say("triggered %s · run %s", selection.Show(f, r), t.ID)
+			view.NoteHeld(f, r, t)
+			return nil
+		})
+		if flags.wait && len(runs) > 0 {
+			if err := awaitAll(ctx, f, c, runs, flags.exitStatus); err != nil {
+				failed = err
+			}
+		}
+		if err := output.EmitChanged(&f.Printer, runs, len(refs), selection.RunName); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+func readEnv(pairs []string) (map[string]string, error) {
+	p := map[string]any{}
+	if err := putPairs(p, "env", "env", pairs); err != nil {
+		return nil, err
+	}
+	env := map[string]string{}
+	values, _ := p["env"].(map[string]any)
+	for k, v := range values {
+		s, ok := v.(string)
+		if !ok {
+			return nil, failure.Usage("--env %s: write NAME=value", task.Quote(k+"-"))
+		}
+		env[k] = s
+	}
+	return env, task.CheckEnv("env", env)
+}
+
+// awaitAll waits for runs, printing what they write, replaces each by how it ended,
+// and fails if one did not succeed.
+func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run, exitStatus bool) error {
+	m := logs.NewMerger(f, logs.Tasks{Runs: runs}.Refs())
+	errs, asked := make([]error, len(runs)), slices.Clone(runs)
+	var all sync.WaitGroup
+	few, fewParts := make(chan struct{}, logs.MaxStreams), make(chan struct{}, logs.MaxStreams)
+	for i := range runs {
+		var parts sync.WaitGroup
+		t := &logs.RunFollower{M: m, C: c, Run: runs[i], First: 1}
+		if f.ForPeople() && !f.Quiet {
+			t.Out = m.Output(runs[i])
+			t.Part = func(p task.Run) {
+				parts.Go(func() {
+					fewParts <- struct{}{}
+					defer func() { <-fewParts }()
+					part := &logs.RunFollower{M: m, C: c, Run: p, First: 1, Out: m.Output(p)}
+					if _, err := part.Follow(ctx); err != nil && ctx.Err() == nil {
+						m.Tell("the output of %s cannot be had: %s", p.ID, err)
+					}
+				})
+			}
+		}
+		few <- struct{}{}
+		all.Go(func() {
+			defer func() { <-few }()
+			runs[i], errs[i] = t.Follow(ctx)
+			if parts.Wait(); errs[i] == nil {
+				m.Announce("%s %s", view.RunResult(f, runs[i]), view.EndText(f, runs[i]))
+			}
+		})
+	}
+	over, stop := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	telling.Go(func() { logs.TellProgress(over, f, c, m, asked) })
+	all.Wait()
+	stop()
+	telling.Wait()
+	if ctx.Err() != nil {
+		noteGoOn(f, runs)
+		return ctx.Err()
+	}
+	var codes []int
+	for i, r := range runs {
+		if err := errs[i]; err != nil {
+			if len(runs) == 1 || failure.IsUnreachable(err) {
+				return err
+			}
+			codes = append(codes, f.Report(err))
+		} else if r.State != task.Succeeded {
+			codes = append(codes, f.Report(runFailure(f, r, exitStatus)))
+		}
+	}
+	return failure.AlreadyReported(codes)
+}
+
+func runFailure(f *factory.Factory, r task.Run, exitStatus bool) error {
+	fail := &failure.Error{Exit: failure.ExitRun, Problem: failure.Problem{Code: failure.CodeRunFailed,
+		Message: fmt.Sprintf("%s did not succeed: %s", selection.Name(f, r.Namespace, r.Task), view.PlainRunResult(f, r)),
+		Hint:    fmt.Sprintf("carillon logs %s", selection.Name(f, r.Namespace, r.ID))}}
+	if r.OutputBytes == 0 { // what it has to say is in its record
+		fail.Problem.Hint = fmt.Sprintf("carillon run get %s", selection.Name(f, r.Namespace, r.ID))
+		if r.Message != "" {
+			fail.Problem.Message += ": " + output.Truncate(output.OneLine(r.Message), 200)
+		}
+	}
+	if exitStatus && r.ExitCode != nil && *r.ExitCode > 0 {
+		fail.Exit = *r.ExitCode
+	}
+	return fail
+}
+
+// noteGoOn says of runs that are not waited for any more how to look at them.
+func noteGoOn(f *factory.Factory, runs []task.Run) {
+	const most = 5
+	left := slices.DeleteFunc(slices.Clone(runs), func(r task.Run) bool { return r.State.Final() })
+	for i, r := range left {
+		if i == most {
+			f.Note("… and %d more", len(left)-most)
+			return
+		}
+		f.Note("%s goes on; look at it with: carillon logs %s -f", selection.Name(f, r.Namespace, r.Task), selection.Name(f, r.Namespace, r.ID))
+	}
+}

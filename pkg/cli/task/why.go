@@ -1,0 +1,150 @@
+package task
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// WhyCommand is carillon why, and task why.
+func WhyCommand(f *factory.Factory) *cobra.Command {
+	var q client.WhyQuestion
+	cmd := &cobra.Command{
+		Use:   "why TASK|RUN",
+		Short: "Say why a task ran at a time, did not, or will",
+		Long: "Say why a task ran at a time, did not, or will: one sentence, and the evidence below it.\n" +
+			"Without a time it is about the latest tick and the next one. Times are local times of the task's zone,\n" +
+			"or of --timezone, unless they have an offset; a date is the whole day. A run is asked about by its name, too.",
+		Example: `  carillon why nightly-backup
+  carillon why nightly-backup --at '2026-03-29 02:30'
+  carillon why nightly-backup@-1
+  carillon task why nightly-backup --from 2026-03-01 --to 2026-03-31
+  carillon task why nightly-backup --at 2026-12-24T18:00:00Z -o json`,
+		Args:              factory.Args(1, 1, "the task's name"),
+		ValidArgsFunction: complete.Task(f),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.At, "at", "", "a `TIME`, past or to come: 2026-03-29T02:30, 02:30 for today, or a date")
+	flags.StringVar(&q.From, "from", "", "the beginning of a range, a `TIME`")
+	flags.StringVar(&q.To, "to", "", "its end, a `TIME` (default now)")
+	flags.StringVar(&q.Timezone, "timezone", "", "read and show local times in this `ZONE` (default the task's)")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone"); err != nil {
+			return err
+		}
+		switch {
+		case q.At != "" && (q.From != "" || q.To != ""):
+			return failure.Usage("--at and --from/--to exclude each other")
+		case q.To != "" && q.From == "":
+			return failure.Usage("--to needs --from")
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		r, err := whyWord(cmd.Context(), f, c, words[0], &q)
+		if err != nil {
+			return err
+		}
+		if err := timesOfToday(cmd.Context(), f, c, r, &q); err != nil {
+			return err
+		}
+		answer, err := c.Why(cmd.Context(), r.Namespace, r.Name, q)
+		if err != nil {
+			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+		}
+		return output.EmitOne(&f.Printer, answer, string(answer.Verdict), func(d *output.Details) { explainWhy(f, d, answer) })
+	}
+	return cmd
+}
+
+// whyWord is the task that a word names, by itself or by one of its runs; the time
+// of that is then the question.
+func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word string, q *client.WhyQuestion) (selection.Ref, error) {
+	w, err := selection.ParseRunWord(word)
+	if err != nil || w == (selection.RunWord{Task: word}) {
+		r, failed := selection.ParseRef(f, cmp.Or(w.Task, word))
+		if err == nil {
+			err = failed
+		}
+		return r, err
+	}
+	if q.At != "" || q.From != "" {
+		return selection.Ref{}, failure.Usage("%s says of which time already: leave --at, --from and --to out", task.Quote(word))
+	}
+	if strings.Contains(w.Tick, "T") { // it need not be one
+		q.At = w.Tick
+		return selection.ParseRef(f, w.Task)
+	}
+	run, err := selection.FindRun(ctx, f, c, word)
+	q.At = view.Timestamp(run.ScheduledTime)
+	return selection.Ref{Namespace: run.Namespace, Name: run.Task}, err
+}
+
+// timesOfToday gives times of day their date: today, in the zone of the question.
+func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, q *client.WhyQuestion) error {
+	for _, text := range []*string{&q.At, &q.From, &q.To} {
+		if _, err := time.Parse("15:04", *text); err != nil {
+			continue
+		}
+		zone := q.Timezone
+		if zone == "" {
+			t, err := c.Get(ctx, r.Namespace, r.Name)
+			if err != nil {
+				return selection.ExplainMissing(ctx, f, c, r, err)
+			}
+			zone = t.Timezone
+		}
+		loc, err := schedule.Location(zone)
+		if err != nil {
+			return failure.Usage("--timezone: %s is not a time zone", task.Quote(zone))
+		}
+		*text = f.Now().In(loc).Format("2006-01-02T") + *text
+	}
+	return nil
+}
+
+// explainWhy writes an answer for people: the sentence, then the evidence.
+func explainWhy(f *factory.Factory, d *output.Details, answer task.Answer) {
+	d.Parts = append(d.Parts, f.Plain(output.Sanitize(answer.Sentence))+"\n")
+	var lines strings.Builder
+	for _, s := range answer.Stretches {
+		lines.WriteString("  " + output.Sanitize(s.Sentence) + "\n")
+	}
+	d.Section("In order", lines.String())
+	evidence(f, d, answer)
+	for _, also := range answer.Also {
+		d.Section("And", "  "+output.Sanitize(also.Sentence))
+		if f.Format == output.FormatWide {
+			evidence(f, d, also)
+		}
+	}
+}
+
+func evidence(f *factory.Factory, d *output.Details, answer task.Answer) {
+	if len(answer.Lines) > 0 {
+		d.Parts = append(d.Parts, "\n")
+	}
+	for _, l := range answer.Lines {
+		d.Field(l.What, "%s", f.Plain(output.OneLine(l.Says)))
+	}
+	if len(answer.Lines) == 0 {
+		for _, u := range answer.Unknown {
+			d.Field("Not on record", "%s", output.OneLine(u))
+		}
+	}
+	d.Flush()
+}

@@ -1,0 +1,137 @@
+package top
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/top"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Command is the screen that an operator leaves open.
+func Command(f *factory.Factory) *cobra.Command {
+	var once bool
+	var ahead, every time.Duration
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "A screen of what is wrong, what comes, what runs, and the nodes",
+		Long: "A screen that is kept up to date: problems first (failing, overdue, stuck, lost, nodes that are silent), then the\n" +
+			"next ticks, what runs, and the nodes. ? tells the keys. It shows all namespaces; with -n only rows of that one.\n\n" +
+			"Where there is no terminal, or with --once, it prints one picture and ends. With -o json that is the board itself.",
+		Example: `  carillon top
+  carillon top --once
+  carillon top --once -o json | jq '.failing[].task'
+  carillon top -n billing --ahead 1h`,
+		Args: factory.Args(0, 0, ""),
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&once, "once", false, "print one picture, and end")
+	flags.DurationVar(&ahead, "ahead", 10*time.Minute, "ticks that come within this `DURATION`, at most 24h")
+	flags.DurationVar(&every, "every", time.Second, "look again after this `DURATION`, at least 500ms")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case ahead <= 0 || ahead > 24*time.Hour:
+			return failure.Usage("--ahead %s: use a duration of at most 24h", ahead)
+		case every < 500*time.Millisecond || every > time.Hour:
+			return failure.Usage("--every %s: use a duration from 500ms to 1h", every)
+		}
+		o := client.BoardOptions{Span: ahead, Limit: top.Listed}
+		_, screen := f.Terminal(f.Out)
+		if once || !screen || !f.ForPeople() || f.Env("TERM") == "dumb" {
+			return topOnce(cmd.Context(), f, o)
+		}
+		return topScreen(cmd.Context(), f, o, every)
+	}
+	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
+}
+
+// topConfig is how the screen looks.
+func topConfig(f *factory.Factory) top.Config {
+	c := top.Config{Namespace: task.Defaults().Namespace, ASCII: f.ASCII, Zone: f.Zone(output.ReaderZone)}
+	if f.NamespaceFlag != "" && !f.AllNamespaces {
+		c.Namespace, c.Filter = f.NamespaceFlag, f.NamespaceFlag+"/"
+	}
+	return c
+}
+
+func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) error {
+	c, err := f.Connect()
+	if err != nil {
+		return err
+	}
+	b, err := c.Board(ctx, o)
+	if err != nil {
+		return err
+	}
+	switch f.Format {
+	case output.FormatJSON:
+		return f.EmitJSON(b)
+	case output.FormatJSONL:
+		return f.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(b) })
+	case output.FormatYAML:
+		return f.EmitYAML(1, func(int) any { return b })
+	}
+	width, _ := f.Terminal(f.Out)
+	p := top.New(topConfig(f)).Once(top.Boarded{Board: b, Server: c.Server()}, width)
+	if f.UsesColor(f.Out) {
+		return f.Print(p.ANSI())
+	}
+	return f.Print(p.Text())
+}
+
+func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, every time.Duration) error {
+	limit := min(f.Timeout, 5*time.Second) // a screen does not wait as long as a command
+	c, err := f.ConnectFor(limit)
+	if err != nil {
+		return err
+	}
+	// What no retry would mend is said where it can be read on.
+	if _, err := c.Board(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
+		return err
+	}
+	tty, err := top.OpenTty(f.UsesColor(f.Out))
+	if err != nil {
+		return err
+	}
+	defer tty.Close()
+	p := top.Program{API: c, Model: top.New(topConfig(f)), Options: o, Every: every, Now: f.Now, Dial: func(server string) (top.API, error) {
+		return dialOther(f, c, server, limit)
+	}}
+	return p.Run(ctx, tty)
+}
+
+// dialOther makes a client of another node, at an address that the first server has
+// told, with the token that was meant for the first. It may go only to who is proved
+// to be a node as well as the first was: by a certificate of the same CA, which must be
+// one of the user's own, as anybody can have a certificate of the system's; or by a
+// loopback address, whose listener is checked.
+func dialOther(f *factory.Factory, c *client.Client, server string, limit time.Duration) (top.API, error) {
+	cfg, err := f.ClientConfig(limit)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Server, cfg.Insecure = server, false
+	other, err := client.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+
+	scheme := func(c *client.Client) string { s, _, _ := strings.Cut(c.Server(), "://"); return s }
+	switch {
+	case scheme(other) != scheme(c):
+		return nil, fmt.Errorf("%s is not reached as %s is", other.Server(), c.Server())
+	case scheme(other) == "https" && (cfg.TLS == nil || cfg.TLS.RootCAs == nil):
+		return nil, fmt.Errorf("%s: without a CA of your own, nothing proves that it is a node", other.Server())
+	case scheme(other) == "http" && !(other.OnThisHost() && c.OnThisHost()):
+		return nil, fmt.Errorf("%s: without TLS, nothing proves that it is a node", other.Server())
+	}
+	return other, nil
+}

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/client"
+)
+
+// versionInfo is what version prints: this program, and what answers.
+type versionInfo struct {
+	Version string          `json:"version"`
+	Go      string          `json:"go"`
+	Server  *client.Version `json:"server"`
+}
+
+func versionCommand(f *factory.Factory) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the versions of this program and of the server",
+		Example: "  carillon version\n  carillon version -o json",
+		Args:    factory.Args(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versionInfo{Version: version(f), Go: runtime.Version()}
+			c, err := f.ConnectFor(min(f.LookupTimeout, f.Timeout))
+			var server client.Version
+			if err == nil {
+				server, err = c.Version(cmd.Context())
+			}
+			if err == nil {
+				v.Server = &server
+			}
+			// A server that is away is no failure: the program's version is known.
+			return output.EmitOne(&f.Printer, v, v.Version, func(d *output.Details) {
+				d.Field("Client", "%s (%s)", v.Version, v.Go)
+				if err != nil {
+					f.Note("server: %s", output.OneLine(err.Error()))
+					return
+				}
+				d.Field("Server", "%s (%s) on node %s, cluster %s", server.Version, server.Go, server.Node, server.Cluster)
+			})
+		},
+	}
+}
+
+func version(f *factory.Factory) string {
+	if f.Version != "" {
+		return f.Version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
