@@ -3,6 +3,7 @@ package executor
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -75,10 +76,10 @@ func (e *Executor) step(a *attempt, v view) {
 			e.processes.add(a)
 		}
 	case doCancel:
-		a.finish(e.cfg.Node, Result{State: task.Cancelled, Reason: a.cancelReason(), EndedAt: v.now})
+		a.finish(e.cfg.Node, process.Result{State: task.Cancelled, Reason: a.cancelReason(), EndedAt: v.now})
 		e.ended(a)
 	case doMiss:
-		a.finish(e.cfg.Node, Result{State: task.Missed, Reason: task.ReasonDeadline, EndedAt: v.now,
+		a.finish(e.cfg.Node, process.Result{State: task.Missed, Reason: task.ReasonDeadline, EndedAt: v.now,
 			Message: "it was in the inbox of " + e.cfg.Node + " and had not started"})
 		e.ended(a)
 	case doLose:
@@ -88,15 +89,15 @@ func (e *Executor) step(a *attempt, v view) {
 		e.handBack(a)
 	case doKill:
 		k := killFor(a, v)
-		if a.killed.cause == causeNone {
+		if a.killed.Cause == process.CauseNone {
 			a.killed = k
-			e.metrics.kills.WithLabelValues(k.cause.String()).Inc()
+			e.metrics.kills.WithLabelValues(k.Cause.String()).Inc()
 		}
-		a.killed.grace = k.grace
-		a.orders.give(k)
+		a.killed.Grace = k.Grace
+		a.orders.Kill(k)
 	case doTurn:
-		a.told, a.err = a.PauseRequested, nil
-		a.orders.stand(a.told)
+		a.told, a.Err = a.PauseRequested, nil
+		a.orders.SetPaused(a.told)
 		e.touch(a)
 	case doRecord:
 		e.record(a)
@@ -132,11 +133,11 @@ func (e *Executor) start(a *attempt, v view) bool {
 	case a.Action.Process != nil:
 		e.startProcess(a)
 	case a.Action.Noop != nil:
-		a.finish(e.cfg.Node, Result{State: task.Succeeded, StartedAt: v.now, EndedAt: v.now})
+		a.finish(e.cfg.Node, process.Result{State: task.Succeeded, StartedAt: v.now, EndedAt: v.now})
 		e.late(a, v.now)
 		e.ended(a)
 	default:
-		a.finish(e.cfg.Node, Result{State: task.Failed, Reason: task.ReasonStart, EndedAt: v.now,
+		a.finish(e.cfg.Node, process.Result{State: task.Failed, Reason: task.ReasonStart, EndedAt: v.now,
 			Message: "the action is of a kind that this node's version does not know"})
 		e.ended(a)
 	}

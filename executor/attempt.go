@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -36,15 +37,15 @@ type attempt struct {
 	listed      bool // in a lane's backlog
 	queued      bool // in a heap of those that are ready
 
-	orders    *orders
-	killed    kill
+	orders    *process.Orders
+	killed    process.Kill
 	startedAt time.Time
 	spoke     spoke
 	end       *ending
 	noRetry   bool
 
-	told     bool // its goroutine knows that it is to stand still
-	standing      // as that has said
+	told               bool // its goroutine knows that it is to stand still
+	process.PauseState      // as that has said
 }
 
 // ending is how an attempt ended, on its way into the record. It is the loop's,
@@ -83,7 +84,7 @@ func (a *attempt) leftover() proctree.Mark {
 }
 
 // finish fills in how the attempt ended.
-func (a *attempt) finish(node string, r Result) {
+func (a *attempt) finish(node string, r process.Result) {
 	a.end = &ending{attempt: a, run: a.Unpaused()}
 	end := &a.end.run
 	end.Node, end.Token = node, a.Create

@@ -92,7 +92,7 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 	e.Joined(Session{Fence: kv.CreateFence("n", 1), LastRenewal: time.Now})
 	in.batches <- store.InboxBatch{Reset: true, Revision: 1}
 	b.ReportAllocs()
-	own, children := cpu(b, unix.RUSAGE_SELF), cpu(b, unix.RUSAGE_CHILDREN)
+	own, children := executortest.CPU(b, unix.RUSAGE_SELF), executortest.CPU(b, unix.RUSAGE_CHILDREN)
 	b.ResetTimer()
 	for i := 0; i < b.N; {
 		rev := int64(2 + 2*i)
@@ -116,8 +116,8 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 	each := func(now, before time.Duration) float64 {
 		return float64(now-before) / float64(b.N) / float64(time.Microsecond)
 	}
-	b.ReportMetric(each(cpu(b, unix.RUSAGE_SELF), own), "own-cpu-µs/op")
-	processes := cpu(b, unix.RUSAGE_CHILDREN)
+	b.ReportMetric(each(executortest.CPU(b, unix.RUSAGE_SELF), own), "own-cpu-µs/op")
+	processes := executortest.CPU(b, unix.RUSAGE_CHILDREN)
 	b.ReportMetric(each(processes, children), "processes-cpu-µs/op")
 	stop()
 	cancel()
@@ -125,6 +125,6 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 		b.Error(err)
 	}
 	if guarded {
-		b.ReportMetric(each(cpu(b, unix.RUSAGE_CHILDREN), processes), "guardian-cpu-µs/op")
+		b.ReportMetric(each(executortest.CPU(b, unix.RUSAGE_CHILDREN), processes), "guardian-cpu-µs/op")
 	}
 }

@@ -29,12 +29,12 @@ func (s *spoke) put(r *task.Run) {
 
 // Talk is what a run's attempt says that runs on this node; false if none does.
 func (e *Executor) Talk(namespace, name, run string) (task.Talk, bool) {
-	return e.runner.statusOf(namespace, name, run)
+	return e.runner.StatusOf(namespace, name, run)
 }
 
 // Talks are the attempts on this node that have said anything, or are paused.
 func (e *Executor) Talks() []task.Talk {
-	list := e.runner.statuses()
+	list := e.runner.Statuses()
 	said := list[:0]
 	for _, v := range list {
 		if v.Paused || v.Progress != nil || len(v.Results) > 0 || v.Checkpoint != "" || v.BadLines > 0 {

@@ -3,6 +3,7 @@ package executor
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -126,11 +127,11 @@ func tooLate(h *store.Held, now time.Time) bool {
 }
 
 func decideRunning(a *attempt, v view) action {
-	if k := killFor(a, v); k.cause != causeNone && (a.killed.cause == causeNone || k.grace < a.killed.grace) {
+	if k := killFor(a, v); k.Cause != process.CauseNone && (a.killed.Cause == process.CauseNone || k.Grace < a.killed.Grace) {
 		return doKill
 	}
 	switch {
-	case a.killed.cause != causeNone:
+	case a.killed.Cause != process.CauseNone:
 		return doNothing
 	case a.turns():
 		return doTurn // whatever becomes of writes
@@ -147,19 +148,19 @@ func decideRunning(a *attempt, v view) action {
 }
 
 // killFor is the most urgent reason to end a running attempt.
-func killFor(a *attempt, v view) kill {
+func killFor(a *attempt, v view) process.Kill {
 	grace := a.KillGrace.Std()
 	switch {
 	case a.gone:
-		return kill{causeGone, 0} // a successor may be running by now
+		return process.Kill{Cause: process.CauseGone, Grace: 0} // a successor may be running by now
 	case v.overdue:
-		return kill{causeSilent, min(grace, mostGrace)}
+		return process.Kill{Cause: process.CauseSilent, Grace: min(grace, mostGrace)}
 	case v.stopping:
-		return kill{causeShutdown, min(grace, mostGrace)}
+		return process.Kill{Cause: process.CauseShutdown, Grace: min(grace, mostGrace)}
 	case a.CancelRequested:
-		return kill{causeCancel, grace}
+		return process.Kill{Cause: process.CauseCancel, Grace: grace}
 	}
-	return kill{}
+	return process.Kill{}
 }
 
 // resting reports whether no write may be tried now: one is under way, or the

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -69,11 +70,11 @@ func TestDecide(t *testing.T) {
 		"running, stopping":                           {running2, func(v *view) { v.stopping = true }, doKill},
 		"running, killed": {func(a *attempt) {
 			running2(a)
-			a.CancelRequested, a.killed = true, kill{causeCancel, a.KillGrace.Std()}
+			a.CancelRequested, a.killed = true, process.Kill{Cause: process.CauseCancel, Grace: a.KillGrace.Std()}
 		}, nil, doNothing},
 		"running, killed, and gone since": {func(a *attempt) {
 			running2(a)
-			a.gone, a.killed = true, kill{causeCancel, time.Hour}
+			a.gone, a.killed = true, process.Kill{Cause: process.CauseCancel, Grace: time.Hour}
 		}, nil, doKill},
 		"ended":         {func(a *attempt) { a.phase = phaseEnded }, nil, doRecord},
 		"ended, gone":   {func(a *attempt) { a.phase, a.gone = phaseEnded, true }, nil, doRecord},

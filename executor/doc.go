@@ -38,32 +38,18 @@
 //     follow then.
 //   - A cancelled run is neither queued nor retried; a cancel that arrives while
 //     a result is being recorded stops the retry.
-//   - No process exists of which the guardian was not told before: it finds it by
-//     its environment at first, and by its group as soon as that has a number.
-//   - A process has an empty input, and its output; no other descriptor that was
-//     open in the daemon, or in whoever started that.
-//   - Every process of an attempt is gone before the attempt ends, however it ends:
-//     all that is in its control group. Without control groups: all of its process
-//     group; what left that and came to the daemon as an orphan; and if the attempt
-//     was made to end (timeout, cancel, shutdown, …), also what still carries
-//     CARILLON_RUN_ID and CARILLON_FENCING_TOKEN.
-//   - A control group is one attempt's at a time, and was empty when it began.
-//   - No zombie is left, even by the first process of a container.
 //   - etcd being away kills nothing before that deadline; results wait.
 //
-// What is not: a process of root's that moves itself to another control group is
-// not found. Without control groups: an orphan that left its group and wiped its
-// environment ends with the last of the attempts that it may be of, and is never
-// found if the daemon is killed. What cannot be killed (it waits for a dead disk)
-// is logged, and its control group set aside. The result of an attempt is lost if
-// the daemon dies before etcd is back; then the attempt is lost, too.
+// What is not: the result of an attempt is lost if the daemon dies before etcd is back; then the attempt is lost, too.
+// What holds for the processes of an attempt is in package process, and what kills them when the daemon cannot in
+// package guardian.
 //
 // Keys: runs/<this node>/ (read, rewritten, deleted), freezes (read), and with the
 // end of an attempt history/, dead/ or queue/ of its shard; cleared/<instance> is read here and
 // written by the guardian.
 //
-// One goroutine owns the state (see Executor.Run); everybody else pokes it. Of
-// the rest, an attempt with a process has three goroutines while that lives, and
+// One goroutine owns the state (see Executor.Run); everybody else wakes it. Of
+// the rest, an attempt with a process has its own goroutines while that lives, and
 // the writers are a fixed number. Queues are bounded by what the inbox holds; at
 // MaxUnfinished results that are not recorded nothing more starts.
 package executor

@@ -22,7 +22,7 @@ func TestEnvFrom_Order(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t), withSecrets(map[string]string{"A": "secret", "B": "secret", "C": "secret", "D": "secret", "CARILLON_TASK": "secret"}, nil))
 	file := filepath.Join(n.dir, "env")
-	writeFile(t, file, "A=file\nB=file\nX='a b'\n", 0o600)
+	executortest.WriteFile(t, file, "A=file\nB=file\nX='a b'\n", 0o600)
 	n.join()
 	n.assign("r1", `env > @out`, func(a *task.Assigned) {
 		a.Action.Process.EnvFrom = []task.EnvFrom{{File: file}, {Secret: "db"}, {Secret: "db", Prefix: "DB_", Keys: map[string]string{"A": "PASSWORD"}},
@@ -52,7 +52,7 @@ func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
 		"none": fmt.Errorf("secret default/none: %w", task.ErrNotFound), "bad": errors.New("cannot be decrypted"),
 	}))
 	bad := filepath.Join(n.dir, "bad")
-	writeFile(t, bad, "A=1\n"+canary+"\n", 0o600)
+	executortest.WriteFile(t, bad, "A=1\n"+canary+"\n", 0o600)
 	n.join()
 	for i, c := range []struct {
 		from task.EnvFrom

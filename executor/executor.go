@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/pkg/cgroup"
@@ -46,7 +47,7 @@ type Config struct {
 	Instance string // only its attempts are started and adopted
 	Slots    int    // processes at once; at least 1
 	Dir      string // the data directory: the spool is in it
-	Rooms    string // where the directories of attempts are; "" is below Dir. See RoomsDir
+	Workdirs string // where the working directories of attempts are; "" is below Dir. See workdir.Root
 	Inbox    Inbox
 	Guardian *guardian.Client // nil: none, for tests
 	Spool    spool.Config
@@ -58,9 +59,9 @@ type Config struct {
 	Orphans *proctree.Orphans
 
 	// Secrets reads those that env_from names; nil: the node has no key.
-	Secrets Secrets
+	Secrets process.Secrets
 	// Policy is what the node's administrator allows; nil: all.
-	Policy Policy
+	Policy process.Policy
 
 	// Dead reports whether an instance is known to be dead with all its processes,
 	// beyond what Inbox.Cleared says; nil: none is.
@@ -69,8 +70,8 @@ type Config struct {
 	Finishers     int // results recorded at once; 0 is DefaultFinishers
 	MaxUnfinished int // results that wait, at most, before starts pause; 0 is DefaultMaxUnfinished
 
-	// Act, if set, takes the place of processes.
-	Act Act
+	// Fake, if set, takes the place of processes.
+	Fake process.Fake
 	// Obeyed, if set, is called when Froze has changed. It does not block.
 	Obeyed func()
 	// StuckChanged, if set, is called when StuckStarts has changed. It does not block.
@@ -104,12 +105,12 @@ type Executor struct {
 	log      *zap.Logger
 	metrics  metrics
 	spool    *spool.Spool
-	runner   *launcher
+	runner   *process.Runner
 	reread   time.Duration // between lists of the inbox
 	patience time.Duration // how long an event may be on its way
 	clocks   clocks
 
-	runAttempt func(attemptSpec, *orders) Result // the runner's, but for tests
+	runAttempt func(process.Attempt, *process.Orders) process.Result // the runner's, but for tests
 
 	batches chan batch
 	pokes   wake.Signal
@@ -159,10 +160,10 @@ func New(cfg Config) (*Executor, error) {
 	log := cmp.Or(cfg.Logger, zap.NewNop()).Named("executor")
 	cfg.Spool.Dir, cfg.Spool.Logger, cfg.Spool.Registerer = cfg.Dir, log, cfg.Registerer
 	output := spool.New(cfg.Spool)
-	runner, err := newRunner(runnerConfig{
-		Node: cfg.Node, Instance: cfg.Instance, Dir: cfg.Dir, Workdirs: cfg.Rooms, Spool: output,
+	runner, err := process.New(process.Config{
+		Node: cfg.Node, Instance: cfg.Instance, Dir: cfg.Dir, Workdirs: cfg.Workdirs, Spool: output,
 		Guardian: cfg.Guardian, Groups: cfg.Groups, Orphans: cfg.Orphans, Secrets: cfg.Secrets, Policy: cfg.Policy,
-		StuckChanged: cfg.StuckChanged, Fake: cfg.Act, Freeze: cfg.freeze, EmptyLimit: cfg.emptyLimit,
+		StuckChanged: cfg.StuckChanged, Fake: cfg.Fake, Freeze: cfg.freeze, EmptyLimit: cfg.emptyLimit,
 		Logger: log, Registerer: cfg.Registerer,
 	})
 	if err != nil {
@@ -170,7 +171,7 @@ func New(cfg Config) (*Executor, error) {
 	}
 
 	e := &Executor{
-		cfg: cfg, log: log, spool: output, runner: runner, runAttempt: runner.runAttempt,
+		cfg: cfg, log: log, spool: output, runner: runner, runAttempt: runner.RunAttempt,
 		reread: reread, patience: patience,
 		clocks:  clocksOf(cfg.Boot),
 		batches: make(chan batch), pokes: wake.NewSignal(),
@@ -194,7 +195,7 @@ func (e *Executor) Running() int { return int(e.running.Load()) }
 
 // StuckStarts is how many starts have taken more than some seconds, or could not be ended
 // after they were given up.
-func (e *Executor) StuckStarts() int { return e.runner.stuckStarts() }
+func (e *Executor) StuckStarts() int { return e.runner.StuckStarts() }
 
 // Joined tells of a new session, at every join. The inbox is listed anew; what
 // was held before is adopted. Before the first nothing starts.
@@ -274,7 +275,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	others.Go(func() { _ = e.spool.Run(life) })
 
 	ready := make(chan struct{})
-	others.Go(func() { e.runner.serve(life, func() { close(ready) }) })
+	others.Go(func() { e.runner.Run(life, func() { close(ready) }) })
 	select {
 	case <-ready:
 	case <-ctx.Done():

@@ -40,7 +40,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 	if got := n.began("token"); int64(got) != token {
 		t.Errorf("the process got token %d, want %d", got, token)
 	}
-	if got := readOutput(t, n.Spool(), "r1"); got != "out\n" {
+	if got := executortest.ReadOutput(t, n.Spool(), "r1"); got != "out\n" {
 		t.Errorf("output %q", got)
 	}
 	if r := n.ended("r2"); r.State != task.Succeeded || r.StartedAt.IsZero() || r.LatenessMS == nil || r.ExitCode != nil {

@@ -5,20 +5,21 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // stood notes how an attempt stands.
-func (e *Executor) stood(a *attempt, o *orders, s standing) {
+func (e *Executor) stood(a *attempt, o *process.Orders, s process.PauseState) {
 	if a.orders != o {
 		return // of a former start
 	}
 	e.tally(a, -1)
-	a.standing = s
+	a.PauseState = s
 	e.tally(a, 1)
-	if s.err != nil {
-		e.log.Warn("cannot pause an attempt", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Error(s.err))
+	if s.Err != nil {
+		e.log.Warn("cannot pause an attempt", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Error(s.Err))
 	}
 	e.touch(a)
 }
@@ -27,12 +28,12 @@ func (e *Executor) stood(a *attempt, o *orders, s standing) {
 func (a *attempt) turns() bool { return a.PauseRequested != a.told }
 
 // unpausable reports whether a pause is asked for that cannot be.
-func (a *attempt) unpausable() bool { return a.PauseRequested && a.told && a.err != nil }
+func (a *attempt) unpausable() bool { return a.PauseRequested && a.told && a.Err != nil }
 
 // unsaid reports whether the record is to say how the attempt stands: that it has
 // started only if that lasts.
 func (a *attempt) unsaid(now time.Time) bool {
-	if a.startedAt.IsZero() || !a.since.IsZero() && !a.PauseRequested {
+	if a.startedAt.IsZero() || !a.Since.IsZero() && !a.PauseRequested {
 		return false // it is about to go on, and that will be said
 	}
 	h := *a.Held
@@ -46,12 +47,12 @@ func (a *attempt) unsaid(now time.Time) bool {
 // say has a record say how the attempt stands.
 func (a *attempt) say(h *store.Held) {
 	h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
-	h.PausedAt, h.PausedMS = task.Time{}, a.sum.Milliseconds()
+	h.PausedAt, h.PausedMS = task.Time{}, a.Sum.Milliseconds()
 	switch {
 	case a.unpausable():
-		h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = false, "", "", "it could not be paused: "+a.err.Error()
-	case h.PauseRequested && !a.since.IsZero():
-		h.State, h.PausedAt = task.Paused, task.At(a.since)
+		h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = false, "", "", "it could not be paused: "+a.Err.Error()
+	case h.PauseRequested && !a.Since.IsZero():
+		h.State, h.PausedAt = task.Paused, task.At(a.Since)
 	case !h.PauseRequested:
 		h.PausedBy = ""
 	}

@@ -36,7 +36,7 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 	n, now := underPolicy(t, nil)
 	script := func(body string) string {
 		path := filepath.Join(n.dir, "job")
-		writeProgram(t, path, "#!/bin/sh\n"+body)
+		executortest.WriteProgram(t, path, "#!/bin/sh\n"+body)
 		return path
 	}
 	job := script("touch " + n.file("ran"))

@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -131,7 +132,7 @@ func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 	release := make(chan struct{})
 	n := newNode(t, newEtcd(t))
 	run := n.runAttempt
-	n.runAttempt = func(a attemptSpec, o *orders) Result {
+	n.runAttempt = func(a process.Attempt, o *process.Orders) process.Result {
 		r := run(a, o)
 		<-release // the old one cannot end wholly
 		return r

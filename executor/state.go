@@ -119,7 +119,7 @@ func (s *state) tally(a *attempt, by int) {
 	if a.claims() {
 		s.claims += by
 	}
-	if a.phase == phaseRunning && !a.since.IsZero() {
+	if a.phase == phaseRunning && !a.Since.IsZero() {
 		s.paused += by
 	}
 }

@@ -122,7 +122,7 @@ cp scripts/deb/test-lib.sh scripts/vm/test.sh "$work/payload/"
 printf '%s\n' "${VM_TESTS:-.*}" >"$work/payload/tests"
 [[ $accel == kvm ]] && echo 1 >"$work/payload/patience" || echo 5 >"$work/payload/patience"
 say "--- compiling tests"
-for package in pkg/cgroup executor/proctree executor/workdir executor pkg/daemon; do
+for package in pkg/cgroup executor/proctree executor/workdir executor/process executor pkg/daemon; do
 	[[ t_package_${package//\//_} =~ ${VM_TESTS:-.*} ]] || continue
 	mkdir -p "$work/payload/$package"
 	go test -c -o "$work/payload/$package/tests" "./$package"

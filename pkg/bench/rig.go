@@ -233,7 +233,7 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 		w.ground.Go(func() error { return watchdog.Run(ctx) })
 	}
 	return executor.New(executor.Config{
-		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Rooms: workdir.Root("", nodeName, dir), Inbox: w.tap, Guardian: watchdog, Groups: groups, Logger: r.log,
+		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Workdirs: workdir.Root("", nodeName, dir), Inbox: w.tap, Guardian: watchdog, Groups: groups, Logger: r.log,
 	})
 }
 

@@ -190,10 +190,10 @@ func (n *Node) wire() (err error) {
 		})
 	}
 	n.executor, err = executor.New(executor.Config{
-		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Rooms: rooms, Inbox: n.store, Guardian: n.guardian,
+		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Workdirs: rooms, Inbox: n.store, Guardian: n.guardian,
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
-		Act:   n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
+		Fake:  n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Secrets: n.secrets(), Policy: n.trust.allows(),
 		Obeyed:       func() { n.presence.announceSoon() }, // which is there before it runs
 		StuckChanged: func() { n.presence.announceSoon() },

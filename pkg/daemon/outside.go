@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -39,7 +39,7 @@ type Outside struct {
 	// Unguarded nodes have no guardian beside them: they run no processes.
 	Unguarded bool
 	// Act, if set, takes the place of processes.
-	Act executor.Act
+	Act process.Fake
 
 	manager   *manager         // is told how the node fares; nil: nobody is
 	inherited inheritedSockets // sockets of the service manager on which the API listens

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -121,7 +121,7 @@ func (p *presence) record() task.Node {
 	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
 	n.Epoch, n.Froze = p.state.epoch(), p.froze()
 	n.Facts, n.Pressed = p.facts()
-	if n.Stuck = p.stuck(); n.Stuck >= executor.ManyStuck {
+	if n.Stuck = p.stuck(); n.Stuck >= process.ManyStuck {
 		n.Pressed = append(slices.Clip(n.Pressed), task.PressedStarts)
 	}
 	n.SecretKeys, n.StateBy = p.keys(), p.state.wantedBy()

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/policy"
@@ -85,7 +85,7 @@ func (t trust) keyIDs() []string {
 }
 
 // allows is nil without a policy.
-func (t trust) allows() executor.Policy {
+func (t trust) allows() process.Policy {
 	if t.policy == nil {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (t trust) watch(ctx context.Context, changed func()) error {
 
 // secrets reads secrets and decrypts them; nil without keys. Each is read from etcd
 // at each call, and not kept.
-func (n *Node) secrets() executor.Secrets {
+func (n *Node) secrets() process.Secrets {
 	if n.trust.keys == "" {
 		return nil
 	}

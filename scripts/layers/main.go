@@ -32,14 +32,14 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian"},
+	"pkg/daemon": {"pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// What a node judges, measures or probes by itself; daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
 	"pkg/daemon/hostfacts":  {"pkg/task"},
 	"pkg/daemon/peerprobe":  {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
@@ -105,10 +105,13 @@ var allowed = map[string][]string{
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
 	"pkg/scheduler":    {"pkg/clock", "pkg/store", "pkg/internal/schedule", "pkg/task"},
 
-	"election":  {"pkg/clock", "pkg/kv"},
-	"shard":     {"pkg/clock", "pkg/store", "pkg/kv", "pkg/task"},
-	"executor":  {"executor/proctree", "executor/spool", "pkg/wake", "pkg/spawn", "pkg/filetrust", "pkg/policy", "pkg/envfile", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/task", "executor/status", "executor/workdir", "executor/guardian"},
-	"pkg/store": {"pkg/clock", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"election": {"pkg/clock", "pkg/kv"},
+	"shard":    {"pkg/clock", "pkg/store", "pkg/kv", "pkg/task"},
+	// executor is the state machine of the inbox; what is below it knows neither the inbox nor etcd.
+	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/task", "pkg/wake"},
+	// process starts the processes of attempts and sees them to their end.
+	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task", "pkg/wake"},
+	"pkg/store":        {"pkg/clock", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and the values, events translates what revisions did to them:
 	// both are pure, and store is what reads and writes.
 	"pkg/store/events": {"pkg/store/record", "pkg/task"},

@@ -289,7 +289,8 @@ tests() { # PACKAGE PATTERN
 t_package_pkg_cgroup() { tests pkg/cgroup .; }
 t_package_executor_proctree() { tests executor/proctree .; }
 t_package_executor_workdir() { tests executor/workdir .; }
-t_package_executor() { tests executor '^Test(Tree|Confine|Thread|Guardian|Pause|Orphans|Scratch|Room)'; }
+t_package_executor_process() { tests executor/process '^Test(Tree|Confine|Thread|Guardian|Pause|Orphans|Scratch|Room)'; }
+t_package_executor() { tests executor '^TestPause'; }
 t_package_pkg_daemon() {
 	systemctl stop carillon
 	tests pkg/daemon '^TestTorture_'

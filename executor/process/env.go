@@ -1,0 +1,283 @@
+package process
+
+import (
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// What cron gives its jobs.
+const (
+	cronPath  = "/usr/bin:/bin"
+	cronShell = "/bin/sh"
+)
+
+// account is the user that an attempt runs as.
+type account struct {
+	name, home string
+	credential *syscall.Credential // nil: the daemon's own
+}
+
+// ownAccount is the daemon's. A user without an entry in the user database (in
+// a container) is known by its number.
+func ownAccount() account {
+	u, err := user.Current()
+	if err != nil {
+		return account{name: strconv.Itoa(os.Getuid()), home: "/"}
+	}
+	return account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
+}
+
+// accountFor is the user that a process asks for, with the groups that it asks
+// for, else with all that the user has.
+func accountFor(p *task.Process, own account) (account, error) {
+	a, err := own, error(nil)
+	if p.User != "" {
+		if a, err = accountOf(p.User); err != nil {
+			return account{}, err
+		}
+	}
+	if p.Group == "" && p.Groups == nil {
+		return a, nil
+	}
+	if os.Geteuid() != 0 {
+		return account{}, errors.New("group and groups: only a daemon that runs as root can set the groups of a process")
+	}
+	if a.credential == nil {
+		if a.credential, err = ownCredential(); err != nil {
+			return account{}, err
+		}
+	}
+	if p.Group != "" {
+		if _, a.credential.Gid, err = groupOf(p.Group); err != nil {
+			return account{}, err
+		}
+	}
+	if p.Groups != nil {
+		a.credential.Groups = nil
+	}
+	for _, name := range p.Groups {
+		_, gid, err := groupOf(name)
+		if err != nil {
+			return account{}, err
+		}
+		a.credential.Groups = append(a.credential.Groups, gid)
+	}
+	return a, nil
+}
+
+// ownCredential is what the daemon has.
+func ownCredential() (*syscall.Credential, error) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return nil, fmt.Errorf("the daemon's groups: %w", err)
+	}
+	c := &syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
+	for _, g := range groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c, nil
+}
+
+// groupOf finds the group with this name, or number.
+func groupOf(name string) (*user.Group, uint32, error) {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		var byID error
+		if g, byID = user.LookupGroupId(name); byID != nil {
+			return nil, 0, fmt.Errorf("group %s does not exist on this node", task.Quote(name))
+		}
+	}
+	gid, err := strconv.ParseUint(g.Gid, 10, 32)
+	if err != nil {
+		return nil, 0, fmt.Errorf("group %s: %w", task.Quote(name), err)
+	}
+	return g, uint32(gid), nil
+}
+
+// accountOf finds the user with this name, or number, with all its groups.
+func accountOf(name string) (account, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		var byID error
+		if u, byID = user.LookupId(name); byID != nil {
+			return account{}, fmt.Errorf("user %s does not exist on this node", task.Quote(name))
+		}
+	}
+	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(err1, err2); err != nil {
+		return account{}, fmt.Errorf("user %s: %w", task.Quote(name), err)
+	}
+	a := account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
+	if os.Geteuid() != 0 {
+		if int(uid) == os.Geteuid() {
+			return a, nil
+		}
+		return account{}, fmt.Errorf("user %s: only a daemon that runs as root can run tasks as another user", task.Quote(name))
+	}
+	groups, err := groupsOf(u)
+	if err != nil {
+		return account{}, fmt.Errorf("groups of user %s: %w", task.Quote(name), err)
+	}
+	a.credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: groups}
+	return a, nil
+}
+
+func groupsOf(u *user.User) ([]uint32, error) {
+	ids, err := u.GroupIds()
+	if err != nil {
+		return nil, err
+	}
+	var groups []uint32
+	for _, id := range ids {
+		gid, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, uint32(gid))
+	}
+	return groups, nil
+}
+
+// environment is all that an attempt receives: cron's variables, the task's over
+// them, the run's over these, and Carillon's own, which nothing overrides. They
+// come first, in this order.
+func environment(a task.Assigned, token int64, node string, as account) []string {
+	type variable struct{ name, value string }
+	vars := []variable{
+		{"HOME", as.home}, {"LOGNAME", as.name}, {"PATH", cronPath}, {"SHELL", cronShell},
+		{"TRACEPARENT", traceparent(a.Namespace, a.Task, a.ID)},
+	}
+	if a.Action.Process != nil {
+		for k, v := range a.Action.Process.Env {
+			vars = append(vars, variable{k, v})
+		}
+	}
+	for k, v := range a.Env {
+		vars = append(vars, variable{k, v})
+	}
+	slices.SortStableFunc(vars, func(x, y variable) int { return strings.Compare(x.name, y.name) })
+	scheduled, _ := a.ScheduledTime.MarshalText() // never fails
+	env := append(make([]string, 0, 7+len(vars)),
+		proctree.EnvRunID+"="+a.ID,
+		proctree.EnvToken+"="+strconv.FormatInt(token, 10),
+		proctree.EnvNamespace+"="+a.Namespace,
+		proctree.EnvTask+"="+a.Task,
+		"CARILLON_SCHEDULED_TIME="+string(scheduled),
+		"CARILLON_ATTEMPT="+strconv.Itoa(max(a.Attempt, 1)),
+		"CARILLON_NODE="+node,
+	)
+	if _, index, is := task.ParentOf(a.ID); is {
+		env = append(env, "CARILLON_PART_INDEX="+strconv.Itoa(index), "CARILLON_PART_COUNT="+strconv.Itoa(a.PartCount))
+	}
+	for i, v := range vars {
+		overridden := i+1 < len(vars) && vars[i+1].name == v.name
+		if !overridden && !strings.HasPrefix(v.name, "CARILLON_") {
+			env = append(env, v.name+"="+v.value)
+		}
+	}
+	return env
+}
+
+// traceparent is a W3C trace context: one trace for all attempts of a run, a new
+// span for each attempt.
+func traceparent(namespace, name, run string) string {
+	trace := sha256.Sum256([]byte(namespace + "/" + name + "/" + run))
+	var span [8]byte
+	rand.Read(span[:]) // never fails: crypto/rand
+	span[7] |= 1       // all zero is no span
+	b := hex.AppendEncode([]byte("00-"), trace[:16])
+	b = hex.AppendEncode(append(b, '-'), span[:])
+	return string(append(b, "-01"...))
+}
+
+func lookupEnv(env []string, name string) string {
+	for _, e := range env {
+		if k, v, _ := strings.Cut(e, "="); k == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// lookPath finds a program as execvp would in the attempt's own PATH, seen from
+// its working directory. A name with a slash is taken as it is.
+func lookPath(name, path, dir string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, d := range filepath.SplitList(path) {
+		p := filepath.Join(cmp.Or(d, "."), name)
+		if !filepath.IsAbs(p) {
+			p = filepath.Join(dir, p)
+		}
+		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("program %s is not in PATH (%s)", task.Quote(name), path)
+}
+
+// workDir is where an attempt begins. Only a home that is missing is forgiven.
+func workDir(dir string, as account) (string, error) {
+	if dir == "" {
+		if info, err := os.Stat(as.home); err != nil || !info.IsDir() || !filepath.IsAbs(as.home) {
+			return "/", nil
+		}
+		return as.home, nil
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("working directory %s does not exist", task.Quote(dir))
+	case err != nil:
+		return "", fmt.Errorf("working directory %s: %w", task.Quote(dir), errors.Unwrap(err))
+	case !info.IsDir():
+		return "", fmt.Errorf("working directory %s is not a directory", task.Quote(dir))
+	}
+	return dir, nil
+}
+
+// startFailure says in words why the kernel did not start a program.
+func startFailure(err error, program, dir string) error {
+	q := task.Quote(program)
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		p := program
+		if !filepath.IsAbs(p) {
+			p = filepath.Join(dir, p)
+		}
+		if _, serr := os.Stat(p); serr == nil {
+			return fmt.Errorf("program %s exists, but the interpreter or loader that it names does not", q)
+		}
+		return fmt.Errorf("program %s does not exist", q)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("permission denied to execute %s in directory %s", q, task.Quote(dir))
+	case errors.Is(err, syscall.ENOEXEC):
+		return fmt.Errorf("program %s has no format that can be executed; a script needs #! at the beginning of its first line", q)
+	case errors.Is(err, syscall.EPERM):
+		return fmt.Errorf("the daemon may not start %s as that user", q)
+	case errors.Is(err, syscall.E2BIG):
+		return errors.New("arguments and environment together are longer than the kernel allows")
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return fmt.Errorf("no file descriptors are left on this node: %w", err)
+	case errors.Is(err, syscall.EAGAIN):
+		return fmt.Errorf("the limit of processes on this node is reached: %w", err)
+	}
+	return fmt.Errorf("start %s: %w", q, err)
+}

@@ -1,0 +1,165 @@
+package process
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
+	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/status"
+	"github.com/carillonhq/carillon/executor/workdir"
+	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The test binary plays other processes, too.
+func TestMain(m *testing.M) {
+	guardiantest.Main()
+	switch os.Getenv("EXECUTOR_TEST_ROLE") {
+	case "daemon":
+		if err := playDaemon(); err != nil {
+			fmt.Fprintln(os.Stderr, "daemon:", err)
+			os.Exit(1)
+		}
+	case "leaseholder":
+		if err := playLeaseholder(); err != nil {
+			fmt.Fprintln(os.Stderr, "leaseholder:", err)
+			os.Exit(1)
+		}
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// playDaemon runs shell lines, given as JSON in its last argument, under a
+// guardian until it is killed. It answers with one line per started attempt. Their ids
+// are its own: a guardian ends whatever has the mark of its attempts, another daemon's
+// and another user's as well.
+func playDaemon() error {
+	dir := os.Getenv("EXECUTOR_TEST_DIR")
+	var lines []string
+	if err := json.Unmarshal([]byte(os.Getenv("EXECUTOR_TEST_LINES")), &lines); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	groups, orphans, err := playGroups(ctx, dir)
+	if err != nil {
+		return err
+	}
+	var g *guardian.Client
+	if os.Getenv("EXECUTOR_TEST_UNGUARDED") == "" {
+		cfg := guardiantest.Config(dir)
+		cfg.Groups, cfg.Orphans = groups.Roots(), orphans
+		g = guardian.NewClient(cfg)
+		go g.Run(ctx)
+	}
+	s, err := newSpawner()
+	if err != nil {
+		return err
+	}
+	s.orphans = orphans
+	go s.run(ctx)
+	places := workdir.NewPool(filepath.Join(dir, "rooms"), dir, "i1", nil)
+	if err := places.Open(); err != nil {
+		return err
+	}
+	l := Runner{workdirs: places, statuses: status.NewMonitor(nil), spawner: s, stuck: newStuckStarts(nil), spool: spool.New(spool.Config{Dir: dir}), guardian: g, own: ownAccount(), log: zap.NewNop(),
+		groups: groups, orphans: orphans}
+	go silentWhenAsked(dir, g)
+	for i, line := range lines {
+		what, err := l.prepare(executortest.Assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
+		if err != nil {
+			return err
+		}
+		what.guarded.Session, what.guarded.Silence = 1, maxSilence
+		if strings.Contains(line, "held") { // for ever, before it becomes its user
+			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
+				err := os.WriteFile(filepath.Join(dir, "held"), fmt.Appendln(nil, pid), 0o600)
+				fmt.Println("held", i)
+				if err == nil {
+					select {}
+				}
+				return err
+			}})
+		}
+		what.onStarted = func(time.Time) { fmt.Println("started", i) }
+		o := NewOrders()
+		what.onPause = func(PauseState) { _ = os.WriteFile(filepath.Join(dir, fmt.Sprint("paused.", i)), nil, 0o600) }
+		go pauseWhenAsked(filepath.Join(dir, "pause"), o)
+		go l.runPrepared(what, o)
+	}
+	select {}
+}
+
+func pauseWhenAsked(file string, o *Orders) {
+	for {
+		if _, err := os.Stat(file); err == nil {
+			o.SetPaused(true)
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// maxSilence is how long the guardian lets attempts live whose session is silent.
+const maxSilence = 20 * time.Second
+
+// silentWhenAsked has the session be silent from when a file says how long that is to be
+// borne. The guardian is told when there is another one.
+func silentWhenAsked(dir string, g *guardian.Client) {
+	for {
+		b, _ := os.ReadFile(filepath.Join(dir, "silence"))
+		if d, err := time.ParseDuration(string(b)); err == nil {
+			g.SetRenewal(1, proctree.BootTime()+d-maxSilence)
+			_ = os.WriteFile(filepath.Join(dir, "silent"), nil, 0o600)
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// playGroups is how the daemon holds attempts together: in groups where there are
+// some, unless EXECUTOR_TEST_CGROUP is off.
+func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *proctree.Orphans, error) {
+	groups, err := cgroup.Open(cgroup.Config{
+		Setting: cmp.Or(os.Getenv("EXECUTOR_TEST_CGROUP"), cgroup.Auto), Node: "test", Instance: fmt.Sprint(os.Getpid()), Record: filepath.Join(dir, "cgroups"),
+	})
+	if err != nil || groups.Any() {
+		return groups, nil, err
+	}
+	orphans := proctree.NewOrphans()
+	go orphans.Run(ctx)
+	return groups, orphans, proctree.BecomeSubreaper()
+}
+
+// freezePatiently has a tree stand still, however busy the machine is.
+func freezePatiently(tr *proctree.Tree) error {
+	err := tr.Freeze()
+	for end := time.Now().Add(executortest.Patience); err != nil && time.Now().Before(end); {
+		err = tr.Freeze()
+	}
+	return err
+}
+
+// value is the value of a counter or a gauge.
+func value(m prometheus.Metric) float64 {
+	var d dto.Metric
+	if err := m.Write(&d); err != nil {
+		panic(err)
+	}
+	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
+}

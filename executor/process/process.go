@@ -1,0 +1,511 @@
+package process
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/status"
+	"github.com/carillonhq/carillon/executor/workdir"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// lingerLimit is how long what the main process left behind in its group may
+	// take to end by itself: the last words of a pipeline.
+	lingerLimit = 200 * time.Millisecond
+	// maxLeftoverGrace is the longest grace of what was left behind: the outcome is
+	// known by then, and the task's next run may wait for it.
+	maxLeftoverGrace = 10 * time.Second
+	// drainLimit is how long output is read after the whole group has ended. Only a
+	// process that left the group can still hold the pipe then.
+	drainLimit = 250 * time.Millisecond
+)
+
+// prepared is all that is needed to start one attempt.
+type prepared struct {
+	process   *task.Process
+	env       []string
+	as        account
+	timeout   time.Duration // 0: none
+	grace     time.Duration
+	path      string // of the output
+	workdir   *workdir.Dir
+	noWorkdir error // why it has none
+	bound     *confinement
+	scratch   string // in the room; "": none
+	status    *status.Attempt
+	output    task.Output
+	guarded   guardian.Attempt
+	mayStart  func() error // asked directly before the fork
+	judge     *judge       // by the node's policy; nil: none
+	onStarted func(at time.Time)
+	onPause   func(PauseState) // it stands still, goes on, or does not stand still
+	signal    syscall.Signal   // that asks it to end
+	success   *successRule
+}
+
+// prepare finds all that an attempt needs; an error is what is wrong with it. What
+// was prepared must be run: it has a working directory.
+func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
+	path, err := l.spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
+	if err != nil {
+		return prepared{}, err
+	}
+	as, err := accountFor(a.Action.Process, l.own)
+	if err != nil {
+		return prepared{}, err
+	}
+	bound, err := confine(a.Action.Process, as)
+	if err == nil {
+		bound.checkGroupLimits(l.groups, a.Action.Process.Limits)
+		err = bound.verdict()
+	}
+	if err != nil {
+		return prepared{}, err
+	}
+	success, err := newSuccessRule(a.Success)
+	if err != nil {
+		return prepared{}, err
+	}
+	room, noRoom := l.workdirs.Take(as.credential)
+	if noRoom != nil {
+		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(noRoom))
+	}
+	return prepared{
+		signal: killSignal(a.KillSignal), success: success, output: a.Output,
+		process: a.Action.Process, env: append(environment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
+		workdir: room, noWorkdir: noRoom, bound: bound, status: l.beginStatus(&a, room),
+		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
+		guarded:  guardian.Attempt{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
+		mayStart: func() error { return nil },
+	}, nil
+}
+
+// runPrepared starts an attempt and returns when nothing is left of it: neither its
+// main process, nor the group, nor, if it was made to end, what left the group.
+func (l *Runner) runPrepared(what prepared, o *Orders) Result {
+	out := l.spool.NewOutput(what.path, what.output)
+	if what.success.looks() {
+		out.MatchLines(what.success)
+	}
+	defer out.Close()
+	err := l.prepareWorkdir(&what)
+	var p *running
+	if err == nil {
+		p, err = l.start(what, out, o)
+	}
+	if err != nil {
+		r := notStarted(err)
+		_ = what.releaseWorkdir(&r) // which logs what cannot be
+		return r
+	}
+	p.dropEnvironment(&what)
+	if what.onStarted != nil {
+		what.onStarted(p.started)
+	}
+	r := p.wait(what, o)
+	printed := out.Summary()
+	r.OutputBytes, r.Truncated, r.Tail = printed.Bytes, printed.Truncated, printed.Tail
+	if printed.Err != nil && r.Message == "" {
+		r.Message = "output is not kept: " + printed.Err.Error()
+	}
+	if err := what.releaseWorkdir(&r); err != nil && r.Message == "" {
+		r.Message = err.Error()
+	}
+	var lacks string
+	if r.Unenforced, lacks = what.bound.unenforced(); r.Message == "" {
+		r.Message = lacks
+	}
+	return r
+}
+
+// beginStatus listens to what an attempt reports in its working directory; nil if it has none.
+func (l *Runner) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
+	if m == nil {
+		return nil
+	}
+	return l.statuses.Watch(a, status.File{Dir: m.FD(), Name: workdir.StatusFile, UID: m.UID()})
+}
+
+// releaseWorkdir gives the working directory of the attempt back, after the last of what it has reported has been read.
+func (w *prepared) releaseWorkdir(r *Result) error {
+	return w.workdir.Release(func(wrote bool) { r.Talk = w.status.End(wrote) })
+}
+
+// statusEnv is what tells an attempt where it may report, and what the attempt before it reported last.
+func statusEnv(a *task.Assigned, m *workdir.Dir) (env []string) {
+	if m != nil {
+		env = append(env, "CARILLON_TALK="+filepath.Join(m.Path(), workdir.StatusFile))
+	}
+	if a.Checkpoint != "" {
+		env = append(env, "CARILLON_CHECKPOINT="+a.Checkpoint)
+	}
+	return env
+}
+
+// notStarted is the result of an attempt of which nothing has run.
+func notStarted(err error) Result {
+	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(), HandBack: errors.Is(err, errNoPolicy)}
+	switch {
+	case errors.Is(err, errStuck):
+		r.Reason = task.ReasonStuck
+	case errors.Is(err, errStartTimeout):
+		r.State, r.Reason = task.TimedOut, task.ReasonTimeout
+	}
+	r.NotStarted = r.HandBack || errors.Is(err, errCalledOff) || errors.Is(err, ErrTooLate)
+	if _, ok := errors.AsType[cannotError](err); ok {
+		r.Reason = task.ReasonHost
+	}
+	if reason, is := isRefusal(err); is {
+		r.Reason = reason
+	}
+	return r
+}
+
+// running is an attempt whose process has been started.
+type running struct {
+	*Runner
+	spawnRequest
+	tree proctree.Tree
+	// killedAtStart is set if the process was killed when it had just executed.
+	killedAtStart Kill
+	out           *spool.Output
+	pipe          *spool.Pipes
+	drained       chan struct{} // closed when nothing reads the pipe any more
+}
+
+// hasReason reports whether notStarted makes more of an error than a failure to start.
+func hasReason(err error) bool {
+	for _, known := range []error{errCalledOff, ErrTooLate, errStuck, errStartTimeout} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+var closedChannel = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// found is what an attempt executes, and where.
+type found struct {
+	program, dir string
+	argv         []string
+	may          func() error // asked directly before the fork
+}
+
+// find finds the program and the working directory. The daemon looks at paths that a user
+// may have put on a file system that does not answer.
+func (l *Runner) find(what *prepared, o *Orders) (found, error) {
+	w := *what // the goroutine may outlive the attempt
+	return within(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.find() })
+}
+
+func (w *prepared) find() (f found, err error) {
+	if f.dir, err = workDir(cmp.Or(w.process.Dir, w.scratch), w.as); err != nil {
+		return found{}, err
+	}
+	f.argv = w.process.Command
+	if len(f.argv) == 0 {
+		f.argv = []string{cronShell, "-c", w.process.Shell}
+	}
+	if f.program, err = lookPath(f.argv[0], lookupEnv(w.env, "PATH"), f.dir); err != nil {
+		return found{}, err
+	}
+	if tmp := task.PrivateDir(f.program); w.bound.private && tmp != "" {
+		return found{}, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(f.program), tmp)
+	}
+	f.program, f.may, err = w.judged(f.program, f.dir)
+	return f, err
+}
+
+func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, error) {
+	found, err := l.find(&what, o)
+	if err != nil {
+		return nil, err
+	}
+	pipe, w, errs, err := spool.NewPipes(what.output.Apart())
+	if err != nil {
+		return nil, startFailure(err, found.argv[0], found.dir)
+	}
+	group, err := l.takeGroup(what.bound, what.process.Limits)
+	if err != nil {
+		spool.CloseWriters(w, errs)
+		pipe.Close()
+		return nil, err
+	}
+	what.guarded.Group = group.Dir()
+	p := &running{Runner: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
+		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
+		bound: what.bound, room: what.workdir.Path(),
+		group:   group,
+		guarded: l.guardian.Announce(what.guarded),
+	}}
+	p.tree = proctree.Tree{Mark: what.guarded.Mark, Group: group, Orphans: l.orphans}
+	p.traced = &p.tree
+	for err = guardian.ErrNotReady; errors.Is(err, guardian.ErrNotReady) || errors.Is(err, errPolicyChanged); {
+		if errors.Is(err, errPolicyChanged) {
+			if found, err = l.find(&what, o); err != nil {
+				break
+			}
+			p.program, p.may = found.program, found.may
+		}
+		if !l.guardian.WaitReady(o.given) {
+			err = errCalledOff
+			break
+		}
+		err = l.spawner.start(&p.spawnRequest, o.given)
+	}
+	spool.CloseWriters(w, errs)
+	gone := closedChannel
+	if err == nil {
+		gone, err = p.awaitExecution(what.timeout, o)
+	}
+	if p.tree.PID == 0 { // orphans do not have it
+		p.tree.PID = p.pid
+	}
+	if err != nil {
+		pipe.Close()
+		end := func() {
+			p.guarded.Ended()
+			p.endTree()
+		}
+		select {
+		case <-gone:
+			end()
+		default: // it sleeps in the kernel, and may do so for ever
+			go func() {
+				<-gone
+				end()
+			}()
+		}
+
+		_, refused := isRefusal(err)
+		if _, cannot := errors.AsType[cannotError](err); cannot || refused || hasReason(err) {
+			return nil, err
+		}
+		return nil, startFailure(err, found.program, found.dir)
+	}
+	if group != nil && !group.Holds() { // and the attempt may run all the same
+		l.groups.Give(group)
+		p.tree.Group = nil
+	}
+	if p.tree.Group != nil {
+		l.orphans.Forget(&p.tree)
+	}
+	go func() {
+		defer close(p.drained)
+		pipe.CopyTo(out)
+	}()
+	return p, nil
+}
+
+// nonblocking readies a descriptor that has no other flags for the runtime's poller.
+func nonblocking(fd int) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_NONBLOCK)
+	return os.NewSyscallError("fcntl", err)
+}
+
+// wait sees the attempt to its end.
+func (p *running) wait(what prepared, o *Orders) Result {
+	var pidfd *os.File
+	if p.pidfd >= 0 && nonblocking(p.pidfd) == nil {
+		pidfd = os.NewFile(uintptr(p.pidfd), "pidfd")
+		defer pidfd.Close()
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- awaitExit(p.pid, pidfd) }()
+
+	timeout := what.timeout
+	if timeout > 0 { // a start that was slow is part of it
+		timeout = max(1, timeout-time.Since(p.started))
+	}
+	clock := newRunClock(time.Now(), timeout)
+	why, killAt := p.waitMain(exited, clock, what, o)
+	if why.Cause == CauseNone {
+		why = p.killedAtStart
+	}
+	r := Result{StartedAt: p.started, EndedAt: time.Now()}
+	if !clock.Since.IsZero() {
+		p.thawTree() // what the main process has left behind
+	}
+	r.Paused = clock.stop(r.EndedAt)
+	p.orphans.Lock()
+	status, took, err := reap(p.pid)
+	p.orphans.Reaped(p.pid)
+	p.orphans.Unlock()
+	p.tree.MainReaped(took)
+	if why.Cause != CauseNone {
+		if p.tree.Group == nil {
+			p.tree.SignalOthers(what.signal) // orphans have only come to light by now
+		}
+		p.endGroup(killAt, o)
+	} else if lingering := cmp.Or(p.lingering, lingerLimit); !p.waitEmpty(r.EndedAt.Add(lingering)) {
+		p.tree.Signal(what.signal)
+		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, maxLeftoverGrace)), o)
+	}
+	if why.Cause != CauseNone {
+		p.sweep(what.guarded.Mark)
+	}
+	select {
+	case <-p.drained:
+	default:
+		_ = p.pipe.SetReadDeadline(time.Now().Add(drainLimit))
+		<-p.drained
+	}
+	p.pipe.Close()
+	used, counts := p.tree.Usage()
+	p.guarded.Ended() // before its control group is another's
+	p.endTree()
+	p.out.EndLines()
+
+	r.Usage = used
+	r.judge(status, err, what.success)
+	r.explainLimits(what.process.Limits, counts, p.tree.MainCPU())
+	r.SetCause(why.Cause, what.timeout)
+	return r
+}
+
+// waitMain waits for the main process to end, and carries out kills and pauses until
+// then. The process is a zombie when it returns.
+func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, o *Orders) (why Kill, killAt time.Time) {
+	var hard <-chan time.Time
+	obey := func(k Kill) {
+		at := time.Now().Add(max(k.Grace, 0))
+		if why.Cause == CauseNone {
+			why, killAt = k, at
+			p.tree.Signal(what.signal)
+			p.tree.Signal(unix.SIGCONT) // a stopped process does not see it
+			p.setPaused(false, clock, what.onPause)
+		} else if at.Before(killAt) {
+			killAt = at
+		}
+		hard = time.After(time.Until(killAt))
+	}
+	for {
+		select {
+		case <-exited:
+			return why, killAt
+		case <-clock.over():
+			obey(Kill{causeTimeout, what.grace})
+		case k := <-o.c:
+			obey(k)
+		case <-o.pauseChanged:
+			if why.Cause == CauseNone && !p.setPaused(o.paused.Load(), clock, what.onPause) {
+				obey(Kill{causeTimeout, what.grace})
+			}
+		case <-hard:
+			p.tree.Kill()
+		}
+	}
+}
+
+// killSignal is a signal by its name; SIGTERM if there is none of that name.
+func killSignal(name string) syscall.Signal {
+	return cmp.Or(unix.SignalNum(name), unix.SIGTERM)
+}
+
+// waitEmpty waits for the group to end by itself, until at.
+func (p *running) waitEmpty(at time.Time) (ended bool) {
+	for pause := time.Millisecond; !p.tree.Empty(); pause = min(2*pause, 50*time.Millisecond) {
+		if !time.Now().Before(at) {
+			return p.tree.Empty() // the last look may be from long before at, if the node is busy
+		}
+		time.Sleep(min(pause, time.Until(at)))
+	}
+	return true
+}
+
+// endGroup ends what the main process left behind in its group: it was asked to
+// end; at killAt it gets SIGKILL.
+func (p *running) endGroup(killAt time.Time, o *Orders) {
+	for !p.waitEmpty(earlier(killAt, time.Now().Add(100*time.Millisecond))) {
+		select {
+		case k := <-o.c:
+			killAt = earlier(killAt, time.Now().Add(k.Grace))
+		default:
+		}
+		if time.Now().Before(killAt) {
+			continue
+		}
+		if !p.killUntil(time.Now().Add(proctree.KillLimit)) {
+			p.log.Error("processes of an attempt do not end after SIGKILL", zap.Int("pgid", p.pid))
+			return
+		}
+	}
+}
+
+// killUntil kills until the tree is empty: what is killed may leave others behind.
+func (p *running) killUntil(at time.Time) (ended bool) {
+	for time.Now().Before(at) {
+		p.tree.Kill()
+		if p.waitEmpty(earlier(at, time.Now().Add(50*time.Millisecond))) {
+			return true
+		}
+	}
+	return false
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// endTree gives up what the tree held, which is to be empty: a control group that is
+// not is set aside.
+func (p *running) endTree() {
+	if p.tree.Group != nil {
+		p.groups.Give(p.tree.Group)
+	}
+	p.tree.Orphans.Forget(&p.tree)
+}
+
+// sweep kills what left the group of an attempt that was made to end and has no
+// control group.
+func (p *running) sweep(l proctree.Mark) {
+	if p.tree.Group != nil {
+		return
+	}
+	killed, err := p.sweeper.KillMarked(l)
+	if killed > 0 || err != nil {
+		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
+	}
+}
+
+// prepareWorkdir gives an attempt the directories that it asks for, in its working directory.
+func (l *Runner) prepareWorkdir(what *prepared) error {
+	if what.process.Scratch {
+		path, err := what.workdir.MakeScratch(what.noWorkdir)
+		if err != nil {
+			if err = what.bound.addUnsupported("scratch", "%s", err); err != nil {
+				return err
+			}
+		} else {
+			what.env = append(what.env, "CARILLON_SCRATCH="+path)
+			what.scratch = path
+		}
+	}
+	if what.bound.private {
+		if err := what.workdir.MakePrivate(what.noWorkdir); err != nil {
+			what.bound.private = false
+			return what.bound.addUnsupported("private_tmp", "%s", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// readAs reads a file of variables with the rights of the user that an attempt
+// runs as, so that no task sees what its user could not. nil if there is no such
+// file. If the daemon is root, the file has to be that user's or root's, and no
+// others may write to it: they would put variables into the user's processes.
+func readAs(path string, as account) ([]byte, error) {
+	f, err := openAs(path, as.credential)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, plainError(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, plainError(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("is not a regular file")
+	}
+	if os.Geteuid() == 0 {
+		if err := ownFile(info, as); err != nil {
+			return nil, err
+		}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, task.MaxSecretValues+1))
+	if err != nil {
+		return nil, plainError(err)
+	}
+	if len(b) > task.MaxSecretValues {
+		return nil, fmt.Errorf("has more than %d bytes", task.MaxSecretValues)
+	}
+	if b == nil {
+		b = []byte{}
+	}
+	return b, nil
+}
+
+func ownFile(info fs.FileInfo, as account) error {
+	uid := uint32(0)
+	if as.credential != nil {
+		uid = as.credential.Uid
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok:
+		return errors.New("has no owner")
+	case st.Uid != 0 && st.Uid != uid:
+		return fmt.Errorf("belongs to user %d, who is neither root nor %s", st.Uid, as.name)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("can be written by others than its owner (mode %04o)", info.Mode().Perm())
+	}
+	return nil
+}
+
+// openAs opens a file for reading as a user would, nil for the daemon's own. The
+// kernel decides, by the rights of a thread that ends with it.
+func openAs(path string, as *syscall.Credential) (*os.File, error) {
+	const flags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY // a fifo or a terminal holds nobody up
+	if as == nil {
+		return os.OpenFile(path, flags, 0)
+	}
+	var f *os.File
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onThread(func() (clean bool) { // it ends with that
+			if err = setFsCredentials(as); err == nil {
+				f, err = os.OpenFile(path, flags, 0)
+			}
+			return false
+		})
+	}()
+	<-done
+	return f, err
+}
+
+// setFsCredentials gives the calling thread, and no other, a user's rights to files: without
+// the kernel's capabilities of root over them, which go with that.
+func setFsCredentials(as *syscall.Credential) error {
+	var first unsafe.Pointer
+	if len(as.Groups) > 0 {
+		first = unsafe.Pointer(&as.Groups[0])
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(as.Groups)), uintptr(first), 0); errno != 0 {
+		return os.NewSyscallError("setgroups", errno)
+	}
+	for _, set := range []struct {
+		name string
+		do   func(int) (int, error)
+		id   int
+	}{{"setfsgid", unix.SetfsgidRetGid, int(as.Gid)}, {"setfsuid", unix.SetfsuidRetUid, int(as.Uid)}} {
+		_, _ = set.do(set.id) // it returns the former, and never an error
+		if now, _ := set.do(-1); now != set.id {
+			return os.NewSyscallError(set.name, unix.EPERM)
+		}
+	}
+	return nil
+}
+
+// plainError is an error of the file system without the call and the path.
+func plainError(err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}

@@ -1,0 +1,205 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/executor/proctree"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Starts can hang: what the user of an attempt, or a file system, decides can take for
+// ever. The program's file may have a lease on it; the program, the working directory or
+// an env file may lie on a FUSE file system whose server never answers, or on a network
+// file system that is gone. Each start waits in its own goroutine, for a bounded time, and
+// nothing else waits for it.
+const (
+	startQuick = 100 * time.Millisecond // most have executed by then
+	startSlow  = 5 * time.Second        // from then on a start counts as stuck
+	startLimit = 30 * time.Second       // for each step of a start that can hang
+)
+
+// ManyStuck is how many stuck starts make a node take no runs.
+const ManyStuck = 8
+
+// errStuck means that a step of a start has not ended in time. Nothing of the attempt has
+// run, and nothing will.
+var errStuck = errors.New("the start hangs")
+
+// errStartTimeout means that the attempt's timeout came before it had started.
+var errStartTimeout = errors.New("it had not started by then")
+
+// stuckStarts counts starts that hang. Its methods may be called from anywhere.
+type stuckStarts struct {
+	slow, limit time.Duration
+	killed      time.Duration // how long a process may take to end after SIGKILL
+	changed     func()        // the count has changed; it does not block
+	total       prometheus.Counter
+	count       atomic.Int64
+}
+
+func newStuckStarts(changed func()) *stuckStarts {
+	if changed == nil {
+		changed = func() {}
+	}
+	return &stuckStarts{slow: startSlow, limit: startLimit, killed: proctree.KillLimit, changed: changed, total: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "carillon_spawns_stuck_total", Help: "Starts of attempts that were given up because they hung: the program had not been executed after 30 s."})}
+}
+
+func (s *stuckStarts) add(n int64) {
+	s.count.Add(n)
+	s.changed()
+}
+
+// await returns nil when done is closed. It returns an error when the start is called off,
+// or has taken too long since it began. What is not done by then still counts as stuck
+// until it is.
+func (s *stuckStarts) await(done, off <-chan struct{}, began time.Time, timeout time.Duration) (err error) {
+	slow := time.NewTimer(time.Until(began.Add(s.slow)))
+	defer slow.Stop()
+	limit := s.limit
+	if timeout > 0 {
+		limit = min(limit, timeout)
+	}
+	late := time.NewTimer(time.Until(began.Add(limit)))
+	defer late.Stop()
+
+	counted := false
+	for err == nil {
+		select {
+		case <-done:
+			if counted {
+				s.add(-1)
+			}
+			return nil
+		case <-slow.C:
+			counted = true
+			s.add(1)
+		case <-off:
+			err = errCalledOff
+		case <-late.C:
+			if err = errStuck; timeout > 0 && timeout <= s.limit {
+				err = fmt.Errorf("ran longer than %s: %w", task.Duration(timeout), errStartTimeout)
+			}
+		}
+	}
+
+	if !counted {
+		s.add(1)
+	}
+	if errors.Is(err, errStuck) {
+		s.total.Inc()
+	}
+	go func() {
+		<-done
+		s.add(-1)
+	}()
+	return err
+}
+
+// within returns what f returns, or an error of await's if f does not return in time.
+// Then f goes on in its goroutine, and so does the thread that it has.
+func within[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, step string, f func() (T, error)) (v T, err error) {
+	done := make(chan struct{})
+	var value T
+	var failed error
+	go func() {
+		defer close(done)
+		value, failed = f()
+	}()
+
+	if err = s.await(done, off, time.Now(), timeout); err == nil {
+		return value, failed
+	}
+	if errors.Is(err, errStuck) {
+		err = fmt.Errorf("%w: %s takes more than %s: is there a file system that does not answer?", err, step, s.limit)
+	}
+	return v, err
+}
+
+// awaitExecution returns nil when the process has executed its program. After an error
+// nothing of the attempt has run, and nothing will; the process has ended when gone is
+// closed.
+func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan struct{}, err error) {
+	ended := make(chan struct{})
+	err = p.created.AwaitExec(time.Now().Add(startQuick))
+	if err == nil {
+		return nil, nil
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		p.reapUnexecuted()
+		close(ended)
+		return ended, err
+	}
+
+	decided := make(chan struct{})
+	var failed error
+	go func() {
+		defer close(decided)
+		failed = p.created.AwaitExec(time.Time{})
+	}()
+	if err = p.stuck.await(decided, o.given, p.started, timeout); err == nil {
+		if err = failed; err != nil {
+			p.reapUnexecuted()
+			close(ended)
+		}
+		return ended, err
+	}
+
+	// With a SIGKILL that is pending it executes no instruction of its program, even if it
+	// is in the middle of an execve that succeeds. What has executed before is an attempt that
+	// has run.
+	_ = unix.Kill(p.pid, unix.SIGKILL)
+	if !proctree.NeverExecuted(p.pid) {
+		<-decided
+		p.killedAtStart = killedAtStart(err, o)
+		return nil, nil
+	}
+	if errors.Is(err, errStuck) {
+		err = fmt.Errorf("%w: %s has not been executed after %s: is there a lease on its file, or a file system that does not answer?",
+			err, task.Quote(p.program), p.stuck.limit)
+	}
+
+	go func() {
+		defer close(ended)
+		<-decided
+		p.reapUnexecuted()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(p.stuck.killed):
+		p.log.Error("a process that has not executed its program does not end after SIGKILL", zap.Int("pid", p.pid), zap.String("run", p.tree.Mark.RunID))
+	}
+	return ended, err
+}
+
+// killedAtStart is the order by which an attempt was killed just when it had started.
+func killedAtStart(err error, o *Orders) (k Kill) {
+	if errors.Is(err, errStartTimeout) {
+		return Kill{Cause: causeTimeout}
+	}
+	select {
+	case k = <-o.c:
+	default:
+	}
+	return k
+}
+
+// reapUnexecuted waits for the end of a process that does not execute.
+func (p *running) reapUnexecuted() {
+	_ = awaitExit(p.pid, nil)
+	p.orphans.Lock()
+	_, _, _ = reap(p.pid)
+	p.orphans.Reaped(p.pid)
+	p.orphans.Unlock()
+	if p.pidfd >= 0 {
+		unix.Close(p.pidfd)
+	}
+}

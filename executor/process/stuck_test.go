@@ -1,0 +1,392 @@
+package process
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const nobody = 65534
+
+// playLeaseholder becomes nobody, takes a write lease on the file in its environment, and
+// holds it until its standard input ends.
+func playLeaseholder() error {
+	signal.Ignore(unix.SIGIO)
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(os.Getenv("EXECUTOR_TEST_FILE"), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // ends the lease, as the garbage collector would if nothing held f
+
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		return os.NewSyscallError("F_SETLEASE", err)
+	}
+	runtime.GC()
+	fmt.Println("leased")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// lease has nobody hold a write lease on a program of its own, which writes the file ran.
+func lease(t *testing.T) (program, ran string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to run attempts as another user")
+	}
+	dir := outsideTmp(t)
+	executortest.Must(t, os.Chown(dir, nobody, nobody))
+	program, ran = filepath.Join(dir, "program"), filepath.Join(dir, "ran")
+	executortest.WriteProgram(t, program, "#!/bin/sh\necho >"+ran)
+	executortest.Must(t, os.Chown(program, nobody, nobody))
+
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=leaseholder", "EXECUTOR_TEST_FILE="+program)
+	holder.Stderr = os.Stderr
+	in, err := holder.StdinPipe()
+	executortest.Must(t, err)
+	out, err := holder.StdoutPipe()
+	executortest.Must(t, err)
+	executortest.Must(t, holder.Start())
+	t.Cleanup(func() {
+		in.Close()
+		_ = holder.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "leased\n" {
+		t.Skipf("no lease can be had on this file system: %q, %v", line, err)
+	}
+	return program, ran
+}
+
+// hanging is an attempt that starts, and does not get on.
+type hanging struct {
+	t      *testing.T
+	l      *Runner
+	orders *Orders
+	result chan Result
+}
+
+// hang starts an attempt, and returns when it counts as stuck, or has ended after that.
+func hang(t *testing.T, l *Runner, change func(*prepared)) *hanging {
+	t.Helper()
+	h := &hanging{t, l, NewOrders(), make(chan Result, 1)}
+	what, err := l.prepare(executortest.Assigned(fmt.Sprint("h", runs.Add(1)), &task.Process{User: "nobody", Shell: "exit 0", Env: map[string]string{}}), executortest.NewToken())
+	executortest.Must(t, err)
+	change(&what)
+	before := l.stuck.count.Load()
+	go func() { h.result <- l.runPrepared(what, h.orders) }()
+	executortest.Eventually(t, "it counts as stuck", func() bool {
+		select {
+		case r := <-h.result:
+			h.result <- r
+			return true
+		default:
+		}
+		return l.stuck.count.Load() > before
+	})
+	return h
+}
+
+// others starts attempts in each kind of thread, all of which end while h hangs.
+func (h *hanging) others() {
+	h.t.Helper()
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			r := h.l.alone(h.t, both(shell("exit 0"), func(a *task.Assigned) {
+				p := a.Action.Process
+				p.NoNewPrivs, p.PrivateTmp, p.Enforce = i%2 == 1, i%4 >= 2, task.EnforceReport
+				if p.Limits.OpenFiles = 64; i%3 == 0 {
+					p.Limits.OpenFiles = 0
+				}
+			}))
+			if r.State != task.Succeeded {
+				h.t.Errorf("another attempt: %+v", r)
+			}
+		})
+	}
+	all.Wait()
+	select {
+	case r := <-h.result:
+		h.t.Errorf("it ended before it was to: %+v", r)
+		h.result <- r
+	default:
+	}
+}
+
+// ended returns the result, when nothing is left of the attempt.
+func (h *hanging) ended() Result {
+	h.t.Helper()
+	var r Result
+	select {
+	case r = <-h.result:
+	case <-time.After(executortest.Patience):
+		h.t.Fatal("it does not end")
+	}
+	if !r.StartedAt.IsZero() {
+		h.t.Errorf("it is said to have started: %+v", r)
+	}
+	return r
+}
+
+// checkHanging checks what becomes of starts that hang: nobody waits for them, they end at
+// their timeout, when they are called off, and at the limit of starts.
+func checkHanging(t *testing.T, change func(*prepared)) {
+	l := confining(t)
+	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, time.Hour
+
+	h := hang(t, l, change)
+	h.others()
+	h.orders.Kill(Kill{CauseCancel, time.Hour})
+	if r := h.ended(); !r.NotStarted || !strings.Contains(r.Message, errCalledOff.Error()) {
+		t.Errorf("called off: %+v", r)
+	}
+
+	h = hang(t, l, func(what *prepared) {
+		change(what)
+		what.timeout = 200 * time.Millisecond
+	})
+	if r := h.ended(); r.State != task.TimedOut || r.Reason != task.ReasonTimeout || r.NotStarted {
+		t.Errorf("at its timeout: %+v", r)
+	}
+
+	l.stuck.limit = 200 * time.Millisecond
+	given := value(l.stuck.total)
+	h = hang(t, l, change)
+	if r := h.ended(); r.State != task.Failed || r.Reason != task.ReasonStuck || r.NotStarted {
+		t.Errorf("at the limit: %+v", r)
+	}
+	if n := value(l.stuck.total) - given; n != 1 {
+		t.Errorf("given up: %v", n)
+	}
+}
+
+func TestStuck_LeaseOnTheProgram(t *testing.T) {
+	program, ran := lease(t)
+	for name, change := range map[string]func(p *task.Process){
+		"plain": func(*task.Process) {},
+		"held":  func(p *task.Process) { p.Limits.OpenFiles = 64 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkHanging(t, func(what *prepared) {
+				what.process.Command, what.process.Shell = []string{program}, ""
+				change(what.process)
+			})
+			noChildrenBut(t, 1)
+		})
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the program has run")
+	}
+}
+
+// noChildrenBut fails if this process has more children than that, zombies included.
+func noChildrenBut(t *testing.T, n int) {
+	t.Helper()
+	if children := childrenOfAll(t); len(children) != n {
+		t.Errorf("children are left: %v", children)
+	}
+}
+
+// childrenOfAll lists the children of all threads of this process.
+func childrenOfAll(t *testing.T) (children []string) {
+	t.Helper()
+	threads, err := filepath.Glob("/proc/self/task/*/children")
+	executortest.Must(t, err)
+	for _, file := range threads {
+		b, _ := os.ReadFile(file)
+		children = append(children, strings.Fields(string(b))...)
+	}
+	return children
+}
+
+// deafFUSE mounts a file system of nobody's on dir, whose server answers nothing. Others
+// than nobody are refused, unless it lets them in: then they hang, too.
+func deafFUSE(dir string, letOthersIn bool) (answer func(), err error) {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open /dev/fuse", err)
+	}
+	options := "fd=" + strconv.Itoa(fd) + ",rootmode=40000,user_id=65534,group_id=65534"
+	if letOthersIn {
+		options += ",allow_other"
+	}
+	if err := unix.Mount("deaf", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("mount", err)
+	}
+	return sync.OnceFunc(func() {
+		unix.Close(fd) // who waits for an answer gets an error
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	}), nil
+}
+
+// inMountNamespace runs a test in a process that has a mount namespace of its own. It
+// reports whether this is that process.
+func inMountNamespace(t *testing.T) bool {
+	t.Helper()
+	const inside = "EXECUTOR_TEST_MOUNTS"
+	if os.Getenv(inside) != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("there is no /dev/fuse")
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return false
+}
+
+func mountDeafFUSE(t *testing.T, letOthersIn bool) (dir string) {
+	t.Helper()
+	dir = filepath.Join(outsideTmp(t), "mnt")
+	executortest.Must(t, os.Mkdir(dir, 0o755))
+	executortest.Must(t, os.Chown(dir, nobody, nobody))
+	answer, err := deafFUSE(dir, letOthersIn)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(answer)
+	return dir
+}
+
+func TestStuck_ProgramOnAFileSystemThatDoesNotAnswer(t *testing.T) {
+	if !inMountNamespace(t) {
+		return
+	}
+	dir := mountDeafFUSE(t, false)
+	checkHanging(t, func(what *prepared) { what.process.Command, what.process.Shell = []string{dir + "/program"}, "" })
+	executortest.NoChildren(t)
+}
+
+// The daemon itself looks at the working directory, in a thread that nobody can kill.
+func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
+	if !inMountNamespace(t) {
+		return
+	}
+	dir := filepath.Join(outsideTmp(t), "mnt")
+	executortest.Must(t, os.Mkdir(dir, 0o755))
+	answer, err := deafFUSE(dir, true)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer answer()
+
+	l := confining(t)
+	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, 200*time.Millisecond
+	h := hang(t, l, func(what *prepared) { what.process.Dir = dir })
+	if r := h.ended(); r.Reason != task.ReasonStuck {
+		t.Errorf("got %+v", r)
+	}
+	if n := l.stuck.count.Load(); n != 1 {
+		t.Errorf("%d starts are stuck, want the thread that hangs", n)
+	}
+	answer()
+	executortest.Eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
+
+	checkMounted := func(what *prepared) {
+		what.process.Dir = filepath.Join(outsideTmp(t), "later")
+		executortest.Must(t, os.Mkdir(what.process.Dir, 0o755))
+		what.mayStart = sync.OnceValue(func() error { // the daemon has looked at it, and the process has not
+			answer, err := deafFUSE(what.process.Dir, false)
+			if err == nil {
+				t.Cleanup(answer)
+			}
+			return err
+		})
+	}
+	checkHanging(t, checkMounted)
+	executortest.NoChildren(t)
+}
+
+func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
+	if !inMountNamespace(t) {
+		return
+	}
+	dir := mountDeafFUSE(t, true)
+	l := confining(t)
+	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, 200*time.Millisecond
+	a := executortest.Assigned("r1", &task.Process{User: "nobody", Shell: "exit 0", EnvFrom: []task.EnvFrom{{File: dir + "/env"}}})
+	may := func() error { return nil }
+	if _, err := l.withEnvFrom(a, may, NewOrders()); !errors.Is(err, errStuck) || notStarted(err).Reason != task.ReasonStuck {
+		t.Errorf("got %v", err)
+	}
+
+	l.stuck.limit = time.Hour
+	o := NewOrders()
+	o.Kill(Kill{CauseCancel, 0})
+	if _, err := l.withEnvFrom(a, may, o); !errors.Is(err, errCalledOff) {
+		t.Errorf("called off: %v", err)
+	}
+	if r := l.shell(t, "exit 0"); r.State != task.Succeeded {
+		t.Errorf("another attempt: %+v", r)
+	}
+}
+
+// A process that does not even end by SIGKILL, as with a disk that does not answer, is
+// left behind. It counts until it has ended, and runs nothing.
+func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
+	freezer, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "carillon-test-")
+	if err != nil {
+		t.Skip("needs the freezer of cgroup v1, in which a process cannot be killed: ", err)
+	}
+	t.Cleanup(func() {
+		executortest.Eventually(t, "the control group is removed", func() bool { return os.Remove(freezer) == nil })
+	})
+	executortest.Must(t, os.WriteFile(freezer+"/freezer.state", []byte("FROZEN"), 0))
+	thaw := func() { _ = os.WriteFile(freezer+"/freezer.state", []byte("THAWED"), 0) }
+	defer thaw()
+
+	l := confining(t)
+	l.stuck.slow, l.stuck.limit, l.stuck.killed = 10*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+	ran := filepath.Join(t.TempDir(), "ran")
+	h := hang(t, l, func(what *prepared) {
+		what.process.User, what.process.Shell = "", "echo >"+ran
+		what.bound.steps = append(what.bound.steps, step{"frozen", func(pid int) error {
+			return os.WriteFile(freezer+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0)
+		}})
+	})
+	if r := h.ended(); r.Reason != task.ReasonStuck {
+		t.Errorf("got %+v", r)
+	}
+	if n := l.stuck.count.Load(); n != 1 {
+		t.Errorf("%d starts are stuck, want 1", n)
+	}
+	if r := l.shell(t, "exit 0"); r.State != task.Succeeded {
+		t.Errorf("another attempt: %+v", r)
+	}
+
+	thaw()
+	executortest.Eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
+	executortest.Eventually(t, "it is reaped", func() bool { return len(childrenOfAll(t)) == 0 })
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("it has run")
+	}
+}

@@ -1,0 +1,135 @@
+package process
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/executor/executortest"
+	"github.com/carillonhq/carillon/executor/spool"
+	"github.com/carillonhq/carillon/executor/workdir"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// alone gives an attempt a name that no other has: those of a test that runs beside this
+// one may kill all that has theirs.
+func alone(a *task.Assigned) { a.ID = "r" + task.NewUID() }
+
+// Whatever a task leaves in its room is gone afterwards, and nothing outside is.
+func TestRoom_IsEmptyAgain(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	precious := filepath.Join(outside, "precious")
+	executortest.Must(t, os.WriteFile(precious, []byte("x"), 0o600))
+	for name, leave := range map[string]string{
+		"nothing":               "true",
+		"talk":                  "echo 1 > talk",
+		"hidden files":          "echo 1 > talk; touch .a ...; touch -- -rf",
+		"names of any bytes":    `touch "$(printf 'a\nb\377')"`,
+		"a link to a directory": "ln -s " + outside + " x; ln -s / root; ln -s . talk",
+		"a hard link":           "ln " + precious + " x || true",
+		"fifos":                 "mkfifo talk f",
+		"many files":            "seq 2000 | xargs touch",
+		"a wide tree":           "mkdir -p $(seq -s/x 60 | tr ' ' /)/{a,b} a/b/c && touch a/b/c/d",
+		"a deep tree":           `mkdir -p $(printf 'd/%.0s' $(seq 500)) && touch $(printf 'd/%.0s' $(seq 500))f`,
+		"deep, with our names":  `mkdir -p .deep-1/x .deep-2/x .deep-3 $(printf 'd/%.0s' $(seq 100))`,
+		"forbidden directories": "mkdir -p a/b/c; touch a/b/c/f; chmod 0 a/b/c a/b a; chmod 0 .",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLauncher(t, spool.Config{})
+			var at string
+			r := l.attempt(t, both(alone, shell(`cd "${CARILLON_TALK%/*}" || exit 9; pwd; test -z "$(ls -A)" || exit 8; `+leave)))
+			if r.State != task.Succeeded || r.Message != "" {
+				t.Fatalf("%s %s: %s", r.State, r.Message, r.Tail)
+			}
+			at, _, _ = strings.Cut(string(r.Tail), "\n")
+			if left, err := os.ReadDir(at); len(left) > 0 || err != nil && !os.IsNotExist(err) {
+				t.Errorf("left: %v %v", left, err)
+			}
+			if n := l.workdirs.Quarantined(); n > 0 {
+				t.Errorf("%d rooms are set aside", n)
+			}
+		})
+	}
+	t.Cleanup(func() { // after the parallel ones
+		if _, err := os.Stat(precious); err != nil {
+			t.Error("a file outside was removed")
+		}
+	})
+}
+
+func TestRoom_IsItsUsersOnly(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		l := newLauncher(t, spool.Config{})
+		if r := l.attempt(t, both(alone, shell(`test "$(stat -c %a "${CARILLON_TALK%/*}")" = 700`))); r.State != task.Succeeded {
+			t.Error(r.Message)
+		}
+		return
+	}
+	l := newLauncher(t, spool.Config{Dir: openTemp(t)})
+	as := func(user, line string) Result {
+		return l.attempt(t, both(alone, both(shell(line), func(a *task.Assigned) { a.Action.Process.User = user })))
+	}
+	r := as("nobody", `echo hello > $CARILLON_TALK && echo "${CARILLON_TALK%/*}"`)
+	if r.State != task.Succeeded {
+		t.Fatalf("%s: %s", r.Message, r.Tail)
+	}
+	if r := as("daemon", "ls "+strings.TrimSpace(string(r.Tail))); r.State == task.Succeeded {
+		t.Errorf("another user sees the room: %s", r.Tail)
+	}
+}
+
+// openTemp is a directory that all users can get into, unlike t.TempDir's below a private one.
+func openTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "rooms")
+	executortest.Must(t, err)
+	executortest.Must(t, os.Chmod(dir, 0o711))
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// Where others could put things, attempts have no rooms, and run all the same.
+func TestRooms_NotWhereOthersWrite(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	executortest.Must(t, os.Chmod(dir, 0o777))
+	r := workdir.NewPool(dir, filepath.Dir(dir), "i1", nil)
+	if err := r.Open(); err == nil || !strings.Contains(err.Error(), "others cannot write to") {
+		t.Error(err)
+	}
+	l := newLauncher(t, spool.Config{})
+	l.workdirs = r
+	if r := l.attempt(t, both(alone, shell(`test -z "$CARILLON_TALK"`))); r.State != task.Succeeded {
+		t.Error(r.Message)
+	}
+	scratch := func(a *task.Assigned) { a.Action.Process.Scratch = true }
+	if r := l.attempt(t, both(alone, shell("true"), scratch)); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "scratch: ") {
+		t.Errorf("it needs a room: %+v", r)
+	}
+}
+
+// What an attempt says is with its end, however short it was, and whoever it runs as.
+func TestTalk_WithTheEnd(t *testing.T) {
+	t.Parallel()
+	l := newLauncher(t, spool.Config{Dir: openTemp(t)})
+	change := both(shell(`echo "was $CARILLON_CHECKPOINT"; test "$old" || echo "rows=7" >> $CARILLON_TALK
+		printf 'checkpoint b\nnonsense\n0.9 nearly\nlast=1' >> $CARILLON_TALK; exit 3`), func(a *task.Assigned) {
+		a.Checkpoint, a.Results = "a", map[string]string{"old": "1", "rows": "2"}
+		if os.Geteuid() == 0 {
+			a.Action.Process.User = "nobody"
+		}
+	})
+	r := l.attempt(t, both(alone, change))
+	if r.Talk == nil || !maps.Equal(r.Talk.Results, map[string]string{"old": "1", "rows": "7", "last": "1"}) ||
+		r.Talk.Checkpoint != "b" || r.Talk.BadLines != 1 || string(r.Tail) != "was a\n" {
+		t.Errorf("%+v, %s", r.Talk, r.Tail)
+	}
+	if n := len(l.statuses.All()); n > 0 {
+		t.Errorf("%d attempts are listened to", n)
+	}
+}
