@@ -47,7 +47,7 @@ func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserve
 		return nil
 	}
 	announced := map[string]*task.Member{}
-	nodes, err := Nodes{s.conn}.Nodes(ctx)
+	nodes, err := Nodes(s).Nodes(ctx)
 	for _, n := range nodes {
 		if n.Member != nil {
 			announced[n.Member.ID] = n.Member

@@ -26,7 +26,7 @@ type told struct {
 // clocks that the nodes have told: some seconds earlier. It is the zero Place if
 // that may be before all that etcd still has.
 func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error) {
-	there, err := Etcd{s.conn}.Readable(ctx)
+	there, err := Etcd(s).Readable(ctx)
 	if err != nil {
 		return task.Place{}, err
 	}

@@ -167,7 +167,7 @@ func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end t
 	}
 	// The next attempt is dispatched, on whatever node: at the same revision, or
 	// it might slip through between the reads.
-	active, err := Runs{s.conn}.activeOf(ctx, ref, res.Revision)
+	active, err := Runs(s).activeOf(ctx, ref, res.Revision)
 	active = slices.DeleteFunc(active, func(a record.Held) bool { return a.ID != h.ID })
 	if err == nil && len(active) == 0 && task.IsPart(h.ID) {
 		return s.onRecordOfParent(ctx, h, end)

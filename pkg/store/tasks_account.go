@@ -76,7 +76,7 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	a.readTask(k, ref, readAt(read, 0), readAt(read, 1), readAt(read, 2), many(6))
 	a.readShard(k, readAt(read, 3), readAt(read, 4), readAt(read, 5))
 	a.Nodes = record.DecodeNodes(s.keys, many(7))
-	active, err := Runs{s.conn}.activeOf(ctx, ref, a.Revision)
+	active, err := Runs(s).activeOf(ctx, ref, a.Revision)
 	if err != nil {
 		return Account{}, err
 	}
@@ -213,7 +213,7 @@ func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 	for i, r := range res.Responses {
 		list[i].Present = r.GetResponseRange().Count > 0
 	}
-	active, err := Runs{s.conn}.ActiveOf(ctx, ref)
+	active, err := Runs(s).ActiveOf(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
