@@ -19,15 +19,17 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 	c.start("n1")
 	cl := c.client("n1")
 	edits := map[string]func(*task.Spec, time.Time){
-		"thins":  func(s *task.Spec, _ time.Time) { s.Schedule = task.Schedules{"*/2 * * * * *"} },
-		"moves":  func(s *task.Spec, _ time.Time) { s.Jitter = task.Duration(900 * time.Millisecond) },
-		"ends":   func(s *task.Spec, now time.Time) { s.End = task.At(now.Add(5 * time.Second)) },
-		"naps":   func(s *task.Spec, now time.Time) { s.Paused, s.PausedUntil = true, task.At(now.Add(5*time.Second)) },
-		"counts": func(s *task.Spec, _ time.Time) { s.MaxRuns = 3 },
+		"thins": func(s *task.Spec, _ time.Time) { s.Schedule = task.Schedules{"*/2 * * * * *"} },
+		"moves": func(s *task.Spec, _ time.Time) { s.Jitter = task.Duration(900 * time.Millisecond) },
+		"ends":  func(s *task.Spec, now time.Time) { s.End = task.At(now.Add(5 * time.Second)) },
+		"naps":  func(s *task.Spec, now time.Time) { s.Paused, s.PausedUntil = true, task.At(now.Add(5*time.Second)) },
+		// It is paused before that: how many runs it has had by the edit would depend on the machine.
+		"counts": func(s *task.Spec, now time.Time) { s.Paused, s.MaxRuns, s.Start = false, 3, task.At(now.Add(edited)) },
 		"same":   func(s *task.Spec, _ time.Time) { s.Timeout = task.Duration(time.Minute) },
 	}
 	create := func(name string) {
 		s := spec(name, "")
+		s.Paused = name == "counts"
 		s.Schedule, s.Action, s.Overlap, s.History.Keep = task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}, task.OverlapAllow, 1000
 		c.create("n1", s)
 	}
@@ -39,11 +41,9 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 		var now time.Time
 		var was, would client.Task
 
-		// What is told of max_runs goes by the runs that are decided: that of this second
-		// is, and the next is not due yet. The edit has to come in the same second, or it begins
-		// one tick later. If it does not, another task of the name gets another try.
+		// Between what is told and what is done lies little time, as on a busy machine another task of the name
+		// gets another try.
 		eventually(t, func() (err error) {
-			c.ticked(t, cl, name)
 			now = time.Now()
 			if was, err = cl.Get(t.Context(), "default", name); err != nil {
 				return err
@@ -55,7 +55,8 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 			}
 
 			_, err = cl.Apply(t.Context(), next, client.ApplyOptions{Revision: was.Revision})
-			if err == nil && time.Now().Truncate(time.Second).Equal(now.Truncate(time.Second)) {
+			took := time.Since(now)
+			if err == nil && took < edited-time.Second {
 				return nil
 			}
 
@@ -63,9 +64,9 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 				t.Fatal(err)
 			}
 			create(name)
-			return fmt.Errorf("what would become of %s was told and done over the end of a second (%v)", name, err)
+			return fmt.Errorf("what would become of %s was told, and done %s later (%v)", name, took, err)
 		})
-		all = append(all, whatWasTold(name, now, would.DryRun.Ticks))
+		all = append(all, whatWasTold(name, now, was.Paused, would.DryRun.Ticks))
 	}
 	for _, d := range all {
 		passes(t, d.to.Add(time.Second))
@@ -81,11 +82,14 @@ type told struct {
 	ticks    map[time.Time]time.Time
 }
 
-// whatWasTold is a tick each second, with what a dry run at now told of them.
-func whatWasTold(name string, now time.Time, change *client.TickChange) told {
+// edited is within which time of a dry run the edit itself is written, and a second more.
+const edited = 4 * time.Second
+
+// whatWasTold is a tick each second, or none if the task was paused, with what a dry run at now told of them.
+func whatWasTold(name string, now time.Time, paused bool, change *client.TickChange) told {
 	// A second for the write to take; of what is told the list has ten ticks.
 	d := told{name: name, from: time.Now().Add(time.Second).Truncate(time.Second), to: now.Add(8 * time.Second).Truncate(time.Second), ticks: map[time.Time]time.Time{}}
-	for at := now.Truncate(time.Second).Add(time.Second); !at.After(d.to); at = at.Add(time.Second) {
+	for at := now.Truncate(time.Second).Add(time.Second); !paused && !at.After(d.to); at = at.Add(time.Second) {
 		d.ticks[at.UTC()] = at.UTC()
 	}
 	for _, m := range change.Ticks {
@@ -103,18 +107,6 @@ func whatWasTold(name string, now time.Time, change *client.TickChange) told {
 	}
 	maps.DeleteFunc(d.ticks, func(at, _ time.Time) bool { return !at.After(d.from) || at.After(d.to) })
 	return d
-}
-
-// ticked waits until the run of this very second is decided.
-func (c *cluster) ticked(t *testing.T, cl *client.Client, name string) {
-	t.Helper()
-	eventually(t, func() error {
-		runs, err := cl.Runs(t.Context(), "default", name, client.RunFilter{})
-		if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.Equal(time.Now().Truncate(time.Second))) {
-			err = fmt.Errorf("%s has not run in this second", name)
-		}
-		return err
-	})
 }
 
 // decided is an error unless the ticks that a daemon decided are those that were told,

@@ -382,3 +382,15 @@ func (c *cluster) lateness(t *testing.T, after time.Time) string {
 	slices.Sort(ms)
 	return fmt.Sprintf("p50 %d ms, max %d ms of %d", ms[len(ms)/2], ms[len(ms)-1], len(ms))
 }
+
+// ticked waits until the run of this very second is decided.
+func (c *cluster) ticked(t *testing.T, cl *client.Client, name string) {
+	t.Helper()
+	eventually(t, func() error {
+		runs, err := cl.Runs(t.Context(), "default", name, client.RunFilter{})
+		if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.Equal(time.Now().Truncate(time.Second))) {
+			err = fmt.Errorf("%s has not run in this second", name)
+		}
+		return err
+	})
+}
