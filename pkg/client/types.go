@@ -30,9 +30,11 @@ type Task struct {
 	NoNext   string      `json:"no_next,omitempty" doc:"Why there is no next tick, ever, in words; absent if the task is paused, or @manual."`
 	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
 	Warnings []string    `json:"warnings,omitempty" doc:"Of a change: what its author should look at, such as a selector that no node matches."`
-	DryRun   *Change     `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and the task is shown as it would be."`
-	State    string      `json:"state,omitempty" doc:"How it stands, the first of these that is so: unreadable (its entry), failing (a run has used up its attempts, and none succeeded since), frozen, paused, running, waiting (a run is queued), ended (no more ticks), ok."`
-	Recent   []PastRun   `json:"recent,omitempty" doc:"With recent=N: the last runs on record, the newest first."`
+	// WarningDetails are the same warnings, each with its code.
+	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
+	DryRun         *Change        `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and the task is shown as it would be."`
+	State          string         `json:"state,omitempty" doc:"How it stands, the first of these that is so: unreadable (its entry), failing (a run has used up its attempts, and none succeeded since), frozen, paused, running, waiting (a run is queued), ended (no more ticks), ok."`
+	Recent         []PastRun      `json:"recent,omitempty" doc:"With recent=N: the last runs on record, the newest first."`
 }
 
 // How a task stands: Task.State.
@@ -74,7 +76,9 @@ type BatchResult struct {
 	Task      *Task     `json:"task,omitempty" doc:"With full=true, unless it failed."`
 	Change    *Change   `json:"change,omitempty" doc:"With dry_run=true, unless it failed: nothing was written, and this is what would change."`
 	Warnings  []string  `json:"warnings,omitempty" doc:"What its author should look at, such as a selector that no node matches."`
-	Error     *Problem  `json:"error,omitempty" doc:"Why it failed. With status 504 nobody knows whether it did."`
+	// WarningDetails are the same warnings, each with its code.
+	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
+	Error          *Problem       `json:"error,omitempty" doc:"Why it failed. With status 504 nobody knows whether it did."`
 }
 
 // Failed is the Result of a line that did not do what it should.
@@ -202,7 +206,9 @@ type ClusterStatus struct {
 	CatchUpRate int           `json:"catch_up_rate" doc:"How many runs of ticks that came to light late start per second in the whole cluster."`
 	LostAfter   task.Duration `json:"lost_after" doc:"How long the attempts of a silent node are waited for before they are lost."`
 	Warnings    []string      `json:"warnings" doc:"What an operator should look at, in words."`
-	MakeSpace   []string      `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
+	// WarningDetails are the same warnings, each with its code.
+	WarningDetails []task.Warning `json:"warning_details" doc:"The same warnings, each with its code."`
+	MakeSpace      []string       `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
 }
 
 // Revisions are those that etcd keeps.
@@ -266,6 +272,7 @@ type MemberChange struct {
 	InitialCluster string `json:"initial_cluster" doc:"What --initial-cluster is from now on."`
 	Members        int    `json:"members"`
 	Warning        string `json:"warning,omitempty"`
+	WarningCode    string `json:"warning_code,omitempty" doc:"What the warning is of, for programs."`
 }
 
 // Version says what answers.

@@ -14,9 +14,10 @@ type Board struct {
 	Leader  string   `json:"leader" doc:"Empty if there is none just now."`
 	Span    Duration `json:"span" doc:"How far next looks ahead."`
 	// Warnings and Freezes are those of the cluster's status, a few seconds old at most.
-	Warnings []string  `json:"warnings" doc:"What an operator should look at, in words."`
-	Freezes  []Freeze  `json:"freezes" doc:"Those that hold."`
-	Silent   []Silence `json:"silent" doc:"Nodes that schedule and did not answer within a second: what they know is missing here."`
+	Warnings       []string  `json:"warnings" doc:"What an operator should look at, in words."`
+	WarningDetails []Warning `json:"warning_details" doc:"The same warnings, each with its code."`
+	Freezes        []Freeze  `json:"freezes" doc:"Those that hold."`
+	Silent         []Silence `json:"silent" doc:"Nodes that schedule and did not answer within a second: what they know is missing here."`
 
 	ShardCount  int `json:"shard_count"`
 	ShardsOwned int `json:"shards_owned" doc:"Shards whose owner is present."`

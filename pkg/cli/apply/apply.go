@@ -238,7 +238,7 @@ func (r *Operation) answered(o manifest.Object, b client.BatchResult) error {
 	if b.Task != nil {
 		t = *b.Task
 	}
-	t.Warnings = b.Warnings
+	t.Warnings, t.WarningDetails = b.Warnings, b.WarningDetails
 	r.warn(t)
 	return r.became(t)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,5 +151,35 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 	}
 	if st, err = w.Cluster(ctx); err != nil || !strings.Contains(strings.Join(st.Warnings, "\n"), "carillon cluster recover") {
 		t.Errorf("warnings %q, %v", st.Warnings, err)
+	}
+}
+
+// Programs tell warnings apart by their codes: each has one, and the words stay where they were.
+func TestCluster_WarningsHaveCodes(t *testing.T) {
+	w := newWorld(t)
+	w.put(w.store.Keys().Node("n"), task.Node{Name: "n", State: task.NodeReady, Roles: []string{task.RoleExecutor}, Slots: 1, Format: 3,
+		Unfit: task.UnfitClock, Pressed: []string{task.FactDiskFree}, Stuck: 2, Unreadable: 1, APIError: "the API does not listen"})
+	_, err := w.store.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: "ann", Reason: "a test"}}})
+	must(t, err)
+
+	st, err := w.Cluster(t.Context())
+	must(t, err)
+	var codes []string
+	for i, d := range st.WarningDetails {
+		codes = append(codes, d.Code)
+		if d.Code == "" || d.Text != st.Warnings[i] {
+			t.Errorf("%+v beside %q", d, st.Warnings[i])
+		}
+	}
+	for _, code := range []string{task.WarnNodeUnfit, task.WarnNodePressed, task.WarnStartsHang, task.WarnNodeUnreachable, task.WarnUnreadable,
+		task.WarnShardsUnowned, task.WarnFrozen, task.WarnFreezeUnconfirmed, task.WarnNoLeader, task.WarnNoNodeReady} {
+		if !slices.Contains(codes, code) {
+			t.Errorf("no %s among %q", code, codes)
+		}
+	}
+
+	board, err := w.Board(t.Context(), client.BoardOptions{})
+	if err != nil || !slices.Equal(board.Warnings, task.WarningTexts(board.WarningDetails)) || len(board.Warnings) != len(st.Warnings) {
+		t.Errorf("the board: %q, %+v, %v", board.Warnings, board.WarningDetails, err)
 	}
 }

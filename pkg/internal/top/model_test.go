@@ -27,9 +27,10 @@ func busy() task.Board {
 	code := 69
 	b := task.Board{
 		At: task.At(noon), Node: "n1", Version: "v1.2.3", Cluster: "nordpol", Leader: "n1", Span: task.Duration(10 * time.Minute),
-		Warnings: []string{"etcd has used 81 % of its quota", "node n2 owns no shards: its clock jumped, or differs from that of other nodes"},
-		Freezes:  []task.Freeze{{Namespace: "billing", Since: ago(2 * time.Hour), By: "ann (token k3vq7t2m5xw4hzra)", Reason: "INC-42: the ledger is wrong"}},
-		Silent:   []task.Silence{{Node: "n3", Reason: "no answer from 10.0.0.3:7070 within 1s"}}, ShardCount: 256, ShardsOwned: 250,
+		WarningDetails: []task.Warning{{Code: task.WarnEtcdMember, Text: "etcd has used 81 % of its quota"},
+			{Code: task.WarnNodeUnfit, Text: "node n2 owns no shards: its clock jumped, or differs from that of other nodes"}},
+		Freezes: []task.Freeze{{Namespace: "billing", Since: ago(2 * time.Hour), By: "ann (token k3vq7t2m5xw4hzra)", Reason: "INC-42: the ledger is wrong"}},
+		Silent:  []task.Silence{{Node: "n3", Reason: "no answer from 10.0.0.3:7070 within 1s"}}, ShardCount: 256, ShardsOwned: 250,
 		BoardCounts: task.BoardCounts{Serving: 170, Tasks: 100_012, Paused: 51, FailingCount: 14, OverdueCount: 2, ActiveCount: 231, AwayCount: 1, WaitingCount: 9, Waiting: map[string]int{
 			task.ReasonNoNode: 2, task.ReasonRetry: 7}},
 	}
@@ -111,7 +112,7 @@ func golden(t *testing.T, name string, p Picture) {
 func TestScreen(t *testing.T) {
 	cfg := Config{Namespace: "default"}
 	quiet := busy()
-	quiet.Silent, quiet.Warnings, quiet.Freezes, quiet.BoardLists, quiet.Nodes = nil, nil, nil, task.BoardLists{}, quiet.Nodes[:1]
+	quiet.Silent, quiet.WarningDetails, quiet.Freezes, quiet.BoardLists, quiet.Nodes = nil, nil, nil, task.BoardLists{}, quiet.Nodes[:1]
 	quiet.BoardCounts, quiet.ShardsOwned, quiet.Recent = task.BoardCounts{Serving: 256, Tasks: 1}, 256, task.Recent{}
 	golden(t, "busy-80", screen(cfg, 80, 24, busy()).View())
 	golden(t, "busy-200", screen(cfg, 200, 50, busy()).View())
@@ -131,7 +132,7 @@ func TestScreen(t *testing.T) {
 
 func TestScreen_OfANodeThatIsPressed(t *testing.T) {
 	b := busy()
-	b.Warnings = []string{"node n1 takes no runs: beyond its own limit of disk_free"}
+	b.WarningDetails = []task.Warning{{Code: task.WarnNodePressed, Text: "node n1 takes no runs: beyond its own limit of disk_free"}}
 	b.Nodes = b.Nodes[:1]
 	b.Nodes[0].Pressed = []string{task.FactDiskFree}
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
@@ -145,7 +146,7 @@ func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
 	b.Nodes = b.Nodes[:1]
 	b.Nodes[0].Pressed = []string{task.PressedPolicy}
 	words := "takes no runs: its policy cannot be read"
-	b.Warnings = []string{"node n1 takes no runs: " + task.PressedWords(b.Nodes[0].Pressed)}
+	b.WarningDetails = []task.Warning{{Code: task.WarnNodePressed, Text: "node n1 takes no runs: " + task.PressedWords(b.Nodes[0].Pressed)}}
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {
 		t.Errorf("it is to be among the problems once, and for its policy:\n%s", text)
@@ -350,5 +351,14 @@ func TestPicture_HasColoursOnlyWhereTheyAreWanted(t *testing.T) {
 	}
 	if got := (Picture{{{"a", Red | Bold}, {" ", Red}, {"b", Plain}}}).ANSI(); got != "\x1b[1;31ma\x1b[0m b\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// The node that answers may be of a version that sends warnings without codes: all of them are shown.
+func TestScreen_OfWarningsWithoutCodes(t *testing.T) {
+	b := busy()
+	b.WarningDetails, b.Warnings = nil, []string{"something is amiss"}
+	if text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text(); strings.Count(text, "something is amiss") != 1 {
+		t.Errorf("it is to be among the problems:\n%s", text)
 	}
 }

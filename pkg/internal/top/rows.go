@@ -55,9 +55,9 @@ func (m *Model) problemRows() (rows []row) {
 		}
 		add(Red, "!", "stuck", fmt.Sprintf("shard %d", s.ID), m.since(s.Since), how+" · on "+s.Node, Target{Node: s.Node})
 	}
-	for _, w := range b.Warnings {
-		if !m.shownElsewhere(w) {
-			add(Yellow, "!", "warning", "cluster", "", w, Target{})
+	for _, w := range warnings(b) {
+		if !shownElsewhere(w.Code) {
+			add(Yellow, "!", "warning", "cluster", "", w.Text, Target{})
 		}
 	}
 	for _, f := range b.Freezes {
@@ -126,13 +126,25 @@ func (m *Model) rest(rows *[]row, n int, what string) {
 	}
 }
 
-// shownElsewhere reports whether a warning of the cluster's status is one that the
-// board tells in rows of its own.
-func (m *Model) shownElsewhere(w string) bool {
-	for _, part := range []string{"have no owner that is present", "owns no shards", "takes no runs: beyond its own limit", "takes no runs: its policy", "entries cannot be read", "is frozen, since"} {
-		if strings.Contains(w, part) {
-			return true
-		}
+// warnings returns the warnings of a board. A node of a former version sends them without codes.
+func warnings(b *task.Board) []task.Warning {
+	if len(b.WarningDetails) > 0 {
+		return b.WarningDetails
+	}
+
+	list := make([]task.Warning, len(b.Warnings))
+	for i, text := range b.Warnings {
+		list[i].Text = text
+	}
+	return list
+}
+
+// shownElsewhere reports whether warnings of the cluster's status with this code are shown by the
+// board in rows of their own.
+func shownElsewhere(code string) bool {
+	switch code {
+	case task.WarnShardsUnowned, task.WarnNodeUnfit, task.WarnNodePressed, task.WarnUnreadable, task.WarnFrozen:
+		return true
 	}
 	return false
 }

@@ -139,11 +139,13 @@ func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (ta
 	nodes, st := h.cache.nodes, h.cache.status
 	b := task.Board{
 		At: h.Now.Stamp(), Node: h.Node, Version: h.Version, Cluster: h.Cluster.ID, Leader: st.Leader, Span: task.Duration(span),
-		Warnings: append([]string{}, st.Warnings...), Freezes: append([]task.Freeze{}, st.Freezes...), Silent: []task.Silence{}, ShardCount: h.Cluster.Shards,
+		WarningDetails: append([]task.Warning{}, st.WarningDetails...), Freezes: append([]task.Freeze{}, st.Freezes...), Silent: []task.Silence{}, ShardCount: h.Cluster.Shards,
 	}
 	if away != nil {
-		b.Warnings = append([]string{"etcd does not answer node " + h.Node + ": what is shown of nodes and of the cluster is old"}, b.Warnings...)
+		b.WarningDetails = slices.Insert(b.WarningDetails, 0, task.Warning{Code: task.WarnEtcdSilent,
+			Text: "etcd does not answer node " + h.Node + ": what is shown of nodes and of the cluster is old"})
 	}
+	b.Warnings = task.WarningTexts(b.WarningDetails)
 	for _, o := range h.cache.owners {
 		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
 			b.ShardsOwned++

@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
@@ -70,15 +71,15 @@ func room(st client.ClusterStatus, history float64) *client.Room {
 func used(m client.EtcdMember) int { return store.Member{Size: m.DBSize, Quota: m.DBQuota}.Used() }
 
 // etcdWarnings are what an operator should look at in etcd.
-func etcdWarnings(st client.ClusterStatus) []string {
-	var list []string
+func etcdWarnings(st client.ClusterStatus) []task.Warning {
+	var list []task.Warning
 	for _, m := range st.Etcd {
 		for _, w := range memberWarnings(m) {
-			list = append(list, fmt.Sprintf("etcd at %s %s", m.Endpoint, w))
+			list = append(list, warning(task.WarnEtcdMember, "etcd at %s %s", m.Endpoint, w))
 		}
 	}
 	if versions := distinct(st.Etcd, func(m client.EtcdMember) string { return m.Version }); len(versions) > 1 {
-		list = append(list, fmt.Sprintf("the members of etcd have different versions (%s): finish the upgrade", strings.Join(versions, ", ")))
+		list = append(list, warning(task.WarnEtcdVersions, "the members of etcd have different versions (%s): finish the upgrade", strings.Join(versions, ", ")))
 	}
 	quotas := distinct(st.Etcd, func(m client.EtcdMember) string {
 		if m.DBQuota <= 0 {
@@ -87,14 +88,14 @@ func etcdWarnings(st client.ClusterStatus) []string {
 		return mib(m.DBQuota)
 	})
 	if len(quotas) > 1 {
-		list = append(list, fmt.Sprintf("the members of etcd have different quotas (%s): the smallest stops all of them", strings.Join(quotas, ", ")))
+		list = append(list, warning(task.WarnEtcdQuotas, "the members of etcd have different quotas (%s): the smallest stops all of them", strings.Join(quotas, ", ")))
 	}
 	switch kept := st.Revisions.Newest - st.Revisions.Oldest; {
 	case st.Revisions.Oldest == 0 || kept < manyRevisions:
 	case st.Revisions.Oldest == 1:
-		list = append(list, fmt.Sprintf("etcd has never been compacted, and keeps all of its %d revisions: %s", st.Revisions.Newest, turnOn))
+		list = append(list, warning(task.WarnEtcdCompaction, "etcd has never been compacted, and keeps all of its %d revisions: %s", st.Revisions.Newest, turnOn))
 	default:
-		list = append(list, fmt.Sprintf("etcd keeps %d revisions: if it is compacted by itself at all, then too rarely: %s", kept, turnOn))
+		list = append(list, warning(task.WarnEtcdCompaction, "etcd keeps %d revisions: if it is compacted by itself at all, then too rarely: %s", kept, turnOn))
 	}
 	return list
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestStatus_WarnsOfEtcd(t *testing.T) {
@@ -51,7 +52,7 @@ func TestStatus_WarnsOfEtcd(t *testing.T) {
 			if c.change != nil {
 				c.change(&st)
 			}
-			got := warnings(st)
+			got := task.WarningTexts(warnings(st))
 			if len(got) != len(c.want) {
 				t.Fatalf("got %q, want %q", got, c.want)
 			}

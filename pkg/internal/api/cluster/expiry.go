@@ -1,22 +1,21 @@
 package cluster
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // expiryWarnings are of certificates that nodes say end soon.
-func expiryWarnings(nodes []task.Node, now time.Time) (list []string) {
+func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
 	for _, n := range nodes {
 		for _, e := range n.Expires {
 			day := e.At.UTC().Format(time.DateOnly)
 			switch left := e.At.Sub(now); {
 			case left <= 0:
-				list = append(list, fmt.Sprintf("node %s: its %s has ended on %s, and is refused: replace the file, the node takes it by itself", n.Name, e.Setting, day))
+				list = append(list, warning(task.WarnCertificateExpired, "node %s: its %s has ended on %s, and is refused: replace the file, the node takes it by itself", n.Name, e.Setting, day))
 			default:
-				list = append(list, fmt.Sprintf("node %s: its %s ends on %s, in %d days: replace the file, the node takes it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
+				list = append(list, warning(task.WarnCertificateExpires, "node %s: its %s ends on %s, in %d days: replace the file, the node takes it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
 			}
 		}
 	}

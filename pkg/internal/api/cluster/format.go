@@ -77,11 +77,11 @@ func (h *Handlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
 	st.Format = h.formatStatus(f)
 	for _, n := range f.Nodes {
 		if n.Understands() < f.Cluster.InForce() {
-			st.Warnings = append(st.Warnings, fmt.Sprintf("node %s (%s) understands format %d of records only, and %d is in force: it misreads runs; stop it, or run a newer version there",
+			st.WarningDetails = append(st.WarningDetails, warning(task.WarnFormatUnknown, "node %s (%s) understands format %d of records only, and %d is in force: it misreads runs; stop it, or run a newer version there",
 				n.Name, n.Version, n.Understands(), f.Cluster.InForce()))
 		}
 	}
 	if st.Format.WaitsFor != "" {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("the downgrade to format %d waits for %s", st.Format.Wanted, st.Format.WaitsFor))
+		st.WarningDetails = append(st.WarningDetails, warning(task.WarnDowngradeWaits, "the downgrade to format %d waits for %s", st.Format.Wanted, st.Format.WaitsFor))
 	}
 }

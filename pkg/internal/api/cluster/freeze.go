@@ -192,9 +192,9 @@ func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) 
 		if z.By != "" {
 			by = " by " + z.By
 		}
-		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
+		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFrozen, "%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
 	}
 	if names, err := h.unconfirmed(ctx, r.Mod); err == nil && len(names) > 0 {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("nodes that may still start what they had before it was frozen: %s", strings.Join(names, ", ")))
+		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFreezeUnconfirmed, "nodes that may still start what they had before it was frozen: %s", strings.Join(names, ", ")))
 	}
 }

@@ -70,6 +70,7 @@ func (h *Handlers) changed(c *httpapi.Call, status int, name, added string) http
 	slices.Sort(list)
 	out.InitialCluster, out.Members = strings.Join(list, ","), len(list)
 	if len(list)%2 == 0 {
+		out.WarningCode = task.WarnEvenMembers
 		out.Warning = fmt.Sprintf("an even number of members, %d, survives the loss of no more of them than %d would", len(list), len(list)-1)
 	}
 	return httpapi.Answer{Status: status, Body: out}

@@ -32,7 +32,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 		ID: h.Cluster.ID, Shards: h.Cluster.Shards, Epoch: h.Cluster.Epoch, Schema: h.Cluster.Schema, CreatedAt: h.Cluster.CreatedAt,
 		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(),
 		Leader: totals.Leader, Nodes: len(nodes), Tasks: totals.Tasks, ActiveRuns: totals.ActiveRuns,
-		Etcd: []client.EtcdMember{}, Warnings: []string{}, MakeSpace: []string{},
+		Etcd: []client.EtcdMember{}, MakeSpace: []string{},
 	}
 	if p, err := h.Store.Present(ctx); err == nil && p.Found {
 		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // this node may not have heard of it yet
@@ -55,12 +55,12 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	h.lookAtEtcd(ctx, &st)
 	h.lookAtFormat(ctx, &st)
 	h.lookAtFreezes(ctx, &st)
-	st.Warnings = append(append(append([]string{}, unfitWarnings(nodes)...), st.Warnings...), warnings(st)...)
+	list := slices.Concat(unfitWarnings(nodes), st.WarningDetails, warnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
-		st.Warnings = append(st.Warnings, "no node takes runs: what falls due waits for one")
+		list = append(list, warning(task.WarnNoNodeTakesRuns, "no node takes runs: what falls due waits for one"))
 	}
-	st.Warnings = append(st.Warnings, listenWarnings(nodes)...)
-	st.Warnings = append(st.Warnings, expiryWarnings(nodes, h.Now())...)
+	list = slices.Concat(list, listenWarnings(nodes), expiryWarnings(nodes, h.Now()))
+	st.WarningDetails, st.Warnings = append([]task.Warning{}, list...), task.WarningTexts(list)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, h.Etcd)...)
 	return st, nil
 }

@@ -8,6 +8,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+func warning(code, format string, args ...any) task.Warning {
+	return task.Warning{Code: code, Text: fmt.Sprintf(format, args...)}
+}
+
 // restoredAt are the nodes that say that etcd was restored from an older snapshot.
 func restoredAt(nodes []task.Node) string {
 	var names []string
@@ -20,57 +24,57 @@ func restoredAt(nodes []task.Node) string {
 }
 
 // unfitWarnings are of nodes that gave their shards up by themselves, or take no runs.
-func unfitWarnings(nodes []task.Node) (list []string) {
+func unfitWarnings(nodes []task.Node) (list []task.Warning) {
 	if names := restoredAt(nodes); names != "" {
-		list = append(list, fmt.Sprintf("etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
+		list = append(list, warning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
 			"until an operator accepts what it holds now, with carillon cluster recover", names))
 	}
 	for _, n := range nodes {
 		if len(n.Pressed) > 0 {
-			list = append(list, fmt.Sprintf("node %s takes no runs: %s", n.Name, task.PressedWords(n.Pressed)))
+			list = append(list, warning(task.WarnNodePressed, "node %s takes no runs: %s", n.Name, task.PressedWords(n.Pressed)))
 		}
 		if n.Stuck > 0 {
-			list = append(list, fmt.Sprintf("node %s has %d starts of runs that hang: a program, a directory or a file system there does not answer", n.Name, n.Stuck))
+			list = append(list, warning(task.WarnStartsHang, "node %s has %d starts of runs that hang: a program, a directory or a file system there does not answer", n.Name, n.Stuck))
 		}
 		switch n.Unfit {
 		case "", task.UnfitRestored:
 		case task.UnfitClock:
-			list = append(list, fmt.Sprintf("node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
+			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
 		case task.UnfitStalled:
-			list = append(list, fmt.Sprintf("node %s owns no shards for a while: it did not decide what was due; its log says more", n.Name))
+			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards for a while: it did not decide what was due; its log says more", n.Name))
 		default:
-			list = append(list, fmt.Sprintf("node %s owns no shards: %s", n.Name, n.Unfit))
+			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards: %s", n.Name, n.Unfit))
 		}
 	}
 	return list
 }
 
 // listenWarnings are of nodes that cannot be reached as they should be.
-func listenWarnings(nodes []task.Node) []string {
-	var list []string
+func listenWarnings(nodes []task.Node) []task.Warning {
+	var list []task.Warning
 	for _, n := range nodes {
 		if n.APIError != "" {
-			list = append(list, fmt.Sprintf("node %s fires, but %s", n.Name, n.APIError))
+			list = append(list, warning(task.WarnNodeUnreachable, "node %s fires, but %s", n.Name, n.APIError))
 		}
 	}
 	return list
 }
 
 // warnings are what an operator should look at.
-func warnings(st client.ClusterStatus) []string {
-	var list []string
-	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+func warnings(st client.ClusterStatus) []task.Warning {
+	var list []task.Warning
+	warn := func(code, format string, args ...any) { list = append(list, warning(code, format, args...)) }
 	if st.Leader == "" {
-		warn("there is no leader: shards are not assigned until one is elected")
+		warn(task.WarnNoLeader, "there is no leader: shards are not assigned until one is elected")
 	}
 	if st.NodesReady == 0 {
-		warn("no node is ready: nothing fires")
+		warn(task.WarnNoNodeReady, "no node is ready: nothing fires")
 	}
 	if n := st.Shards - st.ShardsOwned; n > 0 {
-		warn("%d of %d shards have no owner that is present: their tasks do not fire", n, st.Shards)
+		warn(task.WarnShardsUnowned, "%d of %d shards have no owner that is present: their tasks do not fire", n, st.Shards)
 	}
 	if st.Unreadable > 0 {
-		warn("%d tasks do not fire, as their entries cannot be read: the logs of the nodes name them; apply them again", st.Unreadable)
+		warn(task.WarnUnreadable, "%d tasks do not fire, as their entries cannot be read: the logs of the nodes name them; apply them again", st.Unreadable)
 	}
 	return append(list, etcdWarnings(st)...)
 }

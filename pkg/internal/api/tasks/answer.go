@@ -5,6 +5,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // answerTask answers with a task as it was just read or written.
@@ -16,7 +17,8 @@ func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result 
 	}
 	v.Result = result
 	if result != "" && result != client.Deleted && h.Nodes != nil {
-		v.Warnings = placementWarnings(st.Task.Spec, h.Nodes())
+		v.WarningDetails = placementWarnings(st.Task.Spec, h.Nodes())
+		v.Warnings = task.WarningTexts(v.WarningDetails)
 	}
 	if c.dry {
 		v.DryRun = c.change

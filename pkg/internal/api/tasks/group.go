@@ -335,7 +335,8 @@ func (b *batch) render(ctx context.Context, g *group) {
 		} else {
 			r.Revision, r.Task, r.Change = it.st.Task.Revision, shown[it], it.change
 			if b.Nodes != nil {
-				r.Warnings = placementWarnings(it.st.Task.Spec, nodes)
+				r.WarningDetails = placementWarnings(it.st.Task.Spec, nodes)
+				r.Warnings = task.WarningTexts(r.WarningDetails)
 			}
 			if it.st.EntryMod != 0 {
 				if next, ok, _ := views.NextTick(&it.st.Entry, now.Time); ok {

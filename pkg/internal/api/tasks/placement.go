@@ -12,7 +12,7 @@ import (
 // exactly like this, and the person who made it is there to read it.
 //
 // Tasks that any node can run are not looked at: cluster status says if no node takes runs at all.
-func placementWarnings(spec task.Spec, nodes []task.Node) []string {
+func placementWarnings(spec task.Spec, nodes []task.Node) []task.Warning {
 	target, needsKey := spec.Target, spec.Action.NeedsKey()
 
 	isForAnyNode := target.Selector == "" && target.Strategy != task.StrategyFirst && !needsKey && !target.FansOut()
@@ -26,12 +26,16 @@ func placementWarnings(spec task.Spec, nodes []task.Node) []string {
 	}
 
 	if len(takers) > 0 {
-		return []string{fmt.Sprintf("target: runs need %s, and only %d that match take runs now: they wait until more do", wantedNodes(target), len(takers))}
+		text := fmt.Sprintf("target: runs need %s, and only %d that match take runs now: they wait until more do", wantedNodes(target), len(takers))
+
+		return []task.Warning{{Code: task.WarnFewNodesMatch, Text: text}}
 	}
 
 	field, description := describeTarget(target, needsKey)
 
-	return []string{fmt.Sprintf("%s: no node %s takes runs now: runs wait until one does", field, description)}
+	text := fmt.Sprintf("%s: no node %s takes runs now: runs wait until one does", field, description)
+
+	return []task.Warning{{Code: task.WarnNoNodeMatches, Text: text}}
 }
 
 // wantedNodes describes how many nodes a run with parts needs.

@@ -91,7 +91,7 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 			spec.Name, spec.Action = "a", task.Action{Noop: &task.Noop{}}
 			c.change(&spec)
 
-			if got := placementWarnings(spec, c.nodes); !slices.Equal(got, c.want) {
+			if got := task.WarningTexts(placementWarnings(spec, c.nodes)); !slices.Equal(got, c.want) {
 				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})
