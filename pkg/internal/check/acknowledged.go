@@ -42,6 +42,7 @@ func CheckAcknowledged(keys store.Keys, events []Event, calls []Acknowledged) []
 		key string
 		rev int64
 	}
+
 	specs := map[write]string{}   // what was written: its uid
 	deletes := map[string]int64{} // of specs: the latest
 	runs := map[string]bool{}     // that were on record at all, by task and id
@@ -70,6 +71,7 @@ func CheckAcknowledged(keys store.Keys, events []Event, calls []Acknowledged) []
 			ends[id] = ends[id] || k.Kind == store.KindEnded
 		}
 	}
+
 	var lost []Violation
 	for _, a := range calls {
 		ref := store.Ref{Namespace: a.Namespace, Name: a.Name}
@@ -92,6 +94,7 @@ func CheckAcknowledged(keys store.Keys, events []Event, calls []Acknowledged) []
 				Message: a.String() + " was acknowledged, and is not in the history"})
 		}
 	}
+
 	return lost
 }
 
@@ -102,6 +105,7 @@ func Matches(events, list []Event) []Violation {
 	if len(list) == 0 {
 		return nil
 	}
+
 	at := list[0].Revision
 	live := map[string]int64{}
 	for _, ev := range events {
@@ -112,10 +116,12 @@ func Matches(events, list []Event) []Violation {
 			delete(live, ev.Key)
 		}
 	}
+
 	var wrong []Violation
 	add := func(key string, rev int64, format string, args ...any) {
 		wrong = append(wrong, Violation{Promise: "G13", Revision: rev, Key: key, Message: fmt.Sprintf(format, args...)})
 	}
+
 	for _, e := range list {
 		switch mod, known := live[e.Key]; {
 		case !known:
@@ -125,14 +131,16 @@ func Matches(events, list []Event) []Violation {
 		}
 		delete(live, e.Key)
 	}
+
 	for key, mod := range live {
 		add(key, mod, "the history leads to it, and it is not there")
 	}
+
 	return wrong
 }
 
-// lostAt finds when attempts were declared lost, by run and token.
-func lostAt(keys store.Keys, events []Event) map[attemptID]int64 {
+// lostAttempts finds when attempts were declared lost, by run and token.
+func lostAttempts(keys store.Keys, events []Event) map[attemptID]int64 {
 	lost := map[attemptID]int64{}
 	note := func(run string, token, rev int64) {
 		id := attemptID{token, run}
@@ -140,6 +148,7 @@ func lostAt(keys store.Keys, events []Event) map[attemptID]int64 {
 			lost[id] = rev
 		}
 	}
+
 	for _, ev := range events {
 		k, ok := keys.ParseShard(ev.Key)
 		if !ok || ev.Deleted || k.Run == "" || k.Late || !strings.Contains(string(ev.Value), string(task.Lost)) {
@@ -161,5 +170,6 @@ func lostAt(keys store.Keys, events []Event) map[attemptID]int64 {
 			}
 		}
 	}
+
 	return lost
 }

@@ -19,12 +19,13 @@ type attemptJudge struct {
 // checkPause judges what a record in an inbox, which is written over another, says of
 // a pause ("state"): that it stands still only if that was asked for, that nothing
 // but a person, or a node that says why, takes it back, and that its sum grows.
-func (j *attemptJudge) checkPause(ch *runChange, r *run, before attempt, put attemptPut) {
+func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxRecord, put inboxPut) {
 	wrong := func(format string) { j.breachTask("state", ch.ref, r.tick, put.key, format, ch.id) }
 	still := put.State == task.Paused
 	if still == put.PausedAt.IsZero() {
 		wrong("run %s does not say since when it is paused, or says so and is not")
 	}
+
 	switch {
 	case still && before.State != task.Paused && !put.PauseRequested:
 		wrong("run %s is paused, and nobody has asked for that")
@@ -33,13 +34,14 @@ func (j *attemptJudge) checkPause(ch *runChange, r *run, before attempt, put att
 	case put.PauseRequested && put.PausedBy == "":
 		wrong("a pause of run %s was asked for by nobody")
 	}
+
 	if put.PausedMS < before.PausedMS {
 		wrong("run %s was paused for less time than before")
 	}
 }
 
 // checkNotPaused checks that nothing stands still that a node does not have.
-func (j *attemptJudge) checkNotPaused(ch *runChange, r *run, rec *task.Run, key string) {
+func (j *attemptJudge) checkNotPaused(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	if !rec.PausedAt.IsZero() || rec.PausedBy != "" || rec.State == task.Paused {
 		j.breachTask("state", ch.ref, r.tick, key, "run %s is said to be paused, and no node has it", ch.id)
 	}
@@ -47,7 +49,7 @@ func (j *attemptJudge) checkNotPaused(ch *runChange, r *run, rec *task.Run, key 
 
 // checkDispatch judges a new attempt: in a commit (G1), for the instance that
 // is there (G2), by the entry's present word (G7).
-func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *run, put attemptPut) {
+func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put inboxPut) {
 	j.fences.requireCommit(d, ch.ref, r.tick, put.key, "an attempt")
 	switch n, present := j.cluster.nodes[put.node]; {
 	case !present:
@@ -55,17 +57,20 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *run, put attemp
 	case n.instance != put.Instance:
 		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s is for instance %q of node %q, whose instance is %q", ch.id, put.Instance, put.node, n.instance)
 	}
+
 	if put.State != task.Dispatched {
 		j.breachTask("state", ch.ref, r.tick, put.key, "run %s begins in an inbox as %q", ch.id, put.State)
 	}
+
 	j.freezes.checkDispatch(d, ch, r, put)
 	if r.isPart() {
 		j.parts.checkDispatch(ch, put)
 	}
+
 	switch e := j.cluster.task(ch.ref).entry; {
-	case e == nil || e.UID != r.line.uid:
+	case e == nil || e.UID != r.incarnation.uid:
 		if r.state != "" { // else checkFirstRecord has said it
-			j.breachTask("G7", ch.ref, r.tick, put.key, "an attempt of a task that is not there (uid %s)", r.line.uid)
+			j.breachTask("G7", ch.ref, r.tick, put.key, "an attempt of a task that is not there (uid %s)", r.incarnation.uid)
 		}
 	case put.Generation != 0 && put.Generation != e.Generation:
 		j.breachTask("G7", ch.ref, r.tick, put.key, "run %s goes by generation %d of its task; generation %d is in force", ch.id, put.Generation, e.Generation)
@@ -74,10 +79,11 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *run, put attemp
 
 // checkRewrite judges what happens to a record in an inbox: who is not asking
 // for a cancel is its node, present (G2).
-func (j *attemptJudge) checkRewrite(ch *runChange, r *run, before attempt, put attemptPut) {
+func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRecord, put inboxPut) {
 	if before.CancelRequested && !put.CancelRequested {
 		j.breachTask("state", ch.ref, r.tick, put.key, "a cancel of run %s was overwritten", ch.id)
 	}
+
 	j.checkPause(ch, r, before, put)
 	if before.State != put.State {
 		if put.Attempt <= 1 {
@@ -85,9 +91,11 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *run, before attempt, put a
 		}
 		j.freezes.checkStart(ch, r, put.node, put.StartedAt, put.key)
 	}
+
 	if before.State == put.State && before.Instance == put.Instance {
 		return
 	}
+
 	if n, present := j.cluster.nodes[put.node]; !present || n.instance != put.Instance {
 		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s was rewritten for instance %q of node %q, which is not there", ch.id, put.Instance, put.node)
 	}
@@ -95,38 +103,41 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *run, before attempt, put a
 
 // checkRetry judges what follows an attempt other than an end: another one that
 // the policy wants, or the same one handed back (G9).
-func (j *attemptJudge) checkRetry(ch *runChange, r *run, taken *attempt, w *task.Waiting) {
+func (j *attemptJudge) checkRetry(ch *runChange, r *runHistory, taken *inboxRecord, w *task.Waiting) {
 	if len(w.Attempts) <= r.attempts {
 		if taken.CancelRequested {
 			j.breachTask("state", ch.ref, r.tick, ch.queueKey, "run %s is queued again after a cancel", ch.id)
 		}
 		return
 	}
+
 	last := w.Attempts[len(w.Attempts)-1]
 	if last.Token != taken.create {
 		j.breachTask("G10", ch.ref, r.tick, ch.queueKey, "run %s waits after an attempt with token %d; the attempt that ended has %d", ch.id, last.Token, taken.create)
 	}
+
 	if !taken.Retries(last.State, last.ExitCode) {
 		j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "run %s is to be tried again after attempt %d ended as %s, which its policy does not want (or it was cancelled)",
 			ch.id, taken.Attempt, last.State)
 	}
+
 	j.policies.checkReason(ch.ref, r.tick, ch.queueKey, "an attempt of run "+ch.id, last.State, last.Reason)
 	j.checkTokens(ch, r, w.Attempts, 0, ch.queueKey)
-	j.checkStarted(ch, r, taken.StartBefore, firstStart(w.Run), last.StartedAt, ch.queueKey)
+	j.checkStarted(ch, r, taken.StartBefore, firstStartedAt(w.Run), last.StartedAt, ch.queueKey)
 }
 
 // checkStarted judges when an attempt that has left its inbox had started: by the start deadline
 // of its run, and by what its node had said of a freeze.
-func (j *attemptJudge) checkStarted(ch *runChange, r *run, deadline, first, last task.Time, key string) {
+func (j *attemptJudge) checkStarted(ch *runChange, r *runHistory, deadline, first, last task.Time, key string) {
 	j.policies.checkStartDeadline(ch, r, deadline, first, key)
-	for _, node := range ch.gone {
+	for _, node := range ch.removedFrom {
 		j.freezes.checkStart(ch, r, node, last, key)
 	}
 }
 
 // checkTokens checks that a run's attempts were on record (G10) and that their
 // tokens grow (G11). last is the token after them; 0: none.
-func (j *attemptJudge) checkTokens(ch *runChange, r *run, attempts []task.Attempt, last int64, key string) {
+func (j *attemptJudge) checkTokens(ch *runChange, r *runHistory, attempts []task.Attempt, last int64, key string) {
 	var before int64
 	check := func(token int64) {
 		if token != 0 && token <= before {
@@ -134,26 +145,28 @@ func (j *attemptJudge) checkTokens(ch *runChange, r *run, attempts []task.Attemp
 		}
 		before = max(before, token)
 	}
+
 	for _, a := range attempts {
 		check(a.Token)
-		if a.Token != 0 && !slices.Contains(r.tokens, a.Token) && r.decided > 0 {
+		if a.Token != 0 && !slices.Contains(r.tokens, a.Token) && r.decidedRev > 0 {
 			j.breachTask("G10", ch.ref, r.tick, key, "run %s had no attempt with token %d", ch.id, a.Token)
 		}
 	}
+
 	if !slices.ContainsFunc(attempts, func(a task.Attempt) bool { return a.Token == last }) {
 		check(last)
 	}
 }
 
 // checkLateResults checks that only what had been declared lost is late (G12).
-func (j *attemptJudge) checkLateResults(ch *runChange, r *run) {
+func (j *attemptJudge) checkLateResults(ch *runChange, r *runHistory) {
 	for _, l := range ch.late {
-		for node, a := range r.in {
+		for node, a := range r.inboxes {
 			if a.create == l.Token {
 				j.breachTask("G12", ch.ref, r.tick, ch.lateKey, "run %s has a late result, but its attempt is still in the inbox of %s", ch.id, node)
 			}
 		}
-		if l.Token != 0 && !slices.Contains(r.tokens, l.Token) && r.decided > 0 {
+		if l.Token != 0 && !slices.Contains(r.tokens, l.Token) && r.decidedRev > 0 {
 			j.breachTask("G10", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, which no inbox had", ch.id, l.Token)
 		}
 		if r.ended && l.Token == r.token && r.state != task.Lost {

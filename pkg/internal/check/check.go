@@ -11,7 +11,7 @@ import (
 // later revision, in order, as Recorder.Events returns it. A history with a gap
 // cannot be judged; Check reports the gaps that it can notice as "form".
 func Check(keys store.Keys, events []Event, opts Options) Report {
-	opts.Faults = inOrder(opts.Faults)
+	opts.Faults = sortFaults(opts.Faults)
 	c := newChecker(keys, opts)
 
 	for len(events) > 0 {
@@ -90,6 +90,7 @@ func (c *checker) step(events []Event) {
 	if events[0].Revision < c.revision || (events[0].Listed && c.revision > 0) {
 		c.breach("form", events[0].Key, "the history goes back to revision %d", events[0].Revision)
 	}
+
 	c.setRevision(events[0].Revision)
 	c.checkKeys(events)
 
@@ -108,6 +109,7 @@ func (c *checker) step(events []Event) {
 	for _, r := range runs {
 		c.runs.apply(d, r)
 	}
+
 	c.runs.checkStarts(runs)
 
 	c.retention.checkRevision(d)
@@ -159,6 +161,7 @@ func (c *checker) applyFirstList(d *delta) {
 	for _, r := range d.sortedRuns() {
 		c.runs.applyListed(r)
 	}
+
 	c.placement.allowMisplaced()
 }
 
@@ -166,7 +169,7 @@ func (c *checker) applyFirstList(d *delta) {
 func (c *checker) finish() {
 	for _, ref := range slices.SortedFunc(maps.Keys(c.cluster.tasks), compareRefs) {
 		t := c.cluster.tasks[ref]
-		c.stats.Tasks += int64(len(t.lines))
+		c.stats.Tasks += int64(len(t.incarnations))
 		c.finishTask(t)
 	}
 	c.placement.checkEndOwners()
@@ -174,7 +177,7 @@ func (c *checker) finish() {
 }
 
 // finishTask judges the ticks and runs of a task as the history leaves them.
-func (c *checker) finishTask(t *tasked) {
+func (c *checker) finishTask(t *taskHistory) {
 	if t.entry != nil {
 		c.gaps.checkDecided(t, c.cluster.decidedUpTo(t))
 		c.counters.checkEnd(t)

@@ -13,9 +13,9 @@ import (
 type counterJudge struct{ judge }
 
 // checkRunCounted checks that the commit that makes a run of a tick counts it (G24).
-func (j *counterJudge) checkRunCounted(d *delta, ch *runChange, r *run, key string) {
+func (j *counterJudge) checkRunCounted(d *delta, ch *runChange, r *runHistory, key string) {
 	t := j.cluster.task(ch.ref)
-	if t.entry != nil && t.entry.line == r.line && t.entry.MaxRuns > 0 && d.entries[ch.ref] == nil {
+	if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.MaxRuns > 0 && d.entries[ch.ref] == nil {
 		j.breachTask("G24", ch.ref, r.tick, key, "max_runs is %d, and run %s was not counted in the commit that made it", t.entry.MaxRuns, ch.id)
 	}
 }
@@ -23,13 +23,14 @@ func (j *counterJudge) checkRunCounted(d *delta, ch *runChange, r *run, key stri
 // checkEntry judges what a new version of an entry says of what has happened: an
 // edit leaves it alone, an owner counts what the history shows, and changes
 // nothing that is the user's (G7, G24).
-func (j *counterJudge) checkEntry(d *delta, t *tasked, ch *entryChange) {
-	if ch.bad {
+func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
+	if ch.unreadable {
 		return
 	}
-	old, next, line := t.entry.Entry, ch.entry, t.entry.line
-	was, is := own(old), own(next)
-	if _, edited := d.specs[nameOf(t.ref)]; edited {
+
+	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
+	was, is := ownCounters(old), ownCounters(next)
+	if _, edited := d.specs[withoutShard(t.ref)]; edited {
 		if !countsAnew(old, next) && is.Failures != was.Failures {
 			j.breachTask("G24", t.ref, 0, ch.key, "an edit turns %d failures in a row into %d", was.Failures, is.Failures)
 		}
@@ -38,17 +39,21 @@ func (j *counterJudge) checkEntry(d *delta, t *tasked, ch *entryChange) {
 		}
 		return
 	}
+
 	j.checkUserFieldsUntouched(t, ch)
-	var births int64
-	if line.born == j.cluster.revision {
-		births = line.births
+	var decidedRuns int64
+	if inc.decidedRunsRev == j.cluster.revision {
+		decidedRuns = inc.decidedRuns
 	}
-	if next.MaxRuns > 0 && is.Runs-was.Runs != births {
-		j.breachTask("G24", t.ref, 0, ch.key, "%d runs are counted, %d were: the commit made %d", is.Runs, was.Runs, births)
+
+	if next.MaxRuns > 0 && is.Runs-was.Runs != decidedRuns {
+		j.breachTask("G24", t.ref, 0, ch.key, "%d runs are counted, %d were: the commit made %d", is.Runs, was.Runs, decidedRuns)
 	}
+
 	if next.MaxRuns > 0 && is.Runs > max(was.Runs, next.MaxRuns) {
 		j.breachTask("G24", t.ref, 0, ch.key, "%d runs, and max_runs is %d", is.Runs, next.MaxRuns)
 	}
+
 	j.checkFailures(t, ch)
 	j.checkAnchor(t, ch)
 }
@@ -56,22 +61,24 @@ func (j *counterJudge) checkEntry(d *delta, t *tasked, ch *entryChange) {
 // countsAnew reports whether an edit makes the count of failures in a row begin anew: a pause
 // is over, or nothing was counted.
 func countsAnew(old, next task.Entry) bool {
-	return own(next).Failures == 0 && (old.Paused || next.PauseAfter == 0) || old.PauseAfter == 0
+	return ownCounters(next).Failures == 0 && (old.Paused || next.PauseAfter == 0) || old.PauseAfter == 0
 }
 
 // checkUserFieldsUntouched checks that an owner leaves to users what is theirs.
-func (j *counterJudge) checkUserFieldsUntouched(t *tasked, ch *entryChange) {
+func (j *counterJudge) checkUserFieldsUntouched(t *taskHistory, ch *entryChange) {
 	theirs := func(e task.Entry) task.Entry {
 		e.From, e.Own = task.Time{}, nil
-		if _, after := afterCompletion(e); after {
+		if _, after := completionPeriod(e); after {
 			e.Anchor = task.Time{}
 		}
 		return e
 	}
+
 	a, b := theirs(t.entry.Entry), theirs(ch.entry)
 	if b.PauseAfter > 0 && b.Paused {
 		a.Paused = true
 	}
+
 	if !reflect.DeepEqual(a, b) {
 		j.breachTask("G7", t.ref, 0, ch.key, "a commit changes what only the task's user may: %+v becomes %+v", a, b)
 	}
@@ -79,23 +86,27 @@ func (j *counterJudge) checkUserFieldsUntouched(t *tasked, ch *entryChange) {
 
 // checkFailures checks that failures in a row are counted as the history has
 // them, and that the task is paused when they are as many as it says.
-func (j *counterJudge) checkFailures(t *tasked, ch *entryChange) {
-	old, next, line := t.entry.Entry, ch.entry, t.entry.line
-	was, is := own(old), own(next)
+func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
+	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
+	was, is := ownCounters(old), ownCounters(next)
 	if next.PauseAfter == 0 {
 		return
 	}
+
 	if is.Counted < was.Counted {
 		j.breachTask("G24", t.ref, 0, ch.key, "the end that was counted last goes back from revision %d to %d", was.Counted, is.Counted)
 	}
-	least, most, known := j.failuresInARow(line, was, is.Counted)
+
+	least, most, known := j.failuresInARow(inc, was, is.Counted)
 	if known && (is.Failures < min(least, next.PauseAfter) || is.Failures > most) { // more than enough need not be counted
 		j.breachTask("G24", t.ref, 0, ch.key, "%d failures in a row are counted up to revision %d; the history has %d", is.Failures, is.Counted, most)
 	}
+
 	by := ""
 	if p := next.Pause(); p != nil {
 		by = p.By
 	}
+
 	switch {
 	case is.Counted != was.Counted && is.Failures >= next.PauseAfter && !next.Paused:
 		j.breachTask("G24", t.ref, 0, ch.key, "%d runs in a row have failed, and the task goes on", is.Failures)
@@ -109,13 +120,13 @@ func (j *counterJudge) checkFailures(t *tasked, ch *entryChange) {
 // failuresInARow are how many runs in a row had failed when the ends up to a revision
 // were counted: between least and most, since an end that a resume found not
 // counted yet may count or not.
-func (j *counterJudge) failuresInARow(line *lineage, was task.Own, upTo int64) (least, most int, known bool) {
+func (j *counterJudge) failuresInARow(inc *incarnation, was task.Own, upTo int64) (least, most int, known bool) {
 	count := func(after int64) int {
 		n := was.Failures
-		for _, e := range line.ends {
+		for _, e := range inc.ends {
 			switch {
 			case e.rev <= after || e.rev > upTo:
-			case failure(e.state):
+			case isFailure(e.state):
 				n++
 			case e.state == task.Succeeded:
 				n = 0
@@ -123,61 +134,67 @@ func (j *counterJudge) failuresInARow(line *lineage, was task.Own, upTo int64) (
 		}
 		return n
 	}
-	a, b := count(was.Counted), count(max(was.Counted, line.counting))
-	for i, e := range line.ends {
-		if i > 0 && e.rev == line.ends[i-1].rev { // two ends in one revision, in an order that nobody knows
+
+	a, b := count(was.Counted), count(max(was.Counted, inc.countingSince))
+	for i, e := range inc.ends {
+		if i > 0 && e.rev == inc.ends[i-1].rev { // two ends in one revision, in an order that nobody knows
 			return 0, 0, false
 		}
 	}
+
 	return min(a, b), max(a, b), j.cluster.began == 0 || was.Counted >= j.cluster.began
 }
 
 // checkAnchor judges a new anchor of a schedule that counts from the end of a
 // run: the tick before has its outcome, its run is over, and none ended later.
-func (j *counterJudge) checkAnchor(t *tasked, ch *entryChange) {
-	old, line := t.entry, t.entry.line
-	if _, is := afterCompletion(ch.entry); !is || old.Anchor.Equal(ch.entry.Anchor.Time) {
+func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
+	old, inc := t.entry, t.entry.incarnation
+	if _, is := completionPeriod(ch.entry); !is || old.Anchor.Equal(ch.entry.Anchor.Time) {
 		return
 	}
+
 	var tick int64
-	if st := line.stretch; st.ticks != nil {
+	if st := inc.epoch; st.ticks != nil {
 		if at, ok := st.ticks.next(st.start); ok {
 			tick = at
 		}
 	}
-	outcome := line.outcomes[tick]
+
+	outcome := inc.outcomes[tick]
 	switch {
 	case tick != 0 && outcome == nil:
 		j.breachTask("G4", t.ref, tick, ch.key, "its tick has no outcome, and the next one is set already")
 	case outcome != nil && (outcome.state == task.Skipped || outcome.state == task.Missed):
-	case slices.ContainsFunc(t.open(line), func(r *run) bool { return scheduled(r.trigger) }):
+	case slices.ContainsFunc(t.openRuns(inc), func(r *runHistory) bool { return isTickTrigger(r.trigger) }):
 		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from the end of a run, and is set before that")
-	case ms(ch.entry.Anchor)+2*j.opts.Skew.Milliseconds() < line.lastEnd: // the owner takes no end that its own clock has ahead
-		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from %s, and the last run ended at %s", stamp(ch.entry.Anchor.Time), stamp(instant(line.lastEnd)))
+	case unixMS(ch.entry.Anchor)+2*j.opts.Skew.Milliseconds() < inc.lastEnd: // the owner takes no end that its own clock has ahead
+		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from %s, and the last run ended at %s", formatTime(ch.entry.Anchor.Time), formatTime(timeOfMS(inc.lastEnd)))
 	}
 }
 
 // checkEnd judges what an owner should have seen to by the end of the history.
-func (j *counterJudge) checkEnd(t *tasked) {
+func (j *counterJudge) checkEnd(t *taskHistory) {
 	if j.opts.Until.IsZero() {
 		return
 	}
-	e, line := t.entry, t.entry.line
+
+	e, inc := t.entry, t.entry.incarnation
 	by := j.opts.Until.Add(-DefaultConverge).UnixMilli()
 	if e.PauseAfter > 0 && !e.Paused {
 		upTo := int64(0)
-		for _, end := range line.ends {
+		for _, end := range inc.ends {
 			if end.at <= by {
 				upTo = end.rev
 			}
 		}
-		if least, _, known := j.failuresInARow(line, own(e.Entry), upTo); known && least >= e.PauseAfter {
+		if least, _, known := j.failuresInARow(inc, ownCounters(e.Entry), upTo); known && least >= e.PauseAfter {
 			j.breachTask("G24", t.ref, 0, j.keys.Entry(t.ref), "%d runs in a row had failed, and the task was not paused", least)
 		}
 	}
-	if _, after := afterCompletion(e.Entry); after && line.stretch.ticks != nil && e.End.IsZero() {
-		_, more := line.stretch.ticks.next(line.stretch.start)
-		if !more && line.lastEnd <= by && ms(e.Anchor) <= by && len(t.open(line)) == 0 && j.cluster.notFrozenSince(t.ref, by) {
+
+	if _, after := completionPeriod(e.Entry); after && inc.epoch.ticks != nil && e.End.IsZero() {
+		_, more := inc.epoch.ticks.next(inc.epoch.start)
+		if !more && inc.lastEnd <= by && unixMS(e.Anchor) <= by && len(t.openRuns(inc)) == 0 && j.cluster.notFrozenSince(t.ref, by) {
 			j.breachTask("G16", t.ref, 0, j.keys.Entry(t.ref), "its run has ended, and no next tick was set")
 		}
 	}

@@ -14,8 +14,8 @@ var (
 	dayNames   = strings.Fields("sun mon tue wed thu fri sat")
 )
 
-// numbered puts numbers for names, of whatever case; the first has a number.
-func numbered(text string, names []string, first int) string {
+// namesToNumbers puts numbers for names, of whatever case; the first has a number.
+func namesToNumbers(text string, names []string, first int) string {
 	text = strings.ToLower(text)
 	for i, name := range names {
 		text = strings.ReplaceAll(text, name, strconv.Itoa(first+i))
@@ -23,39 +23,41 @@ func numbered(text string, names []string, first int) string {
 	return strings.ToUpper(text)
 }
 
-// form is a set of days by something else than their number.
-type form func(day time.Time) bool
+// dayRule is a set of days by something else than their number.
+type dayRule func(day time.Time) bool
 
-// monthForm reads L, LW and 15W.
-func monthForm(item string) (form, bool) {
+// parseMonthDayRule reads L, LW and 15W.
+func parseMonthDayRule(item string) (dayRule, bool) {
 	switch item {
 	case "L":
 		return func(d time.Time) bool { return d.AddDate(0, 0, 1).Day() == 1 }, true
 	case "LW":
 		return func(d time.Time) bool {
-			if !weekday(d) {
+			if !isWeekday(d) {
 				return false
 			}
 			for next := d.AddDate(0, 0, 1); next.Month() == d.Month(); next = next.AddDate(0, 0, 1) {
-				if weekday(next) {
+				if isWeekday(next) {
 					return false
 				}
 			}
 			return true
 		}, true
 	}
+
 	text, is := strings.CutSuffix(item, "W")
 	of, err := strconv.Atoi(text)
 	if !is || err != nil || of < 1 || of > 31 {
 		return nil, false
 	}
+
 	return func(d time.Time) bool {
 		day := time.Date(d.Year(), d.Month(), of, 0, 0, 0, 0, time.UTC)
 		if day.Month() != d.Month() {
 			return false // the month is shorter
 		}
 		for _, by := range []int{0, -1, 1, -2, 2} {
-			if near := day.AddDate(0, 0, by); near.Month() == d.Month() && weekday(near) {
+			if near := day.AddDate(0, 0, by); near.Month() == d.Month() && isWeekday(near) {
 				return near.Day() == d.Day()
 			}
 		}
@@ -63,14 +65,15 @@ func monthForm(item string) (form, bool) {
 	}, true
 }
 
-// weekForm reads 5L and 5#3.
-func weekForm(item string) (form, bool) {
+// parseWeekdayRule reads 5L and 5#3.
+func parseWeekdayRule(item string) (dayRule, bool) {
 	if text, is := strings.CutSuffix(item, "L"); is {
 		of, err := strconv.Atoi(text)
 		return func(d time.Time) bool {
 			return int(d.Weekday()) == of%7 && d.AddDate(0, 0, 7).Month() != d.Month()
 		}, err == nil && of >= 0 && of <= 7
 	}
+
 	text, nth, is := strings.Cut(item, "#")
 	of, err := strconv.Atoi(text)
 	n, err2 := strconv.Atoi(nth)
@@ -78,10 +81,10 @@ func weekForm(item string) (form, bool) {
 		is && err == nil && err2 == nil && of >= 0 && of <= 7 && n >= 1 && n <= 5
 }
 
-func weekday(d time.Time) bool { return d.Weekday() != time.Saturday && d.Weekday() != time.Sunday }
+func isWeekday(d time.Time) bool { return d.Weekday() != time.Saturday && d.Weekday() != time.Sunday }
 
-// forms takes the forms out of a list; what is left are numbers.
-func forms(text string, read func(string) (form, bool)) (rest string, all []form) {
+// splitDayRules takes the rules out of a list; what is left are numbers.
+func splitDayRules(text string, read func(string) (dayRule, bool)) (rest string, all []dayRule) {
 	var numbers []string
 	for item := range strings.SplitSeq(text, ",") {
 		if f, ok := read(item); ok {

@@ -56,6 +56,7 @@ func (dec *decoder) decode(events []Event) *delta {
 			dec.note("keys below %s are none that the design knows", dec.keys.Root()+dir)
 		}
 	}
+
 	return d
 }
 
@@ -78,13 +79,15 @@ func (dec *decoder) decodeNode(d *delta, ev Event) {
 		d.nodes[name] = nil
 		return
 	}
+
 	var n task.Node
 	if err := json.Unmarshal(ev.Value, &n); err != nil {
 		dec.reportUnreadable(ev, err)
 	}
-	d.nodes[name] = &session{
-		instance: n.Instance, create: ev.CreateRevision, owns: n.Owns(), weight: max(n.Weight, 1),
-		joined: ms(n.Clock), froze: n.Froze, frozeAt: ms(n.Clock),
+
+	d.nodes[name] = &nodeSession{
+		instance: n.Instance, create: ev.CreateRevision, canOwn: n.Owns(), weight: max(n.Weight, 1),
+		joinedAt: unixMS(n.Clock), freezesObeyed: n.Froze, freezesObeyedAt: unixMS(n.Clock),
 	}
 }
 
@@ -94,6 +97,7 @@ func (dec *decoder) decodeOwner(d *delta, ev Event) {
 		dec.note("key %s is none that the design knows", ev.Key)
 		return
 	}
+
 	o := &store.Owner{Shard: id}
 	if !ev.Deleted {
 		if err := json.Unmarshal(ev.Value, o); err != nil {
@@ -101,6 +105,7 @@ func (dec *decoder) decodeOwner(d *delta, ev Event) {
 		}
 		o.Shard, o.Fence = id, ev.ModRevision
 	}
+
 	d.owners[id] = o
 }
 
@@ -110,17 +115,20 @@ func (dec *decoder) decodeAttempt(d *delta, ev Event) {
 		dec.breach("form", ev.Key, "is not the key of an attempt")
 		return
 	}
+
 	r := d.run(k.Ref, k.Run)
 	if ev.Deleted {
-		r.gone, r.goneKey = append(r.gone, k.Node), ev.Key
+		r.removedFrom, r.removedKey = append(r.removedFrom, k.Node), ev.Key
 		return
 	}
+
 	a, err := store.DecodeAssigned(k, ev.CreateRevision, ev.Value)
 	if err != nil {
 		dec.reportUnreadable(ev, err)
 		return
 	}
-	r.puts = append(r.puts, attemptPut{Assigned: a, node: k.Node, create: ev.CreateRevision, mod: ev.ModRevision, key: ev.Key})
+
+	r.puts = append(r.puts, inboxPut{Assigned: a, node: k.Node, create: ev.CreateRevision, mod: ev.ModRevision, key: ev.Key})
 }
 
 func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
@@ -129,28 +137,29 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 		dec.note("key %s is none that the design knows", ev.Key)
 		return
 	}
+
 	dec.cluster.setUnreadable(ev, false)
 	switch k.Kind {
 	case store.KindWatermark:
-		m := &marked{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, gone: ev.Deleted}
+		m := &watermarkChange{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, deleted: ev.Deleted}
 		if !ev.Deleted {
 			var err error
-			if m.mark, err = store.DecodeWatermark(ev.Value); err != nil {
+			if m.watermark, err = store.DecodeWatermark(ev.Value); err != nil {
 				dec.reportUnreadable(ev, err)
-				m.bad = true
+				m.unreadable = true
 			}
 		}
-		d.marks[k.Ref.Shard] = m
+		d.watermarks[k.Ref.Shard] = m
 	case store.KindRevised:
 		d.revised[k.Ref.Shard] = !ev.Deleted
 	case store.KindEntry:
-		e := &entryChange{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, gone: ev.Deleted}
+		e := &entryChange{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, deleted: ev.Deleted}
 		if !ev.Deleted {
 			var err error
 			if e.entry, err = store.DecodeEntry(ev.Value); err != nil {
 				dec.note("entry %s cannot be read and has no ticks", k.Ref)
 				dec.cluster.setUnreadable(ev, true)
-				e.bad = true
+				e.unreadable = true
 			}
 		}
 		d.entries[k.Ref] = e
@@ -170,43 +179,49 @@ func (dec *decoder) decodeQueued(d *delta, k store.ShardKey, ev Event) {
 		r.dequeued = true
 		return
 	}
+
 	w, err := store.DecodeWaiting(k, ev.Value)
 	if err != nil {
 		dec.reportUnreadable(ev, err)
 		return
 	}
+
 	r.queued = &w
 }
 
 func (dec *decoder) decodeEnded(d *delta, k store.ShardKey, ev Event) {
 	if ev.Deleted && k.Kind == store.KindPart {
 		r := d.run(k.Ref, k.Run)
-		r.partGone, r.partKey = true, ev.Key
+		r.partDeleted, r.partKey = true, ev.Key
 		return
 	}
+
 	if ev.Deleted {
 		return // a trim, a purge, or with its task: it takes no outcome back
 	}
+
 	e, err := store.DecodeEnded(k, ev.Value)
 	if err != nil {
 		dec.reportUnreadable(ev, err)
 		return
 	}
+
 	r := d.run(k.Ref, k.Run)
 	if k.Late {
 		r.late, r.lateKey = append(r.late, e), ev.Key
 		return
 	}
+
 	r.ended, r.endedKey, r.endedText = &e, ev.Key, string(ev.Value)
 }
 
 func (dec *decoder) decodeFreezes(d *delta, ev Event) {
-	f := &freezes{}
+	f := &freezeState{}
 	if !ev.Deleted {
 		f.mod = ev.ModRevision
 		if err := json.Unmarshal(ev.Value, &f.Freezes); err != nil {
 			dec.reportUnreadable(ev, err)
-			f.bad = true
+			f.unreadable = true
 		}
 	}
 	d.freezes = f
@@ -218,13 +233,16 @@ func (dec *decoder) decodeSpec(ev Event) *specChange {
 		s.value = nil
 		return s
 	}
+
 	var t struct {
 		UID        string `json:"uid"`
 		Generation int64  `json:"generation"`
 	}
+
 	if json.Unmarshal(ev.Value, &t) == nil {
 		s.uid, s.generation = t.UID, t.Generation
 	}
+
 	return s
 }
 
@@ -234,15 +252,18 @@ func (dec *decoder) decodeVersion(d *delta, ev Event) {
 		dec.note("key %s is none that the design knows", ev.Key)
 		return
 	}
+
 	generation, err := strconv.ParseInt(parts[2], 10, 64)
 	if err != nil {
 		dec.note("key %s is none that the design knows", ev.Key)
 		return
 	}
+
 	v := &versionChange{key: ev.Key, value: ev.Value}
 	if ev.Deleted {
 		v.value = nil
 	}
+
 	d.versions[versionRef{store.Ref{Namespace: parts[0], Name: parts[1]}, generation}] = v
 }
 
@@ -252,13 +273,15 @@ func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 		dec.note("key %s is none that the design knows", ev.Key)
 		return
 	}
-	g := &graveChange{key: ev.Key, gone: ev.Deleted}
+
+	g := &tombstoneChange{key: ev.Key, deleted: ev.Deleted}
 	if !ev.Deleted {
 		if err := json.Unmarshal(ev.Value, &g.tombstone); err != nil {
 			dec.reportUnreadable(ev, err)
 		}
 	}
-	d.graves[store.Ref{Namespace: ns, Name: name}] = g
+
+	d.tombstones[store.Ref{Namespace: ns, Name: name}] = g
 }
 
 func (dec *decoder) decodeDeadLetter(d *delta, k store.ShardKey, ev Event) {
@@ -274,5 +297,6 @@ func (dec *decoder) decodeDeadLetter(d *delta, k store.ShardKey, ev Event) {
 		}
 		ch.state, ch.by = r.State, r.By
 	}
+
 	d.dead[runRef{k.Ref, k.Run}] = ch
 }

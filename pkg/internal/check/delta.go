@@ -12,25 +12,25 @@ import (
 
 // delta is what one revision changes, decoded.
 type delta struct {
-	nodes      map[string]*session // nil: gone
+	nodes      map[string]*nodeSession // nil: gone
 	leaders    map[string]candidate
 	owners     map[int]*store.Owner
-	marks      map[int]*marked
+	watermarks map[int]*watermarkChange
 	revised    map[int]bool // shards of which an edit says that tasks may have new ticks
 	entries    map[store.Ref]*entryChange
 	specs      map[store.Ref]*specChange // by name, see nameOf
 	runs       map[runRef]*runChange
-	freezes    *freezes
+	freezes    *freezeState
 	shardCount int // 0: the record of the cluster does not change
-	remembered
+	keptChanges
 }
 
-// marked is a change of a shard's watermark.
-type marked struct {
-	mark        store.Watermark
-	mod, create int64
-	key         string
-	gone, bad   bool
+// watermarkChange is a change of a shard's watermark.
+type watermarkChange struct {
+	watermark           store.Watermark
+	mod, create         int64
+	key                 string
+	deleted, unreadable bool
 }
 
 // entryChange is a change of a task's entry in its shard.
@@ -38,9 +38,9 @@ type entryChange struct {
 	entry task.Entry
 	mod   int64
 	// create tells a rewritten entry from a new one.
-	create    int64
-	key       string
-	gone, bad bool
+	create              int64
+	key                 string
+	deleted, unreadable bool
 }
 
 // runRef names a run.
@@ -52,23 +52,23 @@ type runRef struct {
 // runChange is what a revision does to one run, wherever it is on record.
 type runChange struct {
 	runRef
-	puts      []attemptPut
-	gone      []string // the nodes from whose inboxes it went
-	goneKey   string
-	queued    *task.Waiting
-	queueKey  string
-	dequeued  bool
-	ended     *task.Run
-	endedKey  string
-	endedText string
-	late      []task.Run
-	lateKey   string
-	partGone  bool // the record of its end, of a part
-	partKey   string
+	puts        []inboxPut
+	removedFrom []string // the nodes from whose inboxes it went
+	removedKey  string
+	queued      *task.Waiting
+	queueKey    string
+	dequeued    bool
+	ended       *task.Run
+	endedKey    string
+	endedText   string
+	late        []task.Run
+	lateKey     string
+	partDeleted bool // the record of its end, of a part
+	partKey     string
 }
 
-// attemptPut is a record that is written into a node's inbox.
-type attemptPut struct {
+// inboxPut is a record that is written into a node's inbox.
+type inboxPut struct {
 	task.Assigned
 	node        string
 	create, mod int64
@@ -107,9 +107,9 @@ func (d *delta) run(ref store.Ref, id string) *runChange {
 
 func newDelta() *delta {
 	return &delta{
-		nodes: map[string]*session{}, leaders: map[string]candidate{}, owners: map[int]*store.Owner{},
-		marks: map[int]*marked{}, revised: map[int]bool{}, entries: map[store.Ref]*entryChange{}, specs: map[store.Ref]*specChange{},
-		runs: map[runRef]*runChange{}, remembered: newRemembered(),
+		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*store.Owner{},
+		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[store.Ref]*entryChange{}, specs: map[store.Ref]*specChange{},
+		runs: map[runRef]*runChange{}, keptChanges: newKeptChanges(),
 	}
 }
 
@@ -124,4 +124,51 @@ func (ch *runChange) record() (*task.Run, string) {
 		return &ch.queued.Run, ch.queueKey
 	}
 	return nil, ""
+}
+
+// specChange is what a revision does to a spec.
+type specChange struct {
+	key        string
+	value      []byte // nil: gone
+	uid        string
+	generation int64
+}
+
+// keptChanges is what a revision changes of what is kept of the past, but for the specs.
+type keptChanges struct {
+	versions   map[versionRef]*versionChange
+	tombstones map[store.Ref]*tombstoneChange
+	dead       map[runRef]*deadChange
+}
+
+// versionRef names a former version of a spec.
+type versionRef struct {
+	ref        store.Ref
+	generation int64
+}
+
+// versionChange is a former version that is put, or deleted.
+type versionChange struct {
+	key   string
+	value []byte // nil: gone
+}
+
+// tombstoneChange is a tombstone that is put, or deleted.
+type tombstoneChange struct {
+	tombstone
+	key     string
+	deleted bool
+}
+
+// deadChange is the record of a dead-letter run that is put, or deleted.
+type deadChange struct {
+	key   string
+	state task.State // "": gone
+	// by is who takes it off the list, if the record says so: it goes in the next
+	// revision that has it.
+	by string
+}
+
+func newKeptChanges() keptChanges {
+	return keptChanges{map[versionRef]*versionChange{}, map[store.Ref]*tombstoneChange{}, map[runRef]*deadChange{}}
 }

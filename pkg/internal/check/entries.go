@@ -22,15 +22,15 @@ type entryTracker struct {
 func (et *entryTracker) apply(d *delta) {
 	for _, ref := range slices.SortedFunc(maps.Keys(d.entries), compareRefs) {
 		ch, t, s := d.entries[ref], et.cluster.task(ref), et.cluster.shard(ref.Shard)
-		if t.entry != nil && !ch.gone && !ch.bad && d.specs[nameOf(ref)] == nil {
+		if t.entry != nil && !ch.deleted && !ch.unreadable && d.specs[withoutShard(ref)] == nil {
 			et.fences.requireCommit(d, ref, 0, ch.key, "an entry without its spec")
 		}
 		switch {
-		case ch.gone:
+		case ch.deleted:
 			et.retention.checkTTLDeletion(d, t)
 			et.gaps.checkDecided(t, et.cluster.decidedUpTo(t))
 			t.entry = nil
-		case t.entry == nil || (!ch.bad && t.entry.UID != ch.entry.UID):
+		case t.entry == nil || (!ch.unreadable && t.entry.UID != ch.entry.UID):
 			et.gaps.checkDecided(t, et.cluster.decidedUpTo(t))
 			et.beginTask(t, s, ch)
 		default:
@@ -41,82 +41,91 @@ func (et *entryTracker) apply(d *delta) {
 
 // beginTask takes a new task, whose ticks begin after its from, or one of the
 // first list, whose past cannot be judged.
-func (et *entryTracker) beginTask(t *tasked, s *shard, ch *entryChange) {
-	t.entry = &entry{Entry: ch.entry, create: ch.create, mod: ch.mod}
-	line := t.line(ch.entry.UID)
-	t.entry.line = line
+func (et *entryTracker) beginTask(t *taskHistory, s *shardState, ch *entryChange) {
+	t.entry = &entryState{Entry: ch.entry, create: ch.create, mod: ch.mod}
+	inc := t.incarnation(ch.entry.UID)
+	t.entry.incarnation = inc
 	t.entry.ticks = et.timingOf(t.ref, ch)
-	line.counting = ch.mod
-	line.stretch = stretch{ticks: t.entry.ticks, start: t.entry.decided(t.ref, s.mark, s.markMod), rev: ch.mod}
-	line.stretch.silence(silence(ch.entry))
+	inc.countingSince = ch.mod
+	inc.epoch = scheduleEpoch{ticks: t.entry.ticks, start: t.entry.decidedUpTo(t.ref, s.watermark, s.watermarkMod), rev: ch.mod}
+	inc.epoch.silenceUntil(pausedUntil(ch.entry))
 }
 
 // nextVersion takes a new version of an entry.
-func (et *entryTracker) nextVersion(d *delta, t *tasked, s *shard, ch *entryChange) {
+func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch *entryChange) {
 	old := *t.entry
-	line := old.line
-	if ch.bad {
+	inc := old.incarnation
+	if ch.unreadable {
 		ch.entry, ch.entry.Paused, ch.entry.Own = old.Entry, true, nil
 	}
-	if ms(ch.entry.From) < ms(old.From) {
-		et.breachTask("G5", t.ref, 0, ch.key, "from goes back from %s to %s", stamp(old.From.Time), stamp(ch.entry.From.Time))
-	}
-	et.counters.checkEntry(d, t, ch)
-	if _, edited := d.specs[nameOf(t.ref)]; edited && !ch.bad && countsAnew(old.Entry, ch.entry) {
-		line.counting = et.cluster.revision
+
+	if unixMS(ch.entry.From) < unixMS(old.From) {
+		et.breachTask("G5", t.ref, 0, ch.key, "from goes back from %s to %s", formatTime(old.From.Time), formatTime(ch.entry.From.Time))
 	}
 
-	next := &entry{Entry: ch.entry, create: ch.create, mod: ch.mod, line: line}
-	if sameTicks(old.Entry, ch.entry) && (line.stretch.ticks == nil) == (ch.bad || !ticking(ch.entry)) {
+	et.counters.checkEntry(d, t, ch)
+	if _, edited := d.specs[withoutShard(t.ref)]; edited && !ch.unreadable && countsAnew(old.Entry, ch.entry) {
+		inc.countingSince = et.cluster.revision
+	}
+
+	next := &entryState{Entry: ch.entry, create: ch.create, mod: ch.mod, incarnation: inc}
+	if sameTicks(old.Entry, ch.entry) && (inc.epoch.ticks == nil) == (ch.unreadable || !hasTicks(ch.entry)) {
 		next.ticks = old.ticks
 		t.entry = next
 		return
 	}
+
 	et.checkRevisedKey(d, t, ch)
-	decided := old.decided(t.ref, s.mark, s.markMod)
-	if _, edited := d.specs[nameOf(t.ref)]; !edited && usedUp(ch.entry) && !usedUp(old.Entry) { // by the tick that its from says
-		decided = max(decided, ms(ch.entry.From))
+	decided := old.decidedUpTo(t.ref, s.watermark, s.watermarkMod)
+	if _, edited := d.specs[withoutShard(t.ref)]; !edited && usedUp(ch.entry) && !usedUp(old.Entry) { // by the tick that its from says
+		decided = max(decided, unixMS(ch.entry.From))
 	}
+
 	et.gaps.checkDecided(t, decided)
 	next.ticks = et.timingOf(t.ref, ch)
 	t.entry = next
-	line.stretch = stretch{
-		ticks: next.ticks, start: max(ms(ch.entry.From), decided), rev: ch.mod,
+	inc.epoch = scheduleEpoch{
+		ticks: next.ticks, start: max(unixMS(ch.entry.From), decided), rev: ch.mod,
 	}
+
 	// Of a pause that ran to its end, and is cleared afterwards, the silence stays.
-	if until := silence(old.Entry); !ch.entry.Paused && ms(ch.entry.From) == ms(old.From) {
-		line.stretch.silence(until)
+	if until := pausedUntil(old.Entry); !ch.entry.Paused && unixMS(ch.entry.From) == unixMS(old.From) {
+		inc.epoch.silenceUntil(until)
 	}
-	line.stretch.silence(silence(ch.entry))
+
+	inc.epoch.silenceUntil(pausedUntil(ch.entry))
 }
 
 // checkRevisedKey checks that an edit which may give a task new ticks tells the shard's
 // owner so, by the key that its commits compare (G4).
-func (et *entryTracker) checkRevisedKey(d *delta, t *tasked, ch *entryChange) {
-	if _, edited := d.specs[nameOf(t.ref)]; !edited || ch.bad || t.entry.ticks == nil && ticking(t.entry.Entry) || d.revised[t.ref.Shard] {
+func (et *entryTracker) checkRevisedKey(d *delta, t *taskHistory, ch *entryChange) {
+	if _, edited := d.specs[withoutShard(t.ref)]; !edited || ch.unreadable || t.entry.ticks == nil && hasTicks(t.entry.Entry) || d.revised[t.ref.Shard] {
 		return
 	}
 
 	old, next := t.entry.Entry, ch.entry
-	more := !ticking(old) || !old.Timing().Same(next.Timing()) || !old.Anchor.Equal(next.Anchor.Time) ||
-		old.Paused && (!next.Paused || silence(next) < silence(old))
-	if ticking(next) && more {
+	more := !hasTicks(old) || !old.Timing().Same(next.Timing()) || !old.Anchor.Equal(next.Anchor.Time) ||
+		old.Paused && (!next.Paused || pausedUntil(next) < pausedUntil(old))
+	if hasTicks(next) && more {
 		et.breachTask("G4", t.ref, 0, ch.key, "an edit gives the task ticks, and %s is not written with it", et.keys.Revised(t.ref.Shard))
 	}
 }
 
 // timingOf is the timing of an entry; nil if it has no ticks.
 func (et *entryTracker) timingOf(ref store.Ref, ch *entryChange) *timing {
-	if ch.bad || !ticking(ch.entry) {
+	if ch.unreadable || !hasTicks(ch.entry) {
 		return nil
 	}
+
 	t, err := newTiming(ch.entry)
 	if err != nil {
 		et.note("the schedule of %s cannot be read and has no ticks: %v", ref, err)
 		return nil
 	}
-	if !t.own {
+
+	if !t.fromOracle {
 		et.note("the ticks of %q in %s are package schedule's word", []string(ch.entry.Schedule), ch.entry.Timezone)
 	}
+
 	return t
 }

@@ -33,40 +33,40 @@ func (j *fenceJudge) checkOwners(d *delta) {
 // first commit under a new fence or session changes nothing (G1): only then has
 // its writer seen what every earlier writer did.
 func (j *fenceJudge) checkWatermarks(d *delta) {
-	for _, id := range slices.Sorted(maps.Keys(d.marks)) {
-		m, s := d.marks[id], j.cluster.shard(id)
+	for _, id := range slices.Sorted(maps.Keys(d.watermarks)) {
+		m, s := d.watermarks[id], j.cluster.shard(id)
 		switch {
-		case m.gone:
+		case m.deleted:
 			j.breach("G5", m.key, "the watermark was deleted")
 			continue
-		case m.bad:
+		case m.unreadable:
 			continue
 		case m.create == m.mod:
-			if m.mark.Time.UnixMilli() != 0 {
-				j.breach("G5", m.key, "the watermark was made anew, at %s", stamp(m.mark.Time.Time))
+			if m.watermark.Time.UnixMilli() != 0 {
+				j.breach("G5", m.key, "the watermark was made anew, at %s", formatTime(m.watermark.Time.Time))
 			}
 			continue
 		}
 		j.checkWriter(d, id, m)
-		if !s.opened && !opens(s.mark, m.mark) {
+		if !s.opened && !isOpening(s.watermark, m.watermark) {
 			j.breach("G1", m.key, "the first commit under fence %d of node %q does not open the shard: it changes the watermark",
 				s.owner.Fence, s.owner.Node)
 		}
-		if backwards(s.mark, m.mark) {
-			j.breach("G5", m.key, "the watermark goes back from %s to %s", describe(s.mark), describe(m.mark))
+		if goesBack(s.watermark, m.watermark) {
+			j.breach("G5", m.key, "the watermark goes back from %s to %s", describeWatermark(s.watermark), describeWatermark(m.watermark))
 		}
-		if m.mark.Seen < s.mark.Seen {
-			j.breach("G5", m.key, "seen goes back from %d to %d", s.mark.Seen, m.mark.Seen)
+		if m.watermark.Seen < s.watermark.Seen {
+			j.breach("G5", m.key, "seen goes back from %d to %d", s.watermark.Seen, m.watermark.Seen)
 		}
-		if m.mark.Seen >= m.mod {
-			j.breach("G5", m.key, "seen is %d, which had not been when this was written", m.mark.Seen)
+		if m.watermark.Seen >= m.mod {
+			j.breach("G5", m.key, "seen is %d, which had not been when this was written", m.watermark.Seen)
 		}
 	}
 }
 
 // checkWriter checks that a commit is of a shard with an owner that is present, and neither
 // changes in the same revision.
-func (j *fenceJudge) checkWriter(d *delta, id int, m *marked) {
+func (j *fenceJudge) checkWriter(d *delta, id int, m *watermarkChange) {
 	s := j.cluster.shard(id)
 	_, moved := d.owners[id]
 	switch node, present := j.cluster.nodes[s.owner.Node]; {
@@ -83,11 +83,11 @@ func (j *fenceJudge) checkWriter(d *delta, id int, m *marked) {
 	}
 }
 
-func opens(before, after store.Watermark) bool {
+func isOpening(before, after store.Watermark) bool {
 	return before.Time.Equal(after.Time.Time) && before.Last == after.Last && before.Seen == after.Seen
 }
 
-func backwards(before, after store.Watermark) bool {
+func goesBack(before, after store.Watermark) bool {
 	switch {
 	case !after.Time.Equal(before.Time.Time):
 		return after.Time.Before(before.Time.Time)
@@ -97,19 +97,19 @@ func backwards(before, after store.Watermark) bool {
 	return before.Last == "" || after.Last < before.Last
 }
 
-func describe(w store.Watermark) string {
+func describeWatermark(w store.Watermark) string {
 	if w.Last == "" {
-		return stamp(w.Time.Time)
+		return formatTime(w.Time.Time)
 	}
-	return stamp(w.Time.Time) + " up to " + w.Last
+	return formatTime(w.Time.Time) + " up to " + w.Last
 }
 
 // requireCommit checks that what only an owner writes came in a commit of the
 // shard, and not in an opening one.
 func (j *fenceJudge) requireCommit(d *delta, ref store.Ref, tick int64, key, what string) {
-	m := d.marks[ref.Shard]
+	m := d.watermarks[ref.Shard]
 	switch {
-	case m == nil || m.gone || m.create == m.mod:
+	case m == nil || m.deleted || m.create == m.mod:
 		j.breachTask("G1", ref, tick, key, "%s was written outside of a commit", what)
 	case !j.cluster.shard(ref.Shard).opened:
 		j.breachTask("G1", ref, tick, key, "%s was written by a commit that should have opened the shard", what)
@@ -119,6 +119,6 @@ func (j *fenceJudge) requireCommit(d *delta, ref store.Ref, tick int64, key, wha
 // checkNamedOwner checks that the run's word for its owner is the owner key's.
 func (j *fenceJudge) checkNamedOwner(r task.Run, ref store.Ref, key string) {
 	if s := j.cluster.shard(ref.Shard); r.Owner != "" && r.Owner != s.owner.Node {
-		j.breachTask("G1", ref, ms(r.ScheduledTime), key, "decided by node %q while the shard's owner is %q", r.Owner, s.owner.Node)
+		j.breachTask("G1", ref, unixMS(r.ScheduledTime), key, "decided by node %q while the shard's owner is %q", r.Owner, s.owner.Node)
 	}
 }

@@ -30,7 +30,7 @@ func (f *findings) breachTask(promise string, ref store.Ref, tick int64, key, fo
 	v := &f.violations[len(f.violations)-1]
 	v.Task = ref.String()
 	if tick != 0 {
-		v.Tick = instant(tick)
+		v.Tick = timeOfMS(tick)
 	}
 }
 

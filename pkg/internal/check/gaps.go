@@ -7,30 +7,33 @@ type gapJudge struct {
 	stats *stats
 }
 
-// checkDecided judges the present stretch of a task: all of its ticks that are
+// checkDecided judges the present epoch of a task: all of its ticks that are
 // decided, those up to upTo, must have an outcome.
-func (j *gapJudge) checkDecided(t *tasked, upTo int64) {
+func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 	if t.entry == nil {
 		return
 	}
-	line := t.entry.line
-	st := line.stretch
+
+	inc := t.entry.incarnation
+	st := inc.epoch
 	if st.ticks == nil {
 		return
 	}
+
 	var first, last, lost int64
 	flush := func() {
 		if lost > 0 {
-			j.breachTask("G4", t.ref, first, j.keys.Entry(t.ref), "decided and without an outcome: %s, up to %s", count(lost, "tick"), stamp(instant(last)))
+			j.breachTask("G4", t.ref, first, j.keys.Entry(t.ref), "decided and without an outcome: %s, up to %s", plural(lost, "tick"), formatTime(timeOfMS(last)))
 			j.stats.Undecided += lost
 		}
 		lost = 0
 	}
+
 	listTicks(st.ticks, st.start, upTo, func(at int64) bool {
-		if st.paused(at) {
+		if st.wasPaused(at) {
 			return true
 		}
-		if line.outcomes[at] != nil {
+		if inc.outcomes[at] != nil {
 			j.stats.Ticks++
 			flush()
 			return true
@@ -43,21 +46,23 @@ func (j *gapJudge) checkDecided(t *tasked, upTo int64) {
 		lost++
 		return true
 	})
+
 	flush()
-	line.stretch.start = max(st.start, upTo)
+	inc.epoch.start = max(st.start, upTo)
 }
 
 // checkEnd judges the ticks of a task that should have been decided by the end of the
 // history. Those that are decided are judged already.
-func (j *gapJudge) checkEnd(t *tasked) {
-	line := t.entry.line
-	if j.opts.Until.IsZero() || line.stretch.ticks == nil {
+func (j *gapJudge) checkEnd(t *taskHistory) {
+	inc := t.entry.incarnation
+	if j.opts.Until.IsZero() || inc.epoch.ticks == nil {
 		return
 	}
+
 	var first, open int64
 	until := j.opts.Until.UnixMilli()
-	listTicks(line.stretch.ticks, line.stretch.start, until, func(at int64) bool {
-		if line.stretch.ticks.due(at) > until {
+	listTicks(inc.epoch.ticks, inc.epoch.start, until, func(at int64) bool {
+		if inc.epoch.ticks.due(at) > until {
 			return false
 		}
 		if open == 0 {
@@ -66,10 +71,11 @@ func (j *gapJudge) checkEnd(t *tasked) {
 		open++
 		return true
 	})
+
 	if open > 0 {
 		j.stats.Ticks += open
 		j.stats.Undecided += open
 		j.breachTask("G16", t.ref, first, j.keys.Watermark(t.ref.Shard), "not decided: %s up to %s; the watermark is at %s",
-			count(open, "tick"), stamp(j.opts.Until), describe(j.cluster.shard(t.ref.Shard).mark))
+			plural(open, "tick"), formatTime(j.opts.Until), describeWatermark(j.cluster.shard(t.ref.Shard).watermark))
 	}
 }

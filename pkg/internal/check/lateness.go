@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func inOrder(faults []Fault) []Fault {
+func sortFaults(faults []Fault) []Fault {
 	return slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From.UnixMilli(), b.From.UnixMilli()) })
 }
 
@@ -20,24 +20,26 @@ type latenessJudge struct{ judge }
 // checkDecision checks that a decision came in time: after the faults that its
 // tick fell into (G16), and at once where nothing was disturbed (G15, G19). It
 // goes by the owner's clock, as the record has it.
-func (j *latenessJudge) checkDecision(ch *runChange, r *run, rec *task.Run, key string) {
+func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	at := decisionTime(rec)
 	if at == 0 {
 		return // checkNotEarly has said it
 	}
-	due := r.line.stretch.ticks.due(r.tick)
+
+	due := r.incarnation.epoch.ticks.due(r.tick)
 	if j.opts.Converge > 0 {
 		if by := j.healedAt(due) + j.opts.Converge.Milliseconds(); at > by {
-			j.breachTask("G16", ch.ref, r.tick, key, "run %s was decided at %s, %s after its tick; all was well since %s", ch.id, stamp(instant(at)),
-				milliseconds(at-due), stamp(instant(j.healedAt(due))))
+			j.breachTask("G16", ch.ref, r.tick, key, "run %s was decided at %s, %s after its tick; all was well since %s", ch.id, formatTime(timeOfMS(at)),
+				durationOfMS(at-due), formatTime(timeOfMS(j.healedAt(due))))
 		}
 	}
+
 	if late := at - due; j.opts.Lateness > 0 && late > j.opts.Lateness.Milliseconds() && j.undisturbed(ch, r.tick) {
 		promise, why := "G15", "nothing happened to its shard"
-		if s := j.cluster.shard(ch.ref.Shard); len(s.bad) > 0 && !s.bad[j.keys.Entry(ch.ref)] {
-			promise, why = "G19", fmt.Sprintf("another record of its shard cannot be read: %s", slices.Sorted(maps.Keys(s.bad))[0])
+		if s := j.cluster.shard(ch.ref.Shard); len(s.unreadable) > 0 && !s.unreadable[j.keys.Entry(ch.ref)] {
+			promise, why = "G19", fmt.Sprintf("another record of its shard cannot be read: %s", slices.Sorted(maps.Keys(s.unreadable))[0])
 		}
-		j.breachTask(promise, ch.ref, r.tick, key, "run %s was decided %s late, and %s", ch.id, milliseconds(late), why)
+		j.breachTask(promise, ch.ref, r.tick, key, "run %s was decided %s late, and %s", ch.id, durationOfMS(late), why)
 	}
 }
 
@@ -59,14 +61,16 @@ func (j *latenessJudge) healedAt(tick int64) int64 {
 func (j *latenessJudge) undisturbed(ch *runChange, tick int64) bool {
 	s, t := j.cluster.shard(ch.ref.Shard), j.cluster.task(ch.ref)
 	n, present := j.cluster.nodes[s.owner.Node]
-	if !present || t.entry == nil || !s.opened || tick <= ms(s.owner.Since) || tick <= n.joined || s.owner.Since.IsZero() || n.joined == 0 {
+	if !present || t.entry == nil || !s.opened || tick <= unixMS(s.owner.Since) || tick <= n.joinedAt || s.owner.Since.IsZero() || n.joinedAt == 0 {
 		return false
 	}
+
 	quiet := cmp.Or(j.opts.Converge, DefaultConverge)
 	for _, f := range j.opts.Faults {
 		if tick >= f.From.Add(-time.Second).UnixMilli() && tick <= f.To.Add(quiet).UnixMilli() {
 			return false
 		}
 	}
+
 	return true
 }

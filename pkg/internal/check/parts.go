@@ -20,7 +20,7 @@ type partJudge struct {
 }
 
 // checkParent judges a record of a run that has its parts.
-func (j *partJudge) checkParent(d *delta, ch *runChange, r *run) {
+func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 	f, was := r.fan, r.was
 	switch {
 	case was == nil:
@@ -31,19 +31,23 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *run) {
 	case was.Cancel != "" && f.Cancel != was.Cancel:
 		j.breachTask("state", ch.ref, r.tick, ch.queueKey, "a cancel of run %s was overwritten", ch.id)
 	}
-	if e := j.cluster.task(ch.ref).entry; was.Cancel == "" && f.Cancel == task.ReasonReplaced && e != nil && e.line == r.line && e.Overlap != task.OverlapReplace {
+
+	if e := j.cluster.task(ch.ref).entry; was.Cancel == "" && f.Cancel == task.ReasonReplaced && e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s is replaced, and overlap is %q", ch.id, e.Overlap)
 	}
+
 	same := *f
 	same.Cancel = was.Cancel
-	if encodedFan(same) != encodedFan(*was) || f.Cancel == task.ReasonReplaced && was.Cancel == "" {
+	if encodeFan(same) != encodeFan(*was) || f.Cancel == task.ReasonReplaced && was.Cancel == "" {
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
 	}
+
 	for _, i := range f.Left {
 		if !slices.Contains(was.Left, i) {
 			j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "part %d of run %s is to be given out again", i, ch.id)
 		}
 	}
+
 	for _, i := range was.Left {
 		if slices.Contains(f.Left, i) {
 			continue
@@ -52,15 +56,16 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *run) {
 			j.breachTask("G4", ch.ref, r.tick, ch.queueKey, "part %d of run %s is not left any more, and nothing was done about it", i, ch.id)
 		}
 	}
+
 	if ended, succeeded := j.cluster.endedParts(ch.ref, ch.id); f.Ended > ended || f.Succeeded > succeeded {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "%d parts of run %s are said to have ended, %d to have succeeded; %d had, %d did", f.Ended, ch.id, f.Succeeded, ended, succeeded)
 	}
 }
 
-func encodedFan(f task.Fan) string { return encoded(task.Run{Fan: &f}) }
+func encodeFan(f task.Fan) string { return encodeRun(task.Run{Fan: &f}) }
 
 // checkFanOut judges that a run gets its parts.
-func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *run, f *task.Fan) {
+func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.Fan) {
 	j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
 	t := j.cluster.task(ch.ref)
 	switch {
@@ -68,20 +73,21 @@ func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *run, f *task.Fan) {
 		j.breachTask("G4", ch.ref, r.tick, ch.queueKey, "run %s begins without some of its parts", ch.id)
 	case len(f.Nodes) > 0 && len(f.Nodes) != f.Count:
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s has %d parts for %d nodes", ch.id, f.Count, len(f.Nodes))
-	case !distinct(f.Nodes):
+	case !distinctNodes(f.Nodes):
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s has several parts for one node: %s", ch.id, strings.Join(f.Nodes, ", "))
-	case t.entry != nil && t.entry.line == r.line && f.Only == nil && !t.entry.Target.FansOut():
+	case t.entry != nil && t.entry.incarnation == r.incarnation && f.Only == nil && !t.entry.Target.FansOut():
 		j.breachTask("G7", ch.ref, r.tick, ch.queueKey, "run %s has parts, and its task has none", ch.id)
-	case t.entry != nil && t.entry.line == r.line && f.Only == nil && t.entry.Target.Count != task.All && f.Count != max(t.entry.Target.Parts, int(t.entry.Target.Count)):
+	case t.entry != nil && t.entry.incarnation == r.incarnation && f.Only == nil && t.entry.Target.Count != task.All && f.Count != max(t.entry.Target.Parts, int(t.entry.Target.Count)):
 		j.breachTask("G7", ch.ref, r.tick, ch.queueKey, "run %s has %d parts; its task has %d, or one on each of %d nodes", ch.id, f.Count, t.entry.Target.Parts, t.entry.Target.Count)
 	}
-	if z := j.cluster.freezes.Of(ch.ref.Namespace); z != nil && !j.cluster.freezes.bad {
-		j.breachTask("G21", ch.ref, r.tick, ch.queueKey, "run %s gets its parts, and %s has been frozen since %s", ch.id, frozen(z), stamp(z.Since.Time))
+
+	if z := j.cluster.freezes.Of(ch.ref.Namespace); z != nil && !j.cluster.freezes.unreadable {
+		j.breachTask("G21", ch.ref, r.tick, ch.queueKey, "run %s gets its parts, and %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
 	}
 }
 
-// distinct reports whether no two nodes are the same. Parts that are not repeated have none.
-func distinct(nodes []string) bool {
+// distinctNodes reports whether no two nodes are the same. Parts that are not repeated have none.
+func distinctNodes(nodes []string) bool {
 	seen := map[string]bool{}
 	for _, n := range nodes {
 		if n != "" && seen[n] {
@@ -94,16 +100,18 @@ func distinct(nodes []string) bool {
 
 // checkFirstRecord judges the first record of a part: its parent had it left, and in
 // this revision has not any more.
-func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	j.fences.requireCommit(d, ch.ref, 0, key, "a part")
 	parent, index := j.cluster.parentOf(ch.ref, ch.id)
 	if j.cluster.isOrphaned(d, ch.ref, r) {
 		return
 	}
+
 	if parent == nil || parent.fan == nil {
 		j.breachTask("G3", ch.ref, 0, key, "part %s is of a run that has none", ch.id)
 		return
 	}
+
 	was := parent.fanBefore(j.cluster.revision)
 	switch {
 	case parent.changed != j.cluster.revision || was == nil || !slices.Contains(was.Left, index) || slices.Contains(parent.fan.Left, index):
@@ -111,16 +119,17 @@ func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *run, rec *task.
 	case was.Cancel != "":
 		j.breachTask("state", ch.ref, 0, key, "part %s is given out, and its run is to end", ch.id)
 	}
+
 	if rec.PartCount != parent.fan.Count {
 		j.breachTask("form", ch.ref, 0, key, "part %s is one of %d; its run has %d", ch.id, rec.PartCount, parent.fan.Count)
 	}
 }
 
 // checkDispatch judges a new attempt of a part.
-func (j *partJudge) checkDispatch(ch *runChange, put attemptPut) {
+func (j *partJudge) checkDispatch(ch *runChange, put inboxPut) {
 	parent, index := j.cluster.parentOf(ch.ref, ch.id)
 	if parent == nil || parent.fan == nil {
-		return // said at its birth
+		return // said at its first record
 	}
 	if nodes := parent.fan.Nodes; index < len(nodes) && nodes[index] != put.node {
 		j.breachTask("G24", ch.ref, 0, put.key, "part %s is for node %s, and is given to %s", ch.id, nodes[index], put.node)
@@ -132,7 +141,7 @@ func (j *partJudge) checkDispatch(ch *runChange, put attemptPut) {
 
 // checkEndDeleted judges that the record of a part's end is deleted: when its run is on
 // record, or gone, and not before (G12).
-func (j *partJudge) checkEndDeleted(d *delta, ch *runChange, r *run) {
+func (j *partJudge) checkEndDeleted(d *delta, ch *runChange, r *runHistory) {
 	parent, _ := j.cluster.parentOf(ch.ref, ch.id)
 	if parent != nil && parent.underWay() && !j.cluster.isOrphaned(d, ch.ref, r) {
 		j.breachTask("G12", ch.ref, 0, ch.partKey, "the end of part %s is deleted before its run has ended", ch.id)
@@ -141,17 +150,19 @@ func (j *partJudge) checkEndDeleted(d *delta, ch *runChange, r *run) {
 
 // checkConclusion judges the end of a run with parts: all of them have ended, it says
 // how each did, and its outcome is by its rule.
-func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *run) {
+func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a run with parts")
 	e, f := ch.ended, r.fan
 	if e.Fan == nil {
 		j.breachTask("G12", ch.ref, r.tick, ch.endedKey, "run %s ends without a word of its parts", ch.id)
 		return
 	}
+
 	byIndex := map[int]task.Part{}
 	for _, p := range e.Fan.Parts {
 		byIndex[p.Index] = p
 	}
+
 	succeeded, cut := f.Kept, false
 	for _, i := range f.Numbers() {
 		said, told := byIndex[i]
@@ -175,6 +186,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *run) {
 			}
 		}
 	}
+
 	want := task.Failed
 	switch {
 	case f.Cancel != "" && cut:
@@ -182,6 +194,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *run) {
 	case succeeded >= f.Need:
 		want = task.Succeeded
 	}
+
 	if e.State != want {
 		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as %s; %d of %d parts succeeded, %d have to: that is %s", ch.id, e.State, succeeded, f.Count, f.Need, want)
 	}

@@ -26,6 +26,7 @@ func (j *placementJudge) checkMoves(d *delta) {
 	if !j.opts.Moves {
 		return
 	}
+
 	j.allowMoves(d)
 	for _, id := range slices.Sorted(maps.Keys(d.owners)) {
 		before, after := j.cluster.shard(id).owner, d.owners[id]
@@ -48,9 +49,9 @@ func (j *placementJudge) checkMoves(d *delta) {
 func (j *placementJudge) allowMoves(d *delta) {
 	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
 		before, now := j.cluster.nodes[name], d.nodes[name]
-		owns := now != nil && now.owns
-		again := owns && before.owns && before.create != now.create // it left and joined in one revision
-		if before.owns == owns && !again {
+		owns := now != nil && now.canOwn
+		again := owns && before.canOwn && before.create != now.create // it left and joined in one revision
+		if before.canOwn == owns && !again {
 			continue
 		}
 		weight, all := before.weight, 0
@@ -58,7 +59,7 @@ func (j *placementJudge) allowMoves(d *delta) {
 			weight = now.weight
 		}
 		for other, n := range j.cluster.nodes {
-			if n.owns && other != name {
+			if n.canOwn && other != name {
 				all += n.weight
 			}
 		}
@@ -73,28 +74,32 @@ func (j *placementJudge) allowMoves(d *delta) {
 func (j *placementJudge) misplacedShards() int {
 	all := 0
 	for _, n := range j.cluster.nodes {
-		if n.owns {
+		if n.canOwn {
 			all += n.weight
 		}
 	}
+
 	if all == 0 {
 		return len(j.cluster.shards)
 	}
+
 	owned, homeless := map[string]int{}, 0
 	for _, s := range j.cluster.shards {
-		if j.cluster.nodes[s.owner.Node].owns {
+		if j.cluster.nodes[s.owner.Node].canOwn {
 			owned[s.owner.Node]++
 		} else {
 			homeless++
 		}
 	}
+
 	total, above, below := j.cluster.totalShards(), 0, 0
 	for name, n := range j.cluster.nodes {
-		if n.owns {
+		if n.canOwn {
 			above += max(0, owned[name]-(total*n.weight+all-1)/all)
 			below += max(0, total*n.weight/all-owned[name])
 		}
 	}
+
 	return max(homeless+above, below)
 }
 

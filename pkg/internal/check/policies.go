@@ -18,6 +18,7 @@ func (j *policyJudge) checkReason(ref store.Ref, tick int64, key, what string, s
 	if state == task.Succeeded {
 		return
 	}
+
 	switch r, known := task.ReasonOf(reason); {
 	case reason == "":
 		j.breachTask("G23", ref, tick, key, "%s is %s, and no reason is given", what, state)
@@ -32,35 +33,38 @@ func (j *policyJudge) checkReason(ref store.Ref, tick int64, key, what string, s
 // run of its own that it could overlap with (G23): runs of a deleted task of the
 // same name are not its own. Whether one was still active is not judged, since the
 // owner may hear late of its end.
-func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	t := j.cluster.task(ch.ref)
-	if rec.State != task.Skipped || rec.Reason != task.ReasonOverlap || t.entry == nil || t.entry.line != r.line || t.entry.create <= j.cluster.began {
+	if rec.State != task.Skipped || rec.Reason != task.ReasonOverlap || t.entry == nil || t.entry.incarnation != r.incarnation || t.entry.create <= j.cluster.began {
 		return
 	}
+
 	for _, other := range t.runs {
-		if other.line == r.line && other.made {
+		if other.incarnation == r.incarnation && other.wasPlaced {
 			return
 		}
 	}
+
 	for _, other := range d.runs { // made by the same commit
-		if made, _ := other.record(); other.ref == ch.ref && made != nil && made.UID == r.line.uid && !made.State.Final() {
+		if made, _ := other.record(); other.ref == ch.ref && made != nil && made.UID == r.incarnation.uid && !made.State.Final() {
 			return
 		}
 	}
+
 	j.breachTask("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, and no run of its task has ever been made", ch.id)
 }
 
 // checkStartDeadline checks that the first attempt of a tick did not start after its
 // deadline (G22). Both are of one node's clock, which looked shortly before.
-func (j *policyJudge) checkStartDeadline(ch *runChange, r *run, before task.Time, started task.Time, key string) {
+func (j *policyJudge) checkStartDeadline(ch *runChange, r *runHistory, before task.Time, started task.Time, key string) {
 	const slack = 1000
-	if r.tick != 0 && !before.IsZero() && ms(started) > ms(before)+slack {
-		j.breachTask("G22", ch.ref, r.tick, key, "run %s started at %s, and had to before %s", ch.id, stamp(started.Time), stamp(before.Time))
+	if r.tick != 0 && !before.IsZero() && unixMS(started) > unixMS(before)+slack {
+		j.breachTask("G22", ch.ref, r.tick, key, "run %s started at %s, and had to before %s", ch.id, formatTime(started.Time), formatTime(before.Time))
 	}
 }
 
-// firstStart is when the first attempt of a run started, as a record has it.
-func firstStart(r task.Run) task.Time {
+// firstStartedAt is when the first attempt of a run started, as a record has it.
+func firstStartedAt(r task.Run) task.Time {
 	if len(r.Attempts) > 0 {
 		return r.Attempts[0].StartedAt
 	}
@@ -69,34 +73,38 @@ func firstStart(r task.Run) task.Time {
 
 // checkMaxActive judges an attempt that starts where only some may be active at once
 // (G8). Retries are starts, too.
-func (j *policyJudge) checkMaxActive(ch *runChange, r *run, key string) {
+func (j *policyJudge) checkMaxActive(ch *runChange, r *runHistory, key string) {
 	t := j.cluster.task(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapAllow || t.entry.MaxActive == 0 {
 		return
 	}
+
 	active := 0
 	for _, other := range t.active {
-		if other.line == r.line && (len(other.in) > 0 || other.underWay()) {
+		if other.incarnation == r.incarnation && (len(other.inboxes) > 0 || other.underWay()) {
 			active++
 		}
 	}
+
 	if active > t.entry.MaxActive {
 		j.breachTask("G8", ch.ref, r.tick, key, "run %s starts, and %d are active: at most %d may be", ch.id, active, t.entry.MaxActive)
 	}
 }
 
 // checkQueueLength checks that no more ticks wait for runs of their task than may (G24).
-func (j *policyJudge) checkQueueLength(ch *runChange, r *run, w *task.Waiting) {
+func (j *policyJudge) checkQueueLength(ch *runChange, r *runHistory, w *task.Waiting) {
 	t := j.cluster.task(ch.ref)
-	if t.entry == nil || t.entry.Overlap != task.OverlapQueue || !scheduled(r.trigger) || w.Reason != task.ReasonOverlap {
+	if t.entry == nil || t.entry.Overlap != task.OverlapQueue || !isTickTrigger(r.trigger) || w.Reason != task.ReasonOverlap {
 		return
 	}
+
 	waiting := 0
 	for _, other := range t.runs {
-		if other.line == r.line && other.queued && !other.retrying && scheduled(other.trigger) && other.reason == task.ReasonOverlap {
+		if other.incarnation == r.incarnation && other.queued && !other.retrying && isTickTrigger(other.trigger) && other.reason == task.ReasonOverlap {
 			waiting++
 		}
 	}
+
 	if room := t.entry.Queue.Room(); waiting > room {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s waits, and with it %d: at most %d may", ch.id, waiting, room)
 	}
@@ -104,10 +112,11 @@ func (j *policyJudge) checkQueueLength(ch *runChange, r *run, w *task.Waiting) {
 
 // checkReplaced checks that what was replaced gave way to a newer tick that is
 // there, by a policy that wants it.
-func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *run, taken *attempt) {
+func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, taken *inboxRecord) {
 	if ch.ended.Reason != task.ReasonReplaced {
 		return
 	}
+
 	t := j.cluster.task(ch.ref)
 	switch {
 	case r.fan != nil:
@@ -126,7 +135,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *run, taken *atte
 		}
 	case taken == nil:
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
-		if t.entry != nil && t.entry.line == r.line && t.entry.Overlap != task.OverlapReplace {
+		if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.Overlap != task.OverlapReplace {
 			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
 		}
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
@@ -144,26 +153,29 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *run, taken *atte
 
 	for _, other := range t.runs {
 		// A tick that had an attempt, or parts, end may have missed its own start since.
-		waited := (taken != nil || r.fan != nil) && !other.before.IsZero()
-		newer := other.decided > whole.decided || other.decided == whole.decided && other.tick > whole.tick
-		if other != whole && other.line == r.line && scheduled(other.trigger) && newer && other.made && (other.state != task.Missed || waited) {
+		waited := (taken != nil || r.fan != nil) && !other.startBefore.IsZero()
+		newer := other.decidedRev > whole.decidedRev || other.decidedRev == whole.decidedRev && other.tick > whole.tick
+		if other != whole && other.incarnation == r.incarnation && isTickTrigger(other.trigger) && newer && other.wasPlaced && (other.state != task.Missed || waited) {
 			return
 		}
 	}
+
 	for _, other := range d.runs {
-		if rec, _ := other.record(); other != ch && other.ref == ch.ref && rec != nil && scheduled(rec.Trigger) {
+		if rec, _ := other.record(); other != ch && other.ref == ch.ref && rec != nil && isTickTrigger(rec.Trigger) {
 			return
 		}
 	}
+
 	j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced by nothing: no later tick of its task has a run", ch.id)
 }
 
 // checkReplaceRequest checks that a cancel for a newer tick is asked for by an owner, of a
 // task whose policy is that.
-func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *run, before attempt, put attemptPut) {
+func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *runHistory, before inboxRecord, put inboxPut) {
 	if before.CancelRequested || !put.CancelRequested || put.CancelReason != task.ReasonReplaced {
 		return
 	}
+
 	j.fences.requireCommit(d, ch.ref, r.tick, put.key, "that a run is replaced")
 
 	// A part goes with its run: checkParent has judged that by the policy of that time. The
@@ -174,18 +186,19 @@ func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *run, befor
 		}
 	}
 
-	if e := j.cluster.task(ch.ref).entry; e != nil && e.line == r.line && e.Overlap != task.OverlapReplace {
+	if e := j.cluster.task(ch.ref).entry; e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
 		j.breachTask("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
 	}
 }
 
 // checkShadow judges the decision of a tick: of a shadow's none runs or waits, of
 // another task none is skipped as a shadow's, and each has its own record (G24).
-func (j *policyJudge) checkShadow(ch *runChange, r *run, rec *task.Run, key string) {
+func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	t := j.cluster.task(ch.ref)
-	if t.entry == nil || t.entry.line != r.line {
+	if t.entry == nil || t.entry.incarnation != r.incarnation {
 		return // checkFirstRecord has said it
 	}
+
 	skipped := rec.State == task.Skipped && rec.Reason == task.ReasonShadow
 	switch {
 	case t.entry.Shadow && !rec.State.Final():
@@ -193,19 +206,19 @@ func (j *policyJudge) checkShadow(ch *runChange, r *run, rec *task.Run, key stri
 	case skipped && !t.entry.Shadow:
 		j.breachTask("G24", ch.ref, r.tick, key, "run %s is skipped as a shadow's, and its task is none", ch.id)
 	case skipped && rec.Count > 1:
-		j.breachTask("G24", ch.ref, r.tick, key, "%s of a shadow are one record", count(rec.Count, "tick"))
+		j.breachTask("G24", ch.ref, r.tick, key, "%s of a shadow are one record", plural(rec.Count, "tick"))
 	}
 }
 
 // checkOverlap judges a run that becomes active. The next attempt of one that is
 // active anyway is no start: of two that a policy of then allowed, each goes on.
-func (j *policyJudge) checkOverlap(ch *runChange, r *run, key string) {
+func (j *policyJudge) checkOverlap(ch *runChange, r *runHistory, key string) {
 	t := j.cluster.task(ch.ref)
-	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activated != j.cluster.revision {
+	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activeSince != j.cluster.revision {
 		return
 	}
 	for id, other := range t.active {
-		if id != ch.id && other.line == r.line {
+		if id != ch.id && other.incarnation == r.incarnation {
 			j.breachTask("G8", ch.ref, r.tick, key, "run %s starts while run %s is %s, and overlap is %q", ch.id, id, other.state, t.entry.Overlap)
 		}
 	}

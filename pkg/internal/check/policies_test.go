@@ -67,7 +67,7 @@ func (h hand) waits(tick float64, reason string) op {
 
 // knows changes the entry as its owner does.
 func (h hand) knows(change func(e *task.Entry, own *task.Own)) op {
-	o := own(h.simTask.entry)
+	o := ownCounters(h.simTask.entry)
 	change(&h.simTask.entry, &o)
 	h.simTask.entry.Own = &o
 	return op{h.keys.Entry(h.ref), h.simTask.entry}

@@ -13,10 +13,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// probe is a line of a probe log, to which test tasks append whatever the
+// probeLine is a line of a probe log, to which test tasks append whatever the
 // scheduler believes: "START|BEAT|END run attempt token time pid". BEAT, which
 // need not be, says that the process lives.
-type probe struct {
+type probeLine struct {
 	end     bool
 	beat    bool
 	run     string
@@ -48,28 +48,31 @@ func CheckProbeLog(rd io.Reader, keys store.Keys, events []Event) []Violation {
 	lines, violations := readProbes(rd)
 	c := probeChecker{
 		violations: violations,
-		intents:    intents(keys, events),
-		known:      events != nil,
-		names:      map[string]string{},
-		started:    map[attemptID][]probe{},
-		ended:      map[attemptID][]probe{},
-		last:       map[string]probe{},
+		intents:    readIntents(keys, events),
+		hasEvents:  events != nil,
+		taskOfRun:  map[string]string{},
+		started:    map[attemptID][]probeLine{},
+		ended:      map[attemptID][]probeLine{},
+		last:       map[string]probeLine{},
 		newest:     map[string]intent{},
-		lost:       lostAt(keys, events),
+		lost:       lostAttempts(keys, events),
 	}
+
 	for _, same := range c.intents {
-		c.names[same[0].ID] = same[0].name
+		c.taskOfRun[same[0].ID] = same[0].name
 	}
+
 	for _, p := range lines {
-		c.alive(p)
+		c.checkSignOfLife(p)
 		switch {
 		case p.end:
-			c.end(p)
+			c.checkEnd(p)
 		case !p.beat:
-			c.start(p)
+			c.checkStart(p)
 		}
 	}
-	c.overlaps(lines)
+
+	c.checkOverlaps(lines)
 	return c.violations
 }
 
@@ -81,26 +84,26 @@ type intent struct {
 	// parent of a part began; policy is what was in force then. Zero if the events do
 	// not tell.
 	activated int64
-	policy
+	overlapPolicy
 }
 
-// policy is what an entry says of runs beside each other.
-type policy struct {
+// overlapPolicy is what an entry says of runs beside each other.
+type overlapPolicy struct {
 	overlap   string
 	maxActive int
 }
 
-// alone reports whether, when it was dispatched, no other run of the task may
+// forbidsOverlap reports whether, when it was dispatched, no other run of the task may
 // have been active.
-func (in intent) alone() bool { return in.overlap != "" && in.overlap != task.OverlapAllow }
+func (in intent) forbidsOverlap() bool { return in.overlap != "" && in.overlap != task.OverlapAllow }
 
-// lineage tells a task from those that bore its name before: to be created again
+// incarnation tells a task from those that bore its name before: to be created again
 // makes another task of it, which the runs of the former one do not concern.
-func (in intent) lineage() string { return in.name + "/" + in.UID }
+func (in intent) incarnation() string { return in.name + "/" + in.UID }
 
-// laterOf is the intent whose run became active last. By its policy the two may be
+// laterActivated is the intent whose run became active last. By its policy the two may be
 // active together, or not.
-func laterOf(a, b intent) intent {
+func laterActivated(a, b intent) intent {
 	if b.activated > a.activated {
 		return b
 	}
@@ -110,13 +113,13 @@ func laterOf(a, b intent) intent {
 type probeChecker struct {
 	violations     []Violation
 	intents        map[attemptID][]intent // several: of tasks whose run ids are equal
-	known          bool
-	names          map[string]string // a task for each run id
-	started, ended map[attemptID][]probe
-	last           map[string]probe    // by run: what started last
-	newest         map[string]intent   // per lineage: what has started with the highest token
-	lost           map[attemptID]int64 // attempts that were declared lost: when
-	proved         int64               // the highest token that has started: etcd was there by then
+	hasEvents      bool
+	taskOfRun      map[string]string // a task for each run id
+	started, ended map[attemptID][]probeLine
+	last           map[string]probeLine // by run: what started last
+	newest         map[string]intent    // per incarnation: what has started with the highest token
+	lost           map[attemptID]int64  // attempts that were declared lost: when
+	highestStarted int64                // the highest token that has started: etcd was there by then
 }
 
 // attemptID is an attempt as a log knows it.
@@ -125,9 +128,9 @@ type attemptID struct {
 	run   string
 }
 
-func (p probe) id() attemptID { return attemptID{p.token, p.run} }
+func (p probeLine) id() attemptID { return attemptID{p.token, p.run} }
 
-func (c *probeChecker) breach(p probe, promise, format string, args ...any) {
+func (c *probeChecker) breach(p probeLine, promise, format string, args ...any) {
 	v := Violation{Promise: promise, Message: fmt.Sprintf("line %d: ", p.line) + fmt.Sprintf(format, args...)}
 	if in, ok := c.intent(p); ok {
 		v.Task, v.Revision = in.name, p.token
@@ -136,7 +139,7 @@ func (c *probeChecker) breach(p probe, promise, format string, args ...any) {
 }
 
 // intent is the inbox record of an attempt, if there is just one.
-func (c *probeChecker) intent(p probe) (intent, bool) {
+func (c *probeChecker) intent(p probeLine) (intent, bool) {
 	all := c.intents[p.id()]
 	if len(all) != 1 {
 		return intent{}, false
@@ -144,62 +147,69 @@ func (c *probeChecker) intent(p probe) (intent, bool) {
 	return all[0], true
 }
 
-// key tells the runs of the log apart.
-func (c *probeChecker) key(p probe) string {
+// runKey tells the runs of the log apart.
+func (c *probeChecker) runKey(p probeLine) string {
 	if in, ok := c.intent(p); ok {
 		return in.name + "/" + p.run
 	}
-	return c.names[p.run] + "/" + p.run
+	return c.taskOfRun[p.run] + "/" + p.run
 }
 
-func (c *probeChecker) start(p probe) {
+func (c *probeChecker) checkStart(p probeLine) {
 	in, ok := c.intent(p)
 	allowed, before := len(c.intents[p.id()]), c.started[p.id()]
-	if c.known && allowed == 0 {
+	if c.hasEvents && allowed == 0 {
 		c.breach(p, "G10", "run %s, attempt %d, started with token %d, which no inbox record had", p.run, p.attempt, p.token)
 	}
+
 	if len(before) >= max(allowed, 1) {
 		c.breach(p, "G9", "run %s, attempt %d, started again; it had started in line %d, as process %s", p.run, p.attempt, before[0].line, before[0].pid)
 	}
-	if last, again := c.last[c.key(p)]; again && last.token != p.token && allowed < 2 {
-		c.successor(p, last)
+
+	if last, again := c.last[c.runKey(p)]; again && last.token != p.token && allowed < 2 {
+		c.checkSuccessor(p, last)
 	}
+
 	if ok {
-		c.deadline(p, in)
-		newest := c.newest[in.lineage()]
-		if p.token < newest.Token && laterOf(newest, in).alone() && !task.Siblings(newest.ID, in.ID) {
+		c.checkStartDeadline(p, in)
+		newest := c.newest[in.incarnation()]
+		if p.token < newest.Token && laterActivated(newest, in).forbidsOverlap() && !task.Siblings(newest.ID, in.ID) {
 			c.breach(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
 		}
 		if in.Token > newest.Token {
-			c.newest[in.lineage()] = in
+			c.newest[in.incarnation()] = in
 		}
 	}
+
 	c.started[p.id()] = append(before, p)
-	c.last[c.key(p)] = p
+	c.last[c.runKey(p)] = p
 }
 
-// deadline judges when the first attempt of a tick started (G22): by the log's
+// checkStartDeadline judges when the first attempt of a tick started (G22): by the log's
 // clock, which is not that of the node that decided it.
-func (c *probeChecker) deadline(p probe, in intent) {
+func (c *probeChecker) checkStartDeadline(p probeLine, in intent) {
 	const slack = 5000
-	if p.at != 0 && p.attempt <= 1 && scheduled(in.Trigger) && !in.StartBefore.IsZero() && p.at > ms(in.StartBefore)+slack {
-		c.breach(p, "G22", "run %s started at %s, and had to before %s", p.run, stamp(instant(p.at)), stamp(in.StartBefore.Time))
+	if p.at != 0 && p.attempt <= 1 && isTickTrigger(in.Trigger) && !in.StartBefore.IsZero() && p.at > unixMS(in.StartBefore)+slack {
+		c.breach(p, "G22", "run %s started at %s, and had to before %s", p.run, formatTime(timeOfMS(p.at)), formatTime(in.StartBefore.Time))
 	}
 }
 
-// successor judges an attempt that follows another of its run.
-func (c *probeChecker) successor(p, before probe) {
+// checkSuccessor judges an attempt that follows another of its run.
+func (c *probeChecker) checkSuccessor(p, before probeLine) {
 	if p.token < before.token {
 		c.breach(p, "G11", "run %s: token %d starts after token %d", p.run, p.token, before.token)
 	}
+
 	if p.attempt <= before.attempt {
 		c.breach(p, "G9", "run %s: attempt %d started in line %d and again here", p.run, p.attempt, before.line)
 	}
+
 	in, ok := c.intent(p)
 	was, had := c.intent(before)
 	if !ok || !had {
 		return
 	}
+
 	for _, a := range in.Attempts {
 		if a.Token == before.token && a.State == task.Lost && !slices.Contains(was.Retry.On, task.Lost) {
 			c.breach(p, "G9", "run %s: attempt %d was lost and has a successor, which its policy does not want", p.run, before.attempt)
@@ -207,7 +217,7 @@ func (c *probeChecker) successor(p, before probe) {
 	}
 }
 
-func (c *probeChecker) end(p probe) {
+func (c *probeChecker) checkEnd(p probeLine) {
 	before := c.ended[p.id()]
 	if len(c.started[p.id()]) == 0 {
 		c.breach(p, "G10", "run %s, attempt %d, ends with token %d, which never started", p.run, p.attempt, p.token)
@@ -218,11 +228,11 @@ func (c *probeChecker) end(p probe) {
 	c.ended[p.id()] = append(before, p)
 }
 
-// alive judges a sign of life of an attempt that had been declared lost: the
+// checkSignOfLife judges a sign of life of an attempt that had been declared lost: the
 // line stands below a token that is younger than the loss.
-func (c *probeChecker) alive(p probe) {
+func (c *probeChecker) checkSignOfLife(p probeLine) {
 	_, ok := c.intent(p)
-	if rev, lost := c.lost[p.id()]; ok && lost && c.proved > rev {
+	if rev, lost := c.lost[p.id()]; ok && lost && c.highestStarted > rev {
 		switch {
 		case !p.end && !p.beat:
 			c.breach(p, "G9", "run %s, attempt %d, started after it was declared lost at revision %d", p.run, p.attempt, rev)
@@ -231,25 +241,26 @@ func (c *probeChecker) alive(p probe) {
 				p.run, p.attempt, p.pid, rev)
 		}
 	}
+
 	if ok && !p.end && !p.beat {
-		c.proved = max(c.proved, p.token)
+		c.highestStarted = max(c.highestStarted, p.token)
 	}
 }
 
-// overlaps looks for starts between the start and the end of another run of the
+// checkOverlaps looks for starts between the start and the end of another run of the
 // same task, where the policy was against it when the later of the two was
 // dispatched first.
-func (c *probeChecker) overlaps(lines []probe) {
-	open := map[string]map[string]probe{} // by task and run: what has started and will write its END
+func (c *probeChecker) checkOverlaps(lines []probeLine) {
+	open := map[string]map[string]probeLine{} // by task and run: what has started and will write its END
 	for _, p := range lines {
 		in, ok := c.intent(p)
 		if !ok || p.beat {
 			continue
 		}
-		runs := open[in.lineage()]
+		runs := open[in.incarnation()]
 		if runs == nil {
-			runs = map[string]probe{}
-			open[in.lineage()] = runs
+			runs = map[string]probeLine{}
+			open[in.incarnation()] = runs
 		}
 		if p.end {
 			if runs[p.run].token == p.token {
@@ -260,7 +271,7 @@ func (c *probeChecker) overlaps(lines []probe) {
 		for _, run := range slices.Sorted(maps.Keys(runs)) {
 			other := runs[run]
 			goesOn, _ := c.intent(other)
-			if run != p.run && !task.Siblings(run, p.run) && laterOf(goesOn, in).alone() {
+			if run != p.run && !task.Siblings(run, p.run) && laterActivated(goesOn, in).forbidsOverlap() {
 				c.breach(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.id()][0].line)
 			}
 		}
@@ -288,7 +299,7 @@ type Activation struct {
 // attempt, since a run stays active while it waits for its next attempt.
 func Activations(keys store.Keys, events []Event) map[AttemptID]Activation {
 	all := map[AttemptID]Activation{}
-	for id, same := range intents(keys, events) {
+	for id, same := range readIntents(keys, events) {
 		for _, in := range same {
 			all[AttemptID{in.name, id.run, id.token}] = Activation{in.activated, in.overlap, in.maxActive}
 		}
@@ -296,10 +307,10 @@ func Activations(keys store.Keys, events []Event) map[AttemptID]Activation {
 	return all
 }
 
-// intents collects the inbox records of a history.
-func intents(keys store.Keys, events []Event) map[attemptID][]intent {
+// readIntents collects the inbox records of a history.
+func readIntents(keys store.Keys, events []Event) map[attemptID][]intent {
 	all := map[attemptID][]intent{}
-	inForce := map[store.Ref]policy{}
+	inForce := map[store.Ref]overlapPolicy{}
 	first := map[runRef]intent{}
 	for at := 0; at < len(events); {
 		end := at + 1
@@ -307,7 +318,7 @@ func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 			end++
 		}
 		if events[at].Listed { // what was dispatched before goes by what is there
-			policies(keys, events[at:end], inForce)
+			applyOverlapPolicies(keys, events[at:end], inForce)
 		}
 		for _, ev := range events[at:end] {
 			if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == store.KindQueued && !ev.Deleted {
@@ -317,7 +328,7 @@ func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 				switch {
 				case err != nil:
 				case w.UnderWay() && !known: // its parts are active with it
-					first[run] = intent{activated: ev.ModRevision, policy: inForce[k.Ref]}
+					first[run] = intent{activated: ev.ModRevision, overlapPolicy: inForce[k.Ref]}
 				case !w.UnderWay() && len(w.Attempts) == 0: // handed back before it started: its next dispatch makes it active again
 					delete(first, run)
 				}
@@ -335,32 +346,33 @@ func intents(keys store.Keys, events []Event) map[attemptID][]intent {
 				run.id = parent
 			}
 			if _, known := first[run]; !known {
-				first[run] = intent{activated: ev.CreateRevision, policy: inForce[k.Ref]}
+				first[run] = intent{activated: ev.CreateRevision, overlapPolicy: inForce[k.Ref]}
 			}
 			in := first[run]
 			in.Assigned, in.name = a, k.Ref.String()
 			id := attemptID{ev.CreateRevision, k.Run}
 			all[id] = append(all[id], in)
 		}
-		policies(keys, events[at:end], inForce)
+		applyOverlapPolicies(keys, events[at:end], inForce)
 		at = end
 	}
+
 	return all
 }
 
-// policies takes what the entries say of overlap from their next revision on.
-func policies(keys store.Keys, events []Event, inForce map[store.Ref]policy) {
+// applyOverlapPolicies takes what the entries say of overlap from their next revision on.
+func applyOverlapPolicies(keys store.Keys, events []Event, inForce map[store.Ref]overlapPolicy) {
 	for _, ev := range events {
 		if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == store.KindEntry && !ev.Deleted {
 			if e, err := store.DecodeEntry(ev.Value); err == nil {
-				inForce[k.Ref] = policy{e.Overlap, e.MaxActive}
+				inForce[k.Ref] = overlapPolicy{e.Overlap, e.MaxActive}
 			}
 		}
 	}
 }
 
-func readProbes(rd io.Reader) ([]probe, []Violation) {
-	var lines []probe
+func readProbes(rd io.Reader) ([]probeLine, []Violation) {
+	var lines []probeLine
 	var violations []Violation
 	in := bufio.NewReader(rd)
 	for n := 1; ; n++ {
@@ -378,9 +390,9 @@ func readProbes(rd io.Reader) ([]probe, []Violation) {
 	}
 }
 
-func parseProbe(words []string) (probe, bool) {
+func parseProbe(words []string) (probeLine, bool) {
 	if len(words) != 6 || (words[0] != "START" && words[0] != "END" && words[0] != "BEAT") {
-		return probe{}, false
+		return probeLine{}, false
 	}
 	attempt, err1 := strconv.Atoi(words[2])
 	token, err2 := strconv.ParseInt(words[3], 10, 64)
@@ -388,5 +400,5 @@ func parseProbe(words []string) (probe, bool) {
 	if year2000 := int64(946_684_800_000); err != nil || at < year2000 {
 		at = 0 // of a clock of another kind
 	}
-	return probe{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
+	return probeLine{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
 }

@@ -16,7 +16,7 @@ func probed(t *testing.T) (s *sim, log []string) {
 	s = newSim(t, 1, "a")
 	one := s.create("one", 0, 1, nil)
 	line := func(word string) {
-		log = append(log, fmt.Sprintf("%s %s %d %d %s 4711", word, one.active.ID, one.active.Attempt, one.active.create, stamp(time.UnixMilli(s.now))))
+		log = append(log, fmt.Sprintf("%s %s %d %d %s 4711", word, one.active.ID, one.active.Attempt, one.active.create, formatTime(time.UnixMilli(s.now))))
 	}
 	for _, end := range []task.State{task.Succeeded, task.Failed, task.Succeeded} {
 		s.pass(1)

@@ -22,9 +22,9 @@ import (
 var ErrGap = errors.New("the recording has a gap")
 
 const (
-	beat      = 250 * time.Millisecond // how often the recorder asks how far etcd is
-	stalled   = 5 * time.Second        // a watch this silent is given up
-	listLimit = time.Minute
+	progressInterval = 250 * time.Millisecond // how often the recorder asks how far etcd is
+	watchTimeout     = 5 * time.Second        // a watch this silent is given up
+	listTimeout      = time.Minute
 )
 
 // Recorder keeps every revision of a cluster's prefix in memory: what was there
@@ -49,18 +49,18 @@ type Recorder struct {
 
 	mu       sync.Mutex
 	events   []Event
-	revision int64         // all up to here is held, if the watch is to be believed
-	proved   proof         // up to where it is
-	again    chan struct{} // closed when a watch is to be opened anew
-	failure  error         // of the watch, while it is lost
-	err      error         // of Run
-	moved    chan struct{}
+	revision int64          // all up to here is held, if the watch is to be believed
+	verified verifiedPrefix // the part that was compared with what is there
+	reopen   chan struct{}  // closed when a watch is to be opened anew
+	failure  error          // of the watch, while it is lost
+	err      error          // of Run
+	advanced chan struct{}
 }
 
 // NewRecorder makes a recorder of the cluster with those keys; Run fills it.
 func NewRecorder(c *kv.Client, keys store.Keys) *Recorder {
-	return &Recorder{client: c, keys: keys, ready: make(chan struct{}), done: make(chan struct{}), moved: make(chan struct{}),
-		again: make(chan struct{})}
+	return &Recorder{client: c, keys: keys, ready: make(chan struct{}), done: make(chan struct{}), advanced: make(chan struct{}),
+		reopen: make(chan struct{})}
 }
 
 // Record runs a recorder beside the caller, and returns when it has its list:
@@ -97,7 +97,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			break
 		}
 		if errors.Is(err, errBehind) {
-			if gap := r.wentBack(ctx); gap != nil {
+			if gap := r.checkNotRolledBack(ctx); gap != nil {
 				err = gap
 				break
 			}
@@ -107,13 +107,15 @@ func (r *Recorder) Run(ctx context.Context) error {
 		r.mu.Unlock()
 		select {
 		case <-ctx.Done():
-		case <-time.After(beat):
+		case <-time.After(progressInterval):
 			err = nil
 		}
 	}
+
 	if ctx.Err() != nil && !errors.Is(err, ErrGap) {
 		err = ctx.Err()
 	}
+
 	r.mu.Lock()
 	r.err = err
 	r.mu.Unlock()
@@ -149,7 +151,7 @@ func (r *Recorder) CatchUp(ctx context.Context) error {
 		if err := r.WaitFor(ctx, res.Header.Revision); err != nil {
 			return err
 		}
-		switch ok, err := r.prove(ctx, res.Header.Revision); {
+		switch ok, err := r.verify(ctx, res.Header.Revision); {
 		case err != nil:
 			return fmt.Errorf("recorder: compare with what is there: %w", err)
 		case ok:
@@ -165,7 +167,7 @@ func (r *Recorder) CatchUp(ctx context.Context) error {
 func (r *Recorder) WaitFor(ctx context.Context, revision int64) error {
 	for {
 		r.mu.Lock()
-		held, moved, failure := r.revision, r.moved, r.failure
+		held, moved, failure := r.revision, r.advanced, r.failure
 		r.mu.Unlock()
 		if held >= revision {
 			return nil
@@ -192,6 +194,7 @@ func (r *Recorder) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	events := make([]Event, 0, len(kvs))
 	for _, e := range kvs {
 		events = append(events, Event{
@@ -199,24 +202,25 @@ func (r *Recorder) list(ctx context.Context) error {
 			ModRevision: e.ModRevision, CreateRevision: e.CreateRevision, Lease: e.Lease,
 		})
 	}
-	r.add(events, rev, r.again)
-	r.proved = proof{revision: rev, events: len(events), live: liveAfter(nil, events, rev)}
+
+	r.add(events, rev, r.reopen)
+	r.verified = verifiedPrefix{revision: rev, events: len(events), live: liveAfter(nil, events, rev)}
 	close(r.ready)
 	return nil
 }
 
 // add appends events and notes up to where all is held, unless their watch is one
 // that is to be opened anew.
-func (r *Recorder) add(events []Event, revision int64, again chan struct{}) {
+func (r *Recorder) add(events []Event, revision int64, reopen chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if again != r.again {
+	if reopen != r.reopen {
 		return
 	}
 	r.events = append(r.events, events...)
 	r.revision, r.failure = max(r.revision, revision), nil
-	close(r.moved)
-	r.moved = make(chan struct{})
+	close(r.advanced)
+	r.advanced = make(chan struct{})
 }
 
 // watch adds what happens after the revision held, until the watch is lost.
@@ -228,36 +232,36 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 	defer cancel()
 	key, end := kv.Prefix(r.keys.Root())
 	r.mu.Lock()
-	from, again := r.revision+1, r.again
+	from, reopen := r.revision+1, r.reopen
 	r.mu.Unlock()
-	guard := time.AfterFunc(stalled, cancel) // Watch waits for the server's word
+	guard := time.AfterFunc(watchTimeout, cancel) // Watch waits for the server's word
 	// Without fragments: a response holds whole revisions, so that the next one
 	// not held is where to resume.
 	responses := r.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(from), clientv3.WithCreatedNotify())
 	guard.Stop()
 
-	ask := time.NewTicker(beat)
+	ask := time.NewTicker(progressInterval)
 	defer ask.Stop()
 	heard := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-again:
+		case <-reopen:
 			return errors.New("it left something out")
 		case res, ok := <-responses:
 			if !ok {
 				return errors.New("the watch was closed")
 			}
-			if err := r.receive(res, again); err != nil {
+			if err := r.receive(res, reopen); err != nil {
 				return err
 			}
 			heard = time.Now()
 		case <-ask.C:
-			if time.Since(heard) > stalled && len(responses) == 0 {
-				return fmt.Errorf("the watch was silent for %s", stalled)
+			if time.Since(heard) > watchTimeout && len(responses) == 0 {
+				return fmt.Errorf("the watch was silent for %s", watchTimeout)
 			}
-			one, stop := context.WithTimeout(ctx, beat)
+			one, stop := context.WithTimeout(ctx, progressInterval)
 			_ = r.client.RequestProgress(one) // silence will tell
 			stop()
 		}
@@ -268,10 +272,10 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 // that etcd has gone back.
 var errBehind = errors.New("the watch is on a member that is behind")
 
-// wentBack asks etcd as a whole, by a linearizable read, whether it has gone
+// checkNotRolledBack asks etcd as a whole, by a linearizable read, whether it has gone
 // back behind what is held. No answer is none.
-func (r *Recorder) wentBack(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stalled)
+func (r *Recorder) checkNotRolledBack(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	res, err := r.client.Get(ctx, r.keys.Cluster(), clientv3.WithKeysOnly())
 	if held := r.Revision(); err == nil && res.Header.Revision < held {
@@ -280,23 +284,27 @@ func (r *Recorder) wentBack(ctx context.Context) error {
 	return nil
 }
 
-func (r *Recorder) receive(res clientv3.WatchResponse, again chan struct{}) error {
+func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) error {
 	held := r.Revision()
 	if res.CompactRevision != 0 || errors.Is(res.Err(), rpctypes.ErrCompacted) {
 		return fmt.Errorf("%w: etcd has compacted up to revision %d, the recording ends at %d", ErrGap, res.CompactRevision, held)
 	}
+
 	if err := res.Err(); err != nil {
 		return err
 	}
+
 	if res.Header.Revision < held {
 		return fmt.Errorf("%w: at revision %d, and %d is held", errBehind, res.Header.Revision, held)
 	}
+
 	if len(res.Events) == 0 {
 		if res.IsProgressNotify() {
-			r.add(nil, res.Header.Revision, again)
+			r.add(nil, res.Header.Revision, reopen)
 		}
 		return nil
 	}
+
 	events := make([]Event, 0, len(res.Events))
 	for _, e := range res.Events {
 		if e.Kv.ModRevision <= held {
@@ -307,14 +315,15 @@ func (r *Recorder) receive(res clientv3.WatchResponse, again chan struct{}) erro
 			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease,
 		})
 	}
+
 	// The header may be ahead of the events.
-	r.add(events, res.Events[len(res.Events)-1].Kv.ModRevision, again)
+	r.add(events, res.Events[len(res.Events)-1].Kv.ModRevision, reopen)
 	return nil
 }
 
 // List reads what is there now, as the events of one list: for Snapshot.
 func List(ctx context.Context, c *kv.Client, keys store.Keys) ([]Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	r := NewRecorder(c, keys)
 	if err := r.list(ctx); err != nil {

@@ -84,16 +84,20 @@ func (v Violation) String() string {
 	if v.Revision > 0 {
 		fmt.Fprintf(&b, " at revision %d", v.Revision)
 	}
+
 	if v.Task != "" {
 		fmt.Fprintf(&b, ", task %s", v.Task)
 	}
+
 	if !v.Tick.IsZero() {
-		fmt.Fprintf(&b, ", tick %s", stamp(v.Tick))
+		fmt.Fprintf(&b, ", tick %s", formatTime(v.Tick))
 	}
+
 	fmt.Fprintf(&b, ": %s", v.Message)
 	if v.Key != "" {
 		fmt.Fprintf(&b, " (%s)", v.Key)
 	}
+
 	return b.String()
 }
 
@@ -124,16 +128,18 @@ func (r Report) String() string {
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}
+
 	if r.OK() {
 		b.WriteString("no violations\n")
 	} else {
 		b.WriteString(r.list(50) + "\n")
 	}
+
 	return b.String()
 }
 
 func (r Report) list(most int) string {
-	lines := []string{count(int64(len(r.Violations)), "violation")}
+	lines := []string{plural(int64(len(r.Violations)), "violation")}
 	for i, v := range r.Violations {
 		if i == most {
 			lines = append(lines, fmt.Sprintf("… and %d more", len(r.Violations)-most))
@@ -144,21 +150,21 @@ func (r Report) list(most int) string {
 	return strings.Join(lines, "\n")
 }
 
-// count spells a number of things.
-func count(n int64, thing string) string {
+// plural spells a number of things.
+func plural(n int64, thing string) string {
 	if n != 1 {
 		thing += "s"
 	}
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// instant is the time of a tick in ms, as the checker computes with it.
-func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+// timeOfMS is the time of a tick in ms, as the checker computes with it.
+func timeOfMS(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// ms is 0 for a time that is not set.
-func ms(t task.Time) int64 {
+// unixMS is 0 for a time that is not set.
+func unixMS(t task.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}

@@ -10,78 +10,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What is kept beside the present: the specs' former versions, tombstones of
-// deleted tasks, dead runs (G25).
-
+// keptVersions is how many former versions of a spec are kept.
 const keptVersions = 10
 
-// nameOf is a task's name, whatever shard it is in.
-func nameOf(ref store.Ref) store.Ref { return store.Ref{Namespace: ref.Namespace, Name: ref.Name} }
-
-// specChange is what a revision does to a spec.
-type specChange struct {
-	key        string
-	value      []byte // nil: gone
-	uid        string
-	generation int64
+// withoutShard is a task's name, whatever shard it is in.
+func withoutShard(ref store.Ref) store.Ref {
+	return store.Ref{Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// known is what is kept, as it stands at a revision.
-type known struct {
-	specs    map[store.Ref]specChange
-	versions map[store.Ref]map[int64]bool // by name and generation
-	graves   map[store.Ref]tombstone
-}
-
-// tombstone is what is remembered of a deleted task.
-type tombstone struct {
-	UID       string    `json:"uid"`
-	DeletedAt task.Time `json:"deleted_at"`
-	DeletedBy string    `json:"deleted_by"`
-	Why       string    `json:"why"`
-}
-
-// remembered is what a revision changes of all that.
-type remembered struct {
-	versions map[versionRef]*versionChange
-	graves   map[store.Ref]*graveChange
-	dead     map[runRef]*deadChange
-}
-
-type versionRef struct {
-	ref        store.Ref
-	generation int64
-}
-
-type versionChange struct {
-	key   string
-	value []byte // nil: gone
-}
-
-type graveChange struct {
-	tombstone
-	key  string
-	gone bool
-}
-
-type deadChange struct {
-	key   string
-	state task.State // "": gone
-	// by is who takes it off the list, if the record says so: it goes in the next
-	// revision that has it.
-	by string
-}
-
-func newKnown() known {
-	return known{map[store.Ref]specChange{}, map[store.Ref]map[int64]bool{}, map[store.Ref]tombstone{}}
-}
-
-func newRemembered() remembered {
-	return remembered{map[versionRef]*versionChange{}, map[store.Ref]*graveChange{}, map[runRef]*deadChange{}}
-}
-
-// retentionJudge judges what is kept beside the present (G25). But for dead runs and retries, it
-// does so only if it is asked to, see Options.Remembered.
+// retentionJudge judges what is kept of the past: the specs' former versions, tombstones of deleted
+// tasks, dead-letter runs (G25). Some of it only if that is asked for, see Options.Remembered.
 type retentionJudge struct{ judge }
 
 // checkRevision judges what a revision keeps of what it overwrites or deletes.
@@ -89,27 +27,30 @@ func (j *retentionJudge) checkRevision(d *delta) {
 	for v, ch := range d.versions {
 		j.checkVersion(d, v, ch)
 	}
+
 	for k, ch := range d.dead {
 		if ch.by != "" && j.cluster.task(k.ref).dead[k.id] {
 			continue // it is dead already, and about to go
 		}
-		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !failure(ch.state)) {
+		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !isFailure(ch.state)) {
 			j.breachTask("G25", k.ref, 0, ch.key, "run %s is dead as %s, and no end of it in this revision says so", k.id, ch.state)
 		}
 	}
+
 	if !j.opts.Remembered {
 		return
 	}
+
 	for _, ref := range slices.SortedFunc(maps.Keys(d.specs), compareRefs) {
 		now := d.specs[ref]
 		was, there := j.cluster.kept.specs[ref]
-		grave := d.graves[ref]
+		tomb := d.tombstones[ref]
 		switch {
 		case now.value == nil && there:
-			if grave == nil && j.opts.Full {
+			if tomb == nil && j.opts.Full {
 				continue // it took deletes only, maybe
 			}
-			if grave == nil || grave.gone || grave.UID != was.uid {
+			if tomb == nil || tomb.deleted || tomb.UID != was.uid {
 				j.breachTask("G25", ref, 0, now.key, "the task is deleted, and no tombstone says by whom")
 			}
 		case there && was.uid == now.uid:
@@ -120,7 +61,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 				j.breachTask("G25", ref, 0, now.key, "generation %d takes the place of %d", now.generation, was.generation)
 			}
 		case !there && now.value != nil:
-			if _, buried := j.cluster.kept.graves[ref]; buried && (grave == nil || !grave.gone) {
+			if _, deleted := j.cluster.kept.tombstones[ref]; deleted && (tomb == nil || !tomb.deleted) {
 				j.breachTask("G25", ref, 0, now.key, "the task is created anew, and its tombstone stays")
 			}
 		}
@@ -132,11 +73,12 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 	spec, there := j.cluster.kept.specs[v.ref]
 	next := d.specs[v.ref]
 	if ch.value != nil {
-		if !there || next == nil || spec.generation != v.generation || !sameJSON(spec.value, ch.value) {
+		if !there || next == nil || spec.generation != v.generation || !sameSpec(spec.value, ch.value) {
 			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is kept, and is not what this revision overwrites", v.generation)
 		}
 		return
 	}
+
 	if there && (next == nil || next.value != nil) {
 		left := 0
 		for g := range j.cluster.kept.versions[v.ref] {
@@ -153,8 +95,8 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 	}
 }
 
-// sameJSON compares two specs but for what is not stored.
-func sameJSON(a, b []byte) bool {
+// sameSpec compares two specs but for what is not stored.
+func sameSpec(a, b []byte) bool {
 	var x, y map[string]any
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
 		return string(a) == string(b)
@@ -169,6 +111,7 @@ func (j *retentionJudge) checkKept(d *delta) {
 	if !j.opts.Remembered {
 		return
 	}
+
 	for ref, s := range d.specs {
 		n := len(j.cluster.kept.versions[ref])
 		if n > keptVersions {
@@ -181,10 +124,10 @@ func (j *retentionJudge) checkKept(d *delta) {
 }
 
 // checkDeadLetter checks that a run that has used up its attempts waits for a person.
-func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *run, taken *attempt) {
+func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory, taken *inboxRecord) {
 	t := j.cluster.task(ch.ref)
-	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].gone
-	if !j.opts.Remembered || taken == nil || taken.CancelRequested || !failure(ch.ended.State) || t.entry == nil || t.entry.line != r.line || gone {
+	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].deleted
+	if !j.opts.Remembered || taken == nil || taken.CancelRequested || !isFailure(ch.ended.State) || t.entry == nil || t.entry.incarnation != r.incarnation || gone {
 		return
 	}
 	if dead := d.dead[ch.runRef]; dead == nil || dead.state == "" {
@@ -194,7 +137,7 @@ func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *run, taken 
 
 // checkRetryOf checks that a dead run is run again once: the same revision takes
 // it from the dead.
-func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *run, rec *task.Run, key string) {
+func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	if rec.RetryOf == "" {
 		return
 	}
@@ -209,40 +152,47 @@ func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *run, rec *task
 
 // checkTTLDeletion judges the deletion of a task by its ttl: its schedule is over,
 // and nothing of it waits or runs, for as long as it says.
-func (j *retentionJudge) checkTTLDeletion(d *delta, t *tasked) {
-	grave := d.graves[nameOf(t.ref)]
-	if t.entry == nil || grave == nil || grave.gone || !byTTL(grave.tombstone) {
+func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
+	tomb := d.tombstones[withoutShard(t.ref)]
+	if t.entry == nil || tomb == nil || tomb.deleted || !deletedByTTL(tomb.tombstone) {
 		return
 	}
-	e, line := t.entry, t.entry.line
+
+	e, inc := t.entry, t.entry.incarnation
 	wrong := func(format string, args ...any) {
-		j.breachTask("G25", t.ref, 0, grave.key, "the task is deleted by its ttl, and "+format, args...)
+		j.breachTask("G25", t.ref, 0, tomb.key, "the task is deleted by its ttl, and "+format, args...)
 	}
+
 	if e.TTL == 0 {
 		wrong("has none")
 		return
 	}
+
 	if slices.Contains(e.Schedule, "@manual") {
 		wrong("is a person's to run")
 	}
-	if open := t.open(line); len(open) > 0 {
+
+	if open := t.openRuns(inc); len(open) > 0 {
 		wrong("run %s has not ended", open[0].id)
 	}
-	since := line.lastEnd
-	if line.stretch.ticks != nil {
+
+	since := inc.lastEnd
+	if inc.epoch.ticks != nil {
 		decided := j.cluster.decidedUpTo(t)
-		if at, more := line.stretch.ticks.next(max(decided, line.stretch.start)); more {
-			wrong("has a tick to come, %s", stamp(instant(at)))
+		if at, more := inc.epoch.ticks.next(max(decided, inc.epoch.start)); more {
+			wrong("has a tick to come, %s", formatTime(timeOfMS(at)))
 		}
 	}
-	for at := range line.outcomes {
+
+	for at := range inc.outcomes {
 		since = max(since, at)
 	}
+
 	// The end is by one clock, the deletion by another.
-	if at := ms(grave.DeletedAt) + 2*j.opts.Skew.Milliseconds(); at < since+int64(e.TTL)/1e6 {
-		wrong("%s had not passed since %s", e.TTL, stamp(instant(since)))
+	if at := unixMS(tomb.DeletedAt) + 2*j.opts.Skew.Milliseconds(); at < since+int64(e.TTL)/1e6 {
+		wrong("%s had not passed since %s", e.TTL, formatTime(timeOfMS(since)))
 	}
 }
 
-// byTTL tells the deletions that no person made.
-func byTTL(g tombstone) bool { return g.Why == "ttl" || g.DeletedBy == task.PausedByFailures }
+// deletedByTTL tells the deletions that no person made.
+func deletedByTTL(g tombstone) bool { return g.Why == "ttl" || g.DeletedBy == task.PausedByFailures }

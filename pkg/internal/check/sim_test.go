@@ -347,7 +347,7 @@ func (s *sim) lose(t *simTask) {
 
 // deadOf puts a run that has failed for good among the dead.
 func (s *sim) deadOf(t *simTask, r task.Run) []op {
-	if !failure(r.State) || s.kv[s.keys.Entry(t.ref)].Key == "" {
+	if !isFailure(r.State) || s.kv[s.keys.Entry(t.ref)].Key == "" {
 		return nil
 	}
 	return []op{{s.keys.DeadRun(t.ref, r.ID), r}}

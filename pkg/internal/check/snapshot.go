@@ -45,6 +45,7 @@ func Snapshot(keys store.Keys, events []Event, opts Options) Report {
 		j.checkTask(d, t)
 		c.finishTask(t)
 	}
+
 	return c.findings.report(c.stats)
 }
 
@@ -62,12 +63,14 @@ func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 		j.note("there is no record of the cluster")
 		return
 	}
+
 	if err := json.Unmarshal(events[i].Value, &cluster); err != nil {
 		j.decoder.reportUnreadable(events[i], err)
 		return
 	}
+
 	for id := range cluster.Shards {
-		if d.marks[id] == nil {
+		if d.watermarks[id] == nil {
 			j.breach("G5", j.keys.Watermark(id), "the shard has no watermark")
 		}
 		if s := j.cluster.shard(id); s.owner.Node == "" {
@@ -82,7 +85,7 @@ func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 func (j *snapshotJudge) checkSpecs(d *delta) {
 	specs := maps.Clone(d.specs)
 	for ref := range d.entries {
-		delete(specs, nameOf(ref))
+		delete(specs, withoutShard(ref))
 	}
 	for _, ref := range slices.SortedFunc(maps.Keys(specs), compareRefs) {
 		j.breachTask("form", ref, 0, j.keys.Spec(ref), "a spec without an entry: it never fires")
@@ -97,9 +100,11 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 	if r == nil || rec == nil {
 		return
 	}
+
 	wrong := func(format string, args ...any) {
 		j.breachTask("state", ch.ref, r.tick, key, "run %s %s", ch.id, fmt.Sprintf(format, args...))
 	}
+
 	switch {
 	case ch.ended != nil && !rec.State.Final():
 		wrong("is in history as %q", rec.State)
@@ -108,23 +113,29 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 	case ch.ended == nil && len(ch.puts) == 0 && rec.State != task.Queued:
 		wrong("waits as %q", rec.State)
 	}
-	if scheduled(rec.Trigger) && ch.id != task.RunID(rec.ScheduledTime.Time, rec.UID) {
+
+	if isTickTrigger(rec.Trigger) && ch.id != task.RunID(rec.ScheduledTime.Time, rec.UID) {
 		j.breachTask("form", ch.ref, r.tick, key, "run %s does not have the id of its tick", ch.id)
 	}
+
 	if len(ch.puts) == 0 {
 		j.attempts.checkTokens(ch, r, rec.Attempts, rec.Token, key)
 	}
+
 	if r.tick != 0 {
 		j.decisions.checkNotEarly(ch, r, rec, key)
 	}
+
 	if t.entry == nil || t.entry.UID != rec.UID {
 		j.note("records of tasks that are gone, to be purged")
 	}
+
 	if ch.ended != nil {
-		j.stats.end(r, ch.ended)
+		j.stats.countOutcome(r, ch.ended)
 	}
-	if scheduled(r.trigger) {
-		j.stats.decide(r, rec)
+
+	if isTickTrigger(r.trigger) {
+		j.stats.countDecision(r, rec)
 		if rec.State.Final() && rec.State != task.Skipped && rec.State != task.Missed {
 			j.stats.Runs++
 		}
@@ -134,41 +145,44 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 }
 
 // checkTask checks a task's entry and spec, its active runs, and its ticks.
-func (j *snapshotJudge) checkTask(d *delta, t *tasked) {
-	_, hasSpec := d.specs[nameOf(t.ref)]
+func (j *snapshotJudge) checkTask(d *delta, t *taskHistory) {
+	_, hasSpec := d.specs[withoutShard(t.ref)]
 	switch {
 	case t.entry == nil:
 		return
 	case !hasSpec:
 		j.breachTask("form", t.ref, 0, j.keys.Entry(t.ref), "an entry without a spec")
 	}
+
 	j.checkActive(t)
-	if t.entry.line.stretch.ticks == nil {
+	if t.entry.incarnation.epoch.ticks == nil {
 		return
 	}
-	st := &t.entry.line.stretch
+
+	st := &t.entry.incarnation.epoch
 	decided := st.start // where the next judgement begins: all before it is decided
-	st.start = max(j.completeSince(d, t), st.silent)
-	st.pauses = own(t.entry.Entry).Pauses
+	st.start = max(j.completeSince(d, t), st.silentUntil)
+	st.pauses = ownCounters(t.entry.Entry).Pauses
 	if t.entry.Generation > 1 { // the owner may not have known of it at once
-		st.start = max(st.start, ms(t.entry.From)+unknownMark)
+		st.start = max(st.start, unixMS(t.entry.From)+versionSlack)
 	}
+
 	j.gaps.checkDecided(t, j.cluster.decidedUpTo(t))
 	st.start = decided
 }
 
-// unknownMark is how far behind the watermark the from of a new version may have been
+// versionSlack is how far behind the watermark the from of a new version may have been
 // when it was written, in ms: clocks of nodes differ by no more.
-const unknownMark = 5000
+const versionSlack = 5000
 
 // completeSince is the instant after which every tick up to the watermark must have
 // a record: the entry's from, or the first end on record where others may have been
 // trimmed. Trims keep what ended last, so a record that is gone ended before those
 // that are left, and its tick was before that.
-func (j *snapshotJudge) completeSince(d *delta, t *tasked) int64 {
+func (j *snapshotJudge) completeSince(d *delta, t *taskHistory) int64 {
 	const slack = 2500 // ends are by clocks of different nodes
 
-	from := ms(t.entry.From)
+	from := unixMS(t.entry.From)
 	var kept int
 	var first int64
 
@@ -176,8 +190,8 @@ func (j *snapshotJudge) completeSince(d *delta, t *tasked) int64 {
 		if !r.ended {
 			continue
 		}
-		if e := d.run(t.ref, id).ended; e != nil && (first == 0 || ms(e.EndedAt) < first) {
-			first = ms(e.EndedAt)
+		if e := d.run(t.ref, id).ended; e != nil && (first == 0 || unixMS(e.EndedAt) < first) {
+			first = unixMS(e.EndedAt)
 		}
 		kept++
 	}
@@ -186,15 +200,16 @@ func (j *snapshotJudge) completeSince(d *delta, t *tasked) int64 {
 	if kept >= t.entry.History.Keep || (kept > 0 && t.entry.Generation > 1) {
 		return max(from, first+slack)
 	}
+
 	return from
 }
 
 // checkActive checks the attempts of a task that are in inboxes (G8, G11).
-func (j *snapshotJudge) checkActive(t *tasked) {
+func (j *snapshotJudge) checkActive(t *taskHistory) {
 	seen := map[int64]string{}
 	var newest int64
 	for _, id := range slices.Sorted(maps.Keys(t.active)) {
-		for _, a := range t.active[id].in {
+		for _, a := range t.active[id].inboxes {
 			if other, ok := seen[a.create]; ok {
 				j.breachTask("G11", t.ref, 0, "", "runs %s and %s have the same token %d", other, id, a.create)
 			}
@@ -202,6 +217,7 @@ func (j *snapshotJudge) checkActive(t *tasked) {
 			newest = max(newest, a.create)
 		}
 	}
+
 	// An attempt that is older than the policy may have been allowed.
 	if len(t.active) > 1 && newest > t.entry.mod && t.entry.Overlap != task.OverlapAllow {
 		j.breachTask("G8", t.ref, 0, "", "run %s was started beside another, and overlap is %q", seen[newest], t.entry.Overlap)

@@ -17,18 +17,18 @@ type clusterState struct {
 	began      int64            // the revision of the first list; 0: there was nothing yet
 	shardCount int              // how many shards there are, if the record says
 	liveKeys   map[string]int64 // the create revisions of the keys that are there
-	nodes      map[string]session
+	nodes      map[string]nodeSession
 	leaders    map[string]candidate // the keys of the election
-	shards     map[int]*shard
-	tasks      map[store.Ref]*tasked
-	freezes    freezes
-	kept       known // specs, former versions, tombstones
+	shards     map[int]*shardState
+	tasks      map[store.Ref]*taskHistory
+	freezes    freezeState
+	kept       keptRecords // specs, former versions, tombstones
 }
 
 func newClusterState(keys store.Keys) *clusterState {
 	return &clusterState{
-		keys: keys, liveKeys: map[string]int64{}, nodes: map[string]session{}, leaders: map[string]candidate{},
-		shards: map[int]*shard{}, tasks: map[store.Ref]*tasked{}, kept: newKnown(),
+		keys: keys, liveKeys: map[string]int64{}, nodes: map[string]nodeSession{}, leaders: map[string]candidate{},
+		shards: map[int]*shardState{}, tasks: map[store.Ref]*taskHistory{}, kept: newKeptRecords(),
 	}
 }
 
@@ -38,36 +38,55 @@ type candidate struct {
 	create int64 // 0: the key is gone
 }
 
-// session is a node's key: one lease of one instance.
-type session struct {
-	instance string
-	create   int64
-	owns     bool // it may own shards
-	weight   int
-	joined   int64 // when it announced itself first, by its clock, in ms
-	froze    int64 // the mod revision of the freezes that it obeys
-	frozeAt  int64 // when it said so first, by its clock, in ms
+// nodeSession is a node's key: one lease of one instance.
+type nodeSession struct {
+	instance        string
+	create          int64
+	canOwn          bool // it may own shards
+	weight          int
+	joinedAt        int64 // when it announced itself first, by its clock, in ms
+	freezesObeyed   int64 // the mod revision of the freezes that it obeys
+	freezesObeyedAt int64 // when it said so first, by its clock, in ms
 }
 
-// shard is what a shard's keys say, its tasks aside.
-type shard struct {
-	owner   store.Owner // Fence 0: there is none
-	mark    store.Watermark
-	markMod int64           // 0: there is none
-	opened  bool            // a commit has followed the last change of fence or session
-	bad     map[string]bool // its records that cannot be read
+// shardState is what a shard's keys say, its tasks aside.
+type shardState struct {
+	owner        store.Owner // Fence 0: there is none
+	watermark    store.Watermark
+	watermarkMod int64           // 0: there is none
+	opened       bool            // a commit has followed the last change of fence or session
+	unreadable   map[string]bool // its records that cannot be read
 }
 
-// freezes are the switches that stop firing, as they stand at a revision.
-type freezes struct {
+// freezeState are the switches that stop firing, as they stand at a revision.
+type freezeState struct {
 	task.Freezes
-	mod int64 // 0: there is no record
-	bad bool
+	mod        int64 // 0: there is no record
+	unreadable bool
 }
 
-// markedUpTo is up to when, in ms, a watermark decides the ticks of a covered
+// keptRecords is what is kept, as it stands at a revision.
+type keptRecords struct {
+	specs      map[store.Ref]specChange
+	versions   map[store.Ref]map[int64]bool // by name and generation
+	tombstones map[store.Ref]tombstone
+}
+
+// tombstone is what is remembered of a deleted task.
+type tombstone struct {
+	UID       string    `json:"uid"`
+	DeletedAt task.Time `json:"deleted_at"`
+	DeletedBy string    `json:"deleted_by"`
+	Why       string    `json:"why"`
+}
+
+func newKeptRecords() keptRecords {
+	return keptRecords{map[store.Ref]specChange{}, map[store.Ref]map[int64]bool{}, map[store.Ref]tombstone{}}
+}
+
+// watermarkCovers is up to when, in ms, a watermark decides the ticks of a covered
 // task of that name.
-func markedUpTo(w store.Watermark, name string) int64 {
+func watermarkCovers(w store.Watermark, name string) int64 {
 	at := w.Time.UnixMilli()
 	if w.Last != "" && name > w.Last {
 		at--
@@ -76,20 +95,20 @@ func markedUpTo(w store.Watermark, name string) int64 {
 }
 
 // shard returns the state of a shard, which it begins at need.
-func (c *clusterState) shard(id int) *shard {
+func (c *clusterState) shard(id int) *shardState {
 	s := c.shards[id]
 	if s == nil {
-		s = &shard{bad: map[string]bool{}}
+		s = &shardState{unreadable: map[string]bool{}}
 		c.shards[id] = s
 	}
 	return s
 }
 
 // task returns the history of a task's name, which it begins at need.
-func (c *clusterState) task(ref store.Ref) *tasked {
+func (c *clusterState) task(ref store.Ref) *taskHistory {
 	t := c.tasks[ref]
 	if t == nil {
-		t = &tasked{ref: ref, lines: map[string]*lineage{}, runs: map[string]*run{}, active: map[string]*run{}, dead: map[string]bool{}}
+		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]bool{}}
 		c.tasks[ref] = t
 	}
 	return t
@@ -102,19 +121,19 @@ func (c *clusterState) setUnreadable(ev Event, is bool) {
 		return
 	}
 	if s := c.shard(k.Ref.Shard); is {
-		s.bad[ev.Key] = true
+		s.unreadable[ev.Key] = true
 	} else {
-		delete(s.bad, ev.Key)
+		delete(s.unreadable, ev.Key)
 	}
 }
 
 // decidedUpTo is up to which tick those of a task are decided at present.
-func (c *clusterState) decidedUpTo(t *tasked) int64 {
+func (c *clusterState) decidedUpTo(t *taskHistory) int64 {
 	if t.entry == nil {
 		return 0
 	}
 	s := c.shard(t.ref.Shard)
-	return t.entry.decided(t.ref, s.mark, s.markMod)
+	return t.entry.decidedUpTo(t.ref, s.watermark, s.watermarkMod)
 }
 
 // term is the create revision of the oldest key of the election; 0 without one.
@@ -130,25 +149,25 @@ func (c *clusterState) term() int64 {
 
 // applyListedWatermarks takes the watermarks of the first list, whose writers cannot be judged.
 func (c *clusterState) applyListedWatermarks(d *delta) {
-	for id, m := range d.marks {
+	for id, m := range d.watermarks {
 		s := c.shard(id)
-		s.mark, s.markMod = m.mark, m.mod
+		s.watermark, s.watermarkMod = m.watermark, m.mod
 		s.opened = s.owner.Fence < m.mod && c.nodes[s.owner.Node].create < m.mod
 	}
 }
 
 // applyWatermarks applies the watermarks that a revision writes, each of which is a commit.
 func (c *clusterState) applyWatermarks(d *delta) {
-	for id, m := range d.marks {
+	for id, m := range d.watermarks {
 		s := c.shard(id)
-		if m.gone {
-			s.markMod = 0
+		if m.deleted {
+			s.watermarkMod = 0
 			continue
 		}
-		if m.bad {
+		if m.unreadable {
 			continue
 		}
-		s.mark, s.markMod = m.mark, m.mod
+		s.watermark, s.watermarkMod = m.watermark, m.mod
 		if m.create == m.mod {
 			continue
 		}
@@ -174,13 +193,14 @@ func (c *clusterState) applyFleet(d *delta) {
 
 		// The first record of a session, and the first that obeys a freeze, say when that was.
 		if there && before.create == n.create {
-			n.joined = before.joined
-			if before.froze == n.froze {
-				n.frozeAt = before.frozeAt
+			n.joinedAt = before.joinedAt
+			if before.freezesObeyed == n.freezesObeyed {
+				n.freezesObeyedAt = before.freezesObeyedAt
 			}
 		}
 		c.nodes[name] = *n
 	}
+
 	for key, l := range d.leaders {
 		if l.create == 0 {
 			delete(c.leaders, key)
@@ -188,6 +208,7 @@ func (c *clusterState) applyFleet(d *delta) {
 			c.leaders[key] = l
 		}
 	}
+
 	if d.shardCount != 0 {
 		c.shardCount = d.shardCount
 	}
@@ -212,7 +233,7 @@ func (c *clusterState) notFrozenSince(ref store.Ref, since int64) bool {
 		return false
 	}
 	for _, z := range c.freezes.Past {
-		if (z.Namespace == "" || z.Namespace == ref.Namespace) && ms(z.Ended) >= since {
+		if (z.Namespace == "" || z.Namespace == ref.Namespace) && unixMS(z.Ended) >= since {
 			return false
 		}
 	}
@@ -220,7 +241,7 @@ func (c *clusterState) notFrozenSince(ref store.Ref, since int64) bool {
 }
 
 // parentOf is the run that a part belongs to; nil if there is none.
-func (c *clusterState) parentOf(ref store.Ref, part string) (parent *run, index int) {
+func (c *clusterState) parentOf(ref store.Ref, part string) (parent *runHistory, index int) {
 	id, index, _ := task.ParentOf(part)
 	return c.task(ref).runs[id], index
 }
@@ -240,9 +261,9 @@ func (c *clusterState) endedParts(ref store.Ref, parent string) (ended, succeede
 }
 
 // isOrphaned reports whether the task of a run is gone.
-func (c *clusterState) isOrphaned(d *delta, ref store.Ref, r *run) bool {
+func (c *clusterState) isOrphaned(d *delta, ref store.Ref, r *runHistory) bool {
 	t, after := c.task(ref), d.entries[ref]
-	return t.entry == nil || t.entry.UID != r.line.uid || after != nil && after.gone
+	return t.entry == nil || t.entry.UID != r.incarnation.uid || after != nil && after.deleted
 }
 
 // totalShards is how many shards there are, by the cluster's record or by what was seen.
@@ -268,6 +289,7 @@ func (c *clusterState) applyKept(d *delta) {
 			c.kept.specs[ref] = *s
 		}
 	}
+
 	for v, ch := range d.versions {
 		all := c.kept.versions[v.ref]
 		if all == nil {
@@ -280,13 +302,15 @@ func (c *clusterState) applyKept(d *delta) {
 			all[v.generation] = true
 		}
 	}
-	for ref, g := range d.graves {
-		if g.gone {
-			delete(c.kept.graves, ref)
+
+	for ref, g := range d.tombstones {
+		if g.deleted {
+			delete(c.kept.tombstones, ref)
 		} else {
-			c.kept.graves[ref] = g.tombstone
+			c.kept.tombstones[ref] = g.tombstone
 		}
 	}
+
 	for k, ch := range d.dead {
 		if ch.state == "" {
 			delete(c.task(k.ref).dead, k.id)

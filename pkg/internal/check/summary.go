@@ -53,13 +53,15 @@ func (s Summary) String() string {
 			fmt.Fprintf(&b, ", %s %d", state, n)
 		}
 	}
+
 	fmt.Fprintf(&b, ", late results %d\n", s.Late)
-	fmt.Fprintf(&b, "skipped %s, missed %s\n", byReason(s.Skipped), byReason(s.Missed))
+	fmt.Fprintf(&b, "skipped %s, missed %s\n", formatReasons(s.Skipped), formatReasons(s.Missed))
 	fmt.Fprintf(&b, "tick to decision: %s\n", s.Decided)
 	fmt.Fprintf(&b, "tick to start:    %s\n", s.Started)
 	if s.GapTask != "" {
 		fmt.Fprintf(&b, "longest gap between two decisions of a task: %s (%s)\n", s.Gap, s.GapTask)
 	}
+
 	return b.String()
 }
 
@@ -71,7 +73,7 @@ func (l Lateness) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, max %s (of %d)", l.P50, l.P99, l.Max, l.Count)
 }
 
-func byReason(m map[string]int64) string {
+func formatReasons(m map[string]int64) string {
 	var total int64
 	var parts []string
 	for _, reason := range slices.Sorted(maps.Keys(m)) {
@@ -94,27 +96,31 @@ func newStats() *stats {
 	return &stats{Summary: Summary{Ended: map[task.State]int64{}, Skipped: map[string]int64{}, Missed: map[string]int64{}}}
 }
 
-// decide counts a decision.
-func (s *stats) decide(r *run, rec *task.Run) {
+// countDecision counts a decision.
+func (s *stats) countDecision(r *runHistory, rec *task.Run) {
 	if rec.State.Final() {
 		return // end counts it
 	}
+
 	s.Runs++
 	at := decisionTime(rec)
 	if at == 0 {
 		return
 	}
+
 	if r.trigger == task.TriggerSchedule {
-		s.decided = append(s.decided, at-max(r.tick, ms(rec.DueAt)))
+		s.decided = append(s.decided, at-max(r.tick, unixMS(rec.DueAt)))
 	}
-	if gap := milliseconds(at - r.line.last); r.line.last != 0 && gap > s.Gap {
-		s.Gap, s.GapTask = gap, r.line.ref.String()
+
+	if gap := durationOfMS(at - r.incarnation.lastDecision); r.incarnation.lastDecision != 0 && gap > s.Gap {
+		s.Gap, s.GapTask = gap, r.incarnation.ref.String()
 	}
-	r.line.last = max(r.line.last, at)
+
+	r.incarnation.lastDecision = max(r.incarnation.lastDecision, at)
 }
 
-// end counts an outcome.
-func (s *stats) end(r *run, e *task.Run) {
+// countOutcome counts an outcome.
+func (s *stats) countOutcome(r *runHistory, e *task.Run) {
 	switch e.State {
 	case task.Skipped:
 		s.Skipped[e.Reason] += max(r.count, 1)
@@ -123,13 +129,14 @@ func (s *stats) end(r *run, e *task.Run) {
 	default:
 		s.Ended[e.State]++
 	}
+
 	if e.LatenessMS != nil && r.trigger == task.TriggerSchedule {
 		s.started = append(s.started, *e.LatenessMS)
 	}
 }
 
-// grow counts ticks that an outcome takes in later.
-func (s *stats) grow(e *task.Run, ticks int64) {
+// countGrowth counts ticks that an outcome takes in later.
+func (s *stats) countGrowth(e *task.Run, ticks int64) {
 	if e.State == task.Skipped {
 		s.Skipped[e.Reason] += ticks
 	} else {
@@ -139,17 +146,17 @@ func (s *stats) grow(e *task.Run, ticks int64) {
 
 func (s *stats) summary() Summary {
 	out := s.Summary
-	out.Decided, out.Started = lateness(s.decided), lateness(s.started)
+	out.Decided, out.Started = summarizeLateness(s.decided), summarizeLateness(s.started)
 	return out
 }
 
-func lateness(all []int64) Lateness {
+func summarizeLateness(all []int64) Lateness {
 	if len(all) == 0 {
 		return Lateness{}
 	}
 	sorted := slices.Sorted(slices.Values(all))
-	at := func(percent int) task.Duration { return milliseconds(sorted[(len(sorted)-1)*percent/100]) }
+	at := func(percent int) task.Duration { return durationOfMS(sorted[(len(sorted)-1)*percent/100]) }
 	return Lateness{Count: int64(len(all)), P50: at(50), P99: at(99), Max: at(100)}
 }
 
-func milliseconds(n int64) task.Duration { return task.Duration(time.Duration(n) * time.Millisecond) }
+func durationOfMS(n int64) task.Duration { return task.Duration(time.Duration(n) * time.Millisecond) }

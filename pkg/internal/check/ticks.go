@@ -18,32 +18,34 @@ import (
 // the same way. All zones but UTC are left to package schedule. Starts, ends and
 // jitter are its own in all of them (timing.go).
 
-// ticker lists ticks, in ms.
-type ticker interface {
+// tickSource lists ticks, in ms.
+type tickSource interface {
 	// next is the first tick after an instant; false if there is none.
 	next(after int64) (int64, bool)
 }
 
-// newTicker makes the ticker of an entry's schedule. own says that it is the
+// newTickSource makes the ticker of an entry's schedule. own says that it is the
 // oracle's own.
-func newTicker(e task.Entry) (t ticker, own bool, err error) {
-	if period, is := afterCompletion(e); is {
-		return once(max(ms(e.Anchor)+period.Milliseconds(), ms(e.Start))), true, nil
+func newTickSource(e task.Entry) (t tickSource, own bool, err error) {
+	if period, is := completionPeriod(e); is {
+		return onceAt(max(unixMS(e.Anchor)+period.Milliseconds(), unixMS(e.Start))), true, nil
 	}
-	var all union
+
+	var all tickUnion
 	for _, expr := range e.Schedule {
-		t, ok := ownTicker(expr, e.Timezone, e.Anchor.UnixMilli())
+		t, ok := parseExpression(expr, e.Timezone, e.Anchor.UnixMilli())
 		if !ok {
 			s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
-			return borrowed{s}, false, err
+			return productSchedule{s}, false, err
 		}
 		all = append(all, t)
 	}
+
 	return all, true, nil
 }
 
 // listTicks calls f with every tick in (after, upTo], until f says false.
-func listTicks(t ticker, after, upTo int64, f func(ms int64) bool) {
+func listTicks(t tickSource, after, upTo int64, f func(ms int64) bool) {
 	for at, ok := t.next(after); ok && at <= upTo; at, ok = t.next(at) {
 		if !f(at) {
 			return
@@ -52,14 +54,14 @@ func listTicks(t ticker, after, upTo int64, f func(ms int64) bool) {
 }
 
 // hasTick reports whether an instant is a tick.
-func hasTick(t ticker, ms int64) bool {
+func hasTick(t tickSource, ms int64) bool {
 	at, ok := t.next(ms - 1)
 	return ok && at == ms
 }
 
-type union []ticker
+type tickUnion []tickSource
 
-func (u union) next(after int64) (int64, bool) {
+func (u tickUnion) next(after int64) (int64, bool) {
 	var first int64
 	var found bool
 	for _, t := range u {
@@ -70,27 +72,27 @@ func (u union) next(after int64) (int64, bool) {
 	return first, found
 }
 
-type borrowed struct{ *schedule.Schedule }
+type productSchedule struct{ *schedule.Schedule }
 
-func (b borrowed) next(after int64) (int64, bool) {
-	at, ok := b.Next(instant(after))
+func (b productSchedule) next(after int64) (int64, bool) {
+	at, ok := b.Next(timeOfMS(after))
 	return at.UnixMilli(), ok
 }
 
-// none is @manual.
-type none struct{}
+// neverTicks is @manual.
+type neverTicks struct{}
 
-func (none) next(int64) (int64, bool) { return 0, false }
+func (neverTicks) next(int64) (int64, bool) { return 0, false }
 
-// once is @at.
-type once int64
+// onceAt is @at.
+type onceAt int64
 
-func (o once) next(after int64) (int64, bool) { return int64(o), after < int64(o) }
+func (o onceAt) next(after int64) (int64, bool) { return int64(o), after < int64(o) }
 
-// every is @every: anchor + k·period, k ≥ 1.
-type every struct{ anchor, period int64 }
+// fixedPeriod is @every: anchor + k·period, k ≥ 1.
+type fixedPeriod struct{ anchor, period int64 }
 
-func (e every) next(after int64) (int64, bool) {
+func (e fixedPeriod) next(after int64) (int64, bool) {
 	k := int64(1)
 	if after > e.anchor {
 		k = (after-e.anchor)/e.period + 1
@@ -98,11 +100,11 @@ func (e every) next(after int64) (int64, bool) {
 	return e.anchor + k*e.period, true
 }
 
-// cron is an expression in UTC: a set of values for each field.
-type cron struct {
+// cronUTC is an expression in UTC: a set of values for each field.
+type cronUTC struct {
 	second, minute, hour, dom, month, dow uint64
 	bothDays                              bool // day of month and day of week are both required
-	monthForms, weekForms                 []form
+	monthDayRules, weekdayRules           []dayRule
 }
 
 const (
@@ -113,18 +115,18 @@ const (
 	horizon = 41 * 366
 )
 
-func (c cron) next(after int64) (int64, bool) {
+func (c cronUTC) next(after int64) (int64, bool) {
 	at := (max(after, 0)/secondMS + 1) * secondMS // a watermark may stand at the beginning of time
 	for range horizon {
-		if c.day(instant(at)) {
+		if c.day(timeOfMS(at)) {
 			for end := at - at%dayMS + dayMS; at < end; {
 				s := at / secondMS
 				switch {
-				case !has(c.hour, s/3600%24):
+				case !hasBit(c.hour, s/3600%24):
 					at = (s/3600 + 1) * 3600 * secondMS
-				case !has(c.minute, s/60%60):
+				case !hasBit(c.minute, s/60%60):
 					at = (s/60 + 1) * 60 * secondMS
-				case !has(c.second, s%60):
+				case !hasBit(c.second, s%60):
 					at += secondMS
 				default:
 					return at, true
@@ -134,14 +136,15 @@ func (c cron) next(after int64) (int64, bool) {
 		}
 		at = at - at%dayMS + dayMS
 	}
+
 	return 0, false
 }
 
-func (c cron) day(t time.Time) bool {
-	is := func(f form) bool { return f(t) }
-	dom := has(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthForms, is)
-	dow := has(c.dow, int64(t.Weekday())) || slices.ContainsFunc(c.weekForms, is)
-	if !has(c.month, int64(t.Month())) {
+func (c cronUTC) day(t time.Time) bool {
+	is := func(f dayRule) bool { return f(t) }
+	dom := hasBit(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthDayRules, is)
+	dow := hasBit(c.dow, int64(t.Weekday())) || slices.ContainsFunc(c.weekdayRules, is)
+	if !hasBit(c.month, int64(t.Month())) {
 		return false
 	}
 	if c.bothDays {
@@ -150,66 +153,74 @@ func (c cron) day(t time.Time) bool {
 	return dom || dow
 }
 
-func has(set uint64, value int64) bool { return set&(1<<value) != 0 }
+func hasBit(set uint64, value int64) bool { return set&(1<<value) != 0 }
 
-var ownNicknames = map[string]string{
+var nicknames = map[string]string{
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
 	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 }
 
-// ownTicker makes a ticker of one expression if the oracle knows its form.
-func ownTicker(expr, timezone string, anchor int64) (ticker, bool) {
+// parseExpression makes a ticker of one expression if the oracle knows its form.
+func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	words := strings.Fields(expr)
 	if len(words) == 0 {
 		return nil, false
 	}
+
 	switch words[0] {
 	case "@manual":
-		return none{}, len(words) == 1
+		return neverTicks{}, len(words) == 1
 	case "@every":
 		d, err := time.ParseDuration(words[len(words)-1])
-		return every{anchor, d.Milliseconds()}, err == nil && d >= time.Millisecond && len(words) == 2
+		return fixedPeriod{anchor, d.Milliseconds()}, err == nil && d >= time.Millisecond && len(words) == 2
 	case "@at":
 		at, err := time.Parse(time.RFC3339Nano, words[len(words)-1])
-		return once(at.UnixMilli()), err == nil && len(words) == 2
+		return onceAt(at.UnixMilli()), err == nil && len(words) == 2
 	}
+
 	if timezone != "" && timezone != "UTC" {
 		return nil, false
 	}
-	if full, ok := ownNicknames[expr]; ok {
+
+	if full, ok := nicknames[expr]; ok {
 		words = strings.Fields(full)
 	}
+
 	if len(words) == 5 {
 		words = slices.Insert(words, 0, "0")
 	}
+
 	if len(words) != 6 {
 		return nil, false
 	}
-	c := cron{bothDays: words[3][0] == '*' || words[5][0] == '*'}
+
+	c := cronUTC{bothDays: words[3][0] == '*' || words[5][0] == '*'}
 	ranges := []struct {
 		set       *uint64
 		low, high int
 	}{{&c.second, 0, 59}, {&c.minute, 0, 59}, {&c.hour, 0, 23}, {&c.dom, 1, 31}, {&c.month, 1, 12}, {&c.dow, 0, 7}}
-	words[3], c.monthForms = forms(strings.ToUpper(words[3]), monthForm)
-	words[4] = numbered(words[4], monthNames, 1)
-	words[5], c.weekForms = forms(numbered(words[5], dayNames, 0), weekForm)
+	words[3], c.monthDayRules = splitDayRules(strings.ToUpper(words[3]), parseMonthDayRule)
+	words[4] = namesToNumbers(words[4], monthNames, 1)
+	words[5], c.weekdayRules = splitDayRules(namesToNumbers(words[5], dayNames, 0), parseWeekdayRule)
 	for i, r := range ranges {
 		var ok bool
 		if words[i] == "" {
 			continue // nothing but forms
 		}
-		if *r.set, ok = ownField(words[i], r.low, r.high); !ok {
+		if *r.set, ok = parseField(words[i], r.low, r.high); !ok {
 			return nil, false
 		}
 	}
-	if has(c.dow, 7) {
+
+	if hasBit(c.dow, 7) {
 		c.dow |= 1 // Sunday
 	}
+
 	return c, true
 }
 
-// ownField reads a list of *, n, a-b, */n and a-b/n.
-func ownField(text string, low, high int) (set uint64, ok bool) {
+// parseField reads a list of *, n, a-b, */n and a-b/n.
+func parseField(text string, low, high int) (set uint64, ok bool) {
 	for item := range strings.SplitSeq(text, ",") {
 		values, stepText, stepped := strings.Cut(item, "/")
 		from, to, step := low, high, 1
@@ -242,5 +253,6 @@ func ownField(text string, low, high int) (set uint64, ok bool) {
 			set |= 1 << n
 		}
 	}
+
 	return set, bits.OnesCount64(set) > 0
 }

@@ -40,14 +40,14 @@ func TestTicker_ListsTicks(t *testing.T) {
 		{[]string{"@manual"}, "UTC", "2026-11-20T12:00:00Z", nil},
 		{[]string{"@at 2026-11-20T12:00:00Z"}, "UTC", "2026-11-20T12:00:00Z", nil},
 	} {
-		tick, _, err := newTicker(task.Entry{Schedule: c.schedule, Timezone: c.zone, Anchor: task.At(anchor)})
+		tick, _, err := newTickSource(task.Entry{Schedule: c.schedule, Timezone: c.zone, Anchor: task.At(anchor)})
 		if err != nil {
 			t.Errorf("%v: %v", c.schedule, err)
 			continue
 		}
 		var got []time.Time
 		listTicks(tick, at(t, c.after).UnixMilli(), 1<<60, func(ms int64) bool {
-			got = append(got, instant(ms))
+			got = append(got, timeOfMS(ms))
 			return len(got) < 2
 		})
 		for i, want := range c.want {
@@ -74,7 +74,7 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 		"@every 90s", "@every 1h1m1s", "@yearly", "@monthly", "@weekly", "@daily",
 	} {
 		anchor := time.UnixMilli(1_790_000_000_123)
-		own, mine, err := newTicker(task.Entry{Schedule: []string{expr}, Timezone: "UTC", Anchor: task.At(anchor)})
+		own, mine, err := newTickSource(task.Entry{Schedule: []string{expr}, Timezone: "UTC", Anchor: task.At(anchor)})
 		if err != nil || !mine {
 			t.Errorf("%q is not the oracle's own: %v", expr, err)
 			continue
@@ -88,7 +88,7 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 			got, ok := own.next(from)
 			want, wantOK := s.Next(time.UnixMilli(from))
 			if ok != wantOK || (ok && got != want.UnixMilli()) {
-				t.Errorf("%q after %s: the oracle says %s (%t), package schedule %s (%t)", expr, stamp(instant(from)), stamp(instant(got)), ok, stamp(want), wantOK)
+				t.Errorf("%q after %s: the oracle says %s (%t), package schedule %s (%t)", expr, formatTime(timeOfMS(from)), formatTime(timeOfMS(got)), ok, formatTime(want), wantOK)
 				break
 			}
 		}
@@ -100,14 +100,14 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 	for _, e := range []task.Entry{
 		{Schedule: []string{"*/7 * * * * *"}, Jitter: task.Duration(30 * time.Second)},
 		{Schedule: []string{"@every 90s", "0 * * * *"}, Jitter: task.Duration(40 * time.Second)},
-		{Schedule: []string{"*/5 * * * *"}, Jitter: task.Duration(time.Minute), Start: task.At(instant(1_700_000_000_123)), End: task.At(instant(1_700_009_900_000))},
-		{Schedule: []string{"0 9 * * *"}, Timezone: "Europe/Berlin", Jitter: task.Duration(time.Hour), End: task.At(instant(1_707_000_000_000))},
-		{Schedule: []string{"@every 10m after completion"}, Anchor: task.At(instant(1_700_000_000_000)), Jitter: task.Duration(time.Minute)},
-		{Schedule: []string{"@every 10m after completion"}, Anchor: task.At(instant(1_700_000_000_000)), Start: task.At(instant(1_700_003_000_000))},
+		{Schedule: []string{"*/5 * * * *"}, Jitter: task.Duration(time.Minute), Start: task.At(timeOfMS(1_700_000_000_123)), End: task.At(timeOfMS(1_700_009_900_000))},
+		{Schedule: []string{"0 9 * * *"}, Timezone: "Europe/Berlin", Jitter: task.Duration(time.Hour), End: task.At(timeOfMS(1_707_000_000_000))},
+		{Schedule: []string{"@every 10m after completion"}, Anchor: task.At(timeOfMS(1_700_000_000_000)), Jitter: task.Duration(time.Minute)},
+		{Schedule: []string{"@every 10m after completion"}, Anchor: task.At(timeOfMS(1_700_000_000_000)), Start: task.At(timeOfMS(1_700_003_000_000))},
 	} {
 		e.UID = "k3f9aaaabbbbcccc"
 		if e.Anchor.IsZero() {
-			e.Anchor = task.At(instant(1_690_000_000_000))
+			e.Anchor = task.At(timeOfMS(1_690_000_000_000))
 		}
 		if e.Timezone == "" {
 			e.Timezone = "UTC"
@@ -123,21 +123,21 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 		at := int64(1_699_999_000_000)
 		for range 200 {
 			got, ok := mine.next(at)
-			want, wantOK := s.Next(instant(at))
+			want, wantOK := s.Next(timeOfMS(at))
 			if ok != wantOK || ok && got != want.UnixMilli() {
-				t.Fatalf("%v after %s: the oracle says %s (%t), package schedule %s (%t)", e.Schedule, stamp(instant(at)), stamp(instant(got)), ok, stamp(want), wantOK)
+				t.Fatalf("%v after %s: the oracle says %s (%t), package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(at)), formatTime(timeOfMS(got)), ok, formatTime(want), wantOK)
 			}
 			if !ok {
 				break
 			}
 			if due, theirs := mine.due(got), s.Due(want, e.UID).UnixMilli(); due != theirs {
-				t.Fatalf("%v: tick %s falls due at %s, by package schedule at %s", e.Schedule, stamp(want), stamp(instant(due)), stamp(instant(theirs)))
+				t.Fatalf("%v: tick %s falls due at %s, by package schedule at %s", e.Schedule, formatTime(want), formatTime(timeOfMS(due)), formatTime(timeOfMS(theirs)))
 			}
 			for _, off := range []int64{-1, 0, 1} {
 				now := mine.due(got) + off
-				last, ok := s.LastDue(instant(now), e.UID)
-				if passed := mine.passed(now); ok && last.UnixMilli() > passed || hasTick(mine, passed) && passed != last.UnixMilli() {
-					t.Fatalf("%v: at %s all up to %s are due, by package schedule %s (%t)", e.Schedule, stamp(instant(now)), stamp(instant(passed)), stamp(last), ok)
+				last, ok := s.LastDue(timeOfMS(now), e.UID)
+				if passed := mine.dueUpTo(now); ok && last.UnixMilli() > passed || hasTick(mine, passed) && passed != last.UnixMilli() {
+					t.Fatalf("%v: at %s all up to %s are due, by package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(now)), formatTime(timeOfMS(passed)), formatTime(last), ok)
 				}
 			}
 			at = got

@@ -13,22 +13,22 @@ import (
 
 // timing is an entry's ticks, and when they fall due.
 type timing struct {
-	ticker
-	uid    string
-	jitter int64 // ms
-	own    bool  // the ticks are the oracle's own
+	tickSource
+	uid        string
+	jitter     int64 // ms
+	fromOracle bool  // the ticks are the oracle's own
 }
 
 // newTiming makes the timing of an entry.
 func newTiming(e task.Entry) (*timing, error) {
-	t, own, err := newTicker(e)
+	t, own, err := newTickSource(e)
 	if err != nil {
 		return nil, err
 	}
 	if !e.Start.IsZero() || !e.End.IsZero() {
-		t = bounded{t, ms(e.Start), ms(e.End)}
+		t = boundedTicks{t, unixMS(e.Start), unixMS(e.End)}
 	}
-	return &timing{ticker: t, uid: e.UID, jitter: int64(e.Jitter) / 1e6, own: own}, nil
+	return &timing{tickSource: t, uid: e.UID, jitter: int64(e.Jitter) / 1e6, fromOracle: own}, nil
 }
 
 // due is when a tick falls due: later by a hash of uid and tick, and before the
@@ -44,12 +44,13 @@ func (t *timing) due(tick int64) int64 {
 	return tick + int64(xxhash.Sum64String(t.uid+"/"+strconv.FormatInt(tick, 10))%uint64(width))
 }
 
-// passed is the instant up to which all ticks fall due at or before at, and none
+// dueUpTo is the instant up to which all ticks fall due at or before at, and none
 // after it does. Ticks fall due in their order.
-func (t *timing) passed(at int64) int64 {
+func (t *timing) dueUpTo(at int64) int64 {
 	if t == nil || t.jitter == 0 {
 		return at
 	}
+
 	upTo := max(at-t.jitter, 0)
 	listTicks(t, upTo, at, func(tick int64) bool {
 		if t.due(tick) > at {
@@ -58,62 +59,63 @@ func (t *timing) passed(at int64) int64 {
 		upTo = tick
 		return true
 	})
+
 	return upTo
 }
 
-// bounded has the ticks from start to end, both included; 0: without a bound.
-type bounded struct {
-	ticker
+// boundedTicks has the ticks from start to end, both included; 0: without a bound.
+type boundedTicks struct {
+	tickSource
 	start, end int64
 }
 
-func (b bounded) next(after int64) (int64, bool) {
+func (b boundedTicks) next(after int64) (int64, bool) {
 	if b.start != 0 {
 		after = max(after, b.start-1)
 	}
-	at, ok := b.ticker.next(after)
+	at, ok := b.tickSource.next(after)
 	return at, ok && (b.end == 0 || at <= b.end)
 }
 
 // usedUp reports whether an entry has had as many runs as it may.
-func usedUp(e task.Entry) bool { return e.MaxRuns > 0 && own(e).Runs >= e.MaxRuns }
+func usedUp(e task.Entry) bool { return e.MaxRuns > 0 && ownCounters(e).Runs >= e.MaxRuns }
 
-// own is what an entry knows of itself.
-func own(e task.Entry) task.Own {
+// ownCounters is what an entry knows of itself.
+func ownCounters(e task.Entry) task.Own {
 	if e.Own == nil {
 		return task.Own{}
 	}
 	return *e.Own
 }
 
-// silence is until when a paused entry has no ticks, in ms; 0: it is not paused,
+// pausedUntil is until when a paused entry has no ticks, in ms; 0: it is not paused,
 // or has none at all.
-func silence(e task.Entry) int64 {
+func pausedUntil(e task.Entry) int64 {
 	until, _ := e.Silence()
-	return ms(until)
+	return unixMS(until)
 }
 
-// ticking reports whether an entry has ticks.
-func ticking(e task.Entry) bool { return e.Ticks() && !usedUp(e) }
+// hasTicks reports whether an entry has ticks.
+func hasTicks(e task.Entry) bool { return e.Ticks() && !usedUp(e) }
 
 // sameTicks reports whether two versions of an entry have the same ticks.
 func sameTicks(a, b task.Entry) bool {
 	return a.Timing().Same(b.Timing()) && a.Anchor.Equal(b.Anchor.Time) && a.Paused == b.Paused &&
-		silence(a) == silence(b) && ticking(a) == ticking(b)
+		pausedUntil(a) == pausedUntil(b) && hasTicks(a) == hasTicks(b)
 }
 
-// decided is up to which tick, in ms, those of an entry are decided, given its
+// decidedUpTo is up to which tick, in ms, those of an entry are decided, given its
 // shard's watermark.
-func (e *entry) decided(ref store.Ref, w store.Watermark, markMod int64) int64 {
+func (e *entryState) decidedUpTo(ref store.Ref, w store.Watermark, markMod int64) int64 {
 	from := e.From.UnixMilli()
 	if markMod > 0 && e.create <= w.Seen {
-		return max(from, e.ticks.passed(markedUpTo(w, ref.String())))
+		return max(from, e.ticks.dueUpTo(watermarkCovers(w, ref.String())))
 	}
 	return from
 }
 
-// afterCompletion is the period of a schedule that counts from the end of a run.
-func afterCompletion(e task.Entry) (time.Duration, bool) {
+// completionPeriod is the period of a schedule that counts from the end of a run.
+func completionPeriod(e task.Entry) (time.Duration, bool) {
 	if len(e.Schedule) != 1 {
 		return 0, false
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// proof is how much of a recording has been held against what was there.
-type proof struct {
+// verifiedPrefix is how much of a recording has been held against what was there.
+type verifiedPrefix struct {
 	revision int64
 	events   int              // of the recording, up to there
 	live     map[string]int64 // the keys that were there, and their mod revisions
@@ -25,6 +25,7 @@ func liveAfter(before map[string]int64, events []Event, revision int64) map[stri
 	if live == nil {
 		live = map[string]int64{}
 	}
+
 	for _, ev := range events {
 		switch {
 		case ev.Revision > revision:
@@ -35,50 +36,55 @@ func liveAfter(before map[string]int64, events []Event, revision int64) map[stri
 			live[ev.Key] = ev.ModRevision
 		}
 	}
+
 	return live
 }
 
-// prove holds the recording up to a revision against the keys that were there
+// verify holds the recording up to a revision against the keys that were there
 // then. If it does not lead to them, it takes back what came after the last
-// proof, and has the watch opened anew from there. A revision that is compacted
+// comparison, and has the watch opened anew from there. A revision that is compacted
 // away cannot be compared with, and proves nothing either way.
 //
-// A key that was written and deleted again between two proofs could be missing
+// A key that was written and deleted again between two comparisons could be missing
 // unseen: watches leave out runs of revisions, which hardly hold nothing else.
-func (r *Recorder) prove(ctx context.Context, revision int64) (bool, error) {
+func (r *Recorder) verify(ctx context.Context, revision int64) (bool, error) {
 	r.mu.Lock()
-	before, events := r.proved, r.events
+	before, events := r.verified, r.events
 	r.mu.Unlock()
 	if revision <= before.revision {
 		return true, nil
 	}
+
 	n := len(events)
 	for n > before.events && events[n-1].Revision > revision {
 		n--
 	}
+
 	live := liveAfter(before.live, events[before.events:n], revision)
-	there, err := r.present(ctx, revision)
+	there, err := r.listRevisions(ctx, revision)
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return true, nil
 	case err != nil:
 		return false, err
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if maps.Equal(live, there) {
-		r.proved = proof{revision: revision, events: n, live: live}
+		r.verified = verifiedPrefix{revision: revision, events: n, live: live}
 		return true, nil
 	}
+
 	r.events = slices.Clone(r.events[:before.events]) // those handed out stay as they are
 	r.revision = before.revision
-	close(r.again)
-	r.again = make(chan struct{})
+	close(r.reopen)
+	r.reopen = make(chan struct{})
 	return false, nil
 }
 
-// present are the keys that were there at a revision, and their mod revisions.
-func (r *Recorder) present(ctx context.Context, revision int64) (map[string]int64, error) {
+// listRevisions are the keys that were there at a revision, and their mod revisions.
+func (r *Recorder) listRevisions(ctx context.Context, revision int64) (map[string]int64, error) {
 	there := map[string]int64{}
 	key, end := kv.Prefix(r.keys.Root())
 	const page = 5000
