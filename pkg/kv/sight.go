@@ -8,16 +8,16 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// RepairsMetric is the name, and RepairsHelp the help, of what everybody counts, with a constant label "who", who reads
+// RepairsMetric is the name, and repairsHelp the help, of what everybody counts, with a constant label "who", who reads
 // again what a watch tells. A healthy cluster counts none.
 const (
 	RepairsMetric = "carillon_reconcile_repairs_total"
-	RepairsHelp   = "Differences between what a watch had told and what etcd holds that were found by reading again, and repaired."
+	repairsHelp   = "Differences between what a watch had told and what etcd holds that were found by reading again, and repaired."
 )
 
 // NewRepairs makes that counter.
 func NewRepairs(who string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: RepairsMetric, Help: RepairsHelp, ConstLabels: prometheus.Labels{"who": who}})
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: RepairsMetric, Help: repairsHelp, ConstLabels: prometheus.Labels{"who": who}})
 }
 
 // sight is how the ranges fare that are followed through one client.

@@ -117,7 +117,7 @@ func (s Tasks) DeleteTask(ctx context.Context, old Stored) (int64, error) {
 // BuryTask is DeleteTask, and puts a tombstone in the task's place; none if etcd is
 // full, which takes deletes only.
 func (s Tasks) BuryTask(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
-	rev, err := s.remove(ctx, old, s.PutTombstone(old.Ref, t))
+	rev, err := s.remove(ctx, old, s.putTombstone(old.Ref, t))
 	if NoSpace(err) {
 		return s.remove(ctx, old)
 	}
@@ -128,7 +128,7 @@ func (s Tasks) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int
 	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(spec, old.Task.Revision), unchanged(entry, old.EntryMod)},
-		Then: append(s.Removal(old.Ref), more...),
+		Then: append(s.removal(old.Ref), more...),
 	})
 	switch {
 	case err != nil:
@@ -139,8 +139,8 @@ func (s Tasks) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int
 	return res.Revision, nil
 }
 
-// Removal is what deletes all that is a task's own.
-func (s Tasks) Removal(ref record.Ref) []clientv3.Op {
+// removal is what deletes all that is a task's own.
+func (s Tasks) removal(ref record.Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
 		ops = append(ops, clientv3.OpDelete(prefix, below(prefix)))

@@ -35,7 +35,7 @@ func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMo
 			unchanged(watermark, mark.GetModRevision()),
 			absent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
 		},
-		Then: append(s.Removal(ref), s.PutTombstone(ref, t)),
+		Then: append(s.removal(ref), s.putTombstone(ref, t)),
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

@@ -80,8 +80,8 @@ func (s Tasks) Tombstone(ctx context.Context, ref record.Ref) (*record.Tombstone
 	return record.DecodeTombstone(e)
 }
 
-// PutTombstone is the part of a delete that remembers it.
-func (s Tasks) PutTombstone(ref record.Ref, t record.Tombstone) clientv3.Op {
+// putTombstone is the part of a delete that remembers it.
+func (s Tasks) putTombstone(ref record.Ref, t record.Tombstone) clientv3.Op {
 	return clientv3.OpPut(s.keys.Tombstone(ref), record.Encode(t))
 }
 

@@ -45,10 +45,10 @@ const (
 	MinOpenFiles     = 8 // a program has loaded its libraries with fewer
 	MaxOpenFiles     = 1 << 30
 	MaxPIDs          = 1 << 22 // the kernel's
-	MinStack         = Size(64 << 10)
-	MinAddressSpace  = Size(1 << 20)
-	MinMemory        = Size(1 << 20)
-	MaxBytes         = Size(1 << 50)
+	minStack         = Size(64 << 10)
+	minAddressSpace  = Size(1 << 20)
+	minMemory        = Size(1 << 20)
+	maxBytes         = Size(1 << 50)
 	MinCPU, MaxCPU   = 0.01, 4096
 )
 
@@ -132,10 +132,10 @@ func (l Limits) validate(field string) error {
 	}
 	for _, s := range []size{
 		{"file_size", l.FileSize, 0}, {"core", l.Core, 0}, {"swap", l.Swap, 0},
-		{"stack", given(l.Stack), MinStack}, {"address_space", given(l.AddressSpace), MinAddressSpace}, {"memory", given(l.Memory), MinMemory},
+		{"stack", given(l.Stack), minStack}, {"address_space", given(l.AddressSpace), minAddressSpace}, {"memory", given(l.Memory), minMemory},
 	} {
-		if s.v != nil && (*s.v < s.low || *s.v > MaxBytes) {
-			return Invalid(CodeOutOfRange, field+"."+s.name, "%s is not between %s and %s", *s.v, s.low, MaxBytes)
+		if s.v != nil && (*s.v < s.low || *s.v > maxBytes) {
+			return Invalid(CodeOutOfRange, field+"."+s.name, "%s is not between %s and %s", *s.v, s.low, maxBytes)
 		}
 	}
 	type number struct {

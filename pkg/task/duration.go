@@ -80,13 +80,13 @@ func MeantDuration(text string) (Duration, bool) {
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
 		unit, known := unitOf(m[2])
-		if err != nil || !known || n*float64(unit) > float64(MaxTTL) {
+		if err != nil || !known || n*float64(unit) > float64(maxTTL) {
 			return 0, false
 		}
 		sum += time.Duration(n * float64(unit))
 		rest = rest[len(m[0]):]
 	}
-	return Duration(sum.Round(time.Millisecond)), sum > 0 && sum < MaxTTL.Std()
+	return Duration(sum.Round(time.Millisecond)), sum > 0 && sum < maxTTL.Std()
 }
 
 func unitOf(word string) (time.Duration, bool) {

@@ -30,7 +30,7 @@ func (a Action) NeedsKey() bool {
 const (
 	MaxEnvFrom      = 32
 	MaxSecretValues = 64 << 10 // bytes of the names and values of a secret; and of a file
-	MaxSecretKey    = 128
+	maxSecretKey    = 128
 )
 
 // Source says where the variables come from: "secret db", "file /etc/app.env".
@@ -68,8 +68,8 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // a shell's variable, and none of Carillon's own.
 func CheckVariable(field, name string) error {
 	switch {
-	case len(name) > MaxSecretKey || !variableName.MatchString(name):
-		return Invalid(CodeBadEnv, field, "%s is not a variable's name: letters, digits and '_', not beginning with a digit, at most %d bytes", Quote(name), MaxSecretKey)
+	case len(name) > maxSecretKey || !variableName.MatchString(name):
+		return Invalid(CodeBadEnv, field, "%s is not a variable's name: letters, digits and '_', not beginning with a digit, at most %d bytes", Quote(name), maxSecretKey)
 	case strings.HasPrefix(name, "CARILLON_"):
 		return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
 	}

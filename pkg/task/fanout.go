@@ -131,7 +131,7 @@ func (t Target) validateFan() error {
 	case t.Succeed != "" && !t.FansOut():
 		return Invalid(CodeBadValue, "target.succeed", "is for several parts: set target.parts or target.count")
 	}
-	if err := checkOptional("target.stagger", t.Stagger, Duration(1e6), MaxStagger); err != nil {
+	if err := checkOptional("target.stagger", t.Stagger, Duration(1e6), maxStagger); err != nil {
 		return err
 	}
 	if t.Succeed == "" {
@@ -204,7 +204,7 @@ type Part struct {
 // How much is kept of what a part said, in bytes.
 const (
 	MaxPartMessage = 200
-	MaxPartResults = 256 // of names and values together
+	maxPartResults = 256 // of names and values together
 	// MaxPartCheckpoints is of all parts together, as JSON.
 	MaxPartCheckpoints = 64 << 10
 )
@@ -222,7 +222,7 @@ func (r Run) AsPart() Part {
 	for name, value := range r.Results {
 		size += len(name) + len(value)
 	}
-	if size <= MaxPartResults {
+	if size <= maxPartResults {
 		p.Results = r.Results
 	}
 	return p

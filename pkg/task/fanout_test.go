@@ -120,7 +120,7 @@ func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 	long := strings.Repeat("ä", MaxPartMessage)
 	f := Fan{Parts: []Part{
 		part(0, Succeeded, "", map[string]string{"rows": "7"}),
-		part(1, Failed, "a"+long, map[string]string{"rows": strings.Repeat("x", MaxPartResults)}),
+		part(1, Failed, "a"+long, map[string]string{"rows": strings.Repeat("x", maxPartResults)}),
 	}}
 	if m := f.Parts[1].Message; len(m) != MaxPartMessage-1 || !utf8.ValidString(m) {
 		t.Errorf("%d bytes of the message are kept", len(m))

@@ -24,8 +24,8 @@ type Freezes struct {
 	Past    []Freeze `json:"past,omitempty"`
 }
 
-// KeepFreezes is how many that ended are remembered.
-const KeepFreezes = 50
+// keepFreezes is how many that ended are remembered.
+const keepFreezes = 50
 
 // Of is the freeze that holds for a namespace, the cluster's first; nil if none does.
 func (f *Freezes) Of(namespace string) *Freeze {
@@ -96,7 +96,7 @@ func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze
 	z := f.Holding[i]
 	z.Ended, z.EndedBy = at, by
 	past := append([]Freeze{z}, f.Past...)
-	return Freezes{Holding: slices.Delete(slices.Clone(f.Holding), i, i+1), Past: past[:min(len(past), KeepFreezes)]}, z, true
+	return Freezes{Holding: slices.Delete(slices.Clone(f.Holding), i, i+1), Past: past[:min(len(past), keepFreezes)]}, z, true
 }
 
 func (f Freezes) exactly(namespace string) int {

@@ -181,8 +181,8 @@ type Cluster struct {
 	Change    string `json:"change,omitempty" doc:"What was changed last, if it is not a setting."`
 }
 
-// MaxChange is how many bytes of a change's description are kept.
-const MaxChange = 500
+// maxChange is how many bytes of a change's description are kept.
+const maxChange = 500
 
 // MarkChanged returns the record as somebody changes it. change is empty if the
 // record itself tells what has changed.
@@ -193,8 +193,8 @@ func (c Cluster) MarkChanged(by string, at Time, change string) Cluster {
 		}
 		return r
 	}, change)
-	if len(change) > MaxChange {
-		change = strings.ToValidUTF8(change[:MaxChange], "") + "…"
+	if len(change) > maxChange {
+		change = strings.ToValidUTF8(change[:maxChange], "") + "…"
 	}
 	c.ChangedBy, c.ChangedAt, c.Change = by, at, change
 	return c

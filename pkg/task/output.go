@@ -25,10 +25,10 @@ const (
 
 // Bounds of what a task may ask for.
 const (
-	MinOutput     = Size(1 << 10)
-	MaxOutput     = Size(1 << 40)
-	MinOutputKeep = Duration(time.Minute)
-	MaxOutputKeep = Duration(10 * 365 * 24 * time.Hour)
+	minOutput     = Size(1 << 10)
+	maxOutput     = Size(1 << 40)
+	minOutputKeep = Duration(time.Minute)
+	maxOutputKeep = Duration(10 * 365 * 24 * time.Hour)
 )
 
 // Apart reports whether the streams are told apart.
@@ -43,10 +43,10 @@ func (o Output) validate() error {
 			return err
 		}
 	}
-	if o.Limit != 0 && (o.Limit < MinOutput || o.Limit > MaxOutput) {
-		return Invalid(CodeOutOfRange, "output.limit", "%s is not between %s and %s", o.Limit, MinOutput, MaxOutput)
+	if o.Limit != 0 && (o.Limit < minOutput || o.Limit > maxOutput) {
+		return Invalid(CodeOutOfRange, "output.limit", "%s is not between %s and %s", o.Limit, minOutput, maxOutput)
 	}
-	return checkOptional("output.keep", o.Keep, MinOutputKeep, MaxOutputKeep)
+	return checkOptional("output.keep", o.Keep, minOutputKeep, maxOutputKeep)
 }
 
 // Mark says that what an attempt printed from a byte on, up to the next mark, came at

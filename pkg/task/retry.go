@@ -9,12 +9,12 @@ import (
 // Wants reports whether an attempt, counted from 1, that ended in state s is to
 // be followed by another. exitCode is that of its process; nil if it has none.
 func (r Retry) Wants(attempt int, s State, exitCode *int) bool {
-	return attempt < r.Attempts && r.Retryable(s, exitCode)
+	return attempt < r.Attempts && r.retryable(s, exitCode)
 }
 
-// Retryable reports whether an attempt that ended so is followed by another as
+// retryable reports whether an attempt that ended so is followed by another as
 // long as there are any left.
-func (r Retry) Retryable(s State, exitCode *int) bool {
+func (r Retry) retryable(s State, exitCode *int) bool {
 	if !slices.Contains(r.On, s) {
 		return false
 	}

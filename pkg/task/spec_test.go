@@ -37,7 +37,7 @@ func drawSpec(t *rapid.T) Spec {
 		KillGrace: duration(0, MaxGrace),
 		Overlap:   rapid.SampledFrom([]string{OverlapSkip, OverlapAllow}).Draw(t, "overlap"),
 		Retry: Retry{
-			Attempts: rapid.IntRange(1, MaxAttempts).Draw(t, "attempts"), Backoff: duration(0, MaxBackoff), MaxBackoff: duration(0, MaxBackoff),
+			Attempts: rapid.IntRange(1, MaxAttempts).Draw(t, "attempts"), Backoff: duration(0, maxBackoff), MaxBackoff: duration(0, maxBackoff),
 			Factor: rapid.Float64Range(1, 100).Draw(t, "factor"), Jitter: rapid.Float64Range(0, 1).Draw(t, "jitter"),
 			On: rapid.SliceOfNDistinct(rapid.SampledFrom([]State{Failed, TimedOut, Lost}), 0, 3, rapid.ID).Draw(t, "on"),
 		},

@@ -20,7 +20,7 @@ type Success struct {
 // instruction on each byte that is printed.
 const (
 	MaxPattern        = 1024
-	MaxPatternProgram = 1100
+	maxPatternProgram = 1100
 )
 
 // Any reports whether there is anything that the default does not say.
@@ -71,8 +71,8 @@ func checkPattern(field, pattern string) error {
 	if err != nil {
 		return noPattern(field, pattern, err)
 	}
-	if n := len(program.Inst); n > MaxPatternProgram { // a{1000}{9} is short, and long
-		return Invalid(CodeTooLong, field, "%s takes %d instructions; at most %d are allowed", Quote(pattern), n, MaxPatternProgram)
+	if n := len(program.Inst); n > maxPatternProgram { // a{1000}{9} is short, and long
+		return Invalid(CodeTooLong, field, "%s takes %d instructions; at most %d are allowed", Quote(pattern), n, maxPatternProgram)
 	}
 	return nil
 }

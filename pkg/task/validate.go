@@ -32,13 +32,13 @@ const (
 	MaxMissed      = 10_000
 	MaxTimeout     = Duration(366 * 24 * time.Hour)
 	MaxGrace       = Duration(time.Hour)
-	MaxBackoff     = Duration(7 * 24 * time.Hour)
+	maxBackoff     = Duration(7 * 24 * time.Hour)
 	MaxJitter      = Duration(24 * time.Hour)
-	MaxTTL         = Duration(10 * 366 * 24 * time.Hour)
+	maxTTL         = Duration(10 * 366 * 24 * time.Hour)
 	MaxRuns        = 1_000_000_000
 	MaxQueue       = 100
 	MaxActive      = 1000
-	MaxStagger     = Duration(time.Hour)
+	maxStagger     = Duration(time.Hour)
 	MaxFailures    = 1000
 	MaxReason      = 256
 )
@@ -121,7 +121,7 @@ func (s *Spec) validateTiming() error {
 	if s.MaxRuns < 0 || s.MaxRuns > MaxRuns {
 		return Invalid(CodeOutOfRange, "max_runs", "%d is not between 0 and %d", s.MaxRuns, int64(MaxRuns))
 	}
-	return checkOptional("ttl", s.TTL, Duration(time.Second), MaxTTL)
+	return checkOptional("ttl", s.TTL, Duration(time.Second), maxTTL)
 }
 
 func (s *Spec) validateOverlap() error {
@@ -277,10 +277,10 @@ func (r Retry) validate() error {
 	if err := checkRange("retry.attempts", r.Attempts, 1, MaxAttempts); err != nil {
 		return err
 	}
-	if err := checkDuration("retry.backoff", r.Backoff, 0, MaxBackoff); err != nil {
+	if err := checkDuration("retry.backoff", r.Backoff, 0, maxBackoff); err != nil {
 		return err
 	}
-	if err := checkDuration("retry.max_backoff", r.MaxBackoff, 0, MaxBackoff); err != nil {
+	if err := checkDuration("retry.max_backoff", r.MaxBackoff, 0, maxBackoff); err != nil {
 		return err
 	}
 	if !(r.Factor >= 1 && r.Factor <= 100) {
