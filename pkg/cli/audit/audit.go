@@ -230,20 +230,20 @@ func verdict(f *factory.Factory, found []task.Finding) string {
 // newAuditMeter makes the meter of one audit.
 func newAuditMeter(f *factory.Factory) *auditMeter {
 	_, tty := f.Terminal(f.Err)
-	return &auditMeter{app: f, tty: tty && f.Env("TERM") != "dumb", last: f.Now()}
+	return &auditMeter{factory: f, tty: tty && f.Env("TERM") != "dumb", last: f.Now()}
 }
 
 // auditMeter tells how far an audit is: on a terminal in one line that changes,
 // else with a line now and then.
 type auditMeter struct {
-	app  *factory.Factory
-	tty  bool
-	used bool
-	last time.Time
+	factory *factory.Factory
+	tty     bool
+	used    bool
+	last    time.Time
 }
 
 func (m *auditMeter) tell(p task.AuditProgress) {
-	a := m.app
+	a := m.factory
 	if a.Quiet || !a.ForPeople() {
 		return
 	}
@@ -260,6 +260,6 @@ func (m *auditMeter) tell(p task.AuditProgress) {
 
 func (m *auditMeter) end() {
 	if m.used {
-		fmt.Fprint(m.app.Err, "\r\x1b[K")
+		fmt.Fprint(m.factory.Err, "\r\x1b[K")
 	}
 }

@@ -15,18 +15,18 @@ import (
 )
 
 // Progress shows how far a long work is: with a bar on a terminal, else with a
-// line now and then. Work that is over soon shows nothing. The zero teller shows
+// line now and then. Work that is over soon shows nothing. The zero Progress shows
 // nothing at all.
 type Progress struct {
-	app   *factory.Factory
-	past  string // what has been done: "applied"
-	total int    // 0: nobody knows
-	tty   bool   // the standard error is a terminal that can take a bar
-	bar   progress.Writer
-	track *progress.Tracker
-	over  chan struct{} // closed when the bar is gone
-	begun time.Time
-	last  time.Time
+	factory *factory.Factory
+	past    string // what has been done: "applied"
+	total   int    // 0: nobody knows
+	tty     bool   // the standard error is a terminal that can take a bar
+	bar     progress.Writer
+	track   *progress.Tracker
+	over    chan struct{} // closed when the bar is gone
+	begun   time.Time
+	last    time.Time
 }
 
 const (
@@ -43,7 +43,7 @@ func NewApplyProgress(f *factory.Factory, total int) Progress {
 func NewProgress(f *factory.Factory, past string, total int) Progress {
 	now := f.Now()
 	_, tty := f.Terminal(f.Err)
-	t := Progress{app: f, past: past, total: total, tty: tty && f.Env("TERM") != "dumb", begun: now, last: now}
+	t := Progress{factory: f, past: past, total: total, tty: tty && f.Env("TERM") != "dumb", begun: now, last: now}
 	t.track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
 	t.track.Start() // its rate counts from here, not from when the bar shows
 	return t
@@ -54,10 +54,10 @@ func (t *Progress) HasMany() bool { return t.total > Few }
 
 // Step says how many are done, and how many of them failed.
 func (t *Progress) Step(done, failed int) {
-	if t.app == nil || t.app.Quiet || !t.app.ForPeople() {
+	if t.factory == nil || t.factory.Quiet || !t.factory.ForPeople() {
 		return
 	}
-	now := t.app.Now()
+	now := t.factory.Now()
 	switch {
 	case t.bar != nil:
 		t.track.SetValue(int64(done + failed))
@@ -69,7 +69,7 @@ func (t *Progress) Step(done, failed int) {
 		if t.total > 0 {
 			of = fmt.Sprintf(" of %d", t.total)
 		}
-		t.app.Note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
+		t.factory.Note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
 	}
 }
 
@@ -77,14 +77,14 @@ func (t *Progress) Step(done, failed int) {
 func (t *Progress) show() {
 	t.bar, t.over = progress.NewWriter(), make(chan struct{})
 	style := progress.StyleBlocks
-	if t.app.ASCII {
+	if t.factory.ASCII {
 		style = progress.StyleDefault
 	}
 	style.Colors = progress.StyleColors{}
 	style.Visibility = progress.StyleVisibility{Time: true, ETA: t.total > 0, Percentage: t.total > 0, Speed: true, Tracker: true, Value: true}
 	style.Options.TimeInProgressPrecision = time.Second
 	t.bar.SetStyle(style)
-	t.bar.SetOutputWriter(t.app.Err)
+	t.bar.SetOutputWriter(t.factory.Err)
 	t.bar.SetTrackerLength(30)
 	t.bar.SetUpdateFrequency(100 * time.Millisecond)
 	t.bar.SetTrackerPosition(progress.PositionRight)
@@ -110,7 +110,7 @@ func (t *Progress) Close() {
 	t.bar = nil
 }
 
-// Report is app.report, above the bar.
+// Report reports an error as Factory.Report does, above the bar.
 func (t *Progress) Report(f *factory.Factory, err error) int {
 	if t.bar == nil {
 		return f.Report(err)

@@ -92,7 +92,7 @@ func (r *liveRun) isDone() bool {
 	}
 }
 
-// forEver lasts until ctx ends, or the server refuses.
+// followTasks lasts until ctx ends, or the server refuses.
 func (l *live) followTasks(ctx context.Context, n Tasks) error {
 	events, begun, ended := make(chan task.Event, 256), make(chan struct{}), make(chan error, 1)
 	l.tails.Go(func() { ended <- l.listen(ctx, n.tasks, events, begun) })

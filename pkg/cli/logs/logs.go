@@ -273,7 +273,7 @@ func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o c
 			return nil
 		}
 		if err == nil {
-			err = s.lane.add(p)
+			err = s.output.add(p)
 		}
 		if err != nil {
 			return err
@@ -283,18 +283,18 @@ func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o c
 
 // source is what a run has written.
 type source struct {
-	lane *RunOutput
-	body *client.LogStream // nil: there is only the end that is kept with the run
-	kept string
-	some bool
+	output *RunOutput
+	body   *client.LogStream // nil: there is only the end that is kept with the run
+	kept   string
+	some   bool
 }
 
 // source opens a run's output. Where its file is gone, the end of it that is kept with
 // the run has to do.
 func (m *Merger) source(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) (*source, error) {
 	o.Times = m.timed()
-	s := &source{lane: m.Output(r)}
-	s.lane.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
+	s := &source{output: m.Output(r)}
+	s.output.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
 	var err error
 	s.body, err = c.ReadLogs(ctx, r.Namespace, r.Task, r.ID, o)
 	var e *client.Error
@@ -315,15 +315,15 @@ func (s *source) next() (p client.LogPiece, err error) {
 			err = io.EOF
 		}
 	} else if p, err = s.body.Next(); err != nil && err != io.EOF {
-		err = fmt.Errorf("read the output of %s: %w", s.lane.run.ID, err)
+		err = fmt.Errorf("read the output of %s: %w", s.output.run.ID, err)
 	}
 	s.some = s.some || len(p.Text) > 0
-	m := s.lane.m
+	m := s.output.m
 	if err == io.EOF && !s.some {
 		switch {
 		case m.parts:
 		case m.prefixed:
-			m.Tell("%s has written nothing", selection.Show(m.Factory, selection.Ref{Namespace: s.lane.run.Namespace, Name: s.lane.run.Task}))
+			m.Tell("%s has written nothing", selection.Show(m.Factory, selection.Ref{Namespace: s.output.run.Namespace, Name: s.output.run.Task}))
 		default:
 			m.Tell("it has written nothing")
 		}
@@ -335,5 +335,5 @@ func (s *source) end() {
 	if s.body != nil {
 		_ = s.body.Close()
 	}
-	s.lane.end()
+	s.output.end()
 }

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// MostUnended is how much of a line without an end is held back, and UnendedFor
+	// mostUnended is how much of a line without an end is held back, and unendedFor
 	// how long: a question, or a row of dots, is to be seen as it grows.
 	mostUnended = 16 << 10
 	unendedFor  = 200 * time.Millisecond
@@ -44,9 +44,9 @@ type Merger struct {
 	open *streamBuffer // whose line is not ended
 	err  error         // why nothing more can be written
 
-	unsettled      []pendingLine // by their times
-	unsettledBytes int
-	settling       *time.Timer // nil: nothing is held back
+	pending      []pendingLine // by their times
+	pendingBytes int
+	releaseTimer *time.Timer // nil: nothing is held back
 }
 
 // NewMerger makes a merger for the outputs of tasks.
@@ -66,7 +66,7 @@ type RunOutput struct {
 	prefix  string
 	run     task.Run
 	attempt int
-	strands []*streamBuffer
+	streams []*streamBuffer
 	timer   *time.Timer
 }
 
@@ -119,7 +119,7 @@ func (l *RunOutput) Write(b []byte) (int, error) {
 func (l *RunOutput) add(p client.LogPiece) error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	s := l.strand(p.Stream)
+	s := l.stream(p.Stream)
 	if len(s.held) == 0 {
 		s.at = p.Time
 	}
@@ -138,21 +138,21 @@ func (l *RunOutput) add(p client.LogPiece) error {
 	return l.m.err
 }
 
-func (l *RunOutput) strand(stream string) *streamBuffer {
-	for _, s := range l.strands {
+func (l *RunOutput) stream(stream string) *streamBuffer {
+	for _, s := range l.streams {
 		if s.stream == stream {
 			return s
 		}
 	}
 	s := &streamBuffer{RunOutput: l, stream: stream}
-	l.strands = append(l.strands, s) // few: a server that made up names would have its answer cut by nobody but its user
+	l.streams = append(l.streams, s) // few: a server that made up names would have its answer cut by nobody but its user
 	return s
 }
 
 func (l *RunOutput) late() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	for _, s := range l.strands {
+	for _, s := range l.streams {
 		s.flush()
 	}
 }
@@ -164,11 +164,11 @@ func (l *RunOutput) end() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	for _, s := range l.strands {
+	for _, s := range l.streams {
 		s.take(len(s.held))
 	}
 	l.m.releaseTo(func(u pendingLine) bool { return u.s.RunOutput == l })
-	for _, s := range l.strands {
+	for _, s := range l.streams {
 		if l.m.open == s && (l.prefix != "" || l.m.timestamps) {
 			l.m.endLine()
 		}
@@ -204,7 +204,7 @@ func (s *streamBuffer) take(n int) {
 	}
 }
 
-// write writes what a strand has printed at a time.
+// write writes what a stream has printed at a time.
 func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
 	var out bytes.Buffer
 	if m.Format == output.FormatJSONL {

@@ -31,11 +31,11 @@ func merging(out io.Writer, tty bool, output string, tasks ...string) (*Merger, 
 		refs = append(refs, selection.Ref{Namespace: "default", Name: name})
 	}
 	m := NewMerger(a, refs)
-	var lanes []*RunOutput
+	var outputs []*RunOutput
 	for _, r := range refs {
-		lanes = append(lanes, m.Output(task.Run{Namespace: r.Namespace, Task: r.Name, ID: "id-" + r.Name}))
+		outputs = append(outputs, m.Output(task.Run{Namespace: r.Namespace, Task: r.Name, ID: "id-" + r.Name}))
 	}
-	return m, lanes
+	return m, outputs
 }
 
 // However the outputs of several tasks come, each line is whole behind its task's
@@ -43,21 +43,21 @@ func merging(out io.Writer, tty bool, output string, tasks ...string) (*Merger, 
 func TestMerger_NeverTearsLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
-		_, lanes := merging(&out, false, output.FormatTable, "a", "b-long")
-		wrote := make([]string, len(lanes))
+		_, outputs := merging(&out, false, output.FormatTable, "a", "b-long")
+		wrote := make([]string, len(outputs))
 		for range rapid.IntRange(1, 40).Draw(t, "writes") {
 			i := rapid.IntRange(0, 1).Draw(t, "lane")
 			text := rapid.StringOfN(rapid.SampledFrom([]rune{'x', 'é', '\n', '\r', '\x1b', ' '}), 0, 8, -1).Draw(t, "text")
 			if text = strings.Replace(text, "é", "\xc3", 1); rapid.Bool().Draw(t, "flush") {
-				lanes[i].late()
+				outputs[i].late()
 			}
-			_, _ = lanes[i].Write([]byte(text))
+			_, _ = outputs[i].Write([]byte(text))
 			wrote[i] += text
 		}
-		for _, l := range lanes {
+		for _, l := range outputs {
 			l.end()
 		}
-		got := make([]string, len(lanes))
+		got := make([]string, len(outputs))
 		for line := range strings.Lines(out.String()) {
 			switch {
 			case strings.HasPrefix(line, "a      | "):
@@ -82,15 +82,15 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 func TestMerger_IsExactForOneTask(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
-		_, lanes := merging(&out, false, output.FormatTable, "a")
+		_, outputs := merging(&out, false, output.FormatTable, "a")
 		wrote := []byte{}
 		for _, b := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "writes") {
-			_, _ = lanes[0].Write(b)
+			_, _ = outputs[0].Write(b)
 			if wrote = append(wrote, b...); len(b)%3 == 0 {
-				lanes[0].late()
+				outputs[0].late()
 			}
 		}
-		lanes[0].end()
+		outputs[0].end()
 		if !bytes.Equal(out.Bytes(), wrote) {
 			t.Fatalf("wrote %q, shown %q", wrote, &out)
 		}
@@ -100,9 +100,9 @@ func TestMerger_IsExactForOneTask(t *testing.T) {
 // A terminal gets nothing that it would obey.
 func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
 	var out bytes.Buffer
-	_, lanes := merging(&out, true, output.FormatTable, "a", "b")
-	_, _ = lanes[0].Write([]byte("\x1b[2Jred\x07\r\n10%\r20%\rdone\n"))
-	_, _ = lanes[1].Write([]byte("é\xff\tx\n"))
+	_, outputs := merging(&out, true, output.FormatTable, "a", "b")
+	_, _ = outputs[0].Write([]byte("\x1b[2Jred\x07\r\n10%\r20%\rdone\n"))
+	_, _ = outputs[1].Write([]byte("é\xff\tx\n"))
 	want := "a | \uFFFD[2Jred\uFFFD\na | 10%\na | 20%\na | done\nb | é\uFFFD\tx\n"
 	if out.String() != want {
 		t.Errorf("shown %q, want %q", &out, want)
@@ -114,7 +114,7 @@ func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
 func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		_, lanes := merging(&out, true, output.FormatTable, "a", "b")
+		_, outputs := merging(&out, true, output.FormatTable, "a", "b")
 		steps := []struct {
 			lane int
 			text string
@@ -126,14 +126,14 @@ func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 			{0, "yes\n", "a | sure? é \nb | other\na | yes\n"},
 		}
 		for _, s := range steps {
-			_, _ = lanes[s.lane].Write([]byte(s.text))
+			_, _ = outputs[s.lane].Write([]byte(s.text))
 			time.Sleep(unendedFor + time.Millisecond)
 			synctest.Wait()
 			if out.String() != s.want {
 				t.Fatalf("after %q: %q, want %q", s.text, &out, s.want)
 			}
 		}
-		for _, l := range lanes {
+		for _, l := range outputs {
 			l.end()
 		}
 	})
@@ -144,10 +144,10 @@ func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		m, lanes := merging(&out, false, output.FormatTable, "a", "b")
+		m, outputs := merging(&out, false, output.FormatTable, "a", "b")
 		t0 := time.Now()
 		add := func(lane, ms int, text string) {
-			if err := lanes[lane].add(client.LogPiece{Time: task.At(t0.Add(time.Duration(ms) * time.Millisecond)), Text: []byte(text)}); err != nil {
+			if err := outputs[lane].add(client.LogPiece{Time: task.At(t0.Add(time.Duration(ms) * time.Millisecond)), Text: []byte(text)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -163,34 +163,34 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 		held := func() int {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			return m.unsettledBytes
+			return m.pendingBytes
 		}
 		add(1, 3, "three\n")
-		time.Sleep(settle / 2)
+		time.Sleep(reorderWindow / 2)
 		add(0, 1, "one\n")
 		add(0, 2, "two\n")
 		add(0, 4, "four\n")
 		shown("")
-		time.Sleep(settle/2 + time.Millisecond)
+		time.Sleep(reorderWindow/2 + time.Millisecond)
 		want := "a | one\na | two\nb | three\n"
 		shown(want)
-		time.Sleep(settle / 2)
+		time.Sleep(reorderWindow / 2)
 		want += "a | four\n"
 		shown(want)
 		add(1, 7, "seven\n")
 		add(0, 6, "six\n")
 		add(0, 5, "another node's\n")
 		add(0, 8, "eight")
-		lanes[0].end()
+		outputs[0].end()
 		want += "a | six\na | another node's\nb | seven\na | eight\n"
 		shown(want)
 		for range 100 {
 			add(1, 9, strings.Repeat("x", 20<<10)+"\n")
-			if n := held(); n > mostUnsettled {
+			if n := held(); n > maxPendingBytes {
 				t.Fatalf("%d bytes are held back", n)
 			}
 		}
-		lanes[1].end()
+		outputs[1].end()
 		if n := held(); n != 0 {
 			t.Errorf("%d bytes are held back for ever", n)
 		}
@@ -198,11 +198,11 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 }
 
 func TestMerger_BoundsWhatItHolds(t *testing.T) {
-	_, lanes := merging(io.Discard, true, output.FormatTable, "a", "b")
+	_, outputs := merging(io.Discard, true, output.FormatTable, "a", "b")
 	block := bytes.Repeat([]byte("x"), 32<<10)
 	for range 100 { // 3 MB
-		_, _ = lanes[0].Write(block)
-		if n := cap(lanes[0].strand("").held); n > 8*mostUnended {
+		_, _ = outputs[0].Write(block)
+		if n := cap(outputs[0].stream("").held); n > 8*mostUnended {
 			t.Fatalf("it holds %d bytes", n)
 		}
 	}
@@ -210,10 +210,10 @@ func TestMerger_BoundsWhatItHolds(t *testing.T) {
 
 func TestMerger_WritesLinesForPrograms(t *testing.T) {
 	var out bytes.Buffer
-	_, lanes := merging(&out, false, output.FormatJSONL, "a", "b")
-	lanes[1].attempt = 2
-	_, _ = lanes[1].Write([]byte("one\n\"two\x1b"))
-	lanes[1].end()
+	_, outputs := merging(&out, false, output.FormatJSONL, "a", "b")
+	outputs[1].attempt = 2
+	_, _ = outputs[1].Write([]byte("one\n\"two\x1b"))
+	outputs[1].end()
 	want := `{"namespace":"default","task":"b","run":"id-b","attempt":2,"text":"one"}` + "\n" +
 		`{"namespace":"default","task":"b","run":"id-b","attempt":2,"text":"\"two\u001b","unended":true}` + "\n"
 	if out.String() != want {
@@ -229,9 +229,9 @@ func TestMerger_TellsThatNobodyReads(t *testing.T) {
 	}
 	_ = r.Close()
 	defer w.Close()
-	m, lanes := merging(w, false, output.FormatTable, "a", "b")
+	m, outputs := merging(w, false, output.FormatTable, "a", "b")
 	var wg sync.WaitGroup
-	for i, l := range lanes {
+	for i, l := range outputs {
 		wg.Go(func() {
 			if _, err := fmt.Fprintf(l, "%d\n", i); err == nil {
 				t.Error("it goes on")

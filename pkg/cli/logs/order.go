@@ -60,7 +60,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 			continue
 		}
 		s := open[0]
-		if err := s.lane.add(s.piece); err != nil {
+		if err := s.output.add(s.piece); err != nil {
 			return err
 		}
 		if more(s) {

@@ -6,7 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The colours. They repeat what a symbol or a word says, and add nothing.
+// Color is a colour. Colours repeat what a symbol or a word says, and add nothing.
 type Color string
 
 const (

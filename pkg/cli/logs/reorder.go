@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// settle is how long a line of one of several runs that are followed is held back, so
+	// reorderWindow is how long a line of one of several runs that are followed is held back, so
 	// that what was printed before it elsewhere stands before it: nodes send within a
 	// tenth of a second what is written.
-	settle = 250 * time.Millisecond
-	// MostUnsettled is how many bytes are held back for that.
-	mostUnsettled = 1 << 20
+	reorderWindow = 250 * time.Millisecond
+	// maxPendingBytes is how many bytes are held back for that.
+	maxPendingBytes = 1 << 20
 )
 
 // pendingLine is what is held back.
@@ -24,7 +24,7 @@ type pendingLine struct {
 	at, came time.Time // for its turn; when it was read
 }
 
-// put writes what a strand has printed, in its turn.
+// put writes what a stream has printed, in its turn.
 func (m *Merger) put(s *streamBuffer, text []byte) {
 	switch {
 	case m.patient, s.prefix == "": // it comes in order, or alone
@@ -40,34 +40,34 @@ func (m *Merger) put(s *streamBuffer, text []byte) {
 		u.at = s.last
 	}
 	s.last = u.at
-	i := len(m.unsettled)
-	for i > 0 && m.unsettled[i-1].at.After(u.at) {
+	i := len(m.pending)
+	for i > 0 && m.pending[i-1].at.After(u.at) {
 		i--
 	}
-	m.unsettled = slices.Insert(m.unsettled, i, u)
-	if m.unsettledBytes += len(text); m.unsettledBytes > mostUnsettled {
-		m.release(max(1, len(m.unsettled)/2))
+	m.pending = slices.Insert(m.pending, i, u)
+	if m.pendingBytes += len(text); m.pendingBytes > maxPendingBytes {
+		m.release(max(1, len(m.pending)/2))
 	}
-	if m.settling == nil {
-		m.settling = time.AfterFunc(settle, m.settled)
+	if m.releaseTimer == nil {
+		m.releaseTimer = time.AfterFunc(reorderWindow, m.releaseDue)
 	}
 }
 
-// settled writes what has been held back for long enough.
-func (m *Merger) settled() {
+// releaseDue writes what has been held back for long enough.
+func (m *Merger) releaseDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	m.releaseTo(func(u pendingLine) bool { return now.Sub(u.came) >= settle })
-	if m.settling = nil; len(m.unsettled) > 0 {
-		oldest := slices.MinFunc(m.unsettled, func(a, b pendingLine) int { return a.came.Compare(b.came) })
-		m.settling = time.AfterFunc(settle-now.Sub(oldest.came), m.settled)
+	m.releaseTo(func(u pendingLine) bool { return now.Sub(u.came) >= reorderWindow })
+	if m.releaseTimer = nil; len(m.pending) > 0 {
+		oldest := slices.MinFunc(m.pending, func(a, b pendingLine) int { return a.came.Compare(b.came) })
+		m.releaseTimer = time.AfterFunc(reorderWindow-now.Sub(oldest.came), m.releaseDue)
 	}
 }
 
 // releaseTo writes what is held back, up to the last for which that holds.
 func (m *Merger) releaseTo(is func(pendingLine) bool) {
-	for i, u := range slices.Backward(m.unsettled) {
+	for i, u := range slices.Backward(m.pending) {
 		if is(u) {
 			m.release(i + 1)
 			return
@@ -76,9 +76,9 @@ func (m *Merger) releaseTo(is func(pendingLine) bool) {
 }
 
 func (m *Merger) release(n int) {
-	for _, u := range m.unsettled[:n] {
-		m.unsettledBytes -= len(u.text)
+	for _, u := range m.pending[:n] {
+		m.pendingBytes -= len(u.text)
 		m.write(u.s, u.printed, u.text)
 	}
-	m.unsettled = slices.Delete(m.unsettled, 0, n)
+	m.pending = slices.Delete(m.pending, 0, n)
 }
