@@ -174,19 +174,6 @@ func (j *decisionJudge) checkGrownInTime(ch *runChange, r *runHistory, e *task.R
 	}
 }
 
-// claimTicks makes a record the outcome of ticks, each of which has only one (G3).
-func (j *decisionJudge) claimTicks(ch *runChange, r *runHistory, ticks []int64, key string) {
-	for _, at := range ticks {
-		if other := r.incarnation.outcomes[at]; other != nil {
-			if other != r {
-				j.breachTask("G3", ch.ref, at, key, "the tick has two outcomes: %s and %s", other.id, r.id)
-			}
-			continue
-		}
-		r.incarnation.outcomes[at] = r
-	}
-}
-
 // isGrowth reports whether a record of ticks that did not run is written again with nothing
 // but more ticks at its end.
 func (j *decisionJudge) isGrowth(e *task.Run, r *runHistory) bool {
