@@ -32,7 +32,7 @@ const (
 // Config says how to start a node's guardian.
 type Config struct {
 	Hello
-	// Command starts a process whose body is RunGuardian; nil is this very
+	// Command starts a process whose body is Serve; nil is this very
 	// program with the argument "guardian".
 	Command []string
 	Env     []string // nil is the daemon's own

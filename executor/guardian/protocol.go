@@ -16,7 +16,7 @@ import (
 type Hello struct {
 	Instance string          `json:"instance"`
 	Dir      string          `json:"dir"`              // the data directory
-	Workdirs string          `json:"rooms,omitempty"`  // for RemoveRooms, when no process is left
+	Workdirs string          `json:"rooms,omitempty"`  // for workdir.RemoveAbandoned, when no process is left
 	Etcd     json.RawMessage `json:"etcd,omitempty"`   // how to reach etcd; package daemon's own affair
 	Groups   []string        `json:"groups,omitempty"` // the control groups of the instance: cgroup.Groups.Roots
 }

@@ -38,7 +38,7 @@ const (
 //	                         └──end of input──▶ killing ──none left──▶ clear ──▶ done
 //
 // It reads the daemon's messages from in and says on out when it is ready. When in
-// ends without a bye the daemon is dead: RunGuardian kills every process group
+// ends without a bye the daemon is dead: Serve kills every process group
 // that it knows of and every process that carries the mark of a known attempt or
 // is in a control group of one, makes sure that none is left, removes these
 // groups, and calls clear, which is to say so in etcd;

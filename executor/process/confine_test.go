@@ -23,7 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// confining is a launcher whose attempts can have a private /tmp, where that can be.
+// confining is a runner whose attempts can have a private /tmp, where that can be.
 func confining(t testing.TB) *Runner {
 	t.Helper()
 	l := newLauncher(t, spool.Config{})

@@ -126,8 +126,8 @@ func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) 
 
 // judge judges an attempt with its program by the policy as it is at each call.
 type judge struct {
-	launcher *Runner
-	asks     policy.Attempt
+	runner *Runner
+	asks   policy.Attempt
 }
 
 // newPolicyJudge is nil without a policy.
@@ -144,7 +144,7 @@ func (l *Runner) newPolicyJudge(a task.Assigned) (*judge, error) {
 
 // program returns what to execute, and the policy that allows it.
 func (j *judge) program(program string) (string, *policy.Policy, error) {
-	p, err := j.launcher.allowed()
+	p, err := j.runner.allowed()
 	if err != nil {
 		return "", nil, err
 	}
@@ -165,7 +165,7 @@ var errPolicyChanged = errors.New("the node's policy has changed")
 // unchanged is nil if the policy is still the one that allowed the program. It looks at
 // none of the paths of the attempt.
 func (j *judge) unchanged(before *policy.Policy) error {
-	p, err := j.launcher.allowed()
+	p, err := j.runner.allowed()
 	if err == nil && p != before && !reflect.DeepEqual(p, before) {
 		err = errPolicyChanged
 	}

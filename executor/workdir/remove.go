@@ -18,7 +18,7 @@ const deepest = 32
 // errNoTime means that there was no time to empty a directory.
 var errNoTime = errors.New("it holds too much to be removed at once")
 
-// RemoveAbandoned removes the directories that dead daemons have left in dir (see RoomsDir), until done is
+// RemoveAbandoned removes the directories that dead daemons have left in dir (see Root), until done is
 // closed. Rooms of living daemons stay. It is for the guardian, when no process of an attempt is left,
 // and for the next start.
 //
@@ -28,7 +28,7 @@ func RemoveAbandoned(dir, data string, done <-chan struct{}) error {
 	return removeAbandoned(dir, data, "", done)
 }
 
-// removeAbandoned does what RemoveRooms does, and leaves the instance except alone.
+// removeAbandoned does what RemoveAbandoned does, and leaves the instance except alone.
 func removeAbandoned(dir, data, except string, done <-chan struct{}) error {
 	uid := uint32(os.Geteuid())
 

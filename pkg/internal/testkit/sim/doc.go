@@ -7,7 +7,7 @@
 //	users ──client──▶ network ──▶ their APIs            └── attempts ──▶ probes ──▶ check
 //
 // What is real: all of the daemon, its HTTP API and client, the etcd client's KV; data directories. What is not: etcd
-// and its watches (kvmem, which passes the suite that etcd passes), TCP (pipes), processes (executor.Act takes their
+// and its watches (kvmem, which passes the suite that etcd passes), TCP (pipes), processes (process.Fake takes their
 // place, and ignores SIGTERM until its grace is over), the guardian (the simulation kills a dead daemon's attempts and
 // writes cleared/, or does not, when the host died too).
 //
