@@ -110,7 +110,7 @@ func Check(s *task.Spec) error {
 var served = map[string]bool{
 	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,
 	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true,
-	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true, "dry_run": true, "warnings": true, "state": true, "recent": true,
+	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true, "dry_run": true, "warnings": true, "warning_details": true, "state": true, "recent": true,
 }
 
 func (o *Object) decode(namespace string) error {
