@@ -296,6 +296,20 @@ func (s *shardState) applyRevised(ev *store.ShardEvent) {
 	s.setRevised(mod, ev.Mod)
 }
 
+// readAhead says that revised was read at revision at, when the watch had told of everything up to applied. Of
+// tasks that were created between the two the entries were not read: what the watch tells of them may be older than
+// the edits that revised stands for.
+type readAhead struct{ applied, at int64 }
+
+// seenUpTo is up to which revision the watermark may speak for the tasks that were created: for all of them the
+// edits that revised stands for are known.
+func (s *shardState) seenUpTo() int64 {
+	if s.applied < s.readAhead.at {
+		return min(s.applied, s.readAhead.applied)
+	}
+	return s.applied
+}
+
 // setRevised notes what revised was at a revision. What was read may be newer than
 // what the watch tells afterwards.
 func (s *shardState) setRevised(mod, rev int64) {

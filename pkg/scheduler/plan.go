@@ -243,10 +243,10 @@ func (t *taskState) bytes() int {
 func (p *plan) uncovered() (owed bool) {
 	s := p.s
 	if len(s.uncovered) == 0 {
-		p.commit.Watermark.Seen = max(s.mark.Seen, s.applied)
+		p.commit.Watermark.Seen = max(s.mark.Seen, s.seenUpTo())
 		return false
 	}
-	seen, mark := s.applied, s.mark.Time.UnixMilli()
+	seen, mark := s.seenUpTo(), s.mark.Time.UnixMilli()
 	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
 	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
 		done := false

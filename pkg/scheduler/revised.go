@@ -61,8 +61,9 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 }
 
 // readRevised takes the entries that have changed, and then what revised was when
-// their keys were listed. Entries that are newer than what the watch has told are
-// left to it: the watermark does not speak for them.
+// their keys were listed. Entries of tasks that were created later than what the watch
+// has told are left to it: the watermark does not speak for them before the watch has
+// told of everything up to here (see readAhead).
 func (w *worker) readRevised(ctx context.Context) error {
 	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.shard)
 	if err != nil {
@@ -93,5 +94,6 @@ func (w *worker) readRevised(ctx context.Context) error {
 		}
 	}
 	w.setRevised(revised, rev)
+	w.readAhead = readAhead{applied: w.applied, at: rev}
 	return nil
 }

@@ -132,3 +132,35 @@ func TestRevised_TheKeyIsDeleted(t *testing.T) {
 		t.Errorf("revised is %d", h.revised)
 	}
 }
+
+// A task is created and edited while the watch is late, and the owner loses a commit to the edit. It reads the
+// entries of the tasks that it knows, and the watch tells of the new task afterwards, but not yet of its edit. Until
+// it has, the watermark does not speak for the new task.
+func TestRevised_EditOfATaskThatTheWatchHasYetToTellOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("b", every("1s"), allow)
+	h.decide(1)
+
+	batches := h.batches
+	h.deaf()
+	w.at(1.2)
+	created := w.create("a", every("1h"), allow)
+	w.update("a", true, every("5s"))
+	h.blind(2)
+
+	for h.applied < created {
+		told, _ := splitBatch(<-batches, created)
+		w.ok(h.applyBatch(told))
+	}
+	for s := 3.0; s <= 6; s++ {
+		h.blind(s)
+	}
+	if h.mark.Seen >= created {
+		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.mark.Seen)
+	}
+
+	w.work("n1").decide(7)
+	w.want("a", "+5 dispatched")
+}

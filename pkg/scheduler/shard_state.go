@@ -31,7 +31,8 @@ type shardState struct {
 
 	revised   int64 // the mod revision of the shard's key revised; 0: it is not there
 	revisedAt int64 // the revision at which that was so
-	overtaken int   // commits in a row that were lost to edits the watch had not told of
+	readAhead readAhead
+	overtaken int // commits in a row that were lost to edits the watch had not told of
 
 	tasks     map[string]*taskState
 	due       dueHeap
@@ -89,7 +90,7 @@ func (s *shardState) reset() {
 	s.endedSince = map[string]int64{}
 	s.skippedSpans, s.line = map[*taskState]*skippedSpan{}, line{}
 	s.wakes = time.Time{}
-	s.revised, s.revisedAt, s.overtaken = 0, 0, 0
+	s.revised, s.revisedAt, s.overtaken, s.readAhead = 0, 0, 0, readAhead{}
 	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }
 
