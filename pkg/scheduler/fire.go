@@ -24,7 +24,7 @@ func (p *plan) tick(t *taskState) bool {
 	}
 	id := task.RunID(instant(t.next), t.uidText())
 	if t.holds(id) {
-		// The run is on record although its tick is not decided: a lost commit has found it in an inbox
+		// The run is on record although its tick is not decided: a commit of ours that was rejected has found it in an inbox
 		// (see takeConflictingAttempt), or a queue record that cannot be read has its id.
 		p.s.endSpan(t)
 		p.move(t, t.next) // there is nothing else to write

@@ -118,8 +118,9 @@ func (w *worker) releaseAll() {
 	w.publish()
 }
 
-// serve opens the shard, loads it and serves it until something ends that. The opening makes certain what became
-// of an earlier worker's commits; see "Takeover" in docs/scheduler.md.
+// serve opens the shard, loads it and serves it until something ends that. After the opening no
+// commit of an earlier worker can be applied any more; what was applied is in what is loaded next. See "Takeover"
+// in docs/scheduler.md.
 func (w *worker) serve(ctx context.Context) error {
 	if p := w.preloaded; p != nil {
 		w.preloaded = nil
